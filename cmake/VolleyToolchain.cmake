@@ -1,0 +1,38 @@
+# Language, warnings, sanitizers and the tools that make builds faster.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+# Rounding is part of the contract (batch invariance): nothing may contract, reassociate or assume finite values.
+add_compile_options(-Wall -Wextra -Wno-unused-parameter -ffp-contract=off)
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+  string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
+endif()
+
+set(VOLLEY_SANITIZE "" CACHE STRING "Comma-separated sanitizers: address,undefined or thread")
+if(VOLLEY_SANITIZE)
+  # Line tables alone: full debug information triples the time and the size of a sanitizer build.
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1")
+  add_compile_options(-fsanitize=${VOLLEY_SANITIZE} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${VOLLEY_SANITIZE})
+  if(VOLLEY_SANITIZE MATCHES undefined)
+    add_compile_options(-fno-sanitize-recover=undefined)
+  endif()
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+find_program(MOLD_PROGRAM mold)
+if(MOLD_PROGRAM)
+  add_link_options(-fuse-ld=mold)
+endif()
+add_link_options(-Wl,--gc-sections)
+add_compile_options(-ffunction-sections -fdata-sections)

@@ -1,0 +1,13 @@
+#include "base/environment.h"
+
+#include <cstdlib>
+#include <string_view>
+
+namespace volley {
+
+bool env_disable_bf16() {
+  const char* value = std::getenv("VOLLEY_DISABLE_BF16");
+  return value != nullptr && std::string_view(value) != "" && std::string_view(value) != "0";
+}
+
+}  // namespace volley

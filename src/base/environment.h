@@ -1,0 +1,9 @@
+// The environment variables that Volley reads, all of them, here.
+#pragma once
+
+namespace volley {
+
+// VOLLEY_DISABLE_BF16=1: do not use the CPU's bf16 dot product, even where there is one (tests of the other path).
+bool env_disable_bf16();
+
+}  // namespace volley

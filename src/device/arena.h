@@ -1,0 +1,42 @@
+// Scratch memory of one step: bump allocation, everything forgotten at once. The arena is sized before the first step
+// from the largest one, so that a step never allocates (a captured CUDA graph could not).
+#pragma once
+
+#include "device/device.h"
+
+namespace volley {
+
+class Arena {
+ public:
+  explicit Arena(Buffer buffer) : buffer_(std::move(buffer)) {}
+
+  // 64-byte aligned; contents undefined. Running out is a CHECK failure: whoever sized the arena was wrong.
+  TensorView take(DType dtype, std::initializer_list<int64_t> dims);
+
+  // Frees everything taken after the mark.
+  size_t mark() const { return used_; }
+  void release(size_t mark) { used_ = mark; }
+
+  size_t capacity() const { return buffer_.bytes(); }
+  size_t peak() const { return peak_; }
+
+ private:
+  Buffer buffer_;
+  size_t used_ = 0;
+  size_t peak_ = 0;
+};
+
+// Releases on leaving a scope what was taken in it.
+class ArenaScope {
+ public:
+  explicit ArenaScope(Arena& arena) : arena_(arena), mark_(arena.mark()) {}
+  ~ArenaScope() { arena_.release(mark_); }
+  ArenaScope(const ArenaScope&) = delete;
+  ArenaScope& operator=(const ArenaScope&) = delete;
+
+ private:
+  Arena& arena_;
+  size_t mark_;
+};
+
+}  // namespace volley

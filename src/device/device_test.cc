@@ -1,0 +1,85 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "device/arena.h"
+#include "device/cpu/thread_pool.h"
+#include "device/device.h"
+
+namespace volley {
+namespace {
+
+TEST(DType, BFloat16RoundsToNearestEvenAndKeepsSpecials) {
+  EXPECT_EQ(to_bfloat16(1.0f).bits, 0x3f80);
+  EXPECT_EQ(to_bfloat16(std::bit_cast<float>(0x3f808000u)).bits, 0x3f80);  // a tie, to even
+  EXPECT_EQ(to_bfloat16(std::bit_cast<float>(0x3f818000u)).bits, 0x3f82);  // a tie, to even
+  EXPECT_EQ(to_bfloat16(std::bit_cast<float>(0x3f808001u)).bits, 0x3f81);
+  EXPECT_TRUE(std::isnan(to_float(to_bfloat16(std::bit_cast<float>(0x7f800001u)))));
+  EXPECT_TRUE(std::isinf(to_float(to_bfloat16(std::numeric_limits<float>::infinity()))));
+}
+
+TEST(DType, Float16ConvertsEveryClass) {
+  EXPECT_EQ(to_float(Float16{0x3c00}), 1.0f);
+  EXPECT_EQ(to_float(Float16{0xc000}), -2.0f);
+  EXPECT_EQ(to_float(Float16{0x0001}), std::ldexp(1.0f, -24));
+  EXPECT_EQ(to_float(Float16{0x7bff}), 65504.0f);
+  EXPECT_TRUE(std::isinf(to_float(Float16{0x7c00})));
+  EXPECT_TRUE(std::isnan(to_float(Float16{0x7c01})));
+}
+
+// Each task exactly once, whatever the pause between regions (workers asleep or spinning) and their size.
+TEST(ThreadPool, RunsEveryTaskOnce) {
+  for (int threads : {1, 2, 3, 5}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 300; ++round) {
+      const int tasks = round % 17;
+      std::vector<std::atomic<int>> hits(tasks);
+      std::atomic<bool> bad_worker{false};
+      pool.parallel_for(tasks, [&](int64_t task, int worker) {
+        hits[task].fetch_add(1);
+        if (worker < 0 || worker >= threads) bad_worker = true;
+      });
+      for (auto& h : hits) ASSERT_EQ(h.load(), 1);
+      ASSERT_FALSE(bad_worker);
+      if (round % 100 == 50) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+}
+
+TEST(Arena, ReusesWhatAScopeReleased) {
+  auto device = make_cpu_device(1);
+  Arena arena(std::move(device->allocate(1024)).value());
+  void* first = nullptr;
+  {
+    ArenaScope scope(arena);
+    first = arena.take(DType::kF32, {10}).data;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % 64, 0u);
+  }
+  EXPECT_EQ(arena.take(DType::kF32, {4}).data, first);
+  EXPECT_EQ(arena.peak(), 64u);
+  EXPECT_DEATH(arena.take(DType::kF32, {1024}), "CHECK failed");
+}
+
+TEST(Buffer, IsZeroedAndFreedOnce) {
+  auto device = make_cpu_device(1);
+  Buffer a = std::move(device->allocate(4096)).value();
+  for (size_t i = 0; i < a.bytes(); ++i) ASSERT_EQ(static_cast<char*>(a.data())[i], 0);
+  Buffer b = std::move(a);
+  EXPECT_EQ(a.data(), nullptr);
+  EXPECT_NE(b.data(), nullptr);
+}
+
+TEST(TensorView, RowsAreBounded) {
+  float data[6] = {0, 1, 2, 3, 4, 5};
+  TensorView t(data, DType::kF32, {3, 2});
+  EXPECT_EQ(t.rows(1, 2).as<float>()[0], 2.0f);
+  EXPECT_DEATH(t.rows(2, 2), "CHECK failed");
+}
+
+}  // namespace
+}  // namespace volley

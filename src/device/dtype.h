@@ -1,0 +1,41 @@
+// Element types of tensors, and scalar conversions between them.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+namespace volley {
+
+enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kU8 };
+
+size_t dtype_size(DType dtype);
+const char* dtype_name(DType dtype);  // "float32", "bfloat16", …
+
+// Storage of a bfloat16; arithmetic happens in float.
+struct BFloat16 {
+  uint16_t bits = 0;
+};
+struct Float16 {
+  uint16_t bits = 0;
+};
+
+inline float to_float(BFloat16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+
+// Round to nearest, ties to even; NaN stays NaN.
+inline BFloat16 to_bfloat16(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return {static_cast<uint16_t>((u >> 16) | 0x40u)};
+  return {static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16)};
+}
+
+float to_float(Float16 x);
+
+template <typename T> inline constexpr DType kDTypeOf = DType::kU8;
+template <> inline constexpr DType kDTypeOf<float> = DType::kF32;
+template <> inline constexpr DType kDTypeOf<BFloat16> = DType::kBF16;
+template <> inline constexpr DType kDTypeOf<Float16> = DType::kF16;
+template <> inline constexpr DType kDTypeOf<int32_t> = DType::kI32;
+
+}  // namespace volley

@@ -1,0 +1,16 @@
+// Row copies between the residual stream and other tensors: token embedding and feature capture.
+#pragma once
+
+#include "device/device.h"
+
+namespace volley::ops {
+
+// y[m, :] = table[ids[m], :] as fp32. table: [vocab, h] bf16, fp16 or fp32 as the checkpoint holds it. ids: [rows] int32;
+// an id outside [0, vocab) is a CHECK failure (requests were validated). y: [rows, h] fp32.
+void embed(Stream& stream, TensorView table, TensorView ids, TensorView y);
+
+// features[m, column : column + h] = x[m, :], converted to the features' dtype. x: [rows, h] fp32.
+// features: [rows, width], bf16 or fp32. The target calls it after each layer that the drafter reads.
+void capture_feature(Stream& stream, TensorView x, int64_t column, TensorView features);
+
+}  // namespace volley::ops

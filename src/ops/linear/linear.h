@@ -1,0 +1,53 @@
+// y = x W^T for packed weights: the one way a weight matrix enters a computation, so that storage formats (bf16, fp32,
+// and quantised ones later) serve target and drafter alike.
+//
+// Batch invariance: y[m, n] is a sum over k in one fixed order that depends on the weight's shape and storage alone,
+// never on the number of rows, the row's place among them, the epilogue's neighbours or the number of threads.
+#pragma once
+
+#include <volley/result.h>
+
+#include <span>
+
+#include "device/arena.h"
+#include "device/device.h"
+
+namespace volley::ops {
+
+// Rows of a matrix as a checkpoint holds them: [rows, k], row-major, bf16, fp16 or fp32.
+struct WeightRows {
+  const void* data = nullptr;
+  DType dtype = DType::kBF16;
+  int64_t rows = 0;
+};
+
+enum class LinearLayout {
+  kPlain,   // outputs in the order of the parts' rows
+  kGateUp,  // two parts of equal size, gate then up, stored so that one kernel pass ends with both of an output
+};
+
+// A weight matrix [n, k] packed for its device. Immutable; may be shared by threads.
+struct LinearWeight {
+  int64_t n = 0, k = 0;  // n counts all rows of all parts
+  DType storage = DType::kBF16;  // kBF16 or kF32
+  LinearLayout layout = LinearLayout::kPlain;
+  Buffer packed;
+};
+
+// Packs `parts` (each [rows, k], stacked) once. storage kBF16 rounds fp32 and fp16 sources to bf16; kF32 is exact.
+Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
+                                 LinearLayout layout = LinearLayout::kPlain);
+
+enum class Epilogue {
+  kStore,   // y[m, n] = sum
+  kAdd,     // y[m, n] += sum          (the residual stream)
+  kSwiGlu,  // y[m, j] = silu(gate[m, j]) * up[m, j], j < n / 2; REQUIRES layout kGateUp
+};
+
+// x: [rows, k], bf16 or fp32. bf16 x with bf16 weights: products of bf16, sums in fp32. fp32 x: products and sums in fp32,
+// of whatever the weights are. bf16 x with fp32 weights is not a combination anyone runs, and a CHECK failure.
+// y: [rows, n] (kSwiGlu: [rows, n / 2]), bf16 or fp32 (kAdd: fp32). y must not overlap x.
+// rows may be 0. `scratch`: unused on the CPU today; kernels that split k need it.
+void linear(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue, Arena& scratch);
+
+}  // namespace volley::ops

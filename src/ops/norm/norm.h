@@ -1,0 +1,13 @@
+// RMSNorm (Zhang and Sennrich 2019): y = x / sqrt(mean(x^2) + eps) * weight, row by row.
+// Batch invariance: the sum of squares of a row is added in one fixed order that depends on the row's length alone.
+#pragma once
+
+#include "device/device.h"
+
+namespace volley::ops {
+
+// x: [rows, h] fp32. weight: [h] fp32. y: [rows, h], bf16 or fp32; may be x itself when fp32.
+// row_index: [rows of y] int32 rows of x to read (a gather), or a null view: y has the rows of x, in order.
+void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, TensorView y);
+
+}  // namespace volley::ops

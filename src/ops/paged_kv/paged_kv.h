@@ -1,0 +1,67 @@
+// Paged K and V: where they lie, and the fused write (per-head RMSNorm of q and k, RoPE, cast, store).
+//
+// A cache group is one buffer of pages; a page holds page_size token positions of every layer of the group. Position p
+// of a sequence lies in page page_table[slot][p / page_size]. Inside a page each layer has its own block:
+//   for each KV head: tiles of kKvTile positions, first all K tiles, then all V tiles.
+// What a tile looks like inside is private to the CPU kernels of paged_kv and attention (cpu_tile.h); a page is
+// copyable as bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "device/device.h"
+
+namespace volley::ops {
+
+// Positions of a tile. Attention reads K and V and updates its softmax tile by tile at multiples of this absolute
+// position, so page_size must be a multiple of it and cannot change the result.
+inline constexpr int kKvTile = 16;
+
+// One layer's part of the pages of a cache group.
+struct KvLayer {
+  std::byte* base = nullptr;   // of page 0 of the group, at this layer's offset
+  int64_t page_stride = 0;     // bytes from one page to the next
+  int32_t page_size = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;        // a multiple of 16, at most 256
+  DType dtype = DType::kBF16;  // kBF16 or kF32
+};
+
+// Bytes of one layer's block in a page: 2 * kv_heads * page_size * head_dim * size of dtype.
+int64_t kv_layer_bytes(int32_t page_size, int32_t kv_heads, int32_t head_dim, DType dtype);
+
+// Consecutive rows of a ragged batch that belong to one slot; sequences of different slots never share a row.
+struct RowSegment {
+  int32_t row_begin = 0;
+  int32_t rows = 0;
+  int32_t slot = 0;  // row of the page table
+};
+
+// Cos and sin of the rotary embedding: [max positions, head_dim / 2] fp32 each; rotate-half layout (element i pairs with
+// i + head_dim / 2). Scaling (linear, llama3, yarn) is already in the tables.
+struct RopeTables {
+  TensorView cos, sin;
+};
+
+struct QkvWrite {
+  TensorView qkv;             // [rows, (heads + 2 * kv_heads) * head_dim] fp32: q heads, k heads, v heads
+                              // heads == 0: [rows, 2 * kv_heads * head_dim], k and v alone (the drafter's injection)
+  int32_t heads = 0;
+  TensorView q_norm, k_norm;  // [head_dim] fp32, or null views: no per-head norm
+  float eps = 0;
+  RopeTables rope;
+  TensorView rope_positions;   // [rows] int32
+  TensorView cache_positions;  // [rows] int32; consecutive and ascending within a segment
+  TensorView page_table;       // [slots, max pages] int32
+  const RowSegment* segments = nullptr;
+  int32_t n_segments = 0;
+  KvLayer kv;
+  TensorView q_out;            // [rows, heads, head_dim] bf16 or fp32; null view when heads == 0
+};
+
+// Writes K (normed, rotated) and V of each row at its cache position, and q (normed, rotated) to q_out. A row's values
+// depend on nothing but the row. When a position that starts a tile is written, the rest of that tile is cleared first,
+// so that what a former owner of the page left there (NaN, even) cannot reach anybody's sums.
+void write_qkv(Stream& stream, const QkvWrite& args);
+
+}  // namespace volley::ops

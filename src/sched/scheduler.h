@@ -1,0 +1,109 @@
+// Which requests run, which rows a step computes, and who owns which page: arithmetic only, no device, no clock.
+// plan() decides a step, apply() takes its results in. Threads: one.
+//
+// A request is waiting, running (it has a slot and pages) or gone; state is a variant that owns its resources.
+// Prompts are prefilled in chunks that share a step with decoding. When pages run out the youngest running request is
+// preempted: its pages go (full ones to the prefix tree), it waits at the head of the queue with its tokens, and is
+// computed again; its text does not change, and neither does how its tokens fall into verify steps.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "kv/page_pool.h"
+#include "kv/prefix_tree.h"
+
+namespace volley::sched {
+
+struct SchedulerConfig {
+  int32_t max_num_seqs = 0;            // slots
+  int32_t max_num_batched_tokens = 0;  // rows of a step; >= max_num_seqs
+  int32_t prefill_chunk = 0;           // most prompt rows of one request a step
+  int32_t max_model_len = 0;           // tokens of a request, prompt and output
+  int32_t max_queue = 0;               // waiting requests
+  int32_t page_size = 0;
+  int64_t pages = 0;
+  int32_t block_size = 1;              // 1: no drafting. A block writes K and V at up to block_size positions past the context
+  int32_t reserve_rounds = 1;          // rounds of block_size positions reserved ahead (a device that runs ahead: 2)
+  bool prefix_cache = true;
+};
+
+// Consecutive rows of one request in a step: known tokens whose K and V are not there yet, then drafted ones.
+struct PlannedSegment {
+  RequestId id = 0;
+  SlotId slot;
+  int32_t start = 0;     // sequence index of the first row
+  int32_t known = 0;     // rows of known tokens: a prefill chunk, or the one last token of a decoding request
+  int32_t draft = 0;     // drafted tokens to verify after it; > 0 only for decoding requests
+  bool chooses = false;  // a token is chosen after the last known row (the last chunk of a new prompt; decoding)
+  bool decodes = false;  // a verify step: counts in tokens_per_step (the prompt's last chunk does not)
+};
+
+struct PageEdit {
+  SlotId slot;
+  int32_t index = 0;  // page_table[slot][index] = page
+  PageId page;
+};
+
+struct StepPlan {
+  std::vector<RequestId> preempted;    // lost their slots (before anything below happens)
+  std::vector<PlannedSegment> started; // requests that just got a slot: id, slot; start = cached tokens (from the prefix tree)
+  std::vector<PageEdit> page_edits;
+  std::vector<PlannedSegment> segments;  // decoding requests first, by slot; then prefill chunks, oldest first
+  int32_t rows = 0;
+  bool empty() const { return segments.empty(); }
+};
+
+// What a segment with `chooses` committed. Segments without it need no result.
+struct StepResult {
+  RequestId id = 0;
+  std::vector<TokenId> tokens;  // 1 … draft + 1 of them
+  bool finished = false;        // the request ends here
+};
+
+struct SchedulerStats {
+  int64_t waiting = 0, running = 0, preemptions = 0;
+  int64_t pages_total = 0, pages_used = 0, pages_cached = 0;  // used: by requests or tree; cached: by the tree alone
+};
+
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerConfig& config);
+  ~Scheduler();  // CHECKs that every page is accounted for
+
+  // Queues a request. kResourceExhausted: it can never fit (prompt against max_model_len; prompt, one output and a block
+  // against all pages), or the queue is full. kInvalidArgument: an empty prompt. `max_tokens` <= max_model_len - prompt.
+  Status add(RequestId id, const std::string& space, std::vector<TokenId> prompt, int32_t max_tokens);
+
+  // Takes a request out, wherever it is, and returns its pages (full ones stay in the prefix tree). False: not known.
+  bool remove(RequestId id);
+
+  // The next step; empty when nothing can run. Every segment's pages are reserved. `max_draft`: most drafted tokens a
+  // request may verify (the verify budget's answer for now: block_size - 1, or 0 with speculation off); fewer are planned where
+  // a request's remaining tokens, max_model_len or max_num_batched_tokens say so.
+  StepPlan plan(int32_t max_draft);
+
+  // The results of that plan, in any order: all segments with `chooses`, none twice.
+  void apply(std::span<const StepResult> results);
+
+  // All tokens of a waiting or running request so far, prompt then output.
+  std::span<const TokenId> tokens(RequestId id) const;
+  int32_t prompt_length(RequestId id) const;
+
+  void drop_prefix_cache();
+  SchedulerStats stats() const;
+  bool idle() const;  // nothing waiting or running
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace volley::sched

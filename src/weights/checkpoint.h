@@ -1,0 +1,47 @@
+// Named tensors of a checkpoint, wherever they come from.
+#pragma once
+
+#include <volley/result.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/dtype.h"
+
+namespace volley::weights {
+
+// One tensor's bytes as stored: row-major, little-endian. `owner` keeps `data` alive.
+struct SourceTensor {
+  const std::byte* data = nullptr;
+  DType dtype = DType::kBF16;  // kBF16, kF16 or kF32
+  std::vector<int64_t> shape;
+  std::shared_ptr<const void> owner;
+};
+
+// Threads: const functions from any thread.
+class Checkpoint {
+ public:
+  virtual ~Checkpoint() = default;
+  virtual bool has(std::string_view name) const = 0;
+  // The tensor of that name, which must have that shape. kNotFound and kFailedPrecondition name tensor, file and shapes.
+  virtual Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const = 0;
+  // The dtype most of its bytes have: decides ComputeType::kAuto.
+  virtual DType main_dtype() const = 0;
+  // The tensor was packed and will not be read again soon: its pages may be dropped from memory.
+  virtual void done_with(const SourceTensor& tensor) const {}
+};
+
+// A folder with model.safetensors, or model.safetensors.index.json and its shards (format: github.com/huggingface/
+// safetensors). Files are memory-mapped; every header is checked before any tensor is handed out: sizes, overlaps, offsets,
+// dtypes, shapes. kDataLoss for a file that lies or is cut short.
+Result<std::unique_ptr<Checkpoint>> open_safetensors(const std::string& dir);
+
+// Random weights of any name and shape, bf16, for measuring: normal with standard deviation 1 / sqrt(last dimension),
+// norm weights (rank 1) all one. The same seed, name and shape give the same values.
+std::unique_ptr<Checkpoint> make_dummy_checkpoint(uint64_t seed);
+
+}  // namespace volley::weights
