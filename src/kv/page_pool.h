@@ -1,5 +1,6 @@
 // Numbers of the pages of one cache group, with reference counts. Numbers only: the memory is the engine's.
-// Threads: one.
+// Requests hold ordinary references; a prefix cache holds at most one of its own on a page, told apart so that the
+// pages which nobody but the cache needs are always counted. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +14,31 @@ class PagePool {
  public:
   explicit PagePool(int64_t pages);
 
-  int64_t total() const { return static_cast<int64_t>(references_.size()); }
+  int64_t total() const { return static_cast<int64_t>(pages_.size()); }
   int64_t free() const { return static_cast<int64_t>(free_.size()); }
   int64_t used() const { return total() - free(); }
+  int64_t cache_only() const { return cache_only_; }  // of the used ones: those with the cache's reference alone
 
   // A page with one reference. REQUIRES: free() > 0.
   PageId take();
-  void retain(PageId page);   // REQUIRES: it is in use
-  void release(PageId page);  // the last reference returns it; releasing a free page is a CHECK failure
-  int32_t references(PageId page) const;
+  void retain(PageId page);               // REQUIRES: it is in use
+  void release(PageId page);              // the last reference returns it; releasing a free page is a CHECK failure
+  int32_t references(PageId page) const;  // the cache's included
+
+  void retain_for_cache(PageId page);    // REQUIRES: in use, and not in the cache yet
+  void release_from_cache(PageId page);  // REQUIRES: in the cache
 
  private:
-  std::vector<int32_t> references_;
-  std::vector<PageId> free_;
+  struct Page {
+    int32_t references = 0;
+    bool cached = false;
+  };
+
+  Page& used_page(PageId page);
+
+  std::vector<Page> pages_;
+  std::vector<PageId> free_;  // a stack: a page that was just released is taken next
+  int64_t cache_only_ = 0;
 };
 
 }  // namespace volley::kv

@@ -30,8 +30,8 @@ struct SchedulerConfig {
   int32_t max_queue = 0;               // waiting requests
   int32_t page_size = 0;
   int64_t pages = 0;
-  int32_t block_size = 1;              // 1: no drafting. A block writes K and V at up to block_size positions past the context
-  int32_t reserve_rounds = 1;          // rounds of block_size positions reserved ahead (a device that runs ahead: 2)
+  int32_t block_size = 1;      // 1: no drafting. A block writes K and V at up to block_size positions past the context
+  int32_t reserve_rounds = 1;  // rounds of block_size positions reserved ahead (a device that runs ahead: 2)
   bool prefix_cache = true;
 };
 
@@ -52,10 +52,11 @@ struct PageEdit {
   PageId page;
 };
 
+// A plan that preempts starts nobody.
 struct StepPlan {
-  std::vector<RequestId> preempted;    // lost their slots (before anything below happens)
-  std::vector<PlannedSegment> started; // requests that just got a slot: id, slot; start = cached tokens (from the prefix tree)
-  std::vector<PageEdit> page_edits;
+  std::vector<RequestId> preempted;      // lost their slots (before anything below happens)
+  std::vector<PlannedSegment> started;   // just got a slot: id and slot; start = cached tokens (from the prefix tree)
+  std::vector<PageEdit> page_edits;      // new entries, and entries that moved to a page with the same K and V
   std::vector<PlannedSegment> segments;  // decoding requests first, by slot; then prefill chunks, oldest first
   int32_t rows = 0;
   bool empty() const { return segments.empty(); }
@@ -78,16 +79,19 @@ class Scheduler {
   explicit Scheduler(const SchedulerConfig& config);
   ~Scheduler();  // CHECKs that every page is accounted for
 
-  // Queues a request. kResourceExhausted: it can never fit (prompt against max_model_len; prompt, one output and a block
-  // against all pages), or the queue is full. kInvalidArgument: an empty prompt. `max_tokens` <= max_model_len - prompt.
+  // Queues a request. kResourceExhausted: it can never fit (prompt and max_tokens against max_model_len; the pages of
+  // its last step against all pages, since the oldest request must always be able to finish), or the queue is full.
+  // kInvalidArgument: an empty prompt, or max_tokens below 1. An id that is known already is a CHECK failure.
   Status add(RequestId id, const std::string& space, std::vector<TokenId> prompt, int32_t max_tokens);
 
   // Takes a request out, wherever it is, and returns its pages (full ones stay in the prefix tree). False: not known.
+  // After a step that failed it may be called between plan() and apply() too: that plan's segment then needs no result.
   bool remove(RequestId id);
 
   // The next step; empty when nothing can run. Every segment's pages are reserved. `max_draft`: most drafted tokens a
-  // request may verify (the verify budget's answer for now: block_size - 1, or 0 with speculation off); fewer are planned where
-  // a request's remaining tokens, max_model_len or max_num_batched_tokens say so.
+  // request may verify (the verify budget's answer for now: block_size - 1, or 0 with speculation off); fewer are
+  // planned where a request's remaining tokens, max_model_len or max_num_batched_tokens say so. Rows that do not
+  // suffice are shared out evenly. REQUIRES: 0 <= max_draft < block_size, and the results of the plan before are in.
   StepPlan plan(int32_t max_draft);
 
   // The results of that plan, in any order: all segments with `chooses`, none twice.

@@ -1,0 +1,65 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "kv/page_list.h"
+#include "sched/reservation.h"
+#include "sched/state.h"
+
+namespace volley::sched {
+
+Status Scheduler::State::check_fits(int64_t prompt, int64_t max_tokens) const {
+  const std::string asked =
+      "The prompt's " + std::to_string(prompt) + " tokens and max_tokens = " + std::to_string(max_tokens);
+  if (prompt + max_tokens > config.max_model_len) {
+    return resource_exhausted(asked + " are more than the " + std::to_string(config.max_model_len) +
+                              " tokens of a request (max_model_len): shorten the prompt or ask for fewer tokens.");
+  }
+  const int64_t pages = largest_reservation(config, prompt, max_tokens);
+  if (pages > pool.total()) {
+    return resource_exhausted(asked + " need " + std::to_string(pages) + " pages of KV memory, and there are " +
+                              std::to_string(pool.total()) +
+                              ": shorten the prompt, ask for fewer tokens or give the engine more KV pages.");
+  }
+  return {};
+}
+
+void Scheduler::State::admit(int32_t max_draft, StepPlan& plan) {
+  size_t decoding = 0;
+  for (const PlannedSegment& segment : plan.segments) decoding += segment.decodes ? 1 : 0;
+  while (!queue.empty() && !slots.empty() && rows_left(plan) > 0) {
+    Request& request = *queue.begin()->second;
+    if (!start_next(plan)) return;  // no overtaking: who is next is next, however large
+    const int32_t draft = std::min({max_draft, request.remaining() - 1, rows_left(plan) - 1});
+    add_segment(request, request.decoding() ? draft : 0, rows_left(plan), plan);
+    if (!request.decoding()) continue;
+    // A preempted request whose tokens were all still cached: it verifies in this step already.
+    const auto chunks = plan.segments.begin() + static_cast<ptrdiff_t>(decoding++);
+    std::rotate(chunks, plan.segments.end() - 1, plan.segments.end());
+    std::sort(plan.segments.begin(), plan.segments.begin() + static_cast<ptrdiff_t>(decoding),
+              [](const PlannedSegment& a, const PlannedSegment& b) { return a.slot < b.slot; });
+  }
+}
+
+// Gives the head of the queue a slot and the pages of its prefill and the rounds after it, from free and cached pages
+// only. False when there are too few; the queue is then as before.
+bool Scheduler::State::start_next(StepPlan& plan) {
+  Request& request = *queue.begin()->second;
+  // The last token's row is computed in any case: it chooses, or begins a verify step.
+  const auto reusable = request.tokens().first(request.tokens().size() - 1);
+  kv::PageList pages(pool);
+  if (config.prefix_cache) pages = kv::PageList(pool, tree.match(request.space(), reusable));
+  const auto cached = static_cast<int32_t>(pages.size()) * config.page_size;
+  const int64_t needed = reserved_pages(config, request.prefill_length());
+  if (!reclaim(needed - static_cast<int64_t>(pages.size()))) return false;
+  pages.grow_to(static_cast<size_t>(needed));
+
+  queue.erase(queue.begin());
+  running.emplace(request.arrival(), &request);
+  request.start(Resources{SlotLease(slots), std::move(pages)}, cached);
+  plan.started.push_back({.id = request.id(), .slot = request.slot(), .start = cached});
+  return true;
+}
+
+}  // namespace volley::sched

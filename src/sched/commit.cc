@@ -1,0 +1,51 @@
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "sched/state.h"
+
+namespace volley::sched {
+
+void Scheduler::State::apply(std::span<const StepResult> results) {
+  std::unordered_map<RequestId, const StepResult*> by_request;
+  for (const StepResult& result : results) {
+    VOLLEY_CHECK_MSG(by_request.emplace(result.id, &result).second, "two results of " + std::to_string(result.id));
+  }
+  const std::vector<PlannedSegment> segments = std::exchange(planned, {});
+  size_t used = 0;
+  for (const PlannedSegment& segment : segments) {
+    const StepResult* result = nullptr;
+    if (segment.chooses) {
+      const auto found = by_request.find(segment.id);
+      VOLLEY_CHECK_MSG(found != by_request.end(), "no result of request " + std::to_string(segment.id));
+      result = found->second;
+      ++used;
+    }
+    finish_segment(segment, result);
+  }
+  VOLLEY_CHECK_EQ(used, results.size());  // no result of a segment that chose nothing, or was not planned
+}
+
+// `result` is null for a chunk that chose nothing.
+void Scheduler::State::finish_segment(const PlannedSegment& segment, const StepResult* result) {
+  Request& request = known(segment.id);
+  const bool prefilled = request.prefilling();
+  if (result == nullptr) {
+    request.advance(segment.known);
+  } else {
+    VOLLEY_CHECK_LE(static_cast<int64_t>(result->tokens.size()), int64_t{segment.draft} + 1);
+    request.commit(result->tokens);
+    VOLLEY_CHECK(result->finished || request.remaining() > 0);
+    if (result->finished) {
+      vacate(request);
+      requests.erase(segment.id);
+      return;
+    }
+  }
+  // At once, not at the end: requests with the same prompt that are still waiting share it.
+  if (config.prefix_cache && prefilled && request.decoding()) cache_pages(request);
+}
+
+}  // namespace volley::sched

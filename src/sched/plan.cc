@@ -1,0 +1,93 @@
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+#include "sched/state.h"
+
+namespace volley::sched {
+namespace {
+
+// Shares `rows` out over requests that want `wanted[i]` each, one at a time in turn: the first drafted tokens of a
+// block are the likeliest to be accepted, so a row is worth most where the block is still short.
+std::vector<int32_t> share_rows(std::span<const int32_t> wanted, int32_t rows) {
+  std::vector<int32_t> given(wanted.size());
+  for (bool progress = true; progress && rows > 0;) {
+    progress = false;
+    for (size_t i = 0; i < wanted.size() && rows > 0; ++i) {
+      if (given[i] == wanted[i]) continue;
+      ++given[i];
+      --rows;
+      progress = true;
+    }
+  }
+  return given;
+}
+
+}  // namespace
+
+StepPlan Scheduler::State::plan(int32_t max_draft) {
+  VOLLEY_CHECK(planned.empty());
+  VOLLEY_CHECK_GE(max_draft, 0);
+  VOLLEY_CHECK_LT(max_draft, config.block_size);
+  StepPlan plan;
+  reserve_for_decoding(plan);
+  plan_decoding(max_draft, plan);
+  plan_prefill(plan);
+  // What a preemption freed is for those that run. A victim whose prompt someone else entered into the tree meanwhile
+  // might fit again at once; it waits a step, so that no plan both takes a request's slot and gives it one.
+  if (plan.preempted.empty()) admit(max_draft, plan);
+  publish_pages(plan);
+  VOLLEY_CHECK_LE(plan.rows, config.max_num_batched_tokens);
+  VOLLEY_CHECK(!plan.empty() || requests.empty());  // something can always run
+  planned = plan.segments;
+  return plan;
+}
+
+// One row for each decoding request, then drafted ones as far as the rows go.
+void Scheduler::State::plan_decoding(int32_t max_draft, StepPlan& plan) {
+  std::vector<Request*> decoding;
+  for (const auto& [arrival, request] : running) {
+    if (request->decoding()) decoding.push_back(request);
+  }
+  std::ranges::sort(decoding, {}, [](const Request* request) { return request->slot(); });
+  std::vector<int32_t> wanted;
+  for (const Request* request : decoding) wanted.push_back(std::min(max_draft, request->remaining() - 1));
+  const auto given = share_rows(wanted, config.max_num_batched_tokens - static_cast<int32_t>(decoding.size()));
+  for (size_t i = 0; i < decoding.size(); ++i) add_segment(*decoding[i], given[i], 1 + given[i], plan);
+}
+
+void Scheduler::State::plan_prefill(StepPlan& plan) {
+  for (const auto& [arrival, request] : running) {
+    if (rows_left(plan) == 0) return;
+    if (request->prefilling()) add_segment(*request, 0, rows_left(plan), plan);
+  }
+}
+
+// Plans the next rows of a running request: a chunk of its prefill, or its last token and `draft` drafted ones.
+void Scheduler::State::add_segment(Request& request, int32_t draft, int32_t most_rows, StepPlan& plan) const {
+  PlannedSegment segment{.id = request.id(), .slot = request.slot(), .start = request.computed()};
+  if (request.decoding()) {
+    segment.known = 1;
+    segment.draft = draft;
+    segment.chooses = segment.decodes = true;
+  } else {
+    segment.known = std::min({config.prefill_chunk, most_rows, request.prefill_length() - segment.start});
+    segment.chooses = segment.start + segment.known == request.length();
+  }
+  VOLLEY_CHECK_LE(segment.known + segment.draft, most_rows);
+  plan.rows += segment.known + segment.draft;
+  plan.segments.push_back(segment);
+}
+
+void Scheduler::State::publish_pages(StepPlan& plan) {
+  for (const auto& [arrival, request] : running) {
+    Resources& resources = request->resources();
+    const auto pages = resources.pages.view();
+    for (size_t i = resources.published; i < pages.size(); ++i) {
+      plan.page_edits.push_back({.slot = resources.slot.id(), .index = static_cast<int32_t>(i), .page = pages[i]});
+    }
+    resources.published = pages.size();
+  }
+}
+
+}  // namespace volley::sched

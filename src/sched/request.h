@@ -1,0 +1,99 @@
+// One request as the scheduler sees it: its tokens, and a state that owns what the request holds. Threads: one.
+//
+//   Waiting ──start──▶ Prefilling ──advance, commit──▶ Decoding ──commit──▶ Decoding
+//      ▲  └──start, when the cache has all that must be computed──▶ ▲          │
+//      └─────────────────────stop (preempted, or about to go)──────────────────┘  (from Prefilling too)
+//
+// An event in a state that has no arrow for it is a CHECK failure that names both.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "kv/page_list.h"
+#include "sched/slot_pool.h"
+
+namespace volley::sched {
+
+// What a running request holds. It goes back to its pools when this ends.
+struct Resources {
+  SlotLease slot;
+  kv::PageList pages;
+  size_t published = 0;  // leading pages that the slot's page table has
+};
+
+struct Waiting {};
+
+// Computes the K and V of known tokens, in chunks.
+struct Prefilling {
+  Resources resources;
+  int32_t computed = 0;  // leading tokens that have their K and V
+};
+
+// All tokens but the last one have their K and V.
+struct Decoding {
+  Resources resources;
+};
+
+class Request {
+ public:
+  struct Options {
+    RequestId id = 0;
+    uint64_t arrival = 0;  // requests are served in this order
+    std::string space;     // namespace in the prefix tree
+    std::vector<TokenId> prompt;
+    int32_t max_tokens = 0;
+  };
+
+  explicit Request(Options options);
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+
+  RequestId id() const { return id_; }
+  uint64_t arrival() const { return arrival_; }
+  const std::string& space() const { return space_; }
+  std::span<const TokenId> tokens() const { return tokens_; }  // prompt, then output
+  int32_t length() const { return static_cast<int32_t>(tokens_.size()); }
+  int32_t prompt_length() const { return prompt_length_; }
+  int32_t remaining() const { return prompt_length_ + max_tokens_ - length(); }  // outputs that may still come
+
+  bool decoding() const { return std::holds_alternative<Decoding>(state_); }
+  bool prefilling() const { return std::holds_alternative<Prefilling>(state_); }
+  bool running() const { return decoding() || prefilling(); }
+  int32_t computed() const;            // leading tokens that have their K and V; 0 while waiting
+  const Resources& resources() const;  // REQUIRES: running()
+  Resources& resources() { return const_cast<Resources&>(std::as_const(*this).resources()); }
+  SlotId slot() const { return resources().slot.id(); }
+
+  // Leading tokens that prefill computes: a new prompt wholly, since its last row chooses the first output; of a
+  // request with outputs all but the last, which the next verify step begins with.
+  int32_t prefill_length() const { return new_prompt() ? length() : length() - 1; }
+  bool new_prompt() const { return length() == prompt_length_; }
+
+  // Events.
+  void start(Resources resources, int32_t cached);  // it runs, and `cached` leading tokens have their K and V
+  void advance(int32_t rows);                       // a chunk was computed that chose nothing
+  void commit(std::span<const TokenId> tokens);     // a new prompt's last chunk, or a verify step, chose these
+  Resources stop();                                 // it waits again; what it held is the caller's
+
+ private:
+  template <typename State>
+  State& expect(const char* event);
+  [[noreturn]] void refuse(const char* event) const;
+
+  RequestId id_;
+  uint64_t arrival_;
+  std::string space_;
+  std::vector<TokenId> tokens_;
+  int32_t prompt_length_;
+  int32_t max_tokens_;
+  std::variant<Waiting, Prefilling, Decoding> state_;
+};
+
+}  // namespace volley::sched

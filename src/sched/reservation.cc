@@ -1,0 +1,21 @@
+#include "sched/reservation.h"
+
+#include <algorithm>
+
+namespace volley::sched {
+
+int64_t reserved_pages(const SchedulerConfig& config, int64_t context) {
+  const int64_t ahead = int64_t{config.block_size} * config.reserve_rounds + 1;
+  return pages_for(context + ahead, config.page_size);
+}
+
+int64_t largest_reservation(const SchedulerConfig& config, int64_t prompt, int64_t max_tokens) {
+  // With max_tokens - 1 outputs known, the last of them has no K and V yet. A request for one token never gets there.
+  return reserved_pages(config, prompt + std::max<int64_t>(max_tokens - 2, 0));
+}
+
+int32_t page_table_width(const SchedulerConfig& config) {
+  return static_cast<int32_t>(reserved_pages(config, config.max_model_len - 1));
+}
+
+}  // namespace volley::sched

@@ -1,0 +1,107 @@
+#include "sched/scheduler.h"
+
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "sched/state.h"
+
+namespace volley::sched {
+
+Scheduler::State::State(const SchedulerConfig& options)
+    : config(options), pool(options.pages), tree(pool, options.page_size), slots(options.max_num_seqs) {
+  VOLLEY_CHECK_GE(config.max_num_batched_tokens, config.max_num_seqs);  // a row for each decoding request
+  VOLLEY_CHECK_GT(config.prefill_chunk, 0);
+  VOLLEY_CHECK_GT(config.max_model_len, 0);
+  VOLLEY_CHECK_GT(config.max_queue, 0);
+  VOLLEY_CHECK_GT(config.pages, 0);
+  VOLLEY_CHECK_GT(config.block_size, 0);
+  VOLLEY_CHECK_GT(config.reserve_rounds, 0);
+}
+
+Request* Scheduler::State::find(RequestId id) {
+  const auto request = requests.find(id);
+  return request != requests.end() ? &request->second : nullptr;
+}
+
+Request& Scheduler::State::known(RequestId id) {
+  Request* request = find(id);
+  VOLLEY_CHECK_MSG(request != nullptr, "request " + std::to_string(id));
+  return *request;
+}
+
+Scheduler::Scheduler(const SchedulerConfig& config) : state_(std::make_unique<State>(config)) {}
+
+Scheduler::~Scheduler() {
+  state_->requests.clear();
+  VOLLEY_CHECK_EQ(state_->pool.used(), state_->tree.pages());
+  VOLLEY_CHECK_EQ(state_->pool.cache_only(), state_->tree.pages());
+}
+
+Status Scheduler::add(RequestId id, const std::string& space, std::vector<TokenId> prompt, int32_t max_tokens) {
+  State& s = *state_;
+  VOLLEY_CHECK_MSG(s.find(id) == nullptr, "request " + std::to_string(id));
+  if (prompt.empty()) return invalid_argument("The prompt is empty: give at least one token.");
+  if (max_tokens < 1)
+    return invalid_argument("max_tokens is " + std::to_string(max_tokens) + ": ask for at least one.");
+  VOLLEY_RETURN_IF_ERROR(s.check_fits(static_cast<int64_t>(prompt.size()), max_tokens));
+  if (std::ssize(s.queue) >= s.config.max_queue) {
+    return resource_exhausted(std::to_string(s.queue.size()) + " requests wait already (max_queue): try again later.");
+  }
+  const uint64_t arrival = s.arrivals++;
+  Request::Options options{
+      .id = id, .arrival = arrival, .space = space, .prompt = std::move(prompt), .max_tokens = max_tokens};
+  Request& request = s.requests.try_emplace(id, std::move(options)).first->second;
+  s.queue.emplace(arrival, &request);
+  return {};
+}
+
+bool Scheduler::remove(RequestId id) {
+  State& s = *state_;
+  Request* request = s.find(id);
+  if (request == nullptr) return false;
+  std::erase_if(s.planned, [id](const PlannedSegment& segment) { return segment.id == id; });
+  if (request->running()) {
+    s.vacate(*request);
+  } else {
+    s.queue.erase(request->arrival());
+  }
+  s.requests.erase(id);
+  return true;
+}
+
+StepPlan Scheduler::plan(int32_t max_draft) {
+  return state_->plan(max_draft);
+}
+
+void Scheduler::apply(std::span<const StepResult> results) {
+  state_->apply(results);
+}
+
+std::span<const TokenId> Scheduler::tokens(RequestId id) const {
+  return state_->known(id).tokens();
+}
+
+int32_t Scheduler::prompt_length(RequestId id) const {
+  return state_->known(id).prompt_length();
+}
+
+void Scheduler::drop_prefix_cache() {
+  state_->tree.evict(state_->tree.pages());
+}
+
+SchedulerStats Scheduler::stats() const {
+  const State& s = *state_;
+  return {.waiting = std::ssize(s.queue),
+          .running = std::ssize(s.running),
+          .preemptions = s.preemptions,
+          .pages_total = s.pool.total(),
+          .pages_used = s.pool.used(),
+          .pages_cached = s.pool.cache_only()};
+}
+
+bool Scheduler::idle() const {
+  return state_->requests.empty();
+}
+
+}  // namespace volley::sched

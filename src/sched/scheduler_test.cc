@@ -1,0 +1,278 @@
+#include "sched/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include "sched/reservation.h"
+#include "sched/scheduler_testing.h"
+
+namespace volley::sched {
+namespace {
+
+// Runs the prefill of everything that is queued, and one token each.
+void prefill(Scheduler& scheduler, int steps = 1) {
+  for (int i = 0; i < steps; ++i) scheduler.apply(results_of(scheduler.plan(0)));
+}
+
+TEST(SchedulerAdd, RefusesWhatCanNeverFit) {
+  SchedulerConfig config = roomy();
+  config.pages = 10;
+  Scheduler scheduler(config);
+  EXPECT_EQ(scheduler.add(1, "", {}, 5).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(scheduler.add(1, "", {1}, 0).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(scheduler.add(1, "", counting(0, 100), 29).error().code, ErrorCode::kResourceExhausted);
+  // 10 pages are 40 positions: 35 of context and 5 ahead.
+  EXPECT_EQ(scheduler.add(1, "", counting(0, 20), 18).error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(scheduler.add(1, "", counting(0, 36), 1).error().code, ErrorCode::kResourceExhausted);
+  EXPECT_TRUE(scheduler.idle());
+  EXPECT_TRUE(scheduler.add(1, "", counting(0, 20), 17).ok());
+  EXPECT_TRUE(scheduler.add(2, "", counting(0, 35), 1).ok());
+  EXPECT_DEATH((void)scheduler.add(2, "", {1}, 1), "request 2");
+}
+
+TEST(SchedulerAdd, RefusesWhenTheQueueIsFull) {
+  SchedulerConfig config = roomy();
+  config.max_queue = 2;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.add(1, "", {1}, 1).ok());
+  ASSERT_TRUE(scheduler.add(2, "", {1}, 1).ok());
+  EXPECT_EQ(scheduler.add(3, "", {1}, 1).error().code, ErrorCode::kResourceExhausted);
+  scheduler.plan(0);
+  EXPECT_TRUE(scheduler.add(3, "", {1}, 1).ok());
+}
+
+TEST(SchedulerPlan, ChunksAPromptAndChoosesAtItsEnd) {
+  Scheduler scheduler(roomy());
+  ASSERT_TRUE(scheduler.add(1, "", counting(0, 20), 8).ok());
+  StepPlan plan = scheduler.plan(3);
+  ASSERT_EQ(plan.started.size(), 1u);
+  EXPECT_EQ(plan.started[0].start, 0);
+  EXPECT_EQ(std::ssize(plan.page_edits), reserved_pages(roomy(), 20));  // the prompt and a round, at admission
+  ASSERT_EQ(plan.segments.size(), 1u);
+  EXPECT_EQ(plan.segments[0].known, 16);
+  EXPECT_FALSE(plan.segments[0].chooses);
+  scheduler.apply({});
+
+  plan = scheduler.plan(3);
+  EXPECT_TRUE(plan.started.empty());
+  EXPECT_EQ(plan.segments[0].start, 16);
+  EXPECT_EQ(plan.segments[0].known, 4);
+  EXPECT_EQ(plan.segments[0].draft, 0);
+  EXPECT_TRUE(plan.segments[0].chooses);
+  EXPECT_FALSE(plan.segments[0].decodes);
+  scheduler.apply(results_of(plan));
+
+  plan = scheduler.plan(3);
+  EXPECT_EQ(plan.segments[0].start, 20);
+  EXPECT_EQ(plan.segments[0].known, 1);
+  EXPECT_EQ(plan.segments[0].draft, 3);
+  EXPECT_TRUE(plan.segments[0].decodes);
+  scheduler.apply(results_of(plan, {{1, 4}}));
+  EXPECT_EQ(scheduler.tokens(1).size(), 25u);
+  EXPECT_EQ(scheduler.tokens(1).back(), 1024);
+  EXPECT_EQ(scheduler.prompt_length(1), 20);
+  EXPECT_EQ(scheduler.plan(3).segments[0].start, 24);
+}
+
+// A drafted token past the end of the request would be wasted work, and a row past max_model_len.
+TEST(SchedulerPlan, DraftsNoMoreThanTheRequestMayStillSay) {
+  Scheduler scheduler(roomy());
+  ASSERT_TRUE(scheduler.add(1, "", counting(0, 8), 4).ok());
+  prefill(scheduler);
+  StepPlan plan = scheduler.plan(3);
+  EXPECT_EQ(plan.segments[0].draft, 2);  // three tokens remain; the bonus is one of them
+  scheduler.apply(results_of(plan, {{1, 2}}));
+  plan = scheduler.plan(3);
+  EXPECT_EQ(plan.segments[0].draft, 0);
+  auto results = results_of(plan);
+  EXPECT_DEATH(scheduler.apply(results), "remaining");  // nothing remains: it must be finished
+  results[0].finished = true;
+  scheduler.apply(results);
+  EXPECT_TRUE(scheduler.idle());
+}
+
+TEST(SchedulerPlan, DecodesBySlotThenPrefillsOldestFirst) {
+  Scheduler scheduler(roomy());
+  for (RequestId id = 1; id <= 3; ++id) ASSERT_TRUE(scheduler.add(id, "", counting(0, 4), 20).ok());
+  prefill(scheduler);
+  ASSERT_TRUE(scheduler.remove(1));
+  ASSERT_TRUE(scheduler.add(4, "", counting(50, 40), 4).ok());  // into slot 0
+  ASSERT_TRUE(scheduler.add(5, "", counting(150, 40), 4).ok());
+  StepPlan plan = scheduler.plan(3);
+  ASSERT_EQ(plan.segments.size(), 4u);
+  EXPECT_EQ(plan.segments[0].id, 2u);
+  EXPECT_EQ(plan.segments[1].id, 3u);
+  EXPECT_EQ(plan.segments[2].id, 4u);
+  EXPECT_EQ(plan.segments[2].slot, SlotId(0));
+  EXPECT_EQ(plan.segments[3].id, 5u);
+  EXPECT_EQ(plan.rows, 4 + 4 + 16 + 16);
+}
+
+// Every decoding request moves on each step, and drafts share what is left, before any prompt gets a row.
+TEST(SchedulerPlan, SharesScarceRows) {
+  SchedulerConfig config = roomy();
+  config.max_num_batched_tokens = 8;
+  Scheduler scheduler(config);
+  for (RequestId id = 1; id <= 3; ++id) ASSERT_TRUE(scheduler.add(id, "", {1, 2}, 20).ok());
+  prefill(scheduler);
+  ASSERT_TRUE(scheduler.add(4, "", counting(0, 40), 4).ok());
+  StepPlan plan = scheduler.plan(3);
+  ASSERT_EQ(plan.segments.size(), 3u);
+  EXPECT_EQ(plan.segments[0].draft, 2);
+  EXPECT_EQ(plan.segments[1].draft, 2);
+  EXPECT_EQ(plan.segments[2].draft, 1);
+  EXPECT_EQ(plan.rows, 8);
+  EXPECT_TRUE(plan.started.empty());  // no row, no slot
+  scheduler.apply(results_of(plan));
+
+  plan = scheduler.plan(1);
+  ASSERT_EQ(plan.segments.size(), 4u);
+  EXPECT_EQ(plan.segments[3].known, 2);  // the chunk takes the rest
+  EXPECT_EQ(plan.rows, 8);
+}
+
+TEST(SchedulerPlan, NoOneOvertakesTheHeadOfTheQueue) {
+  SchedulerConfig config = roomy();
+  config.pages = 20;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.add(1, "", counting(0, 40), 2).ok());  // 12 pages
+  ASSERT_TRUE(scheduler.add(2, "", counting(50, 40), 2).ok());
+  ASSERT_TRUE(scheduler.add(3, "", counting(100, 1), 2).ok());
+  EXPECT_EQ(scheduler.plan(0).started.size(), 1u);
+  EXPECT_EQ(scheduler.stats().waiting, 2);
+}
+
+TEST(SchedulerPrefix, AFinishedRequestLeavesItsFullPages) {
+  Scheduler scheduler(roomy());
+  ASSERT_TRUE(scheduler.add(1, "", counting(0, 6), 20).ok());
+  prefill(scheduler);
+  StepPlan plan = scheduler.plan(3);
+  auto results = results_of(plan, {{1, 3}});
+  results[0].finished = true;
+  scheduler.apply(results);
+  // 10 tokens, of which the last has no K and V: two full pages.
+  EXPECT_EQ(scheduler.stats().pages_cached, 2);
+  EXPECT_EQ(scheduler.stats().pages_used, 2);
+
+  Tokens turn = counting(0, 6);
+  for (const TokenId token : {1006, 1007, 1008, 1009, 5, 5}) turn.push_back(token);
+  ASSERT_TRUE(scheduler.add(2, "", turn, 4).ok());
+  ASSERT_TRUE(scheduler.add(3, "salt", turn, 4).ok());
+  plan = scheduler.plan(0);
+  EXPECT_EQ(plan.started[0].start, 8);
+  EXPECT_EQ(plan.segments[0].start, 8);
+  EXPECT_EQ(plan.segments[0].known, 4);
+  EXPECT_EQ(plan.started[1].start, 0);  // another namespace
+}
+
+// A prompt that is cached to its last token still computes that one: its row chooses the first output.
+TEST(SchedulerPrefix, KeepsARowToChoose) {
+  Scheduler scheduler(roomy());
+  ASSERT_TRUE(scheduler.add(1, "", counting(0, 8), 4).ok());
+  prefill(scheduler);
+  ASSERT_TRUE(scheduler.add(2, "", counting(0, 8), 4).ok());  // the first one still runs: shared at once
+  const StepPlan plan = scheduler.plan(0);
+  EXPECT_EQ(plan.started[0].start, 4);
+  EXPECT_EQ(segment_of(plan, 2)->known, 4);
+  EXPECT_TRUE(segment_of(plan, 2)->chooses);
+}
+
+// Of two requests that computed one prompt side by side the second moves to the first one's pages.
+TEST(SchedulerPrefix, DuplicatesMergeWhenThePromptIsComputed) {
+  Scheduler scheduler(roomy());
+  ASSERT_TRUE(scheduler.add(1, "", counting(0, 9), 8).ok());
+  ASSERT_TRUE(scheduler.add(2, "", counting(0, 9), 8).ok());
+  StepPlan plan = scheduler.plan(0);
+  const std::vector<PageEdit> first = plan.page_edits;
+  ASSERT_EQ(first.size(), 8u);
+  EXPECT_EQ(scheduler.stats().pages_used, 8);
+  scheduler.apply(results_of(plan));
+  EXPECT_EQ(scheduler.stats().pages_used, 6);
+  plan = scheduler.plan(0);
+  ASSERT_GE(plan.page_edits.size(), 2u);
+  for (int32_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(plan.page_edits[static_cast<size_t>(i)].slot, SlotId(1));
+    EXPECT_EQ(plan.page_edits[static_cast<size_t>(i)].index, i);
+    EXPECT_EQ(plan.page_edits[static_cast<size_t>(i)].page, first[static_cast<size_t>(i)].page);
+  }
+}
+
+TEST(SchedulerPrefix, OffMeansNothingIsKept) {
+  SchedulerConfig config = roomy();
+  config.prefix_cache = false;
+  Scheduler scheduler(config);
+  for (RequestId id = 1; id <= 2; ++id) {
+    ASSERT_TRUE(scheduler.add(id, "", counting(0, 8), 4).ok());
+    const StepPlan plan = scheduler.plan(0);
+    EXPECT_EQ(plan.started[0].start, 0);
+    scheduler.apply(results_of(plan));
+    scheduler.remove(id);
+    EXPECT_EQ(scheduler.stats().pages_used, 0);
+  }
+}
+
+TEST(SchedulerPrefix, DropKeepsWhatRunningRequestsUse) {
+  Scheduler scheduler(roomy());
+  ASSERT_TRUE(scheduler.add(1, "", counting(0, 8), 4).ok());
+  ASSERT_TRUE(scheduler.add(2, "", counting(50, 8), 4).ok());
+  prefill(scheduler);
+  scheduler.remove(1);
+  EXPECT_EQ(scheduler.stats().pages_cached, 2);
+  scheduler.drop_prefix_cache();
+  EXPECT_EQ(scheduler.stats().pages_cached, 0);
+  EXPECT_EQ(scheduler.stats().pages_used, reserved_pages(roomy(), 8));
+  scheduler.apply(results_of(scheduler.plan(3)));
+}
+
+TEST(SchedulerRemove, WorksInEveryState) {
+  SchedulerConfig config = roomy();
+  config.max_num_seqs = 2;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.add(1, "", counting(0, 8), 4).ok());
+  ASSERT_TRUE(scheduler.add(2, "", counting(50, 40), 4).ok());
+  ASSERT_TRUE(scheduler.add(3, "", counting(0, 8), 4).ok());
+  prefill(scheduler);
+  EXPECT_TRUE(scheduler.remove(3));  // waiting
+  EXPECT_TRUE(scheduler.remove(2));  // prefilling: its 16 computed tokens stay cached
+  EXPECT_TRUE(scheduler.remove(1));  // decoding
+  EXPECT_FALSE(scheduler.remove(1));
+  EXPECT_TRUE(scheduler.idle());
+  EXPECT_EQ(scheduler.stats().pages_used, 2 + 4);
+  EXPECT_EQ(scheduler.stats().pages_cached, 2 + 4);
+  EXPECT_TRUE(scheduler.plan(0).empty());
+}
+
+// A step that failed on the device: its requests go without results, and the next step is planned as usual.
+TEST(SchedulerRemove, TakesAPlannedSegmentOut) {
+  Scheduler scheduler(roomy());
+  ASSERT_TRUE(scheduler.add(1, "", counting(0, 8), 4).ok());
+  ASSERT_TRUE(scheduler.add(2, "", counting(50, 8), 4).ok());
+  StepPlan plan = scheduler.plan(0);
+  EXPECT_TRUE(scheduler.remove(1));
+  EXPECT_EQ(scheduler.stats().pages_cached, 0);  // nothing of it is known to be computed
+  std::erase_if(plan.segments, [](const PlannedSegment& segment) { return segment.id == 1; });
+  scheduler.apply(results_of(plan));
+  EXPECT_EQ(scheduler.plan(0).segments.size(), 1u);
+}
+
+TEST(SchedulerApply, WantsExactlyTheResultsOfThePlan) {
+  Scheduler scheduler(roomy());
+  ASSERT_TRUE(scheduler.add(1, "", counting(0, 4), 4).ok());
+  ASSERT_TRUE(scheduler.add(2, "", counting(0, 40), 4).ok());
+  const StepPlan plan = scheduler.plan(0);
+  EXPECT_DEATH(scheduler.plan(0), "planned.empty");
+  EXPECT_DEATH(scheduler.apply({}), "no result of request 1");
+  EXPECT_DEATH(scheduler.apply(std::vector<StepResult>(2, {.id = 1, .tokens = {5}})), "two results of 1");
+  EXPECT_DEATH(scheduler.apply(std::vector<StepResult>{{.id = 1, .tokens = {5}}, {.id = 2, .tokens = {5}}}),
+               "results.size");
+  EXPECT_DEATH(scheduler.apply(std::vector<StepResult>{{.id = 1, .tokens = {5, 6}}}), "draft");
+  scheduler.apply(results_of(plan));
+}
+
+TEST(SchedulerConfigCheck, EverySlotNeedsARow) {
+  SchedulerConfig config = roomy();
+  config.max_num_batched_tokens = config.max_num_seqs - 1;
+  EXPECT_DEATH(Scheduler{config}, "max_num_batched_tokens");
+}
+
+}  // namespace
+}  // namespace volley::sched

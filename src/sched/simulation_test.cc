@@ -1,0 +1,390 @@
+// Runs the scheduler against a device of numbers. Its "model" says the next token as a pure function of all tokens
+// before, its K and V of a position are a hash of the tokens up to there, and each row checks that it finds them,
+// through the page table that the plan's edits built. Whatever the scheduler could do wrong with pages shows as a wrong
+// hash or token.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "sched/reservation.h"
+#include "sched/scheduler.h"
+#include "sched/scheduler_testing.h"
+
+namespace volley::sched {
+namespace {
+
+constexpr TokenId kStop = 0;
+constexpr uint64_t kGarbage = 0xdead;
+
+uint64_t mix(uint64_t state, uint64_t value) {
+  state = (state ^ value) * 0x9e3779b97f4a7c15u;
+  return state ^ (state >> 29);
+}
+
+uint64_t hash(std::span<const TokenId> tokens) {
+  uint64_t state = 1;
+  for (const TokenId token : tokens) state = mix(state, static_cast<uint64_t>(token) + 7);
+  return state;
+}
+
+// [i] is the hash of the first i + 1 tokens: what position i holds.
+std::vector<uint64_t> contents(std::span<const TokenId> tokens) {
+  std::vector<uint64_t> states;
+  uint64_t state = 1;
+  for (const TokenId token : tokens) states.push_back(state = mix(state, static_cast<uint64_t>(token) + 7));
+  return states;
+}
+
+TokenId next_token(std::span<const TokenId> history) {
+  return static_cast<TokenId>(hash(history) % 50);
+}
+
+// How many of `draft` drafted tokens are accepted after `history`.
+int32_t acceptance(std::span<const TokenId> history, int32_t draft) {
+  return static_cast<int32_t>(mix(hash(history), 99) % static_cast<uint64_t>(draft + 1));
+}
+
+struct Job {
+  std::string space;
+  Tokens prompt;
+  int32_t max_tokens = 0;
+};
+
+Tokens whole_sequence(const Job& job) {
+  Tokens tokens = job.prompt;
+  do {
+    tokens.push_back(next_token(tokens));
+  } while (tokens.back() != kStop && std::ssize(tokens) < std::ssize(job.prompt) + job.max_tokens);
+  return tokens;
+}
+
+// The device's side of a plan: page tables, memory, and what the rows see and write.
+class FakeDevice {
+ public:
+  explicit FakeDevice(const SchedulerConfig& config)
+      : config_(config),
+        memory_(static_cast<size_t>(config.pages * config.page_size), kGarbage),
+        tables_(static_cast<size_t>(config.max_num_seqs)) {}
+
+  void edit(const StepPlan& plan) {
+    for (const PlannedSegment& started : plan.started) table(started.slot).clear();
+    for (const PageEdit& edit : plan.page_edits) {
+      auto& pages = table(edit.slot);
+      ASSERT_LE(edit.index, std::ssize(pages)) << "a hole in the page table";
+      ASSERT_LT(edit.index, page_table_width(config_));
+      if (edit.index == std::ssize(pages)) pages.emplace_back();
+      pages[static_cast<size_t>(edit.index)] = edit.page;
+    }
+  }
+
+  void check_reads(const PlannedSegment& segment, std::span<const TokenId> tokens) {
+    const auto expected = contents(tokens);
+    for (int32_t at = 0; at < segment.start; ++at) {
+      ASSERT_EQ(cell(segment.slot, at), expected[static_cast<size_t>(at)])
+          << "request " << segment.id << ", position " << at << " of " << segment.start;
+    }
+  }
+
+  // The drafter scribbles over all that is reserved, then the verified rows are written, and only the accepted are
+  // right.
+  void write(const PlannedSegment& segment, std::span<const TokenId> before, std::span<const TokenId> after,
+             const std::set<int32_t>& slots_in_use) {
+    const int32_t known_end = segment.start + segment.known;
+    const int32_t scribbled = segment.decodes   ? segment.start + config_.block_size * config_.reserve_rounds + 1
+                              : segment.chooses ? known_end + config_.block_size * config_.reserve_rounds + 1
+                                                : known_end;
+    ASSERT_LE(scribbled, std::ssize(table(segment.slot)) * config_.page_size) << "pages are missing";
+    const auto expected = contents(after.size() > before.size() ? after.first(after.size() - 1) : before);
+    for (int32_t at = segment.start; at < scribbled; ++at) {
+      const PageId page = page_at(segment.slot, at);
+      for (const int32_t other : slots_in_use) {
+        if (other == segment.slot.value) continue;
+        ASSERT_EQ(std::ranges::count(table(SlotId(other)), page), 0) << "page " << page << " has two writers";
+      }
+      const bool valid = at < known_end || (segment.decodes && at < std::ssize(expected));
+      cell(segment.slot, at) = valid ? expected[static_cast<size_t>(at)] : kGarbage;
+    }
+  }
+
+ private:
+  std::vector<PageId>& table(SlotId slot) { return tables_[static_cast<size_t>(slot.value)]; }
+  PageId page_at(SlotId slot, int32_t at) { return table(slot)[static_cast<size_t>(at / config_.page_size)]; }
+  uint64_t& cell(SlotId slot, int32_t at) {
+    return memory_[static_cast<size_t>(page_at(slot, at).value * config_.page_size + at % config_.page_size)];
+  }
+
+  SchedulerConfig config_;
+  std::vector<uint64_t> memory_;
+  std::vector<std::vector<PageId>> tables_;
+};
+
+// One request's history of verify steps: where each began, and how many tokens it committed.
+using Partition = std::vector<std::pair<int32_t, int32_t>>;
+
+class Simulation {
+ public:
+  Simulation(const SchedulerConfig& config, uint32_t seed)
+      : config_(config), random_(seed), device_(config), scheduler_(std::make_unique<Scheduler>(config)) {}
+
+  bool vary_draft = false;    // else always the whole block
+  int cancel_one_in = 0;      // steps; 0: never
+  int fail_one_in = 0;        // steps in which one request fails on the device
+  int drop_cache_one_in = 0;  // steps
+
+  void run(std::vector<Job> jobs) {
+    jobs_ = std::move(jobs);
+    partitions_.resize(jobs_.size());
+    size_t added = 0;
+    for (int step = 0; added < jobs_.size() || !scheduler_->idle(); ++step) {
+      ASSERT_LT(step, 20000) << "no progress";
+      for (int n = below(3); n > 0 && added < jobs_.size(); --n, ++added) {
+        const Job& job = jobs_[added];
+        ASSERT_TRUE(scheduler_->add(added, job.space, job.prompt, job.max_tokens).ok());
+        alive_.insert(added);
+      }
+      if (chance(cancel_one_in)) drop_any();
+      if (chance(drop_cache_one_in)) scheduler_->drop_prefix_cache();
+      ASSERT_NO_FATAL_FAILURE(this->step());
+    }
+    preemptions_ = scheduler_->stats().preemptions;
+    EXPECT_EQ(scheduler_->stats().pages_used, scheduler_->stats().pages_cached);
+    scheduler_->drop_prefix_cache();
+    EXPECT_EQ(scheduler_->stats().pages_used, 0);
+    scheduler_.reset();  // counts its pages once more
+  }
+
+  int64_t preemptions() const { return preemptions_; }
+  int64_t finished() const { return finished_; }
+  int64_t cached_tokens() const { return cached_tokens_; }
+  const Partition& partition(size_t job) const { return partitions_[job]; }
+
+ private:
+  int below(int bound) { return std::uniform_int_distribution<int>(0, bound - 1)(random_); }
+  bool chance(int one_in) { return one_in > 0 && below(one_in) == 0; }
+
+  // Cancels any request, wherever it is. Returns its id, or none.
+  std::optional<RequestId> drop_any() {
+    if (alive_.empty()) return std::nullopt;
+    const RequestId id = *std::next(alive_.begin(), below(static_cast<int>(alive_.size())));
+    EXPECT_TRUE(scheduler_->remove(id));
+    forget(id);
+    return id;
+  }
+
+  void forget(RequestId id) {
+    alive_.erase(id);
+    std::erase_if(slots_, [id](const auto& entry) { return entry.second == id; });
+  }
+
+  void step() {
+    StepPlan plan = scheduler_->plan(vary_draft ? below(config_.block_size) : config_.block_size - 1);
+    ASSERT_NO_FATAL_FAILURE(check_plan(plan));
+    ASSERT_NO_FATAL_FAILURE(device_.edit(plan));
+    if (chance(fail_one_in)) {
+      const auto failed = drop_any();
+      std::erase_if(plan.segments, [&](const PlannedSegment& segment) { return segment.id == failed; });
+    }
+    for (const PlannedSegment& segment : plan.segments) {
+      ASSERT_NO_FATAL_FAILURE(device_.check_reads(segment, scheduler_->tokens(segment.id)));
+    }
+    std::set<int32_t> slots_in_use;
+    for (const auto& [slot, id] : slots_) slots_in_use.insert(slot);
+    std::vector<StepResult> results;
+    for (const PlannedSegment& segment : plan.segments) {
+      const Tokens before(scheduler_->tokens(segment.id).begin(), scheduler_->tokens(segment.id).end());
+      const Tokens after = choose(segment, before);
+      ASSERT_NO_FATAL_FAILURE(device_.write(segment, before, after, slots_in_use));
+      if (!segment.chooses) continue;
+      results.push_back(result(segment, before, after));
+    }
+    std::shuffle(results.begin(), results.end(), random_);
+    scheduler_->apply(results);
+    for (const StepResult& result : results) {
+      if (result.finished) forget(result.id);
+    }
+  }
+
+  // The tokens of the request after this segment.
+  Tokens choose(const PlannedSegment& segment, Tokens tokens) const {
+    if (!segment.chooses) return tokens;
+    const int32_t committed = acceptance(tokens, segment.draft) + 1;
+    for (int32_t i = 0; i < committed; ++i) {
+      tokens.push_back(next_token(tokens));
+      if (tokens.back() == kStop) break;
+    }
+    return tokens;
+  }
+
+  StepResult result(const PlannedSegment& segment, const Tokens& before, const Tokens& after) {
+    const Job& job = jobs_[segment.id];
+    const bool finished = after.back() == kStop || std::ssize(after) == std::ssize(job.prompt) + job.max_tokens;
+    if (segment.decodes) {
+      partitions_[segment.id].emplace_back(segment.start, static_cast<int32_t>(after.size() - before.size()));
+    }
+    if (finished) {
+      EXPECT_EQ(after, whole_sequence(job)) << "request " << segment.id;
+      ++finished_;
+    }
+    return {.id = segment.id,
+            .tokens = Tokens(after.begin() + static_cast<ptrdiff_t>(before.size()), after.end()),
+            .finished = finished};
+  }
+
+  void check_plan(const StepPlan& plan) {
+    for (const RequestId id : plan.preempted) {
+      ASSERT_EQ(std::erase_if(slots_, [id](const auto& entry) { return entry.second == id; }), 1u);
+    }
+    ASSERT_TRUE(plan.preempted.empty() || plan.started.empty()) << "preempted for a newcomer, or thrashing";
+    for (const PlannedSegment& started : plan.started) {
+      ASSERT_TRUE(slots_.emplace(started.slot.value, started.id).second) << "slot " << started.slot << " is taken";
+      cached_tokens_ += started.start;
+      if (!seen_.insert(started.id).second) continue;
+      ASSERT_EQ(*seen_.rbegin(), started.id) << "first admissions are in order of arrival";
+    }
+    ASSERT_EQ(plan.empty(), scheduler_->idle()) << "something can always run";
+    ASSERT_LE(plan.rows, config_.max_num_batched_tokens);
+    ASSERT_LE(std::ssize(slots_), config_.max_num_seqs);
+    ASSERT_NO_FATAL_FAILURE(check_segments(plan));
+  }
+
+  void check_segments(const StepPlan& plan) {
+    int32_t rows = 0;
+    bool chunks = false;
+    RequestId last_chunk = 0;
+    SlotId last_slot(-1);
+    std::set<RequestId> planned;
+    for (const PlannedSegment& segment : plan.segments) {
+      ASSERT_TRUE(planned.insert(segment.id).second);
+      ASSERT_EQ(slots_.at(segment.slot.value), segment.id);
+      const int32_t length = static_cast<int32_t>(scheduler_->tokens(segment.id).size());
+      rows += segment.known + segment.draft;
+      if (segment.decodes) {
+        ASSERT_FALSE(chunks);
+        ASSERT_LT(last_slot, segment.slot);
+        last_slot = segment.slot;
+        ASSERT_TRUE(segment.chooses);
+        ASSERT_EQ(segment.start + segment.known, length);
+        ASSERT_LE(length + segment.draft + 1, std::ssize(jobs_[segment.id].prompt) + jobs_[segment.id].max_tokens);
+      } else {
+        ASSERT_TRUE(!chunks || last_chunk < segment.id);
+        chunks = true;
+        last_chunk = segment.id;
+        ASSERT_GT(segment.known, 0);
+        ASSERT_LE(segment.known, config_.prefill_chunk);
+        ASSERT_EQ(segment.draft, 0);
+        ASSERT_EQ(segment.chooses, segment.start + segment.known == length);
+      }
+    }
+    ASSERT_EQ(rows, plan.rows);
+  }
+
+  SchedulerConfig config_;
+  std::mt19937 random_;
+  FakeDevice device_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<Job> jobs_;
+  std::vector<Partition> partitions_;
+  std::set<RequestId> alive_, seen_;
+  std::map<int32_t, RequestId> slots_;
+  int64_t preemptions_ = 0, finished_ = 0, cached_tokens_ = 0;
+};
+
+// Prompts that share beginnings, as chats with one system prompt and several turns do.
+std::vector<Job> any_jobs(uint32_t seed, int count) {
+  std::mt19937 random(seed);
+  const auto below = [&](int bound) { return std::uniform_int_distribution<int>(0, bound - 1)(random); };
+  std::vector<Job> jobs;
+  for (int i = 0; i < count; ++i) {
+    Job job{.space = below(5) == 0 ? "salt" : "", .prompt = {}, .max_tokens = 1 + below(25)};
+    if (!jobs.empty() && below(3) == 0) {
+      const Job& earlier = jobs[static_cast<size_t>(below(static_cast<int>(jobs.size())))];
+      job.prompt = earlier.prompt.size() < 40 ? whole_sequence(earlier) : earlier.prompt;  // the next turn
+    } else {
+      job.prompt = counting(1, below(12));
+    }
+    for (int n = 1 + below(8); n > 0; --n) job.prompt.push_back(1 + below(3));
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
+// As little memory as add() permits for the largest job, and `more` pages.
+int64_t smallest_pool(const SchedulerConfig& config, const std::vector<Job>& jobs, int64_t more) {
+  int64_t pages = 0;
+  for (const Job& job : jobs) {
+    pages = std::max(pages, largest_reservation(config, std::ssize(job.prompt), job.max_tokens));
+  }
+  return pages + more;
+}
+
+SchedulerConfig any_config(std::mt19937& random) {
+  const auto below = [&](int bound) { return std::uniform_int_distribution<int>(0, bound - 1)(random); };
+  SchedulerConfig config{.max_num_seqs = 1 + below(8),
+                         .prefill_chunk = 1 + below(16),
+                         .max_model_len = 120,
+                         .max_queue = 1000,
+                         .page_size = 1 + below(6),
+                         .block_size = 1 + below(6),
+                         .reserve_rounds = 1 + below(2),
+                         .prefix_cache = below(3) > 0};
+  config.max_num_batched_tokens = config.max_num_seqs + below(30);
+  return config;
+}
+
+// Every text is the model's own, whatever pages, rows, drafts, cancellations and failures did; nothing leaks or stalls.
+TEST(Simulation, TextNeverDependsOnTheSchedule) {
+  int64_t preemptions = 0, finished = 0, cached = 0;
+  for (uint32_t seed = 0; seed < 100; ++seed) {
+    std::mt19937 random(seed);
+    SchedulerConfig config = any_config(random);
+    const auto jobs = any_jobs(seed, 150);
+    config.pages = smallest_pool(config, jobs, static_cast<int64_t>(seed % 6) * 2);
+    Simulation simulation(config, seed);
+    simulation.vary_draft = true;
+    simulation.cancel_one_in = 12;
+    simulation.fail_one_in = 40;
+    simulation.drop_cache_one_in = 60;
+    ASSERT_NO_FATAL_FAILURE(simulation.run(jobs)) << "seed " << seed;
+    preemptions += simulation.preemptions();
+    finished += simulation.finished();
+    cached += simulation.cached_tokens();
+  }
+  // The pressure was there: else the test would protect nothing.
+  EXPECT_GT(preemptions, 1000);
+  EXPECT_GT(finished, 8000);
+  EXPECT_GT(cached, 20000);
+}
+
+// tokens_per_step of a request is the same alone and under pressure: a preempted one resumes between two verify steps.
+TEST(Simulation, PreemptionKeepsThePartitionIntoVerifySteps) {
+  int64_t preemptions = 0;
+  for (uint32_t seed = 0; seed < 24; ++seed) {
+    std::mt19937 random(seed);
+    SchedulerConfig config = any_config(random);
+    config.max_num_seqs = 6;
+    config.max_num_batched_tokens = 6 * config.block_size + 20;  // rows never shorten a draft
+    const auto jobs = any_jobs(seed, 60);
+    config.pages = smallest_pool(config, jobs, 3);
+    Simulation crowded(config, seed);
+    ASSERT_NO_FATAL_FAILURE(crowded.run(jobs)) << "seed " << seed;
+    preemptions += crowded.preemptions();
+    EXPECT_EQ(crowded.finished(), std::ssize(jobs));
+
+    config.prefix_cache = false;
+    config.pages = 1000;
+    for (size_t job = 0; job < jobs.size(); ++job) {
+      Simulation alone(config, seed);
+      ASSERT_NO_FATAL_FAILURE(alone.run({jobs[job]}));
+      EXPECT_EQ(alone.preemptions(), 0);
+      EXPECT_EQ(crowded.partition(job), alone.partition(0)) << "seed " << seed << ", request " << job;
+    }
+  }
+  EXPECT_GT(preemptions, 300);
+}
+
+}  // namespace
+}  // namespace volley::sched
