@@ -1,0 +1,89 @@
+#include "engine/memory_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <fstream>
+
+#include "model/kv_memory.h"
+
+namespace volley::engine {
+namespace {
+
+int64_t read_meminfo_available() {
+  std::ifstream file("/proc/meminfo");
+  std::string key, unit;
+  int64_t kib = 0;
+  while (file >> key >> kib >> unit) {
+    if (key == "MemAvailable:") return kib << 10;
+  }
+  return 0;
+}
+
+// What the cgroup leaves, or -1 without a limit.
+int64_t read_cgroup_left() {
+  std::ifstream limit_file("/sys/fs/cgroup/memory.max"), used_file("/sys/fs/cgroup/memory.current");
+  int64_t limit = 0, used = 0;
+  if (!(limit_file >> limit) || !(used_file >> used)) return -1;  // "max" is not a number
+  return std::max<int64_t>(0, limit - used);
+}
+
+}  // namespace
+
+int64_t available_memory_bytes() {
+  int64_t available = read_meminfo_available();
+  if (const int64_t left = read_cgroup_left(); left >= 0) available = std::min(available, left);
+  return available;
+}
+
+std::string format_bytes(int64_t bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  char text[32];
+  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
+  return text;
+}
+
+Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
+  MemoryPlan plan;
+  const model::DecoderSpec* draft_decoder = in.draft != nullptr ? &in.draft->decoder : nullptr;
+  const auto weight_size = static_cast<int64_t>(dtype_size(in.weight_dtype));
+  plan.weight_bytes = model::count_parameters(*in.target) * weight_size;
+  if (in.draft != nullptr) plan.weight_bytes += model::count_parameters(*in.draft) * weight_size;
+  plan.page_bytes = model::kv_page_bytes(*in.target, draft_decoder, in.page_size, in.kv_dtype);
+  const int64_t positions = int64_t{in.max_model_len} + int64_t{in.block_size} * in.reserve_rounds;
+  plan.pages_per_request = (positions + in.page_size - 1) / in.page_size;
+
+  const int64_t room = std::max<int64_t>(0, in.available_bytes - plan.weight_bytes);
+  if (in.kv_pages > 0) {
+    plan.pages = in.kv_pages;
+  } else if (in.kv_memory_bytes > 0) {
+    plan.pages = in.kv_memory_bytes / plan.page_bytes;
+  } else {
+    // Full contexts in every slot, but at most half of what is left: the rest is for activations and for other
+    // programs.
+    plan.pages = std::min(plan.pages_per_request * in.max_num_seqs, room / 2 / plan.page_bytes);
+  }
+  if (plan.pages < plan.pages_per_request) {
+    return resource_exhausted(
+        "The KV cache has " + std::to_string(plan.pages) + " pages (" + format_bytes(plan.kv_bytes()) +
+        "), but one request of " + std::to_string(in.max_model_len) + " tokens needs " +
+        std::to_string(plan.pages_per_request) + " (" + format_bytes(plan.pages_per_request * plan.page_bytes) +
+        "): lower --max-model-len, or give the cache more memory.");
+  }
+  if (plan.kv_bytes() > room) {
+    return resource_exhausted("Weights (" + format_bytes(plan.weight_bytes) + ") and KV cache (" +
+                              format_bytes(plan.kv_bytes()) + ") need more than the " +
+                              format_bytes(in.available_bytes) +
+                              " of memory that are free: lower --max-model-len or --max-num-seqs, or use a smaller "
+                              "model.");
+  }
+  return plan;
+}
+
+}  // namespace volley::engine

@@ -1,0 +1,47 @@
+// How much memory an engine will take, computed before any weight is read.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <string>
+#include <vector>
+
+#include "device/dtype.h"
+#include "model/spec.h"
+
+namespace volley::engine {
+
+struct MemoryPlanInput {
+  const model::DecoderSpec* target = nullptr;
+  const model::DraftSpec* draft = nullptr;  // null: none
+  int32_t block_size = 1;
+  int32_t reserve_rounds = 1;
+  int32_t page_size = 16;
+  int32_t max_model_len = 0;
+  int32_t max_num_seqs = 0;
+  DType kv_dtype = DType::kBF16;
+  DType weight_dtype = DType::kBF16;
+  int64_t kv_pages = 0;         // asked for; 0: choose
+  int64_t kv_memory_bytes = 0;  // asked for; 0: choose
+  int64_t available_bytes = 0;  // memory that can be had now
+};
+
+struct MemoryPlan {
+  int64_t weight_bytes = 0;  // target and drafter, packed
+  int64_t page_bytes = 0;
+  int64_t pages = 0;
+  int64_t pages_per_request = 0;  // of one request of max_model_len, its reserve included
+  int64_t kv_bytes() const { return pages * page_bytes; }
+};
+
+// kResourceExhausted when the pages cannot hold one request of max_model_len, or weights and pages exceed what can be
+// had: the message says what to lower.
+Result<MemoryPlan> plan_memory(const MemoryPlanInput& input);
+
+// MemAvailable of this machine, bounded by the cgroup's limit.
+int64_t available_memory_bytes();
+
+// "12.3 GiB", "640 KiB"
+std::string format_bytes(int64_t bytes);
+
+}  // namespace volley::engine

@@ -1,0 +1,79 @@
+#include "engine/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace volley::engine {
+namespace {
+
+model::DecoderSpec decoder(int layers, int hidden, int kv_heads) {
+  model::DecoderSpec spec;
+  spec.hidden = hidden;
+  spec.heads = spec.kv_heads = kv_heads;
+  spec.head_dim = 64;
+  spec.intermediate = 4 * hidden;
+  spec.vocab = 1000;
+  spec.layers.resize(layers);
+  return spec;
+}
+
+class MemoryPlanTest : public ::testing::Test {
+ protected:
+  MemoryPlanTest() : target_(decoder(4, 256, 2)) {
+    draft_.decoder = decoder(2, 256, 1);
+    draft_.block_size = 8;
+    draft_.target_layers = {1, 2};
+    input_.target = &target_;
+    input_.draft = &draft_;
+    input_.block_size = 8;
+    input_.page_size = 16;
+    input_.max_model_len = 1000;
+    input_.max_num_seqs = 4;
+    input_.available_bytes = int64_t{1} << 30;
+  }
+  model::DecoderSpec target_;
+  model::DraftSpec draft_;
+  MemoryPlanInput input_;
+};
+
+// A server that forgot the drafter's layers would run out at the worst moment.
+TEST_F(MemoryPlanTest, CountsTheLayersOfBothModels) {
+  const auto plan = plan_memory(input_);
+  ASSERT_TRUE(plan.ok());
+  const int64_t position = (4 * 2 + 2 * 1) * 2 * 64 * 2;  // layers × KV heads, K and V, head_dim, bf16
+  EXPECT_EQ(plan->page_bytes, 16 * position);
+  EXPECT_EQ(plan->pages_per_request, (1000 + 8 + 15) / 16) << "a block may be written past the last position";
+  EXPECT_EQ(plan->pages, 4 * plan->pages_per_request);
+}
+
+TEST_F(MemoryPlanTest, TakesAtMostHalfOfWhatIsLeft) {
+  input_.max_num_seqs = 100'000;
+  const auto plan = plan_memory(input_);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_LE(plan->kv_bytes(), (input_.available_bytes - plan->weight_bytes) / 2);
+}
+
+TEST_F(MemoryPlanTest, RefusesAPoolThatCannotHoldOneRequest) {
+  input_.kv_pages = 62;
+  const auto plan = plan_memory(input_);
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_NE(plan.error().message.find("lower --max-model-len"), std::string::npos);
+  input_.kv_pages = 63;  // 1000 positions and a block of 8 are 63 pages of 16: one request fits
+  EXPECT_TRUE(plan_memory(input_).ok());
+}
+
+TEST_F(MemoryPlanTest, RefusesMoreThanThereIs) {
+  input_.kv_pages = 1'000'000;
+  const auto plan = plan_memory(input_);
+  ASSERT_FALSE(plan.ok());
+  EXPECT_NE(plan.error().message.find("need more than"), std::string::npos);
+}
+
+TEST(FormatBytes, ReadsLikeAPersonWouldSayIt) {
+  EXPECT_EQ(format_bytes(512), "512 B");
+  EXPECT_EQ(format_bytes(1536), "1.5 KiB");
+  EXPECT_EQ(format_bytes(int64_t{3} << 30), "3.0 GiB");
+}
+
+}  // namespace
+}  // namespace volley::engine

@@ -1,0 +1,164 @@
+#include "engine/models.h"
+
+#include <algorithm>
+
+namespace volley::engine {
+namespace {
+
+constexpr int32_t kDefaultSlots = 32;
+constexpr int32_t kDefaultBatchedTokens = 512;
+constexpr int32_t kDefaultPrefillChunk = 512;
+
+Status check_device(const std::string& device) {
+  if (device == "auto" || device == "cpu") return {};
+  if (device == "cuda") return unimplemented("This build has no CUDA backend: use --device cpu.");
+  return invalid_argument("Unknown device \"" + device + "\": use auto or cpu.");
+}
+
+Status check_ranges(const EngineOptions& o) {
+  const auto negative = [](const char* name, int64_t value) {
+    return invalid_argument(std::string(name) + " is " + std::to_string(value) + ": it must not be negative.");
+  };
+  if (o.threads < 0) return negative("--threads", o.threads);
+  if (o.max_num_seqs < 0) return negative("--max-num-seqs", o.max_num_seqs);
+  if (o.max_num_batched_tokens < 0) return negative("--max-num-batched-tokens", o.max_num_batched_tokens);
+  if (o.prefill_chunk < 0) return negative("--prefill-chunk", o.prefill_chunk);
+  if (o.max_model_len < 0) return negative("--max-model-len", o.max_model_len);
+  if (o.draft_window < 0) return negative("--draft-window", o.draft_window);
+  if (o.kv_pages < 0) return negative("--kv-pages", o.kv_pages);
+  if (o.page_size <= 0 || o.page_size % ops::kKvTile != 0 || o.page_size > 4096) {
+    return invalid_argument("--page-size is " + std::to_string(o.page_size) + ": use a multiple of " +
+                            std::to_string(ops::kKvTile) + ", at most 4096.");
+  }
+  if (o.simulate_acceptance && !(*o.simulate_acceptance >= 0.0 && *o.simulate_acceptance <= 1.0)) {
+    return invalid_argument("--simulate-acceptance needs a probability between 0 and 1.");
+  }
+  return {};
+}
+
+Result<std::shared_ptr<const weights::Checkpoint>> open_checkpoint(const EngineOptions& options,
+                                                                   const std::string& dir) {
+  if (options.dummy_weights) {
+    return std::shared_ptr<const weights::Checkpoint>(weights::make_dummy_checkpoint(*options.dummy_weights));
+  }
+  VOLLEY_ASSIGN(auto checkpoint, weights::open_safetensors(dir));
+  return std::shared_ptr<const weights::Checkpoint>(std::move(checkpoint));
+}
+
+Status resolve_draft(const EngineOptions& options, ResolvedModels& models) {
+  if (options.speculation == Speculation::kOff) return {};
+  if (options.draft_dir.empty()) {
+    return invalid_argument("Speculation needs a drafter: name its folder with --draft, or use --spec off.");
+  }
+  VOLLEY_ASSIGN(models.draft, model::read_draft_spec(options.draft_dir));
+  VOLLEY_RETURN_IF_ERROR(model::check_pair(models.target, *models.draft));
+  VOLLEY_ASSIGN(models.block_size, model::resolve_block_size(*models.draft, options.block_size, &models.warnings));
+  return {};
+}
+
+Status resolve_limits(const EngineOptions& options, ResolvedModels& models) {
+  models.max_model_len = options.max_model_len > 0 ? options.max_model_len : models.target.max_positions;
+  if (models.max_model_len > models.target.max_positions) {
+    return invalid_argument("--max-model-len is " + std::to_string(models.max_model_len) +
+                            ", but the model was trained for " + std::to_string(models.target.max_positions) +
+                            " positions: lower it.");
+  }
+  if (models.max_model_len < 2) return invalid_argument("--max-model-len must be at least 2.");
+  models.max_num_seqs = options.max_num_seqs > 0 ? options.max_num_seqs : kDefaultSlots;
+  models.prefill_chunk = options.prefill_chunk > 0 ? options.prefill_chunk : kDefaultPrefillChunk;
+  // Room for every slot's whole block, so that no request's drafts are cut for want of rows.
+  const int64_t blocks = int64_t{models.max_num_seqs} * models.block_size;
+  models.max_num_batched_tokens = options.max_num_batched_tokens > 0
+                                      ? options.max_num_batched_tokens
+                                      : static_cast<int32_t>(std::max<int64_t>(kDefaultBatchedTokens, blocks));
+  if (models.max_num_batched_tokens < models.max_num_seqs) {
+    return invalid_argument("--max-num-batched-tokens is " + std::to_string(models.max_num_batched_tokens) +
+                            ", fewer than the " + std::to_string(models.max_num_seqs) +
+                            " slots of --max-num-seqs: every running request needs at least one row a step.");
+  }
+  return {};
+}
+
+DType kv_dtype(ComputeType requested, DType activation) {
+  switch (requested) {
+    case ComputeType::kBFloat16:
+      return DType::kBF16;
+    case ComputeType::kFloat32:
+      return DType::kF32;
+    case ComputeType::kAuto:
+      break;
+  }
+  return activation;
+}
+
+Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
+  models.target_numerics = model::resolve_numerics(options.dtype, models.target_checkpoint->main_dtype());
+  models.kv_dtype = kv_dtype(options.kv_cache_dtype, models.target_numerics.activation);
+  if (models.kv_dtype != models.target_numerics.activation) {
+    return unimplemented(std::string("A ") + dtype_name(models.kv_dtype) + " KV cache under " +
+                         dtype_name(models.target_numerics.activation) +
+                         " arithmetic is not built: leave --kv-cache-dtype at auto, or change --dtype with it.");
+  }
+  if (models.draft) {
+    // The drafter reads the target's features and shares its pages and head: its arithmetic is the target's.
+    const ComputeType type =
+        models.target_numerics.activation == DType::kBF16 ? ComputeType::kBFloat16 : ComputeType::kFloat32;
+    models.draft_numerics = model::resolve_numerics(type, models.draft_checkpoint->main_dtype());
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ResolvedModels> resolve_models(const EngineOptions& options) {
+  VOLLEY_RETURN_IF_ERROR(check_device(options.device));
+  VOLLEY_RETURN_IF_ERROR(check_ranges(options));
+  ResolvedModels models;
+  VOLLEY_ASSIGN(models.target, model::read_decoder_spec(options.model_dir));
+  VOLLEY_RETURN_IF_ERROR(resolve_draft(options, models));
+  VOLLEY_RETURN_IF_ERROR(resolve_limits(options, models));
+  VOLLEY_ASSIGN(models.target_checkpoint, open_checkpoint(options, options.model_dir));
+  if (models.draft) {
+    VOLLEY_ASSIGN(models.draft_checkpoint, open_checkpoint(options, options.draft_dir));
+  }
+  VOLLEY_RETURN_IF_ERROR(resolve_numerics(options, models));
+
+  MemoryPlanInput plan;
+  plan.target = &models.target;
+  plan.draft = models.draft ? &*models.draft : nullptr;
+  plan.block_size = models.block_size;
+  plan.page_size = options.page_size;
+  plan.max_model_len = models.max_model_len;
+  plan.max_num_seqs = models.max_num_seqs;
+  plan.kv_dtype = models.kv_dtype;
+  plan.weight_dtype = models.target_numerics.storage;
+  plan.kv_pages = options.kv_pages;
+  plan.kv_memory_bytes = options.kv_memory_bytes;
+  plan.available_bytes = available_memory_bytes();
+  VOLLEY_ASSIGN(models.memory, plan_memory(plan));
+  return models;
+}
+
+Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, int32_t page_size,
+                                 const Progress& progress) {
+  const double total = static_cast<double>(std::max<int64_t>(1, resolved.memory.weight_bytes));
+  int64_t before = 0;
+  const auto report = [&](int64_t packed) {
+    if (progress) progress("Loading weights", std::min(1.0, static_cast<double>(before + packed) / total));
+  };
+  LoadedModels models;
+  VOLLEY_ASSIGN(models.target, model::Target::load(device, resolved.target_checkpoint, resolved.target,
+                                                   resolved.target_numerics, resolved.max_positions(), report));
+  if (resolved.draft) {
+    before = models.target->packed_bytes();
+    VOLLEY_ASSIGN(models.draft, model::DraftNetwork::load(device, resolved.draft_checkpoint, *resolved.draft,
+                                                          resolved.draft_numerics, resolved.max_positions(), report));
+  }
+  VOLLEY_ASSIGN(models.kv,
+                model::KvMemory::allocate(device, resolved.target, resolved.draft ? &resolved.draft->decoder : nullptr,
+                                          page_size, resolved.memory.pages, resolved.kv_dtype));
+  if (progress) progress("Loading weights", 1.0);
+  return models;
+}
+
+}  // namespace volley::engine

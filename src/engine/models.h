@@ -1,0 +1,47 @@
+// From options to loaded models: every check that needs no weights comes first.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <memory>
+#include <optional>
+
+#include "engine/memory_plan.h"
+#include "model/draft_network.h"
+#include "model/target.h"
+#include "text/text.h"
+
+namespace volley::engine {
+
+// Options with every "choose for me" resolved, and what config.json says. Immutable.
+struct ResolvedModels {
+  model::DecoderSpec target;
+  std::optional<model::DraftSpec> draft;  // only with speculation on
+  int32_t block_size = 1;
+  model::Numerics target_numerics, draft_numerics;
+  DType kv_dtype = DType::kBF16;
+  int32_t max_model_len = 0;
+  int32_t max_num_seqs = 0;
+  int32_t max_num_batched_tokens = 0;
+  int32_t prefill_chunk = 0;
+  MemoryPlan memory;
+  std::vector<std::string> warnings;
+  std::shared_ptr<const weights::Checkpoint> target_checkpoint, draft_checkpoint;
+
+  // Positions a sequence may touch: its tokens and a block past them.
+  int32_t max_positions() const { return max_model_len + block_size; }
+};
+
+// Reads config.json files and checkpoint headers, checks that everything fits together, plans the memory.
+Result<ResolvedModels> resolve_models(const EngineOptions& options);
+
+struct LoadedModels {
+  std::unique_ptr<model::Target> target;
+  std::unique_ptr<model::DraftNetwork> draft;
+  std::unique_ptr<model::KvMemory> kv;
+};
+
+Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, int32_t page_size,
+                                 const Progress& progress);
+
+}  // namespace volley::engine

@@ -1,0 +1,132 @@
+#include "engine/request_output.h"
+
+#include <algorithm>
+
+namespace volley {
+
+const char* finish_reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "unknown";
+}
+
+namespace engine {
+namespace {
+
+double seconds(RequestOutput::Clock::duration d) {
+  return std::chrono::duration<double>(d).count();
+}
+
+}  // namespace
+
+RequestOutput::RequestOutput(RequestId id, EventSink sink, std::shared_ptr<const text::Tokenizer> tokenizer,
+                             std::vector<std::string> stops, int32_t prompt_tokens, Clock::time_point submitted)
+    : id_(id),
+      sink_(std::move(sink)),
+      detokenizer_(std::move(tokenizer), /*skip_special_tokens=*/true),
+      stops_(stops),
+      has_stops_(!stops.empty()),
+      submitted_(submitted) {
+  usage_.prompt_tokens = prompt_tokens;
+}
+
+void RequestOutput::scheduled(int32_t cached_tokens, Clock::time_point now) {
+  if (first_scheduled_) return;
+  first_scheduled_ = now;
+  usage_.cached_tokens = cached_tokens;
+  usage_.queue_s = seconds(now - submitted_);
+}
+
+bool RequestOutput::append_text(Event& event, bool ended, spec::RoundResult& result) {
+  // The id that ends a request is part of its tokens, not of its text.
+  const size_t with_text = result.tokens.size() - (ended ? 1 : 0);
+  if (!has_stops_) {
+    event.text += detokenizer_.push(std::span(result.tokens).first(with_text));
+    return false;
+  }
+  for (size_t i = 0; i < with_text; ++i) {
+    text::StopMatcher::Output output = stops_.push(detokenizer_.push(std::span(result.tokens).subspan(i, 1)));
+    event.text += output.text;
+    if (!output.match) continue;
+    stop_text_ = std::move(output.match);
+    result.tokens.resize(i + 1);
+    result.accepted = std::min(result.accepted, static_cast<int32_t>(i + 1));
+    if (!result.logprobs.empty()) result.logprobs.resize(i + 1);
+    return true;
+  }
+  return false;
+}
+
+bool RequestOutput::push(spec::RoundResult& result, bool decoded, int32_t drafted, Clock::time_point now) {
+  if (!result.finite) {
+    finish(
+        FinishReason::kError,
+        internal_error("The model produced values that are not finite: its weights or its numeric type do not suit it; "
+                       "try --dtype float32."),
+        now);
+    return true;
+  }
+  if (!first_token_) {
+    first_token_ = now;
+    usage_.ttft_s = seconds(now - submitted_);
+  }
+  Event event;
+  event.id = id_;
+  const bool stopped = append_text(event, result.ended, result);
+  event.tokens = result.tokens;
+  event.logprobs = std::move(result.logprobs);
+  event.drafted = drafted;
+  event.accepted = result.accepted;
+  usage_.completion_tokens += static_cast<int32_t>(result.tokens.size());
+  usage_.drafted_tokens += drafted;
+  usage_.accepted_tokens += result.accepted;
+  if (decoded) tokens_per_step_.push_back(static_cast<int32_t>(result.tokens.size()));
+  if (!stopped && !result.ended && !result.exhausted) {
+    sink_(event);
+    return false;
+  }
+  send_finish(std::move(event), stopped || result.ended ? FinishReason::kStop : FinishReason::kLength, now);
+  return true;
+}
+
+void RequestOutput::finish(FinishReason reason, std::optional<Error> error, Clock::time_point now) {
+  Event event;
+  event.id = id_;
+  event.finish.emplace();
+  event.finish->error = std::move(error);
+  send_finish(std::move(event), reason, now);
+}
+
+void RequestOutput::send_finish(Event event, FinishReason reason, Clock::time_point now) {
+  if (!event.finish) event.finish.emplace();
+  if (!stop_text_) {  // nothing was cut: what the detokenizer and the matcher held back belongs to the text
+    text::StopMatcher::Output tail = stops_.push(detokenizer_.finish());
+    event.text += tail.text;
+    if (tail.match) {
+      stop_text_ = std::move(tail.match);
+      reason = reason == FinishReason::kLength ? FinishReason::kStop : reason;
+    } else {
+      event.text += stops_.finish();
+    }
+  }
+  usage_.total_s = seconds(now - submitted_);
+  event.finish->reason = reason;
+  event.finish->stop_text = stop_text_;
+  if (reason == FinishReason::kStop && !stop_text_ && !event.tokens.empty()) {
+    event.finish->stop_token = event.tokens.back();
+  }
+  event.finish->usage = usage_;
+  event.finish->tokens_per_step = std::move(tokens_per_step_);
+  sink_(event);
+}
+
+}  // namespace engine
+}  // namespace volley

@@ -1,0 +1,49 @@
+// What a request has produced, and how it becomes events: text, stop strings, usage. The host's half of a round.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <chrono>
+
+#include "spec/round.h"
+#include "text/text.h"
+
+namespace volley::engine {
+
+class RequestOutput {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  RequestOutput(RequestId id, EventSink sink, std::shared_ptr<const text::Tokenizer> tokenizer,
+                std::vector<std::string> stops, int32_t prompt_tokens, Clock::time_point submitted);
+
+  void scheduled(int32_t cached_tokens, Clock::time_point now);  // only the first call counts
+
+  // Takes in what a step committed and sends an event. `decoded`: a verify step (not the prompt's last chunk). Shortens
+  // result.tokens where a stop string cut them. Returns true when the request ended; the last event has then been sent.
+  bool push(spec::RoundResult& result, bool decoded, int32_t drafted, Clock::time_point now);
+
+  // Ends it without further tokens.
+  void finish(FinishReason reason, std::optional<Error> error, Clock::time_point now);
+
+  RequestId id() const { return id_; }
+  const Usage& usage() const { return usage_; }
+
+ private:
+  void send_finish(Event event, FinishReason reason, Clock::time_point now);
+  // Text of event.tokens, up to a stop string; true when one was found.
+  bool append_text(Event& event, bool ended, spec::RoundResult& result);
+
+  RequestId id_;
+  EventSink sink_;
+  text::Detokenizer detokenizer_;
+  text::StopMatcher stops_;
+  bool has_stops_;
+  Clock::time_point submitted_;
+  std::optional<Clock::time_point> first_scheduled_, first_token_;
+  Usage usage_;
+  std::vector<int32_t> tokens_per_step_;
+  std::optional<std::string> stop_text_;
+};
+
+}  // namespace volley::engine

@@ -1,0 +1,148 @@
+// What Engine::create refuses, and that it says what to do. Nothing here reads a weight.
+#include <gtest/gtest.h>
+#include <unistd.h>
+#include <volley/engine.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace volley {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A copy of the pocket pair whose config files a test may change.
+class Startup : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = fs::temp_directory_path() / ("volley-startup-" + std::to_string(::getpid()));
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+    fs::copy("models/pocket", root_ / "target");
+    fs::copy("models/pocket-dflash", root_ / "draft");
+    options_.model_dir = (root_ / "target").string();
+    options_.draft_dir = (root_ / "draft").string();
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  void replace(const std::string& file, const std::string& from, const std::string& to) {
+    std::stringstream text;
+    text << std::ifstream(root_ / file).rdbuf();
+    std::string content = text.str();
+    const size_t at = content.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    content.replace(at, from.size(), to);
+    std::ofstream(root_ / file) << content;
+  }
+
+  // The message of the error, or "" when the engine could be made.
+  std::string refusal(ErrorCode code) {
+    const auto engine = Engine::create(options_);
+    if (engine.ok()) return "";
+    EXPECT_EQ(error_code_name(engine.error().code), std::string(error_code_name(code))) << engine.error().message;
+    return engine.error().message;
+  }
+
+  fs::path root_;
+  EngineOptions options_;
+};
+
+#define EXPECT_MENTIONS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+TEST_F(Startup, ThePairAsItIsStarts) {
+  EXPECT_EQ(refusal(ErrorCode::kInternal), "");
+}
+
+TEST_F(Startup, DrafterOfAnotherHiddenSize) {
+  replace("draft/config.json", "\"hidden_size\": 256", "\"hidden_size\": 512");
+  const std::string message = refusal(ErrorCode::kFailedPrecondition);
+  EXPECT_MENTIONS(message, "512");
+  EXPECT_MENTIONS(message, "256");
+}
+
+TEST_F(Startup, DrafterOfAnotherVocabulary) {
+  replace("draft/config.json", "\"vocab_size\": 2048", "\"vocab_size\": 4096");
+  EXPECT_MENTIONS(refusal(ErrorCode::kFailedPrecondition), "4096");
+}
+
+TEST_F(Startup, DrafterForAnotherNumberOfLayers) {
+  replace("draft/config.json", "\"num_target_layers\": 8", "\"num_target_layers\": 12");
+  EXPECT_MENTIONS(refusal(ErrorCode::kFailedPrecondition), "12");
+}
+
+TEST_F(Startup, MissingMaskToken) {
+  replace("draft/config.json", "\"mask_token_id\": 3,", "");
+  EXPECT_MENTIONS(refusal(ErrorCode::kInvalidArgument), "mask_token_id");
+}
+
+TEST_F(Startup, FeatureWidthAgainstFc) {
+  replace("draft/config.json", "      1,\n", "      1,\n      3,\n");
+  EXPECT_MENTIONS(refusal(ErrorCode::kFailedPrecondition), "fc.weight");
+}
+
+TEST_F(Startup, UnknownFamily) {
+  replace("target/config.json", "Qwen3ForCausalLM", "GPT2LMHeadModel");
+  EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "GPT2LMHeadModel");
+}
+
+TEST_F(Startup, BlockSizes) {
+  options_.block_size = 1;
+  EXPECT_MENTIONS(refusal(ErrorCode::kInvalidArgument), "2");
+  options_.block_size = 24;  // above what it was trained for: a warning
+  const auto engine = Engine::create(options_);
+  ASSERT_TRUE(engine.ok());
+  ASSERT_EQ((*engine)->info().warnings.size(), 1u);
+  EXPECT_EQ((*engine)->info().block_size, 24);
+}
+
+TEST_F(Startup, SpeculationWithoutADrafter) {
+  options_.draft_dir.clear();
+  EXPECT_MENTIONS(refusal(ErrorCode::kInvalidArgument), "--draft");
+  options_.speculation = Speculation::kOff;
+  EXPECT_EQ(refusal(ErrorCode::kInternal), "");
+}
+
+TEST_F(Startup, MemoryThatCannotHoldOneRequest) {
+  options_.kv_pages = 4;
+  EXPECT_MENTIONS(refusal(ErrorCode::kResourceExhausted), "--max-model-len");
+}
+
+TEST_F(Startup, OptionsOutOfRange) {
+  const EngineOptions good = options_;
+  const auto with = [&](auto&& change) {
+    options_ = good;
+    change(options_);
+    return refusal(ErrorCode::kInvalidArgument);
+  };
+  EXPECT_MENTIONS(with([](auto& o) { o.page_size = 10; }), "--page-size");
+  EXPECT_MENTIONS(with([](auto& o) { o.threads = -1; }), "--threads");
+  EXPECT_MENTIONS(with([](auto& o) { o.max_model_len = 4096; }), "2048");
+  EXPECT_MENTIONS(with([](auto& o) { o.max_num_seqs = 64, o.max_num_batched_tokens = 32; }),
+                  "--max-num-batched-tokens");
+  EXPECT_MENTIONS(with([](auto& o) { o.simulate_acceptance = 1.5; }), "--simulate-acceptance");
+  EXPECT_MENTIONS(with([](auto& o) { o.device = "tpu"; }), "tpu");
+  options_ = good;
+  options_.device = "cuda";
+  EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "cpu");
+  options_ = good;
+  options_.dtype = ComputeType::kFloat32;
+  options_.kv_cache_dtype = ComputeType::kBFloat16;
+  EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "--kv-cache-dtype");
+}
+
+TEST_F(Startup, MissingFolderFileOrTensor) {
+  options_.model_dir = (root_ / "nowhere").string();
+  EXPECT_MENTIONS(refusal(ErrorCode::kNotFound), "nowhere");
+  options_.model_dir = (root_ / "target").string();
+  fs::remove(root_ / "draft/model.safetensors");
+  EXPECT_MENTIONS(refusal(ErrorCode::kNotFound), "model.safetensors");
+}
+
+TEST_F(Startup, TruncatedWeights) {
+  fs::resize_file(root_ / "target/model.safetensors", 1'000'000);
+  EXPECT_MENTIONS(refusal(ErrorCode::kDataLoss), "model.safetensors");
+}
+
+}  // namespace
+}  // namespace volley

@@ -1,0 +1,86 @@
+#include "engine/validation.h"
+
+#include <cmath>
+#include <string>
+
+namespace volley::engine {
+namespace {
+
+std::string number(double value) {
+  std::string text = std::to_string(value);
+  while (text.find('.') != std::string::npos && (text.back() == '0' || text.back() == '.')) {
+    const bool dot = text.back() == '.';
+    text.pop_back();
+    if (dot) break;
+  }
+  return text;
+}
+
+// Written so that NaN fails.
+Status in_range(const char* name, double value, double low, double high) {
+  if (value >= low && value <= high) return {};
+  return invalid_argument(std::string(name) + " is " + number(value) + ": it must be between " + number(low) + " and " +
+                          number(high) + ".");
+}
+
+Status check_token(const char* name, TokenId token, const EngineInfo& info) {
+  if (token >= 0 && token < info.vocab_size) return {};
+  return invalid_argument(std::string(name) + " holds token id " + std::to_string(token) +
+                          ", but the vocabulary has ids 0 to " + std::to_string(info.vocab_size - 1) + ".");
+}
+
+Status check_sampling(const SamplingParams& p, const EngineInfo& info) {
+  VOLLEY_RETURN_IF_ERROR(in_range("temperature", p.temperature, 0, 100));
+  if (!(p.top_p > 0 && p.top_p <= 1)) {
+    return invalid_argument("top_p is " + number(p.top_p) + ": it must be above 0 and at most 1.");
+  }
+  if (p.top_k < -1) {
+    return invalid_argument("top_k is " + std::to_string(p.top_k) +
+                            ": use -1 or 0 for all tokens, or a positive count.");
+  }
+  VOLLEY_RETURN_IF_ERROR(in_range("min_p", p.min_p, 0, 1));
+  if (!(p.repetition_penalty > 0 && p.repetition_penalty <= 100)) {
+    return invalid_argument("repetition_penalty is " + number(p.repetition_penalty) +
+                            ": it must be above 0 and at most 100.");
+  }
+  VOLLEY_RETURN_IF_ERROR(in_range("presence_penalty", p.presence_penalty, -2, 2));
+  VOLLEY_RETURN_IF_ERROR(in_range("frequency_penalty", p.frequency_penalty, -2, 2));
+  if (p.logprobs < -1 || p.logprobs > 20) {
+    return invalid_argument("logprobs is " + std::to_string(p.logprobs) + ": it must be at most 20.");
+  }
+  for (const auto& [token, bias] : p.logit_bias) {
+    VOLLEY_RETURN_IF_ERROR(check_token("logit_bias", token, info));
+    VOLLEY_RETURN_IF_ERROR(in_range("logit_bias", bias, -100, 100));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_request(const GenerateRequest& request, const EngineInfo& info) {
+  if (request.prompt.empty()) return invalid_argument("The prompt is empty: it needs at least one token.");
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  if (prompt >= info.max_model_len) {
+    return invalid_argument("The prompt has " + std::to_string(prompt) + " tokens, but the model's context holds " +
+                            std::to_string(info.max_model_len) +
+                            " with at least one for the answer: shorten the prompt.");
+  }
+  if (request.max_tokens != -1 && request.max_tokens < 1) {
+    return invalid_argument("max_tokens is " + std::to_string(request.max_tokens) + ": it must be at least 1.");
+  }
+  if (request.min_tokens < 0) {
+    return invalid_argument("min_tokens is " + std::to_string(request.min_tokens) + ": it must not be negative.");
+  }
+  if (request.max_tokens != -1 && request.min_tokens > request.max_tokens) {
+    return invalid_argument("min_tokens (" + std::to_string(request.min_tokens) + ") is above max_tokens (" +
+                            std::to_string(request.max_tokens) + ").");
+  }
+  for (TokenId token : request.prompt) VOLLEY_RETURN_IF_ERROR(check_token("prompt", token, info));
+  for (TokenId token : request.stop_token_ids) VOLLEY_RETURN_IF_ERROR(check_token("stop_token_ids", token, info));
+  for (const std::string& stop : request.stop) {
+    if (stop.empty()) return invalid_argument("A stop string is empty: leave it out.");
+  }
+  return check_sampling(request.sampling, info);
+}
+
+}  // namespace volley::engine

@@ -1,0 +1,144 @@
+#include "model/decoder_layers.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/norm/norm.h"
+
+namespace volley::model {
+
+Result<Rope> make_rope(Device& device, const RopeSpec& spec, int32_t head_dim, int64_t positions) {
+  const RopeValues values = rope_values(spec, head_dim, positions);
+  Rope rope;
+  const int64_t half = head_dim / 2;
+  VOLLEY_ASSIGN(rope.buffer, device.allocate(static_cast<size_t>(2 * positions * half) * sizeof(float)));
+  const TensorView both = rope.buffer.view(DType::kF32, {2 * positions, half});
+  rope.tables = {both.rows(0, positions), both.rows(positions, positions)};
+  std::copy(values.cos.begin(), values.cos.end(), rope.tables.cos.as<float>());
+  std::copy(values.sin.begin(), values.sin.end(), rope.tables.sin.as<float>());
+  return rope;
+}
+
+Result<DecoderLayers> DecoderLayers::load(Device& device, WeightLoader& loader, const DecoderSpec& spec,
+                                          DType activation, int64_t positions) {
+  DecoderLayers layers;
+  layers.spec_ = spec;
+  layers.activation_ = activation;
+  VOLLEY_ASSIGN(layers.rope_, make_rope(device, spec.rope, spec.head_dim, positions));
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    VOLLEY_ASSIGN(Layer layer, load_layer(loader, spec, static_cast<int>(i)));
+    layers.layers_.push_back(std::move(layer));
+  }
+  return layers;
+}
+
+Result<DecoderLayers::Layer> DecoderLayers::load_layer(WeightLoader& loader, const DecoderSpec& spec, int index) {
+  const std::string prefix = "layers." + std::to_string(index) + ".";
+  const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+  const int64_t q_rows = int64_t{spec.heads} * spec.head_dim, kv_rows = int64_t{spec.kv_heads} * spec.head_dim;
+  Layer layer;
+  VOLLEY_ASSIGN(layer.input_norm, loader.vector(prefix + "input_layernorm.weight", spec.hidden));
+  VOLLEY_ASSIGN(layer.post_norm, loader.vector(prefix + "post_attention_layernorm.weight", spec.hidden));
+  if (spec.qk_norm) {
+    VOLLEY_ASSIGN(layer.q_norm, loader.vector(attention + "q_norm.weight", spec.head_dim));
+    VOLLEY_ASSIGN(layer.k_norm, loader.vector(attention + "k_norm.weight", spec.head_dim));
+  }
+  VOLLEY_ASSIGN(layer.qkv, loader.linear({{attention + "q_proj.weight", q_rows},
+                                          {attention + "k_proj.weight", kv_rows},
+                                          {attention + "v_proj.weight", kv_rows}},
+                                         spec.hidden));
+  VOLLEY_ASSIGN(layer.o, loader.linear({{attention + "o_proj.weight", spec.hidden}}, q_rows));
+  VOLLEY_ASSIGN(layer.gate_up, loader.linear({{mlp + "gate_proj.weight", spec.intermediate},
+                                              {mlp + "up_proj.weight", spec.intermediate}},
+                                             spec.hidden, ops::LinearLayout::kGateUp));
+  VOLLEY_ASSIGN(layer.down, loader.linear({{mlp + "down_proj.weight", spec.hidden}}, spec.intermediate));
+  return layer;
+}
+
+Status DecoderLayers::load_injection(WeightLoader& loader) {
+  const int64_t kv_rows = int64_t{spec_.kv_heads} * spec_.head_dim;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const std::string attention = "layers." + std::to_string(i) + ".self_attn.";
+    VOLLEY_ASSIGN(
+        layers_[i].kv,
+        loader.linear({{attention + "k_proj.weight", kv_rows}, {attention + "v_proj.weight", kv_rows}}, spec_.hidden));
+  }
+  return {};
+}
+
+ops::QkvWrite DecoderLayers::qkv_write(const Layer& layer, const RowBatch& batch, const ops::KvLayer& kv) const {
+  ops::QkvWrite write;
+  if (spec_.qk_norm) {
+    write.q_norm = layer.q_norm.view;
+    write.k_norm = layer.k_norm.view;
+  }
+  write.eps = spec_.norm_eps;
+  write.rope = rope_.tables;
+  write.rope_positions = batch.rope_positions;
+  write.cache_positions = batch.cache_positions;
+  write.page_table = batch.page_table;
+  write.segments = batch.segments.data();
+  write.n_segments = static_cast<int32_t>(batch.segments.size());
+  write.kv = kv;
+  return write;
+}
+
+void DecoderLayers::forward(Stream& stream, int index, const RowBatch& batch, const ops::KvLayer& kv, TensorView x,
+                            Arena& scratch) const {
+  const Layer& layer = layers_[index];
+  const bool windowed = spec_.layers[index].attention == LayerSpec::Attention::kSlidingWindow;
+  const int64_t rows = batch.rows;
+  const int64_t q_width = int64_t{spec_.heads} * spec_.head_dim;
+  ArenaScope scope(scratch);
+  const TensorView h = scratch.take(activation_, {rows, spec_.hidden});
+  ops::rms_norm(stream, x, layer.input_norm.view, spec_.norm_eps, {}, h);
+  const TensorView a = scratch.take(activation_, {rows, q_width});
+  {
+    ArenaScope attention_scope(scratch);
+    const TensorView qkv = scratch.take(DType::kF32, {rows, layer.qkv.n});
+    ops::linear(stream, layer.qkv, h, qkv, ops::Epilogue::kStore, scratch);
+    ops::QkvWrite write = qkv_write(layer, batch, kv);
+    write.qkv = qkv;
+    write.heads = spec_.heads;
+    write.q_out = scratch.take(activation_, {rows, spec_.heads, spec_.head_dim});
+    ops::write_qkv(stream, write);
+
+    ops::Attention attention;
+    attention.q = write.q_out;
+    attention.heads = spec_.heads;
+    attention.scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
+    attention.visible_begin = windowed ? batch.window_begin : batch.visible_begin;
+    attention.visible_end = windowed ? batch.window_end : batch.visible_end;
+    attention.page_table = batch.page_table;
+    attention.segments = batch.segments.data();
+    attention.n_segments = static_cast<int32_t>(batch.segments.size());
+    attention.kv = kv;
+    attention.out = a;
+    ops::attention(stream, attention, scratch);
+  }
+  ops::linear(stream, layer.o, a, x, ops::Epilogue::kAdd, scratch);
+  ops::rms_norm(stream, x, layer.post_norm.view, spec_.norm_eps, {}, h);
+  const TensorView m = scratch.take(activation_, {rows, spec_.intermediate});
+  ops::linear(stream, layer.gate_up, h, m, ops::Epilogue::kSwiGlu, scratch);
+  ops::linear(stream, layer.down, m, x, ops::Epilogue::kAdd, scratch);
+}
+
+void DecoderLayers::inject(Stream& stream, int index, const RowBatch& batch, const ops::KvLayer& kv, TensorView h,
+                           Arena& scratch) const {
+  const Layer& layer = layers_[index];
+  VOLLEY_CHECK_GT(layer.kv.n, 0);
+  ArenaScope scope(scratch);
+  ops::QkvWrite write = qkv_write(layer, batch, kv);
+  write.qkv = scratch.take(DType::kF32, {batch.rows, layer.kv.n});
+  ops::linear(stream, layer.kv, h, write.qkv, ops::Epilogue::kStore, scratch);
+  ops::write_qkv(stream, write);
+}
+
+int64_t DecoderLayers::scratch_bytes(const DecoderSpec& spec, int64_t rows, int64_t max_positions) {
+  const int64_t q_width = int64_t{spec.heads} * spec.head_dim, kv_width = int64_t{spec.kv_heads} * spec.head_dim;
+  // Everything at once, as fp32, with 64 bytes of alignment for each tensor: an upper bound.
+  const int64_t widths = spec.hidden + q_width + (q_width + 2 * kv_width) + q_width + spec.intermediate;
+  return rows * widths * 4 + 8 * 64 + ops::attention_scratch_bytes(rows, spec.heads, spec.head_dim, max_positions);
+}
+
+}  // namespace volley::model

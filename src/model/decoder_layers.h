@@ -1,0 +1,70 @@
+// The decoder layers that target and drafter share: written once over a DecoderSpec. What differs between prefill,
+// verification and drafting is which cache positions a row sees, and that comes with the batch.
+#pragma once
+
+#include "device/arena.h"
+#include "model/kv_memory.h"
+#include "model/weight_loader.h"
+#include "ops/attention/attention.h"
+
+namespace volley::model {
+
+// Rows of several sequences, flattened. All arrays are on the device and int32 [rows]; counts are host bounds.
+struct RowBatch {
+  int32_t rows = 0;
+  TensorView token_ids;
+  TensorView rope_positions;            // angle of the rotary embedding
+  TensorView cache_positions;           // where K and V go
+  TensorView visible_begin;             // first cache position that the row sees, in full-attention layers
+  TensorView visible_end;               // one past the last
+  TensorView window_begin, window_end;  // the same in sliding-window layers; null views when there are none
+  std::span<const ops::RowSegment> segments;
+  TensorView page_table;  // [slots, max pages]
+};
+
+// Rotary tables for a model, for positions [0, positions).
+struct Rope {
+  Buffer buffer;
+  ops::RopeTables tables;
+};
+Result<Rope> make_rope(Device& device, const RopeSpec& spec, int32_t head_dim, int64_t positions);
+
+class DecoderLayers {
+ public:
+  static Result<DecoderLayers> load(Device& device, WeightLoader& loader, const DecoderSpec& spec, DType activation,
+                                    int64_t positions);
+
+  // One layer, in place on x: [rows, hidden] fp32. Writes K and V of the rows before any row looks at them.
+  void forward(Stream& stream, int layer, const RowBatch& batch, const ops::KvLayer& kv, TensorView x,
+               Arena& scratch) const;
+
+  // K and V of rows that have no query: a drafter's injected context. h: [rows, hidden], activation dtype, and it does
+  // not pass input_layernorm. REQUIRES: load_injection() was called.
+  void inject(Stream& stream, int layer, const RowBatch& batch, const ops::KvLayer& kv, TensorView h,
+              Arena& scratch) const;
+  Status load_injection(WeightLoader& loader);
+
+  const DecoderSpec& spec() const { return spec_; }
+  DType activation() const { return activation_; }
+  int count() const { return static_cast<int>(layers_.size()); }
+
+  // Scratch that forward() takes at most, without the residual stream.
+  static int64_t scratch_bytes(const DecoderSpec& spec, int64_t rows, int64_t max_positions);
+
+ private:
+  struct Layer {
+    Vector input_norm, post_norm, q_norm, k_norm;
+    ops::LinearWeight qkv, o, gate_up, down;
+    ops::LinearWeight kv;  // the k and v rows of qkv once more, packed by themselves, for inject()
+  };
+
+  static Result<Layer> load_layer(WeightLoader& loader, const DecoderSpec& spec, int index);
+  ops::QkvWrite qkv_write(const Layer& layer, const RowBatch& batch, const ops::KvLayer& kv) const;
+
+  DecoderSpec spec_;
+  DType activation_ = DType::kBF16;
+  Rope rope_;
+  std::vector<Layer> layers_;
+};
+
+}  // namespace volley::model

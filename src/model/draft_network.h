@@ -1,0 +1,46 @@
+// The DFlash draft network: a few decoder layers that attend, without a causal mask, from a block of queries to the
+// injected context and the block itself. See docs/dflash.md for the facts of the method and its checkpoints.
+#pragma once
+
+#include "model/decoder_layers.h"
+#include "model/target.h"
+
+namespace volley::model {
+
+class DraftNetwork {
+ public:
+  static Result<std::unique_ptr<DraftNetwork>> load(Device& device,
+                                                    std::shared_ptr<const weights::Checkpoint> checkpoint,
+                                                    const DraftSpec& spec, Numerics numerics, int64_t positions,
+                                                    const std::function<void(int64_t)>& on_packed);
+
+  // Commits context: features of known positions, [rows, features * target hidden] in the activation dtype, go through
+  // fc, hidden_norm and each layer's k and v projection into the drafter's layers of the pages. batch: cache and RoPE
+  // positions and segments of the rows; token ids and visibility are not used.
+  void inject(Stream& stream, const RowBatch& batch, TensorView features, const KvMemory& kv, Arena& scratch) const;
+
+  // Runs the layers on x: [rows, hidden] fp32, the embeddings of the blocks, in place. Each block's own K and V land in
+  // the pages past the context, where the next inject() or draft() of that slot overwrites them before anything sees
+  // them.
+  void forward(Stream& stream, const RowBatch& batch, const KvMemory& kv, TensorView x, Arena& scratch) const;
+
+  // h[i] = final norm(x[row_index[i]]), ready for the target's head.
+  void final_norm(Stream& stream, TensorView x, TensorView row_index, TensorView h) const;
+
+  const DraftSpec& spec() const { return spec_; }
+  DType activation() const { return layers_.activation(); }
+  int64_t packed_bytes() const { return packed_bytes_; }
+
+  static int64_t scratch_bytes(const DraftSpec& spec, int64_t rows, int64_t max_positions);
+
+ private:
+  DraftNetwork() = default;
+
+  DraftSpec spec_;
+  DecoderLayers layers_;
+  ops::LinearWeight fc_;
+  Vector hidden_norm_, norm_;
+  int64_t packed_bytes_ = 0;
+};
+
+}  // namespace volley::model

@@ -1,0 +1,57 @@
+#include "model/target.h"
+
+#include "ops/embedding/embedding.h"
+#include "ops/norm/norm.h"
+
+namespace volley::model {
+
+Result<std::unique_ptr<Target>> Target::load(Device& device, std::shared_ptr<const weights::Checkpoint> checkpoint,
+                                             const DecoderSpec& spec, Numerics numerics, int64_t positions,
+                                             const std::function<void(int64_t)>& on_packed) {
+  std::unique_ptr<Target> target(new Target);
+  target->checkpoint_ = checkpoint;
+  WeightLoader loader(device, *checkpoint, numerics.storage, {"model.", ""});
+  loader.on_packed = on_packed;
+  VOLLEY_ASSIGN(target->embedding_, loader.table("embed_tokens.weight", spec.vocab, spec.hidden));
+  VOLLEY_ASSIGN(target->layers_, DecoderLayers::load(device, loader, spec, numerics.activation, positions));
+  VOLLEY_ASSIGN(target->final_norm_, loader.vector("norm.weight", spec.hidden));
+  // The head stands beside "model.", not in it.
+  WeightLoader head_loader(
+      device, *checkpoint, numerics.storage,
+      spec.tied_embeddings ? std::vector<std::string>{"model.", ""} : std::vector<std::string>{""});
+  const std::string head_name = spec.tied_embeddings ? "embed_tokens.weight" : "lm_head.weight";
+  VOLLEY_ASSIGN(target->head_, head_loader.linear({{head_name, spec.vocab}}, spec.hidden));
+  target->packed_bytes_ = loader.packed_bytes() + head_loader.packed_bytes();
+  if (on_packed) on_packed(target->packed_bytes_);
+  return target;
+}
+
+void Target::forward(Stream& stream, const RowBatch& batch, const KvMemory& kv, const Outputs& outputs, TensorView x,
+                     Arena& scratch) const {
+  embed(stream, batch.token_ids, x);
+  for (int layer = 0; layer < layers_.count(); ++layer) {
+    layers_.forward(stream, layer, batch, kv.target_layer(layer), x, scratch);
+    for (size_t i = 0; i < outputs.capture_layers.size(); ++i) {
+      if (outputs.capture_layers[i] != layer) continue;
+      ops::capture_feature(stream, x, static_cast<int64_t>(i) * spec().hidden, outputs.features);
+    }
+  }
+}
+
+void Target::logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch) const {
+  ArenaScope scope(scratch);
+  const TensorView h = scratch.take(activation(), {row_index.dim(0), spec().hidden});
+  ops::rms_norm(stream, x, final_norm_.view, spec().norm_eps, row_index, h);
+  head(stream, h, logits, scratch);
+}
+
+void Target::embed(Stream& stream, TensorView ids, TensorView x) const {
+  const TensorView table(const_cast<std::byte*>(embedding_.data), embedding_.dtype, {spec().vocab, spec().hidden});
+  ops::embed(stream, table, ids, x);
+}
+
+void Target::head(Stream& stream, TensorView h, TensorView logits, Arena& scratch) const {
+  ops::linear(stream, head_, h, logits, ops::Epilogue::kStore, scratch);
+}
+
+}  // namespace volley::model

@@ -1,0 +1,48 @@
+// The target model: embeddings, decoder layers, output head, and the capture of the features that a drafter reads.
+#pragma once
+
+#include "model/decoder_layers.h"
+
+namespace volley::model {
+
+class Target {
+ public:
+  // positions: how many the rotary tables cover. progress gets packed bytes.
+  static Result<std::unique_ptr<Target>> load(Device& device, std::shared_ptr<const weights::Checkpoint> checkpoint,
+                                              const DecoderSpec& spec, Numerics numerics, int64_t positions,
+                                              const std::function<void(int64_t)>& on_packed);
+
+  // Outputs of one pass, each a null view when it is not wanted.
+  struct Outputs {
+    std::span<const int32_t> capture_layers;  // ascending or not: features' columns follow this order
+    TensorView features;                      // [rows, capture_layers * hidden], activation dtype
+  };
+
+  // Runs the decoder over the batch; x: [rows, hidden] fp32 holds the last layer's outputs afterwards.
+  void forward(Stream& stream, const RowBatch& batch, const KvMemory& kv, const Outputs& outputs, TensorView x,
+               Arena& scratch) const;
+
+  // logits[i] = head(final norm(x[row_index[i]])). x: [rows, hidden] fp32; logits: [n, vocab] fp32.
+  void logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch) const;
+
+  // What a drafter borrows: it has neither embedding nor head of its own.
+  void embed(Stream& stream, TensorView ids, TensorView x) const;
+  // h: [n, hidden] activation dtype, normed by the drafter.
+  void head(Stream& stream, TensorView h, TensorView logits, Arena& scratch) const;
+
+  const DecoderSpec& spec() const { return layers_.spec(); }
+  DType activation() const { return layers_.activation(); }
+  int64_t packed_bytes() const { return packed_bytes_; }
+
+ private:
+  Target() = default;
+
+  std::shared_ptr<const weights::Checkpoint> checkpoint_;  // keeps the embedding table mapped
+  weights::SourceTensor embedding_;
+  DecoderLayers layers_;
+  Vector final_norm_;
+  ops::LinearWeight head_;
+  int64_t packed_bytes_ = 0;
+};
+
+}  // namespace volley::model

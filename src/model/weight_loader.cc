@@ -1,0 +1,81 @@
+#include "model/weight_loader.h"
+
+#include <array>
+
+namespace volley::model {
+
+Numerics resolve_numerics(ComputeType requested, DType checkpoint) {
+  const bool bf16 = checkpoint == DType::kBF16;
+  switch (requested) {
+    case ComputeType::kBFloat16:
+      return {DType::kBF16, DType::kBF16};
+    case ComputeType::kFloat32:
+      return {DType::kF32, bf16 ? DType::kBF16 : DType::kF32};
+    case ComputeType::kAuto:
+      break;
+  }
+  return bf16 ? Numerics{DType::kBF16, DType::kBF16} : Numerics{DType::kF32, DType::kF32};
+}
+
+WeightLoader::WeightLoader(Device& device, const weights::Checkpoint& checkpoint, DType storage,
+                           std::vector<std::string> prefixes)
+    : device_(device), checkpoint_(checkpoint), storage_(storage), prefixes_(std::move(prefixes)) {
+  VOLLEY_CHECK(!prefixes_.empty());
+}
+
+std::string WeightLoader::full_name(const std::string& name) const {
+  for (const std::string& prefix : prefixes_) {
+    if (checkpoint_.has(prefix + name)) return prefix + name;
+  }
+  return prefixes_.front() + name;  // get() will say that it is missing, by the usual name
+}
+
+bool WeightLoader::has(const std::string& name) const {
+  return checkpoint_.has(full_name(name));
+}
+
+Result<Vector> WeightLoader::vector(const std::string& name, int64_t n) {
+  const std::array<int64_t, 1> shape = {n};
+  VOLLEY_ASSIGN(const weights::SourceTensor source, checkpoint_.get(full_name(name), shape));
+  Vector result;
+  VOLLEY_ASSIGN(result.buffer, device_.allocate(static_cast<size_t>(n) * sizeof(float)));
+  result.view = result.buffer.view(DType::kF32, {n});
+  float* out = result.view.as<float>();
+  for (int64_t i = 0; i < n; ++i) {
+    switch (source.dtype) {
+      case DType::kBF16:
+        out[i] = to_float(reinterpret_cast<const BFloat16*>(source.data)[i]);
+        break;
+      case DType::kF16:
+        out[i] = to_float(reinterpret_cast<const Float16*>(source.data)[i]);
+        break;
+      default:
+        out[i] = reinterpret_cast<const float*>(source.data)[i];
+        break;
+    }
+  }
+  return result;
+}
+
+Result<ops::LinearWeight> WeightLoader::linear(const std::vector<Matrix>& matrices, int64_t k,
+                                               ops::LinearLayout layout) {
+  std::vector<weights::SourceTensor> sources;
+  std::vector<ops::WeightRows> parts;
+  for (const Matrix& matrix : matrices) {
+    const std::array<int64_t, 2> shape = {matrix.rows, k};
+    VOLLEY_ASSIGN(sources.emplace_back(), checkpoint_.get(full_name(matrix.name), shape));
+    parts.push_back({sources.back().data, sources.back().dtype, matrix.rows});
+  }
+  VOLLEY_ASSIGN(ops::LinearWeight weight, ops::pack_linear(device_, parts, k, storage_, layout));
+  for (const auto& source : sources) checkpoint_.done_with(source);
+  packed_bytes_ += static_cast<int64_t>(weight.packed.bytes());
+  if (on_packed) on_packed(packed_bytes_);
+  return weight;
+}
+
+Result<weights::SourceTensor> WeightLoader::table(const std::string& name, int64_t rows, int64_t k) {
+  const std::array<int64_t, 2> shape = {rows, k};
+  return checkpoint_.get(full_name(name), shape);
+}
+
+}  // namespace volley::model

@@ -1,0 +1,64 @@
+// From named tensors of a checkpoint to packed weights on a device: the one place that converts and packs.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ops/linear/linear.h"
+#include "weights/checkpoint.h"
+
+namespace volley::model {
+
+// How a model's arithmetic runs, resolved from options and checkpoint.
+struct Numerics {
+  DType activation = DType::kBF16;  // inputs of matrix products, q: kBF16 or kF32. The residual stream is always fp32.
+  DType storage = DType::kBF16;     // of weight matrices: kBF16 or kF32
+};
+
+// --dtype for one checkpoint: kAuto is bfloat16 for bf16 checkpoints, else float32. Weights stay bf16 in memory where
+// the checkpoint is bf16, whatever the activations.
+Numerics resolve_numerics(ComputeType requested, DType checkpoint);
+
+// A rank-1 tensor in fp32 with its memory.
+struct Vector {
+  Buffer buffer;
+  TensorView view;  // [n] fp32
+};
+
+class WeightLoader {
+ public:
+  // A checkpoint whose names all start with "model." and one whose names do not are read alike: `prefixes` are tried in
+  // order.
+  WeightLoader(Device& device, const weights::Checkpoint& checkpoint, DType storage, std::vector<std::string> prefixes);
+
+  struct Matrix {
+    std::string name;
+    int64_t rows = 0;
+  };
+
+  Result<Vector> vector(const std::string& name, int64_t n);
+  // The matrices [rows, k] stacked into one packed weight.
+  Result<ops::LinearWeight> linear(const std::vector<Matrix>& matrices, int64_t k,
+                                   ops::LinearLayout layout = ops::LinearLayout::kPlain);
+  // A matrix as stored, for row look-ups (embeddings): nothing is copied.
+  Result<weights::SourceTensor> table(const std::string& name, int64_t rows, int64_t k);
+
+  bool has(const std::string& name) const;
+  int64_t packed_bytes() const { return packed_bytes_; }
+  // Called with the packed bytes so far after each weight.
+  std::function<void(int64_t)> on_packed;
+
+ private:
+  std::string full_name(const std::string& name) const;
+
+  Device& device_;
+  const weights::Checkpoint& checkpoint_;
+  DType storage_;
+  std::vector<std::string> prefixes_;
+  int64_t packed_bytes_ = 0;
+};
+
+}  // namespace volley::model

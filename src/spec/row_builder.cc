@@ -1,0 +1,47 @@
+#include "spec/row_builder.h"
+
+#include <algorithm>
+
+namespace volley::spec {
+
+model::RowBatch build_rows(std::span<const RowRun> runs, const Visibility& visibility, TensorView page_table,
+                           std::vector<ops::RowSegment>& segments, Arena& scratch) {
+  model::RowBatch batch;
+  segments.clear();
+  for (const RowRun& run : runs) {
+    segments.push_back({batch.rows, run.rows, run.slot});
+    batch.rows += run.rows;
+  }
+  batch.segments = segments;
+  batch.page_table = page_table;
+  batch.rope_positions = scratch.take(DType::kI32, {batch.rows});
+  batch.cache_positions = scratch.take(DType::kI32, {batch.rows});
+  batch.visible_begin = scratch.take(DType::kI32, {batch.rows});
+  batch.visible_end = scratch.take(DType::kI32, {batch.rows});
+  const bool windowed = visibility.layer_window > 0;
+  if (windowed) {
+    batch.window_begin = scratch.take(DType::kI32, {batch.rows});
+    batch.window_end = scratch.take(DType::kI32, {batch.rows});
+  }
+  int32_t row = 0;
+  for (const RowRun& run : runs) {
+    const int32_t run_end = run.start + run.rows;
+    const int32_t context_begin =
+        visibility.context_window > 0 ? std::max(0, run.start - visibility.context_window) : 0;
+    for (int32_t i = 0; i < run.rows; ++i, ++row) {
+      const int32_t position = run.start + i;
+      const int32_t end = visibility.mask == Mask::kCausal ? position + 1 : run_end;
+      batch.rope_positions.as<int32_t>()[row] = position;
+      batch.cache_positions.as<int32_t>()[row] = position;
+      batch.visible_begin.as<int32_t>()[row] = context_begin;
+      batch.visible_end.as<int32_t>()[row] = end;
+      if (!windowed) continue;
+      // |query - key| < window
+      batch.window_begin.as<int32_t>()[row] = std::max(context_begin, position - visibility.layer_window + 1);
+      batch.window_end.as<int32_t>()[row] = std::min(end, position + visibility.layer_window);
+    }
+  }
+  return batch;
+}
+
+}  // namespace volley::spec

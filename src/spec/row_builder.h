@@ -1,0 +1,33 @@
+// Builds the per-row arrays of a ragged batch, in scratch memory.
+#pragma once
+
+#include <vector>
+
+#include "model/decoder_layers.h"
+
+namespace volley::spec {
+
+// Rows of one slot: consecutive positions from `start`.
+struct RowRun {
+  int32_t slot = 0;
+  int32_t start = 0;  // sequence index of the first row; text: RoPE and cache positions are the same number
+  int32_t rows = 0;
+};
+
+enum class Mask {
+  kCausal,         // a row sees everything up to itself
+  kBidirectional,  // a row sees everything up to the end of its run
+};
+
+struct Visibility {
+  Mask mask = Mask::kCausal;
+  int32_t context_window = 0;  // > 0: of the positions before the run only the last that many are seen (--draft-window)
+  int32_t layer_window = 0;    // > 0: window of the sliding-window layers; fills window_begin and window_end
+};
+
+// Positions, visibility and segments of the runs, flattened in order. token_ids is left null. `segments` keeps what the
+// batch's span points to and must outlive it.
+model::RowBatch build_rows(std::span<const RowRun> runs, const Visibility& visibility, TensorView page_table,
+                           std::vector<ops::RowSegment>& segments, Arena& scratch);
+
+}  // namespace volley::spec

@@ -1,0 +1,109 @@
+#include "harness.h"
+
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+namespace volley::testing {
+namespace {
+
+using nlohmann::json;
+
+[[noreturn]] void die(const std::string& what) {
+  std::fprintf(stderr, "%s\n", what.c_str());
+  std::exit(1);
+}
+
+}  // namespace
+
+EngineOptions pocket_options() {
+  EngineOptions options;
+  options.model_dir = "models/pocket";
+  options.draft_dir = "models/pocket-dflash";
+  return options;
+}
+
+std::unique_ptr<Engine> make_engine(const EngineOptions& options) {
+  auto engine = Engine::create(options);
+  if (!engine.ok()) die("Engine::create: " + engine.error().message);
+  return std::move(engine).value();
+}
+
+std::vector<Output> run_all(Engine& engine, std::vector<GenerateRequest> requests, int concurrency) {
+  std::vector<Output> outputs(requests.size());
+  std::mutex mutex;
+  std::condition_variable changed;
+  int open = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return open < concurrency; });
+      ++open;
+    }
+    const auto sink = [&, i](const Event& event) {
+      Output& out = outputs[i];
+      out.tokens.insert(out.tokens.end(), event.tokens.begin(), event.tokens.end());
+      out.text += event.text;
+      out.logprobs.insert(out.logprobs.end(), event.logprobs.begin(), event.logprobs.end());
+      if (!event.finish) return;
+      std::lock_guard lock(mutex);
+      out.finish = *event.finish;
+      ++out.terminal_events;
+      --open;
+      changed.notify_all();
+    };
+    const auto id = engine.submit(std::move(requests[i]), sink);
+    if (id.ok()) continue;
+    std::lock_guard lock(mutex);
+    outputs[i].finish.reason = FinishReason::kError;
+    outputs[i].finish.error = id.error();
+    --open;
+  }
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return open == 0; });
+  return outputs;
+}
+
+GenerateRequest chat_request(const Engine& engine, const std::string& message, int32_t max_tokens) {
+  ChatMessages chat;
+  chat.messages_json = json::array({{{"role", "user"}, {"content", message}}}).dump();
+  const auto text = engine.render_chat(chat);
+  if (!text.ok()) die("render_chat: " + text.error().message);
+  auto ids = engine.encode(*text, false);
+  if (!ids.ok()) die("encode: " + ids.error().message);
+  GenerateRequest request;
+  request.prompt = std::move(ids).value();
+  request.sampling.temperature = 0;
+  request.max_tokens = max_tokens;
+  return request;
+}
+
+std::vector<PromptCase> read_prompts(const std::string& name) {
+  std::ifstream file("tests/data/" + name);
+  if (!file) die("tests/data/" + name + " is missing: run the tests from the root of the source tree");
+  std::vector<PromptCase> cases;
+  for (std::string line; std::getline(file, line);) {
+    const json row = json::parse(line);
+    PromptCase c;
+    c.task = row.value("task", "");
+    c.prompt = row.at("prompt").get<std::string>();
+    if (row.contains("expected") && row["expected"].is_string()) c.expected = row["expected"].get<std::string>();
+    if (row.contains("prompt_ids")) row["prompt_ids"].get_to(c.prompt_ids);
+    if (row.contains("output_ids")) row["output_ids"].get_to(c.output_ids);
+    if (row.contains("tokens_per_step")) row["tokens_per_step"].get_to(c.tokens_per_step);
+    cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+std::string answer_value(const std::string& text) {
+  const size_t mark = text.rfind("#### ");
+  if (mark == std::string::npos) return "";
+  const size_t begin = mark + 5, end = text.find_first_not_of("-0123456789", begin);
+  return text.substr(begin, end == std::string::npos ? end : end - begin);
+}
+
+}  // namespace volley::testing

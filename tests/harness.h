@@ -1,0 +1,45 @@
+// What the tests of the whole share: the pocket pair, prompt sets, and a client that keeps some requests open.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace volley::testing {
+
+// The embedded default models, from the source tree's root (tests run there).
+EngineOptions pocket_options();
+
+// Aborts the test program with the error when the engine cannot be made.
+std::unique_ptr<Engine> make_engine(const EngineOptions& options);
+
+struct Output {
+  std::vector<TokenId> tokens;
+  std::string text;
+  std::vector<PositionLogprobs> logprobs;
+  Finish finish;
+  int terminal_events = 0;
+};
+
+// Submits all requests in order, at most `concurrency` open at once, and returns their outputs in that order. A request
+// that submit() refuses has finish.error set and no terminal event.
+std::vector<Output> run_all(Engine& engine, std::vector<GenerateRequest> requests, int concurrency);
+
+// A request for one user message, greedy, ended by end-of-sequence or max_tokens.
+GenerateRequest chat_request(const Engine& engine, const std::string& message, int32_t max_tokens = 160);
+
+struct PromptCase {
+  std::string task, prompt, expected;           // expected: empty when the answer has no checkable value
+  std::vector<TokenId> prompt_ids, output_ids;  // the reference file only
+  std::vector<int32_t> tokens_per_step;
+};
+
+// tests/data/NAME, one JSON object a line.
+std::vector<PromptCase> read_prompts(const std::string& name);
+
+// What follows "####" in an answer, or "".
+std::string answer_value(const std::string& text);
+
+}  // namespace volley::testing

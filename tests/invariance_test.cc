@@ -1,0 +1,134 @@
+// Invariant 1: a request's tokens depend on weights, prompt, sampling parameters and seed alone. Every configuration
+// below gives the tokens of plain decoding of one request at a time, bit for bit, greedy and sampled.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "harness.h"
+
+namespace volley::testing {
+namespace {
+
+struct Configuration {
+  std::string name;
+  int block_size = 0;  // 0: speculation off
+  int concurrency = 1, prefill_chunk = 512, page_size = 16, threads = 1;
+  bool prefix_cache = true;
+  bool tight_pool = false;  // so few pages that requests are preempted
+};
+
+// All pairs of the factor levels (block off/4/8/16, concurrency 1/8/32, chunk 16/512, page 16/64, threads 1/2, prefix
+// cache on/off, pool) occur in some row; the test below checks that they do.
+const std::vector<Configuration>& configurations() {
+  static const std::vector<Configuration> rows = {
+      {"block 16, alone", 16, 1, 512, 16, 1, true, false},
+      {"block 4, 8 at once", 4, 8, 16, 64, 2, false, false},
+      {"block 8, 32 at once", 8, 32, 512, 64, 1, false, true},
+      {"off, 8 at once", 0, 8, 512, 64, 1, true, true},
+      {"off, 32 at once", 0, 32, 16, 16, 2, false, false},
+      {"off, alone, two threads", 0, 1, 16, 64, 2, true, false},
+      {"block 4, alone", 4, 1, 512, 16, 2, true, true},
+      {"block 4, 32 at once", 4, 32, 16, 16, 1, true, false},
+      {"block 8, 8 at once", 8, 8, 16, 16, 2, true, false},
+      {"block 8, alone", 8, 1, 16, 64, 1, false, true},
+      {"block 16, 32 at once, tight", 16, 32, 16, 64, 2, true, true},
+      {"block 16, 8 at once, tight", 16, 8, 16, 16, 1, false, true},
+      {"block 16, 32 at once", 16, 32, 512, 16, 2, false, false},
+  };
+  return rows;
+}
+
+EngineOptions options_of(const Configuration& c) {
+  EngineOptions options = pocket_options();
+  options.max_model_len = 384;
+  options.speculation = c.block_size == 0 ? Speculation::kOff : Speculation::kDFlash;
+  options.block_size = c.block_size;
+  options.prefill_chunk = c.prefill_chunk;
+  options.page_size = c.page_size;
+  options.threads = c.threads;
+  options.prefix_cache = c.prefix_cache;
+  options.max_num_seqs = c.concurrency;
+  // A pool of one full context and a few pages: with several requests open some must wait or be preempted.
+  if (c.tight_pool) options.kv_pages = (384 + 16 + c.page_size - 1) / c.page_size + 2;
+  return options;
+}
+
+std::vector<GenerateRequest> make_requests(const Engine& engine, float temperature) {
+  std::vector<GenerateRequest> requests;
+  const auto cases = read_prompts("mixed_prompts.jsonl");
+  for (size_t i = 0; i < cases.size(); ++i) {
+    GenerateRequest request = chat_request(engine, cases[i].prompt, 144);
+    request.sampling.temperature = temperature;
+    request.sampling.seed = 1000 + i;
+    // Every parameter that shapes a choice takes part in some requests.
+    if (temperature > 0) {
+      if (i % 5 == 1) request.sampling.top_k = 20;
+      if (i % 5 == 2) request.sampling.top_p = 0.9f;
+      if (i % 5 == 3) request.sampling.min_p = 0.05f;
+    }
+    if (i % 7 == 3) request.sampling.repetition_penalty = 1.1f;
+    if (i % 7 == 5) request.sampling.frequency_penalty = 0.2f;
+    if (i % 11 == 4) request.min_tokens = 30;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+class Invariance : public ::testing::TestWithParam<float> {};
+
+TEST_P(Invariance, SpeculationAndEverythingElseIsInvisible) {
+  const float temperature = GetParam();
+  std::vector<Output> plain;
+  {
+    const auto engine = make_engine(options_of({"plain", 0, 1, 512, 16, 1, false, false}));
+    plain = run_all(*engine, make_requests(*engine, temperature), 1);
+  }
+  ASSERT_EQ(plain.size(), 300u);
+  for (const Configuration& c : configurations()) {
+    const auto engine = make_engine(options_of(c));
+    const auto outputs = run_all(*engine, make_requests(*engine, temperature), c.concurrency);
+    int different = 0;
+    for (size_t i = 0; i < plain.size(); ++i) {
+      const bool same = outputs[i].tokens == plain[i].tokens && outputs[i].text == plain[i].text &&
+                        outputs[i].finish.reason == plain[i].finish.reason;
+      if (!same && different++ == 0) {
+        ADD_FAILURE() << c.name << ": request " << i << " differs: \"" << outputs[i].text << "\" against \""
+                      << plain[i].text << "\"";
+      }
+    }
+    const EngineStats stats = engine->stats();
+    std::printf(
+        "T %.1f  %-28s %d of %zu differ, acceptance length %.2f, %lld preemptions\n", temperature, c.name.c_str(),
+        different, plain.size(),
+        static_cast<double>(stats.accepted_tokens + stats.verify_steps) / static_cast<double>(stats.verify_steps),
+        static_cast<long long>(stats.preemptions));
+    EXPECT_EQ(different, 0) << c.name;
+    if (c.tight_pool && c.concurrency > 1) {
+      EXPECT_GT(stats.preemptions, 0) << c.name << ": the pool was not small enough to show anything";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Temperatures, Invariance, ::testing::Values(0.0f, 0.8f));
+
+// The list above is only as good as its coverage: every pair of levels of two factors must stand in some row.
+TEST(InvarianceMatrix, CoversEveryPairOfLevels) {
+  const auto levels = [](const Configuration& c) {
+    return std::vector<int>{c.block_size, c.concurrency, c.prefill_chunk, c.page_size, c.threads, c.prefix_cache};
+  };
+  const std::vector<std::vector<int>> all = {{0, 4, 8, 16}, {1, 8, 32}, {16, 512}, {16, 64}, {1, 2}, {0, 1}};
+  for (size_t f = 0; f < all.size(); ++f) {
+    for (size_t g = f + 1; g < all.size(); ++g) {
+      for (int a : all[f]) {
+        for (int b : all[g]) {
+          bool found = false;
+          for (const Configuration& c : configurations()) found = found || (levels(c)[f] == a && levels(c)[g] == b);
+          EXPECT_TRUE(found) << "factor " << f << " = " << a << " with factor " << g << " = " << b;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace volley::testing

@@ -1,0 +1,202 @@
+// Invariants 2 and 4: exactly one terminal event for each request, and everything that a request owned is returned,
+// however it ended.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "harness.h"
+
+namespace volley::testing {
+namespace {
+
+// The engine publishes its counters between steps: waits until `done` holds for them.
+template <typename F>
+EngineStats wait_for(const Engine& engine, F&& done) {
+  for (int i = 0; i < 2000; ++i) {
+    const EngineStats stats = engine.stats();
+    if (done(stats)) return stats;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  ADD_FAILURE() << "the engine's counters did not get there";
+  return engine.stats();
+}
+
+TEST(Lifecycle, NothingLeaksOver2000RequestsAThirdCancelled) {
+  constexpr int kRequests = 2000, kOpen = 24;
+  EngineOptions options = pocket_options();
+  options.max_model_len = 384;
+  options.max_num_seqs = 16;
+  options.kv_pages = 120;  // small enough for evictions and preemptions
+  const auto engine = make_engine(options);
+  const auto cases = read_prompts("mixed_prompts.jsonl");
+  std::mt19937 random(7);
+  std::mutex mutex;
+  std::condition_variable changed;
+  int open = 0;
+  std::vector<int> terminals(kRequests, 0);
+  std::vector<FinishReason> reasons(kRequests);
+  for (int i = 0; i < kRequests; ++i) {
+    {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return open < kOpen; });
+      ++open;
+    }
+    GenerateRequest request = chat_request(*engine, cases[random() % cases.size()].prompt, 120);
+    request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
+    request.sampling.seed = i;
+    // Every third request is cancelled: at once, or from its own events after some tokens.
+    const int cancel_after = i % 3 != 0 ? -1 : static_cast<int>(random() % 40);
+    auto produced = std::make_shared<int>(0);
+    Engine* const raw = engine.get();
+    const auto id = engine->submit(std::move(request), [&, i, cancel_after, produced, raw](const Event& event) {
+      *produced += static_cast<int>(event.tokens.size());
+      if (cancel_after >= 0 && *produced >= cancel_after && !event.finish) raw->cancel(event.id);
+      if (!event.finish) return;
+      std::lock_guard lock(mutex);
+      ++terminals[i];
+      reasons[i] = event.finish->reason;
+      --open;
+      changed.notify_all();
+    });
+    ASSERT_TRUE(id.ok()) << id.error().message;
+    if (cancel_after == 0) engine->cancel(*id);
+  }
+  {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return open == 0; });
+  }
+  int cancelled = 0;
+  for (int i = 0; i < kRequests; ++i) {
+    ASSERT_EQ(terminals[i], 1) << "request " << i;
+    ASSERT_NE(reasons[i], FinishReason::kError);
+    cancelled += reasons[i] == FinishReason::kCancelled;
+  }
+  EXPECT_GT(cancelled, 300);
+  const EngineStats after =
+      wait_for(*engine, [](const EngineStats& s) { return s.requests_running + s.requests_waiting == 0; });
+  EXPECT_EQ(after.pages_used, after.pages_cached) << "pages in use are exactly those of the prefix cache";
+  EXPECT_EQ(after.requests_finished + after.requests_cancelled, kRequests);
+  engine->drop_prefix_cache();
+  wait_for(*engine, [](const EngineStats& s) { return s.pages_used == 0; });
+}
+
+TEST(Lifecycle, EndingTheEngineEndsItsRequests) {
+  std::atomic<int> terminals = 0;
+  {
+    const auto engine = make_engine(pocket_options());
+    for (int i = 0; i < 50; ++i) {
+      GenerateRequest request = chat_request(*engine, "Tell me a story about a dog and a ladder.", 400);
+      request.ignore_eos = true;
+      ASSERT_TRUE(engine->submit(std::move(request), [&](const Event& e) { terminals += e.finish ? 1 : 0; }).ok());
+    }
+  }
+  EXPECT_EQ(terminals, 50);
+}
+
+TEST(Lifecycle, ASecondRequestOnASlotSeesNothingOfTheFirst) {
+  EngineOptions options = pocket_options();
+  options.max_num_seqs = 1;
+  options.prefix_cache = false;
+  const auto engine = make_engine(options);
+  const auto cases = read_prompts("mixed_prompts.jsonl");
+  std::vector<GenerateRequest> forward, backward;
+  for (int i = 0; i < 20; ++i) forward.push_back(chat_request(*engine, cases[i].prompt));
+  for (int i = 19; i >= 0; --i) backward.push_back(chat_request(*engine, cases[i].prompt));
+  const auto a = run_all(*engine, std::move(forward), 20), b = run_all(*engine, std::move(backward), 20);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(a[i].tokens, b[19 - i].tokens);
+    EXPECT_EQ(a[i].finish.tokens_per_step, b[19 - i].finish.tokens_per_step)
+        << "drafts depend on the request alone too";
+  }
+}
+
+TEST(Lifecycle, PrefixHitsAreCountedAndChangeNothing) {
+  const auto engine = make_engine(pocket_options());
+  const std::string prompt = "Write these words in capital letters: river, stone, cloud, apple, tiger, window, garden.";
+  const auto first = run_all(*engine, {chat_request(*engine, prompt)}, 1);
+  const auto again = run_all(*engine, {chat_request(*engine, prompt)}, 1);
+  EXPECT_EQ(first[0].finish.usage.cached_tokens, 0);
+  EXPECT_GE(again[0].finish.usage.cached_tokens, 16);
+  EXPECT_EQ(again[0].tokens, first[0].tokens);
+  EXPECT_EQ(again[0].finish.tokens_per_step, first[0].finish.tokens_per_step);
+  GenerateRequest elsewhere = chat_request(*engine, prompt);
+  elsewhere.cache_namespace = "another tenant";
+  EXPECT_EQ(run_all(*engine, {elsewhere}, 1)[0].finish.usage.cached_tokens, 0);
+}
+
+TEST(Lifecycle, UsageAddsUp) {
+  const auto engine = make_engine(pocket_options());
+  const auto cases = read_prompts("mixed_prompts.jsonl");
+  std::vector<GenerateRequest> requests;
+  for (int i = 0; i < 30; ++i) requests.push_back(chat_request(*engine, cases[i].prompt, i % 3 == 0 ? 7 : 160));
+  for (const Output& out : run_all(*engine, std::move(requests), 4)) {
+    int committed = 0;
+    for (int32_t n : out.finish.tokens_per_step) committed += n;
+    EXPECT_EQ(committed + 1, static_cast<int>(out.tokens.size())) << "the first token comes from the prefill";
+    EXPECT_EQ(out.finish.usage.completion_tokens, static_cast<int32_t>(out.tokens.size()));
+    EXPECT_LE(out.finish.usage.accepted_tokens, out.finish.usage.drafted_tokens);
+    EXPECT_EQ(out.terminal_events, 1);
+  }
+}
+
+TEST(Lifecycle, RequestsThatCannotRunAreRefusedWithASentence) {
+  EngineOptions options = pocket_options();
+  options.max_model_len = 128;
+  const auto engine = make_engine(options);
+  const auto refused = [&](auto&& change) {
+    GenerateRequest request = chat_request(*engine, "Hello!");
+    change(request);
+    const auto out = run_all(*engine, {request}, 1);
+    EXPECT_TRUE(out[0].finish.error.has_value());
+    return out[0].finish.error ? out[0].finish.error->message : "";
+  };
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_NE(refused([](auto& r) { r.prompt.clear(); }).find("empty"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.prompt.assign(128, 5); }).find("shorten the prompt"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.prompt[0] = 2048; }).find("vocabulary"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.prompt[0] = -1; }).find("vocabulary"), std::string::npos);
+  EXPECT_NE(refused([&](auto& r) { r.sampling.temperature = nan; }).find("temperature"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.sampling.temperature = -1; }).find("temperature"), std::string::npos);
+  EXPECT_NE(refused([&](auto& r) { r.sampling.top_p = nan; }).find("top_p"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.sampling.top_p = 0; }).find("top_p"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.sampling.top_k = -2; }).find("top_k"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.sampling.min_p = 2; }).find("min_p"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.sampling.repetition_penalty = 0; }).find("repetition_penalty"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.sampling.presence_penalty = 3; }).find("presence_penalty"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.sampling.logit_bias = {{9999, 1.0f}}; }).find("logit_bias"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.max_tokens = 0; }).find("max_tokens"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.stop = {""}; }).find("stop"), std::string::npos);
+  EXPECT_NE(refused([](auto& r) { r.max_tokens = 3, r.min_tokens = 4; }).find("min_tokens"), std::string::npos);
+  // …and the next one is unaffected.
+  EXPECT_FALSE(run_all(*engine, {chat_request(*engine, "Hello!")}, 1)[0].text.empty());
+}
+
+TEST(Lifecycle, StopStringsAndStopIdsEndTheAnswer) {
+  const auto engine = make_engine(pocket_options());
+  const std::string prompt = "Sort these numbers: 20, 93, 76, 29, 82.";
+  const auto whole = run_all(*engine, {chat_request(*engine, prompt)}, 1)[0];
+  ASSERT_EQ(whole.text, "20, 29, 76, 82, 93");
+  GenerateRequest by_text = chat_request(*engine, prompt);
+  by_text.stop = {", 8", "zebra"};
+  const auto cut = run_all(*engine, {by_text}, 1)[0];
+  EXPECT_EQ(cut.text, "20, 29, 76");
+  EXPECT_EQ(cut.finish.stop_text, ", 8");
+  EXPECT_EQ(cut.finish.reason, FinishReason::kStop);
+  GenerateRequest by_id = chat_request(*engine, prompt);
+  by_id.stop_token_ids = {whole.tokens[3]};
+  const auto stopped = run_all(*engine, {by_id}, 1)[0];
+  EXPECT_EQ(stopped.finish.stop_token, whole.tokens[3]);
+  EXPECT_EQ(stopped.tokens.back(), whole.tokens[3]);
+  GenerateRequest ignoring = chat_request(*engine, prompt, 60);
+  ignoring.ignore_eos = true;
+  const auto longer = run_all(*engine, {ignoring}, 1)[0];
+  EXPECT_EQ(longer.tokens.size(), 60u);
+  EXPECT_EQ(longer.finish.reason, FinishReason::kLength);
+}
+
+}  // namespace
+}  // namespace volley::testing

@@ -1,0 +1,39 @@
+// A target (and a drafter) outside the engine: one sequence, one page table, logits of every position.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/draft_network.h"
+#include "model/target.h"
+
+namespace volley::testing {
+
+class ModelRunner {
+ public:
+  // Aborts the test program with the error when a model cannot be loaded. draft_dir may be empty. dummy: seed of random
+  // weights.
+  ModelRunner(const std::string& target_dir, const std::string& draft_dir, ComputeType dtype, int32_t max_positions,
+              std::optional<uint64_t> dummy = std::nullopt);
+
+  // Logits after each of the ids, [ids][vocab], computed in passes of `chunk` rows.
+  std::vector<std::vector<float>> logits(std::span<const TokenId> ids, int32_t chunk = 1 << 20);
+
+  // The drafter's final hidden states of one block, [block][hidden], over a context of given features.
+  // features: [context][columns]; block_ids: the known token, then masks.
+  std::vector<std::vector<float>> draft_hidden(const std::vector<std::vector<float>>& features,
+                                               std::span<const TokenId> block_ids);
+
+  const model::DecoderSpec& spec() const { return target_->spec(); }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<model::Target> target_;
+  std::unique_ptr<model::DraftNetwork> draft_;
+  std::unique_ptr<model::KvMemory> kv_;
+  std::optional<Arena> scratch_;
+  std::vector<int32_t> page_table_;
+};
+
+}  // namespace volley::testing
