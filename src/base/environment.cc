@@ -10,4 +10,9 @@ bool env_disable_bf16() {
   return value != nullptr && std::string_view(value) != "" && std::string_view(value) != "0";
 }
 
+bool env_no_color() {
+  const char* value = std::getenv("NO_COLOR");
+  return value != nullptr && *value != '\0';
+}
+
 }  // namespace volley

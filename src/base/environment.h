@@ -6,4 +6,7 @@ namespace volley {
 // VOLLEY_DISABLE_BF16=1: do not use the CPU's bf16 dot product, even where there is one (tests of the other path).
 bool env_disable_bf16();
 
+// NO_COLOR (no-color.org): set and not empty: print no colours, even on a terminal.
+bool env_no_color();
+
 }  // namespace volley

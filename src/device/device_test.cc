@@ -51,6 +51,19 @@ TEST(ThreadPool, RunsEveryTaskOnce) {
   }
 }
 
+// Regions in quick succession: a worker that comes late must not take a task of a later region, nor run an earlier
+// region's function, and what tasks wrote must be there when the region ends.
+TEST(ThreadPool, KeepsRegionsApart) {
+  ThreadPool pool(3);
+  std::vector<int> written(64);
+  for (int region = 1; region <= 5000; ++region) {
+    const int tasks = 2 + region % 60;
+    pool.parallel_for(tasks, [&, region](int64_t task, int) { written[task] += region; });
+    for (int task = 0; task < tasks; ++task) ASSERT_EQ(written[task], region) << "task " << task;
+    std::fill(written.begin(), written.end(), 0);
+  }
+}
+
 TEST(Arena, ReusesWhatAScopeReleased) {
   auto device = make_cpu_device(1);
   Arena arena(std::move(device->allocate(1024)).value());

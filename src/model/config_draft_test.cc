@@ -184,7 +184,9 @@ TEST(DraftConfig, OddValuesAnywhereNeverBreakIt) {
   const json config = good_config();
   const auto try_one = [](const json& changed) {
     const auto spec = read(changed);
-    if (!spec.ok()) EXPECT_THAT(spec.error().message, testing::HasSubstr("config.json"));
+    if (!spec.ok()) {
+      EXPECT_THAT(spec.error().message, testing::HasSubstr("config.json"));
+    }
   };
   for (const json& value : values) {
     for (const auto& [key, original] : config.items()) {

@@ -317,7 +317,9 @@ TEST(TargetConfig, OddValuesAnywhereNeverBreakIt) {
       json changed = config;
       changed[key] = value;
       const auto spec = read(changed);
-      if (!spec.ok()) EXPECT_THAT(spec.error().message, testing::HasSubstr("config.json"));
+      if (!spec.ok()) {
+        EXPECT_THAT(spec.error().message, testing::HasSubstr("config.json"));
+      }
     }
   }
 }

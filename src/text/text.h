@@ -5,6 +5,7 @@
 #include <volley/result.h>
 #include <volley/sampling.h>
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,62 +22,106 @@ class Tokenizer {
   static Result<std::shared_ptr<const Tokenizer>> load(const std::string& dir);
   virtual ~Tokenizer() = default;
 
-  // text must be valid UTF-8 (kInvalidArgument otherwise). Special tokens inside the text are recognised, as in transformers.
+  // text must be valid UTF-8 (kInvalidArgument with the offset of the first bad byte otherwise). Special tokens inside
+  // the text are recognised, as in transformers.
   virtual Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const = 0;
-  // Invalid byte sequences become U+FFFD. Ids outside the vocabulary are left out.
+  // Invalid byte sequences become U+FFFD. Ids outside the vocabulary are left out. A decoder that fails on these ids (a
+  // tokenizer.json with contradictory settings) gives one U+FFFD.
   virtual std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const = 0;
   virtual int32_t vocab_size() const = 0;  // with added tokens
+  // The id of this token as the vocabulary spells it.
   virtual std::optional<TokenId> token_id(std::string_view token) const = 0;
 };
 
-// The chat template of tokenizer_config.json or chat_template.jinja. Immutable; any thread.
+// The chat template of chat_template.jinja, else of tokenizer_config.json (a string, or a list of named templates of
+// which "default" and, for requests with tools, "tool_use" are used). Immutable; any thread.
+//
+// The template sees what transformers would show it: messages, tools (none when there are none), add_generation_prompt,
+// the special tokens by name (bos_token, …), documents, the arguments of the request, raise_exception, strftime_now.
+// Two things are done to messages before, because clients and templates disagree:
+// - content as an array of text parts is joined with line breaks for a template that prints strings only, and a string
+// is
+//   wrapped into an array for one that prints arrays only. Which one it is, is found at load by rendering a word both
+//   ways.
+// - arguments of tool calls that arrive as JSON text become the object.
 class ChatTemplate {
  public:
-  // A model without a template loads too; render() then answers kFailedPrecondition and says what to do.
+  // A model without a template loads too; render() then answers kFailedPrecondition and says what to do. A template
+  // that does not compile, or a damaged file, is kDataLoss.
   static Result<std::shared_ptr<const ChatTemplate>> load(const std::string& dir);
   virtual ~ChatTemplate() = default;
 
   struct Input {
-    std::string_view messages_json;  // array of {role, content, …}
-    std::string_view tools_json;     // array, or empty
-    std::string_view kwargs_json;    // object, or empty
+    std::string_view messages_json = {};  // array of {role, content, …}
+    std::string_view tools_json = {};     // array, or empty
+    std::string_view kwargs_json = {};    // object, or empty; may replace special tokens, not messages or tools
     bool add_generation_prompt = true;
+    // The rendered text ends where the final message's content does. Excludes add_generation_prompt.
     bool continue_final_message = false;
   };
+  // kInvalidArgument: JSON of another shape than above, an exception that the template raises (with its message), or a
+  // template that fails on these messages.
   virtual Result<std::string> render(const Input& input) const = 0;
 };
 
-// Turns a growing list of ids into text pieces: only whole UTF-8 sequences, the concatenation equal to decoding the whole
-// list at once. One thread at a time.
+// Turns a growing list of ids into text pieces: only whole UTF-8 sequences, the concatenation equal to decoding the
+// whole list at once, however the ids are split into pushes. One thread at a time.
+//
+// Each push decodes its own ids and a few before them, never the whole list. U+FFFD at the end is held back while it
+// may be an unfinished character: for four ids at most, and after that only the last one.
+//
+// This takes a decoder under which text, once a character is complete, does not change by what follows. Byte-level,
+// WordPiece, Metaspace and stripping decoders are such. ByteFallback is for valid UTF-8 only: in decoding at once, a
+// single bad byte turns the whole run of byte tokens around it into U+FFFD; here what was given out before it stays.
 class Detokenizer {
  public:
   Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens);
   std::string push(std::span<const TokenId> ids);  // text that is certain now
-  std::string finish();                            // what was held back (incomplete sequences as U+FFFD)
+  std::string finish();  // what was held back (incomplete sequences as U+FFFD); the next push begins a new text
 
  private:
+  std::string decode(size_t begin, size_t end) const;
+  std::string advance();
+  std::string show(size_t end, const std::string& text);
+  std::string restart();
+  void shrink(size_t end, const std::string& text);
+  void drop_traceless(size_t begin);
+
   std::shared_ptr<const Tokenizer> tokenizer_;
   bool skip_special_tokens_;
-  std::vector<TokenId> window_;  // ids since the last safe cut
-  size_t prefix_ids_ = 0;        // of those, already printed
+  std::vector<TokenId> window_;  // the last ids: some context, then what is not shown yet
+  std::string shown_;            // a prefix of the text of window_: given out already
+  size_t shown_ids_ = 0;         // ids of window_ whose text is given out in full
 };
 
 // Finds the first of several stop strings in a growing text and holds back what might still become one. One thread.
+//
+// The match is the one that is complete first; of several that end at the same byte, the longest. It does not depend on
+// how the text is split into pushes. Texts and stop strings of whole UTF-8 sequences give outputs of whole sequences.
 class StopMatcher {
  public:
-  explicit StopMatcher(std::vector<std::string> stops);
+  explicit StopMatcher(std::vector<std::string> stops);  // REQUIRES: none is empty. May be none at all.
 
   struct Output {
     std::string text;                  // may be shown: no part of it can belong to a stop string
     std::optional<std::string> match;  // the stop string found; text ends before it, later pushes return nothing
   };
   Output push(std::string_view text);
-  std::string finish();  // the end came without a match: what was held back
+  std::string finish();  // the end came: what was held back; later pushes return nothing
 
  private:
-  std::vector<std::string> stops_;
+  struct Stop {
+    std::string text;
+    std::vector<size_t> borders;  // [i]: longest proper prefix of text that ends text[0, i]
+    size_t matched = 0;           // longest prefix of text that ends the pushed text
+
+    void advance(char c);  // REQUIRES: not complete
+    bool complete() const { return matched == text.size(); }
+  };
+
+  std::vector<Stop> stops_;
   std::string held_;
-  bool matched_ = false;
+  bool done_ = false;
 };
 
 }  // namespace volley::text

@@ -14,7 +14,8 @@
 
 namespace volley::weights {
 
-// One tensor's bytes as stored: row-major, little-endian. `owner` keeps `data` alive.
+// One tensor's bytes as stored: row-major, little-endian. `owner` keeps `data` alive. `data` is aligned to the dtype's
+// size.
 struct SourceTensor {
   const std::byte* data = nullptr;
   DType dtype = DType::kBF16;  // kBF16, kF16 or kF32
@@ -27,7 +28,8 @@ class Checkpoint {
  public:
   virtual ~Checkpoint() = default;
   virtual bool has(std::string_view name) const = 0;
-  // The tensor of that name, which must have that shape. kNotFound and kFailedPrecondition name tensor, file and shapes.
+  // The tensor of that name, which must have that shape. kNotFound and kFailedPrecondition name tensor, file and
+  // shapes.
   virtual Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const = 0;
   // The dtype most of its bytes have: decides ComputeType::kAuto.
   virtual DType main_dtype() const = 0;
@@ -36,8 +38,8 @@ class Checkpoint {
 };
 
 // A folder with model.safetensors, or model.safetensors.index.json and its shards (format: github.com/huggingface/
-// safetensors). Files are memory-mapped; every header is checked before any tensor is handed out: sizes, overlaps, offsets,
-// dtypes, shapes. kDataLoss for a file that lies or is cut short.
+// safetensors). Files are memory-mapped; every header is checked before any tensor is handed out: sizes, overlaps,
+// offsets, dtypes, shapes. kDataLoss for a file that lies or is cut short.
 Result<std::unique_ptr<Checkpoint>> open_safetensors(const std::string& dir);
 
 // Random weights of any name and shape, bf16, for measuring: normal with standard deviation 1 / sqrt(last dimension),

@@ -5,9 +5,14 @@
 namespace volley {
 namespace {
 
-// About 100 µs of spinning before a worker sleeps: longer than the host's work between two regions of a step, shorter
-// than anything a person would see as load.
-constexpr int kSpins = 4000;
+constexpr uint64_t kTasksMask = 0xffffffffu;
+
+// Waiting goes in three steps. Pauses first, some 5 µs: longer than the work between two regions of a step. Then offers
+// of the core to others, some 50 µs more: where two of the pool's threads must share a core, because something else has
+// the other one, the waiting one would otherwise keep the working one from it (a region took 187 µs that way). Workers
+// then sleep; the thread that started the region goes on offering.
+constexpr int kPauses = 256;
+constexpr int kYields = 128;
 
 inline void pause_cpu() {
 #if defined(__x86_64__)
@@ -15,6 +20,14 @@ inline void pause_cpu() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
+}
+
+void wait_a_little(int waits) {
+  if (waits < kPauses) {
+    pause_cpu();
+  } else {
+    std::this_thread::yield();
+  }
 }
 
 }  // namespace
@@ -28,61 +41,65 @@ ThreadPool::~ThreadPool() {
   {
     std::lock_guard lock(mutex_);
     stop_.store(true);
-    epoch_.fetch_add(1);
   }
   wake_.notify_all();
   for (auto& worker : workers_) worker.join();
 }
 
+// A worker that the system has taken off its core does not hold a region up unless it took a task: the region ends when
+// the tasks are done, not when every worker has looked.
 void ThreadPool::run(int64_t tasks, void* context, TaskFn fn) {
-  fn_ = fn;
-  context_ = context;
-  tasks_ = tasks;
-  next_.store(0, std::memory_order_relaxed);
-  busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  // Sequentially consistent with the sleeper's increment and its second look at epoch_: one of the two sees the other.
-  epoch_.fetch_add(1);
+  VOLLEY_CHECK_LE(tasks, static_cast<int64_t>(kTasksMask));
+  fn_.store(fn, std::memory_order_relaxed);
+  context_.store(context, std::memory_order_relaxed);
+  tasks_.store(tasks, std::memory_order_relaxed);
+  done_.store(0, std::memory_order_relaxed);
+  const uint64_t number = (region_.load(std::memory_order_relaxed) | kTasksMask) + 1;
+  // Sequentially consistent with the sleeper's increment and its second look at region_: one of the two sees the other.
+  region_.store(number | static_cast<uint64_t>(tasks));
   if (sleepers_.load() > 0) {
     std::lock_guard lock(mutex_);
     wake_.notify_all();
   }
   take_tasks(0);
-  for (int spins = 0; busy_.load(std::memory_order_acquire) != 0; ++spins) {
-    // A worker that was descheduled may hold the region up: let it have this core.
-    if (spins < kSpins) {
-      pause_cpu();
-    } else {
-      std::this_thread::yield();
-    }
+  for (int waits = 0; done_.load(std::memory_order_acquire) != tasks;) {
+    wait_a_little(waits);
+    if (waits < kPauses) ++waits;
   }
 }
 
-void ThreadPool::take_tasks(int worker) {
-  for (;;) {
-    const int64_t task = next_.fetch_add(1, std::memory_order_relaxed);
-    if (task >= tasks_) return;
-    fn_(context_, task, worker);
+// Runs tasks until none is left; whether it ran any. The region's number in region_ keeps a thread that was slow
+// between its look and its exchange from taking a task of a later region by mistake.
+bool ThreadPool::take_tasks(int worker) {
+  int64_t ran = 0;
+  uint64_t region = region_.load(std::memory_order_acquire);
+  while ((region & kTasksMask) != 0) {
+    if (!region_.compare_exchange_weak(region, region - 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
+      continue;
+    }
+    const int64_t task = tasks_.load(std::memory_order_relaxed) - static_cast<int64_t>(region & kTasksMask);
+    fn_.load(std::memory_order_relaxed)(context_.load(std::memory_order_relaxed), task, worker);
+    ++ran;
+    region = region_.load(std::memory_order_acquire);
   }
+  if (ran > 0) done_.fetch_add(ran, std::memory_order_release);
+  return ran > 0;
 }
 
 void ThreadPool::work(int worker) {
-  uint64_t seen = 0;
-  for (;;) {
-    int spins = 0;
-    while (epoch_.load(std::memory_order_acquire) == seen) {
-      if (++spins < kSpins) {
-        pause_cpu();
-        continue;
-      }
+  int waits = 0;
+  while (!stop_.load(std::memory_order_relaxed)) {
+    if (take_tasks(worker)) {
+      waits = 0;
+    } else if (waits < kPauses + kYields) {
+      wait_a_little(waits++);
+    } else {
       std::unique_lock lock(mutex_);
       sleepers_.fetch_add(1);
-      wake_.wait(lock, [&] { return epoch_.load() != seen; });
+      wake_.wait(lock, [&] { return (region_.load() & kTasksMask) != 0 || stop_.load(); });
       sleepers_.fetch_sub(1);
+      waits = 0;
     }
-    ++seen;
-    if (stop_.load()) return;
-    take_tasks(worker);
-    busy_.fetch_sub(1, std::memory_order_release);
   }
 }
 

@@ -1,0 +1,46 @@
+#include "ops/attention/attention.h"
+
+namespace volley::ops {
+
+void attention_cpu(Stream& stream, const Attention& args, Arena& scratch);  // attention_cpu.cc
+
+namespace {
+
+void check_tensors(const Attention& args) {
+  const KvLayer& kv = args.kv;
+  VOLLEY_CHECK(kv.base != nullptr && kv.page_size > 0 && kv.page_size % kKvTile == 0);
+  VOLLEY_CHECK(kv.head_dim > 0 && kv.head_dim % 16 == 0 && kv.head_dim <= 256);
+  VOLLEY_CHECK(kv.dtype == DType::kBF16 || kv.dtype == DType::kF32);
+  VOLLEY_CHECK(kv.kv_heads >= 1 && args.heads >= kv.kv_heads && args.heads % kv.kv_heads == 0);
+  VOLLEY_CHECK(args.scale > 0);
+  VOLLEY_CHECK(args.q.dtype == kv.dtype && args.out.dtype == kv.dtype);
+  const int64_t rows = args.q.dim(0);
+  VOLLEY_CHECK_EQ(args.q.count(), rows * args.heads * kv.head_dim);
+  VOLLEY_CHECK_EQ(args.out.count(), args.q.count());
+  for (const TensorView* bound : {&args.visible_begin, &args.visible_end}) {
+    VOLLEY_CHECK(bound->dtype == DType::kI32 && bound->count() >= rows);
+  }
+  VOLLEY_CHECK(args.page_table.dtype == DType::kI32 && args.page_table.rank == 2);
+}
+
+void check_segment(const Attention& args, const RowSegment& segment) {
+  VOLLEY_CHECK(segment.row_begin >= 0 && segment.rows >= 0 && segment.row_begin + segment.rows <= args.q.dim(0));
+  VOLLEY_CHECK(segment.slot >= 0 && segment.slot < args.page_table.dim(0));
+  const int32_t* begin = args.visible_begin.as<int32_t>() + segment.row_begin;
+  const int32_t* end = args.visible_end.as<int32_t>() + segment.row_begin;
+  for (int32_t i = 0; i < segment.rows; ++i) {
+    VOLLEY_CHECK(begin[i] >= 0 && begin[i] < end[i]);
+    VOLLEY_CHECK_LE(end[i], args.page_table.dim(1) * args.kv.page_size);
+  }
+}
+
+}  // namespace
+
+void attention(Stream& stream, const Attention& args, Arena& scratch) {
+  check_tensors(args);
+  for (int32_t i = 0; i < args.n_segments; ++i) check_segment(args, args.segments[i]);
+  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "attention: this build has no CUDA kernel for it");
+  attention_cpu(stream, args, scratch);
+}
+
+}  // namespace volley::ops

@@ -1,10 +1,11 @@
-// Attention of a ragged batch of rows over paged K and V, for prefill, verification (causal) and drafting (bidirectional
-// inside the block) alike: each row brings the range of cache positions that it sees.
+// Attention of a ragged batch of rows over paged K and V, for prefill, verification (causal) and drafting
+// (bidirectional inside the block) alike: each row brings the range of cache positions that it sees.
 //
 // out = softmax(q K^T * scale) V per head, with an online softmax.
-// Batch invariance: a row's sums depend on its q, its range and the K and V in it. Tiles of kKvTile positions, aligned to
-// absolute positions, are read in ascending order within a chunk of kAttentionChunk positions; chunks, aligned alike, give
-// partial results that are merged in ascending order. Neither other rows nor threads nor page size change any of that.
+// Batch invariance: a row's sums depend on its q, its range and the K and V in it. Tiles of kKvTile positions, aligned
+// to absolute positions, are read in ascending order within a chunk of kAttentionChunk positions; chunks, aligned
+// alike, give partial results that are merged in ascending order. Neither other rows nor threads nor page size change
+// any of that.
 #pragma once
 
 #include "device/arena.h"
@@ -15,15 +16,15 @@ namespace volley::ops {
 inline constexpr int kAttentionChunk = 512;  // positions; a multiple of kKvTile
 
 struct Attention {
-  TensorView q;           // [rows, heads, head_dim], bf16 (with bf16 KV) or fp32
-  int32_t heads = 0;      // a multiple of kv.kv_heads: heads are grouped in order (GQA)
+  TensorView q;       // [rows, heads, head_dim], bf16 (with bf16 KV) or fp32
+  int32_t heads = 0;  // a multiple of kv.kv_heads: heads are grouped in order (GQA)
   float scale = 0;
   TensorView visible_begin, visible_end;  // [rows] int32: cache positions [begin, end), not empty
-  TensorView page_table;  // [slots, max pages] int32
+  TensorView page_table;                  // [slots, max pages] int32
   const RowSegment* segments = nullptr;
   int32_t n_segments = 0;
   KvLayer kv;
-  TensorView out;         // [rows, heads * head_dim], dtype of q
+  TensorView out;  // [rows, heads * head_dim], dtype of q
 };
 
 // Bytes of scratch that attention() takes at most, for bounds known on the host.

@@ -1,0 +1,270 @@
+#include "ops/attention/attention_cpu.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <numbers>
+
+#include "device/cpu/thread_pool.h"
+#include "ops/attention/attention_plan.h"
+#include "ops/cpu_features.h"
+#include "ops/paged_kv/cpu_tile.h"
+
+namespace volley::ops {
+namespace {
+
+// Multiply-adds of a task at least, about 2 µs: below that, waking a thread costs more than it saves.
+constexpr int64_t kMacsPerTask = 200'000;
+
+AttentionKernels choose_kernels(DType dtype) {
+  AttentionKernels kernels = attention_kernels_portable(dtype);
+#if defined(__x86_64__)
+  // Highway's choice is asked too, so that a test that narrows it to a lower instruction set gets that one.
+  if (dtype == DType::kBF16 && kernels.avx512 && cpu_has_avx512_bf16()) {
+    kernels.chunk = attention_chunk_avx512bf16;
+  }
+#endif
+  return kernels;
+}
+
+// The query rows of one block and KV head.
+class BlockRun {
+ public:
+  BlockRun(const Attention& args, const AttentionKernels& kernels, const AttentionBlock& block, int32_t kv_head)
+      : args_(args),
+        kernels_(kernels),
+        segment_(args.segments[block.segment]),
+        group_(args.heads / args.kv.kv_heads),
+        kv_head_(kv_head),
+        rows_(block.end - block.begin) {
+    const int32_t* begin = args.visible_begin.as<int32_t>();
+    const int32_t* end = args.visible_end.as<int32_t>();
+    for (int i = 0; i < rows_; ++i) {
+      const int32_t row = segment_.row_begin + (block.begin + i) / group_;
+      element_[i] = int64_t{row} * args.heads + kv_head * group_ + (block.begin + i) % group_;
+      begin_[i] = begin[row];
+      end_[i] = end[row];
+    }
+  }
+
+  bool sees(int i, int32_t chunk) const {
+    return begin_[i] < (chunk + 1) * kAttentionChunk && end_[i] > chunk * kAttentionChunk;
+  }
+
+  // Partial results of one chunk: [rows][partial_floats]; rows that see none of it are left undefined.
+  void run_chunk(int32_t chunk, float* partials) const;
+
+  // Ordered by chunk: fold each, then finish.
+  void fold_chunk(int32_t chunk, const float* partials, float* running) const {
+    const int stride = partial_floats(args_.kv.head_dim);
+    for (int i = 0; i < rows_; ++i) {
+      if (sees(i, chunk)) kernels_.fold(running + i * stride, partials + i * stride, args_.kv.head_dim);
+    }
+  }
+  void start(float* running) const {
+    const int stride = partial_floats(args_.kv.head_dim);
+    std::fill(running, running + rows_ * stride, 0.0f);
+    for (int i = 0; i < rows_; ++i) running[i * stride] = -std::numeric_limits<float>::infinity();
+  }
+  void finish(const float* running) const {
+    const int stride = partial_floats(args_.kv.head_dim);
+    for (int i = 0; i < rows_; ++i) {
+      kernels_.finish(running + i * stride, row_of(args_.out, i), args_.kv.head_dim);
+    }
+  }
+
+ private:
+  std::byte* row_of(const TensorView& tensor, int i) const {
+    return static_cast<std::byte*>(tensor.data) +
+           element_[i] * args_.kv.head_dim * static_cast<int64_t>(dtype_size(tensor.dtype));
+  }
+  void find_tiles(int32_t first_tile, int n_tiles, const std::byte** k, const std::byte** v) const;
+  bool hidden_values_finite(const ChunkJob& job) const;
+  void run_row_alone(const ChunkJob& all, int i, float* partial) const;
+
+  const Attention& args_;
+  const AttentionKernels& kernels_;
+  const RowSegment& segment_;
+  int32_t group_;
+  int32_t kv_head_;
+  int rows_;
+  std::array<int64_t, kMaxBlockRows> element_;  // row * heads + head of the query row
+  std::array<int32_t, kMaxBlockRows> begin_, end_;
+};
+
+void BlockRun::find_tiles(int32_t first_tile, int n_tiles, const std::byte** k, const std::byte** v) const {
+  const KvLayer& kv = args_.kv;
+  const int32_t tiles_per_page = kv.page_size / kKvTile;
+  const int64_t bytes = kv_tile_bytes(kv);
+  const int32_t* pages = args_.page_table.as<int32_t>() + segment_.slot * args_.page_table.dim(1);
+  int32_t page_index = first_tile / tiles_per_page;
+  int32_t in_page = first_tile % tiles_per_page;
+  for (int i = 0; i < n_tiles; ++page_index, in_page = 0) {
+    VOLLEY_CHECK_GE(pages[page_index], 0);
+    const HeadTiles head = kv_head_tiles(kv, pages[page_index], kv_head_);
+    for (; in_page < tiles_per_page && i < n_tiles; ++in_page, ++i) {
+      k[i] = head.k + in_page * bytes;
+      v[i] = head.v + in_page * bytes;
+    }
+  }
+}
+
+// Whether V is finite wherever some of the rows, but not all, see the tile's positions. If so, a probability of zero
+// hides a position: zero times its V adds nothing.
+bool BlockRun::hidden_values_finite(const ChunkJob& job) const {
+  const int32_t all_begin = *std::max_element(begin_.begin(), begin_.begin() + rows_);
+  const int32_t all_end = *std::min_element(end_.begin(), end_.begin() + rows_);
+  const int64_t bytes = kv_tile_bytes(args_.kv);
+  for (int t = 0; t < job.n_tiles; ++t) {
+    const int32_t position = job.position + t * kKvTile;
+    const bool seen_by_all = position >= all_begin && position + kKvTile <= all_end;
+    if (!seen_by_all && !kernels_.all_finite(job.v_tiles[t], bytes)) return false;
+  }
+  return true;
+}
+
+void copy_visible(const std::byte* tile, const KvLayer& kv, uint32_t lanes, std::byte* to) {
+  const int pair = kv.dtype == DType::kBF16 ? 2 : 1;  // positions interleaved in a row of the V tile
+  const size_t size = dtype_size(kv.dtype);
+  std::memset(to, 0, static_cast<size_t>(kv_tile_bytes(kv)));
+  for (int p = 0; p < kKvTile; ++p) {
+    if ((lanes >> p & 1u) == 0) continue;
+    for (int i = 0; i < kv.head_dim; ++i) {
+      const size_t at = (static_cast<size_t>(p / pair * kv.head_dim + i) * pair + p % pair) * size;
+      std::memcpy(to + at, tile + at, size);
+    }
+  }
+}
+
+// A position that a row does not see holds an infinity or NaN (a neighbour's overflow, say): zero times that would be
+// NaN, so the row runs over copies of its first and last V tile without the positions it does not see.
+void BlockRun::run_row_alone(const ChunkJob& all, int i, float* partial) const {
+  alignas(64) std::byte copies[2][kKvTile * kMaxHeadDim * sizeof(float)];
+  const std::byte* v_tiles[kChunkTiles];
+  ChunkJob job = all;
+  job.rows = 1;
+  job.q[0] = row_of(args_.q, i);
+  job.begin[0] = begin_[i];
+  job.end[0] = end_[i];
+  job.partials = partial;
+  const TileRange range = visible_tiles(job, 0);
+  if (range.begin == range.end) return;
+  job.position += range.begin * kKvTile;
+  job.n_tiles = range.end - range.begin;
+  job.k_tiles += range.begin;
+  std::copy_n(all.v_tiles + range.begin, job.n_tiles, v_tiles);
+  for (const int t : {0, job.n_tiles - 1}) {
+    const uint32_t lanes = visible_lanes(job.position + t * kKvTile, begin_[i], end_[i]);
+    std::byte* copy = copies[t == 0 ? 0 : 1];
+    copy_visible(all.v_tiles[range.begin + t], args_.kv, lanes, copy);
+    v_tiles[t] = copy;
+  }
+  job.v_tiles = v_tiles;
+  kernels_.chunk(job);
+}
+
+void BlockRun::run_chunk(int32_t chunk, float* partials) const {
+  alignas(64) float scores[kJobRows * kMaxScoreStride];
+  const std::byte *k_tiles[kChunkTiles], *v_tiles[kChunkTiles];
+  const int32_t begin = *std::min_element(begin_.begin(), begin_.begin() + rows_);
+  const int32_t end = *std::max_element(end_.begin(), end_.begin() + rows_);
+  const int32_t first_tile = std::max(begin, chunk * kAttentionChunk) / kKvTile;
+  const int32_t end_tile = (std::min(end, (chunk + 1) * kAttentionChunk) + kKvTile - 1) / kKvTile;
+  ChunkJob job;
+  job.n_tiles = end_tile - first_tile;
+  job.position = first_tile * kKvTile;
+  job.head_dim = args_.kv.head_dim;
+  job.scale_log2 = args_.scale * std::numbers::log2e_v<float>;
+  job.k_tiles = k_tiles;
+  job.v_tiles = v_tiles;
+  job.scores = scores;
+  find_tiles(first_tile, job.n_tiles, k_tiles, v_tiles);
+  const int stride = partial_floats(job.head_dim);
+  if (!hidden_values_finite(job)) {
+    for (int i = 0; i < rows_; ++i) run_row_alone(job, i, partials + i * stride);
+    return;
+  }
+  for (int first = 0; first < rows_; first += kJobRows) {
+    job.rows = std::min(kJobRows, rows_ - first);
+    for (int i = 0; i < job.rows; ++i) {
+      job.q[i] = row_of(args_.q, first + i);
+      job.begin[i] = begin_[first + i];
+      job.end[i] = end_[first + i];
+    }
+    job.partials = partials + first * stride;
+    kernels_.chunk(job);
+  }
+}
+
+// A task: one block and KV head over all its chunks.
+void run_whole(const Attention& args, const AttentionKernels& kernels, const AttentionBlock& block, int32_t kv_head) {
+  alignas(64) float running[kMaxBlockRows * kMaxPartial];
+  alignas(64) float partials[kMaxBlockRows * kMaxPartial];
+  const BlockRun run(args, kernels, block, kv_head);
+  run.start(running);
+  for (int32_t chunk = block.chunk_begin; chunk < block.chunk_end; ++chunk) {
+    run.run_chunk(chunk, partials);
+    run.fold_chunk(chunk, partials, running);
+  }
+  run.finish(running);
+}
+
+// Where a split call keeps the partial results of (block, KV head, chunk).
+struct SplitScratch {
+  float* base;
+  int stride;
+  float* at(const AttentionBlock& block, int32_t kv_head, int32_t chunk) const {
+    const int64_t chunks = block.chunk_end - block.chunk_begin;
+    const int64_t index = kv_head * chunks + chunk - block.chunk_begin;
+    return base + (block.partial_offset + index * (block.end - block.begin)) * stride;
+  }
+};
+
+void run_split(Stream& stream, const Attention& args, const AttentionKernels& kernels, const AttentionPlan& plan,
+               Arena& scratch) {
+  const int stride = partial_floats(args.kv.head_dim);
+  const SplitScratch partials{scratch.take(DType::kF32, {plan.partials, stride}).as<float>(), stride};
+  int64_t max_chunks = 0;
+  for (const AttentionBlock& block : plan.blocks) {
+    max_chunks = std::max<int64_t>(max_chunks, block.chunk_end - block.chunk_begin);
+  }
+  const int64_t items = static_cast<int64_t>(plan.blocks.size()) * args.kv.kv_heads;
+  stream.pool().parallel_for(items * max_chunks, [&](int64_t task, int) {
+    const AttentionBlock& block = plan.blocks[task / max_chunks / args.kv.kv_heads];
+    const auto kv_head = static_cast<int32_t>(task / max_chunks % args.kv.kv_heads);
+    const auto chunk = static_cast<int32_t>(block.chunk_begin + task % max_chunks);
+    if (chunk >= block.chunk_end) return;
+    BlockRun(args, kernels, block, kv_head).run_chunk(chunk, partials.at(block, kv_head, chunk));
+  });
+  stream.pool().parallel_for(items, [&](int64_t item, int) {
+    alignas(64) float running[kMaxBlockRows * kMaxPartial];
+    const AttentionBlock& block = plan.blocks[item / args.kv.kv_heads];
+    const auto kv_head = static_cast<int32_t>(item % args.kv.kv_heads);
+    const BlockRun run(args, kernels, block, kv_head);
+    run.start(running);
+    for (int32_t chunk = block.chunk_begin; chunk < block.chunk_end; ++chunk) {
+      run.fold_chunk(chunk, partials.at(block, kv_head, chunk), running);
+    }
+    run.finish(running);
+  });
+}
+
+}  // namespace
+
+void attention_cpu(Stream& stream, const Attention& args, Arena& scratch) {
+  const ArenaScope scope(scratch);
+  ThreadPool& pool = stream.pool();
+  const AttentionKernels kernels = choose_kernels(args.kv.dtype);
+  const AttentionPlan plan = plan_attention(args, pool.threads(), scratch);
+  if (plan.split) return run_split(stream, args, kernels, plan, scratch);
+  const int64_t items = static_cast<int64_t>(plan.blocks.size()) * args.kv.kv_heads;
+  const int64_t tasks = std::min(items, std::max<int64_t>(1, plan.macs / kMacsPerTask));
+  pool.parallel_for(tasks, [&](int64_t task, int) {
+    for (int64_t item = items * task / tasks; item < items * (task + 1) / tasks; ++item) {
+      run_whole(args, kernels, plan.blocks[item / args.kv.kv_heads], static_cast<int32_t>(item % args.kv.kv_heads));
+    }
+  });
+}
+
+}  // namespace volley::ops

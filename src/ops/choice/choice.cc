@@ -1,0 +1,134 @@
+#include "ops/choice/choice.h"
+
+#include "base/check.h"
+#include "device/cpu/thread_pool.h"
+#include "ops/choice/choose_row.h"
+#include "ops/choice/slot.h"
+
+namespace volley::ops {
+namespace {
+
+using choice::Candidate;
+using choice::RowScratch;
+using choice::Slices;
+
+// Below this vocabulary a row is too little work to share between threads.
+constexpr int64_t kSharedRowVocab = 32768;
+
+// Rows of one segment that run in order on one thread, or one row that all threads share.
+struct Task {
+  int32_t segment;
+  int32_t first;
+  int32_t rows;
+};
+static_assert(sizeof(Task) == 3 * sizeof(int32_t));
+static_assert(sizeof(Candidate) == 3 * sizeof(float));
+
+void check_inputs(TensorView logits, std::span<const ChoiceSegment> segments, const ChoiceOutput& out) {
+  VOLLEY_CHECK_EQ(logits.rank, 2);
+  VOLLEY_CHECK(logits.dtype == DType::kF32);
+  VOLLEY_CHECK(logits.dim(1) >= 1 && logits.dim(1) <= choice::kMaxVocab);
+  VOLLEY_CHECK(out.tokens != nullptr);
+  int64_t rows = 0;
+  for (const ChoiceSegment& s : segments) {
+    VOLLEY_CHECK(s.rows >= 0 && s.row_begin >= 0);
+    VOLLEY_CHECK_LE(int64_t{s.row_begin} + s.rows, logits.dim(0));
+    VOLLEY_CHECK_GE(s.first_index, 0);
+    VOLLEY_CHECK(s.mask == nullptr || s.mask_words > 0);
+    rows += s.rows;
+  }
+  VOLLEY_CHECK_LE(rows, logits.dim(0));
+}
+
+// The rows of a drafted block need the choices before them when penalties count these.
+bool runs_in_order(const ChoiceSegment& segment, const SamplerState::Slot& slot) {
+  return segment.prefix == nullptr && slot.penalised;
+}
+
+class Batch {
+ public:
+  Batch(TensorView logits, std::span<const ChoiceSegment> segments, const SamplerState& state, const ChoiceOutput& out)
+      : logits_(logits.as<float>()), vocab_(logits.dim(1)), segments_(segments), state_(state), out_(out) {}
+
+  // Fills tasks[rows] and returns how many there are.
+  int64_t plan(Task* tasks) const {
+    int64_t count = 0;
+    for (int32_t s = 0; s < static_cast<int32_t>(segments_.size()); ++s) {
+      const int32_t rows = segments_[s].rows;
+      const int32_t step = rows > 0 && runs_in_order(segments_[s], state_.slot(segments_[s].slot)) ? rows : 1;
+      for (int32_t first = 0; first < rows; first += step) tasks[count++] = {s, first, step};
+    }
+    return count;
+  }
+
+  // pool: null, or the threads that share each row.
+  void run(const Task& task, ThreadPool* pool, const RowScratch& scratch) const {
+    const ChoiceSegment& segment = segments_[task.segment];
+    const SamplerState::Slot& slot = state_.slot(segment.slot);
+    const Slices slices(static_cast<int32_t>(vocab_), pool);
+    for (int32_t i = task.first; i < task.first + task.rows; ++i) {
+      const int64_t row = int64_t{segment.row_begin} + i;
+      choice::RowInput in;
+      in.logits = logits_ + row * vocab_;
+      in.slot = &slot;
+      in.index = segment.first_index + i;
+      if (slot.penalised) {
+        const TokenId* prefix = segment.prefix != nullptr ? segment.prefix : out_.tokens + segment.row_begin;
+        in.prefix = {prefix, static_cast<size_t>(i)};
+      }
+      if (segment.mask != nullptr) {
+        const size_t words = static_cast<size_t>(segment.mask_words);
+        in.mask = {segment.mask + i * words, words};
+      }
+      const bool wants_logprobs = out_.logprobs != nullptr && slot.sampling.params.logprobs >= 0;
+      const choice::RowOutput out = {.token = out_.tokens + row,
+                                     .probability = out_.probability != nullptr ? out_.probability + row : nullptr,
+                                     .logprobs = wants_logprobs ? out_.logprobs + row : nullptr,
+                                     .finite = out_.finite != nullptr ? out_.finite + row : nullptr};
+      choice::choose_row(in, out, slices, scratch);
+    }
+  }
+
+ private:
+  const float* logits_;
+  int64_t vocab_;
+  std::span<const ChoiceSegment> segments_;
+  const SamplerState& state_;
+  const ChoiceOutput& out_;
+};
+
+}  // namespace
+
+void choose(Stream& stream, TensorView logits, std::span<const ChoiceSegment> segments, const SamplerState& state,
+            const ChoiceOutput& out, Arena& scratch) {
+  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "this build has the sampling rule for the CPU only");
+  check_inputs(logits, segments, out);
+  const int64_t rows = logits.dim(0);
+  const int64_t vocab = logits.dim(1);
+  if (rows == 0) return;
+
+  ThreadPool& pool = stream.pool();
+  const int64_t threads = pool.threads();
+  ArenaScope scope(scratch);
+  Task* tasks = reinterpret_cast<Task*>(scratch.take(DType::kI32, {rows, 3}).data);
+  float* adjusted = scratch.take(DType::kF32, {threads, vocab}).as<float>();
+  auto* candidates = reinterpret_cast<Candidate*>(scratch.take(DType::kF32, {threads, vocab, 3}).data);
+
+  const Batch batch(logits, segments, state, out);
+  const int64_t count = batch.plan(tasks);
+  // As many tasks as threads at a time, a thread each; the rest one by one with all threads on a row.
+  const int64_t whole = threads > 1 && vocab >= kSharedRowVocab ? count / threads * threads : count;
+  pool.parallel_for(whole, [&](int64_t task, int worker) {
+    batch.run(tasks[task], nullptr, {adjusted + worker * vocab, candidates + worker * vocab});
+  });
+  for (int64_t task = whole; task < count; ++task) batch.run(tasks[task], &pool, {adjusted, candidates});
+}
+
+int64_t choose_scratch_bytes(int64_t max_rows, int64_t vocab, int threads) {
+  const auto aligned = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
+  const int64_t values = threads * vocab;
+  return aligned(max_rows * int64_t{sizeof(Task)}) + aligned(values * int64_t{sizeof(float)}) +
+         aligned(values * int64_t{sizeof(Candidate)});
+}
+
+}  // namespace volley::ops

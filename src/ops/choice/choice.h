@@ -27,7 +27,6 @@ struct SlotSampling {
   int32_t prompt_length = 0;             // outputs start at this sequence index
   int32_t min_tokens = 0;                // while fewer outputs exist, end_ids are masked
   std::vector<TokenId> end_ids;          // end-of-sequence (unless ignored) and stop ids
-  // One bit a token (word v / 32, bit v % 32), 1 = allowed; empty: all allowed. Set for single rows by a grammar; see ChoiceRow.
 };
 
 // Token counts and parameters of every slot. Threads: one, the engine's. A slot that is cleared keeps nothing.
@@ -60,7 +59,8 @@ struct ChoiceSegment {
   // Tokens that precede row i inside the block beyond the committed ones, for penalties and min_tokens:
   // not null: prefix[0 .. i) (a verify block's drafted tokens); null: the tokens chosen for rows 0 .. i - 1 (drafting).
   const TokenId* prefix = nullptr;
-  // Grammar masks: [rows][mask_words] bits, 1 = allowed; null: none.
+  // Grammar masks: [rows][mask_words] bits, token v is bit v % 32 of word v / 32, 1 = allowed; null: all allowed.
+  // Tokens that the words do not reach are not allowed.
   const uint32_t* mask = nullptr;
   int32_t mask_words = 0;
 };
@@ -70,7 +70,9 @@ struct ChoiceOutput {
   float* probability = nullptr;     // [rows of logits] or null: softmax probability of the choice after processing (the
                                     // drafter's confidence)
   PositionLogprobs* logprobs = nullptr;  // [rows of logits] or null; filled for slots that asked (params.logprobs >= 0)
-  uint8_t* finite = nullptr;        // [rows of logits] or null: 0 where the logits held NaN or +inf; the choice is then 0
+  uint8_t* finite = nullptr;        // [rows of logits] or null: 0 where there is nothing to choose from: the logits hold NaN
+                                    // or +inf (before or after processing), or every token is masked. The choice and its
+                                    // probability are then 0, and logprobs.top is empty. -inf is a masked token.
 };
 
 // logits: [rows, vocab] fp32, read only. A row's choice depends on its logits, its slot's parameters and counts, its

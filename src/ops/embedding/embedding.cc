@@ -1,0 +1,30 @@
+#include "ops/embedding/embedding.h"
+
+#include "ops/embedding/embedding_cpu.h"
+
+namespace volley::ops {
+
+void embed(Stream& stream, TensorView table, TensorView ids, TensorView y) {
+  VOLLEY_CHECK(table.rank == 2 && ids.rank == 1 && y.rank == 2);
+  VOLLEY_CHECK(table.dtype == DType::kBF16 || table.dtype == DType::kF16 || table.dtype == DType::kF32);
+  VOLLEY_CHECK(ids.dtype == DType::kI32 && y.dtype == DType::kF32);
+  VOLLEY_CHECK_EQ(y.shape[0], ids.shape[0]);
+  VOLLEY_CHECK_EQ(y.shape[1], table.shape[1]);
+  if (y.shape[0] == 0) return;
+  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "embed: this build has no CUDA kernels");
+  embed_cpu(stream, table, ids, y);
+}
+
+void capture_feature(Stream& stream, TensorView x, int64_t column, TensorView features) {
+  VOLLEY_CHECK(x.rank == 2 && features.rank == 2);
+  VOLLEY_CHECK(x.dtype == DType::kF32);
+  VOLLEY_CHECK(features.dtype == DType::kF32 || features.dtype == DType::kBF16);
+  VOLLEY_CHECK_EQ(features.shape[0], x.shape[0]);
+  VOLLEY_CHECK_GE(column, 0);
+  VOLLEY_CHECK_LE(column + x.shape[1], features.shape[1]);
+  if (x.shape[0] == 0) return;
+  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "capture_feature: this build has no CUDA kernels");
+  capture_feature_cpu(stream, x, column, features);
+}
+
+}  // namespace volley::ops

@@ -1,0 +1,68 @@
+// Conversions of whole rows. They are exact or round one value by itself, so every way to vectorise them gives the same
+// bits and the compiler's is good enough.
+#include "ops/embedding/embedding_cpu.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "device/cpu/thread_pool.h"
+
+namespace volley::ops {
+namespace {
+
+constexpr int64_t kTaskElements = 32 << 10;  // a few µs: below that, handing the work out costs more than it saves
+
+template <typename F>
+void for_rows(Stream& stream, int64_t rows, int64_t h, F&& row) {
+  const int64_t tasks = std::clamp(rows * h / kTaskElements, int64_t{1}, rows);
+  stream.pool().parallel_for(tasks, [&](int64_t t, int) {
+    for (int64_t r = rows * t / tasks; r < rows * (t + 1) / tasks; ++r) row(r);
+  });
+}
+
+template <typename T>
+float value(T x) {
+  return to_float(x);
+}
+template <>
+float value(float x) {
+  return x;
+}
+
+template <typename T>
+void embed_rows(Stream& stream, TensorView table, TensorView ids, TensorView y) {
+  const int64_t h = table.shape[1];
+  const T* from = table.as<T>();
+  const int32_t* id = ids.as<int32_t>();
+  float* to = y.as<float>();
+  for_rows(stream, y.shape[0], h, [&](int64_t r) {
+    VOLLEY_CHECK_GE(id[r], 0);
+    VOLLEY_CHECK_LT(id[r], table.shape[0]);
+    const T* row = from + id[r] * h;
+    for (int64_t i = 0; i < h; ++i) to[r * h + i] = value(row[i]);
+  });
+}
+
+}  // namespace
+
+void embed_cpu(Stream& stream, TensorView table, TensorView ids, TensorView y) {
+  if (table.dtype == DType::kBF16) return embed_rows<BFloat16>(stream, table, ids, y);
+  if (table.dtype == DType::kF16) return embed_rows<Float16>(stream, table, ids, y);
+  embed_rows<float>(stream, table, ids, y);
+}
+
+void capture_feature_cpu(Stream& stream, TensorView x, int64_t column, TensorView features) {
+  const int64_t h = x.shape[1], width = features.shape[1];
+  const float* from = x.as<float>();
+  for_rows(stream, x.shape[0], h, [&](int64_t r) {
+    const float* row = from + r * h;
+    if (features.dtype == DType::kF32) {
+      std::memcpy(features.as<float>() + r * width + column, row, h * sizeof(float));
+      return;
+    }
+    BFloat16* to = features.as<BFloat16>() + r * width + column;
+    for (int64_t i = 0; i < h; ++i) to[i] = to_bfloat16(row[i]);
+  });
+}
+
+}  // namespace volley::ops

@@ -1,0 +1,44 @@
+#include "ops/linear/linear.h"
+
+#include <string>
+
+#include "ops/linear/linear_cpu.h"
+
+namespace volley::ops {
+
+Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
+                                 LinearLayout layout) {
+  if (k < 1) return invalid_argument("A weight matrix needs at least one column, not " + std::to_string(k) + ".");
+  if (storage != DType::kBF16 && storage != DType::kF32) {
+    return unimplemented(std::string("Weights cannot be stored as ") + dtype_name(storage) +
+                         ": use bfloat16 or float32.");
+  }
+  for (const WeightRows& part : parts) {
+    if (part.dtype != DType::kBF16 && part.dtype != DType::kF16 && part.dtype != DType::kF32) {
+      return invalid_argument(std::string("A weight matrix of type ") + dtype_name(part.dtype) +
+                              " cannot be loaded: convert it to bfloat16, float16 or float32.");
+    }
+    VOLLEY_CHECK_GE(part.rows, 0);
+  }
+  if (layout == LinearLayout::kGateUp && (parts.size() != 2 || parts[0].rows != parts[1].rows)) {
+    return invalid_argument("Gate and up projections must be two matrices with the same number of rows.");
+  }
+  VOLLEY_CHECK_MSG(device.kind() == DeviceKind::kCpu, "linear: this build has no CUDA kernels");
+  return pack_linear_cpu(device, parts, k, storage, layout);
+}
+
+void linear(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue, Arena&) {
+  const int64_t columns = epilogue == Epilogue::kSwiGlu ? w.n / 2 : w.n;
+  VOLLEY_CHECK(x.rank == 2 && y.rank == 2);
+  VOLLEY_CHECK_EQ(x.shape[1], w.k);
+  VOLLEY_CHECK_EQ(y.shape[0], x.shape[0]);
+  VOLLEY_CHECK_EQ(y.shape[1], columns);
+  VOLLEY_CHECK(x.dtype == DType::kF32 || (x.dtype == DType::kBF16 && w.storage == DType::kBF16));
+  VOLLEY_CHECK(y.dtype == DType::kF32 || (y.dtype == DType::kBF16 && epilogue != Epilogue::kAdd));
+  VOLLEY_CHECK((epilogue == Epilogue::kSwiGlu) == (w.layout == LinearLayout::kGateUp));
+  if (x.shape[0] == 0 || w.n == 0) return;
+  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "linear: this build has no CUDA kernels");
+  linear_cpu(stream, w, x, y, epilogue);
+}
+
+}  // namespace volley::ops

@@ -1,0 +1,26 @@
+#include "ops/norm/norm.h"
+
+#include "ops/norm/norm_cpu.h"
+
+namespace volley::ops {
+
+void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, TensorView y) {
+  VOLLEY_CHECK(x.rank == 2 && y.rank == 2);
+  VOLLEY_CHECK_GE(x.shape[1], 1);
+  VOLLEY_CHECK(x.dtype == DType::kF32 && weight.dtype == DType::kF32);
+  VOLLEY_CHECK(weight.rank == 1 && weight.shape[0] == x.shape[1]);
+  VOLLEY_CHECK_EQ(y.shape[1], x.shape[1]);
+  VOLLEY_CHECK(y.dtype == DType::kF32 || y.dtype == DType::kBF16);
+  if (row_index.data == nullptr) {
+    VOLLEY_CHECK_EQ(y.shape[0], x.shape[0]);
+  } else {
+    VOLLEY_CHECK(row_index.rank == 1 && row_index.dtype == DType::kI32);
+    VOLLEY_CHECK_EQ(row_index.shape[0], y.shape[0]);
+    VOLLEY_CHECK_MSG(y.data != x.data, "rms_norm: a gather cannot be done in place");
+  }
+  if (y.shape[0] == 0) return;
+  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "rms_norm: this build has no CUDA kernels");
+  rms_norm_cpu(stream, x, weight, eps, row_index, y);
+}
+
+}  // namespace volley::ops

@@ -19,8 +19,8 @@ inline constexpr int kKvTile = 16;
 
 // One layer's part of the pages of a cache group.
 struct KvLayer {
-  std::byte* base = nullptr;   // of page 0 of the group, at this layer's offset
-  int64_t page_stride = 0;     // bytes from one page to the next
+  std::byte* base = nullptr;  // of page 0 of the group, at this layer's offset
+  int64_t page_stride = 0;    // bytes from one page to the next
   int32_t page_size = 0;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;        // a multiple of 16, at most 256
@@ -37,15 +37,15 @@ struct RowSegment {
   int32_t slot = 0;  // row of the page table
 };
 
-// Cos and sin of the rotary embedding: [max positions, head_dim / 2] fp32 each; rotate-half layout (element i pairs with
-// i + head_dim / 2). Scaling (linear, llama3, yarn) is already in the tables.
+// Cos and sin of the rotary embedding: [max positions, head_dim / 2] fp32 each; rotate-half layout (element i pairs
+// with i + head_dim / 2). Scaling (linear, llama3, yarn) is already in the tables.
 struct RopeTables {
   TensorView cos, sin;
 };
 
 struct QkvWrite {
-  TensorView qkv;             // [rows, (heads + 2 * kv_heads) * head_dim] fp32: q heads, k heads, v heads
-                              // heads == 0: [rows, 2 * kv_heads * head_dim], k and v alone (the drafter's injection)
+  TensorView qkv;  // [rows, (heads + 2 * kv_heads) * head_dim] fp32: q heads, k heads, v heads
+                   // heads == 0: [rows, 2 * kv_heads * head_dim], k and v alone (the drafter's injection)
   int32_t heads = 0;
   TensorView q_norm, k_norm;  // [head_dim] fp32, or null views: no per-head norm
   float eps = 0;
@@ -56,7 +56,7 @@ struct QkvWrite {
   const RowSegment* segments = nullptr;
   int32_t n_segments = 0;
   KvLayer kv;
-  TensorView q_out;            // [rows, heads, head_dim] bf16 or fp32; null view when heads == 0
+  TensorView q_out;  // [rows, heads, head_dim] bf16 or fp32; null view when heads == 0
 };
 
 // Writes K (normed, rotated) and V of each row at its cache position, and q (normed, rotated) to q_out. A row's values

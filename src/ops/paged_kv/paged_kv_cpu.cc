@@ -1,0 +1,220 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "device/cpu/thread_pool.h"
+#include "ops/paged_kv/cpu_tile.h"
+
+// Arrays of vectors cannot be made of sizeless ones; machines that have those have a fixed-size target too.
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/paged_kv/paged_kv_cpu.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "ops/paged_kv/cpu_bf16-inl.h"
+
+#ifndef VOLLEY_OPS_PAGED_KV_CPU_ONCE_
+#define VOLLEY_OPS_PAGED_KV_CPU_ONCE_
+namespace volley::ops {
+
+inline constexpr int kMaxHeadDim = 256;
+
+// A unit of work: one head (of q, K or V) of the rows of a segment that fall into one tile. Units touch disjoint
+// memory, so clearing the rest of a tile cannot race with a neighbour's rows.
+struct WriteUnit {
+  int32_t slot;
+  int32_t row;       // first row in the batch
+  int32_t rows;      // 1 … kKvTile
+  int32_t position;  // cache position of the first row
+  int32_t head;      // [0, heads): q; then kv_heads of K; then kv_heads of V
+};
+
+}  // namespace volley::ops
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace volley::ops::HWY_NAMESPACE {
+
+// At most 8 lanes: halves of a head (RoPE's pairs) are multiples of 8 elements.
+using DF = hn::CappedTag<float, 8>;
+
+// 1 / sqrt(mean(x^2) + eps). Sixteen partial sums, element i in sum i mod 16, then halved: the order depends on
+// head_dim alone.
+float inverse_rms(const float* HWY_RESTRICT x, int head_dim, float eps) {
+  const DF d;
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
+  constexpr int kSums = 16 / kLanes;
+  hn::Vec<DF> sum[kSums];
+  for (auto& s : sum) s = hn::Zero(d);
+  for (int i = 0; i < head_dim; i += 16) {
+    for (int j = 0; j < kSums; ++j) {
+      const auto v = hn::LoadU(d, x + i + j * kLanes);
+      sum[j] = hn::MulAdd(v, v, sum[j]);
+    }
+  }
+  for (int n = kSums / 2; n > 0; n /= 2) {
+    for (int j = 0; j < n; ++j) sum[j] = hn::Add(sum[j], sum[j + n]);
+  }
+  const float squares = hn::GetLane(hn::SumOfLanes(d, sum[0]));
+  return 1.0f / std::sqrt(squares / static_cast<float>(head_dim) + eps);
+}
+
+// y = RoPE(RMSNorm(x)); norm may be null.
+void norm_and_rotate(const float* HWY_RESTRICT x, const float* HWY_RESTRICT norm, float eps,
+                     const float* HWY_RESTRICT cos, const float* HWY_RESTRICT sin, int head_dim,
+                     float* HWY_RESTRICT y) {
+  const DF d;
+  const int half = head_dim / 2;
+  const auto inverse = hn::Set(d, norm != nullptr ? inverse_rms(x, head_dim, eps) : 1.0f);
+  for (int i = 0; i < half; i += static_cast<int>(hn::Lanes(d))) {
+    auto a = hn::LoadU(d, x + i);
+    auto b = hn::LoadU(d, x + half + i);
+    if (norm != nullptr) {
+      a = hn::Mul(hn::Mul(a, inverse), hn::LoadU(d, norm + i));
+      b = hn::Mul(hn::Mul(b, inverse), hn::LoadU(d, norm + half + i));
+    }
+    const auto c = hn::LoadU(d, cos + i);
+    const auto s = hn::LoadU(d, sin + i);
+    hn::StoreU(hn::NegMulAdd(b, s, hn::Mul(a, c)), d, y + i);
+    hn::StoreU(hn::MulAdd(a, s, hn::Mul(b, c)), d, y + half + i);
+  }
+}
+
+void store_row(const float* HWY_RESTRICT x, int head_dim, uint16_t* HWY_RESTRICT to) {
+  const DF d;
+  for (int i = 0; i < head_dim; i += static_cast<int>(hn::Lanes(d))) store_bf16(d, hn::LoadU(d, x + i), to + i);
+}
+
+void store_k_row(const float* HWY_RESTRICT x, int head_dim, int in_tile, DType dtype, std::byte* tile) {
+  if (dtype == DType::kF32) {
+    float* to = reinterpret_cast<float*>(tile) + in_tile;
+    for (int i = 0; i < head_dim; ++i) to[i * kKvTile] = x[i];
+    return;
+  }
+  HWY_ALIGN uint16_t row[kMaxHeadDim];
+  store_row(x, head_dim, row);
+  std::byte* to = tile + in_tile * 4;
+  for (int i = 0; i < head_dim; i += 2) std::memcpy(to + (i / 2) * kKvTile * 4, row + i, 4);
+}
+
+// V of an even position is the lower half of a word that it shares with the odd position after it.
+void store_v_row(const float* HWY_RESTRICT x, int head_dim, int in_tile, DType dtype, std::byte* tile) {
+  if (dtype == DType::kF32) {
+    std::memcpy(tile + static_cast<size_t>(in_tile) * head_dim * 4, x, static_cast<size_t>(head_dim) * 4);
+    return;
+  }
+  const DF d;
+  const hn::RebindToUnsigned<DF> du;
+  uint32_t* words = reinterpret_cast<uint32_t*>(tile) + in_tile / 2 * head_dim;
+  const bool odd = in_tile % 2 != 0;
+  const auto keep = hn::Set(du, odd ? 0x0000ffffu : 0xffff0000u);
+  for (int i = 0; i < head_dim; i += static_cast<int>(hn::Lanes(d))) {
+    auto word = bf16_words(d, hn::LoadU(d, x + i));
+    if (!odd) word = hn::ShiftRight<16>(word);
+    hn::StoreU(hn::Or(hn::And(hn::LoadU(du, words + i), keep), word), du, words + i);
+  }
+}
+
+// The tile of a K or V unit, cleared when the unit begins it and does not fill it.
+std::byte* prepare_tile(const QkvWrite& args, const WriteUnit& unit, int32_t kv_head, bool is_k) {
+  const int32_t page_index = unit.position / args.kv.page_size;
+  const int32_t page = args.page_table.as<int32_t>()[unit.slot * args.page_table.dim(1) + page_index];
+  const HeadTiles tiles = kv_head_tiles(args.kv, page, kv_head);
+  const int64_t bytes = kv_tile_bytes(args.kv);
+  std::byte* tile = (is_k ? tiles.k : tiles.v) + unit.position % args.kv.page_size / kKvTile * bytes;
+  if (unit.position % kKvTile == 0 && unit.rows < kKvTile) std::memset(tile, 0, static_cast<size_t>(bytes));
+  return tile;
+}
+
+void write_unit(const QkvWrite& args, const WriteUnit& unit) {
+  const int head_dim = args.kv.head_dim;
+  const int64_t qkv_stride = args.qkv.dim(1);
+  const float* x = args.qkv.as<float>() + unit.row * qkv_stride + int64_t{unit.head} * head_dim;
+  const bool is_q = unit.head < args.heads;
+  const bool is_v = unit.head >= args.heads + args.kv.kv_heads;
+  const int first = unit.position % kKvTile;
+  if (is_v) {
+    std::byte* tile = prepare_tile(args, unit, unit.head - args.heads - args.kv.kv_heads, false);
+    for (int r = 0; r < unit.rows; ++r) store_v_row(x + r * qkv_stride, head_dim, first + r, args.kv.dtype, tile);
+    return;
+  }
+  std::byte* tile = is_q ? nullptr : prepare_tile(args, unit, unit.head - args.heads, true);
+  const TensorView& norm = is_q ? args.q_norm : args.k_norm;
+  const float* weight = norm.data != nullptr ? norm.as<float>() : nullptr;
+  const int32_t* rope_positions = args.rope_positions.as<int32_t>() + unit.row;
+  for (int r = 0; r < unit.rows; ++r) {
+    const int64_t angle = int64_t{rope_positions[r]} * (head_dim / 2);
+    HWY_ALIGN float y[kMaxHeadDim];
+    norm_and_rotate(x + r * qkv_stride, weight, args.eps, args.rope.cos.as<float>() + angle,
+                    args.rope.sin.as<float>() + angle, head_dim, y);
+    if (!is_q) {
+      store_k_row(y, head_dim, first + r, args.kv.dtype, tile);
+      continue;
+    }
+    const int64_t out = (int64_t{unit.row + r} * args.heads + unit.head) * head_dim;
+    if (args.q_out.dtype == DType::kF32) {
+      std::memcpy(args.q_out.as<float>() + out, y, sizeof(float) * static_cast<size_t>(head_dim));
+    } else {
+      store_row(y, head_dim, reinterpret_cast<uint16_t*>(args.q_out.as<BFloat16>() + out));
+    }
+  }
+}
+
+}  // namespace volley::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace volley::ops {
+namespace {
+
+HWY_EXPORT(write_unit);
+
+// Elements of one task at least: below that, waking a thread costs more than it saves.
+constexpr int64_t kElementsPerTask = 4096;
+constexpr int64_t kTasksPerThread = 4;
+
+int64_t tile_groups(const QkvWrite& args, const RowSegment& segment) {
+  if (segment.rows == 0) return 0;
+  const int32_t position = args.cache_positions.as<int32_t>()[segment.row_begin];
+  return (position % kKvTile + segment.rows + kKvTile - 1) / kKvTile;
+}
+
+// Units [begin, end) in the order of segments, tiles and heads.
+void write_units(const QkvWrite& args, int64_t begin, int64_t end) {
+  const int64_t heads = args.heads + 2 * args.kv.kv_heads;
+  const auto write = HWY_DYNAMIC_DISPATCH(write_unit);
+  int64_t base = 0;
+  for (int32_t i = 0; i < args.n_segments && base < end; ++i) {
+    const RowSegment& segment = args.segments[i];
+    const int64_t units = tile_groups(args, segment) * heads;
+    const int64_t from = std::max(begin, base);
+    const int64_t to = std::min(end, base + units);
+    for (int64_t unit = from; unit < to; ++unit) {
+      const int32_t first = args.cache_positions.as<int32_t>()[segment.row_begin];
+      const int32_t tile = first / kKvTile + static_cast<int32_t>((unit - base) / heads);
+      const int32_t position = std::max(first, tile * kKvTile);
+      const int32_t stop = std::min(first + segment.rows, (tile + 1) * kKvTile);
+      write(args, {segment.slot, segment.row_begin + position - first, stop - position, position,
+                   static_cast<int32_t>((unit - base) % heads)});
+    }
+    base += units;
+  }
+}
+
+}  // namespace
+
+void write_qkv_cpu(Stream& stream, const QkvWrite& args) {
+  int64_t units = 0;
+  for (int32_t i = 0; i < args.n_segments; ++i) units += tile_groups(args, args.segments[i]);
+  units *= args.heads + 2 * args.kv.kv_heads;
+  if (units == 0) return;
+  ThreadPool& pool = stream.pool();
+  const int64_t useful = std::max<int64_t>(1, args.qkv.count() / kElementsPerTask);
+  const int64_t tasks = std::min({units, useful, pool.threads() * kTasksPerThread});
+  pool.parallel_for(tasks,
+                    [&](int64_t task, int) { write_units(args, units * task / tasks, units * (task + 1) / tasks); });
+}
+
+}  // namespace volley::ops
+#endif

@@ -1,0 +1,53 @@
+# One command for each thing a developer does; CMake presets do the work. `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# Rust toolchains that are installed but not on the PATH: Ubuntu's versioned packages, then rustup's folder.
+export PATH := $(HOME)/.cargo/bin:$(lastword $(sort $(wildcard /usr/lib/rust-1.*/bin))):$(PATH)
+
+SOURCES = $(shell find include src apps bench tests textkit/include -name '*.cc' -o -name '*.h' 2>/dev/null)
+JOBS := $(shell nproc)
+
+.PHONY: help setup demo build test test-long asan tsan format format-check clean
+
+help:  ## list the targets
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+setup:  ## install what the build needs and is missing (apt; root or sudo)
+	@scripts/setup.sh
+
+demo: setup  ## build, answer three prompts with the pocket models, compare with plain decoding
+	@scripts/demo.sh
+
+build: setup  ## release build for the CPU: build/cpu/bin/volley
+	@mkdir -p build
+	cmake --preset cpu > build/cpu.configure.log || { cat build/cpu.configure.log; exit 1; }
+	ninja -C build/cpu -j $(JOBS)
+
+test: setup  ## every test, in a release build; then which were skipped
+	@mkdir -p build
+	@scripts/run_tests.sh cpu
+
+test-long: setup  ## the same, with the tests that take minutes
+	@mkdir -p build
+	@scripts/run_tests.sh cpu --long
+
+asan: setup  ## every test under AddressSanitizer and UndefinedBehaviorSanitizer
+	@mkdir -p build
+	@scripts/run_tests.sh asan
+
+tsan: setup  ## the engine's and the server's tests under ThreadSanitizer
+	@mkdir -p build
+	@scripts/run_tests.sh tsan --only '^(engine|serve|server|device|client)'
+
+format: setup  ## rewrite the C++ sources in the project's style
+	@clang-format -i $(SOURCES)
+
+format-check:  ## fail if `make format` would change something
+	@command -v clang-format >/dev/null || { echo "format-check: no clang-format; run make setup" >&2; exit 1; }
+	@clang-format --version | grep -q 'version 14\.' || { \
+	  echo "format-check: not checked: the style is that of clang-format 14, and this is another version"; exit 0; }; \
+	  clang-format --dry-run --Werror $(SOURCES)
+
+clean:  ## remove what was built
+	rm -rf build

@@ -1,0 +1,31 @@
+// What this machine can do, measured beside the figures that are compared with it: a shared or throttled machine
+// changes from minute to minute. Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace volley::apps {
+
+struct MachineSpeed {
+  double read_bytes_per_s = 0;  // all threads reading memory that no cache holds
+  double f32_flops = 0;         // multiply-adds count two; registers only
+  double bf16_flops = 0;        // of the bf16 dot product; 0 where the CPU has none
+};
+
+class MachineProbe {
+ public:
+  explicit MachineProbe(int threads);  // takes 256 MiB of memory
+
+  MachineSpeed measure() const;  // about 0.2 s
+
+ private:
+  int threads_;
+  int64_t words_;
+  struct Free {
+    void operator()(uint64_t* memory) const;
+  };
+  std::unique_ptr<uint64_t[], Free> memory_;
+};
+
+}  // namespace volley::apps

@@ -1,0 +1,118 @@
+#include "apps/bench/report.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace volley::apps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* speculation_name(Speculation speculation) {
+  return speculation == Speculation::kDFlash ? "dflash" : "off";
+}
+
+Json percentiles_json(const Percentiles& values) {
+  return {{"p50", values.p50}, {"p99", values.p99}};
+}
+
+Json row_json(const BenchRow& row) {
+  const RunSummary& s = row.summary;
+  Json json;
+  json["spec"] = speculation_name(row.speculation);
+  json["block_size"] = row.block_size;
+  json["concurrency"] = row.concurrency;
+  json["requests"] = s.requests;
+  json["errors"] = s.errors;
+  json["prompt_tokens"] = s.prompt_tokens;
+  json["completion_tokens"] = s.completion_tokens;
+  json["wall_s"] = s.wall_s;
+  json["decode_tok_s"] = s.decode_tok_s;
+  json["acceptance_length"] = s.acceptance_length;
+  json["steps"] = s.steps;
+  json["target_passes"] = row.target_passes;
+  json["step_ms"] = percentiles_json(s.step_ms);
+  json["ttft_ms"] = percentiles_json(s.ttft_ms);
+  json["tpot_ms"] = percentiles_json(s.tpot_ms);
+  json["phase_ms"] = {{"draft", row.phases.draft},
+                      {"target", row.phases.target},
+                      {"choose", row.phases.choose},
+                      {"commit", row.phases.commit},
+                      {"host", row.phases.host}};
+  json["machine"] = {{"read_gb_s", row.speed.read_bytes_per_s / 1e9},
+                     {"f32_gflops", row.speed.f32_flops / 1e9},
+                     {"bf16_gflops", row.speed.bf16_flops / 1e9}};
+  json["floor"] = {{"bytes", row.floor.bytes()},
+                   {"kv_bytes", row.floor.kv_bytes},
+                   {"flops", row.floor.flops},
+                   {"read_ms", row.floor.read_ms(row.speed)},
+                   {"compute_ms", row.floor.flop_ms(row.peak_flops)}};
+  if (row.same_tokens) json["same_tokens"] = *row.same_tokens;
+  return json;
+}
+
+template <typename... Args>
+std::string format(const char* pattern, Args... args) {
+  char line[320];
+  std::snprintf(line, sizeof line, pattern, args...);
+  return line;
+}
+
+}  // namespace
+
+double BenchRow::floor_ms() const {
+  return std::max(floor.read_ms(speed), floor.flop_ms(peak_flops));
+}
+
+std::string table_header() {
+  return "               |    tok/s  tokens     step    floor   of |    TTFT    TPOT | phases of a pass, ms            "
+         "  "
+         "           | machine\n"
+         "spec  block at |           a step       ms       ms floor |  ms p50  ms p50 |  draft  target  choose  commit "
+         "   "
+         "host | GB/s  TFLOP/s";
+}
+
+std::string table_row(const BenchRow& row) {
+  const RunSummary& s = row.summary;
+  const double step = s.step_ms.p50, floor = row.floor_ms();
+  return format(
+      "%-6s %4d %3d | %8.1f  %6.2f %8.3f %8.3f %4.0f%% | %7.1f %7.3f | %6.3f %7.3f %7.3f %7.3f %7.3f | %4.1f  %7.3f",
+      speculation_name(row.speculation), row.block_size, row.concurrency, s.decode_tok_s, s.acceptance_length, step,
+      floor, step > 0 ? 100 * floor / step : 0.0, s.ttft_ms.p50, s.tpot_ms.p50, row.phases.draft, row.phases.target,
+      row.phases.choose, row.phases.commit, row.phases.host, row.speed.read_bytes_per_s / 1e9, row.peak_flops / 1e12);
+}
+
+std::string table_footer(const BenchReport& report) {
+  std::string text =
+      "at: requests open at once; floor: the least time to read what a step reads, or to compute it, at the speed that "
+      "this machine had just before.\n";
+  const bool compared = std::any_of(report.rows.begin(), report.rows.end(),
+                                    [](const BenchRow& row) { return row.same_tokens.has_value(); });
+  const bool same = std::all_of(report.rows.begin(), report.rows.end(),
+                                [](const BenchRow& row) { return row.same_tokens.value_or(true); });
+  if (compared) {
+    text += same ? "Every row gave the same tokens for the same prompts.\n"
+                 : "ROWS DIFFER in the tokens they gave for the same prompts: that is a bug.\n";
+  }
+  return text;
+}
+
+std::string report_json(const BenchReport& report) {
+  Json json;
+  json["model"] = report.model;
+  json["draft"] = report.draft;
+  json["architecture"] = report.engine.architecture;
+  json["dtype"] = report.engine.dtype;
+  json["instruction_set"] = report.engine.instruction_set;
+  json["threads"] = report.engine.threads;
+  json["prompt_tokens"] = report.prompt_tokens;
+  json["output_tokens"] = report.output_tokens;
+  if (report.simulated_acceptance) json["simulated_acceptance"] = *report.simulated_acceptance;
+  json["rows"] = Json::array();
+  for (const BenchRow& row : report.rows) json["rows"].push_back(row_json(row));
+  return json.dump();
+}
+
+}  // namespace volley::apps

@@ -1,0 +1,32 @@
+// The least that a decoding step must read and compute, whatever the program: the floor that measured times are held
+// against. Arithmetic only.
+#pragma once
+
+#include <cstdint>
+
+#include "apps/bench/machine_probe.h"
+#include "model/spec.h"
+
+namespace volley::apps {
+
+struct StepShape {
+  int64_t requests = 1;     // that decode together
+  int64_t block = 1;        // rows of each: 1 for plain decoding
+  double mean_context = 0;  // positions of a request, averaged over its life
+};
+
+struct StepFloor {
+  double weight_bytes = 0, kv_bytes = 0, flops = 0;
+
+  double bytes() const { return weight_bytes + kv_bytes; }
+  double read_ms(const MachineSpeed& speed) const { return bytes() / speed.read_bytes_per_s * 1e3; }
+  double flop_ms(double peak_flops) const { return flops / peak_flops * 1e3; }
+};
+
+// Every matrix of the target is read once a step and multiplied with each row; with a drafter (null: none) its matrices
+// too, and the output head a second time. Embeddings are looked up, not read. Attention's own arithmetic is left out:
+// at the lengths that are measured it is small.
+StepFloor step_floor(const model::DecoderSpec& target, const model::DraftSpec* draft, const StepShape& shape,
+                     int64_t bytes_per_weight, int64_t kv_bytes_per_token);
+
+}  // namespace volley::apps

@@ -1,0 +1,18 @@
+// The requests that a measurement runs.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <vector>
+
+#include "apps/options.h"
+
+namespace volley::apps {
+
+// With --input its requests (the first `count` lines; over again where it has fewer), else random prompts that depend
+// on
+// --prompt-seed, the vocabulary and the index alone, and whose answers ignore the end of sequence. Greedy unless
+// --temperature says otherwise; with it, request i has seed i. kInvalidArgument names the line that is wrong.
+Result<std::vector<GenerateRequest>> make_workload(const Engine& engine, const BenchCommand& command, int count);
+
+}  // namespace volley::apps

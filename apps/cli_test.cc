@@ -1,0 +1,258 @@
+// The program as a user meets it: exit statuses, what lands on stdout and stderr, Ctrl-C.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
+
+namespace volley::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// A run of the program with its output in files, so that nothing can block on a full pipe.
+class Program {
+ public:
+  explicit Program(const std::vector<std::string>& arguments) {
+    static int runs = 0;
+    base_ = (fs::temp_directory_path() / ("volley_cli_" + std::to_string(getpid()) + "_" + std::to_string(runs++)))
+                .string();
+    pid_ = fork();
+    if (pid_ == 0) {
+      redirect(STDIN_FILENO, "/dev/null", O_RDONLY);
+      redirect(STDOUT_FILENO, base_ + ".out", O_WRONLY | O_CREAT | O_TRUNC);
+      redirect(STDERR_FILENO, base_ + ".err", O_WRONLY | O_CREAT | O_TRUNC);
+      std::vector<char*> argv = {const_cast<char*>("volley")};
+      for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+      argv.push_back(nullptr);
+      execv(VOLLEY_PROGRAM, argv.data());
+      _exit(127);
+    }
+  }
+  ~Program() {
+    if (!ended_) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    fs::remove(base_ + ".out");
+    fs::remove(base_ + ".err");
+  }
+
+  // Waits for the end; the exit status, or 1000 + the signal.
+  int status() {
+    int raw = 0;
+    EXPECT_EQ(waitpid(pid_, &raw, 0), pid_);
+    ended_ = true;
+    return WIFEXITED(raw) ? WEXITSTATUS(raw) : 1000 + WTERMSIG(raw);
+  }
+  void signal(int number) const { kill(pid_, number); }
+  // Until stdout holds `text`, at most 30 s.
+  bool wait_for_output(const std::string& text) const {
+    for (int i = 0; i < 3000; ++i) {
+      if (out().find(text) != std::string::npos) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+  std::string out() const { return read(base_ + ".out"); }
+  std::string err() const { return read(base_ + ".err"); }
+  Json last_json() const {
+    const std::string text = out();
+    const size_t end = text.find_last_not_of('\n');
+    return Json::parse(text.substr(text.rfind('\n', end) + 1, std::string::npos));
+  }
+
+ private:
+  static void redirect(int fd, const std::string& path, int flags) {
+    const int opened = open(path.c_str(), flags, 0600);
+    if (opened < 0 || dup2(opened, fd) < 0) _exit(126);
+  }
+  static std::string read(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  std::string base_;
+  pid_t pid_ = -1;
+  bool ended_ = false;
+};
+
+class TempFile {
+ public:
+  explicit TempFile(const std::string& name, const std::string& content = "")
+      : path_((fs::temp_directory_path() / (std::to_string(getpid()) + "_" + name)).string()) {
+    std::ofstream(path_) << content;
+  }
+  ~TempFile() { fs::remove(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// One sentence on stderr: one line that begins with the program's name.
+void expect_one_error(const Program& program) {
+  const std::string text = program.err();
+  EXPECT_TRUE(text.starts_with("volley: ")) << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+}
+
+TEST(Cli, UsageErrorsExitWithTwo) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {},
+      {"generate"},
+      {"generate", "--prompt", "a", "--bogus"},
+      {"generate", "--prompt", "a", "--temperature", "-1"},
+      {"generate", "--prompt", "a", "--draft", "none", "--spec", "dflash"},
+      {"generate", "--prompt", "a", "--max-model-len", "99999999"},
+      {"generate", "--prompt", "a", "--max-num-seqs", "8", "--max-num-batched-tokens", "4"},
+      {"generate", "--input", "no/such/file.jsonl"},
+      {"generate", "--prompt", "a", "--output", "/no/such/folder/file"},
+  };
+  for (const auto& arguments : wrong) {
+    Program program(arguments);
+    EXPECT_EQ(program.status(), 2) << program.err();
+    expect_one_error(program);
+    EXPECT_EQ(program.out(), "");
+  }
+}
+
+TEST(Cli, ModelsThatCannotBeLoadedExitWithThree) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"generate", "--model", "no/such/model", "--draft", "none", "--prompt", "a"},
+           {"generate", "--draft", "no/such/draft", "--prompt", "a"},
+           {"generate", "--model", "models/pocket-dflash", "--draft", "none", "--prompt", "a"},
+           {"generate", "--draft", "models/shapes/qwen3-8b-dflash", "--prompt", "a"},
+           {"inspect", "--model", "no/such/model"}}) {
+    Program program(arguments);
+    EXPECT_EQ(program.status(), 3) << program.err();
+    expect_one_error(program);
+  }
+}
+
+TEST(Cli, ChatAnswersAndEndsWithStatistics) {
+  Program program({"generate", "--chat", "Sort these numbers: 50, 49, 35.", "--json", "--temperature", "0"});
+  ASSERT_EQ(program.status(), 0) << program.err();
+  EXPECT_TRUE(program.out().starts_with("35, 49, 50\n")) << program.out();
+  EXPECT_EQ(program.out().find('\x1b'), std::string::npos) << "no colours into a file";
+  const Json json = program.last_json();
+  EXPECT_EQ(json["requests"], 1);
+  EXPECT_EQ(json["errors"], 0);
+  for (const char* field : {"prompt_tokens", "completion_tokens", "wall_s", "decode_tok_s", "steps"}) {
+    EXPECT_GT(json[field].get<double>(), 0) << field;
+  }
+  EXPECT_GT(json["acceptance_length"].get<double>(), 1);
+  EXPECT_GT(json["ttft_ms"]["p50"].get<double>(), 0);
+  EXPECT_GT(json["tpot_ms"]["p99"].get<double>(), 0);
+}
+
+TEST(Cli, FileWithABadLineExitsWithOneAndAnswersTheRest) {
+  const TempFile input("in.jsonl",
+                       "{\"id\": \"a\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}\n"
+                       "{\"id\": \"b\", \"prompt_ids\": [999999]}\n"
+                       "{\"id\": \"c\", \"prompt\": \"Hello\", \"max_tokens\": 3, \"ignore_eos\": true}\n");
+  const TempFile output("out.jsonl");
+  Program program({"generate", "--input", input.path(), "--output", output.path(), "--concurrency", "3", "--json"});
+  ASSERT_EQ(program.status(), 1) << program.err();
+  EXPECT_EQ(program.last_json()["errors"], 1);
+  std::ifstream file(output.path());
+  std::vector<Json> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(Json::parse(line));
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0]["finish_reason"], "stop");
+  EXPECT_EQ(lines[0]["token_ids"].back(), 2) << "the stop token that ended it is among the ids";
+  EXPECT_EQ(lines[1]["error"]["code"], "INVALID_ARGUMENT");
+  EXPECT_EQ(lines[2]["finish_reason"], "length");
+  EXPECT_EQ(lines[2]["token_ids"].size(), 3u);
+}
+
+TEST(Cli, ModelWithoutDrafterSaysSoOnce) {
+  Program noted({"generate", "--model", "models/pocket", "--prompt", "a", "--max-tokens", "2"});
+  EXPECT_EQ(noted.status(), 0);
+  EXPECT_NE(noted.err().find("No drafter"), std::string::npos);
+  Program silent({"generate", "--model", "models/pocket", "--draft", "none", "--prompt", "a", "--max-tokens", "2"});
+  EXPECT_EQ(silent.status(), 0);
+  EXPECT_EQ(silent.err().find("No drafter"), std::string::npos);
+}
+
+TEST(Cli, SpeculationDoesNotChangeTheText) {
+  std::vector<std::string> arguments = {
+      "generate", "--chat", "Tell me a story about a fox and a lantern.", "--temperature", "1", "--seed", "5"};
+  Program drafted(arguments);
+  arguments.insert(arguments.end(), {"--spec", "off"});
+  Program plain(arguments);
+  EXPECT_EQ(drafted.status(), 0);
+  EXPECT_EQ(plain.status(), 0);
+  EXPECT_GT(drafted.out().size(), 20u);
+  EXPECT_EQ(drafted.out(), plain.out());
+}
+
+TEST(Cli, CtrlCCancelsAndStillPrintsStatistics) {
+  std::string lines;
+  for (int i = 0; i < 2000; ++i) lines += "{\"prompt\": \"Once\", \"max_tokens\": 1500, \"ignore_eos\": true}\n";
+  const TempFile input("long.jsonl", lines);
+  Program program({"generate", "--input", input.path(), "--json"});
+  ASSERT_TRUE(program.wait_for_output("\"id\":1,"));
+  program.signal(SIGINT);
+  EXPECT_EQ(program.status(), 130) << program.err();
+  const Json json = program.last_json();
+  EXPECT_GE(json["requests"].get<int>(), 1);
+  EXPECT_LT(json["requests"].get<int>(), 2000);
+}
+
+TEST(Cli, ServeAnnouncesItselfAndDrainsOnSigterm) {
+  Program program({"serve", "--port", "0"});
+  ASSERT_TRUE(program.wait_for_output("Serving pocket at http://127.0.0.1:")) << program.err();
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.status(), 0) << program.err();
+}
+
+TEST(Cli, BenchRunsDummyWeightsWithSimulatedAcceptance) {
+  const TempFile output("bench.json");
+  Program program({"bench", "--dummy-weights", "1", "--simulate-acceptance", "geometric:0.8", "--concurrency", "1,2",
+                   "--requests", "2", "--prompt-tokens", "16", "--output-tokens", "32", "--output", output.path()});
+  ASSERT_EQ(program.status(), 0) << program.err();
+  std::ifstream file(output.path());
+  const Json json = Json::parse(file);
+  ASSERT_EQ(json["rows"].size(), 4u);
+  for (const Json& row : json["rows"]) {
+    EXPECT_EQ(row["errors"], 0);
+    EXPECT_EQ(row["completion_tokens"], 2 * 32);
+    EXPECT_GT(row["machine"]["read_gb_s"].get<double>(), 0);
+    EXPECT_GT(row["floor"]["bytes"].get<double>(), 0);
+  }
+  EXPECT_NE(program.out().find("tok/s"), std::string::npos);
+}
+
+TEST(Cli, BenchSaysThatSpeculationChangedNothing) {
+  Program program({"bench", "--concurrency", "1,3", "--requests", "3", "--output-tokens", "24", "--json"});
+  ASSERT_EQ(program.status(), 0) << program.err();
+  for (const Json& row : program.last_json()["rows"]) EXPECT_EQ(row["same_tokens"], true);
+}
+
+TEST(Cli, InspectDescribesThePair) {
+  Program program({"inspect", "--json"});
+  ASSERT_EQ(program.status(), 0) << program.err();
+  const Json json = program.last_json();
+  EXPECT_EQ(json["fits"], true);
+  EXPECT_EQ(json["target"]["architecture"], "Qwen3ForCausalLM");
+  EXPECT_EQ(json["target"]["weights"], "bfloat16");
+  EXPECT_EQ(json["draft"]["block_size"], 16);
+  // 2 (K and V) x 2 heads x 64 x 2 bytes x (8 + 2 layers)
+  EXPECT_EQ(json["memory"]["kv_bytes_per_token"], 5120);
+  Program misfit({"inspect", "--draft", "models/shapes/qwen3-8b-dflash"});
+  EXPECT_EQ(misfit.status(), 3);
+  EXPECT_NE(misfit.out().find("fits"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace volley::apps

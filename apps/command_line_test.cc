@@ -1,0 +1,182 @@
+// What the command line accepts and refuses: a typing mistake must end with a sentence, never with a default.
+#include <gtest/gtest.h>
+
+#include "apps/options.h"
+
+namespace volley::apps {
+namespace {
+
+Result<Command> parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "volley");
+  return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
+}
+
+TEST(CommandLine, GenerateTakesEveryOption) {
+  const auto parsed = parse({"generate",
+                             "--model",
+                             "m",
+                             "--draft",
+                             "d",
+                             "--device",
+                             "cpu",
+                             "--dtype",
+                             "float32",
+                             "--threads",
+                             "2",
+                             "--chat",
+                             "hi",
+                             "--output",
+                             "o",
+                             "--json",
+                             "--max-tokens",
+                             "9",
+                             "--min-tokens",
+                             "3",
+                             "--temperature",
+                             "0.5",
+                             "--top-p",
+                             "0.9",
+                             "--top-k",
+                             "-1",
+                             "--min-p",
+                             "0.1",
+                             "--repetition-penalty",
+                             "1.2",
+                             "--presence-penalty",
+                             "-1",
+                             "--frequency-penalty",
+                             "2",
+                             "--seed",
+                             "18446744073709551615",
+                             "--stop",
+                             "a",
+                             "--stop",
+                             "b",
+                             "--ignore-eos",
+                             "--spec",
+                             "dflash",
+                             "--block-size",
+                             "8",
+                             "--draft-window",
+                             "64",
+                             "--concurrency",
+                             "5",
+                             "--page-size",
+                             "32",
+                             "--prefill-chunk",
+                             "64",
+                             "--no-prefix-cache",
+                             "--max-num-seqs",
+                             "6",
+                             "--max-num-batched-tokens",
+                             "128",
+                             "--max-model-len",
+                             "256",
+                             "--kv-cache-dtype",
+                             "float32",
+                             "--dummy-weights",
+                             "7",
+                             "--simulate-acceptance",
+                             "geometric:0.5",
+                             "--kv-pages",
+                             "12"});
+  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+  const auto& command = std::get<GenerateCommand>(*parsed);
+  const EngineOptions& base = command.engine.base;
+  EXPECT_EQ(command.engine.model, "m");
+  EXPECT_EQ(command.engine.draft, "d");
+  EXPECT_EQ(command.engine.speculation, Speculation::kDFlash);
+  EXPECT_EQ(base.dtype, ComputeType::kFloat32);
+  EXPECT_EQ(base.kv_cache_dtype, ComputeType::kFloat32);
+  EXPECT_EQ(base.threads, 2);
+  EXPECT_EQ(base.block_size, 8);
+  EXPECT_EQ(base.draft_window, 64);
+  EXPECT_EQ(base.page_size, 32);
+  EXPECT_EQ(base.kv_pages, 12);
+  EXPECT_EQ(base.prefill_chunk, 64);
+  EXPECT_FALSE(base.prefix_cache);
+  EXPECT_EQ(base.max_num_seqs, 6);
+  EXPECT_EQ(base.max_num_batched_tokens, 128);
+  EXPECT_EQ(base.max_model_len, 256);
+  EXPECT_EQ(base.dummy_weights, 7u);
+  EXPECT_EQ(base.simulate_acceptance, 0.5);
+  EXPECT_EQ(command.concurrency, 5);
+  EXPECT_TRUE(command.json);
+  const RequestSettings& settings = command.settings;
+  EXPECT_EQ(settings.max_tokens, 9);
+  EXPECT_EQ(settings.min_tokens, 3);
+  EXPECT_EQ(settings.temperature, 0.5f);
+  EXPECT_EQ(settings.top_k, -1);
+  EXPECT_EQ(settings.presence_penalty, -1.0f);
+  EXPECT_EQ(settings.seed, 18446744073709551615u);
+  EXPECT_EQ(settings.ignore_eos, true);
+  EXPECT_EQ(settings.stop, (std::vector<std::string>{"a", "b"}));
+}
+
+TEST(CommandLine, WhatIsNotGivenStaysUnset) {
+  const auto parsed = parse({"generate", "--prompt", "x"});
+  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+  const auto& command = std::get<GenerateCommand>(*parsed);
+  EXPECT_FALSE(command.settings.temperature || command.settings.seed || command.settings.stop);
+  EXPECT_FALSE(command.engine.speculation || command.engine.model || command.engine.draft);
+  EXPECT_TRUE(command.engine.base.prefix_cache);
+}
+
+TEST(CommandLine, RefusesWithOneSentence) {
+  const std::vector<std::vector<const char*>> wrong = {
+      {},
+      {"frobnicate"},
+      {"generate"},
+      {"generate", "--prompt", "a", "--chat", "b"},
+      {"generate", "--prompt", "a", "--unknown"},
+      {"generate", "--prompt", "a", "extra"},
+      {"generate", "--prompt", "a", "--max-tokens", "0"},
+      {"generate", "--prompt", "a", "--max-tokens", "x"},
+      {"generate", "--prompt", "a", "--max-tokens", "1.5"},
+      {"generate", "--prompt", "a", "--temperature", "nan"},
+      {"generate", "--prompt", "a", "--temperature", "-0.1"},
+      {"generate", "--prompt", "a", "--top-p", "0"},
+      {"generate", "--prompt", "a", "--seed", "-1"},
+      {"generate", "--prompt", "a", "--device", "gpu"},
+      {"generate", "--prompt", "a", "--block-size", "1"},
+      {"generate", "--prompt", "a", "--block-size", "8", "--spec", "off"},
+      {"generate", "--prompt", "a", "--page-size", "24"},
+      {"generate", "--prompt", "a", "--simulate-acceptance", "0.5"},
+      {"generate", "--prompt", "a", "--simulate-acceptance", "geometric:1.5"},
+      {"serve", "--port", "65536"},
+      {"serve", "--prompt", "a"},
+      {"bench", "--concurrency", "0"},
+      {"bench", "--spec", "fast"},
+  };
+  for (const auto& arguments : wrong) {
+    const auto parsed = parse(arguments);
+    std::string line;
+    for (const char* argument : arguments) line += std::string(argument) + " ";
+    ASSERT_FALSE(parsed.ok()) << line;
+    EXPECT_EQ(parsed.error().code, ErrorCode::kInvalidArgument) << line;
+    EXPECT_FALSE(parsed.error().message.empty()) << line;
+    EXPECT_EQ(parsed.error().message.find('\n'), std::string::npos) << parsed.error().message;
+  }
+}
+
+TEST(CommandLine, BenchTakesLists) {
+  const auto parsed =
+      parse({"bench", "--concurrency", "1,8,32", "--spec", "off,dflash", "--block-size", "4,16", "--requests", "2"});
+  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+  const auto& command = std::get<BenchCommand>(*parsed);
+  EXPECT_EQ(command.concurrency, (std::vector<int>{1, 8, 32}));
+  EXPECT_EQ(command.speculation, (std::vector<Speculation>{Speculation::kOff, Speculation::kDFlash}));
+  EXPECT_EQ(command.block_sizes, (std::vector<int>{4, 16}));
+}
+
+TEST(CommandLine, HelpNamesTheExitCodes) {
+  for (const std::vector<const char*>& arguments :
+       std::vector<std::vector<const char*>>{{"--help"}, {"generate", "--help"}, {"bench", "-h"}}) {
+    const auto parsed = parse(arguments);
+    ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+    EXPECT_NE(std::get<PrintAndExit>(*parsed).text.find("130"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace volley::apps

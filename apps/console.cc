@@ -1,0 +1,58 @@
+#include "apps/console.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/environment.h"
+
+namespace volley::apps {
+
+Console::Console()
+    : stdout_terminal_(isatty(STDOUT_FILENO) == 1),
+      stderr_terminal_(isatty(STDERR_FILENO) == 1),
+      colours_(stdout_terminal_ && !env_no_color()) {}
+
+void Console::note(const std::string& line) {
+  print_line(line);
+}
+
+void Console::error(const std::string& sentence) {
+  print_line("volley: " + sentence);
+}
+
+void Console::print_line(const std::string& line) {
+  const std::lock_guard lock(mutex_);
+  erase_locked();
+  std::fprintf(stderr, "%s\n", line.c_str());
+}
+
+void Console::progress(const std::string& what, double fraction) {
+  if (!stderr_terminal_) return;
+  const std::lock_guard lock(mutex_);
+  const auto now = std::chrono::steady_clock::now();
+  if (drawn_ && fraction < 1 && now - last_ < std::chrono::milliseconds(100)) return;
+  last_ = now;
+  drawn_ = true;
+  constexpr int kWidth = 30;
+  const int full = static_cast<int>(std::clamp(fraction, 0.0, 1.0) * kWidth);
+  const std::string bar = std::string(full, '#') + std::string(kWidth - full, '.');
+  std::fprintf(stderr, "\r\x1b[K[%s] %3d%% %s", bar.c_str(), static_cast<int>(std::clamp(fraction, 0.0, 1.0) * 100),
+               what.c_str());
+  std::fflush(stderr);
+}
+
+void Console::clear_progress() {
+  const std::lock_guard lock(mutex_);
+  erase_locked();
+}
+
+void Console::erase_locked() {
+  if (!drawn_) return;
+  std::fputs("\r\x1b[K", stderr);
+  std::fflush(stderr);
+  drawn_ = false;
+}
+
+}  // namespace volley::apps

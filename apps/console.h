@@ -1,0 +1,34 @@
+// What the program says beside its output: notes, errors and a progress line on stderr. Threads: any.
+#pragma once
+
+#include <chrono>
+#include <mutex>
+#include <string>
+
+namespace volley::apps {
+
+class Console {
+ public:
+  Console();  // looks at stdout, stderr and NO_COLOR once
+
+  bool stdout_terminal() const { return stdout_terminal_; }
+  bool stderr_terminal() const { return stderr_terminal_; }
+  bool colours() const { return colours_; }  // stdout is a terminal and NO_COLOR is not set
+
+  void note(const std::string& line);
+  void error(const std::string& sentence);  // "volley: …"
+  // Redraws the progress line, at most ten times a second (and at 1). Nothing where stderr is not a terminal.
+  void progress(const std::string& what, double fraction);
+  void clear_progress();
+
+ private:
+  void print_line(const std::string& line);
+  void erase_locked();
+
+  const bool stdout_terminal_, stderr_terminal_, colours_;
+  std::mutex mutex_;
+  bool drawn_ = false;                            // guarded by mutex_
+  std::chrono::steady_clock::time_point last_{};  // guarded by mutex_
+};
+
+}  // namespace volley::apps

@@ -1,0 +1,34 @@
+// From command-line flags to a running engine.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/console.h"
+#include "apps/options.h"
+
+namespace volley::apps {
+
+struct EngineSetup {
+  EngineOptions options;
+  std::string model_name;          // the last part of the target's folder
+  std::string draft_name;          // of the drafter's; empty: none
+  std::vector<std::string> notes;  // what the user should know: lines for stderr
+};
+
+// Decides models and speculation. Without --model: the pocket pair. With --model and no --draft: no drafter, with a
+// note. kInvalidArgument: speculation was asked for without a drafter. `concurrency`: requests the client keeps open,
+// the default of max_num_seqs; 0: the engine's own default.
+Result<EngineSetup> resolve_engine(const EngineFlags& flags, int concurrency);
+
+// Prints the notes, loads the models with progress on the terminal, prints the engine's warnings.
+Result<std::unique_ptr<Engine>> create_engine(const EngineSetup& setup, Console* console);
+
+// What a failure of create_engine means for the process: options that the engine refuses are the user's to correct
+// (kExitUsage), everything else is a model that could not be loaded (kExitModel).
+int creation_exit_status(const EngineSetup& setup, const Error& error);
+
+}  // namespace volley::apps

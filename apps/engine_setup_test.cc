@@ -1,0 +1,98 @@
+// Which models and which mode follow from the flags.
+#include "apps/engine_setup.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "apps/model_location.h"
+
+namespace volley::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(EngineSetup, WithoutModelTakesThePocketPair) {
+  const auto setup = resolve_engine({}, 3);
+  ASSERT_TRUE(setup.ok()) << setup.error().message;
+  EXPECT_EQ(setup->model_name, "pocket");
+  EXPECT_EQ(setup->draft_name, "pocket-dflash");
+  EXPECT_EQ(setup->options.speculation, Speculation::kDFlash);
+  EXPECT_EQ(setup->options.max_num_seqs, 3);
+  EXPECT_TRUE(setup->notes.empty());
+}
+
+TEST(EngineSetup, ModelAloneDecodesPlainlyAndSaysSo) {
+  EngineFlags flags;
+  flags.model = "some/model/";
+  const auto setup = resolve_engine(flags, 0);
+  ASSERT_TRUE(setup.ok());
+  EXPECT_EQ(setup->model_name, "model");
+  EXPECT_EQ(setup->options.speculation, Speculation::kOff);
+  EXPECT_TRUE(setup->options.draft_dir.empty());
+  EXPECT_EQ(setup->notes.size(), 1u);
+}
+
+TEST(EngineSetup, DraftNoneIsSilent) {
+  EngineFlags flags;
+  flags.draft = "none";
+  const auto setup = resolve_engine(flags, 0);
+  ASSERT_TRUE(setup.ok());
+  EXPECT_EQ(setup->options.speculation, Speculation::kOff);
+  EXPECT_TRUE(setup->notes.empty());
+}
+
+TEST(EngineSetup, SpeculationOffDropsTheDrafter) {
+  EngineFlags flags;
+  flags.speculation = Speculation::kOff;
+  const auto setup = resolve_engine(flags, 0);
+  ASSERT_TRUE(setup.ok());
+  EXPECT_TRUE(setup->options.draft_dir.empty());
+  EXPECT_TRUE(setup->notes.empty());
+}
+
+TEST(EngineSetup, SpeculationNeedsADrafter) {
+  EngineFlags flags;
+  flags.model = "some/model";
+  flags.speculation = Speculation::kDFlash;
+  EXPECT_EQ(resolve_engine(flags, 0).error().code, ErrorCode::kInvalidArgument);
+  flags.speculation.reset();
+  flags.base.block_size = 8;
+  EXPECT_EQ(resolve_engine(flags, 0).error().code, ErrorCode::kInvalidArgument);
+  flags.base.block_size = 0;
+  flags.base.simulate_acceptance = 0.5;
+  EXPECT_EQ(resolve_engine(flags, 0).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(EngineSetup, SimulationSaysThatTextsMeanNothing) {
+  EngineFlags flags;
+  flags.base.simulate_acceptance = 0.5;
+  const auto setup = resolve_engine(flags, 0);
+  ASSERT_TRUE(setup.ok());
+  ASSERT_EQ(setup->notes.size(), 1u);
+  EXPECT_NE(setup->notes[0].find("meaningless"), std::string::npos);
+}
+
+TEST(ModelLocation, InstalledModelsComeBeforeTheSourceTree) {
+  const fs::path root = fs::temp_directory_path() / ("volley_location_" + std::to_string(getpid()));
+  const auto add = [](const fs::path& folder) {
+    fs::create_directories(folder);
+    std::ofstream(folder / "config.json") << "{}";
+  };
+  const std::string program = (root / "bin" / "volley").string(), source = (root / "source").string();
+  EXPECT_EQ(find_pocket_models(program, source).error().code, ErrorCode::kNotFound);
+  add(root / "source" / "pocket");
+  add(root / "source" / "pocket-dflash");
+  EXPECT_EQ(find_pocket_models(program, source)->target, (root / "source" / "pocket").string());
+  add(root / "share" / "volley" / "models" / "pocket");
+  EXPECT_EQ(find_pocket_models(program, source)->target, (root / "source" / "pocket").string()) << "half a pair";
+  add(root / "share" / "volley" / "models" / "pocket-dflash");
+  EXPECT_EQ(find_pocket_models(program, source)->draft,
+            (root / "share" / "volley" / "models" / "pocket-dflash").string());
+  fs::remove_all(root);
+}
+
+}  // namespace
+}  // namespace volley::apps

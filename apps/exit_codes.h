@@ -1,0 +1,14 @@
+// What the process's exit status means; `volley --help` prints the same table.
+#pragma once
+
+namespace volley::apps {
+
+enum ExitCode : int {
+  kExitOk = 0,
+  kExitRequestsFailed = 1,  // the run went through, and some of its requests failed
+  kExitUsage = 2,           // an option, an input file or an output file is wrong
+  kExitModel = 3,           // the models could not be loaded
+  kExitInterrupted = 130,   // Ctrl-C
+};
+
+}  // namespace volley::apps

@@ -1,0 +1,101 @@
+#include "apps/generate/generate.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "apps/client/request_pool.h"
+#include "apps/engine_setup.h"
+#include "apps/exit_codes.h"
+#include "apps/generate/request_line.h"
+#include "apps/generate/result_line.h"
+#include "apps/generate/text_stream.h"
+#include "apps/generate/token_colours.h"
+
+namespace volley::apps {
+namespace {
+
+Result<Prompt> command_line_prompt(const GenerateCommand& command) {
+  if (command.prompt) return Prompt(PromptText{*command.prompt});
+  VOLLEY_ASSIGN(std::string messages, user_message_json(*command.chat));
+  return Prompt(PromptMessages{std::move(messages)});
+}
+
+Result<Completion> answer(Engine& engine, const GenerateCommand& command, RequestPool* pool,
+                          const InterruptWatch& interrupt, const Console& console) {
+  auto prompt = command_line_prompt(command);
+  auto request =
+      prompt.ok() ? build_request(engine, *prompt, command.settings, {}) : Result<GenerateRequest>(prompt.error());
+  if (!request.ok()) {
+    pool->count_refused();
+    return request.error();
+  }
+  return stream_text(engine, pool, std::move(request).value(), interrupt, console);
+}
+
+}  // namespace
+
+Result<GenerateFiles> open_files(const GenerateCommand& command) {
+  GenerateFiles files;
+  if (command.input) {
+    VOLLEY_ASSIGN(LineReader reader, LineReader::open(*command.input));
+    files.input.emplace(std::move(reader));
+  }
+  if (command.input || command.output) {
+    VOLLEY_ASSIGN(OrderedOutput output, OrderedOutput::open(command.output.value_or("-")));
+    files.output.emplace(std::move(output));
+  }
+  return files;
+}
+
+int finish_run(const RunSummary& summary, bool json, const Status& written, const InterruptWatch& interrupt,
+               Console* console) {
+  console->clear_progress();
+  if (!written.ok()) console->error(written.error().message);
+  console->note(describe_summary(summary));
+  if (json) {
+    std::printf("%s\n", summary_line(summary).c_str());
+    std::fflush(stdout);
+  }
+  if (interrupt.interrupted()) return kExitInterrupted;
+  if (!written.ok()) return kExitUsage;
+  return summary.errors > 0 ? kExitRequestsFailed : kExitOk;
+}
+
+int generate_one(Engine& engine, const GenerateCommand& command, GenerateFiles* files, InterruptWatch* interrupt,
+                 Console* console) {
+  RequestPool pool(engine);
+  const InterruptScope scope(interrupt, [&pool] { pool.wake(); });
+  if (console->colours()) console->note(TokenColours::legend());
+  const auto completion = answer(engine, command, &pool, *interrupt, *console);
+  Status written;
+  if (completion.ok()) {
+    if (completion->finish.error) console->error(completion->finish.error->message);
+    if (files->output) written = files->output->put(0, result_line("1", *completion));
+  } else {
+    console->error(completion.error().message);
+    if (files->output) written = files->output->put(0, error_line("1", completion.error()));
+  }
+  return finish_run(pool.summary(), command.json, written, *interrupt, console);
+}
+
+int run_generate(const GenerateCommand& command, InterruptWatch* interrupt, Console* console) {
+  auto setup = resolve_engine(command.engine, command.concurrency);
+  if (!setup.ok()) {
+    console->error(setup.error().message);
+    return setup.error().code == ErrorCode::kNotFound ? kExitModel : kExitUsage;
+  }
+  auto files = open_files(command);
+  if (!files.ok()) {
+    console->error(files.error().message);
+    return kExitUsage;
+  }
+  auto engine = create_engine(*setup, console);
+  if (!engine.ok()) {
+    console->error(engine.error().message);
+    return creation_exit_status(*setup, engine.error());
+  }
+  const auto mode = command.input ? generate_file : generate_one;
+  return mode(*engine.value(), command, &files.value(), interrupt, console);
+}
+
+}  // namespace volley::apps

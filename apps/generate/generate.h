@@ -1,0 +1,36 @@
+// `volley generate`: one prompt as streaming text, or a file of requests.
+#pragma once
+
+#include <optional>
+
+#include "apps/client/statistics.h"
+#include "apps/console.h"
+#include "apps/generate/line_reader.h"
+#include "apps/generate/ordered_output.h"
+#include "apps/interrupt.h"
+#include "apps/options.h"
+
+namespace volley::apps {
+
+// The process's exit status (exit_codes.h). What the user must know is on stdout, on stderr or in the output file.
+int run_generate(const GenerateCommand& command, InterruptWatch* interrupt, Console* console);
+
+// The files of a command, opened before the models are loaded: a wrong path should not cost minutes.
+struct GenerateFiles {
+  std::optional<LineReader> input;
+  std::optional<OrderedOutput> output;  // always there with an input: stdout if nothing else was named
+};
+Result<GenerateFiles> open_files(const GenerateCommand& command);
+
+// The two modes, with an engine that is there already.
+int generate_one(Engine& engine, const GenerateCommand& command, GenerateFiles* files, InterruptWatch* interrupt,
+                 Console* console);
+int generate_file(Engine& engine, const GenerateCommand& command, GenerateFiles* files, InterruptWatch* interrupt,
+                  Console* console);
+
+// Prints the statistics for people on stderr, with `json` also for programs as the last line of stdout, and returns the
+// exit status that they mean. `written`: how writing the output went.
+int finish_run(const RunSummary& summary, bool json, const Status& written, const InterruptWatch& interrupt,
+               Console* console);
+
+}  // namespace volley::apps

@@ -1,0 +1,141 @@
+// A file of requests against a scripted engine: order, errors of single lines, interruption.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "apps/exit_codes.h"
+#include "apps/generate/generate.h"
+#include "serve/testing/fake_engine.h"
+
+namespace volley::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using serve::FakeEngine;
+using serve::FakeScript;
+
+// As many pieces as the prompt has tokens, so that prompts decide how long requests run.
+FakeScript by_length(const GenerateRequest& request) {
+  FakeScript script;
+  script.pieces.assign(request.prompt.size(), "x");
+  return script;
+}
+
+class GenerateFileTest : public testing::Test {
+ protected:
+  GenerateFileTest() { fs::create_directories(folder_); }
+  ~GenerateFileTest() override { fs::remove_all(folder_); }
+
+  // Runs `input` and reads the output back, one JSON object a line.
+  int run(const std::string& input, int concurrency, FakeEngine::Writer writer, InterruptWatch* interrupt = nullptr) {
+    GenerateCommand command;
+    command.input = (folder_ / "in.jsonl").string();
+    command.output = (folder_ / "out.jsonl").string();
+    command.concurrency = concurrency;
+    std::ofstream(*command.input) << input;
+    InterruptWatch own(false);
+    FakeEngine engine(std::move(writer));
+    auto files = open_files(command);
+    EXPECT_TRUE(files.ok());
+    testing::internal::CaptureStderr();
+    const int status = generate_file(engine, command, &files.value(), interrupt ? interrupt : &own, &console_);
+    errors_ = testing::internal::GetCapturedStderr();
+    std::ifstream output(*command.output);
+    for (std::string line; std::getline(output, line);) lines_.push_back(nlohmann::json::parse(line));
+    return status;
+  }
+
+  const fs::path folder_ = fs::temp_directory_path() / ("volley_generate_" + std::to_string(getpid()));
+  Console console_;
+  std::string errors_;
+  std::vector<nlohmann::json> lines_;
+};
+
+TEST_F(GenerateFileTest, AnswersComeInTheOrderOfTheLines) {
+  std::string input;
+  for (int i = 0; i < 60; ++i) {
+    nlohmann::json line = {{"id", i}, {"prompt_ids", std::vector<int>(1 + (i * 37) % 50, 5)}};
+    input += line.dump() + "\n";
+  }
+  EXPECT_EQ(run(input, 16, by_length), kExitOk) << errors_;
+  ASSERT_EQ(lines_.size(), 60u);
+  for (int i = 0; i < 60; ++i) {
+    EXPECT_EQ(lines_[i]["id"], i);
+    EXPECT_EQ(lines_[i]["text"].get<std::string>().size(), 1u + (i * 37) % 50);
+    EXPECT_EQ(lines_[i]["prompt_tokens"], 1 + (i * 37) % 50);
+    EXPECT_EQ(lines_[i]["finish_reason"], "stop");
+  }
+}
+
+TEST_F(GenerateFileTest, ABadLineFailsAlone) {
+  const std::string input =
+      "{\"prompt\": \"ab\"}\n"
+      "\n"
+      "not json\n"
+      "{\"id\": \"mine\", \"prompt\": \"a\", \"nonsense\": 1}\n"
+      "{\"prompt\": \"\xff\"}\n"
+      "{\"prompt\": \"unencodable\"}\n"
+      "{\"prompt\": \"" +
+      std::string(kMaxLineBytes, 'a') +
+      "\"}\n"
+      "{\"prompt_ids\": [1, 2, 3], \"logprobs\": 1}";
+  EXPECT_EQ(run(input, 2, by_length), kExitRequestsFailed);
+  ASSERT_EQ(lines_.size(), 7u) << "a blank line is no request";
+  EXPECT_EQ(lines_[0]["id"], 1);
+  EXPECT_EQ(lines_[0]["text"], "xxx");  // the fake engine's encode() adds a token
+  EXPECT_FALSE(lines_[0].contains("logprobs"));
+  for (const int i : {1, 2, 3, 4, 5}) {
+    EXPECT_EQ(lines_[i]["finish_reason"], "error") << i;
+    EXPECT_EQ(lines_[i]["error"]["code"], "INVALID_ARGUMENT") << i;
+  }
+  EXPECT_EQ(lines_[1]["id"], 3) << "without an id: the number of the line";
+  EXPECT_EQ(lines_[2]["id"], "mine");
+  EXPECT_NE(lines_[2]["error"]["message"].get<std::string>().find("nonsense"), std::string::npos);
+  EXPECT_NE(lines_[5]["error"]["message"].get<std::string>().find("16 MiB"), std::string::npos);
+  EXPECT_EQ(lines_[6]["token_ids"], (std::vector<int>{'x', 'x', 'x'}));
+  EXPECT_EQ(lines_[6]["logprobs"].size(), 3u);
+  EXPECT_EQ(lines_[6]["logprobs"][0]["top"].size(), 1u);
+  EXPECT_NE(errors_.find("line 3"), std::string::npos);
+  EXPECT_NE(errors_.find("7 requests, 5 failed"), std::string::npos) << errors_;
+}
+
+TEST_F(GenerateFileTest, ARequestThatFailsOnTheWayKeepsWhatItHad) {
+  const auto failing = [](const GenerateRequest&) {
+    FakeScript script;
+    script.reason = FinishReason::kError;
+    script.error = internal_error("it broke");
+    return script;
+  };
+  EXPECT_EQ(run("{\"prompt\": \"a\"}\n", 1, failing), kExitRequestsFailed);
+  ASSERT_EQ(lines_.size(), 1u);
+  EXPECT_EQ(lines_[0]["finish_reason"], "error");
+  EXPECT_EQ(lines_[0]["error"]["message"], "it broke");
+  EXPECT_EQ(lines_[0]["text"], "Hello world");
+}
+
+TEST_F(GenerateFileTest, AnInterruptCancelsWhatRunsAndWritesIt) {
+  InterruptWatch interrupt(false);
+  const auto endless = [](const GenerateRequest&) {
+    FakeScript script;
+    script.endless = true;
+    return script;
+  };
+  std::thread presser([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    kill(getpid(), SIGINT);
+  });
+  std::string input;
+  for (int i = 0; i < 10; ++i) input += "{\"prompt\": \"a\"}\n";
+  EXPECT_EQ(run(input, 3, endless, &interrupt), kExitInterrupted);
+  presser.join();
+  ASSERT_EQ(lines_.size(), 3u) << "what was never started has no line";
+  for (const auto& line : lines_) EXPECT_EQ(line["finish_reason"], "cancelled");
+}
+
+}  // namespace
+}  // namespace volley::apps

@@ -1,0 +1,99 @@
+#include "apps/generate/line_reader.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace volley::apps {
+
+Result<LineReader> LineReader::open(const std::string& path, size_t max_line_bytes) {
+  const int fd = path == "-" ? dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return not_found("Cannot open " + path + " for reading: " + std::strerror(errno) + ".");
+  struct stat about {};
+  if (fstat(fd, &about) == 0 && S_ISDIR(about.st_mode)) {
+    close(fd);
+    return invalid_argument(path + " is a folder: give a file with one JSON object a line.");
+  }
+  return LineReader(fd, path, max_line_bytes, S_ISREG(about.st_mode) ? about.st_size : 0);
+}
+
+LineReader::LineReader(int fd, std::string path, size_t max_line_bytes, int64_t size)
+    : fd_(fd), path_(std::move(path)), max_line_bytes_(max_line_bytes), size_(size) {}
+
+LineReader::LineReader(LineReader&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)),
+      path_(std::move(other.path_)),
+      max_line_bytes_(other.max_line_bytes_),
+      size_(other.size_),
+      bytes_read_(other.bytes_read_),
+      number_(other.number_),
+      buffer_(std::move(other.buffer_)),
+      scanned_(other.scanned_),
+      skipping_(other.skipping_),
+      end_(other.end_) {}
+
+LineReader::~LineReader() {
+  if (fd_ >= 0) close(fd_);
+}
+
+// Hands out the buffer's first whole line, or drops the part of a line that is already too long.
+bool LineReader::take_line(Line* line) {
+  const size_t newline = buffer_.find('\n', scanned_);
+  if (newline == std::string::npos) {
+    scanned_ = buffer_.size();
+    if (buffer_.size() > max_line_bytes_) {
+      skipping_ = true;
+      buffer_.clear();
+      scanned_ = 0;
+    }
+    return false;
+  }
+  line->number = ++number_;
+  line->too_long = std::exchange(skipping_, false) || newline > max_line_bytes_;
+  line->text = line->too_long ? std::string() : buffer_.substr(0, newline);
+  buffer_.erase(0, newline + 1);
+  scanned_ = 0;
+  return true;
+}
+
+// What follows the last newline.
+Result<LineReader::State> LineReader::last_line(Line* line) {
+  if (buffer_.empty() && !skipping_) return State::kEnd;
+  line->number = ++number_;
+  line->too_long = std::exchange(skipping_, false) || buffer_.size() > max_line_bytes_;
+  line->text = line->too_long ? std::string() : std::exchange(buffer_, {});
+  buffer_.clear();
+  scanned_ = 0;
+  return State::kLine;
+}
+
+Result<LineReader::State> LineReader::next(Line* line, int wait_ms) {
+  for (;;) {
+    if (take_line(line)) return State::kLine;
+    if (end_) return last_line(line);
+    pollfd ready{fd_, POLLIN, 0};
+    const int polled = poll(&ready, 1, wait_ms);
+    if (polled == 0 || (polled < 0 && errno == EINTR)) return State::kNotYet;
+    char chunk[64 << 10];
+    const ssize_t got = read(fd_, chunk, sizeof chunk);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) return State::kNotYet;
+    if (got < 0) {
+      return Error{ErrorCode::kDataLoss, "Reading " + path_ + " failed: " + std::strerror(errno) + "."};
+    }
+    bytes_read_ += got;
+    end_ = got == 0;
+    buffer_.append(chunk, static_cast<size_t>(got));
+  }
+}
+
+double LineReader::fraction() const {
+  return size_ > 0 ? std::min(1.0, static_cast<double>(bytes_read_) / static_cast<double>(size_)) : 0.0;
+}
+
+}  // namespace volley::apps

@@ -1,0 +1,51 @@
+// Lines of a file or of stdin with a bound on memory: a line beyond the bound is skipped, not stored. Threads: one.
+#pragma once
+
+#include <volley/result.h>
+
+#include <cstdint>
+#include <string>
+
+namespace volley::apps {
+
+constexpr size_t kMaxLineBytes = 16u << 20;  // room for a prompt of two million token ids
+
+class LineReader {
+ public:
+  // "-" is stdin. kNotFound, kInvalidArgument (a folder) name the path.
+  static Result<LineReader> open(const std::string& path, size_t max_line_bytes = kMaxLineBytes);
+  ~LineReader();
+  LineReader(LineReader&& other) noexcept;
+  LineReader& operator=(LineReader&&) = delete;
+
+  struct Line {
+    int64_t number = 0;  // from 1
+    std::string text;    // without the newline; empty if too_long
+    bool too_long = false;
+  };
+  enum class State { kLine, kNotYet, kEnd };
+  // The next line; kNotYet when the writer of a pipe has not sent a whole one within `wait_ms`. An error of the device
+  // is kDataLoss.
+  Result<State> next(Line* line, int wait_ms);
+
+  // How much of a regular file has been read, 0 to 1; 0 for pipes.
+  double fraction() const;
+
+ private:
+  LineReader(int fd, std::string path, size_t max_line_bytes, int64_t size);
+  bool take_line(Line* line);
+  Result<State> last_line(Line* line);
+
+  int fd_;
+  std::string path_;
+  size_t max_line_bytes_;
+  int64_t size_;  // of a regular file, else 0
+  int64_t bytes_read_ = 0;
+  int64_t number_ = 0;
+  std::string buffer_;     // read and not handed out
+  size_t scanned_ = 0;     // of buffer_, known to hold no newline
+  bool skipping_ = false;  // inside a line that is too long
+  bool end_ = false;
+};
+
+}  // namespace volley::apps

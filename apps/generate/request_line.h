@@ -1,0 +1,38 @@
+// One line of an --input file: a request as JSON.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "apps/request_settings.h"
+
+namespace volley::apps {
+
+struct PromptText {
+  std::string text;
+};
+struct PromptMessages {
+  std::string json;  // an array of {role, content, …}
+};
+using Prompt = std::variant<std::vector<TokenId>, PromptText, PromptMessages>;
+
+struct RequestLine {
+  std::optional<std::string> id_json;  // as the line gave it: a JSON string or number
+  Result<Prompt> prompt = invalid_argument("");
+  RequestSettings settings;
+};
+
+// Never fails as a whole: what is wrong with the line is in `prompt`, so that the answer can still carry its id.
+// kInvalidArgument names the field. A field that this format does not have is an error; a null is a field not given.
+RequestLine parse_request_line(std::string_view text);
+
+// The engine's request: tokenises text and messages, then applies `defaults`, then the line's own settings.
+Result<GenerateRequest> build_request(const Engine& engine, const Prompt& prompt, const RequestSettings& defaults,
+                                      const RequestSettings& line);
+
+}  // namespace volley::apps

@@ -1,0 +1,16 @@
+// One request whose text appears on stdout while it is made.
+#pragma once
+
+#include "apps/client/request_pool.h"
+#include "apps/console.h"
+#include "apps/interrupt.h"
+
+namespace volley::apps {
+
+// Runs the request to its end and prints its text with a final newline, in the colours of TokenColours on a terminal
+// that has them. An interrupt cancels the request; the completion then says so. REQUIRES: nothing else is open in
+// `pool`, and the interrupt's handler wakes it.
+Result<Completion> stream_text(const Engine& engine, RequestPool* pool, GenerateRequest request,
+                               const InterruptWatch& interrupt, const Console& console);
+
+}  // namespace volley::apps

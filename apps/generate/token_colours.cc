@@ -1,0 +1,56 @@
+#include "apps/generate/token_colours.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace volley::apps {
+namespace {
+
+constexpr std::string_view kDrafted = "\x1b[32m", kChosen = "\x1b[1m", kReset = "\x1b[0m";
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // what the decoder shows for half a character
+constexpr size_t kWindow = 48, kKeep = 16;
+
+size_t whole_bytes(std::string_view text) {
+  while (text.ends_with(kReplacement)) text.remove_suffix(kReplacement.size());
+  return text.size();
+}
+
+std::string coloured(std::string_view text, bool drafted) {
+  return std::string(drafted ? kDrafted : kChosen).append(text).append(kReset);
+}
+
+}  // namespace
+
+std::string TokenColours::legend() {
+  return coloured("drafted and accepted", true) + "  " + coloured("chosen by the target", false);
+}
+
+void TokenColours::push(TokenId token, bool drafted) {
+  window_.push_back(token);
+  const size_t bytes = std::max(window_bytes_, whole_bytes(decode_(window_)));
+  segments_.push_back({bytes - window_bytes_, drafted});
+  window_bytes_ = bytes;
+  if (window_.size() >= kWindow) {
+    window_.erase(window_.begin(), window_.end() - kKeep);
+    window_bytes_ = whole_bytes(decode_(window_));
+  }
+}
+
+std::string TokenColours::paint(const Event& event) {
+  for (size_t i = 0; i < event.tokens.size(); ++i) {
+    push(event.tokens[i], static_cast<int32_t>(i) < event.accepted);
+  }
+  std::string painted;
+  std::string_view text = event.text;
+  while (!text.empty() && !segments_.empty()) {
+    Segment& segment = segments_.front();
+    const size_t bytes = std::min(segment.bytes, text.size());
+    if (bytes > 0) painted += coloured(text.substr(0, bytes), segment.drafted);
+    text.remove_prefix(bytes);
+    segment.bytes -= bytes;
+    if (segment.bytes == 0) segments_.pop_front();
+  }
+  return painted.append(text);
+}
+
+}  // namespace volley::apps

@@ -1,0 +1,38 @@
+// Shows on a terminal which part of a text was drafted and accepted, and which the target chose itself. Threads: one.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <deque>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace volley::apps {
+
+class TokenColours {
+ public:
+  using Decode = std::function<std::string(std::span<const TokenId>)>;
+  // `decode` must leave out special tokens, as the events' texts do.
+  explicit TokenColours(Decode decode) : decode_(std::move(decode)) {}
+
+  // The event's text with colour codes: its bytes are kept as they are, and each begins and ends uncoloured.
+  std::string paint(const Event& event);
+
+  static std::string legend();  // one line that says what the colours mean
+
+ private:
+  struct Segment {
+    size_t bytes;
+    bool drafted;
+  };
+  void push(TokenId token, bool drafted);
+
+  Decode decode_;
+  std::vector<TokenId> window_;   // the last tokens: enough for the decoder to know where each one's text begins
+  size_t window_bytes_ = 0;       // of their text
+  std::deque<Segment> segments_;  // of text that events have not shown yet
+};
+
+}  // namespace volley::apps

@@ -1,0 +1,52 @@
+// Ctrl-C and SIGTERM as a call on a thread of their own instead of a signal handler: the first asks the program to end
+// in order, the second ends it at once.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace volley::apps {
+
+// Make one before any other thread exists, so that all threads inherit the blocked signals. SIGTERM is watched only
+// with `watch_terminate`.
+class InterruptWatch {
+ public:
+  explicit InterruptWatch(bool watch_terminate);
+  ~InterruptWatch();
+  InterruptWatch(const InterruptWatch&) = delete;
+  InterruptWatch& operator=(const InterruptWatch&) = delete;
+
+  // From now on the first signal calls `handler` on the watch's thread. While there is no handler a signal ends the
+  // process with status 130 at once: nothing is worth saving yet. An empty function takes the handler away, and returns
+  // only when no call of it is running.
+  void set_handler(std::function<void()> handler);
+  bool interrupted() const { return interrupted_.load(std::memory_order_acquire); }
+
+ private:
+  void watch();
+
+  int signals_ = -1, stop_ = -1;  // signalfd, eventfd
+  std::atomic<bool> interrupted_{false};
+  std::mutex mutex_;
+  std::function<void()> handler_;  // guarded by mutex_
+  std::thread thread_;
+};
+
+// A handler for the length of a scope.
+class InterruptScope {
+ public:
+  InterruptScope(InterruptWatch* watch, std::function<void()> handler) : watch_(watch) {
+    watch_->set_handler(std::move(handler));
+  }
+  ~InterruptScope() { watch_->set_handler({}); }
+  InterruptScope(const InterruptScope&) = delete;
+  InterruptScope& operator=(const InterruptScope&) = delete;
+
+ private:
+  InterruptWatch* watch_;
+};
+
+}  // namespace volley::apps

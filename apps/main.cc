@@ -1,0 +1,49 @@
+// The program `volley`: parses the command line and hands over to one subcommand.
+#include <cstdio>
+#include <variant>
+
+#include "apps/bench/bench.h"
+#include "apps/console.h"
+#include "apps/demo.h"
+#include "apps/exit_codes.h"
+#include "apps/generate/generate.h"
+#include "apps/inspect/inspect.h"
+#include "apps/interrupt.h"
+#include "apps/options.h"
+#include "apps/serve.h"
+
+namespace volley::apps {
+namespace {
+
+struct Dispatch {
+  InterruptWatch* interrupt;
+  Console* console;
+
+  int operator()(const GenerateCommand& command) const { return run_generate(command, interrupt, console); }
+  int operator()(const ServeCommand& command) const { return run_serve(command, interrupt, console); }
+  int operator()(const BenchCommand& command) const { return run_bench(command, interrupt, console); }
+  int operator()(const InspectCommand& command) const { return run_inspect(command, console); }
+  int operator()(const DemoCommand& command) const { return run_demo(command, interrupt, console); }
+  int operator()(const PrintAndExit& command) const {
+    std::fputs(command.text.c_str(), stdout);
+    return kExitOk;
+  }
+};
+
+int run(int argc, char** argv) {
+  Console console;
+  auto command = parse_command_line(argc, argv);
+  if (!command.ok()) {
+    console.error(command.error().message);
+    return kExitUsage;
+  }
+  InterruptWatch interrupt(std::holds_alternative<ServeCommand>(*command));
+  return std::visit(Dispatch{&interrupt, &console}, *command);
+}
+
+}  // namespace
+}  // namespace volley::apps
+
+int main(int argc, char** argv) {
+  return volley::apps::run(argc, argv);
+}

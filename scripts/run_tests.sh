@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Usage: run_tests.sh PRESET [--only REGEX | --long]
+#   --only REGEX  the tests whose name or label matches, and no others are built
+#   --long        also the tests labelled "long"
+# Builds and runs the tests of one CMake preset, then lists what was skipped and why. Appends "passed failed" to the
+# file that VOLLEY_TEST_TOTALS names, if any, so that a caller can add several runs up.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+preset=$1
+only=
+long=0
+case "${2:-}" in
+  --only) only=$3 ;;
+  --long) long=1 ;;
+esac
+build=build/$preset
+jobs=$(nproc)
+
+cmake --preset "$preset" >"$build.configure.log" 2>&1 || {
+  cat "$build.configure.log" >&2
+  echo "run_tests: cmake could not configure the preset $preset; \`make setup\` installs what the build needs" >&2
+  exit 1
+}
+
+select=(-LE '^long$')
+if [ "$long" -eq 1 ]; then select=(); fi
+if [ -n "$only" ]; then
+  list() { ctest --test-dir "$build" -N "$@" | sed -nE 's/^ *Test +#[0-9]+: (.*)$/\1/p'; }
+  names=$({ list -L "$only"; list -R "$only"; } | sort -u)
+  [ -n "$names" ] || { echo "run_tests: no test of $preset matches $only" >&2; exit 1; }
+  # A test's name is its build target; a few tests run a program of another name, so ninja is asked which it knows.
+  targets=$(ninja -C "$build" -t targets all | sed -nE 's/^([^/:]+): phony$/\1/p')
+  ninja -C "$build" -j "$jobs" $(comm -12 <(echo "$names") <(sort -u <<<"$targets"))
+  select+=(-R "^($(paste -sd'|' <<<"$names"))\$")
+else
+  ninja -C "$build" -j "$jobs"
+fi
+
+log=$build/tests.log
+status=0
+ctest --test-dir "$build" --output-on-failure -j "$jobs" "${select[@]}" </dev/null | tee "$log" || status=$?
+
+summary=$(grep -E '^[0-9]+% tests passed, [0-9]+ tests failed out of [0-9]+' "$log" | tail -1)
+failed=$(sed -E 's/.*passed, ([0-9]+) tests failed.*/\1/' <<<"$summary")
+total=$(sed -E 's/.*out of ([0-9]+).*/\1/' <<<"$summary")
+if [ -n "${VOLLEY_TEST_TOTALS:-}" ] && [ -n "$summary" ]; then
+  echo "$((total - failed)) $failed" >>"$VOLLEY_TEST_TOTALS"
+fi
+
+# GoogleTest prints "FILE:LINE: Skipped", the reason, and then the test's name.
+skipped=$(awk '/: Skipped$/ { getline reason; next }
+               /^\[  SKIPPED \] .* \([0-9]+ ms\)$/ { sub(/^\[  SKIPPED \] /, ""); sub(/ \([0-9]+ ms\)$/, "")
+                                                     print "  " $0 ": " reason }' \
+  "$build/Testing/Temporary/LastTest.log" | sort -u)
+if [ -n "$skipped" ]; then
+  echo "Skipped in $preset ($(wc -l <<<"$skipped") cases):"
+  echo "$skipped"
+else
+  echo "Skipped in $preset: none"
+fi
+[ -n "$summary" ] || { echo "run_tests: ctest gave no summary" >&2; exit 1; }
+echo "$summary"
+exit "$status"

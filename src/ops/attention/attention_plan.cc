@@ -1,0 +1,99 @@
+#include "ops/attention/attention_plan.h"
+
+#include <algorithm>
+
+#include "ops/attention/attention_cpu.h"
+
+namespace volley::ops {
+namespace {
+
+int64_t round_up(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+struct Totals {
+  int64_t query_rows = 0;  // over all heads
+  int64_t macs = 0;
+  int32_t max_chunks = 0;  // of a row
+};
+
+Totals add_up(const Attention& args) {
+  Totals totals;
+  int64_t positions = 0;
+  for (int32_t s = 0; s < args.n_segments; ++s) {
+    const RowSegment& segment = args.segments[s];
+    const int32_t* begin = args.visible_begin.as<int32_t>() + segment.row_begin;
+    const int32_t* end = args.visible_end.as<int32_t>() + segment.row_begin;
+    for (int32_t i = 0; i < segment.rows; ++i) {
+      positions += end[i] - begin[i];
+      const int32_t chunks = (end[i] - 1) / kAttentionChunk - begin[i] / kAttentionChunk + 1;
+      totals.max_chunks = std::max(totals.max_chunks, chunks);
+    }
+    totals.query_rows += int64_t{segment.rows} * args.heads;
+  }
+  totals.macs = positions * args.heads * args.kv.head_dim * 2;
+  return totals;
+}
+
+// Long ranges are better cut at chunks, which reads K and V once, than into small blocks, each of which reads them
+// again.
+int64_t block_rows(const Totals& totals, int threads) {
+  if (totals.max_chunks > 1) return kMaxBlockRows;
+  return std::clamp<int64_t>(round_up((totals.query_rows + threads - 1) / threads, 6), kMinBlockRows, kMaxBlockRows);
+}
+
+void find_chunks(const Attention& args, int32_t group, AttentionBlock& block) {
+  const int32_t row = args.segments[block.segment].row_begin;
+  const int32_t first = row + block.begin / group;
+  const int32_t last = row + (block.end - 1) / group;
+  const int32_t* begin = args.visible_begin.as<int32_t>();
+  const int32_t* end = args.visible_end.as<int32_t>();
+  block.chunk_begin = *std::min_element(begin + first, begin + last + 1) / kAttentionChunk;
+  block.chunk_end = (*std::max_element(end + first, end + last + 1) - 1) / kAttentionChunk + 1;
+}
+
+}  // namespace
+
+int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t head_dim, int64_t max_positions) {
+  // A segment adds at most one block that is not full; it has at least one row.
+  const int64_t blocks = max_rows * heads / kMinBlockRows + max_rows;
+  const int64_t chunks = (max_positions + kAttentionChunk - 1) / kAttentionChunk;
+  const int64_t partials = std::min(max_rows * heads, kMaxSplitRows) * chunks;
+  const int64_t partial_bytes = partials * partial_floats(head_dim) * static_cast<int64_t>(sizeof(float));
+  return round_up(blocks * static_cast<int64_t>(sizeof(AttentionBlock)), 64) + round_up(partial_bytes, 64);
+}
+
+AttentionPlan plan_attention(const Attention& args, int threads, Arena& scratch) {
+  const Totals totals = add_up(args);
+  const int32_t group = args.heads / args.kv.kv_heads;
+  const int64_t rows_of_block = block_rows(totals, threads);
+  int64_t n_blocks = 0;
+  for (int32_t s = 0; s < args.n_segments; ++s) {
+    n_blocks += (int64_t{args.segments[s].rows} * group + rows_of_block - 1) / rows_of_block;
+  }
+  AttentionPlan plan;
+  plan.macs = totals.macs;
+  const TensorView memory = scratch.take(DType::kU8, {n_blocks * static_cast<int64_t>(sizeof(AttentionBlock))});
+  plan.blocks = {static_cast<AttentionBlock*>(memory.data), static_cast<size_t>(n_blocks)};
+  plan.split = totals.max_chunks > 1 && n_blocks * args.kv.kv_heads < 2 * threads && threads > 1 &&
+               totals.query_rows <= kMaxSplitRows;
+  size_t next = 0;
+  for (int32_t s = 0; s < args.n_segments; ++s) {
+    const int64_t rows = int64_t{args.segments[s].rows} * group;
+    for (int64_t begin = 0; begin < rows; begin += rows_of_block) {
+      AttentionBlock block;
+      block.segment = s;
+      block.begin = static_cast<int32_t>(begin);
+      block.end = static_cast<int32_t>(std::min(rows, begin + rows_of_block));
+      find_chunks(args, group, block);
+      block.partial_offset = plan.partials;
+      if (plan.split) {
+        plan.partials += int64_t{block.end - block.begin} * (block.chunk_end - block.chunk_begin) * args.kv.kv_heads;
+      }
+      plan.blocks[next++] = block;
+    }
+  }
+  return plan;
+}
+
+}  // namespace volley::ops

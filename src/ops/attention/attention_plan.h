@@ -1,0 +1,40 @@
+// How the work of a CPU attention call is cut. Arithmetic only: nothing here changes a result, because chunks are at
+// fixed absolute positions and query rows do not depend on their company.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "ops/attention/attention.h"
+
+namespace volley::ops {
+
+// Some query rows of one segment, the same for every KV head: with g heads to a KV head, query row i of the segment is
+// head i % g of its row i / g.
+struct AttentionBlock {
+  int32_t segment = 0;
+  int32_t begin = 0, end = 0;              // query rows of one KV head in the segment
+  int32_t chunk_begin = 0, chunk_end = 0;  // chunks that any of them sees
+  int64_t partial_offset = 0;              // split: first of its partial results in the scratch, for KV head 0
+};
+
+struct AttentionPlan {
+  std::span<AttentionBlock> blocks;  // in the arena
+  bool split = false;                // every (block, KV head, chunk) is a task of its own, and a second pass merges
+  int64_t partials = 0;              // split: partial results in all
+  int64_t macs = 0;                  // multiply-adds of both products, roughly
+};
+
+// Query rows of a block. At 48 rows of 64 elements a chunk's K and V (128 KB in bf16) are read from the outer cache
+// once for enough arithmetic to hide it, and the running results stay in the inner one.
+inline constexpr int kMaxBlockRows = 48;
+inline constexpr int kMinBlockRows = 12;
+
+// A split keeps a partial result for each query row and chunk; above this many query rows there are blocks enough to
+// keep any machine's threads busy without.
+inline constexpr int64_t kMaxSplitRows = 2048;
+
+// REQUIRES: args checked.
+AttentionPlan plan_attention(const Attention& args, int threads, Arena& scratch);
+
+}  // namespace volley::ops

@@ -1,0 +1,14 @@
+// Log-softmax of a row's raw logits, for the chosen token and the likeliest ones.
+#pragma once
+
+#include "ops/choice/slices.h"
+#include "volley/sampling.h"
+
+namespace volley::ops::choice {
+
+// logits: [vocab], usable (no NaN, no +inf, not all -inf) with maximum `peak`. top: at most 20. Tokens at -inf are not
+// listed in out.top.
+void raw_logprobs(const float* logits, float peak, TokenId chosen, int32_t top, const Slices& slices,
+                  PositionLogprobs& out);
+
+}  // namespace volley::ops::choice

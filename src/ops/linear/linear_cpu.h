@@ -1,0 +1,82 @@
+// What the parts of the CPU's linear operation share: the packed layout, the plan of a call, and the kernels'
+// interface. Private to this folder.
+//
+// Packed layout: panels of 16 outputs, zero-padded. A bf16 panel is [ceil(k / 2)][16][2], so that one 64-byte line
+// holds 16 outputs of two neighbouring k, which is what vdpbf16ps multiplies; an fp32 panel is [k][16]. kGateUp
+// alternates panels: 16 gates, the 16 ups of the same outputs, and so on.
+//
+// Order of a sum: k ascending, into one fp32 accumulator per output. Where k is cut into blocks, the accumulator is
+// stored and loaded again unchanged, so that the cut shows in no bit.
+#pragma once
+
+#include <cstdint>
+
+#include "device/tensor.h"
+#include "ops/linear/linear.h"
+
+namespace volley::ops {
+
+inline constexpr int64_t kPanelWidth = 16;
+inline constexpr int64_t kLineBytes = 64;
+inline constexpr int64_t kTileRows = 16;  // rows that go through a panel together
+// Of the packed x of one block of k. It is also how far ahead 16 rows prefetch; 4 KB and 16 KB were slower from memory.
+inline constexpr int64_t kTileBytes = 8 << 10;
+inline constexpr int64_t kSumBytes = 16 << 10;  // of the accumulators of one group of panels
+
+// One block of k of one tile of rows, against some panels.
+struct TileProduct {
+  const void* x;        // packed rows: uint32 [ceil(k / 2)][rows] pairs of bf16, or float [k rounded up to even][rows]
+  int64_t rows;         // 1 … kTileRows
+  int64_t k;            // of this block; even, but for the last block
+  const char* weights;  // the first panel's line of this block's first k
+  int64_t panel_bytes;  // from one panel to the next
+  int64_t panels;
+  const char* next;  // where the product after this one starts reading, to prefetch; may lie past the end
+  float* sums;       // [panels][rows][16]
+  bool first;        // start from zero instead of from `sums`
+};
+
+// What becomes of finished sums [panels][rows][16].
+struct TileOutput {
+  const float* sums;
+  int64_t rows;
+  int64_t panels;
+  Epilogue epilogue;
+  DType dtype;      // of y
+  void* y;          // the first row's first output of these panels
+  int64_t stride;   // elements from one row of y to the next
+  int64_t columns;  // outputs that y has from there on; more than 16 for whole panels
+};
+
+// Kernels. The portable ones run on the best instruction set that Highway finds.
+void multiply_tile_bf16(const TileProduct& product);  // float x, bf16 weights
+void multiply_tile_f32(const TileProduct& product);   // float x, fp32 weights
+void write_tile(const TileOutput& output);
+// AVX-512 BF16 only, see cpu_has_avx512_bf16(): pairs of bf16, bf16 weights.
+void multiply_tile_avx512bf16(const TileProduct& product);
+// Packs x[rows, k] (row_stride elements apart) as `TileProduct::x` wants it, k odd padded with zero.
+void pack_tile_avx512bf16(const BFloat16* x, int64_t row_stride, int64_t rows, int64_t k, uint32_t* tile);
+
+// How a call is cut into tasks. Affects speed only.
+struct LinearPlan {
+  int64_t panel_tasks = 1;  // tasks along the outputs …
+  int64_t row_tasks = 1;    // … times tasks along the rows
+  int64_t group = 1;        // panels that a task works on before it goes back to their start with the next rows
+
+  static LinearPlan make(int64_t rows, int64_t k, int64_t panels, int64_t panel_bytes, int64_t unit, int threads);
+};
+
+Result<LinearWeight> pack_linear_cpu(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
+                                     LinearLayout layout);
+void linear_cpu(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
+
+// Panels of a packed weight, and bytes of one.
+inline int64_t linear_panels(int64_t n, LinearLayout layout) {
+  return layout == LinearLayout::kGateUp ? 2 * ((n / 2 + kPanelWidth - 1) / kPanelWidth)
+                                         : (n + kPanelWidth - 1) / kPanelWidth;
+}
+inline int64_t linear_panel_bytes(int64_t k, DType storage) {
+  return (storage == DType::kBF16 ? (k + 1) / 2 : k) * kLineBytes;
+}
+
+}  // namespace volley::ops

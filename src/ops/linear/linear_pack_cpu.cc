@@ -1,0 +1,98 @@
+// Packing of weights for the CPU: once per matrix, at load.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "device/cpu/thread_pool.h"
+#include "ops/linear/linear_cpu.h"
+
+namespace volley::ops {
+namespace {
+
+// A panel is filled row by row, this many k at a time: the lines written stay in the first-level cache until all 16
+// rows have been there.
+constexpr int64_t kChunk = 256;
+
+// Checkpoints promise no alignment.
+template <typename T>
+T load_at(const void* row, int64_t i) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(row) + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+  return value;
+}
+
+template <typename Source>
+float as_float(Source s) {
+  return to_float(s);
+}
+template <>
+float as_float(float s) {
+  return s;
+}
+template <typename Source>
+BFloat16 as_bfloat16(Source s) {
+  return to_bfloat16(as_float(s));
+}
+template <>
+BFloat16 as_bfloat16(BFloat16 s) {
+  return s;
+}
+
+// Writes k in [begin, end) of one row into column `lane` of its panel.
+template <typename Source>
+void pack_row(const void* row, int64_t begin, int64_t end, int64_t lane, DType storage, void* panel) {
+  if (storage == DType::kF32) {
+    float* out = static_cast<float*>(panel);
+    for (int64_t i = begin; i < end; ++i) out[i * kPanelWidth + lane] = as_float(load_at<Source>(row, i));
+    return;
+  }
+  BFloat16* out = static_cast<BFloat16*>(panel);
+  for (int64_t i = begin; i < end; ++i) {
+    out[(i / 2 * kPanelWidth + lane) * 2 + i % 2] = as_bfloat16(load_at<Source>(row, i));
+  }
+}
+
+void pack_row(const void* row, DType source, int64_t begin, int64_t end, int64_t lane, DType storage, void* panel) {
+  switch (source) {
+    case DType::kF32:
+      return pack_row<float>(row, begin, end, lane, storage, panel);
+    case DType::kF16:
+      return pack_row<Float16>(row, begin, end, lane, storage, panel);
+    default:
+      return pack_row<BFloat16>(row, begin, end, lane, storage, panel);
+  }
+}
+
+}  // namespace
+
+Result<LinearWeight> pack_linear_cpu(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
+                                     LinearLayout layout) {
+  std::vector<int64_t> first_row;  // of each part, among all rows
+  int64_t n = 0;
+  for (const WeightRows& part : parts) {
+    first_row.push_back(n);
+    n += part.rows;
+  }
+  const int64_t panels = linear_panels(n, layout);
+  const int64_t panel_bytes = linear_panel_bytes(k, storage);
+  VOLLEY_ASSIGN(Buffer packed, device.allocate(static_cast<size_t>(panels * panel_bytes)));
+
+  const auto pack_panel = [&](int64_t p, int) {
+    char* panel = static_cast<char*>(packed.data()) + p * panel_bytes;
+    const bool pairs = layout == LinearLayout::kGateUp;
+    const int64_t begin = pairs ? p % 2 * (n / 2) + p / 2 * kPanelWidth : p * kPanelWidth;
+    const int64_t end = std::min(begin + kPanelWidth, pairs ? (p % 2 + 1) * (n / 2) : n);
+    for (int64_t k0 = 0; k0 < k; k0 += kChunk) {
+      for (int64_t row = begin; row < end; ++row) {
+        const size_t part = std::upper_bound(first_row.begin(), first_row.end(), row) - first_row.begin() - 1;
+        const char* source = static_cast<const char*>(parts[part].data) +
+                             (row - first_row[part]) * k * static_cast<int64_t>(dtype_size(parts[part].dtype));
+        pack_row(source, parts[part].dtype, k0, std::min(k0 + kChunk, k), row - begin, storage, panel);
+      }
+    }
+  };
+  device.stream().pool().parallel_for(panels, pack_panel);
+  return LinearWeight{n, k, storage, layout, std::move(packed)};
+}
+
+}  // namespace volley::ops

@@ -1,0 +1,254 @@
+// The portable kernels: products of tiles in fp32, and what is done with finished sums. Compiled once per instruction
+// set.
+#include <cstring>
+
+#include "ops/linear/linear_cpu.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/linear/linear_tile_cpu.cc"
+#include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+// After highway.h, these choose their own per-target guards.
+#include <hwy/contrib/math/math-inl.h>
+
+#include "ops/paged_kv/cpu_bf16-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace volley::ops::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using F32 = hn::CappedTag<float, kPanelWidth>;
+using FVec = hn::Vec<F32>;
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(F32()));
+constexpr int kVecs = 16 / kLanes;  // that hold a panel's 16 outputs
+
+// The sums of a tile stay in registers: 16 of them (32 from AVX-512 on), less those for weights and x.
+constexpr int kSumVecs = HWY_MAX_BYTES >= 64 ? 24 : 12;
+constexpr int kMaxRows = HWY_MAX(1, HWY_MIN(kSumVecs / kVecs, 8));
+constexpr int panels_in_flight(int rows) {
+  return HWY_MAX(1, HWY_MIN(4, kSumVecs / (2 * kVecs * rows)));
+}
+
+// c += x * w for one line of weights and one row: two steps of k from bf16, one from fp32.
+template <typename W>
+struct Line;
+
+template <>
+struct Line<BFloat16> {
+  static constexpr int kSteps = 2;
+  FVec even[kVecs], odd[kVecs];
+
+  HWY_INLINE void load(const char* line) {
+    const F32 d;
+    const hn::RebindToUnsigned<F32> du;
+    for (int v = 0; v < kVecs; ++v) {
+      const auto pair = hn::Load(du, reinterpret_cast<const uint32_t*>(line) + v * kLanes);
+      even[v] = hn::BitCast(d, hn::ShiftLeft<16>(pair));
+      odd[v] = hn::BitCast(d, hn::And(pair, hn::Set(du, 0xffff0000u)));
+    }
+  }
+  HWY_INLINE void add(const float* x, int64_t step, FVec* c) const {
+    const F32 d;
+    const auto x0 = hn::Set(d, x[0]), x1 = hn::Set(d, x[step]);
+    for (int v = 0; v < kVecs; ++v) c[v] = hn::MulAdd(x1, odd[v], hn::MulAdd(x0, even[v], c[v]));
+  }
+};
+
+template <>
+struct Line<float> {
+  static constexpr int kSteps = 1;
+  FVec w[kVecs];
+
+  HWY_INLINE void load(const char* line) {
+    for (int v = 0; v < kVecs; ++v) w[v] = hn::Load(F32(), reinterpret_cast<const float*>(line) + v * kLanes);
+  }
+  HWY_INLINE void add(const float* x, int64_t, FVec* c) const {
+    const auto x0 = hn::Set(F32(), x[0]);
+    for (int v = 0; v < kVecs; ++v) c[v] = hn::MulAdd(x0, w[v], c[v]);
+  }
+};
+
+// Rows [row, row + kRows) of the tile times kPanels panels.
+template <typename W, int kRows, int kPanels>
+void multiply(const TileProduct& t, int64_t row, int64_t panel, const char* next) {
+  const F32 d;
+  const auto sums = [&](int r, int p, int v) {
+    return t.sums + ((panel + p) * t.rows + row + r) * kPanelWidth + v * kLanes;
+  };
+  FVec c[kRows][kPanels][kVecs];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+#pragma GCC unroll 16
+      for (int v = 0; v < kVecs; ++v) c[r][p][v] = t.first ? hn::Zero(d) : hn::Load(d, sums(r, p, v));
+    }
+  }
+  constexpr int kSteps = Line<W>::kSteps;
+  const int64_t lines = (t.k + kSteps - 1) / kSteps;
+  const char* weights = t.weights + panel * t.panel_bytes;
+  const float* x = static_cast<const float*>(t.x) + row;
+  const int64_t rows = t.rows;
+  for (int64_t i = 0; i < lines; ++i, x += kSteps * rows) {
+    Line<W> w[kPanels];
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+      w[p].load(weights + p * t.panel_bytes + i * kLineBytes);
+      if (kRows > 2) hwy::Prefetch(next + p * t.panel_bytes + i * kLineBytes);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+      for (int p = 0; p < kPanels; ++p) w[p].add(x + r, rows, c[r][p]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+#pragma GCC unroll 16
+      for (int v = 0; v < kVecs; ++v) hn::Store(c[r][p][v], d, sums(r, p, v));
+    }
+  }
+}
+
+// All panels for rows [row, row + kRows).
+template <typename W, int kRows>
+void multiply_rows(const TileProduct& t, int64_t row) {
+  constexpr int kPanels = panels_in_flight(kRows);
+  for (int64_t p = 0; p < t.panels;) {
+    const int64_t count = p + kPanels <= t.panels ? kPanels : 1;
+    const char* next = p + count < t.panels ? t.weights + (p + count) * t.panel_bytes : t.next;
+    if (count == kPanels) {
+      multiply<W, kRows, kPanels>(t, row, p, next);
+    } else {
+      multiply<W, kRows, 1>(t, row, p, next);
+    }
+    p += count;
+  }
+}
+
+template <typename W>
+void multiply_tile(const TileProduct& t) {
+  const int64_t parts = (t.rows + kMaxRows - 1) / kMaxRows;
+  for (int64_t i = 0; i < parts; ++i) {
+    const int64_t row = t.rows * i / parts;
+    switch (t.rows * (i + 1) / parts - row) {
+      case 1:
+        multiply_rows<W, 1>(t, row);
+        break;
+      case 2:
+        multiply_rows<W, HWY_MIN(2, kMaxRows)>(t, row);
+        break;
+      case 3:
+        multiply_rows<W, HWY_MIN(3, kMaxRows)>(t, row);
+        break;
+      case 4:
+        multiply_rows<W, HWY_MIN(4, kMaxRows)>(t, row);
+        break;
+      case 5:
+        multiply_rows<W, HWY_MIN(5, kMaxRows)>(t, row);
+        break;
+      case 6:
+        multiply_rows<W, HWY_MIN(6, kMaxRows)>(t, row);
+        break;
+      case 7:
+        multiply_rows<W, HWY_MIN(7, kMaxRows)>(t, row);
+        break;
+      default:
+        multiply_rows<W, kMaxRows>(t, row);
+        break;
+    }
+  }
+}
+
+void multiply_bf16(const TileProduct& t) {
+  multiply_tile<BFloat16>(t);
+}
+void multiply_f32(const TileProduct& t) {
+  multiply_tile<float>(t);
+}
+
+// gate / (1 + exp(-gate)). Exp is good up to 104; from 88 on the quotient is below 1e-36 anyway.
+HWY_INLINE FVec silu(FVec gate) {
+  const F32 d;
+  const auto e = hn::Exp(d, hn::Min(hn::Neg(gate), hn::Set(d, 88.0f)));
+  return hn::Div(gate, hn::Add(hn::Set(d, 1.0f), e));
+}
+
+HWY_INLINE void store(FVec v, float* to) {
+  hn::StoreU(v, F32(), to);
+}
+HWY_INLINE void store(FVec v, uint16_t* to) {
+  store_bf16(F32(), v, to);
+}
+
+// 16 outputs of one row.
+template <Epilogue kEpilogue, typename T>
+HWY_INLINE void write_panel(const float* sums, const float* ups, T* y) {
+  const F32 d;
+  for (int i = 0; i < kPanelWidth; i += kLanes) {
+    auto v = hn::Load(d, sums + i);
+    if constexpr (kEpilogue == Epilogue::kAdd) v = hn::Add(hn::LoadU(d, y + i), v);
+    if constexpr (kEpilogue == Epilogue::kSwiGlu) v = hn::Mul(silu(v), hn::Load(d, ups + i));
+    store(v, y + i);
+  }
+}
+
+// A panel that y ends in goes through whole vectors as well, so that a column's bits do not depend on where y ends.
+template <Epilogue kEpilogue, typename T>
+void write_rows(const TileOutput& o) {
+  constexpr int64_t kStep = kEpilogue == Epilogue::kSwiGlu ? 2 : 1;
+  const int64_t panel_sums = o.rows * kPanelWidth;
+  for (int64_t r = 0; r < o.rows; ++r) {
+    const float* sums = o.sums + r * kPanelWidth;
+    T* y = static_cast<T*>(o.y) + r * o.stride;
+    const int64_t end = HWY_MIN(o.columns, o.panels / kStep * kPanelWidth);
+    int64_t column = 0;
+    for (; column + kPanelWidth <= end; column += kPanelWidth, sums += kStep * panel_sums) {
+      write_panel<kEpilogue>(sums, sums + panel_sums, y + column);
+    }
+    if (column < end) {
+      T some[kPanelWidth] = {};
+      std::memcpy(some, y + column, (end - column) * sizeof(T));
+      write_panel<kEpilogue>(sums, sums + panel_sums, some);
+      std::memcpy(y + column, some, (end - column) * sizeof(T));
+    }
+  }
+}
+
+void write(const TileOutput& o) {
+  const bool f32 = o.dtype == DType::kF32;
+  switch (o.epilogue) {
+    case Epilogue::kStore:
+      return f32 ? write_rows<Epilogue::kStore, float>(o) : write_rows<Epilogue::kStore, uint16_t>(o);
+    case Epilogue::kAdd:
+      return write_rows<Epilogue::kAdd, float>(o);
+    case Epilogue::kSwiGlu:
+      return f32 ? write_rows<Epilogue::kSwiGlu, float>(o) : write_rows<Epilogue::kSwiGlu, uint16_t>(o);
+  }
+}
+
+}  // namespace volley::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace volley::ops {
+
+HWY_EXPORT(multiply_bf16);
+HWY_EXPORT(multiply_f32);
+HWY_EXPORT(write);
+
+void multiply_tile_bf16(const TileProduct& product) {
+  HWY_DYNAMIC_DISPATCH(multiply_bf16)(product);
+}
+void multiply_tile_f32(const TileProduct& product) {
+  HWY_DYNAMIC_DISPATCH(multiply_f32)(product);
+}
+void write_tile(const TileOutput& output) {
+  HWY_DYNAMIC_DISPATCH(write)(output);
+}
+
+}  // namespace volley::ops
+#endif

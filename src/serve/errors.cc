@@ -1,0 +1,98 @@
+#include "serve/errors.h"
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+namespace volley::serve {
+namespace {
+
+constexpr const char* kInvalidRequest = "invalid_request_error";
+constexpr const char* kServerError = "server_error";
+
+struct Row {
+  ErrorCode code;
+  int status;
+  const char* type;
+  const char* api_code;
+};
+
+// Clients retry 429 and every 5xx, and nothing else: what will fail again in the same way must not be among those, so
+// kUnimplemented is a 400. A cancelled request whose client still listens was ended by the server going away.
+constexpr Row kTable[] = {
+    {ErrorCode::kInvalidArgument, 400, kInvalidRequest, nullptr},
+    {ErrorCode::kNotFound, 404, kInvalidRequest, "not_found"},
+    {ErrorCode::kFailedPrecondition, 400, kInvalidRequest, nullptr},
+    {ErrorCode::kResourceExhausted, 429, "rate_limit_error", "rate_limit_exceeded"},
+    {ErrorCode::kUnimplemented, 400, kInvalidRequest, "unsupported"},
+    {ErrorCode::kDataLoss, 500, kServerError, nullptr},
+    {ErrorCode::kCancelled, 503, kServerError, "cancelled"},
+    {ErrorCode::kUnavailable, 503, kServerError, "unavailable"},
+    {ErrorCode::kInternal, 500, kServerError, nullptr},
+};
+
+nlohmann::ordered_json or_null(const std::optional<std::string>& text) {
+  return text ? nlohmann::ordered_json(*text) : nlohmann::ordered_json(nullptr);
+}
+
+}  // namespace
+
+ApiError api_error(const Error& error, std::optional<std::string> param) {
+  const auto row =
+      std::find_if(std::begin(kTable), std::end(kTable), [&](const Row& r) { return r.code == error.code; });
+  if (row == std::end(kTable)) return {500, kServerError, error.message, std::move(param)};
+  ApiError result{row->status, row->type, error.message, std::move(param)};
+  if (row->api_code) result.code = row->api_code;
+  return result;
+}
+
+ApiError invalid_field(std::string_view field, std::string message) {
+  return {400, kInvalidRequest, std::move(message), std::string(field), "invalid_value"};
+}
+
+ApiError unsupported_field(std::string_view field, std::string message) {
+  return {400, kInvalidRequest, std::move(message), std::string(field), "unsupported_parameter"};
+}
+
+ApiError invalid_body(std::string message) {
+  return {400, kInvalidRequest, std::move(message)};
+}
+
+ApiError context_too_long(std::string_view field, std::string message) {
+  return {400, kInvalidRequest, std::move(message), std::string(field), "context_length_exceeded"};
+}
+
+ApiError model_not_found(std::string_view model) {
+  return {404, kInvalidRequest,
+          "The model \"" + std::string(model) + "\" is not served here. GET /v1/models lists the ones that are.",
+          "model", "model_not_found"};
+}
+
+ApiError path_not_found(std::string_view method, std::string_view path) {
+  return {404, kInvalidRequest, "Nothing answers " + std::string(method) + " " + std::string(path) + ".", std::nullopt,
+          "not_found"};
+}
+
+ApiError http_error(int status, std::string message) {
+  return {status, status < 500 ? kInvalidRequest : kServerError, std::move(message)};
+}
+
+std::string error_json(const ApiError& error) {
+  const nlohmann::ordered_json body = {{"error",
+                                        {{"message", error.message},
+                                         {"type", error.type},
+                                         {"param", or_null(error.param)},
+                                         {"code", or_null(error.code)}}}};
+  // Messages quote what clients sent; a cut in the middle of a character must not throw here.
+  return body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+HttpResponse error_response(const ApiError& error) {
+  HttpResponse response;
+  response.status = error.status;
+  response.body = error_json(error);
+  if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
+  return response;
+}
+
+}  // namespace volley::serve

@@ -1,0 +1,48 @@
+// Typed reads of a JSON object's fields. The first thing that is wrong is kept as an error that names the field; later
+// reads go on, so a parser reads straight through and asks once at the end.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serve/errors.h"
+
+namespace volley::serve {
+
+// What a field holds, cut to a length fit for a message.
+std::string excerpt(const nlohmann::json& value);
+
+// The integer that `value` is, 3.0 included; nothing for everything else.
+std::optional<int64_t> as_integer(const nlohmann::json& value);
+
+class FieldReader {
+ public:
+  // `object` must be a JSON object and outlive the reader.
+  explicit FieldReader(const nlohmann::json& object) : object_(object) {}
+
+  // Each read marks the name as known. A missing field and null are the same: nullptr, false, `out` untouched.
+  const nlohmann::json* get(std::string_view name);
+  bool boolean(std::string_view name, bool& out);
+  bool integer(std::string_view name, int64_t low, int64_t high, int64_t& out);
+  bool integer(std::string_view name, int64_t low, int64_t high, int32_t& out);
+  bool number(std::string_view name, double low, double high, float& out);
+  bool string(std::string_view name, std::string& out);
+
+  void fail(ApiError error);  // kept if it is the first
+  const std::optional<ApiError>& error() const { return error_; }
+
+  void know(std::string_view name) { known_.insert(name); }
+  // Up to 16 names of fields that nobody read, each cut to 64 bytes.
+  std::vector<std::string> unread() const;
+
+ private:
+  const nlohmann::json& object_;
+  std::set<std::string_view> known_;  // string literals of the callers
+  std::optional<ApiError> error_;
+};
+
+}  // namespace volley::serve

@@ -1,0 +1,131 @@
+#include "serve/generation.h"
+
+#include <chrono>
+#include <limits>
+#include <utility>
+
+namespace volley::serve {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Runs on the engine's thread. Holds no Generation: the last events of an abandoned one still come here to be counted.
+class ChoiceSink {
+ public:
+  ChoiceSink(Engine& engine, std::shared_ptr<Metrics> metrics, std::shared_ptr<Mailbox> mailbox, int choice)
+      : engine_(&engine), metrics_(std::move(metrics)), mailbox_(std::move(mailbox)), choice_(choice) {}
+
+  void operator()(const Event& event) {
+    std::optional<double> gap_s;
+    if (!event.tokens.empty()) {
+      const auto now = Clock::now();
+      if (last_tokens_) gap_s = std::chrono::duration<double>(now - *last_tokens_).count();
+      last_tokens_ = now;
+    }
+    metrics_->observe(event, gap_s);
+    if (!mailbox_->push(choice_, event) && !event.finish) engine_->cancel(event.id);
+  }
+
+ private:
+  Engine* engine_;
+  std::shared_ptr<Metrics> metrics_;
+  std::shared_ptr<Mailbox> mailbox_;
+  int choice_;
+  std::optional<Clock::time_point> last_tokens_;
+};
+
+ApiError cancelled_error() {
+  return api_error({ErrorCode::kCancelled, "The request was cancelled because the server is stopping. Send it again."});
+}
+
+ApiError too_slow_error(size_t limit) {
+  return http_error(503, "The request was cancelled because the response was read too slowly: more than " +
+                             std::to_string(limit) + " bytes were waiting to be sent.");
+}
+
+}  // namespace
+
+Generation::Generation(Engine& engine, Plan& plan, std::function<void()> wake)
+    : engine_(engine),
+      mailbox_(std::make_shared<Mailbox>(plan.stream ? plan.max_unsent_bytes : std::numeric_limits<size_t>::max(),
+                                         std::move(wake))),
+      stream_(plan.stream),
+      max_unsent_bytes_(plan.max_unsent_bytes),
+      running_(plan.choices.size()) {
+  const int choices = static_cast<int>(plan.choices.size());
+  writer_ = stream_ ? stream_response_writer(std::move(plan.info), choices)
+                    : whole_response_writer(std::move(plan.info), choices);
+}
+
+ApiResult<std::shared_ptr<Generation>> Generation::start(Engine& engine, std::shared_ptr<Metrics> metrics, Plan plan,
+                                                         std::function<void()> wake) {
+  std::shared_ptr<Generation> generation(new Generation(engine, plan, std::move(wake)));
+  for (size_t i = 0; i < plan.choices.size(); ++i) {
+    auto id = engine.submit(std::move(plan.choices[i]),
+                            ChoiceSink(engine, metrics, generation->mailbox_, static_cast<int>(i)));
+    if (!id.ok()) return api_error(id.error());
+    generation->ids_.push_back(*id);
+  }
+  return generation;
+}
+
+Generation::~Generation() {
+  if (done_) {
+    mailbox_->close();
+  } else {
+    abandon();
+  }
+}
+
+Generation::Output Generation::take() {
+  Output out;
+  if (done_) return out;
+  for (const Mailbox::Item& item : mailbox_->take()) {
+    const auto& finish = item.event.finish;
+    if (finish && (finish->reason == FinishReason::kError || finish->reason == FinishReason::kCancelled)) {
+      fail(*finish, out);
+      return out;
+    }
+    out.events += writer_->add(item.choice, item.event);
+    if (finish) --running_;
+  }
+  if (running_ == 0) {
+    std::string rest = writer_->end();
+    if (stream_) {
+      out.events += rest;
+    } else {
+      out.response.emplace().body = std::move(rest);
+    }
+    out.done = done_ = true;
+  }
+  begun_ = begun_ || !out.events.empty();
+  return out;
+}
+
+// One choice that fails ends the whole response: the schema has no place for half of an answer.
+void Generation::fail(const Finish& finish, Output& out) {
+  ApiError error = cancelled_error();
+  if (finish.reason == FinishReason::kError) {
+    error = api_error(finish.error.value_or(internal_error("The request failed and the engine gave no reason.")));
+  } else if (mailbox_->overflowed()) {
+    error = too_slow_error(max_unsent_bytes_);
+  }
+  if (begun_ || !out.events.empty()) {
+    out.events += stream_error(error);
+  } else {
+    out.response = error_response(error);
+  }
+  out.done = done_ = true;
+  abandon();
+}
+
+void Generation::cancel() {
+  for (const RequestId id : ids_) engine_.cancel(id);
+}
+
+void Generation::abandon() {
+  mailbox_->close();
+  cancel();
+}
+
+}  // namespace volley::serve

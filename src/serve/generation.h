@@ -1,0 +1,64 @@
+// One API request while the engine works on it: its choices run, their news is turned into bytes for the client.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "serve/errors.h"
+#include "serve/mailbox.h"
+#include "serve/metrics.h"
+#include "serve/openai_response.h"
+
+namespace volley::serve {
+
+class Generation {
+ public:
+  struct Plan {
+    std::vector<GenerateRequest> choices;  // in the order of their indices
+    ResponseInfo info;
+    bool stream = false;
+    size_t max_unsent_bytes = 0;  // of a stream; a whole response is bounded by the context length
+  };
+
+  // Submits every choice. If the engine refuses one, the others are cancelled and the error comes back. `wake` runs on
+  // the engine's thread when there may be something to take(). The engine must outlive the generation.
+  static ApiResult<std::shared_ptr<Generation>> start(Engine& engine, std::shared_ptr<Metrics> metrics, Plan plan,
+                                                      std::function<void()> wake);
+  ~Generation();  // abandons
+
+  struct Output {
+    std::optional<HttpResponse> response;  // the whole answer: of a request without streaming, or that failed at once
+    std::string events;                    // server-sent events to append to the stream
+    bool done = false;                     // nothing will follow
+  };
+  // What can be sent now; empty if there is nothing new. One thread at a time.
+  Output take();
+
+  // Asks the engine to end all choices; the client still gets an answer. Any thread.
+  void cancel();
+  // The client is gone: cancels, and wake is never called again once this returns. Any thread.
+  void abandon();
+
+ private:
+  Generation(Engine& engine, Plan& plan, std::function<void()> wake);
+
+  void fail(const Finish& finish, Output& out);
+
+  Engine& engine_;
+  std::shared_ptr<Mailbox> mailbox_;  // shared with the sinks, which outlive an abandoned generation
+  std::vector<RequestId> ids_;        // constant once start() has returned
+  std::unique_ptr<ResponseWriter> writer_;
+  const bool stream_;
+  const size_t max_unsent_bytes_;
+  // Of the thread that takes:
+  size_t running_;
+  bool begun_ = false;  // something of the stream was handed out
+  bool done_ = false;
+};
+
+}  // namespace volley::serve

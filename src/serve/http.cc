@@ -1,0 +1,106 @@
+#include "serve/http.h"
+
+#include <array>
+#include <charconv>
+
+namespace volley::serve {
+namespace {
+
+const char* reason_phrase(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
+    case 413:
+      return "Content Too Large";
+    case 415:
+      return "Unsupported Media Type";
+    case 429:
+      return "Too Many Requests";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 500:
+      return "Internal Server Error";
+    case 503:
+      return "Service Unavailable";
+  }
+  return "Unknown";
+}
+
+std::string http_date(std::time_t now) {
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  std::array<char, 40> text{};
+  const size_t size = std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", &utc);
+  return std::string(text.data(), size);
+}
+
+void add_header(std::string& head, std::string_view name, std::string_view value) {
+  head.append(name).append(": ").append(value).append("\r\n");
+}
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+}  // namespace
+
+std::string response_head(const HttpResponse& response, const Framing& framing) {
+  std::string head = framing.http_1_0 ? "HTTP/1.0 " : "HTTP/1.1 ";
+  head.append(std::to_string(response.status)).append(" ").append(reason_phrase(response.status)).append("\r\n");
+  add_header(head, "Date", http_date(framing.now));
+  add_header(head, "Server", "volley");
+  add_header(head, "Content-Type", response.content_type);
+  for (const auto& [name, value] : response.headers) add_header(head, name, value);
+  if (!framing.chunked) {
+    add_header(head, "Content-Length", std::to_string(response.body.size()));
+  } else if (!framing.http_1_0) {
+    add_header(head, "Transfer-Encoding", "chunked");
+  }
+  add_header(head, "Connection", framing.keep_alive ? "keep-alive" : "close");
+  head.append("\r\n");
+  return head;
+}
+
+std::string body_piece(std::string_view data, const Framing& framing) {
+  if (framing.http_1_0) return std::string(data);
+  std::array<char, 16> size{};
+  const auto end = std::to_chars(size.data(), size.data() + size.size(), data.size(), 16).ptr;
+  std::string piece(size.data(), end);
+  piece.append("\r\n").append(data).append("\r\n");
+  return piece;
+}
+
+std::string_view body_end(const Framing& framing) {
+  return framing.http_1_0 ? "" : "0\r\n\r\n";
+}
+
+std::optional<std::string> percent_decode(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out.push_back(text[i]);
+      continue;
+    }
+    if (i + 2 >= text.size()) return std::nullopt;
+    const int high = hex_digit(text[i + 1]);
+    const int low = hex_digit(text[i + 2]);
+    if (high < 0 || low < 0) return std::nullopt;
+    out.push_back(static_cast<char>(high * 16 + low));
+    i += 2;
+  }
+  return out;
+}
+
+}  // namespace volley::serve

@@ -1,0 +1,47 @@
+// HTTP messages as plain values and the bytes of a response. No sockets: server.cc moves the bytes.
+#pragma once
+
+#include <cstddef>
+#include <ctime>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace volley::serve {
+
+struct HttpRequest {
+  std::string method;        // upper case, as sent
+  std::string target;        // path and query, as sent
+  std::string content_type;  // empty: none was sent
+  std::string body;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::vector<std::pair<std::string, std::string>> headers;  // beside the ones that response_head() writes
+  std::string body;
+};
+
+// How a response is sent over one connection.
+struct Framing {
+  bool http_1_0 = false;
+  bool keep_alive = true;
+  bool chunked = false;  // a body of unknown length; HTTP/1.0 ends it by closing instead
+  std::time_t now = 0;
+};
+
+// Status line, headers and the empty line. Content-Length is the body's size unless the body is chunked.
+std::string response_head(const HttpResponse& response, const Framing& framing);
+
+// One piece of a body of unknown length. `data` must not be empty: an empty chunk would end the body.
+std::string body_piece(std::string_view data, const Framing& framing);
+// What ends a body of unknown length.
+std::string_view body_end(const Framing& framing);
+
+// "/v1/models/a%2Fb" → "/v1/models/a/b". An incomplete escape gives nothing.
+std::optional<std::string> percent_decode(std::string_view text);
+
+}  // namespace volley::serve

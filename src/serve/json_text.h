@@ -1,0 +1,32 @@
+// JSON text from clients: checked before it is parsed, and cut into pieces without changing a byte.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "serve/errors.h"
+
+namespace volley::serve {
+
+// Byte offset of the first byte that is not part of a well-formed UTF-8 sequence (Unicode 15, table 3-7).
+std::optional<size_t> find_invalid_utf8(std::string_view text);
+size_t count_code_points(std::string_view utf8);
+
+constexpr int kMaxJsonDepth = 100;
+
+// A 400 for invalid UTF-8, for arrays and objects nested deeper than kMaxJsonDepth, for what is not JSON (with line and
+// column), and for numbers that no double holds. Of equal keys the last one counts.
+ApiResult<nlohmann::json> parse_json(std::string_view body);
+
+// The members of an object, the elements of an array: values as the client wrote them, white space around them removed.
+// The text must have passed parse_json and be of that kind.
+std::vector<std::pair<std::string, std::string_view>> object_members(std::string_view object);
+std::vector<std::string_view> array_elements(std::string_view array);
+// The last member of that name; empty if there is none.
+std::string_view find_member(std::string_view object, std::string_view name);
+
+}  // namespace volley::serve

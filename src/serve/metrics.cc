@@ -1,0 +1,224 @@
+#include "serve/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace volley::serve {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::Histogram;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+const Histogram::BucketBoundaries& latency_buckets() {
+  static const Histogram::BucketBoundaries kBuckets = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                                                       1,     2.5,    5,     10,   20,    40,   80,  160,  640};
+  return kBuckets;
+}
+
+const Histogram::BucketBoundaries& token_gap_buckets() {
+  static const Histogram::BucketBoundaries kBuckets = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075,
+                                                       0.1,    0.15,  0.2,    0.3,   0.5,  1,     2.5,  10};
+  return kBuckets;
+}
+
+// vLLM's words: a request that its client gave up is an abort.
+const char* finish_label(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "abort";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "error";
+}
+
+// Metric families of values that exist elsewhere, made anew for each scrape.
+class Snapshot {
+ public:
+  explicit Snapshot(std::string model_name) : model_name_(std::move(model_name)) {}
+
+  void gauge(const char* name, const char* help, double value) {
+    add(name, help, MetricType::Gauge, {}).gauge.value = value;
+  }
+  void counter(const char* name, const char* help, double value, std::vector<ClientMetric::Label> labels = {}) {
+    add(name, help, MetricType::Counter, std::move(labels)).counter.value = value;
+  }
+  std::vector<MetricFamily> take() { return std::move(families_); }
+
+ private:
+  ClientMetric& add(const char* name, const char* help, MetricType type, std::vector<ClientMetric::Label> labels) {
+    if (families_.empty() || families_.back().name != name) families_.push_back({name, help, type, {}});
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    metric.label.push_back({"model_name", model_name_});
+    families_.back().metric.push_back(std::move(metric));
+    return families_.back().metric.back();
+  }
+
+  std::string model_name_;
+  std::vector<MetricFamily> families_;
+};
+
+double ratio(int64_t part, int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+}
+
+void add_requests(const EngineStats& stats, Snapshot& out) {
+  out.gauge("volley:num_requests_running", "Requests that hold a slot.", static_cast<double>(stats.requests_running));
+  out.gauge("volley:num_requests_waiting", "Requests in the queue.", static_cast<double>(stats.requests_waiting));
+  out.counter("volley:num_preemptions_total", "Requests sent back to the queue for want of pages.",
+              static_cast<double>(stats.preemptions));
+  out.counter("volley:prompt_tokens_total", "Prompt tokens, cached ones included.",
+              static_cast<double>(stats.prompt_tokens));
+  out.counter("volley:generation_tokens_total", "Tokens generated.", static_cast<double>(stats.generated_tokens));
+  out.counter("volley:engine_steps_total", "Passes of the target model.", static_cast<double>(stats.steps));
+}
+
+void add_cache(const EngineStats& stats, Snapshot& out) {
+  out.gauge("volley:kv_cache_usage_perc", "Share of KV pages that requests hold; 1 is all of them.",
+            ratio(stats.pages_used - stats.pages_cached, stats.pages_total));
+  out.counter("volley:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+              static_cast<double>(stats.prompt_tokens));
+  out.counter("volley:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+              static_cast<double>(stats.cached_tokens));
+}
+
+void add_speculation(const EngineStats& stats, Snapshot& out) {
+  const int64_t drafts = stats.drafted_at.empty() ? 0 : stats.drafted_at.front();
+  out.counter("volley:spec_decode_num_drafts_total", "Blocks with at least one drafted token verified.",
+              static_cast<double>(drafts));
+  out.counter("volley:spec_decode_num_draft_tokens_total", "Drafted tokens verified.",
+              static_cast<double>(stats.drafted_tokens));
+  out.counter("volley:spec_decode_num_accepted_tokens_total", "Drafted tokens accepted.",
+              static_cast<double>(stats.accepted_tokens));
+  for (size_t i = 0; i < stats.accepted_at.size(); ++i) {
+    out.counter("volley:spec_decode_num_accepted_tokens_per_pos_total",
+                "Drafted tokens accepted, by place in the block.", static_cast<double>(stats.accepted_at[i]),
+                {{"position", std::to_string(i)}});
+  }
+  const double bonus = stats.verify_steps > 0 ? 1.0 : 0.0;
+  out.gauge("volley:spec_decode_acceptance_length",
+            "Mean tokens of a verify step since the start, bonus token included.",
+            bonus + ratio(stats.accepted_tokens, stats.verify_steps));
+}
+
+void add_phases(const EngineStats& stats, Snapshot& out) {
+  const std::pair<const char*, double> phases[] = {{"draft", stats.draft_s},
+                                                   {"target", stats.target_s},
+                                                   {"choose", stats.choose_s},
+                                                   {"commit", stats.commit_s},
+                                                   {"host", stats.host_s}};
+  for (const auto& [phase, seconds] : phases) {
+    out.counter("volley:round_phase_seconds_total", "Time by phase of the round.", seconds, {{"phase", phase}});
+  }
+}
+
+}  // namespace
+
+struct Metrics::State {
+  explicit State(const std::string& name)
+      : model_name(name),
+        labels{{"model_name", name}},
+        finished(prometheus::BuildCounter()
+                     .Name("volley:request_success_total")
+                     .Help("Requests ended, by reason.")
+                     .Register(registry)),
+        responses(prometheus::BuildCounter()
+                      .Name("volley:http_requests_total")
+                      .Help("HTTP responses, by path and status.")
+                      .Register(registry)),
+        connections(prometheus::BuildGauge()
+                        .Name("volley:http_connections")
+                        .Help("Open client connections.")
+                        .Register(registry)
+                        .Add({})),
+        time_to_first_token(
+            histogram("volley:time_to_first_token_seconds", "From submission to the first token.", latency_buckets())),
+        time_per_output_token(histogram("volley:time_per_output_token_seconds",
+                                        "Mean time of a token after the first, per request.", token_gap_buckets())),
+        inter_token_latency(histogram("volley:inter_token_latency_seconds",
+                                      "Between two deliveries of a request; with speculation one holds several tokens.",
+                                      token_gap_buckets())),
+        queue_time(
+            histogram("volley:request_queue_time_seconds", "From submission to the first step.", latency_buckets())),
+        end_to_end(histogram("volley:e2e_request_latency_seconds", "From submission to the end.", latency_buckets())) {
+    // Every reason is there from the start: a rate over a counter that appears later misses its first increment.
+    for (const FinishReason reason :
+         {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled, FinishReason::kError}) {
+      finished_by(reason);
+    }
+  }
+
+  Histogram& histogram(const char* name, const char* help, const Histogram::BucketBoundaries& buckets) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add(labels, buckets);
+  }
+
+  prometheus::Counter& finished_by(FinishReason reason) {
+    return finished.Add({{"model_name", model_name}, {"finished_reason", finish_label(reason)}});
+  }
+
+  std::string model_name;
+  prometheus::Labels labels;
+  prometheus::Registry registry;
+  prometheus::Family<prometheus::Counter>& finished;
+  prometheus::Family<prometheus::Counter>& responses;
+  prometheus::Gauge& connections;
+  Histogram& time_to_first_token;
+  Histogram& time_per_output_token;
+  Histogram& inter_token_latency;
+  Histogram& queue_time;
+  Histogram& end_to_end;
+};
+
+Metrics::Metrics(const std::string& model_name) : state_(std::make_unique<State>(model_name)) {}
+Metrics::~Metrics() = default;
+
+void Metrics::observe(const Event& event, std::optional<double> gap_s) {
+  if (gap_s) state_->inter_token_latency.Observe(*gap_s);
+  if (!event.finish) return;
+  const Usage& usage = event.finish->usage;
+  state_->finished_by(event.finish->reason).Increment();
+  state_->queue_time.Observe(usage.queue_s);
+  if (usage.completion_tokens > 0) state_->time_to_first_token.Observe(usage.ttft_s);
+  if (usage.completion_tokens > 1) {
+    state_->time_per_output_token.Observe((usage.total_s - usage.ttft_s) / (usage.completion_tokens - 1));
+  }
+  state_->end_to_end.Observe(usage.total_s);
+}
+
+void Metrics::count_response(std::string_view path, int status) {
+  state_->responses.Add({{"path", std::string(path)}, {"status", std::to_string(status)}}).Increment();
+}
+
+void Metrics::count_connections(int change) {
+  state_->connections.Increment(change);
+}
+
+std::string Metrics::text(const EngineStats& stats) const {
+  Snapshot snapshot(state_->model_name);
+  add_requests(stats, snapshot);
+  add_cache(stats, snapshot);
+  add_speculation(stats, snapshot);
+  add_phases(stats, snapshot);
+  std::vector<MetricFamily> families = snapshot.take();
+  std::vector<MetricFamily> own = state_->registry.Collect();
+  families.insert(families.end(), std::make_move_iterator(own.begin()), std::make_move_iterator(own.end()));
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+}  // namespace volley::serve

@@ -1,0 +1,32 @@
+// What GET /metrics shows, in the text format of Prometheus: the engine's own counters, read at each scrape, and what
+// this server sees of each request. Names follow vLLM's with "volley:" in front. Any thread.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace volley::serve {
+
+class Metrics {
+ public:
+  explicit Metrics(const std::string& model_name);
+  ~Metrics();
+
+  // On the engine's thread, for each event. `gap_s`: seconds since the request's previous event with tokens, if any.
+  void observe(const Event& event, std::optional<double> gap_s);
+  // `path` must come from a bounded set.
+  void count_response(std::string_view path, int status);
+  void count_connections(int change);
+
+  std::string text(const EngineStats& stats) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace volley::serve

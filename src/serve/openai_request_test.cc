@@ -1,0 +1,345 @@
+// Protects the meaning of every request field: what is honoured, what is refused and with which words, what is ignored.
+#include "serve/openai_request.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace volley::serve {
+namespace {
+
+using nlohmann::json;
+
+class OpenAiRequest : public ::testing::Test {
+ protected:
+  OpenAiRequest() {
+    info_.vocab_size = 1000;
+    info_.max_model_len = 4096;
+    info_.default_sampling.temperature = 0.6f;
+    info_.default_sampling.top_k = 20;
+    info_.default_sampling.top_p = 0.95f;
+  }
+
+  RequestRules rules() const { return {info_, models_, 128, 200}; }
+  ApiResult<ApiRequest> chat(const std::string& fields) const {
+    const std::string comma = fields.empty() ? "" : ", ";
+    return parse_chat_request(R"({"messages": [{"role": "user", "content": "hi"}])" + comma + fields + "}", rules());
+  }
+  ApiResult<ApiRequest> completion(const std::string& fields) const {
+    const std::string comma = fields.empty() ? "" : ", ";
+    return parse_completion_request(R"({"prompt": "hi")" + comma + fields + "}", rules());
+  }
+  ApiResult<ApiRequest> raw_chat(const std::string& body) const { return parse_chat_request(body, rules()); }
+  ApiResult<ApiRequest> raw_completion(const std::string& body) const {
+    return parse_completion_request(body, rules());
+  }
+
+  EngineInfo info_;
+  std::vector<std::string> models_ = {"pocket", "org/alias"};
+};
+
+ApiRequest good(ApiResult<ApiRequest> result) {
+  if (const auto* error = std::get_if<ApiError>(&result)) {
+    ADD_FAILURE() << error->message;
+    return {};
+  }
+  return std::get<ApiRequest>(std::move(result));
+}
+
+ApiError bad(ApiResult<ApiRequest> result) {
+  const auto* error = std::get_if<ApiError>(&result);
+  if (!error) {
+    ADD_FAILURE() << "the request was accepted";
+    return {};
+  }
+  return *error;
+}
+
+TEST_F(OpenAiRequest, DefaultsComeFromTheModelAndTheSchema) {
+  const ApiRequest chat_request = good(chat(""));
+  EXPECT_EQ(chat_request.model, "pocket");
+  EXPECT_FLOAT_EQ(chat_request.generate.sampling.temperature, 0.6f);
+  EXPECT_EQ(chat_request.generate.sampling.top_k, 20);
+  EXPECT_FLOAT_EQ(chat_request.generate.sampling.top_p, 0.95f);
+  EXPECT_EQ(chat_request.generate.sampling.logprobs, -1);
+  EXPECT_EQ(chat_request.generate.max_tokens, -1);
+  EXPECT_FALSE(chat_request.max_tokens_given);
+  EXPECT_FALSE(chat_request.add_special_tokens) << "the template writes them";
+  EXPECT_TRUE(chat_request.chat.add_generation_prompt);
+  const ApiRequest completion_request = good(completion(""));
+  EXPECT_EQ(completion_request.generate.max_tokens, 16);
+  EXPECT_FALSE(completion_request.max_tokens_given);
+  EXPECT_TRUE(completion_request.add_special_tokens);
+}
+
+TEST_F(OpenAiRequest, ReadsEveryField) {
+  const ApiRequest request = good(chat(
+      R"("model": "org/alias", "max_tokens": 5, "max_completion_tokens": 9, "min_tokens": 2, "temperature": 0, "top_p": 0.5,
+         "top_k": -1, "min_p": 0.1, "n": 3, "seed": -1, "stop": ["a", "b"], "stop_token_ids": [7, 8], "ignore_eos": true,
+         "presence_penalty": 1.5, "frequency_penalty": -2, "repetition_penalty": 1.1, "logit_bias": {"5": -100, "6": 1.5},
+         "logprobs": true, "top_logprobs": 4, "stream": true, "stream_options": {"include_usage": true},
+         "chat_template_kwargs": {"enable_thinking": false}, "add_generation_prompt": false,
+         "continue_final_message": true, "cache_salt": "tenant", "add_special_tokens": true)"));
+  const GenerateRequest& generate = request.generate;
+  EXPECT_EQ(request.model, "org/alias");
+  EXPECT_EQ(generate.max_tokens, 9) << "max_completion_tokens replaces max_tokens";
+  EXPECT_TRUE(request.max_tokens_given);
+  EXPECT_EQ(generate.min_tokens, 2);
+  EXPECT_EQ(generate.sampling.temperature, 0.0f);
+  EXPECT_EQ(generate.sampling.top_p, 0.5f);
+  EXPECT_EQ(generate.sampling.top_k, -1);
+  EXPECT_EQ(generate.sampling.min_p, 0.1f);
+  EXPECT_EQ(request.n, 3);
+  EXPECT_EQ(generate.sampling.seed, ~uint64_t{0});
+  EXPECT_EQ(generate.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(generate.stop_token_ids, (std::vector<TokenId>{7, 8}));
+  EXPECT_TRUE(generate.ignore_eos);
+  EXPECT_EQ(generate.sampling.presence_penalty, 1.5f);
+  EXPECT_EQ(generate.sampling.frequency_penalty, -2.0f);
+  EXPECT_EQ(generate.sampling.repetition_penalty, 1.1f);
+  EXPECT_EQ(generate.sampling.logit_bias, (std::vector<std::pair<TokenId, float>>{{5, -100.0f}, {6, 1.5f}}));
+  EXPECT_EQ(generate.sampling.logprobs, 4);
+  EXPECT_TRUE(request.stream);
+  EXPECT_TRUE(request.include_usage);
+  EXPECT_EQ(request.chat.template_kwargs_json, R"({"enable_thinking": false})");
+  EXPECT_FALSE(request.chat.add_generation_prompt);
+  EXPECT_TRUE(request.chat.continue_final_message);
+  EXPECT_EQ(generate.cache_namespace, "tenant");
+  EXPECT_TRUE(request.add_special_tokens);
+  EXPECT_TRUE(request.ignored_fields.empty());
+}
+
+TEST_F(OpenAiRequest, NullIsTheSameAsNothing) {
+  const ApiRequest request = good(chat(
+      R"("temperature": null, "stop": null, "logit_bias": null, "seed": null, "n": null, "tools": null, "stream": null,
+         "max_tokens": null, "stream_options": null, "response_format": null, "model": null, "logprobs": null)"));
+  EXPECT_FLOAT_EQ(request.generate.sampling.temperature, 0.6f);
+  EXPECT_EQ(request.generate.sampling.seed, std::nullopt);
+  EXPECT_EQ(request.n, 1);
+}
+
+TEST_F(OpenAiRequest, LargeSeedsAndWholeFloats) {
+  EXPECT_EQ(good(chat(R"("seed": 18446744073709551615)")).generate.sampling.seed, ~uint64_t{0});
+  EXPECT_EQ(good(chat(R"("seed": 9007199254740993)")).generate.sampling.seed, 9007199254740993u);
+  EXPECT_EQ(good(chat(R"("n": 2.0)")).n, 2);
+  EXPECT_EQ(good(chat(R"("stop": "end")")).generate.stop, std::vector<std::string>{"end"});
+  EXPECT_EQ(good(chat(R"("logprobs": true)")).generate.sampling.logprobs, 0);
+}
+
+TEST_F(OpenAiRequest, WrongValuesNameTheirField) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"temperature", R"("hot")"},
+      {"temperature", "-0.1"},
+      {"temperature", "1e300"},
+      {"temperature", "true"},
+      {"top_p", "0"},
+      {"top_p", "1.01"},
+      {"top_p", "1e-320"},
+      {"top_k", "-2"},
+      {"top_k", "1.5"},
+      {"min_p", "-0.5"},
+      {"min_p", "2"},
+      {"n", "0"},
+      {"n", "129"},
+      {"n", R"("2")"},
+      {"seed", "1.5"},
+      {"seed", R"("x")"},
+      {"max_tokens", "0"},
+      {"max_tokens", "-1"},
+      {"max_tokens", "99999999999999999999"},
+      {"max_tokens", "1e300"},
+      {"min_tokens", "-1"},
+      {"stop", "5"},
+      {"stop", R"([""])"},
+      {"stop", R"("")"},
+      {"stop", R"(["a", 1])"},
+      {"stop_token_ids", "5"},
+      {"stop_token_ids", "[1000]"},
+      {"stop_token_ids", "[-1]"},
+      {"stop_token_ids", R"(["a"])"},
+      {"ignore_eos", "1"},
+      {"presence_penalty", "2.1"},
+      {"frequency_penalty", "-2.1"},
+      {"repetition_penalty", "0"},
+      {"logit_bias", "[]"},
+      {"logit_bias", R"({"1000": 1})"},
+      {"logit_bias", R"({"1x": 1})"},
+      {"logit_bias", R"({"": 1})"},
+      {"logit_bias", R"({"1": 101})"},
+      {"logit_bias", R"({"1": "a"})"},
+      {"stream", R"("yes")"},
+      {"stream_options", "5"},
+      {"model", "5"},
+      {"cache_salt", "5"},
+      {"add_special_tokens", "0"},
+  };
+  for (const auto& [field, value] : cases) {
+    const std::string text = "\"" + std::string(field) + "\": " + value;
+    for (const ApiError& error : {bad(chat(text)), bad(completion(text))}) {
+      EXPECT_EQ(error.status, 400) << text;
+      EXPECT_EQ(error.param, field) << text;
+      EXPECT_EQ(error.code, "invalid_value") << text;
+      EXPECT_NE(error.message.find(field), std::string::npos) << error.message;
+    }
+  }
+}
+
+TEST_F(OpenAiRequest, FieldsThatNeedEachOther) {
+  EXPECT_EQ(bad(chat(R"("top_logprobs": 3)")).param, "top_logprobs");
+  EXPECT_EQ(bad(chat(R"("logprobs": true, "top_logprobs": 21)")).param, "top_logprobs");
+  EXPECT_EQ(bad(chat(R"("logprobs": 3)")).param, "logprobs") << "chat takes a boolean";
+  EXPECT_EQ(bad(completion(R"("logprobs": true)")).param, "logprobs") << "completions take a number";
+  EXPECT_EQ(bad(completion(R"("logprobs": 21)")).param, "logprobs");
+  EXPECT_EQ(bad(chat(R"("min_tokens": 6, "max_tokens": 5)")).param, "min_tokens");
+  EXPECT_EQ(bad(chat(R"("stream_options": {"include_usage": true})")).param, "stream_options");
+  EXPECT_EQ(bad(chat(R"("stream": true, "stream_options": {"include_usage": 1})")).param,
+            "stream_options.include_usage");
+  EXPECT_EQ(bad(chat(R"("continue_final_message": true, "add_generation_prompt": true)")).param,
+            "continue_final_message");
+  EXPECT_FALSE(good(chat(R"("continue_final_message": true)")).chat.add_generation_prompt);
+  std::string stops = "\"x\"";
+  for (int i = 0; i < 16; ++i) stops += ",\"x\"";
+  EXPECT_EQ(bad(chat("\"stop\": [" + stops + "]")).param, "stop");
+}
+
+TEST_F(OpenAiRequest, UnknownModelIsOpenAisNotFound) {
+  const ApiError error = bad(chat(R"("model": "gpt-4o")"));
+  EXPECT_EQ(error.status, 404);
+  EXPECT_EQ(error.code, "model_not_found");
+  EXPECT_NE(error.message.find("gpt-4o"), std::string::npos);
+}
+
+TEST_F(OpenAiRequest, RefusesWhatItCannotHonour) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"tools", R"([{"type": "function"}])"},
+      {"tool_choice", R"("required")"},
+      {"tool_choice", R"({"type": "function"})"},
+      {"functions", R"([{}])"},
+      {"function_call", R"({"name": "f"})"},
+      {"response_format", R"({"type": "json_object"})"},
+      {"guided_json", "{}"},
+      {"guided_regex", R"("a+")"},
+      {"structured_outputs", R"({"json": {}})"},
+      {"best_of", "2"},
+      {"audio", "{}"},
+      {"modalities", R"(["text", "audio"])"},
+      {"prompt_logprobs", "1"},
+      {"prompt_logprobs", "0"},
+      {"suffix", R"("end")"},
+      {"use_beam_search", "true"},
+      {"allowed_token_ids", "[1]"},
+      {"bad_words", R"(["a"])"},
+      {"include_stop_str_in_output", "true"},
+      {"skip_special_tokens", "false"},
+      {"chat_template", R"("{{ x }}")"},
+      {"truncate_prompt_tokens", "5"},
+  };
+  for (const auto& [field, value] : cases) {
+    const std::string text = "\"" + std::string(field) + "\": " + value;
+    for (const ApiError& error : {bad(chat(text)), bad(completion(text))}) {
+      EXPECT_EQ(error.status, 400) << text;
+      EXPECT_EQ(error.param, field) << text;
+      EXPECT_EQ(error.code, "unsupported_parameter") << text;
+      EXPECT_NE(error.message.find(field), std::string::npos) << error.message;
+    }
+  }
+}
+
+TEST_F(OpenAiRequest, AcceptsTheHarmlessFormsOfThose) {
+  const ApiRequest request = good(chat(
+      R"("tools": [], "tool_choice": "auto", "functions": [], "function_call": "none", "response_format": {"type": "text"},
+         "best_of": 1, "modalities": ["text"], "prompt_logprobs": false, "use_beam_search": false, "bad_words": [],
+         "include_stop_str_in_output": false, "skip_special_tokens": true, "user": "u", "metadata": {"a": "b"})"));
+  EXPECT_TRUE(request.ignored_fields.empty());
+}
+
+TEST_F(OpenAiRequest, ReportsUnknownFields) {
+  EXPECT_EQ(good(chat(R"("temprature": 1, "zzz": {})")).ignored_fields,
+            (std::vector<std::string>{"temprature", "zzz"}));
+  std::string many = "\"" + std::string(1000, 'k') + "\": 1";
+  for (int i = 0; i < 100; ++i) many += ", \"f" + std::to_string(i) + "\": 1";
+  const ApiRequest request = good(chat(many));
+  EXPECT_EQ(request.ignored_fields.size(), 16u);
+  for (const std::string& field : request.ignored_fields) EXPECT_LE(field.size(), 64u);
+}
+
+TEST_F(OpenAiRequest, PassesMessagesToTheTemplateUnchanged) {
+  const std::string messages =
+      R"([{"role":"system","content":"s"}, {"role": "assistant", "z": 1.50, "a": [2], "content": null},{"content":"x","role":"user"}])";
+  EXPECT_EQ(
+      good(raw_chat(R"({"model": "pocket", "messages": )" + messages + "}")).chat.messages_json,
+      R"([{"role":"system","content":"s"},{"role": "assistant", "z": 1.50, "a": [2], "content": null},{"content":"x","role":"user"}])");
+}
+
+TEST_F(OpenAiRequest, JoinsTextParts) {
+  const std::string body =
+      R"({"messages": [{"role": "user", "name": "n", "content": [{"type": "text", "text": "a\"é"}, {"type": "text", "text": "b"}]}]})";
+  const json messages = json::parse(good(raw_chat(body)).chat.messages_json);
+  EXPECT_EQ(messages, json::parse(R"([{"role": "user", "name": "n", "content": "a\"é\nb"}])"));
+}
+
+TEST_F(OpenAiRequest, RefusesBadMessages) {
+  const std::string cases[] = {
+      R"({})",
+      R"({"messages": []})",
+      R"({"messages": null})",
+      R"({"messages": "hi"})",
+      R"({"messages": ["hi"]})",
+      R"({"messages": [{"content": "hi"}]})",
+      R"({"messages": [{"role": 5, "content": "hi"}]})",
+      R"({"messages": [{"role": "user"}]})",
+      R"({"messages": [{"role": "user", "content": 5}]})",
+      R"({"messages": [{"role": "user", "content": ["hi"]}]})",
+      R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]})",
+      R"({"messages": [{"role": "user", "content": [{"type": "text"}]}]})",
+  };
+  for (const std::string& body : cases) {
+    const ApiError error = bad(raw_chat(body));
+    EXPECT_EQ(error.status, 400) << body;
+    EXPECT_EQ(error.param, "messages") << body;
+  }
+}
+
+TEST_F(OpenAiRequest, ReadsEveryShapeOfPrompt) {
+  const auto prompts = [&](const std::string& prompt) {
+    return good(raw_completion(R"({"prompt": )" + prompt + "}")).prompts;
+  };
+  EXPECT_EQ(prompts(R"("text")"), (std::vector<Prompt>{"text"}));
+  EXPECT_EQ(prompts("[1, 2, 999]"), (std::vector<Prompt>{std::vector<TokenId>{1, 2, 999}}));
+  EXPECT_EQ(prompts(R"(["a", "b"])"), (std::vector<Prompt>{"a", "b"}));
+  EXPECT_EQ(prompts("[[1], [2, 3]]"), (std::vector<Prompt>{std::vector<TokenId>{1}, std::vector<TokenId>{2, 3}}));
+}
+
+TEST_F(OpenAiRequest, RefusesBadPrompts) {
+  for (const char* prompt : {"null", "5", "{}", "[]", "[[]]", "[1000]", "[-1]", "[1.5]", "[1, \"a\"]", "[[1], [\"a\"]]",
+                             "[true]", "[[1], 2]"}) {
+    const ApiError error = bad(raw_completion(std::string(R"({"prompt": )") + prompt + "}"));
+    EXPECT_EQ(error.status, 400) << prompt;
+    EXPECT_EQ(error.param, "prompt") << prompt;
+  }
+  EXPECT_EQ(bad(raw_completion("{}")).param, "prompt");
+}
+
+TEST_F(OpenAiRequest, BoundsTheNumberOfChoices) {
+  std::string prompts = "\"x\"";
+  for (int i = 0; i < 100; ++i) prompts += ",\"x\"";
+  EXPECT_EQ(bad(raw_completion("{\"prompt\": [" + prompts + "], \"n\": 2}")).param, "n");
+  EXPECT_EQ(good(raw_completion("{\"prompt\": [" + prompts + "], \"n\": 1}")).prompts.size(), 101u);
+}
+
+TEST_F(OpenAiRequest, EchoNeedsNoLogprobs) {
+  EXPECT_TRUE(good(completion(R"("echo": true)")).echo);
+  const ApiError error = bad(completion(R"("echo": true, "logprobs": 1)"));
+  EXPECT_EQ(error.param, "echo");
+  EXPECT_NE(error.message.find("log-probabilities of the prompt"), std::string::npos);
+}
+
+TEST_F(OpenAiRequest, RefusesBodiesThatAreNoObject) {
+  for (const char* body : {"", "[]", "null", "5", "{", "\"x\""}) {
+    EXPECT_EQ(bad(raw_chat(body)).status, 400) << body;
+    EXPECT_EQ(bad(raw_completion(body)).status, 400) << body;
+  }
+}
+
+}  // namespace
+}  // namespace volley::serve

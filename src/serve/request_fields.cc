@@ -1,0 +1,265 @@
+#include "serve/request_fields.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace volley::serve {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kDefaultCompletionTokens = 16;  // of the completions schema; chat runs to the end of the context
+constexpr size_t kMaxStops = 16;
+constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
+
+// Fields that change nothing in the answer of this server: accepted in silence.
+constexpr std::string_view kInertFields[] = {
+    "user",      "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
+    "prediction"};
+
+// Fields that would change the answer and are not built. Values that ask for nothing pass.
+struct Unbuilt {
+  std::string_view field;
+  bool (*harmless)(const json&);
+  std::string_view instead;  // a sentence
+};
+
+bool is_empty(const json& value) {
+  return (value.is_array() || value.is_object()) && value.empty();
+}
+bool is_false(const json& value) {
+  return value.is_boolean() && !value.get<bool>();
+}
+bool is_true(const json& value) {
+  return value.is_boolean() && value.get<bool>();
+}
+bool never(const json&) {
+  return false;
+}
+bool is_blank(const json& value) {
+  return value.is_string() && value.get_ref<const std::string&>().empty();
+}
+bool no_tool(const json& value) {
+  return value == "none" || value == "auto";
+}
+bool text_format(const json& value) {
+  return value.is_object() && value.contains("type") && value.at("type") == "text";
+}
+bool text_only(const json& value) {
+  return value == json::array({"text"});
+}
+bool empty_or_false(const json& value) {
+  return is_empty(value) || is_false(value);
+}
+
+constexpr std::string_view kNoTools = "Tool calls are not available.";
+constexpr std::string_view kNoGrammar = "Constrained output is not available.";
+constexpr std::string_view kNotHere = "Leave it out.";
+
+constexpr Unbuilt kUnbuilt[] = {
+    {"tools", is_empty, kNoTools},
+    {"tool_choice", no_tool, kNoTools},
+    {"functions", is_empty, kNoTools},
+    {"function_call", no_tool, kNoTools},
+    {"response_format", text_format, "Only {\"type\": \"text\"} is available."},
+    {"guided_json", never, kNoGrammar},
+    {"guided_regex", never, kNoGrammar},
+    {"guided_choice", never, kNoGrammar},
+    {"guided_grammar", never, kNoGrammar},
+    {"guided_decoding_backend", never, kNoGrammar},
+    {"guided_whitespace_pattern", never, kNoGrammar},
+    {"structured_outputs", is_empty, kNoGrammar},
+    {"structural_tag", never, kNoGrammar},
+    {"suffix", is_blank, "Text is only continued, never filled in."},
+    {"audio", never, "Only text is available."},
+    {"modalities", text_only, "Only [\"text\"] is available."},
+    {"web_search_options", never, kNotHere},
+    {"prompt_logprobs", is_false, "Log-probabilities are given for generated tokens only."},
+    {"prompt_embeds", never, "Send the prompt as text or token ids."},
+    {"use_beam_search", is_false, kNotHere},
+    {"logits_processors", is_empty, "\"logit_bias\" is available."},
+    {"allowed_token_ids", is_empty, "\"logit_bias\" is available."},
+    {"bad_words", is_empty, "\"logit_bias\" is available."},
+    {"truncate_prompt_tokens", never, "Send a prompt that fits."},
+    {"include_stop_str_in_output", is_false, kNotHere},
+    {"skip_special_tokens", is_true, kNotHere},
+    {"chat_template", never, "The model's own template is used; \"chat_template_kwargs\" is available."},
+    {"documents", is_empty, "Put them into the messages."},
+    {"return_token_ids", empty_or_false, kNotHere},
+};
+
+std::string quoted(std::string_view name) {
+  return "\"" + std::string(name) + "\"";
+}
+
+void read_model(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
+  if (!rules.served_models.empty()) out.model = rules.served_models.front();
+  if (!in.string("model", out.model)) return;
+  if (std::find(rules.served_models.begin(), rules.served_models.end(), out.model) == rules.served_models.end()) {
+    in.fail(model_not_found(out.model.substr(0, 200)));
+  }
+}
+
+void read_seed(FieldReader& in, SamplingParams& sampling) {
+  const json* value = in.get("seed");
+  if (!value) return;
+  if (value->is_number_unsigned()) {
+    sampling.seed = value->get<uint64_t>();
+  } else if (const auto number = as_integer(*value)) {
+    sampling.seed = static_cast<uint64_t>(*number);
+  } else {
+    in.fail(invalid_field("seed", "\"seed\" must be an integer of 64 bits, not " + excerpt(*value) + "."));
+  }
+}
+
+void read_logit_bias(FieldReader& in, int vocab_size, SamplingParams& sampling) {
+  const json* value = in.get("logit_bias");
+  if (!value) return;
+  if (!value->is_object()) {
+    in.fail(invalid_field("logit_bias",
+                          "\"logit_bias\" must be an object of token ids and numbers, not " + excerpt(*value) + "."));
+    return;
+  }
+  for (const auto& [key, bias] : value->items()) {
+    TokenId id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= vocab_size) {
+      in.fail(invalid_field("logit_bias", "\"logit_bias\" has the key " + excerpt(json(key)) + ", but keys are token " +
+                                              "ids from 0 to " + std::to_string(vocab_size - 1) + "."));
+      return;
+    }
+    if (!bias.is_number() || bias.get<double>() < -100 || bias.get<double>() > 100) {
+      in.fail(invalid_field("logit_bias", "\"logit_bias\" of token " + key +
+                                              " must be a number from -100 to 100, not " + excerpt(bias) + "."));
+      return;
+    }
+    sampling.logit_bias.emplace_back(id, bias.get<float>());
+  }
+}
+
+// Defaults are the model's own; a field that is null or missing leaves them.
+void read_sampling(FieldReader& in, const RequestRules& rules, SamplingParams& sampling) {
+  sampling = rules.info.default_sampling;
+  in.number("temperature", 0, 100, sampling.temperature);
+  in.number("top_p", std::numeric_limits<float>::min(), 1, sampling.top_p);
+  in.integer("top_k", -1, kMaxTokens, sampling.top_k);
+  in.number("min_p", 0, 1, sampling.min_p);
+  in.number("repetition_penalty", 0.01, 100, sampling.repetition_penalty);
+  in.number("presence_penalty", -2, 2, sampling.presence_penalty);
+  in.number("frequency_penalty", -2, 2, sampling.frequency_penalty);
+  read_seed(in, sampling);
+  read_logit_bias(in, rules.info.vocab_size, sampling);
+}
+
+void read_stop(FieldReader& in, std::vector<std::string>& stop) {
+  const json* value = in.get("stop");
+  if (!value) return;
+  const std::string_view rule = "\"stop\" must be a string or a list of at most 16 strings, none of them empty.";
+  if (value->is_string()) {
+    stop.push_back(value->get<std::string>());
+  } else if (value->is_array() && value->size() <= kMaxStops &&
+             std::all_of(value->begin(), value->end(), [](const json& s) { return s.is_string(); })) {
+    stop = value->get<std::vector<std::string>>();
+  } else {
+    in.fail(invalid_field("stop", std::string(rule)));
+  }
+  if (std::any_of(stop.begin(), stop.end(), [](const std::string& s) { return s.empty(); })) {
+    in.fail(invalid_field("stop", std::string(rule)));
+  }
+}
+
+void read_limits(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
+  GenerateRequest& generate = out.generate;
+  generate.max_tokens = out.kind == ApiKind::kChat ? -1 : kDefaultCompletionTokens;
+  out.max_tokens_given = in.integer("max_tokens", 1, kMaxTokens, generate.max_tokens);
+  if (out.kind == ApiKind::kChat && in.integer("max_completion_tokens", 1, kMaxTokens, generate.max_tokens)) {
+    out.max_tokens_given = true;
+  }
+  const int64_t most = generate.max_tokens > 0 ? generate.max_tokens : kMaxTokens;
+  in.integer("min_tokens", 0, most, generate.min_tokens);
+  in.boolean("ignore_eos", generate.ignore_eos);
+  read_stop(in, generate.stop);
+  if (const json* ids = in.get("stop_token_ids")) {
+    if (ids->is_array()) {
+      read_token_ids(in, "stop_token_ids", *ids, rules.info.vocab_size, generate.stop_token_ids);
+    } else {
+      in.fail(invalid_field("stop_token_ids",
+                            "\"stop_token_ids\" must be a list of token ids, not " + excerpt(*ids) + "."));
+    }
+  }
+  in.string("cache_salt", generate.cache_namespace);
+}
+
+void read_choices(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
+  in.integer("n", 1, rules.max_n, out.n);
+  int best_of = out.n;
+  if (in.integer("best_of", 1, rules.max_n, best_of) && best_of != out.n) {
+    in.fail(unsupported_field("best_of", "\"best_of\" is not supported unless it equals \"n\"."));
+  }
+  const int64_t prompts = out.kind == ApiKind::kChat ? 1 : static_cast<int64_t>(out.prompts.size());
+  if (prompts * out.n > rules.max_choices) {
+    in.fail(invalid_field("n", "The request asks for " + std::to_string(prompts * out.n) +
+                                   " choices, but prompts × n " + "may be at most " +
+                                   std::to_string(rules.max_choices) + "."));
+  }
+}
+
+void read_stream(FieldReader& in, ApiRequest& out) {
+  in.boolean("stream", out.stream);
+  const json* options = in.get("stream_options");
+  if (!options) return;
+  if (!options->is_object()) {
+    in.fail(invalid_field("stream_options", "\"stream_options\" must be an object, not " + excerpt(*options) + "."));
+    return;
+  }
+  if (!out.stream) {
+    in.fail(invalid_field("stream_options", "\"stream_options\" is only allowed when \"stream\" is true."));
+  }
+  FieldReader inner(*options);
+  inner.boolean("include_usage", out.include_usage);
+  if (inner.error()) {
+    ApiError error = *inner.error();
+    error.param = "stream_options." + *error.param;
+    in.fail(std::move(error));
+  }
+}
+
+}  // namespace
+
+bool read_token_ids(FieldReader& in, std::string_view field, const json& list, int vocab_size,
+                    std::vector<TokenId>& out) {
+  out.reserve(list.size());
+  for (const json& element : list) {
+    const auto id = as_integer(element);
+    if (!id || *id < 0 || *id >= vocab_size) {
+      in.fail(invalid_field(field, quoted(field) + " holds " + excerpt(element) + ", but token ids go from 0 to " +
+                                       std::to_string(vocab_size - 1) + "."));
+      return false;
+    }
+    out.push_back(static_cast<TokenId>(*id));
+  }
+  return true;
+}
+
+void read_common_fields(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
+  read_model(in, rules, out);
+  read_sampling(in, rules, out.generate.sampling);
+  read_limits(in, rules, out);
+  read_choices(in, rules, out);
+  read_stream(in, out);
+  in.boolean("add_special_tokens", out.add_special_tokens);
+}
+
+void refuse_unbuilt_fields(FieldReader& in) {
+  for (const Unbuilt& unbuilt : kUnbuilt) {
+    const json* value = in.get(unbuilt.field);
+    if (!value || unbuilt.harmless(*value)) continue;
+    in.fail(unsupported_field(unbuilt.field, quoted(unbuilt.field) + " is not supported with the value " +
+                                                 excerpt(*value) + ". " + std::string(unbuilt.instead)));
+  }
+  for (const std::string_view field : kInertFields) in.know(field);
+}
+
+}  // namespace volley::serve

@@ -1,0 +1,63 @@
+// The HTTP server: OpenAI's chat and text completions, models, health and metrics over one Engine.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace spdlog {
+class logger;
+}
+
+namespace volley::serve {
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";               // a name or an address; "0.0.0.0" or "::" for all interfaces
+  uint16_t port = 8000;                         // 0: any free one, see Server::port()
+  std::vector<std::string> served_model_names;  // at least one; the first is used when a request names none
+  std::shared_ptr<spdlog::logger> log;          // null: no log
+
+  size_t max_body_bytes = size_t{10} << 20;    // a larger request is a 413 and is not buffered
+  size_t max_header_bytes = size_t{16} << 10;  // more is a 431
+  int max_connections = 1024;                  // one more gets a 503
+  int max_n = 128;                             // choices of one prompt
+  int max_choices = 1024;                      // prompts × n of one request
+  // What may wait to be sent to one client. A stream whose client reads so slowly that more piles up is cancelled. Up
+  // to twice as much is held for each connection: what waits and what is being written.
+  size_t max_unsent_bytes = size_t{1} << 20;
+  std::chrono::milliseconds request_timeout{30'000};  // from a request's first byte to its last
+  std::chrono::milliseconds idle_timeout{75'000};     // between requests of a connection
+  std::chrono::milliseconds write_timeout{30'000};    // for every 64 KiB a client has to take
+
+  int io_threads = 2;      // move bytes
+  int worker_threads = 2;  // parse, apply chat templates, tokenise
+};
+
+// Every function may be called from any thread, but not from a signal handler.
+class Server {
+ public:
+  // Listens and serves when it returns. The engine must outlive the server. kUnavailable: the address cannot be bound.
+  static Result<std::unique_ptr<Server>> start(Engine& engine, ServerOptions options);
+  ~Server();  // stop() and wait()
+
+  uint16_t port() const;
+
+  // Takes no more connections or requests, lets running ones end, then stops. Those still running after `deadline` are
+  // cancelled, and their clients told so. Returns at once.
+  void drain(std::chrono::milliseconds deadline);
+  // Closes every connection and cancels what runs. Returns at once.
+  void stop();
+  // Until the server has stopped.
+  void wait();
+
+ private:
+  class Impl;
+  explicit Server(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace volley::serve

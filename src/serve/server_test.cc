@@ -1,0 +1,416 @@
+// Protects the transport over real sockets: streaming, disconnects, slow readers, limits, odd bytes, shutdown.
+#include "serve/server.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "serve/testing/client.h"
+#include "serve/testing/fake_engine.h"
+
+namespace volley::serve {
+namespace {
+
+using nlohmann::json;
+using namespace std::chrono_literals;
+
+const char* kPath = "/v1/completions";
+const std::string kWhole = R"({"prompt": "x"})";
+const std::string kStream = R"({"prompt": "x", "stream": true})";
+
+FakeScript endless_script(std::string piece = "word ") {
+  FakeScript script;
+  script.pieces = {std::move(piece)};
+  script.endless = true;
+  return script;
+}
+
+ServerOptions make_options() {
+  ServerOptions options;
+  options.port = 0;
+  options.served_model_names = {"pocket"};
+  return options;
+}
+
+std::unique_ptr<Server> start_server(Engine& engine, ServerOptions options = make_options()) {
+  auto server = Server::start(engine, std::move(options));
+  if (!server.ok()) throw std::runtime_error(server.error().message);
+  return std::move(*server);
+}
+
+bool eventually(const std::function<bool()>& condition) {
+  for (int i = 0; i < 2500 && !condition(); ++i) std::this_thread::sleep_for(2ms);
+  return condition();
+}
+
+std::string streamed_text(const std::string& body) {
+  std::string text;
+  for (const std::string& event : stream_events(body)) {
+    if (event == "[DONE]") return text + "|done";
+    const json chunk = json::parse(event);
+    if (chunk.contains("error")) return text + "|error";
+    for (const json& choice : chunk.at("choices")) text += choice.at("text");
+  }
+  return text;
+}
+
+TEST(Server, AnswersOnOneConnectionAgainAndAgain) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  Client client(server->port());
+  for (int i = 0; i < 5; ++i) {
+    const auto health = client.get("/health");
+    ASSERT_TRUE(health);
+    EXPECT_EQ(health->status, 200);
+    EXPECT_EQ(health->headers.at("connection"), "keep-alive");
+    const auto whole = client.post(kPath, kWhole);
+    ASSERT_TRUE(whole);
+    EXPECT_EQ(json::parse(whole->body).at("choices").at(0).at("text"), "Hello world");
+    const auto stream = client.post(kPath, kStream);
+    ASSERT_TRUE(stream);
+    EXPECT_EQ(stream->headers.at("content-type"), "text/event-stream; charset=utf-8");
+    EXPECT_EQ(streamed_text(stream->body), "Hello world|done");
+  }
+  const auto metrics = client.get("/metrics");
+  ASSERT_TRUE(metrics);
+  EXPECT_NE(metrics->body.find("volley:http_requests_total{path=\"/v1/completions\",status=\"200\"} 10"),
+            std::string::npos);
+}
+
+TEST(Server, SendsTextAsItComes) {
+  FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 2ms);
+  const auto server = start_server(engine);
+  Client client(server->port());
+  ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
+  EXPECT_TRUE(client.wait_for("word")) << "text must not wait for the end of the request";
+}
+
+TEST(Server, ADisconnectCancelsTheRequest) {
+  FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 1ms);
+  const auto server = start_server(engine);
+  {
+    Client streaming(server->port());
+    ASSERT_TRUE(streaming.send(Client::post_text(kPath, kStream)));
+    ASSERT_TRUE(streaming.wait_for("word"));
+  }
+  EXPECT_TRUE(eventually([&] { return engine.cancelled() == 1; }));
+  {
+    Client waiting(server->port());
+    ASSERT_TRUE(waiting.send(Client::post_text(kPath, R"({"prompt": "x", "n": 3})")));
+    ASSERT_TRUE(eventually([&] { return engine.running() == 3; }));
+  }
+  EXPECT_TRUE(eventually([&] { return engine.cancelled() == 4; }))
+      << "a client that waits for the whole answer counts too";
+  EXPECT_TRUE(eventually([&] { return engine.running() == 0; }));
+}
+
+TEST(Server, ASlowReaderIsBoundedAndCancelled) {
+  FakeEngine engine([](const GenerateRequest&) { return endless_script(std::string(2000, 'w')); }, 50us);
+  ServerOptions options = make_options();
+  options.max_unsent_bytes = 64 << 10;
+  options.write_timeout = 300ms;
+  const auto server = start_server(engine, options);
+  Client client(server->port(), 4096);
+  ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
+  // Nobody reads: the kernel's buffers fill, then the mailbox, and the write times out.
+  EXPECT_TRUE(eventually([&] { return engine.cancelled() == 1; }));
+  Client observer(server->port());
+  EXPECT_TRUE(eventually([&] {
+    const auto metrics = observer.get("/metrics");
+    return metrics && metrics->body.find("\nvolley:http_connections 1\n") != std::string::npos;
+  })) << "a client that takes nothing is cut off";
+  EXPECT_TRUE(client.wait_for_close());
+}
+
+TEST(Server, AReaderThatCatchesUpLearnsWhy) {
+  FakeEngine engine([](const GenerateRequest&) { return endless_script(std::string(2000, 'w')); }, 50us);
+  ServerOptions options = make_options();
+  options.max_unsent_bytes = 64 << 10;
+  const auto server = start_server(engine, options);
+  Client client(server->port(), 4096);
+  ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
+  ASSERT_TRUE(eventually([&] { return engine.cancelled() == 1; }));
+  const auto response = client.receive();
+  ASSERT_TRUE(response);
+  EXPECT_TRUE(streamed_text(response->body).ends_with("|error"));
+  EXPECT_NE(response->body.find("too slowly"), std::string::npos);
+}
+
+TEST(Server, PipelinedRequestsAreAnsweredInOrder) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  Client client(server->port());
+  ASSERT_TRUE(client.send(Client::post_text(kPath, kStream) + Client::get_text("/health") +
+                          Client::post_text(kPath, kWhole) + Client::get_text("/nope")));
+  const auto stream = client.receive();
+  const auto health = client.receive();
+  const auto whole = client.receive();
+  const auto nope = client.receive();
+  ASSERT_TRUE(stream && health && whole && nope);
+  EXPECT_EQ(streamed_text(stream->body), "Hello world|done");
+  EXPECT_EQ(health->body, R"({"status":"ok"})");
+  EXPECT_EQ(json::parse(whole->body).at("object"), "text_completion");
+  EXPECT_EQ(nope->status, 404);
+}
+
+TEST(Server, ARequestSentDuringAStreamIsAnsweredAfterIt) {
+  FakeEngine engine({}, 20ms);
+  const auto server = start_server(engine);
+  Client client(server->port());
+  ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
+  ASSERT_TRUE(client.wait_for("Hello"));
+  ASSERT_TRUE(client.send(Client::get_text("/health")));
+  const auto stream = client.receive();
+  const auto health = client.receive();
+  ASSERT_TRUE(stream && health);
+  EXPECT_EQ(streamed_text(stream->body), "Hello world|done");
+  EXPECT_EQ(health->status, 200);
+}
+
+TEST(Server, MethodsPathsAndHead) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  Client client(server->port());
+  const auto wrong = client.get("/v1/chat/completions");
+  ASSERT_TRUE(wrong);
+  EXPECT_EQ(wrong->status, 405);
+  EXPECT_EQ(wrong->headers.at("allow"), "POST");
+  ASSERT_TRUE(client.send("HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n"));
+  const auto head = client.receive(true);
+  ASSERT_TRUE(head);
+  EXPECT_EQ(head->headers.at("content-length"), "15");
+  EXPECT_EQ(client.get("/health")->status, 200) << "HEAD must not send a body";
+}
+
+TEST(Server, Http10EndsTheStreamByClosing) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  Client client(server->port());
+  ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.0\r\nContent-Length: " + std::to_string(kStream.size()) +
+                          "\r\n\r\n" + kStream));
+  const auto response = client.receive();
+  ASSERT_TRUE(response);
+  EXPECT_FALSE(response->headers.contains("transfer-encoding"));
+  EXPECT_EQ(streamed_text(response->body), "Hello world|done");
+}
+
+TEST(Server, GarbageGetsA400AndTheServerLives) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  const std::string cases[] = {
+      std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11) + std::string(300, '\xAA'),  // a TLS hello
+      "hello\r\n\r\n",
+      "GET /health HTTP/9.9\r\n\r\n",
+      "GET /health HTTP/1.1\r\nbroken header\r\n\r\n",
+      "POST /v1/completions HTTP/1.1\r\nContent-Length: abc\r\n\r\n",
+      "POST /v1/completions HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+      "POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+  };
+  for (const std::string& bytes : cases) {
+    Client client(server->port());
+    ASSERT_TRUE(client.send(bytes));
+    const auto response = client.receive();
+    ASSERT_TRUE(response) << bytes;
+    EXPECT_EQ(response->status, 400) << bytes;
+    EXPECT_EQ(json::parse(response->body).at("error").at("type"), "invalid_request_error");
+    EXPECT_TRUE(client.wait_for_close());
+  }
+  EXPECT_EQ(Client(server->port()).get("/health")->status, 200);
+}
+
+TEST(Server, OversizeHeadersAndBodies) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.max_body_bytes = 100'000;
+  const auto server = start_server(engine, options);
+  {
+    Client client(server->port());
+    client.send("GET /health HTTP/1.1\r\nX-Long: " + std::string(40'000, 'x') + "\r\n\r\n");
+    const auto response = client.receive();
+    ASSERT_TRUE(response);
+    EXPECT_EQ(response->status, 431);
+  }
+  {
+    // Announced, and not sent: refused by its length alone.
+    Client client(server->port());
+    client.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 100000000\r\n\r\n");
+    const auto response = client.receive();
+    ASSERT_TRUE(response);
+    EXPECT_EQ(response->status, 413);
+  }
+  {
+    // Not announced: refused when the limit is reached, and the answer survives what is still being sent.
+    Client client(server->port());
+    client.send("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5f5e100\r\n");
+    for (int i = 0; i < 30; ++i) client.send(std::string(10'000, 'x'));
+    const auto response = client.receive();
+    ASSERT_TRUE(response);
+    EXPECT_EQ(response->status, 413);
+  }
+  {
+    Client client(server->port());
+    const auto response = client.post(kPath, "{\"prompt\": \"" + std::string(90'000, 'x') + "\"}");
+    ASSERT_TRUE(response);
+    EXPECT_EQ(json::parse(response->body).at("error").at("code"), "context_length_exceeded");
+  }
+  EXPECT_TRUE(engine.submitted().empty());
+}
+
+TEST(Server, ExpectContinue) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  Client client(server->port());
+  ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: " +
+                          std::to_string(kWhole.size()) + "\r\n\r\n"));
+  const auto go_on = client.receive();
+  ASSERT_TRUE(go_on);
+  EXPECT_EQ(go_on->status, 100);
+  ASSERT_TRUE(client.send(kWhole));
+  EXPECT_EQ(client.receive()->status, 200);
+}
+
+TEST(Server, ARequestThatNeverEndsTimesOut) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.request_timeout = 100ms;
+  options.idle_timeout = 100ms;
+  const auto server = start_server(engine, options);
+  Client half(server->port());
+  ASSERT_TRUE(half.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 50\r\n\r\n{"));
+  const auto response = half.receive();
+  ASSERT_TRUE(response);
+  EXPECT_EQ(response->status, 408);
+  EXPECT_TRUE(half.wait_for_close());
+  Client silent(server->port());
+  EXPECT_TRUE(silent.wait_for_close()) << "an idle connection is closed";
+}
+
+TEST(Server, TooManyConnections) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.max_connections = 2;
+  const auto server = start_server(engine, options);
+  auto first = std::make_unique<Client>(server->port());
+  Client second(server->port());
+  ASSERT_EQ(first->get("/health")->status, 200);
+  ASSERT_EQ(second.get("/health")->status, 200);
+  Client third(server->port());
+  const auto refused = third.receive();
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->status, 503);
+  first.reset();
+  EXPECT_TRUE(eventually([&] {
+    const auto response = Client(server->port()).get("/health");
+    return response && response->status == 200;
+  })) << "a closed connection makes room";
+}
+
+TEST(Server, FiftyStreamsAtOnce) {
+  constexpr int kStreams = 50;
+  constexpr int kPieces = 40;
+  FakeEngine engine([](const GenerateRequest& request) {
+    FakeScript script;
+    script.pieces.assign(kPieces, std::string(1, static_cast<char>(request.prompt.back())));
+    return script;
+  });
+  const auto server = start_server(engine);
+  std::atomic<int> good{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < kStreams; ++i) {
+    clients.emplace_back([&, i] {
+      const char letter = static_cast<char>('A' + i % 26);
+      Client client(server->port());
+      const auto response = client.post(kPath, std::string(R"({"stream": true, "prompt": ")") + letter + "\"}");
+      if (response && streamed_text(response->body) == std::string(kPieces, letter) + "|done") ++good;
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(good, kStreams);
+  EXPECT_EQ(engine.running(), 0);
+}
+
+TEST(Server, DrainLetsRunningRequestsEnd) {
+  FakeEngine engine(
+      [](const GenerateRequest&) {
+        FakeScript script;
+        script.pieces.assign(50, "x");
+        return script;
+      },
+      2ms);
+  const auto server = start_server(engine);
+  Client idle(server->port());
+  ASSERT_EQ(idle.get("/health")->status, 200);
+  Client client(server->port());
+  ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
+  ASSERT_TRUE(client.wait_for("\"x\""));
+  server->drain(10s);
+  EXPECT_TRUE(idle.wait_for_close());
+  const auto response = client.receive();
+  ASSERT_TRUE(response);
+  EXPECT_EQ(streamed_text(response->body), std::string(50, 'x') + "|done");
+  server->wait();
+  EXPECT_THROW(Client(server->port()).get("/health"), std::runtime_error);
+  EXPECT_EQ(engine.cancelled(), 0);
+}
+
+TEST(Server, DrainCancelsWhatOutlivesItsDeadline) {
+  FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 1ms);
+  const auto server = start_server(engine);
+  Client client(server->port());
+  ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
+  ASSERT_TRUE(client.wait_for("word"));
+  server->drain(50ms);
+  const auto response = client.receive();
+  ASSERT_TRUE(response) << "the stream must be ended properly";
+  EXPECT_TRUE(streamed_text(response->body).ends_with("|error"));
+  server->wait();
+  EXPECT_EQ(engine.cancelled(), 1);
+}
+
+TEST(Server, StopEndsEverythingAtOnce) {
+  FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 1ms);
+  auto server = start_server(engine);
+  Client client(server->port());
+  ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
+  ASSERT_TRUE(client.wait_for("word"));
+  server->stop();
+  server->wait();
+  EXPECT_TRUE(client.wait_for_close());
+  server.reset();
+  EXPECT_TRUE(eventually([&] { return engine.cancelled() == 1; })) << "events after the server's end must be harmless";
+}
+
+TEST(Server, StartAndStopUnderLoad) {
+  FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 200us);
+  for (int round = 0; round < 5; ++round) {
+    const auto server = start_server(engine);
+    std::vector<std::unique_ptr<Client>> clients;
+    for (int i = 0; i < 10; ++i) {
+      clients.push_back(std::make_unique<Client>(server->port()));
+      ASSERT_TRUE(clients.back()->send(Client::post_text(kPath, i % 2 ? kStream : kWhole)));
+    }
+    if (round % 2) std::this_thread::sleep_for(5ms);
+  }
+  EXPECT_TRUE(eventually([&] { return engine.running() == 0; }));
+}
+
+TEST(Server, StartErrorsSayWhatToDo) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  ServerOptions options = make_options();
+  options.port = server->port();
+  const auto taken = Server::start(engine, options);
+  ASSERT_FALSE(taken.ok());
+  EXPECT_EQ(taken.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(taken.error().message.find(std::to_string(server->port())), std::string::npos);
+  options.host = "not an address";
+  EXPECT_EQ(Server::start(engine, options).error().code, ErrorCode::kInvalidArgument);
+  options.served_model_names.clear();
+  EXPECT_EQ(Server::start(engine, options).error().code, ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace volley::serve

@@ -1,0 +1,54 @@
+// A blocking HTTP client for tests, on plain sockets: it can also send what no proper client would. Every wait ends
+// after a few seconds. One thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace volley::serve {
+
+struct ClientResponse {
+  int status = 0;
+  std::map<std::string, std::string> headers;  // names in lower case
+  std::string body;                            // chunks joined
+};
+
+class Client {
+ public:
+  // receive_buffer: bytes the kernel may hold for a reader that does not read; 0: its default.
+  explicit Client(uint16_t port, int receive_buffer = 0);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  bool send(std::string_view bytes);  // false: the server closed
+  // The next response on the connection; nothing if the connection ends before it is complete.
+  std::optional<ClientResponse> receive(bool head_only = false);
+  // Until `text` was received; what was read stays for receive().
+  bool wait_for(std::string_view text);
+  bool wait_for_close();
+  void close();
+
+  std::optional<ClientResponse> get(const std::string& path);
+  std::optional<ClientResponse> post(const std::string& path, const std::string& json);
+
+  static std::string get_text(const std::string& path);
+  static std::string post_text(const std::string& path, const std::string& json);
+
+ private:
+  bool fill();                             // reads once
+  std::optional<std::string> read_line();  // without its line end
+  std::optional<std::string> read_bytes(size_t size);
+
+  int socket_ = -1;
+  std::string received_;
+};
+
+// The payloads of a stream's "data:" lines.
+std::vector<std::string> stream_events(const std::string& body);
+
+}  // namespace volley::serve

@@ -1,0 +1,84 @@
+// An Engine without a model, for tests: a token is a byte, and a script says what each request answers.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace volley::serve {
+
+// What one request gets, piece by piece, one piece a tick of the engine's thread.
+struct FakeScript {
+  std::vector<std::string> pieces = {"Hello", " world"};
+  bool endless = false;  // repeats the pieces until cancelled
+  FinishReason reason = FinishReason::kStop;
+  std::optional<Error> error;  // with kError
+  int cached_tokens = 0, drafted_tokens = 0, accepted_tokens = 0;
+};
+
+class FakeEngine final : public Engine {
+ public:
+  using Writer = std::function<FakeScript(const GenerateRequest&)>;
+
+  // `tick`: between two events of a request. `writer` runs in submit().
+  explicit FakeEngine(Writer writer = {}, std::chrono::microseconds tick = std::chrono::microseconds(200));
+  ~FakeEngine() override;
+
+  Result<RequestId> submit(GenerateRequest request, EventSink sink) override;
+  void cancel(RequestId id) override;
+  void drop_prefix_cache() override {}
+  const EngineInfo& info() const override { return info_; }
+  EngineStats stats() const override;
+  Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const override;
+  std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const override;
+  // "messages|kwargs|generation prompt|continue"; kFailedPrecondition if a message holds "no template".
+  Result<std::string> render_chat(const ChatMessages& chat) const override;
+
+  EngineInfo& mutable_info() { return info_; }  // before requests
+  // What submit() answers after accepting `accepted_first` more requests.
+  void refuse_submits(Error error, int accepted_first = 0);
+  std::vector<GenerateRequest> submitted() const;  // in order
+  int running() const;
+  int cancelled() const;
+
+ private:
+  struct Running {
+    RequestId id = 0;
+    GenerateRequest request;
+    EventSink sink;
+    FakeScript script;
+    size_t next_piece = 0;
+    bool cancelled = false;
+    Usage usage;
+  };
+
+  void loop();
+  // The next event of a request. REQUIRES: mutex_.
+  Event step(Running& running);
+
+  EngineInfo info_;
+  const Writer writer_;
+  const std::chrono::microseconds tick_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_:
+  std::deque<Running> running_;
+  std::vector<GenerateRequest> submitted_;
+  std::optional<Error> refusal_;
+  int accepted_first_ = 0;  // before refusal_ counts
+  RequestId next_id_ = 1;
+  EngineStats stats_;
+  bool stopping_ = false;
+
+  std::thread thread_;
+};
+
+}  // namespace volley::serve

@@ -1,0 +1,56 @@
+#include <textkit.h>
+
+#include <ctime>
+
+#include "text/model_file.h"
+#include "text/text.h"
+#include "text/textkit_handle.h"
+
+namespace volley::text {
+namespace {
+
+class TextkitTemplate final : public ChatTemplate {
+ public:
+  explicit TextkitTemplate(textkit_template* handle) : handle_(handle) {}
+  ~TextkitTemplate() override { textkit_template_free(handle_); }
+  TextkitTemplate(const TextkitTemplate&) = delete;
+  TextkitTemplate& operator=(const TextkitTemplate&) = delete;
+
+  Result<std::string> render(const Input& input) const override {
+    textkit_template_input in{};
+    in.messages = view(input.messages_json);
+    in.tools = view(input.tools_json);
+    in.kwargs = view(input.kwargs_json);
+    in.add_generation_prompt = input.add_generation_prompt;
+    in.continue_final_message = input.continue_final_message;
+    in.now = std::time(nullptr);
+    OwnedBytes text, error;
+    const textkit_status status = textkit_template_render(handle_, &in, text.out(), error.out());
+    if (status != TEXTKIT_OK) return textkit_error(status, error);
+    return text.str();
+  }
+
+ private:
+  textkit_template* handle_;
+};
+
+// textkit tells a missing file from an empty one by the pointer.
+textkit_view optional_view(const std::optional<std::string>& contents) {
+  return contents ? textkit_view{contents->c_str(), contents->size()} : textkit_view{nullptr, 0};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const std::string& dir) {
+  VOLLEY_ASSIGN(const auto config, read_model_file(dir + "/tokenizer_config.json"));
+  VOLLEY_ASSIGN(const auto special_tokens, read_model_file(dir + "/special_tokens_map.json"));
+  VOLLEY_ASSIGN(const auto jinja, read_model_file(dir + "/chat_template.jinja"));
+  const textkit_template_files files{optional_view(config), optional_view(special_tokens), optional_view(jinja)};
+  textkit_template* handle = nullptr;
+  OwnedBytes error;
+  const textkit_status status = textkit_template_new(&files, &handle, error.out());
+  if (status != TEXTKIT_OK) return textkit_error(status, error, dir + ": ");
+  return std::shared_ptr<const ChatTemplate>(std::make_shared<TextkitTemplate>(handle));
+}
+
+}  // namespace volley::text

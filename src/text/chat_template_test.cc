@@ -1,0 +1,375 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <textkit.h>
+
+#include <cstdlib>
+
+#include "text/test_model.h"
+#include "text/text.h"
+
+namespace volley::text {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+
+using Input = ChatTemplate::Input;
+
+std::shared_ptr<const ChatTemplate> load(const std::map<std::string, std::string>& files) {
+  const ModelDir dir(files);
+  auto chat = ChatTemplate::load(dir.path());
+  EXPECT_TRUE(chat.ok()) << chat.error().message;
+  return chat.ok() ? *chat : nullptr;
+}
+
+std::shared_ptr<const ChatTemplate> from_source(const std::string& source) {
+  return load({{"chat_template.jinja", source}});
+}
+
+std::string render(const std::shared_ptr<const ChatTemplate>& chat, const Input& input) {
+  const auto text = chat->render(input);
+  EXPECT_TRUE(text.ok()) << text.error().message;
+  return text.ok() ? *text : "";
+}
+
+// What a template without use of the messages prints.
+std::string print(const std::string& source, std::string_view kwargs = "") {
+  return render(from_source(source), {.messages_json = "[]", .kwargs_json = kwargs});
+}
+
+std::string error_of(const std::shared_ptr<const ChatTemplate>& chat, const Input& input,
+                     ErrorCode code = ErrorCode::kInvalidArgument) {
+  const auto text = chat->render(input);
+  EXPECT_FALSE(text.ok()) << *text;
+  if (text.ok()) return "";
+  EXPECT_EQ(error_code_name(text.error().code), std::string(error_code_name(code))) << text.error().message;
+  return text.error().message;
+}
+
+constexpr const char* kHi = R"([{"role": "user", "content": "Hi"}])";
+
+// In the manner of the Qwen family: tools, tool calls, hidden reasoning, a namespace and loops with conditions.
+constexpr const char* kChatMl = R"({%- if tools %}
+    {{- '<|im_start|>system\nTools:' }}
+    {%- for tool in tools %}
+        {{- '\n' }}
+        {{- tool | tojson }}
+    {%- endfor %}
+    {{- '<|im_end|>\n' }}
+{%- endif %}
+{%- set ns = namespace(last_query=messages|length - 1, searching=true) %}
+{%- for message in messages[::-1] %}
+    {%- set index = messages|length - 1 - loop.index0 %}
+    {%- if ns.searching and message.role == 'user' %}
+        {%- set ns.searching = false %}
+        {%- set ns.last_query = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.role == 'assistant' %}
+        {%- set content = message.content or '' %}
+        {%- if '</think>' in content and loop.index0 < ns.last_query %}
+            {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+        {%- endif %}
+        {{- '<|im_start|>assistant\n' + content }}
+        {%- for call in message.tool_calls %}
+            {{- '\n<tool_call>\n{"name": "' }}
+            {{- call.function.name }}
+            {{- '", "arguments": ' }}
+            {%- if call.function.arguments is string %}
+                {{- call.function.arguments }}
+            {%- else %}
+                {{- call.function.arguments | tojson }}
+            {%- endif %}
+            {{- '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\n\n</think>\n\n' }}
+    {%- endif %}
+{%- endif %})";
+
+TEST(ChatTemplate, ChatMlWithToolsAndReasoning) {
+  const auto chat = from_source(kChatMl);
+  EXPECT_EQ(render(chat, {.messages_json = kHi}), "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(render(chat, {.messages_json = kHi, .kwargs_json = R"({"enable_thinking": false})"}),
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
+  EXPECT_EQ(render(chat, {.messages_json = kHi, .add_generation_prompt = false}), "<|im_start|>user\nHi<|im_end|>\n");
+
+  const std::string messages = R"([
+    {"role": "user", "content": "Weather?"},
+    {"role": "assistant", "content": "<think>call</think>\n\nLooking.", "tool_calls": [
+      {"id": "1", "type": "function", "function": {"name": "get", "arguments": "{\"city\":\"Köln\",\"days\":2}"}}]},
+    {"role": "tool", "content": "<sun>", "tool_call_id": "1"},
+    {"role": "user", "content": "Thanks"}])";
+  const std::string tools = R"([{"type":"function","function":{"name":"get","parameters":{"z":1,"a":[]}}}])";
+  EXPECT_EQ(render(chat, {.messages_json = messages, .tools_json = tools}),
+            "<|im_start|>system\nTools:\n"
+            R"({"type": "function", "function": {"name": "get", "parameters": {"z": 1, "a": []}}})"
+            "<|im_end|>\n"
+            "<|im_start|>user\nWeather?<|im_end|>\n"
+            "<|im_start|>assistant\nLooking.\n<tool_call>\n"
+            R"({"name": "get", "arguments": {"city": "Köln", "days": 2}})"
+            "\n</tool_call><|im_end|>\n"
+            "<|im_start|>tool\n<sun><|im_end|>\n"
+            "<|im_start|>user\nThanks<|im_end|>\n<|im_start|>assistant\n");
+}
+
+// In the manner of the Llama 3 family: a date, header tokens, trimmed content, the begin token from the config.
+TEST(ChatTemplate, HeadersDateAndBeginToken) {
+  const std::string source = R"({{- bos_token }}
+{%- if not date_string is defined %}
+    {%- if strftime_now is defined %}
+        {%- set date_string = strftime_now("%d %b %Y") %}
+    {%- endif %}
+{%- endif %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system = "" %}
+{%- endif %}
+{{- "<|header|>system<|/header|>\n\nToday: " + date_string + "\n" + system + "<|eot|>" }}
+{%- for message in messages %}
+    {{- '<|header|>' + message['role'] + '<|/header|>\n\n' + message['content'] | trim + '<|eot|>' }}
+{%- endfor %})";
+  const auto chat = load({{"chat_template.jinja", source},
+                          {"tokenizer_config.json", R"({"bos_token": {"content": "<|begin|>", "lstrip": false}})"}});
+  const std::string messages =
+      R"([{"role": "system", "content": " Be brief. "}, {"role": "user", "content": "  Hi\n"}])";
+  EXPECT_EQ(render(chat, {.messages_json = messages, .kwargs_json = R"({"date_string": "26 Jul 2024"})"}),
+            "<|begin|><|header|>system<|/header|>\n\nToday: 26 Jul 2024\nBe brief.<|eot|>"
+            "<|header|>user<|/header|>\n\nHi<|eot|>");
+  EXPECT_THAT(render(chat, {.messages_json = messages}), testing::ContainsRegex("Today: [0-9][0-9] [A-Z][a-z]+ 20"));
+}
+
+TEST(ChatTemplate, TimeIsTheCallers) {
+  const std::string source =
+      "{{ strftime_now('%Y-%m-%d %B') }}{% macro m() %}{{ strftime_now('%y') }}{% endmacro %}{{ m() }}";
+  textkit_template_files files{};
+  files.jinja = {source.data(), source.size()};
+  textkit_template* chat = nullptr;
+  textkit_bytes text{nullptr, 0}, error{nullptr, 0};
+  ASSERT_EQ(textkit_template_new(&files, &chat, &error), TEXTKIT_OK);
+  textkit_template_input input{};
+  input.messages = {"[]", 2};
+  input.now = 1'000'000'000;  // 9 September 2001, in every time zone
+  ASSERT_EQ(textkit_template_render(chat, &input, &text, &error), TEXTKIT_OK);
+  EXPECT_EQ(std::string(text.data, text.size), "2001-09-09 September01");
+  textkit_bytes_free(text);
+  textkit_template_free(chat);
+}
+
+TEST(ChatTemplate, WhitespaceAroundBlocks) {
+  EXPECT_EQ(print("a\n  {% if true %}\n  b\n  {% endif %}\nc\n"), "a\n  b\nc");
+  EXPECT_EQ(print("{% for x in [1, 2] %}\n{{ x }}\n{% endfor %}"), "1\n2\n");
+}
+
+TEST(ChatTemplate, LoopControlsAndGenerationBlocks) {
+  EXPECT_EQ(print("{% for x in range(9) %}{% if x == 1 %}{% continue %}{% endif %}{% if x == 4 %}{% break %}{% endif "
+                  "%}{{ x }}{% endfor %}"),
+            "023");
+  EXPECT_EQ(print("a {%- generation %} b {% endgeneration -%} c"), "a b c");
+}
+
+// Prompts were trained with Python's spelling of JSON.
+TEST(ChatTemplate, ToJsonWritesAsPythonDoes) {
+  const std::string kwargs =
+      R"({"x": {"b": [1, 2.0, 1e20, 1e-7, -0.5, true, null], "a": "<é'\"\\\n\u0001\u007f😀>", "e": {}, "l": []}})";
+  EXPECT_EQ(print("{{ x | tojson }}", kwargs),
+            R"({"b": [1, 2.0, 1e+20, 1e-07, -0.5, true, null], "a": "<é'\"\\\n\u0001)"
+            "\x7f"
+            R"(😀>", "e": {}, "l": []})");
+  EXPECT_EQ(print("{{ x.a | tojson(ensure_ascii=true) }}", kwargs), R"("<\u00e9'\"\\\n\u0001\u007f\ud83d\ude00>")");
+  EXPECT_EQ(print("{{ x | tojson(indent=2) }}", R"({"x": {"a": [1, {"b": 2}], "e": {}, "l": []}})"),
+            "{\n  \"a\": [\n    1,\n    {\n      \"b\": 2\n    }\n  ],\n  \"e\": {},\n  \"l\": []\n}");
+  EXPECT_EQ(print("{{ x | tojson(separators=(',', ':'), sort_keys=true) }}",
+                  R"({"x": {"b": [1, 2], "a": 18446744073709551615}})"),
+            R"({"a":18446744073709551615,"b":[1,2]})");
+  EXPECT_THAT(error_of(from_source("{{ nothing | tojson }}"), {.messages_json = "[]"}), HasSubstr("undefined"));
+}
+
+TEST(ChatTemplate, PythonMethodsAndSpelling) {
+  EXPECT_EQ(print("{{ ' ab '.strip().upper().startswith('A') }} {{ {'a': 1}.get('b', none) }} {{ ['a', 1.5, true] }}"),
+            "True None ['a', 1.5, True]");
+  EXPECT_EQ(
+      print("{% for key, value in {'k': 'v'}.items() %}{{ key }}={{ value }}{% endfor %}{{ 'a-b'.split('-')[1] }}"),
+      "k=vb");
+}
+
+TEST(ChatTemplate, UndefinedPrintsNothingAndIsFalse) {
+  EXPECT_EQ(print("[{{ nothing }}{{ {}.a }}{% for x in nothing %}x{% endfor %}{% if nothing %}x{% endif %}]"), "[]");
+  EXPECT_THAT(error_of(from_source("{{ nothing.a }}"), {.messages_json = "[]"}), HasSubstr("chat_template:1"));
+  EXPECT_THAT(error_of(from_source("{{ 'a' + nothing }}"), {.messages_json = "[]"}), HasSubstr("cannot render"));
+}
+
+TEST(ChatTemplate, ExceptionsOfTheTemplateReachTheUser) {
+  const auto chat = from_source(
+      "{% macro check(m) %}{% if m.role != 'user' %}{{ raise_exception('Only user messages, not ' + m.role) }}{% endif "
+      "%}{% endmacro %}"
+      "{% for m in messages %}{{ check(m) }}{{ m.content }}{% endfor %}");
+  EXPECT_EQ(render(chat, {.messages_json = kHi}), "Hi");
+  EXPECT_THAT(error_of(chat, {.messages_json = R"([{"role": "tool", "content": ""}])"}),
+              HasSubstr("refuses these messages: Only user messages, not tool"));
+}
+
+TEST(ChatTemplate, SpecialTokensOfBothFiles) {
+  const std::string source =
+      "{{ bos_token }}|{{ eos_token }}|{{ unk_token is defined }}|{{ pad_token is defined }}|{{ "
+      "additional_special_tokens[1] }}";
+  const json config = {{"chat_template", source},
+                       {"bos_token", "<s>"},
+                       {"unk_token", nullptr},
+                       {"add_bos_token", true},
+                       {"additional_special_tokens", {"<x>", {{"content", "<y>"}}}}};
+  const auto chat =
+      load({{"tokenizer_config.json", config.dump()},
+            {"special_tokens_map.json", R"({"bos_token": "<other>", "eos_token": {"content": "</s>"}})"}});
+  EXPECT_EQ(render(chat, {.messages_json = "[]"}), "<s>|</s>|False|False|<y>");
+  EXPECT_EQ(render(chat, {.messages_json = "[]", .kwargs_json = R"({"eos_token": "!"})"}), "<s>|!|False|False|<y>");
+}
+
+TEST(ChatTemplate, NamedTemplatesAndTheFileThatWins) {
+  const json config = {{"chat_template",
+                        {{{"name", "default"}, {"template", "default {{ tools is none }}"}},
+                         {{"name", "rag"}, {"template", "{% broken"}},
+                         {{"name", "tool_use"}, {"template", "tools {{ tools|length }}"}}}}};
+  const auto chat = load({{"tokenizer_config.json", config.dump()}});
+  EXPECT_EQ(render(chat, {.messages_json = "[]"}), "default True");
+  EXPECT_EQ(render(chat, {.messages_json = "[]", .tools_json = "[]"}), "default False");
+  EXPECT_EQ(render(chat, {.messages_json = "[]", .tools_json = "[{}]"}), "tools 1");
+  const auto file = load({{"tokenizer_config.json", config.dump()}, {"chat_template.jinja", "file"}});
+  EXPECT_EQ(render(file, {.messages_json = "[]", .tools_json = "[{}]"}), "file");
+  const auto tools_only =
+      load({{"tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "t"}]})"}});
+  error_of(tools_only, {.messages_json = "[]"}, ErrorCode::kFailedPrecondition);
+}
+
+TEST(ChatTemplate, WithoutATemplateLoadsAndSaysWhatToDo) {
+  for (const auto& chat : {load({}), load({{"tokenizer_config.json", R"({"chat_template": null})"}})}) {
+    EXPECT_THAT(error_of(chat, {.messages_json = kHi}, ErrorCode::kFailedPrecondition),
+                HasSubstr("chat_template.jinja"));
+  }
+}
+
+TEST(ChatTemplate, LoadErrorsNameFolderAndPlace) {
+  const std::vector<std::pair<std::map<std::string, std::string>, std::string>> cases = {
+      {{{"tokenizer_config.json", "{"}}, "tokenizer_config.json is not JSON"},
+      {{{"tokenizer_config.json", "[]"}}, "tokenizer_config.json must hold a JSON object"},
+      {{{"special_tokens_map.json", "\xff"}}, "special_tokens_map.json must be valid UTF-8"},
+      {{{"tokenizer_config.json", R"({"chat_template": 1})"}}, "must be a string or a list"},
+      {{{"tokenizer_config.json", R"({"chat_template": [{"name": "default"}]})"}}, "must be a string or a list"},
+      {{{"chat_template.jinja", "a\n{% if %}"}}, "chat_template:2"}};
+  for (const auto& [files, message] : cases) {
+    const ModelDir dir(files);
+    const auto chat = ChatTemplate::load(dir.path());
+    ASSERT_FALSE(chat.ok()) << message;
+    EXPECT_EQ(chat.error().code, ErrorCode::kDataLoss);
+    EXPECT_THAT(chat.error().message, HasSubstr(message));
+    EXPECT_THAT(chat.error().message, HasSubstr(dir.path()));
+  }
+}
+
+TEST(ChatTemplate, MalformedRequests) {
+  const auto chat = from_source("x");
+  EXPECT_THAT(error_of(chat, {.messages_json = ""}), HasSubstr("messages must be JSON"));
+  EXPECT_THAT(error_of(chat, {.messages_json = "{}"}), HasSubstr("messages must be a JSON array"));
+  EXPECT_THAT(error_of(chat, {.messages_json = "[{}, 1]"}), HasSubstr("messages[1] must be an object"));
+  EXPECT_THAT(error_of(chat, {.messages_json = "[\"\xff\"]"}), HasSubstr("offset 2"));
+  EXPECT_THAT(error_of(chat, {.messages_json = "[]", .tools_json = "{}"}), HasSubstr("tools must be a JSON array"));
+  EXPECT_THAT(error_of(chat, {.messages_json = "[]", .kwargs_json = "[]"}), HasSubstr("must be a JSON object"));
+  EXPECT_THAT(error_of(chat, {.messages_json = "[]", .kwargs_json = R"({"messages": []})"}),
+              HasSubstr("may not set messages"));
+  EXPECT_THAT(error_of(chat, {.messages_json = std::string(1000, '[')}), HasSubstr("messages must be JSON"));
+}
+
+// Templates for strings get arrays of text parts joined, templates for arrays get strings wrapped, others are left
+// alone.
+TEST(ChatTemplate, ContentInEitherForm) {
+  const std::string text = R"([{"role": "user", "content": "one"}])";
+  const std::string parts =
+      R"([{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}])";
+  const std::string image =
+      R"([{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "image_url"}]}])";
+
+  for (const char* source : {"{% for m in messages %}{{ '<' + m.content + '>' }}{% endfor %}",
+                             "{% for m in messages %}<{{ m.content }}>{% endfor %}",
+                             "{% for m in messages %}<{{ m.content | trim }}>{% endfor %}"}) {
+    const auto strings = from_source(source);
+    EXPECT_EQ(render(strings, {.messages_json = text}), "<one>") << source;
+    EXPECT_EQ(render(strings, {.messages_json = parts}), "<one\ntwo>") << source;
+    EXPECT_THAT(error_of(strings, {.messages_json = image}), HasSubstr("messages[0].content[1] is not a text part"));
+  }
+
+  const auto arrays = from_source(
+      "{% for m in messages %}{% for p in m.content %}{% if p.type == 'text' %}<{{ p.text }}>{% else %}<image>{% endif "
+      "%}{% endfor %}{% endfor %}");
+  EXPECT_EQ(render(arrays, {.messages_json = text}), "<one>");
+  EXPECT_EQ(render(arrays, {.messages_json = image}), "<one><image>");
+
+  const auto both = from_source(
+      "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text "
+      "or '<image>' }}{% endfor %}{% endif %}{% endfor %}");
+  EXPECT_EQ(render(both, {.messages_json = text}), "one");
+  EXPECT_EQ(render(both, {.messages_json = parts}), "onetwo");
+  EXPECT_EQ(render(both, {.messages_json = image}), "one<image>");
+}
+
+TEST(ChatTemplate, ContinuesTheFinalMessage) {
+  const auto continued = [](const std::shared_ptr<const ChatTemplate>& chat, const std::string& content) {
+    const json messages = {{{"role", "user"}, {"content", "say Sure. Sure"}},
+                           {{"role", "assistant"}, {"content", content}}};
+    return render(chat,
+                  {.messages_json = messages.dump(), .add_generation_prompt = false, .continue_final_message = true});
+  };
+  const auto keeps = from_source("{% for m in messages %}{{ m.role }}:{{ m.content }}<end>\n{% endfor %}");
+  EXPECT_EQ(continued(keeps, "Sure"), "user:say Sure. Sure<end>\nassistant:Sure");
+  EXPECT_EQ(continued(keeps, "Sure \n"), "user:say Sure. Sure<end>\nassistant:Sure \n");
+  EXPECT_EQ(continued(keeps, ""), "user:say Sure. Sure<end>\nassistant:");
+  EXPECT_EQ(continued(keeps, "FinalMessageEndsHere0 x"), "user:say Sure. Sure<end>\nassistant:FinalMessageEndsHere0 x");
+  const auto trims = from_source("{% for m in messages %}{{ m.role }}:{{ m.content | trim }}<end>\n{% endfor %}");
+  EXPECT_EQ(continued(trims, " Sure \n"), "user:say Sure. Sure<end>\nassistant:Sure");
+
+  const auto parts =
+      from_source("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}<end>{% endfor %}");
+  EXPECT_EQ(
+      render(
+          parts,
+          {.messages_json =
+               R"([{"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b "}]}])",
+           .add_generation_prompt = false,
+           .continue_final_message = true}),
+      "ab ");
+}
+
+TEST(ChatTemplate, ContinuingThatCannotBe) {
+  const auto chat = from_source("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}");
+  const auto error = [&](const std::string& messages, bool prompt) {
+    return error_of(chat, {.messages_json = messages, .add_generation_prompt = prompt, .continue_final_message = true});
+  };
+  EXPECT_THAT(error(kHi, true), HasSubstr("exclude each other"));
+  EXPECT_THAT(error(R"([{"role": "assistant", "content": "a"}])", false),
+              HasSubstr("leaves the final message's content out"));
+  for (const char* messages : {"[]", R"([{"role": "user"}])", R"([{"role": "user", "content": null}])",
+                               R"([{"role": "user", "content": 5}])"}) {
+    EXPECT_THAT(error(messages, false), HasSubstr("final message with text content")) << messages;
+  }
+}
+
+TEST(ChatTemplate, LongMessages) {
+  const auto chat = *ChatTemplate::load(kPocket);
+  const std::string content(10'000'000, 'x');
+  const std::string messages = json::array({{{"role", "user"}, {"content", content}}}).dump();
+  EXPECT_EQ(render(chat, {.messages_json = messages}),
+            "<|im_start|>user\n" + content + "<|im_end|>\n<|im_start|>assistant\n");
+}
+
+}  // namespace
+}  // namespace volley::text

@@ -1,0 +1,46 @@
+// Ownership of what textkit returns, and its failures as Errors. For the .cc files of this folder.
+#pragma once
+
+#include <textkit.h>
+#include <volley/result.h>
+
+#include <string>
+#include <string_view>
+
+namespace volley::text {
+
+inline textkit_view view(std::string_view text) {
+  return {text.data(), text.size()};
+}
+
+// Frees on leaving the scope.
+class OwnedBytes {
+ public:
+  OwnedBytes() = default;
+  OwnedBytes(const OwnedBytes&) = delete;
+  OwnedBytes& operator=(const OwnedBytes&) = delete;
+  ~OwnedBytes() { textkit_bytes_free(bytes_); }
+
+  textkit_bytes* out() { return &bytes_; }
+  std::string str() const { return std::string(bytes_.data, bytes_.size); }
+
+ private:
+  textkit_bytes bytes_{nullptr, 0};
+};
+
+inline Error textkit_error(textkit_status status, const OwnedBytes& message, const std::string& prefix = "") {
+  switch (status) {
+    case TEXTKIT_INVALID_ARGUMENT:
+      return invalid_argument(prefix + message.str());
+    case TEXTKIT_FAILED_PRECONDITION:
+      return failed_precondition(prefix + message.str());
+    case TEXTKIT_DATA_LOSS:
+      return data_loss(prefix + message.str());
+    case TEXTKIT_OK:
+    case TEXTKIT_INTERNAL:
+      break;
+  }
+  return internal_error(prefix + message.str());
+}
+
+}  // namespace volley::text

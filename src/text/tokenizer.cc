@@ -1,0 +1,62 @@
+#include <textkit.h>
+
+#include <type_traits>
+
+#include "text/model_file.h"
+#include "text/text.h"
+#include "text/textkit_handle.h"
+
+namespace volley::text {
+namespace {
+
+static_assert(std::is_same_v<TokenId, int32_t>, "textkit's ids are int32_t");
+
+class TextkitTokenizer final : public Tokenizer {
+ public:
+  explicit TextkitTokenizer(textkit_tokenizer* handle) : handle_(handle) {}
+  ~TextkitTokenizer() override { textkit_tokenizer_free(handle_); }
+  TextkitTokenizer(const TextkitTokenizer&) = delete;
+  TextkitTokenizer& operator=(const TextkitTokenizer&) = delete;
+
+  Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const override {
+    textkit_ids ids{nullptr, 0};
+    OwnedBytes error;
+    const textkit_status status = textkit_tokenizer_encode(handle_, view(text), add_special_tokens, &ids, error.out());
+    if (status != TEXTKIT_OK) return textkit_error(status, error);
+    std::vector<TokenId> result(ids.data, ids.data + ids.size);
+    textkit_ids_free(ids);
+    return result;
+  }
+
+  std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const override {
+    OwnedBytes text, error;
+    const textkit_status status =
+        textkit_tokenizer_decode(handle_, ids.data(), ids.size(), skip_special_tokens, text.out(), error.out());
+    return status == TEXTKIT_OK ? text.str() : "\uFFFD";
+  }
+
+  int32_t vocab_size() const override { return textkit_tokenizer_vocab_size(handle_); }
+
+  std::optional<TokenId> token_id(std::string_view token) const override {
+    const int32_t id = textkit_tokenizer_token_id(handle_, view(token));
+    return id < 0 ? std::nullopt : std::optional<TokenId>(id);
+  }
+
+ private:
+  textkit_tokenizer* handle_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::string& dir) {
+  const std::string path = dir + "/tokenizer.json";
+  VOLLEY_ASSIGN(const auto json, read_model_file(path));
+  if (!json) return not_found(path + " does not exist: a model folder needs the tokenizer.json of its checkpoint");
+  textkit_tokenizer* handle = nullptr;
+  OwnedBytes error;
+  const textkit_status status = textkit_tokenizer_new(view(*json), &handle, error.out());
+  if (status != TEXTKIT_OK) return textkit_error(status, error, path + " is not a tokenizer that can be used: ");
+  return std::shared_ptr<const Tokenizer>(std::make_shared<TextkitTokenizer>(handle));
+}
+
+}  // namespace volley::text

@@ -1,0 +1,102 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <new>
+#include <numbers>
+
+#include "base/check.h"
+#include "weights/checkpoint.h"
+
+namespace volley::weights {
+namespace {
+
+constexpr int kTableBits = 12;
+constexpr int kTableSize = 1 << kTableBits;
+
+// x with P(standard normal < x) = p, 0.5 <= p < 1. Newton's method from 0: the distribution function is concave above
+// 0, so each step stays below the root and comes nearer.
+double normal_quantile(double p) {
+  double x = 0;
+  for (int i = 0; i < 40; ++i) {
+    const double error = p - 0.5 * std::erfc(-x / std::numbers::sqrt2);
+    const double density = std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi);
+    x += error / density;
+  }
+  return x;
+}
+
+// Finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+uint64_t mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+class DummyCheckpoint final : public Checkpoint {
+ public:
+  explicit DummyCheckpoint(uint64_t seed) : seed_(seed) {
+    for (int i = 0; i < kTableSize / 2; ++i) {
+      const double x = normal_quantile(0.5 + (i + 0.5) / kTableSize);
+      normal_[kTableSize / 2 + i] = static_cast<float>(x);
+      normal_[kTableSize / 2 - 1 - i] = static_cast<float>(-x);
+    }
+  }
+
+  bool has(std::string_view) const override { return true; }
+
+  Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const override {
+    size_t count = 1;
+    for (const int64_t dim : shape) {
+      VOLLEY_CHECK_GE(dim, 0);
+      VOLLEY_CHECK(!__builtin_mul_overflow(count, static_cast<size_t>(dim), &count));
+    }
+    // Bits, because a new array of BFloat16 would be filled with zeros first.
+    const std::shared_ptr<uint16_t[]> values(new (std::nothrow) uint16_t[count]);
+    if (values == nullptr) {
+      return resource_exhausted("No memory for the " + std::to_string(count) + " random weights of \"" +
+                                std::string(name) + "\".");
+    }
+    if (shape.size() <= 1) {
+      std::fill_n(values.get(), count, to_bfloat16(1.0f).bits);
+    } else if (count > 0) {
+      fill(values.get(), count, key_of(name, shape), 1.0 / std::sqrt(static_cast<double>(shape.back())));
+    }
+    return SourceTensor{reinterpret_cast<const std::byte*>(values.get()), DType::kBF16,
+                        std::vector<int64_t>(shape.begin(), shape.end()), values};
+  }
+
+  DType main_dtype() const override { return DType::kBF16; }
+
+ private:
+  uint64_t key_of(std::string_view name, std::span<const int64_t> shape) const {
+    uint64_t key = mix(seed_ + 1);
+    for (const char c : name) key = mix(key ^ static_cast<unsigned char>(c));
+    for (const int64_t dim : shape) key = mix(key ^ static_cast<uint64_t>(dim));
+    return key;
+  }
+
+  // Models of billions of weights are filled this way: one hash gives five values, each a look-up.
+  void fill(uint16_t* values, size_t count, uint64_t key, double deviation) const {
+    std::array<uint16_t, kTableSize> table;
+    for (int i = 0; i < kTableSize; ++i) table[i] = to_bfloat16(static_cast<float>(normal_[i] * deviation)).bits;
+    constexpr size_t kPerHash = 64 / kTableBits;
+    const auto next = [&] { return mix(key += 0x9e3779b97f4a7c15ull); };
+    size_t i = 0;
+    for (; i + kPerHash <= count; i += kPerHash) {
+      const uint64_t bits = next();
+      for (size_t j = 0; j < kPerHash; ++j) values[i + j] = table[(bits >> (j * kTableBits)) % kTableSize];
+    }
+    for (uint64_t bits = next(); i < count; ++i, bits >>= kTableBits) values[i] = table[bits % kTableSize];
+  }
+
+  const uint64_t seed_;
+  std::array<float, kTableSize> normal_;  // quantiles of the standard normal distribution, ascending
+};
+
+}  // namespace
+
+std::unique_ptr<Checkpoint> make_dummy_checkpoint(uint64_t seed) {
+  return std::make_unique<DummyCheckpoint>(seed);
+}
+
+}  // namespace volley::weights

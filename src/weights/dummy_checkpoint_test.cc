@@ -1,0 +1,82 @@
+// Protects: random weights are reproducible and look like weights, so that a benchmark without a checkpoint does the
+// same arithmetic each time and its activations neither vanish nor overflow.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "weights/checkpoint.h"
+
+namespace volley::weights {
+namespace {
+
+std::vector<float> values(const Checkpoint& checkpoint, const std::string& name, const std::vector<int64_t>& shape) {
+  const SourceTensor tensor = *checkpoint.get(name, shape);
+  EXPECT_EQ(tensor.dtype, DType::kBF16);
+  EXPECT_EQ(tensor.shape, shape);
+  size_t count = 1;
+  for (const int64_t dim : shape) count *= dim;
+  std::vector<float> out(count);
+  for (size_t i = 0; i < count; ++i) {
+    BFloat16 x;
+    std::memcpy(&x, tensor.data + i * sizeof(x), sizeof(x));
+    out[i] = to_float(x);
+  }
+  return out;
+}
+
+TEST(DummyCheckpoint, HasEverythingInBf16) {
+  const auto checkpoint = make_dummy_checkpoint(1);
+  EXPECT_TRUE(checkpoint->has("model.layers.0.mlp.up_proj.weight"));
+  EXPECT_EQ(checkpoint->main_dtype(), DType::kBF16);
+}
+
+TEST(DummyCheckpoint, DependsOnSeedNameAndShapeAlone) {
+  const auto a = make_dummy_checkpoint(1);
+  const auto b = make_dummy_checkpoint(1);
+  const auto other_seed = make_dummy_checkpoint(2);
+  const auto x = values(*a, "w", {7, 33});
+  EXPECT_EQ(x, values(*b, "w", {7, 33}));
+  EXPECT_EQ(x, values(*a, "w", {7, 33})) << "a second call continues no stream";
+  EXPECT_NE(x, values(*a, "v", {7, 33}));
+  EXPECT_NE(x, values(*a, "w", {33, 7}));
+  EXPECT_NE(x, values(*other_seed, "w", {7, 33}));
+}
+
+TEST(DummyCheckpoint, IsNormalWithVarianceOneOverTheLastDimension) {
+  const auto x = values(*make_dummy_checkpoint(3), "w", {1000, 400});
+  double sum = 0, squares = 0, fourths = 0;
+  int beyond_two = 0;
+  const double deviation = 1 / std::sqrt(400.0);
+  for (const float v : x) {
+    const double z = v / deviation;
+    sum += z, squares += z * z, fourths += z * z * z * z;
+    beyond_two += std::abs(z) > 2;
+  }
+  const double n = static_cast<double>(x.size());
+  // Five standard errors of 400,000 draws; rounding to bf16 is far below that.
+  EXPECT_NEAR(sum / n, 0, 5 / std::sqrt(n));
+  EXPECT_NEAR(squares / n, 1, 5 * std::sqrt(2 / n));
+  EXPECT_NEAR(fourths / n, 3, 5 * std::sqrt(96 / n));
+  EXPECT_NEAR(beyond_two / n, 0.0455, 5 * std::sqrt(0.0455 / n));
+}
+
+TEST(DummyCheckpoint, NeighboursAreUncorrelated) {
+  const auto x = values(*make_dummy_checkpoint(4), "w", {1000, 400});
+  for (const size_t lag : {1, 2, 4, 5, 400}) {
+    double sum = 0, squares = 0;
+    for (size_t i = lag; i < x.size(); ++i) sum += x[i] * x[i - lag], squares += x[i] * x[i];
+    EXPECT_NEAR(sum / squares, 0, 5 / std::sqrt(static_cast<double>(x.size()))) << lag;
+  }
+}
+
+TEST(DummyCheckpoint, NormWeightsAreOne) {
+  for (const float v : values(*make_dummy_checkpoint(5), "model.norm.weight", {96})) EXPECT_EQ(v, 1.0f);
+}
+
+TEST(DummyCheckpoint, EmptyTensorsAreEmpty) {
+  EXPECT_TRUE(values(*make_dummy_checkpoint(6), "w", {3, 0}).empty());
+}
+
+}  // namespace
+}  // namespace volley::weights

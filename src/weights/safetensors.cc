@@ -1,0 +1,201 @@
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "weights/checkpoint.h"
+#include "weights/json.h"
+#include "weights/mapped_file.h"
+#include "weights/safetensors_header.h"
+
+namespace volley::weights {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+// Where a tensor lies: an entry of a file's header.
+struct Located {
+  std::shared_ptr<const MappedFile> file;
+  HeaderEntry entry;
+};
+using TensorTable = std::map<std::string, Located, std::less<>>;
+
+std::string shape_text(std::span<const int64_t> shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+std::optional<DType> readable_dtype(std::string_view name) {
+  if (name == "BF16") return DType::kBF16;
+  if (name == "F16") return DType::kF16;
+  if (name == "F32") return DType::kF32;
+  return std::nullopt;
+}
+
+class SafetensorsCheckpoint final : public Checkpoint {
+ public:
+  // `origin`: the file that lists the tensors, for messages. files: those that the tensors lie in.
+  SafetensorsCheckpoint(std::string origin, std::vector<std::shared_ptr<const MappedFile>> files, TensorTable tensors)
+      : origin_(std::move(origin)),
+        files_(std::move(files)),
+        tensors_(std::move(tensors)),
+        main_dtype_(most_bytes(tensors_)) {}
+
+  bool has(std::string_view name) const override { return tensors_.find(name) != tensors_.end(); }
+
+  Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const override {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) {
+      return not_found(origin_ + " has no tensor \"" + std::string(name) + "\" (shape " + shape_text(shape) +
+                       "): the checkpoint is incomplete, or of another architecture than its config.json says.");
+    }
+    const auto& [file, entry] = found->second;
+    const std::string where = file->path() + ": tensor \"" + found->first + "\"";
+    const std::optional<DType> dtype = readable_dtype(entry.dtype);
+    if (!dtype) {
+      return unimplemented(where + " has dtype " + entry.dtype +
+                           ", which is not built; use a checkpoint in BF16, F16 or F32.");
+    }
+    if (!std::equal(shape.begin(), shape.end(), entry.shape.begin(), entry.shape.end())) {
+      return failed_precondition(where + " has shape " + shape_text(entry.shape) + ", but config.json asks for " +
+                                 shape_text(shape) + ".");
+    }
+    const std::span<const std::byte> bytes = file->bytes().subspan(entry.begin, entry.end - entry.begin);
+    SourceTensor tensor{bytes.data(), *dtype, entry.shape, file};
+    // Writers pad the header so that tensors are aligned, but the format does not demand it.
+    if (reinterpret_cast<uintptr_t>(bytes.data()) % dtype_size(*dtype) != 0) {
+      auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+      tensor.data = copy->data();
+      tensor.owner = std::move(copy);
+    }
+    return tensor;
+  }
+
+  DType main_dtype() const override { return main_dtype_; }
+
+  void done_with(const SourceTensor& tensor) const override {
+    size_t bytes = dtype_size(tensor.dtype);
+    for (const int64_t dim : tensor.shape) bytes *= static_cast<size_t>(dim);
+    for (const auto& file : files_) {  // a copy is in none of them, and ends with its owner
+      if (file->contains(tensor.data)) file->drop({tensor.data, bytes});
+    }
+  }
+
+ private:
+  static DType most_bytes(const TensorTable& tensors) {
+    std::map<DType, uint64_t> bytes;
+    for (const auto& [name, located] : tensors) {
+      if (const auto dtype = readable_dtype(located.entry.dtype)) {
+        bytes[*dtype] += located.entry.end - located.entry.begin;
+      }
+    }
+    DType best = DType::kBF16;
+    for (const auto& [dtype, count] : bytes) {
+      if (count > bytes[best]) best = dtype;
+    }
+    return best;
+  }
+
+  const std::string origin_;
+  const std::vector<std::shared_ptr<const MappedFile>> files_;
+  const TensorTable tensors_;
+  const DType main_dtype_;
+};
+
+struct OpenFile {
+  std::shared_ptr<const MappedFile> file;
+  SafetensorsHeader header;
+};
+
+Result<OpenFile> open_file(const std::string& path) {
+  OpenFile open;
+  VOLLEY_ASSIGN(open.file, MappedFile::open(path));
+  VOLLEY_ASSIGN(open.header, parse_safetensors_header(open.file->bytes(), path));
+  return open;
+}
+
+Result<std::unique_ptr<Checkpoint>> open_single(const std::string& path) {
+  VOLLEY_ASSIGN(OpenFile open, open_file(path));
+  TensorTable tensors;
+  for (auto& [name, entry] : open.header) tensors.emplace(name, Located{open.file, std::move(entry)});
+  return std::unique_ptr<Checkpoint>(
+      std::make_unique<SafetensorsCheckpoint>(path, std::vector{open.file}, std::move(tensors)));
+}
+
+// A shard is named by the index, which came with the checkpoint: it must not reach outside the folder.
+bool is_plain_file_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\\') == std::string::npos && name.find('\0') == std::string::npos;
+}
+
+Result<std::map<std::string, std::string>> read_weight_map(const std::string& index_path) {
+  VOLLEY_ASSIGN(const std::shared_ptr<const MappedFile> file, MappedFile::open(index_path));
+  if (file->bytes().size() > kMaxHeaderBytes) return data_loss(index_path + " is too large for an index.");
+  VOLLEY_ASSIGN(const json index, parse_json_object(file->bytes(), index_path));
+  if (!index.contains("weight_map") || !index["weight_map"].is_object() || index["weight_map"].empty()) {
+    return data_loss(index_path + " has no \"weight_map\" from tensor names to files.");
+  }
+  std::map<std::string, std::string> shard_of;
+  for (const auto& [name, shard] : index["weight_map"].items()) {
+    if (!shard.is_string() || !is_plain_file_name(shard.get_ref<const std::string&>())) {
+      return data_loss(index_path + ": tensor \"" + name +
+                       "\" is not mapped to the plain name of a file in this folder.");
+    }
+    shard_of.emplace(name, shard.get<std::string>());
+  }
+  return shard_of;
+}
+
+Result<std::unique_ptr<Checkpoint>> open_sharded(const std::string& dir, const std::string& index_path) {
+  VOLLEY_ASSIGN(const auto shard_of, read_weight_map(index_path));
+  std::map<std::string, OpenFile> shards;
+  TensorTable tensors;
+  for (const auto& [name, shard] : shard_of) {
+    auto it = shards.find(shard);
+    if (it == shards.end()) {
+      Result<OpenFile> open = open_file(dir + "/" + shard);
+      if (!open.ok() && open.error().code == ErrorCode::kNotFound) {
+        return not_found(dir + " lacks " + shard + ", which " + kIndexFile + " names: the download is incomplete.");
+      }
+      if (!open.ok()) return open.error();
+      it = shards.emplace(shard, *std::move(open)).first;
+    }
+    const auto entry = it->second.header.find(name);
+    if (entry == it->second.header.end()) {
+      return data_loss(index_path + " says that tensor \"" + name + "\" is in " + shard +
+                       ", but that file does not have it.");
+    }
+    tensors.emplace(name, Located{it->second.file, std::move(entry->second)});
+  }
+  std::vector<std::shared_ptr<const MappedFile>> files;
+  for (const auto& [name, open] : shards) files.push_back(open.file);
+  return std::unique_ptr<Checkpoint>(
+      std::make_unique<SafetensorsCheckpoint>(index_path, std::move(files), std::move(tensors)));
+}
+
+bool exists(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Checkpoint>> open_safetensors(const std::string& dir) {
+  const std::string single = dir + "/" + kSingleFile;
+  const std::string index = dir + "/" + kIndexFile;
+  if (exists(single)) return open_single(single);
+  if (exists(index)) return open_sharded(dir, index);
+  if (!exists(dir)) return not_found("There is no folder " + dir + ".");
+  return not_found(dir + " holds neither " + kSingleFile + " nor " + kIndexFile +
+                   ": give the folder of a Hugging Face checkpoint in safetensors form.");
+}
+
+}  // namespace volley::weights

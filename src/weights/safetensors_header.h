@@ -1,0 +1,38 @@
+// The header of a safetensors file: what it says, and that it does not lie (format:
+// github.com/huggingface/safetensors).
+//
+//   8 bytes   N, little-endian
+//   N bytes   JSON: {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, …, "__metadata__": {…}}
+//   the rest  the tensors' bytes; offsets count from here
+#pragma once
+
+#include <volley/result.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace volley::weights {
+
+// A JSON header above this is refused, as every reader of the format does.
+inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+
+struct HeaderEntry {
+  std::string dtype;            // as the file spells it; may be one that nobody knows
+  std::vector<int64_t> shape;   // each >= 0; empty for a scalar
+  uint64_t begin = 0, end = 0;  // bytes of the file
+};
+
+using SafetensorsHeader = std::map<std::string, HeaderEntry, std::less<>>;
+
+// Reads and checks the header of `file`, all of whose bytes are given. What is returned satisfies, for every entry:
+// begin <= end <= file.size(), and end - begin is what dtype and shape need, if the dtype is one that is known. The
+// entries cover the data without overlap and without gap, as the format demands. Names are unique.
+// kDataLoss names the file (`path`, for messages only), the tensor and what is wrong with it.
+Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> file, const std::string& path);
+
+}  // namespace volley::weights

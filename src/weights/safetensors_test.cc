@@ -1,0 +1,180 @@
+// Protects: tensors come out with the bytes that were written, from one file or several, and each way in which a folder
+// can be wrong gives an error that names it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "weights/checkpoint.h"
+#include "weights/test_files.h"
+
+namespace volley::weights {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+const std::string kFirst = safetensors_bytes(
+    R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"BF16","shape":[2,3],"data_offsets":[8,20]}})",
+    "aaaabbbbBBBBBBBBBBBB");
+const std::string kSecond = safetensors_bytes(R"({"c":{"dtype":"F16","shape":[3],"data_offsets":[0,6]}})", "cccccc");
+
+std::string bytes_of(const SourceTensor& tensor, size_t n) {
+  return std::string(reinterpret_cast<const char*>(tensor.data), n);
+}
+
+void expect_error(const Status& status, ErrorCode code, const testing::Matcher<const std::string&>& message) {
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(error_code_name(status.error().code), std::string(error_code_name(code)));
+  EXPECT_THAT(status.error().message, message);
+}
+template <typename T>
+Status status_of(const Result<T>& result) {
+  return result.ok() ? Status() : Status(result.error());
+}
+
+TEST(Safetensors, ReadsTensorsOfASingleFile) {
+  const TempFolder folder;
+  folder.write("model.safetensors", kFirst);
+  const auto checkpoint = open_safetensors(folder.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  EXPECT_TRUE((*checkpoint)->has("a"));
+  EXPECT_FALSE((*checkpoint)->has("c"));
+  EXPECT_EQ((*checkpoint)->main_dtype(), DType::kBF16);
+  const SourceTensor b = *(*checkpoint)->get("b", std::vector<int64_t>{2, 3});
+  EXPECT_EQ(b.dtype, DType::kBF16);
+  EXPECT_EQ(bytes_of(b, 12), "BBBBBBBBBBBB");
+}
+
+TEST(Safetensors, TensorsOutliveTheCheckpoint) {
+  const TempFolder folder;
+  folder.write("model.safetensors", kFirst);
+  SourceTensor a;
+  {
+    const auto checkpoint = open_safetensors(folder.path());
+    a = *(*checkpoint)->get("a", std::vector<int64_t>{2});
+  }
+  EXPECT_EQ(bytes_of(a, 8), "aaaabbbb");
+}
+
+// The header's length decides where the data begins; each of the eight offsets must give aligned tensors.
+TEST(Safetensors, TensorsAreAlignedWhereverTheFileHasThem) {
+  for (int padding = 0; padding < 8; ++padding) {
+    const TempFolder folder;
+    folder.write("model.safetensors", safetensors_bytes(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})" +
+                                                            std::string(padding, ' '),
+                                                        "aaaabbbb"));
+    const auto checkpoint = open_safetensors(folder.path());
+    const SourceTensor a = *(*checkpoint)->get("a", std::vector<int64_t>{2});
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(a.data) % 4, 0u) << padding;
+    EXPECT_EQ(bytes_of(a, 8), "aaaabbbb");
+    (*checkpoint)->done_with(a);
+    EXPECT_EQ(bytes_of(a, 8), "aaaabbbb") << "done_with must not touch a copy";
+  }
+}
+
+TEST(Safetensors, DroppedPagesCanBeReadAgain) {
+  const TempFolder folder;
+  std::string data(1 << 16, '\0');
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 7 >> 3);
+  folder.write("model.safetensors",
+               safetensors_bytes(R"({"x":{"dtype":"F32","shape":[128,128],"data_offsets":[0,65536]}})", data));
+  const auto checkpoint = open_safetensors(folder.path());
+  const SourceTensor x = *(*checkpoint)->get("x", std::vector<int64_t>{128, 128});
+  (*checkpoint)->done_with(x);
+  EXPECT_EQ(bytes_of(x, data.size()), data);
+}
+
+TEST(Safetensors, ReadsShards) {
+  const TempFolder folder;
+  folder.write("one.safetensors", kFirst);
+  folder.write("two.safetensors", kSecond);
+  folder.write("model.safetensors.index.json",
+               R"({"metadata":{"total_size":26},"weight_map":{"a":"one.safetensors","b":"one.safetensors",)"
+               R"("c":"two.safetensors"}})");
+  const auto checkpoint = open_safetensors(folder.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  EXPECT_EQ(bytes_of(*(*checkpoint)->get("a", std::vector<int64_t>{2}), 8), "aaaabbbb");
+  EXPECT_EQ(bytes_of(*(*checkpoint)->get("c", std::vector<int64_t>{3}), 6), "cccccc");
+}
+
+TEST(Safetensors, WrongRequestsNameTensorFileAndShapes) {
+  const TempFolder folder;
+  folder.write("model.safetensors", safetensors_bytes(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                                                      R"("q":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[8,12]}})",
+                                                      "aaaabbbbqqqq"));
+  const auto checkpoint = open_safetensors(folder.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  const std::string file = folder.path() + "/model.safetensors";
+  expect_error(status_of((*checkpoint)->get("z", std::vector<int64_t>{5, 6})), ErrorCode::kNotFound,
+               AllOf(HasSubstr("\"z\""), HasSubstr(file), HasSubstr("[5, 6]")));
+  expect_error(status_of((*checkpoint)->get("a", std::vector<int64_t>{1, 2})), ErrorCode::kFailedPrecondition,
+               AllOf(HasSubstr("\"a\""), HasSubstr(file), HasSubstr("[2]"), HasSubstr("[1, 2]")));
+  expect_error(status_of((*checkpoint)->get("q", std::vector<int64_t>{4})), ErrorCode::kUnimplemented,
+               AllOf(HasSubstr("\"q\""), HasSubstr(file), HasSubstr("F8_E4M3")));
+}
+
+TEST(Safetensors, MissingFoldersAndFilesAreNamed) {
+  const TempFolder folder;
+  expect_error(status_of(open_safetensors(folder.path() + "/nowhere")), ErrorCode::kNotFound, HasSubstr("nowhere"));
+  expect_error(status_of(open_safetensors(folder.path())), ErrorCode::kNotFound,
+               AllOf(HasSubstr(folder.path()), HasSubstr("model.safetensors.index.json")));
+  folder.write("model.safetensors.index.json", R"({"weight_map":{"a":"one.safetensors"}})");
+  expect_error(status_of(open_safetensors(folder.path())), ErrorCode::kNotFound,
+               AllOf(HasSubstr("one.safetensors"), HasSubstr("incomplete")));
+}
+
+TEST(Safetensors, AFolderIsNotACheckpointFile) {
+  const TempFolder folder;
+  std::filesystem::create_directory(folder.path() + "/model.safetensors");
+  expect_error(status_of(open_safetensors(folder.path())), ErrorCode::kInvalidArgument, HasSubstr("regular file"));
+}
+
+TEST(Safetensors, ADamagedShardIsNamed) {
+  const TempFolder folder;
+  folder.write("one.safetensors", kFirst.substr(0, kFirst.size() - 1));
+  folder.write("model.safetensors.index.json", R"({"weight_map":{"a":"one.safetensors"}})");
+  expect_error(status_of(open_safetensors(folder.path())), ErrorCode::kDataLoss, HasSubstr("one.safetensors"));
+}
+
+TEST(Safetensors, AnIndexThatLiesIsDamaged) {
+  const TempFolder folder;
+  folder.write("one.safetensors", kFirst);
+  folder.write("model.safetensors.index.json", R"({"weight_map":{"z":"one.safetensors"}})");
+  expect_error(status_of(open_safetensors(folder.path())), ErrorCode::kDataLoss,
+               AllOf(HasSubstr("\"z\""), HasSubstr("one.safetensors")));
+}
+
+TEST(Safetensors, AnIndexReachesNoOtherFolder) {
+  const TempFolder folder;
+  std::filesystem::create_directory(folder.path() + "/sub");
+  folder.write("outside.safetensors", kFirst);
+  const std::string sub = folder.path() + "/sub";
+  for (const char* shard : {"\"../outside.safetensors\"", "\"/etc/passwd\"", "\"..\"", "\"\"", "\"a\\\\b\"",
+                            "\"one\\u0000.safetensors\"", "7"}) {
+    folder.write("sub/model.safetensors.index.json", std::string(R"({"weight_map":{"a":)") + shard + "}}");
+    expect_error(status_of(open_safetensors(sub)), ErrorCode::kDataLoss,
+                 AllOf(HasSubstr("\"a\""), HasSubstr("plain name")));
+  }
+}
+
+TEST(Safetensors, AnIndexOfAnotherFormIsDamaged) {
+  for (const char* index : {"", "[]", "{}", R"({"weight_map":[]})", R"({"weight_map":{}})", R"({"weight_map":)",
+                            R"({"weight_map":{"a":"x","a":"y"}})"}) {
+    const TempFolder folder;
+    folder.write("model.safetensors.index.json", index);
+    expect_error(status_of(open_safetensors(folder.path())), ErrorCode::kDataLoss,
+                 HasSubstr("model.safetensors.index.json"));
+  }
+}
+
+// The checkpoint in the repository, as an independent writer made it.
+TEST(Safetensors, ReadsThePocketModel) {
+  const auto checkpoint = open_safetensors("models/pocket");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  EXPECT_EQ((*checkpoint)->main_dtype(), DType::kBF16);
+  EXPECT_TRUE((*checkpoint)->get("model.embed_tokens.weight", std::vector<int64_t>{2048, 256}).ok());
+}
+
+}  // namespace
+}  // namespace volley::weights

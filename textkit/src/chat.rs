@@ -1,0 +1,316 @@
+//! A model's chat templates: which one a request takes, the variables it sees, and what is done to messages so that one
+//! template serves the forms in which clients send them.
+
+use minijinja::value::Value;
+use minijinja::Environment;
+use serde_json::{json, Map, Value as Json};
+
+use crate::abi::Failure;
+use crate::environment::{chat_environment, render_message, strftime_now, without_generation_blocks};
+use crate::json::to_template;
+
+const DEFAULT: &str = "chat_template";
+const TOOL_USE: &str = "chat_template.tool_use";
+/// Variables that belong to the request itself; template arguments may not replace them.
+const RESERVED: [&str; 4] = ["messages", "tools", "add_generation_prompt", "strftime_now"];
+
+/// Contents of a model folder's files; None where there is no such file.
+pub struct Files<'a> {
+    pub tokenizer_config: Option<&'a str>,
+    pub special_tokens_map: Option<&'a str>,
+    pub jinja: Option<&'a str>,
+}
+
+pub struct Input<'a> {
+    pub messages: &'a str,
+    pub tools: &'a str,
+    pub kwargs: &'a str,
+    pub add_generation_prompt: bool,
+    pub continue_final_message: bool,
+    pub now: i64,
+}
+
+/// The forms of a message's `content` that a template prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    Text,  // strings only: arrays of text parts are joined
+    Parts, // arrays only: strings become an array of one text part
+    Both,
+}
+
+struct Named {
+    name: &'static str,
+    content: Content,
+}
+
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    special_tokens: Map<String, Json>,
+    default: Option<Named>,
+    tool_use: Option<Named>,
+}
+
+impl ChatTemplate {
+    pub fn new(files: Files) -> Result<ChatTemplate, Failure> {
+        let config = parse_config("tokenizer_config.json", files.tokenizer_config)?;
+        let mut special_tokens = Map::new();
+        collect_special_tokens(
+            &parse_config("special_tokens_map.json", files.special_tokens_map)?,
+            &mut special_tokens,
+        );
+        collect_special_tokens(&config, &mut special_tokens);
+        let environment = chat_environment().map_err(|error| Failure::internal(error.to_string()))?;
+        let mut template = ChatTemplate { environment, special_tokens, default: None, tool_use: None };
+        for (name, source) in template_sources(files.jinja, &config)? {
+            template
+                .environment
+                .add_template_owned(name, without_generation_blocks(source))
+                .map_err(|error| Failure::data_loss(format!("the chat template does not compile: {error}")))?;
+            let named = Some(Named { name, content: template.probe_content(name) });
+            *(if name == DEFAULT { &mut template.default } else { &mut template.tool_use }) = named;
+        }
+        Ok(template)
+    }
+
+    pub fn render(&self, input: &Input) -> Result<String, Failure> {
+        if input.add_generation_prompt && input.continue_final_message {
+            return Err(Failure::invalid(
+                "add_generation_prompt and continue_final_message exclude each other: set one of them to false",
+            ));
+        }
+        let mut messages = parse_messages(input.messages)?;
+        let tools = parse_tools(input.tools)?;
+        let kwargs = parse_kwargs(input.kwargs)?;
+        let template = self.choose(tools.as_ref())?;
+        for (index, message) in messages.iter_mut().enumerate() {
+            convert_content(message, template.content, index)?;
+            parse_tool_arguments(message);
+        }
+        let marker = match input.continue_final_message {
+            true => Some(mark_final_message(&mut messages, input.messages)?),
+            false => None,
+        };
+        let text = self
+            .render_with(template.name, messages, tools, kwargs, input.add_generation_prompt, input.now)
+            .map_err(|error| Failure::invalid(render_message(&error)))?;
+        match marker {
+            Some(marker) => cut_at_marker(text, &marker),
+            None => Ok(text),
+        }
+    }
+
+    fn choose(&self, tools: Option<&Json>) -> Result<&Named, Failure> {
+        let has_tools = tools.and_then(Json::as_array).is_some_and(|tools| !tools.is_empty());
+        let tool_use = self.tool_use.as_ref().filter(|_| has_tools);
+        tool_use.or(self.default.as_ref()).ok_or_else(|| {
+            Failure::precondition(
+                "this model has no chat template: send a plain prompt to the completions endpoint, or put a \
+                 chat_template.jinja into the model's folder",
+            )
+        })
+    }
+
+    fn render_with(
+        &self,
+        name: &str,
+        messages: Vec<Json>,
+        tools: Option<Json>,
+        kwargs: Map<String, Json>,
+        add_generation_prompt: bool,
+        now: i64,
+    ) -> Result<String, minijinja::Error> {
+        let mut variables: Map<String, Json> = self.special_tokens.clone();
+        variables.insert("documents".into(), Json::Null);
+        variables.extend(kwargs);
+        variables.insert("messages".into(), Json::Array(messages));
+        variables.insert("tools".into(), tools.unwrap_or(Json::Null));
+        variables.insert("add_generation_prompt".into(), Json::Bool(add_generation_prompt));
+        let mut context: Vec<(String, Value)> =
+            variables.iter().map(|(name, value)| (name.clone(), to_template(value))).collect();
+        context.push(("strftime_now".into(), strftime_now(now)));
+        self.environment.get_template(name)?.render(Value::from_pairs(context))
+    }
+
+    /// Finds out by rendering one word both ways, which is surer than reading the template's source.
+    fn probe_content(&self, name: &str) -> Content {
+        const WORD: &str = "volleyprobe";
+        let render = |content: Json| {
+            let messages = vec![json!({"role": "user", "content": content})];
+            self.render_with(name, messages, None, Map::new(), true, 0).unwrap_or_default()
+        };
+        let text = render(json!(WORD));
+        let parts = render(json!([{"type": "text", "text": WORD}]));
+        // A template for strings that prints an array as it stands shows the key's quotes beside the word.
+        let prints_parts =
+            parts.contains(WORD) && !parts.contains(&format!("'{WORD}'")) && !parts.contains(&format!("\"{WORD}\""));
+        match (text.contains(WORD), prints_parts) {
+            (true, true) if text == parts => Content::Both,
+            (false, true) => Content::Parts,
+            _ => Content::Text,
+        }
+    }
+}
+
+fn parse_config(file: &str, contents: Option<&str>) -> Result<Map<String, Json>, Failure> {
+    match contents.map(serde_json::from_str) {
+        None => Ok(Map::new()),
+        Some(Ok(Json::Object(map))) => Ok(map),
+        Some(Ok(_)) => Err(Failure::data_loss(format!("{file} must hold a JSON object"))),
+        Some(Err(error)) => Err(Failure::data_loss(format!("{file} is not JSON: {error}"))),
+    }
+}
+
+/// bos_token, eos_token and so on: strings, or objects with the string in `content`.
+fn collect_special_tokens(config: &Map<String, Json>, tokens: &mut Map<String, Json>) {
+    let text = |value: &Json| match value {
+        Json::String(_) => Some(value.clone()),
+        Json::Object(token) => token.get("content").filter(|content| content.is_string()).cloned(),
+        _ => None,
+    };
+    for (key, value) in config {
+        if key == "additional_special_tokens" {
+            let list = value.as_array().map(|list| list.iter().filter_map(text).collect());
+            list.map(|list| tokens.insert(key.clone(), Json::Array(list)));
+        } else if key.ends_with("_token") {
+            text(value).map(|token| tokens.insert(key.clone(), token));
+        }
+    }
+}
+
+/// The templates that requests can reach. A chat_template.jinja stands alone.
+fn template_sources<'a>(
+    jinja: Option<&'a str>,
+    config: &'a Map<String, Json>,
+) -> Result<Vec<(&'static str, &'a str)>, Failure> {
+    if let Some(source) = jinja {
+        return Ok(vec![(DEFAULT, source)]);
+    }
+    let malformed = || {
+        Failure::data_loss(
+            "chat_template in tokenizer_config.json must be a string or a list of {name, template} objects",
+        )
+    };
+    match config.get("chat_template") {
+        None | Some(Json::Null) => Ok(Vec::new()),
+        Some(Json::String(source)) => Ok(vec![(DEFAULT, source)]),
+        Some(Json::Array(list)) => {
+            let mut sources = Vec::new();
+            for entry in list {
+                let name = entry.get("name").and_then(Json::as_str).ok_or_else(malformed)?;
+                let source = entry.get("template").and_then(Json::as_str).ok_or_else(malformed)?;
+                match name {
+                    "default" => sources.push((DEFAULT, source)),
+                    "tool_use" => sources.push((TOOL_USE, source)),
+                    _ => {}
+                }
+            }
+            Ok(sources)
+        }
+        Some(_) => Err(malformed()),
+    }
+}
+
+fn parse(what: &str, text: &str) -> Result<Json, Failure> {
+    serde_json::from_str(text).map_err(|error| Failure::invalid(format!("{what} must be JSON: {error}")))
+}
+
+fn parse_messages(text: &str) -> Result<Vec<Json>, Failure> {
+    let Json::Array(messages) = parse("messages", text)? else {
+        return Err(Failure::invalid("messages must be a JSON array of objects"));
+    };
+    match messages.iter().position(|message| !message.is_object()) {
+        Some(index) => Err(Failure::invalid(format!("messages[{index}] must be an object with a role and content"))),
+        None => Ok(messages),
+    }
+}
+
+fn parse_tools(text: &str) -> Result<Option<Json>, Failure> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    match parse("tools", text)? {
+        tools @ Json::Array(_) => Ok(Some(tools)),
+        _ => Err(Failure::invalid("tools must be a JSON array")),
+    }
+}
+
+fn parse_kwargs(text: &str) -> Result<Map<String, Json>, Failure> {
+    if text.is_empty() {
+        return Ok(Map::new());
+    }
+    let Json::Object(kwargs) = parse("chat template arguments", text)? else {
+        return Err(Failure::invalid("chat template arguments must be a JSON object"));
+    };
+    match RESERVED.iter().find(|name| kwargs.contains_key(**name)) {
+        Some(name) => {
+            Err(Failure::invalid(format!("chat template arguments may not set {name}: it is set by the request")))
+        }
+        None => Ok(kwargs),
+    }
+}
+
+/// Brings `content` into a form that the template prints.
+fn convert_content(message: &mut Json, accepted: Content, index: usize) -> Result<(), Failure> {
+    let Some(content) = message.get_mut("content") else { return Ok(()) };
+    match (accepted, &*content) {
+        (Content::Text, Json::Array(parts)) => *content = Json::String(join_text_parts(parts, index)?),
+        (Content::Parts, Json::String(text)) => *content = json!([{"type": "text", "text": text}]),
+        _ => {}
+    }
+    Ok(())
+}
+
+fn join_text_parts(parts: &[Json], index: usize) -> Result<String, Failure> {
+    let mut texts = Vec::with_capacity(parts.len());
+    for (part_index, part) in parts.iter().enumerate() {
+        let text = part.get("text").filter(|_| part.get("type").is_some_and(|kind| kind == "text"));
+        texts.push(text.or(Some(part)).and_then(Json::as_str).ok_or_else(|| {
+            Failure::invalid(format!(
+                "messages[{index}].content[{part_index}] is not a text part, and this model's chat template takes text only"
+            ))
+        })?);
+    }
+    Ok(texts.join("\n"))
+}
+
+/// Clients send the arguments of a tool call as JSON text, templates expect the object. Text that holds no object stays.
+fn parse_tool_arguments(message: &mut Json) {
+    let Some(calls) = message.get_mut("tool_calls").and_then(Json::as_array_mut) else { return };
+    for arguments in calls.iter_mut().filter_map(|call| call.pointer_mut("/function/arguments")) {
+        if let Some(Ok(parsed @ Json::Object(_))) = arguments.as_str().map(serde_json::from_str) {
+            *arguments = parsed;
+        }
+    }
+}
+
+/// Appends a word that occurs nowhere else, and a space, to the final message's text. Where the word comes out is where
+/// the message ends, whatever the template prints after it; whether the space comes out tells if the template trims.
+fn mark_final_message(messages: &mut [Json], original: &str) -> Result<String, Failure> {
+    let marker = (0..)
+        .map(|number| format!("FinalMessageEndsHere{number}"))
+        .find(|marker| !original.contains(marker.as_str()))
+        .unwrap_or_default();
+    let text = messages.last_mut().and_then(|message| message.get_mut("content")).and_then(|content| match content {
+        Json::Array(parts) => parts.iter_mut().rev().find_map(|part| part.get_mut("text")),
+        content => Some(content),
+    });
+    match text {
+        Some(Json::String(text)) => text.push_str(&format!("{marker} ")),
+        _ => return Err(Failure::invalid("continue_final_message needs a final message with text content")),
+    }
+    Ok(marker)
+}
+
+fn cut_at_marker(mut text: String, marker: &str) -> Result<String, Failure> {
+    let Some(end) = text.rfind(marker) else {
+        return Err(Failure::invalid(
+            "continue_final_message cannot be used here: the chat template leaves the final message's content out",
+        ));
+    };
+    let trimmed = !text[end + marker.len()..].starts_with(' ');
+    text.truncate(end);
+    if trimmed {
+        text.truncate(text.trim_end().len());
+    }
+    Ok(text)
+}
