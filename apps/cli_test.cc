@@ -198,7 +198,7 @@ TEST(Cli, SpeculationDoesNotChangeTheText) {
 
 TEST(Cli, CtrlCCancelsAndStillPrintsStatistics) {
   std::string lines;
-  for (int i = 0; i < 2000; ++i) lines += "{\"prompt\": \"Once\", \"max_tokens\": 1500, \"ignore_eos\": true}\n";
+  for (int i = 0; i < 2000; ++i) lines += "{\"prompt\": \"Once\", \"max_tokens\": 300, \"ignore_eos\": true}\n";
   const TempFile input("long.jsonl", lines);
   Program program({"generate", "--input", input.path(), "--json"});
   ASSERT_TRUE(program.wait_for_output("\"id\":1,"));

@@ -27,8 +27,10 @@ struct Output {
 // that submit() refuses has finish.error set and no terminal event.
 std::vector<Output> run_all(Engine& engine, std::vector<GenerateRequest> requests, int concurrency);
 
-// A request for one user message, greedy, ended by end-of-sequence or max_tokens.
-GenerateRequest chat_request(const Engine& engine, const std::string& message, int32_t max_tokens = 160);
+// A request for one user message, greedy, ended by end-of-sequence or max_tokens. With `after_a_turn` the same long
+// first turn of a conversation stands before it, so that requests share a prefix of whole pages.
+GenerateRequest chat_request(const Engine& engine, const std::string& message, int32_t max_tokens = 160,
+                             bool after_a_turn = false);
 
 struct PromptCase {
   std::string task, prompt, expected;           // expected: empty when the answer has no checkable value

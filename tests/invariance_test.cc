@@ -57,7 +57,7 @@ std::vector<GenerateRequest> make_requests(const Engine& engine, float temperatu
   std::vector<GenerateRequest> requests;
   const auto cases = read_prompts("mixed_prompts.jsonl");
   for (size_t i = 0; i < cases.size(); ++i) {
-    GenerateRequest request = chat_request(engine, cases[i].prompt, 144);
+    GenerateRequest request = chat_request(engine, cases[i].prompt, 144, /*after_a_turn=*/i % 3 == 2);
     request.sampling.temperature = temperature;
     request.sampling.seed = 1000 + i;
     // Every parameter that shapes a choice takes part in some requests.
@@ -88,7 +88,9 @@ TEST_P(Invariance, SpeculationAndEverythingElseIsInvisible) {
     const auto engine = make_engine(options_of(c));
     const auto outputs = run_all(*engine, make_requests(*engine, temperature), c.concurrency);
     int different = 0;
+    int64_t cached = 0;
     for (size_t i = 0; i < plain.size(); ++i) {
+      cached += outputs[i].finish.usage.cached_tokens;
       const bool same = outputs[i].tokens == plain[i].tokens && outputs[i].text == plain[i].text &&
                         outputs[i].finish.reason == plain[i].finish.reason;
       if (!same && different++ == 0) {
@@ -98,8 +100,8 @@ TEST_P(Invariance, SpeculationAndEverythingElseIsInvisible) {
     }
     const EngineStats stats = engine->stats();
     std::printf(
-        "T %.1f  %-28s %d of %zu differ, acceptance length %.2f, %lld preemptions\n", temperature, c.name.c_str(),
-        different, plain.size(),
+        "T %.1f  %-28s %d of %zu differ, acceptance length %.2f, %lld tokens cached, %lld preemptions\n", temperature,
+        c.name.c_str(), different, plain.size(),
         static_cast<double>(stats.accepted_tokens + stats.verify_steps) / static_cast<double>(stats.verify_steps),
         static_cast<long long>(stats.preemptions));
     EXPECT_EQ(different, 0) << c.name;

@@ -101,11 +101,7 @@ std::vector<std::vector<float>> ModelRunner::draft_hidden(const std::vector<std:
     const std::vector<spec::RowRun> runs = {{0, 0, context}};
     draft_->inject(device_->stream(), spec::build_rows(runs, {}, table, segments, *scratch_), given, *kv_, *scratch_);
   }
-  spec::Visibility visibility;
-  visibility.mask = spec::Mask::kBidirectional;
-  for (const model::LayerSpec& layer : draft_->spec().decoder.layers) {
-    if (layer.attention == model::LayerSpec::Attention::kSlidingWindow) visibility.layer_window = layer.window;
-  }
+  const spec::Visibility visibility = spec::block_visibility(draft_->spec().decoder, 0);
   const std::vector<spec::RowRun> runs = {{0, context, block}};
   model::RowBatch batch = spec::build_rows(runs, visibility, table, segments, *scratch_);
   batch.token_ids = TensorView(const_cast<TokenId*>(block_ids.data()), DType::kI32, {block});

@@ -128,17 +128,22 @@ MachineProbe::MachineProbe(int threads)
   std::fill_n(memory_.get(), words_ * threads_, 1);
 }
 
-MachineSpeed MachineProbe::measure() const {
+MachineSpeed MachineProbe::measure(int64_t working_set) const {
   const bool avx512 = __builtin_cpu_supports("avx512f");
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   MachineSpeed speed;
   std::vector<uint64_t> sums(static_cast<size_t>(threads_));
+  const int64_t wanted = working_set / static_cast<int64_t>(sizeof(uint64_t)) / threads_ / 64 * 64;
+  const int64_t words = std::clamp<int64_t>(wanted, 64, words_);
+  const int64_t rounds = words_ / words;  // so that starting threads costs nothing beside the reading
   for (int pass = 0; pass < kReadPasses; ++pass) {
     const double seconds = timed(threads_, [&](int i) {
       const uint64_t* part = memory_.get() + words_ * i;
-      sums[static_cast<size_t>(i)] = avx512 ? read_avx512(part, words_) : read_generic(part, words_);
+      for (int64_t round = 0; round < rounds; ++round) {
+        sums[static_cast<size_t>(i)] += avx512 ? read_avx512(part, words) : read_generic(part, words);
+      }
     });
-    const double bytes = static_cast<double>(words_ * threads_) * sizeof(uint64_t);
+    const double bytes = static_cast<double>(words * rounds * threads_) * sizeof(uint64_t);
     speed.read_bytes_per_s = std::max(speed.read_bytes_per_s, bytes / seconds);
   }
   volatile uint64_t keep = sums[0];

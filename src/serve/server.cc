@@ -87,7 +87,7 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::awaitable<void> linger();
 
   void watch();
-  asio::awaitable<void> end_watch();
+  asio::awaitable<void> end_watch();  // after generation_ was reset
   asio::awaitable<void> wait_signal();
   void notify();
   // Every operation on the socket ends with an error.
@@ -320,11 +320,12 @@ void Session::watch() {
       asio::bind_cancellation_slot(watch_cancel_.slot(), [self = shared_from_this()](error_code error, size_t size) {
         self->watching_ = false;
         self->buffer_.commit(size);
-        if (!error) {
+        if (!error && self->generation_) {
           self->watch();
           return;
         }
-        if (error != asio::error::operation_aborted) {
+        // Otherwise end_watch() may be waiting for this very call, which cancelling came too late for.
+        if (error && error != asio::error::operation_aborted) {
           self->gone_ = true;
           self->interrupt();  // a write that waits for the client
           if (self->generation_) self->generation_->abandon();

@@ -42,8 +42,11 @@ std::unique_ptr<Server> start_server(Engine& engine, ServerOptions options = mak
 }
 
 bool eventually(const std::function<bool()>& condition) {
-  for (int i = 0; i < 2500 && !condition(); ++i) std::this_thread::sleep_for(2ms);
-  return condition();
+  for (int i = 0; i < 2500; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(2ms);
+  }
+  return false;
 }
 
 std::string streamed_text(const std::string& body) {
@@ -168,6 +171,22 @@ TEST(Server, ARequestSentDuringAStreamIsAnsweredAfterIt) {
   ASSERT_TRUE(stream && health);
   EXPECT_EQ(streamed_text(stream->body), "Hello world|done");
   EXPECT_EQ(health->status, 200);
+}
+
+// The end of an answer and the arrival of the next request race: whichever comes first, nothing may be lost.
+TEST(Server, RequestsThatArriveWhileAnAnswerEnds) {
+  constexpr int kRequests = 300;
+  FakeEngine engine({}, 20us);
+  const auto server = start_server(engine);
+  Client client(server->port());
+  ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
+  for (int i = 0; i < kRequests; ++i) {
+    if (i % 3 == 0) ASSERT_TRUE(client.wait_for("[DONE]"));
+    ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
+    const auto response = client.receive();
+    ASSERT_TRUE(response) << "request " << i;
+    ASSERT_EQ(streamed_text(response->body), "Hello world|done") << "request " << i;
+  }
 }
 
 TEST(Server, MethodsPathsAndHead) {

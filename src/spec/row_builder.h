@@ -20,10 +20,15 @@ enum class Mask {
 };
 
 struct Visibility {
-  Mask mask = Mask::kCausal;
+  Mask mask = Mask::kCausal;         // of full-attention layers
+  Mask window_mask = Mask::kCausal;  // of sliding-window layers
+  int32_t layer_window = 0;          // > 0: their window: |query - key| < window; fills window_begin and window_end
   int32_t context_window = 0;  // > 0: of the positions before the run only the last that many are seen (--draft-window)
-  int32_t layer_window = 0;    // > 0: window of the sliding-window layers; fills window_begin and window_end
 };
+
+// What the layers of a drafter see. REQUIRES: layers of one kind agree (config.json has one window and one flag for
+// all).
+Visibility block_visibility(const model::DecoderSpec& spec, int32_t context_window);
 
 // Positions, visibility and segments of the runs, flattened in order. token_ids is left null. `segments` keeps what the
 // batch's span points to and must outlive it.

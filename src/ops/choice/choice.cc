@@ -15,7 +15,7 @@ using choice::Slices;
 // Below this vocabulary a row is too little work to share between threads.
 constexpr int64_t kSharedRowVocab = 32768;
 
-// Rows of one segment that run in order on one thread, or one row that all threads share.
+// Rows of one segment that run in order; mostly a single row.
 struct Task {
   int32_t segment;
   int32_t first;

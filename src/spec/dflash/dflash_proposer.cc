@@ -13,11 +13,7 @@ class DFlashProposer final : public Proposer {
                  DFlashOptions options)
       : network_(std::move(network)), target_(target), kv_(kv), options_(options) {
     VOLLEY_CHECK_GE(options_.block_size, 2);
-    visibility_.mask = Mask::kBidirectional;
-    visibility_.context_window = options_.context_window;
-    for (const model::LayerSpec& layer : network_->spec().decoder.layers) {
-      if (layer.attention == model::LayerSpec::Attention::kSlidingWindow) visibility_.layer_window = layer.window;
-    }
+    visibility_ = block_visibility(network_->spec().decoder, options_.context_window);
   }
 
   int32_t block_size() const override { return options_.block_size; }
