@@ -32,6 +32,8 @@ using Milliseconds = std::chrono::milliseconds;
 
 constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr size_t kWriteBytes = size_t{64} << 10;
+// The kernel would take megabytes for a client that reads nothing, and hide for long that it does not read.
+constexpr int kSendBufferBytes = 256 << 10;
 constexpr Milliseconds kLinger{2000};        // for a client to stop sending what nobody reads
 constexpr Milliseconds kCancelGrace{1000};   // for cancelled requests to tell their clients
 constexpr Milliseconds kAcceptBackoff{100};  // when the process is out of file descriptors
@@ -465,6 +467,7 @@ void Server::Impl::add(tcp::socket socket) {
   error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);                  // every token of a stream is a small write
   socket.set_option(asio::socket_base::keep_alive(true), ignored);  // finds dead clients of requests that still wait
+  socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
   const uint64_t id = next_session_++;
   const auto session = std::make_shared<Session>(std::move(socket), shared_);
   sessions_.emplace(id, session);
