@@ -88,4 +88,4 @@ if command -v apt-get >/dev/null; then
   fi
 fi
 cargo_fits cargo ||
-  fail "no cargo >= 1.$MIN_CARGO_MINOR found: install Rust from https://rustup.rs and run this again"
+  fail "no cargo >= 1.$MIN_CARGO_MINOR found: install Rust with rustup and run this again"

@@ -108,6 +108,12 @@ std::vector<PromptCase> read_prompts(const std::string& name) {
   return cases;
 }
 
+std::vector<PromptCase> read_prompts(const std::string& name, size_t few) {
+  auto cases = read_prompts(name);
+  if (kSanitized) cases.resize(few);
+  return cases;
+}
+
 std::string answer_value(const std::string& text) {
   const size_t mark = text.rfind("#### ");
   if (mark == std::string::npos) return "";

@@ -9,6 +9,14 @@
 
 namespace volley::testing {
 
+// Sanitizers slow the kernels down some twenty times and look for other things than statistics do: under them the tests
+// of the whole take a part of their cases.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 // The embedded default models, from the source tree's root (tests run there).
 EngineOptions pocket_options();
 
@@ -40,6 +48,8 @@ struct PromptCase {
 
 // tests/data/NAME, one JSON object a line.
 std::vector<PromptCase> read_prompts(const std::string& name);
+// The same; under sanitizers the first `few` alone.
+std::vector<PromptCase> read_prompts(const std::string& name, size_t few);
 
 // What follows "####" in an answer, or "".
 std::string answer_value(const std::string& text);

@@ -25,8 +25,8 @@ EngineStats wait_for(const Engine& engine, F&& done) {
   return engine.stats();
 }
 
-TEST(Lifecycle, NothingLeaksOver2000RequestsAThirdCancelled) {
-  constexpr int kRequests = 2000, kOpen = 24;
+TEST(Lifecycle, NothingLeaksOverThousandsOfRequestsAThirdCancelled) {
+  constexpr int kRequests = kSanitized ? 150 : 2000, kOpen = 24;
   EngineOptions options = pocket_options();
   options.max_model_len = 384;
   options.max_num_seqs = 16;
@@ -75,7 +75,7 @@ TEST(Lifecycle, NothingLeaksOver2000RequestsAThirdCancelled) {
     ASSERT_NE(reasons[i], FinishReason::kError);
     cancelled += reasons[i] == FinishReason::kCancelled;
   }
-  EXPECT_GT(cancelled, 300);
+  EXPECT_GT(cancelled, kRequests / 7);
   const EngineStats after =
       wait_for(*engine, [](const EngineStats& s) { return s.requests_running + s.requests_waiting == 0; });
   EXPECT_EQ(after.pages_used, after.pages_cached) << "pages in use are exactly those of the prefix cache";

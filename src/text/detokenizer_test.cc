@@ -126,7 +126,8 @@ TEST_F(DetokenizerProperty, MostlySkippedIds) {
   const auto tokenizer = broken_bytes();
   for (int list = 0; list < 2000; ++list) {
     Ids ids(draw(0, 100));
-    for (TokenId& id : ids) id = draw(0, 5) > 0 ? draw(0, 1) * tokenizer->vocab_size() : draw(1, tokenizer->vocab_size());
+    for (TokenId& id : ids)
+      id = draw(0, 5) > 0 ? draw(0, 1) * tokenizer->vocab_size() : draw(1, tokenizer->vocab_size());
     check(tokenizer, ids, draw(0, 3) > 0, draw(1, 30));
     if (HasFatalFailure()) return;
   }
