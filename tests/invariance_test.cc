@@ -74,9 +74,9 @@ std::vector<GenerateRequest> make_requests(const Engine& engine, float temperatu
   return requests;
 }
 
-class Invariance : public ::testing::TestWithParam<float> {};
+class InvarianceAt : public ::testing::TestWithParam<float> {};
 
-TEST_P(Invariance, SpeculationAndEverythingElseIsInvisible) {
+TEST_P(InvarianceAt, SpeculationAndEverythingElseIsInvisible) {
   const float temperature = GetParam();
   std::vector<Output> plain;
   {
@@ -111,7 +111,26 @@ TEST_P(Invariance, SpeculationAndEverythingElseIsInvisible) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Temperatures, Invariance, ::testing::Values(0.0f, 0.8f));
+INSTANTIATE_TEST_SUITE_P(Temperatures, InvarianceAt, ::testing::Values(0.0f, 0.8f));
+
+// The cache's numeric type is a parameter of its own: under either arithmetic speculation stays invisible.
+TEST(Invariance, HoldsForACacheOfTheOtherType) {
+  for (const auto& [dtype, cache] : {std::pair{ComputeType::kBFloat16, ComputeType::kFloat32},
+                                     std::pair{ComputeType::kFloat32, ComputeType::kBFloat16}}) {
+    std::vector<std::vector<TokenId>> tokens[2];
+    for (const int block : {0, 16}) {
+      EngineOptions options = options_of({"", block, 4, 64, 16, 2, true, false});
+      options.dtype = dtype;
+      options.kv_cache_dtype = cache;
+      const auto engine = make_engine(options);
+      auto requests = make_requests(*engine, 0.8f);
+      requests.resize(24);
+      for (const Output& out : run_all(*engine, std::move(requests), 4)) tokens[block > 0].push_back(out.tokens);
+    }
+    EXPECT_EQ(tokens[0], tokens[1]);
+    EXPECT_EQ(tokens[0].size(), 24u);
+  }
+}
 
 // The list above is only as good as its coverage: every pair of levels of two factors must stand in some row.
 TEST(InvarianceMatrix, CoversEveryPairOfLevels) {

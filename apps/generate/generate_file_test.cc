@@ -77,7 +77,7 @@ TEST_F(GenerateFileTest, ABadLineFailsAlone) {
       "{\"prompt\": \"ab\"}\n"
       "\n"
       "not json\n"
-      "{\"id\": \"mine\", \"prompt\": \"a\", \"nonsense\": 1}\n"
+      "{\"id\": \"mine\", \"prompt\": \"a\", \"max_tokens\": \"x\"}\n"
       "{\"prompt\": \"\xff\"}\n"
       "{\"prompt\": \"unencodable\"}\n"
       "{\"prompt\": \"" +
@@ -95,13 +95,20 @@ TEST_F(GenerateFileTest, ABadLineFailsAlone) {
   }
   EXPECT_EQ(lines_[1]["id"], 3) << "without an id: the number of the line";
   EXPECT_EQ(lines_[2]["id"], "mine");
-  EXPECT_NE(lines_[2]["error"]["message"].get<std::string>().find("nonsense"), std::string::npos);
+  EXPECT_NE(lines_[2]["error"]["message"].get<std::string>().find("max_tokens"), std::string::npos);
   EXPECT_NE(lines_[5]["error"]["message"].get<std::string>().find("16 MiB"), std::string::npos);
   EXPECT_EQ(lines_[6]["token_ids"], (std::vector<int>{'x', 'x', 'x'}));
   EXPECT_EQ(lines_[6]["logprobs"].size(), 3u);
   EXPECT_EQ(lines_[6]["logprobs"][0]["top"].size(), 1u);
   EXPECT_NE(errors_.find("line 3"), std::string::npos);
   EXPECT_NE(errors_.find("7 requests, 5 failed"), std::string::npos) << errors_;
+}
+
+TEST_F(GenerateFileTest, AFieldThatIsNotARequestsIsNamedOnceAndIgnored) {
+  EXPECT_EQ(run("{\"prompt\": \"a\", \"task\": 1}\n{\"prompt\": \"b\", \"task\": 2}\n", 1, by_length), kExitOk);
+  EXPECT_EQ(lines_.size(), 2u);
+  EXPECT_NE(errors_.find("\"task\""), std::string::npos);
+  EXPECT_EQ(errors_.find("\"task\""), errors_.rfind("\"task\"")) << errors_;
 }
 
 TEST_F(GenerateFileTest, ARequestThatFailsOnTheWayKeepsWhatItHad) {

@@ -94,16 +94,17 @@ DType kv_dtype(ComputeType requested, DType activation) {
 Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
   models.target_numerics = model::resolve_numerics(options.dtype, models.target_checkpoint->main_dtype());
   models.kv_dtype = kv_dtype(options.kv_cache_dtype, models.target_numerics.activation);
-  if (models.kv_dtype != models.target_numerics.activation) {
-    return unimplemented(std::string("A ") + dtype_name(models.kv_dtype) + " KV cache under " +
-                         dtype_name(models.target_numerics.activation) +
-                         " arithmetic is not built: leave --kv-cache-dtype at auto, or change --dtype with it.");
-  }
   if (models.draft) {
     // The drafter reads the target's features and shares its pages and head: its arithmetic is the target's.
     const ComputeType type =
         models.target_numerics.activation == DType::kBF16 ? ComputeType::kBFloat16 : ComputeType::kFloat32;
     models.draft_numerics = model::resolve_numerics(type, models.draft_checkpoint->main_dtype());
+  }
+  const bool float32_weights =
+      models.target_numerics.storage == DType::kF32 || (models.draft && models.draft_numerics.storage == DType::kF32);
+  if (models.kv_dtype == DType::kBF16 && float32_weights) {
+    return unimplemented(
+        "A bfloat16 KV cache with float32 weights is not built: use --kv-cache-dtype float32, or --dtype bfloat16.");
   }
   return {};
 }

@@ -125,8 +125,11 @@ TEST_F(Startup, OptionsOutOfRange) {
   options_ = good;
   options_.device = "cuda";
   EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "cpu");
-  options_ = good;
-  options_.dtype = ComputeType::kFloat32;
+}
+
+TEST_F(Startup, CacheTypesThatTheWeightsDoNotAllow) {
+  options_.model_dir = "tests/data/targets/narrow_fp32";
+  options_.speculation = Speculation::kOff;
   options_.kv_cache_dtype = ComputeType::kBFloat16;
   EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "--kv-cache-dtype");
 }
