@@ -28,8 +28,9 @@ TEST(GatherRows, RefusesARowThatDoesNotExist) {
   auto device = make_cpu_device(1);
   float x[2] = {}, y[1] = {};
   int32_t index[1] = {2};
-  EXPECT_DEATH(gather_rows(device->stream(), {x, DType::kF32, {2, 1}}, {index, DType::kI32, {1}}, {y, DType::kF32, {1, 1}}),
-               "CHECK failed");
+  EXPECT_DEATH(
+      gather_rows(device->stream(), {x, DType::kF32, {2, 1}}, {index, DType::kI32, {1}}, {y, DType::kF32, {1, 1}}),
+      "CHECK failed");
 }
 
 }  // namespace
