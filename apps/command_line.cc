@@ -75,7 +75,8 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
   app->add_flag_callback(
       "--no-prefix-cache", [&base] { base.prefix_cache = false; }, "do not share the KV of equal prompt beginnings");
   app->add_option("--max-num-seqs", base.max_num_seqs, "requests that run at once")->check(positive());
-  app->add_option("--max-num-batched-tokens", base.max_num_batched_tokens, "rows of one target pass [512]")
+  app->add_option("--max-num-batched-tokens", base.max_num_batched_tokens,
+                  "rows of one target pass [every slot's block and a prefill chunk]")
       ->check(positive());
   app->add_option("--max-model-len", base.max_model_len, "prompt and output tokens of a request [the model's]")
       ->check(positive());

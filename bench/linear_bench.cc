@@ -95,7 +95,7 @@ void handing_out(benchmark::State& state, Device& device) {
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
-  auto device = make_cpu_device(0);
+  auto device = *make_cpu_device(0);
   const bench::MachineLimits limits = bench::measure_limits(device->stream().pool());
   std::printf("%s, %d threads: reads %.1f GB/s, %.1f GMAC/s\n", ops::cpu_instruction_set().c_str(),
               device->stream().pool().threads(), limits.read_bytes_per_ns, limits.products_per_ns);

@@ -175,6 +175,52 @@ TEST(Lifecycle, RequestsThatCannotRunAreRefusedWithASentence) {
   EXPECT_FALSE(run_all(*engine, {chat_request(*engine, "Hello!")}, 1)[0].text.empty());
 }
 
+// A request whose stop ids leave nothing to choose fails by itself, on its first token, its last one and in between,
+// with its pages returned and everybody else unaffected.
+TEST(Lifecycle, ARequestWithoutAnAllowedTokenFailsAlone) {
+  const auto engine = make_engine(pocket_options());
+  std::vector<TokenId> everything(engine->info().vocab_size);
+  for (size_t i = 0; i < everything.size(); ++i) everything[i] = static_cast<TokenId>(i);
+  std::vector<GenerateRequest> requests;
+  for (const int32_t tokens : {1, 2, 9}) {
+    GenerateRequest hopeless = chat_request(*engine, "Hello!", tokens);
+    hopeless.stop_token_ids = everything;
+    hopeless.min_tokens = 1;
+    requests.push_back(std::move(hopeless));
+    requests.push_back(chat_request(*engine, "Hello!"));
+  }
+  const auto outputs = run_all(*engine, std::move(requests), 6);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    EXPECT_EQ(outputs[i].terminal_events, 1);
+    EXPECT_EQ(outputs[i].finish.reason, i % 2 == 0 ? FinishReason::kError : FinishReason::kStop);
+    if (i % 2 == 0) EXPECT_TRUE(outputs[i].tokens.empty());
+  }
+  const EngineStats stats = wait_for(*engine, [](const EngineStats& s) { return s.requests_running == 0; });
+  EXPECT_EQ(stats.requests_failed, 3);
+  EXPECT_EQ(stats.pages_used, stats.pages_cached);
+}
+
+// A preempted prompt is prefilled again; it is still one prompt.
+TEST(Lifecycle, PreemptedPromptsAreCountedOnce) {
+  EngineOptions options = pocket_options();
+  options.max_model_len = 384;
+  options.kv_pages = 40;
+  options.prefill_chunk = 16;
+  options.prefix_cache = false;
+  const auto engine = make_engine(options);
+  const auto cases = read_prompts("mixed_prompts.jsonl", 40);
+  std::vector<GenerateRequest> requests;
+  int64_t tokens = 0;
+  for (int i = 0; i < (kSanitized ? 40 : 120); ++i) {
+    requests.push_back(chat_request(*engine, cases[i].prompt, 100, /*after_a_turn=*/true));
+    tokens += static_cast<int64_t>(requests.back().prompt.size());
+  }
+  run_all(*engine, std::move(requests), 32);
+  const EngineStats stats = wait_for(*engine, [](const EngineStats& s) { return s.requests_running == 0; });
+  EXPECT_GT(stats.preemptions, 0);
+  EXPECT_EQ(stats.prompt_tokens, tokens);
+}
+
 TEST(Lifecycle, StopStringsAndStopIdsEndTheAnswer) {
   const auto engine = make_engine(pocket_options());
   const std::string prompt = "Sort these numbers: 20, 93, 76, 29, 82.";

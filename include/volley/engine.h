@@ -34,7 +34,7 @@ struct EngineOptions {
   int64_t kv_pages = 0;            // 0: from kv_memory_bytes
   int64_t kv_memory_bytes = 0;     // 0: enough for max_num_seqs full contexts, bounded by a share of free memory
   int max_num_seqs = 0;            // slots: requests decoding or prefilling at once; 0: 32
-  int max_num_batched_tokens = 0;  // rows of one target pass; 0: 512 and at least a row for each slot's block
+  int max_num_batched_tokens = 0;  // rows of one target pass; 0: every slot's block and a prefill chunk
   int prefill_chunk = 0;           // most prompt tokens of one request a step; 0: 512
   int max_model_len = 0;           // prompt + output; 0: the target's max_position_embeddings
   int max_queue = 4096;            // waiting requests before submit answers kResourceExhausted
@@ -92,7 +92,8 @@ struct Event {
   std::optional<Finish> finish;
 };
 
-// Called on the engine's thread: must return fast and never call back into the engine except cancel().
+// Called on the engine's thread: must return fast, must not throw, and may call nothing of the engine but cancel(). It
+// is not called after the engine's destructor has returned.
 using EventSink = std::function<void(const Event&)>;
 
 struct EngineInfo {
@@ -143,8 +144,8 @@ class Engine {
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, const Progress& progress = {});
   virtual ~Engine() = default;  // cancels what runs: every request still gets its last event
 
-  // Checks and queues a request. After an id was returned `sink` gets events until the one with `finish`; after an
-  // error it gets none.
+  // Checks and queues a request. If it returns an id, `sink` gets events until the one with `finish`, the first of them
+  // possibly before submit() returns (Event::id says whose they are); if it returns an error, none.
   virtual Result<RequestId> submit(GenerateRequest request, EventSink sink) = 0;
   // Ends a request at the next step; nothing happens if it has ended already.
   virtual void cancel(RequestId id) = 0;

@@ -62,8 +62,9 @@ class Device {
   virtual Result<Buffer> allocate(size_t bytes) = 0;
 };
 
-// threads: how many run the kernels, the caller's included; 0: as many as this process may use.
-std::unique_ptr<Device> make_cpu_device(int threads);
+// threads: how many run the kernels, the caller's included; 0: as many as this process may use. kResourceExhausted when
+// the system gives no more threads.
+Result<std::unique_ptr<Device>> make_cpu_device(int threads);
 
 // The cores this process may run on (affinity mask and cgroup quota), at least 1.
 int usable_cores();

@@ -42,13 +42,13 @@ model::RowBatch build_rows(std::span<const RowRun> runs, const Visibility& visib
   }
   int32_t row = 0;
   for (const RowRun& run : runs) {
-    const int32_t run_end = run.start + run.rows;
-    const int32_t context_begin =
-        visibility.context_window > 0 ? std::max(0, run.start - visibility.context_window) : 0;
+    const int32_t first = cache_position(run.start).value, run_end = first + run.rows;
+    const int32_t context_begin = visibility.context_window > 0 ? std::max(0, first - visibility.context_window) : 0;
     for (int32_t i = 0; i < run.rows; ++i, ++row) {
-      const int32_t position = run.start + i;
+      const SequenceIndex index(run.start.value + i);
+      const int32_t position = cache_position(index).value;
       const auto end_of = [&](Mask mask) { return mask == Mask::kCausal ? position + 1 : run_end; };
-      batch.rope_positions.as<int32_t>()[row] = position;
+      batch.rope_positions.as<int32_t>()[row] = rope_position(index).value;
       batch.cache_positions.as<int32_t>()[row] = position;
       batch.visible_begin.as<int32_t>()[row] = context_begin;
       batch.visible_end.as<int32_t>()[row] = end_of(visibility.mask);

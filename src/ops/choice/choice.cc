@@ -27,7 +27,7 @@ static_assert(sizeof(Candidate) == 3 * sizeof(float));
 void check_inputs(TensorView logits, std::span<const ChoiceSegment> segments, const ChoiceOutput& out) {
   VOLLEY_CHECK_EQ(logits.rank, 2);
   VOLLEY_CHECK(logits.dtype == DType::kF32);
-  VOLLEY_CHECK(logits.dim(1) >= 1 && logits.dim(1) <= choice::kMaxVocab);
+  VOLLEY_CHECK(logits.dim(1) >= 1 && logits.dim(1) <= kMaxVocab);
   VOLLEY_CHECK(out.tokens != nullptr);
   int64_t rows = 0;
   for (const ChoiceSegment& s : segments) {

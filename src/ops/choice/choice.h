@@ -21,6 +21,9 @@
 
 namespace volley::ops {
 
+// The largest vocabulary: sums of token weights are exact up to here.
+inline constexpr int32_t kMaxVocab = 1 << 19;
+
 // What the rule needs to know of the request in a slot. Validated by the engine.
 struct SlotSampling {
   SamplingParams params;

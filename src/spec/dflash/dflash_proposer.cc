@@ -41,7 +41,7 @@ class DFlashProposer final : public Proposer {
   const model::KvMemory& kv_;
   DFlashOptions options_;
   Visibility visibility_;
-  // Scratch lists, kept to avoid allocating in every round.
+  // Of the call in progress.
   std::vector<RowRun> runs_;
   std::vector<ops::RowSegment> segments_;
   std::vector<int32_t> counts_;
@@ -57,7 +57,7 @@ void DFlashProposer::draft(Stream& stream, std::span<const DraftRequest> request
   runs_.clear();
   counts_.clear();
   for (const DraftRequest& request : requests) {
-    runs_.push_back({request.slot, request.start, block});
+    runs_.push_back({request.slot, SequenceIndex(request.start), block});
     counts_.push_back(request.count);
   }
   model::RowBatch batch = build_rows(runs_, visibility_, page_table, segments_, scratch);
