@@ -103,7 +103,8 @@ TEST_P(InvarianceAt, SpeculationAndEverythingElseIsInvisible) {
         "T %.1f  %-28s %d of %zu differ, acceptance length %.2f, %lld tokens cached, %lld preemptions\n", temperature,
         c.name.c_str(), different, plain.size(),
         static_cast<double>(stats.accepted_tokens + stats.verify_steps) / static_cast<double>(stats.verify_steps),
-        static_cast<long long>(stats.preemptions));
+        static_cast<long long>(cached), static_cast<long long>(stats.preemptions));
+    EXPECT_EQ(cached > 0, c.prefix_cache) << c.name;
     EXPECT_EQ(different, 0) << c.name;
     if (c.tight_pool && c.concurrency > 1) {
       EXPECT_GT(stats.preemptions, 0) << c.name << ": the pool was not small enough to show anything";
