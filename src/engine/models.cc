@@ -160,6 +160,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   plan.max_num_seqs = models.max_num_seqs;
   plan.kv_dtype = models.kv_dtype;
   plan.weight_dtype = models.target_numerics.storage;
+  plan.draft_weight_dtype = models.draft_numerics.storage;
   plan.kv_pages = options.kv_pages;
   plan.kv_memory_bytes = options.kv_memory_bytes;
   plan.available_bytes = available_memory_bytes();
