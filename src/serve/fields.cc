@@ -80,12 +80,13 @@ bool FieldReader::integer(std::string_view name, int64_t low, int64_t high, int3
   return true;
 }
 
-bool FieldReader::number(std::string_view name, double low, double high, float& out) {
+bool FieldReader::number(std::string_view name, double low, double high, float& out, std::string_view range) {
   const nlohmann::json* value = get(name);
   if (!value) return false;
   if (!value->is_number() || value->get<double>() < low || value->get<double>() > high) {
-    fail(invalid_field(name, quoted(name) + " must be a number from " + number_text(low) + " to " + number_text(high) +
-                                 ", not " + excerpt(*value) + "."));
+    const std::string bounds =
+        range.empty() ? "from " + number_text(low) + " to " + number_text(high) : std::string(range);
+    fail(invalid_field(name, quoted(name) + " must be a number " + bounds + ", not " + excerpt(*value) + "."));
     return false;
   }
   out = value->get<float>();

@@ -29,7 +29,8 @@ class FieldReader {
   bool boolean(std::string_view name, bool& out);
   bool integer(std::string_view name, int64_t low, int64_t high, int64_t& out);
   bool integer(std::string_view name, int64_t low, int64_t high, int32_t& out);
-  bool number(std::string_view name, double low, double high, float& out);
+  // `range`: the bounds in words, by default "from low to high".
+  bool number(std::string_view name, double low, double high, float& out, std::string_view range = {});
   bool string(std::string_view name, std::string& out);
 
   void fail(ApiError error);  // kept if it is the first

@@ -119,6 +119,10 @@ void Generation::fail(const Finish& finish, Output& out) {
   abandon();
 }
 
+bool Generation::running() const {
+  return !done_ && !mailbox_->overflowed() && mailbox_->finished() < ids_.size();
+}
+
 void Generation::cancel() {
   for (const RequestId id : ids_) engine_.cancel(id);
 }

@@ -39,6 +39,10 @@ class Generation {
   // What can be sent now; empty if there is nothing new. One thread at a time.
   Output take();
 
+  // False once the engine is done with every choice, or the client was cut off as too slow: what is left is to send.
+  // The thread that takes.
+  bool running() const;
+
   // Asks the engine to end all choices; the client still gets an answer. Any thread.
   void cancel();
   // The client is gone: cancels, and wake is never called again once this returns. Any thread.

@@ -22,6 +22,7 @@ Mailbox::Mailbox(size_t limit_bytes, std::function<void()> wake) : limit_bytes_(
 bool Mailbox::push(int choice, const Event& event) {
   const std::lock_guard lock(mutex_);
   if (closed_) return false;
+  if (event.finish) ++finished_;
   const bool was_empty = items_.empty();
   if (!overflowed_ && bytes_ + json_bytes(event) > limit_bytes_) overflowed_ = true;
   if (!overflowed_) {
@@ -54,6 +55,11 @@ void Mailbox::close() {
 bool Mailbox::overflowed() const {
   const std::lock_guard lock(mutex_);
   return overflowed_;
+}
+
+size_t Mailbox::finished() const {
+  const std::lock_guard lock(mutex_);
+  return finished_;
 }
 
 }  // namespace volley::serve

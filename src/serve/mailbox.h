@@ -32,6 +32,7 @@ class Mailbox {
   void close();
 
   bool overflowed() const;
+  size_t finished() const;  // requests whose last event has come, taken or not
 
  private:
   const size_t limit_bytes_;
@@ -40,6 +41,7 @@ class Mailbox {
   std::function<void()> wake_;
   std::vector<Item> items_;
   size_t bytes_ = 0;
+  size_t finished_ = 0;
   bool overflowed_ = false;
   bool closed_ = false;
 };

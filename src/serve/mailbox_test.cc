@@ -36,6 +36,17 @@ TEST(Mailbox, WakesOnceUntilTaken) {
   EXPECT_EQ(wakes, 2);
 }
 
+TEST(Mailbox, CountsLastEventsTakenOrNot) {
+  Mailbox box(10000, [] {});
+  EXPECT_TRUE(box.push(0, text_event("a")));
+  EXPECT_EQ(box.finished(), 0u);
+  EXPECT_TRUE(box.push(0, last_event()));
+  EXPECT_TRUE(box.push(1, last_event()));
+  EXPECT_EQ(box.finished(), 2u);
+  box.take();
+  EXPECT_EQ(box.finished(), 2u);
+}
+
 TEST(Mailbox, OverflowDropsTextButNeverTheLastEvent) {
   Mailbox box(2000, [] {});
   EXPECT_TRUE(box.push(0, text_event(std::string(1500, 'x'))));

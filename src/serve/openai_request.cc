@@ -1,5 +1,7 @@
 #include "serve/openai_request.h"
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "serve/fields.h"
@@ -12,6 +14,21 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMaxLogprobs = 20;
+// Templates print any role they are given, so a mistyped one would reach the model as if it were one.
+constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool", "function"};
+
+bool is_role(std::string_view role) {
+  return std::find(std::begin(kRoles), std::end(kRoles), role) != std::end(kRoles);
+}
+
+std::string role_list() {
+  std::string list;
+  for (const std::string_view role : kRoles) {
+    if (!list.empty()) list += role == kRoles[std::size(kRoles) - 1] ? " or " : ", ";
+    list.append("\"").append(role).append("\"");
+  }
+  return list;
+}
 
 ApiResult<ApiRequest> finish(FieldReader& in, ApiRequest request) {
   refuse_unbuilt_fields(in);
@@ -50,6 +67,11 @@ std::optional<std::string> message_text(FieldReader& in, const json& message, st
   const std::string where = "messages[" + std::to_string(index) + "]";
   if (!message.is_object() || !message.contains("role") || !message.at("role").is_string()) {
     in.fail(invalid_field("messages", where + " must be an object with a string \"role\"."));
+    return std::nullopt;
+  }
+  if (!is_role(message.at("role").get_ref<const std::string&>())) {
+    in.fail(invalid_field("messages",
+                          where + ".role must be " + role_list() + ", not " + excerpt(message.at("role")) + "."));
     return std::nullopt;
   }
   static const json kMissing;

@@ -75,7 +75,7 @@ TEST_F(OpenAiRequest, DefaultsComeFromTheModelAndTheSchema) {
 TEST_F(OpenAiRequest, ReadsEveryField) {
   const ApiRequest request = good(chat(
       R"("model": "org/alias", "max_tokens": 5, "max_completion_tokens": 9, "min_tokens": 2, "temperature": 0, "top_p": 0.5,
-         "top_k": -1, "min_p": 0.1, "n": 3, "seed": -1, "stop": ["a", "b"], "stop_token_ids": [7, 8], "ignore_eos": true,
+         "top_k": -1, "min_p": 0.1, "n": 3, "seed": 7, "stop": ["a", "b"], "stop_token_ids": [7, 8], "ignore_eos": true,
          "presence_penalty": 1.5, "frequency_penalty": -2, "repetition_penalty": 1.1, "logit_bias": {"5": -100, "6": 1.5},
          "logprobs": true, "top_logprobs": 4, "stream": true, "stream_options": {"include_usage": true},
          "chat_template_kwargs": {"enable_thinking": false}, "add_generation_prompt": false,
@@ -90,7 +90,7 @@ TEST_F(OpenAiRequest, ReadsEveryField) {
   EXPECT_EQ(generate.sampling.top_k, -1);
   EXPECT_EQ(generate.sampling.min_p, 0.1f);
   EXPECT_EQ(request.n, 3);
-  EXPECT_EQ(generate.sampling.seed, ~uint64_t{0});
+  EXPECT_EQ(generate.sampling.seed, 7u);
   EXPECT_EQ(generate.stop, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(generate.stop_token_ids, (std::vector<TokenId>{7, 8}));
   EXPECT_TRUE(generate.ignore_eos);
@@ -118,6 +118,13 @@ TEST_F(OpenAiRequest, NullIsTheSameAsNothing) {
   EXPECT_EQ(request.n, 1);
 }
 
+TEST_F(OpenAiRequest, ASeedOfMinusOneIsNone) {
+  info_.default_sampling.seed = 3;
+  EXPECT_EQ(good(chat(R"("seed": -1)")).generate.sampling.seed, std::nullopt);
+  EXPECT_EQ(good(completion(R"("seed": -1.0)")).generate.sampling.seed, std::nullopt);
+  EXPECT_EQ(good(chat(R"("seed": 0)")).generate.sampling.seed, 0u);
+}
+
 TEST_F(OpenAiRequest, LargeSeedsAndWholeFloats) {
   EXPECT_EQ(good(chat(R"("seed": 18446744073709551615)")).generate.sampling.seed, ~uint64_t{0});
   EXPECT_EQ(good(chat(R"("seed": 9007199254740993)")).generate.sampling.seed, 9007199254740993u);
@@ -143,6 +150,8 @@ TEST_F(OpenAiRequest, WrongValuesNameTheirField) {
       {"n", "129"},
       {"n", R"("2")"},
       {"seed", "1.5"},
+      {"seed", "-2"},
+      {"seed", "-9223372036854775808"},
       {"seed", R"("x")"},
       {"max_tokens", "0"},
       {"max_tokens", "-1"},
@@ -182,6 +191,14 @@ TEST_F(OpenAiRequest, WrongValuesNameTheirField) {
       EXPECT_NE(error.message.find(field), std::string::npos) << error.message;
     }
   }
+}
+
+TEST_F(OpenAiRequest, MessagesSayWhatIsAllowed) {
+  EXPECT_EQ(bad(chat(R"("top_p": 0)")).message, "\"top_p\" must be a number above 0 and at most 1, not 0.");
+  EXPECT_EQ(bad(chat(R"("min_p": 2)")).message, "\"min_p\" must be a number from 0 to 1, not 2.");
+  EXPECT_EQ(bad(chat(R"("seed": -2)")).message,
+            "\"seed\" must be an integer from 0 to 18446744073709551615, or null or -1 for none, not -2.");
+  EXPECT_EQ(bad(chat(R"("tools": [{"type": "function"}])")).message, "\"tools\" is not supported yet: leave it out.");
 }
 
 TEST_F(OpenAiRequest, FieldsThatNeedEachOther) {
@@ -269,6 +286,20 @@ TEST_F(OpenAiRequest, PassesMessagesToTheTemplateUnchanged) {
   EXPECT_EQ(
       good(raw_chat(R"({"model": "pocket", "messages": )" + messages + "}")).chat.messages_json,
       R"([{"role":"system","content":"s"},{"role": "assistant", "z": 1.50, "a": [2], "content": null},{"content":"x","role":"user"}])");
+}
+
+TEST_F(OpenAiRequest, KnowsTheRolesOfTheSchemaAndNoOthers) {
+  const auto with_role = [](const std::string& role) {
+    return R"({"messages": [{"role": ")" + role + R"(", "content": "x"}]})";
+  };
+  for (const char* role : {"system", "developer", "user", "assistant", "tool", "function"})
+    good(raw_chat(with_role(role)));
+  for (const char* role : {"", "User", "root", "user<|im_end|>"}) EXPECT_EQ(bad(raw_chat(with_role(role))).status, 400);
+  const ApiError error = bad(raw_chat(with_role("root")));
+  EXPECT_EQ(error.param, "messages");
+  EXPECT_EQ(error.message,
+            "messages[0].role must be \"system\", \"developer\", \"user\", \"assistant\", \"tool\" or \"function\", "
+            "not \"root\".");
 }
 
 TEST_F(OpenAiRequest, JoinsTextParts) {

@@ -23,7 +23,7 @@ constexpr std::string_view kInertFields[] = {
 struct Unbuilt {
   std::string_view field;
   bool (*harmless)(const json&);
-  std::string_view instead;  // a sentence
+  std::string_view instead;  // what to do about it: the end of a sentence
 };
 
 bool is_empty(const json& value) {
@@ -54,40 +54,41 @@ bool empty_or_false(const json& value) {
   return is_empty(value) || is_false(value);
 }
 
-constexpr std::string_view kNoTools = "Tool calls are not available.";
-constexpr std::string_view kNoGrammar = "Constrained output is not available.";
-constexpr std::string_view kNotHere = "Leave it out.";
+constexpr std::string_view kLeaveOut = "leave it out";
+constexpr std::string_view kTextOnly = "only text is available";
+constexpr std::string_view kBias = "use \"logit_bias\"";
+constexpr std::string_view kOnlyFalse = "only false is available";
 
 constexpr Unbuilt kUnbuilt[] = {
-    {"tools", is_empty, kNoTools},
-    {"tool_choice", no_tool, kNoTools},
-    {"functions", is_empty, kNoTools},
-    {"function_call", no_tool, kNoTools},
-    {"response_format", text_format, "Only {\"type\": \"text\"} is available."},
-    {"guided_json", never, kNoGrammar},
-    {"guided_regex", never, kNoGrammar},
-    {"guided_choice", never, kNoGrammar},
-    {"guided_grammar", never, kNoGrammar},
-    {"guided_decoding_backend", never, kNoGrammar},
-    {"guided_whitespace_pattern", never, kNoGrammar},
-    {"structured_outputs", is_empty, kNoGrammar},
-    {"structural_tag", never, kNoGrammar},
-    {"suffix", is_blank, "Text is only continued, never filled in."},
-    {"audio", never, "Only text is available."},
-    {"modalities", text_only, "Only [\"text\"] is available."},
-    {"web_search_options", never, kNotHere},
-    {"prompt_logprobs", is_false, "Log-probabilities are given for generated tokens only."},
-    {"prompt_embeds", never, "Send the prompt as text or token ids."},
-    {"use_beam_search", is_false, kNotHere},
-    {"logits_processors", is_empty, "\"logit_bias\" is available."},
-    {"allowed_token_ids", is_empty, "\"logit_bias\" is available."},
-    {"bad_words", is_empty, "\"logit_bias\" is available."},
-    {"truncate_prompt_tokens", never, "Send a prompt that fits."},
-    {"include_stop_str_in_output", is_false, kNotHere},
-    {"skip_special_tokens", is_true, kNotHere},
-    {"chat_template", never, "The model's own template is used; \"chat_template_kwargs\" is available."},
-    {"documents", is_empty, "Put them into the messages."},
-    {"return_token_ids", empty_or_false, kNotHere},
+    {"tools", is_empty, kLeaveOut},
+    {"tool_choice", no_tool, kLeaveOut},
+    {"functions", is_empty, kLeaveOut},
+    {"function_call", no_tool, kLeaveOut},
+    {"response_format", text_format, "only {\"type\": \"text\"} is available"},
+    {"guided_json", never, kLeaveOut},
+    {"guided_regex", never, kLeaveOut},
+    {"guided_choice", never, kLeaveOut},
+    {"guided_grammar", never, kLeaveOut},
+    {"guided_decoding_backend", never, kLeaveOut},
+    {"guided_whitespace_pattern", never, kLeaveOut},
+    {"structured_outputs", is_empty, kLeaveOut},
+    {"structural_tag", never, kLeaveOut},
+    {"suffix", is_blank, "text is only continued, never filled in"},
+    {"audio", never, kTextOnly},
+    {"modalities", text_only, kTextOnly},
+    {"web_search_options", never, kLeaveOut},
+    {"prompt_logprobs", is_false, "log-probabilities are given for generated tokens only"},
+    {"prompt_embeds", never, "send the prompt as text or token ids"},
+    {"use_beam_search", is_false, kOnlyFalse},
+    {"logits_processors", is_empty, kBias},
+    {"allowed_token_ids", is_empty, kBias},
+    {"bad_words", is_empty, kBias},
+    {"truncate_prompt_tokens", never, "send a prompt that fits"},
+    {"include_stop_str_in_output", is_false, kOnlyFalse},
+    {"skip_special_tokens", is_true, "only true is available"},
+    {"chat_template", never, "the model's own template is used; \"chat_template_kwargs\" is available"},
+    {"documents", is_empty, "put them into the messages"},
+    {"return_token_ids", empty_or_false, kOnlyFalse},
 };
 
 std::string quoted(std::string_view name) {
@@ -102,15 +103,23 @@ void read_model(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
   }
 }
 
+// Clients of vLLM send -1 when they mean none.
 void read_seed(FieldReader& in, SamplingParams& sampling) {
   const json* value = in.get("seed");
   if (!value) return;
   if (value->is_number_unsigned()) {
     sampling.seed = value->get<uint64_t>();
-  } else if (const auto number = as_integer(*value)) {
-    sampling.seed = static_cast<uint64_t>(*number);
+    return;
+  }
+  const auto number = as_integer(*value);
+  if (!number || *number < -1) {
+    in.fail(invalid_field("seed", "\"seed\" must be an integer from 0 to " +
+                                      std::to_string(std::numeric_limits<uint64_t>::max()) +
+                                      ", or null or -1 for none, not " + excerpt(*value) + "."));
+  } else if (*number == -1) {
+    sampling.seed.reset();
   } else {
-    in.fail(invalid_field("seed", "\"seed\" must be an integer of 64 bits, not " + excerpt(*value) + "."));
+    sampling.seed = static_cast<uint64_t>(*number);
   }
 }
 
@@ -143,7 +152,7 @@ void read_logit_bias(FieldReader& in, int vocab_size, SamplingParams& sampling) 
 void read_sampling(FieldReader& in, const RequestRules& rules, SamplingParams& sampling) {
   sampling = rules.info.default_sampling;
   in.number("temperature", 0, 100, sampling.temperature);
-  in.number("top_p", std::numeric_limits<float>::min(), 1, sampling.top_p);
+  in.number("top_p", std::numeric_limits<float>::min(), 1, sampling.top_p, "above 0 and at most 1");
   in.integer("top_k", -1, kMaxTokens, sampling.top_k);
   in.number("min_p", 0, 1, sampling.min_p);
   in.number("repetition_penalty", 0.01, 100, sampling.repetition_penalty);
@@ -256,8 +265,8 @@ void refuse_unbuilt_fields(FieldReader& in) {
   for (const Unbuilt& unbuilt : kUnbuilt) {
     const json* value = in.get(unbuilt.field);
     if (!value || unbuilt.harmless(*value)) continue;
-    in.fail(unsupported_field(unbuilt.field, quoted(unbuilt.field) + " is not supported with the value " +
-                                                 excerpt(*value) + ". " + std::string(unbuilt.instead)));
+    in.fail(unsupported_field(unbuilt.field,
+                              quoted(unbuilt.field) + " is not supported yet: " + std::string(unbuilt.instead) + "."));
   }
   for (const std::string_view field : kInertFields) in.know(field);
 }

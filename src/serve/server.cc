@@ -5,7 +5,9 @@
 // pool.
 #include "serve/server.h"
 
+#include <linux/sockios.h>
 #include <spdlog/spdlog.h>
+#include <sys/ioctl.h>
 
 #include <atomic>
 #include <boost/asio.hpp>
@@ -15,6 +17,7 @@
 #include <boost/beast/http/string_body.hpp>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -28,6 +31,7 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
+using Clock = asio::steady_timer::clock_type;
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr size_t kReadBytes = size_t{64} << 10;
@@ -37,9 +41,22 @@ constexpr int kSendBufferBytes = 256 << 10;
 constexpr Milliseconds kLinger{2000};        // for a client to stop sending what nobody reads
 constexpr Milliseconds kCancelGrace{1000};   // for cancelled requests to tell their clients
 constexpr Milliseconds kAcceptBackoff{100};  // when the process is out of file descriptors
+constexpr Milliseconds kAskAgain{50};        // see Session::expire()
+
+// While the server drains, in place of the limits of normal times:
+constexpr Milliseconds kDrainIdle{0};
+constexpr Milliseconds kDrainRead{500};  // for the rest of a request that has begun to arrive
+constexpr Milliseconds kDrainLinger{500};
+// How often a client that has only an answer to take is looked at: one that takes nothing is noticed after one to two
+// of these.
+constexpr Milliseconds kDrainWrite{1000};
 
 auto token(error_code& error) {
   return asio::redirect_error(asio::use_awaitable, error);
+}
+
+HttpResponse stopping_response() {
+  return error_response(http_error(503, "The server is stopping. Send the request again."));
 }
 
 // What every session shares.
@@ -69,7 +86,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // The rest: on the strand.
   void drain() {
-    if (idle_) interrupt();
+    if (ends_at_) schedule();
   }
   void cancel_generation() {
     if (generation_) generation_->cancel();
@@ -97,21 +114,28 @@ class Session : public std::enable_shared_from_this<Session> {
     error_code closed_already;
     socket_.cancel(closed_already);
   }
-  void arm(Milliseconds timeout);
-  void disarm() { ++deadline_turn_; }
+  void arm(Milliseconds timeout, Milliseconds when_draining);
+  void disarm();
+  void schedule();
+  void expire();
+  int64_t taken_bytes();
   Framing framing(bool chunked) const;
 
   Shared& shared_;
   tcp::socket socket_;
   boost::beast::flat_buffer buffer_;  // bytes received and not yet parsed: the next request of a pipelining client
   asio::steady_timer deadline_;
-  uint64_t deadline_turn_ = 0;  // a deadline that was set for an earlier turn does nothing
+  uint64_t deadline_turn_ = 0;                // a deadline that was set for an earlier turn does nothing
+  std::optional<Clock::time_point> ends_at_;  // nothing: no deadline is set
+  Milliseconds when_draining_{0};
   bool timed_out_ = false;
+  bool writing_ = false;
+  int64_t written_bytes_ = 0;  // given to the kernel
+  int64_t taken_before_ = 0;   // taken_bytes() when the deadline was scheduled, while draining
   asio::steady_timer signal_;  // never expires: cancelling it wakes the coroutine
   bool signalled_ = false;
   asio::cancellation_signal watch_cancel_;
   bool watching_ = false;
-  bool idle_ = false;       // between requests
   bool gone_ = false;       // nobody to answer: the client left, or the server stops
   bool keep_alive_ = true;  // of the request being answered
   bool http_1_0_ = false;
@@ -131,6 +155,7 @@ asio::awaitable<void> Session::run() {
 void Session::stop() {
   error_code ignored;
   gone_ = true;
+  disarm();
   deadline_.cancel();
   socket_.shutdown(tcp::socket::shutdown_both, ignored);
   socket_.close(ignored);
@@ -142,10 +167,8 @@ asio::awaitable<bool> Session::wait_for_bytes() {
   if (buffer_.size() > 0) co_return true;
   if (shared_.draining) co_return false;
   error_code error;
-  idle_ = true;
-  arm(shared_.options.idle_timeout);
+  arm(shared_.options.idle_timeout, kDrainIdle);
   const size_t size = co_await socket_.async_read_some(buffer_.prepare(4096), token(error));
-  idle_ = false;
   buffer_.commit(size);
   co_return !error;
 }
@@ -153,7 +176,7 @@ asio::awaitable<bool> Session::wait_for_bytes() {
 // Nothing: the connection is to be closed; what the client could be told, it was.
 asio::awaitable<std::optional<HttpRequest>> Session::read_request() {
   if (!co_await wait_for_bytes()) co_return std::nullopt;
-  arm(shared_.options.request_timeout);
+  arm(shared_.options.request_timeout, kDrainRead);
   http::request_parser<http::string_body> parser;
   parser.header_limit(static_cast<uint32_t>(shared_.options.max_header_bytes));
   parser.body_limit(shared_.options.max_body_bytes);
@@ -163,7 +186,7 @@ asio::awaitable<std::optional<HttpRequest>> Session::read_request() {
     http_1_0_ = parser.get().version() < 11;
     if (boost::beast::iequals(parser.get()[http::field::expect], "100-continue") && !parser.is_done()) {
       if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return std::nullopt;
-      arm(shared_.options.request_timeout);
+      arm(shared_.options.request_timeout, kDrainRead);
     }
     co_await http::async_read(socket_, buffer_, parser, token(error));
   }
@@ -185,7 +208,9 @@ asio::awaitable<std::optional<HttpRequest>> Session::read_request() {
 // known after that, so the connection ends.
 asio::awaitable<void> Session::refuse(error_code error) {
   HttpResponse response;
-  if (timed_out_) {
+  if (timed_out_ && shared_.draining) {
+    response = stopping_response();
+  } else if (timed_out_) {
     response = error_response(http_error(408, "The request did not arrive in time. Send it again."));
   } else if (error == http::error::body_limit) {
     response = error_response(
@@ -208,10 +233,7 @@ asio::awaitable<void> Session::refuse(error_code error) {
 
 // True: the connection can take another request.
 asio::awaitable<bool> Session::answer(HttpRequest request) {
-  if (shared_.draining) {
-    co_return co_await send_response(
-        error_response(http_error(503, "The server is stopping. Send the request again.")));
-  }
+  if (shared_.draining) co_return co_await send_response(stopping_response());
   auto reply = co_await handle(request);
   request = {};
   if (auto* response = std::get_if<HttpResponse>(&reply)) co_return co_await send_response(std::move(*response));
@@ -290,13 +312,19 @@ asio::awaitable<bool> Session::send_output(Generation::Output output, bool& stre
 // In slices, so that a slow but steady reader of a large answer has time in proportion to its size.
 asio::awaitable<bool> Session::write(std::string_view bytes) {
   error_code error;
+  writing_ = true;
   while (!bytes.empty() && !error && !gone_) {
-    const std::string_view slice = bytes.substr(0, kWriteBytes);
-    arm(shared_.options.write_timeout);
-    co_await asio::async_write(socket_, asio::buffer(slice.data(), slice.size()), token(error));
-    disarm();
+    std::string_view slice = bytes.substr(0, kWriteBytes);
     bytes.remove_prefix(slice.size());
+    arm(shared_.options.write_timeout, kDrainWrite);
+    while (!slice.empty() && !error && !gone_) {
+      const size_t size = co_await socket_.async_write_some(asio::buffer(slice.data(), slice.size()), token(error));
+      slice.remove_prefix(size);
+      written_bytes_ += static_cast<int64_t>(size);
+    }
+    disarm();
   }
+  writing_ = false;
   co_return !error && !gone_;
 }
 
@@ -305,7 +333,7 @@ asio::awaitable<bool> Session::write(std::string_view bytes) {
 asio::awaitable<void> Session::linger() {
   error_code error;
   socket_.shutdown(tcp::socket::shutdown_send, error);
-  arm(kLinger);
+  arm(kLinger, kDrainLinger);
   while (!error && !gone_) {
     buffer_.consume(buffer_.size());
     co_await socket_.async_read_some(buffer_.prepare(kReadBytes), token(error));
@@ -356,16 +384,52 @@ void Session::notify() {
   signal_.cancel();
 }
 
-// Ends the socket's operations with an error if they last longer.
-void Session::arm(Milliseconds timeout) {
-  const uint64_t turn = ++deadline_turn_;
+// Ends the socket's operations with an error if they last longer than `timeout`, or than `when_draining` from the
+// moment the server drains. A write may take more of the second limit, see expire().
+void Session::arm(Milliseconds timeout, Milliseconds when_draining) {
   timed_out_ = false;
-  deadline_.expires_after(timeout);
+  ends_at_ = Clock::now() + timeout;
+  when_draining_ = when_draining;
+  schedule();
+}
+
+void Session::disarm() {
+  ++deadline_turn_;
+  ends_at_.reset();
+}
+
+void Session::schedule() {
+  const uint64_t turn = ++deadline_turn_;
+  auto next = *ends_at_;
+  if (shared_.draining) {
+    next = std::min(next, Clock::now() + when_draining_);
+    taken_before_ = taken_bytes();
+  }
+  deadline_.expires_at(next);
   deadline_.async_wait([self = shared_from_this(), turn](error_code error) {
-    if (error || turn != self->deadline_turn_) return;
-    self->timed_out_ = true;
-    self->interrupt();
+    if (!error && turn == self->deadline_turn_) self->expire();
   });
+}
+
+// Draining waits for clients that take their answer, however slowly, and for requests that still run, but not for a
+// client that only keeps the server from ending.
+void Session::expire() {
+  const bool worth_waiting = writing_ && ((generation_ && generation_->running()) || taken_bytes() != taken_before_);
+  if (!worth_waiting || Clock::now() >= *ends_at_) {
+    timed_out_ = true;
+    interrupt();
+    // An operation that is just over was not interrupted, and the next one may have no end: so until disarm().
+    ends_at_ = Clock::now() + kAskAgain;
+  }
+  schedule();
+}
+
+// What the client's kernel has acknowledged. A socket takes the next write only when much of its buffer is free again,
+// which says too late that a slow client does read.
+int64_t Session::taken_bytes() {
+  int queued = 0;
+  if (!socket_.is_open() || ::ioctl(socket_.native_handle(), SIOCOUTQ, &queued) != 0) queued = 0;
+  return written_bytes_ - queued;
 }
 
 Framing Session::framing(bool chunked) const {
@@ -375,6 +439,24 @@ Framing Session::framing(bool chunked) const {
   how.chunked = chunked;
   how.now = std::time(nullptr);
   return how;
+}
+
+// What helps against the system's reasons not to listen; empty where the reason says all.
+std::string_view advice(const error_code& error) {
+  if (error == asio::error::address_in_use) return " Choose another port or stop what uses it.";
+  if (error == asio::error::access_denied) return " Choose a port from 1024 up: lower ones need special rights.";
+  if (error == boost::system::errc::address_not_available) {
+    return " Choose an address of this machine, or 0.0.0.0 for all of them.";
+  }
+  if (error == asio::error::no_descriptors || error == boost::system::errc::too_many_files_open_in_system) {
+    return " Raise the limit of open files (ulimit -n) or close other programs.";
+  }
+  return "";
+}
+
+Error cannot_listen(const ServerOptions& options, const error_code& error) {
+  return {ErrorCode::kUnavailable, "cannot listen on " + options.host + ":" + std::to_string(options.port) + ": " +
+                                       error.message() + "." + std::string(advice(error))};
 }
 
 Result<tcp::endpoint> resolve(asio::io_context& io, const std::string& host, uint16_t port) {
@@ -434,15 +516,12 @@ Status Server::Impl::listen() {
   if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor_.bind(endpoint, error);
   if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-  if (error) {
-    return Error{ErrorCode::kUnavailable, "cannot listen on " + options.host + ":" + std::to_string(options.port) +
-                                              ": " + error.message() + ". Choose another port or stop what uses it."};
-  }
+  if (error) return cannot_listen(options, error);
   port_ = acceptor_.local_endpoint().port();
   asio::co_spawn(control_, accept(), asio::detached);
   const std::lock_guard lock(join_mutex_);
   for (int i = 0; i < options.io_threads; ++i) threads_.emplace_back([this] { io_.run(); });
-  if (options.log) options.log->info("listening on {}:{}", options.host, port_);
+  if (options.log) options.log->debug("listening on {}:{}", options.host, port_);
   return {};
 }
 
@@ -563,9 +642,15 @@ Result<std::unique_ptr<Server>> Server::start(Engine& engine, ServerOptions opti
   if (options.io_threads < 1 || options.worker_threads < 1) {
     return invalid_argument("the server needs at least one I/O thread and one worker thread");
   }
-  auto impl = std::make_unique<Impl>(engine, options);
-  VOLLEY_RETURN_IF_ERROR(impl->listen());
-  return std::unique_ptr<Server>(new Server(std::move(impl)));
+  try {
+    auto impl = std::make_unique<Impl>(engine, options);
+    VOLLEY_RETURN_IF_ERROR(impl->listen());
+    return std::unique_ptr<Server>(new Server(std::move(impl)));
+  } catch (const boost::system::system_error& error) {  // Asio's own descriptors and threads
+    return cannot_listen(options, error.code());
+  } catch (const std::system_error& error) {  // our threads
+    return cannot_listen(options, error.code());
+  }
 }
 
 uint16_t Server::port() const {

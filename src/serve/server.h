@@ -40,14 +40,18 @@ struct ServerOptions {
 // Every function may be called from any thread, but not from a signal handler.
 class Server {
  public:
-  // Listens and serves when it returns. The engine must outlive the server. kUnavailable: the address cannot be bound.
+  // Listens and serves when it returns. The engine must outlive the server. kUnavailable: the address cannot be bound,
+  // or the process may not have another file or thread.
   static Result<std::unique_ptr<Server>> start(Engine& engine, ServerOptions options);
   ~Server();  // stop() and wait()
 
   uint16_t port() const;
 
-  // Takes no more connections or requests, lets running ones end, then stops. Those still running after `deadline` are
-  // cancelled, and their clients told so. Returns at once.
+  // Takes no more connections or requests, lets running ones end, then stops. Connections without a running request
+  // are closed at once; one on which a request has begun to arrive, or whose client has only an answer to take and
+  // takes nothing of it, after at most 2 seconds. How long requests may run on is the caller's choice and has no
+  // default: those still running after `deadline` are cancelled and their clients told so, and a second later every
+  // connection is closed. Returns at once.
   void drain(std::chrono::milliseconds deadline);
   // Closes every connection and cancels what runs. Returns at once.
   void stop();

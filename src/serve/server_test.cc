@@ -1,65 +1,21 @@
-// Protects the transport over real sockets: streaming, disconnects, slow readers, limits, odd bytes, shutdown.
+// Protects the transport over real sockets: streaming, disconnects, slow readers, limits, odd bytes.
 #include "serve/server.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "serve/testing/client.h"
 #include "serve/testing/fake_engine.h"
+#include "serve/testing/server_helpers.h"
 
 namespace volley::serve {
 namespace {
 
 using nlohmann::json;
 using namespace std::chrono_literals;
-
-const char* kPath = "/v1/completions";
-const std::string kWhole = R"({"prompt": "x"})";
-const std::string kStream = R"({"prompt": "x", "stream": true})";
-
-FakeScript endless_script(std::string piece = "word ") {
-  FakeScript script;
-  script.pieces = {std::move(piece)};
-  script.endless = true;
-  return script;
-}
-
-ServerOptions make_options() {
-  ServerOptions options;
-  options.port = 0;
-  options.served_model_names = {"pocket"};
-  return options;
-}
-
-std::unique_ptr<Server> start_server(Engine& engine, ServerOptions options = make_options()) {
-  auto server = Server::start(engine, std::move(options));
-  if (!server.ok()) throw std::runtime_error(server.error().message);
-  return std::move(*server);
-}
-
-bool eventually(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + 8s;
-  while (std::chrono::steady_clock::now() < deadline) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(2ms);
-  }
-  return false;
-}
-
-std::string streamed_text(const std::string& body) {
-  std::string text;
-  for (const std::string& event : stream_events(body)) {
-    if (event == "[DONE]") return text + "|done";
-    const json chunk = json::parse(event);
-    if (chunk.contains("error")) return text + "|error";
-    for (const json& choice : chunk.at("choices")) text += choice.at("text");
-  }
-  return text;
-}
 
 TEST(Server, AnswersOnOneConnectionAgainAndAgain) {
   FakeEngine engine;
@@ -350,86 +306,6 @@ TEST(Server, FiftyStreamsAtOnce) {
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(good, kStreams);
   EXPECT_EQ(engine.running(), 0);
-}
-
-TEST(Server, DrainLetsRunningRequestsEnd) {
-  FakeEngine engine(
-      [](const GenerateRequest&) {
-        FakeScript script;
-        script.pieces.assign(50, "x");
-        return script;
-      },
-      2ms);
-  const auto server = start_server(engine);
-  Client idle(server->port());
-  ASSERT_EQ(idle.get("/health")->status, 200);
-  Client client(server->port());
-  ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
-  ASSERT_TRUE(client.wait_for("\"x\""));
-  server->drain(10s);
-  EXPECT_TRUE(idle.wait_for_close());
-  const auto response = client.receive();
-  ASSERT_TRUE(response);
-  EXPECT_EQ(streamed_text(response->body), std::string(50, 'x') + "|done");
-  server->wait();
-  EXPECT_THROW(Client(server->port()).get("/health"), std::runtime_error);
-  EXPECT_EQ(engine.cancelled(), 0);
-}
-
-TEST(Server, DrainCancelsWhatOutlivesItsDeadline) {
-  FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 1ms);
-  const auto server = start_server(engine);
-  Client client(server->port());
-  ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
-  ASSERT_TRUE(client.wait_for("word"));
-  server->drain(50ms);
-  const auto response = client.receive();
-  ASSERT_TRUE(response) << "the stream must be ended properly";
-  EXPECT_TRUE(streamed_text(response->body).ends_with("|error"));
-  server->wait();
-  EXPECT_EQ(engine.cancelled(), 1);
-}
-
-TEST(Server, StopEndsEverythingAtOnce) {
-  FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 1ms);
-  auto server = start_server(engine);
-  Client client(server->port());
-  ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
-  ASSERT_TRUE(client.wait_for("word"));
-  server->stop();
-  server->wait();
-  EXPECT_TRUE(client.wait_for_close());
-  server.reset();
-  EXPECT_TRUE(eventually([&] { return engine.cancelled() == 1; })) << "events after the server's end must be harmless";
-}
-
-TEST(Server, StartAndStopUnderLoad) {
-  FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 200us);
-  for (int round = 0; round < 5; ++round) {
-    const auto server = start_server(engine);
-    std::vector<std::unique_ptr<Client>> clients;
-    for (int i = 0; i < 10; ++i) {
-      clients.push_back(std::make_unique<Client>(server->port()));
-      ASSERT_TRUE(clients.back()->send(Client::post_text(kPath, i % 2 ? kStream : kWhole)));
-    }
-    if (round % 2) std::this_thread::sleep_for(5ms);
-  }
-  EXPECT_TRUE(eventually([&] { return engine.running() == 0; }));
-}
-
-TEST(Server, StartErrorsSayWhatToDo) {
-  FakeEngine engine;
-  const auto server = start_server(engine);
-  ServerOptions options = make_options();
-  options.port = server->port();
-  const auto taken = Server::start(engine, options);
-  ASSERT_FALSE(taken.ok());
-  EXPECT_EQ(taken.error().code, ErrorCode::kUnavailable);
-  EXPECT_NE(taken.error().message.find(std::to_string(server->port())), std::string::npos);
-  options.host = "not an address";
-  EXPECT_EQ(Server::start(engine, options).error().code, ErrorCode::kInvalidArgument);
-  options.served_model_names.clear();
-  EXPECT_EQ(Server::start(engine, options).error().code, ErrorCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -31,6 +31,8 @@ class Client {
   // Until `text` was received; what was read stays for receive().
   bool wait_for(std::string_view text);
   bool wait_for_close();
+  // Reads what is there, at most 16 KiB; it stays for receive(). Waits if there is nothing; false: the server closed.
+  bool fill();
   void close();
 
   std::optional<ClientResponse> get(const std::string& path);
@@ -40,7 +42,6 @@ class Client {
   static std::string post_text(const std::string& path, const std::string& json);
 
  private:
-  bool fill();                             // reads once
   std::optional<std::string> read_line();  // without its line end
   std::optional<std::string> read_bytes(size_t size);
 

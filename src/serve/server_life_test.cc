@@ -1,0 +1,218 @@
+// Protects the server's start and end: what draining waits for and what it does not, and errors of starting.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "serve/server.h"
+#include "serve/testing/client.h"
+#include "serve/testing/fake_engine.h"
+#include "serve/testing/server_helpers.h"
+
+namespace volley::serve {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kLargeAnswer = size_t{2} << 20;  // more than the kernel takes for a client that does not read
+
+FakeScript large_answer() {
+  FakeScript script;
+  script.pieces = {std::string(kLargeAnswer, 'w')};
+  return script;
+}
+
+// How long the server takes to end, given that no request runs that may.
+Clock::duration drain_time(Server& server) {
+  const auto begin = Clock::now();
+  server.drain(20s);
+  server.wait();
+  return Clock::now() - begin;
+}
+
+TEST(ServerLife, DrainLetsRunningRequestsEnd) {
+  FakeEngine engine(
+      [](const GenerateRequest&) {
+        FakeScript script;
+        script.pieces.assign(50, "x");
+        return script;
+      },
+      2ms);
+  const auto server = start_server(engine);
+  Client idle(server->port());
+  ASSERT_EQ(idle.get("/health")->status, 200);
+  Client client(server->port());
+  ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
+  ASSERT_TRUE(client.wait_for("\"x\""));
+  server->drain(10s);
+  EXPECT_TRUE(idle.wait_for_close());
+  const auto response = client.receive();
+  ASSERT_TRUE(response);
+  EXPECT_EQ(streamed_text(response->body), std::string(50, 'x') + "|done");
+  server->wait();
+  EXPECT_THROW(Client(server->port()).get("/health"), std::runtime_error);
+  EXPECT_EQ(engine.cancelled(), 0);
+}
+
+TEST(ServerLife, DrainCancelsWhatOutlivesItsDeadline) {
+  FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 1ms);
+  const auto server = start_server(engine);
+  Client client(server->port());
+  ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
+  ASSERT_TRUE(client.wait_for("word"));
+  server->drain(50ms);
+  const auto response = client.receive();
+  ASSERT_TRUE(response) << "the stream must be ended properly";
+  EXPECT_TRUE(streamed_text(response->body).ends_with("|error"));
+  server->wait();
+  EXPECT_EQ(engine.cancelled(), 1);
+}
+
+TEST(ServerLife, DrainDoesNotWaitForRequestsThatDoNotArrive) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  Client silent(server->port());
+  Client used(server->port());
+  Client half_header(server->port());
+  Client half_body(server->port());
+  ASSERT_TRUE(half_header.send("POST /v1/completions HTTP/1.1\r\nHost: "));
+  ASSERT_TRUE(half_body.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 50\r\n\r\n{"));
+  ASSERT_EQ(used.get("/health")->status, 200);
+  EXPECT_LT(drain_time(*server), 2s);
+  for (Client* client : {&half_header, &half_body}) {
+    const auto response = client->receive();
+    ASSERT_TRUE(response) << "a client that was about to ask learns that it may ask again";
+    EXPECT_EQ(response->status, 503);
+  }
+  for (Client* client : {&silent, &used, &half_header, &half_body}) EXPECT_TRUE(client->wait_for_close());
+}
+
+TEST(ServerLife, DrainDoesNotWaitForAReaderThatWasCutOff) {
+  FakeEngine engine([](const GenerateRequest&) { return endless_script(std::string(2000, 'w')); }, 50us);
+  const auto server = start_server(engine);
+  Client client(server->port(), 4096);
+  ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
+  ASSERT_TRUE(eventually([&] { return engine.cancelled() == 1; }));
+  EXPECT_LT(drain_time(*server), 3s);
+}
+
+TEST(ServerLife, DrainDoesNotWaitForAnAnswerThatNobodyTakes) {
+  FakeEngine engine([](const GenerateRequest&) { return large_answer(); });
+  ServerOptions options = make_options();
+  options.max_unsent_bytes = 8 * kLargeAnswer;
+  const auto server = start_server(engine, options);
+  Client whole(server->port(), 4096);
+  Client stream(server->port(), 4096);
+  ASSERT_TRUE(whole.send(Client::post_text(kPath, kWhole)));
+  ASSERT_TRUE(stream.send(Client::post_text(kPath, R"({"prompt": "x", "stream": true, "n": 2})")));
+  ASSERT_TRUE(whole.wait_for("www"));
+  ASSERT_TRUE(stream.wait_for("www"));
+  ASSERT_TRUE(eventually([&] { return engine.running() == 0; }));
+  EXPECT_LT(drain_time(*server), 3s);
+}
+
+// What counts is that a reader takes something: it may take seconds for what the kernel calls a writable socket.
+TEST(ServerLife, DrainWaitsForASlowReader) {
+  FakeEngine engine([](const GenerateRequest&) { return large_answer(); });
+  const auto server = start_server(engine);
+  Client client(server->port(), 4096);
+  ASSERT_TRUE(client.send(Client::post_text(kPath, kWhole)));
+  ASSERT_TRUE(client.wait_for("www"));
+  server->drain(20s);
+  for (const auto slow_until = Clock::now() + 4s; Clock::now() < slow_until;) {
+    ASSERT_TRUE(client.fill());
+    std::this_thread::sleep_for(200ms);
+  }
+  const auto response = client.receive();
+  ASSERT_TRUE(response) << "cut off although it read all the time";
+  EXPECT_GT(response->body.size(), kLargeAnswer);
+}
+
+// Cutting off a reader that stalls is the unsent limit's business as long as its request runs.
+TEST(ServerLife, DrainLetsTheRequestOfAStalledReaderRun) {
+  FakeEngine engine([](const GenerateRequest&) { return endless_script(std::string(40'000, 'w')); }, 20ms);
+  ServerOptions options = make_options();
+  options.max_unsent_bytes = size_t{1} << 30;
+  const auto server = start_server(engine, options);
+  Client client(server->port(), 4096);
+  ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
+  ASSERT_TRUE(client.wait_for("www"));
+  server->drain(2500ms);
+  std::this_thread::sleep_for(2200ms);
+  EXPECT_EQ(engine.cancelled(), 0);
+  server->wait();
+  EXPECT_TRUE(eventually([&] { return engine.cancelled() == 1; })) << "the drain's own deadline counts";
+}
+
+TEST(ServerLife, StopEndsEverythingAtOnce) {
+  FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 1ms);
+  auto server = start_server(engine);
+  Client client(server->port());
+  ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
+  ASSERT_TRUE(client.wait_for("word"));
+  server->stop();
+  server->wait();
+  EXPECT_TRUE(client.wait_for_close());
+  server.reset();
+  EXPECT_TRUE(eventually([&] { return engine.cancelled() == 1; })) << "events after the server's end must be harmless";
+}
+
+TEST(ServerLife, StartAndStopUnderLoad) {
+  FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 200us);
+  for (int round = 0; round < 5; ++round) {
+    const auto server = start_server(engine);
+    std::vector<std::unique_ptr<Client>> clients;
+    for (int i = 0; i < 10; ++i) {
+      clients.push_back(std::make_unique<Client>(server->port()));
+      ASSERT_TRUE(clients.back()->send(Client::post_text(kPath, i % 2 ? kStream : kWhole)));
+    }
+    if (round % 2) std::this_thread::sleep_for(5ms);
+  }
+  EXPECT_TRUE(eventually([&] { return engine.running() == 0; }));
+}
+
+TEST(ServerLife, StartErrorsSayWhatToDo) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  ServerOptions options = make_options();
+  options.port = server->port();
+  const auto taken = Server::start(engine, options);
+  ASSERT_FALSE(taken.ok());
+  EXPECT_EQ(taken.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(taken.error().message.find(std::to_string(server->port())), std::string::npos);
+  options.host = "not an address";
+  EXPECT_EQ(Server::start(engine, options).error().code, ErrorCode::kInvalidArgument);
+  options.served_model_names.clear();
+  EXPECT_EQ(Server::start(engine, options).error().code, ErrorCode::kInvalidArgument);
+}
+
+// Whichever descriptor of the server is the first that the process may not have.
+TEST(ServerLife, TooManyOpenFilesIsNotAMatterOfThePort) {
+  FakeEngine engine;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = ::dup(0);  // the lowest free descriptor
+  ASSERT_GE(next, 0);
+  ::close(next);
+  int failed = 0;
+  for (rlim_t more = 0; more < 16; ++more) {
+    rlimit tight = before;
+    tight.rlim_cur = static_cast<rlim_t>(next) + more;
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
+    const auto server = Server::start(engine, make_options());
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    if (server.ok()) break;
+    ++failed;
+    EXPECT_EQ(server.error().code, ErrorCode::kUnavailable);
+    EXPECT_NE(server.error().message.find("ulimit -n"), std::string::npos) << server.error().message;
+    EXPECT_EQ(server.error().message.find("port"), std::string::npos) << server.error().message;
+  }
+  EXPECT_GE(failed, 2) << "Asio's own descriptors and the socket";
+  EXPECT_LT(failed, 16);
+}
+
+}  // namespace
+}  // namespace volley::serve

@@ -1,0 +1,28 @@
+// What tests of a running server share.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "serve/server.h"
+#include "serve/testing/fake_engine.h"
+
+namespace volley::serve {
+
+inline constexpr const char* kPath = "/v1/completions";
+inline const std::string kWhole = R"({"prompt": "x"})";
+inline const std::string kStream = R"({"prompt": "x", "stream": true})";
+
+FakeScript endless_script(std::string piece = "word ");
+
+ServerOptions make_options();  // any free port, the model "pocket"
+std::unique_ptr<Server> start_server(Engine& engine, ServerOptions options = make_options());
+
+// Until the condition holds; false if it does not within a few seconds.
+bool eventually(const std::function<bool()>& condition);
+
+// The text of a stream's chunks, then "|done", or "|error" if an error ended it.
+std::string streamed_text(const std::string& body);
+
+}  // namespace volley::serve
