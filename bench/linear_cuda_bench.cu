@@ -36,25 +36,13 @@ Buffer allocate(Device& device, size_t bytes) {
   return std::move(*buffer);
 }
 
-size_t scratch_bytes() {
-  int64_t most = 0;
-  for (const Shape& s : kShapes) {
-    const auto layout = s.epilogue == ops::Epilogue::kSwiGlu ? ops::LinearLayout::kGateUp : ops::LinearLayout::kPlain;
-    most = std::max(most, ops::linear_scratch_bytes(DeviceKind::kCuda, s.n, s.k, layout, kMaxRows));
-  }
-  return static_cast<size_t>(most);
-}
-
 struct Model {
   std::vector<ops::LinearWeight> weights;  // [layer][shape]
   Buffer x, y;
-  Arena scratch;
   size_t weight_bytes = 0;
 
   explicit Model(Device& device)
-      : x(allocate(device, kMaxRows * kMaxWidth * 2)),
-        y(allocate(device, kMaxRows * kMaxWidth * 4)),
-        scratch(allocate(device, scratch_bytes())) {
+      : x(allocate(device, kMaxRows * kMaxWidth * 2)), y(allocate(device, kMaxRows * kMaxWidth * 4)) {
     bench::fill_bf16(device, x.data(), kMaxRows * kMaxWidth, 7, 1.0f);
     for (int layer = 0; layer < kLayers; ++layer) {
       for (const Shape& s : kShapes) {
@@ -75,12 +63,13 @@ struct Model {
 };
 
 void run_volley(Device& device, Model& model, int rows, int only) {
+  Arena none{Buffer()};
   for (size_t i = 0; i < model.weights.size(); ++i) {
     const Shape& s = kShapes[i % std::size(kShapes)];
     if (only >= 0 && static_cast<int>(i % std::size(kShapes)) != only) continue;
     const int64_t width = s.epilogue == ops::Epilogue::kSwiGlu ? s.n / 2 : s.n;
     ops::linear(device.stream(), model.weights[i], {model.x.data(), DType::kBF16, {rows, s.k}},
-                {model.y.data(), s.y, {rows, width}}, s.epilogue, model.scratch);
+                {model.y.data(), s.y, {rows, width}}, s.epilogue, none);
   }
 }
 

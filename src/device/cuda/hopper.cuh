@@ -1,5 +1,5 @@
 // The few instructions of sm_90a that the kernels use and CUDA C++ has no name for: transaction barriers, the bulk copy
-// engine, memory order and programmatic dependent launch (products.cuh has the matrix unit). One function an
+// engine, clusters and programmatic dependent launch (products.cuh has the matrix unit). One function an
 // instruction; the semantics are those of the PTX ISA manual, chapter 9.7.
 #pragma once
 
@@ -87,11 +87,24 @@ __device__ inline void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// --- Memory order ---
+// --- Clusters ---
 
-__device__ inline unsigned load_acquire(const unsigned* p) {
-  unsigned v;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+__device__ inline void cluster_sync() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;\n" ::
+          : "memory");
+}
+
+// Four floats at the same place in the shared memory of block `rank` of the cluster.
+__device__ inline float4 load_shared_of(const float* p, uint32_t rank) {
+  uint32_t address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address)
+               : "memory");
   return v;
 }
 

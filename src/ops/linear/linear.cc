@@ -33,8 +33,7 @@ Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> par
   return pack_linear_cpu(device, parts, k, storage, layout);
 }
 
-void linear(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue,
-            [[maybe_unused]] Arena& scratch) {
+void linear(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue, Arena&) {
   const int64_t columns = epilogue == Epilogue::kSwiGlu ? w.n / 2 : w.n;
   VOLLEY_CHECK(x.rank == 2 && y.rank == 2);
   VOLLEY_CHECK_EQ(x.shape[1], w.k);
@@ -45,18 +44,10 @@ void linear(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, E
   VOLLEY_CHECK((epilogue == Epilogue::kSwiGlu) == (w.layout == LinearLayout::kGateUp));
   if (x.shape[0] == 0 || w.n == 0) return;
 #ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return linear_cuda(stream, w, x, y, epilogue, scratch);
+  if (stream.kind() == DeviceKind::kCuda) return linear_cuda(stream, w, x, y, epilogue);
 #endif
   VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "linear: this build has no CUDA kernels");
   linear_cpu(stream, w, x, y, epilogue);
-}
-
-int64_t linear_scratch_bytes([[maybe_unused]] DeviceKind device, [[maybe_unused]] int64_t n, [[maybe_unused]] int64_t k,
-                             [[maybe_unused]] LinearLayout layout, [[maybe_unused]] int64_t rows) {
-#ifdef VOLLEY_CUDA
-  if (device == DeviceKind::kCuda) return linear_scratch_bytes_cuda(n, k, layout, rows);
-#endif
-  return 0;
 }
 
 }  // namespace volley::ops

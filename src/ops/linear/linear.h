@@ -47,11 +47,7 @@ enum class Epilogue {
 // x: [rows, k], bf16 or fp32. bf16 x with bf16 weights: products of bf16, sums in fp32. fp32 x: products and sums in fp32,
 // of whatever the weights are. bf16 x with fp32 weights is not a combination anyone runs, and a CHECK failure.
 // y: [rows, n] (kSwiGlu: [rows, n / 2]), bf16 or fp32 (kAdd: fp32). y must not overlap x.
-// rows may be 0. `scratch`: for kernels that split k, at most linear_scratch_bytes().
-// On CUDA, calls with the same weight must be on one stream.
+// rows may be 0. `scratch`: unused on the CPU today; kernels that split k need it.
 void linear(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue, Arena& scratch);
-
-// Bytes of scratch that linear() takes at most for up to `rows` rows.
-int64_t linear_scratch_bytes(DeviceKind device, int64_t n, int64_t k, LinearLayout layout, int64_t rows);
 
 }  // namespace volley::ops

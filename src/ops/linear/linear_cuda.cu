@@ -160,11 +160,11 @@ void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, Tens
   cuda::launch(plain_kernel, how, stream, args);
 }
 
-void linear_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue, Arena& scratch) {
-  if (!linear_cuda_uses_tiles(device_major(), w, x.dtype)) return linear_plain_cuda(stream, w, x, y, epilogue);
-  for (int64_t row = 0; row < x.shape[0]; row += kMaxTileRows) {
-    const int64_t rows = std::min(kMaxTileRows, x.shape[0] - row);
-    linear_tiles_cuda(stream, w, x.rows(row, rows), y.rows(row, rows), epilogue, scratch);
+void linear_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue) {
+  if (linear_cuda_uses_tiles(device_major(), w, x.dtype)) {
+    linear_tiles_cuda(stream, w, x, y, epilogue);
+  } else {
+    linear_plain_cuda(stream, w, x, y, epilogue);
   }
 }
 

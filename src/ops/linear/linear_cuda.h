@@ -5,10 +5,9 @@
 // a plain contiguous copy brings it there. fp32: a panel is [64][k], row-major. kGateUp: the rows of a panel are 32
 // gates, then the 32 ups of the same outputs.
 //
-// Order of a sum (bf16 x bf16): k is cut into `split` slices of whole blocks; within a slice the matrix unit adds along
-// k, 16 at a time, into one fp32 accumulator; slices are added in ascending order. Tile sizes do not enter. The split
-// depends on the weight's shape alone. Everything else goes to a plain kernel with an order of its own, also fixed by
-// the shape.
+// Order of a sum (bf16 x bf16): k is cut into one or two slices of whole blocks, which the weight's shape decides;
+// within a slice the matrix unit adds along k, 16 at a time, into one fp32 accumulator; then first slice plus second.
+// Tile sizes do not enter. Everything else goes to a plain kernel with an order of its own, also fixed by the shape.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +19,7 @@ namespace volley::ops {
 inline constexpr int64_t kPanelRows = 64;
 inline constexpr int64_t kBlockK = 64;
 inline constexpr int64_t kBlockBytes = kPanelRows * kBlockK * 2;
+inline constexpr int kHalfBytes = kBlockBytes / 2;  // 32 rows: what tiles are made of
 
 // Multiprocessors that the plan fills. A constant: the split is arithmetic, and must not change with the GPU.
 inline constexpr int64_t kPlanProcessors = 132;
@@ -30,9 +30,6 @@ inline int64_t linear_cuda_panels(int64_t n, LinearLayout layout) {
 inline int64_t linear_cuda_k_blocks(int64_t k) {
   return (k + kBlockK - 1) / kBlockK;
 }
-// Behind the matrix lie the counters by which the blocks of a split find each other, one a tile, zero between calls:
-// calls with the same weight must be on one stream.
-int64_t linear_cuda_matrix_bytes(int64_t n, int64_t k, DType storage, LinearLayout layout);
 int64_t linear_cuda_packed_bytes(int64_t n, int64_t k, DType storage, LinearLayout layout);
 
 // Row of the packed matrix that holds row `row` of the stacked parts.
@@ -42,38 +39,31 @@ constexpr int64_t packed_row(int64_t row, int64_t n, LinearLayout layout) {
   return output / 32 * kPanelRows + output % 32 + (row < half ? 0 : 32);
 }
 
-// The part of the output that a group of `split` blocks computes: 64 * panels outputs for `rows` rows.
+// What a block, or a cluster of `split` blocks, computes: 32 * halves weight rows for `rows` rows of x.
 struct LinearTile {
-  int panels = 0;
+  int halves = 0;
   int rows = 0;
 };
 
 // How a call is cut into blocks. The split is a function of the weight's shape; the rest affects speed only.
 struct LinearCudaPlan {
-  int64_t panels = 0, k_blocks = 0;
-  int split = 1;  // 1, 2 or 4 slices of k: as many as it takes to give all multiprocessors work
+  int64_t halves = 0, k_blocks = 0;  // of the whole weight
+  int split = 1;                     // 1 or 2 slices of k: two if that gives more multiprocessors work
   LinearTile tile;
   int64_t row_tiles = 0;
 
   static LinearCudaPlan make(int64_t n, int64_t k, LinearLayout layout, int64_t rows);
-  int64_t tiles() const { return (panels + tile.panels - 1) / tile.panels * row_tiles; }
-  int64_t partial_floats() const { return split == 1 ? 0 : tiles() * split * tile.rows * tile.panels * kPanelRows; }
 };
-
-inline constexpr int64_t kMaxRowTiles = 16;
-inline constexpr int64_t kMaxTileRows = 2048;  // rows that one launch takes: 16 tiles of 128
 
 // Whether the matrix-unit kernels take this call; `major` is the device's compute capability.
 bool linear_cuda_uses_tiles(int major, const LinearWeight& w, DType x);
 
-int64_t linear_scratch_bytes_cuda(int64_t n, int64_t k, LinearLayout layout, int64_t rows);
 Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
                                       LinearLayout layout);
-void linear_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue, Arena& scratch);
+void linear_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
 
-// The two kernels. linear_tiles_cuda REQUIRES linear_cuda_uses_tiles and at most kMaxTileRows rows.
-void linear_tiles_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue,
-                       Arena& scratch);
+// The two kernels. linear_tiles_cuda REQUIRES linear_cuda_uses_tiles.
+void linear_tiles_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
 void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
 
 }  // namespace volley::ops

@@ -9,26 +9,32 @@ int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Time of a call in panels of k that the busiest multiprocessor reads, times 4 (whole numbers for every split).
-int64_t cost(int64_t panels, int tile_panels, int split, int64_t row_tiles) {
-  const int64_t blocks = ceil_div(panels, tile_panels) * row_tiles * split;
-  return ceil_div(blocks, kPlanProcessors) * tile_panels * (4 / split);
-}
-
-constexpr int kTilePanels[] = {2, 3};
-// The tiles that have a kernel (linear_cuda_tiles.cu). Three panels of 256 rows do not fit into the registers.
-constexpr LinearTile kTiles[] = {{2, 8},  {3, 8},  {2, 16},  {3, 16},  {2, 32}, {3, 32},
-                                 {2, 64}, {3, 64}, {2, 128}, {3, 128}, {2, 256}};
+constexpr int kTileHalves[] = {2, 3, 4, 6};
+constexpr int kTileRows[] = {8, 16, 32, 64, 128, 256};
 constexpr int64_t kLeastBlocks =
     8;  // of k in a slice: below, filling and draining the pipeline costs more than it saves
 
-int best_split(int64_t panels, int64_t k_blocks) {
+// The tiles that have a kernel (linear_cuda_tiles.cu). A pair of gate and up must not be cut.
+bool possible(LinearTile tile, LinearLayout layout) {
+  if (layout == LinearLayout::kGateUp && tile.halves % 2 != 0) return false;
+  return tile.rows <= 128 || tile.halves <= 4;  // more sums do not fit into the registers
+}
+
+// Half panels that the busiest multiprocessor reads, times 2 (whole numbers for every split).
+int64_t cost(int64_t halves, LinearTile tile, int split, int64_t row_tiles) {
+  const int64_t blocks = ceil_div(halves, tile.halves) * row_tiles * split;
+  return ceil_div(blocks, kPlanProcessors) * tile.halves * (2 / split);
+}
+
+int best_split(int64_t halves, int64_t k_blocks, LinearLayout layout) {
   int best = 1;
   int64_t best_cost = INT64_MAX;
-  for (int split : {1, 2, 4}) {
+  for (int split : {1, 2}) {
     if (split > 1 && k_blocks / split < kLeastBlocks) break;
-    for (int tile_panels : kTilePanels) {
-      const int64_t c = cost(panels, tile_panels, split, 1);
+    for (int tile_halves : kTileHalves) {
+      const LinearTile tile{tile_halves, 8};
+      if (!possible(tile, layout)) continue;
+      const int64_t c = cost(halves, tile, split, 1);
       if (c < best_cost) {
         best_cost = c;
         best = split;
@@ -38,16 +44,24 @@ int best_split(int64_t panels, int64_t k_blocks) {
   return best;
 }
 
-LinearTile best_tile(int64_t panels, int split, int64_t rows) {
+// Up to 128 rows the weights are read once; above, a second tile of rows costs less than multiplying padding.
+bool fits(LinearTile tile, int64_t rows) {
+  if (rows > 128) return tile.rows >= 128;
+  return tile.rows >= rows && (tile.rows < 2 * rows || tile.rows == kTileRows[0]);
+}
+
+LinearTile best_tile(int64_t halves, int split, LinearLayout layout, int64_t rows) {
   LinearTile best;
   int64_t best_cost = INT64_MAX;
-  for (const LinearTile tile : kTiles) {
-    // Below 128 rows the weights are read once; above, a second tile of rows costs less than multiplying padding.
-    if (tile.rows < std::min<int64_t>(rows, 128) || (rows <= 128 && tile.rows >= 2 * rows && tile.rows > 8)) continue;
-    const int64_t c = cost(panels, tile.panels, split, ceil_div(rows, tile.rows)) * tile.rows;
-    if (c <= best_cost) {  // the larger tile reads x less often
-      best_cost = c;
-      best = tile;
+  for (int tile_rows : kTileRows) {
+    for (int tile_halves : kTileHalves) {
+      const LinearTile tile{tile_halves, tile_rows};
+      if (!fits(tile, rows) || !possible(tile, layout)) continue;
+      const int64_t c = cost(halves, tile, split, ceil_div(rows, tile_rows)) * tile_rows;
+      if (c <= best_cost) {  // the larger tile reads x less often
+        best_cost = c;
+        best = tile;
+      }
     }
   }
   return best;
@@ -55,36 +69,19 @@ LinearTile best_tile(int64_t panels, int split, int64_t rows) {
 
 }  // namespace
 
-int64_t linear_cuda_matrix_bytes(int64_t n, int64_t k, DType storage, LinearLayout layout) {
-  const int64_t panels = linear_cuda_panels(n, layout);
-  return storage == DType::kBF16 ? panels * linear_cuda_k_blocks(k) * kBlockBytes : panels * kPanelRows * k * 4;
-}
-
-int64_t linear_cuda_packed_bytes(int64_t n, int64_t k, DType storage, LinearLayout layout) {
-  const int64_t counters = linear_cuda_panels(n, layout) * kMaxRowTiles * static_cast<int64_t>(sizeof(unsigned));
-  return linear_cuda_matrix_bytes(n, k, storage, layout) + counters;
-}
-
 LinearCudaPlan LinearCudaPlan::make(int64_t n, int64_t k, LinearLayout layout, int64_t rows) {
   LinearCudaPlan plan;
-  plan.panels = linear_cuda_panels(n, layout);
+  plan.halves = 2 * linear_cuda_panels(n, layout);
   plan.k_blocks = linear_cuda_k_blocks(k);
-  plan.split = best_split(plan.panels, plan.k_blocks);
-  plan.tile = best_tile(plan.panels, plan.split, rows);
+  plan.split = best_split(plan.halves, plan.k_blocks, layout);
+  plan.tile = best_tile(plan.halves, plan.split, layout, rows);
   plan.row_tiles = ceil_div(rows, plan.tile.rows);
   return plan;
 }
 
-// Tiles grow with the rows, and so does what they leave; but for equal tiles fewer rows never need more.
-int64_t linear_scratch_bytes_cuda(int64_t n, int64_t k, LinearLayout layout, int64_t rows) {
-  int64_t floats = 0;
-  for (int64_t r : {int64_t{8}, int64_t{16}, int64_t{32}, int64_t{64}, int64_t{128}}) {
-    if (r < 2 * rows || r == 8) floats = std::max(floats, LinearCudaPlan::make(n, k, layout, r).partial_floats());
-  }
-  for (int64_t r = 256; r < std::min(rows, kMaxTileRows) + 128; r += 128) {
-    floats = std::max(floats, LinearCudaPlan::make(n, k, layout, r).partial_floats());
-  }
-  return floats * static_cast<int64_t>(sizeof(float)) + 64;  // and what aligning it may cost
+int64_t linear_cuda_packed_bytes(int64_t n, int64_t k, DType storage, LinearLayout layout) {
+  const int64_t panels = linear_cuda_panels(n, layout);
+  return storage == DType::kBF16 ? panels * linear_cuda_k_blocks(k) * kBlockBytes : panels * kPanelRows * k * 4;
 }
 
 bool linear_cuda_uses_tiles(int major, const LinearWeight& w, DType x) {

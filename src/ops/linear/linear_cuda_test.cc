@@ -92,8 +92,7 @@ std::vector<char> run(Device& device, const Weights& w, const Case& c, const std
       c.epilogue == Epilogue::kAdd
           ? DeviceTensor(device, encode({before.begin() + begin * c.n, before.begin() + (begin + rows) * c.n}, c.y))
           : DeviceTensor(device, count * dtype_size(c.y));
-  Arena scratch(
-      std::move(device.allocate(linear_scratch_bytes(DeviceKind::kCuda, c.n, c.k, layout_of(c), rows))).value());
+  Arena scratch{Buffer()};
   linear(device.stream(), w.packed, x_device.view(c.x, {rows, c.k}), y_device.view(c.y, {rows, outputs_of(c)}),
          c.epilogue, scratch);
   return y_device.read<char>();
@@ -158,7 +157,8 @@ void check_values(Device& device, const Case& c) {
 TEST(LinearCuda, TilesMatchOracle) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   for (int64_t rows : {1, 8, 9, 16, 31, 64, 65, 128, 130, 256, 300}) {
-    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{64, 64}, {200, 72}, {1000, 520}, {4096, 1032}, {1984, 2120}}) {
+    for (const auto& [n, k] :
+         {std::pair<int64_t, int64_t>{64, 64}, {200, 72}, {1000, 520}, {4096, 1032}, {1984, 2120}}) {
       check_values(device, {rows, n, k, DType::kBF16, DType::kBF16, DType::kF32, Epilogue::kStore});
       check_values(device, {rows, n, k, DType::kBF16, DType::kBF16, DType::kBF16, Epilogue::kStore});
       check_values(device, {rows, n, k, DType::kBF16, DType::kBF16, DType::kF32, Epilogue::kAdd});
@@ -228,35 +228,44 @@ TEST(LinearCuda, NeighboursStayOut) {
   }
 }
 
-TEST(LinearCudaPlan, SplitFillsTheProcessors) {
-  const auto split = [](int64_t n, int64_t k, LinearLayout layout = LinearLayout::kPlain) {
-    return LinearCudaPlan::make(n, k, layout, 16).split;
+TEST(LinearCudaPlan, FillsTheProcessors) {
+  struct Want {
+    int64_t n, k;
+    LinearLayout layout;
+    int split, halves;
   };
-  EXPECT_EQ(split(6144, 4096), 4);
-  EXPECT_EQ(split(4096, 4096), 4);
-  EXPECT_EQ(split(4096, 12288), 4);
-  EXPECT_EQ(split(24576, 4096, LinearLayout::kGateUp), 1);
-  EXPECT_EQ(split(151936, 4096), 1);
-  EXPECT_EQ(split(256, 256), 1);
+  const LinearLayout plain = LinearLayout::kPlain;
+  for (const Want& want : {Want{6144, 4096, plain, 2, 3},
+                           {4096, 4096, plain, 2, 2},
+                           {4096, 12288, plain, 2, 2},
+                           {24576, 4096, LinearLayout::kGateUp, 1, 6},
+                           {151936, 4096, plain, 1, 6}}) {
+    const LinearCudaPlan plan = LinearCudaPlan::make(want.n, want.k, want.layout, 16);
+    EXPECT_EQ(plan.split, want.split) << want.n;
+    EXPECT_EQ(plan.tile.halves, want.halves) << want.n;
+  }
+  EXPECT_EQ(LinearCudaPlan::make(256, 256, plain, 16).split, 1);
 }
 
-// The split must not move with the rows; up to 128 rows the weights are read once; padding stays below the rows that
-// are there; scratch and counters suffice.
+// The split must not move with the rows; up to 128 rows the weights are read once and most of a tile is not padding; no
+// tile cuts a gate from its up.
 TEST(LinearCudaPlan, TilesFitTheRows) {
-  const int64_t k = 4096;
-  for (int64_t n : {64, 128, 320, 4096, 6144, 24576, 151936}) {
-    const int split = LinearCudaPlan::make(n, k, LinearLayout::kPlain, 1).split;
-    for (int64_t rows = 1; rows <= kMaxTileRows; rows += rows < 600 ? 1 : 37) {
-      const LinearCudaPlan plan = LinearCudaPlan::make(n, k, LinearLayout::kPlain, rows);
-      ASSERT_EQ(plan.split, split);
-      ASSERT_GE(plan.tile.rows * plan.row_tiles, rows);
-      ASSERT_LE(plan.row_tiles, kMaxRowTiles);
-      ASSERT_LE(plan.tiles(), plan.panels * kMaxRowTiles);
-      if (rows <= 128) {
-        ASSERT_EQ(plan.row_tiles, 1);
-        ASSERT_LT(plan.tile.rows, std::max<int64_t>(2 * rows, 9));
+  for (LinearLayout layout : {LinearLayout::kPlain, LinearLayout::kGateUp}) {
+    for (int64_t n : {64, 128, 320, 4096, 6144, 24576, 151936}) {
+      const int split = LinearCudaPlan::make(n, 4096, layout, 1).split;
+      for (int64_t rows = 1; rows <= 600; ++rows) {
+        const LinearCudaPlan plan = LinearCudaPlan::make(n, 4096, layout, rows);
+        ASSERT_EQ(plan.split, split);
+        ASSERT_GT(plan.tile.halves, 0);
+        ASSERT_GE(plan.tile.rows * plan.row_tiles, rows);
+        if (layout == LinearLayout::kGateUp) {
+          ASSERT_EQ(plan.tile.halves % 2, 0);
+        }
+        if (rows <= 128) {
+          ASSERT_EQ(plan.row_tiles, 1);
+          ASSERT_LT(plan.tile.rows, std::max<int64_t>(2 * rows, 9));
+        }
       }
-      ASSERT_LE(plan.partial_floats() * 4, linear_scratch_bytes_cuda(n, k, LinearLayout::kPlain, rows));
     }
   }
 }
