@@ -1,5 +1,5 @@
 // The few instructions of sm_90a that the kernels use and CUDA C++ has no name for: transaction barriers, the bulk copy
-// engine, clusters and programmatic dependent launch (products.cuh has the matrix unit). One function an
+// engine and clusters (products.cuh has the matrix unit). One function an
 // instruction; the semantics are those of the PTX ISA manual, chapter 9.7.
 #pragma once
 
@@ -106,19 +106,6 @@ __device__ inline float4 load_shared_of(const float* p, uint32_t rank) {
                : "r"(address)
                : "memory");
   return v;
-}
-
-// --- Programmatic dependent launch ---
-
-// Lets the next kernel's blocks start as soon as there is room for them.
-__device__ inline void launch_dependents() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
-// Returns when all kernels before this one have ended and their writes are visible. Nothing that they write may be
-// read, and nothing that they read may be written, before.
-__device__ inline void wait_for_predecessors() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 }  // namespace volley::hopper

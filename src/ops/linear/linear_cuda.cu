@@ -1,10 +1,8 @@
 // Packing, the choice of kernel, and the plain kernel: any dtype and shape that the contract allows, on any GPU. It is
 // for small models, fp32 and GPUs without wgmma; nothing here is fast.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 
+#include "device/cuda/elements.cuh"
 #include "device/cuda/launch.h"
 #include "ops/linear/linear_cuda.h"
 
@@ -13,17 +11,6 @@ namespace {
 
 constexpr int64_t kPackBytes = int64_t{64} << 20;  // of raw rows that are on the device at a time
 constexpr int kWarpRows = 4;                       // rows of x that share one reading of a weight in the plain kernel
-
-__device__ float load_float(const void* data, DType dtype, int64_t i) {
-  switch (dtype) {
-    case DType::kBF16:
-      return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
-    case DType::kF16:
-      return __half2float(static_cast<const __half*>(data)[i]);
-    default:
-      return static_cast<const float*>(data)[i];
-  }
-}
 
 // Element of the packed matrix that holds (packed row, k).
 __device__ int64_t packed_index(int64_t row, int64_t k, int64_t columns, DType storage) {
@@ -38,7 +25,7 @@ __global__ void pack_kernel(const void* rows, DType dtype, int64_t first_row, in
                             LinearLayout layout, DType storage, void* packed) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count * k; i += stride) {
-    const float v = load_float(rows, dtype, i);
+    const float v = cuda::load_float(rows, dtype, i);
     const int64_t to = packed_index(packed_row(first_row + i / k, n, layout), i % k, k, storage);
     if (storage == DType::kF32) {
       static_cast<float*>(packed)[to] = v;
@@ -53,10 +40,10 @@ __device__ void warp_sums(const void* packed, DType storage, int64_t weight_row,
                           int64_t row, int rows, int64_t k, float (&sums)[kWarpRows]) {
   for (float& s : sums) s = 0;
   for (int64_t i = threadIdx.x % 32; i < k; i += 32) {
-    const float w = load_float(packed, storage, packed_index(weight_row, i, k, storage));
+    const float w = cuda::load_float(packed, storage, packed_index(weight_row, i, k, storage));
 #pragma unroll
     for (int r = 0; r < kWarpRows; ++r) {
-      if (r < rows) sums[r] = fmaf(load_float(x, x_dtype, (row + r) * k + i), w, sums[r]);
+      if (r < rows) sums[r] = fmaf(cuda::load_float(x, x_dtype, (row + r) * k + i), w, sums[r]);
     }
   }
 #pragma unroll
