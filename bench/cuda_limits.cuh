@@ -40,7 +40,7 @@ inline double graph_us(Device& device, const std::function<void()>& enqueue, int
   return times[times.size() / 2];
 }
 
-__global__ inline void fill_kernel(uint16_t* to, int64_t count, uint32_t seed, float scale) {
+static __global__ void fill_kernel(uint16_t* to, int64_t count, uint32_t seed, float scale) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
     uint32_t h = static_cast<uint32_t>(i) * 2654435761u ^ static_cast<uint32_t>(i >> 32) ^ seed;
@@ -60,7 +60,7 @@ inline void fill_bf16(Device& device, void* to, int64_t count, uint32_t seed, fl
   cuda::launch(fill_kernel, how, device.stream(), static_cast<uint16_t*>(to), count, seed, scale);
 }
 
-__global__ inline void read_kernel(const uint4* from, int64_t count, uint32_t* sink) {
+static __global__ void read_kernel(const uint4* from, int64_t count, uint32_t* sink) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   uint32_t x = 0;
   int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -78,7 +78,7 @@ constexpr int kStreamStages = 12, kStreamPiece = 16 << 10;
 
 // Each block streams `pieces` pieces into a ring of shared memory and looks at none of them. Block b reads pieces
 // b, b + blocks, … of a region of `region_pieces`, over and over.
-__global__ inline void stream_kernel(const uint8_t* from, int64_t region_pieces, int pieces) {
+static __global__ void stream_kernel(const uint8_t* from, int64_t region_pieces, int pieces) {
   extern __shared__ uint8_t dynamic[];
   __shared__ uint64_t full[kStreamStages];
   if (threadIdx.x == 0) {

@@ -1,6 +1,7 @@
 # CUDA: off, or on with a toolkit of version 13 from the system (CUDA_PATH, the PATH, /usr/local/cuda) or from the wheels
 # that scripts/fetch_cuda.sh puts into build/cuda-toolkit. Included by the root after project().
 option(VOLLEY_CUDA "Build the CUDA backend" OFF)
+# Hopper alone so far: the matrix kernels have no version for older GPUs.
 set(VOLLEY_CUDA_TARGETS "90a" CACHE STRING "Compute capabilities to build machine code for")
 if(NOT VOLLEY_CUDA)
   return()

@@ -147,6 +147,11 @@ __device__ void consume(const Ring& ring, int count, float (&sums)[Shape::kRows 
   products_wait<0>();
 }
 
+template <typename Shape>
+__device__ void consumers_sync() {
+  asm volatile("bar.sync 1, %0;" ::"n"(Shape::kConsumers) : "memory");
+}
+
 // Registers to shared memory, as [row][output].
 template <typename Shape>
 __device__ void leave_sums(float* shared, const float (&sums)[Shape::kRows / 2]) {
@@ -199,11 +204,11 @@ __device__ void finish(const TileArgs& args, const float* sums, int rank, int ha
   const auto place_in_y = [&](int i) {
     return static_cast<int64_t>(row + row_of(i)) * args.outputs + first_output + i % kPieces * 4;
   };
-  for (int begin = threadIdx.x; begin < count; begin += kAtOnce * Shape::kThreads) {
+  for (int begin = threadIdx.x; begin < count; begin += kAtOnce * Shape::kConsumers) {
     float4 v[kAtOnce], before[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int i = begin + j * Shape::kThreads;
+      const int i = begin + j * Shape::kConsumers;
       if (i >= count || i % kPieces >= pieces) continue;
       if (args.epilogue == Epilogue::kAdd) {
         before[j] = *reinterpret_cast<const float4*>(static_cast<const float*>(args.y) + place_in_y(i));
@@ -221,7 +226,7 @@ __device__ void finish(const TileArgs& args, const float* sums, int rank, int ha
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int i = begin + j * Shape::kThreads;
+      const int i = begin + j * Shape::kConsumers;
       if (i >= count || i % kPieces >= pieces) continue;
       store4(args, place_in_y(i), args.epilogue == Epilogue::kAdd ? add(before[j], v[j]) : v[j]);
     }
@@ -260,20 +265,19 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   __syncthreads();
   cuda::launch_dependents();
 
-  float* sums = reinterpret_cast<float*>(ring.stages);
   if (threadIdx.x >= Shape::kConsumers) {
     if (threadIdx.x == Shape::kConsumers) produce_weights<Shape>(ring, args, slice, half);
     if (threadIdx.x == Shape::kConsumers + 32) produce_x<Shape>(ring, &x_map, slice, row);
-    __syncwarp();
-  } else {
-    float registers[Shape::kRows / 2] = {};
-    consume<Shape>(ring, slice.count, registers);
-    asm volatile("bar.sync 1, %0;" ::"n"(Shape::kConsumers) : "memory");  // nobody reads the ring any more
-    leave_sums<Shape>(sums, registers);
+    return;  // barriers of a cluster count threads that have ended as arrived
   }
+  float registers[Shape::kRows / 2] = {};
+  consume<Shape>(ring, slice.count, registers);
+  consumers_sync<Shape>();  // nobody reads the ring any more
+  float* sums = reinterpret_cast<float*>(ring.stages);
+  leave_sums<Shape>(sums, registers);
   cuda::wait_for_predecessors();
   if (args.split == 1) {
-    __syncthreads();
+    consumers_sync<Shape>();
     finish<Shape>(args, sums, rank, half, row);
   } else {
     cluster_sync();
