@@ -3,7 +3,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 # Rust toolchains that are installed but not on the PATH: Ubuntu's versioned packages, then rustup's folder.
-export PATH := $(HOME)/.cargo/bin:$(lastword $(sort $(wildcard /usr/lib/rust-1.*/bin))):$(PATH)
+RUST := $(lastword $(sort $(wildcard /usr/lib/rust-1.*/bin)))
+export PATH := $(HOME)/.cargo/bin:$(if $(RUST),$(RUST):)$(PATH)
 
 SOURCES = $(shell find include src apps bench tests textkit/include -name '*.cc' -o -name '*.h' 2>/dev/null)
 JOBS := $(shell nproc)

@@ -75,7 +75,8 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
   app->add_flag_callback(
       "--no-prefix-cache", [&base] { base.prefix_cache = false; }, "do not share the KV of equal prompt beginnings");
   app->add_option("--max-num-seqs", base.max_num_seqs, "requests that run at once")->check(positive());
-  app->add_option("--max-num-batched-tokens", base.max_num_batched_tokens, "rows of one target pass [512]")
+  app->add_option("--max-num-batched-tokens", base.max_num_batched_tokens,
+                  "rows of one target pass [every slot's block and a prefill chunk]")
       ->check(positive());
   app->add_option("--max-model-len", base.max_model_len, "prompt and output tokens of a request [the model's]")
       ->check(positive());
@@ -102,8 +103,7 @@ void add_speculation_options(CLI::App* app, EngineFlags* flags) {
       ->check(between(2, 1024, "a block size from 2 to 1024"));
 }
 
-void add_sampling_options(CLI::App* app, RequestSettings* settings) {
-  const std::string group = "Sampling (defaults: the model's generation_config.json)";
+void add_sampling_options(CLI::App* app, RequestSettings* settings, const std::string& group) {
   app->add_option("--temperature", settings->temperature, "0 takes the likeliest token")
       ->check(between(0, 100, "a temperature from 0 to 100"))
       ->group(group);
@@ -137,7 +137,7 @@ void add_generate(CLI::App* root, GenerateCommand* command) {
   CLI::App* app = root->add_subcommand("generate", "answer prompts of the command line or of a file");
   add_engine_options(app, &command->engine);
   add_speculation_options(app, &command->engine);
-  add_sampling_options(app, &command->settings);
+  add_sampling_options(app, &command->settings, "Sampling (defaults: the model's generation_config.json)");
   auto* source = app->add_option_group("Prompt", "exactly one of");
   source->add_option("--prompt", command->prompt, "text that is continued as it is")->type_name("TEXT");
   source->add_option("--chat", command->chat, "a user's message, put into the model's chat template")
@@ -178,7 +178,7 @@ void add_serve(CLI::App* root, ServeCommand* command) {
 void add_bench(CLI::App* root, BenchCommand* command) {
   CLI::App* app = root->add_subcommand("bench", "throughput over concurrency, with and without speculation");
   add_engine_options(app, &command->engine);
-  add_sampling_options(app, &command->settings);
+  add_sampling_options(app, &command->settings, "Sampling (greedy unless --temperature is given)");
   app->add_option("--concurrency", command->concurrency, "requests open at once, a list [1,8]")
       ->delimiter(',')
       ->check(between(1, 65536, "a number of requests from 1 to 65536"));

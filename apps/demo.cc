@@ -21,7 +21,7 @@ constexpr const char* kPrompts[] = {
     "Turn the facts into JSON: Mia is 59 years old and lives in Boston. Mia has a yellow mouse.",
     "Tell me a story about a fox and a lantern.",
 };
-constexpr int kRepeats = 5;  // of the three prompts: each answer takes only milliseconds
+constexpr int kRepeats = 10;  // of the three prompts: each answer takes only milliseconds
 
 struct Measurement {
   RunSummary summary;

@@ -29,7 +29,7 @@ constexpr int kPageSize = 64;
 class Setup {
  public:
   Setup(const Shape& shape, int rows, int context, int threads)
-      : shape_(shape), rows_(rows), context_(context), device_(make_cpu_device(threads)) {
+      : shape_(shape), rows_(rows), context_(context), device_(*make_cpu_device(threads)) {
     pages_ = (context + kPageSize - 1) / kPageSize;
     for (int i = 0; i < pages_; ++i) page_table_.push_back(i);
     std::shuffle(page_table_.begin(), page_table_.end(), std::mt19937(1));

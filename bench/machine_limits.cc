@@ -77,7 +77,7 @@ MachineLimits measure_limits(ThreadPool& pool) {
   constexpr int64_t kBytes = int64_t{512} << 20, kPart = 1 << 20;
   const bool bf16 = ops::cpu_has_avx512_bf16();
   MachineLimits limits;
-  auto device = make_cpu_device(1);
+  auto device = *make_cpu_device(1);
   const Buffer buffer = std::move(device->allocate(kBytes)).value();
   char* data = static_cast<char*>(buffer.data());
   std::fill(data, data + kBytes, char{1});

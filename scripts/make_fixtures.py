@@ -208,8 +208,8 @@ def make_rope(name):
     write_json(folder / "config.json", config)
     rotary = Qwen3RotaryEmbedding(Qwen3Config(**config))
     cos, sin = rotary(torch.zeros(1, dtype=torch.float32), torch.tensor([ROPE_POSITIONS]))
-    half = head_dim // 2
-    write_tensors(folder, {"inv_freq": rotary.inv_freq, "cos": cos[0, :, :half].clone(), "sin": sin[0, :, :half].clone()})
+    cos, sin = (t[0, :, :head_dim // 2].clone() for t in (cos, sin))
+    write_tensors(folder, {"inv_freq": rotary.inv_freq, "cos": cos, "sin": sin})
 
 
 POCKET_PROMPTS = {

@@ -3,6 +3,7 @@
     python3 scripts/make_prompts.py
 
 tests/data/mixed_prompts.jsonl: 300 prompts of all tasks. tests/data/word_problems.jsonl: 500 word problems with their answers.
+Each line is also a request that `volley generate --input` and `volley bench --input` take as it is.
 """
 from __future__ import annotations
 
@@ -22,16 +23,20 @@ def write(name, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def request(prompt):
+    return {"prompt": prompt, "messages": [{"role": "user", "content": prompt}], "max_tokens": 160}
+
+
 def mixed(r, n):
     for _ in range(n):
         task, prompt, _ = tasks.draw(r)
-        yield {"task": task, "prompt": prompt}
+        yield {"task": task, **request(prompt)}
 
 
 def words(r, n):
     for _ in range(n):
         prompt, answer = tasks.word(r)
-        yield {"prompt": prompt, "expected": tasks.expected_answer(answer)}
+        yield {**request(prompt), "expected": tasks.expected_answer(answer)}
 
 
 if __name__ == "__main__":

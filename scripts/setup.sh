@@ -34,6 +34,7 @@ esac
 packages=(g++ cmake ninja-build make pkg-config ccache mold clang-format ca-certificates git "$boost" libspdlog-dev
   libcli11-dev nlohmann-json3-dev prometheus-cpp-dev libgtest-dev libgmock-dev libbenchmark-dev libhwy-dev)
 
+missing=()
 if ! command -v dpkg-query >/dev/null; then
   for program in g++ cmake ninja pkg-config; do
     command -v "$program" >/dev/null ||
@@ -42,7 +43,6 @@ if ! command -v dpkg-query >/dev/null; then
 else
   installed=$(dpkg-query -W -f='${Package}:${Status}\n' "${packages[@]}" 2>/dev/null |
     sed -n 's/:install ok installed$//p') || true
-  missing=()
   for package in "${packages[@]}"; do
     grep -qxF "$package" <<<"$installed" || missing+=("$package")
   done
@@ -88,4 +88,4 @@ if command -v apt-get >/dev/null; then
   fi
 fi
 cargo_fits cargo ||
-  fail "no cargo >= 1.$MIN_CARGO_MINOR found: install Rust from https://rustup.rs and run this again"
+  fail "no cargo >= 1.$MIN_CARGO_MINOR found: install Rust with rustup and run this again"

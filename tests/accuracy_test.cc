@@ -16,16 +16,16 @@ std::vector<Output> solve(Speculation speculation, const std::vector<PromptCase>
 }
 
 TEST(Accuracy, WordProblemsAreSolved) {
-  const auto cases = read_prompts("word_problems.jsonl");
-  ASSERT_EQ(cases.size(), 500u);
+  const auto cases = read_prompts("word_problems.jsonl", 12);
+  ASSERT_EQ(cases.size(), kSanitized ? 12u : 500u);
   const auto with = solve(Speculation::kDFlash, cases), without = solve(Speculation::kOff, cases);
   int right = 0, differ = 0;
   for (size_t i = 0; i < cases.size(); ++i) {
     right += answer_value(with[i].text) == cases[i].expected;
     differ += with[i].tokens != without[i].tokens;
   }
-  std::printf("%d of 500 right, %d differ between speculation on and off\n", right, differ);
-  EXPECT_GE(right, 495);
+  std::printf("%d of %zu right, %d differ between speculation on and off\n", right, cases.size(), differ);
+  EXPECT_GE(right, 0.99 * static_cast<double>(cases.size()));
   EXPECT_EQ(differ, 0);
 }
 

@@ -67,9 +67,18 @@ std::vector<Output> run_all(Engine& engine, std::vector<GenerateRequest> request
   return outputs;
 }
 
-GenerateRequest chat_request(const Engine& engine, const std::string& message, int32_t max_tokens) {
+GenerateRequest chat_request(const Engine& engine, const std::string& message, int32_t max_tokens, bool after_a_turn) {
+  json messages = json::array();
+  if (after_a_turn) {
+    messages.push_back({{"role", "user"}, {"content", "Tell me a story about a dog and a ladder."}});
+    messages.push_back({{"role", "assistant"},
+                        {"content",
+                         "One night, a brave dog named Jack found a yellow ladder near the garden. Jack wanted to know "
+                         "who had lost it. Together they carried it back to the garden."}});
+  }
+  messages.push_back({{"role", "user"}, {"content", message}});
   ChatMessages chat;
-  chat.messages_json = json::array({{{"role", "user"}, {"content", message}}}).dump();
+  chat.messages_json = messages.dump();
   const auto text = engine.render_chat(chat);
   if (!text.ok()) die("render_chat: " + text.error().message);
   auto ids = engine.encode(*text, false);
@@ -96,6 +105,12 @@ std::vector<PromptCase> read_prompts(const std::string& name) {
     if (row.contains("tokens_per_step")) row["tokens_per_step"].get_to(c.tokens_per_step);
     cases.push_back(std::move(c));
   }
+  return cases;
+}
+
+std::vector<PromptCase> read_prompts(const std::string& name, size_t few) {
+  auto cases = read_prompts(name);
+  if (kSanitized) cases.resize(few);
   return cases;
 }
 

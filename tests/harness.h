@@ -9,6 +9,14 @@
 
 namespace volley::testing {
 
+// Sanitizers slow the kernels down some twenty times and look for other things than statistics do: under them the tests
+// of the whole take a part of their cases.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 // The embedded default models, from the source tree's root (tests run there).
 EngineOptions pocket_options();
 
@@ -27,8 +35,10 @@ struct Output {
 // that submit() refuses has finish.error set and no terminal event.
 std::vector<Output> run_all(Engine& engine, std::vector<GenerateRequest> requests, int concurrency);
 
-// A request for one user message, greedy, ended by end-of-sequence or max_tokens.
-GenerateRequest chat_request(const Engine& engine, const std::string& message, int32_t max_tokens = 160);
+// A request for one user message, greedy, ended by end-of-sequence or max_tokens. With `after_a_turn` the same long
+// first turn of a conversation stands before it, so that requests share a prefix of whole pages.
+GenerateRequest chat_request(const Engine& engine, const std::string& message, int32_t max_tokens = 160,
+                             bool after_a_turn = false);
 
 struct PromptCase {
   std::string task, prompt, expected;           // expected: empty when the answer has no checkable value
@@ -38,6 +48,8 @@ struct PromptCase {
 
 // tests/data/NAME, one JSON object a line.
 std::vector<PromptCase> read_prompts(const std::string& name);
+// The same; under sanitizers the first `few` alone.
+std::vector<PromptCase> read_prompts(const std::string& name, size_t few);
 
 // What follows "####" in an answer, or "".
 std::string answer_value(const std::string& text);

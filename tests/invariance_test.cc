@@ -55,9 +55,9 @@ EngineOptions options_of(const Configuration& c) {
 
 std::vector<GenerateRequest> make_requests(const Engine& engine, float temperature) {
   std::vector<GenerateRequest> requests;
-  const auto cases = read_prompts("mixed_prompts.jsonl");
+  const auto cases = read_prompts("mixed_prompts.jsonl", 24);
   for (size_t i = 0; i < cases.size(); ++i) {
-    GenerateRequest request = chat_request(engine, cases[i].prompt, 144);
+    GenerateRequest request = chat_request(engine, cases[i].prompt, 144, /*after_a_turn=*/i % 3 == 2);
     request.sampling.temperature = temperature;
     request.sampling.seed = 1000 + i;
     // Every parameter that shapes a choice takes part in some requests.
@@ -74,21 +74,23 @@ std::vector<GenerateRequest> make_requests(const Engine& engine, float temperatu
   return requests;
 }
 
-class Invariance : public ::testing::TestWithParam<float> {};
+class InvarianceAt : public ::testing::TestWithParam<float> {};
 
-TEST_P(Invariance, SpeculationAndEverythingElseIsInvisible) {
+TEST_P(InvarianceAt, SpeculationAndEverythingElseIsInvisible) {
   const float temperature = GetParam();
   std::vector<Output> plain;
   {
     const auto engine = make_engine(options_of({"plain", 0, 1, 512, 16, 1, false, false}));
     plain = run_all(*engine, make_requests(*engine, temperature), 1);
   }
-  ASSERT_EQ(plain.size(), 300u);
+  ASSERT_EQ(plain.size(), kSanitized ? 24u : 300u);
   for (const Configuration& c : configurations()) {
     const auto engine = make_engine(options_of(c));
     const auto outputs = run_all(*engine, make_requests(*engine, temperature), c.concurrency);
     int different = 0;
+    int64_t cached = 0;
     for (size_t i = 0; i < plain.size(); ++i) {
+      cached += outputs[i].finish.usage.cached_tokens;
       const bool same = outputs[i].tokens == plain[i].tokens && outputs[i].text == plain[i].text &&
                         outputs[i].finish.reason == plain[i].finish.reason;
       if (!same && different++ == 0) {
@@ -98,10 +100,11 @@ TEST_P(Invariance, SpeculationAndEverythingElseIsInvisible) {
     }
     const EngineStats stats = engine->stats();
     std::printf(
-        "T %.1f  %-28s %d of %zu differ, acceptance length %.2f, %lld preemptions\n", temperature, c.name.c_str(),
-        different, plain.size(),
+        "T %.1f  %-28s %d of %zu differ, acceptance length %.2f, %lld tokens cached, %lld preemptions\n", temperature,
+        c.name.c_str(), different, plain.size(),
         static_cast<double>(stats.accepted_tokens + stats.verify_steps) / static_cast<double>(stats.verify_steps),
-        static_cast<long long>(stats.preemptions));
+        static_cast<long long>(cached), static_cast<long long>(stats.preemptions));
+    EXPECT_EQ(cached > 0, c.prefix_cache) << c.name;
     EXPECT_EQ(different, 0) << c.name;
     if (c.tight_pool && c.concurrency > 1) {
       EXPECT_GT(stats.preemptions, 0) << c.name << ": the pool was not small enough to show anything";
@@ -109,7 +112,26 @@ TEST_P(Invariance, SpeculationAndEverythingElseIsInvisible) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Temperatures, Invariance, ::testing::Values(0.0f, 0.8f));
+INSTANTIATE_TEST_SUITE_P(Temperatures, InvarianceAt, ::testing::Values(0.0f, 0.8f));
+
+// The cache's numeric type is a parameter of its own: under either arithmetic speculation stays invisible.
+TEST(Invariance, HoldsForACacheOfTheOtherType) {
+  for (const auto& [dtype, cache] : {std::pair{ComputeType::kBFloat16, ComputeType::kFloat32},
+                                     std::pair{ComputeType::kFloat32, ComputeType::kBFloat16}}) {
+    std::vector<std::vector<TokenId>> tokens[2];
+    for (const int block : {0, 16}) {
+      EngineOptions options = options_of({"", block, 4, 64, 16, 2, true, false});
+      options.dtype = dtype;
+      options.kv_cache_dtype = cache;
+      const auto engine = make_engine(options);
+      auto requests = make_requests(*engine, 0.8f);
+      requests.resize(24);
+      for (const Output& out : run_all(*engine, std::move(requests), 4)) tokens[block > 0].push_back(out.tokens);
+    }
+    EXPECT_EQ(tokens[0], tokens[1]);
+    EXPECT_EQ(tokens[0].size(), 24u);
+  }
+}
 
 // The list above is only as good as its coverage: every pair of levels of two factors must stand in some row.
 TEST(InvarianceMatrix, CoversEveryPairOfLevels) {

@@ -37,7 +37,7 @@ std::vector<float> to_floats(const TensorView& row) {
 
 ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft_dir, ComputeType dtype,
                          int32_t max_positions, std::optional<uint64_t> dummy)
-    : device_(make_cpu_device(2)) {
+    : device_(*make_cpu_device(2)) {
   const auto checkpoint = open(target_dir, dummy);
   const model::DecoderSpec spec = must(model::read_decoder_spec(target_dir));
   const model::Numerics numerics = model::resolve_numerics(dtype, checkpoint->main_dtype());
@@ -66,7 +66,7 @@ std::vector<std::vector<float>> ModelRunner::logits(std::span<const TokenId> ids
   for (size_t begin = 0; begin < ids.size(); begin += chunk) {
     ArenaScope scope(*scratch_);
     const auto rows = static_cast<int32_t>(std::min<size_t>(chunk, ids.size() - begin));
-    const std::vector<spec::RowRun> runs = {{0, static_cast<int32_t>(begin), rows}};
+    const std::vector<spec::RowRun> runs = {{0, SequenceIndex(static_cast<int32_t>(begin)), rows}};
     std::vector<ops::RowSegment> segments;
     model::RowBatch batch = spec::build_rows(runs, {}, table, segments, *scratch_);
     batch.token_ids = TensorView(const_cast<TokenId*>(ids.data() + begin), DType::kI32, {rows});
@@ -98,15 +98,11 @@ std::vector<std::vector<float>> ModelRunner::draft_hidden(const std::vector<std:
         given.as<BFloat16>()[i] = to_bfloat16(value);
       }
     }
-    const std::vector<spec::RowRun> runs = {{0, 0, context}};
+    const std::vector<spec::RowRun> runs = {{0, SequenceIndex(0), context}};
     draft_->inject(device_->stream(), spec::build_rows(runs, {}, table, segments, *scratch_), given, *kv_, *scratch_);
   }
-  spec::Visibility visibility;
-  visibility.mask = spec::Mask::kBidirectional;
-  for (const model::LayerSpec& layer : draft_->spec().decoder.layers) {
-    if (layer.attention == model::LayerSpec::Attention::kSlidingWindow) visibility.layer_window = layer.window;
-  }
-  const std::vector<spec::RowRun> runs = {{0, context, block}};
+  const spec::Visibility visibility = spec::block_visibility(draft_->spec().decoder, 0);
+  const std::vector<spec::RowRun> runs = {{0, SequenceIndex(context), block}};
   model::RowBatch batch = spec::build_rows(runs, visibility, table, segments, *scratch_);
   batch.token_ids = TensorView(const_cast<TokenId*>(block_ids.data()), DType::kI32, {block});
   const TensorView x = scratch_->take(DType::kF32, {block, spec().hidden});

@@ -20,7 +20,7 @@ Comparison compare(ComputeType dtype) {
   EngineOptions options = pocket_options();
   options.dtype = dtype;
   const auto engine = make_engine(options);
-  const auto cases = read_prompts("dflash_reference_pocket.jsonl");
+  const auto cases = read_prompts("dflash_reference_pocket.jsonl", 16);
   std::vector<GenerateRequest> requests;
   for (const PromptCase& c : cases) {
     GenerateRequest request;
@@ -55,8 +55,8 @@ Comparison compare(ComputeType dtype) {
 
 TEST(Reference, Float32IsTheReference) {
   const Comparison c = compare(ComputeType::kFloat32);
-  ASSERT_EQ(c.outputs, 200);
-  EXPECT_GE(c.same_outputs, 198);
+  ASSERT_EQ(c.outputs, kSanitized ? 16 : 200);
+  EXPECT_GE(c.same_outputs, 0.99 * c.outputs);
   EXPECT_GE(c.same_steps, 0.98 * c.steps);
 }
 
@@ -68,7 +68,7 @@ TEST(Reference, BFloat16GivesTheSameCheckableAnswers) {
     same += c.by_task[task].first;
     all += c.by_task[task].second;
   }
-  ASSERT_EQ(all, 161);
+  ASSERT_GE(all, kSanitized ? 8 : 161);
   EXPECT_GE(same, 0.99 * all);
 }
 

@@ -107,6 +107,9 @@ class Bench {
     if (Status described = describe(*setup, *engine.value()); !described.ok()) {
       return {kExitModel, described.error().message};
     }
+    if (mode.speculation == Speculation::kDFlash && !command_.input && !setup->options.simulate_acceptance) {
+      console_.note("Prompts are random, so what is accepted says little: --input FILE measures real ones.");
+    }
     auto workload = make_workload(*engine.value(), command_, requests_at(widest));
     if (!workload.ok()) return {kExitUsage, workload.error().message};
     warm_up(*engine.value(), workload.value().front());
@@ -148,7 +151,7 @@ class Bench {
     row.block_size = engine.info().block_size;
     row.concurrency = concurrency;
     engine.drop_prefix_cache();
-    row.speed = probe_->measure();
+    row.speed = probe_->measure(engine.info().weight_bytes);
     const EngineStats before = engine.stats();
     const int count = requests_at(concurrency);
     row.summary = run_requests(engine, workload, count, concurrency, &row.same_tokens);

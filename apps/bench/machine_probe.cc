@@ -15,9 +15,10 @@ namespace volley::apps {
 namespace {
 
 constexpr int64_t kProbeBytes = int64_t{256} << 20;
-constexpr int kReadPasses = 8, kFlopPasses = 3;
-constexpr int kChains = 12;          // independent accumulators: more than latency times throughput of an FMA
-constexpr int kIterations = 400000;  // of a flop pass: some milliseconds
+constexpr int kReadPasses = 8, kFlopPasses = 20;  // the best counts: other programs disturb
+constexpr int kIterations = 200000;               // of a flop pass: about a millisecond
+// Independent accumulators: at least latency times throughput of a multiply-add, and no more than there are registers.
+constexpr int kChains = 12, kWideChains = 24;
 
 // Each takes a value that it returns a function of, so that nothing can be optimised away.
 __attribute__((target("avx512f"))) uint64_t read_avx512(const uint64_t* words, int64_t count) {
@@ -42,14 +43,14 @@ uint64_t read_generic(const uint64_t* words, int64_t count) {
 }
 
 __attribute__((target("avx512f"))) float multiply_add_avx512(float x) {
-  __m512 sums[kChains];
+  __m512 sums[kWideChains];
   const __m512 a = _mm512_set1_ps(x), b = _mm512_set1_ps(0.5f);
   for (__m512& sum : sums) sum = a;
   for (int i = 0; i < kIterations; ++i) {
-#pragma GCC unroll 12
-    for (int j = 0; j < kChains; ++j) sums[j] = _mm512_fmadd_ps(sums[j], b, a);
+#pragma GCC unroll 24
+    for (int j = 0; j < kWideChains; ++j) sums[j] = _mm512_fmadd_ps(sums[j], b, a);
   }
-  for (int j = 1; j < kChains; ++j) sums[0] = _mm512_add_ps(sums[0], sums[j]);
+  for (int j = 1; j < kWideChains; ++j) sums[0] = _mm512_add_ps(sums[0], sums[j]);
   return _mm512_cvtss_f32(sums[0]);
 }
 
@@ -78,15 +79,15 @@ float multiply_add_sse(float x) {
 }
 
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) float dot_bf16(float x) {
-  __m512 sums[kChains];
+  __m512 sums[kWideChains];
   const __m512 start = _mm512_set1_ps(x);
   const __m512bh a = _mm512_cvtne2ps_pbh(start, start);
   for (__m512& sum : sums) sum = start;
   for (int i = 0; i < kIterations; ++i) {
-#pragma GCC unroll 12
-    for (int j = 0; j < kChains; ++j) sums[j] = _mm512_dpbf16_ps(sums[j], a, a);
+#pragma GCC unroll 24
+    for (int j = 0; j < kWideChains; ++j) sums[j] = _mm512_dpbf16_ps(sums[j], a, a);
   }
-  for (int j = 1; j < kChains; ++j) sums[0] = _mm512_add_ps(sums[0], sums[j]);
+  for (int j = 1; j < kWideChains; ++j) sums[0] = _mm512_add_ps(sums[0], sums[j]);
   return _mm512_cvtss_f32(sums[0]);
 }
 
@@ -100,13 +101,13 @@ double timed(int threads, const std::function<void(int)>& body) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-double best_flops(int threads, float (*kernel)(float), int flops_per_instruction) {
+double best_flops(int threads, float (*kernel)(float), int chains, int flops_per_instruction) {
   std::vector<float> results(static_cast<size_t>(threads));
   double best = 0;
   for (int pass = 0; pass < kFlopPasses; ++pass) {
     const double seconds =
         timed(threads, [&](int i) { results[static_cast<size_t>(i)] = kernel(1e-3f * static_cast<float>(pass + 1)); });
-    best = std::max(best, double{kIterations} * kChains * flops_per_instruction * threads / seconds);
+    best = std::max(best, double{kIterations} * chains * flops_per_instruction * threads / seconds);
   }
   volatile float keep = results[0];
   (void)keep;
@@ -128,25 +129,31 @@ MachineProbe::MachineProbe(int threads)
   std::fill_n(memory_.get(), words_ * threads_, 1);
 }
 
-MachineSpeed MachineProbe::measure() const {
+MachineSpeed MachineProbe::measure(int64_t working_set) const {
   const bool avx512 = __builtin_cpu_supports("avx512f");
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   MachineSpeed speed;
   std::vector<uint64_t> sums(static_cast<size_t>(threads_));
+  const int64_t wanted = working_set / static_cast<int64_t>(sizeof(uint64_t)) / threads_ / 64 * 64;
+  const int64_t words = std::clamp<int64_t>(wanted, 64, words_);
+  const int64_t rounds = words_ / words;  // so that starting threads costs nothing beside the reading
   for (int pass = 0; pass < kReadPasses; ++pass) {
     const double seconds = timed(threads_, [&](int i) {
       const uint64_t* part = memory_.get() + words_ * i;
-      sums[static_cast<size_t>(i)] = avx512 ? read_avx512(part, words_) : read_generic(part, words_);
+      for (int64_t round = 0; round < rounds; ++round) {
+        sums[static_cast<size_t>(i)] += avx512 ? read_avx512(part, words) : read_generic(part, words);
+      }
     });
-    const double bytes = static_cast<double>(words_ * threads_) * sizeof(uint64_t);
+    const double bytes = static_cast<double>(words * rounds * threads_) * sizeof(uint64_t);
     speed.read_bytes_per_s = std::max(speed.read_bytes_per_s, bytes / seconds);
   }
   volatile uint64_t keep = sums[0];
   (void)keep;
-  speed.f32_flops = avx512 ? best_flops(threads_, multiply_add_avx512, 32)
-                    : avx2 ? best_flops(threads_, multiply_add_avx2, 16)
-                           : best_flops(threads_, multiply_add_sse, 8);
-  if (avx512 && __builtin_cpu_supports("avx512bf16")) speed.bf16_flops = best_flops(threads_, dot_bf16, 64);
+  speed.f32_flops = avx512 ? best_flops(threads_, multiply_add_avx512, kWideChains, 32)
+                    : avx2 ? best_flops(threads_, multiply_add_avx2, kChains, 16)
+                           : best_flops(threads_, multiply_add_sse, kChains, 8);
+  if (avx512 && __builtin_cpu_supports("avx512bf16"))
+    speed.bf16_flops = best_flops(threads_, dot_bf16, kWideChains, 64);
   return speed;
 }
 

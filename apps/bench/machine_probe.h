@@ -8,7 +8,7 @@
 namespace volley::apps {
 
 struct MachineSpeed {
-  double read_bytes_per_s = 0;  // all threads reading memory that no cache holds
+  double read_bytes_per_s = 0;  // all threads reading again and again what they share out among them
   double f32_flops = 0;         // multiply-adds count two; registers only
   double bf16_flops = 0;        // of the bf16 dot product; 0 where the CPU has none
 };
@@ -17,7 +17,9 @@ class MachineProbe {
  public:
   explicit MachineProbe(int threads);  // takes 256 MiB of memory
 
-  MachineSpeed measure() const;  // about 0.2 s
+  // About 0.2 s. `working_set`: bytes that are read over and over, as a model's weights are; 64 MiB and more is beyond
+  // most caches, and a model that fits into a cache must be held against the cache's speed. At most 256 MiB.
+  MachineSpeed measure(int64_t working_set) const;
 
  private:
   int threads_;

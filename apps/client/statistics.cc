@@ -33,7 +33,7 @@ std::string describe_summary(const RunSummary& s) {
   std::string text(line, static_cast<size_t>(used));
   if (s.errors > 0) text += ", " + std::to_string(s.errors) + " failed";
   std::snprintf(
-      line, sizeof line, ": %lld tokens in %.2f s, %.0f tok/s, %.2f tokens a step, first token after %.1f ms (p50)",
+      line, sizeof line, ": %lld tokens in %.3g s, %.0f tok/s, %.2f tokens a step, first token after %.1f ms (p50)",
       static_cast<long long>(s.completion_tokens), s.wall_s, s.decode_tok_s, s.acceptance_length, s.ttft_ms.p50);
   return text + line;
 }

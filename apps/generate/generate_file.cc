@@ -1,5 +1,6 @@
 // A file of requests, read as a stream: what is in memory is bounded by the window below, however long the file is.
 #include <algorithm>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -13,6 +14,7 @@ namespace volley::apps {
 namespace {
 
 constexpr int64_t kReportedErrors = 20;  // on stderr; the output names every one
+constexpr size_t kReportedFields = 20;   // names of ignored fields
 
 class FileRun {
  public:
@@ -75,6 +77,12 @@ class FileRun {
     } else {
       parsed = parse_request_line(line.text);
     }
+    for (const std::string& field : parsed.ignored) {
+      if (ignored_.size() < kReportedFields && ignored_.insert(field).second) {
+        console_.note("line " + std::to_string(line.number) + ": a request has no field \"" + field +
+                      "\": it is ignored, here and in later lines.");
+      }
+    }
     const std::string id = parsed.id_json.value_or(std::to_string(line.number));
     auto request = parsed.prompt.ok() ? build_request(engine_, *parsed.prompt, command_.settings, parsed.settings)
                                       : Result<GenerateRequest>(parsed.prompt.error());
@@ -124,6 +132,7 @@ class FileRun {
   bool input_ended_ = false;
   int64_t next_ = 0;  // index of the next request
   int64_t reported_ = 0;
+  std::set<std::string> ignored_;  // fields that were named as ignored
   std::unordered_map<int64_t, OpenLine> open_;
   Status failure_;  // of reading or writing: ends the run
 };

@@ -32,18 +32,18 @@ class GenerateFileTest : public testing::Test {
   ~GenerateFileTest() override { fs::remove_all(folder_); }
 
   // Runs `input` and reads the output back, one JSON object a line.
-  int run(const std::string& input, int concurrency, FakeEngine::Writer writer, InterruptWatch* interrupt = nullptr) {
+  int run(const std::string& input, int concurrency, FakeEngine::Writer writer) {
     GenerateCommand command;
     command.input = (folder_ / "in.jsonl").string();
     command.output = (folder_ / "out.jsonl").string();
     command.concurrency = concurrency;
     std::ofstream(*command.input) << input;
-    InterruptWatch own(false);
+    InterruptWatch interrupt(false);
     FakeEngine engine(std::move(writer));
     auto files = open_files(command);
     EXPECT_TRUE(files.ok());
     testing::internal::CaptureStderr();
-    const int status = generate_file(engine, command, &files.value(), interrupt ? interrupt : &own, &console_);
+    const int status = generate_file(engine, command, &files.value(), &interrupt, &console_);
     errors_ = testing::internal::GetCapturedStderr();
     std::ifstream output(*command.output);
     for (std::string line; std::getline(output, line);) lines_.push_back(nlohmann::json::parse(line));
@@ -77,7 +77,7 @@ TEST_F(GenerateFileTest, ABadLineFailsAlone) {
       "{\"prompt\": \"ab\"}\n"
       "\n"
       "not json\n"
-      "{\"id\": \"mine\", \"prompt\": \"a\", \"nonsense\": 1}\n"
+      "{\"id\": \"mine\", \"prompt\": \"a\", \"max_tokens\": \"x\"}\n"
       "{\"prompt\": \"\xff\"}\n"
       "{\"prompt\": \"unencodable\"}\n"
       "{\"prompt\": \"" +
@@ -95,13 +95,20 @@ TEST_F(GenerateFileTest, ABadLineFailsAlone) {
   }
   EXPECT_EQ(lines_[1]["id"], 3) << "without an id: the number of the line";
   EXPECT_EQ(lines_[2]["id"], "mine");
-  EXPECT_NE(lines_[2]["error"]["message"].get<std::string>().find("nonsense"), std::string::npos);
+  EXPECT_NE(lines_[2]["error"]["message"].get<std::string>().find("max_tokens"), std::string::npos);
   EXPECT_NE(lines_[5]["error"]["message"].get<std::string>().find("16 MiB"), std::string::npos);
   EXPECT_EQ(lines_[6]["token_ids"], (std::vector<int>{'x', 'x', 'x'}));
   EXPECT_EQ(lines_[6]["logprobs"].size(), 3u);
   EXPECT_EQ(lines_[6]["logprobs"][0]["top"].size(), 1u);
   EXPECT_NE(errors_.find("line 3"), std::string::npos);
   EXPECT_NE(errors_.find("7 requests, 5 failed"), std::string::npos) << errors_;
+}
+
+TEST_F(GenerateFileTest, AFieldThatIsNotARequestsIsNamedOnceAndIgnored) {
+  EXPECT_EQ(run("{\"prompt\": \"a\", \"task\": 1}\n{\"prompt\": \"b\", \"task\": 2}\n", 1, by_length), kExitOk);
+  EXPECT_EQ(lines_.size(), 2u);
+  EXPECT_NE(errors_.find("\"task\""), std::string::npos);
+  EXPECT_EQ(errors_.find("\"task\""), errors_.rfind("\"task\"")) << errors_;
 }
 
 TEST_F(GenerateFileTest, ARequestThatFailsOnTheWayKeepsWhatItHad) {
@@ -119,19 +126,23 @@ TEST_F(GenerateFileTest, ARequestThatFailsOnTheWayKeepsWhatItHad) {
 }
 
 TEST_F(GenerateFileTest, AnInterruptCancelsWhatRunsAndWritesIt) {
-  InterruptWatch interrupt(false);
   const auto endless = [](const GenerateRequest&) {
     FakeScript script;
     script.endless = true;
     return script;
   };
+  // The signal is for run()'s watch; until that has blocked it for its own threads, this one must not let it through.
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  ASSERT_EQ(pthread_sigmask(SIG_BLOCK, &set, nullptr), 0);
   std::thread presser([] {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     kill(getpid(), SIGINT);
   });
   std::string input;
   for (int i = 0; i < 10; ++i) input += "{\"prompt\": \"a\"}\n";
-  EXPECT_EQ(run(input, 3, endless, &interrupt), kExitInterrupted);
+  EXPECT_EQ(run(input, 3, endless), kExitInterrupted);
   presser.join();
   ASSERT_EQ(lines_.size(), 3u) << "what was never started has no line";
   for (const auto& line : lines_) EXPECT_EQ(line["finish_reason"], "cancelled");

@@ -34,6 +34,7 @@ LineReader::LineReader(LineReader&& other) noexcept
       bytes_read_(other.bytes_read_),
       number_(other.number_),
       buffer_(std::move(other.buffer_)),
+      begin_(other.begin_),
       scanned_(other.scanned_),
       skipping_(other.skipping_),
       end_(other.end_) {}
@@ -46,31 +47,34 @@ LineReader::~LineReader() {
 bool LineReader::take_line(Line* line) {
   const size_t newline = buffer_.find('\n', scanned_);
   if (newline == std::string::npos) {
-    scanned_ = buffer_.size();
+    // What was handed out is dropped here, once for each read: at every line it would be quadratic.
+    buffer_.erase(0, begin_);
+    begin_ = 0;
     if (buffer_.size() > max_line_bytes_) {
       skipping_ = true;
       buffer_.clear();
-      scanned_ = 0;
     }
+    scanned_ = buffer_.size();
     return false;
   }
-  line->number = ++number_;
-  line->too_long = std::exchange(skipping_, false) || newline > max_line_bytes_;
-  line->text = line->too_long ? std::string() : buffer_.substr(0, newline);
-  buffer_.erase(0, newline + 1);
-  scanned_ = 0;
+  hand_out(newline - begin_, line);
+  begin_ = scanned_ = newline + 1;
   return true;
 }
 
-// What follows the last newline.
+// What follows the last newline. REQUIRES: take_line() found none.
 Result<LineReader::State> LineReader::last_line(Line* line) {
   if (buffer_.empty() && !skipping_) return State::kEnd;
-  line->number = ++number_;
-  line->too_long = std::exchange(skipping_, false) || buffer_.size() > max_line_bytes_;
-  line->text = line->too_long ? std::string() : std::exchange(buffer_, {});
+  hand_out(buffer_.size(), line);
   buffer_.clear();
   scanned_ = 0;
   return State::kLine;
+}
+
+void LineReader::hand_out(size_t bytes, Line* line) {
+  line->number = ++number_;
+  line->too_long = std::exchange(skipping_, false) || bytes > max_line_bytes_;
+  line->text = line->too_long ? std::string() : buffer_.substr(begin_, bytes);
 }
 
 Result<LineReader::State> LineReader::next(Line* line, int wait_ms) {

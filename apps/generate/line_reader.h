@@ -35,6 +35,7 @@ class LineReader {
   LineReader(int fd, std::string path, size_t max_line_bytes, int64_t size);
   bool take_line(Line* line);
   Result<State> last_line(Line* line);
+  void hand_out(size_t bytes, Line* line);
 
   int fd_;
   std::string path_;
@@ -42,8 +43,9 @@ class LineReader {
   int64_t size_;  // of a regular file, else 0
   int64_t bytes_read_ = 0;
   int64_t number_ = 0;
-  std::string buffer_;     // read and not handed out
-  size_t scanned_ = 0;     // of buffer_, known to hold no newline
+  std::string buffer_;
+  size_t begin_ = 0;       // of buffer_, handed out already
+  size_t scanned_ = 0;     // of buffer_, from begin_ on: known to hold no newline
   bool skipping_ = false;  // inside a line that is too long
   bool end_ = false;
 };

@@ -156,20 +156,21 @@ Result<Prompt> read_prompt(const std::string& field, const Json& value) {
   return Prompt(PromptMessages{value.dump()});
 }
 
-Result<Prompt> read_fields(const Json& object, RequestSettings* settings) {
-  std::optional<Prompt> prompt;
+bool is_prompt(const std::string& field) {
+  return field == "prompt_ids" || field == "messages" || field == "prompt";
+}
+
+Result<Prompt> read_fields(const Json& object, RequestLine* line) {
   for (const auto& [field, value] : object.items()) {
-    if (field == "id" || value.is_null()) continue;
-    if (field == "prompt_ids" || field == "prompt" || field == "messages") {
-      if (prompt) return invalid_argument("More than one of prompt_ids, prompt and messages is given.");
-      VOLLEY_ASSIGN(prompt, read_prompt(field, value));
-      continue;
-    }
-    VOLLEY_ASSIGN(const bool known, read_setting(field, value, settings));
-    if (!known) return invalid_argument("The field " + Json(field).dump() + " is unknown: correct or remove it.");
+    if (field == "id" || value.is_null() || is_prompt(field)) continue;
+    VOLLEY_ASSIGN(const bool known, read_setting(field, value, &line->settings));
+    if (!known) line->ignored.push_back(field);
   }
-  if (!prompt) return invalid_argument("None of prompt_ids, prompt and messages is given.");
-  return *std::move(prompt);
+  for (const char* field : {"prompt_ids", "messages", "prompt"}) {
+    const auto found = object.find(field);
+    if (found != object.end() && !found->is_null()) return read_prompt(field, *found);
+  }
+  return invalid_argument("None of prompt_ids, prompt and messages is given.");
 }
 
 }  // namespace
@@ -201,7 +202,7 @@ RequestLine parse_request_line(std::string_view text) {
     }
     line.id_json = id->dump();
   }
-  line.prompt = read_fields(object, &line.settings);
+  line.prompt = read_fields(object, &line);
   return line;
 }
 

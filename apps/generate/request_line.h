@@ -25,10 +25,13 @@ struct RequestLine {
   std::optional<std::string> id_json;  // as the line gave it: a JSON string or number
   Result<Prompt> prompt = invalid_argument("");
   RequestSettings settings;
+  std::vector<std::string> ignored;  // names of fields that a request does not have
 };
 
 // Never fails as a whole: what is wrong with the line is in `prompt`, so that the answer can still carry its id.
-// kInvalidArgument names the field. A field that this format does not have is an error; a null is a field not given.
+// kInvalidArgument names the field. A null is a field not given. Of several prompts the most exact counts: prompt_ids
+// before messages before prompt. Fields that a request does not have are ignored (data sets carry answers and tags),
+// and named in `ignored` so that a misspelt one is not lost in silence.
 RequestLine parse_request_line(std::string_view text);
 
 // The engine's request: tokenises text and messages, then applies `defaults`, then the line's own settings.

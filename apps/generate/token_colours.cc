@@ -43,12 +43,17 @@ std::string TokenColours::paint(const Event& event) {
   std::string painted;
   std::string_view text = event.text;
   while (!text.empty() && !segments_.empty()) {
-    Segment& segment = segments_.front();
-    const size_t bytes = std::min(segment.bytes, text.size());
-    if (bytes > 0) painted += coloured(text.substr(0, bytes), segment.drafted);
+    const bool drafted = segments_.front().drafted;
+    size_t bytes = 0;  // of neighbours that look alike
+    while (!segments_.empty() && segments_.front().drafted == drafted && bytes < text.size()) {
+      Segment& segment = segments_.front();
+      const size_t taken = std::min(segment.bytes, text.size() - bytes);
+      bytes += taken;
+      segment.bytes -= taken;
+      if (segment.bytes == 0) segments_.pop_front();
+    }
+    if (bytes > 0) painted += coloured(text.substr(0, bytes), drafted);
     text.remove_prefix(bytes);
-    segment.bytes -= bytes;
-    if (segment.bytes == 0) segments_.pop_front();
   }
   return painted.append(text);
 }

@@ -41,7 +41,7 @@ std::string without_codes(const std::string& painted) {
 
 TEST(TokenColours, DraftedTokensAndTheBonusLookDifferent) {
   TokenColours colours(decode);
-  EXPECT_EQ(colours.paint(event_of({1, 2, 5}, 2, "abc d")), "\x1b[32ma\x1b[0m\x1b[32mbc\x1b[0m\x1b[1m d\x1b[0m");
+  EXPECT_EQ(colours.paint(event_of({1, 2, 5}, 2, "abc d")), "\x1b[32mabc\x1b[0m\x1b[1m d\x1b[0m");
 }
 
 TEST(TokenColours, TextThatComesLateKeepsItsColour) {

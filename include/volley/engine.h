@@ -21,23 +21,23 @@ enum class Speculation { kDFlash, kOff };
 
 // Resolved once by Engine::create and immutable from then on. 0 means "choose a good value" where it says so.
 struct EngineOptions {
-  std::string model_dir;             // Hugging Face folder of the target
-  std::string draft_dir;             // of the DFlash drafter; empty: none, and speculation must be kOff
-  std::string device = "auto";       // auto, cpu
+  std::string model_dir;        // Hugging Face folder of the target
+  std::string draft_dir;        // of the DFlash drafter; empty: none, and speculation must be kOff
+  std::string device = "auto";  // auto, cpu
   ComputeType dtype = ComputeType::kAuto;
   ComputeType kv_cache_dtype = ComputeType::kAuto;  // kAuto: as dtype
-  int threads = 0;                   // 0: the cores this process may use
+  int threads = 0;                                  // 0: the cores this process may use
   Speculation speculation = Speculation::kDFlash;
-  int block_size = 0;                // tokens of a block, its first (known) token included; 0: the drafter's own
-  int draft_window = 0;              // last context positions the drafter attends to; 0: all (or as its config says)
-  int page_size = 16;                // KV positions a page: a multiple of 16
-  int64_t kv_pages = 0;              // 0: from kv_memory_bytes
-  int64_t kv_memory_bytes = 0;       // 0: enough for max_num_seqs full contexts, bounded by a share of free memory
-  int max_num_seqs = 0;              // slots: requests decoding or prefilling at once; 0: 32
-  int max_num_batched_tokens = 0;    // rows of one target pass; 0: 512 and at least a row for each slot's block
-  int prefill_chunk = 0;             // most prompt tokens of one request a step; 0: 512
-  int max_model_len = 0;             // prompt + output; 0: the target's max_position_embeddings
-  int max_queue = 4096;              // waiting requests before submit answers kResourceExhausted
+  int block_size = 0;              // tokens of a block, its first (known) token included; 0: the drafter's own
+  int draft_window = 0;            // last context positions the drafter attends to; 0: all (or as its config says)
+  int page_size = 16;              // KV positions a page: a multiple of 16
+  int64_t kv_pages = 0;            // 0: from kv_memory_bytes
+  int64_t kv_memory_bytes = 0;     // 0: enough for max_num_seqs full contexts, bounded by a share of free memory
+  int max_num_seqs = 0;            // slots: requests decoding or prefilling at once; 0: 32
+  int max_num_batched_tokens = 0;  // rows of one target pass; 0: every slot's block and a prefill chunk
+  int prefill_chunk = 0;           // most prompt tokens of one request a step; 0: 512
+  int max_model_len = 0;           // prompt + output; 0: the target's max_position_embeddings
+  int max_queue = 4096;            // waiting requests before submit answers kResourceExhausted
   bool prefix_cache = true;
   std::optional<uint64_t> dummy_weights;      // seed of random weights: only config.json is read
   std::optional<double> simulate_acceptance;  // P: position i of a block survives with P^i; the text is meaningless
@@ -49,10 +49,10 @@ using Progress = std::function<void(std::string_view phase, double fraction)>;
 using RequestId = uint64_t;
 
 struct GenerateRequest {
-  std::vector<TokenId> prompt;          // at least one token
+  std::vector<TokenId> prompt;  // at least one token
   SamplingParams sampling;
-  int32_t max_tokens = -1;              // -1: as many as fit into max_model_len
-  int32_t min_tokens = 0;               // end-of-sequence and stop ids are masked before
+  int32_t max_tokens = -1;  // -1: as many as fit into max_model_len
+  int32_t min_tokens = 0;   // end-of-sequence and stop ids are masked before
   bool ignore_eos = false;
   std::vector<TokenId> stop_token_ids;  // beside the model's own end-of-sequence ids
   std::vector<std::string> stop;        // the text ends before the first of these
@@ -64,10 +64,10 @@ const char* finish_reason_name(FinishReason reason);  // "stop", "length", "canc
 
 struct Usage {
   int32_t prompt_tokens = 0;
-  int32_t cached_tokens = 0;      // of the prompt, taken from the prefix cache
+  int32_t cached_tokens = 0;  // of the prompt, taken from the prefix cache
   int32_t completion_tokens = 0;
-  int32_t drafted_tokens = 0;     // proposed and verified
-  int32_t accepted_tokens = 0;    // of those, kept
+  int32_t drafted_tokens = 0;                   // proposed and verified
+  int32_t accepted_tokens = 0;                  // of those, kept
   double queue_s = 0, ttft_s = 0, total_s = 0;  // from submit: to first scheduled, to first token, to the end
 };
 
@@ -87,22 +87,23 @@ struct Event {
   std::vector<TokenId> tokens;             // new token ids, in order
   std::string text;                        // new text: whole UTF-8 sequences, never part of a stop string
   std::vector<PositionLogprobs> logprobs;  // one a token, if asked for
-  int32_t drafted = 0;   // drafted tokens that this step verified
+  int32_t drafted = 0;                     // drafted tokens that this step verified
   int32_t accepted = 0;  // of `tokens`, how many were drafted (they come first; what follows is the bonus token)
   std::optional<Finish> finish;
 };
 
-// Called on the engine's thread: must return fast and never call back into the engine except cancel().
+// Called on the engine's thread: must return fast, must not throw, and may call nothing of the engine but cancel(). It
+// is not called after the engine's destructor has returned.
 using EventSink = std::function<void(const Event&)>;
 
 struct EngineInfo {
   std::string architecture;
   std::string device;
   std::string dtype;
-  std::string instruction_set;   // what the kernels run on, e.g. "AVX3 + BF16"
+  std::string instruction_set;  // what the kernels run on, e.g. "AVX3 + BF16"
   int vocab_size = 0;
   int max_model_len = 0;
-  int block_size = 0;            // 1: no speculation
+  int block_size = 0;  // 1: no speculation
   int page_size = 0;
   int64_t kv_pages = 0;
   int64_t kv_bytes_per_token = 0;  // target and drafter
@@ -110,28 +111,29 @@ struct EngineInfo {
   int max_num_seqs = 0;
   int threads = 0;
   std::vector<TokenId> eos_token_ids;
-  SamplingParams default_sampling;      // generation_config.json over the library's defaults
-  std::vector<std::string> warnings;    // e.g. a block size above what the drafter was trained for
+  SamplingParams default_sampling;    // generation_config.json over the library's defaults
+  std::vector<std::string> warnings;  // e.g. a block size above what the drafter was trained for
 };
 
 // Counters since the start, and gauges of now. Consistent with each other: one snapshot between two steps.
 struct EngineStats {
   int64_t requests_waiting = 0, requests_running = 0;
   int64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0, preemptions = 0;
-  int64_t steps = 0;           // target passes
-  int64_t verify_steps = 0;    // request-steps that committed decoded tokens: the denominator of acceptance length
+  int64_t steps = 0;         // target passes
+  int64_t verify_steps = 0;  // request-steps that committed decoded tokens: the denominator of acceptance length
   int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   int64_t drafted_tokens = 0, accepted_tokens = 0;
   std::vector<int64_t> accepted_at;  // [i]: blocks whose drafted position i + 1 was accepted
   std::vector<int64_t> drafted_at;   // [i]: blocks that verified a drafted position i + 1
-  int64_t pages_total = 0, pages_used = 0, pages_cached = 0;  // used = held by requests or cache; cached = by the cache alone
+  int64_t pages_total = 0, pages_used = 0,
+          pages_cached = 0;  // used = held by requests or cache; cached = by the cache alone
   double draft_s = 0, target_s = 0, choose_s = 0, commit_s = 0, host_s = 0;  // time by phase of the round
 };
 
 struct ChatMessages {
-  std::string messages_json;           // JSON array of {role, content, …}
-  std::string tools_json;              // JSON array or empty
-  std::string template_kwargs_json;    // JSON object or empty: extra variables of the template
+  std::string messages_json;         // JSON array of {role, content, …}
+  std::string tools_json;            // JSON array or empty
+  std::string template_kwargs_json;  // JSON object or empty: extra variables of the template
   bool add_generation_prompt = true;
   bool continue_final_message = false;
 };
@@ -142,8 +144,8 @@ class Engine {
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, const Progress& progress = {});
   virtual ~Engine() = default;  // cancels what runs: every request still gets its last event
 
-  // Checks and queues a request. After an id was returned `sink` gets events until the one with `finish`; after an
-  // error it gets none.
+  // Checks and queues a request. If it returns an id, `sink` gets events until the one with `finish`, the first of them
+  // possibly before submit() returns (Event::id says whose they are); if it returns an error, none.
   virtual Result<RequestId> submit(GenerateRequest request, EventSink sink) = 0;
   // Ends a request at the next step; nothing happens if it has ended already.
   virtual void cancel(RequestId id) = 0;

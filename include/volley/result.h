@@ -11,29 +11,38 @@ namespace volley {
 
 // What kind of failure it is; one table in serve/ maps each to an HTTP status, one in apps/ to an exit code.
 enum class ErrorCode {
-  kInvalidArgument,    // the input is wrong: change it
-  kNotFound,           // a file, tensor, model or request that does not exist
-  kFailedPrecondition, // two good inputs that do not fit together (a drafter and a target)
-  kResourceExhausted,  // no room: memory, queue, context length
-  kUnimplemented,      // a path that this build does not have
-  kDataLoss,           // a file that is damaged
-  kCancelled,          // the caller gave up
-  kUnavailable,        // shutting down or not ready: the same call may work later
-  kInternal,           // our bug, caught before it did harm
+  kInvalidArgument,     // the input is wrong: change it
+  kNotFound,            // a file, tensor, model or request that does not exist
+  kFailedPrecondition,  // two good inputs that do not fit together (a drafter and a target)
+  kResourceExhausted,   // no room: memory, queue, context length
+  kUnimplemented,       // a path that this build does not have
+  kDataLoss,            // a file that is damaged
+  kCancelled,           // the caller gave up
+  kUnavailable,         // shutting down or not ready: the same call may work later
+  kInternal,            // our bug, caught before it did harm
 };
 
 // Upper-case snake name without the k, for logs and JSON: "INVALID_ARGUMENT".
 inline const char* error_code_name(ErrorCode code) {
   switch (code) {
-    case ErrorCode::kInvalidArgument: return "INVALID_ARGUMENT";
-    case ErrorCode::kNotFound: return "NOT_FOUND";
-    case ErrorCode::kFailedPrecondition: return "FAILED_PRECONDITION";
-    case ErrorCode::kResourceExhausted: return "RESOURCE_EXHAUSTED";
-    case ErrorCode::kUnimplemented: return "UNIMPLEMENTED";
-    case ErrorCode::kDataLoss: return "DATA_LOSS";
-    case ErrorCode::kCancelled: return "CANCELLED";
-    case ErrorCode::kUnavailable: return "UNAVAILABLE";
-    case ErrorCode::kInternal: return "INTERNAL";
+    case ErrorCode::kInvalidArgument:
+      return "INVALID_ARGUMENT";
+    case ErrorCode::kNotFound:
+      return "NOT_FOUND";
+    case ErrorCode::kFailedPrecondition:
+      return "FAILED_PRECONDITION";
+    case ErrorCode::kResourceExhausted:
+      return "RESOURCE_EXHAUSTED";
+    case ErrorCode::kUnimplemented:
+      return "UNIMPLEMENTED";
+    case ErrorCode::kDataLoss:
+      return "DATA_LOSS";
+    case ErrorCode::kCancelled:
+      return "CANCELLED";
+    case ErrorCode::kUnavailable:
+      return "UNAVAILABLE";
+    case ErrorCode::kInternal:
+      return "INTERNAL";
   }
   return "UNKNOWN";
 }
@@ -97,30 +106,44 @@ class [[nodiscard]] Result<void> {
 
 using Status = Result<void>;
 
-inline Error invalid_argument(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
-inline Error not_found(std::string message) { return {ErrorCode::kNotFound, std::move(message)}; }
-inline Error failed_precondition(std::string message) { return {ErrorCode::kFailedPrecondition, std::move(message)}; }
-inline Error resource_exhausted(std::string message) { return {ErrorCode::kResourceExhausted, std::move(message)}; }
-inline Error unimplemented(std::string message) { return {ErrorCode::kUnimplemented, std::move(message)}; }
-inline Error data_loss(std::string message) { return {ErrorCode::kDataLoss, std::move(message)}; }
-inline Error internal_error(std::string message) { return {ErrorCode::kInternal, std::move(message)}; }
+inline Error invalid_argument(std::string message) {
+  return {ErrorCode::kInvalidArgument, std::move(message)};
+}
+inline Error not_found(std::string message) {
+  return {ErrorCode::kNotFound, std::move(message)};
+}
+inline Error failed_precondition(std::string message) {
+  return {ErrorCode::kFailedPrecondition, std::move(message)};
+}
+inline Error resource_exhausted(std::string message) {
+  return {ErrorCode::kResourceExhausted, std::move(message)};
+}
+inline Error unimplemented(std::string message) {
+  return {ErrorCode::kUnimplemented, std::move(message)};
+}
+inline Error data_loss(std::string message) {
+  return {ErrorCode::kDataLoss, std::move(message)};
+}
+inline Error internal_error(std::string message) {
+  return {ErrorCode::kInternal, std::move(message)};
+}
 
 }  // namespace volley
 
 // Leaves the enclosing function with the error of `expression`, a Result or Status.
-#define VOLLEY_RETURN_IF_ERROR(expression)                         \
-  do {                                                             \
-    if (auto volley_status = (expression); !volley_status.ok()) {  \
-      return volley_status.error();                                \
-    }                                                              \
+#define VOLLEY_RETURN_IF_ERROR(expression)                        \
+  do {                                                            \
+    if (auto volley_status = (expression); !volley_status.ok()) { \
+      return volley_status.error();                               \
+    }                                                             \
   } while (0)
 
 #define VOLLEY_CONCAT_INNER(a, b) a##b
 #define VOLLEY_CONCAT(a, b) VOLLEY_CONCAT_INNER(a, b)
 // VOLLEY_ASSIGN(auto x, f()): x = the value of f(), or leaves the enclosing function with its error.
-#define VOLLEY_ASSIGN(declaration, expression)                                             \
-  auto VOLLEY_CONCAT(volley_result_, __LINE__) = (expression);                             \
-  if (!VOLLEY_CONCAT(volley_result_, __LINE__).ok()) {                                     \
-    return VOLLEY_CONCAT(volley_result_, __LINE__).error();                                \
-  }                                                                                        \
+#define VOLLEY_ASSIGN(declaration, expression)                 \
+  auto VOLLEY_CONCAT(volley_result_, __LINE__) = (expression); \
+  if (!VOLLEY_CONCAT(volley_result_, __LINE__).ok()) {         \
+    return VOLLEY_CONCAT(volley_result_, __LINE__).error();    \
+  }                                                            \
   declaration = std::move(VOLLEY_CONCAT(volley_result_, __LINE__)).value()

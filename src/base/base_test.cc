@@ -24,9 +24,13 @@ TEST(Result, CarriesValueOrError) {
   EXPECT_STREQ(error_code_name(quarter(7).error().code), "INVALID_ARGUMENT");
 }
 
-TEST(Result, ValueOfAnErrorAborts) { EXPECT_DEATH((void)half(3).value(), ""); }
+TEST(Result, ValueOfAnErrorAborts) {
+  EXPECT_DEATH((void)half(3).value(), "");
+}
 
-TEST(Check, NamesConditionAndValues) { EXPECT_DEATH(VOLLEY_CHECK_EQ(2 + 2, 5), "2 \\+ 2 == 5: 4 vs 5"); }
+TEST(Check, NamesConditionAndValues) {
+  EXPECT_DEATH(VOLLEY_CHECK_EQ(2 + 2, 5), "2 \\+ 2 == 5: 4 vs 5");
+}
 
 TEST(Ids, AreInt32WideAndOrdered) {
   static_assert(sizeof(SlotId) == 4 && std::is_trivially_copyable_v<SlotId>);

@@ -18,20 +18,19 @@ template <typename A, typename B>
 
 }  // namespace volley
 
-#define VOLLEY_CHECK(condition)                                                      \
-  do {                                                                               \
-    if (!(condition)) ::volley::check_failed(__FILE__, __LINE__, #condition, "");    \
+#define VOLLEY_CHECK(condition)                                                   \
+  do {                                                                            \
+    if (!(condition)) ::volley::check_failed(__FILE__, __LINE__, #condition, ""); \
   } while (0)
-#define VOLLEY_CHECK_MSG(condition, message)                                              \
-  do {                                                                                    \
-    if (!(condition)) ::volley::check_failed(__FILE__, __LINE__, #condition, (message));  \
+#define VOLLEY_CHECK_MSG(condition, message)                                             \
+  do {                                                                                   \
+    if (!(condition)) ::volley::check_failed(__FILE__, __LINE__, #condition, (message)); \
   } while (0)
-#define VOLLEY_CHECK_OP(op, a, b)                                                                      \
-  do {                                                                                                 \
-    const auto volley_a = (a);                                                                         \
-    const auto volley_b = (b);                                                                         \
-    if (!(volley_a op volley_b))                                                                       \
-      ::volley::check_op_failed(__FILE__, __LINE__, #a " " #op " " #b, volley_a, volley_b);            \
+#define VOLLEY_CHECK_OP(op, a, b)                                                                                      \
+  do {                                                                                                                 \
+    const auto volley_a = (a);                                                                                         \
+    const auto volley_b = (b);                                                                                         \
+    if (!(volley_a op volley_b)) ::volley::check_op_failed(__FILE__, __LINE__, #a " " #op " " #b, volley_a, volley_b); \
   } while (0)
 #define VOLLEY_CHECK_EQ(a, b) VOLLEY_CHECK_OP(==, a, b)
 #define VOLLEY_CHECK_LE(a, b) VOLLEY_CHECK_OP(<=, a, b)

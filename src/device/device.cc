@@ -4,9 +4,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "device/cpu/thread_pool.h"
@@ -50,8 +53,9 @@ class CpuDevice final : public Device {
     const size_t size = std::max<size_t>(bytes, 64);
     void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) {
-      return resource_exhausted("Cannot allocate " + std::to_string(bytes >> 20) +
-                                " MiB of memory: use a smaller model, --max-model-len or --max-num-seqs.");
+      return resource_exhausted(
+          "Cannot allocate " + std::to_string(bytes >> 20) +
+          " MiB of memory: use a smaller model, or lower --max-model-len, --max-num-seqs or --max-num-batched-tokens.");
     }
     if (size >= (size_t{2} << 20)) madvise(p, size, MADV_HUGEPAGE);  // fewer TLB misses while streaming weights
     return Buffer(p, size, [](void* data, size_t n) { munmap(data, n); });
@@ -71,8 +75,9 @@ int quota_cores() {
   std::ifstream file("/sys/fs/cgroup/cpu.max");
   std::string quota;
   double period = 0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0) return 0;
-  return std::max(1, static_cast<int>(std::stod(quota) / period));
+  if (!(file >> quota >> period) || period <= 0) return 0;
+  const double granted = std::strtod(quota.c_str(), nullptr);  // "max" is 0: no quota
+  return granted > 0 ? std::max(1, static_cast<int>(granted / period)) : 0;
 }
 
 }  // namespace
@@ -80,13 +85,21 @@ int quota_cores() {
 int usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  int cores = sched_getaffinity(0, sizeof(set), &set) == 0
+                  ? CPU_COUNT(&set)
+                  : static_cast<int>(std::thread::hardware_concurrency());  // more CPUs than the set has bits
   if (const int quota = quota_cores(); quota > 0) cores = std::min(cores, quota);
   return std::max(1, cores);
 }
 
-std::unique_ptr<Device> make_cpu_device(int threads) {
-  return std::make_unique<CpuDevice>(threads > 0 ? threads : usable_cores());
+Result<std::unique_ptr<Device>> make_cpu_device(int threads) {
+  const int count = threads > 0 ? threads : usable_cores();
+  try {
+    return std::unique_ptr<Device>(std::make_unique<CpuDevice>(count));
+  } catch (const std::system_error&) {
+    return resource_exhausted("The system does not give this process " + std::to_string(count) +
+                              " threads: lower --threads.");
+  }
 }
 
 }  // namespace volley

@@ -75,8 +75,9 @@ class Device {
   virtual void synchronize() = 0;
 };
 
-// threads: how many run the kernels, the caller's included; 0: as many as this process may use.
-std::unique_ptr<Device> make_cpu_device(int threads);
+// threads: how many run the kernels, the caller's included; 0: as many as this process may use. kResourceExhausted when
+// the system gives no more threads.
+Result<std::unique_ptr<Device>> make_cpu_device(int threads);
 
 // The CUDA device `ordinal`. kUnimplemented in a build without CUDA, kUnavailable when there is no such device or it is
 // older than compute capability 8.0.

@@ -65,7 +65,7 @@ TEST(ThreadPool, KeepsRegionsApart) {
 }
 
 TEST(Arena, ReusesWhatAScopeReleased) {
-  auto device = make_cpu_device(1);
+  auto device = *make_cpu_device(1);
   Arena arena(std::move(device->allocate(1024)).value());
   void* first = nullptr;
   {
@@ -79,7 +79,7 @@ TEST(Arena, ReusesWhatAScopeReleased) {
 }
 
 TEST(Buffer, IsZeroedAndFreedOnce) {
-  auto device = make_cpu_device(1);
+  auto device = *make_cpu_device(1);
   Buffer a = std::move(device->allocate(4096)).value();
   for (size_t i = 0; i < a.bytes(); ++i) ASSERT_EQ(static_cast<char*>(a.data())[i], 0);
   Buffer b = std::move(a);

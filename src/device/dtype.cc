@@ -9,21 +9,29 @@ namespace volley {
 size_t dtype_size(DType dtype) {
   switch (dtype) {
     case DType::kF32:
-    case DType::kI32: return 4;
+    case DType::kI32:
+      return 4;
     case DType::kBF16:
-    case DType::kF16: return 2;
-    case DType::kU8: return 1;
+    case DType::kF16:
+      return 2;
+    case DType::kU8:
+      return 1;
   }
   check_failed(__FILE__, __LINE__, "a known dtype", "");
 }
 
 const char* dtype_name(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return "float32";
-    case DType::kBF16: return "bfloat16";
-    case DType::kF16: return "float16";
-    case DType::kI32: return "int32";
-    case DType::kU8: return "uint8";
+    case DType::kF32:
+      return "float32";
+    case DType::kBF16:
+      return "bfloat16";
+    case DType::kF16:
+      return "float16";
+    case DType::kI32:
+      return "int32";
+    case DType::kU8:
+      return "uint8";
   }
   return "unknown";
 }

@@ -21,7 +21,9 @@ struct Float16 {
   uint16_t bits = 0;
 };
 
-inline float to_float(BFloat16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+inline float to_float(BFloat16 x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+}
 
 // Round to nearest, ties to even; NaN stays NaN.
 inline BFloat16 to_bfloat16(float x) {
@@ -32,10 +34,15 @@ inline BFloat16 to_bfloat16(float x) {
 
 float to_float(Float16 x);
 
-template <typename T> inline constexpr DType kDTypeOf = DType::kU8;
-template <> inline constexpr DType kDTypeOf<float> = DType::kF32;
-template <> inline constexpr DType kDTypeOf<BFloat16> = DType::kBF16;
-template <> inline constexpr DType kDTypeOf<Float16> = DType::kF16;
-template <> inline constexpr DType kDTypeOf<int32_t> = DType::kI32;
+template <typename T>
+inline constexpr DType kDTypeOf = DType::kU8;
+template <>
+inline constexpr DType kDTypeOf<float> = DType::kF32;
+template <>
+inline constexpr DType kDTypeOf<BFloat16> = DType::kBF16;
+template <>
+inline constexpr DType kDTypeOf<Float16> = DType::kF16;
+template <>
+inline constexpr DType kDTypeOf<int32_t> = DType::kI32;
 
 }  // namespace volley

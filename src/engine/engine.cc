@@ -87,10 +87,10 @@ sched::SchedulerConfig scheduler_config(const EngineOptions& options, const Reso
   config.max_num_batched_tokens = models.max_num_batched_tokens;
   config.prefill_chunk = models.prefill_chunk;
   config.max_model_len = models.max_model_len;
-  config.max_queue = options.max_queue;
   config.page_size = options.page_size;
   config.pages = models.memory.pages;
   config.block_size = models.block_size;
+  config.reserve_rounds = kReserveRounds;
   config.prefix_cache = options.prefix_cache;
   return config;
 }
@@ -118,13 +118,14 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, con
   VOLLEY_ASSIGN(engine::ResolvedModels models, engine::resolve_models(options));
   VOLLEY_ASSIGN(engine::TextModels text, engine::load_text(options.model_dir, options.dummy_weights.has_value()));
   engine::WorkerParts parts;
-  parts.device = make_cpu_device(options.threads);
+  VOLLEY_ASSIGN(parts.device, make_cpu_device(options.threads));
   VOLLEY_ASSIGN(parts.models, engine::load_models(*parts.device, models, options.page_size, progress));
   EngineInfo info = engine::describe(options, models, parts.models, parts.device->stream().pool().threads());
   VOLLEY_ASSIGN(parts.round, engine::make_round(*parts.device, options, models, parts.models));
   parts.tokenizer = text.tokenizer;
   parts.eos_ids = models.target.eos_ids;
   parts.scheduler = engine::scheduler_config(options, models);
+  parts.max_queue = options.max_queue;
   return std::unique_ptr<Engine>(
       std::make_unique<engine::EngineImpl>(std::move(info), std::move(text), std::move(parts)));
 }

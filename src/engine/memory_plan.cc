@@ -28,6 +28,16 @@ int64_t read_cgroup_left() {
   return std::max<int64_t>(0, limit - used);
 }
 
+int64_t packed_bytes(const model::DecoderSpec& spec, int64_t parameters, DType dtype, int64_t positions) {
+  const int64_t rope = positions * spec.head_dim * static_cast<int64_t>(sizeof(float));  // cos and sin of half a head
+  return parameters * static_cast<int64_t>(dtype_size(dtype)) + rope;
+}
+
+// A drafter's k and v projections are packed a second time, by themselves, for the injection of context.
+int64_t injection_parameters(const model::DecoderSpec& spec) {
+  return static_cast<int64_t>(spec.layers.size()) * 2 * spec.kv_heads * spec.head_dim * spec.hidden;
+}
+
 }  // namespace
 
 int64_t available_memory_bytes() {
@@ -52,11 +62,13 @@ std::string format_bytes(int64_t bytes) {
 Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   MemoryPlan plan;
   const model::DecoderSpec* draft_decoder = in.draft != nullptr ? &in.draft->decoder : nullptr;
-  const auto weight_size = static_cast<int64_t>(dtype_size(in.weight_dtype));
-  plan.weight_bytes = model::count_parameters(*in.target) * weight_size;
-  if (in.draft != nullptr) plan.weight_bytes += model::count_parameters(*in.draft) * weight_size;
-  plan.page_bytes = model::kv_page_bytes(*in.target, draft_decoder, in.page_size, in.kv_dtype);
   const int64_t positions = int64_t{in.max_model_len} + int64_t{in.block_size} * in.reserve_rounds;
+  plan.weight_bytes = packed_bytes(*in.target, model::count_parameters(*in.target), in.weight_dtype, positions);
+  if (in.draft != nullptr) {
+    const int64_t parameters = model::count_parameters(*in.draft) + injection_parameters(*draft_decoder);
+    plan.weight_bytes += packed_bytes(*draft_decoder, parameters, in.draft_weight_dtype, positions);
+  }
+  plan.page_bytes = model::kv_page_bytes(*in.target, draft_decoder, in.page_size, in.kv_dtype);
   plan.pages_per_request = (positions + in.page_size - 1) / in.page_size;
 
   const int64_t room = std::max<int64_t>(0, in.available_bytes - plan.weight_bytes);

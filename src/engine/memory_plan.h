@@ -20,14 +20,15 @@ struct MemoryPlanInput {
   int32_t max_model_len = 0;
   int32_t max_num_seqs = 0;
   DType kv_dtype = DType::kBF16;
-  DType weight_dtype = DType::kBF16;
-  int64_t kv_pages = 0;         // asked for; 0: choose
-  int64_t kv_memory_bytes = 0;  // asked for; 0: choose
-  int64_t available_bytes = 0;  // memory that can be had now
+  DType weight_dtype = DType::kBF16;        // of the target
+  DType draft_weight_dtype = DType::kBF16;  // of the drafter
+  int64_t kv_pages = 0;                     // asked for; 0: choose
+  int64_t kv_memory_bytes = 0;              // asked for; 0: choose
+  int64_t available_bytes = 0;              // memory that can be had now
 };
 
 struct MemoryPlan {
-  int64_t weight_bytes = 0;  // target and drafter, packed
+  int64_t weight_bytes = 0;  // target and drafter: packed matrices and rotary tables
   int64_t page_bytes = 0;
   int64_t pages = 0;
   int64_t pages_per_request = 0;  // of one request of max_model_len, its reserve included

@@ -45,6 +45,17 @@ TEST_F(MemoryPlanTest, CountsTheLayersOfBothModels) {
   EXPECT_EQ(plan->pages, 4 * plan->pages_per_request);
 }
 
+// What stands beside the checkpoint's own parameters: the drafter's second copy of k and v, and two rotary tables.
+TEST_F(MemoryPlanTest, CountsWhatLoadingAdds) {
+  const auto plan = plan_memory(input_);
+  ASSERT_TRUE(plan.ok());
+  const int64_t parameters = model::count_parameters(target_) + model::count_parameters(draft_);
+  const int64_t injection = 2 * 2 * 1 * 64 * 256, tables = 2 * (1000 + 8) * 64;
+  EXPECT_EQ(plan->weight_bytes, (parameters + injection) * 2 + tables * 4);
+  input_.draft_weight_dtype = DType::kF32;
+  EXPECT_EQ(plan_memory(input_)->weight_bytes - plan->weight_bytes, (model::count_parameters(draft_) + injection) * 2);
+}
+
 TEST_F(MemoryPlanTest, TakesAtMostHalfOfWhatIsLeft) {
   input_.max_num_seqs = 100'000;
   const auto plan = plan_memory(input_);

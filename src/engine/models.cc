@@ -2,12 +2,19 @@
 
 #include <algorithm>
 
+#include "ops/choice/choice.h"
+
 namespace volley::engine {
 namespace {
 
 constexpr int32_t kDefaultSlots = 32;
-constexpr int32_t kDefaultBatchedTokens = 512;
 constexpr int32_t kDefaultPrefillChunk = 512;
+
+// Bounds that no real machine reaches, and that keep products of options within their types.
+constexpr int32_t kMaxThreads = 1024;
+constexpr int32_t kMaxSlots = 65'536;
+constexpr int32_t kMaxBlockSize = 1024;
+constexpr int32_t kMaxRows = 1 << 20;
 
 Status check_device(const std::string& device) {
   if (device == "auto" || device == "cpu") return {};
@@ -26,6 +33,17 @@ Status check_ranges(const EngineOptions& o) {
   if (o.max_model_len < 0) return negative("--max-model-len", o.max_model_len);
   if (o.draft_window < 0) return negative("--draft-window", o.draft_window);
   if (o.kv_pages < 0) return negative("--kv-pages", o.kv_pages);
+  if (o.kv_memory_bytes < 0) return negative("kv_memory_bytes", o.kv_memory_bytes);
+  if (o.max_queue < 1) return invalid_argument("max_queue must be at least 1.");
+  const auto above = [](const char* name, int64_t value, int64_t most) {
+    return invalid_argument(std::string(name) + " is " + std::to_string(value) + ": it must be at most " +
+                            std::to_string(most) + ".");
+  };
+  if (o.threads > kMaxThreads) return above("--threads", o.threads, kMaxThreads);
+  if (o.max_num_seqs > kMaxSlots) return above("--max-num-seqs", o.max_num_seqs, kMaxSlots);
+  if (o.block_size > kMaxBlockSize) return above("--block-size", o.block_size, kMaxBlockSize);
+  if (o.prefill_chunk > kMaxRows) return above("--prefill-chunk", o.prefill_chunk, kMaxRows);
+  if (o.max_num_batched_tokens > kMaxRows) return above("--max-num-batched-tokens", o.max_num_batched_tokens, kMaxRows);
   if (o.page_size <= 0 || o.page_size % ops::kKvTile != 0 || o.page_size > 4096) {
     return invalid_argument("--page-size is " + std::to_string(o.page_size) + ": use a multiple of " +
                             std::to_string(ops::kKvTile) + ", at most 4096.");
@@ -43,6 +61,12 @@ Result<std::shared_ptr<const weights::Checkpoint>> open_checkpoint(const EngineO
   }
   VOLLEY_ASSIGN(auto checkpoint, weights::open_safetensors(dir));
   return std::shared_ptr<const weights::Checkpoint>(std::move(checkpoint));
+}
+
+Status check_vocabulary(const model::DecoderSpec& spec) {
+  if (spec.vocab <= ops::kMaxVocab) return {};
+  return unimplemented("The vocabulary has " + std::to_string(spec.vocab) + " tokens; sampling is built for at most " +
+                       std::to_string(ops::kMaxVocab) + ".");
 }
 
 Status resolve_draft(const EngineOptions& options, ResolvedModels& models) {
@@ -66,11 +90,12 @@ Status resolve_limits(const EngineOptions& options, ResolvedModels& models) {
   if (models.max_model_len < 2) return invalid_argument("--max-model-len must be at least 2.");
   models.max_num_seqs = options.max_num_seqs > 0 ? options.max_num_seqs : kDefaultSlots;
   models.prefill_chunk = options.prefill_chunk > 0 ? options.prefill_chunk : kDefaultPrefillChunk;
-  // Room for every slot's whole block, so that no request's drafts are cut for want of rows.
+  // Room for every slot's whole block and a prompt's chunk beside them: neither waits for the other.
   const int64_t blocks = int64_t{models.max_num_seqs} * models.block_size;
-  models.max_num_batched_tokens = options.max_num_batched_tokens > 0
-                                      ? options.max_num_batched_tokens
-                                      : static_cast<int32_t>(std::max<int64_t>(kDefaultBatchedTokens, blocks));
+  models.max_num_batched_tokens =
+      options.max_num_batched_tokens > 0
+          ? options.max_num_batched_tokens
+          : static_cast<int32_t>(std::min<int64_t>(kMaxRows, blocks + models.prefill_chunk));
   if (models.max_num_batched_tokens < models.max_num_seqs) {
     return invalid_argument("--max-num-batched-tokens is " + std::to_string(models.max_num_batched_tokens) +
                             ", fewer than the " + std::to_string(models.max_num_seqs) +
@@ -94,16 +119,17 @@ DType kv_dtype(ComputeType requested, DType activation) {
 Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
   models.target_numerics = model::resolve_numerics(options.dtype, models.target_checkpoint->main_dtype());
   models.kv_dtype = kv_dtype(options.kv_cache_dtype, models.target_numerics.activation);
-  if (models.kv_dtype != models.target_numerics.activation) {
-    return unimplemented(std::string("A ") + dtype_name(models.kv_dtype) + " KV cache under " +
-                         dtype_name(models.target_numerics.activation) +
-                         " arithmetic is not built: leave --kv-cache-dtype at auto, or change --dtype with it.");
-  }
   if (models.draft) {
     // The drafter reads the target's features and shares its pages and head: its arithmetic is the target's.
     const ComputeType type =
         models.target_numerics.activation == DType::kBF16 ? ComputeType::kBFloat16 : ComputeType::kFloat32;
     models.draft_numerics = model::resolve_numerics(type, models.draft_checkpoint->main_dtype());
+  }
+  const bool float32_weights =
+      models.target_numerics.storage == DType::kF32 || (models.draft && models.draft_numerics.storage == DType::kF32);
+  if (models.kv_dtype == DType::kBF16 && float32_weights) {
+    return unimplemented(
+        "A bfloat16 KV cache with float32 weights is not built: use --kv-cache-dtype float32, or --dtype bfloat16.");
   }
   return {};
 }
@@ -115,6 +141,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   VOLLEY_RETURN_IF_ERROR(check_ranges(options));
   ResolvedModels models;
   VOLLEY_ASSIGN(models.target, model::read_decoder_spec(options.model_dir));
+  VOLLEY_RETURN_IF_ERROR(check_vocabulary(models.target));
   VOLLEY_RETURN_IF_ERROR(resolve_draft(options, models));
   VOLLEY_RETURN_IF_ERROR(resolve_limits(options, models));
   VOLLEY_ASSIGN(models.target_checkpoint, open_checkpoint(options, options.model_dir));
@@ -127,11 +154,13 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   plan.target = &models.target;
   plan.draft = models.draft ? &*models.draft : nullptr;
   plan.block_size = models.block_size;
+  plan.reserve_rounds = kReserveRounds;
   plan.page_size = options.page_size;
   plan.max_model_len = models.max_model_len;
   plan.max_num_seqs = models.max_num_seqs;
   plan.kv_dtype = models.kv_dtype;
   plan.weight_dtype = models.target_numerics.storage;
+  plan.draft_weight_dtype = models.draft_numerics.storage;
   plan.kv_pages = options.kv_pages;
   plan.kv_memory_bytes = options.kv_memory_bytes;
   plan.available_bytes = available_memory_bytes();

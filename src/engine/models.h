@@ -13,6 +13,9 @@
 
 namespace volley::engine {
 
+// Rounds whose positions are reserved ahead: the CPU finishes a round before the next is planned.
+inline constexpr int32_t kReserveRounds = 1;
+
 // Options with every "choose for me" resolved, and what config.json says. Immutable.
 struct ResolvedModels {
   model::DecoderSpec target;
@@ -28,8 +31,8 @@ struct ResolvedModels {
   std::vector<std::string> warnings;
   std::shared_ptr<const weights::Checkpoint> target_checkpoint, draft_checkpoint;
 
-  // Positions a sequence may touch: its tokens and a block past them.
-  int32_t max_positions() const { return max_model_len + block_size; }
+  // Positions a sequence may touch: its tokens and the blocks reserved past them.
+  int32_t max_positions() const { return max_model_len + block_size * kReserveRounds; }
 };
 
 // Reads config.json files and checkpoint headers, checks that everything fits together, plans the memory.

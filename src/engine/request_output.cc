@@ -38,11 +38,12 @@ RequestOutput::RequestOutput(RequestId id, EventSink sink, std::shared_ptr<const
   usage_.prompt_tokens = prompt_tokens;
 }
 
-void RequestOutput::scheduled(int32_t cached_tokens, Clock::time_point now) {
-  if (first_scheduled_) return;
+bool RequestOutput::scheduled(int32_t cached_tokens, Clock::time_point now) {
+  if (first_scheduled_) return false;
   first_scheduled_ = now;
   usage_.cached_tokens = cached_tokens;
   usage_.queue_s = seconds(now - submitted_);
+  return true;
 }
 
 bool RequestOutput::append_text(Event& event, bool ended, spec::RoundResult& result) {
@@ -67,11 +68,10 @@ bool RequestOutput::append_text(Event& event, bool ended, spec::RoundResult& res
 
 bool RequestOutput::push(spec::RoundResult& result, bool decoded, int32_t drafted, Clock::time_point now) {
   if (!result.finite) {
-    finish(
-        FinishReason::kError,
-        internal_error("The model produced values that are not finite: its weights or its numeric type do not suit it; "
-                       "try --dtype float32."),
-        now);
+    finish(FinishReason::kError,
+           internal_error("There is no token to choose: the model's values are not finite (try --dtype float32), or "
+                          "min_tokens and the stop ids leave no token allowed."),
+           now);
     return true;
   }
   if (!first_token_) {
@@ -105,19 +105,29 @@ void RequestOutput::finish(FinishReason reason, std::optional<Error> error, Cloc
   send_finish(std::move(event), reason, now);
 }
 
-void RequestOutput::send_finish(Event event, FinishReason reason, Clock::time_point now) {
-  if (!event.finish) event.finish.emplace();
-  if (!stop_text_) {  // nothing was cut: what the detokenizer and the matcher held back belongs to the text
-    text::StopMatcher::Output tail = stops_.push(detokenizer_.finish());
+// Nothing was cut: what the detokenizer and the matcher held back belongs to the text. Only an answer that ended by
+// itself can still end at a stop string there instead.
+FinishReason RequestOutput::append_tail(Event& event, FinishReason reason) {
+  const std::string held = detokenizer_.finish();
+  if (reason == FinishReason::kStop || reason == FinishReason::kLength) {
+    text::StopMatcher::Output tail = stops_.push(held);
     event.text += tail.text;
     if (tail.match) {
       stop_text_ = std::move(tail.match);
-      reason = reason == FinishReason::kLength ? FinishReason::kStop : reason;
-    } else {
-      event.text += stops_.finish();
+      return FinishReason::kStop;
     }
+    event.text += stops_.finish();
+  } else {
+    event.text += stops_.finish() + held;
   }
+  return reason;
+}
+
+void RequestOutput::send_finish(Event event, FinishReason reason, Clock::time_point now) {
+  if (!event.finish) event.finish.emplace();
+  if (!stop_text_) reason = append_tail(event, reason);
   usage_.total_s = seconds(now - submitted_);
+  if (!first_scheduled_) usage_.queue_s = usage_.total_s;  // it waited all its life
   event.finish->reason = reason;
   event.finish->stop_text = stop_text_;
   if (reason == FinishReason::kStop && !stop_text_ && !event.tokens.empty()) {

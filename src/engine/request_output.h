@@ -17,7 +17,8 @@ class RequestOutput {
   RequestOutput(RequestId id, EventSink sink, std::shared_ptr<const text::Tokenizer> tokenizer,
                 std::vector<std::string> stops, int32_t prompt_tokens, Clock::time_point submitted);
 
-  void scheduled(int32_t cached_tokens, Clock::time_point now);  // only the first call counts
+  // It got a slot. True the first time; after a preemption nothing changes.
+  bool scheduled(int32_t cached_tokens, Clock::time_point now);
 
   // Takes in what a step committed and sends an event. `decoded`: a verify step (not the prompt's last chunk). Shortens
   // result.tokens where a stop string cut them. Returns true when the request ended; the last event has then been sent.
@@ -26,10 +27,8 @@ class RequestOutput {
   // Ends it without further tokens.
   void finish(FinishReason reason, std::optional<Error> error, Clock::time_point now);
 
-  RequestId id() const { return id_; }
-  const Usage& usage() const { return usage_; }
-
  private:
+  FinishReason append_tail(Event& event, FinishReason reason);
   void send_finish(Event event, FinishReason reason, Clock::time_point now);
   // Text of event.tokens, up to a stop string; true when one was found.
   bool append_text(Event& event, bool ended, spec::RoundResult& result);

@@ -118,6 +118,11 @@ TEST_F(Startup, OptionsOutOfRange) {
   EXPECT_MENTIONS(with([](auto& o) { o.page_size = 10; }), "--page-size");
   EXPECT_MENTIONS(with([](auto& o) { o.threads = -1; }), "--threads");
   EXPECT_MENTIONS(with([](auto& o) { o.max_model_len = 4096; }), "2048");
+  EXPECT_MENTIONS(with([](auto& o) { o.threads = 100'000; }), "--threads");
+  EXPECT_MENTIONS(with([](auto& o) { o.max_num_seqs = 2'000'000'000; }), "--max-num-seqs");
+  EXPECT_MENTIONS(with([](auto& o) { o.max_num_batched_tokens = 2'147'483'647; }), "--max-num-batched-tokens");
+  EXPECT_MENTIONS(with([](auto& o) { o.block_size = 2'000'000'000; }), "--block-size");
+  EXPECT_MENTIONS(with([](auto& o) { o.max_queue = 0; }), "max_queue");
   EXPECT_MENTIONS(with([](auto& o) { o.max_num_seqs = 64, o.max_num_batched_tokens = 32; }),
                   "--max-num-batched-tokens");
   EXPECT_MENTIONS(with([](auto& o) { o.simulate_acceptance = 1.5; }), "--simulate-acceptance");
@@ -125,10 +130,19 @@ TEST_F(Startup, OptionsOutOfRange) {
   options_ = good;
   options_.device = "cuda";
   EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "cpu");
-  options_ = good;
-  options_.dtype = ComputeType::kFloat32;
+}
+
+TEST_F(Startup, CacheTypesThatTheWeightsDoNotAllow) {
+  options_.model_dir = "tests/data/targets/narrow_fp32";
+  options_.speculation = Speculation::kOff;
   options_.kv_cache_dtype = ComputeType::kBFloat16;
   EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "--kv-cache-dtype");
+}
+
+TEST_F(Startup, VocabularyBeyondTheSamplingRule) {
+  replace("target/config.json", "\"vocab_size\": 2048", "\"vocab_size\": 600000");
+  options_.speculation = Speculation::kOff;
+  EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "600000");
 }
 
 TEST_F(Startup, MissingFolderFileOrTensor) {

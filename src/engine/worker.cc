@@ -29,7 +29,7 @@ Status Worker::submit(Admission admission) {
   {
     std::lock_guard lock(mutex_);
     if (stopping_) return Error{ErrorCode::kUnavailable, "The engine is shutting down: send the request elsewhere."};
-    if (queued_ >= static_cast<size_t>(parts_.scheduler.max_queue)) {
+    if (queued_ >= static_cast<size_t>(parts_.max_queue)) {
       return resource_exhausted("The queue is full (" + std::to_string(queued_) + " requests wait): try again later.");
     }
     ++queued_;
@@ -153,10 +153,7 @@ void Worker::step() {
 
 void Worker::apply_plan(const sched::StepPlan& plan) {
   const Clock::time_point now = Clock::now();
-  for (RequestId id : plan.preempted) {
-    release_slot(requests_.at(id));
-    ++totals_.preemptions;
-  }
+  for (RequestId id : plan.preempted) release_slot(requests_.at(id));
   for (const sched::PlannedSegment& started : plan.started) {
     Request& request = requests_.at(started.id);
     const std::span<const TokenId> tokens = scheduler_.tokens(started.id);
@@ -164,12 +161,12 @@ void Worker::apply_plan(const sched::StepPlan& plan) {
     request.start.prompt = tokens.first(prompt);
     request.start.output = tokens.subspan(prompt);
     parts_.round->start_slot(started.slot.value, request.start);
-    totals_.prompt_tokens +=
-        request.start.output.empty() ? static_cast<int64_t>(prompt) : 0;  // resumed: counted already
-    totals_.cached_tokens += request.start.output.empty() ? started.start : 0;
     request.start.prompt = request.start.output = {};  // the scheduler's tokens move as they grow
     request.slot = started.slot.value;
-    request.output.scheduled(started.start, now);
+    if (request.output.scheduled(started.start, now)) {
+      totals_.prompt_tokens += static_cast<int64_t>(prompt);
+      totals_.cached_tokens += started.start;
+    }
   }
   for (const sched::PageEdit& edit : plan.page_edits) parts_.round->set_page(edit.slot.value, edit.index, edit.page);
 }
@@ -184,16 +181,19 @@ void Worker::hand_out(const sched::StepPlan& plan, std::vector<spec::RoundResult
     Request& request = requests_.at(segment.id);
     const bool failed = !results[i].finite;
     const bool finished = request.output.push(results[i], segment.decodes, segment.draft, now);
-    if (!failed) count(segment, results[i]);
     if (finished) {
       ++(failed ? totals_.requests_failed : totals_.requests_finished);
       ended.push_back(segment.id);
     }
-    outcomes.push_back({segment.id, std::move(results[i].tokens), finished && !failed});
+    if (failed) {  // its tokens mean nothing: they must not become part of the request
+      scheduler_.remove(segment.id);
+      continue;
+    }
+    count(segment, results[i]);
+    outcomes.push_back({segment.id, std::move(results[i].tokens), finished});
   }
   scheduler_.apply(outcomes);
   for (RequestId id : ended) {
-    scheduler_.remove(id);  // a failed one is still there
     release_slot(requests_.at(id));
     requests_.erase(id);
   }
@@ -214,6 +214,7 @@ void Worker::publish_stats() {
   EngineStats stats = totals_;
   stats.requests_waiting = now.waiting;
   stats.requests_running = now.running;
+  stats.preemptions = now.preemptions;
   stats.pages_total = now.pages_total;
   stats.pages_used = now.pages_used;
   stats.pages_cached = now.pages_cached;

@@ -23,6 +23,7 @@ struct WorkerParts {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::vector<TokenId> eos_ids;
   sched::SchedulerConfig scheduler;
+  int32_t max_queue = 0;  // waiting requests
 };
 
 // A request that passed every check.

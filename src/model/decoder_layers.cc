@@ -92,7 +92,7 @@ void DecoderLayers::forward(Stream& stream, int index, const RowBatch& batch, co
   ArenaScope scope(scratch);
   const TensorView h = scratch.take(activation_, {rows, spec_.hidden});
   ops::rms_norm(stream, x, layer.input_norm.view, spec_.norm_eps, {}, h);
-  const TensorView a = scratch.take(activation_, {rows, q_width});
+  const TensorView a = scratch.take(kv.dtype, {rows, q_width});  // attention runs in the type of the cache
   {
     ArenaScope attention_scope(scratch);
     const TensorView qkv = scratch.take(DType::kF32, {rows, layer.qkv.n});
@@ -100,7 +100,7 @@ void DecoderLayers::forward(Stream& stream, int index, const RowBatch& batch, co
     ops::QkvWrite write = qkv_write(layer, batch, kv);
     write.qkv = qkv;
     write.heads = spec_.heads;
-    write.q_out = scratch.take(activation_, {rows, spec_.heads, spec_.head_dim});
+    write.q_out = scratch.take(kv.dtype, {rows, spec_.heads, spec_.head_dim});
     ops::write_qkv(stream, write);
 
     ops::Attention attention;

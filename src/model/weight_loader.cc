@@ -30,10 +30,6 @@ std::string WeightLoader::full_name(const std::string& name) const {
   return prefixes_.front() + name;  // get() will say that it is missing, by the usual name
 }
 
-bool WeightLoader::has(const std::string& name) const {
-  return checkpoint_.has(full_name(name));
-}
-
 Result<Vector> WeightLoader::vector(const std::string& name, int64_t n) {
   const std::array<int64_t, 1> shape = {n};
   VOLLEY_ASSIGN(const weights::SourceTensor source, checkpoint_.get(full_name(name), shape));

@@ -46,7 +46,6 @@ class WeightLoader {
   // A matrix as stored, for row look-ups (embeddings): nothing is copied.
   Result<weights::SourceTensor> table(const std::string& name, int64_t rows, int64_t k);
 
-  bool has(const std::string& name) const;
   int64_t packed_bytes() const { return packed_bytes_; }
   // Called with the packed bytes so far after each weight.
   std::function<void(int64_t)> on_packed;

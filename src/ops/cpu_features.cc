@@ -10,9 +10,9 @@ bool cpu_has_avx512_bf16() {
 #if defined(__x86_64__)
   static const bool has = [] {
     __builtin_cpu_init();
-    return !env_disable_bf16() && __builtin_cpu_supports("avx512f") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bf16");
+    return !env_disable_bf16() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bf16");
   }();
   return has;
 #else

@@ -43,6 +43,14 @@ StepPlan Scheduler::State::plan(int32_t max_draft) {
   return plan;
 }
 
+// Rows that drafts leave to prompts while some are there to be computed: speculation must not keep a new request
+// waiting.
+int32_t Scheduler::State::rows_for_prompts(int32_t decoding) const {
+  const auto prefilling = [](const auto& entry) { return entry.second->prefilling(); };
+  const bool wanted = std::ranges::any_of(running, prefilling) || (!queue.empty() && !slots.empty());
+  return wanted ? std::min(config.prefill_chunk, (config.max_num_batched_tokens - decoding) / 2) : 0;
+}
+
 // One row for each decoding request, then drafted ones as far as the rows go.
 void Scheduler::State::plan_decoding(int32_t max_draft, StepPlan& plan) {
   std::vector<Request*> decoding;
@@ -52,7 +60,8 @@ void Scheduler::State::plan_decoding(int32_t max_draft, StepPlan& plan) {
   std::ranges::sort(decoding, {}, [](const Request* request) { return request->slot(); });
   std::vector<int32_t> wanted;
   for (const Request* request : decoding) wanted.push_back(std::min(max_draft, request->remaining() - 1));
-  const auto given = share_rows(wanted, config.max_num_batched_tokens - static_cast<int32_t>(decoding.size()));
+  const auto count = static_cast<int32_t>(decoding.size());
+  const auto given = share_rows(wanted, config.max_num_batched_tokens - count - rows_for_prompts(count));
   for (size_t i = 0; i < decoding.size(); ++i) add_segment(*decoding[i], given[i], 1 + given[i], plan);
 }
 

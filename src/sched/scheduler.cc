@@ -13,7 +13,6 @@ Scheduler::State::State(const SchedulerConfig& options)
   VOLLEY_CHECK_GE(config.max_num_batched_tokens, config.max_num_seqs);  // a row for each decoding request
   VOLLEY_CHECK_GT(config.prefill_chunk, 0);
   VOLLEY_CHECK_GT(config.max_model_len, 0);
-  VOLLEY_CHECK_GT(config.max_queue, 0);
   VOLLEY_CHECK_GT(config.pages, 0);
   VOLLEY_CHECK_GT(config.block_size, 0);
   VOLLEY_CHECK_GT(config.reserve_rounds, 0);
@@ -45,9 +44,6 @@ Status Scheduler::add(RequestId id, const std::string& space, std::vector<TokenI
   if (max_tokens < 1)
     return invalid_argument("max_tokens is " + std::to_string(max_tokens) + ": ask for at least one.");
   VOLLEY_RETURN_IF_ERROR(s.check_fits(static_cast<int64_t>(prompt.size()), max_tokens));
-  if (std::ssize(s.queue) >= s.config.max_queue) {
-    return resource_exhausted(std::to_string(s.queue.size()) + " requests wait already (max_queue): try again later.");
-  }
   const uint64_t arrival = s.arrivals++;
   Request::Options options{
       .id = id, .arrival = arrival, .space = space, .prompt = std::move(prompt), .max_tokens = max_tokens};

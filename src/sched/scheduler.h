@@ -27,7 +27,6 @@ struct SchedulerConfig {
   int32_t max_num_batched_tokens = 0;  // rows of a step; >= max_num_seqs
   int32_t prefill_chunk = 0;           // most prompt rows of one request a step
   int32_t max_model_len = 0;           // tokens of a request, prompt and output
-  int32_t max_queue = 0;               // waiting requests
   int32_t page_size = 0;
   int64_t pages = 0;
   int32_t block_size = 1;      // 1: no drafting. A block writes K and V at up to block_size positions past the context
@@ -80,7 +79,7 @@ class Scheduler {
   ~Scheduler();  // CHECKs that every page is accounted for
 
   // Queues a request. kResourceExhausted: it can never fit (prompt and max_tokens against max_model_len; the pages of
-  // its last step against all pages, since the oldest request must always be able to finish), or the queue is full.
+  // its last step against all pages, since the oldest request must always be able to finish).
   // kInvalidArgument: an empty prompt, or max_tokens below 1. An id that is known already is a CHECK failure.
   Status add(RequestId id, const std::string& space, std::vector<TokenId> prompt, int32_t max_tokens);
 
@@ -91,7 +90,8 @@ class Scheduler {
   // The next step; empty when nothing can run. Every segment's pages are reserved. `max_draft`: most drafted tokens a
   // request may verify (the verify budget's answer for now: block_size - 1, or 0 with speculation off); fewer are
   // planned where a request's remaining tokens, max_model_len or max_num_batched_tokens say so. Rows that do not
-  // suffice are shared out evenly. REQUIRES: 0 <= max_draft < block_size, and the results of the plan before are in.
+  // suffice are shared out evenly, and while prompts wait to be computed drafts leave them up to half of the rows.
+  // REQUIRES: 0 <= max_draft < block_size, and the results of the plan before are in.
   StepPlan plan(int32_t max_draft);
 
   // The results of that plan, in any order: all segments with `chooses`, none twice.

@@ -29,15 +29,23 @@ TEST(SchedulerAdd, RefusesWhatCanNeverFit) {
   EXPECT_DEATH((void)scheduler.add(2, "", {1}, 1), "request 2");
 }
 
-TEST(SchedulerAdd, RefusesWhenTheQueueIsFull) {
+// Speculation must not keep a new request waiting: drafts leave rows for a prompt that could start.
+TEST(SchedulerPlan, DraftsLeaveRowsForPrompts) {
   SchedulerConfig config = roomy();
-  config.max_queue = 2;
+  config.max_num_batched_tokens = 8;
   Scheduler scheduler(config);
-  ASSERT_TRUE(scheduler.add(1, "", {1}, 1).ok());
-  ASSERT_TRUE(scheduler.add(2, "", {1}, 1).ok());
-  EXPECT_EQ(scheduler.add(3, "", {1}, 1).error().code, ErrorCode::kResourceExhausted);
-  scheduler.plan(0);
-  EXPECT_TRUE(scheduler.add(3, "", {1}, 1).ok());
+  for (RequestId id = 1; id <= 2; ++id) ASSERT_TRUE(scheduler.add(id, "", {1}, 50).ok());
+  scheduler.plan(3);
+  scheduler.apply(std::vector<StepResult>{{1, {5}, false}, {2, {5}, false}});
+  StepPlan plan = scheduler.plan(3);
+  EXPECT_EQ(plan.rows, 8) << "alone, two blocks of four fill the step";
+  scheduler.apply(std::vector<StepResult>{{1, {6}, false}, {2, {6}, false}});
+  ASSERT_TRUE(scheduler.add(3, "", counting(0, 30), 5).ok());
+  plan = scheduler.plan(3);
+  ASSERT_EQ(plan.segments.size(), 3u);
+  EXPECT_EQ(plan.segments[2].id, 3u);
+  EXPECT_GE(plan.segments[2].known, 3);
+  EXPECT_EQ(plan.rows, 8);
 }
 
 TEST(SchedulerPlan, ChunksAPromptAndChoosesAtItsEnd) {
@@ -107,23 +115,22 @@ TEST(SchedulerPlan, DecodesBySlotThenPrefillsOldestFirst) {
   EXPECT_EQ(plan.rows, 4 + 4 + 16 + 16);
 }
 
-// Every decoding request moves on each step, and drafts share what is left, before any prompt gets a row.
+// Every decoding request moves on each step, and drafts share what is left.
 TEST(SchedulerPlan, SharesScarceRows) {
   SchedulerConfig config = roomy();
   config.max_num_batched_tokens = 8;
   Scheduler scheduler(config);
   for (RequestId id = 1; id <= 3; ++id) ASSERT_TRUE(scheduler.add(id, "", {1, 2}, 20).ok());
   prefill(scheduler);
-  ASSERT_TRUE(scheduler.add(4, "", counting(0, 40), 4).ok());
   StepPlan plan = scheduler.plan(3);
   ASSERT_EQ(plan.segments.size(), 3u);
   EXPECT_EQ(plan.segments[0].draft, 2);
   EXPECT_EQ(plan.segments[1].draft, 2);
   EXPECT_EQ(plan.segments[2].draft, 1);
   EXPECT_EQ(plan.rows, 8);
-  EXPECT_TRUE(plan.started.empty());  // no row, no slot
   scheduler.apply(results_of(plan));
 
+  ASSERT_TRUE(scheduler.add(4, "", counting(0, 40), 4).ok());
   plan = scheduler.plan(1);
   ASSERT_EQ(plan.segments.size(), 4u);
   EXPECT_EQ(plan.segments[3].known, 2);  // the chunk takes the rest

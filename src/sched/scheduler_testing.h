@@ -19,7 +19,6 @@ inline SchedulerConfig roomy() {
           .max_num_batched_tokens = 64,
           .prefill_chunk = 16,
           .max_model_len = 128,
-          .max_queue = 100,
           .page_size = 4,
           .pages = 200,
           .block_size = 4};

@@ -326,7 +326,6 @@ SchedulerConfig any_config(std::mt19937& random) {
   SchedulerConfig config{.max_num_seqs = 1 + below(8),
                          .prefill_chunk = 1 + below(16),
                          .max_model_len = 120,
-                         .max_queue = 1000,
                          .page_size = 1 + below(6),
                          .block_size = 1 + below(6),
                          .reserve_rounds = 1 + below(2),

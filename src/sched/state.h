@@ -27,6 +27,7 @@ struct Scheduler::State {
   // plan.cc
   StepPlan plan(int32_t max_draft);
   void plan_decoding(int32_t max_draft, StepPlan& plan);
+  int32_t rows_for_prompts(int32_t decoding) const;
   void plan_prefill(StepPlan& plan);
   int32_t rows_left(const StepPlan& plan) const { return config.max_num_batched_tokens - plan.rows; }
   void add_segment(Request& request, int32_t draft, int32_t most_rows, StepPlan& plan) const;

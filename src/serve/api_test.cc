@@ -69,8 +69,12 @@ class ApiTest : public ::testing::Test {
   }
 
   static bool eventually(const std::function<bool()>& condition) {
-    for (int i = 0; i < 2500 && !condition(); ++i) std::this_thread::sleep_for(2ms);
-    return condition();
+    const auto deadline = std::chrono::steady_clock::now() + 8s;
+    while (std::chrono::steady_clock::now() < deadline) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(2ms);
+    }
+    return false;
   }
 };
 

@@ -32,6 +32,8 @@ using Milliseconds = std::chrono::milliseconds;
 
 constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr size_t kWriteBytes = size_t{64} << 10;
+// The kernel would take megabytes for a client that reads nothing, and hide for long that it does not read.
+constexpr int kSendBufferBytes = 256 << 10;
 constexpr Milliseconds kLinger{2000};        // for a client to stop sending what nobody reads
 constexpr Milliseconds kCancelGrace{1000};   // for cancelled requests to tell their clients
 constexpr Milliseconds kAcceptBackoff{100};  // when the process is out of file descriptors
@@ -87,7 +89,7 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::awaitable<void> linger();
 
   void watch();
-  asio::awaitable<void> end_watch();
+  asio::awaitable<void> end_watch();  // after generation_ was reset
   asio::awaitable<void> wait_signal();
   void notify();
   // Every operation on the socket ends with an error.
@@ -320,11 +322,12 @@ void Session::watch() {
       asio::bind_cancellation_slot(watch_cancel_.slot(), [self = shared_from_this()](error_code error, size_t size) {
         self->watching_ = false;
         self->buffer_.commit(size);
-        if (!error) {
+        if (!error && self->generation_) {
           self->watch();
           return;
         }
-        if (error != asio::error::operation_aborted) {
+        // Otherwise end_watch() may be waiting for this very call, which cancelling came too late for.
+        if (error && error != asio::error::operation_aborted) {
           self->gone_ = true;
           self->interrupt();  // a write that waits for the client
           if (self->generation_) self->generation_->abandon();
@@ -464,6 +467,7 @@ void Server::Impl::add(tcp::socket socket) {
   error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);                  // every token of a stream is a small write
   socket.set_option(asio::socket_base::keep_alive(true), ignored);  // finds dead clients of requests that still wait
+  socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
   const uint64_t id = next_session_++;
   const auto session = std::make_shared<Session>(std::move(socket), shared_);
   sessions_.emplace(id, session);

@@ -26,8 +26,8 @@ struct ServerOptions {
   int max_connections = 1024;                  // one more gets a 503
   int max_n = 128;                             // choices of one prompt
   int max_choices = 1024;                      // prompts × n of one request
-  // What may wait to be sent to one client. A stream whose client reads so slowly that more piles up is cancelled. Up
-  // to twice as much is held for each connection: what waits and what is being written.
+  // What may wait to be sent to one client. A stream whose client reads so slowly that more piles up is cancelled. A
+  // connection holds up to twice as much, what waits and what is being written, and half a MiB in the kernel.
   size_t max_unsent_bytes = size_t{1} << 20;
   std::chrono::milliseconds request_timeout{30'000};  // from a request's first byte to its last
   std::chrono::milliseconds idle_timeout{75'000};     // between requests of a connection

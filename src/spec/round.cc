@@ -146,7 +146,7 @@ void Round::verify(std::span<const RoundSegment> segments, Verify& state) {
   for (const RoundSegment& segment : segments) {
     const auto known = static_cast<int32_t>(segment.known.size());
     state.row_begin.push_back(rows);
-    state.runs.push_back({segment.slot, segment.start, known + segment.draft});
+    state.runs.push_back({segment.slot, SequenceIndex(segment.start), known + segment.draft});
     rows += known + segment.draft;
   }
   VOLLEY_CHECK_LE(rows, config_.max_rows);
@@ -262,7 +262,7 @@ void Round::commit(std::span<const RoundSegment> segments, const Verify& state,
     const auto known = static_cast<int32_t>(segments[i].known.size());
     const auto committed = static_cast<int32_t>(results[i].tokens.size());
     const int32_t rows = known + std::max(0, committed - 1);
-    runs.push_back({segments[i].slot, segments[i].start, rows});
+    runs.push_back({segments[i].slot, SequenceIndex(segments[i].start), rows});
     for (int32_t j = 0; j < rows; ++j) index.push_back(state.row_begin[i] + j);
   }
   CommitRows commit;

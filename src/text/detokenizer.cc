@@ -91,7 +91,7 @@ std::string Detokenizer::advance() {
   if (certain.starts_with(shown_)) {
     out = certain.substr(shown_.size());
     shown_ = certain;
-    if (size > kMaxWindow) shrink(size, text);
+    if (!out.empty() && size > kMaxWindow) shrink(size, text);
   } else if (stuck) {
     out = restart();
   }
@@ -141,7 +141,8 @@ void Detokenizer::drop_traceless(size_t begin) {
     const std::array<TokenId, 4> repeated{id, id, id, id};
     return tokenizer_->decode(repeated, skip_special_tokens_).empty();
   };
-  window_.erase(std::remove_if(window_.begin() + begin, window_.end(), is_traceless), window_.end());
+  const auto first = window_.begin() + std::min(begin, window_.size());
+  window_.erase(std::remove_if(first, window_.end(), is_traceless), window_.end());
 }
 
 }  // namespace volley::text

@@ -105,7 +105,7 @@ TEST(Tokenizer, LoadErrorsNameTheFile) {
   EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
   EXPECT_THAT(missing.error().message, HasSubstr("models/nowhere/tokenizer.json"));
   for (const char* contents : {"", "{", "[]", R"({"version": "1.0", "model": {"type": "Other"}})", "\xff"}) {
-    const ModelDir dir({{"tokenizer.json", contents}});
+    const ModelDir dir({{"tokenizer.json", std::string(contents)}});
     const auto damaged = Tokenizer::load(dir.path());
     ASSERT_FALSE(damaged.ok()) << contents;
     EXPECT_EQ(damaged.error().code, ErrorCode::kDataLoss);

@@ -168,12 +168,15 @@ TEST(Safetensors, AnIndexOfAnotherFormIsDamaged) {
   }
 }
 
-// The checkpoint in the repository, as an independent writer made it.
-TEST(Safetensors, ReadsThePocketModel) {
-  const auto checkpoint = open_safetensors("models/pocket");
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  EXPECT_EQ((*checkpoint)->main_dtype(), DType::kBF16);
-  EXPECT_TRUE((*checkpoint)->get("model.embed_tokens.weight", std::vector<int64_t>{2048, 256}).ok());
+// Checkpoints of the repository, as independent writers made them: one file, and shards with an index.
+TEST(Safetensors, ReadsFilesOfOtherWriters) {
+  const auto pocket = open_safetensors("models/pocket");
+  ASSERT_TRUE(pocket.ok()) << pocket.error().message;
+  EXPECT_EQ((*pocket)->main_dtype(), DType::kBF16);
+  EXPECT_TRUE((*pocket)->get("model.embed_tokens.weight", std::vector<int64_t>{2048, 256}).ok());
+  const auto sharded = open_safetensors("tests/data/targets/sharded");
+  ASSERT_TRUE(sharded.ok()) << sharded.error().message;
+  EXPECT_TRUE((*sharded)->get("lm_head.weight", std::vector<int64_t>{101, 64}).ok());
 }
 
 }  // namespace

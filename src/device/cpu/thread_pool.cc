@@ -34,10 +34,19 @@ void wait_a_little(int waits) {
 
 ThreadPool::ThreadPool(int threads) {
   VOLLEY_CHECK_GE(threads, 1);
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
 ThreadPool::~ThreadPool() {
+  stop();
+}
+
+void ThreadPool::stop() {
   {
     std::lock_guard lock(mutex_);
     stop_.store(true);

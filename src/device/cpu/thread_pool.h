@@ -16,7 +16,8 @@ namespace volley {
 // runs it.
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // the calling thread included; >= 1
+  // The calling thread included; >= 1. Throws std::system_error when the system gives no more threads.
+  explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -41,6 +42,7 @@ class ThreadPool {
 
   void run(int64_t tasks, void* context, TaskFn fn);
   void work(int worker);
+  void stop();  // ends and joins the workers
   bool take_tasks(int worker);
 
   std::vector<std::thread> workers_;

@@ -155,7 +155,7 @@ AcceptSegment segment_of(const Case& c) {
 TEST(Acceptance, FollowsTheTable) {
   constexpr int32_t kStride = 5;
   constexpr int32_t kUntouched = -77;
-  auto device = make_cpu_device(2);
+  auto device = *make_cpu_device(2);
   std::vector<AcceptSegment> segments;
   for (const Case& c : kCases) segments.push_back(segment_of(c));
   std::vector<AcceptResult> results(kCases.size());
@@ -175,7 +175,7 @@ TEST(Acceptance, FollowsTheTable) {
 
 // The rule's reason to exist: whatever is drafted, round after round commits what one-by-one decoding would.
 TEST(Acceptance, CommitsWhatPlainDecodingWould) {
-  auto device = make_cpu_device(1);
+  auto device = *make_cpu_device(1);
   const auto target = [](int32_t position) { return (position * 7 + 3) % 11; };
   for (int wrong_every : {1, 2, 3, 5, 100}) {
     std::vector<int32_t> text;
@@ -202,7 +202,7 @@ TEST(Acceptance, CommitsWhatPlainDecodingWould) {
 
 TEST(Acceptance, RefusesABlockThatDoesNotFit) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  auto device = make_cpu_device(1);
+  auto device = *make_cpu_device(1);
   const std::vector<int32_t> ids = {1, 2, 3, 4};
   AcceptSegment segment;
   segment.drafted = 3;

@@ -45,7 +45,7 @@ void put(std::vector<std::byte>& to, size_t i, float x, DType dtype) {
 class World {
  public:
   World(const Shape& shape, const std::vector<int>& lengths, int threads = 2, bool write_all = true)
-      : shape_(shape), lengths_(lengths), device_(make_cpu_device(threads)) {
+      : shape_(shape), lengths_(lengths), device_(*make_cpu_device(threads)) {
     pages_per_slot_ = (*std::max_element(lengths.begin(), lengths.end()) + shape.page_size - 1) / shape.page_size;
     const int pages = pages_per_slot_ * static_cast<int>(lengths.size());
     page_table_.resize(pages);
@@ -367,7 +367,7 @@ INSTANTIATE_TEST_SUITE_P(Attention, AttentionShapes, testing::Values(DType::kBF1
 
 // The bound that sizes the arena holds for any batch within it: whatever the plan takes, and on any number of threads.
 TEST(AttentionPlan, ScratchStaysWithinItsBound) {
-  auto device = make_cpu_device(1);
+  auto device = *make_cpu_device(1);
   std::mt19937 random(5);
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
   int splits = 0;

@@ -15,7 +15,7 @@ using choice::Slices;
 // Below this vocabulary a row is too little work to share between threads.
 constexpr int64_t kSharedRowVocab = 32768;
 
-// Rows of one segment that run in order on one thread, or one row that all threads share.
+// Rows of one segment that run in order; mostly a single row.
 struct Task {
   int32_t segment;
   int32_t first;
@@ -27,7 +27,7 @@ static_assert(sizeof(Candidate) == 3 * sizeof(float));
 void check_inputs(TensorView logits, std::span<const ChoiceSegment> segments, const ChoiceOutput& out) {
   VOLLEY_CHECK_EQ(logits.rank, 2);
   VOLLEY_CHECK(logits.dtype == DType::kF32);
-  VOLLEY_CHECK(logits.dim(1) >= 1 && logits.dim(1) <= choice::kMaxVocab);
+  VOLLEY_CHECK(logits.dim(1) >= 1 && logits.dim(1) <= kMaxVocab);
   VOLLEY_CHECK(out.tokens != nullptr);
   int64_t rows = 0;
   for (const ChoiceSegment& s : segments) {

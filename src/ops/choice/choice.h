@@ -3,9 +3,10 @@
 // by equality lossless at any temperature.
 //
 //   choice(t) = argmax_v (processed[v] + g(seed, t, v)),   g = -log(-log u),
-//   u in (0, 1) from Philox4x32-10, key = seed, counter = (v / 4, t, choice index, 0), lane v mod 4; ties to the lowest id.
+//   u in (0, 1) from Philox4x32-10, key = seed, counter = (v / 4, t, choice index, 0), lane v mod 4;
+//   ties to the lowest id.
 //   processed: penalties, then logit bias and masks, then / temperature, min-p, top-k, top-p.
-// At temperature 0: no noise, no division, no filters.
+// At temperature 0: no noise, no division, no filters. Temperatures in (0, 1e-6) act as 1e-6.
 #pragma once
 
 #include <volley/sampling.h>
@@ -20,13 +21,16 @@
 
 namespace volley::ops {
 
+// The largest vocabulary: sums of token weights are exact up to here.
+inline constexpr int32_t kMaxVocab = 1 << 19;
+
 // What the rule needs to know of the request in a slot. Validated by the engine.
 struct SlotSampling {
   SamplingParams params;
-  uint64_t seed = 0;                     // params.seed, or what the engine drew
-  int32_t prompt_length = 0;             // outputs start at this sequence index
-  int32_t min_tokens = 0;                // while fewer outputs exist, end_ids are masked
-  std::vector<TokenId> end_ids;          // end-of-sequence (unless ignored) and stop ids
+  uint64_t seed = 0;             // params.seed, or what the engine drew
+  int32_t prompt_length = 0;     // outputs start at this sequence index
+  int32_t min_tokens = 0;        // while fewer outputs exist, end_ids are masked
+  std::vector<TokenId> end_ids;  // end-of-sequence (unless ignored) and stop ids
 };
 
 // Token counts and parameters of every slot. Threads: one, the engine's. A slot that is cleared keeps nothing.
@@ -66,13 +70,13 @@ struct ChoiceSegment {
 };
 
 struct ChoiceOutput {
-  TokenId* tokens = nullptr;        // [rows of logits]
-  float* probability = nullptr;     // [rows of logits] or null: softmax probability of the choice after processing (the
-                                    // drafter's confidence)
+  TokenId* tokens = nullptr;     // [rows of logits]
+  float* probability = nullptr;  // [rows of logits] or null: softmax probability of the choice after processing (the
+                                 // drafter's confidence)
   PositionLogprobs* logprobs = nullptr;  // [rows of logits] or null; filled for slots that asked (params.logprobs >= 0)
-  uint8_t* finite = nullptr;        // [rows of logits] or null: 0 where there is nothing to choose from: the logits hold NaN
-                                    // or +inf (before or after processing), or every token is masked. The choice and its
-                                    // probability are then 0, and logprobs.top is empty. -inf is a masked token.
+  uint8_t* finite = nullptr;  // [rows of logits] or null: 0 where there is nothing to choose from: the logits hold NaN
+                              // or +inf (before or after processing), or every token is masked. The choice and its
+                              // probability are then 0, and logprobs.top is empty. -inf is a masked token.
 };
 
 // logits: [rows, vocab] fp32, read only. A row's choice depends on its logits, its slot's parameters and counts, its
@@ -80,6 +84,7 @@ struct ChoiceOutput {
 void choose(Stream& stream, TensorView logits, std::span<const ChoiceSegment> segments, const SamplerState& state,
             const ChoiceOutput& out, Arena& scratch);
 
+// Bound of what choose() takes from `scratch`, for the stream's number of threads.
 int64_t choose_scratch_bytes(int64_t max_rows, int64_t vocab, int threads);
 
 }  // namespace volley::ops

@@ -35,7 +35,7 @@ TEST(ChoiceAllocation, ChoicesWithoutLogprobsAllocateNothing) {
   std::mt19937 rng(12);
   constexpr int32_t kVocab = 40009;
   constexpr int32_t kRows = 5;
-  auto device = make_cpu_device(2);
+  auto device = *make_cpu_device(2);
   Arena arena(std::move(device->allocate(choose_scratch_bytes(kRows, kVocab, 2))).value());
   SamplerState state(1, kVocab);
   SlotSampling sampling;

@@ -170,7 +170,7 @@ struct Choices {
 // A device with a scratch arena of exactly the promised size.
 class Chooser {
  public:
-  explicit Chooser(int threads) : threads_(threads), device_(make_cpu_device(threads)) {}
+  explicit Chooser(int threads) : threads_(threads), device_(*make_cpu_device(threads)) {}
 
   Choices operator()(const std::vector<float>& logits, int32_t vocab, const std::vector<ChoiceSegment>& segments,
                      const SamplerState& state) {

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "ops/choice/choice.h"
+
 namespace volley::ops::choice {
 
 // Bounds of the Gumbel noise, over all 2^32 random words (see gumbel()). They are rounded outwards.
@@ -24,7 +26,7 @@ static_assert(kWindow > kGumbelMax - kGumbelMin);
 // The weight of a token is round(2^34 * exp(z - peak)), a whole number. A sum over 2^19 tokens stays below 2^53, where
 // double arithmetic on whole numbers is exact.
 inline constexpr float kWeightOne = 17179869184.0f;
-inline constexpr int32_t kMaxVocab = 1 << 19;
+static_assert(kMaxVocab <= 1 << 19);
 
 // What the filters keep. Each of them keeps a beginning of the order (value descending, id ascending), so its last
 // element says it all: values above `value`, and those equal to it up to `last_id`.

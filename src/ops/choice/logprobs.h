@@ -1,8 +1,9 @@
 // Log-softmax of a row's raw logits, for the chosen token and the likeliest ones.
 #pragma once
 
+#include <volley/sampling.h>
+
 #include "ops/choice/slices.h"
-#include "volley/sampling.h"
 
 namespace volley::ops::choice {
 

@@ -61,7 +61,7 @@ void SamplerState::Slot::mark_prompt(std::span<const TokenId> tokens) {
 }
 
 SamplerState::SamplerState(int32_t slots, int32_t vocab) : slots_(slots), vocab_(vocab) {
-  VOLLEY_CHECK(vocab >= 1 && vocab <= choice::kMaxVocab);
+  VOLLEY_CHECK(vocab >= 1 && vocab <= kMaxVocab);
 }
 
 SamplerState::~SamplerState() = default;

@@ -5,8 +5,8 @@
 
 namespace volley::ops {
 
-// y[m, :] = table[ids[m], :] as fp32. table: [vocab, h] bf16, fp16 or fp32 as the checkpoint holds it. ids: [rows] int32;
-// an id outside [0, vocab) is a CHECK failure (requests were validated). y: [rows, h] fp32.
+// y[m, :] = table[ids[m], :] as fp32. table: [vocab, h] bf16, fp16 or fp32 as the checkpoint holds it. ids: [rows]
+// int32; an id outside [0, vocab) is a CHECK failure (requests were validated). y: [rows, h] fp32.
 void embed(Stream& stream, TensorView table, TensorView ids, TensorView y);
 
 // features[m, column : column + h] = x[m, :], converted to the features' dtype. x: [rows, h] fp32.

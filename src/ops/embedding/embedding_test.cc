@@ -48,7 +48,7 @@ TYPED_TEST(EmbedTest, CopiesRowsExactly) {
     for (int64_t i = 0; i < h; ++i) table[r * h + i] = stored<TypeParam>(entry(r, i));
   }
   for (int threads : {1, 3}) {
-    auto device = make_cpu_device(threads);
+    auto device = *make_cpu_device(threads);
     for (int64_t rows : {0, 1, 7, 700}) {  // 700 rows are several tasks
       std::vector<int32_t> ids(rows);
       for (int64_t m = 0; m < rows; ++m) ids[m] = static_cast<int32_t>((m * 31 + 49) % vocab);
@@ -63,7 +63,7 @@ TYPED_TEST(EmbedTest, CopiesRowsExactly) {
 }
 
 TEST(EmbedDeathTest, RefusesIdsOutsideTheTable) {
-  auto device = make_cpu_device(1);
+  auto device = *make_cpu_device(1);
   std::vector<float> table(4 * 2), y(2);
   for (int32_t id : {-1, 4}) {
     const TensorView ids(&id, DType::kI32, {1});
@@ -77,7 +77,7 @@ TEST(CaptureFeature, WritesItsColumnsAndNoOthers) {
   for (int64_t rows : {0, 1, 5, 900}) {
     std::vector<float> x(rows * h);
     for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i));
-    auto device = make_cpu_device(2);
+    auto device = *make_cpu_device(2);
     std::vector<float> exact(rows * width, 7.0f);
     std::vector<BFloat16> rounded(rows * width, to_bfloat16(7.0f));
     const TensorView from(x.data(), DType::kF32, {rows, h});
@@ -94,7 +94,7 @@ TEST(CaptureFeature, WritesItsColumnsAndNoOthers) {
 }
 
 TEST(CaptureFeatureDeathTest, RefusesColumnsThatDoNotFit) {
-  auto device = make_cpu_device(1);
+  auto device = *make_cpu_device(1);
   std::vector<float> x(4), features(6);
   EXPECT_DEATH(
       capture_feature(device->stream(), {x.data(), DType::kF32, {1, 4}}, 3, {features.data(), DType::kF32, {1, 6}}),

@@ -9,7 +9,7 @@ namespace {
 
 // Any order, repeats, small and large enough for the threads: each row's bytes are the source row's.
 TEST(GatherRows, CopiesTheRowsNamed) {
-  auto device = make_cpu_device(2);
+  auto device = *make_cpu_device(2);
   for (const int64_t width : {3, 4096}) {
     const int64_t rows = 37, n = 50;
     std::vector<float> x(rows * width), y(n * width, -1.0f);
@@ -25,11 +25,12 @@ TEST(GatherRows, CopiesTheRowsNamed) {
 }
 
 TEST(GatherRows, RefusesARowThatDoesNotExist) {
-  auto device = make_cpu_device(1);
+  auto device = *make_cpu_device(1);
   float x[2] = {}, y[1] = {};
   int32_t index[1] = {2};
-  EXPECT_DEATH(gather_rows(device->stream(), {x, DType::kF32, {2, 1}}, {index, DType::kI32, {1}}, {y, DType::kF32, {1, 1}}),
-               "CHECK failed");
+  EXPECT_DEATH(
+      gather_rows(device->stream(), {x, DType::kF32, {2, 1}}, {index, DType::kI32, {1}}, {y, DType::kF32, {1, 1}}),
+      "CHECK failed");
 }
 
 }  // namespace

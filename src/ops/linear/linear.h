@@ -28,7 +28,7 @@ enum class LinearLayout {
 
 // A weight matrix [n, k] packed for its device. Immutable; may be shared by threads.
 struct LinearWeight {
-  int64_t n = 0, k = 0;  // n counts all rows of all parts
+  int64_t n = 0, k = 0;          // n counts all rows of all parts
   DType storage = DType::kBF16;  // kBF16 or kF32
   LinearLayout layout = LinearLayout::kPlain;
   Buffer packed;
@@ -44,10 +44,10 @@ enum class Epilogue {
   kSwiGlu,  // y[m, j] = silu(gate[m, j]) * up[m, j], j < n / 2; REQUIRES layout kGateUp
 };
 
-// x: [rows, k], bf16 or fp32. bf16 x with bf16 weights: products of bf16, sums in fp32. fp32 x: products and sums in fp32,
-// of whatever the weights are. bf16 x with fp32 weights is not a combination anyone runs, and a CHECK failure.
-// y: [rows, n] (kSwiGlu: [rows, n / 2]), bf16 or fp32 (kAdd: fp32). y must not overlap x.
-// rows may be 0. `scratch`: unused on the CPU today; kernels that split k need it.
+// x: [rows, k], bf16 or fp32. bf16 x with bf16 weights: products of bf16, sums in fp32. fp32 x: products and sums in
+// fp32, of whatever the weights are. bf16 x with fp32 weights is not a combination anyone runs, and a CHECK failure. y:
+// [rows, n] (kSwiGlu: [rows, n / 2]), bf16 or fp32 (kAdd: fp32). y must not overlap x. rows may be 0. `scratch`: unused
+// on the CPU today; kernels that split k need it.
 void linear(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue, Arena& scratch);
 
 }  // namespace volley::ops

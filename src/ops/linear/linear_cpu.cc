@@ -140,9 +140,9 @@ LinearPlan LinearPlan::make(int64_t rows, int64_t k, int64_t panels, int64_t pan
   LinearPlan plan;
   if (threads > 1 && cost > kTaskNs) {
     const int64_t wanted = divide_up(std::min(cost / kTaskNs + 1, kTasksPerThread * threads), threads) * threads;
-    // Packing 16 rows costs a task a third of what multiplying them by a panel does: 2 panels to a task
-    // took 40 % longer than 8.
-    const int64_t least = (rows > kTileRows ? 16 : rows > 4 ? 8 : 2) / unit;
+    // Packing x costs a task as much as multiplying it by a third of a panel (16 rows) or a whole one (4 rows): with 2
+    // panels to a task these took 40 % and 60 % longer.
+    const int64_t least = (rows > kTileRows ? 16 : rows > 1 ? 8 : 4) / unit;
     plan.panel_tasks = std::clamp(units / least, int64_t{1}, wanted);
     if (plan.panel_tasks > threads)
       plan.panel_tasks -= plan.panel_tasks % threads;  // 5 tasks take 2 threads as long as 6

@@ -127,7 +127,7 @@ const std::vector<Shape> kShapes = {{1, 1, {1}},       {1, 64, {37}},     {2, 7,
                                     {4, 2500, {15, 3}}};
 
 void check_plain(const Shape& shape, const Combination& c, DType y_dtype, Epilogue epilogue) {
-  auto device = make_cpu_device(2);
+  auto device = *make_cpu_device(2);
   std::vector<Matrix> parts;
   int64_t n = 0;
   for (int64_t rows : shape.parts) {
@@ -173,7 +173,7 @@ double silu(double x) {
 }
 
 void check_swiglu(int64_t rows, int64_t k, int64_t half, const Combination& c, DType y_dtype) {
-  auto device = make_cpu_device(2);
+  auto device = *make_cpu_device(2);
   const std::vector<Matrix> parts = {random_matrix(half, k, c.source, 1), random_matrix(half, k, c.source, 2)};
   const LinearWeight w = pack(*device, parts, k, c.storage, LinearLayout::kGateUp);
   Matrix x = random_matrix(rows, k, c.x, 3);
@@ -205,7 +205,7 @@ TEST(Linear, SwiGluMatchesOracle) {
 
 // exp(-gate) overflows in fp32 from gate = -89 on.
 TEST(Linear, SwiGluSurvivesLargeGates) {
-  auto device = make_cpu_device(1);
+  auto device = *make_cpu_device(1);
   Matrix one(1, 1, DType::kF32);
   one.set(0, 1.0f);
   const LinearWeight w = pack(*device, {one, one}, 1, DType::kF32, LinearLayout::kGateUp);
@@ -237,7 +237,7 @@ TEST(Linear, EveryInstructionSetMatchesOracle) {
 
 // A one at k and zeros elsewhere return row k of the transposed weights, bit for bit: layout and conversion.
 TEST(Linear, PackingKeepsEveryWeight) {
-  auto device = make_cpu_device(3);
+  auto device = *make_cpu_device(3);
   const int64_t k = 301;
   const std::vector<Matrix> parts = {random_matrix(37, k, DType::kF32, 1), random_matrix(70, k, DType::kF32, 2)};
   Matrix x(k, k, DType::kF32);
@@ -264,7 +264,7 @@ std::vector<char> result_of(Device& device, const LinearWeight& w, TensorView x,
 
 // Each row alone on one thread, against batches of many sizes on 1 to 3 threads.
 void check_rows_independent(const Combination& c, LinearLayout layout, int64_t k, int64_t half) {
-  auto reference = make_cpu_device(1);
+  auto reference = *make_cpu_device(1);
   const std::vector<Matrix> parts = {random_matrix(half, k, c.source, 1), random_matrix(half, k, c.source, 2)};
   const LinearWeight w = pack(*reference, parts, k, c.storage, layout);
   const Epilogue epilogue = layout == LinearLayout::kGateUp ? Epilogue::kSwiGlu : Epilogue::kStore;
@@ -276,7 +276,7 @@ void check_rows_independent(const Combination& c, LinearLayout layout, int64_t k
   }
   const size_t row_bytes = alone.size() / x.rows;
   for (int threads : {1, 2, 3}) {
-    auto device = make_cpu_device(threads);
+    auto device = *make_cpu_device(threads);
     for (int64_t rows = 1; rows <= x.rows; rows += rows < 34 ? 1 : 9) {
       const int64_t begin = (rows * 7) % (x.rows - rows + 1);
       const auto y = result_of(*device, w, x.view().rows(begin, rows), DType::kF32, epilogue);
@@ -304,7 +304,7 @@ TEST(Linear, RowsAreIndependentOnEveryInstructionSet) {
 
 // Neither another row nor what lies behind the last one reaches a result, not even as 0 * NaN.
 TEST(Linear, NeighboursStayOut) {
-  auto device = make_cpu_device(2);
+  auto device = *make_cpu_device(2);
   for (DType dtype : {DType::kBF16, DType::kF32}) {
     const int64_t k = 37;
     const LinearWeight w = pack(*device, {random_matrix(20, k, DType::kBF16, 1)}, k, DType::kBF16);
@@ -324,7 +324,7 @@ TEST(Linear, NeighboursStayOut) {
 }
 
 TEST(Linear, EpiloguesAgreeBitForBit) {
-  auto device = make_cpu_device(2);
+  auto device = *make_cpu_device(2);
   const LinearWeight w = pack(*device, {random_matrix(83, 200, DType::kBF16, 1)}, 200, DType::kBF16);
   Matrix x = random_matrix(19, 200, DType::kBF16, 2);
   Matrix stored(19, 83, DType::kF32), added(19, 83, DType::kF32), rounded(19, 83, DType::kBF16);
@@ -339,7 +339,7 @@ TEST(Linear, EpiloguesAgreeBitForBit) {
 
 // The plain product is an output's own sum, so SwiGlu must be a function of the two plain sums.
 TEST(Linear, SwiGluUsesThePlainSums) {
-  auto device = make_cpu_device(2);
+  auto device = *make_cpu_device(2);
   const std::vector<Matrix> parts = {random_matrix(45, 130, DType::kBF16, 1), random_matrix(45, 130, DType::kBF16, 2)};
   const LinearWeight plain = pack(*device, parts, 130, DType::kBF16);
   const LinearWeight fused = pack(*device, parts, 130, DType::kBF16, LinearLayout::kGateUp);
@@ -355,7 +355,7 @@ TEST(Linear, SwiGluUsesThePlainSums) {
 }
 
 TEST(Linear, ZeroRowsAndEmptyParts) {
-  auto device = make_cpu_device(2);
+  auto device = *make_cpu_device(2);
   const LinearWeight w = pack(*device, {random_matrix(8, 4, DType::kF32, 1)}, 4, DType::kBF16);
   run(*device, w, {nullptr, DType::kBF16, {0, 4}}, {nullptr, DType::kF32, {0, 8}}, Epilogue::kStore);
   const LinearWeight empty = pack(*device, {Matrix(0, 4, DType::kF32)}, 4, DType::kF32);
@@ -365,7 +365,7 @@ TEST(Linear, ZeroRowsAndEmptyParts) {
 }
 
 TEST(Linear, RefusesWhatItCannotPack) {
-  auto device = make_cpu_device(1);
+  auto device = *make_cpu_device(1);
   const Matrix a(4, 8, DType::kF32), b(3, 8, DType::kF32), ids(4, 8, DType::kI32);
   const auto code = [&](std::vector<WeightRows> parts, int64_t k, DType storage, LinearLayout layout) {
     return pack_linear(*device, parts, k, storage, layout).error().code;
@@ -378,7 +378,7 @@ TEST(Linear, RefusesWhatItCannotPack) {
 }
 
 TEST(LinearDeathTest, ChecksItsCaller) {
-  auto device = make_cpu_device(1);
+  auto device = *make_cpu_device(1);
   const LinearWeight w = pack(*device, {random_matrix(8, 4, DType::kF32, 1)}, 4, DType::kF32);
   Matrix x(2, 4, DType::kF32), y(2, 8, DType::kF32), narrow(2, 7, DType::kF32), half(2, 4, DType::kBF16);
   EXPECT_DEATH(run(*device, w, x.view(), narrow.view(), Epilogue::kStore), "CHECK failed");

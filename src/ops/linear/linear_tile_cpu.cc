@@ -12,7 +12,7 @@
 // After highway.h, these choose their own per-target guards.
 #include <hwy/contrib/math/math-inl.h>
 
-#include "ops/paged_kv/cpu_bf16-inl.h"
+#include "ops/cpu_bf16-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace volley::ops::HWY_NAMESPACE {

@@ -10,7 +10,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "ops/paged_kv/cpu_bf16-inl.h"
+#include "ops/cpu_bf16-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace volley::ops::HWY_NAMESPACE {

@@ -49,7 +49,7 @@ double bound(double y, int64_t h) {
 }
 
 void check_values(int64_t rows, int64_t h) {
-  auto device = make_cpu_device(2);
+  auto device = *make_cpu_device(2);
   std::vector<float> x = random_values(rows * h, 1), weight = random_values(h, 2), y(rows * h);
   std::vector<BFloat16> rounded(rows * h);
   rms_norm(device->stream(), matrix(x, h), vector_of(weight), 1e-6f, {}, matrix(y, h));
@@ -73,12 +73,12 @@ TEST(RmsNorm, MatchesOracleOnEveryInstructionSet) {
 TEST(RmsNorm, RowsAreIndependent) {
   const int64_t rows = 150, h = 771;
   std::vector<float> x = random_values(rows * h, 1), weight = random_values(h, 2), alone(rows * h);
-  auto one = make_cpu_device(1);
+  auto one = *make_cpu_device(1);
   for (int64_t r = 0; r < rows; ++r) {
     rms_norm(one->stream(), matrix(x, h).rows(r, 1), vector_of(weight), 1e-5f, {}, matrix(alone, h).rows(r, 1));
   }
   for (int threads : {1, 2, 3}) {
-    auto device = make_cpu_device(threads);
+    auto device = *make_cpu_device(threads);
     for (int64_t count : {1, 2, 17, 149, 150}) {
       std::vector<float> y(count * h);
       rms_norm(device->stream(), matrix(x, h).rows(rows - count, count), vector_of(weight), 1e-5f, {}, matrix(y, h));
@@ -88,7 +88,7 @@ TEST(RmsNorm, RowsAreIndependent) {
 }
 
 TEST(RmsNorm, GathersRowsAndWorksInPlace) {
-  auto device = make_cpu_device(2);
+  auto device = *make_cpu_device(2);
   const int64_t h = 37;
   std::vector<float> x = random_values(5 * h, 1), weight = random_values(h, 2), all(5 * h), some(4 * h);
   rms_norm(device->stream(), matrix(x, h), vector_of(weight), 1e-6f, {}, matrix(all, h));
@@ -102,7 +102,7 @@ TEST(RmsNorm, GathersRowsAndWorksInPlace) {
 }
 
 TEST(RmsNormDeathTest, RefusesRowsThatAreNotThere) {
-  auto device = make_cpu_device(1);
+  auto device = *make_cpu_device(1);
   std::vector<float> x(8), weight(4), y(4);
   std::vector<int32_t> index = {2};
   const TensorView rows(index.data(), DType::kI32, {1});

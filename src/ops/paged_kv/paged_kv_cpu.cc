@@ -12,7 +12,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "ops/paged_kv/cpu_bf16-inl.h"
+#include "ops/cpu_bf16-inl.h"
 
 #ifndef VOLLEY_OPS_PAGED_KV_CPU_ONCE_
 #define VOLLEY_OPS_PAGED_KV_CPU_ONCE_

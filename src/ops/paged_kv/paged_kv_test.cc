@@ -40,7 +40,7 @@ struct Piece {
 
 class Cache {
  public:
-  explicit Cache(const Config& config) : config_(config), device_(make_cpu_device(config.threads)) {
+  explicit Cache(const Config& config) : config_(config), device_(*make_cpu_device(config.threads)) {
     const int pages_per_slot = kMaxPositions / config.page_size;
     for (int i = 0; i < kSlots * pages_per_slot; ++i) page_table_.push_back(i);
     std::shuffle(page_table_.begin(), page_table_.end(), std::mt19937(3));

@@ -13,11 +13,7 @@ class DFlashProposer final : public Proposer {
                  DFlashOptions options)
       : network_(std::move(network)), target_(target), kv_(kv), options_(options) {
     VOLLEY_CHECK_GE(options_.block_size, 2);
-    visibility_.mask = Mask::kBidirectional;
-    visibility_.context_window = options_.context_window;
-    for (const model::LayerSpec& layer : network_->spec().decoder.layers) {
-      if (layer.attention == model::LayerSpec::Attention::kSlidingWindow) visibility_.layer_window = layer.window;
-    }
+    visibility_ = block_visibility(network_->spec().decoder, options_.context_window);
   }
 
   int32_t block_size() const override { return options_.block_size; }
@@ -45,7 +41,7 @@ class DFlashProposer final : public Proposer {
   const model::KvMemory& kv_;
   DFlashOptions options_;
   Visibility visibility_;
-  // Scratch lists, kept to avoid allocating in every round.
+  // Of the call in progress.
   std::vector<RowRun> runs_;
   std::vector<ops::RowSegment> segments_;
   std::vector<int32_t> counts_;
@@ -61,7 +57,7 @@ void DFlashProposer::draft(Stream& stream, std::span<const DraftRequest> request
   runs_.clear();
   counts_.clear();
   for (const DraftRequest& request : requests) {
-    runs_.push_back({request.slot, request.start, block});
+    runs_.push_back({request.slot, SequenceIndex(request.start), block});
     counts_.push_back(request.count);
   }
   model::RowBatch batch = build_rows(runs_, visibility_, page_table, segments_, scratch);

@@ -1,10 +1,10 @@
 // Rounding of fp32 vectors to bf16, for kernels that Highway compiles once per instruction set (its own conversion
 // truncates). Included once per target: the guard is Highway's toggle, not a pragma.
-#if defined(VOLLEY_OPS_PAGED_KV_CPU_BF16_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef VOLLEY_OPS_PAGED_KV_CPU_BF16_INL_H_
-#undef VOLLEY_OPS_PAGED_KV_CPU_BF16_INL_H_
+#if defined(VOLLEY_OPS_CPU_BF16_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef VOLLEY_OPS_CPU_BF16_INL_H_
+#undef VOLLEY_OPS_CPU_BF16_INL_H_
 #else
-#define VOLLEY_OPS_PAGED_KV_CPU_BF16_INL_H_
+#define VOLLEY_OPS_CPU_BF16_INL_H_
 #endif
 
 #include <hwy/highway.h>

@@ -1,0 +1,131 @@
+// The server on the real engine: what a client reads is what the engine said, clients that vanish cost nothing, and
+// draining lets running answers end.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "harness.h"
+#include "serve/server.h"
+#include "serve/testing/client.h"
+
+namespace volley::testing {
+namespace {
+
+using nlohmann::json;
+
+class ServerOnEngine : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    EngineOptions options = pocket_options();
+    options.max_model_len = 512;
+    options.max_num_seqs = 16;
+    engine_ = make_engine(options);
+    serve::ServerOptions server;
+    server.port = 0;
+    server.served_model_names = {"pocket"};
+    server_ = std::move(serve::Server::start(*engine_, server)).value();
+  }
+
+  static std::string chat_body(const std::string& message, int max_tokens, bool stream) {
+    return json{{"messages", {{{"role", "user"}, {"content", message}}}},
+                {"max_tokens", max_tokens},
+                {"temperature", 0},
+                {"stream", stream}}
+        .dump();
+  }
+
+  static std::string streamed_text(const std::string& body) {
+    std::string text;
+    for (const std::string& event : serve::stream_events(body)) {
+      if (event == "[DONE]") continue;
+      const json chunk = json::parse(event);
+      for (const auto& choice : chunk.at("choices")) text += choice.at("delta").value("content", "");
+    }
+    return text;
+  }
+
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<serve::Server> server_;
+};
+
+TEST_F(ServerOnEngine, ManyStreamsReadWhatTheEngineSays) {
+  const auto cases = read_prompts("mixed_prompts.jsonl");
+  const int n = kSanitized ? 8 : 48;
+  std::vector<GenerateRequest> requests;
+  for (int i = 0; i < n; ++i) requests.push_back(chat_request(*engine_, cases[i].prompt, 120));
+  const auto expected = run_all(*engine_, std::move(requests), 8);
+  std::vector<std::string> got(n);
+  std::vector<std::thread> clients;
+  for (int i = 0; i < n; ++i) {
+    clients.emplace_back([&, i] {
+      serve::Client client(server_->port());
+      const bool stream = i % 2 == 0;
+      const auto response = client.post("/v1/chat/completions", chat_body(cases[i].prompt, 120, stream));
+      if (!response || response->status != 200) return;
+      got[i] = stream ? streamed_text(response->body)
+                      : json::parse(response->body).at("choices")[0].at("message").at("content").get<std::string>();
+    });
+  }
+  for (auto& client : clients) client.join();
+  for (int i = 0; i < n; ++i) EXPECT_EQ(got[i], expected[i].text) << i;
+}
+
+TEST_F(ServerOnEngine, ClientsThatVanishGiveTheirSlotsAndPagesBack) {
+  for (int i = 0; i < 12; ++i) {
+    serve::Client client(server_->port());
+    json body = json::parse(chat_body("Tell me a story about a dog and a ladder.", 400, true));
+    body["ignore_eos"] = true;
+    ASSERT_TRUE(client.send(serve::Client::post_text("/v1/chat/completions", body.dump())));
+    ASSERT_TRUE(client.wait_for("data: "));
+    client.close();
+  }
+  EngineStats stats;
+  for (int i = 0; i < 1000; ++i) {
+    stats = engine_->stats();
+    if (stats.requests_running + stats.requests_waiting == 0) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(stats.requests_running + stats.requests_waiting, 0);
+  EXPECT_EQ(stats.pages_used, stats.pages_cached);
+}
+
+TEST_F(ServerOnEngine, DrainingLetsAnswersEnd) {
+  serve::Client client(server_->port());
+  ASSERT_TRUE(client.send(serve::Client::post_text("/v1/chat/completions", chat_body("Who are you?", 60, true))));
+  ASSERT_TRUE(client.wait_for("data: "));
+  server_->drain(std::chrono::seconds(30));
+  const auto response = client.receive();
+  ASSERT_TRUE(response.has_value());
+  EXPECT_NE(response->body.find("[DONE]"), std::string::npos);
+  server_->wait();
+}
+
+// Each of these is refused with OpenAI's error object, and the next request is served as if nothing had happened.
+TEST_F(ServerOnEngine, BadRequestsLeaveLaterOnesAlone) {
+  const std::vector<std::pair<std::string, int>> bad = {
+      {"{", 400},
+      {"\"\xff\"", 400},
+      {R"({"messages": []})", 400},
+      {R"({"messages": [{"role": "user", "content": "a"}], "temperature": -1})", 400},
+      {R"({"messages": [{"role": "user", "content": "a"}], "temperature": 1e999})", 400},
+      {R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 0})", 400},
+      {R"({"messages": [{"role": "user", "content": "a"}], "stop": ""})", 400},
+      {R"({"messages": [{"role": "user", "content": "a"}], "model": "gpt-9"})", 404},
+      {R"({"messages": [{"role": "user", "content": "a"}], "logit_bias": {"99999": 1}})", 400},
+      {R"({"messages": [{"role": "user", "content": ")" + std::string(20'000, 'x') + R"("}]})", 400},
+  };
+  for (const auto& [body, status] : bad) {
+    serve::Client client(server_->port());
+    const auto response = client.post("/v1/chat/completions", body);
+    ASSERT_TRUE(response.has_value()) << body.substr(0, 90);
+    EXPECT_EQ(response->status, status) << body.substr(0, 90) << " gave " << response->body;
+    EXPECT_FALSE(json::parse(response->body).at("error").at("message").get<std::string>().empty());
+  }
+  serve::Client client(server_->port());
+  EXPECT_EQ(client.post("/v1/chat/completions", chat_body("Who are you?", 60, false))->status, 200);
+}
+
+}  // namespace
+}  // namespace volley::testing
