@@ -9,7 +9,7 @@ export PATH := $(HOME)/.cargo/bin:$(if $(RUST),$(RUST):)$(PATH)
 SOURCES = $(shell find include src apps bench tests textkit/include -name '*.cc' -o -name '*.h' 2>/dev/null)
 JOBS := $(shell nproc)
 
-.PHONY: help setup demo build test test-long asan tsan format format-check clean
+.PHONY: help setup demo build cuda test test-long asan tsan format format-check clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -24,6 +24,12 @@ build: setup  ## release build for the CPU: build/cpu/bin/volley
 	@mkdir -p build
 	cmake --preset cpu > build/cpu.configure.log || { cat build/cpu.configure.log; exit 1; }
 	ninja -C build/cpu -j $(JOBS)
+
+cuda: setup  ## release build for CPU and GPU: build/cuda/bin/volley; fetches a CUDA toolkit if there is none
+	@mkdir -p build
+	@command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || scripts/fetch_cuda.sh
+	cmake --preset cuda > build/cuda.configure.log || { cat build/cuda.configure.log; exit 1; }
+	ninja -C build/cuda -j $(JOBS)
 
 test: setup  ## every test, in a release build; then which were skipped
 	@mkdir -p build

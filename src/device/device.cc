@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <string>
 #include <system_error>
@@ -59,6 +60,10 @@ class CpuDevice final : public Device {
     if (size >= (size_t{2} << 20)) madvise(p, size, MADV_HUGEPAGE);  // fewer TLB misses while streaming weights
     return Buffer(p, size, [](void* data, size_t n) { munmap(data, n); });
   }
+
+  void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void synchronize() override {}
 
  private:
   ThreadPool pool_;

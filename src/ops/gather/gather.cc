@@ -3,6 +3,9 @@
 #include <cstring>
 
 #include "device/cpu/thread_pool.h"
+#ifdef VOLLEY_CUDA
+#include "ops/gather/gather_cuda.h"
+#endif
 
 namespace volley::ops {
 namespace {
@@ -32,6 +35,9 @@ void gather_rows(Stream& stream, TensorView x, TensorView index, TensorView y) {
   VOLLEY_CHECK(x.rank == 2 && y.rank == 2 && index.rank == 1 && x.dtype == y.dtype);
   VOLLEY_CHECK_EQ(x.dim(1), y.dim(1));
   VOLLEY_CHECK_EQ(index.dim(0), y.dim(0));
+#ifdef VOLLEY_CUDA
+  if (stream.kind() == DeviceKind::kCuda) return gather_rows_cuda(stream, x, index, y);
+#endif
   VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "gather_rows has no kernel for this device");
   gather_rows_cpu(stream.pool(), x, index, y);
 }

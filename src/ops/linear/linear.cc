@@ -3,6 +3,9 @@
 #include <string>
 
 #include "ops/linear/linear_cpu.h"
+#ifdef VOLLEY_CUDA
+#include "ops/linear/linear_cuda.h"
+#endif
 
 namespace volley::ops {
 
@@ -23,6 +26,9 @@ Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> par
   if (layout == LinearLayout::kGateUp && (parts.size() != 2 || parts[0].rows != parts[1].rows)) {
     return invalid_argument("Gate and up projections must be two matrices with the same number of rows.");
   }
+#ifdef VOLLEY_CUDA
+  if (device.kind() == DeviceKind::kCuda) return pack_linear_cuda(device, parts, k, storage, layout);
+#endif
   VOLLEY_CHECK_MSG(device.kind() == DeviceKind::kCpu, "linear: this build has no CUDA kernels");
   return pack_linear_cpu(device, parts, k, storage, layout);
 }
@@ -37,6 +43,9 @@ void linear(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, E
   VOLLEY_CHECK(y.dtype == DType::kF32 || (y.dtype == DType::kBF16 && epilogue != Epilogue::kAdd));
   VOLLEY_CHECK((epilogue == Epilogue::kSwiGlu) == (w.layout == LinearLayout::kGateUp));
   if (x.shape[0] == 0 || w.n == 0) return;
+#ifdef VOLLEY_CUDA
+  if (stream.kind() == DeviceKind::kCuda) return linear_cuda(stream, w, x, y, epilogue);
+#endif
   VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "linear: this build has no CUDA kernels");
   linear_cpu(stream, w, x, y, epilogue);
 }

@@ -1,6 +1,9 @@
 #include "ops/norm/norm.h"
 
 #include "ops/norm/norm_cpu.h"
+#ifdef VOLLEY_CUDA
+#include "ops/norm/norm_cuda.h"
+#endif
 
 namespace volley::ops {
 
@@ -19,6 +22,9 @@ void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, Tensor
     VOLLEY_CHECK_MSG(y.data != x.data, "rms_norm: a gather cannot be done in place");
   }
   if (y.shape[0] == 0) return;
+#ifdef VOLLEY_CUDA
+  if (stream.kind() == DeviceKind::kCuda) return rms_norm_cuda(stream, x, weight, eps, row_index, y);
+#endif
   VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "rms_norm: this build has no CUDA kernels");
   rms_norm_cpu(stream, x, weight, eps, row_index, y);
 }

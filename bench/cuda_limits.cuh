@@ -1,0 +1,130 @@
+// What a GPU can do at best, measured in the same run as what is compared with it, and how the benches time.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "device/cuda/hopper.cuh"
+#include "device/cuda/launch.h"
+
+namespace volley::bench {
+
+// Times `replays` replays of what `enqueue` puts on the stream, as a graph; median of `repeats`, in microseconds each.
+inline double graph_us(Device& device, const std::function<void()>& enqueue, int replays = 4, int repeats = 7) {
+  const cudaStream_t stream = cuda::native(device.stream());
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  VOLLEY_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  enqueue();
+  VOLLEY_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+  VOLLEY_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+  cudaEvent_t begin, end;
+  VOLLEY_CUDA_CHECK(cudaEventCreate(&begin));
+  VOLLEY_CUDA_CHECK(cudaEventCreate(&end));
+  std::vector<double> times;
+  for (int i = 0; i <= repeats; ++i) {
+    VOLLEY_CUDA_CHECK(cudaEventRecord(begin, stream));
+    for (int j = 0; j < replays; ++j) VOLLEY_CUDA_CHECK(cudaGraphLaunch(exec, stream));
+    VOLLEY_CUDA_CHECK(cudaEventRecord(end, stream));
+    VOLLEY_CUDA_CHECK(cudaEventSynchronize(end));
+    float ms = 0;
+    VOLLEY_CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
+    if (i > 0) times.push_back(ms * 1000.0 / replays);  // the first pass warms up
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+  return times[times.size() / 2];
+}
+
+static __global__ void fill_kernel(uint16_t* to, int64_t count, uint32_t seed, float scale) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
+    uint32_t h = static_cast<uint32_t>(i) * 2654435761u ^ static_cast<uint32_t>(i >> 32) ^ seed;
+    h = (h ^ (h >> 16)) * 0x85ebca6bu;
+    h = (h ^ (h >> 13)) * 0xc2b2ae35u;
+    h ^= h >> 16;
+    const float v = (static_cast<float>(h) * 0x1p-31f - 1.0f) * scale;
+    to[i] = static_cast<uint16_t>(__float_as_uint(v) >> 16);
+  }
+}
+
+// Random bf16 values, uniform in (-scale, scale).
+inline void fill_bf16(Device& device, void* to, int64_t count, uint32_t seed, float scale) {
+  cuda::Launch how;
+  how.grid = dim3(132 * 8);
+  how.block = dim3(256);
+  cuda::launch(fill_kernel, how, device.stream(), static_cast<uint16_t*>(to), count, seed, scale);
+}
+
+static __global__ void read_kernel(const uint4* from, int64_t count, uint32_t* sink) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  uint32_t x = 0;
+  int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  for (; i + 7 * stride < count; i += 8 * stride) {
+    uint4 v[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) v[j] = __ldcs(from + i + j * stride);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+  }
+  if (x == 0x12345678u) *sink = x;
+}
+
+constexpr int kStreamStages = 12, kStreamPiece = 16 << 10;
+
+// Each block streams `pieces` pieces into a ring of shared memory and looks at none of them. Block b reads pieces
+// b, b + blocks, … of a region of `region_pieces`, over and over.
+static __global__ void stream_kernel(const uint8_t* from, int64_t region_pieces, int pieces) {
+  extern __shared__ uint8_t dynamic[];
+  __shared__ uint64_t full[kStreamStages];
+  if (threadIdx.x == 0) {
+    for (uint64_t& b : full) hopper::barrier_init(&b, 1);
+    hopper::barrier_init_fence();
+    uint8_t* ring = dynamic + (1024 - hopper::shared_address(dynamic) % 1024) % 1024;
+    const uint64_t policy = hopper::l2_evict_normal();
+    for (int i = 0; i < pieces + kStreamStages; ++i) {
+      const int stage = i % kStreamStages;
+      if (i >= kStreamStages) hopper::barrier_wait(&full[stage], (i / kStreamStages - 1) % 2);
+      if (i >= pieces) continue;
+      hopper::barrier_expect(&full[stage], kStreamPiece);
+      const int64_t piece = (blockIdx.x + static_cast<int64_t>(i) * gridDim.x) % region_pieces;
+      hopper::bulk_copy(ring + stage * kStreamPiece, from + piece * kStreamPiece, kStreamPiece, &full[stage], policy);
+    }
+  }
+}
+
+// Bytes per microsecond of plain loads over the whole buffer, which should be many times the cache.
+inline double read_bandwidth(Device& device, const Buffer& buffer, uint32_t* sink) {
+  double best = 0;
+  for (int blocks : {132 * 8, 132 * 16, 132 * 32}) {
+    cuda::Launch how;
+    how.grid = dim3(static_cast<unsigned>(blocks));
+    how.block = dim3(256);
+    const double us = graph_us(device, [&] {
+      cuda::launch(read_kernel, how, device.stream(), static_cast<const uint4*>(buffer.data()),
+                   static_cast<int64_t>(buffer.bytes() / 16), sink);
+    });
+    best = std::max(best, static_cast<double>(buffer.bytes()) / us);
+  }
+  return best;
+}
+
+// Bytes per microsecond of the copy engine with `blocks` blocks over the first `region` bytes.
+inline double stream_bandwidth(Device& device, const Buffer& buffer, int64_t region, int blocks) {
+  const int pieces = static_cast<int>((int64_t{4} << 30) / kStreamPiece / blocks);
+  cuda::Launch how;
+  how.grid = dim3(static_cast<unsigned>(blocks));
+  how.block = dim3(32);
+  how.shared_bytes = kStreamStages * kStreamPiece + 1024;
+  const double us = graph_us(device, [&] {
+    cuda::launch(stream_kernel, how, device.stream(), static_cast<const uint8_t*>(buffer.data()), region / kStreamPiece,
+                 pieces);
+  });
+  return static_cast<double>(pieces) * blocks * kStreamPiece / us;
+}
+
+}  // namespace volley::bench

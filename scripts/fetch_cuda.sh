@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Fetches the parts of CUDA 13 that the build needs, as Python wheels, into build/cuda-toolkit (about 1 GB). For machines
+# without a toolkit; does nothing when it is there already.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+home=build/cuda-toolkit
+if [ -x "$home/bin/nvcc" ]; then exit 0; fi
+python3 -m venv build/cuda-venv
+build/cuda-venv/bin/pip install --quiet nvidia-cuda-nvcc==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 \
+  nvidia-nvvm==13.0.88 nvidia-cuda-cccl==13.0.85 nvidia-cublas==13.1.0.3
+root=$(echo "$PWD"/build/cuda-venv/lib/python3*/site-packages/nvidia/cu13)
+# The wheels lack what a toolkit has by habit: lib64, and library names without a version.
+ln -sfn lib "$root/lib64"
+for library in "$root"/lib/lib*.so.*; do
+  name=$(basename "$library")
+  ln -sfn "$name" "$root/lib/${name%%.so.*}.so"
+done
+ln -sfn "$root" "$home"
+echo "CUDA toolkit: $home"

@@ -1,0 +1,65 @@
+// What every CUDA source file shares: checked calls and one way to launch a kernel. Only .cu files and the CUDA parts
+// of device/ include it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <string>
+#include <utility>
+
+#include "device/device.h"
+
+// A CUDA call that can only fail by our mistake, or by a fault of the device that nothing can mend.
+#define VOLLEY_CUDA_CHECK(call)                                                              \
+  do {                                                                                       \
+    const cudaError_t volley_error = (call);                                                 \
+    if (volley_error != cudaSuccess)                                                         \
+      ::volley::check_failed(__FILE__, __LINE__, #call, ::cudaGetErrorString(volley_error)); \
+  } while (0)
+
+namespace volley::cuda {
+
+inline cudaStream_t native(const Stream& stream) {
+  return static_cast<cudaStream_t>(stream.native());
+}
+
+struct Launch {
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes = 0;  // dynamic
+  unsigned cluster = 1;     // blocks of a cluster, along x
+  // Programmatic dependent launch: the kernel may start while its predecessor runs. It must execute griddepcontrol.wait
+  // before it touches what the predecessor reads or writes, in every block.
+  bool early = false;
+};
+
+template <typename... Parameters, typename... Arguments>
+void launch(void (*kernel)(Parameters...), const Launch& how, const Stream& stream, Arguments&&... arguments) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = how.grid;
+  config.blockDim = how.block;
+  config.dynamicSmemBytes = how.shared_bytes;
+  config.stream = native(stream);
+  cudaLaunchAttribute attributes[2];
+  config.attrs = attributes;
+  if (how.cluster > 1) {
+    cudaLaunchAttribute& a = attributes[config.numAttrs++];
+    a.id = cudaLaunchAttributeClusterDimension;
+    a.val.clusterDim.x = how.cluster;
+    a.val.clusterDim.y = 1;
+    a.val.clusterDim.z = 1;
+  }
+  if (how.early) {
+    cudaLaunchAttribute& a = attributes[config.numAttrs++];
+    a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    a.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (how.shared_bytes > 48 << 10) {
+    VOLLEY_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(how.shared_bytes)));
+  }
+  VOLLEY_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
+}
+
+}  // namespace volley::cuda

@@ -1,0 +1,117 @@
+// Warpgroup matrix products: D[64, N] += A[64, 16] B[N, 16]^T, bf16 operands in shared memory, fp32 sums in registers.
+//
+// Both operands lie in rows of 128 bytes (64 elements of k) with the 128-byte swizzle: the 16-byte piece c of row r is
+// at r * 128 + ((c ^ (r % 8)) * 16), from an address that is a multiple of 1024. A product takes 16 of the 64.
+//
+// Of D, thread t of the warpgroup holds d[4 j + 2 i + e] = D[16 (t / 32) + (t % 32) / 4 + 8 i, 8 j + 2 (t % 4) + e].
+#pragma once
+
+#include <cstdint>
+
+#include "device/cuda/hopper.cuh"
+
+namespace volley::hopper {
+
+// Describes an operand to the matrix unit: start address, 1024 bytes from one group of 8 rows to the next, swizzle.
+// Adding 2 moves on by 16 elements of k.
+__device__ inline uint64_t matrix_descriptor(const void* p) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  constexpr uint64_t kGroupStride = uint64_t{1024 >> 4} << 32;
+  return kSwizzle128 | kGroupStride | uint64_t{1} << 16 | ((shared_address(p) & 0x3ffff) >> 4);
+}
+
+__device__ inline void products_begin() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ inline void products_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Waits until at most kPending committed groups of products are unfinished.
+template <int kPending>
+__device__ inline void products_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// One instruction, N = 8, 16, 32, 64 or 128.
+template <int N>
+struct Product;
+
+#define VOLLEY_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define VOLLEY_D16(i) VOLLEY_D4(i), VOLLEY_D4(i + 4), VOLLEY_D4(i + 8), VOLLEY_D4(i + 12)
+
+template <>
+struct Product<8> {
+  __device__ static void run(float* d, uint64_t a, uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3}, "
+        "%4, %5, 1, 1, 1, 0, 0;"
+        : VOLLEY_D4(0)
+        : "l"(a), "l"(b));
+  }
+};
+
+template <>
+struct Product<16> {
+  __device__ static void run(float* d, uint64_t a, uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7}, "
+        "%8, %9, 1, 1, 1, 0, 0;"
+        : VOLLEY_D4(0), VOLLEY_D4(4)
+        : "l"(a), "l"(b));
+  }
+};
+
+template <>
+struct Product<32> {
+  __device__ static void run(float* d, uint64_t a, uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+        "%16, %17, 1, 1, 1, 0, 0;"
+        : VOLLEY_D16(0)
+        : "l"(a), "l"(b));
+  }
+};
+
+template <>
+struct Product<64> {
+  __device__ static void run(float* d, uint64_t a, uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "%32, %33, 1, 1, 1, 0, 0;"
+        : VOLLEY_D16(0), VOLLEY_D16(16)
+        : "l"(a), "l"(b));
+  }
+};
+
+template <>
+struct Product<128> {
+  __device__ static void run(float* d, uint64_t a, uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, 1, 1, 1, 0, 0;"
+        : VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48)
+        : "l"(a), "l"(b));
+  }
+};
+
+#undef VOLLEY_D16
+#undef VOLLEY_D4
+
+// N any multiple of 8 up to 256, as a few instructions: the largest first. `b` covers all N rows.
+template <int N>
+__device__ inline void multiply(float* d, uint64_t a, uint64_t b) {
+  constexpr int kPiece = N >= 128 ? 128 : N >= 64 ? 64 : N >= 32 ? 32 : N >= 16 ? 16 : 8;
+  Product<kPiece>::run(d, a, b);
+  if constexpr (N > kPiece) multiply<N - kPiece>(d + kPiece / 2, a, b + kPiece * 128 / 16);
+}
+
+}  // namespace volley::hopper

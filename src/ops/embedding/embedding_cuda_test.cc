@@ -1,0 +1,52 @@
+// Protects, on a GPU: that embeddings and features arrive unchanged but for the conversion, and touch nothing else.
+#include <random>
+
+#include "ops/device_for_test.h"
+#include "ops/embedding/embedding.h"
+
+namespace volley::ops {
+namespace {
+
+TEST(EmbeddingCuda, CopiesRowsAsFloats) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const int64_t vocab = 50, h = 1283;
+  std::vector<BFloat16> table(vocab * h);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = to_bfloat16(static_cast<float>(i) * 0.37f - 900.0f);
+  const std::vector<int32_t> ids = {49, 0, 7, 7, 23};
+  const auto rows = static_cast<int64_t>(ids.size());
+  const DeviceTensor t(device, table), i(device, ids), y(device, rows * h * 4);
+  embed(device.stream(), t.view(DType::kBF16, {vocab, h}), i.view(DType::kI32, {rows}), y.view(DType::kF32, {rows, h}));
+  const std::vector<float> got = y.read<float>();
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < h; ++c) ASSERT_EQ(got[r * h + c], to_float(table[ids[r] * h + c]));
+  }
+}
+
+TEST(EmbeddingCuda, FeaturesFillTheirColumnsOnly) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const int64_t rows = 9, h = 70, width = 200, column = 65;
+  std::vector<float> x(rows * h);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) * 1.01f - 300.0f;
+  const DeviceTensor from(device, x);
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    const DeviceTensor features(device, rows * width * dtype_size(dtype));
+    capture_feature(device.stream(), from.view(DType::kF32, {rows, h}), column, features.view(dtype, {rows, width}));
+    const std::vector<char> bytes = features.read<char>();
+    for (int64_t i = 0; i < rows * width; ++i) {
+      const int64_t r = i / width, c = i % width - column;
+      const bool written = c >= 0 && c < h;
+      if (dtype == DType::kF32) {
+        uint32_t got;
+        std::memcpy(&got, &bytes[i * 4], 4);
+        ASSERT_EQ(got, written ? std::bit_cast<uint32_t>(x[r * h + c]) : 0xffffffffu) << i;
+      } else {
+        uint16_t got;
+        std::memcpy(&got, &bytes[i * 2], 2);
+        ASSERT_EQ(got, written ? to_bfloat16(x[r * h + c]).bits : 0xffffu) << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace volley::ops

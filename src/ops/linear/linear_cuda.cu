@@ -1,0 +1,158 @@
+// Packing, the choice of kernel, and the plain kernel: any dtype and shape that the contract allows, on any GPU. It is
+// for small models, fp32 and GPUs without wgmma; nothing here is fast.
+#include <algorithm>
+
+#include "device/cuda/elements.cuh"
+#include "device/cuda/launch.h"
+#include "ops/linear/linear_cuda.h"
+
+namespace volley::ops {
+namespace {
+
+constexpr int64_t kPackBytes = int64_t{64} << 20;  // of raw rows that are on the device at a time
+constexpr int kWarpRows = 4;                       // rows of x that share one reading of a weight in the plain kernel
+
+// Element of the packed matrix that holds (packed row, k).
+__device__ int64_t packed_index(int64_t row, int64_t k, int64_t columns, DType storage) {
+  if (storage == DType::kF32) return row * columns + k;
+  const int64_t blocks = (columns + kBlockK - 1) / kBlockK;
+  const int64_t block = row / kPanelRows * blocks + k / kBlockK;
+  const int64_t r = row % kPanelRows, piece = k % kBlockK / 8;
+  return block * (kBlockBytes / 2) + r * kBlockK + (piece ^ (r % 8)) * 8 + k % 8;
+}
+
+__global__ void pack_kernel(const void* rows, DType dtype, int64_t first_row, int64_t count, int64_t k, int64_t n,
+                            LinearLayout layout, DType storage, void* packed) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count * k; i += stride) {
+    const float v = cuda::load_float(rows, dtype, i);
+    const int64_t to = packed_index(packed_row(first_row + i / k, n, layout), i % k, k, storage);
+    if (storage == DType::kF32) {
+      static_cast<float*>(packed)[to] = v;
+    } else {
+      static_cast<__nv_bfloat16*>(packed)[to] = __float2bfloat16_rn(v);
+    }
+  }
+}
+
+// Sum over k of one weight row with kWarpRows rows of x: lane l takes k = l, l + 32, …; lanes are added as a tree.
+__device__ void warp_sums(const void* packed, DType storage, int64_t weight_row, const void* x, DType x_dtype,
+                          int64_t row, int rows, int64_t k, float (&sums)[kWarpRows]) {
+  for (float& s : sums) s = 0;
+  for (int64_t i = threadIdx.x % 32; i < k; i += 32) {
+    const float w = cuda::load_float(packed, storage, packed_index(weight_row, i, k, storage));
+#pragma unroll
+    for (int r = 0; r < kWarpRows; ++r) {
+      if (r < rows) sums[r] = fmaf(cuda::load_float(x, x_dtype, (row + r) * k + i), w, sums[r]);
+    }
+  }
+#pragma unroll
+  for (float& s : sums) {
+    for (int lane = 16; lane > 0; lane /= 2) s += __shfl_xor_sync(0xffffffff, s, lane);
+  }
+}
+
+struct PlainArgs {
+  const void* packed;
+  DType storage;
+  LinearLayout layout;
+  int64_t n, k;
+  const void* x;
+  DType x_dtype;
+  void* y;
+  DType y_dtype;
+  int64_t rows, outputs;
+  Epilogue epilogue;
+};
+
+// A warp per output and kWarpRows rows.
+__global__ void plain_kernel(PlainArgs args) {
+  const int64_t output = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  const int64_t row = static_cast<int64_t>(blockIdx.y) * kWarpRows;
+  if (output >= args.outputs) return;
+  const int rows = static_cast<int>(min(static_cast<int64_t>(kWarpRows), args.rows - row));
+  float sums[kWarpRows];
+  warp_sums(args.packed, args.storage, packed_row(output, args.n, args.layout), args.x, args.x_dtype, row, rows, args.k,
+            sums);
+  if (args.epilogue == Epilogue::kSwiGlu) {
+    float up[kWarpRows];
+    warp_sums(args.packed, args.storage, packed_row(args.n / 2 + output, args.n, args.layout), args.x, args.x_dtype,
+              row, rows, args.k, up);
+#pragma unroll
+    for (int r = 0; r < kWarpRows; ++r) sums[r] = sums[r] / (1.0f + expf(-sums[r])) * up[r];
+  }
+#pragma unroll
+  for (int r = 0; r < kWarpRows; ++r) {
+    if (threadIdx.x % 32 != r || r >= rows) continue;
+    const int64_t at = (row + r) * args.outputs + output;
+    if (args.y_dtype == DType::kBF16) {
+      static_cast<__nv_bfloat16*>(args.y)[at] = __float2bfloat16_rn(sums[r]);
+    } else {
+      float& y = static_cast<float*>(args.y)[at];
+      y = args.epilogue == Epilogue::kAdd ? y + sums[r] : sums[r];
+    }
+  }
+}
+
+int device_major() {
+  int device = 0, major = 0;
+  VOLLEY_CUDA_CHECK(cudaGetDevice(&device));
+  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  return major;
+}
+
+}  // namespace
+
+Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
+                                      LinearLayout layout) {
+  LinearWeight w;
+  w.k = k;
+  w.storage = storage;
+  w.layout = layout;
+  int64_t raw_bytes = 0;
+  for (const WeightRows& part : parts) {
+    w.n += part.rows;
+    raw_bytes = std::max(raw_bytes, part.rows * k * static_cast<int64_t>(dtype_size(part.dtype)));
+  }
+  const int64_t packed_bytes = linear_cuda_packed_bytes(w.n, k, storage, layout);
+  VOLLEY_ASSIGN(w.packed, device.allocate(static_cast<size_t>(packed_bytes)));
+  VOLLEY_ASSIGN(Buffer raw, device.allocate(static_cast<size_t>(std::min(raw_bytes, std::max(kPackBytes, k * 4)))));
+  int64_t first_row = 0;
+  for (const WeightRows& part : parts) {
+    const int64_t row_bytes = k * static_cast<int64_t>(dtype_size(part.dtype));
+    const int64_t at_once = std::max<int64_t>(1, static_cast<int64_t>(raw.bytes()) / row_bytes);
+    for (int64_t done = 0; done < part.rows; done += at_once) {
+      const int64_t rows = std::min(at_once, part.rows - done);
+      device.upload(raw.data(), static_cast<const char*>(part.data) + done * row_bytes,
+                    static_cast<size_t>(rows * row_bytes));
+      cuda::Launch how;
+      how.grid = dim3(static_cast<unsigned>(std::min<int64_t>((rows * k + 255) / 256, 4096)));
+      how.block = dim3(256);
+      cuda::launch(pack_kernel, how, device.stream(), raw.data(), part.dtype, first_row + done, rows, k, w.n, layout,
+                   storage, w.packed.data());
+    }
+    first_row += part.rows;
+  }
+  device.synchronize();  // the raw rows are about to go
+  return Result<LinearWeight>(std::move(w));
+}
+
+void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue) {
+  const PlainArgs args{w.packed.data(), w.storage, w.layout, w.n,        w.k,        x.data,
+                       x.dtype,         y.data,    y.dtype,  y.shape[0], y.shape[1], epilogue};
+  cuda::Launch how;
+  how.block = dim3(256);
+  how.grid = dim3(static_cast<unsigned>((args.outputs + 7) / 8),
+                  static_cast<unsigned>((args.rows + kWarpRows - 1) / kWarpRows));
+  cuda::launch(plain_kernel, how, stream, args);
+}
+
+void linear_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue) {
+  if (linear_cuda_uses_tiles(device_major(), w, x.dtype)) {
+    linear_tiles_cuda(stream, w, x, y, epilogue);
+  } else {
+    linear_plain_cuda(stream, w, x, y, epilogue);
+  }
+}
+
+}  // namespace volley::ops

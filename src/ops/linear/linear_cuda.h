@@ -1,0 +1,69 @@
+// What the parts of the CUDA linear operation share: packed layout, plan and entry points. Private to this folder.
+//
+// Packed layout: panels of 64 rows of weights; bf16: a panel is a run of blocks [64 rows][64 k] of 8 KB, k ascending,
+// padded with zeros, each swizzled as the matrix unit reads it from shared memory (device/cuda/products.cuh), so that
+// a plain contiguous copy brings it there. fp32: a panel is [64][k], row-major. kGateUp: the rows of a panel are 32
+// gates, then the 32 ups of the same outputs.
+//
+// Order of a sum (bf16 x bf16): k is cut into one or two slices of whole blocks, which the weight's shape decides;
+// within a slice the matrix unit adds along k, 16 at a time, into one fp32 accumulator; then first slice plus second.
+// Tile sizes do not enter. Everything else goes to a plain kernel with an order of its own, also fixed by the shape.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/linear/linear.h"
+
+namespace volley::ops {
+
+inline constexpr int64_t kPanelRows = 64;
+inline constexpr int64_t kBlockK = 64;
+inline constexpr int64_t kBlockBytes = kPanelRows * kBlockK * 2;
+inline constexpr int kHalfBytes = kBlockBytes / 2;  // 32 rows: what tiles are made of
+
+// Multiprocessors that the plan fills. A constant: the split is arithmetic, and must not change with the GPU.
+inline constexpr int64_t kPlanProcessors = 132;
+
+inline int64_t linear_cuda_panels(int64_t n, LinearLayout layout) {
+  return layout == LinearLayout::kGateUp ? (n / 2 + 31) / 32 : (n + kPanelRows - 1) / kPanelRows;
+}
+inline int64_t linear_cuda_k_blocks(int64_t k) {
+  return (k + kBlockK - 1) / kBlockK;
+}
+int64_t linear_cuda_packed_bytes(int64_t n, int64_t k, DType storage, LinearLayout layout);
+
+// Row of the packed matrix that holds row `row` of the stacked parts.
+constexpr int64_t packed_row(int64_t row, int64_t n, LinearLayout layout) {
+  if (layout == LinearLayout::kPlain) return row;
+  const int64_t half = n / 2, output = row < half ? row : row - half;
+  return output / 32 * kPanelRows + output % 32 + (row < half ? 0 : 32);
+}
+
+// What a block, or a cluster of `split` blocks, computes: 32 * halves weight rows for `rows` rows of x.
+struct LinearTile {
+  int halves = 0;
+  int rows = 0;
+};
+
+// How a call is cut into blocks. The split is a function of the weight's shape; the rest affects speed only.
+struct LinearCudaPlan {
+  int64_t halves = 0, k_blocks = 0;  // of the whole weight
+  int split = 1;                     // 1 or 2 slices of k: two if that gives more multiprocessors work
+  LinearTile tile;
+  int64_t row_tiles = 0;
+
+  static LinearCudaPlan make(int64_t n, int64_t k, LinearLayout layout, int64_t rows);
+};
+
+// Whether the matrix-unit kernels take this call; `major` is the device's compute capability.
+bool linear_cuda_uses_tiles(int major, const LinearWeight& w, DType x);
+
+Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
+                                      LinearLayout layout);
+void linear_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
+
+// The two kernels. linear_tiles_cuda REQUIRES linear_cuda_uses_tiles.
+void linear_tiles_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
+void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
+
+}  // namespace volley::ops

@@ -1,0 +1,274 @@
+// Protects, on a GPU: every output against an fp64 oracle, for each tile that has a kernel, all dtypes, layouts and
+// epilogues; that a row's bits depend on nothing but the row and the weights; that padding is never seen. The plan is
+// checked without a GPU.
+#include "ops/linear/linear_cuda.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "ops/device_for_test.h"
+
+namespace volley::ops {
+namespace {
+
+constexpr double kRound = 0x1p-24;
+constexpr double kRoundBF16 = 0x1p-8;
+
+std::vector<float> random_values(int64_t count, uint32_t seed, bool bf16) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& v : values) v = bf16 ? to_float(to_bfloat16(normal(random))) : normal(random);
+  return values;
+}
+
+std::vector<char> encode(const std::vector<float>& values, DType dtype) {
+  std::vector<char> bytes(values.size() * dtype_size(dtype));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (dtype == DType::kF32) {
+      std::memcpy(&bytes[i * 4], &values[i], 4);
+    } else {
+      const BFloat16 b = to_bfloat16(values[i]);
+      std::memcpy(&bytes[i * 2], &b, 2);
+    }
+  }
+  return bytes;
+}
+
+std::vector<float> decode(const std::vector<char>& bytes, DType dtype) {
+  std::vector<float> values(bytes.size() / dtype_size(dtype));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (dtype == DType::kF32) {
+      std::memcpy(&values[i], &bytes[i * 4], 4);
+    } else {
+      BFloat16 b;
+      std::memcpy(&b, &bytes[i * 2], 2);
+      values[i] = to_float(b);
+    }
+  }
+  return values;
+}
+
+struct Weights {
+  int64_t n, k;
+  DType dtype;
+  std::vector<float> values;  // [n, k], exact in dtype
+  LinearWeight packed;
+
+  Weights(Device& device, int64_t n, int64_t k, DType dtype, LinearLayout layout)
+      : n(n), k(k), dtype(dtype), values(random_values(n * k, 11, dtype == DType::kBF16)) {
+    const std::vector<char> bytes = encode(values, dtype);
+    std::vector<WeightRows> parts;
+    const int64_t first = layout == LinearLayout::kGateUp ? n / 2 : n / 3;
+    for (int64_t begin : {int64_t{0}, first}) {
+      parts.push_back({bytes.data() + begin * k * dtype_size(dtype), dtype, begin == 0 ? first : n - first});
+    }
+    packed = std::move(pack_linear(device, parts, k, dtype, layout)).value();
+  }
+};
+
+struct Case {
+  int64_t rows, n, k;
+  DType x, weights, y;
+  Epilogue epilogue;
+};
+
+LinearLayout layout_of(const Case& c) {
+  return c.epilogue == Epilogue::kSwiGlu ? LinearLayout::kGateUp : LinearLayout::kPlain;
+}
+int64_t outputs_of(const Case& c) {
+  return c.epilogue == Epilogue::kSwiGlu ? c.n / 2 : c.n;
+}
+
+// The op on rows [begin, begin + rows) of x; y starts as `before` where the epilogue reads it.
+std::vector<char> run(Device& device, const Weights& w, const Case& c, const std::vector<float>& x, int64_t begin,
+                      int64_t rows, const std::vector<float>& before) {
+  const std::vector<float> part(x.begin() + begin * c.k, x.begin() + (begin + rows) * c.k);
+  const DeviceTensor x_device(device, encode(part, c.x));
+  const int64_t count = rows * outputs_of(c);
+  const DeviceTensor y_device =
+      c.epilogue == Epilogue::kAdd
+          ? DeviceTensor(device, encode({before.begin() + begin * c.n, before.begin() + (begin + rows) * c.n}, c.y))
+          : DeviceTensor(device, count * dtype_size(c.y));
+  Arena scratch{Buffer()};
+  linear(device.stream(), w.packed, x_device.view(c.x, {rows, c.k}), y_device.view(c.y, {rows, outputs_of(c)}),
+         c.epilogue, scratch);
+  return y_device.read<char>();
+}
+
+struct Sum {
+  double value = 0, magnitude = 0;
+};
+
+Sum oracle(const Weights& w, int64_t output, const std::vector<float>& x, int64_t row) {
+  Sum sum;
+  for (int64_t i = 0; i < w.k; ++i) {
+    const double product = static_cast<double>(x[row * w.k + i]) * w.values[output * w.k + i];
+    sum.value += product;
+    sum.magnitude += std::fabs(product);
+  }
+  return sum;
+}
+
+// The matrix unit truncates when it aligns addends, so an addition may lose one unit rather than half of one.
+double sum_bound(const Sum& s, int64_t k) {
+  return 2 * (k + 1) * kRound * s.magnitude;
+}
+
+double silu(double x) {
+  return x / (1 + std::exp(-x));
+}
+
+// Value and bound of one output.
+std::pair<double, double> expected(const Weights& w, const Case& c, const std::vector<float>& x, int64_t row,
+                                   int64_t output, float before) {
+  const Sum sum = oracle(w, output, x, row);
+  double want = sum.value, error = sum_bound(sum, c.k);
+  if (c.epilogue == Epilogue::kAdd) want += before;
+  if (c.epilogue == Epilogue::kSwiGlu) {
+    const Sum up = oracle(w, c.n / 2 + output, x, row);
+    want = silu(sum.value) * up.value;
+    const double gate_error = 1.1 * error + 6 * kRound * std::fabs(silu(sum.value));
+    const double up_error = sum_bound(up, c.k);
+    error = gate_error * (std::fabs(up.value) + up_error) + std::fabs(silu(sum.value)) * up_error;
+  }
+  return {want, error * (1 + kRoundBF16) + std::fabs(want) * ((c.y == DType::kBF16 ? kRoundBF16 : 0) + kRound)};
+}
+
+void check_values(Device& device, const Case& c) {
+  const Weights w(device, c.n, c.k, c.weights, layout_of(c));
+  const std::vector<float> x = random_values(c.rows * c.k, 5, c.x == DType::kBF16);
+  const std::vector<float> before = random_values(c.rows * c.n, 6, false);
+  const std::vector<float> y = decode(run(device, w, c, x, 0, c.rows, before), c.y);
+  // Every output of small cases, and a few thousand of the others, spread over rows and columns.
+  const int64_t count = static_cast<int64_t>(y.size()), step = c.k * count > (int64_t{1} << 24) ? 211 : 1;
+  for (int64_t i = 0; i < count; i += step) {
+    const int64_t row = i / outputs_of(c), output = i % outputs_of(c);
+    const auto [want, bound] = expected(w, c, x, row, output, before[row * c.n + output]);
+    ASSERT_NEAR(y[i], want, bound) << "row " << row << " output " << output << " of " << c.rows << " x " << c.n
+                                   << ", k " << c.k << " x " << dtype_name(c.x) << " w " << dtype_name(c.weights);
+  }
+  for (float v : y) ASSERT_FALSE(std::isnan(v)) << "an output was not written";
+}
+
+// Rows that reach every tile; shapes with one, two and four slices of k, and with ends that no tile divides.
+TEST(LinearCuda, TilesMatchOracle) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (int64_t rows : {1, 8, 9, 16, 31, 64, 65, 128, 130, 256, 300}) {
+    for (const auto& [n, k] :
+         {std::pair<int64_t, int64_t>{64, 64}, {200, 72}, {1000, 520}, {4096, 1032}, {1984, 2120}}) {
+      check_values(device, {rows, n, k, DType::kBF16, DType::kBF16, DType::kF32, Epilogue::kStore});
+      check_values(device, {rows, n, k, DType::kBF16, DType::kBF16, DType::kBF16, Epilogue::kStore});
+      check_values(device, {rows, n, k, DType::kBF16, DType::kBF16, DType::kF32, Epilogue::kAdd});
+      check_values(device, {rows, n, k, DType::kBF16, DType::kBF16, DType::kBF16, Epilogue::kSwiGlu});
+    }
+  }
+}
+
+TEST(LinearCuda, PlainKernelMatchesOracle) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const DType bf16 = DType::kBF16, f32 = DType::kF32;
+  for (const auto& [x, weights] : {std::pair{f32, bf16}, {f32, f32}, {bf16, bf16}}) {
+    for (int64_t rows : {1, 3, 4, 9}) {
+      for (DType y : {bf16, f32}) check_values(device, {rows, 37, 129, x, weights, y, Epilogue::kStore});
+      check_values(device, {rows, 37, 129, x, weights, f32, Epilogue::kAdd});
+      check_values(device, {rows, 74, 65, x, weights, bf16, Epilogue::kSwiGlu});
+    }
+  }
+}
+
+void check_rows_independent(Device& device, const Case& c, std::initializer_list<int64_t> batches) {
+  const Weights w(device, c.n, c.k, c.weights, layout_of(c));
+  const std::vector<float> x = random_values(c.rows * c.k, 3, c.x == DType::kBF16);
+  const std::vector<float> before = random_values(c.rows * c.n, 6, false);
+  const size_t row_bytes = outputs_of(c) * dtype_size(c.y);
+  for (int64_t row : {int64_t{0}, int64_t{1}, int64_t{7}, c.rows / 2, c.rows - 1}) {
+    const std::vector<char> want = run(device, w, c, x, row, 1, before);
+    for (int64_t rows : batches) {
+      const int64_t begin = std::max<int64_t>(0, std::min(row - rows / 3, c.rows - rows));
+      const std::vector<char> y = run(device, w, c, x, begin, rows, before);
+      ASSERT_EQ(std::memcmp(&y[(row - begin) * row_bytes], want.data(), row_bytes), 0)
+          << "row " << row << " in a batch of " << rows << " from " << begin << ", n " << c.n << " k " << c.k;
+    }
+  }
+}
+
+// The shapes of an 8B model, where the split along k is in use, and ones that no tile divides.
+TEST(LinearCuda, RowsAreIndependent) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const DType bf16 = DType::kBF16, f32 = DType::kF32;
+  for (const Case& c : {Case{512, 6144, 4096, bf16, bf16, f32, Epilogue::kStore},
+                        Case{512, 4096, 4096, bf16, bf16, f32, Epilogue::kAdd},
+                        Case{512, 24576, 1024, bf16, bf16, bf16, Epilogue::kSwiGlu},
+                        Case{512, 1000, 1032, bf16, bf16, f32, Epilogue::kStore}}) {
+    check_rows_independent(device, c, {1, 2, 8, 13, 16, 32, 48, 64, 100, 128, 192, 256, 400, 512});
+  }
+  check_rows_independent(device, {70, 101, 77, f32, f32, f32, Epilogue::kStore}, {1, 2, 5, 64, 70});
+}
+
+// Neither another row nor what lies behind the last one reaches a result, not even as 0 * NaN.
+TEST(LinearCuda, NeighboursStayOut) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const Case c{40, 200, 1032, DType::kBF16, DType::kBF16, DType::kF32, Epilogue::kStore};
+  const Weights w(device, c.n, c.k, c.weights, LinearLayout::kPlain);
+  std::vector<float> x = random_values(c.rows * c.k, 3, true);
+  const std::vector<float> clean = decode(run(device, w, c, x, 0, c.rows, {}), c.y);
+  for (int64_t i = 0; i < c.rows * c.k; ++i) {
+    if (i / c.k % 2 == 0) x[i] = std::nanf("");
+  }
+  const std::vector<float> mixed = decode(run(device, w, c, x, 0, c.rows, {}), c.y);
+  for (int64_t i = 0; i < c.rows * c.n; ++i) {
+    if (i / c.n % 2 == 1) {
+      ASSERT_EQ(mixed[i], clean[i]);
+    } else {
+      ASSERT_TRUE(std::isnan(mixed[i]));
+    }
+  }
+}
+
+TEST(LinearCudaPlan, FillsTheProcessors) {
+  struct Want {
+    int64_t n, k;
+    LinearLayout layout;
+    int split, halves;
+  };
+  const LinearLayout plain = LinearLayout::kPlain;
+  for (const Want& want : {Want{6144, 4096, plain, 2, 3},
+                           {4096, 4096, plain, 2, 2},
+                           {4096, 12288, plain, 2, 2},
+                           {24576, 4096, LinearLayout::kGateUp, 1, 6},
+                           {151936, 4096, plain, 1, 6}}) {
+    const LinearCudaPlan plan = LinearCudaPlan::make(want.n, want.k, want.layout, 16);
+    EXPECT_EQ(plan.split, want.split) << want.n;
+    EXPECT_EQ(plan.tile.halves, want.halves) << want.n;
+  }
+  EXPECT_EQ(LinearCudaPlan::make(256, 256, plain, 16).split, 1);
+}
+
+// The split must not move with the rows; up to 128 rows the weights are read once and most of a tile is not padding; no
+// tile cuts a gate from its up.
+TEST(LinearCudaPlan, TilesFitTheRows) {
+  for (LinearLayout layout : {LinearLayout::kPlain, LinearLayout::kGateUp}) {
+    for (int64_t n : {64, 128, 320, 4096, 6144, 24576, 151936}) {
+      const int split = LinearCudaPlan::make(n, 4096, layout, 1).split;
+      for (int64_t rows = 1; rows <= 600; ++rows) {
+        const LinearCudaPlan plan = LinearCudaPlan::make(n, 4096, layout, rows);
+        ASSERT_EQ(plan.split, split);
+        ASSERT_GT(plan.tile.halves, 0);
+        ASSERT_GE(plan.tile.rows * plan.row_tiles, rows);
+        if (layout == LinearLayout::kGateUp) {
+          ASSERT_EQ(plan.tile.halves % 2, 0);
+        }
+        if (rows <= 128) {
+          ASSERT_EQ(plan.row_tiles, 1);
+          ASSERT_LT(plan.tile.rows, std::max<int64_t>(2 * rows, 9));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace volley::ops

@@ -1,0 +1,72 @@
+// Protects, on a GPU: values against an fp64 oracle; that a row's bits depend on the row alone; gathers and work in
+// place.
+#include <cmath>
+#include <random>
+
+#include "ops/device_for_test.h"
+#include "ops/norm/norm.h"
+
+namespace volley::ops {
+namespace {
+
+constexpr double kRound = 0x1p-24;
+
+std::vector<float> random_values(int64_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& v : values) v = normal(random);
+  return values;
+}
+
+TEST(RmsNormCuda, MatchesOracle) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const int64_t rows = 3;
+  for (int64_t h : {1, 3, 31, 512, 513, 1000, 4096, 12288}) {
+    const std::vector<float> x = random_values(rows * h, 1), weight = random_values(h, 2);
+    const DeviceTensor x_device(device, x), weight_device(device, weight);
+    const DeviceTensor y(device, rows * h * 4), rounded(device, rows * h * 2);
+    const TensorView from = x_device.view(DType::kF32, {rows, h}), w = weight_device.view(DType::kF32, {h});
+    rms_norm(device.stream(), from, w, 1e-6f, {}, y.view(DType::kF32, {rows, h}));
+    rms_norm(device.stream(), from, w, 1e-6f, {}, rounded.view(DType::kBF16, {rows, h}));
+    const std::vector<float> got = y.read<float>();
+    const std::vector<BFloat16> got_rounded = rounded.read<BFloat16>();
+    for (int64_t r = 0; r < rows; ++r) {
+      double squares = 0;
+      for (int64_t i = 0; i < h; ++i) squares += static_cast<double>(x[r * h + i]) * x[r * h + i];
+      const double scale = 1 / std::sqrt(squares / static_cast<double>(h) + 1e-6f);
+      for (int64_t i = 0; i < h; ++i) {
+        // The sum of squares errs by less than h roundings, which the root halves; six more for the rest.
+        const double want = x[r * h + i] * scale * weight[i];
+        ASSERT_NEAR(got[r * h + i], want, std::fabs(want) * (h / 2.0 + 6) * kRound) << "h " << h << " column " << i;
+        ASSERT_EQ(got_rounded[r * h + i].bits, to_bfloat16(got[r * h + i]).bits);
+      }
+    }
+  }
+}
+
+TEST(RmsNormCuda, RowsAreIndependentGatheredAndInPlace) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const int64_t rows = 150, h = 771;
+  const std::vector<int32_t> order = {149, 0, 0, 77};
+  const std::vector<float> values = random_values(rows * h, 1);
+  const DeviceTensor x(device, values), weight(device, random_values(h, 2)), index(device, order);
+  const DeviceTensor y(device, order.size() * h * 4), alone(device, h * 4);
+  const TensorView all = x.view(DType::kF32, {rows, h}), w = weight.view(DType::kF32, {h});
+  rms_norm(device.stream(), all, w, 1e-5f, index.view(DType::kI32, {4}), y.view(DType::kF32, {4, h}));
+  const std::vector<float> gathered = y.read<float>();
+  std::vector<std::vector<float>> single;
+  for (int32_t row : order) {
+    rms_norm(device.stream(), all.rows(row, 1), w, 1e-5f, {}, alone.view(DType::kF32, {1, h}));
+    single.push_back(alone.read<float>());
+  }
+  rms_norm(device.stream(), all, w, 1e-5f, {}, all);
+  const std::vector<float> in_place = x.read<float>();
+  for (size_t i = 0; i < order.size(); ++i) {
+    ASSERT_EQ(std::memcmp(&gathered[i * h], single[i].data(), h * 4), 0) << i;
+    ASSERT_EQ(std::memcmp(&in_place[order[i] * h], single[i].data(), h * 4), 0) << i;
+  }
+}
+
+}  // namespace
+}  // namespace volley::ops
