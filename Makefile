@@ -25,7 +25,7 @@ build: setup  ## release build for the CPU: build/cpu/bin/volley
 	cmake --preset cpu > build/cpu.configure.log || { cat build/cpu.configure.log; exit 1; }
 	ninja -C build/cpu -j $(JOBS)
 
-cuda: setup  ## release build for CPU and GPU: build/cuda/bin/volley; fetches a CUDA toolkit if there is none
+cuda: setup  ## build with the CUDA kernels there are so far, and their tests; fetches a toolkit if there is none
 	@mkdir -p build
 	@command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || scripts/fetch_cuda.sh
 	cmake --preset cuda > build/cuda.configure.log || { cat build/cuda.configure.log; exit 1; }

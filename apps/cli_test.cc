@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -22,15 +23,18 @@ using Json = nlohmann::json;
 // A run of the program with its output in files, so that nothing can block on a full pipe.
 class Program {
  public:
-  explicit Program(const std::vector<std::string>& arguments) {
+  // `standard_output`: a file instead; empty: closed.
+  explicit Program(const std::vector<std::string>& arguments, std::optional<std::string> standard_output = {}) {
     static int runs = 0;
     base_ = (fs::temp_directory_path() / ("volley_cli_" + std::to_string(getpid()) + "_" + std::to_string(runs++)))
                 .string();
     pid_ = fork();
     if (pid_ == 0) {
       redirect(STDIN_FILENO, "/dev/null", O_RDONLY);
-      redirect(STDOUT_FILENO, base_ + ".out", O_WRONLY | O_CREAT | O_TRUNC);
+      redirect(STDOUT_FILENO, standard_output.value_or("").empty() ? base_ + ".out" : *standard_output,
+               O_WRONLY | O_CREAT | O_TRUNC);
       redirect(STDERR_FILENO, base_ + ".err", O_WRONLY | O_CREAT | O_TRUNC);
+      if (standard_output && standard_output->empty()) close(STDOUT_FILENO);
       std::vector<char*> argv = {const_cast<char*>("volley")};
       for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
       argv.push_back(nullptr);
@@ -117,6 +121,8 @@ TEST(Cli, UsageErrorsExitWithTwo) {
       {"generate", "--prompt", "a", "--max-num-seqs", "8", "--max-num-batched-tokens", "4"},
       {"generate", "--input", "no/such/file.jsonl"},
       {"generate", "--prompt", "a", "--output", "/no/such/folder/file"},
+      {"generate", "--prompt", "a", "--kv-pages", "1"},
+      {"bench", "--simulate-acceptance", "geometric:0.5", "--spec", "off"},
   };
   for (const auto& arguments : wrong) {
     Program program(arguments);
@@ -137,6 +143,98 @@ TEST(Cli, ModelsThatCannotBeLoadedExitWithThree) {
     EXPECT_EQ(program.status(), 3) << program.err();
     expect_one_error(program);
   }
+}
+
+// A model folder whose files are the pocket's, but for those a test replaces.
+class ModelCopy {
+ public:
+  explicit ModelCopy(const std::string& name)
+      : path_(fs::temp_directory_path() / ("volley_" + std::to_string(getpid()) + "_" + name)) {
+    fs::create_directories(path_);
+    for (const auto& file : fs::directory_iterator("models/" + name)) {
+      fs::create_symlink(fs::absolute(file.path()), path_ / file.path().filename());
+    }
+  }
+  ~ModelCopy() { fs::remove_all(path_); }
+  fs::path operator/(const std::string& file) const { return path_ / file; }
+  std::string path() const { return path_.string(); }
+
+ private:
+  fs::path path_;
+};
+
+TEST(Cli, AFolderInPlaceOfTheWeightsIsTheModelsFault) {
+  const ModelCopy model("pocket");
+  fs::remove(model / "model.safetensors");
+  fs::create_directory(model / "model.safetensors");
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"generate", "--prompt", "a"}, {"bench"}, {"inspect"}, {"serve"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.end(), {"--model", model.path(), "--draft", "none"});
+    Program program(arguments);
+    EXPECT_EQ(program.status(), 3) << command[0];
+    expect_one_error(program);
+  }
+}
+
+TEST(Cli, BenchMeasuresNothingIfALaterModeCannotStart) {
+  Program program({"bench", "--draft", "models/shapes/qwen3-8b-dflash"});
+  EXPECT_EQ(program.status(), 3);
+  expect_one_error(program);
+  EXPECT_EQ(program.out(), "");
+}
+
+TEST(Cli, InspectFindsTensorsThatAreNotThere) {
+  const ModelCopy draft("pocket-dflash");
+  fs::remove(draft / "model.safetensors");
+  fs::create_symlink(fs::absolute("models/pocket/model.safetensors"), draft / "model.safetensors");
+  Program program({"inspect", "--draft", draft.path()});
+  EXPECT_EQ(program.status(), 3) << program.out();
+  EXPECT_NE(program.out().find("fc.weight"), std::string::npos) << program.out();
+  EXPECT_EQ(program.out().find("fits         yes"), std::string::npos);
+  const ModelCopy target("pocket");
+  fs::remove(target / "tokenizer.json");
+  Program silent({"inspect", "--model", target.path()});
+  EXPECT_EQ(silent.status(), 3);
+  EXPECT_NE(silent.out().find("tokenizer.json"), std::string::npos) << silent.out();
+}
+
+TEST(Cli, AnOutputThatCannotBeWrittenExitsWithTwo) {
+  for (const std::string place : {"/dev/full", ""}) {
+    for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+             {"--help"},
+             {"--version"},
+             {"inspect"},
+             {"inspect", "--json"},
+             {"generate", "--prompt", "a", "--max-tokens", "2"},
+             {"generate", "--input", "/dev/null", "--json"},
+             {"demo"},
+             {"bench", "--requests", "1", "--output-tokens", "2", "--concurrency", "1"}}) {
+      Program program(arguments, place);
+      EXPECT_EQ(program.status(), 2) << arguments[0] << " to '" << place << "': " << program.err();
+      EXPECT_NE(program.err().find("volley: Writing to standard output failed: "), std::string::npos) << program.err();
+    }
+  }
+}
+
+TEST(Cli, TheInputIsNeverOverwritten) {
+  const std::string line = "{\"prompt\": \"a\", \"max_tokens\": 1}\n";
+  const TempFile file("both.jsonl", line);
+  for (const char* command : {"generate", "bench"}) {
+    Program program({command, "--input", file.path(), "--output", file.path()});
+    EXPECT_EQ(program.status(), 2);
+    expect_one_error(program);
+    std::ifstream kept(file.path());
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(kept), {}), line);
+  }
+}
+
+TEST(Cli, AModelThatFailsToLoadLeavesTheOutputAlone) {
+  const TempFile output("kept.jsonl", "earlier results\n");
+  Program program({"generate", "--model", "no/such/model", "--prompt", "a", "--output", output.path()});
+  EXPECT_EQ(program.status(), 3);
+  std::ifstream kept(output.path());
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(kept), {}), "earlier results\n");
 }
 
 TEST(Cli, ChatAnswersAndEndsWithStatistics) {
@@ -196,17 +294,19 @@ TEST(Cli, SpeculationDoesNotChangeTheText) {
   EXPECT_EQ(drafted.out(), plain.out());
 }
 
-TEST(Cli, CtrlCCancelsAndStillPrintsStatistics) {
+TEST(Cli, SignalsCancelAndStillPrintStatistics) {
   std::string lines;
   for (int i = 0; i < 2000; ++i) lines += "{\"prompt\": \"Once\", \"max_tokens\": 300, \"ignore_eos\": true}\n";
   const TempFile input("long.jsonl", lines);
-  Program program({"generate", "--input", input.path(), "--json"});
-  ASSERT_TRUE(program.wait_for_output("\"id\":1,"));
-  program.signal(SIGINT);
-  EXPECT_EQ(program.status(), 130) << program.err();
-  const Json json = program.last_json();
-  EXPECT_GE(json["requests"].get<int>(), 1);
-  EXPECT_LT(json["requests"].get<int>(), 2000);
+  for (const auto& [signal, status] : {std::pair(SIGINT, 130), {SIGTERM, 143}}) {
+    Program program({"generate", "--input", input.path(), "--json"});
+    ASSERT_TRUE(program.wait_for_output("\"id\":1,"));
+    program.signal(signal);
+    EXPECT_EQ(program.status(), status) << program.err();
+    const Json json = program.last_json();
+    EXPECT_GE(json["requests"].get<int>(), 1);
+    EXPECT_LT(json["requests"].get<int>(), 2000);
+  }
 }
 
 TEST(Cli, ServeAnnouncesItselfAndDrainsOnSigterm) {

@@ -4,13 +4,16 @@
 #include <limits>
 
 #include "apps/options.h"
+#include "serve/json_text.h"
 
 namespace volley::apps {
 namespace {
 
 constexpr const char* kExitCodes =
-    "Exit status: 0 all went well; 1 some requests failed; 2 an option, an input or an output file is wrong;\n"
-    "3 the models could not be loaded; 130 interrupted by Ctrl-C (a second Ctrl-C ends at once).";
+    "Exit status: 0 all went well, for serve also after a signal; 1 some requests failed; 2 an option, an input or an\n"
+    "output is wrong; 3 the models could not be loaded; 130 ended by Ctrl-C, 143 by SIGTERM. The first signal lets "
+    "the\n"
+    "program end in order (serve: running requests too), a second one ends it at once.";
 
 // Unlike CLI::Range it refuses what is not a finite number.
 CLI::Validator between(double low, double high, const std::string& description) {
@@ -18,19 +21,57 @@ CLI::Validator between(double low, double high, const std::string& description) 
       [low, high, description](std::string& text) -> std::string {
         double value = 0;
         const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-        const bool fits = failure == std::errc() && end == text.data() + text.size() && value >= low && value <= high;
-        return fits ? "" : text + " is not " + description;
+        const bool number = end == text.data() + text.size() && !std::isnan(value);
+        if (number && failure == std::errc() && value >= low && value <= high) return "";
+        const bool large =
+            failure == std::errc::result_out_of_range ? text.find("e-") == std::string::npos : value > high;
+        return number && large ? text + " is too large: it must be " + description : text + " is not " + description;
       },
       "");
 }
 
+// Of 64 bits, which a double does not hold.
+const CLI::Validator& seed() {
+  static const CLI::Validator validator(
+      [](std::string& text) -> std::string {
+        uint64_t value = 0;
+        const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool number = !text.empty() && end == text.data() + text.size();
+        if (number && failure == std::errc()) return "";
+        const std::string what = "a whole number from 0 to 2^64 - 1";
+        return number ? text + " is too large: it must be " + what : text + " is not " + what;
+      },
+      "");
+  return validator;
+}
+
+// CLI11 takes an empty text for an option that was not given.
+const CLI::Validator& not_empty() {
+  static const CLI::Validator validator([](std::string& text) { return text.empty() ? "it must not be empty" : ""; },
+                                        "");
+  return validator;
+}
+
+// What the model is to read.
+const CLI::Validator& some_text() {
+  static const CLI::Validator validator(
+      [](std::string& text) {
+        if (text.empty()) return "it must not be empty";
+        return serve::find_invalid_utf8(text) ? "it is not valid UTF-8: check the terminal's encoding" : "";
+      },
+      "");
+  return validator;
+}
+
 const CLI::Validator& positive() {
-  static const CLI::Validator validator = between(1, std::numeric_limits<int32_t>::max(), "a whole number above 0");
+  static const CLI::Validator validator =
+      between(1, std::numeric_limits<int32_t>::max(), "a whole number from 1 to 2147483647");
   return validator;
 }
 
 const CLI::Validator& not_negative() {
-  static const CLI::Validator validator = between(0, std::numeric_limits<int32_t>::max(), "a whole number from 0 up");
+  static const CLI::Validator validator =
+      between(0, std::numeric_limits<int32_t>::max(), "a whole number from 0 to 2147483647");
   return validator;
 }
 
@@ -45,12 +86,15 @@ Speculation speculation_of(const std::string& name) {
 
 void add_model_options(CLI::App* app, std::optional<std::string>* model, std::optional<std::string>* draft) {
   app->add_option("--model", *model, "Hugging Face folder of the target [the pocket model that comes with volley]")
+      ->check(not_empty())
       ->type_name("DIR");
   app->add_option("--draft", *draft, "folder of its DFlash drafter, or none [pocket's, or none beside --model]")
+      ->check(not_empty())
       ->type_name("DIR|none");
 }
 
-void add_engine_options(CLI::App* app, EngineFlags* flags) {
+// `slots`: the default of --max-num-seqs.
+void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& slots) {
   EngineOptions& base = flags->base;
   add_model_options(app, &flags->model, &flags->draft);
   app->add_option("--device", base.device, "what computes: auto or cpu")->check(CLI::IsMember({"auto", "cpu"}));
@@ -69,18 +113,20 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
       ->check(positive());
   app->add_option("--page-size", base.page_size, "KV positions a page, a multiple of 16 [16]")->check(positive());
   app->add_option("--kv-pages", base.kv_pages, "pages of KV memory [as many as fit]")
-      ->check(between(1, 1e12, "a whole number above 0"));
+      ->check(between(1, 1e12, "a whole number from 1 to 10^12"));
   app->add_option("--prefill-chunk", base.prefill_chunk, "most prompt tokens of one request a step [512]")
       ->check(positive());
   app->add_flag_callback(
       "--no-prefix-cache", [&base] { base.prefix_cache = false; }, "do not share the KV of equal prompt beginnings");
-  app->add_option("--max-num-seqs", base.max_num_seqs, "requests that run at once")->check(positive());
+  app->add_option("--max-num-seqs", base.max_num_seqs, "requests that run at once [" + slots + "]")->check(positive());
   app->add_option("--max-num-batched-tokens", base.max_num_batched_tokens,
                   "rows of one target pass [every slot's block and a prefill chunk]")
       ->check(positive());
   app->add_option("--max-model-len", base.max_model_len, "prompt and output tokens of a request [the model's]")
       ->check(positive());
-  app->add_option("--dummy-weights", base.dummy_weights, "random weights of this seed: only config.json is read")
+  app->add_option("--dummy-weights", base.dummy_weights,
+                  "random weights of this seed: only config.json is read; the texts mean nothing")
+      ->check(seed())
       ->type_name("SEED");
   app->add_option_function<std::string>(
          "--simulate-acceptance",
@@ -111,7 +157,7 @@ void add_sampling_options(CLI::App* app, RequestSettings* settings, const std::s
       ->check(between(1e-30, 1, "above 0 and at most 1"))
       ->group(group);
   app->add_option("--top-k", settings->top_k, "the k likeliest tokens; 0 or -1: all")
-      ->check(between(-1, std::numeric_limits<int32_t>::max(), "a whole number from -1 up"))
+      ->check(between(-1, std::numeric_limits<int32_t>::max(), "a whole number from -1 to 2147483647"))
       ->group(group);
   app->add_option("--min-p", settings->min_p, "tokens at least this likely beside the likeliest")
       ->check(between(0, 1, "from 0 to 1"))
@@ -126,7 +172,7 @@ void add_sampling_options(CLI::App* app, RequestSettings* settings, const std::s
       ->check(between(-2, 2, "from -2 to 2"))
       ->group(group);
   app->add_option("--seed", settings->seed, "the same seed gives the same tokens [drawn for each request]")
-      ->check(between(0, 18446744073709551615.0, "a whole number from 0 to 2^64 - 1"))
+      ->check(seed())
       ->group(group);
   app->add_flag_callback(
          "--ignore-eos", [settings] { settings->ignore_eos = true; }, "go on after the end-of-sequence token")
@@ -135,20 +181,25 @@ void add_sampling_options(CLI::App* app, RequestSettings* settings, const std::s
 
 void add_generate(CLI::App* root, GenerateCommand* command) {
   CLI::App* app = root->add_subcommand("generate", "answer prompts of the command line or of a file");
-  add_engine_options(app, &command->engine);
+  add_engine_options(app, &command->engine, "as --concurrency");
   add_speculation_options(app, &command->engine);
   add_sampling_options(app, &command->settings, "Sampling (defaults: the model's generation_config.json)");
   auto* source = app->add_option_group("Prompt", "exactly one of");
-  source->add_option("--prompt", command->prompt, "text that is continued as it is")->type_name("TEXT");
+  source->add_option("--prompt", command->prompt, "text that is continued as it is")
+      ->check(some_text())
+      ->type_name("TEXT");
   source->add_option("--chat", command->chat, "a user's message, put into the model's chat template")
+      ->check(some_text())
       ->type_name("TEXT");
   source
       ->add_option("--input", command->input,
                    "one JSON object a line, - for stdin: prompt_ids, prompt or messages, and optionally id and any "
                    "sampling field")
+      ->check(not_empty())
       ->type_name("FILE.jsonl");
   source->require_option(1);
   app->add_option("--output", command->output, "one JSON object for each line of --input, in its order [stdout]")
+      ->check(not_empty())
       ->type_name("FILE.jsonl");
   app->add_flag("--json", command->json, "end with one line of JSON statistics on stdout");
   app->add_option("--max-tokens", command->settings.max_tokens, "most tokens of an answer [as many as fit]")
@@ -157,6 +208,7 @@ void add_generate(CLI::App* root, GenerateCommand* command) {
   app->add_option_function<std::vector<std::string>>(
          "--stop", [command](const std::vector<std::string>& stops) { command->settings.stop = stops; },
          "the text ends before this; may be given several times")
+      ->check(some_text())
       ->type_name("TEXT")
       ->type_size(1)
       ->expected(1)
@@ -167,17 +219,18 @@ void add_generate(CLI::App* root, GenerateCommand* command) {
 
 void add_serve(CLI::App* root, ServeCommand* command) {
   CLI::App* app = root->add_subcommand("serve", "an OpenAI-compatible HTTP server");
-  add_engine_options(app, &command->engine);
+  add_engine_options(app, &command->engine, "32");
   add_speculation_options(app, &command->engine);
-  app->add_option("--host", command->host, "address to listen on [127.0.0.1]");
+  app->add_option("--host", command->host, "address to listen on [127.0.0.1]")->check(not_empty());
   app->add_option("--port", command->port, "port to listen on, 0 for any free one [8000]")
       ->check(between(0, 65535, "a port from 0 to 65535"));
-  app->add_option("--served-model-name", command->served_model_names, "name in the API [that of the model's folder]");
+  app->add_option("--served-model-name", command->served_model_names, "name in the API [that of the model's folder]")
+      ->check(not_empty());
 }
 
 void add_bench(CLI::App* root, BenchCommand* command) {
   CLI::App* app = root->add_subcommand("bench", "throughput over concurrency, with and without speculation");
-  add_engine_options(app, &command->engine);
+  add_engine_options(app, &command->engine, "the largest --concurrency");
   add_sampling_options(app, &command->settings, "Sampling (greedy unless --temperature is given)");
   app->add_option("--concurrency", command->concurrency, "requests open at once, a list [1,8]")
       ->delimiter(',')
@@ -197,10 +250,13 @@ void add_bench(CLI::App* root, BenchCommand* command) {
   app->add_option("--output-tokens", command->output_tokens, "most tokens of an answer [128]")->check(positive());
   app->add_option("--requests", command->requests, "requests a measurement [the concurrency, at least 4]")
       ->check(positive());
-  app->add_option("--prompt-seed", command->prompt_seed, "of the random prompts [1]");
+  app->add_option("--prompt-seed", command->prompt_seed, "of the random prompts [1]")->check(seed());
   app->add_option("--input", command->input, "prompts as for generate, instead of random ones")
+      ->check(not_empty())
       ->type_name("FILE.jsonl");
-  app->add_option("--output", command->output, "write the measurements as JSON")->type_name("FILE.json");
+  app->add_option("--output", command->output, "write the measurements as JSON")
+      ->check(not_empty())
+      ->type_name("FILE.json");
   app->add_flag("--json", command->json, "end with the measurements as one line of JSON on stdout");
 }
 
@@ -218,6 +274,16 @@ Status check_engine(const EngineFlags& flags) {
   }
   if (flags.speculation == Speculation::kOff && flags.base.block_size != 0) {
     return invalid_argument("--block-size needs a drafter: leave it out, or leave out --spec off");
+  }
+  return {};
+}
+
+Status check_generate(const GenerateCommand& command) {
+  VOLLEY_RETURN_IF_ERROR(check_engine(command.engine));
+  const auto [least, most] = std::pair(command.settings.min_tokens, command.settings.max_tokens);
+  if (least && most && *least > *most) {
+    return invalid_argument("--min-tokens " + std::to_string(*least) + " is above --max-tokens " +
+                            std::to_string(*most) + ": lower the one or raise the other");
   }
   return {};
 }
@@ -276,7 +342,7 @@ Result<Command> parse_command_line(int argc, const char* const* argv) {
     return invalid_argument(one_sentence(error.what()));
   }
   if (root.got_subcommand("generate")) {
-    VOLLEY_RETURN_IF_ERROR(check_engine(generate.engine));
+    VOLLEY_RETURN_IF_ERROR(check_generate(generate));
     return Command(std::move(generate));
   }
   if (root.got_subcommand("serve")) {

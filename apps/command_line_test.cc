@@ -143,7 +143,17 @@ TEST(CommandLine, RefusesWithOneSentence) {
       {"generate", "--prompt", "a", "--page-size", "24"},
       {"generate", "--prompt", "a", "--simulate-acceptance", "0.5"},
       {"generate", "--prompt", "a", "--simulate-acceptance", "geometric:1.5"},
+      {"generate", "--prompt", ""},
+      {"generate", "--chat", ""},
+      {"generate", "--prompt", "\xff"},
+      {"generate", "--chat", "a\xc3"},
+      {"generate", "--prompt", "a", "--stop", ""},
+      {"generate", "--prompt", "a", "--min-tokens", "3", "--max-tokens", "2"},
+      {"generate", "--prompt", "a", "--model", ""},
+      {"generate", "--prompt", "a", "--dummy-weights", "-1"},
+      {"generate", "--prompt", "a", "--seed", "18446744073709551616"},
       {"serve", "--port", "65536"},
+      {"serve", "--served-model-name", ""},
       {"serve", "--prompt", "a"},
       {"bench", "--concurrency", "0"},
       {"bench", "--spec", "fast"},
@@ -156,6 +166,19 @@ TEST(CommandLine, RefusesWithOneSentence) {
     EXPECT_EQ(parsed.error().code, ErrorCode::kInvalidArgument) << line;
     EXPECT_FALSE(parsed.error().message.empty()) << line;
     EXPECT_EQ(parsed.error().message.find('\n'), std::string::npos) << parsed.error().message;
+  }
+}
+
+TEST(CommandLine, ANumberThatIsTooLargeIsCalledThat) {
+  for (const std::vector<const char*>& arguments :
+       std::vector<std::vector<const char*>>{{"--max-tokens", "99999999999"},
+                                             {"--top-k", "1e400"},
+                                             {"--temperature", "101"},
+                                             {"--seed", "18446744073709551616"}}) {
+    const auto parsed = parse({"generate", "--prompt", "a", arguments[0], arguments[1]});
+    ASSERT_FALSE(parsed.ok()) << arguments[0];
+    EXPECT_NE(parsed.error().message.find(std::string(arguments[1]) + " is too large"), std::string::npos)
+        << parsed.error().message;
   }
 }
 

@@ -1,4 +1,5 @@
-// What the program says beside its output: notes, errors and a progress line on stderr. Threads: any.
+// What the program says beside its output: notes, errors and a progress line on stderr. Control characters, which
+// names and texts of users may hold, are shown as escapes. Threads: any.
 #pragma once
 
 #include <chrono>
@@ -15,9 +16,12 @@ class Console {
   bool stderr_terminal() const { return stderr_terminal_; }
   bool colours() const { return colours_; }  // stdout is a terminal and NO_COLOR is not set
 
-  void note(const std::string& line);
+  void note(const std::string& line);       // "volley: …"
   void error(const std::string& sentence);  // "volley: …"
-  // Redraws the progress line, at most ten times a second (and at 1). Nothing where stderr is not a terminal.
+  // A line of the program's own, colour codes included. Nothing unless stderr is a terminal and colours() holds.
+  void coloured(const std::string& line);
+  // Redraws the progress line, at most ten times a second (and at 1). Without a bar if `fraction` is negative: not
+  // known. Nothing where stderr is not a terminal.
   void progress(const std::string& what, double fraction);
   void clear_progress();
 
@@ -30,5 +34,8 @@ class Console {
   bool drawn_ = false;                            // guarded by mutex_
   std::chrono::steady_clock::time_point last_{};  // guarded by mutex_
 };
+
+// Control characters (of ASCII and of Latin-1) as \xHH, bytes that are not UTF-8 too; a backslash stays one.
+std::string escape_controls(const std::string& text);
 
 }  // namespace volley::apps

@@ -11,6 +11,7 @@
 #include "apps/generate/result_line.h"
 #include "apps/generate/text_stream.h"
 #include "apps/generate/token_colours.h"
+#include "apps/standard_streams.h"
 
 namespace volley::apps {
 namespace {
@@ -81,6 +82,7 @@ class Demo {
       std::fflush(stdout);
       VOLLEY_ASSIGN(const Completion answer, stream_text(engine, &pool, requests[i], *interrupt_, console_));
       if (answer.finish.error) return *answer.finish.error;
+      VOLLEY_RETURN_IF_ERROR(flush_standard_output());
     }
     std::printf("\n");
     return {};
@@ -113,7 +115,12 @@ class Demo {
 
 int run_demo(const DemoCommand& command, InterruptWatch* interrupt, Console* console) {
   const Status status = Demo(command, interrupt, console).run();
-  if (interrupt->interrupted()) return kExitInterrupted;
+  if (interrupt->interrupted()) return interrupt->exit_status();
+  // First: a demo whose output fails ends early, and not for the models' sake.
+  if (const Status flushed = flush_standard_output(); !flushed.ok()) {
+    console->error(status.ok() ? flushed.error().message : status.error().message);
+    return kExitUsage;
+  }
   if (status.ok()) return kExitOk;
   console->error(status.error().message);
   return status.error().code == ErrorCode::kInternal ? kExitRequestsFailed : kExitModel;

@@ -4,7 +4,9 @@
 
 #include "apps/exit_codes.h"
 #include "apps/model_location.h"
+#include "apps/tensor_check.h"
 #include "model/spec.h"
+#include "weights/checkpoint.h"
 
 namespace volley::apps {
 namespace {
@@ -13,6 +15,15 @@ std::string folder_name(const std::string& dir) {
   std::filesystem::path path = std::filesystem::path(dir).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
   return path.filename().string();
+}
+
+// Says what a folder must be; that its config.json cannot be opened would be all that the readers could say.
+Status check_folder(const std::string& option, const std::string& dir, const std::string& what) {
+  std::error_code ignored;
+  if (std::filesystem::exists(std::filesystem::path(dir) / "config.json", ignored)) return {};
+  const bool folder = std::filesystem::is_directory(dir, ignored);
+  return not_found((folder ? dir + " has no config.json: " : "There is no folder " + dir + ": ") + "name the " + what +
+                   " on this machine's disk with " + option + " (config.json, model.safetensors).");
 }
 
 }  // namespace
@@ -50,13 +61,32 @@ Result<EngineSetup> resolve_engine(const EngineFlags& flags, int concurrency) {
   if (!options.draft_dir.empty()) setup.draft_name = folder_name(options.draft_dir);
   if (options.simulate_acceptance) {
     setup.notes.push_back("Acceptance is simulated: the texts are meaningless, only the times count.");
+  } else if (options.dummy_weights) {
+    setup.notes.push_back("The weights are random: the texts are meaningless, only the times count.");
   }
   if (options.max_num_seqs == 0) options.max_num_seqs = concurrency;
   return setup;
 }
 
+Status check_folders(const EngineOptions& options) {
+  VOLLEY_RETURN_IF_ERROR(check_folder("--model", options.model_dir, "Hugging Face folder of a model"));
+  if (options.draft_dir.empty()) return {};
+  return check_folder("--draft", options.draft_dir, "Hugging Face folder of a DFlash drafter");
+}
+
+Result<engine::ResolvedModels> check_models(const EngineOptions& options) {
+  VOLLEY_RETURN_IF_ERROR(check_folders(options));
+  VOLLEY_ASSIGN(engine::ResolvedModels models, engine::resolve_models(options));
+  if (!options.dummy_weights) {
+    VOLLEY_RETURN_IF_ERROR(check_tensors(*models.target_checkpoint, models.target));
+    if (models.draft) VOLLEY_RETURN_IF_ERROR(check_tensors(*models.draft_checkpoint, *models.draft));
+  }
+  return models;
+}
+
 Result<std::unique_ptr<Engine>> create_engine(const EngineSetup& setup, Console* console) {
   for (const std::string& note : setup.notes) console->note(note);
+  VOLLEY_RETURN_IF_ERROR(check_folders(setup.options));
   auto engine = Engine::create(setup.options, [console](std::string_view phase, double fraction) {
     console->progress(std::string(phase), fraction);
   });
@@ -68,11 +98,16 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineSetup& setup, Console*
 }
 
 int creation_exit_status(const EngineSetup& setup, const Error& error) {
-  // A wrong config.json is an invalid argument too, so ask whether the configurations can be read.
+  // A wrong config.json or weight file is an invalid argument too, so ask whether they can be read.
   const EngineOptions& options = setup.options;
-  const bool readable = model::read_decoder_spec(options.model_dir).ok() &&
-                        (options.draft_dir.empty() || model::read_draft_spec(options.draft_dir).ok());
-  return error.code == ErrorCode::kInvalidArgument && readable ? kExitUsage : kExitModel;
+  const auto has_weights = [&options](const std::string& dir) {
+    return options.dummy_weights || weights::open_safetensors(dir).ok();
+  };
+  const bool readable =
+      model::read_decoder_spec(options.model_dir).ok() && has_weights(options.model_dir) &&
+      (options.draft_dir.empty() || (model::read_draft_spec(options.draft_dir).ok() && has_weights(options.draft_dir)));
+  const bool too_few_pages = error.code == ErrorCode::kResourceExhausted && options.kv_pages > 0;
+  return (error.code == ErrorCode::kInvalidArgument || too_few_pages) && readable ? kExitUsage : kExitModel;
 }
 
 }  // namespace volley::apps

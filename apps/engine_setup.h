@@ -9,6 +9,7 @@
 
 #include "apps/console.h"
 #include "apps/options.h"
+#include "engine/models.h"
 
 namespace volley::apps {
 
@@ -24,11 +25,18 @@ struct EngineSetup {
 // the default of max_num_seqs; 0: the engine's own default.
 Result<EngineSetup> resolve_engine(const EngineFlags& flags, int concurrency);
 
+// kNotFound for a model's folder that is not there or has no config.json, with what it must be.
+Status check_folders(const EngineOptions& options);
+
+// Everything about the models that can be checked without reading weights: the folders, their configurations, that they
+// fit together, the memory, and with real weights the names and shapes of their tensors.
+Result<engine::ResolvedModels> check_models(const EngineOptions& options);
+
 // Prints the notes, loads the models with progress on the terminal, prints the engine's warnings.
 Result<std::unique_ptr<Engine>> create_engine(const EngineSetup& setup, Console* console);
 
-// What a failure of create_engine means for the process: options that the engine refuses are the user's to correct
-// (kExitUsage), everything else is a model that could not be loaded (kExitModel).
+// What a failure of check_models or create_engine means for the process: options that the engine refuses are the user's
+// to correct (kExitUsage), everything else is a model that could not be loaded (kExitModel).
 int creation_exit_status(const EngineSetup& setup, const Error& error);
 
 }  // namespace volley::apps

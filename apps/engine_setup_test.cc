@@ -75,6 +75,28 @@ TEST(EngineSetup, SimulationSaysThatTextsMeanNothing) {
   EXPECT_NE(setup->notes[0].find("meaningless"), std::string::npos);
 }
 
+TEST(EngineSetup, RandomWeightsSayThatTextsMeanNothing) {
+  EngineFlags flags;
+  flags.base.dummy_weights = 1;
+  const auto setup = resolve_engine(flags, 0);
+  ASSERT_TRUE(setup.ok());
+  ASSERT_EQ(setup->notes.size(), 1u);
+  EXPECT_NE(setup->notes[0].find("meaningless"), std::string::npos);
+}
+
+TEST(EngineSetup, AFolderThatIsNotThereSaysWhatItMustBe) {
+  EngineOptions options;
+  options.model_dir = "some/model";
+  const Status missing = check_folders(options);
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
+  EXPECT_NE(missing.error().message.find("Hugging Face folder"), std::string::npos);
+  options.model_dir = "models";
+  EXPECT_NE(check_folders(options).error().message.find("models has no config.json"), std::string::npos);
+  options.model_dir = "models/pocket";
+  EXPECT_TRUE(check_folders(options).ok());
+}
+
 TEST(ModelLocation, InstalledModelsComeBeforeTheSourceTree) {
   const fs::path root = fs::temp_directory_path() / ("volley_location_" + std::to_string(getpid()));
   const auto add = [](const fs::path& folder) {

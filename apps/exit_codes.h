@@ -6,9 +6,10 @@ namespace volley::apps {
 enum ExitCode : int {
   kExitOk = 0,
   kExitRequestsFailed = 1,  // the run went through, and some of its requests failed
-  kExitUsage = 2,           // an option, an input file or an output file is wrong
+  kExitUsage = 2,           // an option, an input file or an output is wrong
   kExitModel = 3,           // the models could not be loaded
   kExitInterrupted = 130,   // Ctrl-C
+  kExitTerminated = 143,    // SIGTERM
 };
 
 }  // namespace volley::apps

@@ -15,11 +15,19 @@
 
 namespace volley::apps {
 
-InterruptWatch::InterruptWatch(bool watch_terminate) {
+namespace {
+
+int status_of(int signal) {
+  return signal == SIGTERM ? kExitTerminated : kExitInterrupted;
+}
+
+}  // namespace
+
+InterruptWatch::InterruptWatch() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
-  if (watch_terminate) sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGTERM);
   VOLLEY_CHECK_EQ(pthread_sigmask(SIG_BLOCK, &set, nullptr), 0);
   signals_ = signalfd(-1, &set, SFD_CLOEXEC);
   stop_ = eventfd(0, EFD_CLOEXEC);
@@ -40,6 +48,10 @@ void InterruptWatch::set_handler(std::function<void()> handler) {
   handler_ = std::move(handler);
 }
 
+int InterruptWatch::exit_status() const {
+  return status_of(signal_.load(std::memory_order_acquire));
+}
+
 void InterruptWatch::watch() {
   for (;;) {
     pollfd ready[2] = {{signals_, POLLIN, 0}, {stop_, POLLIN, 0}};
@@ -50,8 +62,10 @@ void InterruptWatch::watch() {
     if (ready[1].revents != 0) return;
     signalfd_siginfo info;
     if (read(signals_, &info, sizeof info) != static_cast<ssize_t>(sizeof info)) continue;
+    const int signal = static_cast<int>(info.ssi_signo);
     const std::lock_guard lock(mutex_);
-    if (!handler_ || interrupted_.exchange(true)) _exit(kExitInterrupted);
+    if (!handler_ || interrupted()) _exit(status_of(signal));
+    signal_.store(signal, std::memory_order_release);
     handler_();
   }
 }

@@ -10,26 +10,27 @@
 
 namespace volley::apps {
 
-// Make one before any other thread exists, so that all threads inherit the blocked signals. SIGTERM is watched only
-// with `watch_terminate`.
+// Make one before any other thread exists, so that all threads inherit the blocked signals.
 class InterruptWatch {
  public:
-  explicit InterruptWatch(bool watch_terminate);
+  InterruptWatch();
   ~InterruptWatch();
   InterruptWatch(const InterruptWatch&) = delete;
   InterruptWatch& operator=(const InterruptWatch&) = delete;
 
   // From now on the first signal calls `handler` on the watch's thread. While there is no handler a signal ends the
-  // process with status 130 at once: nothing is worth saving yet. An empty function takes the handler away, and returns
-  // only when no call of it is running.
+  // process at once, with the status below: nothing is worth saving yet. An empty function takes the handler away, and
+  // returns only when no call of it is running.
   void set_handler(std::function<void()> handler);
-  bool interrupted() const { return interrupted_.load(std::memory_order_acquire); }
+  bool interrupted() const { return signal_.load(std::memory_order_acquire) != 0; }
+  // Of a process that the first signal ended: kExitInterrupted or kExitTerminated. REQUIRES: interrupted().
+  int exit_status() const;
 
  private:
   void watch();
 
   int signals_ = -1, stop_ = -1;  // signalfd, eventfd
-  std::atomic<bool> interrupted_{false};
+  std::atomic<int> signal_{0};    // the first one
   std::mutex mutex_;
   std::function<void()> handler_;  // guarded by mutex_
   std::thread thread_;

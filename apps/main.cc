@@ -11,6 +11,7 @@
 #include "apps/interrupt.h"
 #include "apps/options.h"
 #include "apps/serve.h"
+#include "apps/standard_streams.h"
 
 namespace volley::apps {
 namespace {
@@ -26,18 +27,21 @@ struct Dispatch {
   int operator()(const DemoCommand& command) const { return run_demo(command, interrupt, console); }
   int operator()(const PrintAndExit& command) const {
     std::fputs(command.text.c_str(), stdout);
-    return kExitOk;
+    const Status written = flush_standard_output();
+    if (!written.ok()) console->error(written.error().message);
+    return written.ok() ? kExitOk : kExitUsage;
   }
 };
 
 int run(int argc, char** argv) {
+  prepare_standard_streams();
   Console console;
   auto command = parse_command_line(argc, argv);
   if (!command.ok()) {
     console.error(command.error().message);
     return kExitUsage;
   }
-  InterruptWatch interrupt(std::holds_alternative<ServeCommand>(*command));
+  InterruptWatch interrupt;
   return std::visit(Dispatch{&interrupt, &console}, *command);
 }
 

@@ -1,6 +1,5 @@
 #include "apps/serve.h"
 
-#include <signal.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -23,7 +22,6 @@ std::string url_of(const std::string& host, uint16_t port) {
 }  // namespace
 
 int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* console) {
-  signal(SIGPIPE, SIG_IGN);  // a client that is gone is an error of its socket, not the end of the process
   auto setup = resolve_engine(command.engine, 0);
   if (!setup.ok()) {
     console->error(setup.error().message);

@@ -7,7 +7,7 @@
 
 namespace volley::apps {
 
-// The process's exit status (exit_codes.h). REQUIRES: `interrupt` watches SIGTERM too.
+// The process's exit status (exit_codes.h).
 int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* console);
 
 }  // namespace volley::apps

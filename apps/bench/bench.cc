@@ -13,6 +13,7 @@
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
 #include "apps/generate/ordered_output.h"
+#include "apps/standard_streams.h"
 
 namespace volley::apps {
 namespace {
@@ -35,15 +36,22 @@ PhaseTimes phases_between(const EngineStats& before, const EngineStats& after) {
           (after.host_s - before.host_s) * scale};
 }
 
+MachineSpeed better(const MachineSpeed& a, const MachineSpeed& b) {
+  return {std::max(a.read_bytes_per_s, b.read_bytes_per_s), std::max(a.f32_flops, b.f32_flops),
+          std::max(a.bf16_flops, b.bf16_flops)};
+}
+
 class Bench {
  public:
   Bench(const BenchCommand& command, InterruptWatch* interrupt, Console* console)
       : command_(command), interrupt_(interrupt), console_(*console) {}
 
   int run() {
-    auto output = OrderedOutput::open(command_.output.value_or("-"));  // before anything takes minutes
+    // Whatever is wrong shows before anything takes minutes.
+    auto output = OrderedOutput::open(command_.output.value_or("-"), command_.input);
     if (!output.ok()) return fail({kExitUsage, output.error().message});
-    Failure failure;
+    Failure failure = check_modes();
+    if (!failure.message.empty()) return fail(failure);
     for (const Mode& mode : modes()) {
       failure = measure_mode(mode);
       if (!failure.message.empty() || interrupt_->interrupted()) break;
@@ -55,7 +63,9 @@ class Bench {
       if (Status written = output->put(0, json); !written.ok()) return fail({kExitUsage, written.error().message});
     }
     if (command_.json) std::printf("%s\n", json.c_str());
-    if (interrupt_->interrupted()) return kExitInterrupted;
+    const Status flushed = flush_standard_output();
+    if (!flushed.ok()) return fail({kExitUsage, flushed.error().message});
+    if (interrupt_->interrupted()) return interrupt_->exit_status();
     const bool all_ran = std::all_of(report_.rows.begin(), report_.rows.end(),
                                      [](const BenchRow& row) { return row.summary.errors == 0; });
     return all_ran ? kExitOk : kExitRequestsFailed;
@@ -90,9 +100,9 @@ class Bench {
     return command_.requests > 0 ? command_.requests : std::max(4, concurrency);
   }
 
-  // One engine, all concurrencies.
-  Failure measure_mode(const Mode& mode) {
-    const int widest = *std::max_element(command_.concurrency.begin(), command_.concurrency.end());
+  int widest() const { return *std::max_element(command_.concurrency.begin(), command_.concurrency.end()); }
+
+  Result<EngineSetup> setup_of(const Mode& mode) const {
     EngineFlags flags = command_.engine;
     flags.speculation = mode.speculation;
     flags.base.block_size = mode.block_size;
@@ -100,8 +110,37 @@ class Bench {
     if (!command_.input && flags.base.max_model_len == 0) {
       flags.base.max_model_len = command_.prompt_tokens + command_.output_tokens;
     }
-    auto setup = resolve_engine(flags, widest);
-    if (!setup.ok()) return {kExitUsage, setup.error().message};
+    return resolve_engine(flags, widest());
+  }
+
+  static Failure setup_failure(const Error& error) {
+    return {error.code == ErrorCode::kNotFound ? kExitModel : kExitUsage, error.message};
+  }
+
+  // That every mode could be started: the last one's mistake should not cost the measurements before it.
+  Failure check_modes() const {
+    const std::vector<Mode> all = modes();
+    const bool drafts =
+        std::any_of(all.begin(), all.end(), [](const Mode& mode) { return mode.speculation == Speculation::kDFlash; });
+    if (!drafts && command_.engine.base.simulate_acceptance) {
+      return {kExitUsage, "--simulate-acceptance needs speculation: give a drafter, and dflash among --spec."};
+    }
+    if (!drafts && command_.block_sizes != BenchCommand{}.block_sizes) {
+      return {kExitUsage, "--block-size needs speculation: give a drafter, and dflash among --spec."};
+    }
+    for (const Mode& mode : all) {
+      const auto setup = setup_of(mode);
+      if (!setup.ok()) return setup_failure(setup.error());
+      const auto models = check_models(setup->options);
+      if (!models.ok()) return {creation_exit_status(*setup, models.error()), models.error().message};
+    }
+    return {};
+  }
+
+  // One engine, all concurrencies.
+  Failure measure_mode(const Mode& mode) {
+    auto setup = setup_of(mode);
+    if (!setup.ok()) return setup_failure(setup.error());
     auto engine = create_engine(*setup, &console_);
     if (!engine.ok()) return {creation_exit_status(*setup, engine.error()), engine.error().message};
     if (Status described = describe(*setup, *engine.value()); !described.ok()) {
@@ -110,12 +149,13 @@ class Bench {
     if (mode.speculation == Speculation::kDFlash && !command_.input && !setup->options.simulate_acceptance) {
       console_.note("Prompts are random, so what is accepted says little: --input FILE measures real ones.");
     }
-    auto workload = make_workload(*engine.value(), command_, requests_at(widest));
+    auto workload = make_workload(*engine.value(), command_, requests_at(widest()));
     if (!workload.ok()) return {kExitUsage, workload.error().message};
     warm_up(*engine.value(), workload.value().front());
     for (const int concurrency : command_.concurrency) {
       if (interrupt_->interrupted()) break;
       measure(*engine.value(), *workload, mode, concurrency);
+      if (Status written = flush_standard_output(); !written.ok()) return {kExitUsage, written.error().message};
     }
     return {};
   }
@@ -156,6 +196,7 @@ class Bench {
     const int count = requests_at(concurrency);
     row.summary = run_requests(engine, workload, count, concurrency, &row.same_tokens);
     const EngineStats after = engine.stats();
+    row.speed = better(row.speed, probe_->measure(engine.info().weight_bytes));
     row.target_passes = after.steps - before.steps;
     row.phases = phases_between(before, after);
 
@@ -175,7 +216,6 @@ class Bench {
     console_.clear_progress();
     if (report_.rows.empty()) std::printf("%s\n", table_header().c_str());
     std::printf("%s\n", table_row(row).c_str());
-    std::fflush(stdout);
     report_.rows.push_back(std::move(row));
   }
 

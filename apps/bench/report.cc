@@ -87,7 +87,9 @@ std::string table_row(const BenchRow& row) {
 std::string table_footer(const BenchReport& report) {
   std::string text =
       "at: requests open at once; floor: the least time to read what a step reads, or to compute it, at the speed that "
-      "this machine had just before, reading as many bytes over and over.\n";
+      "this machine had just before or just after, the better of both, reading as many bytes over and over. Above 100 "
+      "% "
+      "of the floor the machine was faster during the run than beside it.\n";
   const bool compared = std::any_of(report.rows.begin(), report.rows.end(),
                                     [](const BenchRow& row) { return row.same_tokens.has_value(); });
   const bool same = std::all_of(report.rows.begin(), report.rows.end(),

@@ -25,7 +25,7 @@ struct BenchRow {
   RunSummary summary;
   int64_t target_passes = 0;
   PhaseTimes phases;
-  MachineSpeed speed;  // measured right before
+  MachineSpeed speed;  // measured right before and right after: the better of both
   StepFloor floor;
   double peak_flops = 0;            // of the arithmetic that the engine uses
   std::optional<bool> same_tokens;  // as the first row of the same prompts; empty: acceptance was simulated

@@ -27,14 +27,16 @@ Percentiles percentiles(std::vector<double> values) {
 }
 
 std::string describe_summary(const RunSummary& s) {
+  if (s.requests == 0) return "0 requests";
   char line[256];
   const int used = std::snprintf(line, sizeof line, "%lld request%s", static_cast<long long>(s.requests),
                                  s.requests == 1 ? "" : "s");
   std::string text(line, static_cast<size_t>(used));
   if (s.errors > 0) text += ", " + std::to_string(s.errors) + " failed";
-  std::snprintf(
-      line, sizeof line, ": %lld tokens in %.3g s, %.0f tok/s, %.2f tokens a step, first token after %.1f ms (p50)",
-      static_cast<long long>(s.completion_tokens), s.wall_s, s.decode_tok_s, s.acceptance_length, s.ttft_ms.p50);
+  std::snprintf(line, sizeof line,
+                ": %lld token%s in %.3g s, %.0f tok/s, %.2f tokens a step, first token after %.1f ms (p50)",
+                static_cast<long long>(s.completion_tokens), s.completion_tokens == 1 ? "" : "s", s.wall_s,
+                s.decode_tok_s, s.acceptance_length, s.ttft_ms.p50);
   return text + line;
 }
 

@@ -82,5 +82,9 @@ TEST(RunRecorder, FailuresCountOnceAndCancellationsDoNot) {
   EXPECT_EQ(recorder.summary().decode_tok_s, 0);
 }
 
+TEST(Statistics, ARunWithoutRequestsHasNoFigures) {
+  EXPECT_EQ(describe_summary({}), "0 requests");
+}
+
 }  // namespace
 }  // namespace volley::apps

@@ -10,6 +10,7 @@
 #include "apps/generate/result_line.h"
 #include "apps/generate/text_stream.h"
 #include "apps/generate/token_colours.h"
+#include "apps/standard_streams.h"
 
 namespace volley::apps {
 namespace {
@@ -41,7 +42,7 @@ Result<GenerateFiles> open_files(const GenerateCommand& command) {
     files.input.emplace(std::move(reader));
   }
   if (command.input || command.output) {
-    VOLLEY_ASSIGN(OrderedOutput output, OrderedOutput::open(command.output.value_or("-")));
+    VOLLEY_ASSIGN(OrderedOutput output, OrderedOutput::open(command.output.value_or("-"), command.input));
     files.output.emplace(std::move(output));
   }
   return files;
@@ -52,12 +53,11 @@ int finish_run(const RunSummary& summary, bool json, const Status& written, cons
   console->clear_progress();
   if (!written.ok()) console->error(written.error().message);
   console->note(describe_summary(summary));
-  if (json) {
-    std::printf("%s\n", summary_line(summary).c_str());
-    std::fflush(stdout);
-  }
-  if (interrupt.interrupted()) return kExitInterrupted;
-  if (!written.ok()) return kExitUsage;
+  if (json) std::printf("%s\n", summary_line(summary).c_str());
+  const Status flushed = flush_standard_output();
+  if (written.ok() && !flushed.ok()) console->error(flushed.error().message);
+  if (interrupt.interrupted()) return interrupt.exit_status();
+  if (!written.ok() || !flushed.ok()) return kExitUsage;
   return summary.errors > 0 ? kExitRequestsFailed : kExitOk;
 }
 
@@ -65,12 +65,14 @@ int generate_one(Engine& engine, const GenerateCommand& command, GenerateFiles* 
                  Console* console) {
   RequestPool pool(engine);
   const InterruptScope scope(interrupt, [&pool] { pool.wake(); });
-  if (console->colours()) console->note(TokenColours::legend());
+  if (engine.info().block_size > 1) console->coloured(TokenColours::legend());
   const auto completion = answer(engine, command, &pool, *interrupt, *console);
   Status written;
   if (completion.ok()) {
     if (completion->finish.error) console->error(completion->finish.error->message);
     if (files->output) written = files->output->put(0, result_line("1", *completion));
+  } else if (completion.error().code == ErrorCode::kDataLoss) {
+    written = completion.error();
   } else {
     console->error(completion.error().message);
     if (files->output) written = files->output->put(0, error_line("1", completion.error()));

@@ -35,6 +35,7 @@ class FileRun {
     while (failure_.ok() && !interrupt_.interrupted()) {
       const bool blocked = fill();
       const bool drained = input_ended_ && pool_.open() == 0;
+      show_progress();
       collect(std::chrono::milliseconds(drained ? 0 : blocked ? 20 : 200));
       if (drained) break;
     }
@@ -43,6 +44,7 @@ class FileRun {
       drained = pool_.open() == 0;
       collect(std::chrono::milliseconds(drained ? 0 : 100));
     }
+    if (failure_.ok() && !interrupt_.interrupted()) failure_ = output_.finish();
     return finish_run(pool_.summary(), command_.json, failure_, interrupt_, &console_);
   }
 
@@ -68,7 +70,10 @@ class FileRun {
 
   void start(const LineReader::Line& line) {
     const bool blank = line.text.find_first_not_of(" \t\r") == std::string::npos;
-    if (blank && !line.too_long) return;
+    if (blank && !line.too_long) {
+      finished_bytes_ += line.bytes;
+      return;
+    }
     const int64_t index = next_++;
     RequestLine parsed;
     if (line.too_long) {
@@ -89,10 +94,11 @@ class FileRun {
     if (!request.ok()) pool_.count_refused();
     const Status started = request.ok() ? pool_.submit(index, std::move(request).value()) : Status(request.error());
     if (started.ok()) {
-      open_.emplace(index, OpenLine{id, line.number});
+      open_.emplace(index, OpenLine{id, line.number, line.bytes});
     } else {
       report(line.number, started.error());
       write(index, error_line(id, started.error()));
+      finished_bytes_ += line.bytes;
     }
   }
 
@@ -101,9 +107,16 @@ class FileRun {
       const auto line = open_.extract(completion.index);
       if (completion.finish.error) report(line.mapped().number, *completion.finish.error);
       write(completion.index, result_line(line.mapped().id_json, completion));
+      finished_bytes_ += line.mapped().bytes;
     }
-    console_.progress(std::to_string(output_.next()) + " done, " + std::to_string(pool_.open()) + " running",
-                      input_.fraction());
+  }
+
+  // How much of the file its answered lines are; how far it has been read says nothing. A pipe's length is not known.
+  void show_progress() {
+    const auto open = static_cast<int64_t>(open_.size());
+    const double size = static_cast<double>(input_.size());
+    console_.progress(std::to_string(next_ - open) + " done, " + std::to_string(open) + " running",
+                      size > 0 ? static_cast<double>(finished_bytes_) / size : -1);
   }
 
   void write(int64_t index, std::string line) {
@@ -117,7 +130,7 @@ class FileRun {
 
   struct OpenLine {
     std::string id_json;
-    int64_t number;
+    int64_t number, bytes;
   };
 
   Engine& engine_;
@@ -132,6 +145,7 @@ class FileRun {
   bool input_ended_ = false;
   int64_t next_ = 0;  // index of the next request
   int64_t reported_ = 0;
+  int64_t finished_bytes_ = 0;     // of the input's lines that are done
   std::set<std::string> ignored_;  // fields that were named as ignored
   std::unordered_map<int64_t, OpenLine> open_;
   Status failure_;  // of reading or writing: ends the run

@@ -38,7 +38,7 @@ class GenerateFileTest : public testing::Test {
     command.output = (folder_ / "out.jsonl").string();
     command.concurrency = concurrency;
     std::ofstream(*command.input) << input;
-    InterruptWatch interrupt(false);
+    InterruptWatch interrupt;
     FakeEngine engine(std::move(writer));
     auto files = open_files(command);
     EXPECT_TRUE(files.ok());

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -32,6 +31,7 @@ LineReader::LineReader(LineReader&& other) noexcept
       max_line_bytes_(other.max_line_bytes_),
       size_(other.size_),
       bytes_read_(other.bytes_read_),
+      line_begin_(other.line_begin_),
       number_(other.number_),
       buffer_(std::move(other.buffer_)),
       begin_(other.begin_),
@@ -59,6 +59,7 @@ bool LineReader::take_line(Line* line) {
   }
   hand_out(newline - begin_, line);
   begin_ = scanned_ = newline + 1;
+  count_bytes(line);
   return true;
 }
 
@@ -68,6 +69,7 @@ Result<LineReader::State> LineReader::last_line(Line* line) {
   hand_out(buffer_.size(), line);
   buffer_.clear();
   scanned_ = 0;
+  count_bytes(line);
   return State::kLine;
 }
 
@@ -75,6 +77,12 @@ void LineReader::hand_out(size_t bytes, Line* line) {
   line->number = ++number_;
   line->too_long = std::exchange(skipping_, false) || bytes > max_line_bytes_;
   line->text = line->too_long ? std::string() : buffer_.substr(begin_, bytes);
+}
+
+// REQUIRES: begin_ is behind the line.
+void LineReader::count_bytes(Line* line) {
+  const int64_t end = bytes_read_ - static_cast<int64_t>(buffer_.size() - begin_);
+  line->bytes = end - std::exchange(line_begin_, end);
 }
 
 Result<LineReader::State> LineReader::next(Line* line, int wait_ms) {
@@ -94,10 +102,6 @@ Result<LineReader::State> LineReader::next(Line* line, int wait_ms) {
     end_ = got == 0;
     buffer_.append(chunk, static_cast<size_t>(got));
   }
-}
-
-double LineReader::fraction() const {
-  return size_ > 0 ? std::min(1.0, static_cast<double>(bytes_read_) / static_cast<double>(size_)) : 0.0;
 }
 
 }  // namespace volley::apps

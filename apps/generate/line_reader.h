@@ -20,6 +20,7 @@ class LineReader {
 
   struct Line {
     int64_t number = 0;  // from 1
+    int64_t bytes = 0;   // that it takes in the file, newline included
     std::string text;    // without the newline; empty if too_long
     bool too_long = false;
   };
@@ -28,20 +29,22 @@ class LineReader {
   // is kDataLoss.
   Result<State> next(Line* line, int wait_ms);
 
-  // How much of a regular file has been read, 0 to 1; 0 for pipes.
-  double fraction() const;
+  // Bytes of a regular file; 0 for pipes.
+  int64_t size() const { return size_; }
 
  private:
   LineReader(int fd, std::string path, size_t max_line_bytes, int64_t size);
   bool take_line(Line* line);
   Result<State> last_line(Line* line);
   void hand_out(size_t bytes, Line* line);
+  void count_bytes(Line* line);
 
   int fd_;
   std::string path_;
   size_t max_line_bytes_;
   int64_t size_;  // of a regular file, else 0
   int64_t bytes_read_ = 0;
+  int64_t line_begin_ = 0;  // in the file: of the next line
   int64_t number_ = 0;
   std::string buffer_;
   size_t begin_ = 0;       // of buffer_, handed out already

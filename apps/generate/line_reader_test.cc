@@ -41,6 +41,7 @@ TEST_F(LineReaderTest, LinesWithAndWithoutALastNewline) {
     EXPECT_EQ(lines[1].text, "");
     EXPECT_EQ(lines[2].text, "bc");
     EXPECT_EQ(lines[2].number, 3);
+    EXPECT_EQ(lines[0].bytes + lines[1].bytes + lines[2].bytes, static_cast<int64_t>(std::string(content).size()));
   }
   EXPECT_TRUE(all(open("")).empty());
 }
@@ -69,11 +70,13 @@ TEST_F(LineReaderTest, AHugeLineIsNotStored) {
   LineReader::Line line;
   ASSERT_EQ(reader.next(&line, 0).value(), LineReader::State::kLine);
   EXPECT_TRUE(line.too_long);
+  EXPECT_EQ(line.bytes, (int64_t{100} << 20) + 1);
   getrusage(RUSAGE_SELF, &after);
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 40 << 10) << "KiB";
   ASSERT_EQ(reader.next(&line, 0).value(), LineReader::State::kLine);
   EXPECT_EQ(line.text, "short");
-  EXPECT_DOUBLE_EQ(reader.fraction(), 1.0);
+  EXPECT_EQ(line.bytes, 6);
+  EXPECT_EQ(reader.size(), (int64_t{100} << 20) + 7);
 }
 
 TEST_F(LineReaderTest, APipeThatIsSlowIsNotTheEnd) {

@@ -119,7 +119,12 @@ Result<bool> read_setting(const std::string& field, const Json& value, RequestSe
       {"logprobs", &settings->logprobs},
   };
   for (const auto& [name, to] : integers) {
-    if (field == name) return done(assign(read_integer<int32_t>(value, field), to));
+    if (field != name) continue;
+    const Status read = assign(read_integer<int32_t>(value, field), to);
+    // The engine's own values for "as many as fit" and "none": on a line they are mistakes.
+    if (read.ok() && to == &settings->max_tokens && **to < 1) return wrong(field, "must be at least 1");
+    if (read.ok() && to == &settings->logprobs && **to < 0) return wrong(field, "must not be negative");
+    return done(read);
   }
   const std::pair<const char*, std::optional<float>*> numbers[] = {
       {"temperature", &settings->temperature},

@@ -73,6 +73,8 @@ TEST(RequestLine, SaysWhatIsWrong) {
       {R"({"prompt": "a", "max_tokens": "5"})", "max_tokens must"},
       {R"({"prompt": "a", "max_tokens": 1e3})", "max_tokens must"},
       {R"({"prompt": "a", "max_tokens": 99999999999})", "max_tokens is out"},
+      {R"({"prompt": "a", "max_tokens": -1})", "max_tokens must"},
+      {R"({"prompt": "a", "logprobs": -1})", "logprobs must"},
       {R"({"prompt": "a", "temperature": true})", "temperature must"},
       {R"({"prompt": "a", "temperature": 1e39})", "temperature is out"},
       {R"({"prompt": "a", "temperature": 1e999})", "out of range"},

@@ -8,8 +8,9 @@
 namespace volley::apps {
 
 // Runs the request to its end and prints its text with a final newline, in the colours of TokenColours on a terminal
-// that has them. An interrupt cancels the request; the completion then says so. REQUIRES: nothing else is open in
-// `pool`, and the interrupt's handler wakes it.
+// that has them, unless nothing is drafted. An interrupt cancels the request; the completion then says so. So does a
+// failing stdout, which is then the result: kDataLoss. REQUIRES: nothing else is open in `pool`, and the interrupt's
+// handler wakes it.
 Result<Completion> stream_text(const Engine& engine, RequestPool* pool, GenerateRequest request,
                                const InterruptWatch& interrupt, const Console& console);
 

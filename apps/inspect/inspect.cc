@@ -9,6 +9,8 @@
 
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
+#include "apps/standard_streams.h"
+#include "apps/tensor_check.h"
 #include "engine/memory_plan.h"
 #include "engine/models.h"
 #include "model/spec.h"
@@ -20,26 +22,49 @@ namespace {
 using Json = nlohmann::ordered_json;
 using engine::format_bytes;
 
+namespace fs = std::filesystem;
+
+// What the headers of a folder's weight files say. A folder of configurations alone has none, which is no mistake.
+struct Weights {
+  std::optional<DType> dtype;              // empty: there are none
+  std::optional<Result<int64_t>> tensors;  // how many are needed, all there; or what is wrong
+
+  bool present() const { return dtype.has_value(); }
+  bool good() const { return !tensors || tensors->ok(); }
+  std::string dtype_text() const { return present() ? dtype_name(*dtype) : "no weights in the folder"; }
+  std::string tensors_text() const {
+    return tensors->ok() ? std::to_string(tensors->value()) + ", all there" : tensors->error().message;
+  }
+};
+
 // Everything that can be said about the pair; what went wrong is part of it.
 struct Findings {
   std::string model_dir, draft_dir;  // draft_dir empty: none
   model::DecoderSpec target;
   std::optional<model::DraftSpec> draft;
-  std::string target_dtype, draft_dtype;       // "none: …" without weights
+  Weights target_weights, draft_weights;
+  bool tokenizer = false;                      // the target's folder has one
   std::optional<Status> pair;                  // whether the drafter fits; empty: no drafter
   std::optional<engine::ResolvedModels> plan;  // with the engine's default options
   std::optional<Error> plan_error;
 
-  bool fits() const { return plan.has_value() && (!pair || pair->ok()); }
+  // A model without any weights can be run with random ones, and then does without a tokenizer.
+  bool fits() const {
+    return plan.has_value() && (!pair || pair->ok()) && target_weights.good() && draft_weights.good() &&
+           (tokenizer || !target_weights.present());
+  }
 };
 
-Result<std::string> weights_dtype(const std::string& dir, bool* has_weights) {
-  namespace fs = std::filesystem;
-  *has_weights =
-      fs::exists(fs::path(dir) / "model.safetensors") || fs::exists(fs::path(dir) / "model.safetensors.index.json");
-  if (!*has_weights) return std::string("no weights in the folder");
+template <typename Spec>
+Result<Weights> examine_weights(const std::string& dir, const Spec& spec) {
+  Weights found;
+  if (!fs::exists(fs::path(dir) / "model.safetensors") && !fs::exists(fs::path(dir) / "model.safetensors.index.json")) {
+    return found;
+  }
   VOLLEY_ASSIGN(const auto checkpoint, weights::open_safetensors(dir));
-  return std::string(dtype_name(checkpoint->main_dtype()));
+  found.dtype = checkpoint->main_dtype();
+  found.tensors = check_tensors(*checkpoint, spec);
+  return found;
 }
 
 Result<Findings> examine(const InspectCommand& command) {
@@ -50,16 +75,19 @@ Result<Findings> examine(const InspectCommand& command) {
   Findings found;
   found.model_dir = setup.options.model_dir;
   found.draft_dir = setup.options.draft_dir;
-  bool target_weights = false, draft_weights = true;
+  VOLLEY_RETURN_IF_ERROR(check_folders(setup.options));
   VOLLEY_ASSIGN(found.target, model::read_decoder_spec(found.model_dir));
-  VOLLEY_ASSIGN(found.target_dtype, weights_dtype(found.model_dir, &target_weights));
+  VOLLEY_ASSIGN(found.target_weights, examine_weights(found.model_dir, found.target));
+  found.tokenizer = fs::exists(fs::path(found.model_dir) / "tokenizer.json");
   if (!found.draft_dir.empty()) {
     VOLLEY_ASSIGN(found.draft, model::read_draft_spec(found.draft_dir));
-    VOLLEY_ASSIGN(found.draft_dtype, weights_dtype(found.draft_dir, &draft_weights));
+    VOLLEY_ASSIGN(found.draft_weights, examine_weights(found.draft_dir, *found.draft));
     found.pair = model::check_pair(found.target, *found.draft);
   }
   // A folder of configurations alone can be planned for as if it had weights.
-  if (!target_weights || !draft_weights) setup.options.dummy_weights = 0;
+  if (!found.target_weights.present() || (found.draft && !found.draft_weights.present())) {
+    setup.options.dummy_weights = 0;
+  }
   auto plan = engine::resolve_models(setup.options);
   if (plan.ok()) {
     found.plan = std::move(plan).value();
@@ -71,14 +99,30 @@ Result<Findings> examine(const InspectCommand& command) {
 
 std::string grouped(int64_t number) {
   std::string digits = std::to_string(number);
-  for (int i = static_cast<int>(digits.size()) - 3; i > 0; i -= 3) digits.insert(static_cast<size_t>(i), ",");
+  for (int i = static_cast<int>(digits.size()) - 3; i > 0; i -= 3) digits.insert(static_cast<size_t>(i), 1, ',');
   return digits;
+}
+
+std::string counted(int64_t number, const std::string& thing) {
+  return grouped(number) + " " + thing + (number == 1 ? "" : "s");
 }
 
 std::string shape_text(const model::DecoderSpec& s) {
   return std::to_string(s.layers.size()) + " layers, hidden " + std::to_string(s.hidden) + ", " +
          std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + " heads of " + std::to_string(s.head_dim) +
          ", FFN " + std::to_string(s.intermediate);
+}
+
+void print_weights(const Weights& weights) {
+  std::printf("  weights      %s\n", weights.dtype_text().c_str());
+  if (weights.tensors) std::printf("  tensors      %s\n", weights.tensors_text().c_str());
+}
+
+// Of the drafter to the target.
+std::string fits_text(const Findings& found) {
+  if (!found.pair->ok()) return found.pair->error().message;
+  if (found.target_weights.good() && found.draft_weights.good()) return "yes";
+  return "by the configurations yes, but not all tensors are what they say (above)";
 }
 
 void print_text(const Findings& found) {
@@ -88,7 +132,10 @@ void print_text(const Findings& found) {
   std::printf("  vocabulary   %d%s, %s positions\n", t.vocab, t.tied_embeddings ? ", tied" : "",
               grouped(t.max_positions).c_str());
   std::printf("  parameters   %s\n", grouped(model::count_parameters(t)).c_str());
-  std::printf("  weights      %s\n", found.target_dtype.c_str());
+  print_weights(found.target_weights);
+  if (!found.tokenizer) {
+    std::printf("  tokenizer    missing: the folder has no tokenizer.json, which comes with the checkpoint\n");
+  }
   if (found.draft) {
     const model::DraftSpec& d = *found.draft;
     std::string features;
@@ -98,13 +145,14 @@ void print_text(const Findings& found) {
     std::printf("  block        %d tokens, mask token %d, features of layers %s of %d\n", d.block_size, d.mask_token,
                 features.c_str(), d.num_target_layers);
     std::printf("  parameters   %s\n", grouped(model::count_parameters(d)).c_str());
-    std::printf("  weights      %s\n", found.draft_dtype.c_str());
-    std::printf("  fits         %s\n", found.pair->ok() ? "yes" : found.pair->error().message.c_str());
+    print_weights(found.draft_weights);
+    std::printf("  fits         %s\n", fits_text(found).c_str());
   } else {
     std::printf("drafter        none: decoding is plain\n");
   }
   if (!found.plan) {
-    std::printf("memory         %s\n", found.plan_error->message.c_str());
+    std::printf("memory         generate, serve and bench would refuse these models without further options: %s\n",
+                found.plan_error->message.c_str());
     return;
   }
   const engine::MemoryPlan& memory = found.plan->memory;
@@ -114,33 +162,38 @@ void print_text(const Findings& found) {
               dtype_name(found.plan->target_numerics.storage));
   std::printf("  KV           %s a token%s, as %s\n", format_bytes(memory.page_bytes / page_size).c_str(),
               found.draft ? " (target and drafter)" : "", dtype_name(found.plan->kv_dtype));
-  std::printf("  plan         %s pages of %lld positions, %s: room for %s tokens, %s full contexts\n",
-              grouped(memory.pages).c_str(), static_cast<long long>(page_size), format_bytes(memory.kv_bytes()).c_str(),
-              grouped(memory.pages * page_size).c_str(), grouped(memory.pages / memory.pages_per_request).c_str());
+  std::printf("  plan         %s of %lld positions, %s: room for %s, %s\n", counted(memory.pages, "page").c_str(),
+              static_cast<long long>(page_size), format_bytes(memory.kv_bytes()).c_str(),
+              counted(memory.pages * page_size, "token").c_str(),
+              counted(memory.pages / memory.pages_per_request, "full context").c_str());
   for (const std::string& warning : found.plan->warnings) std::printf("warning        %s\n", warning.c_str());
 }
 
-Json model_json(const std::string& dir, const model::DecoderSpec& spec, int64_t parameters, const std::string& dtype) {
-  return {{"folder", dir},
-          {"architecture", spec.architecture},
-          {"layers", spec.layers.size()},
-          {"hidden_size", spec.hidden},
-          {"heads", spec.heads},
-          {"kv_heads", spec.kv_heads},
-          {"head_dim", spec.head_dim},
-          {"intermediate_size", spec.intermediate},
-          {"vocab_size", spec.vocab},
-          {"max_positions", spec.max_positions},
-          {"parameters", parameters},
-          {"weights", dtype}};
+Json model_json(const std::string& dir, const model::DecoderSpec& spec, int64_t parameters, const Weights& weights) {
+  Json json = {{"folder", dir},
+               {"architecture", spec.architecture},
+               {"layers", spec.layers.size()},
+               {"hidden_size", spec.hidden},
+               {"heads", spec.heads},
+               {"kv_heads", spec.kv_heads},
+               {"head_dim", spec.head_dim},
+               {"intermediate_size", spec.intermediate},
+               {"vocab_size", spec.vocab},
+               {"max_positions", spec.max_positions},
+               {"parameters", parameters},
+               {"weights", weights.dtype_text()}};
+  if (!weights.good()) json["weights_error"] = weights.tensors->error().message;
+  return json;
 }
 
 void print_json(const Findings& found) {
   Json json;
-  json["target"] = model_json(found.model_dir, found.target, model::count_parameters(found.target), found.target_dtype);
+  json["target"] =
+      model_json(found.model_dir, found.target, model::count_parameters(found.target), found.target_weights);
+  json["target"]["tokenizer"] = found.tokenizer;
   if (found.draft) {
     const model::DraftSpec& d = *found.draft;
-    json["draft"] = model_json(found.draft_dir, d.decoder, model::count_parameters(d), found.draft_dtype);
+    json["draft"] = model_json(found.draft_dir, d.decoder, model::count_parameters(d), found.draft_weights);
     json["draft"]["block_size"] = d.block_size;
     json["draft"]["mask_token_id"] = d.mask_token;
     json["draft"]["target_layer_ids"] = d.target_layers;
@@ -171,6 +224,10 @@ int run_inspect(const InspectCommand& command, Console* console) {
     return kExitModel;
   }
   command.json ? print_json(*found) : print_text(*found);
+  if (const Status written = flush_standard_output(); !written.ok()) {
+    console->error(written.error().message);
+    return kExitUsage;
+  }
   return found->fits() ? kExitOk : kExitModel;
 }
 

@@ -1,5 +1,5 @@
 // `volley inspect`: what a model is, what memory it takes, and whether a drafter fits it. Reads configurations and the
-// headers of weight files, no weights.
+// headers of weight files, which must name every tensor that loading would ask for; no weights.
 #pragma once
 
 #include "apps/console.h"

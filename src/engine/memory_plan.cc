@@ -83,8 +83,8 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   }
   if (plan.pages < plan.pages_per_request) {
     return resource_exhausted(
-        "The KV cache has " + std::to_string(plan.pages) + " pages (" + format_bytes(plan.kv_bytes()) +
-        "), but one request of " + std::to_string(in.max_model_len) + " tokens needs " +
+        "The KV cache has " + std::to_string(plan.pages) + (plan.pages == 1 ? " page (" : " pages (") +
+        format_bytes(plan.kv_bytes()) + "), but one request of " + std::to_string(in.max_model_len) + " tokens needs " +
         std::to_string(plan.pages_per_request) + " (" + format_bytes(plan.pages_per_request * plan.page_bytes) +
         "): lower --max-model-len, or give the cache more memory.");
   }

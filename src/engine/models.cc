@@ -18,7 +18,7 @@ constexpr int32_t kMaxRows = 1 << 20;
 
 Status check_device(const std::string& device) {
   if (device == "auto" || device == "cpu") return {};
-  if (device == "cuda") return unimplemented("This build has no CUDA backend: use --device cpu.");
+  if (device == "cuda") return unimplemented("The engine does not run on CUDA yet: use --device cpu.");
   return invalid_argument("Unknown device \"" + device + "\": use auto or cpu.");
 }
 
