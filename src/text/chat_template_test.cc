@@ -122,6 +122,23 @@ TEST(ChatTemplate, ChatMlWithToolsAndReasoning) {
             "<|im_start|>user\nThanks<|im_end|>\n<|im_start|>assistant\n");
 }
 
+// Clients send a turn that is tool calls only with null, or nothing, as its content. A template that looks for null
+// gets it; one that would fail or print "None" gets empty text.
+TEST(ChatTemplate, TurnsOfToolCallsWithoutContent) {
+  const std::string calls = R"("tool_calls": [{"id": "1", "type": "function", "function": {"name": "f"}}])";
+  for (const std::string content : {R"("content": null, )", ""}) {
+    const std::string messages =
+        R"([{"role": "user", "content": "a"}, {"role": "assistant", )" + content + calls + "}]";
+    const Input input{.messages_json = messages};
+    EXPECT_EQ(render(from_source("{% for m in messages %}{{ '[' + m.content + ']' }}{% endfor %}"), input), "[a][]");
+    EXPECT_EQ(render(from_source("{% for m in messages %}[{{ m.content }}]{% endfor %}"), input), "[a][]");
+    EXPECT_EQ(render(from_source("{% for m in messages %}[{{ 'call' if m.content is none or m.content is undefined "
+                                 "else m.content }}]{% endfor %}"),
+                     input),
+              "[a][call]");
+  }
+}
+
 // In the manner of the Llama 3 family: a date, header tokens, trimmed content, the begin token from the config.
 TEST(ChatTemplate, HeadersDateAndBeginToken) {
   const std::string source = R"({{- bos_token }}

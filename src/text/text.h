@@ -1,5 +1,5 @@
 // Text in and out of token ids: tokenizer, chat template, incremental detokenization, stop strings. The C++ face of
-// textkit (Rust: Hugging Face tokenizers, minijinja).
+// textkit (Rust: Hugging Face tokenizers, minijinja); grammars are in text/grammar.h.
 #pragma once
 
 #include <volley/result.h>
@@ -14,6 +14,8 @@
 #include <vector>
 
 namespace volley::text {
+
+class GrammarCompiler;  // text/grammar.h
 
 // Immutable; any thread.
 class Tokenizer {
@@ -31,6 +33,8 @@ class Tokenizer {
   virtual int32_t vocab_size() const = 0;  // with added tokens
   // The id of this token as the vocabulary spells it.
   virtual std::optional<TokenId> token_id(std::string_view token) const = 0;
+  // Compiles grammars over this vocabulary; lives as long as the tokenizer. Null where there is no vocabulary.
+  virtual const GrammarCompiler* grammars() const { return nullptr; }
 };
 
 // The chat template of chat_template.jinja, else of tokenizer_config.json (a string, or a list of named templates of
@@ -38,11 +42,12 @@ class Tokenizer {
 //
 // The template sees what transformers would show it: messages, tools (none when there are none), add_generation_prompt,
 // the special tokens by name (bos_token, …), documents, the arguments of the request, raise_exception, strftime_now.
-// Two things are done to messages before, because clients and templates disagree:
+// Three things are done to messages before, because clients and templates disagree:
 // - content as an array of text parts is joined with line breaks for a template that prints strings only, and a string
-// is
-//   wrapped into an array for one that prints arrays only. Which one it is, is found at load by rendering a word both
+//   is wrapped into an array for one that prints arrays only. Which one it is, is found at load by rendering a word both
 //   ways.
+// - an assistant's content that is null or missing, as in a turn of tool calls only, becomes empty text for a template
+//   that cannot print it (found at load too).
 // - arguments of tool calls that arrive as JSON text become the object.
 class ChatTemplate {
  public:

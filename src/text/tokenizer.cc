@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "text/grammar_compiler.h"
 #include "text/model_file.h"
 #include "text/text.h"
 #include "text/textkit_handle.h"
@@ -13,7 +14,7 @@ static_assert(std::is_same_v<TokenId, int32_t>, "textkit's ids are int32_t");
 
 class TextkitTokenizer final : public Tokenizer {
  public:
-  explicit TextkitTokenizer(textkit_tokenizer* handle) : handle_(handle) {}
+  explicit TextkitTokenizer(textkit_tokenizer* handle) : handle_(handle), grammars_(make_grammar_compiler(handle)) {}
   ~TextkitTokenizer() override { textkit_tokenizer_free(handle_); }
   TextkitTokenizer(const TextkitTokenizer&) = delete;
   TextkitTokenizer& operator=(const TextkitTokenizer&) = delete;
@@ -42,8 +43,11 @@ class TextkitTokenizer final : public Tokenizer {
     return id < 0 ? std::nullopt : std::optional<TokenId>(id);
   }
 
+  const GrammarCompiler* grammars() const override { return grammars_.get(); }
+
  private:
   textkit_tokenizer* handle_;
+  std::unique_ptr<GrammarCompiler> grammars_;
 };
 
 }  // namespace

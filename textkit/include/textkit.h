@@ -1,5 +1,5 @@
-/* textkit: Hugging Face tokenizers and chat templates for C and C++. The library is written in Rust and linked
- * statically.
+/* textkit: Hugging Face tokenizers, chat templates and grammars for C and C++. The library is written in Rust and
+ * linked statically.
  *
  * Status: every function that can fail returns a textkit_status. On TEXTKIT_OK the outputs are set and *error is left
  *   alone; otherwise *error holds a message for people and no other output is set. A panic inside the library arrives
@@ -9,7 +9,8 @@
  * Ownership: inputs are borrowed for the call. An output textkit_bytes or textkit_ids (errors too) belongs to the
  *   caller, who gives it back to textkit_bytes_free or textkit_ids_free. Handles are released by their own _free. All
  *   _free functions accept what an empty or never set output holds (NULL).
- * Threads: handles are immutable. Any number of threads may use one at once; _free needs all of them to be done.
+ * Threads: handles are immutable but for matchers. Any number of threads may use one at once (a matcher: one); _free
+ *   needs all of them to be done.
  * Input and output: none. The library opens no file, prints nothing and reads no clock. */
 #pragma once
 
@@ -102,6 +103,55 @@ typedef struct textkit_template_input {
 /* An exception that the template raises is TEXTKIT_INVALID_ARGUMENT with its message. */
 textkit_status textkit_template_render(const textkit_template* chat_template, const textkit_template_input* input,
                                        textkit_bytes* text, textkit_bytes* error);
+
+/* ---- Grammars ---- */
+
+/* Compiles grammars for one tokenizer. Keeps compiled grammars and used matchers for the next request that asks for the
+ * same text. It does not refer to the tokenizer afterwards. */
+typedef struct textkit_grammars textkit_grammars;
+
+/* Where one text stands in its grammar. It does not refer to the textkit_grammars afterwards. */
+typedef struct textkit_matcher textkit_matcher;
+
+/* Takes about a second for a vocabulary of 150,000. TEXTKIT_FAILED_PRECONDITION: tokens whose bytes cannot be told. */
+textkit_status textkit_grammars_new(const textkit_tokenizer* tokenizer, textkit_grammars** grammars,
+                                    textkit_bytes* error);
+void textkit_grammars_free(textkit_grammars* grammars);
+
+typedef enum textkit_grammar_kind {
+  TEXTKIT_GRAMMAR_JSON_OBJECT = 0, /* text unused */
+  TEXTKIT_GRAMMAR_JSON_SCHEMA = 1,
+  TEXTKIT_GRAMMAR_REGEX = 2,  /* matches the whole text */
+  TEXTKIT_GRAMMAR_CHOICE = 3, /* one of the choices */
+  TEXTKIT_GRAMMAR_LARK = 4,
+  TEXTKIT_GRAMMAR_EBNF = 5, /* GBNF; starts at root */
+} textkit_grammar_kind;
+
+/* A matcher at the start of the text. TEXTKIT_INVALID_ARGUMENT says what is wrong with the grammar, or which limit
+ * (size, nesting, complexity) it passes. */
+textkit_status textkit_grammars_compile(const textkit_grammars* grammars, textkit_grammar_kind kind, textkit_view text,
+                                        const textkit_view* choices, size_t choices_size, textkit_matcher** matcher,
+                                        textkit_bytes* error);
+void textkit_matcher_free(textkit_matcher* matcher);
+
+typedef enum textkit_end {
+  TEXTKIT_END_NO = 0,   /* the text is incomplete */
+  TEXTKIT_END_MAY = 1,  /* it is complete, and more may follow */
+  TEXTKIT_END_MUST = 2, /* it is complete, and nothing may follow: the mask is empty */
+} textkit_end;
+
+/* Which tokens may follow the committed ones and each prefix of drafted[size]. Row i of words ([size + 1][mask_words],
+ * token v is bit v % 32 of word v / 32) is the mask after i drafted tokens; ends[i] (a textkit_end; size + 1 of them)
+ * says whether the text may end there, which is no bit of the mask. Rows are filled up to the first drafted token that
+ * the grammar refuses, or where the text must end: *rows says how many. What is filled depends on the grammar and the
+ * tokens alone, not on earlier calls. TEXTKIT_INVALID_ARGUMENT: the grammar grew too complex; *rows is set, to the rows
+ * before that, and the matcher can go on with other tokens. */
+textkit_status textkit_matcher_masks(textkit_matcher* matcher, const int32_t* drafted, size_t size, uint32_t* words,
+                                     size_t mask_words, uint8_t* ends, size_t* rows, textkit_bytes* error);
+
+/* Tokens that are now part of the text; not the id that ends it. */
+textkit_status textkit_matcher_commit(textkit_matcher* matcher, const int32_t* tokens, size_t size,
+                                      textkit_bytes* error);
 
 #ifdef __cplusplus
 }

@@ -84,6 +84,16 @@ pub unsafe fn slice<'a, T>(data: *const T, size: usize) -> &'a [T] {
     }
 }
 
+/// # Safety
+/// As for [`slice`], and nothing else reads or writes the values meanwhile.
+pub unsafe fn slice_mut<'a, T>(data: *mut T, size: usize) -> &'a mut [T] {
+    if size == 0 {
+        &mut []
+    } else {
+        unsafe { std::slice::from_raw_parts_mut(data, size) }
+    }
+}
+
 /// A buffer that now belongs to the caller.
 #[repr(C)]
 pub struct Owned<T> {

@@ -41,6 +41,7 @@ enum Content {
 struct Named {
     name: &'static str,
     content: Content,
+    prints_null: bool, // a turn of tool calls whose content is null; if not, the content becomes empty text
 }
 
 pub struct ChatTemplate {
@@ -66,7 +67,8 @@ impl ChatTemplate {
                 .environment
                 .add_template_owned(name, without_generation_blocks(source))
                 .map_err(|error| Failure::data_loss(format!("the chat template does not compile: {error}")))?;
-            let named = Some(Named { name, content: template.probe_content(name) });
+            let content = template.probe_content(name);
+            let named = Some(Named { name, content, prints_null: template.probe_null(name, content) });
             *(if name == DEFAULT { &mut template.default } else { &mut template.tool_use }) = named;
         }
         Ok(template)
@@ -83,6 +85,9 @@ impl ChatTemplate {
         let kwargs = parse_kwargs(input.kwargs)?;
         let template = self.choose(tools.as_ref())?;
         for (index, message) in messages.iter_mut().enumerate() {
+            if !template.prints_null {
+                fill_content(message);
+            }
             convert_content(message, template.content, index)?;
             parse_tool_arguments(message);
         }
@@ -147,6 +152,29 @@ impl ChatTemplate {
             (true, true) if text == parts => Content::Both,
             (false, true) => Content::Parts,
             _ => Content::Text,
+        }
+    }
+
+    /// Clients send null as the content of a turn that is tool calls only. Some templates look for it, others add it to
+    /// text and fail, or print the word None.
+    fn probe_null(&self, name: &str, content: Content) -> bool {
+        let render = |answer: Json| {
+            let call = json!({"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}});
+            let mut messages = vec![
+                json!({"role": "user", "content": "a"}),
+                json!({"role": "assistant", "content": answer, "tool_calls": [call]}),
+            ];
+            for (index, message) in messages.iter_mut().enumerate() {
+                convert_content(message, content, index).ok()?;
+            }
+            self.render_with(name, messages, None, Map::new(), false, 0).ok()
+        };
+        match (render(Json::Null), render(json!(""))) {
+            (Some(null), Some(empty)) => {
+                ["None", "none"].iter().all(|word| null.matches(word).count() == empty.matches(word).count())
+            }
+            (None, Some(_)) => false,
+            _ => true,
         }
     }
 }
@@ -258,6 +286,16 @@ fn convert_content(message: &mut Json, accepted: Content, index: usize) -> Resul
         _ => {}
     }
     Ok(())
+}
+
+fn fill_content(message: &mut Json) {
+    let Some(fields) = message.as_object_mut().filter(|fields| fields.get("role") == Some(&json!("assistant"))) else {
+        return;
+    };
+    let content = fields.entry("content").or_insert(Json::Null);
+    if content.is_null() {
+        *content = json!("");
+    }
 }
 
 fn join_text_parts(parts: &[Json], index: usize) -> Result<String, Failure> {

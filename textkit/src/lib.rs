@@ -1,14 +1,20 @@
-//! Tokenizers and chat templates behind the C ABI of `include/textkit.h`, which states the contracts. This file holds the
+//! Tokenizers, chat templates and grammars behind the C ABI of `include/textkit.h`, which states the contracts. This file holds the
 //! entry points and nothing else: each checks its pointers, calls safe code inside [`abi::guard`] and stores the result.
 
 mod abi;
 mod chat;
 mod environment;
+mod gbnf;
+mod grammar;
 mod json;
+mod matcher;
 mod tokenizer;
+mod vocabulary;
 
-use abi::{guard, Bytes, Ids, Status, View};
+use abi::{guard, Bytes, Failure, Ids, Status, View};
 use chat::{ChatTemplate, Files, Input};
+use grammar::{Grammars, Kind};
+use matcher::Matcher;
 use tokenizer::Tokenizer;
 
 #[repr(C)]
@@ -170,4 +176,101 @@ pub unsafe extern "C" fn textkit_template_render(
         unsafe { *out = Bytes::from(text) };
         Ok(())
     })
+}
+
+/// # Safety
+/// Pointers as textkit.h says.
+#[no_mangle]
+pub unsafe extern "C" fn textkit_grammars_new(
+    tokenizer: *const Tokenizer,
+    out: *mut *mut Grammars,
+    error: *mut Bytes,
+) -> Status {
+    guard(error, || {
+        let grammars = Grammars::new(unsafe { &(*tokenizer).inner })?;
+        unsafe { *out = Box::into_raw(Box::new(grammars)) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `grammars` comes from textkit_grammars_new, or is NULL.
+#[no_mangle]
+pub unsafe extern "C" fn textkit_grammars_free(grammars: *mut Grammars) {
+    if !grammars.is_null() {
+        drop(unsafe { Box::from_raw(grammars) });
+    }
+}
+
+/// # Safety
+/// Pointers as textkit.h says.
+#[no_mangle]
+pub unsafe extern "C" fn textkit_grammars_compile(
+    grammars: *const Grammars,
+    kind: i32,
+    text: View,
+    choices: *const View,
+    choices_size: usize,
+    out: *mut *mut Matcher,
+    error: *mut Bytes,
+) -> Status {
+    const KINDS: [Kind; 6] = [Kind::JsonObject, Kind::JsonSchema, Kind::Regex, Kind::Choice, Kind::Lark, Kind::Ebnf];
+    guard(error, || {
+        let kind = usize::try_from(kind).ok().and_then(|kind| KINDS.get(kind));
+        let kind = *kind.ok_or_else(|| Failure::invalid("there is no such kind of grammar"))?;
+        let text = unsafe { text.text("the grammar") }?;
+        let choices = unsafe { abi::slice(choices, choices_size) };
+        let choices = choices.iter().map(|choice| unsafe { choice.text("a choice") });
+        let choices = choices.collect::<Result<Vec<_>, _>>()?;
+        let matcher = unsafe { &*grammars }.compile(kind, text, &choices)?;
+        unsafe { *out = Box::into_raw(Box::new(matcher)) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `matcher` comes from textkit_grammars_compile, or is NULL.
+#[no_mangle]
+pub unsafe extern "C" fn textkit_matcher_free(matcher: *mut Matcher) {
+    guard(std::ptr::null_mut(), || {
+        if !matcher.is_null() {
+            drop(unsafe { Box::from_raw(matcher) });
+        }
+        Ok(())
+    });
+}
+
+/// # Safety
+/// Pointers as textkit.h says.
+#[no_mangle]
+pub unsafe extern "C" fn textkit_matcher_masks(
+    matcher: *mut Matcher,
+    drafted: *const i32,
+    size: usize,
+    words: *mut u32,
+    mask_words: usize,
+    ends: *mut u8,
+    rows: *mut usize,
+    error: *mut Bytes,
+) -> Status {
+    guard(error, || {
+        let drafted = unsafe { abi::slice(drafted, size) };
+        let words = unsafe { abi::slice_mut(words, (size + 1) * mask_words) };
+        let ends = unsafe { abi::slice_mut(ends, size + 1) };
+        let (filled, outcome) = unsafe { &mut *matcher }.masks(drafted, words, mask_words, ends);
+        unsafe { *rows = filled };
+        outcome
+    })
+}
+
+/// # Safety
+/// Pointers as textkit.h says.
+#[no_mangle]
+pub unsafe extern "C" fn textkit_matcher_commit(
+    matcher: *mut Matcher,
+    tokens: *const i32,
+    size: usize,
+    error: *mut Bytes,
+) -> Status {
+    guard(error, || unsafe { &mut *matcher }.commit(unsafe { abi::slice(tokens, size) }))
 }

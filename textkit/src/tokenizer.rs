@@ -3,7 +3,7 @@
 use crate::abi::Failure;
 
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
+    pub inner: tokenizers::Tokenizer,
     vocab_size: i32, // kept, because the library counts by building the whole vocabulary
 }
 

@@ -1,0 +1,124 @@
+#include "text/grammar.h"
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "text/grammar_compiler.h"
+#include "text/textkit_handle.h"
+
+namespace volley::text {
+namespace {
+
+static_assert(static_cast<int>(TextEnd::kMay) == TEXTKIT_END_MAY &&
+                  static_cast<int>(TextEnd::kMust) == TEXTKIT_END_MUST,
+              "ends are passed through");
+
+class TextkitMatcher final : public Matcher {
+ public:
+  explicit TextkitMatcher(textkit_matcher* handle) : handle_(handle) {}
+  ~TextkitMatcher() override { textkit_matcher_free(handle_); }
+  TextkitMatcher(const TextkitMatcher&) = delete;
+  TextkitMatcher& operator=(const TextkitMatcher&) = delete;
+
+  Filled masks_along(std::span<const TokenId> drafted, uint32_t* words, int32_t mask_words, TextEnd* ends) override {
+    size_t rows = 0;
+    OwnedBytes error;
+    const textkit_status status =
+        textkit_matcher_masks(handle_, drafted.data(), drafted.size(), words, static_cast<size_t>(mask_words),
+                              reinterpret_cast<uint8_t*>(ends), &rows, error.out());
+    Filled filled{static_cast<int32_t>(rows), {}};
+    if (status != TEXTKIT_OK) filled.status = textkit_error(status, error);
+    return filled;
+  }
+
+  Status commit(std::span<const TokenId> tokens) override {
+    OwnedBytes error;
+    const textkit_status status = textkit_matcher_commit(handle_, tokens.data(), tokens.size(), error.out());
+    if (status != TEXTKIT_OK) return textkit_error(status, error);
+    return {};
+  }
+
+ private:
+  textkit_matcher* handle_;
+};
+
+textkit_grammar_kind kind_of(GrammarSpec::Kind kind) {
+  switch (kind) {
+    case GrammarSpec::Kind::kJsonObject:
+      return TEXTKIT_GRAMMAR_JSON_OBJECT;
+    case GrammarSpec::Kind::kJsonSchema:
+      return TEXTKIT_GRAMMAR_JSON_SCHEMA;
+    case GrammarSpec::Kind::kRegex:
+      return TEXTKIT_GRAMMAR_REGEX;
+    case GrammarSpec::Kind::kChoice:
+      return TEXTKIT_GRAMMAR_CHOICE;
+    case GrammarSpec::Kind::kLark:
+      return TEXTKIT_GRAMMAR_LARK;
+    case GrammarSpec::Kind::kEbnf:
+      return TEXTKIT_GRAMMAR_EBNF;
+  }
+  return TEXTKIT_GRAMMAR_JSON_OBJECT;
+}
+
+const char* what(GrammarSpec::Kind kind) {
+  switch (kind) {
+    case GrammarSpec::Kind::kJsonObject:
+    case GrammarSpec::Kind::kJsonSchema:
+      return "The JSON schema cannot be used: ";
+    case GrammarSpec::Kind::kRegex:
+      return "The regular expression cannot be used: ";
+    case GrammarSpec::Kind::kChoice:
+      return "The choices cannot be used: ";
+    case GrammarSpec::Kind::kLark:
+    case GrammarSpec::Kind::kEbnf:
+      break;
+  }
+  return "The grammar cannot be used: ";
+}
+
+class TextkitGrammars final : public GrammarCompiler {
+ public:
+  explicit TextkitGrammars(const textkit_tokenizer* tokenizer) : tokenizer_(tokenizer) {}
+  ~TextkitGrammars() override { textkit_grammars_free(handle_); }
+  TextkitGrammars(const TextkitGrammars&) = delete;
+  TextkitGrammars& operator=(const TextkitGrammars&) = delete;
+
+  Result<std::unique_ptr<Matcher>> compile(const GrammarSpec& grammar) const override {
+    VOLLEY_ASSIGN(const textkit_grammars* grammars, handle());
+    std::vector<textkit_view> choices;
+    choices.reserve(grammar.choices.size());
+    for (const std::string& choice : grammar.choices) choices.push_back(view(choice));
+    textkit_matcher* matcher = nullptr;
+    OwnedBytes error;
+    const textkit_status status = textkit_grammars_compile(grammars, kind_of(grammar.kind), view(grammar.text),
+                                                           choices.data(), choices.size(), &matcher, error.out());
+    if (status != TEXTKIT_OK) return textkit_error(status, error, what(grammar.kind));
+    return std::unique_ptr<Matcher>(std::make_unique<TextkitMatcher>(matcher));
+  }
+
+ private:
+  Result<const textkit_grammars*> handle() const {
+    std::lock_guard lock(mutex_);
+    if (handle_ == nullptr) {
+      OwnedBytes error;
+      const textkit_status status = textkit_grammars_new(tokenizer_, &handle_, error.out());
+      if (status != TEXTKIT_OK) {
+        return textkit_error(status, error, "This model's tokenizer cannot be used with grammars: ");
+      }
+    }
+    return handle_;
+  }
+
+  const textkit_tokenizer* tokenizer_;
+  mutable std::mutex mutex_;
+  mutable textkit_grammars* handle_ = nullptr;  // guarded by mutex_ until it is set
+};
+
+}  // namespace
+
+std::unique_ptr<GrammarCompiler> make_grammar_compiler(const textkit_tokenizer* tokenizer) {
+  return std::make_unique<TextkitGrammars>(tokenizer);
+}
+
+}  // namespace volley::text

@@ -1,0 +1,52 @@
+// What a text must be, token by token: grammars compiled for a tokenizer, and matchers that say which tokens may
+// follow. The C++ face of textkit's grammars (Rust: llguidance).
+#pragma once
+
+#include <volley/engine.h>
+#include <volley/result.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace volley::text {
+
+// Whether a text may end at a position.
+enum class TextEnd : uint8_t {
+  kNo,    // it is incomplete
+  kMay,   // it is complete, and more may follow
+  kMust,  // it is complete, and nothing may follow: no token is allowed
+};
+
+// Where one text stands in its grammar. One thread at a time.
+class Matcher {
+ public:
+  virtual ~Matcher() = default;
+
+  // The masks of the position after the committed tokens and of those after each drafted token. Row i of `words`
+  // ([drafted + 1][mask_words], token v is bit v % 32 of word v / 32, 1 = allowed) belongs to the position after i of
+  // them; ends[i] (drafted + 1 of them) says whether the text may end there. The ids that end a text are the caller's
+  // knowledge: they are in no mask. Rows are filled up to the first drafted token that the grammar refuses, or where
+  // the text must end. What is filled depends on the grammar and the tokens alone, not on earlier calls.
+  struct Filled {
+    int32_t rows = 0;
+    Status status;  // kInvalidArgument: on the text of the row after these the grammar has grown too complex
+  };
+  virtual Filled masks_along(std::span<const TokenId> drafted, uint32_t* words, int32_t mask_words, TextEnd* ends) = 0;
+
+  // Tokens that are now part of the text, not the id that ends it. Errors as above, or tokens that the masks refuse.
+  virtual Status commit(std::span<const TokenId> tokens) = 0;
+};
+
+// Grammars of one tokenizer. Any thread. The tokens' tree is built by the first call of compile (about a second for a
+// vocabulary of 150,000), and compiled grammars are kept for the requests that ask for the same.
+class GrammarCompiler {
+ public:
+  virtual ~GrammarCompiler() = default;
+
+  // A matcher at the start of the text. kInvalidArgument says what is wrong with the grammar or which limit it passes;
+  // kFailedPrecondition: a tokenizer whose tokens' bytes cannot be told. May take seconds for a large grammar.
+  virtual Result<std::unique_ptr<Matcher>> compile(const GrammarSpec& grammar) const = 0;
+};
+
+}  // namespace volley::text

@@ -1,0 +1,95 @@
+// GBNF: that the texts a grammar accepts are those its notation says, in both forms into which it is converted.
+#include <gmock/gmock.h>
+
+#include "text/grammar_testing.h"
+
+namespace volley::text {
+namespace {
+
+using testing::HasSubstr;
+
+class Ebnf : public GrammarTest {};
+
+TEST_F(Ebnf, WithoutRecursion) {
+  const GrammarSpec query = ebnf(R"(# as vLLM's documentation writes them
+root ::= "SELECT " column " from " table " where " condition
+column ::= "col_1 "
+         | "col_2 "
+table ::= "table_1 " | "table_2 "
+condition ::= column "= " number   # the end of a rule is where the next begins
+number ::= "1 " | "2 "
+)");
+  EXPECT_TRUE(accepts(query, "SELECT col_1  from table_2  where col_2 = 1 "));
+  EXPECT_FALSE(accepts(query, "SELECT col_3  from table_2  where col_2 = 1 "));
+  EXPECT_FALSE(accepts(query, "SELECT col_1  from table_2 "));
+}
+
+// There is no lexer that takes the longest match: a text counts if any way of reading it does.
+TEST_F(Ebnf, IsNotGreedy) {
+  for (const std::string rule :
+       {"root ::= [a-z]+ \"end\"", "root ::= word \"end\" (\"(\" root \")\")?\nword ::= [a-z]+"}) {
+    EXPECT_TRUE(accepts(ebnf(rule), "lend")) << rule;
+    EXPECT_TRUE(accepts(ebnf(rule), "endend")) << rule;
+    EXPECT_FALSE(accepts(ebnf(rule), "end")) << rule;
+  }
+  EXPECT_TRUE(accepts(ebnf("root ::= a (\"oo\" | \"(\" root \")\") | \"foox\"\na ::= \"f\""), "foo"));
+  EXPECT_TRUE(accepts(ebnf("root ::= a (\"oo\" | \"(\" root \")\") | \"foox\"\na ::= \"f\""), "foox"));
+  EXPECT_TRUE(accepts(ebnf("root ::= a (\"oo\" | \"(\" root \")\") | \"foox\"\na ::= \"f\""), "f(f(foo))"));
+}
+
+TEST_F(Ebnf, Recursion) {
+  const GrammarSpec sums = ebnf(R"gbnf(root ::= expr
+expr ::= term ([-+*/] term)*
+term ::= num | "(" ws expr ws ")"
+num ::= [0-9]+ ("." [0-9]{
+    1, 2})?
+ws ::= [ \t\n]?)gbnf");
+  for (const std::string text : {"1", "1+2.25*3", "((1)- 2)/3", "( 12 )"}) {
+    EXPECT_EQ(accepts(sums, text), text != "((1)- 2)/3") << text;
+  }
+  for (const std::string text : {"", "1+", "(1", "1.234", "1)"}) EXPECT_FALSE(accepts(sums, text)) << text;
+}
+
+TEST_F(Ebnf, RepetitionsClassesAndEscapes) {
+  const auto both = [&](const std::string& body, std::string_view text) {
+    const bool regular = accepts(ebnf("root ::= " + body), text);
+    const bool recursive = accepts(ebnf("root ::= one\none ::= " + body + " | \"<\" one \">\""), text);
+    EXPECT_EQ(regular, recursive) << body << " on " << text;
+    return regular && recursive;
+  };
+  EXPECT_TRUE(both("\"a\"{2,3}", "aaa"));
+  EXPECT_FALSE(both("\"a\"{2,3}", "a"));
+  EXPECT_FALSE(both("\"a\"{2,3}", "aaaa"));
+  EXPECT_TRUE(both("\"a\"{2}", "aa"));
+  EXPECT_TRUE(both("\"a\"{2,} \"b\"?", "aaaaab"));
+  EXPECT_TRUE(both("(\"ab\" | \"c\")+", "abcab"));
+  EXPECT_TRUE(both("\"x\" (\"ab\" | \"c\")*", "x"));
+  EXPECT_TRUE(both("[^a-c\\]-]", "d"));
+  EXPECT_FALSE(both("[^a-c\\]-]", "]"));
+  EXPECT_FALSE(both("[^a-c\\]-]", "-"));
+  EXPECT_TRUE(both("[a-]", "-"));
+  EXPECT_TRUE(both(R"("\"\\\n\x41\u00e9")", "\"\\\nA\u00e9"));
+  EXPECT_TRUE(both("[α-ω日]+", "βω日"));
+  EXPECT_FALSE(both("[α-ω日]+", "本"));
+  EXPECT_TRUE(both(". \"!\"", "日!"));
+  EXPECT_TRUE(both(". \"!\"", "\n!"));
+  EXPECT_TRUE(both("\"\" \"a\"", "a"));
+  EXPECT_TRUE(both("\"a.b*[/]\"", "a.b*[/]"));
+}
+
+TEST_F(Ebnf, SaysWhatIsWrong) {
+  EXPECT_THAT(error_of(ebnf("start ::= \"a\"")), HasSubstr("no rule named root"));
+  EXPECT_THAT(error_of(ebnf("root ::= \"a\" b")), HasSubstr("the rule b is used but not defined"));
+  EXPECT_THAT(error_of(ebnf("root ::= a\na ::= \"a\"\na ::= \"b\"")), HasSubstr("the rule a is defined twice"));
+  EXPECT_THAT(error_of(ebnf("root ::= \"a")), HasSubstr("line 1 of the grammar: expected the closing \""));
+  EXPECT_THAT(error_of(ebnf("root ::=\n (\"a\" | \"b\"")), HasSubstr("line 2 of the grammar: expected a closing )"));
+  EXPECT_THAT(error_of(ebnf("root ::= [b-a]")), HasSubstr("the range b-a is empty"));
+  EXPECT_THAT(error_of(ebnf("root ::= \"\\q\"")), HasSubstr("an escape such as"));
+  EXPECT_THAT(error_of(ebnf("root ::= \"a\"{3,2}")), HasSubstr("{3,2} allows nothing"));
+  EXPECT_THAT(error_of(ebnf("root ::= \"a\"{1,99999}")), HasSubstr("at most 1000"));
+  EXPECT_THAT(error_of(ebnf("root ::= \"a\" )")), HasSubstr("a rule (name ::= ...), found \")\""));
+  EXPECT_THAT(error_of(ebnf("")), HasSubstr("no rule named root"));
+}
+
+}  // namespace
+}  // namespace volley::text
