@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #include "device/cuda/hopper.cuh"
@@ -11,7 +13,10 @@
 namespace volley::bench {
 
 // Times `replays` replays of what `enqueue` puts on the stream, as a graph; median of `repeats`, in microseconds each.
-inline double graph_us(Device& device, const std::function<void()>& enqueue, int replays = 4, int repeats = 7) {
+// `rest_ms` without work come first: matrix products at full speed make a GPU lower its clock within milliseconds.
+inline double graph_us(Device& device, const std::function<void()>& enqueue, int replays = 4, int repeats = 7,
+                       int rest_ms = 0) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(rest_ms));
   const cudaStream_t stream = cuda::native(device.stream());
   cudaGraph_t graph;
   cudaGraphExec_t exec;

@@ -1,6 +1,8 @@
 // The linear operation on a GPU, in the shapes of Qwen3-8B: the four products of 36 layers with distinct weights, one
 // after the other in a CUDA graph, at 1 to 512 rows, against the GPU's read bandwidth and cuBLASLt in the same run.
-// Prints one JSON object a line; --quick leaves out the single products.
+// Prints one JSON object a line. Options: --quick leaves out the single products; --portable takes the kernel for GPUs
+// without wgmma; --rested lets the GPU rest before each measurement, which is short then; --tiles times each product
+// with every tile instead, from 64 rows on.
 #include <cublasLt.h>
 
 #include <cmath>
@@ -27,7 +29,7 @@ constexpr Shape kShapes[] = {{"qkv", 6144, 4096, ops::Epilogue::kStore, DType::k
                              {"o", 4096, 4096, ops::Epilogue::kAdd, DType::kF32},
                              {"gate_up", 24576, 4096, ops::Epilogue::kSwiGlu, DType::kBF16},
                              {"down", 4096, 12288, ops::Epilogue::kAdd, DType::kF32}};
-constexpr int kRows[] = {1, 8, 16, 32, 64, 128, 256, 512};
+constexpr int kRows[] = {1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512};
 constexpr int64_t kMaxRows = 512, kMaxWidth = 24576;
 
 Buffer allocate(Device& device, size_t bytes) {
@@ -75,16 +77,21 @@ void run_volley(Device& device, Model& model, int rows, int only) {
 
 #define CHECK_BLAS(call) VOLLEY_CHECK_EQ(static_cast<int>(call), static_cast<int>(CUBLAS_STATUS_SUCCESS))
 
-// Row-major y[rows, n] = x[rows, k] w[n, k]^T, bf16 with fp32 sums, by the algorithm that cuBLASLt thinks best.
+// Row-major y[rows, n] = x[rows, k] w[n, k]^T (+ y), bf16 with fp32 sums, by the algorithm that cuBLASLt thinks best.
+// `same_y`: y has the type that Volley's has and is added to where Volley adds to it; otherwise it is bf16, and a
+// residual stream would cost extra.
 class BlasProduct {
  public:
-  BlasProduct(cublasLtHandle_t handle, int64_t rows, int64_t n, int64_t k, size_t workspace_bytes) : handle_(handle) {
+  BlasProduct(cublasLtHandle_t handle, int64_t rows, const Shape& shape, bool same_y, size_t workspace_bytes)
+      : handle_(handle), y_factor_(same_y && shape.epilogue == ops::Epilogue::kAdd ? 1.0f : 0.0f) {
+    const int64_t n = shape.n, k = shape.k;
+    const cudaDataType_t y_type = same_y && shape.y == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF;
     const cublasOperation_t transpose = CUBLAS_OP_T;
     CHECK_BLAS(cublasLtMatmulDescCreate(&product_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     CHECK_BLAS(cublasLtMatmulDescSetAttribute(product_, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose));
     CHECK_BLAS(cublasLtMatrixLayoutCreate(&w_, CUDA_R_16BF, k, n, k));
     CHECK_BLAS(cublasLtMatrixLayoutCreate(&x_, CUDA_R_16BF, k, rows, k));
-    CHECK_BLAS(cublasLtMatrixLayoutCreate(&y_, CUDA_R_16BF, n, rows, n));
+    CHECK_BLAS(cublasLtMatrixLayoutCreate(&y_, y_type, n, rows, n));
     cublasLtMatmulPreference_t preference;
     CHECK_BLAS(cublasLtMatmulPreferenceCreate(&preference));
     CHECK_BLAS(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
@@ -95,8 +102,8 @@ class BlasProduct {
     cublasLtMatmulPreferenceDestroy(preference);
   }
   void run(cudaStream_t stream, const void* w, const void* x, void* y, void* workspace, size_t workspace_bytes) const {
-    const float one = 1, zero = 0;
-    CHECK_BLAS(cublasLtMatmul(handle_, product_, &one, w, w_, x, x_, &zero, y, y_, y, y_, &best_.algo, workspace,
+    const float one = 1;
+    CHECK_BLAS(cublasLtMatmul(handle_, product_, &one, w, w_, x, x_, &y_factor_, y, y_, y, y_, &best_.algo, workspace,
                               workspace_bytes, stream));
   }
 
@@ -105,6 +112,7 @@ class BlasProduct {
   cublasLtMatmulDesc_t product_;
   cublasLtMatrixLayout_t w_, x_, y_;
   cublasLtMatmulHeuristicResult_t best_;
+  float y_factor_;
 };
 
 void print_chain(const char* library, const char* what, int rows, double us, size_t bytes, double bandwidth) {
@@ -112,6 +120,39 @@ void print_chain(const char* library, const char* what, int rows, double us, siz
       "{\"library\": \"%s\", \"what\": \"%s\", \"rows\": %d, \"us\": %.1f, \"weight_TBps\": %.3f, "
       "\"of_bandwidth\": %.3f}\n",
       library, what, rows, us, bytes / us * 1e-6, bytes / us / bandwidth);
+}
+
+// One product of all layers with each tile that reads neither much padding nor the weights very often.
+void print_tiles(Device& device, Model& model) {
+  for (int rows : kRows) {
+    if (rows < 64) continue;
+    for (size_t shape = 0; shape < std::size(kShapes); ++shape) {
+      const Shape& s = kShapes[shape];
+      const ops::LinearLayout layout = model.weights[shape].layout;
+      const ops::LinearCudaPlan planned = ops::LinearCudaPlan::make(s.n, s.k, layout, rows);
+      for (const ops::LinearTile& tile : ops::LinearCudaPlan::tiles(layout, planned.split)) {
+        ops::LinearCudaPlan plan = planned;
+        plan.tile = tile;
+        plan.row_tiles = (rows + tile.rows - 1) / tile.rows;
+        if (plan.row_tiles > 4 || plan.row_tiles * tile.rows > rows * 5 / 4) continue;
+        const double us = bench::graph_us(
+            device,
+            [&] {
+              for (size_t i = shape; i < model.weights.size(); i += std::size(kShapes)) {
+                ops::linear_tiles_cuda(
+                    device.stream(), model.weights[i], {model.x.data(), DType::kBF16, {rows, s.k}},
+                    {model.y.data(), s.y, {rows, layout == ops::LinearLayout::kGateUp ? s.n / 2 : s.n}}, s.epilogue,
+                    plan);
+              }
+            },
+            4, 5);
+        const bool chosen = tile == planned.tile;
+        std::printf(
+            "{\"what\": \"%s\", \"rows\": %d, \"halves\": %d, \"tile_rows\": %d, \"shared\": %d, \"us\": %.1f%s}\n",
+            s.name, rows, tile.halves, tile.rows, tile.shared, us / kLayers, chosen ? ", \"chosen\": true" : "");
+      }
+    }
+  }
 }
 
 void measure_limits(Device& device, Model& model, const Buffer& large, double& bandwidth) {
@@ -130,7 +171,13 @@ void measure_limits(Device& device, Model& model, const Buffer& large, double& b
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool quick = argc > 1 && std::strcmp(argv[1], "--quick") == 0;
+  const auto asked = [&](const char* option) {
+    return std::any_of(argv + 1, argv + argc, [&](const char* a) { return std::strcmp(a, option) == 0; });
+  };
+  const bool quick = asked("--quick"), rested = asked("--rested");
+  const auto time = [&](Device& on, const std::function<void()>& enqueue) {
+    return rested ? bench::graph_us(on, enqueue, 2, 3, 200) : bench::graph_us(on, enqueue);
+  };
   auto made = make_cuda_device(0);
   if (!made.ok()) {
     std::fprintf(stderr, "%s\n", made.error().message.c_str());
@@ -138,6 +185,13 @@ int main(int argc, char** argv) {
   }
   Device& device = **made;
   Model model(device);
+  if (asked("--portable")) {
+    for (ops::LinearWeight& w : model.weights) w.portable = true;
+  }
+  if (asked("--tiles")) {
+    print_tiles(device, model);
+    return 0;
+  }
   const Buffer large = allocate(device, size_t{8} << 30);
   double bandwidth = 0;
   measure_limits(device, model, large, bandwidth);
@@ -152,21 +206,21 @@ int main(int argc, char** argv) {
       const bool all = only == static_cast<int>(std::size(kShapes));
       const char* what = all ? "chain" : kShapes[only].name;
       const size_t bytes = all ? model.weight_bytes : kShapes[only].n * kShapes[only].k * 2 * kLayers;
-      print_chain("volley", what, rows,
-                  bench::graph_us(device, [&] { run_volley(device, model, rows, all ? -1 : only); }), bytes, bandwidth);
-      std::vector<BlasProduct> products;
-      for (const Shape& s : kShapes) products.emplace_back(handle, rows, s.n, s.k, workspace.bytes());
-      print_chain("cublasLt", what, rows,
-                  bench::graph_us(device,
-                                  [&] {
-                                    for (size_t i = 0; i < model.weights.size(); ++i) {
-                                      const int shape = static_cast<int>(i % std::size(kShapes));
-                                      if (!all && shape != only) continue;
-                                      products[shape].run(stream, model.weights[i].packed.data(), model.x.data(),
-                                                          model.y.data(), workspace.data(), workspace.bytes());
-                                    }
-                                  }),
-                  bytes, bandwidth);
+      print_chain("volley", what, rows, time(device, [&] { run_volley(device, model, rows, all ? -1 : only); }), bytes,
+                  bandwidth);
+      for (bool same_y : {false, true}) {
+        std::vector<BlasProduct> products;
+        for (const Shape& shape : kShapes) products.emplace_back(handle, rows, shape, same_y, workspace.bytes());
+        const auto run = [&] {
+          for (size_t i = 0; i < model.weights.size(); ++i) {
+            const int shape = static_cast<int>(i % std::size(kShapes));
+            if (!all && shape != only) continue;
+            products[shape].run(stream, model.weights[i].packed.data(), model.x.data(), model.y.data(),
+                                workspace.data(), workspace.bytes());
+          }
+        };
+        print_chain(same_y ? "cublasLt, same y" : "cublasLt", what, rows, time(device, run), bytes, bandwidth);
+      }
     }
   }
   return 0;

@@ -1,8 +1,9 @@
 # CUDA: off, or on with a toolkit of version 13 from the system (CUDA_PATH, the PATH, /usr/local/cuda) or from the wheels
 # that scripts/fetch_cuda.sh puts into build/cuda-toolkit. Included by the root after project().
 option(VOLLEY_CUDA "Build the CUDA backend" OFF)
-# Hopper alone so far: the matrix kernels have no version for older GPUs.
-set(VOLLEY_CUDA_TARGETS "90a" CACHE STRING "Compute capabilities to build machine code for")
+# As in CMake's CUDA_ARCHITECTURES: machine code (-real) or PTX (-virtual), which drivers compile for GPUs that come
+# after. Developers build faster with the one they have: -DVOLLEY_CUDA_ARCHITECTURES=90a-real.
+set(VOLLEY_CUDA_ARCHITECTURES "80-real;89-real;90a-real;80-virtual;90-virtual" CACHE STRING "GPUs to build for")
 if(NOT VOLLEY_CUDA)
   return()
 endif()
@@ -16,7 +17,7 @@ set(CMAKE_CUDA_COMPILER ${VOLLEY_NVCC})
 get_filename_component(VOLLEY_CUDA_ROOT ${VOLLEY_NVCC} REALPATH)
 get_filename_component(VOLLEY_CUDA_ROOT ${VOLLEY_CUDA_ROOT}/../.. ABSOLUTE)
 
-# Empty: the -gencode flags below say it, because 90a has machine code and no PTX of its own.
+# Off: the -gencode flags below say it.
 set(CMAKE_CUDA_ARCHITECTURES OFF)
 # CMake 3.25 knows no flag of nvcc for C++20, and drops a standard that it has no flag for.
 set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
@@ -30,9 +31,24 @@ if(CCACHE_PROGRAM)
 endif()
 
 set(volley_cuda_flags -std=c++20 --fmad=false --expt-relaxed-constexpr)  # rounding is part of the contract
-foreach(target ${VOLLEY_CUDA_TARGETS})
-  list(APPEND volley_cuda_flags "-gencode=arch=compute_${target},code=sm_${target}")
+foreach(target ${VOLLEY_CUDA_ARCHITECTURES})
+  if(NOT target MATCHES "^([0-9]+[af]?)-(real|virtual)$")
+    message(FATAL_ERROR "VOLLEY_CUDA_ARCHITECTURES holds ${target}; write it like 90a-real or 80-virtual.")
+  endif()
+  set(arch ${CMAKE_MATCH_1})
+  if(CMAKE_MATCH_2 STREQUAL "real")
+    list(APPEND volley_cuda_flags "-gencode=arch=compute_${arch},code=sm_${arch}")
+  else()
+    list(APPEND volley_cuda_flags "-gencode=arch=compute_${arch},code=compute_${arch}")
+  endif()
 endforeach()
+# Code for wgmma runs on sm_90a alone, and a program may be built without it.
+list(FIND VOLLEY_CUDA_ARCHITECTURES 90a-real volley_cuda_sm90a)
+if(volley_cuda_sm90a EQUAL -1)
+  set(VOLLEY_CUDA_SM90A OFF)
+else()
+  set(VOLLEY_CUDA_SM90A ON)
+endif()
 string(REPLACE ";" " " volley_cuda_flags "${volley_cuda_flags}")
 string(APPEND CMAKE_CUDA_FLAGS " ${volley_cuda_flags}")
 

@@ -1,6 +1,7 @@
 #include "base/environment.h"
 
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 namespace volley {
@@ -13,6 +14,11 @@ bool env_disable_bf16() {
 bool env_no_color() {
   const char* value = std::getenv("NO_COLOR");
   return value != nullptr && *value != '\0';
+}
+
+std::string env_api_keys() {
+  const char* value = std::getenv("VOLLEY_API_KEYS");
+  return value == nullptr ? "" : value;
 }
 
 }  // namespace volley

@@ -1,6 +1,8 @@
 // The environment variables that Volley reads, all of them, here.
 #pragma once
 
+#include <string>
+
 namespace volley {
 
 // VOLLEY_DISABLE_BF16=1: do not use the CPU's bf16 dot product, even where there is one (tests of the other path).
@@ -8,5 +10,9 @@ bool env_disable_bf16();
 
 // NO_COLOR (no-color.org): set and not empty: print no colours, even on a terminal.
 bool env_no_color();
+
+// VOLLEY_API_KEYS: keys that clients of `volley serve` must send one of, separated by commas. Empty: not set. Secret:
+// not for logs or messages.
+std::string env_api_keys();
 
 }  // namespace volley

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -40,6 +41,19 @@ TensorView Buffer::view(DType dtype, std::initializer_list<int64_t> dims) const 
 
 namespace {
 
+// Work on the CPU is done when it is enqueued, so a point in it is a moment.
+class CpuFence final : public Fence {
+ public:
+  void set() override { moment_ = std::chrono::steady_clock::now(); }
+  void wait() override {}
+  double seconds_since(const Fence& earlier) const override {
+    return std::chrono::duration<double>(moment_ - static_cast<const CpuFence&>(earlier).moment_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point moment_;
+};
+
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(int threads) : pool_(threads), stream_(pool_) {}
@@ -63,7 +77,14 @@ class CpuDevice final : public Device {
 
   void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  int64_t free_bytes() override { return 0; }
+  Result<Buffer> allocate_host(size_t bytes) override { return allocate(bytes); }
+  void enqueue_upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void enqueue_download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  std::unique_ptr<Fence> make_fence() override { return std::make_unique<CpuFence>(); }
   void synchronize() override {}
+  std::unique_ptr<StepGraph> record(const std::function<void()>&) override { return nullptr; }
+  std::string name() const override { return {}; }
 
  private:
   ThreadPool pool_;

@@ -5,7 +5,9 @@
 #include <volley/result.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "device/tensor.h"
 
@@ -59,6 +61,23 @@ class Stream {
   void* cuda_stream_ = nullptr;
 };
 
+// A point in a stream's work.
+class Fence {
+ public:
+  virtual ~Fence() = default;
+  virtual void set() = 0;   // the point is after all work enqueued so far
+  virtual void wait() = 0;  // until the work before the point is done; at once if it was never set
+  // Seconds of the device's time from `earlier` to this point. REQUIRES: both points are reached; made by one device.
+  virtual double seconds_since(const Fence& earlier) const = 0;
+};
+
+// Work that was recorded once and can be enqueued again as a whole, with the same arguments.
+class StepGraph {
+ public:
+  virtual ~StepGraph() = default;
+  virtual void launch() = 0;
+};
+
 // Threads: allocate() from any thread; everything else by one thread at a time.
 class Device {
  public:
@@ -67,13 +86,30 @@ class Device {
   virtual Stream& stream() = 0;
   // kResourceExhausted when there is no room.
   virtual Result<Buffer> allocate(size_t bytes) = 0;
+  // What allocate() could still give. 0 on the CPU, where the engine asks the system.
+  virtual int64_t free_bytes() = 0;
+  // Host memory that enqueued copies can reach: pinned on CUDA.
+  virtual Result<Buffer> allocate_host(size_t bytes) = 0;
   // Copies between host memory and the device's, ordered after the work of the stream; `from` may be reused and `to` be
-  // read when they return. For loading and for tests: the decode path never waits.
+  // read when they return. upload() of up to kSmallUpload bytes does not wait for the stream unless some hundred of
+  // them are under way; larger ones and download() are for loading and for tests.
   virtual void upload(void* to, const void* from, size_t bytes) = 0;
   virtual void download(void* to, const void* from, size_t bytes) = 0;
+  // The same without waiting. Host memory from allocate_host(), which must stay as it is until a fence set afterwards
+  // is reached.
+  virtual void enqueue_upload(void* to, const void* from, size_t bytes) = 0;
+  virtual void enqueue_download(void* to, const void* from, size_t bytes) = 0;
+  virtual std::unique_ptr<Fence> make_fence() = 0;
   // Waits for the stream's work.
   virtual void synchronize() = 0;
+  // Records what `enqueue` puts on the stream, which does not run by that. Null on the CPU, where there is nothing to
+  // gain. Memory that the work touches must outlive the graph.
+  virtual std::unique_ptr<StepGraph> record(const std::function<void()>& enqueue) = 0;
+  // "NVIDIA H200", or the CPU's name for what its kernels run on: empty.
+  virtual std::string name() const = 0;
 };
+
+inline constexpr size_t kSmallUpload = 16 << 10;
 
 // threads: how many run the kernels, the caller's included; 0: as many as this process may use. kResourceExhausted when
 // the system gives no more threads.
@@ -82,6 +118,13 @@ Result<std::unique_ptr<Device>> make_cpu_device(int threads);
 // The CUDA device `ordinal`. kUnimplemented in a build without CUDA, kUnavailable when there is no such device or it is
 // older than compute capability 8.0.
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal);
+
+// What can be known of GPU `ordinal` without using it. Errors as make_cuda_device().
+struct GpuFacts {
+  std::string name;
+  int64_t free_bytes = 0;
+};
+Result<GpuFacts> examine_cuda_device(int ordinal);
 
 // The cores this process may run on (affinity mask and cgroup quota), at least 1.
 int usable_cores();

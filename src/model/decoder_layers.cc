@@ -14,8 +14,8 @@ Result<Rope> make_rope(Device& device, const RopeSpec& spec, int32_t head_dim, i
   VOLLEY_ASSIGN(rope.buffer, device.allocate(static_cast<size_t>(2 * positions * half) * sizeof(float)));
   const TensorView both = rope.buffer.view(DType::kF32, {2 * positions, half});
   rope.tables = {both.rows(0, positions), both.rows(positions, positions)};
-  std::copy(values.cos.begin(), values.cos.end(), rope.tables.cos.as<float>());
-  std::copy(values.sin.begin(), values.sin.end(), rope.tables.sin.as<float>());
+  device.upload(rope.tables.cos.data, values.cos.data(), values.cos.size() * sizeof(float));
+  device.upload(rope.tables.sin.data, values.sin.data(), values.sin.size() * sizeof(float));
   return rope;
 }
 
@@ -76,11 +76,49 @@ ops::QkvWrite DecoderLayers::qkv_write(const Layer& layer, const RowBatch& batch
   write.rope = rope_.tables;
   write.rope_positions = batch.rope_positions;
   write.cache_positions = batch.cache_positions;
+  write.row_slots = batch.slots;
   write.page_table = batch.page_table;
   write.segments = batch.segments.data();
   write.n_segments = static_cast<int32_t>(batch.segments.size());
   write.kv = kv;
   return write;
+}
+
+namespace {
+
+ops::AttentionRows attention_rows(const DecoderSpec& spec, DType kv) {
+  ops::AttentionRows rows;
+  rows.heads = spec.heads;
+  rows.kv_heads = spec.kv_heads;
+  rows.head_dim = spec.head_dim;
+  rows.dtype = kv;
+  return rows;
+}
+
+bool has_layers(const DecoderSpec& spec, LayerSpec::Attention kind) {
+  return std::any_of(spec.layers.begin(), spec.layers.end(),
+                     [&](const auto& layer) { return layer.attention == kind; });
+}
+
+}  // namespace
+
+void DecoderLayers::plan(Stream& stream, RowBatch& batch, const ops::KvLayer& kv, Arena& scratch) const {
+  ops::AttentionRows rows = attention_rows(spec_, kv.dtype);
+  rows.rows = batch.rows;
+  rows.segments = batch.segments.data();
+  rows.n_segments = static_cast<int32_t>(batch.segments.size());
+  rows.max_segment_rows = batch.max_segment_rows;
+  rows.max_positions = batch.max_positions;
+  if (has_layers(spec_, LayerSpec::Attention::kFull)) {
+    rows.visible_begin = batch.visible_begin;
+    rows.visible_end = batch.visible_end;
+    batch.work = ops::plan_attention(stream, rows, scratch);
+  }
+  if (has_layers(spec_, LayerSpec::Attention::kSlidingWindow)) {
+    rows.visible_begin = batch.window_begin;
+    rows.visible_end = batch.window_end;
+    batch.window_work = ops::plan_attention(stream, rows, scratch);
+  }
 }
 
 void DecoderLayers::forward(Stream& stream, int index, const RowBatch& batch, const ops::KvLayer& kv, TensorView x,
@@ -112,6 +150,9 @@ void DecoderLayers::forward(Stream& stream, int index, const RowBatch& batch, co
     attention.page_table = batch.page_table;
     attention.segments = batch.segments.data();
     attention.n_segments = static_cast<int32_t>(batch.segments.size());
+    attention.max_segment_rows = batch.max_segment_rows;
+    attention.max_positions = batch.max_positions;
+    attention.work = windowed ? batch.window_work : batch.work;
     attention.kv = kv;
     attention.out = a;
     ops::attention(stream, attention, scratch);
@@ -134,11 +175,16 @@ void DecoderLayers::inject(Stream& stream, int index, const RowBatch& batch, con
   ops::write_qkv(stream, write);
 }
 
-int64_t DecoderLayers::scratch_bytes(const DecoderSpec& spec, int64_t rows, int64_t max_positions) {
+int64_t DecoderLayers::scratch_bytes(Stream& stream, const DecoderSpec& spec, int64_t rows, int64_t max_positions,
+                                     DType kv) {
+  ops::AttentionRows bounds = attention_rows(spec, kv);
+  bounds.rows = bounds.n_segments = bounds.max_segment_rows = static_cast<int32_t>(rows);
+  bounds.max_positions = static_cast<int32_t>(max_positions);
   const int64_t q_width = int64_t{spec.heads} * spec.head_dim, kv_width = int64_t{spec.kv_heads} * spec.head_dim;
   // Everything at once, as fp32, with 64 bytes of alignment for each tensor: an upper bound.
   const int64_t widths = spec.hidden + q_width + (q_width + 2 * kv_width) + q_width + spec.intermediate;
-  return rows * widths * 4 + 8 * 64 + ops::attention_scratch_bytes(rows, spec.heads, spec.head_dim, max_positions);
+  return rows * widths * 4 + 8 * 64 + ops::attention_scratch_bytes(rows, spec.heads, spec.head_dim, max_positions) +
+         2 * ops::attention_work_bytes(stream, bounds);
 }
 
 }  // namespace volley::model

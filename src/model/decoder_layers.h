@@ -13,13 +13,18 @@ namespace volley::model {
 struct RowBatch {
   int32_t rows = 0;
   TensorView token_ids;
-  TensorView rope_positions;            // angle of the rotary embedding
-  TensorView cache_positions;           // where K and V go
-  TensorView visible_begin;             // first cache position that the row sees, in full-attention layers
-  TensorView visible_end;               // one past the last
-  TensorView window_begin, window_end;  // the same in sliding-window layers; null views when there are none
-  std::span<const ops::RowSegment> segments;
-  TensorView page_table;  // [slots, max pages]
+  TensorView slots;                           // row of the page table
+  TensorView rope_positions;                  // angle of the rotary embedding
+  TensorView cache_positions;                 // where K and V go
+  TensorView visible_begin;                   // first cache position that the row sees, in full-attention layers
+  TensorView visible_end;                     // one past the last
+  TensorView window_begin, window_end;        // the same in sliding-window layers; null views when there are none
+  std::span<const ops::RowSegment> segments;  // device memory
+  int32_t max_segment_rows = 0;
+  int32_t max_positions = 0;  // no row sees a position from here on
+  TensorView page_table;      // [slots, max pages]
+  // Which rows meet which chunks of K and V: made once a pass, for the layers that see the same.
+  ops::AttentionWork work, window_work;
 };
 
 // Rotary tables for a model, for positions [0, positions).
@@ -33,6 +38,10 @@ class DecoderLayers {
  public:
   static Result<DecoderLayers> load(Device& device, WeightLoader& loader, const DecoderSpec& spec, DType activation,
                                     int64_t positions);
+
+  // Cuts the attention of a pass for all its layers, before the first of them. What it takes of `scratch` must stay
+  // until the last. kv: any layer of this model.
+  void plan(Stream& stream, RowBatch& batch, const ops::KvLayer& kv, Arena& scratch) const;
 
   // One layer, in place on x: [rows, hidden] fp32. Writes K and V of the rows before any row looks at them.
   void forward(Stream& stream, int layer, const RowBatch& batch, const ops::KvLayer& kv, TensorView x,
@@ -48,8 +57,8 @@ class DecoderLayers {
   DType activation() const { return activation_; }
   int count() const { return static_cast<int>(layers_.size()); }
 
-  // Scratch that forward() takes at most, without the residual stream.
-  static int64_t scratch_bytes(const DecoderSpec& spec, int64_t rows, int64_t max_positions);
+  // Scratch that plan() and forward() take at most, without the residual stream. kv: dtype of the cache.
+  static int64_t scratch_bytes(Stream& stream, const DecoderSpec& spec, int64_t rows, int64_t max_positions, DType kv);
 
  private:
   struct Layer {

@@ -48,8 +48,10 @@ void DraftNetwork::final_norm(Stream& stream, TensorView x, TensorView row_index
   ops::rms_norm(stream, x, norm_.view, spec_.decoder.norm_eps, row_index, h);
 }
 
-int64_t DraftNetwork::scratch_bytes(const DraftSpec& spec, int64_t rows, int64_t max_positions) {
-  return DecoderLayers::scratch_bytes(spec.decoder, rows, max_positions) + rows * spec.decoder.hidden * 8 + 4 * 64;
+int64_t DraftNetwork::scratch_bytes(Stream& stream, const DraftSpec& spec, int64_t rows, int64_t max_positions,
+                                    DType kv) {
+  return DecoderLayers::scratch_bytes(stream, spec.decoder, rows, max_positions, kv) + rows * spec.decoder.hidden * 8 +
+         4 * 64;
 }
 
 }  // namespace volley::model

@@ -19,6 +19,11 @@ class DraftNetwork {
   // positions and segments of the rows; token ids and visibility are not used.
   void inject(Stream& stream, const RowBatch& batch, TensorView features, const KvMemory& kv, Arena& scratch) const;
 
+  // As DecoderLayers::plan().
+  void plan(Stream& stream, RowBatch& batch, const KvMemory& kv, Arena& scratch) const {
+    layers_.plan(stream, batch, kv.draft_layer(0), scratch);
+  }
+
   // Runs the layers on x: [rows, hidden] fp32, the embeddings of the blocks, in place. Each block's own K and V land in
   // the pages past the context, where the next inject() or draft() of that slot overwrites them before anything sees
   // them.
@@ -31,7 +36,7 @@ class DraftNetwork {
   DType activation() const { return layers_.activation(); }
   int64_t packed_bytes() const { return packed_bytes_; }
 
-  static int64_t scratch_bytes(const DraftSpec& spec, int64_t rows, int64_t max_positions);
+  static int64_t scratch_bytes(Stream& stream, const DraftSpec& spec, int64_t rows, int64_t max_positions, DType kv);
 
  private:
   DraftNetwork() = default;

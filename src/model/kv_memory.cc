@@ -20,7 +20,7 @@ Result<std::unique_ptr<KvMemory>> KvMemory::allocate(Device& device, const Decod
                                                      DType dtype) {
   const int64_t page_bytes = kv_page_bytes(target, draft, page_size, dtype);
   std::unique_ptr<KvMemory> memory(new KvMemory);
-  VOLLEY_ASSIGN(memory->buffer_, device.allocate(static_cast<size_t>(pages * page_bytes)));
+  VOLLEY_ASSIGN(memory->buffer_, device.allocate(static_cast<size_t>((pages + 1) * page_bytes)));
   memory->pages_ = pages;
   memory->page_size_ = page_size;
   auto* next = static_cast<std::byte*>(memory->buffer_.data());

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "base/ids.h"
 #include "model/spec.h"
 #include "ops/paged_kv/paged_kv.h"
 
@@ -18,6 +19,8 @@ class KvMemory {
   const ops::KvLayer& target_layer(int i) const { return target_[i]; }
   const ops::KvLayer& draft_layer(int i) const { return draft_[i]; }
   int64_t pages() const { return pages_; }
+  // One page more, for rows that mean nothing: it never belongs to a sequence.
+  PageId scrap_page() const { return PageId(static_cast<int32_t>(pages_)); }
   int32_t page_size() const { return page_size_; }
 
  private:

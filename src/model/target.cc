@@ -46,8 +46,7 @@ void Target::logits(Stream& stream, TensorView x, TensorView row_index, TensorVi
 }
 
 void Target::embed(Stream& stream, TensorView ids, TensorView x) const {
-  const TensorView table(const_cast<std::byte*>(embedding_.data), embedding_.dtype, {spec().vocab, spec().hidden});
-  ops::embed(stream, table, ids, x);
+  ops::embed(stream, embedding_.view, ids, x);
 }
 
 void Target::head(Stream& stream, TensorView h, TensorView logits, Arena& scratch) const {

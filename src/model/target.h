@@ -18,7 +18,12 @@ class Target {
     TensorView features;                      // [rows, capture_layers * hidden], activation dtype
   };
 
-  // Runs the decoder over the batch; x: [rows, hidden] fp32 holds the last layer's outputs afterwards.
+  // As DecoderLayers::plan().
+  void plan(Stream& stream, RowBatch& batch, const KvMemory& kv, Arena& scratch) const {
+    layers_.plan(stream, batch, kv.target_layer(0), scratch);
+  }
+
+  // Runs the decoder over the planned batch; x: [rows, hidden] fp32 holds the last layer's outputs afterwards.
   void forward(Stream& stream, const RowBatch& batch, const KvMemory& kv, const Outputs& outputs, TensorView x,
                Arena& scratch) const;
 
@@ -38,7 +43,7 @@ class Target {
   Target() = default;
 
   std::shared_ptr<const weights::Checkpoint> checkpoint_;  // keeps the embedding table mapped
-  weights::SourceTensor embedding_;
+  Table embedding_;
   DecoderLayers layers_;
   Vector final_norm_;
   ops::LinearWeight head_;

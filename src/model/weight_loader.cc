@@ -36,7 +36,7 @@ Result<Vector> WeightLoader::vector(const std::string& name, int64_t n) {
   Vector result;
   VOLLEY_ASSIGN(result.buffer, device_.allocate(static_cast<size_t>(n) * sizeof(float)));
   result.view = result.buffer.view(DType::kF32, {n});
-  float* out = result.view.as<float>();
+  std::vector<float> out(n);
   for (int64_t i = 0; i < n; ++i) {
     switch (source.dtype) {
       case DType::kBF16:
@@ -50,6 +50,7 @@ Result<Vector> WeightLoader::vector(const std::string& name, int64_t n) {
         break;
     }
   }
+  device_.upload(result.view.data, out.data(), out.size() * sizeof(float));
   return result;
 }
 
@@ -69,9 +70,18 @@ Result<ops::LinearWeight> WeightLoader::linear(const std::vector<Matrix>& matric
   return weight;
 }
 
-Result<weights::SourceTensor> WeightLoader::table(const std::string& name, int64_t rows, int64_t k) {
+Result<Table> WeightLoader::table(const std::string& name, int64_t rows, int64_t k) {
   const std::array<int64_t, 2> shape = {rows, k};
-  return checkpoint_.get(full_name(name), shape);
+  Table table;
+  VOLLEY_ASSIGN(table.source, checkpoint_.get(full_name(name), shape));
+  table.view = TensorView(const_cast<std::byte*>(table.source.data), table.source.dtype, {rows, k});
+  if (device_.kind() == DeviceKind::kCpu) return table;
+  const auto bytes = static_cast<size_t>(table.view.bytes());
+  VOLLEY_ASSIGN(table.buffer, device_.allocate(bytes));
+  device_.upload(table.buffer.data(), table.source.data, bytes);
+  table.view.data = table.buffer.data();
+  table.source = {};
+  return table;
 }
 
 }  // namespace volley::model

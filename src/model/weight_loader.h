@@ -28,6 +28,13 @@ struct Vector {
   TensorView view;  // [n] fp32
 };
 
+// A matrix in the checkpoint's dtype, with whatever keeps its memory alive.
+struct Table {
+  Buffer buffer;
+  weights::SourceTensor source;
+  TensorView view;  // [rows, k]
+};
+
 class WeightLoader {
  public:
   // A checkpoint whose names all start with "model." and one whose names do not are read alike: `prefixes` are tried in
@@ -43,8 +50,9 @@ class WeightLoader {
   // The matrices [rows, k] stacked into one packed weight.
   Result<ops::LinearWeight> linear(const std::vector<Matrix>& matrices, int64_t k,
                                    ops::LinearLayout layout = ops::LinearLayout::kPlain);
-  // A matrix as stored, for row look-ups (embeddings): nothing is copied.
-  Result<weights::SourceTensor> table(const std::string& name, int64_t rows, int64_t k);
+  // A matrix as stored, for row look-ups (embeddings): copied only to a device that cannot read the checkpoint's
+  // memory.
+  Result<Table> table(const std::string& name, int64_t rows, int64_t k);
 
   int64_t packed_bytes() const { return packed_bytes_; }
   // Called with the packed bytes so far after each weight.

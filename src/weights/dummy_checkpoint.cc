@@ -3,6 +3,8 @@
 #include <cmath>
 #include <new>
 #include <numbers>
+#include <thread>
+#include <vector>
 
 #include "base/check.h"
 #include "weights/checkpoint.h"
@@ -12,6 +14,8 @@ namespace {
 
 constexpr int kTableBits = 12;
 constexpr int kTableSize = 1 << kTableBits;
+constexpr size_t kPerHash = 64 / kTableBits;
+constexpr size_t kSharedCount = size_t{1} << 22;  // values from which on threads pay
 
 // x with P(standard normal < x) = p, 0.5 <= p < 1. Newton's method from 0: the distribution function is concave above
 // 0, so each step stays below the root and comes nearer.
@@ -79,14 +83,21 @@ class DummyCheckpoint final : public Checkpoint {
   void fill(uint16_t* values, size_t count, uint64_t key, double deviation) const {
     std::array<uint16_t, kTableSize> table;
     for (int i = 0; i < kTableSize; ++i) table[i] = to_bfloat16(static_cast<float>(normal_[i] * deviation)).bits;
-    constexpr size_t kPerHash = 64 / kTableBits;
-    const auto next = [&] { return mix(key += 0x9e3779b97f4a7c15ull); };
-    size_t i = 0;
-    for (; i + kPerHash <= count; i += kPerHash) {
-      const uint64_t bits = next();
-      for (size_t j = 0; j < kPerHash; ++j) values[i + j] = table[(bits >> (j * kTableBits)) % kTableSize];
+    // Hash h makes values [h * kPerHash, (h + 1) * kPerHash), so threads can take any part.
+    const auto fill_hashes = [&](size_t begin, size_t end) {
+      for (size_t h = begin; h < end; ++h) {
+        uint64_t bits = mix(key + (h + 1) * 0x9e3779b97f4a7c15ull);
+        const size_t stop = std::min(count, (h + 1) * kPerHash);
+        for (size_t i = h * kPerHash; i < stop; ++i, bits >>= kTableBits) values[i] = table[bits % kTableSize];
+      }
+    };
+    const size_t hashes = (count + kPerHash - 1) / kPerHash;
+    const size_t threads = count < kSharedCount ? 1 : std::max(1u, std::thread::hardware_concurrency());
+    std::vector<std::jthread> helpers;
+    for (size_t t = 1; t < threads; ++t) {
+      helpers.emplace_back(fill_hashes, hashes * t / threads, hashes * (t + 1) / threads);
     }
-    for (uint64_t bits = next(); i < count; ++i, bits >>= kTableBits) values[i] = table[bits % kTableSize];
+    fill_hashes(0, hashes / threads);
   }
 
   const uint64_t seed_;

@@ -1,10 +1,27 @@
 // The CUDA device of a build without CUDA.
 #include "device/device.h"
+#include "device/probe.h"
 
 namespace volley {
 
-Result<std::unique_ptr<Device>> make_cuda_device(int) {
+namespace {
+
+Error absent() {
   return unimplemented("This program was built without CUDA: build it with `make cuda`, or use --device cpu.");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> make_cuda_device(int) {
+  return absent();
+}
+
+Result<GpuFacts> examine_cuda_device(int) {
+  return absent();
+}
+
+Result<double> measure_gpu_read(int, int64_t) {
+  return absent();
 }
 
 }  // namespace volley

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 
@@ -50,8 +51,86 @@ class Staging {
   int next_ = 0;
 };
 
+// A ring of pinned pieces for edits of device state: a piece is reused when kPieces others have gone after it, which is
+// long after its copy.
+class SmallUploads {
+ public:
+  ~SmallUploads() {
+    for (cudaEvent_t event : done_) {
+      if (event != nullptr) cudaEventDestroy(event);
+    }
+    if (memory_ != nullptr) cudaFreeHost(memory_);
+  }
+  cudaError_t init() {
+    cudaError_t error = cudaMallocHost(reinterpret_cast<void**>(&memory_), kPieces * kSmallUpload);
+    for (cudaEvent_t& event : done_) {
+      if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    }
+    return error;
+  }
+  void upload(cudaStream_t stream, void* to, const void* from, size_t bytes) {
+    const size_t piece = next_++ % kPieces;
+    char* pinned = memory_ + piece * kSmallUpload;
+    VOLLEY_CUDA_CHECK(cudaEventSynchronize(done_[piece]));
+    std::memcpy(pinned, from, bytes);
+    VOLLEY_CUDA_CHECK(cudaMemcpyAsync(to, pinned, bytes, cudaMemcpyHostToDevice, stream));
+    VOLLEY_CUDA_CHECK(cudaEventRecord(done_[piece], stream));
+  }
+
+ private:
+  static constexpr size_t kPieces = 512;
+  char* memory_ = nullptr;
+  std::array<cudaEvent_t, kPieces> done_ = {};
+  size_t next_ = 0;
+};
+
+class CudaFence final : public Fence {
+ public:
+  explicit CudaFence(cudaStream_t stream) : stream_(stream) { VOLLEY_CUDA_CHECK(cudaEventCreate(&event_)); }
+  ~CudaFence() override { cudaEventDestroy(event_); }
+  CudaFence(const CudaFence&) = delete;
+  CudaFence& operator=(const CudaFence&) = delete;
+
+  // Inside a recording the point belongs to the graph, and is set by each launch of it.
+  void set() override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    VOLLEY_CUDA_CHECK(cudaStreamIsCapturing(stream_, &status));
+    const bool recording = status == cudaStreamCaptureStatusActive;
+    VOLLEY_CUDA_CHECK(
+        cudaEventRecordWithFlags(event_, stream_, recording ? cudaEventRecordExternal : cudaEventRecordDefault));
+  }
+  void wait() override { VOLLEY_CUDA_CHECK(cudaEventSynchronize(event_)); }
+  double seconds_since(const Fence& earlier) const override {
+    float milliseconds = 0;
+    VOLLEY_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, static_cast<const CudaFence&>(earlier).event_, event_));
+    return static_cast<double>(milliseconds) * 1e-3;
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaEvent_t event_ = nullptr;
+};
+
+class CudaGraph final : public StepGraph {
+ public:
+  CudaGraph(cudaStream_t stream, cudaGraph_t graph) : stream_(stream) {
+    VOLLEY_CUDA_CHECK(cudaGraphInstantiate(&executable_, graph, 0));
+    VOLLEY_CUDA_CHECK(cudaGraphDestroy(graph));
+    VOLLEY_CUDA_CHECK(cudaGraphUpload(executable_, stream));
+  }
+  ~CudaGraph() override { cudaGraphExecDestroy(executable_); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  void launch() override { VOLLEY_CUDA_CHECK(cudaGraphLaunch(executable_, stream_)); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
 class CudaDevice final : public Device {
  public:
+  explicit CudaDevice(std::string name) : name_(std::move(name)) {}
   ~CudaDevice() override {
     if (stream_handle_ == nullptr) return;
     cudaStreamSynchronize(stream_handle_);
@@ -65,6 +144,7 @@ class CudaDevice final : public Device {
       return cuda_error(e, "Cannot create a stream on the GPU");
     }
     if (const cudaError_t e = staging_.init(); e != cudaSuccess) return cuda_error(e, "Cannot pin host memory");
+    if (const cudaError_t e = edits_.init(); e != cudaSuccess) return cuda_error(e, "Cannot pin host memory");
     stream_ = Stream(static_cast<void*>(stream_handle_));
     return {};
   }
@@ -79,45 +159,95 @@ class CudaDevice final : public Device {
     if (const cudaError_t error = cudaMalloc(&p, size); error != cudaSuccess) {
       cudaGetLastError();  // an allocation that failed must not fail the next launch's check
       return resource_exhausted("Cannot allocate " + std::to_string(bytes >> 20) +
-                                " MiB of GPU memory: use a smaller model, --max-model-len or --max-num-seqs.");
+                                " MiB of GPU memory: use a smaller model, or lower --max-model-len, --max-num-seqs or "
+                                "--memory-fraction.");
     }
     VOLLEY_CUDA_CHECK(cudaMemset(p, 0, size));
     VOLLEY_CUDA_CHECK(cudaStreamSynchronize(nullptr));  // the device's own stream does not wait for the default one
     return Buffer(p, size, [](void* data, size_t) { cudaFree(data); });
   }
 
+  int64_t free_bytes() override {
+    size_t free = 0, total = 0;
+    VOLLEY_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    return static_cast<int64_t>(free);
+  }
+
+  Result<Buffer> allocate_host(size_t bytes) override {
+    const size_t size = std::max<size_t>(bytes, 64);
+    void* p = nullptr;
+    if (const cudaError_t error = cudaMallocHost(&p, size); error != cudaSuccess) {
+      cudaGetLastError();
+      return resource_exhausted("Cannot pin " + std::to_string(bytes >> 20) + " MiB of host memory.");
+    }
+    std::memset(p, 0, size);
+    return Buffer(p, size, [](void* data, size_t) { cudaFreeHost(data); });
+  }
+
   void upload(void* to, const void* from, size_t bytes) override {
+    if (bytes <= kSmallUpload) return edits_.upload(stream_handle_, to, from, bytes);
     staging_.upload(stream_handle_, static_cast<char*>(to), static_cast<const char*>(from), bytes);
   }
   void download(void* to, const void* from, size_t bytes) override {
     VOLLEY_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_handle_));
     synchronize();
   }
+  void enqueue_upload(void* to, const void* from, size_t bytes) override {
+    VOLLEY_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_handle_));
+  }
+  void enqueue_download(void* to, const void* from, size_t bytes) override {
+    VOLLEY_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_handle_));
+  }
+  std::unique_ptr<Fence> make_fence() override { return std::make_unique<CudaFence>(stream_handle_); }
   void synchronize() override { VOLLEY_CUDA_CHECK(cudaStreamSynchronize(stream_handle_)); }
+
+  std::unique_ptr<StepGraph> record(const std::function<void()>& enqueue) override {
+    cudaGraph_t graph = nullptr;
+    VOLLEY_CUDA_CHECK(cudaStreamBeginCapture(stream_handle_, cudaStreamCaptureModeThreadLocal));
+    enqueue();
+    VOLLEY_CUDA_CHECK(cudaStreamEndCapture(stream_handle_, &graph));
+    return std::make_unique<CudaGraph>(stream_handle_, graph);
+  }
+
+  std::string name() const override { return name_; }
 
  private:
   int ordinal_ = 0;
   cudaStream_t stream_handle_ = nullptr;
   Stream stream_{static_cast<void*>(nullptr)};
   Staging staging_;
+  SmallUploads edits_;
+  const std::string name_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
+Result<GpuFacts> examine_cuda_device(int ordinal) {
   int count = 0;
   if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess) return cuda_error(e, "No GPU can be used");
   if (ordinal < 0 || ordinal >= count) {
     return Error{ErrorCode::kUnavailable,
                  "There is no GPU " + std::to_string(ordinal) + ": this machine has " + std::to_string(count) + "."};
   }
-  int major = 0;
-  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal));
-  if (major < 8) {
+  cudaDeviceProp properties = {};
+  if (const cudaError_t e = cudaGetDeviceProperties(&properties, ordinal); e != cudaSuccess) {
+    return cuda_error(e, "Cannot read the GPU's properties");
+  }
+  if (properties.major < 8) {
     return Error{ErrorCode::kUnavailable, "GPU " + std::to_string(ordinal) +
                                               " is older than compute capability 8.0 (Ampere): use --device cpu."};
   }
-  auto device = std::make_unique<CudaDevice>();
+  size_t free = 0, total = 0;
+  if (const cudaError_t e = cudaSetDevice(ordinal); e != cudaSuccess) return cuda_error(e, "Cannot use the GPU");
+  if (const cudaError_t e = cudaMemGetInfo(&free, &total); e != cudaSuccess) {
+    return cuda_error(e, "Cannot read the GPU's memory");
+  }
+  return GpuFacts{properties.name, static_cast<int64_t>(free)};
+}
+
+Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
+  VOLLEY_ASSIGN(const GpuFacts facts, examine_cuda_device(ordinal));
+  auto device = std::make_unique<CudaDevice>(facts.name);
   if (Status status = device->init(ordinal); !status.ok()) return status.error();
   return std::unique_ptr<Device>(std::move(device));
 }

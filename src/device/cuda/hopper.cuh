@@ -33,6 +33,18 @@ __device__ inline void barrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
+// On the barrier at the same place in block `rank` of the cluster.
+__device__ inline void barrier_arrive_at(uint64_t* barrier, uint32_t rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
+
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -43,6 +55,21 @@ __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
       "}\n" ::"r"(shared_address(barrier)),
       "r"(parity)
       : "memory");
+}
+
+// Whether a wait would end at once.
+__device__ inline bool barrier_ready(uint64_t* barrier, uint32_t parity) {
+  uint32_t ready;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}\n"
+      : "=r"(ready)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return ready != 0;
 }
 
 // --- Bulk copies, global to shared memory of this block ---
@@ -83,17 +110,44 @@ __device__ inline void tensor_copy(void* to, const CUtensorMap* map, int column,
       : "memory");
 }
 
+// The same, to the same place in both blocks of a cluster of two, each of which expects its bytes.
+__device__ inline void tensor_copy_to_both(void* to, const CUtensorMap* map, int column, int row, uint64_t* barrier,
+                                           uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+      "[%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(shared_address(to)),
+      "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(3)), "l"(policy)
+      : "memory");
+}
+
 __device__ inline void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+// --- Registers ---
+
+// What each thread of this warpgroup may hold from here on; all its warps call it. A multiple of 8.
+template <int kCount>
+__device__ inline void registers_grow_to() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ inline void registers_shrink_to() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
 // --- Clusters ---
 
+// Threads that have ended count as arrived. What a thread wrote before it arrived is seen by all after they waited.
+__device__ inline void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ inline void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 __device__ inline void cluster_sync() {
-  asm volatile(
-      "barrier.cluster.arrive.release.aligned;\n"
-      "barrier.cluster.wait.acquire.aligned;\n" ::
-          : "memory");
+  cluster_arrive();
+  cluster_wait();
 }
 
 // Four floats at the same place in the shared memory of block `rank` of the cluster.
@@ -106,6 +160,26 @@ __device__ inline float4 load_shared_of(const float* p, uint32_t rank) {
                : "r"(address)
                : "memory");
   return v;
+}
+
+// The address, among all shared memory of the cluster, of the place of `p` in block `rank`; and what lies there.
+__device__ inline uint32_t shared_address_in(const void* p, uint32_t rank) {
+  uint32_t address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
+  return address;
+}
+__device__ inline float2 load_shared_in(uint32_t address) {
+  float2 v;
+  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
+  return v;
+}
+__device__ inline void store_shared_in(uint32_t address, float2 v) {
+  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
+}
+
+// To shared memory of this block. As an instruction of its own: the compiler gathers plain stores, and their registers.
+__device__ inline void store_shared(uint32_t address, float2 v) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
 }
 
 }  // namespace volley::hopper

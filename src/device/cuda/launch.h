@@ -33,6 +33,18 @@ struct Launch {
   bool early = false;
 };
 
+// Whether this GPU knows programmatic dependent launch. Older ones would refuse the attribute; there the kernels' waits
+// do nothing, and a kernel starts when its predecessor has ended.
+inline bool starts_early() {
+  static const bool known = [] {
+    int device = 0, major = 0;
+    VOLLEY_CUDA_CHECK(cudaGetDevice(&device));
+    VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    return major >= 9;
+  }();
+  return known;
+}
+
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), const Launch& how, const Stream& stream, Arguments&&... arguments) {
   cudaLaunchConfig_t config = {};
@@ -49,7 +61,7 @@ void launch(void (*kernel)(Parameters...), const Launch& how, const Stream& stre
     a.val.clusterDim.y = 1;
     a.val.clusterDim.z = 1;
   }
-  if (how.early) {
+  if (how.early && starts_early()) {
     cudaLaunchAttribute& a = attributes[config.numAttrs++];
     a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     a.val.programmaticStreamSerializationAllowed = 1;

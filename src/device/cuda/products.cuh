@@ -32,7 +32,7 @@ __device__ inline void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// One instruction, N = 8, 16, 32, 64 or 128.
+// One instruction, N = 8, 16, 32, 64, 96, 128, 192 or 256.
 template <int N>
 struct Product;
 
@@ -89,6 +89,20 @@ struct Product<64> {
 };
 
 template <>
+struct Product<96> {
+  __device__ static void run(float* d, uint64_t a, uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+        "%48, %49, 1, 1, 1, 0, 0;"
+        : VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32)
+        : "l"(a), "l"(b));
+  }
+};
+
+template <>
 struct Product<128> {
   __device__ static void run(float* d, uint64_t a, uint64_t b) {
     asm volatile(
@@ -103,15 +117,60 @@ struct Product<128> {
   }
 };
 
+template <>
+struct Product<192> {
+  __device__ static void run(float* d, uint64_t a, uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
+        "%96, %97, 1, 1, 1, 0, 0;"
+        : VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48), VOLLEY_D16(64), VOLLEY_D16(80)
+        : "l"(a), "l"(b));
+  }
+};
+
+template <>
+struct Product<256> {
+  __device__ static void run(float* d, uint64_t a, uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+        "%128, %129, 1, 1, 1, 0, 0;"
+        : VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48), VOLLEY_D16(64), VOLLEY_D16(80), VOLLEY_D16(96),
+          VOLLEY_D16(112)
+        : "l"(a), "l"(b));
+  }
+};
+
 #undef VOLLEY_D16
 #undef VOLLEY_D4
 
-// N any multiple of 8 up to 256, as a few instructions: the largest first. `b` covers all N rows.
-template <int N>
+constexpr int largest_product(int n, int limit) {
+  constexpr int kSizes[8] = {256, 192, 128, 96, 64, 32, 16, 8};
+  int i = 0;
+  while (kSizes[i] > n || kSizes[i] > limit) ++i;
+  return kSizes[i];
+}
+
+// N any multiple of 8 up to 256, as a few instructions of at most kLimit: the largest first. `b` covers all N rows. A
+// kernel that starts with fewer registers than an instruction's sums does not assemble: hence the limit.
+template <int N, int kLimit = 256>
 __device__ inline void multiply(float* d, uint64_t a, uint64_t b) {
-  constexpr int kPiece = N >= 128 ? 128 : N >= 64 ? 64 : N >= 32 ? 32 : N >= 16 ? 16 : 8;
+  constexpr int kPiece = largest_product(N, kLimit);
   Product<kPiece>::run(d, a, b);
-  if constexpr (N > kPiece) multiply<N - kPiece>(d + kPiece / 2, a, b + kPiece * 128 / 16);
+  if constexpr (N > kPiece) multiply<N - kPiece, kLimit>(d + kPiece / 2, a, b + kPiece * 128 / 16);
 }
 
 }  // namespace volley::hopper

@@ -1,26 +1,31 @@
 // The acceptance rule, the only one there is: keep drafted tokens while they equal the target's choice at their
 // position; the target's choice at the first difference (or after the last drafted token) is the bonus token. Then stop
 // ids and the remaining budget cut the committed run. An empty block commits one token: plain decoding.
+//
+// Plain arithmetic on one block, the same source for the CPU and the GPU; ops/step applies it to every slot of a round.
 #pragma once
 
 #include <cstdint>
-#include <span>
 
-#include "device/device.h"
+#ifdef __CUDACC__
+#define VOLLEY_HOST_DEVICE __host__ __device__
+#else
+#define VOLLEY_HOST_DEVICE
+#endif
 
 namespace volley::ops {
 
 // One block of one slot.
-struct AcceptSegment {
-  int32_t slot = 0;
-  int32_t drafted = 0;               // k drafted tokens
-  const int32_t* draft = nullptr;    // [k]
-  const int32_t* choice = nullptr;   // [k + 1]: the target's choices at the drafted positions and after them
-  int32_t forced_accept = -1;        // >= 0: simulated acceptance: that many drafted tokens are taken, choices unread
-                                     // but for the bonus
-  int32_t min_tokens_left = 0;       // outputs still owed before end ids may end the request
-  int32_t budget = 0;                // tokens that the request may still produce, >= 1
-  std::span<const int32_t> end_ids;  // any of these ends the request; it is committed itself
+struct AcceptBlock {
+  int32_t drafted = 0;              // k drafted tokens
+  const int32_t* draft = nullptr;   // [k]
+  const int32_t* choice = nullptr;  // [k + 1]: the target's choices at the drafted positions and after them
+  int32_t forced_accept = -1;   // >= 0: simulated acceptance: that many drafted tokens are taken, choices unread but
+                                // for the bonus
+  int32_t min_tokens_left = 0;  // outputs still owed before end ids may end the request
+  int32_t budget = 0;           // tokens that the request may still produce, >= 1
+  const int32_t* end_ids = nullptr;  // [end_count]: any of these ends the request; it is committed itself
+  int32_t end_count = 0;
 };
 
 struct AcceptResult {
@@ -30,8 +35,37 @@ struct AcceptResult {
   bool exhausted = false;  // the budget is used up (ended wins when both)
 };
 
-// tokens: [segments][stride] int32 committed tokens; stride >= 1 + the largest `drafted`.
-void accept(Stream& stream, std::span<const AcceptSegment> segments, std::span<AcceptResult> results, int32_t* tokens,
-            int32_t stride);
+namespace acceptance {
+
+VOLLEY_HOST_DEVICE inline bool is_end(const AcceptBlock& block, int32_t token) {
+  for (int32_t i = 0; i < block.end_count; ++i) {
+    if (block.end_ids[i] == token) return true;
+  }
+  return false;
+}
+
+VOLLEY_HOST_DEVICE inline int32_t matching_prefix(const AcceptBlock& block) {
+  if (block.forced_accept >= 0) return block.forced_accept < block.drafted ? block.forced_accept : block.drafted;
+  int32_t n = 0;
+  while (n < block.drafted && block.draft[n] == block.choice[n]) ++n;
+  return n;
+}
+
+}  // namespace acceptance
+
+// tokens: [k + 1] out, the committed ones first.
+VOLLEY_HOST_DEVICE inline AcceptResult accept_block(const AcceptBlock& block, int32_t* tokens) {
+  const int32_t kept = acceptance::matching_prefix(block);
+  AcceptResult result;
+  while (result.committed <= kept && result.committed < block.budget && !result.ended) {
+    const int32_t i = result.committed++;
+    tokens[i] = i < kept ? block.draft[i] : block.choice[kept];
+    // The token at i is the (i + 1)th from here: it may end the request when nothing is owed after the i before it.
+    result.ended = i >= block.min_tokens_left && acceptance::is_end(block, tokens[i]);
+  }
+  result.accepted = result.committed < kept ? result.committed : kept;
+  result.exhausted = result.committed == block.budget && !result.ended;
+  return result;
+}
 
 }  // namespace volley::ops

@@ -139,43 +139,37 @@ const std::vector<Case> kCases = {
      .ended = true},
 };
 
-AcceptSegment segment_of(const Case& c) {
-  AcceptSegment segment;
-  segment.drafted = static_cast<int32_t>(c.draft.size());
-  segment.draft = c.draft.data();
-  segment.choice = c.choice.data();
-  segment.forced_accept = c.forced_accept;
-  segment.min_tokens_left = c.min_tokens_left;
-  segment.budget = c.budget;
-  segment.end_ids = c.end_ids;
-  return segment;
+AcceptBlock block_of(const Case& c) {
+  AcceptBlock block;
+  block.drafted = static_cast<int32_t>(c.draft.size());
+  block.draft = c.draft.data();
+  block.choice = c.choice.data();
+  block.forced_accept = c.forced_accept;
+  block.min_tokens_left = c.min_tokens_left;
+  block.budget = c.budget;
+  block.end_ids = c.end_ids.data();
+  block.end_count = static_cast<int32_t>(c.end_ids.size());
+  return block;
 }
 
-// All cases in one call: segments do not disturb each other, and nothing is written past a segment's committed tokens.
+// Nothing is written past the committed tokens.
 TEST(Acceptance, FollowsTheTable) {
-  constexpr int32_t kStride = 5;
   constexpr int32_t kUntouched = -77;
-  auto device = *make_cpu_device(2);
-  std::vector<AcceptSegment> segments;
-  for (const Case& c : kCases) segments.push_back(segment_of(c));
-  std::vector<AcceptResult> results(kCases.size());
-  std::vector<int32_t> tokens(kCases.size() * kStride, kUntouched);
-  accept(device->stream(), segments, results, tokens.data(), kStride);
-  for (size_t i = 0; i < kCases.size(); ++i) {
-    const Case& c = kCases[i];
+  for (const Case& c : kCases) {
+    std::vector<int32_t> tokens(5, kUntouched);
+    const AcceptResult result = accept_block(block_of(c), tokens.data());
     std::vector<int32_t> expected = c.tokens;
-    expected.resize(kStride, kUntouched);
-    EXPECT_EQ(std::vector<int32_t>(&tokens[i * kStride], &tokens[i * kStride] + kStride), expected) << c.name;
-    EXPECT_EQ(results[i].committed, static_cast<int32_t>(c.tokens.size())) << c.name;
-    EXPECT_EQ(results[i].accepted, c.accepted) << c.name;
-    EXPECT_EQ(results[i].ended, c.ended) << c.name;
-    EXPECT_EQ(results[i].exhausted, c.exhausted) << c.name;
+    expected.resize(tokens.size(), kUntouched);
+    EXPECT_EQ(tokens, expected) << c.name;
+    EXPECT_EQ(result.committed, static_cast<int32_t>(c.tokens.size())) << c.name;
+    EXPECT_EQ(result.accepted, c.accepted) << c.name;
+    EXPECT_EQ(result.ended, c.ended) << c.name;
+    EXPECT_EQ(result.exhausted, c.exhausted) << c.name;
   }
 }
 
 // The rule's reason to exist: whatever is drafted, round after round commits what one-by-one decoding would.
 TEST(Acceptance, CommitsWhatPlainDecodingWould) {
-  auto device = *make_cpu_device(1);
   const auto target = [](int32_t position) { return (position * 7 + 3) % 11; };
   for (int wrong_every : {1, 2, 3, 5, 100}) {
     std::vector<int32_t> text;
@@ -184,35 +178,19 @@ TEST(Acceptance, CommitsWhatPlainDecodingWould) {
       std::vector<int32_t> draft, choice;
       for (int32_t i = 0; i < 7; ++i) draft.push_back((n + i) % wrong_every == 0 ? -1 : target(n + i));
       for (int32_t i = 0; i < 8; ++i) choice.push_back(target(n + i));
-      AcceptSegment segment;
-      segment.drafted = 7;
-      segment.draft = draft.data();
-      segment.choice = choice.data();
-      segment.budget = 60 - n;
-      AcceptResult result;
+      AcceptBlock block;
+      block.drafted = 7;
+      block.draft = draft.data();
+      block.choice = choice.data();
+      block.budget = 60 - n;
       std::vector<int32_t> tokens(8);
-      accept(device->stream(), {&segment, 1}, {&result, 1}, tokens.data(), 8);
+      const AcceptResult result = accept_block(block, tokens.data());
       text.insert(text.end(), tokens.begin(), tokens.begin() + result.committed);
       EXPECT_EQ(result.exhausted, text.size() == 60);
     }
     ASSERT_EQ(text.size(), 60u);
     for (int32_t i = 0; i < 60; ++i) ASSERT_EQ(text[i], target(i));
   }
-}
-
-TEST(Acceptance, RefusesABlockThatDoesNotFit) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  auto device = *make_cpu_device(1);
-  const std::vector<int32_t> ids = {1, 2, 3, 4};
-  AcceptSegment segment;
-  segment.drafted = 3;
-  segment.draft = segment.choice = ids.data();
-  segment.budget = 5;
-  AcceptResult result;
-  std::vector<int32_t> tokens(4);
-  EXPECT_DEATH(accept(device->stream(), {&segment, 1}, {&result, 1}, tokens.data(), 3), "CHECK failed");
-  segment.budget = 0;
-  EXPECT_DEATH(accept(device->stream(), {&segment, 1}, {&result, 1}, tokens.data(), 4), "CHECK failed");
 }
 
 }  // namespace

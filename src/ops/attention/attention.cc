@@ -1,5 +1,9 @@
 #include "ops/attention/attention.h"
 
+#ifdef VOLLEY_CUDA
+#include "ops/attention/attention_cuda.h"
+#endif
+
 namespace volley::ops {
 
 void attention_cpu(Stream& stream, const Attention& args, Arena& scratch);  // attention_cpu.cc
@@ -36,10 +40,28 @@ void check_segment(const Attention& args, const RowSegment& segment) {
 
 }  // namespace
 
+AttentionWork plan_attention([[maybe_unused]] Stream& stream, [[maybe_unused]] const AttentionRows& rows,
+                             [[maybe_unused]] Arena& scratch) {
+#ifdef VOLLEY_CUDA
+  if (stream.kind() == DeviceKind::kCuda) return plan_attention_cuda(stream, rows, scratch);
+#endif
+  return {};
+}
+
+int64_t attention_work_bytes([[maybe_unused]] Stream& stream, [[maybe_unused]] const AttentionRows& bounds) {
+#ifdef VOLLEY_CUDA
+  if (stream.kind() == DeviceKind::kCuda) return attention_work_bytes_cuda(bounds);
+#endif
+  return 0;
+}
+
 void attention(Stream& stream, const Attention& args, Arena& scratch) {
   check_tensors(args);
+#ifdef VOLLEY_CUDA
+  if (stream.kind() == DeviceKind::kCuda) return attention_cuda(stream, args);
+#endif
+  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "attention: this build has no CUDA kernels");
   for (int32_t i = 0; i < args.n_segments; ++i) check_segment(args, args.segments[i]);
-  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "attention: this build has no CUDA kernel for it");
   attention_cpu(stream, args, scratch);
 }
 

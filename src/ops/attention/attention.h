@@ -6,10 +6,11 @@
 // so that the weights of V add up to one.
 //
 // Batch invariance: a row's bits depend on its q, its range and the K and V in it; a position that it does not see
-// cannot reach it, even if it holds NaN. Chunks of kAttentionChunk positions, aligned to absolute positions, give
-// partial results (maximum, sum, output) that are merged in ascending order; within a chunk, tiles of kKvTile
-// positions, aligned alike, are read in ascending order under the chunk's maximum. Neither other rows nor threads nor
-// page size change any of that.
+// cannot reach it, even if it holds NaN. Chunks of positions at fixed absolute boundaries give partial results
+// (maximum, sum, output) that are merged in ascending order; within a chunk, tiles, aligned alike, are read in
+// ascending order. On the CPU a chunk is kAttentionChunk positions and its tiles kKvTile, all under the chunk's
+// maximum; on CUDA chunks grow with the position (attention_cuda_work.cuh), tiles are 64 positions, and the maximum
+// runs along. Neither other rows nor threads nor page size nor the way the work is cut change any of that.
 #pragma once
 
 #include "device/arena.h"
@@ -17,7 +18,39 @@
 
 namespace volley::ops {
 
-inline constexpr int kAttentionChunk = 512;  // positions; a multiple of kKvTile
+inline constexpr int kAttentionChunk = 512;  // positions, on the CPU; a multiple of kKvTile
+
+// Which rows see which positions: the same for all layers of a pass (of one attention kind).
+struct AttentionRows {
+  int32_t rows = 0;                       // of the batch
+  TensorView visible_begin, visible_end;  // [rows] int32: cache positions [begin, end), not empty
+  const RowSegment* segments = nullptr;   // CUDA: device memory; entries may have no rows
+  int32_t n_segments = 0;                 // CUDA: a bound
+  // Bounds for what only the device knows on CUDA. The CPU does not look at them.
+  int32_t max_segment_rows = 0;
+  int32_t max_positions = 0;  // of any visible_end
+  // The shape of all layers that share the work.
+  int32_t heads = 0, kv_heads = 0, head_dim = 0;
+  DType dtype = DType::kBF16;
+  bool portable = false;  // CUDA: the kernel for GPUs without wgmma, on any GPU; the same bits
+};
+
+// How the rows' work is cut for the multiprocessors, and room for partial results: in the arena that plan_attention()
+// got. Empty on the CPU, which cuts inside attention(), and for the shapes of CUDA's plain kernel.
+struct AttentionWork {
+  void* lists = nullptr;     // of attention_cuda_work.cuh
+  void* partials = nullptr;  // fp32
+  int32_t blocks = 0;        // of the grid
+  int32_t max_tiles = 0, max_items = 0, max_partials = 0;
+  bool portable = false;
+};
+
+// Enqueued once a pass, before its layers; the arena's memory must stay until the last of them. On CUDA the host's part
+// depends on the bounds alone, so that a captured graph serves other positions.
+AttentionWork plan_attention(Stream& stream, const AttentionRows& rows, Arena& scratch);
+
+// Bytes that plan_attention() takes at most for these bounds (tensors and pointers are not looked at).
+int64_t attention_work_bytes(Stream& stream, const AttentionRows& bounds);
 
 struct Attention {
   TensorView q;       // [rows, heads, head_dim], dtype of kv
@@ -25,14 +58,20 @@ struct Attention {
   float scale = 0;
   TensorView visible_begin, visible_end;  // [rows] int32: cache positions [begin, end), not empty
   TensorView page_table;                  // [slots, max pages] int32
-  const RowSegment* segments = nullptr;
+  const RowSegment* segments = nullptr;   // as in AttentionRows, and so are the bounds
   int32_t n_segments = 0;
+  int32_t max_segment_rows = 0;
+  int32_t max_positions = 0;
+  AttentionWork work;  // of plan_attention() for these rows
+  // The call before this one on the stream was write_qkv(). On CUDA the kernel may then start while that one runs, and
+  // read what is older: the work, page table, segments and visible ranges.
+  bool after_write = false;
   KvLayer kv;
   TensorView out;  // [rows, heads * head_dim], dtype of q
 };
 
 // Bytes of scratch that attention() takes at most for max_rows rows of sequences of up to max_positions, on any number
-// of threads. It is given back before attention() returns.
+// of threads. It is given back before attention() returns. CUDA takes none: its scratch is the work's.
 int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t head_dim, int64_t max_positions);
 
 void attention(Stream& stream, const Attention& args, Arena& scratch);

@@ -1,246 +1,32 @@
-#include "ops/attention/attention.h"
-
-#include <gtest/gtest.h>
 #include <hwy/highway.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <memory>
-#include <random>
-#include <string>
-#include <vector>
 
 #include "ops/attention/attention_cpu.h"
 #include "ops/attention/attention_plan.h"
+#include "ops/attention/attention_world_for_test.h"
 
 namespace volley::ops {
 namespace {
 
-struct Shape {
-  DType dtype = DType::kBF16;
-  int head_dim = 64;
-  int heads = 6;
-  int kv_heads = 2;
-  int page_size = 16;
-};
+using Shape = AttentionShape;
+using Row = AttentionRow;
 
-struct Row {
-  int slot = 0;
-  int begin = 0, end = 1;  // visible cache positions
-  int id = 0;              // what its q is made from
-};
-
-float rounded(float x, DType dtype) {
-  return dtype == DType::kBF16 ? to_float(to_bfloat16(x)) : x;
-}
-
-void put(std::vector<std::byte>& to, size_t i, float x, DType dtype) {
-  const BFloat16 half = to_bfloat16(x);
-  std::memcpy(to.data() + i * dtype_size(dtype), dtype == DType::kF32 ? static_cast<void*>(&x) : (void*)&half,
-              dtype_size(dtype));
-}
-
-// Sequences with known K and V in pages of random order, and the same in plain arrays for the oracle.
+// A world on a CPU of its own.
 class World {
  public:
   World(const Shape& shape, const std::vector<int>& lengths, int threads = 2, bool write_all = true)
-      : shape_(shape), lengths_(lengths), device_(*make_cpu_device(threads)) {
-    pages_per_slot_ = (*std::max_element(lengths.begin(), lengths.end()) + shape.page_size - 1) / shape.page_size;
-    const int pages = pages_per_slot_ * static_cast<int>(lengths.size());
-    page_table_.resize(pages);
-    for (int i = 0; i < pages; ++i) page_table_[i] = i;
-    std::shuffle(page_table_.begin(), page_table_.end(), std::mt19937(7));
-    const int64_t bytes = kv_layer_bytes(shape.page_size, shape.kv_heads, shape.head_dim, shape.dtype);
-    memory_ = std::move(device_->allocate(static_cast<size_t>(pages * bytes))).value();
-    // What a former owner left: NaN in every element.
-    std::memset(memory_.data(), 0xff, memory_.bytes());
-    kv_ = {
-        static_cast<std::byte*>(memory_.data()), bytes, shape.page_size, shape.kv_heads, shape.head_dim, shape.dtype};
-    cos_.assign(pages_per_slot_ * shape.page_size * shape.head_dim / 2, 1.0f);
-    sin_.assign(cos_.size(), 0.0f);
-    const int64_t scratch = attention_scratch_bytes(1024, shape.heads, shape.head_dim, longest());
-    arena_ = std::make_unique<Arena>(std::move(device_->allocate(static_cast<size_t>(scratch))).value());
-    for (size_t slot = 0; write_all && slot < lengths.size(); ++slot) write(static_cast<int>(slot), 0, lengths[slot]);
-  }
-
-  int longest() const { return *std::max_element(lengths_.begin(), lengths_.end()); }
-  const Shape& shape() const { return shape_; }
-
-  // K and V of a position: [kv_heads][head_dim] each, K first; a function of (slot, position) alone.
-  std::vector<float> values(int slot, int position) const {
-    std::mt19937 random(1000003u * slot + position + 1);
-    std::normal_distribution<float> normal;
-    std::vector<float> x(2 * shape_.kv_heads * shape_.head_dim);
-    for (float& v : x) v = normal(random);
-    return x;
-  }
-
-  // Writes positions [from, to) of a slot in one call; `spoil` replaces V of the position by what it holds.
-  void write(int slot, int from, int to) {
-    std::vector<float> qkv;
-    std::vector<int32_t> positions;
-    for (int p = from; p < to; ++p) {
-      const auto x = values(slot, p);
-      qkv.insert(qkv.end(), x.begin(), x.end());
-      positions.push_back(p);
-    }
-    write_values(slot, positions, qkv);
-  }
-
-  void write_values(int slot, std::vector<int32_t> positions, std::vector<float> qkv) {
-    const RowSegment segment{0, static_cast<int32_t>(positions.size()), slot};
-    const int64_t n = segment.rows;
-    QkvWrite args;
-    args.qkv = TensorView(qkv.data(), DType::kF32, {n, 2 * shape_.kv_heads * shape_.head_dim});
-    args.rope = {TensorView(cos_.data(), DType::kF32, {longest(), shape_.head_dim / 2}),
-                 TensorView(sin_.data(), DType::kF32, {longest(), shape_.head_dim / 2})};
-    args.rope_positions = args.cache_positions = TensorView(positions.data(), DType::kI32, {n});
-    args.page_table = page_table();
-    args.segments = &segment;
-    args.n_segments = 1;
-    args.kv = kv_;
-    write_qkv(device_->stream(), args);
-  }
-
-  std::vector<float> q_of(const Row& row, int head) const {
-    std::mt19937 random(7919u * row.id + head + 17);
-    std::normal_distribution<float> normal;
-    std::vector<float> q(shape_.head_dim);
-    for (float& v : q) v = rounded(normal(random), shape_.dtype);
-    return q;
-  }
-
-  float scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
-
-  // Rows of the same slot must be neighbours. Returns out's bytes, row after row.
-  std::vector<std::byte> run(const std::vector<Row>& rows) {
-    const auto n = static_cast<int64_t>(rows.size());
-    const int64_t width = shape_.heads * shape_.head_dim;
-    std::vector<std::byte> q(n * width * dtype_size(shape_.dtype)), out(q.size());
-    std::vector<int32_t> begin, end;
-    std::vector<RowSegment> segments;
-    for (int64_t i = 0; i < n; ++i) {
-      for (int h = 0; h < shape_.heads; ++h) {
-        const auto x = q_of(rows[i], h);
-        for (int d = 0; d < shape_.head_dim; ++d) put(q, i * width + h * shape_.head_dim + d, x[d], shape_.dtype);
-      }
-      begin.push_back(rows[i].begin);
-      end.push_back(rows[i].end);
-      if (segments.empty() || segments.back().slot != rows[i].slot) {
-        segments.push_back({static_cast<int32_t>(i), 0, rows[i].slot});
-      }
-      ++segments.back().rows;
-    }
-    Attention args;
-    args.q = TensorView(q.data(), shape_.dtype, {n, shape_.heads, shape_.head_dim});
-    args.heads = shape_.heads;
-    args.scale = scale();
-    args.visible_begin = TensorView(begin.data(), DType::kI32, {n});
-    args.visible_end = TensorView(end.data(), DType::kI32, {n});
-    args.page_table = page_table();
-    args.segments = segments.data();
-    args.n_segments = static_cast<int32_t>(segments.size());
-    args.kv = kv_;
-    args.out = TensorView(out.data(), shape_.dtype, {n, width});
-    attention(device_->stream(), args, *arena_);
-    return out;
+      : device_(*make_cpu_device(threads)), world_(*device_, shape, lengths, write_all) {}
+  AttentionWorld& operator*() { return world_; }
+  std::vector<std::byte> run(const std::vector<Row>& rows) { return world_.run(rows); }
+  std::vector<float> values(int slot, int position) const { return world_.values(slot, position); }
+  void write(int slot, int from, int to) { world_.write(slot, from, to); }
+  void write_values(int slot, const std::vector<int32_t>& positions, const std::vector<float>& qkv) {
+    world_.write_values(slot, positions, qkv);
   }
 
  private:
-  TensorView page_table() {
-    return TensorView(page_table_.data(), DType::kI32, {static_cast<int64_t>(lengths_.size()), pages_per_slot_});
-  }
-
-  Shape shape_;
-  std::vector<int> lengths_;
   std::unique_ptr<Device> device_;
-  int pages_per_slot_ = 0;
-  std::vector<int32_t> page_table_;
-  Buffer memory_;
-  KvLayer kv_;
-  std::vector<float> cos_, sin_;
-  std::unique_ptr<Arena> arena_;
+  AttentionWorld world_;
 };
-
-float element(const std::vector<std::byte>& bytes, size_t i, DType dtype) {
-  if (dtype == DType::kF32) {
-    float x;
-    std::memcpy(&x, bytes.data() + i * 4, 4);
-    return x;
-  }
-  BFloat16 x;
-  std::memcpy(&x, bytes.data() + i * 2, 2);
-  return to_float(x);
-}
-
-// The largest |out - oracle| / tolerance over all rows.
-//
-// Tolerance, bf16 (8 significant bits): probabilities and the output are rounded, relative error at most 2^-8 each. The
-// sum is of the rounded probabilities, so that the first kind acts only on what distinguishes a V from the mean:
-// 2^-8 (sum w|v - out| + |out|).
-// Plus fp32 rounding of scores (about 5 in size) and sums, as in fp32: 2e-6 sum w|v|.
-double worst_error(World& world, const std::vector<Row>& rows) {
-  const Shape& shape = world.shape();
-  const auto out = world.run(rows);
-  const int group = shape.heads / shape.kv_heads;
-  double worst = 0;
-  for (size_t r = 0; r < rows.size(); ++r) {
-    std::vector<std::vector<float>> kv;
-    for (int p = rows[r].begin; p < rows[r].end; ++p) kv.push_back(world.values(rows[r].slot, p));
-    for (int h = 0; h < shape.heads; ++h) {
-      const auto q = world.q_of(rows[r], h);
-      const int k_at = h / group * shape.head_dim;
-      const int v_at = (shape.kv_heads + h / group) * shape.head_dim;
-      std::vector<double> w(kv.size());
-      double sum = 0;
-      for (size_t p = 0; p < kv.size(); ++p) {
-        double s = 0;
-        for (int d = 0; d < shape.head_dim; ++d) s += double{q[d]} * rounded(kv[p][k_at + d], shape.dtype);
-        sum += w[p] = std::exp(s * world.scale());
-      }
-      for (int d = 0; d < shape.head_dim; ++d) {
-        double mean = 0, magnitude = 0, spread = 0;
-        for (size_t p = 0; p < kv.size(); ++p) mean += w[p] / sum * rounded(kv[p][v_at + d], shape.dtype);
-        for (size_t p = 0; p < kv.size(); ++p) {
-          const double v = rounded(kv[p][v_at + d], shape.dtype);
-          magnitude += w[p] / sum * std::abs(v);
-          spread += w[p] / sum * std::abs(v - mean);
-        }
-        double tolerance = 2e-6 * magnitude;
-        if (shape.dtype == DType::kBF16) tolerance += std::ldexp(spread + std::abs(mean), -8);
-        const size_t at = (r * shape.heads + h) * shape.head_dim + d;
-        const double error = std::abs(element(out, at, shape.dtype) - mean) / tolerance;
-        worst = std::isnan(error) ? 1e30 : std::max(worst, error);
-      }
-    }
-  }
-  return worst;
-}
-
-std::vector<Row> causal(int slot, int first, int n) {
-  std::vector<Row> rows;
-  for (int i = 0; i < n; ++i) rows.push_back({slot, 0, first + i + 1, 100 * slot + i});
-  return rows;
-}
-
-// A decoding row, a causal block across a tile's end, a bidirectional block, sliding windows of both kinds.
-std::vector<Row> mixed_rows() {
-  std::vector<Row> rows = {{0, 0, 38, 1}};
-  for (const Row& row : causal(1, 25, 9)) rows.push_back(row);
-  for (int i = 0; i < 16; ++i) rows.push_back({2, 0, 77, 300 + i});
-  for (int i = 0; i < 20; ++i) rows.push_back({3, 40 + i, 61 + i, 400 + i});
-  for (int i = 0; i < 5; ++i) rows.push_back({4, 30 + i, 90, 500 + i});
-  rows.push_back({5, 0, 1, 600});
-  rows.push_back({6, 47, 48, 601});
-  return rows;
-}
-const std::vector<int> kMixedLengths = {40, 40, 80, 90, 90, 1, 48};
-
-std::string name_of(const Shape& s) {
-  return std::string(dtype_name(s.dtype)) + " head_dim " + std::to_string(s.head_dim) + " heads " +
-         std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + " page " + std::to_string(s.page_size);
-}
 
 class AttentionShapes : public testing::TestWithParam<DType> {};
 
@@ -250,7 +36,7 @@ TEST_P(AttentionShapes, MatchesTheOracle) {
       const int kv_heads = group == 8 ? 1 : 2;
       const Shape shape{GetParam(), head_dim, group * kv_heads, kv_heads, group % 2 == 0 ? 64 : 16};
       World world(shape, kMixedLengths);
-      EXPECT_LE(worst_error(world, mixed_rows()), 1.0) << name_of(shape);
+      EXPECT_LE(worst_error(*world, mixed_rows()), 1.0) << name_of(shape);
     }
   }
 }
@@ -262,7 +48,7 @@ TEST_P(AttentionShapes, MatchesTheOracleOverSeveralChunks) {
   rows.push_back({1, 0, 512, 1});     // ends with a chunk
   rows.push_back({1, 500, 1025, 2});  // three chunks, of two only the edge
   rows.push_back({1, 1024, 1500, 3});
-  EXPECT_LE(worst_error(world, rows), 1.0);
+  EXPECT_LE(worst_error(*world, rows), 1.0);
 }
 
 // Every instruction set that this machine has, one by one; the tolerance is the same.
@@ -271,7 +57,7 @@ TEST_P(AttentionShapes, MatchesTheOracleOnEveryInstructionSet) {
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().Update(target);
     World world({GetParam(), 80, 6, 2, 16}, kMixedLengths);
-    EXPECT_LE(worst_error(world, mixed_rows()), 1.0) << hwy::TargetName(target);
+    EXPECT_LE(worst_error(*world, mixed_rows()), 1.0) << hwy::TargetName(target);
     const auto together = world.run(mixed_rows());
     const size_t stride = together.size() / mixed_rows().size();
     for (size_t i = 0; i < mixed_rows().size(); ++i) {
@@ -339,7 +125,7 @@ TEST_P(AttentionShapes, WritingInPiecesChangesNothing) {
     EXPECT_EQ(results.back(), results.front()) << piece;
   }
   World world(shape, {607});
-  EXPECT_LE(worst_error(world, rows), 1.0);
+  EXPECT_LE(worst_error(*world, rows), 1.0);
 }
 
 // What lies past a row's range, an overflow of a rejected token included, reaches neither it nor its neighbours' bits.

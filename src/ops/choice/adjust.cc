@@ -40,7 +40,7 @@ float penalise(float logit, const SamplingParams& p, uint32_t outputs) {
 }
 
 void apply_penalties(const RowInput& in, float* adjusted) {
-  const SamplerState::Slot& slot = *in.slot;
+  const Slot& slot = *in.slot;
   const SamplingParams& params = slot.sampling.params;
   for (const TokenId token : slot.seen) {
     adjusted[token] = penalise(adjusted[token], params, slot.history[token].outputs);
@@ -57,7 +57,7 @@ void apply_penalties(const RowInput& in, float* adjusted) {
 }  // namespace
 
 bool needs_adjustment(const RowInput& in) {
-  return in.slot->penalised || !in.slot->sampling.params.logit_bias.empty() || !in.mask.empty() || ends_masked(in);
+  return in.slot->rule.penalised || !in.slot->sampling.params.logit_bias.empty() || !in.mask.empty() || ends_masked(in);
 }
 
 void adjust(const RowInput& in, const Slices& slices, float* adjusted) {
@@ -68,7 +68,7 @@ void adjust(const RowInput& in, const Slices& slices, float* adjusted) {
       copy_allowed(in.logits, in.mask, begin, end, adjusted);
     }
   });
-  if (in.slot->penalised) apply_penalties(in, adjusted);
+  if (in.slot->rule.penalised) apply_penalties(in, adjusted);
   for (const auto& [token, bias] : in.slot->sampling.params.logit_bias) adjusted[token] += bias;
   if (ends_masked(in)) {
     for (const TokenId token : in.slot->sampling.end_ids) adjusted[token] = kMasked;

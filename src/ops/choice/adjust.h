@@ -3,15 +3,15 @@
 
 #include <span>
 
+#include "ops/choice/sampler_state_cpu.h"
 #include "ops/choice/slices.h"
-#include "ops/choice/slot.h"
 
 namespace volley::ops::choice {
 
 // One choice to make.
 struct RowInput {
   const float* logits = nullptr;  // [vocab]
-  const SamplerState::Slot* slot = nullptr;
+  const Slot* slot = nullptr;
   int32_t index = 0;                // sequence index of the token to choose
   std::span<const TokenId> prefix;  // outputs before it that are not committed yet
   std::span<const uint32_t> mask;   // grammar: bit v % 32 of word v / 32; empty: everything is allowed

@@ -1,16 +1,23 @@
 #include "ops/choice/choice.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "device/cpu/thread_pool.h"
 #include "ops/choice/choose_row.h"
-#include "ops/choice/slot.h"
+#include "ops/choice/sampler_state_cpu.h"
+#ifdef VOLLEY_CUDA
+#include "ops/choice/choice_cuda.h"
+#endif
 
 namespace volley::ops {
 namespace {
 
 using choice::Candidate;
+using choice::CpuSamplerState;
 using choice::RowScratch;
 using choice::Slices;
+using choice::Slot;
 
 // Below this vocabulary a row is too little work to share between threads.
 constexpr int64_t kSharedRowVocab = 32768;
@@ -24,11 +31,7 @@ struct Task {
 static_assert(sizeof(Task) == 3 * sizeof(int32_t));
 static_assert(sizeof(Candidate) == 3 * sizeof(float));
 
-void check_inputs(TensorView logits, std::span<const ChoiceSegment> segments, const ChoiceOutput& out) {
-  VOLLEY_CHECK_EQ(logits.rank, 2);
-  VOLLEY_CHECK(logits.dtype == DType::kF32);
-  VOLLEY_CHECK(logits.dim(1) >= 1 && logits.dim(1) <= kMaxVocab);
-  VOLLEY_CHECK(out.tokens != nullptr);
+void check_segments(TensorView logits, std::span<const ChoiceSegment> segments) {
   int64_t rows = 0;
   for (const ChoiceSegment& s : segments) {
     VOLLEY_CHECK(s.rows >= 0 && s.row_begin >= 0);
@@ -41,13 +44,14 @@ void check_inputs(TensorView logits, std::span<const ChoiceSegment> segments, co
 }
 
 // The rows of a drafted block need the choices before them when penalties count these.
-bool runs_in_order(const ChoiceSegment& segment, const SamplerState::Slot& slot) {
-  return segment.prefix == nullptr && slot.penalised;
+bool runs_in_order(const ChoiceSegment& segment, const Slot& slot) {
+  return segment.prefix == nullptr && slot.rule.penalised;
 }
 
 class Batch {
  public:
-  Batch(TensorView logits, std::span<const ChoiceSegment> segments, const SamplerState& state, const ChoiceOutput& out)
+  Batch(TensorView logits, std::span<const ChoiceSegment> segments, const CpuSamplerState& state,
+        const ChoiceOutput& out)
       : logits_(logits.as<float>()), vocab_(logits.dim(1)), segments_(segments), state_(state), out_(out) {}
 
   // Fills tasks[rows] and returns how many there are.
@@ -64,7 +68,7 @@ class Batch {
   // pool: null, or the threads that share each row.
   void run(const Task& task, ThreadPool* pool, const RowScratch& scratch) const {
     const ChoiceSegment& segment = segments_[task.segment];
-    const SamplerState::Slot& slot = state_.slot(segment.slot);
+    const Slot& slot = state_.slot(segment.slot);
     const Slices slices(static_cast<int32_t>(vocab_), pool);
     for (int32_t i = task.first; i < task.first + task.rows; ++i) {
       const int64_t row = int64_t{segment.row_begin} + i;
@@ -72,7 +76,7 @@ class Batch {
       in.logits = logits_ + row * vocab_;
       in.slot = &slot;
       in.index = segment.first_index + i;
-      if (slot.penalised) {
+      if (slot.rule.penalised) {
         const TokenId* prefix = segment.prefix != nullptr ? segment.prefix : out_.tokens + segment.row_begin;
         in.prefix = {prefix, static_cast<size_t>(i)};
       }
@@ -93,7 +97,7 @@ class Batch {
   const float* logits_;
   int64_t vocab_;
   std::span<const ChoiceSegment> segments_;
-  const SamplerState& state_;
+  const CpuSamplerState& state_;
   const ChoiceOutput& out_;
 };
 
@@ -101,11 +105,18 @@ class Batch {
 
 void choose(Stream& stream, TensorView logits, std::span<const ChoiceSegment> segments, const SamplerState& state,
             const ChoiceOutput& out, Arena& scratch) {
-  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "this build has the sampling rule for the CPU only");
-  check_inputs(logits, segments, out);
+  VOLLEY_CHECK_EQ(logits.rank, 2);
+  VOLLEY_CHECK(logits.dtype == DType::kF32);
+  VOLLEY_CHECK(logits.dim(1) >= 1 && logits.dim(1) <= kMaxVocab);
+  VOLLEY_CHECK(out.tokens != nullptr && state.kind() == stream.kind());
+  if (logits.dim(0) == 0 || segments.empty()) return;
+#ifdef VOLLEY_CUDA
+  if (stream.kind() == DeviceKind::kCuda) return choice::choose_cuda(stream, logits, segments, state, out, scratch);
+#endif
+  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "no sampling rule for this device");
+  check_segments(logits, segments);
   const int64_t rows = logits.dim(0);
   const int64_t vocab = logits.dim(1);
-  if (rows == 0) return;
 
   ThreadPool& pool = stream.pool();
   const int64_t threads = pool.threads();
@@ -114,7 +125,7 @@ void choose(Stream& stream, TensorView logits, std::span<const ChoiceSegment> se
   float* adjusted = scratch.take(DType::kF32, {threads, vocab}).as<float>();
   auto* candidates = reinterpret_cast<Candidate*>(scratch.take(DType::kF32, {threads, vocab, 3}).data);
 
-  const Batch batch(logits, segments, state, out);
+  const Batch batch(logits, segments, static_cast<const CpuSamplerState&>(state), out);
   const int64_t count = batch.plan(tasks);
   // As many tasks as threads at a time, a thread each; the rest one by one with all threads on a row.
   const int64_t whole = threads > 1 && vocab >= kSharedRowVocab ? count / threads * threads : count;
@@ -127,8 +138,13 @@ void choose(Stream& stream, TensorView logits, std::span<const ChoiceSegment> se
 int64_t choose_scratch_bytes(int64_t max_rows, int64_t vocab, int threads) {
   const auto aligned = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
   const int64_t values = threads * vocab;
-  return aligned(max_rows * int64_t{sizeof(Task)}) + aligned(values * int64_t{sizeof(float)}) +
-         aligned(values * int64_t{sizeof(Candidate)});
+  const int64_t cpu = aligned(max_rows * int64_t{sizeof(Task)}) + aligned(values * int64_t{sizeof(float)}) +
+                      aligned(values * int64_t{sizeof(Candidate)});
+#ifdef VOLLEY_CUDA
+  return std::max(cpu, choice::choose_cuda_scratch_bytes(max_rows, vocab));
+#else
+  return cpu;
+#endif
 }
 
 }  // namespace volley::ops

@@ -24,6 +24,11 @@ namespace volley::ops {
 // The largest vocabulary: sums of token weights are exact up to here.
 inline constexpr int32_t kMaxVocab = 1 << 19;
 
+// The most that one request may bring. The engine refuses more when a request is submitted.
+inline constexpr int32_t kMaxEndIds = 128;
+inline constexpr int32_t kMaxLogitBias = 1024;
+inline constexpr int32_t kMaxLogprobs = 20;
+
 // What the rule needs to know of the request in a slot. Validated by the engine.
 struct SlotSampling {
   SamplingParams params;
@@ -33,28 +38,41 @@ struct SlotSampling {
   std::vector<TokenId> end_ids;  // end-of-sequence (unless ignored) and stop ids
 };
 
-// Token counts and parameters of every slot. Threads: one, the engine's. A slot that is cleared keeps nothing.
+// Output tokens that became part of their sequences: tokens[i * stride .. + counts[i]) of slot slots[i]. The arrays lie
+// in the memory of the stream's device; `n` is known to the host, and an entry may have no tokens.
+struct CommittedTokens {
+  const int32_t* slots = nullptr;
+  const int32_t* counts = nullptr;
+  const TokenId* tokens = nullptr;
+  int32_t n = 0;
+  int32_t stride = 0;
+};
+
+// Token counts and parameters of every slot, in the memory of one device. A slot that is cleared keeps nothing.
+// Threads: one, the engine's. On CUDA changes are ordered on the device's stream, after the work that is on it, and
+// nothing here waits for it; recorded graphs see them, for the addresses that they hold do not change.
 class SamplerState {
  public:
-  SamplerState(int32_t slots, int32_t vocab);
-  ~SamplerState();
+  // kResourceExhausted when there is no memory. The device must outlive the state.
+  static Result<std::unique_ptr<SamplerState>> create(Device& device, int32_t slots, int32_t vocab);
+  virtual ~SamplerState() = default;
 
   // Starts a slot. `prompt` matters to the repetition penalty, `output` (a resumed request's) to all penalties.
-  void start(int32_t slot, SlotSampling sampling, std::span<const TokenId> prompt, std::span<const TokenId> output);
-  // Committed output tokens.
-  void append(int32_t slot, std::span<const TokenId> tokens);
-  void clear(int32_t slot);
+  // kResourceExhausted when there is no memory for the token counts that penalties need; the slot is then clear. (On
+  // CUDA a slot's counts, 4 bytes a token of the vocabulary, are allocated for its first request with a penalty, and
+  // kept.)
+  virtual Status start(int32_t slot, SlotSampling sampling, std::span<const TokenId> prompt,
+                       std::span<const TokenId> output) = 0;
+  // Committed output tokens: from the host, or from the stream's device.
+  virtual void append(int32_t slot, std::span<const TokenId> tokens) = 0;
+  virtual void append_committed(Stream& stream, const CommittedTokens& committed) = 0;
+  virtual void clear(int32_t slot) = 0;
 
-  struct Slot;
-  const Slot& slot(int32_t slot) const;
-
- private:
-  std::vector<std::unique_ptr<Slot>> slots_;
-  int32_t vocab_;
+  virtual DeviceKind kind() const = 0;
 };
 
 // The choices of one block: rows [row_begin, row_begin + rows) of the logits choose the tokens at sequence indices
-// first_index, first_index + 1, …
+// first_index, first_index + 1, … No two segments share a row. Segments without rows are skipped.
 struct ChoiceSegment {
   int32_t slot = 0;
   int32_t row_begin = 0;
@@ -69,22 +87,37 @@ struct ChoiceSegment {
   int32_t mask_words = 0;
 };
 
+// Log-softmax of a row's raw logits: the chosen token, and the highest ones, ties to the lower id. Tokens at -inf are
+// not listed.
+struct RowLogprobs {
+  int32_t count = 0;
+  TokenLogprob chosen;
+  TokenLogprob top[kMaxLogprobs];  // [count], highest first
+};
+
+PositionLogprobs to_position_logprobs(const RowLogprobs& row);
+
+// Memory of the stream's device, [rows of logits] each. What belongs to rows that no segment covers is left alone.
 struct ChoiceOutput {
-  TokenId* tokens = nullptr;     // [rows of logits]
-  float* probability = nullptr;  // [rows of logits] or null: softmax probability of the choice after processing (the
-                                 // drafter's confidence)
-  PositionLogprobs* logprobs = nullptr;  // [rows of logits] or null; filled for slots that asked (params.logprobs >= 0)
-  uint8_t* finite = nullptr;  // [rows of logits] or null: 0 where there is nothing to choose from: the logits hold NaN
-                              // or +inf (before or after processing), or every token is masked. The choice and its
-                              // probability are then 0, and logprobs.top is empty. -inf is a masked token.
+  TokenId* tokens = nullptr;
+  float* probability = nullptr;     // or null: softmax probability of the choice after processing (the drafter's
+                                    // confidence)
+  RowLogprobs* logprobs = nullptr;  // or null; filled for slots that asked (params.logprobs >= 0)
+  uint8_t* finite = nullptr;  // or null: 0 where there is nothing to choose from: the logits hold NaN or +inf (before
+                              // or after processing), or every token is masked. The choice and its probability are then
+                              // 0, and logprobs has no top. -inf is a masked token.
 };
 
 // logits: [rows, vocab] fp32, read only. A row's choice depends on its logits, its slot's parameters and counts, its
-// index and its prefix, and on nothing else.
+// index and its prefix, and on nothing else: not on the batch, and not on the device. CPU and CUDA give the same
+// tokens, probabilities and logprobs, except that the logarithms of logprobs may differ in the last bit.
+//
+// The segments, and what they point to, lie in the memory of the stream's device; on CUDA only their number is known to
+// the host, so that a recorded graph serves whatever they say when it runs.
 void choose(Stream& stream, TensorView logits, std::span<const ChoiceSegment> segments, const SamplerState& state,
             const ChoiceOutput& out, Arena& scratch);
 
-// Bound of what choose() takes from `scratch`, for the stream's number of threads.
+// Bound of what choose() takes from `scratch` on either device; threads: of the CPU stream's pool, 0 on CUDA.
 int64_t choose_scratch_bytes(int64_t max_rows, int64_t vocab, int threads);
 
 }  // namespace volley::ops

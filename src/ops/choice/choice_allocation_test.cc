@@ -37,20 +37,20 @@ TEST(ChoiceAllocation, ChoicesWithoutLogprobsAllocateNothing) {
   constexpr int32_t kRows = 5;
   auto device = *make_cpu_device(2);
   Arena arena(std::move(device->allocate(choose_scratch_bytes(kRows, kVocab, 2))).value());
-  SamplerState state(1, kVocab);
+  const std::unique_ptr<SamplerState> state = std::move(SamplerState::create(*device, 1, kVocab)).value();
   SlotSampling sampling;
   sampling.params = filtering(1.0f, 100, 0.9f);
   sampling.params.repetition_penalty = 1.1f;
-  state.start(0, sampling, {}, {});
+  ASSERT_TRUE(state->start(0, sampling, {}, {}).ok());
   std::vector<float> logits = random_logits(rng, size_t{kRows} * kVocab, 2.0f);
   std::vector<TokenId> tokens(kRows);
   std::vector<float> probability(kRows);
   const ChoiceSegment segment = {.slot = 0, .row_begin = 0, .rows = kRows, .first_index = 0};
   const ChoiceOutput out = {.tokens = tokens.data(), .probability = probability.data()};
   const TensorView view(logits.data(), DType::kF32, {kRows, kVocab});
-  choose(device->stream(), view, {&segment, 1}, state, out, arena);
+  choose(device->stream(), view, {&segment, 1}, *state, out, arena);
   const int64_t before = allocations.load();
-  for (int i = 0; i < 3; ++i) choose(device->stream(), view, {&segment, 1}, state, out, arena);
+  for (int i = 0; i < 3; ++i) choose(device->stream(), view, {&segment, 1}, *state, out, arena);
   EXPECT_EQ(allocations.load(), before);
   EXPECT_GT(before, 0);  // the counter counts
 }

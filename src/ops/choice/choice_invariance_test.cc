@@ -7,6 +7,8 @@
 namespace volley::ops {
 namespace {
 
+class ChoiceInvariance : public ChoiceTest {};
+
 SamplingParams random_params(std::mt19937& rng) {
   SamplingParams p;
   p.temperature = pick(rng, std::vector<float>{0.0f, 0.7f, 1.0f});
@@ -31,7 +33,7 @@ bool same_row(const Choices& a, size_t i, const Choices& b, size_t j) {
 
 // Slots with all kinds of parameters, each with one segment: a verify block, a draft, or a single row.
 struct Scene {
-  Scene(std::mt19937& rng, int32_t slots, int32_t vocab) : vocab(vocab), state(slots, vocab) {
+  Scene(Chooser& on, std::mt19937& rng, int32_t slots, int32_t vocab) : vocab(vocab), state(on.state(slots, vocab)) {
     for (int32_t slot = 0; slot < slots; ++slot) {
       std::vector<TokenId> prompt(20);
       for (TokenId& t : prompt) t = static_cast<TokenId>(rng() % vocab);
@@ -41,7 +43,7 @@ struct Scene {
       s.prompt_length = 20;
       s.min_tokens = 3;
       s.end_ids = {1};
-      state.start(slot, s, prompt, {});
+      EXPECT_TRUE(state->start(slot, s, prompt, {}).ok());
       ChoiceSegment segment = {.slot = slot, .row_begin = rows, .rows = 1 + slot % 4, .first_index = 20};
       if (slot % 2 == 0) {
         prefixes.emplace_back(segment.rows);
@@ -56,34 +58,34 @@ struct Scene {
 
   int32_t vocab;
   int32_t rows = 0;
-  SamplerState state;
+  std::unique_ptr<SamplerState> state;
   std::vector<std::vector<TokenId>> prefixes;
   std::vector<ChoiceSegment> segments;
   std::vector<float> logits;
 };
 
 // Small vocabularies give a row to a thread; large ones may share a row, and cut it into slices.
-TEST(ChoiceInvariance, BatchThreadsAndInstructionSetDoNotMatter) {
+TEST_F(ChoiceInvariance, BatchThreadsAndInstructionSetDoNotMatter) {
   std::mt19937 rng(9);
   for (const int32_t vocab : {50, 5003, 40009}) {
-    const Scene scene(rng, vocab > 10000 ? 9 : 24, vocab);
     Chooser alone(1);
-    const Choices whole = alone(scene.logits, vocab, scene.segments, scene.state);
+    const Scene scene(alone, rng, vocab > 10000 ? 9 : 24, vocab);
+    const Choices whole = alone(scene.logits, vocab, scene.segments, *scene.state);
     for (const int threads : {1, 2, 3, 7}) {
       Chooser threaded(threads);
-      const Choices all = threaded(scene.logits, vocab, scene.segments, scene.state);
+      const Choices all = threaded(scene.logits, vocab, scene.segments, *scene.state);
       for (int32_t row = 0; row < scene.rows; ++row) ASSERT_TRUE(same_row(all, row, whole, row)) << row;
       for (const ChoiceSegment& segment : scene.segments) {  // each block on its own, at another place
         ChoiceSegment moved = segment;
         moved.row_begin = 0;
         const auto first = scene.logits.begin() + int64_t{segment.row_begin} * vocab;
         const std::vector<float> part(first, first + int64_t{segment.rows} * vocab);
-        const Choices one = threaded(part, vocab, {moved}, scene.state);
+        const Choices one = threaded(part, vocab, {moved}, *scene.state);
         for (int32_t i = 0; i < segment.rows; ++i) ASSERT_TRUE(same_row(one, i, whole, segment.row_begin + i));
       }
     }
     for_each_target([&](const char* target) {
-      const Choices all = alone(scene.logits, vocab, scene.segments, scene.state);
+      const Choices all = alone(scene.logits, vocab, scene.segments, *scene.state);
       for (int32_t row = 0; row < scene.rows; ++row) ASSERT_TRUE(same_row(all, row, whole, row)) << target;
     });
   }
@@ -105,7 +107,7 @@ SlotSampling penalised(std::mt19937& rng) {
 // Speculation is invisible: row i of a verify block chooses what plain decoding chooses after committing the block's
 // first i tokens, and a draft run in order chooses what it would if every choice were committed at once. Repeats are
 // frequent, also in the vocabulary that is large enough for threads to overtake each other.
-TEST(ChoiceInvariance, DraftedTokensCountLikeCommittedOnes) {
+TEST_F(ChoiceInvariance, DraftedTokensCountLikeCommittedOnes) {
   std::mt19937 rng(10);
   const std::vector<TokenId> prompt = {3, 1, 4, 1};
   for (int round = 0; round < 60; ++round) {
@@ -120,25 +122,25 @@ TEST(ChoiceInvariance, DraftedTokensCountLikeCommittedOnes) {
     }
     Chooser choose_on(1 + round % 3);
     for (const bool drafting : {false, true}) {
-      SamplerState state(1, vocab);
-      state.start(0, sampling, std::span(prompt).first(vocab > 4 ? 4 : 2), {});
+      const auto state = choose_on.state(1, vocab);
+      ASSERT_TRUE(state->start(0, sampling, std::span(prompt).first(vocab > 4 ? 4 : 2), {}).ok());
       ChoiceSegment segment = {.slot = 0, .row_begin = 0, .rows = kRows, .first_index = 4};
       segment.prefix = drafting ? nullptr : block.data();
-      const Choices together = choose_on(logits, vocab, {segment}, state);
+      const Choices together = choose_on(logits, vocab, {segment}, *state);
       for (int32_t i = 0; i < kRows; ++i) {
         const std::vector<float> row(logits.begin() + i * vocab, logits.begin() + (i + 1) * vocab);
         const ChoiceSegment plain = {.slot = 0, .row_begin = 0, .rows = 1, .first_index = 4 + i};
-        const Choices one = choose_on(row, vocab, {plain}, state);
+        const Choices one = choose_on(row, vocab, {plain}, *state);
         ASSERT_TRUE(same_row(one, 0, together, i)) << "round " << round << " row " << i;
         const TokenId committed = drafting ? one.tokens[0] : block[i];
-        state.append(0, {&committed, 1});
+        state->append(0, {&committed, 1});
       }
     }
   }
 }
 
 // A request that was preempted starts again with its outputs, and must not notice.
-TEST(ChoiceInvariance, AResumedSlotEqualsOneThatRanThrough) {
+TEST_F(ChoiceInvariance, AResumedSlotEqualsOneThatRanThrough) {
   std::mt19937 rng(11);
   constexpr int32_t kVocab = 30;
   const std::vector<TokenId> prompt = {3, 1, 4, 1};
@@ -146,19 +148,19 @@ TEST(ChoiceInvariance, AResumedSlotEqualsOneThatRanThrough) {
   Chooser choose_on(1);
   for (int round = 0; round < 50; ++round) {
     const SlotSampling sampling = penalised(rng);
-    SamplerState state(2, kVocab);
-    state.start(0, sampling, prompt, {});
-    state.append(0, std::span(output).first(2));
-    state.append(0, std::span(output).subspan(2));
-    state.start(1, {}, {}, {});
-    state.start(1, sampling, prompt, output);  // a slot that is used again keeps nothing
+    const auto state = choose_on.state(2, kVocab);
+    ASSERT_TRUE(state->start(0, sampling, prompt, {}).ok());
+    state->append(0, std::span(output).first(2));
+    state->append(0, std::span(output).subspan(2));
+    ASSERT_TRUE(state->start(1, penalised(rng), output, prompt).ok());
+    ASSERT_TRUE(state->start(1, sampling, prompt, output).ok());  // a slot that is used again keeps nothing
     const std::vector<float> row = random_logits(rng, kVocab, 1.0f);
     std::vector<float> logits = row;
     logits.insert(logits.end(), row.begin(), row.end());
     const Choices got = choose_on(logits, kVocab,
                                   {{.slot = 0, .row_begin = 0, .rows = 1, .first_index = 9},
                                    {.slot = 1, .row_begin = 1, .rows = 1, .first_index = 9}},
-                                  state);
+                                  *state);
     ASSERT_TRUE(same_row(got, 0, got, 1));
   }
 }

@@ -11,6 +11,9 @@
 namespace volley::ops {
 namespace {
 
+class ChoiceGumbel : public ChoiceTest {};
+class ChoiceChiSquare : public ChoiceTest {};
+
 struct KnownAnswer {
   std::array<uint32_t, 4> counter;
   std::array<uint32_t, 2> key;
@@ -91,7 +94,7 @@ TEST(Gumbel, IsPreciseAndBoundedOverTheWholeRange) {
 }
 
 // Protects the skipping of tokens that cannot win: the drawn token is the argmax over all of them, to the bit.
-TEST(Gumbel, SkippingNeverChangesTheChoice) {
+TEST_F(ChoiceGumbel, SkippingNeverChangesTheChoice) {
   std::mt19937 rng(2);
   Chooser choose_on(1);
   for (const int32_t vocab : {1, 3, 31, 32, 33, 4096, 4099, 20000}) {
@@ -150,7 +153,7 @@ TEST(ChiSquare, TheTestStatisticKnowsItsOwnQuantiles) {
 // Protects the whole point of Gumbel-max: tokens come with the probabilities of the filtered softmax, along positions
 // of one request as well as across seeds and choices of one position. Seeds are fixed, so the outcome is too; each of
 // the 15 p-values would be below 1e-3 by bad luck alone once in 67 sets of seeds.
-TEST(ChiSquare, FrequenciesFollowTheFilteredDistribution) {
+TEST_F(ChoiceChiSquare, FrequenciesFollowTheFilteredDistribution) {
   const std::vector<float> row = {1.0f, 0.5f, 2.0f, -1.0f, 0.0f, 1.5f, -3.0f, 0.75f, 1.25f};
   const auto vocab = static_cast<int32_t>(row.size());
   constexpr int32_t kRows = 2000;
@@ -169,7 +172,7 @@ TEST(ChiSquare, FrequenciesFollowTheFilteredDistribution) {
     for (const char* varied : {"index", "seed", "choice"}) {
       std::vector<int64_t> counts(vocab);
       for (int32_t call = 0; call < kCalls; ++call) {
-        SamplerState state(kRows, vocab);
+        const auto state = choose_on.state(kRows, vocab);
         std::vector<ChoiceSegment> segments;
         for (int32_t i = 0; i < kRows; ++i) {
           const int32_t n = call * kRows + i;
@@ -178,10 +181,10 @@ TEST(ChiSquare, FrequenciesFollowTheFilteredDistribution) {
           if (varied[0] == 'i') segment.first_index = n;
           if (varied[0] == 's') s.seed = 1000 + static_cast<uint64_t>(n) * 0x100000001;  // both halves of the key
           if (varied[0] == 'c') s.params.choice_index = static_cast<uint32_t>(n);
-          state.start(i, s, {}, {});
+          ASSERT_TRUE(state->start(i, s, {}, {}).ok());
           segments.push_back(segment);
         }
-        for (const TokenId token : choose_on(logits, vocab, segments, state).tokens) ++counts[token];
+        for (const TokenId token : choose_on(logits, vocab, segments, *state).tokens) ++counts[token];
       }
       EXPECT_GT(chi_square_p(counts, expected), 1e-3) << "parameters " << p << ", varied " << varied;
     }

@@ -1,4 +1,5 @@
-// For the tests of the sampling rule: a slow and obvious version of it in double precision, and a way to call choose().
+// For the tests of the sampling rule: a slow and obvious version of it in double precision, and a way to call choose()
+// on either device: the test files are built into two programs, and in one of them they run on a GPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,6 +16,7 @@
 #include "device/arena.h"
 #include "device/device.h"
 #include "ops/choice/choice.h"
+#include "ops/device_for_test.h"
 
 namespace volley::ops {
 
@@ -167,37 +169,92 @@ struct Choices {
   std::vector<uint8_t> finite;
 };
 
-// A device with a scratch arena of exactly the promised size.
+#ifdef VOLLEY_CHOICE_TEST_CUDA
+inline constexpr DeviceKind kTestedDevice = DeviceKind::kCuda;
+#else
+inline constexpr DeviceKind kTestedDevice = DeviceKind::kCpu;
+#endif
+
+inline std::unique_ptr<Device> tested_device(int threads) {
+  return std::move(kTestedDevice == DeviceKind::kCuda ? make_cuda_device(0) : make_cpu_device(threads)).value();
+}
+
+// Skips its tests where there is no GPU to run them on.
+class ChoiceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if constexpr (kTestedDevice == DeviceKind::kCuda) {
+      std::string why;
+      if (cuda_device_for_test(why) == nullptr) GTEST_SKIP() << "needs a GPU: " << why;
+    }
+  }
+};
+
+// A device with a scratch arena of exactly the promised size. Takes segments with pointers to host memory.
 class Chooser {
  public:
-  explicit Chooser(int threads) : threads_(threads), device_(*make_cpu_device(threads)) {}
+  // threads: of a CPU.
+  explicit Chooser(int threads) : Chooser(tested_device(threads), threads) {}
+  Chooser(std::unique_ptr<Device> device, int threads) : threads_(threads), device_(std::move(device)) {}
 
-  Choices operator()(const std::vector<float>& logits, int32_t vocab, const std::vector<ChoiceSegment>& segments,
+  Device& device() { return *device_; }
+
+  std::unique_ptr<SamplerState> state(int32_t slots, int32_t vocab) {
+    return std::move(SamplerState::create(*device_, slots, vocab)).value();
+  }
+
+  Choices operator()(const std::vector<float>& logits, int32_t vocab, std::vector<ChoiceSegment> segments,
                      const SamplerState& state) {
     const int64_t rows = static_cast<int64_t>(logits.size()) / vocab;
+    std::vector<Buffer> held;
+    const auto place = [&](const auto* values, size_t count) {
+      using T = std::remove_cvref_t<decltype(*values)>;
+      held.push_back(std::move(device_->allocate(count * sizeof(T))).value());
+      device_->upload(held.back().data(), values, count * sizeof(T));
+      return static_cast<T*>(held.back().data());
+    };
+    for (ChoiceSegment& s : segments) {
+      if (s.prefix != nullptr) s.prefix = place(s.prefix, static_cast<size_t>(std::max(0, s.rows - 1)));
+      if (s.mask != nullptr) s.mask = place(s.mask, static_cast<size_t>(s.rows) * s.mask_words);
+    }
     Choices c;
     c.tokens.assign(rows, -7);
     c.probability.assign(rows, -7.0f);
-    c.logprobs.resize(rows);
     c.finite.assign(rows, 7);
+    std::vector<RowLogprobs> logprobs(rows);
+    const ChoiceOutput out = {.tokens = place(c.tokens.data(), rows),
+                              .probability = place(c.probability.data(), rows),
+                              .logprobs = place(logprobs.data(), rows),
+                              .finite = place(c.finite.data(), rows)};
     Arena arena(std::move(device_->allocate(choose_scratch_bytes(rows, vocab, threads_))).value());
-    const TensorView view(const_cast<float*>(logits.data()), DType::kF32, {rows, vocab});
-    choose(device_->stream(), view, segments, state,
-           {.tokens = c.tokens.data(),
-            .probability = c.probability.data(),
-            .logprobs = c.logprobs.data(),
-            .finite = c.finite.data()},
-           arena);
+    const TensorView view(place(logits.data(), logits.size()), DType::kF32, {rows, vocab});
+    const ChoiceSegment* on_device = place(segments.data(), segments.size());
+    choose(device_->stream(), view, {on_device, segments.size()}, state, out, arena);
     EXPECT_EQ(arena.mark(), 0u);
+    const auto read = [&](auto& values, const auto* from) {
+      device_->download(values.data(), from, values.size() * sizeof(*from));
+    };
+    read(c.tokens, out.tokens);
+    read(c.probability, out.probability);
+    read(c.finite, out.finite);
+    read(logprobs, out.logprobs);
+    for (const RowLogprobs& row : logprobs) c.logprobs.push_back(to_position_logprobs(row));
+
+    // Less to say may be said in a quicker way, but it must be the same.
+    std::vector<TokenId> tokens(rows, -7);
+    const ChoiceOutput less = {.tokens = place(tokens.data(), rows)};
+    choose(device_->stream(), view, {on_device, segments.size()}, state, less, arena);
+    read(tokens, less.tokens);
+    EXPECT_EQ(tokens, c.tokens);
     return c;
   }
 
   // One row of a slot of its own; the last `drafted` outputs are passed as the block's prefix.
   Choices one(const OracleInput& in, size_t drafted = 0) {
     const auto vocab = static_cast<int32_t>(in.logits.size());
-    SamplerState state(1, vocab);
+    const auto one_slot = state(1, vocab);
     const size_t committed = in.output.size() - drafted;
-    state.start(0, in.sampling, in.prompt, std::span(in.output).first(committed));
+    EXPECT_TRUE(one_slot->start(0, in.sampling, in.prompt, std::span(in.output).first(committed)).ok());
     // The row comes after `drafted` rows of its block, whose own choices do not matter here.
     std::vector<float> logits;
     for (size_t i = 0; i <= drafted; ++i) logits.insert(logits.end(), in.logits.begin(), in.logits.end());
@@ -210,7 +267,7 @@ class Chooser {
                                    .prefix = in.output.data() + committed,
                                    .mask = in.mask.empty() ? nullptr : masks.data(),
                                    .mask_words = static_cast<int32_t>(in.mask.size())};
-    Choices all = (*this)(logits, vocab, {segment}, state);
+    Choices all = (*this)(logits, vocab, {segment}, *one_slot);
     return {{all.tokens.back()}, {all.probability.back()}, {all.logprobs.back()}, {all.finite.back()}};
   }
 
@@ -241,9 +298,10 @@ T pick(std::mt19937& rng, const std::vector<T>& from) {
 }
 
 // Runs f once for each instruction set that this machine has, by letting the dispatch see that one and the lesser ones;
-// the last is the fallback.
+// the last is the fallback. Once where the GPU is tested.
 template <typename F>
 void for_each_target(F&& f) {
+  if constexpr (kTestedDevice == DeviceKind::kCuda) return f("the GPU");
   const auto limit = [](int64_t targets) {
     hwy::SetSupportedTargetsForTest(targets);
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());

@@ -52,18 +52,18 @@ void refuse(const RowOutput& out) {
   if (out.probability != nullptr) *out.probability = 0.0f;
   if (out.logprobs != nullptr) {
     out.logprobs->chosen = {0, -std::numeric_limits<float>::infinity()};
-    out.logprobs->top.clear();
+    out.logprobs->count = 0;
   }
 }
 
 }  // namespace
 
 void choose_row(const RowInput& in, const RowOutput& out, const Slices& slices, const RowScratch& scratch) {
-  const SamplerState::Slot& slot = *in.slot;
+  const Slot& slot = *in.slot;
   const Scan raw = scan_row(in.logits, slices);
   if (!raw.usable) return refuse(out);
   Scan processed = raw;
-  Row row = {.values = in.logits, .divisor = slot.divisor, .peak = 0.0f, .cut = {}};
+  Row row = {.values = in.logits, .divisor = slot.rule.divisor, .peak = 0.0f, .cut = {}};
   if (needs_adjustment(in)) {
     adjust(in, slices, scratch.adjusted);
     row.values = scratch.adjusted;
@@ -72,7 +72,7 @@ void choose_row(const RowInput& in, const RowOutput& out, const Slices& slices, 
   row.peak = processed.max / row.divisor;  // division is monotone: this is the highest quotient
   if (!processed.usable || !std::isfinite(row.peak)) return refuse(out);
 
-  if (slot.greedy) {
+  if (slot.rule.greedy) {
     *out.token = find_at_least(row.values, 0, slices.vocab(), processed.max);
   } else {
     row.cut = find_cut(row, slot, slices, scratch.candidates);

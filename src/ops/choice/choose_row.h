@@ -11,7 +11,7 @@ namespace volley::ops::choice {
 struct RowOutput {
   TokenId* token = nullptr;
   float* probability = nullptr;
-  PositionLogprobs* logprobs = nullptr;
+  RowLogprobs* logprobs = nullptr;
   uint8_t* finite = nullptr;
 };
 

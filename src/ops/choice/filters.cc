@@ -95,11 +95,11 @@ double row_weight(const Row& row, const Slices& slices) {
   return std::accumulate(sums.begin(), sums.begin() + slices.count(), 0.0);
 }
 
-Cut find_cut(const Row& row, const SamplerState::Slot& slot, const Slices& slices, Candidate* candidates) {
+Cut find_cut(const Row& row, const Slot& slot, const Slices& slices, Candidate* candidates) {
   const SamplingParams& params = slot.sampling.params;
-  const size_t top_k = static_cast<size_t>(slot.top_k);
+  const size_t top_k = static_cast<size_t>(slot.rule.top_k);
   Row kept = row;
-  if (params.min_p > 0.0f) kept.cut.value = static_cast<float>(static_cast<double>(row.peak) + slot.log_min_p);
+  if (params.min_p > 0.0f) kept.cut.value = static_cast<float>(static_cast<double>(row.peak) + slot.rule.log_min_p);
   if (top_k == 0 && params.top_p >= 1.0f) return kept.cut;
 
   double total = -1.0;  // of all that min-p keeps, once known

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "ops/choice/kernels.h"
+#include "ops/choice/sampler_state_cpu.h"
 #include "ops/choice/slices.h"
-#include "ops/choice/slot.h"
 
 namespace volley::ops::choice {
 
@@ -13,7 +13,7 @@ namespace volley::ops::choice {
 //   top-p: of these the smallest beginning of (value descending, id ascending) whose weight reaches top_p of theirs.
 // Tokens further than kWindow below the peak have no weight and cannot win; whether they count as kept is left open.
 // candidates: scratch, [vocab].
-Cut find_cut(const Row& row, const SamplerState::Slot& slot, const Slices& slices, Candidate* candidates);
+Cut find_cut(const Row& row, const Slot& slot, const Slices& slices, Candidate* candidates);
 
 // The sum of the weights of the row's kept tokens.
 double row_weight(const Row& row, const Slices& slices);

@@ -3,20 +3,19 @@
 #include <utility>
 
 #include "base/check.h"
-#include "ops/choice/choice.h"
-#include "ops/choice/kernels.h"
-#include "ops/choice/slot.h"
+#include "ops/choice/sampler_state_cpu.h"
+#ifdef VOLLEY_CUDA
+#include "ops/choice/sampler_state_cuda.h"
+#endif
 
 namespace volley::ops {
+namespace choice {
 namespace {
 
 // Smaller temperatures act as this one. It is greedy for all that fp32 logits can tell apart, and quotients stay
 // finite.
 constexpr float kLowestTemperature = 1e-6f;
 
-constexpr int32_t kMaxLogprobs = 20;
-
-// The engine has validated what users send; a violation here is ours.
 void check_params(const SlotSampling& s, int32_t vocab) {
   const SamplingParams& p = s.params;
   VOLLEY_CHECK(std::isfinite(p.temperature) && p.temperature >= 0.0f);
@@ -26,68 +25,88 @@ void check_params(const SlotSampling& s, int32_t vocab) {
   VOLLEY_CHECK(std::isfinite(p.repetition_penalty) && p.repetition_penalty > 0.0f);
   VOLLEY_CHECK(std::isfinite(p.presence_penalty) && std::isfinite(p.frequency_penalty));
   VOLLEY_CHECK(p.logprobs >= -1 && p.logprobs <= kMaxLogprobs);
+  VOLLEY_CHECK_LE(p.logit_bias.size(), static_cast<size_t>(kMaxLogitBias));
   for (const auto& [token, bias] : p.logit_bias) VOLLEY_CHECK(token >= 0 && token < vocab && std::isfinite(bias));
+  VOLLEY_CHECK_LE(s.end_ids.size(), static_cast<size_t>(kMaxEndIds));
   for (const TokenId token : s.end_ids) VOLLEY_CHECK(token >= 0 && token < vocab);
 }
 
 }  // namespace
 
-SamplerState::Slot::Slot(SlotSampling s, int32_t vocab) : sampling(std::move(s)) {
+SlotRule resolve(const SlotSampling& sampling, int32_t vocab) {
   check_params(sampling, vocab);
   const SamplingParams& p = sampling.params;
-  greedy = p.temperature == 0.0f;
-  divisor = greedy ? 1.0f : std::max(p.temperature, kLowestTemperature);
-  top_k = p.top_k > 0 && p.top_k < vocab ? p.top_k : 0;
-  if (p.min_p > 0.0f) log_min_p = std::log(static_cast<double>(p.min_p));
-  penalised = p.repetition_penalty != 1.0f || p.presence_penalty != 0.0f || p.frequency_penalty != 0.0f;
-  if (penalised) history.resize(vocab);
+  SlotRule rule;
+  rule.greedy = p.temperature == 0.0f;
+  rule.divisor = rule.greedy ? 1.0f : std::max(p.temperature, kLowestTemperature);
+  rule.top_k = p.top_k > 0 && p.top_k < vocab ? p.top_k : 0;
+  if (p.min_p > 0.0f) rule.log_min_p = std::log(static_cast<double>(p.min_p));
+  rule.penalised = p.repetition_penalty != 1.0f || p.presence_penalty != 0.0f || p.frequency_penalty != 0.0f;
+  return rule;
 }
 
-TokenHistory& SamplerState::Slot::touch(TokenId token) {
+Slot::Slot(SlotSampling s, int32_t vocab) : sampling(std::move(s)), rule(resolve(sampling, vocab)) {
+  if (rule.penalised) history.resize(vocab);
+}
+
+TokenHistory& Slot::touch(TokenId token) {
   VOLLEY_CHECK(token >= 0 && static_cast<size_t>(token) < history.size());
   TokenHistory& h = history[token];
   if (h.in_prompt == 0 && h.outputs == 0) seen.push_back(token);
   return h;
 }
 
-void SamplerState::Slot::count_outputs(std::span<const TokenId> tokens) {
-  if (!penalised) return;
+void Slot::count_outputs(std::span<const TokenId> tokens) {
+  if (!rule.penalised) return;
   for (const TokenId token : tokens) ++touch(token).outputs;
 }
 
-void SamplerState::Slot::mark_prompt(std::span<const TokenId> tokens) {
+void Slot::mark_prompt(std::span<const TokenId> tokens) {
   if (sampling.params.repetition_penalty == 1.0f) return;
   for (const TokenId token : tokens) touch(token).in_prompt = 1;
 }
 
-SamplerState::SamplerState(int32_t slots, int32_t vocab) : slots_(slots), vocab_(vocab) {
-  VOLLEY_CHECK(vocab >= 1 && vocab <= kMaxVocab);
-}
-
-SamplerState::~SamplerState() = default;
-
-void SamplerState::start(int32_t slot, SlotSampling sampling, std::span<const TokenId> prompt,
-                         std::span<const TokenId> output) {
+Status CpuSamplerState::start(int32_t slot, SlotSampling sampling, std::span<const TokenId> prompt,
+                              std::span<const TokenId> output) {
   VOLLEY_CHECK(slot >= 0 && static_cast<size_t>(slot) < slots_.size());
   auto fresh = std::make_unique<Slot>(std::move(sampling), vocab_);
   fresh->mark_prompt(prompt);
   fresh->count_outputs(output);
   slots_[slot] = std::move(fresh);
+  return {};
 }
 
-void SamplerState::append(int32_t slot, std::span<const TokenId> tokens) {
+void CpuSamplerState::append(int32_t slot, std::span<const TokenId> tokens) {
   VOLLEY_CHECK(slot >= 0 && static_cast<size_t>(slot) < slots_.size() && slots_[slot] != nullptr);
   slots_[slot]->count_outputs(tokens);
 }
 
-void SamplerState::clear(int32_t slot) {
+void CpuSamplerState::append_committed(Stream& /*stream*/, const CommittedTokens& committed) {
+  for (int32_t i = 0; i < committed.n; ++i) {
+    const auto count = static_cast<size_t>(committed.counts[i]);
+    if (count > 0) append(committed.slots[i], {committed.tokens + int64_t{i} * committed.stride, count});
+  }
+}
+
+void CpuSamplerState::clear(int32_t slot) {
   VOLLEY_CHECK(slot >= 0 && static_cast<size_t>(slot) < slots_.size());
   slots_[slot].reset();
 }
 
-const SamplerState::Slot& SamplerState::slot(int32_t slot) const {
+const Slot& CpuSamplerState::slot(int32_t slot) const {
   VOLLEY_CHECK(slot >= 0 && static_cast<size_t>(slot) < slots_.size() && slots_[slot] != nullptr);
   return *slots_[slot];
+}
+
+}  // namespace choice
+
+Result<std::unique_ptr<SamplerState>> SamplerState::create(Device& device, int32_t slots, int32_t vocab) {
+  VOLLEY_CHECK(slots >= 1 && vocab >= 1 && vocab <= kMaxVocab);
+#ifdef VOLLEY_CUDA
+  if (device.kind() == DeviceKind::kCuda) return choice::CudaSamplerState::create(device, slots, vocab);
+#endif
+  VOLLEY_CHECK_MSG(device.kind() == DeviceKind::kCpu, "no sampling rule for this device");
+  return std::unique_ptr<SamplerState>(std::make_unique<choice::CpuSamplerState>(slots, vocab));
 }
 
 }  // namespace volley::ops

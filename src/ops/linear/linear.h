@@ -32,6 +32,7 @@ struct LinearWeight {
   DType storage = DType::kBF16;  // kBF16 or kF32
   LinearLayout layout = LinearLayout::kPlain;
   Buffer packed;
+  bool portable = false;  // CUDA: the kernel for GPUs without wgmma, on any GPU; the same bits
 };
 
 // Packs `parts` (each [rows, k], stacked) once. storage kBF16 rounds fp32 and fp16 sources to bf16; kF32 is exact.

@@ -1,5 +1,5 @@
 // Packing, the choice of kernel, and the plain kernel: any dtype and shape that the contract allows, on any GPU. It is
-// for small models, fp32 and GPUs without wgmma; nothing here is fast.
+// for small odd shapes and fp32; nothing here is fast.
 #include <algorithm>
 
 #include "device/cuda/elements.cuh"
@@ -148,10 +148,13 @@ void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, Tens
 }
 
 void linear_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue) {
-  if (linear_cuda_uses_tiles(device_major(), w, x.dtype)) {
-    linear_tiles_cuda(stream, w, x, y, epilogue);
-  } else {
-    linear_plain_cuda(stream, w, x, y, epilogue);
+  switch (linear_cuda_kernel(device_major(), w, x.dtype)) {
+    case LinearKernel::kTiles:
+      return linear_tiles_cuda(stream, w, x, y, epilogue, LinearCudaPlan::make(w.n, w.k, w.layout, y.shape[0]));
+    case LinearKernel::kPortable:
+      return linear_portable_cuda(stream, w, x, y, epilogue);
+    case LinearKernel::kPlain:
+      return linear_plain_cuda(stream, w, x, y, epilogue);
   }
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "ops/linear/linear.h"
 
@@ -39,10 +40,15 @@ constexpr int64_t packed_row(int64_t row, int64_t n, LinearLayout layout) {
   return output / 32 * kPanelRows + output % 32 + (row < half ? 0 : 32);
 }
 
-// What a block, or a cluster of `split` blocks, computes: 32 * halves weight rows for `rows` rows of x.
+// What is computed together: 32 * halves weight rows for `rows` rows of x. By one block; or, where k is split, by a
+// cluster of two with a slice each; or, shared (k not split), by one block of a pair with neighbouring weights, in
+// which each copies half of x to both: half of the bytes that a multiprocessor must get from the cache for x.
 struct LinearTile {
   int halves = 0;
   int rows = 0;
+  bool shared = false;
+
+  bool operator==(const LinearTile&) const = default;
 };
 
 // How a call is cut into blocks. The split is a function of the weight's shape; the rest affects speed only.
@@ -53,17 +59,38 @@ struct LinearCudaPlan {
   int64_t row_tiles = 0;
 
   static LinearCudaPlan make(int64_t n, int64_t k, LinearLayout layout, int64_t rows);
+  // All tiles that have a kernel for the layout and split.
+  static std::vector<LinearTile> tiles(LinearLayout layout, int split);
 };
 
-// Whether the matrix-unit kernels take this call; `major` is the device's compute capability.
-bool linear_cuda_uses_tiles(int major, const LinearWeight& w, DType x);
+// The same for the portable kernel: the split is the same, and with it every bit.
+struct LinearPortablePlan {
+  int split = 1;
+  int warps = 4;  // of a slice, 16 weight rows each
+  int tile_rows = 0;
+  int64_t row_tiles = 0;
+
+  static LinearPortablePlan make(int64_t n, int64_t k, LinearLayout layout, int64_t rows);
+};
+
+enum class LinearKernel {
+  kPlain,     // any GPU, any operands
+  kPortable,  // sm_80 and later, bf16 (linear_cuda_portable.cu)
+  kTiles,     // sm_90a, bf16 (linear_cuda_tiles.cuh)
+};
+
+// Which kernel takes this call; `major` is the device's compute capability. kTiles and kPortable give the same bits.
+LinearKernel linear_cuda_kernel(int major, const LinearWeight& w, DType x);
 
 Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
                                       LinearLayout layout);
 void linear_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
 
-// The two kernels. linear_tiles_cuda REQUIRES linear_cuda_uses_tiles.
-void linear_tiles_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
+// The kernels. linear_tiles_cuda and linear_portable_cuda REQUIRE what linear_cuda_kernel asks for them; the first, a
+// plan for this weight and these rows, whose tile may be any that exists.
+void linear_tiles_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue,
+                       const LinearCudaPlan& plan);
+void linear_portable_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
 void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
 
 }  // namespace volley::ops

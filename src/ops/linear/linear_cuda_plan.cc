@@ -6,19 +6,28 @@
 namespace volley::ops {
 namespace {
 
+// Code for sm_90a runs there alone; a program without it has the portable kernel for all GPUs.
+#ifdef VOLLEY_CUDA_SM90A
+constexpr bool kBuiltForSm90a = true;
+#else
+constexpr bool kBuiltForSm90a = false;
+#endif
+
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
 constexpr int kTileHalves[] = {2, 3, 4, 6};
-constexpr int kTileRows[] = {8, 16, 32, 64, 128, 256};
+constexpr int kTileRows[] = {8, 16, 32, 64, 96, 128, 192, 256};
 constexpr int64_t kLeastBlocks =
     8;  // of k in a slice: below, filling and draining the pipeline costs more than it saves
 
-// The tiles that have a kernel (linear_cuda_tiles.cu). A pair of gate and up must not be cut.
-bool possible(LinearTile tile, LinearLayout layout) {
+// The tiles that have a kernel (linear_cuda_tiles_2.cu and its like). A pair of gate and up must not be cut.
+bool possible(LinearTile tile, LinearLayout layout, int split) {
   if (layout == LinearLayout::kGateUp && tile.halves % 2 != 0) return false;
-  return tile.rows <= 128 || tile.halves <= 4;  // more sums do not fit into the registers
+  if (tile.halves < 4 && tile.rows > 128) return false;
+  // A block of a pair takes all of k: with two slices the pair is for those. Few rows are not worth sharing.
+  return !tile.shared || (split == 1 && tile.rows >= 128 && tile.halves >= 4);
 }
 
 // Half panels that the busiest multiprocessor reads, times 2 (whole numbers for every split).
@@ -34,7 +43,7 @@ int best_split(int64_t halves, int64_t k_blocks, LinearLayout layout) {
     if (split > 1 && k_blocks / split < kLeastBlocks) break;
     for (int tile_halves : kTileHalves) {
       const LinearTile tile{tile_halves, 8};
-      if (!possible(tile, layout)) continue;
+      if (!possible(tile, layout, split)) continue;
       const int64_t c = cost(halves, tile, split);
       if (c < best_cost) {
         best_cost = c;
@@ -45,9 +54,9 @@ int best_split(int64_t halves, int64_t k_blocks, LinearLayout layout) {
   return best;
 }
 
-// Up to 128 rows the weights are read once; above, a second tile of rows costs less than multiplying padding.
+// Up to 128 rows the weights are read once; above, another tile of rows costs less than multiplying padding.
 bool fits(LinearTile tile, int64_t rows) {
-  if (rows > 128) return tile.rows >= 128;
+  if (rows > 128) return tile.rows >= 96;
   return tile.rows >= rows && (tile.rows < 2 * rows || tile.rows == kTileRows[0]);
 }
 
@@ -55,32 +64,47 @@ bool fits(LinearTile tile, int64_t rows) {
 // for each multiprocessor; all that enters shared memory, x again for every tile, at 8.5 TB/s in all and 60 GB/s a
 // multiprocessor; and the matrix unit multiplies 2900 pairs a nanosecond. Chooses tiles, and so affects no result.
 double estimate(int64_t halves, LinearTile tile, int split, int64_t rows) {
-  const double tiles = static_cast<double>(ceil_div(halves, tile.halves) * ceil_div(rows, tile.rows));
+  const double row_tiles = static_cast<double>(ceil_div(rows, tile.rows));
+  const double tiles = static_cast<double>(ceil_div(halves, tile.halves)) * row_tiles;
   const double waves = std::ceil(tiles * split / kPlanProcessors) / split;
-  const double weight_rows = 32.0 * tile.halves, bytes = 2 * (weight_rows + tile.rows);
-  const double reads = static_cast<double>(ceil_div(rows, tile.rows));  // of the weights: all but one from the cache
-  return std::max({waves * 2 * weight_rows / reads / 34, tiles * bytes / 8500, waves * bytes / 60,
+  const double weight_rows = 32.0 * tile.halves;
+  const double bytes = 2 * (weight_rows + (tile.shared ? tile.rows / 2 : tile.rows));
+  // Of the reads of a weight, all but one are from the cache.
+  return std::max({waves * 2 * weight_rows / row_tiles / 34, tiles * bytes / 8500, waves * bytes / 60,
                    waves * weight_rows * tile.rows / 2900});
 }
 
 LinearTile best_tile(int64_t halves, int split, LinearLayout layout, int64_t rows) {
   LinearTile best;
   double best_time = 1e30;
-  for (int tile_rows : kTileRows) {
-    for (int tile_halves : kTileHalves) {
-      const LinearTile tile{tile_halves, tile_rows};
-      if (!fits(tile, rows) || !possible(tile, layout)) continue;
-      const double time = estimate(halves, tile, split, rows);
-      if (time <= best_time) {  // the larger tile reads x less often
-        best_time = time;
-        best = tile;
-      }
+  int64_t best_padded = 0;
+  for (const LinearTile& tile : LinearCudaPlan::tiles(layout, split)) {
+    if (!fits(tile, rows)) continue;
+    const int64_t padded = ceil_div(rows, tile.rows) * tile.rows;
+    const double time = estimate(halves, tile, split, rows);
+    // Of equals the one with less padding, then the larger, which reads x less often.
+    if (time < best_time || (time == best_time && padded <= best_padded)) {
+      best_time = time;
+      best_padded = padded;
+      best = tile;
     }
   }
   return best;
 }
 
 }  // namespace
+
+std::vector<LinearTile> LinearCudaPlan::tiles(LinearLayout layout, int split) {
+  std::vector<LinearTile> tiles;
+  for (bool shared : {false, true}) {
+    for (int rows : kTileRows) {
+      for (int halves : kTileHalves) {
+        if (possible({halves, rows, shared}, layout, split)) tiles.push_back({halves, rows, shared});
+      }
+    }
+  }
+  return tiles;
+}
 
 LinearCudaPlan LinearCudaPlan::make(int64_t n, int64_t k, LinearLayout layout, int64_t rows) {
   LinearCudaPlan plan;
@@ -97,9 +121,22 @@ int64_t linear_cuda_packed_bytes(int64_t n, int64_t k, DType storage, LinearLayo
   return storage == DType::kBF16 ? panels * linear_cuda_k_blocks(k) * kBlockBytes : panels * kPanelRows * k * 4;
 }
 
-bool linear_cuda_uses_tiles(int major, const LinearWeight& w, DType x) {
+LinearPortablePlan LinearPortablePlan::make(int64_t n, int64_t k, LinearLayout layout, int64_t rows) {
+  LinearPortablePlan plan;
+  const int64_t panels = linear_cuda_panels(n, layout);
+  plan.split = best_split(2 * panels, linear_cuda_k_blocks(k), layout);
+  plan.tile_rows = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+  plan.row_tiles = ceil_div(rows, plan.tile_rows);
+  // Half panels where whole ones would leave multiprocessors idle; a pair of gate and up is a whole one.
+  if (layout == LinearLayout::kPlain && panels * plan.row_tiles < kPlanProcessors) plan.warps = 2;
+  return plan;
+}
+
+LinearKernel linear_cuda_kernel(int major, const LinearWeight& w, DType x) {
   const int64_t outputs = w.layout == LinearLayout::kGateUp ? w.n / 2 : w.n;
-  return major == 9 && x == DType::kBF16 && w.storage == DType::kBF16 && w.k % 8 == 0 && outputs % 4 == 0;
+  const bool fits = x == DType::kBF16 && w.storage == DType::kBF16 && w.k % 8 == 0 && outputs % 4 == 0;
+  if (!fits || major < 8) return LinearKernel::kPlain;
+  return kBuiltForSm90a && major == 9 && !w.portable ? LinearKernel::kTiles : LinearKernel::kPortable;
 }
 
 }  // namespace volley::ops

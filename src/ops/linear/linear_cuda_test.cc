@@ -1,6 +1,6 @@
 // Protects, on a GPU: every output against an fp64 oracle, for each tile that has a kernel, all dtypes, layouts and
-// epilogues; that a row's bits depend on nothing but the row and the weights; that padding is never seen. The plan is
-// checked without a GPU.
+// epilogues; that a row's bits depend on nothing but the row and the weights, not on the tile and not on the GPU's
+// generation; that padding is never seen. The plans are checked without a GPU.
 #include "ops/linear/linear_cuda.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <cmath>
 #include <random>
 
+#include "device/cuda/launch.h"
 #include "ops/device_for_test.h"
 
 namespace volley::ops {
@@ -57,7 +58,7 @@ struct Weights {
   std::vector<float> values;  // [n, k], exact in dtype
   LinearWeight packed;
 
-  Weights(Device& device, int64_t n, int64_t k, DType dtype, LinearLayout layout)
+  Weights(Device& device, int64_t n, int64_t k, DType dtype, LinearLayout layout, bool portable = false)
       : n(n), k(k), dtype(dtype), values(random_values(n * k, 11, dtype == DType::kBF16)) {
     const std::vector<char> bytes = encode(values, dtype);
     std::vector<WeightRows> parts;
@@ -66,6 +67,7 @@ struct Weights {
       parts.push_back({bytes.data() + begin * k * dtype_size(dtype), dtype, begin == 0 ? first : n - first});
     }
     packed = std::move(pack_linear(device, parts, k, dtype, layout)).value();
+    packed.portable = portable;
   }
 };
 
@@ -73,6 +75,7 @@ struct Case {
   int64_t rows, n, k;
   DType x, weights, y;
   Epilogue epilogue;
+  bool portable = false;
 };
 
 LinearLayout layout_of(const Case& c) {
@@ -138,7 +141,7 @@ std::pair<double, double> expected(const Weights& w, const Case& c, const std::v
 }
 
 void check_values(Device& device, const Case& c) {
-  const Weights w(device, c.n, c.k, c.weights, layout_of(c));
+  const Weights w(device, c.n, c.k, c.weights, layout_of(c), c.portable);
   const std::vector<float> x = random_values(c.rows * c.k, 5, c.x == DType::kBF16);
   const std::vector<float> before = random_values(c.rows * c.n, 6, false);
   const std::vector<float> y = decode(run(device, w, c, x, 0, c.rows, before), c.y);
@@ -153,16 +156,75 @@ void check_values(Device& device, const Case& c) {
   for (float v : y) ASSERT_FALSE(std::isnan(v)) << "an output was not written";
 }
 
-// Rows that reach every tile; shapes with one, two and four slices of k, and with ends that no tile divides.
+void check_epilogues(Device& device, int64_t rows, int64_t n, int64_t k, bool portable) {
+  const DType bf16 = DType::kBF16, f32 = DType::kF32;
+  check_values(device, {rows, n, k, bf16, bf16, f32, Epilogue::kStore, portable});
+  check_values(device, {rows, n, k, bf16, bf16, bf16, Epilogue::kStore, portable});
+  check_values(device, {rows, n, k, bf16, bf16, f32, Epilogue::kAdd, portable});
+  check_values(device, {rows, n, k, bf16, bf16, bf16, Epilogue::kSwiGlu, portable});
+}
+
+// Shapes with one and two slices of k, and with ends that no tile divides.
 TEST(LinearCuda, TilesMatchOracle) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  for (int64_t rows : {1, 8, 9, 16, 31, 64, 65, 128, 130, 256, 300}) {
+  for (int64_t rows : {1, 8, 9, 16, 31, 64, 65, 96, 128, 130, 192, 256, 300}) {
     for (const auto& [n, k] :
          {std::pair<int64_t, int64_t>{64, 64}, {200, 72}, {1000, 520}, {4096, 1032}, {1984, 2120}}) {
-      check_values(device, {rows, n, k, DType::kBF16, DType::kBF16, DType::kF32, Epilogue::kStore});
-      check_values(device, {rows, n, k, DType::kBF16, DType::kBF16, DType::kBF16, Epilogue::kStore});
-      check_values(device, {rows, n, k, DType::kBF16, DType::kBF16, DType::kF32, Epilogue::kAdd});
-      check_values(device, {rows, n, k, DType::kBF16, DType::kBF16, DType::kBF16, Epilogue::kSwiGlu});
+      check_epilogues(device, rows, n, k, false);
+    }
+  }
+}
+
+TEST(LinearCuda, PortableKernelMatchesOracle) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (int64_t rows : {1, 9, 31, 64, 130}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{64, 64}, {200, 72}, {1984, 2120}}) {
+      check_epilogues(device, rows, n, k, true);
+    }
+  }
+}
+
+// The same bits from the kernels of both generations, for one and two slices of k. On a GPU without wgmma both are the
+// portable one.
+TEST(LinearCuda, PortableKernelGivesTheSameBits) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const DType bf16 = DType::kBF16, f32 = DType::kF32;
+  for (const Case& c : {Case{300, 6144, 1032, bf16, bf16, f32, Epilogue::kStore},
+                        Case{300, 4096, 4096, bf16, bf16, f32, Epilogue::kAdd},
+                        Case{300, 24576, 512, bf16, bf16, bf16, Epilogue::kSwiGlu}}) {
+    Weights w(device, c.n, c.k, c.weights, layout_of(c));
+    const std::vector<float> x = random_values(c.rows * c.k, 3, true);
+    const std::vector<float> before = random_values(c.rows * c.n, 6, false);
+    for (int64_t rows : {1, 8, 16, 48, 128, 300}) {
+      w.packed.portable = false;
+      const std::vector<char> want = run(device, w, c, x, 0, rows, before);
+      w.packed.portable = true;
+      ASSERT_EQ(run(device, w, c, x, 0, rows, before), want) << "n " << c.n << " k " << c.k << " rows " << rows;
+    }
+  }
+}
+
+// Every tile that has a kernel gives the same bits, also those that the plan does not choose for these rows.
+TEST(LinearCuda, TilesGiveTheSameBits) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  int major = 0;
+  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+  const DType bf16 = DType::kBF16, f32 = DType::kF32;
+  for (const Case& c : {Case{200, 2000, 1032, bf16, bf16, f32, Epilogue::kStore},
+                        Case{200, 24576, 256, bf16, bf16, bf16, Epilogue::kSwiGlu}}) {
+    const Weights w(device, c.n, c.k, c.weights, layout_of(c));
+    if (linear_cuda_kernel(major, w.packed, c.x) != LinearKernel::kTiles) GTEST_SKIP() << "needs sm_90a";
+    const std::vector<float> x = random_values(c.rows * c.k, 3, true);
+    const std::vector<char> want = run(device, w, c, x, 0, c.rows, {});
+    const DeviceTensor x_device(device, encode(x, c.x));
+    LinearCudaPlan plan = LinearCudaPlan::make(c.n, c.k, layout_of(c), c.rows);
+    for (const LinearTile& tile : LinearCudaPlan::tiles(layout_of(c), plan.split)) {
+      plan.tile = tile;
+      plan.row_tiles = (c.rows + tile.rows - 1) / tile.rows;
+      const DeviceTensor y_device(device, want.size());
+      linear_tiles_cuda(device.stream(), w.packed, x_device.view(c.x, {c.rows, c.k}),
+                        y_device.view(c.y, {c.rows, outputs_of(c)}), c.epilogue, plan);
+      ASSERT_EQ(y_device.read<char>(), want) << tile.halves << " x " << tile.rows << (tile.shared ? " shared" : "");
     }
   }
 }
@@ -180,7 +242,7 @@ TEST(LinearCuda, PlainKernelMatchesOracle) {
 }
 
 void check_rows_independent(Device& device, const Case& c, std::initializer_list<int64_t> batches) {
-  const Weights w(device, c.n, c.k, c.weights, layout_of(c));
+  const Weights w(device, c.n, c.k, c.weights, layout_of(c), c.portable);
   const std::vector<float> x = random_values(c.rows * c.k, 3, c.x == DType::kBF16);
   const std::vector<float> before = random_values(c.rows * c.n, 6, false);
   const size_t row_bytes = outputs_of(c) * dtype_size(c.y);
@@ -247,12 +309,26 @@ TEST(LinearCudaPlan, FillsTheProcessors) {
   EXPECT_EQ(LinearCudaPlan::make(256, 256, plain, 16).split, 1);
 }
 
+TEST(LinearCudaPlan, ChoosesTheKernel) {
+  LinearWeight w;
+  w.n = w.k = 64;
+  EXPECT_EQ(linear_cuda_kernel(9, w, DType::kF32), LinearKernel::kPlain);
+  EXPECT_EQ(linear_cuda_kernel(7, w, DType::kBF16), LinearKernel::kPlain);
+  EXPECT_EQ(linear_cuda_kernel(8, w, DType::kBF16), LinearKernel::kPortable);
+  EXPECT_EQ(linear_cuda_kernel(10, w, DType::kBF16), LinearKernel::kPortable);
+  w.portable = true;
+  EXPECT_EQ(linear_cuda_kernel(9, w, DType::kBF16), LinearKernel::kPortable);
+  w.k = 60;
+  EXPECT_EQ(linear_cuda_kernel(9, w, DType::kBF16), LinearKernel::kPlain);
+}
+
 // The split must not move with the rows; up to 128 rows the weights are read once and most of a tile is not padding; no
 // tile cuts a gate from its up.
 TEST(LinearCudaPlan, TilesFitTheRows) {
   for (LinearLayout layout : {LinearLayout::kPlain, LinearLayout::kGateUp}) {
     for (int64_t n : {64, 128, 320, 4096, 6144, 24576, 151936}) {
       const int split = LinearCudaPlan::make(n, 4096, layout, 1).split;
+      ASSERT_EQ(LinearPortablePlan::make(n, 4096, layout, 300).split, split);
       for (int64_t rows = 1; rows <= 600; ++rows) {
         const LinearCudaPlan plan = LinearCudaPlan::make(n, 4096, layout, rows);
         ASSERT_EQ(plan.split, split);

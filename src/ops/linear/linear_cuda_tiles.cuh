@@ -6,17 +6,14 @@
 // still runs.
 //
 // Where a weight has too few tiles for the multiprocessors, two neighbours share a tile, one half of k each, as a
-// cluster. Each leaves its sums in its shared memory; after a barrier each finishes every other row, first half plus
-// second. What a kernel does between its last weight and its end is time in which nothing is read, and a trip through
-// the L2 cache costs a microsecond there; hence shared memory, and hence two (larger clusters do not fill the chip: 30
-// of four fit on an H200 at a time). docs/cuda-notes.md has the measurements.
+// cluster, and give one another half of their sums. What a kernel does between its last weight and its end is time in
+// which nothing is read, and a trip through the L2 cache costs a microsecond there; hence shared memory, and hence two
+// (larger clusters do not fill the chip: 30 of four fit on an H200 at a time). docs/cuda-notes.md has the measurements.
 #pragma once
-
-#include <cuda_bf16.h>
 
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/products.cuh"
-#include "ops/linear/linear_cuda.h"
+#include "ops/linear/linear_cuda_epilogue.cuh"
 
 namespace volley::ops {
 
@@ -32,23 +29,35 @@ struct TileArgs {
   bool y_bf16 = false;
 };
 
-// kHalves * 32 weight rows for kRows rows of x, by kGroups warpgroups and two producer warps.
-template <int kHalves_, int kRows_>
+// kHalves * 32 weight rows for kRows rows of x, by kGroups warpgroups and two producer warps. kShared: two blocks with
+// neighbouring weights and the same rows are a cluster; each copies half of the rows, to both.
+template <int kHalves_, int kRows_, bool kShared_ = false>
 struct TileShape {
   static constexpr int kHalves = kHalves_, kRows = kRows_;
+  static constexpr bool kShared = kShared_;
   static constexpr int kGroups = (kHalves + 1) / 2;  // a warpgroup for 64 weight rows; the last may have 32 to spare
   static constexpr int kConsumers = kGroups * 128;
-  static constexpr int kThreads = kConsumers + 64;  // and a warp each for weights and x
+  // Three groups with many sums need more registers than an even share: the producers are a whole group then, and give
+  // up most of theirs.
+  static constexpr bool kUnevenRegisters = kGroups == 3 && kRows >= 192;
+  static constexpr int kThreads = kConsumers + (kUnevenRegisters ? 128 : 64);  // and a warp each for weights and x
 
   static constexpr int kWeightBytes = kHalves * kHalfBytes;
   static constexpr int kStageBytes = kWeightBytes + kRows * 128;
-  static constexpr int kStages = (220 << 10) / kStageBytes;
   // The ring starts on 1024; a group with rows to spare reads past its weights, at the end past the ring.
-  static constexpr int kSharedBytes = kStages * kStageBytes + 1024 + kHalfBytes;
+  static constexpr int kSpareBytes = kHalves % 2 == 0 ? 0 : kHalfBytes;
+  // What two slices give one another: half of a block's sums. Small tiles have a place for it and send it there; large
+  // ones leave it in the place of their own ring, and it is fetched.
+  static constexpr int kExchangeBytes = kConsumers * kRows;
+  static constexpr bool kExchangeOutsideRing = !kShared && kHalves <= 3 && kRows <= 64;
+  static constexpr int kOtherBytes = 1024 + kSpareBytes + (kExchangeOutsideRing ? kExchangeBytes : 0);
+  static constexpr int kStages = ((225 << 10) - kOtherBytes) / kStageBytes;
+  static constexpr int kRingBytes = kStages * kStageBytes;
+  static constexpr int kSharedBytes = kRingBytes + kOtherBytes;
 
-  // Sums wait there as [row][output]; 4 floats of padding spread a column's writes over the banks.
+  // Whole sums wait in the ring's place as [row][output]; 4 floats of padding spread a column's writes over the banks.
   static constexpr int kSumStride = kHalves * 32 + 4;
-  static_assert(kRows * kSumStride * 4 <= kStages * kStageBytes, "the sums take the place of the ring");
+  static_assert(kRows * kSumStride * 4 <= kRingBytes && kExchangeBytes <= kRingBytes);
   static_assert(kStageBytes % 1024 == 0 && kStages >= 3);
 };
 
@@ -67,6 +76,7 @@ template <typename Shape, typename Copy>
 __device__ void refill(const Ring& ring, int first, int count, const Copy& copy) {
   int stage = 0;
   uint32_t parity = 0;
+#pragma unroll 1
   for (int i = first; i < count; ++i) {
     hopper::barrier_wait(&ring.empty[stage], parity);
     copy(i, stage);
@@ -82,7 +92,7 @@ __device__ void refill(const Ring& ring, int first, int count, const Copy& copy)
 template <typename Shape>
 __device__ void produce_weights(const Ring& ring, const TileArgs& args, Slice slice, int half) {
   using namespace hopper;
-  const int halves = min(Shape::kHalves, args.halves - half);
+  const int halves = max(0, min(Shape::kHalves, args.halves - half));
   // Each weight is read once per tile of rows: with one tile it need not stay in the cache.
   const uint64_t policy = args.row_tiles == 1 ? l2_evict_first() : l2_evict_normal();
   const auto copy = [&](int block, int stage) {
@@ -98,47 +108,72 @@ __device__ void produce_weights(const Ring& ring, const TileArgs& args, Slice sl
     }
   };
   const int ahead = min(Shape::kStages, slice.count);
+#pragma unroll 1
   for (int i = 0; i < ahead; ++i) copy(i, i);
   refill<Shape>(ring, ahead, slice.count, copy);
 }
 
 template <typename Shape>
-__device__ void produce_x(const Ring& ring, const CUtensorMap* x_map, Slice slice, int row) {
+__device__ void produce_x(const Ring& ring, const CUtensorMap* x_map, Slice slice, int row, int rank) {
   using namespace hopper;
   prefetch_tensor_map(x_map);
   const uint64_t policy = l2_evict_last();
   const auto copy = [&](int block, int stage) {
+    const int column = (slice.begin + block) * static_cast<int>(kBlockK);
+    uint8_t* to = ring.stages + stage * Shape::kStageBytes + Shape::kWeightBytes;
     barrier_expect(&ring.full[stage], Shape::kRows * 128);
-    tensor_copy(ring.stages + stage * Shape::kStageBytes + Shape::kWeightBytes, x_map,
-                (slice.begin + block) * static_cast<int>(kBlockK), row, &ring.full[stage], policy);
+    if constexpr (Shape::kShared) {
+      const int part = rank * (Shape::kRows / 2);
+      tensor_copy_to_both(to + part * 128, x_map, column, row + part, &ring.full[stage], policy);
+    } else {
+      tensor_copy(to, x_map, column, row, &ring.full[stage], policy);
+    }
   };
   cuda::wait_for_predecessors();
   const int ahead = min(Shape::kStages, slice.count);
+#pragma unroll 1
   for (int i = 0; i < ahead; ++i) copy(i, i);
   refill<Shape>(ring, ahead, slice.count, copy);
 }
 
+// A stage is given back when the products of the next one are under way and its own are done; but when the next has not
+// arrived, as soon as its own are done: the copies are what everything waits for then.
 template <typename Shape>
 __device__ void consume(const Ring& ring, int count, float (&sums)[Shape::kRows / 2]) {
   using namespace hopper;
   const int group = threadIdx.x / 128;
   const bool signals = threadIdx.x % 128 == 0;
-  int stage = 0, previous = 0;
+  int stage = 0, held = -1;
   uint32_t parity = 0;
+  const auto give_back = [&] {
+    if (signals && held >= 0) {
+      if constexpr (Shape::kShared) {
+        for (uint32_t block : {0u, 1u}) barrier_arrive_at(&ring.empty[held], block);
+      } else {
+        barrier_arrive(&ring.empty[held]);
+      }
+    }
+    held = -1;
+  };
+#pragma unroll 1
   for (int i = 0; i < count; ++i) {
-    const uint8_t* weights = ring.stages + stage * Shape::kStageBytes + group * kBlockBytes;
-    const uint64_t a = matrix_descriptor(weights);
-    const uint64_t b = matrix_descriptor(ring.stages + stage * Shape::kStageBytes + Shape::kWeightBytes);
+    const uint8_t* operands = ring.stages + stage * Shape::kStageBytes;
+    const uint64_t a = matrix_descriptor(operands + group * kBlockBytes);
+    const uint64_t b = matrix_descriptor(operands + Shape::kWeightBytes);
+    if (!__all_sync(0xffffffff, barrier_ready(&ring.full[stage], parity))) {
+      products_wait<0>();
+      give_back();
+    }
     barrier_wait(&ring.full[stage], parity);
     products_begin();
 #pragma unroll
     for (int k = 0; k < kBlockK / 16; ++k) {
-      multiply<Shape::kRows>(sums, a + k * 2, b + k * 2);
+      multiply<Shape::kRows, Shape::kUnevenRegisters ? 128 : 256>(sums, a + k * 2, b + k * 2);
     }
     products_commit();
-    products_wait<1>();  // the stage before this one has been read
-    if (signals && i > 0) barrier_arrive(&ring.empty[previous]);
-    previous = stage;
+    products_wait<1>();
+    give_back();
+    held = stage;
     if (++stage == Shape::kStages) {
       stage = 0;
       parity ^= 1;
@@ -165,30 +200,10 @@ __device__ void leave_sums(float* shared, const float (&sums)[Shape::kRows / 2])
   }
 }
 
-__device__ inline float4 add(float4 a, float4 b) {
-  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
-}
-
 // Four neighbouring sums; `place` is theirs in the shared memory of each block of the cluster.
 __device__ inline float4 whole_sum(const float* place, int split) {
   if (split == 1) return *reinterpret_cast<const float4*>(place);
   return add(hopper::load_shared_of(place, 0), hopper::load_shared_of(place, 1));
-}
-
-// silu(gate) * up. A result that is about to be rounded to bf16 takes the quick exponential and reciprocal, which err
-// in the 18th bit or later: with the exact ones, 128 rows of this cost six microseconds a tile.
-__device__ inline float swiglu(float gate, float up, bool quick) {
-  if (quick) return __fdividef(gate, 1.0f + __expf(-gate)) * up;
-  return gate / (1.0f + expf(-gate)) * up;
-}
-
-__device__ inline void store4(const TileArgs& args, int64_t at, float4 v) {
-  if (!args.y_bf16) {
-    *reinterpret_cast<float4*>(static_cast<float*>(args.y) + at) = v;
-    return;
-  }
-  const __nv_bfloat162 halves[2] = {__floats2bfloat162_rn(v.x, v.y), __floats2bfloat162_rn(v.z, v.w)};
-  *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(args.y) + at) = *reinterpret_cast<const uint2*>(halves);
 }
 
 // Rows rank, rank + split, … of the tile, four outputs a thread; a few such at a time, so that their loads overlap.
@@ -204,6 +219,7 @@ __device__ void finish(const TileArgs& args, const float* sums, int rank, int ha
   const auto place_in_y = [&](int i) {
     return static_cast<int64_t>(row + row_of(i)) * args.outputs + first_output + i % kPieces * 4;
   };
+#pragma unroll 1
   for (int begin = threadIdx.x; begin < count; begin += kAtOnce * Shape::kConsumers) {
     float4 v[kAtOnce], before[kAtOnce];
 #pragma unroll
@@ -217,9 +233,7 @@ __device__ void finish(const TileArgs& args, const float* sums, int rank, int ha
       const float* place = sums + row_of(i) * Shape::kSumStride;
       if constexpr (kPairs) {
         place += output / 32 * 64 + output % 32;
-        const float4 gate = whole_sum(place, args.split), up = whole_sum(place + 32, args.split);
-        v[j] = {swiglu(gate.x, up.x, args.y_bf16), swiglu(gate.y, up.y, args.y_bf16), swiglu(gate.z, up.z, args.y_bf16),
-                swiglu(gate.w, up.w, args.y_bf16)};
+        v[j] = swiglu(whole_sum(place, args.split), whole_sum(place + 32, args.split), args.y_bf16);
       } else {
         v[j] = whole_sum(place + output, args.split);
       }
@@ -228,7 +242,7 @@ __device__ void finish(const TileArgs& args, const float* sums, int rank, int ha
     for (int j = 0; j < kAtOnce; ++j) {
       const int i = begin + j * Shape::kConsumers;
       if (i >= count || i % kPieces >= pieces) continue;
-      store4(args, place_in_y(i), args.epilogue == Epilogue::kAdd ? add(before[j], v[j]) : v[j]);
+      store4(args.y, args.y_bf16, place_in_y(i), args.epilogue == Epilogue::kAdd ? add(before[j], v[j]) : v[j]);
     }
   }
 }
@@ -242,48 +256,152 @@ __device__ void finish(const TileArgs& args, const float* sums, int rank, int ha
   }
 }
 
+// Two slices of k: of each 16 outputs, the first block of the cluster finishes the first 8 and the second the others.
+// Each gives what the other finishes, and adds what it gets to what it kept. 8 neighbouring fp32 outputs are a whole
+// sector of memory. (SwiGLU needs gates and ups of one thread, and takes the other way.)
 template <typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads, 1)
-    linear_tiles_kernel(const __grid_constant__ CUtensorMap x_map, const TileArgs args) {
+__device__ void exchange_and_finish(const Ring& ring, const TileArgs& args, const float (&sums)[Shape::kRows / 2],
+                                    int rank, int half, int row) {
   using namespace hopper;
-  extern __shared__ uint8_t dynamic[];
-  __shared__ uint64_t full[Shape::kStages], empty[Shape::kStages];
-  const Ring ring{full, empty, dynamic + (1024 - shared_address(dynamic) % 1024) % 1024};
-  const int rank = blockIdx.x % args.split, tile = blockIdx.x / args.split;
-  const int half = tile / args.row_tiles * Shape::kHalves, row = tile % args.row_tiles * Shape::kRows;
-  Slice slice;
-  slice.begin = rank * args.k_blocks / args.split;
-  slice.count = (rank + 1) * args.k_blocks / args.split - slice.begin;
-
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < Shape::kStages; ++i) {
-      barrier_init(&full[i], 2);
-      barrier_init(&empty[i], Shape::kGroups);
+  constexpr int kPairs = Shape::kRows / 8;
+  const int t = threadIdx.x, in_tile = t / 32 * 16 + t % 32 / 4;
+  const bool exists = in_tile / 32 < Shape::kHalves;  // the last group's rows to spare
+  const int output = half * 32 + in_tile + rank * 8, first_row = row + t % 4 * 2;
+  constexpr int kPlace = Shape::kExchangeOutsideRing ? Shape::kRingBytes + Shape::kSpareBytes : 0;
+  constexpr bool kSends = Shape::kExchangeOutsideRing;
+  const float2* const place = reinterpret_cast<const float2*>(ring.stages + kPlace) + t;
+  const uint32_t here = shared_address(place), there = shared_address_in(place, 1 - rank);
+  if constexpr (kSends) {
+    cluster_wait();  // the other block has begun
+  } else {
+    consumers_sync<Shape>();  // nobody reads the ring any more
+  }
+  float2 kept[kPairs];
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    const float2 first = {sums[4 * j], sums[4 * j + 1]}, second = {sums[4 * j + 2], sums[4 * j + 3]};
+    kept[j] = rank == 0 ? first : second;
+    const float2 give = rank == 0 ? second : first;
+    if (!exists) continue;
+    if constexpr (kSends) {
+      store_shared_in(there + j * Shape::kConsumers * 8, give);
+    } else {
+      store_shared(here + j * Shape::kConsumers * 8, give);
     }
-    barrier_init_fence();
   }
-  __syncthreads();
-  cuda::launch_dependents();
+  cluster_arrive();
+  cuda::wait_for_predecessors();
+  const bool valid = exists && output < args.outputs;
+  const int64_t at = static_cast<int64_t>(first_row) * args.outputs + output;
+  constexpr int kValues = 2 * kPairs, kAtOnce = kValues <= 48 ? kValues : 16;  // 64 do not fit into the registers
+  const auto for_some_values = [&](int from, const auto& use) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int r = (from + i) / 2 * 8 + i % 2;
+      if (valid && first_row + r < args.rows) use(i, at + r * args.outputs);
+    }
+  };
+  float before[kAtOnce];
+  const auto read_before = [&](int from) {
+    if (args.epilogue != Epilogue::kAdd) return;
+    for_some_values(from, [&](int i, int64_t to) { before[i] = static_cast<const float*>(args.y)[to]; });
+  };
+  read_before(0);
+  cluster_wait();
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    if (!exists) continue;  // nothing was given there
+    const float2 other = kSends ? place[j * Shape::kConsumers] : load_shared_in(there + j * Shape::kConsumers * 8);
+    kept[j] = {kept[j].x + other.x, kept[j].y + other.y};
+  }
+  if constexpr (!kSends) cluster_arrive();
+#pragma unroll
+  for (int from = 0; from < kValues; from += kAtOnce) {
+    if (from > 0) read_before(from);
+    for_some_values(from, [&](int i, int64_t to) {
+      float v = i % 2 == 0 ? kept[(from + i) / 2].x : kept[(from + i) / 2].y;
+      if (args.epilogue == Epilogue::kAdd) v += before[i];
+      if (args.y_bf16) {
+        static_cast<__nv_bfloat16*>(args.y)[to] = __float2bfloat16_rn(v);
+      } else {
+        static_cast<float*>(args.y)[to] = v;
+      }
+    });
+  }
+  if constexpr (!kSends) cluster_wait();  // the other has fetched
+}
 
-  if (threadIdx.x >= Shape::kConsumers) {
-    if (threadIdx.x == Shape::kConsumers) produce_weights<Shape>(ring, args, slice, half);
-    if (threadIdx.x == Shape::kConsumers + 32) produce_x<Shape>(ring, &x_map, slice, row);
-    return;  // barriers of a cluster count threads that have ended as arrived
-  }
+template <typename Shape>
+__device__ void consume_and_finish(const Ring& ring, const TileArgs& args, Slice slice, int rank, int half, int row) {
+  const bool exchanges = args.split == 2 && args.epilogue != Epilogue::kSwiGlu;
+  // The other block must have begun before anything is sent there.
+  if (Shape::kExchangeOutsideRing && exchanges) hopper::cluster_arrive();
   float registers[Shape::kRows / 2] = {};
   consume<Shape>(ring, slice.count, registers);
+  if constexpr (!Shape::kShared) {
+    if (exchanges) return exchange_and_finish<Shape>(ring, args, registers, rank, half, row);
+  }
   consumers_sync<Shape>();  // nobody reads the ring any more
   float* sums = reinterpret_cast<float*>(ring.stages);
   leave_sums<Shape>(sums, registers);
   cuda::wait_for_predecessors();
-  if (args.split == 1) {
-    consumers_sync<Shape>();
-    finish<Shape>(args, sums, rank, half, row);
+  const bool cluster = Shape::kShared || args.split == 2;
+  if (cluster) hopper::cluster_arrive();
+  if (args.split == 2) {
+    hopper::cluster_wait();  // the other's sums are there
   } else {
-    cluster_sync();
-    finish<Shape>(args, sums, rank, half, row);
-    cluster_sync();  // the other may still be reading from here
+    consumers_sync<Shape>();
   }
+  finish<Shape>(args, sums, Shape::kShared ? 0 : rank, half, row);
+  // The other may still be reading from here, or signalling to here.
+  if (args.split == 2) hopper::cluster_arrive();
+  if (cluster) hopper::cluster_wait();
+}
+
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, 1)
+    linear_tiles_kernel(const __grid_constant__ CUtensorMap x_map, const TileArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // the dispatch sends no other GPU here (linear_cuda_kernel)
+  using namespace hopper;
+  extern __shared__ uint8_t dynamic[];
+  __shared__ uint64_t full[Shape::kStages], empty[Shape::kStages];
+  const Ring ring{full, empty, dynamic + (1024 - shared_address(dynamic) % 1024) % 1024};
+  const int cluster = Shape::kShared ? 2 : args.split;
+  const int rank = blockIdx.x % cluster, tile = blockIdx.x / cluster;
+  const int row = tile % args.row_tiles * Shape::kRows;
+  const int half = (tile / args.row_tiles * (Shape::kShared ? 2 : 1) + (Shape::kShared ? rank : 0)) * Shape::kHalves;
+  Slice slice{0, args.k_blocks};
+  if constexpr (!Shape::kShared) {
+    slice.begin = rank * args.k_blocks / args.split;
+    slice.count = (rank + 1) * args.k_blocks / args.split - slice.begin;
+  }
+
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Shape::kStages; ++i) {
+      barrier_init(&full[i], 2);
+      barrier_init(&empty[i], Shape::kGroups * (Shape::kShared ? 2 : 1));
+    }
+    barrier_init_fence();
+  }
+  if constexpr (Shape::kShared) {
+    cluster_sync();  // the other block copies to here
+  } else {
+    __syncthreads();
+  }
+  cuda::launch_dependents();
+
+  if (threadIdx.x >= Shape::kConsumers) {
+    if constexpr (Shape::kUnevenRegisters) registers_shrink_to<32>();
+    if (threadIdx.x == Shape::kConsumers) produce_weights<Shape>(ring, args, slice, half);
+    if (threadIdx.x == Shape::kConsumers + 32) produce_x<Shape>(ring, &x_map, slice, row, rank);
+    // They end here: barriers of a cluster count threads that have ended as arrived.
+  } else {
+    if constexpr (Shape::kUnevenRegisters) registers_grow_to<160>();
+    consume_and_finish<Shape>(ring, args, slice, rank, half, row);
+  }
+#else
+  __trap();
+#endif
 }
 
 }  // namespace volley::ops

@@ -32,20 +32,81 @@ __device__ float block_sum(float v) {
   return sum;
 }
 
+__device__ int64_t row_of(const NormArgs& args) {
+  const int64_t row = args.row_index == nullptr ? blockIdx.x : args.row_index[blockIdx.x];
+  if (row < 0 || row >= args.x_rows) __trap();  // our bug: the stream reports it at its next call
+  return row;
+}
+
+__device__ float scale_of(const NormArgs& args, float squares) {
+  return 1.0f / sqrtf(block_sum(squares) / static_cast<float>(args.h) + args.eps);
+}
+
 // A block a row; thread t takes elements t, t + kThreads, …, so the order depends on h alone.
 __global__ void __launch_bounds__(kThreads) rms_norm_kernel(NormArgs args) {
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
-  const int64_t from = args.row_index == nullptr ? blockIdx.x : args.row_index[blockIdx.x];
-  if (from < 0 || from >= args.x_rows) __trap();  // our bug: the stream reports it at its next call
-  const float* x = args.x + from * args.h;
+  const float* x = args.x + row_of(args) * args.h;
   float squares = 0;
   for (int64_t i = threadIdx.x; i < args.h; i += kThreads) squares = fmaf(x[i], x[i], squares);
-  const float scale = 1.0f / sqrtf(block_sum(squares) / static_cast<float>(args.h) + args.eps);
+  const float scale = scale_of(args, squares);
   for (int64_t i = threadIdx.x; i < args.h; i += kThreads) {
     cuda::store_float(args.y, args.y_dtype, static_cast<int64_t>(blockIdx.x) * args.h + i,
                       x[i] * scale * args.weight[i]);
   }
+}
+
+// The same for rows of whole vectors of four, kVectors of them a thread at most: thread t takes vectors t, t +
+// kThreads, …, and reads each once. The weights, which no kernel writes, come while the predecessor still runs.
+template <int kVectors>
+__global__ void __launch_bounds__(kThreads) rms_norm_vectors_kernel(NormArgs args) {
+  cuda::launch_dependents();
+  const int vectors = static_cast<int>(args.h / 4);
+  float4 weight[kVectors], x[kVectors];
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    const int i = static_cast<int>(threadIdx.x) + j * kThreads;
+    if (i < vectors) weight[j] = reinterpret_cast<const float4*>(args.weight)[i];
+  }
+  cuda::wait_for_predecessors();
+  const auto* from = reinterpret_cast<const float4*>(args.x + row_of(args) * args.h);
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    const int i = static_cast<int>(threadIdx.x) + j * kThreads;
+    x[j] = i < vectors ? from[i] : float4{0, 0, 0, 0};
+  }
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    squares = fmaf(x[j].x, x[j].x, squares);
+    squares = fmaf(x[j].y, x[j].y, squares);
+    squares = fmaf(x[j].z, x[j].z, squares);
+    squares = fmaf(x[j].w, x[j].w, squares);
+  }
+  const float scale = scale_of(args, squares);
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    const int i = static_cast<int>(threadIdx.x) + j * kThreads;
+    if (i >= vectors) break;
+    const float4 y = {x[j].x * scale * weight[j].x, x[j].y * scale * weight[j].y, x[j].z * scale * weight[j].z,
+                      x[j].w * scale * weight[j].w};
+    const int64_t to = static_cast<int64_t>(blockIdx.x) * vectors + i;
+    if (args.y_dtype == DType::kBF16) {
+      const __nv_bfloat162 low = __floats2bfloat162_rn(y.x, y.y), high = __floats2bfloat162_rn(y.z, y.w);
+      static_cast<uint2*>(args.y)[to] = {reinterpret_cast<const uint32_t&>(low),
+                                         reinterpret_cast<const uint32_t&>(high)};
+    } else {
+      static_cast<float4*>(args.y)[to] = y;
+    }
+  }
+}
+
+// By the row's length alone: which kernel adds decides the bits.
+auto kernel_for(int64_t h) {
+  if (h % 4 == 0 && h <= 4 * kThreads) return rms_norm_vectors_kernel<1>;
+  if (h % 4 == 0 && h <= 8 * kThreads) return rms_norm_vectors_kernel<2>;
+  if (h % 4 == 0 && h <= 16 * kThreads) return rms_norm_vectors_kernel<4>;
+  return rms_norm_kernel;
 }
 
 }  // namespace
@@ -64,7 +125,7 @@ void rms_norm_cuda(Stream& stream, TensorView x, TensorView weight, float eps, T
   how.grid = dim3(static_cast<unsigned>(y.shape[0]));
   how.block = dim3(kThreads);
   how.early = true;
-  cuda::launch(rms_norm_kernel, how, stream, args);
+  cuda::launch(kernel_for(args.h), how, stream, args);
 }
 
 }  // namespace volley::ops

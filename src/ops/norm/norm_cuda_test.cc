@@ -22,7 +22,7 @@ std::vector<float> random_values(int64_t count, uint32_t seed) {
 TEST(RmsNormCuda, MatchesOracle) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   const int64_t rows = 3;
-  for (int64_t h : {1, 3, 31, 512, 513, 1000, 4096, 12288}) {
+  for (int64_t h : {1, 3, 31, 512, 513, 1000, 2048, 2052, 4096, 5120, 12288}) {
     const std::vector<float> x = random_values(rows * h, 1), weight = random_values(h, 2);
     const DeviceTensor x_device(device, x), weight_device(device, weight);
     const DeviceTensor y(device, rows * h * 4), rounded(device, rows * h * 2);
@@ -45,9 +45,8 @@ TEST(RmsNormCuda, MatchesOracle) {
   }
 }
 
-TEST(RmsNormCuda, RowsAreIndependentGatheredAndInPlace) {
-  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  const int64_t rows = 150, h = 771;
+void check_rows(Device& device, int64_t h) {
+  const int64_t rows = 150;
   const std::vector<int32_t> order = {149, 0, 0, 77};
   const std::vector<float> values = random_values(rows * h, 1);
   const DeviceTensor x(device, values), weight(device, random_values(h, 2)), index(device, order);
@@ -66,6 +65,11 @@ TEST(RmsNormCuda, RowsAreIndependentGatheredAndInPlace) {
     ASSERT_EQ(std::memcmp(&gathered[i * h], single[i].data(), h * 4), 0) << i;
     ASSERT_EQ(std::memcmp(&in_place[order[i] * h], single[i].data(), h * 4), 0) << i;
   }
+}
+
+TEST(RmsNormCuda, RowsAreIndependentGatheredAndInPlace) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (const int64_t h : {771, 1536}) check_rows(device, h);
 }
 
 }  // namespace

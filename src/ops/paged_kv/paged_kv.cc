@@ -1,5 +1,9 @@
 #include "ops/paged_kv/paged_kv.h"
 
+#ifdef VOLLEY_CUDA
+#include "ops/paged_kv/paged_kv_cuda.h"
+#endif
+
 namespace volley::ops {
 
 void write_qkv_cpu(Stream& stream, const QkvWrite& args);  // paged_kv_cpu.cc
@@ -62,8 +66,14 @@ void check_segment(const QkvWrite& args, const RowSegment& segment) {
 void write_qkv(Stream& stream, const QkvWrite& args) {
   check_layer(args.kv);
   check_tensors(args);
+#ifdef VOLLEY_CUDA
+  if (stream.kind() == DeviceKind::kCuda) {
+    VOLLEY_CHECK(args.row_slots.dtype == DType::kI32 && args.row_slots.count() >= args.qkv.dim(0));
+    return write_qkv_cuda(stream, args);
+  }
+#endif
+  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "write_qkv: this build has no CUDA kernels");
   for (int32_t i = 0; i < args.n_segments; ++i) check_segment(args, args.segments[i]);
-  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "write_qkv: this build has no CUDA kernel for it");
   write_qkv_cpu(stream, args);
 }
 

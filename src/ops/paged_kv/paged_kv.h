@@ -2,9 +2,9 @@
 //
 // A cache group is one buffer of pages; a page holds page_size token positions of every layer of the group. Position p
 // of a sequence lies in page page_table[slot][p / page_size]. Inside a page each layer has its own block:
-//   for each KV head: tiles of kKvTile positions, first all K tiles, then all V tiles.
-// What a tile looks like inside is private to the CPU kernels of paged_kv and attention (cpu_tile.h); a page is
-// copyable as bytes.
+//   for each KV head: all of K, then all of V.
+// What K and V look like inside is private to the kernels of paged_kv and attention of a device (cpu_tile.h: tiles of
+// kKvTile positions; cuda_page.cuh: swizzled rows); a page is copyable as bytes.
 #pragma once
 
 #include <cstdint>
@@ -53,15 +53,23 @@ struct QkvWrite {
   TensorView rope_positions;   // [rows] int32
   TensorView cache_positions;  // [rows] int32; consecutive and ascending within a segment
   TensorView page_table;       // [slots, max pages] int32
+  // Whose rows these are. The CPU reads the segments, CUDA the slot of each row (all arrays are device memory there,
+  // and nothing in them is known on the host); the other may be left out.
   const RowSegment* segments = nullptr;
   int32_t n_segments = 0;
+  TensorView row_slots;  // [rows] int32: row of the page table
   KvLayer kv;
   TensorView q_out;  // [rows, heads, head_dim] bf16 or fp32; null view when heads == 0
 };
 
 // Writes K (normed, rotated) and V of each row at its cache position, and q (normed, rotated) to q_out. A row's values
-// depend on nothing but the row. When a position that starts a tile is written, the rest of that tile is cleared first,
-// so that what a former owner of the page left there (NaN, even) cannot reach anybody's sums.
+// depend on nothing but the row.
+//
+// CPU: when a position that starts a tile is written, the rest of that tile is cleared first, so that what a former
+// owner of the page left there (NaN, even) cannot reach anybody's sums. CUDA: nothing else is touched; attention reads
+// no position that none of its rows sees. Rows that share a position (padding, in pages that belong to nobody) leave
+// any of their values there. A position without a page, or a slot or RoPE position out of range, stops the kernel with
+// a trap.
 void write_qkv(Stream& stream, const QkvWrite& args);
 
 }  // namespace volley::ops

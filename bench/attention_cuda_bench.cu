@@ -1,0 +1,199 @@
+// Attention and the writing of K and V on a GPU, in the shapes of Qwen3-8B: 36 layers with K and V of their own, one
+// after the other in a CUDA graph, against the GPU's read bandwidth in the same run. Pages of 64 positions in a
+// shuffled order. Prints one JSON object a line. --portable: the kernel for GPUs without wgmma;
+// --layers-apart: all pages of a layer together, instead of all layers of a page.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "cuda_limits.cuh"
+#include "ops/attention/attention.h"
+
+namespace {
+
+using namespace volley;  // NOLINT: a program, not a header
+
+constexpr int kHeads = 32, kKvHeads = 8, kHeadDim = 128, kPageSize = 64;
+constexpr int kWidth = (kHeads + 2 * kKvHeads) * kHeadDim;
+
+Buffer allocate(Device& device, size_t bytes) {
+  auto buffer = device.allocate(bytes);
+  VOLLEY_CHECK_MSG(buffer.ok(), "out of GPU memory");
+  return std::move(*buffer);
+}
+
+template <typename T>
+Buffer upload(Device& device, const std::vector<T>& values) {
+  Buffer buffer = allocate(device, values.size() * sizeof(T));
+  device.upload(buffer.data(), values.data(), values.size() * sizeof(T));
+  return buffer;
+}
+
+struct Case {
+  const char* what;
+  int requests, rows, context;  // rows of each request, the last of which sees `context` positions
+  int layers;                   // with K and V of their own
+};
+
+// A batch: each request's rows at the end of its sequence, causal.
+class Batch {
+ public:
+  Batch(Device& device, const Case& c, bool portable, bool layers_apart)
+      : device_(device), case_(c), layers_apart_(layers_apart) {
+    pages_ = (c.context + kPageSize - 1) / kPageSize;
+    const int n = c.requests * c.rows;
+    std::vector<int32_t> table(static_cast<size_t>(pages_) * c.requests), slots, positions, begin(n, 0), end;
+    for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
+    std::shuffle(table.begin(), table.end(), std::mt19937(1));
+    std::vector<ops::RowSegment> segments;
+    for (int r = 0; r < c.requests; ++r) {
+      segments.push_back({r * c.rows, c.rows, r});
+      for (int i = 0; i < c.rows; ++i) {
+        slots.push_back(r);
+        positions.push_back(c.context - c.rows + i);
+        end.push_back(positions.back() + 1);
+      }
+    }
+    layer_bytes_ = ops::kv_layer_bytes(kPageSize, kKvHeads, kHeadDim, DType::kBF16);
+    memory_ = allocate(device, table.size() * static_cast<size_t>(layer_bytes_) * c.layers);
+    bench::fill_bf16(device, memory_.data(), static_cast<int64_t>(memory_.bytes() / 2), 1, 1.0f);
+    qkv_ = upload(device, std::vector<float>(static_cast<size_t>(n) * kWidth, 0.5f));
+    q_ = allocate(device, static_cast<size_t>(n) * kHeads * kHeadDim * 2);
+    bench::fill_bf16(device, q_.data(), int64_t{n} * kHeads * kHeadDim, 2, 2.0f);
+    out_ = allocate(device, q_.bytes());
+    table_ = upload(device, table);
+    slots_ = upload(device, slots);
+    positions_ = upload(device, positions);
+    begin_ = upload(device, begin);
+    end_ = upload(device, end);
+    segments_ = upload(device, segments);
+    norm_ = upload(device, std::vector<float>(kHeadDim, 1.0f));
+    angles_ = upload(device, std::vector<float>(static_cast<size_t>(c.context) * kHeadDim / 2, 0.7f));
+    plan_.rows = n;
+    plan_.visible_begin = begin_.view(DType::kI32, {n});
+    plan_.visible_end = end_.view(DType::kI32, {n});
+    plan_.segments = static_cast<const ops::RowSegment*>(segments_.data());
+    plan_.n_segments = c.requests;
+    plan_.max_segment_rows = c.rows;
+    plan_.max_positions = 40960;  // what a server would say
+    plan_.heads = kHeads;
+    plan_.kv_heads = kKvHeads;
+    plan_.head_dim = kHeadDim;
+    plan_.portable = portable;
+    work_memory_ = allocate(device, static_cast<size_t>(ops::attention_work_bytes(device.stream(), plan_)));
+  }
+
+  void run(bool write, bool attend, int layers) {
+    const int n = plan_.rows;
+    const TensorView table = table_.view(DType::kI32, {case_.requests, pages_});
+    Arena arena{Buffer(work_memory_.data(), work_memory_.bytes(), [](void*, size_t) {})};
+    const ops::AttentionWork work = ops::plan_attention(device_.stream(), plan_, arena);
+    Arena none{Buffer()};
+    for (int layer = 0; layer < layers; ++layer) {
+      ops::KvLayer kv;
+      kv.base = static_cast<std::byte*>(memory_.data()) +
+                layer % case_.layers * layer_bytes_ * (layers_apart_ ? pages_ * case_.requests : 1);
+      kv.page_stride = layer_bytes_ * (layers_apart_ ? 1 : case_.layers);
+      kv.page_size = kPageSize;
+      kv.kv_heads = kKvHeads;
+      kv.head_dim = kHeadDim;
+      if (write) {
+        ops::QkvWrite args;
+        args.qkv = qkv_.view(DType::kF32, {n, kWidth});
+        args.heads = kHeads;
+        args.q_norm = args.k_norm = norm_.view(DType::kF32, {kHeadDim});
+        args.eps = 1e-6f;
+        args.rope = {angles_.view(DType::kF32, {case_.context, kHeadDim / 2}),
+                     angles_.view(DType::kF32, {case_.context, kHeadDim / 2})};
+        args.rope_positions = args.cache_positions = positions_.view(DType::kI32, {n});
+        args.page_table = table;
+        args.row_slots = slots_.view(DType::kI32, {n});
+        args.kv = kv;
+        args.q_out = q_.view(DType::kBF16, {n, kHeads, kHeadDim});
+        ops::write_qkv(device_.stream(), args);
+      }
+      if (!attend) continue;
+      ops::Attention args;
+      args.q = q_.view(DType::kBF16, {n, kHeads, kHeadDim});
+      args.heads = kHeads;
+      args.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim));
+      args.visible_begin = plan_.visible_begin;
+      args.visible_end = plan_.visible_end;
+      args.page_table = table;
+      args.segments = plan_.segments;
+      args.n_segments = plan_.n_segments;
+      args.max_segment_rows = plan_.max_segment_rows;
+      args.max_positions = plan_.max_positions;
+      args.work = work;
+      args.after_write = write;
+      args.kv = kv;
+      args.out = out_.view(DType::kBF16, {n, kHeads * kHeadDim});
+      ops::attention(device_.stream(), args, none);
+    }
+  }
+
+  double kv_bytes() const {  // of a layer
+    return static_cast<double>(case_.requests) * case_.context * kKvHeads * kHeadDim * 4;
+  }
+  double flop() const {  // of a layer
+    double seen = 0;
+    for (int i = 0; i < case_.rows; ++i) seen += case_.context - i;
+    return seen * case_.requests * kHeads * kHeadDim * 4;
+  }
+
+ private:
+  Device& device_;
+  Case case_;
+  bool layers_apart_;
+  int64_t layer_bytes_ = 0, pages_ = 0;  // pages_: of a request
+  Buffer memory_, qkv_, q_, out_, table_, slots_, positions_, begin_, end_, segments_, norm_, angles_, work_memory_;
+  ops::AttentionRows plan_;
+};
+
+constexpr Case kCases[] = {
+    {"verify", 1, 16, 144, 36},     {"verify", 1, 16, 528, 36},     {"verify", 1, 16, 1040, 36},
+    {"verify", 1, 16, 4096, 36},    {"verify", 1, 16, 32768, 36},   {"verify", 1, 1, 1040, 36},
+    {"verify", 8, 16, 528, 36},     {"verify", 8, 16, 4096, 36},    {"verify", 32, 8, 512, 36},
+    {"verify", 32, 8, 16384, 4},    {"verify", 128, 4, 512, 36},    {"verify", 128, 1, 512, 36},
+    {"prefill", 1, 2048, 2048, 36}, {"prefill", 1, 2048, 4096, 36}, {"prefill", 1, 2048, 8192, 36},
+    {"prefill", 1, 256, 8192, 36},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto has = [&](const char* option) {
+    return std::any_of(argv + 1, argv + argc, [&](const char* a) { return std::strcmp(a, option) == 0; });
+  };
+  auto made = make_cuda_device(0);
+  if (!made.ok()) {
+    std::fprintf(stderr, "%s\n", made.error().message.c_str());
+    return 1;
+  }
+  Device& device = **made;
+  double bandwidth = 0;
+  {
+    const Buffer large = allocate(device, size_t{8} << 30);
+    const Buffer sink = allocate(device, 64);
+    bandwidth = bench::read_bandwidth(device, large, static_cast<uint32_t*>(sink.data()));
+    std::printf("{\"limit\": \"read\", \"TBps\": %.3f}\n", bandwidth * 1e-6);
+  }
+  for (const Case& c : kCases) {
+    Batch batch(device, c, has("--portable"), has("--layers-apart"));
+    const int layers = 36;
+    const double plan = bench::graph_us(device, [&] { batch.run(false, false, 0); });
+    const double attend = bench::graph_us(device, [&] { batch.run(false, true, layers); }) - plan;
+    const double both = bench::graph_us(device, [&] { batch.run(true, true, layers); }) - plan;
+    std::printf(
+        "{\"what\": \"%s\", \"requests\": %d, \"rows\": %d, \"context\": %d, \"plan_us\": %.1f, \"attention_us\": "
+        "%.2f, "
+        "\"write_and_attention_us\": %.2f, \"floor_us\": %.2f, \"attention_over_floor\": %.2f, \"TFLOPps\": %.0f}\n",
+        c.what, c.requests, c.rows, c.context, plan, attend / layers, both / layers, batch.kv_bytes() / bandwidth,
+        attend / layers / (batch.kv_bytes() / bandwidth), batch.flop() * layers / attend * 1e-6);
+    std::fflush(stdout);
+  }
+  return 0;
+}

@@ -1,0 +1,156 @@
+// The choice of kernel, and the plain kernel: any dtype and head_dim that the contract allows, on any GPU. It is for
+// fp32 and unusual sizes; nothing in it is fast.
+#include <algorithm>
+
+#include "device/cuda/dependent.cuh"
+#include "device/cuda/elements.cuh"
+#include "device/cuda/launch.h"
+#include "ops/attention/attention_cuda.h"
+#include "ops/paged_kv/cuda_page.cuh"
+
+namespace volley::ops {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kMaxHeadDim = 256;
+constexpr int kMaxRowBlocks = 64;  // of a segment
+
+struct PlainArgs {
+  const void* q;
+  void* out;
+  int rows, heads, group;
+  float scale;
+  const int32_t *visible_begin, *visible_end, *page_table;
+  int slots, max_pages;
+  const RowSegment* segments;
+  KvLayer kv;
+};
+
+__device__ float warp_max(float v) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) v = fmaxf(v, __shfl_xor_sync(0xffffffff, v, lane));
+  return v;
+}
+__device__ float warp_sum(float v) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) v += __shfl_xor_sync(0xffffffff, v, lane);
+  return v;
+}
+
+// One query row by one warp: 32 positions at a time, aligned to absolute positions, a lane each for the scores; then a
+// lane for every 32nd output, positions in ascending order.
+__device__ void attend(const PlainArgs& args, int row, int head, const int32_t* pages, float* q) {
+  const KvLayer& kv = args.kv;
+  const int d = kv.head_dim, lane = threadIdx.x % 32, kv_head = head / args.group;
+  const int64_t first = (static_cast<int64_t>(row) * args.heads + head) * d;
+  for (int i = lane; i < d; i += 32) q[i] = cuda::load_float(args.q, kv.dtype, first + i);
+  __syncwarp();
+  const int32_t begin = args.visible_begin[row], end = args.visible_end[row];
+  if (begin < 0 || end > static_cast<int64_t>(args.max_pages) * kv.page_size) __trap();
+  float outputs[kMaxHeadDim / 32] = {};
+  float maximum = -INFINITY, sum = 0.0f;
+  for (int32_t tile = begin / 32 * 32; tile < end; tile += 32) {
+    const int32_t position = tile + lane;
+    const bool seen = position >= begin && position < end;
+    const std::byte* block = nullptr;
+    float score = -INFINITY;
+    if (seen) {
+      const int32_t page = pages[position / kv.page_size];
+      if (page < 0) __trap();
+      block = kv.base + page * kv.page_stride;
+      const std::byte* k = block + kv_element_bytes(kv, kv_head, false, position % kv.page_size, 0);
+      float dots[16] = {};  // d is a multiple; a single sum of 256 products would err too much
+      for (int i = 0; i < d; i += 16) {
+#pragma unroll
+        for (int j = 0; j < 16; ++j) dots[j] = fmaf(q[i + j], cuda::load_float(k, kv.dtype, i + j), dots[j]);
+      }
+#pragma unroll
+      for (int n = 8; n > 0; n /= 2) {
+#pragma unroll
+        for (int j = 0; j < n; ++j) dots[j] += dots[j + n];
+      }
+      score = dots[0] * args.scale;
+    }
+    const float before = maximum;
+    maximum = fmaxf(maximum, warp_max(score));
+    const float reference = maximum == -INFINITY ? 0.0f : maximum;
+    float p = seen ? expf(score - reference) : 0.0f;
+    if (kv.dtype == DType::kBF16) p = __bfloat162float(__float2bfloat16_rn(p));
+    const float factor = expf(before - reference);
+    sum = fmaf(sum, factor, warp_sum(p));
+    float added[kMaxHeadDim / 32] = {};
+    for (int i = max(begin - tile, 0); i < min(end - tile, 32); ++i) {
+      const float weight = __shfl_sync(0xffffffff, p, i);
+      const auto from =
+          reinterpret_cast<const std::byte*>(__shfl_sync(0xffffffff, reinterpret_cast<uint64_t>(block), i));
+      const std::byte* v = from + kv_element_bytes(kv, kv_head, true, (tile + i) % kv.page_size, 0);
+#pragma unroll
+      for (int j = 0; j < kMaxHeadDim / 32; ++j) {
+        const int element = lane + 32 * j;
+        if (element < d) added[j] = fmaf(weight, cuda::load_float(v, kv.dtype, element), added[j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kMaxHeadDim / 32; ++j) outputs[j] = fmaf(outputs[j], factor, added[j]);
+  }
+#pragma unroll
+  for (int j = 0; j < kMaxHeadDim / 32; ++j) {
+    const int element = lane + 32 * j;
+    if (element < d) cuda::store_float(args.out, kv.dtype, first + element, outputs[j] / sum);
+  }
+  __syncwarp();  // q is about to change
+}
+
+__global__ void __launch_bounds__(kWarps * 32) plain_kernel(const __grid_constant__ PlainArgs args) {
+  __shared__ float q[kWarps][kMaxHeadDim];
+  cuda::launch_dependents();
+  cuda::wait_for_predecessors();
+  const int warp = threadIdx.x / 32, head = static_cast<int>(blockIdx.z) * kWarps + warp;
+  const RowSegment segment = args.segments[blockIdx.y];
+  if (segment.rows <= 0 || head >= args.heads) return;
+  if (segment.slot < 0 || segment.slot >= args.slots || segment.row_begin < 0 ||
+      segment.row_begin + segment.rows > args.rows) {
+    __trap();
+  }
+  const int32_t* pages = args.page_table + static_cast<int64_t>(segment.slot) * args.max_pages;
+  for (int i = static_cast<int>(blockIdx.x); i < segment.rows; i += static_cast<int>(gridDim.x)) {
+    attend(args, segment.row_begin + i, head, pages, q[warp]);
+  }
+}
+
+void attention_plain_cuda(Stream& stream, const Attention& args) {
+  VOLLEY_CHECK_GE(args.max_segment_rows, 1);
+  PlainArgs a;
+  a.q = args.q.data;
+  a.out = args.out.data;
+  a.rows = static_cast<int>(args.q.dim(0));
+  a.heads = args.heads;
+  a.group = args.heads / args.kv.kv_heads;
+  a.scale = args.scale;
+  a.visible_begin = args.visible_begin.as<int32_t>();
+  a.visible_end = args.visible_end.as<int32_t>();
+  a.page_table = args.page_table.as<int32_t>();
+  a.slots = static_cast<int>(args.page_table.dim(0));
+  a.max_pages = static_cast<int>(args.page_table.dim(1));
+  a.segments = args.segments;
+  a.kv = args.kv;
+  cuda::Launch how;
+  how.grid = dim3(static_cast<unsigned>(std::min(args.max_segment_rows, kMaxRowBlocks)),
+                  static_cast<unsigned>(args.n_segments), static_cast<unsigned>((args.heads + kWarps - 1) / kWarps));
+  how.block = dim3(kWarps * 32);
+  how.early = true;
+  cuda::launch(plain_kernel, how, stream, a);
+}
+
+}  // namespace
+
+void attention_cuda(Stream& stream, const Attention& args) {
+  if (args.q.dim(0) == 0 || args.n_segments == 0) return;
+  if (kv_is_swizzled(args.kv.dtype, args.kv.head_dim)) {
+    attention_tiles_cuda(stream, args);
+  } else {
+    attention_plain_cuda(stream, args);
+  }
+}
+
+}  // namespace volley::ops

@@ -1,0 +1,29 @@
+// The CUDA kernels of this folder. Private to it.
+#pragma once
+
+#include "ops/attention/attention.h"
+
+namespace volley::ops {
+
+// attention_plan_cuda.cu
+AttentionWork plan_attention_cuda(Stream& stream, const AttentionRows& rows, Arena& scratch);
+int64_t attention_work_bytes_cuda(const AttentionRows& bounds);
+
+// attention_cuda.cu: any dtype and head_dim; nothing in it is fast. And the choice between the two.
+void attention_cuda(Stream& stream, const Attention& args);
+
+// attention_tiles_cuda.cu: bf16 with head_dim 64, 128 or 256.
+void attention_tiles_cuda(Stream& stream, const Attention& args);
+
+// early: may start while the kernel before it runs, whose predecessors have ended (Attention::after_write).
+// The tile kernels for GPUs with and without wgmma (attention_hopper_cuda.cu, attention_portable_cuda.cu).
+struct TilesArgs;
+void attention_hopper_tiles(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args);
+void attention_portable_tiles(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args);
+
+// Blocks of either tile kernel that a multiprocessor holds.
+constexpr int attention_blocks_per_multiprocessor(int head_dim) {
+  return head_dim > 128 ? 1 : 2;
+}
+
+}  // namespace volley::ops

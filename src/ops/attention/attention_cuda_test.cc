@@ -1,0 +1,221 @@
+// Protects, on a GPU: values against the fp64 oracle for the tile kernel and the plain one; that a row's bits depend on
+// its q, its range and the K and V in it, however the work is cut; that a position a row does not see cannot reach it;
+// that a captured graph serves other positions.
+#include "ops/attention/attention_world_for_test.h"
+
+namespace volley::ops {
+namespace {
+
+using Row = AttentionRow;
+using Shape = AttentionShape;
+
+// Rows [first, first + n) of a batch's bytes.
+std::vector<std::byte> part(const std::vector<std::byte>& bytes, size_t rows, size_t first, size_t n) {
+  const size_t stride = bytes.size() / rows;
+  return {bytes.begin() + first * stride, bytes.begin() + (first + n) * stride};
+}
+
+class AttentionCuda : public testing::TestWithParam<DType> {};
+
+TEST_P(AttentionCuda, MatchesTheOracle) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (int head_dim : {32, 64, 80, 128, 256}) {
+    for (int group : {1, 3, 4, 8}) {
+      const int kv_heads = group == 8 ? 1 : 2;
+      const Shape shape{GetParam(), head_dim, group * kv_heads, kv_heads, group % 2 == 0 ? 64 : 16};
+      AttentionWorld world(device, shape, kMixedLengths);
+      EXPECT_LE(worst_error(world, mixed_rows()), 1.0) << name_of(shape);
+    }
+  }
+}
+
+TEST_P(AttentionCuda, MatchesTheOracleOverSeveralChunks) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (int head_dim : {64, 128, 256}) {
+    AttentionWorld world(device, {GetParam(), head_dim, 4, 1, 32}, {2600, 1500});
+    std::vector<Row> rows = causal(0, 2590, 10);
+    rows.push_back({1, 0, 512, 1});     // ends with a chunk
+    rows.push_back({1, 500, 1025, 2});  // of some chunks only the edge
+    rows.push_back({1, 1024, 1500, 3});
+    EXPECT_LE(worst_error(world, rows), 1.0) << head_dim;
+  }
+}
+
+// A row alone, which is cut into as many items as there are chunks, against the same row in a batch, over page sizes,
+// orders of pages and bounds.
+TEST_P(AttentionCuda, RowsDoNotDependOnTheirCompany) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  std::vector<Row> rows = mixed_rows();
+  for (const Row& row : causal(7, 1480, 20)) rows.push_back(row);
+  rows.push_back({8, 0, 1400, 9});
+  rows.push_back({8, 130, 1399, 10});
+  std::vector<int> lengths = kMixedLengths;
+  lengths.insert(lengths.end(), {1500, 1400});
+  for (const auto& [head_dim, heads, kv_heads] : {std::tuple{128, 8, 2}, {64, 6, 2}, {256, 4, 1}, {80, 4, 2}}) {
+    std::vector<std::vector<std::byte>> results;
+    for (int page_size : {16, 48, 64}) {
+      AttentionWorld world(device, {GetParam(), head_dim, heads, kv_heads, page_size}, lengths, true, page_size);
+      results.push_back(world.run(rows, page_size == 48));
+      EXPECT_EQ(results.back(), results.front()) << page_size;
+    }
+    AttentionWorld world(device, {GetParam(), head_dim, heads, kv_heads, 32}, lengths);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(world.run({rows[i]}), part(results[0], rows.size(), i, 1)) << head_dim << " row " << i;
+    }
+    EXPECT_EQ(world.run({rows.begin() + 3, rows.begin() + 22}), part(results[0], rows.size(), 3, 19));
+  }
+}
+
+// So many sequences that none is cut, against one at a time, and rows of a prompt's chunk against ones that come
+// singly.
+TEST_P(AttentionCuda, CuttingChangesNothing) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const int slots = 60;
+  AttentionWorld world(device, {GetParam(), 64, 16, 8, 64}, std::vector<int>(slots, 700));
+  std::vector<Row> rows;
+  for (int slot = 0; slot < slots; ++slot) rows.push_back({slot, 0, 690 + slot % 10, slot});
+  const auto together = world.run(rows);
+  for (size_t i = 0; i < rows.size(); i += 7) {
+    EXPECT_EQ(world.run({rows[i]}), part(together, rows.size(), i, 1)) << "row " << i;
+  }
+  const auto chunk = causal(3, 300, 400);
+  const auto whole = world.run(chunk);
+  for (int first : {0, 1, 63, 170, 399}) {
+    EXPECT_EQ(world.run({chunk[first]}), part(whole, chunk.size(), first, 1)) << "row " << first;
+  }
+  EXPECT_EQ(world.run({chunk.begin() + 100, chunk.begin() + 250}), part(whole, chunk.size(), 100, 150));
+}
+
+// A prefix has the same bits whether it was written at once or in pieces, into pages full of NaN.
+TEST_P(AttentionCuda, WritingInPiecesChangesNothing) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const Shape shape{GetParam(), 64, 6, 2, 32};
+  const std::vector<Row> rows = causal(0, 300, 7);
+  AttentionWorld whole(device, shape, {307});
+  const auto want = whole.run(rows);
+  for (int piece : {7, 16, 50}) {
+    AttentionWorld world(device, shape, {307}, false);
+    for (int p = 0; p < 307; p += piece) world.write(0, p, std::min(307, p + piece));
+    EXPECT_EQ(world.run(rows), want) << piece;
+  }
+}
+
+TEST_P(AttentionCuda, SurvivesLargeScores) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  AttentionWorld world(device, {GetParam(), 64, 6, 2, 16}, {600});
+  for (int p : {3, 250, 599}) {
+    auto x = world.values(0, p);
+    for (float& v : x) v *= 300.0f;
+    world.write_values(0, {p}, x);
+  }
+  for (const auto& row : {Row{0, 0, 600, 1}, Row{0, 0, 200, 2}, Row{0, 251, 599, 3}}) {
+    const auto out = world.run({row});
+    for (int i = 0; i < 6 * 64; ++i) EXPECT_TRUE(std::isfinite(element(out, i, GetParam()))) << i;
+  }
+}
+
+// What lies outside a row's range reaches neither it nor its neighbours' bits, whether nobody sees it or another row of
+// its tile does.
+TEST_P(AttentionCuda, HiddenInfinitiesStayHidden) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (int head_dim : {64, 80, 128, 256}) {
+    const Shape shape{GetParam(), head_dim, 6, 2, 16};
+    AttentionWorld clean(device, shape, {1000}), spoiled(device, shape, {1000});
+    const std::vector<Row> rows = {{0, 0, 991, 1}, {0, 0, 993, 2}, {0, 0, 994, 3}, {0, 600, 990, 4}, {0, 992, 994, 5}};
+    std::vector<float> bad(2 * 2 * head_dim, std::numeric_limits<float>::infinity());
+    bad[5] = std::numeric_limits<float>::quiet_NaN();
+    spoiled.write_values(0, {994}, bad);
+    const auto expected = clean.run(rows);
+    EXPECT_EQ(spoiled.run(rows), expected) << head_dim;
+    spoiled.write_values(0, {991}, bad);
+    const auto got = spoiled.run(rows);
+    for (size_t i : {size_t{0}, size_t{3}, size_t{4}}) {
+      EXPECT_EQ(part(got, 5, i, 1), part(expected, 5, i, 1)) << head_dim << " row " << i;
+    }
+    EXPECT_TRUE(std::isnan(element(part(got, 5, 1, 1), 0, shape.dtype)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, AttentionCuda, testing::Values(DType::kBF16, DType::kF32),
+                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+
+// The kernel for GPUs without wgmma: prompts, several chunks, windows, infinities that only some rows see.
+TEST(AttentionCudaTiles, PortableKernelGivesTheSameBits) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (int head_dim : {64, 128, 256}) {
+    AttentionWorld world(device, {DType::kBF16, head_dim, 8, 2, 16}, {2600, 300, 90});
+    world.write_values(0, {2570}, std::vector<float>(2 * 2 * head_dim, std::numeric_limits<float>::infinity()));
+    std::vector<Row> rows = causal(0, 2562, 20);
+    for (const Row& row : causal(1, 200, 100)) rows.push_back(row);
+    for (int i = 0; i < 20; ++i) rows.push_back({2, 40 + i, 61 + i, 400 + i});
+    EXPECT_EQ(world.run(rows), world.run(rows, false, true)) << head_dim;
+  }
+}
+
+// Positions, and with them the way the work is cut, are the device's: a graph captured for short sequences serves long
+// ones, and the other way round.
+TEST(AttentionCudaTiles, GraphServesOtherPositions) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  AttentionWorld world(device, {DType::kBF16, 128, 8, 2, 64}, {2700, 2700});
+  std::vector<Row> shorter = causal(0, 20, 5), longer = causal(0, 2690, 5);
+  for (int i = 0; i < 16; ++i) {
+    shorter.push_back({1, 0, 60, 50 + i});
+    longer.push_back({1, i < 8 ? 0 : 1100, 2600, 90 + i});
+  }
+  EXPECT_EQ(world.run(shorter, false, false, &longer), world.run(longer));
+  EXPECT_EQ(world.run(longer, false, false, &shorter), world.run(shorter));
+}
+
+// Attention that starts before the write in front of it has ended sees what that one writes. (The first write comes
+// right after the plan, which attention may read only because the write lets nobody start before the plan has ended.)
+TEST(AttentionCudaTiles, MayStartDuringTheWrite) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  AttentionWorld world(device, {DType::kBF16, 128, 8, 2, 64}, {700, 40});
+  for (const std::vector<Row>& rows : {causal(0, 684, 16), causal(1, 24, 16)}) {
+    const auto want = world.run(rows);
+    const int slot = rows[0].slot, first = rows[0].end - 1;
+    std::vector<int32_t> positions;
+    std::vector<float> right, wrong;
+    for (int i = 0; i < 16; ++i) {
+      positions.push_back(first + i);
+      const auto x = world.values(slot, first + i);
+      right.insert(right.end(), x.begin(), x.end());
+      for (float v : x) wrong.push_back(-3.0f * v);
+    }
+    world.with_write(slot, positions, right, [&](const QkvWrite& a) {
+      world.with_write(slot, positions, wrong, [&](const QkvWrite& b) {
+        EXPECT_EQ(world.run(rows, false, false, nullptr, {b, a, b, a, b, a, b, a, b, a}), want);
+        EXPECT_NE(world.run(rows, false, false, nullptr, {a, b, a, b, a, b}), want);
+        EXPECT_EQ(world.run(rows, false, true, nullptr, {b, a, b, a, b, a, b, a}), want);
+      });
+    });
+  }
+}
+
+// Random segments, ranges and sizes: every row as if it were alone, and values as the oracle's for some.
+TEST(AttentionCudaTiles, RandomBatches) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  std::mt19937 random(5);
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  for (const auto& [head_dim, heads, kv_heads] : {std::tuple{128, 8, 2}, {64, 7, 1}, {128, 2, 2}}) {
+    std::vector<int> lengths;
+    for (int slot = 0; slot < 6; ++slot) lengths.push_back(pick(1, slot % 2 == 0 ? 200 : 2700));
+    AttentionWorld world(device, {DType::kBF16, head_dim, heads, kv_heads, 64}, lengths);
+    std::vector<Row> rows;
+    for (int slot = 0; slot < 6; ++slot) {
+      const int n = pick(1, 70);
+      for (int i = 0; i < n; ++i) {
+        const int end = pick(1, lengths[slot]);
+        rows.push_back({slot, pick(0, 2) == 0 ? pick(0, end - 1) : 0, end, static_cast<int>(rows.size())});
+      }
+    }
+    const auto together = world.run(rows, true);
+    for (size_t i = 0; i < rows.size(); i += 3) {
+      ASSERT_EQ(world.run({rows[i]}), part(together, rows.size(), i, 1)) << "row " << i;
+    }
+    EXPECT_LE(worst_error(world, {rows.begin(), rows.begin() + 5}), 1.0);
+  }
+}
+
+}  // namespace
+}  // namespace volley::ops

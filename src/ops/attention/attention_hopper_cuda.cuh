@@ -1,0 +1,426 @@
+// Attention over swizzled bf16 pages on sm_90a: the copy engine brings K and V, a warpgroup multiplies. Values are
+// those of attention_portable_cuda.cuh, bit for bit.
+//
+// A block takes items (attention_cuda_work.cuh) one after the other. A warp of its own keeps a ring of slots in shared
+// memory full: K and V of one tile after the other, across items, each as soon as the slot's last readers are done.
+// (While a warp that also multiplies did that, a tile took twice as long.) Four warps hold 16 query rows each. While
+// they turn the scores of a tile into probabilities, the matrix unit makes the scores of the next tile and adds the
+// values of the one before. The outputs of merged chunks wait in shared memory, where every lane has a place of its
+// own. With head_dim 256 a second warpgroup computes the same scores for the other half of the outputs.
+#pragma once
+
+#include "device/cuda/dependent.cuh"
+#include "device/cuda/hopper.cuh"
+#include "ops/attention/attention_cuda.h"
+#include "ops/attention/attention_rows_cuda.cuh"
+#include "ops/attention/warpgroup_products.cuh"
+
+namespace volley::ops {
+
+constexpr int kItemRing = 8;    // items that a block keeps at hand
+constexpr int kItemsAhead = 4;  // how far ahead it fetches them
+constexpr int kCopyRows = 16;   // positions of one copy: a page is a multiple of it
+
+template <int kHeadDim_>
+struct HopperShape {
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kHalves = kHeadDim > 128 ? 2 : 1;  // of the outputs, a warpgroup each
+  static constexpr int kComputeThreads = 128 * kHalves;
+  // One more warpgroup for the copying warp: registers can only be handed over by whole warpgroups.
+  static constexpr int kThreads = kComputeThreads + 128;
+  static constexpr int kCopyRegisters = 32, kComputeRegisters = kHalves == 1 ? 224 : 232;
+  static constexpr int kBlocks = attention_blocks_per_multiprocessor(kHeadDim);
+  static constexpr int kGroupBytes = 8 * kHeadDim * 2;  // 8 positions, or query rows
+  static constexpr int kTileBytes = kTilePositions * kHeadDim * 2;
+  static constexpr int kSlots = kHeadDim == 64 ? 8 : 4;              // of the ring, a tile of K or V each
+  static constexpr int kPieces = kTileBytes / 16 / kComputeThreads;  // of 16 bytes, a thread
+  static constexpr int kOutputs = kHeadDim / kHalves / 8;            // matrices of 8 outputs, a warp
+
+  struct Shared {
+    alignas(1024) uint8_t q[kTileBytes];
+    uint8_t slots[kSlots][kTileBytes];
+    float4 merged[kOutputs][kComputeThreads];
+    WorkItem items[kItemRing];
+    uint64_t full[kSlots], empty[kSlots];
+  };
+};
+
+// Which unit (item and KV head) is a block's next: back and forth, so that no block gets the larger of every wave.
+__device__ inline int32_t unit_of(int32_t index) {
+  const auto blocks = static_cast<int32_t>(gridDim.x), block = static_cast<int32_t>(blockIdx.x);
+  return index * blocks + (index % 2 == 0 ? block : blocks - 1 - block);
+}
+
+// A place in the ring.
+template <typename Shape>
+struct RingPlace {
+  int slot = 0;
+  uint32_t parity = 0;
+  __device__ void next(int steps = 1) {
+    slot += steps;
+    if (slot >= Shape::kSlots) slot -= Shape::kSlots, parity ^= 1;
+  }
+};
+
+// The item of a unit, or of the last there is room for: what lies past the items there are is read and not used, so
+// that the first item and their number are on their way together.
+__device__ inline const WorkItem& item_of(const TilesArgs& args, int32_t unit) {
+  return args.items[min(unit / args.kv_heads, args.max_items - 1)];
+}
+
+// The copying warp: K and V of the tiles of all units in turn. Lane i < 4 copies positions 16 i … of a tile.
+template <typename Shape>
+__device__ void produce(const TilesArgs& args, typename Shape::Shared& shared) {
+  constexpr uint32_t kCopyBytes = kCopyRows * Shape::kHeadDim * 2;
+  const int lane = threadIdx.x % 32;
+  const uint64_t policy = args.shared_by_tiles ? hopper::l2_evict_normal() : hopper::l2_evict_first();
+  RingPlace<Shape> place;
+  bool refill = false;  // all slots have been filled once
+  int32_t unit = unit_of(0);
+  int2 range = *reinterpret_cast<const int2*>(&item_of(args, unit).begin);
+  int32_t row_of_pages = item_of(args, unit).slot;
+  const int32_t units = args.counts->items * args.kv_heads;
+  for (int32_t index = 1; unit < units; ++index) {
+    const uint8_t* head = args.kv + static_cast<int64_t>(unit % args.kv_heads) * 2 * args.head_bytes;
+    const int32_t* pages = args.page_table + static_cast<int64_t>(row_of_pages) * args.max_pages;
+    const int32_t begin = range.x / kCopyRows * kCopyRows, end = (range.y + kCopyRows - 1) / kCopyRows * kCopyRows;
+    unit = unit_of(index);
+    range = *reinterpret_cast<const int2*>(&item_of(args, unit).begin);
+    row_of_pages = item_of(args, unit).slot;
+    const auto find = [&](int32_t at) {
+      return lane < 4 && at >= begin && at < end ? pages[args.page_size.divide(at)] : 0;
+    };
+    int32_t position = begin / kTilePositions * kTilePositions;
+    int32_t page = find(position + lane * kCopyRows);
+    if (index == 1) cuda::wait_for_predecessors();  // K and V come from there
+    for (; position < end; position += kTilePositions) {
+      const int32_t at = position + lane * kCopyRows;
+      const bool copies = lane < 4 && at >= begin && at < end;
+      const uint32_t bytes =
+          static_cast<uint32_t>(min(position + kTilePositions, end) - max(position, begin)) / kCopyRows * kCopyBytes;
+      const int32_t next_page = find(at + kTilePositions);
+      if (copies && page < 0) __trap();
+      const uint8_t* from =
+          head + page * args.page_stride + (copies ? args.page_size.remainder(at) : 0) / 8 * Shape::kGroupBytes;
+#pragma unroll 1
+      for (int v = 0; v < 2; ++v, from += args.head_bytes) {
+        if (refill) hopper::barrier_wait(&shared.empty[place.slot], place.parity ^ 1);
+        uint64_t* full = &shared.full[place.slot];
+        if (lane == 0) hopper::barrier_expect(full, bytes);
+        if (copies) hopper::bulk_copy(shared.slots[place.slot] + lane * kCopyBytes, from, kCopyBytes, full, policy);
+        place.next();
+        if (place.slot == 0) refill = true;
+      }
+      page = next_page;
+    }
+  }
+}
+
+// Among the warps that compute.
+template <typename Shape>
+__device__ void compute_sync() {
+  asm volatile("bar.sync 1, %0;" ::"n"(Shape::kComputeThreads) : "memory");
+}
+template <typename Shape>
+__device__ bool compute_sync_or(bool value) {
+  int any;
+  asm volatile(
+      "{\n"
+      ".reg .pred mine, any;\n"
+      "setp.ne.b32 mine, %1, 0;\n"
+      "bar.red.or.pred any, 1, %2, mine;\n"
+      "selp.b32 %0, 1, 0, any;\n"
+      "}\n"
+      : "=r"(any)
+      : "r"(static_cast<int>(value)), "n"(Shape::kComputeThreads)
+      : "memory");
+  return any != 0;
+}
+
+template <typename Shape>
+__device__ void fetch_item(const TilesArgs& args, typename Shape::Shared& shared, int32_t index) {
+  if (threadIdx.x >= sizeof(WorkItem) / 16) return;
+  const uint32_t to = hopper::shared_address(&shared.items[index % kItemRing]) + threadIdx.x * 16;
+  const auto* from = reinterpret_cast<const uint8_t*>(&item_of(args, unit_of(index)));
+  copy_or_zero(to, from + threadIdx.x * 16, true);
+}
+
+template <typename Shape>
+__device__ void copy_q(const TilesArgs& args, typename Shape::Shared& shared, int32_t index, int32_t units) {
+  const int32_t unit = unit_of(index);
+  if (unit >= units) return;
+  constexpr int kRowPieces = Shape::kHeadDim / 8,
+                kRows = Shape::kComputeThreads / kRowPieces;  // rows that are copied at once
+  static_assert(kRows % 8 == 0);
+  const WorkItem& item = shared.items[index % kItemRing];
+  const int first = item.first, count = item.count;
+  const int row = threadIdx.x / kRowPieces, column = threadIdx.x % kRowPieces;
+  const uint32_t to =
+      hopper::shared_address(shared.q) + static_cast<uint32_t>(kv_swizzled_bytes(Shape::kHeadDim, row, column));
+  const __nv_bfloat16* from =
+      args.q +
+      (static_cast<int64_t>(item.row) * args.heads + unit % args.kv_heads * static_cast<int>(args.group.by)) *
+          Shape::kHeadDim +
+      column * 8;
+#pragma unroll
+  for (int i = 0; i < Shape::kPieces; ++i) {
+    const bool exists = row + i * kRows < count;
+    const int query = first + (exists ? row + i * kRows : 0);
+    const int batch_row = args.group.divide(query), head = query - batch_row * static_cast<int>(args.group.by);
+    copy_or_zero(to + i * kRows / 8 * Shape::kGroupBytes,
+                 from + static_cast<int64_t>(batch_row * args.heads + head) * Shape::kHeadDim, exists);
+  }
+}
+
+// Positions of a tile of V that no row sees become zeros. Whether any other holds an infinity or NaN.
+template <typename Shape>
+__device__ bool clean_values(uint8_t* tile, int32_t position, const WorkItem& item) {
+  bool found = false;
+#pragma unroll 1
+  for (int piece = threadIdx.x; piece < Shape::kTileBytes / 16; piece += Shape::kComputeThreads) {
+    const int32_t p = position + piece / (Shape::kGroupBytes / 16) * 8 + piece / 8 % 8;
+    uint4& x = *reinterpret_cast<uint4*>(tile + piece * 16);
+    if (p < item.begin || p >= item.end) {
+      x = {0, 0, 0, 0};
+      continue;
+    }
+    const uint4 v = x;
+    for (const uint32_t pair : {v.x, v.y, v.z, v.w}) {
+      found |= (pair & 0x7f80u) == 0x7f80u || (pair & 0x7f800000u) == 0x7f800000u;
+    }
+  }
+  share_writes();
+  return found;
+}
+
+template <typename Shape>
+__device__ void begin_scores(float (&s)[kScoreTiles][4], const uint8_t* q, const uint8_t* k) {
+  const uint64_t a = swizzled_operand(hopper::shared_address(q), Shape::kGroupBytes, 0);
+  const uint64_t b = swizzled_operand(hopper::shared_address(k), Shape::kGroupBytes, 0);
+  begin_products();
+#pragma unroll
+  for (int step = 0; step < Shape::kHeadDim / 16; ++step) {
+    const uint32_t at = (step / 4 * 1024 + step % 4 * 32) >> 4;
+    multiply_rows(s, a + at, b + at, step > 0);
+  }
+  commit_products();
+}
+
+template <typename Shape>
+__device__ __forceinline__ void multiply_values(const uint32_t (&p)[kScoreTiles][2], const uint8_t* v, int half,
+                                                RowState<Shape>& state) {
+  const uint64_t b = swizzled_operand(hopper::shared_address(v) + half * 2048, Shape::kGroupBytes, 1024);
+  begin_products();
+#pragma unroll
+  for (int step = 0; step < kTilePositions / 16; ++step) {
+    multiply_columns(state.outputs, p[2 * step][0], p[2 * step][1], p[2 * step + 1][0], p[2 * step + 1][1],
+                     b + (step * 2 * Shape::kGroupBytes >> 4));
+  }
+}
+
+// Tells the compiler that the lanes of a warp agree.
+__device__ inline int32_t uniform(int32_t x) {
+  return __shfl_sync(0xffffffff, x, 0);
+}
+
+// An item in the hands of the warps that compute.
+template <typename Shape>
+struct ItemRun {
+  const TilesArgs& args;
+  typename Shape::Shared& shared;
+  const WorkItem& item;
+  int kv_head;
+  RingPlace<Shape> k, v;  // of the tile whose scores, or values, are multiplied next
+
+  int row = 0;          // of the tile: this lane's first
+  bool active = false;  // the warp has rows
+  bool first_chunk = true;
+  int32_t partial = 0;
+
+  __device__ int half() const { return threadIdx.x / 128; }
+  __device__ bool edge(int32_t position) const {
+    return uniform(position < item.all_begin || position + kTilePositions > item.all_end);
+  }
+  // Lets the copying warp have a slot, and goes on to the one after the next.
+  __device__ void release(RingPlace<Shape>& place) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) hopper::barrier_arrive(&shared.empty[place.slot]);
+    place.next(2);
+  }
+
+  __device__ void attend();
+  __device__ void score_tile(float (&s)[kScoreTiles][4]) {
+    hopper::barrier_wait(&shared.full[k.slot], k.parity);
+    begin_scores<Shape>(s, shared.q, shared.slots[k.slot]);
+  }
+  __device__ __forceinline__ void weigh(float (&s)[kScoreTiles][4], int32_t position, RowState<Shape>& state,
+                                        uint32_t (&p)[kScoreTiles][2], float (&factor)[2]) {
+    factor[0] = factor[1] = 1.0f;
+#pragma unroll
+    for (auto& pair : p) pair[0] = pair[1] = 0;
+    if (!active) return;
+    if (edge(position)) hide_scores(s, state, position);
+    update_probabilities(s, args.scale_log2, state, p, factor);
+  }
+  // Waits for the values of a tile and makes them fit for multiply_values(). If they cannot be, adds them here and
+  // leaves zeros in their place.
+  __device__ __forceinline__ void prepare_values(const uint32_t (&p)[kScoreTiles][2], int32_t position,
+                                                 RowState<Shape>& state) {
+    uint8_t* values = shared.slots[v.slot];
+    hopper::barrier_wait(&shared.full[v.slot], v.parity);
+    if (!edge(position)) return;
+    if (!uniform(compute_sync_or<Shape>(clean_values<Shape>(values, position, item)))) return;
+    multiply_seen_values<Shape>(p, hopper::shared_address(values), half(), position, state);
+    compute_sync<Shape>();  // all have read them
+#pragma unroll 1
+    for (int piece = threadIdx.x; piece < Shape::kTileBytes / 16; piece += Shape::kComputeThreads) {
+      *reinterpret_cast<uint4*>(values + piece * 16) = {0, 0, 0, 0};
+    }
+    share_writes();
+    compute_sync<Shape>();
+  }
+  __device__ void end_chunk(bool last, RowState<Shape>& state);
+};
+
+// What is left to do where a chunk ends.
+template <typename Shape>
+__device__ __forceinline__ void ItemRun<Shape>::end_chunk(bool last, RowState<Shape>& state) {
+  const int64_t unit = static_cast<int64_t>(partial) * args.kv_heads + kv_head;
+  state.close_chunk();
+  if (!item.folded) {
+    if (active) store_partial<Shape>(args, unit, row, half(), state.maximum, state.sum, state.outputs, item.count);
+    ++partial;
+    return;
+  }
+  state.merge_chunk([&](int j) {
+    return first_chunk ? float4{0.0f, 0.0f, 0.0f, 0.0f} : shared.merged[j][threadIdx.x];
+  });
+  first_chunk = false;
+  if (!last) {
+#pragma unroll
+    for (int j = 0; j < Shape::kOutputs; ++j) {
+      shared.merged[j][threadIdx.x] = {state.outputs[j][0], state.outputs[j][1], state.outputs[j][2],
+                                       state.outputs[j][3]};
+    }
+  } else if (active && item.partial < 0) {
+    store_result<Shape>(args, item, kv_head, row, half(), state);
+  } else if (active) {
+    store_partial<Shape>(args, unit, row, half(), state.merged_maximum, state.merged_sum, state.outputs, item.count);
+  }
+}
+
+// Products run behind: the values of a tile are added while the scores of the next are turned into probabilities. No
+// sums may be read while any products are under way (the compiler then makes every product wait for the one before).
+template <typename Shape>
+__device__ void ItemRun<Shape>::attend() {
+  RowState<Shape> state;
+  load_ranges(args, item, row, state);
+  state.clear_merged();
+  state.clear_chunk();
+  const int32_t end = uniform(item.end);
+  int32_t position = uniform(item.begin) / kTilePositions * kTilePositions;
+  int32_t chunk_stop = chunk_end(position);
+  float s[kScoreTiles][4], factor[2];
+  uint32_t p[kScoreTiles][2];
+  score_tile(s);
+  wait_for_products<0>();
+  settle(s);
+  release(k);
+  weigh(s, position, state, p, factor);
+  for (; position + kTilePositions < end; position += kTilePositions) {
+    prepare_values(p, position, state);
+    settle(p);
+    settle(state.outputs);
+    score_tile(s);
+    multiply_values<Shape>(p, shared.slots[v.slot], half(), state);
+    commit_products();
+    wait_for_products<1>();
+    settle(s);
+    release(k);
+    const int32_t next = position + kTilePositions;
+    if (next >= chunk_stop) {
+      wait_for_products<0>();
+      settle(state.outputs);
+      end_chunk(false, state);
+      state.clear_chunk();
+      chunk_stop = chunk_end(next);
+    }
+    uint32_t fresh[kScoreTiles][2];
+    weigh(s, next, state, fresh, factor);
+    wait_for_products<0>();
+    settle(state.outputs);
+    settle(p);  // in use until here: `fresh` must not share its registers
+    release(v);
+    scale_outputs(factor, state);
+#pragma unroll
+    for (int j = 0; j < kScoreTiles; ++j) p[j][0] = fresh[j][0], p[j][1] = fresh[j][1];
+  }
+  prepare_values(p, position, state);
+  settle(p);
+  settle(state.outputs);
+  multiply_values<Shape>(p, shared.slots[v.slot], half(), state);
+  commit_products();
+  wait_for_products<0>();
+  settle(state.outputs);
+  release(v);
+  end_chunk(true, state);
+}
+
+template <typename Shape>
+__device__ void compute(const TilesArgs& args, typename Shape::Shared& shared) {
+#pragma unroll 1
+  for (int i = 0; i < kItemsAhead; ++i) fetch_item<Shape>(args, shared, i);
+  commit_copies();
+  const int32_t units = uniform(args.counts->items * args.kv_heads);
+  wait_for_copies<0>();
+  compute_sync<Shape>();
+  cuda::wait_for_predecessors();  // q comes from there
+  RingPlace<Shape> k, v;
+  v.next();
+  for (int32_t index = 0; unit_of(index) < units; ++index) {
+    if (index > 0) compute_sync<Shape>();  // the q of the item before has been read
+    fetch_item<Shape>(args, shared, index + kItemsAhead);
+    copy_q<Shape>(args, shared, index, units);
+    commit_copies();
+    wait_for_copies<0>();
+    share_writes();
+    compute_sync<Shape>();
+    ItemRun<Shape> run = {args, shared, shared.items[index % kItemRing], unit_of(index) % args.kv_heads, k, v};
+    run.row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+    run.active = uniform(threadIdx.x / 32 % 4 * 16 < run.item.count);
+    run.partial = run.item.partial;
+    run.attend();
+    k = run.k, v = run.v;
+  }
+}
+
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    attention_hopper_kernel(const __grid_constant__ TilesArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) uint8_t dynamic[];
+  auto& shared = *reinterpret_cast<typename Shape::Shared*>(dynamic);
+  if (threadIdx.x == 0) {
+    if (hopper::shared_address(dynamic) % 1024 != 0) __trap();
+    for (int i = 0; i < Shape::kSlots; ++i) {
+      hopper::barrier_init(&shared.full[i], 1);
+      hopper::barrier_init(&shared.empty[i], Shape::kComputeThreads / 32);
+    }
+    hopper::barrier_init_fence();
+  }
+  __syncthreads();
+  cuda::launch_dependents();
+  // The lists of items and pages are older than the kernel before this one, or that one has ended.
+  if (threadIdx.x >= Shape::kComputeThreads) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kCopyRegisters));
+    if (threadIdx.x < Shape::kComputeThreads + 32) produce<Shape>(args, shared);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::kComputeRegisters));
+    compute<Shape>(args, shared);
+  }
+#else
+  __trap();  // machine code for another GPU: nobody launches it
+#endif
+}
+
+}  // namespace volley::ops

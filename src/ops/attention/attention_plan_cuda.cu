@@ -1,0 +1,295 @@
+// Cuts a pass's attention into items, on the device: how long sequences are is known nowhere else.
+#include <algorithm>
+
+#include "device/cuda/dependent.cuh"
+#include "device/cuda/launch.h"
+#include "ops/attention/attention_cuda.h"
+#include "ops/attention/attention_cuda_work.cuh"
+#include "ops/paged_kv/cuda_page.cuh"
+
+namespace volley::ops {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kBuckets = 128;  // of items by cost
+
+// Positions that an item should have at least: below, what an item costs besides its K and V is more than they do.
+constexpr int32_t kMinItem = 128;
+// What cutting a tile costs, in positions: partial results go to memory and come back.
+constexpr int32_t kSplitCost = 128;
+
+// Partial results for all KV heads together that there is room for, per block of the grid.
+constexpr int64_t kPartialsPerBlock = 12;
+
+struct PlanArgs {
+  const int32_t *visible_begin, *visible_end;
+  const RowSegment* segments;
+  int n_segments, rows;
+  int group, kv_heads, blocks;
+  int max_tiles, max_items, max_partials;
+  WorkLists lists;
+};
+
+// Sum of the values of the threads before this one; `total` gets everybody's.
+__device__ int32_t scan(int32_t value, int32_t* total) {
+  __shared__ int32_t sums[33];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int32_t inclusive = value;
+#pragma unroll
+  for (int d = 1; d < 32; d *= 2) {
+    const int32_t other = __shfl_up_sync(0xffffffff, inclusive, d);
+    if (lane >= d) inclusive += other;
+  }
+  __syncthreads();  // sums of a former call have been read
+  if (lane == 31) sums[warp] = inclusive;
+  __syncthreads();
+  if (warp == 0) {
+    int32_t s = sums[lane];
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+      const int32_t other = __shfl_up_sync(0xffffffff, s, d);
+      if (lane >= d) s += other;
+    }
+    sums[lane] = s;
+  }
+  __syncthreads();
+  *total = sums[31];
+  return inclusive - value + (warp > 0 ? sums[warp - 1] : 0);
+}
+
+// Segments to tiles. Returns their number.
+__device__ int32_t make_tiles(const PlanArgs& args) {
+  const int each = (args.n_segments + kThreads - 1) / kThreads;
+  const int from = min(static_cast<int>(threadIdx.x) * each, args.n_segments), to = min(from + each, args.n_segments);
+  const auto tiles_of = [&](int s) {
+    const RowSegment& segment = args.segments[s];
+    if (segment.rows <= 0) return 0;
+    if (segment.row_begin < 0 || segment.row_begin + segment.rows > args.rows) __trap();
+    return (segment.rows * args.group + kTileRows - 1) / kTileRows;
+  };
+  int32_t mine = 0, total;
+  for (int s = from; s < to; ++s) mine += tiles_of(s);
+  int32_t at = scan(mine, &total);
+  if (total > args.max_tiles) __trap();  // the bounds were wrong
+  for (int s = from; s < to; ++s) {
+    const RowSegment segment = args.segments[s];
+    const int32_t count = tiles_of(s);
+    for (int32_t i = 0; i < count; ++i) {
+      TileInfo& tile = args.lists.tiles[at++];
+      tile.row = segment.row_begin;
+      tile.first = i * kTileRows;
+      tile.count = min(kTileRows, segment.rows * args.group - tile.first);
+      tile.slot = segment.slot;
+    }
+  }
+  __syncthreads();
+  return total;
+}
+
+// What the rows of each tile see, a warp a tile.
+__device__ void find_ranges(const PlanArgs& args, int tiles) {
+  const int lane = threadIdx.x % 32;
+  for (int t = threadIdx.x / 32; t < tiles; t += kThreads / 32) {
+    TileInfo& tile = args.lists.tiles[t];
+    const int from = tile.row + tile.first / args.group, to = tile.row + (tile.first + tile.count - 1) / args.group;
+    int32_t begin = INT32_MAX, end = 0, all_begin = 0, all_end = INT32_MAX;
+    for (int row = from + lane; row <= to; row += 32) {
+      const int32_t b = args.visible_begin[row], e = args.visible_end[row];
+      begin = min(begin, b), all_begin = max(all_begin, b);
+      end = max(end, e), all_end = min(all_end, e);
+    }
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) {
+      begin = min(begin, __shfl_xor_sync(0xffffffff, begin, d));
+      all_begin = max(all_begin, __shfl_xor_sync(0xffffffff, all_begin, d));
+      end = max(end, __shfl_xor_sync(0xffffffff, end, d));
+      all_end = min(all_end, __shfl_xor_sync(0xffffffff, all_end, d));
+    }
+    if (lane == 0) {
+      tile.begin = begin, tile.end = end;
+      tile.all_begin = all_begin, tile.all_end = all_end;
+    }
+  }
+  __syncthreads();
+}
+
+// Calls item(begin, end, partial results) for runs of chunks of at most `target` positions, or one chunk. The first
+// run's chunks can be merged on the spot, because merging goes from the left; the others leave a result each.
+template <typename Item>
+__device__ void cut(const TileInfo& tile, int32_t target, const Item& item) {
+  for (int32_t begin = tile.begin; begin < tile.end;) {
+    int32_t end = min(chunk_end(begin), tile.end);
+    int32_t chunks = 1;
+    while (end < tile.end) {
+      const int32_t next = min(chunk_end(end), tile.end);
+      if (next - begin > target) break;
+      end = next;
+      ++chunks;
+    }
+    item(begin, end, begin == tile.begin ? 1 : chunks);
+    begin = end;
+  }
+}
+
+// Four buckets for each doubling, the most expensive first.
+__device__ int bucket_of(int32_t positions) {
+  const float tiles = static_cast<float>((positions + kTilePositions - 1) / kTilePositions);
+  return kBuckets - 1 - min(kBuckets - 1, static_cast<int>((__float_as_uint(tiles) >> 21) - (127u << 2)));
+}
+
+__global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
+  __shared__ int32_t places[kBuckets];
+  cuda::launch_dependents();
+  cuda::wait_for_predecessors();
+  if (threadIdx.x < kBuckets) places[threadIdx.x] = 0;
+  const int tiles = make_tiles(args);
+  find_ranges(args, tiles);
+
+  const int each = (tiles + kThreads - 1) / kThreads;
+  const int from = min(static_cast<int>(threadIdx.x) * each, tiles), to = min(from + each, tiles);
+  int32_t mine = 0, total;
+  for (int t = from; t < to; ++t) mine += (args.lists.tiles[t].end - args.lists.tiles[t].begin + 63) / 64;
+  scan(mine, &total);
+  // A block's share, if all were alike.
+  const auto share = static_cast<int32_t>(int64_t{total} * 64 * args.kv_heads / args.blocks) + 1;
+  const int32_t target = max(share, kMinItem), whole = target + target / 8 + kSplitCost;
+
+  const auto partials_of_tile = [&](const TileInfo& tile) {
+    int32_t n = 0;
+    if (tile.end - tile.begin > whole) cut(tile, target, [&](int32_t, int32_t, int32_t partials) { n += partials; });
+    return n;
+  };
+  mine = 0;
+  for (int t = from; t < to; ++t) mine += partials_of_tile(args.lists.tiles[t]);
+  const int32_t first_partial = scan(mine, &total);
+  // Where room for partial results runs out, tiles stay whole.
+  const auto is_split = [&](int32_t partial, int32_t n) { return n > 1 && partial + n <= args.max_partials; };
+
+  int32_t partial = first_partial;
+  mine = 0;
+  for (int t = from; t < to; ++t) {
+    const TileInfo& tile = args.lists.tiles[t];
+    const int32_t n = partials_of_tile(tile);
+    if (is_split(partial, n)) {
+      ++mine;
+      cut(tile, target, [&](int32_t begin, int32_t end, int32_t) { atomicAdd(&places[bucket_of(end - begin)], 1); });
+    } else {
+      atomicAdd(&places[bucket_of(tile.end - tile.begin)], 1);
+    }
+    partial += n;
+  }
+  int32_t splits;
+  int32_t split = scan(mine, &splits);
+  int32_t items;
+  const int32_t in_bucket = threadIdx.x < kBuckets ? places[threadIdx.x] : 0;
+  const int32_t place = scan(in_bucket, &items);
+  if (items > args.max_items) __trap();  // the bounds were wrong
+  if (threadIdx.x < kBuckets) places[threadIdx.x] = place;
+  if (threadIdx.x == 0) *args.lists.counts = {items, splits};
+  __syncthreads();
+
+  partial = first_partial;
+  for (int t = from; t < to; ++t) {
+    const TileInfo tile = args.lists.tiles[t];
+    const auto emit = [&](int32_t begin, int32_t end, int32_t first, bool folded) {
+      WorkItem item = {tile.row,       tile.first,   tile.count, tile.slot, begin, end,
+                       tile.all_begin, tile.all_end, first,      folded,    {}};
+      args.lists.items[atomicAdd(&places[bucket_of(end - begin)], 1)] = item;
+    };
+    const int32_t n = partials_of_tile(tile);
+    if (is_split(partial, n)) {
+      args.lists.splits[split++] = {tile.row, tile.first, tile.count, partial, n};
+      int32_t at = partial;
+      cut(tile, target, [&](int32_t begin, int32_t end, int32_t partials) {
+        emit(begin, end, at, begin == tile.begin);
+        at += partials;
+      });
+    } else {
+      emit(tile.begin, tile.end, -1, true);
+    }
+    partial += n;
+  }
+}
+
+int64_t round_up(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+int multiprocessors() {
+  int device = 0, count = 0;
+  VOLLEY_CUDA_CHECK(cudaGetDevice(&device));
+  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
+}
+
+int64_t chunks_of(int32_t positions) {
+  int64_t chunks = 0;
+  for (int32_t p = 0; p < positions; p = chunk_end(p)) ++chunks;
+  return chunks;
+}
+
+struct WorkSize {
+  AttentionWork work;  // without memory
+  int64_t list_bytes, partial_floats;
+};
+
+WorkSize size_of(const AttentionRows& rows) {
+  VOLLEY_CHECK(rows.kv_heads >= 1 && rows.heads % rows.kv_heads == 0 && rows.max_segment_rows >= 0);
+  VOLLEY_CHECK_GE(rows.max_positions, 1);
+  const int64_t group = rows.heads / rows.kv_heads, segments = std::min(rows.n_segments, rows.rows);
+  const int64_t tiles = std::min(segments * ((rows.max_segment_rows * group + kTileRows - 1) / kTileRows),
+                                 rows.rows * group / kTileRows + segments);
+  const int64_t blocks = int64_t{multiprocessors()} * attention_blocks_per_multiprocessor(rows.head_dim);
+  const int64_t chunks = chunks_of(rows.max_positions);
+  // Two neighbouring items of a tile together have more positions than a block's share, so beyond one for each tile
+  // there are fewer than two for each share; rounding to whole tiles of positions makes shares larger only.
+  const int64_t items = std::min(tiles * chunks, tiles + 2 * (blocks / rows.kv_heads + 1));
+  const int64_t partials = std::min(tiles * chunks, kPartialsPerBlock * blocks / rows.kv_heads);
+  WorkSize size;
+  size.work.max_tiles = static_cast<int32_t>(tiles);
+  size.work.max_items = static_cast<int32_t>(items);
+  size.work.max_partials = static_cast<int32_t>(chunks > 1 ? partials : 0);
+  size.work.blocks = static_cast<int32_t>(std::min(blocks, items * rows.kv_heads));
+  size.list_bytes = kCountsBytes + items * static_cast<int64_t>(sizeof(WorkItem)) +
+                    tiles * static_cast<int64_t>(sizeof(SplitTile) + sizeof(TileInfo));
+  size.partial_floats = int64_t{size.work.max_partials} * rows.kv_heads * kTileRows * (rows.head_dim + 2);
+  return size;
+}
+
+}  // namespace
+
+int64_t attention_work_bytes_cuda(const AttentionRows& bounds) {
+  if (!kv_is_swizzled(bounds.dtype, bounds.head_dim) || bounds.rows == 0 || bounds.n_segments == 0) return 0;
+  const WorkSize size = size_of(bounds);
+  return round_up(size.list_bytes, 64) + round_up(size.partial_floats * 4, 64);
+}
+
+AttentionWork plan_attention_cuda(Stream& stream, const AttentionRows& rows, Arena& scratch) {
+  if (!kv_is_swizzled(rows.dtype, rows.head_dim) || rows.rows == 0 || rows.n_segments == 0) return {};
+  WorkSize size = size_of(rows);
+  AttentionWork work = size.work;
+  work.portable = rows.portable;
+  work.lists = scratch.take(DType::kU8, {size.list_bytes}).data;
+  if (size.partial_floats > 0) work.partials = scratch.take(DType::kF32, {size.partial_floats}).data;
+  PlanArgs args;
+  args.visible_begin = rows.visible_begin.as<int32_t>();
+  args.visible_end = rows.visible_end.as<int32_t>();
+  args.segments = rows.segments;
+  args.n_segments = rows.n_segments;
+  args.rows = rows.rows;
+  args.group = rows.heads / rows.kv_heads;
+  args.kv_heads = rows.kv_heads;
+  args.blocks = multiprocessors() * attention_blocks_per_multiprocessor(rows.head_dim);
+  args.max_tiles = work.max_tiles;
+  args.max_items = work.max_items;
+  args.max_partials = work.max_partials;
+  args.lists = work_lists(work);
+  cuda::Launch how;
+  how.grid = dim3(1);
+  how.block = dim3(kThreads);
+  how.early = true;
+  cuda::launch(plan_kernel, how, stream, args);
+  return work;
+}
+
+}  // namespace volley::ops

@@ -1,0 +1,33 @@
+// Partial results of attention and how they merge: the same arithmetic wherever it happens.
+#pragma once
+
+#include "ops/attention/warp_products.cuh"
+
+namespace volley::ops {
+
+// What scores are measured from: the maximum, or zero where nothing has been seen.
+__device__ inline float reference_of(float maximum) {
+  return maximum == -INFINITY ? 0.0f : maximum;
+}
+
+// Factors of the merged and of the new partial result; the maximum becomes that of both.
+struct MergeFactors {
+  float old, added;
+};
+__device__ inline MergeFactors merge_maximum(float& maximum, float added) {
+  const float merged = fmaxf(maximum, added);
+  const float reference = reference_of(merged);
+  const MergeFactors factors = {exp2_quick(maximum - reference), exp2_quick(added - reference)};
+  maximum = merged;
+  return factors;
+}
+__device__ inline float merge(float old, float added, MergeFactors factors) {
+  return fmaf(added, factors.added, old * factors.old);
+}
+
+// Adding zero makes one zero of the two, so that positions hidden by a probability of zero cannot show in its sign.
+__device__ inline float finish(float output, float inverse_sum) {
+  return output * inverse_sum + 0.0f;
+}
+
+}  // namespace volley::ops

@@ -1,0 +1,321 @@
+// Plans the rows of one call, and makes the choices that need a single look at the logits: greedy ones and plain
+// Gumbel-max. The rest is choose_rows_cuda.cu's.
+#include "ops/choice/choice_cuda.h"
+
+#include "device/cuda/dependent.cuh"
+#include "device/cuda/launch.h"
+#include "ops/choice/choose_rows_cuda.h"
+#include "ops/choice/noise.cuh"
+
+namespace volley::ops::choice {
+namespace {
+
+// A row that one look suffices for, or slot -1.
+struct PlainRow {
+  int32_t slot;
+  int32_t index;
+};
+
+struct PlanArgs {
+  const ChoiceSegment* segments;
+  int32_t segment_count, rows;
+  const DeviceSlot* slots;
+  int32_t slot_count;
+  bool wants_probability, wants_logprobs;
+  PlainRow* plain;     // [rows]
+  uint32_t* arrivals;  // [rows]
+  RowItem* items;      // [rows]
+  int32_t* item_count;
+};
+
+constexpr int kPlanThreads = 512;
+
+// Whether something changes the logits before temperature; index: of the token to choose.
+__device__ bool adjusts(const DeviceSlot& slot, const ChoiceSegment& segment, int32_t index) {
+  return slot.penalised != 0 || slot.bias_count > 0 || segment.mask != nullptr ||
+         (slot.end_count > 0 && index - slot.prompt_length < slot.min_tokens);
+}
+
+__device__ void plan_segment(const PlanArgs& args, int32_t s, int32_t* item_count) {
+  const ChoiceSegment segment = args.segments[s];
+  if (segment.rows == 0) return;
+  const bool fits = segment.rows > 0 && segment.row_begin >= 0 && segment.row_begin <= args.rows - segment.rows;
+  if (!fits || segment.slot < 0 || segment.slot >= args.slot_count) __trap();  // our bug: the next call reports it
+  const DeviceSlot& slot = args.slots[segment.slot];
+  if (slot.started == 0) __trap();
+  if (segment.prefix == nullptr && slot.penalised != 0) {  // each choice counts in the next one's penalties
+    args.items[atomicAdd(item_count, 1)] = {s, 0, segment.rows};
+    return;
+  }
+  const bool filtered = slot.has_min_p != 0 || slot.top_k != 0 || slot.top_p < 1.0f;
+  const bool whole = filtered || args.wants_probability || (args.wants_logprobs && slot.logprobs >= 0);
+  for (int32_t i = 0; i < segment.rows; ++i) {
+    if (whole || adjusts(slot, segment, segment.first_index + i)) {
+      args.items[atomicAdd(item_count, 1)] = {s, i, 1};
+    } else {
+      args.plain[segment.row_begin + i] = {segment.slot, segment.first_index + i};
+    }
+  }
+}
+
+// One block.
+__global__ void __launch_bounds__(kPlanThreads) plan_kernel(PlanArgs args) {
+  __shared__ int32_t item_count;
+  cuda::launch_dependents();
+  cuda::wait_for_predecessors();
+  for (int32_t row = threadIdx.x; row < args.rows; row += kPlanThreads) {
+    args.plain[row] = {-1, 0};
+    args.arrivals[row] = 0;
+  }
+  if (threadIdx.x == 0) item_count = 0;
+  __syncthreads();
+  for (int32_t s = threadIdx.x; s < args.segment_count; s += kPlanThreads) plan_segment(args, s, &item_count);
+  __syncthreads();
+  if (threadIdx.x == 0) *args.item_count = item_count;
+}
+
+// What one block found in its slice of a row.
+struct Finding {
+  Key best;     // of the scores
+  float most;   // the highest logit
+  int32_t bad;  // NaN or +inf among them
+};
+
+struct PlainArgs {
+  const float* logits;
+  int32_t vocab;
+  const DeviceSlot* slots;
+  const PlainRow* plain;
+  Finding* findings;  // [rows][slices]
+  uint32_t* arrivals;
+  TokenId* tokens;
+  uint8_t* finite;
+};
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kGroups = 8;  // of four tokens, a thread
+constexpr int32_t kSlice = kThreads * kGroups * 4;
+
+__device__ float4 load_group(const float* logits, int32_t id, int32_t vocab) {
+  if (vocab % 4 == 0) {
+    return id < vocab ? *reinterpret_cast<const float4*>(logits + id)
+                      : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+  }
+  const auto at = [&](int32_t v) { return v < vocab ? logits[v] : -INFINITY; };
+  return make_float4(at(id), at(id + 1), at(id + 2), at(id + 3));
+}
+
+__device__ float highest(float4 v) {
+  return fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w));
+}
+
+__device__ Key warp_highest(Key key) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) key = max(key, __shfl_xor_sync(0xffffffff, key, lane));
+  return key;
+}
+
+// The same in every thread.
+__device__ Finding merge_block(Finding f) {
+  __shared__ Finding warps[kWarps];
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) f.most = fmaxf(f.most, __shfl_xor_sync(0xffffffff, f.most, lane));
+  f.best = warp_highest(f.best);
+  f.bad = __any_sync(0xffffffff, f.bad);
+  __syncthreads();  // the last merge has been read
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = f;
+  __syncthreads();
+  f = warps[0];
+#pragma unroll
+  for (int i = 1; i < kWarps; ++i) {
+    f.best = max(f.best, warps[i].best);
+    f.most = fmaxf(f.most, warps[i].most);
+    f.bad |= warps[i].bad;
+  }
+  return f;
+}
+
+__device__ Key best_greedy(const float4 (&v)[kGroups], int32_t first) {
+  float most = -INFINITY;
+  int32_t id = 0;
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    const float values[4] = {v[g].x, v[g].y, v[g].z, v[g].w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (values[j] > most) most = values[j], id = first + g * kThreads * 4 + j;
+    }
+  }
+  return most > -INFINITY ? key_of(most, id) : 0;
+}
+
+// The noisy score of a token, exactly; 0 beyond the vocabulary.
+__device__ Key noisy(const float* logits, int32_t vocab, const DeviceSlot& slot, int32_t index, int32_t id) {
+  if (id >= vocab) return 0;
+  const uint4 words = philox(slot.seed[0], slot.seed[1], static_cast<uint32_t>(id) / 4, static_cast<uint32_t>(index),
+                             slot.choice_index);
+  return key_of(logits[id] / slot.divisor + gumbel(word_of(words, id)), id);
+}
+
+// most: the highest logit of the block's slice, finite. The likeliest winner of each warp is scored first; after that
+// few others can still win.
+__device__ Key best_noisy(const float4 (&v)[kGroups], int32_t first, const float* logits, int32_t vocab,
+                          const DeviceSlot& slot, int32_t index, float most) {
+  static_assert(kWarps * 4 == 32);
+  __shared__ int32_t favourites[kWarps];  // first token of the group
+  const float divisor = slot.divisor, inverse = 1.0f / divisor;
+  const uint32_t k0 = slot.seed[0], k1 = slot.seed[1], c2 = slot.choice_index;
+  Contest contest(most * inverse, most / divisor + kGumbelMin);
+  float odds[kGroups];
+  float least = INFINITY;
+  int32_t favourite = -1;
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    const auto block = static_cast<uint32_t>(first / 4 + g * kThreads);
+    // Off by two roundings, which the contest's slack covers.
+    odds[g] =
+        contest.odds(highest(v[g]) * inverse, [&] { return philox(k0, k1, block, static_cast<uint32_t>(index), c2); });
+    if (odds[g] < least) least = odds[g], favourite = g;
+  }
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const uint32_t lowest = __reduce_min_sync(0xffffffff, __float_as_uint(least));  // odds are not negative
+  const bool leads = __ffs(__ballot_sync(0xffffffff, __float_as_uint(least) == lowest)) - 1 == static_cast<int>(lane);
+  if (leads) favourites[warp] = favourite < 0 ? vocab : first + favourite * kThreads * 4;
+  __syncthreads();
+  Key best = warp_highest(noisy(logits, vocab, slot, index, favourites[lane / 4] + static_cast<int32_t>(lane % 4)));
+  if (best != 0) contest.raise(value_of(best));
+  uint32_t open = 0;
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    if (odds[g] < INFINITY && contest.open(odds[g]) && !(leads && g == favourite)) open |= 1u << g;
+  }
+  for (; open != 0; open &= open - 1) {
+    const int32_t id = first + (__ffs(open) - 1) * kThreads * 4;
+    for (int32_t j = 0; j < 4; ++j) best = max(best, noisy(logits, vocab, slot, index, id + j));
+  }
+  return best;
+}
+
+__device__ void finish_row(const PlainArgs& args, int32_t row, const DeviceSlot& slot, const Finding& f) {
+  const bool usable = f.bad == 0 && isfinite(f.most / slot.divisor);
+  args.tokens[row] = usable ? id_of(f.best) : 0;
+  if (args.finite != nullptr) args.finite[row] = usable ? 1 : 0;
+}
+
+// Block (slice, row). The one that comes last merges the row's slices; keys have one maximum in any order.
+__global__ void __launch_bounds__(kThreads) plain_kernel(PlainArgs args) {
+  __shared__ bool last;
+  cuda::launch_dependents();
+  cuda::wait_for_predecessors();
+  const int32_t row = blockIdx.y;
+  const PlainRow plain = args.plain[row];
+  if (plain.slot < 0) return;
+  const DeviceSlot& slot = args.slots[plain.slot];
+  const float* logits = args.logits + int64_t{row} * args.vocab;
+  const int32_t first = blockIdx.x * kSlice + threadIdx.x * 4;
+  float4 v[kGroups];
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) v[g] = load_group(logits, first + g * kThreads * 4, args.vocab);
+  Finding f = {0, -INFINITY, 0};
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    f.most = fmaxf(f.most, highest(v[g]));
+    f.bad |= !(v[g].x < INFINITY) || !(v[g].y < INFINITY) || !(v[g].z < INFINITY) || !(v[g].w < INFINITY);  // NaN too
+  }
+  if (slot.greedy != 0) {
+    f.best = best_greedy(v, first);
+    f = merge_block(f);
+  } else {
+    f = merge_block(f);
+    if (isfinite(f.most) && f.bad == 0) {
+      f.best = best_noisy(v, first, logits, args.vocab, slot, plain.index, f.most);
+      f = merge_block(f);
+    }
+  }
+  Finding* findings = args.findings + int64_t{row} * gridDim.x;
+  if (threadIdx.x == 0) {
+    findings[blockIdx.x] = f;
+    __threadfence();
+    last = atomicAdd(args.arrivals + row, 1) == gridDim.x - 1;
+    __threadfence();
+  }
+  __syncthreads();
+  if (!last) return;
+  Finding whole = {0, -INFINITY, 0};
+  for (uint32_t i = threadIdx.x; i < gridDim.x; i += kThreads) {
+    const Finding& other = findings[i];
+    whole.best = max(whole.best, __ldcg(&other.best));
+    whole.most = fmaxf(whole.most, __ldcg(&other.most));
+    whole.bad |= __ldcg(&other.bad);
+  }
+  whole = merge_block(whole);
+  if (threadIdx.x == 0) finish_row(args, row, slot, whole);
+}
+
+unsigned slices(int64_t vocab) {
+  return static_cast<unsigned>((vocab + kSlice - 1) / kSlice);
+}
+
+static_assert(sizeof(PlainRow) == 8 && sizeof(RowItem) == 12 && sizeof(Finding) == 16);
+
+}  // namespace
+
+void choose_cuda(Stream& stream, TensorView logits, std::span<const ChoiceSegment> segments, const SamplerState& state,
+                 const ChoiceOutput& out, Arena& scratch) {
+  const auto& sampler = static_cast<const CudaSamplerState&>(state);
+  const int64_t rows = logits.dim(0), vocab = logits.dim(1);
+  VOLLEY_CHECK_EQ(vocab, sampler.vocab());
+  VOLLEY_CHECK(vocab % 4 != 0 || reinterpret_cast<uintptr_t>(logits.data) % 16 == 0);
+  VOLLEY_CHECK_LE(rows, 65535);  // the grid's second dimension
+  ArenaScope scope(scratch);
+  PlanArgs plan = {};
+  plan.segments = segments.data();
+  plan.segment_count = static_cast<int32_t>(segments.size());
+  plan.rows = static_cast<int32_t>(rows);
+  plan.slots = sampler.slots();
+  plan.slot_count = sampler.slot_count();
+  plan.wants_probability = out.probability != nullptr;
+  plan.wants_logprobs = out.logprobs != nullptr;
+  plan.plain = static_cast<PlainRow*>(scratch.take(DType::kI32, {rows, 2}).data);
+  plan.arrivals = static_cast<uint32_t*>(scratch.take(DType::kI32, {rows}).data);
+  plan.items = static_cast<RowItem*>(scratch.take(DType::kI32, {rows, 3}).data);
+  plan.item_count = static_cast<int32_t*>(scratch.take(DType::kI32, {1}).data);
+  cuda::Launch how;
+  how.grid = dim3(1);
+  how.block = dim3(kPlanThreads);
+  how.early = true;
+  cuda::launch(plan_kernel, how, stream, plan);
+
+  PlainArgs plain = {};
+  plain.logits = logits.as<float>();
+  plain.vocab = static_cast<int32_t>(vocab);
+  plain.slots = plan.slots;
+  plain.plain = plan.plain;
+  plain.findings = static_cast<Finding*>(scratch.take(DType::kI32, {rows, slices(vocab), 4}).data);
+  plain.arrivals = plan.arrivals;
+  plain.tokens = out.tokens;
+  plain.finite = out.finite;
+  how.grid = dim3(slices(vocab), static_cast<unsigned>(rows));
+  how.block = dim3(kThreads);
+  if (out.probability == nullptr) cuda::launch(plain_kernel, how, stream, plain);  // else no row is plain
+
+  ChooseRowsArgs args;
+  args.logits = plain.logits;
+  args.vocab = plain.vocab;
+  args.segments = plan.segments;
+  args.slots = plan.slots;
+  args.items = plan.items;
+  args.item_count = plan.item_count;
+  args.out = out;
+  choose_rows_cuda(stream, args, sampler.teams(), rows);
+}
+
+int64_t choose_cuda_scratch_bytes(int64_t max_rows, int64_t vocab) {
+  const auto aligned = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
+  return aligned(max_rows * int64_t{sizeof(PlainRow)}) + aligned(max_rows * int64_t{sizeof(uint32_t)}) +
+         aligned(max_rows * int64_t{sizeof(RowItem)}) + aligned(int64_t{sizeof(int32_t)}) +
+         aligned(max_rows * slices(vocab) * int64_t{sizeof(Finding)});
+}
+
+}  // namespace volley::ops::choice

@@ -1,0 +1,45 @@
+// Launches of the tiles of one width, for the files that instantiate them: each width is compiled in a file of its own,
+// because together they take a minute.
+#pragma once
+
+#include "device/cuda/launch.h"
+#include "ops/linear/linear_cuda_tiles.cuh"
+
+namespace volley::ops {
+
+// What linear_tiles_cuda chooses among, by the tile's width in halves.
+void launch_tiles_2(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+void launch_tiles_3(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+void launch_tiles_4(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+void launch_tiles_6(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+
+template <typename Shape>
+void launch_tile(Stream& stream, const CUtensorMap& x_map, const TileArgs& args) {
+  cuda::Launch how;
+  const int across = (args.halves + Shape::kHalves - 1) / Shape::kHalves;
+  how.cluster = Shape::kShared ? 2 : static_cast<unsigned>(args.split);
+  how.grid = dim3(static_cast<unsigned>((Shape::kShared ? (across + 1) / 2 : across) * args.row_tiles) * how.cluster);
+  how.block = dim3(Shape::kThreads);
+  how.shared_bytes = Shape::kSharedBytes;
+  how.early = true;
+  cuda::launch(linear_tiles_kernel<Shape>, how, stream, x_map, args);
+}
+
+// Rows of the tiles that have a kernel.
+template <int... kRows>
+struct TileRows {};
+
+// The tile of kHalves and `rows` rows, one of kRows. Whether there is such a one.
+template <int kHalves, bool kShared, int... kRows>
+bool launch_one_of(TileRows<kRows...>, int rows, Stream& stream, const CUtensorMap& x_map, const TileArgs& args) {
+  return ((rows == kRows && (launch_tile<TileShape<kHalves, kRows, kShared>>(stream, x_map, args), true)) || ...);
+}
+
+template <int kHalves, typename Alone, typename Shared>
+void launch_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args) {
+  const bool launched = tile.shared ? launch_one_of<kHalves, true>(Shared(), tile.rows, stream, x_map, args)
+                                    : launch_one_of<kHalves, false>(Alone(), tile.rows, stream, x_map, args);
+  VOLLEY_CHECK_MSG(launched, "linear: a tile that has no kernel");
+}
+
+}  // namespace volley::ops

@@ -1,0 +1,155 @@
+// The arithmetic of step.h for one row or one segment, the same source for CPU and GPU. Private to this folder.
+#pragma once
+
+#include "base/ids.h"
+#include "ops/acceptance/acceptance.h"
+#include "ops/step/step.h"
+
+namespace volley::ops::step {
+
+VOLLEY_HOST_DEVICE inline int32_t least(int32_t a, int32_t b) {
+  return a < b ? a : b;
+}
+VOLLEY_HOST_DEVICE inline int32_t most(int32_t a, int32_t b) {
+  return a > b ? a : b;
+}
+
+VOLLEY_HOST_DEVICE inline int32_t first_index(const StepSegment& segment, const SlotRow& slot) {
+  return segment.start == StepSegment::kFromSlot ? most(0, slot.length - 1) : segment.start;
+}
+
+// For text the three positions of a token are one number; another kind of input changes these.
+VOLLEY_HOST_DEVICE constexpr RopePosition rope_position(SequenceIndex index) {
+  return RopePosition(index.value);
+}
+VOLLEY_HOST_DEVICE constexpr CachePosition cache_position(SequenceIndex index) {
+  return CachePosition(index.value);
+}
+
+// Row `row` of the pass: the token at sequence index `first` + i of a segment of `rows` rows.
+VOLLEY_HOST_DEVICE inline void fill_row(const PassRows& out, int32_t row, int32_t slot, TokenId token, int32_t first,
+                                        int32_t i, int32_t rows, const Visibility& visibility) {
+  const SequenceIndex index(first + i);
+  const int32_t position = cache_position(index).value, end = cache_position(SequenceIndex(first + rows)).value;
+  const int32_t begin = visibility.context_window > 0 ? most(0, first - visibility.context_window) : 0;
+  const auto set = [row](const TensorView& array, int32_t value) { static_cast<int32_t*>(array.data)[row] = value; };
+  set(out.token_ids, token);
+  set(out.slots, slot);
+  set(out.rope_positions, rope_position(index).value);
+  set(out.cache_positions, position);
+  set(out.visible_begin, begin);
+  set(out.visible_end, visibility.mask == Mask::kCausal ? position + 1 : end);
+  if (visibility.layer_window == 0) return;
+  set(out.window_begin, most(begin, position - visibility.layer_window + 1));
+  const int32_t last = visibility.window_mask == Mask::kCausal ? position + 1 : end;
+  set(out.window_end, least(last, position + visibility.layer_window));
+}
+
+VOLLEY_HOST_DEVICE inline void fill_draft_row(const Step& step, const StepSegment& segment, int32_t block_size,
+                                              TokenId mask_token, const Visibility& visibility, const PassRows& out,
+                                              const PassChoices& choices, int32_t i) {
+  const SlotRow& slot = step.slots[segment.slot];
+  const int32_t first = first_index(segment, slot), row = segment.block_index * block_size + i;
+  fill_row(out, row, segment.slot, i == 0 ? slot.last_token : mask_token, first, i, block_size, visibility);
+  if (i > 0 && i <= segment.choices_reserved - 1) {
+    static_cast<int32_t*>(choices.logit_rows.data)[segment.draft_begin + i - 1] = row;
+  }
+  if (i > 0) return;
+  out.segments[segment.block_index] = {row, block_size, segment.slot};
+  ChoiceSegment choice;
+  choice.slot = segment.slot;
+  choice.row_begin = segment.draft_begin - segment.draft_chunk;
+  choice.rows = segment.draft;
+  choice.first_index = first + 1;
+  choices.segments[segment.block_index] = choice;
+}
+
+VOLLEY_HOST_DEVICE inline TokenId verify_token(const Step& step, const StepSegment& segment, const TokenId* drafts,
+                                               int32_t i) {
+  if (segment.start != StepSegment::kFromSlot) return step.tokens[segment.token_begin + i];
+  return i == 0 ? step.slots[segment.slot].last_token : drafts[segment.draft_begin + i - 1];
+}
+
+VOLLEY_HOST_DEVICE inline void fill_verify_row(const Step& step, int32_t index, const TokenId* drafts,
+                                               const Visibility& visibility, const PassRows& out,
+                                               const PassChoices& choices, int32_t i) {
+  const StepSegment& segment = step.segments[index];
+  const int32_t rows = segment.known + segment.draft, row = segment.row_begin + i;
+  const int32_t first = first_index(segment, step.slots[segment.slot]);
+  if (i < rows) {
+    fill_row(out, row, segment.slot, verify_token(step, segment, drafts, i), first, i, rows, visibility);
+  } else {
+    fill_row(out, row, step.scrap_slot, 0, 0, 0, 1, visibility);
+  }
+  const int32_t j = i - (segment.known - 1);  // choice made from this row
+  if (j >= 0 && j < segment.choices_reserved) {
+    static_cast<int32_t*>(choices.logit_rows.data)[segment.choice_begin + j] = row;
+  }
+  if (i > 0) return;
+  out.segments[index] = {row, rows, segment.slot};
+  ChoiceSegment choice;
+  choice.slot = segment.slot;
+  choice.row_begin = segment.choice_begin - segment.choice_chunk;
+  choice.rows = segment.chooses != 0 ? segment.draft + 1 : 0;
+  choice.first_index = first + segment.known;
+  choice.prefix = drafts + segment.draft_begin;
+  if (segment.mask_row >= 0) {
+    choice.mask = choices.masks + static_cast<int64_t>(segment.mask_row) * choices.mask_words;
+    choice.mask_words = choices.mask_words;
+  }
+  choices.segments[index] = choice;
+}
+
+// SplitMix64 (Steele, Lea and Flood 2014): a good mix of a counter.
+VOLLEY_HOST_DEVICE inline uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+// How many drafted tokens "match" when random weights are measured: each whose predecessors were accepted is accepted
+// with probability p, so position i survives with p^i. The same run repeats.
+VOLLEY_HOST_DEVICE inline int32_t simulated_acceptance(double p, int32_t drafted, uint64_t seed, int32_t start) {
+  uint64_t state = mix(seed ^ mix(static_cast<uint64_t>(start)));
+  int32_t accepted = 0;
+  while (accepted < drafted) {
+    state = mix(state);
+    if (static_cast<double>(state >> 11) * 0x1.0p-53 >= p) break;
+    ++accepted;
+  }
+  return accepted;
+}
+
+// tokens: [stride] out.
+VOLLEY_HOST_DEVICE inline StepOutcome accept_segment(const StepSegment& segment, SlotRow& slot, const AcceptInputs& in,
+                                                     TokenId* tokens) {
+  StepOutcome outcome;
+  outcome.length = slot.length;
+  if (segment.chooses == 0 || slot.done != 0) return outcome;
+  const int32_t start = first_index(segment, slot), before = start + segment.known;
+  const int32_t produced = before - slot.prompt_length;
+  AcceptBlock block;
+  block.drafted = segment.draft;
+  block.draft = in.drafts + segment.draft_begin;
+  block.choice = in.choices + segment.choice_begin;
+  if (in.simulate >= 0) block.forced_accept = simulated_acceptance(in.simulate, segment.draft, slot.seed, start);
+  block.min_tokens_left = most(0, slot.min_tokens - produced);
+  block.budget = slot.max_tokens - produced;
+  block.end_ids = slot.end_ids;
+  block.end_count = slot.end_count;
+  const AcceptResult result = accept_block(block, tokens);
+  outcome.accepted = result.accepted;
+  outcome.committed = result.committed;
+  outcome.ended = result.ended ? 1 : 0;
+  outcome.exhausted = result.exhausted ? 1 : 0;
+  for (int32_t i = 0; i < result.committed; ++i) {
+    if (in.finite[segment.choice_begin + i] == 0) outcome.finite = 0;
+  }
+  slot.length = outcome.length = before + outcome.committed;
+  if (outcome.committed > 0) slot.last_token = tokens[outcome.committed - 1];
+  slot.done = result.ended || result.exhausted || outcome.finite == 0 ? 1 : 0;
+  return outcome;
+}
+
+}  // namespace volley::ops::step

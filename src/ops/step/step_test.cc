@@ -1,0 +1,299 @@
+// Protects, on the CPU and on a GPU: which positions and tokens a pass's rows have and what they see; that choices find
+// their rows; how the slot table moves on.
+#include "ops/step/step.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "ops/device_for_test.h"
+#include "ops/step/step_rule.h"
+
+namespace volley::ops {
+namespace {
+
+using Ints = std::vector<int32_t>;
+constexpr int32_t kRows = 32;
+constexpr int32_t kScrap = 3;
+
+// A step's device memory: three slots and the scrap slot.
+class Fixture {
+ public:
+  explicit Fixture(Device& device) : device_(device), slots_(4) {
+    slots_[kScrap].length = 1;
+    slots_[kScrap].done = 1;
+  }
+
+  SlotRow& slot(int32_t i) { return slots_[i]; }
+
+  Step step(const std::vector<StepSegment>& segments, const Ints& tokens = {0}) {
+    segments_.emplace(device_, segments);
+    tokens_.emplace(device_, tokens);
+    table_.emplace(device_, slots_);
+    Step step;
+    step.segments = at<StepSegment>(*segments_);
+    step.n = static_cast<int32_t>(segments.size());
+    for (const StepSegment& s : segments) {
+      step.blocks = std::max(step.blocks, s.block_index + 1);
+      step.max_segment_rows = std::max(step.max_segment_rows, s.rows_reserved);
+    }
+    step.tokens = at<TokenId>(*tokens_);
+    step.slots = at<SlotRow>(*table_);
+    step.scrap_slot = kScrap;
+    return step;
+  }
+
+  template <typename T>
+  static T* at(const DeviceTensor& t) {
+    return static_cast<T*>(t.view(DType::kU8, {1}).data);
+  }
+
+  PassRows rows(bool windows = false) {
+    PassRows out;
+    arrays_.clear();
+    for (int i = 0; i < 9; ++i) arrays_.push_back(std::make_unique<DeviceTensor>(device_, Ints(kRows, -7)));
+    const auto view = [&](int i) { return arrays_[i]->view(DType::kI32, {kRows}); };
+    out.token_ids = view(0);
+    out.slots = view(1);
+    out.rope_positions = view(2);
+    out.cache_positions = view(3);
+    out.visible_begin = view(4);
+    out.visible_end = view(5);
+    if (windows) {
+      out.window_begin = view(6);
+      out.window_end = view(7);
+    }
+    row_segments_.emplace(device_, std::vector<RowSegment>(8));
+    out.segments = at<RowSegment>(*row_segments_);
+    return out;
+  }
+  PassChoices choices() {
+    choice_segments_.emplace(device_, std::vector<ChoiceSegment>(8));
+    return {at<ChoiceSegment>(*choice_segments_), arrays_[8]->view(DType::kI32, {kRows}), nullptr, 0};
+  }
+
+  Ints read(int array, int32_t count) const {
+    Ints all = arrays_[array]->read<int32_t>();
+    all.resize(count);
+    return all;
+  }
+  Ints tokens(int32_t n) const { return read(0, n); }
+  Ints slot_ids(int32_t n) const { return read(1, n); }
+  Ints positions(int32_t n) const { return read(3, n); }
+  Ints visible_begin(int32_t n) const { return read(4, n); }
+  Ints visible_end(int32_t n) const { return read(5, n); }
+  Ints window_begin(int32_t n) const { return read(6, n); }
+  Ints window_end(int32_t n) const { return read(7, n); }
+  Ints logit_rows(int32_t n) const { return read(8, n); }
+  std::vector<RowSegment> row_segments() const { return row_segments_->read<RowSegment>(); }
+  std::vector<ChoiceSegment> choice_segments() const { return choice_segments_->read<ChoiceSegment>(); }
+  std::vector<SlotRow> table() const { return table_->read<SlotRow>(); }
+
+ private:
+  Device& device_;
+  std::vector<SlotRow> slots_;
+  std::optional<DeviceTensor> segments_, tokens_, table_, row_segments_, choice_segments_;
+  std::vector<std::unique_ptr<DeviceTensor>> arrays_;
+};
+
+class StepOp : public ::testing::TestWithParam<DeviceKind> {
+ protected:
+  void SetUp() override {
+    auto device = GetParam() == DeviceKind::kCpu ? make_cpu_device(1) : make_cuda_device(0);
+    if (!device.ok()) GTEST_SKIP() << "needs a GPU: " << device.error().message;
+    device_ = std::move(*device);
+    fixture_ = std::make_unique<Fixture>(*device_);
+  }
+  // Rows of one prefill segment of `rows` tokens from `start`, under `visibility`.
+  void fill(int32_t start, int32_t rows, const Visibility& visibility) {
+    StepSegment s;
+    s.slot = 0;
+    s.start = start;
+    s.known = s.rows_reserved = rows;
+    const Step step = fixture_->step({s}, Ints(rows, 5));
+    const PassRows out = fixture_->rows(visibility.layer_window > 0);
+    fill_verify_rows(device_->stream(), step, nullptr, visibility, out, fixture_->choices());
+  }
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Fixture> fixture_;
+};
+
+// A chunk of a prompt, a verify block, and a block with room for more rows than it brings.
+TEST_P(StepOp, VerifyRowsFollowSegmentsAndSlots) {
+  Fixture& f = *fixture_;
+  f.slot(0).length = 6;
+  f.slot(0).last_token = 60;
+  f.slot(2).length = 9;
+  f.slot(2).last_token = 90;
+  StepSegment block{.slot = 0, .draft = 2, .chooses = 1, .rows_reserved = 3, .choices_reserved = 3};
+  StepSegment chunk{.slot = 1,
+                    .start = 4,
+                    .known = 2,
+                    .chooses = 1,
+                    .rows_reserved = 2,
+                    .row_begin = 3,
+                    .token_begin = 1,
+                    .choice_begin = 3,
+                    .choices_reserved = 1};
+  StepSegment roomy{.slot = 2,
+                    .draft = 0,
+                    .chooses = 1,
+                    .rows_reserved = 3,
+                    .row_begin = 5,
+                    .choice_begin = 4,
+                    .choices_reserved = 3};
+  roomy.choice_chunk = 4;
+  const Step step = f.step({block, chunk, roomy}, {-1, 11, 12});
+  const DeviceTensor drafts(*device_, Ints{61, 62});
+  const PassRows out = f.rows();
+  fill_verify_rows(device_->stream(), step, Fixture::at<TokenId>(drafts), {}, out, f.choices());
+  EXPECT_EQ(f.tokens(8), (Ints{60, 61, 62, 11, 12, 90, 0, 0}));
+  EXPECT_EQ(f.slot_ids(8), (Ints{0, 0, 0, 1, 1, 2, kScrap, kScrap}));
+  EXPECT_EQ(f.positions(8), (Ints{5, 6, 7, 4, 5, 8, 0, 0}));
+  EXPECT_EQ(f.visible_begin(8), Ints(8, 0));
+  EXPECT_EQ(f.visible_end(8), (Ints{6, 7, 8, 5, 6, 9, 1, 1}));
+  EXPECT_EQ(f.logit_rows(7), (Ints{0, 1, 2, 4, 5, 6, 7})) << "a chunk's choice is made from its last row";
+  const auto segments = f.row_segments();
+  EXPECT_EQ(segments[1].row_begin, 3);
+  EXPECT_EQ(segments[1].rows, 2);
+  EXPECT_EQ(segments[2].rows, 1) << "what is left over belongs to nobody's sequence";
+  const auto choices = f.choice_segments();
+  EXPECT_EQ(choices[0].rows, 3);
+  EXPECT_EQ(choices[0].first_index, 6);
+  EXPECT_EQ(choices[0].prefix, Fixture::at<TokenId>(drafts));
+  EXPECT_EQ(choices[1].first_index, 6);
+  EXPECT_EQ(choices[2].rows, 1);
+  EXPECT_EQ(choices[2].row_begin, 0) << "rows count from the chunk of logits";
+}
+
+TEST_P(StepOp, DraftRowsAreTheLastTokenAndMasks) {
+  Fixture& f = *fixture_;
+  f.slot(1).length = 6;
+  f.slot(1).last_token = 60;
+  StepSegment plain{.slot = 0};
+  StepSegment block{.slot = 1, .draft = 2, .chooses = 1, .rows_reserved = 3, .block_index = 0, .choices_reserved = 3};
+  const Step step = f.step({plain, block});
+  const PassRows out = f.rows();
+  fill_draft_rows(device_->stream(), step, 4, 99, {Mask::kBidirectional}, out, f.choices());
+  EXPECT_EQ(f.tokens(5), (Ints{60, 99, 99, 99, -7}));
+  EXPECT_EQ(f.positions(4), (Ints{5, 6, 7, 8}));
+  EXPECT_EQ(f.visible_end(4), Ints(4, 9)) << "every row sees the whole block";
+  EXPECT_EQ(f.logit_rows(3), (Ints{1, 2, -7}));
+  const ChoiceSegment choice = f.choice_segments()[0];
+  EXPECT_EQ(choice.rows, 2);
+  EXPECT_EQ(choice.first_index, 6);
+  EXPECT_EQ(choice.prefix, nullptr);
+}
+
+// --draft-window counts context positions before the segment.
+TEST_P(StepOp, ContextWindowKeepsTheLastPositions) {
+  fill(10, 2, {Mask::kBidirectional, Mask::kCausal, 0, 6});
+  EXPECT_EQ(fixture_->visible_begin(2), (Ints{4, 4}));
+  fill(3, 2, {Mask::kBidirectional, Mask::kCausal, 0, 6});
+  EXPECT_EQ(fixture_->visible_begin(2), (Ints{0, 0}));
+}
+
+// A sliding-window layer: |query - key| < window, on both sides within the block.
+TEST_P(StepOp, LayerWindowIsSymmetricInABlock) {
+  fill(10, 4, {Mask::kBidirectional, Mask::kBidirectional, 3});
+  EXPECT_EQ(fixture_->window_begin(4), (Ints{8, 9, 10, 11}));
+  EXPECT_EQ(fixture_->window_end(4), (Ints{13, 14, 14, 14}));
+  EXPECT_EQ(fixture_->visible_begin(4), Ints(4, 0)) << "full-attention layers of the same network";
+}
+
+// A drafter whose sliding layers are causal inside the block while its full layers are not.
+TEST_P(StepOp, KindsOfLayersMayDifferInTheirMask) {
+  fill(10, 3, {Mask::kBidirectional, Mask::kCausal, 8});
+  EXPECT_EQ(fixture_->visible_end(3), (Ints{13, 13, 13}));
+  EXPECT_EQ(fixture_->window_end(3), (Ints{11, 12, 13}));
+  EXPECT_EQ(fixture_->window_begin(3), (Ints{3, 4, 5}));
+}
+
+TEST_P(StepOp, LayerWindowOfCausalRowsEndsAtTheRow) {
+  fill(10, 2, {Mask::kCausal, Mask::kCausal, 4});
+  EXPECT_EQ(fixture_->window_begin(2), (Ints{7, 8}));
+  EXPECT_EQ(fixture_->window_end(2), (Ints{11, 12}));
+}
+
+// The slot table after a step: a block that is partly kept, a prompt's last chunk, and a slot that was done.
+TEST_P(StepOp, AcceptMovesSlotsOn) {
+  Fixture& f = *fixture_;
+  for (int32_t i : {0, 1, 2}) {
+    f.slot(i).prompt_length = 4;
+    f.slot(i).max_tokens = 100;
+    f.slot(i).length = i == 1 ? 4 : 7;
+    f.slot(i).last_token = 50 + i;
+  }
+  f.slot(0).end_count = 1;
+  f.slot(0).end_ids[0] = 2;
+  f.slot(2).done = 1;
+  StepSegment block{.slot = 0, .draft = 3, .chooses = 1, .rows_reserved = 4, .choices_reserved = 4};
+  StepSegment chunk{
+      .slot = 1, .start = 2, .known = 2, .chooses = 1, .rows_reserved = 2, .choice_begin = 4, .choices_reserved = 1};
+  StepSegment done{.slot = 2, .chooses = 1, .choice_begin = 5, .choices_reserved = 1};
+  const Step step = f.step({block, chunk, done});
+  const DeviceTensor drafts(*device_, Ints{10, 2, 12}), choices(*device_, Ints{10, 2, 13, 14, 77, 88});
+  const DeviceTensor finite(*device_, std::vector<uint8_t>{1, 1, 0, 1, 0, 1});
+  const DeviceTensor outcomes(*device_, 3 * sizeof(StepOutcome)), tokens(*device_, Ints(12, -1));
+  const DeviceTensor slots(*device_, Ints(3, -1)), counts(*device_, Ints(3, -1));
+  AcceptInputs in{Fixture::at<TokenId>(drafts), Fixture::at<TokenId>(choices), Fixture::at<uint8_t>(finite)};
+  AcceptOutputs out{Fixture::at<StepOutcome>(outcomes), Fixture::at<TokenId>(tokens), 4, Fixture::at<int32_t>(slots),
+                    Fixture::at<int32_t>(counts)};
+  accept_step(device_->stream(), step, in, out);
+  const auto result = outcomes.read<StepOutcome>();
+  EXPECT_EQ(result[0].committed, 2);
+  EXPECT_EQ(result[0].accepted, 2);
+  EXPECT_EQ(result[0].ended, 1);
+  EXPECT_EQ(result[0].finite, 1) << "the bad row comes after what was committed";
+  EXPECT_EQ(result[1].committed, 1);
+  EXPECT_EQ(result[1].finite, 0);
+  EXPECT_EQ(result[2].committed, 0);
+  EXPECT_EQ(tokens.read<TokenId>(), (Ints{10, 2, -1, -1, 77, -1, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(slots.read<int32_t>(), (Ints{0, 1, 2}));
+  EXPECT_EQ(counts.read<int32_t>(), (Ints{2, 1, 0}));
+  const auto table = f.table();
+  EXPECT_EQ(table[0].length, 9);
+  EXPECT_EQ(table[0].last_token, 2);
+  EXPECT_EQ(table[0].done, 1);
+  EXPECT_EQ(table[1].length, 5);
+  EXPECT_EQ(table[1].last_token, 77);
+  EXPECT_EQ(table[2].length, 7) << "a slot that is done stays as it is";
+}
+
+TEST_P(StepOp, EditsReachThePageTable) {
+  const DeviceTensor table(*device_, Ints(6, 0));
+  const DeviceTensor edits(*device_, std::vector<PageTableEdit>{{0, 2, 7}, {1, 0, 8}});
+  edit_page_table(device_->stream(), Fixture::at<PageTableEdit>(edits), 2, table.view(DType::kI32, {2, 3}));
+  EXPECT_EQ(table.read<int32_t>(), (Ints{0, 0, 7, 8, 0, 0}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, StepOp, ::testing::Values(DeviceKind::kCpu, DeviceKind::kCuda),
+                         [](const auto& info) { return info.param == DeviceKind::kCpu ? "Cpu" : "Cuda"; });
+
+TEST(SimulatedAcceptance, PositionsSurviveGeometrically) {
+  constexpr int kBlocks = 200'000;
+  constexpr double kP = 0.8553;
+  std::vector<int> survived(16, 0);
+  for (int i = 0; i < kBlocks; ++i) {
+    const int32_t accepted = step::simulated_acceptance(kP, 15, 42 + i % 7, i);
+    ASSERT_GE(accepted, 0);
+    ASSERT_LE(accepted, 15);
+    for (int k = 1; k <= accepted; ++k) ++survived[k];
+  }
+  for (int k = 1; k <= 15; ++k) {
+    const double p = std::pow(kP, k), deviation = std::sqrt(p * (1 - p) / kBlocks);
+    EXPECT_NEAR(survived[k] / static_cast<double>(kBlocks), p, 5 * deviation) << "position " << k;
+  }
+}
+
+TEST(SimulatedAcceptance, EndsAreExactAndRunsRepeat) {
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_EQ(step::simulated_acceptance(1.0, 15, 1, i), 15);
+    EXPECT_EQ(step::simulated_acceptance(0.0, 15, 1, i), 0);
+    EXPECT_EQ(step::simulated_acceptance(0.5, 15, 9, i), step::simulated_acceptance(0.5, 15, 9, i));
+  }
+}
+
+}  // namespace
+}  // namespace volley::ops
