@@ -128,6 +128,7 @@ std::vector<Case> cases() {
 TEST(ExactSampling, FrequenciesFollowTheFilteredDistributionWithSpeculationOn) {
   const auto [target, draft] = write_configs();
   EngineOptions options;
+  options.device = kTestDevice;
   options.model_dir = target;
   options.draft_dir = draft;
   options.dummy_weights = 5;

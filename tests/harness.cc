@@ -1,11 +1,15 @@
 #include "harness.h"
 
+#include <gtest/gtest.h>
+
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
+
+#include "device/device.h"
 
 namespace volley::testing {
 namespace {
@@ -17,10 +21,21 @@ using nlohmann::json;
   std::exit(1);
 }
 
+// Without a GPU the tests for one are skipped, all of them and by name.
+class NeedsTheDevice : public ::testing::Environment {
+ public:
+  void SetUp() override {
+    if (std::string(kTestDevice) == "cpu") return;
+    if (const auto gpu = examine_cuda_device(0); !gpu.ok()) GTEST_SKIP() << "needs a GPU: " << gpu.error().message;
+  }
+};
+[[maybe_unused]] const auto* const kNeedsTheDevice = ::testing::AddGlobalTestEnvironment(new NeedsTheDevice);
+
 }  // namespace
 
 EngineOptions pocket_options() {
   EngineOptions options;
+  options.device = kTestDevice;
   options.model_dir = "models/pocket";
   options.draft_dir = "models/pocket-dflash";
   return options;
@@ -32,7 +47,8 @@ std::unique_ptr<Engine> make_engine(const EngineOptions& options) {
   return std::move(engine).value();
 }
 
-std::vector<Output> run_all(Engine& engine, std::vector<GenerateRequest> requests, int concurrency) {
+std::vector<Output> run_all(Engine& engine, std::vector<GenerateRequest> requests, int concurrency,
+                            const std::function<void(size_t i, const Event&)>& watch) {
   std::vector<Output> outputs(requests.size());
   std::mutex mutex;
   std::condition_variable changed;
@@ -44,6 +60,7 @@ std::vector<Output> run_all(Engine& engine, std::vector<GenerateRequest> request
       ++open;
     }
     const auto sink = [&, i](const Event& event) {
+      if (watch) watch(i, event);
       Output& out = outputs[i];
       out.tokens.insert(out.tokens.end(), event.tokens.begin(), event.tokens.end());
       out.text += event.text;

@@ -3,6 +3,7 @@
 
 #include <volley/engine.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +16,13 @@ namespace volley::testing {
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
+#endif
+
+// What the engine of this test program runs on: the same tests are built for each (tests/CMakeLists.txt).
+#ifdef VOLLEY_TEST_DEVICE
+inline constexpr const char* kTestDevice = VOLLEY_TEST_DEVICE;
+#else
+inline constexpr const char* kTestDevice = "cpu";
 #endif
 
 // The embedded default models, from the source tree's root (tests run there).
@@ -33,7 +41,9 @@ struct Output {
 
 // Submits all requests in order, at most `concurrency` open at once, and returns their outputs in that order. A request
 // that submit() refuses has finish.error set and no terminal event.
-std::vector<Output> run_all(Engine& engine, std::vector<GenerateRequest> requests, int concurrency);
+// watch, if given, sees each event of request i before it counts in the output; on the engine's thread.
+std::vector<Output> run_all(Engine& engine, std::vector<GenerateRequest> requests, int concurrency,
+                            const std::function<void(size_t i, const Event&)>& watch = {});
 
 // A request for one user message, greedy, ended by end-of-sequence or max_tokens. With `after_a_turn` the same long
 // first turn of a conversation stands before it, so that requests share a prefix of whole pages.

@@ -1,10 +1,11 @@
 #include "model_runner.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
 
-#include "spec/row_builder.h"
+#include "spec/pass.h"
 
 namespace volley::testing {
 namespace {
@@ -25,58 +26,100 @@ std::shared_ptr<const weights::Checkpoint> open(const std::string& dir, std::opt
   return must(weights::open_safetensors(dir));
 }
 
-std::vector<float> to_floats(const TensorView& row) {
-  std::vector<float> out(row.count());
-  for (int64_t i = 0; i < row.count(); ++i) {
-    out[i] = row.dtype == DType::kF32 ? row.as<float>()[i] : to_float(row.as<BFloat16>()[i]);
-  }
-  return out;
+std::unique_ptr<Device> make_device(const std::string& name) {
+  return must(name == "cpu" ? make_cpu_device(2) : make_cuda_device(0));
 }
 
 }  // namespace
 
 ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft_dir, ComputeType dtype,
-                         int32_t max_positions, std::optional<uint64_t> dummy)
-    : device_(*make_cpu_device(2)) {
+                         int32_t max_positions, std::optional<uint64_t> dummy, const std::string& device)
+    : device_(make_device(device)) {
   const auto checkpoint = open(target_dir, dummy);
   const model::DecoderSpec spec = must(model::read_decoder_spec(target_dir));
   const model::Numerics numerics = model::resolve_numerics(dtype, checkpoint->main_dtype());
   target_ = must(model::Target::load(*device_, checkpoint, spec, numerics, max_positions, {}));
   const model::DecoderSpec* draft_decoder = nullptr;
-  int64_t bytes = model::DecoderLayers::scratch_bytes(spec, max_positions, max_positions);
+  const DType kv = numerics.activation;
+  int64_t bytes = model::DecoderLayers::scratch_bytes(device_->stream(), spec, max_positions, max_positions, kv);
   if (!draft_dir.empty()) {
     const auto draft_checkpoint = open(draft_dir, dummy);
     const model::DraftSpec draft_spec = must(model::read_draft_spec(draft_dir));
     const model::Numerics draft_numerics = model::resolve_numerics(dtype, draft_checkpoint->main_dtype());
     draft_ = must(model::DraftNetwork::load(*device_, draft_checkpoint, draft_spec, draft_numerics, max_positions, {}));
     draft_decoder = &draft_->spec().decoder;
-    bytes += model::DraftNetwork::scratch_bytes(draft_spec, max_positions, max_positions);
+    bytes += model::DraftNetwork::scratch_bytes(device_->stream(), draft_spec, max_positions, max_positions, kv);
   }
   const int64_t pages = (max_positions + kPageSize - 1) / kPageSize;
-  kv_ = must(model::KvMemory::allocate(*device_, spec, draft_decoder, kPageSize, pages, numerics.activation));
+  kv_ = must(model::KvMemory::allocate(*device_, spec, draft_decoder, kPageSize, pages, kv));
   bytes += int64_t{max_positions} * (spec.vocab + spec.hidden * 20) * 4 + (1 << 20);
   scratch_.emplace(must(device_->allocate(static_cast<size_t>(bytes))));
-  page_table_.resize(pages);
-  std::iota(page_table_.rbegin(), page_table_.rend(), 0);  // not in order: positions must go through the table
+  std::vector<int32_t> table = counting(static_cast<int32_t>(pages));
+  std::reverse(table.begin(), table.end());  // not in order: positions must go through the table
+  page_table_memory_ = must(device_->allocate(table.size() * sizeof(int32_t)));
+  page_table_ = page_table_memory_.view(DType::kI32, {1, pages});
+  device_->upload(page_table_.data, table.data(), table.size() * sizeof(int32_t));
+}
+
+std::vector<int32_t> ModelRunner::counting(int32_t n) const {
+  std::vector<int32_t> values(n);
+  std::iota(values.begin(), values.end(), 0);
+  return values;
+}
+
+template <typename T>
+TensorView ModelRunner::on_device(DType dtype, std::span<const T> values) {
+  const TensorView view = scratch_->take(DType::kU8, {static_cast<int64_t>(values.size_bytes())});
+  device_->upload(view.data, values.data(), values.size_bytes());
+  return TensorView(view.data, dtype, {static_cast<int64_t>(values.size())});
+}
+
+std::vector<std::vector<float>> ModelRunner::rows_of(const TensorView& tensor) {
+  std::vector<std::byte> bytes(static_cast<size_t>(tensor.bytes()));
+  device_->download(bytes.data(), tensor.data, bytes.size());
+  const int64_t width = tensor.dim(1);
+  std::vector<std::vector<float>> rows(tensor.dim(0), std::vector<float>(width));
+  for (int64_t i = 0; i < tensor.count(); ++i) {
+    rows[i / width][i % width] = tensor.dtype == DType::kF32
+                                     ? reinterpret_cast<const float*>(bytes.data())[i]
+                                     : to_float(reinterpret_cast<const BFloat16*>(bytes.data())[i]);
+  }
+  return rows;
+}
+
+// Rows of the one sequence, from `start` on.
+model::RowBatch ModelRunner::batch(int32_t start, std::span<const TokenId> ids, const ops::Visibility& visibility) {
+  const auto rows = static_cast<int32_t>(ids.size());
+  ops::StepSegment segment;
+  segment.start = start;
+  segment.known = segment.rows_reserved = rows;
+  const ops::SlotRow slot;
+  ops::Step step;
+  step.segments = static_cast<ops::StepSegment*>(on_device<ops::StepSegment>(DType::kU8, {&segment, 1}).data);
+  step.n = 1;
+  step.max_segment_rows = rows;
+  step.tokens = on_device(DType::kI32, ids).as<int32_t>();
+  step.slots = static_cast<ops::SlotRow*>(on_device<ops::SlotRow>(DType::kU8, {&slot, 1}).data);
+  const int32_t positions = static_cast<int32_t>(page_table_.dim(1)) * kPageSize;
+  spec::Pass pass = spec::take_pass({rows, 1, rows, 0, positions}, visibility, page_table_, *scratch_);
+  ops::fill_verify_rows(device_->stream(), step, nullptr, visibility, pass.rows, pass.choices);
+  return pass.batch;
 }
 
 std::vector<std::vector<float>> ModelRunner::logits(std::span<const TokenId> ids, int32_t chunk) {
   std::vector<std::vector<float>> out;
-  const TensorView table(page_table_.data(), DType::kI32, {1, static_cast<int64_t>(page_table_.size())});
   for (size_t begin = 0; begin < ids.size(); begin += chunk) {
     ArenaScope scope(*scratch_);
     const auto rows = static_cast<int32_t>(std::min<size_t>(chunk, ids.size() - begin));
-    const std::vector<spec::RowRun> runs = {{0, SequenceIndex(static_cast<int32_t>(begin)), rows}};
-    std::vector<ops::RowSegment> segments;
-    model::RowBatch batch = spec::build_rows(runs, {}, table, segments, *scratch_);
-    batch.token_ids = TensorView(const_cast<TokenId*>(ids.data() + begin), DType::kI32, {rows});
+    model::RowBatch batch =
+        this->batch(static_cast<int32_t>(begin), ids.subspan(begin, rows), spec::target_visibility(spec()));
+    target_->plan(device_->stream(), batch, *kv_, *scratch_);
     const TensorView x = scratch_->take(DType::kF32, {rows, spec().hidden});
     target_->forward(device_->stream(), batch, *kv_, {}, x, *scratch_);
-    std::vector<int32_t> index(rows);
-    std::iota(index.begin(), index.end(), 0);
     const TensorView logits = scratch_->take(DType::kF32, {rows, spec().vocab});
-    target_->logits(device_->stream(), x, {index.data(), DType::kI32, {rows}}, logits, *scratch_);
-    for (int32_t i = 0; i < rows; ++i) out.push_back(to_floats(logits.rows(i, 1)));
+    const TensorView index = on_device<int32_t>(DType::kI32, counting(rows));
+    target_->logits(device_->stream(), x, index, logits, *scratch_);
+    for (auto& row : rows_of(logits)) out.push_back(std::move(row));
   }
   return out;
 }
@@ -84,37 +127,28 @@ std::vector<std::vector<float>> ModelRunner::logits(std::span<const TokenId> ids
 std::vector<std::vector<float>> ModelRunner::draft_hidden(const std::vector<std::vector<float>>& features,
                                                           std::span<const TokenId> block_ids) {
   ArenaScope scope(*scratch_);
-  const TensorView table(page_table_.data(), DType::kI32, {1, static_cast<int64_t>(page_table_.size())});
   const auto context = static_cast<int32_t>(features.size()), block = static_cast<int32_t>(block_ids.size());
-  std::vector<ops::RowSegment> segments;
   if (context > 0) {
     const auto width = static_cast<int64_t>(features[0].size());
-    const TensorView given = scratch_->take(draft_->activation(), {context, width});
-    for (int64_t i = 0; i < context * width; ++i) {
-      const float value = features[i / width][i % width];
-      if (given.dtype == DType::kF32) {
-        given.as<float>()[i] = value;
-      } else {
-        given.as<BFloat16>()[i] = to_bfloat16(value);
-      }
-    }
-    const std::vector<spec::RowRun> runs = {{0, SequenceIndex(0), context}};
-    draft_->inject(device_->stream(), spec::build_rows(runs, {}, table, segments, *scratch_), given, *kv_, *scratch_);
+    std::vector<float> floats;
+    for (const auto& row : features) floats.insert(floats.end(), row.begin(), row.end());
+    std::vector<BFloat16> halves;
+    for (const float value : floats) halves.push_back(to_bfloat16(value));
+    const bool f32 = draft_->activation() == DType::kF32;
+    const TensorView flat = f32 ? on_device<float>(DType::kF32, floats) : on_device<BFloat16>(DType::kBF16, halves);
+    const TensorView given(flat.data, flat.dtype, {context, width});
+    const std::vector<TokenId> unused(context);
+    draft_->inject(device_->stream(), batch(0, unused, {}), given, *kv_, *scratch_);
   }
-  const spec::Visibility visibility = spec::block_visibility(draft_->spec().decoder, 0);
-  const std::vector<spec::RowRun> runs = {{0, SequenceIndex(context), block}};
-  model::RowBatch batch = spec::build_rows(runs, visibility, table, segments, *scratch_);
-  batch.token_ids = TensorView(const_cast<TokenId*>(block_ids.data()), DType::kI32, {block});
+  model::RowBatch batch = this->batch(context, block_ids, spec::block_visibility(draft_->spec().decoder, 0));
+  draft_->plan(device_->stream(), batch, *kv_, *scratch_);
   const TensorView x = scratch_->take(DType::kF32, {block, spec().hidden});
   target_->embed(device_->stream(), batch.token_ids, x);
   draft_->forward(device_->stream(), batch, *kv_, x, *scratch_);
-  std::vector<int32_t> index(block);
-  std::iota(index.begin(), index.end(), 0);
+  const TensorView index = on_device<int32_t>(DType::kI32, counting(block));
   const TensorView h = scratch_->take(draft_->activation(), {block, spec().hidden});
-  draft_->final_norm(device_->stream(), x, {index.data(), DType::kI32, {block}}, h);
-  std::vector<std::vector<float>> out;
-  for (int32_t i = 0; i < block; ++i) out.push_back(to_floats(h.rows(i, 1)));
-  return out;
+  draft_->final_norm(device_->stream(), x, index, h);
+  return rows_of(h);
 }
 
 }  // namespace volley::testing

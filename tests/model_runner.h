@@ -1,12 +1,15 @@
-// A target (and a drafter) outside the engine: one sequence, one page table, logits of every position.
+// A target (and a drafter) outside the engine, on the test program's device: one sequence, one page table,
+// logits of every position.
 #pragma once
 
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "harness.h"
 #include "model/draft_network.h"
 #include "model/target.h"
+#include "ops/step/step.h"
 
 namespace volley::testing {
 
@@ -15,7 +18,7 @@ class ModelRunner {
   // Aborts the test program with the error when a model cannot be loaded. draft_dir may be empty. dummy: seed of random
   // weights.
   ModelRunner(const std::string& target_dir, const std::string& draft_dir, ComputeType dtype, int32_t max_positions,
-              std::optional<uint64_t> dummy = std::nullopt);
+              std::optional<uint64_t> dummy = std::nullopt, const std::string& device = kTestDevice);
 
   // Logits after each of the ids, [ids][vocab], computed in passes of `chunk` rows.
   std::vector<std::vector<float>> logits(std::span<const TokenId> ids, int32_t chunk = 1 << 20);
@@ -28,12 +31,20 @@ class ModelRunner {
   const model::DecoderSpec& spec() const { return target_->spec(); }
 
  private:
+  model::RowBatch batch(int32_t start, std::span<const TokenId> ids, const ops::Visibility& visibility);
+  // Scratch memory of the device with these values, and the values of rows on the device.
+  template <typename T>
+  TensorView on_device(DType dtype, std::span<const T> values);
+  std::vector<std::vector<float>> rows_of(const TensorView& tensor);
+  std::vector<int32_t> counting(int32_t n) const;
+
   std::unique_ptr<Device> device_;
   std::unique_ptr<model::Target> target_;
   std::unique_ptr<model::DraftNetwork> draft_;
   std::unique_ptr<model::KvMemory> kv_;
   std::optional<Arena> scratch_;
-  std::vector<int32_t> page_table_;
+  Buffer page_table_memory_;
+  TensorView page_table_;  // of the one sequence
 };
 
 }  // namespace volley::testing

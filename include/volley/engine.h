@@ -23,23 +23,27 @@ enum class Speculation { kDFlash, kOff };
 struct EngineOptions {
   std::string model_dir;        // Hugging Face folder of the target
   std::string draft_dir;        // of the DFlash drafter; empty: none, and speculation must be kOff
-  std::string device = "auto";  // auto, cpu
+  std::string device = "auto";  // auto (a GPU that can be used, else the CPU), cpu, cuda, cuda:N
   ComputeType dtype = ComputeType::kAuto;
   ComputeType kv_cache_dtype = ComputeType::kAuto;  // kAuto: as dtype
   int threads = 0;                                  // 0: the cores this process may use
   Speculation speculation = Speculation::kDFlash;
-  int block_size = 0;              // tokens of a block, its first (known) token included; 0: the drafter's own
-  int draft_window = 0;            // last context positions the drafter attends to; 0: all (or as its config says)
-  int page_size = 16;              // KV positions a page: a multiple of 16
-  int64_t kv_pages = 0;            // 0: from kv_memory_bytes
-  int64_t kv_memory_bytes = 0;     // 0: enough for max_num_seqs full contexts, bounded by a share of free memory
+  int block_size = 0;           // tokens of a block, its first (known) token included; 0: the drafter's own
+  int draft_window = 0;         // last context positions the drafter attends to; 0: all (or as its config says)
+  int page_size = 0;            // KV positions a page: a multiple of 16; 0: 16 on the CPU, 64 on CUDA
+  int64_t kv_pages = 0;         // 0: from kv_memory_bytes
+  int64_t kv_memory_bytes = 0;  // 0: enough for max_num_seqs full contexts, bounded by a share of free memory
+  double memory_fraction = 0;  // that share, of the device's memory that is free at the start, weights included; 0: 0.5
+                               // of what weights leave on the CPU, 0.9 on CUDA
   int max_num_seqs = 0;            // slots: requests decoding or prefilling at once; 0: 32
   int max_num_batched_tokens = 0;  // rows of one target pass; 0: every slot's block and a prefill chunk
   int prefill_chunk = 0;           // most prompt tokens of one request a step; 0: 512
   int max_model_len = 0;           // prompt + output; 0: the target's max_position_embeddings
   int max_queue = 4096;            // waiting requests before submit answers kResourceExhausted
   bool prefix_cache = true;
-  std::optional<uint64_t> dummy_weights;      // seed of random weights: only config.json is read
+  std::optional<uint64_t> dummy_weights;  // seed of random weights: only config.json is read
+  bool graphs = true;                     // CUDA: replay steps that only decode as recorded graphs
+  bool profile = false;  // CUDA: measure the phases of the round; steps then run one at a time and without graphs
   std::optional<double> simulate_acceptance;  // P: position i of a block survives with P^i; the text is meaningless
 };
 
@@ -47,6 +51,21 @@ struct EngineOptions {
 using Progress = std::function<void(std::string_view phase, double fraction)>;
 
 using RequestId = uint64_t;
+
+// What the text must be (llguidance). The model may end the request only where the text is complete.
+struct GrammarSpec {
+  enum class Kind {
+    kJsonObject,  // any JSON object; text unused
+    kJsonSchema,  // text: a JSON schema
+    kRegex,       // text: a regular expression that the whole text matches
+    kChoice,      // one of `choices`
+    kLark,        // text: a grammar in llguidance's Lark dialect; its rule is `start`
+    kEbnf,        // text: a grammar in GBNF, as vLLM, SGLang and llama.cpp users write it; its rule is `root`
+  };
+  Kind kind = Kind::kJsonObject;
+  std::string text;
+  std::vector<std::string> choices;
+};
 
 struct GenerateRequest {
   std::vector<TokenId> prompt;  // at least one token
@@ -57,6 +76,11 @@ struct GenerateRequest {
   std::vector<TokenId> stop_token_ids;  // beside the model's own end-of-sequence ids
   std::vector<std::string> stop;        // the text ends before the first of these
   std::string cache_namespace;          // prefixes are shared within one namespace only
+  std::optional<GrammarSpec> grammar;   // submit() answers kInvalidArgument when it cannot be compiled
+  // -1: none; k >= 0: each prompt token's logprob and the k highest of its position (max 20). Such a request computes
+  // its whole prompt: it takes nothing from the prefix cache.
+  int32_t prompt_logprobs = -1;
+  bool speculation = true;  // false: this request is decoded plainly; its tokens are the same
 };
 
 enum class FinishReason { kStop, kLength, kCancelled, kError };
@@ -87,7 +111,9 @@ struct Event {
   std::vector<TokenId> tokens;             // new token ids, in order
   std::string text;                        // new text: whole UTF-8 sequences, never part of a stop string
   std::vector<PositionLogprobs> logprobs;  // one a token, if asked for
-  int32_t drafted = 0;                     // drafted tokens that this step verified
+  // On the event with the first token, if asked for: one a prompt token but the first, which nothing precedes.
+  std::vector<PositionLogprobs> prompt_logprobs;
+  int32_t drafted = 0;   // drafted tokens that this step verified
   int32_t accepted = 0;  // of `tokens`, how many were drafted (they come first; what follows is the bonus token)
   std::optional<Finish> finish;
 };
@@ -127,7 +153,10 @@ struct EngineStats {
   std::vector<int64_t> drafted_at;   // [i]: blocks that verified a drafted position i + 1
   int64_t pages_total = 0, pages_used = 0,
           pages_cached = 0;  // used = held by requests or cache; cached = by the cache alone
-  double draft_s = 0, target_s = 0, choose_s = 0, commit_s = 0, host_s = 0;  // time by phase of the round
+  // Time by phase of the round (on CUDA only with EngineOptions::profile), and of the host beside it.
+  double draft_s = 0, target_s = 0, choose_s = 0, commit_s = 0, host_s = 0;
+  // The device's time in steps, and between steps of which the next was there already: what it waited for nothing.
+  double device_s = 0, idle_s = 0;
 };
 
 struct ChatMessages {

@@ -11,6 +11,7 @@
 #include "engine/worker.h"
 #include "ops/cpu_features.h"
 #include "spec/dflash/dflash_proposer.h"
+#include "text/grammar.h"
 
 namespace volley {
 namespace engine {
@@ -23,16 +24,18 @@ uint64_t draw_seed() {
 
 class EngineImpl final : public Engine {
  public:
-  EngineImpl(EngineInfo info, TextModels text, WorkerParts parts)
-      : info_(std::move(info)), text_(std::move(text)), worker_(std::move(parts)) {}
+  EngineImpl(EngineInfo info, TextModels text, bool simulated, WorkerParts parts)
+      : info_(std::move(info)), text_(std::move(text)), simulated_(simulated), worker_(std::move(parts)) {}
 
   Result<RequestId> submit(GenerateRequest request, EventSink sink) override {
     VOLLEY_RETURN_IF_ERROR(check_request(request, info_));
+    VOLLEY_ASSIGN(std::unique_ptr<text::Matcher> matcher, compile_grammar(request));
     const int32_t room = info_.max_model_len - static_cast<int32_t>(request.prompt.size());
     request.max_tokens = request.max_tokens == -1 ? room : std::min(request.max_tokens, room);
     if (!request.sampling.seed) request.sampling.seed = draw_seed();
     const RequestId id = next_id_.fetch_add(1);
-    VOLLEY_RETURN_IF_ERROR(worker_.submit({id, std::move(request), std::move(sink), RequestOutput::Clock::now()}));
+    VOLLEY_RETURN_IF_ERROR(
+        worker_.submit({id, std::move(request), std::move(matcher), std::move(sink), RequestOutput::Clock::now()}));
     return id;
   }
 
@@ -53,28 +56,40 @@ class EngineImpl final : public Engine {
   }
 
  private:
+  // Null where the request has no grammar. On the caller's thread: compiling a large one takes a while.
+  Result<std::unique_ptr<text::Matcher>> compile_grammar(const GenerateRequest& request) const {
+    if (!request.grammar) return std::unique_ptr<text::Matcher>();
+    if (simulated_)
+      return invalid_argument("With simulated acceptance the text is meaningless: leave the grammar out.");
+    if (text_.tokenizer->grammars() == nullptr) {
+      return failed_precondition("A grammar needs the model's tokenizer.json, and its folder has none.");
+    }
+    return text_.tokenizer->grammars()->compile(*request.grammar);
+  }
+
   const EngineInfo info_;
   const TextModels text_;
+  const bool simulated_;  // drafts are accepted whatever the target, and with it a grammar, says
   std::atomic<RequestId> next_id_{1};
   Worker worker_;
 };
 
-EngineInfo describe(const EngineOptions& options, const ResolvedModels& models, const LoadedModels& loaded,
-                    int threads) {
+EngineInfo describe(const ResolvedModels& models, const LoadedModels& loaded, Device& device) {
   EngineInfo info;
   info.architecture = models.target.architecture;
-  info.device = "cpu";
+  const bool cpu = models.device.kind == DeviceKind::kCpu;
+  info.device = cpu ? "cpu" : "cuda:" + std::to_string(models.device.ordinal);
   info.dtype = dtype_name(models.target_numerics.activation);
-  info.instruction_set = ops::cpu_instruction_set();
+  info.instruction_set = cpu ? ops::cpu_instruction_set() : device.name();
   info.vocab_size = models.target.vocab;
   info.max_model_len = models.max_model_len;
   info.block_size = models.block_size;
-  info.page_size = options.page_size;
+  info.page_size = models.page_size;
   info.kv_pages = models.memory.pages;
-  info.kv_bytes_per_token = models.memory.page_bytes / options.page_size;
+  info.kv_bytes_per_token = models.memory.page_bytes / models.page_size;
   info.weight_bytes = loaded.target->packed_bytes() + (loaded.draft ? loaded.draft->packed_bytes() : 0);
   info.max_num_seqs = models.max_num_seqs;
-  info.threads = threads;
+  info.threads = cpu ? device.stream().pool().threads() : 0;
   info.eos_token_ids = models.target.eos_ids;
   info.default_sampling = models.target.default_sampling;
   info.warnings = models.warnings;
@@ -87,16 +102,17 @@ sched::SchedulerConfig scheduler_config(const EngineOptions& options, const Reso
   config.max_num_batched_tokens = models.max_num_batched_tokens;
   config.prefill_chunk = models.prefill_chunk;
   config.max_model_len = models.max_model_len;
-  config.page_size = options.page_size;
+  config.page_size = models.page_size;
   config.pages = models.memory.pages;
   config.block_size = models.block_size;
-  config.reserve_rounds = kReserveRounds;
+  config.reserve_rounds = models.reserve_rounds();
   config.prefix_cache = options.prefix_cache;
   return config;
 }
 
 Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOptions& options,
-                                                const ResolvedModels& models, LoadedModels& loaded) {
+                                                const ResolvedModels& models, LoadedModels& loaded,
+                                                const Progress& progress) {
   std::unique_ptr<spec::Proposer> proposer;
   if (loaded.draft) {
     proposer = spec::make_dflash_proposer(std::move(loaded.draft), *loaded.target, *loaded.kv,
@@ -106,9 +122,15 @@ Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOpti
   config.slots = models.max_num_seqs;
   config.max_rows = models.max_num_batched_tokens;
   config.max_positions = models.max_positions();
-  config.page_size = options.page_size;
+  config.page_size = models.page_size;
+  config.logit_rows = logit_rows(models.device.kind);
+  config.graphs = options.graphs;
+  config.profile = options.profile;
   config.simulate_acceptance = options.simulate_acceptance;
-  return spec::Round::create(device, *loaded.target, *loaded.kv, std::move(proposer), config);
+  const auto recorded = [&](double fraction) {
+    if (progress) progress("Recording graphs", fraction);
+  };
+  return spec::Round::create(device, *loaded.target, *loaded.kv, std::move(proposer), config, recorded);
 }
 
 }  // namespace
@@ -118,16 +140,16 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, con
   VOLLEY_ASSIGN(engine::ResolvedModels models, engine::resolve_models(options));
   VOLLEY_ASSIGN(engine::TextModels text, engine::load_text(options.model_dir, options.dummy_weights.has_value()));
   engine::WorkerParts parts;
-  VOLLEY_ASSIGN(parts.device, make_cpu_device(options.threads));
-  VOLLEY_ASSIGN(parts.models, engine::load_models(*parts.device, models, options.page_size, progress));
-  EngineInfo info = engine::describe(options, models, parts.models, parts.device->stream().pool().threads());
-  VOLLEY_ASSIGN(parts.round, engine::make_round(*parts.device, options, models, parts.models));
+  VOLLEY_ASSIGN(parts.device, engine::make_device(models.device, options.threads));
+  VOLLEY_ASSIGN(parts.models, engine::load_models(*parts.device, models, progress));
+  EngineInfo info = engine::describe(models, parts.models, *parts.device);
+  VOLLEY_ASSIGN(parts.round, engine::make_round(*parts.device, options, models, parts.models, progress));
   parts.tokenizer = text.tokenizer;
   parts.eos_ids = models.target.eos_ids;
   parts.scheduler = engine::scheduler_config(options, models);
   parts.max_queue = options.max_queue;
-  return std::unique_ptr<Engine>(
-      std::make_unique<engine::EngineImpl>(std::move(info), std::move(text), std::move(parts)));
+  return std::unique_ptr<Engine>(std::make_unique<engine::EngineImpl>(
+      std::move(info), std::move(text), options.simulate_acceptance.has_value(), std::move(parts)));
 }
 
 }  // namespace volley

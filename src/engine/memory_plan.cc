@@ -71,15 +71,19 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   plan.page_bytes = model::kv_page_bytes(*in.target, draft_decoder, in.page_size, in.kv_dtype);
   plan.pages_per_request = (positions + in.page_size - 1) / in.page_size;
 
-  const int64_t room = std::max<int64_t>(0, in.available_bytes - plan.weight_bytes);
+  plan.step_bytes = in.step_bytes;
+  const double share = in.fraction > 0 ? in.fraction : 1.0;
+  const auto usable = static_cast<int64_t>(share * static_cast<double>(in.available_bytes));
+  const int64_t room = std::max<int64_t>(0, usable - plan.weight_bytes - in.step_bytes);
   if (in.kv_pages > 0) {
     plan.pages = in.kv_pages;
   } else if (in.kv_memory_bytes > 0) {
     plan.pages = in.kv_memory_bytes / plan.page_bytes;
   } else {
-    // Full contexts in every slot, but at most half of what is left: the rest is for activations and for other
-    // programs.
-    plan.pages = std::min(plan.pages_per_request * in.max_num_seqs, room / 2 / plan.page_bytes);
+    // Full contexts in every slot, but without a fraction that says otherwise at most half of what is left: the rest is
+    // for other programs.
+    const int64_t most = in.fraction > 0 ? room : room / 2;
+    plan.pages = std::min(plan.pages_per_request * in.max_num_seqs, most / plan.page_bytes);
   }
   if (plan.pages < plan.pages_per_request) {
     return resource_exhausted(
@@ -89,11 +93,11 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
         "): lower --max-model-len, or give the cache more memory.");
   }
   if (plan.kv_bytes() > room) {
-    return resource_exhausted("Weights (" + format_bytes(plan.weight_bytes) + ") and KV cache (" +
-                              format_bytes(plan.kv_bytes()) + ") need more than the " +
-                              format_bytes(in.available_bytes) +
-                              " of memory that are free: lower --max-model-len or --max-num-seqs, or use a smaller "
-                              "model.");
+    return resource_exhausted("Weights (" + format_bytes(plan.weight_bytes) + "), KV cache (" +
+                              format_bytes(plan.kv_bytes()) + ") and a step's memory (" +
+                              format_bytes(plan.step_bytes) + ") need more than the " + format_bytes(usable) +
+                              " of memory that may be used: lower --max-model-len, --max-num-seqs or "
+                              "--max-num-batched-tokens, raise --memory-fraction, or use a smaller model.");
   }
   return plan;
 }

@@ -1,26 +1,23 @@
 #include "engine/models.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "ops/choice/choice.h"
 
 namespace volley::engine {
 namespace {
 
-constexpr int32_t kDefaultSlots = 32;
-constexpr int32_t kDefaultPrefillChunk = 512;
+constexpr int32_t kDefaultSlots = 32, kDefaultGpuSlots = 128;
+constexpr int32_t kDefaultPrefillChunk = 512, kDefaultGpuPrefillChunk = 2048;
+constexpr int32_t kDefaultPageSize = 16, kDefaultGpuPageSize = 64;
+constexpr double kDefaultGpuFraction = 0.9;
 
 // Bounds that no real machine reaches, and that keep products of options within their types.
 constexpr int32_t kMaxThreads = 1024;
 constexpr int32_t kMaxSlots = 65'536;
 constexpr int32_t kMaxBlockSize = 1024;
 constexpr int32_t kMaxRows = 1 << 20;
-
-Status check_device(const std::string& device) {
-  if (device == "auto" || device == "cpu") return {};
-  if (device == "cuda") return unimplemented("The engine does not run on CUDA yet: use --device cpu.");
-  return invalid_argument("Unknown device \"" + device + "\": use auto or cpu.");
-}
 
 Status check_ranges(const EngineOptions& o) {
   const auto negative = [](const char* name, int64_t value) {
@@ -44,7 +41,10 @@ Status check_ranges(const EngineOptions& o) {
   if (o.block_size > kMaxBlockSize) return above("--block-size", o.block_size, kMaxBlockSize);
   if (o.prefill_chunk > kMaxRows) return above("--prefill-chunk", o.prefill_chunk, kMaxRows);
   if (o.max_num_batched_tokens > kMaxRows) return above("--max-num-batched-tokens", o.max_num_batched_tokens, kMaxRows);
-  if (o.page_size <= 0 || o.page_size % ops::kKvTile != 0 || o.page_size > 4096) {
+  if (!(o.memory_fraction >= 0 && o.memory_fraction <= 1)) {
+    return invalid_argument("--memory-fraction must be between 0 and 1.");
+  }
+  if (o.page_size < 0 || o.page_size % ops::kKvTile != 0 || o.page_size > 4096) {
     return invalid_argument("--page-size is " + std::to_string(o.page_size) + ": use a multiple of " +
                             std::to_string(ops::kKvTile) + ", at most 4096.");
   }
@@ -88,8 +88,11 @@ Status resolve_limits(const EngineOptions& options, ResolvedModels& models) {
                             " positions: lower it.");
   }
   if (models.max_model_len < 2) return invalid_argument("--max-model-len must be at least 2.");
-  models.max_num_seqs = options.max_num_seqs > 0 ? options.max_num_seqs : kDefaultSlots;
-  models.prefill_chunk = options.prefill_chunk > 0 ? options.prefill_chunk : kDefaultPrefillChunk;
+  const bool gpu = models.device.kind == DeviceKind::kCuda;
+  const auto either = [](int32_t asked, int32_t otherwise) { return asked > 0 ? asked : otherwise; };
+  models.max_num_seqs = either(options.max_num_seqs, gpu ? kDefaultGpuSlots : kDefaultSlots);
+  models.prefill_chunk = either(options.prefill_chunk, gpu ? kDefaultGpuPrefillChunk : kDefaultPrefillChunk);
+  models.page_size = either(options.page_size, gpu ? kDefaultGpuPageSize : kDefaultPageSize);
   // Room for every slot's whole block and a prompt's chunk beside them: neither waits for the other.
   const int64_t blocks = int64_t{models.max_num_seqs} * models.block_size;
   models.max_num_batched_tokens =
@@ -134,12 +137,48 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
   return {};
 }
 
+// Memory that a step of the largest size works in, roughly: activations, features and a chunk of logits.
+int64_t step_bytes(const ResolvedModels& models) {
+  const model::DecoderSpec& spec = models.target;
+  const int64_t rows = models.max_num_batched_tokens;
+  const int64_t features = models.draft ? static_cast<int64_t>(models.draft->target_layers.size()) * spec.hidden : 0;
+  const int64_t widths = 3 * int64_t{spec.hidden} + 3 * int64_t{spec.heads} * spec.head_dim + spec.intermediate;
+  return rows * (widths * 4 + features * 8) + logit_rows(models.device.kind) * (int64_t{spec.vocab} + spec.hidden) * 4;
+}
+
 }  // namespace
 
+int32_t logit_rows(DeviceKind device) {
+  return device == DeviceKind::kCpu ? 128 : 1024;
+}
+
+Result<DeviceChoice> resolve_device(const std::string& device) {
+  const DeviceChoice cpu = {DeviceKind::kCpu, 0, available_memory_bytes()};
+  if (device == "cpu") return cpu;
+  int ordinal = 0;
+  if (device.starts_with("cuda:")) {
+    const char* end = device.data() + device.size();
+    const auto [stop, error] = std::from_chars(device.data() + 5, end, ordinal);
+    if (error != std::errc() || stop != end || ordinal < 0) {
+      return invalid_argument("Unknown device \"" + device + "\": use cuda:0 for the first GPU.");
+    }
+  } else if (device != "auto" && device != "cuda") {
+    return invalid_argument("Unknown device \"" + device + "\": use auto, cpu, cuda or cuda:N.");
+  }
+  const Result<GpuFacts> gpu = examine_cuda_device(ordinal);
+  if (gpu.ok()) return DeviceChoice{DeviceKind::kCuda, ordinal, gpu->free_bytes};
+  if (device == "auto") return cpu;
+  return gpu.error();
+}
+
+Result<std::unique_ptr<Device>> make_device(const DeviceChoice& choice, int threads) {
+  return choice.kind == DeviceKind::kCpu ? make_cpu_device(threads) : make_cuda_device(choice.ordinal);
+}
+
 Result<ResolvedModels> resolve_models(const EngineOptions& options) {
-  VOLLEY_RETURN_IF_ERROR(check_device(options.device));
   VOLLEY_RETURN_IF_ERROR(check_ranges(options));
   ResolvedModels models;
+  VOLLEY_ASSIGN(models.device, resolve_device(options.device));
   VOLLEY_ASSIGN(models.target, model::read_decoder_spec(options.model_dir));
   VOLLEY_RETURN_IF_ERROR(check_vocabulary(models.target));
   VOLLEY_RETURN_IF_ERROR(resolve_draft(options, models));
@@ -154,8 +193,8 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   plan.target = &models.target;
   plan.draft = models.draft ? &*models.draft : nullptr;
   plan.block_size = models.block_size;
-  plan.reserve_rounds = kReserveRounds;
-  plan.page_size = options.page_size;
+  plan.reserve_rounds = models.reserve_rounds();
+  plan.page_size = models.page_size;
   plan.max_model_len = models.max_model_len;
   plan.max_num_seqs = models.max_num_seqs;
   plan.kv_dtype = models.kv_dtype;
@@ -163,13 +202,15 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   plan.draft_weight_dtype = models.draft_numerics.storage;
   plan.kv_pages = options.kv_pages;
   plan.kv_memory_bytes = options.kv_memory_bytes;
-  plan.available_bytes = available_memory_bytes();
+  plan.available_bytes = models.device.available_bytes;
+  plan.fraction = options.memory_fraction;
+  if (models.device.kind == DeviceKind::kCuda && plan.fraction == 0) plan.fraction = kDefaultGpuFraction;
+  plan.step_bytes = step_bytes(models);
   VOLLEY_ASSIGN(models.memory, plan_memory(plan));
   return models;
 }
 
-Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, int32_t page_size,
-                                 const Progress& progress) {
+Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, const Progress& progress) {
   const double total = static_cast<double>(std::max<int64_t>(1, resolved.memory.weight_bytes));
   int64_t before = 0;
   const auto report = [&](int64_t packed) {
@@ -185,7 +226,7 @@ Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved,
   }
   VOLLEY_ASSIGN(models.kv,
                 model::KvMemory::allocate(device, resolved.target, resolved.draft ? &resolved.draft->decoder : nullptr,
-                                          page_size, resolved.memory.pages, resolved.kv_dtype));
+                                          resolved.page_size, resolved.memory.pages, resolved.kv_dtype));
   if (progress) progress("Loading weights", 1.0);
   return models;
 }

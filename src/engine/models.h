@@ -13,11 +13,23 @@
 
 namespace volley::engine {
 
-// Rounds whose positions are reserved ahead: the CPU finishes a round before the next is planned.
-inline constexpr int32_t kReserveRounds = 1;
+// Where the engine runs.
+struct DeviceChoice {
+  DeviceKind kind = DeviceKind::kCpu;
+  int ordinal = 0;              // of the GPU
+  int64_t available_bytes = 0;  // memory that can be had now
+};
+// --device, and what "auto" means on this machine.
+Result<DeviceChoice> resolve_device(const std::string& device);
+Result<std::unique_ptr<Device>> make_device(const DeviceChoice& choice, int threads);
+
+// Rows of logits that exist at a time: on the CPU few, for its caches; on a GPU more, so that the head is read less
+// often.
+int32_t logit_rows(DeviceKind device);
 
 // Options with every "choose for me" resolved, and what config.json says. Immutable.
 struct ResolvedModels {
+  DeviceChoice device;
   model::DecoderSpec target;
   std::optional<model::DraftSpec> draft;  // only with speculation on
   int32_t block_size = 1;
@@ -27,12 +39,16 @@ struct ResolvedModels {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t prefill_chunk = 0;
+  int32_t page_size = 0;
   MemoryPlan memory;
   std::vector<std::string> warnings;
   std::shared_ptr<const weights::Checkpoint> target_checkpoint, draft_checkpoint;
 
+  // Rounds whose positions are reserved ahead: the CPU finishes a round before the next is planned, a GPU has the next
+  // one under way.
+  int32_t reserve_rounds() const { return device.kind == DeviceKind::kCpu ? 1 : 2; }
   // Positions a sequence may touch: its tokens and the blocks reserved past them.
-  int32_t max_positions() const { return max_model_len + block_size * kReserveRounds; }
+  int32_t max_positions() const { return max_model_len + block_size * reserve_rounds(); }
 };
 
 // Reads config.json files and checkpoint headers, checks that everything fits together, plans the memory.
@@ -44,7 +60,6 @@ struct LoadedModels {
   std::unique_ptr<model::KvMemory> kv;
 };
 
-Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, int32_t page_size,
-                                 const Progress& progress);
+Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, const Progress& progress);
 
 }  // namespace volley::engine

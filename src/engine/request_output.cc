@@ -66,7 +66,8 @@ bool RequestOutput::append_text(Event& event, bool ended, spec::RoundResult& res
   return false;
 }
 
-bool RequestOutput::push(spec::RoundResult& result, bool decoded, int32_t drafted, Clock::time_point now) {
+bool RequestOutput::push(spec::RoundResult& result, bool decoded, int32_t drafted, bool complete,
+                         Clock::time_point now) {
   if (!result.finite) {
     finish(FinishReason::kError,
            internal_error("There is no token to choose: the model's values are not finite (try --dtype float32), or "
@@ -74,11 +75,12 @@ bool RequestOutput::push(spec::RoundResult& result, bool decoded, int32_t drafte
            now);
     return true;
   }
-  if (!first_token_) {
+  Event event;
+  if (!first_token_) event.prompt_logprobs = prompt_logprobs_;
+  if (!first_token_ && !result.tokens.empty()) {
     first_token_ = now;
     usage_.ttft_s = seconds(now - submitted_);
   }
-  Event event;
   event.id = id_;
   const bool stopped = append_text(event, result.ended, result);
   event.tokens = result.tokens;
@@ -88,13 +90,20 @@ bool RequestOutput::push(spec::RoundResult& result, bool decoded, int32_t drafte
   usage_.completion_tokens += static_cast<int32_t>(result.tokens.size());
   usage_.drafted_tokens += drafted;
   usage_.accepted_tokens += result.accepted;
-  if (decoded) tokens_per_step_.push_back(static_cast<int32_t>(result.tokens.size()));
-  if (!stopped && !result.ended && !result.exhausted) {
+  if (decoded && !result.tokens.empty()) tokens_per_step_.push_back(static_cast<int32_t>(result.tokens.size()));
+  if (!stopped && !result.ended && !result.exhausted && !complete) {
     sink_(event);
     return false;
   }
-  send_finish(std::move(event), stopped || result.ended ? FinishReason::kStop : FinishReason::kLength, now);
+  if (result.ended && !stopped) stop_token_ = result.tokens.back();
+  send_finish(std::move(event), stopped || result.ended || complete ? FinishReason::kStop : FinishReason::kLength, now);
   return true;
+}
+
+// A preempted request computes its prompt again.
+void RequestOutput::add_prompt_logprobs(int32_t start, std::vector<PositionLogprobs> logprobs) {
+  prompt_logprobs_.resize(start);
+  std::ranges::move(logprobs, std::back_inserter(prompt_logprobs_));
 }
 
 void RequestOutput::finish(FinishReason reason, std::optional<Error> error, Clock::time_point now) {
@@ -130,9 +139,7 @@ void RequestOutput::send_finish(Event event, FinishReason reason, Clock::time_po
   if (!first_scheduled_) usage_.queue_s = usage_.total_s;  // it waited all its life
   event.finish->reason = reason;
   event.finish->stop_text = stop_text_;
-  if (reason == FinishReason::kStop && !stop_text_ && !event.tokens.empty()) {
-    event.finish->stop_token = event.tokens.back();
-  }
+  if (!stop_text_) event.finish->stop_token = stop_token_;
   event.finish->usage = usage_;
   event.finish->tokens_per_step = std::move(tokens_per_step_);
   sink_(event);

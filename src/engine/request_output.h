@@ -20,9 +20,15 @@ class RequestOutput {
   // It got a slot. True the first time; after a preemption nothing changes.
   bool scheduled(int32_t cached_tokens, Clock::time_point now);
 
-  // Takes in what a step committed and sends an event. `decoded`: a verify step (not the prompt's last chunk). Shortens
-  // result.tokens where a stop string cut them. Returns true when the request ended; the last event has then been sent.
-  bool push(spec::RoundResult& result, bool decoded, int32_t drafted, Clock::time_point now);
+  // Takes in what a step committed and sends an event. `decoded`: a verify step (not the prompt's last chunk);
+  // `complete`: its grammar ends the request after these tokens (there may be none). Shortens result.tokens where a
+  // stop string cut them. Returns true when the request ended; the last event has then been sent.
+  bool push(spec::RoundResult& result, bool decoded, int32_t drafted, bool complete, Clock::time_point now);
+
+  // Logprobs of the prompt's tokens from start + 1 on, `start` counted in the prompt; they go with the first token.
+  void add_prompt_logprobs(int32_t start, std::vector<PositionLogprobs> logprobs);
+  // How many of them are here.
+  int32_t prompt_logprobs() const { return static_cast<int32_t>(prompt_logprobs_.size()); }
 
   // Ends it without further tokens.
   void finish(FinishReason reason, std::optional<Error> error, Clock::time_point now);
@@ -43,6 +49,8 @@ class RequestOutput {
   Usage usage_;
   std::vector<int32_t> tokens_per_step_;
   std::optional<std::string> stop_text_;
+  std::optional<TokenId> stop_token_;
+  std::vector<PositionLogprobs> prompt_logprobs_;
 };
 
 }  // namespace volley::engine

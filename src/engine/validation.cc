@@ -3,6 +3,8 @@
 #include <cmath>
 #include <string>
 
+#include "ops/choice/choice.h"
+
 namespace volley::engine {
 namespace {
 
@@ -48,6 +50,10 @@ Status check_sampling(const SamplingParams& p, const EngineInfo& info) {
   if (p.logprobs < -1 || p.logprobs > 20) {
     return invalid_argument("logprobs is " + std::to_string(p.logprobs) + ": it must be at most 20.");
   }
+  if (p.logit_bias.size() > ops::kMaxLogitBias) {
+    return invalid_argument("logit_bias has " + std::to_string(p.logit_bias.size()) + " entries: it may have at most " +
+                            std::to_string(ops::kMaxLogitBias) + ".");
+  }
   for (const auto& [token, bias] : p.logit_bias) {
     VOLLEY_RETURN_IF_ERROR(check_token("logit_bias", token, info));
     VOLLEY_RETURN_IF_ERROR(in_range("logit_bias", bias, -100, 100));
@@ -77,8 +83,18 @@ Status check_request(const GenerateRequest& request, const EngineInfo& info) {
   }
   for (TokenId token : request.prompt) VOLLEY_RETURN_IF_ERROR(check_token("prompt", token, info));
   for (TokenId token : request.stop_token_ids) VOLLEY_RETURN_IF_ERROR(check_token("stop_token_ids", token, info));
+  const size_t end_ids = request.stop_token_ids.size() + info.eos_token_ids.size();
+  if (end_ids > ops::kMaxEndIds) {
+    return invalid_argument("stop_token_ids has " + std::to_string(request.stop_token_ids.size()) +
+                            " entries: with the model's own end-of-sequence ids there may be at most " +
+                            std::to_string(ops::kMaxEndIds) + ".");
+  }
   for (const std::string& stop : request.stop) {
     if (stop.empty()) return invalid_argument("A stop string is empty: leave it out.");
+  }
+  if (request.prompt_logprobs < -1 || request.prompt_logprobs > ops::kMaxLogprobs) {
+    return invalid_argument("prompt_logprobs is " + std::to_string(request.prompt_logprobs) +
+                            ": it must be between 0 and " + std::to_string(ops::kMaxLogprobs) + ".");
   }
   return check_sampling(request.sampling, info);
 }

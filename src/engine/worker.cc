@@ -1,5 +1,6 @@
 #include "engine/worker.h"
 
+#include <algorithm>
 #include <chrono>
 
 namespace volley::engine {
@@ -65,7 +66,7 @@ void Worker::loop() {
   while (take_commands(commands)) {
     for (Command& command : commands) handle(std::move(command));
     commands.clear();
-    if (!scheduler_.idle()) step();
+    if (!scheduler_.idle() || !flights_.empty()) step();
     publish_stats();
   }
   for (Command& command : commands) handle(std::move(command));
@@ -75,7 +76,7 @@ void Worker::loop() {
 
 bool Worker::take_commands(std::deque<Command>& commands) {
   std::unique_lock lock(mutex_);
-  if (scheduler_.idle()) wake_.wait(lock, [&] { return stopping_ || !commands_.empty(); });
+  if (scheduler_.idle() && flights_.empty()) wake_.wait(lock, [&] { return stopping_ || !commands_.empty(); });
   commands.swap(commands_);
   return !stopping_;
 }
@@ -102,11 +103,17 @@ void Worker::handle(Admission admission) {
   start.sampling.end_ids = start.limits.end_ids;
   RequestOutput output(admission.id, std::move(admission.sink), parts_.tokenizer, std::move(request.stop),
                        static_cast<int32_t>(request.prompt.size()), admission.submitted);
-  const auto [it, inserted] =
-      requests_.emplace(admission.id, Request{std::move(start), std::move(output), std::nullopt});
+  std::unique_ptr<GrammarMasks> grammar;
+  if (admission.matcher) {
+    grammar = std::make_unique<GrammarMasks>(std::move(admission.matcher), start.limits.end_ids, request.min_tokens);
+  }
+  const auto [it, inserted] = requests_.emplace(
+      admission.id,
+      Request{std::move(start), std::move(output), std::move(grammar), request.prompt_logprobs, std::nullopt});
   VOLLEY_CHECK(inserted);
-  const Status added =
-      scheduler_.add(admission.id, request.cache_namespace, std::move(request.prompt), request.max_tokens);
+  grammars_ += it->second.grammar ? 1 : 0;
+  const Status added = scheduler_.add(admission.id, request.cache_namespace, std::move(request.prompt),
+                                      request.max_tokens, {request.speculation, request.prompt_logprobs < 0});
   if (!added.ok()) end(admission.id, FinishReason::kError, added.error());
 }
 
@@ -117,7 +124,12 @@ void Worker::end(RequestId id, FinishReason reason, std::optional<Error> error) 
   release_slot(it->second);
   ++(reason == FinishReason::kCancelled ? totals_.requests_cancelled : totals_.requests_failed);
   it->second.output.finish(reason, std::move(error), Clock::now());
-  requests_.erase(it);
+  erase(it);
+}
+
+void Worker::erase(Requests::iterator request) {
+  grammars_ -= request->second.grammar ? 1 : 0;
+  requests_.erase(request);
 }
 
 void Worker::release_slot(Request& request) {
@@ -126,49 +138,129 @@ void Worker::release_slot(Request& request) {
   request.slot.reset();
 }
 
+// As many steps as the device takes are under way; then the oldest one's
+// results are handed out while the others run.
 void Worker::step() {
   const Clock::time_point begin = Clock::now();
-  const spec::PhaseTimes before = parts_.round->times();
-  const sched::StepPlan plan = scheduler_.plan(parts_.scheduler.block_size - 1);
-  VOLLEY_CHECK_MSG(!plan.empty(), "the scheduler has requests but plans nothing");
-  apply_plan(plan);
-  segments_.clear();
-  for (const sched::PlannedSegment& planned : plan.segments) {
-    segments_.push_back({planned.slot.value, planned.start,
-                         scheduler_.tokens(planned.id).subspan(planned.start, planned.known), planned.draft,
-                         planned.chooses});
-  }
-  parts_.round->run(segments_, results_);
-  hand_out(plan, results_);
+  const double waited = waited_s_;
+  bool started = true;
+  while (started && std::ssize(flights_) < parts_.round->depth()) started = start_step();
+  if (!flights_.empty()) finish_step();
   ++totals_.steps;
-  const spec::PhaseTimes& after = parts_.round->times();
-  totals_.draft_s = after.draft;
-  totals_.target_s = after.target;
-  totals_.choose_s = after.choose;
-  totals_.commit_s = after.commit;
-  const double device = (after.draft - before.draft) + (after.target - before.target) + (after.choose - before.choose) +
-                        (after.commit - before.commit);
-  totals_.host_s += std::chrono::duration<double>(Clock::now() - begin).count() - device;
+  const spec::PhaseTimes& times = parts_.round->times();
+  totals_.draft_s = times.draft;
+  totals_.target_s = times.target;
+  totals_.choose_s = times.choose;
+  totals_.commit_s = times.commit;
+  totals_.device_s = times.device;
+  totals_.idle_s = times.idle;
+  totals_.host_s += std::chrono::duration<double>(Clock::now() - begin).count() - (waited_s_ - waited);
 }
 
-void Worker::apply_plan(const sched::StepPlan& plan) {
+// A grammar's masks depend on all committed tokens: a step with one is planned
+// when the results of the one before it are in.
+bool Worker::start_step() {
+  if (!flights_.empty() && grammars_ > 0) return false;
+  sched::StepPlan plan = scheduler_.plan(parts_.scheduler.block_size - 1);
+  VOLLEY_CHECK_MSG(!plan.empty() || !flights_.empty() || scheduler_.idle(),
+                   "the scheduler has requests but plans nothing");
+  if (plan.empty()) return false;
+  apply_plan(plan);
+  segments_.clear();
+  for (const sched::PlannedSegment& planned : plan.segments) segments_.push_back(segment_of(planned));
+  const Clock::time_point begin = Clock::now();
+  enqueue(plan);
+  if (parts_.round->depth() == 1) waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
+  flights_.push_back({std::move(plan), !segments_.empty()});
+  return true;
+}
+
+spec::RoundSegment Worker::segment_of(const sched::PlannedSegment& planned) {
+  const Request& request = requests_.at(planned.id);
+  spec::RoundSegment segment;
+  segment.slot = planned.slot.value;
+  segment.draft = planned.draft;
+  segment.chooses = planned.chooses;
+  if (planned.chooses) segment.masks = request.grammar.get();
+  if (planned.decodes) return segment;  // from the slot's last token, which the device knows
+  segment.start = planned.start;
+  const std::span<const TokenId> tokens = scheduler_.tokens(planned.id);
+  segment.known = tokens.subspan(planned.start, planned.known);
+  const int32_t last_scored = scheduler_.prompt_length(planned.id) - 1;  // its row is the first choice's
+  if (request.prompt_logprobs >= 0 && request.output.prompt_logprobs() < last_scored && planned.start < last_scored) {
+    segment.scored = tokens.subspan(planned.start + 1, std::min(planned.known, last_scored - planned.start));
+  }
+  return segment;
+}
+
+// Where there is no memory for grammar masks or prompt logprobs, the requests that need it end and the others go on.
+void Worker::enqueue(sched::StepPlan& plan) {
+  if (segments_.empty()) return;
+  const Status enqueued = parts_.round->enqueue(segments_);
+  if (enqueued.ok()) return;
+  const auto needs_memory = [](const auto& segment) { return segment.masks != nullptr || !segment.scored.empty(); };
+  std::vector<RequestId> refused;
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    if (needs_memory(segments_[i])) refused.push_back(plan.segments[i].id);
+  }
+  std::erase_if(segments_, needs_memory);
+  std::erase_if(plan.segments, [&](const auto& segment) { return std::ranges::count(refused, segment.id) > 0; });
+  for (RequestId id : refused) end(id, FinishReason::kError, enqueued.error());
+  if (segments_.empty()) return;
+  const Status again = parts_.round->enqueue(segments_);
+  VOLLEY_CHECK_MSG(again.ok(), again.error().message);
+}
+
+void Worker::finish_step() {
+  const Clock::time_point begin = Clock::now();
+  const Flight flight = std::move(flights_.front());
+  flights_.pop_front();
+  if (flight.enqueued) {
+    parts_.round->wait(results_);
+  } else {
+    results_.clear();
+  }
+  waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
+  hand_out(flight.plan, results_);
+}
+
+Status Worker::start_slot(Request& request, const sched::PlannedSegment& started) {
+  const std::span<const TokenId> tokens = scheduler_.tokens(started.id);
+  const auto prompt = static_cast<size_t>(scheduler_.prompt_length(started.id));
+  request.start.prompt = tokens.first(prompt);
+  request.start.output = tokens.subspan(prompt);
+  const Status status = parts_.round->start_slot(started.slot.value, request.start);
+  request.start.prompt = request.start.output = {};  // the scheduler's tokens move as they grow
+  if (status.ok()) request.slot = started.slot.value;
+  return status;
+}
+
+// Requests that cannot start end here, and leave the plan.
+void Worker::apply_plan(sched::StepPlan& plan) {
   const Clock::time_point now = Clock::now();
   for (RequestId id : plan.preempted) release_slot(requests_.at(id));
   for (const sched::PlannedSegment& started : plan.started) {
     Request& request = requests_.at(started.id);
-    const std::span<const TokenId> tokens = scheduler_.tokens(started.id);
-    const auto prompt = static_cast<size_t>(scheduler_.prompt_length(started.id));
-    request.start.prompt = tokens.first(prompt);
-    request.start.output = tokens.subspan(prompt);
-    parts_.round->start_slot(started.slot.value, request.start);
-    request.start.prompt = request.start.output = {};  // the scheduler's tokens move as they grow
-    request.slot = started.slot.value;
+    if (const Status status = start_slot(request, started); !status.ok()) {
+      std::erase_if(plan.segments, [&](const auto& segment) { return segment.id == started.id; });
+      std::erase_if(plan.page_edits, [&](const auto& edit) { return edit.slot == started.slot; });
+      end(started.id, FinishReason::kError, status.error());
+      continue;
+    }
     if (request.output.scheduled(started.start, now)) {
-      totals_.prompt_tokens += static_cast<int64_t>(prompt);
+      totals_.prompt_tokens += scheduler_.prompt_length(started.id);
       totals_.cached_tokens += started.start;
     }
   }
   for (const sched::PageEdit& edit : plan.page_edits) parts_.round->set_page(edit.slot.value, edit.index, edit.page);
+}
+
+void Worker::add_prompt_logprobs(const sched::PlannedSegment& segment, Request& request, spec::RoundResult& result) {
+  if (result.scores.empty()) return;
+  for (PositionLogprobs& score : result.scores) {
+    score.top.resize(std::min(score.top.size(), static_cast<size_t>(request.prompt_logprobs)));
+  }
+  request.output.add_prompt_logprobs(segment.start, std::move(result.scores));
 }
 
 void Worker::hand_out(const sched::StepPlan& plan, std::vector<spec::RoundResult>& results) {
@@ -177,35 +269,51 @@ void Worker::hand_out(const sched::StepPlan& plan, std::vector<spec::RoundResult
   std::vector<RequestId> ended;
   for (size_t i = 0; i < plan.segments.size(); ++i) {
     const sched::PlannedSegment& segment = plan.segments[i];
+    const auto found = requests_.find(segment.id);
+    if (found == requests_.end()) continue;  // it ended after this step was enqueued
+    Request& request = found->second;
+    add_prompt_logprobs(segment, request, results[i]);
     if (!segment.chooses) continue;
-    Request& request = requests_.at(segment.id);
-    const bool failed = !results[i].finite;
-    const bool finished = request.output.push(results[i], segment.decodes, segment.draft, now);
+    Result<bool> complete = false;
+    if (request.grammar && results[i].finite) complete = request.grammar->commit(results[i]);
+    bool finished = false;
+    if (complete.ok() || !results[i].tokens.empty()) {
+      const bool ends = complete.ok() && *complete;
+      finished = request.output.push(results[i], segment.decodes, results[i].drafted, ends, now);
+    }
+    const bool failed = !results[i].finite || (!complete.ok() && !finished);
+    if (!complete.ok() && !finished) {
+      request.output.finish(FinishReason::kError, complete.error(), now);
+      finished = true;
+    }
     if (finished) {
       ++(failed ? totals_.requests_failed : totals_.requests_finished);
       ended.push_back(segment.id);
     }
-    if (failed) {  // its tokens mean nothing: they must not become part of the request
+    // A failed step's tokens mean nothing: they must not become part of the
+    // request. A grammar may end without any.
+    if (failed || results[i].tokens.empty()) {
       scheduler_.remove(segment.id);
       continue;
     }
-    count(segment, results[i]);
+    count(segment.decodes, results[i]);
     outcomes.push_back({segment.id, std::move(results[i].tokens), finished});
   }
   scheduler_.apply(outcomes);
   for (RequestId id : ended) {
-    release_slot(requests_.at(id));
-    requests_.erase(id);
+    const auto request = requests_.find(id);
+    release_slot(request->second);
+    erase(request);
   }
 }
 
-void Worker::count(const sched::PlannedSegment& segment, const spec::RoundResult& result) {
+void Worker::count(bool decodes, const spec::RoundResult& result) {
   totals_.generated_tokens += static_cast<int64_t>(result.tokens.size());
-  if (!segment.decodes) return;
+  if (!decodes) return;
   ++totals_.verify_steps;
-  totals_.drafted_tokens += segment.draft;
+  totals_.drafted_tokens += result.drafted;
   totals_.accepted_tokens += result.accepted;
-  for (int32_t i = 0; i < segment.draft; ++i) ++totals_.drafted_at[i];
+  for (int32_t i = 0; i < result.drafted; ++i) ++totals_.drafted_at[i];
   for (int32_t i = 0; i < result.accepted; ++i) ++totals_.accepted_at[i];
 }
 

@@ -1,5 +1,7 @@
-// The one thread that owns models, slots, pages and requests. Commands come in through a queue; each pass of the loop
-// takes them, plans a step, runs the round and hands out what it produced.
+// The one thread that owns models, slots, pages and requests. Commands come in
+// through a queue; each pass of the loop takes them, plans a step and enqueues
+// it, and hands out what the oldest step under way produced. On a device that
+// runs ahead, that is the step before: the device never waits for the host.
 #pragma once
 
 #include <condition_variable>
@@ -9,6 +11,7 @@
 #include <unordered_map>
 #include <variant>
 
+#include "engine/grammar_masks.h"
 #include "engine/models.h"
 #include "engine/request_output.h"
 #include "sched/scheduler.h"
@@ -29,7 +32,8 @@ struct WorkerParts {
 // A request that passed every check.
 struct Admission {
   RequestId id = 0;
-  GenerateRequest request;  // max_tokens resolved, seed drawn
+  GenerateRequest request;                 // max_tokens resolved, seed drawn
+  std::unique_ptr<text::Matcher> matcher;  // of request.grammar, or null
   EventSink sink;
   RequestOutput::Clock::time_point submitted;
 };
@@ -39,7 +43,8 @@ class Worker {
   explicit Worker(WorkerParts parts);
   ~Worker();  // cancels every request, then joins
 
-  // Any thread. kResourceExhausted when the queue is full, kUnavailable while ending.
+  // Any thread. kResourceExhausted when the queue is full, kUnavailable while
+  // ending.
   Status submit(Admission admission);
   void cancel(RequestId id);
   void drop_prefix_cache();
@@ -55,28 +60,47 @@ class Worker {
   struct Request {
     spec::SlotStart start;  // spans are filled when a slot is taken
     RequestOutput output;
+    std::unique_ptr<GrammarMasks> grammar;  // null: none
+    int32_t prompt_logprobs;                // -1: none; else how many of the highest
     std::optional<int32_t> slot;
   };
 
   // Below: the engine's thread only.
   void loop();
-  bool take_commands(std::deque<Command>& commands);  // waits while idle; false when the engine ends
+  bool take_commands(std::deque<Command>& commands);  // waits while idle; false
+                                                      // when the engine ends
   void handle(Command command);
   void handle(Admission admission);
   void step();
-  void apply_plan(const sched::StepPlan& plan);
+  bool start_step();   // plans and enqueues one; false when there is nothing to
+                       // enqueue now
+  void finish_step();  // waits for the oldest one
+  void enqueue(sched::StepPlan& plan);
+  spec::RoundSegment segment_of(const sched::PlannedSegment& planned);
+  void apply_plan(sched::StepPlan& plan);
+  Status start_slot(Request& request, const sched::PlannedSegment& started);
   void hand_out(const sched::StepPlan& plan, std::vector<spec::RoundResult>& results);
+  void add_prompt_logprobs(const sched::PlannedSegment& segment, Request& request, spec::RoundResult& result);
+  using Requests = std::unordered_map<RequestId, Request>;
+  void erase(Requests::iterator request);
   void end(RequestId id, FinishReason reason, std::optional<Error> error);
   void release_slot(Request& request);
-  void count(const sched::PlannedSegment& segment, const spec::RoundResult& result);
+  void count(bool decodes, const spec::RoundResult& result);
   void publish_stats();
 
   WorkerParts parts_;
   sched::Scheduler scheduler_;
-  std::unordered_map<RequestId, Request> requests_;
-  EngineStats totals_;  // counters; gauges are filled in by publish_stats()
+  Requests requests_;
+  int64_t grammars_ = 0;  // of the requests, how many have one
+  EngineStats totals_;    // counters; gauges are filled in by publish_stats()
+  struct Flight {
+    sched::StepPlan plan;
+    bool enqueued = true;  // false: nobody was left in it
+  };
+  std::deque<Flight> flights_;  // plans whose steps are under way, oldest first
   std::vector<spec::RoundSegment> segments_;
   std::vector<spec::RoundResult> results_;
+  double waited_s_ = 0;  // for the device
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

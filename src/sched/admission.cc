@@ -31,7 +31,7 @@ void Scheduler::State::admit(int32_t max_draft, StepPlan& plan) {
   while (!queue.empty() && !slots.empty() && rows_left(plan) > 0) {
     Request& request = *queue.begin()->second;
     if (!start_next(plan)) return;  // no overtaking: who is next is next, however large
-    const int32_t draft = std::min({max_draft, request.remaining() - 1, rows_left(plan) - 1});
+    const int32_t draft = std::min(draft_of(request, max_draft), rows_left(plan) - 1);
     add_segment(request, request.decoding() ? draft : 0, rows_left(plan), plan);
     if (!request.decoding()) continue;
     // A preempted request whose tokens were all still cached: it verifies in this step already.
@@ -49,7 +49,7 @@ bool Scheduler::State::start_next(StepPlan& plan) {
   // The last token's row is computed in any case: it chooses, or begins a verify step.
   const auto reusable = request.tokens().first(request.tokens().size() - 1);
   kv::PageList pages(pool);
-  if (config.prefix_cache) pages = kv::PageList(pool, tree.match(request.space(), reusable));
+  if (config.prefix_cache && request.reuses_prefix()) pages = kv::PageList(pool, tree.match(request.space(), reusable));
   const auto cached = static_cast<int32_t>(pages.size()) * config.page_size;
   const int64_t needed = reserved_pages(config, request.prefill_length());
   if (!reclaim(needed - static_cast<int64_t>(pages.size()))) return false;

@@ -13,7 +13,10 @@ void Scheduler::State::apply(std::span<const StepResult> results) {
   for (const StepResult& result : results) {
     VOLLEY_CHECK_MSG(by_request.emplace(result.id, &result).second, "two results of " + std::to_string(result.id));
   }
-  const std::vector<PlannedSegment> segments = std::exchange(planned, {});
+  VOLLEY_CHECK(!flights.empty() || results.empty());
+  if (flights.empty()) return;  // the plan was empty
+  const std::vector<PlannedSegment> segments = std::move(flights.front());
+  flights.pop_front();
   size_t used = 0;
   for (const PlannedSegment& segment : segments) {
     const StepResult* result = nullptr;
@@ -28,10 +31,17 @@ void Scheduler::State::apply(std::span<const StepResult> results) {
   VOLLEY_CHECK_EQ(used, results.size());  // no result of a segment that chose nothing, or was not planned
 }
 
+void Scheduler::State::forget(RequestId id) {
+  for (std::vector<PlannedSegment>& flight : flights) {
+    std::erase_if(flight, [id](const PlannedSegment& segment) { return segment.id == id; });
+  }
+}
+
 // `result` is null for a chunk that chose nothing.
 void Scheduler::State::finish_segment(const PlannedSegment& segment, const StepResult* result) {
   Request& request = known(segment.id);
   const bool prefilled = request.prefilling();
+  request.land(segment.decodes ? 0 : segment.known, segment.chooses);
   if (result == nullptr) {
     request.advance(segment.known);
   } else {
@@ -40,6 +50,7 @@ void Scheduler::State::finish_segment(const PlannedSegment& segment, const StepR
     VOLLEY_CHECK(result->finished || request.remaining() > 0);
     if (result->finished) {
       vacate(request);
+      forget(segment.id);
       requests.erase(segment.id);
       return;
     }

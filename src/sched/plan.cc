@@ -26,11 +26,12 @@ std::vector<int32_t> share_rows(std::span<const int32_t> wanted, int32_t rows) {
 }  // namespace
 
 StepPlan Scheduler::State::plan(int32_t max_draft) {
-  VOLLEY_CHECK(planned.empty());
+  VOLLEY_CHECK_LT(std::ssize(flights), config.reserve_rounds);
   VOLLEY_CHECK_GE(max_draft, 0);
   VOLLEY_CHECK_LT(max_draft, config.block_size);
   StepPlan plan;
   reserve_for_decoding(plan);
+  if (plan.waits) return plan;
   plan_decoding(max_draft, plan);
   plan_prefill(plan);
   // What a preemption freed is for those that run. A victim whose prompt someone else entered into the tree meanwhile
@@ -38,15 +39,19 @@ StepPlan Scheduler::State::plan(int32_t max_draft) {
   if (plan.preempted.empty()) admit(max_draft, plan);
   publish_pages(plan);
   VOLLEY_CHECK_LE(plan.rows, config.max_num_batched_tokens);
-  VOLLEY_CHECK(!plan.empty() || requests.empty());  // something can always run
-  planned = plan.segments;
+  VOLLEY_CHECK(!plan.empty() || requests.empty() || !flights.empty());  // something can always run
+  if (plan.empty()) return plan;
+  for (const PlannedSegment& segment : plan.segments) {
+    known(segment.id).take_off(segment.decodes ? 0 : segment.known, segment.chooses);
+  }
+  flights.push_back(plan.segments);
   return plan;
 }
 
 // Rows that drafts leave to prompts while some are there to be computed: speculation must not keep a new request
 // waiting.
 int32_t Scheduler::State::rows_for_prompts(int32_t decoding) const {
-  const auto prefilling = [](const auto& entry) { return entry.second->prefilling(); };
+  const auto prefilling = [](const auto& entry) { return !entry.second->decodes_next(); };
   const bool wanted = std::ranges::any_of(running, prefilling) || (!queue.empty() && !slots.empty());
   return wanted ? std::min(config.prefill_chunk, (config.max_num_batched_tokens - decoding) / 2) : 0;
 }
@@ -55,27 +60,31 @@ int32_t Scheduler::State::rows_for_prompts(int32_t decoding) const {
 void Scheduler::State::plan_decoding(int32_t max_draft, StepPlan& plan) {
   std::vector<Request*> decoding;
   for (const auto& [arrival, request] : running) {
-    if (request->decoding()) decoding.push_back(request);
+    if (request->decodes_next() && request->remaining_next() > 0) decoding.push_back(request);
   }
   std::ranges::sort(decoding, {}, [](const Request* request) { return request->slot(); });
   std::vector<int32_t> wanted;
-  for (const Request* request : decoding) wanted.push_back(std::min(max_draft, request->remaining() - 1));
+  for (const Request* request : decoding) wanted.push_back(draft_of(*request, max_draft));
   const auto count = static_cast<int32_t>(decoding.size());
   const auto given = share_rows(wanted, config.max_num_batched_tokens - count - rows_for_prompts(count));
   for (size_t i = 0; i < decoding.size(); ++i) add_segment(*decoding[i], given[i], 1 + given[i], plan);
 }
 
+int32_t Scheduler::State::draft_of(const Request& request, int32_t max_draft) {
+  return request.speculation() ? std::min(max_draft, request.remaining_next() - 1) : 0;
+}
+
 void Scheduler::State::plan_prefill(StepPlan& plan) {
   for (const auto& [arrival, request] : running) {
     if (rows_left(plan) == 0) return;
-    if (request->prefilling()) add_segment(*request, 0, rows_left(plan), plan);
+    if (!request->decodes_next()) add_segment(*request, 0, rows_left(plan), plan);
   }
 }
 
 // Plans the next rows of a running request: a chunk of its prefill, or its last token and `draft` drafted ones.
 void Scheduler::State::add_segment(Request& request, int32_t draft, int32_t most_rows, StepPlan& plan) const {
-  PlannedSegment segment{.id = request.id(), .slot = request.slot(), .start = request.computed()};
-  if (request.decoding()) {
+  PlannedSegment segment{.id = request.id(), .slot = request.slot(), .start = request.next_row()};
+  if (request.decodes_next()) {
     segment.known = 1;
     segment.draft = draft;
     segment.chooses = segment.decodes = true;

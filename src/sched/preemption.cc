@@ -12,23 +12,33 @@ namespace volley::sched {
 void Scheduler::State::reserve_for_decoding(StepPlan& plan) {
   for (auto next = running.begin(); next != running.end(); ++next) {
     Request& request = *next->second;
-    if (request.decoding() && !reserve(request, plan)) return;  // it was the youngest
+    if (!request.decodes_next()) continue;
+    if (!flights.empty() && !reclaim(missing_pages(request))) {
+      plan.waits = true;  // whoever would have to go may be in a step that still writes to its pages
+      return;
+    }
+    if (!reserve(request, plan)) return;  // it was the youngest
   }
 }
 
 // False when the request itself had to go.
 bool Scheduler::State::reserve(Request& request, StepPlan& plan) {
-  const int64_t wanted = reserved_pages(config, request.computed());
-  kv::PageList& pages = request.resources().pages;
-  const int64_t missing = wanted - static_cast<int64_t>(pages.size());
+  const int64_t missing = missing_pages(request);
   while (!reclaim(missing)) {
     Request& youngest = *running.rbegin()->second;
     VOLLEY_CHECK_GT(running.size(), size_t{1});  // alone, a request that add() let in has room
     preempt(youngest, plan);
     if (&youngest == &request) return false;
   }
-  if (missing > 0) pages.grow_to(static_cast<size_t>(wanted));
+  if (missing > 0) {
+    kv::PageList& pages = request.resources().pages;
+    pages.grow_to(pages.size() + static_cast<size_t>(missing));
+  }
   return true;
+}
+
+int64_t Scheduler::State::missing_pages(const Request& request) const {
+  return reserved_pages(config, request.computed()) - static_cast<int64_t>(request.resources().pages.size());
 }
 
 void Scheduler::State::preempt(Request& request, StepPlan& plan) {

@@ -1,5 +1,6 @@
 #include "sched/request.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -12,7 +13,8 @@ Request::Request(Options options)
       space_(std::move(options.space)),
       tokens_(std::move(options.prompt)),
       prompt_length_(length()),
-      max_tokens_(options.max_tokens) {
+      max_tokens_(options.max_tokens),
+      traits_(options.traits) {
   VOLLEY_CHECK_GT(prompt_length_, 0);
   VOLLEY_CHECK_GT(max_tokens_, 0);
 }
@@ -63,8 +65,22 @@ void Request::commit(std::span<const TokenId> tokens) {
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
 }
 
+void Request::take_off(int32_t prefill_rows, bool chooses) {
+  rows_under_way_ += prefill_rows;
+  choices_under_way_ += chooses ? 1 : 0;
+  VOLLEY_CHECK_LE(next_row(), std::max(prefill_length(), computed()));
+}
+
+void Request::land(int32_t prefill_rows, bool chooses) {
+  rows_under_way_ -= prefill_rows;
+  choices_under_way_ -= chooses ? 1 : 0;
+  VOLLEY_CHECK_GE(rows_under_way_, 0);
+  VOLLEY_CHECK_GE(choices_under_way_, 0);
+}
+
 Resources Request::stop() {
   if (!running()) refuse("stop");
+  rows_under_way_ = choices_under_way_ = 0;
   Resources resources = std::move(this->resources());
   state_ = Waiting{};
   return resources;

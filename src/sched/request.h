@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kv/page_list.h"
+#include "sched/request_traits.h"
 #include "sched/slot_pool.h"
 
 namespace volley::sched {
@@ -49,6 +50,7 @@ class Request {
     std::string space;     // namespace in the prefix tree
     std::vector<TokenId> prompt;
     int32_t max_tokens = 0;
+    RequestTraits traits = {};
   };
 
   explicit Request(Options options);
@@ -63,6 +65,9 @@ class Request {
   int32_t prompt_length() const { return prompt_length_; }
   int32_t remaining() const { return prompt_length_ + max_tokens_ - length(); }  // outputs that may still come
 
+  bool speculation() const { return traits_.speculation; }
+  bool reuses_prefix() const { return traits_.reuses_prefix; }
+
   bool decoding() const { return std::holds_alternative<Decoding>(state_); }
   bool prefilling() const { return std::holds_alternative<Prefilling>(state_); }
   bool running() const { return decoding() || prefilling(); }
@@ -75,6 +80,14 @@ class Request {
   // request with outputs all but the last, which the next verify step begins with.
   int32_t prefill_length() const { return new_prompt() ? length() : length() - 1; }
   bool new_prompt() const { return length() == prompt_length_; }
+
+  // A device that runs ahead gets a step planned before the results of the one before it are in. What the request looks
+  // like when the steps under way are done, as far as the host can know:
+  bool decodes_next() const { return decoding() || (prefilling() && next_row() == prefill_length()); }
+  int32_t next_row() const { return computed() + rows_under_way_; }  // of a prefill: leading tokens computed by then
+  int32_t remaining_next() const { return remaining() - choices_under_way_; }  // at most: each brings one or more
+  void take_off(int32_t prefill_rows, bool chooses);                           // a step with these was planned
+  void land(int32_t prefill_rows, bool chooses);                               // its results are in
 
   // Events.
   void start(Resources resources, int32_t cached);  // it runs, and `cached` leading tokens have their K and V
@@ -93,6 +106,8 @@ class Request {
   std::vector<TokenId> tokens_;
   int32_t prompt_length_;
   int32_t max_tokens_;
+  RequestTraits traits_;
+  int32_t rows_under_way_ = 0, choices_under_way_ = 0;
   std::variant<Waiting, Prefilling, Decoding> state_;
 };
 

@@ -37,7 +37,8 @@ Scheduler::~Scheduler() {
   VOLLEY_CHECK_EQ(state_->pool.cache_only(), state_->tree.pages());
 }
 
-Status Scheduler::add(RequestId id, const std::string& space, std::vector<TokenId> prompt, int32_t max_tokens) {
+Status Scheduler::add(RequestId id, const std::string& space, std::vector<TokenId> prompt, int32_t max_tokens,
+                      const RequestTraits& traits) {
   State& s = *state_;
   VOLLEY_CHECK_MSG(s.find(id) == nullptr, "request " + std::to_string(id));
   if (prompt.empty()) return invalid_argument("The prompt is empty: give at least one token.");
@@ -45,8 +46,12 @@ Status Scheduler::add(RequestId id, const std::string& space, std::vector<TokenI
     return invalid_argument("max_tokens is " + std::to_string(max_tokens) + ": ask for at least one.");
   VOLLEY_RETURN_IF_ERROR(s.check_fits(static_cast<int64_t>(prompt.size()), max_tokens));
   const uint64_t arrival = s.arrivals++;
-  Request::Options options{
-      .id = id, .arrival = arrival, .space = space, .prompt = std::move(prompt), .max_tokens = max_tokens};
+  Request::Options options{.id = id,
+                           .arrival = arrival,
+                           .space = space,
+                           .prompt = std::move(prompt),
+                           .max_tokens = max_tokens,
+                           .traits = traits};
   Request& request = s.requests.try_emplace(id, std::move(options)).first->second;
   s.queue.emplace(arrival, &request);
   return {};
@@ -56,7 +61,7 @@ bool Scheduler::remove(RequestId id) {
   State& s = *state_;
   Request* request = s.find(id);
   if (request == nullptr) return false;
-  std::erase_if(s.planned, [id](const PlannedSegment& segment) { return segment.id == id; });
+  s.forget(id);
   if (request->running()) {
     s.vacate(*request);
   } else {
@@ -80,6 +85,10 @@ std::span<const TokenId> Scheduler::tokens(RequestId id) const {
 
 int32_t Scheduler::prompt_length(RequestId id) const {
   return state_->known(id).prompt_length();
+}
+
+int32_t Scheduler::under_way() const {
+  return static_cast<int32_t>(state_->flights.size());
 }
 
 void Scheduler::drop_prefix_cache() {

@@ -19,6 +19,7 @@
 #include "base/ids.h"
 #include "kv/page_pool.h"
 #include "kv/prefix_tree.h"
+#include "sched/request_traits.h"
 
 namespace volley::sched {
 
@@ -30,7 +31,8 @@ struct SchedulerConfig {
   int32_t page_size = 0;
   int64_t pages = 0;
   int32_t block_size = 1;      // 1: no drafting. A block writes K and V at up to block_size positions past the context
-  int32_t reserve_rounds = 1;  // rounds of block_size positions reserved ahead (a device that runs ahead: 2)
+  int32_t reserve_rounds = 1;  // rounds of block_size positions reserved ahead; steps that may be planned before the
+                               // results of the first are in (a device that runs ahead: 2)
   bool prefix_cache = true;
 };
 
@@ -38,7 +40,7 @@ struct SchedulerConfig {
 struct PlannedSegment {
   RequestId id = 0;
   SlotId slot;
-  int32_t start = 0;     // sequence index of the first row
+  int32_t start = 0;     // sequence index of the first row; of a request with a step under way that decodes: at least
   int32_t known = 0;     // rows of known tokens: a prefill chunk, or the one last token of a decoding request
   int32_t draft = 0;     // drafted tokens to verify after it; > 0 only for decoding requests
   bool chooses = false;  // a token is chosen after the last known row (the last chunk of a new prompt; decoding)
@@ -58,6 +60,7 @@ struct StepPlan {
   std::vector<PageEdit> page_edits;      // new entries, and entries that moved to a page with the same K and V
   std::vector<PlannedSegment> segments;  // decoding requests first, by slot; then prefill chunks, oldest first
   int32_t rows = 0;
+  bool waits = false;  // the plan is empty because somebody must be preempted first: not before the results under way
   bool empty() const { return segments.empty(); }
 };
 
@@ -81,7 +84,8 @@ class Scheduler {
   // Queues a request. kResourceExhausted: it can never fit (prompt and max_tokens against max_model_len; the pages of
   // its last step against all pages, since the oldest request must always be able to finish).
   // kInvalidArgument: an empty prompt, or max_tokens below 1. An id that is known already is a CHECK failure.
-  Status add(RequestId id, const std::string& space, std::vector<TokenId> prompt, int32_t max_tokens);
+  Status add(RequestId id, const std::string& space, std::vector<TokenId> prompt, int32_t max_tokens,
+             const RequestTraits& traits = {});
 
   // Takes a request out, wherever it is, and returns its pages (full ones stay in the prefix tree). False: not known.
   // After a step that failed it may be called between plan() and apply() too: that plan's segment then needs no result.
@@ -91,15 +95,20 @@ class Scheduler {
   // request may verify (the verify budget's answer for now: block_size - 1, or 0 with speculation off); fewer are
   // planned where a request's remaining tokens, max_model_len or max_num_batched_tokens say so. Rows that do not
   // suffice are shared out evenly, and while prompts wait to be computed drafts leave them up to half of the rows.
-  // REQUIRES: 0 <= max_draft < block_size, and the results of the plan before are in.
+  // While results are not in, requests are planned for as they will then be: it may come out that some had ended, and
+  // the plan may be empty though requests run. REQUIRES: 0 <= max_draft < block_size; fewer than reserve_rounds plans
+  // without results.
   StepPlan plan(int32_t max_draft);
 
-  // The results of that plan, in any order: all segments with `chooses`, none twice.
+  // The results of the oldest plan without, in any order: all segments with `chooses` of requests that are still there,
+  // none twice.
   void apply(std::span<const StepResult> results);
 
   // All tokens of a waiting or running request so far, prompt then output.
   std::span<const TokenId> tokens(RequestId id) const;
   int32_t prompt_length(RequestId id) const;
+
+  int32_t under_way() const;  // plans without results
 
   void drop_prefix_cache();
   SchedulerStats stats() const;

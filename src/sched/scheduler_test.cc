@@ -266,7 +266,7 @@ TEST(SchedulerApply, WantsExactlyTheResultsOfThePlan) {
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 4), 4).ok());
   ASSERT_TRUE(scheduler.add(2, "", counting(0, 40), 4).ok());
   const StepPlan plan = scheduler.plan(0);
-  EXPECT_DEATH(scheduler.plan(0), "planned.empty");
+  EXPECT_DEATH(scheduler.plan(0), "reserve_rounds");
   EXPECT_DEATH(scheduler.apply({}), "no result of request 1");
   EXPECT_DEATH(scheduler.apply(std::vector<StepResult>(2, {.id = 1, .tokens = {5}})), "two results of 1");
   EXPECT_DEATH(scheduler.apply(std::vector<StepResult>{{.id = 1, .tokens = {5}}, {.id = 2, .tokens = {5}}}),

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <span>
 #include <unordered_map>
@@ -28,6 +29,7 @@ struct Scheduler::State {
   StepPlan plan(int32_t max_draft);
   void plan_decoding(int32_t max_draft, StepPlan& plan);
   int32_t rows_for_prompts(int32_t decoding) const;
+  static int32_t draft_of(const Request& request, int32_t max_draft);
   void plan_prefill(StepPlan& plan);
   int32_t rows_left(const StepPlan& plan) const { return config.max_num_batched_tokens - plan.rows; }
   void add_segment(Request& request, int32_t draft, int32_t most_rows, StepPlan& plan) const;
@@ -41,6 +43,7 @@ struct Scheduler::State {
   // preemption.cc
   void reserve_for_decoding(StepPlan& plan);
   bool reserve(Request& request, StepPlan& plan);
+  int64_t missing_pages(const Request& request) const;  // for the coming rounds; not above 0 when it has enough
   void preempt(Request& request, StepPlan& plan);
   bool reclaim(int64_t pages);
   void vacate(Request& request);
@@ -49,6 +52,8 @@ struct Scheduler::State {
   // commit.cc
   void apply(std::span<const StepResult> results);
   void finish_segment(const PlannedSegment& segment, const StepResult* result);
+
+  void forget(RequestId id);  // takes its segments out of the plans under way
 
   Request* find(RequestId id);
   Request& known(RequestId id);
@@ -60,7 +65,7 @@ struct Scheduler::State {
   std::unordered_map<RequestId, Request> requests;  // after the pools: what requests hold goes back before they end
   ByArrival queue;
   ByArrival running;
-  std::vector<PlannedSegment> planned;  // the last plan's segments, until their results are in
+  std::deque<std::vector<PlannedSegment>> flights;  // segments of the plans whose results are not in, oldest first
   uint64_t arrivals = 0;
   int64_t preemptions = 0;
 };

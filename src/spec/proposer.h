@@ -8,24 +8,29 @@
 #include "device/arena.h"
 #include "model/kv_memory.h"
 #include "ops/choice/choice.h"
-#include "spec/row_builder.h"
+#include "ops/step/step.h"
+#include "spec/logit_chunks.h"
 
 namespace volley::spec {
 
-// A slot that wants drafts. The drafter's context is valid for [0, start).
-struct DraftRequest {
-  int32_t slot = 0;
-  int32_t start = 0;  // sequence index of last_token
-  TokenId last_token = 0;
-  int32_t count = 0;            // tokens wanted, 1 … block_size - 1
-  TokenId* tokens = nullptr;    // [count] out: proposals for start + 1, start + 2, …
-  float* confidence = nullptr;  // [count] out, or null: the drafter's probability of each proposal
+// A request for drafts of one step. All pointers are device memory, all counts host bounds: the segments with a
+// block_index say whose blocks they are and how many tokens of each are wanted. The drafter's context of each is valid
+// up to the slot's last token.
+struct DraftPass {
+  ops::Step step;
+  std::span<const LogitChunk> chunks;  // of the drafted tokens; their segments are blocks
+  int32_t drafts = 0;                  // drafted tokens in all
+  TokenId* tokens = nullptr;           // [drafts] out: proposals, a block's from its draft_begin on
+  float* confidence = nullptr;         // [drafts] out, or null: the drafter's probability of each proposal
+  TensorView page_table;
 };
 
-// Rows of the target's pass that became part of their sequences.
-struct CommitRows {
-  std::span<const RowRun> runs;
-  TensorView features;  // [rows of the runs, flattened][columns], in the target's activation dtype
+struct ScratchBounds {
+  int64_t slots = 0;
+  int64_t commit_rows = 0;
+  int64_t positions = 0;     // of a sequence
+  int64_t logit_rows = 0;    // of a chunk
+  int64_t choose_bytes = 0;  // that choose() takes for such a chunk
 };
 
 class Proposer {
@@ -38,12 +43,13 @@ class Proposer {
   virtual std::span<const int32_t> feature_layers() const = 0;
 
   // Chooses with the sampling rule, each slot's own parameters and noise.
-  virtual void draft(Stream& stream, std::span<const DraftRequest> requests, const ops::SamplerState& sampler,
-                     TensorView page_table, Arena& scratch) = 0;
-  // Learns accepted features; afterwards the context of each run's slot is valid to the run's end.
-  virtual void commit(Stream& stream, const CommitRows& rows, TensorView page_table, Arena& scratch) = 0;
+  virtual void draft(Stream& stream, const DraftPass& pass, const ops::SamplerState& sampler, Arena& scratch) = 0;
+  // Learns features of rows of the target's pass: [rows][columns], in the target's activation dtype. Rows that did not
+  // become part of their sequence may be among them, behind those that did; what they leave is overwritten before it is
+  // looked at.
+  virtual void commit(Stream& stream, const model::RowBatch& rows, TensorView features, Arena& scratch) = 0;
 
-  virtual int64_t scratch_bytes(int64_t max_slots, int64_t max_commit_rows, int64_t max_positions) const = 0;
+  virtual int64_t scratch_bytes(Stream& stream, const ScratchBounds& bounds) const = 0;
 };
 
 }  // namespace volley::spec

@@ -1,280 +1,353 @@
 #include "spec/round.h"
 
-#include <chrono>
+#include <algorithm>
+#include <cstring>
 
 #include "device/cpu/thread_pool.h"
-#include "ops/acceptance/acceptance.h"
-#include "ops/gather/gather.h"
-#include "spec/logit_chunks.h"
-#include "spec/simulate.h"
+#include "spec/round_parts.h"
 
 namespace volley::spec {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+constexpr int32_t kDeviceDepth = 2;
+constexpr int kMaskThreads = 8;
 
-// Adds the time since construction, or since the last lap, to a counter.
-class Stopwatch {
- public:
-  void lap(double& total) {
-    const Clock::time_point now = Clock::now();
-    total += std::chrono::duration<double>(now - last_).count();
-    last_ = now;
-  }
-
- private:
-  Clock::time_point last_ = Clock::now();
-};
+// Slots of the sampler beyond the requests': the scrap slot, and one whose rule leaves logits as they are.
+constexpr int32_t kExtraSlots = 2, kScoringSlot = 1;
 
 int64_t table_width(const RoundConfig& config) {
   return (config.max_positions + config.page_size - 1) / config.page_size;
 }
 
-int64_t scratch_bytes(const model::Target& target, const Proposer* proposer, const RoundConfig& config, int threads) {
+int threads_of(Device& device) {
+  return device.kind() == DeviceKind::kCpu ? device.stream().pool().threads() : 0;
+}
+
+int64_t scratch_bytes(Device& device, const model::Target& target, DType kv, const Proposer* proposer,
+                      const RoundConfig& config) {
   const auto& spec = target.spec();
-  const int64_t rows = config.max_rows, block = proposer ? proposer->block_size() : 1;
-  const int64_t logit_rows = logit_chunk_rows(static_cast<int32_t>(block));
+  Stream& stream = device.stream();
+  const int64_t rows = config.max_rows;
+  const int64_t choose_bytes = ops::choose_scratch_bytes(config.logit_rows, spec.vocab, threads_of(device));
   const int64_t features = proposer ? static_cast<int64_t>(proposer->feature_layers().size()) * spec.hidden : 0;
-  const int64_t forward = model::DecoderLayers::scratch_bytes(spec, rows, config.max_positions);
-  const int64_t logits = logit_rows * (int64_t{spec.vocab} + spec.hidden + 4) * 4 +
-                         ops::choose_scratch_bytes(logit_rows, spec.vocab, threads);
-  const int64_t proposing = proposer ? proposer->scratch_bytes(config.slots, rows, config.max_positions) +
-                                           ops::choose_scratch_bytes(logit_rows, spec.vocab, threads)
-                                     : 0;
+  const int64_t forward = model::DecoderLayers::scratch_bytes(stream, spec, rows, config.max_positions, kv);
+  const int64_t logits = int64_t{config.logit_rows} * (int64_t{spec.vocab} + spec.hidden) * 4 + choose_bytes;
+  const ScratchBounds bounds = {config.slots, rows, config.max_positions, config.logit_rows, choose_bytes};
+  const int64_t proposing = proposer ? proposer->scratch_bytes(stream, bounds) : 0;
   // Residual stream, features twice (as captured, and gathered for the commit), and the per-row arrays.
-  const int64_t held = rows * (spec.hidden * 4 + features * 8 + 64) + (int64_t{1} << 16);
+  const int64_t held = rows * (spec.hidden * 4 + features * 8 + 16) + pass_bytes(rows) + (int64_t{1} << 16);
   return held + std::max({forward, logits, proposing});
+}
+
+int64_t aligned(int64_t bytes) {
+  return (bytes + 63) / 64 * 64;
 }
 
 }  // namespace
 
-// One entry a segment, and the tensors of the pass.
-struct Round::Verify {
-  std::vector<TokenId> drafts;        // all drafted tokens, segment by segment
-  std::vector<int32_t> draft_begin;   // [segments]: first in drafts
-  std::vector<RowRun> runs;           // rows of each segment: known, then drafted
-  std::vector<int32_t> row_begin;     // [segments]: first row in the pass
-  std::vector<int32_t> choice_begin;  // [segments]: first in choices; drafts + 1 entries where the segment chooses
-  std::vector<TokenId> choices;
-  std::vector<uint8_t> finite;
-  std::vector<PositionLogprobs> logprobs;
-  std::vector<ops::RowSegment> segments;
-  TensorView x, features;
-};
-
 Result<std::unique_ptr<Round>> Round::create(Device& device, const model::Target& target, const model::KvMemory& kv,
-                                             std::unique_ptr<Proposer> proposer, const RoundConfig& config) {
-  const int64_t table_bytes = config.slots * table_width(config) * 4;
-  VOLLEY_ASSIGN(Buffer page_table, device.allocate(static_cast<size_t>(table_bytes)));
-  const int64_t bytes = scratch_bytes(target, proposer.get(), config, device.stream().pool().threads());
-  VOLLEY_ASSIGN(Buffer scratch, device.allocate(static_cast<size_t>(bytes)));
-  return std::unique_ptr<Round>(
-      new Round(device, target, kv, std::move(proposer), config, std::move(page_table), std::move(scratch)));
+                                             std::unique_ptr<Proposer> proposer, const RoundConfig& config,
+                                             const std::function<void(double)>& progress) {
+  RoundConfig resolved = config;
+  resolved.logit_rows = std::max(config.logit_rows, proposer ? proposer->block_size() : 1);
+  std::unique_ptr<Round> round(new Round(device, target, kv, std::move(proposer), resolved));
+  VOLLEY_RETURN_IF_ERROR(round->allocate());
+  if (resolved.graphs && !resolved.profile) round->record_graphs(progress);
+  return round;
 }
 
 Round::Round(Device& device, const model::Target& target, const model::KvMemory& kv, std::unique_ptr<Proposer> proposer,
-             const RoundConfig& config, Buffer page_table, Buffer scratch)
-    : stream_(device.stream()),
+             const RoundConfig& config)
+    : device_(device),
+      stream_(device.stream()),
       target_(target),
       kv_(kv),
       proposer_(std::move(proposer)),
       config_(config),
-      sampler_(config.slots, target.spec().vocab),
+      visibility_(target_visibility(target.spec())),
+      depth_(device.kind() == DeviceKind::kCpu || config.profile ? 1 : kDeviceDepth),
       slots_(config.slots),
-      page_table_memory_(std::move(page_table)),
-      page_table_(page_table_memory_.view(DType::kI32, {config.slots, table_width(config)})),
-      scratch_(std::move(scratch)) {}
+      memory_(std::make_unique<Memory>()) {}
 
-void Round::start_slot(int32_t slot, const SlotStart& start) {
+// Whatever is under way writes into memory that goes with the round.
+Round::~Round() {
+  device_.synchronize();
+}
+
+Status Round::allocate() {
+  Memory& m = *memory_;
+  const int64_t slots = config_.slots, width = table_width(config_), rows = config_.max_rows;
+  m.max_segments = config_.slots;
+  m.max_block_rows = config_.slots * block_size();
+  m.max_edits = static_cast<int32_t>(slots * width);
+  m.stride = block_size();
+  m.segments_bytes = aligned(slots * int64_t{sizeof(ops::StepSegment)});
+  m.edits_bytes = aligned(m.max_edits * int64_t{sizeof(ops::PageTableEdit)});
+  m.tokens_bytes = aligned(rows * int64_t{sizeof(TokenId)});
+  const auto take = [&](int64_t bytes) { return device_.allocate(static_cast<size_t>(bytes)); };
+  VOLLEY_ASSIGN(m.slots, take((slots + 1) * int64_t{sizeof(ops::SlotRow)}));
+  VOLLEY_ASSIGN(m.page_table, take((slots + 1) * width * 4));
+  VOLLEY_ASSIGN(m.step, take(m.step_bytes()));
+  VOLLEY_ASSIGN(m.drafts, take(slots * block_size() * 4));
+  VOLLEY_ASSIGN(m.choices, take(rows * 4));
+  VOLLEY_ASSIGN(m.finite, take(rows));
+  VOLLEY_ASSIGN(m.results, take(m.results_bytes()));
+  VOLLEY_ASSIGN(m.committed, take(slots * 8));
+  VOLLEY_ASSIGN(m.logprobs, take(rows * int64_t{sizeof(ops::RowLogprobs)}));
+  m.mask_words = (target_.spec().vocab + 31) / 32;
+  m.table = m.page_table.view(DType::kI32, {slots + 1, width});
+  VOLLEY_ASSIGN(sampler_, ops::SamplerState::create(device_, config_.slots + kExtraSlots, target_.spec().vocab));
+  ops::SlotSampling scoring;
+  scoring.params.temperature = 0;
+  scoring.params.logprobs = ops::kMaxLogprobs;
+  VOLLEY_RETURN_IF_ERROR(sampler_->start(config_.slots + kScoringSlot, scoring, {}, {}));
+  VOLLEY_ASSIGN(Buffer scratch,
+                take(scratch_bytes(device_, target_, kv_.target_layer(0).dtype, proposer_.get(), config_)));
+  scratch_ = std::make_unique<Arena>(std::move(scratch));
+
+  // The scrap slot writes into a page of its own.
+  ops::SlotRow scrap;
+  scrap.length = 1;
+  scrap.done = 1;
+  device_.upload(static_cast<ops::SlotRow*>(m.slots.data()) + slots, &scrap, sizeof(scrap));
+  const std::vector<int32_t> scrap_pages(width, static_cast<int32_t>(kv_.scrap_page().value));
+  device_.upload(m.table.as<int32_t>() + slots * width, scrap_pages.data(), scrap_pages.size() * sizeof(int32_t));
+
+  for (int32_t i = 0; i < depth_; ++i) {
+    auto flight = std::make_unique<Flight>();
+    VOLLEY_ASSIGN(flight->step, device_.allocate_host(static_cast<size_t>(m.step_bytes())));
+    VOLLEY_ASSIGN(flight->results, device_.allocate_host(static_cast<size_t>(m.results_bytes())));
+    VOLLEY_ASSIGN(flight->logprobs, device_.allocate_host(m.logprobs.bytes()));
+    for (auto* fence : {&flight->begin, &flight->drafted, &flight->forwarded, &flight->chosen, &flight->end,
+                        &flight->arrived, &flight->drafts_here}) {
+      *fence = device_.make_fence();
+    }
+    free_.push_back(std::move(flight));
+  }
+  last_end_ = device_.make_fence();
+  return {};
+}
+
+Status Round::start_slot(int32_t slot, const SlotStart& start) {
   VOLLEY_CHECK(!slots_[slot].running);
-  Slot& s = slots_[slot];
-  s.limits = start.limits;
-  s.seed = start.sampling.seed;
-  s.prompt_length = static_cast<int32_t>(start.prompt.size());
-  s.wants_logprobs = start.sampling.params.logprobs >= 0;
-  s.running = true;
-  sampler_.start(slot, start.sampling, start.prompt, start.output);
+  VOLLEY_CHECK(!start.prompt.empty());
+  VOLLEY_CHECK_LE(start.limits.end_ids.size(), size_t{ops::kMaxEndIds});
+  VOLLEY_RETURN_IF_ERROR(sampler_->start(slot, start.sampling, start.prompt, start.output));
+  ops::SlotRow row;
+  row.seed = start.sampling.seed;
+  row.length = static_cast<int32_t>(start.prompt.size() + start.output.size());
+  row.last_token = start.output.empty() ? start.prompt.back() : start.output.back();
+  row.prompt_length = static_cast<int32_t>(start.prompt.size());
+  row.min_tokens = start.limits.min_tokens;
+  row.max_tokens = start.limits.max_tokens;
+  row.end_count = static_cast<int32_t>(start.limits.end_ids.size());
+  std::copy(start.limits.end_ids.begin(), start.limits.end_ids.end(), row.end_ids);
+  device_.upload(static_cast<ops::SlotRow*>(memory_->slots.data()) + slot, &row, sizeof(row));
+  slots_[slot].wants_logprobs = start.sampling.params.logprobs >= 0;
+  slots_[slot].running = true;
+  return {};
 }
 
 void Round::clear_slot(int32_t slot) {
   slots_[slot] = Slot{};
-  sampler_.clear(slot);
+  sampler_->clear(slot);
 }
 
 void Round::set_page(int32_t slot, int32_t index, PageId page) {
-  VOLLEY_CHECK(index >= 0 && index < page_table_.dim(1));
-  page_table_.as<int32_t>()[slot * page_table_.dim(1) + index] = page.value;
+  VOLLEY_CHECK(index >= 0 && index < memory_->table.dim(1));
+  edits_.push_back({slot, index, page.value});
 }
 
-void Round::run(std::span<const RoundSegment> segments, std::vector<RoundResult>& results) {
-  results.assign(segments.size(), {});
-  ArenaScope scope(scratch_);
-  Verify state;
-  Stopwatch watch;
-  draft(segments, state);
-  watch.lap(times_.draft);
-  verify(segments, state);
-  watch.lap(times_.target);
-  choose(segments, state, results);
-  accept(segments, state, results);
-  watch.lap(times_.choose);
-  commit(segments, state, results);
-  watch.lap(times_.commit);
+// Memory for grammar masks is taken when the first request with a grammar comes, and grows.
+Status Round::reserve_masks(int32_t rows) {
+  Memory& m = *memory_;
+  if (rows <= m.mask_rows) return {};
+  const int64_t room = std::max<int64_t>(rows, 2 * m.mask_rows);
+  const auto bytes = static_cast<size_t>(room * m.mask_words) * sizeof(uint32_t);
+  VOLLEY_ASSIGN(Buffer masks, device_.allocate(bytes));
+  VOLLEY_ASSIGN(Buffer host_masks, device_.allocate_host(bytes));
+  VOLLEY_ASSIGN(Buffer host_drafts, device_.allocate_host(m.drafts.bytes()));
+  if (device_.kind() != DeviceKind::kCpu && mask_threads_ == nullptr) {
+    mask_threads_ = std::make_unique<ThreadPool>(std::min(kMaskThreads, usable_cores()));
+  }
+  m.masks = std::move(masks);
+  m.host_masks = std::move(host_masks);
+  m.host_drafts = std::move(host_drafts);
+  m.mask_rows = room;
+  return {};
 }
 
-void Round::draft(std::span<const RoundSegment> segments, Verify& state) {
-  int32_t total = 0;
+// What is scored is a choice with one allowed token: its logprobs are those of decoding, bit for bit, on every device.
+Status Round::reserve_scores(int32_t rows, Flight& flight) {
+  Memory& m = *memory_;
+  if (rows > m.score_rows) {
+    if (under_way() > 0) device_.synchronize();  // the step under way may still read what goes
+    VOLLEY_ASSIGN(m.scores, device_.allocate(static_cast<size_t>(m.scores_bytes(rows))));
+    m.score_rows = rows;
+  }
+  if (static_cast<int64_t>(flight.scores.bytes()) < m.scores_bytes(rows)) {
+    VOLLEY_ASSIGN(flight.scores, device_.allocate_host(static_cast<size_t>(m.scores_bytes(rows))));
+  }
+  return {};
+}
+
+void Round::upload_scores(const Layout& layout, Flight& flight) {
+  const Memory& m = *memory_;
+  const auto rows = static_cast<int32_t>(layout.scored.size());
+  if (rows == 0) return;
+  auto* host = static_cast<std::byte*>(flight.scores.data());
+  auto* index = reinterpret_cast<int32_t*>(host);
+  auto* choices = reinterpret_cast<ops::ChoiceSegment*>(host + m.score_choices_begin(rows));
+  auto* masks = reinterpret_cast<uint32_t*>(host + m.score_masks_begin(rows));
+  const auto* device_masks =
+      reinterpret_cast<const uint32_t*>(static_cast<const std::byte*>(m.scores.data()) + m.score_masks_begin(rows));
+  std::fill_n(masks, int64_t{rows} * m.mask_words, 0u);
+  for (int32_t i = 0; i < rows; ++i) {
+    index[i] = layout.scored[i].row;
+    masks[int64_t{i} * m.mask_words + layout.scored[i].token / 32] |= 1u << (layout.scored[i].token % 32);
+  }
+  for (int32_t begin = 0; begin < rows; begin += config_.logit_rows) {
+    ops::ChoiceSegment& choice = *choices++ = {};
+    choice.slot = config_.slots + kScoringSlot;
+    choice.rows = std::min(config_.logit_rows, rows - begin);
+    choice.first_index = 1;
+    choice.mask = device_masks + int64_t{begin} * m.mask_words;
+    choice.mask_words = m.mask_words;
+  }
+  device_.enqueue_upload(m.scores.data(), host, static_cast<size_t>(m.scores_bytes(rows)));
+}
+
+Status Round::enqueue(std::span<const RoundSegment> segments) {
+  VOLLEY_CHECK_LT(under_way(), depth_);
+  VOLLEY_CHECK_LE(segments.size(), slots_.size());
+  int32_t mask_rows = 0, scored = 0;
   for (const RoundSegment& segment : segments) {
-    VOLLEY_CHECK(slots_[segment.slot].running && !segment.known.empty());
-    VOLLEY_CHECK(segment.draft == 0 || (proposer_ && segment.known.size() == 1 && segment.chooses));
-    state.draft_begin.push_back(total);
-    total += segment.draft;
+    mask_rows += segment.masks != nullptr ? segment.draft + 1 : 0;
+    scored += static_cast<int32_t>(segment.scored.size());
   }
-  state.drafts.resize(total);
-  std::vector<DraftRequest> requests;
-  for (size_t i = 0; i < segments.size(); ++i) {
-    const RoundSegment& segment = segments[i];
-    if (segment.draft == 0) continue;
-    requests.push_back({segment.slot, segment.start, segment.known[0], segment.draft,
-                        state.drafts.data() + state.draft_begin[i], nullptr});
-  }
-  if (!requests.empty()) proposer_->draft(stream_, requests, sampler_, page_table_, scratch_);
-}
-
-void Round::verify(std::span<const RoundSegment> segments, Verify& state) {
-  int32_t rows = 0;
-  for (const RoundSegment& segment : segments) {
-    const auto known = static_cast<int32_t>(segment.known.size());
-    state.row_begin.push_back(rows);
-    state.runs.push_back({segment.slot, SequenceIndex(segment.start), known + segment.draft});
-    rows += known + segment.draft;
-  }
-  VOLLEY_CHECK_LE(rows, config_.max_rows);
-  model::RowBatch batch = build_rows(state.runs, Visibility{}, page_table_, state.segments, scratch_);
-  batch.token_ids = scratch_.take(DType::kI32, {rows});
-  int32_t* ids = batch.token_ids.as<int32_t>();
-  for (size_t i = 0; i < segments.size(); ++i) {
-    ids = std::copy(segments[i].known.begin(), segments[i].known.end(), ids);
-    ids = std::copy_n(state.drafts.data() + state.draft_begin[i], segments[i].draft, ids);
-  }
-  state.x = scratch_.take(DType::kF32, {rows, target_.spec().hidden});
-  model::Target::Outputs outputs;
-  if (proposer_) {
-    outputs.capture_layers = proposer_->feature_layers();
-    const auto width = static_cast<int64_t>(outputs.capture_layers.size()) * target_.spec().hidden;
-    state.features = scratch_.take(target_.activation(), {rows, width});
-    outputs.features = state.features;
-  }
-  target_.forward(stream_, batch, kv_, outputs, state.x, scratch_);
-}
-
-// The target's choice after the last known row and after each drafted one.
-void Round::choose(std::span<const RoundSegment> segments, Verify& state, std::vector<RoundResult>& results) {
-  std::vector<int32_t> counts(segments.size());
-  int32_t total = 0;
-  bool logprobs = false;
-  for (size_t i = 0; i < segments.size(); ++i) {
-    counts[i] = segments[i].chooses ? segments[i].draft + 1 : 0;
-    state.choice_begin.push_back(total);
-    total += counts[i];
-    logprobs = logprobs || (counts[i] > 0 && slots_[segments[i].slot].wants_logprobs);
-  }
-  state.choices.resize(total);
-  state.finite.resize(total);
-  if (logprobs) state.logprobs.resize(total);
-  for_logit_chunks(counts, logit_chunk_rows(block_size()), [&](size_t first, size_t last, int32_t rows) {
-    if (rows == 0) return;
-    ArenaScope scope(scratch_);
-    const TensorView index = scratch_.take(DType::kI32, {rows});
-    std::vector<ops::ChoiceSegment> choices;
-    int32_t row = 0;
-    for (size_t i = first; i < last; ++i) {
-      if (counts[i] == 0) continue;
-      const RoundSegment& segment = segments[i];
-      const auto known = static_cast<int32_t>(segment.known.size());
-      choices.push_back(
-          {segment.slot, row, counts[i], segment.start + known, state.drafts.data() + state.draft_begin[i]});
-      for (int32_t j = 0; j < counts[i]; ++j) index.as<int32_t>()[row++] = state.row_begin[i] + known - 1 + j;
-    }
-    const TensorView logits = scratch_.take(DType::kF32, {rows, target_.spec().vocab});
-    target_.logits(stream_, state.x, index, logits, scratch_);
-    ops::ChoiceOutput out;
-    out.tokens = state.choices.data() + state.choice_begin[first];
-    out.finite = state.finite.data() + state.choice_begin[first];
-    if (logprobs) out.logprobs = state.logprobs.data() + state.choice_begin[first];
-    ops::choose(stream_, logits, choices, sampler_, out, scratch_);
-  });
-}
-
-void Round::accept(std::span<const RoundSegment> segments, Verify& state, std::vector<RoundResult>& results) {
-  std::vector<ops::AcceptSegment> inputs;
-  std::vector<size_t> owners;
-  for (size_t i = 0; i < segments.size(); ++i) {
-    const RoundSegment& segment = segments[i];
-    if (!segment.chooses) continue;
-    const Slot& slot = slots_[segment.slot];
-    const int32_t produced = segment.start + static_cast<int32_t>(segment.known.size()) - slot.prompt_length;
-    ops::AcceptSegment input;
-    input.slot = segment.slot;
-    input.drafted = segment.draft;
-    input.draft = state.drafts.data() + state.draft_begin[i];
-    input.choice = state.choices.data() + state.choice_begin[i];
-    input.min_tokens_left = std::max(0, slot.limits.min_tokens - produced);
-    input.budget = slot.limits.max_tokens - produced;
-    input.end_ids = slot.limits.end_ids;
-    if (config_.simulate_acceptance) {
-      input.forced_accept = simulated_acceptance(*config_.simulate_acceptance, segment.draft, slot.seed, segment.start);
-    }
-    inputs.push_back(input);
-    owners.push_back(i);
-  }
-  const int32_t stride = block_size() + 1;
-  std::vector<ops::AcceptResult> outcomes(inputs.size());
-  std::vector<TokenId> tokens(inputs.size() * stride);
-  ops::accept(stream_, inputs, outcomes, tokens.data(), stride);
-  for (size_t k = 0; k < inputs.size(); ++k) {
-    const size_t i = owners[k];
-    RoundResult& result = results[i];
-    const ops::AcceptResult& outcome = outcomes[k];
-    result.tokens.assign(tokens.begin() + k * stride, tokens.begin() + k * stride + outcome.committed);
-    result.accepted = outcome.accepted;
-    result.ended = outcome.ended;
-    result.exhausted = outcome.exhausted;
-    for (int32_t j = 0; j < outcome.committed; ++j) {
-      result.finite = result.finite && state.finite[state.choice_begin[i] + j] != 0;
-      if (slots_[segments[i].slot].wants_logprobs) {
-        result.logprobs.push_back(std::move(state.logprobs[state.choice_begin[i] + j]));
-      }
-    }
-    sampler_.append(segments[i].slot, result.tokens);
-  }
-}
-
-// Features of rows that are now part of their sequences: all known rows, and the drafted ones that were kept. The bonus
-// token has no row yet.
-void Round::commit(std::span<const RoundSegment> segments, const Verify& state,
-                   const std::vector<RoundResult>& results) {
-  if (!proposer_) return;
-  ArenaScope scope(scratch_);
-  std::vector<RowRun> runs;
-  std::vector<int32_t> index;
-  for (size_t i = 0; i < segments.size(); ++i) {
-    const auto known = static_cast<int32_t>(segments[i].known.size());
-    const auto committed = static_cast<int32_t>(results[i].tokens.size());
-    const int32_t rows = known + std::max(0, committed - 1);
-    runs.push_back({segments[i].slot, SequenceIndex(segments[i].start), rows});
-    for (int32_t j = 0; j < rows; ++j) index.push_back(state.row_begin[i] + j);
-  }
-  CommitRows commit;
-  commit.runs = runs;
-  const auto n = static_cast<int64_t>(index.size());
-  if (n == state.features.dim(0)) {
-    commit.features = state.features;
+  VOLLEY_RETURN_IF_ERROR(reserve_masks(mask_rows));
+  VOLLEY_RETURN_IF_ERROR(reserve_scores(scored, *free_.back()));
+  std::unique_ptr<Flight> flight = std::move(free_.back());
+  free_.pop_back();
+  auto* out = static_cast<ops::StepSegment*>(flight->step.data());
+  const std::optional<GraphKey> graph = graph_for(segments);
+  const Layout layout = graph ? lay_out_uniform(segments, *graph, out) : lay_out(segments, out);
+  flight->followed = !flights_.empty();
+  upload(*flight, layout, segments);
+  upload_scores(layout, *flight);
+  flight->begin->set();
+  if (graph) {
+    if (layout.blocks > 0) draft_graphs_.at(*graph)->launch();
+    verify_graphs_.at(*graph)->launch();
   } else {
-    commit.features = scratch_.take(state.features.dtype, {n, state.features.dim(1)});
-    ops::gather_rows(stream_, state.features, {index.data(), DType::kI32, {n}}, commit.features);
+    draft(layout);
+    flight->drafted->set();
+    if (layout.mask_rows > 0) {
+      device_.enqueue_download(memory_->host_drafts.data(), memory_->drafts.data(),
+                               static_cast<size_t>(layout.drafts) * sizeof(TokenId));
+      flight->drafts_here->set();
+    }
+    profiled_ = flight.get();
+    verify(layout, [&] {
+      flight->forwarded->set();
+      fill_masks(layout, segments, *flight);
+    });
+    profiled_ = nullptr;
   }
-  proposer_->commit(stream_, commit, page_table_, scratch_);
+  flight->end->set();
+  device_.enqueue_download(flight->results.data(), memory_->results.data(),
+                           static_cast<size_t>(memory_->results_bytes()));
+  flight->logprobs_copied = layout.logprobs;
+  flight->choices = layout.choices;
+  if (layout.logprobs || !layout.scored.empty()) {
+    device_.enqueue_download(flight->logprobs.data(), memory_->logprobs.data(),
+                             (layout.choices + layout.scored.size()) * sizeof(ops::RowLogprobs));
+  }
+  flight->arrived->set();
+  flights_.push_back(std::move(flight));
+  return {};
+}
+
+// One copy brings the step's segments, the edits of the page table and the known tokens.
+void Round::upload(Flight& flight, const Layout& layout, std::span<const RoundSegment> segments) {
+  const Memory& m = *memory_;
+  auto* host = static_cast<std::byte*>(flight.step.data());
+  auto* table = reinterpret_cast<ops::StepSegment*>(host);
+  auto* tokens = reinterpret_cast<TokenId*>(host + m.segments_bytes + m.edits_bytes);
+  flight.segments.clear();
+  flight.wants_logprobs.clear();
+  flight.scored.clear();
+  int32_t token_count = 0;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    table[i].token_begin = token_count;
+    std::copy(segments[i].known.begin(), segments[i].known.end(), tokens + token_count);
+    token_count += static_cast<int32_t>(segments[i].known.size());
+    flight.segments.push_back(table[i]);
+    flight.wants_logprobs.push_back(slots_[segments[i].slot].wants_logprobs);
+    flight.scored.push_back(static_cast<int32_t>(segments[i].scored.size()));
+  }
+  // An entry that was set twice keeps the last value.
+  std::stable_sort(edits_.begin(), edits_.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.slot, a.index) < std::pair(b.slot, b.index);
+  });
+  auto* edits = reinterpret_cast<ops::PageTableEdit*>(host + m.segments_bytes);
+  int32_t edit_count = 0;
+  for (size_t i = 0; i < edits_.size(); ++i) {
+    const bool last =
+        i + 1 == edits_.size() || edits_[i + 1].slot != edits_[i].slot || edits_[i + 1].index != edits_[i].index;
+    if (last) edits[edit_count++] = edits_[i];
+  }
+  edits_.clear();
+  const auto copy = [&](int64_t begin, int64_t bytes) {
+    if (bytes == 0) return;
+    device_.enqueue_upload(static_cast<std::byte*>(m.step.data()) + begin, host + begin, static_cast<size_t>(bytes));
+  };
+  copy(0, layout.n * int64_t{sizeof(ops::StepSegment)});
+  copy(m.segments_bytes, edit_count * int64_t{sizeof(ops::PageTableEdit)});
+  copy(m.segments_bytes + m.edits_bytes, token_count * int64_t{sizeof(TokenId)});
+  ops::edit_page_table(stream_, m.edit_array(), edit_count, m.table);
+}
+
+void Round::wait(std::vector<RoundResult>& results) {
+  VOLLEY_CHECK_GT(under_way(), 0);
+  std::unique_ptr<Flight> flight = std::move(flights_.front());
+  flights_.pop_front();
+  flight->arrived->wait();
+  count_times(*flight);
+  const auto* outcomes = static_cast<const ops::StepOutcome*>(flight->results.data());
+  const auto* tokens = reinterpret_cast<const TokenId*>(outcomes + memory_->max_segments);
+  const auto* logprobs = static_cast<const ops::RowLogprobs*>(flight->logprobs.data());
+  results.assign(flight->segments.size(), {});
+  const ops::RowLogprobs* score = logprobs + flight->choices;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const ops::StepOutcome& outcome = outcomes[i];
+    RoundResult& result = results[i];
+    const TokenId* begin = tokens + static_cast<int64_t>(i) * memory_->stride;
+    result.tokens.assign(begin, begin + outcome.committed);
+    result.drafted = outcome.committed > 0 ? flight->segments[i].draft : 0;
+    result.accepted = outcome.accepted;
+    result.ended = outcome.ended != 0;
+    result.exhausted = outcome.exhausted != 0;
+    result.finite = outcome.finite != 0;
+    for (int32_t j = 0; j < flight->scored[i]; ++j) result.scores.push_back(ops::to_position_logprobs(*score++));
+    if (!flight->logprobs_copied || !flight->wants_logprobs[i]) continue;
+    for (int32_t j = 0; j < outcome.committed; ++j) {
+      result.logprobs.push_back(ops::to_position_logprobs(logprobs[flight->segments[i].choice_begin + j]));
+    }
+  }
+  free_.push_back(std::move(flight));
+}
+
+void Round::count_times(Flight& flight) {
+  times_.device += flight.end->seconds_since(*flight.begin);
+  if (last_end_set_ && flight.followed) times_.idle += flight.begin->seconds_since(*last_end_);
+  std::swap(last_end_, flight.end);
+  last_end_set_ = true;
+  if (device_.kind() != DeviceKind::kCpu && !config_.profile) return;
+  times_.draft += flight.drafted->seconds_since(*flight.begin);
+  times_.target += flight.forwarded->seconds_since(*flight.drafted);
+  times_.choose += flight.chosen->seconds_since(*flight.forwarded);
+  times_.commit += last_end_->seconds_since(*flight.chosen);
 }
 
 }  // namespace volley::spec

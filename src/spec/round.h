@@ -2,9 +2,16 @@
 // accept, commit. Plain decoding is a block without drafts and a prompt's last chunk is one whose known rows are many:
 // the same code.
 //
+// The state of the slots lives on the device, so a step can be enqueued before the host has seen what the one before it
+// committed: enqueue() says which slots take part, wait() brings the results of the oldest step. On the CPU a step is
+// done when it is enqueued; on CUDA two may be under way, and steps that only decode are replays of recorded graphs.
+//
 // The step knows nothing of requests, pages' owners or text; the engine does. Threads: one.
 #pragma once
 
+#include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -12,21 +19,31 @@
 #include "base/ids.h"
 #include "model/target.h"
 #include "ops/choice/choice.h"
+#include "ops/step/step.h"
+#include "spec/mask_source.h"
+#include "spec/pass.h"
 #include "spec/proposer.h"
+
+namespace volley {
+class ThreadPool;
+}
 
 namespace volley::spec {
 
 struct RoundConfig {
   int32_t slots = 0;
   int32_t max_rows = 0;       // rows of one target pass
-  int32_t max_positions = 0;  // of a sequence, a block past its end included
+  int32_t max_positions = 0;  // of a sequence, the blocks reserved past its end included
   int32_t page_size = 0;
+  int32_t logit_rows = 128;  // of one chunk of logits; at least one block
+  bool graphs = true;        // record and replay where the device can
+  bool profile = false;      // fill PhaseTimes: on CUDA steps then run one at a time and without graphs
   std::optional<double> simulate_acceptance;
 };
 
 // What ends a request on the device.
 struct SlotLimits {
-  std::vector<TokenId> end_ids;  // end-of-sequence (unless ignored) and stop ids
+  std::vector<TokenId> end_ids;  // end-of-sequence (unless ignored) and stop ids; at most ops::kMaxEndIds
   int32_t min_tokens = 0;        // end ids do not count before
   int32_t max_tokens = 0;
 };
@@ -40,73 +57,127 @@ struct SlotStart {
 
 // Known tokens whose K and V are not there yet, then drafted ones.
 struct RoundSegment {
+  static constexpr int32_t kLastToken = ops::StepSegment::kFromSlot;
   int32_t slot = 0;
-  int32_t start = 0;               // sequence index of known[0]
-  std::span<const TokenId> known;  // at least one
-  int32_t draft = 0;               // tokens to draft and verify; REQUIRES known.size() == 1 when > 0
+  int32_t start = kLastToken;      // sequence index of known[0]; kLastToken: the slot's last token, known is empty
+  std::span<const TokenId> known;  // copied by enqueue()
+  int32_t draft = 0;               // tokens to draft and verify; REQUIRES start == kLastToken when > 0
   bool chooses = false;            // a token is chosen after the last known row
+  // Of a request with a grammar; asked while the target runs, and to be kept until enqueue() returns. Its answers
+  // depend on all committed tokens, so REQUIRES under_way() == 0.
+  MaskSource* masks = nullptr;
+  // Logprobs of a prompt: for as many of the first known rows the tokens that follow them. Copied by enqueue().
+  std::span<const TokenId> scored;
 };
 
 struct RoundResult {
-  std::vector<TokenId> tokens;             // committed; empty when the segment does not choose
-  int32_t accepted = 0;                    // of those, how many were drafted
+  std::vector<TokenId> tokens;             // committed; empty when the segment does not choose, or its slot was done
+  int32_t drafted = 0;                     // tokens that were drafted and verified
+  int32_t accepted = 0;                    // of `tokens`, how many were drafted
   bool ended = false;                      // the last one is an end id
   bool exhausted = false;                  // max_tokens reached
   bool finite = true;                      // false: the logits held NaN or infinity; tokens are not to be used
   std::vector<PositionLogprobs> logprobs;  // one a token, for slots that asked
+  std::vector<PositionLogprobs> scores;    // one for each of RoundSegment::scored, with the ops::kMaxLogprobs highest
 };
 
-// Seconds spent in each phase, summed over rounds.
+// Seconds, summed over steps. The first four are only counted with RoundConfig::profile and on the CPU.
 struct PhaseTimes {
   double draft = 0, target = 0, choose = 0, commit = 0;
+  double device = 0;  // from the start of each step's work to its end
+  double idle = 0;    // from the end of a step's work to the start of the next one's, where one followed at once
 };
 
 class Round {
  public:
-  // proposer may be null: plain decoding. References must outlive the round.
+  // proposer may be null: plain decoding. References must outlive the round. progress: fraction of the graphs recorded.
   static Result<std::unique_ptr<Round>> create(Device& device, const model::Target& target, const model::KvMemory& kv,
-                                               std::unique_ptr<Proposer> proposer, const RoundConfig& config);
+                                               std::unique_ptr<Proposer> proposer, const RoundConfig& config,
+                                               const std::function<void(double)>& progress = {});
+  ~Round();
 
-  void start_slot(int32_t slot, const SlotStart& start);
+  // kResourceExhausted when there is no memory for what the request's sampling needs; the slot is then clear.
+  Status start_slot(int32_t slot, const SlotStart& start);
   void clear_slot(int32_t slot);
   void set_page(int32_t slot, int32_t index, PageId page);
 
-  // results[i] belongs to segments[i].
-  void run(std::span<const RoundSegment> segments, std::vector<RoundResult>& results);
+  // Steps that may be under way at once.
+  int32_t depth() const { return depth_; }
+  int32_t under_way() const { return static_cast<int32_t>(flights_.size()); }
+
+  // REQUIRES: under_way() < depth(); a slot in at most one segment.
+  // kResourceExhausted when there is no memory for grammar masks or a prompt's logprobs; nothing was enqueued then.
+  Status enqueue(std::span<const RoundSegment> segments);
+  // Results of the oldest step: results[i] belongs to its segments[i]. REQUIRES: under_way() > 0.
+  void wait(std::vector<RoundResult>& results);
 
   // 1: no drafting.
   int32_t block_size() const { return proposer_ ? proposer_->block_size() : 1; }
   const PhaseTimes& times() const { return times_; }
+  int32_t graphs() const { return static_cast<int32_t>(draft_graphs_.size() + verify_graphs_.size()); }
 
  private:
+  // Host memory of one step: what is uploaded for it, and where its results land.
+  struct Flight;
+  // How a step is laid out: host bounds, and the chunks of its logits.
+  struct Layout;
+  // What only the host knows of a slot.
   struct Slot {
-    SlotLimits limits;
-    uint64_t seed = 0;
-    int32_t prompt_length = 0;
     bool wants_logprobs = false;
     bool running = false;
   };
-  struct Verify;  // what the phases of one round hand on
+  using GraphKey = std::pair<int32_t, int32_t>;  // slots, drafted tokens a slot
 
   Round(Device& device, const model::Target& target, const model::KvMemory& kv, std::unique_ptr<Proposer> proposer,
-        const RoundConfig& config, Buffer page_table, Buffer scratch);
+        const RoundConfig& config);
+  Status allocate();
+  void record_graphs(const std::function<void(double)>& progress);
 
-  void draft(std::span<const RoundSegment> segments, Verify& verify);
-  void verify(std::span<const RoundSegment> segments, Verify& verify);
-  void choose(std::span<const RoundSegment> segments, Verify& verify, std::vector<RoundResult>& results);
-  void accept(std::span<const RoundSegment> segments, Verify& verify, std::vector<RoundResult>& results);
-  void commit(std::span<const RoundSegment> segments, const Verify& verify, const std::vector<RoundResult>& results);
+  // The layout of segments as they come, or of `slots` segments of equal size with the first few in use.
+  Layout lay_out(std::span<const RoundSegment> segments, ops::StepSegment* out) const;
+  Layout lay_out_uniform(std::span<const RoundSegment> segments, GraphKey key, ops::StepSegment* out) const;
+  std::optional<GraphKey> graph_for(std::span<const RoundSegment> segments) const;
+  void upload(Flight& flight, const Layout& layout, std::span<const RoundSegment> segments);
 
+  Status reserve_masks(int32_t rows);
+  Status reserve_scores(int32_t rows, Flight& flight);
+  void upload_scores(const Layout& layout, Flight& flight);
+  void fill_masks(const Layout& layout, std::span<const RoundSegment> segments, Flight& flight);
+  void count_times(Flight& flight);
+
+  // The work of a step, on the stream: draft(), then verify(), which does the rest.
+  ops::Step step_of(const Layout& layout) const;
+  void draft(const Layout& layout);
+  void verify(const Layout& layout, const std::function<void()>& forwarded);
+  void choose(const Layout& layout, const Pass& pass, TensorView x);
+  void score(const Layout& layout, TensorView x);
+  void accept(const Layout& layout);
+  void commit(const Layout& layout, const Pass& pass, TensorView features);
+
+  Device& device_;
   Stream& stream_;
   const model::Target& target_;
   const model::KvMemory& kv_;
   std::unique_ptr<Proposer> proposer_;
-  RoundConfig config_;
-  ops::SamplerState sampler_;
+  const RoundConfig config_;
+  const ops::Visibility visibility_;
+  int32_t depth_ = 1;
+  std::unique_ptr<ops::SamplerState> sampler_;
   std::vector<Slot> slots_;
-  Buffer page_table_memory_;
-  TensorView page_table_;  // [slots, max pages]
-  Arena scratch_;
+  std::vector<ops::PageTableEdit> edits_;  // since the last step
+
+  // Device memory, at fixed addresses, because recorded graphs hold them.
+  struct Memory;
+  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<Arena> scratch_;
+  std::unique_ptr<ThreadPool> mask_threads_;  // where the device brings none
+  std::map<GraphKey, std::unique_ptr<StepGraph>> draft_graphs_, verify_graphs_;
+
+  Flight* profiled_ = nullptr;  // the step that is being enqueued, unless it is a recorded one
+  std::vector<std::unique_ptr<Flight>> free_;
+  std::deque<std::unique_ptr<Flight>> flights_;
+  std::unique_ptr<Fence> last_end_;
+  bool last_end_set_ = false;
   PhaseTimes times_;
 };
 

@@ -1,0 +1,36 @@
+// The arrays of one pass over rows, taken from scratch memory.
+#pragma once
+
+#include "model/decoder_layers.h"
+#include "ops/step/step.h"
+
+namespace volley::spec {
+
+// Bounds of a pass, all known to the host.
+struct PassShape {
+  int32_t rows = 0;
+  int32_t segments = 0;
+  int32_t max_segment_rows = 0;
+  int32_t choices = 0;
+  int32_t max_positions = 0;  // of a sequence
+};
+
+struct Pass {
+  ops::PassRows rows;
+  ops::PassChoices choices;
+  model::RowBatch batch;  // the same arrays, as the model reads them
+};
+
+Pass take_pass(const PassShape& shape, const ops::Visibility& visibility, TensorView page_table, Arena& scratch);
+
+// Bytes that take_pass() takes at most.
+int64_t pass_bytes(int64_t rows);
+
+// What the layers of a drafter see. REQUIRES: layers of one kind agree (config.json has one window and one flag for
+// all). context_window: --draft-window.
+ops::Visibility block_visibility(const model::DecoderSpec& spec, int32_t context_window);
+
+// What the layers of a target see. REQUIRES: as above.
+ops::Visibility target_visibility(const model::DecoderSpec& spec);
+
+}  // namespace volley::spec

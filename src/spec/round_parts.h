@@ -1,0 +1,81 @@
+// What the files of the round share: round.cc (slots, steps in and out), round_layout.cc (where a step's rows go),
+// round_phases.cc (the work on the stream). Private to this folder.
+#pragma once
+
+#include "spec/round.h"
+
+namespace volley::spec {
+
+struct Round::Layout {
+  int32_t n = 0;       // segments
+  int32_t blocks = 0;  // of the drafter's pass
+  int32_t rows = 0;    // of the target's pass
+  int32_t max_segment_rows = 0;
+  int32_t drafts = 0;   // drafted tokens in all
+  int32_t choices = 0;  // in all
+  std::vector<LogitChunk> draft_chunks, choice_chunks;
+  int32_t mask_rows = 0;  // grammar masks in all
+  struct Scored {
+    int32_t row = 0;  // of the target's pass
+    TokenId token = 0;
+  };
+  std::vector<Scored> scored;  // segment by segment
+  bool logprobs = false;       // some slot asked
+};
+
+// Everything on the device that is not scratch. A step's own part is reused by the next one: the stream keeps them in
+// order.
+struct Round::Memory {
+  Buffer slots;       // [slots + 1] SlotRow; the last one is the scrap slot
+  Buffer page_table;  // [slots + 1, width] int32
+  Buffer step;        // what a step brings: segments, edits of the page table, known tokens
+  Buffer drafts, choices, finite;
+  Buffer results;                                                 // StepOutcome and committed tokens of each segment
+  Buffer committed;                                               // slots and counts, for the sampler
+  Buffer logprobs;                                                // [max_rows] RowLogprobs
+  Buffer masks, host_masks, host_drafts;                          // for grammars: allocated when the first one comes
+  Buffer scores;                                                  // for prompt logprobs, likewise: see upload_scores()
+  int64_t score_rows = 0;                                         // that fit
+  int64_t mask_rows = 0;                                          // that fit
+  int32_t mask_words = 0;                                         // of a mask
+  TensorView table;                                               // page_table as a tensor
+  int64_t segments_bytes = 0, edits_bytes = 0, tokens_bytes = 0;  // of the parts of `step`
+  int32_t max_segments = 0, max_block_rows = 0, max_edits = 0;
+  int32_t stride = 0;  // tokens that a segment can commit
+
+  ops::StepSegment* segment_array() const { return static_cast<ops::StepSegment*>(step.data()); }
+  ops::PageTableEdit* edit_array() const {
+    return reinterpret_cast<ops::PageTableEdit*>(static_cast<std::byte*>(step.data()) + segments_bytes);
+  }
+  TokenId* token_array() const {
+    return reinterpret_cast<TokenId*>(static_cast<std::byte*>(step.data()) + segments_bytes + edits_bytes);
+  }
+  ops::StepOutcome* outcome_array() const { return static_cast<ops::StepOutcome*>(results.data()); }
+  TokenId* result_tokens() const { return reinterpret_cast<TokenId*>(outcome_array() + max_segments); }
+  int64_t step_bytes() const { return segments_bytes + edits_bytes + tokens_bytes; }
+  // The rows of a step that are scored, then a choice for each chunk of their logits, then a mask for each.
+  int64_t score_choices_begin(int64_t rows) const { return (rows * 4 + 63) / 64 * 64; }
+  int64_t score_masks_begin(int64_t rows) const {
+    return score_choices_begin(rows) + (rows * int64_t{sizeof(ops::ChoiceSegment)} + 63) / 64 * 64;
+  }
+  int64_t scores_bytes(int64_t rows) const { return score_masks_begin(rows) + rows * mask_words * 4; }
+  int64_t results_bytes() const {
+    return max_segments * (static_cast<int64_t>(sizeof(ops::StepOutcome)) + stride * int64_t{sizeof(TokenId)});
+  }
+};
+
+struct Round::Flight {
+  Buffer step;      // pinned, like Memory::step
+  Buffer results;   // pinned, like Memory::results
+  Buffer logprobs;  // pinned, like Memory::logprobs: of the choices, then of what is scored
+  Buffer scores;    // pinned, like Memory::scores
+  std::unique_ptr<Fence> begin, drafted, forwarded, chosen, end, arrived, drafts_here;
+  std::vector<ops::StepSegment> segments;  // of those that were asked for
+  std::vector<bool> wants_logprobs;
+  std::vector<int32_t> scored;  // rows of each
+  int32_t choices = 0;          // rows of logprobs before the scored ones
+  bool logprobs_copied = false;
+  bool followed = false;  // its step was enqueued while another was under way
+};
+
+}  // namespace volley::spec

@@ -1,0 +1,179 @@
+// The work of a step on the stream. Whatever is read here is device memory at fixed addresses or a host bound of the
+// layout, so that it can be recorded once and replayed.
+#include <algorithm>
+
+#include "device/cpu/thread_pool.h"
+#include "ops/gather/gather.h"
+#include "spec/round_parts.h"
+
+namespace volley::spec {
+namespace {
+
+template <typename T>
+T* array_of(const Buffer& buffer) {
+  return static_cast<T*>(buffer.data());
+}
+
+}  // namespace
+
+ops::Step Round::step_of(const Layout& layout) const {
+  ops::Step step;
+  step.segments = memory_->segment_array();
+  step.n = layout.n;
+  step.blocks = layout.blocks;
+  step.max_segment_rows = layout.max_segment_rows;
+  step.tokens = memory_->token_array();
+  step.slots = array_of<ops::SlotRow>(memory_->slots);
+  step.scrap_slot = config_.slots;
+  return step;
+}
+
+void Round::draft(const Layout& layout) {
+  if (layout.blocks == 0) return;
+  DraftPass pass;
+  pass.step = step_of(layout);
+  pass.chunks = layout.draft_chunks;
+  pass.drafts = layout.drafts;
+  pass.tokens = array_of<TokenId>(memory_->drafts);
+  pass.page_table = memory_->table;
+  proposer_->draft(stream_, pass, *sampler_, *scratch_);
+}
+
+// From the drafted tokens to the results of the step. forwarded(): called when the target's pass is enqueued.
+void Round::verify(const Layout& layout, const std::function<void()>& forwarded) {
+  ArenaScope scope(*scratch_);
+  PassShape shape;
+  shape.rows = layout.rows;
+  shape.segments = layout.n;
+  shape.max_segment_rows = layout.max_segment_rows;
+  shape.choices = layout.choices;
+  shape.max_positions = config_.max_positions;
+  Pass pass = take_pass(shape, visibility_, memory_->table, *scratch_);
+  pass.choices.masks = array_of<uint32_t>(memory_->masks);
+  pass.choices.mask_words = memory_->mask_words;
+  ops::fill_verify_rows(stream_, step_of(layout), array_of<TokenId>(memory_->drafts), visibility_, pass.rows,
+                        pass.choices);
+  target_.plan(stream_, pass.batch, kv_, *scratch_);
+  const TensorView x = scratch_->take(DType::kF32, {layout.rows, target_.spec().hidden});
+  model::Target::Outputs outputs;
+  if (proposer_) {
+    outputs.capture_layers = proposer_->feature_layers();
+    const auto width = static_cast<int64_t>(outputs.capture_layers.size()) * target_.spec().hidden;
+    outputs.features = scratch_->take(target_.activation(), {layout.rows, width});
+  }
+  target_.forward(stream_, pass.batch, kv_, outputs, x, *scratch_);
+  forwarded();
+  choose(layout, pass, x);
+  score(layout, x);
+  accept(layout);
+  if (profiled_ != nullptr) profiled_->chosen->set();
+  if (proposer_) commit(layout, pass, outputs.features);
+}
+
+// Grammar masks depend on the drafted tokens. They come to the host while the target runs, which the masks are not
+// needed for; a request's masks are a thread's work.
+void Round::fill_masks(const Layout& layout, std::span<const RoundSegment> segments, Flight& flight) {
+  if (layout.mask_rows == 0) return;
+  flight.drafts_here->wait();
+  std::vector<size_t> owners;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    if (flight.segments[i].mask_row >= 0) owners.push_back(i);
+  }
+  ThreadPool& threads = device_.kind() == DeviceKind::kCpu ? stream_.pool() : *mask_threads_;
+  threads.parallel_for(static_cast<int64_t>(owners.size()), [&](int64_t task, int) {
+    const size_t i = owners[task];
+    const ops::StepSegment& segment = flight.segments[i];
+    const std::span drafted(array_of<TokenId>(memory_->host_drafts) + segment.draft_begin,
+                            static_cast<size_t>(segment.draft));
+    uint32_t* words = array_of<uint32_t>(memory_->host_masks) + int64_t{segment.mask_row} * memory_->mask_words;
+    segments[i].masks->fill(drafted, words, memory_->mask_words);
+  });
+  device_.enqueue_upload(memory_->masks.data(), memory_->host_masks.data(),
+                         static_cast<size_t>(layout.mask_rows) * memory_->mask_words * sizeof(uint32_t));
+}
+
+// The target's choice after the last known row and after each drafted one.
+void Round::choose(const Layout& layout, const Pass& pass, TensorView x) {
+  for (const LogitChunk& chunk : layout.choice_chunks) {
+    ArenaScope scope(*scratch_);
+    const TensorView logits = scratch_->take(DType::kF32, {chunk.rows, target_.spec().vocab});
+    target_.logits(stream_, x, pass.choices.logit_rows.rows(chunk.row_begin, chunk.rows), logits, *scratch_);
+    ops::ChoiceOutput out;
+    out.tokens = array_of<TokenId>(memory_->choices) + chunk.row_begin;
+    out.finite = array_of<uint8_t>(memory_->finite) + chunk.row_begin;
+    out.logprobs = array_of<ops::RowLogprobs>(memory_->logprobs) + chunk.row_begin;
+    const std::span<const ops::ChoiceSegment> segments(pass.choices.segments + chunk.segment_begin,
+                                                       chunk.segment_end - chunk.segment_begin);
+    ops::choose(stream_, logits, segments, *sampler_, out, *scratch_);
+  }
+}
+
+// Logprobs of a prompt's tokens, behind those of the choices.
+void Round::score(const Layout& layout, TensorView x) {
+  const auto rows = static_cast<int32_t>(layout.scored.size());
+  auto* base = array_of<std::byte>(memory_->scores);
+  const auto* choice = reinterpret_cast<ops::ChoiceSegment*>(base + memory_->score_choices_begin(rows));
+  for (int32_t begin = 0; begin < rows; begin += config_.logit_rows, ++choice) {
+    ArenaScope scope(*scratch_);
+    const int32_t n = std::min(config_.logit_rows, rows - begin);
+    const TensorView index(reinterpret_cast<int32_t*>(base) + begin, DType::kI32, {n});
+    const TensorView logits = scratch_->take(DType::kF32, {n, target_.spec().vocab});
+    target_.logits(stream_, x, index, logits, *scratch_);
+    ops::ChoiceOutput out;
+    out.tokens = scratch_->take(DType::kI32, {n}).as<TokenId>();
+    out.logprobs = array_of<ops::RowLogprobs>(memory_->logprobs) + layout.choices + begin;
+    ops::choose(stream_, logits, {choice, 1}, *sampler_, out, *scratch_);
+  }
+}
+
+void Round::accept(const Layout& layout) {
+  ops::AcceptInputs in;
+  in.drafts = array_of<TokenId>(memory_->drafts);
+  in.choices = array_of<TokenId>(memory_->choices);
+  in.finite = array_of<uint8_t>(memory_->finite);
+  in.simulate = config_.simulate_acceptance.value_or(-1.0);
+  ops::AcceptOutputs out;
+  out.outcomes = memory_->outcome_array();
+  out.tokens = memory_->result_tokens();
+  out.stride = memory_->stride;
+  out.slots = array_of<int32_t>(memory_->committed);
+  out.counts = out.slots + memory_->max_segments;
+  ops::accept_step(stream_, step_of(layout), in, out);
+  sampler_->append_committed(stream_, {out.slots, out.counts, out.tokens, layout.n, out.stride});
+}
+
+// Features of the rows that are now part of their sequences: all known ones, and the drafted ones that were kept (the
+// bonus token has no row yet). A device whose outcomes only the device knows takes all rows: what a rejected row leaves
+// in the drafter's layers lies past the sequence's end, where the next block overwrites it before anything sees it.
+void Round::commit(const Layout& layout, const Pass& pass, TensorView features) {
+  ArenaScope scope(*scratch_);
+  if (device_.kind() != DeviceKind::kCpu) return proposer_->commit(stream_, pass.batch, features, *scratch_);
+  std::vector<int32_t> index;
+  std::vector<ops::RowSegment> segments;
+  for (int32_t i = 0; i < layout.n; ++i) {
+    const ops::StepSegment& segment = memory_->segment_array()[i];
+    const int32_t kept = segment.known + std::max(0, memory_->outcome_array()[i].committed - 1);
+    segments.push_back({static_cast<int32_t>(index.size()), kept, segment.slot});
+    for (int32_t j = 0; j < kept; ++j) index.push_back(segment.row_begin + j);
+  }
+  const auto n = static_cast<int64_t>(index.size());
+  model::RowBatch batch = pass.batch;
+  batch.rows = static_cast<int32_t>(n);
+  batch.segments = segments;
+  if (n < layout.rows) {
+    const TensorView rows(index.data(), DType::kI32, {n});
+    const auto pick = [&](const TensorView& from, int64_t width) {
+      const TensorView to = scratch_->take(from.dtype, {n, width});
+      ops::gather_rows(stream_, TensorView(from.data, from.dtype, {layout.rows, width}), rows, to);
+      return to;
+    };
+    const auto pick_row = [&](const TensorView& from) { return TensorView(pick(from, 1).data, DType::kI32, {n}); };
+    batch.slots = pick_row(batch.slots);
+    batch.rope_positions = pick_row(batch.rope_positions);
+    batch.cache_positions = pick_row(batch.cache_positions);
+    features = pick(features, features.dim(1));
+  }
+  proposer_->commit(stream_, batch, features, *scratch_);
+}
+
+}  // namespace volley::spec

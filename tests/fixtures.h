@@ -1,0 +1,63 @@
+// Reading tests/data (see the README there).
+#pragma once
+
+#include <volley/sampling.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "weights/checkpoint.h"
+
+namespace volley::testing {
+
+// Names of the folders of one kind, e.g. targets, sorted.
+inline std::vector<std::string> folders(const std::string& kind) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("tests/data/" + kind)) {
+    names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// Expected arrays of a fixture folder.
+class Fixture {
+ public:
+  explicit Fixture(const std::string& dir) : dir_(dir) {
+    auto opened = weights::open_safetensors(dir);
+    VOLLEY_CHECK_MSG(opened.ok(), opened.error().message);
+    checkpoint_ = std::move(opened).value();
+  }
+
+  std::vector<std::vector<float>> matrix(const std::string& name, int64_t rows, int64_t columns) const {
+    const std::array<int64_t, 2> shape = {rows, columns};
+    const auto tensor = checkpoint_->get(name, shape);
+    VOLLEY_CHECK_MSG(tensor.ok(), dir_ + ": " + (tensor.ok() ? "" : tensor.error().message));
+    const auto* data = reinterpret_cast<const float*>(tensor->data);
+    std::vector<std::vector<float>> out;
+    for (int64_t i = 0; i < rows; ++i) out.emplace_back(data + i * columns, data + (i + 1) * columns);
+    return out;
+  }
+  std::vector<float> vector(const std::string& name, int64_t n) const {
+    const std::array<int64_t, 1> shape = {n};
+    const auto tensor = checkpoint_->get(name, shape);
+    VOLLEY_CHECK_MSG(tensor.ok(), dir_ + ": " + (tensor.ok() ? "" : tensor.error().message));
+    const auto* data = reinterpret_cast<const float*>(tensor->data);
+    return {data, data + n};
+  }
+  std::vector<TokenId> ids(const std::string& name, int64_t n) const {
+    const auto values = vector(name, n);
+    return {values.begin(), values.end()};
+  }
+
+ private:
+  std::string dir_;
+  std::unique_ptr<weights::Checkpoint> checkpoint_;
+};
+
+}  // namespace volley::testing
