@@ -6,10 +6,11 @@ SHELL := /bin/bash
 RUST := $(lastword $(sort $(wildcard /usr/lib/rust-1.*/bin)))
 export PATH := $(HOME)/.cargo/bin:$(if $(RUST),$(RUST):)$(PATH)
 
-SOURCES = $(shell find include src apps bench tests textkit/include -name '*.cc' -o -name '*.h' 2>/dev/null)
+SOURCES = $(shell find include src apps bench python tests textkit/include -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 JOBS := $(shell nproc)
 
-.PHONY: help setup demo build cuda test test-long asan tsan format format-check clean
+.PHONY: help setup demo build cuda test-cuda cuda-check cuda-toolkit test test-long test-web test-clients test-python \
+  asan tsan format format-check clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -25,11 +26,22 @@ build: setup  ## release build for the CPU: build/cpu/bin/volley
 	cmake --preset cpu > build/cpu.configure.log || { cat build/cpu.configure.log; exit 1; }
 	ninja -C build/cpu -j $(JOBS)
 
-cuda: setup  ## build with the CUDA kernels there are so far, and their tests; fetches a toolkit if there is none
+cuda: setup cuda-toolkit  ## build with the CUDA backend: build/cuda/bin/volley; fetches a toolkit if there is none
 	@mkdir -p build
-	@command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || scripts/fetch_cuda.sh
 	cmake --preset cuda > build/cuda.configure.log || { cat build/cuda.configure.log; exit 1; }
 	ninja -C build/cuda -j $(JOBS)
+
+test-cuda: setup cuda-toolkit  ## the tests that need a GPU; without one they are skipped and say so
+	@mkdir -p build
+	@scripts/run_tests.sh cuda --only '^cuda$$'
+
+cuda-check: setup cuda-toolkit  ## without a GPU: does the program build for sm_90a and sm_80, and do the plans hold
+	@mkdir -p build
+	@scripts/run_tests.sh cuda-check --only '^cuda$$'
+	ninja -C build/cuda-check -j $(JOBS) volley
+
+cuda-toolkit:
+	@command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || scripts/fetch_cuda.sh
 
 test: setup  ## every test, in a release build; then which were skipped
 	@mkdir -p build
@@ -38,6 +50,15 @@ test: setup  ## every test, in a release build; then which were skipped
 test-long: setup  ## the same, with the tests that take minutes
 	@mkdir -p build
 	@scripts/run_tests.sh cpu --long
+
+test-web: build  ## the web page in Chromium; installs Node.js and Chromium if they are missing
+	@scripts/run_web_tests.sh
+
+test-clients: build  ## OpenAI's clients for Python and Node.js, and generated requests, against the server
+	@scripts/run_client_tests.sh
+
+test-python: build  ## the Python package: builds its wheel, installs it below build/python, checks types, runs its tests
+	@scripts/run_python_tests.sh
 
 asan: setup  ## every test under AddressSanitizer and UndefinedBehaviorSanitizer
 	@mkdir -p build

@@ -1,10 +1,8 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
-#include <cmath>
-#include <limits>
 
+#include "apps/option_groups.h"
 #include "apps/options.h"
-#include "serve/json_text.h"
 
 namespace volley::apps {
 namespace {
@@ -14,170 +12,6 @@ constexpr const char* kExitCodes =
     "output is wrong; 3 the models could not be loaded; 130 ended by Ctrl-C, 143 by SIGTERM. The first signal lets "
     "the\n"
     "program end in order (serve: running requests too), a second one ends it at once.";
-
-// Unlike CLI::Range it refuses what is not a finite number.
-CLI::Validator between(double low, double high, const std::string& description) {
-  return CLI::Validator(
-      [low, high, description](std::string& text) -> std::string {
-        double value = 0;
-        const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-        const bool number = end == text.data() + text.size() && !std::isnan(value);
-        if (number && failure == std::errc() && value >= low && value <= high) return "";
-        const bool large =
-            failure == std::errc::result_out_of_range ? text.find("e-") == std::string::npos : value > high;
-        return number && large ? text + " is too large: it must be " + description : text + " is not " + description;
-      },
-      "");
-}
-
-// Of 64 bits, which a double does not hold.
-const CLI::Validator& seed() {
-  static const CLI::Validator validator(
-      [](std::string& text) -> std::string {
-        uint64_t value = 0;
-        const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-        const bool number = !text.empty() && end == text.data() + text.size();
-        if (number && failure == std::errc()) return "";
-        const std::string what = "a whole number from 0 to 2^64 - 1";
-        return number ? text + " is too large: it must be " + what : text + " is not " + what;
-      },
-      "");
-  return validator;
-}
-
-// CLI11 takes an empty text for an option that was not given.
-const CLI::Validator& not_empty() {
-  static const CLI::Validator validator([](std::string& text) { return text.empty() ? "it must not be empty" : ""; },
-                                        "");
-  return validator;
-}
-
-// What the model is to read.
-const CLI::Validator& some_text() {
-  static const CLI::Validator validator(
-      [](std::string& text) {
-        if (text.empty()) return "it must not be empty";
-        return serve::find_invalid_utf8(text) ? "it is not valid UTF-8: check the terminal's encoding" : "";
-      },
-      "");
-  return validator;
-}
-
-const CLI::Validator& positive() {
-  static const CLI::Validator validator =
-      between(1, std::numeric_limits<int32_t>::max(), "a whole number from 1 to 2147483647");
-  return validator;
-}
-
-const CLI::Validator& not_negative() {
-  static const CLI::Validator validator =
-      between(0, std::numeric_limits<int32_t>::max(), "a whole number from 0 to 2147483647");
-  return validator;
-}
-
-ComputeType compute_type(const std::string& name) {
-  if (name == "bfloat16") return ComputeType::kBFloat16;
-  return name == "float32" ? ComputeType::kFloat32 : ComputeType::kAuto;
-}
-
-Speculation speculation_of(const std::string& name) {
-  return name == "off" ? Speculation::kOff : Speculation::kDFlash;
-}
-
-void add_model_options(CLI::App* app, std::optional<std::string>* model, std::optional<std::string>* draft) {
-  app->add_option("--model", *model, "Hugging Face folder of the target [the pocket model that comes with volley]")
-      ->check(not_empty())
-      ->type_name("DIR");
-  app->add_option("--draft", *draft, "folder of its DFlash drafter, or none [pocket's, or none beside --model]")
-      ->check(not_empty())
-      ->type_name("DIR|none");
-}
-
-// `slots`: the default of --max-num-seqs.
-void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& slots) {
-  EngineOptions& base = flags->base;
-  add_model_options(app, &flags->model, &flags->draft);
-  app->add_option("--device", base.device, "what computes: auto or cpu")->check(CLI::IsMember({"auto", "cpu"}));
-  const auto types = CLI::IsMember({"auto", "bfloat16", "float32"});
-  app->add_option_function<std::string>(
-         "--dtype", [&base](const std::string& name) { base.dtype = compute_type(name); },
-         "arithmetic: auto, bfloat16 or float32")
-      ->check(types);
-  app->add_option_function<std::string>(
-         "--kv-cache-dtype", [&base](const std::string& name) { base.kv_cache_dtype = compute_type(name); },
-         "of cached keys and values: auto (as --dtype), bfloat16 or float32")
-      ->check(types);
-  app->add_option("--threads", base.threads, "threads that compute [the cores this process may use]")
-      ->check(between(1, 4096, "a number of threads from 1 to 4096"));
-  app->add_option("--draft-window", base.draft_window, "last context positions that the drafter sees [all]")
-      ->check(positive());
-  app->add_option("--page-size", base.page_size, "KV positions a page, a multiple of 16 [16]")->check(positive());
-  app->add_option("--kv-pages", base.kv_pages, "pages of KV memory [as many as fit]")
-      ->check(between(1, 1e12, "a whole number from 1 to 10^12"));
-  app->add_option("--prefill-chunk", base.prefill_chunk, "most prompt tokens of one request a step [512]")
-      ->check(positive());
-  app->add_flag_callback(
-      "--no-prefix-cache", [&base] { base.prefix_cache = false; }, "do not share the KV of equal prompt beginnings");
-  app->add_option("--max-num-seqs", base.max_num_seqs, "requests that run at once [" + slots + "]")->check(positive());
-  app->add_option("--max-num-batched-tokens", base.max_num_batched_tokens,
-                  "rows of one target pass [every slot's block and a prefill chunk]")
-      ->check(positive());
-  app->add_option("--max-model-len", base.max_model_len, "prompt and output tokens of a request [the model's]")
-      ->check(positive());
-  app->add_option("--dummy-weights", base.dummy_weights,
-                  "random weights of this seed: only config.json is read; the texts mean nothing")
-      ->check(seed())
-      ->type_name("SEED");
-  app->add_option_function<std::string>(
-         "--simulate-acceptance",
-         [&base](const std::string& text) {
-           auto parsed = parse_simulated_acceptance(text);
-           if (!parsed.ok()) throw CLI::ValidationError("--simulate-acceptance", parsed.error().message);
-           base.simulate_acceptance = *parsed;
-         },
-         "position i of a block is accepted with P^i; the texts mean nothing")
-      ->type_name("geometric:P");
-}
-
-// One engine's mode; bench has lists instead.
-void add_speculation_options(CLI::App* app, EngineFlags* flags) {
-  app->add_option_function<std::string>(
-         "--spec", [flags](const std::string& name) { flags->speculation = speculation_of(name); },
-         "how tokens are drafted: dflash or off [dflash where there is a drafter]")
-      ->check(CLI::IsMember({"dflash", "off"}));
-  app->add_option("--block-size", flags->base.block_size, "tokens of a block, from 2 up [the drafter's own]")
-      ->check(between(2, 1024, "a block size from 2 to 1024"));
-}
-
-void add_sampling_options(CLI::App* app, RequestSettings* settings, const std::string& group) {
-  app->add_option("--temperature", settings->temperature, "0 takes the likeliest token")
-      ->check(between(0, 100, "a temperature from 0 to 100"))
-      ->group(group);
-  app->add_option("--top-p", settings->top_p, "likeliest tokens that reach this probability")
-      ->check(between(1e-30, 1, "above 0 and at most 1"))
-      ->group(group);
-  app->add_option("--top-k", settings->top_k, "the k likeliest tokens; 0 or -1: all")
-      ->check(between(-1, std::numeric_limits<int32_t>::max(), "a whole number from -1 to 2147483647"))
-      ->group(group);
-  app->add_option("--min-p", settings->min_p, "tokens at least this likely beside the likeliest")
-      ->check(between(0, 1, "from 0 to 1"))
-      ->group(group);
-  app->add_option("--repetition-penalty", settings->repetition_penalty, "for tokens of prompt and output; 1: none")
-      ->check(between(1e-6, 100, "a penalty above 0 and at most 100"))
-      ->group(group);
-  app->add_option("--presence-penalty", settings->presence_penalty, "once for a token of the output")
-      ->check(between(-2, 2, "from -2 to 2"))
-      ->group(group);
-  app->add_option("--frequency-penalty", settings->frequency_penalty, "for each time a token is in the output")
-      ->check(between(-2, 2, "from -2 to 2"))
-      ->group(group);
-  app->add_option("--seed", settings->seed, "the same seed gives the same tokens [drawn for each request]")
-      ->check(seed())
-      ->group(group);
-  app->add_flag_callback(
-         "--ignore-eos", [settings] { settings->ignore_eos = true; }, "go on after the end-of-sequence token")
-      ->group(group);
-}
 
 void add_generate(CLI::App* root, GenerateCommand* command) {
   CLI::App* app = root->add_subcommand("generate", "answer prompts of the command line or of a file");
@@ -217,18 +51,159 @@ void add_generate(CLI::App* root, GenerateCommand* command) {
       ->check(between(1, 65536, "a number of requests from 1 to 65536"));
 }
 
-void add_serve(CLI::App* root, ServeCommand* command) {
-  CLI::App* app = root->add_subcommand("serve", "an OpenAI-compatible HTTP server");
-  add_engine_options(app, &command->engine, "32");
-  add_speculation_options(app, &command->engine);
-  app->add_option("--host", command->host, "address to listen on [127.0.0.1]")->check(not_empty());
-  app->add_option("--port", command->port, "port to listen on, 0 for any free one [8000]")
-      ->check(between(0, 65535, "a port from 0 to 65535"));
-  app->add_option("--served-model-name", command->served_model_names, "name in the API [that of the model's folder]")
-      ->check(not_empty());
+void add_limits(CLI::App* app, ServeCommand* command) {
+  const std::string group = "Limits";
+  serve::ServerOptions& server = command->server;
+  const auto count = [&](const char* name, auto& value, const char* help) {
+    app->add_option(name, value, help)->check(positive())->group(group);
+  };
+  const auto seconds = [&](const char* name, std::chrono::milliseconds& value, const char* help, int least) {
+    app->add_option_function<int>(
+           name, [&value](const int& given) { value = std::chrono::seconds(given); }, help)
+        ->check(between(least, 1e6, "a number of seconds from " + std::to_string(least) + " to 1000000"))
+        ->type_name("SECONDS")
+        ->group(group);
+  };
+  count("--max-queue", command->engine.base.max_queue, "requests that may wait; one more is a 429 [4096]");
+  count("--max-n", server.max_n, "choices of one prompt [128]");
+  count("--max-choices", server.max_choices, "prompts times choices of one request [1024]");
+  count("--max-body-bytes", server.max_body_bytes, "of a request; more is a 413 [10485760]");
+  count("--max-header-bytes", server.max_header_bytes, "of a request; more is a 431 [16384]");
+  count("--max-connections", server.max_connections, "open at once; one more gets a 503 [1024]");
+  count("--max-unsent-bytes", server.max_unsent_bytes,
+        "that wait for the reader of a stream; more cancels it [1048576]");
+  seconds("--request-timeout", server.request_timeout, "for an answer, then a 504; 0: no limit [0]", 0);
+  seconds("--receive-timeout", server.receive_timeout, "for a request to arrive, then a 408 [30]", 1);
+  seconds("--idle-timeout", server.idle_timeout, "between requests of a connection [75]", 1);
+  app->add_option("--drain-timeout", command->drain_timeout_s,
+                  "seconds that running requests get after a signal, then they are cancelled [30]")
+      ->check(between(0, 1e6, "a number of seconds from 0 to 1000000"))
+      ->type_name("SECONDS")
+      ->group(group);
 }
 
-void add_bench(CLI::App* root, BenchCommand* command) {
+void add_serve(CLI::App* root, ServeCommand* command) {
+  CLI::App* app = root->add_subcommand("serve", "an OpenAI-compatible HTTP server");
+  serve::ServerOptions& server = command->server;
+  add_engine_options(app, &command->engine, "32");
+  add_speculation_options(app, &command->engine);
+  app->add_option("--host", server.host, "address to listen on [127.0.0.1]")->check(not_empty());
+  app->add_option("--port", server.port, "port to listen on, 0 for any free one [8000]")
+      ->check(between(0, 65535, "a port from 0 to 65535"));
+  app->add_option("--served-model-name", server.served_model_names, "name in the API [that of the model's folder]")
+      ->check(not_empty());
+  app->add_option("--tool-call-parser", server.tool_call_parser,
+                  "how the model writes tool calls: auto (its chat template says), none, hermes or llama [auto]")
+      ->check(not_empty());
+  app->add_option("--reasoning-parser", server.reasoning_parser,
+                  "whether it thinks between <think> and </think>: auto, none or think [auto]")
+      ->check(not_empty());
+  app->add_option("--api-key-file", command->api_key_file,
+                  "keys that clients must send, one a line; VOLLEY_API_KEYS adds more, separated by commas")
+      ->check(not_empty())
+      ->type_name("FILE");
+  app->add_option("--cors-origin", server.cors_origins,
+                  "origin whose web pages may read answers, or * for all; may be given several times [none]")
+      ->check(not_empty())
+      ->type_name("ORIGIN");
+  app->add_option_function<std::string>(
+         "--log-format",
+         [&server](const std::string& name) {
+           server.log_format = name == "json" ? serve::LogFormat::kJson : serve::LogFormat::kText;
+         },
+         "text, or json: one object a line [text]")
+      ->check(CLI::IsMember({"text", "json"}));
+  app->add_option("--log-level", command->log_level, "debug, info (every request), warning or error [info]")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+  app->add_flag("--log-prompts", server.log_prompts, "log what the model reads, up to 8 KiB of each prompt");
+  add_limits(app, command);
+}
+
+void add_batch(CLI::App* root, BatchCommand* command) {
+  CLI::App* app = root->add_subcommand("batch", "a file of requests in OpenAI's batch format; can be resumed");
+  add_engine_options(app, &command->engine, "as --concurrency");
+  add_speculation_options(app, &command->engine);
+  app->add_option("--input", command->input, "one request a line: custom_id, method, url, body")
+      ->required()
+      ->check(not_empty())
+      ->type_name("FILE.jsonl");
+  app->add_option("--output", command->output, "one result a line; lines that it holds already are not run again")
+      ->required()
+      ->check(not_empty())
+      ->type_name("FILE.jsonl");
+  app->add_option("--served-model-name", command->served_model_names,
+                  "name in the requests [that of the model's folder]")
+      ->check(not_empty());
+  app->add_option("--concurrency", command->concurrency, "requests that are kept open at once [32]")
+      ->check(between(1, 65536, "a number of requests from 1 to 65536"));
+}
+
+void add_serving_load_options(CLI::App* app, BenchServingCommand* command) {
+  const std::string group = "Load";
+  auto* concurrency = app->add_option("--concurrency", command->concurrency, "requests open at once, a list [1,8]")
+                          ->delimiter(',')
+                          ->check(between(1, 4096, "a number of requests from 1 to 4096"))
+                          ->group(group);
+  app->add_option("--request-rate", command->request_rates, "instead: requests started a second (Poisson), a list")
+      ->delimiter(',')
+      ->check(between(1e-3, 1e5, "a rate from 0.001 to 100000"))
+      ->excludes(concurrency)
+      ->group(group);
+  app->add_option("--arrival-seed", command->arrival_seed, "of the Poisson process [1]")->check(seed())->group(group);
+  app->add_option("--num-prompts", command->num_prompts, "requests a measurement, the first of the dataset [128]")
+      ->check(positive())
+      ->group(group);
+  app->add_option("--warmup", command->warmup, "requests before each measurement [the concurrency, at most 8]")
+      ->check(not_negative())
+      ->group(group);
+  app->add_flag("--sweep", command->sweep, "each load without and with speculation, and the speedup")->group(group);
+  app->add_option("--timeout", command->timeout_s, "seconds that one answer may take [600]")
+      ->check(positive())
+      ->group(group);
+}
+
+void add_bench_serving(CLI::App* bench, BenchServingCommand* command) {
+  CLI::App* app = bench->add_subcommand("serving", "drives an OpenAI-compatible endpoint, Volley's or another");
+  app->add_option("--url", command->url, "the endpoint, such as http://127.0.0.1:8000")
+      ->required()
+      ->check(not_empty())
+      ->type_name("URL");
+  app->add_option("--baseline-url", command->baseline_url,
+                  "of --sweep: an endpoint without speculation [the same one, with Volley's switch]")
+      ->check(not_empty())
+      ->type_name("URL");
+  app->add_option("--model", command->model, "name in the API [the first that the endpoint lists]")->check(not_empty());
+  app->add_option("--api-key-file", command->api_key_file, "file that holds the endpoint's key")
+      ->check(not_empty())
+      ->type_name("FILE");
+  app->add_option("--dataset", command->dataset, "GSM8K or HumanEval as published, or JSON lines; may be gzipped")
+      ->required()
+      ->check(not_empty())
+      ->type_name("FILE");
+  app->add_option("--format", command->format, "of the dataset: auto, gsm8k, humaneval or jsonl [auto]")
+      ->check(CLI::IsMember({"auto", "gsm8k", "humaneval", "jsonl"}));
+  app->add_option("--instruction", command->instruction, "line after each GSM8K question, none for none")
+      ->check(some_text());
+  app->add_option("--endpoint", command->endpoint, "chat or completions [completions for HumanEval, else chat]")
+      ->check(CLI::IsMember({"auto", "chat", "completions"}));
+  add_sampling_options(app, &command->settings, "Sampling (greedy unless --temperature is given)");
+  app->add_option("--max-tokens", command->settings.max_tokens, "most tokens of an answer [the line's, else 512]")
+      ->check(positive());
+  app->add_option("--extra-body", command->extra_json, "more fields for every request, a JSON object")
+      ->check(json_object())
+      ->type_name("JSON");
+  add_serving_load_options(app, command);
+  app->add_option("--output", command->output, "write the measurements as JSON")
+      ->check(not_empty())
+      ->type_name("FILE.json");
+  app->add_option("--plot", command->plot, "draw throughput and time per token over the load")
+      ->check(not_empty())
+      ->type_name("FILE.svg");
+  app->add_flag("--json", command->json, "end with the measurements as one line of JSON on stdout");
+  app->footer(kExitCodes);
+}
+
+void add_bench(CLI::App* root, BenchCommand* command, BenchServingCommand* serving) {
   CLI::App* app = root->add_subcommand("bench", "throughput over concurrency, with and without speculation");
   add_engine_options(app, &command->engine, "the largest --concurrency");
   add_sampling_options(app, &command->settings, "Sampling (greedy unless --temperature is given)");
@@ -258,6 +233,7 @@ void add_bench(CLI::App* root, BenchCommand* command) {
       ->check(not_empty())
       ->type_name("FILE.json");
   app->add_flag("--json", command->json, "end with the measurements as one line of JSON on stdout");
+  add_bench_serving(app, serving);
 }
 
 void add_inspect(CLI::App* root, InspectCommand* command) {
@@ -284,6 +260,20 @@ Status check_generate(const GenerateCommand& command) {
   if (least && most && *least > *most) {
     return invalid_argument("--min-tokens " + std::to_string(*least) + " is above --max-tokens " +
                             std::to_string(*most) + ": lower the one or raise the other");
+  }
+  return {};
+}
+
+Status check_bench_serving(const CLI::App& bench, const BenchServingCommand& command) {
+  for (const CLI::Option* option : bench.get_options()) {
+    if (option->count() > 0) {
+      return invalid_argument(option->get_name() +
+                              " stands before serving, where it means nothing: write volley bench "
+                              "serving and then the options");
+    }
+  }
+  if (command.baseline_url && !command.sweep) {
+    return invalid_argument("--baseline-url is the other side of --sweep: add --sweep, or leave it out");
   }
   return {};
 }
@@ -319,12 +309,15 @@ Result<Command> parse_command_line(int argc, const char* const* argv) {
   root.fallthrough(false);
   GenerateCommand generate;
   ServeCommand serve;
+  BatchCommand batch;
   BenchCommand bench;
+  BenchServingCommand bench_serving;
   InspectCommand inspect;
   DemoCommand demo;
   add_generate(&root, &generate);
   add_serve(&root, &serve);
-  add_bench(&root, &bench);
+  add_batch(&root, &batch);
+  add_bench(&root, &bench, &bench_serving);
   add_inspect(&root, &inspect);
   root.add_subcommand("demo", "three answers of the pocket models, with and without speculation")
       ->add_option("--threads", demo.threads, "threads that compute [the cores this process may use]")
@@ -336,8 +329,13 @@ Result<Command> parse_command_line(int argc, const char* const* argv) {
   } catch (const CLI::CallForVersion& version) {
     return Command(PrintAndExit{std::string(version.what()) + "\n"});
   } catch (const CLI::CallForHelp&) {
-    const auto chosen = root.get_subcommands();
-    return Command(PrintAndExit{chosen.empty() ? root.help() : chosen.front()->help("volley")});
+    const CLI::App* asked = &root;
+    std::string name = "volley";
+    for (auto chosen = asked->get_subcommands(); !chosen.empty(); chosen = asked->get_subcommands()) {
+      if (asked != &root) name += " " + asked->get_name();
+      asked = chosen.front();
+    }
+    return Command(PrintAndExit{asked == &root ? root.help() : asked->help(name)});
   } catch (const CLI::ParseError& error) {
     return invalid_argument(one_sentence(error.what()));
   }
@@ -348,6 +346,14 @@ Result<Command> parse_command_line(int argc, const char* const* argv) {
   if (root.got_subcommand("serve")) {
     VOLLEY_RETURN_IF_ERROR(check_engine(serve.engine));
     return Command(std::move(serve));
+  }
+  if (root.got_subcommand("batch")) {
+    VOLLEY_RETURN_IF_ERROR(check_engine(batch.engine));
+    return Command(std::move(batch));
+  }
+  if (const CLI::App* app = root.get_subcommand("bench"); app->got_subcommand("serving")) {
+    VOLLEY_RETURN_IF_ERROR(check_bench_serving(*app, bench_serving));
+    return Command(std::move(bench_serving));
   }
   if (root.got_subcommand("bench")) {
     VOLLEY_RETURN_IF_ERROR(check_engine(bench.engine));

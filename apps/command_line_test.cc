@@ -157,6 +157,16 @@ TEST(CommandLine, RefusesWithOneSentence) {
       {"serve", "--prompt", "a"},
       {"bench", "--concurrency", "0"},
       {"bench", "--spec", "fast"},
+      {"generate", "--prompt", "a", "--device", "cuda:x"},
+      {"batch", "--input", "a"},
+      {"batch", "--output", "b"},
+      {"batch", "--input", "a", "--output", "b", "--concurrency", "0"},
+      {"bench", "serving", "--url", "u"},
+      {"bench", "serving", "--dataset", "d"},
+      {"bench", "serving", "--url", "u", "--dataset", "d", "--concurrency", "1", "--request-rate", "1"},
+      {"bench", "serving", "--url", "u", "--dataset", "d", "--extra-body", "[1]"},
+      {"bench", "serving", "--url", "u", "--dataset", "d", "--baseline-url", "v"},
+      {"bench", "--concurrency", "2", "serving", "--url", "u", "--dataset", "d"},
   };
   for (const auto& arguments : wrong) {
     const auto parsed = parse(arguments);
@@ -190,6 +200,23 @@ TEST(CommandLine, BenchTakesLists) {
   EXPECT_EQ(command.concurrency, (std::vector<int>{1, 8, 32}));
   EXPECT_EQ(command.speculation, (std::vector<Speculation>{Speculation::kOff, Speculation::kDFlash}));
   EXPECT_EQ(command.block_sizes, (std::vector<int>{4, 16}));
+}
+
+TEST(CommandLine, BatchAndBenchServing) {
+  const auto batch = parse({"batch", "--input", "a", "--output", "b", "--served-model-name", "m", "--spec", "off"});
+  ASSERT_TRUE(batch.ok()) << batch.error().message;
+  EXPECT_EQ(std::get<BatchCommand>(*batch).concurrency, 32);
+  EXPECT_EQ(std::get<BatchCommand>(*batch).engine.speculation, Speculation::kOff);
+  const auto serving = parse({"bench", "serving", "--url", "u", "--dataset", "d", "--request-rate", "0.5,2", "--sweep",
+                              "--baseline-url", "v", "--extra-body", "{\"a\": 1}", "--max-tokens", "7"});
+  ASSERT_TRUE(serving.ok()) << serving.error().message;
+  const auto& command = std::get<BenchServingCommand>(*serving);
+  EXPECT_EQ(command.request_rates, (std::vector<double>{0.5, 2}));
+  EXPECT_TRUE(command.concurrency.empty());
+  EXPECT_EQ(command.settings.max_tokens, 7);
+  const auto help = parse({"bench", "serving", "--help"});
+  ASSERT_TRUE(help.ok());
+  EXPECT_NE(std::get<PrintAndExit>(*help).text.find("volley bench serving"), std::string::npos);
 }
 
 TEST(CommandLine, HelpNamesTheExitCodes) {

@@ -2,7 +2,9 @@
 #include <cstdio>
 #include <variant>
 
+#include "apps/batch/batch.h"
 #include "apps/bench/bench.h"
+#include "apps/bench/serving/serving.h"
 #include "apps/console.h"
 #include "apps/demo.h"
 #include "apps/exit_codes.h"
@@ -22,7 +24,9 @@ struct Dispatch {
 
   int operator()(const GenerateCommand& command) const { return run_generate(command, interrupt, console); }
   int operator()(const ServeCommand& command) const { return run_serve(command, interrupt, console); }
+  int operator()(const BatchCommand& command) const { return run_batch(command, interrupt, console); }
   int operator()(const BenchCommand& command) const { return run_bench(command, interrupt, console); }
+  int operator()(const BenchServingCommand& command) const { return run_bench_serving(command, interrupt, console); }
   int operator()(const InspectCommand& command) const { return run_inspect(command, console); }
   int operator()(const DemoCommand& command) const { return run_demo(command, interrupt, console); }
   int operator()(const PrintAndExit& command) const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/request_settings.h"
+#include "serve/server.h"
 
 namespace volley::apps {
 
@@ -32,9 +33,17 @@ struct GenerateCommand {
 
 struct ServeCommand {
   EngineFlags engine;
-  std::string host = "127.0.0.1";
-  int port = 8000;
-  std::vector<std::string> served_model_names;
+  serve::ServerOptions server;              // as given; names, keys, log and version are filled in by run_serve
+  std::optional<std::string> api_key_file;  // keys, one a line
+  std::string log_level = "info";
+  int drain_timeout_s = 30;  // what still runs so long after a signal is cancelled
+};
+
+struct BatchCommand {
+  EngineFlags engine;
+  std::string input, output;
+  std::vector<std::string> served_model_names;  // empty: the name of the model's folder
+  int concurrency = 32;
 };
 
 struct BenchCommand {
@@ -47,6 +56,28 @@ struct BenchCommand {
   int requests = 0;  // a measurement; 0: as many as the concurrency, at least 4
   uint64_t prompt_seed = 1;
   std::optional<std::string> input, output;
+  bool json = false;
+};
+
+// DatasetKind and the loads are checked names and positive numbers.
+struct BenchServingCommand {
+  std::string url;
+  std::optional<std::string> baseline_url;  // the same model without speculation
+  std::optional<std::string> model, api_key_file;
+  std::string dataset;
+  std::string format = "auto";    // dataset_kind_name()
+  std::string endpoint = "auto";  // auto, chat, completions
+  std::string instruction = "Reason step by step, and end with a line \"#### \" and the number.";  // of GSM8K
+  RequestSettings settings;
+  std::string extra_json;             // fields of every request; empty: none
+  std::vector<int> concurrency;       // empty, like request_rates: 1 and 8
+  std::vector<double> request_rates;  // a second
+  int num_prompts = 128;
+  std::optional<int> warmup;  // requests before each measurement
+  uint64_t arrival_seed = 1;
+  int timeout_s = 600;
+  bool sweep = false;
+  std::optional<std::string> output, plot;
   bool json = false;
 };
 
@@ -63,7 +94,8 @@ struct PrintAndExit {
   std::string text;  // help or version
 };
 
-using Command = std::variant<GenerateCommand, ServeCommand, BenchCommand, InspectCommand, DemoCommand, PrintAndExit>;
+using Command = std::variant<GenerateCommand, ServeCommand, BatchCommand, BenchCommand, BenchServingCommand,
+                             InspectCommand, DemoCommand, PrintAndExit>;
 
 // kInvalidArgument with one sentence for an unknown option, a value out of range, or options that exclude each other.
 Result<Command> parse_command_line(int argc, const char* const* argv);

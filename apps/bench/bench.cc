@@ -14,6 +14,7 @@
 #include "apps/exit_codes.h"
 #include "apps/generate/ordered_output.h"
 #include "apps/standard_streams.h"
+#include "device/probe.h"
 
 namespace volley::apps {
 namespace {
@@ -40,6 +41,42 @@ MachineSpeed better(const MachineSpeed& a, const MachineSpeed& b) {
   return {std::max(a.read_bytes_per_s, b.read_bytes_per_s), std::max(a.f32_flops, b.f32_flops),
           std::max(a.bf16_flops, b.bf16_flops)};
 }
+
+// Tokens of a step when position i of a block survives with p^i.
+double expected_tokens(double p, int block) {
+  double tokens = 1, survives = 1;
+  for (int i = 1; i < block; ++i) tokens += survives *= p;
+  return tokens;
+}
+
+// Engine counters at the beginning and the end of the time in which every request decodes.
+class FullOccupancy {
+ public:
+  void sample(const EngineStats& stats, bool full) {
+    if (!full) {
+      over_ = begin_.has_value();
+    } else if (!over_) {
+      if (!begin_) begin_ = stats;
+      end_ = stats;
+    }
+  }
+
+  void report(bool on_cpu, BenchRow* row, double tokens_a_step) const {
+    if (!begin_ || end_.steps == begin_->steps) return;
+    const double steps = static_cast<double>(end_.steps - begin_->steps);
+    const double idle = end_.idle_s - begin_->idle_s;
+    // A GPU's steps follow one another; on the CPU the host's work comes between them.
+    const double busy = end_.device_s - begin_->device_s + (on_cpu ? end_.host_s - begin_->host_s : 0);
+    row->full_step_ms = (busy + idle) / steps * 1e3;
+    row->full_tok_s = row->concurrency * tokens_a_step / (row->full_step_ms / 1e3);
+    row->idle_share = idle / (busy + idle);
+  }
+
+ private:
+  std::optional<EngineStats> begin_;
+  EngineStats end_;
+  bool over_ = false;
+};
 
 class Bench {
  public:
@@ -173,8 +210,20 @@ class Bench {
     report_.prompt_tokens = command_.input ? 0 : command_.prompt_tokens;
     report_.output_tokens = command_.output_tokens;
     report_.simulated_acceptance = command_.engine.base.simulate_acceptance;
-    if (!probe_) probe_.emplace(engine.info().threads);
     return {};
+  }
+
+  // Of the device that the engine runs on.
+  MachineSpeed probe(const Engine& engine) {
+    constexpr int64_t kGpuBytes = int64_t{4} << 30;
+    const std::string& device = engine.info().device;
+    if (device.starts_with("cuda:")) {
+      const auto read = measure_gpu_read(std::stoi(device.substr(5)), kGpuBytes);
+      if (!read.ok()) console_.note("The GPU's read bandwidth was not measured: " + read.error().message);
+      return {read.ok() ? *read : 0, 0, 0};
+    }
+    if (!probe_) probe_.emplace(engine.info().threads);
+    return probe_->measure(engine.info().weight_bytes);
   }
 
   void warm_up(Engine& engine, GenerateRequest request) {
@@ -191,14 +240,21 @@ class Bench {
     row.block_size = engine.info().block_size;
     row.concurrency = concurrency;
     engine.drop_prefix_cache();
-    row.speed = probe_->measure(engine.info().weight_bytes);
+    row.speed = probe(engine);
     const EngineStats before = engine.stats();
     const int count = requests_at(concurrency);
-    row.summary = run_requests(engine, workload, count, concurrency, &row.same_tokens);
+    FullOccupancy full;
+    row.summary = run_requests(engine, workload, count, concurrency, &full, &row.same_tokens);
     const EngineStats after = engine.stats();
-    row.speed = better(row.speed, probe_->measure(engine.info().weight_bytes));
+    row.speed = better(row.speed, probe(engine));
     row.target_passes = after.steps - before.steps;
     row.phases = phases_between(before, after);
+    const auto& simulated = command_.engine.base.simulate_acceptance;
+    const bool drafts = mode.speculation == Speculation::kDFlash;
+    full.report(engine.info().device == "cpu", &row,
+                !drafts     ? 1.0
+                : simulated ? expected_tokens(*simulated, row.block_size)
+                            : row.summary.acceptance_length);
 
     const EngineInfo& info = engine.info();
     const bool bf16 = info.dtype == "bfloat16";
@@ -220,7 +276,7 @@ class Bench {
   }
 
   RunSummary run_requests(Engine& engine, const std::vector<GenerateRequest>& workload, int count, int concurrency,
-                          std::optional<bool>* same_tokens) {
+                          FullOccupancy* full, std::optional<bool>* same_tokens) {
     RequestPool pool(engine);
     const InterruptScope scope(interrupt_, [&pool] { pool.wake(); });
     int64_t next = 0, done = 0;
@@ -232,7 +288,10 @@ class Bench {
         console_.error(started.error().message);
         ++done;
       }
-      for (Completion& completion : pool.wait(std::chrono::milliseconds(200)).done) {
+      const EngineStats stats = engine.stats();
+      const bool all = pool.answering() == concurrency && stats.requests_running == concurrency;
+      full->sample(stats, all && stats.requests_waiting == 0);
+      for (Completion& completion : pool.wait(std::chrono::milliseconds(5)).done) {
         ++done;
         if (completion.finish.error) console_.error(completion.finish.error->message);
         const auto first = first_tokens_.try_emplace(completion.index, completion.tokens).first;

@@ -27,6 +27,10 @@ struct BenchRow {
   PhaseTimes phases;
   MachineSpeed speed;  // measured right before and right after: the better of both
   StepFloor floor;
+  // While all requests decoded at once: the time from a step to the next, the tokens that such steps make a second (of
+  // simulated acceptance, with the expected tokens of a step), and the device's share of that time without work. 0:
+  // there was no such time.
+  double full_step_ms = 0, full_tok_s = 0, idle_share = 0;
   double peak_flops = 0;            // of the arithmetic that the engine uses
   std::optional<bool> same_tokens;  // as the first row of the same prompts; empty: acceptance was simulated
 

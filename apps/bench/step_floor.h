@@ -20,7 +20,8 @@ struct StepFloor {
 
   double bytes() const { return weight_bytes + kv_bytes; }
   double read_ms(const MachineSpeed& speed) const { return bytes() / speed.read_bytes_per_s * 1e3; }
-  double flop_ms(double peak_flops) const { return flops / peak_flops * 1e3; }
+  // 0 where the peak is not known.
+  double flop_ms(double peak_flops) const { return peak_flops > 0 ? flops / peak_flops * 1e3 : 0; }
 };
 
 // Every matrix of the target is read once a step and multiplied with each row; with a drafter (null: none) its matrices

@@ -12,6 +12,7 @@ struct RequestPool::State {
   std::condition_variable changed;
   // All guarded by mutex.
   std::unordered_map<int64_t, RequestId> open;  // by index
+  int64_t answering = 0;                        // open, with tokens
   News news;
   bool woken = false;
   RunRecorder recorder;
@@ -50,6 +51,7 @@ Status RequestPool::submit(int64_t index, GenerateRequest request, bool stream) 
     const Clock::time_point now = Clock::now();
     const std::lock_guard lock(state->mutex);
     if (first) state->recorder.on_first_token(now);
+    state->answering += (first ? 1 : 0) - (event.finish && !completion->tokens.empty() ? 1 : 0);
     if (stream) state->news.streamed.push_back(event);
     if (event.finish) {
       completion->finish = *event.finish;
@@ -79,6 +81,11 @@ void RequestPool::count_refused() {
 int64_t RequestPool::open() const {
   const std::lock_guard lock(state_->mutex);
   return static_cast<int64_t>(state_->open.size());
+}
+
+int64_t RequestPool::answering() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->answering;
 }
 
 RequestPool::News RequestPool::wait(std::chrono::milliseconds limit) {

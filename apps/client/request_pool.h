@@ -31,8 +31,9 @@ class RequestPool {
   // Starts a request. After an error there is nothing to wait for; it is counted as a failed request.
   // `stream`: its events are also handed out one by one.
   Status submit(int64_t index, GenerateRequest request, bool stream = false);
-  void count_refused();  // a request that could not even be submitted
-  int64_t open() const;  // submitted and not ended
+  void count_refused();       // a request that could not even be submitted
+  int64_t open() const;       // submitted and not ended
+  int64_t answering() const;  // of those, how many have their first token
 
   struct News {
     std::vector<Completion> done;  // in order of their ends

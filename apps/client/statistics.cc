@@ -11,14 +11,14 @@ double seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
+}  // namespace
+
 double at_rank(const std::vector<double>& sorted, double fraction) {
   const double rank = fraction * static_cast<double>(sorted.size() - 1);
   const size_t low = static_cast<size_t>(rank);
   const size_t high = std::min(low + 1, sorted.size() - 1);
   return sorted[low] + (rank - static_cast<double>(low)) * (sorted[high] - sorted[low]);
 }
-
-}  // namespace
 
 Percentiles percentiles(std::vector<double> values) {
   if (values.empty()) return {};

@@ -16,7 +16,9 @@ struct Percentiles {
   double p50 = 0, p99 = 0;
 };
 
-// Linear between the two nearest ranks; zeros for no values.
+// The value at `fraction` of sorted values, linear between the two nearest ranks. REQUIRES: at least one value.
+double at_rank(const std::vector<double>& sorted, double fraction);
+// Zeros for no values.
 Percentiles percentiles(std::vector<double> values);
 
 struct RunSummary {

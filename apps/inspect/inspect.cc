@@ -37,6 +37,11 @@ struct Weights {
   }
 };
 
+// As EngineInfo::device.
+std::string device_name(const engine::DeviceChoice& device) {
+  return device.kind == DeviceKind::kCpu ? "cpu" : "cuda:" + std::to_string(device.ordinal);
+}
+
 // Everything that can be said about the pair; what went wrong is part of it.
 struct Findings {
   std::string model_dir, draft_dir;  // draft_dir empty: none
@@ -156,12 +161,16 @@ void print_text(const Findings& found) {
     return;
   }
   const engine::MemoryPlan& memory = found.plan->memory;
-  const int64_t page_size = EngineOptions{}.page_size;
-  std::printf("memory         %s are available\n", format_bytes(engine::available_memory_bytes()).c_str());
+  const int64_t page_size = found.plan->page_size;
+  const engine::DeviceChoice& device = found.plan->device;
+  std::printf("memory         %s are available on %s\n", format_bytes(device.available_bytes).c_str(),
+              device_name(device).c_str());
   std::printf("  weights      %s as %s\n", format_bytes(memory.weight_bytes).c_str(),
               dtype_name(found.plan->target_numerics.storage));
   std::printf("  KV           %s a token%s, as %s\n", format_bytes(memory.page_bytes / page_size).c_str(),
               found.draft ? " (target and drafter)" : "", dtype_name(found.plan->kv_dtype));
+  std::printf("  a step       %s for up to %s\n", format_bytes(memory.step_bytes).c_str(),
+              counted(found.plan->max_num_batched_tokens, "row").c_str());
   std::printf("  plan         %s of %lld positions, %s: room for %s, %s\n", counted(memory.pages, "page").c_str(),
               static_cast<long long>(page_size), format_bytes(memory.kv_bytes()).c_str(),
               counted(memory.pages * page_size, "token").c_str(),
@@ -202,9 +211,11 @@ void print_json(const Findings& found) {
   if (found.pair && !found.pair->ok()) json["pair_error"] = found.pair->error().message;
   if (found.plan) {
     const engine::MemoryPlan& memory = found.plan->memory;
-    json["memory"] = {{"available_bytes", engine::available_memory_bytes()},
+    json["memory"] = {{"device", device_name(found.plan->device)},
+                      {"available_bytes", found.plan->device.available_bytes},
                       {"weight_bytes", memory.weight_bytes},
-                      {"kv_bytes_per_token", memory.page_bytes / EngineOptions{}.page_size},
+                      {"step_bytes", memory.step_bytes},
+                      {"kv_bytes_per_token", memory.page_bytes / found.plan->page_size},
                       {"kv_dtype", dtype_name(found.plan->kv_dtype)},
                       {"pages", memory.pages},
                       {"kv_bytes", memory.kv_bytes()},

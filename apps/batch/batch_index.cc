@@ -1,0 +1,119 @@
+#include "apps/batch/batch_index.h"
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "apps/batch/batch_line.h"
+#include "apps/generate/line_reader.h"
+
+namespace volley::apps {
+namespace {
+
+constexpr int kNamedProblems = 10;  // in one error
+
+bool is_blank(const std::string& line) {
+  return line.find_first_not_of(" \t\r") == std::string::npos;
+}
+
+std::string problems_error(const std::string& path, const std::vector<std::string>& problems, int64_t count) {
+  std::string text = path + " cannot be run as a batch:";
+  for (const std::string& problem : problems) text += " " + problem;
+  const int64_t more = count - static_cast<int64_t>(problems.size());
+  return more > 0 ? text + " And " + std::to_string(more) + " more." : text;
+}
+
+}  // namespace
+
+Result<BatchIndex> BatchIndex::read(const std::string& path, Hash hash) {
+  BatchIndex index(path, hash ? std::move(hash) : Hash(std::hash<std::string_view>()));
+  VOLLEY_RETURN_IF_ERROR(index.read_lines());
+  std::sort(index.entries_.begin(), index.entries_.end());
+  VOLLEY_RETURN_IF_ERROR(index.check_duplicates());
+  index.done_.resize(index.entries_.size());
+  return index;
+}
+
+Status BatchIndex::read_lines() {
+  VOLLEY_ASSIGN(LineReader reader, LineReader::open(path_));
+  std::vector<std::string> problems;
+  int64_t count = 0, offset = 0;
+  LineReader::Line line;
+  for (;;) {
+    VOLLEY_ASSIGN(const LineReader::State state, reader.next(&line, 1000));
+    if (state == LineReader::State::kEnd) break;
+    if (state == LineReader::State::kNotYet) continue;
+    const int64_t begin = std::exchange(offset, offset + line.bytes);
+    if (!line.too_long && is_blank(line.text)) continue;
+    const auto id = line.too_long ? Result<std::string>(invalid_argument("The line is longer than " +
+                                                                         std::to_string(kMaxLineBytes >> 20) + " MiB."))
+                                  : read_custom_id(line.text);
+    if (id.ok()) {
+      entries_.push_back({hash_(*id), begin});
+    } else if (++count <= kNamedProblems) {
+      problems.push_back("line " + std::to_string(line.number) + ": " + id.error().message);
+    }
+  }
+  if (count > 0) return invalid_argument(problems_error(path_, problems, count));
+  return {};
+}
+
+// Compares the ids themselves only where hashes are equal, and stops at the first ids that are.
+Status BatchIndex::check_duplicates() const {
+  for (size_t i = 1; i < entries_.size(); ++i) {
+    for (size_t j = i; j-- > 0 && entries_[j].hash == entries_[i].hash;) {
+      const std::string id = id_at(entries_[i].offset);
+      if (id_at(entries_[j].offset) != id) continue;
+      return invalid_argument(path_ + " cannot be run as a batch: lines " +
+                              std::to_string(line_number(entries_[j].offset)) + " and " +
+                              std::to_string(line_number(entries_[i].offset)) + " have the same custom_id \"" + id +
+                              "\", so their results could not be told apart.");
+    }
+  }
+  return {};
+}
+
+BatchIndex::Mark BatchIndex::mark_done(std::string_view custom_id) {
+  const uint64_t hash = hash_(custom_id);
+  const auto first = std::lower_bound(entries_.begin(), entries_.end(), Entry{hash, -1});
+  auto end = first;
+  while (end != entries_.end() && end->hash == hash) ++end;
+  for (auto entry = first; entry != end; ++entry) {
+    if (end - first > 1 && id_at(entry->offset) != custom_id) continue;
+    const auto position = static_cast<size_t>(entry - entries_.begin());
+    if (done_[position]) return Mark::kAlreadyDone;
+    done_[position] = true;
+    ++done_count_;
+    return Mark::kMarked;
+  }
+  return Mark::kUnknown;
+}
+
+BatchIndex::State BatchIndex::state(std::string_view custom_id, int64_t offset) const {
+  const Entry wanted{hash_(custom_id), offset};
+  const auto entry = std::lower_bound(entries_.begin(), entries_.end(), wanted);
+  if (entry == entries_.end() || wanted < *entry) return State::kUnknown;
+  return done_[static_cast<size_t>(entry - entries_.begin())] ? State::kDone : State::kOpen;
+}
+
+// Empty if the line cannot be read any more.
+std::string BatchIndex::id_at(int64_t offset) const {
+  std::ifstream file(path_, std::ios::binary);
+  file.seekg(offset);
+  std::string line;
+  std::getline(file, line);
+  auto id = read_custom_id(line);
+  return id.ok() ? std::move(id).value() : std::string();
+}
+
+int64_t BatchIndex::line_number(int64_t offset) const {
+  std::ifstream file(path_, std::ios::binary);
+  int64_t number = 1;
+  std::string line;
+  for (int64_t position = 0; position < offset && std::getline(file, line); ++number) {
+    position += static_cast<int64_t>(line.size()) + 1;
+  }
+  return number;
+}
+
+}  // namespace volley::apps

@@ -1,0 +1,56 @@
+// Which lines a batch's input holds, and which of them have a result. Threads: one.
+#pragma once
+
+#include <volley/result.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace volley::apps {
+
+// 16 bytes and a bit a line, however long the lines and their ids are: an id is kept as a hash of 64 bits, and lines
+// whose hashes are equal are told apart by reading them again. So the input must stay as it is while this is in use.
+class BatchIndex {
+ public:
+  using Hash = std::function<uint64_t(std::string_view)>;
+
+  // Reads the input once. kInvalidArgument: lines that are not JSON objects with a custom_id (the first of them are
+  // named), or two lines with the same one. `hash` is for tests of equal hashes.
+  static Result<BatchIndex> read(const std::string& path, Hash hash = {});
+
+  int64_t lines() const { return static_cast<int64_t>(entries_.size()); }
+  int64_t done() const { return done_count_; }
+
+  enum class Mark { kMarked, kAlreadyDone, kUnknown };
+  // Notes that the line of this id has a result.
+  Mark mark_done(std::string_view custom_id);
+  enum class State { kDone, kOpen, kUnknown };
+  // Of the line with this id that begins at byte `offset` of the input. kUnknown: there was none, the input has
+  // changed.
+  State state(std::string_view custom_id, int64_t offset) const;
+
+ private:
+  struct Entry {
+    uint64_t hash;
+    int64_t offset;  // of the line in the input
+    bool operator<(const Entry& other) const { return hash != other.hash ? hash < other.hash : offset < other.offset; }
+  };
+
+  BatchIndex(std::string path, Hash hash) : path_(std::move(path)), hash_(std::move(hash)) {}
+  Status read_lines();
+  Status check_duplicates() const;
+  std::string id_at(int64_t offset) const;
+  int64_t line_number(int64_t offset) const;
+
+  std::string path_;
+  Hash hash_;
+  std::vector<Entry> entries_;  // sorted
+  std::vector<bool> done_;      // one an entry
+  int64_t done_count_ = 0;
+};
+
+}  // namespace volley::apps

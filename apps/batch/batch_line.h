@@ -1,0 +1,34 @@
+// One line of a batch in OpenAI's format: {custom_id, method, url, body} in, {id, custom_id, response, error} out.
+// Pure.
+#pragma once
+
+#include <volley/result.h>
+
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "serve/http.h"
+
+namespace volley::apps {
+
+// Why a line is not a request: the result line's "error".
+struct LineError {
+  std::string code;     // for programs: "invalid_line", "unsupported_url", …
+  std::string message;  // a sentence
+};
+
+// The "custom_id" of an input line or of a result line. kInvalidArgument: the line is not a JSON object that has one.
+Result<std::string> read_custom_id(std::string_view line);
+
+// The request that an input line asks for, its body byte for byte. REQUIRES: read_custom_id(line) is ok.
+std::variant<serve::HttpRequest, LineError> read_batch_request(std::string_view line);
+
+// Whether a result line tells of a failure: an error, or a response whose status is not 200. REQUIRES: as above.
+bool is_failure(std::string_view result_line);
+
+// Result lines, without a newline. `id` is the line's own name and the response's request_id.
+std::string response_line(const std::string& id, const std::string& custom_id, const serve::HttpResponse& response);
+std::string error_line(const std::string& id, const std::string& custom_id, const LineError& error);
+
+}  // namespace volley::apps

@@ -1,0 +1,41 @@
+// How far a batch is and when it will be done, on stderr. Threads: one.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "apps/console.h"
+
+namespace volley::apps {
+
+// "48 s", "3 min 20 s", "2 h 05 min".
+std::string describe_duration(double seconds);
+
+class BatchProgress {
+ public:
+  // `done`, `failed`: of the `lines` of the whole file, those that an earlier run answered.
+  BatchProgress(Console* console, int64_t lines, int64_t done, int64_t failed);
+
+  void count(bool failed);  // one more line is answered
+  // Redraws the line on a terminal; elsewhere writes one every half minute.
+  void show(int64_t running);
+  // Clears the line and sums up. `stats`: of an engine that did nothing else.
+  void finish(const EngineStats& stats);
+
+  int64_t failed() const { return failed_; }
+
+ private:
+  std::string describe(int64_t running) const;
+
+  using Clock = std::chrono::steady_clock;
+  Console& console_;
+  const int64_t lines_, done_before_;
+  int64_t done_, failed_;
+  const Clock::time_point begin_;
+  Clock::time_point last_note_;
+};
+
+}  // namespace volley::apps

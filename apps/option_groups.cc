@@ -1,0 +1,209 @@
+#include "apps/option_groups.h"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "serve/json_text.h"
+
+namespace volley::apps {
+
+CLI::Validator between(double low, double high, const std::string& description) {
+  return CLI::Validator(
+      [low, high, description](std::string& text) -> std::string {
+        double value = 0;
+        const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool number = end == text.data() + text.size() && !std::isnan(value);
+        if (number && failure == std::errc() && value >= low && value <= high) return "";
+        const bool large =
+            failure == std::errc::result_out_of_range ? text.find("e-") == std::string::npos : value > high;
+        return number && large ? text + " is too large: it must be " + description : text + " is not " + description;
+      },
+      "");
+}
+
+const CLI::Validator& seed() {
+  static const CLI::Validator validator(
+      [](std::string& text) -> std::string {
+        uint64_t value = 0;
+        const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool number = !text.empty() && end == text.data() + text.size();
+        if (number && failure == std::errc()) return "";
+        const std::string what = "a whole number from 0 to 2^64 - 1";
+        return number ? text + " is too large: it must be " + what : text + " is not " + what;
+      },
+      "");
+  return validator;
+}
+
+const CLI::Validator& not_empty() {
+  static const CLI::Validator validator([](std::string& text) { return text.empty() ? "it must not be empty" : ""; },
+                                        "");
+  return validator;
+}
+
+const CLI::Validator& some_text() {
+  static const CLI::Validator validator(
+      [](std::string& text) {
+        if (text.empty()) return "it must not be empty";
+        return serve::find_invalid_utf8(text) ? "it is not valid UTF-8: check the terminal's encoding" : "";
+      },
+      "");
+  return validator;
+}
+
+const CLI::Validator& positive() {
+  static const CLI::Validator validator =
+      between(1, std::numeric_limits<int32_t>::max(), "a whole number from 1 to 2147483647");
+  return validator;
+}
+
+const CLI::Validator& not_negative() {
+  static const CLI::Validator validator =
+      between(0, std::numeric_limits<int32_t>::max(), "a whole number from 0 to 2147483647");
+  return validator;
+}
+
+const CLI::Validator& json_object() {
+  static const CLI::Validator validator(
+      [](std::string& text) {
+        const auto parsed = serve::parse_json(text);
+        const auto* json = std::get_if<nlohmann::json>(&parsed);
+        return json != nullptr && json->is_object() ? std::string() : text + " is not a JSON object";
+      },
+      "");
+  return validator;
+}
+
+namespace {
+
+// Whether this build and this machine have it is the engine's to say.
+const CLI::Validator& device_name() {
+  static const CLI::Validator validator(
+      [](std::string& text) {
+        const bool named = text == "auto" || text == "cpu" || text == "cuda";
+        const bool numbered = text.starts_with("cuda:") && text.size() > 5 && text.size() < 9 &&
+                              text.find_first_not_of("0123456789", 5) == std::string::npos;
+        return named || numbered ? std::string() : text + " is not auto, cpu, cuda or cuda:N";
+      },
+      "");
+  return validator;
+}
+
+ComputeType compute_type(const std::string& name) {
+  if (name == "bfloat16") return ComputeType::kBFloat16;
+  return name == "float32" ? ComputeType::kFloat32 : ComputeType::kAuto;
+}
+
+}  // namespace
+
+Speculation speculation_of(const std::string& name) {
+  return name == "off" ? Speculation::kOff : Speculation::kDFlash;
+}
+
+void add_model_options(CLI::App* app, std::optional<std::string>* model, std::optional<std::string>* draft) {
+  app->add_option("--model", *model, "Hugging Face folder of the target [the pocket model that comes with volley]")
+      ->check(not_empty())
+      ->type_name("DIR");
+  app->add_option("--draft", *draft, "folder of its DFlash drafter, or none [pocket's, or none beside --model]")
+      ->check(not_empty())
+      ->type_name("DIR|none");
+}
+
+void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& slots) {
+  EngineOptions& base = flags->base;
+  add_model_options(app, &flags->model, &flags->draft);
+  app->add_option("--device", base.device,
+                  "what computes: auto (a GPU that can be used, else the CPU), cpu, cuda or cuda:N")
+      ->check(device_name());
+  const auto types = CLI::IsMember({"auto", "bfloat16", "float32"});
+  app->add_option_function<std::string>(
+         "--dtype", [&base](const std::string& name) { base.dtype = compute_type(name); },
+         "arithmetic: auto, bfloat16 or float32")
+      ->check(types);
+  app->add_option_function<std::string>(
+         "--kv-cache-dtype", [&base](const std::string& name) { base.kv_cache_dtype = compute_type(name); },
+         "of cached keys and values: auto (as --dtype), bfloat16 or float32")
+      ->check(types);
+  app->add_option("--threads", base.threads, "threads that compute [the cores this process may use]")
+      ->check(between(1, 4096, "a number of threads from 1 to 4096"));
+  app->add_option("--draft-window", base.draft_window, "last context positions that the drafter sees [all]")
+      ->check(positive());
+  app->add_option("--page-size", base.page_size, "KV positions a page, a multiple of 16 [16; on CUDA 64]")
+      ->check(positive());
+  app->add_option("--kv-pages", base.kv_pages, "pages of KV memory [as many as fit]")
+      ->check(between(1, 1e12, "a whole number from 1 to 10^12"));
+  app->add_option(
+         "--memory-fraction", base.memory_fraction,
+         "share of the free memory that weights and KV pages may take [0.9 on CUDA; on the CPU KV pages take at most "
+         "half of what weights leave]")
+      ->check(CLI::Range(0.01, 1.0));
+  app->add_flag_callback(
+      "--no-graphs", [&base] { base.graphs = false; }, "CUDA: launch every kernel instead of replaying recorded steps");
+  app->add_flag("--profile", base.profile, "CUDA: measure the phases of the round; slower, one step at a time");
+  app->add_option("--prefill-chunk", base.prefill_chunk, "most prompt tokens of one request a step [512; on CUDA 2048]")
+      ->check(positive());
+  app->add_flag_callback(
+      "--no-prefix-cache", [&base] { base.prefix_cache = false; }, "do not share the KV of equal prompt beginnings");
+  app->add_option("--max-num-seqs", base.max_num_seqs, "requests that run at once [" + slots + "]")->check(positive());
+  app->add_option("--max-num-batched-tokens", base.max_num_batched_tokens,
+                  "rows of one target pass [every slot's block and a prefill chunk]")
+      ->check(positive());
+  app->add_option("--max-model-len", base.max_model_len, "prompt and output tokens of a request [the model's]")
+      ->check(positive());
+  app->add_option("--dummy-weights", base.dummy_weights,
+                  "random weights of this seed: only config.json is read; the texts mean nothing")
+      ->check(seed())
+      ->type_name("SEED");
+  app->add_option_function<std::string>(
+         "--simulate-acceptance",
+         [&base](const std::string& text) {
+           auto parsed = parse_simulated_acceptance(text);
+           if (!parsed.ok()) throw CLI::ValidationError("--simulate-acceptance", parsed.error().message);
+           base.simulate_acceptance = *parsed;
+         },
+         "position i of a block is accepted with P^i; the texts mean nothing")
+      ->type_name("geometric:P");
+}
+
+void add_speculation_options(CLI::App* app, EngineFlags* flags) {
+  app->add_option_function<std::string>(
+         "--spec", [flags](const std::string& name) { flags->speculation = speculation_of(name); },
+         "how tokens are drafted: dflash or off [dflash where there is a drafter]")
+      ->check(CLI::IsMember({"dflash", "off"}));
+  app->add_option("--block-size", flags->base.block_size, "tokens of a block, from 2 up [the drafter's own]")
+      ->check(between(2, 1024, "a block size from 2 to 1024"));
+}
+
+void add_sampling_options(CLI::App* app, RequestSettings* settings, const std::string& group) {
+  app->add_option("--temperature", settings->temperature, "0 takes the likeliest token")
+      ->check(between(0, 100, "a temperature from 0 to 100"))
+      ->group(group);
+  app->add_option("--top-p", settings->top_p, "likeliest tokens that reach this probability")
+      ->check(between(1e-30, 1, "above 0 and at most 1"))
+      ->group(group);
+  app->add_option("--top-k", settings->top_k, "the k likeliest tokens; 0 or -1: all")
+      ->check(between(-1, std::numeric_limits<int32_t>::max(), "a whole number from -1 to 2147483647"))
+      ->group(group);
+  app->add_option("--min-p", settings->min_p, "tokens at least this likely beside the likeliest")
+      ->check(between(0, 1, "from 0 to 1"))
+      ->group(group);
+  app->add_option("--repetition-penalty", settings->repetition_penalty, "for tokens of prompt and output; 1: none")
+      ->check(between(1e-6, 100, "a penalty above 0 and at most 100"))
+      ->group(group);
+  app->add_option("--presence-penalty", settings->presence_penalty, "once for a token of the output")
+      ->check(between(-2, 2, "from -2 to 2"))
+      ->group(group);
+  app->add_option("--frequency-penalty", settings->frequency_penalty, "for each time a token is in the output")
+      ->check(between(-2, 2, "from -2 to 2"))
+      ->group(group);
+  app->add_option("--seed", settings->seed, "the same seed gives the same tokens [drawn for each request]")
+      ->check(seed())
+      ->group(group);
+  app->add_flag_callback(
+         "--ignore-eos", [settings] { settings->ignore_eos = true; }, "go on after the end-of-sequence token")
+      ->group(group);
+}
+
+}  // namespace volley::apps

@@ -1,0 +1,33 @@
+// Options that several subcommands have, and the checks of single values. Only the files that build the command line
+// include this: CLI11 is large.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+
+#include "apps/options.h"
+
+namespace volley::apps {
+
+// Checks that say what the value must be. `description`: "a port from 0 to 65535". Unlike CLI::Range, between() refuses
+// what is not a finite number.
+CLI::Validator between(double low, double high, const std::string& description);
+const CLI::Validator& positive();      // whole numbers of 32 bits, from 1
+const CLI::Validator& not_negative();  // from 0
+const CLI::Validator& seed();          // of 64 bits, which a double does not hold
+const CLI::Validator& not_empty();     // CLI11 takes an empty text for an option that was not given
+const CLI::Validator& some_text();     // for the model to read: not empty, and UTF-8
+const CLI::Validator& json_object();
+
+Speculation speculation_of(const std::string& name);  // "off", "dflash"
+
+void add_model_options(CLI::App* app, std::optional<std::string>* model, std::optional<std::string>* draft);
+// What the engine takes, the models included. `slots`: the default of --max-num-seqs, in words.
+void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& slots);
+// One engine's mode; bench has lists instead.
+void add_speculation_options(CLI::App* app, EngineFlags* flags);
+// `group`: their heading in --help.
+void add_sampling_options(CLI::App* app, RequestSettings* settings, const std::string& group);
+
+}  // namespace volley::apps

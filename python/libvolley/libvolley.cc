@@ -1,0 +1,8 @@
+// Draws the engine into the shared library: a static library's object comes along only if something asks for it.
+#include <volley/engine.h>
+
+namespace {
+
+[[gnu::used]] const auto kCreate = &volley::Engine::create;
+
+}  // namespace

@@ -1,0 +1,244 @@
+// volley._engine: the public C++ API as Python sees it, one to one. What users meet is src/volley/*.py.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <volley/engine.h>
+
+#include <stdexcept>
+
+#include "module/session.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace volley::python {
+namespace {
+
+// An Error on its way through nanobind to the classes of volley/_errors.py.
+struct EngineException : std::runtime_error {
+  explicit EngineException(const Error& error) : std::runtime_error(error.message), code(error_code_name(error.code)) {}
+  const char* code;
+};
+
+void raise_in_python(const std::exception_ptr& exception, void*) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const EngineException& error) {
+    const nb::object type = nb::module_::import_("volley._errors").attr("error_class")(error.code);
+    PyErr_SetObject(type.ptr(), type(error.what(), error.code).ptr());
+  }
+}
+
+template <typename T>
+T value_of(Result<T> result) {
+  if (!result.ok()) throw EngineException(result.error());
+  return std::move(result).value();
+}
+
+void check(const Status& status) {
+  if (!status.ok()) throw EngineException(status.error());
+}
+
+// Of attributes that may be None.
+const auto kOptional = nb::for_setter(nb::arg("value").none());
+
+void bind_options(nb::module_& m) {
+  nb::enum_<ComputeType>(m, "ComputeType")
+      .value("AUTO", ComputeType::kAuto)
+      .value("BFLOAT16", ComputeType::kBFloat16)
+      .value("FLOAT32", ComputeType::kFloat32);
+  nb::enum_<Speculation>(m, "Speculation").value("DFLASH", Speculation::kDFlash).value("OFF", Speculation::kOff);
+  nb::class_<EngineOptions>(m, "EngineOptions")
+      .def(nb::init<>())
+      .def_rw("model_dir", &EngineOptions::model_dir)
+      .def_rw("draft_dir", &EngineOptions::draft_dir)
+      .def_rw("device", &EngineOptions::device)
+      .def_rw("dtype", &EngineOptions::dtype)
+      .def_rw("kv_cache_dtype", &EngineOptions::kv_cache_dtype)
+      .def_rw("threads", &EngineOptions::threads)
+      .def_rw("speculation", &EngineOptions::speculation)
+      .def_rw("block_size", &EngineOptions::block_size)
+      .def_rw("draft_window", &EngineOptions::draft_window)
+      .def_rw("page_size", &EngineOptions::page_size)
+      .def_rw("kv_pages", &EngineOptions::kv_pages)
+      .def_rw("kv_memory_bytes", &EngineOptions::kv_memory_bytes)
+      .def_rw("memory_fraction", &EngineOptions::memory_fraction)
+      .def_rw("max_num_seqs", &EngineOptions::max_num_seqs)
+      .def_rw("max_num_batched_tokens", &EngineOptions::max_num_batched_tokens)
+      .def_rw("prefill_chunk", &EngineOptions::prefill_chunk)
+      .def_rw("max_model_len", &EngineOptions::max_model_len)
+      .def_rw("prefix_cache", &EngineOptions::prefix_cache)
+      .def_rw("graphs", &EngineOptions::graphs)
+      .def_rw("dummy_weights", &EngineOptions::dummy_weights, kOptional);
+}
+
+void bind_request(nb::module_& m) {
+  nb::class_<SamplingParams>(m, "Sampling")
+      .def(nb::init<>())
+      .def_rw("temperature", &SamplingParams::temperature)
+      .def_rw("top_p", &SamplingParams::top_p)
+      .def_rw("top_k", &SamplingParams::top_k)
+      .def_rw("min_p", &SamplingParams::min_p)
+      .def_rw("repetition_penalty", &SamplingParams::repetition_penalty)
+      .def_rw("presence_penalty", &SamplingParams::presence_penalty)
+      .def_rw("frequency_penalty", &SamplingParams::frequency_penalty)
+      .def_rw("logit_bias", &SamplingParams::logit_bias)
+      .def_rw("seed", &SamplingParams::seed, kOptional)
+      .def_rw("choice_index", &SamplingParams::choice_index)
+      .def_rw("logprobs", &SamplingParams::logprobs);
+  nb::class_<GrammarSpec> grammar(m, "Grammar");
+  nb::enum_<GrammarSpec::Kind>(grammar, "Kind")
+      .value("JSON_OBJECT", GrammarSpec::Kind::kJsonObject)
+      .value("JSON_SCHEMA", GrammarSpec::Kind::kJsonSchema)
+      .value("REGEX", GrammarSpec::Kind::kRegex)
+      .value("CHOICE", GrammarSpec::Kind::kChoice)
+      .value("LARK", GrammarSpec::Kind::kLark)
+      .value("EBNF", GrammarSpec::Kind::kEbnf);
+  grammar.def(nb::init<>())
+      .def_rw("kind", &GrammarSpec::kind)
+      .def_rw("text", &GrammarSpec::text)
+      .def_rw("choices", &GrammarSpec::choices);
+  nb::class_<GenerateRequest>(m, "Request")
+      .def(nb::init<>())
+      .def_rw("prompt", &GenerateRequest::prompt)
+      .def_rw("sampling", &GenerateRequest::sampling)
+      .def_rw("max_tokens", &GenerateRequest::max_tokens)
+      .def_rw("min_tokens", &GenerateRequest::min_tokens)
+      .def_rw("ignore_eos", &GenerateRequest::ignore_eos)
+      .def_rw("stop_token_ids", &GenerateRequest::stop_token_ids)
+      .def_rw("stop", &GenerateRequest::stop)
+      .def_rw("cache_namespace", &GenerateRequest::cache_namespace)
+      .def_rw("grammar", &GenerateRequest::grammar, kOptional)
+      .def_rw("prompt_logprobs", &GenerateRequest::prompt_logprobs)
+      .def_rw("speculation", &GenerateRequest::speculation);
+}
+
+void bind_results(nb::module_& m) {
+  nb::class_<TokenLogprob>(m, "TokenLogprob")
+      .def_ro("token", &TokenLogprob::token)
+      .def_ro("logprob", &TokenLogprob::logprob);
+  nb::class_<PositionLogprobs>(m, "PositionLogprobs")
+      .def_ro("chosen", &PositionLogprobs::chosen)
+      .def_ro("top", &PositionLogprobs::top);
+  nb::class_<Usage>(m, "Usage")
+      .def_ro("prompt_tokens", &Usage::prompt_tokens)
+      .def_ro("cached_tokens", &Usage::cached_tokens)
+      .def_ro("completion_tokens", &Usage::completion_tokens)
+      .def_ro("drafted_tokens", &Usage::drafted_tokens)
+      .def_ro("accepted_tokens", &Usage::accepted_tokens)
+      .def_ro("queue_s", &Usage::queue_s)
+      .def_ro("ttft_s", &Usage::ttft_s)
+      .def_ro("total_s", &Usage::total_s);
+  nb::class_<Completion>(m, "Completion")
+      .def_ro("index", &Completion::index)
+      .def_ro("tokens", &Completion::tokens)
+      .def_ro("text", &Completion::text)
+      .def_ro("logprobs", &Completion::logprobs)
+      .def_ro("prompt_logprobs", &Completion::prompt_logprobs)
+      .def_prop_ro("finish_reason", [](const Completion& c) { return finish_reason_name(c.finish.reason); })
+      .def_prop_ro("stop_token", [](const Completion& c) { return c.finish.stop_token; })
+      .def_prop_ro("stop_text", [](const Completion& c) { return c.finish.stop_text; })
+      .def_prop_ro("tokens_per_step", [](const Completion& c) { return c.finish.tokens_per_step; })
+      .def_prop_ro("usage", [](const Completion& c) { return c.finish.usage; })
+      .def(
+          "raise_error",
+          [](const Completion& c) {
+            if (c.finish.error) throw EngineException(*c.finish.error);
+          },
+          "Raises the error that ended the request, if one did.");
+}
+
+void bind_state(nb::module_& m) {
+  nb::class_<EngineInfo>(m, "EngineInfo")
+      .def_ro("architecture", &EngineInfo::architecture)
+      .def_ro("device", &EngineInfo::device)
+      .def_ro("dtype", &EngineInfo::dtype)
+      .def_ro("instruction_set", &EngineInfo::instruction_set)
+      .def_ro("vocab_size", &EngineInfo::vocab_size)
+      .def_ro("max_model_len", &EngineInfo::max_model_len)
+      .def_ro("block_size", &EngineInfo::block_size)
+      .def_ro("page_size", &EngineInfo::page_size)
+      .def_ro("kv_pages", &EngineInfo::kv_pages)
+      .def_ro("max_num_seqs", &EngineInfo::max_num_seqs)
+      .def_ro("threads", &EngineInfo::threads)
+      .def_ro("eos_token_ids", &EngineInfo::eos_token_ids)
+      .def_ro("default_sampling", &EngineInfo::default_sampling)
+      .def_ro("warnings", &EngineInfo::warnings);
+  nb::class_<EngineStats>(m, "EngineStats")
+      .def_ro("requests_waiting", &EngineStats::requests_waiting)
+      .def_ro("requests_running", &EngineStats::requests_running)
+      .def_ro("requests_finished", &EngineStats::requests_finished)
+      .def_ro("requests_cancelled", &EngineStats::requests_cancelled)
+      .def_ro("requests_failed", &EngineStats::requests_failed)
+      .def_ro("preemptions", &EngineStats::preemptions)
+      .def_ro("steps", &EngineStats::steps)
+      .def_ro("verify_steps", &EngineStats::verify_steps)
+      .def_ro("prompt_tokens", &EngineStats::prompt_tokens)
+      .def_ro("cached_tokens", &EngineStats::cached_tokens)
+      .def_ro("generated_tokens", &EngineStats::generated_tokens)
+      .def_ro("drafted_tokens", &EngineStats::drafted_tokens)
+      .def_ro("accepted_tokens", &EngineStats::accepted_tokens)
+      .def_ro("pages_total", &EngineStats::pages_total)
+      .def_ro("pages_used", &EngineStats::pages_used)
+      .def_ro("pages_cached", &EngineStats::pages_cached);
+}
+
+std::shared_ptr<Engine> create(const EngineOptions& options) {
+  const nb::gil_scoped_release release;  // minutes, for large models
+  return value_of(Engine::create(options));
+}
+
+std::string render_chat(const Engine& engine, const std::string& messages_json, const std::string& tools_json,
+                        const std::string& template_kwargs_json, bool add_generation_prompt,
+                        bool continue_final_message) {
+  return value_of(engine.render_chat(
+      {messages_json, tools_json, template_kwargs_json, add_generation_prompt, continue_final_message}));
+}
+
+void bind_engine(nb::module_& m) {
+  const auto no_gil = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<Engine>(m, "Engine")
+      .def("info", [](const Engine& engine) { return EngineInfo(engine.info()); })
+      .def("stats", &Engine::stats)
+      .def("drop_prefix_cache", &Engine::drop_prefix_cache)
+      .def(
+          "encode",
+          [](const Engine& engine, const std::string& text, bool special) {
+            return value_of(engine.encode(text, special));
+          },
+          "text"_a, "add_special_tokens"_a, no_gil)
+      .def(
+          "decode",
+          [](const Engine& engine, const std::vector<TokenId>& ids, bool skip) { return engine.decode(ids, skip); },
+          "ids"_a, "skip_special_tokens"_a, no_gil)
+      .def("render_chat", render_chat, "messages_json"_a, "tools_json"_a, "template_kwargs_json"_a,
+           "add_generation_prompt"_a, "continue_final_message"_a, no_gil);
+  nb::class_<Session>(m, "Session")
+      .def(nb::init<std::shared_ptr<Engine>>(), "engine"_a)
+      .def(
+          "submit",
+          [](Session& session, int64_t index, const GenerateRequest& request) {
+            check(session.submit(index, request));
+          },
+          "index"_a, "request"_a, no_gil)
+      .def("open", &Session::open)
+      .def("wait", &Session::wait, "seconds"_a, no_gil)
+      .def("cancel", &Session::cancel, no_gil);
+  m.def("create", create, "options"_a, "Loads the models and starts the engine.");
+}
+
+}  // namespace
+}  // namespace volley::python
+
+NB_MODULE(_engine, m) {
+  m.doc() = "The engine's C++ API. Use the package volley instead.";
+  nb::register_exception_translator(volley::python::raise_in_python);
+  volley::python::bind_options(m);
+  volley::python::bind_request(m);
+  volley::python::bind_results(m);
+  volley::python::bind_state(m);
+  volley::python::bind_engine(m);
+}

@@ -1,0 +1,322 @@
+"""The engine behind the interface that users of offline inference know."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeAlias
+
+from . import _engine
+from ._errors import VolleyError
+from ._outputs import RequestOutput, _completion_output, _prompt_logprobs
+from ._params import SamplingParams
+
+#: Text, token ids, or {"prompt": text} or {"prompt_token_ids": ids}.
+Prompt: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
+#: Messages of one conversation: {"role": …, "content": …} each.
+Messages: TypeAlias = "Sequence[Mapping[str, Any]]"
+
+_MODELS = Path(__file__).parent / "models"
+_DTYPES = {
+    "auto": _engine.ComputeType.AUTO,
+    "bfloat16": _engine.ComputeType.BFLOAT16,
+    "float32": _engine.ComputeType.FLOAT32,
+}
+_MOST_OPEN = 1024  # requests that one call keeps in the engine's queue
+_WAKE_S = 0.1  # how often a waiting call looks for Ctrl-C
+
+
+def _dtype(name: str, option: str) -> _engine.ComputeType:
+    if name not in _DTYPES:
+        raise ValueError(f"{option} is {name!r}: it must be one of {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+class LLM:
+    """A model and its drafter, loaded. Calls may come from several threads: their requests run together.
+
+    Without `model` it is the pocket pair that comes with the package; with a `model` and no `draft`, decoding is plain.
+    Every other option is the engine's, 0 or None its own choice; docs/serving.md describes them.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        draft: str | Path | None = None,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        kv_cache_dtype: str = "auto",
+        threads: int = 0,
+        speculation: bool | None = None,
+        block_size: int = 0,
+        draft_window: int = 0,
+        page_size: int = 0,
+        kv_pages: int = 0,
+        kv_memory_bytes: int = 0,
+        memory_fraction: float = 0,
+        max_num_seqs: int = 0,
+        max_num_batched_tokens: int = 0,
+        prefill_chunk: int = 0,
+        max_model_len: int = 0,
+        enable_prefix_caching: bool = True,
+        graphs: bool = True,
+        dummy_weights: int | None = None,
+    ) -> None:
+        if model is None:
+            model = _MODELS / "pocket"
+            draft = draft or _MODELS / "pocket-dflash"
+        if speculation and draft is None:
+            raise ValueError("speculation=True needs a drafter: give its folder with draft=…")
+        options = _engine.EngineOptions()
+        options.model_dir = str(model)
+        if draft is not None and speculation is not False:
+            options.draft_dir = str(draft)
+        else:
+            options.speculation = _engine.Speculation.OFF
+        options.device = device
+        options.dtype = _dtype(dtype, "dtype")
+        options.kv_cache_dtype = _dtype(kv_cache_dtype, "kv_cache_dtype")
+        options.threads = threads
+        options.block_size = block_size
+        options.draft_window = draft_window
+        options.page_size = page_size
+        options.kv_pages = kv_pages
+        options.kv_memory_bytes = kv_memory_bytes
+        options.memory_fraction = memory_fraction
+        options.max_num_seqs = max_num_seqs
+        options.max_num_batched_tokens = max_num_batched_tokens
+        options.prefill_chunk = prefill_chunk
+        options.max_model_len = max_model_len
+        options.prefix_cache = enable_prefix_caching
+        options.graphs = graphs
+        options.dummy_weights = dummy_weights
+        self._loaded: _engine.Engine | None = _engine.create(options)
+        self._eos = set(self.info.eos_token_ids)
+        self._request_ids = itertools.count()
+
+    # --- what it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def _running(self) -> _engine.Engine:
+        if self._loaded is None:
+            raise RuntimeError("this LLM is closed")
+        return self._loaded
+
+    @property
+    def info(self) -> _engine.EngineInfo:
+        """What was loaded and how it runs."""
+        return self._running.info()
+
+    def stats(self) -> _engine.EngineStats:
+        """Counters since the start, as of the last step that has ended."""
+        return self._running.stats()
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The model's generation_config.json over the library's defaults."""
+        sampling = self.info.default_sampling
+        return SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
+        )
+
+    def reset_prefix_cache(self) -> None:
+        """Forgets cached prefixes that no running request uses."""
+        self._running.drop_prefix_cache()
+
+    def close(self) -> None:
+        """Frees the models. Calls that are running end first; later ones raise RuntimeError."""
+        self._loaded = None
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- text and tokens ----------------------------------------------------------------------------------------
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return self._running.encode(text, add_special_tokens)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return self._running.decode(list(token_ids), skip_special_tokens)
+
+    def render_chat(
+        self,
+        messages: Messages,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The text that the model reads for a conversation."""
+        if continue_final_message and add_generation_prompt:
+            raise ValueError("continue_final_message=True needs add_generation_prompt=False")
+        return self._running.render_chat(
+            json.dumps(list(messages)),
+            json.dumps(list(tools)) if tools else "",
+            json.dumps(dict(chat_template_kwargs)) if chat_template_kwargs else "",
+            add_generation_prompt,
+            continue_final_message,
+        )
+
+    # --- generation ---------------------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers prompts, in their order. `sampling_params`: one for all, one for each, or None for the model's own.
+
+        All prompts run at once, as far as the engine has slots. An error of one ends the call and cancels the others.
+        """
+        texts, ids = [], []
+        for prompt in _as_list(prompts):
+            text, tokens = _split(prompt)
+            texts.append(text)
+            ids.append(self.encode(text) if tokens is None and text is not None else tokens or [])
+        return self._run(texts, ids, sampling_params)
+
+    def chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers one conversation or several, put into the model's chat template."""
+        conversations = [messages] if not messages or isinstance(messages[0], Mapping) else messages
+        texts: list[str | None] = []
+        for conversation in conversations:
+            texts.append(
+                self.render_chat(
+                    conversation,  # type: ignore[arg-type]  # told apart by its first element
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    tools=tools,
+                    chat_template_kwargs=chat_template_kwargs,
+                )
+            )
+        # The template writes the special tokens itself.
+        ids = [self.encode(text or "", add_special_tokens=False) for text in texts]
+        return self._run(texts, ids, sampling_params)
+
+    def _run(
+        self,
+        texts: Sequence[str | None],
+        ids: Sequence[list[int]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+    ) -> list[RequestOutput]:
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        if isinstance(sampling_params, SamplingParams):
+            sampling_params = [sampling_params] * len(ids)
+        if len(sampling_params) != len(ids):
+            raise ValueError(f"{len(sampling_params)} sampling_params for {len(ids)} prompts: give one, or one for each")
+        jobs = [(prompt, choice) for prompt, params in enumerate(sampling_params) for choice in range(params.n)]
+        completions = self._complete(
+            [sampling_params[prompt]._request(ids[prompt], choice) for prompt, choice in jobs],
+            [prompt for prompt, _ in jobs],
+        )
+        by_prompt: list[list[_engine.Completion]] = [[] for _ in ids]
+        for (prompt, _), completion in zip(jobs, completions, strict=True):
+            by_prompt[prompt].append(completion)
+        return [
+            self._output(text, prompt, params, answers)
+            for text, prompt, params, answers in zip(texts, ids, sampling_params, by_prompt, strict=True)
+        ]
+
+    def _complete(self, requests: Sequence[_engine.Request], prompts: Sequence[int]) -> list[_engine.Completion]:
+        """Runs requests to their ends. `prompts`: the number of each one's prompt, for errors."""
+        session = _engine.Session(self._running)
+        done: dict[int, _engine.Completion] = {}
+        try:
+            for index, request in enumerate(requests):
+                while session.open() >= _MOST_OPEN:
+                    self._collect(session, done, prompts)
+                try:
+                    session.submit(index, request)
+                except VolleyError as error:
+                    raise _of_prompt(error, prompts[index], prompts) from None
+            while session.open() > 0:
+                self._collect(session, done, prompts)
+        except BaseException:
+            # Ctrl-C too: nothing of this call may go on running.
+            session.cancel()
+            while session.open() > 0:
+                session.wait(_WAKE_S)
+            raise
+        return [done[index] for index in range(len(requests))]
+
+    def _collect(
+        self, session: _engine.Session, done: dict[int, _engine.Completion], prompts: Sequence[int]
+    ) -> None:
+        # Short waits: between them the interpreter runs the handlers of signals.
+        for completion in session.wait(_WAKE_S):
+            try:
+                completion.raise_error()
+            except VolleyError as error:
+                raise _of_prompt(error, prompts[completion.index], prompts) from None
+            done[completion.index] = completion
+
+    def _output(
+        self, text: str | None, ids: list[int], params: SamplingParams, answers: Sequence[_engine.Completion]
+    ) -> RequestOutput:
+        def token_text(token: int) -> str:
+            return self._running.decode([token], False)
+
+        first = answers[0]
+        return RequestOutput(
+            request_id=str(next(self._request_ids)),
+            prompt=text,
+            prompt_token_ids=ids,
+            prompt_logprobs=None if params.prompt_logprobs is None else _prompt_logprobs(first, token_text),
+            outputs=[
+                _completion_output(answer, index, params.logprobs is not None, self._eos, token_text)
+                for index, answer in enumerate(answers)
+            ],
+            finished=True,
+            num_cached_tokens=first.usage.cached_tokens,
+        )
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    if prompts and isinstance(prompts[0], int):
+        return [prompts]  # type: ignore[list-item]  # one prompt of token ids
+    return list(prompts)  # type: ignore[arg-type]  # several: told apart by the first element
+
+
+def _split(prompt: Prompt) -> tuple[str | None, list[int] | None]:
+    """The text or the token ids of a prompt."""
+    if isinstance(prompt, str):
+        return prompt, None
+    if isinstance(prompt, Mapping):
+        if "prompt_token_ids" in prompt:
+            return prompt.get("prompt"), list(prompt["prompt_token_ids"])
+        if "prompt" in prompt:
+            return str(prompt["prompt"]), None
+        raise ValueError("a prompt's mapping must have \"prompt\" or \"prompt_token_ids\"")
+    return None, list(prompt)
+
+
+def _of_prompt(error: VolleyError, prompt: int, prompts: Sequence[int]) -> VolleyError:
+    """The error with the number of its prompt, where there are several."""
+    if prompts[-1] == 0:
+        return error
+    return type(error)(f"prompt {prompt}: {error}", error.code)

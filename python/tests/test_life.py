@@ -1,0 +1,122 @@
+"""Errors, threads, Ctrl-C, and the end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import volley
+from volley import LLM, InvalidArgumentError, NotFoundError, SamplingParams, VolleyError
+
+LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
+
+
+def _eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 10
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return condition()
+
+
+def test_errors_carry_the_engines_sentence(llm: LLM) -> None:
+    with pytest.raises(InvalidArgumentError, match="temperature") as caught:
+        llm.generate("x", SamplingParams(temperature=-1))
+    assert caught.value.code == "INVALID_ARGUMENT"
+    assert isinstance(caught.value, ValueError) and isinstance(caught.value, VolleyError)
+    with pytest.raises(InvalidArgumentError, match="prompt 1: "):
+        llm.generate(["x", "y"], [SamplingParams(), SamplingParams(top_p=2)])
+    with pytest.raises(VolleyError):
+        llm.generate([[10**7]], SamplingParams())
+    with pytest.raises(ValueError, match="2 sampling_params for 1 prompts"):
+        llm.generate("x", [LONG, LONG])
+    with pytest.raises(ValueError, match="max_tokens"):
+        SamplingParams(max_tokens=0)
+    assert llm.generate("x", SamplingParams(max_tokens=1))[0].finished, "errors leave the engine as it was"
+
+
+def test_a_model_that_is_not_there() -> None:
+    with pytest.raises(NotFoundError) as caught:
+        LLM("/nowhere/model")
+    assert "/nowhere/model" in str(caught.value)
+    with pytest.raises(ValueError, match="draft"):
+        LLM("/nowhere/model", speculation=True)
+    with pytest.raises(ValueError, match="dtype"):
+        LLM(dtype="float8")
+
+
+def test_without_speculation() -> None:
+    with LLM(speculation=False, max_num_seqs=2) as llm:
+        assert llm.info.block_size == 1
+        output = llm.generate("Hello!", SamplingParams(temperature=0, max_tokens=8))[0].outputs[0]
+        assert set(output.tokens_per_step) <= {1}
+        # The counters are those of the last step that has ended: an answer may be here before its step's.
+        assert _eventually(lambda: llm.stats().requests_finished == 1)
+        assert llm.stats().drafted_tokens == 0
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.generate("Hello!")
+
+
+def test_python_runs_while_the_engine_works(llm: LLM) -> None:
+    results = []
+    worker = threading.Thread(target=lambda: results.append(llm.generate(["a", "b", "c", "d"], LONG)))
+    worker.start()
+    turns = 0
+    while worker.is_alive():
+        turns += 1
+        time.sleep(0.001)
+    worker.join()
+    assert len(results[0]) == 4
+    assert turns > 20
+
+
+def test_calls_of_several_threads_do_not_mix(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=24)
+    prompts = [f"Count from {i} in steps of 2" for i in range(8)]
+    expected = [output.outputs[0].text for output in llm.generate(prompts, params)]
+    texts: dict[int, str] = {}
+
+    def ask(i: int) -> None:
+        texts[i] = llm.generate(prompts[i], params)[0].outputs[0].text
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [texts[i] for i in range(8)] == expected
+
+
+def test_ctrl_c_ends_a_call_and_its_requests(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import time\n"
+        "from volley import LLM, SamplingParams\n"
+        "llm = LLM()\n"
+        "print('ready', flush=True)\n"
+        "try:\n"
+        "    llm.generate(['x'] * 2000, SamplingParams(max_tokens=900, ignore_eos=True))\n"
+        "except KeyboardInterrupt:\n"
+        "    open_requests = lambda: llm.stats().requests_running + llm.stats().requests_waiting\n"
+        "    deadline = time.monotonic() + 10\n"
+        "    while open_requests() and time.monotonic() < deadline:\n"
+        "        time.sleep(0.005)\n"
+        "    print('interrupted', open_requests(), llm.stats().requests_cancelled > 0, flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "interrupted 0 True\n"
+        assert process.wait(30) == 0
+
+
+def test_the_version_is_the_engines() -> None:
+    cmake = (Path(__file__).parents[2] / "CMakeLists.txt").read_text()
+    assert f"project(volley VERSION {volley.__version__} " in cmake

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Usage: run_python_tests.sh [PRESET]   (cpu)
+# Builds the wheel of the Python package around the engine in build/PRESET, installs it into a virtual environment below
+# build/python, checks the types of the package and of its tests, and runs the tests. Appends "passed failed" to the file
+# that VOLLEY_TEST_TOTALS names, if any.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+fail() {
+  echo "run_python_tests: $*" >&2
+  exit 1
+}
+
+engine=$PWD/build/${1:-cpu}
+[ -f "$engine/build.ninja" ] || fail "no $engine: run \`make build\` first"
+
+packages=()
+python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
+python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
+  packages+=(python3-dev)
+if [ "${#packages[@]}" -gt 0 ]; then
+  command -v apt-get >/dev/null || fail "install Python 3.10 or newer with venv and its headers"
+  as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || fail "missing packages: ${packages[*]}: run this as root or install sudo"
+    as_root=(sudo)
+  fi
+  export DEBIAN_FRONTEND=noninteractive
+  "${as_root[@]}" apt-get update </dev/null
+  "${as_root[@]}" apt-get install -y --no-install-recommends "${packages[@]}" </dev/null
+fi
+
+# What is installed is remembered as a copy of the list it was installed from.
+folder=$PWD/build/python
+python=$folder/venv/bin/python
+mkdir -p "$folder"
+if ! cmp -s python/requirements-test.txt "$folder/installed.txt"; then
+  python3 -m venv --clear "$folder/venv"
+  "$python" -m pip install --quiet --disable-pip-version-check --no-deps -r python/requirements-test.txt
+  cp python/requirements-test.txt "$folder/installed.txt"
+fi
+
+rm -rf "$folder/wheels"
+"$python" -m build --wheel --no-isolation --outdir "$folder/wheels" -C build-dir="$folder/wheel-build" \
+  -C cmake.define.VOLLEY_BUILD_DIR="$engine" python >"$folder/wheel.log" 2>&1 ||
+  { tail -40 "$folder/wheel.log" >&2; fail "the wheel could not be built; $folder/wheel.log holds everything"; }
+"$python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$folder"/wheels/*.whl
+
+# Caches belong into build/ too, and nothing may come from the source folder instead of the wheel.
+export PYTHONDONTWRITEBYTECODE=1 MYPY_CACHE_DIR=$folder/mypy
+status=0
+log=$folder/tests.log
+"$python" -m mypy --strict -p volley || status=$?
+"$python" -m mypy --strict python/tests || status=$?
+types=$status
+"$python" -m pytest -q -p no:cacheprovider --durations=5 python/tests </dev/null 2>&1 | tee "$log" || status=$?
+
+# pytest's summary: "2 failed, 14 passed, 1 error in 9.12s".
+count() { sed -nE "s/^.*\b([0-9]+) $1.* in [0-9.]+s.*\$/\\1/p" "$log" | tail -1; }
+passed=$(count passed)
+[ -n "$passed" ] || fail "pytest gave no summary"
+failed=$(($(count failed | grep . || echo 0) + $(count error | grep . || echo 0)))
+if [ "$types" -ne 0 ]; then failed=$((failed + 1)); else passed=$((passed + 1)); fi
+if [ -n "${VOLLEY_TEST_TOTALS:-}" ]; then echo "$passed $failed" >>"$VOLLEY_TEST_TOTALS"; fi
+exit "$status"
