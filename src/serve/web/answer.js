@@ -1,0 +1,92 @@
+// One answer as it arrives: its text, its blocks and its figures. No DOM.
+import {BlockTrace} from './blocks.js';
+
+export class Answer {
+  trace = new BlockTrace();
+  reasoning = '';
+  finish = null; // 'stop', 'length', … once the server has said so
+  #usage = null;
+  #timing = null; // the server's own: {ttft_s, total_s}
+  #sentAt;
+  #firstAt = null;
+  #lastAt = null;
+
+  // Times are milliseconds of one clock.
+  constructor(sentAt) {
+    this.#sentAt = sentAt;
+  }
+
+  take(chunk, now) {
+    this.#usage = chunk.usage ?? this.#usage;
+    this.#timing = chunk.volley?.timing ?? this.#timing;
+    const choice = chunk.choices?.[0];
+    if (!choice) return;
+    const {content, reasoning_content: reasoning} = choice.delta ?? {};
+    this.reasoning += reasoning ?? '';
+    this.trace.add(content ?? '', chunk.volley);
+    if (choice.finish_reason) {
+      this.finish = choice.finish_reason;
+      this.trace.end();
+    }
+    if (content || reasoning || chunk.volley?.tokens > 0) {
+      this.#firstAt ??= now;
+      this.#lastAt = now;
+    }
+  }
+
+  get tokens() {
+    return this.trace.reported ? this.trace.tokens : (this.#usage?.completion_tokens ?? null);
+  }
+
+  get accepted() {
+    return this.trace.reported
+      ? this.trace.accepted
+      : (this.#usage?.completion_tokens_details?.accepted_prediction_tokens ?? 0);
+  }
+
+  // Of the drafted tokens, which share was accepted; null if none was drafted.
+  get acceptedShare() {
+    return this.trace.drafted > 0 ? this.trace.accepted / this.trace.drafted : null;
+  }
+
+  // Milliseconds from sending the request to the first token's arrival here.
+  get firstToken() {
+    return this.#firstAt === null ? null : this.#firstAt - this.#sentAt;
+  }
+
+  // Tokens per second after the first: by the server's clock where it tells, because a fast answer arrives here in very
+  // few pieces.
+  get rate() {
+    const {ttft_s: first, total_s: total} = this.#timing ?? {};
+    const seconds = total === undefined ? (this.#lastAt - this.#firstAt) / 1000 : total - first;
+    return this.tokens > 1 && seconds > 0 ? (this.tokens - 1) / seconds : null;
+  }
+}
+
+const kWhole = new Intl.NumberFormat('en', {maximumFractionDigits: 0});
+const kTenths = new Intl.NumberFormat('en', {minimumFractionDigits: 1, maximumFractionDigits: 1});
+const kHundredths = new Intl.NumberFormat('en', {minimumFractionDigits: 2, maximumFractionDigits: 2});
+
+// Figures as text; what is not known is a dash.
+export const format = {
+  count: (value) => (value === null ? '–' : kWhole.format(value)),
+  rate: (value) => (value === null ? '–' : value < 100 ? kTenths.format(value) : kWhole.format(value)),
+  length: (value) => (value === null ? '–' : kTenths.format(value)),
+  factor: (value) => kHundredths.format(value),
+  share: (value) => (value === null ? '–' : `${kWhole.format(value * 100)} %`),
+  time: (ms) =>
+    ms === null ? '–' : ms < 9950 ? `${kWhole.format(Math.max(1, ms))} ms` : `${kTenths.format(ms / 1000)} s`,
+};
+
+// What a pair of answers to one prompt and one seed shows: a sentence, and their rates where those can be compared.
+export function verdict(speculative, plain) {
+  if (speculative.finish === null || plain.finish === null) {
+    return {text: 'Not compared: one of the two did not reach its end.', rates: null};
+  }
+  if (plain.accepted > 0) return {text: 'Not compared: this server speculates whatever the request says.', rates: null};
+  const rates = speculative.rate === null || plain.rate === null ? null : [speculative.rate, plain.rate];
+  if (speculative.trace.text !== plain.trace.text) return {text: 'The two texts differ.', rates};
+  const same = `The same text, ${format.count(speculative.tokens)} tokens`;
+  if (!rates) return {text: `${same}.`, rates};
+  return {text: `${same}, ${format.factor(rates[0] / rates[1])} times as fast with speculation.`, rates};
+}

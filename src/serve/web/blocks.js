@@ -1,0 +1,107 @@
+// What a stream tells of its blocks, laid over its text. No DOM.
+//
+// Each verify step of the target model commits the drafted tokens that it agreed with and one token of its own, the
+// bonus. The server says for each chunk how many tokens were drafted and accepted, and what text each token stands for.
+
+const kPartOfCharacter = '\uFFFD';
+
+export class BlockTrace {
+  text = '';
+  // [{start, end, kind}], ascending and disjoint: stretches of `text` by where they come from, 'accepted' or 'bonus'.
+  marks = [];
+  // [{at, rejected}]: after which offset of `text` how many drafted tokens were thrown away.
+  rejections = [];
+  // [{drafted, accepted, tokens}]: the verify steps in order. The first token comes from the prompt's own pass.
+  steps = [];
+  tokens = 0;
+  drafted = 0;
+  accepted = 0;
+  reported = false; // the server tells of its blocks
+  #placed = 0; // up to here the text has its marks
+  #waiting = []; // tokens whose text has not come yet: {piece, kind, rejected, begun}
+
+  // `block` is the chunk's {drafted, accepted, tokens, pieces}, if it has one.
+  add(content, block) {
+    if (block && block.tokens > 0) this.#addBlock(block);
+    this.text += content;
+    if (this.reported) this.#place();
+  }
+
+  // Nothing follows: what the tokens without text rejected (the last one ends the answer) stands behind it.
+  end() {
+    const rejected = this.#waiting.reduce((sum, token) => sum + token.rejected, 0);
+    this.#waiting = [];
+    if (rejected > 0) this.rejections.push({at: this.text.length, rejected});
+  }
+
+  // Up to where nothing about the marks of `text` will change.
+  get settled() {
+    return this.reported ? this.#placed : this.text.length;
+  }
+
+  // Tokens per verify step, the prompt's own token not counted; null before the first step.
+  get acceptanceLength() {
+    return this.steps.length > 0 ? (this.tokens - 1) / this.steps.length : null;
+  }
+
+  #addBlock({drafted, accepted, tokens, pieces = []}) {
+    const first = this.tokens === 0 && drafted === 0;
+    this.reported = true;
+    this.tokens += tokens;
+    this.drafted += drafted;
+    this.accepted += accepted;
+    if (!first) this.steps.push({drafted, accepted, tokens});
+    pieces.forEach((piece, i) => {
+      const kind = drafted === 0 ? 'plain' : i < accepted ? 'accepted' : 'bonus';
+      const rejected = i === pieces.length - 1 ? drafted - accepted : 0;
+      this.#waiting.push({piece, kind, rejected});
+    });
+  }
+
+  // Text may come later than its tokens (a stop string may begin in it, a character may be incomplete) or before them
+  // (at the end of an answer), and special tokens have none at all.
+  #place() {
+    while (this.#placed < this.text.length && this.#waiting.length > 0) {
+      const rest = this.text.slice(this.#placed);
+      const token = this.#waiting[0];
+      if (token.piece.length > rest.length && token.piece.startsWith(rest)) {
+        this.#claim(rest.length, token);
+        token.piece = token.piece.slice(rest.length);
+        return;
+      }
+      const length = rest.startsWith(token.piece) ? token.piece.length : this.#lengthOfUnmatched(rest);
+      this.#claim(length, this.#waiting[0]);
+      this.#endToken();
+    }
+  }
+
+  // A token's own text is not what stands in the answer when a character is made of several tokens: then everything up
+  // to the next whole token belongs to them together.
+  #lengthOfUnmatched(rest) {
+    while (this.#waiting[1]?.piece.includes(kPartOfCharacter)) {
+      this.#waiting[1].rejected += this.#waiting.shift().rejected;
+    }
+    const next = this.#waiting[1]?.piece;
+    const found = next ? rest.indexOf(next, 1) : -1;
+    return found < 0 ? rest.length : found;
+  }
+
+  #claim(length, token) {
+    const start = this.#placed;
+    this.#placed += length;
+    if (token.kind === 'plain' || length === 0) return;
+    const last = this.marks.at(-1);
+    const continues = last?.end === start && last.kind === token.kind && (token.kind === 'accepted' || token.begun);
+    if (continues) {
+      last.end = this.#placed;
+    } else {
+      this.marks.push({start, end: this.#placed, kind: token.kind});
+    }
+    token.begun = true;
+  }
+
+  #endToken() {
+    const {rejected} = this.#waiting.shift();
+    if (rejected > 0) this.rejections.push({at: this.#placed, rejected});
+  }
+}

@@ -1,0 +1,224 @@
+// The page as `volley serve` serves it, with the pocket models: nothing between the engine and the screen is scripted.
+// VOLLEY_SCREENSHOTS=FOLDER leaves pictures there.
+import assert from 'node:assert/strict';
+import {mkdir} from 'node:fs/promises';
+import {after, before, describe, it} from 'node:test';
+import {answerText, ask, closePage, drawnBlocks, figure, idle, launch, openPage, send} from './support/browser.mjs';
+import {parseEvents, startVolley} from './support/volley.mjs';
+
+const kStory = 'Tell me a story about a fox and a lantern.';
+
+describe('the page of a real server', () => {
+  let browser;
+  let volley;
+  before(async () => {
+    volley = await startVolley();
+    browser = await launch();
+  });
+  after(async () => {
+    await browser?.close();
+    assert.equal(await volley.stop(), 0);
+  });
+
+  async function withPage(options, act) {
+    const page = await openPage(browser, volley.url, options);
+    await act(page);
+    await closePage(page);
+  }
+
+  async function complete(fields) {
+    const response = await fetch(`${volley.url}v1/chat/completions`, {
+      method: 'POST',
+      headers: {'Content-Type': 'application/json'},
+      body: JSON.stringify({messages: [{role: 'user', content: kStory}], ...fields}),
+    });
+    assert.equal(response.status, 200);
+    return response.json();
+  }
+
+  const setSeed = async (page, seed) => {
+    await page.click('#open-settings');
+    await page.fill('[name="seed"]', String(seed));
+    await page.fill('[name="temperature"]', '0.8');
+    await page.click('#close-settings');
+  };
+
+  it('is served whole, with its policy, and again only when it has changed', async () => {
+    const response = await fetch(volley.url);
+    assert.match(response.headers.get('content-security-policy'), /^default-src 'none'/);
+    assert.match(response.headers.get('content-type'), /^text\/html/);
+    const again = await fetch(volley.url, {headers: {'If-None-Match': response.headers.get('etag')}});
+    assert.equal(again.status, 304);
+    assert.equal((await fetch(volley.url, {method: 'HEAD'})).status, 200);
+  });
+
+  it('asks nobody but its server for anything', () =>
+    withPage({}, async (page) => {
+      assert.equal(await page.textContent('#model-name'), 'pocket');
+      assert.deepEqual(page.complaints, []);
+    }));
+
+  it('streams the text that the API gives for the same seed', () =>
+    withPage({}, async (page) => {
+      await setSeed(page, 11);
+      await ask(page, kStory);
+      const {choices} = await complete({seed: 11, temperature: 0.8});
+      assert.equal(await answerText(page), choices[0].message.content);
+    }));
+
+  it('draws blocks whose sums are the usage', () =>
+    withPage({}, async (page) => {
+      let body;
+      await page.route('**/v1/chat/completions', async (route) => {
+        const response = await route.fetch();
+        body = await response.text();
+        await route.fulfill({response, body});
+      });
+      for (const seed of [1, 2, 3]) {
+        await setSeed(page, seed);
+        await ask(page, kStory);
+        const {usage} = parseEvents(body).find((event) => event.usage);
+        const details = usage.completion_tokens_details;
+        const drawn = await drawnBlocks(page, seed - 1);
+        assert.equal(drawn.accepted, details.accepted_prediction_tokens);
+        assert.equal(drawn.rejected, details.rejected_prediction_tokens);
+        assert.equal(drawn.rejectedInText, details.rejected_prediction_tokens);
+        assert.equal(drawn.accepted + drawn.bonus + 1, usage.completion_tokens);
+        assert.ok(drawn.bonusInText > 0 && drawn.bonusInText <= drawn.bonus);
+        assert.equal(await figure(page, 'tokens', seed - 1), String(usage.completion_tokens));
+      }
+    }));
+
+  it('gives the same text without speculation, one token a step', () =>
+    withPage({}, async (page) => {
+      await page.check('#compare');
+      await setSeed(page, 5);
+      await ask(page, kStory);
+      assert.match(await page.textContent('.verdict'), /^The same text, \d+ tokens/);
+      assert.equal(await answerText(page, 0), await answerText(page, 1));
+      assert.equal(await figure(page, 'length', 1), '1.0');
+      assert.ok(Number(await figure(page, 'length', 0)) > 2);
+    }));
+
+  it('applies the settings', () =>
+    withPage({}, async (page) => {
+      await page.click('#open-settings');
+      await page.fill('[name="max_tokens"]', '5');
+      await ask(page, kStory);
+      assert.equal(await figure(page, 'tokens'), '5');
+      assert.match(await page.locator('.answer').textContent(), /Cut off at the token limit/);
+      await page.fill('[name="max_tokens"]', '');
+      await page.fill('[name="stop"]', '.');
+      await ask(page, kStory);
+      const text = await answerText(page, 1);
+      assert.ok(text.length > 0 && !text.includes('.'));
+      // What the page lets through and the server does not is told in the server's words.
+      await page.fill('[name="stop"]', '');
+      await page.evaluate(() => (document.querySelector('[name="max_tokens"]').max = ''));
+      await page.fill('[name="max_tokens"]', '4000000');
+      page.once('console', () => page.complaints.pop());
+      await ask(page, kStory);
+      assert.match(await page.locator('[role="alert"]').textContent(), /context length/);
+    }));
+
+  it('stops: the server cancels the request', () =>
+    withPage({}, async (page) => {
+      // The pocket models are done with a story before a finger moves, so this one may not end by itself, and the
+      // click comes from within the page.
+      await page.route('**/v1/chat/completions', (route) => {
+        const body = {...route.request().postDataJSON(), ignore_eos: true};
+        body.volley.speculation = false;
+        route.continue({postData: JSON.stringify(body)});
+      });
+      await page.evaluate(() => {
+        const click = () =>
+          document.querySelector('.answer-text')?.textContent && document.getElementById('stop').click();
+        new MutationObserver(click).observe(document.getElementById('conversation'), {subtree: true, childList: true});
+      });
+      await ask(page, kStory);
+      assert.match(await page.locator('.answer').textContent(), /Stopped\./);
+      // It has no end of its own and the context holds 2048 tokens: fewer means that it was cancelled.
+      assert.ok(Number((await figure(page, 'tokens')).replace(',', '')) < 1900);
+    }));
+
+  it('shows the first token soon', async (test) => {
+    await withPage({}, async (page) => {
+      const times = [];
+      for (let i = 0; i < 5; ++i) {
+        await page.fill('#prompt', kStory);
+        times.push(await page.evaluate(timeToPaintedText));
+        await idle(page);
+      }
+      times.sort((a, b) => a - b);
+      test.diagnostic(
+        `from sending to the first token on screen: median ${times[2].toFixed(0)} ms, slowest ${times[4].toFixed(0)} ms`,
+      );
+      assert.ok(times[4] < 5000);
+    });
+  });
+
+  it('asks for the key of a server that wants one', async () => {
+    const locked = await startVolley({env: {VOLLEY_API_KEYS: 'sesame,other'}});
+    try {
+      const page = await openPage(browser, locked.url, {expected: /status of 401/});
+      await page.locator('#key-dialog[open]').waitFor();
+      assert.match(await page.textContent('#key-message'), /API key/);
+      await page.fill('#key-input', 'sesame');
+      await page.keyboard.press('Enter');
+      await page.waitForFunction(() => document.getElementById('model-name').textContent === 'pocket');
+      await ask(page, kStory);
+      assert.ok((await answerText(page)).length > 0);
+      await closePage(page);
+    } finally {
+      await locked.stop();
+    }
+  });
+
+  it(
+    'has pictures to look at',
+    {skip: !process.env.VOLLEY_SCREENSHOTS && 'VOLLEY_SCREENSHOTS is not set'},
+    async () => {
+      const folder = process.env.VOLLEY_SCREENSHOTS;
+      await mkdir(folder, {recursive: true});
+      const shoot = (name, options, act) =>
+        withPage({deviceScaleFactor: 1, ...options}, async (page) => {
+          await act(page);
+          await page.waitForTimeout(100);
+          await page.screenshot({path: `${folder}/${name}.png`});
+        });
+      const chat = async (page) => {
+        await setSeed(page, 4);
+        await ask(page, kStory);
+        await page.evaluate(() => document.activeElement.blur());
+      };
+      await shoot('welcome', {}, async () => {});
+      await shoot('light', {}, chat);
+      await shoot('dark', {colorScheme: 'dark'}, chat);
+      await shoot('phone', {viewport: {width: 390, height: 844}}, chat);
+      await shoot('settings', {}, async (page) => {
+        await chat(page);
+        await page.click('#open-settings');
+      });
+      await shoot('compare', {}, async (page) => {
+        await page.check('#compare');
+        await chat(page);
+      });
+    },
+  );
+});
+
+// Runs in the page: sends what the composer holds; milliseconds until a frame with text of the new answer is painted.
+function timeToPaintedText() {
+  const before = document.querySelectorAll('.answer').length;
+  const start = performance.now();
+  return new Promise((resolve) => {
+    const look = () => {
+      if (!document.querySelectorAll('.answer-text')[before]?.textContent) return;
+      observer.disconnect();
+      requestAnimationFrame(() => setTimeout(() => resolve(performance.now() - start)));
+    };
+    const observer = new MutationObserver(look);
+    observer.observe(document.getElementById('conversation'), {subtree: true, childList: true, characterData: true});
+    document.getElementById('composer').requestSubmit();
+  });
+}
