@@ -2,21 +2,53 @@
 
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdio>
 
+#include "apps/api_keys.h"
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
+#include "base/environment.h"
 #include "serve/server.h"
 
 namespace volley::apps {
 namespace {
 
-constexpr std::chrono::seconds kDrainDeadline{30};  // what still runs after that is cancelled
-
 std::string url_of(const std::string& host, uint16_t port) {
   const bool ipv6 = host.find(':') != std::string::npos;
   return "http://" + (ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+std::shared_ptr<spdlog::logger> make_log(const ServeCommand& command) {
+  auto log = std::make_shared<spdlog::logger>("volley", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  log->set_level(spdlog::level::from_str(command.log_level));
+  if (command.server.log_format == serve::LogFormat::kJson) log->set_pattern("%v");
+  return log;
+}
+
+// A shell's usual limit of 1,024 open files is less than the connections that the server takes: what the system allows
+// without special rights is taken, and the rest is said.
+void raise_file_limit(const serve::ServerOptions& options, const serve::ServerLog& log) {
+  constexpr rlim_t kOtherFiles = 256;  // weights, threads' descriptors, the log
+  const rlim_t wanted = static_cast<rlim_t>(options.max_connections) + kOtherFiles;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min(limit.rlim_max, wanted);
+  if (setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= wanted) return;
+  log.warn("The process may open " + std::to_string(limit.rlim_cur) + " files, too few for " +
+           std::to_string(options.max_connections) +
+           " connections. Raise the limit (ulimit -n) or lower --max-connections.");
+}
+
+Result<serve::ServerOptions> server_options(const ServeCommand& command, const EngineSetup& setup) {
+  serve::ServerOptions options = command.server;
+  if (options.served_model_names.empty()) options.served_model_names = {setup.model_name};
+  options.version = VOLLEY_VERSION;
+  options.log = make_log(command);
+  VOLLEY_ASSIGN(options.api_keys, read_api_keys(command.api_key_file, env_api_keys()));
+  return options;
 }
 
 }  // namespace
@@ -27,29 +59,38 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
     console->error(setup.error().message);
     return setup.error().code == ErrorCode::kNotFound ? kExitModel : kExitUsage;
   }
-  auto engine = create_engine(*setup, console);
-  if (!engine.ok()) {
-    console->error(engine.error().message);
-    return creation_exit_status(*setup, engine.error());
+  auto options = server_options(command, *setup);
+  if (!options.ok()) {
+    console->error(options.error().message);
+    return kExitUsage;
   }
-  serve::ServerOptions options;
-  options.host = command.host;
-  options.port = static_cast<uint16_t>(command.port);
-  options.served_model_names = command.served_model_names;
-  if (options.served_model_names.empty()) options.served_model_names = {setup->model_name};
-  options.log = std::make_shared<spdlog::logger>("volley", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
-  const std::string name = options.served_model_names.front();
-  auto server = serve::Server::start(*engine.value(), std::move(options));
+  const std::string name = options->served_model_names.front();
+  const serve::ServerLog log(options->log, options->log_format);
+  raise_file_limit(*options, log);
+  // Listens before the models are there: a port that is taken shows at once, and probes learn that it is loading. The
+  // engine is declared first because it must outlive the server.
+  std::unique_ptr<Engine> engine;
+  auto server = serve::Server::start(std::move(*options));
   if (!server.ok()) {
     console->error(server.error().message);
     return kExitUsage;
   }
   serve::Server& running = *server.value();
-  const InterruptScope scope(interrupt, [&running, console] {
-    console->note("Draining: running requests may end; a second signal stops at once.");
-    running.drain(kDrainDeadline);
+  auto loaded = create_engine(*setup, console);
+  if (!loaded.ok()) {
+    console->error(loaded.error().message);
+    return creation_exit_status(*setup, loaded.error());
+  }
+  engine = std::move(*loaded);
+  if (const Status attached = running.attach(*engine); !attached.ok()) {
+    console->error(attached.error().message);
+    return kExitUsage;
+  }
+  const InterruptScope scope(interrupt, [&running, &command, &log] {
+    log.info("Draining: running requests may end; a second signal stops at once.");
+    running.drain(std::chrono::seconds(command.drain_timeout_s));
   });
-  std::printf("Serving %s at %s\n", name.c_str(), url_of(command.host, running.port()).c_str());
+  std::printf("Serving %s at %s\n", name.c_str(), url_of(command.server.host, running.port()).c_str());
   std::fflush(stdout);
   running.wait();
   return kExitOk;

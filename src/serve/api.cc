@@ -1,12 +1,16 @@
 #include "serve/api.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <stdexcept>
+
+#include "serve/generation_plan.h"
+#include "serve/openapi.h"
+#include "serve/tokens.h"
+#include "serve/web/page.h"
 
 namespace volley::serve {
 namespace {
@@ -42,24 +46,66 @@ bool is_json(const std::string& content_type) {
   return type.empty() || type == "application/json";
 }
 
-const char* prompt_field(ApiKind kind) {
-  return kind == ApiKind::kChat ? "messages" : "prompt";
+HttpResponse unauthorized(bool sent_one) {
+  ApiError error = http_error(401, sent_one ? "The API key is not one of this server's."
+                                            : "This server wants an API key: send \"Authorization: Bearer KEY\".");
+  error.code = "invalid_api_key";
+  HttpResponse response = error_response(error);
+  response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
+HttpResponse loading() {
+  ApiError error = http_error(503, "The model is still being loaded. Try again in a moment.");
+  error.code = "loading";
+  return error_response(error);
+}
+
+HttpResponse page(const HttpRequest& request) {
+  const std::string_view target = request.target;
+  const std::string_view path = target.substr(0, target.find_first_of("?#"));
+  const PageFile* file = find_page_file(path);
+  if (!file) return error_response(path_not_found(request.method, path.substr(0, 200)));
+  HttpResponse response;
+  for (const auto& [name, value] : page_headers()) response.headers.emplace_back(name, value);
+  response.headers.emplace_back("ETag", file->etag);
+  if (request.if_none_match.find(file->etag) != std::string::npos) {
+    response.status = 304;
+    response.content_type = "";
+    return response;
+  }
+  response.content_type = file->content_type;
+  response.body = file->bytes;
+  return response;
 }
 
 }  // namespace
 
-Api::Api(Engine& engine, const ServerOptions& options)
-    : engine_(engine),
-      options_(options),
+Api::Api(const ServerOptions& options)
+    : options_(options),
+      keys_(options.api_keys),
+      cors_(options.cors_origins),
+      log_(options.log, options.log_format),
       metrics_(std::make_shared<Metrics>(options.served_model_names.front())),
       started_(std::time(nullptr)),
       id_prefix_(random_prefix()) {}
 
+Api::Api(Engine& engine, const ServerOptions& options) : Api(options) {
+  if (const Status attached = attach(engine); !attached.ok()) throw std::invalid_argument(attached.error().message);
+}
+
+Status Api::attach(Engine& engine) {
+  VOLLEY_ASSIGN(const OutputFormat format,
+                find_output_format(engine, options_.tool_call_parser, options_.reasoning_parser));
+  serving_owner_.reset(new Serving{engine, format});
+  serving_ = serving_owner_.get();
+  return {};
+}
+
 bool Api::takes_long(const HttpRequest& request) {
   const auto target = route(request);
   const Route* found = std::get_if<Route>(&target);
-  return found && (found->endpoint == Endpoint::kChatCompletions || found->endpoint == Endpoint::kCompletions ||
-                   found->endpoint == Endpoint::kMetrics);
+  return found && found->row->takes_long;
 }
 
 // What a client sends may ask for more memory than there is: that must cost its request and nothing else.
@@ -67,40 +113,67 @@ Api::Reply Api::handle(const HttpRequest& request, std::function<void()> wake) {
   try {
     return dispatch(request, std::move(wake));
   } catch (const std::exception& error) {
-    if (options_.log) options_.log->error("{} {} failed: {}", request.method, path_label(request), error.what());
+    log_.error(request.method + " " + std::string(path_label(request)) + " failed: " + error.what());
     return error_response(http_error(500, "The server failed on this request; its log says why."));
   }
 }
 
 Api::Reply Api::dispatch(const HttpRequest& request, std::function<void()> wake) {
+  if (auto preflight = cors_.preflight(request)) return std::move(*preflight);
   auto target = route(request);
   if (auto* response = std::get_if<HttpResponse>(&target)) return std::move(*response);
   const Route& found = std::get<Route>(target);
-  switch (found.endpoint) {
+  if (found.row->needs_key && !keys_.allow(request.authorization)) return unauthorized(!request.authorization.empty());
+  if (found.row->needs_engine && !serving_.load()) return loading();
+  if (found.row->method == "POST" && !is_json(request.content_type)) {
+    return error_response(http_error(415, "The body must be JSON: send \"Content-Type: application/json\"."));
+  }
+  return answer(found, request, std::move(wake));
+}
+
+Api::Reply Api::answer(const Route& found, const HttpRequest& request, std::function<void()> wake) {
+  const Serving* serving = serving_;
+  HttpResponse response;
+  switch (found.row->endpoint) {
     case Endpoint::kChatCompletions:
       return generate(ApiKind::kChat, request, std::move(wake));
     case Endpoint::kCompletions:
       return generate(ApiKind::kCompletion, request, std::move(wake));
+    case Endpoint::kTokenize:
+      return tokenize(serving->engine, request.body, rules());
+    case Endpoint::kDetokenize:
+      return detokenize(serving->engine, request.body, rules());
     case Endpoint::kModels:
       return models();
     case Endpoint::kModel:
-      return model(found.model);
+      return model(found.rest);
     case Endpoint::kHealth:
       return json_response({{"status", "ok"}});
-    case Endpoint::kMetrics: {
-      HttpResponse response;
+    case Endpoint::kReady:
+      return readiness();
+    case Endpoint::kVersion:
+      return json_response({{"version", options_.version}});
+    case Endpoint::kMetrics:
       response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-      response.body = metrics_->text(engine_.stats());
+      response.body = metrics_->text(serving->engine.stats());
       return response;
-    }
+    case Endpoint::kOpenApi:
+      response.body = openapi_document();
+      return response;
+    case Endpoint::kPage:
+      return page(request);
   }
   return error_response(http_error(500, "The endpoint has no handler."));
+}
+
+RequestRules Api::rules() const {
+  return {serving_.load()->engine.info(), options_.served_model_names, options_.max_n, options_.max_choices};
 }
 
 HttpResponse Api::models() const {
   Json data = Json::array();
   for (const std::string& name : options_.served_model_names) {
-    data.push_back(model_json(name, started_, engine_.info().max_model_len));
+    data.push_back(model_json(name, started_, rules().info.max_model_len));
   }
   return json_response({{"object", "list"}, {"data", std::move(data)}});
 }
@@ -108,117 +181,71 @@ HttpResponse Api::models() const {
 HttpResponse Api::model(const std::string& name) const {
   const auto& names = options_.served_model_names;
   if (std::find(names.begin(), names.end(), name) == names.end()) return error_response(model_not_found(name));
-  return json_response(model_json(name, started_, engine_.info().max_model_len));
+  return json_response(model_json(name, started_, rules().info.max_model_len));
+}
+
+// While the server drains, every request is answered before it comes here.
+HttpResponse Api::readiness() const {
+  return serving_.load() ? json_response({{"status", "ready"}}) : loading();
 }
 
 Api::Reply Api::generate(ApiKind kind, const HttpRequest& request, std::function<void()> wake) {
-  if (!is_json(request.content_type)) {
-    return error_response(http_error(415, "The body must be JSON: send \"Content-Type: application/json\"."));
-  }
-  const RequestRules rules{engine_.info(), options_.served_model_names, options_.max_n, options_.max_choices};
-  auto parsed =
-      kind == ApiKind::kChat ? parse_chat_request(request.body, rules) : parse_completion_request(request.body, rules);
+  const Serving& serving = *serving_.load();
+  auto parsed = kind == ApiKind::kChat ? parse_chat_request(request.body, rules())
+                                       : parse_completion_request(request.body, rules());
   if (const auto* error = std::get_if<ApiError>(&parsed)) return error_response(*error);
   ApiRequest& api_request = std::get<ApiRequest>(parsed);
-  warn_ignored(api_request.ignored_fields);
-  auto prompts = encode_prompts(api_request);
-  if (const auto* error = std::get_if<ApiError>(&prompts)) return error_response(*error);
-  auto plan = make_plan(std::move(api_request), std::move(std::get<0>(prompts)));
-  auto started = Generation::start(engine_, metrics_, std::move(plan), std::move(wake));
+  for (const std::string& field : api_request.ignored_fields) {
+    // As JSON: a name may hold line ends.
+    warn_once("ignoring the request field " + Json(field).dump(-1, ' ', true, Json::error_handler_t::replace));
+  }
+  if (!api_request.tools.tools.empty() && !serving.format.tool_warning.empty()) warn_once(serving.format.tool_warning);
+  const char* id_kind = kind == ApiKind::kChat ? "chatcmpl-" : "cmpl-";
+  auto planned = plan_generation(serving.engine, serving.format, std::move(api_request), id_kind + new_id());
+  if (const auto* error = std::get_if<ApiError>(&planned)) return error_response(*error);
+  auto& plan = std::get<Generation::Plan>(planned);
+  plan.max_unsent_bytes = options_.max_unsent_bytes;
+  log_prompts(request, plan);
+  auto started = Generation::start(serving.engine, metrics_, std::move(plan), std::move(wake));
   if (const auto* error = std::get_if<ApiError>(&started)) return error_response(*error);
   return std::get<0>(std::move(started));
 }
 
-ApiResult<std::vector<std::vector<TokenId>>> Api::encode_prompts(const ApiRequest& request) const {
-  const std::string field = prompt_field(request.kind);
-  std::vector<Prompt> texts = request.prompts;
-  if (request.kind == ApiKind::kChat) {
-    auto rendered = engine_.render_chat(request.chat);
-    if (!rendered.ok()) return api_error(rendered.error(), field);
-    texts.emplace_back(std::move(*rendered));
+// What the model reads: a chat as its template rendered it.
+void Api::log_prompts(const HttpRequest& request, const Generation::Plan& plan) const {
+  if (!options_.log_prompts) return;
+  for (size_t i = 0; i < plan.choices.size(); i += static_cast<size_t>(plan.info.n)) {
+    log_.prompt(request.request_id, serving_.load()->engine.decode(plan.choices[i].prompt, false));
   }
-  std::vector<std::vector<TokenId>> prompts;
-  for (Prompt& text : texts) {
-    if (auto* ids = std::get_if<std::vector<TokenId>>(&text)) {
-      prompts.push_back(std::move(*ids));
-    } else {
-      auto encoded = engine_.encode(std::get<std::string>(text), request.add_special_tokens);
-      if (!encoded.ok()) return api_error(encoded.error(), field);
-      prompts.push_back(std::move(*encoded));
-    }
-    if (prompts.back().empty()) return invalid_field(field, "\"" + field + "\" gives no tokens; send some text.");
-    if (auto error = check_length(request, prompts.back().size())) return *error;
-  }
-  return prompts;
 }
 
-std::optional<ApiError> Api::check_length(const ApiRequest& request, size_t prompt_tokens) const {
-  const auto prompt = static_cast<int64_t>(prompt_tokens);
-  const int64_t most = engine_.info().max_model_len;
-  const int64_t output = request.max_tokens_given ? request.generate.max_tokens : 1;
-  if (prompt + output <= most) return std::nullopt;
-  const std::string start = "This model's maximum context length is " + std::to_string(most) +
-                            " tokens, but the prompt has " + std::to_string(prompt);
-  return context_too_long(prompt_field(request.kind),
-                          request.max_tokens_given ? start + " and the output may take " + std::to_string(output) +
-                                                         ". Shorten the prompt or ask for fewer tokens."
-                                                   : start + ", which leaves no room for output. Shorten the prompt.");
-}
-
-Generation::Plan Api::make_plan(ApiRequest request, std::vector<std::vector<TokenId>> prompts) {
-  Generation::Plan plan;
-  plan.stream = request.stream;
-  plan.max_unsent_bytes = options_.max_unsent_bytes;
-  plan.info.kind = request.kind;
-  plan.info.id = new_response_id(request.kind);
-  plan.info.model = request.model;
-  plan.info.created = static_cast<int64_t>(std::time(nullptr));
-  plan.info.n = request.n;
-  plan.info.logprobs = request.generate.sampling.logprobs >= 0;
-  plan.info.include_usage = request.include_usage;
-  plan.info.token_text = [&engine = engine_](TokenId id) { return engine.decode({&id, 1}, false); };
-  for (size_t i = 0; request.echo && i < prompts.size(); ++i) {
-    const auto* text = std::get_if<std::string>(&request.prompts[i]);
-    plan.info.echo.push_back(text ? *text : engine_.decode(prompts[i], false));
-  }
-  for (std::vector<TokenId>& prompt : prompts) {
-    GenerateRequest generate = request.generate;
-    if (!request.max_tokens_given && generate.max_tokens > 0) {
-      // The schema's own default gives way to the context; a client's wish is an error instead.
-      const int64_t room = engine_.info().max_model_len - static_cast<int64_t>(prompt.size());
-      generate.max_tokens = static_cast<int32_t>(std::min<int64_t>(generate.max_tokens, room));
-      generate.min_tokens = std::min(generate.min_tokens, generate.max_tokens);
-    }
-    generate.prompt = std::move(prompt);
-    for (int j = 0; j < request.n; ++j) {
-      generate.sampling.choice_index = static_cast<uint32_t>(j);
-      plan.choices.push_back(generate);
-    }
-  }
-  return plan;
-}
-
-std::string Api::new_response_id(ApiKind kind) {
+std::string Api::new_id() {
   std::array<char, 24> counter{};
   std::snprintf(counter.data(), counter.size(), "%08llx", static_cast<unsigned long long>(next_id_.fetch_add(1)));
-  return (kind == ApiKind::kChat ? "chatcmpl-" : "cmpl-") + id_prefix_ + counter.data();
+  return id_prefix_ + counter.data();
 }
 
-// Once a name, so that a client that always sends a field does not fill the log; and not without end.
-void Api::warn_ignored(const std::vector<std::string>& fields) {
-  constexpr size_t kMaxNames = 256;
-  if (!options_.log) return;
-  for (const std::string& field : fields) {
-    bool fresh = false;
-    {
-      const std::lock_guard lock(ignored_mutex_);
-      fresh = ignored_.size() < kMaxNames && ignored_.insert(field).second;
-    }
-    // As JSON: a name may hold line ends.
-    if (fresh)
-      options_.log->warn("ignoring the unknown request field {}",
-                         Json(field).dump(-1, ' ', true, Json::error_handler_t::replace));
+std::string Api::request_id(const std::string& sent) {
+  constexpr size_t kMaxId = 128;
+  const auto fits = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == ':'; };
+  if (!sent.empty() && sent.size() <= kMaxId && std::all_of(sent.begin(), sent.end(), fits)) return sent;
+  return "req-" + new_id();
+}
+
+HttpHeaders Api::common_headers(const HttpRequest& request) const {
+  HttpHeaders headers = cors_.headers(request);
+  if (!request.request_id.empty()) headers.emplace_back("X-Request-Id", request.request_id);
+  return headers;
+}
+
+// Once, so that a client that always sends a field does not fill the log; and not without end.
+void Api::warn_once(const std::string& message) {
+  constexpr size_t kMaxMessages = 256;
+  {
+    const std::lock_guard lock(warned_mutex_);
+    if (warned_.size() >= kMaxMessages || !warned_.insert(message).second) return;
   }
+  log_.warn(message);
 }
 
 }  // namespace volley::serve

@@ -13,10 +13,13 @@
 #include <variant>
 #include <vector>
 
+#include "serve/access.h"
 #include "serve/generation.h"
 #include "serve/http.h"
+#include "serve/log.h"
 #include "serve/metrics.h"
 #include "serve/openai_request.h"
+#include "serve/output_format.h"
 #include "serve/router.h"
 #include "serve/server.h"
 
@@ -26,37 +29,58 @@ class Api {
  public:
   using Reply = std::variant<HttpResponse, std::shared_ptr<Generation>>;
 
-  // The engine must outlive the Api. Of the options: model names, limits and log.
+  // Of the options: all but the transport's. Until attach() there is no engine: it is alive and not ready.
+  explicit Api(const ServerOptions& options);
+  // Both. The names of parsers in the options must be right.
   Api(Engine& engine, const ServerOptions& options);
 
-  // True if handle() may take long (tokenising megabytes): it should not run on a thread that moves bytes.
+  // Once. The engine must outlive the Api. kInvalidArgument: there is no parser of a name that the options give.
+  Status attach(Engine& engine);
+
+  // True if handle() may take long: it should not run on a thread that moves bytes.
   static bool takes_long(const HttpRequest& request);
 
   // `wake` is handed to the generation, if there is one.
   Reply handle(const HttpRequest& request, std::function<void()> wake);
 
+  // The client's X-Request-Id if it is fit for a log and a header, else a new one.
+  std::string request_id(const std::string& sent);
+  // What every answer to this request carries, its failure included.
+  HttpHeaders common_headers(const HttpRequest& request) const;
+
   Metrics& metrics() { return *metrics_; }
+  const ServerLog& log() const { return log_; }
 
  private:
+  // What there is once the engine is: made by attach(), constant from then on.
+  struct Serving {
+    Engine& engine;
+    OutputFormat format;
+  };
+
   Reply dispatch(const HttpRequest& request, std::function<void()> wake);
+  Reply answer(const Route& found, const HttpRequest& request, std::function<void()> wake);
   Reply generate(ApiKind kind, const HttpRequest& request, std::function<void()> wake);
+  RequestRules rules() const;
   HttpResponse models() const;
   HttpResponse model(const std::string& name) const;
-  ApiResult<std::vector<std::vector<TokenId>>> encode_prompts(const ApiRequest& request) const;
-  // Of prompts that do not fit into the context, with what they ask for.
-  std::optional<ApiError> check_length(const ApiRequest& request, size_t prompt_tokens) const;
-  Generation::Plan make_plan(ApiRequest request, std::vector<std::vector<TokenId>> prompts);
-  std::string new_response_id(ApiKind kind);
-  void warn_ignored(const std::vector<std::string>& fields);
+  HttpResponse readiness() const;
+  void log_prompts(const HttpRequest& request, const Generation::Plan& plan) const;
+  std::string new_id();
+  void warn_once(const std::string& message);
 
-  Engine& engine_;
   const ServerOptions options_;
+  const ApiKeys keys_;
+  const Cors cors_;
+  const ServerLog log_;
   const std::shared_ptr<Metrics> metrics_;  // shared with sinks of requests that outlive the server
   const std::time_t started_;
   const std::string id_prefix_;  // random, so that ids differ between servers
+  std::unique_ptr<const Serving> serving_owner_;
+  std::atomic<const Serving*> serving_{nullptr};  // what serving_owner_ holds, once it is complete
   std::atomic<uint64_t> next_id_{0};
-  std::mutex ignored_mutex_;
-  std::set<std::string> ignored_;  // guarded by ignored_mutex_: names of unknown fields that the log has seen
+  std::mutex warned_mutex_;
+  std::set<std::string> warned_;  // guarded by warned_mutex_: what the log was told
 };
 
 }  // namespace volley::serve

@@ -147,6 +147,26 @@ TEST_F(ApiTest, LengthsAreCheckedBeforeSubmit) {
   EXPECT_EQ(engine.submitted().back().max_tokens, 1) << "the default of 16 gives way to the context";
 }
 
+TEST_F(ApiTest, KeepsTheEndOfALongPromptWhenAsked) {
+  FakeEngine engine;
+  engine.mutable_info().max_model_len = 10;
+  Api api(engine, make_options());
+  const auto kept = [&](const std::string& fields) {
+    const Answer result = answer(api, post(kTextPath, R"({"prompt": "0123456789abcdef", )" + fields + "}"));
+    EXPECT_EQ(result.response->status, 200) << result.response->body;
+    return engine.decode(engine.submitted().back().prompt, false);
+  };
+  EXPECT_EQ(kept(R"("truncate_prompt_tokens": 3)"), "def");
+  EXPECT_EQ(kept(R"("truncate_prompt_tokens": -1)"), "789abcdef");
+  EXPECT_EQ(kept(R"("truncate_prompt_tokens": -1, "max_tokens": 6)"), "cdef");
+  EXPECT_EQ(kept(R"("truncate_prompt_tokens": 4, "max_tokens": 2, "prompt": [65, 66, 67, 68, 69])"), "BCDE");
+  const json echoed = answer(api, post(kTextPath, R"({"prompt": "0123456789abcdef", "truncate_prompt_tokens": 2,
+                                                      "max_tokens": 0, "echo": true})"))
+                          .body();
+  EXPECT_EQ(echoed.at("choices").at(0).at("text"), "ef");
+  EXPECT_EQ(answer(api, post(kTextPath, R"({"prompt": "x", "truncate_prompt_tokens": 0})")).response->status, 400);
+}
+
 TEST_F(ApiTest, FailuresBeforeTheEngine) {
   FakeEngine engine;
   Api api(engine, make_options());
@@ -279,6 +299,255 @@ TEST_F(ApiTest, WarnsOnceAboutAnUnknownField) {
   const size_t first = log.find(R"("tempe\nrature")");
   ASSERT_NE(first, std::string::npos) << log;
   EXPECT_EQ(log.find("rature", first + 20), std::string::npos) << log;
+}
+
+HttpRequest get(const std::string& path) {
+  return {"GET", path, "", ""};
+}
+
+TEST_F(ApiTest, IsAliveAndNotReadyUntilTheEngineIsThere) {
+  Api api(make_options());
+  EXPECT_EQ(answer(api, get("/health")).response->status, 200);
+  EXPECT_EQ(answer(api, get("/version")).response->status, 200);
+  for (const HttpRequest& request : {get("/ready"), get("/metrics"), get("/v1/models"), post(kTextPath, "{}")}) {
+    const Answer early = answer(api, request);
+    EXPECT_EQ(early.response->status, 503) << request.target;
+    EXPECT_EQ(early.body().at("error").at("code"), "loading");
+    EXPECT_EQ(early.response->headers.at(0).first, "Retry-After");
+  }
+  FakeEngine engine;
+  ASSERT_TRUE(api.attach(engine).ok());
+  EXPECT_EQ(answer(api, get("/ready")).body(), json::parse(R"({"status": "ready"})"));
+  EXPECT_EQ(answer(api, post(kTextPath, R"({"prompt": "x"})")).response->status, 200);
+}
+
+TEST_F(ApiTest, AnUnknownParserIsAnErrorAtTheStart) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.tool_call_parser = "xml";
+  EXPECT_EQ(Api(options).attach(engine).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST_F(ApiTest, WantsAKeyForWhatCosts) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.api_keys = {"sesame", "other-key"};
+  Api api(engine, options);
+  HttpRequest request = post(kTextPath, R"({"prompt": "x"})");
+  const auto status_with = [&](const std::string& authorization) {
+    request.authorization = authorization;
+    return answer(api, request).response->status;
+  };
+  for (const char* wrong : {"", "sesame", "Bearer", "Bearer ", "Bearer sesam", "Bearer sesame2", "Bearer Sesame",
+                            "Basic sesame", "Bearer sesamesesame"}) {
+    EXPECT_EQ(status_with(wrong), 401) << wrong;
+  }
+  EXPECT_EQ(status_with("Bearer sesame"), 200);
+  EXPECT_EQ(status_with("bearer other-key"), 200);
+  const Answer refused = answer(api, get("/v1/models"));
+  EXPECT_EQ(refused.body().at("error").at("code"), "invalid_api_key");
+  for (const char* open : {"/health", "/ready", "/version", "/metrics", "/openapi.json", "/"}) {
+    EXPECT_EQ(answer(api, get(open)).response->status, 200) << open;
+  }
+}
+
+TEST_F(ApiTest, PagesOfNamedOriginsMayRead) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.cors_origins = {"https://good.example"};
+  Api api(engine, options);
+  HttpRequest asked{"OPTIONS", kChatPath, "", ""};
+  asked.origin = "https://good.example";
+  asked.requested_headers = "authorization, x-stainless-lang";
+  const HttpResponse preflight = answer(api, asked).response.value();
+  EXPECT_EQ(preflight.status, 204);
+  const auto headers = api.common_headers(asked);
+  EXPECT_EQ(headers.at(0).second, "https://good.example");
+  EXPECT_NE(std::find(preflight.headers.begin(), preflight.headers.end(),
+                      std::pair<std::string, std::string>{"Access-Control-Allow-Headers", asked.requested_headers}),
+            preflight.headers.end());
+  asked.origin = "https://bad.example";
+  EXPECT_EQ(answer(api, asked).response->status, 405);
+  EXPECT_TRUE(api.common_headers(asked).empty());
+}
+
+TEST_F(ApiTest, RequestIdsAreTheClientsOrNew) {
+  Api api(make_options());
+  EXPECT_EQ(api.request_id("trace-1.2:3_4"), "trace-1.2:3_4");
+  const std::string odd[] = {"", "a b", "a\nb", "\xff", std::string(129, 'x'), "a,b"};
+  for (const std::string& id : odd) EXPECT_TRUE(api.request_id(id).starts_with("req-")) << id;
+  EXPECT_NE(api.request_id(""), api.request_id(""));
+}
+
+TEST_F(ApiTest, TokenizesAndBack) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  EXPECT_EQ(
+      answer(api, post("/tokenize", R"({"model": "pocket", "prompt": "ab", "return_token_strs": true})")).body(),
+      json::parse(R"({"count": 3, "max_model_len": 4096, "tokens": [256, 97, 98], "token_strs": ["<s>", "a", "b"]})"));
+  EXPECT_EQ(answer(api, post("/tokenize", R"({"prompt": "ab", "add_special_tokens": false})")).body().at("tokens"),
+            json::parse("[97, 98]"));
+  const Answer chat = answer(
+      api, post("/tokenize", R"({"messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": false})"));
+  const std::vector<TokenId> ids = chat.body().at("tokens");
+  EXPECT_EQ(engine.decode(ids, false), R"([{"role": "user", "content": "hi"}]||0|0)");
+  EXPECT_EQ(answer(api, post("/detokenize", R"({"tokens": [97, 98]})")).body(), json::parse(R"({"prompt": "ab"})"));
+  for (const char* wrong : {"{}", R"({"prompt": "a", "messages": []})", R"({"prompt": 5})", "[]", "{"}) {
+    EXPECT_EQ(answer(api, post("/tokenize", wrong)).response->status, 400) << wrong;
+  }
+  for (const char* wrong : {"{}", R"({"tokens": [300]})", R"({"tokens": "a"})"}) {
+    EXPECT_EQ(answer(api, post("/detokenize", wrong)).response->status, 400) << wrong;
+  }
+}
+
+TEST_F(ApiTest, ServesThePage) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  const HttpResponse page = answer(api, get("/")).response.value();
+  EXPECT_EQ(page.status, 200);
+  EXPECT_EQ(page.content_type, "text/html; charset=utf-8");
+  const auto etag = std::find_if(page.headers.begin(), page.headers.end(), [](auto& h) { return h.first == "ETag"; });
+  ASSERT_NE(etag, page.headers.end());
+  HttpRequest again = get("/");
+  again.if_none_match = etag->second;
+  EXPECT_EQ(answer(api, again).response->status, 304);
+  EXPECT_EQ(answer(api, get("/web/no-such-file.js")).response->status, 404);
+}
+
+TEST_F(ApiTest, GrammarsReachTheEngineAndItsRefusalTheClient) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  answer(api, post(kTextPath, R"({"prompt": "x", "guided_regex": "a+", "volley": {"speculation": false}})"));
+  ASSERT_TRUE(engine.submitted().at(0).grammar);
+  EXPECT_EQ(engine.submitted().at(0).grammar->text, "a+");
+  EXPECT_FALSE(engine.submitted().at(0).speculation);
+  engine.refuse_submits(invalid_argument("the regular expression has no end"));
+  const Answer refused = answer(api, post(kTextPath, R"({"prompt": "x", "guided_regex": "("})"));
+  EXPECT_EQ(refused.response->status, 400);
+  EXPECT_EQ(refused.body().at("error").at("param"), "guided_regex");
+}
+
+constexpr const char* kTools =
+    R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}])";
+
+std::string chat_with(const std::string& fields) {
+  return R"({"messages": [{"role": "user", "content": "hi"}], )" + fields + "}";
+}
+
+TEST_F(ApiTest, AToolCallIsReadFromTheText) {
+  FakeEngine engine([](const GenerateRequest&) {
+    FakeScript script;
+    script.pieces = {"<tool_", "call>\n{\"name\": \"f\", ", "\"arguments\": {}}\n</tool_call>"};
+    return script;
+  });
+  Api api(engine, make_options());
+  const json choice = answer(api, post(kChatPath, chat_with(kTools))).body().at("choices").at(0);
+  EXPECT_EQ(choice.at("finish_reason"), "tool_calls");
+  EXPECT_EQ(choice.at("message").at("content"), nullptr);
+  EXPECT_EQ(choice.at("message").at("tool_calls").at(0).at("function").at("name"), "f");
+  EXPECT_FALSE(engine.submitted().at(0).grammar) << "auto leaves the model free";
+  EXPECT_NE(engine.decode(engine.submitted().at(0).prompt, false).find("\"name\": \"f\""), std::string::npos);
+
+  answer(api, post(kChatPath, chat_with(std::string(kTools) + R"(, "tool_choice": "required")")));
+  EXPECT_TRUE(engine.submitted().at(1).grammar);
+  const json none = answer(api, post(kChatPath, chat_with(std::string(kTools) + R"(, "tool_choice": "none")"))).body();
+  EXPECT_FALSE(none.at("choices").at(0).at("message").contains("tool_calls"));
+  EXPECT_EQ(answer(api, post(kChatPath,
+                             chat_with(std::string(kTools) + R"(, "tool_choice": "required", "guided_regex": "a")")))
+                .response->status,
+            400);
+}
+
+TEST_F(ApiTest, ReasoningIsApartUnlessTheRequestSaysOtherwise) {
+  FakeEngine engine([](const GenerateRequest&) {
+    FakeScript script;
+    script.pieces = {"<thi", "nk>\nhm\n</think>\n\n", "{}"};
+    return script;
+  });
+  ServerOptions options = make_options();
+  options.reasoning_parser = "think";
+  Api api(engine, options);
+  const auto message = [&](const std::string& fields) -> json {
+    return answer(api, post(kChatPath, chat_with(fields))).body().at("choices").at(0).at("message");
+  };
+  const json apart = message(R"("seed": 1)");
+  EXPECT_EQ(apart.at("reasoning_content"), "hm");
+  EXPECT_EQ(apart.at("content"), "{}");
+  const json left_out = message(R"("include_reasoning": false)");
+  EXPECT_FALSE(left_out.contains("reasoning_content"));
+  EXPECT_EQ(left_out.at("content"), "{}");
+  EXPECT_EQ(message(R"("separate_reasoning": false)").at("content"), "<think>\nhm\n</think>\n\n{}");
+}
+
+TEST_F(ApiTest, TheStopStringMayStay) {
+  FakeEngine engine([](const GenerateRequest&) {
+    FakeScript script;
+    script.stop_text = "STOP";
+    return script;
+  });
+  Api api(engine, make_options());
+  const Answer result =
+      answer(api, post(kTextPath, R"({"prompt": "x", "stop": "STOP", "include_stop_str_in_output": true})"));
+  EXPECT_EQ(result.body().at("choices").at(0).at("text"), "Hello worldSTOP");
+}
+
+TEST_F(ApiTest, EchoScoresThePrompt) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  const json body =
+      answer(api, post(kTextPath, R"({"prompt": [97, 98, 99], "echo": true, "max_tokens": 0, "logprobs": 1})")).body();
+  const json& choice = body.at("choices").at(0);
+  EXPECT_EQ(choice.at("text"), "abc");
+  EXPECT_EQ(choice.at("logprobs").at("tokens"), json::parse(R"(["a", "b", "c"])"));
+  EXPECT_EQ(choice.at("logprobs").at("token_logprobs"), json::parse("[null, -1.5, -1.5]"));
+  EXPECT_EQ(body.at("usage").at("completion_tokens"), 0);
+  EXPECT_EQ(engine.submitted().at(0).prompt_logprobs, 1);
+}
+
+TEST_F(ApiTest, AnAnswerThatTakesTooLongIsA504) {
+  FakeEngine engine([](const GenerateRequest&) {
+    FakeScript script;
+    script.endless = true;
+    return script;
+  });
+  Api api(engine, make_options());
+  for (const char* stream : {"false", "true"}) {
+    auto reply = api.handle(post(kTextPath, std::string(R"({"prompt": "x", "stream": )") + stream + "}"), [] {});
+    const auto generation = std::get<std::shared_ptr<Generation>>(std::move(reply));
+    ASSERT_TRUE(eventually([&] { return engine.running() == 1; }));
+    generation->expire();
+    const Generation::Output output = generation->take();
+    EXPECT_TRUE(output.done);
+    if (output.response) {
+      EXPECT_EQ(output.response->status, 504);
+    } else {
+      EXPECT_NE(output.events.find("longer than this server allows"), std::string::npos);
+    }
+    EXPECT_TRUE(eventually([&] { return engine.running() == 0; }));
+  }
+}
+
+TEST_F(ApiTest, PromptsAreLoggedOnlyWhenAsked) {
+  for (const bool asked : {false, true}) {
+    std::ostringstream text;
+    ServerOptions options = make_options();
+    options.log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text));
+    options.log->set_pattern("%v");
+    options.log_format = LogFormat::kJson;
+    options.log_prompts = asked;
+    FakeEngine engine;
+    Api api(engine, options);
+    HttpRequest request = post(kTextPath, R"({"prompt": "my\nsecret", "add_special_tokens": false})");
+    request.request_id = "id-7";
+    answer(api, request);
+    if (!asked) {
+      EXPECT_EQ(text.str().find("secret"), std::string::npos);
+      continue;
+    }
+    const json record = json::parse(text.str());
+    EXPECT_EQ(record.at("prompt"), "my\nsecret");
+    EXPECT_EQ(record.at("request_id"), "id-7");
+  }
 }
 
 }  // namespace

@@ -8,10 +8,6 @@
 namespace volley::serve {
 namespace {
 
-std::string quoted(std::string_view name) {
-  return "\"" + std::string(name) + "\"";
-}
-
 std::string number_text(double value) {
   std::string text = nlohmann::json(value).dump();
   if (text.ends_with(".0")) text.resize(text.size() - 2);
@@ -19,6 +15,10 @@ std::string number_text(double value) {
 }
 
 }  // namespace
+
+std::string in_quotes(std::string_view name) {
+  return "\"" + std::string(name) + "\"";
+}
 
 std::string excerpt(const nlohmann::json& value) {
   constexpr size_t kMaxExcerpt = 40;
@@ -53,7 +53,7 @@ bool FieldReader::boolean(std::string_view name, bool& out) {
   const nlohmann::json* value = get(name);
   if (!value) return false;
   if (!value->is_boolean()) {
-    fail(invalid_field(name, quoted(name) + " must be true or false, not " + excerpt(*value) + "."));
+    fail(invalid_field(name, in_quotes(name) + " must be true or false, not " + excerpt(*value) + "."));
     return false;
   }
   out = value->get<bool>();
@@ -65,7 +65,7 @@ bool FieldReader::integer(std::string_view name, int64_t low, int64_t high, int6
   if (!value) return false;
   const auto number = as_integer(*value);
   if (!number || *number < low || *number > high) {
-    fail(invalid_field(name, quoted(name) + " must be an integer from " + std::to_string(low) + " to " +
+    fail(invalid_field(name, in_quotes(name) + " must be an integer from " + std::to_string(low) + " to " +
                                  std::to_string(high) + ", not " + excerpt(*value) + "."));
     return false;
   }
@@ -86,7 +86,7 @@ bool FieldReader::number(std::string_view name, double low, double high, float& 
   if (!value->is_number() || value->get<double>() < low || value->get<double>() > high) {
     const std::string bounds =
         range.empty() ? "from " + number_text(low) + " to " + number_text(high) : std::string(range);
-    fail(invalid_field(name, quoted(name) + " must be a number " + bounds + ", not " + excerpt(*value) + "."));
+    fail(invalid_field(name, in_quotes(name) + " must be a number " + bounds + ", not " + excerpt(*value) + "."));
     return false;
   }
   out = value->get<float>();
@@ -97,10 +97,30 @@ bool FieldReader::string(std::string_view name, std::string& out) {
   const nlohmann::json* value = get(name);
   if (!value) return false;
   if (!value->is_string()) {
-    fail(invalid_field(name, quoted(name) + " must be a string, not " + excerpt(*value) + "."));
+    fail(invalid_field(name, in_quotes(name) + " must be a string, not " + excerpt(*value) + "."));
     return false;
   }
   out = value->get<std::string>();
+  return true;
+}
+
+bool FieldReader::object(std::string_view name, const std::function<void(FieldReader&)>& read) {
+  const nlohmann::json* value = get(name);
+  if (!value) return false;
+  if (!value->is_object()) {
+    fail(invalid_field(name, in_quotes(name) + " must be an object, not " + excerpt(*value) + "."));
+    return false;
+  }
+  FieldReader inner(*value);
+  read(inner);
+  const std::string prefix = std::string(name) + ".";
+  if (inner.error()) {
+    ApiError error = *inner.error();
+    error.param = prefix + error.param.value_or("");
+    fail(std::move(error));
+    return false;
+  }
+  for (const std::string& field : inner.unread()) unread_inside_.push_back(prefix + field);
   return true;
 }
 
@@ -116,6 +136,8 @@ std::vector<std::string> FieldReader::unread() const {
     if (names.size() == kMaxNames) break;
     if (!known_.contains(item.key())) names.push_back(item.key().substr(0, kMaxName));
   }
+  names.insert(names.end(), unread_inside_.begin(), unread_inside_.end());
+  if (names.size() > kMaxNames) names.resize(kMaxNames);
   return names;
 }
 

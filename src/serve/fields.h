@@ -2,6 +2,7 @@
 // reads go on, so a parser reads straight through and asks once at the end.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
@@ -12,6 +13,8 @@
 #include "serve/errors.h"
 
 namespace volley::serve {
+
+std::string in_quotes(std::string_view name);
 
 // What a field holds, cut to a length fit for a message.
 std::string excerpt(const nlohmann::json& value);
@@ -32,17 +35,21 @@ class FieldReader {
   // `range`: the bounds in words, by default "from low to high".
   bool number(std::string_view name, double low, double high, float& out, std::string_view range = {});
   bool string(std::string_view name, std::string& out);
+  // Reads the object in `name` with a reader of its own. What that finds is named with "name." in front.
+  bool object(std::string_view name, const std::function<void(FieldReader&)>& read);
 
   void fail(ApiError error);  // kept if it is the first
   const std::optional<ApiError>& error() const { return error_; }
 
   void know(std::string_view name) { known_.insert(name); }
-  // Up to 16 names of fields that nobody read, each cut to 64 bytes.
+  const std::set<std::string_view>& known() const { return known_; }
+  // Up to 16 names of fields that nobody read, each cut to 64 bytes; those of inner objects after them.
   std::vector<std::string> unread() const;
 
  private:
   const nlohmann::json& object_;
   std::set<std::string_view> known_;  // string literals of the callers
+  std::vector<std::string> unread_inside_;
   std::optional<ApiError> error_;
 };
 

@@ -43,6 +43,13 @@ ApiError too_slow_error(size_t limit) {
                              std::to_string(limit) + " bytes were waiting to be sent.");
 }
 
+ApiError timeout_error() {
+  ApiError error =
+      http_error(504, "The request took longer than this server allows. Ask for fewer tokens or fewer choices.");
+  error.code = "timeout";
+  return error;
+}
+
 }  // namespace
 
 Generation::Generation(Engine& engine, Plan& plan, std::function<void()> wake)
@@ -63,7 +70,8 @@ ApiResult<std::shared_ptr<Generation>> Generation::start(Engine& engine, std::sh
   for (size_t i = 0; i < plan.choices.size(); ++i) {
     auto id = engine.submit(std::move(plan.choices[i]),
                             ChoiceSink(engine, metrics, generation->mailbox_, static_cast<int>(i)));
-    if (!id.ok()) return api_error(id.error());
+    // All else that can be wrong with a request was looked at before.
+    if (!id.ok()) return api_error(id.error(), plan.grammar_field);
     generation->ids_.push_back(*id);
   }
   return generation;
@@ -89,6 +97,10 @@ Generation::Output Generation::take() {
     out.events += writer_->add(item.choice, item.event);
     if (finish) --running_;
   }
+  if (running_ > 0 && expired_) {
+    fail_with(timeout_error(), out);
+    return out;
+  }
   if (running_ == 0) {
     std::string rest = writer_->end();
     if (stream_) {
@@ -110,6 +122,11 @@ void Generation::fail(const Finish& finish, Output& out) {
   } else if (mailbox_->overflowed()) {
     error = too_slow_error(max_unsent_bytes_);
   }
+  fail_with(error, out);
+}
+
+void Generation::fail_with(const ApiError& error, Output& out) {
+  failure_ = error.code.value_or(error.type);
   if (begun_ || !out.events.empty()) {
     out.events += stream_error(error);
   } else {
@@ -125,6 +142,10 @@ bool Generation::running() const {
 
 void Generation::cancel() {
   for (const RequestId id : ids_) engine_.cancel(id);
+}
+
+void Generation::expire() {
+  expired_ = true;
 }
 
 void Generation::abandon() {

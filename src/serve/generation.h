@@ -22,7 +22,8 @@ class Generation {
     std::vector<GenerateRequest> choices;  // in the order of their indices
     ResponseInfo info;
     bool stream = false;
-    size_t max_unsent_bytes = 0;  // of a stream; a whole response is bounded by the context length
+    std::optional<std::string> grammar_field;  // of the request: where its grammar came from
+    size_t max_unsent_bytes = 0;               // of a stream; a whole response is bounded by the context length
   };
 
   // Submits every choice. If the engine refuses one, the others are cancelled and the error comes back. `wake` runs on
@@ -39,12 +40,21 @@ class Generation {
   // What can be sent now; empty if there is nothing new. One thread at a time.
   Output take();
 
+  // Of the choices that have ended. The thread that takes.
+  const UsageTotals& usage() const { return writer_->usage(); }
+  // Why the client got an error instead of the rest of the answer, as in the error's "code"; empty: it did not. The
+  // thread that takes.
+  const std::string& failure() const { return failure_; }
+
   // False once the engine is done with every choice, or the client was cut off as too slow: what is left is to send.
   // The thread that takes.
   bool running() const;
 
   // Asks the engine to end all choices; the client still gets an answer. Any thread.
   void cancel();
+  // The request has taken too long: what was generated so far and then an error is all that take() still gives. The
+  // thread that takes.
+  void expire();
   // The client is gone: cancels, and wake is never called again once this returns. Any thread.
   void abandon();
 
@@ -52,6 +62,7 @@ class Generation {
   Generation(Engine& engine, Plan& plan, std::function<void()> wake);
 
   void fail(const Finish& finish, Output& out);
+  void fail_with(const ApiError& error, Output& out);
 
   Engine& engine_;
   std::shared_ptr<Mailbox> mailbox_;  // shared with the sinks, which outlive an abandoned generation
@@ -61,8 +72,10 @@ class Generation {
   const size_t max_unsent_bytes_;
   // Of the thread that takes:
   size_t running_;
+  bool expired_ = false;
   bool begun_ = false;  // something of the stream was handed out
   bool done_ = false;
+  std::string failure_;
 };
 
 }  // namespace volley::serve

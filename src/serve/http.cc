@@ -10,8 +10,14 @@ const char* reason_phrase(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 204:
+      return "No Content";
+    case 304:
+      return "Not Modified";
     case 400:
       return "Bad Request";
+    case 401:
+      return "Unauthorized";
     case 404:
       return "Not Found";
     case 405:
@@ -30,6 +36,8 @@ const char* reason_phrase(int status) {
       return "Internal Server Error";
     case 503:
       return "Service Unavailable";
+    case 504:
+      return "Gateway Timeout";
   }
   return "Unknown";
 }
@@ -60,9 +68,12 @@ std::string response_head(const HttpResponse& response, const Framing& framing) 
   head.append(std::to_string(response.status)).append(" ").append(reason_phrase(response.status)).append("\r\n");
   add_header(head, "Date", http_date(framing.now));
   add_header(head, "Server", "volley");
-  add_header(head, "Content-Type", response.content_type);
+  if (!response.content_type.empty()) add_header(head, "Content-Type", response.content_type);
   for (const auto& [name, value] : response.headers) add_header(head, name, value);
-  if (!framing.chunked) {
+  const bool bodiless = response.status == 204 || response.status == 304;
+  if (bodiless) {
+    // Neither may say how long the body is that it does not have.
+  } else if (!framing.chunked) {
     add_header(head, "Content-Length", std::to_string(response.body.size()));
   } else if (!framing.http_1_0) {
     add_header(head, "Transfer-Encoding", "chunked");

@@ -11,17 +11,24 @@
 
 namespace volley::serve {
 
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
 struct HttpRequest {
   std::string method;        // upper case, as sent
   std::string target;        // path and query, as sent
-  std::string content_type;  // empty: none was sent
+  std::string content_type;  // this and the other headers: empty if none was sent
   std::string body;
+  std::string authorization = {};
+  std::string origin = {};
+  std::string if_none_match = {};
+  std::string requested_headers = {};  // Access-Control-Request-Headers
+  std::string request_id = {};         // X-Request-Id: the client's, or one of ours
 };
 
 struct HttpResponse {
   int status = 200;
-  std::string content_type = "application/json";
-  std::vector<std::pair<std::string, std::string>> headers;  // beside the ones that response_head() writes
+  std::string content_type = "application/json";  // empty: of a response without a body, 204 or 304
+  HttpHeaders headers;                            // beside the ones that response_head() writes
   std::string body;
 };
 

@@ -59,20 +59,24 @@ TEST(Router, FindsEndpoints) {
       {"GET", "/health", Endpoint::kHealth},
       {"HEAD", "/health", Endpoint::kHealth},
       {"GET", "/metrics", Endpoint::kMetrics},
+      {"POST", "/tokenize", Endpoint::kTokenize},
+      {"GET", "/ready", Endpoint::kReady},
+      {"GET", "/", Endpoint::kPage},
+      {"GET", "/web/app.js?v=1", Endpoint::kPage},
   };
   for (const auto& [method, target, endpoint] : cases) {
     const auto found = route(make_request(method, target));
     ASSERT_TRUE(std::holds_alternative<Route>(found)) << target;
-    EXPECT_EQ(std::get<Route>(found).endpoint, endpoint) << target;
+    EXPECT_EQ(std::get<Route>(found).row->endpoint, endpoint) << target;
   }
   const auto model = route(make_request("GET", "/v1/models/org/name%20x"));
   ASSERT_TRUE(std::holds_alternative<Route>(model));
-  EXPECT_EQ(std::get<Route>(model).model, "org/name x");
+  EXPECT_EQ(std::get<Route>(model).rest, "org/name x");
 }
 
 TEST(Router, RefusesWhatIsNotThere) {
   const std::tuple<const char*, const char*, int> cases[] = {
-      {"GET", "/", 404},           {"GET", "/v1/chat", 404},     {"POST", "/v1/chat/completions/", 404},
+      {"GET", "/web/", 404},       {"GET", "/v1/chat", 404},     {"POST", "/v1/chat/completions/", 404},
       {"GET", "/v1/models/", 404}, {"GET", "/v1/models/%", 400}, {"GET", "*", 404},
   };
   for (const auto& [method, target, status] : cases) {
@@ -89,6 +93,15 @@ TEST(Router, WrongMethodNamesTheRightOne) {
   EXPECT_EQ(std::get<HttpResponse>(chat).headers.back(), (std::pair<std::string, std::string>{"Allow", "POST"}));
   const auto health = route(make_request("DELETE", "/health"));
   EXPECT_EQ(std::get<HttpResponse>(health).headers.back(), (std::pair<std::string, std::string>{"Allow", "GET, HEAD"}));
+}
+
+// A key protects the model's work and its name; what a probe or a browser needs first is open.
+TEST(Router, KnowsWhatNeedsAKey) {
+  for (const EndpointRow& row : endpoint_rows()) {
+    const bool model_work = row.path.starts_with("/v1/") || row.path.ends_with("tokenize");
+    EXPECT_EQ(row.needs_key, model_work) << row.path;
+    EXPECT_TRUE(row.needs_engine || !row.needs_key) << row.path;
+  }
 }
 
 TEST(Router, LabelsAreBounded) {

@@ -125,6 +125,14 @@ ApiResult<nlohmann::json> parse_json(std::string_view body) {
   }
 }
 
+ApiResult<nlohmann::json> parse_json_object(std::string_view body) {
+  auto parsed = parse_json(body);
+  if (const auto* value = std::get_if<nlohmann::json>(&parsed); value && !value->is_object()) {
+    return invalid_body("The body must be a JSON object.");
+  }
+  return parsed;
+}
+
 std::vector<std::pair<std::string, std::string_view>> object_members(std::string_view object) {
   std::vector<std::pair<std::string, std::string_view>> members;
   for (const std::string_view item : split_items(object)) {

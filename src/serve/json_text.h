@@ -22,6 +22,9 @@ constexpr int kMaxJsonDepth = 100;
 // column), and for numbers that no double holds. Of equal keys the last one counts.
 ApiResult<nlohmann::json> parse_json(std::string_view body);
 
+// The same, and a 400 for what is not an object.
+ApiResult<nlohmann::json> parse_json_object(std::string_view body);
+
 // The members of an object, the elements of an array: values as the client wrote them, white space around them removed.
 // The text must have passed parse_json and be of that kind.
 std::vector<std::pair<std::string, std::string_view>> object_members(std::string_view object);

@@ -9,6 +9,8 @@ namespace {
 constexpr size_t kFrameBytes = 250;
 constexpr size_t kLogprobBytes = 80;
 
+// A prompt's log-probabilities are not counted: they come at once, however fast the reader is, and only for a prompt
+// that it sent itself.
 size_t json_bytes(const Event& event) {
   size_t bytes = kFrameBytes + event.text.size();
   for (const PositionLogprobs& position : event.logprobs) bytes += kLogprobBytes * (1 + position.top.size());

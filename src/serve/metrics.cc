@@ -8,7 +8,8 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
+#include <numeric>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,46 @@ const Histogram::BucketBoundaries& token_gap_buckets() {
                                                        0.1,    0.15,  0.2,    0.3,   0.5,  1,     2.5,  10};
   return kBuckets;
 }
+
+const Histogram::BucketBoundaries& token_count_buckets() {
+  static const Histogram::BucketBoundaries kBuckets = {1,   2,    5,    10,   20,    50,    100,   200,
+                                                       500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
+  return kBuckets;
+}
+
+const Histogram::BucketBoundaries& block_buckets() {
+  static const Histogram::BucketBoundaries kBuckets = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32};
+  return kBuckets;
+}
+
+// Ours, then vLLM's, both without their prefixes.
+constexpr std::pair<std::string_view, std::string_view> kVllmNames[] = {
+    {"num_requests_running", "num_requests_running"},
+    {"num_requests_waiting", "num_requests_waiting"},
+    {"num_preemptions_total", "num_preemptions_total"},
+    {"prompt_tokens_total", "prompt_tokens_total"},
+    {"generation_tokens_total", "generation_tokens_total"},
+    {"request_success_total", "request_success_total"},
+    {"kv_cache_usage_perc", "kv_cache_usage_perc"},
+    {"prefix_cache_queries_total", "prefix_cache_queries_total"},
+    {"prefix_cache_hits_total", "prefix_cache_hits_total"},
+    {"spec_decode_num_drafts_total", "spec_decode_num_drafts_total"},
+    {"spec_decode_num_draft_tokens_total", "spec_decode_num_draft_tokens_total"},
+    {"spec_decode_num_accepted_tokens_total", "spec_decode_num_accepted_tokens_total"},
+    {"spec_decode_num_accepted_tokens_per_pos_total", "spec_decode_num_accepted_tokens_per_pos_total"},
+    {"time_to_first_token_seconds", "time_to_first_token_seconds"},
+    // Two of its names for the mean of a request, the older one first.
+    {"time_per_output_token_seconds", "time_per_output_token_seconds"},
+    {"time_per_output_token_seconds", "request_time_per_output_token_seconds"},
+    {"inter_token_latency_seconds", "inter_token_latency_seconds"},
+    {"e2e_request_latency_seconds", "e2e_request_latency_seconds"},
+    {"request_queue_time_seconds", "request_queue_time_seconds"},
+    {"request_prefill_time_seconds", "request_prefill_time_seconds"},
+    {"request_decode_time_seconds", "request_decode_time_seconds"},
+    {"request_inference_time_seconds", "request_inference_time_seconds"},
+    {"request_prompt_tokens", "request_prompt_tokens"},
+    {"request_generation_tokens", "request_generation_tokens"},
+};
 
 // vLLM's words: a request that its client gave up is an abort.
 const char* finish_label(FinishReason reason) {
@@ -111,6 +152,12 @@ void add_speculation(const EngineStats& stats, Snapshot& out) {
                 "Drafted tokens accepted, by place in the block.", static_cast<double>(stats.accepted_at[i]),
                 {{"position", std::to_string(i)}});
   }
+  for (size_t i = 0; i < stats.drafted_at.size(); ++i) {
+    out.counter("volley:spec_decode_num_draft_tokens_per_pos_total", "Drafted tokens verified, by place in the block.",
+                static_cast<double>(stats.drafted_at[i]), {{"position", std::to_string(i)}});
+  }
+  out.counter("volley:verify_tokens_total", "Rows of the target in verify steps: the known token and the drafted ones.",
+              static_cast<double>(stats.verify_steps + stats.drafted_tokens));
   const double bonus = stats.verify_steps > 0 ? 1.0 : 0.0;
   out.gauge("volley:spec_decode_acceptance_length",
             "Mean tokens of a verify step since the start, bonus token included.",
@@ -125,6 +172,22 @@ void add_phases(const EngineStats& stats, Snapshot& out) {
                                                    {"host", stats.host_s}};
   for (const auto& [phase, seconds] : phases) {
     out.counter("volley:round_phase_seconds_total", "Time by phase of the round.", seconds, {{"phase", phase}});
+  }
+  out.counter("volley:device_step_seconds_total", "Time of the device in steps.", stats.device_s);
+  out.counter("volley:device_gap_seconds_total",
+              "Time of the device between steps of which the next was there already.", stats.idle_s);
+}
+
+void add_vllm_names(std::vector<MetricFamily>& families) {
+  const std::string prefix = "volley:";
+  const size_t count = families.size();
+  for (const auto& [ours, theirs] : kVllmNames) {
+    for (size_t i = 0; i < count; ++i) {
+      if (families[i].name != prefix + std::string(ours)) continue;
+      MetricFamily family = families[i];
+      family.name = "vllm:" + std::string(theirs);
+      families.push_back(std::move(family));
+    }
   }
 }
 
@@ -156,7 +219,19 @@ struct Metrics::State {
                                       token_gap_buckets())),
         queue_time(
             histogram("volley:request_queue_time_seconds", "From submission to the first step.", latency_buckets())),
-        end_to_end(histogram("volley:e2e_request_latency_seconds", "From submission to the end.", latency_buckets())) {
+        end_to_end(histogram("volley:e2e_request_latency_seconds", "From submission to the end.", latency_buckets())),
+        prefill_time(histogram("volley:request_prefill_time_seconds", "From the first step to the first token.",
+                               latency_buckets())),
+        decode_time(
+            histogram("volley:request_decode_time_seconds", "From the first token to the end.", latency_buckets())),
+        inference_time(
+            histogram("volley:request_inference_time_seconds", "From the first step to the end.", latency_buckets())),
+        prompt_tokens(histogram("volley:request_prompt_tokens", "Tokens of a prompt.", token_count_buckets())),
+        generation_tokens(
+            histogram("volley:request_generation_tokens", "Tokens generated for a request.", token_count_buckets())),
+        acceptance_length(histogram("volley:request_acceptance_length",
+                                    "Mean tokens of a request's verify steps, bonus token included.", block_buckets())),
+        verify_tokens(histogram("volley:verify_tokens", "Rows of one request in a verify step.", block_buckets())) {
     // Every reason is there from the start: a rate over a counter that appears later misses its first increment.
     for (const FinishReason reason :
          {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled, FinishReason::kError}) {
@@ -183,18 +258,39 @@ struct Metrics::State {
   Histogram& inter_token_latency;
   Histogram& queue_time;
   Histogram& end_to_end;
+  Histogram& prefill_time;
+  Histogram& decode_time;
+  Histogram& inference_time;
+  Histogram& prompt_tokens;
+  Histogram& generation_tokens;
+  Histogram& acceptance_length;
+  Histogram& verify_tokens;
 };
 
 Metrics::Metrics(const std::string& model_name) : state_(std::make_unique<State>(model_name)) {}
 Metrics::~Metrics() = default;
 
 void Metrics::observe(const Event& event, std::optional<double> gap_s) {
-  if (gap_s) state_->inter_token_latency.Observe(*gap_s);
+  if (gap_s) {
+    state_->inter_token_latency.Observe(*gap_s);
+    state_->verify_tokens.Observe(event.drafted + 1);
+  }
   if (!event.finish) return;
   const Usage& usage = event.finish->usage;
+  state_->prompt_tokens.Observe(usage.prompt_tokens);
+  state_->generation_tokens.Observe(usage.completion_tokens);
   state_->finished_by(event.finish->reason).Increment();
   state_->queue_time.Observe(usage.queue_s);
-  if (usage.completion_tokens > 0) state_->time_to_first_token.Observe(usage.ttft_s);
+  if (usage.completion_tokens > 0) {
+    state_->time_to_first_token.Observe(usage.ttft_s);
+    state_->prefill_time.Observe(usage.ttft_s - usage.queue_s);
+    state_->decode_time.Observe(usage.total_s - usage.ttft_s);
+    state_->inference_time.Observe(usage.total_s - usage.queue_s);
+  }
+  if (const auto& steps = event.finish->tokens_per_step; !steps.empty()) {
+    const auto tokens = std::accumulate(steps.begin(), steps.end(), int64_t{0});
+    state_->acceptance_length.Observe(ratio(tokens, static_cast<int64_t>(steps.size())));
+  }
   if (usage.completion_tokens > 1) {
     state_->time_per_output_token.Observe((usage.total_s - usage.ttft_s) / (usage.completion_tokens - 1));
   }
@@ -218,6 +314,7 @@ std::string Metrics::text(const EngineStats& stats) const {
   std::vector<MetricFamily> families = snapshot.take();
   std::vector<MetricFamily> own = state_->registry.Collect();
   families.insert(families.end(), std::make_move_iterator(own.begin()), std::make_move_iterator(own.end()));
+  add_vllm_names(families);
   return prometheus::TextSerializer().Serialize(families);
 }
 

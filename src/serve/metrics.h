@@ -1,5 +1,6 @@
 // What GET /metrics shows, in the text format of Prometheus: the engine's own counters, read at each scrape, and what
-// this server sees of each request. Names follow vLLM's with "volley:" in front. Any thread.
+// this server sees of each request. Everything is named "volley:…"; what vLLM has too is there a second time under its
+// name, "vllm:…", so that dashboards made for it work unchanged. Any thread.
 #pragma once
 
 #include <volley/engine.h>

@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <set>
+
 namespace volley::serve {
 namespace {
 
@@ -24,6 +29,8 @@ EngineStats sample_stats() {
   stats.pages_used = 150;
   stats.pages_cached = 50;
   stats.draft_s = 1.5;
+  stats.device_s = 2.5;
+  stats.idle_s = 0.25;
   return stats;
 }
 
@@ -49,8 +56,56 @@ TEST(Metrics, ShowsTheEnginesCounters) {
   expect_line(text, "volley:spec_decode_num_accepted_tokens_per_pos_total{position=\"1\",model_name=\"pocket\"} 80");
   expect_line(text, "volley:spec_decode_acceptance_length" + model + "4.8");
   expect_line(text, "volley:round_phase_seconds_total{phase=\"draft\",model_name=\"pocket\"} 1.5");
+  expect_line(text, "volley:device_step_seconds_total" + model + "2.5");
+  expect_line(text, "volley:device_gap_seconds_total" + model + "0.25");
   expect_line(text, "# TYPE volley:num_requests_running gauge");
   expect_line(text, "# TYPE volley:prompt_tokens_total counter");
+}
+
+// A dashboard made for vLLM reads these names.
+TEST(Metrics, HasVllmsNamesToo) {
+  Metrics metrics("pocket");
+  Event event;
+  event.drafted = 7;
+  metrics.observe(event, 0.02);
+  Finish& finish = event.finish.emplace();
+  finish.tokens_per_step = {4, 5};
+  finish.usage.prompt_tokens = 30;
+  finish.usage.completion_tokens = 10;
+  finish.usage.queue_s = 0.5;
+  finish.usage.ttft_s = 1;
+  finish.usage.total_s = 3;
+  metrics.observe(event, std::nullopt);
+  const std::string text = metrics.text(sample_stats());
+  const std::string model = "{model_name=\"pocket\"} ";
+  expect_line(text, "vllm:num_requests_running" + model + "3");
+  expect_line(text, "vllm:kv_cache_usage_perc" + model + "0.5");
+  expect_line(text, "vllm:prompt_tokens_total" + model + "1000");
+  expect_line(text, "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\",model_name=\"pocket\"} 90");
+  expect_line(text, "vllm:time_to_first_token_seconds_sum" + model + "1");
+  expect_line(text, "vllm:request_prefill_time_seconds_sum" + model + "0.5");
+  expect_line(text, "vllm:request_decode_time_seconds_sum" + model + "2");
+  expect_line(text, "vllm:request_prompt_tokens_sum" + model + "30");
+  expect_line(text, "vllm:request_generation_tokens_sum" + model + "10");
+  expect_line(text, "vllm:request_success_total{finished_reason=\"stop\",model_name=\"pocket\"} 1");
+  expect_line(text, "volley:request_acceptance_length_sum" + model + "4.5");
+  expect_line(text, "volley:verify_tokens_sum" + model + "8");
+  expect_line(text, "volley:verify_tokens_total" + model + "800");
+  EXPECT_EQ(text.find("vllm:http"), std::string::npos) << "only what vLLM has";
+}
+
+TEST(Metrics, TheDashboardAsksForNothingElse) {
+  Metrics metrics("m");
+  metrics.count_response("/health", 200);
+  const std::string text = metrics.text(sample_stats());
+  std::ifstream file("deploy/grafana/volley.json");
+  ASSERT_TRUE(file);
+  const std::string dashboard{std::istreambuf_iterator<char>(file), {}};
+  const std::regex name("volley:[a-z0-9_]+");
+  std::set<std::string> names;
+  for (std::sregex_iterator it(dashboard.begin(), dashboard.end(), name), end; it != end; ++it) names.insert(it->str());
+  EXPECT_GT(names.size(), 20u);
+  for (const std::string& asked : names) EXPECT_NE(text.find("\n" + asked + "{"), std::string::npos) << asked;
 }
 
 TEST(Metrics, AnIdleEngineDividesByNothing) {

@@ -1,9 +1,9 @@
 #include "serve/openai_request.h"
 
 #include <algorithm>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "serve/chat_messages.h"
 #include "serve/fields.h"
 #include "serve/json_text.h"
 #include "serve/request_fields.h"
@@ -13,120 +13,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxLogprobs = 20;
-// Templates print any role they are given, so a mistyped one would reach the model as if it were one.
-constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool", "function"};
-
-bool is_role(std::string_view role) {
-  return std::find(std::begin(kRoles), std::end(kRoles), role) != std::end(kRoles);
-}
-
-std::string role_list() {
-  std::string list;
-  for (const std::string_view role : kRoles) {
-    if (!list.empty()) list += role == kRoles[std::size(kRoles) - 1] ? " or " : ", ";
-    list.append("\"").append(role).append("\"");
-  }
-  return list;
-}
-
 ApiResult<ApiRequest> finish(FieldReader& in, ApiRequest request) {
-  refuse_unbuilt_fields(in);
+  request.ignored_fields = refuse_unbuilt_fields(in);
   if (in.error()) return *in.error();
-  request.ignored_fields = in.unread();
+  const auto unread = in.unread();
+  request.ignored_fields.insert(request.ignored_fields.end(), unread.begin(), unread.end());
   return request;
-}
-
-// The text of a list of content parts, joined by line ends: what templates that take strings expect. Nothing after an
-// error.
-std::optional<std::string> join_parts(FieldReader& in, const json& parts, const std::string& where) {
-  std::string text;
-  for (const json& part : parts) {
-    const bool object = part.is_object() && part.contains("type") && part.at("type").is_string();
-    if (!object) {
-      in.fail(invalid_field("messages", where + ".content holds a part that is not an object with a \"type\"."));
-      return std::nullopt;
-    }
-    if (part.at("type") != "text") {
-      in.fail(unsupported_field("messages", where + ".content holds a part of type " + excerpt(part.at("type")) +
-                                                ". Only text is supported."));
-      return std::nullopt;
-    }
-    if (!part.contains("text") || !part.at("text").is_string()) {
-      in.fail(invalid_field("messages", where + ".content holds a text part without a string \"text\"."));
-      return std::nullopt;
-    }
-    if (&part != &parts.front()) text += '\n';
-    text += part.at("text").get_ref<const std::string&>();
-  }
-  return text;
-}
-
-// One message as JSON text: the client's own bytes, except that a list of text parts becomes one string.
-std::optional<std::string> message_text(FieldReader& in, const json& message, std::string_view raw, size_t index) {
-  const std::string where = "messages[" + std::to_string(index) + "]";
-  if (!message.is_object() || !message.contains("role") || !message.at("role").is_string()) {
-    in.fail(invalid_field("messages", where + " must be an object with a string \"role\"."));
-    return std::nullopt;
-  }
-  if (!is_role(message.at("role").get_ref<const std::string&>())) {
-    in.fail(invalid_field("messages",
-                          where + ".role must be " + role_list() + ", not " + excerpt(message.at("role")) + "."));
-    return std::nullopt;
-  }
-  static const json kMissing;
-  const auto found = message.find("content");
-  const json& content = found == message.end() ? kMissing : *found;
-  const bool may_be_missing = message.at("role") == "assistant";
-  if (content.is_string() || (content.is_null() && may_be_missing)) return std::string(raw);
-  if (!content.is_array()) {
-    in.fail(invalid_field("messages",
-                          where + ".content must be a string or a list of text parts, not " + excerpt(content) + "."));
-    return std::nullopt;
-  }
-  const auto joined = join_parts(in, content, where);
-  if (!joined) return std::nullopt;
-  std::string text = "{\"content\":" + json(*joined).dump();
-  for (const auto& [key, value] : object_members(raw)) {
-    if (key != "content") text.append(",").append(json(key).dump()).append(":").append(value);
-  }
-  return text + "}";
-}
-
-void read_messages(FieldReader& in, std::string_view body, ChatMessages& chat) {
-  const json* messages = in.get("messages");
-  if (!messages || !messages->is_array() || messages->empty()) {
-    in.fail(invalid_field("messages", "\"messages\" must be a list of at least one message."));
-    return;
-  }
-  // Templates print values, so they see what the client wrote: its order of keys and its numbers.
-  const std::vector<std::string_view> raw = array_elements(find_member(body, "messages"));
-  chat.messages_json = "[";
-  for (size_t i = 0; i < raw.size(); ++i) {
-    const auto text = message_text(in, messages->at(i), raw[i], i);
-    if (!text) return;
-    if (i > 0) chat.messages_json += ',';
-    chat.messages_json += *text;
-  }
-  chat.messages_json += ']';
-}
-
-void read_template_fields(FieldReader& in, std::string_view body, ChatMessages& chat) {
-  in.boolean("continue_final_message", chat.continue_final_message);
-  chat.add_generation_prompt = !chat.continue_final_message;
-  in.boolean("add_generation_prompt", chat.add_generation_prompt);
-  if (chat.add_generation_prompt && chat.continue_final_message) {
-    in.fail(invalid_field("continue_final_message",
-                          "\"continue_final_message\" and \"add_generation_prompt\" cannot both be true."));
-  }
-  if (const json* kwargs = in.get("chat_template_kwargs")) {
-    if (kwargs->is_object()) {
-      chat.template_kwargs_json = find_member(body, "chat_template_kwargs");
-    } else {
-      in.fail(invalid_field("chat_template_kwargs",
-                            "\"chat_template_kwargs\" must be an object, not " + excerpt(*kwargs) + "."));
-    }
-  }
 }
 
 void read_chat_logprobs(FieldReader& in, SamplingParams& sampling) {
@@ -140,16 +32,12 @@ void read_chat_logprobs(FieldReader& in, SamplingParams& sampling) {
   sampling.logprobs = logprobs ? top : -1;
 }
 
+// The prompt's log-probabilities come with an echo.
 void read_completion_logprobs(FieldReader& in, ApiRequest& out) {
   int32_t& logprobs = out.generate.sampling.logprobs;
   logprobs = -1;
   in.integer("logprobs", 0, kMaxLogprobs, logprobs);
-  in.boolean("echo", out.echo);
-  if (out.echo && logprobs >= 0) {
-    in.fail(unsupported_field("echo",
-                              "\"echo\" together with \"logprobs\" needs log-probabilities of the prompt, which are "
-                              "not available. Leave one of them out."));
-  }
+  if (out.echo) out.generate.prompt_logprobs = std::max(out.generate.prompt_logprobs, logprobs);
 }
 
 void read_prompts(FieldReader& in, int vocab_size, std::vector<Prompt>& prompts) {
@@ -186,40 +74,58 @@ void read_prompts(FieldReader& in, int vocab_size, std::vector<Prompt>& prompts)
   }
 }
 
-ApiResult<json> parse_object(std::string_view body) {
-  auto parsed = parse_json(body);
-  if (const json* object = std::get_if<json>(&parsed); object && !object->is_object()) {
-    return invalid_body("The body must be a JSON object.");
+ApiResult<ApiRequest> read_chat(FieldReader& in, std::string_view body, const RequestRules& rules) {
+  ApiRequest request;
+  request.kind = ApiKind::kChat;
+  read_messages(in, body, request.chat);
+  read_template_fields(in, body, request.chat);
+  read_tools(in, body, request.tools);
+  request.chat.tools_json = request.tools.tools_json;
+  in.boolean("include_reasoning", request.shape.reasoning);
+  in.boolean("separate_reasoning", request.separate_reasoning);
+  read_common_fields(in, body, rules, request);
+  read_chat_logprobs(in, request.generate.sampling);
+  if (bool echo = false; in.boolean("echo", echo) && echo) {
+    in.fail(unsupported_field("echo", "\"echo\" is for /v1/completions only: leave it out."));
   }
-  return parsed;
+  return finish(in, std::move(request));
+}
+
+ApiResult<ApiRequest> read_completion(FieldReader& in, std::string_view body, const RequestRules& rules) {
+  ApiRequest request;
+  request.kind = ApiKind::kCompletion;
+  request.add_special_tokens = true;
+  read_prompts(in, rules.info.vocab_size, request.prompts);
+  in.boolean("echo", request.echo);
+  read_common_fields(in, body, rules, request);
+  read_completion_logprobs(in, request);
+  return finish(in, std::move(request));
+}
+
+using Reader = ApiResult<ApiRequest> (*)(FieldReader&, std::string_view, const RequestRules&);
+
+ApiResult<ApiRequest> parse(Reader read, std::string_view body, const RequestRules& rules) {
+  const auto parsed = parse_json_object(body);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
+  FieldReader in(std::get<json>(parsed));
+  return read(in, body, rules);
 }
 
 }  // namespace
 
 ApiResult<ApiRequest> parse_chat_request(std::string_view body, const RequestRules& rules) {
-  const auto parsed = parse_object(body);
-  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
-  FieldReader in(std::get<json>(parsed));
-  ApiRequest request;
-  request.kind = ApiKind::kChat;
-  read_messages(in, body, request.chat);
-  read_template_fields(in, body, request.chat);
-  read_common_fields(in, rules, request);
-  read_chat_logprobs(in, request.generate.sampling);
-  return finish(in, std::move(request));
+  return parse(read_chat, body, rules);
 }
 
 ApiResult<ApiRequest> parse_completion_request(std::string_view body, const RequestRules& rules) {
-  const auto parsed = parse_object(body);
-  if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
-  FieldReader in(std::get<json>(parsed));
-  ApiRequest request;
-  request.kind = ApiKind::kCompletion;
-  request.add_special_tokens = true;
-  read_prompts(in, rules.info.vocab_size, request.prompts);
-  read_common_fields(in, rules, request);
-  read_completion_logprobs(in, request);
-  return finish(in, std::move(request));
+  return parse(read_completion, body, rules);
+}
+
+std::set<std::string_view> known_fields(ApiKind kind, const RequestRules& rules) {
+  const json empty = json::object();
+  FieldReader in(empty);
+  (void)(kind == ApiKind::kChat ? read_chat : read_completion)(in, "{}", rules);
+  return in.known();
 }
 
 }  // namespace volley::serve

@@ -4,12 +4,14 @@
 
 #include <volley/engine.h>
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
 #include "serve/errors.h"
+#include "serve/tool_choice.h"
 
 namespace volley::serve {
 
@@ -25,22 +27,43 @@ struct RequestRules {
 
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
+// What an answer holds beside its text.
+struct ResponseShape {
+  bool include_usage = false;     // of streams: a last chunk with the usage
+  bool continuous_usage = false;  // of streams: the usage so far in every chunk
+  bool include_stop = false;      // the text ends with the stop string or token that ended it
+  bool echo_only = false;         // the prompt and no output
+  bool token_ids = false;         // of the prompt and of the output
+  bool tokens_as_ids = false;     // log-probabilities name tokens "token_id:5" instead of by their text
+  int32_t prompt_logprobs = -1;   // -1: none; k: the k highest of each position of the prompt
+  bool tokens_per_step = false;   // what each verify step committed
+  bool blocks = false;            // of streams: every chunk says what its verify step drafted and accepted
+  bool reasoning = true;          // false: what the model thinks is left out
+};
+
 struct ApiRequest {
   ApiKind kind = ApiKind::kChat;
   std::string model;
   ChatMessages chat;            // of kChat
   std::vector<Prompt> prompts;  // of kCompletion: at least one
   bool add_special_tokens = false;
-  GenerateRequest generate;       // all but the prompt and the choice index
-  bool max_tokens_given = false;  // by the client: it must then fit into the context
+  ToolRequest tools;               // of kChat
+  bool separate_reasoning = true;  // of kChat; false: reasoning stays in the content, as generated
+  GenerateRequest generate;        // all but the prompt, the choice index and the grammar of `tools`
+  std::string grammar_field;       // the field that generate.grammar came from
+  bool max_tokens_given = false;   // by the client: it must then fit into the context
+  int32_t truncate_prompt = 0;  // keep the last so many tokens of a prompt; -1: as many as fit; 0: all
   int n = 1;
   bool stream = false;
-  bool include_usage = false;
   bool echo = false;
-  std::vector<std::string> ignored_fields;  // unknown ones, for the log
+  ResponseShape shape;
+  std::vector<std::string> ignored_fields;  // that change nothing, or that nobody knows: for the log
 };
 
 ApiResult<ApiRequest> parse_chat_request(std::string_view body, const RequestRules& rules);
 ApiResult<ApiRequest> parse_completion_request(std::string_view body, const RequestRules& rules);
+
+// Every field that the parser of this endpoint looks at, refused ones included: what openapi.json must describe.
+std::set<std::string_view> known_fields(ApiKind kind, const RequestRules& rules);
 
 }  // namespace volley::serve

@@ -100,7 +100,7 @@ TEST_F(OpenAiRequest, ReadsEveryField) {
   EXPECT_EQ(generate.sampling.logit_bias, (std::vector<std::pair<TokenId, float>>{{5, -100.0f}, {6, 1.5f}}));
   EXPECT_EQ(generate.sampling.logprobs, 4);
   EXPECT_TRUE(request.stream);
-  EXPECT_TRUE(request.include_usage);
+  EXPECT_TRUE(request.shape.include_usage);
   EXPECT_EQ(request.chat.template_kwargs_json, R"({"enable_thinking": false})");
   EXPECT_FALSE(request.chat.add_generation_prompt);
   EXPECT_TRUE(request.chat.continue_final_message);
@@ -141,7 +141,7 @@ TEST_F(OpenAiRequest, WrongValuesNameTheirField) {
       {"temperature", "true"},
       {"top_p", "0"},
       {"top_p", "1.01"},
-      {"top_p", "1e-320"},
+      {"top_p", "-1e-320"},
       {"top_k", "-2"},
       {"top_k", "1.5"},
       {"min_p", "-0.5"},
@@ -198,7 +198,7 @@ TEST_F(OpenAiRequest, MessagesSayWhatIsAllowed) {
   EXPECT_EQ(bad(chat(R"("min_p": 2)")).message, "\"min_p\" must be a number from 0 to 1, not 2.");
   EXPECT_EQ(bad(chat(R"("seed": -2)")).message,
             "\"seed\" must be an integer from 0 to 18446744073709551615, or null or -1 for none, not -2.");
-  EXPECT_EQ(bad(chat(R"("tools": [{"type": "function"}])")).message, "\"tools\" is not supported yet: leave it out.");
+  EXPECT_EQ(bad(chat(R"("functions": [{"name": "f"}])")).message, "\"functions\" is not supported: use \"tools\".");
 }
 
 TEST_F(OpenAiRequest, FieldsThatNeedEachOther) {
@@ -228,28 +228,17 @@ TEST_F(OpenAiRequest, UnknownModelIsOpenAisNotFound) {
 
 TEST_F(OpenAiRequest, RefusesWhatItCannotHonour) {
   const std::pair<const char*, const char*> cases[] = {
-      {"tools", R"([{"type": "function"}])"},
-      {"tool_choice", R"("required")"},
-      {"tool_choice", R"({"type": "function"})"},
       {"functions", R"([{}])"},
       {"function_call", R"({"name": "f"})"},
-      {"response_format", R"({"type": "json_object"})"},
-      {"guided_json", "{}"},
-      {"guided_regex", R"("a+")"},
-      {"structured_outputs", R"({"json": {}})"},
       {"best_of", "2"},
       {"audio", "{}"},
       {"modalities", R"(["text", "audio"])"},
-      {"prompt_logprobs", "1"},
-      {"prompt_logprobs", "0"},
       {"suffix", R"("end")"},
       {"use_beam_search", "true"},
       {"allowed_token_ids", "[1]"},
       {"bad_words", R"(["a"])"},
-      {"include_stop_str_in_output", "true"},
       {"skip_special_tokens", "false"},
       {"chat_template", R"("{{ x }}")"},
-      {"truncate_prompt_tokens", "5"},
   };
   for (const auto& [field, value] : cases) {
     const std::string text = "\"" + std::string(field) + "\": " + value;
@@ -265,8 +254,8 @@ TEST_F(OpenAiRequest, RefusesWhatItCannotHonour) {
 TEST_F(OpenAiRequest, AcceptsTheHarmlessFormsOfThose) {
   const ApiRequest request = good(chat(
       R"("tools": [], "tool_choice": "auto", "functions": [], "function_call": "none", "response_format": {"type": "text"},
-         "best_of": 1, "modalities": ["text"], "prompt_logprobs": false, "use_beam_search": false, "bad_words": [],
-         "include_stop_str_in_output": false, "skip_special_tokens": true, "user": "u", "metadata": {"a": "b"})"));
+         "best_of": 1, "modalities": ["text"], "use_beam_search": false, "bad_words": [],
+         "include_stop_str_in_output": false, "skip_special_tokens": true)"));
   EXPECT_TRUE(request.ignored_fields.empty());
 }
 
@@ -358,11 +347,65 @@ TEST_F(OpenAiRequest, BoundsTheNumberOfChoices) {
   EXPECT_EQ(good(raw_completion("{\"prompt\": [" + prompts + "], \"n\": 1}")).prompts.size(), 101u);
 }
 
-TEST_F(OpenAiRequest, EchoNeedsNoLogprobs) {
-  EXPECT_TRUE(good(completion(R"("echo": true)")).echo);
-  const ApiError error = bad(completion(R"("echo": true, "logprobs": 1)"));
-  EXPECT_EQ(error.param, "echo");
-  EXPECT_NE(error.message.find("log-probabilities of the prompt"), std::string::npos);
+TEST_F(OpenAiRequest, EchoBringsThePromptsLogprobs) {
+  EXPECT_EQ(good(completion(R"("echo": true)")).generate.prompt_logprobs, -1);
+  EXPECT_EQ(good(completion(R"("echo": true, "logprobs": 1)")).generate.prompt_logprobs, 1);
+  const ApiRequest both = good(completion(R"("echo": true, "logprobs": 1, "prompt_logprobs": 3)"));
+  EXPECT_EQ(both.generate.prompt_logprobs, 3) << "the larger of both";
+  EXPECT_EQ(both.shape.prompt_logprobs, 3);
+  EXPECT_EQ(bad(chat(R"("echo": true)")).param, "echo");
+}
+
+TEST_F(OpenAiRequest, TheSmallestTopPIsAboveZero) {
+  EXPECT_GT(good(chat(R"("top_p": 5e-324)")).generate.sampling.top_p, 0.0f);
+  EXPECT_EQ(bad(chat(R"("top_p": 0)")).param, "top_p");
+}
+
+TEST_F(OpenAiRequest, AnEchoMayStandAlone) {
+  const ApiRequest request = good(completion(R"("echo": true, "max_tokens": 0)"));
+  EXPECT_TRUE(request.shape.echo_only);
+  EXPECT_EQ(request.generate.max_tokens, 1) << "the engine makes at least one";
+  EXPECT_EQ(bad(completion(R"("max_tokens": 0)")).param, "max_tokens");
+  EXPECT_EQ(bad(completion(R"("echo": true, "max_tokens": 0, "min_tokens": 1)")).param, "min_tokens");
+}
+
+TEST_F(OpenAiRequest, ReadsTheShapeOfTheAnswer) {
+  const ApiRequest request =
+      good(chat(R"("include_stop_str_in_output": true, "return_token_ids": true, "return_tokens_as_token_ids": true,
+              "prompt_logprobs": 0, "include_reasoning": false, "separate_reasoning": false, "stream": true,
+              "stream_options": {"include_usage": true, "continuous_usage_stats": true},
+              "volley": {"speculation": false, "tokens_per_step": true, "blocks": true})"));
+  const ResponseShape& shape = request.shape;
+  EXPECT_TRUE(shape.include_stop && shape.token_ids && shape.tokens_as_ids && shape.include_usage &&
+              shape.continuous_usage && shape.tokens_per_step && shape.blocks);
+  EXPECT_EQ(shape.prompt_logprobs, 0);
+  EXPECT_EQ(request.generate.prompt_logprobs, 0);
+  EXPECT_FALSE(shape.reasoning);
+  EXPECT_FALSE(request.separate_reasoning);
+  EXPECT_FALSE(request.generate.speculation);
+  EXPECT_TRUE(good(chat("")).generate.speculation);
+}
+
+TEST_F(OpenAiRequest, NamesMistakesInInnerObjects) {
+  EXPECT_EQ(bad(chat(R"("volley": {"speculation": 1})")).param, "volley.speculation");
+  EXPECT_EQ(bad(chat(R"("volley": {"speculatoin": false})")).param, "volley.speculatoin");
+  EXPECT_EQ(bad(chat(R"("volley": true)")).param, "volley");
+  EXPECT_EQ(good(chat(R"("stream": true, "stream_options": {"obfuscation": 1})")).ignored_fields,
+            std::vector<std::string>{"stream_options.obfuscation"});
+}
+
+TEST_F(OpenAiRequest, GivesVariablesToTheTemplate) {
+  EXPECT_EQ(good(chat(R"("reasoning_effort": "low")")).chat.template_kwargs_json, R"({"reasoning_effort":"low"})");
+  EXPECT_EQ(
+      good(chat(R"("documents": [{"b": 1.0, "a": 2}], "chat_template_kwargs": {"x": [1]})")).chat.template_kwargs_json,
+      R"({"documents":[{"b": 1.0, "a": 2}],"x":[1]})");
+  EXPECT_EQ(good(chat(R"("chat_template_kwargs": {"x": 1.0})")).chat.template_kwargs_json, R"({"x": 1.0})");
+  EXPECT_EQ(bad(chat(R"("documents": {})")).param, "documents");
+}
+
+TEST_F(OpenAiRequest, ReportsFieldsThatChangeNothing) {
+  EXPECT_EQ(good(chat(R"("user": "u", "metadata": {"a": "b"})")).ignored_fields,
+            (std::vector<std::string>{"user", "metadata"}));
 }
 
 TEST_F(OpenAiRequest, RefusesBodiesThatAreNoObject) {

@@ -1,10 +1,10 @@
 #include "serve/openai_response.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <utility>
+#include <vector>
 
-#include "serve/json_text.h"
+#include "serve/choice_output.h"
 
 namespace volley::serve {
 namespace {
@@ -20,27 +20,6 @@ std::string frame(const Json& json) {
   return "data: " + dump(json) + "\n\n";
 }
 
-// JSON has no infinity; a token that a mask ruled out gets the value that OpenAI uses for "practically impossible".
-float finite_logprob(float logprob) {
-  return std::max(logprob, -9999.0f);
-}
-
-Json chat_logprob(const TokenLogprob& entry, const TokenText& token_text) {
-  const std::string text = token_text(entry.token);
-  Json bytes = nullptr;
-  // U+FFFD: the token holds part of a character, and its own bytes are not known here.
-  if (text.find("\xEF\xBF\xBD") == std::string::npos) {
-    bytes = Json::array();
-    for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
-  }
-  return {{"token", text}, {"logprob", finite_logprob(entry.logprob)}, {"bytes", std::move(bytes)}};
-}
-
-Json finish_name(const std::optional<Finish>& finish) {
-  if (!finish) return nullptr;
-  return finish->reason == FinishReason::kLength ? "length" : "stop";
-}
-
 Json envelope(const ResponseInfo& info, const char* object) {
   return {{"id", info.id},
           {"object", object},
@@ -49,34 +28,29 @@ Json envelope(const ResponseInfo& info, const char* object) {
           {"system_fingerprint", nullptr}};
 }
 
-void add_logprobs(const ResponseInfo& info, LogprobsWriter& writer, const Event& event, Json& out) {
-  if (!info.logprobs || event.logprobs.empty()) return;
-  if (info.kind == ApiKind::kChat) {
-    writer.add_chat(event, info.token_text, out);
-  } else {
-    writer.add_completion(event, info.token_text, out);
-  }
-}
-
-std::string echo_of(const ResponseInfo& info, int choice) {
-  return info.echo.empty() ? std::string() : info.echo[static_cast<size_t>(choice / info.n)];
+Usage counted(const ResponseInfo& info, const Finish& finish) {
+  Usage usage = finish.usage;
+  if (info.shape.echo_only) usage.completion_tokens = 0;  // the one token that the engine had to make
+  return usage;
 }
 
 class WholeWriter final : public ResponseWriter {
  public:
   WholeWriter(ResponseInfo info, int choices) : info_(std::move(info)), usage_(info_.n) {
-    choices_.resize(static_cast<size_t>(choices));
-    for (int choice = 0; choice < choices; ++choice)
-      choices_[static_cast<size_t>(choice)].text = echo_of(info_, choice);
+    choices_.reserve(static_cast<size_t>(choices));
+    for (int index = 0; index < choices; ++index) choices_.emplace_back(info_, index);
   }
 
   std::string add(int index, const Event& event) override {
     Choice& choice = choices_[static_cast<size_t>(index)];
-    choice.text += event.text;
-    add_logprobs(info_, choice.logprobs_writer, event, choice.logprobs);
-    if (event.finish) {
-      choice.finish = event.finish;
-      usage_.add(index, event.finish->usage);
+    auto news = choice.output.read(event);
+    choice.message.add(std::move(news.delta));
+    add_logprobs(std::move(news.logprobs), choice.logprobs);
+    if (!news.prompt_logprobs.is_null()) choice.prompt_logprobs = std::move(news.prompt_logprobs);
+    choice.tokens.insert(choice.tokens.end(), news.tokens.begin(), news.tokens.end());
+    if (news.last) {
+      choice.volley = std::move(news.volley);
+      usage_.add(index, counted(info_, *event.finish));
     }
     return {};
   }
@@ -85,67 +59,137 @@ class WholeWriter final : public ResponseWriter {
     const bool chat = info_.kind == ApiKind::kChat;
     Json body = envelope(info_, chat ? "chat.completion" : "text_completion");
     Json list = Json::array();
-    for (Choice& choice : choices_) {
-      Json json = {{"index", list.size()}};
-      if (chat) {
-        json["message"] = {{"role", "assistant"}, {"content", std::move(choice.text)}, {"refusal", nullptr}};
-      } else {
-        json["text"] = std::move(choice.text);
-      }
-      json["logprobs"] = std::move(choice.logprobs);
-      json["finish_reason"] = finish_name(choice.finish);
-      list.push_back(std::move(json));
-    }
+    for (Choice& choice : choices_) list.push_back(choice_json(choice, static_cast<int>(list.size())));
     body["choices"] = std::move(list);
     body["usage"] = usage_.json();
+    if (!chat) return dump(body);
+    // A chat has one prompt, and what belongs to it stands beside the choices.
+    if (info_.shape.prompt_logprobs >= 0) body["prompt_logprobs"] = std::move(choices_.front().prompt_logprobs);
+    if (info_.shape.token_ids) body["prompt_token_ids"] = info_.prompts.front().ids;
     return dump(body);
   }
 
+  const UsageTotals& usage() const override { return usage_; }
+
  private:
-  struct Choice {
-    std::string text;
-    Json logprobs = nullptr;
-    LogprobsWriter logprobs_writer;
-    std::optional<Finish> finish;
+  // What the deltas of a choice add up to.
+  struct Message {
+    std::string content, reasoning;
+    std::vector<OutputDelta::ToolCall> calls;
+
+    void add(OutputDelta delta) {
+      content += delta.content;
+      reasoning += delta.reasoning;
+      for (OutputDelta::ToolCall& call : delta.tool_calls) {
+        const auto index = static_cast<size_t>(call.index);
+        if (index >= calls.size()) calls.resize(index + 1);
+        if (!call.id.empty()) {
+          calls[index].id = std::move(call.id);
+          calls[index].name = std::move(call.name);
+        }
+        calls[index].arguments += call.arguments;
+      }
+    }
   };
 
-  ResponseInfo info_;
+  struct Choice {
+    Choice(const ResponseInfo& info, int index) : output(info, index) {}
+    ChoiceOutput output;
+    Message message;
+    Json logprobs, prompt_logprobs, volley;
+    std::vector<TokenId> tokens;
+  };
+
+  static void add_logprobs(Json more, Json& out) {
+    if (more.is_null()) return;
+    if (out.is_null()) {
+      out = std::move(more);
+      return;
+    }
+    for (auto& [key, list] : more.items()) {
+      if (!list.is_array()) continue;
+      for (Json& element : list) out[key].push_back(std::move(element));
+    }
+  }
+
+  Json message_json(Message& message) const {
+    Json json = {{"role", "assistant"}, {"content", std::move(message.content)}, {"refusal", nullptr}};
+    if (!message.reasoning.empty()) json["reasoning_content"] = std::move(message.reasoning);
+    if (message.calls.empty()) return json;
+    if (json["content"] == "") json["content"] = nullptr;
+    Json calls = Json::array();
+    for (OutputDelta::ToolCall& call : message.calls) {
+      calls.push_back({{"id", call.id},
+                       {"type", "function"},
+                       {"function", {{"name", call.name}, {"arguments", std::move(call.arguments)}}}});
+    }
+    json["tool_calls"] = std::move(calls);
+    return json;
+  }
+
+  Json choice_json(Choice& choice, int index) const {
+    Json json = {{"index", index}};
+    if (info_.kind == ApiKind::kChat) {
+      json["message"] = message_json(choice.message);
+    } else {
+      json["text"] = std::move(choice.message.content);
+    }
+    json["logprobs"] = std::move(choice.logprobs);
+    json["finish_reason"] = choice.output.finish_reason();
+    json["stop_reason"] = choice.output.stop_reason();
+    if (info_.shape.token_ids) json["token_ids"] = std::move(choice.tokens);
+    if (info_.shape.tokens_per_step) json["volley"] = std::move(choice.volley);
+    if (info_.kind == ApiKind::kChat) return json;
+    if (info_.shape.prompt_logprobs >= 0) json["prompt_logprobs"] = std::move(choice.prompt_logprobs);
+    if (info_.shape.token_ids) json["prompt_token_ids"] = info_.prompt_of(index).ids;
+    return json;
+  }
+
+  const ResponseInfo info_;
   std::vector<Choice> choices_;
   UsageTotals usage_;
 };
 
 class StreamWriter final : public ResponseWriter {
  public:
-  StreamWriter(ResponseInfo info, int choices)
-      : info_(std::move(info)), choices_(static_cast<size_t>(choices)), usage_(info_.n) {}
+  StreamWriter(ResponseInfo info, int choices) : info_(std::move(info)), usage_(info_.n) {
+    choices_.reserve(static_cast<size_t>(choices));
+    for (int index = 0; index < choices; ++index) choices_.emplace_back(info_, index);
+  }
 
+  // A role first (chat), then what is new, then an empty chunk with the reason of the end.
   std::string add(int index, const Event& event) override {
-    Choice& choice = choices_[static_cast<size_t>(index)];
+    ChoiceOutput& choice = choices_[static_cast<size_t>(index)];
+    auto news = choice.read(event);
     std::string out;
-    std::string text = event.text;
-    if (!choice.begun) {
-      choice.begun = true;
-      if (info_.kind == ApiKind::kChat) {
-        out += chunk(index, Json{{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
-      } else {
-        text = echo_of(info_, index) + text;
-      }
+    if (news.first && info_.kind == ApiKind::kChat) {
+      out += chunk(index, payload({{"role", "assistant"}, {"content", ""}}), prompt_part(index, news));
     }
-    Json logprobs = nullptr;
-    add_logprobs(info_, choice.logprobs_writer, event, logprobs);
-    // Tokens whose text is held back make no chunk of their own.
-    if (!text.empty() || !logprobs.is_null()) out += text_chunk(index, std::move(text), std::move(logprobs), nullptr);
-    if (event.finish) {
-      usage_.add(index, event.finish->usage);
-      out += info_.kind == ApiKind::kChat ? chunk(index, Json::object(), nullptr, finish_name(event.finish))
-                                          : text_chunk(index, "", nullptr, finish_name(event.finish));
+    Json volley = std::move(news.volley);
+    Json parts = Json::object();
+    if (!volley.is_null() && !news.last) parts["volley"] = std::exchange(volley, nullptr);
+    const Json prompt = news.first && info_.kind == ApiKind::kCompletion ? prompt_part(index, news) : Json::object();
+    // Tokens whose text is held back make no chunk of their own, unless blocks are shown.
+    if (!news.delta.empty() || !news.logprobs.is_null() || !news.tokens.empty() || !parts.empty() || !prompt.empty()) {
+      Json choice_json = payload(delta_json(std::move(news.delta)));
+      choice_json["logprobs"] = std::move(news.logprobs);
+      if (info_.shape.token_ids) choice_json["token_ids"] = std::move(news.tokens);
+      choice_json.update(prompt);
+      out += chunk(index, std::move(choice_json), std::move(parts));
+    }
+    if (news.last) {
+      usage_.add(index, counted(info_, *event.finish));
+      Json end = payload(info_.kind == ApiKind::kChat ? Json::object() : Json(""));
+      end["finish_reason"] = choice.finish_reason();
+      end["stop_reason"] = choice.stop_reason();
+      out += chunk(index, std::move(end), volley.is_null() ? Json::object() : Json{{"volley", std::move(volley)}});
     }
     return out;
   }
 
   std::string end() override {
     std::string out;
-    if (info_.include_usage) {
+    if (info_.shape.include_usage) {
       Json body = envelope(info_, object_name());
       body["choices"] = Json::array();
       body["usage"] = usage_.json();
@@ -154,33 +198,66 @@ class StreamWriter final : public ResponseWriter {
     return out.append(kDone);
   }
 
- private:
-  struct Choice {
-    bool begun = false;
-    LogprobsWriter logprobs_writer;
-  };
+  const UsageTotals& usage() const override { return usage_; }
 
+ private:
   const char* object_name() const { return info_.kind == ApiKind::kChat ? "chat.completion.chunk" : "text_completion"; }
 
-  std::string text_chunk(int index, std::string text, Json logprobs, Json finish) const {
-    Json payload = std::move(text);
-    if (info_.kind == ApiKind::kChat) payload = Json{{"content", std::move(payload)}};
-    return chunk(index, std::move(payload), std::move(logprobs), std::move(finish));
+  // Of a choice in a chunk, all but its index.
+  Json payload(Json content) const {
+    return {{info_.kind == ApiKind::kChat ? "delta" : "text", std::move(content)},
+            {"logprobs", nullptr},
+            {"finish_reason", nullptr}};
   }
 
-  std::string chunk(int index, Json payload, Json logprobs, Json finish) const {
+  Json delta_json(OutputDelta delta) const {
+    if (info_.kind == ApiKind::kCompletion) return std::move(delta.content);
+    Json json = Json::object();
+    if (!delta.reasoning.empty()) json["reasoning_content"] = std::move(delta.reasoning);
+    if (!delta.content.empty() || (json.empty() && delta.tool_calls.empty())) json["content"] = delta.content;
+    Json calls = Json::array();
+    for (OutputDelta::ToolCall& call : delta.tool_calls) {
+      Json function = {{"arguments", std::move(call.arguments)}};
+      Json entry = {{"index", call.index}};
+      if (!call.id.empty()) {
+        entry["id"] = std::move(call.id);
+        entry["type"] = "function";
+        function["name"] = std::move(call.name);
+      }
+      entry["function"] = std::move(function);
+      calls.push_back(std::move(entry));
+    }
+    if (!calls.empty()) json["tool_calls"] = std::move(calls);
+    return json;
+  }
+
+  // What belongs to the prompt, on the first chunk.
+  Json prompt_part(int index, const ChoiceOutput::News& news) const {
+    Json part = Json::object();
+    if (info_.shape.prompt_logprobs >= 0) part["prompt_logprobs"] = news.prompt_logprobs;
+    if (info_.shape.token_ids) part["prompt_token_ids"] = info_.prompt_of(index).ids;
+    return part;
+  }
+
+  std::string chunk(int index, Json choice, Json beside) const {
     Json body = envelope(info_, object_name());
-    Json choice = {{"index", index}};
-    choice[info_.kind == ApiKind::kChat ? "delta" : "text"] = std::move(payload);
-    choice["logprobs"] = std::move(logprobs);
-    choice["finish_reason"] = std::move(finish);
-    body["choices"] = Json::array({std::move(choice)});
-    if (info_.include_usage) body["usage"] = nullptr;
+    Json entry = {{"index", index}};
+    entry.update(choice);
+    body["choices"] = Json::array({std::move(entry)});
+    if (info_.shape.continuous_usage) {
+      const int64_t prompt = info_.prompt_of(index).tokens;
+      const int64_t completion = choices_[static_cast<size_t>(index)].completion_tokens();
+      body["usage"] = {
+          {"prompt_tokens", prompt}, {"completion_tokens", completion}, {"total_tokens", prompt + completion}};
+    } else if (info_.shape.include_usage) {
+      body["usage"] = nullptr;
+    }
+    body.update(beside);
     return frame(body);
   }
 
-  ResponseInfo info_;
-  std::vector<Choice> choices_;
+  const ResponseInfo info_;
+  std::vector<ChoiceOutput> choices_;
   UsageTotals usage_;
 };
 
@@ -204,39 +281,6 @@ Json UsageTotals::json() const {
           {"prompt_tokens_details", {{"cached_tokens", cached_}}},
           {"completion_tokens_details",
            {{"accepted_prediction_tokens", accepted_}, {"rejected_prediction_tokens", drafted_ - accepted_}}}};
-}
-
-void LogprobsWriter::add_chat(const Event& event, const TokenText& token_text, Json& out) {
-  if (out.is_null()) out = {{"content", Json::array()}, {"refusal", nullptr}};
-  for (const PositionLogprobs& position : event.logprobs) {
-    Json entry = chat_logprob(position.chosen, token_text);
-    Json top = Json::array();
-    for (const TokenLogprob& other : position.top) top.push_back(chat_logprob(other, token_text));
-    entry["top_logprobs"] = std::move(top);
-    out["content"].push_back(std::move(entry));
-  }
-}
-
-void LogprobsWriter::add_completion(const Event& event, const TokenText& token_text, Json& out) {
-  if (out.is_null()) {
-    out = {{"tokens", Json::array()},
-           {"token_logprobs", Json::array()},
-           {"top_logprobs", Json::array()},
-           {"text_offset", Json::array()}};
-  }
-  for (const PositionLogprobs& position : event.logprobs) {
-    const std::string text = token_text(position.chosen.token);
-    out["tokens"].push_back(text);
-    out["token_logprobs"].push_back(finite_logprob(position.chosen.logprob));
-    Json top = Json::object();
-    for (const TokenLogprob& other : position.top) {
-      // Two tokens can print alike (parts of characters): the likelier one came first and stays.
-      top.emplace(token_text(other.token), finite_logprob(other.logprob));
-    }
-    out["top_logprobs"].push_back(std::move(top));
-    out["text_offset"].push_back(offset_);
-    offset_ += count_code_points(text);
-  }
 }
 
 std::unique_ptr<ResponseWriter> whole_response_writer(ResponseInfo info, int choices) {

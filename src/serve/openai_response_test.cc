@@ -20,6 +20,7 @@ ResponseInfo make_info(ApiKind kind, int n = 1) {
   info.model = "pocket";
   info.created = 1700000000;
   info.n = n;
+  info.prompts.resize(1);
   info.token_text = [](TokenId id) { return id == 999 ? std::string("\xEF\xBF\xBD") : std::string(1, char(id)); };
   return info;
 }
@@ -55,7 +56,7 @@ TEST(WholeResponse, Chat) {
   EXPECT_EQ(json::parse(writer->end()), json::parse(R"({
     "id": "id-1", "object": "chat.completion", "created": 1700000000, "model": "pocket", "system_fingerprint": null,
     "choices": [{"index": 0, "message": {"role": "assistant", "content": "Héllo!", "refusal": null}, "logprobs": null,
-                 "finish_reason": "stop"}],
+                 "finish_reason": "stop", "stop_reason": null}],
     "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15,
               "prompt_tokens_details": {"cached_tokens": 4},
               "completion_tokens_details": {"accepted_prediction_tokens": 3, "rejected_prediction_tokens": 9}}})"));
@@ -63,7 +64,7 @@ TEST(WholeResponse, Chat) {
 
 TEST(WholeResponse, CompletionsOfSeveralPromptsWithEcho) {
   ResponseInfo info = make_info(ApiKind::kCompletion, 2);
-  info.echo = {"P0 ", "P1 "};
+  info.prompts = {{1, {}, "P0 "}, {1, {}, "P1 "}};
   const auto writer = whole_response_writer(info, 4);
   for (const int choice : {3, 0, 2, 1}) {
     writer->add(choice, last_event(FinishReason::kLength, make_usage(10 + choice, choice, 2), std::to_string(choice)));
@@ -89,7 +90,7 @@ json stream_json(const std::string& event) {
 
 TEST(StreamedResponse, Chat) {
   ResponseInfo info = make_info(ApiKind::kChat);
-  info.include_usage = true;
+  info.shape.include_usage = true;
   const auto writer = stream_response_writer(info, 1);
   std::string bytes = writer->add(0, text_event("Hé"));
   EXPECT_TRUE(bytes.ends_with("\n\n"));
@@ -105,8 +106,9 @@ TEST(StreamedResponse, Chat) {
     "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": null, "finish_reason": null}]})"));
   EXPECT_EQ(stream_json(events[1]).at("choices").at(0).at("delta"), json::parse(R"({"content": "Hé"})"));
   EXPECT_EQ(stream_json(events[2]).at("choices").at(0).at("delta"), json::parse(R"({"content": "llo"})"));
-  EXPECT_EQ(stream_json(events[3]).at("choices").at(0),
-            json::parse(R"({"index": 0, "delta": {}, "logprobs": null, "finish_reason": "length"})"));
+  EXPECT_EQ(
+      stream_json(events[3]).at("choices").at(0),
+      json::parse(R"({"index": 0, "delta": {}, "logprobs": null, "finish_reason": "length", "stop_reason": null})"));
   EXPECT_EQ(stream_json(events[4]).at("choices"), json::array());
   EXPECT_EQ(stream_json(events[4]).at("usage").at("total_tokens"), 5);
   EXPECT_EQ(events[5], "[DONE]");
@@ -120,7 +122,7 @@ TEST(StreamedResponse, UsageOnlyWhenAsked) {
 
 TEST(StreamedResponse, InterleavedCompletions) {
   ResponseInfo info = make_info(ApiKind::kCompletion, 2);
-  info.echo = {"Q:"};
+  info.prompts = {{1, {}, "Q:"}};
   const auto writer = stream_response_writer(info, 2);
   std::string bytes = writer->add(1, text_event("b"));
   bytes += writer->add(0, text_event("a"));
@@ -144,6 +146,196 @@ TEST(StreamedResponse, ErrorEndsTheStream) {
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(stream_json(events[0]).at("error").at("message"), "it broke");
   EXPECT_EQ(events[1], "[DONE]");
+}
+
+ResponseInfo shaped(ApiKind kind, std::function<void(ResponseShape&)> shape) {
+  ResponseInfo info = make_info(kind);
+  shape(info.shape);
+  return info;
+}
+
+std::vector<json> chunks_of(const std::string& bytes) {
+  std::vector<json> chunks;
+  for (const std::string& event : stream_events(bytes)) {
+    if (event != "[DONE]") chunks.push_back(stream_json(event));
+  }
+  return chunks;
+}
+
+TEST(StreamedResponse, UsageInEveryChunkWhenAsked) {
+  ResponseInfo info = shaped(ApiKind::kChat, [](ResponseShape& shape) { shape.continuous_usage = true; });
+  info.prompts[0].tokens = 7;
+  const auto writer = stream_response_writer(info, 1);
+  Event event = text_event("ab");
+  event.tokens = {'a', 'b'};
+  std::string bytes = writer->add(0, event);
+  bytes += writer->add(0, last_event(FinishReason::kStop, {}));
+  const auto chunks = chunks_of(bytes);
+  for (const json& chunk : chunks) EXPECT_EQ(chunk.at("usage").at("prompt_tokens"), 7);
+  EXPECT_EQ(chunks.back().at("usage").at("completion_tokens"), 2);
+  EXPECT_EQ(chunks.back().at("usage").at("total_tokens"), 9);
+}
+
+TEST(StreamedResponse, BlocksAddUpToTheUsage) {
+  const auto writer =
+      stream_response_writer(shaped(ApiKind::kChat, [](ResponseShape& shape) { shape.blocks = true; }), 1);
+  Event first;  // its text is held back
+  first.tokens = {'a'};
+  Event block = text_event("bcd");
+  block.tokens = {'b', 'c', 'd'};
+  block.drafted = 5;
+  block.accepted = 2;
+  Usage usage = make_usage(1, 0, 4, 5, 2);
+  usage.ttft_s = 0.25;
+  std::string bytes = writer->add(0, first);
+  bytes += writer->add(0, block);
+  bytes += writer->add(0, last_event(FinishReason::kStop, usage));
+  const auto chunks = chunks_of(bytes);
+  ASSERT_EQ(chunks.size(), 4u) << "the role, a chunk a block, the end";
+  EXPECT_EQ(chunks[1].at("volley"), json::parse(R"({"drafted": 0, "accepted": 0, "tokens": 1, "pieces": ["a"]})"));
+  EXPECT_EQ(chunks[1].at("choices").at(0).at("delta"), json::parse(R"({"content": ""})"));
+  EXPECT_EQ(chunks[2].at("volley"),
+            json::parse(R"({"drafted": 5, "accepted": 2, "tokens": 3, "pieces": ["b", "c", "d"]})"));
+  EXPECT_EQ(chunks[3].at("volley").at("timing").at("ttft_s"), 0.25);
+}
+
+TEST(WholeResponse, TokensPerStep) {
+  const auto writer =
+      whole_response_writer(shaped(ApiKind::kChat, [](ResponseShape& shape) { shape.tokens_per_step = true; }), 1);
+  Event last = last_event(FinishReason::kStop, make_usage(1, 0, 8));
+  last.finish->tokens_per_step = {5, 2};
+  writer->add(0, last);
+  EXPECT_EQ(json::parse(writer->end()).at("choices").at(0).at("volley"),
+            json::parse(R"({"tokens_per_step": [5, 2], "acceptance_length": 3.5})"));
+}
+
+TEST(WholeResponse, TokenIdsAndPromptLogprobs) {
+  for (const ApiKind kind : {ApiKind::kChat, ApiKind::kCompletion}) {
+    ResponseInfo info = shaped(kind, [](ResponseShape& shape) {
+      shape.token_ids = true;
+      shape.prompt_logprobs = 1;
+    });
+    info.prompts[0].ids = {'p', 'q'};
+    const auto writer = whole_response_writer(info, 1);
+    Event event = text_event("ab");
+    event.tokens = {'a', 'b'};
+    event.prompt_logprobs.push_back({{'q', -2.0f}, {{'x', -0.5f}, {'y', -1.0f}}});
+    writer->add(0, event);
+    writer->add(0, last_event(FinishReason::kStop, {}));
+    const json body = json::parse(writer->end());
+    const json& choice = body.at("choices").at(0);
+    EXPECT_EQ(choice.at("token_ids"), json::parse("[97, 98]"));
+    const json& holder = kind == ApiKind::kChat ? body : choice;
+    EXPECT_EQ(holder.at("prompt_token_ids"), json::parse("[112, 113]"));
+    EXPECT_EQ(holder.at("prompt_logprobs"),
+              json::parse(R"([null, {"113": {"logprob": -2.0, "rank": null, "decoded_token": "q"},
+                                     "120": {"logprob": -0.5, "rank": 1, "decoded_token": "x"}}])"));
+  }
+}
+
+TEST(StreamedResponse, WhatBelongsToThePromptIsOnTheFirstChunk) {
+  for (const ApiKind kind : {ApiKind::kChat, ApiKind::kCompletion}) {
+    ResponseInfo info = shaped(kind, [](ResponseShape& shape) {
+      shape.token_ids = true;
+      shape.prompt_logprobs = 0;
+    });
+    info.prompts[0].ids = {'p', 'q'};
+    const auto writer = stream_response_writer(info, 1);
+    Event event;  // its text is held back
+    event.tokens = {'a'};
+    event.prompt_logprobs.push_back({{'q', -2.0f}, {}});
+    std::string bytes = writer->add(0, event);
+    bytes += writer->add(0, last_event(FinishReason::kStop, {}));
+    const auto chunks = chunks_of(bytes);
+    const json& holder = kind == ApiKind::kChat ? chunks.front() : chunks.front().at("choices").at(0);
+    EXPECT_EQ(holder.at("prompt_token_ids"), json::parse("[112, 113]"));
+    EXPECT_EQ(holder.at("prompt_logprobs").size(), 2u);
+    std::vector<TokenId> tokens;
+    int with_prompt = 0;
+    for (const json& chunk : chunks) {
+      const json& choice = chunk.at("choices").at(0);
+      for (const json& token : choice.value("token_ids", json::array())) tokens.push_back(token);
+      with_prompt += chunk.contains("prompt_token_ids") || choice.contains("prompt_token_ids");
+    }
+    EXPECT_EQ(tokens, std::vector<TokenId>{'a'});
+    EXPECT_EQ(with_prompt, 1);
+  }
+}
+
+TEST(WholeResponse, EchoWithLogprobsAndNothingElse) {
+  ResponseInfo info = shaped(ApiKind::kCompletion, [](ResponseShape& shape) { shape.echo_only = true; });
+  info.logprobs = true;
+  info.echo_logprobs = 1;
+  info.prompts = {{2, {'p', 'q'}, "pq"}};
+  const auto writer = whole_response_writer(info, 1);
+  Event event = text_event("x");
+  event.tokens = {'x'};
+  event.logprobs.push_back({{'x', -1.0f}, {}});
+  event.prompt_logprobs.push_back({{'q', -2.0f}, {{'r', -0.5f}, {'s', -1.0f}}});
+  writer->add(0, event);
+  writer->add(0, last_event(FinishReason::kLength, make_usage(2, 0, 1)));
+  const json body = json::parse(writer->end());
+  EXPECT_EQ(body.at("choices").at(0).at("text"), "pq");
+  EXPECT_EQ(body.at("choices").at(0).at("logprobs"),
+            json::parse(R"({"tokens": ["p", "q"], "token_logprobs": [null, -2.0], "top_logprobs": [null, {"r": -0.5}],
+                            "text_offset": [0, 1]})"));
+  EXPECT_EQ(body.at("usage").at("completion_tokens"), 0);
+}
+
+TEST(WholeResponse, KeepsTheStopWhenAsked) {
+  for (const bool include : {false, true}) {
+    ResponseInfo info = shaped(ApiKind::kCompletion, [&](ResponseShape& shape) { shape.include_stop = include; });
+    const auto writer = whole_response_writer(info, 1);
+    Event last = last_event(FinishReason::kStop, {}, "text ");
+    last.finish->stop_text = "END";
+    writer->add(0, last);
+    const json choice = json::parse(writer->end()).at("choices").at(0);
+    EXPECT_EQ(choice.at("text"), include ? "text END" : "text ");
+    EXPECT_EQ(choice.at("stop_reason"), "END");
+  }
+}
+
+// Streamed deltas and the whole message must be the same answer.
+TEST(ToolCalls, StreamedAndWholeAgree) {
+  const std::string text =
+      "<think>hm</think>Well.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, 2]}}\n</tool_call>";
+  ResponseInfo info = make_info(ApiKind::kChat);
+  info.parser = OutputParser::Options{ToolFormat::kHermes, ReasoningStart::kClosed, "call_"};
+  const auto whole = whole_response_writer(info, 1);
+  const auto stream = stream_response_writer(info, 1);
+  std::string bytes;
+  for (const char c : text) {
+    whole->add(0, text_event(std::string(1, c)));
+    bytes += stream->add(0, text_event(std::string(1, c)));
+  }
+  whole->add(0, last_event(FinishReason::kStop, {}));
+  bytes += stream->add(0, last_event(FinishReason::kStop, {}));
+  const json choice = json::parse(whole->end()).at("choices").at(0);
+  EXPECT_EQ(choice.at("finish_reason"), "tool_calls");
+  const json& message = choice.at("message");
+  EXPECT_EQ(message.at("reasoning_content"), "hm");
+  EXPECT_EQ(message.at("content"), "Well.");
+  ASSERT_EQ(message.at("tool_calls").size(), 1u);
+  EXPECT_EQ(message.at("tool_calls").at(0).at("function"),
+            json::parse(R"({"name": "f", "arguments": "{\"a\": [1, 2]}"})"));
+  std::string content, reasoning, arguments, id, name;
+  for (const json& chunk : chunks_of(bytes)) {
+    const json& delta = chunk.at("choices").at(0).at("delta");
+    content += delta.value("content", "");
+    reasoning += delta.value("reasoning_content", "");
+    if (!delta.contains("tool_calls")) continue;
+    const json& call = delta.at("tool_calls").at(0);
+    EXPECT_EQ(call.at("index"), 0);
+    id += call.value("id", "");
+    name += call.at("function").value("name", "");
+    arguments += call.at("function").at("arguments").get<std::string>();
+  }
+  EXPECT_EQ(content, "Well.");
+  EXPECT_EQ(reasoning, "hm");
+  EXPECT_EQ(name, "f");
+  EXPECT_EQ(arguments, R"({"a": [1, 2]})");
+  EXPECT_EQ(id, message.at("tool_calls").at(0).at("id"));
+  EXPECT_EQ(chunks_of(bytes).back().at("choices").at(0).at("finish_reason"), "tool_calls");
 }
 
 Event logprob_event() {

@@ -5,6 +5,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "serve/structured_output.h"
+
 namespace volley::serve {
 namespace {
 
@@ -14,10 +16,11 @@ constexpr int kDefaultCompletionTokens = 16;  // of the completions schema; chat
 constexpr size_t kMaxStops = 16;
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
-// Fields that change nothing in the answer of this server: accepted in silence.
+// Fields that change nothing in the answer of this server. The log names them once, like unknown ones.
 constexpr std::string_view kInertFields[] = {
-    "user",      "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
-    "prediction"};
+    "user",       "store",     "metadata",   "service_tier", "safety_identifier",       "prompt_cache_key",
+    "prediction", "verbosity", "request_id", "rid",          "guided_decoding_backend", "spaces_between_special_tokens",
+};
 
 // Fields that would change the answer and are not built. Values that ask for nothing pass.
 struct Unbuilt {
@@ -44,14 +47,14 @@ bool is_blank(const json& value) {
 bool no_tool(const json& value) {
   return value == "none" || value == "auto";
 }
-bool text_format(const json& value) {
-  return value.is_object() && value.contains("type") && value.at("type") == "text";
-}
 bool text_only(const json& value) {
   return value == json::array({"text"});
 }
-bool empty_or_false(const json& value) {
-  return is_empty(value) || is_false(value);
+bool is_zero(const json& value) {
+  return value.is_number() && value.get<double>() == 0.0;
+}
+bool is_one(const json& value) {
+  return value.is_number() && value.get<double>() == 1.0;
 }
 
 constexpr std::string_view kLeaveOut = "leave it out";
@@ -60,48 +63,32 @@ constexpr std::string_view kBias = "use \"logit_bias\"";
 constexpr std::string_view kOnlyFalse = "only false is available";
 
 constexpr Unbuilt kUnbuilt[] = {
-    {"tools", is_empty, kLeaveOut},
-    {"tool_choice", no_tool, kLeaveOut},
-    {"functions", is_empty, kLeaveOut},
-    {"function_call", no_tool, kLeaveOut},
-    {"response_format", text_format, "only {\"type\": \"text\"} is available"},
-    {"guided_json", never, kLeaveOut},
-    {"guided_regex", never, kLeaveOut},
-    {"guided_choice", never, kLeaveOut},
-    {"guided_grammar", never, kLeaveOut},
-    {"guided_decoding_backend", never, kLeaveOut},
+    {"functions", is_empty, "use \"tools\""},
+    {"function_call", no_tool, "use \"tool_choice\""},
     {"guided_whitespace_pattern", never, kLeaveOut},
-    {"structured_outputs", is_empty, kLeaveOut},
-    {"structural_tag", never, kLeaveOut},
+    {"structural_tag", never, "use \"structured_outputs\" with a grammar"},
+    {"priority", is_zero, "requests are served in the order in which they come"},
+    {"stop_regex", never, "use \"stop\""},
     {"suffix", is_blank, "text is only continued, never filled in"},
     {"audio", never, kTextOnly},
     {"modalities", text_only, kTextOnly},
+    {"mm_processor_kwargs", is_empty, kTextOnly},
+    {"media_io_kwargs", is_empty, kTextOnly},
     {"web_search_options", never, kLeaveOut},
-    {"prompt_logprobs", is_false, "log-probabilities are given for generated tokens only"},
     {"prompt_embeds", never, "send the prompt as text or token ids"},
     {"use_beam_search", is_false, kOnlyFalse},
+    {"length_penalty", is_one, "it is for beam search only"},
     {"logits_processors", is_empty, kBias},
+    {"custom_logit_processor", never, kBias},
     {"allowed_token_ids", is_empty, kBias},
     {"bad_words", is_empty, kBias},
-    {"truncate_prompt_tokens", never, "send a prompt that fits"},
-    {"include_stop_str_in_output", is_false, kOnlyFalse},
     {"skip_special_tokens", is_true, "only true is available"},
     {"chat_template", never, "the model's own template is used; \"chat_template_kwargs\" is available"},
-    {"documents", is_empty, "put them into the messages"},
-    {"return_token_ids", empty_or_false, kOnlyFalse},
+    {"return_hidden_states", is_false, kOnlyFalse},
+    {"stream_reasoning", is_true, "only true is available"},
+    {"lora_path", is_blank, kLeaveOut},
+    {"kv_transfer_params", is_empty, kLeaveOut},
 };
-
-std::string quoted(std::string_view name) {
-  return "\"" + std::string(name) + "\"";
-}
-
-void read_model(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
-  if (!rules.served_models.empty()) out.model = rules.served_models.front();
-  if (!in.string("model", out.model)) return;
-  if (std::find(rules.served_models.begin(), rules.served_models.end(), out.model) == rules.served_models.end()) {
-    in.fail(model_not_found(out.model.substr(0, 200)));
-  }
-}
 
 // Clients of vLLM send -1 when they mean none.
 void read_seed(FieldReader& in, SamplingParams& sampling) {
@@ -152,7 +139,8 @@ void read_logit_bias(FieldReader& in, int vocab_size, SamplingParams& sampling) 
 void read_sampling(FieldReader& in, const RequestRules& rules, SamplingParams& sampling) {
   sampling = rules.info.default_sampling;
   in.number("temperature", 0, 100, sampling.temperature);
-  in.number("top_p", std::numeric_limits<float>::min(), 1, sampling.top_p, "above 0 and at most 1");
+  in.number("top_p", std::numeric_limits<double>::denorm_min(), 1, sampling.top_p, "above 0 and at most 1");
+  sampling.top_p = std::max(sampling.top_p, std::numeric_limits<float>::min());  // less than a float holds is the least
   in.integer("top_k", -1, kMaxTokens, sampling.top_k);
   in.number("min_p", 0, 1, sampling.min_p);
   in.number("repetition_penalty", 0.01, 100, sampling.repetition_penalty);
@@ -182,12 +170,17 @@ void read_stop(FieldReader& in, std::vector<std::string>& stop) {
 void read_limits(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
   GenerateRequest& generate = out.generate;
   generate.max_tokens = out.kind == ApiKind::kChat ? -1 : kDefaultCompletionTokens;
-  out.max_tokens_given = in.integer("max_tokens", 1, kMaxTokens, generate.max_tokens);
+  // An echo may stand alone: it is what tools that score a prompt ask for.
+  out.max_tokens_given = in.integer("max_tokens", out.echo ? 0 : 1, kMaxTokens, generate.max_tokens);
   if (out.kind == ApiKind::kChat && in.integer("max_completion_tokens", 1, kMaxTokens, generate.max_tokens)) {
     out.max_tokens_given = true;
   }
-  const int64_t most = generate.max_tokens > 0 ? generate.max_tokens : kMaxTokens;
+  const int64_t most = generate.max_tokens >= 0 ? generate.max_tokens : kMaxTokens;
   in.integer("min_tokens", 0, most, generate.min_tokens);
+  if (generate.max_tokens == 0) {
+    generate.max_tokens = 1;
+    out.shape.echo_only = true;
+  }
   in.boolean("ignore_eos", generate.ignore_eos);
   read_stop(in, generate.stop);
   if (const json* ids = in.get("stop_token_ids")) {
@@ -199,6 +192,10 @@ void read_limits(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
     }
   }
   in.string("cache_salt", generate.cache_namespace);
+  if (in.integer("truncate_prompt_tokens", -1, kMaxTokens, out.truncate_prompt) && out.truncate_prompt == 0) {
+    in.fail(invalid_field("truncate_prompt_tokens",
+                          "\"truncate_prompt_tokens\" must be -1, for what fits, or at least 1, not 0."));
+  }
 }
 
 void read_choices(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
@@ -217,25 +214,50 @@ void read_choices(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
 
 void read_stream(FieldReader& in, ApiRequest& out) {
   in.boolean("stream", out.stream);
-  const json* options = in.get("stream_options");
-  if (!options) return;
-  if (!options->is_object()) {
-    in.fail(invalid_field("stream_options", "\"stream_options\" must be an object, not " + excerpt(*options) + "."));
-    return;
-  }
-  if (!out.stream) {
+  const bool given = in.object("stream_options", [&](FieldReader& options) {
+    options.boolean("include_usage", out.shape.include_usage);
+    options.boolean("continuous_usage_stats", out.shape.continuous_usage);
+  });
+  if (given && !out.stream) {
     in.fail(invalid_field("stream_options", "\"stream_options\" is only allowed when \"stream\" is true."));
-  }
-  FieldReader inner(*options);
-  inner.boolean("include_usage", out.include_usage);
-  if (inner.error()) {
-    ApiError error = *inner.error();
-    error.param = "stream_options." + *error.param;
-    in.fail(std::move(error));
   }
 }
 
+// What the answer holds beside its text.
+void read_shape(FieldReader& in, ApiRequest& out) {
+  in.boolean("include_stop_str_in_output", out.shape.include_stop);
+  bool no_stop_trim = false;  // SGLang's name
+  in.boolean("no_stop_trim", no_stop_trim);
+  out.shape.include_stop = out.shape.include_stop || no_stop_trim;
+  in.boolean("return_token_ids", out.shape.token_ids);
+  in.boolean("return_tokens_as_token_ids", out.shape.tokens_as_ids);
+  if (in.integer("prompt_logprobs", 0, kMaxLogprobs, out.shape.prompt_logprobs)) {
+    out.generate.prompt_logprobs = out.shape.prompt_logprobs;
+  }
+}
+
+// Our own object: a name in it that we do not know is a mistake, not another server's field.
+void read_volley(FieldReader& in, ApiRequest& out) {
+  in.object("volley", [&](FieldReader& volley) {
+    volley.boolean("speculation", out.generate.speculation);
+    volley.boolean("tokens_per_step", out.shape.tokens_per_step);
+    volley.boolean("blocks", out.shape.blocks);
+    if (const auto unread = volley.unread(); !unread.empty()) {
+      volley.fail(unsupported_field(unread.front(), "\"volley\" has no " + in_quotes(unread.front()) +
+                                                        "; it has speculation, tokens_per_step and blocks."));
+    }
+  });
+}
+
 }  // namespace
+
+void read_model(FieldReader& in, const RequestRules& rules, std::string& model) {
+  if (!rules.served_models.empty()) model = rules.served_models.front();
+  if (!in.string("model", model)) return;
+  if (std::find(rules.served_models.begin(), rules.served_models.end(), model) == rules.served_models.end()) {
+    in.fail(model_not_found(model.substr(0, 200)));
+  }
+}
 
 bool read_token_ids(FieldReader& in, std::string_view field, const json& list, int vocab_size,
                     std::vector<TokenId>& out) {
@@ -243,7 +265,7 @@ bool read_token_ids(FieldReader& in, std::string_view field, const json& list, i
   for (const json& element : list) {
     const auto id = as_integer(element);
     if (!id || *id < 0 || *id >= vocab_size) {
-      in.fail(invalid_field(field, quoted(field) + " holds " + excerpt(element) + ", but token ids go from 0 to " +
+      in.fail(invalid_field(field, in_quotes(field) + " holds " + excerpt(element) + ", but token ids go from 0 to " +
                                        std::to_string(vocab_size - 1) + "."));
       return false;
     }
@@ -252,23 +274,30 @@ bool read_token_ids(FieldReader& in, std::string_view field, const json& list, i
   return true;
 }
 
-void read_common_fields(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
-  read_model(in, rules, out);
+void read_common_fields(FieldReader& in, std::string_view body, const RequestRules& rules, ApiRequest& out) {
+  read_model(in, rules, out.model);
   read_sampling(in, rules, out.generate.sampling);
   read_limits(in, rules, out);
   read_choices(in, rules, out);
   read_stream(in, out);
+  read_shape(in, out);
+  read_volley(in, out);
+  out.grammar_field = read_grammar(in, body, out.generate.grammar);
   in.boolean("add_special_tokens", out.add_special_tokens);
 }
 
-void refuse_unbuilt_fields(FieldReader& in) {
+std::vector<std::string> refuse_unbuilt_fields(FieldReader& in) {
   for (const Unbuilt& unbuilt : kUnbuilt) {
     const json* value = in.get(unbuilt.field);
     if (!value || unbuilt.harmless(*value)) continue;
     in.fail(unsupported_field(unbuilt.field,
-                              quoted(unbuilt.field) + " is not supported yet: " + std::string(unbuilt.instead) + "."));
+                              in_quotes(unbuilt.field) + " is not supported: " + std::string(unbuilt.instead) + "."));
   }
-  for (const std::string_view field : kInertFields) in.know(field);
+  std::vector<std::string> inert;
+  for (const std::string_view field : kInertFields) {
+    if (in.get(field)) inert.emplace_back(field);
+  }
+  return inert;
 }
 
 }  // namespace volley::serve

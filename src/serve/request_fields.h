@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -10,12 +11,18 @@
 
 namespace volley::serve {
 
-// Model, sampling, limits, number of choices, streaming. out.kind and out.prompts must be set before.
-void read_common_fields(FieldReader& in, const RequestRules& rules, ApiRequest& out);
+constexpr int kMaxLogprobs = 20;
 
-// Fails for fields that would change the answer and are not built, unless their value asks for nothing. Marks as known
-// those that never change the answer.
-void refuse_unbuilt_fields(FieldReader& in);
+// Model, sampling, limits, number of choices, streaming, structured output. out.kind, out.prompts and out.echo must be
+// set before. `body`: the JSON text that `in` reads.
+void read_common_fields(FieldReader& in, std::string_view body, const RequestRules& rules, ApiRequest& out);
+
+// Fails for fields that would change the answer and are not built, unless their value asks for nothing. Returns the
+// names of those that never change the answer and were sent.
+std::vector<std::string> refuse_unbuilt_fields(FieldReader& in);
+
+// The model's name: the one sent, which must be served here, or the first that is.
+void read_model(FieldReader& in, const RequestRules& rules, std::string& model);
 
 // A list of token ids below vocab_size; false after an error.
 bool read_token_ids(FieldReader& in, std::string_view field, const nlohmann::json& list, int vocab_size,

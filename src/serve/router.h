@@ -1,6 +1,7 @@
 // Which endpoint a request is for.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -9,11 +10,36 @@
 
 namespace volley::serve {
 
-enum class Endpoint { kChatCompletions, kCompletions, kModels, kModel, kHealth, kMetrics };
+enum class Endpoint {
+  kChatCompletions,
+  kCompletions,
+  kTokenize,
+  kDetokenize,
+  kModels,
+  kModel,
+  kHealth,
+  kReady,
+  kVersion,
+  kMetrics,
+  kOpenApi,
+  kPage,
+};
+
+// A row of the table of endpoints.
+struct EndpointRow {
+  std::string_view path;  // one that ends with "/" stands for everything below it, "/" itself aside
+  std::string_view method;
+  Endpoint endpoint;
+  bool needs_key;     // what gives away the model's work or its name
+  bool needs_engine;  // there is no answer before the engine is loaded
+  bool takes_long;    // may take long (tokenising megabytes): it should not run on a thread that moves bytes
+};
+
+std::span<const EndpointRow> endpoint_rows();
 
 struct Route {
-  Endpoint endpoint = Endpoint::kHealth;
-  std::string model;  // of kModel: the rest of the path, decoded
+  const EndpointRow* row = nullptr;
+  std::string rest;  // of a path below a row's, decoded: a model's name, a file's
 };
 
 // The query string is ignored. An unknown path is a 404, a wrong method a 405 with Allow; HEAD goes where GET goes.

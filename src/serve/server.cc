@@ -1,445 +1,24 @@
-// The transport. All of Asio and Beast is in this file, which is by far the slowest one to compile.
-//
-// Threads: `io_threads` run one io_context. Each connection is a coroutine on a strand of its own, so a Session's
-// members need no lock. The listener and the set of sessions live on the control strand. Work that takes long goes to a
-// pool.
+// The transport: the listener and the set of connections, which live on the control strand. `io_threads` run one
+// io_context.
 #include "serve/server.h"
 
-#include <linux/sockios.h>
-#include <spdlog/spdlog.h>
-#include <sys/ioctl.h>
-
-#include <atomic>
-#include <boost/asio.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <cstdlib>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 
-#include "serve/api.h"
+#include "serve/session-inl.h"
 
 namespace volley::serve {
 namespace {
 
-namespace asio = boost::asio;
-namespace http = boost::beast::http;
-using asio::ip::tcp;
-using boost::system::error_code;
-using Clock = asio::steady_timer::clock_type;
-using Milliseconds = std::chrono::milliseconds;
+using namespace transport;  // one part in two files
 
-constexpr size_t kReadBytes = size_t{64} << 10;
-constexpr size_t kWriteBytes = size_t{64} << 10;
 // The kernel would take megabytes for a client that reads nothing, and hide for long that it does not read.
 constexpr int kSendBufferBytes = 256 << 10;
-constexpr Milliseconds kLinger{2000};        // for a client to stop sending what nobody reads
 constexpr Milliseconds kCancelGrace{1000};   // for cancelled requests to tell their clients
 constexpr Milliseconds kAcceptBackoff{100};  // when the process is out of file descriptors
-constexpr Milliseconds kAskAgain{50};        // see Session::expire()
-
-// While the server drains, in place of the limits of normal times:
-constexpr Milliseconds kDrainIdle{0};
-constexpr Milliseconds kDrainRead{500};  // for the rest of a request that has begun to arrive
-constexpr Milliseconds kDrainLinger{500};
-// How often a client that has only an answer to take is looked at: one that takes nothing is noticed after one to two
-// of these.
-constexpr Milliseconds kDrainWrite{1000};
-
-auto token(error_code& error) {
-  return asio::redirect_error(asio::use_awaitable, error);
-}
-
-HttpResponse stopping_response() {
-  return error_response(http_error(503, "The server is stopping. Send the request again."));
-}
-
-// What every session shares.
-struct Shared {
-  Shared(Engine& engine, const ServerOptions& server_options)
-      : options(server_options), api(engine, options), workers(static_cast<size_t>(options.worker_threads)) {}
-
-  const ServerOptions options;
-  Api api;
-  asio::thread_pool workers;
-  std::atomic<bool> draining{false};
-};
-
-// One connection: reads a request, answers it, and again. Created shared; kept alive by its coroutine.
-class Session : public std::enable_shared_from_this<Session> {
- public:
-  Session(tcp::socket socket, Shared& shared)
-      : shared_(shared),
-        socket_(std::move(socket)),
-        buffer_(shared.options.max_header_bytes + kReadBytes),
-        deadline_(socket_.get_executor()),
-        signal_(socket_.get_executor(), asio::steady_timer::time_point::max()) {}
-
-  asio::any_io_executor executor() { return socket_.get_executor(); }
-
-  asio::awaitable<void> run();
-
-  // The rest: on the strand.
-  void drain() {
-    if (ends_at_) schedule();
-  }
-  void cancel_generation() {
-    if (generation_) generation_->cancel();
-  }
-  void stop();
-
- private:
-  asio::awaitable<bool> wait_for_bytes();
-  asio::awaitable<std::optional<HttpRequest>> read_request();
-  asio::awaitable<void> refuse(error_code error);
-  asio::awaitable<bool> answer(HttpRequest request);
-  asio::awaitable<Api::Reply> handle(const HttpRequest& request);
-  asio::awaitable<bool> send_response(HttpResponse response);
-  asio::awaitable<bool> send_generation();
-  asio::awaitable<bool> send_output(Generation::Output output, bool& streaming);
-  asio::awaitable<bool> write(std::string_view bytes);
-  asio::awaitable<void> linger();
-
-  void watch();
-  asio::awaitable<void> end_watch();  // after generation_ was reset
-  asio::awaitable<void> wait_signal();
-  void notify();
-  // Every operation on the socket ends with an error.
-  void interrupt() {
-    error_code closed_already;
-    socket_.cancel(closed_already);
-  }
-  void arm(Milliseconds timeout, Milliseconds when_draining);
-  void disarm();
-  void schedule();
-  void expire();
-  int64_t taken_bytes();
-  Framing framing(bool chunked) const;
-
-  Shared& shared_;
-  tcp::socket socket_;
-  boost::beast::flat_buffer buffer_;  // bytes received and not yet parsed: the next request of a pipelining client
-  asio::steady_timer deadline_;
-  uint64_t deadline_turn_ = 0;                // a deadline that was set for an earlier turn does nothing
-  std::optional<Clock::time_point> ends_at_;  // nothing: no deadline is set
-  Milliseconds when_draining_{0};
-  bool timed_out_ = false;
-  bool writing_ = false;
-  int64_t written_bytes_ = 0;  // given to the kernel
-  int64_t taken_before_ = 0;   // taken_bytes() when the deadline was scheduled, while draining
-  asio::steady_timer signal_;  // never expires: cancelling it wakes the coroutine
-  bool signalled_ = false;
-  asio::cancellation_signal watch_cancel_;
-  bool watching_ = false;
-  bool gone_ = false;       // nobody to answer: the client left, or the server stops
-  bool keep_alive_ = true;  // of the request being answered
-  bool http_1_0_ = false;
-  bool head_only_ = false;
-  std::string path_label_ = "other";
-  std::shared_ptr<Generation> generation_;
-};
-
-asio::awaitable<void> Session::run() {
-  while (!gone_) {
-    auto request = co_await read_request();
-    if (!request) break;
-    if (!co_await answer(std::move(*request))) break;
-  }
-}
-
-void Session::stop() {
-  error_code ignored;
-  gone_ = true;
-  disarm();
-  deadline_.cancel();
-  socket_.shutdown(tcp::socket::shutdown_both, ignored);
-  socket_.close(ignored);
-  notify();
-}
-
-// False: the connection ended, timed out or is drained before a new request began.
-asio::awaitable<bool> Session::wait_for_bytes() {
-  if (buffer_.size() > 0) co_return true;
-  if (shared_.draining) co_return false;
-  error_code error;
-  arm(shared_.options.idle_timeout, kDrainIdle);
-  const size_t size = co_await socket_.async_read_some(buffer_.prepare(4096), token(error));
-  buffer_.commit(size);
-  co_return !error;
-}
-
-// Nothing: the connection is to be closed; what the client could be told, it was.
-asio::awaitable<std::optional<HttpRequest>> Session::read_request() {
-  if (!co_await wait_for_bytes()) co_return std::nullopt;
-  arm(shared_.options.request_timeout, kDrainRead);
-  http::request_parser<http::string_body> parser;
-  parser.header_limit(static_cast<uint32_t>(shared_.options.max_header_bytes));
-  parser.body_limit(shared_.options.max_body_bytes);
-  error_code error;
-  co_await http::async_read_header(socket_, buffer_, parser, token(error));
-  if (!error) {
-    http_1_0_ = parser.get().version() < 11;
-    if (boost::beast::iequals(parser.get()[http::field::expect], "100-continue") && !parser.is_done()) {
-      if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return std::nullopt;
-      arm(shared_.options.request_timeout, kDrainRead);
-    }
-    co_await http::async_read(socket_, buffer_, parser, token(error));
-  }
-  disarm();
-  if (error) {
-    co_await refuse(error);
-    co_return std::nullopt;
-  }
-  keep_alive_ = parser.keep_alive();
-  auto& message = parser.get();
-  HttpRequest request{std::string(message.method_string()), std::string(message.target()),
-                      std::string(message[http::field::content_type]), std::move(message.body())};
-  head_only_ = request.method == "HEAD";
-  path_label_ = path_label(request);
-  co_return std::optional<HttpRequest>(std::move(request));
-}
-
-// Answers what could not be read as a request, if anybody is left to listen. Where the next request would begin is not
-// known after that, so the connection ends.
-asio::awaitable<void> Session::refuse(error_code error) {
-  HttpResponse response;
-  if (timed_out_ && shared_.draining) {
-    response = stopping_response();
-  } else if (timed_out_) {
-    response = error_response(http_error(408, "The request did not arrive in time. Send it again."));
-  } else if (error == http::error::body_limit) {
-    response = error_response(
-        http_error(413, "The body is larger than " + std::to_string(shared_.options.max_body_bytes) + " bytes."));
-  } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-    response = error_response(
-        http_error(431, "The headers are larger than " + std::to_string(shared_.options.max_header_bytes) + " bytes."));
-  } else if (error.category() == http::make_error_code(http::error::bad_method).category() &&
-             error != http::error::end_of_stream && error != http::error::partial_message) {
-    response = error_response(http_error(400, "The bytes are not an HTTP request: " + error.message() + "."));
-  } else {
-    co_return;
-  }
-  keep_alive_ = false;
-  head_only_ = false;
-  path_label_ = "other";
-  co_await send_response(std::move(response));
-  co_await linger();
-}
-
-// True: the connection can take another request.
-asio::awaitable<bool> Session::answer(HttpRequest request) {
-  if (shared_.draining) co_return co_await send_response(stopping_response());
-  auto reply = co_await handle(request);
-  request = {};
-  if (auto* response = std::get_if<HttpResponse>(&reply)) co_return co_await send_response(std::move(*response));
-  generation_ = std::get<std::shared_ptr<Generation>>(std::move(reply));
-  watch();
-  const bool sent = co_await send_generation();
-  generation_.reset();
-  co_await end_watch();
-  co_return sent && !gone_;
-}
-
-asio::awaitable<Api::Reply> Session::handle(const HttpRequest& request) {
-  auto wake = [weak = weak_from_this(), executor = executor()] {
-    asio::post(executor, [weak] {
-      if (const auto self = weak.lock()) self->notify();
-    });
-  };
-  if (!Api::takes_long(request)) co_return shared_.api.handle(request, wake);
-  std::optional<Api::Reply> reply;
-  bool ready = false;  // of the strand
-  asio::post(shared_.workers, [&, self = shared_from_this()] {
-    reply = shared_.api.handle(request, wake);
-    asio::post(self->executor(), [&ready, self] {
-      ready = true;
-      self->notify();
-    });
-  });
-  // Even if the connection ends meanwhile: the worker uses this frame's variables.
-  while (!ready) co_await wait_signal();
-  co_return std::move(*reply);
-}
-
-asio::awaitable<bool> Session::send_response(HttpResponse response) {
-  const Framing how = framing(false);
-  std::string bytes = response_head(response, how);
-  if (!head_only_) bytes += response.body;
-  shared_.api.metrics().count_response(path_label_, response.status);
-  response = {};
-  const bool written = co_await write(bytes);
-  co_return (written && how.keep_alive);
-}
-
-// The answer of a generation, until its end or until there is nobody to send it to.
-asio::awaitable<bool> Session::send_generation() {
-  bool streaming = false;
-  while (!gone_) {
-    Generation::Output output = generation_->take();
-    const bool done = output.done;
-    if (!co_await send_output(std::move(output), streaming)) co_return false;
-    if (done) co_return keep_alive_ && !(streaming && http_1_0_);
-    co_await wait_signal();
-  }
-  co_return false;
-}
-
-// The head of a stream waits for its first news: what fails before gets a status of its own.
-asio::awaitable<bool> Session::send_output(Generation::Output output, bool& streaming) {
-  if (output.response) co_return co_await send_response(std::move(*output.response));
-  if (output.events.empty() && !output.done) co_return true;
-  const Framing how = framing(true);
-  std::string bytes;
-  if (!streaming) {
-    streaming = true;
-    HttpResponse response;
-    response.content_type = "text/event-stream; charset=utf-8";
-    response.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
-    bytes = response_head(response, how);
-    shared_.api.metrics().count_response(path_label_, response.status);
-  }
-  if (!output.events.empty()) bytes += body_piece(output.events, how);
-  output.events = {};
-  if (output.done) bytes += body_end(how);
-  co_return co_await write(bytes);
-}
-
-// In slices, so that a slow but steady reader of a large answer has time in proportion to its size.
-asio::awaitable<bool> Session::write(std::string_view bytes) {
-  error_code error;
-  writing_ = true;
-  while (!bytes.empty() && !error && !gone_) {
-    std::string_view slice = bytes.substr(0, kWriteBytes);
-    bytes.remove_prefix(slice.size());
-    arm(shared_.options.write_timeout, kDrainWrite);
-    while (!slice.empty() && !error && !gone_) {
-      const size_t size = co_await socket_.async_write_some(asio::buffer(slice.data(), slice.size()), token(error));
-      slice.remove_prefix(size);
-      written_bytes_ += static_cast<int64_t>(size);
-    }
-    disarm();
-  }
-  writing_ = false;
-  co_return !error && !gone_;
-}
-
-// Closing a socket while bytes arrive resets the connection, and the client may lose the answer it was sent. So read on
-// for a moment, into nothing.
-asio::awaitable<void> Session::linger() {
-  error_code error;
-  socket_.shutdown(tcp::socket::shutdown_send, error);
-  arm(kLinger, kDrainLinger);
-  while (!error && !gone_) {
-    buffer_.consume(buffer_.size());
-    co_await socket_.async_read_some(buffer_.prepare(kReadBytes), token(error));
-  }
-}
-
-// While an answer is on its way, reads what the client sends: to learn at once that it is gone. What comes is kept as
-// the start of the next request; a client that sends more than fits is no longer watched.
-void Session::watch() {
-  if (gone_ || buffer_.max_size() - buffer_.size() < kReadBytes / 2) return;
-  watching_ = true;
-  socket_.async_read_some(
-      buffer_.prepare(4096),
-      asio::bind_cancellation_slot(watch_cancel_.slot(), [self = shared_from_this()](error_code error, size_t size) {
-        self->watching_ = false;
-        self->buffer_.commit(size);
-        if (!error && self->generation_) {
-          self->watch();
-          return;
-        }
-        // Otherwise end_watch() may be waiting for this very call, which cancelling came too late for.
-        if (error && error != asio::error::operation_aborted) {
-          self->gone_ = true;
-          self->interrupt();  // a write that waits for the client
-          if (self->generation_) self->generation_->abandon();
-        }
-        self->notify();
-      }));
-}
-
-asio::awaitable<void> Session::end_watch() {
-  while (watching_) {
-    watch_cancel_.emit(asio::cancellation_type::terminal);
-    co_await wait_signal();
-  }
-}
-
-asio::awaitable<void> Session::wait_signal() {
-  while (!signalled_) {
-    error_code error;
-    co_await signal_.async_wait(token(error));
-  }
-  signalled_ = false;
-}
-
-void Session::notify() {
-  signalled_ = true;
-  signal_.cancel();
-}
-
-// Ends the socket's operations with an error if they last longer than `timeout`, or than `when_draining` from the
-// moment the server drains. A write may take more of the second limit, see expire().
-void Session::arm(Milliseconds timeout, Milliseconds when_draining) {
-  timed_out_ = false;
-  ends_at_ = Clock::now() + timeout;
-  when_draining_ = when_draining;
-  schedule();
-}
-
-void Session::disarm() {
-  ++deadline_turn_;
-  ends_at_.reset();
-}
-
-void Session::schedule() {
-  const uint64_t turn = ++deadline_turn_;
-  auto next = *ends_at_;
-  if (shared_.draining) {
-    next = std::min(next, Clock::now() + when_draining_);
-    taken_before_ = taken_bytes();
-  }
-  deadline_.expires_at(next);
-  deadline_.async_wait([self = shared_from_this(), turn](error_code error) {
-    if (!error && turn == self->deadline_turn_) self->expire();
-  });
-}
-
-// Draining waits for clients that take their answer, however slowly, and for requests that still run, but not for a
-// client that only keeps the server from ending.
-void Session::expire() {
-  const bool worth_waiting = writing_ && ((generation_ && generation_->running()) || taken_bytes() != taken_before_);
-  if (!worth_waiting || Clock::now() >= *ends_at_) {
-    timed_out_ = true;
-    interrupt();
-    // An operation that is just over was not interrupted, and the next one may have no end: so until disarm().
-    ends_at_ = Clock::now() + kAskAgain;
-  }
-  schedule();
-}
-
-// What the client's kernel has acknowledged. A socket takes the next write only when much of its buffer is free again,
-// which says too late that a slow client does read.
-int64_t Session::taken_bytes() {
-  int queued = 0;
-  if (!socket_.is_open() || ::ioctl(socket_.native_handle(), SIOCOUTQ, &queued) != 0) queued = 0;
-  return written_bytes_ - queued;
-}
-
-Framing Session::framing(bool chunked) const {
-  Framing how;
-  how.http_1_0 = http_1_0_;
-  how.keep_alive = keep_alive_ && !shared_.draining && !(chunked && http_1_0_);
-  how.chunked = chunked;
-  how.now = std::time(nullptr);
-  return how;
-}
 
 // What helps against the system's reasons not to listen; empty where the reason says all.
 std::string_view advice(const error_code& error) {
@@ -473,8 +52,8 @@ Result<tcp::endpoint> resolve(asio::io_context& io, const std::string& host, uin
 
 class Server::Impl {
  public:
-  Impl(Engine& engine, const ServerOptions& options)
-      : shared_(engine, options), control_(asio::make_strand(io_)), acceptor_(control_), timer_(control_) {}
+  explicit Impl(const ServerOptions& options)
+      : shared_(options), control_(asio::make_strand(io_)), acceptor_(control_), timer_(control_) {}
 
   ~Impl() {
     stop();
@@ -482,6 +61,7 @@ class Server::Impl {
   }
 
   Status listen();
+  Status attach(Engine& engine) { return shared_.api.attach(engine); }
   uint16_t port() const { return port_; }
   void drain(Milliseconds deadline);
   void stop();
@@ -521,7 +101,7 @@ Status Server::Impl::listen() {
   asio::co_spawn(control_, accept(), asio::detached);
   const std::lock_guard lock(join_mutex_);
   for (int i = 0; i < options.io_threads; ++i) threads_.emplace_back([this] { io_.run(); });
-  if (options.log) options.log->debug("listening on {}:{}", options.host, port_);
+  shared_.api.log().debug("listening on " + options.host + ":" + std::to_string(port_));
   return {};
 }
 
@@ -531,7 +111,7 @@ asio::awaitable<void> Server::Impl::accept() {
     tcp::socket socket = co_await acceptor_.async_accept(asio::any_io_executor(asio::make_strand(io_)), token(error));
     if (error == asio::error::operation_aborted || !acceptor_.is_open()) co_return;
     if (error) {
-      if (shared_.options.log) shared_.options.log->warn("cannot accept a connection: {}", error.message());
+      shared_.api.log().warn("cannot accept a connection: " + error.message());
       asio::steady_timer backoff(control_, kAcceptBackoff);
       co_await backoff.async_wait(token(error));
     } else if (sessions_.size() >= static_cast<size_t>(shared_.options.max_connections)) {
@@ -567,15 +147,13 @@ void Server::Impl::add(tcp::socket socket) {
 // One write that fits into the socket's buffer, without waiting for the client.
 void Server::Impl::refuse(tcp::socket socket) {
   error_code ignored;
-  Framing how;
-  how.keep_alive = false;
-  how.now = std::time(nullptr);
-  const HttpResponse response = error_response(http_error(503, "Too many connections are open. Try again later."));
-  const std::string bytes = response_head(response, how) + response.body;
+  Exchange exchange(shared_.api);
+  const std::string bytes =
+      exchange.whole(error_response(http_error(503, "Too many connections are open. Try again later.")), false);
   socket.non_blocking(true, ignored);
   socket.write_some(asio::buffer(bytes), ignored);
   socket.shutdown(tcp::socket::shutdown_send, ignored);
-  shared_.api.metrics().count_response("other", response.status);
+  exchange.end(true, nullptr);
 }
 
 // Only this connection is lost: out of memory, or a bug.
@@ -583,7 +161,7 @@ void Server::Impl::log_failure(std::exception_ptr failure) const {
   try {
     std::rethrow_exception(std::move(failure));
   } catch (const std::exception& error) {
-    if (shared_.options.log) shared_.options.log->error("a connection was ended by an exception: {}", error.what());
+    shared_.api.log().error(std::string("a connection was ended by an exception: ") + error.what());
   }
 }
 
@@ -638,12 +216,18 @@ Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
 Result<std::unique_ptr<Server>> Server::start(Engine& engine, ServerOptions options) {
+  VOLLEY_ASSIGN(auto server, start(std::move(options)));
+  VOLLEY_RETURN_IF_ERROR(server->attach(engine));
+  return server;
+}
+
+Result<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   if (options.served_model_names.empty()) return invalid_argument("the server needs at least one model name to serve");
   if (options.io_threads < 1 || options.worker_threads < 1) {
     return invalid_argument("the server needs at least one I/O thread and one worker thread");
   }
   try {
-    auto impl = std::make_unique<Impl>(engine, options);
+    auto impl = std::make_unique<Impl>(options);
     VOLLEY_RETURN_IF_ERROR(impl->listen());
     return std::unique_ptr<Server>(new Server(std::move(impl)));
   } catch (const boost::system::system_error& error) {  // Asio's own descriptors and threads
@@ -653,6 +237,9 @@ Result<std::unique_ptr<Server>> Server::start(Engine& engine, ServerOptions opti
   }
 }
 
+Status Server::attach(Engine& engine) {
+  return impl_->attach(engine);
+}
 uint16_t Server::port() const {
   return impl_->port();
 }

@@ -1,4 +1,4 @@
-// The HTTP server: OpenAI's chat and text completions, models, health and metrics over one Engine.
+// The HTTP server: OpenAI's chat and text completions, tokens, models, health and metrics over one Engine.
 #pragma once
 
 #include <volley/engine.h>
@@ -9,9 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace spdlog {
-class logger;
-}
+#include "serve/log.h"
 
 namespace volley::serve {
 
@@ -19,7 +17,17 @@ struct ServerOptions {
   std::string host = "127.0.0.1";               // a name or an address; "0.0.0.0" or "::" for all interfaces
   uint16_t port = 8000;                         // 0: any free one, see Server::port()
   std::vector<std::string> served_model_names;  // at least one; the first is used when a request names none
-  std::shared_ptr<spdlog::logger> log;          // null: no log
+  std::string version = "unknown";              // of the program, for GET /version
+
+  std::shared_ptr<spdlog::logger> log;  // null: no log
+  LogFormat log_format = LogFormat::kText;
+  bool log_prompts = false;  // prompts are the clients' secrets unless somebody asks for them here
+
+  std::vector<std::string> api_keys;      // empty: no key is needed
+  std::vector<std::string> cors_origins;  // pages of these origins may read answers; "*": of any
+
+  std::string tool_call_parser = "auto";  // see find_output_format()
+  std::string reasoning_parser = "auto";
 
   size_t max_body_bytes = size_t{10} << 20;    // a larger request is a 413 and is not buffered
   size_t max_header_bytes = size_t{16} << 10;  // more is a 431
@@ -29,7 +37,8 @@ struct ServerOptions {
   // What may wait to be sent to one client. A stream whose client reads so slowly that more piles up is cancelled. A
   // connection holds up to twice as much, what waits and what is being written, and half a MiB in the kernel.
   size_t max_unsent_bytes = size_t{1} << 20;
-  std::chrono::milliseconds request_timeout{30'000};  // from a request's first byte to its last
+  std::chrono::milliseconds receive_timeout{30'000};  // from a request's first byte to its last
+  std::chrono::milliseconds request_timeout{0};       // from there to the answer's end, else a 504; 0: no limit
   std::chrono::milliseconds idle_timeout{75'000};     // between requests of a connection
   std::chrono::milliseconds write_timeout{30'000};    // for every 64 KiB a client has to take
 
@@ -40,8 +49,13 @@ struct ServerOptions {
 // Every function may be called from any thread, but not from a signal handler.
 class Server {
  public:
-  // Listens and serves when it returns. The engine must outlive the server. kUnavailable: the address cannot be bound,
-  // or the process may not have another file or thread.
+  // Listens when it returns, and answers that it is alive and not ready. kUnavailable: the address cannot be bound, or
+  // the process may not have another file or thread.
+  static Result<std::unique_ptr<Server>> start(ServerOptions options);
+  // The engine is loaded: from now on everything is served. Once. The engine must outlive the server. kInvalidArgument:
+  // there is no parser of a name that the options give.
+  Status attach(Engine& engine);
+  // Both.
   static Result<std::unique_ptr<Server>> start(Engine& engine, ServerOptions options);
   ~Server();  // stop() and wait()
 

@@ -251,7 +251,7 @@ TEST(Server, ExpectContinue) {
 TEST(Server, ARequestThatNeverEndsTimesOut) {
   FakeEngine engine;
   ServerOptions options = make_options();
-  options.request_timeout = 100ms;
+  options.receive_timeout = 100ms;
   options.idle_timeout = 100ms;
   const auto server = start_server(engine, options);
   Client half(server->port());
@@ -306,6 +306,70 @@ TEST(Server, FiftyStreamsAtOnce) {
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(good, kStreams);
   EXPECT_EQ(engine.running(), 0);
+}
+
+TEST(Server, ListensBeforeTheEngineIsThere) {
+  auto server = Server::start(make_options()).value();
+  Client client(server->port());
+  EXPECT_EQ(client.get("/health")->status, 200);
+  const auto early = client.get("/ready");
+  EXPECT_EQ(early->status, 503);
+  EXPECT_EQ(early->headers.at("retry-after"), "1");
+  EXPECT_EQ(client.post(kPath, kWhole)->status, 503);
+  FakeEngine engine;
+  ASSERT_TRUE(server->attach(engine).ok());
+  EXPECT_EQ(client.get("/ready")->status, 200);
+  EXPECT_EQ(client.post(kPath, kWhole)->status, 200);
+  server.reset();  // before the engine, as declared
+}
+
+TEST(Server, ARequestThatTakesTooLongEndsAndTheConnectionLivesOn) {
+  FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 1ms);
+  ServerOptions options = make_options();
+  options.request_timeout = 100ms;
+  const auto server = start_server(engine, options);
+  Client client(server->port());
+  const auto whole = client.post(kPath, kWhole);
+  ASSERT_TRUE(whole);
+  EXPECT_EQ(whole->status, 504);
+  EXPECT_EQ(json::parse(whole->body).at("error").at("code"), "timeout");
+  const auto stream = client.post(kPath, kStream);
+  ASSERT_TRUE(stream);
+  EXPECT_TRUE(streamed_text(stream->body).ends_with("|error"));
+  EXPECT_TRUE(eventually([&] { return engine.cancelled() == 2 && engine.running() == 0; }));
+  EXPECT_EQ(client.get("/health")->status, 200);
+}
+
+// Every answer says which request it belongs to, and pages of allowed origins may read all of them.
+TEST(Server, HeadersOfEveryAnswer) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.api_keys = {"sesame"};
+  options.cors_origins = {"https://page.example"};
+  const auto server = start_server(engine, options);
+  Client client(server->port());
+  const auto ask = [&](const std::string& head, const std::string& body) {
+    client.send("POST /v1/completions HTTP/1.1\r\nX-Request-Id: mine\r\nOrigin: https://page.example\r\n" + head +
+                "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    return client.receive();
+  };
+  const std::string key = "Authorization: Bearer sesame\r\n";
+  const std::pair<std::optional<ClientResponse>, int> answers[] = {
+      {ask("", kWhole), 401}, {ask(key, kWhole), 200}, {ask(key, kStream), 200}, {ask(key, "{"), 400}};
+  for (const auto& [answer, status] : answers) {
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->status, status);
+    EXPECT_EQ(answer->headers.at("x-request-id"), "mine");
+    EXPECT_EQ(answer->headers.at("access-control-allow-origin"), "https://page.example");
+  }
+  client.send(
+      "OPTIONS /v1/completions HTTP/1.1\r\nOrigin: https://page.example\r\n"
+      "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization\r\n\r\n");
+  const auto preflight = client.receive(true);
+  ASSERT_TRUE(preflight);
+  EXPECT_EQ(preflight->status, 204);
+  EXPECT_EQ(preflight->headers.at("access-control-allow-headers"), "authorization");
+  EXPECT_EQ(client.get("/health")->status, 200) << "204 has no body";
 }
 
 }  // namespace

@@ -65,8 +65,19 @@ Event FakeEngine::step(Running& running) {
     Finish& finish = event.finish.emplace();
     finish.reason = running.cancelled ? FinishReason::kCancelled : script.reason;
     if (finish.reason == FinishReason::kError) finish.error = script.error;
+    if (finish.reason == FinishReason::kStop) {
+      finish.stop_text = script.stop_text;
+      finish.stop_token = script.stop_token;
+    }
     finish.usage = running.usage;
     return event;
+  }
+  if (running.next_piece == 0 && running.request.prompt_logprobs >= 0 && running.usage.completion_tokens == 0) {
+    for (size_t i = 1; i < running.request.prompt.size(); ++i) {
+      PositionLogprobs position{{running.request.prompt[i], -1.5f}, {}};
+      for (int k = 0; k < running.request.prompt_logprobs; ++k) position.top.push_back({'a' + k, -0.25f - float(k)});
+      event.prompt_logprobs.push_back(std::move(position));
+    }
   }
   event.text = script.pieces[running.next_piece++];
   if (script.endless) running.next_piece %= script.pieces.size();
@@ -137,7 +148,7 @@ Result<std::string> FakeEngine::render_chat(const ChatMessages& chat) const {
     return failed_precondition("the model has no chat template");
   }
   return chat.messages_json + "|" + chat.template_kwargs_json + "|" + (chat.add_generation_prompt ? "1" : "0") + "|" +
-         (chat.continue_final_message ? "1" : "0");
+         (chat.continue_final_message ? "1" : "0") + (chat.tools_json.empty() ? "" : "|" + chat.tools_json);
 }
 
 void FakeEngine::refuse_submits(Error error, int accepted_first) {

@@ -21,6 +21,8 @@ struct FakeScript {
   bool endless = false;  // repeats the pieces until cancelled
   FinishReason reason = FinishReason::kStop;
   std::optional<Error> error;  // with kError
+  std::optional<std::string> stop_text;  // with kStop
+  std::optional<TokenId> stop_token;
   int cached_tokens = 0, drafted_tokens = 0, accepted_tokens = 0;
 };
 
@@ -39,7 +41,8 @@ class FakeEngine final : public Engine {
   EngineStats stats() const override;
   Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const override;
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const override;
-  // "messages|kwargs|generation prompt|continue"; kFailedPrecondition if a message holds "no template".
+  // "messages|kwargs|generation prompt|continue", and "|tools" if there are any; kFailedPrecondition if a message holds
+  // "no template".
   Result<std::string> render_chat(const ChatMessages& chat) const override;
 
   EngineInfo& mutable_info() { return info_; }  // before requests

@@ -1,0 +1,47 @@
+#include "apps/api_keys.h"
+
+#include <algorithm>
+#include <fstream>
+
+namespace volley::apps {
+namespace {
+
+std::string_view trim(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kSpace);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
+}
+
+Status add_key(std::string_view text, const std::string& source, std::vector<std::string>& keys) {
+  const std::string_view key = trim(text);
+  if (key.empty()) return {};
+  if (!std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 0x7F; })) {
+    return invalid_argument(source +
+                            " holds a key with a space or a character outside ASCII: no client could send it.");
+  }
+  keys.emplace_back(key);
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> read_api_keys(const std::optional<std::string>& file, std::string_view listed) {
+  std::vector<std::string> keys;
+  if (file) {
+    std::ifstream lines(*file);
+    if (!lines) return not_found("cannot read the API keys in " + *file + ": check --api-key-file.");
+    for (std::string line; std::getline(lines, line);) {
+      if (!trim(line).starts_with('#')) VOLLEY_RETURN_IF_ERROR(add_key(line, *file, keys));
+    }
+    if (keys.empty()) return invalid_argument(*file + " holds no API key: the server would be open to all.");
+  }
+  while (!listed.empty()) {
+    const size_t comma = std::min(listed.find(','), listed.size());
+    VOLLEY_RETURN_IF_ERROR(add_key(listed.substr(0, comma), "VOLLEY_API_KEYS", keys));
+    listed.remove_prefix(std::min(comma + 1, listed.size()));
+  }
+  return keys;
+}
+
+}  // namespace volley::apps

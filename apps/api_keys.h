@@ -1,0 +1,18 @@
+// The keys that clients of `volley serve` must send one of.
+#pragma once
+
+#include <volley/result.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace volley::apps {
+
+// `file`: one key a line; empty lines and lines that begin with # do not count. `listed`: keys separated by commas. All
+// of both; none if neither was given. kNotFound: the file cannot be read. kInvalidArgument: a file without a key, which
+// would leave the server open to all, or a key with a character that no header can hold. No message quotes a key.
+Result<std::vector<std::string>> read_api_keys(const std::optional<std::string>& file, std::string_view listed);
+
+}  // namespace volley::apps

@@ -1,0 +1,40 @@
+// Protects against a server that is open because its keys were not understood.
+#include "apps/api_keys.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+
+namespace volley::apps {
+namespace {
+
+using Keys = std::vector<std::string>;
+
+class ApiKeyFile {
+ public:
+  explicit ApiKeyFile(const std::string& text) { std::ofstream(path_) << text; }
+  ~ApiKeyFile() { std::remove(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = ::testing::TempDir() + "volley_api_keys";
+};
+
+TEST(ApiKeys, ReadsFileAndEnvironment) {
+  const ApiKeyFile file("# team a\nfirst\r\n\n  second  \n");
+  EXPECT_EQ(read_api_keys(file.path(), "third, fourth,").value(), (Keys{"first", "second", "third", "fourth"}));
+  EXPECT_EQ(read_api_keys(std::nullopt, "").value(), Keys{});
+}
+
+TEST(ApiKeys, RefusesWhatWouldLeaveTheServerOpen) {
+  EXPECT_EQ(read_api_keys("/no/such/file", "").error().code, ErrorCode::kNotFound);
+  const ApiKeyFile empty("# nothing yet\n\n");
+  EXPECT_EQ(read_api_keys(empty.path(), "").error().code, ErrorCode::kInvalidArgument);
+  const auto spaced = read_api_keys(std::nullopt, "good,se cret");
+  ASSERT_FALSE(spaced.ok());
+  EXPECT_EQ(spaced.error().message.find("cret"), std::string::npos) << "a message must not quote a key";
+}
+
+}  // namespace
+}  // namespace volley::apps

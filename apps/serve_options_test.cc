@@ -1,0 +1,105 @@
+// What `volley serve` takes, and that its guide leaves none of it out.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <regex>
+
+#include "apps/options.h"
+
+namespace volley::apps {
+namespace {
+
+using namespace std::chrono_literals;
+
+Result<Command> parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), {"volley", "serve"});
+  return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
+}
+
+TEST(ServeOptions, ReachTheServer) {
+  const auto parsed = parse({"--host",
+                             "::1",
+                             "--port",
+                             "0",
+                             "--served-model-name",
+                             "a",
+                             "--tool-call-parser",
+                             "llama",
+                             "--reasoning-parser",
+                             "none",
+                             "--api-key-file",
+                             "keys",
+                             "--cors-origin",
+                             "https://a.example",
+                             "--log-format",
+                             "json",
+                             "--log-level",
+                             "warning",
+                             "--log-prompts",
+                             "--max-queue",
+                             "7",
+                             "--max-n",
+                             "2",
+                             "--max-choices",
+                             "3",
+                             "--max-body-bytes",
+                             "1000",
+                             "--request-timeout",
+                             "5",
+                             "--receive-timeout",
+                             "6",
+                             "--idle-timeout",
+                             "8",
+                             "--drain-timeout",
+                             "0"});
+  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+  const auto& command = std::get<ServeCommand>(*parsed);
+  const serve::ServerOptions& server = command.server;
+  EXPECT_EQ(server.host, "::1");
+  EXPECT_EQ(server.port, 0);
+  EXPECT_EQ(server.served_model_names, std::vector<std::string>{"a"});
+  EXPECT_EQ(server.tool_call_parser, "llama");
+  EXPECT_EQ(server.reasoning_parser, "none");
+  EXPECT_EQ(server.cors_origins, std::vector<std::string>{"https://a.example"});
+  EXPECT_EQ(server.log_format, serve::LogFormat::kJson);
+  EXPECT_TRUE(server.log_prompts);
+  EXPECT_EQ(server.max_n, 2);
+  EXPECT_EQ(server.max_choices, 3);
+  EXPECT_EQ(server.max_body_bytes, 1000u);
+  EXPECT_EQ(server.request_timeout, 5s);
+  EXPECT_EQ(server.receive_timeout, 6s);
+  EXPECT_EQ(server.idle_timeout, 8s);
+  EXPECT_EQ(command.engine.base.max_queue, 7);
+  EXPECT_EQ(command.api_key_file, "keys");
+  EXPECT_EQ(command.log_level, "warning");
+  EXPECT_EQ(command.drain_timeout_s, 0);
+  EXPECT_EQ(std::get<ServeCommand>(*parse({})).server.request_timeout, 0s) << "no limit unless asked for";
+}
+
+TEST(ServeOptions, RefusesWhatIsOutOfRange) {
+  for (const std::vector<const char*>& arguments : std::vector<std::vector<const char*>>{{"--max-n", "0"},
+                                                                                         {"--request-timeout", "-1"},
+                                                                                         {"--idle-timeout", "0"},
+                                                                                         {"--log-format", "xml"},
+                                                                                         {"--log-level", "loud"},
+                                                                                         {"--api-key-file", ""}}) {
+    EXPECT_FALSE(parse(arguments).ok()) << arguments[0];
+  }
+}
+
+TEST(ServeOptions, TheGuideNamesEveryOne) {
+  const std::string help = std::get<PrintAndExit>(*parse({"--help"})).text;
+  std::ifstream file("docs/serving.md");
+  ASSERT_TRUE(file);
+  const std::string guide{std::istreambuf_iterator<char>(file), {}};
+  const std::regex option("--[a-z][a-z-]+");
+  int count = 0;
+  for (std::sregex_iterator it(help.begin(), help.end(), option), end; it != end; ++it, ++count) {
+    EXPECT_TRUE(it->str() == "--help" || guide.find(it->str()) != std::string::npos) << it->str();
+  }
+  EXPECT_GT(count, 40);
+}
+
+}  // namespace
+}  // namespace volley::apps

@@ -1,0 +1,41 @@
+// In which form a model writes reasoning and tool calls, found by asking its chat template.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <string>
+#include <string_view>
+
+namespace volley::serve {
+
+// How a model family writes tool calls.
+enum class ToolFormat {
+  kNone,
+  // <tool_call>\n{"name": "f", "arguments": {…}}\n</tool_call>, any number of them, text around them: Hermes 2 Pro and
+  // 3, Qwen 2.5 and 3.
+  kHermes,
+  // The whole answer is {"name": "f", "parameters": {…}}, or several of these with "; " between them; <|python_tag|>
+  // may stand before: Llama 3.1, 3.2 and 3.3.
+  kLlama,
+};
+
+struct OutputFormat {
+  ToolFormat tools = ToolFormat::kNone;
+  bool reasoning = false;  // the model thinks between <think> and </think>, before it answers
+  // The vocabulary has the marker as a token that text shows: a grammar then asks for that token, as the model was
+  // trained, not for the marker's letters.
+  bool tool_call_tokens = false;
+  bool think_tokens = false;
+  // Why calls that the model makes by its own choice may not be seen; for the log, when a request has tools.
+  std::string tool_warning;
+};
+
+// `tool_parser`: "auto", "none", "hermes" (also "qwen", "qwen25", "qwen3") or "llama" (also "llama3", "llama3_json").
+// `reasoning_parser`: "auto", "none" or "think" (also "qwen3", "deepseek_r1", "deepseek-r1"). kInvalidArgument lists
+// the names. "auto" renders a few made-up conversations with the engine's chat template and looks at what it prints;
+// where that shows no format that is known, tools are kHermes (a required call works with any model) and reasoning is
+// off.
+Result<OutputFormat> find_output_format(const Engine& engine, std::string_view tool_parser,
+                                        std::string_view reasoning_parser);
+
+}  // namespace volley::serve

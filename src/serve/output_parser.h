@@ -1,0 +1,80 @@
+// From the text that a model generates to what a chat client sees: content, reasoning, tool calls. Text in pieces,
+// deltas out: however the text is cut into pieces, the concatenated deltas are the same. A message without streaming is
+// what one parser gave in all. One parser a choice; one thread at a time.
+//
+// The text is Event::text, detokenized without special tokens: <tool_call>, <think> and their ends are ordinary added
+// tokens in Qwen's and DeepSeek's vocabularies and stay, <|python_tag|> may be there or not.
+//
+// What is not in the format's form is content, with every character: markers that lead to nothing, objects without a
+// name, an end in the middle of a call's head. Once a call was announced it stays one; its arguments are then what was
+// generated, if need be cut off. White space directly before a call, after the last one, and around reasoning belongs
+// to the form and is dropped.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serve/output_format.h"
+
+namespace volley::serve {
+
+struct OutputDelta {
+  struct ToolCall {
+    int index = 0;
+    std::string id;         // of a call's first delta; later ones have none
+    std::string name;       // like id
+    std::string arguments;  // a piece of the arguments' JSON text, as generated
+  };
+
+  std::string content;
+  std::string reasoning;
+  std::vector<ToolCall> tool_calls;  // at most one a call
+
+  bool empty() const { return content.empty() && reasoning.empty() && tool_calls.empty(); }
+};
+
+// Where the generated text stands at its beginning.
+enum class ReasoningStart {
+  kOff,     // <think> has no meaning
+  kClosed,  // the model may begin with <think>
+  kOpen,    // the prompt ended with <think>
+};
+
+// Of a request: what the format says, and the prompt as the chat template rendered it. `continued` is the content of
+// the final message that the model continues, if it does (continue_final_message): its open <think> counts too.
+ReasoningStart reasoning_start(const OutputFormat& format, std::string_view prompt, std::string_view continued = {});
+
+// One stage of a parser: takes text and appends to a delta.
+class OutputStage {
+ public:
+  virtual ~OutputStage() = default;
+  virtual void push(std::string_view text, OutputDelta& out) = 0;
+  virtual void finish(OutputDelta& out) = 0;  // what was held back
+};
+
+class OutputParser {
+ public:
+  struct Options {
+    ToolFormat tools = ToolFormat::kNone;  // kNone too for requests that may not call any
+    ReasoningStart reasoning = ReasoningStart::kOff;
+    std::string call_id_prefix = "call_";  // ids are this and the call's index: unique if the prefix is
+  };
+
+  explicit OutputParser(const Options& options);
+
+  OutputDelta push(std::string_view text);  // what is certain now; may be empty
+  OutputDelta finish();                     // the text is over: what was held back
+
+  // The number of calls announced so far. If there are any at the end, finish_reason is "tool_calls" instead of "stop".
+  int calls() const { return calls_; }
+
+ private:
+  OutputDelta count(OutputDelta delta);
+
+  std::unique_ptr<OutputStage> stage_;
+  int calls_ = 0;
+};
+
+}  // namespace volley::serve

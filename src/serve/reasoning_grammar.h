@@ -1,0 +1,24 @@
+// Grammars in llguidance's Lark dialect for models that think before they answer. Pure functions.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <string>
+
+#include "serve/output_format.h"
+#include "serve/output_parser.h"
+
+namespace volley::serve {
+
+// The part of a grammar that lets the model think first.
+struct ThinkRules {
+  std::string start;  // what stands at the beginning of the rule `start`; empty: the model does not think
+  std::string rules;  // the rules that it needs
+};
+ThinkRules think_rules(const OutputFormat& format, ReasoningStart reasoning);
+
+// Holds what follows the reasoning to `grammar`, and the reasoning to nothing. Grammars that are a client's own (Lark,
+// EBNF) come back as they are: they are on all of the text.
+GrammarSpec after_reasoning(GrammarSpec grammar, const OutputFormat& format, ReasoningStart reasoning);
+
+}  // namespace volley::serve

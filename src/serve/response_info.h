@@ -1,0 +1,44 @@
+// What a response says beside its events: names, prompts, and what the request asked to see.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "serve/openai_request.h"
+#include "serve/output_parser.h"
+
+namespace volley::serve {
+
+using TokenText = std::function<std::string(TokenId)>;
+
+// One prompt of a request. A choice belongs to prompt index / n.
+struct PromptInfo {
+  int32_t tokens = 0;
+  std::vector<TokenId> ids;  // where the answer shows them or their log-probabilities
+  std::string echo;          // its text; empty: no echo
+};
+
+struct ResponseInfo {
+  ApiKind kind = ApiKind::kChat;
+  std::string id;       // "chatcmpl-…", "cmpl-…"
+  std::string model;    // as the client named it
+  int64_t created = 0;  // Unix seconds
+  int n = 1;            // choices of each prompt: choice index = prompt × n + j
+  bool logprobs = false;
+  int echo_logprobs = -1;  // -1: none; k: of an echoed prompt's tokens and their k alternatives
+  ResponseShape shape;
+  std::vector<PromptInfo> prompts;              // at least one
+  std::vector<TokenId> stop_token_ids;          // the client's own
+  std::optional<OutputParser::Options> parser;  // of chat; nothing: all text is content
+  TokenText token_text;                         // a token by itself, special tokens included
+  TokenText visible_text;                       // a token by itself, empty for special ones
+
+  const PromptInfo& prompt_of(int choice) const { return prompts[static_cast<size_t>(choice / n)]; }
+};
+
+}  // namespace volley::serve

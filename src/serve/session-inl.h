@@ -1,0 +1,423 @@
+// One connection of the server. Included by server.cc alone: files with Asio and Beast in them are by far the slowest
+// to compile, so there is one.
+//
+// Threads: each connection is a coroutine on a strand of its own, so a Session's members need no lock. Work that takes
+// long goes to a pool.
+#pragma once
+
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+#include <atomic>
+#include <boost/asio.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "serve/api.h"
+#include "serve/exchange.h"
+
+namespace volley::serve::transport {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using Clock = asio::steady_timer::clock_type;
+using Milliseconds = std::chrono::milliseconds;
+
+constexpr size_t kReadBytes = size_t{64} << 10;
+constexpr size_t kWriteBytes = size_t{64} << 10;
+constexpr Milliseconds kLinger{2000};  // for a client to stop sending what nobody reads
+constexpr Milliseconds kAskAgain{50};  // see Session::expire()
+
+// While the server drains, in place of the limits of normal times:
+constexpr Milliseconds kDrainIdle{0};
+constexpr Milliseconds kDrainRead{500};  // for the rest of a request that has begun to arrive
+constexpr Milliseconds kDrainLinger{500};
+// How often a client that has only an answer to take is looked at: one that takes nothing is noticed after one to two
+// of these.
+constexpr Milliseconds kDrainWrite{1000};
+
+inline auto token(error_code& error) {
+  return asio::redirect_error(asio::use_awaitable, error);
+}
+
+inline HttpResponse stopping_response() {
+  return error_response(http_error(503, "The server is stopping. Send the request again."));
+}
+
+// What every session shares.
+struct Shared {
+  explicit Shared(const ServerOptions& server_options)
+      : options(server_options), api(options), workers(static_cast<size_t>(options.worker_threads)) {}
+
+  const ServerOptions options;
+  Api api;
+  asio::thread_pool workers;
+  std::atomic<bool> draining{false};
+};
+
+// One connection: reads a request, answers it, and again. Created shared; kept alive by its coroutine.
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  Session(tcp::socket socket, Shared& shared)
+      : shared_(shared),
+        socket_(std::move(socket)),
+        buffer_(shared.options.max_header_bytes + kReadBytes),
+        deadline_(socket_.get_executor()),
+        time_limit_(socket_.get_executor()),
+        signal_(socket_.get_executor(), asio::steady_timer::time_point::max()) {}
+
+  asio::any_io_executor executor() { return socket_.get_executor(); }
+
+  asio::awaitable<void> run();
+
+  // The rest: on the strand.
+  void drain() {
+    if (ends_at_) schedule();
+  }
+  void cancel_generation() {
+    if (generation_) generation_->cancel();
+  }
+  void stop();
+
+ private:
+  asio::awaitable<bool> wait_for_bytes();
+  asio::awaitable<std::optional<Exchange>> read_request();
+  asio::awaitable<void> refuse(error_code error);
+  asio::awaitable<bool> answer(Exchange& exchange);
+  asio::awaitable<Api::Reply> handle(const HttpRequest& request);
+  asio::awaitable<bool> send_response(Exchange& exchange, HttpResponse response);
+  asio::awaitable<bool> send_generation(Exchange& exchange);
+  void limit_time();
+  asio::awaitable<bool> write(std::string_view bytes);
+  asio::awaitable<void> linger();
+
+  void watch();
+  asio::awaitable<void> end_watch();  // after generation_ was reset
+  asio::awaitable<void> wait_signal();
+  void notify();
+  // Every operation on the socket ends with an error.
+  void interrupt() {
+    error_code closed_already;
+    socket_.cancel(closed_already);
+  }
+  void arm(Milliseconds timeout, Milliseconds when_draining);
+  void disarm();
+  void schedule();
+  void expire();
+  int64_t taken_bytes();
+
+  Shared& shared_;
+  tcp::socket socket_;
+  boost::beast::flat_buffer buffer_;  // bytes received and not yet parsed: the next request of a pipelining client
+  asio::steady_timer deadline_;
+  uint64_t deadline_turn_ = 0;                // a deadline that was set for an earlier turn does nothing
+  std::optional<Clock::time_point> ends_at_;  // nothing: no deadline is set
+  Milliseconds when_draining_{0};
+  bool timed_out_ = false;
+  bool writing_ = false;
+  int64_t written_bytes_ = 0;      // given to the kernel
+  int64_t taken_before_ = 0;       // taken_bytes() when the deadline was scheduled, while draining
+  asio::steady_timer time_limit_;  // of the running generation
+  asio::steady_timer signal_;      // never expires: cancelling it wakes the coroutine
+  bool signalled_ = false;
+  asio::cancellation_signal watch_cancel_;
+  bool watching_ = false;
+  bool gone_ = false;  // nobody to answer: the client left, or the server stops
+  std::shared_ptr<Generation> generation_;
+};
+
+inline asio::awaitable<void> Session::run() {
+  while (!gone_) {
+    auto exchange = co_await read_request();
+    if (!exchange) break;
+    if (!co_await answer(*exchange)) break;
+  }
+}
+
+inline void Session::stop() {
+  error_code ignored;
+  gone_ = true;
+  disarm();
+  deadline_.cancel();
+  time_limit_.cancel();
+  socket_.shutdown(tcp::socket::shutdown_both, ignored);
+  socket_.close(ignored);
+  notify();
+}
+
+// False: the connection ended, timed out or is drained before a new request began.
+inline asio::awaitable<bool> Session::wait_for_bytes() {
+  if (buffer_.size() > 0) co_return true;
+  if (shared_.draining) co_return false;
+  error_code error;
+  arm(shared_.options.idle_timeout, kDrainIdle);
+  const size_t size = co_await socket_.async_read_some(buffer_.prepare(4096), token(error));
+  buffer_.commit(size);
+  co_return !error;
+}
+
+// Nothing: the connection is to be closed; what the client could be told, it was.
+inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
+  if (!co_await wait_for_bytes()) co_return std::nullopt;
+  arm(shared_.options.receive_timeout, kDrainRead);
+  http::request_parser<http::string_body> parser;
+  parser.header_limit(static_cast<uint32_t>(shared_.options.max_header_bytes));
+  parser.body_limit(shared_.options.max_body_bytes);
+  error_code error;
+  co_await http::async_read_header(socket_, buffer_, parser, token(error));
+  if (!error) {
+    if (boost::beast::iequals(parser.get()[http::field::expect], "100-continue") && !parser.is_done()) {
+      if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return std::nullopt;
+      arm(shared_.options.receive_timeout, kDrainRead);
+    }
+    co_await http::async_read(socket_, buffer_, parser, token(error));
+  }
+  disarm();
+  if (error) {
+    co_await refuse(error);
+    co_return std::nullopt;
+  }
+  auto& message = parser.get();
+  const auto header = [&](auto name) { return std::string(message[name]); };
+  HttpRequest request;
+  request.method = std::string(message.method_string());
+  request.target = std::string(message.target());
+  request.content_type = header(http::field::content_type);
+  request.authorization = header(http::field::authorization);
+  request.origin = header(http::field::origin);
+  request.if_none_match = header(http::field::if_none_match);
+  request.requested_headers = header(http::field::access_control_request_headers);
+  request.request_id = header("X-Request-Id");
+  request.body = std::move(message.body());
+  co_return std::optional<Exchange>(std::in_place, shared_.api, std::move(request), message.version() < 11,
+                                    parser.keep_alive());
+}
+
+// Answers what could not be read as a request, if anybody is left to listen. Where the next request would begin is not
+// known after that, so the connection ends.
+inline asio::awaitable<void> Session::refuse(error_code error) {
+  HttpResponse response;
+  if (timed_out_ && shared_.draining) {
+    response = stopping_response();
+  } else if (timed_out_) {
+    response = error_response(http_error(408, "The request did not arrive in time. Send it again."));
+  } else if (error == http::error::body_limit) {
+    response = error_response(
+        http_error(413, "The body is larger than " + std::to_string(shared_.options.max_body_bytes) + " bytes."));
+  } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    response = error_response(
+        http_error(431, "The headers are larger than " + std::to_string(shared_.options.max_header_bytes) + " bytes."));
+  } else if (error.category() == http::make_error_code(http::error::bad_method).category() &&
+             error != http::error::end_of_stream && error != http::error::partial_message) {
+    response = error_response(http_error(400, "The bytes are not an HTTP request: " + error.message() + "."));
+  } else {
+    co_return;
+  }
+  Exchange exchange(shared_.api);
+  co_await send_response(exchange, std::move(response));
+  co_await linger();
+}
+
+// True: the connection can take another request.
+inline asio::awaitable<bool> Session::answer(Exchange& exchange) {
+  if (shared_.draining) co_return co_await send_response(exchange, stopping_response());
+  auto reply = co_await handle(exchange.request());
+  exchange.drop_body();
+  if (auto* response = std::get_if<HttpResponse>(&reply)) {
+    co_return co_await send_response(exchange, std::move(*response));
+  }
+  generation_ = std::get<std::shared_ptr<Generation>>(std::move(reply));
+  watch();
+  limit_time();
+  const bool sent = co_await send_generation(exchange);
+  time_limit_.cancel();
+  exchange.end(sent, generation_.get());
+  generation_.reset();
+  co_await end_watch();
+  co_return (sent && exchange.reusable() && !gone_);
+}
+
+inline asio::awaitable<Api::Reply> Session::handle(const HttpRequest& request) {
+  auto wake = [weak = weak_from_this(), executor = executor()] {
+    asio::post(executor, [weak] {
+      if (const auto self = weak.lock()) self->notify();
+    });
+  };
+  if (!Api::takes_long(request)) co_return shared_.api.handle(request, wake);
+  std::optional<Api::Reply> reply;
+  bool ready = false;  // of the strand
+  asio::post(shared_.workers, [&, self = shared_from_this()] {
+    reply = shared_.api.handle(request, wake);
+    asio::post(self->executor(), [&ready, self] {
+      ready = true;
+      self->notify();
+    });
+  });
+  // Even if the connection ends meanwhile: the worker uses this frame's variables.
+  while (!ready) co_await wait_signal();
+  co_return std::move(*reply);
+}
+
+inline asio::awaitable<bool> Session::send_response(Exchange& exchange, HttpResponse response) {
+  const std::string bytes = exchange.whole(std::move(response), shared_.draining);
+  const bool written = co_await write(bytes);
+  exchange.end(written, nullptr);
+  co_return (written && exchange.reusable());
+}
+
+// The answer of a generation, until its end or until there is nobody to send it to.
+inline asio::awaitable<bool> Session::send_generation(Exchange& exchange) {
+  while (!gone_) {
+    Generation::Output output = generation_->take();
+    const bool done = output.done;
+    const std::string bytes = exchange.piece(std::move(output), shared_.draining);
+    if (!co_await write(bytes)) co_return false;
+    if (done) co_return true;
+    co_await wait_signal();
+  }
+  co_return false;
+}
+
+inline void Session::limit_time() {
+  if (shared_.options.request_timeout.count() == 0) return;
+  time_limit_.expires_after(shared_.options.request_timeout);
+  time_limit_.async_wait([self = shared_from_this(), generation = generation_](error_code error) {
+    if (error || self->generation_ != generation) return;
+    generation->expire();
+    self->notify();
+  });
+}
+
+// In slices, so that a slow but steady reader of a large answer has time in proportion to its size.
+inline asio::awaitable<bool> Session::write(std::string_view bytes) {
+  error_code error;
+  writing_ = true;
+  while (!bytes.empty() && !error && !gone_) {
+    std::string_view slice = bytes.substr(0, kWriteBytes);
+    bytes.remove_prefix(slice.size());
+    arm(shared_.options.write_timeout, kDrainWrite);
+    while (!slice.empty() && !error && !gone_) {
+      const size_t size = co_await socket_.async_write_some(asio::buffer(slice.data(), slice.size()), token(error));
+      slice.remove_prefix(size);
+      written_bytes_ += static_cast<int64_t>(size);
+    }
+    disarm();
+  }
+  writing_ = false;
+  co_return !error && !gone_;
+}
+
+// Closing a socket while bytes arrive resets the connection, and the client may lose the answer it was sent. So read on
+// for a moment, into nothing.
+inline asio::awaitable<void> Session::linger() {
+  error_code error;
+  socket_.shutdown(tcp::socket::shutdown_send, error);
+  arm(kLinger, kDrainLinger);
+  while (!error && !gone_) {
+    buffer_.consume(buffer_.size());
+    co_await socket_.async_read_some(buffer_.prepare(kReadBytes), token(error));
+  }
+}
+
+// While an answer is on its way, reads what the client sends: to learn at once that it is gone. What comes is kept as
+// the start of the next request; a client that sends more than fits is no longer watched.
+inline void Session::watch() {
+  if (gone_ || buffer_.max_size() - buffer_.size() < kReadBytes / 2) return;
+  watching_ = true;
+  socket_.async_read_some(
+      buffer_.prepare(4096),
+      asio::bind_cancellation_slot(watch_cancel_.slot(), [self = shared_from_this()](error_code error, size_t size) {
+        self->watching_ = false;
+        self->buffer_.commit(size);
+        if (!error && self->generation_) {
+          self->watch();
+          return;
+        }
+        // Otherwise end_watch() may be waiting for this very call, which cancelling came too late for.
+        if (error && error != asio::error::operation_aborted) {
+          self->gone_ = true;
+          self->interrupt();  // a write that waits for the client
+          if (self->generation_) self->generation_->abandon();
+        }
+        self->notify();
+      }));
+}
+
+inline asio::awaitable<void> Session::end_watch() {
+  while (watching_) {
+    watch_cancel_.emit(asio::cancellation_type::terminal);
+    co_await wait_signal();
+  }
+}
+
+inline asio::awaitable<void> Session::wait_signal() {
+  while (!signalled_) {
+    error_code error;
+    co_await signal_.async_wait(token(error));
+  }
+  signalled_ = false;
+}
+
+inline void Session::notify() {
+  signalled_ = true;
+  signal_.cancel();
+}
+
+// Ends the socket's operations with an error if they last longer than `timeout`, or than `when_draining` from the
+// moment the server drains. A write may take more of the second limit, see expire().
+inline void Session::arm(Milliseconds timeout, Milliseconds when_draining) {
+  timed_out_ = false;
+  ends_at_ = Clock::now() + timeout;
+  when_draining_ = when_draining;
+  schedule();
+}
+
+inline void Session::disarm() {
+  ++deadline_turn_;
+  ends_at_.reset();
+}
+
+inline void Session::schedule() {
+  const uint64_t turn = ++deadline_turn_;
+  auto next = *ends_at_;
+  if (shared_.draining) {
+    next = std::min(next, Clock::now() + when_draining_);
+    taken_before_ = taken_bytes();
+  }
+  deadline_.expires_at(next);
+  deadline_.async_wait([self = shared_from_this(), turn](error_code error) {
+    if (!error && turn == self->deadline_turn_) self->expire();
+  });
+}
+
+// Draining waits for clients that take their answer, however slowly, and for requests that still run, but not for a
+// client that only keeps the server from ending.
+inline void Session::expire() {
+  const bool worth_waiting = writing_ && ((generation_ && generation_->running()) || taken_bytes() != taken_before_);
+  if (!worth_waiting || Clock::now() >= *ends_at_) {
+    timed_out_ = true;
+    interrupt();
+    // An operation that is just over was not interrupted, and the next one may have no end: so until disarm().
+    ends_at_ = Clock::now() + kAskAgain;
+  }
+  schedule();
+}
+
+// What the client's kernel has acknowledged. A socket takes the next write only when much of its buffer is free again,
+// which says too late that a slow client does read.
+inline int64_t Session::taken_bytes() {
+  int queued = 0;
+  if (!socket_.is_open() || ::ioctl(socket_.native_handle(), SIOCOUTQ, &queued) != 0) queued = 0;
+  return written_bytes_ - queued;
+}
+
+}  // namespace volley::serve::transport

@@ -1,0 +1,123 @@
+// Protects the many names of one wish: each of them must constrain the output, none may be lost, two exclude each
+// other.
+#include "serve/structured_output.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace volley::serve {
+namespace {
+
+using nlohmann::json;
+using Kind = GrammarSpec::Kind;
+
+struct Read {
+  std::optional<GrammarSpec> grammar;
+  std::optional<ApiError> error;
+};
+
+Read read(const std::string& body) {
+  const json parsed = json::parse(body);
+  FieldReader in(parsed);
+  Read result;
+  read_grammar(in, body, result.grammar);
+  result.error = in.error();
+  return result;
+}
+
+TEST(StructuredOutput, EveryNameOfASchemaKeepsItsBytes) {
+  const std::string schema = R"({"type":"object", "properties": {"z": {"type": "number"},"a":{}}})";
+  const std::string text = json(schema).dump();
+  const std::string bodies[] = {
+      R"({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": )" +
+          schema + "}}}",
+      R"({"response_format": {"type": "json_object", "schema": )" + schema + "}}",
+      R"({"response_format": {"type": "json_schema", "schema": )" + schema + "}}",
+      R"({"structured_outputs": {"json": )" + schema + "}}",
+      R"({"structured_outputs": {"json": )" + text + "}}",
+      R"({"guided_json": )" + schema + "}",
+      R"({"guided_json": )" + text + "}",
+      R"({"json_schema": )" + text + "}",
+  };
+  for (const std::string& body : bodies) {
+    const Read result = read(body);
+    ASSERT_TRUE(result.grammar) << body;
+    EXPECT_EQ(result.grammar->kind, Kind::kJsonSchema) << body;
+    EXPECT_EQ(result.grammar->text, schema) << body;
+  }
+}
+
+TEST(StructuredOutput, TheOtherConstraints) {
+  const std::tuple<const char*, Kind, const char*> cases[] = {
+      {R"({"response_format": {"type": "json_object"}})", Kind::kJsonObject, ""},
+      {R"({"structured_outputs": {"json_object": true}})", Kind::kJsonObject, ""},
+      {R"({"guided_json_object": true})", Kind::kJsonObject, ""},
+      {R"({"structured_outputs": {"regex": "a+"}})", Kind::kRegex, "a+"},
+      {R"({"guided_regex": "a+"})", Kind::kRegex, "a+"},
+      {R"({"regex": "a+"})", Kind::kRegex, "a+"},
+      {R"({"structured_outputs": {"grammar": "root ::= \"a\""}})", Kind::kEbnf, "root ::= \"a\""},
+      {R"({"guided_grammar": "root ::= \"a\""})", Kind::kEbnf, "root ::= \"a\""},
+      {R"({"guided_grammar": "start: \"a\""})", Kind::kLark, "start: \"a\""},
+      {R"({"ebnf": "root ::= \"a\""})", Kind::kEbnf, "root ::= \"a\""},
+  };
+  for (const auto& [body, kind, text] : cases) {
+    const Read result = read(body);
+    ASSERT_TRUE(result.grammar) << body;
+    EXPECT_EQ(result.grammar->kind, kind) << body;
+    EXPECT_EQ(result.grammar->text, text) << body;
+  }
+  for (const char* body : {R"({"guided_choice": ["a", "b"]})", R"({"structured_outputs": {"choice": ["a", "b"]}})"}) {
+    const Read result = read(body);
+    ASSERT_TRUE(result.grammar) << body;
+    EXPECT_EQ(result.grammar->kind, Kind::kChoice);
+    EXPECT_EQ(result.grammar->choices, (std::vector<std::string>{"a", "b"}));
+  }
+}
+
+TEST(StructuredOutput, NothingIsAskedFor) {
+  for (const char* body : {"{}", R"({"response_format": {"type": "text"}})", R"({"response_format": null})",
+                           R"({"guided_json": null, "structured_outputs": {}})", R"({"guided_json_object": false})"}) {
+    const Read result = read(body);
+    EXPECT_FALSE(result.grammar) << body;
+    EXPECT_FALSE(result.error) << body;
+  }
+}
+
+TEST(StructuredOutput, NamesWhatIsWrong) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"response_format": "json"})", "response_format"},
+      {R"({"response_format": {}})", "response_format.type"},
+      {R"({"response_format": {"type": "xml"}})", "response_format.type"},
+      {R"({"response_format": {"type": "json_schema"}})", "response_format.json_schema"},
+      {R"({"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}})",
+       "response_format.json_schema.schema"},
+      {R"({"response_format": {"type": "json_schema", "json_schema": {"schema": []}}})",
+       "response_format.json_schema.schema"},
+      {R"({"guided_json": "{"})", "guided_json"},
+      {R"({"guided_json": 5})", "guided_json"},
+      {R"({"guided_choice": []})", "guided_choice"},
+      {R"({"guided_choice": ["a", 1]})", "guided_choice"},
+      {R"({"guided_regex": ""})", "guided_regex"},
+      {R"({"structured_outputs": {"regex": 1}})", "structured_outputs.regex"},
+      {R"({"structured_outputs": {"whitespace_pattern": " "}})", "structured_outputs.whitespace_pattern"},
+      {R"({"structured_outputs": {"disable_any_whitespace": true}})", "structured_outputs.disable_any_whitespace"},
+  };
+  for (const auto& [body, param] : cases) {
+    const Read result = read(body);
+    ASSERT_TRUE(result.error) << body;
+    EXPECT_EQ(result.error->status, 400) << body;
+    EXPECT_EQ(result.error->param, param) << body;
+  }
+}
+
+TEST(StructuredOutput, TwoConstraintsAreOneTooMany) {
+  const Read result = read(R"({"guided_regex": "a", "response_format": {"type": "json_object"}})");
+  ASSERT_TRUE(result.error);
+  EXPECT_NE(result.error->message.find("response_format"), std::string::npos);
+  EXPECT_NE(result.error->message.find("guided_regex"), std::string::npos);
+  EXPECT_TRUE(read(R"({"structured_outputs": {"regex": "a", "choice": ["a"]}})").error);
+}
+
+}  // namespace
+}  // namespace volley::serve

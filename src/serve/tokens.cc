@@ -1,0 +1,106 @@
+#include "serve/tokens.h"
+
+#include <nlohmann/json.hpp>
+
+#include "serve/chat_messages.h"
+#include "serve/json_text.h"
+#include "serve/request_fields.h"
+
+namespace volley::serve {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using nlohmann::json;
+
+struct TokenizeRequest {
+  std::string prompt;  // without messages
+  ChatMessages chat;
+  bool is_chat = false;
+  bool add_special_tokens = true;
+  bool with_strings = false;
+};
+
+HttpResponse json_response(const Json& body) {
+  HttpResponse response;
+  response.body = body.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return response;
+}
+
+TokenizeRequest read_tokenize(FieldReader& in, std::string_view body, const RequestRules& rules) {
+  TokenizeRequest request;
+  std::string model;
+  read_model(in, rules, model);
+  const bool has_prompt = in.string("prompt", request.prompt);
+  request.is_chat = in.get("messages") != nullptr;
+  if (has_prompt == request.is_chat) {
+    in.fail(invalid_field("prompt", "Send either \"prompt\", a string, or \"messages\"."));
+  }
+  if (request.is_chat) {
+    request.add_special_tokens = false;  // the template writes them
+    read_messages(in, body, request.chat);
+  }
+  read_template_fields(in, body, request.chat);
+  ToolRequest tools;
+  read_tools(in, body, tools);
+  request.chat.tools_json = tools.tools_json;
+  in.boolean("add_special_tokens", request.add_special_tokens);
+  in.boolean("return_token_strs", request.with_strings);
+  if (in.get("chat_template")) {
+    in.fail(
+        unsupported_field("chat_template", "\"chat_template\" is not supported: the model's own template is used."));
+  }
+  return request;
+}
+
+}  // namespace
+
+HttpResponse tokenize(const Engine& engine, std::string_view body, const RequestRules& rules) {
+  const auto parsed = parse_json_object(body);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return error_response(*error);
+  FieldReader in(std::get<json>(parsed));
+  TokenizeRequest request = read_tokenize(in, body, rules);
+  if (in.error()) return error_response(*in.error());
+  const char* field = request.is_chat ? "messages" : "prompt";
+  if (request.is_chat) {
+    auto rendered = engine.render_chat(request.chat);
+    if (!rendered.ok()) return error_response(api_error(rendered.error(), field));
+    request.prompt = std::move(*rendered);
+  }
+  const auto ids = engine.encode(request.prompt, request.add_special_tokens);
+  if (!ids.ok()) return error_response(api_error(ids.error(), field));
+  Json strings = nullptr;
+  if (request.with_strings) {
+    strings = Json::array();
+    for (const TokenId id : *ids) strings.push_back(engine.decode({&id, 1}, false));
+  }
+  return json_response({{"count", ids->size()},
+                        {"max_model_len", engine.info().max_model_len},
+                        {"tokens", *ids},
+                        {"token_strs", std::move(strings)}});
+}
+
+HttpResponse detokenize(const Engine& engine, std::string_view body, const RequestRules& rules) {
+  const auto parsed = parse_json_object(body);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return error_response(*error);
+  FieldReader in(std::get<json>(parsed));
+  std::string model;
+  read_model(in, rules, model);
+  std::vector<TokenId> ids;
+  const json* tokens = in.get("tokens");
+  if (!tokens || !tokens->is_array()) {
+    in.fail(invalid_field("tokens", "\"tokens\" must be a list of token ids."));
+  } else {
+    read_token_ids(in, "tokens", *tokens, rules.info.vocab_size, ids);
+  }
+  if (in.error()) return error_response(*in.error());
+  return json_response({{"prompt", engine.decode(ids, false)}});
+}
+
+std::set<std::string_view> tokenize_fields(const RequestRules& rules) {
+  const json nothing = json::object();
+  FieldReader in(nothing);
+  read_tokenize(in, "{}", rules);
+  return in.known();
+}
+
+}  // namespace volley::serve

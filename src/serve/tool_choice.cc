@@ -1,0 +1,272 @@
+#include "serve/tool_choice.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "serve/json_text.h"
+#include "serve/reasoning_grammar.h"
+
+namespace volley::serve {
+namespace {
+
+using nlohmann::json;
+using Choice = ToolRequest::Choice;
+
+constexpr const char* kNoParameters = R"({"type": "object", "properties": {}, "additionalProperties": false})";
+
+std::string json_string(std::string_view text) {
+  return json(std::string(text)).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+// The object in `object[name]`, or null.
+const json* member_object(const json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_object() ? &*found : nullptr;
+}
+
+// `raw` is the text of `value`, one element of "tools".
+bool read_tool(FieldReader& in, const json& value, std::string_view raw, const std::string& where, Tool& out) {
+  const auto wrong = [&](const std::string& message) {
+    in.fail(invalid_field("tools", where + message));
+    return false;
+  };
+  if (!value.is_object() || value.value("type", json()) != "function") {
+    return wrong(R"( must be an object with "type": "function"; other types of tools are not supported.)");
+  }
+  const json* function = member_object(value, "function");
+  if (!function || !function->contains("name") || !function->at("name").is_string() || function->at("name") == "") {
+    return wrong(".function must be an object with a \"name\".");
+  }
+  out.name = function->at("name").get<std::string>();
+  const json strict = function->value("strict", json());
+  if (!strict.is_boolean() && !strict.is_null()) return wrong(".function.strict must be true or false.");
+  out.strict = strict == true;
+  const json parameters = function->value("parameters", json());
+  if (parameters.is_null()) {
+    out.parameters_json = kNoParameters;
+    return true;
+  }
+  if (!parameters.is_object() || (parameters.contains("type") && parameters.at("type") != "object")) {
+    return wrong(".function.parameters must be a JSON schema of an object.");
+  }
+  out.parameters_json = find_member(find_member(raw, "function"), "parameters");
+  return true;
+}
+
+bool read_tool_list(FieldReader& in, const json& list, std::string_view raw, std::vector<Tool>& out) {
+  const std::vector<std::string_view> texts = array_elements(raw);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const std::string where = "tools[" + std::to_string(i) + "]";
+    Tool tool;
+    if (!read_tool(in, list.at(i), texts[i], where, tool)) return false;
+    const bool doubled =
+        std::any_of(out.begin(), out.end(), [&](const Tool& other) { return other.name == tool.name; });
+    if (doubled) {
+      in.fail(invalid_field("tools", where + ": there is another tool named " + json_string(tool.name) + "."));
+      return false;
+    }
+    out.push_back(std::move(tool));
+  }
+  return true;
+}
+
+void fail_choice(FieldReader& in) {
+  in.fail(invalid_field(
+      "tool_choice",
+      R"("tool_choice" must be "none", "auto", "required", {"type": "function", "function": {"name": …}} or )"
+      R"({"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": […]}}.)"));
+}
+
+// Moves the tool that `reference`, {"type": "function", "function": {"name": …}}, names from `from` to `to`.
+bool allow_tool(FieldReader& in, const json& reference, std::vector<Tool>& from, std::vector<Tool>& to) {
+  const json* function = reference.is_object() ? member_object(reference, "function") : nullptr;
+  if (!function || !function->contains("name") || !function->at("name").is_string()) {
+    fail_choice(in);
+    return false;
+  }
+  const std::string name = function->at("name").get<std::string>();
+  const auto tool = std::find_if(from.begin(), from.end(), [&](const Tool& t) { return t.name == name; });
+  if (tool == from.end()) {
+    in.fail(invalid_field("tool_choice",
+                          "\"tool_choice\" names " + json_string(name) + ", which \"tools\" does not hold."));
+    return false;
+  }
+  to.push_back(std::move(*tool));
+  from.erase(tool);
+  return true;
+}
+
+void read_allowed(FieldReader& in, const json& allowed, ToolRequest& out) {
+  const json mode = allowed.value("mode", json());
+  const json list = allowed.value("tools", json());
+  if ((mode != "auto" && mode != "required") || !list.is_array() || list.empty()) {
+    fail_choice(in);
+    return;
+  }
+  std::vector<Tool> chosen;
+  for (const json& reference : list) {
+    if (!allow_tool(in, reference, out.tools, chosen)) return;
+  }
+  out.constrained = out.constrained || !out.tools.empty();
+  out.tools = std::move(chosen);
+  out.choice = mode == "auto" ? Choice::kAuto : Choice::kRequired;
+}
+
+void read_choice(FieldReader& in, const json& choice, ToolRequest& out) {
+  if (choice == "none") {
+    out.choice = Choice::kNone;
+  } else if (choice == "auto") {
+    out.choice = Choice::kAuto;
+  } else if (choice == "required") {
+    out.choice = Choice::kRequired;
+  } else if (choice.is_object() && choice.value("type", json()) == "function") {
+    std::vector<Tool> chosen;
+    if (!allow_tool(in, choice, out.tools, chosen)) return;
+    out.tools = std::move(chosen);
+    out.choice = Choice::kRequired;
+    out.parallel = false;
+  } else if (choice.is_object() && choice.value("type", json()) == "allowed_tools" &&
+             member_object(choice, "allowed_tools")) {
+    read_allowed(in, choice.at("allowed_tools"), out);
+  } else {
+    fail_choice(in);
+  }
+}
+
+// The schema of arguments: always of an object, and with the separators that the rest of the call has. With white space
+// anywhere, a grammar could not go on from the schema's end in the middle of a token such as "}}".
+std::string arguments_schema(const std::string& parameters_json) {
+  const auto members = object_members(parameters_json);
+  std::string schema =
+      R"({"x-guidance": {"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "})";
+  const bool typed = std::any_of(members.begin(), members.end(), [](const auto& m) { return m.first == "type"; });
+  if (!typed) schema += R"(, "type": "object")";
+  for (const auto& [key, value] : members) schema.append(", ").append(json_string(key)).append(": ").append(value);
+  return schema + "}";
+}
+
+// Writes one grammar in llguidance's Lark dialect.
+class GrammarWriter {
+ public:
+  GrammarWriter(const ToolRequest& request, const OutputFormat& format, ReasoningStart reasoning)
+      : request_(request), format_(format), reasoning_(reasoning) {}
+
+  std::string write() {
+    const ThinkRules think = think_rules(format_, reasoning_);
+    rules_ += think.rules;
+    const bool free = request_.choice == Choice::kAuto;
+    std::string start;
+    if (format_.tools == ToolFormat::kLlama) {
+      rules_ += "call: object\n";
+      start = free ? llama_free() : calls("\"; \"");
+    } else {
+      start = free ? hermes_free() : hermes_required();
+    }
+    write_objects();
+    return "start: " + think.start + start + "\n" + rules_;
+  }
+
+ private:
+  std::string calls(const std::string& separator) const {
+    return request_.parallel ? "call (" + separator + " call)*" : "call";
+  }
+
+  void hermes_call(const std::string& begin) {
+    const std::string end = format_.tool_call_tokens ? R"("\n" </tool_call>)" : R"("\n</tool_call>")";
+    rules_ += "call: " + begin + R"( "\n" object )" + end + "\n";
+  }
+
+  std::string hermes_required() {
+    hermes_call(format_.tool_call_tokens ? "<tool_call>" : "\"<tool_call>\"");
+    return calls(R"("\n")");
+  }
+
+  // Any text, but what follows a marker must be a call.
+  std::string hermes_free() {
+    rules_ += "TEXT: /(?s:.+)/ & ~/(?s:.*)<tool_call>(?s:.*)/\n";
+    if (format_.tool_call_tokens) {
+      hermes_call("<tool_call>");
+      return request_.parallel ? "TEXT? (call TEXT?)*" : "TEXT? call?";
+    }
+    // Without a token for it, the marker is the end of whatever text is before it.
+    rules_ += "to_call[lazy]: /(?s:.*)<tool_call>/\n";
+    hermes_call("to_call");
+    return request_.parallel ? "call* TEXT?" : "(call | TEXT)?";
+  }
+
+  // The whole answer is calls, or text that cannot be taken for one.
+  std::string llama_free() {
+    rules_ += "TEXT: /[ \\t\\r\\n]*[^{ \\t\\r\\n](?s:.*)/\n";
+    return "(" + calls("\"; \"") + " | TEXT)?";
+  }
+
+  void write_objects() {
+    const std::string_view arguments = format_.tools == ToolFormat::kLlama ? "parameters" : "arguments";
+    std::string choices;
+    for (size_t i = 0; i < request_.tools.size(); ++i) {
+      const Tool& tool = request_.tools[i];
+      const std::string index = std::to_string(i);
+      const std::string head = "{\"name\": " + json_string(tool.name) + ", \"" + std::string(arguments) + "\": ";
+      choices += (i > 0 ? " | tool_" : "tool_") + index;
+      rules_ += "tool_" + index + ": " + json_string(head) + " arguments_" + index + " \"}\"\n";
+      rules_ += "arguments_" + index + ": %json " + arguments_schema(tool.parameters_json) + "\n";
+    }
+    rules_ += "object: " + choices + "\n";
+  }
+
+  const ToolRequest& request_;
+  const OutputFormat& format_;
+  const ReasoningStart reasoning_;
+  std::string rules_;
+};
+
+}  // namespace
+
+void read_tools(FieldReader& in, std::string_view body, ToolRequest& out) {
+  const json* tools = in.get("tools");
+  const json* choice = in.get("tool_choice");
+  in.boolean("parallel_tool_calls", out.parallel);
+  if (tools && !tools->is_array()) {
+    in.fail(invalid_field("tools", "\"tools\" must be a list of tools, not " + excerpt(*tools) + "."));
+    return;
+  }
+  if (!tools || tools->empty()) {
+    if (choice && *choice != "none" && *choice != "auto") {
+      in.fail(invalid_field("tool_choice", "\"tool_choice\" asks for a call, but the request has no \"tools\"."));
+    }
+    return;
+  }
+  const std::string_view raw = find_member(body, "tools");
+  if (!read_tool_list(in, *tools, raw, out.tools)) return;
+  out.choice = Choice::kAuto;
+  if (choice) read_choice(in, *choice, out);
+  if (out.choice == Choice::kNone) {
+    out.tools.clear();
+    return;
+  }
+  out.tools_json = raw;
+  const bool strict = std::any_of(out.tools.begin(), out.tools.end(), [](const Tool& tool) { return tool.strict; });
+  out.constrained = out.constrained || strict || !out.parallel;
+}
+
+ToolFormat tool_format(const ToolRequest& request, const OutputFormat& format) {
+  return request.choice == Choice::kNone ? ToolFormat::kNone : format.tools;
+}
+
+Result<std::optional<GrammarSpec>> tool_grammar(const ToolRequest& request, const OutputFormat& format,
+                                                ReasoningStart reasoning) {
+  const bool held = request.choice == Choice::kRequired || (request.choice == Choice::kAuto && request.constrained);
+  if (!held) return std::optional<GrammarSpec>();
+  if (format.tools == ToolFormat::kNone) {
+    return invalid_argument(
+        "This server does not parse tool calls, so it cannot hold the model to one. Leave out \"tools\", or start it "
+        "with --tool-call-parser.");
+  }
+  GrammarSpec grammar;
+  grammar.kind = GrammarSpec::Kind::kLark;
+  grammar.text = GrammarWriter(request, format, reasoning).write();
+  return std::optional(std::move(grammar));
+}
+
+}  // namespace volley::serve

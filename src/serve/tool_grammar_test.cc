@@ -1,0 +1,226 @@
+// The grammars of tool_choice.h, compiled, against texts and against the parser that reads what they let through.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "serve/output_parser.h"
+#include "serve/tool_choice.h"
+#include "text/grammar_testing.h"
+
+namespace volley::serve {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kTools = R"("tools": [
+  {"type": "function", "function": {"name": "weather", "parameters": {"type": "object",
+    "properties": {"city": {"$ref": "#/$defs/city"}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["city"], "additionalProperties": false, "$defs": {"city": {"enum": ["Bonn", "K\u00f6ln"]}}}}},
+  {"type": "function", "function": {"name": "say \"hi\"", "parameters": {
+    "properties": {"city": {"$ref": "#/$defs/city"}}, "required": ["city"], "additionalProperties": false,
+    "$defs": {"city": {"type": "boolean"}}}}}])";
+
+constexpr const char* kRequired = R"("tool_choice": "required")";
+constexpr const char* kRequiredOne = R"("tool_choice": "required", "parallel_tool_calls": false)";
+constexpr const char* kNamed = R"("tool_choice": {"type": "function", "function": {"name": "weather"}})";
+constexpr const char* kAutoAllowed = R"("tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto",
+    "tools": [{"type": "function", "function": {"name": "weather"}}]}})";
+constexpr const char* kAutoOne = R"("parallel_tool_calls": false)";
+
+const std::string kWeather =
+    "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bonn\", \"days\": 3}}\n</tool_call>";
+const std::string kSay = "<tool_call>\n{\"name\": \"say \\\"hi\\\"\", \"arguments\": {\"city\": true}}\n</tool_call>";
+
+OutputFormat hermes(bool tokens = false) {
+  OutputFormat format;
+  format.tools = ToolFormat::kHermes;
+  format.tool_call_tokens = format.think_tokens = tokens;
+  return format;
+}
+
+OutputFormat llama() {
+  OutputFormat format;
+  format.tools = ToolFormat::kLlama;
+  return format;
+}
+
+GrammarSpec grammar(const OutputFormat& format, const std::string& fields,
+                    ReasoningStart reasoning = ReasoningStart::kOff) {
+  const std::string body = "{" + std::string(kTools) + ", " + fields + "}";
+  const json parsed = json::parse(body);
+  FieldReader in(parsed);
+  ToolRequest request;
+  read_tools(in, body, request);
+  EXPECT_FALSE(in.error()) << in.error()->message;
+  const auto made = tool_grammar(request, format, reasoning);
+  EXPECT_TRUE(made.ok() && made->has_value()) << fields;
+  return made.ok() && *made ? **made : GrammarSpec{};
+}
+
+class ToolGrammarTest : public text::GrammarTest {
+ protected:
+  static void expect_accepted(const GrammarSpec& grammar, const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) EXPECT_TRUE(accepts(grammar, text)) << text << "\n\n" << grammar.text;
+  }
+  static void expect_refused(const GrammarSpec& grammar, const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) EXPECT_FALSE(accepts(grammar, text)) << text << "\n\n" << grammar.text;
+  }
+};
+
+TEST_F(ToolGrammarTest, RequiredHermesCalls) {
+  const GrammarSpec required = grammar(hermes(), kRequired);
+  expect_accepted(required,
+                  {kWeather, kSay, kWeather + "\n" + kSay + "\n" + kWeather,
+                   "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}}\n</tool_call>"});
+  expect_refused(required,
+                 {"", "Hello.", "Hello. " + kWeather, kWeather + kSay, kWeather + "\nBye.",
+                  "<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>",
+                  "<tool_call>\n{\"name\": \"weather\", \"arguments\": {}}\n</tool_call>",
+                  "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": true}}\n</tool_call>",
+                  "<tool_call>\n{\"name\": \"say \\\"hi\\\"\", \"arguments\": true}\n</tool_call>",
+                  "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\":  \"Bonn\"}}\n</tool_call>"});
+}
+
+TEST_F(ToolGrammarTest, OneCallAndANamedCall) {
+  expect_accepted(grammar(hermes(), kRequiredOne), {kWeather, kSay});
+  expect_refused(grammar(hermes(), kRequiredOne), {"", kWeather + "\n" + kSay});
+  expect_accepted(grammar(hermes(), kNamed), {kWeather});
+  expect_refused(grammar(hermes(), kNamed), {"", kSay, kWeather + "\n" + kWeather});
+}
+
+// Text is free, but what a marker begins is a call that is allowed.
+TEST_F(ToolGrammarTest, AutoHoldsCallsToTheirForm) {
+  const GrammarSpec allowed = grammar(hermes(), kAutoAllowed);
+  expect_accepted(allowed, {"", "Hello <b>, <tool_cal", kWeather, "Let me see.\n" + kWeather, kWeather + kWeather,
+                            kWeather + "\nand\n" + kWeather + "\nBye."});
+  expect_refused(allowed, {kSay, "Hm: " + kSay, "<tool_call>", "a <tool_call> b", kWeather + "<tool_call>\nx"});
+  const GrammarSpec one = grammar(hermes(), kAutoOne);
+  expect_accepted(one, {"", "Hello.", kSay, "Hm: " + kWeather});
+  expect_refused(one, {kWeather + kWeather, kWeather + "\nBye."});
+}
+
+TEST_F(ToolGrammarTest, ReasoningComesFirst) {
+  const GrammarSpec closed = grammar(hermes(), kNamed, ReasoningStart::kClosed);
+  expect_accepted(closed, {kWeather, "<think>\nHm </b>.\n</think>\n\n" + kWeather, "<think></think>" + kWeather});
+  expect_refused(closed, {"Hm." + kWeather, "<think>\n" + kWeather, "<think>Hm.</think>Hm." + kWeather});
+  const GrammarSpec open = grammar(hermes(), kNamed, ReasoningStart::kOpen);
+  expect_accepted(open, {"Hm.\n</think>\n\n" + kWeather, "</think>" + kWeather});
+  expect_refused(open, {kWeather, "Hm.", "Hm.</think>"});
+}
+
+TEST_F(ToolGrammarTest, Llama) {
+  const std::string weather = "{\"name\": \"weather\", \"parameters\": {\"city\": \"Bonn\"}}";
+  const std::string say = "{\"name\": \"say \\\"hi\\\"\", \"parameters\": {\"city\": false}}";
+  expect_accepted(grammar(llama(), kRequired), {weather, say, weather + "; " + say});
+  expect_refused(grammar(llama(), kRequired), {"", "Hello.", kWeather, weather + say, weather + ";", "{}"});
+  expect_accepted(grammar(llama(), kNamed), {weather});
+  expect_refused(grammar(llama(), kNamed), {say, weather + "; " + weather});
+  expect_accepted(grammar(llama(), kAutoAllowed), {"", "Hello {}.", "\n a", weather, weather + "; " + weather});
+  expect_refused(grammar(llama(), kAutoAllowed), {"{", " {}", say, weather + " Bye."});
+  expect_accepted(grammar(llama(), kNamed, ReasoningStart::kOpen), {"Hm.</think>\n" + weather});
+}
+
+// Whatever the masks let a model write, the parser finds calls in it whose arguments keep to their schemas.
+TEST_F(ToolGrammarTest, RandomTextsParse) {
+  std::mt19937 random(3);
+  for (const OutputFormat& format : {hermes(), llama()}) {
+    const GrammarSpec required = grammar(format, kRequired);
+    int calls = 0;
+    for (int round = 0; round < 40; ++round) {
+      const auto walker = matcher(required);
+      ASSERT_NE(walker, nullptr);
+      const std::string text = random_text(*walker, random, 400);
+      OutputParser parser({format.tools, ReasoningStart::kOff, "call_"});
+      std::vector<std::pair<std::string, std::string>> found;
+      for (OutputDelta delta : {parser.push(text), parser.finish()}) {
+        ASSERT_EQ(delta.content, "") << text;
+        for (auto& call : delta.tool_calls) found.emplace_back(call.name, call.arguments);
+      }
+      ASSERT_FALSE(found.empty()) << text;
+      for (const auto& [name, arguments] : found) {
+        const json city = json::parse(arguments).at("city");
+        if (name == "weather") {
+          ASSERT_TRUE(city == "Bonn" || city == "Köln") << text;
+        } else {
+          ASSERT_EQ(name, "say \"hi\"");
+          ASSERT_TRUE(city.is_boolean()) << text;
+        }
+        ++calls;
+      }
+    }
+    EXPECT_GT(calls, 40);
+  }
+}
+
+// Qwen's vocabularies have the markers as tokens: these, not their letters, are what the model was trained to write.
+class MarkerTokensTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto spec = json::parse(std::ifstream("models/pocket/tokenizer.json"));
+    int id = kFirst;
+    for (const char* marker : {"<tool_call>", "</tool_call>", "<think>", "</think>"}) {
+      spec["added_tokens"].push_back({{"id", id++},
+                                      {"content", marker},
+                                      {"single_word", false},
+                                      {"lstrip", false},
+                                      {"rstrip", false},
+                                      {"normalized", false},
+                                      {"special", false}});
+    }
+    tokenizer_ = text::load_tokenizer(spec);
+    ASSERT_NE(tokenizer_, nullptr);
+  }
+
+  bool accepts(const GrammarSpec& grammar, const std::string& text) const {
+    const auto ids = tokenizer_->encode(text, false);
+    EXPECT_TRUE(ids.ok());
+    return accepts(grammar, *ids);
+  }
+  bool accepts(const GrammarSpec& grammar, const std::vector<TokenId>& ids) const {
+    const auto matcher = tokenizer_->grammars()->compile(grammar);
+    EXPECT_TRUE(matcher.ok()) << matcher.error().message << "\n" << grammar.text;
+    if (!matcher.ok()) return false;
+    constexpr int kWords = (kFirst + 4 + 31) / 32;
+    std::vector<uint32_t> words((ids.size() + 1) * kWords);
+    std::vector<text::TextEnd> ends(ids.size() + 1);
+    const auto filled = (*matcher)->masks_along(ids, words.data(), kWords, ends.data());
+    EXPECT_TRUE(filled.status.ok());
+    return filled.rows == static_cast<int32_t>(ids.size()) + 1 && ends.back() != text::TextEnd::kNo;
+  }
+
+  static constexpr int kFirst = 2048;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+};
+
+TEST_F(MarkerTokensTest, CallsUseTheTokens) {
+  const GrammarSpec required = grammar(hermes(true), kRequired);
+  EXPECT_TRUE(accepts(required, kWeather));
+  EXPECT_TRUE(accepts(required, kWeather + "\n" + kSay));
+  EXPECT_FALSE(accepts(required, kWeather + "\nBye."));
+  std::vector<TokenId> spelt;
+  for (const std::string part : {"<tool", "_call>\n{"}) {
+    const auto ids = tokenizer_->encode(part, false);
+    spelt.insert(spelt.end(), ids->begin(), ids->end());
+  }
+  EXPECT_FALSE(accepts(required, spelt));
+}
+
+TEST_F(MarkerTokensTest, TextAndReasoning) {
+  const GrammarSpec allowed = grammar(hermes(true), kAutoAllowed);
+  EXPECT_TRUE(accepts(allowed, "Hello."));
+  EXPECT_TRUE(accepts(allowed, ""));
+  EXPECT_TRUE(accepts(allowed, "Hm: " + kWeather + "\n" + kWeather + " Bye."));
+  EXPECT_FALSE(accepts(allowed, kSay));
+  const GrammarSpec closed = grammar(hermes(true), kNamed, ReasoningStart::kClosed);
+  EXPECT_TRUE(accepts(closed, kWeather));
+  EXPECT_TRUE(accepts(closed, "<think>\nHm.\n</think>\n\n" + kWeather));
+  EXPECT_TRUE(accepts(closed, "<think></think>" + kWeather));
+  EXPECT_FALSE(accepts(closed, "Hm." + kWeather));
+  const GrammarSpec open = grammar(hermes(true), kNamed, ReasoningStart::kOpen);
+  EXPECT_TRUE(accepts(open, "Hm.\n</think>\n\n" + kWeather));
+  EXPECT_FALSE(accepts(open, kWeather));
+}
+
+}  // namespace
+}  // namespace volley::serve

@@ -1,0 +1,27 @@
+from collections.abc import Iterator
+
+import pytest
+from openai import OpenAI
+
+from support import Asker, Server
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """One server for all tests that need no options of their own. It must end with 0, and with nothing leaked."""
+    with Server("--max-num-seqs 16") as running:
+        yield running
+        assert running.metric("num_requests_running") == 0
+        assert running.metric("num_requests_waiting") == 0
+        assert running.stop() == 0
+
+
+@pytest.fixture
+def client(server: Server) -> OpenAI:
+    return server.client()
+
+
+@pytest.fixture(params=[False, True], ids=["whole", "stream"])
+def ask(client: OpenAI, request: pytest.FixtureRequest) -> Asker:
+    """Runs a test twice: with whole answers and with streams."""
+    return Asker(client, request.param)

@@ -1,0 +1,169 @@
+"""Structured output under every name that clients of OpenAI, vLLM and SGLang send."""
+
+import json
+import re
+from typing import Any, Literal
+
+import jsonschema
+import openai
+import pytest
+from openai import OpenAI
+from pydantic import BaseModel, Field
+
+from support import JSON_FACTS, MODEL, STORY, Asker, user
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "pets": {"type": "array", "items": {"enum": ["cat", "dog", "bird"]}, "minItems": 1, "maxItems": 3},
+        "home": {
+            "type": "object",
+            "properties": {"zip": {"type": "string", "pattern": "^[0-9]{5}$"}, "lat": {"type": "number"}},
+            "required": ["zip"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["name", "age", "pets", "home"],
+    "additionalProperties": False,
+}
+# A model of this size may write digits for ever: bounded on purpose.
+SCHEMA["properties"]["home"]["properties"]["lat"] = {"type": "number", "minimum": -90, "maximum": 90, "multipleOf": 0.5}
+
+
+def check(text: str) -> None:
+    jsonschema.validate(json.loads(text), SCHEMA)
+
+
+SCHEMA_FIELDS = [
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA, "strict": True}}},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}},
+    {"extra_body": {"guided_json": SCHEMA}},
+    {"extra_body": {"guided_json": json.dumps(SCHEMA)}},
+    {"extra_body": {"structured_outputs": {"json": SCHEMA}}},
+    {"extra_body": {"json_schema": json.dumps(SCHEMA)}},
+]
+
+
+@pytest.mark.parametrize("fields", SCHEMA_FIELDS)
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "seed": 2}], ids=["greedy", "sampled"])
+def test_schemas(ask: Asker, fields: dict[str, Any], sampling: dict[str, Any]) -> None:
+    answer = ask.chat(JSON_FACTS, max_tokens=400, **fields, **sampling)
+    assert answer.choices[0].finish_reason == "stop"
+    check(answer.text)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "json_object"}},
+        {"extra_body": {"structured_outputs": {"json_object": True}}},
+        {"extra_body": {"guided_json_object": True}},
+    ],
+)
+def test_any_object(ask: Asker, fields: dict[str, Any]) -> None:
+    assert isinstance(json.loads(ask.chat(JSON_FACTS, max_tokens=200, **fields).text), dict)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"guided_regex": r"[0-9]{3}-[a-f]{2}"},
+        {"regex": r"[0-9]{3}-[a-f]{2}"},
+        {"structured_outputs": {"regex": r"[0-9]{3}-[a-f]{2}"}},
+    ],
+)
+def test_regular_expressions(ask: Asker, body: dict[str, Any]) -> None:
+    assert re.fullmatch(r"[0-9]{3}-[a-f]{2}", ask.chat(STORY, max_tokens=40, extra_body=body).text)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"guided_choice": ["red", "green and blue"]}, {"structured_outputs": {"choice": ["red", "green and blue"]}}],
+)
+def test_choices(ask: Asker, body: dict[str, Any]) -> None:
+    assert ask.chat(STORY, max_tokens=40, extra_body=body).text in ("red", "green and blue")
+
+
+EBNF = 'root ::= greeting " " name\ngreeting ::= "hello" | "goodbye"\nname ::= [A-Z] [a-z]{2,5}\n'
+LARK = 'start: GREETING " " NAME\nGREETING: "hello" | "goodbye"\nNAME: /[A-Z][a-z]{2,5}/\n'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"guided_grammar": EBNF},
+        {"guided_grammar": LARK},
+        {"ebnf": EBNF},
+        {"structured_outputs": {"grammar": EBNF}},
+        {"structured_outputs": {"grammar": LARK}},
+    ],
+)
+def test_grammars(ask: Asker, body: dict[str, Any]) -> None:
+    assert re.fullmatch(r"(hello|goodbye) [A-Z][a-z]{2,5}", ask.chat(STORY, max_tokens=40, extra_body=body).text)
+
+
+def test_completions_too(ask: Asker) -> None:
+    answer = ask.complete("A number:", max_tokens=20, extra_body={"guided_regex": "[0-9]{4}"})
+    assert re.fullmatch("[0-9]{4}", answer.text)
+
+
+def test_parse_into_a_class(client: OpenAI) -> None:
+    class Person(BaseModel):
+        name: str = Field(max_length=12)
+        city: Literal["Lima", "Nairobi"]
+        age: int = Field(ge=0, le=150)
+
+    parsed = client.chat.completions.parse(
+        model=MODEL, messages=user(JSON_FACTS), response_format=Person, temperature=0, max_tokens=200
+    )
+    assert isinstance(parsed.choices[0].message.parsed, Person)
+
+
+def test_the_clients_own_stream_helper(client: OpenAI) -> None:
+    class Answer(BaseModel):
+        city: Literal["Lima", "Nairobi"]
+
+    with client.chat.completions.stream(
+        model=MODEL, messages=user(JSON_FACTS), response_format=Answer, temperature=0, max_tokens=100
+    ) as stream:
+        list(stream)
+        assert isinstance(stream.get_final_completion().choices[0].message.parsed, Answer)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1, "seed": 8}])
+def test_speculation_is_invisible(ask: Asker, sampling: dict[str, Any]) -> None:
+    fields = {"max_tokens": 400, **SCHEMA_FIELDS[0], **sampling}
+    fast = ask.chat(JSON_FACTS, **fields)
+    plain = ask.chat(JSON_FACTS, extra_body={"volley": {"speculation": False}}, **fields)
+    assert fast.text == plain.text
+    assert fast.usage.completion_tokens == plain.usage.completion_tokens
+
+
+def test_n_choices_each_keep_to_the_schema(ask: Asker) -> None:
+    answer = ask.chat(JSON_FACTS, max_tokens=400, n=3, temperature=1, seed=1, **SCHEMA_FIELDS[0])
+    for choice in answer.choices:
+        check(choice.text)
+
+
+def test_a_text_that_is_cut_off_says_so(ask: Asker) -> None:
+    assert ask.chat(JSON_FACTS, max_tokens=4, **SCHEMA_FIELDS[0]).choices[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"extra_body": {"guided_regex": "(["}},
+        {"extra_body": {"guided_grammar": "root ::= nothing"}},
+        {"extra_body": {"guided_json": {"type": "no such type"}}},
+        {"extra_body": {"guided_choice": []}},
+        {"extra_body": {"guided_regex": "a", "guided_choice": ["b"]}},
+        {"response_format": {"type": "xml"}},
+        {"response_format": {"type": "json_schema"}},
+    ],
+)
+def test_what_cannot_be_compiled_is_refused(ask: Asker, fields: dict[str, Any]) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask.chat(STORY, max_tokens=5, **fields)
+    assert len(caught.value.body["message"]) > 20
