@@ -52,7 +52,7 @@ struct ApiRequest {
   GenerateRequest generate;        // all but the prompt, the choice index and the grammar of `tools`
   std::string grammar_field;       // the field that generate.grammar came from
   bool max_tokens_given = false;   // by the client: it must then fit into the context
-  int32_t truncate_prompt = 0;  // keep the last so many tokens of a prompt; -1: as many as fit; 0: all
+  int32_t truncate_prompt = 0;     // keep the last so many tokens of a prompt; -1: as many as fit; 0: all
   int n = 1;
   bool stream = false;
   bool echo = false;

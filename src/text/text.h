@@ -44,8 +44,8 @@ class Tokenizer {
 // the special tokens by name (bos_token, …), documents, the arguments of the request, raise_exception, strftime_now.
 // Three things are done to messages before, because clients and templates disagree:
 // - content as an array of text parts is joined with line breaks for a template that prints strings only, and a string
-//   is wrapped into an array for one that prints arrays only. Which one it is, is found at load by rendering a word both
-//   ways.
+//   is wrapped into an array for one that prints arrays only. Which one it is, is found at load by rendering a word
+//   both ways.
 // - an assistant's content that is null or missing, as in a turn of tool calls only, becomes empty text for a template
 //   that cannot print it (found at load too).
 // - arguments of tool calls that arrive as JSON text become the object.
