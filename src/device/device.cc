@@ -77,7 +77,7 @@ class CpuDevice final : public Device {
 
   void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
-  int64_t free_bytes() override { return 0; }
+  void attach_thread() override {}
   Result<Buffer> allocate_host(size_t bytes) override { return allocate(bytes); }
   void enqueue_upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void enqueue_download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }

@@ -86,8 +86,8 @@ class Device {
   virtual Stream& stream() = 0;
   // kResourceExhausted when there is no room.
   virtual Result<Buffer> allocate(size_t bytes) = 0;
-  // What allocate() could still give. 0 on the CPU, where the engine asks the system.
-  virtual int64_t free_bytes() = 0;
+  // To be called first by a thread that is going to use the device, unless that thread made it.
+  virtual void attach_thread() = 0;
   // Host memory that enqueued copies can reach: pinned on CUDA.
   virtual Result<Buffer> allocate_host(size_t bytes) = 0;
   // Copies between host memory and the device's, ordered after the work of the stream; `from` may be reused and `to` be

@@ -62,6 +62,7 @@ EngineStats Worker::stats() const {
 }
 
 void Worker::loop() {
+  parts_.device->attach_thread();
   std::deque<Command> commands;
   while (take_commands(commands)) {
     for (Command& command : commands) handle(std::move(command));
@@ -135,6 +136,7 @@ void Worker::erase(Requests::iterator request) {
 void Worker::release_slot(Request& request) {
   if (!request.slot) return;
   parts_.round->clear_slot(*request.slot);
+  running_grammars_ -= request.grammar ? 1 : 0;
   request.slot.reset();
 }
 
@@ -157,10 +159,16 @@ void Worker::step() {
   totals_.host_s += std::chrono::duration<double>(Clock::now() - begin).count() - (waited_s_ - waited);
 }
 
+// Whether the next step can hold a request with a grammar: one that runs, or one that waits while there is a slot.
+bool Worker::may_ask_for_masks() const {
+  if (running_grammars_ > 0) return true;
+  return grammars_ > 0 && scheduler_.stats().running < parts_.scheduler.max_num_seqs;
+}
+
 // A grammar's masks depend on all committed tokens: a step with one is planned
 // when the results of the one before it are in.
 bool Worker::start_step() {
-  if (!flights_.empty() && grammars_ > 0) return false;
+  if (!flights_.empty() && may_ask_for_masks()) return false;
   sched::StepPlan plan = scheduler_.plan(parts_.scheduler.block_size - 1);
   VOLLEY_CHECK_MSG(!plan.empty() || !flights_.empty() || scheduler_.idle(),
                    "the scheduler has requests but plans nothing");
@@ -231,7 +239,9 @@ Status Worker::start_slot(Request& request, const sched::PlannedSegment& started
   request.start.output = tokens.subspan(prompt);
   const Status status = parts_.round->start_slot(started.slot.value, request.start);
   request.start.prompt = request.start.output = {};  // the scheduler's tokens move as they grow
-  if (status.ok()) request.slot = started.slot.value;
+  if (!status.ok()) return status;
+  request.slot = started.slot.value;
+  running_grammars_ += request.grammar ? 1 : 0;
   return status;
 }
 

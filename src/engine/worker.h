@@ -72,6 +72,7 @@ class Worker {
   void handle(Command command);
   void handle(Admission admission);
   void step();
+  bool may_ask_for_masks() const;
   bool start_step();   // plans and enqueues one; false when there is nothing to
                        // enqueue now
   void finish_step();  // waits for the oldest one
@@ -91,8 +92,8 @@ class Worker {
   WorkerParts parts_;
   sched::Scheduler scheduler_;
   Requests requests_;
-  int64_t grammars_ = 0;  // of the requests, how many have one
-  EngineStats totals_;    // counters; gauges are filled in by publish_stats()
+  int64_t grammars_ = 0, running_grammars_ = 0;  // requests with a grammar; of those, how many have a slot
+  EngineStats totals_;                           // counters; gauges are filled in by publish_stats()
   struct Flight {
     sched::StepPlan plan;
     bool enqueued = true;  // false: nobody was left in it

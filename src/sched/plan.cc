@@ -53,7 +53,8 @@ StepPlan Scheduler::State::plan(int32_t max_draft) {
 int32_t Scheduler::State::rows_for_prompts(int32_t decoding) const {
   const auto prefilling = [](const auto& entry) { return !entry.second->decodes_next(); };
   const bool wanted = std::ranges::any_of(running, prefilling) || (!queue.empty() && !slots.empty());
-  return wanted ? std::min(config.prefill_chunk, (config.max_num_batched_tokens - decoding) / 2) : 0;
+  const int32_t spare = config.max_num_batched_tokens - decoding;
+  return wanted ? std::min({config.prefill_chunk, spare, std::max(1, spare / 2)}) : 0;
 }
 
 // One row for each decoding request, then drafted ones as far as the rows go.

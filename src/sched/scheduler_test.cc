@@ -115,6 +115,21 @@ TEST(SchedulerPlan, DecodesBySlotThenPrefillsOldestFirst) {
   EXPECT_EQ(plan.rows, 4 + 4 + 16 + 16);
 }
 
+// Even where the only row to spare is one.
+TEST(SchedulerPlan, APromptMovesOnWhenOneRowIsToSpare) {
+  SchedulerConfig config = roomy();
+  config.max_num_seqs = config.max_num_batched_tokens = 2;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.add(1, "", counting(0, 1), 60).ok());
+  scheduler.apply(results_of(scheduler.plan(3)));
+  ASSERT_TRUE(scheduler.add(2, "", counting(50, 6), 4).ok());
+  for (int step = 0; step < 6; ++step) {
+    const StepPlan plan = scheduler.plan(3);
+    ASSERT_NE(segment_of(plan, 2), nullptr) << "step " << step;
+    scheduler.apply(results_of(plan));
+  }
+}
+
 // Every decoding request moves on each step, and drafts share what is left.
 TEST(SchedulerPlan, SharesScarceRows) {
   SchedulerConfig config = roomy();

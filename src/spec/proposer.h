@@ -23,6 +23,7 @@ struct DraftPass {
   TokenId* tokens = nullptr;           // [drafts] out: proposals, a block's from its draft_begin on
   float* confidence = nullptr;         // [drafts] out, or null: the drafter's probability of each proposal
   TensorView page_table;
+  int32_t max_positions = 0;  // of a sequence
 };
 
 struct ScratchBounds {

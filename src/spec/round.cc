@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 
 #include "device/cpu/thread_pool.h"
 #include "spec/round_parts.h"
@@ -36,7 +37,8 @@ int64_t scratch_bytes(Device& device, const model::Target& target, DType kv, con
   const int64_t proposing = proposer ? proposer->scratch_bytes(stream, bounds) : 0;
   // Residual stream, features twice (as captured, and gathered for the commit), and the per-row arrays.
   const int64_t held = rows * (spec.hidden * 4 + features * 8 + 16) + pass_bytes(rows) + (int64_t{1} << 16);
-  return held + std::max({forward, logits, proposing});
+  // What attention planned for the pass stays while logits are made.
+  return held + std::max(forward + logits, proposing);
 }
 
 int64_t aligned(int64_t bytes) {
@@ -78,8 +80,7 @@ Status Round::allocate() {
   Memory& m = *memory_;
   const int64_t slots = config_.slots, width = table_width(config_), rows = config_.max_rows;
   m.max_segments = config_.slots;
-  m.max_block_rows = config_.slots * block_size();
-  m.max_edits = static_cast<int32_t>(slots * width);
+  m.max_edits = slots * width;
   m.stride = block_size();
   m.segments_bytes = aligned(slots * int64_t{sizeof(ops::StepSegment)});
   m.edits_bytes = aligned(m.max_edits * int64_t{sizeof(ops::PageTableEdit)});
@@ -168,7 +169,11 @@ Status Round::reserve_masks(int32_t rows) {
   VOLLEY_ASSIGN(Buffer host_masks, device_.allocate_host(bytes));
   VOLLEY_ASSIGN(Buffer host_drafts, device_.allocate_host(m.drafts.bytes()));
   if (device_.kind() != DeviceKind::kCpu && mask_threads_ == nullptr) {
-    mask_threads_ = std::make_unique<ThreadPool>(std::min(kMaskThreads, usable_cores()));
+    try {
+      mask_threads_ = std::make_unique<ThreadPool>(std::min(kMaskThreads, usable_cores()));
+    } catch (const std::system_error&) {
+      return resource_exhausted("The system gives this process no more threads, which grammars need.");
+    }
   }
   m.masks = std::move(masks);
   m.host_masks = std::move(host_masks);

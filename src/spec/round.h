@@ -114,7 +114,6 @@ class Round {
   // 1: no drafting.
   int32_t block_size() const { return proposer_ ? proposer_->block_size() : 1; }
   const PhaseTimes& times() const { return times_; }
-  int32_t graphs() const { return static_cast<int32_t>(draft_graphs_.size() + verify_graphs_.size()); }
 
  private:
   // Host memory of one step: what is uploaded for it, and where its results land.

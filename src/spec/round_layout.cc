@@ -118,11 +118,12 @@ std::optional<Round::GraphKey> Round::graph_for(std::span<const RoundSegment> se
 
 void Round::record_graphs(const std::function<void(double)>& progress) {
   std::vector<GraphKey> keys;
-  for (int32_t slots : kSlotBuckets) {
-    const int32_t bucket = std::min(slots, config_.slots);
-    for (int32_t draft : {0, block_size() - 1}) {
-      const GraphKey key(bucket, draft);
-      const bool fits = bucket * (draft + 1) <= config_.max_rows && bucket * block_size() <= memory_->max_block_rows;
+  std::vector<int32_t> buckets(std::begin(kSlotBuckets), std::end(kSlotBuckets));
+  buckets.push_back(config_.slots);
+  for (const int32_t slots : buckets) {
+    for (const int32_t draft : {0, block_size() - 1}) {
+      const GraphKey key(std::min(slots, config_.slots), draft);
+      const bool fits = int64_t{key.first} * (draft + 1) <= config_.max_rows;
       if (fits && std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
     }
   }

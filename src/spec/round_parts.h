@@ -40,7 +40,8 @@ struct Round::Memory {
   int32_t mask_words = 0;                                         // of a mask
   TensorView table;                                               // page_table as a tensor
   int64_t segments_bytes = 0, edits_bytes = 0, tokens_bytes = 0;  // of the parts of `step`
-  int32_t max_segments = 0, max_block_rows = 0, max_edits = 0;
+  int32_t max_segments = 0;
+  int64_t max_edits = 0;
   int32_t stride = 0;  // tokens that a segment can commit
 
   ops::StepSegment* segment_array() const { return static_cast<ops::StepSegment*>(step.data()); }

@@ -36,6 +36,7 @@ void Round::draft(const Layout& layout) {
   pass.drafts = layout.drafts;
   pass.tokens = array_of<TokenId>(memory_->drafts);
   pass.page_table = memory_->table;
+  pass.max_positions = config_.max_positions;
   proposer_->draft(stream_, pass, *sampler_, *scratch_);
 }
 

@@ -91,14 +91,7 @@ class CudaFence final : public Fence {
   CudaFence(const CudaFence&) = delete;
   CudaFence& operator=(const CudaFence&) = delete;
 
-  // Inside a recording the point belongs to the graph, and is set by each launch of it.
-  void set() override {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    VOLLEY_CUDA_CHECK(cudaStreamIsCapturing(stream_, &status));
-    const bool recording = status == cudaStreamCaptureStatusActive;
-    VOLLEY_CUDA_CHECK(
-        cudaEventRecordWithFlags(event_, stream_, recording ? cudaEventRecordExternal : cudaEventRecordDefault));
-  }
+  void set() override { VOLLEY_CUDA_CHECK(cudaEventRecord(event_, stream_)); }
   void wait() override { VOLLEY_CUDA_CHECK(cudaEventSynchronize(event_)); }
   double seconds_since(const Fence& earlier) const override {
     float milliseconds = 0;
@@ -167,11 +160,8 @@ class CudaDevice final : public Device {
     return Buffer(p, size, [](void* data, size_t) { cudaFree(data); });
   }
 
-  int64_t free_bytes() override {
-    size_t free = 0, total = 0;
-    VOLLEY_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-    return static_cast<int64_t>(free);
-  }
+  // Each thread has a current GPU of its own, the first one to begin with.
+  void attach_thread() override { VOLLEY_CUDA_CHECK(cudaSetDevice(ordinal_)); }
 
   Result<Buffer> allocate_host(size_t bytes) override {
     const size_t size = std::max<size_t>(bytes, 64);

@@ -54,7 +54,7 @@ void DFlashProposer::draft(Stream& stream, const DraftPass& pass, const ops::Sam
   shape.segments = pass.step.blocks;
   shape.max_segment_rows = options_.block_size;
   shape.choices = pass.drafts;
-  shape.max_positions = static_cast<int32_t>(pass.page_table.dim(1)) * kv_.page_size();
+  shape.max_positions = pass.max_positions;
   Pass rows = take_pass(shape, visibility_, pass.page_table, scratch);
   ops::fill_draft_rows(stream, pass.step, options_.block_size, network_->spec().mask_token, visibility_, rows.rows,
                        rows.choices);
