@@ -140,8 +140,7 @@ void Worker::release_slot(Request& request) {
   request.slot.reset();
 }
 
-// As many steps as the device takes are under way; then the oldest one's
-// results are handed out while the others run.
+// As many steps as the device takes are under way; then the oldest one's results are handed out while the others run.
 void Worker::step() {
   const Clock::time_point begin = Clock::now();
   const double waited = waited_s_;
@@ -165,8 +164,8 @@ bool Worker::may_ask_for_masks() const {
   return grammars_ > 0 && scheduler_.stats().running < parts_.scheduler.max_num_seqs;
 }
 
-// A grammar's masks depend on all committed tokens: a step with one is planned
-// when the results of the one before it are in.
+// A grammar's masks depend on all committed tokens: a step with one is planned when the results of the one before it are
+// in.
 bool Worker::start_step() {
   if (!flights_.empty() && may_ask_for_masks()) return false;
   sched::StepPlan plan = scheduler_.plan(parts_.scheduler.block_size - 1);
@@ -300,8 +299,7 @@ void Worker::hand_out(const sched::StepPlan& plan, std::vector<spec::RoundResult
       ++(failed ? totals_.requests_failed : totals_.requests_finished);
       ended.push_back(segment.id);
     }
-    // A failed step's tokens mean nothing: they must not become part of the
-    // request. A grammar may end without any.
+    // A failed step's tokens mean nothing: they must not become part of the request. A grammar may end without any.
     if (failed || results[i].tokens.empty()) {
       scheduler_.remove(segment.id);
       continue;

@@ -64,17 +64,22 @@ class Worker {
     int32_t prompt_logprobs;                // -1: none; else how many of the highest
     std::optional<int32_t> slot;
   };
+  using Requests = std::unordered_map<RequestId, Request>;
+
+  // A planned step on its way.
+  struct Flight {
+    sched::StepPlan plan;
+    bool enqueued = true;  // false: nobody was left in it
+  };
 
   // Below: the engine's thread only.
   void loop();
-  bool take_commands(std::deque<Command>& commands);  // waits while idle; false
-                                                      // when the engine ends
+  bool take_commands(std::deque<Command>& commands);  // waits while idle; false when the engine ends
   void handle(Command command);
   void handle(Admission admission);
   void step();
   bool may_ask_for_masks() const;
-  bool start_step();   // plans and enqueues one; false when there is nothing to
-                       // enqueue now
+  bool start_step();   // plans and enqueues one; false when there is nothing to enqueue now
   void finish_step();  // waits for the oldest one
   void enqueue(sched::StepPlan& plan);
   spec::RoundSegment segment_of(const sched::PlannedSegment& planned);
@@ -82,7 +87,6 @@ class Worker {
   Status start_slot(Request& request, const sched::PlannedSegment& started);
   void hand_out(const sched::StepPlan& plan, std::vector<spec::RoundResult>& results);
   void add_prompt_logprobs(const sched::PlannedSegment& segment, Request& request, spec::RoundResult& result);
-  using Requests = std::unordered_map<RequestId, Request>;
   void erase(Requests::iterator request);
   void end(RequestId id, FinishReason reason, std::optional<Error> error);
   void release_slot(Request& request);
@@ -94,11 +98,7 @@ class Worker {
   Requests requests_;
   int64_t grammars_ = 0, running_grammars_ = 0;  // requests with a grammar; of those, how many have a slot
   EngineStats totals_;                           // counters; gauges are filled in by publish_stats()
-  struct Flight {
-    sched::StepPlan plan;
-    bool enqueued = true;  // false: nobody was left in it
-  };
-  std::deque<Flight> flights_;  // plans whose steps are under way, oldest first
+  std::deque<Flight> flights_;                   // oldest first
   std::vector<spec::RoundSegment> segments_;
   std::vector<spec::RoundResult> results_;
   double waited_s_ = 0;  // for the device
