@@ -27,7 +27,7 @@ if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 13)
   message(FATAL_ERROR "${VOLLEY_NVCC} is CUDA ${CMAKE_CUDA_COMPILER_VERSION}; Volley needs 13 or later.")
 endif()
 if(CCACHE_PROGRAM)
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${VOLLEY_CCACHE})
 endif()
 
 set(volley_cuda_flags -std=c++20 --fmad=false --expt-relaxed-constexpr)  # rounding is part of the contract

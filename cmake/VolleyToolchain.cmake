@@ -27,8 +27,11 @@ endif()
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
-  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  # Paths below the source tree are taken relative to the build folder, so that presets with the same flags (cpu and
+  # cuda) share what is compiled.
+  set(VOLLEY_CCACHE ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${VOLLEY_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${VOLLEY_CCACHE})
 endif()
 find_program(MOLD_PROGRAM mold)
 if(MOLD_PROGRAM)
