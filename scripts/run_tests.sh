@@ -44,6 +44,7 @@ status=0
 run=()
 fixed=(setarch "$(uname -m)" --addr-no-randomize)
 if [ "$preset" = tsan ] && "${fixed[@]}" true 2>/dev/null; then run=("${fixed[@]}"); fi
+if [ "$preset" = tsan ]; then export TSAN_OPTIONS="suppressions=$PWD/scripts/tsan.supp ${TSAN_OPTIONS:-}"; fi
 "${run[@]}" ctest --test-dir "$build" --output-on-failure -j "$jobs" "${select[@]}" </dev/null | tee "$log" || status=$?
 
 summary=$(grep -E '^[0-9]+% tests passed, [0-9]+ tests failed out of [0-9]+' "$log" | tail -1) || true
