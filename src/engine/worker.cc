@@ -164,8 +164,8 @@ bool Worker::may_ask_for_masks() const {
   return grammars_ > 0 && scheduler_.stats().running < parts_.scheduler.max_num_seqs;
 }
 
-// A grammar's masks depend on all committed tokens: a step with one is planned when the results of the one before it are
-// in.
+// A grammar's masks depend on all committed tokens: a step with one is planned when the results of the one before it
+// are in.
 bool Worker::start_step() {
   if (!flights_.empty() && may_ask_for_masks()) return false;
   sched::StepPlan plan = scheduler_.plan(parts_.scheduler.block_size - 1);
