@@ -5,6 +5,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 home=build/cuda-toolkit
 if [ -x "$home/bin/nvcc" ]; then exit 0; fi
+packages=()
+python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
+scripts/install-packages.sh "Python 3 with venv" "${packages[@]}"
 python3 -m venv build/cuda-venv
 build/cuda-venv/bin/pip install --quiet nvidia-cuda-nvcc==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 \
   nvidia-nvvm==13.0.88 nvidia-cuda-cccl==13.0.85 nvidia-cublas==13.1.0.3

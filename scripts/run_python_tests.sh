@@ -18,17 +18,7 @@ packages=()
 python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
 python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
   packages+=(python3-dev)
-if [ "${#packages[@]}" -gt 0 ]; then
-  command -v apt-get >/dev/null || fail "install Python 3.10 or newer with venv and its headers"
-  as_root=()
-  if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null || fail "missing packages: ${packages[*]}: run this as root or install sudo"
-    as_root=(sudo)
-  fi
-  export DEBIAN_FRONTEND=noninteractive
-  "${as_root[@]}" apt-get update </dev/null
-  "${as_root[@]}" apt-get install -y --no-install-recommends "${packages[@]}" </dev/null
-fi
+scripts/install-packages.sh "Python 3.10 or newer with venv and its headers" "${packages[@]}"
 
 # What is installed is remembered as a copy of the list it was installed from.
 folder=$PWD/build/python

@@ -4,11 +4,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-fail() {
-  echo "setup-clients: $*" >&2
-  exit 1
-}
-
 packages=()
 command -v python3 >/dev/null || packages+=(python3)
 python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
@@ -16,18 +11,7 @@ node_major=$(node --version 2>/dev/null | sed -nE 's/^v([0-9]+)\..*/\1/p') || tr
 if [ "${node_major:-0}" -lt 18 ]; then packages+=(nodejs); fi
 command -v npm >/dev/null || packages+=(npm)
 
-if [ "${#packages[@]}" -gt 0 ]; then
-  command -v apt-get >/dev/null || fail "install Python 3.10 or newer with venv, Node.js 18 or newer, and npm"
-  as_root=()
-  if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null || fail "missing packages: ${packages[*]}: run this as root or install sudo"
-    as_root=(sudo)
-  fi
-  echo "setup-clients: installing ${packages[*]}" >&2
-  export DEBIAN_FRONTEND=noninteractive
-  "${as_root[@]}" apt-get update </dev/null
-  "${as_root[@]}" apt-get install -y --no-install-recommends "${packages[@]}" </dev/null
-fi
+scripts/install-packages.sh "Python 3.10 or newer with venv, Node.js 18 or newer, and npm" "${packages[@]}"
 
 # What is installed is remembered as a copy of the list it was installed from.
 folder=build/clients

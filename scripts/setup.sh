@@ -4,7 +4,7 @@
 # follow its archive.
 set -euo pipefail
 
-readonly MIN_CARGO_MINOR=85 # cargo 1.85: the first with edition 2024, which crates of textkit use
+readonly MIN_CARGO_MINOR=87 # cargo 1.87: what llguidance and toktrie ask for
 
 fail() {
   echo "setup: $*" >&2

@@ -197,20 +197,20 @@ template <typename Shape>
 __device__ void begin_scores(float (&s)[kScoreTiles][4], const uint8_t* q, const uint8_t* k) {
   const uint64_t a = swizzled_operand(hopper::shared_address(q), Shape::kGroupBytes, 0);
   const uint64_t b = swizzled_operand(hopper::shared_address(k), Shape::kGroupBytes, 0);
-  begin_products();
+  hopper::products_begin();
 #pragma unroll
   for (int step = 0; step < Shape::kHeadDim / 16; ++step) {
     const uint32_t at = (step / 4 * 1024 + step % 4 * 32) >> 4;
     multiply_rows(s, a + at, b + at, step > 0);
   }
-  commit_products();
+  hopper::products_commit();
 }
 
 template <typename Shape>
 __device__ __forceinline__ void multiply_values(const uint32_t (&p)[kScoreTiles][2], const uint8_t* v, int half,
                                                 RowState<Shape>& state) {
   const uint64_t b = swizzled_operand(hopper::shared_address(v) + half * 2048, Shape::kGroupBytes, 1024);
-  begin_products();
+  hopper::products_begin();
 #pragma unroll
   for (int step = 0; step < kTilePositions / 16; ++step) {
     multiply_columns(state.outputs, p[2 * step][0], p[2 * step][1], p[2 * step + 1][0], p[2 * step + 1][1],
@@ -323,7 +323,7 @@ __device__ void ItemRun<Shape>::attend() {
   float s[kScoreTiles][4], factor[2];
   uint32_t p[kScoreTiles][2];
   score_tile(s);
-  wait_for_products<0>();
+  hopper::products_wait<0>();
   settle(s);
   release(k);
   weigh(s, position, state, p, factor);
@@ -333,13 +333,13 @@ __device__ void ItemRun<Shape>::attend() {
     settle(state.outputs);
     score_tile(s);
     multiply_values<Shape>(p, shared.slots[v.slot], half(), state);
-    commit_products();
-    wait_for_products<1>();
+    hopper::products_commit();
+    hopper::products_wait<1>();
     settle(s);
     release(k);
     const int32_t next = position + kTilePositions;
     if (next >= chunk_stop) {
-      wait_for_products<0>();
+      hopper::products_wait<0>();
       settle(state.outputs);
       end_chunk(false, state);
       state.clear_chunk();
@@ -347,7 +347,7 @@ __device__ void ItemRun<Shape>::attend() {
     }
     uint32_t fresh[kScoreTiles][2];
     weigh(s, next, state, fresh, factor);
-    wait_for_products<0>();
+    hopper::products_wait<0>();
     settle(state.outputs);
     settle(p);  // in use until here: `fresh` must not share its registers
     release(v);
@@ -359,8 +359,8 @@ __device__ void ItemRun<Shape>::attend() {
   settle(p);
   settle(state.outputs);
   multiply_values<Shape>(p, shared.slots[v.slot], half(), state);
-  commit_products();
-  wait_for_products<0>();
+  hopper::products_commit();
+  hopper::products_wait<0>();
   settle(state.outputs);
   release(v);
   end_chunk(true, state);

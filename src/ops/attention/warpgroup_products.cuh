@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "device/cuda/products.cuh"
+
 namespace volley::ops {
 
 // Describes shared memory with the 128-byte swizzle to the matrix unit. Rows of 8 are `group_bytes` apart;
@@ -61,18 +63,6 @@ __device__ inline void multiply_columns(float (&d)[16][4], uint32_t a0, uint32_t
 #undef VOLLEY_D8
 #undef VOLLEY_D
 
-// Before the first product after registers that it reads or adds to have changed.
-__device__ inline void begin_products() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ inline void commit_products() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-// Waits until at most kPending committed groups of products are unfinished.
-template <int kPending>
-__device__ inline void wait_for_products() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
 // After the wait: keeps the compiler from reading sums any earlier.
 template <int N>
 __device__ inline void settle(float (&d)[N][4]) {
