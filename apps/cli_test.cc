@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
@@ -123,6 +125,8 @@ TEST(Cli, UsageErrorsExitWithTwo) {
       {"generate", "--prompt", "a", "--output", "/no/such/folder/file"},
       {"generate", "--prompt", "a", "--kv-pages", "1"},
       {"bench", "--simulate-acceptance", "geometric:0.5", "--spec", "off"},
+      {"bench", "--verify", "auto", "--spec", "off"},
+      {"generate", "--prompt", "a", "--draft", "none", "--verify", "3"},
   };
   for (const auto& arguments : wrong) {
     Program program(arguments);
@@ -339,6 +343,109 @@ TEST(Cli, BenchSaysThatSpeculationChangedNothing) {
   const Json json = program.last_json();
   ASSERT_EQ(json["rows"].size(), 4u);
   for (const Json& row : json["rows"]) EXPECT_EQ(row["same_tokens"], true);
+}
+
+TEST(Cli, BenchHoldsPoliciesAgainstEachOther) {
+  Program program({"bench", "--concurrency", "1,3", "--requests", "3", "--output-tokens", "16", "--verify",
+                   "auto,full,3", "--repeat", "2", "--json"});
+  ASSERT_EQ(program.status(), 0) << program.err();
+  const Json json = program.last_json();
+  ASSERT_EQ(json["rows"].size(), 2u * 2u * (1u + 3u));
+  for (const Json& row : json["rows"]) {
+    EXPECT_EQ(row["same_tokens"], true) << "whatever the policy";
+    EXPECT_EQ(row["completion_tokens"], 3 * 16);
+    if (row["verify"] == "3") EXPECT_LE(row["acceptance_length"].get<double>(), 4);
+  }
+  EXPECT_NE(program.out().find("auto against the best of the others"), std::string::npos) << program.out();
+}
+
+TEST(Cli, BenchMeasuresRoundsOfEveryPolicyAndLoad) {
+  Program program({"bench",
+                   "--dummy-weights",
+                   "1",
+                   "--simulate-acceptance",
+                   "geometric:0.9",
+                   "--simulate-acceptance",
+                   "geometric:0.8,0",
+                   "--rounds",
+                   "20",
+                   "--warm-rounds",
+                   "4",
+                   "--repeat",
+                   "2",
+                   "--verify",
+                   "auto",
+                   "0",
+                   "15",
+                   "--concurrency",
+                   "1,2",
+                   "--prompt-tokens",
+                   "16",
+                   "--spec",
+                   "dflash,off",
+                   "--json"});
+  ASSERT_EQ(program.status(), 0) << program.err();
+  const Json json = program.last_json();
+  ASSERT_EQ(json["runs"].size(), 2u * 2u * 3u * 2u + 2u * 2u);
+  for (const Json& run : json["runs"]) {
+    const double steps = run["steps"].get<double>(), requests = run["concurrency"].get<double>();
+    const double tokens = run["tokens"].get<double>() / steps / requests;
+    EXPECT_GE(steps, 20) << run;
+    EXPECT_GT(run["tok_s"].get<double>(), 0) << run;
+    if (run["mode"] == "0" || run["mode"] == "off") EXPECT_NEAR(tokens, 1, 1e-6) << run;
+    if (run["mode"] != "15") continue;
+    EXPECT_DOUBLE_EQ(run["draft"].get<double>(), 15) << run;
+    EXPECT_DOUBLE_EQ(run["rows"].get<double>(), 16 * requests) << run;
+    const auto expected = [](double p) { return p == 0 ? 1.0 : (1 - std::pow(p, 16)) / (1 - p); };
+    const bool mixed = run["load"] == "geometric:0.8,0" && requests == 2;
+    const double first = run["load"] == "geometric:0.9" ? expected(0.9) : expected(0.8);
+    EXPECT_NEAR(tokens, mixed ? (first + 1) / 2 : first, 1e-4) << run;
+  }
+  ASSERT_EQ(json["cells"].size(), 4u);
+  for (const Json& cell : json["cells"]) EXPECT_EQ(cell["median_tok_s"].size(), 4u) << "auto, 0, 15, off";
+}
+
+TEST(Cli, BenchTracesLoadsThatFollowOneAnother) {
+  const TempFile trace("trace.jsonl");
+  Program program({"bench", "--dummy-weights", "1", "--simulate-acceptance", "geometric:0.9", "--simulate-acceptance",
+                   "geometric:0", "--rounds", "20", "--concurrency-schedule", "1,3,1", "--prompt-tokens", "16",
+                   "--trace", trace.path()});
+  ASSERT_EQ(program.status(), 0) << program.err();
+  std::ifstream file(trace.path());
+  std::map<int, int64_t> steps;  // by load
+  int64_t last = 0;
+  for (std::string line; std::getline(file, line);) {
+    const Json sample = Json::parse(line);
+    EXPECT_GT(sample["step"].get<int64_t>(), last);
+    EXPECT_LE(sample["running"].get<int>(), sample["load"] == 1 ? 3 : 1);
+    last = sample["step"].get<int64_t>();
+    steps[sample["load"].get<int>()] += sample["steps"].get<int64_t>();
+  }
+  ASSERT_EQ(steps.size(), 3u);
+  for (const auto& [load, count] : steps) EXPECT_GE(count, 20) << load;
+}
+
+TEST(Cli, BenchRoundsThatDoNotFitAreAnError) {
+  for (const std::vector<std::string>& more :
+       std::vector<std::vector<std::string>>{{"--max-model-len", "64"}, {"--max-num-seqs", "1"}, {"--verify", "99"}}) {
+    std::vector<std::string> arguments = {"bench",
+                                          "--dummy-weights",
+                                          "1",
+                                          "--rounds",
+                                          "300",
+                                          "--prompt-tokens",
+                                          "16",
+                                          "--simulate-acceptance",
+                                          "geometric:0.9",
+                                          "--repeat",
+                                          "1",
+                                          "--concurrency",
+                                          "2"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    Program program(arguments);
+    EXPECT_EQ(program.status(), 2) << program.err();
+    EXPECT_NE(program.err().find(more[0]), std::string::npos) << program.err();
+  }
 }
 
 TEST(Cli, InspectDescribesThePair) {

@@ -1,17 +1,11 @@
 #include <CLI/CLI.hpp>
-#include <charconv>
 
+#include "apps/bench_options.h"
 #include "apps/option_groups.h"
 #include "apps/options.h"
 
 namespace volley::apps {
 namespace {
-
-constexpr const char* kExitCodes =
-    "Exit status: 0 all went well, for serve also after a signal; 1 some requests failed; 2 an option, an input or an\n"
-    "output is wrong; 3 the models could not be loaded; 130 ended by Ctrl-C, 143 by SIGTERM. The first signal lets "
-    "the\n"
-    "program end in order (serve: running requests too), a second one ends it at once.";
 
 void add_generate(CLI::App* root, GenerateCommand* command) {
   CLI::App* app = root->add_subcommand("generate", "answer prompts of the command line or of a file");
@@ -138,142 +132,28 @@ void add_batch(CLI::App* root, BatchCommand* command) {
       ->check(between(1, 65536, "a number of requests from 1 to 65536"));
 }
 
-void add_serving_load_options(CLI::App* app, BenchServingCommand* command) {
-  const std::string group = "Load";
-  auto* concurrency = app->add_option("--concurrency", command->concurrency, "requests open at once, a list [1,8]")
-                          ->delimiter(',')
-                          ->check(between(1, 4096, "a number of requests from 1 to 4096"))
-                          ->group(group);
-  app->add_option("--request-rate", command->request_rates, "instead: requests started a second (Poisson), a list")
-      ->delimiter(',')
-      ->check(between(1e-3, 1e5, "a rate from 0.001 to 100000"))
-      ->excludes(concurrency)
-      ->group(group);
-  app->add_option("--arrival-seed", command->arrival_seed, "of the Poisson process [1]")->check(seed())->group(group);
-  app->add_option("--num-prompts", command->num_prompts, "requests a measurement, the first of the dataset [128]")
-      ->check(positive())
-      ->group(group);
-  app->add_option("--warmup", command->warmup, "requests before each measurement [the concurrency, at most 8]")
-      ->check(not_negative())
-      ->group(group);
-  app->add_flag("--sweep", command->sweep, "each load without and with speculation, and the speedup")->group(group);
-  app->add_option("--timeout", command->timeout_s, "seconds that one answer may take [600]")
-      ->check(positive())
-      ->group(group);
-}
-
-void add_bench_serving(CLI::App* bench, BenchServingCommand* command) {
-  CLI::App* app = bench->add_subcommand("serving", "drives an OpenAI-compatible endpoint, Volley's or another");
-  app->add_option("--url", command->url, "the endpoint, such as http://127.0.0.1:8000")
-      ->required()
-      ->check(not_empty())
-      ->type_name("URL");
-  app->add_option("--baseline-url", command->baseline_url,
-                  "of --sweep: an endpoint without speculation [the same one, with Volley's switch]")
-      ->check(not_empty())
-      ->type_name("URL");
-  app->add_option("--model", command->model, "name in the API [the first that the endpoint lists]")->check(not_empty());
-  app->add_option("--api-key-file", command->api_key_file, "file that holds the endpoint's key")
-      ->check(not_empty())
-      ->type_name("FILE");
-  app->add_option("--dataset", command->dataset, "GSM8K or HumanEval as published, or JSON lines; may be gzipped")
-      ->required()
-      ->check(not_empty())
-      ->type_name("FILE");
-  app->add_option("--format", command->format, "of the dataset: auto, gsm8k, humaneval or jsonl [auto]")
-      ->check(CLI::IsMember({"auto", "gsm8k", "humaneval", "jsonl"}));
-  app->add_option("--instruction", command->instruction, "line after each GSM8K question, none for none")
-      ->check(some_text());
-  app->add_option("--endpoint", command->endpoint, "chat or completions [completions for HumanEval, else chat]")
-      ->check(CLI::IsMember({"auto", "chat", "completions"}));
-  add_sampling_options(app, &command->settings, "Sampling (greedy unless --temperature is given)");
-  app->add_option("--max-tokens", command->settings.max_tokens, "most tokens of an answer [the line's, else 512]")
-      ->check(positive());
-  app->add_option("--extra-body", command->extra_json, "more fields for every request, a JSON object")
-      ->check(json_object())
-      ->type_name("JSON");
-  add_serving_load_options(app, command);
-  app->add_option("--output", command->output, "write the measurements as JSON")
-      ->check(not_empty())
-      ->type_name("FILE.json");
-  app->add_option("--plot", command->plot, "draw throughput and time per token over the load")
-      ->check(not_empty())
-      ->type_name("FILE.svg");
-  app->add_flag("--json", command->json, "end with the measurements as one line of JSON on stdout");
-  app->footer(kExitCodes);
-}
-
-void add_bench(CLI::App* root, BenchCommand* command, BenchServingCommand* serving) {
-  CLI::App* app = root->add_subcommand("bench", "throughput over concurrency, with and without speculation");
-  add_engine_options(app, &command->engine, "the largest --concurrency");
-  add_sampling_options(app, &command->settings, "Sampling (greedy unless --temperature is given)");
-  app->add_option("--concurrency", command->concurrency, "requests open at once, a list [1,8]")
-      ->delimiter(',')
-      ->check(between(1, 65536, "a number of requests from 1 to 65536"));
-  app->add_option_function<std::vector<std::string>>(
-         "--spec",
-         [command](const std::vector<std::string>& names) {
-           for (const std::string& name : names) command->speculation.push_back(speculation_of(name));
-         },
-         "off, dflash or both as a list [off,dflash where there is a drafter]")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"dflash", "off"}));
-  app->add_option("--block-size", command->block_sizes, "block sizes to measure, a list [the drafter's own]")
-      ->delimiter(',')
-      ->check(between(2, 1024, "a block size from 2 to 1024"));
-  app->add_option("--prompt-tokens", command->prompt_tokens, "length of a random prompt [128]")->check(positive());
-  app->add_option("--output-tokens", command->output_tokens, "most tokens of an answer [128]")->check(positive());
-  app->add_option("--requests", command->requests, "requests a measurement [the concurrency, at least 4]")
-      ->check(positive());
-  app->add_option("--prompt-seed", command->prompt_seed, "of the random prompts [1]")->check(seed());
-  app->add_option("--input", command->input, "prompts as for generate, instead of random ones")
-      ->check(not_empty())
-      ->type_name("FILE.jsonl");
-  app->add_option("--output", command->output, "write the measurements as JSON")
-      ->check(not_empty())
-      ->type_name("FILE.json");
-  app->add_flag("--json", command->json, "end with the measurements as one line of JSON on stdout");
-  add_bench_serving(app, serving);
-}
-
 void add_inspect(CLI::App* root, InspectCommand* command) {
   CLI::App* app = root->add_subcommand("inspect", "what a model is, what memory it takes, and whether a drafter fits");
   add_model_options(app, &command->model, &command->draft);
   app->add_flag("--json", command->json, "one line of JSON instead of text");
 }
 
-// What no single option's check can see.
-Status check_engine(const EngineFlags& flags) {
-  if (flags.base.page_size % 16 != 0) {
-    return invalid_argument("--page-size " + std::to_string(flags.base.page_size) +
-                            " is not a multiple of 16: take 16, 32 or 64");
-  }
-  if (flags.speculation == Speculation::kOff && flags.base.block_size != 0) {
-    return invalid_argument("--block-size needs a drafter: leave it out, or leave out --spec off");
+// Of the subcommands that run one engine for requests as they come.
+Status check_one_engine(const EngineFlags& flags) {
+  VOLLEY_RETURN_IF_ERROR(check_engine(flags));
+  if (!flags.simulations.empty() && flags.simulations.front().of_requests.size() > 1) {
+    return invalid_argument("--simulate-acceptance " + flags.simulations.front().text +
+                            " says something else of each request, which only volley bench can do: give one entry");
   }
   return {};
 }
 
 Status check_generate(const GenerateCommand& command) {
-  VOLLEY_RETURN_IF_ERROR(check_engine(command.engine));
+  VOLLEY_RETURN_IF_ERROR(check_one_engine(command.engine));
   const auto [least, most] = std::pair(command.settings.min_tokens, command.settings.max_tokens);
   if (least && most && *least > *most) {
     return invalid_argument("--min-tokens " + std::to_string(*least) + " is above --max-tokens " +
                             std::to_string(*most) + ": lower the one or raise the other");
-  }
-  return {};
-}
-
-Status check_bench_serving(const CLI::App& bench, const BenchServingCommand& command) {
-  for (const CLI::Option* option : bench.get_options()) {
-    if (option->count() > 0) {
-      return invalid_argument(option->get_name() +
-                              " stands before serving, where it means nothing: write volley bench "
-                              "serving and then the options");
-    }
-  }
-  if (command.baseline_url && !command.sweep) {
-    return invalid_argument("--baseline-url is the other side of --sweep: add --sweep, or leave it out");
   }
   return {};
 }
@@ -288,18 +168,6 @@ std::string one_sentence(std::string message) {
 }
 
 }  // namespace
-
-Result<double> parse_simulated_acceptance(const std::string& text) {
-  const std::string prefix = "geometric:";
-  double p = -1;
-  const char* end = text.data() + text.size();
-  const bool named = text.compare(0, prefix.size(), prefix) == 0;
-  const auto parsed = named ? std::from_chars(text.data() + prefix.size(), end, p) : std::from_chars_result{};
-  if (!named || parsed.ec != std::errc() || parsed.ptr != end || !(p >= 0 && p <= 1)) {
-    return invalid_argument(text + " is not geometric:P with P from 0 to 1");
-  }
-  return p;
-}
 
 Result<Command> parse_command_line(int argc, const char* const* argv) {
   CLI::App root("Volley: an LLM serving engine that decodes with DFlash speculation.", "volley");
@@ -344,11 +212,11 @@ Result<Command> parse_command_line(int argc, const char* const* argv) {
     return Command(std::move(generate));
   }
   if (root.got_subcommand("serve")) {
-    VOLLEY_RETURN_IF_ERROR(check_engine(serve.engine));
+    VOLLEY_RETURN_IF_ERROR(check_one_engine(serve.engine));
     return Command(std::move(serve));
   }
   if (root.got_subcommand("batch")) {
-    VOLLEY_RETURN_IF_ERROR(check_engine(batch.engine));
+    VOLLEY_RETURN_IF_ERROR(check_one_engine(batch.engine));
     return Command(std::move(batch));
   }
   if (const CLI::App* app = root.get_subcommand("bench"); app->got_subcommand("serving")) {
@@ -356,7 +224,7 @@ Result<Command> parse_command_line(int argc, const char* const* argv) {
     return Command(std::move(bench_serving));
   }
   if (root.got_subcommand("bench")) {
-    VOLLEY_RETURN_IF_ERROR(check_engine(bench.engine));
+    VOLLEY_RETURN_IF_ERROR(check_bench(bench));
     return Command(std::move(bench));
   }
   if (root.got_subcommand("inspect")) return Command(std::move(inspect));

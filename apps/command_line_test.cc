@@ -77,7 +77,13 @@ TEST(CommandLine, GenerateTakesEveryOption) {
                              "--dummy-weights",
                              "7",
                              "--simulate-acceptance",
-                             "geometric:0.5",
+                             "geometric:0.5+200:0.25",
+                             "--simulate-confidence-odds",
+                             "2",
+                             "--verify",
+                             "7",
+                             "--cost-cache",
+                             "none",
                              "--kv-pages",
                              "12"});
   ASSERT_TRUE(parsed.ok()) << parsed.error().message;
@@ -99,7 +105,12 @@ TEST(CommandLine, GenerateTakesEveryOption) {
   EXPECT_EQ(base.max_num_batched_tokens, 128);
   EXPECT_EQ(base.max_model_len, 256);
   EXPECT_EQ(base.dummy_weights, 7u);
-  EXPECT_EQ(base.simulate_acceptance, 0.5);
+  ASSERT_EQ(command.engine.simulations.size(), 1u);
+  EXPECT_EQ(command.engine.simulations[0].of(0).phases[1].p, 0.25);
+  EXPECT_EQ(command.engine.confidence_odds, 2);
+  EXPECT_EQ(base.verify.kind, VerifyPolicy::Kind::kFixed);
+  EXPECT_EQ(base.verify.tokens, 7);
+  EXPECT_EQ(command.engine.cost_cache, "none");
   EXPECT_EQ(command.concurrency, 5);
   EXPECT_TRUE(command.json);
   const RequestSettings& settings = command.settings;
@@ -119,6 +130,9 @@ TEST(CommandLine, WhatIsNotGivenStaysUnset) {
   const auto& command = std::get<GenerateCommand>(*parsed);
   EXPECT_FALSE(command.settings.temperature || command.settings.seed || command.settings.stop);
   EXPECT_FALSE(command.engine.speculation || command.engine.model || command.engine.draft);
+  EXPECT_FALSE(command.engine.cost_cache);
+  EXPECT_TRUE(command.engine.simulations.empty());
+  EXPECT_EQ(command.engine.base.verify.kind, VerifyPolicy::Kind::kAuto);
   EXPECT_TRUE(command.engine.base.prefix_cache);
 }
 
@@ -143,6 +157,23 @@ TEST(CommandLine, RefusesWithOneSentence) {
       {"generate", "--prompt", "a", "--page-size", "24"},
       {"generate", "--prompt", "a", "--simulate-acceptance", "0.5"},
       {"generate", "--prompt", "a", "--simulate-acceptance", "geometric:1.5"},
+      {"generate", "--prompt", "a", "--simulate-acceptance", "geometric:0.5,0.3"},
+      {"generate", "--prompt", "a", "--simulate-confidence-odds", "2"},
+      {"serve", "--simulate-acceptance", "geometric:0.5", "--simulate-confidence-odds", "0"},
+      {"generate", "--prompt", "a", "--verify", "most"},
+      {"generate", "--prompt", "a", "--verify", "-1"},
+      {"serve", "--verify", "3", "--spec", "off"},
+      {"serve", "--cost-cache", ""},
+      {"bench", "--verify", "auto,most"},
+      {"bench", "--repeat", "0"},
+      {"bench", "--rounds", "0"},
+      {"bench", "--simulate-acceptance", "geometric:0.5", "--simulate-acceptance", "geometric:0.6"},
+      {"bench", "--trace", "t", "--concurrency-schedule", "1,2"},
+      {"bench", "--rounds", "9", "--trace", "t"},
+      {"bench", "--rounds", "9", "--concurrency-schedule", "1,2"},
+      {"bench", "--rounds", "9", "--concurrency-schedule", "1", "--trace", "t", "--verify", "auto,0"},
+      {"bench", "--rounds", "9", "--input", "f"},
+      {"bench", "--rounds", "9", "--block-size", "4,8"},
       {"generate", "--prompt", ""},
       {"generate", "--chat", ""},
       {"generate", "--prompt", "\xff"},
@@ -200,6 +231,43 @@ TEST(CommandLine, BenchTakesLists) {
   EXPECT_EQ(command.concurrency, (std::vector<int>{1, 8, 32}));
   EXPECT_EQ(command.speculation, (std::vector<Speculation>{Speculation::kOff, Speculation::kDFlash}));
   EXPECT_EQ(command.block_sizes, (std::vector<int>{4, 16}));
+}
+
+TEST(CommandLine, BenchTakesPoliciesAndLoads) {
+  const auto parsed = parse({"bench",
+                             "--rounds",
+                             "200",
+                             "--warm-rounds",
+                             "20",
+                             "--repeat",
+                             "5",
+                             "--verify",
+                             "auto",
+                             "full",
+                             "0",
+                             "--verify",
+                             "7,15",
+                             "--simulate-acceptance",
+                             "geometric:0.3",
+                             "--simulate-acceptance",
+                             "geometric:0.95,0.3",
+                             "--concurrency",
+                             "1",
+                             "8"});
+  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+  const auto& command = std::get<BenchCommand>(*parsed);
+  EXPECT_EQ(command.rounds, 200);
+  EXPECT_EQ(command.warm_rounds, 20);
+  EXPECT_EQ(command.repeat, 5);
+  std::string names;
+  for (const VerifyPolicy& policy : command.verify) names += verify_name(policy) + " ";
+  EXPECT_EQ(names, "auto full 0 7 15 ");
+  ASSERT_EQ(command.engine.simulations.size(), 2u);
+  EXPECT_EQ(command.engine.simulations[1].of_requests.size(), 2u);
+  EXPECT_EQ(command.concurrency, (std::vector<int>{1, 8}));
+  const auto trace = parse({"bench", "--rounds", "9", "--concurrency-schedule", "1,64,1", "--trace", "t.jsonl"});
+  ASSERT_TRUE(trace.ok()) << trace.error().message;
+  EXPECT_EQ(std::get<BenchCommand>(*trace).schedule, (std::vector<int>{1, 64, 1}));
 }
 
 TEST(CommandLine, BatchAndBenchServing) {

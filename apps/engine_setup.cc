@@ -5,6 +5,7 @@
 #include "apps/exit_codes.h"
 #include "apps/model_location.h"
 #include "apps/tensor_check.h"
+#include "base/environment.h"
 #include "model/spec.h"
 #include "weights/checkpoint.h"
 
@@ -15,6 +16,13 @@ std::string folder_name(const std::string& dir) {
   std::filesystem::path path = std::filesystem::path(dir).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
   return path.filename().string();
+}
+
+// Where what a step costs is kept; empty: nowhere.
+std::string cost_cache_dir(const EngineFlags& flags) {
+  if (flags.cost_cache) return *flags.cost_cache == "none" ? "" : *flags.cost_cache;
+  const std::string home = env_cache_home();
+  return home.empty() ? "" : home + "/volley";
 }
 
 // Says what a folder must be; that its config.json cannot be opened would be all that the readers could say.
@@ -48,11 +56,19 @@ Result<EngineSetup> resolve_engine(const EngineFlags& flags, int concurrency) {
     return invalid_argument("--spec dflash needs a drafter: give its folder with --draft DIR.");
   }
   options.speculation = flags.speculation.value_or(has_drafter ? Speculation::kDFlash : Speculation::kOff);
+  options.cost_cache_dir = cost_cache_dir(flags);
+  if (!flags.simulations.empty()) {
+    options.simulate_acceptance = flags.simulations.front().of(0);
+    options.simulate_acceptance->confidence_odds = flags.confidence_odds;
+  }
   if (options.speculation == Speculation::kOff) {
     if (options.simulate_acceptance) {
       return invalid_argument("--simulate-acceptance needs speculation: give --draft DIR and leave out --spec off.");
     }
     if (options.block_size != 0) return invalid_argument("--block-size needs a drafter: give --draft DIR.");
+    if (options.verify.kind != VerifyPolicy::Kind::kAuto) {
+      return invalid_argument("--verify needs a drafter: give --draft DIR and leave out --spec off.");
+    }
     options.draft_dir.clear();  // its weights and its KV would only take memory
     if (!flags.speculation && !draft_none) {
       setup.notes.push_back("No drafter was given, so decoding is plain: --draft DIR turns speculation on.");

@@ -62,17 +62,35 @@ TEST(EngineSetup, SpeculationNeedsADrafter) {
   flags.base.block_size = 8;
   EXPECT_EQ(resolve_engine(flags, 0).error().code, ErrorCode::kInvalidArgument);
   flags.base.block_size = 0;
-  flags.base.simulate_acceptance = 0.5;
+  flags.base.verify = {VerifyPolicy::Kind::kFixed, 3};
+  EXPECT_EQ(resolve_engine(flags, 0).error().code, ErrorCode::kInvalidArgument);
+  flags.base.verify = {};
+  flags.simulations = {*parse_simulation("geometric:0.5")};
   EXPECT_EQ(resolve_engine(flags, 0).error().code, ErrorCode::kInvalidArgument);
 }
 
 TEST(EngineSetup, SimulationSaysThatTextsMeanNothing) {
   EngineFlags flags;
-  flags.base.simulate_acceptance = 0.5;
+  flags.simulations = {*parse_simulation("geometric:0.5+10:0.25")};
+  flags.confidence_odds = 2;
   const auto setup = resolve_engine(flags, 0);
   ASSERT_TRUE(setup.ok());
+  ASSERT_TRUE(setup->options.simulate_acceptance);
+  EXPECT_EQ(setup->options.simulate_acceptance->phases.size(), 2u);
+  EXPECT_EQ(setup->options.simulate_acceptance->confidence_odds, 2);
   ASSERT_EQ(setup->notes.size(), 1u);
   EXPECT_NE(setup->notes[0].find("meaningless"), std::string::npos);
+}
+
+TEST(EngineSetup, WhatStepsCostIsKeptInTheUsersCache) {
+  ASSERT_EQ(setenv("XDG_CACHE_HOME", "/some/cache", 1), 0);
+  EngineFlags flags;
+  EXPECT_EQ(resolve_engine(flags, 0)->options.cost_cache_dir, "/some/cache/volley");
+  flags.cost_cache = "here";
+  EXPECT_EQ(resolve_engine(flags, 0)->options.cost_cache_dir, "here");
+  flags.cost_cache = "none";
+  EXPECT_EQ(resolve_engine(flags, 0)->options.cost_cache_dir, "");
+  ASSERT_EQ(unsetenv("XDG_CACHE_HOME"), 0);
 }
 
 TEST(EngineSetup, RandomWeightsSayThatTextsMeanNothing) {

@@ -98,6 +98,12 @@ ComputeType compute_type(const std::string& name) {
 
 }  // namespace
 
+VerifyPolicy verify_option(const std::string& text) {
+  auto parsed = parse_verify(text);
+  if (!parsed.ok()) throw CLI::ValidationError("--verify", parsed.error().message);
+  return *parsed;
+}
+
 Speculation speculation_of(const std::string& name) {
   return name == "off" ? Speculation::kOff : Speculation::kDFlash;
 }
@@ -144,6 +150,11 @@ void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& sl
   app->add_flag("--profile", base.profile, "CUDA: measure the phases of the round; slower, one step at a time");
   app->add_option("--prefill-chunk", base.prefill_chunk, "most prompt tokens of one request a step [512; on CUDA 2048]")
       ->check(positive());
+  app->add_option("--cost-cache", flags->cost_cache,
+                  "folder that keeps what a step was measured to cost, or none [$XDG_CACHE_HOME/volley, else "
+                  "~/.cache/volley]")
+      ->check(not_empty())
+      ->type_name("DIR|none");
   app->add_flag_callback(
       "--no-prefix-cache", [&base] { base.prefix_cache = false; }, "do not share the KV of equal prompt beginnings");
   app->add_option("--max-num-seqs", base.max_num_seqs, "requests that run at once [" + slots + "]")->check(positive());
@@ -156,15 +167,10 @@ void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& sl
                   "random weights of this seed: only config.json is read; the texts mean nothing")
       ->check(seed())
       ->type_name("SEED");
-  app->add_option_function<std::string>(
-         "--simulate-acceptance",
-         [&base](const std::string& text) {
-           auto parsed = parse_simulated_acceptance(text);
-           if (!parsed.ok()) throw CLI::ValidationError("--simulate-acceptance", parsed.error().message);
-           base.simulate_acceptance = *parsed;
-         },
-         "position i of a block is accepted with P^i; the texts mean nothing")
-      ->type_name("geometric:P");
+  app->add_option("--simulate-confidence-odds", flags->confidence_odds,
+                  "of simulated acceptance: the drafter says P with its odds multiplied by this [1]")
+      ->check(between(1e-6, 1e6, "from 0.000001 to 1000000"))
+      ->type_name("X");
 }
 
 void add_speculation_options(CLI::App* app, EngineFlags* flags) {
@@ -172,8 +178,40 @@ void add_speculation_options(CLI::App* app, EngineFlags* flags) {
          "--spec", [flags](const std::string& name) { flags->speculation = speculation_of(name); },
          "how tokens are drafted: dflash or off [dflash where there is a drafter]")
       ->check(CLI::IsMember({"dflash", "off"}));
-  app->add_option("--block-size", flags->base.block_size, "tokens of a block, from 2 up [the drafter's own]")
+  app->add_option("--block-size", flags->base.block_size, "tokens of a block at most, from 2 up [the drafter's own]")
       ->check(between(2, 1024, "a block size from 2 to 1024"));
+  app->add_option_function<std::string>(
+         "--verify", [flags](const std::string& text) { flags->base.verify = verify_option(text); },
+         "drafted tokens of a request that a step verifies: auto (what gives the most tokens a second), full blocks, "
+         "or "
+         "a number; the tokens of an answer are the same [auto]")
+      ->type_name("auto|full|N");
+  app->add_option_function<std::string>(
+         "--simulate-acceptance",
+         [flags](const std::string& text) {
+           auto parsed = parse_simulation(text);
+           if (!parsed.ok()) throw CLI::ValidationError("--simulate-acceptance", parsed.error().message);
+           flags->simulations = {std::move(*parsed)};
+         },
+         "position i of a block is accepted with P^i; the texts mean nothing")
+      ->type_name("geometric:P");
+}
+
+Status check_engine(const EngineFlags& flags) {
+  if (flags.base.page_size % 16 != 0) {
+    return invalid_argument("--page-size " + std::to_string(flags.base.page_size) +
+                            " is not a multiple of 16: take 16, 32 or 64");
+  }
+  if (flags.speculation == Speculation::kOff && flags.base.block_size != 0) {
+    return invalid_argument("--block-size needs a drafter: leave it out, or leave out --spec off");
+  }
+  if (flags.speculation == Speculation::kOff && flags.base.verify.kind != VerifyPolicy::Kind::kAuto) {
+    return invalid_argument("--verify needs a drafter: leave it out, or leave out --spec off");
+  }
+  if (flags.confidence_odds != EngineFlags{}.confidence_odds && flags.simulations.empty()) {
+    return invalid_argument("--simulate-confidence-odds is part of --simulate-acceptance: add that, or leave it out");
+  }
+  return {};
 }
 
 void add_sampling_options(CLI::App* app, RequestSettings* settings, const std::string& group) {

@@ -10,6 +10,12 @@
 
 namespace volley::apps {
 
+inline constexpr const char* kExitCodes =
+    "Exit status: 0 all went well, for serve also after a signal; 1 some requests failed; 2 an option, an input or an\n"
+    "output is wrong; 3 the models could not be loaded; 130 ended by Ctrl-C, 143 by SIGTERM. The first signal lets "
+    "the\n"
+    "program end in order (serve: running requests too), a second one ends it at once.";
+
 // Checks that say what the value must be. `description`: "a port from 0 to 65535". Unlike CLI::Range, between() refuses
 // what is not a finite number.
 CLI::Validator between(double low, double high, const std::string& description);
@@ -21,12 +27,15 @@ const CLI::Validator& some_text();     // for the model to read: not empty, and 
 const CLI::Validator& json_object();
 
 Speculation speculation_of(const std::string& name);  // "off", "dflash"
+VerifyPolicy verify_option(const std::string& text);  // throws CLI::ValidationError
 
 void add_model_options(CLI::App* app, std::optional<std::string>* model, std::optional<std::string>* draft);
 // What the engine takes, the models included. `slots`: the default of --max-num-seqs, in words.
 void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& slots);
-// One engine's mode; bench has lists instead.
+// One engine's mode; bench has lists of the same options instead.
 void add_speculation_options(CLI::App* app, EngineFlags* flags);
+// What no single option's check can see.
+Status check_engine(const EngineFlags& flags);
 // `group`: their heading in --help.
 void add_sampling_options(CLI::App* app, RequestSettings* settings, const std::string& group);
 

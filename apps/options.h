@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/request_settings.h"
+#include "apps/verify_spec.h"
 #include "serve/server.h"
 
 namespace volley::apps {
@@ -19,6 +20,9 @@ struct EngineFlags {
   std::optional<std::string> model;        // empty: the embedded default pair
   std::optional<std::string> draft;        // a folder, or "none"
   std::optional<Speculation> speculation;  // empty: DFlash where there is a drafter
+  std::vector<Simulation> simulations;     // at most one with one entry, but for bench
+  double confidence_odds = 1;              // of all of them
+  std::optional<std::string> cost_cache;   // a folder, or "none"; empty: the user's cache folder
   EngineOptions base;                      // everything else, straight from the command line
 };
 
@@ -52,6 +56,12 @@ struct BenchCommand {
   std::vector<int> concurrency = {1, 8};
   std::vector<Speculation> speculation;  // empty: off, and dflash where there is a drafter
   std::vector<int> block_sizes = {0};    // 0: the drafter's own
+  std::vector<VerifyPolicy> verify;      // empty: auto
+  int repeat = 0;                        // runs of each measurement; 0: one, with --rounds three
+  std::optional<int> rounds;             // measure so many at full occupancy, instead of whole answers
+  int warm_rounds = 50;
+  std::vector<int> schedule;         // with --rounds: loads that follow one another, into `trace`
+  std::optional<std::string> trace;  // with --rounds
   int prompt_tokens = 128, output_tokens = 128;
   int requests = 0;  // a measurement; 0: as many as the concurrency, at least 4
   uint64_t prompt_seed = 1;
@@ -99,8 +109,5 @@ using Command = std::variant<GenerateCommand, ServeCommand, BatchCommand, BenchC
 
 // kInvalidArgument with one sentence for an unknown option, a value out of range, or options that exclude each other.
 Result<Command> parse_command_line(int argc, const char* const* argv);
-
-// "geometric:P", P in [0, 1].
-Result<double> parse_simulated_acceptance(const std::string& text);
 
 }  // namespace volley::apps

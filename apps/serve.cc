@@ -5,7 +5,11 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdio>
+#include <mutex>
+#include <stop_token>
+#include <thread>
 
 #include "apps/api_keys.h"
 #include "apps/engine_setup.h"
@@ -41,6 +45,29 @@ void raise_file_limit(const serve::ServerOptions& options, const serve::ServerLo
            std::to_string(options.max_connections) +
            " connections. Raise the limit (ulimit -n) or lower --max-connections.");
 }
+
+// With --log-level debug: once a second what the verify budget chose last, and why, while somebody decodes.
+class DecisionLog {
+ public:
+  DecisionLog(const Engine& engine, const serve::ServerLog& log, bool wanted) {
+    if (wanted) thread_ = std::jthread([this, &engine, &log](const std::stop_token& stop) { run(engine, log, stop); });
+  }
+
+ private:
+  void run(const Engine& engine, const serve::ServerLog& log, const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    for (int64_t steps = 0; !changed_.wait_for(lock, stop, std::chrono::seconds(1), [] { return false; });) {
+      if (stop.stop_requested()) return;
+      const EngineStats::Verify verify = engine.stats().verify;
+      if (verify.steps != steps && !verify.last.empty()) log.debug("verify budget: " + verify.last);
+      steps = verify.steps;
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::jthread thread_;
+};
 
 Result<serve::ServerOptions> server_options(const ServeCommand& command, const EngineSetup& setup) {
   serve::ServerOptions options = command.server;
@@ -86,6 +113,7 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
     console->error(attached.error().message);
     return kExitUsage;
   }
+  const DecisionLog decisions(*engine, log, command.log_level == "debug");
   const InterruptScope scope(interrupt, [&running, &command, &log] {
     log.info("Draining: running requests may end; a second signal stops at once.");
     running.drain(std::chrono::seconds(command.drain_timeout_s));

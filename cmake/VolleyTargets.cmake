@@ -22,7 +22,7 @@ function(volley_library folder)
 endfunction()
 
 # volley_test(name SOURCES a_test.cc ... DEPS ops ... LABELS engine ...): one program, one ctest entry. It runs in the
-# source tree's root, so that tests reach models/ and tests/data by relative paths.
+# source tree's root, so that tests reach models/ and tests/data by relative paths, and keeps its caches in the build tree.
 function(volley_test name)
   cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;DEPS;LIBS;LABELS" ${ARGN})
   if(NOT A_TIMEOUT)
@@ -35,5 +35,6 @@ function(volley_test name)
   target_link_libraries(${name} PRIVATE ${A_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}"
+    ENVIRONMENT XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache)
 endfunction()

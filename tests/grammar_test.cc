@@ -198,7 +198,7 @@ TEST(Grammar, RefusesWhatCannotBeCompiledBeforeAnythingRuns) {
   EXPECT_EQ(refused({Kind::kRegex, "(", {}}).finish.error->code, ErrorCode::kInvalidArgument);
 
   EngineOptions simulated = engine_options(Speculation::kDFlash);
-  simulated.simulate_acceptance = 0.8;
+  simulated.simulate_acceptance = SimulatedAcceptance{{{0, 0.8}}};
   const auto other = make_engine(simulated);
   EXPECT_EQ(run_all(*other, {with_grammar(*other, {Kind::kJsonObject, "", {}})}, 1)[0].finish.error->code,
             ErrorCode::kInvalidArgument);

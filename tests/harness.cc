@@ -1,13 +1,17 @@
 #include "harness.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "device/device.h"
 
@@ -29,6 +33,16 @@ class NeedsTheDevice : public ::testing::Environment {
     if (const auto gpu = examine_cuda_device(0); !gpu.ok()) GTEST_SKIP() << "needs a GPU: " << gpu.error().message;
   }
 };
+// Where the engines of this program keep what a step costs.
+class CostFolder : public ::testing::Environment {
+ public:
+  static std::filesystem::path path() {
+    return std::filesystem::temp_directory_path() / ("volley-test-costs-" + std::to_string(::getpid()));
+  }
+  void TearDown() override { std::filesystem::remove_all(path()); }
+};
+[[maybe_unused]] const auto* const kCostFolder = ::testing::AddGlobalTestEnvironment(new CostFolder);
+
 [[maybe_unused]] const auto* const kNeedsTheDevice = ::testing::AddGlobalTestEnvironment(new NeedsTheDevice);
 
 }  // namespace
@@ -38,6 +52,8 @@ EngineOptions pocket_options() {
   options.device = kTestDevice;
   options.model_dir = "models/pocket";
   options.draft_dir = "models/pocket-dflash";
+  options.verify.kind = VerifyPolicy::Kind::kFull;
+  options.cost_cache_dir = CostFolder::path().string();
   return options;
 }
 
@@ -82,6 +98,21 @@ std::vector<Output> run_all(Engine& engine, std::vector<GenerateRequest> request
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] { return open == 0; });
   return outputs;
+}
+
+ChangingVerify::ChangingVerify(Engine& engine, std::vector<VerifyPolicy> policies)
+    : thread_([this, &engine, policies = std::move(policies)] {
+        for (size_t i = 0; !done_; ++i) {
+          if (const Status set = engine.set_verify(policies[i % policies.size()]); !set.ok()) {
+            die("set_verify: " + set.error().message);
+          }
+          std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        }
+      }) {}
+
+ChangingVerify::~ChangingVerify() {
+  done_ = true;
+  thread_.join();
 }
 
 GenerateRequest chat_request(const Engine& engine, const std::string& message, int32_t max_tokens, bool after_a_turn) {

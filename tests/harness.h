@@ -3,9 +3,11 @@
 
 #include <volley/engine.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace volley::testing {
@@ -25,7 +27,9 @@ inline constexpr const char* kTestDevice = VOLLEY_TEST_DEVICE;
 inline constexpr const char* kTestDevice = "cpu";
 #endif
 
-// The embedded default models, from the source tree's root (tests run there).
+// The embedded default models, from the source tree's root (tests run there). Steps verify whole blocks, so that how a
+// text falls into steps does not depend on time; with VerifyPolicy::Kind::kAuto instead, engines of equal sizes measure
+// what a step costs once for all tests of a program.
 EngineOptions pocket_options();
 
 // Aborts the test program with the error when the engine cannot be made.
@@ -44,6 +48,17 @@ struct Output {
 // watch, if given, sees each event of request i before it counts in the output; on the engine's thread.
 std::vector<Output> run_all(Engine& engine, std::vector<GenerateRequest> requests, int concurrency,
                             const std::function<void(size_t i, const Event&)>& watch = {});
+
+// Calls set_verify() with one of the policies after another, over and over, from a thread of its own.
+class ChangingVerify {
+ public:
+  ChangingVerify(Engine& engine, std::vector<VerifyPolicy> policies);
+  ~ChangingVerify();
+
+ private:
+  std::atomic<bool> done_ = false;
+  std::thread thread_;
+};
 
 // A request for one user message, greedy, ended by end-of-sequence or max_tokens. With `after_a_turn` the same long
 // first turn of a conversation stands before it, so that requests share a prefix of whole pages.

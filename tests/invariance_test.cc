@@ -3,37 +3,49 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <optional>
 
 #include "harness.h"
 
 namespace volley::testing {
 namespace {
 
+enum class Verify {
+  kFull,
+  kAuto,
+  kTwo,       // two drafted tokens of each request
+  kChanging,  // the policy is another one every few milliseconds
+};
+
 struct Configuration {
   std::string name;
   int block_size = 0;  // 0: speculation off
   int concurrency = 1, prefill_chunk = 512, page_size = 16, threads = 1;
   bool prefix_cache = true;
+  Verify verify = Verify::kFull;
+  bool graphs = true;       // recorded steps, where the device can
   bool tight_pool = false;  // so few pages that requests are preempted
 };
 
 // All pairs of the factor levels (block off/4/8/16, concurrency 1/8/32, chunk 16/512, page 16/64, threads 1/2, prefix
-// cache on/off, pool) occur in some row; the test below checks that they do.
+// cache on/off, verify policy, graphs on/off) occur in some row; the test below checks that they do.
 const std::vector<Configuration>& configurations() {
   static const std::vector<Configuration> rows = {
-      {"block 16, alone", 16, 1, 512, 16, 1, true, false},
-      {"block 4, 8 at once", 4, 8, 16, 64, 2, false, false},
-      {"block 8, 32 at once", 8, 32, 512, 64, 1, false, true},
-      {"off, 8 at once", 0, 8, 512, 64, 1, true, true},
-      {"off, 32 at once", 0, 32, 16, 16, 2, false, false},
-      {"off, alone, two threads", 0, 1, 16, 64, 2, true, false},
-      {"block 4, alone", 4, 1, 512, 16, 2, true, true},
-      {"block 4, 32 at once", 4, 32, 16, 16, 1, true, false},
-      {"block 8, 8 at once", 8, 8, 16, 16, 2, true, false},
-      {"block 8, alone", 8, 1, 16, 64, 1, false, true},
-      {"block 16, 32 at once, tight", 16, 32, 16, 64, 2, true, true},
-      {"block 16, 8 at once, tight", 16, 8, 16, 16, 1, false, true},
-      {"block 16, 32 at once", 16, 32, 512, 16, 2, false, false},
+      {"block 4, alone", 4, 1, 512, 16, 1, true, Verify::kFull, true, true},
+      {"block 16, 8 at once, changing", 16, 8, 16, 16, 2, false, Verify::kChanging, false, true},
+      {"block 8, 32 at once, two verified", 8, 32, 512, 64, 1, false, Verify::kTwo, false, true},
+      {"block 4, 32 at once, changing", 4, 32, 16, 64, 2, true, Verify::kChanging, true, true},
+      {"off, alone, two threads", 0, 1, 512, 64, 2, false, Verify::kFull, false, false},
+      {"block 16, 8 at once, auto", 16, 8, 512, 64, 1, true, Verify::kAuto, false, true},
+      {"block 8, alone, auto", 8, 1, 16, 16, 2, false, Verify::kAuto, true, false},
+      {"off, 8 at once", 0, 8, 16, 16, 1, true, Verify::kFull, true, true},
+      {"block 16, alone, two verified", 16, 1, 16, 64, 2, true, Verify::kTwo, true, false},
+      {"block 4, 32 at once, auto", 4, 32, 512, 16, 2, false, Verify::kAuto, false, false},
+      {"block 8, alone, changing", 8, 1, 512, 64, 1, true, Verify::kChanging, false, false},
+      {"block 4, 8 at once, two verified", 4, 8, 16, 16, 1, true, Verify::kTwo, true, false},
+      {"block 16, 32 at once", 16, 32, 512, 16, 1, true, Verify::kFull, true, false},
+      {"block 8, 8 at once", 8, 8, 512, 64, 2, true, Verify::kFull, false, false},
+      {"off, 32 at once", 0, 32, 16, 16, 1, false, Verify::kFull, false, true},
   };
   return rows;
 }
@@ -48,6 +60,9 @@ EngineOptions options_of(const Configuration& c) {
   options.threads = c.threads;
   options.prefix_cache = c.prefix_cache;
   options.max_num_seqs = c.concurrency;
+  options.graphs = c.graphs;
+  if (c.verify == Verify::kAuto || c.verify == Verify::kChanging) options.verify = {};
+  if (c.verify == Verify::kTwo) options.verify = {VerifyPolicy::Kind::kFixed, 2};
   // A pool of one full context and a few pages: with several requests open some must wait or be preempted.
   if (c.tight_pool) options.kv_pages = (384 + 16 + c.page_size - 1) / c.page_size + 2;
   return options;
@@ -80,13 +95,19 @@ TEST_P(InvarianceAt, SpeculationAndEverythingElseIsInvisible) {
   const float temperature = GetParam();
   std::vector<Output> plain;
   {
-    const auto engine = make_engine(options_of({"plain", 0, 1, 512, 16, 1, false, false}));
+    const auto engine = make_engine(options_of({"plain", 0, 1, 512, 16, 1, false}));
     plain = run_all(*engine, make_requests(*engine, temperature), 1);
   }
   ASSERT_EQ(plain.size(), kSanitized ? 24u : 300u);
   for (const Configuration& c : configurations()) {
     const auto engine = make_engine(options_of(c));
+    std::optional<ChangingVerify> changing;
+    if (c.verify == Verify::kChanging) {
+      using Kind = VerifyPolicy::Kind;
+      changing.emplace(*engine, std::vector<VerifyPolicy>{{Kind::kFull}, {Kind::kFixed, 1}, {}, {Kind::kFixed, 0}});
+    }
     const auto outputs = run_all(*engine, make_requests(*engine, temperature), c.concurrency);
+    changing.reset();
     int different = 0;
     int64_t cached = 0;
     for (size_t i = 0; i < plain.size(); ++i) {
@@ -100,7 +121,7 @@ TEST_P(InvarianceAt, SpeculationAndEverythingElseIsInvisible) {
     }
     const EngineStats stats = engine->stats();
     std::printf(
-        "T %.1f  %-28s %d of %zu differ, acceptance length %.2f, %lld tokens cached, %lld preemptions\n", temperature,
+        "T %.1f  %-34s %d of %zu differ, acceptance length %.2f, %lld tokens cached, %lld preemptions\n", temperature,
         c.name.c_str(), different, plain.size(),
         static_cast<double>(stats.accepted_tokens + stats.verify_steps) / static_cast<double>(stats.verify_steps),
         static_cast<long long>(cached), static_cast<long long>(stats.preemptions));
@@ -122,7 +143,7 @@ TEST(Invariance, HoldsForACacheOfTheOtherType) {
                                      std::pair{ComputeType::kFloat32, ComputeType::kBFloat16}}) {
     std::vector<std::vector<TokenId>> tokens[2];
     for (const int block : {0, 16}) {
-      EngineOptions options = options_of({"", block, 4, 64, 16, 2, true, false});
+      EngineOptions options = options_of({"", block, 4, 64, 16, 2, true});
       options.dtype = dtype;
       options.kv_cache_dtype = cache;
       const auto engine = make_engine(options);
@@ -138,13 +159,22 @@ TEST(Invariance, HoldsForACacheOfTheOtherType) {
 // The list above is only as good as its coverage: every pair of levels of two factors must stand in some row.
 TEST(InvarianceMatrix, CoversEveryPairOfLevels) {
   const auto levels = [](const Configuration& c) {
-    return std::vector<int>{c.block_size, c.concurrency, c.prefill_chunk, c.page_size, c.threads, c.prefix_cache};
+    return std::vector<int>{c.block_size,
+                            c.concurrency,
+                            c.prefill_chunk,
+                            c.page_size,
+                            c.threads,
+                            c.prefix_cache,
+                            static_cast<int>(c.verify),
+                            c.graphs};
   };
-  const std::vector<std::vector<int>> all = {{0, 4, 8, 16}, {1, 8, 32}, {16, 512}, {16, 64}, {1, 2}, {0, 1}};
+  const std::vector<std::vector<int>> all = {{0, 4, 8, 16}, {1, 8, 32}, {16, 512},    {16, 64},
+                                             {1, 2},        {0, 1},     {0, 1, 2, 3}, {0, 1}};
   for (size_t f = 0; f < all.size(); ++f) {
     for (size_t g = f + 1; g < all.size(); ++g) {
       for (int a : all[f]) {
         for (int b : all[g]) {
+          if (f == 0 && g == 6 && a == 0 && b > 0) continue;  // nothing is drafted, so nothing is verified
           bool found = false;
           for (const Configuration& c : configurations()) found = found || (levels(c)[f] == a && levels(c)[g] == b);
           EXPECT_TRUE(found) << "factor " << f << " = " << a << " with factor " << g << " = " << b;

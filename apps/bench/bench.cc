@@ -7,7 +7,9 @@
 #include <optional>
 #include <utility>
 
+#include "apps/bench/load_trace.h"
 #include "apps/bench/report.h"
+#include "apps/bench/rounds.h"
 #include "apps/bench/workload.h"
 #include "apps/client/request_pool.h"
 #include "apps/engine_setup.h"
@@ -42,13 +44,6 @@ MachineSpeed better(const MachineSpeed& a, const MachineSpeed& b) {
           std::max(a.bf16_flops, b.bf16_flops)};
 }
 
-// Tokens of a step when position i of a block survives with p^i.
-double expected_tokens(double p, int block) {
-  double tokens = 1, survives = 1;
-  for (int i = 1; i < block; ++i) tokens += survives *= p;
-  return tokens;
-}
-
 // Engine counters at the beginning and the end of the time in which every request decodes.
 class FullOccupancy {
  public:
@@ -61,15 +56,8 @@ class FullOccupancy {
     }
   }
 
-  void report(bool on_cpu, BenchRow* row, double tokens_a_step) const {
-    if (!begin_ || end_.steps == begin_->steps) return;
-    const double steps = static_cast<double>(end_.steps - begin_->steps);
-    const double idle = end_.idle_s - begin_->idle_s;
-    // A GPU's steps follow one another; on the CPU the host's work comes between them.
-    const double busy = end_.device_s - begin_->device_s + (on_cpu ? end_.host_s - begin_->host_s : 0);
-    row->full_step_ms = (busy + idle) / steps * 1e3;
-    row->full_tok_s = row->concurrency * tokens_a_step / (row->full_step_ms / 1e3);
-    row->idle_share = idle / (busy + idle);
+  StatsWindow window(const WindowKind& kind) const {
+    return begin_ ? window_between(*begin_, end_, kind) : StatsWindow();
   }
 
  private:
@@ -87,21 +75,22 @@ class Bench {
     // Whatever is wrong shows before anything takes minutes.
     auto output = OrderedOutput::open(command_.output.value_or("-"), command_.input);
     if (!output.ok()) return fail({kExitUsage, output.error().message});
+    auto trace = OrderedOutput::open(command_.trace.value_or("-"));
+    if (!trace.ok()) return fail({kExitUsage, trace.error().message});
+    trace_ = &*trace;
     Failure failure = check_modes();
     if (!failure.message.empty()) return fail(failure);
     for (const Mode& mode : modes()) {
       failure = measure_mode(mode);
       if (!failure.message.empty() || interrupt_->interrupted()) break;
     }
-    if (!failure.message.empty()) return fail(failure);
-    std::fputs(table_footer(report_).c_str(), stdout);
-    const std::string json = report_json(report_);
-    if (command_.output) {
-      if (Status written = output->put(0, json); !written.ok()) return fail({kExitUsage, written.error().message});
+    // What was measured before a failure took its minutes too.
+    const bool measured = !report_.rows.empty() || !rounds_.runs.empty();
+    if (failure.message.empty() || measured) {
+      const Status written = publish(&*output);
+      if (failure.message.empty() && !written.ok()) failure = {kExitUsage, written.error().message};
     }
-    if (command_.json) std::printf("%s\n", json.c_str());
-    const Status flushed = flush_standard_output();
-    if (!flushed.ok()) return fail({kExitUsage, flushed.error().message});
+    if (!failure.message.empty()) return fail(failure);
     if (interrupt_->interrupted()) return interrupt_->exit_status();
     const bool all_ran = std::all_of(report_.rows.begin(), report_.rows.end(),
                                      [](const BenchRow& row) { return row.summary.errors == 0; });
@@ -115,11 +104,22 @@ class Bench {
     return failure.status;
   }
 
+  Status publish(OrderedOutput* output) {
+    console_.clear_progress();
+    if (!command_.trace) {
+      std::fputs((command_.rounds ? rounds_footer(rounds_) : table_footer(report_)).c_str(), stdout);
+    }
+    const std::string json = command_.rounds ? rounds_json(rounds_) : report_json(report_);
+    if (command_.output) VOLLEY_RETURN_IF_ERROR(output->put(0, json));
+    if (command_.json) std::printf("%s\n", json.c_str());
+    return flush_standard_output();
+  }
+
   std::vector<Mode> modes() const {
     std::vector<Speculation> kinds = command_.speculation;
     if (kinds.empty()) {
-      kinds = {Speculation::kOff};
       const bool drafter = command_.engine.draft ? *command_.engine.draft != "none" : !command_.engine.model;
+      if (!drafter || !command_.rounds) kinds = {Speculation::kOff};
       if (drafter) kinds.push_back(Speculation::kDFlash);
     }
     std::vector<Mode> modes;
@@ -137,17 +137,49 @@ class Bench {
     return command_.requests > 0 ? command_.requests : std::max(4, concurrency);
   }
 
-  int widest() const { return *std::max_element(command_.concurrency.begin(), command_.concurrency.end()); }
+  int widest() const {
+    const std::vector<int>& loads = command_.schedule.empty() ? command_.concurrency : command_.schedule;
+    return *std::max_element(loads.begin(), loads.end());
+  }
+
+  // One engine for all: it must have measured its costs if one of them is to be auto.
+  VerifyPolicy first_policy() const {
+    for (const VerifyPolicy& policy : command_.verify) {
+      if (policy.kind == VerifyPolicy::Kind::kAuto) return policy;
+    }
+    return command_.verify.empty() ? VerifyPolicy() : command_.verify.front();
+  }
 
   Result<EngineSetup> setup_of(const Mode& mode) const {
     EngineFlags flags = command_.engine;
     flags.speculation = mode.speculation;
     flags.base.block_size = mode.block_size;
-    if (mode.speculation == Speculation::kOff) flags.base.simulate_acceptance.reset();
-    if (!command_.input && flags.base.max_model_len == 0) {
+    if (mode.speculation == Speculation::kOff) {
+      flags.simulations.clear();
+    } else {
+      flags.base.verify = first_policy();
+    }
+    if (!command_.input && !command_.rounds && flags.base.max_model_len == 0) {
       flags.base.max_model_len = command_.prompt_tokens + command_.output_tokens;
     }
-    return resolve_engine(flags, widest());
+    VOLLEY_ASSIGN(EngineSetup setup, resolve_engine(flags, widest()));
+    if (command_.rounds && flags.base.max_model_len == 0) VOLLEY_RETURN_IF_ERROR(make_room(&setup.options));
+    return setup;
+  }
+
+  // What the rounds need, as far as the model goes. A folder that cannot be read is check_models' to explain.
+  Status make_room(EngineOptions* options) const {
+    const auto target = model::read_decoder_spec(options->model_dir);
+    if (!target.ok()) return {};
+    constexpr int kLargestBlock = 16;  // of drafters without one of their own
+    int block = options->block_size;
+    if (block == 0 && !options->draft_dir.empty()) {
+      const auto draft = model::read_draft_spec(options->draft_dir);
+      if (draft.ok()) block = draft->block_size;
+    }
+    const int64_t wanted = rounds_model_len(command_, block > 0 ? block : kLargestBlock);
+    options->max_model_len = static_cast<int>(std::min<int64_t>(wanted, target->max_positions));
+    return {};
   }
 
   static Failure setup_failure(const Error& error) {
@@ -159,15 +191,22 @@ class Bench {
     const std::vector<Mode> all = modes();
     const bool drafts =
         std::any_of(all.begin(), all.end(), [](const Mode& mode) { return mode.speculation == Speculation::kDFlash; });
-    if (!drafts && command_.engine.base.simulate_acceptance) {
+    if (!drafts && !command_.engine.simulations.empty()) {
       return {kExitUsage, "--simulate-acceptance needs speculation: give a drafter, and dflash among --spec."};
     }
     if (!drafts && command_.block_sizes != BenchCommand{}.block_sizes) {
       return {kExitUsage, "--block-size needs speculation: give a drafter, and dflash among --spec."};
     }
+    if (!drafts && !command_.verify.empty()) {
+      return {kExitUsage, "--verify needs speculation: give a drafter, and dflash among --spec."};
+    }
     for (const Mode& mode : all) {
-      const auto setup = setup_of(mode);
+      auto setup = setup_of(mode);
       if (!setup.ok()) return setup_failure(setup.error());
+      if (mode.speculation == Speculation::kDFlash && !command_.verify.empty()) {
+        const auto fewer = [](const VerifyPolicy& a, const VerifyPolicy& b) { return a.tokens < b.tokens; };
+        setup->options.verify = *std::max_element(command_.verify.begin(), command_.verify.end(), fewer);
+      }
       const auto models = check_models(setup->options);
       if (!models.ok()) return {creation_exit_status(*setup, models.error()), models.error().message};
     }
@@ -183,6 +222,12 @@ class Bench {
     if (Status described = describe(*setup, *engine.value()); !described.ok()) {
       return {kExitModel, described.error().message};
     }
+    if (command_.rounds) {
+      const Status measured = command_.trace
+                                  ? trace_loads(*engine.value(), command_, interrupt_, &console_, trace_)
+                                  : measure_rounds(*engine.value(), command_, interrupt_, &console_, &rounds_);
+      return measured.ok() ? Failure() : Failure{kExitUsage, measured.error().message};
+    }
     if (mode.speculation == Speculation::kDFlash && !command_.input && !setup->options.simulate_acceptance) {
       console_.note("Prompts are random, so what is accepted says little: --input FILE measures real ones.");
     }
@@ -190,8 +235,30 @@ class Bench {
     if (!workload.ok()) return {kExitUsage, workload.error().message};
     warm_up(*engine.value(), workload.value().front());
     for (const int concurrency : command_.concurrency) {
+      for (int repeat = 0; repeat < std::max(1, command_.repeat); ++repeat) {
+        const Failure failure = measure_policies(*engine.value(), *workload, mode, concurrency, repeat);
+        if (!failure.message.empty()) return failure;
+      }
+    }
+    return {};
+  }
+
+  Failure measure_policies(Engine& engine, const std::vector<GenerateRequest>& workload, const Mode& mode,
+                           int concurrency, int repeat) {
+    std::vector<VerifyPolicy> policies = command_.verify;
+    const bool drafts = mode.speculation == Speculation::kDFlash;
+    if (policies.empty() || !drafts) policies.resize(1);
+    for (const VerifyPolicy& policy : policies) {
       if (interrupt_->interrupted()) break;
-      measure(*engine.value(), *workload, mode, concurrency);
+      const Status set = drafts && !command_.verify.empty() ? engine.set_verify(policy) : Status();
+      if (!set.ok()) return {kExitUsage, set.error().message};
+      BenchRow row;
+      row.speculation = mode.speculation;
+      row.verify = drafts ? verify_name(policy) : "off";
+      row.block_size = engine.info().block_size;
+      row.concurrency = concurrency;
+      row.repeat = repeat;
+      measure(engine, workload, std::move(row));
       if (Status written = flush_standard_output(); !written.ok()) return {kExitUsage, written.error().message};
     }
     return {};
@@ -209,7 +276,14 @@ class Bench {
     report_.engine = engine.info();
     report_.prompt_tokens = command_.input ? 0 : command_.prompt_tokens;
     report_.output_tokens = command_.output_tokens;
-    report_.simulated_acceptance = command_.engine.base.simulate_acceptance;
+    if (!command_.engine.simulations.empty()) report_.simulated_acceptance = command_.engine.simulations.front().text;
+    rounds_.model = report_.model;
+    rounds_.draft = report_.draft;
+    rounds_.engine = report_.engine;
+    rounds_.prompt_tokens = command_.prompt_tokens;
+    rounds_.rounds = command_.rounds.value_or(0);
+    rounds_.warm_rounds = command_.warm_rounds;
+    rounds_.confidence_odds = command_.engine.confidence_odds;
     return {};
   }
 
@@ -234,11 +308,8 @@ class Bench {
     while (pool.open() > 0 && !interrupt_->interrupted()) pool.wait(std::chrono::milliseconds(100));
   }
 
-  void measure(Engine& engine, const std::vector<GenerateRequest>& workload, const Mode& mode, int concurrency) {
-    BenchRow row;
-    row.speculation = mode.speculation;
-    row.block_size = engine.info().block_size;
-    row.concurrency = concurrency;
+  void measure(Engine& engine, const std::vector<GenerateRequest>& workload, BenchRow row) {
+    const int concurrency = row.concurrency;
     engine.drop_prefix_cache();
     row.speed = probe(engine);
     const EngineStats before = engine.stats();
@@ -247,14 +318,11 @@ class Bench {
     row.summary = run_requests(engine, workload, count, concurrency, &full, &row.same_tokens);
     const EngineStats after = engine.stats();
     row.speed = better(row.speed, probe(engine));
-    row.target_passes = after.steps - before.steps;
     row.phases = phases_between(before, after);
-    const auto& simulated = command_.engine.base.simulate_acceptance;
-    const bool drafts = mode.speculation == Speculation::kDFlash;
-    full.report(engine.info().device == "cpu", &row,
-                !drafts     ? 1.0
-                : simulated ? expected_tokens(*simulated, row.block_size)
-                            : row.summary.acceptance_length);
+    const WindowKind kind{engine.info().device == "cpu",
+                          row.speculation == Speculation::kDFlash && !command_.engine.simulations.empty()};
+    row.whole = window_between(before, after, kind);
+    row.full = full.window(kind);
 
     const EngineInfo& info = engine.info();
     const bool bf16 = info.dtype == "bfloat16";
@@ -303,7 +371,7 @@ class Bench {
     }
     pool.cancel_all();
     while (pool.open() > 0) pool.wait(std::chrono::milliseconds(100));
-    if (!command_.engine.base.simulate_acceptance && !interrupt_->interrupted()) *same_tokens = same;
+    if (command_.engine.simulations.empty() && !interrupt_->interrupted()) *same_tokens = same;
     return pool.summary();
   }
 
@@ -311,6 +379,8 @@ class Bench {
   InterruptWatch* interrupt_;
   Console& console_;
   BenchReport report_;
+  RoundsReport rounds_;
+  OrderedOutput* trace_ = nullptr;
   model::DecoderSpec target_;
   std::optional<model::DraftSpec> draft_;
   std::optional<MachineProbe> probe_;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
+
+#include "apps/bench/comparison.h"
+#include "apps/bench/window_json.h"
 
 namespace volley::apps {
 namespace {
@@ -22,7 +24,9 @@ Json row_json(const BenchRow& row) {
   Json json;
   json["spec"] = speculation_name(row.speculation);
   json["block_size"] = row.block_size;
+  json["verify"] = row.verify;
   json["concurrency"] = row.concurrency;
+  json["repeat"] = row.repeat;
   json["requests"] = s.requests;
   json["errors"] = s.errors;
   json["prompt_tokens"] = s.prompt_tokens;
@@ -31,9 +35,12 @@ Json row_json(const BenchRow& row) {
   json["decode_tok_s"] = s.decode_tok_s;
   json["acceptance_length"] = s.acceptance_length;
   json["steps"] = s.steps;
-  json["target_passes"] = row.target_passes;
+  json["target_passes"] = row.whole.steps;
   json["step_ms"] = percentiles_json(s.step_ms);
-  json["full"] = {{"step_ms", row.full_step_ms}, {"tok_s", row.full_tok_s}, {"idle_share", row.idle_share}};
+  json["full"] = {{"step_ms", row.full.step_ms()},
+                  {"tok_s", row.full.tok_s()},
+                  {"idle_share", row.full.seconds > 0 ? row.full.idle_s / row.full.seconds : 0.0}};
+  json["policy"] = window_json(row.whole);
   json["ttft_ms"] = percentiles_json(s.ttft_ms);
   json["tpot_ms"] = percentiles_json(s.tpot_ms);
   json["phase_ms"] = {{"draft", row.phases.draft},
@@ -60,6 +67,19 @@ std::string format(const char* pattern, Args... args) {
   return line;
 }
 
+// Policies of a smaller block than the largest one are modes of their own.
+std::vector<Comparison> comparisons(const BenchReport& report) {
+  int largest = 1;
+  for (const BenchRow& row : report.rows) largest = std::max(largest, row.block_size);
+  std::vector<MeasuredRun> runs;
+  for (const BenchRow& row : report.rows) {
+    const bool smaller = row.speculation == Speculation::kDFlash && row.block_size < largest;
+    const std::string mode = row.verify + (smaller ? "@" + std::to_string(row.block_size) : "");
+    runs.push_back({"", row.concurrency, mode, row.summary.decode_tok_s});
+  }
+  return compare_with_auto(runs);
+}
+
 }  // namespace
 
 double BenchRow::floor_ms() const {
@@ -67,36 +87,33 @@ double BenchRow::floor_ms() const {
 }
 
 std::string table_header() {
-  return "               |    tok/s  tokens     step    floor   of |  all at once:     |    TTFT    TPOT | phases of a "
-         "pass, ms            "
-         "  "
-         "           | machine\n"
-         "spec  block at |           a step       ms       ms floor | step ms     tok/s |  ms p50  ms p50 |  draft  "
-         "target  choose  commit "
-         "   "
-         "host | GB/s  TFLOP/s";
+  return "                      |    tok/s  tokens     step    floor   of | of a pass:    |  all at once:     |    "
+         "TTFT  "
+         "  TPOT | phases of a pass, ms                   | machine\n"
+         "spec  block verify at |           a step       ms       ms floor | draft    rows | step ms     tok/s |  ms "
+         "p50 "
+         " ms p50 |  draft  target  choose  commit    host | GB/s  TFLOP/s";
 }
 
 std::string table_row(const BenchRow& row) {
   const RunSummary& s = row.summary;
   const double step = s.step_ms.p50, floor = row.floor_ms();
   return format(
-      "%-6s %4d %3d | %8.1f  %6.2f %8.3f %8.3f %4.0f%% | %7.3f %9.0f | %7.1f %7.3f | %6.3f %7.3f %7.3f %7.3f %7.3f | "
-      "%4.1f  %7.3f",
-      speculation_name(row.speculation), row.block_size, row.concurrency, s.decode_tok_s, s.acceptance_length, step,
-      floor, step > 0 ? 100 * floor / step : 0.0, row.full_step_ms, row.full_tok_s, s.ttft_ms.p50, s.tpot_ms.p50,
-      row.phases.draft, row.phases.target, row.phases.choose, row.phases.commit, row.phases.host,
-      row.speed.read_bytes_per_s / 1e9, row.peak_flops / 1e12);
+      "%-6s %4d %5s %4d | %8.1f  %6.2f %8.3f %8.3f %4.0f%% | %5.2f %7.1f | %7.3f %9.0f | %7.1f %7.3f | %6.3f %7.3f "
+      "%7.3f %7.3f %7.3f | %4.1f  %7.3f",
+      speculation_name(row.speculation), row.block_size, row.verify.c_str(), row.concurrency, s.decode_tok_s,
+      s.acceptance_length, step, floor, step > 0 ? 100 * floor / step : 0.0, row.whole.draft, row.whole.rows,
+      row.full.step_ms(), row.full.tok_s(), s.ttft_ms.p50, s.tpot_ms.p50, row.phases.draft, row.phases.target,
+      row.phases.choose, row.phases.commit, row.phases.host, row.speed.read_bytes_per_s / 1e9, row.peak_flops / 1e12);
 }
 
 std::string table_footer(const BenchReport& report) {
   std::string text =
       "at: requests open at once; floor: the least time to read what a step reads, or to compute it, at the speed that "
       "this machine had just before or just after, the better of both, reading as many bytes over and over. Above 100 "
-      "% "
-      "of the floor the machine was faster during the run than beside it. All at once: while every request decoded; "
-      "with "
-      "simulated acceptance its tok/s counts the expected tokens of a step.\n";
+      "% of the floor the machine was faster during the run than beside it, or the steps were smaller than whole "
+      "blocks. Of a pass: tokens drafted for a request, rows of all that decode. All at once: while every request "
+      "decoded; with simulated acceptance its tok/s counts the expected tokens of a step.\n";
   const bool compared = std::any_of(report.rows.begin(), report.rows.end(),
                                     [](const BenchRow& row) { return row.same_tokens.has_value(); });
   const bool same = std::all_of(report.rows.begin(), report.rows.end(),
@@ -105,7 +122,7 @@ std::string table_footer(const BenchReport& report) {
     text += same ? "Every row gave the same tokens for the same prompts.\n"
                  : "ROWS DIFFER in the tokens they gave for the same prompts: that is a bug.\n";
   }
-  return text;
+  return text + comparison_table(comparisons(report));
 }
 
 std::string report_json(const BenchReport& report) {
@@ -118,7 +135,7 @@ std::string report_json(const BenchReport& report) {
   json["threads"] = report.engine.threads;
   json["prompt_tokens"] = report.prompt_tokens;
   json["output_tokens"] = report.output_tokens;
-  if (report.simulated_acceptance) json["simulated_acceptance"] = *report.simulated_acceptance;
+  if (!report.simulated_acceptance.empty()) json["simulated_acceptance"] = report.simulated_acceptance;
   json["rows"] = Json::array();
   for (const BenchRow& row : report.rows) json["rows"].push_back(row_json(row));
   return json.dump();

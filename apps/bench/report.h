@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/bench/machine_probe.h"
+#include "apps/bench/stats_window.h"
 #include "apps/bench/step_floor.h"
 #include "apps/client/statistics.h"
 
@@ -21,16 +22,15 @@ struct PhaseTimes {
 struct BenchRow {
   Speculation speculation = Speculation::kOff;
   int block_size = 1;  // as the engine resolved it
+  std::string verify;  // the policy: "auto", "full", "7"; "off" without speculation
   int concurrency = 1;
+  int repeat = 0;  // from 0
   RunSummary summary;
-  int64_t target_passes = 0;
+  StatsWindow whole;  // of the run
+  StatsWindow full;   // of it, while all requests decoded at once; no steps: there was no such time
   PhaseTimes phases;
   MachineSpeed speed;  // measured right before and right after: the better of both
   StepFloor floor;
-  // While all requests decoded at once: the time from a step to the next, the tokens that such steps make a second (of
-  // simulated acceptance, with the expected tokens of a step), and the device's share of that time without work. 0:
-  // there was no such time.
-  double full_step_ms = 0, full_tok_s = 0, idle_share = 0;
   double peak_flops = 0;            // of the arithmetic that the engine uses
   std::optional<bool> same_tokens;  // as the first row of the same prompts; empty: acceptance was simulated
 
@@ -41,13 +41,13 @@ struct BenchReport {
   std::string model, draft;                  // folder names; draft may be empty
   EngineInfo engine;                         // of the last engine
   int prompt_tokens = 0, output_tokens = 0;  // 0: from a file
-  std::optional<double> simulated_acceptance;
+  std::string simulated_acceptance;          // as it was given; empty: none
   std::vector<BenchRow> rows;
 };
 
 std::string table_header();  // two lines
 std::string table_row(const BenchRow& row);
-// Below the table: what the columns mean, whether all rows gave the same tokens.
+// Below the table: what the columns mean, whether all rows gave the same tokens, and how the policies compare.
 std::string table_footer(const BenchReport& report);
 std::string report_json(const BenchReport& report);  // one line
 

@@ -38,6 +38,14 @@ GenerateRequest random_request(const Engine& engine, const BenchCommand& command
   return request;
 }
 
+void simulate(const Simulation& simulation, double confidence_odds, std::vector<GenerateRequest>* requests) {
+  for (size_t i = 0; i < requests->size(); ++i) {
+    auto& acceptance = (*requests)[i].simulate_acceptance;
+    acceptance = simulation.of(static_cast<int64_t>(i));
+    acceptance->confidence_odds = confidence_odds;
+  }
+}
+
 Result<std::vector<GenerateRequest>> read_requests(const Engine& engine, const BenchCommand& command, int count) {
   VOLLEY_ASSIGN(LineReader reader, LineReader::open(*command.input));
   std::vector<GenerateRequest> requests;
@@ -64,9 +72,23 @@ Result<std::vector<GenerateRequest>> read_requests(const Engine& engine, const B
 }  // namespace
 
 Result<std::vector<GenerateRequest>> make_workload(const Engine& engine, const BenchCommand& command, int count) {
-  if (command.input) return read_requests(engine, command, count);
+  std::vector<GenerateRequest> requests;
+  if (command.input) {
+    VOLLEY_ASSIGN(requests, read_requests(engine, command, count));
+  } else {
+    for (int i = 0; i < count; ++i) requests.push_back(random_request(engine, command, i));
+  }
+  const bool simulated = !command.engine.simulations.empty() && engine.info().block_size > 1;
+  if (simulated) simulate(command.engine.simulations.front(), command.engine.confidence_odds, &requests);
+  return requests;
+}
+
+std::vector<GenerateRequest> rounds_workload(const Engine& engine, const BenchCommand& command,
+                                             const Simulation* simulation, int count) {
   std::vector<GenerateRequest> requests;
   for (int i = 0; i < count; ++i) requests.push_back(random_request(engine, command, i));
+  for (GenerateRequest& request : requests) request.max_tokens = -1;
+  if (simulation != nullptr) simulate(*simulation, command.engine.confidence_odds, &requests);
   return requests;
 }
 

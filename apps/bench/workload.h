@@ -15,4 +15,8 @@ namespace volley::apps {
 // --temperature says otherwise; with it, request i has seed i. kInvalidArgument names the line that is wrong.
 Result<std::vector<GenerateRequest>> make_workload(const Engine& engine, const BenchCommand& command, int count);
 
+// `count` random prompts as above, whose answers go on as long as they may. `simulation`: of their acceptance, or null.
+std::vector<GenerateRequest> rounds_workload(const Engine& engine, const BenchCommand& command,
+                                             const Simulation* simulation, int count);
+
 }  // namespace volley::apps

@@ -19,6 +19,28 @@ namespace volley {
 enum class ComputeType { kAuto, kBFloat16, kFloat32 };  // kAuto: bfloat16 for bf16 checkpoints, else float32
 enum class Speculation { kDFlash, kOff };
 
+// How many drafted tokens of a request a step verifies. Changes times, never tokens.
+struct VerifyPolicy {
+  enum class Kind {
+    kAuto,   // each step drafts and verifies what commits the most tokens per second (docs/verify-budget.md)
+    kFull,   // whole blocks, always
+    kFixed,  // `tokens` of each request, always; 0: plain decoding
+  };
+  Kind kind = Kind::kAuto;
+  int tokens = 0;
+};
+
+// To measure with random weights: a drafted token whose predecessors were accepted is accepted with probability p,
+// whatever the target says. The text is meaningless.
+struct SimulatedAcceptance {
+  struct Phase {
+    int64_t from_step = 0;  // of the request's decoding steps
+    double p = 0;           // [0, 1]
+  };
+  std::vector<Phase> phases;   // ascending; the first from step 0
+  double confidence_odds = 1;  // the drafter is said to be as confident as p says, with its odds multiplied by this
+};
+
 // Resolved once by Engine::create and immutable from then on. 0 means "choose a good value" where it says so.
 struct EngineOptions {
   std::string model_dir;        // Hugging Face folder of the target
@@ -44,7 +66,11 @@ struct EngineOptions {
   std::optional<uint64_t> dummy_weights;  // seed of random weights: only config.json is read
   bool graphs = true;                     // CUDA: replay steps that only decode as recorded graphs
   bool profile = false;  // CUDA: measure the phases of the round; steps then run one at a time and without graphs
-  std::optional<double> simulate_acceptance;  // P: position i of a block survives with P^i; the text is meaningless
+  std::optional<SimulatedAcceptance> simulate_acceptance;  // of all requests that do not bring their own
+  VerifyPolicy verify;
+  // Folder of the file that keeps what a round costs, so that the next start need not measure it; empty: do not keep
+  // it.
+  std::string cost_cache_dir;
 };
 
 // What is being loaded and how far: fraction in [0, 1]. Called from the thread that runs Engine::create.
@@ -81,6 +107,7 @@ struct GenerateRequest {
   // its whole prompt: it takes nothing from the prefix cache.
   int32_t prompt_logprobs = -1;
   bool speculation = true;  // false: this request is decoded plainly; its tokens are the same
+  std::optional<SimulatedAcceptance> simulate_acceptance;  // REQUIRES: EngineOptions::simulate_acceptance is set
 };
 
 enum class FinishReason { kStop, kLength, kCancelled, kError };
@@ -157,6 +184,20 @@ struct EngineStats {
   double draft_s = 0, target_s = 0, choose_s = 0, commit_s = 0, host_s = 0;
   // The device's time in steps, and between steps of which the next was there already: what it waited for nothing.
   double device_s = 0, idle_s = 0;
+
+  // The verify budget, of steps in which somebody decodes.
+  struct Verify {
+    int64_t steps = 0, probes = 0, plain = 0;  // in all; that drafted to learn; that drafted nothing
+    std::vector<int64_t> draft_lengths;        // [n]: steps that drafted n tokens a request
+    int64_t rows = 0;                          // of the target's passes for decoding requests
+    double expected_tokens = 0;                // simulated acceptance: mean of what the verified blocks commit
+    double predicted_tokens = 0, predicted_s = 0,
+           measured_s = 0;  // with kAuto: what was predicted, and the time it took
+    // By position: blocks that verified it, in how many it and all before it were predicted (sum) and seen to survive.
+    std::vector<int64_t> verified_at, survived_at;
+    std::vector<double> predicted_at;
+    std::string last;  // the last decision in words
+  } verify;
 };
 
 struct ChatMessages {
@@ -178,6 +219,9 @@ class Engine {
   virtual Result<RequestId> submit(GenerateRequest request, EventSink sink) = 0;
   // Ends a request at the next step; nothing happens if it has ended already.
   virtual void cancel(RequestId id) = 0;
+  // From the next step on. kInvalidArgument: more tokens than a block drafts; kFailedPrecondition: there is no drafter,
+  // or kAuto where the engine did not start with it (what a step costs is measured at the start).
+  virtual Status set_verify(const VerifyPolicy& policy) = 0;
   // Forgets cached prefixes that no running request uses.
   virtual void drop_prefix_cache() = 0;
 

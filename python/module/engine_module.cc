@@ -51,6 +51,12 @@ void bind_options(nb::module_& m) {
       .value("BFLOAT16", ComputeType::kBFloat16)
       .value("FLOAT32", ComputeType::kFloat32);
   nb::enum_<Speculation>(m, "Speculation").value("DFLASH", Speculation::kDFlash).value("OFF", Speculation::kOff);
+  nb::class_<VerifyPolicy> verify(m, "VerifyPolicy");
+  nb::enum_<VerifyPolicy::Kind>(verify, "Kind")
+      .value("AUTO", VerifyPolicy::Kind::kAuto)
+      .value("FULL", VerifyPolicy::Kind::kFull)
+      .value("FIXED", VerifyPolicy::Kind::kFixed);
+  verify.def(nb::init<>()).def_rw("kind", &VerifyPolicy::kind).def_rw("tokens", &VerifyPolicy::tokens);
   nb::class_<EngineOptions>(m, "EngineOptions")
       .def(nb::init<>())
       .def_rw("model_dir", &EngineOptions::model_dir)
@@ -72,6 +78,8 @@ void bind_options(nb::module_& m) {
       .def_rw("max_model_len", &EngineOptions::max_model_len)
       .def_rw("prefix_cache", &EngineOptions::prefix_cache)
       .def_rw("graphs", &EngineOptions::graphs)
+      .def_rw("verify", &EngineOptions::verify)
+      .def_rw("cost_cache_dir", &EngineOptions::cost_cache_dir)
       .def_rw("dummy_weights", &EngineOptions::dummy_weights, kOptional);
 }
 
@@ -167,6 +175,19 @@ void bind_state(nb::module_& m) {
       .def_ro("eos_token_ids", &EngineInfo::eos_token_ids)
       .def_ro("default_sampling", &EngineInfo::default_sampling)
       .def_ro("warnings", &EngineInfo::warnings);
+  nb::class_<EngineStats::Verify>(m, "VerifyStats")
+      .def_ro("steps", &EngineStats::Verify::steps)
+      .def_ro("probes", &EngineStats::Verify::probes)
+      .def_ro("plain", &EngineStats::Verify::plain)
+      .def_ro("draft_lengths", &EngineStats::Verify::draft_lengths)
+      .def_ro("rows", &EngineStats::Verify::rows)
+      .def_ro("predicted_tokens", &EngineStats::Verify::predicted_tokens)
+      .def_ro("predicted_s", &EngineStats::Verify::predicted_s)
+      .def_ro("measured_s", &EngineStats::Verify::measured_s)
+      .def_ro("verified_at", &EngineStats::Verify::verified_at)
+      .def_ro("survived_at", &EngineStats::Verify::survived_at)
+      .def_ro("predicted_at", &EngineStats::Verify::predicted_at)
+      .def_ro("last", &EngineStats::Verify::last);
   nb::class_<EngineStats>(m, "EngineStats")
       .def_ro("requests_waiting", &EngineStats::requests_waiting)
       .def_ro("requests_running", &EngineStats::requests_running)
@@ -183,7 +204,8 @@ void bind_state(nb::module_& m) {
       .def_ro("accepted_tokens", &EngineStats::accepted_tokens)
       .def_ro("pages_total", &EngineStats::pages_total)
       .def_ro("pages_used", &EngineStats::pages_used)
-      .def_ro("pages_cached", &EngineStats::pages_cached);
+      .def_ro("pages_cached", &EngineStats::pages_cached)
+      .def_ro("verify", &EngineStats::verify);
 }
 
 std::shared_ptr<Engine> create(const EngineOptions& options) {

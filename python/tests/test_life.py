@@ -48,6 +48,9 @@ def test_a_model_that_is_not_there() -> None:
         LLM("/nowhere/model", speculation=True)
     with pytest.raises(ValueError, match="dtype"):
         LLM(dtype="float8")
+    for verify in ("most", -1, 1024, True):
+        with pytest.raises(ValueError, match="verify"):
+            LLM(verify=verify)
 
 
 def test_without_speculation() -> None:
@@ -60,6 +63,20 @@ def test_without_speculation() -> None:
         assert llm.stats().drafted_tokens == 0
     with pytest.raises(RuntimeError, match="closed"):
         llm.generate("Hello!")
+
+
+def test_the_verify_policy_changes_no_token(tmp_path: Path) -> None:
+    def answer(verify: str | int) -> list[int]:
+        with LLM(verify=verify, max_num_seqs=2, cost_cache=tmp_path) as llm:
+            output = llm.generate("Hello!", SamplingParams(temperature=0, max_tokens=32))[0].outputs[0]
+            assert _eventually(lambda: llm.stats().requests_finished == 1)
+            stats = llm.stats().verify
+            assert stats.steps > 0
+            if verify == 3:
+                assert stats.draft_lengths[0] == 0 and max(output.tokens_per_step) <= 4
+            return output.token_ids
+
+    assert answer("auto") == answer("full") == answer(3) == answer(0)
 
 
 def test_python_runs_while_the_engine_works(llm: LLM) -> None:

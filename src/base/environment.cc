@@ -16,6 +16,13 @@ bool env_no_color() {
   return value != nullptr && *value != '\0';
 }
 
+std::string env_cache_home() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache == '/') return cache;
+  const char* home = std::getenv("HOME");
+  return home != nullptr && *home == '/' ? std::string(home) + "/.cache" : "";
+}
+
 std::string env_api_keys() {
   const char* value = std::getenv("VOLLEY_API_KEYS");
   return value == nullptr ? "" : value;

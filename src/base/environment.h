@@ -11,6 +11,9 @@ bool env_disable_bf16();
 // NO_COLOR (no-color.org): set and not empty: print no colours, even on a terminal.
 bool env_no_color();
 
+// XDG_CACHE_HOME (freedesktop.org's base directories), else $HOME/.cache. Empty: neither is an absolute path.
+std::string env_cache_home();
+
 // VOLLEY_API_KEYS: keys that clients of `volley serve` must send one of, separated by commas. Empty: not set. Secret:
 // not for logs or messages.
 std::string env_api_keys();

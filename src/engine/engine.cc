@@ -5,6 +5,7 @@
 #include <random>
 
 #include "device/cpu/thread_pool.h"
+#include "engine/cost_cache.h"
 #include "engine/models.h"
 #include "engine/text_models.h"
 #include "engine/validation.h"
@@ -24,11 +25,18 @@ uint64_t draw_seed() {
 
 class EngineImpl final : public Engine {
  public:
-  EngineImpl(EngineInfo info, TextModels text, bool simulated, WorkerParts parts)
-      : info_(std::move(info)), text_(std::move(text)), simulated_(simulated), worker_(std::move(parts)) {}
+  EngineImpl(EngineInfo info, TextModels text, WorkerParts parts)
+      : info_(std::move(info)),
+        text_(std::move(text)),
+        simulated_(parts.simulate_acceptance.has_value()),
+        measured_(parts.costs.has_value()),
+        worker_(std::move(parts)) {}
 
   Result<RequestId> submit(GenerateRequest request, EventSink sink) override {
     VOLLEY_RETURN_IF_ERROR(check_request(request, info_));
+    if (request.simulate_acceptance && !simulated_) {
+      return failed_precondition("The engine was not started with --simulate-acceptance: leave it out of requests.");
+    }
     VOLLEY_ASSIGN(std::unique_ptr<text::Matcher> matcher, compile_grammar(request));
     const int32_t room = info_.max_model_len - static_cast<int32_t>(request.prompt.size());
     request.max_tokens = request.max_tokens == -1 ? room : std::min(request.max_tokens, room);
@@ -41,6 +49,17 @@ class EngineImpl final : public Engine {
 
   void cancel(RequestId id) override { worker_.cancel(id); }
   void drop_prefix_cache() override { worker_.drop_prefix_cache(); }
+  Status set_verify(const VerifyPolicy& policy) override {
+    if (info_.block_size == 1) {
+      return failed_precondition("There is no drafter, so there is nothing to verify: start with --draft DIR.");
+    }
+    VOLLEY_RETURN_IF_ERROR(check_verify(policy, info_.block_size));
+    if (policy.kind == VerifyPolicy::Kind::kAuto && !measured_) {
+      return failed_precondition("What a step costs was not measured: start with --verify auto.");
+    }
+    worker_.set_verify(policy);
+    return {};
+  }
   const EngineInfo& info() const override { return info_; }
   EngineStats stats() const override { return worker_.stats(); }
 
@@ -70,6 +89,7 @@ class EngineImpl final : public Engine {
   const EngineInfo info_;
   const TextModels text_;
   const bool simulated_;  // drafts are accepted whatever the target, and with it a grammar, says
+  const bool measured_;   // what a step costs
   std::atomic<RequestId> next_id_{1};
   Worker worker_;
 };
@@ -126,7 +146,7 @@ Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOpti
   config.logit_rows = logit_rows(models.device.kind);
   config.graphs = options.graphs;
   config.profile = options.profile;
-  config.simulate_acceptance = options.simulate_acceptance;
+  config.draft_lengths = models.draft_lengths;
   const auto recorded = [&](double fraction) {
     if (progress) progress("Recording graphs", fraction);
   };
@@ -148,8 +168,14 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, con
   parts.eos_ids = models.target.eos_ids;
   parts.scheduler = engine::scheduler_config(options, models);
   parts.max_queue = options.max_queue;
-  return std::unique_ptr<Engine>(std::make_unique<engine::EngineImpl>(
-      std::move(info), std::move(text), options.simulate_acceptance.has_value(), std::move(parts)));
+  parts.verify = options.verify;
+  parts.simulate_acceptance = options.simulate_acceptance;
+  if (models.draft && options.verify.kind == VerifyPolicy::Kind::kAuto) {
+    const engine::CostCache cache(options.cost_cache_dir, engine::cost_key(models, options, info));
+    VOLLEY_ASSIGN(parts.costs, engine::round_costs(*parts.round, models, cache, progress, info.warnings));
+  }
+  return std::unique_ptr<Engine>(
+      std::make_unique<engine::EngineImpl>(std::move(info), std::move(text), std::move(parts)));
 }
 
 }  // namespace volley

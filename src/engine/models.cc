@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <charconv>
 
+#include "engine/validation.h"
+#include "ops/attention/attention.h"
 #include "ops/choice/choice.h"
+#include "ops/step/step.h"
+#include "spec/pass.h"
 
 namespace volley::engine {
 namespace {
@@ -48,9 +52,7 @@ Status check_ranges(const EngineOptions& o) {
     return invalid_argument("--page-size is " + std::to_string(o.page_size) + ": use a multiple of " +
                             std::to_string(ops::kKvTile) + ", at most 4096.");
   }
-  if (o.simulate_acceptance && !(*o.simulate_acceptance >= 0.0 && *o.simulate_acceptance <= 1.0)) {
-    return invalid_argument("--simulate-acceptance needs a probability between 0 and 1.");
-  }
+  if (o.simulate_acceptance) VOLLEY_RETURN_IF_ERROR(check_simulation(*o.simulate_acceptance));
   return {};
 }
 
@@ -69,6 +71,17 @@ Status check_vocabulary(const model::DecoderSpec& spec) {
                        std::to_string(ops::kMaxVocab) + ".");
 }
 
+// Lengths a block may be drafted to. They lie closer where a token more costs more of the whole; each takes graphs that
+// must be recorded, and a place in the measurements at the start.
+std::vector<int32_t> draft_lengths(const VerifyPolicy& policy, int32_t most) {
+  std::vector<int32_t> lengths;
+  if (policy.kind == VerifyPolicy::Kind::kAuto) lengths = {1, 2, 3, 4, 5, 7, 9, 11, 13, 15};
+  if (policy.kind == VerifyPolicy::Kind::kFixed && policy.tokens > 0) lengths = {policy.tokens};
+  std::erase_if(lengths, [most](int32_t length) { return length >= most; });
+  lengths.push_back(most);
+  return lengths;
+}
+
 Status resolve_draft(const EngineOptions& options, ResolvedModels& models) {
   if (options.speculation == Speculation::kOff) return {};
   if (options.draft_dir.empty()) {
@@ -77,6 +90,8 @@ Status resolve_draft(const EngineOptions& options, ResolvedModels& models) {
   VOLLEY_ASSIGN(models.draft, model::read_draft_spec(options.draft_dir));
   VOLLEY_RETURN_IF_ERROR(model::check_pair(models.target, *models.draft));
   VOLLEY_ASSIGN(models.block_size, model::resolve_block_size(*models.draft, options.block_size, &models.warnings));
+  VOLLEY_RETURN_IF_ERROR(check_verify(options.verify, models.block_size));
+  models.draft_lengths = draft_lengths(options.verify, models.block_size - 1);
   return {};
 }
 
@@ -137,19 +152,39 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
   return {};
 }
 
-// Memory that a step of the largest size works in, roughly: activations, features and a chunk of logits.
-int64_t step_bytes(const ResolvedModels& models) {
+// Scratch of a pass through a decoder's layers: activations, and partial results of attention.
+int64_t layers_bytes(const model::DecoderSpec& spec, int64_t rows, int64_t positions) {
+  const int64_t q_width = int64_t{spec.heads} * spec.head_dim, kv_width = int64_t{spec.kv_heads} * spec.head_dim;
+  const int64_t widths = spec.hidden + 3 * q_width + 2 * kv_width + spec.intermediate;
+  return rows * widths * 4 + ops::attention_scratch_bytes(rows, spec.heads, spec.head_dim, positions);
+}
+
+// Memory that a step of the largest size works in: an upper bound, but for some MiB of a GPU's attention work lists.
+int64_t step_bytes(const ResolvedModels& models, int threads) {
   const model::DecoderSpec& spec = models.target;
-  const int64_t rows = models.max_num_batched_tokens;
+  const int64_t rows = models.max_num_batched_tokens, slots = models.max_num_seqs, positions = models.max_positions();
+  const int64_t chunk = logit_rows(models.device.kind);
   const int64_t features = models.draft ? static_cast<int64_t>(models.draft->target_layers.size()) * spec.hidden : 0;
-  const int64_t widths = 3 * int64_t{spec.hidden} + 3 * int64_t{spec.heads} * spec.head_dim + spec.intermediate;
-  return rows * (widths * 4 + features * 8) + logit_rows(models.device.kind) * (int64_t{spec.vocab} + spec.hidden) * 4;
+  const int64_t logits = chunk * (int64_t{spec.vocab} + spec.hidden) * 4 +
+                         ops::choose_scratch_bytes(chunk, spec.vocab, threads > 0 ? threads : usable_cores());
+  int64_t pass = layers_bytes(spec, rows, positions) + logits;
+  if (models.draft) {
+    const int64_t draft_rows = std::max(slots * models.block_size, rows);
+    const int64_t own = spec::pass_bytes(draft_rows) + draft_rows * spec.hidden * 12;
+    pass = std::max(pass, layers_bytes(models.draft->decoder, draft_rows, positions) + own + logits);
+  }
+  // The residual stream, features as they come and as they are gathered, and the arrays of rows and slots.
+  const int64_t per_row = 4 * int64_t{spec.hidden} + 8 * features + 4 * int64_t{sizeof(ops::RowLogprobs)} + 64;
+  const int64_t per_slot =
+      4 * (int64_t{sizeof(ops::StepSegment)} + int64_t{sizeof(ops::StepOutcome)} + 16 * models.block_size) +
+      4 * int64_t{sizeof(ops::PageTableEdit)} * (positions / models.page_size + 1);
+  return rows * per_row + spec::pass_bytes(rows) + slots * per_slot + pass + (int64_t{1} << 20);
 }
 
 }  // namespace
 
 int32_t logit_rows(DeviceKind device) {
-  return device == DeviceKind::kCpu ? 128 : 1024;
+  return device == DeviceKind::kCpu ? 256 : 1024;
 }
 
 Result<DeviceChoice> resolve_device(const std::string& device) {
@@ -205,7 +240,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   plan.available_bytes = models.device.available_bytes;
   plan.fraction = options.memory_fraction;
   if (models.device.kind == DeviceKind::kCuda && plan.fraction == 0) plan.fraction = kDefaultGpuFraction;
-  plan.step_bytes = step_bytes(models);
+  plan.step_bytes = step_bytes(models, options.threads);
   VOLLEY_ASSIGN(models.memory, plan_memory(plan));
   return models;
 }

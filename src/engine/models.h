@@ -23,8 +23,8 @@ struct DeviceChoice {
 Result<DeviceChoice> resolve_device(const std::string& device);
 Result<std::unique_ptr<Device>> make_device(const DeviceChoice& choice, int threads);
 
-// Rows of logits that exist at a time: on the CPU few, for its caches; on a GPU more, so that the head is read less
-// often.
+// Rows of logits that exist at a time, and with them the most that a verify budget can share out: on a GPU more, so
+// that the head is read less often.
 int32_t logit_rows(DeviceKind device);
 
 // Options with every "choose for me" resolved, and what config.json says. Immutable.
@@ -33,6 +33,7 @@ struct ResolvedModels {
   model::DecoderSpec target;
   std::optional<model::DraftSpec> draft;  // only with speculation on
   int32_t block_size = 1;
+  std::vector<int32_t> draft_lengths;  // that a step may draft, ascending; empty without a drafter
   model::Numerics target_numerics, draft_numerics;
   DType kv_dtype = DType::kBF16;
   int32_t max_model_len = 0;

@@ -125,7 +125,19 @@ TEST_F(Startup, OptionsOutOfRange) {
   EXPECT_MENTIONS(with([](auto& o) { o.max_queue = 0; }), "max_queue");
   EXPECT_MENTIONS(with([](auto& o) { o.max_num_seqs = 64, o.max_num_batched_tokens = 32; }),
                   "--max-num-batched-tokens");
-  EXPECT_MENTIONS(with([](auto& o) { o.simulate_acceptance = 1.5; }), "--simulate-acceptance");
+  EXPECT_MENTIONS(with([](auto& o) {
+                    o.simulate_acceptance = SimulatedAcceptance{{{0, 1.5}}};
+                  }),
+                  "--simulate-acceptance");
+  EXPECT_MENTIONS(with([](auto& o) { o.simulate_acceptance = SimulatedAcceptance{}; }), "from step 0");
+  EXPECT_MENTIONS(with([](auto& o) { o.simulate_acceptance = SimulatedAcceptance{{{5, 0.5}}}; }), "from step 0");
+  EXPECT_MENTIONS(with([](auto& o) {
+                    o.simulate_acceptance = SimulatedAcceptance{{{0, 0.5}, {9, 0.4}, {9, 0.3}}};
+                  }),
+                  "9 follows 9");
+  EXPECT_MENTIONS(with([](auto& o) { o.simulate_acceptance = SimulatedAcceptance{{{0, 0.5}}, 0.0}; }), "odds");
+  EXPECT_MENTIONS(with([](auto& o) { o.verify = {VerifyPolicy::Kind::kFixed, 16}; }), "use 0 to 15, auto or full");
+  EXPECT_MENTIONS(with([](auto& o) { o.verify = {VerifyPolicy::Kind::kFixed, -1}; }), "--verify is -1");
   EXPECT_MENTIONS(with([](auto& o) { o.device = "tpu"; }), "tpu");
   options_ = good;
   options_.device = "cuda";

@@ -63,6 +63,36 @@ Status check_sampling(const SamplingParams& p, const EngineInfo& info) {
 
 }  // namespace
 
+Status check_simulation(const SimulatedAcceptance& simulated) {
+  const auto& phases = simulated.phases;
+  if (phases.empty() || phases.front().from_step != 0) {
+    return invalid_argument("Simulated acceptance needs a probability from step 0 on.");
+  }
+  for (size_t i = 0; i < phases.size(); ++i) {
+    if (!(phases[i].p >= 0 && phases[i].p <= 1)) {
+      return invalid_argument("--simulate-acceptance needs a probability between 0 and 1.");
+    }
+    if (i > 0 && phases[i].from_step <= phases[i - 1].from_step) {
+      return invalid_argument(
+          "The phases of simulated acceptance must begin at ascending steps: " + std::to_string(phases[i].from_step) +
+          " follows " + std::to_string(phases[i - 1].from_step) + ".");
+    }
+  }
+  if (!(simulated.confidence_odds > 0 && std::isfinite(simulated.confidence_odds))) {
+    return invalid_argument("The odds of simulated confidence must be multiplied by a number above 0.");
+  }
+  return {};
+}
+
+Status check_verify(const VerifyPolicy& policy, int block_size) {
+  if (policy.kind != VerifyPolicy::Kind::kFixed) return {};
+  if (policy.tokens >= 0 && policy.tokens < block_size) return {};
+  return invalid_argument("--verify is " + std::to_string(policy.tokens) + ", but a block of " +
+                          std::to_string(block_size) + " drafts " + std::to_string(block_size - 1) +
+                          (block_size == 2 ? " token" : " tokens") + ": use 0 to " + std::to_string(block_size - 1) +
+                          ", auto or full.");
+}
+
 Status check_request(const GenerateRequest& request, const EngineInfo& info) {
   if (request.prompt.empty()) return invalid_argument("The prompt is empty: it needs at least one token.");
   const auto prompt = static_cast<int64_t>(request.prompt.size());
@@ -96,6 +126,7 @@ Status check_request(const GenerateRequest& request, const EngineInfo& info) {
     return invalid_argument("prompt_logprobs is " + std::to_string(request.prompt_logprobs) +
                             ": it must be between 0 and " + std::to_string(ops::kMaxLogprobs) + ".");
   }
+  if (request.simulate_acceptance) VOLLEY_RETURN_IF_ERROR(check_simulation(*request.simulate_acceptance));
   return check_sampling(request.sampling, info);
 }
 

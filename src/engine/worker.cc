@@ -8,9 +8,26 @@ namespace {
 
 using Clock = RequestOutput::Clock;
 
+VerifyConfig verify_config(WorkerParts& parts) {
+  const spec::Round& round = *parts.round;
+  VerifyConfig config;
+  config.policy = parts.verify;
+  config.max_draft = round.block_size() - 1;
+  config.draft_lengths = round.draft_lengths();
+  config.row_buckets = round.row_buckets();
+  config.most_shared_rows = round.most_shared_rows();
+  config.max_rows = parts.scheduler.max_num_batched_tokens;
+  config.costs = std::move(parts.costs);
+  return config;
+}
+
 }  // namespace
 
-Worker::Worker(WorkerParts parts) : parts_(std::move(parts)), scheduler_(parts_.scheduler) {
+Worker::Worker(WorkerParts parts)
+    : parts_(std::move(parts)),
+      scheduler_(parts_.scheduler),
+      verify_(verify_config(parts_)),
+      times_before_(parts_.round->times()) {
   totals_.accepted_at.resize(parts_.scheduler.block_size - 1);
   totals_.drafted_at.resize(parts_.scheduler.block_size - 1);
   publish_stats();
@@ -56,6 +73,14 @@ void Worker::drop_prefix_cache() {
   wake_.notify_all();
 }
 
+void Worker::set_verify(const VerifyPolicy& policy) {
+  {
+    std::lock_guard lock(mutex_);
+    commands_.push_back(policy);
+  }
+  wake_.notify_all();
+}
+
 EngineStats Worker::stats() const {
   std::lock_guard lock(mutex_);
   return published_;
@@ -85,6 +110,7 @@ bool Worker::take_commands(std::deque<Command>& commands) {
 void Worker::handle(Command command) {
   if (auto* admission = std::get_if<Admission>(&command)) return handle(std::move(*admission));
   if (auto* cancel = std::get_if<Cancel>(&command)) return end(cancel->id, FinishReason::kCancelled, std::nullopt);
+  if (const auto* policy = std::get_if<VerifyPolicy>(&command)) return verify_.set(*policy);
   scheduler_.drop_prefix_cache();
 }
 
@@ -110,7 +136,11 @@ void Worker::handle(Admission admission) {
   }
   const auto [it, inserted] = requests_.emplace(
       admission.id,
-      Request{std::move(start), std::move(output), std::move(grammar), request.prompt_logprobs, std::nullopt});
+      Request{.start = std::move(start),
+              .output = std::move(output),
+              .grammar = std::move(grammar),
+              .prompt_logprobs = request.prompt_logprobs,
+              .simulate = request.simulate_acceptance ? request.simulate_acceptance : parts_.simulate_acceptance});
   VOLLEY_CHECK(inserted);
   grammars_ += it->second.grammar ? 1 : 0;
   const Status added = scheduler_.add(admission.id, request.cache_namespace, std::move(request.prompt),
@@ -130,6 +160,7 @@ void Worker::end(RequestId id, FinishReason reason, std::optional<Error> error) 
 
 void Worker::erase(Requests::iterator request) {
   grammars_ -= request->second.grammar ? 1 : 0;
+  verify_.forget(request->first);
   requests_.erase(request);
 }
 
@@ -149,12 +180,13 @@ void Worker::step() {
   if (!flights_.empty()) finish_step();
   ++totals_.steps;
   const spec::PhaseTimes& times = parts_.round->times();
-  totals_.draft_s = times.draft;
-  totals_.target_s = times.target;
-  totals_.choose_s = times.choose;
-  totals_.commit_s = times.commit;
-  totals_.device_s = times.device;
-  totals_.idle_s = times.idle;
+  const spec::PhaseTimes& before = times_before_;
+  totals_.draft_s = times.draft - before.draft;
+  totals_.target_s = times.target - before.target;
+  totals_.choose_s = times.choose - before.choose;
+  totals_.commit_s = times.commit - before.commit;
+  totals_.device_s = times.device - before.device;
+  totals_.idle_s = times.idle - before.idle;
   totals_.host_s += std::chrono::duration<double>(Clock::now() - begin).count() - (waited_s_ - waited);
 }
 
@@ -168,7 +200,8 @@ bool Worker::may_ask_for_masks() const {
 // are in.
 bool Worker::start_step() {
   if (!flights_.empty() && may_ask_for_masks()) return false;
-  sched::StepPlan plan = scheduler_.plan(parts_.scheduler.block_size - 1);
+  VerifyStep verify = verify_.next(scheduler_.decoding());
+  sched::StepPlan plan = scheduler_.plan(verify.limit);
   VOLLEY_CHECK_MSG(!plan.empty() || !flights_.empty() || scheduler_.idle(),
                    "the scheduler has requests but plans nothing");
   if (plan.empty()) return false;
@@ -176,20 +209,25 @@ bool Worker::start_step() {
   segments_.clear();
   for (const sched::PlannedSegment& planned : plan.segments) segments_.push_back(segment_of(planned));
   const Clock::time_point begin = Clock::now();
-  enqueue(plan);
+  enqueue(plan, verify);
   if (parts_.round->depth() == 1) waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
-  flights_.push_back({std::move(plan), !segments_.empty()});
+  flights_.push_back({std::move(plan), std::move(verify), !segments_.empty()});
   return true;
 }
 
 spec::RoundSegment Worker::segment_of(const sched::PlannedSegment& planned) {
-  const Request& request = requests_.at(planned.id);
+  Request& request = requests_.at(planned.id);
   spec::RoundSegment segment;
   segment.slot = planned.slot.value;
   segment.draft = planned.draft;
   segment.chooses = planned.chooses;
   if (planned.chooses) segment.masks = request.grammar.get();
-  if (planned.decodes) return segment;  // from the slot's last token, which the device knows
+  if (planned.decodes) {  // from the slot's last token, which the device knows
+    segment.shift = verify_.shift(planned.id);
+    if (request.simulate) segment.simulate = simulated_at(*request.simulate, request.decoding_steps);
+    ++request.decoding_steps;
+    return segment;
+  }
   segment.start = planned.start;
   const std::span<const TokenId> tokens = scheduler_.tokens(planned.id);
   segment.known = tokens.subspan(planned.start, planned.known);
@@ -200,35 +238,59 @@ spec::RoundSegment Worker::segment_of(const sched::PlannedSegment& planned) {
   return segment;
 }
 
-// Where there is no memory for grammar masks or prompt logprobs, the requests that need it end and the others go on.
-void Worker::enqueue(sched::StepPlan& plan) {
-  if (segments_.empty()) return;
-  const Status enqueued = parts_.round->enqueue(segments_);
-  if (enqueued.ok()) return;
-  const auto needs_memory = [](const auto& segment) { return segment.masks != nullptr || !segment.scored.empty(); };
-  std::vector<RequestId> refused;
-  for (size_t i = 0; i < segments_.size(); ++i) {
-    if (needs_memory(segments_[i])) refused.push_back(plan.segments[i].id);
+// Where there is no memory for prompt logprobs or grammar masks, the requests that need it end and the others go on:
+// first it is tried without the one kind, then without the other.
+void Worker::enqueue(sched::StepPlan& plan, VerifyStep& verify) {
+  enum Needs { kScores = 1, kMasks = 2 };
+  const auto needs = [](const spec::RoundSegment& segment) {
+    return (segment.scored.empty() ? 0 : kScores) | (segment.masks != nullptr ? kMasks : 0);
+  };
+  Status refusal;
+  std::vector<spec::RoundSegment> kept;
+  for (const int without : {0, int{kScores}, int{kMasks}, kScores | kMasks}) {
+    kept.clear();
+    std::ranges::copy_if(segments_, std::back_inserter(kept), [&](const auto& s) { return !(needs(s) & without); });
+    if (without != 0 && kept.size() == segments_.size()) continue;  // nobody needs that
+    Status enqueued;
+    if (!kept.empty()) enqueued = parts_.round->enqueue(kept, verify_.budget(plan, kept, verify));
+    if (!enqueued.ok()) {
+      refusal = enqueued;
+      continue;
+    }
+    std::vector<RequestId> refused;
+    for (size_t i = 0; i < segments_.size(); ++i) {
+      if (needs(segments_[i]) & without) refused.push_back(plan.segments[i].id);
+    }
+    segments_.swap(kept);
+    std::erase_if(plan.segments, [&](const auto& segment) { return std::ranges::count(refused, segment.id) > 0; });
+    for (RequestId id : refused) end(id, FinishReason::kError, refusal.error());
+    return;
   }
-  std::erase_if(segments_, needs_memory);
-  std::erase_if(plan.segments, [&](const auto& segment) { return std::ranges::count(refused, segment.id) > 0; });
-  for (RequestId id : refused) end(id, FinishReason::kError, enqueued.error());
-  if (segments_.empty()) return;
-  const Status again = parts_.round->enqueue(segments_);
-  VOLLEY_CHECK_MSG(again.ok(), again.error().message);
+  VOLLEY_CHECK_MSG(false, refusal.error().message);
 }
 
 void Worker::finish_step() {
   const Clock::time_point begin = Clock::now();
   const Flight flight = std::move(flights_.front());
   flights_.pop_front();
+  spec::StepTimes times;
   if (flight.enqueued) {
-    parts_.round->wait(results_);
+    times = parts_.round->wait(results_);
   } else {
     results_.clear();
   }
   waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
+  if (flight.enqueued) observe(flight, times);
   hand_out(flight.plan, results_);
+}
+
+// Before the results are handed out: stop strings and grammars cut what was accepted.
+void Worker::observe(const Flight& flight, const spec::StepTimes& times) {
+  decoded_.clear();
+  for (const sched::PlannedSegment& segment : flight.plan.segments) {
+    if (segment.decodes) decoded_.push_back(requests_.contains(segment.id) ? segment.id : 0);
+  }
+  verify_.observe(flight.verify, times, decoded_, std::span(results_).first(decoded_.size()));
 }
 
 Status Worker::start_slot(Request& request, const sched::PlannedSegment& started) {
@@ -328,6 +390,7 @@ void Worker::count(bool decodes, const spec::RoundResult& result) {
 void Worker::publish_stats() {
   const sched::SchedulerStats now = scheduler_.stats();
   EngineStats stats = totals_;
+  stats.verify = verify_.stats();
   stats.requests_waiting = now.waiting;
   stats.requests_running = now.running;
   stats.preemptions = now.preemptions;

@@ -14,6 +14,7 @@
 #include "engine/grammar_masks.h"
 #include "engine/models.h"
 #include "engine/request_output.h"
+#include "engine/verify_control.h"
 #include "sched/scheduler.h"
 #include "spec/round.h"
 
@@ -27,6 +28,9 @@ struct WorkerParts {
   std::vector<TokenId> eos_ids;
   sched::SchedulerConfig scheduler;
   int32_t max_queue = 0;  // waiting requests
+  VerifyPolicy verify;
+  std::optional<spec::CostModel> costs;                    // measured for VerifyPolicy::Kind::kAuto
+  std::optional<SimulatedAcceptance> simulate_acceptance;  // of requests that bring none
 };
 
 // A request that passed every check.
@@ -48,6 +52,7 @@ class Worker {
   Status submit(Admission admission);
   void cancel(RequestId id);
   void drop_prefix_cache();
+  void set_verify(const VerifyPolicy& policy);  // REQUIRES: WorkerParts::costs, for kAuto
   EngineStats stats() const;
 
  private:
@@ -55,20 +60,23 @@ class Worker {
     RequestId id;
   };
   struct DropPrefixCache {};
-  using Command = std::variant<Admission, Cancel, DropPrefixCache>;
+  using Command = std::variant<Admission, Cancel, DropPrefixCache, VerifyPolicy>;
 
   struct Request {
     spec::SlotStart start;  // spans are filled when a slot is taken
     RequestOutput output;
     std::unique_ptr<GrammarMasks> grammar;  // null: none
     int32_t prompt_logprobs;                // -1: none; else how many of the highest
-    std::optional<int32_t> slot;
+    std::optional<SimulatedAcceptance> simulate;
+    int64_t decoding_steps = 0;  // planned so far
+    std::optional<int32_t> slot = std::nullopt;
   };
   using Requests = std::unordered_map<RequestId, Request>;
 
   // A planned step on its way.
   struct Flight {
     sched::StepPlan plan;
+    VerifyStep verify;
     bool enqueued = true;  // false: nobody was left in it
   };
 
@@ -81,8 +89,9 @@ class Worker {
   bool may_ask_for_masks() const;
   bool start_step();   // plans and enqueues one; false when there is nothing to enqueue now
   void finish_step();  // waits for the oldest one
-  void enqueue(sched::StepPlan& plan);
+  void enqueue(sched::StepPlan& plan, VerifyStep& verify);
   spec::RoundSegment segment_of(const sched::PlannedSegment& planned);
+  void observe(const Flight& flight, const spec::StepTimes& times);
   void apply_plan(sched::StepPlan& plan);
   Status start_slot(Request& request, const sched::PlannedSegment& started);
   void hand_out(const sched::StepPlan& plan, std::vector<spec::RoundResult>& results);
@@ -95,13 +104,16 @@ class Worker {
 
   WorkerParts parts_;
   sched::Scheduler scheduler_;
+  VerifyControl verify_;
   Requests requests_;
   int64_t grammars_ = 0, running_grammars_ = 0;  // requests with a grammar; of those, how many have a slot
   EngineStats totals_;                           // counters; gauges are filled in by publish_stats()
   std::deque<Flight> flights_;                   // oldest first
   std::vector<spec::RoundSegment> segments_;
   std::vector<spec::RoundResult> results_;
-  double waited_s_ = 0;  // for the device
+  std::vector<RequestId> decoded_;
+  const spec::PhaseTimes times_before_;  // of the round: what was measured at the start
+  double waited_s_ = 0;                  // for the device
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

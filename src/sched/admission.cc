@@ -25,21 +25,26 @@ Status Scheduler::State::check_fits(int64_t prompt, int64_t max_tokens) const {
   return {};
 }
 
-void Scheduler::State::admit(int32_t max_draft, StepPlan& plan) {
-  size_t decoding = 0;
-  for (const PlannedSegment& segment : plan.segments) decoding += segment.decodes ? 1 : 0;
+void Scheduler::State::admit(const VerifyLimit& limit, StepPlan& plan) {
   while (!queue.empty() && !slots.empty() && rows_left(plan) > 0) {
     Request& request = *queue.begin()->second;
     if (!start_next(plan)) return;  // no overtaking: who is next is next, however large
-    const int32_t draft = std::min(draft_of(request, max_draft), rows_left(plan) - 1);
-    add_segment(request, request.decoding() ? draft : 0, rows_left(plan), plan);
-    if (!request.decoding()) continue;
-    // A preempted request whose tokens were all still cached: it verifies in this step already.
-    const auto chunks = plan.segments.begin() + static_cast<ptrdiff_t>(decoding++);
-    std::rotate(chunks, plan.segments.end() - 1, plan.segments.end());
-    std::sort(plan.segments.begin(), plan.segments.begin() + static_cast<ptrdiff_t>(decoding),
-              [](const PlannedSegment& a, const PlannedSegment& b) { return a.slot < b.slot; });
+    if (request.decoding()) {
+      resume(request, limit, plan);
+    } else {
+      add_chunk(request, plan);
+    }
   }
+}
+
+// A preempted request whose tokens were all still cached: it verifies in this step already.
+void Scheduler::State::resume(Request& request, const VerifyLimit& limit, StepPlan& plan) {
+  add_decoding(request, draft_of(request, limit.draft), plan);
+  const auto place = std::ranges::find_if(plan.segments, [&](const PlannedSegment& other) {
+    return !other.decodes || other.slot > request.slot() || other.id == request.id();
+  });
+  std::rotate(place, plan.segments.end() - 1, plan.segments.end());
+  fit_drafts(limit, plan.decode_rows + rows_left(plan), plan);
 }
 
 // Gives the head of the queue a slot and the pages of its prefill and the rounds after it, from free and cached pages

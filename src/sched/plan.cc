@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "base/check.h"
@@ -25,18 +26,18 @@ std::vector<int32_t> share_rows(std::span<const int32_t> wanted, int32_t rows) {
 
 }  // namespace
 
-StepPlan Scheduler::State::plan(int32_t max_draft) {
+StepPlan Scheduler::State::plan(const VerifyLimit& limit) {
   VOLLEY_CHECK_LT(std::ssize(flights), config.reserve_rounds);
-  VOLLEY_CHECK_GE(max_draft, 0);
-  VOLLEY_CHECK_LT(max_draft, config.block_size);
+  VOLLEY_CHECK_GE(limit.draft, 0);
+  VOLLEY_CHECK_LT(limit.draft, config.block_size);
   StepPlan plan;
   reserve_for_decoding(plan);
   if (plan.waits) return plan;
-  plan_decoding(max_draft, plan);
+  plan_decoding(limit, plan);
   plan_prefill(plan);
   // What a preemption freed is for those that run. A victim whose prompt someone else entered into the tree meanwhile
   // might fit again at once; it waits a step, so that no plan both takes a request's slot and gives it one.
-  if (plan.preempted.empty()) admit(max_draft, plan);
+  if (plan.preempted.empty()) admit(limit, plan);
   publish_pages(plan);
   VOLLEY_CHECK_LE(plan.rows, config.max_num_batched_tokens);
   VOLLEY_CHECK(!plan.empty() || requests.empty() || !flights.empty());  // something can always run
@@ -46,6 +47,37 @@ StepPlan Scheduler::State::plan(int32_t max_draft) {
   }
   flights.push_back(plan.segments);
   return plan;
+}
+
+std::vector<Request*> Scheduler::State::decoding_by_slot() const {
+  std::vector<Request*> decoding;
+  for (const auto& [arrival, request] : running) {
+    if (request->decodes_next() && request->remaining_next() > 0) decoding.push_back(request);
+  }
+  std::ranges::sort(decoding, {}, [](const Request* request) { return request->slot(); });
+  return decoding;
+}
+
+DecodingOutlook Scheduler::State::decoding() const {
+  DecodingOutlook outlook;
+  for (const Request* request : decoding_by_slot()) {
+    outlook.requests.push_back({request->id(), draft_of(*request, config.block_size - 1)});
+    outlook.positions += request->length();
+  }
+  const auto spare = config.max_num_batched_tokens - static_cast<int32_t>(outlook.requests.size());
+  const auto count = [&](const Request& request) {
+    const int32_t rows = std::min(config.prefill_chunk, request.prefill_length() - request.next_row());
+    outlook.prompt_rows = std::min(spare, outlook.prompt_rows + rows);
+  };
+  for (const auto& [arrival, request] : running) {
+    if (!request->decodes_next()) count(*request);
+  }
+  int32_t free_slots = slots.free();
+  for (auto next = queue.begin(); next != queue.end() && free_slots > 0 && outlook.prompt_rows < spare; ++next) {
+    count(*next->second);
+    --free_slots;
+  }
+  return outlook;
 }
 
 // Rows that drafts leave to prompts while some are there to be computed: speculation must not keep a new request
@@ -58,43 +90,56 @@ int32_t Scheduler::State::rows_for_prompts(int32_t decoding) const {
 }
 
 // One row for each decoding request, then drafted ones as far as the rows go.
-void Scheduler::State::plan_decoding(int32_t max_draft, StepPlan& plan) {
-  std::vector<Request*> decoding;
-  for (const auto& [arrival, request] : running) {
-    if (request->decodes_next() && request->remaining_next() > 0) decoding.push_back(request);
-  }
-  std::ranges::sort(decoding, {}, [](const Request* request) { return request->slot(); });
-  std::vector<int32_t> wanted;
-  for (const Request* request : decoding) wanted.push_back(draft_of(*request, max_draft));
-  const auto count = static_cast<int32_t>(decoding.size());
-  const auto given = share_rows(wanted, config.max_num_batched_tokens - count - rows_for_prompts(count));
-  for (size_t i = 0; i < decoding.size(); ++i) add_segment(*decoding[i], given[i], 1 + given[i], plan);
+void Scheduler::State::plan_decoding(const VerifyLimit& limit, StepPlan& plan) {
+  for (Request* request : decoding_by_slot()) add_decoding(*request, draft_of(*request, limit.draft), plan);
+  const auto count = static_cast<int32_t>(plan.segments.size());
+  fit_drafts(limit, config.max_num_batched_tokens - rows_for_prompts(count), plan);
 }
 
 int32_t Scheduler::State::draft_of(const Request& request, int32_t max_draft) {
   return request.speculation() ? std::min(max_draft, request.remaining_next() - 1) : 0;
 }
 
+// Segments come with what their requests would draft. REQUIRES: most_rows is enough for a row of each.
+void Scheduler::State::fit_drafts(const VerifyLimit& limit, int32_t most_rows, StepPlan& plan) {
+  std::vector<int32_t> wanted;
+  for (const PlannedSegment& segment : plan.segments) {
+    if (segment.decodes) wanted.push_back(segment.draft);
+  }
+  const auto count = static_cast<int32_t>(wanted.size());
+  const int32_t all = std::accumulate(wanted.begin(), wanted.end(), count);
+  const int32_t rows = std::min(all, std::max(count, std::min(limit.rows, most_rows)));
+  plan.shared = count < rows && rows < all && rows <= limit.most_shared_rows;
+  if (!plan.shared && rows < all) {
+    const std::vector<int32_t> given = share_rows(wanted, rows - count);
+    for (size_t i = 0; i < given.size(); ++i) plan.segments[i].draft = given[i];
+  }
+  plan.rows += rows - plan.decode_rows;
+  plan.decode_rows = rows;
+}
+
 void Scheduler::State::plan_prefill(StepPlan& plan) {
   for (const auto& [arrival, request] : running) {
     if (rows_left(plan) == 0) return;
-    if (!request->decodes_next()) add_segment(*request, 0, rows_left(plan), plan);
+    if (!request->decodes_next()) add_chunk(*request, plan);
   }
 }
 
-// Plans the next rows of a running request: a chunk of its prefill, or its last token and `draft` drafted ones.
-void Scheduler::State::add_segment(Request& request, int32_t draft, int32_t most_rows, StepPlan& plan) const {
+// A request's last token and `draft` drafted ones; fit_drafts() counts the rows.
+void Scheduler::State::add_decoding(Request& request, int32_t draft, StepPlan& plan) {
   PlannedSegment segment{.id = request.id(), .slot = request.slot(), .start = request.next_row()};
-  if (request.decodes_next()) {
-    segment.known = 1;
-    segment.draft = draft;
-    segment.chooses = segment.decodes = true;
-  } else {
-    segment.known = std::min({config.prefill_chunk, most_rows, request.prefill_length() - segment.start});
-    segment.chooses = segment.start + segment.known == request.length();
-  }
-  VOLLEY_CHECK_LE(segment.known + segment.draft, most_rows);
-  plan.rows += segment.known + segment.draft;
+  segment.known = 1;
+  segment.draft = draft;
+  segment.chooses = segment.decodes = true;
+  plan.segments.push_back(segment);
+}
+
+// The next rows of a prefill.
+void Scheduler::State::add_chunk(Request& request, StepPlan& plan) const {
+  PlannedSegment segment{.id = request.id(), .slot = request.slot(), .start = request.next_row()};
+  segment.known = std::min({config.prefill_chunk, rows_left(plan), request.prefill_length() - segment.start});
+  segment.chooses = segment.start + segment.known == request.length();
+  plan.rows += segment.known;
   plan.segments.push_back(segment);
 }
 

@@ -19,16 +19,16 @@ void start_three(Scheduler& scheduler) {
   for (RequestId id = 1; id <= 3; ++id) {
     ASSERT_TRUE(scheduler.add(id, "", counting(100 * static_cast<TokenId>(id), 8), 24).ok());
   }
-  scheduler.apply(results_of(scheduler.plan(3)));
+  scheduler.apply(results_of(scheduler.plan({.draft = 3})));
   ASSERT_EQ(scheduler.stats().running, 3);
 }
 
 TEST(Preemption, TakesTheYoungestAndLeavesTheOthersAlone) {
   Scheduler scheduler(tight(false));
   start_three(scheduler);
-  scheduler.apply(results_of(scheduler.plan(3), {{1, 4}, {2, 2}, {3, 2}}));
+  scheduler.apply(results_of(scheduler.plan({.draft = 3}), {{1, 4}, {2, 2}, {3, 2}}));
   // Request 1 has 12 tokens computed and needs a fifth page.
-  const StepPlan plan = scheduler.plan(3);
+  const StepPlan plan = scheduler.plan({.draft = 3});
   EXPECT_EQ(plan.preempted, std::vector<RequestId>{3});
   EXPECT_EQ(plan.segments.size(), 2u);
   EXPECT_EQ(segment_of(plan, 3), nullptr);
@@ -44,20 +44,20 @@ TEST(Preemption, EvictsBeforeItPreempts) {
   config.pages = 13;
   Scheduler scheduler(config);
   ASSERT_TRUE(scheduler.add(9, "", counting(900, 4), 4).ok());
-  scheduler.apply(results_of(scheduler.plan(3)));
+  scheduler.apply(results_of(scheduler.plan({.draft = 3})));
   scheduler.remove(9);
   ASSERT_EQ(scheduler.stats().pages_cached, 1);
   start_three(scheduler);
-  scheduler.apply(results_of(scheduler.plan(3), {{1, 4}}));
-  EXPECT_TRUE(scheduler.plan(3).preempted.empty());
+  scheduler.apply(results_of(scheduler.plan({.draft = 3}), {{1, 4}}));
+  EXPECT_TRUE(scheduler.plan({.draft = 3}).preempted.empty());
   EXPECT_EQ(scheduler.stats().pages_cached, 0);
 }
 
 TEST(Preemption, TheYoungestThatNeedsAPageGoesItself) {
   Scheduler scheduler(tight(false));
   start_three(scheduler);
-  scheduler.apply(results_of(scheduler.plan(3), {{3, 4}}));
-  const StepPlan plan = scheduler.plan(3);
+  scheduler.apply(results_of(scheduler.plan({.draft = 3}), {{3, 4}}));
+  const StepPlan plan = scheduler.plan({.draft = 3});
   EXPECT_EQ(plan.preempted, std::vector<RequestId>{3});
   EXPECT_EQ(plan.segments.size(), 2u);
 }
@@ -68,19 +68,19 @@ TEST(Preemption, SeveralWaitInOrderOfArrivalBeforeNewRequests) {
   config.max_num_seqs = 3;
   Scheduler scheduler(config);
   for (RequestId id = 1; id <= 3; ++id) ASSERT_TRUE(scheduler.add(id, "", counting(0, 2), 24).ok());  // 2 pages each
-  scheduler.apply(results_of(scheduler.plan(3)));
+  scheduler.apply(results_of(scheduler.plan({.draft = 3})));
   ASSERT_TRUE(scheduler.add(4, "", counting(0, 2), 24).ok());
   ASSERT_EQ(scheduler.stats().running, 3);
   std::vector<RequestId> preempted, started;
   for (int i = 0; i < 6; ++i) {
-    const StepPlan plan = scheduler.plan(3);
+    const StepPlan plan = scheduler.plan({.draft = 3});
     preempted.insert(preempted.end(), plan.preempted.begin(), plan.preempted.end());
     auto results = results_of(plan, {{1, std::min<int32_t>(4, segment_of(plan, 1)->draft + 1)}});
     for (StepResult& result : results) result.finished = result.id == 1 && i == 5;
     scheduler.apply(results);
   }
   ASSERT_EQ(preempted, (std::vector<RequestId>{3, 2}));
-  for (const PlannedSegment& segment : scheduler.plan(3).started) started.push_back(segment.id);
+  for (const PlannedSegment& segment : scheduler.plan({.draft = 3}).started) started.push_back(segment.id);
   EXPECT_EQ(started, (std::vector<RequestId>{2, 3, 4}));
 }
 
@@ -88,18 +88,18 @@ TEST(Preemption, SeveralWaitInOrderOfArrivalBeforeNewRequests) {
 TEST(Preemption, AResumedRequestContinuesWithItsNextVerifyStep) {
   Scheduler scheduler(tight(false));
   start_three(scheduler);
-  scheduler.apply(results_of(scheduler.plan(3), {{1, 4}, {3, 3}}));
-  StepPlan plan = scheduler.plan(3);
+  scheduler.apply(results_of(scheduler.plan({.draft = 3}), {{1, 4}, {3, 3}}));
+  StepPlan plan = scheduler.plan({.draft = 3});
   ASSERT_EQ(plan.preempted, std::vector<RequestId>{3});
   scheduler.apply(results_of(plan));
   scheduler.remove(1);
-  plan = scheduler.plan(3);
+  plan = scheduler.plan({.draft = 3});
   ASSERT_EQ(plan.started.size(), 1u);
   EXPECT_EQ(segment_of(plan, 3)->start, 0);
   EXPECT_EQ(segment_of(plan, 3)->known, 11);
   EXPECT_FALSE(segment_of(plan, 3)->chooses);
   scheduler.apply(results_of(plan));
-  plan = scheduler.plan(3);
+  plan = scheduler.plan({.draft = 3});
   EXPECT_EQ(segment_of(plan, 3)->start, 11);
   EXPECT_EQ(segment_of(plan, 3)->known, 1);
   EXPECT_EQ(segment_of(plan, 3)->draft, 3);
@@ -111,13 +111,13 @@ TEST(Preemption, AResumedRequestContinuesWithItsNextVerifyStep) {
 TEST(Preemption, ACachedRequestDecodesInTheStepThatResumesIt) {
   Scheduler scheduler(tight(true));
   start_three(scheduler);
-  scheduler.apply(results_of(scheduler.plan(3), {{1, 4}, {3, 4}}));
-  StepPlan plan = scheduler.plan(3);
+  scheduler.apply(results_of(scheduler.plan({.draft = 3}), {{1, 4}, {3, 4}}));
+  StepPlan plan = scheduler.plan({.draft = 3});
   ASSERT_EQ(plan.preempted, std::vector<RequestId>{3});
   scheduler.apply(results_of(plan));
   scheduler.remove(1);
   ASSERT_TRUE(scheduler.add(4, "", counting(400, 3), 4).ok());
-  plan = scheduler.plan(3);
+  plan = scheduler.plan({.draft = 3});
   ASSERT_GE(plan.started.size(), 1u);
   EXPECT_EQ(plan.started[0].id, 3u);
   EXPECT_EQ(plan.started[0].slot, SlotId(0));
@@ -134,7 +134,7 @@ TEST(Preemption, AdmissionNeverPreempts) {
   Scheduler scheduler(tight(true));
   start_three(scheduler);
   ASSERT_TRUE(scheduler.add(4, "", {1, 2}, 2).ok());
-  const StepPlan plan = scheduler.plan(0);
+  const StepPlan plan = scheduler.plan({});
   EXPECT_TRUE(plan.preempted.empty());
   EXPECT_TRUE(plan.started.empty());
   EXPECT_EQ(plan.segments.size(), 3u);

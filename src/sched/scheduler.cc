@@ -71,8 +71,12 @@ bool Scheduler::remove(RequestId id) {
   return true;
 }
 
-StepPlan Scheduler::plan(int32_t max_draft) {
-  return state_->plan(max_draft);
+StepPlan Scheduler::plan(const VerifyLimit& limit) {
+  return state_->plan(limit);
+}
+
+DecodingOutlook Scheduler::decoding() const {
+  return state_->decoding();
 }
 
 void Scheduler::apply(std::span<const StepResult> results) {

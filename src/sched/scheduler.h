@@ -10,6 +10,7 @@
 #include <volley/engine.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -36,13 +37,34 @@ struct SchedulerConfig {
   bool prefix_cache = true;
 };
 
+// How many drafted tokens the decoding requests of a step may verify.
+struct VerifyLimit {
+  static constexpr int32_t kNoBound = std::numeric_limits<int32_t>::max();
+  int32_t draft = 0;             // tokens to draft for each request at most; < block_size
+  int32_t rows = kNoBound;       // of all decoding requests together, their last tokens included
+  int32_t most_shared_rows = 0;  // up to that many rows the device can share out among the drafted tokens
+};
+
+// Who decodes in the next step, as far as it can be known before it is planned: a request may still be preempted, or
+// come back from the queue.
+struct DecodingOutlook {
+  struct Entry {
+    RequestId id = 0;
+    int32_t most_draft = 0;  // drafted tokens that it can use
+  };
+  std::vector<Entry> requests;  // by slot
+  int64_t positions = 0;        // that they attend to, in all
+  int32_t prompt_rows = 0;      // of prompts in the same step, at most
+};
+
 // Consecutive rows of one request in a step: known tokens whose K and V are not there yet, then drafted ones.
 struct PlannedSegment {
   RequestId id = 0;
   SlotId slot;
   int32_t start = 0;     // sequence index of the first row; of a request with a step under way that decodes: at least
   int32_t known = 0;     // rows of known tokens: a prefill chunk, or the one last token of a decoding request
-  int32_t draft = 0;     // drafted tokens to verify after it; > 0 only for decoding requests
+  int32_t draft = 0;     // tokens to draft after it, > 0 only for decoding requests. StepPlan::shared: at most so many
+                         // are verified, else all
   bool chooses = false;  // a token is chosen after the last known row (the last chunk of a new prompt; decoding)
   bool decodes = false;  // a verify step: counts in tokens_per_step (the prompt's last chunk does not)
 };
@@ -59,8 +81,10 @@ struct StepPlan {
   std::vector<PlannedSegment> started;   // just got a slot: id and slot; start = cached tokens (from the prefix tree)
   std::vector<PageEdit> page_edits;      // new entries, and entries that moved to a page with the same K and V
   std::vector<PlannedSegment> segments;  // decoding requests first, by slot; then prefill chunks, oldest first
-  int32_t rows = 0;
-  bool waits = false;  // the plan is empty because somebody must be preempted first: not before the results under way
+  int32_t rows = 0;                      // of the step
+  int32_t decode_rows = 0;               // of these, the decoding requests'
+  bool shared = false;  // decode_rows do not suffice for all that is drafted: the device says which tokens get them
+  bool waits = false;   // the plan is empty because somebody must be preempted first: not before the results under way
   bool empty() const { return segments.empty(); }
 };
 
@@ -91,14 +115,16 @@ class Scheduler {
   // After a step that failed it may be called between plan() and apply() too: that plan's segment then needs no result.
   bool remove(RequestId id);
 
-  // The next step; empty when nothing can run. Every segment's pages are reserved. `max_draft`: most drafted tokens a
-  // request may verify (the verify budget's answer for now: block_size - 1, or 0 with speculation off); fewer are
-  // planned where a request's remaining tokens, max_model_len or max_num_batched_tokens say so. Rows that do not
-  // suffice are shared out evenly, and while prompts wait to be computed drafts leave them up to half of the rows.
-  // While results are not in, requests are planned for as they will then be: it may come out that some had ended, and
-  // the plan may be empty though requests run. REQUIRES: 0 <= max_draft < block_size; fewer than reserve_rounds plans
-  // without results.
-  StepPlan plan(int32_t max_draft);
+  // The next step; empty when nothing can run. Every segment's pages are reserved. Fewer tokens than `limit` says are
+  // drafted where a request's remaining ones or max_model_len say so. Every decoding request gets a row, whatever the
+  // limit. Where the rows that the limit and max_num_batched_tokens leave do not suffice for all drafted tokens, the
+  // device shares them out if it can (StepPlan::shared); else drafts are cut evenly, until all are verified. While
+  // prompts wait to be computed drafts leave them up to half of the rows. While results are not in, requests are
+  // planned for as they will then be: it may come out that some had ended, and the plan may be empty though requests
+  // run. REQUIRES: 0 <= limit.draft < block_size; fewer than reserve_rounds plans without results.
+  StepPlan plan(const VerifyLimit& limit);
+  // What plan() has to do with, for choosing its limit.
+  DecodingOutlook decoding() const;
 
   // The results of the oldest plan without, in any order: all segments with `chooses` of requests that are still there,
   // none twice.

@@ -10,7 +10,7 @@ namespace {
 
 // Runs the prefill of everything that is queued, and one token each.
 void prefill(Scheduler& scheduler, int steps = 1) {
-  for (int i = 0; i < steps; ++i) scheduler.apply(results_of(scheduler.plan(0)));
+  for (int i = 0; i < steps; ++i) scheduler.apply(results_of(scheduler.plan({})));
 }
 
 TEST(SchedulerAdd, RefusesWhatCanNeverFit) {
@@ -35,13 +35,13 @@ TEST(SchedulerPlan, DraftsLeaveRowsForPrompts) {
   config.max_num_batched_tokens = 8;
   Scheduler scheduler(config);
   for (RequestId id = 1; id <= 2; ++id) ASSERT_TRUE(scheduler.add(id, "", {1}, 50).ok());
-  scheduler.plan(3);
+  scheduler.plan({.draft = 3});
   scheduler.apply(std::vector<StepResult>{{1, {5}, false}, {2, {5}, false}});
-  StepPlan plan = scheduler.plan(3);
+  StepPlan plan = scheduler.plan({.draft = 3});
   EXPECT_EQ(plan.rows, 8) << "alone, two blocks of four fill the step";
   scheduler.apply(std::vector<StepResult>{{1, {6}, false}, {2, {6}, false}});
   ASSERT_TRUE(scheduler.add(3, "", counting(0, 30), 5).ok());
-  plan = scheduler.plan(3);
+  plan = scheduler.plan({.draft = 3});
   ASSERT_EQ(plan.segments.size(), 3u);
   EXPECT_EQ(plan.segments[2].id, 3u);
   EXPECT_GE(plan.segments[2].known, 3);
@@ -51,7 +51,7 @@ TEST(SchedulerPlan, DraftsLeaveRowsForPrompts) {
 TEST(SchedulerPlan, ChunksAPromptAndChoosesAtItsEnd) {
   Scheduler scheduler(roomy());
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 20), 8).ok());
-  StepPlan plan = scheduler.plan(3);
+  StepPlan plan = scheduler.plan({.draft = 3});
   ASSERT_EQ(plan.started.size(), 1u);
   EXPECT_EQ(plan.started[0].start, 0);
   EXPECT_EQ(std::ssize(plan.page_edits), reserved_pages(roomy(), 20));  // the prompt and a round, at admission
@@ -60,7 +60,7 @@ TEST(SchedulerPlan, ChunksAPromptAndChoosesAtItsEnd) {
   EXPECT_FALSE(plan.segments[0].chooses);
   scheduler.apply({});
 
-  plan = scheduler.plan(3);
+  plan = scheduler.plan({.draft = 3});
   EXPECT_TRUE(plan.started.empty());
   EXPECT_EQ(plan.segments[0].start, 16);
   EXPECT_EQ(plan.segments[0].known, 4);
@@ -69,7 +69,7 @@ TEST(SchedulerPlan, ChunksAPromptAndChoosesAtItsEnd) {
   EXPECT_FALSE(plan.segments[0].decodes);
   scheduler.apply(results_of(plan));
 
-  plan = scheduler.plan(3);
+  plan = scheduler.plan({.draft = 3});
   EXPECT_EQ(plan.segments[0].start, 20);
   EXPECT_EQ(plan.segments[0].known, 1);
   EXPECT_EQ(plan.segments[0].draft, 3);
@@ -78,7 +78,7 @@ TEST(SchedulerPlan, ChunksAPromptAndChoosesAtItsEnd) {
   EXPECT_EQ(scheduler.tokens(1).size(), 25u);
   EXPECT_EQ(scheduler.tokens(1).back(), 1024);
   EXPECT_EQ(scheduler.prompt_length(1), 20);
-  EXPECT_EQ(scheduler.plan(3).segments[0].start, 24);
+  EXPECT_EQ(scheduler.plan({.draft = 3}).segments[0].start, 24);
 }
 
 // A drafted token past the end of the request would be wasted work, and a row past max_model_len.
@@ -86,10 +86,10 @@ TEST(SchedulerPlan, DraftsNoMoreThanTheRequestMayStillSay) {
   Scheduler scheduler(roomy());
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 8), 4).ok());
   prefill(scheduler);
-  StepPlan plan = scheduler.plan(3);
+  StepPlan plan = scheduler.plan({.draft = 3});
   EXPECT_EQ(plan.segments[0].draft, 2);  // three tokens remain; the bonus is one of them
   scheduler.apply(results_of(plan, {{1, 2}}));
-  plan = scheduler.plan(3);
+  plan = scheduler.plan({.draft = 3});
   EXPECT_EQ(plan.segments[0].draft, 0);
   auto results = results_of(plan);
   EXPECT_DEATH(scheduler.apply(results), "remaining");  // nothing remains: it must be finished
@@ -105,7 +105,7 @@ TEST(SchedulerPlan, DecodesBySlotThenPrefillsOldestFirst) {
   ASSERT_TRUE(scheduler.remove(1));
   ASSERT_TRUE(scheduler.add(4, "", counting(50, 40), 4).ok());  // into slot 0
   ASSERT_TRUE(scheduler.add(5, "", counting(150, 40), 4).ok());
-  StepPlan plan = scheduler.plan(3);
+  StepPlan plan = scheduler.plan({.draft = 3});
   ASSERT_EQ(plan.segments.size(), 4u);
   EXPECT_EQ(plan.segments[0].id, 2u);
   EXPECT_EQ(plan.segments[1].id, 3u);
@@ -121,10 +121,10 @@ TEST(SchedulerPlan, APromptMovesOnWhenOneRowIsToSpare) {
   config.max_num_seqs = config.max_num_batched_tokens = 2;
   Scheduler scheduler(config);
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 1), 60).ok());
-  scheduler.apply(results_of(scheduler.plan(3)));
+  scheduler.apply(results_of(scheduler.plan({.draft = 3})));
   ASSERT_TRUE(scheduler.add(2, "", counting(50, 6), 4).ok());
   for (int step = 0; step < 6; ++step) {
-    const StepPlan plan = scheduler.plan(3);
+    const StepPlan plan = scheduler.plan({.draft = 3});
     ASSERT_NE(segment_of(plan, 2), nullptr) << "step " << step;
     scheduler.apply(results_of(plan));
   }
@@ -137,7 +137,7 @@ TEST(SchedulerPlan, SharesScarceRows) {
   Scheduler scheduler(config);
   for (RequestId id = 1; id <= 3; ++id) ASSERT_TRUE(scheduler.add(id, "", {1, 2}, 20).ok());
   prefill(scheduler);
-  StepPlan plan = scheduler.plan(3);
+  StepPlan plan = scheduler.plan({.draft = 3});
   ASSERT_EQ(plan.segments.size(), 3u);
   EXPECT_EQ(plan.segments[0].draft, 2);
   EXPECT_EQ(plan.segments[1].draft, 2);
@@ -146,10 +146,85 @@ TEST(SchedulerPlan, SharesScarceRows) {
   scheduler.apply(results_of(plan));
 
   ASSERT_TRUE(scheduler.add(4, "", counting(0, 40), 4).ok());
-  plan = scheduler.plan(1);
+  plan = scheduler.plan({.draft = 1});
   ASSERT_EQ(plan.segments.size(), 4u);
   EXPECT_EQ(plan.segments[3].known, 2);  // the chunk takes the rest
   EXPECT_EQ(plan.rows, 8);
+}
+
+// Drafts that are more than the rows stay whole where the device can say which of them are worth one.
+TEST(SchedulerPlan, LeavesTheChoiceOfRowsToTheDevice) {
+  Scheduler scheduler(roomy());
+  for (RequestId id = 1; id <= 3; ++id) ASSERT_TRUE(scheduler.add(id, "", {1, 2}, id == 3 ? 3 : 20).ok());
+  prefill(scheduler);
+  const auto drafts = [](const StepPlan& plan) {
+    Tokens drafts;
+    for (const PlannedSegment& segment : plan.segments) drafts.push_back(segment.draft);
+    return drafts;
+  };
+  StepPlan plan = scheduler.plan({.draft = 3, .rows = 6, .most_shared_rows = 6});
+  EXPECT_TRUE(plan.shared);
+  EXPECT_EQ(plan.decode_rows, 6);
+  EXPECT_EQ(plan.rows, 6);
+  EXPECT_EQ(drafts(plan), (Tokens{3, 3, 1})) << "the last request has two tokens left";
+  scheduler.apply(results_of(plan));
+
+  plan = scheduler.plan({.draft = 3, .rows = 6, .most_shared_rows = 5});
+  EXPECT_FALSE(plan.shared) << "more than can be shared out: cut instead";
+  EXPECT_EQ(drafts(plan), (Tokens{2, 1, 0}));
+  EXPECT_EQ(plan.decode_rows, 6);
+  auto results = results_of(plan);
+  results[2].finished = true;
+  scheduler.apply(results);
+
+  plan = scheduler.plan({.draft = 3, .rows = 8, .most_shared_rows = 100});
+  EXPECT_FALSE(plan.shared) << "enough for all";
+  EXPECT_EQ(plan.rows, 8);
+  scheduler.apply(results_of(plan));
+
+  plan = scheduler.plan({.draft = 3, .rows = 1, .most_shared_rows = 100});
+  EXPECT_EQ(drafts(plan), (Tokens{0, 0})) << "last tokens need their rows in any case, and nothing else has one";
+  EXPECT_FALSE(plan.shared);
+  scheduler.apply(results_of(plan));
+}
+
+// Prompts take their rows before drafts do, from shared ones too.
+TEST(SchedulerPlan, PromptsTakeRowsFromSharedOnes) {
+  SchedulerConfig config = roomy();
+  config.max_num_batched_tokens = 10;
+  Scheduler scheduler(config);
+  for (RequestId id = 1; id <= 2; ++id) ASSERT_TRUE(scheduler.add(id, "", {1, 2}, 20).ok());
+  prefill(scheduler);
+  ASSERT_TRUE(scheduler.add(3, "", counting(50, 30), 4).ok());
+  const StepPlan plan = scheduler.plan({.draft = 3, .most_shared_rows = 100});
+  EXPECT_TRUE(plan.shared);
+  EXPECT_EQ(plan.decode_rows, 6);
+  ASSERT_EQ(plan.segments.size(), 3u);
+  EXPECT_EQ(plan.segments[0].draft, 3);
+  EXPECT_EQ(plan.segments[2].known, 4);
+  EXPECT_EQ(plan.rows, 10);
+}
+
+TEST(SchedulerDecoding, TellsWhoDecodesNext) {
+  SchedulerConfig config = roomy();
+  config.max_num_seqs = 4;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.add(1, "", counting(0, 10), 20).ok());
+  ASSERT_TRUE(scheduler.add(2, "", counting(50, 5), 3).ok());
+  ASSERT_TRUE(scheduler.add(3, "", counting(60, 5), 20, {.speculation = false}).ok());
+  EXPECT_TRUE(scheduler.decoding().requests.empty());
+  EXPECT_EQ(scheduler.decoding().prompt_rows, 20);
+  prefill(scheduler);
+  ASSERT_TRUE(scheduler.add(4, "", counting(100, 40), 4).ok());
+  ASSERT_TRUE(scheduler.add(5, "", counting(150, 40), 4).ok());
+  const DecodingOutlook outlook = scheduler.decoding();
+  ASSERT_EQ(outlook.requests.size(), 3u);
+  EXPECT_EQ(outlook.requests[0].id, 1u);
+  EXPECT_EQ(outlook.requests[0].most_draft, 3);
+  EXPECT_EQ(outlook.requests[1].most_draft, 1) << "two tokens remain, and one is the bonus";
+  EXPECT_EQ(outlook.requests[2].most_draft, 0);
+  EXPECT_EQ(outlook.positions, 11 + 6 + 6);
+  EXPECT_EQ(outlook.prompt_rows, 16) << "one slot is free, and a chunk has 16 rows";
 }
 
 TEST(SchedulerPlan, NoOneOvertakesTheHeadOfTheQueue) {
@@ -159,7 +234,7 @@ TEST(SchedulerPlan, NoOneOvertakesTheHeadOfTheQueue) {
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 40), 2).ok());  // 12 pages
   ASSERT_TRUE(scheduler.add(2, "", counting(50, 40), 2).ok());
   ASSERT_TRUE(scheduler.add(3, "", counting(100, 1), 2).ok());
-  EXPECT_EQ(scheduler.plan(0).started.size(), 1u);
+  EXPECT_EQ(scheduler.plan({}).started.size(), 1u);
   EXPECT_EQ(scheduler.stats().waiting, 2);
 }
 
@@ -167,7 +242,7 @@ TEST(SchedulerPrefix, AFinishedRequestLeavesItsFullPages) {
   Scheduler scheduler(roomy());
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 6), 20).ok());
   prefill(scheduler);
-  StepPlan plan = scheduler.plan(3);
+  StepPlan plan = scheduler.plan({.draft = 3});
   auto results = results_of(plan, {{1, 3}});
   results[0].finished = true;
   scheduler.apply(results);
@@ -179,7 +254,7 @@ TEST(SchedulerPrefix, AFinishedRequestLeavesItsFullPages) {
   for (const TokenId token : {1006, 1007, 1008, 1009, 5, 5}) turn.push_back(token);
   ASSERT_TRUE(scheduler.add(2, "", turn, 4).ok());
   ASSERT_TRUE(scheduler.add(3, "salt", turn, 4).ok());
-  plan = scheduler.plan(0);
+  plan = scheduler.plan({});
   EXPECT_EQ(plan.started[0].start, 8);
   EXPECT_EQ(plan.segments[0].start, 8);
   EXPECT_EQ(plan.segments[0].known, 4);
@@ -192,7 +267,7 @@ TEST(SchedulerPrefix, KeepsARowToChoose) {
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 8), 4).ok());
   prefill(scheduler);
   ASSERT_TRUE(scheduler.add(2, "", counting(0, 8), 4).ok());  // the first one still runs: shared at once
-  const StepPlan plan = scheduler.plan(0);
+  const StepPlan plan = scheduler.plan({});
   EXPECT_EQ(plan.started[0].start, 4);
   EXPECT_EQ(segment_of(plan, 2)->known, 4);
   EXPECT_TRUE(segment_of(plan, 2)->chooses);
@@ -203,13 +278,13 @@ TEST(SchedulerPrefix, DuplicatesMergeWhenThePromptIsComputed) {
   Scheduler scheduler(roomy());
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 9), 8).ok());
   ASSERT_TRUE(scheduler.add(2, "", counting(0, 9), 8).ok());
-  StepPlan plan = scheduler.plan(0);
+  StepPlan plan = scheduler.plan({});
   const std::vector<PageEdit> first = plan.page_edits;
   ASSERT_EQ(first.size(), 8u);
   EXPECT_EQ(scheduler.stats().pages_used, 8);
   scheduler.apply(results_of(plan));
   EXPECT_EQ(scheduler.stats().pages_used, 6);
-  plan = scheduler.plan(0);
+  plan = scheduler.plan({});
   ASSERT_GE(plan.page_edits.size(), 2u);
   for (int32_t i = 0; i < 2; ++i) {
     EXPECT_EQ(plan.page_edits[static_cast<size_t>(i)].slot, SlotId(1));
@@ -224,7 +299,7 @@ TEST(SchedulerPrefix, OffMeansNothingIsKept) {
   Scheduler scheduler(config);
   for (RequestId id = 1; id <= 2; ++id) {
     ASSERT_TRUE(scheduler.add(id, "", counting(0, 8), 4).ok());
-    const StepPlan plan = scheduler.plan(0);
+    const StepPlan plan = scheduler.plan({});
     EXPECT_EQ(plan.started[0].start, 0);
     scheduler.apply(results_of(plan));
     scheduler.remove(id);
@@ -242,7 +317,7 @@ TEST(SchedulerPrefix, DropKeepsWhatRunningRequestsUse) {
   scheduler.drop_prefix_cache();
   EXPECT_EQ(scheduler.stats().pages_cached, 0);
   EXPECT_EQ(scheduler.stats().pages_used, reserved_pages(roomy(), 8));
-  scheduler.apply(results_of(scheduler.plan(3)));
+  scheduler.apply(results_of(scheduler.plan({.draft = 3})));
 }
 
 TEST(SchedulerRemove, WorksInEveryState) {
@@ -260,7 +335,7 @@ TEST(SchedulerRemove, WorksInEveryState) {
   EXPECT_TRUE(scheduler.idle());
   EXPECT_EQ(scheduler.stats().pages_used, 2 + 4);
   EXPECT_EQ(scheduler.stats().pages_cached, 2 + 4);
-  EXPECT_TRUE(scheduler.plan(0).empty());
+  EXPECT_TRUE(scheduler.plan({}).empty());
 }
 
 // A step that failed on the device: its requests go without results, and the next step is planned as usual.
@@ -268,20 +343,20 @@ TEST(SchedulerRemove, TakesAPlannedSegmentOut) {
   Scheduler scheduler(roomy());
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 8), 4).ok());
   ASSERT_TRUE(scheduler.add(2, "", counting(50, 8), 4).ok());
-  StepPlan plan = scheduler.plan(0);
+  StepPlan plan = scheduler.plan({});
   EXPECT_TRUE(scheduler.remove(1));
   EXPECT_EQ(scheduler.stats().pages_cached, 0);  // nothing of it is known to be computed
   std::erase_if(plan.segments, [](const PlannedSegment& segment) { return segment.id == 1; });
   scheduler.apply(results_of(plan));
-  EXPECT_EQ(scheduler.plan(0).segments.size(), 1u);
+  EXPECT_EQ(scheduler.plan({}).segments.size(), 1u);
 }
 
 TEST(SchedulerApply, WantsExactlyTheResultsOfThePlan) {
   Scheduler scheduler(roomy());
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 4), 4).ok());
   ASSERT_TRUE(scheduler.add(2, "", counting(0, 40), 4).ok());
-  const StepPlan plan = scheduler.plan(0);
-  EXPECT_DEATH(scheduler.plan(0), "reserve_rounds");
+  const StepPlan plan = scheduler.plan({});
+  EXPECT_DEATH(scheduler.plan({}), "reserve_rounds");
   EXPECT_DEATH(scheduler.apply({}), "no result of request 1");
   EXPECT_DEATH(scheduler.apply(std::vector<StepResult>(2, {.id = 1, .tokens = {5}})), "two results of 1");
   EXPECT_DEATH(scheduler.apply(std::vector<StepResult>{{.id = 1, .tokens = {5}}, {.id = 2, .tokens = {5}}}),

@@ -133,7 +133,7 @@ class Simulation {
       : config_(config), random_(seed), device_(config), scheduler_(std::make_unique<Scheduler>(config)) {}
 
   bool runs_ahead = false;    // a step is planned and computed before the results of the one before it are applied
-  bool vary_draft = false;    // else always the whole block
+  bool vary_limit = false;    // else always whole blocks, all of them verified
   int cancel_one_in = 0;      // steps; 0: never
   int fail_one_in = 0;        // steps in which one request fails on the device
   int drop_cache_one_in = 0;  // steps
@@ -163,6 +163,7 @@ class Simulation {
   int64_t preemptions() const { return preemptions_; }
   int64_t finished() const { return finished_; }
   int64_t cached_tokens() const { return cached_tokens_; }
+  int64_t shared_steps() const { return shared_steps_; }
   const Partition& partition(size_t job) const { return partitions_[job]; }
 
  private:
@@ -184,8 +185,10 @@ class Simulation {
   }
 
   void step() {
-    StepPlan plan = scheduler_->plan(vary_draft ? below(config_.block_size) : config_.block_size - 1);
-    ASSERT_NO_FATAL_FAILURE(check_plan(plan));
+    const VerifyLimit limit = any_limit();
+    StepPlan plan = scheduler_->plan(limit);
+    ASSERT_NO_FATAL_FAILURE(check_plan(plan, limit));
+    shared_steps_ += plan.shared ? 1 : 0;
     ASSERT_NO_FATAL_FAILURE(device_.edit(plan));
     const bool planned = !plan.empty();
     if (chance(fail_one_in)) {
@@ -194,6 +197,30 @@ class Simulation {
     }
     if (planned) ASSERT_NO_FATAL_FAILURE(compute(plan));
     if (!runs_ahead || flights_.size() == 2 || !planned) land();
+  }
+
+  VerifyLimit any_limit() {
+    if (!vary_limit) return {.draft = config_.block_size - 1};
+    VerifyLimit limit{.draft = below(config_.block_size)};
+    if (below(3) > 0) limit.rows = below(config_.max_num_batched_tokens + 1);
+    if (below(3) > 0) limit.most_shared_rows = below(config_.max_num_batched_tokens + 1);
+    return limit;
+  }
+
+  // Of a shared plan: the device gives the rows to whichever drafted tokens it likes.
+  void share_out(const StepPlan& plan, std::vector<PlannedSegment>& segments) {
+    if (!plan.shared) return;
+    std::vector<std::pair<size_t, int32_t>> drafted;  // one entry a token that may be verified
+    int32_t rows = plan.decode_rows;
+    for (size_t i = 0; i < segments.size(); ++i) {
+      if (!segments[i].decodes) continue;
+      --rows;
+      for (int32_t token = 0; token < segments[i].draft; ++token) drafted.emplace_back(i, token);
+      segments[i].draft = 0;
+    }
+    std::shuffle(drafted.begin(), drafted.end(), random_);
+    drafted.resize(std::min(drafted.size(), static_cast<size_t>(rows)));
+    for (const auto& [segment, token] : drafted) ++segments[segment].draft;
   }
 
   // What the device does with a plan. It knows the sequences up to the last step that it computed.
@@ -213,6 +240,7 @@ class Simulation {
       ASSERT_NO_FATAL_FAILURE(device_.check_reads(segment, tokens));
       segments.push_back(segment);
     }
+    share_out(plan, segments);
     std::set<int32_t> slots_in_use;
     for (const auto& [slot, id] : slots_) slots_in_use.insert(slot);
     std::vector<StepResult> results;
@@ -274,7 +302,7 @@ class Simulation {
             .finished = finished};
   }
 
-  void check_plan(const StepPlan& plan) {
+  void check_plan(const StepPlan& plan, const VerifyLimit& limit) {
     ASSERT_TRUE(plan.preempted.empty() || flights_.empty()) << "a step under way may still write there";
     for (const RequestId id : plan.preempted) {
       ASSERT_EQ(std::erase_if(slots_, [id](const auto& entry) { return entry.second == id; }), 1u);
@@ -289,11 +317,11 @@ class Simulation {
     if (flights_.empty()) ASSERT_EQ(plan.empty(), scheduler_->idle()) << "something can always run";
     ASSERT_LE(plan.rows, config_.max_num_batched_tokens);
     ASSERT_LE(std::ssize(slots_), config_.max_num_seqs);
-    ASSERT_NO_FATAL_FAILURE(check_segments(plan));
+    ASSERT_NO_FATAL_FAILURE(check_segments(plan, limit));
   }
 
-  void check_segments(const StepPlan& plan) {
-    int32_t rows = 0;
+  void check_segments(const StepPlan& plan, const VerifyLimit& limit) {
+    int32_t chunk_rows = 0, decoding = 0, drafted = 0;
     bool chunks = false;
     RequestId last_chunk = 0;
     SlotId last_slot(-1);
@@ -302,8 +330,10 @@ class Simulation {
       ASSERT_TRUE(planned.insert(segment.id).second);
       ASSERT_EQ(slots_.at(segment.slot.value), segment.id);
       const int32_t length = static_cast<int32_t>(scheduler_->tokens(segment.id).size());
-      rows += segment.known + segment.draft;
       if (segment.decodes) {
+        ++decoding;
+        drafted += segment.draft;
+        ASSERT_LE(segment.draft, limit.draft);
         ASSERT_FALSE(chunks);
         ASSERT_LT(last_slot, segment.slot);
         last_slot = segment.slot;
@@ -313,6 +343,7 @@ class Simulation {
       } else {
         ASSERT_TRUE(!chunks || last_chunk < segment.id);
         chunks = true;
+        chunk_rows += segment.known;
         last_chunk = segment.id;
         ASSERT_GT(segment.known, 0);
         ASSERT_LE(segment.known, config_.prefill_chunk);
@@ -320,7 +351,15 @@ class Simulation {
         ASSERT_EQ(segment.chooses, segment.start + segment.known == length);
       }
     }
-    ASSERT_EQ(rows, plan.rows);
+    ASSERT_EQ(plan.decode_rows + chunk_rows, plan.rows);
+    ASSERT_LE(plan.decode_rows, std::max(limit.rows, decoding));
+    if (plan.shared) {
+      ASSERT_GT(plan.decode_rows, decoding) << "drafted for nothing";
+      ASSERT_LT(plan.decode_rows, decoding + drafted);
+      ASSERT_LE(plan.decode_rows, limit.most_shared_rows);
+    } else {
+      ASSERT_EQ(plan.decode_rows, decoding + drafted);
+    }
   }
 
   SchedulerConfig config_;
@@ -333,7 +372,7 @@ class Simulation {
   std::map<int32_t, RequestId> slots_;
   std::map<RequestId, Tokens> sequences_;        // as the device knows them
   std::deque<std::vector<StepResult>> flights_;  // computed, and not yet applied
-  int64_t preemptions_ = 0, finished_ = 0, cached_tokens_ = 0;
+  int64_t preemptions_ = 0, finished_ = 0, cached_tokens_ = 0, shared_steps_ = 0;
 };
 
 // Prompts that share beginnings, as chats with one system prompt and several turns do.
@@ -379,14 +418,14 @@ SchedulerConfig any_config(std::mt19937& random) {
 
 // Every text is the model's own, whatever pages, rows, drafts, cancellations and failures did; nothing leaks or stalls.
 TEST(Simulation, TextNeverDependsOnTheSchedule) {
-  int64_t preemptions = 0, finished = 0, cached = 0;
+  int64_t preemptions = 0, finished = 0, cached = 0, shared = 0;
   for (uint32_t seed = 0; seed < 100; ++seed) {
     std::mt19937 random(seed);
     SchedulerConfig config = any_config(random);
     const auto jobs = any_jobs(seed, 150);
     config.pages = smallest_pool(config, jobs, static_cast<int64_t>(seed % 6) * 2);
     Simulation simulation(config, seed);
-    simulation.vary_draft = true;
+    simulation.vary_limit = true;
     simulation.cancel_one_in = 12;
     simulation.fail_one_in = 40;
     simulation.drop_cache_one_in = 60;
@@ -395,11 +434,13 @@ TEST(Simulation, TextNeverDependsOnTheSchedule) {
     preemptions += simulation.preemptions();
     finished += simulation.finished();
     cached += simulation.cached_tokens();
+    shared += simulation.shared_steps();
   }
   // The pressure was there: else the test would protect nothing.
   EXPECT_GT(preemptions, 1000);
   EXPECT_GT(finished, 8000);
   EXPECT_GT(cached, 20000);
+  EXPECT_GT(shared, 1000);
 }
 
 // tokens_per_step of a request is the same alone and under pressure: a preempted one resumes between two verify steps.

@@ -15,6 +15,7 @@ class SlotPool {
   explicit SlotPool(int32_t slots);
 
   bool empty() const { return free_.empty(); }
+  int32_t free() const { return static_cast<int32_t>(free_.size()); }
   SlotId take();              // REQUIRES: !empty()
   void release(SlotId slot);  // REQUIRES: it is taken
 

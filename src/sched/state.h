@@ -26,18 +26,23 @@ struct Scheduler::State {
   explicit State(const SchedulerConfig& config);
 
   // plan.cc
-  StepPlan plan(int32_t max_draft);
-  void plan_decoding(int32_t max_draft, StepPlan& plan);
+  StepPlan plan(const VerifyLimit& limit);
+  DecodingOutlook decoding() const;
+  std::vector<Request*> decoding_by_slot() const;
+  void plan_decoding(const VerifyLimit& limit, StepPlan& plan);
+  static void fit_drafts(const VerifyLimit& limit, int32_t most_rows, StepPlan& plan);
   int32_t rows_for_prompts(int32_t decoding) const;
   static int32_t draft_of(const Request& request, int32_t max_draft);
   void plan_prefill(StepPlan& plan);
   int32_t rows_left(const StepPlan& plan) const { return config.max_num_batched_tokens - plan.rows; }
-  void add_segment(Request& request, int32_t draft, int32_t most_rows, StepPlan& plan) const;
+  static void add_decoding(Request& request, int32_t draft, StepPlan& plan);
+  void add_chunk(Request& request, StepPlan& plan) const;
   void publish_pages(StepPlan& plan);
 
   // admission.cc
   Status check_fits(int64_t prompt, int64_t max_tokens) const;
-  void admit(int32_t max_draft, StepPlan& plan);
+  void admit(const VerifyLimit& limit, StepPlan& plan);
+  void resume(Request& request, const VerifyLimit& limit, StepPlan& plan);
   bool start_next(StepPlan& plan);
 
   // preemption.cc

@@ -164,6 +164,37 @@ void add_speculation(const EngineStats& stats, Snapshot& out) {
             bonus + ratio(stats.accepted_tokens, stats.verify_steps));
 }
 
+// Sums of counts and of times: what is predicted is held against what is measured by the rates of both.
+void add_verify_budget(const EngineStats::Verify& verify, Snapshot& out) {
+  out.counter("volley:verify_steps_total", "Steps in which somebody decodes.", static_cast<double>(verify.steps));
+  out.counter("volley:verify_plain_steps_total", "Of those, steps that drafted nothing.",
+              static_cast<double>(verify.plain));
+  out.counter("volley:verify_probes_total", "Of those, steps that drafted to learn whether it pays.",
+              static_cast<double>(verify.probes));
+  for (size_t tokens = 0; tokens < verify.draft_lengths.size(); ++tokens) {
+    out.counter("volley:verify_draft_length_steps_total", "Of those, steps by tokens drafted for each request.",
+                static_cast<double>(verify.draft_lengths[tokens]), {{"tokens", std::to_string(tokens)}});
+  }
+  out.counter("volley:verify_rows_total", "Rows of the target's passes for requests that decode.",
+              static_cast<double>(verify.rows));
+  out.counter("volley:verify_predicted_tokens_total", "Tokens that the verify budget expected of its steps.",
+              verify.predicted_tokens);
+  out.counter("volley:verify_predicted_seconds_total", "Time that it expected its steps to take.", verify.predicted_s);
+  out.counter("volley:verify_measured_seconds_total", "Time that those steps took.", verify.measured_s);
+  const auto by_position = [&out](const char* name, const char* help, const auto& values) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      out.counter(name, help, static_cast<double>(values[i]), {{"position", std::to_string(i)}});
+    }
+  };
+  by_position("volley:verify_predicted_survivals_total",
+              "Blocks in which drafted tokens up to this place were predicted to survive (sum of chances).",
+              verify.predicted_at);
+  by_position("volley:verify_survivals_total", "Blocks in which drafted tokens up to this place did survive.",
+              verify.survived_at);
+  by_position("volley:verify_survival_blocks_total", "Blocks that verified this place, of those two counts.",
+              verify.verified_at);
+}
+
 void add_phases(const EngineStats& stats, Snapshot& out) {
   const std::pair<const char*, double> phases[] = {{"draft", stats.draft_s},
                                                    {"target", stats.target_s},
@@ -310,6 +341,7 @@ std::string Metrics::text(const EngineStats& stats) const {
   add_requests(stats, snapshot);
   add_cache(stats, snapshot);
   add_speculation(stats, snapshot);
+  add_verify_budget(stats.verify, snapshot);
   add_phases(stats, snapshot);
   std::vector<MetricFamily> families = snapshot.take();
   std::vector<MetricFamily> own = state_->registry.Collect();

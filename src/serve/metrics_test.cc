@@ -31,6 +31,17 @@ EngineStats sample_stats() {
   stats.draft_s = 1.5;
   stats.device_s = 2.5;
   stats.idle_s = 0.25;
+  stats.verify.steps = 38;
+  stats.verify.plain = 4;
+  stats.verify.probes = 1;
+  stats.verify.draft_lengths = {4, 0, 34};
+  stats.verify.rows = 790;
+  stats.verify.predicted_tokens = 470.5;
+  stats.verify.predicted_s = 2.25;
+  stats.verify.measured_s = 2.375;
+  stats.verify.verified_at = {100, 99};
+  stats.verify.survived_at = {90, 80};
+  stats.verify.predicted_at = {89.5, 81};
   return stats;
 }
 
@@ -60,6 +71,22 @@ TEST(Metrics, ShowsTheEnginesCounters) {
   expect_line(text, "volley:device_gap_seconds_total" + model + "0.25");
   expect_line(text, "# TYPE volley:num_requests_running gauge");
   expect_line(text, "# TYPE volley:prompt_tokens_total counter");
+}
+
+TEST(Metrics, ShowsWhatTheVerifyBudgetChose) {
+  const std::string text = Metrics("pocket").text(sample_stats());
+  const std::string model = "model_name=\"pocket\"} ";
+  expect_line(text, "volley:verify_steps_total{" + model + "38");
+  expect_line(text, "volley:verify_plain_steps_total{" + model + "4");
+  expect_line(text, "volley:verify_probes_total{" + model + "1");
+  expect_line(text, "volley:verify_draft_length_steps_total{tokens=\"2\"," + model + "34");
+  expect_line(text, "volley:verify_rows_total{" + model + "790");
+  expect_line(text, "volley:verify_predicted_tokens_total{" + model + "470.5");
+  expect_line(text, "volley:verify_predicted_seconds_total{" + model + "2.25");
+  expect_line(text, "volley:verify_measured_seconds_total{" + model + "2.375");
+  expect_line(text, "volley:verify_predicted_survivals_total{position=\"0\"," + model + "89.5");
+  expect_line(text, "volley:verify_survivals_total{position=\"1\"," + model + "80");
+  expect_line(text, "volley:verify_survival_blocks_total{position=\"1\"," + model + "99");
 }
 
 // A dashboard made for vLLM reads these names.

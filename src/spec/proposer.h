@@ -18,6 +18,8 @@ namespace volley::spec {
 // up to the slot's last token.
 struct DraftPass {
   ops::Step step;
+  int32_t block_size =
+      0;  // rows of a block in this pass: 1 + the tokens that it drafts, at most Proposer::block_size()
   std::span<const LogitChunk> chunks;  // of the drafted tokens; their segments are blocks
   int32_t drafts = 0;                  // drafted tokens in all
   TokenId* tokens = nullptr;           // [drafts] out: proposals, a block's from its draft_begin on

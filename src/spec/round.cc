@@ -90,6 +90,7 @@ Status Round::allocate() {
   VOLLEY_ASSIGN(m.page_table, take((slots + 1) * width * 4));
   VOLLEY_ASSIGN(m.step, take(m.step_bytes()));
   VOLLEY_ASSIGN(m.drafts, take(slots * block_size() * 4));
+  VOLLEY_ASSIGN(m.confidence, take(slots * block_size() * 4));
   VOLLEY_ASSIGN(m.choices, take(rows * 4));
   VOLLEY_ASSIGN(m.finite, take(rows));
   VOLLEY_ASSIGN(m.results, take(m.results_bytes()));
@@ -117,6 +118,7 @@ Status Round::allocate() {
   for (int32_t i = 0; i < depth_; ++i) {
     auto flight = std::make_unique<Flight>();
     VOLLEY_ASSIGN(flight->step, device_.allocate_host(static_cast<size_t>(m.step_bytes())));
+    new (flight->step.data()) ops::SurvivalTable;  // until a step brings one
     VOLLEY_ASSIGN(flight->results, device_.allocate_host(static_cast<size_t>(m.results_bytes())));
     VOLLEY_ASSIGN(flight->logprobs, device_.allocate_host(m.logprobs.bytes()));
     for (auto* fence : {&flight->begin, &flight->drafted, &flight->forwarded, &flight->chosen, &flight->end,
@@ -222,7 +224,7 @@ void Round::upload_scores(const Layout& layout, Flight& flight) {
   device_.enqueue_upload(m.scores.data(), host, static_cast<size_t>(m.scores_bytes(rows)));
 }
 
-Status Round::enqueue(std::span<const RoundSegment> segments) {
+Status Round::enqueue(std::span<const RoundSegment> segments, const VerifyBudget& budget) {
   VOLLEY_CHECK_LT(under_way(), depth_);
   VOLLEY_CHECK_LE(segments.size(), slots_.size());
   int32_t mask_rows = 0, scored = 0;
@@ -234,16 +236,17 @@ Status Round::enqueue(std::span<const RoundSegment> segments) {
   VOLLEY_RETURN_IF_ERROR(reserve_scores(scored, *free_.back()));
   std::unique_ptr<Flight> flight = std::move(free_.back());
   free_.pop_back();
-  auto* out = static_cast<ops::StepSegment*>(flight->step.data());
-  const std::optional<GraphKey> graph = graph_for(segments);
-  const Layout layout = graph ? lay_out_uniform(segments, *graph, out) : lay_out(segments, out);
+  auto* out = reinterpret_cast<ops::StepSegment*>(static_cast<std::byte*>(flight->step.data()) + Memory::kTableBytes);
+  const std::optional<GraphPlan> graphs = graphs_for(segments, budget);
+  const Layout layout = graphs ? lay_out_recorded(segments, *graphs, out) : lay_out(segments, budget, out);
   flight->followed = !flights_.empty();
-  upload(*flight, layout, segments);
+  upload(*flight, layout, segments, budget.table);
   upload_scores(layout, *flight);
   flight->begin->set();
-  if (graph) {
-    if (layout.blocks > 0) draft_graphs_.at(*graph)->launch();
-    verify_graphs_.at(*graph)->launch();
+  if (graphs) {
+    if (layout.blocks > 0) draft_graphs_.at({graphs->draft_slots, graphs->draft_length})->launch();
+    flight->drafted->set();
+    verify_graphs_.at(graphs->verify)->launch();
   } else {
     draft(layout);
     flight->drafted->set();
@@ -273,12 +276,15 @@ Status Round::enqueue(std::span<const RoundSegment> segments) {
   return {};
 }
 
-// One copy brings the step's segments, the edits of the page table and the known tokens.
-void Round::upload(Flight& flight, const Layout& layout, std::span<const RoundSegment> segments) {
+// One copy brings the step's survival table and segments; edits of the page table and known tokens, where there are
+// any, come with one each.
+void Round::upload(Flight& flight, const Layout& layout, std::span<const RoundSegment> segments,
+                   const ops::SurvivalTable* survival) {
   const Memory& m = *memory_;
   auto* host = static_cast<std::byte*>(flight.step.data());
-  auto* table = reinterpret_cast<ops::StepSegment*>(host);
-  auto* tokens = reinterpret_cast<TokenId*>(host + m.segments_bytes + m.edits_bytes);
+  if (survival != nullptr) std::memcpy(host, survival, sizeof(*survival));
+  auto* table = reinterpret_cast<ops::StepSegment*>(host + Memory::kTableBytes);
+  auto* tokens = reinterpret_cast<TokenId*>(host + m.tokens_begin());
   flight.segments.clear();
   flight.wants_logprobs.clear();
   flight.scored.clear();
@@ -295,7 +301,7 @@ void Round::upload(Flight& flight, const Layout& layout, std::span<const RoundSe
   std::stable_sort(edits_.begin(), edits_.end(), [](const auto& a, const auto& b) {
     return std::pair(a.slot, a.index) < std::pair(b.slot, b.index);
   });
-  auto* edits = reinterpret_cast<ops::PageTableEdit*>(host + m.segments_bytes);
+  auto* edits = reinterpret_cast<ops::PageTableEdit*>(host + m.edits_begin());
   int32_t edit_count = 0;
   for (size_t i = 0; i < edits_.size(); ++i) {
     const bool last =
@@ -307,29 +313,37 @@ void Round::upload(Flight& flight, const Layout& layout, std::span<const RoundSe
     if (bytes == 0) return;
     device_.enqueue_upload(static_cast<std::byte*>(m.step.data()) + begin, host + begin, static_cast<size_t>(bytes));
   };
-  copy(0, layout.n * int64_t{sizeof(ops::StepSegment)});
-  copy(m.segments_bytes, edit_count * int64_t{sizeof(ops::PageTableEdit)});
-  copy(m.segments_bytes + m.edits_bytes, token_count * int64_t{sizeof(TokenId)});
+  copy(0, Memory::kTableBytes + std::max(layout.n, layout.segments) * int64_t{sizeof(ops::StepSegment)});
+  copy(m.edits_begin(), edit_count * int64_t{sizeof(ops::PageTableEdit)});
+  copy(m.tokens_begin(), token_count * int64_t{sizeof(TokenId)});
   ops::edit_page_table(stream_, m.edit_array(), edit_count, m.table);
 }
 
-void Round::wait(std::vector<RoundResult>& results) {
+StepTimes Round::wait(std::vector<RoundResult>& results) {
   VOLLEY_CHECK_GT(under_way(), 0);
   std::unique_ptr<Flight> flight = std::move(flights_.front());
   flights_.pop_front();
   flight->arrived->wait();
+  const StepTimes times = {flight->drafted->seconds_since(*flight->begin),
+                           flight->end->seconds_since(*flight->drafted)};
   count_times(*flight);
+  const int32_t stride = memory_->stride;
   const auto* outcomes = static_cast<const ops::StepOutcome*>(flight->results.data());
   const auto* tokens = reinterpret_cast<const TokenId*>(outcomes + memory_->max_segments);
+  const auto* confidence = reinterpret_cast<const float*>(tokens + int64_t{memory_->max_segments} * stride);
   const auto* logprobs = static_cast<const ops::RowLogprobs*>(flight->logprobs.data());
   results.assign(flight->segments.size(), {});
   const ops::RowLogprobs* score = logprobs + flight->choices;
   for (size_t i = 0; i < results.size(); ++i) {
     const ops::StepOutcome& outcome = outcomes[i];
     RoundResult& result = results[i];
-    const TokenId* begin = tokens + static_cast<int64_t>(i) * memory_->stride;
+    const TokenId* begin = tokens + static_cast<int64_t>(i) * stride;
     result.tokens.assign(begin, begin + outcome.committed);
-    result.drafted = outcome.committed > 0 ? flight->segments[i].draft : 0;
+    if (outcome.committed > 0) {
+      result.drafted = outcome.verified;
+      const float* of_block = confidence + static_cast<int64_t>(i) * (stride - 1);
+      result.confidence.assign(of_block, of_block + flight->segments[i].draft);
+    }
     result.accepted = outcome.accepted;
     result.ended = outcome.ended != 0;
     result.exhausted = outcome.exhausted != 0;
@@ -337,10 +351,11 @@ void Round::wait(std::vector<RoundResult>& results) {
     for (int32_t j = 0; j < flight->scored[i]; ++j) result.scores.push_back(ops::to_position_logprobs(*score++));
     if (!flight->logprobs_copied || !flight->wants_logprobs[i]) continue;
     for (int32_t j = 0; j < outcome.committed; ++j) {
-      result.logprobs.push_back(ops::to_position_logprobs(logprobs[flight->segments[i].choice_begin + j]));
+      result.logprobs.push_back(ops::to_position_logprobs(logprobs[outcome.choice_begin + j]));
     }
   }
   free_.push_back(std::move(flight));
+  return times;
 }
 
 void Round::count_times(Flight& flight) {

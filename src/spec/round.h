@@ -38,7 +38,22 @@ struct RoundConfig {
   int32_t logit_rows = 128;  // of one chunk of logits; at least one block
   bool graphs = true;        // record and replay where the device can
   bool profile = false;      // fill PhaseTimes: on CUDA steps then run one at a time and without graphs
-  std::optional<double> simulate_acceptance;
+  // Tokens that a block may draft, ascending, the last is block_size - 1: a step drafts the least of these that is
+  // enough for everybody. Empty: whole blocks only.
+  std::vector<int32_t> draft_lengths;
+};
+
+// Acceptance that is simulated, to measure with random weights: a drafted token whose predecessors were accepted is
+// accepted with probability `p`, whatever the target chose; `confidence` is what the drafter is said to have said.
+struct SimulatedAcceptance {
+  float p = 0, confidence = 0;
+};
+
+// How many rows of the target's pass the decoding segments get.
+struct VerifyBudget {
+  static constexpr int32_t kAll = ops::SharePlan::kAll;
+  int32_t rows = kAll;                        // last tokens included; kAll: every drafted token is verified
+  const ops::SurvivalTable* table = nullptr;  // unless kAll; copied by enqueue()
 };
 
 // What ends a request on the device.
@@ -61,18 +76,21 @@ struct RoundSegment {
   int32_t slot = 0;
   int32_t start = kLastToken;      // sequence index of known[0]; kLastToken: the slot's last token, known is empty
   std::span<const TokenId> known;  // copied by enqueue()
-  int32_t draft = 0;               // tokens to draft and verify; REQUIRES start == kLastToken when > 0
+  int32_t draft = 0;               // tokens to draft; all or some are verified; REQUIRES start == kLastToken when > 0
   bool chooses = false;            // a token is chosen after the last known row
   // Of a request with a grammar; asked while the target runs, and to be kept until enqueue() returns. Its answers
   // depend on all committed tokens, so REQUIRES under_way() == 0.
   MaskSource* masks = nullptr;
   // Logprobs of a prompt: for as many of the first known rows the tokens that follow them. Copied by enqueue().
   std::span<const TokenId> scored;
+  float shift = 0;  // the request's, for VerifyBudget::table
+  std::optional<SimulatedAcceptance> simulate;
 };
 
 struct RoundResult {
   std::vector<TokenId> tokens;             // committed; empty when the segment does not choose, or its slot was done
   int32_t drafted = 0;                     // tokens that were drafted and verified
+  std::vector<float> confidence;           // of each token that was drafted, verified or not
   int32_t accepted = 0;                    // of `tokens`, how many were drafted
   bool ended = false;                      // the last one is an end id
   bool exhausted = false;                  // max_tokens reached
@@ -86,6 +104,12 @@ struct PhaseTimes {
   double draft = 0, target = 0, choose = 0, commit = 0;
   double device = 0;  // from the start of each step's work to its end
   double idle = 0;    // from the end of a step's work to the start of the next one's, where one followed at once
+};
+
+// Seconds of one step on the device.
+struct StepTimes {
+  double draft = 0;  // the drafter's pass
+  double rest = 0;   // everything after it
 };
 
 class Round {
@@ -105,11 +129,18 @@ class Round {
   int32_t depth() const { return depth_; }
   int32_t under_way() const { return static_cast<int32_t>(flights_.size()); }
 
-  // REQUIRES: under_way() < depth(); a slot in at most one segment.
+  // REQUIRES: under_way() < depth(); a slot in at most one segment; with a budget, segments that decode come first, and
+  // its rows are at least as many as they and at most most_shared_rows().
   // kResourceExhausted when there is no memory for grammar masks or a prompt's logprobs; nothing was enqueued then.
-  Status enqueue(std::span<const RoundSegment> segments);
+  Status enqueue(std::span<const RoundSegment> segments, const VerifyBudget& budget = {});
   // Results of the oldest step: results[i] belongs to its segments[i]. REQUIRES: under_way() > 0.
-  void wait(std::vector<RoundResult>& results);
+  StepTimes wait(std::vector<RoundResult>& results);
+
+  // What a verify budget may be: rows above most_shared_rows() cannot be shared out (one chunk of logits holds no
+  // more), and row_buckets() are the sizes that are recorded (empty: any size is as good).
+  int32_t most_shared_rows() const { return config_.logit_rows; }
+  const std::vector<int32_t>& row_buckets() const { return row_buckets_; }
+  const std::vector<int32_t>& draft_lengths() const { return config_.draft_lengths; }
 
   // 1: no drafting.
   int32_t block_size() const { return proposer_ ? proposer_->block_size() : 1; }
@@ -125,18 +156,39 @@ class Round {
     bool wants_logprobs = false;
     bool running = false;
   };
-  using GraphKey = std::pair<int32_t, int32_t>;  // slots, drafted tokens a slot
+  // Recorded passes of the target.
+  enum class VerifyKind {
+    kPlain,   // a row a slot
+    kShared,  // that many rows, shared out among the slots
+    kBlocks,  // a whole block a slot, where they are too many to be shared out
+  };
+  struct VerifyKey {
+    VerifyKind kind = VerifyKind::kPlain;
+    int32_t size = 0;  // slots, or rows if kShared
+    auto operator<=>(const VerifyKey&) const = default;
+  };
+  using DraftKey = std::pair<int32_t, int32_t>;  // slots, drafted tokens a slot
+  // Which recorded graphs a step replays.
+  struct GraphPlan {
+    int32_t draft_slots = 0, draft_length = 0;  // 0: it does not draft
+    VerifyKey verify;
+  };
 
   Round(Device& device, const model::Target& target, const model::KvMemory& kv, std::unique_ptr<Proposer> proposer,
         const RoundConfig& config);
   Status allocate();
   void record_graphs(const std::function<void(double)>& progress);
 
-  // The layout of segments as they come, or of `slots` segments of equal size with the first few in use.
-  Layout lay_out(std::span<const RoundSegment> segments, ops::StepSegment* out) const;
-  Layout lay_out_uniform(std::span<const RoundSegment> segments, GraphKey key, ops::StepSegment* out) const;
-  std::optional<GraphKey> graph_for(std::span<const RoundSegment> segments) const;
-  void upload(Flight& flight, const Layout& layout, std::span<const RoundSegment> segments);
+  // Tokens that a pass of the drafter drafts a block when somebody wants `most`.
+  int32_t draft_length(int32_t most) const;
+  Layout lay_out(std::span<const RoundSegment> segments, const VerifyBudget& budget, ops::StepSegment* out) const;
+  Layout lay_out_recorded(std::span<const RoundSegment> segments, const GraphPlan& plan, ops::StepSegment* out) const;
+  std::optional<GraphPlan> graphs_for(std::span<const RoundSegment> segments, const VerifyBudget& budget) const;
+  void add_block(const RoundSegment& segment, Layout& layout, ops::StepSegment& s) const;
+  void put_shared_chunk_first(Layout& layout) const;
+  static void set_chunks(const Layout& layout, ops::StepSegment* segments);
+  void upload(Flight& flight, const Layout& layout, std::span<const RoundSegment> segments,
+              const ops::SurvivalTable* table);
 
   Status reserve_masks(int32_t rows);
   Status reserve_scores(int32_t rows, Flight& flight);
@@ -148,6 +200,7 @@ class Round {
   ops::Step step_of(const Layout& layout) const;
   void draft(const Layout& layout);
   void verify(const Layout& layout, const std::function<void()>& forwarded);
+  void share(const Layout& layout);
   void choose(const Layout& layout, const Pass& pass, TensorView x);
   void score(const Layout& layout, TensorView x);
   void accept(const Layout& layout);
@@ -170,7 +223,9 @@ class Round {
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<Arena> scratch_;
   std::unique_ptr<ThreadPool> mask_threads_;  // where the device brings none
-  std::map<GraphKey, std::unique_ptr<StepGraph>> draft_graphs_, verify_graphs_;
+  std::map<DraftKey, std::unique_ptr<StepGraph>> draft_graphs_;
+  std::map<VerifyKey, std::unique_ptr<StepGraph>> verify_graphs_;
+  std::vector<int32_t> row_buckets_;  // of kShared, ascending
 
   Flight* profiled_ = nullptr;  // the step that is being enqueued, unless it is a recorded one
   std::vector<std::unique_ptr<Flight>> free_;

@@ -7,9 +7,13 @@
 namespace volley::spec {
 
 struct Round::Layout {
-  int32_t n = 0;       // segments
-  int32_t blocks = 0;  // of the drafter's pass
-  int32_t rows = 0;    // of the target's pass
+  int32_t n = 0;                             // segments of the target's pass
+  int32_t decoding = 0;                      // of them, the first that many
+  int32_t segments = 0;                      // more than n where the drafter's pass has room for more
+  int32_t blocks = 0;                        // of the drafter's pass
+  int32_t draft_length = 0;                  // tokens that it drafts for each of them
+  int32_t shared_rows = VerifyBudget::kAll;  // of the target's pass, for the decoding segments
+  int32_t rows = 0;                          // of the target's pass
   int32_t max_segment_rows = 0;
   int32_t drafts = 0;   // drafted tokens in all
   int32_t choices = 0;  // in all
@@ -28,11 +32,12 @@ struct Round::Layout {
 struct Round::Memory {
   Buffer slots;       // [slots + 1] SlotRow; the last one is the scrap slot
   Buffer page_table;  // [slots + 1, width] int32
-  Buffer step;        // what a step brings: segments, edits of the page table, known tokens
+  Buffer step;        // what a step brings: survival table, segments, edits of the page table, known tokens
   Buffer drafts, choices, finite;
-  Buffer results;                                                 // StepOutcome and committed tokens of each segment
-  Buffer committed;                                               // slots and counts, for the sampler
-  Buffer logprobs;                                                // [max_rows] RowLogprobs
+  Buffer confidence;  // [drafts]: the drafter's
+  Buffer results;     // of each segment: StepOutcome, committed tokens, confidence of its drafted ones
+  Buffer committed;   // slots and counts, for the sampler
+  Buffer logprobs;    // [max_rows] RowLogprobs
   Buffer masks, host_masks, host_drafts;                          // for grammars: allocated when the first one comes
   Buffer scores;                                                  // for prompt logprobs, likewise: see upload_scores()
   int64_t score_rows = 0;                                         // that fit
@@ -44,16 +49,22 @@ struct Round::Memory {
   int64_t max_edits = 0;
   int32_t stride = 0;  // tokens that a segment can commit
 
-  ops::StepSegment* segment_array() const { return static_cast<ops::StepSegment*>(step.data()); }
-  ops::PageTableEdit* edit_array() const {
-    return reinterpret_cast<ops::PageTableEdit*>(static_cast<std::byte*>(step.data()) + segments_bytes);
+  // A step's parts, from the beginning of `step` or of its copy on the host.
+  static constexpr int64_t kTableBytes = (sizeof(ops::SurvivalTable) + 63) / 64 * 64;
+  int64_t edits_begin() const { return kTableBytes + segments_bytes; }
+  int64_t tokens_begin() const { return edits_begin() + edits_bytes; }
+  int64_t step_bytes() const { return tokens_begin() + tokens_bytes; }
+  template <typename T>
+  T* part(int64_t begin) const {
+    return reinterpret_cast<T*>(static_cast<std::byte*>(step.data()) + begin);
   }
-  TokenId* token_array() const {
-    return reinterpret_cast<TokenId*>(static_cast<std::byte*>(step.data()) + segments_bytes + edits_bytes);
-  }
+  const ops::SurvivalTable* survival_table() const { return part<ops::SurvivalTable>(0); }
+  ops::StepSegment* segment_array() const { return part<ops::StepSegment>(kTableBytes); }
+  ops::PageTableEdit* edit_array() const { return part<ops::PageTableEdit>(edits_begin()); }
+  TokenId* token_array() const { return part<TokenId>(tokens_begin()); }
   ops::StepOutcome* outcome_array() const { return static_cast<ops::StepOutcome*>(results.data()); }
   TokenId* result_tokens() const { return reinterpret_cast<TokenId*>(outcome_array() + max_segments); }
-  int64_t step_bytes() const { return segments_bytes + edits_bytes + tokens_bytes; }
+  float* result_confidence() const { return reinterpret_cast<float*>(result_tokens() + max_segments * stride); }
   // The rows of a step that are scored, then a choice for each chunk of their logits, then a mask for each.
   int64_t score_choices_begin(int64_t rows) const { return (rows * 4 + 63) / 64 * 64; }
   int64_t score_masks_begin(int64_t rows) const {
@@ -61,7 +72,8 @@ struct Round::Memory {
   }
   int64_t scores_bytes(int64_t rows) const { return score_masks_begin(rows) + rows * mask_words * 4; }
   int64_t results_bytes() const {
-    return max_segments * (static_cast<int64_t>(sizeof(ops::StepOutcome)) + stride * int64_t{sizeof(TokenId)});
+    return max_segments * (static_cast<int64_t>(sizeof(ops::StepOutcome)) + stride * int64_t{sizeof(TokenId)} +
+                           (stride - 1) * int64_t{sizeof(float)});
   }
 };
 
@@ -71,7 +83,7 @@ struct Round::Flight {
   Buffer logprobs;  // pinned, like Memory::logprobs: of the choices, then of what is scored
   Buffer scores;    // pinned, like Memory::scores
   std::unique_ptr<Fence> begin, drafted, forwarded, chosen, end, arrived, drafts_here;
-  std::vector<ops::StepSegment> segments;  // of those that were asked for
+  std::vector<ops::StepSegment> segments;  // of those that were asked for, before rows were shared out
   std::vector<bool> wants_logprobs;
   std::vector<int32_t> scored;  // rows of each
   int32_t choices = 0;          // rows of logprobs before the scored ones

@@ -32,17 +32,34 @@ void Round::draft(const Layout& layout) {
   if (layout.blocks == 0) return;
   DraftPass pass;
   pass.step = step_of(layout);
+  pass.step.n = std::max(layout.n, layout.blocks);
   pass.chunks = layout.draft_chunks;
   pass.drafts = layout.drafts;
+  pass.block_size = layout.draft_length + 1;
   pass.tokens = array_of<TokenId>(memory_->drafts);
+  pass.confidence = array_of<float>(memory_->confidence);
   pass.page_table = memory_->table;
   pass.max_positions = config_.max_positions;
   proposer_->draft(stream_, pass, *sampler_, *scratch_);
 }
 
+// Which drafted tokens are verified.
+void Round::share(const Layout& layout) {
+  if (layout.drafts == 0 && layout.shared_rows == VerifyBudget::kAll) return;
+  ops::SharePlan plan;
+  plan.decoding = layout.decoding;
+  plan.rows = layout.shared_rows;
+  plan.confidence = array_of<float>(memory_->confidence);
+  plan.table = memory_->survival_table();
+  plan.reported = memory_->result_confidence();
+  plan.stride = memory_->stride - 1;
+  ops::share_verify_rows(stream_, step_of(layout), memory_->segment_array(), plan);
+}
+
 // From the drafted tokens to the results of the step. forwarded(): called when the target's pass is enqueued.
 void Round::verify(const Layout& layout, const std::function<void()>& forwarded) {
   ArenaScope scope(*scratch_);
+  share(layout);
   PassShape shape;
   shape.rows = layout.rows;
   shape.segments = layout.n;
@@ -132,7 +149,6 @@ void Round::accept(const Layout& layout) {
   in.drafts = array_of<TokenId>(memory_->drafts);
   in.choices = array_of<TokenId>(memory_->choices);
   in.finite = array_of<uint8_t>(memory_->finite);
-  in.simulate = config_.simulate_acceptance.value_or(-1.0);
   ops::AcceptOutputs out;
   out.outcomes = memory_->outcome_array();
   out.tokens = memory_->result_tokens();

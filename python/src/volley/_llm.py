@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +36,25 @@ def _dtype(name: str, option: str) -> _engine.ComputeType:
     return _DTYPES[name]
 
 
+def _verify(policy: str | int) -> _engine.VerifyPolicy:
+    kinds = {"auto": _engine.VerifyPolicy.Kind.AUTO, "full": _engine.VerifyPolicy.Kind.FULL}
+    result = _engine.VerifyPolicy()
+    if isinstance(policy, str) and policy in kinds:
+        result.kind = kinds[policy]
+    elif isinstance(policy, int) and not isinstance(policy, bool) and 0 <= policy < 1024:
+        result.kind = _engine.VerifyPolicy.Kind.FIXED
+        result.tokens = policy
+    else:
+        raise ValueError(f"verify is {policy!r}: it must be 'auto', 'full' or a number of drafted tokens from 0 to 1023")
+    return result
+
+
+def _user_cache() -> Path:
+    """Where `volley` keeps what a step costs too."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "volley"
+
+
 class LLM:
     """A model and its drafter, loaded. Calls may come from several threads: their requests run together.
 
@@ -53,6 +73,7 @@ class LLM:
         threads: int = 0,
         speculation: bool | None = None,
         block_size: int = 0,
+        verify: str | int = "auto",
         draft_window: int = 0,
         page_size: int = 0,
         kv_pages: int = 0,
@@ -64,6 +85,7 @@ class LLM:
         max_model_len: int = 0,
         enable_prefix_caching: bool = True,
         graphs: bool = True,
+        cost_cache: str | Path | None = "auto",
         dummy_weights: int | None = None,
     ) -> None:
         if model is None:
@@ -82,6 +104,7 @@ class LLM:
         options.kv_cache_dtype = _dtype(kv_cache_dtype, "kv_cache_dtype")
         options.threads = threads
         options.block_size = block_size
+        options.verify = _verify(verify)
         options.draft_window = draft_window
         options.page_size = page_size
         options.kv_pages = kv_pages
@@ -93,6 +116,7 @@ class LLM:
         options.max_model_len = max_model_len
         options.prefix_cache = enable_prefix_caching
         options.graphs = graphs
+        options.cost_cache_dir = str(_user_cache() if cost_cache == "auto" else cost_cache or "")
         options.dummy_weights = dummy_weights
         self._loaded: _engine.Engine | None = _engine.create(options)
         self._eos = set(self.info.eos_token_ids)

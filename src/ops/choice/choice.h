@@ -100,8 +100,8 @@ PositionLogprobs to_position_logprobs(const RowLogprobs& row);
 // Memory of the stream's device, [rows of logits] each. What belongs to rows that no segment covers is left alone.
 struct ChoiceOutput {
   TokenId* tokens = nullptr;
-  float* probability = nullptr;     // or null: softmax probability of the choice after processing (the drafter's
-                                    // confidence)
+  float* probability = nullptr;  // or null: softmax probability of the choice after processing (the drafter's
+                                 // confidence), to a ten-thousandth or so: it orders and counts, no text depends on it
   RowLogprobs* logprobs = nullptr;  // or null; filled for slots that asked (params.logprobs >= 0)
   uint8_t* finite = nullptr;  // or null: 0 where there is nothing to choose from: the logits hold NaN or +inf (before
                               // or after processing), or every token is masked. The choice and its probability are then
@@ -109,8 +109,8 @@ struct ChoiceOutput {
 };
 
 // logits: [rows, vocab] fp32, read only. A row's choice depends on its logits, its slot's parameters and counts, its
-// index and its prefix, and on nothing else: not on the batch, and not on the device. CPU and CUDA give the same
-// tokens, probabilities and logprobs, except that the logarithms of logprobs may differ in the last bit.
+// index and its prefix, and on nothing else: not on the batch, and not on the device. CPU and CUDA give the same tokens
+// and logprobs, except that the logarithms of logprobs may differ in the last bit; probabilities are close.
 //
 // The segments, and what they point to, lie in the memory of the stream's device; on CUDA only their number is known to
 // the host, so that a recorded graph serves whatever they say when it runs.

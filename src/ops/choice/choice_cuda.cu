@@ -21,7 +21,7 @@ struct PlanArgs {
   int32_t segment_count, rows;
   const DeviceSlot* slots;
   int32_t slot_count;
-  bool wants_probability, wants_logprobs;
+  bool wants_logprobs;
   PlainRow* plain;     // [rows]
   uint32_t* arrivals;  // [rows]
   RowItem* items;      // [rows]
@@ -48,7 +48,7 @@ __device__ void plan_segment(const PlanArgs& args, int32_t s, int32_t* item_coun
     return;
   }
   const bool filtered = slot.has_min_p != 0 || slot.top_k != 0 || slot.top_p < 1.0f;
-  const bool whole = filtered || args.wants_probability || (args.wants_logprobs && slot.logprobs >= 0);
+  const bool whole = filtered || (args.wants_logprobs && slot.logprobs >= 0);
   for (int32_t i = 0; i < segment.rows; ++i) {
     if (whole || adjusts(slot, segment, segment.first_index + i)) {
       args.items[atomicAdd(item_count, 1)] = {s, i, 1};
@@ -76,9 +76,11 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(PlanArgs args) {
 
 // What one block found in its slice of a row.
 struct Finding {
-  Key best;     // of the scores
-  float most;   // the highest logit
-  int32_t bad;  // NaN or +inf among them
+  Key best;      // of the scores
+  float most;    // the highest logit
+  int32_t bad;   // NaN or +inf among them
+  float weight;  // sum of exp((logit - most) / temperature), if somebody asks for probabilities
+  int32_t unused;
 };
 
 struct PlainArgs {
@@ -90,6 +92,7 @@ struct PlainArgs {
   uint32_t* arrivals;
   TokenId* tokens;
   uint8_t* finite;
+  float* probability;
 };
 
 constexpr int kThreads = 256;
@@ -134,6 +137,29 @@ __device__ Finding merge_block(Finding f) {
     f.bad |= warps[i].bad;
   }
   return f;
+}
+
+// The same in every thread; added in one order whatever else runs.
+__device__ float sum_over_block(float mine) {
+  __shared__ float warps[kWarps];
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) mine += __shfl_xor_sync(0xffffffff, mine, lane);
+  __syncthreads();  // the last sum has been read
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = mine;
+  __syncthreads();
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) sum += warps[i];
+  return sum;
+}
+
+__device__ float weight_of(const float4 (&v)[kGroups], float most, float inverse) {
+  float weight = 0;
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    for (const float value : {v[g].x, v[g].y, v[g].z, v[g].w}) weight += __expf((value - most) * inverse);
+  }
+  return sum_over_block(weight);
 }
 
 __device__ Key best_greedy(const float4 (&v)[kGroups], int32_t first) {
@@ -199,8 +225,12 @@ __device__ Key best_noisy(const float4 (&v)[kGroups], int32_t first, const float
 
 __device__ void finish_row(const PlainArgs& args, int32_t row, const DeviceSlot& slot, const Finding& f) {
   const bool usable = f.bad == 0 && isfinite(f.most / slot.divisor);
-  args.tokens[row] = usable ? id_of(f.best) : 0;
+  const TokenId token = usable ? id_of(f.best) : 0;
+  args.tokens[row] = token;
   if (args.finite != nullptr) args.finite[row] = usable ? 1 : 0;
+  if (args.probability == nullptr) return;
+  const float logit = args.logits[int64_t{row} * args.vocab + token];
+  args.probability[row] = usable ? __expf((logit - f.most) / slot.divisor) / f.weight : 0;
 }
 
 // Block (slice, row). The one that comes last merges the row's slices; keys have one maximum in any order.
@@ -217,7 +247,7 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(PlainArgs args) {
   float4 v[kGroups];
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) v[g] = load_group(logits, first + g * kThreads * 4, args.vocab);
-  Finding f = {0, -INFINITY, 0};
+  Finding f = {0, -INFINITY, 0, 0, 0};
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
     f.most = fmaxf(f.most, highest(v[g]));
@@ -233,6 +263,7 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(PlainArgs args) {
       f = merge_block(f);
     }
   }
+  if (args.probability != nullptr && isfinite(f.most)) f.weight = weight_of(v, f.most, 1.0f / slot.divisor);
   Finding* findings = args.findings + int64_t{row} * gridDim.x;
   if (threadIdx.x == 0) {
     findings[blockIdx.x] = f;
@@ -242,7 +273,7 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(PlainArgs args) {
   }
   __syncthreads();
   if (!last) return;
-  Finding whole = {0, -INFINITY, 0};
+  Finding whole = {0, -INFINITY, 0, 0, 0};
   for (uint32_t i = threadIdx.x; i < gridDim.x; i += kThreads) {
     const Finding& other = findings[i];
     whole.best = max(whole.best, __ldcg(&other.best));
@@ -250,6 +281,14 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(PlainArgs args) {
     whole.bad |= __ldcg(&other.bad);
   }
   whole = merge_block(whole);
+  if (args.probability != nullptr) {
+    float weight = 0;
+    for (uint32_t i = threadIdx.x; i < gridDim.x && isfinite(whole.most); i += kThreads) {
+      const float most = __ldcg(&findings[i].most);
+      if (isfinite(most)) weight += __ldcg(&findings[i].weight) * __expf((most - whole.most) / slot.divisor);
+    }
+    whole.weight = sum_over_block(weight);
+  }
   if (threadIdx.x == 0) finish_row(args, row, slot, whole);
 }
 
@@ -257,7 +296,7 @@ unsigned slices(int64_t vocab) {
   return static_cast<unsigned>((vocab + kSlice - 1) / kSlice);
 }
 
-static_assert(sizeof(PlainRow) == 8 && sizeof(RowItem) == 12 && sizeof(Finding) == 16);
+static_assert(sizeof(PlainRow) == 8 && sizeof(RowItem) == 12 && sizeof(Finding) == 24);
 
 }  // namespace
 
@@ -275,7 +314,6 @@ void choose_cuda(Stream& stream, TensorView logits, std::span<const ChoiceSegmen
   plan.rows = static_cast<int32_t>(rows);
   plan.slots = sampler.slots();
   plan.slot_count = sampler.slot_count();
-  plan.wants_probability = out.probability != nullptr;
   plan.wants_logprobs = out.logprobs != nullptr;
   plan.plain = static_cast<PlainRow*>(scratch.take(DType::kI32, {rows, 2}).data);
   plan.arrivals = static_cast<uint32_t*>(scratch.take(DType::kI32, {rows}).data);
@@ -292,13 +330,14 @@ void choose_cuda(Stream& stream, TensorView logits, std::span<const ChoiceSegmen
   plain.vocab = static_cast<int32_t>(vocab);
   plain.slots = plan.slots;
   plain.plain = plan.plain;
-  plain.findings = static_cast<Finding*>(scratch.take(DType::kI32, {rows, slices(vocab), 4}).data);
+  plain.findings = static_cast<Finding*>(scratch.take(DType::kI32, {rows, slices(vocab), 6}).data);
   plain.arrivals = plan.arrivals;
   plain.tokens = out.tokens;
   plain.finite = out.finite;
+  plain.probability = out.probability;
   how.grid = dim3(slices(vocab), static_cast<unsigned>(rows));
   how.block = dim3(kThreads);
-  if (out.probability == nullptr) cuda::launch(plain_kernel, how, stream, plain);  // else no row is plain
+  cuda::launch(plain_kernel, how, stream, plain);
 
   ChooseRowsArgs args;
   args.logits = plain.logits;

@@ -46,6 +46,7 @@ void fill_verify_rows(Stream& stream, const Step& step, const TokenId* drafts, c
     for (int32_t i = 0; i < step.segments[s].rows_reserved; ++i) {
       step::fill_verify_row(step, s, drafts, visibility, rows, choices, i);
     }
+    step::fill_verify_segment(step, s, drafts, rows, choices);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "device/arena.h"
+#include "ops/acceptance/survival.h"
 #include "ops/choice/choice.h"
 #include "ops/paged_kv/paged_kv.h"
 
@@ -34,18 +35,22 @@ struct StepSegment {
   int32_t slot = 0;
   int32_t start = kFromSlot;  // sequence index of the first row; kFromSlot: the slot's last token, known == 1
   int32_t known = 1;
-  int32_t draft = 0;          // drafted tokens to verify; 0 unless kFromSlot
-  int32_t chooses = 0;        // a token is chosen after the last known row and after each drafted one
-  int32_t rows_reserved = 1;  // >= known + draft; what is left over repeats the segment's first row in the scrap slot
-  int32_t row_begin = 0;      // first row in the target's pass
-  int32_t token_begin = 0;    // first of its known tokens in Step::tokens, unless kFromSlot
-  int32_t block_index = -1;   // its block in the drafter's pass; -1: it is not drafted for
-  int32_t draft_begin = 0;    // first of its drafted tokens in the step's
-  int32_t draft_chunk = 0;    // first drafted token of the chunk of logits that its drafts are chosen from
-  int32_t choice_begin = 0;   // first of its choices; draft + 1 of them if it chooses
+  int32_t draft = 0;            // drafted tokens to verify; 0 unless kFromSlot
+  int32_t chooses = 0;          // a token is chosen after the last known row and after each drafted one
+  int32_t rows_reserved = 1;    // >= known + draft; what is left over repeats the segment's first row in the scrap slot
+  int32_t row_begin = 0;        // first row in the target's pass
+  int32_t token_begin = 0;      // first of its known tokens in Step::tokens, unless kFromSlot
+  int32_t block_index = -1;     // its block in the drafter's pass; -1: it is not drafted for
+  int32_t draft_begin = 0;      // first of its drafted tokens in the step's
+  int32_t drafts_reserved = 0;  // >= draft: room for its drafted tokens there
+  int32_t draft_chunk = 0;      // first drafted token of the chunk of logits that its drafts are chosen from
+  int32_t choice_begin = 0;     // first of its choices; draft + 1 of them if it chooses
   int32_t choices_reserved = 0;  // >= draft + 1 if it chooses
   int32_t choice_chunk = 0;      // first choice of the chunk of logits that its choices are made from
   int32_t mask_row = -1;         // first of its grammar masks, one a choice; -1: all tokens are allowed
+  float shift = 0;               // of the request's log-odds that its drafted tokens are accepted (survival.h)
+  float simulate = -1;           // >= 0: simulated acceptance with this probability, and with the next as confidence
+  float simulated_confidence = 0;
 };
 
 struct Step {
@@ -97,21 +102,43 @@ void fill_draft_rows(Stream& stream, const Step& step, int32_t block_size, Token
 void fill_verify_rows(Stream& stream, const Step& step, const TokenId* drafts, const Visibility& visibility,
                       const PassRows& rows, const PassChoices& choices);
 
+// Which drafted tokens are verified. Of the step's first `decoding` segments, which are all kFromSlot, each keeps its
+// last token, and what is left of `rows` goes to the (segment, position) pairs whose tokens most likely survive; of
+// equals to the lower position, then to the lower segment. A segment's tokens are a prefix of its block, because
+// survival only falls along it. Slots that are done get nothing.
+struct SharePlan {
+  static constexpr int32_t kAll = -1;
+  int32_t decoding = 0;
+  int32_t rows = kAll;                // of the target's pass, the last tokens included; kAll: segments stay as they are
+  const float* confidence = nullptr;  // [the step's drafts]: the drafter's
+  const SurvivalTable* table = nullptr;  // device memory
+  float* reported = nullptr;  // [decoding][stride] out, or null: the confidence of each drafted token, or what
+                              // simulated acceptance says it is
+  int32_t stride = 0;         // >= the drafted tokens of any segment
+};
+
+// Rewrites draft, row_begin, rows_reserved, choice_begin and choices_reserved of the decoding segments (`segments` is
+// the step's array): their rows and choices are 0, 1, … of the pass in their order, and what is left over up to `rows`
+// goes to the last one as reserve. draft comes in as the number of tokens that were drafted and goes out as the number
+// to verify. REQUIRES: rows >= decoding; the decoding segments' choices are of one chunk of logits, the first.
+void share_verify_rows(Stream& stream, const Step& step, StepSegment* segments, const SharePlan& plan);
+
 // What a segment with `chooses` committed; all zero for the others and for slots that were done already.
 struct StepOutcome {
   int32_t accepted = 0;  // committed tokens that were drafted
   int32_t committed = 0;
-  int32_t ended = 0;      // the last one is an end id
-  int32_t exhausted = 0;  // max_tokens reached, and not by an end id
-  int32_t finite = 1;     // 0: a committed token was chosen from logits that hold NaN or infinity
-  int32_t length = 0;     // of the sequence, afterwards
+  int32_t ended = 0;         // the last one is an end id
+  int32_t exhausted = 0;     // max_tokens reached, and not by an end id
+  int32_t finite = 1;        // 0: a committed token was chosen from logits that hold NaN or infinity
+  int32_t length = 0;        // of the sequence, afterwards
+  int32_t verified = 0;      // drafted tokens that were
+  int32_t choice_begin = 0;  // first of its choices in the step's
 };
 
 struct AcceptInputs {
   const TokenId* drafts = nullptr;   // the step's
   const TokenId* choices = nullptr;  // the step's
   const uint8_t* finite = nullptr;   // one a choice
-  double simulate = -1;              // >= 0: simulated acceptance with this probability
 };
 
 struct AcceptOutputs {

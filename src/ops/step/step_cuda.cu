@@ -36,6 +36,7 @@ __global__ void verify_rows_kernel(Step step, const TokenId* drafts, Visibility 
   for (int32_t i = threadIdx.x; i < count; i += kThreads) {
     step::fill_verify_row(step, index, drafts, visibility, rows, choices, i);
   }
+  if (threadIdx.x == 0) step::fill_verify_segment(step, index, drafts, rows, choices);
 }
 
 // A thread a segment: some dozen comparisons each.

@@ -9,6 +9,7 @@ void fill_draft_rows_cuda(Stream& stream, const Step& step, int32_t block_size, 
                           const Visibility& visibility, const PassRows& rows, const PassChoices& choices);
 void fill_verify_rows_cuda(Stream& stream, const Step& step, const TokenId* drafts, const Visibility& visibility,
                            const PassRows& rows, const PassChoices& choices);
+void share_verify_rows_cuda(Stream& stream, const Step& step, StepSegment* segments, const SharePlan& plan);
 void accept_step_cuda(Stream& stream, const Step& step, const AcceptInputs& in, const AcceptOutputs& out);
 void edit_page_table_cuda(Stream& stream, const PageTableEdit* edits, int32_t n, TensorView table);
 

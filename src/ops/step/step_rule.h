@@ -51,7 +51,7 @@ VOLLEY_HOST_DEVICE inline void fill_draft_row(const Step& step, const StepSegmen
   const SlotRow& slot = step.slots[segment.slot];
   const int32_t first = first_index(segment, slot), row = segment.block_index * block_size + i;
   fill_row(out, row, segment.slot, i == 0 ? slot.last_token : mask_token, first, i, block_size, visibility);
-  if (i > 0 && i <= segment.choices_reserved - 1) {
+  if (i > 0 && i <= segment.drafts_reserved) {
     static_cast<int32_t*>(choices.logit_rows.data)[segment.draft_begin + i - 1] = row;
   }
   if (i > 0) return;
@@ -81,12 +81,18 @@ VOLLEY_HOST_DEVICE inline void fill_verify_row(const Step& step, int32_t index, 
   } else {
     fill_row(out, row, step.scrap_slot, 0, 0, 0, 1, visibility);
   }
-  const int32_t j = i - (segment.known - 1);  // choice made from this row
+  const int32_t j = i - most(0, segment.known - 1);  // choice made from this row
   if (j >= 0 && j < segment.choices_reserved) {
     static_cast<int32_t*>(choices.logit_rows.data)[segment.choice_begin + j] = row;
   }
-  if (i > 0) return;
-  out.segments[index] = {row, rows, segment.slot};
+}
+
+// Also of a segment without rows.
+VOLLEY_HOST_DEVICE inline void fill_verify_segment(const Step& step, int32_t index, const TokenId* drafts,
+                                                   const PassRows& out, const PassChoices& choices) {
+  const StepSegment& segment = step.segments[index];
+  const int32_t first = first_index(segment, step.slots[segment.slot]);
+  out.segments[index] = {segment.row_begin, segment.known + segment.draft, segment.slot};
   ChoiceSegment choice;
   choice.slot = segment.slot;
   choice.row_begin = segment.choice_begin - segment.choice_chunk;
@@ -98,6 +104,18 @@ VOLLEY_HOST_DEVICE inline void fill_verify_row(const Step& step, int32_t index, 
     choice.mask_words = choices.mask_words;
   }
   choices.segments[index] = choice;
+}
+
+// Simulated acceptance brings its own confidence.
+VOLLEY_HOST_DEVICE inline float draft_confidence(const StepSegment& segment, const SharePlan& plan, int32_t position) {
+  return segment.simulate >= 0 ? segment.simulated_confidence : plan.confidence[segment.draft_begin + position];
+}
+
+// A decoding segment that verifies `verified` of its drafted tokens, and has its rows from `row` on.
+VOLLEY_HOST_DEVICE inline void place_segment(StepSegment& segment, int32_t row, int32_t verified, int32_t reserve) {
+  segment.draft = verified;
+  segment.row_begin = segment.choice_begin = row;
+  segment.rows_reserved = segment.choices_reserved = segment.known + verified + reserve;
 }
 
 // SplitMix64 (Steele, Lea and Flood 2014): a good mix of a counter.
@@ -133,7 +151,9 @@ VOLLEY_HOST_DEVICE inline StepOutcome accept_segment(const StepSegment& segment,
   block.drafted = segment.draft;
   block.draft = in.drafts + segment.draft_begin;
   block.choice = in.choices + segment.choice_begin;
-  if (in.simulate >= 0) block.forced_accept = simulated_acceptance(in.simulate, segment.draft, slot.seed, start);
+  if (segment.simulate >= 0) {
+    block.forced_accept = simulated_acceptance(segment.simulate, segment.draft, slot.seed, start);
+  }
   block.min_tokens_left = most(0, slot.min_tokens - produced);
   block.budget = slot.max_tokens - produced;
   block.end_ids = slot.end_ids;
@@ -143,6 +163,8 @@ VOLLEY_HOST_DEVICE inline StepOutcome accept_segment(const StepSegment& segment,
   outcome.committed = result.committed;
   outcome.ended = result.ended ? 1 : 0;
   outcome.exhausted = result.exhausted ? 1 : 0;
+  outcome.verified = segment.draft;
+  outcome.choice_begin = segment.choice_begin;
   for (int32_t i = 0; i < result.committed; ++i) {
     if (in.finite[segment.choice_begin + i] == 0) outcome.finite = 0;
   }

@@ -172,7 +172,13 @@ TEST_P(StepOp, DraftRowsAreTheLastTokenAndMasks) {
   f.slot(1).length = 6;
   f.slot(1).last_token = 60;
   StepSegment plain{.slot = 0};
-  StepSegment block{.slot = 1, .draft = 2, .chooses = 1, .rows_reserved = 3, .block_index = 0, .choices_reserved = 3};
+  StepSegment block{.slot = 1,
+                    .draft = 2,
+                    .chooses = 1,
+                    .rows_reserved = 3,
+                    .block_index = 0,
+                    .drafts_reserved = 2,
+                    .choices_reserved = 3};
   const Step step = f.step({plain, block});
   const PassRows out = f.rows();
   fill_draft_rows(device_->stream(), step, 4, 99, {Mask::kBidirectional}, out, f.choices());

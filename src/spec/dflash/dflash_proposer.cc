@@ -44,19 +44,20 @@ class DFlashProposer final : public Proposer {
   ops::Visibility visibility_;
 };
 
-// The whole block always runs, even where fewer proposals are wanted: the network was trained on whole blocks, and what
-// it proposes must not depend on how much of the request's budget is left.
+// A pass drafts one length for everybody, even where a request can use fewer tokens: what it proposes then depends on
+// the step's choice alone, not on how much of a request's budget is left.
 void DFlashProposer::draft(Stream& stream, const DraftPass& pass, const ops::SamplerState& sampler, Arena& scratch) {
   if (pass.drafts == 0) return;
   ArenaScope scope(scratch);
   PassShape shape;
-  shape.rows = pass.step.blocks * options_.block_size;
+  VOLLEY_CHECK(pass.block_size >= 2 && pass.block_size <= options_.block_size);
+  shape.rows = pass.step.blocks * pass.block_size;
   shape.segments = pass.step.blocks;
-  shape.max_segment_rows = options_.block_size;
+  shape.max_segment_rows = pass.block_size;
   shape.choices = pass.drafts;
   shape.max_positions = pass.max_positions;
   Pass rows = take_pass(shape, visibility_, pass.page_table, scratch);
-  ops::fill_draft_rows(stream, pass.step, options_.block_size, network_->spec().mask_token, visibility_, rows.rows,
+  ops::fill_draft_rows(stream, pass.step, pass.block_size, network_->spec().mask_token, visibility_, rows.rows,
                        rows.choices);
   network_->plan(stream, rows.batch, kv_, scratch);
   const TensorView x = scratch.take(DType::kF32, {shape.rows, network_->spec().decoder.hidden});

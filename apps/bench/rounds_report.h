@@ -1,0 +1,38 @@
+// What `volley bench --rounds` found, as a table for people and as JSON.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apps/bench/stats_window.h"
+
+namespace volley::apps {
+
+struct RoundsRun {
+  std::string load;  // as --simulate-acceptance has it, or "real"; empty: without a drafter, so as all loads
+  int concurrency = 1;
+  std::string mode;  // a --verify policy, or "off"
+  int repeat = 0;    // from 0
+  StatsWindow window;
+  double wall_s = 0;  // between the snapshots, by the clock
+};
+
+struct RoundsReport {
+  std::string model, draft;  // folder names
+  EngineInfo engine;         // of the last engine
+  int prompt_tokens = 0, rounds = 0, warm_rounds = 0;
+  double confidence_odds = 1;
+  std::vector<RoundsRun> runs;
+};
+
+std::string rounds_header();
+// A line for each mode among the runs of one load and concurrency: the run with the median of tokens a second.
+std::string rounds_lines(std::span<const RoundsRun> runs);
+// Below the table: `auto` against the best of the others, and what the columns mean.
+std::string rounds_footer(const RoundsReport& report);
+std::string rounds_json(const RoundsReport& report);  // one line
+
+}  // namespace volley::apps

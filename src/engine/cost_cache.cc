@@ -1,0 +1,147 @@
+#include "engine/cost_cache.h"
+
+#include <dlfcn.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "model/kv_memory.h"
+#include "spec/budget/measure.h"
+
+namespace volley::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Of the program or library that this code is in: other kernels, other times.
+std::string build_id() {
+  Dl_info info = {};
+  struct stat file = {};
+  if (::dladdr(reinterpret_cast<const void*>(&build_id), &info) == 0 || ::stat(info.dli_fname, &file) != 0) return "";
+  return std::to_string(file.st_size) + " " + std::to_string(file.st_mtim.tv_sec) + "." +
+         std::to_string(file.st_mtim.tv_nsec);
+}
+
+// Names the file; the key itself stands in it.
+std::string fingerprint(const std::string& text) {
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  char hex[17];
+  std::snprintf(hex, sizeof(hex), "%016llx", static_cast<unsigned long long>(hash));
+  return hex;
+}
+
+void describe(std::ostream& out, const char* name, const model::DecoderSpec& spec, const model::Numerics& numerics) {
+  out << name << " hidden " << spec.hidden << " heads " << spec.heads << "/" << spec.kv_heads << "x" << spec.head_dim
+      << " intermediate " << spec.intermediate << " vocab " << spec.vocab << " qk_norm " << spec.qk_norm << " tied "
+      << spec.tied_embeddings << " storage " << dtype_name(numerics.storage) << " activation "
+      << dtype_name(numerics.activation) << " layers";
+  for (const model::LayerSpec& layer : spec.layers) {
+    out << " " << (layer.attention == model::LayerSpec::Attention::kFull ? 0 : layer.window);
+  }
+  out << "\n";
+}
+
+spec::MeasurePlan measure_plan(const ResolvedModels& models) {
+  const model::DecoderSpec& target = models.target;
+  spec::MeasurePlan plan;
+  plan.slots = models.max_num_seqs;
+  plan.max_rows = models.max_num_batched_tokens;
+  plan.page_size = models.page_size;
+  plan.pages = models.memory.pages;
+  plan.max_model_len = models.max_model_len;
+  const int64_t page = model::kv_page_bytes(target, nullptr, models.page_size, models.kv_dtype);
+  plan.target_kv_bytes = static_cast<double>(page) / models.page_size;
+  plan.draft_kv_bytes = static_cast<double>(models.memory.page_bytes - page) / models.page_size;
+  // Of an embedding that is no output head a pass reads single rows.
+  const int64_t looked_up = target.tied_embeddings ? 0 : int64_t{target.vocab} * target.hidden;
+  plan.target_weight_bytes = static_cast<double>((model::count_parameters(target) - looked_up) *
+                                                 static_cast<int64_t>(dtype_size(models.target_numerics.storage)));
+  plan.heads_per_kv_head = target.heads / target.kv_heads;
+  return plan;
+}
+
+}  // namespace
+
+std::string cost_key(const ResolvedModels& models, const EngineOptions& options, const EngineInfo& info) {
+  std::ostringstream key;
+  key << "device " << info.device << " " << info.instruction_set << " threads " << info.threads << "\n";
+  describe(key, "target", models.target, models.target_numerics);
+  if (models.draft) {
+    describe(key, "drafter", models.draft->decoder, models.draft_numerics);
+    key << "features";
+    for (const int32_t layer : models.draft->target_layers) key << " " << layer;
+    key << " window " << options.draft_window << "\n";
+  }
+  key << "block " << models.block_size << " slots " << models.max_num_seqs << " rows " << models.max_num_batched_tokens
+      << " positions " << models.max_positions() << " page " << models.page_size << " kv "
+      << dtype_name(models.kv_dtype) << " logits " << logit_rows(models.device.kind) << " graphs "
+      << (options.graphs && !options.profile) << "\n";
+  key << "build " << build_id() << "\n";
+  return key.str();
+}
+
+CostCache::CostCache(std::string dir, std::string key) : dir_(std::move(dir)), key_(std::move(key)) {
+  if (!dir_.empty()) path_ = (fs::path(dir_) / ("rounds-" + fingerprint(key_) + ".json")).string();
+}
+
+std::optional<spec::CostModel> CostCache::read() const {
+  if (path_.empty()) return std::nullopt;
+  std::ifstream file(path_);
+  if (!file) return std::nullopt;
+  std::stringstream text;
+  text << file.rdbuf();
+  auto costs = spec::CostModel::from_text(text.str(), key_);
+  if (!costs.ok()) return std::nullopt;
+  return std::move(costs).value();
+}
+
+// Written beside it and renamed: whoever reads meanwhile sees the old file or the new one.
+Status CostCache::write(const spec::CostModel& costs) const {
+  if (path_.empty()) return {};
+  const auto refuse = [&](const std::string& why) {
+    return Error{ErrorCode::kUnavailable, "What a step costs could not be kept in " + path_ + " (" + why +
+                                              "), so the next start measures again: name another folder with "
+                                              "--cost-cache, or none."};
+  };
+  std::error_code failed;
+  fs::create_directories(dir_, failed);
+  if (failed) return refuse(failed.message());
+  const std::string draft = path_ + "." + std::to_string(::getpid());
+  errno = 0;
+  std::ofstream file(draft);
+  file << costs.to_text(key_);
+  file.close();
+  if (!file) {
+    const std::string why = std::strerror(errno);
+    fs::remove(draft, failed);
+    return refuse(why);
+  }
+  fs::rename(draft, path_, failed);
+  if (!failed) return {};
+  const std::string why = failed.message();
+  fs::remove(draft, failed);
+  return refuse(why);
+}
+
+Result<spec::CostModel> round_costs(spec::Round& round, const ResolvedModels& models, const CostCache& cache,
+                                    const Progress& progress, std::vector<std::string>& warnings) {
+  if (std::optional<spec::CostModel> kept = cache.read()) return std::move(*kept);
+  const auto report = [&](double fraction) {
+    if (progress) progress("Measuring rounds", std::min(fraction, 1.0));
+  };
+  report(0);
+  VOLLEY_ASSIGN(spec::CostModel costs, spec::measure_costs(round, measure_plan(models), report));
+  report(1);
+  if (const Status written = cache.write(costs); !written.ok()) warnings.push_back(written.error().message);
+  return costs;
+}
+
+}  // namespace volley::engine

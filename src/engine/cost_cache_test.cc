@@ -1,0 +1,108 @@
+#include "engine/cost_cache.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace volley::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+spec::CostModel some_costs() {
+  return spec::CostModel({{{.requests = 1, .verify_rows = 1}, {0, 0.010}},
+                          {{.requests = 1, .draft = 3, .verify_rows = 4}, {0.001, 0.012}},
+                          {{.requests = 4, .verify_rows = 4}, {0, 0.012}},
+                          {{.requests = 4, .draft = 3, .verify_rows = 16}, {0.002, 0.020}}},
+                         {.draft = 1e-8, .rest = 1e-7});
+}
+
+class CostCacheTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = fs::temp_directory_path() / ("volley-costs-" + std::to_string(::getpid()));
+    fs::remove_all(root_);
+  }
+  void TearDown() override { fs::remove_all(root_); }
+  std::string dir() const { return (root_ / "a" / "b").string(); }
+  fs::path root_;
+};
+
+TEST_F(CostCacheTest, KeepsWhatWasMeasured) {
+  const CostCache cache(dir(), "this machine");
+  EXPECT_FALSE(cache.read().has_value());
+  ASSERT_TRUE(cache.write(some_costs()).ok());
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir()), fs::directory_iterator()), 1) << "nothing is left beside it";
+  const auto costs = CostCache(dir(), "this machine").read();
+  ASSERT_TRUE(costs.has_value());
+  const spec::RoundShape shape = {.requests = 4, .draft = 3, .verify_rows = 16};
+  EXPECT_DOUBLE_EQ(costs->predict(shape).rest, some_costs().predict(shape).rest);
+  EXPECT_DOUBLE_EQ(costs->predict(shape).draft, some_costs().predict(shape).draft);
+  EXPECT_FALSE(CostCache(dir(), "another machine").read().has_value());
+}
+
+// A file that is damaged, or of another key by some accident, is measured over and replaced.
+TEST_F(CostCacheTest, WhatCannotBeReadIsAsIfItWereNotThere) {
+  const CostCache cache(dir(), "this machine"), other(dir(), "another machine");
+  ASSERT_TRUE(other.write(some_costs()).ok());
+  fs::rename(other.path(), cache.path());
+  EXPECT_FALSE(cache.read().has_value());
+  ASSERT_TRUE(cache.write(some_costs()).ok());
+  EXPECT_TRUE(cache.read().has_value());
+  fs::resize_file(cache.path(), fs::file_size(cache.path()) / 2);
+  EXPECT_FALSE(cache.read().has_value());
+  std::ofstream(cache.path()) << std::string("\0\xff{]", 4);
+  EXPECT_FALSE(cache.read().has_value());
+}
+
+TEST_F(CostCacheTest, SaysWhyItCannotWrite) {
+  fs::create_directories(root_);
+  std::ofstream(root_ / "file") << "no folder";
+  const CostCache cache((root_ / "file").string(), "this machine");
+  const Status written = cache.write(some_costs());
+  ASSERT_FALSE(written.ok());
+  EXPECT_NE(written.error().message.find(cache.path()), std::string::npos) << written.error().message;
+  EXPECT_NE(written.error().message.find("--cost-cache"), std::string::npos);
+}
+
+TEST_F(CostCacheTest, WithoutAFolderNothingIsKept) {
+  const CostCache cache("", "this machine");
+  EXPECT_TRUE(cache.write(some_costs()).ok());
+  EXPECT_FALSE(cache.read().has_value());
+}
+
+TEST(CostKey, NamesWhatTimesDependOn) {
+  ResolvedModels models;
+  models.target.hidden = 256;
+  models.target.layers.resize(8);
+  models.block_size = 16;
+  models.max_num_seqs = 32;
+  EngineOptions options;
+  EngineInfo info;
+  info.device = "cpu";
+  info.threads = 2;
+  const std::string key = cost_key(models, options, info);
+  EXPECT_EQ(cost_key(models, options, info), key);
+  const auto differs = [&](auto&& change) {
+    ResolvedModels other_models = models;
+    EngineOptions other_options = options;
+    EngineInfo other_info = info;
+    change(other_models, other_options, other_info);
+    return cost_key(other_models, other_options, other_info) != key;
+  };
+  EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.target.hidden = 512; }));
+  EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.target.layers.resize(9); }));
+  EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.target_numerics.storage = DType::kF32; }));
+  EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.draft.emplace(); }));
+  EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.block_size = 8; }));
+  EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.max_num_seqs = 8; }));
+  EXPECT_TRUE(differs([](auto&, auto& o, auto&) { o.graphs = false; }));
+  EXPECT_TRUE(differs([](auto&, auto&, auto& i) { i.threads = 1; }));
+  EXPECT_TRUE(differs([](auto&, auto&, auto& i) { i.instruction_set = "SSE2"; }));
+  EXPECT_TRUE(differs([](auto&, auto&, auto& i) { i.device = "cuda:0"; }));
+}
+
+}  // namespace
+}  // namespace volley::engine

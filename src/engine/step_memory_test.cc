@@ -1,0 +1,72 @@
+// What a step takes on the device against what the memory plan kept for it.
+#include <gtest/gtest.h>
+
+#include "engine/device_testing.h"
+#include "engine/models.h"
+#include "spec/dflash/dflash_proposer.h"
+#include "spec/round.h"
+
+namespace volley::engine {
+namespace {
+
+EngineOptions pocket() {
+  EngineOptions options;
+  options.device = "cpu";
+  options.model_dir = "models/pocket";
+  options.draft_dir = "models/pocket-dflash";
+  options.dummy_weights = 1;
+  options.threads = 2;
+  options.kv_pages = 300;
+  return options;
+}
+
+// Of the bytes that were planned, the share that the round takes.
+double share_taken(const EngineOptions& options) {
+  auto models = resolve_models(options);
+  EXPECT_TRUE(models.ok()) << models.error().message;
+  auto inner = make_device(models->device, options.threads);
+  EXPECT_TRUE(inner.ok());
+  WatchedDevice device(std::move(inner).value());
+  auto loaded = load_models(device, *models, {});
+  EXPECT_TRUE(loaded.ok()) << loaded.error().message;
+  std::unique_ptr<spec::Proposer> proposer;
+  if (loaded->draft) {
+    proposer =
+        spec::make_dflash_proposer(std::move(loaded->draft), *loaded->target, *loaded->kv, {models->block_size, 0});
+  }
+  spec::RoundConfig config;
+  config.slots = models->max_num_seqs;
+  config.max_rows = models->max_num_batched_tokens;
+  config.max_positions = models->max_positions();
+  config.page_size = models->page_size;
+  config.logit_rows = logit_rows(models->device.kind);
+  config.draft_lengths = models->draft_lengths;
+  device.bytes = 0;
+  auto round = spec::Round::create(device, *loaded->target, *loaded->kv, std::move(proposer), config);
+  EXPECT_TRUE(round.ok()) << round.error().message;
+  return static_cast<double>(device.bytes) / static_cast<double>(models->memory.step_bytes);
+}
+
+TEST(StepMemory, TakesNoMoreThanWasPlanned) {
+  const auto expect_planned = [](const char* name, const EngineOptions& options) {
+    const double share = share_taken(options);
+    EXPECT_LE(share, 1.0) << name;
+    EXPECT_GT(share, 0.5) << name << ": the plan keeps memory from the cache that nobody needs";
+  };
+  EngineOptions options = pocket();
+  expect_planned("as it comes", options);
+  options.max_num_seqs = 200;
+  expect_planned("many slots", options);
+  options.max_num_seqs = 1;
+  options.prefill_chunk = 16;
+  expect_planned("one request", options);
+  options.prefill_chunk = 4096;
+  expect_planned("long chunks", options);
+  options.speculation = Speculation::kOff;
+  expect_planned("plain", options);
+  options.dtype = ComputeType::kFloat32;
+  expect_planned("in fp32", options);
+}
+
+}  // namespace
+}  // namespace volley::engine

@@ -1,0 +1,73 @@
+// How many drafted tokens each step verifies: what the options or set_verify() say, or what the budget policy decides
+// (spec/budget). Between the worker, which plans and runs steps, and the policy, which learns from them.
+//
+// A step goes through next(), before it is planned; budget(), when its segments are known; and observe(), with its
+// results, in the order of the steps. Threads: one, the engine's.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "sched/scheduler.h"
+#include "spec/budget/policy.h"
+#include "spec/round.h"
+
+namespace volley::engine {
+
+struct VerifyConfig {
+  VerifyPolicy policy;
+  int32_t max_draft = 0;               // 0: there is no drafter
+  std::vector<int32_t> draft_lengths;  // these three: of the round
+  std::vector<int32_t> row_buckets;
+  int32_t most_shared_rows = 0;
+  int32_t max_rows = 0;                  // of a step
+  std::optional<spec::CostModel> costs;  // needed for VerifyPolicy::Kind::kAuto
+};
+
+// One step on its way.
+struct VerifyStep {
+  sched::VerifyLimit limit;
+  std::optional<spec::Decision> decision;  // with kAuto, when somebody decodes
+  spec::RoundShape shape;                  // what runs; filled by budget()
+  int32_t draft = 0;                       // tokens drafted for the request that gets most
+  int32_t rows = 0;                        // of the target's pass for decoding requests
+  std::vector<float> simulated;            // of each decoding segment: its simulated acceptance, or -1
+};
+
+class VerifyControl {
+ public:
+  explicit VerifyControl(VerifyConfig config);
+
+  void set(const VerifyPolicy& policy);  // from the next step on. REQUIRES: VerifyConfig::costs, for kAuto
+
+  VerifyStep next(const sched::DecodingOutlook& outlook);
+  // The rows that the decoding segments of a planned step get. `segments` may be fewer than were planned.
+  spec::VerifyBudget budget(const sched::StepPlan& plan, std::span<const spec::RoundSegment> segments,
+                            VerifyStep& step) const;
+  float shift(RequestId id) const { return policy_ ? policy_->shift(id) : 0; }
+  // results: of the step's decoding segments, as the round brought them; ids: whose they are, with 0 for requests that
+  // have ended meanwhile.
+  void observe(const VerifyStep& step, const spec::StepTimes& times, std::span<const RequestId> ids,
+               std::span<const spec::RoundResult> results);
+  void forget(RequestId id);  // the request ended
+
+  EngineStats::Verify stats() const;
+
+ private:
+  std::string describe(const VerifyStep& step) const;
+
+  VerifyConfig config_;
+  std::unique_ptr<spec::BudgetPolicy> policy_;  // null: nothing was measured
+  EngineStats::Verify stats_;
+  std::vector<spec::BudgetRequest> requests_;
+  std::vector<spec::BlockOutcome> blocks_;
+};
+
+// What simulated acceptance means for a request's decoding step `step` (0: the first).
+spec::SimulatedAcceptance simulated_at(const SimulatedAcceptance& simulated, int64_t step);
+
+}  // namespace volley::engine

@@ -1,0 +1,147 @@
+// What becomes of requests when a step's extra memory, for grammar masks or a prompt's logprobs, cannot be had.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "engine/device_testing.h"
+#include "engine/text_models.h"
+#include "engine/worker.h"
+#include "text/grammar.h"
+
+namespace volley::engine {
+namespace {
+
+class WorkerMemory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    EngineOptions options;
+    options.device = "cpu";
+    options.model_dir = "models/pocket";
+    options.speculation = Speculation::kOff;
+    options.dummy_weights = 1;
+    options.max_num_seqs = 4;
+    options.max_num_batched_tokens = 2048;  // nobody waits for rows
+    options.kv_pages = 400;
+    auto models = resolve_models(options);
+    ASSERT_TRUE(models.ok()) << models.error().message;
+    auto text = load_text(options.model_dir, true);
+    ASSERT_TRUE(text.ok()) << text.error().message;
+    text_ = std::move(text).value();
+    auto device = make_device(models->device, 1);
+    ASSERT_TRUE(device.ok());
+    auto watched = std::make_unique<WatchedDevice>(std::move(device).value());
+    device_ = watched.get();
+
+    WorkerParts parts;
+    parts.device = std::move(watched);
+    auto loaded = load_models(*parts.device, *models, {});
+    ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+    parts.models = std::move(loaded).value();
+    spec::RoundConfig config;
+    config.slots = models->max_num_seqs;
+    config.max_rows = models->max_num_batched_tokens;
+    config.max_positions = models->max_positions();
+    config.page_size = models->page_size;
+    auto round = spec::Round::create(*parts.device, *parts.models.target, *parts.models.kv, nullptr, config);
+    ASSERT_TRUE(round.ok()) << round.error().message;
+    parts.round = std::move(round).value();
+    parts.tokenizer = text_.tokenizer;
+    parts.scheduler.max_num_seqs = models->max_num_seqs;
+    parts.scheduler.max_num_batched_tokens = models->max_num_batched_tokens;
+    parts.scheduler.prefill_chunk = models->prefill_chunk;
+    parts.scheduler.max_model_len = models->max_model_len;
+    parts.scheduler.page_size = models->page_size;
+    parts.scheduler.pages = models->memory.pages;
+    parts.max_queue = 10;
+    worker_ = std::make_unique<Worker>(std::move(parts));
+  }
+
+  GenerateRequest request_of(int32_t prompt_tokens) const {
+    GenerateRequest request;
+    request.prompt.assign(prompt_tokens, 7);
+    request.sampling.seed = 1;
+    request.max_tokens = 4;
+    request.ignore_eos = true;
+    return request;
+  }
+
+  std::future<Finish> submit(GenerateRequest request) {
+    std::unique_ptr<text::Matcher> matcher;
+    if (request.grammar) {
+      auto compiled = text_.tokenizer->grammars()->compile(*request.grammar);
+      EXPECT_TRUE(compiled.ok());
+      matcher = std::move(compiled).value();
+    }
+    auto ended = std::make_shared<std::promise<Finish>>();
+    const auto sink = [ended](const Event& event) {
+      if (event.finish) ended->set_value(*event.finish);
+    };
+    EXPECT_TRUE(
+        worker_->submit({++last_id_, std::move(request), std::move(matcher), sink, RequestOutput::Clock::now()}).ok());
+    return ended->get_future();
+  }
+
+  // Both kinds of request, so that they begin in one step: the engine's thread is busy with a long prompt meanwhile.
+  struct Ends {
+    Finish plain, grammar, logprobs;
+  };
+  Ends run_all_kinds() {
+    GenerateRequest long_prompt = request_of(1500);
+    long_prompt.max_tokens = 200;
+    auto plain = submit(std::move(long_prompt));
+    GenerateRequest constrained = request_of(3);
+    constrained.grammar = GrammarSpec{.kind = GrammarSpec::Kind::kRegex, .text = "[a-z]{20}", .choices = {}};
+    GenerateRequest scored = request_of(300);
+    scored.prompt_logprobs = 2;
+    auto grammar = submit(std::move(constrained));
+    auto logprobs = submit(std::move(scored));
+    return {plain.get(), grammar.get(), logprobs.get()};
+  }
+
+  // Masks of four choices take a kibibyte, the logprobs of 300 tokens some eighty.
+  static constexpr size_t kBetween = 40 << 10;
+
+  TextModels text_;
+  std::unique_ptr<Worker> worker_;
+  WatchedDevice* device_ = nullptr;
+  RequestId last_id_ = 0;
+};
+
+TEST_F(WorkerMemory, IsEnoughForAll) {
+  const Ends ends = run_all_kinds();
+  EXPECT_FALSE(ends.plain.error.has_value());
+  EXPECT_FALSE(ends.grammar.error.has_value());
+  EXPECT_FALSE(ends.logprobs.error.has_value());
+}
+
+TEST_F(WorkerMemory, WithoutThatForLogprobsGrammarsGoOn) {
+  device_->refuse = [](size_t bytes) { return bytes > kBetween; };
+  const Ends ends = run_all_kinds();
+  EXPECT_FALSE(ends.plain.error.has_value());
+  EXPECT_FALSE(ends.grammar.error.has_value());
+  ASSERT_TRUE(ends.logprobs.error.has_value());
+  EXPECT_EQ(ends.logprobs.error->code, ErrorCode::kResourceExhausted);
+}
+
+TEST_F(WorkerMemory, WithoutThatForGrammarsLogprobsGoOn) {
+  device_->refuse = [](size_t bytes) { return bytes < kBetween; };
+  const Ends ends = run_all_kinds();
+  EXPECT_FALSE(ends.plain.error.has_value());
+  ASSERT_TRUE(ends.grammar.error.has_value());
+  EXPECT_EQ(ends.grammar.error->code, ErrorCode::kResourceExhausted);
+  EXPECT_FALSE(ends.logprobs.error.has_value());
+}
+
+TEST_F(WorkerMemory, WithoutAnyThePlainOneGoesOn) {
+  device_->refuse = [](size_t) { return true; };
+  const Ends ends = run_all_kinds();
+  EXPECT_FALSE(ends.plain.error.has_value());
+  EXPECT_TRUE(ends.grammar.error.has_value());
+  EXPECT_TRUE(ends.logprobs.error.has_value());
+}
+
+}  // namespace
+}  // namespace volley::engine

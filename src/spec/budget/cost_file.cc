@@ -1,0 +1,109 @@
+// A cost model as text, for the cache file.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "spec/budget/cost_model.h"
+
+namespace volley::spec {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kFormat = 1;
+
+json points_of(const Curve& curve) {
+  json points = json::array();
+  for (const CurvePoint& point : curve.points()) points.push_back({point.x, point.y});
+  return points;
+}
+
+template <typename Factors>
+json values_of(const Factors& factors) {
+  json values = json::array();
+  for (const auto& factor : factors) values.push_back(factor.value);
+  return values;
+}
+
+// False: too few or too many.
+template <typename Factors>
+bool set_values(const json& values, Factors& factors) {
+  for (size_t i = 0; i < factors.size(); ++i) factors[i].value = values.at(i).get<double>();
+  return values.size() == factors.size();
+}
+
+bool usable(double seconds) {
+  return std::isfinite(seconds) && seconds >= 0;
+}
+
+// Throws json::exception for what is no list of points; empty where their values make no sense.
+Curve curve_of(const json& points) {
+  std::vector<CurvePoint> out;
+  for (const json& point : points) {
+    out.push_back({point.at(0).get<double>(), point.at(1).get<double>()});
+    if (!usable(out.back().x) || !usable(out.back().y) || out.back().y == 0) return {};
+  }
+  return Curve(std::move(out));
+}
+
+Error damaged() {
+  return data_loss("The file of a round's costs is damaged: delete it, and they are measured again.");
+}
+
+}  // namespace
+
+// Curves as they were measured, shapes' corrections with them; what the machine was like as a whole is not kept.
+std::string CostModel::to_text(std::string_view key) const {
+  json out;
+  out["format"] = kFormat;
+  out["key"] = key;
+  out["draft"] = json::array();
+  for (const DraftCurve& draft : drafts_) {
+    out["draft"].push_back(
+        {{"length", draft.length}, {"factor", draft.factor.value}, {"seconds", points_of(draft.seconds)}});
+  }
+  out["plain"] = {{"seconds", points_of(plain_)}, {"factors", values_of(plain_factors_)}};
+  out["verify"] = {{"seconds", points_of(verify_)}, {"factors", values_of(verify_factors_)}};
+  out["kv"] = {
+      {"draft", kv_.draft * kv_draft_.value}, {"rest", kv_.rest * kv_rest_.value}, {"row", kv_.row * kv_row_.value}};
+  return out.dump(1) + "\n";
+}
+
+Result<CostModel> CostModel::from_text(std::string_view text, std::string_view key) {
+  try {
+    const json in = json::parse(text);
+    if (in.at("format").get<int>() != kFormat || in.at("key").get<std::string>() != key) {
+      return failed_precondition("The costs of a round in this file are those of another device, model or build.");
+    }
+    const json& kv = in.at("kv");
+    CostModel model;
+    model.kv_ = {kv.at("draft").get<double>(), kv.at("rest").get<double>(), kv.at("row").get<double>()};
+    for (const json& draft : in.at("draft")) {
+      model.drafts_.push_back({draft.at("length").get<int32_t>(), curve_of(draft.at("seconds"))});
+      model.drafts_.back().factor.value = draft.at("factor").get<double>();
+    }
+    model.plain_ = curve_of(in.at("plain").at("seconds"));
+    model.verify_ = curve_of(in.at("verify").at("seconds"));
+    const bool complete = set_values(in.at("plain").at("factors"), model.plain_factors_) &&
+                          set_values(in.at("verify").at("factors"), model.verify_factors_);
+    if (!complete || !model.sane()) return damaged();
+    model.forget_variances();
+    return model;
+  } catch (const json::exception&) {
+    return damaged();
+  }
+}
+
+bool CostModel::sane() const {
+  if (plain_.empty() || verify_.empty() || !usable(kv_.draft) || !usable(kv_.rest) || !usable(kv_.row)) return false;
+  const auto positive = [](const Factor& factor) { return usable(factor.value) && factor.value > 0; };
+  if (!std::ranges::all_of(plain_factors_, positive) || !std::ranges::all_of(verify_factors_, positive)) return false;
+  int32_t before = 0;
+  for (const DraftCurve& draft : drafts_) {
+    if (draft.length <= before || draft.seconds.empty() || !positive(draft.factor)) return false;
+    before = draft.length;
+  }
+  return true;
+}
+
+}  // namespace volley::spec

@@ -1,0 +1,169 @@
+#include "spec/budget/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/check.h"
+
+namespace volley::spec {
+namespace {
+
+constexpr double square(double x) {
+  return x * x;
+}
+
+// How far off factors are at first, and by how much they wander in a round (of logarithms).
+constexpr double kShapeSpread = square(0.05), kShapeDrift = square(0.0005);
+constexpr double kKvSpread = square(0.5), kKvDrift = square(0.002);
+constexpr double kSpeedSpread = square(0.1), kSpeedDrift = square(0.01);
+// Of what nothing explains; followed from the errors themselves.
+constexpr double kFirstNoise = square(0.03), kLeastNoise = square(0.005), kMostNoise = square(0.2);
+constexpr double kNoiseRate = 0.05;
+constexpr double kOutlier = 3;      // standard deviations that one round may be off; the rest of its error is ignored
+constexpr double kMostFactor = 16;  // off the measured curves
+
+double bounded(double factor) {
+  return std::clamp(factor, 1 / kMostFactor, kMostFactor);
+}
+
+double log_error(double measured, double predicted) {
+  return measured > 0 && predicted > 0 ? std::log(measured / predicted) : 0;
+}
+
+}  // namespace
+
+CostModel::Knot CostModel::knot_of(double rows) {
+  const double at = std::clamp(2 * std::log2(std::max(rows, 1.0)), 0.0, kKnots - 1.001);
+  const int index = static_cast<int>(at);
+  return {index, at - index};
+}
+
+double CostModel::factor_at(const RowFactors& factors, double rows) {
+  const Knot knot = knot_of(rows);
+  const double low = factors[knot.index].value, high = factors[knot.index + 1].value;
+  return low + (high - low) * knot.above;
+}
+
+void CostModel::forget_variances() {
+  for (RowFactors* factors : {&plain_factors_, &verify_factors_}) {
+    for (Factor& factor : *factors) factor.variance = kShapeSpread;
+  }
+  for (DraftCurve& draft : drafts_) draft.factor.variance = kShapeSpread;
+  for (Factor* factor : {&kv_draft_, &kv_rest_, &kv_row_}) factor->variance = kKvSpread;
+  speed_.variance = kSpeedSpread;
+  draft_noise_ = rest_noise_ = kFirstNoise;
+}
+
+void CostModel::drift() {
+  const auto wander = [](Factor& factor, double drift, double spread) {
+    factor.variance = std::min(factor.variance + drift, spread);
+  };
+  for (RowFactors* factors : {&plain_factors_, &verify_factors_}) {
+    for (Factor& factor : *factors) wander(factor, kShapeDrift, kShapeSpread);
+  }
+  for (DraftCurve& draft : drafts_) wander(draft.factor, kShapeDrift, kShapeSpread);
+  for (Factor* factor : {&kv_draft_, &kv_rest_, &kv_row_}) wander(*factor, kKvDrift, kKvSpread);
+  wander(speed_, kSpeedDrift, kSpeedSpread);
+}
+
+void CostModel::learn(std::span<const Share> shares, double error, double& noise) {
+  double known = 0;
+  for (const auto& [factor, part] : shares) known += square(part) * factor->variance;
+  const double variance = known + noise, most = kOutlier * std::sqrt(variance);
+  const double step = std::clamp(error, -most, most);
+  for (const auto& [factor, part] : shares) {
+    const double gain = factor->variance * part / variance;
+    factor->value = bounded(factor->value * std::exp(gain * step));
+    factor->variance *= 1 - gain * part;
+  }
+  noise += kNoiseRate * (std::clamp(square(step) - known, kLeastNoise, kMostNoise) - noise);
+}
+
+CostModel::CostModel(std::vector<CostSample> samples, KvCosts kv) : kv_(kv) {
+  std::map<int32_t, std::vector<CurvePoint>> drafts;
+  std::vector<CurvePoint> plain, verify;
+  for (const auto& [shape, seconds] : samples) {
+    const double rows = shape.verify_rows + shape.other_rows;
+    (shape.draft > 0 ? verify : plain).push_back({rows, seconds.rest});
+    if (shape.draft > 0) drafts[shape.draft].push_back({static_cast<double>(shape.requests), seconds.draft});
+  }
+  VOLLEY_CHECK(!plain.empty());
+  // A length that was not measured for as many requests as a longer one lies between its neighbours.
+  double most = 0;
+  for (auto it = drafts.rbegin(); it != drafts.rend(); ++it) {
+    Curve curve(std::move(it->second));
+    const double requests = curve.points().back().x;
+    if (requests >= most) drafts_.insert(drafts_.begin(), {it->first, std::move(curve)});
+    most = std::max(most, requests);
+  }
+  if (verify.empty()) verify = plain;
+  verify_ = Curve(std::move(verify));
+  // Beyond what plain rounds were measured at, prompts are in the pass: it goes on like the other curve.
+  const Curve measured(plain);
+  const CurvePoint last = measured.points().back();
+  for (const CurvePoint& point : verify_.points()) {
+    if (point.x > last.x) plain.push_back({point.x, last.y + point.y - verify_.at(last.x)});
+  }
+  plain_ = Curve(std::move(plain));
+  forget_variances();
+}
+
+CostModel::Length CostModel::find(int32_t draft_length) const {
+  VOLLEY_CHECK_MSG(!drafts_.empty(), "the cost of drafting was not measured");
+  const auto found = std::ranges::lower_bound(drafts_, draft_length, {}, &DraftCurve::length);
+  const size_t last = drafts_.size() - 1, high = std::min<size_t>(found - drafts_.begin(), last);
+  if (high == 0 || found == drafts_.end()) return {high, high, 0};
+  const double below = drafts_[high - 1].length;
+  return {high - 1, high, (draft_length - below) / (drafts_[high].length - below)};
+}
+
+CostModel::Parts CostModel::parts(const RoundShape& shape) const {
+  Parts parts;
+  const auto kv_tokens = static_cast<double>(shape.kv_tokens);
+  const double rows = shape.verify_rows + shape.other_rows;
+  const Curve& curve = shape.draft > 0 ? verify_ : plain_;
+  const RowFactors& factors = shape.draft > 0 ? verify_factors_ : plain_factors_;
+  parts.rows = speed_.value * factor_at(factors, rows) * curve.at(rows);
+  if (shape.draft > 0) {
+    const Length length = find(shape.draft);
+    const auto at = [&](size_t i) { return drafts_[i].factor.value * drafts_[i].seconds.at(shape.requests); };
+    parts.draft = speed_.value * (at(length.low) * (1 - length.above) + at(length.high) * length.above);
+    parts.draft_kv = kv_draft_.value * kv_.draft * kv_tokens;
+  }
+  if (shape.requests > 0) {
+    parts.kv_read = kv_rest_.value * kv_.rest * kv_tokens;
+    parts.kv_row = kv_row_.value * kv_.row * kv_tokens * shape.verify_rows / shape.requests;
+  }
+  return parts;
+}
+
+RoundSeconds CostModel::predict(const RoundShape& shape) const {
+  return parts(shape).seconds();
+}
+
+void CostModel::observe(const RoundShape& shape, const RoundSeconds& seconds) {
+  if (shape.requests == 0 || shape.other_rows > 0) return;
+  drift();
+  const Parts p = parts(shape);
+  const auto [draft, rest] = p.seconds();
+  RowFactors& factors = shape.draft > 0 ? verify_factors_ : plain_factors_;
+  const Knot knot = knot_of(shape.verify_rows);
+  const double rows_part = p.rows / rest;
+  const Share rest_shares[] = {{&speed_, rows_part},
+                               {&factors[knot.index], rows_part * (1 - knot.above)},
+                               {&factors[knot.index + 1], rows_part * knot.above},
+                               {&kv_rest_, p.kv_read / rest},
+                               {&kv_row_, p.kv_row / rest}};
+  learn(rest_shares, log_error(seconds.rest, rest), rest_noise_);
+  if (shape.draft == 0 || !(draft > 0)) return;
+  const Length length = find(shape.draft);
+  const double draft_part = p.draft / draft;
+  const Share draft_shares[] = {{&speed_, draft_part},
+                                {&drafts_[length.low].factor, draft_part * (1 - length.above)},
+                                {&drafts_[length.high].factor, draft_part * length.above},
+                                {&kv_draft_, p.draft_kv / draft}};
+  learn(draft_shares, log_error(seconds.draft, draft), draft_noise_);
+}
+
+}  // namespace volley::spec

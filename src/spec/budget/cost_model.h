@@ -1,0 +1,120 @@
+// What a round costs, in seconds, as a function of its shape: measured at the start (measure.h) or read from a cache,
+// refreshed by every round that runs.
+#pragma once
+
+#include <volley/result.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "spec/budget/curve.h"
+
+namespace volley::spec {
+
+struct RoundShape {
+  int32_t requests = 0;     // that decode
+  int32_t draft = 0;        // tokens drafted for each of them; 0: the drafter does not run
+  int32_t verify_rows = 0;  // rows of the target's pass that belong to them, last tokens included
+  int32_t other_rows = 0;   // rows of prompts in the same pass
+  int64_t kv_tokens = 0;    // positions that the decoding requests attend to, in all
+};
+
+struct RoundSeconds {
+  double draft = 0;  // the drafter's pass
+  double rest = 0;   // everything after it
+  double total() const { return draft + rest; }
+};
+
+struct CostSample {
+  RoundShape shape;
+  RoundSeconds seconds;
+};
+
+// Seconds for each position that a decoding request attends to.
+struct KvCosts {
+  double draft = 0;  // in the drafter's pass
+  double rest = 0;   // in the target's: to read it
+  double row = 0;    // in the target's, for each row of the request: to multiply with it
+};
+
+// draft = speed * factor[length] * curve[length](requests) + kv_tokens * kv.draft
+// rest  = speed * factor(rows) * curve(rows) + kv_tokens * (kv.rest + kv.row * rows of a request)
+// Curves are what was measured, and stay. Lengths between two that were measured lie between their times. A plain round
+// has a curve of its own, since it lays its rows out in another way. Speed, factors and kv are learned from the rounds
+// that run, each with a variance that says how little is known of it: of an error those take most that are known least
+// and matter most (a Kalman filter that knows no covariances). Speed, which changes no choice, drifts fast: so a
+// machine that is slower for a while is not mistaken for a shape that is dear.
+class CostModel {
+ public:
+  // From measurements at a grid of shapes with short contexts. REQUIRES: a plain round (draft == 0) among them.
+  // Staircases are the caller's: predict() between two recorded sizes is between their times, so ask for the size that
+  // will run.
+  CostModel(std::vector<CostSample> samples, KvCosts kv);
+
+  RoundSeconds predict(const RoundShape& shape) const;
+
+  // A round that ran. One outlier (another program on the machine) moves little; a lasting change is followed. Rounds
+  // with prompts are ignored: their times are mostly the prompts'.
+  void observe(const RoundShape& shape, const RoundSeconds& seconds);
+
+  // As JSON text, for a cache file. `key` says what it was measured for (device, model shapes, build); from_text
+  // answers kFailedPrecondition for another key and kDataLoss for text that is none.
+  std::string to_text(std::string_view key) const;
+  static Result<CostModel> from_text(std::string_view text, std::string_view key);
+
+ private:
+  struct Factor {
+    double value = 1;
+    double variance = 0;  // of its logarithm
+  };
+  // A factor that had a part in a time, and that part.
+  struct Share {
+    Factor* factor;
+    double part;
+  };
+  // Corrections of a curve over rows: at every half octave, linear between.
+  static constexpr int kKnots = 32;
+  struct Knot {
+    int index = 0;
+    double above = 0;  // weight of the next knot
+  };
+  using RowFactors = std::array<Factor, kKnots>;
+  static Knot knot_of(double rows);
+  static double factor_at(const RowFactors& factors, double rows);
+  struct DraftCurve {
+    int32_t length = 0;
+    Curve seconds;  // over requests
+    Factor factor = {};
+  };
+  // A length of drafts between two that were measured.
+  struct Length {
+    size_t low = 0, high = 0;  // indices into drafts_
+    double above = 0;          // weight of high
+  };
+  struct Parts {
+    double draft = 0, draft_kv = 0, rows = 0, kv_read = 0, kv_row = 0;
+    RoundSeconds seconds() const { return {draft + draft_kv, rows + kv_read + kv_row}; }
+  };
+
+  CostModel() { forget_variances(); }
+  void forget_variances();
+  void drift();
+  static void learn(std::span<const Share> shares, double error, double& noise);
+  bool sane() const;  // of what was read from a file
+  Length find(int32_t draft_length) const;
+  Parts parts(const RoundShape& shape) const;
+
+  std::vector<DraftCurve> drafts_;  // ascending lengths
+  Curve plain_, verify_;            // over rows
+  RowFactors plain_factors_, verify_factors_;
+  KvCosts kv_;  // as guessed; its factors:
+  Factor kv_draft_, kv_rest_, kv_row_;
+  Factor speed_;
+  double draft_noise_ = 0, rest_noise_ = 0;  // variance of a time's logarithm that nothing explains
+};
+
+}  // namespace volley::spec

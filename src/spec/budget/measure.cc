@@ -1,0 +1,141 @@
+#include "spec/budget/measure.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace volley::spec {
+namespace {
+
+// Rounds of a shape, of which the fastest counts: whatever else the machine does only ever adds. More than the first
+// ones run when all shapes had theirs and time is left.
+constexpr int32_t kFirstRepeats = 2, kMoreRepeats = 6;
+constexpr size_t kCoarseLengths = 4;  // of drafts
+// Rows of passes, where any number is possible.
+constexpr int32_t kCoarseRows[] = {2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024};
+constexpr int32_t kFineRows[] = {2,  3,  4,  5,  6,  7,  8,  9,   10,  11,  12,  13,  14,  15,  16,  20,  24,  28,
+                                 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 512, 768, 1024};
+
+// The shortest, the longest, and some that halve what is between them.
+std::vector<int32_t> coarse_lengths(const std::vector<int32_t>& lengths) {
+  std::set<int32_t> some = {lengths.front()};
+  for (int32_t wanted = lengths.back(); wanted > 0 && some.size() < kCoarseLengths; wanted = (wanted - 1) / 2) {
+    some.insert(*std::ranges::lower_bound(lengths, wanted));
+  }
+  return {some.begin(), some.end()};
+}
+
+auto key_of(const RoundShape& shape) {
+  return std::tuple(shape.requests, shape.draft, shape.verify_rows);
+}
+
+// Shapes with empty contexts, the cheapest first.
+std::vector<RoundShape> shapes_to_measure(const RoundGeometry& geometry, const MeasurePlan& plan, bool fine) {
+  const int64_t room = plan.pages / plan.pages_per_slot(geometry.block_size);
+  const auto most = static_cast<int32_t>(std::min<int64_t>({plan.slots, room, plan.max_rows}));
+  std::set<int32_t> counts = {most};  // of requests
+  for (int32_t n = 1; n < most; n *= 2) counts.insert(n);
+  std::span<const int32_t> row_sizes = geometry.row_buckets;
+  if (row_sizes.empty()) row_sizes = fine ? std::span<const int32_t>(kFineRows) : kCoarseRows;
+
+  std::vector<RoundShape> shapes;
+  const auto add = [&](int32_t requests, int32_t draft, int32_t rows) {
+    const int32_t all = requests * (draft + 1);
+    const bool possible = rows == all || rows <= geometry.most_shared_rows;
+    if (possible && rows >= requests && rows <= all && rows <= plan.max_rows) {
+      shapes.push_back({requests, draft, rows, 0, 0});
+    }
+  };
+  const std::vector<int32_t> lengths = fine ? geometry.draft_lengths : coarse_lengths(geometry.draft_lengths);
+  for (const int32_t n : counts) {
+    add(n, 0, n);
+    // The drafter, with as few rows beside it as there can be.
+    const auto least = std::ranges::upper_bound(row_sizes, n);
+    for (const int32_t length : lengths) {
+      const int32_t all = n * (length + 1);
+      add(n, length, least == row_sizes.end() ? all : std::min(*least, all));
+    }
+    add(n, geometry.block_size - 1, n * geometry.block_size);
+  }
+  // Rows, with as few drafts beside them as there can be.
+  for (const int32_t rows : row_sizes) {
+    const int32_t n = (rows + geometry.block_size - 1) / geometry.block_size;
+    if (n <= most) add(n, geometry.block_size - 1, rows);
+  }
+  // A drafted row costs some part of a verified one.
+  std::ranges::stable_sort(shapes, {}, [](const RoundShape& shape) {
+    return std::tuple(2 * shape.verify_rows + shape.requests * shape.draft, key_of(shape));
+  });
+  const auto same = [](const RoundShape& a, const RoundShape& b) { return key_of(a) == key_of(b); };
+  shapes.erase(std::unique(shapes.begin(), shapes.end(), same), shapes.end());
+  return shapes;
+}
+
+}  // namespace
+
+int32_t MeasurePlan::rounds_per_start() const {
+  constexpr int32_t kMost = 64;
+  return std::min(kMost, max_model_len - 1);
+}
+
+int32_t MeasurePlan::pages_per_slot(int32_t block_size) const {
+  return (1 + rounds_per_start() + block_size + page_size - 1) / page_size;
+}
+
+KvCosts guess_kv_costs(const MeasurePlan& plan, std::span<const CostSample> samples) {
+  std::vector<CurvePoint> points;
+  for (const CostSample& sample : samples) {
+    points.push_back({static_cast<double>(sample.shape.verify_rows), sample.seconds.rest});
+  }
+  const Curve rest(std::move(points));
+  const CurvePoint last = rest.points().back();
+  const double per_byte = rest.at(1) / plan.target_weight_bytes;
+  const double per_row = (rest.at(2 * last.x) - last.y) / last.x;
+  KvCosts costs;
+  costs.rest = plan.target_kv_bytes * per_byte;
+  costs.draft = plan.draft_kv_bytes * per_byte;
+  // Two operations for each weight, and for each value of K and V two for each head that uses it. Attention does not
+  // multiply as fast, but a guess that is too low is corrected sooner: it is tried.
+  costs.row = per_row * plan.heads_per_kv_head * plan.target_kv_bytes / plan.target_weight_bytes;
+  return costs;
+}
+
+Result<CostModel> measure_costs(const RoundGeometry& geometry, const MeasurePlan& plan, const RunRound& run,
+                                const std::function<void(double)>& progress) {
+  std::map<std::tuple<int32_t, int32_t, int32_t>, CostSample> samples;
+  double spent = 0;
+  bool drafted = false;
+  const auto measure = [&](const RoundShape& shape, int32_t repeats) -> Status {
+    for (int32_t i = 0; i < repeats; ++i) {
+      VOLLEY_ASSIGN(const RoundSeconds seconds, run(shape));
+      const auto [found, first] = samples.try_emplace(key_of(shape), CostSample{shape, seconds});
+      RoundSeconds& fastest = found->second.seconds;
+      fastest = {std::min(fastest.draft, seconds.draft), std::min(fastest.rest, seconds.rest)};
+      spent += seconds.total();
+    }
+    drafted = drafted || shape.draft > 0;
+    if (progress) progress(std::min(1.0, spent / plan.seconds));
+    return {};
+  };
+  for (const bool fine : {false, true}) {
+    for (const RoundShape& shape : shapes_to_measure(geometry, plan, fine)) {
+      if (samples.contains(key_of(shape))) continue;
+      // Plain rounds, which are few and what everything is held against, are all measured.
+      if (spent > plan.seconds && drafted && shape.draft > 0) continue;
+      VOLLEY_RETURN_IF_ERROR(measure(shape, kFirstRepeats));
+    }
+  }
+  for (int32_t i = 0; i < kMoreRepeats; ++i) {
+    const auto measured = samples;
+    for (const auto& [key, sample] : measured) {
+      if (spent < plan.seconds) VOLLEY_RETURN_IF_ERROR(measure(sample.shape, 1));
+    }
+  }
+  std::vector<CostSample> all;
+  for (const auto& [key, sample] : samples) all.push_back(sample);
+  const KvCosts kv = guess_kv_costs(plan, all);
+  return CostModel(std::move(all), kv);
+}
+
+}  // namespace volley::spec

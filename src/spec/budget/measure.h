@@ -1,0 +1,48 @@
+// What a round costs on this device: runs rounds of made-up requests and takes their times.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "spec/budget/cost_model.h"
+#include "spec/round.h"
+
+namespace volley::spec {
+
+struct MeasurePlan {
+  int32_t slots = 0;     // of the round
+  int32_t max_rows = 0;  // of a pass
+  int32_t page_size = 0;
+  int64_t pages = 0;  // pages 0, 1, … are used
+  // Bytes of a position's K and V, of the target and of the drafter, and of the weights that the target's pass reads.
+  double target_kv_bytes = 0, draft_kv_bytes = 0;
+  double target_weight_bytes = 0;
+  int32_t heads_per_kv_head = 1;  // of the target
+  int32_t max_model_len = 0;      // tokens of a request, at least 2
+  double seconds = 3;             // of rounds, after which nothing new is begun; what is missing is extrapolated
+
+  // A made-up request's sequence grows by a token a round: after so many it starts again.
+  int32_t rounds_per_start() const;
+  int32_t pages_per_slot(int32_t block_size) const;
+};
+
+// REQUIRES: no slot is in use and no page belongs to anybody; both hold again afterwards. The round drafts.
+// kResourceExhausted when the device has no memory for a slot's sampling state.
+Result<CostModel> measure_costs(Round& round, const MeasurePlan& plan, const std::function<void(double)>& progress);
+
+// The same with any way to run a round, for tests.
+struct RoundGeometry {
+  int32_t block_size = 0;
+  std::vector<int32_t> draft_lengths, row_buckets;  // as in BudgetConfig
+  int32_t most_shared_rows = 0;
+};
+using RunRound = std::function<Result<RoundSeconds>(const RoundShape&)>;
+Result<CostModel> measure_costs(const RoundGeometry& geometry, const MeasurePlan& plan, const RunRound& run,
+                                const std::function<void(double)>& progress);
+
+// What a position of context costs: its bytes at the speed at which a plain round reads weights, its products at that
+// at which rows are multiplied with them. A guess, which rounds correct.
+KvCosts guess_kv_costs(const MeasurePlan& plan, std::span<const CostSample> samples);
+
+}  // namespace volley::spec

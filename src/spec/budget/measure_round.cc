@@ -1,0 +1,87 @@
+// Rounds of made-up requests, to be measured.
+#include "spec/budget/calibration.h"
+#include "spec/budget/measure.h"
+
+namespace volley::spec {
+namespace {
+
+constexpr int32_t kWarmUps = 4;
+
+// Runs rounds of the first slots, whose requests hold next to nothing.
+class MadeUpRequests {
+ public:
+  MadeUpRequests(Round& round, const MeasurePlan& plan) : round_(round), plan_(plan) {}
+  ~MadeUpRequests() { clear(); }
+
+  Result<RoundSeconds> run(const RoundShape& shape);
+
+ private:
+  Status start(int32_t slots);
+  void clear();
+
+  Round& round_;
+  const MeasurePlan& plan_;
+  const Calibrator calibrator_;
+  int32_t running_ = 0, rounds_ = 0;  // slots; since they started
+  std::vector<RoundSegment> segments_;
+  std::vector<RoundResult> results_;
+};
+
+void MadeUpRequests::clear() {
+  for (int32_t slot = 0; slot < running_; ++slot) round_.clear_slot(slot);
+  running_ = 0;
+}
+
+Status MadeUpRequests::start(int32_t slots) {
+  clear();
+  const TokenId token = 0;
+  SlotStart start;
+  start.sampling.params.temperature = 0;
+  start.sampling.prompt_length = 1;
+  start.limits.max_tokens = plan_.rounds_per_start() + 1;
+  start.prompt = {&token, 1};
+  const int32_t pages = plan_.pages_per_slot(round_.block_size());
+  for (int32_t slot = 0; slot < slots; ++slot) {
+    VOLLEY_RETURN_IF_ERROR(round_.start_slot(slot, start));
+    ++running_;
+    for (int32_t i = 0; i < pages; ++i) round_.set_page(slot, i, PageId(slot * pages + i));
+  }
+  rounds_ = 0;
+  return {};
+}
+
+Result<RoundSeconds> MadeUpRequests::run(const RoundShape& shape) {
+  if (running_ != shape.requests || rounds_ == plan_.rounds_per_start()) VOLLEY_RETURN_IF_ERROR(start(shape.requests));
+  ++rounds_;
+  segments_.clear();
+  for (int32_t slot = 0; slot < shape.requests; ++slot) {
+    RoundSegment segment;
+    segment.slot = slot;
+    segment.draft = shape.draft;
+    segment.chooses = true;
+    segment.simulate = SimulatedAcceptance{0.0f, 0.5f};
+    segments_.push_back(segment);
+  }
+  VerifyBudget budget;
+  if (shape.verify_rows < shape.requests * (shape.draft + 1)) {
+    budget.rows = shape.verify_rows;
+    budget.table = &calibrator_.table();
+  }
+  VOLLEY_RETURN_IF_ERROR(round_.enqueue(segments_, budget));
+  const StepTimes times = round_.wait(results_);
+  return RoundSeconds{times.draft, times.rest};
+}
+
+}  // namespace
+
+Result<CostModel> measure_costs(Round& round, const MeasurePlan& plan, const std::function<void(double)>& progress) {
+  VOLLEY_CHECK(round.under_way() == 0 && round.block_size() > 1);
+  RoundGeometry geometry = {round.block_size(), round.draft_lengths(), round.row_buckets(), round.most_shared_rows()};
+  if (geometry.draft_lengths.empty()) geometry.draft_lengths.push_back(geometry.block_size - 1);
+  MadeUpRequests requests(round, plan);
+  for (int32_t i = 0; i < kWarmUps; ++i) VOLLEY_RETURN_IF_ERROR(requests.run({1, 0, 1, 0, 0}));
+  return measure_costs(
+      geometry, plan, [&](const RoundShape& shape) { return requests.run(shape); }, progress);
+}
+
+}  // namespace volley::spec

@@ -1,0 +1,59 @@
+// Everything that a round could do, with what it is expected to cost and to gain.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "spec/budget/policy.h"
+#include "spec/budget/replay.h"
+
+namespace volley::spec {
+
+struct Option {
+  int32_t draft = 0, rows = 0;  // as in Decision
+  double tokens = 0;            // expected of the round
+  double seconds = 0;           // of the round
+  // Of the round, but what prompts in the pass add to plain decoding is theirs, not the decoding requests'.
+  double charged = 0;
+  double rate() const { return tokens / charged; }
+};
+
+// The coming round.
+struct RoundToChoose {
+  int32_t requests = 0;
+  int32_t most_draft = 0;  // of any request
+  int32_t other_rows = 0;
+  int64_t kv_tokens = 0;
+};
+
+class Options {
+ public:
+  explicit Options(const BudgetConfig& config) : config_(config) {}
+
+  // `replay` has begun. Afterwards of_length(0) is plain decoding, and there is one for each length of drafts that
+  // somebody can use.
+  void evaluate(const RoundToChoose& round, const CostModel& costs, Replay& replay);
+
+  size_t lengths() const { return begins_.size() - 1; }
+  std::span<const Option> of_length(size_t i) const {  // ascending rows
+    return std::span(options_).subspan(begins_[i], begins_[i + 1] - begins_[i]);
+  }
+  const Option& plain() const { return options_.front(); }
+  // Of equal rates that with fewer drafted tokens, then with fewer rows.
+  const Option& best_of_length(size_t i) const;
+  const Option& best() const;
+
+  // The shape that runs, which is what costs are counted by: recorded passes come in some sizes only.
+  RoundShape shape(const RoundToChoose& round, int32_t draft, int32_t rows) const;
+
+ private:
+  void fill_rows(int32_t requests, int32_t total, int32_t most);
+
+  const BudgetConfig& config_;
+  std::vector<Option> options_;
+  std::vector<size_t> begins_;
+  std::vector<int32_t> rows_;  // to look at, of one length
+};
+
+}  // namespace volley::spec

@@ -1,0 +1,94 @@
+// The verify budget: how many tokens a round drafts, and how many rows of the target's pass the drafted ones get, so
+// that the round commits the most tokens per second. Which (request, position) pairs get the rows is then the device's
+// choice (ops/step, share_verify_rows), by the table that this class calibrates. docs/verify-budget.md derives the
+// model.
+//
+// Arithmetic on the host, no device, no clock: times come in with the outcomes. The text of a request never depends on
+// anything here. Threads: one, the engine's.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ops/acceptance/survival.h"
+#include "spec/budget/cost_model.h"
+
+namespace volley::spec {
+
+struct BudgetConfig {
+  int32_t max_draft = 0;               // tokens: block_size - 1
+  std::vector<int32_t> draft_lengths;  // that a round can draft, ascending, the last is max_draft; 0 is always possible
+  std::vector<int32_t> row_buckets;    // sizes of a pass that are recorded, ascending; empty: any size
+  int32_t most_shared_rows = 0;        // above, a round verifies all it drafts (one chunk of logits holds no more)
+  int32_t max_rows = 0;                // of a pass
+  // From options: verify exactly that many drafted tokens of each request in every round. Nothing is chosen or probed,
+  // but outcomes still teach what a later change back needs.
+  std::optional<int32_t> fixed;
+};
+
+// A request that decodes in the coming round.
+struct BudgetRequest {
+  RequestId id = 0;
+  int32_t most_draft = 0;  // it can use: fewer near its end, 0 without speculation
+};
+
+struct Decision {
+  int32_t draft = 0;  // tokens to draft for each request, one of draft_lengths or 0
+  // Rows of the target's pass for the decoding requests, their last tokens included. If they suffice for what all
+  // requests can use of `draft`, they are exactly as many: there is nothing to share out then.
+  int32_t verify_rows = 0;
+  bool probe = false;  // drafts to learn, not to gain
+  // Why: predicted tokens a second of this choice and of plain decoding (with what prompts in the pass cost left out),
+  // and the predicted time and tokens of the round. Tokens and rates are 0 with BudgetConfig::fixed.
+  double tokens_per_s = 0, plain_tokens_per_s = 0;
+  double seconds = 0, tokens = 0;
+};
+
+// What became of one request's block.
+struct BlockOutcome {
+  RequestId id = 0;
+  std::span<const float> confidence;  // of all drafted tokens, as the round reported them
+  int32_t verified = 0;               // the first that many
+  int32_t accepted = 0;               // of those
+  bool cut = false;  // the request ended inside the block: the token after the accepted ones was not refused
+};
+
+class BudgetPolicy {
+ public:
+  BudgetPolicy(BudgetConfig config, CostModel costs);
+  ~BudgetPolicy();
+
+  // The coming round. other_rows: of prompts in the same pass. kv_tokens: positions that `requests` attend to, in all.
+  // Decisions may be asked for before the outcomes of earlier ones are in.
+  Decision decide(std::span<const BudgetRequest> requests, int32_t other_rows, int64_t kv_tokens);
+
+  // A round's outcome, in the order of the rounds. `shape` is what really ran.
+  void observe(const RoundShape& shape, const RoundSeconds& seconds, std::span<const BlockOutcome> blocks);
+
+  // The request ended. Only requests that were in a decision are remembered.
+  void forget(RequestId id);
+  float shift(RequestId id) const;  // its own log-odds shift; 0 when nothing is known
+  const ops::SurvivalTable& table() const;
+  const CostModel& costs() const;
+
+  // Predicted against actual survival by position, since the start: how often a verified position i was predicted to
+  // survive (sum of chances), did survive, and was verified.
+  struct Calibration {
+    double predicted = 0;
+    int64_t survived = 0, verified = 0;
+  };
+  std::span<const Calibration> calibration() const;  // [max_draft]
+
+  void set_fixed(std::optional<int32_t> fixed);  // BudgetConfig::fixed from the next decision on
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace volley::spec

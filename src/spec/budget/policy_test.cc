@@ -1,0 +1,313 @@
+#include "spec/budget/policy.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "spec/budget/budget_simulation.h"
+#include "spec/budget/options.h"
+#include "spec/budget/replay.h"
+
+namespace volley::spec {
+namespace {
+
+class BudgetPolicyTest : public testing::Test {
+ protected:
+  // Rows are free up to 64 and cost 1 ms each beyond, a pass 10 ms; drafts cost `draft_ms` whatever their length.
+  void make(double draft_ms = 1) {
+    Machine machine;
+    machine.config = config_;
+    machine.draft = {{1, draft_ms * 1e-3}, {2048, draft_ms * 1e-3 * 1.0001}};
+    machine.rest = {{1, 0.01}, {64, 0.01 + 1e-9}, {1064, 1.01}};
+    policy_ = std::make_unique<BudgetPolicy>(config_, machine.measured(64));
+  }
+  static BudgetConfig config() {
+    BudgetConfig config;
+    config.max_draft = 7;
+    config.draft_lengths = {1, 3, 7};
+    config.most_shared_rows = 128;
+    config.max_rows = 512;
+    return config;
+  }
+  static std::vector<BudgetRequest> requests(int32_t n, int32_t most_draft = 7) {
+    std::vector<BudgetRequest> all;
+    for (int32_t i = 0; i < n; ++i) all.push_back({static_cast<RequestId>(i + 1), most_draft});
+    return all;
+  }
+  Decision decide(const std::vector<BudgetRequest>& all, int32_t other_rows = 0) {
+    return policy_->decide(all, other_rows, 100);
+  }
+  // A round of `n` requests with the same confidence everywhere.
+  void observe(int32_t n, float confidence, int32_t accepted, int32_t verified = 7, bool cut = false) {
+    const std::vector<float> confidences(7, confidence);
+    std::vector<BlockOutcome> blocks;
+    for (int32_t i = 0; i < n; ++i)
+      blocks.push_back({static_cast<RequestId>(i + 1), confidences, verified, accepted, cut});
+    policy_->observe({n, 7, n * (verified + 1), 0, 100}, {0.001, 0.01}, blocks);
+  }
+  void settle(int32_t n, float confidence, int32_t accepted) {
+    for (int32_t i = 0; i < 30; ++i) {
+      decide(requests(n));
+      observe(n, confidence, accepted);
+    }
+  }
+  // The next one that is not there to learn.
+  Decision decide_for_gain(const std::vector<BudgetRequest>& all, int32_t other_rows = 0) {
+    Decision decision = decide(all, other_rows);
+    while (decision.probe) decision = decide(all, other_rows);
+    return decision;
+  }
+
+  BudgetConfig config_ = config();
+  std::unique_ptr<BudgetPolicy> policy_;
+};
+
+TEST_F(BudgetPolicyTest, VerifiesAllWhileRowsAreFree) {
+  make();
+  settle(4, 0.99f, 7);
+  const Decision decision = decide_for_gain(requests(4));
+  EXPECT_EQ(decision.draft, 7);
+  EXPECT_EQ(decision.verify_rows, 32);
+  EXPECT_GT(decision.tokens_per_s, 2 * decision.plain_tokens_per_s);
+  EXPECT_NEAR(decision.tokens / decision.seconds, decision.tokens_per_s, 1e-6);
+}
+
+TEST(OptionsTest, OfEqualOnesThatWithFewerDraftsThenWithFewerRows) {
+  BudgetConfig config;
+  config.max_draft = 7;
+  config.draft_lengths = {1, 3, 7};
+  config.most_shared_rows = config.max_rows = 128;
+  const CostModel costs({{{1, 0, 1}, {0, 1}}, {{1, 1, 1}, {1e-9, 1}}, {{64, 7, 1000}, {1e-9, 1}}},
+                        {});  // rows are free
+  Population population(7);
+  BlockHistory history;
+  const auto best = [&](std::vector<float> chances) {
+    population.add(chances, history);
+    const std::vector<Replay::Request> requests(4, {&history, 7});
+    Replay replay;
+    replay.begin(requests, population, std::vector<int64_t>{0});
+    Options options(config);
+    options.evaluate({4, 7, 0, 100}, costs, replay);
+    return std::pair(options.best().draft, options.best().rows);
+  };
+  EXPECT_EQ(best({0, 0, 0, 0, 0, 0, 0}), std::pair(0, 4));
+  EXPECT_EQ(best({1, 0, 0, 0, 0, 0, 0}), std::pair(1, 8));
+  EXPECT_EQ(best({1, 1, 0, 0, 0, 0, 0}), std::pair(3, 12));
+  EXPECT_EQ(best({1, 1, 1, 1, 1, 1, 1}), std::pair(7, 32));
+}
+
+TEST(ReplayTest, GivesPlacesToTheLikeliestTokens) {
+  Population population(3);
+  BlockHistory sure, unsure;
+  population.add(std::vector<float>{0.9f, 0.9f, 0.9f}, sure);
+  population.add(std::vector<float>{0.5f, 0.5f, 0.5f}, unsure);
+  const std::vector<Replay::Request> requests = {{&sure, 3}, {&unsure, 2}};
+  Replay replay;
+  replay.begin(requests, population, std::vector<int64_t>{0});
+  replay.extend(3);
+  EXPECT_EQ(replay.places(), 5);
+  const double survival[] = {0.9, 0.81, 0.729, 0.5, 0.25};
+  double sum = 0;
+  EXPECT_EQ(replay.accepted(0), 0);
+  for (int32_t places = 1; places <= 5; ++places) {
+    sum += survival[places - 1];
+    EXPECT_NEAR(replay.accepted(places), sum, 1e-6) << places;
+  }
+}
+
+TEST(ReplayTest, OlderRoundsCountLess) {
+  Population population(1);
+  BlockHistory history;
+  population.add(std::vector<float>{0.25f}, history);
+  population.add(std::vector<float>{0.75f}, history);
+  const std::vector<Replay::Request> requests = {{&history, 1}};
+  const auto expected = [&](std::vector<int64_t> ages) {
+    Replay replay;
+    replay.begin(requests, population, ages);
+    replay.extend(1);
+    return replay.accepted(1);
+  };
+  EXPECT_NEAR(expected({3}), 0.75, 1e-6);
+  EXPECT_NEAR(expected({0, 8}), (0.75 + 0.5 * 0.25) / 1.5, 1e-6);
+}
+
+TEST(PopulationTest, BlocksGoOnFromTheirOwnLevel) {
+  Population population(4);
+  BlockHistory history;
+  population.add(std::vector<float>{0.8f, 0.8f}, history);
+  EXPECT_NEAR(history.survival[3], std::pow(0.8, 4), 1e-3);
+  // Blocks whose later tokens are less sure teach how others would go on.
+  for (int32_t i = 0; i < 1000; ++i) population.add(std::vector<float>{0.8f, 0.8f, 0.7f, 0.6f}, history);
+  BlockHistory other;
+  population.add(std::vector<float>{0.9f}, other);
+  EXPECT_NEAR(other.survival[1], 0.9 * 0.9, 0.01);
+  EXPECT_LT(other.survival[3] / other.survival[2], other.survival[2] / other.survival[1]);
+  population.end_round();
+  EXPECT_NEAR(population.unknown()[3], 0.8 * 0.8 * 0.7 * 0.6, 0.02);
+}
+
+TEST_F(BudgetPolicyTest, NobodyDecodes) {
+  make();
+  const Decision decision = decide({});
+  EXPECT_EQ(decision.draft, 0);
+  EXPECT_EQ(decision.verify_rows, 0);
+}
+
+TEST_F(BudgetPolicyTest, DraftsNoMoreThanAnybodyCanUse) {
+  make();
+  settle(4, 0.99f, 7);
+  for (int32_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(decide(requests(4, 0)).draft, 0);
+    const Decision decision = decide(requests(4, 2));
+    EXPECT_LE(decision.draft, 3);
+    EXPECT_LE(decision.verify_rows, 12);
+  }
+  std::vector<BudgetRequest> mixed = requests(4, 0);
+  mixed[2].most_draft = 7;
+  const Decision decision = decide_for_gain(mixed);
+  EXPECT_EQ(decision.draft, 7);
+  EXPECT_EQ(decision.verify_rows, 4 + 7);
+}
+
+TEST_F(BudgetPolicyTest, SharesOnlyWhatFitsAChunkOfLogits) {
+  config_.most_shared_rows = 40;
+  make();
+  settle(32, 0.9f, 5);
+  for (int32_t i = 0; i < 200; ++i) {
+    const Decision decision = decide(requests(32));
+    const bool all = decision.verify_rows == 32 * (1 + decision.draft);
+    EXPECT_TRUE(all || decision.verify_rows <= 40) << decision.draft << " " << decision.verify_rows;
+  }
+}
+
+TEST_F(BudgetPolicyTest, LeavesRoomForPrompts) {
+  config_.max_rows = 64;
+  make();
+  settle(8, 0.99f, 7);
+  EXPECT_EQ(decide_for_gain(requests(8)).verify_rows, 64);
+  for (int32_t i = 0; i < 100; ++i) EXPECT_LE(decide(requests(8), 40).verify_rows, 24);
+}
+
+TEST_F(BudgetPolicyTest, PromptsInThePassDoNotPayForLongDrafts) {
+  make();
+  // 60 rows are free: 8 requests may verify 7 tokens each. With a prompt of 500 rows each row costs.
+  settle(8, 0.3f, 0);
+  const Decision alone = decide_for_gain(requests(8));
+  const Decision crowded = decide_for_gain(requests(8), 400);
+  EXPECT_LE(crowded.verify_rows, alone.verify_rows);
+}
+
+TEST_F(BudgetPolicyTest, RowsAreRecordedSizesOrAll) {
+  config_.row_buckets = {8, 16, 32, 64, 128};
+  make();
+  settle(10, 0.8f, 2);
+  for (int32_t i = 0; i < 200; ++i) {
+    const Decision decision = decide(requests(10));
+    const bool all = decision.verify_rows == 10 * (1 + decision.draft);
+    EXPECT_TRUE(all || std::ranges::count(config_.row_buckets, decision.verify_rows) == 1) << decision.verify_rows;
+  }
+}
+
+TEST_F(BudgetPolicyTest, ProbesWhileItDecodesPlainlyButNotTooOften) {
+  make(5);
+  settle(1, 0.01f, 0);
+  int32_t probes = 0, longest = 0, since = 0;
+  bool before = false;
+  for (int32_t i = 0; i < 400; ++i) {
+    const Decision decision = decide(requests(1));
+    EXPECT_EQ(decision.probe, decision.draft > 0);
+    EXPECT_FALSE(before && decision.probe);
+    before = decision.probe;
+    since = decision.probe ? 0 : since + 1;
+    longest = std::max(longest, since);
+    if (!decision.probe) continue;
+    ++probes;
+    EXPECT_GT(decision.verify_rows, 1);
+    observe(1, 0.01f, 0);
+  }
+  EXPECT_LE(longest, 42);
+  EXPECT_LE(probes, 20);
+}
+
+TEST_F(BudgetPolicyTest, DoesNotProbeWhatCannotPay) {
+  make(1000);
+  settle(4, 0.5f, 1);
+  for (int32_t i = 0; i < 200; ++i) EXPECT_EQ(decide(requests(4)).draft, 0);
+}
+
+TEST_F(BudgetPolicyTest, FixedLengths) {
+  config_.fixed = 2;
+  make();
+  Decision decision = decide(requests(4));
+  EXPECT_EQ(decision.draft, 3) << "the least length that is enough";
+  EXPECT_EQ(decision.verify_rows, 4 * 3);
+  EXPECT_GT(decision.seconds, 0);
+  std::vector<BudgetRequest> mixed = requests(4);
+  mixed[0].most_draft = 1;
+  mixed[1].most_draft = 0;
+  EXPECT_EQ(decide(mixed).verify_rows, 2 + 1 + 3 + 3);
+  policy_->set_fixed(0);
+  decision = decide(requests(4));
+  EXPECT_EQ(decision.draft, 0);
+  EXPECT_EQ(decision.verify_rows, 4);
+  policy_->set_fixed(7);
+  EXPECT_EQ(decide(requests(4, 0)).draft, 0) << "nobody can use any";
+  policy_->set_fixed(std::nullopt);
+  settle(4, 0.99f, 7);
+  EXPECT_EQ(decide_for_gain(requests(4)).draft, 7);
+}
+
+TEST_F(BudgetPolicyTest, ARequestsShiftFollowsItsOwnOutcomesWithinBounds) {
+  make();
+  const std::vector<float> confidences(7, 0.7f);
+  for (int32_t i = 0; i < 1000; ++i) {
+    decide(requests(2));
+    const std::vector<BlockOutcome> blocks = {{1, confidences, 7, 7, false}, {2, confidences, 7, 0, false}};
+    policy_->observe({2, 7, 16, 0, 100}, {0.001, 0.01}, blocks);
+  }
+  EXPECT_GT(policy_->shift(1), 0.2f);
+  EXPECT_LT(policy_->shift(2), -0.2f);
+  EXPECT_LE(policy_->shift(1), 2.0f);
+  EXPECT_GE(policy_->shift(2), -2.0f);
+  policy_->forget(1);
+  EXPECT_EQ(policy_->shift(1), 0);
+}
+
+TEST_F(BudgetPolicyTest, OutcomesOfRequestsThatEndedAreNotRemembered) {
+  make();
+  decide(requests(1));
+  policy_->forget(1);
+  observe(1, 0.9f, 0);
+  EXPECT_EQ(policy_->shift(1), 0);
+  EXPECT_EQ(policy_->calibration()[0].verified, 1);
+}
+
+TEST_F(BudgetPolicyTest, CalibrationCountsPredictedAndActualSurvival) {
+  make();
+  decide(requests(1));
+  observe(1, 0.5f, 2, 4);
+  const auto counts = policy_->calibration();
+  ASSERT_EQ(counts.size(), 7u);
+  for (int32_t i = 0; i < 7; ++i) {
+    EXPECT_EQ(counts[i].verified, i < 4 ? 1 : 0) << i;
+    EXPECT_EQ(counts[i].survived, i < 2 ? 1 : 0) << i;
+    EXPECT_NEAR(counts[i].predicted, i < 4 ? std::pow(0.5, i + 1) : 0, 1e-3) << i;
+  }
+}
+
+// Where a request ended inside its block, the token after the accepted ones was not refused.
+TEST_F(BudgetPolicyTest, ACutBlockTeachesNoRefusal) {
+  make();
+  for (int32_t i = 0; i < 200; ++i) {
+    decide(requests(1));
+    observe(1, 0.5f, 0, 7, /*cut=*/true);
+  }
+  EXPECT_EQ(policy_->shift(1), 0);
+  EXPECT_NEAR(ops::acceptance_chance(policy_->table(), 0, 0.5f, 0), 0.5f, 1e-3);
+  EXPECT_EQ(policy_->calibration()[0].verified, 0);
+}
+
+}  // namespace
+}  // namespace volley::spec
