@@ -159,12 +159,13 @@ class Round {
   // Recorded passes of the target.
   enum class VerifyKind {
     kPlain,   // a row a slot
-    kShared,  // that many rows, shared out among the slots
+    kShared,  // rows that are shared out among the slots
     kBlocks,  // a whole block a slot, where they are too many to be shared out
   };
   struct VerifyKey {
     VerifyKind kind = VerifyKind::kPlain;
-    int32_t size = 0;  // slots, or rows if kShared
+    int32_t slots = 0;
+    int32_t rows = 0;  // kShared alone
     auto operator<=>(const VerifyKey&) const = default;
   };
   using DraftKey = std::pair<int32_t, int32_t>;  // slots, drafted tokens a slot
@@ -177,6 +178,7 @@ class Round {
   Round(Device& device, const model::Target& target, const model::KvMemory& kv, std::unique_ptr<Proposer> proposer,
         const RoundConfig& config);
   Status allocate();
+  std::vector<GraphPlan> graph_plans() const;
   void record_graphs(const std::function<void(double)>& progress);
 
   // Tokens that a pass of the drafter drafts a block when somebody wants `most`.

@@ -1,5 +1,5 @@
 // What the files of the round share: round.cc (slots, steps in and out), round_layout.cc (where a step's rows go),
-// round_phases.cc (the work on the stream). Private to this folder.
+// round_graphs.cc (recorded steps), round_phases.cc (the work on the stream). Private to this folder.
 #pragma once
 
 #include "spec/round.h"

@@ -101,7 +101,9 @@ __device__ void fill_candidates(const Step& step, const StepSegment* segments, c
     const StepSegment& segment = segments[s];
     float chance = 0;
     if (j < segment.draft) {
-      chance = acceptance_chance(*plan.table, j, step::draft_confidence(segment, plan, j), segment.shift);
+      const float confidence = step::draft_confidence(segment, plan, j);
+      if (plan.reported != nullptr) plan.reported[s * plan.stride + j] = confidence;
+      chance = acceptance_chance(*plan.table, j, confidence, segment.shift);
     }
     all.keys[i] = __float_as_uint(chance);
   }
@@ -118,7 +120,6 @@ __device__ void fill_candidates(const Step& step, const StepSegment* segments, c
   __syncthreads();
 }
 
-// Before draft changes its meaning.
 __global__ void report_kernel(const StepSegment* segments, SharePlan plan) {
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
@@ -145,12 +146,12 @@ void share_verify_rows_cuda(Stream& stream, const Step& step, StepSegment* segme
   const int tokens = plan.decoding * plan.stride;
   cuda::Launch how;
   how.early = true;
-  if (plan.reported != nullptr && tokens > 0) {
+  if (plan.rows == SharePlan::kAll) {
+    if (plan.reported == nullptr || tokens == 0) return;
     how.block = dim3(128);
     how.grid = dim3(static_cast<unsigned>((tokens + 127) / 128));
-    cuda::launch(report_kernel, how, stream, segments, plan);
+    return cuda::launch(report_kernel, how, stream, segments, plan);
   }
-  if (plan.rows == SharePlan::kAll) return;
   how.grid = dim3(1);
   how.block = dim3(static_cast<unsigned>(tokens < kMostThreads ? (tokens + 31) / 32 * 32 : kMostThreads));
   how.shared_bytes = static_cast<size_t>(tokens + plan.decoding) * sizeof(uint32_t);

@@ -2,15 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
-#include "spec/budget/curve.h"
+#include "base/check.h"
 
 namespace volley::spec {
 namespace {
 
 using ops::SurvivalTable;
 
-constexpr float kFade = 0.995f;    // of what was counted, each round: half is gone after 138
+constexpr float kFade = 0.998f;    // of what was counted, each round: half is gone after 346
 constexpr double kPriorBand = 16;  // outcomes that a band must have seen to be believed as much as the level above
 constexpr double kPriorPosition = 16;
 constexpr double kPriorOffset = 4;  // precision of the drafter's log odds being right
@@ -25,6 +26,29 @@ double sigmoid(double x) {
 }
 
 }  // namespace
+
+void make_rising(std::span<double> values, std::span<const double> weights) {
+  VOLLEY_CHECK_EQ(values.size(), weights.size());
+  struct Pool {
+    double sum, weight;
+    size_t end;
+    double mean() const { return sum / weight; }
+  };
+  std::vector<Pool> pools;
+  pools.reserve(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    pools.push_back({values[i] * weights[i], weights[i], i + 1});
+    while (pools.size() > 1 && pools[pools.size() - 2].mean() > pools.back().mean()) {
+      const Pool last = pools.back();
+      pools.pop_back();
+      pools.back() = {pools.back().sum + last.sum, pools.back().weight + last.weight, last.end};
+    }
+  }
+  size_t i = 0;
+  for (const Pool& pool : pools) {
+    for (; i < pool.end; ++i) values[i] = pool.mean();
+  }
+}
 
 Calibrator::Calibrator() {
   fit_bands();
@@ -45,11 +69,12 @@ void Calibrator::observe(int32_t position, float log_odds, bool accepted) {
   }
 }
 
-void Calibrator::end_round() {
+void Calibrator::end_round(bool drafted) {
   fit_offset();
   fit_bands();
   fit_position(next_);
   next_ = (next_ + 1) % Table::kPositions;
+  if (!drafted) return;
   const auto fade = [](Bands& bands) {
     for (Count& count : bands) count = {count.accepted * kFade, count.seen * kFade};
   };

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "ops/acceptance/survival.h"
 
@@ -18,9 +19,9 @@ class Calibrator {
   // A token at `position` (0: the first drafted) whose predecessors were all accepted was verified. log_odds: of the
   // drafter's confidence.
   void observe(int32_t position, float log_odds, bool accepted);
-  // Once a round, after its outcomes: older counts fade, and a part of the table is made anew (all of it every
-  // kPositions rounds: on a small model a whole one would cost as much as a layer).
-  void end_round();
+  // Once a round, after its outcomes: a part of the table is made anew (all of it every kPositions rounds: on a small
+  // model a whole one would cost as much as a layer). Older counts fade in rounds that drafted.
+  void end_round(bool drafted);
 
   const ops::SurvivalTable& table() const { return table_; }
 
@@ -42,5 +43,8 @@ class Calibrator {
   int32_t next_ = 0;  // position to fit
   Table table_;
 };
+
+// Changes `values` as little as possible (in weighted squares) so that they never fall: pool adjacent violators.
+void make_rising(std::span<double> values, std::span<const double> weights);
 
 }  // namespace volley::spec

@@ -1,5 +1,6 @@
 #include "spec/budget/calibration.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,6 +16,15 @@ float odds_of(double p) {
 
 double chance(const Calibrator& calibrator, int32_t position, double confidence) {
   return ops::acceptance_chance(calibrator.table(), position, static_cast<float>(confidence), 0);
+}
+
+TEST(MakeRisingTest, PoolsByWeight) {
+  std::vector<double> values = {1, 6, 3, 2, 7};
+  make_rising(values, std::vector<double>{1, 1, 2, 1, 1});
+  EXPECT_THAT(values, testing::ElementsAre(1, 3.5, 3.5, 3.5, 7));
+  std::vector<double> falling = {3, 2, 1};
+  make_rising(falling, std::vector<double>{1, 1, 4});
+  EXPECT_THAT(falling, testing::ElementsAre(1.5, 1.5, 1.5));
 }
 
 TEST(CalibratorTest, BelievesTheDrafterAtFirst) {
@@ -40,7 +50,7 @@ void teach(Calibrator& calibrator, int32_t rounds, const std::function<double(in
         if (!accepted) break;
       }
     }
-    calibrator.end_round();
+    calibrator.end_round(true);
   }
 }
 
@@ -69,7 +79,7 @@ TEST(CalibratorTest, ADrafterThatIsTooSureIsCorrectedInBandsThatWereNeverSeen) {
   std::uniform_real_distribution<double> uniform;
   for (int32_t i = 0; i < 100; ++i) {
     for (int32_t block = 0; block < 16; ++block) calibrator.observe(0, odds_of(0.8), uniform(dice) < 2.0 / 3);
-    calibrator.end_round();
+    calibrator.end_round(true);
   }
   EXPECT_NEAR(chance(calibrator, 0, 0.8), 2.0 / 3, 0.04);    // its odds are twice what they should be,
   EXPECT_NEAR(chance(calibrator, 0, 0.3), 0.3 / 1.7, 0.04);  // and so elsewhere: 3 / 7 / 2
@@ -88,7 +98,7 @@ TEST(CalibratorTest, NeverFallsAlongConfidence) {
 TEST(CalibratorTest, ForgetsWhatIsNoLongerTrue) {
   Calibrator calibrator;
   teach(calibrator, 300, [](int32_t, double) { return 0.9; });
-  teach(calibrator, 600, [](int32_t, double) { return 0.4; });
+  teach(calibrator, 1200, [](int32_t, double) { return 0.4; });
   EXPECT_NEAR(chance(calibrator, 0, 0.7), 0.4, 0.06);
 }
 
@@ -97,7 +107,7 @@ TEST(CalibratorTest, StaysFiniteAtItsEnds) {
   for (int32_t i = 0; i < 2000; ++i) {
     calibrator.observe(0, 20, true);
     calibrator.observe(1, -20, false);
-    calibrator.end_round();
+    calibrator.end_round(true);
   }
   EXPECT_GT(chance(calibrator, 0, 1), 0.99);
   EXPECT_LT(chance(calibrator, 1, 0), 0.01);

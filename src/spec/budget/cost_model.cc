@@ -89,14 +89,8 @@ CostModel::CostModel(std::vector<CostSample> samples, KvCosts kv) : kv_(kv) {
     if (shape.draft > 0) drafts[shape.draft].push_back({static_cast<double>(shape.requests), seconds.draft});
   }
   VOLLEY_CHECK(!plain.empty());
-  // A length that was not measured for as many requests as a longer one lies between its neighbours.
-  double most = 0;
-  for (auto it = drafts.rbegin(); it != drafts.rend(); ++it) {
-    Curve curve(std::move(it->second));
-    const double requests = curve.points().back().x;
-    if (requests >= most) drafts_.insert(drafts_.begin(), {it->first, std::move(curve)});
-    most = std::max(most, requests);
-  }
+  for (auto& [length, points] : drafts) drafts_.push_back({length, Curve(std::move(points))});
+  complete_drafts();
   if (verify.empty()) verify = plain;
   verify_ = Curve(std::move(verify));
   // Beyond what plain rounds were measured at, prompts are in the pass: it goes on like the other curve.
@@ -107,6 +101,31 @@ CostModel::CostModel(std::vector<CostSample> samples, KvCosts kv) : kv_(kv) {
   }
   plain_ = Curve(std::move(plain));
   forget_variances();
+}
+
+// A length that was measured for fewer requests than others goes on beside its neighbours that were not: in the same
+// proportion to what lies between them as where all were measured.
+void CostModel::complete_drafts() {
+  double most = 0;
+  for (const DraftCurve& draft : drafts_) most = std::max(most, draft.seconds.points().back().x);
+  std::vector<DraftCurve> complete;
+  for (const DraftCurve& draft : drafts_) {
+    if (draft.seconds.points().back().x == most) complete.push_back(draft);
+  }
+  for (DraftCurve& draft : drafts_) {
+    const CurvePoint last = draft.seconds.points().back();
+    if (last.x == most) continue;
+    const auto above = std::ranges::lower_bound(complete, draft.length, {}, &DraftCurve::length);
+    const DraftCurve& high = above == complete.end() ? complete.back() : *above;
+    const DraftCurve& low = above == complete.begin() ? high : *std::prev(above);
+    const double span = high.length - low.length, part = span > 0 ? (draft.length - low.length) / span : 0;
+    const auto between = [&](double x) { return low.seconds.at(x) * (1 - part) + high.seconds.at(x) * part; };
+    std::vector<CurvePoint> points(draft.seconds.points().begin(), draft.seconds.points().end());
+    for (const CurvePoint& point : high.seconds.points()) {
+      if (point.x > last.x) points.push_back({point.x, between(point.x) * last.y / between(last.x)});
+    }
+    draft.seconds = Curve(std::move(points));
+  }
 }
 
 CostModel::Length CostModel::find(int32_t draft_length) const {

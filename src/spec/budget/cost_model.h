@@ -101,6 +101,7 @@ class CostModel {
   };
 
   CostModel() { forget_variances(); }
+  void complete_drafts();
   void forget_variances();
   void drift();
   static void learn(std::span<const Share> shares, double error, double& noise);

@@ -4,13 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <tuple>
 
 #include "spec/budget/measure.h"
 
 namespace volley::spec {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 TEST(CurveTest, IsLinearBetweenItsPoints) {
@@ -40,15 +41,6 @@ TEST(CurveTest, TakesTheFastestOfWhatWasMeasuredMoreThanOnce) {
   EXPECT_DOUBLE_EQ(curve.at(1), 2);
   EXPECT_DOUBLE_EQ(curve.at(2), 8);
   EXPECT_EQ(curve.points().size(), 2u);
-}
-
-TEST(MakeRisingTest, PoolsByWeight) {
-  std::vector<double> values = {1, 6, 3, 2, 7};
-  make_rising(values, std::vector<double>{1, 1, 2, 1, 1});
-  EXPECT_THAT(values, ElementsAre(1, 3.5, 3.5, 3.5, 7));
-  std::vector<double> falling = {3, 2, 1};
-  make_rising(falling, std::vector<double>{1, 1, 4});
-  EXPECT_THAT(falling, ElementsAre(1.5, 1.5, 1.5));
 }
 
 // Rows cost 1 ms each beyond 10 ms, a plain round 0.5 ms less; drafts 2 ms and 0.1 ms a token.
@@ -89,15 +81,16 @@ TEST(CostModelTest, CountsContextByPositionAndByRow) {
   EXPECT_NEAR(model.predict(context).rest - model.predict(none).rest, 2e-3 + 4 * 3e-4, 1e-9);
 }
 
-TEST(CostModelTest, ALengthThatWasNotMeasuredAsFarIsLeftToItsNeighbours) {
+TEST(CostModelTest, ALengthThatWasNotMeasuredAsFarGoesOnBesideItsNeighbours) {
   std::vector<CostSample> samples = {{{1, 0, 1, 0, 0}, {0, 1}}};
   for (const int32_t n : {1, 32}) {
     samples.push_back({{n, 3, n, 0, 0}, {0.1 * n, 1}});
     samples.push_back({{n, 15, n, 0, 0}, {0.3 * n, 1}});
   }
-  samples.push_back({{1, 9, 1, 0, 0}, {7, 1}});
+  samples.push_back({{1, 9, 1, 0, 0}, {0.25, 1}});  // a quarter more than between the others
   const CostModel model(samples, {});
-  EXPECT_NEAR(model.predict({32, 9, 32, 0, 0}).draft, 0.2 * 32, 1e-9);
+  EXPECT_NEAR(model.predict({1, 9, 1, 0, 0}).draft, 0.25, 1e-9);
+  EXPECT_NEAR(model.predict({32, 9, 32, 0, 0}).draft, 0.25 * 32, 1e-9);
 }
 
 TEST(CostModelTest, OneOutlierMovesLittle) {
@@ -214,9 +207,7 @@ class MeasureCostsTest : public testing::Test {
         geometry_, plan_,
         [&](const RoundShape& shape) -> Result<RoundSeconds> {
           shapes_.push_back(shape);
-          // The second time it is what it should be.
-          const double loud =
-              shapes_.size() > 1 && shapes_[shapes_.size() - 2].verify_rows == shape.verify_rows ? 1 : 1.5;
+          const double loud = ++seen_[{shape.requests, shape.draft, shape.verify_rows}] % 2 == 0 ? 1 : 1.5;
           return RoundSeconds{loud * truth(shape).draft, loud * truth(shape).rest};
         },
         [&](double done) { progress_.push_back(done); });
@@ -225,6 +216,7 @@ class MeasureCostsTest : public testing::Test {
   RoundGeometry geometry_ = {16, {1, 3, 7, 15}, {}, 128};
   MeasurePlan plan_;
   std::vector<RoundShape> shapes_;
+  std::map<std::tuple<int32_t, int32_t, int32_t>, int32_t> seen_;
   std::vector<double> progress_;
 };
 
@@ -258,7 +250,7 @@ TEST_F(MeasureCostsTest, StopsWhenItsTimeIsSpentAndExtrapolates) {
   EXPECT_LT(spent, 1);
   EXPECT_TRUE(all_plain);
   const RoundShape far = {20, 15, 320};
-  EXPECT_NEAR(model->predict(far).total() / truth(far).total(), 1, 0.3);
+  EXPECT_NEAR(model->predict(far).total() / truth(far).total(), 1, 0.6);
 }
 
 TEST_F(MeasureCostsTest, UsesNoMorePagesThanThereAre) {

@@ -6,29 +6,6 @@
 
 namespace volley::spec {
 
-void make_rising(std::span<double> values, std::span<const double> weights) {
-  VOLLEY_CHECK_EQ(values.size(), weights.size());
-  struct Pool {
-    double sum, weight;
-    size_t end;
-    double mean() const { return sum / weight; }
-  };
-  std::vector<Pool> pools;
-  pools.reserve(values.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    pools.push_back({values[i] * weights[i], weights[i], i + 1});
-    while (pools.size() > 1 && pools[pools.size() - 2].mean() > pools.back().mean()) {
-      const Pool last = pools.back();
-      pools.pop_back();
-      pools.back() = {pools.back().sum + last.sum, pools.back().weight + last.weight, last.end};
-    }
-  }
-  size_t i = 0;
-  for (const Pool& pool : pools) {
-    for (; i < pool.end; ++i) values[i] = pool.mean();
-  }
-}
-
 Curve::Curve(std::vector<CurvePoint> points) {
   // From the largest to the smallest.
   std::ranges::sort(points, [](const CurvePoint& a, const CurvePoint& b) { return a.x > b.x; });

@@ -6,9 +6,6 @@
 
 namespace volley::spec {
 
-// Changes `values` as little as possible (in weighted squares) so that they never fall: pool adjacent violators.
-void make_rising(std::span<double> values, std::span<const double> weights);
-
 struct CurvePoint {
   double x = 0, y = 0;
 };

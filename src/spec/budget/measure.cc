@@ -11,6 +11,10 @@ namespace {
 // Rounds of a shape, of which the fastest counts: whatever else the machine does only ever adds. More than the first
 // ones run when all shapes had theirs and time is left.
 constexpr int32_t kFirstRepeats = 2, kMoreRepeats = 6;
+
+// What is measured first, second and third: on a slow machine the time ends before the last.
+enum class Grid { kCorners, kCoarse, kFine };
+
 constexpr size_t kCoarseLengths = 4;  // of drafts
 // Rows of passes, where any number is possible.
 constexpr int32_t kCoarseRows[] = {2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024};
@@ -18,9 +22,11 @@ constexpr int32_t kFineRows[] = {2,  3,  4,  5,  6,  7,  8,  9,   10,  11,  12, 
                                  32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 512, 768, 1024};
 
 // The shortest, the longest, and some that halve what is between them.
-std::vector<int32_t> coarse_lengths(const std::vector<int32_t>& lengths) {
-  std::set<int32_t> some = {lengths.front()};
-  for (int32_t wanted = lengths.back(); wanted > 0 && some.size() < kCoarseLengths; wanted = (wanted - 1) / 2) {
+std::vector<int32_t> lengths_of(Grid grid, const std::vector<int32_t>& lengths) {
+  if (grid == Grid::kFine) return lengths;
+  std::set<int32_t> some = {lengths.front(), lengths.back()};
+  const size_t most = grid == Grid::kCorners ? 2 : kCoarseLengths;
+  for (int32_t wanted = lengths.back(); wanted > 0 && some.size() < most; wanted = (wanted - 1) / 2) {
     some.insert(*std::ranges::lower_bound(lengths, wanted));
   }
   return {some.begin(), some.end()};
@@ -30,14 +36,19 @@ auto key_of(const RoundShape& shape) {
   return std::tuple(shape.requests, shape.draft, shape.verify_rows);
 }
 
+// To order shapes by their cost: a drafted row costs some part of a verified one.
+int32_t weight_of(const RoundShape& shape) {
+  return 2 * shape.verify_rows + shape.requests * shape.draft;
+}
+
 // Shapes with empty contexts, the cheapest first.
-std::vector<RoundShape> shapes_to_measure(const RoundGeometry& geometry, const MeasurePlan& plan, bool fine) {
+std::vector<RoundShape> shapes_to_measure(const RoundGeometry& geometry, const MeasurePlan& plan, Grid grid) {
   const int64_t room = plan.pages / plan.pages_per_slot(geometry.block_size);
   const auto most = static_cast<int32_t>(std::min<int64_t>({plan.slots, room, plan.max_rows}));
-  std::set<int32_t> counts = {most};  // of requests
-  for (int32_t n = 1; n < most; n *= 2) counts.insert(n);
+  std::set<int32_t> counts = {1, most};  // of requests
+  for (int32_t n = 1; grid != Grid::kCorners && n < most; n *= 2) counts.insert(n);
   std::span<const int32_t> row_sizes = geometry.row_buckets;
-  if (row_sizes.empty()) row_sizes = fine ? std::span<const int32_t>(kFineRows) : kCoarseRows;
+  if (row_sizes.empty()) row_sizes = grid == Grid::kFine ? std::span<const int32_t>(kFineRows) : kCoarseRows;
 
   std::vector<RoundShape> shapes;
   const auto add = [&](int32_t requests, int32_t draft, int32_t rows) {
@@ -47,7 +58,7 @@ std::vector<RoundShape> shapes_to_measure(const RoundGeometry& geometry, const M
       shapes.push_back({requests, draft, rows, 0, 0});
     }
   };
-  const std::vector<int32_t> lengths = fine ? geometry.draft_lengths : coarse_lengths(geometry.draft_lengths);
+  const std::vector<int32_t> lengths = lengths_of(grid, geometry.draft_lengths);
   for (const int32_t n : counts) {
     add(n, 0, n);
     // The drafter, with as few rows beside it as there can be.
@@ -56,17 +67,16 @@ std::vector<RoundShape> shapes_to_measure(const RoundGeometry& geometry, const M
       const int32_t all = n * (length + 1);
       add(n, length, least == row_sizes.end() ? all : std::min(*least, all));
     }
-    add(n, geometry.block_size - 1, n * geometry.block_size);
+    if (n == 1 || grid != Grid::kCorners) add(n, geometry.block_size - 1, n * geometry.block_size);
   }
   // Rows, with as few drafts beside them as there can be.
+  const int32_t most_rows = std::min({geometry.most_shared_rows, most * geometry.block_size, plan.max_rows});
+  const int32_t most_of_sizes = *std::prev(std::ranges::upper_bound(row_sizes, std::max(most_rows, row_sizes.front())));
   for (const int32_t rows : row_sizes) {
     const int32_t n = (rows + geometry.block_size - 1) / geometry.block_size;
-    if (n <= most) add(n, geometry.block_size - 1, rows);
+    if (n <= most && (grid != Grid::kCorners || rows == most_of_sizes)) add(n, geometry.block_size - 1, rows);
   }
-  // A drafted row costs some part of a verified one.
-  std::ranges::stable_sort(shapes, {}, [](const RoundShape& shape) {
-    return std::tuple(2 * shape.verify_rows + shape.requests * shape.draft, key_of(shape));
-  });
+  std::ranges::sort(shapes, {}, [](const RoundShape& shape) { return std::tuple(weight_of(shape), key_of(shape)); });
   const auto same = [](const RoundShape& a, const RoundShape& b) { return key_of(a) == key_of(b); };
   shapes.erase(std::unique(shapes.begin(), shapes.end(), same), shapes.end());
   return shapes;
@@ -118,12 +128,16 @@ Result<CostModel> measure_costs(const RoundGeometry& geometry, const MeasurePlan
     if (progress) progress(std::min(1.0, spent / plan.seconds));
     return {};
   };
-  for (const bool fine : {false, true}) {
-    for (const RoundShape& shape : shapes_to_measure(geometry, plan, fine)) {
-      if (samples.contains(key_of(shape))) continue;
-      // Plain rounds, which are few and what everything is held against, are all measured.
-      if (spent > plan.seconds && drafted && shape.draft > 0) continue;
-      VOLLEY_RETURN_IF_ERROR(measure(shape, kFirstRepeats));
+  for (const Grid grid : {Grid::kCorners, Grid::kCoarse, Grid::kFine}) {
+    double seconds_per_weight = 0;  // of the last shape, which was smaller
+    for (const RoundShape& shape : shapes_to_measure(geometry, plan, grid)) {
+      if (!samples.contains(key_of(shape))) {
+        // Plain rounds, which are few and what everything is held against, are all measured.
+        const bool fits = spent + seconds_per_weight * weight_of(shape) < plan.seconds;
+        if (!fits && drafted && shape.draft > 0) continue;
+        VOLLEY_RETURN_IF_ERROR(measure(shape, grid == Grid::kCorners ? 1 : kFirstRepeats));
+      }
+      seconds_per_weight = samples.at(key_of(shape)).seconds.total() / weight_of(shape);
     }
   }
   for (int32_t i = 0; i < kMoreRepeats; ++i) {

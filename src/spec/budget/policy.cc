@@ -19,22 +19,29 @@ namespace {
 constexpr double kClearly = 1.02, kSlightly = 1.002;
 constexpr int32_t kPatience = 16;
 
-// Rounds with longer drafts than chosen. While nothing is drafted they are the only news there is: they come so seldom
-// that they cost at most kProbeShare of the time, but at least every kMostProbeGap rounds, or drafts that pay again
-// would be noticed late. While something is drafted, what longer drafts would bring is known well enough from the
-// shorter ones: they come every kMostProbeGap rounds. And every kRivalGap rounds the best one of another length runs,
-// if it is predicted to lose less than kNearlyEqual: so errors in the costs, which were measured in one short moment,
-// show.
-constexpr double kProbeShare = 0.01;
-constexpr int32_t kLeastProbeGap = 8, kMostProbeGap = 40;
-// Of lengths to probe, a longer one is taken while it costs hardly more, and any that can be probed at kLeastProbeGap.
+// Rounds with longer drafts than chosen. While nothing is drafted they are the only news there is: they come as often
+// as kPlainProbes' share of the time allows, but at least every so many rounds, or drafts that pay again would be
+// noticed late. While something is drafted, what longer drafts would bring is known well enough from the shorter ones.
+struct ProbeRule {
+  double share;        // of the time that probes may cost
+  double least, most;  // rounds from one to the next
+};
+constexpr ProbeRule kPlainProbes = {0.01, 8, 40}, kLongerProbes = {0.005, 64, 1024};
+// And every kRivalGap rounds the best one of another length runs, if it is predicted to lose less than kNearlyEqual: so
+// errors in the costs, which were measured in one short moment, show.
+constexpr int32_t kRivalGap = 48;
+constexpr double kNearlyEqual = 0.04;
+// Of lengths to probe, a longer one is taken while it costs hardly more.
 constexpr double kHardlyMore = 1.2;
-constexpr double kNearlyEqual = 0.05;
-constexpr int32_t kRivalGap = 24;
 constexpr int32_t kLeastProbedTokens = 4;  // verified, and an eighth of the requests
 
 // A request's own shift: a step along the gradient of its outcomes' likelihood, and a pull back to 0.
 constexpr float kShiftRate = 0.02f, kShiftPull = 0.005f, kMostShift = 2.0f;
+
+// Seconds that a round loses against one with `rate` tokens a second.
+double loss(const Option& option, double rate) {
+  return std::max(0.0, option.charged - option.tokens / rate);
+}
 
 }  // namespace
 
@@ -55,6 +62,7 @@ struct BudgetPolicy::State {
   void evaluate(std::span<const BudgetRequest> requests, const RoundToChoose& round);
   const Option& settle(int32_t requests);
   const Option& nearest(size_t length, double rows) const;
+  const Option& to_probe(size_t length, int32_t requests, double rate) const;
   const Option* probe(const RoundToChoose& round, const Option& chosen);
   const Option* rival(const Option& chosen);
   void learn(const BlockOutcome& block);
@@ -80,7 +88,7 @@ struct BudgetPolicy::State {
   // What was chosen last, and for how many requests.
   int32_t draft = 0, settled_requests = 0, impatience = 0;
   double rows_per_request = 0;
-  int32_t since_probe = kMostProbeGap, since_rival = 0;
+  int32_t since_probe = static_cast<int32_t>(kPlainProbes.most), since_rival = 0;
   int32_t last_rival = 0;  // its length
 };
 
@@ -139,34 +147,40 @@ const Option& BudgetPolicy::State::settle(int32_t requests) {
   return *chosen;
 }
 
+// Of a length: one that verifies some tokens, and more where that costs hardly more.
+const Option& BudgetPolicy::State::to_probe(size_t length, int32_t requests, double rate) const {
+  const std::span<const Option> all = options.of_length(length);
+  const int32_t some = requests + std::max(kLeastProbedTokens, requests / 8);
+  const auto enough =
+      std::ranges::lower_bound(all, std::max(some, options.best_of_length(length).rows), {}, &Option::rows);
+  if (enough == all.end()) return all.back();
+  const Option* option = &*enough;
+  for (auto more = enough; more != all.end(); ++more) {
+    if (loss(*more, rate) <= kHardlyMore * loss(*enough, rate)) option = &*more;
+  }
+  return *option;
+}
+
 // The option to probe in place of `chosen`, or null.
 const Option* BudgetPolicy::State::probe(const RoundToChoose& round, const Option& chosen) {
   ++since_probe;
-  if (since_probe < kLeastProbeGap) return nullptr;
-  const auto loss = [&](const Option& option) {  // seconds, after what it gains itself
-    return std::max(0.0, option.charged - option.tokens / chosen.rate());
-  };
+  const ProbeRule& rule = chosen.draft == 0 ? kPlainProbes : kLongerProbes;
+  if (since_probe < rule.least) return nullptr;
   const Option* longer = nullptr;
-  double shortest_loss = 0;
+  double shortest_loss = 0, longer_loss = 0;
   bool could_win = false;  // if every token were accepted; or else there is nothing to learn
   for (size_t i = 1; i < options.lengths(); ++i) {
-    const std::span<const Option> all = options.of_length(i);
-    if (all.front().draft <= chosen.draft) continue;
-    for (const Option& option : all) could_win |= option.rows > chosen.rate() * option.charged;
-    const int32_t least = round.requests + std::max(kLeastProbedTokens, round.requests / 8);
-    const Option* option = &options.best_of_length(i);
-    if (option->rows < least) {
-      const auto enough = std::ranges::lower_bound(all, least, {}, &Option::rows);
-      option = enough == all.end() ? &all.back() : &*enough;
-    }
-    const double lost = loss(*option);
+    if (options.of_length(i).front().draft <= chosen.draft) continue;
+    for (const Option& option : options.of_length(i)) could_win |= option.rows > chosen.rate() * option.charged;
+    const Option& option = to_probe(i, round.requests, chosen.rate());
+    const double lost = loss(option, chosen.rate());
     if (longer == nullptr) shortest_loss = lost;
-    const bool cheap = lost <= std::max(kHardlyMore * shortest_loss, kProbeShare * kLeastProbeGap * chosen.charged);
-    if (longer == nullptr || cheap) longer = option;
+    if (longer != nullptr && lost > kHardlyMore * shortest_loss) continue;
+    longer = &option;
+    longer_loss = lost;
   }
   if (!could_win) return nullptr;
-  double gap = kMostProbeGap;
-  if (chosen.draft == 0) gap = std::min(gap, loss(*longer) / (kProbeShare * chosen.charged));
+  double gap = std::min(rule.most, longer_loss / (rule.share * chosen.charged));
   if (chosen.draft == 0 && 4 * strangers >= round.requests) gap /= 2;  // new requests may be of another kind
   if (since_probe < gap) return nullptr;
   since_probe = 0;
@@ -236,9 +250,9 @@ void BudgetPolicy::observe(const RoundShape& shape, const RoundSeconds& seconds,
   const RoundToChoose round = {shape.requests, shape.draft, shape.other_rows, shape.kv_tokens};
   s.costs.observe(s.options.shape(round, shape.draft, shape.verify_rows), seconds);
   ++s.rounds;
-  if (shape.draft == 0) return;
   for (const BlockOutcome& block : blocks) s.learn(block);
-  s.calibrator.end_round();
+  s.calibrator.end_round(shape.draft > 0);
+  if (shape.draft == 0) return;
   s.population.end_round();
   s.drafted.insert(s.drafted.begin(), s.rounds);
   if (std::ssize(s.drafted) > kReplayRounds) s.drafted.pop_back();

@@ -42,7 +42,7 @@ struct Decision {
   // Rows of the target's pass for the decoding requests, their last tokens included. If they suffice for what all
   // requests can use of `draft`, they are exactly as many: there is nothing to share out then.
   int32_t verify_rows = 0;
-  bool probe = false;  // drafts to learn, not to gain
+  bool probe = false;  // runs to learn, not to gain
   // Why: predicted tokens a second of this choice and of plain decoding (with what prompts in the pass cost left out),
   // and the predicted time and tokens of the round. Tokens and rates are 0 with BudgetConfig::fixed.
   double tokens_per_s = 0, plain_tokens_per_s = 0;
