@@ -1,12 +1,13 @@
 // The linear operation on a GPU, in the shapes of Qwen3-8B: the four products of 36 layers with distinct weights, one
 // after the other in a CUDA graph, at 1 to 512 rows, against the GPU's read bandwidth and cuBLASLt in the same run.
 // Prints one JSON object a line. Options: --quick leaves out the single products; --portable takes the kernel for GPUs
-// without wgmma; --rested lets the GPU rest before each measurement, which is short then; --tiles times each product
-// with every tile instead, from 64 rows on.
+// without wgmma; --rested lets the GPU rest before each measurement, which is short then; --rows N takes that number of
+// rows alone; --tiles times each product, from 64 rows on, with every tile instead that multiplies little padding.
 #include <cublasLt.h>
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 
@@ -29,7 +30,7 @@ constexpr Shape kShapes[] = {{"qkv", 6144, 4096, ops::Epilogue::kStore, DType::k
                              {"o", 4096, 4096, ops::Epilogue::kAdd, DType::kF32},
                              {"gate_up", 24576, 4096, ops::Epilogue::kSwiGlu, DType::kBF16},
                              {"down", 4096, 12288, ops::Epilogue::kAdd, DType::kF32}};
-constexpr int kRows[] = {1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512};
+constexpr int kRows[] = {1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512};
 constexpr int64_t kMaxRows = 512, kMaxWidth = 24576;
 
 Buffer allocate(Device& device, size_t bytes) {
@@ -63,6 +64,8 @@ struct Model {
     device.synchronize();
   }
 };
+
+using Time = std::function<double(const std::function<void()>&)>;  // of what a function puts on the stream, µs
 
 void run_volley(Device& device, Model& model, int rows, int only) {
   Arena none{Buffer()};
@@ -115,6 +118,13 @@ class BlasProduct {
   float y_factor_;
 };
 
+struct Blas {
+  cublasLtHandle_t handle;
+  Buffer workspace;
+
+  explicit Blas(Device& device) : workspace(allocate(device, size_t{64} << 20)) { CHECK_BLAS(cublasLtCreate(&handle)); }
+};
+
 void print_chain(const char* library, const char* what, int rows, double us, size_t bytes, double bandwidth) {
   std::printf(
       "{\"library\": \"%s\", \"what\": \"%s\", \"rows\": %d, \"us\": %.1f, \"weight_TBps\": %.3f, "
@@ -122,35 +132,52 @@ void print_chain(const char* library, const char* what, int rows, double us, siz
       library, what, rows, us, bytes / us * 1e-6, bytes / us / bandwidth);
 }
 
-// One product of all layers with each tile that reads neither much padding nor the weights very often.
-void print_tiles(Device& device, Model& model) {
-  for (int rows : kRows) {
-    if (rows < 64) continue;
-    for (size_t shape = 0; shape < std::size(kShapes); ++shape) {
-      const Shape& s = kShapes[shape];
-      const ops::LinearLayout layout = model.weights[shape].layout;
-      const ops::LinearCudaPlan planned = ops::LinearCudaPlan::make(s.n, s.k, layout, rows);
-      for (const ops::LinearTile& tile : ops::LinearCudaPlan::tiles(layout, planned.split)) {
-        ops::LinearCudaPlan plan = planned;
-        plan.tile = tile;
-        plan.row_tiles = (rows + tile.rows - 1) / tile.rows;
-        if (plan.row_tiles > 4 || plan.row_tiles * tile.rows > rows * 5 / 4) continue;
-        const double us = bench::graph_us(
-            device,
-            [&] {
-              for (size_t i = shape; i < model.weights.size(); i += std::size(kShapes)) {
-                ops::linear_tiles_cuda(
-                    device.stream(), model.weights[i], {model.x.data(), DType::kBF16, {rows, s.k}},
-                    {model.y.data(), s.y, {rows, layout == ops::LinearLayout::kGateUp ? s.n / 2 : s.n}}, s.epilogue,
-                    plan);
-              }
-            },
-            4, 5);
-        const bool chosen = tile == planned.tile;
-        std::printf(
-            "{\"what\": \"%s\", \"rows\": %d, \"halves\": %d, \"tile_rows\": %d, \"shared\": %d, \"us\": %.1f%s}\n",
-            s.name, rows, tile.halves, tile.rows, tile.shared, us / kLayers, chosen ? ", \"chosen\": true" : "");
-      }
+double time_blas(const Time& time, Device& device, const Model& model, const Blas& blas, int rows, int only,
+                 bool same_y) {
+  std::vector<BlasProduct> products;
+  for (const Shape& shape : kShapes) products.emplace_back(blas.handle, rows, shape, same_y, blas.workspace.bytes());
+  return time([&] {
+    for (size_t i = 0; i < model.weights.size(); ++i) {
+      const int shape = static_cast<int>(i % std::size(kShapes));
+      if (only >= 0 && shape != only) continue;
+      products[shape].run(cuda::native(device.stream()), model.weights[i].packed.data(), model.x.data(), model.y.data(),
+                          blas.workspace.data(), blas.workspace.bytes());
+    }
+  });
+}
+
+double time_tile(const Time& time, Device& device, const Model& model, int rows, size_t shape, ops::LinearTile tile) {
+  const Shape& s = kShapes[shape];
+  const ops::LinearLayout layout = model.weights[shape].layout;
+  ops::LinearCudaPlan plan = ops::LinearCudaPlan::make(s.n, s.k, layout, rows);
+  plan.tile = tile;
+  plan.row_tiles = (rows + tile.rows - 1) / tile.rows;
+  const int64_t width = layout == ops::LinearLayout::kGateUp ? s.n / 2 : s.n;
+  return time([&] {
+    for (size_t i = shape; i < model.weights.size(); i += std::size(kShapes)) {
+      ops::linear_tiles_cuda(device.stream(), model.weights[i], {model.x.data(), DType::kBF16, {rows, s.k}},
+                             {model.y.data(), s.y, {rows, width}}, s.epilogue, plan);
+    }
+  });
+}
+
+// Each product of all layers with cuBLASLt and with each tile that reads neither much padding nor the weights very
+// often; µs of one layer.
+void print_tiles(const Time& time, Device& device, const Model& model, const Blas& blas, int rows) {
+  for (size_t shape = 0; shape < std::size(kShapes); ++shape) {
+    const Shape& s = kShapes[shape];
+    const ops::LinearLayout layout = model.weights[shape].layout;
+    const ops::LinearCudaPlan planned = ops::LinearCudaPlan::make(s.n, s.k, layout, rows);
+    std::printf("{\"what\": \"%s\", \"rows\": %d, \"cublasLt\": %.1f}\n", s.name, rows,
+                time_blas(time, device, model, blas, rows, static_cast<int>(shape), true) / kLayers);
+    for (const ops::LinearTile& tile : ops::LinearCudaPlan::tiles(layout, planned.split)) {
+      const int row_tiles = (rows + tile.rows - 1) / tile.rows;
+      if (row_tiles > 4 || row_tiles * tile.rows > rows * 3 / 2) continue;
+      std::printf(
+          "{\"what\": \"%s\", \"rows\": %d, \"halves\": %d, \"tile_rows\": %d, \"shared\": %d, \"us\": %.1f%s}\n",
+          s.name, rows, tile.halves, tile.rows, tile.shared,
+          time_tile(time, device, model, rows, shape, tile) / kLayers,
+          tile == planned.tile ? ", \"chosen\": true" : "");
     }
   }
 }
@@ -172,54 +199,44 @@ void measure_limits(Device& device, Model& model, const Buffer& large, double& b
 
 int main(int argc, char** argv) {
   const auto asked = [&](const char* option) {
-    return std::any_of(argv + 1, argv + argc, [&](const char* a) { return std::strcmp(a, option) == 0; });
+    char** const at = std::find_if(argv + 1, argv + argc, [&](char* a) { return std::strcmp(a, option) == 0; });
+    return at == argv + argc ? nullptr : at;
   };
   const bool quick = asked("--quick"), rested = asked("--rested");
-  const auto time = [&](Device& on, const std::function<void()>& enqueue) {
-    return rested ? bench::graph_us(on, enqueue, 2, 3, 200) : bench::graph_us(on, enqueue);
-  };
+  char** const rows_at = asked("--rows");
+  const int only_rows = rows_at && rows_at[1] ? std::atoi(rows_at[1]) : 0;
   auto made = make_cuda_device(0);
   if (!made.ok()) {
     std::fprintf(stderr, "%s\n", made.error().message.c_str());
     return 1;
   }
   Device& device = **made;
+  const Time time = [&](const std::function<void()>& enqueue) {
+    return rested ? bench::graph_us(device, enqueue, 2, 3, 200) : bench::graph_us(device, enqueue);
+  };
   Model model(device);
   if (asked("--portable")) {
     for (ops::LinearWeight& w : model.weights) w.portable = true;
   }
-  if (asked("--tiles")) {
-    print_tiles(device, model);
-    return 0;
-  }
-  const Buffer large = allocate(device, size_t{8} << 30);
+  const Blas blas(device);
   double bandwidth = 0;
-  measure_limits(device, model, large, bandwidth);
+  if (!asked("--tiles")) measure_limits(device, model, allocate(device, size_t{8} << 30), bandwidth);
 
-  cublasLtHandle_t handle;
-  CHECK_BLAS(cublasLtCreate(&handle));
-  const Buffer workspace = allocate(device, size_t{64} << 20);
-  const cudaStream_t stream = cuda::native(device.stream());
   for (int rows : kRows) {
-    for (int only = quick ? static_cast<int>(std::size(kShapes)) : 0; only <= static_cast<int>(std::size(kShapes));
-         ++only) {
-      const bool all = only == static_cast<int>(std::size(kShapes));
-      const char* what = all ? "chain" : kShapes[only].name;
-      const size_t bytes = all ? model.weight_bytes : kShapes[only].n * kShapes[only].k * 2 * kLayers;
-      print_chain("volley", what, rows, time(device, [&] { run_volley(device, model, rows, all ? -1 : only); }), bytes,
-                  bandwidth);
+    if (only_rows != 0 && rows != only_rows) continue;
+    if (asked("--tiles")) {
+      if (rows >= 64) print_tiles(time, device, model, blas, rows);
+      continue;
+    }
+    constexpr int kAll = std::size(kShapes);
+    for (int what = quick ? kAll : 0; what <= kAll; ++what) {
+      const int only = what == kAll ? -1 : what;
+      const char* name = what == kAll ? "chain" : kShapes[what].name;
+      const size_t bytes = what == kAll ? model.weight_bytes : kShapes[what].n * kShapes[what].k * 2 * kLayers;
+      print_chain("volley", name, rows, time([&] { run_volley(device, model, rows, only); }), bytes, bandwidth);
       for (bool same_y : {false, true}) {
-        std::vector<BlasProduct> products;
-        for (const Shape& shape : kShapes) products.emplace_back(handle, rows, shape, same_y, workspace.bytes());
-        const auto run = [&] {
-          for (size_t i = 0; i < model.weights.size(); ++i) {
-            const int shape = static_cast<int>(i % std::size(kShapes));
-            if (!all && shape != only) continue;
-            products[shape].run(stream, model.weights[i].packed.data(), model.x.data(), model.y.data(),
-                                workspace.data(), workspace.bytes());
-          }
-        };
-        print_chain(same_y ? "cublasLt, same y" : "cublasLt", what, rows, time(device, run), bytes, bandwidth);
+        print_chain(same_y ? "cublasLt, same y" : "cublasLt", name, rows,
+                    time_blas(time, device, model, blas, rows, only, same_y), bytes, bandwidth);
       }
     }
   }
