@@ -30,7 +30,7 @@ constexpr Shape kShapes[] = {{"qkv", 6144, 4096, ops::Epilogue::kStore, DType::k
                              {"o", 4096, 4096, ops::Epilogue::kAdd, DType::kF32},
                              {"gate_up", 24576, 4096, ops::Epilogue::kSwiGlu, DType::kBF16},
                              {"down", 4096, 12288, ops::Epilogue::kAdd, DType::kF32}};
-constexpr int kRows[] = {1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512};
+constexpr int kRows[] = {1, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512};
 constexpr int64_t kMaxRows = 512, kMaxWidth = 24576;
 
 Buffer allocate(Device& device, size_t bytes) {

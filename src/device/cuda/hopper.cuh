@@ -150,36 +150,21 @@ __device__ inline void cluster_sync() {
   cluster_wait();
 }
 
-// Four floats at the same place in the shared memory of block `rank` of the cluster.
-__device__ inline float4 load_shared_of(const float* p, uint32_t rank) {
-  uint32_t address;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
-  float4 v;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(address)
-               : "memory");
-  return v;
-}
-
 // The address, among all shared memory of the cluster, of the place of `p` in block `rank`; and what lies there.
 __device__ inline uint32_t shared_address_in(const void* p, uint32_t rank) {
   uint32_t address;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
   return address;
 }
-__device__ inline float2 load_shared_in(uint32_t address) {
-  float2 v;
-  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
+__device__ inline float4 load_shared_in(uint32_t address) {  // where no instruction of this thread stores
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address));
   return v;
 }
 __device__ inline void store_shared_in(uint32_t address, float2 v) {
   asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
-}
-
-// To shared memory of this block. As an instruction of its own: the compiler gathers plain stores, and their registers.
-__device__ inline void store_shared(uint32_t address, float2 v) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
 }
 
 }  // namespace volley::hopper

@@ -32,7 +32,7 @@ __device__ inline void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// One instruction, N = 8, 16, 32, 64, 96, 128, 192 or 256.
+// One instruction, N = 8, 16, 32, 64, 96, 128, 160, 192, 224 or 256.
 template <int N>
 struct Product;
 
@@ -118,6 +118,22 @@ struct Product<128> {
 };
 
 template <>
+struct Product<160> {
+  __device__ static void run(float* d, uint64_t a, uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}, "
+        "%80, %81, 1, 1, 1, 0, 0;"
+        : VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48), VOLLEY_D16(64)
+        : "l"(a), "l"(b));
+  }
+};
+
+template <>
 struct Product<192> {
   __device__ static void run(float* d, uint64_t a, uint64_t b) {
     asm volatile(
@@ -130,6 +146,24 @@ struct Product<192> {
         "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
         "%96, %97, 1, 1, 1, 0, 0;"
         : VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48), VOLLEY_D16(64), VOLLEY_D16(80)
+        : "l"(a), "l"(b));
+  }
+};
+
+template <>
+struct Product<224> {
+  __device__ static void run(float* d, uint64_t a, uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n224k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111}, "
+        "%112, %113, 1, 1, 1, 0, 0;"
+        : VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48), VOLLEY_D16(64), VOLLEY_D16(80), VOLLEY_D16(96)
         : "l"(a), "l"(b));
   }
 };
@@ -158,7 +192,7 @@ struct Product<256> {
 #undef VOLLEY_D4
 
 constexpr int largest_product(int n, int limit) {
-  constexpr int kSizes[8] = {256, 192, 128, 96, 64, 32, 16, 8};
+  constexpr int kSizes[10] = {256, 224, 192, 160, 128, 96, 64, 32, 16, 8};
   int i = 0;
   while (kSizes[i] > n || kSizes[i] > limit) ++i;
   return kSizes[i];

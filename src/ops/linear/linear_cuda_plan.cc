@@ -18,7 +18,7 @@ int64_t ceil_div(int64_t a, int64_t b) {
 }
 
 constexpr int kTileHalves[] = {2, 3, 4, 6};
-constexpr int kTileRows[] = {8, 16, 32, 64, 96, 128, 192, 256};
+constexpr int kTileRows[] = {8, 16, 32, 64, 96, 128, 160, 192, 224, 256};
 constexpr int64_t kLeastBlocks =
     8;  // of k in a slice: below, filling and draining the pipeline costs more than it saves
 
