@@ -29,36 +29,46 @@ __device__ inline void barrier_expect(uint64_t* barrier, uint32_t bytes) {
                : "memory");
 }
 
+// These also take what shared_address() gave for a barrier.
+__device__ inline void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
 __device__ inline void barrier_arrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+  barrier_arrive(shared_address(barrier));
 }
 
 // On the barrier at the same place in block `rank` of the cluster.
-__device__ inline void barrier_arrive_at(uint64_t* barrier, uint32_t rank) {
+__device__ inline void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{\n"
       ".reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %0, %1;\n"
       "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-      "}\n" ::"r"(shared_address(barrier)),
+      "}\n" ::"r"(barrier),
       "r"(rank)
       : "memory");
 }
+__device__ inline void barrier_arrive_at(uint64_t* barrier, uint32_t rank) {
+  barrier_arrive_at(shared_address(barrier), rank);
+}
 
-__device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
+__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
-      "}\n" ::"r"(shared_address(barrier)),
+      "}\n" ::"r"(barrier),
       "r"(parity)
       : "memory");
 }
+__device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
+  barrier_wait(shared_address(barrier), parity);
+}
 
 // Whether a wait would end at once.
-__device__ inline bool barrier_ready(uint64_t* barrier, uint32_t parity) {
+__device__ inline bool barrier_ready(uint32_t barrier, uint32_t parity) {
   uint32_t ready;
   asm volatile(
       "{\n"
@@ -67,9 +77,12 @@ __device__ inline bool barrier_ready(uint64_t* barrier, uint32_t parity) {
       "selp.u32 %0, 1, 0, done;\n"
       "}\n"
       : "=r"(ready)
-      : "r"(shared_address(barrier)), "r"(parity)
+      : "r"(barrier), "r"(parity)
       : "memory");
   return ready != 0;
+}
+__device__ inline bool barrier_ready(uint64_t* barrier, uint32_t parity) {
+  return barrier_ready(shared_address(barrier), parity);
 }
 
 // --- Bulk copies, global to shared memory of this block ---
@@ -141,6 +154,10 @@ __device__ inline void registers_shrink_to() {
 // Threads that have ended count as arrived. What a thread wrote before it arrived is seen by all after they waited.
 __device__ inline void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+// The same for a thread of which nobody reads anything: it costs no wait for memory.
+__device__ inline void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ inline void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");

@@ -12,12 +12,18 @@
 
 namespace volley::hopper {
 
-// Describes an operand to the matrix unit: start address, 1024 bytes from one group of 8 rows to the next, swizzle.
-// Adding 2 moves on by 16 elements of k.
-__device__ inline uint64_t matrix_descriptor(const void* p) {
+// Describes an operand to the matrix unit: start address, 1024 bytes from one group of 8 rows to the next, swizzle. The
+// address is in the low word, in units of 16 bytes: adding 2 moves on by 16 elements of k.
+__device__ inline uint32_t descriptor_low(uint32_t address) {
+  return 1u << 16 | ((address & 0x3ffff) >> 4);
+}
+__device__ inline uint64_t matrix_descriptor(uint32_t low) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kGroupStride = uint64_t{1024 >> 4} << 32;
-  return kSwizzle128 | kGroupStride | uint64_t{1} << 16 | ((shared_address(p) & 0x3ffff) >> 4);
+  return kSwizzle128 | kGroupStride | low;
+}
+__device__ inline uint64_t matrix_descriptor(const void* p) {
+  return matrix_descriptor(descriptor_low(shared_address(p)));
 }
 
 __device__ inline void products_begin() {

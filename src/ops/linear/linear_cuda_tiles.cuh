@@ -11,8 +11,6 @@
 // (larger clusters do not fill the chip: 30 of four fit on an H200 at a time). docs/cuda-notes.md has the measurements.
 #pragma once
 
-#include <type_traits>
-
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/products.cuh"
 #include "ops/linear/linear_cuda_epilogue.cuh"
@@ -139,39 +137,50 @@ __device__ void produce_x(const Ring& ring, const CUtensorMap* x_map, Slice slic
   refill<Shape>(ring, ahead, slice.count, copy);
 }
 
+// Keeps the compiler from computing a value anew where it is used.
+__device__ inline uint32_t held_in_register(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 // A stage is given back when the products of the next one are under way and its own are done; but when the next has not
-// arrived, as soon as its own are done: the copies are what everything waits for then.
+// arrived, as soon as its own are done: the copies are what everything waits for then. What is computed between a
+// stage's arrival and its products is time in which the copies wait too: with addresses computed there, a shape with
+// few rows lost 5 %.
 template <typename Shape>
 __device__ void consume(const Ring& ring, int count, float (&sums)[Shape::kRows / 2]) {
   using namespace hopper;
-  const int group = threadIdx.x / 128;
   const bool signals = threadIdx.x % 128 == 0;
+  const uint32_t weights = shared_address(ring.stages) + threadIdx.x / 128 * static_cast<uint32_t>(kBlockBytes);
+  const uint32_t a = held_in_register(descriptor_low(weights));
+  const uint32_t b = held_in_register(descriptor_low(shared_address(ring.stages + Shape::kWeightBytes)));
+  const uint32_t full = held_in_register(shared_address(ring.full));
+  const uint32_t empty = held_in_register(shared_address(ring.empty));
   int stage = 0, held = -1;
   uint32_t parity = 0;
   const auto give_back = [&] {
     if (signals && held >= 0) {
       if constexpr (Shape::kShared) {
-        for (uint32_t block : {0u, 1u}) barrier_arrive_at(&ring.empty[held], block);
+        for (uint32_t block : {0u, 1u}) barrier_arrive_at(empty + held * 8, block);
       } else {
-        barrier_arrive(&ring.empty[held]);
+        barrier_arrive(empty + held * 8);
       }
     }
     held = -1;
   };
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
-    const uint8_t* operands = ring.stages + stage * Shape::kStageBytes;
-    const uint64_t a = matrix_descriptor(operands + group * kBlockBytes);
-    const uint64_t b = matrix_descriptor(operands + Shape::kWeightBytes);
-    if (!__all_sync(0xffffffff, barrier_ready(&ring.full[stage], parity))) {
+    const uint32_t offset = stage * (Shape::kStageBytes / 16);
+    if (!__all_sync(0xffffffff, barrier_ready(full + stage * 8, parity))) {
       products_wait<0>();
       give_back();
     }
-    barrier_wait(&ring.full[stage], parity);
+    barrier_wait(full + stage * 8, parity);
     products_begin();
 #pragma unroll
     for (int k = 0; k < kBlockK / 16; ++k) {
-      multiply<Shape::kRows, Shape::kUnevenRegisters ? 128 : 256>(sums, a + k * 2, b + k * 2);
+      multiply<Shape::kRows, Shape::kUnevenRegisters ? 128 : 256>(sums, matrix_descriptor(a + offset + k * 2),
+                                                                  matrix_descriptor(b + offset + k * 2));
     }
     products_commit();
     products_wait<1>();
@@ -213,8 +222,7 @@ __device__ void leave_sums(float* group_sums, const float (&sums)[Shape::kRows /
 // Each warpgroup finishes what it left (and with two slices of k, what the same group of the other block left): rows
 // rank, rank + kSplit, … of the tile, four outputs a thread, so that rows go to memory in pieces of 256 bytes. What is
 // added to is on its way before the other block's sums are waited for, and these come all at once: what limits is 25
-// bytes a nanosecond between two multiprocessors. With two slices, arrives at the cluster's barrier when it has
-// fetched.
+// bytes a nanosecond between two multiprocessors.
 template <typename Shape, bool kPairs, int kSplit>
 __device__ void finish(const TileArgs& args, const float* group_sums, int rank, int half, int row) {
   using namespace hopper;
@@ -262,18 +270,11 @@ __device__ void finish(const TileArgs& args, const float* group_sums, int rank, 
     });
   };
   read_before();
-  if constexpr (kSplit == 2) {
-    cluster_wait();
-  } else {
-    group_sync<Shape>();
-  }
+  if constexpr (kSplit == 2) cluster_wait();
 #pragma unroll 1
   for (; from < kPasses && from * kStep < rows; from += kBatch) {
     if (from > 0) read_before();
-    if constexpr (kFetches) {
-      for_rows([&](int i, int r) { other[i] = others(r, 0); });
-      cluster_arrive();
-    }
+    if constexpr (kFetches) for_rows([&](int i, int r) { other[i] = others(r, 0); });
     for_rows([&](int i, int r) {
       float4 v;
       if constexpr (kPairs) {
@@ -285,7 +286,6 @@ __device__ void finish(const TileArgs& args, const float* group_sums, int rank, 
       store4(args.y, args.y_bf16, place_in_y(r), v);
     });
   }
-  if constexpr (kSplit == 2 && kPairs) cluster_arrive();
 }
 
 template <typename Shape, int kSplit>
@@ -365,18 +365,19 @@ __device__ void consume_and_finish(const Ring& ring, const TileArgs& args, Slice
   float* sums = reinterpret_cast<float*>(ring.stages) + threadIdx.x / 128 * Shape::kRows * Shape::kSumStride;
   leave_sums<Shape>(sums, registers);
   cuda::wait_for_predecessors();
-  if constexpr (!Shape::kShared) {
-    if (args.split == 2) {
-      hopper::cluster_arrive();
-      finish<Shape, 2>(args, sums, rank, half, row);
-      hopper::cluster_wait();  // the other has fetched
-      return;
-    }
+  group_sync<Shape>();
+  if constexpr (Shape::kShared) {
+    hopper::cluster_arrive();
+    finish<Shape, 1>(args, sums, 0, half, row);
+    hopper::cluster_wait();  // the other block may still be signalling to here
+  } else if (args.split == 1) {
+    finish<Shape, 1>(args, sums, 0, half, row);
   } else {
     hopper::cluster_arrive();
+    finish<Shape, 2>(args, sums, rank, half, row);
+    hopper::cluster_arrive_relaxed();  // what was fetched has been stored: nothing is left to wait for
+    hopper::cluster_wait();            // the other has fetched
   }
-  finish<Shape, 1>(args, sums, 0, half, row);
-  if constexpr (Shape::kShared) hopper::cluster_wait();  // the other may still be signalling to here
 }
 
 template <typename Shape>
