@@ -27,7 +27,7 @@ bool possible(LinearTile tile, LinearLayout layout, int split) {
   if (layout == LinearLayout::kGateUp && tile.halves % 2 != 0) return false;
   if (tile.halves < 4 && tile.rows > 128) return false;
   // A block of a pair takes all of k: with two slices the pair is for those. Few rows are not worth sharing.
-  return !tile.shared || (split == 1 && tile.rows >= 128 && tile.halves >= 4);
+  return !tile.shared || (split == 1 && tile.rows >= 160 && tile.halves >= 4);
 }
 
 // Half panels that the busiest multiprocessor reads, times 2 (whole numbers for every split).
@@ -61,8 +61,9 @@ bool fits(LinearTile tile, int64_t rows) {
 }
 
 // Time of a call in nanoseconds per element of k, by what an H200 was seen to do: weights come from memory at 34 GB/s
-// for each multiprocessor; all that enters shared memory, x again for every tile, at 8.5 TB/s in all and 60 GB/s a
-// multiprocessor; and the matrix unit multiplies 2900 pairs a nanosecond. Chooses tiles, and so affects no result.
+// for each multiprocessor; all that enters shared memory, x again for every tile, at 8.5 TB/s in all and 69 GB/s a
+// multiprocessor, or 58 where three warpgroups read what enters; and the matrix unit multiplies 2900 pairs a
+// nanosecond. Chooses tiles, and so affects no result.
 double estimate(int64_t halves, LinearTile tile, int split, int64_t rows) {
   const double row_tiles = static_cast<double>(ceil_div(rows, tile.rows));
   const double tiles = static_cast<double>(ceil_div(halves, tile.halves)) * row_tiles;
@@ -70,7 +71,8 @@ double estimate(int64_t halves, LinearTile tile, int split, int64_t rows) {
   const double weight_rows = 32.0 * tile.halves;
   const double bytes = 2 * (weight_rows + (tile.shared ? tile.rows / 2 : tile.rows));
   // Of the reads of a weight, all but one are from the cache.
-  return std::max({waves * 2 * weight_rows / row_tiles / 34, tiles * bytes / 8500, waves * bytes / 60,
+  const double rate = tile.halves > 4 ? 58 : 69;
+  return std::max({waves * 2 * weight_rows / row_tiles / 34, tiles * bytes / 8500, waves * bytes / rate,
                    waves * weight_rows * tile.rows / 2900});
 }
 

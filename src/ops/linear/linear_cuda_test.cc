@@ -309,6 +309,30 @@ TEST(LinearCudaPlan, FillsTheProcessors) {
   EXPECT_EQ(LinearCudaPlan::make(256, 256, plain, 16).split, 1);
 }
 
+// What was fastest on an H200 in the shapes of Qwen3-8B (linear_cuda_bench --tiles), qkv, o, gate and up, down.
+TEST(LinearCudaPlan, ChoosesTheFastestTiles) {
+  const LinearLayout plain = LinearLayout::kPlain, pairs = LinearLayout::kGateUp;
+  struct Want {
+    int64_t rows;
+    LinearTile qkv, o, gate_up, down;
+  };
+  for (const Want& want : {Want{64, {3, 64}, {2, 64}, {6, 64}, {2, 64}},
+                           {96, {3, 96}, {2, 96}, {6, 96}, {2, 96}},
+                           {128, {3, 128}, {2, 128}, {6, 128}, {2, 128}},
+                           {160, {4, 160}, {4, 96}, {6, 160, true}, {4, 96}},
+                           {192, {4, 192}, {4, 96}, {6, 192, true}, {4, 96}},
+                           {256, {6, 128}, {4, 128}, {6, 256, true}, {4, 128}},
+                           {320, {6, 160}, {4, 160}, {6, 160, true}, {4, 160}},
+                           {384, {6, 192}, {4, 192}, {6, 192, true}, {4, 192}},
+                           {448, {6, 224}, {4, 224}, {6, 224, true}, {4, 224}},
+                           {512, {6, 256}, {4, 256}, {6, 256, true}, {4, 256}}}) {
+    EXPECT_EQ(LinearCudaPlan::make(6144, 4096, plain, want.rows).tile, want.qkv) << want.rows;
+    EXPECT_EQ(LinearCudaPlan::make(4096, 4096, plain, want.rows).tile, want.o) << want.rows;
+    EXPECT_EQ(LinearCudaPlan::make(24576, 4096, pairs, want.rows).tile, want.gate_up) << want.rows;
+    EXPECT_EQ(LinearCudaPlan::make(4096, 12288, plain, want.rows).tile, want.down) << want.rows;
+  }
+}
+
 TEST(LinearCudaPlan, ChoosesTheKernel) {
   LinearWeight w;
   w.n = w.k = 64;

@@ -3,8 +3,8 @@
 namespace volley::ops {
 
 void launch_tiles_6(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args) {
-  launch_tiles<6, TileRows<8, 16, 32, 64, 96, 128, 160, 192, 224, 256>, TileRows<128, 160, 192, 224, 256>>(tile, stream,
-                                                                                                           x_map, args);
+  launch_tiles<6, TileRows<8, 16, 32, 64, 96, 128, 160, 192, 224, 256>, TileRows<160, 192, 224, 256>>(tile, stream,
+                                                                                                      x_map, args);
 }
 
 }  // namespace volley::ops
