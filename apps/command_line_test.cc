@@ -74,6 +74,10 @@ TEST(CommandLine, GenerateTakesEveryOption) {
                              "256",
                              "--kv-cache-dtype",
                              "float32",
+                             "--attention-backend",
+                             "portable",
+                             "--draft-attention-backend",
+                             "plain",
                              "--dummy-weights",
                              "7",
                              "--simulate-acceptance",
@@ -94,6 +98,8 @@ TEST(CommandLine, GenerateTakesEveryOption) {
   EXPECT_EQ(command.engine.speculation, Speculation::kDFlash);
   EXPECT_EQ(base.dtype, ComputeType::kFloat32);
   EXPECT_EQ(base.kv_cache_dtype, ComputeType::kFloat32);
+  EXPECT_EQ(base.attention_backend, "portable");
+  EXPECT_EQ(base.draft_attention_backend, "plain");
   EXPECT_EQ(base.threads, 2);
   EXPECT_EQ(base.block_size, 8);
   EXPECT_EQ(base.draft_window, 64);

@@ -132,6 +132,12 @@ void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& sl
          "--kv-cache-dtype", [&base](const std::string& name) { base.kv_cache_dtype = compute_type(name); },
          "of cached keys and values: auto (as --dtype), bfloat16 or float32")
       ->check(types);
+  const auto backends = CLI::IsMember({"auto", "wgmma", "portable", "plain"});
+  app->add_option("--attention-backend", base.attention_backend,
+                  "CUDA: attention of the target: auto, wgmma (Hopper), portable or plain (slow)")
+      ->check(backends);
+  app->add_option("--draft-attention-backend", base.draft_attention_backend, "CUDA: the same for the drafter")
+      ->check(backends);
   app->add_option("--threads", base.threads, "threads that compute [the cores this process may use]")
       ->check(between(1, 4096, "a number of threads from 1 to 4096"));
   app->add_option("--draft-window", base.draft_window, "last context positions that the drafter sees [all]")

@@ -41,7 +41,7 @@ struct Case {
 // A batch: each request's rows at the end of its sequence, causal.
 class Batch {
  public:
-  Batch(Device& device, const Case& c, bool portable, bool layers_apart)
+  Batch(Device& device, const Case& c, ops::AttentionBackend backend, bool layers_apart)
       : device_(device), case_(c), layers_apart_(layers_apart) {
     pages_ = (c.context + kPageSize - 1) / kPageSize;
     const int n = c.requests * c.rows;
@@ -75,6 +75,7 @@ class Batch {
     plan_.rows = n;
     plan_.visible_begin = begin_.view(DType::kI32, {n});
     plan_.visible_end = end_.view(DType::kI32, {n});
+    plan_.cache_positions = positions_.view(DType::kI32, {n});
     plan_.segments = static_cast<const ops::RowSegment*>(segments_.data());
     plan_.n_segments = c.requests;
     plan_.max_segment_rows = c.rows;
@@ -82,7 +83,7 @@ class Batch {
     plan_.heads = kHeads;
     plan_.kv_heads = kKvHeads;
     plan_.head_dim = kHeadDim;
-    plan_.portable = portable;
+    plan_.backend = backend;
     work_memory_ = allocate(device, static_cast<size_t>(ops::attention_work_bytes(device.stream(), plan_)));
   }
 
@@ -154,8 +155,9 @@ class Batch {
 };
 
 constexpr Case kCases[] = {
-    {"verify", 1, 16, 144, 36},     {"verify", 1, 16, 528, 36},     {"verify", 1, 16, 1040, 36},
-    {"verify", 1, 16, 4096, 36},    {"verify", 1, 16, 32768, 36},   {"verify", 1, 1, 1040, 36},
+    {"verify", 1, 16, 144, 36},     {"verify", 1, 16, 272, 36},     {"verify", 1, 16, 400, 36},
+    {"verify", 1, 16, 528, 36},     {"verify", 1, 16, 1040, 36},    {"verify", 1, 16, 4096, 36},
+    {"verify", 1, 16, 24576, 36},   {"verify", 1, 16, 32768, 36},   {"verify", 1, 1, 1040, 36},
     {"verify", 8, 16, 528, 36},     {"verify", 8, 16, 4096, 36},    {"verify", 32, 8, 512, 36},
     {"verify", 32, 8, 16384, 4},    {"verify", 128, 4, 512, 36},    {"verify", 128, 1, 512, 36},
     {"prefill", 1, 2048, 2048, 36}, {"prefill", 1, 2048, 4096, 36}, {"prefill", 1, 2048, 8192, 36},
@@ -182,7 +184,8 @@ int main(int argc, char** argv) {
     std::printf("{\"limit\": \"read\", \"TBps\": %.3f}\n", bandwidth * 1e-6);
   }
   for (const Case& c : kCases) {
-    Batch batch(device, c, has("--portable"), has("--layers-apart"));
+    Batch batch(device, c, has("--portable") ? ops::AttentionBackend::kPortable : ops::AttentionBackend::kAuto,
+                has("--layers-apart"));
     const int layers = 36;
     const double plan = bench::graph_us(device, [&] { batch.run(false, false, 0); });
     const double attend = bench::graph_us(device, [&] { batch.run(false, true, layers); }) - plan;

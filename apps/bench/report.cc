@@ -132,6 +132,10 @@ std::string report_json(const BenchReport& report) {
   json["architecture"] = report.engine.architecture;
   json["dtype"] = report.engine.dtype;
   json["instruction_set"] = report.engine.instruction_set;
+  if (!report.engine.attention_backend.empty()) json["attention_backend"] = report.engine.attention_backend;
+  if (!report.engine.draft_attention_backend.empty()) {
+    json["draft_attention_backend"] = report.engine.draft_attention_backend;
+  }
   json["threads"] = report.engine.threads;
   json["prompt_tokens"] = report.prompt_tokens;
   json["output_tokens"] = report.output_tokens;

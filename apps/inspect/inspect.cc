@@ -130,6 +130,13 @@ std::string fits_text(const Findings& found) {
   return "by the configurations yes, but not all tensors are what they say (above)";
 }
 
+// The attention backends that would run.
+std::string attention_text(const engine::ResolvedModels& plan) {
+  std::string text = ops::attention_backend_name(plan.target_numerics.attention);
+  if (plan.draft) text += std::string(", of the drafter ") + ops::attention_backend_name(plan.draft_numerics.attention);
+  return text;
+}
+
 void print_text(const Findings& found) {
   const model::DecoderSpec& t = found.target;
   std::printf("target         %s\n", found.model_dir.c_str());
@@ -169,6 +176,7 @@ void print_text(const Findings& found) {
               dtype_name(found.plan->target_numerics.storage));
   std::printf("  KV           %s a token%s, as %s\n", format_bytes(memory.page_bytes / page_size).c_str(),
               found.draft ? " (target and drafter)" : "", dtype_name(found.plan->kv_dtype));
+  if (device.kind == DeviceKind::kCuda) std::printf("  attention    %s\n", attention_text(*found.plan).c_str());
   std::printf("  a step       %s for up to %s\n", format_bytes(memory.step_bytes).c_str(),
               counted(found.plan->max_num_batched_tokens, "row").c_str());
   std::printf("  plan         %s of %lld positions, %s: room for %s, %s\n", counted(memory.pages, "page").c_str(),
@@ -220,6 +228,12 @@ void print_json(const Findings& found) {
                       {"pages", memory.pages},
                       {"kv_bytes", memory.kv_bytes()},
                       {"full_contexts", memory.pages / memory.pages_per_request}};
+    if (found.plan->device.kind == DeviceKind::kCuda) {
+      json["attention_backend"] = ops::attention_backend_name(found.plan->target_numerics.attention);
+      if (found.draft) {
+        json["draft_attention_backend"] = ops::attention_backend_name(found.plan->draft_numerics.attention);
+      }
+    }
   } else {
     json["memory_error"] = found.plan_error->message;
   }

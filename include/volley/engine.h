@@ -48,7 +48,9 @@ struct EngineOptions {
   std::string device = "auto";  // auto (a GPU that can be used, else the CPU), cpu, cuda, cuda:N
   ComputeType dtype = ComputeType::kAuto;
   ComputeType kv_cache_dtype = ComputeType::kAuto;  // kAuto: as dtype
-  int threads = 0;                                  // 0: the cores this process may use
+  // CUDA, of target and drafter: auto, wgmma, portable or plain. Each decodes exactly.
+  std::string attention_backend = "auto", draft_attention_backend = "auto";
+  int threads = 0;  // 0: the cores this process may use
   Speculation speculation = Speculation::kDFlash;
   int block_size = 0;           // tokens of a block, its first (known) token included; 0: the drafter's own
   int draft_window = 0;         // last context positions the drafter attends to; 0: all (or as its config says)
@@ -153,7 +155,9 @@ struct EngineInfo {
   std::string architecture;
   std::string device;
   std::string dtype;
-  std::string instruction_set;  // what the kernels run on, e.g. "AVX3 + BF16"
+  std::string instruction_set;          // what the kernels run on, e.g. "AVX3 + BF16"
+  std::string attention_backend;        // that runs: wgmma, portable or plain; empty on the CPU, which has one
+  std::string draft_attention_backend;  // empty without a drafter, too
   int vocab_size = 0;
   int max_model_len = 0;
   int block_size = 0;  // 1: no speculation

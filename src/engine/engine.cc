@@ -101,6 +101,10 @@ EngineInfo describe(const ResolvedModels& models, const LoadedModels& loaded, De
   info.device = cpu ? "cpu" : "cuda:" + std::to_string(models.device.ordinal);
   info.dtype = dtype_name(models.target_numerics.activation);
   info.instruction_set = cpu ? ops::cpu_instruction_set() : device.name();
+  if (!cpu) {
+    info.attention_backend = ops::attention_backend_name(models.target_numerics.attention);
+    if (models.draft) info.draft_attention_backend = ops::attention_backend_name(models.draft_numerics.attention);
+  }
   info.vocab_size = models.target.vocab;
   info.max_model_len = models.max_model_len;
   info.block_size = models.block_size;

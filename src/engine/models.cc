@@ -152,6 +152,19 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
   return {};
 }
 
+Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
+  VOLLEY_ASSIGN(const ops::AttentionBackend target, ops::parse_attention_backend(options.attention_backend));
+  VOLLEY_ASSIGN(const ops::AttentionBackend draft, ops::parse_attention_backend(options.draft_attention_backend));
+  const auto resolve = [&](ops::AttentionBackend asked, const model::DecoderSpec& spec) {
+    return ops::resolve_attention_backend(models.device.kind, asked, models.kv_dtype, spec.head_dim);
+  };
+  VOLLEY_ASSIGN(models.target_numerics.attention, resolve(target, models.target));
+  if (models.draft) {
+    VOLLEY_ASSIGN(models.draft_numerics.attention, resolve(draft, models.draft->decoder));
+  }
+  return {};
+}
+
 // Scratch of a pass through a decoder's layers: activations, and partial results of attention.
 int64_t layers_bytes(const model::DecoderSpec& spec, int64_t rows, int64_t positions) {
   const int64_t q_width = int64_t{spec.heads} * spec.head_dim, kv_width = int64_t{spec.kv_heads} * spec.head_dim;
@@ -223,6 +236,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
     VOLLEY_ASSIGN(models.draft_checkpoint, open_checkpoint(options, options.draft_dir));
   }
   VOLLEY_RETURN_IF_ERROR(resolve_numerics(options, models));
+  VOLLEY_RETURN_IF_ERROR(resolve_attention(options, models));
 
   MemoryPlanInput plan;
   plan.target = &models.target;

@@ -139,6 +139,8 @@ TEST_F(Startup, OptionsOutOfRange) {
   EXPECT_MENTIONS(with([](auto& o) { o.verify = {VerifyPolicy::Kind::kFixed, 16}; }), "use 0 to 15, auto or full");
   EXPECT_MENTIONS(with([](auto& o) { o.verify = {VerifyPolicy::Kind::kFixed, -1}; }), "--verify is -1");
   EXPECT_MENTIONS(with([](auto& o) { o.device = "tpu"; }), "tpu");
+  EXPECT_MENTIONS(with([](auto& o) { o.attention_backend = "flash"; }), "use auto, wgmma, portable or plain");
+  EXPECT_MENTIONS(with([](auto& o) { o.draft_attention_backend = "flash"; }), "flash");
   options_ = good;
   options_.device = "cuda";
   EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "cpu");
@@ -149,6 +151,12 @@ TEST_F(Startup, CacheTypesThatTheWeightsDoNotAllow) {
   options_.speculation = Speculation::kOff;
   options_.kv_cache_dtype = ComputeType::kBFloat16;
   EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "--kv-cache-dtype");
+}
+
+TEST_F(Startup, AttentionBackendsAreAGpus) {
+  options_.device = "cpu";
+  options_.attention_backend = "portable";
+  EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "portable");
 }
 
 TEST_F(Startup, VocabularyBeyondTheSamplingRule) {

@@ -20,10 +20,10 @@ Result<Rope> make_rope(Device& device, const RopeSpec& spec, int32_t head_dim, i
 }
 
 Result<DecoderLayers> DecoderLayers::load(Device& device, WeightLoader& loader, const DecoderSpec& spec,
-                                          DType activation, int64_t positions) {
+                                          Numerics numerics, int64_t positions) {
   DecoderLayers layers;
   layers.spec_ = spec;
-  layers.activation_ = activation;
+  layers.numerics_ = numerics;
   VOLLEY_ASSIGN(layers.rope_, make_rope(device, spec.rope, spec.head_dim, positions));
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     VOLLEY_ASSIGN(Layer layer, load_layer(loader, spec, static_cast<int>(i)));
@@ -104,9 +104,11 @@ bool has_layers(const DecoderSpec& spec, LayerSpec::Attention kind) {
 
 void DecoderLayers::plan(Stream& stream, RowBatch& batch, const ops::KvLayer& kv, Arena& scratch) const {
   ops::AttentionRows rows = attention_rows(spec_, kv.dtype);
+  rows.backend = numerics_.attention;
   rows.rows = batch.rows;
   rows.segments = batch.segments.data();
   rows.n_segments = static_cast<int32_t>(batch.segments.size());
+  rows.cache_positions = batch.cache_positions;
   rows.max_segment_rows = batch.max_segment_rows;
   rows.max_positions = batch.max_positions;
   if (has_layers(spec_, LayerSpec::Attention::kFull)) {
@@ -128,7 +130,7 @@ void DecoderLayers::forward(Stream& stream, int index, const RowBatch& batch, co
   const int64_t rows = batch.rows;
   const int64_t q_width = int64_t{spec_.heads} * spec_.head_dim;
   ArenaScope scope(scratch);
-  const TensorView h = scratch.take(activation_, {rows, spec_.hidden});
+  const TensorView h = scratch.take(activation(), {rows, spec_.hidden});
   ops::rms_norm(stream, x, layer.input_norm.view, spec_.norm_eps, {}, h);
   const TensorView a = scratch.take(kv.dtype, {rows, q_width});  // attention runs in the type of the cache
   {
@@ -153,13 +155,14 @@ void DecoderLayers::forward(Stream& stream, int index, const RowBatch& batch, co
     attention.max_segment_rows = batch.max_segment_rows;
     attention.max_positions = batch.max_positions;
     attention.work = windowed ? batch.window_work : batch.work;
+    attention.after_write = true;
     attention.kv = kv;
     attention.out = a;
     ops::attention(stream, attention, scratch);
   }
   ops::linear(stream, layer.o, a, x, ops::Epilogue::kAdd, scratch);
   ops::rms_norm(stream, x, layer.post_norm.view, spec_.norm_eps, {}, h);
-  const TensorView m = scratch.take(activation_, {rows, spec_.intermediate});
+  const TensorView m = scratch.take(activation(), {rows, spec_.intermediate});
   ops::linear(stream, layer.gate_up, h, m, ops::Epilogue::kSwiGlu, scratch);
   ops::linear(stream, layer.down, m, x, ops::Epilogue::kAdd, scratch);
 }

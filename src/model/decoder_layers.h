@@ -36,7 +36,7 @@ Result<Rope> make_rope(Device& device, const RopeSpec& spec, int32_t head_dim, i
 
 class DecoderLayers {
  public:
-  static Result<DecoderLayers> load(Device& device, WeightLoader& loader, const DecoderSpec& spec, DType activation,
+  static Result<DecoderLayers> load(Device& device, WeightLoader& loader, const DecoderSpec& spec, Numerics numerics,
                                     int64_t positions);
 
   // Cuts the attention of a pass for all its layers, before the first of them. What it takes of `scratch` must stay
@@ -54,7 +54,7 @@ class DecoderLayers {
   Status load_injection(WeightLoader& loader);
 
   const DecoderSpec& spec() const { return spec_; }
-  DType activation() const { return activation_; }
+  DType activation() const { return numerics_.activation; }
   int count() const { return static_cast<int>(layers_.size()); }
 
   // Scratch that plan() and forward() take at most, without the residual stream. kv: dtype of the cache.
@@ -71,7 +71,7 @@ class DecoderLayers {
   ops::QkvWrite qkv_write(const Layer& layer, const RowBatch& batch, const ops::KvLayer& kv) const;
 
   DecoderSpec spec_;
-  DType activation_ = DType::kBF16;
+  Numerics numerics_;
   Rope rope_;
   std::vector<Layer> layers_;
 };

@@ -17,7 +17,7 @@ Result<std::unique_ptr<DraftNetwork>> DraftNetwork::load(Device& device,
                 loader.linear({{"fc.weight", hidden}}, static_cast<int64_t>(spec.target_layers.size()) * hidden));
   VOLLEY_ASSIGN(network->hidden_norm_, loader.vector("hidden_norm.weight", hidden));
   VOLLEY_ASSIGN(network->norm_, loader.vector("norm.weight", hidden));
-  VOLLEY_ASSIGN(network->layers_, DecoderLayers::load(device, loader, spec.decoder, numerics.activation, positions));
+  VOLLEY_ASSIGN(network->layers_, DecoderLayers::load(device, loader, spec.decoder, numerics, positions));
   VOLLEY_RETURN_IF_ERROR(network->layers_.load_injection(loader));
   network->packed_bytes_ = loader.packed_bytes();
   return network;

@@ -13,7 +13,7 @@ Result<std::unique_ptr<Target>> Target::load(Device& device, std::shared_ptr<con
   WeightLoader loader(device, *checkpoint, numerics.storage, {"model.", ""});
   loader.on_packed = on_packed;
   VOLLEY_ASSIGN(target->embedding_, loader.table("embed_tokens.weight", spec.vocab, spec.hidden));
-  VOLLEY_ASSIGN(target->layers_, DecoderLayers::load(device, loader, spec, numerics.activation, positions));
+  VOLLEY_ASSIGN(target->layers_, DecoderLayers::load(device, loader, spec, numerics, positions));
   VOLLEY_ASSIGN(target->final_norm_, loader.vector("norm.weight", spec.hidden));
   // The head stands beside "model.", not in it.
   WeightLoader head_loader(

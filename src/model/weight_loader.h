@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/attention/attention.h"
 #include "ops/linear/linear.h"
 #include "weights/checkpoint.h"
 
@@ -16,6 +17,7 @@ namespace volley::model {
 struct Numerics {
   DType activation = DType::kBF16;  // inputs of matrix products, q: kBF16 or kF32. The residual stream is always fp32.
   DType storage = DType::kBF16;     // of weight matrices: kBF16 or kF32
+  ops::AttentionBackend attention = ops::AttentionBackend::kAuto;
 };
 
 // --dtype for one checkpoint: kAuto is bfloat16 for bf16 checkpoints, else float32. Weights stay bf16 in memory where

@@ -85,6 +85,15 @@ __device__ inline bool barrier_ready(uint64_t* barrier, uint32_t parity) {
   return barrier_ready(shared_address(barrier), parity);
 }
 
+// --- Memory that other blocks write ---
+
+// What another block wrote before it counted up *p, with a fence in between, is seen after this.
+__device__ inline int32_t load_acquire(const int32_t* p) {
+  int32_t v;
+  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
 // --- Bulk copies, global to shared memory of this block ---
 
 // What the L2 cache does with lines that a copy brings in.

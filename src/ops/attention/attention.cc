@@ -1,5 +1,7 @@
 #include "ops/attention/attention.h"
 
+#include <string>
+
 #ifdef VOLLEY_CUDA
 #include "ops/attention/attention_cuda.h"
 #endif
@@ -39,6 +41,41 @@ void check_segment(const Attention& args, const RowSegment& segment) {
 }
 
 }  // namespace
+
+const char* attention_backend_name(AttentionBackend backend) {
+  switch (backend) {
+    case AttentionBackend::kAuto:
+      return "auto";
+    case AttentionBackend::kWgmma:
+      return "wgmma";
+    case AttentionBackend::kPortable:
+      return "portable";
+    case AttentionBackend::kPlain:
+      return "plain";
+  }
+  return "";
+}
+
+Result<AttentionBackend> parse_attention_backend(std::string_view name) {
+  for (const AttentionBackend backend :
+       {AttentionBackend::kAuto, AttentionBackend::kWgmma, AttentionBackend::kPortable, AttentionBackend::kPlain}) {
+    if (name == attention_backend_name(backend)) return backend;
+  }
+  return invalid_argument("Unknown attention backend \"" + std::string(name) +
+                          "\": use auto, wgmma, portable or plain.");
+}
+
+Result<AttentionBackend> resolve_attention_backend(DeviceKind device, AttentionBackend asked, [[maybe_unused]] DType kv,
+                                                   [[maybe_unused]] int32_t head_dim) {
+#ifdef VOLLEY_CUDA
+  if (device == DeviceKind::kCuda) return resolve_attention_backend_cuda(asked, kv, head_dim);
+#endif
+  if (device == DeviceKind::kCpu && asked != AttentionBackend::kAuto) {
+    return unimplemented("The attention backend \"" + std::string(attention_backend_name(asked)) +
+                         "\" is a GPU's: the CPU has one of its own, with auto.");
+  }
+  return AttentionBackend::kAuto;
+}
 
 AttentionWork plan_attention([[maybe_unused]] Stream& stream, [[maybe_unused]] const AttentionRows& rows,
                              [[maybe_unused]] Arena& scratch) {

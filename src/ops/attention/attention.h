@@ -13,10 +13,31 @@
 // runs along. Neither other rows nor threads nor page size nor the way the work is cut change any of that.
 #pragma once
 
+#include <string_view>
+
 #include "device/arena.h"
 #include "ops/paged_kv/paged_kv.h"
 
 namespace volley::ops {
+
+// CUDA's kernels for the same function. Of each, a row's bits do not depend on the batch; wgmma and portable give the
+// same ones.
+enum class AttentionBackend {
+  kAuto,      // the fastest that the GPU and the shape allow
+  kWgmma,     // the matrix unit of Hopper (sm_90a); bf16 with head_dim 64, 128 or 256
+  kPortable,  // warps' matrix products, on GPUs from sm_80 on; the same shapes
+  kPlain,     // any dtype and head_dim; slow
+};
+
+const char* attention_backend_name(AttentionBackend backend);  // "auto", "wgmma", "portable", "plain"
+
+// kInvalidArgument names the ones there are.
+Result<AttentionBackend> parse_attention_backend(std::string_view name);
+
+// What runs when `asked` is asked for, on the calling thread's GPU: never kAuto there. The CPU has no choice and stays
+// at kAuto. kUnimplemented where the device or the shape of K and V does not allow it.
+Result<AttentionBackend> resolve_attention_backend(DeviceKind device, AttentionBackend asked, DType kv,
+                                                   int32_t head_dim);
 
 inline constexpr int kAttentionChunk = 512;  // positions, on the CPU; a multiple of kKvTile
 
@@ -26,23 +47,26 @@ struct AttentionRows {
   TensorView visible_begin, visible_end;  // [rows] int32: cache positions [begin, end), not empty
   const RowSegment* segments = nullptr;   // CUDA: device memory; entries may have no rows
   int32_t n_segments = 0;                 // CUDA: a bound
+  // CUDA, may be null: [rows] int32, where the pass writes K and V of the rows; ascending within a segment. With
+  // Attention::after_write, K and V below the first of a segment may then be read while that write runs.
+  TensorView cache_positions;
   // Bounds for what only the device knows on CUDA. The CPU does not look at them.
   int32_t max_segment_rows = 0;
   int32_t max_positions = 0;  // of any visible_end
   // The shape of all layers that share the work.
   int32_t heads = 0, kv_heads = 0, head_dim = 0;
   DType dtype = DType::kBF16;
-  bool portable = false;  // CUDA: the kernel for GPUs without wgmma, on any GPU; the same bits
+  AttentionBackend backend = AttentionBackend::kAuto;  // CUDA; one that resolve_attention_backend() allows
 };
 
 // How the rows' work is cut for the multiprocessors, and room for partial results: in the arena that plan_attention()
-// got. Empty on the CPU, which cuts inside attention(), and for the shapes of CUDA's plain kernel.
+// got. Empty on the CPU, which cuts inside attention(), and for CUDA's plain kernel.
 struct AttentionWork {
   void* lists = nullptr;     // of attention_cuda_work.cuh
   void* partials = nullptr;  // fp32
   int32_t blocks = 0;        // of the grid
   int32_t max_tiles = 0, max_items = 0, max_partials = 0;
-  bool portable = false;
+  AttentionBackend backend = AttentionBackend::kAuto;  // CUDA: resolved
 };
 
 // Enqueued once a pass, before its layers; the arena's memory must stay until the last of them. On CUDA the host's part
@@ -64,7 +88,8 @@ struct Attention {
   int32_t max_positions = 0;
   AttentionWork work;  // of plan_attention() for these rows
   // The call before this one on the stream was write_qkv(). On CUDA the kernel may then start while that one runs, and
-  // read what is older: the work, page table, segments and visible ranges.
+  // read what is older: the work, page table, segments, visible ranges, and the K and V that plan_attention() knew to
+  // be older than the pass.
   bool after_write = false;
   KvLayer kv;
   TensorView out;  // [rows, heads * head_dim], dtype of q

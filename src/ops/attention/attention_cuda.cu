@@ -58,11 +58,16 @@ __device__ void attend(const PlainArgs& args, int row, int head, const int32_t* 
       const int32_t page = pages[position / kv.page_size];
       if (page < 0) __trap();
       block = kv.base + page * kv.page_stride;
-      const std::byte* k = block + kv_element_bytes(kv, kv_head, false, position % kv.page_size, 0);
       float dots[16] = {};  // d is a multiple; a single sum of 256 products would err too much
       for (int i = 0; i < d; i += 16) {
 #pragma unroll
-        for (int j = 0; j < 16; ++j) dots[j] = fmaf(q[i + j], cuda::load_float(k, kv.dtype, i + j), dots[j]);
+        for (int half = 0; half < 16; half += 8) {  // of what any layout keeps together
+          const std::byte* k = block + kv_element_bytes(kv, kv_head, false, position % kv.page_size, i + half);
+#pragma unroll
+          for (int j = 0; j < 8; ++j) {
+            dots[half + j] = fmaf(q[i + half + j], cuda::load_float(k, kv.dtype, j), dots[half + j]);
+          }
+        }
       }
 #pragma unroll
       for (int n = 8; n > 0; n /= 2) {
@@ -83,11 +88,13 @@ __device__ void attend(const PlainArgs& args, int row, int head, const int32_t* 
       const float weight = __shfl_sync(0xffffffff, p, i);
       const auto from =
           reinterpret_cast<const std::byte*>(__shfl_sync(0xffffffff, reinterpret_cast<uint64_t>(block), i));
-      const std::byte* v = from + kv_element_bytes(kv, kv_head, true, (tile + i) % kv.page_size, 0);
+      const int in_page = (tile + i) % kv.page_size;
 #pragma unroll
       for (int j = 0; j < kMaxHeadDim / 32; ++j) {
         const int element = lane + 32 * j;
-        if (element < d) added[j] = fmaf(weight, cuda::load_float(v, kv.dtype, element), added[j]);
+        if (element >= d) continue;
+        const std::byte* v = from + kv_element_bytes(kv, kv_head, true, in_page, element);
+        added[j] = fmaf(weight, cuda::load_float(v, kv.dtype, 0), added[j]);
       }
     }
 #pragma unroll
@@ -146,10 +153,10 @@ void attention_plain_cuda(Stream& stream, const Attention& args) {
 
 void attention_cuda(Stream& stream, const Attention& args) {
   if (args.q.dim(0) == 0 || args.n_segments == 0) return;
-  if (kv_is_swizzled(args.kv.dtype, args.kv.head_dim)) {
-    attention_tiles_cuda(stream, args);
-  } else {
+  if (args.work.backend == AttentionBackend::kPlain) {
     attention_plain_cuda(stream, args);
+  } else {
+    attention_tiles_cuda(stream, args);
   }
 }
 

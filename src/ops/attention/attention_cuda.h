@@ -5,6 +5,9 @@
 
 namespace volley::ops {
 
+// attention_tiles_cuda.cu, where it is known which machine code there is.
+Result<AttentionBackend> resolve_attention_backend_cuda(AttentionBackend asked, DType kv, int32_t head_dim);
+
 // attention_plan_cuda.cu
 AttentionWork plan_attention_cuda(Stream& stream, const AttentionRows& rows, Arena& scratch);
 int64_t attention_work_bytes_cuda(const AttentionRows& bounds);

@@ -148,7 +148,53 @@ TEST(AttentionCudaTiles, PortableKernelGivesTheSameBits) {
     std::vector<Row> rows = causal(0, 2562, 20);
     for (const Row& row : causal(1, 200, 100)) rows.push_back(row);
     for (int i = 0; i < 20; ++i) rows.push_back({2, 40 + i, 61 + i, 400 + i});
-    EXPECT_EQ(world.run(rows), world.run(rows, false, true)) << head_dim;
+    EXPECT_EQ(world.run(rows), world.run(rows, false, AttentionBackend::kPortable)) << head_dim;
+  }
+}
+
+// The plain kernel on the shapes that the others are for, and whom it does without.
+TEST(AttentionCudaTiles, PlainKernelServesTheSameShapes) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (int head_dim : {64, 128, 256}) {
+    AttentionWorld world(device, {DType::kBF16, head_dim, 8, 2, 16}, {700, 300, 90});
+    std::vector<Row> rows = causal(0, 684, 16);
+    for (const Row& row : causal(1, 200, 9)) rows.push_back(row);
+    EXPECT_LE(worst_error(world, rows, AttentionBackend::kPlain), 1.0) << head_dim;
+    const auto together = world.run(rows, false, AttentionBackend::kPlain);
+    EXPECT_EQ(world.run({rows[3]}, true, AttentionBackend::kPlain), part(together, rows.size(), 3, 1)) << head_dim;
+  }
+}
+
+TEST(AttentionCudaTiles, BackendsThatAShapeDoesNotAllow) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const auto resolve = [](AttentionBackend asked, DType kv, int head_dim) {
+    return resolve_attention_backend(DeviceKind::kCuda, asked, kv, head_dim);
+  };
+  EXPECT_EQ(resolve(AttentionBackend::kAuto, DType::kF32, 128).value(), AttentionBackend::kPlain);
+  EXPECT_EQ(resolve(AttentionBackend::kAuto, DType::kBF16, 80).value(), AttentionBackend::kPlain);
+  EXPECT_NE(resolve(AttentionBackend::kAuto, DType::kBF16, 128).value(), AttentionBackend::kPlain);
+  EXPECT_EQ(resolve(AttentionBackend::kPlain, DType::kBF16, 128).value(), AttentionBackend::kPlain);
+  EXPECT_EQ(resolve(AttentionBackend::kPortable, DType::kBF16, 64).value(), AttentionBackend::kPortable);
+  const auto refused = resolve(AttentionBackend::kPortable, DType::kF32, 128);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnimplemented);
+  EXPECT_NE(refused.error().message.find("float32"), std::string::npos) << refused.error().message;
+}
+
+// Tiles in two items each, whose partial results come into shared memory in several turns, against one tile alone, in
+// many items.
+TEST(AttentionCudaTiles, FewItemsOfManyChunks) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const int slots = 33, first = 2550;
+  AttentionWorld world(device, {DType::kBF16, 256, 4, 2, 64}, std::vector<int>(slots, first + 32));
+  std::vector<Row> rows;
+  for (int slot = 0; slot < slots; ++slot) {
+    for (const Row& row : causal(slot, first, 32)) rows.push_back(row);
+  }
+  const auto together = world.run(rows);
+  EXPECT_EQ(world.run(rows, false, AttentionBackend::kPortable), together);
+  for (int slot : {0, 17, 32}) {
+    EXPECT_EQ(world.run(causal(slot, first, 32)), part(together, rows.size(), slot * 32, 32)) << slot;
   }
 }
 
@@ -162,8 +208,8 @@ TEST(AttentionCudaTiles, GraphServesOtherPositions) {
     shorter.push_back({1, 0, 60, 50 + i});
     longer.push_back({1, i < 8 ? 0 : 1100, 2600, 90 + i});
   }
-  EXPECT_EQ(world.run(shorter, false, false, &longer), world.run(longer));
-  EXPECT_EQ(world.run(longer, false, false, &shorter), world.run(shorter));
+  EXPECT_EQ(world.run(shorter, false, {}, &longer), world.run(longer));
+  EXPECT_EQ(world.run(longer, false, {}, &shorter), world.run(shorter));
 }
 
 // Attention that starts before the write in front of it has ended sees what that one writes. (The first write comes
@@ -184,9 +230,9 @@ TEST(AttentionCudaTiles, MayStartDuringTheWrite) {
     }
     world.with_write(slot, positions, right, [&](const QkvWrite& a) {
       world.with_write(slot, positions, wrong, [&](const QkvWrite& b) {
-        EXPECT_EQ(world.run(rows, false, false, nullptr, {b, a, b, a, b, a, b, a, b, a}), want);
-        EXPECT_NE(world.run(rows, false, false, nullptr, {a, b, a, b, a, b}), want);
-        EXPECT_EQ(world.run(rows, false, true, nullptr, {b, a, b, a, b, a, b, a}), want);
+        EXPECT_EQ(world.run(rows, false, {}, nullptr, {b, a, b, a, b, a, b, a, b, a}), want);
+        EXPECT_NE(world.run(rows, false, {}, nullptr, {a, b, a, b, a, b}), want);
+        EXPECT_EQ(world.run(rows, false, AttentionBackend::kPortable, nullptr, {b, a, b, a, b, a, b, a}), want);
       });
     });
   }

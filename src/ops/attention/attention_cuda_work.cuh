@@ -30,16 +30,19 @@ __host__ __device__ inline int32_t chunk_end(int32_t position) {
 
 // Some consecutive chunks of a tile; every KV head does the same. In the order of decreasing cost.
 struct alignas(16) WorkItem {
-  int32_t row;                 // first row of the segment in the batch
-  int32_t first, count;        // query rows of the segment
-  int32_t slot;                // row of the page table
-  int32_t begin, end;          // positions
-  int32_t all_begin, all_end;  // positions that all rows of the tile see; may be none
-  int32_t partial;             // index of its first partial result; -1: the item is the whole tile
-  int32_t folded;              // its chunks are merged into one partial result, or into the result
-  int32_t unused[2];
+  int32_t row;                          // first row of the segment in the batch
+  int32_t first, count;                 // query rows of the segment
+  int32_t slot;                         // row of the page table
+  int32_t begin, end;                   // positions
+  int32_t all_begin, all_end;           // positions that all rows of the tile see; may be none
+  int32_t written;                      // K and V of positions before this one are older than the pass
+  int32_t folded;                       // its chunks are merged into one partial result, or into the result
+  int32_t partial;                      // index of its first partial result; -1: the item is the whole tile
+  int32_t split;                        // index among the split tiles; -1: the item is the whole tile
+  int32_t part, parts;                  // which of the tile's items this is
+  int32_t tile_partial, tile_partials;  // those of all the tile's items
 };
-static_assert(sizeof(WorkItem) == 48);
+static_assert(sizeof(WorkItem) == 64);
 
 // A tile whose partial results are to be merged.
 struct SplitTile {
@@ -47,10 +50,16 @@ struct SplitTile {
   int32_t partial, partials;
 };
 
+struct TileCut {
+  int32_t items, partials;
+};
+
 // What the plan knows of a tile before it cuts it.
 struct TileInfo {
   int32_t row, first, count, slot;
   int32_t begin, end, all_begin, all_end;
+  int32_t written;
+  TileCut cut;
 };
 
 struct WorkCounts {
@@ -64,6 +73,9 @@ struct WorkLists {
   WorkItem* items;    // [max_items]
   SplitTile* splits;  // [max_tiles]
   TileInfo* tiles;    // [max_tiles], for the plan alone
+  // [max_tiles][kv_heads]: of a split tile's items, those whose partial results are there. It only ever grows, by the
+  // number of items in each layer, so that nobody has to clear it in between.
+  int32_t* arrivals;
 };
 
 inline constexpr int64_t kCountsBytes = 64;
@@ -75,6 +87,7 @@ inline WorkLists work_lists(const AttentionWork& work) {
   lists.items = reinterpret_cast<WorkItem*>(at + kCountsBytes);
   lists.splits = reinterpret_cast<SplitTile*>(lists.items + work.max_items);
   lists.tiles = reinterpret_cast<TileInfo*>(lists.splits + work.max_tiles);
+  lists.arrivals = reinterpret_cast<int32_t*>(lists.tiles + work.max_tiles);
   return lists;
 }
 

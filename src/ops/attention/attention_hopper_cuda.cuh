@@ -10,46 +10,10 @@
 #pragma once
 
 #include "device/cuda/dependent.cuh"
-#include "device/cuda/hopper.cuh"
-#include "ops/attention/attention_cuda.h"
-#include "ops/attention/attention_rows_cuda.cuh"
+#include "ops/attention/attention_hopper_merge_cuda.cuh"
 #include "ops/attention/warpgroup_products.cuh"
 
 namespace volley::ops {
-
-constexpr int kItemRing = 8;    // items that a block keeps at hand
-constexpr int kItemsAhead = 4;  // how far ahead it fetches them
-constexpr int kCopyRows = 16;   // positions of one copy: a page is a multiple of it
-
-template <int kHeadDim_>
-struct HopperShape {
-  static constexpr int kHeadDim = kHeadDim_;
-  static constexpr int kHalves = kHeadDim > 128 ? 2 : 1;  // of the outputs, a warpgroup each
-  static constexpr int kComputeThreads = 128 * kHalves;
-  // One more warpgroup for the copying warp: registers can only be handed over by whole warpgroups.
-  static constexpr int kThreads = kComputeThreads + 128;
-  static constexpr int kCopyRegisters = 32, kComputeRegisters = kHalves == 1 ? 224 : 232;
-  static constexpr int kBlocks = attention_blocks_per_multiprocessor(kHeadDim);
-  static constexpr int kGroupBytes = 8 * kHeadDim * 2;  // 8 positions, or query rows
-  static constexpr int kTileBytes = kTilePositions * kHeadDim * 2;
-  static constexpr int kSlots = kHeadDim == 64 ? 8 : 4;              // of the ring, a tile of K or V each
-  static constexpr int kPieces = kTileBytes / 16 / kComputeThreads;  // of 16 bytes, a thread
-  static constexpr int kOutputs = kHeadDim / kHalves / 8;            // matrices of 8 outputs, a warp
-
-  struct Shared {
-    alignas(1024) uint8_t q[kTileBytes];
-    uint8_t slots[kSlots][kTileBytes];
-    float4 merged[kOutputs][kComputeThreads];
-    WorkItem items[kItemRing];
-    uint64_t full[kSlots], empty[kSlots];
-  };
-};
-
-// Which unit (item and KV head) is a block's next: back and forth, so that no block gets the larger of every wave.
-__device__ inline int32_t unit_of(int32_t index) {
-  const auto blocks = static_cast<int32_t>(gridDim.x), block = static_cast<int32_t>(blockIdx.x);
-  return index * blocks + (index % 2 == 0 ? block : blocks - 1 - block);
-}
 
 // A place in the ring.
 template <typename Shape>
@@ -62,12 +26,6 @@ struct RingPlace {
   }
 };
 
-// The item of a unit, or of the last there is room for: what lies past the items there are is read and not used, so
-// that the first item and their number are on their way together.
-__device__ inline const WorkItem& item_of(const TilesArgs& args, int32_t unit) {
-  return args.items[min(unit / args.kv_heads, args.max_items - 1)];
-}
-
 // The copying warp: K and V of the tiles of all units in turn. Lane i < 4 copies positions 16 i … of a tile.
 template <typename Shape>
 __device__ void produce(const TilesArgs& args, typename Shape::Shared& shared) {
@@ -78,22 +36,27 @@ __device__ void produce(const TilesArgs& args, typename Shape::Shared& shared) {
   bool refill = false;  // all slots have been filled once
   int32_t unit = unit_of(0);
   int2 range = *reinterpret_cast<const int2*>(&item_of(args, unit).begin);
-  int32_t row_of_pages = item_of(args, unit).slot;
+  int32_t row_of_pages = item_of(args, unit).slot, written = item_of(args, unit).written;
+  bool waited = false;
   const int32_t units = args.counts->items * args.kv_heads;
   for (int32_t index = 1; unit < units; ++index) {
     const uint8_t* head = args.kv + static_cast<int64_t>(unit % args.kv_heads) * 2 * args.head_bytes;
     const int32_t* pages = args.page_table + static_cast<int64_t>(row_of_pages) * args.max_pages;
     const int32_t begin = range.x / kCopyRows * kCopyRows, end = (range.y + kCopyRows - 1) / kCopyRows * kCopyRows;
+    const int32_t old_end = written;
     unit = unit_of(index);
     range = *reinterpret_cast<const int2*>(&item_of(args, unit).begin);
-    row_of_pages = item_of(args, unit).slot;
+    row_of_pages = item_of(args, unit).slot, written = item_of(args, unit).written;
     const auto find = [&](int32_t at) {
       return lane < 4 && at >= begin && at < end ? pages[args.page_size.divide(at)] : 0;
     };
     int32_t position = begin / kTilePositions * kTilePositions;
     int32_t page = find(position + lane * kCopyRows);
-    if (index == 1) cuda::wait_for_predecessors();  // K and V come from there
     for (; position < end; position += kTilePositions) {
+      if (!waited && position + kTilePositions > old_end) {
+        cuda::wait_for_predecessors();  // new K and V come from there
+        waited = true;
+      }
       const int32_t at = position + lane * kCopyRows;
       const bool copies = lane < 4 && at >= begin && at < end;
       const uint32_t bytes =
@@ -116,27 +79,6 @@ __device__ void produce(const TilesArgs& args, typename Shape::Shared& shared) {
   }
 }
 
-// Among the warps that compute.
-template <typename Shape>
-__device__ void compute_sync() {
-  asm volatile("bar.sync 1, %0;" ::"n"(Shape::kComputeThreads) : "memory");
-}
-template <typename Shape>
-__device__ bool compute_sync_or(bool value) {
-  int any;
-  asm volatile(
-      "{\n"
-      ".reg .pred mine, any;\n"
-      "setp.ne.b32 mine, %1, 0;\n"
-      "bar.red.or.pred any, 1, %2, mine;\n"
-      "selp.b32 %0, 1, 0, any;\n"
-      "}\n"
-      : "=r"(any)
-      : "r"(static_cast<int>(value)), "n"(Shape::kComputeThreads)
-      : "memory");
-  return any != 0;
-}
-
 template <typename Shape>
 __device__ void fetch_item(const TilesArgs& args, typename Shape::Shared& shared, int32_t index) {
   if (threadIdx.x >= sizeof(WorkItem) / 16) return;
@@ -146,21 +88,17 @@ __device__ void fetch_item(const TilesArgs& args, typename Shape::Shared& shared
 }
 
 template <typename Shape>
-__device__ void copy_q(const TilesArgs& args, typename Shape::Shared& shared, int32_t index, int32_t units) {
-  const int32_t unit = unit_of(index);
-  if (unit >= units) return;
+__device__ void copy_q(const TilesArgs& args, typename Shape::Shared& shared, const WorkItem& item, int kv_head) {
   constexpr int kRowPieces = Shape::kHeadDim / 8,
                 kRows = Shape::kComputeThreads / kRowPieces;  // rows that are copied at once
   static_assert(kRows % 8 == 0);
-  const WorkItem& item = shared.items[index % kItemRing];
   const int first = item.first, count = item.count;
   const int row = threadIdx.x / kRowPieces, column = threadIdx.x % kRowPieces;
   const uint32_t to =
       hopper::shared_address(shared.q) + static_cast<uint32_t>(kv_swizzled_bytes(Shape::kHeadDim, row, column));
   const __nv_bfloat16* from =
       args.q +
-      (static_cast<int64_t>(item.row) * args.heads + unit % args.kv_heads * static_cast<int>(args.group.by)) *
-          Shape::kHeadDim +
+      (static_cast<int64_t>(item.row) * args.heads + kv_head * static_cast<int>(args.group.by)) * Shape::kHeadDim +
       column * 8;
 #pragma unroll
   for (int i = 0; i < Shape::kPieces; ++i) {
@@ -232,23 +170,23 @@ struct ItemRun {
   int kv_head;
   RingPlace<Shape> k, v;  // of the tile whose scores, or values, are multiplied next
 
-  int row = 0;          // of the tile: this lane's first
-  bool active = false;  // the warp has rows
+  int row;          // of the tile: this lane's first
+  bool active;      // the warp has rows
+  int32_t partial;  // the item's next
   bool first_chunk = true;
-  int32_t partial = 0;
 
   __device__ int half() const { return threadIdx.x / 128; }
   __device__ bool edge(int32_t position) const {
     return uniform(position < item.all_begin || position + kTilePositions > item.all_end);
   }
-  // Lets the copying warp have a slot, and goes on to the one after the next.
+  // Lets the copying warp have a slot, and goes on to the one after the next. All lanes arrive. One for the warp, after
+  // __syncwarp(), would be right and is as fast, but racecheck does not see that the other lanes' reads come before.
   __device__ void release(RingPlace<Shape>& place) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) hopper::barrier_arrive(&shared.empty[place.slot]);
+    hopper::barrier_arrive(&shared.empty[place.slot]);
     place.next(2);
   }
 
-  __device__ void attend();
+  __device__ void attend(const RowRanges& visible);
   __device__ void score_tile(float (&s)[kScoreTiles][4]) {
     hopper::barrier_wait(&shared.full[k.slot], k.parity);
     begin_scores<Shape>(s, shared.q, shared.slots[k.slot]);
@@ -285,36 +223,34 @@ struct ItemRun {
 // What is left to do where a chunk ends.
 template <typename Shape>
 __device__ __forceinline__ void ItemRun<Shape>::end_chunk(bool last, RowState<Shape>& state) {
-  const int64_t unit = static_cast<int64_t>(partial) * args.kv_heads + kv_head;
   state.close_chunk();
-  if (!item.folded) {
-    if (active) store_partial<Shape>(args, unit, row, half(), state.maximum, state.sum, state.outputs, item.count);
-    ++partial;
+  if (item.folded && !first_chunk) {
+    state.merge_chunk([&](int j) { return shared.merged[j][threadIdx.x]; });
+  } else {
+    state.begin_merging();
+  }
+  first_chunk = false;
+  if (item.folded && !last) {
+#pragma unroll
+    for (int j = 0; j < Shape::kOutputs; ++j) shared.merged[j][threadIdx.x] = state.output(j);
     return;
   }
-  state.merge_chunk([&](int j) {
-    return first_chunk ? float4{0.0f, 0.0f, 0.0f, 0.0f} : shared.merged[j][threadIdx.x];
-  });
-  first_chunk = false;
-  if (!last) {
-#pragma unroll
-    for (int j = 0; j < Shape::kOutputs; ++j) {
-      shared.merged[j][threadIdx.x] = {state.outputs[j][0], state.outputs[j][1], state.outputs[j][2],
-                                       state.outputs[j][3]};
-    }
-  } else if (active && item.partial < 0) {
+  if (!active) return;
+  if (item.partial < 0) {
     store_result<Shape>(args, item, kv_head, row, half(), state);
-  } else if (active) {
-    store_partial<Shape>(args, unit, row, half(), state.merged_maximum, state.merged_sum, state.outputs, item.count);
+    return;
   }
+  const int64_t unit = static_cast<int64_t>(partial) * args.kv_heads + kv_head;
+  store_partial<Shape>(args, unit, row, half(), state, item.count);
+  ++partial;
 }
 
 // Products run behind: the values of a tile are added while the scores of the next are turned into probabilities. No
 // sums may be read while any products are under way (the compiler then makes every product wait for the one before).
 template <typename Shape>
-__device__ void ItemRun<Shape>::attend() {
+__device__ void ItemRun<Shape>::attend(const RowRanges& visible) {
   RowState<Shape> state;
-  load_ranges(args, item, row, state);
+  state.visible = visible;
   state.clear_merged();
   state.clear_chunk();
   const int32_t end = uniform(item.end);
@@ -371,27 +307,34 @@ __device__ void compute(const TilesArgs& args, typename Shape::Shared& shared) {
 #pragma unroll 1
   for (int i = 0; i < kItemsAhead; ++i) fetch_item<Shape>(args, shared, i);
   commit_copies();
-  const int32_t units = uniform(args.counts->items * args.kv_heads);
+  const int32_t units = uniform(args.counts->items * args.kv_heads), splits = uniform(args.counts->splits);
   wait_for_copies<0>();
   compute_sync<Shape>();
-  cuda::wait_for_predecessors();  // q comes from there
   RingPlace<Shape> k, v;
   v.next();
+  const int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
   for (int32_t index = 0; unit_of(index) < units; ++index) {
     if (index > 0) compute_sync<Shape>();  // the q of the item before has been read
     fetch_item<Shape>(args, shared, index + kItemsAhead);
-    copy_q<Shape>(args, shared, index, units);
+    const WorkItem& item = shared.items[index % kItemRing];
+    const int kv_head = unit_of(index) % args.kv_heads;
+    const RowRanges visible = load_ranges(args, item, row);
+    if (index == 0) cuda::wait_for_predecessors();  // q comes from there
+    copy_q<Shape>(args, shared, item, kv_head);
     commit_copies();
     wait_for_copies<0>();
     share_writes();
     compute_sync<Shape>();
-    ItemRun<Shape> run = {args, shared, shared.items[index % kItemRing], unit_of(index) % args.kv_heads, k, v};
-    run.row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
-    run.active = uniform(threadIdx.x / 32 % 4 * 16 < run.item.count);
-    run.partial = run.item.partial;
-    run.attend();
+    const bool active = uniform(threadIdx.x / 32 % 4 * 16 < item.count);
+    ItemRun<Shape> run = {args, shared, item, kv_head, k, v, row, active, item.partial};
+    run.attend(visible);
     k = run.k, v = run.v;
+    if (item.split >= 0) report_arrival<Shape>(args, item, kv_head);
   }
+  if (splits > 0) merge_own_rows<Shape>(args, shared, units);
+  // Blocks without items leave room for the next kernel at once. One must have waited, so that this kernel does not end
+  // before the one in front of it.
+  if (blockIdx.x == 0) cuda::wait_for_predecessors();
 }
 
 template <typename Shape>
@@ -404,8 +347,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     if (hopper::shared_address(dynamic) % 1024 != 0) __trap();
     for (int i = 0; i < Shape::kSlots; ++i) {
       hopper::barrier_init(&shared.full[i], 1);
-      hopper::barrier_init(&shared.empty[i], Shape::kComputeThreads / 32);
+      hopper::barrier_init(&shared.empty[i], Shape::kComputeThreads);
     }
+    hopper::barrier_init(&shared.staged, 1);
     hopper::barrier_init_fence();
   }
   __syncthreads();

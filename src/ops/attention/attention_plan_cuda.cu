@@ -23,6 +23,7 @@ constexpr int64_t kPartialsPerBlock = 12;
 
 struct PlanArgs {
   const int32_t *visible_begin, *visible_end;
+  const int32_t* cache_positions;  // may be null
   const RowSegment* segments;
   int n_segments, rows;
   int group, kv_heads, blocks;
@@ -80,6 +81,7 @@ __device__ int32_t make_tiles(const PlanArgs& args) {
       tile.first = i * kTileRows;
       tile.count = min(kTileRows, segment.rows * args.group - tile.first);
       tile.slot = segment.slot;
+      tile.written = args.cache_positions == nullptr ? 0 : args.cache_positions[segment.row_begin];
     }
   }
   __syncthreads();
@@ -131,6 +133,37 @@ __device__ void cut(const TileInfo& tile, int32_t target, const Item& item) {
   }
 }
 
+// How a tile is cut; one that is little longer than the target is not.
+__device__ TileCut count_items(const TileInfo& tile, int32_t target) {
+  TileCut counts = {0, 0};
+  const int32_t whole = target + target / 8 + kSplitCost;
+  if (tile.end - tile.begin <= whole) return {1, 0};
+  cut(tile, target, [&](int32_t, int32_t, int32_t partials) {
+    ++counts.items;
+    counts.partials += partials;
+  });
+  return counts;
+}
+
+// How long items may be: a block's share of the positions if all were alike, or somewhat more if each block then has
+// one item at most. Chunks seldom add up to a share, and a second item costs a block more than a longer first one.
+__device__ int32_t choose_target(const PlanArgs& args, int tiles, int32_t share) {
+  __shared__ int32_t best;
+  const int32_t least = max(share, kMinItem);
+  if (static_cast<int64_t>(tiles) * args.kv_heads > args.blocks) return least;
+  if (threadIdx.x == 0) best = kThreads / 32;
+  __syncthreads();
+  const int lane = threadIdx.x % 32, candidate = threadIdx.x / 32;
+  const auto target_of = [&](int32_t i) { return least + static_cast<int32_t>(int64_t{least} * i / 16); };
+  int32_t items = 0;
+  for (int t = lane; t < tiles; t += 32) items += count_items(args.lists.tiles[t], target_of(candidate)).items;
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) items += __shfl_xor_sync(0xffffffff, items, d);
+  if (lane == 0 && items * args.kv_heads <= args.blocks) atomicMin(&best, candidate);
+  __syncthreads();
+  return best < kThreads / 32 ? target_of(best) : least;
+}
+
 // Four buckets for each doubling, the most expensive first.
 __device__ int bucket_of(int32_t positions) {
   const float tiles = static_cast<float>((positions + kTilePositions - 1) / kTilePositions);
@@ -150,17 +183,14 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
   int32_t mine = 0, total;
   for (int t = from; t < to; ++t) mine += (args.lists.tiles[t].end - args.lists.tiles[t].begin + 63) / 64;
   scan(mine, &total);
-  // A block's share, if all were alike.
   const auto share = static_cast<int32_t>(int64_t{total} * 64 * args.kv_heads / args.blocks) + 1;
-  const int32_t target = max(share, kMinItem), whole = target + target / 8 + kSplitCost;
-
-  const auto partials_of_tile = [&](const TileInfo& tile) {
-    int32_t n = 0;
-    if (tile.end - tile.begin > whole) cut(tile, target, [&](int32_t, int32_t, int32_t partials) { n += partials; });
-    return n;
-  };
+  const int32_t target = choose_target(args, tiles, share);
   mine = 0;
-  for (int t = from; t < to; ++t) mine += partials_of_tile(args.lists.tiles[t]);
+  for (int t = from; t < to; ++t) {
+    TileInfo& tile = args.lists.tiles[t];
+    tile.cut = count_items(tile, target);
+    mine += tile.cut.partials;
+  }
   const int32_t first_partial = scan(mine, &total);
   // Where room for partial results runs out, tiles stay whole.
   const auto is_split = [&](int32_t partial, int32_t n) { return n > 1 && partial + n <= args.max_partials; };
@@ -169,7 +199,7 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
   mine = 0;
   for (int t = from; t < to; ++t) {
     const TileInfo& tile = args.lists.tiles[t];
-    const int32_t n = partials_of_tile(tile);
+    const int32_t n = tile.cut.partials;
     if (is_split(partial, n)) {
       ++mine;
       cut(tile, target, [&](int32_t begin, int32_t end, int32_t) { atomicAdd(&places[bucket_of(end - begin)], 1); });
@@ -186,26 +216,32 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
   if (items > args.max_items) __trap();  // the bounds were wrong
   if (threadIdx.x < kBuckets) places[threadIdx.x] = place;
   if (threadIdx.x == 0) *args.lists.counts = {items, splits};
+  for (int i = static_cast<int>(threadIdx.x); i < splits * args.kv_heads; i += kThreads) args.lists.arrivals[i] = 0;
   __syncthreads();
 
   partial = first_partial;
   for (int t = from; t < to; ++t) {
     const TileInfo tile = args.lists.tiles[t];
-    const auto emit = [&](int32_t begin, int32_t end, int32_t first, bool folded) {
-      WorkItem item = {tile.row,       tile.first,   tile.count, tile.slot, begin, end,
-                       tile.all_begin, tile.all_end, first,      folded,    {}};
-      args.lists.items[atomicAdd(&places[bucket_of(end - begin)], 1)] = item;
-    };
-    const int32_t n = partials_of_tile(tile);
+    const auto [parts, n] = tile.cut;
+    WorkItem item = {
+        tile.row,     tile.first, tile.count, tile.slot, tile.begin, tile.end, tile.all_begin, tile.all_end,
+        tile.written, true,       -1,         -1,        0,          1,        partial,        n};
+    const auto emit = [&] { args.lists.items[atomicAdd(&places[bucket_of(item.end - item.begin)], 1)] = item; };
     if (is_split(partial, n)) {
+      item.split = split;
+      item.parts = parts;
+      item.partial = partial;
       args.lists.splits[split++] = {tile.row, tile.first, tile.count, partial, n};
-      int32_t at = partial;
       cut(tile, target, [&](int32_t begin, int32_t end, int32_t partials) {
-        emit(begin, end, at, begin == tile.begin);
-        at += partials;
+        item.begin = begin;
+        item.end = end;
+        item.folded = begin == tile.begin;
+        emit();
+        item.partial += partials;
+        ++item.part;
       });
     } else {
-      emit(tile.begin, tile.end, -1, true);
+      emit();
     }
     partial += n;
   }
@@ -250,8 +286,9 @@ WorkSize size_of(const AttentionRows& rows) {
   size.work.max_items = static_cast<int32_t>(items);
   size.work.max_partials = static_cast<int32_t>(chunks > 1 ? partials : 0);
   size.work.blocks = static_cast<int32_t>(std::min(blocks, items * rows.kv_heads));
-  size.list_bytes = kCountsBytes + items * static_cast<int64_t>(sizeof(WorkItem)) +
-                    tiles * static_cast<int64_t>(sizeof(SplitTile) + sizeof(TileInfo));
+  size.list_bytes =
+      kCountsBytes + items * static_cast<int64_t>(sizeof(WorkItem)) +
+      tiles * static_cast<int64_t>(sizeof(SplitTile) + sizeof(TileInfo) + rows.kv_heads * sizeof(int32_t));
   size.partial_floats = int64_t{size.work.max_partials} * rows.kv_heads * kTileRows * (rows.head_dim + 2);
   return size;
 }
@@ -265,15 +302,22 @@ int64_t attention_work_bytes_cuda(const AttentionRows& bounds) {
 }
 
 AttentionWork plan_attention_cuda(Stream& stream, const AttentionRows& rows, Arena& scratch) {
-  if (!kv_is_swizzled(rows.dtype, rows.head_dim) || rows.rows == 0 || rows.n_segments == 0) return {};
+  const AttentionBackend backend =
+      resolve_attention_backend_cuda(rows.backend, rows.dtype, rows.head_dim).value();  // the caller has asked before
+  if (backend == AttentionBackend::kPlain || rows.rows == 0 || rows.n_segments == 0) {
+    AttentionWork none;
+    none.backend = backend;
+    return none;
+  }
   WorkSize size = size_of(rows);
   AttentionWork work = size.work;
-  work.portable = rows.portable;
+  work.backend = backend;
   work.lists = scratch.take(DType::kU8, {size.list_bytes}).data;
   if (size.partial_floats > 0) work.partials = scratch.take(DType::kF32, {size.partial_floats}).data;
   PlanArgs args;
   args.visible_begin = rows.visible_begin.as<int32_t>();
   args.visible_end = rows.visible_end.as<int32_t>();
+  args.cache_positions = rows.cache_positions.data == nullptr ? nullptr : rows.cache_positions.as<int32_t>();
   args.segments = rows.segments;
   args.n_segments = rows.n_segments;
   args.rows = rows.rows;

@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     const bool active = warp_row < item.count;
     const int32_t position = at.position;
     if (first_tile) {
-      load_ranges(args, item, row, state);
+      state.visible = load_ranges(args, item, row);
       state.clear_merged();
 #pragma unroll
       for (float4& m : merged) m = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -279,22 +279,16 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       if (item.folded) {
         state.merge_chunk([&](int j) { return merged[j]; });
 #pragma unroll
-        for (int j = 0; j < Shape::kOutputs; ++j) {
-          merged[j] = {state.outputs[j][0], state.outputs[j][1], state.outputs[j][2], state.outputs[j][3]};
-        }
-      } else if (active) {
-        const int64_t unit = static_cast<int64_t>(partial) * args.kv_heads + kv_head;
-        store_partial<Shape>(args, unit, row, half, state.maximum, state.sum, state.outputs, item.count);
-        ++partial;
+        for (int j = 0; j < Shape::kOutputs; ++j) merged[j] = state.output(j);
+      } else {
+        state.begin_merging();
       }
-      if (last && item.folded && active) {
-        if (item.partial < 0) {
-          store_result<Shape>(args, item, kv_head, row, half, state);
-        } else {
-          const int64_t unit = static_cast<int64_t>(partial) * args.kv_heads + kv_head;
-          store_partial<Shape>(args, unit, row, half, state.merged_maximum, state.merged_sum, state.outputs,
-                               item.count);
-        }
+      if (active && item.partial < 0 && last) {
+        store_result<Shape>(args, item, kv_head, row, half, state);
+      } else if (active && (last || !item.folded)) {
+        const int64_t unit = static_cast<int64_t>(partial) * args.kv_heads + kv_head;
+        store_partial<Shape>(args, unit, row, half, state, item.count);
+        ++partial;
       }
     }
     first_tile = last;

@@ -36,18 +36,24 @@ struct TilesArgs {
   const WorkCounts* counts;
   const WorkItem* items;
   int max_items;
+  int32_t* arrivals;  // of WorkLists
   float* partials;
   int64_t max_units;
 };
 
 constexpr int kScoreTiles = kTilePositions / 8;
 
+// What a lane's two rows see.
+struct RowRanges {
+  int32_t begin[2], end[2];
+};
+
 // A lane's share of 16 query rows: rows lane / 4 and lane / 4 + 8.
 template <typename Shape>
 struct RowState {
   float outputs[Shape::kOutputs][4];                           // of the chunk, not divided by the sum
   float maximum[2], sum[2], merged_maximum[2], merged_sum[2];  // sum: of this lane's columns
-  int32_t begin[2], end[2];                                    // visible
+  RowRanges visible;
 
   __device__ void clear_chunk() {
 #pragma unroll
@@ -65,6 +71,14 @@ struct RowState {
       s += __shfl_xor_sync(0xffffffff, s, 1);
       s += __shfl_xor_sync(0xffffffff, s, 2);
     }
+  }
+  __device__ float4 output(int j) const {
+    return {outputs[j][0], outputs[j][1], outputs[j][2], outputs[j][3]};
+  }
+  // What merge_chunk() does to the first chunk.
+  __device__ void begin_merging() {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) merged_maximum[i] = maximum[i], merged_sum[i] = sum[i];
   }
   // before(j): the merged outputs j of the chunks before this one, zeros if there are none. Afterwards `outputs` holds
   // the merged ones.
@@ -96,7 +110,7 @@ __device__ __forceinline__ void hide_scores(float (&s)[kScoreTiles][4], const Ro
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int32_t p = column + j * 8 + e % 2;
-      if (p < state.begin[e / 2] || p >= state.end[e / 2]) s[j][e] = -INFINITY;
+      if (p < state.visible.begin[e / 2] || p >= state.visible.end[e / 2]) s[j][e] = -INFINITY;
     }
   }
 }
@@ -164,8 +178,9 @@ __device__ __forceinline__ void multiply_seen_values(const uint32_t (&p)[kScoreT
   const uint32_t base = v_row<Shape>(v, half);
 #pragma unroll 1
   for (int row = 0; row < 16; ++row) {
-    const int32_t begin = __shfl_sync(0xffffffff, row < 8 ? state.begin[0] : state.begin[1], row % 8 * 4);
-    const int32_t end = __shfl_sync(0xffffffff, row < 8 ? state.end[0] : state.end[1], row % 8 * 4);
+    const int32_t begin =
+        __shfl_sync(0xffffffff, row < 8 ? state.visible.begin[0] : state.visible.begin[1], row % 8 * 4);
+    const int32_t end = __shfl_sync(0xffffffff, row < 8 ? state.visible.end[0] : state.visible.end[1], row % 8 * 4);
     const auto seen = [&](uint32_t pair, int at) {
       const int32_t first = position + at + lane % 4 * 2;
       return pair & ((first >= begin && first < end ? 0xffffu : 0u) |
@@ -196,24 +211,29 @@ __device__ __forceinline__ void multiply_seen_values(const uint32_t (&p)[kScoreT
   }
 }
 
-// Where a lane's outputs go: rows row and row + 8 of the tile.
+// Where a lane's outputs go: rows row and row + 8 of the tile. The maximum and sum are the merged ones.
 template <typename Shape>
 __device__ __forceinline__ void store_partial(const TilesArgs& args, int64_t unit, int row, int half,
-                                              const float (&maximum)[2], const float (&sum)[2],
-                                              const float (&outputs)[Shape::kOutputs][4], int count) {
+                                              const RowState<Shape>& state, int count) {
   const Partials to = partials_of(args.partials, unit, args.max_units, Shape::kHeadDim);
   const int column = half * 128 + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int r = row + 8 * i;
     if (r >= count) continue;
-    if (half == 0 && threadIdx.x % 4 == 0) to.states[r] = {maximum[i], sum[i]};
+    if (half == 0 && threadIdx.x % 4 == 0) to.states[r] = {state.merged_maximum[i], state.merged_sum[i]};
 #pragma unroll
     for (int j = 0; j < Shape::kOutputs; ++j) {
-      *reinterpret_cast<float2*>(to.outputs + r * Shape::kHeadDim + column + j * 8) = {outputs[j][2 * i],
-                                                                                       outputs[j][2 * i + 1]};
+      *reinterpret_cast<float2*>(to.outputs + r * Shape::kHeadDim + column + j * 8) = {state.outputs[j][2 * i],
+                                                                                       state.outputs[j][2 * i + 1]};
     }
   }
+}
+
+// Where the outputs of a segment's query row go.
+__device__ inline __nv_bfloat16* result_of(const TilesArgs& args, int first_row, int query, int kv_head, int head_dim) {
+  const int64_t row = first_row + args.group.divide(query);
+  return args.out + (row * args.heads + kv_head * args.group.by + args.group.remainder(query)) * head_dim;
 }
 
 template <typename Shape>
@@ -224,11 +244,8 @@ __device__ void store_result(const TilesArgs& args, const WorkItem& item, int kv
   for (int i = 0; i < 2; ++i) {
     const int r = row + 8 * i;
     if (r >= item.count) continue;
-    const int query = item.first + r;
-    const int64_t at = static_cast<int64_t>(item.row + args.group.divide(query)) * args.heads +
-                       kv_head * args.group.by + args.group.remainder(query);
     const float inverse = 1.0f / state.merged_sum[i];
-    __nv_bfloat16* to = args.out + at * Shape::kHeadDim + column;
+    __nv_bfloat16* to = result_of(args, item.row, item.first + r, kv_head, Shape::kHeadDim) + column;
 #pragma unroll
     for (int j = 0; j < Shape::kOutputs; ++j) {
       *reinterpret_cast<uint32_t*>(to + j * 8) =
@@ -237,17 +254,18 @@ __device__ void store_result(const TilesArgs& args, const WorkItem& item, int kv
   }
 }
 
-template <typename Shape>
-__device__ void load_ranges(const TilesArgs& args, const WorkItem& item, int row, RowState<Shape>& state) {
+__device__ inline RowRanges load_ranges(const TilesArgs& args, const WorkItem& item, int row) {
+  RowRanges ranges;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int r = row + 8 * i;
-    state.begin[i] = state.end[i] = 0;
+    ranges.begin[i] = ranges.end[i] = 0;
     if (r >= item.count) continue;
     const int batch_row = item.row + args.group.divide(item.first + r);
-    state.begin[i] = args.visible_begin[batch_row];
-    state.end[i] = args.visible_end[batch_row];
+    ranges.begin[i] = args.visible_begin[batch_row];
+    ranges.end[i] = args.visible_end[batch_row];
   }
+  return ranges;
 }
 
 }  // namespace volley::ops

@@ -152,7 +152,8 @@ class AttentionWorld {
   // makes the bounds larger than they must be. With `replay`, as many rows of the same slots, the call is recorded for
   // `rows` and replayed for those, with the same arguments and other positions in the device's memory. With `writes`,
   // each of them and attention right after it, without waiting in between; the last result counts.
-  std::vector<std::byte> run(const std::vector<AttentionRow>& rows, bool idle = false, bool portable = false,
+  std::vector<std::byte> run(const std::vector<AttentionRow>& rows, bool idle = false,
+                             AttentionBackend backend = AttentionBackend::kAuto,
                              const std::vector<AttentionRow>* replay = nullptr,
                              const std::vector<QkvWrite>& writes = {}) {
     const auto n = static_cast<int64_t>(rows.size());
@@ -177,6 +178,11 @@ class AttentionWorld {
     plan.rows = static_cast<int32_t>(n);
     plan.visible_begin = begin_device.view(DType::kI32, {n});
     plan.visible_end = end_device.view(DType::kI32, {n});
+    // Rows that a write brings see themselves last.
+    std::vector<int32_t> last = end;
+    for (int32_t& p : last) --p;
+    const DeviceTensor last_device(device_, last);
+    if (!writes.empty()) plan.cache_positions = last_device.view(DType::kI32, {n});
     plan.segments = static_cast<const RowSegment*>(segments_device.view(DType::kU8, {1}).data);
     plan.n_segments = static_cast<int32_t>(segments.size());
     plan.max_segment_rows = idle ? 3 * max_rows + 5 : max_rows;
@@ -185,7 +191,7 @@ class AttentionWorld {
     plan.kv_heads = shape_.kv_heads;
     plan.head_dim = shape_.head_dim;
     plan.dtype = shape_.dtype;
-    plan.portable = portable;
+    plan.backend = backend;
     const int64_t work_bytes = attention_work_bytes(device_.stream(), plan);
     Arena work_arena(std::move(device_.allocate(static_cast<size_t>(std::max<int64_t>(work_bytes, 1)))).value());
     Attention args;
@@ -257,9 +263,10 @@ class AttentionWorld {
 // sum is of the rounded probabilities, so that the first kind acts only on what distinguishes a V from the mean:
 // 2^-8 (sum w|v - out| + |out|).
 // Plus fp32 rounding of scores (about 5 in size) and sums, as in fp32: 2e-6 sum w|v|.
-inline double worst_error(AttentionWorld& world, const std::vector<AttentionRow>& rows) {
+inline double worst_error(AttentionWorld& world, const std::vector<AttentionRow>& rows,
+                          AttentionBackend backend = AttentionBackend::kAuto) {
   const AttentionShape& shape = world.shape();
-  const auto out = world.run(rows);
+  const auto out = world.run(rows, false, backend);
   const int group = shape.heads / shape.kv_heads;
   double worst = 0;
   for (size_t r = 0; r < rows.size(); ++r) {
