@@ -37,7 +37,7 @@ rm -rf "$folder/wheels"
 "$python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$folder"/wheels/*.whl
 
 # Caches belong into build/ too, and nothing may come from the source folder instead of the wheel.
-export PYTHONDONTWRITEBYTECODE=1 MYPY_CACHE_DIR=$folder/mypy
+export PYTHONDONTWRITEBYTECODE=1 MYPY_CACHE_DIR=$folder/mypy XDG_CACHE_HOME=$folder/cache
 status=0
 log=$folder/tests.log
 "$python" -m mypy --strict -p volley || status=$?

@@ -48,7 +48,8 @@ def test_a_model_that_is_not_there() -> None:
         LLM("/nowhere/model", speculation=True)
     with pytest.raises(ValueError, match="dtype"):
         LLM(dtype="float8")
-    for verify in ("most", -1, 1024, True):
+    wrong: list[str | int] = ["most", -1, 1024, True]
+    for verify in wrong:
         with pytest.raises(ValueError, match="verify"):
             LLM(verify=verify)
 
@@ -73,7 +74,7 @@ def test_the_verify_policy_changes_no_token(tmp_path: Path) -> None:
             stats = llm.stats().verify
             assert stats.steps > 0
             if verify == 3:
-                assert stats.draft_lengths[0] == 0 and max(output.tokens_per_step) <= 4
+                assert stats.draft_lengths[3] > 0 and not any(stats.draft_lengths[4:])
             return output.token_ids
 
     assert answer("auto") == answer("full") == answer(3) == answer(0)

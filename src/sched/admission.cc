@@ -39,7 +39,7 @@ void Scheduler::State::admit(const VerifyLimit& limit, StepPlan& plan) {
 
 // A preempted request whose tokens were all still cached: it verifies in this step already.
 void Scheduler::State::resume(Request& request, const VerifyLimit& limit, StepPlan& plan) {
-  add_decoding(request, draft_of(request, limit), plan);
+  add_decoding(request, draft_of(request, limit.draft), plan);
   const auto place = std::ranges::find_if(plan.segments, [&](const PlannedSegment& other) {
     return !other.decodes || other.slot > request.slot() || other.id == request.id();
   });

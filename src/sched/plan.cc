@@ -61,7 +61,7 @@ std::vector<Request*> Scheduler::State::decoding_by_slot() const {
 DecodingOutlook Scheduler::State::decoding() const {
   DecodingOutlook outlook;
   for (const Request* request : decoding_by_slot()) {
-    outlook.requests.push_back({request->id(), most_draft_of(*request, config.block_size - 1)});
+    outlook.requests.push_back({request->id(), draft_of(*request, config.block_size - 1)});
     outlook.positions += request->length();
   }
   const auto spare = config.max_num_batched_tokens - static_cast<int32_t>(outlook.requests.size());
@@ -91,18 +91,13 @@ int32_t Scheduler::State::rows_for_prompts(int32_t decoding) const {
 
 // One row for each decoding request, then drafted ones as far as the rows go.
 void Scheduler::State::plan_decoding(const VerifyLimit& limit, StepPlan& plan) {
-  for (Request* request : decoding_by_slot()) add_decoding(*request, draft_of(*request, limit), plan);
+  for (Request* request : decoding_by_slot()) add_decoding(*request, draft_of(*request, limit.draft), plan);
   const auto count = static_cast<int32_t>(plan.segments.size());
   fit_drafts(limit, config.max_num_batched_tokens - rows_for_prompts(count), plan);
 }
 
-int32_t Scheduler::State::most_draft_of(const Request& request, int32_t most) {
-  return request.speculation() ? std::min(most, request.remaining_next() - 1) : 0;
-}
-
-int32_t Scheduler::State::draft_of(const Request& request, const VerifyLimit& limit) {
-  const bool may = limit.only.empty() || std::ranges::count(limit.only, request.id()) > 0;
-  return may ? most_draft_of(request, limit.draft) : 0;
+int32_t Scheduler::State::draft_of(const Request& request, int32_t max_draft) {
+  return request.speculation() ? std::min(max_draft, request.remaining_next() - 1) : 0;
 }
 
 // Segments come with what their requests would draft. REQUIRES: most_rows is enough for a row of each.

@@ -40,10 +40,9 @@ struct SchedulerConfig {
 // How many drafted tokens the decoding requests of a step may verify.
 struct VerifyLimit {
   static constexpr int32_t kNoBound = std::numeric_limits<int32_t>::max();
-  int32_t draft = 0;                 // tokens to draft for each request at most; < block_size
-  int32_t rows = kNoBound;           // of all decoding requests together, their last tokens included
-  int32_t most_shared_rows = 0;      // up to that many rows the device can share out among the drafted tokens
-  std::vector<RequestId> only = {};  // who may draft; empty: everybody
+  int32_t draft = 0;             // tokens to draft for each request at most; < block_size
+  int32_t rows = kNoBound;       // of all decoding requests together, their last tokens included
+  int32_t most_shared_rows = 0;  // up to that many rows the device can share out among the drafted tokens
 };
 
 // Who decodes in the next step, as far as it can be known before it is planned: a request may still be preempted, or

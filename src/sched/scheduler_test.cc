@@ -182,12 +182,6 @@ TEST(SchedulerPlan, LeavesTheChoiceOfRowsToTheDevice) {
   EXPECT_EQ(plan.rows, 8);
   scheduler.apply(results_of(plan));
 
-  plan = scheduler.plan({.draft = 3, .rows = 4, .most_shared_rows = 100, .only = {2}});
-  EXPECT_EQ(drafts(plan), (Tokens{0, 3})) << "one drafts, the other goes on";
-  EXPECT_TRUE(plan.shared);
-  EXPECT_EQ(plan.rows, 4);
-  scheduler.apply(results_of(plan));
-
   plan = scheduler.plan({.draft = 3, .rows = 1, .most_shared_rows = 100});
   EXPECT_EQ(drafts(plan), (Tokens{0, 0})) << "last tokens need their rows in any case, and nothing else has one";
   EXPECT_FALSE(plan.shared);

@@ -32,8 +32,7 @@ struct Scheduler::State {
   void plan_decoding(const VerifyLimit& limit, StepPlan& plan);
   static void fit_drafts(const VerifyLimit& limit, int32_t most_rows, StepPlan& plan);
   int32_t rows_for_prompts(int32_t decoding) const;
-  static int32_t draft_of(const Request& request, const VerifyLimit& limit);
-  static int32_t most_draft_of(const Request& request, int32_t most);
+  static int32_t draft_of(const Request& request, int32_t max_draft);
   void plan_prefill(StepPlan& plan);
   int32_t rows_left(const StepPlan& plan) const { return config.max_num_batched_tokens - plan.rows; }
   static void add_decoding(Request& request, int32_t draft, StepPlan& plan);

@@ -40,7 +40,7 @@ class Server:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, "XDG_CACHE_HOME": str(ROOT / "build/cache"), **(environment or {})},
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 3;
 
 json points_of(const Curve& curve) {
   json points = json::array();
@@ -62,8 +62,8 @@ std::string CostModel::to_text(std::string_view key) const {
     out["draft"].push_back(
         {{"length", draft.length}, {"factor", draft.factor.value}, {"seconds", points_of(draft.seconds)}});
   }
-  out["plain"] = {{"seconds", points_of(plain_)}, {"factors", values_of(plain_factors_)}};
-  out["verify"] = {{"seconds", points_of(verify_)}, {"factors", values_of(verify_factors_)}};
+  out["rest"] = points_of(rest_);
+  out["row_factors"] = values_of(row_factors_);
   out["kv"] = {
       {"draft", kv_.draft * kv_draft_.value}, {"rest", kv_.rest * kv_rest_.value}, {"row", kv_.row * kv_row_.value}};
   return out.dump(1) + "\n";
@@ -82,11 +82,8 @@ Result<CostModel> CostModel::from_text(std::string_view text, std::string_view k
       model.drafts_.push_back({draft.at("length").get<int32_t>(), curve_of(draft.at("seconds"))});
       model.drafts_.back().factor.value = draft.at("factor").get<double>();
     }
-    model.plain_ = curve_of(in.at("plain").at("seconds"));
-    model.verify_ = curve_of(in.at("verify").at("seconds"));
-    const bool complete = set_values(in.at("plain").at("factors"), model.plain_factors_) &&
-                          set_values(in.at("verify").at("factors"), model.verify_factors_);
-    if (!complete || !model.sane()) return damaged();
+    model.rest_ = curve_of(in.at("rest"));
+    if (!set_values(in.at("row_factors"), model.row_factors_) || !model.sane()) return damaged();
     model.forget_variances();
     return model;
   } catch (const json::exception&) {
@@ -95,9 +92,9 @@ Result<CostModel> CostModel::from_text(std::string_view text, std::string_view k
 }
 
 bool CostModel::sane() const {
-  if (plain_.empty() || verify_.empty() || !usable(kv_.draft) || !usable(kv_.rest) || !usable(kv_.row)) return false;
+  if (rest_.empty() || !usable(kv_.draft) || !usable(kv_.rest) || !usable(kv_.row)) return false;
   const auto positive = [](const Factor& factor) { return usable(factor.value) && factor.value > 0; };
-  if (!std::ranges::all_of(plain_factors_, positive) || !std::ranges::all_of(verify_factors_, positive)) return false;
+  if (!std::ranges::all_of(row_factors_, positive)) return false;
   int32_t before = 0;
   for (const DraftCurve& draft : drafts_) {
     if (draft.length <= before || draft.seconds.empty() || !positive(draft.factor)) return false;

@@ -14,11 +14,11 @@ constexpr double square(double x) {
 }
 
 // How far off factors are at first, and by how much they wander in a round (of logarithms).
-constexpr double kShapeSpread = square(0.05), kShapeDrift = square(0.0005);
+constexpr double kShapeSpread = square(0.03), kShapeDrift = square(0.0005);
 constexpr double kKvSpread = square(0.5), kKvDrift = square(0.002);
 constexpr double kSpeedSpread = square(0.1), kSpeedDrift = square(0.01);
 // Of what nothing explains; followed from the errors themselves.
-constexpr double kFirstNoise = square(0.03), kLeastNoise = square(0.005), kMostNoise = square(0.2);
+constexpr double kFirstNoise = square(0.1), kLeastNoise = square(0.005), kMostNoise = square(1.0);
 constexpr double kNoiseRate = 0.05;
 constexpr double kOutlier = 3;      // standard deviations that one round may be off; the rest of its error is ignored
 constexpr double kMostFactor = 16;  // off the measured curves
@@ -46,9 +46,7 @@ double CostModel::factor_at(const RowFactors& factors, double rows) {
 }
 
 void CostModel::forget_variances() {
-  for (RowFactors* factors : {&plain_factors_, &verify_factors_}) {
-    for (Factor& factor : *factors) factor.variance = kShapeSpread;
-  }
+  for (Factor& factor : row_factors_) factor.variance = kShapeSpread;
   for (DraftCurve& draft : drafts_) draft.factor.variance = kShapeSpread;
   for (Factor* factor : {&kv_draft_, &kv_rest_, &kv_row_}) factor->variance = kKvSpread;
   speed_.variance = kSpeedSpread;
@@ -59,9 +57,7 @@ void CostModel::drift() {
   const auto wander = [](Factor& factor, double drift, double spread) {
     factor.variance = std::min(factor.variance + drift, spread);
   };
-  for (RowFactors* factors : {&plain_factors_, &verify_factors_}) {
-    for (Factor& factor : *factors) wander(factor, kShapeDrift, kShapeSpread);
-  }
+  for (Factor& factor : row_factors_) wander(factor, kShapeDrift, kShapeSpread);
   for (DraftCurve& draft : drafts_) wander(draft.factor, kShapeDrift, kShapeSpread);
   for (Factor* factor : {&kv_draft_, &kv_rest_, &kv_row_}) wander(*factor, kKvDrift, kKvSpread);
   wander(speed_, kSpeedDrift, kSpeedSpread);
@@ -82,24 +78,15 @@ void CostModel::learn(std::span<const Share> shares, double error, double& noise
 
 CostModel::CostModel(std::vector<CostSample> samples, KvCosts kv) : kv_(kv) {
   std::map<int32_t, std::vector<CurvePoint>> drafts;
-  std::vector<CurvePoint> plain, verify;
+  std::vector<CurvePoint> rest;
   for (const auto& [shape, seconds] : samples) {
-    const double rows = shape.verify_rows + shape.other_rows;
-    (shape.draft > 0 ? verify : plain).push_back({rows, seconds.rest});
+    rest.push_back({static_cast<double>(shape.verify_rows + shape.other_rows), seconds.rest});
     if (shape.draft > 0) drafts[shape.draft].push_back({static_cast<double>(shape.requests), seconds.draft});
   }
-  VOLLEY_CHECK(!plain.empty());
+  VOLLEY_CHECK(!rest.empty());
+  rest_ = Curve(std::move(rest));
   for (auto& [length, points] : drafts) drafts_.push_back({length, Curve(std::move(points))});
   complete_drafts();
-  if (verify.empty()) verify = plain;
-  verify_ = Curve(std::move(verify));
-  // Beyond what plain rounds were measured at, prompts are in the pass: it goes on like the other curve.
-  const Curve measured(plain);
-  const CurvePoint last = measured.points().back();
-  for (const CurvePoint& point : verify_.points()) {
-    if (point.x > last.x) plain.push_back({point.x, last.y + point.y - verify_.at(last.x)});
-  }
-  plain_ = Curve(std::move(plain));
   forget_variances();
 }
 
@@ -141,9 +128,7 @@ CostModel::Parts CostModel::parts(const RoundShape& shape) const {
   Parts parts;
   const auto kv_tokens = static_cast<double>(shape.kv_tokens);
   const double rows = shape.verify_rows + shape.other_rows;
-  const Curve& curve = shape.draft > 0 ? verify_ : plain_;
-  const RowFactors& factors = shape.draft > 0 ? verify_factors_ : plain_factors_;
-  parts.rows = speed_.value * factor_at(factors, rows) * curve.at(rows);
+  parts.rows = speed_.value * factor_at(row_factors_, rows) * rest_.at(rows);
   if (shape.draft > 0) {
     const Length length = find(shape.draft);
     const auto at = [&](size_t i) { return drafts_[i].factor.value * drafts_[i].seconds.at(shape.requests); };
@@ -166,12 +151,11 @@ void CostModel::observe(const RoundShape& shape, const RoundSeconds& seconds) {
   drift();
   const Parts p = parts(shape);
   const auto [draft, rest] = p.seconds();
-  RowFactors& factors = shape.draft > 0 ? verify_factors_ : plain_factors_;
   const Knot knot = knot_of(shape.verify_rows);
   const double rows_part = p.rows / rest;
   const Share rest_shares[] = {{&speed_, rows_part},
-                               {&factors[knot.index], rows_part * (1 - knot.above)},
-                               {&factors[knot.index + 1], rows_part * knot.above},
+                               {&row_factors_[knot.index], rows_part * (1 - knot.above)},
+                               {&row_factors_[knot.index + 1], rows_part * knot.above},
                                {&kv_rest_, p.kv_read / rest},
                                {&kv_row_, p.kv_row / rest}};
   learn(rest_shares, log_error(seconds.rest, rest), rest_noise_);

@@ -43,14 +43,15 @@ struct KvCosts {
 
 // draft = speed * factor[length] * curve[length](requests) + kv_tokens * kv.draft
 // rest  = speed * factor(rows) * curve(rows) + kv_tokens * (kv.rest + kv.row * rows of a request)
-// Curves are what was measured, and stay. Lengths between two that were measured lie between their times. A plain round
-// has a curve of its own, since it lays its rows out in another way. Speed, factors and kv are learned from the rounds
-// that run, each with a variance that says how little is known of it: of an error those take most that are known least
-// and matter most (a Kalman filter that knows no covariances). Speed, which changes no choice, drifts fast: so a
-// machine that is slower for a while is not mistaken for a shape that is dear.
+// Curves are what was measured, and stay. Lengths between two that were measured lie between their times. Plain rounds
+// are not told from others with as many rows: what they differ by is less than what noise would make of two curves.
+// Speed, factors and kv are learned from the rounds that run, each with a variance that says how little is known of it:
+// of an error those take most that are known least and matter most (a Kalman filter that knows no covariances). Speed,
+// which changes no choice, drifts fast: so a machine that is slower for a while is not mistaken for a shape that is
+// dear.
 class CostModel {
  public:
-  // From measurements at a grid of shapes with short contexts. REQUIRES: a plain round (draft == 0) among them.
+  // From measurements at a grid of shapes with short contexts. REQUIRES: one at least.
   // Staircases are the caller's: predict() between two recorded sizes is between their times, so ask for the size that
   // will run.
   CostModel(std::vector<CostSample> samples, KvCosts kv);
@@ -110,8 +111,8 @@ class CostModel {
   Parts parts(const RoundShape& shape) const;
 
   std::vector<DraftCurve> drafts_;  // ascending lengths
-  Curve plain_, verify_;            // over rows
-  RowFactors plain_factors_, verify_factors_;
+  Curve rest_;                      // over rows
+  RowFactors row_factors_;
   KvCosts kv_;  // as guessed; its factors:
   Factor kv_draft_, kv_rest_, kv_row_;
   Factor speed_;

@@ -43,10 +43,10 @@ TEST(CurveTest, TakesTheFastestOfWhatWasMeasuredMoreThanOnce) {
   EXPECT_EQ(curve.points().size(), 2u);
 }
 
-// Rows cost 1 ms each beyond 10 ms, a plain round 0.5 ms less; drafts 2 ms and 0.1 ms a token.
+// Rows cost 1 ms each beyond 10 ms, drafts 2 ms and 0.1 ms a token.
 RoundSeconds truth(const RoundShape& shape) {
   RoundSeconds seconds;
-  seconds.rest = 0.01 + 0.001 * (shape.verify_rows + shape.other_rows) - (shape.draft == 0 ? 0.0005 : 0);
+  seconds.rest = 0.01 + 0.001 * (shape.verify_rows + shape.other_rows);
   if (shape.draft > 0) seconds.draft = 0.002 + 0.0001 * shape.requests * shape.draft;
   return seconds;
 }
@@ -70,7 +70,7 @@ TEST(CostModelTest, PredictsWhatWasMeasuredAndWhatLiesBetween) {
     EXPECT_NEAR(model.predict(shape).draft, truth(shape).draft, 1e-9) << shape.requests << " " << shape.draft;
   }
   EXPECT_DOUBLE_EQ(model.predict({4, 0, 4, 0, 0}).draft, 0);
-  const RoundShape prompt = {4, 0, 4, 100, 0};  // beyond the plain rounds that were measured
+  const RoundShape prompt = {4, 0, 4, 100, 0};  // a prompt beside them
   EXPECT_NEAR(model.predict(prompt).rest, truth(prompt).rest, 1e-9);
 }
 
@@ -183,7 +183,7 @@ TEST(CostFileTest, RefusesDamage) {
        {std::string(), std::string("{}"), std::string("[1, 2"), good.substr(0, good.size() / 2),
         replaced("\"kv\"", "\"no\""), replaced("\"length\": 3", "\"length\": 1"),
         replaced("\"length\": 3", "\"length\": \"three\""), replaced(some_point, "-1.0"),
-        replaced("\"factor\": 1.0", "\"factor\": 0"), replaced("\"factors\": [\n   1.0,", "\"factors\": [")}) {
+        replaced("\"factor\": 1.0", "\"factor\": 0"), replaced("\"row_factors\": [\n  1.0,", "\"row_factors\": [")}) {
     const Result<CostModel> read = CostModel::from_text(text, "key");
     ASSERT_FALSE(read.ok()) << text;
     EXPECT_EQ(read.error().code, ErrorCode::kDataLoss);

@@ -19,24 +19,26 @@ namespace {
 constexpr double kClearly = 1.02, kSlightly = 1.002;
 constexpr int32_t kPatience = 16;
 
-// Rounds with longer drafts than chosen. While nothing is drafted they are the only news there is: they come as often
-// as kPlainProbes' share of the time allows, but at least every so many rounds, or drafts that pay again would be
-// noticed late. While something is drafted, what longer drafts would bring is known well enough from the shorter ones.
-struct ProbeRule {
-  double share;        // of the time that probes may cost
-  double least, most;  // rounds from one to the next
-};
-constexpr ProbeRule kPlainProbes = {0.01, 8, 40}, kLongerProbes = {0.005, 64, 1024};
-// And every kRivalGap rounds the best one of another length runs, if it is predicted to lose less than kNearlyEqual: so
-// errors in the costs, which were measured in one short moment, show.
-constexpr int32_t kRivalGap = 48;
-constexpr double kNearlyEqual = 0.04;
+// Probes: while nothing is drafted nothing is learned, so some rounds draft. They come as often as they cost
+// kProbeShare of the time, but at least every kMostProbeGap rounds, or drafts that pay again would be noticed late.
+constexpr double kProbeShare = 0.01;
+constexpr double kLeastProbeGap = 8, kMostProbeGap = 40;
+// Rivals: every other length, and every half octave of rows, runs now and then, as often as that costs kRivalShare of
+// the time. So errors in the costs, which were measured in one short moment, show, and so does how longer blocks go on.
+constexpr double kRivalShare = 0.0005;
+constexpr double kLeastRivalGap = 48;
+constexpr int64_t kBetweenRivals = 16;  // rounds from one to the next
+constexpr int32_t kRowBands = 32;
 // Of lengths to probe, a longer one is taken while it costs hardly more.
 constexpr double kHardlyMore = 1.2;
 constexpr int32_t kLeastProbedTokens = 4;  // verified, and an eighth of the requests
 
 // A request's own shift: a step along the gradient of its outcomes' likelihood, and a pull back to 0.
 constexpr float kShiftRate = 0.02f, kShiftPull = 0.005f, kMostShift = 2.0f;
+
+int32_t row_band(int32_t rows) {
+  return std::clamp(static_cast<int32_t>(2 * std::log2(static_cast<float>(rows))), 0, kRowBands - 1);
+}
 
 // Seconds that a round loses against one with `rate` tokens a second.
 double loss(const Option& option, double rate) {
@@ -56,15 +58,21 @@ struct BudgetPolicy::State {
         costs(std::move(model)),
         population(config.max_draft),
         reliability(config.max_draft),
-        options(config) {}
+        options(config),
+        last_length(config.draft_lengths.size() + 1) {}
 
   Decision fixed(std::span<const BudgetRequest> requests, const RoundToChoose& round, int32_t most) const;
   void evaluate(std::span<const BudgetRequest> requests, const RoundToChoose& round);
   const Option& settle(int32_t requests);
   const Option& nearest(size_t length, double rows) const;
   const Option& to_probe(size_t length, int32_t requests, double rate) const;
-  const Option* probe(const RoundToChoose& round, const Option& chosen);
-  const Option* rival(const Option& chosen);
+  bool could_win(size_t length, double rate) const;
+  const Option* probe(const RoundToChoose& round, const Option& plain);
+  const Option* rival(const RoundToChoose& round, const Option& chosen);
+  // Plain decoding is 0, then come the lengths; as in Options.
+  size_t length_index(int32_t draft) const {
+    return draft == 0 ? 0 : 1 + (std::ranges::lower_bound(config.draft_lengths, draft) - config.draft_lengths.begin());
+  }
   void learn(const BlockOutcome& block);
 
   BudgetConfig config;
@@ -81,15 +89,17 @@ struct BudgetPolicy::State {
   Options options;
   Replay replay;
   std::vector<Replay::Request> replayed;
-  int32_t strangers = 0;  // requests without a block, of the current decision
   std::vector<int64_t> ages;
   std::vector<float> chances;
 
   // What was chosen last, and for how many requests.
   int32_t draft = 0, settled_requests = 0, impatience = 0;
   double rows_per_request = 0;
-  int32_t since_probe = static_cast<int32_t>(kPlainProbes.most), since_rival = 0;
-  int32_t last_rival = 0;  // its length
+  int32_t since_probe = static_cast<int32_t>(kMostProbeGap);
+  // Decisions, and which was the last with each length and about as many rows.
+  int64_t decisions = 0;
+  std::vector<int64_t> last_length;
+  std::array<int64_t, kRowBands> last_band = {};
 };
 
 BudgetPolicy::BudgetPolicy(BudgetConfig config, CostModel costs) {
@@ -111,10 +121,8 @@ Decision BudgetPolicy::State::fixed(std::span<const BudgetRequest> requests, con
 
 void BudgetPolicy::State::evaluate(std::span<const BudgetRequest> requests, const RoundToChoose& round) {
   replayed.clear();
-  strangers = 0;
   for (const BudgetRequest& request : requests) {
     const BlockHistory& history = known[request.id].history;
-    strangers += history.blocks == 0 && request.most_draft > 0 ? 1 : 0;
     replayed.push_back({&history, request.most_draft});
   }
   ages.clear();
@@ -161,44 +169,57 @@ const Option& BudgetPolicy::State::to_probe(size_t length, int32_t requests, dou
   return *option;
 }
 
-// The option to probe in place of `chosen`, or null.
-const Option* BudgetPolicy::State::probe(const RoundToChoose& round, const Option& chosen) {
-  ++since_probe;
-  const ProbeRule& rule = chosen.draft == 0 ? kPlainProbes : kLongerProbes;
-  if (since_probe < rule.least) return nullptr;
-  const Option* longer = nullptr;
-  double shortest_loss = 0, longer_loss = 0;
-  bool could_win = false;  // if every token were accepted; or else there is nothing to learn
-  for (size_t i = 1; i < options.lengths(); ++i) {
-    if (options.of_length(i).front().draft <= chosen.draft) continue;
-    for (const Option& option : options.of_length(i)) could_win |= option.rows > chosen.rate() * option.charged;
-    const Option& option = to_probe(i, round.requests, chosen.rate());
-    const double lost = loss(option, chosen.rate());
-    if (longer == nullptr) shortest_loss = lost;
-    if (longer != nullptr && lost > kHardlyMore * shortest_loss) continue;
-    longer = &option;
-    longer_loss = lost;
-  }
-  if (!could_win) return nullptr;
-  double gap = std::min(rule.most, longer_loss / (rule.share * chosen.charged));
-  if (chosen.draft == 0 && 4 * strangers >= round.requests) gap /= 2;  // new requests may be of another kind
-  if (since_probe < gap) return nullptr;
-  since_probe = 0;
-  return longer;
+// If every token were accepted.
+bool BudgetPolicy::State::could_win(size_t length, double rate) const {
+  return std::ranges::any_of(options.of_length(length),
+                             [&](const Option& option) { return option.rows > rate * option.charged; });
 }
 
-// Of the other lengths, but for the one that had its turn last.
-const Option* BudgetPolicy::State::rival(const Option& chosen) {
-  if (++since_rival < kRivalGap) return nullptr;
-  const Option* rival = nullptr;
-  for (size_t i = 0; i < options.lengths(); ++i) {
-    const Option& best = options.best_of_length(i);
-    if (best.draft == chosen.draft || best.draft == last_rival) continue;
-    if (rival == nullptr || best.rate() > rival->rate()) rival = &best;
+// The option to probe in place of plain decoding, or null.
+const Option* BudgetPolicy::State::probe(const RoundToChoose& round, const Option& plain) {
+  if (++since_probe < kLeastProbeGap) return nullptr;
+  const Option* probed = nullptr;
+  double shortest_loss = 0, lost = 0;
+  bool may_pay = false;
+  for (size_t i = 1; i < options.lengths(); ++i) {
+    may_pay = may_pay || could_win(i, plain.rate());
+    const Option& option = to_probe(i, round.requests, plain.rate());
+    const double loses = loss(option, plain.rate());
+    if (probed == nullptr) shortest_loss = loses;
+    if (probed != nullptr && loses > kHardlyMore * shortest_loss) continue;
+    probed = &option;
+    lost = loses;
   }
-  if (rival == nullptr || rival->rate() < (1 - kNearlyEqual) * chosen.rate()) return nullptr;
-  since_rival = 0;
-  last_rival = rival->draft;
+  if (!may_pay) return nullptr;
+  if (since_probe < std::min(kMostProbeGap, lost / (kProbeShare * plain.charged))) return nullptr;
+  since_probe = 0;
+  return probed;
+}
+
+// The option of another length, or with about as many rows as have not been seen for long, whose turn it is, or null.
+const Option* BudgetPolicy::State::rival(const RoundToChoose& round, const Option& chosen) {
+  if (decisions % kBetweenRivals != 0) return nullptr;
+  const Option* rival = nullptr;
+  double most_due = 1;
+  const auto consider = [&](const Option& option, int64_t last) {
+    if (option.draft > 0 && option.rows <= chosen.rate() * option.charged) return;  // not if every token were accepted
+    const double gap = std::max(kLeastRivalGap, loss(option, chosen.rate()) / (kRivalShare * chosen.charged));
+    const double due = static_cast<double>(decisions - last) / gap;
+    if (due < most_due) return;
+    most_due = due;
+    rival = &option;
+  };
+  std::array<const Option*, kRowBands> best_of_band = {};
+  for (size_t i = 0; i < options.lengths(); ++i) {
+    consider(i == 0 ? options.plain() : to_probe(i, round.requests, chosen.rate()), last_length[i]);
+    for (const Option& option : options.of_length(i)) {
+      const Option*& best = best_of_band[row_band(option.rows)];
+      if (option.draft > 0 && (best == nullptr || option.rate() > best->rate())) best = &option;
+    }
+  }
+  for (int32_t band = 0; band < kRowBands; ++band) {
+    if (best_of_band[band] != nullptr) consider(*best_of_band[band], last_band[band]);
+  }
   return rival;
 }
 
@@ -210,9 +231,12 @@ Decision BudgetPolicy::decide(std::span<const BudgetRequest> requests, int32_t o
   if (s.config.fixed) return s.fixed(requests, round, *s.config.fixed);
   s.evaluate(requests, round);
   const Option& chosen = s.settle(round.requests);
-  const Option* probe = s.probe(round, chosen);
-  if (probe == nullptr) probe = s.rival(chosen);
+  ++s.decisions;
+  const Option* probe = chosen.draft == 0 ? s.probe(round, chosen) : nullptr;
+  if (probe == nullptr) probe = s.rival(round, chosen);
   const Option& option = probe != nullptr ? *probe : chosen;
+  s.last_length[s.length_index(option.draft)] = s.decisions;
+  if (option.draft > 0) s.last_band[row_band(option.rows)] = s.decisions;
   return {option.draft,   option.rows,  probe != nullptr, option.rate(), s.options.plain().rate(),
           option.seconds, option.tokens};
 }

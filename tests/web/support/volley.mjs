@@ -6,7 +6,7 @@ export async function startVolley({args = [], env = {}} = {}) {
   const program = process.env.VOLLEY_PROGRAM ?? `${kRoot}build/cpu/bin/volley`;
   const child = spawn(program, ['serve', '--port', '0', ...args], {
     stdio: ['ignore', 'pipe', 'pipe'],
-    env: {...process.env, ...env},
+    env: {...process.env, XDG_CACHE_HOME: `${kRoot}build/cache`, ...env},
   });
   let log = '';
   child.stderr.on('data', (bytes) => (log += bytes));
