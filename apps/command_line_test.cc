@@ -57,6 +57,8 @@ TEST(CommandLine, GenerateTakesEveryOption) {
                              "dflash",
                              "--block-size",
                              "8",
+                             "--draft-quantization",
+                             "fp8",
                              "--draft-window",
                              "64",
                              "--concurrency",
@@ -102,6 +104,7 @@ TEST(CommandLine, GenerateTakesEveryOption) {
   EXPECT_EQ(base.draft_attention_backend, "plain");
   EXPECT_EQ(base.threads, 2);
   EXPECT_EQ(base.block_size, 8);
+  EXPECT_EQ(base.draft_quantization, DraftQuantization::kFp8);
   EXPECT_EQ(base.draft_window, 64);
   EXPECT_EQ(base.page_size, 32);
   EXPECT_EQ(base.kv_pages, 12);

@@ -91,6 +91,11 @@ const CLI::Validator& device_name() {
   return validator;
 }
 
+DraftQuantization draft_quantization(const std::string& name) {
+  if (name == "fp8") return DraftQuantization::kFp8;
+  return name == "none" ? DraftQuantization::kNone : DraftQuantization::kAuto;
+}
+
 ComputeType compute_type(const std::string& name) {
   if (name == "bfloat16") return ComputeType::kBFloat16;
   return name == "float32" ? ComputeType::kFloat32 : ComputeType::kAuto;
@@ -142,6 +147,12 @@ void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& sl
       ->check(between(1, 4096, "a number of threads from 1 to 4096"));
   app->add_option("--draft-window", base.draft_window, "last context positions that the drafter sees [all]")
       ->check(positive());
+  app->add_option_function<std::string>(
+         "--draft-quantization",
+         [&base](const std::string& name) { base.draft_quantization = draft_quantization(name); },
+         "the drafter's weights and its copy of the output head: fp8, none, or auto (fp8 on GPUs of compute capability "
+         "9.0 in bfloat16); the text is the same")
+      ->check(CLI::IsMember({"auto", "none", "fp8"}));
   app->add_option("--page-size", base.page_size, "KV positions a page, a multiple of 16 [16; on CUDA 64]")
       ->check(positive());
   app->add_option("--kv-pages", base.kv_pages, "pages of KV memory [as many as fit]")

@@ -2,7 +2,8 @@
 // after the other in a CUDA graph, at 1 to 512 rows, against the GPU's read bandwidth and cuBLASLt in the same run.
 // Prints one JSON object a line. Options: --quick leaves out the single products; --portable takes the kernel for GPUs
 // without wgmma; --rested lets the GPU rest before each measurement, which is short then; --rows N takes that number of
-// rows alone; --tiles times each product, from 64 rows on, with every tile instead that multiplies little padding.
+// rows alone; --tiles times each product, from 64 rows on, with every tile instead that multiplies little padding;
+// --draft times the products of a drafter instead, in bf16 and in FP8.
 #include <cublasLt.h>
 
 #include <cmath>
@@ -73,7 +74,7 @@ void run_volley(Device& device, Model& model, int rows, int only) {
     const Shape& s = kShapes[i % std::size(kShapes)];
     if (only >= 0 && static_cast<int>(i % std::size(kShapes)) != only) continue;
     const int64_t width = s.epilogue == ops::Epilogue::kSwiGlu ? s.n / 2 : s.n;
-    ops::linear(device.stream(), model.weights[i], {model.x.data(), DType::kBF16, {rows, s.k}},
+    ops::linear(device.stream(), model.weights[i], TensorView(model.x.data(), DType::kBF16, {rows, s.k}),
                 {model.y.data(), s.y, {rows, width}}, s.epilogue, none);
   }
 }
@@ -155,7 +156,7 @@ double time_tile(const Time& time, Device& device, const Model& model, int rows,
   const int64_t width = layout == ops::LinearLayout::kGateUp ? s.n / 2 : s.n;
   return time([&] {
     for (size_t i = shape; i < model.weights.size(); i += std::size(kShapes)) {
-      ops::linear_tiles_cuda(device.stream(), model.weights[i], {model.x.data(), DType::kBF16, {rows, s.k}},
+      ops::linear_tiles_cuda(device.stream(), model.weights[i], TensorView(model.x.data(), DType::kBF16, {rows, s.k}),
                              {model.y.data(), s.y, {rows, width}}, s.epilogue, plan);
     }
   });
@@ -178,6 +179,76 @@ void print_tiles(const Time& time, Device& device, const Model& model, const Bla
           s.name, rows, tile.halves, tile.rows, tile.shared,
           time_tile(time, device, model, rows, shape, tile) / kLayers,
           tile == planned.tile ? ", \"chosen\": true" : "");
+    }
+  }
+}
+
+// The products of a DFlash drafter for Qwen3-8B: those of a layer, k and v of injected context, fc, and the target's
+// head.
+constexpr Shape kDraftShapes[] = {{"qkv", 6144, 4096, ops::Epilogue::kStore, DType::kF32},
+                                  {"o", 4096, 4096, ops::Epilogue::kAdd, DType::kF32},
+                                  {"gate_up", 24576, 4096, ops::Epilogue::kSwiGlu, DType::kBF16},
+                                  {"down", 4096, 12288, ops::Epilogue::kAdd, DType::kF32},
+                                  {"kv", 2048, 4096, ops::Epilogue::kStore, DType::kF32},
+                                  {"fc", 4096, 20480, ops::Epilogue::kStore, DType::kF32},
+                                  {"head", 151936, 4096, ops::Epilogue::kStore, DType::kF32}};
+constexpr int kDraftRows[] = {1, 16, 96, 256, 384};
+constexpr size_t kDraftBytes = size_t{600} << 20;  // of one product's weights, read in turn: many times the cache
+
+ops::LinearWeight draft_weight(Device& device, const Buffer& raw, const Shape& s, DType storage, uint32_t seed) {
+  ops::LinearWeight w;
+  w.n = s.n;
+  w.k = s.k;
+  w.storage = storage;
+  w.layout = s.epilogue == ops::Epilogue::kSwiGlu ? ops::LinearLayout::kGateUp : ops::LinearLayout::kPlain;
+  w.packed = allocate(device, static_cast<size_t>(ops::linear_cuda_packed_bytes(s.n, s.k, storage, w.layout)));
+  void* to = storage == DType::kBF16 ? w.packed.data() : raw.data();
+  bench::fill_bf16(device, to, s.n * s.k, seed, 1.7f / std::sqrt(static_cast<float>(s.k)));
+  if (storage == DType::kF8E4M3) ops::pack_fp8_rows_cuda(device.stream(), raw.data(), DType::kBF16, 0, s.n, w);
+  device.synchronize();
+  return w;
+}
+
+void print_draft(Device& device) {
+  constexpr int64_t kVocab = 151936;
+  const Buffer large = allocate(device, size_t{8} << 30), raw = allocate(device, size_t{kVocab * 4096 * 2});
+  const Buffer x = allocate(device, size_t{384 * 20480 * 2}), y = allocate(device, size_t{384 * kVocab * 4});
+  const double bandwidth = bench::read_bandwidth(device, large, static_cast<uint32_t*>(y.data()));
+  std::printf("{\"limit\": \"read\", \"TBps\": %.3f}\n", bandwidth * 1e-6);
+  bench::fill_bf16(device, x.data(), 384 * 20480, 7, 1.0f);
+  const Buffer codes = allocate(device, size_t{384 * 20480}), scales = allocate(device, 384 * sizeof(float));
+  ops::quantise_rows(device.stream(), {x.data(), DType::kBF16, {384, 20480}},
+                     {{codes.data(), DType::kF8E4M3, {384, 20480}}, {scales.data(), DType::kF32, {384}}});
+  Arena none{Buffer()};
+  for (const Shape& s : kDraftShapes) {
+    for (DType storage : {DType::kBF16, DType::kF8E4M3}) {
+      const size_t bytes = static_cast<size_t>(s.n * s.k) * dtype_size(storage);
+      std::vector<ops::LinearWeight> weights;
+      for (size_t i = 0; i < std::max<size_t>(2, kDraftBytes / bytes); ++i) {
+        weights.push_back(draft_weight(device, raw, s, storage, static_cast<uint32_t>(i + 1)));
+      }
+      for (int64_t rows : kDraftRows) {
+        const int64_t width = s.epilogue == ops::Epilogue::kSwiGlu ? s.n / 2 : s.n;
+        const TensorView values(x.data(), DType::kBF16, {rows, s.k});
+        const ops::ScaledRows in_codes({codes.data(), DType::kF8E4M3, {rows, s.k}},
+                                       {scales.data(), DType::kF32, {rows}});
+        const auto time = [&](bool quantises) {
+          const auto run = [&] {
+            for (const ops::LinearWeight& w : weights) {
+              if (quantises) ops::quantise_rows(device.stream(), values, in_codes);
+              ops::linear(device.stream(), w, storage == DType::kBF16 ? values : in_codes,
+                          {y.data(), s.y, {rows, width}}, s.epilogue, none);
+            }
+          };
+          return bench::graph_us(device, run, 4, 5) / static_cast<double>(weights.size());
+        };
+        const double us = time(false);
+        std::printf("{\"what\": \"%s\", \"weights\": \"%s\", \"rows\": %d, \"us\": %.2f, \"of_bandwidth\": %.3f",
+                    s.name, dtype_name(storage), static_cast<int>(rows), us,
+                    static_cast<double>(bytes) / us / bandwidth);
+        if (storage == DType::kF8E4M3) std::printf(", \"us_with_quantising_x\": %.2f", time(true));
+        std::printf("}\n");
+      }
     }
   }
 }
@@ -211,6 +282,10 @@ int main(int argc, char** argv) {
     return 1;
   }
   Device& device = **made;
+  if (asked("--draft")) {
+    print_draft(device);
+    return 0;
+  }
   const Time time = [&](const std::function<void()>& enqueue) {
     return rested ? bench::graph_us(device, enqueue, 2, 3, 200) : bench::graph_us(device, enqueue);
   };

@@ -48,7 +48,7 @@ ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft
     const model::Numerics draft_numerics = model::resolve_numerics(dtype, draft_checkpoint->main_dtype());
     draft_ = must(model::DraftNetwork::load(*device_, draft_checkpoint, draft_spec, draft_numerics, max_positions, {}));
     draft_decoder = &draft_->spec().decoder;
-    bytes += model::DraftNetwork::scratch_bytes(device_->stream(), draft_spec, max_positions, max_positions, kv);
+    bytes += draft_->scratch_bytes(device_->stream(), max_positions, max_positions, kv);
   }
   const int64_t pages = (max_positions + kPageSize - 1) / kPageSize;
   kv_ = must(model::KvMemory::allocate(*device_, spec, draft_decoder, kPageSize, pages, kv));

@@ -329,14 +329,14 @@ class Bench {
     // Weights may be stored narrower than the arithmetic.
     const int64_t parameters = model::count_parameters(target_) + (draft_ ? model::count_parameters(*draft_) : 0);
     const int64_t bytes_per_weight = info.weight_bytes < 3 * parameters ? 2 : 4;
+    const WeightBytes bytes{bytes_per_weight, info.draft_quantization == "fp8" ? 1 : bytes_per_weight};
     row.peak_flops = bf16 && row.speed.bf16_flops > 0 ? row.speed.bf16_flops : row.speed.f32_flops;
     const double answered = static_cast<double>(std::max<int64_t>(1, row.summary.requests - row.summary.errors));
     const double context =
         (static_cast<double>(row.summary.prompt_tokens) + static_cast<double>(row.summary.completion_tokens) / 2) /
         answered;
-    row.floor =
-        step_floor(target_, draft_ ? &*draft_ : nullptr, {std::min(concurrency, count), info.block_size, context},
-                   bytes_per_weight, info.kv_bytes_per_token);
+    row.floor = step_floor(target_, draft_ ? &*draft_ : nullptr,
+                           {std::min(concurrency, count), info.block_size, context}, bytes, info.kv_bytes_per_token);
     console_.clear_progress();
     if (report_.rows.empty()) std::printf("%s\n", table_header().c_str());
     std::printf("%s\n", table_row(row).c_str());

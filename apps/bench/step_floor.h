@@ -24,10 +24,15 @@ struct StepFloor {
   double flop_ms(double peak_flops) const { return peak_flops > 0 ? flops / peak_flops * 1e3 : 0; }
 };
 
+// Bytes of a weight in memory.
+struct WeightBytes {
+  int64_t target = 2, draft = 2;
+};
+
 // Every matrix of the target is read once a step and multiplied with each row; with a drafter (null: none) its matrices
 // too, and the output head a second time. Embeddings are looked up, not read. Attention's own arithmetic is left out:
 // at the lengths that are measured it is small.
 StepFloor step_floor(const model::DecoderSpec& target, const model::DraftSpec* draft, const StepShape& shape,
-                     int64_t bytes_per_weight, int64_t kv_bytes_per_token);
+                     WeightBytes bytes, int64_t kv_bytes_per_token);
 
 }  // namespace volley::apps

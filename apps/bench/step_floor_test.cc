@@ -13,10 +13,13 @@ TEST(StepFloor, ShapesOfAnEightBillionPair) {
   ASSERT_TRUE(target.ok() && draft.ok());
   const double layer = 4096.0 * (4096 + 2 * 1024) + 4096.0 * 4096 + 3 * 4096.0 * 12288;  // matrices
   const double head = 151936.0 * 4096;
-  const StepFloor plain = step_floor(*target, nullptr, {1, 1, 0}, 2, 0);
+  const StepFloor plain = step_floor(*target, nullptr, {1, 1, 0}, {}, 0);
   EXPECT_NEAR(plain.weight_bytes, 2 * (36 * layer + head), 1e-3 * plain.weight_bytes);
-  const StepFloor drafted = step_floor(*target, &*draft, {1, 16, 0}, 2, 0);
+  const StepFloor drafted = step_floor(*target, &*draft, {1, 16, 0}, {}, 0);
   EXPECT_NEAR(drafted.weight_bytes, 2 * (41 * layer + 2 * head + 5 * 4096.0 * 4096), 1e-3 * drafted.weight_bytes);
+  const StepFloor quantised = step_floor(*target, &*draft, {1, 16, 0}, {2, 1}, 0);
+  EXPECT_NEAR(drafted.weight_bytes - quantised.weight_bytes, 5 * layer + head + 5 * 4096.0 * 4096,
+              1e-3 * quantised.weight_bytes);
   EXPECT_NEAR(drafted.flops / 16, drafted.weight_bytes, 1) << "two flops a weight of two bytes, for each row";
 }
 
@@ -25,7 +28,7 @@ TEST(StepFloor, KvGrowsWithRequestsAndContext) {
   spec.vocab = 10;
   spec.hidden = 4;
   spec.tied_embeddings = true;
-  const StepFloor floor = step_floor(spec, nullptr, {3, 1, 100}, 2, 8);
+  const StepFloor floor = step_floor(spec, nullptr, {3, 1, 100}, {}, 8);
   EXPECT_DOUBLE_EQ(floor.kv_bytes, 3 * 100 * 8);
   EXPECT_DOUBLE_EQ(floor.bytes(), floor.weight_bytes + floor.kv_bytes);
   MachineSpeed speed;

@@ -172,8 +172,10 @@ void print_text(const Findings& found) {
   const engine::DeviceChoice& device = found.plan->device;
   std::printf("memory         %s are available on %s\n", format_bytes(device.available_bytes).c_str(),
               device_name(device).c_str());
-  std::printf("  weights      %s as %s\n", format_bytes(memory.weight_bytes).c_str(),
-              dtype_name(found.plan->target_numerics.storage));
+  const bool quantised = found.plan->draft_quantised();
+  std::printf("  weights      %s as %s%s\n", format_bytes(memory.weight_bytes).c_str(),
+              dtype_name(found.plan->target_numerics.storage),
+              quantised ? ", the drafter's and its copy of the output head as float8_e4m3" : "");
   std::printf("  KV           %s a token%s, as %s\n", format_bytes(memory.page_bytes / page_size).c_str(),
               found.draft ? " (target and drafter)" : "", dtype_name(found.plan->kv_dtype));
   if (device.kind == DeviceKind::kCuda) std::printf("  attention    %s\n", attention_text(*found.plan).c_str());
@@ -214,6 +216,7 @@ void print_json(const Findings& found) {
     json["draft"]["block_size"] = d.block_size;
     json["draft"]["mask_token_id"] = d.mask_token;
     json["draft"]["target_layer_ids"] = d.target_layers;
+    if (found.plan) json["draft"]["quantization"] = found.plan->draft_quantised() ? "fp8" : "none";
   }
   json["fits"] = found.fits();
   if (found.pair && !found.pair->ok()) json["pair_error"] = found.pair->error().message;

@@ -18,6 +18,10 @@ namespace volley {
 
 enum class ComputeType { kAuto, kBFloat16, kFloat32 };  // kAuto: bfloat16 for bf16 checkpoints, else float32
 enum class Speculation { kDFlash, kOff };
+// How the drafter's weights, and its copy of the output head, lie in memory; the text never depends on it. kFp8: e4m3
+// with a scale for each row. kAuto: kFp8 where there is a fast kernel for it, with bfloat16 arithmetic (a GPU of
+// compute capability 9.0), else kNone.
+enum class DraftQuantization { kAuto, kNone, kFp8 };
 
 // How many drafted tokens of a request a step verifies. Changes times, never tokens.
 struct VerifyPolicy {
@@ -52,7 +56,8 @@ struct EngineOptions {
   std::string attention_backend = "auto", draft_attention_backend = "auto";
   int threads = 0;  // 0: the cores this process may use
   Speculation speculation = Speculation::kDFlash;
-  int block_size = 0;           // tokens of a block, its first (known) token included; 0: the drafter's own
+  int block_size = 0;  // tokens of a block, its first (known) token included; 0: the drafter's own
+  DraftQuantization draft_quantization = DraftQuantization::kAuto;
   int draft_window = 0;         // last context positions the drafter attends to; 0: all (or as its config says)
   int page_size = 0;            // KV positions a page: a multiple of 16; 0: 16 on the CPU, 64 on CUDA
   int64_t kv_pages = 0;         // 0: from kv_memory_bytes
@@ -165,6 +170,7 @@ struct EngineInfo {
   int64_t kv_pages = 0;
   int64_t kv_bytes_per_token = 0;  // target and drafter
   int64_t weight_bytes = 0;        // packed, target and drafter
+  std::string draft_quantization;  // of the drafter's weights: "none" or "fp8"; empty without a drafter
   int max_num_seqs = 0;
   int threads = 0;
   std::vector<TokenId> eos_token_ids;

@@ -123,6 +123,7 @@ Result<std::unique_ptr<Device>> make_cuda_device(int ordinal);
 struct GpuFacts {
   std::string name;
   int64_t free_bytes = 0;
+  int compute_major = 0;  // of its compute capability
 };
 Result<GpuFacts> examine_cuda_device(int ordinal);
 

@@ -32,6 +32,15 @@ TEST(DType, Float16ConvertsEveryClass) {
   EXPECT_TRUE(std::isnan(to_float(Float16{0x7c01})));
 }
 
+TEST(DType, Float8ConvertsEveryClass) {
+  EXPECT_EQ(to_float(Float8E4M3{0x38}), 1.0f);
+  EXPECT_EQ(to_float(Float8E4M3{0xc0}), -2.0f);
+  EXPECT_EQ(to_float(Float8E4M3{0x01}), std::ldexp(1.0f, -9));
+  EXPECT_EQ(to_float(Float8E4M3{0x08}), std::ldexp(1.0f, -6));
+  EXPECT_EQ(to_float(Float8E4M3{0x7e}), kMaxFloat8E4M3);
+  EXPECT_TRUE(std::isnan(to_float(Float8E4M3{0xff})));
+}
+
 // Each task exactly once, whatever the pause between regions (workers asleep or spinning) and their size.
 TEST(ThreadPool, RunsEveryTaskOnce) {
   for (int threads : {1, 2, 3, 5}) {

@@ -15,6 +15,7 @@ size_t dtype_size(DType dtype) {
     case DType::kF16:
       return 2;
     case DType::kU8:
+    case DType::kF8E4M3:
       return 1;
   }
   check_failed(__FILE__, __LINE__, "a known dtype", "");
@@ -32,6 +33,8 @@ const char* dtype_name(DType dtype) {
       return "int32";
     case DType::kU8:
       return "uint8";
+    case DType::kF8E4M3:
+      return "float8_e4m3";
   }
   return "unknown";
 }
@@ -46,6 +49,14 @@ float to_float(Float16 x) {
   }
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
   return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
+}
+
+float to_float(Float8E4M3 x) {
+  const int exponent = x.bits >> 3 & 0xf, mantissa = x.bits & 0x7;
+  float magnitude = std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  if (exponent == 0) magnitude = std::ldexp(static_cast<float>(mantissa), -9);
+  if (exponent == 0xf && mantissa == 0x7) magnitude = std::numeric_limits<float>::quiet_NaN();
+  return (x.bits & 0x80u) != 0 ? -magnitude : magnitude;
 }
 
 }  // namespace volley

@@ -8,7 +8,7 @@
 
 namespace volley {
 
-enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kU8 };
+enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kU8, kF8E4M3 };
 
 size_t dtype_size(DType dtype);
 const char* dtype_name(DType dtype);  // "float32", "bfloat16", …
@@ -20,6 +20,11 @@ struct BFloat16 {
 struct Float16 {
   uint16_t bits = 0;
 };
+// 4 bits of exponent, 3 of mantissa: up to 448, no infinities, NaN where all seven bits are set.
+struct Float8E4M3 {
+  uint8_t bits = 0;
+};
+inline constexpr float kMaxFloat8E4M3 = 448.0f;
 
 inline float to_float(BFloat16 x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
@@ -33,6 +38,7 @@ inline BFloat16 to_bfloat16(float x) {
 }
 
 float to_float(Float16 x);
+float to_float(Float8E4M3 x);
 
 template <typename T>
 inline constexpr DType kDTypeOf = DType::kU8;
@@ -44,5 +50,7 @@ template <>
 inline constexpr DType kDTypeOf<Float16> = DType::kF16;
 template <>
 inline constexpr DType kDTypeOf<int32_t> = DType::kI32;
+template <>
+inline constexpr DType kDTypeOf<Float8E4M3> = DType::kF8E4M3;
 
 }  // namespace volley

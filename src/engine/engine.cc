@@ -112,6 +112,7 @@ EngineInfo describe(const ResolvedModels& models, const LoadedModels& loaded, De
   info.kv_pages = models.memory.pages;
   info.kv_bytes_per_token = models.memory.page_bytes / models.page_size;
   info.weight_bytes = loaded.target->packed_bytes() + (loaded.draft ? loaded.draft->packed_bytes() : 0);
+  if (models.draft) info.draft_quantization = models.draft_quantised() ? "fp8" : "none";
   info.max_num_seqs = models.max_num_seqs;
   info.threads = cpu ? device.stream().pool().threads() : 0;
   info.eos_token_ids = models.target.eos_ids;

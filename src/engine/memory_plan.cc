@@ -38,6 +38,14 @@ int64_t injection_parameters(const model::DecoderSpec& spec) {
   return static_cast<int64_t>(spec.layers.size()) * 2 * spec.kv_heads * spec.head_dim * spec.hidden;
 }
 
+// Scales of a quantised drafter: one for each row of its matrices, its copy of the head included.
+int64_t scale_bytes(const model::DecoderSpec& target, const model::DecoderSpec& draft) {
+  const int64_t q = int64_t{draft.heads} * draft.head_dim, kv = 2 * int64_t{draft.kv_heads} * draft.head_dim;
+  const int64_t layer = q + 2 * kv + 2 * int64_t{draft.intermediate} + 2 * int64_t{draft.hidden};
+  const int64_t rows = static_cast<int64_t>(draft.layers.size()) * layer + draft.hidden + target.vocab;
+  return rows * static_cast<int64_t>(sizeof(float));
+}
+
 }  // namespace
 
 int64_t available_memory_bytes() {
@@ -65,7 +73,11 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   const int64_t positions = int64_t{in.max_model_len} + int64_t{in.block_size} * in.reserve_rounds;
   plan.weight_bytes = packed_bytes(*in.target, model::count_parameters(*in.target), in.weight_dtype, positions);
   if (in.draft != nullptr) {
-    const int64_t parameters = model::count_parameters(*in.draft) + injection_parameters(*draft_decoder);
+    int64_t parameters = model::count_parameters(*in.draft) + injection_parameters(*draft_decoder);
+    if (in.draft_weight_dtype == DType::kF8E4M3) {
+      parameters += int64_t{in.target->vocab} * in.target->hidden;  // its copy of the head
+      plan.weight_bytes += scale_bytes(*in.target, *draft_decoder);
+    }
     plan.weight_bytes += packed_bytes(*draft_decoder, parameters, in.draft_weight_dtype, positions);
   }
   plan.page_bytes = model::kv_page_bytes(*in.target, draft_decoder, in.page_size, in.kv_dtype);

@@ -21,7 +21,7 @@ struct MemoryPlanInput {
   int32_t max_num_seqs = 0;
   DType kv_dtype = DType::kBF16;
   DType weight_dtype = DType::kBF16;        // of the target
-  DType draft_weight_dtype = DType::kBF16;  // of the drafter
+  DType draft_weight_dtype = DType::kBF16;  // of the drafter; kF8E4M3: it has a copy of the target's head too
   int64_t kv_pages = 0;                     // asked for; 0: choose
   int64_t kv_memory_bytes = 0;              // asked for; 0: choose
   int64_t available_bytes = 0;              // memory that can be had now

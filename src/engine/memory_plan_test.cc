@@ -56,6 +56,17 @@ TEST_F(MemoryPlanTest, CountsWhatLoadingAdds) {
   EXPECT_EQ(plan_memory(input_)->weight_bytes - plan->weight_bytes, (model::count_parameters(draft_) + injection) * 2);
 }
 
+// A quantised drafter: a byte a weight, a scale for each row of each matrix, and a head of its own.
+TEST_F(MemoryPlanTest, CountsAQuantisedDraftersHeadAndScales) {
+  const auto plain = plan_memory(input_);
+  input_.draft_weight_dtype = DType::kF8E4M3;
+  const auto quantised = plan_memory(input_);
+  ASSERT_TRUE(plain.ok() && quantised.ok());
+  const int64_t parameters = model::count_parameters(draft_) + 2 * 2 * 1 * 64 * 256, head = 1000 * 256;
+  const int64_t layer_rows = (64 + 2 * 64) + 2 * 64 + 256 + 2 * 1024 + 256;  // qkv, k and v again, o, gate and up, down
+  EXPECT_EQ(quantised->weight_bytes - plain->weight_bytes, head - parameters + (2 * layer_rows + 256 + 1000) * 4);
+}
+
 TEST_F(MemoryPlanTest, TakesAtMostHalfOfWhatIsLeft) {
   input_.max_num_seqs = 100'000;
   const auto plan = plan_memory(input_);

@@ -134,6 +134,31 @@ DType kv_dtype(ComputeType requested, DType activation) {
   return activation;
 }
 
+// Whether FP8 has kernels for a drafter's shapes (ops/linear/linear.h).
+bool fits_fp8(const model::DecoderSpec& spec) {
+  const int64_t q = int64_t{spec.heads} * spec.head_dim, kv = int64_t{spec.kv_heads} * spec.head_dim;
+  const int64_t columns[] = {spec.hidden, spec.intermediate, q};
+  return kv % 4 == 0 && spec.vocab % 4 == 0 &&
+         std::all_of(std::begin(columns), std::end(columns), [](int64_t k) { return k % ops::kQuantisedColumns == 0; });
+}
+
+// What the drafter's matrices are stored as, where `plain` is what its checkpoint and --dtype make of them.
+Result<DType> draft_storage(DraftQuantization requested, const DeviceChoice& device, const model::DraftSpec& draft,
+                            model::Numerics plain) {
+  const bool built = ops::linear_takes_fp8(device.kind, device.compute_major);
+  switch (requested) {
+    case DraftQuantization::kNone:
+      return plain.storage;
+    case DraftQuantization::kFp8:
+      if (built) return DType::kF8E4M3;
+      return unimplemented(
+          "--draft-quantization fp8 is built for GPUs of compute capability 9.0 (H100, H200) alone: use auto or none.");
+    case DraftQuantization::kAuto:
+      break;
+  }
+  return built && plain.activation == DType::kBF16 && fits_fp8(draft.decoder) ? DType::kF8E4M3 : plain.storage;
+}
+
 Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
   models.target_numerics = model::resolve_numerics(options.dtype, models.target_checkpoint->main_dtype());
   models.kv_dtype = kv_dtype(options.kv_cache_dtype, models.target_numerics.activation);
@@ -142,6 +167,8 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
     const ComputeType type =
         models.target_numerics.activation == DType::kBF16 ? ComputeType::kBFloat16 : ComputeType::kFloat32;
     models.draft_numerics = model::resolve_numerics(type, models.draft_checkpoint->main_dtype());
+    VOLLEY_ASSIGN(models.draft_numerics.storage,
+                  draft_storage(options.draft_quantization, models.device, *models.draft, models.draft_numerics));
   }
   const bool float32_weights =
       models.target_numerics.storage == DType::kF32 || (models.draft && models.draft_numerics.storage == DType::kF32);
@@ -183,7 +210,8 @@ int64_t step_bytes(const ResolvedModels& models, int threads) {
   int64_t pass = layers_bytes(spec, rows, positions) + logits;
   if (models.draft) {
     const int64_t draft_rows = std::max(slots * models.block_size, rows);
-    const int64_t own = spec::pass_bytes(draft_rows) + draft_rows * spec.hidden * 12;
+    const int64_t codes = models.draft_quantised() ? model::DraftNetwork::code_bytes(*models.draft, draft_rows) : 0;
+    const int64_t own = spec::pass_bytes(draft_rows) + draft_rows * spec.hidden * 12 + codes;
     pass = std::max(pass, layers_bytes(models.draft->decoder, draft_rows, positions) + own + logits);
   }
   // The residual stream, features as they come and as they are gathered, and the arrays of rows and slots.
@@ -214,7 +242,7 @@ Result<DeviceChoice> resolve_device(const std::string& device) {
     return invalid_argument("Unknown device \"" + device + "\": use auto, cpu, cuda or cuda:N.");
   }
   const Result<GpuFacts> gpu = examine_cuda_device(ordinal);
-  if (gpu.ok()) return DeviceChoice{DeviceKind::kCuda, ordinal, gpu->free_bytes};
+  if (gpu.ok()) return DeviceChoice{DeviceKind::kCuda, ordinal, gpu->free_bytes, gpu->compute_major};
   if (device == "auto") return cpu;
   return gpu.error();
 }
@@ -272,6 +300,9 @@ Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved,
     before = models.target->packed_bytes();
     VOLLEY_ASSIGN(models.draft, model::DraftNetwork::load(device, resolved.draft_checkpoint, *resolved.draft,
                                                           resolved.draft_numerics, resolved.max_positions(), report));
+    if (resolved.draft_quantised()) {
+      VOLLEY_RETURN_IF_ERROR(models.draft->load_head(device, *resolved.target_checkpoint, resolved.target));
+    }
   }
   VOLLEY_ASSIGN(models.kv,
                 model::KvMemory::allocate(device, resolved.target, resolved.draft ? &resolved.draft->decoder : nullptr,

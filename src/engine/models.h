@@ -18,6 +18,7 @@ struct DeviceChoice {
   DeviceKind kind = DeviceKind::kCpu;
   int ordinal = 0;              // of the GPU
   int64_t available_bytes = 0;  // memory that can be had now
+  int compute_major = 0;        // of a GPU's compute capability
 };
 // --device, and what "auto" means on this machine.
 Result<DeviceChoice> resolve_device(const std::string& device);
@@ -48,6 +49,8 @@ struct ResolvedModels {
   // Rounds whose positions are reserved ahead: the CPU finishes a round before the next is planned, a GPU has the next
   // one under way.
   int32_t reserve_rounds() const { return device.kind == DeviceKind::kCpu ? 1 : 2; }
+  // Whether the drafter has weights of a storage of its own, and with them a head.
+  bool draft_quantised() const { return draft && draft_numerics.storage == DType::kF8E4M3; }
   // Positions a sequence may touch: its tokens and the blocks reserved past them.
   int32_t max_positions() const { return max_model_len + block_size * reserve_rounds(); }
 };

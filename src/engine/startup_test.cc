@@ -103,6 +103,19 @@ TEST_F(Startup, SpeculationWithoutADrafter) {
   EXPECT_EQ(refusal(ErrorCode::kInternal), "");
 }
 
+TEST_F(Startup, AQuantisedDrafterOnTheCpu) {
+  options_.device = "cpu";
+  options_.draft_quantization = DraftQuantization::kFp8;
+  EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "--draft-quantization");
+  options_.speculation = Speculation::kOff;  // no drafter, nothing to quantise
+  EXPECT_EQ(refusal(ErrorCode::kInternal), "");
+  options_.speculation = Speculation::kDFlash;
+  options_.draft_quantization = DraftQuantization::kAuto;
+  const auto engine = Engine::create(options_);
+  ASSERT_TRUE(engine.ok());
+  EXPECT_EQ((*engine)->info().draft_quantization, "none");
+}
+
 TEST_F(Startup, MemoryThatCannotHoldOneRequest) {
   options_.kv_pages = 4;
   EXPECT_MENTIONS(refusal(ErrorCode::kResourceExhausted), "--max-model-len");

@@ -7,6 +7,19 @@
 
 namespace volley::model {
 
+void product(Stream& stream, const ops::LinearWeight& w, TensorView x, TensorView y, ops::Epilogue epilogue,
+             Arena& scratch) {
+  if (w.storage != DType::kF8E4M3) return ops::linear(stream, w, x, y, epilogue, scratch);
+  ArenaScope scope(scratch);
+  const ops::ScaledRows codes = ops::take_rows(scratch, DType::kF8E4M3, x.shape[0], w.k);
+  ops::quantise_rows(stream, x, codes);
+  ops::linear(stream, w, codes, y, epilogue, scratch);
+}
+
+ops::ScaledRows take_input(DType storage, DType activation, int64_t rows, int64_t k, Arena& scratch) {
+  return ops::take_rows(scratch, storage == DType::kF8E4M3 ? storage : activation, rows, k);
+}
+
 Result<Rope> make_rope(Device& device, const RopeSpec& spec, int32_t head_dim, int64_t positions) {
   const RopeValues values = rope_values(spec, head_dim, positions);
   Rope rope;
@@ -130,7 +143,8 @@ void DecoderLayers::forward(Stream& stream, int index, const RowBatch& batch, co
   const int64_t rows = batch.rows;
   const int64_t q_width = int64_t{spec_.heads} * spec_.head_dim;
   ArenaScope scope(scratch);
-  const TensorView h = scratch.take(activation(), {rows, spec_.hidden});
+  const ops::ScaledRows h =
+      take_input(layer.qkv.storage, activation(), rows, spec_.hidden, scratch);  // of gate and up too
   ops::rms_norm(stream, x, layer.input_norm.view, spec_.norm_eps, {}, h);
   const TensorView a = scratch.take(kv.dtype, {rows, q_width});  // attention runs in the type of the cache
   {
@@ -160,15 +174,15 @@ void DecoderLayers::forward(Stream& stream, int index, const RowBatch& batch, co
     attention.out = a;
     ops::attention(stream, attention, scratch);
   }
-  ops::linear(stream, layer.o, a, x, ops::Epilogue::kAdd, scratch);
+  product(stream, layer.o, a, x, ops::Epilogue::kAdd, scratch);
   ops::rms_norm(stream, x, layer.post_norm.view, spec_.norm_eps, {}, h);
   const TensorView m = scratch.take(activation(), {rows, spec_.intermediate});
   ops::linear(stream, layer.gate_up, h, m, ops::Epilogue::kSwiGlu, scratch);
-  ops::linear(stream, layer.down, m, x, ops::Epilogue::kAdd, scratch);
+  product(stream, layer.down, m, x, ops::Epilogue::kAdd, scratch);
 }
 
-void DecoderLayers::inject(Stream& stream, int index, const RowBatch& batch, const ops::KvLayer& kv, TensorView h,
-                           Arena& scratch) const {
+void DecoderLayers::inject(Stream& stream, int index, const RowBatch& batch, const ops::KvLayer& kv,
+                           const ops::ScaledRows& h, Arena& scratch) const {
   const Layer& layer = layers_[index];
   VOLLEY_CHECK_GT(layer.kv.n, 0);
   ArenaScope scope(scratch);

@@ -34,6 +34,12 @@ struct Rope {
 };
 Result<Rope> make_rope(Device& device, const RopeSpec& spec, int32_t head_dim, int64_t positions);
 
+// y = x W^T, by way of codes where w is stored as FP8. As ops::linear().
+void product(Stream& stream, const ops::LinearWeight& w, TensorView x, TensorView y, ops::Epilogue epilogue,
+             Arena& scratch);
+// Room for an x: [rows, k] of weights of this storage, as codes where that is FP8.
+ops::ScaledRows take_input(DType storage, DType activation, int64_t rows, int64_t k, Arena& scratch);
+
 class DecoderLayers {
  public:
   static Result<DecoderLayers> load(Device& device, WeightLoader& loader, const DecoderSpec& spec, Numerics numerics,
@@ -47,9 +53,9 @@ class DecoderLayers {
   void forward(Stream& stream, int layer, const RowBatch& batch, const ops::KvLayer& kv, TensorView x,
                Arena& scratch) const;
 
-  // K and V of rows that have no query: a drafter's injected context. h: [rows, hidden], activation dtype, and it does
-  // not pass input_layernorm. REQUIRES: load_injection() was called.
-  void inject(Stream& stream, int layer, const RowBatch& batch, const ops::KvLayer& kv, TensorView h,
+  // K and V of rows that have no query: a drafter's injected context. h: [rows, hidden] as take_input() of the matrices
+  // has it, and it does not pass input_layernorm. REQUIRES: load_injection() was called.
+  void inject(Stream& stream, int layer, const RowBatch& batch, const ops::KvLayer& kv, const ops::ScaledRows& h,
               Arena& scratch) const;
   Status load_injection(WeightLoader& loader);
 

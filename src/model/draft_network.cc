@@ -1,5 +1,7 @@
 #include "model/draft_network.h"
 
+#include <algorithm>
+
 #include "ops/norm/norm.h"
 
 namespace volley::model {
@@ -10,6 +12,7 @@ Result<std::unique_ptr<DraftNetwork>> DraftNetwork::load(Device& device,
                                                          const std::function<void(int64_t)>& on_packed) {
   std::unique_ptr<DraftNetwork> network(new DraftNetwork);
   network->spec_ = spec;
+  network->storage_ = numerics.storage;
   WeightLoader loader(device, *checkpoint, numerics.storage, {"", "model."});
   loader.on_packed = on_packed;
   const int64_t hidden = spec.decoder.hidden;
@@ -29,8 +32,8 @@ void DraftNetwork::inject(Stream& stream, const RowBatch& batch, TensorView feat
   ArenaScope scope(scratch);
   const int64_t hidden = spec_.decoder.hidden;
   const TensorView projected = scratch.take(DType::kF32, {batch.rows, hidden});
-  ops::linear(stream, fc_, features, projected, ops::Epilogue::kStore, scratch);
-  const TensorView h = scratch.take(activation(), {batch.rows, hidden});
+  product(stream, fc_, features, projected, ops::Epilogue::kStore, scratch);
+  const ops::ScaledRows h = take_input(fc_.storage, activation(), batch.rows, hidden, scratch);
   ops::rms_norm(stream, projected, hidden_norm_.view, spec_.decoder.norm_eps, {}, h);
   for (int layer = 0; layer < layers_.count(); ++layer) {
     layers_.inject(stream, layer, batch, kv.draft_layer(layer), h, scratch);
@@ -44,14 +47,39 @@ void DraftNetwork::forward(Stream& stream, const RowBatch& batch, const KvMemory
   }
 }
 
-void DraftNetwork::final_norm(Stream& stream, TensorView x, TensorView row_index, TensorView h) const {
+void DraftNetwork::final_norm(Stream& stream, TensorView x, TensorView row_index, const ops::ScaledRows& h) const {
   ops::rms_norm(stream, x, norm_.view, spec_.decoder.norm_eps, row_index, h);
 }
 
-int64_t DraftNetwork::scratch_bytes(Stream& stream, const DraftSpec& spec, int64_t rows, int64_t max_positions,
-                                    DType kv) {
-  return DecoderLayers::scratch_bytes(stream, spec.decoder, rows, max_positions, kv) + rows * spec.decoder.hidden * 8 +
-         4 * 64;
+Status DraftNetwork::load_head(Device& device, const weights::Checkpoint& target_checkpoint,
+                               const DecoderSpec& target) {
+  VOLLEY_ASSIGN(head_, model::load_head(device, target_checkpoint, target, storage_));
+  packed_bytes_ += static_cast<int64_t>(head_.packed.bytes());
+  return {};
+}
+
+void DraftNetwork::logits(Stream& stream, const Target& target, TensorView x, TensorView row_index, TensorView logits,
+                          Arena& scratch) const {
+  ArenaScope scope(scratch);
+  const bool own = head_.n > 0;
+  const ops::ScaledRows h =
+      take_input(own ? storage_ : activation(), activation(), logits.shape[0], spec_.decoder.hidden, scratch);
+  final_norm(stream, x, row_index, h);
+  if (!own) return target.head(stream, h.values, logits, scratch);
+  ops::linear(stream, head_, h, logits, ops::Epilogue::kStore, scratch);
+}
+
+int64_t DraftNetwork::scratch_bytes(Stream& stream, int64_t rows, int64_t max_positions, DType kv) const {
+  const int64_t codes = storage_ == DType::kF8E4M3 ? code_bytes(spec_, rows) : 0;
+  return DecoderLayers::scratch_bytes(stream, spec_.decoder, rows, max_positions, kv) +
+         rows * spec_.decoder.hidden * 8 + 4 * 64 + codes;
+}
+
+int64_t DraftNetwork::code_bytes(const DraftSpec& spec, int64_t rows) {
+  const int64_t features = static_cast<int64_t>(spec.target_layers.size()) * spec.decoder.hidden;
+  const int64_t widest = std::max(
+      {features, int64_t{spec.decoder.heads} * spec.decoder.head_dim, static_cast<int64_t>(spec.decoder.intermediate)});
+  return ops::quantised_bytes(rows, widest) + ops::quantised_bytes(rows, 0);  // and the scales of a norm's codes
 }
 
 }  // namespace volley::model

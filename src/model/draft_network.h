@@ -29,21 +29,30 @@ class DraftNetwork {
   // them.
   void forward(Stream& stream, const RowBatch& batch, const KvMemory& kv, TensorView x, Arena& scratch) const;
 
-  // h[i] = final norm(x[row_index[i]]), ready for the target's head.
-  void final_norm(Stream& stream, TensorView x, TensorView row_index, TensorView h) const;
+  // h[i] = final norm(x[row_index[i]]), ready for a head.
+  void final_norm(Stream& stream, TensorView x, TensorView row_index, const ops::ScaledRows& h) const;
+
+  // A quantised drafter has a copy of the target's output head, in its own storage; any other borrows the target's.
+  Status load_head(Device& device, const weights::Checkpoint& target_checkpoint, const DecoderSpec& target);
+  // logits[i] = head(final norm(x[row_index[i]])), as Target::logits().
+  void logits(Stream& stream, const Target& target, TensorView x, TensorView row_index, TensorView logits,
+              Arena& scratch) const;
 
   const DraftSpec& spec() const { return spec_; }
   DType activation() const { return layers_.activation(); }
   int64_t packed_bytes() const { return packed_bytes_; }
 
-  static int64_t scratch_bytes(Stream& stream, const DraftSpec& spec, int64_t rows, int64_t max_positions, DType kv);
+  // What a pass takes at most, and what of it are codes of a quantised drafter.
+  int64_t scratch_bytes(Stream& stream, int64_t rows, int64_t max_positions, DType kv) const;
+  static int64_t code_bytes(const DraftSpec& spec, int64_t rows);
 
  private:
   DraftNetwork() = default;
 
   DraftSpec spec_;
+  DType storage_ = DType::kBF16;
   DecoderLayers layers_;
-  ops::LinearWeight fc_;
+  ops::LinearWeight fc_, head_;
   Vector hidden_norm_, norm_;
   int64_t packed_bytes_ = 0;
 };

@@ -5,6 +5,14 @@
 
 namespace volley::model {
 
+Result<ops::LinearWeight> load_head(Device& device, const weights::Checkpoint& checkpoint, const DecoderSpec& spec,
+                                    DType storage) {
+  // The head stands beside "model.", not in it.
+  WeightLoader loader(device, checkpoint, storage,
+                      spec.tied_embeddings ? std::vector<std::string>{"model.", ""} : std::vector<std::string>{""});
+  return loader.linear({{spec.tied_embeddings ? "embed_tokens.weight" : "lm_head.weight", spec.vocab}}, spec.hidden);
+}
+
 Result<std::unique_ptr<Target>> Target::load(Device& device, std::shared_ptr<const weights::Checkpoint> checkpoint,
                                              const DecoderSpec& spec, Numerics numerics, int64_t positions,
                                              const std::function<void(int64_t)>& on_packed) {
@@ -15,13 +23,8 @@ Result<std::unique_ptr<Target>> Target::load(Device& device, std::shared_ptr<con
   VOLLEY_ASSIGN(target->embedding_, loader.table("embed_tokens.weight", spec.vocab, spec.hidden));
   VOLLEY_ASSIGN(target->layers_, DecoderLayers::load(device, loader, spec, numerics, positions));
   VOLLEY_ASSIGN(target->final_norm_, loader.vector("norm.weight", spec.hidden));
-  // The head stands beside "model.", not in it.
-  WeightLoader head_loader(
-      device, *checkpoint, numerics.storage,
-      spec.tied_embeddings ? std::vector<std::string>{"model.", ""} : std::vector<std::string>{""});
-  const std::string head_name = spec.tied_embeddings ? "embed_tokens.weight" : "lm_head.weight";
-  VOLLEY_ASSIGN(target->head_, head_loader.linear({{head_name, spec.vocab}}, spec.hidden));
-  target->packed_bytes_ = loader.packed_bytes() + head_loader.packed_bytes();
+  VOLLEY_ASSIGN(target->head_, load_head(device, *checkpoint, spec, numerics.storage));
+  target->packed_bytes_ = loader.packed_bytes() + static_cast<int64_t>(target->head_.packed.bytes());
   if (on_packed) on_packed(target->packed_bytes_);
   return target;
 }

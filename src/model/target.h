@@ -5,6 +5,10 @@
 
 namespace volley::model {
 
+// The output head of a target's checkpoint, packed as `storage`. Target::load() has one; a quantised drafter, another.
+Result<ops::LinearWeight> load_head(Device& device, const weights::Checkpoint& checkpoint, const DecoderSpec& spec,
+                                    DType storage);
+
 class Target {
  public:
   // positions: how many the rotary tables cover. progress gets packed bytes.
@@ -30,7 +34,7 @@ class Target {
   // logits[i] = head(final norm(x[row_index[i]])). x: [rows, hidden] fp32; logits: [n, vocab] fp32.
   void logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch) const;
 
-  // What a drafter borrows: it has neither embedding nor head of its own.
+  // What a drafter borrows: it has no embedding of its own, and a head only where its weights are quantised.
   void embed(Stream& stream, TensorView ids, TensorView x) const;
   // h: [n, hidden] activation dtype, normed by the drafter.
   void head(Stream& stream, TensorView h, TensorView logits, Arena& scratch) const;

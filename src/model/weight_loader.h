@@ -16,7 +16,7 @@ namespace volley::model {
 // How a model's arithmetic runs, resolved from options and checkpoint.
 struct Numerics {
   DType activation = DType::kBF16;  // inputs of matrix products, q: kBF16 or kF32. The residual stream is always fp32.
-  DType storage = DType::kBF16;     // of weight matrices: kBF16 or kF32
+  DType storage = DType::kBF16;     // of weight matrices: kBF16, kF32, or of a drafter kF8E4M3
   ops::AttentionBackend attention = ops::AttentionBackend::kAuto;
 };
 

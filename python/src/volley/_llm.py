@@ -26,8 +26,19 @@ _DTYPES = {
     "bfloat16": _engine.ComputeType.BFLOAT16,
     "float32": _engine.ComputeType.FLOAT32,
 }
+_DRAFT_QUANTIZATIONS = {
+    "auto": _engine.DraftQuantization.AUTO,
+    "none": _engine.DraftQuantization.NONE,
+    "fp8": _engine.DraftQuantization.FP8,
+}
 _MOST_OPEN = 1024  # requests that one call keeps in the engine's queue
 _WAKE_S = 0.1  # how often a waiting call looks for Ctrl-C
+
+
+def _draft_quantization(name: str) -> _engine.DraftQuantization:
+    if name not in _DRAFT_QUANTIZATIONS:
+        raise ValueError(f"draft_quantization is {name!r}: it must be one of {', '.join(_DRAFT_QUANTIZATIONS)}")
+    return _DRAFT_QUANTIZATIONS[name]
 
 
 def _dtype(name: str, option: str) -> _engine.ComputeType:
@@ -74,6 +85,7 @@ class LLM:
         speculation: bool | None = None,
         block_size: int = 0,
         verify: str | int = "auto",
+        draft_quantization: str = "auto",
         draft_window: int = 0,
         page_size: int = 0,
         kv_pages: int = 0,
@@ -105,6 +117,7 @@ class LLM:
         options.threads = threads
         options.block_size = block_size
         options.verify = _verify(verify)
+        options.draft_quantization = _draft_quantization(draft_quantization)
         options.draft_window = draft_window
         options.page_size = page_size
         options.kv_pages = kv_pages

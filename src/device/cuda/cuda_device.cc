@@ -232,7 +232,7 @@ Result<GpuFacts> examine_cuda_device(int ordinal) {
   if (const cudaError_t e = cudaMemGetInfo(&free, &total); e != cudaSuccess) {
     return cuda_error(e, "Cannot read the GPU's memory");
   }
-  return GpuFacts{properties.name, static_cast<int64_t>(free)};
+  return GpuFacts{properties.name, static_cast<int64_t>(free), properties.major};
 }
 
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {

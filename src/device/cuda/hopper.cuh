@@ -142,6 +142,10 @@ __device__ inline void tensor_copy_to_both(void* to, const CUtensorMap* map, int
       : "memory");
 }
 
+__device__ inline void prefetch_to_l2(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 __device__ inline void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

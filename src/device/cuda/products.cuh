@@ -1,7 +1,9 @@
-// Warpgroup matrix products: D[64, N] += A[64, 16] B[N, 16]^T, bf16 operands in shared memory, fp32 sums in registers.
+// Warpgroup matrix products: D[64, N] += A[64, 16] B[N, 16]^T, bf16 operands in shared memory, fp32 sums in registers;
+// or e4m3 operands, of which a product takes 32 along k instead of 16. The matrix unit adds bf16 products with the
+// precision of fp32, but e4m3 products with some 13 bits behind the point of the largest.
 //
-// Both operands lie in rows of 128 bytes (64 elements of k) with the 128-byte swizzle: the 16-byte piece c of row r is
-// at r * 128 + ((c ^ (r % 8)) * 16), from an address that is a multiple of 1024. A product takes 16 of the 64.
+// Both operands lie in rows of 128 bytes (64 or 128 elements of k) with the 128-byte swizzle: the 16-byte piece c of
+// row r is at r * 128 + ((c ^ (r % 8)) * 16), from an address that is a multiple of 1024. A product takes 32 bytes.
 //
 // Of D, thread t of the warpgroup holds d[4 j + 2 i + e] = D[16 (t / 32) + (t % 32) / 4 + 8 i, 8 j + 2 (t % 4) + e].
 #pragma once
@@ -13,7 +15,7 @@
 namespace volley::hopper {
 
 // Describes an operand to the matrix unit: start address, 1024 bytes from one group of 8 rows to the next, swizzle. The
-// address is in the low word, in units of 16 bytes: adding 2 moves on by 16 elements of k.
+// address is in the low word, in units of 16 bytes: adding 2 moves on by 32 bytes of k.
 __device__ inline uint32_t descriptor_low(uint32_t address) {
   return 1u << 16 | ((address & 0x3ffff) >> 4);
 }
@@ -38,162 +40,71 @@ __device__ inline void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// What the matrix unit multiplies, 32 bytes of k at a time.
+enum class Operand { kBF16, kE4M3 };
+
 // One instruction, N = 8, 16, 32, 64, 96, 128, 160, 192, 224 or 256.
 template <int N>
 struct Product;
 
 #define VOLLEY_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define VOLLEY_D16(i) VOLLEY_D4(i), VOLLEY_D4(i + 4), VOLLEY_D4(i + 8), VOLLEY_D4(i + 12)
+// SUMS: their numbers among the operands; A and B: the numbers of the descriptors; then the sums themselves.
+#define VOLLEY_PRODUCT(N, SUMS, A, B, ...)                                                                             \
+  template <>                                                                                                          \
+  struct Product<N> {                                                                                                  \
+    template <Operand kOperand>                                                                                        \
+    __device__ static void run(float* d, uint64_t a, uint64_t b) {                                                     \
+      if constexpr (kOperand == Operand::kBF16) {                                                                      \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" SUMS "}, %" #A ", %" #B              \
+                     ", 1, 1, 1, 0, 0;"                                                                                \
+                     : __VA_ARGS__                                                                                     \
+                     : "l"(a), "l"(b));                                                                                \
+      } else {                                                                                                         \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" SUMS "}, %" #A ", %" #B ", 1, 1, 1;" \
+                     : __VA_ARGS__                                                                                     \
+                     : "l"(a), "l"(b));                                                                                \
+      }                                                                                                                \
+    }                                                                                                                  \
+  };
 
-template <>
-struct Product<8> {
-  __device__ static void run(float* d, uint64_t a, uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3}, "
-        "%4, %5, 1, 1, 1, 0, 0;"
-        : VOLLEY_D4(0)
-        : "l"(a), "l"(b));
-  }
-};
+#define VOLLEY_SUMS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define VOLLEY_SUMS_16 VOLLEY_SUMS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define VOLLEY_SUMS_32 VOLLEY_SUMS_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define VOLLEY_SUMS_48 VOLLEY_SUMS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define VOLLEY_SUMS_64 VOLLEY_SUMS_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define VOLLEY_SUMS_80 VOLLEY_SUMS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define VOLLEY_SUMS_96 VOLLEY_SUMS_80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define VOLLEY_SUMS_112 \
+  VOLLEY_SUMS_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define VOLLEY_SUMS_128 \
+  VOLLEY_SUMS_112 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-template <>
-struct Product<16> {
-  __device__ static void run(float* d, uint64_t a, uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7}, "
-        "%8, %9, 1, 1, 1, 0, 0;"
-        : VOLLEY_D4(0), VOLLEY_D4(4)
-        : "l"(a), "l"(b));
-  }
-};
+VOLLEY_PRODUCT(8, "%0, %1, %2, %3", 4, 5, VOLLEY_D4(0))
+VOLLEY_PRODUCT(16, VOLLEY_SUMS_8, 8, 9, VOLLEY_D4(0), VOLLEY_D4(4))
+VOLLEY_PRODUCT(32, VOLLEY_SUMS_16, 16, 17, VOLLEY_D16(0))
+VOLLEY_PRODUCT(64, VOLLEY_SUMS_32, 32, 33, VOLLEY_D16(0), VOLLEY_D16(16))
+VOLLEY_PRODUCT(96, VOLLEY_SUMS_48, 48, 49, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32))
+VOLLEY_PRODUCT(128, VOLLEY_SUMS_64, 64, 65, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48))
+VOLLEY_PRODUCT(160, VOLLEY_SUMS_80, 80, 81, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48),
+               VOLLEY_D16(64))
+VOLLEY_PRODUCT(192, VOLLEY_SUMS_96, 96, 97, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48),
+               VOLLEY_D16(64), VOLLEY_D16(80))
+VOLLEY_PRODUCT(224, VOLLEY_SUMS_112, 112, 113, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48),
+               VOLLEY_D16(64), VOLLEY_D16(80), VOLLEY_D16(96))
+VOLLEY_PRODUCT(256, VOLLEY_SUMS_128, 128, 129, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48),
+               VOLLEY_D16(64), VOLLEY_D16(80), VOLLEY_D16(96), VOLLEY_D16(112))
 
-template <>
-struct Product<32> {
-  __device__ static void run(float* d, uint64_t a, uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-        "%16, %17, 1, 1, 1, 0, 0;"
-        : VOLLEY_D16(0)
-        : "l"(a), "l"(b));
-  }
-};
-
-template <>
-struct Product<64> {
-  __device__ static void run(float* d, uint64_t a, uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "%32, %33, 1, 1, 1, 0, 0;"
-        : VOLLEY_D16(0), VOLLEY_D16(16)
-        : "l"(a), "l"(b));
-  }
-};
-
-template <>
-struct Product<96> {
-  __device__ static void run(float* d, uint64_t a, uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
-        "%48, %49, 1, 1, 1, 0, 0;"
-        : VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32)
-        : "l"(a), "l"(b));
-  }
-};
-
-template <>
-struct Product<128> {
-  __device__ static void run(float* d, uint64_t a, uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "%64, %65, 1, 1, 1, 0, 0;"
-        : VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48)
-        : "l"(a), "l"(b));
-  }
-};
-
-template <>
-struct Product<160> {
-  __device__ static void run(float* d, uint64_t a, uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}, "
-        "%80, %81, 1, 1, 1, 0, 0;"
-        : VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48), VOLLEY_D16(64)
-        : "l"(a), "l"(b));
-  }
-};
-
-template <>
-struct Product<192> {
-  __device__ static void run(float* d, uint64_t a, uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
-        "%96, %97, 1, 1, 1, 0, 0;"
-        : VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48), VOLLEY_D16(64), VOLLEY_D16(80)
-        : "l"(a), "l"(b));
-  }
-};
-
-template <>
-struct Product<224> {
-  __device__ static void run(float* d, uint64_t a, uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n224k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111}, "
-        "%112, %113, 1, 1, 1, 0, 0;"
-        : VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48), VOLLEY_D16(64), VOLLEY_D16(80), VOLLEY_D16(96)
-        : "l"(a), "l"(b));
-  }
-};
-
-template <>
-struct Product<256> {
-  __device__ static void run(float* d, uint64_t a, uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-        "%128, %129, 1, 1, 1, 0, 0;"
-        : VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48), VOLLEY_D16(64), VOLLEY_D16(80), VOLLEY_D16(96),
-          VOLLEY_D16(112)
-        : "l"(a), "l"(b));
-  }
-};
-
+#undef VOLLEY_SUMS_8
+#undef VOLLEY_SUMS_16
+#undef VOLLEY_SUMS_32
+#undef VOLLEY_SUMS_48
+#undef VOLLEY_SUMS_64
+#undef VOLLEY_SUMS_80
+#undef VOLLEY_SUMS_96
+#undef VOLLEY_SUMS_112
+#undef VOLLEY_SUMS_128
+#undef VOLLEY_PRODUCT
 #undef VOLLEY_D16
 #undef VOLLEY_D4
 
@@ -206,11 +117,11 @@ constexpr int largest_product(int n, int limit) {
 
 // N any multiple of 8 up to 256, as a few instructions of at most kLimit: the largest first. `b` covers all N rows. A
 // kernel that starts with fewer registers than an instruction's sums does not assemble: hence the limit.
-template <int N, int kLimit = 256>
+template <int N, int kLimit = 256, Operand kOperand = Operand::kBF16>
 __device__ inline void multiply(float* d, uint64_t a, uint64_t b) {
   constexpr int kPiece = largest_product(N, kLimit);
-  Product<kPiece>::run(d, a, b);
-  if constexpr (N > kPiece) multiply<N - kPiece, kLimit>(d + kPiece / 2, a, b + kPiece * 128 / 16);
+  Product<kPiece>::template run<kOperand>(d, a, b);
+  if constexpr (N > kPiece) multiply<N - kPiece, kLimit, kOperand>(d + kPiece / 2, a, b + kPiece * 128 / 16);
 }
 
 }  // namespace volley::hopper

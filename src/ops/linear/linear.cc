@@ -12,9 +12,10 @@ namespace volley::ops {
 Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
                                  LinearLayout layout) {
   if (k < 1) return invalid_argument("A weight matrix needs at least one column, not " + std::to_string(k) + ".");
-  if (storage != DType::kBF16 && storage != DType::kF32) {
+  const bool fp8 = storage == DType::kF8E4M3 && device.kind() == DeviceKind::kCuda;
+  if (storage != DType::kBF16 && storage != DType::kF32 && !fp8) {
     return unimplemented(std::string("Weights cannot be stored as ") + dtype_name(storage) +
-                         ": use bfloat16 or float32.");
+                         " on this device: use bfloat16 or float32.");
   }
   for (const WeightRows& part : parts) {
     if (part.dtype != DType::kBF16 && part.dtype != DType::kF16 && part.dtype != DType::kF32) {
@@ -33,21 +34,41 @@ Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> par
   return pack_linear_cpu(device, parts, k, storage, layout);
 }
 
-void linear(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue, Arena&) {
+bool linear_takes_fp8([[maybe_unused]] DeviceKind device, [[maybe_unused]] int compute_major) {
+#ifdef VOLLEY_CUDA
+  return device == DeviceKind::kCuda && linear_cuda_takes_fp8(compute_major);
+#else
+  return false;
+#endif
+}
+
+namespace {
+
+bool fit(const LinearWeight& w, const ScaledRows& x) {
+  if (w.storage == DType::kF8E4M3 || x.values.dtype == DType::kF8E4M3) {
+    return w.storage == x.values.dtype && x.scales.dtype == DType::kF32 && x.scales.rank == 1 &&
+           x.scales.shape[0] == x.values.shape[0];
+  }
+  return x.values.dtype == DType::kF32 || (x.values.dtype == DType::kBF16 && w.storage == DType::kBF16);
+}
+
+}  // namespace
+
+void linear(Stream& stream, const LinearWeight& w, ScaledRows x, TensorView y, Epilogue epilogue, Arena&) {
   const int64_t columns = epilogue == Epilogue::kSwiGlu ? w.n / 2 : w.n;
-  VOLLEY_CHECK(x.rank == 2 && y.rank == 2);
-  VOLLEY_CHECK_EQ(x.shape[1], w.k);
-  VOLLEY_CHECK_EQ(y.shape[0], x.shape[0]);
+  VOLLEY_CHECK(x.values.rank == 2 && y.rank == 2);
+  VOLLEY_CHECK_EQ(x.values.shape[1], w.k);
+  VOLLEY_CHECK_EQ(y.shape[0], x.values.shape[0]);
   VOLLEY_CHECK_EQ(y.shape[1], columns);
-  VOLLEY_CHECK(x.dtype == DType::kF32 || (x.dtype == DType::kBF16 && w.storage == DType::kBF16));
+  VOLLEY_CHECK(fit(w, x));
   VOLLEY_CHECK(y.dtype == DType::kF32 || (y.dtype == DType::kBF16 && epilogue != Epilogue::kAdd));
   VOLLEY_CHECK((epilogue == Epilogue::kSwiGlu) == (w.layout == LinearLayout::kGateUp));
-  if (x.shape[0] == 0 || w.n == 0) return;
+  if (y.shape[0] == 0 || w.n == 0) return;
 #ifdef VOLLEY_CUDA
   if (stream.kind() == DeviceKind::kCuda) return linear_cuda(stream, w, x, y, epilogue);
 #endif
   VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "linear: this build has no CUDA kernels");
-  linear_cpu(stream, w, x, y, epilogue);
+  linear_cpu(stream, w, x.values, y, epilogue);
 }
 
 }  // namespace volley::ops

@@ -1,5 +1,5 @@
 // y = x W^T for packed weights: the one way a weight matrix enters a computation, so that storage formats (bf16, fp32,
-// and quantised ones later) serve target and drafter alike.
+// FP8) serve target and drafter alike.
 //
 // Batch invariance: y[m, n] is a sum over k in one fixed order that depends on the weight's shape and storage alone,
 // never on the number of rows, the row's place among them, the epilogue's neighbours or the number of threads.
@@ -10,7 +10,7 @@
 #include <span>
 
 #include "device/arena.h"
-#include "device/device.h"
+#include "ops/quantise/quantise.h"
 
 namespace volley::ops {
 
@@ -29,15 +29,20 @@ enum class LinearLayout {
 // A weight matrix [n, k] packed for its device. Immutable; may be shared by threads.
 struct LinearWeight {
   int64_t n = 0, k = 0;          // n counts all rows of all parts
-  DType storage = DType::kBF16;  // kBF16 or kF32
+  DType storage = DType::kBF16;  // kBF16, kF32 or kF8E4M3
   LinearLayout layout = LinearLayout::kPlain;
   Buffer packed;
   bool portable = false;  // CUDA: the kernel for GPUs without wgmma, on any GPU; the same bits
 };
 
 // Packs `parts` (each [rows, k], stacked) once. storage kBF16 rounds fp32 and fp16 sources to bf16; kF32 is exact.
+// kF8E4M3 quantises each row as quantise_rows() does; only where linear_takes_fp8() says so, and for k a multiple of 16
+// and a number of outputs that is a multiple of 4: kUnimplemented otherwise.
 Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
                                  LinearLayout layout = LinearLayout::kPlain);
+
+// Whether weights may be stored as kF8E4M3. compute_major: of a GPU's compute capability.
+bool linear_takes_fp8(DeviceKind device, int compute_major);
 
 enum class Epilogue {
   kStore,   // y[m, n] = sum
@@ -46,9 +51,11 @@ enum class Epilogue {
 };
 
 // x: [rows, k], bf16 or fp32. bf16 x with bf16 weights: products of bf16, sums in fp32. fp32 x: products and sums in
-// fp32, of whatever the weights are. bf16 x with fp32 weights is not a combination anyone runs, and a CHECK failure. y:
-// [rows, n] (kSwiGlu: [rows, n / 2]), bf16 or fp32 (kAdd: fp32). y must not overlap x. rows may be 0. `scratch`: unused
-// on the CPU today; kernels that split k need it.
-void linear(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue, Arena& scratch);
+// fp32, of whatever the weights are. bf16 x with fp32 weights is not a combination anyone runs, and a CHECK failure.
+// FP8 weights take FP8 x and nothing else: products of codes, each sum times the weight row's scale, then times x's
+// row's. The matrix unit keeps about 13 bits of such a sum behind its largest product, so its error is larger than that
+// of fp32 sums, but small beside what quantising did. y: [rows, n] (kSwiGlu: [rows, n / 2]), bf16 or fp32 (kAdd: fp32).
+// y must not overlap x. rows may be 0. `scratch`: unused on the CPU today; kernels that split k need it.
+void linear(Stream& stream, const LinearWeight& w, ScaledRows x, TensorView y, Epilogue epilogue, Arena& scratch);
 
 }  // namespace volley::ops

@@ -1,6 +1,7 @@
 // Packing, the choice of kernel, and the plain kernel: any dtype and shape that the contract allows, on any GPU. It is
 // for small odd shapes and fp32; nothing here is fast.
 #include <algorithm>
+#include <string>
 
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.h"
@@ -101,10 +102,24 @@ int device_major() {
   return major;
 }
 
+Status check_fp8(std::span<const WeightRows> parts, int64_t k, LinearLayout layout) {
+  if (!linear_cuda_takes_fp8(device_major())) {
+    return unimplemented("Weights stored as float8_e4m3 need a GPU of compute capability 9.0 (H100, H200).");
+  }
+  int64_t n = 0;
+  for (const WeightRows& part : parts) n += part.rows;
+  const int64_t outputs = layout == LinearLayout::kGateUp ? n / 2 : n;
+  if (k % kQuantisedColumns == 0 && outputs % 4 == 0) return {};
+  return unimplemented("A weight matrix of " + std::to_string(k) + " columns and " + std::to_string(outputs) +
+                       " outputs cannot be stored as float8_e4m3: these must be multiples of " +
+                       std::to_string(kQuantisedColumns) + " and 4. Use bfloat16.");
+}
+
 }  // namespace
 
 Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
                                       LinearLayout layout) {
+  if (storage == DType::kF8E4M3) VOLLEY_RETURN_IF_ERROR(check_fp8(parts, k, layout));
   LinearWeight w;
   w.k = k;
   w.storage = storage;
@@ -125,6 +140,10 @@ Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows
       const int64_t rows = std::min(at_once, part.rows - done);
       device.upload(raw.data(), static_cast<const char*>(part.data) + done * row_bytes,
                     static_cast<size_t>(rows * row_bytes));
+      if (storage == DType::kF8E4M3) {
+        pack_fp8_rows_cuda(device.stream(), raw.data(), part.dtype, first_row + done, rows, w);
+        continue;
+      }
       cuda::Launch how;
       how.grid = dim3(static_cast<unsigned>(std::min<int64_t>((rows * k + 255) / 256, 4096)));
       how.block = dim3(256);
@@ -147,14 +166,15 @@ void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, Tens
   cuda::launch(plain_kernel, how, stream, args);
 }
 
-void linear_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue) {
-  switch (linear_cuda_kernel(device_major(), w, x.dtype)) {
+void linear_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& x, TensorView y, Epilogue epilogue) {
+  switch (linear_cuda_kernel(device_major(), w, x.values.dtype)) {
     case LinearKernel::kTiles:
-      return linear_tiles_cuda(stream, w, x, y, epilogue, LinearCudaPlan::make(w.n, w.k, w.layout, y.shape[0]));
+      return linear_tiles_cuda(stream, w, x, y, epilogue,
+                               LinearCudaPlan::make(w.n, w.k, w.layout, y.shape[0], w.storage));
     case LinearKernel::kPortable:
-      return linear_portable_cuda(stream, w, x, y, epilogue);
+      return linear_portable_cuda(stream, w, x.values, y, epilogue);
     case LinearKernel::kPlain:
-      return linear_plain_cuda(stream, w, x, y, epilogue);
+      return linear_plain_cuda(stream, w, x.values, y, epilogue);
   }
 }
 

@@ -2,12 +2,14 @@
 //
 // Packed layout: panels of 64 rows of weights; bf16: a panel is a run of blocks [64 rows][64 k] of 8 KB, k ascending,
 // padded with zeros, each swizzled as the matrix unit reads it from shared memory (device/cuda/products.cuh), so that
-// a plain contiguous copy brings it there. fp32: a panel is [64][k], row-major. kGateUp: the rows of a panel are 32
-// gates, then the 32 ups of the same outputs.
+// a plain contiguous copy brings it there. FP8: the same with blocks [64 rows][128 k], and behind the last panel the
+// scales of all packed rows. fp32: a panel is [64][k], row-major. kGateUp: the rows of a panel are 32 gates, then the
+// 32 ups of the same outputs.
 //
-// Order of a sum (bf16 x bf16): k is cut into one or two slices of whole blocks, which the weight's shape decides;
-// within a slice the matrix unit adds along k, 16 at a time, into one fp32 accumulator; then first slice plus second.
-// Tile sizes do not enter. Everything else goes to a plain kernel with an order of its own, also fixed by the shape.
+// Order of a sum (bf16 x bf16, FP8 x FP8): k is cut into one or two slices of whole blocks, which the weight's shape
+// decides; within a slice the matrix unit adds along k, 32 bytes at a time, into one fp32 accumulator; then first slice
+// plus second; of FP8 times the weight's scale, times x's. Tile sizes do not enter. Everything else goes to a plain
+// kernel with an order of its own, also fixed by the shape.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +20,11 @@
 namespace volley::ops {
 
 inline constexpr int64_t kPanelRows = 64;
-inline constexpr int64_t kBlockK = 64;
+inline constexpr int64_t kBlockK = 64;  // bf16
 inline constexpr int64_t kBlockBytes = kPanelRows * kBlockK * 2;
+constexpr int64_t linear_cuda_block_k(DType storage) {
+  return storage == DType::kF8E4M3 ? 128 : kBlockK;
+}
 inline constexpr int kHalfBytes = kBlockBytes / 2;  // 32 rows: what tiles are made of
 
 // Multiprocessors that the plan fills. A constant: the split is arithmetic, and must not change with the GPU.
@@ -28,10 +33,12 @@ inline constexpr int64_t kPlanProcessors = 132;
 inline int64_t linear_cuda_panels(int64_t n, LinearLayout layout) {
   return layout == LinearLayout::kGateUp ? (n / 2 + 31) / 32 : (n + kPanelRows - 1) / kPanelRows;
 }
-inline int64_t linear_cuda_k_blocks(int64_t k) {
-  return (k + kBlockK - 1) / kBlockK;
+inline int64_t linear_cuda_k_blocks(int64_t k, DType storage = DType::kBF16) {
+  return (k + linear_cuda_block_k(storage) - 1) / linear_cuda_block_k(storage);
 }
 int64_t linear_cuda_packed_bytes(int64_t n, int64_t k, DType storage, LinearLayout layout);
+// A scale for each packed row, in device memory. REQUIRES: w.storage is kF8E4M3.
+float* linear_cuda_scales(const LinearWeight& w);
 
 // Row of the packed matrix that holds row `row` of the stacked parts.
 constexpr int64_t packed_row(int64_t row, int64_t n, LinearLayout layout) {
@@ -58,7 +65,7 @@ struct LinearCudaPlan {
   LinearTile tile;
   int64_t row_tiles = 0;
 
-  static LinearCudaPlan make(int64_t n, int64_t k, LinearLayout layout, int64_t rows);
+  static LinearCudaPlan make(int64_t n, int64_t k, LinearLayout layout, int64_t rows, DType storage = DType::kBF16);
   // All tiles that have a kernel for the layout and split.
   static std::vector<LinearTile> tiles(LinearLayout layout, int split);
 };
@@ -76,19 +83,26 @@ struct LinearPortablePlan {
 enum class LinearKernel {
   kPlain,     // any GPU, any operands
   kPortable,  // sm_80 and later, bf16 (linear_cuda_portable.cu)
-  kTiles,     // sm_90a, bf16 (linear_cuda_tiles.cuh)
+  kTiles,     // sm_90a, bf16 or FP8 (linear_cuda_tiles.cuh)
 };
 
+// Whether FP8 weights have a kernel on GPUs of this compute capability.
+bool linear_cuda_takes_fp8(int major);
+
 // Which kernel takes this call; `major` is the device's compute capability. kTiles and kPortable give the same bits.
+// REQUIRES: linear_cuda_takes_fp8() for FP8 weights.
 LinearKernel linear_cuda_kernel(int major, const LinearWeight& w, DType x);
 
 Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
                                       LinearLayout layout);
-void linear_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
+// Rows [first_row, first_row + rows) of an FP8 weight from `raw`: [rows, k] of dtype, on the device.
+void pack_fp8_rows_cuda(Stream& stream, const void* raw, DType dtype, int64_t first_row, int64_t rows,
+                        const LinearWeight& w);
+void linear_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& x, TensorView y, Epilogue epilogue);
 
 // The kernels. linear_tiles_cuda and linear_portable_cuda REQUIRE what linear_cuda_kernel asks for them; the first, a
 // plan for this weight and these rows, whose tile may be any that exists.
-void linear_tiles_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue,
+void linear_tiles_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& x, TensorView y, Epilogue epilogue,
                        const LinearCudaPlan& plan);
 void linear_portable_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
 void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);

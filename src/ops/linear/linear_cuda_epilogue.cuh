@@ -11,6 +11,15 @@ __device__ inline float4 add(float4 a, float4 b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }
 
+// A sum of FP8 codes. Never fused with an addition that follows: its bits must not depend on who adds.
+__device__ inline float scaled(float sum, float weight_scale, float row_scale) {
+  return __fmul_rn(__fmul_rn(sum, weight_scale), row_scale);
+}
+__device__ inline float4 scaled(float4 sums, float4 weight_scales, float row_scale) {
+  return {scaled(sums.x, weight_scales.x, row_scale), scaled(sums.y, weight_scales.y, row_scale),
+          scaled(sums.z, weight_scales.z, row_scale), scaled(sums.w, weight_scales.w, row_scale)};
+}
+
 // Not inlined: many instructions, and kernels that end with this are slow where they must be fetched.
 static __device__ __noinline__ float4 swiglu_exactly(float4 gate, float4 up) {
   const auto one = [](float g, float u) { return g / (1.0f + expf(-g)) * u; };

@@ -7,11 +7,18 @@
 
 namespace volley::ops {
 
-// What linear_tiles_cuda chooses among, by the tile's width in halves.
+using TileLaunch = void (*)(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+
+// What linear_tiles_cuda chooses among, by the type of the operands and the tile's width in halves.
 void launch_tiles_2(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 void launch_tiles_3(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 void launch_tiles_4(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 void launch_tiles_6(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+
+void launch_fp8_tiles_2(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+void launch_fp8_tiles_3(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+void launch_fp8_tiles_4(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+void launch_fp8_tiles_6(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 
 template <typename Shape>
 void launch_tile(Stream& stream, const CUtensorMap& x_map, const TileArgs& args) {
@@ -30,15 +37,16 @@ template <int... kRows>
 struct TileRows {};
 
 // The tile of kHalves and `rows` rows, one of kRows. Whether there is such a one.
-template <int kHalves, bool kShared, int... kRows>
+template <DType kStorage, int kHalves, bool kShared, int... kRows>
 bool launch_one_of(TileRows<kRows...>, int rows, Stream& stream, const CUtensorMap& x_map, const TileArgs& args) {
-  return ((rows == kRows && (launch_tile<TileShape<kHalves, kRows, kShared>>(stream, x_map, args), true)) || ...);
+  return ((rows == kRows && (launch_tile<TileShape<kHalves, kRows, kShared, kStorage>>(stream, x_map, args), true)) ||
+          ...);
 }
 
-template <int kHalves, typename Alone, typename Shared>
+template <int kHalves, typename Alone, typename Shared, DType kStorage = DType::kBF16>
 void launch_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args) {
-  const bool launched = tile.shared ? launch_one_of<kHalves, true>(Shared(), tile.rows, stream, x_map, args)
-                                    : launch_one_of<kHalves, false>(Alone(), tile.rows, stream, x_map, args);
+  const bool launched = tile.shared ? launch_one_of<kStorage, kHalves, true>(Shared(), tile.rows, stream, x_map, args)
+                                    : launch_one_of<kStorage, kHalves, false>(Alone(), tile.rows, stream, x_map, args);
   VOLLEY_CHECK_MSG(launched, "linear: a tile that has no kernel");
 }
 

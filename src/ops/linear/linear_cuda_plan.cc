@@ -60,10 +60,10 @@ bool fits(LinearTile tile, int64_t rows) {
   return tile.rows >= rows && (tile.rows < 2 * rows || tile.rows == kTileRows[0]);
 }
 
-// Time of a call in nanoseconds per element of k, by what an H200 was seen to do: weights come from memory at 34 GB/s
-// for each multiprocessor; all that enters shared memory, x again for every tile, at 8.5 TB/s in all and 69 GB/s a
-// multiprocessor, or 58 where three warpgroups read what enters; and the matrix unit multiplies 2900 pairs a
-// nanosecond. Chooses tiles, and so affects no result.
+// Time of a call in nanoseconds per element of k (FP8: two elements, which are as many bytes and as much work), by what
+// an H200 was seen to do: weights come from memory at 34 GB/s for each multiprocessor; all that enters shared memory, x
+// again for every tile, at 8.5 TB/s in all and 69 GB/s a multiprocessor, or 58 where three warpgroups read what enters;
+// and the matrix unit multiplies 2900 pairs a nanosecond. Chooses tiles, and so affects no result.
 double estimate(int64_t halves, LinearTile tile, int split, int64_t rows) {
   const double row_tiles = static_cast<double>(ceil_div(rows, tile.rows));
   const double tiles = static_cast<double>(ceil_div(halves, tile.halves)) * row_tiles;
@@ -108,10 +108,10 @@ std::vector<LinearTile> LinearCudaPlan::tiles(LinearLayout layout, int split) {
   return tiles;
 }
 
-LinearCudaPlan LinearCudaPlan::make(int64_t n, int64_t k, LinearLayout layout, int64_t rows) {
+LinearCudaPlan LinearCudaPlan::make(int64_t n, int64_t k, LinearLayout layout, int64_t rows, DType storage) {
   LinearCudaPlan plan;
   plan.halves = 2 * linear_cuda_panels(n, layout);
-  plan.k_blocks = linear_cuda_k_blocks(k);
+  plan.k_blocks = linear_cuda_k_blocks(k, storage);
   plan.split = best_split(plan.halves, plan.k_blocks, layout);
   plan.tile = best_tile(plan.halves, plan.split, layout, rows);
   plan.row_tiles = ceil_div(rows, plan.tile.rows);
@@ -120,7 +120,15 @@ LinearCudaPlan LinearCudaPlan::make(int64_t n, int64_t k, LinearLayout layout, i
 
 int64_t linear_cuda_packed_bytes(int64_t n, int64_t k, DType storage, LinearLayout layout) {
   const int64_t panels = linear_cuda_panels(n, layout);
-  return storage == DType::kBF16 ? panels * linear_cuda_k_blocks(k) * kBlockBytes : panels * kPanelRows * k * 4;
+  if (storage == DType::kF32) return panels * kPanelRows * k * 4;
+  const int64_t scales = storage == DType::kF8E4M3 ? panels * kPanelRows * static_cast<int64_t>(sizeof(float)) : 0;
+  return panels * linear_cuda_k_blocks(k, storage) * kBlockBytes + scales;
+}
+
+float* linear_cuda_scales(const LinearWeight& w) {
+  VOLLEY_CHECK(w.storage == DType::kF8E4M3);
+  const int64_t blocks = linear_cuda_panels(w.n, w.layout) * linear_cuda_k_blocks(w.k, w.storage);
+  return reinterpret_cast<float*>(static_cast<char*>(w.packed.data()) + blocks * kBlockBytes);
 }
 
 LinearPortablePlan LinearPortablePlan::make(int64_t n, int64_t k, LinearLayout layout, int64_t rows) {
@@ -136,9 +144,14 @@ LinearPortablePlan LinearPortablePlan::make(int64_t n, int64_t k, LinearLayout l
 
 LinearKernel linear_cuda_kernel(int major, const LinearWeight& w, DType x) {
   const int64_t outputs = w.layout == LinearLayout::kGateUp ? w.n / 2 : w.n;
+  if (w.storage == DType::kF8E4M3) return LinearKernel::kTiles;
   const bool fits = x == DType::kBF16 && w.storage == DType::kBF16 && w.k % 8 == 0 && outputs % 4 == 0;
   if (!fits || major < 8) return LinearKernel::kPlain;
   return kBuiltForSm90a && major == 9 && !w.portable ? LinearKernel::kTiles : LinearKernel::kPortable;
+}
+
+bool linear_cuda_takes_fp8(int major) {
+  return kBuiltForSm90a && major == 9;
 }
 
 }  // namespace volley::ops

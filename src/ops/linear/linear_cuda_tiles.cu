@@ -2,8 +2,27 @@
 #include "ops/linear/linear_cuda_launch.cuh"
 
 namespace volley::ops {
+namespace {
 
-void linear_tiles_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue,
+struct Tiles {
+  int halves;
+  TileLaunch launch;
+};
+constexpr Tiles kBf16Tiles[] = {{2, launch_tiles_2}, {3, launch_tiles_3}, {4, launch_tiles_4}, {6, launch_tiles_6}};
+constexpr Tiles kFp8Tiles[] = {
+    {2, launch_fp8_tiles_2}, {3, launch_fp8_tiles_3}, {4, launch_fp8_tiles_4}, {6, launch_fp8_tiles_6}};
+
+void launch(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args,
+            std::span<const Tiles> choice) {
+  for (const Tiles& tiles : choice) {
+    if (tiles.halves == tile.halves) return tiles.launch(tile, stream, x_map, args);
+  }
+  VOLLEY_CHECK_MSG(false, "linear: a tile that has no kernel");
+}
+
+}  // namespace
+
+void linear_tiles_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& x, TensorView y, Epilogue epilogue,
                        const LinearCudaPlan& plan) {
   TileArgs args;
   args.weights = static_cast<const uint8_t*>(w.packed.data());
@@ -16,18 +35,13 @@ void linear_tiles_cuda(Stream& stream, const LinearWeight& w, TensorView x, Tens
   args.split = plan.split;
   args.epilogue = epilogue;
   args.y_bf16 = y.dtype == DType::kBF16;
-  const CUtensorMap x_map = cuda::bf16_matrix_map(x.data, args.rows, w.k, plan.tile.rows / (plan.tile.shared ? 2 : 1));
-  switch (plan.tile.halves) {
-    case 2:
-      return launch_tiles_2(plan.tile, stream, x_map, args);
-    case 3:
-      return launch_tiles_3(plan.tile, stream, x_map, args);
-    case 4:
-      return launch_tiles_4(plan.tile, stream, x_map, args);
-    case 6:
-      return launch_tiles_6(plan.tile, stream, x_map, args);
+  const int box_rows = plan.tile.rows / (plan.tile.shared ? 2 : 1);
+  if (w.storage == DType::kF8E4M3) {
+    args.weight_scales = linear_cuda_scales(w);
+    args.row_scales = x.scales.as<float>();
+    return launch(plan.tile, stream, cuda::byte_matrix_map(x.values.data, args.rows, w.k, box_rows), args, kFp8Tiles);
   }
-  VOLLEY_CHECK_MSG(false, "linear: a tile that has no kernel");
+  launch(plan.tile, stream, cuda::bf16_matrix_map(x.values.data, args.rows, w.k, box_rows), args, kBf16Tiles);
 }
 
 }  // namespace volley::ops

@@ -18,7 +18,9 @@
 namespace volley::ops {
 
 struct TileArgs {
-  const uint8_t* weights = nullptr;  // packed
+  const uint8_t* weights = nullptr;      // packed
+  const float* weight_scales = nullptr;  // FP8: of packed rows
+  const float* row_scales = nullptr;     // FP8: of the rows of x
   void* y = nullptr;
   int halves = 0;  // of panels: 32 weight rows each
   int k_blocks = 0;
@@ -30,11 +32,14 @@ struct TileArgs {
 };
 
 // kHalves * 32 weight rows for kRows rows of x, by kGroups warpgroups and two producer warps. kShared: two blocks with
-// neighbouring weights and the same rows are a cluster; each copies half of the rows, to both.
-template <int kHalves_, int kRows_, bool kShared_ = false>
+// neighbouring weights and the same rows are a cluster; each copies half of the rows, to both. kStorage: of weights
+// and x, kBF16 or kF8E4M3; a stage holds 128 bytes of every row of both.
+template <int kHalves_, int kRows_, bool kShared_ = false, DType kStorage_ = DType::kBF16>
 struct TileShape {
   static constexpr int kHalves = kHalves_, kRows = kRows_;
   static constexpr bool kShared = kShared_;
+  static constexpr bool kFp8 = kStorage_ == DType::kF8E4M3;
+  static constexpr int kBlockColumns = static_cast<int>(linear_cuda_block_k(kStorage_));
   static constexpr int kGroups = (kHalves + 1) / 2;  // a warpgroup for 64 weight rows; the last may have 32 to spare
   static constexpr int kConsumers = kGroups * 128;
   // Three groups with many sums need more registers than an even share: the producers are a whole group then, and give
@@ -120,7 +125,7 @@ __device__ void produce_x(const Ring& ring, const CUtensorMap* x_map, Slice slic
   prefetch_tensor_map(x_map);
   const uint64_t policy = l2_evict_last();
   const auto copy = [&](int block, int stage) {
-    const int column = (slice.begin + block) * static_cast<int>(kBlockK);
+    const int column = (slice.begin + block) * Shape::kBlockColumns;
     uint8_t* to = ring.stages + stage * Shape::kStageBytes + Shape::kWeightBytes;
     barrier_expect(&ring.full[stage], Shape::kRows * 128);
     if constexpr (Shape::kShared) {
@@ -150,6 +155,8 @@ __device__ inline uint32_t held_in_register(uint32_t value) {
 template <typename Shape>
 __device__ void consume(const Ring& ring, int count, float (&sums)[Shape::kRows / 2]) {
   using namespace hopper;
+  constexpr int kLimit = Shape::kUnevenRegisters ? 128 : 256;
+  constexpr Operand kOperand = Shape::kFp8 ? Operand::kE4M3 : Operand::kBF16;
   const bool signals = threadIdx.x % 128 == 0;
   const uint32_t weights = shared_address(ring.stages) + threadIdx.x / 128 * static_cast<uint32_t>(kBlockBytes);
   const uint32_t a = held_in_register(descriptor_low(weights));
@@ -178,9 +185,9 @@ __device__ void consume(const Ring& ring, int count, float (&sums)[Shape::kRows 
     barrier_wait(full + stage * 8, parity);
     products_begin();
 #pragma unroll
-    for (int k = 0; k < kBlockK / 16; ++k) {
-      multiply<Shape::kRows, Shape::kUnevenRegisters ? 128 : 256>(sums, matrix_descriptor(a + offset + k * 2),
-                                                                  matrix_descriptor(b + offset + k * 2));
+    for (int k = 0; k < 4; ++k) {
+      multiply<Shape::kRows, kLimit, kOperand>(sums, matrix_descriptor(a + offset + k * 2),
+                                               matrix_descriptor(b + offset + k * 2));
     }
     products_commit();
     products_wait<1>();
@@ -244,7 +251,14 @@ __device__ void finish(const TileArgs& args, const float* group_sums, int rank, 
   const float* place = group_sums + first * Shape::kSumStride + lane * 4;
   const uint32_t there = kSplit == 2 ? shared_address_in(place, 1 - rank) : 0;
 
-  float4 before[kBatch], other[kBatch];
+  float4 before[kBatch], other[kBatch], weight_scale[2] = {};
+  float row_scale[kBatch] = {};
+  if constexpr (Shape::kFp8) {
+    const float* scales = args.weight_scales + half * 32 + group * 64 + lane * 4;
+    for (int i = 0; i < (kPairs ? 2 : 1); ++i) {
+      if (exists) weight_scale[i] = *reinterpret_cast<const float4*>(scales + i * 32);
+    }
+  }
   int from = 0;
   const auto for_rows = [&](const auto& use) {  // use(i, which of the thread's rows)
 #pragma unroll
@@ -263,7 +277,13 @@ __device__ void finish(const TileArgs& args, const float* group_sums, int rank, 
     return kSplit == 1 ? own(i, offset) : add(own(i, offset), others(i, offset));
   };
   const bool adds = !kPairs && args.epilogue == Epilogue::kAdd;
+  const auto scale = [&](float4 sums, int i, int of) {
+    return Shape::kFp8 ? scaled(sums, weight_scale[of], row_scale[i]) : sums;
+  };
   const auto read_before = [&] {
+    if constexpr (Shape::kFp8) {
+      for_rows([&](int i, int r) { row_scale[i] = args.row_scales[row + first + r * kStep]; });
+    }
     if (!adds) return;
     for_rows([&](int i, int r) {
       before[i] = *reinterpret_cast<const float4*>(static_cast<const float*>(args.y) + place_in_y(r));
@@ -278,9 +298,9 @@ __device__ void finish(const TileArgs& args, const float* group_sums, int rank, 
     for_rows([&](int i, int r) {
       float4 v;
       if constexpr (kPairs) {
-        v = swiglu(whole(r, 0), whole(r, 32), args.y_bf16);
+        v = swiglu(scale(whole(r, 0), i, 0), scale(whole(r, 32), i, 1), args.y_bf16);
       } else {
-        v = kFetches ? add(own(r, 0), other[i]) : own(r, 0);
+        v = scale(kFetches ? add(own(r, 0), other[i]) : own(r, 0), i, 0);
         if (adds) v = add(before[i], v);
       }
       store4(args.y, args.y_bf16, place_in_y(r), v);
@@ -329,7 +349,11 @@ __device__ void exchange_and_finish(const Ring& ring, const TileArgs& args, cons
       if (valid && first_row + r < args.rows) use(i, at + r * args.outputs);
     }
   };
-  float before[2 * kPairs];
+  float before[2 * kPairs], row_scale[2 * kPairs] = {}, weight_scale = 1;
+  if constexpr (Shape::kFp8) {
+    if (valid) weight_scale = args.weight_scales[output];
+    for_values([&](int i, int64_t) { row_scale[i] = args.row_scales[first_row + i / 2 * 8 + i % 2]; });
+  }
   if (args.epilogue == Epilogue::kAdd) {
     for_values([&](int i, int64_t to) { before[i] = static_cast<const float*>(args.y)[to]; });
   }
@@ -342,6 +366,7 @@ __device__ void exchange_and_finish(const Ring& ring, const TileArgs& args, cons
   }
   for_values([&](int i, int64_t to) {
     float v = i % 2 == 0 ? kept[i / 2].x : kept[i / 2].y;
+    if constexpr (Shape::kFp8) v = scaled(v, weight_scale, row_scale[i]);
     if (args.epilogue == Epilogue::kAdd) v += before[i];
     if (args.y_bf16) {
       static_cast<__nv_bfloat16*>(args.y)[to] = __float2bfloat16_rn(v);
@@ -356,6 +381,10 @@ __device__ void consume_and_finish(const Ring& ring, const TileArgs& args, Slice
   const bool exchanges = args.split == 2 && args.epilogue != Epilogue::kSwiGlu;
   // The other block must have begun before anything is sent there.
   if (Shape::kExchangeOutsideRing && exchanges) hopper::cluster_arrive();
+  // They are wanted last, and read from memory.
+  if (Shape::kFp8 && threadIdx.x < Shape::kHalves && half + threadIdx.x < args.halves) {
+    hopper::prefetch_to_l2(args.weight_scales + (half + threadIdx.x) * 32);
+  }
   float registers[Shape::kRows / 2] = {};
   consume<Shape>(ring, slice.count, registers);
   if constexpr (Shape::kExchangeOutsideRing) {

@@ -7,13 +7,22 @@
 
 namespace volley::ops {
 
-void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, TensorView y) {
+void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index,
+              const ScaledRows& rows) {
+  const TensorView y = rows.values;
   VOLLEY_CHECK(x.rank == 2 && y.rank == 2);
   VOLLEY_CHECK_GE(x.shape[1], 1);
   VOLLEY_CHECK(x.dtype == DType::kF32 && weight.dtype == DType::kF32);
   VOLLEY_CHECK(weight.rank == 1 && weight.shape[0] == x.shape[1]);
   VOLLEY_CHECK_EQ(y.shape[1], x.shape[1]);
-  VOLLEY_CHECK(y.dtype == DType::kF32 || y.dtype == DType::kBF16);
+  if (y.dtype == DType::kF8E4M3) {
+    VOLLEY_CHECK(stream.kind() == DeviceKind::kCuda);
+    VOLLEY_CHECK(rows.scales.rank == 1 && rows.scales.dtype == DType::kF32);
+    VOLLEY_CHECK_EQ(rows.scales.shape[0], y.shape[0]);
+    VOLLEY_CHECK_EQ(y.shape[1] % kQuantisedColumns, 0);
+  } else {
+    VOLLEY_CHECK(y.dtype == DType::kF32 || y.dtype == DType::kBF16);
+  }
   if (row_index.data == nullptr) {
     VOLLEY_CHECK_EQ(y.shape[0], x.shape[0]);
   } else {
@@ -23,7 +32,7 @@ void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, Tensor
   }
   if (y.shape[0] == 0) return;
 #ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return rms_norm_cuda(stream, x, weight, eps, row_index, y);
+  if (stream.kind() == DeviceKind::kCuda) return rms_norm_cuda(stream, x, weight, eps, row_index, rows);
 #endif
   VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "rms_norm: this build has no CUDA kernels");
   rms_norm_cpu(stream, x, weight, eps, row_index, y);

@@ -2,12 +2,13 @@
 // Batch invariance: the sum of squares of a row is added in one fixed order that depends on the row's length alone.
 #pragma once
 
-#include "device/device.h"
+#include "ops/quantise/quantise.h"
 
 namespace volley::ops {
 
-// x: [rows, h] fp32. weight: [h] fp32. y: [rows, h], bf16 or fp32; may be x itself when fp32.
+// x: [rows, h] fp32. weight: [h] fp32. y: [rows, h], bf16 or fp32, or on CUDA codes and scales as quantise_rows() would
+// make them of the fp32 result; may be x itself when fp32.
 // row_index: [rows of y] int32 rows of x to read (a gather), or a null view: y has the rows of x, in order.
-void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, TensorView y);
+void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const ScaledRows& y);
 
 }  // namespace volley::ops

@@ -3,6 +3,7 @@
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.h"
+#include "ops/quantise/quantise_cuda.cuh"
 
 namespace volley::ops {
 namespace {
@@ -15,6 +16,7 @@ struct NormArgs {
   const int32_t* row_index;  // null: rows in order
   void* y;
   DType y_dtype;
+  float* y_scales;  // of codes
   int64_t x_rows, h;
   float eps;
 };
@@ -42,6 +44,13 @@ __device__ float scale_of(const NormArgs& args, float squares) {
   return 1.0f / sqrtf(block_sum(squares) / static_cast<float>(args.h) + args.eps);
 }
 
+// Writes the scale of the row's codes. Returns its inverse.
+__device__ float inverse_scale(const NormArgs& args, uint32_t largest) {
+  const float scale = code_scale(block_largest<kThreads>(largest));
+  if (threadIdx.x == 0) args.y_scales[blockIdx.x] = scale;
+  return 1.0f / scale;
+}
+
 // A block a row; thread t takes elements t, t + kThreads, …, so the order depends on h alone.
 __global__ void __launch_bounds__(kThreads) rms_norm_kernel(NormArgs args) {
   cuda::launch_dependents();
@@ -50,9 +59,17 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(NormArgs args) {
   float squares = 0;
   for (int64_t i = threadIdx.x; i < args.h; i += kThreads) squares = fmaf(x[i], x[i], squares);
   const float scale = scale_of(args, squares);
+  const auto result = [&](int64_t i) { return x[i] * scale * args.weight[i]; };
+  const int64_t to = static_cast<int64_t>(blockIdx.x) * args.h;
+  if (args.y_dtype != DType::kF8E4M3) {
+    for (int64_t i = threadIdx.x; i < args.h; i += kThreads) cuda::store_float(args.y, args.y_dtype, to + i, result(i));
+    return;
+  }
+  uint32_t largest = 0;
+  for (int64_t i = threadIdx.x; i < args.h; i += kThreads) largest = max(largest, magnitude_bits(result(i)));
+  const float inverse = inverse_scale(args, largest);
   for (int64_t i = threadIdx.x; i < args.h; i += kThreads) {
-    cuda::store_float(args.y, args.y_dtype, static_cast<int64_t>(blockIdx.x) * args.h + i,
-                      x[i] * scale * args.weight[i]);
+    static_cast<uint8_t*>(args.y)[to + i] = code(result(i), inverse);
   }
 }
 
@@ -84,17 +101,34 @@ __global__ void __launch_bounds__(kThreads) rms_norm_vectors_kernel(NormArgs arg
     squares = fmaf(x[j].w, x[j].w, squares);
   }
   const float scale = scale_of(args, squares);
+  const auto result = [&](int j) {
+    return float4{x[j].x * scale * weight[j].x, x[j].y * scale * weight[j].y, x[j].z * scale * weight[j].z,
+                  x[j].w * scale * weight[j].w};
+  };
+  float inverse = 0;
+  if (args.y_dtype == DType::kF8E4M3) {
+    uint32_t largest = 0;
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      if (static_cast<int>(threadIdx.x) + j * kThreads >= vectors) break;
+      const float4 y = result(j);
+      largest = max(max(max(largest, magnitude_bits(y.x)), magnitude_bits(y.y)),
+                    max(magnitude_bits(y.z), magnitude_bits(y.w)));
+    }
+    inverse = inverse_scale(args, largest);
+  }
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {
     const int i = static_cast<int>(threadIdx.x) + j * kThreads;
     if (i >= vectors) break;
-    const float4 y = {x[j].x * scale * weight[j].x, x[j].y * scale * weight[j].y, x[j].z * scale * weight[j].z,
-                      x[j].w * scale * weight[j].w};
+    const float4 y = result(j);
     const int64_t to = static_cast<int64_t>(blockIdx.x) * vectors + i;
     if (args.y_dtype == DType::kBF16) {
       const __nv_bfloat162 low = __floats2bfloat162_rn(y.x, y.y), high = __floats2bfloat162_rn(y.z, y.w);
       static_cast<uint2*>(args.y)[to] = {reinterpret_cast<const uint32_t&>(low),
                                          reinterpret_cast<const uint32_t&>(high)};
+    } else if (args.y_dtype == DType::kF8E4M3) {
+      static_cast<uint32_t*>(args.y)[to] = codes(y, inverse);
     } else {
       static_cast<float4*>(args.y)[to] = y;
     }
@@ -111,18 +145,20 @@ auto kernel_for(int64_t h) {
 
 }  // namespace
 
-void rms_norm_cuda(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, TensorView y) {
+void rms_norm_cuda(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index,
+                   const ScaledRows& y) {
   NormArgs args;
   args.x = x.as<float>();
   args.weight = weight.as<float>();
   args.row_index = row_index.data == nullptr ? nullptr : row_index.as<int32_t>();
-  args.y = y.data;
-  args.y_dtype = y.dtype;
+  args.y = y.values.data;
+  args.y_dtype = y.values.dtype;
+  args.y_scales = static_cast<float*>(y.scales.data);
   args.x_rows = x.shape[0];
   args.h = x.shape[1];
   args.eps = eps;
   cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(y.shape[0]));
+  how.grid = dim3(static_cast<unsigned>(y.values.shape[0]));
   how.block = dim3(kThreads);
   how.early = true;
   cuda::launch(kernel_for(args.h), how, stream, args);

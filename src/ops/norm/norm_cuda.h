@@ -5,6 +5,7 @@
 
 namespace volley::ops {
 
-void rms_norm_cuda(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, TensorView y);
+void rms_norm_cuda(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index,
+                   const ScaledRows& y);
 
 }  // namespace volley::ops

@@ -28,9 +28,8 @@ class DFlashProposer final : public Proposer {
     const int64_t hidden = network_->spec().decoder.hidden, vocab = target_.spec().vocab;
     const int64_t rows = std::max(bounds.slots * options_.block_size, bounds.commit_rows);
     const DType kv = kv_.draft_layer(0).dtype;
-    return model::DraftNetwork::scratch_bytes(stream, network_->spec(), rows, bounds.positions, kv) +
-           rows * hidden * 4 + pass_bytes(rows) + bounds.logit_rows * (vocab + hidden) * 4 + bounds.choose_bytes +
-           32 * 64;
+    return network_->scratch_bytes(stream, rows, bounds.positions, kv) + rows * hidden * 4 + pass_bytes(rows) +
+           bounds.logit_rows * (vocab + hidden) * 4 + bounds.choose_bytes + 32 * 64;
   }
 
  private:
@@ -69,10 +68,8 @@ void DFlashProposer::draft(Stream& stream, const DraftPass& pass, const ops::Sam
 void DFlashProposer::propose(Stream& stream, const DraftPass& pass, const ops::PassChoices& choices,
                              const LogitChunk& chunk, TensorView x, const ops::SamplerState& sampler, Arena& scratch) {
   ArenaScope scope(scratch);
-  const TensorView h = scratch.take(network_->activation(), {chunk.rows, network_->spec().decoder.hidden});
-  network_->final_norm(stream, x, choices.logit_rows.rows(chunk.row_begin, chunk.rows), h);
   const TensorView logits = scratch.take(DType::kF32, {chunk.rows, target_.spec().vocab});
-  target_.head(stream, h, logits, scratch);
+  network_->logits(stream, target_, x, choices.logit_rows.rows(chunk.row_begin, chunk.rows), logits, scratch);
   ops::ChoiceOutput out;
   out.tokens = pass.tokens + chunk.row_begin;
   if (pass.confidence != nullptr) out.probability = pass.confidence + chunk.row_begin;

@@ -1,0 +1,34 @@
+// Rows as matrix products take them: plain, or as e4m3 codes with one scale for each row, which makes the largest
+// magnitude of the row the largest of the type.
+//
+// Batch invariance: codes and scale of a row depend on that row alone.
+#pragma once
+
+#include "device/arena.h"
+
+namespace volley::ops {
+
+// Row m is values[m], or of codes (kF8E4M3) values[m] * scales[m].
+struct ScaledRows {
+  ScaledRows() = default;
+  ScaledRows(TensorView values, TensorView scales = {}) : values(values), scales(scales) {}  // NOLINT: rows are rows
+
+  TensorView values;  // [rows, k]
+  TensorView scales;  // [rows] fp32; a null view unless the values are codes
+};
+
+inline constexpr int64_t kQuantisedColumns = 16;  // k of codes is a multiple of this
+
+// Room for rows of this type.
+ScaledRows take_rows(Arena& scratch, DType dtype, int64_t rows, int64_t k);
+// What take_rows() takes of codes, at most.
+constexpr int64_t quantised_bytes(int64_t rows, int64_t k) {
+  return rows * (k + 4) + 2 * 64;
+}
+
+// y.values[m, i] = x[m, i] / s as the nearest e4m3 (the quotient as product with 1 / s), y.scales[m] = s: the largest
+// magnitude of row m over 448, and at least the least normal fp32 value. A row that holds a NaN or an infinity has NaN
+// as its scale. x: [rows, k], bf16 or fp32, k a multiple of kQuantisedColumns. rows may be 0. CUDA alone.
+void quantise_rows(Stream& stream, TensorView x, const ScaledRows& y);
+
+}  // namespace volley::ops

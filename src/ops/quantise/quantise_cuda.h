@@ -1,0 +1,10 @@
+// The CUDA kernel of this folder. Private to it.
+#pragma once
+
+#include "ops/quantise/quantise.h"
+
+namespace volley::ops {
+
+void quantise_rows_cuda(Stream& stream, TensorView x, const ScaledRows& y);
+
+}  // namespace volley::ops
