@@ -34,6 +34,8 @@ TEST(DraftQuantization, KeepsTheTextAndNearlyAllAcceptance) {
   options.draft_quantization = DraftQuantization::kFp8;
   const auto probe = Engine::create(options);
   if (!probe.ok() && probe.error().code == ErrorCode::kUnimplemented) GTEST_SKIP() << probe.error().message;
+  options.draft_quantization = DraftQuantization::kAuto;
+  EXPECT_EQ(make_engine(options)->info().draft_quantization, "fp8");
   for (const float temperature : {0.0f, 0.8f}) {
     const auto run_with = [&](Speculation speculation, DraftQuantization quantization, const std::string& used) {
       options.speculation = speculation;

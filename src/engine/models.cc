@@ -150,9 +150,20 @@ Result<DType> draft_storage(DraftQuantization requested, const DeviceChoice& dev
     case DraftQuantization::kNone:
       return plain.storage;
     case DraftQuantization::kFp8:
-      if (built) return DType::kF8E4M3;
-      return unimplemented(
-          "--draft-quantization fp8 is built for GPUs of compute capability 9.0 (H100, H200) alone: use auto or none.");
+      if (!built) {
+        return unimplemented(
+            "--draft-quantization fp8 is built for GPUs of compute capability 9.0 (H100, H200) alone: use auto or "
+            "none.");
+      }
+      if (!fits_fp8(draft.decoder)) {
+        return unimplemented(
+            "--draft-quantization fp8 needs a drafter whose sizes (hidden, intermediate, heads times head size) are "
+            "multiples of " +
+            std::to_string(ops::kQuantisedColumns) +
+            ", and outputs that are multiples of 4: use "
+            "auto or none.");
+      }
+      return DType::kF8E4M3;
     case DraftQuantization::kAuto:
       break;
   }
