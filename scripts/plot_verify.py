@@ -146,7 +146,7 @@ def plot_load(samples: list[dict], path: Path) -> None:
         ("tok/s", speeds),
     ]
     figure, axes = plt.subplots(len(panels), 1, figsize=(6.4, 5.2), sharex=True)
-    every = max(1, len(samples) // 600)
+    every = max(1, len(samples) // 300)
     for panel, (name, values) in zip(axes, panels):
         panel.plot(at[::every], values[::every], drawstyle="steps-post", linewidth=0.9, color="#1f5fa8")
         panel.set_ylabel(name)
