@@ -53,7 +53,8 @@ void check_values(int64_t rows, int64_t h) {
   std::vector<float> x = random_values(rows * h, 1), weight = random_values(h, 2), y(rows * h);
   std::vector<BFloat16> rounded(rows * h);
   rms_norm(device->stream(), matrix(x, h), vector_of(weight), 1e-6f, {}, matrix(y, h));
-  rms_norm(device->stream(), matrix(x, h), vector_of(weight), 1e-6f, {}, {rounded.data(), DType::kBF16, {rows, h}});
+  rms_norm(device->stream(), matrix(x, h), vector_of(weight), 1e-6f, {},
+           TensorView(rounded.data(), DType::kBF16, {rows, h}));
   for (int64_t r = 0; r < rows; ++r) {
     const std::vector<double> want = oracle(&x[r * h], weight, 1e-6f);
     for (int64_t i = 0; i < h; ++i) {
