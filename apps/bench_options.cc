@@ -106,8 +106,7 @@ void add_bench_verify(CLI::App* app, BenchCommand* command) {
   app->add_option("--rounds", command->rounds, "measure so many steps instead of whole answers")
       ->check(between(1, 1e6, "a number of rounds from 1 to 1000000"))
       ->group(group);
-  app->add_option("--warm-rounds", command->warm_rounds,
-                  "steps before each measurement of auto, others take 10 at most [50]")
+  app->add_option("--warm-rounds", command->warm_rounds, "steps before each measurement [50]")
       ->check(between(0, 1e6, "a number of rounds from 0 to 1000000"))
       ->group(group);
   app->add_option("--concurrency-schedule", command->schedule,

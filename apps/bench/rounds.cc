@@ -14,8 +14,7 @@ namespace volley::apps {
 namespace {
 
 constexpr int kDefaultRepeats = 3;
-constexpr int kMostWarmFixed = 10;  // steps before a policy that learns nothing is measured
-constexpr int kSlackSteps = 64;     // what one load may take longer than it should: steps under way, snapshots missed
+constexpr int kSlackSteps = 64;  // what one load may take longer than it should: steps under way, snapshots missed
 
 class RoundsMeasurement {
  public:
@@ -79,9 +78,8 @@ class RoundsMeasurement {
     Occupancy occupancy(engine_, interrupt_);
     VOLLEY_RETURN_IF_ERROR(occupancy.fill(std::move(requests)));
     if (drafts()) VOLLEY_RETURN_IF_ERROR(engine_.set_verify(policy));
-    const bool learns = drafts() && policy.kind == VerifyPolicy::Kind::kAuto;
-    const int warm = learns ? command_.warm_rounds : std::min(command_.warm_rounds, kMostWarmFixed);
-    VOLLEY_ASSIGN(const EngineStats before, occupancy.wait_for(engine_.stats().steps + warm));
+    // As many for policies that learn nothing: the contexts grow meanwhile, and must not differ by that.
+    VOLLEY_ASSIGN(const EngineStats before, occupancy.wait_for(engine_.stats().steps + command_.warm_rounds));
     const Clock::time_point begin = Clock::now();
     VOLLEY_ASSIGN(const EngineStats after, occupancy.wait_for(before.steps + *command_.rounds));
     run->wall_s = std::chrono::duration<double>(Clock::now() - begin).count();

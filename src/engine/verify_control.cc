@@ -125,7 +125,7 @@ void VerifyControl::observe(const VerifyStep& step, const spec::StepTimes& times
   ++stats_.draft_lengths[step.draft];
   stats_.plain += step.draft == 0 ? 1 : 0;
   stats_.rows += step.rows;
-  stats_.last = describe(step);
+  news_ = {step.draft, step.rows, step.shape.requests, config_.policy.kind == Kind::kAuto, step.decision};
   if (!step.decision) return;
   stats_.probes += step.decision->probe ? 1 : 0;
   stats_.predicted_tokens += step.decision->tokens;
@@ -149,12 +149,13 @@ EngineStats::Verify VerifyControl::stats() const {
   return stats;
 }
 
-std::string VerifyControl::describe(const VerifyStep& step) const {
-  const std::string what = std::to_string(step.draft) + " drafted tokens a request, " + std::to_string(step.rows) +
-                           " rows for " + std::to_string(step.shape.requests) +
-                           (step.shape.requests == 1 ? " request" : " requests");
-  if (!step.decision) return what + (config_.policy.kind == Kind::kAuto ? "" : ", as asked for");
-  const spec::Decision& d = *step.decision;
+std::string in_words(const VerifyNews& news) {
+  if (news.requests == 0) return "";
+  const std::string what = std::to_string(news.draft) + " drafted tokens a request, " + std::to_string(news.rows) +
+                           " rows for " + std::to_string(news.requests) +
+                           (news.requests == 1 ? " request" : " requests");
+  if (!news.decision) return what + (news.automatic ? "" : ", as asked for");
+  const spec::Decision& d = *news.decision;
   char why[128];
   std::snprintf(why, sizeof(why), ": %.1f tokens in %.2f ms expected, %.0f a second (plain: %.0f)", d.tokens,
                 d.seconds * 1e3, d.tokens_per_s, d.plain_tokens_per_s);

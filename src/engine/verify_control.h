@@ -38,6 +38,14 @@ struct VerifyStep {
   std::vector<float> simulated;            // of each decoding segment: its simulated acceptance, or -1
 };
 
+// The last step's choice, for people. Words are made when somebody asks.
+struct VerifyNews {
+  int32_t draft = 0, rows = 0, requests = 0;
+  bool automatic = false;
+  std::optional<spec::Decision> decision;
+};
+std::string in_words(const VerifyNews& news);  // empty before the first step
+
 class VerifyControl {
  public:
   explicit VerifyControl(VerifyConfig config);
@@ -55,14 +63,14 @@ class VerifyControl {
                std::span<const spec::RoundResult> results);
   void forget(RequestId id);  // the request ended
 
-  EngineStats::Verify stats() const;
+  EngineStats::Verify stats() const;  // but for `last`
+  const VerifyNews& news() const { return news_; }
 
  private:
-  std::string describe(const VerifyStep& step) const;
-
   VerifyConfig config_;
   std::unique_ptr<spec::BudgetPolicy> policy_;  // null: nothing was measured
   EngineStats::Verify stats_;
+  VerifyNews news_;
   std::vector<spec::BudgetRequest> requests_;
   std::vector<spec::BlockOutcome> blocks_;
 };

@@ -108,7 +108,7 @@ TEST(VerifyControl, CountsWhatCameOfAStep) {
   EXPECT_EQ(stats.verified_at, (std::vector<int64_t>{3, 3, 2}));
   EXPECT_EQ(stats.survived_at, (std::vector<int64_t>{3, 1, 0}));
   EXPECT_DOUBLE_EQ(stats.expected_tokens, 2 * (1 + 0.5 + 0.25 + 0.125));
-  EXPECT_EQ(stats.last, "3 drafted tokens a request, 8 rows for 2 requests, as asked for");
+  EXPECT_EQ(in_words(control.news()), "3 drafted tokens a request, 8 rows for 2 requests, as asked for");
 }
 
 TEST(VerifyControl, ThePolicyDecidesAndLearns) {

@@ -82,8 +82,12 @@ void Worker::set_verify(const VerifyPolicy& policy) {
 }
 
 EngineStats Worker::stats() const {
-  std::lock_guard lock(mutex_);
-  return published_;
+  std::unique_lock lock(mutex_);
+  EngineStats stats = published_;
+  const VerifyNews news = published_news_;
+  lock.unlock();
+  stats.verify.last = in_words(news);
+  return stats;
 }
 
 void Worker::loop() {
@@ -399,6 +403,7 @@ void Worker::publish_stats() {
   stats.pages_cached = now.pages_cached;
   std::lock_guard lock(mutex_);
   published_ = std::move(stats);
+  published_news_ = verify_.news();
   queued_ = static_cast<size_t>(now.waiting);
   for (const Command& command : commands_) queued_ += std::holds_alternative<Admission>(command) ? 1 : 0;
 }

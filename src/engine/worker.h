@@ -121,6 +121,7 @@ class Worker {
   size_t queued_ = 0;             // admissions in commands_ or waiting; guarded by mutex_
   bool stopping_ = false;         // guarded by mutex_
   EngineStats published_;         // guarded by mutex_
+  VerifyNews published_news_;     // guarded by mutex_
   std::thread thread_;            // last: starts when everything above exists
 };
 
