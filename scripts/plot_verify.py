@@ -22,10 +22,19 @@ import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter  # noqa: E402
 
 ROLLING = 10  # rounds that a figure of the time line is averaged over
 STEADY = 0.3  # the last share of a load: what its steady state is taken from
 FOLLOWED = 0.95  # of the steady tokens a second
+
+
+def plain_log(axis) -> None:
+    """Ticks of a logarithmic axis as people write numbers: 1, 2, 5, 10, 20, …"""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axis.set_minor_formatter(NullFormatter())
+
 
 plt.rcParams.update(
     {
@@ -72,6 +81,8 @@ def plot_cost(report: dict, path: Path) -> None:
     axes.plot([low, high], [low, high], color="#888888", linewidth=1)
     for setter in (axes.set_xlim, axes.set_ylim):
         setter(low, high)
+    plain_log(axes.xaxis)
+    plain_log(axes.yaxis)
     axes.set_xlabel("measured time of a round, ms")
     axes.set_ylabel("predicted, ms")
     axes.legend()
@@ -154,6 +165,7 @@ def plot_load(samples: list[dict], path: Path) -> None:
             panel.set_ylim(bottom=0)
         else:
             panel.set_yscale("log")
+            plain_log(panel.yaxis)
     axes[-1].set_xlabel("rounds")
     save(figure, path)
 
