@@ -198,12 +198,13 @@ struct EngineStats {
   // The verify budget, of steps in which somebody decodes.
   struct Verify {
     int64_t steps = 0, probes = 0, plain = 0;  // in all; that drafted to learn; that drafted nothing
-    std::vector<int64_t> draft_lengths;        // [n]: steps that drafted n tokens a request
+    std::vector<int64_t> draft_lengths;        // [n]: steps in which n was the most that a request could use
     int64_t rows = 0;                          // of the target's passes for decoding requests
     double expected_tokens = 0;                // simulated acceptance: mean of what the verified blocks commit
     double predicted_tokens = 0, predicted_s = 0,
            measured_s = 0;  // with kAuto: what was predicted, and the time it took
-    // By position: blocks that verified it, in how many it and all before it were predicted (sum) and seen to survive.
+    // By position, of blocks in which their request did not end: how many verified it, in how many it and all before it
+    // were predicted (sum) and seen to survive.
     std::vector<int64_t> verified_at, survived_at;
     std::vector<double> predicted_at;
     std::string last;  // the last decision in words
@@ -229,8 +230,9 @@ class Engine {
   virtual Result<RequestId> submit(GenerateRequest request, EventSink sink) = 0;
   // Ends a request at the next step; nothing happens if it has ended already.
   virtual void cancel(RequestId id) = 0;
-  // From the next step on. kInvalidArgument: more tokens than a block drafts; kFailedPrecondition: there is no drafter,
-  // or kAuto where the engine did not start with it (what a step costs is measured at the start).
+  // From the next step on. Blocks are drafted in some lengths only, chosen at the start: another number of tokens is
+  // verified of the next longer block. kInvalidArgument: more tokens than a block drafts; kFailedPrecondition: there is
+  // no drafter, or kAuto where the engine did not start with it (what a step costs is measured at the start).
   virtual Status set_verify(const VerifyPolicy& policy) = 0;
   // Forgets cached prefixes that no running request uses.
   virtual void drop_prefix_cache() = 0;

@@ -82,8 +82,9 @@ std::string cost_key(const ResolvedModels& models, const EngineOptions& options,
   }
   key << "block " << models.block_size << " slots " << models.max_num_seqs << " rows " << models.max_num_batched_tokens
       << " positions " << models.max_positions() << " page " << models.page_size << " kv "
-      << dtype_name(models.kv_dtype) << " logits " << logit_rows(models.device.kind) << " graphs "
-      << (options.graphs && !options.profile) << "\n";
+      << dtype_name(models.kv_dtype) << " pages " << models.memory.pages << " attention "
+      << static_cast<int>(models.target_numerics.attention) << "/" << static_cast<int>(models.draft_numerics.attention)
+      << " logits " << logit_rows(models.device.kind) << " graphs " << (options.graphs && !options.profile) << "\n";
   key << "build " << build_id() << "\n";
   return key.str();
 }
@@ -114,7 +115,8 @@ Status CostCache::write(const spec::CostModel& costs) const {
   std::error_code failed;
   fs::create_directories(dir_, failed);
   if (failed) return refuse(failed.message());
-  const std::string draft = path_ + "." + std::to_string(::getpid());
+  const std::string draft = path_ + "." + std::to_string(::getpid()) + "." +
+                            std::to_string(reinterpret_cast<uintptr_t>(this));  // engines of one process, too
   errno = 0;
   std::ofstream file(draft);
   file << costs.to_text(key_);

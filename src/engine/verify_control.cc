@@ -86,7 +86,9 @@ spec::VerifyBudget VerifyControl::budget(const sched::StepPlan& plan, std::span<
   int32_t decoding = 0, drafted = 0;
   step.draft = 0;
   step.simulated.clear();
+  step.waits_for_masks = false;
   for (const spec::RoundSegment& segment : segments) {
+    step.waits_for_masks = step.waits_for_masks || segment.masks != nullptr;
     if (segment.start != spec::RoundSegment::kLastToken) continue;
     ++decoding;
     drafted += segment.draft;
@@ -97,7 +99,7 @@ spec::VerifyBudget VerifyControl::budget(const sched::StepPlan& plan, std::span<
   step.shape.requests = decoding;
   step.shape.draft = round_up(config_.draft_lengths, step.draft);
   step.shape.other_rows = plan.rows - plan.decode_rows;
-  const bool recorded = step.draft > 0 && step.shape.other_rows == 0;
+  const bool recorded = step.draft > 0 && step.shape.other_rows == 0 && !step.waits_for_masks;
   step.shape.verify_rows = recorded ? round_up(config_.row_buckets, step.rows) : step.rows;
   spec::VerifyBudget budget;
   if (!plan.shared || step.rows == decoding + drafted) return budget;
@@ -116,11 +118,12 @@ void VerifyControl::observe(const VerifyStep& step, const spec::StepTimes& times
     const bool cut = result.ended || result.exhausted || !result.finite;
     blocks_.push_back({ids[i], result.confidence, result.drafted, result.accepted, cut});
     if (step.simulated[i] >= 0) stats_.expected_tokens += expected_tokens(step.simulated[i], result.drafted);
+    if (cut) continue;  // what came after its end is not known
     for (int32_t j = 0; j < result.drafted; ++j) ++stats_.verified_at[j];
     for (int32_t j = 0; j < result.accepted; ++j) ++stats_.survived_at[j];
   }
   const spec::RoundSeconds seconds = {times.draft, times.rest};
-  if (policy_) policy_->observe(step.shape, seconds, blocks_);
+  if (policy_) policy_->observe(step.shape, step.waits_for_masks ? spec::RoundSeconds{} : seconds, blocks_);
   ++stats_.steps;
   ++stats_.draft_lengths[step.draft];
   stats_.plain += step.draft == 0 ? 1 : 0;

@@ -35,6 +35,7 @@ struct VerifyStep {
   spec::RoundShape shape;                  // what runs; filled by budget()
   int32_t draft = 0;                       // tokens drafted for the request that gets most
   int32_t rows = 0;                        // of the target's pass for decoding requests
+  bool waits_for_masks = false;            // its time holds the host's work
   std::vector<float> simulated;            // of each decoding segment: its simulated acceptance, or -1
 };
 

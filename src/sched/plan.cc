@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "sched/reservation.h"
 #include "sched/state.h"
 
 namespace volley::sched {
@@ -64,16 +65,20 @@ DecodingOutlook Scheduler::State::decoding() const {
     outlook.requests.push_back({request->id(), draft_of(*request, config.block_size - 1)});
     outlook.positions += request->length();
   }
-  const auto spare = config.max_num_batched_tokens - static_cast<int32_t>(outlook.requests.size());
+  // Drafts leave no more to prompts than this, so more must not be held against them.
+  const int32_t most = rows_for_prompts(static_cast<int32_t>(outlook.requests.size()));
   const auto count = [&](const Request& request) {
     const int32_t rows = std::min(config.prefill_chunk, request.prefill_length() - request.next_row());
-    outlook.prompt_rows = std::min(spare, outlook.prompt_rows + rows);
+    outlook.prompt_rows = std::min(most, outlook.prompt_rows + rows);
   };
   for (const auto& [arrival, request] : running) {
     if (!request->decodes_next()) count(*request);
   }
   int32_t free_slots = slots.free();
-  for (auto next = queue.begin(); next != queue.end() && free_slots > 0 && outlook.prompt_rows < spare; ++next) {
+  int64_t free_pages = pool.free() + tree.evictable();
+  for (auto next = queue.begin(); next != queue.end() && free_slots > 0 && outlook.prompt_rows < most; ++next) {
+    free_pages -= reserved_pages(config, next->second->prefill_length());
+    if (free_pages < 0) break;  // it must wait, and nobody overtakes it
     count(*next->second);
     --free_slots;
   }

@@ -4,7 +4,8 @@
 // A request is waiting, running (it has a slot and pages) or gone; state is a variant that owns its resources.
 // Prompts are prefilled in chunks that share a step with decoding. When pages run out the youngest running request is
 // preempted: its pages go (full ones to the prefix tree), it waits at the head of the queue with its tokens, and is
-// computed again; its text does not change, and neither does how its tokens fall into verify steps.
+// computed again; its text does not change, and under a VerifyLimit that stays the same neither does how its tokens
+// fall into verify steps.
 #pragma once
 
 #include <volley/engine.h>
@@ -54,7 +55,7 @@ struct DecodingOutlook {
   };
   std::vector<Entry> requests;  // by slot
   int64_t positions = 0;        // that they attend to, in all
-  int32_t prompt_rows = 0;      // of prompts in the same step, at most
+  int32_t prompt_rows = 0;      // of prompts in the same step, as many as drafts leave them
 };
 
 // Consecutive rows of one request in a step: known tokens whose K and V are not there yet, then drafted ones.

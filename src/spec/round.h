@@ -9,6 +9,7 @@
 // The step knows nothing of requests, pages' owners or text; the engine does. Threads: one.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <map>
@@ -138,7 +139,7 @@ class Round {
 
   // What a verify budget may be: rows above most_shared_rows() cannot be shared out (one chunk of logits holds no
   // more), and row_buckets() are the sizes that are recorded (empty: any size is as good).
-  int32_t most_shared_rows() const { return config_.logit_rows; }
+  int32_t most_shared_rows() const { return std::min(config_.logit_rows, kMostSharedTokens / block_size()); }
   const std::vector<int32_t>& row_buckets() const { return row_buckets_; }
   const std::vector<int32_t>& draft_lengths() const { return config_.draft_lengths; }
 
@@ -147,6 +148,8 @@ class Round {
   const PhaseTimes& times() const { return times_; }
 
  private:
+  static constexpr int32_t kMostSharedTokens = 24'000;  // 96 KB
+
   // Host memory of one step: what is uploaded for it, and where its results land.
   struct Flight;
   // How a step is laid out: host bounds, and the chunks of its logits.

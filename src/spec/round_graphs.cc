@@ -9,10 +9,12 @@ namespace {
 
 // Slots of recorded steps: a step of fewer runs in the next larger one, so the sizes lie closer where a slot more costs
 // more of the whole.
-constexpr int32_t kSlotBuckets[] = {1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128};
+constexpr int32_t kSlotBuckets[] = {1,   2,   3,   4,   6,   8,   10,   12,   16,   20,  24,  28,
+                                    32,  40,  48,  56,  64,  80,  96,   112,  128,  160, 192, 224,
+                                    256, 320, 384, 448, 512, 768, 1024, 1536, 2048, 3072};
 
 // The same for steps that deal out rows: there are many sizes of them, and a slot too many costs little.
-constexpr int32_t kSharingSlots[] = {1, 2, 4, 8, 16, 32, 128};
+constexpr int32_t kSharingSlots[] = {1, 2, 4, 8, 16, 32, 128, 256, 512};
 
 // Rows of recorded steps that share out a verify budget: multiples of what the products' tiles are made of, an eighth
 // or so apart.

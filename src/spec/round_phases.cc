@@ -45,7 +45,9 @@ void Round::draft(const Layout& layout) {
 
 // Which drafted tokens are verified.
 void Round::share(const Layout& layout) {
-  if (layout.drafts == 0 && layout.shared_rows == VerifyBudget::kAll) return;
+  // A recorded pass over whole blocks is recorded apart from the draft that it follows.
+  const bool blocks = layout.drafts > 0 || layout.max_segment_rows == block_size();
+  if (block_size() == 1 || (!blocks && layout.shared_rows == VerifyBudget::kAll)) return;
   ops::SharePlan plan;
   plan.decoding = layout.decoding;
   plan.rows = layout.shared_rows;

@@ -60,10 +60,18 @@ def _verify(policy: str | int) -> _engine.VerifyPolicy:
     return result
 
 
-def _user_cache() -> Path:
-    """Where `volley` keeps what a step costs too."""
+def _cost_cache(asked: str | Path | None) -> str:
+    """The folder to keep what a step costs in, as the program's --cost-cache; empty: nowhere."""
+    if asked is None or asked in ("", "none"):
+        return ""
+    if asked != "auto":
+        return str(asked)
     cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "volley"
+    try:
+        home = Path(cache) if cache.startswith("/") else Path.home() / ".cache"
+    except RuntimeError:  # this user has no home
+        return ""
+    return str(home / "volley")
 
 
 class LLM:
@@ -129,7 +137,7 @@ class LLM:
         options.max_model_len = max_model_len
         options.prefix_cache = enable_prefix_caching
         options.graphs = graphs
-        options.cost_cache_dir = str(_user_cache() if cost_cache == "auto" else cost_cache or "")
+        options.cost_cache_dir = _cost_cache(cost_cache)
         options.dummy_weights = dummy_weights
         self._loaded: _engine.Engine | None = _engine.create(options)
         self._eos = set(self.info.eos_token_ids)

@@ -92,7 +92,7 @@ Result<CostModel> CostModel::from_text(std::string_view text, std::string_view k
 }
 
 bool CostModel::sane() const {
-  if (rest_.empty() || !usable(kv_.draft) || !usable(kv_.rest) || !usable(kv_.row)) return false;
+  if (rest_.empty() || drafts_.empty() || !usable(kv_.draft) || !usable(kv_.rest) || !usable(kv_.row)) return false;
   const auto positive = [](const Factor& factor) { return usable(factor.value) && factor.value > 0; };
   if (!std::ranges::all_of(row_factors_, positive)) return false;
   int32_t before = 0;

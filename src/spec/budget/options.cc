@@ -63,7 +63,7 @@ void Options::evaluate(const RoundToChoose& round, const CostModel& costs, Repla
     for (const int32_t rows : rows_) {
       const double seconds = costs.predict(shape(round, length, rows)).total();
       const double tokens = round.requests + replay.accepted(rows - round.requests);
-      options_.push_back({length, rows, tokens, seconds, seconds - others});
+      options_.push_back({length, rows, tokens, seconds, std::max(seconds, plain) - others});
     }
     begins_.push_back(options_.size());
   }

@@ -245,7 +245,9 @@ void BudgetPolicy::State::learn(const BlockOutcome& block) {
   const auto drafted_tokens = std::min(static_cast<int32_t>(block.confidence.size()), config.max_draft);
   if (drafted_tokens == 0) return;
   const auto found = known.find(block.id);
-  const float shift = found != known.end() ? found->second.shift : 0;
+  Known unknown;  // one that began under a fixed number, or has ended: it still tells what blocks are like
+  Known& request = found != known.end() ? found->second : unknown;
+  const float shift = request.shift;
   const int32_t told = std::min(block.verified, block.accepted + (block.cut ? 0 : 1));  // outcomes that are known
   float survival = 1, step = 0;
   chances.clear();
@@ -263,16 +265,15 @@ void BudgetPolicy::State::learn(const BlockOutcome& block) {
   for (int32_t i = 0; i < told; ++i) {
     calibrator.observe(i, ops::log_odds(block.confidence[i]), i < block.accepted);
   }
-  if (found == known.end()) return;
   const float pull = kShiftPull * static_cast<float>(told) * shift;
-  found->second.shift = std::clamp(shift + kShiftRate * step - pull, -kMostShift, kMostShift);
-  population.add(chances, found->second.history);
+  request.shift = std::clamp(shift + kShiftRate * step - pull, -kMostShift, kMostShift);
+  population.add(chances, request.history);
 }
 
 void BudgetPolicy::observe(const RoundShape& shape, const RoundSeconds& seconds, std::span<const BlockOutcome> blocks) {
   State& s = *state_;
   const RoundToChoose round = {shape.requests, shape.draft, shape.other_rows, shape.kv_tokens};
-  s.costs.observe(s.options.shape(round, shape.draft, shape.verify_rows), seconds);
+  if (seconds.rest > 0) s.costs.observe(s.options.shape(round, shape.draft, shape.verify_rows), seconds);
   ++s.rounds;
   for (const BlockOutcome& block : blocks) s.learn(block);
   s.calibrator.end_round(shape.draft > 0);
