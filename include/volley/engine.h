@@ -20,7 +20,7 @@ enum class ComputeType { kAuto, kBFloat16, kFloat32 };  // kAuto: bfloat16 for b
 enum class Speculation { kDFlash, kOff };
 // How the drafter's weights, and its copy of the output head, lie in memory; the text never depends on it. kFp8: e4m3
 // with a scale for each row. kAuto: kFp8 where there is a fast kernel for it, with bfloat16 arithmetic (a GPU of
-// compute capability 9.0), else kNone.
+// compute capability 9.0, and sizes that it takes), else kNone.
 enum class DraftQuantization { kAuto, kNone, kFp8 };
 
 // How many drafted tokens of a request a step verifies. Changes times, never tokens.
