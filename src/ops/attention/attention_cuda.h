@@ -24,6 +24,9 @@ struct TilesArgs;
 void attention_hopper_tiles(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args);
 void attention_portable_tiles(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args);
 
+// Whether this GPU has the shared memory that the portable kernel wants: for heads of 256, most below Hopper have not.
+bool attention_portable_fits(int head_dim);
+
 // Blocks of either tile kernel that a multiprocessor holds.
 constexpr int attention_blocks_per_multiprocessor(int head_dim) {
   return head_dim > 128 ? 1 : 2;

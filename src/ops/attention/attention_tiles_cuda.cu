@@ -118,11 +118,16 @@ Result<AttentionBackend> resolve_attention_backend_cuda(AttentionBackend asked, 
       return asked;
     case AttentionBackend::kAuto:
       if (!tiles) return AttentionBackend::kPlain;
-      return has_wgmma() ? AttentionBackend::kWgmma : AttentionBackend::kPortable;
+      if (has_wgmma()) return AttentionBackend::kWgmma;
+      return attention_portable_fits(head_dim) ? AttentionBackend::kPortable : AttentionBackend::kPlain;
     case AttentionBackend::kWgmma:
       if (!has_wgmma()) return not_built(asked, "needs a Hopper GPU and its machine code: use auto or portable.");
       break;
     case AttentionBackend::kPortable:
+      if (tiles && !attention_portable_fits(head_dim)) {
+        return not_built(asked, "needs more shared memory for heads of " + std::to_string(head_dim) +
+                                    " than this GPU has: use auto or plain.");
+      }
       break;
   }
   if (tiles) return asked;
