@@ -206,6 +206,7 @@ TEST(Logprobs, AreThoseOfTransformersOnEveryTarget) {
   for (const std::string& name : folders("targets")) {
     const WithTokenizer model(name);
     EngineOptions options;
+    options.device = kTestDevice;
     options.model_dir = model.dir();
     options.speculation = Speculation::kOff;
     options.dtype = ComputeType::kFloat32;
