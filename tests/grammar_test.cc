@@ -139,6 +139,7 @@ TEST(Grammar, NothingButTheRequestDecidesItsTokens) {
     options.max_model_len = 256;
     options.prefill_chunk = block == 4 ? 16 : 512;
     options.prefix_cache = block == 4;
+    options.page_size = 16;
     options.kv_pages = (256 + 16) / 16 + 6;
     const auto engine = make_engine(options);
     expect_same(plain, run_all(*engine, varied_requests(*engine), 8), "block " + std::to_string(block));

@@ -41,14 +41,14 @@ ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft
   target_ = must(model::Target::load(*device_, checkpoint, spec, numerics, max_positions, {}));
   const model::DecoderSpec* draft_decoder = nullptr;
   const DType kv = numerics.activation;
-  int64_t bytes = model::DecoderLayers::scratch_bytes(device_->stream(), spec, max_positions, max_positions, kv);
+  int64_t bytes = model::DecoderLayers::scratch_bytes(device_->kind(), spec, max_positions, max_positions, kv);
   if (!draft_dir.empty()) {
     const auto draft_checkpoint = open(draft_dir, dummy);
     const model::DraftSpec draft_spec = must(model::read_draft_spec(draft_dir));
     const model::Numerics draft_numerics = model::resolve_numerics(dtype, draft_checkpoint->main_dtype());
     draft_ = must(model::DraftNetwork::load(*device_, draft_checkpoint, draft_spec, draft_numerics, max_positions, {}));
     draft_decoder = &draft_->spec().decoder;
-    bytes += draft_->scratch_bytes(device_->stream(), max_positions, max_positions, kv);
+    bytes += draft_->scratch_bytes(device_->kind(), max_positions, max_positions, kv);
   }
   const int64_t pages = (max_positions + kPageSize - 1) / kPageSize;
   kv_ = must(model::KvMemory::allocate(*device_, spec, draft_decoder, kPageSize, pages, kv));

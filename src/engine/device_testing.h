@@ -9,7 +9,7 @@
 
 namespace volley::engine {
 
-// A device that counts what it hands out, and has no memory for what `refuse` says.
+// A device that counts what of its own memory it hands out, and has no memory for what `refuse` says.
 class WatchedDevice final : public Device {
  public:
   explicit WatchedDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {}
@@ -25,7 +25,7 @@ class WatchedDevice final : public Device {
   }
   void attach_thread() override { device_->attach_thread(); }
   Result<Buffer> allocate_host(size_t size) override {
-    bytes += static_cast<int64_t>(size);
+    if (kind() == DeviceKind::kCpu) bytes += static_cast<int64_t>(size);
     return device_->allocate_host(size);
   }
   void upload(void* to, const void* from, size_t size) override { device_->upload(to, from, size); }

@@ -203,14 +203,7 @@ Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
   return {};
 }
 
-// Scratch of a pass through a decoder's layers: activations, and partial results of attention.
-int64_t layers_bytes(const model::DecoderSpec& spec, int64_t rows, int64_t positions) {
-  const int64_t q_width = int64_t{spec.heads} * spec.head_dim, kv_width = int64_t{spec.kv_heads} * spec.head_dim;
-  const int64_t widths = spec.hidden + 3 * q_width + 2 * kv_width + spec.intermediate;
-  return rows * widths * 4 + ops::attention_scratch_bytes(rows, spec.heads, spec.head_dim, positions);
-}
-
-// Memory that a step of the largest size works in: an upper bound, but for some MiB of a GPU's attention work lists.
+// Memory that a step of the largest size works in: an upper bound.
 int64_t step_bytes(const ResolvedModels& models, int threads) {
   const model::DecoderSpec& spec = models.target;
   const int64_t rows = models.max_num_batched_tokens, slots = models.max_num_seqs, positions = models.max_positions();
@@ -218,12 +211,15 @@ int64_t step_bytes(const ResolvedModels& models, int threads) {
   const int64_t features = models.draft ? static_cast<int64_t>(models.draft->target_layers.size()) * spec.hidden : 0;
   const int64_t logits = chunk * (int64_t{spec.vocab} + spec.hidden) * 4 +
                          ops::choose_scratch_bytes(chunk, spec.vocab, threads > 0 ? threads : usable_cores());
-  int64_t pass = layers_bytes(spec, rows, positions) + logits;
+  const auto layers = [&](const model::DecoderSpec& decoder, int64_t pass_rows) {
+    return model::DecoderLayers::scratch_bytes(models.device.kind, decoder, pass_rows, positions, models.kv_dtype);
+  };
+  int64_t pass = layers(spec, rows) + logits;
   if (models.draft) {
     const int64_t draft_rows = std::max(slots * models.block_size, rows);
     const int64_t codes = models.draft_quantised() ? model::DraftNetwork::code_bytes(*models.draft, draft_rows) : 0;
     const int64_t own = spec::pass_bytes(draft_rows) + draft_rows * spec.hidden * 12 + codes;
-    pass = std::max(pass, layers_bytes(models.draft->decoder, draft_rows, positions) + own + logits);
+    pass = std::max(pass, layers(models.draft->decoder, draft_rows) + own + logits);
   }
   // The residual stream, features as they come and as they are gathered, and the arrays of rows and slots.
   const int64_t per_row = 4 * int64_t{spec.hidden} + 8 * features + 4 * int64_t{sizeof(ops::RowLogprobs)} + 64;

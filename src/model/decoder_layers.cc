@@ -192,7 +192,7 @@ void DecoderLayers::inject(Stream& stream, int index, const RowBatch& batch, con
   ops::write_qkv(stream, write);
 }
 
-int64_t DecoderLayers::scratch_bytes(Stream& stream, const DecoderSpec& spec, int64_t rows, int64_t max_positions,
+int64_t DecoderLayers::scratch_bytes(DeviceKind device, const DecoderSpec& spec, int64_t rows, int64_t max_positions,
                                      DType kv) {
   ops::AttentionRows bounds = attention_rows(spec, kv);
   bounds.rows = bounds.n_segments = bounds.max_segment_rows = static_cast<int32_t>(rows);
@@ -201,7 +201,7 @@ int64_t DecoderLayers::scratch_bytes(Stream& stream, const DecoderSpec& spec, in
   // Everything at once, as fp32, with 64 bytes of alignment for each tensor: an upper bound.
   const int64_t widths = spec.hidden + q_width + (q_width + 2 * kv_width) + q_width + spec.intermediate;
   return rows * widths * 4 + 8 * 64 + ops::attention_scratch_bytes(rows, spec.heads, spec.head_dim, max_positions) +
-         2 * ops::attention_work_bytes(stream, bounds);
+         2 * ops::attention_work_bytes(device, bounds);
 }
 
 }  // namespace volley::model

@@ -69,9 +69,9 @@ void DraftNetwork::logits(Stream& stream, const Target& target, TensorView x, Te
   ops::linear(stream, head_, h, logits, ops::Epilogue::kStore, scratch);
 }
 
-int64_t DraftNetwork::scratch_bytes(Stream& stream, int64_t rows, int64_t max_positions, DType kv) const {
+int64_t DraftNetwork::scratch_bytes(DeviceKind device, int64_t rows, int64_t max_positions, DType kv) const {
   const int64_t codes = storage_ == DType::kF8E4M3 ? code_bytes(spec_, rows) : 0;
-  return DecoderLayers::scratch_bytes(stream, spec_.decoder, rows, max_positions, kv) +
+  return DecoderLayers::scratch_bytes(device, spec_.decoder, rows, max_positions, kv) +
          rows * spec_.decoder.hidden * 8 + 4 * 64 + codes;
 }
 

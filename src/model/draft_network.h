@@ -43,7 +43,7 @@ class DraftNetwork {
   int64_t packed_bytes() const { return packed_bytes_; }
 
   // What a pass takes at most, and what of it are codes of a quantised drafter.
-  int64_t scratch_bytes(Stream& stream, int64_t rows, int64_t max_positions, DType kv) const;
+  int64_t scratch_bytes(DeviceKind device, int64_t rows, int64_t max_positions, DType kv) const;
   static int64_t code_bytes(const DraftSpec& spec, int64_t rows);
 
  private:

@@ -4,52 +4,14 @@
 #include <string>
 
 #include "device/cuda/launch.h"
+#include "device/cuda/staging.h"
 
 namespace volley {
 namespace {
 
-constexpr size_t kStagingBytes = size_t{16} << 20;
-
 Error cuda_error(cudaError_t error, const std::string& what) {
   return {ErrorCode::kUnavailable, what + ": " + cudaGetErrorString(error) + "."};
 }
-
-// Two pinned buffers: while the copy engine reads one, the host fills the other.
-class Staging {
- public:
-  ~Staging() {
-    for (Half& half : halves_) {
-      if (half.free != nullptr) cudaEventDestroy(half.free);
-      if (half.memory != nullptr) cudaFreeHost(half.memory);
-    }
-  }
-  cudaError_t init() {
-    for (Half& half : halves_) {
-      cudaError_t error = cudaMallocHost(&half.memory, kStagingBytes);
-      if (error == cudaSuccess) error = cudaEventCreateWithFlags(&half.free, cudaEventDisableTiming);
-      if (error != cudaSuccess) return error;
-    }
-    return cudaSuccess;
-  }
-  void upload(cudaStream_t stream, char* to, const char* from, size_t bytes) {
-    for (size_t done = 0; done < bytes; done += kStagingBytes) {
-      Half& half = halves_[next_ ^= 1];
-      const size_t n = std::min(kStagingBytes, bytes - done);
-      VOLLEY_CUDA_CHECK(cudaEventSynchronize(half.free));  // of an event never recorded: returns at once
-      std::memcpy(half.memory, from + done, n);
-      VOLLEY_CUDA_CHECK(cudaMemcpyAsync(to + done, half.memory, n, cudaMemcpyHostToDevice, stream));
-      VOLLEY_CUDA_CHECK(cudaEventRecord(half.free, stream));
-    }
-  }
-
- private:
-  struct Half {
-    void* memory = nullptr;
-    cudaEvent_t free = nullptr;
-  };
-  Half halves_[2];
-  int next_ = 0;
-};
 
 // A ring of pinned pieces for edits of device state: a piece is reused when kPieces others have gone after it, which is
 // long after its copy.

@@ -85,9 +85,9 @@ AttentionWork plan_attention([[maybe_unused]] Stream& stream, [[maybe_unused]] c
   return {};
 }
 
-int64_t attention_work_bytes([[maybe_unused]] Stream& stream, [[maybe_unused]] const AttentionRows& bounds) {
+int64_t attention_work_bytes([[maybe_unused]] DeviceKind device, [[maybe_unused]] const AttentionRows& bounds) {
 #ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return attention_work_bytes_cuda(bounds);
+  if (device == DeviceKind::kCuda) return attention_work_bytes_cuda(bounds);
 #endif
   return 0;
 }

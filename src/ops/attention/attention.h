@@ -73,8 +73,9 @@ struct AttentionWork {
 // depends on the bounds alone, so that a captured graph serves other positions.
 AttentionWork plan_attention(Stream& stream, const AttentionRows& rows, Arena& scratch);
 
-// Bytes that plan_attention() takes at most for these bounds (tensors and pointers are not looked at).
-int64_t attention_work_bytes(Stream& stream, const AttentionRows& bounds);
+// Bytes that plan_attention() takes at most for these bounds (tensors and pointers are not looked at). On CUDA of the
+// calling thread's current GPU.
+int64_t attention_work_bytes(DeviceKind device, const AttentionRows& bounds);
 
 struct Attention {
   TensorView q;       // [rows, heads, head_dim], dtype of kv

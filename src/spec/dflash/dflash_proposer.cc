@@ -24,11 +24,11 @@ class DFlashProposer final : public Proposer {
     network_->inject(stream, rows, features, kv_, scratch);
   }
 
-  int64_t scratch_bytes(Stream& stream, const ScratchBounds& bounds) const override {
+  int64_t scratch_bytes(DeviceKind device, const ScratchBounds& bounds) const override {
     const int64_t hidden = network_->spec().decoder.hidden, vocab = target_.spec().vocab;
     const int64_t rows = std::max(bounds.slots * options_.block_size, bounds.commit_rows);
     const DType kv = kv_.draft_layer(0).dtype;
-    return network_->scratch_bytes(stream, rows, bounds.positions, kv) + rows * hidden * 4 + pass_bytes(rows) +
+    return network_->scratch_bytes(device, rows, bounds.positions, kv) + rows * hidden * 4 + pass_bytes(rows) +
            bounds.logit_rows * (vocab + hidden) * 4 + bounds.choose_bytes + 32 * 64;
   }
 
