@@ -147,23 +147,32 @@ double time_blas(const Time& time, Device& device, const Model& model, const Bla
   });
 }
 
-double time_tile(const Time& time, Device& device, const Model& model, int rows, size_t shape, ops::LinearTile tile) {
-  const Shape& s = kShapes[shape];
-  const ops::LinearLayout layout = model.weights[shape].layout;
-  ops::LinearCudaPlan plan = ops::LinearCudaPlan::make(s.n, s.k, layout, rows);
-  plan.tile = tile;
-  plan.row_tiles = (rows + tile.rows - 1) / tile.rows;
-  const int64_t width = layout == ops::LinearLayout::kGateUp ? s.n / 2 : s.n;
+void run_tile(Device& device, const Model& model, int rows, size_t product, const ops::LinearCudaPlan& plan) {
+  const Shape& s = kShapes[product % std::size(kShapes)];
+  const int64_t width = s.epilogue == ops::Epilogue::kSwiGlu ? s.n / 2 : s.n;
+  ops::linear_tiles_cuda(device.stream(), model.weights[product], TensorView(model.x.data(), DType::kBF16, {rows, s.k}),
+                         {model.y.data(), s.y, {rows, width}}, s.epilogue, plan);
+}
+
+// A product of all layers with one tile: by itself, or among the others, which have theirs from the plan.
+double time_tile(const Time& time, Device& device, const Model& model, int rows, size_t shape, ops::LinearTile tile,
+                 bool chain) {
+  constexpr size_t kCount = std::size(kShapes);
+  std::vector<ops::LinearCudaPlan> plans;
+  for (size_t i = 0; i < kCount; ++i) {
+    plans.push_back(ops::LinearCudaPlan::make(kShapes[i].n, kShapes[i].k, model.weights[i].layout, rows));
+  }
+  plans[shape].tile = tile;
+  plans[shape].row_tiles = (rows + tile.rows - 1) / tile.rows;
   return time([&] {
-    for (size_t i = shape; i < model.weights.size(); i += std::size(kShapes)) {
-      ops::linear_tiles_cuda(device.stream(), model.weights[i], TensorView(model.x.data(), DType::kBF16, {rows, s.k}),
-                             {model.y.data(), s.y, {rows, width}}, s.epilogue, plan);
+    for (size_t i = 0; i < model.weights.size(); ++i) {
+      if (chain || i % kCount == shape) run_tile(device, model, rows, i, plans[i % kCount]);
     }
   });
 }
 
 // Each product of all layers with cuBLASLt and with each tile that reads neither much padding nor the weights very
-// often; µs of one layer.
+// often, µs of a layer; and all products with that tile in place, if it is among the best.
 void print_tiles(const Time& time, Device& device, const Model& model, const Blas& blas, int rows) {
   for (size_t shape = 0; shape < std::size(kShapes); ++shape) {
     const Shape& s = kShapes[shape];
@@ -171,14 +180,25 @@ void print_tiles(const Time& time, Device& device, const Model& model, const Bla
     const ops::LinearCudaPlan planned = ops::LinearCudaPlan::make(s.n, s.k, layout, rows);
     std::printf("{\"what\": \"%s\", \"rows\": %d, \"cublasLt\": %.1f}\n", s.name, rows,
                 time_blas(time, device, model, blas, rows, static_cast<int>(shape), true) / kLayers);
+    std::vector<std::pair<double, ops::LinearTile>> times;
     for (const ops::LinearTile& tile : ops::LinearCudaPlan::tiles(layout, planned.split)) {
       const int row_tiles = (rows + tile.rows - 1) / tile.rows;
       if (row_tiles > 4 || row_tiles * tile.rows > rows * 3 / 2) continue;
+      times.emplace_back(time_tile(time, device, model, rows, shape, tile, false) / kLayers, tile);
+    }
+    const double best = std::min_element(times.begin(), times.end(), [](const auto& a, const auto& b) {
+                          return a.first < b.first;
+                        })->first;
+    for (const auto& [us, tile] : times) {
       std::printf(
-          "{\"what\": \"%s\", \"rows\": %d, \"halves\": %d, \"tile_rows\": %d, \"shared\": %d, \"us\": %.1f%s}\n",
-          s.name, rows, tile.halves, tile.rows, tile.shared,
-          time_tile(time, device, model, rows, shape, tile) / kLayers,
+          "{\"what\": \"%s\", \"rows\": %d, \"halves\": %d, \"tile_rows\": %d, \"shared\": %d, \"by_rows\": %d, "
+          "\"us\": %.1f%s",
+          s.name, rows, tile.halves, tile.rows, tile.shared, tile.by_rows, us,
           tile == planned.tile ? ", \"chosen\": true" : "");
+      if (us < 1.1 * best) {
+        std::printf(", \"chain_us\": %.1f", time_tile(time, device, model, rows, shape, tile, true) / kLayers);
+      }
+      std::printf("}\n");
     }
   }
 }

@@ -122,6 +122,16 @@ __device__ inline void bulk_copy(void* to, const void* from, uint32_t bytes, uin
       : "memory");
 }
 
+// The same, to the same place in both blocks of a cluster of two, each of which expects its bytes.
+__device__ inline void bulk_copy_to_both(void* to, const void* from, uint32_t bytes, uint64_t* barrier,
+                                         uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4, %5;" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(3)), "l"(policy)
+      : "memory");
+}
+
 // The box of a two-dimensional tensor map whose corner is (column, row); what lies outside the tensor reads as zero.
 __device__ inline void tensor_copy(void* to, const CUtensorMap* map, int column, int row, uint64_t* barrier,
                                    uint64_t policy) {
@@ -192,6 +202,13 @@ __device__ inline float4 load_shared_in(uint32_t address) {  // where no instruc
                : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
                : "r"(address));
   return v;
+}
+// Sends 16 bytes to an address in the cluster; the barrier there counts them when they have arrived.
+__device__ inline void send_shared_in(uint32_t address, float4 v, uint32_t barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+      : "memory");
 }
 __device__ inline void store_shared_in(uint32_t address, float2 v) {
   asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");

@@ -48,13 +48,17 @@ constexpr int64_t packed_row(int64_t row, int64_t n, LinearLayout layout) {
 }
 
 // What is computed together: 32 * halves weight rows for `rows` rows of x. By one block; or, where k is split, by a
-// cluster of two with a slice each; or, shared (k not split), by one block of a pair with neighbouring weights, in
-// which each copies half of x to both: half of the bytes that a multiprocessor must get from the cache for x.
+// cluster of two with a slice each; or, shared, by one block of a pair that takes all of k and copies half of what both
+// need to both: x, which halves the bytes that a multiprocessor must get from the cache for it.
+// by_rows: with the rows of x as the M side of the matrix unit (linear_cuda_row_tiles.cuh), where k is split, bf16; if
+// shared, a block takes one slice after the other, and what both need are the weights.
 struct LinearTile {
   int halves = 0;
   int rows = 0;
   bool shared = false;
+  bool by_rows = false;
 
+  bool shares_x() const { return shared && !by_rows; }
   bool operator==(const LinearTile&) const = default;
 };
 
@@ -66,8 +70,8 @@ struct LinearCudaPlan {
   int64_t row_tiles = 0;
 
   static LinearCudaPlan make(int64_t n, int64_t k, LinearLayout layout, int64_t rows, DType storage = DType::kBF16);
-  // All tiles that have a kernel for the layout and split.
-  static std::vector<LinearTile> tiles(LinearLayout layout, int split);
+  // All tiles that have a kernel for the layout, split and storage.
+  static std::vector<LinearTile> tiles(LinearLayout layout, int split, DType storage = DType::kBF16);
 };
 
 // The same for the portable kernel: the split is the same, and with it every bit.

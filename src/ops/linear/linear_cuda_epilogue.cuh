@@ -53,4 +53,13 @@ __device__ inline void store4(void* y, bool y_bf16, int64_t at, float4 v) {
   *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(y) + at) = *reinterpret_cast<const uint2*>(halves);
 }
 
+// Two neighbours; `at` is even.
+__device__ inline void store2(void* y, bool y_bf16, int64_t at, float2 v) {
+  if (y_bf16) {
+    *reinterpret_cast<__nv_bfloat162*>(static_cast<__nv_bfloat16*>(y) + at) = __floats2bfloat162_rn(v.x, v.y);
+  } else {
+    *reinterpret_cast<float2*>(static_cast<float*>(y) + at) = v;
+  }
+}
+
 }  // namespace volley::ops

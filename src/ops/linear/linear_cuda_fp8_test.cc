@@ -113,7 +113,7 @@ std::vector<float> decode(const std::vector<char>& bytes, DType dtype) {
 template <typename Check>
 void for_tiles(const Case& c, int64_t rows, const Check& check) {
   LinearCudaPlan plan = LinearCudaPlan::make(c.n, c.k, layout_of(c.epilogue), rows, kF8);
-  for (const LinearTile& tile : LinearCudaPlan::tiles(layout_of(c.epilogue), plan.split)) {
+  for (const LinearTile& tile : LinearCudaPlan::tiles(layout_of(c.epilogue), plan.split, kF8)) {
     plan.tile = tile;
     plan.row_tiles = (rows + tile.rows - 1) / tile.rows;
     SCOPED_TRACE(testing::Message() << tile.halves << " x " << tile.rows << (tile.shared ? " shared" : "") << ", n "

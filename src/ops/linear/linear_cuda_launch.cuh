@@ -9,11 +9,13 @@ namespace volley::ops {
 
 using TileLaunch = void (*)(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 
-// What linear_tiles_cuda chooses among, by the type of the operands and the tile's width in halves.
+// What linear_tiles_cuda chooses among, by the type of the operands and the tile's width in halves; tiles by rows
+// apart.
 void launch_tiles_2(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 void launch_tiles_3(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 void launch_tiles_4(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 void launch_tiles_6(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+void launch_row_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 
 void launch_fp8_tiles_2(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 void launch_fp8_tiles_3(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);

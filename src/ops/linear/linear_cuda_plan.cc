@@ -22,7 +22,10 @@ constexpr int kTileRows[] = {8, 16, 32, 64, 96, 128, 160, 192, 224, 256};
 constexpr int64_t kLeastBlocks =
     8;  // of k in a slice: below, filling and draining the pipeline costs more than it saves
 
-// The tiles that have a kernel (linear_cuda_tiles_2.cu and its like). A pair of gate and up must not be cut.
+// Tiles by rows that have a kernel (linear_cuda_tiles_rows.cu).
+constexpr LinearTile kRowTiles[] = {{3, 128, false, true}, {4, 128, false, true}, {6, 128, true, true}};
+
+// The others (linear_cuda_tiles_2.cu and its like). A pair of gate and up must not be cut.
 bool possible(LinearTile tile, LinearLayout layout, int split) {
   if (layout == LinearLayout::kGateUp && tile.halves % 2 != 0) return false;
   if (tile.halves < 4 && tile.rows > 128) return false;
@@ -63,24 +66,28 @@ bool fits(LinearTile tile, int64_t rows) {
 // Time of a call in nanoseconds per element of k (FP8: two elements, which are as many bytes and as much work), by what
 // an H200 was seen to do: weights come from memory at 34 GB/s for each multiprocessor; all that enters shared memory, x
 // again for every tile, at 8.5 TB/s in all and 69 GB/s a multiprocessor, or 58 where three warpgroups read what enters;
-// and the matrix unit multiplies 2900 pairs a nanosecond. Chooses tiles, and so affects no result.
+// and the matrix unit multiplies 2900 pairs a nanosecond. What tiles by rows save at their end is a twentieth of the
+// whole or more. Chooses tiles, and so affects no result.
 double estimate(int64_t halves, LinearTile tile, int split, int64_t rows) {
   const double row_tiles = static_cast<double>(ceil_div(rows, tile.rows));
   const double tiles = static_cast<double>(ceil_div(halves, tile.halves)) * row_tiles;
-  const double waves = std::ceil(tiles * split / kPlanProcessors) / split;
+  const double slices = tile.by_rows && tile.shared ? 1 : split;  // of k, in different blocks
+  const double waves = std::ceil(tiles * slices / kPlanProcessors) / slices;
   const double weight_rows = 32.0 * tile.halves;
-  const double bytes = 2 * (weight_rows + (tile.shared ? tile.rows / 2 : tile.rows));
+  const double common = tile.shares_x() ? tile.rows : tile.shared ? weight_rows : 0;
+  const double bytes = 2 * (weight_rows + tile.rows - common / 2);
   // Of the reads of a weight, all but one are from the cache.
   const double rate = tile.halves > 4 ? 58 : 69;
-  return std::max({waves * 2 * weight_rows / row_tiles / 34, tiles * bytes / 8500, waves * bytes / rate,
-                   waves * weight_rows * tile.rows / 2900});
+  const double time = std::max({waves * 2 * weight_rows / row_tiles / 34, tiles * bytes / 8500, waves * bytes / rate,
+                                waves * weight_rows * tile.rows / 2900});
+  return tile.by_rows ? 0.95 * time : time;
 }
 
-LinearTile best_tile(int64_t halves, int split, LinearLayout layout, int64_t rows) {
+LinearTile best_tile(int64_t halves, int split, LinearLayout layout, int64_t rows, DType storage) {
   LinearTile best;
   double best_time = 1e30;
   int64_t best_padded = 0;
-  for (const LinearTile& tile : LinearCudaPlan::tiles(layout, split)) {
+  for (const LinearTile& tile : LinearCudaPlan::tiles(layout, split, storage)) {
     if (!fits(tile, rows)) continue;
     const int64_t padded = ceil_div(rows, tile.rows) * tile.rows;
     const double time = estimate(halves, tile, split, rows);
@@ -96,7 +103,7 @@ LinearTile best_tile(int64_t halves, int split, LinearLayout layout, int64_t row
 
 }  // namespace
 
-std::vector<LinearTile> LinearCudaPlan::tiles(LinearLayout layout, int split) {
+std::vector<LinearTile> LinearCudaPlan::tiles(LinearLayout layout, int split, DType storage) {
   std::vector<LinearTile> tiles;
   for (bool shared : {false, true}) {
     for (int rows : kTileRows) {
@@ -104,6 +111,9 @@ std::vector<LinearTile> LinearCudaPlan::tiles(LinearLayout layout, int split) {
         if (possible({halves, rows, shared}, layout, split)) tiles.push_back({halves, rows, shared});
       }
     }
+  }
+  if (layout == LinearLayout::kPlain && split == 2 && storage == DType::kBF16) {
+    tiles.insert(tiles.end(), std::begin(kRowTiles), std::end(kRowTiles));
   }
   return tiles;
 }
@@ -113,7 +123,7 @@ LinearCudaPlan LinearCudaPlan::make(int64_t n, int64_t k, LinearLayout layout, i
   plan.halves = 2 * linear_cuda_panels(n, layout);
   plan.k_blocks = linear_cuda_k_blocks(k, storage);
   plan.split = best_split(plan.halves, plan.k_blocks, layout);
-  plan.tile = best_tile(plan.halves, plan.split, layout, rows);
+  plan.tile = best_tile(plan.halves, plan.split, layout, rows, storage);
   plan.row_tiles = ceil_div(rows, plan.tile.rows);
   return plan;
 }

@@ -211,20 +211,24 @@ TEST(LinearCuda, TilesGiveTheSameBits) {
   VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
   const DType bf16 = DType::kBF16, f32 = DType::kF32;
   for (const Case& c : {Case{200, 2000, 1032, bf16, bf16, f32, Epilogue::kStore},
+                        Case{300, 2000, 2064, bf16, bf16, f32, Epilogue::kAdd},
                         Case{200, 24576, 256, bf16, bf16, bf16, Epilogue::kSwiGlu}}) {
     const Weights w(device, c.n, c.k, c.weights, layout_of(c));
     if (linear_cuda_kernel(major, w.packed, c.x) != LinearKernel::kTiles) GTEST_SKIP() << "needs sm_90a";
     const std::vector<float> x = random_values(c.rows * c.k, 3, true);
-    const std::vector<char> want = run(device, w, c, x, 0, c.rows, {});
+    const std::vector<float> before = random_values(c.rows * c.n, 6, false);
+    const std::vector<char> want = run(device, w, c, x, 0, c.rows, before);
     const DeviceTensor x_device(device, encode(x, c.x));
     LinearCudaPlan plan = LinearCudaPlan::make(c.n, c.k, layout_of(c), c.rows);
     for (const LinearTile& tile : LinearCudaPlan::tiles(layout_of(c), plan.split)) {
       plan.tile = tile;
       plan.row_tiles = (c.rows + tile.rows - 1) / tile.rows;
-      const DeviceTensor y_device(device, want.size());
+      const DeviceTensor y_device =
+          c.epilogue == Epilogue::kAdd ? DeviceTensor(device, encode(before, c.y)) : DeviceTensor(device, want.size());
       linear_tiles_cuda(device.stream(), w.packed, x_device.view(c.x, {c.rows, c.k}),
                         y_device.view(c.y, {c.rows, outputs_of(c)}), c.epilogue, plan);
-      ASSERT_EQ(y_device.read<char>(), want) << tile.halves << " x " << tile.rows << (tile.shared ? " shared" : "");
+      ASSERT_EQ(y_device.read<char>(), want)
+          << tile.halves << " x " << tile.rows << (tile.shared ? " shared" : "") << (tile.by_rows ? " by rows" : "");
     }
   }
 }
@@ -318,14 +322,14 @@ TEST(LinearCudaPlan, ChoosesTheFastestTiles) {
   };
   for (const Want& want : {Want{64, {3, 64}, {2, 64}, {6, 64}, {2, 64}},
                            {96, {3, 96}, {2, 96}, {6, 96}, {2, 96}},
-                           {128, {3, 128}, {2, 128}, {6, 128}, {2, 128}},
+                           {128, {3, 128, false, true}, {2, 128}, {6, 128}, {2, 128}},
                            {160, {4, 160}, {4, 96}, {6, 160, true}, {4, 96}},
                            {192, {4, 192}, {4, 96}, {6, 192, true}, {4, 96}},
-                           {256, {6, 128}, {4, 128}, {6, 256, true}, {4, 128}},
+                           {256, {6, 128}, {4, 128, false, true}, {6, 256, true}, {4, 128, false, true}},
                            {320, {6, 160}, {4, 160}, {6, 160, true}, {4, 160}},
                            {384, {6, 192}, {4, 192}, {6, 192, true}, {4, 192}},
                            {448, {6, 224}, {4, 224}, {6, 224, true}, {4, 224}},
-                           {512, {6, 256}, {4, 256}, {6, 256, true}, {4, 256}}}) {
+                           {512, {6, 128, true, true}, {4, 256}, {6, 256, true}, {4, 256}}}) {
     EXPECT_EQ(LinearCudaPlan::make(6144, 4096, plain, want.rows).tile, want.qkv) << want.rows;
     EXPECT_EQ(LinearCudaPlan::make(4096, 4096, plain, want.rows).tile, want.o) << want.rows;
     EXPECT_EQ(LinearCudaPlan::make(24576, 4096, pairs, want.rows).tile, want.gate_up) << want.rows;

@@ -35,13 +35,16 @@ void linear_tiles_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& 
   args.split = plan.split;
   args.epilogue = epilogue;
   args.y_bf16 = y.dtype == DType::kBF16;
-  const int box_rows = plan.tile.rows / (plan.tile.shared ? 2 : 1);
+  const int box_rows = plan.tile.rows / (plan.tile.shares_x() ? 2 : 1);
   if (w.storage == DType::kF8E4M3) {
+    VOLLEY_CHECK(!plan.tile.by_rows);
     args.weight_scales = linear_cuda_scales(w);
     args.row_scales = x.scales.as<float>();
     return launch(plan.tile, stream, cuda::byte_matrix_map(x.values.data, args.rows, w.k, box_rows), args, kFp8Tiles);
   }
-  launch(plan.tile, stream, cuda::bf16_matrix_map(x.values.data, args.rows, w.k, box_rows), args, kBf16Tiles);
+  const CUtensorMap x_map = cuda::bf16_matrix_map(x.values.data, args.rows, w.k, box_rows);
+  if (plan.tile.by_rows) return launch_row_tiles(plan.tile, stream, x_map, args);
+  launch(plan.tile, stream, x_map, args, kBf16Tiles);
 }
 
 }  // namespace volley::ops

@@ -11,25 +11,10 @@
 // (larger clusters do not fill the chip: 30 of four fit on an H200 at a time). docs/cuda-notes.md has the measurements.
 #pragma once
 
-#include "device/cuda/dependent.cuh"
-#include "device/cuda/products.cuh"
 #include "ops/linear/linear_cuda_epilogue.cuh"
+#include "ops/linear/linear_cuda_ring.cuh"
 
 namespace volley::ops {
-
-struct TileArgs {
-  const uint8_t* weights = nullptr;      // packed
-  const float* weight_scales = nullptr;  // FP8: of packed rows
-  const float* row_scales = nullptr;     // FP8: of the rows of x
-  void* y = nullptr;
-  int halves = 0;  // of panels: 32 weight rows each
-  int k_blocks = 0;
-  int rows = 0, outputs = 0;  // of y
-  int row_tiles = 0;
-  int split = 1;
-  Epilogue epilogue = Epilogue::kStore;
-  bool y_bf16 = false;
-};
 
 // kHalves * 32 weight rows for kRows rows of x, by kGroups warpgroups and two producer warps. kShared: two blocks with
 // neighbouring weights and the same rows are a cluster; each copies half of the rows, to both. kStorage: of weights
@@ -38,6 +23,7 @@ template <int kHalves_, int kRows_, bool kShared_ = false, DType kStorage_ = DTy
 struct TileShape {
   static constexpr int kHalves = kHalves_, kRows = kRows_;
   static constexpr bool kShared = kShared_;
+  static constexpr Common kCommon = kShared ? Common::kX : Common::kNothing;
   static constexpr bool kFp8 = kStorage_ == DType::kF8E4M3;
   static constexpr int kBlockColumns = static_cast<int>(linear_cuda_block_k(kStorage_));
   static constexpr int kGroups = (kHalves + 1) / 2;  // a warpgroup for 64 weight rows; the last may have 32 to spare
@@ -47,7 +33,12 @@ struct TileShape {
   static constexpr bool kUnevenRegisters = kGroups == 3 && kRows >= 192;
   static constexpr int kThreads = kConsumers + (kUnevenRegisters ? 128 : 64);  // and a warp each for weights and x
 
+  static constexpr int kColumns = kRows;  // of a product: the rows of x are the N side
+  static constexpr int kProductLimit = kUnevenRegisters ? 128 : 256;
+  static constexpr bool kCountsGivenBack = false;
+
   static constexpr int kWeightBytes = kHalves * kHalfBytes;
+  static constexpr int kMSideAt = 0, kNSideAt = kWeightBytes;  // in a stage
   static constexpr int kStageBytes = kWeightBytes + kRows * 128;
   // The ring starts on 1024; a group with rows to spare reads past its weights, at the end past the ring.
   static constexpr int kSpareBytes = kHalves % 2 == 0 ? 0 : kHalfBytes;
@@ -66,140 +57,6 @@ struct TileShape {
   static_assert(kGroups * kRows * kSumStride * 4 <= kRingBytes);
   static_assert(kStageBytes % 1024 == 0 && kStages >= 3);
 };
-
-struct Ring {
-  uint64_t* full;   // a stage's bytes have arrived
-  uint64_t* empty;  // a stage's readers are done
-  uint8_t* stages;
-};
-
-struct Slice {  // of k, in blocks
-  int begin, count;
-};
-
-// Calls copy(block, stage) for all blocks of the slice from `first` on, each as soon as its stage is free.
-template <typename Shape, typename Copy>
-__device__ void refill(const Ring& ring, int first, int count, const Copy& copy) {
-  int stage = 0;
-  uint32_t parity = 0;
-#pragma unroll 1
-  for (int i = first; i < count; ++i) {
-    hopper::barrier_wait(&ring.empty[stage], parity);
-    copy(i, stage);
-    if (++stage == Shape::kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-}
-
-// Weights and x have a thread each: filling the ring keeps the copy engine busy for two microseconds, and x, which is
-// wanted first and arrives last, must not queue behind that.
-template <typename Shape>
-__device__ void produce_weights(const Ring& ring, const TileArgs& args, Slice slice, int half) {
-  using namespace hopper;
-  const int halves = max(0, min(Shape::kHalves, args.halves - half));
-  // Each weight is read once per tile of rows: with one tile it need not stay in the cache.
-  const uint64_t policy = args.row_tiles == 1 ? l2_evict_first() : l2_evict_normal();
-  const auto copy = [&](int block, int stage) {
-    barrier_expect(&ring.full[stage], halves * kHalfBytes);
-    uint8_t* to = ring.stages + stage * Shape::kStageBytes;
-    for (int h = 0; h < halves;) {
-      // The two halves of a panel's block are neighbours in memory.
-      const int at = half + h, count = at % 2 == 0 && h + 1 < halves ? 2 : 1;
-      const int64_t from = static_cast<int64_t>(at / 2) * args.k_blocks + slice.begin + block;
-      bulk_copy(to + h * kHalfBytes, args.weights + from * kBlockBytes + at % 2 * kHalfBytes, count * kHalfBytes,
-                &ring.full[stage], policy);
-      h += count;
-    }
-  };
-  const int ahead = min(Shape::kStages, slice.count);
-#pragma unroll 1
-  for (int i = 0; i < ahead; ++i) copy(i, i);
-  refill<Shape>(ring, ahead, slice.count, copy);
-}
-
-template <typename Shape>
-__device__ void produce_x(const Ring& ring, const CUtensorMap* x_map, Slice slice, int row, int rank) {
-  using namespace hopper;
-  prefetch_tensor_map(x_map);
-  const uint64_t policy = l2_evict_last();
-  const auto copy = [&](int block, int stage) {
-    const int column = (slice.begin + block) * Shape::kBlockColumns;
-    uint8_t* to = ring.stages + stage * Shape::kStageBytes + Shape::kWeightBytes;
-    barrier_expect(&ring.full[stage], Shape::kRows * 128);
-    if constexpr (Shape::kShared) {
-      const int part = rank * (Shape::kRows / 2);
-      tensor_copy_to_both(to + part * 128, x_map, column, row + part, &ring.full[stage], policy);
-    } else {
-      tensor_copy(to, x_map, column, row, &ring.full[stage], policy);
-    }
-  };
-  cuda::wait_for_predecessors();
-  const int ahead = min(Shape::kStages, slice.count);
-#pragma unroll 1
-  for (int i = 0; i < ahead; ++i) copy(i, i);
-  refill<Shape>(ring, ahead, slice.count, copy);
-}
-
-// Keeps the compiler from computing a value anew where it is used.
-__device__ inline uint32_t held_in_register(uint32_t value) {
-  asm volatile("" : "+r"(value));
-  return value;
-}
-
-// A stage is given back when the products of the next one are under way and its own are done; but when the next has not
-// arrived, as soon as its own are done: the copies are what everything waits for then. What is computed between a
-// stage's arrival and its products is time in which the copies wait too: with addresses computed there, a shape with
-// few rows lost 5 %.
-template <typename Shape>
-__device__ void consume(const Ring& ring, int count, float (&sums)[Shape::kRows / 2]) {
-  using namespace hopper;
-  constexpr int kLimit = Shape::kUnevenRegisters ? 128 : 256;
-  constexpr Operand kOperand = Shape::kFp8 ? Operand::kE4M3 : Operand::kBF16;
-  const bool signals = threadIdx.x % 128 == 0;
-  const uint32_t weights = shared_address(ring.stages) + threadIdx.x / 128 * static_cast<uint32_t>(kBlockBytes);
-  const uint32_t a = held_in_register(descriptor_low(weights));
-  const uint32_t b = held_in_register(descriptor_low(shared_address(ring.stages + Shape::kWeightBytes)));
-  const uint32_t full = held_in_register(shared_address(ring.full));
-  const uint32_t empty = held_in_register(shared_address(ring.empty));
-  int stage = 0, held = -1;
-  uint32_t parity = 0;
-  const auto give_back = [&] {
-    if (signals && held >= 0) {
-      if constexpr (Shape::kShared) {
-        for (uint32_t block : {0u, 1u}) barrier_arrive_at(empty + held * 8, block);
-      } else {
-        barrier_arrive(empty + held * 8);
-      }
-    }
-    held = -1;
-  };
-#pragma unroll 1
-  for (int i = 0; i < count; ++i) {
-    const uint32_t offset = stage * (Shape::kStageBytes / 16);
-    if (!__all_sync(0xffffffff, barrier_ready(full + stage * 8, parity))) {
-      products_wait<0>();
-      give_back();
-    }
-    barrier_wait(full + stage * 8, parity);
-    products_begin();
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      multiply<Shape::kRows, kLimit, kOperand>(sums, matrix_descriptor(a + offset + k * 2),
-                                               matrix_descriptor(b + offset + k * 2));
-    }
-    products_commit();
-    products_wait<1>();
-    give_back();
-    held = stage;
-    if (++stage == Shape::kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-  products_wait<0>();
-}
 
 template <typename Shape>
 __device__ void consumers_sync() {
@@ -386,7 +243,8 @@ __device__ void consume_and_finish(const Ring& ring, const TileArgs& args, Slice
     hopper::prefetch_to_l2(args.weight_scales + (half + threadIdx.x) * 32);
   }
   float registers[Shape::kRows / 2] = {};
-  consume<Shape>(ring, slice.count, registers);
+  RingReader reader;
+  consume<Shape>(ring, reader, slice.count, registers);
   if constexpr (Shape::kExchangeOutsideRing) {
     if (exchanges) return exchange_and_finish<Shape>(ring, args, registers, rank, half, row);
   }
@@ -443,7 +301,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 
   if (threadIdx.x >= Shape::kConsumers) {
     if constexpr (Shape::kUnevenRegisters) registers_shrink_to<32>();
-    if (threadIdx.x == Shape::kConsumers) produce_weights<Shape>(ring, args, slice, half);
+    if (threadIdx.x == Shape::kConsumers) produce_weights<Shape>(ring, args, slice, half, rank);
     if (threadIdx.x == Shape::kConsumers + 32) produce_x<Shape>(ring, &x_map, slice, row, rank);
     // They end here: barriers of a cluster count threads that have ended as arrived.
   } else {
