@@ -1,7 +1,7 @@
 // Attention and the writing of K and V on a GPU, in the shapes of Qwen3-8B: 36 layers with K and V of their own, one
 // after the other in a CUDA graph, against the GPU's read bandwidth in the same run. Pages of 64 positions in a
 // shuffled order. Prints one JSON object a line. --portable: the kernel for GPUs without wgmma;
-// --layers-apart: all pages of a layer together, instead of all layers of a page.
+// --layers-apart: all pages of a layer together, instead of all layers of a page; --short: contexts up to 1040 alone.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -112,6 +112,7 @@ class Batch {
         args.rope_positions = args.cache_positions = positions_.view(DType::kI32, {n});
         args.page_table = table;
         args.row_slots = slots_.view(DType::kI32, {n});
+        args.rows_ready = layer > 0;
         args.kv = kv;
         args.q_out = q_.view(DType::kBF16, {n, kHeads, kHeadDim});
         ops::write_qkv(device_.stream(), args);
@@ -184,6 +185,7 @@ int main(int argc, char** argv) {
     std::printf("{\"limit\": \"read\", \"TBps\": %.3f}\n", bandwidth * 1e-6);
   }
   for (const Case& c : kCases) {
+    if (has("--short") && c.context > 1040) continue;
     Batch batch(device, c, has("--portable") ? ops::AttentionBackend::kPortable : ops::AttentionBackend::kAuto,
                 has("--layers-apart"));
     const int layers = 36;

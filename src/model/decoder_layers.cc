@@ -70,21 +70,23 @@ Result<DecoderLayers::Layer> DecoderLayers::load_layer(WeightLoader& loader, con
 
 Status DecoderLayers::load_injection(WeightLoader& loader) {
   const int64_t kv_rows = int64_t{spec_.kv_heads} * spec_.head_dim;
+  std::vector<WeightLoader::Matrix> matrices;
+  std::vector<std::string> norms;
   for (size_t i = 0; i < layers_.size(); ++i) {
     const std::string attention = "layers." + std::to_string(i) + ".self_attn.";
-    VOLLEY_ASSIGN(
-        layers_[i].kv,
-        loader.linear({{attention + "k_proj.weight", kv_rows}, {attention + "v_proj.weight", kv_rows}}, spec_.hidden));
+    matrices.push_back({attention + "k_proj.weight", kv_rows});
+    matrices.push_back({attention + "v_proj.weight", kv_rows});
+    norms.push_back(attention + "k_norm.weight");
+  }
+  VOLLEY_ASSIGN(injection_.kv, loader.linear(matrices, spec_.hidden));
+  if (spec_.qk_norm) {
+    VOLLEY_ASSIGN(injection_.k_norm, loader.vectors(norms, spec_.head_dim));
   }
   return {};
 }
 
-ops::QkvWrite DecoderLayers::qkv_write(const Layer& layer, const RowBatch& batch, const ops::KvLayer& kv) const {
+ops::QkvWrite DecoderLayers::kv_write(const RowBatch& batch, const ops::KvLayer& kv) const {
   ops::QkvWrite write;
-  if (spec_.qk_norm) {
-    write.q_norm = layer.q_norm.view;
-    write.k_norm = layer.k_norm.view;
-  }
   write.eps = spec_.norm_eps;
   write.rope = rope_.tables;
   write.rope_positions = batch.rope_positions;
@@ -151,9 +153,12 @@ void DecoderLayers::forward(Stream& stream, int index, const RowBatch& batch, co
     ArenaScope attention_scope(scratch);
     const TensorView qkv = scratch.take(DType::kF32, {rows, layer.qkv.n});
     ops::linear(stream, layer.qkv, h, qkv, ops::Epilogue::kStore, scratch);
-    ops::QkvWrite write = qkv_write(layer, batch, kv);
+    ops::QkvWrite write = kv_write(batch, kv);
     write.qkv = qkv;
+    write.q_norm = layer.q_norm.view;
+    write.k_norm = layer.k_norm.view;
     write.heads = spec_.heads;
+    write.rows_ready = index > 0;  // a pass begins with the first layer
     write.q_out = scratch.take(kv.dtype, {rows, spec_.heads, spec_.head_dim});
     ops::write_qkv(stream, write);
 
@@ -181,14 +186,15 @@ void DecoderLayers::forward(Stream& stream, int index, const RowBatch& batch, co
   product(stream, layer.down, m, x, ops::Epilogue::kAdd, scratch);
 }
 
-void DecoderLayers::inject(Stream& stream, int index, const RowBatch& batch, const ops::KvLayer& kv,
-                           const ops::ScaledRows& h, Arena& scratch) const {
-  const Layer& layer = layers_[index];
-  VOLLEY_CHECK_GT(layer.kv.n, 0);
+void DecoderLayers::inject(Stream& stream, const RowBatch& batch, const ops::KvLayer& kv, const ops::ScaledRows& h,
+                           Arena& scratch) const {
+  VOLLEY_CHECK_GT(injection_.kv.n, 0);
   ArenaScope scope(scratch);
-  ops::QkvWrite write = qkv_write(layer, batch, kv);
-  write.qkv = scratch.take(DType::kF32, {batch.rows, layer.kv.n});
-  ops::linear(stream, layer.kv, h, write.qkv, ops::Epilogue::kStore, scratch);
+  ops::QkvWrite write = kv_write(batch, kv);
+  write.layers = count();
+  write.k_norm = injection_.k_norm.view;
+  write.qkv = scratch.take(DType::kF32, {batch.rows, injection_.kv.n});
+  ops::linear(stream, injection_.kv, h, write.qkv, ops::Epilogue::kStore, scratch);
   ops::write_qkv(stream, write);
 }
 

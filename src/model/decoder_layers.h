@@ -54,8 +54,9 @@ class DecoderLayers {
                Arena& scratch) const;
 
   // K and V of rows that have no query: a drafter's injected context. h: [rows, hidden] as take_input() of the matrices
-  // has it, and it does not pass input_layernorm. REQUIRES: load_injection() was called.
-  void inject(Stream& stream, int layer, const RowBatch& batch, const ops::KvLayer& kv, const ops::ScaledRows& h,
+  // has it, and it does not pass input_layernorm. kv: the first layer's, which the others follow in the page. One
+  // product for all layers. REQUIRES: load_injection() was called.
+  void inject(Stream& stream, const RowBatch& batch, const ops::KvLayer& kv, const ops::ScaledRows& h,
               Arena& scratch) const;
   Status load_injection(WeightLoader& loader);
 
@@ -70,16 +71,21 @@ class DecoderLayers {
   struct Layer {
     Vector input_norm, post_norm, q_norm, k_norm;
     ops::LinearWeight qkv, o, gate_up, down;
-    ops::LinearWeight kv;  // the k and v rows of qkv once more, packed by themselves, for inject()
+  };
+  // For inject(), of all layers one after the other.
+  struct Injection {
+    ops::LinearWeight kv;  // the k and v rows of qkv once more
+    Vector k_norm;
   };
 
   static Result<Layer> load_layer(WeightLoader& loader, const DecoderSpec& spec, int index);
-  ops::QkvWrite qkv_write(const Layer& layer, const RowBatch& batch, const ops::KvLayer& kv) const;
+  ops::QkvWrite kv_write(const RowBatch& batch, const ops::KvLayer& kv) const;
 
   DecoderSpec spec_;
   Numerics numerics_;
   Rope rope_;
   std::vector<Layer> layers_;
+  Injection injection_;
 };
 
 }  // namespace volley::model

@@ -35,9 +35,7 @@ void DraftNetwork::inject(Stream& stream, const RowBatch& batch, TensorView feat
   product(stream, fc_, features, projected, ops::Epilogue::kStore, scratch);
   const ops::ScaledRows h = take_input(fc_.storage, activation(), batch.rows, hidden, scratch);
   ops::rms_norm(stream, projected, hidden_norm_.view, spec_.decoder.norm_eps, {}, h);
-  for (int layer = 0; layer < layers_.count(); ++layer) {
-    layers_.inject(stream, layer, batch, kv.draft_layer(layer), h, scratch);
-  }
+  layers_.inject(stream, batch, kv.draft_layer(0), h, scratch);
 }
 
 void DraftNetwork::forward(Stream& stream, const RowBatch& batch, const KvMemory& kv, TensorView x,
@@ -71,8 +69,11 @@ void DraftNetwork::logits(Stream& stream, const Target& target, TensorView x, Te
 
 int64_t DraftNetwork::scratch_bytes(DeviceKind device, int64_t rows, int64_t max_positions, DType kv) const {
   const int64_t codes = storage_ == DType::kF8E4M3 ? code_bytes(spec_, rows) : 0;
-  return DecoderLayers::scratch_bytes(device, spec_.decoder, rows, max_positions, kv) +
-         rows * spec_.decoder.hidden * 8 + 4 * 64 + codes;
+  const DecoderSpec& decoder = spec_.decoder;
+  const int64_t injected = int64_t{layers_.count()} * 2 * decoder.kv_heads * decoder.head_dim;  // of a row
+  const int64_t layers = std::max(DecoderLayers::scratch_bytes(device, decoder, rows, max_positions, kv),
+                                  rows * injected * static_cast<int64_t>(sizeof(float)) + 64);
+  return layers + rows * decoder.hidden * 8 + 4 * 64 + codes;
 }
 
 int64_t DraftNetwork::code_bytes(const DraftSpec& spec, int64_t rows) {

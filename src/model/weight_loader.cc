@@ -31,23 +31,31 @@ std::string WeightLoader::full_name(const std::string& name) const {
 }
 
 Result<Vector> WeightLoader::vector(const std::string& name, int64_t n) {
+  return vectors({name}, n);
+}
+
+Result<Vector> WeightLoader::vectors(const std::vector<std::string>& names, int64_t n) {
   const std::array<int64_t, 1> shape = {n};
-  VOLLEY_ASSIGN(const weights::SourceTensor source, checkpoint_.get(full_name(name), shape));
+  const int64_t count = static_cast<int64_t>(names.size()) * n;
   Vector result;
-  VOLLEY_ASSIGN(result.buffer, device_.allocate(static_cast<size_t>(n) * sizeof(float)));
-  result.view = result.buffer.view(DType::kF32, {n});
-  std::vector<float> out(n);
-  for (int64_t i = 0; i < n; ++i) {
-    switch (source.dtype) {
-      case DType::kBF16:
-        out[i] = to_float(reinterpret_cast<const BFloat16*>(source.data)[i]);
-        break;
-      case DType::kF16:
-        out[i] = to_float(reinterpret_cast<const Float16*>(source.data)[i]);
-        break;
-      default:
-        out[i] = reinterpret_cast<const float*>(source.data)[i];
-        break;
+  VOLLEY_ASSIGN(result.buffer, device_.allocate(static_cast<size_t>(count) * sizeof(float)));
+  result.view = result.buffer.view(DType::kF32, {count});
+  std::vector<float> out;
+  out.reserve(count);
+  for (const std::string& name : names) {
+    VOLLEY_ASSIGN(const weights::SourceTensor source, checkpoint_.get(full_name(name), shape));
+    for (int64_t i = 0; i < n; ++i) {
+      switch (source.dtype) {
+        case DType::kBF16:
+          out.push_back(to_float(reinterpret_cast<const BFloat16*>(source.data)[i]));
+          break;
+        case DType::kF16:
+          out.push_back(to_float(reinterpret_cast<const Float16*>(source.data)[i]));
+          break;
+        default:
+          out.push_back(reinterpret_cast<const float*>(source.data)[i]);
+          break;
+      }
     }
   }
   device_.upload(result.view.data, out.data(), out.size() * sizeof(float));

@@ -49,6 +49,8 @@ class WeightLoader {
   };
 
   Result<Vector> vector(const std::string& name, int64_t n);
+  // Vectors [n], one after the other: [names * n].
+  Result<Vector> vectors(const std::vector<std::string>& names, int64_t n);
   // The matrices [rows, k] stacked into one packed weight.
   Result<ops::LinearWeight> linear(const std::vector<Matrix>& matrices, int64_t k,
                                    ops::LinearLayout layout = ops::LinearLayout::kPlain);

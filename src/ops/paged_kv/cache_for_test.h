@@ -26,6 +26,7 @@ struct CacheConfig {
   int kv_heads = 2;
   int page_size = 16;
   bool norm = true;
+  int layers = 1;  // more than one with heads == 0
 };
 
 inline constexpr int kSlots = 3;
@@ -46,7 +47,7 @@ class TestCache {
     for (int i = 0; i < kSlots * pages_per_slot; ++i) page_table_.push_back(i);
     std::shuffle(page_table_.begin(), page_table_.end(), std::mt19937(3));
     const int64_t layer = kv_layer_bytes(config.page_size, config.kv_heads, config.head_dim, config.dtype);
-    const int64_t stride = 3 * layer;  // the middle one of three layers
+    const int64_t stride = (config.layers + 2) * layer;  // behind one layer, and before one
     // NaN, in either dtype
     memory_ = std::make_unique<DeviceTensor>(device, page_table_.size() * static_cast<size_t>(stride));
     kv_ = {memory_->view(DType::kU8, {1}).as<std::byte>() + layer,
@@ -65,13 +66,11 @@ class TestCache {
     }
     std::mt19937 random(11);
     std::uniform_real_distribution<float> weight(0.5f, 1.5f);
-    for (int i = 0; i < config.head_dim; ++i) {
-      q_norm_.push_back(weight(random));
-      k_norm_.push_back(weight(random));
-    }
+    for (int i = 0; i < config.head_dim; ++i) q_norm_.push_back(weight(random));
+    for (int i = 0; i < config.layers * config.head_dim; ++i) k_norm_.push_back(weight(random));
   }
 
-  int width() const { return (config_.heads + 2 * config_.kv_heads) * config_.head_dim; }
+  int width() const { return (config_.heads + config_.layers * 2 * config_.kv_heads) * config_.head_dim; }
 
   // The row of qkv for a position; the same for every config with the same sizes.
   std::vector<float> input(int slot, int position) const {
@@ -109,9 +108,10 @@ class TestCache {
     QkvWrite args;
     args.qkv = qkv_device.view(DType::kF32, {rows, width()});
     args.heads = config_.heads;
+    args.layers = config_.layers;
     if (config_.norm) {
       args.q_norm = q_norm.view(DType::kF32, {config_.head_dim});
-      args.k_norm = k_norm.view(DType::kF32, {config_.head_dim});
+      args.k_norm = k_norm.view(DType::kF32, {config_.layers * config_.head_dim});
     }
     args.eps = kEps;
     args.rope = {cos.view(DType::kF32, {kMaxPositions + kRopeShift, half}),
@@ -130,12 +130,14 @@ class TestCache {
     return q.read<std::byte>();
   }
 
-  // Element i of K or V of a KV head at a position, as the last write left it.
+  // Element i of K or V of a KV head at a position, as the last write left it. `head`: of the first layer, or behind
+  // them of the next, and so on.
   float stored(bool is_v, int slot, int position, int head, int i) const {
+    const int64_t next = kv_layer_bytes(kv_.page_size, kv_.kv_heads, kv_.head_dim, kv_.dtype);
     const int64_t page = page_table_[slot * (kMaxPositions / config_.page_size) + position / config_.page_size];
-    const int64_t layer = kv_.base - memory_->view(DType::kU8, {1}).as<std::byte>();
-    const int64_t at =
-        page * kv_.page_stride + layer + element_bytes_(kv_, head, is_v, position % config_.page_size, i);
+    const int64_t layer = kv_.base - memory_->view(DType::kU8, {1}).as<std::byte>() + head / config_.kv_heads * next;
+    const int64_t at = page * kv_.page_stride + layer +
+                       element_bytes_(kv_, head % config_.kv_heads, is_v, position % config_.page_size, i);
     if (config_.dtype == DType::kF32) {
       float x;
       std::memcpy(&x, &snapshot_[at], 4);
@@ -175,7 +177,7 @@ class TestCache {
   }
 
   // fp64: y = RoPE(RMSNorm(x)).
-  std::vector<double> expected(const float* x, const std::vector<float>& norm, int position) const {
+  std::vector<double> expected(const float* x, const float* norm, int position) const {
     const int n = config_.head_dim;
     std::vector<double> y(x, x + n);
     double squares = 0;
@@ -231,7 +233,7 @@ inline void expect_oracle(TestCache& cache, const CacheConfig& config) {
         const auto x = cache.input(piece.slot, p);
         for (int h = 0; h < config.heads; ++h) {
           const size_t at = (row * config.heads + h) * d;
-          ASSERT_LE(cache.worst(cache.expected(&x[h * d], cache.q_norm(), p),
+          ASSERT_LE(cache.worst(cache.expected(&x[h * d], cache.q_norm().data(), p),
                                 [&](int i) {
                                   return config.dtype == DType::kF32
                                              ? reinterpret_cast<const float*>(q.data())[at + i]
@@ -240,10 +242,11 @@ inline void expect_oracle(TestCache& cache, const CacheConfig& config) {
                     1.0)
               << "q, row " << row;
         }
-        for (int h = 0; h < config.kv_heads; ++h) {
-          const float* k = &x[(config.heads + h) * d];
-          const float* v = &x[(config.heads + config.kv_heads + h) * d];
-          ASSERT_LE(cache.worst(cache.expected(k, cache.k_norm(), p),
+        for (int h = 0; h < config.layers * config.kv_heads; ++h) {
+          const int layer = h / config.kv_heads;
+          const float* k = &x[(config.heads + layer * config.kv_heads + h) * d];
+          const float* v = k + config.kv_heads * d;
+          ASSERT_LE(cache.worst(cache.expected(k, &cache.k_norm()[layer * d], p),
                                 [&](int i) { return cache.stored(false, piece.slot, p, h, i); }),
                     1.0)
               << "k at " << p;

@@ -14,20 +14,21 @@ int64_t kv_layer_bytes(int32_t page_size, int32_t kv_heads, int32_t head_dim, DT
 
 namespace {
 
-void check_layer(const KvLayer& kv) {
+void check_layers(const KvLayer& kv, int32_t layers) {
   VOLLEY_CHECK(kv.base != nullptr);
   VOLLEY_CHECK(kv.dtype == DType::kBF16 || kv.dtype == DType::kF32);
   VOLLEY_CHECK(kv.page_size > 0 && kv.page_size % kKvTile == 0);
   VOLLEY_CHECK(kv.head_dim > 0 && kv.head_dim % 16 == 0 && kv.head_dim <= 256);
   VOLLEY_CHECK_GE(kv.kv_heads, 1);
-  VOLLEY_CHECK_GE(kv.page_stride, kv_layer_bytes(kv.page_size, kv.kv_heads, kv.head_dim, kv.dtype));
+  VOLLEY_CHECK_GE(kv.page_stride, layers * kv_layer_bytes(kv.page_size, kv.kv_heads, kv.head_dim, kv.dtype));
 }
 
 void check_tensors(const QkvWrite& args) {
   const int64_t rows = args.qkv.dim(0);
   const KvLayer& kv = args.kv;
   VOLLEY_CHECK(args.qkv.dtype == DType::kF32 && args.qkv.rank == 2);
-  VOLLEY_CHECK_EQ(args.qkv.dim(1), int64_t{args.heads + 2 * kv.kv_heads} * kv.head_dim);
+  VOLLEY_CHECK(args.layers == 1 || (args.layers > 1 && args.heads == 0));
+  VOLLEY_CHECK_EQ(args.qkv.dim(1), int64_t{args.all_heads()} * kv.head_dim);
   VOLLEY_CHECK(args.rope_positions.dtype == DType::kI32 && args.rope_positions.count() >= rows);
   VOLLEY_CHECK(args.cache_positions.dtype == DType::kI32 && args.cache_positions.count() >= rows);
   VOLLEY_CHECK(args.page_table.dtype == DType::kI32 && args.page_table.rank == 2);
@@ -35,9 +36,11 @@ void check_tensors(const QkvWrite& args) {
     VOLLEY_CHECK(table->dtype == DType::kF32 && table->rank == 2 && table->dim(1) == kv.head_dim / 2);
   }
   VOLLEY_CHECK_EQ(args.rope.cos.dim(0), args.rope.sin.dim(0));
-  for (const TensorView* norm : {&args.q_norm, &args.k_norm}) {
-    VOLLEY_CHECK(norm->data == nullptr || (norm->dtype == DType::kF32 && norm->count() == kv.head_dim));
-  }
+  const auto check_norm = [](const TensorView& norm, int64_t count) {
+    VOLLEY_CHECK(norm.data == nullptr || (norm.dtype == DType::kF32 && norm.count() == count));
+  };
+  check_norm(args.q_norm, kv.head_dim);
+  check_norm(args.k_norm, int64_t{args.layers} * kv.head_dim);
   if (args.heads == 0) return;
   VOLLEY_CHECK(args.q_out.dtype == DType::kBF16 || args.q_out.dtype == DType::kF32);
   VOLLEY_CHECK(args.q_out.data != nullptr && args.q_out.count() == rows * args.heads * kv.head_dim);
@@ -64,7 +67,7 @@ void check_segment(const QkvWrite& args, const RowSegment& segment) {
 }  // namespace
 
 void write_qkv(Stream& stream, const QkvWrite& args) {
-  check_layer(args.kv);
+  check_layers(args.kv, args.layers);
   check_tensors(args);
 #ifdef VOLLEY_CUDA
   if (stream.kind() == DeviceKind::kCuda) {

@@ -45,9 +45,10 @@ struct RopeTables {
 
 struct QkvWrite {
   TensorView qkv;  // [rows, (heads + 2 * kv_heads) * head_dim] fp32: q heads, k heads, v heads
-                   // heads == 0: [rows, 2 * kv_heads * head_dim], k and v alone (the drafter's injection)
+                   // heads == 0: [rows, layers * 2 * kv_heads * head_dim], k and v alone (the drafter's injection)
   int32_t heads = 0;
-  TensorView q_norm, k_norm;  // [head_dim] fp32, or null views: no per-head norm
+  int32_t layers = 1;         // that get k and v of their own, one after the other; more than one with heads == 0 alone
+  TensorView q_norm, k_norm;  // [head_dim] and [layers * head_dim] fp32, or null views: no per-head norm
   float eps = 0;
   RopeTables rope;
   TensorView rope_positions;   // [rows] int32
@@ -58,8 +59,13 @@ struct QkvWrite {
   const RowSegment* segments = nullptr;
   int32_t n_segments = 0;
   TensorView row_slots;  // [rows] int32: row of the page table
-  KvLayer kv;
+  // Whether an earlier write on this stream had the same positions, slots and page table. CUDA then reads them while
+  // the kernel that makes qkv still runs: when a write starts, all that is older than it has ended.
+  bool rows_ready = false;
+  KvLayer kv;        // of the first layer; the blocks of the others follow it in the page
   TensorView q_out;  // [rows, heads, head_dim] bf16 or fp32; null view when heads == 0
+
+  int32_t all_heads() const { return heads + layers * 2 * kv.kv_heads; }
 };
 
 // Writes K (normed, rotated) and V of each row at its cache position, and q (normed, rotated) to q_out. A row's values

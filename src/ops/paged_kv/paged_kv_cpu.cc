@@ -27,7 +27,7 @@ struct WriteUnit {
   int32_t row;       // first row in the batch
   int32_t rows;      // 1 … kKvTile
   int32_t position;  // cache position of the first row
-  int32_t head;      // [0, heads): q; then kv_heads of K; then kv_heads of V
+  int32_t head;      // [0, heads): q; then, for each layer, kv_heads of K and kv_heads of V
 };
 
 }  // namespace volley::ops
@@ -117,11 +117,13 @@ void store_v_row(const float* HWY_RESTRICT x, int head_dim, int in_tile, DType d
 }
 
 // The tile of a K or V unit, cleared when the unit begins it and does not fill it.
-std::byte* prepare_tile(const QkvWrite& args, const WriteUnit& unit, int32_t kv_head, bool is_k) {
+std::byte* prepare_tile(const QkvWrite& args, const WriteUnit& unit, int32_t layer, int32_t kv_head, bool is_k) {
   const int32_t page_index = unit.position / args.kv.page_size;
   const int32_t page = args.page_table.as<int32_t>()[unit.slot * args.page_table.dim(1) + page_index];
-  const HeadTiles tiles = kv_head_tiles(args.kv, page, kv_head);
-  const int64_t bytes = kv_tile_bytes(args.kv);
+  KvLayer kv = args.kv;
+  kv.base += layer * kv_layer_bytes(kv.page_size, kv.kv_heads, kv.head_dim, kv.dtype);
+  const HeadTiles tiles = kv_head_tiles(kv, page, kv_head);
+  const int64_t bytes = kv_tile_bytes(kv);
   std::byte* tile = (is_k ? tiles.k : tiles.v) + unit.position % args.kv.page_size / kKvTile * bytes;
   if (unit.position % kKvTile == 0 && unit.rows < kKvTile) std::memset(tile, 0, static_cast<size_t>(bytes));
   return tile;
@@ -132,16 +134,18 @@ void write_unit(const QkvWrite& args, const WriteUnit& unit) {
   const int64_t qkv_stride = args.qkv.dim(1);
   const float* x = args.qkv.as<float>() + unit.row * qkv_stride + int64_t{unit.head} * head_dim;
   const bool is_q = unit.head < args.heads;
-  const bool is_v = unit.head >= args.heads + args.kv.kv_heads;
+  const int32_t kv_heads = args.kv.kv_heads, layer = is_q ? 0 : (unit.head - args.heads) / (2 * kv_heads);
+  const int32_t in_layer = unit.head - args.heads - layer * 2 * kv_heads;
+  const bool is_v = !is_q && in_layer >= kv_heads;
   const int first = unit.position % kKvTile;
   if (is_v) {
-    std::byte* tile = prepare_tile(args, unit, unit.head - args.heads - args.kv.kv_heads, false);
+    std::byte* tile = prepare_tile(args, unit, layer, in_layer - kv_heads, false);
     for (int r = 0; r < unit.rows; ++r) store_v_row(x + r * qkv_stride, head_dim, first + r, args.kv.dtype, tile);
     return;
   }
-  std::byte* tile = is_q ? nullptr : prepare_tile(args, unit, unit.head - args.heads, true);
+  std::byte* tile = is_q ? nullptr : prepare_tile(args, unit, layer, in_layer, true);
   const TensorView& norm = is_q ? args.q_norm : args.k_norm;
-  const float* weight = norm.data != nullptr ? norm.as<float>() : nullptr;
+  const float* weight = norm.data != nullptr ? norm.as<float>() + int64_t{layer} * head_dim : nullptr;
   const int32_t* rope_positions = args.rope_positions.as<int32_t>() + unit.row;
   for (int r = 0; r < unit.rows; ++r) {
     const int64_t angle = int64_t{rope_positions[r]} * (head_dim / 2);
@@ -182,7 +186,7 @@ int64_t tile_groups(const QkvWrite& args, const RowSegment& segment) {
 
 // Units [begin, end) in the order of segments, tiles and heads.
 void write_units(const QkvWrite& args, int64_t begin, int64_t end) {
-  const int64_t heads = args.heads + 2 * args.kv.kv_heads;
+  const int64_t heads = args.all_heads();
   const auto write = HWY_DYNAMIC_DISPATCH(write_unit);
   int64_t base = 0;
   for (int32_t i = 0; i < args.n_segments && base < end; ++i) {
@@ -207,7 +211,7 @@ void write_units(const QkvWrite& args, int64_t begin, int64_t end) {
 void write_qkv_cpu(Stream& stream, const QkvWrite& args) {
   int64_t units = 0;
   for (int32_t i = 0; i < args.n_segments; ++i) units += tile_groups(args, args.segments[i]);
-  units *= args.heads + 2 * args.kv.kv_heads;
+  units *= args.all_heads();
   if (units == 0) return;
   ThreadPool& pool = stream.pool();
   const int64_t useful = std::max<int64_t>(1, args.qkv.count() / kElementsPerTask);

@@ -44,6 +44,7 @@ TEST(WriteQkv, MatchesTheOracle) {
       for (bool norm : {true, false}) expect_oracle({.dtype = dtype, .head_dim = head_dim, .norm = norm});
     }
     expect_oracle({.dtype = dtype, .heads = 0});
+    expect_oracle({.dtype = dtype, .heads = 0, .layers = 3});
     expect_oracle({.dtype = dtype, .heads = 8, .kv_heads = 1, .page_size = 64});
     expect_oracle({.dtype = dtype, .heads = 3, .kv_heads = 3, .page_size = 48});
   }
