@@ -10,35 +10,87 @@ namespace {
 
 constexpr int kThreads = 512;
 
-// Four neighbouring values.
-__device__ float4 load(const float4* row, int64_t i) {
-  return row[i];
+// Eight neighbouring values as they lie in memory, and as floats.
+struct Floats {
+  float4 low, high;
+};
+__device__ Floats floats(const Floats& values) {
+  return values;
 }
-__device__ float4 load(const uint2* row, int64_t i) {
-  const uint2 bits = row[i];
-  const float2 low = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(bits.x));
-  const float2 high = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(bits.y));
-  return {low.x, low.y, high.x, high.y};
+__device__ Floats floats(const uint4& values) {
+  const auto two = [](uint32_t bits) { return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(bits)); };
+  const float2 a = two(values.x), b = two(values.y), c = two(values.z), d = two(values.w);
+  return {{a.x, a.y, b.x, b.y}, {c.x, c.y, d.x, d.y}};
 }
 
-// A block a row, which it reads twice: the second time from its own cache.
-template <typename Four>
+__device__ uint32_t largest_of(const Floats& v) {
+  const auto of_four = [](float4 f) {
+    return max(max(magnitude_bits(f.x), magnitude_bits(f.y)), max(magnitude_bits(f.z), magnitude_bits(f.w)));
+  };
+  return max(of_four(v.low), of_four(v.high));
+}
+
+__device__ uint2 codes_of(const Floats& v, float inverse) {
+  return {codes(v.low, inverse), codes(v.high, inverse)};
+}
+
+// Of the row, from the largest of each thread. Writes the scale; returns its inverse.
+__device__ float inverse_scale(uint32_t largest, float* scales) {
+  const float scale = code_scale(block_largest<kThreads>(largest));
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+  return 1.0f / scale;
+}
+
+// A block a row of `eights` times eight values, of which a thread holds kHeld times eight at most, all read at once.
+template <typename Eight, int kHeld>
 __global__ void __launch_bounds__(kThreads)
-    quantise_rows_kernel(const Four* x, int64_t fours, uint32_t* values, float* scales) {
+    quantise_rows_kernel(const Eight* x, int eights, uint2* values, float* scales) {
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
-  const Four* row = x + blockIdx.x * fours;
-  uint32_t largest = 0;
-#pragma unroll 4
-  for (int64_t i = threadIdx.x; i < fours; i += kThreads) {
-    const float4 v = load(row, i);
-    largest =
-        max(max(max(largest, magnitude_bits(v.x)), magnitude_bits(v.y)), max(magnitude_bits(v.z), magnitude_bits(v.w)));
+  const int64_t row = blockIdx.x * static_cast<int64_t>(eights);
+  Eight held[kHeld];
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int i = static_cast<int>(threadIdx.x) + j * kThreads;
+    if (i < eights) held[j] = x[row + i];
   }
-  const float scale = code_scale(block_largest<kThreads>(largest)), inverse = 1.0f / scale;
-  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
-#pragma unroll 4
-  for (int64_t i = threadIdx.x; i < fours; i += kThreads) values[blockIdx.x * fours + i] = codes(load(row, i), inverse);
+  uint32_t largest = 0;
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int i = static_cast<int>(threadIdx.x) + j * kThreads;
+    if (i < eights) largest = max(largest, largest_of(floats(held[j])));
+  }
+  const float inverse = inverse_scale(largest, scales);
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int i = static_cast<int>(threadIdx.x) + j * kThreads;
+    if (i < eights) values[row + i] = codes_of(floats(held[j]), inverse);
+  }
+}
+
+// Rows of any length, read twice: the second time from the cache.
+template <typename Eight>
+__global__ void __launch_bounds__(kThreads)
+    quantise_long_rows_kernel(const Eight* x, int eights, uint2* values, float* scales) {
+  cuda::launch_dependents();
+  cuda::wait_for_predecessors();
+  const int64_t row = blockIdx.x * static_cast<int64_t>(eights);
+  uint32_t largest = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < eights; i += kThreads) {
+    largest = max(largest, largest_of(floats(x[row + i])));
+  }
+  const float inverse = inverse_scale(largest, scales);
+  for (int i = static_cast<int>(threadIdx.x); i < eights; i += kThreads) {
+    values[row + i] = codes_of(floats(x[row + i]), inverse);
+  }
+}
+
+template <typename Eight>
+auto kernel_for(int eights) {
+  if (eights <= kThreads) return quantise_rows_kernel<Eight, 1>;
+  if (eights <= 3 * kThreads) return quantise_rows_kernel<Eight, 3>;
+  if (eights <= 6 * kThreads) return quantise_rows_kernel<Eight, 6>;
+  return quantise_long_rows_kernel<Eight>;
 }
 
 }  // namespace
@@ -48,14 +100,15 @@ void quantise_rows_cuda(Stream& stream, TensorView x, const ScaledRows& y) {
   how.grid = dim3(static_cast<unsigned>(x.shape[0]));
   how.block = dim3(kThreads);
   how.early = true;
-  const int64_t fours = x.shape[1] / 4;
-  auto* values = static_cast<uint32_t*>(y.values.data);
+  const int eights = static_cast<int>(x.shape[1] / 8);
+  auto* values = static_cast<uint2*>(y.values.data);
+  const auto run = [&]<typename Eight>(const Eight* from) {
+    cuda::launch(kernel_for<Eight>(eights), how, stream, from, eights, values, y.scales.as<float>());
+  };
   if (x.dtype == DType::kBF16) {
-    cuda::launch(quantise_rows_kernel<uint2>, how, stream, static_cast<const uint2*>(x.data), fours, values,
-                 y.scales.as<float>());
+    run(static_cast<const uint4*>(x.data));
   } else {
-    cuda::launch(quantise_rows_kernel<float4>, how, stream, static_cast<const float4*>(x.data), fours, values,
-                 y.scales.as<float>());
+    run(static_cast<const Floats*>(x.data));
   }
 }
 
