@@ -211,15 +211,13 @@ int64_t step_bytes(const ResolvedModels& models, int threads) {
   const int64_t features = models.draft ? static_cast<int64_t>(models.draft->target_layers.size()) * spec.hidden : 0;
   const int64_t logits = chunk * (int64_t{spec.vocab} + spec.hidden) * 4 +
                          ops::choose_scratch_bytes(chunk, spec.vocab, threads > 0 ? threads : usable_cores());
-  const auto layers = [&](const model::DecoderSpec& decoder, int64_t pass_rows) {
-    return model::DecoderLayers::scratch_bytes(models.device.kind, decoder, pass_rows, positions, models.kv_dtype);
-  };
-  int64_t pass = layers(spec, rows) + logits;
+  int64_t pass =
+      model::DecoderLayers::scratch_bytes(models.device.kind, spec, rows, positions, models.kv_dtype) + logits;
   if (models.draft) {
     const int64_t draft_rows = std::max(slots * models.block_size, rows);
-    const int64_t codes = models.draft_quantised() ? model::DraftNetwork::code_bytes(*models.draft, draft_rows) : 0;
-    const int64_t own = spec::pass_bytes(draft_rows) + draft_rows * spec.hidden * 12 + codes;
-    pass = std::max(pass, layers(models.draft->decoder, draft_rows) + own + logits);
+    const int64_t of_layers = model::DraftNetwork::scratch_bytes(
+        models.device.kind, *models.draft, models.draft_numerics.storage, draft_rows, positions, models.kv_dtype);
+    pass = std::max(pass, of_layers + spec::pass_bytes(draft_rows) + draft_rows * spec.hidden * 4 + logits);
   }
   // The residual stream, features as they come and as they are gathered, and the arrays of rows and slots.
   const int64_t per_row = 4 * int64_t{spec.hidden} + 8 * features + 4 * int64_t{sizeof(ops::RowLogprobs)} + 64;

@@ -5,6 +5,17 @@
 #include "ops/norm/norm.h"
 
 namespace volley::model {
+namespace {
+
+// Of a quantised drafter: what it multiplies.
+int64_t code_bytes(const DraftSpec& spec, int64_t rows) {
+  const int64_t features = static_cast<int64_t>(spec.target_layers.size()) * spec.decoder.hidden;
+  const int64_t widest = std::max(
+      {features, int64_t{spec.decoder.heads} * spec.decoder.head_dim, static_cast<int64_t>(spec.decoder.intermediate)});
+  return ops::quantised_bytes(rows, widest) + ops::quantised_bytes(rows, 0);  // and the scales of a norm's codes
+}
+
+}  // namespace
 
 Result<std::unique_ptr<DraftNetwork>> DraftNetwork::load(Device& device,
                                                          std::shared_ptr<const weights::Checkpoint> checkpoint,
@@ -67,20 +78,14 @@ void DraftNetwork::logits(Stream& stream, const Target& target, TensorView x, Te
   ops::linear(stream, head_, h, logits, ops::Epilogue::kStore, scratch);
 }
 
-int64_t DraftNetwork::scratch_bytes(DeviceKind device, int64_t rows, int64_t max_positions, DType kv) const {
-  const int64_t codes = storage_ == DType::kF8E4M3 ? code_bytes(spec_, rows) : 0;
-  const DecoderSpec& decoder = spec_.decoder;
-  const int64_t injected = int64_t{layers_.count()} * 2 * decoder.kv_heads * decoder.head_dim;  // of a row
+int64_t DraftNetwork::scratch_bytes(DeviceKind device, const DraftSpec& spec, DType storage, int64_t rows,
+                                    int64_t max_positions, DType kv) {
+  const int64_t codes = storage == DType::kF8E4M3 ? code_bytes(spec, rows) : 0;
+  const DecoderSpec& decoder = spec.decoder;
+  const int64_t injected = std::ssize(decoder.layers) * 2 * decoder.kv_heads * decoder.head_dim;  // of a row
   const int64_t layers = std::max(DecoderLayers::scratch_bytes(device, decoder, rows, max_positions, kv),
                                   rows * injected * static_cast<int64_t>(sizeof(float)) + 64);
   return layers + rows * decoder.hidden * 8 + 4 * 64 + codes;
-}
-
-int64_t DraftNetwork::code_bytes(const DraftSpec& spec, int64_t rows) {
-  const int64_t features = static_cast<int64_t>(spec.target_layers.size()) * spec.decoder.hidden;
-  const int64_t widest = std::max(
-      {features, int64_t{spec.decoder.heads} * spec.decoder.head_dim, static_cast<int64_t>(spec.decoder.intermediate)});
-  return ops::quantised_bytes(rows, widest) + ops::quantised_bytes(rows, 0);  // and the scales of a norm's codes
 }
 
 }  // namespace volley::model

@@ -42,9 +42,12 @@ class DraftNetwork {
   DType activation() const { return layers_.activation(); }
   int64_t packed_bytes() const { return packed_bytes_; }
 
-  // What a pass takes at most, and what of it are codes of a quantised drafter.
-  int64_t scratch_bytes(DeviceKind device, int64_t rows, int64_t max_positions, DType kv) const;
-  static int64_t code_bytes(const DraftSpec& spec, int64_t rows);
+  // What a pass of a drafter that is stored so takes at most. kv: dtype of the cache.
+  static int64_t scratch_bytes(DeviceKind device, const DraftSpec& spec, DType storage, int64_t rows,
+                               int64_t max_positions, DType kv);
+  int64_t scratch_bytes(DeviceKind device, int64_t rows, int64_t max_positions, DType kv) const {
+    return scratch_bytes(device, spec_, storage_, rows, max_positions, kv);
+  }
 
  private:
   DraftNetwork() = default;
