@@ -94,6 +94,11 @@ __device__ inline int32_t load_acquire(const int32_t* p) {
   return v;
 }
 
+// Adds to *p, and those who see it see what this thread wrote before, or knew of by a barrier.
+__device__ inline void add_release(int32_t* p, int32_t x) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
+
 // --- Bulk copies, global to shared memory of this block ---
 
 // What the L2 cache does with lines that a copy brings in.

@@ -238,6 +238,33 @@ TEST(AttentionCudaTiles, MayStartDuringTheWrite) {
   }
 }
 
+// Rows of one tile whose chunks differ in length, in ascending order and in none, whole and cut.
+TEST(AttentionCudaTiles, RowsWithChunksOfSeveralLengths) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  AttentionWorld world(device, {DType::kBF16, 128, 8, 2, 64}, {1040, 4104, 8200});
+  std::vector<Row> rows = causal(0, 1016, 16);
+  for (const Row& row : causal(1, 4088, 15)) rows.push_back(row);
+  for (int i = 0; i < 12; ++i) rows.push_back({2, i == 6 ? 8000 : 0, std::vector{8190, 1000, 8195, 3000}[i % 4], i});
+  for (const auto backend : {AttentionBackend::kAuto, AttentionBackend::kPortable}) {
+    const auto together = world.run(rows, true, backend);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      ASSERT_EQ(world.run({rows[i]}), part(together, rows.size(), i, 1)) << "row " << i;
+    }
+  }
+  std::vector<Row> many;  // so many that none is cut
+  for (int repeat = 0; repeat < 60; ++repeat) {
+    for (int slot : {0, 1}) {
+      for (const Row& row : rows) {
+        if (row.slot == slot) many.push_back(row);
+      }
+    }
+  }
+  const size_t both = many.size() / 60;
+  const auto whole = world.run(many);
+  EXPECT_EQ(part(whole, many.size(), 0, both), world.run({many.begin(), many.begin() + both}));
+  EXPECT_LE(worst_error(world, {rows[0], rows[20], rows[31], rows[33]}), 1.0);
+}
+
 // Random segments, ranges and sizes: every row as if it were alone, and values as the oracle's for some.
 TEST(AttentionCudaTiles, RandomBatches) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);

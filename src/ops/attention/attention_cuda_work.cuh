@@ -14,17 +14,20 @@ namespace volley::ops {
 inline constexpr int kTileRows = 64;
 inline constexpr int kTilePositions = 64;
 
-// Where the chunk that holds `position` ends. Chunks are 128 positions long up to 1024, 256 up to 8192, and then a
-// sixteenth of the power of two that they follow: short where few chunks are all there is to share among the
-// multiprocessors, and long where their partial results would weigh beside K and V. They decide a row's bits, so
-// nothing but the position may go into them.
-__host__ __device__ inline int32_t chunk_end(int32_t position) {
+// The length of a row's chunks, as a power of two, by the end of what it sees: at most kMaxChunks of them. Short where
+// few positions are all there is to share among the multiprocessors, and long where merging would weigh beside reading
+// K and V. Chunks decide a row's bits, so nothing but the row's own range may go into them.
+inline constexpr int kMaxChunks = 32;
+inline constexpr int kLeastChunkShift = 7;
+__host__ __device__ inline int chunk_shift(int32_t end) {
 #ifdef __CUDA_ARCH__
-  const int log2 = 31 - __clz(position | 1);
+  const int log2 = 32 - __clz(end - 1);  // rounded up
 #else
-  const int log2 = 31 - __builtin_clz(static_cast<unsigned>(position) | 1u);
+  const int log2 = end > 1 ? 32 - __builtin_clz(static_cast<unsigned>(end - 1)) : 0;
 #endif
-  const int shift = log2 > 12 ? log2 - 4 : log2 > 9 ? 8 : 7;
+  return log2 > 13 ? log2 - 5 : log2 > 11 ? 9 : log2 > 10 ? 8 : kLeastChunkShift;
+}
+__host__ __device__ inline int32_t chunk_end(int32_t position, int shift) {
   return ((position >> shift) + 1) << shift;
 }
 
@@ -36,10 +39,13 @@ struct alignas(16) WorkItem {
   int32_t begin, end;                   // positions
   int32_t all_begin, all_end;           // positions that all rows of the tile see; may be none
   int32_t written;                      // K and V of positions before this one are older than the pass
-  int32_t folded;                       // its chunks are merged into one partial result, or into the result
+  int16_t shift;                        // of the chunks
+  bool mixed;                           // only the rows with such chunks: the others have items of their own
+  bool folded;                          // its chunks are merged into one partial result, or into the result
   int32_t partial;                      // index of its first partial result; -1: the item is the whole tile
   int32_t split;                        // index among the split tiles; -1: the item is the whole tile
-  int32_t part, parts;                  // which of the tile's items this is
+  int16_t unit_begin, unit_end;         // of the tile's units (TilePartials), those that the item's block merges
+  int32_t parts;                        // items of the tile
   int32_t tile_partial, tile_partials;  // those of all the tile's items
 };
 static_assert(sizeof(WorkItem) == 64);
@@ -47,6 +53,7 @@ static_assert(sizeof(WorkItem) == 64);
 // A tile whose partial results are to be merged.
 struct SplitTile {
   int32_t row, first, count;
+  int16_t shift, mixed;  // of WorkItem
   int32_t partial, partials;
 };
 
@@ -54,11 +61,13 @@ struct TileCut {
   int32_t items, partials;
 };
 
-// What the plan knows of a tile before it cuts it.
+// What the plan knows of a tile before it cuts it. A tile with several lengths of chunks is there once for each.
 struct TileInfo {
   int32_t row, first, count, slot;
   int32_t begin, end, all_begin, all_end;
   int32_t written;
+  int16_t shift, mixed;
+  uint32_t others;  // shifts that rows of the tile have besides, as bits
   TileCut cut;
 };
 
@@ -91,15 +100,19 @@ inline WorkLists work_lists(const AttentionWork& work) {
   return lists;
 }
 
-// AttentionWork::partials: for each partial result and KV head, outputs [kTileRows][head_dim] that are not yet divided
-// by the sum; after all of them, maximum (in units of log2) and sum, [kTileRows][2].
-struct Partials {
-  float* outputs;
-  float2* states;
+// AttentionWork::partials: those of a split tile and KV head lie together. Outputs are not yet divided by the sum. They
+// come in units of what a warp holds in one instruction (RowState::output): 16 rows, 8 columns, a float4 a lane. Units
+// of the same rows are neighbours.
+inline constexpr int kUnitColumns = 8;
+struct TilePartials {
+  float4* outputs;  // [units][partial results][32]
+  float2* states;   // [kTileRows / 16][partial results][16]: maximum (in units of log2) and sum
 };
-__host__ __device__ inline Partials partials_of(float* base, int64_t unit, int64_t max_units, int head_dim) {
-  return {base + unit * kTileRows * head_dim,
-          reinterpret_cast<float2*>(base + max_units * kTileRows * head_dim) + unit * kTileRows};
+__host__ __device__ inline TilePartials partials_of(float* base, int64_t max_units, int64_t first, int count,
+                                                    int kv_head, int kv_heads, int head_dim) {
+  const int64_t at = (first * kv_heads + static_cast<int64_t>(kv_head) * count) * kTileRows;
+  return {reinterpret_cast<float4*>(base + at * head_dim),
+          reinterpret_cast<float2*>(base + max_units * kTileRows * head_dim) + at};
 }
 
 }  // namespace volley::ops

@@ -45,7 +45,7 @@ __device__ inline int32_t unit_of(int32_t index) {
 // The item of a unit, or of the last there is room for: what lies past the items there are is read and not used, so
 // that the first item and their number are on their way together.
 __device__ inline const WorkItem& item_of(const TilesArgs& args, int32_t unit) {
-  return args.items[min(unit / args.kv_heads, args.max_items - 1)];
+  return args.items[min(args.units_of_item.divide(unit), args.max_items - 1)];
 }
 
 // Among the warps that compute.

@@ -26,34 +26,38 @@ struct RingPlace {
   }
 };
 
+// What the copying warp has to know of an item.
+struct CopyItem {
+  int2 range;
+  int32_t slot, written;
+};
+__device__ inline CopyItem read_item(const TilesArgs& args, int32_t index) {
+  const WorkItem& item = item_of(args, unit_of(index));
+  return {*reinterpret_cast<const int2*>(&item.begin), item.slot, item.written};
+}
+
 // The copying warp: K and V of the tiles of all units in turn. Lane i < 4 copies positions 16 i … of a tile.
 template <typename Shape>
-__device__ void produce(const TilesArgs& args, typename Shape::Shared& shared) {
+__device__ void produce(const TilesArgs& args, typename Shape::Shared& shared, int32_t units, CopyItem item) {
   constexpr uint32_t kCopyBytes = kCopyRows * Shape::kHeadDim * 2;
   const int lane = threadIdx.x % 32;
   const uint64_t policy = args.shared_by_tiles ? hopper::l2_evict_normal() : hopper::l2_evict_first();
   RingPlace<Shape> place;
   bool refill = false;  // all slots have been filled once
-  int32_t unit = unit_of(0);
-  int2 range = *reinterpret_cast<const int2*>(&item_of(args, unit).begin);
-  int32_t row_of_pages = item_of(args, unit).slot, written = item_of(args, unit).written;
   bool waited = false;
-  const int32_t units = args.counts->items * args.kv_heads;
-  for (int32_t index = 1; unit < units; ++index) {
-    const uint8_t* head = args.kv + static_cast<int64_t>(unit % args.kv_heads) * 2 * args.head_bytes;
-    const int32_t* pages = args.page_table + static_cast<int64_t>(row_of_pages) * args.max_pages;
-    const int32_t begin = range.x / kCopyRows * kCopyRows, end = (range.y + kCopyRows - 1) / kCopyRows * kCopyRows;
-    const int32_t old_end = written;
-    unit = unit_of(index);
-    range = *reinterpret_cast<const int2*>(&item_of(args, unit).begin);
-    row_of_pages = item_of(args, unit).slot, written = item_of(args, unit).written;
+  for (int32_t index = 0; unit_of(index) < units; ++index) {
+    const int kv_head = args.units_of_item.remainder(unit_of(index));
+    const uint8_t* head = args.kv + static_cast<int64_t>(kv_head) * 2 * args.head_bytes;
+    const int32_t* pages = args.page_table + static_cast<int64_t>(item.slot) * args.max_pages;
+    const int32_t begin = item.range.x / kCopyRows * kCopyRows,
+                  end = (item.range.y + kCopyRows - 1) / kCopyRows * kCopyRows;
     const auto find = [&](int32_t at) {
       return lane < 4 && at >= begin && at < end ? pages[args.page_size.divide(at)] : 0;
     };
     int32_t position = begin / kTilePositions * kTilePositions;
     int32_t page = find(position + lane * kCopyRows);
     for (; position < end; position += kTilePositions) {
-      if (!waited && position + kTilePositions > old_end) {
+      if (!waited && position + kTilePositions > item.written) {
         cuda::wait_for_predecessors();  // new K and V come from there
         waited = true;
       }
@@ -76,6 +80,7 @@ __device__ void produce(const TilesArgs& args, typename Shape::Shared& shared) {
       }
       page = next_page;
     }
+    item = read_item(args, index + 1);  // not earlier: there are few registers
   }
 }
 
@@ -110,15 +115,18 @@ __device__ void copy_q(const TilesArgs& args, typename Shape::Shared& shared, co
   }
 }
 
-// Positions of a tile of V that no row sees become zeros. Whether any other holds an infinity or NaN.
+// Positions of a tile of V that no row sees become zeros. Whether any that only some see holds an infinity or NaN.
 template <typename Shape>
 __device__ bool clean_values(uint8_t* tile, int32_t position, const WorkItem& item) {
   bool found = false;
+  // Not read anew for each piece, which might be the item for all that the compiler knows.
+  const int32_t begin = item.begin, end = item.end, all_begin = item.all_begin, all_end = item.all_end;
 #pragma unroll 1
   for (int piece = threadIdx.x; piece < Shape::kTileBytes / 16; piece += Shape::kComputeThreads) {
     const int32_t p = position + piece / (Shape::kGroupBytes / 16) * 8 + piece / 8 % 8;
     uint4& x = *reinterpret_cast<uint4*>(tile + piece * 16);
-    if (p < item.begin || p >= item.end) {
+    if (p >= all_begin && p < all_end) continue;
+    if (p < begin || p >= end) {
       x = {0, 0, 0, 0};
       continue;
     }
@@ -170,14 +178,15 @@ struct ItemRun {
   int kv_head;
   RingPlace<Shape> k, v;  // of the tile whose scores, or values, are multiplied next
 
-  int row;          // of the tile: this lane's first
-  bool active;      // the warp has rows
-  int32_t partial;  // the item's next
+  int32_t all_begin, all_end;  // the item's, in registers
+  int row;                     // of the tile: this lane's first
+  bool active;                 // the warp has rows
+  int partial;                 // index in the tile of the item's next one
   bool first_chunk = true;
 
   __device__ int half() const { return threadIdx.x / 128; }
   __device__ bool edge(int32_t position) const {
-    return uniform(position < item.all_begin || position + kTilePositions > item.all_end);
+    return uniform(position < all_begin || position + kTilePositions > all_end);
   }
   // Lets the copying warp have a slot, and goes on to the one after the next. All lanes arrive. One for the warp, after
   // __syncwarp(), would be right and is as fast, but racecheck does not see that the other lanes' reads come before.
@@ -236,13 +245,11 @@ __device__ __forceinline__ void ItemRun<Shape>::end_chunk(bool last, RowState<Sh
     return;
   }
   if (!active) return;
-  if (item.partial < 0) {
+  if (last && item.partial < 0) {
     store_result<Shape>(args, item, kv_head, row, half(), state);
     return;
   }
-  const int64_t unit = static_cast<int64_t>(partial) * args.kv_heads + kv_head;
-  store_partial<Shape>(args, unit, row, half(), state, item.count);
-  ++partial;
+  store_partial<Shape>(args, item, kv_head, partial++, state);
 }
 
 // Products run behind: the values of a tile are added while the scores of the next are turned into probabilities. No
@@ -253,41 +260,46 @@ __device__ void ItemRun<Shape>::attend(const RowRanges& visible) {
   state.visible = visible;
   state.clear_merged();
   state.clear_chunk();
-  const int32_t end = uniform(item.end);
+  const int32_t end = uniform(item.end), shift = uniform(item.shift);
   int32_t position = uniform(item.begin) / kTilePositions * kTilePositions;
-  int32_t chunk_stop = chunk_end(position);
-  float s[kScoreTiles][4], factor[2];
-  uint32_t p[kScoreTiles][2];
-  score_tile(s);
-  hopper::products_wait<0>();
-  settle(s);
-  release(k);
-  weigh(s, position, state, p, factor);
-  for (; position + kTilePositions < end; position += kTilePositions) {
-    prepare_values(p, position, state);
+  int32_t chunk_stop = chunk_end(position, shift);
+  // Code that a block runs once costs more than its instructions: the first tile takes the loop, too. It has no values
+  // before it, and adds a product with K to outputs that are cleared afterwards.
+  float s[kScoreTiles][4] = {}, factor[2];
+  uint32_t p[kScoreTiles][2] = {};
+  bool first = true;
+#pragma unroll 1
+  for (int32_t next = position; next < end; next += kTilePositions) {
+    if (!first) prepare_values(p, position, state);
+    const uint8_t* values = shared.slots[first ? k.slot : v.slot];
     settle(p);
     settle(state.outputs);
     score_tile(s);
-    multiply_values<Shape>(p, shared.slots[v.slot], half(), state);
+    multiply_values<Shape>(p, values, half(), state);
     hopper::products_commit();
     hopper::products_wait<1>();
     settle(s);
-    release(k);
-    const int32_t next = position + kTilePositions;
     if (next >= chunk_stop) {
       hopper::products_wait<0>();
       settle(state.outputs);
       end_chunk(false, state);
       state.clear_chunk();
-      chunk_stop = chunk_end(next);
+      chunk_stop = chunk_end(next, shift);
     }
     uint32_t fresh[kScoreTiles][2];
     weigh(s, next, state, fresh, factor);
     hopper::products_wait<0>();
     settle(state.outputs);
     settle(p);  // in use until here: `fresh` must not share its registers
-    release(v);
+    release(k);
+    if (!first) release(v);
     scale_outputs(factor, state);
+    if (first) {  // a branch of its own: with an else to it, ptxas makes all products wait for one another
+      state.clear_outputs();
+      settle(state.outputs);
+    }
+    first = false;
+    position = next;
 #pragma unroll
     for (int j = 0; j < kScoreTiles; ++j) p[j][0] = fresh[j][0], p[j][1] = fresh[j][1];
   }
@@ -302,36 +314,39 @@ __device__ void ItemRun<Shape>::attend(const RowRanges& visible) {
   end_chunk(true, state);
 }
 
+// The first item is on its way, as a group of copies of its own.
 template <typename Shape>
-__device__ void compute(const TilesArgs& args, typename Shape::Shared& shared) {
+__device__ void compute(const TilesArgs& args, typename Shape::Shared& shared, int32_t units) {
 #pragma unroll 1
-  for (int i = 0; i < kItemsAhead; ++i) fetch_item<Shape>(args, shared, i);
+  for (int i = 1; i < kItemsAhead; ++i) fetch_item<Shape>(args, shared, i);
   commit_copies();
-  const int32_t units = uniform(args.counts->items * args.kv_heads), splits = uniform(args.counts->splits);
-  wait_for_copies<0>();
+  wait_for_copies<1>();
   compute_sync<Shape>();
   RingPlace<Shape> k, v;
   v.next();
+  bool cut = false;  // any item is a part of its tile
   const int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
   for (int32_t index = 0; unit_of(index) < units; ++index) {
     if (index > 0) compute_sync<Shape>();  // the q of the item before has been read
-    fetch_item<Shape>(args, shared, index + kItemsAhead);
     const WorkItem& item = shared.items[index % kItemRing];
-    const int kv_head = unit_of(index) % args.kv_heads;
+    const int kv_head = args.units_of_item.remainder(unit_of(index));
     const RowRanges visible = load_ranges(args, item, row);
     if (index == 0) cuda::wait_for_predecessors();  // q comes from there
     copy_q<Shape>(args, shared, item, kv_head);
+    fetch_item<Shape>(args, shared, index + kItemsAhead);
     commit_copies();
     wait_for_copies<0>();
     share_writes();
     compute_sync<Shape>();
     const bool active = uniform(threadIdx.x / 32 % 4 * 16 < item.count);
-    ItemRun<Shape> run = {args, shared, item, kv_head, k, v, row, active, item.partial};
+    ItemRun<Shape> run = {args, shared, item, kv_head, k, v, item.all_begin, item.all_end, row, active, item.partial};
     run.attend(visible);
     k = run.k, v = run.v;
-    if (item.split >= 0) report_arrival<Shape>(args, item, kv_head);
+    if (item.split < 0) continue;
+    report_arrival<Shape>(args, item, kv_head);
+    cut = true;
   }
-  if (splits > 0) merge_own_rows<Shape>(args, shared, units);
+  if (cut) merge_own_rows<Shape>(args, shared, units);
   // Blocks without items leave room for the next kernel at once. One must have waited, so that this kernel does not end
   // before the one in front of it.
   if (blockIdx.x == 0) cuda::wait_for_predecessors();
@@ -343,6 +358,11 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint8_t dynamic[];
   auto& shared = *reinterpret_cast<typename Shape::Shared*>(dynamic);
+  // The lists of items and pages are older than the kernel before this one, or that one has ended.
+  fetch_item<Shape>(args, shared, 0);
+  commit_copies();
+  int32_t items = args.counts->items;
+  const CopyItem first = read_item(args, 0);
   if (threadIdx.x == 0) {
     if (hopper::shared_address(dynamic) % 1024 != 0) __trap();
     for (int i = 0; i < Shape::kSlots; ++i) {
@@ -354,13 +374,14 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   }
   __syncthreads();
   cuda::launch_dependents();
-  // The lists of items and pages are older than the kernel before this one, or that one has ended.
+  asm volatile("" : "+r"(items));  // not waited for any earlier
+  const int32_t units = items * args.kv_heads;
   if (threadIdx.x >= Shape::kComputeThreads) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kCopyRegisters));
-    if (threadIdx.x < Shape::kComputeThreads + 32) produce<Shape>(args, shared);
+    if (threadIdx.x < Shape::kComputeThreads + 32) produce<Shape>(args, shared, units, first);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::kComputeRegisters));
-    compute<Shape>(args, shared);
+    compute<Shape>(args, shared, units);
   }
 #else
   __trap();  // machine code for another GPU: nobody launches it

@@ -5,62 +5,78 @@
 
 namespace volley::ops {
 
-// Outputs of a lane: a warp holds a row, or half of one with head_dim 256.
-template <int kHeadDim>
-inline constexpr int kMergeWidth = kHeadDim == 64 ? 2 : 4;
+// kUnits units (TilePartials) of the same rows in the hands of a warp. A lane holds two columns of rows lane / 4 and
+// lane / 4 + 8 of those 16.
+template <int kUnits>
+struct UnitMerge {
+  float4 outputs[kUnits] = {};
+  float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
-__device__ inline void load_floats(const float* from, float (&to)[2]) {
-  const float2 v = *reinterpret_cast<const float2*>(from);
-  to[0] = v.x, to[1] = v.y;
-}
-__device__ inline void load_floats(const float* from, float (&to)[4]) {
-  const float4 v = *reinterpret_cast<const float4*>(from);
-  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-}
-
-template <int kWidth>
-__device__ void store_merged(__nv_bfloat16* to, const float (&outputs)[kWidth], float sum) {
-  const float inverse = 1.0f / sum;
+  // states: of the lane's first row in the first partial result; outputs_of(k, i): the lane's outputs of unit k in
+  // partial result i. The next one is on its way while one is merged. Not unrolled, because a block runs it but once or
+  // twice: code that has to be fetched would cost more.
+  template <typename Outputs>
+  __device__ void run(int partials, const float2* states, const Outputs& outputs_of) {
+    float4 next[kUnits];
+    float2 next_states[2];
+    const auto load = [&](int i) {
 #pragma unroll
-  for (int j = 0; j < kWidth; j += 2) {
-    reinterpret_cast<uint32_t*>(to)[j / 2] = pack_bf16(finish(outputs[j], inverse), finish(outputs[j + 1], inverse));
-  }
-}
-
-// A query row in the hands of one warp: kWidth neighbouring outputs a lane.
-template <int kWidth>
-struct RowMerge {
-  float outputs[kWidth] = {};
-  float maximum = -INFINITY, sum = 0.0f;
-
-  // The next `count` partial results, at most 32. state: maximum and sum of the one that this lane stands for; from:
-  // this lane's outputs of the first, those of the next are `stride` floats on. kUnroll: loads that are under way
-  // together.
-  template <int kUnroll>
-  __device__ void add(float2 state, int count, const float* from, int64_t stride) {
-    const int lane = threadIdx.x % 32;
-    // Every lane finds the factors of its partial result: the maximum before it does not depend on any order.
-    float highest = state.x;
+      for (int k = 0; k < kUnits; ++k) next[k] = outputs_of(k, i);
+      next_states[0] = states[i * 16], next_states[1] = states[i * 16 + 8];
+    };
+    load(0);
+#pragma unroll 1
+    for (int i = 0; i < partials; ++i) {
+      float4 added[kUnits];
 #pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-      const float other = __shfl_up_sync(0xffffffff, highest, d);
-      if (lane >= d) highest = fmaxf(highest, other);
-    }
-    highest = fmaxf(highest, maximum);
-    const float before = __shfl_up_sync(0xffffffff, highest, 1);
-    float until = lane == 0 ? maximum : before;
-    const MergeFactors mine = merge_maximum(until, state.x);
-    maximum = __shfl_sync(0xffffffff, highest, 31);
-#pragma unroll kUnroll
-    for (int i = 0; i < count; ++i, from += stride) {
-      const MergeFactors factors = {__shfl_sync(0xffffffff, mine.old, i), __shfl_sync(0xffffffff, mine.added, i)};
-      sum = merge(sum, __shfl_sync(0xffffffff, state.y, i), factors);
-      float added[kWidth];
-      load_floats(from, added);
+      for (int k = 0; k < kUnits; ++k) added[k] = next[k];
+      const float2 state[2] = {next_states[0], next_states[1]};
+      load(min(i + 1, partials - 1));
+      MergeFactors factors[2];
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) outputs[j] = merge(outputs[j], added[j], factors);
+      for (int row = 0; row < 2; ++row) {
+        factors[row] = merge_maximum(maximum[row], state[row].x);
+        sum[row] = merge(sum[row], state[row].y, factors[row]);
+      }
+#pragma unroll
+      for (int k = 0; k < kUnits; ++k) {
+        outputs[k].x = merge(outputs[k].x, added[k].x, factors[0]);
+        outputs[k].y = merge(outputs[k].y, added[k].y, factors[0]);
+        outputs[k].z = merge(outputs[k].z, added[k].z, factors[1]);
+        outputs[k].w = merge(outputs[k].w, added[k].w, factors[1]);
+      }
     }
   }
 };
+
+// Which rows of a split tile have a result: those there are, and of a mixed one those with its chunks. Tile: WorkItem
+// or SplitTile.
+template <typename Tile>
+__device__ bool has_result(const TilesArgs& args, const Tile& tile, int row) {
+  if (row >= tile.count) return false;
+  return !tile.mixed || chunk_shift(args.visible_end[tile.row + args.group.divide(tile.first + row)]) == tile.shift;
+}
+
+// Stores units unit, unit + stride, … below `until`, counted in the whole tile.
+template <typename Shape, typename Tile, int kUnits>
+__device__ void store_units(const TilesArgs& args, const Tile& tile, int kv_head, int unit, int stride, int until,
+                            const UnitMerge<kUnits>& merged) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = unit / kRowUnits<Shape> * 16 + lane / 4 + 8 * i;
+    if (!has_result(args, tile, row)) continue;
+    const float inverse = 1.0f / merged.sum[i];
+    __nv_bfloat16* to = result_of(args, tile.row, tile.first + row, kv_head, Shape::kHeadDim) +
+                        unit % kRowUnits<Shape> * 8 + lane % 4 * 2;
+#pragma unroll
+    for (int k = 0; k < kUnits; ++k) {
+      const float4 v = merged.outputs[k];
+      if (unit + k * stride >= until) continue;
+      *reinterpret_cast<uint32_t*>(to + k * stride * 8) =
+          pack_bf16(finish(i == 0 ? v.x : v.z, inverse), finish(i == 0 ? v.y : v.w, inverse));
+    }
+  }
+}
 
 }  // namespace volley::ops

@@ -16,7 +16,7 @@ constexpr int kBuckets = 128;  // of items by cost
 // Positions that an item should have at least: below, what an item costs besides its K and V is more than they do.
 constexpr int32_t kMinItem = 128;
 // What cutting a tile costs, in positions: partial results go to memory and come back.
-constexpr int32_t kSplitCost = 128;
+constexpr int32_t kSplitCost = 64;
 
 // Partial results for all KV heads together that there is room for, per block of the grid.
 constexpr int64_t kPartialsPerBlock = 12;
@@ -26,7 +26,7 @@ struct PlanArgs {
   const int32_t* cache_positions;  // may be null
   const RowSegment* segments;
   int n_segments, rows;
-  int group, kv_heads, blocks;
+  int group, kv_heads, head_dim, blocks;
   int max_tiles, max_items, max_partials;
   WorkLists lists;
 };
@@ -81,6 +81,7 @@ __device__ int32_t make_tiles(const PlanArgs& args) {
       tile.first = i * kTileRows;
       tile.count = min(kTileRows, segment.rows * args.group - tile.first);
       tile.slot = segment.slot;
+      tile.shift = 0, tile.others = 0;
       tile.written = args.cache_positions == nullptr ? 0 : args.cache_positions[segment.row_begin];
     }
   }
@@ -88,61 +89,90 @@ __device__ int32_t make_tiles(const PlanArgs& args) {
   return total;
 }
 
-// What the rows of each tile see, a warp a tile.
-__device__ void find_ranges(const PlanArgs& args, int tiles) {
-  const int lane = threadIdx.x % 32;
-  for (int t = threadIdx.x / 32; t < tiles; t += kThreads / 32) {
-    TileInfo& tile = args.lists.tiles[t];
-    const int from = tile.row + tile.first / args.group, to = tile.row + (tile.first + tile.count - 1) / args.group;
-    int32_t begin = INT32_MAX, end = 0, all_begin = 0, all_end = INT32_MAX;
-    for (int row = from + lane; row <= to; row += 32) {
-      const int32_t b = args.visible_begin[row], e = args.visible_end[row];
-      begin = min(begin, b), all_begin = max(all_begin, b);
-      end = max(end, e), all_end = min(all_end, e);
-    }
+// What the rows of a tile that have its chunks see, by a warp. Returns the shifts of all its rows' chunks, as bits.
+__device__ uint32_t find_ranges(const PlanArgs& args, TileInfo& tile) {
+  const int from = tile.row + tile.first / args.group, to = tile.row + (tile.first + tile.count - 1) / args.group;
+  int32_t begin = INT32_MAX, end = 0, all_begin = 0, all_end = INT32_MAX;
+  uint32_t shifts = 0;
+  for (int row = from + static_cast<int>(threadIdx.x) % 32; row <= to; row += 32) {
+    const int32_t b = args.visible_begin[row], e = args.visible_end[row];
+    const int shift = chunk_shift(e);
+    shifts |= 1u << shift;
+    if (shift != tile.shift) continue;
+    begin = min(begin, b), all_begin = max(all_begin, b);
+    end = max(end, e), all_end = min(all_end, e);
+  }
 #pragma unroll
-    for (int d = 16; d > 0; d /= 2) {
-      begin = min(begin, __shfl_xor_sync(0xffffffff, begin, d));
-      all_begin = max(all_begin, __shfl_xor_sync(0xffffffff, all_begin, d));
-      end = max(end, __shfl_xor_sync(0xffffffff, end, d));
-      all_end = min(all_end, __shfl_xor_sync(0xffffffff, all_end, d));
-    }
-    if (lane == 0) {
-      tile.begin = begin, tile.end = end;
-      tile.all_begin = all_begin, tile.all_end = all_end;
+  for (int d = 16; d > 0; d /= 2) {
+    begin = min(begin, __shfl_xor_sync(0xffffffff, begin, d));
+    all_begin = max(all_begin, __shfl_xor_sync(0xffffffff, all_begin, d));
+    end = max(end, __shfl_xor_sync(0xffffffff, end, d));
+    all_end = min(all_end, __shfl_xor_sync(0xffffffff, all_end, d));
+    shifts |= __shfl_xor_sync(0xffffffff, shifts, d);
+  }
+  if (threadIdx.x % 32 == 0) {
+    tile.begin = begin, tile.end = end;
+    tile.all_begin = all_begin, tile.all_end = all_end;
+  }
+  return shifts;
+}
+
+// Finds the ranges of all tiles. One whose rows have chunks of several lengths comes once more for each of the others.
+// Returns their number.
+__device__ int32_t find_all_ranges(const PlanArgs& args, int32_t tiles) {
+  const int warp = threadIdx.x / 32;
+  for (int t = warp; t < tiles; t += kThreads / 32) {
+    TileInfo& tile = args.lists.tiles[t];
+    const int shift = chunk_shift(args.visible_end[tile.row + tile.first / args.group]);
+    if (threadIdx.x % 32 == 0) tile.shift = static_cast<int16_t>(shift);
+    __syncwarp();
+    const uint32_t others = find_ranges(args, tile) & ~(1u << shift);
+    if (threadIdx.x % 32 == 0) tile.others = others, tile.mixed = others != 0;
+  }
+  __syncthreads();
+  const int each = (tiles + kThreads - 1) / kThreads;
+  const int from = min(static_cast<int>(threadIdx.x) * each, tiles), to = min(from + each, tiles);
+  int32_t mine = 0, more;
+  for (int t = from; t < to; ++t) mine += __popc(args.lists.tiles[t].others);
+  int32_t at = tiles + scan(mine, &more);
+  if (more == 0) return tiles;
+  if (tiles + more > args.max_tiles) __trap();  // the bounds were wrong
+  for (int t = from; t < to; ++t) {
+    for (uint32_t others = args.lists.tiles[t].others; others != 0; others &= others - 1) {
+      args.lists.tiles[at] = args.lists.tiles[t];
+      args.lists.tiles[at++].shift = static_cast<int16_t>(__ffs(static_cast<int>(others)) - 1);
     }
   }
   __syncthreads();
+  for (int t = tiles + warp; t < tiles + more; t += kThreads / 32) find_ranges(args, args.lists.tiles[t]);
+  __syncthreads();
+  return tiles + more;
 }
 
-// Calls item(begin, end, partial results) for runs of chunks of at most `target` positions, or one chunk. The first
-// run's chunks can be merged on the spot, because merging goes from the left; the others leave a result each.
+__device__ int32_t chunks_of(const TileInfo& tile) {
+  return ((tile.end - 1) >> tile.shift) - (tile.begin >> tile.shift) + 1;
+}
+
+// Calls item(begin, end, partial results) for each of `items` runs of chunks. The first run's chunks can be merged on
+// the spot, because merging goes from the left; the others leave a result each.
 template <typename Item>
-__device__ void cut(const TileInfo& tile, int32_t target, const Item& item) {
-  for (int32_t begin = tile.begin; begin < tile.end;) {
-    int32_t end = min(chunk_end(begin), tile.end);
-    int32_t chunks = 1;
-    while (end < tile.end) {
-      const int32_t next = min(chunk_end(end), tile.end);
-      if (next - begin > target) break;
-      end = next;
-      ++chunks;
-    }
-    item(begin, end, begin == tile.begin ? 1 : chunks);
-    begin = end;
+__device__ void cut(const TileInfo& tile, int32_t items, const Item& item) {
+  const int32_t chunks = chunks_of(tile), first = tile.begin >> tile.shift;
+  for (int32_t i = 0; i < items; ++i) {
+    const int32_t from = chunks * i / items, to = chunks * (i + 1) / items;
+    item(max(tile.begin, (first + from) << tile.shift), min(tile.end, (first + to) << tile.shift),
+         i == 0 ? 1 : to - from);
   }
 }
 
-// How a tile is cut; one that is little longer than the target is not.
+// How a tile is cut: into items of at most `target` positions, or one chunk, all about as long. One that is little
+// longer than the target is not.
 __device__ TileCut count_items(const TileInfo& tile, int32_t target) {
-  TileCut counts = {0, 0};
   const int32_t whole = target + target / 8 + kSplitCost;
   if (tile.end - tile.begin <= whole) return {1, 0};
-  cut(tile, target, [&](int32_t, int32_t, int32_t partials) {
-    ++counts.items;
-    counts.partials += partials;
-  });
-  return counts;
+  const int32_t chunks = chunks_of(tile), most = max(1, target >> tile.shift);
+  const int32_t items = (chunks + most - 1) / most;
+  return {items, 1 + chunks - chunks / items};
 }
 
 // How long items may be: a block's share of the positions if all were alike, or somewhat more if each block then has
@@ -175,8 +205,7 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
   if (threadIdx.x < kBuckets) places[threadIdx.x] = 0;
-  const int tiles = make_tiles(args);
-  find_ranges(args, tiles);
+  const int tiles = find_all_ranges(args, make_tiles(args));
 
   const int each = (tiles + kThreads - 1) / kThreads;
   const int from = min(static_cast<int>(threadIdx.x) * each, tiles), to = min(from + each, tiles);
@@ -202,7 +231,8 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
     const int32_t n = tile.cut.partials;
     if (is_split(partial, n)) {
       ++mine;
-      cut(tile, target, [&](int32_t begin, int32_t end, int32_t) { atomicAdd(&places[bucket_of(end - begin)], 1); });
+      cut(tile, tile.cut.items,
+          [&](int32_t begin, int32_t end, int32_t) { atomicAdd(&places[bucket_of(end - begin)], 1); });
     } else {
       atomicAdd(&places[bucket_of(tile.end - tile.begin)], 1);
     }
@@ -223,22 +253,31 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
   for (int t = from; t < to; ++t) {
     const TileInfo tile = args.lists.tiles[t];
     const auto [parts, n] = tile.cut;
-    WorkItem item = {
-        tile.row,     tile.first, tile.count, tile.slot, tile.begin, tile.end, tile.all_begin, tile.all_end,
-        tile.written, true,       -1,         -1,        0,          1,        partial,        n};
+    WorkItem item = {};
+    item.row = tile.row, item.first = tile.first, item.count = tile.count, item.slot = tile.slot;
+    item.begin = tile.begin, item.end = tile.end, item.all_begin = tile.all_begin, item.all_end = tile.all_end;
+    item.written = tile.written;
+    item.shift = tile.shift, item.mixed = tile.mixed != 0, item.folded = true;
+    item.partial = item.split = -1;
+    item.parts = 1;
+    item.tile_partial = partial, item.tile_partials = n;
     const auto emit = [&] { args.lists.items[atomicAdd(&places[bucket_of(item.end - item.begin)], 1)] = item; };
     if (is_split(partial, n)) {
       item.split = split;
       item.parts = parts;
-      item.partial = partial;
-      args.lists.splits[split++] = {tile.row, tile.first, tile.count, partial, n};
-      cut(tile, target, [&](int32_t begin, int32_t end, int32_t partials) {
+      const int32_t units = (tile.count + 15) / 16 * args.head_dim / kUnitColumns;
+      int32_t part = 0;
+      item.partial = 0;
+      args.lists.splits[split++] = {tile.row, tile.first, tile.count, tile.shift, tile.mixed, partial, n};
+      cut(tile, parts, [&](int32_t begin, int32_t end, int32_t partials) {
         item.begin = begin;
         item.end = end;
+        item.unit_begin = static_cast<int16_t>(units * part / parts);
+        item.unit_end = static_cast<int16_t>(units * (part + 1) / parts);
         item.folded = begin == tile.begin;
         emit();
         item.partial += partials;
-        ++item.part;
+        ++part;
       });
     } else {
       emit();
@@ -258,12 +297,6 @@ int multiprocessors() {
   return count;
 }
 
-int64_t chunks_of(int32_t positions) {
-  int64_t chunks = 0;
-  for (int32_t p = 0; p < positions; p = chunk_end(p)) ++chunks;
-  return chunks;
-}
-
 struct WorkSize {
   AttentionWork work;  // without memory
   int64_t list_bytes, partial_floats;
@@ -273,13 +306,16 @@ WorkSize size_of(const AttentionRows& rows) {
   VOLLEY_CHECK(rows.kv_heads >= 1 && rows.heads % rows.kv_heads == 0 && rows.max_segment_rows >= 0);
   VOLLEY_CHECK_GE(rows.max_positions, 1);
   const int64_t group = rows.heads / rows.kv_heads, segments = std::min(rows.n_segments, rows.rows);
-  const int64_t tiles = std::min(segments * ((rows.max_segment_rows * group + kTileRows - 1) / kTileRows),
-                                 rows.rows * group / kTileRows + segments);
+  // Rows of a tile may have chunks of different lengths, up to those of the longest sequence.
+  const int64_t lengths =
+      std::min<int64_t>(chunk_shift(rows.max_positions) - kLeastChunkShift + 1, std::max(rows.max_segment_rows, 1));
+  const int64_t tiles = lengths * std::min(segments * ((rows.max_segment_rows * group + kTileRows - 1) / kTileRows),
+                                           rows.rows * group / kTileRows + segments);
   const int64_t blocks = int64_t{multiprocessors()} * attention_blocks_per_multiprocessor(rows.head_dim);
-  const int64_t chunks = chunks_of(rows.max_positions);
-  // Two neighbouring items of a tile together have more positions than a block's share, so beyond one for each tile
-  // there are fewer than two for each share; rounding to whole tiles of positions makes shares larger only.
-  const int64_t items = std::min(tiles * chunks, tiles + 2 * (blocks / rows.kv_heads + 1));
+  const int64_t chunks = std::min((int64_t{rows.max_positions} + 127) / 128 + 1, int64_t{kMaxChunks});
+  // A tile cut for items of n chunks has fewer than two more than its positions contain n + 1 chunks (a chunk more at
+  // either end of its range may be there in part), and those are more than a block's share of all positions.
+  const int64_t items = std::min(tiles * chunks, 3 * tiles + 2 * (blocks / rows.kv_heads + 1));
   const int64_t partials = std::min(tiles * chunks, kPartialsPerBlock * blocks / rows.kv_heads);
   WorkSize size;
   size.work.max_tiles = static_cast<int32_t>(tiles);
@@ -323,6 +359,7 @@ AttentionWork plan_attention_cuda(Stream& stream, const AttentionRows& rows, Are
   args.rows = rows.rows;
   args.group = rows.heads / rows.kv_heads;
   args.kv_heads = rows.kv_heads;
+  args.head_dim = rows.head_dim;
   args.blocks = multiprocessors() * attention_blocks_per_multiprocessor(rows.head_dim);
   args.max_tiles = work.max_tiles;
   args.max_items = work.max_items;

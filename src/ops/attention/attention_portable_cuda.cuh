@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     }
     if (first_tile || position >= chunk_stop) {
       state.clear_chunk();
-      chunk_stop = chunk_end(position);
+      chunk_stop = chunk_end(position, item.shift);
     }
     const bool edge = position < item.all_begin || position + kTilePositions > item.all_end;
     const uint32_t v = block.v + slot * Shape::kTileBytes;
@@ -286,9 +286,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       if (active && item.partial < 0 && last) {
         store_result<Shape>(args, item, kv_head, row, half, state);
       } else if (active && (last || !item.folded)) {
-        const int64_t unit = static_cast<int64_t>(partial) * args.kv_heads + kv_head;
-        store_partial<Shape>(args, unit, row, half, state, item.count);
-        ++partial;
+        store_partial<Shape>(args, item, kv_head, partial++, state);
       }
     }
     first_tile = last;

@@ -25,6 +25,7 @@ struct TilesArgs {
   const __nv_bfloat16* q;
   __nv_bfloat16* out;
   int heads, kv_heads;
+  Divisor units_of_item;  // by kv_heads
   Divisor group;
   float scale_log2;
   const int32_t *visible_begin, *visible_end, *page_table;
@@ -55,9 +56,12 @@ struct RowState {
   float maximum[2], sum[2], merged_maximum[2], merged_sum[2];  // sum: of this lane's columns
   RowRanges visible;
 
-  __device__ void clear_chunk() {
+  __device__ void clear_outputs() {
 #pragma unroll
     for (int j = 0; j < Shape::kOutputs; ++j) outputs[j][0] = outputs[j][1] = outputs[j][2] = outputs[j][3] = 0.0f;
+  }
+  __device__ void clear_chunk() {
+    clear_outputs();
     maximum[0] = maximum[1] = -INFINITY;
     sum[0] = sum[1] = 0.0f;
   }
@@ -211,23 +215,26 @@ __device__ __forceinline__ void multiply_seen_values(const uint32_t (&p)[kScoreT
   }
 }
 
-// Where a lane's outputs go: rows row and row + 8 of the tile. The maximum and sum are the merged ones.
+// Units of 8 columns that the same 16 rows have.
 template <typename Shape>
-__device__ __forceinline__ void store_partial(const TilesArgs& args, int64_t unit, int row, int half,
-                                              const RowState<Shape>& state, int count) {
-  const Partials to = partials_of(args.partials, unit, args.max_units, Shape::kHeadDim);
-  const int column = half * 128 + threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int r = row + 8 * i;
-    if (r >= count) continue;
-    if (half == 0 && threadIdx.x % 4 == 0) to.states[r] = {state.merged_maximum[i], state.merged_sum[i]};
-#pragma unroll
-    for (int j = 0; j < Shape::kOutputs; ++j) {
-      *reinterpret_cast<float2*>(to.outputs + r * Shape::kHeadDim + column + j * 8) = {state.outputs[j][2 * i],
-                                                                                       state.outputs[j][2 * i + 1]};
-    }
+inline constexpr int kRowUnits = Shape::kHalves* Shape::kOutputs;
+
+// A warp's share of the partial result `index` of a split tile. The maximum and sum are the merged ones.
+template <typename Shape>
+__device__ __forceinline__ void store_partial(const TilesArgs& args, const WorkItem& item, int kv_head, int index,
+                                              const RowState<Shape>& state) {
+  const TilePartials to = partials_of(args.partials, args.max_units, item.tile_partial, item.tile_partials, kv_head,
+                                      args.kv_heads, Shape::kHeadDim);
+  const int lane = threadIdx.x % 32, rows = threadIdx.x / 32 % 4, half = threadIdx.x / 128;
+  if (half == 0 && lane % 4 == 0) {
+    float2* states = to.states + (rows * item.tile_partials + index) * 16 + lane / 4;
+    states[0] = {state.merged_maximum[0], state.merged_sum[0]};
+    states[8] = {state.merged_maximum[1], state.merged_sum[1]};
   }
+  float4* outputs =
+      to.outputs + ((rows * kRowUnits<Shape> + half * Shape::kOutputs) * item.tile_partials + index) * 32 + lane;
+#pragma unroll
+  for (int j = 0; j < Shape::kOutputs; ++j, outputs += item.tile_partials * 32) *outputs = state.output(j);
 }
 
 // Where the outputs of a segment's query row go.
@@ -242,8 +249,8 @@ __device__ void store_result(const TilesArgs& args, const WorkItem& item, int kv
   const int column = half * 128 + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
+    if (state.visible.end[i] == 0) continue;  // there is no such row, or it has chunks of another length
     const int r = row + 8 * i;
-    if (r >= item.count) continue;
     const float inverse = 1.0f / state.merged_sum[i];
     __nv_bfloat16* to = result_of(args, item.row, item.first + r, kv_head, Shape::kHeadDim) + column;
 #pragma unroll
@@ -254,6 +261,7 @@ __device__ void store_result(const TilesArgs& args, const WorkItem& item, int kv
   }
 }
 
+// Of rows row and row + 8 of a tile. What is not the item's sees nothing.
 __device__ inline RowRanges load_ranges(const TilesArgs& args, const WorkItem& item, int row) {
   RowRanges ranges;
 #pragma unroll
@@ -264,6 +272,7 @@ __device__ inline RowRanges load_ranges(const TilesArgs& args, const WorkItem& i
     const int batch_row = item.row + args.group.divide(item.first + r);
     ranges.begin[i] = args.visible_begin[batch_row];
     ranges.end[i] = args.visible_end[batch_row];
+    if (item.mixed && chunk_shift(ranges.end[i]) != item.shift) ranges.begin[i] = ranges.end[i] = 0;
   }
   return ranges;
 }

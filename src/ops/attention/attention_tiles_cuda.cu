@@ -14,34 +14,34 @@ namespace {
 
 constexpr int kMergeWarps = 4;
 
-// A warp a query row of a split tile, or half of one.
-template <int kHeadDim>
+template <int kHeadDim_>
+struct MergeShape {
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kHalves = kHeadDim > 128 ? 2 : 1, kOutputs = kHeadDim / kHalves / 8;
+};
+
+// A warp a unit (TilePartials) of a split tile.
+template <typename Shape>
 __global__ void __launch_bounds__(kMergeWarps * 32)
     merge_kernel(const __grid_constant__ TilesArgs args, const SplitTile* splits) {
-  constexpr int kWidth = kMergeWidth<kHeadDim>, kParts = kHeadDim / 32 / kWidth;
+  constexpr int kUnits = kTileRows / 16 * kRowUnits<Shape>;
   cuda::launch_dependents();
   const int lane = threadIdx.x % 32;
-  const int units = args.counts->splits * args.kv_heads * kTileRows * kParts;
+  const int tasks = args.counts->splits * args.kv_heads * kUnits;
   cuda::wait_for_predecessors();  // partial results come from there; the lists are older
-  const int first_unit = static_cast<int>(blockIdx.x) * kMergeWarps + threadIdx.x / 32;
-  for (int unit = first_unit; unit < units; unit += static_cast<int>(gridDim.x) * kMergeWarps) {
-    const int column = unit % kParts * 32 * kWidth + lane * kWidth, row = unit / kParts % kTileRows;
-    const int tile_and_head = unit / (kParts * kTileRows), kv_head = tile_and_head % args.kv_heads;
+  const int first_task = static_cast<int>(blockIdx.x) * kMergeWarps + threadIdx.x / 32;
+  for (int task = first_task; task < tasks; task += static_cast<int>(gridDim.x) * kMergeWarps) {
+    const int unit = task % kUnits, tile_and_head = task / kUnits, kv_head = tile_and_head % args.kv_heads;
     const SplitTile tile = splits[tile_and_head / args.kv_heads];
-    if (row >= tile.count) continue;
-    const auto partial = [&](int i) {
-      const int64_t at = static_cast<int64_t>(tile.partial + i) * args.kv_heads + kv_head;
-      return partials_of(args.partials, at, args.max_units, kHeadDim);
-    };
-    RowMerge<kWidth> merge;
-    for (int first = 0; first < tile.partials; first += 32) {
-      const int count = min(32, tile.partials - first);
-      float2 state = {-INFINITY, 0.0f};
-      if (lane < count) state = partial(first + lane).states[row];
-      merge.template add<16>(state, count, partial(first).outputs + row * kHeadDim + column,
-                             int64_t{args.kv_heads} * kTileRows * kHeadDim);
-    }
-    store_merged(result_of(args, tile.row, tile.first + row, kv_head, kHeadDim) + column, merge.outputs, merge.sum);
+    const int rows = unit / kRowUnits<Shape>;
+    if (rows * 16 >= tile.count) continue;
+    const TilePartials from = partials_of(args.partials, args.max_units, tile.partial, tile.partials, kv_head,
+                                          args.kv_heads, Shape::kHeadDim);
+    const float4* outputs = from.outputs + unit * tile.partials * 32 + lane;
+    UnitMerge<1> merge;
+    merge.run(tile.partials, from.states + rows * tile.partials * 16 + lane / 4,
+              [&](int, int i) { return outputs[i * 32]; });
+    store_units<Shape>(args, tile, kv_head, unit, 1, unit + 1, merge);
   }
 }
 
@@ -67,6 +67,7 @@ TilesArgs tiles_args(const Attention& args, const WorkLists& lists) {
   a.out = static_cast<__nv_bfloat16*>(args.out.data);
   a.heads = args.heads;
   a.kv_heads = args.kv.kv_heads;
+  a.units_of_item = Divisor(args.kv.kv_heads);
   a.group = Divisor(args.heads / args.kv.kv_heads);
   a.scale_log2 = args.scale * std::numbers::log2e_v<float>;
   a.visible_begin = args.visible_begin.as<int32_t>();
@@ -89,12 +90,14 @@ TilesArgs tiles_args(const Attention& args, const WorkLists& lists) {
 
 template <int kHeadDim>
 void merge_partials(Stream& stream, const AttentionWork& work, const TilesArgs& args, const SplitTile* splits) {
-  const int64_t rows = int64_t{std::min(work.max_partials / 2, work.max_tiles)} * args.kv_heads * kTileRows;
+  using Shape = MergeShape<kHeadDim>;
+  const int64_t tasks =
+      int64_t{std::min(work.max_partials / 2, work.max_tiles)} * args.kv_heads * (kTileRows / 16) * kRowUnits<Shape>;
   cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(std::min<int64_t>((rows + kMergeWarps - 1) / kMergeWarps, 2048)));
+  how.grid = dim3(static_cast<unsigned>(std::min<int64_t>((tasks + kMergeWarps - 1) / kMergeWarps, 2048)));
   how.block = dim3(kMergeWarps * 32);
   how.early = true;
-  cuda::launch(merge_kernel<kHeadDim>, how, stream, args, splits);
+  cuda::launch(merge_kernel<Shape>, how, stream, args, splits);
 }
 
 void merge_partials(Stream& stream, int head_dim, const AttentionWork& work, const TilesArgs& args,
