@@ -6,10 +6,10 @@
 // so that the weights of V add up to one.
 //
 // Batch invariance: a row's bits depend on its q, its range and the K and V in it; a position that it does not see
-// cannot reach it, even if it holds NaN. Chunks of positions at fixed absolute boundaries give partial results
-// (maximum, sum, output) that are merged in ascending order; within a chunk, tiles, aligned alike, are read in
-// ascending order. On the CPU a chunk is kAttentionChunk positions and its tiles kKvTile, all under the chunk's
-// maximum; on CUDA chunks grow with the position (attention_cuda_work.cuh), tiles are 64 positions, and the maximum
+// cannot reach it, even if it holds NaN. Chunks of positions at absolute boundaries give partial results (maximum, sum,
+// output) that are merged in ascending order; within a chunk, tiles, aligned alike, are read in ascending order. On the
+// CPU a chunk is kAttentionChunk positions and its tiles kKvTile, all under the chunk's maximum; on CUDA the length of
+// a row's chunks depends on the end of its range (attention_cuda_work.cuh), tiles are 64 positions, and the maximum
 // runs along. Neither other rows nor threads nor page size nor the way the work is cut change any of that.
 #pragma once
 

@@ -14,9 +14,9 @@ namespace volley::ops {
 inline constexpr int kTileRows = 64;
 inline constexpr int kTilePositions = 64;
 
-// The length of a row's chunks, as a power of two, by the end of what it sees: at most kMaxChunks of them. Short where
-// few positions are all there is to share among the multiprocessors, and long where merging would weigh beside reading
-// K and V. Chunks decide a row's bits, so nothing but the row's own range may go into them.
+// The length of a row's chunks, as the exponent of two, by the end of what it sees: at most kMaxChunks of them. Short
+// where few positions are all there is to share among the multiprocessors, and long where merging would weigh beside
+// reading K and V. Chunks decide a row's bits, so nothing but the row's own range may go into them.
 inline constexpr int kMaxChunks = 32;
 inline constexpr int kLeastChunkShift = 7;
 __host__ __device__ inline int chunk_shift(int32_t end) {
@@ -25,7 +25,7 @@ __host__ __device__ inline int chunk_shift(int32_t end) {
 #else
   const int log2 = end > 1 ? 32 - __builtin_clz(static_cast<unsigned>(end - 1)) : 0;
 #endif
-  return log2 > 13 ? log2 - 5 : log2 > 11 ? 9 : log2 > 10 ? 8 : kLeastChunkShift;
+  return log2 > 13 ? log2 - 5 : log2 > 12 ? 9 : log2 > 10 ? 8 : kLeastChunkShift;
 }
 __host__ __device__ inline int32_t chunk_end(int32_t position, int shift) {
   return ((position >> shift) + 1) << shift;
@@ -42,7 +42,7 @@ struct alignas(16) WorkItem {
   int16_t shift;                        // of the chunks
   bool mixed;                           // only the rows with such chunks: the others have items of their own
   bool folded;                          // its chunks are merged into one partial result, or into the result
-  int32_t partial;                      // index of its first partial result; -1: the item is the whole tile
+  int32_t partial;                      // index in the tile of its first partial result; -1: it is the whole tile
   int32_t split;                        // index among the split tiles; -1: the item is the whole tile
   int16_t unit_begin, unit_end;         // of the tile's units (TilePartials), those that the item's block merges
   int32_t parts;                        // items of the tile

@@ -32,7 +32,7 @@ struct HopperShape {
     uint8_t slots[kSlots][kTileBytes];
     float4 merged[kOutputs][kComputeThreads];
     WorkItem items[kItemRing];
-    uint64_t full[kSlots], empty[kSlots], staged;
+    uint64_t full[kSlots], empty[kSlots];
   };
 };
 

@@ -263,22 +263,24 @@ __device__ void ItemRun<Shape>::attend(const RowRanges& visible) {
   const int32_t end = uniform(item.end), shift = uniform(item.shift);
   int32_t position = uniform(item.begin) / kTilePositions * kTilePositions;
   int32_t chunk_stop = chunk_end(position, shift);
-  // Code that a block runs once costs more than its instructions: the first tile takes the loop, too. It has no values
-  // before it, and adds a product with K to outputs that are cleared afterwards.
-  float s[kScoreTiles][4] = {}, factor[2];
-  uint32_t p[kScoreTiles][2] = {};
-  bool first = true;
-#pragma unroll 1
-  for (int32_t next = position; next < end; next += kTilePositions) {
-    if (!first) prepare_values(p, position, state);
-    const uint8_t* values = shared.slots[first ? k.slot : v.slot];
+  float s[kScoreTiles][4], factor[2];
+  uint32_t p[kScoreTiles][2];
+  score_tile(s);
+  hopper::products_wait<0>();
+  settle(s);
+  release(k);
+  weigh(s, position, state, p, factor);
+  for (; position + kTilePositions < end; position += kTilePositions) {
+    prepare_values(p, position, state);
     settle(p);
     settle(state.outputs);
     score_tile(s);
-    multiply_values<Shape>(p, values, half(), state);
+    multiply_values<Shape>(p, shared.slots[v.slot], half(), state);
     hopper::products_commit();
     hopper::products_wait<1>();
     settle(s);
+    release(k);
+    const int32_t next = position + kTilePositions;
     if (next >= chunk_stop) {
       hopper::products_wait<0>();
       settle(state.outputs);
@@ -291,15 +293,8 @@ __device__ void ItemRun<Shape>::attend(const RowRanges& visible) {
     hopper::products_wait<0>();
     settle(state.outputs);
     settle(p);  // in use until here: `fresh` must not share its registers
-    release(k);
-    if (!first) release(v);
+    release(v);
     scale_outputs(factor, state);
-    if (first) {  // a branch of its own: with an else to it, ptxas makes all products wait for one another
-      state.clear_outputs();
-      settle(state.outputs);
-    }
-    first = false;
-    position = next;
 #pragma unroll
     for (int j = 0; j < kScoreTiles; ++j) p[j][0] = fresh[j][0], p[j][1] = fresh[j][1];
   }
@@ -346,7 +341,7 @@ __device__ void compute(const TilesArgs& args, typename Shape::Shared& shared, i
     report_arrival<Shape>(args, item, kv_head);
     cut = true;
   }
-  if (cut) merge_own_rows<Shape>(args, shared, units);
+  if (cut) merge_own_parts<Shape>(args, shared, units);
   // Blocks without items leave room for the next kernel at once. One must have waited, so that this kernel does not end
   // before the one in front of it.
   if (blockIdx.x == 0) cuda::wait_for_predecessors();
@@ -369,7 +364,6 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       hopper::barrier_init(&shared.full[i], 1);
       hopper::barrier_init(&shared.empty[i], Shape::kComputeThreads);
     }
-    hopper::barrier_init(&shared.staged, 1);
     hopper::barrier_init_fence();
   }
   __syncthreads();

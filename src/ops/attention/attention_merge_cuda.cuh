@@ -5,46 +5,23 @@
 
 namespace volley::ops {
 
-// kUnits units (TilePartials) of the same rows in the hands of a warp. A lane holds two columns of rows lane / 4 and
-// lane / 4 + 8 of those 16.
+// kUnits units (TilePartials) of the same rows in the hands of a warp, merged partial result by partial result. A lane
+// holds two columns of rows lane / 4 and lane / 4 + 8 of those 16.
 template <int kUnits>
 struct UnitMerge {
   float4 outputs[kUnits] = {};
-  float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+  float sum[2] = {};
 
-  // states: of the lane's first row in the first partial result; outputs_of(k, i): the lane's outputs of unit k in
-  // partial result i. The next one is on its way while one is merged. Not unrolled, because a block runs it but once or
-  // twice: code that has to be fetched would cost more.
-  template <typename Outputs>
-  __device__ void run(int partials, const float2* states, const Outputs& outputs_of) {
-    float4 next[kUnits];
-    float2 next_states[2];
-    const auto load = [&](int i) {
+  // Of the next partial result: the lane's outputs, and for both rows the sum and merge_maximum()'s factors.
+  __device__ void add(const float4 (&added)[kUnits], const float (&added_sum)[2], const MergeFactors (&factors)[2]) {
 #pragma unroll
-      for (int k = 0; k < kUnits; ++k) next[k] = outputs_of(k, i);
-      next_states[0] = states[i * 16], next_states[1] = states[i * 16 + 8];
-    };
-    load(0);
-#pragma unroll 1
-    for (int i = 0; i < partials; ++i) {
-      float4 added[kUnits];
+    for (int row = 0; row < 2; ++row) sum[row] = merge(sum[row], added_sum[row], factors[row]);
 #pragma unroll
-      for (int k = 0; k < kUnits; ++k) added[k] = next[k];
-      const float2 state[2] = {next_states[0], next_states[1]};
-      load(min(i + 1, partials - 1));
-      MergeFactors factors[2];
-#pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        factors[row] = merge_maximum(maximum[row], state[row].x);
-        sum[row] = merge(sum[row], state[row].y, factors[row]);
-      }
-#pragma unroll
-      for (int k = 0; k < kUnits; ++k) {
-        outputs[k].x = merge(outputs[k].x, added[k].x, factors[0]);
-        outputs[k].y = merge(outputs[k].y, added[k].y, factors[0]);
-        outputs[k].z = merge(outputs[k].z, added[k].z, factors[1]);
-        outputs[k].w = merge(outputs[k].w, added[k].w, factors[1]);
-      }
+    for (int k = 0; k < kUnits; ++k) {
+      outputs[k].x = merge(outputs[k].x, added[k].x, factors[0]);
+      outputs[k].y = merge(outputs[k].y, added[k].y, factors[0]);
+      outputs[k].z = merge(outputs[k].z, added[k].z, factors[1]);
+      outputs[k].w = merge(outputs[k].w, added[k].w, factors[1]);
     }
   }
 };

@@ -265,15 +265,17 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
     if (is_split(partial, n)) {
       item.split = split;
       item.parts = parts;
-      const int32_t units = (tile.count + 15) / 16 * args.head_dim / kUnitColumns;
+      // Only as many of the blocks merge as can without any of them having parts of two blocks of 16 rows.
+      const int32_t row_blocks = (tile.count + 15) / 16, units = row_blocks * args.head_dim / kUnitColumns;
+      const int32_t mergers = parts < row_blocks ? parts : parts / row_blocks * row_blocks;
       int32_t part = 0;
       item.partial = 0;
       args.lists.splits[split++] = {tile.row, tile.first, tile.count, tile.shift, tile.mixed, partial, n};
       cut(tile, parts, [&](int32_t begin, int32_t end, int32_t partials) {
         item.begin = begin;
         item.end = end;
-        item.unit_begin = static_cast<int16_t>(units * part / parts);
-        item.unit_end = static_cast<int16_t>(units * (part + 1) / parts);
+        item.unit_begin = static_cast<int16_t>(min(units * part / mergers, units));
+        item.unit_end = static_cast<int16_t>(min(units * (part + 1) / mergers, units));
         item.folded = begin == tile.begin;
         emit();
         item.partial += partials;
@@ -312,9 +314,10 @@ WorkSize size_of(const AttentionRows& rows) {
   const int64_t tiles = lengths * std::min(segments * ((rows.max_segment_rows * group + kTileRows - 1) / kTileRows),
                                            rows.rows * group / kTileRows + segments);
   const int64_t blocks = int64_t{multiprocessors()} * attention_blocks_per_multiprocessor(rows.head_dim);
-  const int64_t chunks = std::min((int64_t{rows.max_positions} + 127) / 128 + 1, int64_t{kMaxChunks});
-  // A tile cut for items of n chunks has fewer than two more than its positions contain n + 1 chunks (a chunk more at
-  // either end of its range may be there in part), and those are more than a block's share of all positions.
+  const int64_t chunks =
+      std::min<int64_t>(chunk_end(rows.max_positions - 1, kLeastChunkShift) >> kLeastChunkShift, kMaxChunks);
+  // With a chunk more, an item would be longer than a block's share of all positions. So beyond the first of each tile
+  // there are fewer than two for each share, and up to two more where a tile's range begins and ends within chunks.
   const int64_t items = std::min(tiles * chunks, 3 * tiles + 2 * (blocks / rows.kv_heads + 1));
   const int64_t partials = std::min(tiles * chunks, kPartialsPerBlock * blocks / rows.kv_heads);
   WorkSize size;

@@ -56,12 +56,9 @@ struct RowState {
   float maximum[2], sum[2], merged_maximum[2], merged_sum[2];  // sum: of this lane's columns
   RowRanges visible;
 
-  __device__ void clear_outputs() {
+  __device__ void clear_chunk() {
 #pragma unroll
     for (int j = 0; j < Shape::kOutputs; ++j) outputs[j][0] = outputs[j][1] = outputs[j][2] = outputs[j][3] = 0.0f;
-  }
-  __device__ void clear_chunk() {
-    clear_outputs();
     maximum[0] = maximum[1] = -INFINITY;
     sum[0] = sum[1] = 0.0f;
   }
@@ -217,7 +214,7 @@ __device__ __forceinline__ void multiply_seen_values(const uint32_t (&p)[kScoreT
 
 // Units of 8 columns that the same 16 rows have.
 template <typename Shape>
-inline constexpr int kRowUnits = Shape::kHalves* Shape::kOutputs;
+inline constexpr int kRowUnits = Shape::kHeadDim / kUnitColumns;
 
 // A warp's share of the partial result `index` of a split tile. The maximum and sum are the merged ones.
 template <typename Shape>

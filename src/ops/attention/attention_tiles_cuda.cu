@@ -17,7 +17,6 @@ constexpr int kMergeWarps = 4;
 template <int kHeadDim_>
 struct MergeShape {
   static constexpr int kHeadDim = kHeadDim_;
-  static constexpr int kHalves = kHeadDim > 128 ? 2 : 1, kOutputs = kHeadDim / kHalves / 8;
 };
 
 // A warp a unit (TilePartials) of a split tile.
@@ -38,10 +37,17 @@ __global__ void __launch_bounds__(kMergeWarps * 32)
     const TilePartials from = partials_of(args.partials, args.max_units, tile.partial, tile.partials, kv_head,
                                           args.kv_heads, Shape::kHeadDim);
     const float4* outputs = from.outputs + unit * tile.partials * 32 + lane;
-    UnitMerge<1> merge;
-    merge.run(tile.partials, from.states + rows * tile.partials * 16 + lane / 4,
-              [&](int, int i) { return outputs[i * 32]; });
-    store_units<Shape>(args, tile, kv_head, unit, 1, unit + 1, merge);
+    const float2* states = from.states + rows * tile.partials * 16 + lane / 4;
+    UnitMerge<1> merged;
+    float maximum[2] = {-INFINITY, -INFINITY};
+#pragma unroll 4
+    for (int i = 0; i < tile.partials; ++i) {
+      const float2 state[2] = {states[i * 16], states[i * 16 + 8]};
+      const float sums[2] = {state[0].y, state[1].y};
+      const MergeFactors factors[2] = {merge_maximum(maximum[0], state[0].x), merge_maximum(maximum[1], state[1].x)};
+      merged.add({outputs[i * 32]}, sums, factors);
+    }
+    store_units<Shape>(args, tile, kv_head, unit, 1, unit + 1, merged);
   }
 }
 

@@ -84,9 +84,4 @@ __device__ inline void share_writes() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// The same for all memory.
-__device__ inline void share_all_writes() {
-  asm volatile("fence.proxy.async;" ::: "memory");
-}
-
 }  // namespace volley::ops
