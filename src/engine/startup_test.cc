@@ -155,8 +155,15 @@ TEST_F(Startup, OptionsOutOfRange) {
   EXPECT_MENTIONS(with([](auto& o) { o.attention_backend = "flash"; }), "use auto, wgmma, portable or plain");
   EXPECT_MENTIONS(with([](auto& o) { o.draft_attention_backend = "flash"; }), "flash");
   options_ = good;
-  options_.device = "cuda";
-  EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "cpu");
+}
+
+// In a program with CUDA or without, on a machine with a GPU or without.
+TEST_F(Startup, AGpuThatIsNotThere) {
+  options_.device = "cuda:99";
+  const auto engine = Engine::create(options_);
+  ASSERT_FALSE(engine.ok());
+  EXPECT_TRUE(engine.error().code == ErrorCode::kUnimplemented || engine.error().code == ErrorCode::kUnavailable);
+  EXPECT_MENTIONS(engine.error().message, "--device cpu");
 }
 
 TEST_F(Startup, CacheTypesThatTheWeightsDoNotAllow) {

@@ -176,10 +176,14 @@ class CudaDevice final : public Device {
 
 Result<GpuFacts> examine_cuda_device(int ordinal) {
   int count = 0;
-  if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess) return cuda_error(e, "No GPU can be used");
+  if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess) {
+    return Error{ErrorCode::kUnavailable, std::string("No GPU can be used (") + cudaGetErrorString(e) +
+                                              "): install NVIDIA's driver for it, or use --device cpu."};
+  }
   if (ordinal < 0 || ordinal >= count) {
     return Error{ErrorCode::kUnavailable,
-                 "There is no GPU " + std::to_string(ordinal) + ": this machine has " + std::to_string(count) + "."};
+                 "There is no GPU " + std::to_string(ordinal) + ": this machine has " + std::to_string(count) +
+                     ", counted from 0. Use one of them, or --device cpu."};
   }
   cudaDeviceProp properties = {};
   if (const cudaError_t e = cudaGetDeviceProperties(&properties, ordinal); e != cudaSuccess) {
