@@ -6,11 +6,21 @@
 
 namespace volley {
 
+// Of what an arena hands out. Copies of matrix rows go by lines of 128 bytes: where x began in the middle of one, the
+// products of 128 rows took 7 to 12 % longer.
+inline constexpr int64_t kArenaAlignment = 256;
+
+// What a tensor of so many bytes takes of an arena.
+constexpr int64_t arena_bytes(int64_t bytes) {
+  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
+
 class Arena {
  public:
   explicit Arena(Buffer buffer) : buffer_(std::move(buffer)) {}
 
-  // 64-byte aligned; contents undefined. Running out is a CHECK failure: whoever sized the arena was wrong.
+  // Aligned to kArenaAlignment, from the buffer's begin on; contents undefined. Running out is a CHECK failure: whoever
+  // sized the arena was wrong.
   TensorView take(DType dtype, std::initializer_list<int64_t> dims);
 
   // Frees everything taken after the mark.

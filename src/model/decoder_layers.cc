@@ -204,9 +204,10 @@ int64_t DecoderLayers::scratch_bytes(DeviceKind device, const DecoderSpec& spec,
   bounds.rows = bounds.n_segments = bounds.max_segment_rows = static_cast<int32_t>(rows);
   bounds.max_positions = static_cast<int32_t>(max_positions);
   const int64_t q_width = int64_t{spec.heads} * spec.head_dim, kv_width = int64_t{spec.kv_heads} * spec.head_dim;
-  // Everything at once, as fp32, with 64 bytes of alignment for each tensor: an upper bound.
+  // Everything at once, as fp32, with room to align each tensor: an upper bound.
   const int64_t widths = spec.hidden + q_width + (q_width + 2 * kv_width) + q_width + spec.intermediate;
-  return rows * widths * 4 + 8 * 64 + ops::attention_scratch_bytes(rows, spec.heads, spec.head_dim, max_positions) +
+  return rows * widths * 4 + 8 * kArenaAlignment +
+         ops::attention_scratch_bytes(rows, spec.heads, spec.head_dim, max_positions) +
          2 * ops::attention_work_bytes(device, bounds);
 }
 

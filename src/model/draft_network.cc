@@ -84,8 +84,8 @@ int64_t DraftNetwork::scratch_bytes(DeviceKind device, const DraftSpec& spec, DT
   const DecoderSpec& decoder = spec.decoder;
   const int64_t injected = std::ssize(decoder.layers) * 2 * decoder.kv_heads * decoder.head_dim;  // of a row
   const int64_t layers = std::max(DecoderLayers::scratch_bytes(device, decoder, rows, max_positions, kv),
-                                  rows * injected * static_cast<int64_t>(sizeof(float)) + 64);
-  return layers + rows * decoder.hidden * 8 + 4 * 64 + codes;
+                                  rows * injected * static_cast<int64_t>(sizeof(float)) + kArenaAlignment);
+  return layers + rows * decoder.hidden * 8 + 4 * kArenaAlignment + codes;
 }
 
 }  // namespace volley::model

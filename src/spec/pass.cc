@@ -40,7 +40,7 @@ Pass take_pass(const PassShape& shape, const ops::Visibility& visibility, Tensor
 int64_t pass_bytes(int64_t rows) {
   // No pass has more segments or choices than rows.
   const auto segment = static_cast<int64_t>(sizeof(ops::RowSegment) + sizeof(ops::ChoiceSegment));
-  return rows * (9 * 4 + segment) + 12 * 64;
+  return rows * (9 * 4 + segment) + 12 * kArenaAlignment;
 }
 
 namespace {

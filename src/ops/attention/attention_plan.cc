@@ -60,7 +60,7 @@ int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t head_di
   const int64_t chunks = (max_positions + kAttentionChunk - 1) / kAttentionChunk;
   const int64_t partials = std::min(max_rows * heads, kMaxSplitRows) * chunks;
   const int64_t partial_bytes = partials * partial_floats(head_dim) * static_cast<int64_t>(sizeof(float));
-  return round_up(blocks * static_cast<int64_t>(sizeof(AttentionBlock)), 64) + round_up(partial_bytes, 64);
+  return arena_bytes(blocks * static_cast<int64_t>(sizeof(AttentionBlock))) + arena_bytes(partial_bytes);
 }
 
 AttentionPlan plan_attention(const Attention& args, int threads, Arena& scratch) {

@@ -165,13 +165,17 @@ __device__ void cut(const TileInfo& tile, int32_t items, const Item& item) {
   }
 }
 
-// How a tile is cut: into items of at most `target` positions, or one chunk, all about as long. One that is little
-// longer than the target is not.
+// How a tile is cut: into as few items as there can be of at most `target` positions, or one chunk, all about as long.
+// One that is little longer than the target is not.
 __device__ TileCut count_items(const TileInfo& tile, int32_t target) {
   const int32_t whole = target + target / 8 + kSplitCost;
   if (tile.end - tile.begin <= whole) return {1, 0};
-  const int32_t chunks = chunks_of(tile), most = max(1, target >> tile.shift);
-  const int32_t items = (chunks + most - 1) / most;
+  int32_t items = 0;
+  for (int32_t at = tile.begin; at < tile.end; ++items) {
+    const int32_t most = at + target >= tile.end ? tile.end : (at + target) >> tile.shift << tile.shift;
+    at = max(most, min(chunk_end(at, tile.shift), tile.end));
+  }
+  const int32_t chunks = chunks_of(tile);
   return {items, 1 + chunks - chunks / items};
 }
 
@@ -288,10 +292,6 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
   }
 }
 
-int64_t round_up(int64_t n, int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
 int multiprocessors() {
   int device = 0, count = 0;
   VOLLEY_CUDA_CHECK(cudaGetDevice(&device));
@@ -337,7 +337,7 @@ WorkSize size_of(const AttentionRows& rows) {
 int64_t attention_work_bytes_cuda(const AttentionRows& bounds) {
   if (!kv_is_swizzled(bounds.dtype, bounds.head_dim) || bounds.rows == 0 || bounds.n_segments == 0) return 0;
   const WorkSize size = size_of(bounds);
-  return round_up(size.list_bytes, 64) + round_up(size.partial_floats * 4, 64);
+  return arena_bytes(size.list_bytes) + arena_bytes(size.partial_floats * 4);
 }
 
 AttentionWork plan_attention_cuda(Stream& stream, const AttentionRows& rows, Arena& scratch) {

@@ -136,10 +136,9 @@ void choose(Stream& stream, TensorView logits, std::span<const ChoiceSegment> se
 }
 
 int64_t choose_scratch_bytes(int64_t max_rows, int64_t vocab, int threads) {
-  const auto aligned = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
   const int64_t values = threads * vocab;
-  const int64_t cpu = aligned(max_rows * int64_t{sizeof(Task)}) + aligned(values * int64_t{sizeof(float)}) +
-                      aligned(values * int64_t{sizeof(Candidate)});
+  const int64_t cpu = arena_bytes(max_rows * int64_t{sizeof(Task)}) + arena_bytes(values * int64_t{sizeof(float)}) +
+                      arena_bytes(values * int64_t{sizeof(Candidate)});
 #ifdef VOLLEY_CUDA
   return std::max(cpu, choice::choose_cuda_scratch_bytes(max_rows, vocab));
 #else

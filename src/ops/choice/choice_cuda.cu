@@ -351,10 +351,9 @@ void choose_cuda(Stream& stream, TensorView logits, std::span<const ChoiceSegmen
 }
 
 int64_t choose_cuda_scratch_bytes(int64_t max_rows, int64_t vocab) {
-  const auto aligned = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
-  return aligned(max_rows * int64_t{sizeof(PlainRow)}) + aligned(max_rows * int64_t{sizeof(uint32_t)}) +
-         aligned(max_rows * int64_t{sizeof(RowItem)}) + aligned(int64_t{sizeof(int32_t)}) +
-         aligned(max_rows * slices(vocab) * int64_t{sizeof(Finding)});
+  return arena_bytes(max_rows * int64_t{sizeof(PlainRow)}) + arena_bytes(max_rows * int64_t{sizeof(uint32_t)}) +
+         arena_bytes(max_rows * int64_t{sizeof(RowItem)}) + arena_bytes(int64_t{sizeof(int32_t)}) +
+         arena_bytes(max_rows * slices(vocab) * int64_t{sizeof(Finding)});
 }
 
 }  // namespace volley::ops::choice

@@ -29,7 +29,7 @@ class DFlashProposer final : public Proposer {
     const int64_t rows = std::max(bounds.slots * options_.block_size, bounds.commit_rows);
     const DType kv = kv_.draft_layer(0).dtype;
     return network_->scratch_bytes(device, rows, bounds.positions, kv) + rows * hidden * 4 + pass_bytes(rows) +
-           bounds.logit_rows * (vocab + hidden) * 4 + bounds.choose_bytes + 32 * 64;
+           bounds.logit_rows * (vocab + hidden) * 4 + bounds.choose_bytes + 32 * kArenaAlignment;
   }
 
  private:
