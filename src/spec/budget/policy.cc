@@ -275,10 +275,15 @@ void BudgetPolicy::observe(const RoundShape& shape, const RoundSeconds& seconds,
   const RoundToChoose round = {shape.requests, shape.draft, shape.other_rows, shape.kv_tokens};
   if (seconds.rest > 0) s.costs.observe(s.options.shape(round, shape.draft, shape.verify_rows), seconds);
   ++s.rounds;
-  for (const BlockOutcome& block : blocks) s.learn(block);
+  int32_t tokens = 0, ended = 0;
+  for (const BlockOutcome& block : blocks) {
+    s.learn(block);
+    tokens += block.accepted + 1;
+    ended += block.ended ? 1 : 0;
+  }
+  s.population.end_round(shape.draft > 0, tokens, ended);
   s.calibrator.end_round(shape.draft > 0);
   if (shape.draft == 0) return;
-  s.population.end_round();
   s.drafted.insert(s.drafted.begin(), s.rounds);
   if (std::ssize(s.drafted) > kReplayRounds) s.drafted.pop_back();
 }

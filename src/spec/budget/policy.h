@@ -55,7 +55,8 @@ struct BlockOutcome {
   std::span<const float> confidence;  // of all drafted tokens, as the round reported them
   int32_t verified = 0;               // the first that many
   int32_t accepted = 0;               // of those
-  bool cut = false;  // the request ended inside the block: the token after the accepted ones was not refused
+  bool cut = false;    // the request ended inside the block: the token after the accepted ones was not refused
+  bool ended = false;  // its own choice, an end id, not a limit
 };
 
 class BudgetPolicy {

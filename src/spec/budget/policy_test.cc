@@ -136,16 +136,27 @@ TEST(ReplayTest, OlderRoundsCountLess) {
 TEST(PopulationTest, BlocksGoOnFromTheirOwnLevel) {
   Population population(4);
   BlockHistory history;
-  population.add(std::vector<float>{0.8f, 0.8f}, history);
-  EXPECT_NEAR(history.survival[3], std::pow(0.8, 4), 1e-3);
   // Blocks whose later tokens are less sure teach how others would go on.
   for (int32_t i = 0; i < 1000; ++i) population.add(std::vector<float>{0.8f, 0.8f, 0.7f, 0.6f}, history);
-  BlockHistory other;
-  population.add(std::vector<float>{0.9f}, other);
-  EXPECT_NEAR(other.survival[1], 0.9 * 0.9, 0.01);
-  EXPECT_LT(other.survival[3] / other.survival[2], other.survival[2] / other.survival[1]);
-  population.end_round();
-  EXPECT_NEAR(population.unknown()[3], 0.8 * 0.8 * 0.7 * 0.6, 0.02);
+  population.end_round(true, 1000, 0);
+  EXPECT_NEAR(population.typical()[3], 0.8 * 0.8 * 0.7 * 0.6, 1e-3);
+  BlockHistory same, sure, unsure;
+  population.add(std::vector<float>{0.8f, 0.8f}, same);
+  EXPECT_NEAR(same.worth[2], 0.8 * 0.8 * 0.7, 1e-3);
+  EXPECT_NEAR(same.worth[3], 0.8 * 0.8 * 0.7 * 0.6, 1e-3);
+  population.add(std::vector<float>{0.95f, 0.95f}, sure);
+  population.add(std::vector<float>{0.5f, 0.5f}, unsure);
+  EXPECT_GT(sure.worth[2] / sure.worth[1], 0.75);
+  EXPECT_LT(unsure.worth[2] / unsure.worth[1], 0.65);
+}
+
+TEST(PopulationTest, WhatFollowsAnEndIsWorthNothing) {
+  Population population(2);
+  BlockHistory history;
+  for (int32_t i = 0; i < 2000; ++i) population.end_round(false, 10, 1);
+  population.add(std::vector<float>{1, 1}, history);
+  EXPECT_NEAR(history.worth[0], 0.9, 1e-3);
+  EXPECT_NEAR(history.worth[1], 0.81, 1e-3);
 }
 
 TEST_F(BudgetPolicyTest, NobodyDecodes) {

@@ -8,10 +8,12 @@
 namespace volley::spec {
 namespace {
 
-constexpr double kFirstLevel = 0.85;   // before anything is known: 0.7 of the tokens are accepted
-constexpr double kLevelRate = 0.03;    // of a block
-constexpr double kTrendRate = 0.01;    // of a block
-constexpr double kMostTrend = 0.5;     // of log odds from one position to the next
+constexpr double kFirstChance = 0.7;   // of acceptance, before anything is known
+constexpr double kPriorBlocks = 1;     // that must have reached a position to be believed as much as the one before
+constexpr double kFade = 0.9;          // of blocks, each round that drafted
+constexpr double kMostApart = 2;       // log odds that one token may differ from what is typical
+constexpr double kTypicalTokens = 2;   // as many must be like a block's own before it goes on as it began
+constexpr double kEndFade = 0.998;     // of counted ends, each round
 constexpr double kHalfLife = 8;        // rounds after which a replayed one counts half as much as the last
 constexpr int32_t kManyRequests = 32;  // their noise averages out over fewer rounds
 constexpr int32_t kRoundsOfMany = 4;
@@ -23,49 +25,55 @@ float sigmoid(double x) {
 }  // namespace
 
 Population::Population(int32_t max_draft)
-    : max_draft_(max_draft), level_(kFirstLevel), trend_(max_draft), unknown_(max_draft) {
-  end_round();
+    : max_draft_(max_draft), positions_(max_draft), kept_(max_draft), typical_(max_draft) {
+  end_round(false, 0, 0);
 }
 
-void Population::end_round() {
-  extend(1, level_, 0, unknown_);
-}
-
-void Population::extend(double survival, double level, int32_t from, std::span<float> out) const {
-  for (int32_t i = from; i < max_draft_; ++i) {
-    if (i > 0) level += trend_[i];
-    survival *= sigmoid(level);
-    out[i] = static_cast<float>(survival);
+void Population::end_round(bool drafted, int32_t tokens, int32_t ended) {
+  tokens_ = kEndFade * tokens_ + tokens;
+  ended_ = kEndFade * ended_ + ended;
+  const double goes_on = tokens_ > ended_ ? 1 - ended_ / tokens_ : 1;
+  double before = kFirstChance, survival = 1, kept = 1;
+  for (int32_t i = 0; i < max_draft_; ++i) {
+    Position& p = positions_[i];
+    p.chance = (p.survival + kPriorBlocks * before) / (p.before + kPriorBlocks);
+    before = p.chance;
+    survival *= p.chance;
+    kept *= goes_on;
+    kept_[i] = static_cast<float>(kept);
+    typical_[i] = static_cast<float>(survival * kept);
+    if (drafted) p.survival *= kFade, p.before *= kFade;
   }
 }
 
 void Population::add(std::span<const float> chances, BlockHistory& history) {
-  if (history.survival.empty()) history.survival.resize(static_cast<size_t>(kReplayRounds) * max_draft_);
-  const std::span<float> out(history.survival.data() + history.blocks % kReplayRounds * max_draft_, max_draft_);
+  if (history.worth.empty()) history.worth.resize(static_cast<size_t>(kReplayRounds) * max_draft_);
+  float* const out = history.worth.data() + history.blocks % kReplayRounds * max_draft_;
   ++history.blocks;
-  // Where the block ends, it goes on as blocks do from this one's mean level.
-  double survival = 1, mean = 0, trend = 0, before = 0;
   const auto drafted = static_cast<int32_t>(chances.size());
+  double survival = 1, apart = 0;
   for (int32_t i = 0; i < drafted; ++i) {
-    const double odds = ops::log_odds(chances[i]);
-    if (i > 0) {
-      trend_[i] += kTrendRate * (std::clamp(odds - before, -2.0, 2.0) - trend_[i]);
-      trend_[i] = std::clamp(trend_[i], -kMostTrend, kMostTrend);
-      trend += trend_[i];
-    }
-    before = odds;
-    mean += (odds - trend) / drafted;
+    Position& typical = positions_[i];
+    apart += std::clamp<double>(ops::log_odds(chances[i]) - ops::log_odds(static_cast<float>(typical.chance)),
+                                -kMostApart, kMostApart);
+    typical.before += survival;
     survival *= chances[i];
-    out[i] = static_cast<float>(survival);
+    typical.survival += survival;
+    out[i] = static_cast<float>(survival) * kept_[i];
   }
-  if (drafted < max_draft_) extend(survival, mean + trend, drafted, out);
-  level_ += kLevelRate * (mean - level_);
+  // Where the block ends, it goes on as blocks do, but for what set its tokens apart.
+  apart /= drafted + kTypicalTokens;
+  for (int32_t i = drafted; i < max_draft_; ++i) {
+    survival *= sigmoid(ops::log_odds(static_cast<float>(positions_[i].chance)) + apart);
+    out[i] = static_cast<float>(survival) * kept_[i];
+  }
 }
 
 void Replay::begin(std::span<const Request> requests, const Population& population, std::span<const int64_t> ages) {
   const bool many = std::ssize(requests) >= kManyRequests;
   used_ = std::clamp(static_cast<int32_t>(ages.size()), 1, many ? kRoundsOfMany : kReplayRounds);
-  const auto max_draft = static_cast<int32_t>(population.unknown().size());
+  const std::span<const float> typical = population.typical();
+  const auto max_draft = static_cast<int32_t>(typical.size());
   most_draft_.clear();
   for (const Request& request : requests) most_draft_.push_back(std::min(request.most_draft, max_draft));
   double weights = 0;
@@ -73,19 +81,16 @@ void Replay::begin(std::span<const Request> requests, const Population& populati
     Round& round = rounds_[k];
     round.weight = ages.empty() ? 1 : std::exp2(-static_cast<double>(ages[k] - ages[0]) / kHalfLife);
     weights += round.weight;
-    round.survival.clear();
+    round.worth.clear();
     round.count.fill(0);
     round.sum.fill(0);
     round.counted.fill(0);
     round.summed.fill(0);
     for (const Request& request : requests) {
       const BlockHistory* history = request.history;
-      if (history == nullptr || history->blocks == 0) {
-        round.survival.push_back(population.unknown().data());
-        continue;
-      }
-      const int32_t back = k % std::min(history->blocks, kReplayRounds);
-      round.survival.push_back(history->survival.data() + (history->blocks - 1 - back) % kReplayRounds * max_draft);
+      const bool known = history != nullptr && k < history->blocks;
+      const int32_t block = known ? (history->blocks - 1 - k) % kReplayRounds : 0;
+      round.worth.push_back(known ? history->worth.data() + block * max_draft : typical.data());
     }
   }
   for (int32_t k = 0; k < used_; ++k) rounds_[k].weight /= weights;
@@ -99,10 +104,10 @@ void Replay::extend(int32_t length) {
     for (int32_t k = 0; k < used_; ++k) {
       Round& round = rounds_[k];
       for (int32_t j = length_; j < end; ++j) {
-        const float survival = round.survival[i][j];
-        const int32_t bin = std::clamp(static_cast<int32_t>((1 - survival) * kBins), 0, kBins - 1);
+        const float worth = round.worth[i][j];
+        const int32_t bin = std::clamp(static_cast<int32_t>((1 - worth) * kBins), 0, kBins - 1);
         ++round.count[bin];
-        round.sum[bin] += survival;
+        round.sum[bin] += worth;
       }
     }
     places_ += std::max(0, end - std::min(length_, end));

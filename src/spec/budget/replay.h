@@ -14,30 +14,38 @@ namespace volley::spec {
 
 constexpr int32_t kReplayRounds = 8;
 
-// A request's last blocks: the survival of each position, as the drafter's confidence was read when the block came in.
+// A request's last blocks: what a token at each position was worth, verified: its survival, as the drafter's confidence
+// was read when the block came in, times the chance that the request had not ended before.
 struct BlockHistory {
-  std::vector<float> survival;  // [kReplayRounds][max_draft], a ring
-  int32_t blocks = 0;           // since the start; the last one is at (blocks - 1) % kReplayRounds
+  std::vector<float> worth;  // [kReplayRounds][max_draft], a ring
+  int32_t blocks = 0;        // since the start; the last one is at (blocks - 1) % kReplayRounds
 };
 
-// What blocks are like, over all requests: for positions that were not drafted, and for requests that never were.
+// What blocks are like, over all requests: for requests of which little is known, and for positions that were not
+// drafted.
 class Population {
  public:
   explicit Population(int32_t max_draft);
 
   // A block of a request whose drafted tokens are accepted with these chances. Goes into `history` at full length.
   void add(std::span<const float> chances, BlockHistory& history);
-  void end_round();
-  // Survival in a block of a request that nothing is known of.
-  std::span<const float> unknown() const { return unknown_; }
+  // A round in which requests got so many tokens, and so many of them chose to end.
+  void end_round(bool drafted, int32_t tokens, int32_t ended);
+  // Worth of each position in a block of a request that nothing is known of.
+  std::span<const float> typical() const { return typical_; }
 
  private:
-  void extend(double survival, double level, int32_t from, std::span<float> out) const;
+  // Summed over the last blocks that were long enough: survival of a position, and of the one before it.
+  struct Position {
+    double survival = 0, before = 0;
+    double chance = 0;  // of acceptance, the tokens before it accepted
+  };
 
   int32_t max_draft_;
-  double level_;               // mean log odds of acceptance at the first position
-  std::vector<double> trend_;  // [i]: by how much they change from position i - 1 to i
-  std::vector<float> unknown_;
+  std::vector<Position> positions_;
+  std::vector<float> kept_;        // [i]: chance that i + 1 tokens hold no end
+  std::vector<float> typical_;     // worth
+  double tokens_ = 0, ended_ = 0;  // counted; older ones fade
 };
 
 // Expected tokens of a round as a function of what it verifies, over the replayed rounds.
@@ -48,7 +56,8 @@ class Replay {
     int32_t most_draft = 0;
   };
 
-  // ages[k]: rounds ago that the k-th last drafting round was; its weight falls with it. Empty: none was.
+  // ages[k]: rounds ago that the k-th last drafting round was; its weight falls with it. Where a request was in fewer,
+  // it is taken for a typical one.
   void begin(std::span<const Request> requests, const Population& population, std::span<const int64_t> ages);
   // Blocks are now `length` tokens long. REQUIRES: not less than before.
   void extend(int32_t length);
@@ -60,8 +69,8 @@ class Replay {
   static constexpr int32_t kBins = 64;
   struct Round {
     double weight = 0;
-    std::vector<const float*> survival;  // of each request
-    std::array<int32_t, kBins> count;    // by survival, the likeliest first
+    std::vector<const float*> worth;   // of each request
+    std::array<int32_t, kBins> count;  // by worth, the most first
     std::array<float, kBins> sum;
     std::array<int32_t, kBins> counted;  // the same, up to and with a bin
     std::array<float, kBins> summed;
