@@ -23,12 +23,6 @@ std::optional<int32_t> fixed_of(const VerifyPolicy& policy, int32_t max_draft) {
   return std::min(policy.tokens, max_draft);
 }
 
-// The smallest of `sizes` that holds n, or n: what is recorded runs whole.
-int32_t round_up(std::span<const int32_t> sizes, int32_t n) {
-  const auto size = std::ranges::lower_bound(sizes, n);
-  return n > 0 && size != sizes.end() ? *size : n;
-}
-
 // Tokens that a block with n verified ones commits in the mean.
 double expected_tokens(double p, int32_t n) {
   double tokens = 1, survival = 1;
@@ -97,10 +91,9 @@ spec::VerifyBudget VerifyControl::budget(const sched::StepPlan& plan, std::span<
   }
   step.rows = std::min(plan.decode_rows, decoding + drafted);
   step.shape.requests = decoding;
-  step.shape.draft = round_up(config_.draft_lengths, step.draft);
+  step.shape.draft = step.draft;
   step.shape.other_rows = plan.rows - plan.decode_rows;
-  const bool recorded = step.draft > 0 && step.shape.other_rows == 0 && !step.waits_for_masks;
-  step.shape.verify_rows = recorded ? round_up(config_.row_buckets, step.rows) : step.rows;
+  step.shape.verify_rows = step.rows;
   spec::VerifyBudget budget;
   if (!plan.shared || step.rows == decoding + drafted) return budget;
   budget.rows = step.rows;

@@ -32,7 +32,7 @@ struct VerifyConfig {
 struct VerifyStep {
   sched::VerifyLimit limit;
   std::optional<spec::Decision> decision;  // with kAuto, when somebody decodes
-  spec::RoundShape shape;                  // what runs; filled by budget()
+  spec::RoundShape shape;                  // filled by budget()
   int32_t draft = 0;                       // tokens drafted for the request that gets most
   int32_t rows = 0;                        // of the target's pass for decoding requests
   bool waits_for_masks = false;            // its time holds the host's work

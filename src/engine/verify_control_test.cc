@@ -85,7 +85,7 @@ TEST(VerifyControl, FixedPoliciesDraftThatMuch) {
   EXPECT_EQ(step.limit.most_shared_rows, 0) << "there is nothing to share rows out by";
   const Planned planned = plan_of(2, 6);
   EXPECT_EQ(full.budget(planned.plan, planned.segments, step).rows, spec::VerifyBudget::kAll);
-  EXPECT_EQ(step.shape.draft, 3) << "the next length that is drafted";
+  EXPECT_EQ(step.shape.draft, 2);
   EXPECT_EQ(step.shape.verify_rows, 6);
   EXPECT_DEATH(full.set({Kind::kAuto, 0}), "policy_");
 }
@@ -151,21 +151,6 @@ TEST(VerifyControl, SharesOutNoMoreRowsThanThereAreTokens) {
   EXPECT_EQ(control.budget(planned.plan, one, step).rows, spec::VerifyBudget::kAll);
   EXPECT_EQ(step.rows, 4);
   EXPECT_EQ(step.shape.requests, 1);
-}
-
-TEST(VerifyControl, RecordedStepsRunWhole) {
-  VerifyConfig config = config_of({});
-  config.row_buckets = {4, 8, 16};
-  VerifyControl control(std::move(config));
-  VerifyStep step = control.next(two_requests());
-  Planned planned = plan_of(3, 6);
-  control.budget(planned.plan, planned.segments, step);
-  EXPECT_EQ(step.shape.verify_rows, 8);
-  EXPECT_EQ(step.rows, 6);
-  planned.plan.rows += 10;  // a prompt's, beside them: such a step is not recorded
-  control.budget(planned.plan, planned.segments, step);
-  EXPECT_EQ(step.shape.verify_rows, 6);
-  EXPECT_EQ(step.shape.other_rows, 10);
 }
 
 TEST(SimulatedAcceptance, FollowsItsPhases) {

@@ -17,6 +17,8 @@ const Option& better(const Option& a, const Option& b) {
 
 RoundShape Options::shape(const RoundToChoose& round, int32_t draft, int32_t rows) const {
   RoundShape shape = {round.requests, draft, rows, round.other_rows, round.kv_tokens};
+  const auto length = std::ranges::lower_bound(config_.draft_lengths, draft);
+  if (draft > 0 && length != config_.draft_lengths.end()) shape.draft = *length;
   if (config_.row_buckets.empty() || round.other_rows > 0 || draft == 0) return shape;
   // Too many rows to be shared out: whole blocks run.
   if (rows > config_.most_shared_rows) {

@@ -44,7 +44,7 @@ class Options {
   const Option& best_of_length(size_t i) const;
   const Option& best() const;
 
-  // The shape that runs, which is what costs are counted by: recorded passes come in some sizes only.
+  // The shape that runs, which is what costs are counted by: drafts and recorded passes come in some sizes only.
   RoundShape shape(const RoundToChoose& round, int32_t draft, int32_t rows) const;
 
  private:

@@ -98,6 +98,27 @@ TEST(OptionsTest, OfEqualOnesThatWithFewerDraftsThenWithFewerRows) {
   EXPECT_EQ(best({1, 1, 1, 1, 1, 1, 1}), std::pair(7, 32));
 }
 
+TEST(OptionsTest, ShapesAreThoseThatRun) {
+  BudgetConfig config;
+  config.max_draft = 15;
+  config.draft_lengths = {1, 3, 7, 15};
+  config.row_buckets = {8, 16, 32, 64};
+  config.most_shared_rows = 64;
+  const Options options(config);
+  const RoundToChoose round = {.requests = 5, .most_draft = 14, .other_rows = 0, .kv_tokens = 100};
+  const auto sizes = [&](RoundToChoose of, int32_t draft, int32_t rows) {
+    const RoundShape shape = options.shape(of, draft, rows);
+    return std::pair(shape.draft, shape.verify_rows);
+  };
+  EXPECT_EQ(sizes(round, 2, 12), std::pair(3, 16));
+  EXPECT_EQ(sizes(round, 14, 64), std::pair(15, 64));
+  EXPECT_EQ(sizes(round, 14, 75), std::pair(15, 80)) << "too many to be shared out: whole blocks";
+  EXPECT_EQ(sizes(round, 0, 5), std::pair(0, 5));
+  RoundToChoose with_prompt = round;
+  with_prompt.other_rows = 10;
+  EXPECT_EQ(sizes(with_prompt, 2, 12), std::pair(3, 12)) << "such a round is not recorded";
+}
+
 TEST(ReplayTest, GivesPlacesToTheLikeliestTokens) {
   Population population(3);
   BlockHistory sure, unsure;
@@ -115,6 +136,23 @@ TEST(ReplayTest, GivesPlacesToTheLikeliestTokens) {
     sum += survival[places - 1];
     EXPECT_NEAR(replay.accepted(places), sum, 1e-6) << places;
   }
+}
+
+TEST(ReplayTest, ARequestIsTypicalInRoundsThatItWasNotIn) {
+  Population population(1);
+  BlockHistory others, once;
+  for (int32_t i = 0; i < 1000; ++i) population.add(std::vector<float>{0.75f}, others);
+  population.end_round(true, 1000, 0);
+  population.add(std::vector<float>{0.25f}, once);
+  const auto expected = [&](const BlockHistory* history) {
+    const std::vector<Replay::Request> requests = {{history, 1}};
+    Replay replay;
+    replay.begin(requests, population, std::vector<int64_t>{0, 0, 0, 0});
+    replay.extend(1);
+    return replay.accepted(1);
+  };
+  EXPECT_NEAR(expected(nullptr), 0.75, 1e-3);
+  EXPECT_NEAR(expected(&once), (0.25 + 3 * 0.75) / 4, 1e-3);
 }
 
 TEST(ReplayTest, OlderRoundsCountLess) {
