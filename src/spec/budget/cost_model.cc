@@ -34,7 +34,7 @@ double log_error(double measured, double predicted) {
 }  // namespace
 
 CostModel::Knot CostModel::knot_of(double rows) {
-  const double at = std::clamp(2 * std::log2(std::max(rows, 1.0)), 0.0, kKnots - 1.001);
+  const double at = std::clamp(2.0 * std::log2(std::max(static_cast<float>(rows), 1.0f)), 0.0, kKnots - 1.001);
   const int index = static_cast<int>(at);
   return {index, at - index};
 }
@@ -124,48 +124,54 @@ CostModel::Length CostModel::find(int32_t draft_length) const {
   return {high - 1, high, (draft_length - below) / (drafts_[high].length - below)};
 }
 
-CostModel::Parts CostModel::parts(const RoundShape& shape) const {
-  Parts parts;
-  const auto kv_tokens = static_cast<double>(shape.kv_tokens);
+CostModel::DraftParts CostModel::draft_parts(const RoundShape& shape) const {
+  if (shape.draft == 0) return {};
+  const Length length = find(shape.draft);
+  const auto at = [&](size_t i) { return drafts_[i].factor.value * drafts_[i].seconds.at(shape.requests); };
+  const double pass = at(length.low) * (1 - length.above) + at(length.high) * length.above;
+  return {speed_.value * pass, kv_draft_.value * kv_.draft * static_cast<double>(shape.kv_tokens)};
+}
+
+CostModel::RestParts CostModel::rest_parts(const RoundShape& shape) const {
   const double rows = shape.verify_rows + shape.other_rows;
-  parts.rows = speed_.value * factor_at(row_factors_, rows) * rest_.at(rows);
-  if (shape.draft > 0) {
-    const Length length = find(shape.draft);
-    const auto at = [&](size_t i) { return drafts_[i].factor.value * drafts_[i].seconds.at(shape.requests); };
-    parts.draft = speed_.value * (at(length.low) * (1 - length.above) + at(length.high) * length.above);
-    parts.draft_kv = kv_draft_.value * kv_.draft * kv_tokens;
-  }
+  RestParts parts = {.rows = speed_.value * factor_at(row_factors_, rows) * rest_.at(rows)};
   if (shape.requests > 0) {
+    const auto kv_tokens = static_cast<double>(shape.kv_tokens);
     parts.kv_read = kv_rest_.value * kv_.rest * kv_tokens;
     parts.kv_row = kv_row_.value * kv_.row * kv_tokens * shape.verify_rows / shape.requests;
   }
   return parts;
 }
 
-RoundSeconds CostModel::predict(const RoundShape& shape) const {
-  return parts(shape).seconds();
+double CostModel::predict_draft(const RoundShape& shape) const {
+  return draft_parts(shape).seconds();
+}
+
+double CostModel::predict_rest(const RoundShape& shape) const {
+  return rest_parts(shape).seconds();
 }
 
 void CostModel::observe(const RoundShape& shape, const RoundSeconds& seconds) {
   if (shape.requests == 0 || shape.other_rows > 0) return;
   drift();
-  const Parts p = parts(shape);
-  const auto [draft, rest] = p.seconds();
+  const DraftParts d = draft_parts(shape);
+  const RestParts r = rest_parts(shape);
+  const double draft = d.seconds(), rest = r.seconds();
   const Knot knot = knot_of(shape.verify_rows);
-  const double rows_part = p.rows / rest;
+  const double rows_part = r.rows / rest;
   const Share rest_shares[] = {{&speed_, rows_part},
                                {&row_factors_[knot.index], rows_part * (1 - knot.above)},
                                {&row_factors_[knot.index + 1], rows_part * knot.above},
-                               {&kv_rest_, p.kv_read / rest},
-                               {&kv_row_, p.kv_row / rest}};
+                               {&kv_rest_, r.kv_read / rest},
+                               {&kv_row_, r.kv_row / rest}};
   learn(rest_shares, log_error(seconds.rest, rest), rest_noise_);
   if (shape.draft == 0 || !(draft > 0)) return;
   const Length length = find(shape.draft);
-  const double draft_part = p.draft / draft;
+  const double draft_part = d.pass / draft;
   const Share draft_shares[] = {{&speed_, draft_part},
                                 {&drafts_[length.low].factor, draft_part * (1 - length.above)},
                                 {&drafts_[length.high].factor, draft_part * length.above},
-                                {&kv_draft_, p.draft_kv / draft}};
+                                {&kv_draft_, d.kv / draft}};
   learn(draft_shares, log_error(seconds.draft, draft), draft_noise_);
 }
 

@@ -56,7 +56,9 @@ class CostModel {
   // will run.
   CostModel(std::vector<CostSample> samples, KvCosts kv);
 
-  RoundSeconds predict(const RoundShape& shape) const;
+  RoundSeconds predict(const RoundShape& shape) const { return {predict_draft(shape), predict_rest(shape)}; }
+  double predict_draft(const RoundShape& shape) const;
+  double predict_rest(const RoundShape& shape) const;
 
   // A round that ran. One outlier (another program on the machine) moves little; a lasting change is followed. Rounds
   // with prompts are ignored: their times are mostly the prompts'.
@@ -96,9 +98,13 @@ class CostModel {
     size_t low = 0, high = 0;  // indices into drafts_
     double above = 0;          // weight of high
   };
-  struct Parts {
-    double draft = 0, draft_kv = 0, rows = 0, kv_read = 0, kv_row = 0;
-    RoundSeconds seconds() const { return {draft + draft_kv, rows + kv_read + kv_row}; }
+  struct DraftParts {
+    double pass = 0, kv = 0;
+    double seconds() const { return pass + kv; }
+  };
+  struct RestParts {
+    double rows = 0, kv_read = 0, kv_row = 0;
+    double seconds() const { return rows + kv_read + kv_row; }
   };
 
   CostModel() { forget_variances(); }
@@ -108,7 +114,8 @@ class CostModel {
   static void learn(std::span<const Share> shares, double error, double& noise);
   bool sane() const;  // of what was read from a file
   Length find(int32_t draft_length) const;
-  Parts parts(const RoundShape& shape) const;
+  DraftParts draft_parts(const RoundShape& shape) const;
+  RestParts rest_parts(const RoundShape& shape) const;
 
   std::vector<DraftCurve> drafts_;  // ascending lengths
   Curve rest_;                      // over rows

@@ -10,7 +10,7 @@ constexpr int32_t kRowSteps = 24;
 
 const Option& better(const Option& a, const Option& b) {
   constexpr double kEqual = 1e-9;
-  return b.rate() > a.rate() * (1 + kEqual) ? b : a;
+  return b.tokens * a.charged > a.tokens * b.charged * (1 + kEqual) ? b : a;  // of rates, without dividing
 }
 
 }  // namespace
@@ -62,8 +62,9 @@ void Options::evaluate(const RoundToChoose& round, const CostModel& costs, Repla
     replay.extend(length);
     fill_rows(round.requests, round.requests + replay.places(), config_.max_rows - round.other_rows);
     if (rows_.empty()) break;
+    const double draft = costs.predict_draft(shape(round, length, round.requests));
     for (const int32_t rows : rows_) {
-      const double seconds = costs.predict(shape(round, length, rows)).total();
+      const double seconds = draft + costs.predict_rest(shape(round, length, rows));
       const double tokens = round.requests + replay.accepted(rows - round.requests);
       options_.push_back({length, rows, tokens, seconds, std::max(seconds, plain) - others});
     }

@@ -84,8 +84,6 @@ void Replay::begin(std::span<const Request> requests, const Population& populati
     round.worth.clear();
     round.count.fill(0);
     round.sum.fill(0);
-    round.counted.fill(0);
-    round.summed.fill(0);
     for (const Request& request : requests) {
       const BlockHistory* history = request.history;
       const bool known = history != nullptr && k < history->blocks;
@@ -113,29 +111,23 @@ void Replay::extend(int32_t length) {
     places_ += std::max(0, end - std::min(length_, end));
   }
   length_ = length;
-  for (int32_t k = 0; k < used_; ++k) {
-    Round& round = rounds_[k];
-    int32_t counted = 0;
-    float summed = 0;
-    for (int32_t bin = 0; bin < kBins; ++bin) {
-      round.counted[bin] = counted += round.count[bin];
-      round.summed[bin] = summed += round.sum[bin];
-    }
-  }
+  for (int32_t k = 0; k < used_; ++k) rounds_[k].rewind();
 }
 
-double Replay::accepted(int32_t places) const {
+double Replay::accepted(int32_t places) {
   double sum = 0;
   for (int32_t k = 0; k < used_; ++k) {
-    const Round& round = rounds_[k];
-    // Whole bins, and of the next one the part that still fits.
-    const auto bin = std::ranges::upper_bound(round.counted, places) - round.counted.begin();
-    double taken = bin > 0 ? round.summed[bin - 1] : 0;
-    if (bin < kBins) {
-      const int32_t left = places - (bin > 0 ? round.counted[bin - 1] : 0);
-      taken += static_cast<double>(round.sum[bin]) * left / round.count[bin];
+    Round& round = rounds_[k];
+    if (places < round.counted) round.rewind();
+    for (; round.bin < kBins && round.counted + round.count[round.bin] <= places; ++round.bin) {
+      round.counted += round.count[round.bin];
+      round.summed += round.sum[round.bin];
     }
-    sum += round.weight * taken;
+    // Of the next bin the part that still fits.
+    const int32_t left = places - round.counted;
+    const double part =
+        round.bin < kBins ? static_cast<double>(round.sum[round.bin]) * left / round.count[round.bin] : 0;
+    sum += round.weight * (round.summed + part);
   }
   return sum;
 }

@@ -61,8 +61,9 @@ class Replay {
   void begin(std::span<const Request> requests, const Population& population, std::span<const int64_t> ages);
   // Blocks are now `length` tokens long. REQUIRES: not less than before.
   void extend(int32_t length);
-  // Drafted tokens that are expected to be accepted when the `places` likeliest of them are verified.
-  double accepted(int32_t places) const;
+  // Drafted tokens that are expected to be accepted when the `places` likeliest of them are verified. Quick for places
+  // that ascend from one call to the next.
+  double accepted(int32_t places);
   int32_t places() const { return places_; }  // drafted tokens in all
 
  private:
@@ -72,8 +73,11 @@ class Replay {
     std::vector<const float*> worth;   // of each request
     std::array<int32_t, kBins> count;  // by worth, the most first
     std::array<float, kBins> sum;
-    std::array<int32_t, kBins> counted;  // the same, up to and with a bin
-    std::array<float, kBins> summed;
+    // Where accepted() stands: whole bins that had places, how many, and their sum.
+    int32_t bin = 0, counted = 0;
+    double summed = 0;
+
+    void rewind() { bin = counted = 0, summed = 0; }
   };
 
   std::array<Round, kReplayRounds> rounds_;
