@@ -6,7 +6,7 @@ namespace volley::spec {
 namespace {
 
 // Sizes to look at where any is possible: between two of them the gain is nearly linear.
-constexpr int32_t kRowSteps = 24;
+constexpr int32_t kRowSteps = 16;
 
 const Option& better(const Option& a, const Option& b) {
   constexpr double kEqual = 1e-9;
