@@ -3,6 +3,7 @@
 
 #include <volley/engine.h>
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,6 +44,7 @@ struct BenchReport {
   int prompt_tokens = 0, output_tokens = 0;  // 0: from a file
   std::string simulated_acceptance;          // as it was given; empty: none
   std::vector<BenchRow> rows;
+  std::map<int64_t, std::vector<TokenId>> first_tokens;  // by request: what its first run gave
 };
 
 std::string table_header();  // two lines

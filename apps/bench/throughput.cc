@@ -1,0 +1,227 @@
+#include "apps/bench/throughput.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/bench/workload.h"
+#include "apps/client/request_pool.h"
+#include "apps/standard_streams.h"
+#include "device/probe.h"
+
+namespace volley::apps {
+namespace {
+
+PhaseTimes phases_between(const EngineStats& before, const EngineStats& after) {
+  const double scale = 1e3 / static_cast<double>(std::max<int64_t>(1, after.steps - before.steps));
+  return {(after.draft_s - before.draft_s) * scale, (after.target_s - before.target_s) * scale,
+          (after.choose_s - before.choose_s) * scale, (after.commit_s - before.commit_s) * scale,
+          (after.host_s - before.host_s) * scale};
+}
+
+MachineSpeed better(const MachineSpeed& a, const MachineSpeed& b) {
+  return {std::max(a.read_bytes_per_s, b.read_bytes_per_s), std::max(a.f32_flops, b.f32_flops),
+          std::max(a.bf16_flops, b.bf16_flops)};
+}
+
+// Engine counters at the beginning and the end of the time in which every request decodes.
+class FullOccupancy {
+ public:
+  void sample(const EngineStats& stats, bool full) {
+    if (!full) {
+      over_ = begin_.has_value();
+    } else if (!over_) {
+      if (!begin_) begin_ = stats;
+      end_ = stats;
+    }
+  }
+
+  StatsWindow window(const WindowKind& kind) const {
+    return begin_ ? window_between(*begin_, end_, kind) : StatsWindow();
+  }
+
+ private:
+  std::optional<EngineStats> begin_;
+  EngineStats end_;
+  bool over_ = false;
+};
+
+class ThroughputMeasurement {
+ public:
+  ThroughputMeasurement(const BenchCommand& command, InterruptWatch* interrupt, Console* console, BenchReport* report)
+      : command_(command), interrupt_(interrupt), console_(*console), report_(*report) {}
+
+  Status run(std::span<BenchSubject> subjects) {
+    const int widest = *std::max_element(command_.concurrency.begin(), command_.concurrency.end());
+    for (BenchSubject& subject : subjects) {
+      VOLLEY_ASSIGN(auto workload, make_workload(*subject.engine, command_, bench_requests(command_, widest)));
+      VOLLEY_RETURN_IF_ERROR(warm_up(subject, workload, widest));
+      workloads_.push_back(std::move(workload));
+    }
+    for (const int concurrency : command_.concurrency) {
+      for (int repeat = 0; repeat < repeats(); ++repeat) {
+        for (size_t i = 0; i < subjects.size(); ++i) {
+          VOLLEY_RETURN_IF_ERROR(measure_policies(subjects[i], workloads_[i], concurrency, repeat));
+        }
+      }
+    }
+    return {};
+  }
+
+ private:
+  int repeats() const { return std::max(1, command_.repeat); }
+  static bool drafts(const BenchSubject& subject) { return subject.speculation == Speculation::kDFlash; }
+
+  // Where runs are compared, the first one must not pay for KV memory that nobody has touched (a tenth of its time and
+  // more on a small model), so all of it runs once before, plainly: no policy learns what to draft from that.
+  Status warm_up(BenchSubject& subject, const std::vector<GenerateRequest>& workload, int concurrency) {
+    const bool compared = !command_.verify.empty() || repeats() > 1;
+    if (drafts(subject) && compared) {
+      VOLLEY_RETURN_IF_ERROR(subject.engine->set_verify({VerifyPolicy::Kind::kFixed, 0}));
+    }
+    std::vector<GenerateRequest> requests = workload;
+    if (!compared) {
+      requests.resize(1);
+      requests.front().max_tokens = std::min(requests.front().max_tokens, 16);
+    }
+    RequestPool pool(*subject.engine);
+    const InterruptScope scope(interrupt_, [&pool] { pool.wake(); });
+    for (size_t next = 0; (next < requests.size() || pool.open() > 0) && !interrupt_->interrupted();) {
+      if (next < requests.size() && pool.open() < concurrency) {
+        if (!pool.submit(static_cast<int64_t>(next), std::move(requests[next])).ok())
+          break;  // the measurement says why
+        ++next;
+        continue;
+      }
+      pool.wait(std::chrono::milliseconds(100));
+    }
+    pool.cancel_all();
+    while (pool.open() > 0) pool.wait(std::chrono::milliseconds(100));
+    return {};
+  }
+
+  Status measure_policies(BenchSubject& subject, const std::vector<GenerateRequest>& workload, int concurrency,
+                          int repeat) {
+    std::vector<VerifyPolicy> policies = command_.verify;
+    if (policies.empty() || !drafts(subject)) policies.resize(1);
+    for (const VerifyPolicy& policy : policies) {
+      if (interrupt_->interrupted()) break;
+      if (drafts(subject)) VOLLEY_RETURN_IF_ERROR(subject.engine->set_verify(policy));
+      BenchRow row;
+      row.speculation = subject.speculation;
+      row.verify = drafts(subject) ? verify_name(policy) : "off";
+      row.block_size = subject.engine->info().block_size;
+      row.concurrency = concurrency;
+      row.repeat = repeat;
+      measure(subject, workload, std::move(row));
+      VOLLEY_RETURN_IF_ERROR(flush_standard_output());
+    }
+    return {};
+  }
+
+  // Of the device that the engine runs on.
+  MachineSpeed probe(const Engine& engine) {
+    constexpr int64_t kGpuBytes = int64_t{4} << 30;
+    const std::string& device = engine.info().device;
+    if (device.starts_with("cuda:")) {
+      const auto read = measure_gpu_read(std::stoi(device.substr(5)), kGpuBytes);
+      if (!read.ok()) console_.note("The GPU's read bandwidth was not measured: " + read.error().message);
+      return {read.ok() ? *read : 0, 0, 0};
+    }
+    if (!probe_) probe_.emplace(engine.info().threads);
+    return probe_->measure(engine.info().weight_bytes);
+  }
+
+  void measure(BenchSubject& subject, const std::vector<GenerateRequest>& workload, BenchRow row) {
+    Engine& engine = *subject.engine;
+    engine.drop_prefix_cache();
+    row.speed = probe(engine);
+    const EngineStats before = engine.stats();
+    FullOccupancy full;
+    row.summary = run_requests(engine, workload, row.concurrency, &full, &row.same_tokens);
+    const EngineStats after = engine.stats();
+    row.speed = better(row.speed, probe(engine));
+    row.phases = phases_between(before, after);
+    const WindowKind kind{engine.info().device == "cpu", drafts(subject) && !command_.engine.simulations.empty()};
+    row.whole = window_between(before, after, kind);
+    row.full = full.window(kind);
+    set_floor(subject, &row);
+    console_.clear_progress();
+    if (report_.rows.empty()) std::printf("%s\n", table_header().c_str());
+    std::printf("%s\n", table_row(row).c_str());
+    report_.rows.push_back(std::move(row));
+  }
+
+  void set_floor(const BenchSubject& subject, BenchRow* row) const {
+    const EngineInfo& info = subject.engine->info();
+    const model::DraftSpec* draft = subject.draft ? &*subject.draft : nullptr;
+    const bool bf16 = info.dtype == "bfloat16";
+    // Weights may be stored narrower than the arithmetic.
+    const int64_t parameters = model::count_parameters(subject.target) + (draft ? model::count_parameters(*draft) : 0);
+    const int64_t bytes_per_weight = info.weight_bytes < 3 * parameters ? 2 : 4;
+    const WeightBytes bytes{bytes_per_weight, info.draft_quantization == "fp8" ? 1 : bytes_per_weight};
+    row->peak_flops = bf16 && row->speed.bf16_flops > 0 ? row->speed.bf16_flops : row->speed.f32_flops;
+    const RunSummary& summary = row->summary;
+    const double answered = static_cast<double>(std::max<int64_t>(1, summary.requests - summary.errors));
+    const double context =
+        (static_cast<double>(summary.prompt_tokens) + static_cast<double>(summary.completion_tokens) / 2) / answered;
+    const int open = std::min(row->concurrency, bench_requests(command_, row->concurrency));
+    row->floor = step_floor(subject.target, draft, {open, info.block_size, context}, bytes, info.kv_bytes_per_token);
+  }
+
+  RunSummary run_requests(Engine& engine, const std::vector<GenerateRequest>& workload, int concurrency,
+                          FullOccupancy* full, std::optional<bool>* same_tokens) {
+    RequestPool pool(engine);
+    const InterruptScope scope(interrupt_, [&pool] { pool.wake(); });
+    const int count = bench_requests(command_, concurrency);
+    int64_t next = 0, done = 0;
+    bool same = true;
+    while (done < count && !interrupt_->interrupted()) {
+      for (; next < count && pool.open() < concurrency; ++next) {
+        const Status started = pool.submit(next, workload[static_cast<size_t>(next)]);
+        if (started.ok()) continue;
+        console_.error(started.error().message);
+        ++done;
+      }
+      const EngineStats stats = engine.stats();
+      const bool all = pool.answering() == concurrency && stats.requests_running == concurrency;
+      full->sample(stats, all && stats.requests_waiting == 0);
+      for (Completion& completion : pool.wait(std::chrono::milliseconds(5)).done) {
+        ++done;
+        if (completion.finish.error) console_.error(completion.finish.error->message);
+        const auto first = report_.first_tokens.try_emplace(completion.index, completion.tokens).first;
+        same = same && first->second == completion.tokens;
+      }
+      console_.progress(
+          std::to_string(done) + " of " + std::to_string(count) + " requests at " + std::to_string(concurrency),
+          static_cast<double>(done) / count);
+    }
+    pool.cancel_all();
+    while (pool.open() > 0) pool.wait(std::chrono::milliseconds(100));
+    if (command_.engine.simulations.empty() && !interrupt_->interrupted()) *same_tokens = same;
+    return pool.summary();
+  }
+
+  const BenchCommand& command_;
+  InterruptWatch* interrupt_;
+  Console& console_;
+  BenchReport& report_;
+  std::vector<std::vector<GenerateRequest>> workloads_;  // of each subject
+  std::optional<MachineProbe> probe_;
+};
+
+}  // namespace
+
+int bench_requests(const BenchCommand& command, int concurrency) {
+  return command.requests > 0 ? command.requests : std::max(4, concurrency);
+}
+
+Status measure_throughput(std::span<BenchSubject> subjects, const BenchCommand& command, InterruptWatch* interrupt,
+                          Console* console, BenchReport* report) {
+  return ThroughputMeasurement(command, interrupt, console, report).run(subjects);
+}
+
+}  // namespace volley::apps

@@ -1,0 +1,34 @@
+// `volley bench` without --rounds: whole answers, at each concurrency by each engine and each verify policy in turn.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "apps/bench/report.h"
+#include "apps/console.h"
+#include "apps/interrupt.h"
+#include "apps/options.h"
+#include "model/spec.h"
+
+namespace volley::apps {
+
+// An engine to measure, and what a step's floor needs to know of its models.
+struct BenchSubject {
+  Speculation speculation = Speculation::kOff;
+  std::unique_ptr<Engine> engine;
+  model::DecoderSpec target;
+  std::optional<model::DraftSpec> draft;
+};
+
+// What --requests says, or a number that goes with the concurrency.
+int bench_requests(const BenchCommand& command, int concurrency);
+
+// All measurements of these engines, which take turns, so that what else the machine does meets all of them; into
+// `report` and onto stdout. Errors name a request of --input or a policy that cannot be.
+Status measure_throughput(std::span<BenchSubject> subjects, const BenchCommand& command, InterruptWatch* interrupt,
+                          Console* console, BenchReport* report);
+
+}  // namespace volley::apps
