@@ -67,7 +67,7 @@ class Replay {
   int32_t places() const { return places_; }  // drafted tokens in all
 
  private:
-  static constexpr int32_t kBins = 64;
+  static constexpr int32_t kBins = 32;
   struct Round {
     double weight = 0;
     std::vector<const float*> worth;   // of each request
