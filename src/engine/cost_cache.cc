@@ -29,6 +29,19 @@ std::string build_id() {
          std::to_string(file.st_mtim.tv_nsec);
 }
 
+// What the kernel calls the processor, whose instruction set alone says little of its speed. Empty where it says
+// nothing.
+std::string processor() {
+  std::ifstream info("/proc/cpuinfo");
+  std::string line, name;
+  while (std::getline(info, line) && !line.empty()) {  // of the first core
+    for (const char* field : {"model name", "CPU implementer", "CPU part"}) {
+      if (line.starts_with(field)) name += line.substr(line.find(':') + 1);
+    }
+  }
+  return name;
+}
+
 // Names the file; the key itself stands in it.
 std::string fingerprint(const std::string& text) {
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
@@ -72,7 +85,7 @@ spec::MeasurePlan measure_plan(const ResolvedModels& models) {
 
 std::string cost_key(const ResolvedModels& models, const EngineOptions& options, const EngineInfo& info) {
   std::ostringstream key;
-  key << "device " << info.device << " " << info.instruction_set << " threads " << info.threads << "\n";
+  key << "device " << info.device << " " << info.instruction_set << " threads " << info.threads << processor() << "\n";
   describe(key, "target", models.target, models.target_numerics);
   if (models.draft) {
     describe(key, "drafter", models.draft->decoder, models.draft_numerics);

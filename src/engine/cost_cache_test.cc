@@ -1,5 +1,6 @@
 #include "engine/cost_cache.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -102,6 +103,15 @@ TEST(CostKey, NamesWhatTimesDependOn) {
   EXPECT_TRUE(differs([](auto&, auto&, auto& i) { i.threads = 1; }));
   EXPECT_TRUE(differs([](auto&, auto&, auto& i) { i.instruction_set = "SSE2"; }));
   EXPECT_TRUE(differs([](auto&, auto&, auto& i) { i.device = "cuda:0"; }));
+}
+
+// One instruction set, two processors: another speed.
+TEST(CostKey, NamesTheProcessor) {
+  std::ifstream info("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(info, line) && !line.starts_with("model name")) continue;
+  if (line.find(": ") == std::string::npos) GTEST_SKIP() << "the kernel does not name the processor";
+  EXPECT_THAT(cost_key({}, {}, {}), testing::HasSubstr(line.substr(line.find(": ") + 2)));
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ std::vector<int32_t> draft_lengths(const VerifyPolicy& policy, int32_t most) {
 }
 
 Status resolve_draft(const EngineOptions& options, ResolvedModels& models) {
-  if (options.speculation == Speculation::kOff) return {};
+  if (options.speculation == Speculation::kOff) return check_verify(options.verify, models.block_size);
   if (options.draft_dir.empty()) {
     return invalid_argument("Speculation needs a drafter: name its folder with --draft, or use --spec off.");
   }

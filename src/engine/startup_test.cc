@@ -151,6 +151,11 @@ TEST_F(Startup, OptionsOutOfRange) {
   EXPECT_MENTIONS(with([](auto& o) { o.simulate_acceptance = SimulatedAcceptance{{{0, 0.5}}, 0.0}; }), "odds");
   EXPECT_MENTIONS(with([](auto& o) { o.verify = {VerifyPolicy::Kind::kFixed, 16}; }), "use 0 to 15, auto or full");
   EXPECT_MENTIONS(with([](auto& o) { o.verify = {VerifyPolicy::Kind::kFixed, -1}; }), "--verify is -1");
+  EXPECT_MENTIONS(with([](auto& o) {
+                    o.speculation = Speculation::kOff;
+                    o.verify = {VerifyPolicy::Kind::kFixed, 3};
+                  }),
+                  "nothing to verify");
   EXPECT_MENTIONS(with([](auto& o) { o.device = "tpu"; }), "tpu");
   EXPECT_MENTIONS(with([](auto& o) { o.attention_backend = "flash"; }), "use auto, wgmma, portable or plain");
   EXPECT_MENTIONS(with([](auto& o) { o.draft_attention_backend = "flash"; }), "flash");

@@ -87,6 +87,11 @@ Status check_simulation(const SimulatedAcceptance& simulated) {
 Status check_verify(const VerifyPolicy& policy, int block_size) {
   if (policy.kind != VerifyPolicy::Kind::kFixed) return {};
   if (policy.tokens >= 0 && policy.tokens < block_size) return {};
+  if (block_size == 1) {
+    return invalid_argument("--verify is " + std::to_string(policy.tokens) +
+                            ", but without speculation there is nothing to verify: leave it out, or name a drafter "
+                            "with --draft.");
+  }
   return invalid_argument("--verify is " + std::to_string(policy.tokens) + ", but a block of " +
                           std::to_string(block_size) + " drafts " + std::to_string(block_size - 1) +
                           (block_size == 2 ? " token" : " tokens") + ": use 0 to " + std::to_string(block_size - 1) +
