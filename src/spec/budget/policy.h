@@ -69,8 +69,8 @@ class BudgetPolicy {
   Decision decide(std::span<const BudgetRequest> requests, int32_t other_rows, int64_t kv_tokens);
 
   // A round's outcome, in the order of the rounds. `shape` is what was asked for; the sizes that ran follow from it.
-  // seconds.rest == 0: its time says nothing of other rounds (it waited for a grammar's masks), and is left out. Ids: of
-  // requests that live; forget() comes later.
+  // seconds.rest == 0: its time says nothing of other rounds (it waited for a grammar's masks), and is left out. Ids:
+  // of requests that live; forget() comes later.
   void observe(const RoundShape& shape, const RoundSeconds& seconds, std::span<const BlockOutcome> blocks);
 
   // The request ended. Only requests that were in a decision are remembered.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <random>
 
 #include "spec/budget/budget_simulation.h"
 
@@ -199,6 +200,41 @@ TEST(PolicySimulationTest, WrongCostsAreCorrected) {
       run(simulation, requests, 600);
       EXPECT_GE(run(simulation, requests, 200).rate, 0.95 * best_fixed_rate(machine, requests))
           << n << " " << drafts_seem;
+    }
+  }
+}
+
+// Text in which single tokens are hard and the rest is easy, in short requests: one bad block says little of a request,
+// and a new one gains at once from what others were like.
+TEST(PolicySimulationTest, ShortRequestsWithHardTokensHereAndThere) {
+  for (const Machine& machine : {h200(), small_cpu()}) {
+    for (const int32_t n : {1, 8}) {
+      Simulation simulation(machine, machine.measured(n), 1);
+      std::mt19937 dice(1);
+      std::uniform_real_distribution<double> uniform;
+      constexpr int32_t kLife = 6;  // rounds
+      std::vector<SimulatedRequest> requests = batch(n, {});
+      double tokens = 0, seconds = 0, fixed_seconds[16] = {}, fixed_tokens[16] = {};
+      for (int32_t i = 0; i < 600; ++i) {
+        for (int32_t j = 0; j < n; ++j) {
+          requests[j].p = uniform(dice) < 0.3 ? 0.1 : 0.98;
+          if ((i + j) % kLife != 0) continue;
+          simulation.policy().forget(requests[j].id);
+          requests[j].id += n;
+        }
+        const SimulatedRound round = simulation.round(requests);
+        tokens += round.tokens;
+        seconds += round.seconds;
+        for (const int32_t draft : {0, 1, 3, 7, 15}) {
+          const RoundShape shape = {n, draft, n * (draft + 1), 0, 128 * n};
+          fixed_seconds[draft] += machine.seconds(shape).total();
+          fixed_tokens[draft] += fixed_rate(machine, requests, draft) * machine.seconds(shape).total();
+        }
+      }
+      double best = 0;
+      for (const int32_t draft : {0, 1, 3, 7, 15}) best = std::max(best, fixed_tokens[draft] / fixed_seconds[draft]);
+      EXPECT_GE(tokens / seconds, 0.97 * best) << machine.name << " " << n;
+      std::printf("%-6s C %3d: %.3f of the best length\n", machine.name.c_str(), n, tokens / seconds / best);
     }
   }
 }

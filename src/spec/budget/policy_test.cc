@@ -138,12 +138,9 @@ TEST(ReplayTest, GivesPlacesToTheLikeliestTokens) {
   }
 }
 
-TEST(ReplayTest, ARequestIsTypicalInRoundsThatItWasNotIn) {
+TEST(ReplayTest, WhereARequestWasInFewerRoundsOthersBlocksStandIn) {
   Population population(1);
-  BlockHistory others, once;
-  for (int32_t i = 0; i < 1000; ++i) population.add(std::vector<float>{0.75f}, others);
-  population.end_round(true, 1000, 0);
-  population.add(std::vector<float>{0.25f}, once);
+  BlockHistory once, others;
   const auto expected = [&](const BlockHistory* history) {
     const std::vector<Replay::Request> requests = {{history, 1}};
     Replay replay;
@@ -151,8 +148,16 @@ TEST(ReplayTest, ARequestIsTypicalInRoundsThatItWasNotIn) {
     replay.extend(1);
     return replay.accepted(1);
   };
-  EXPECT_NEAR(expected(nullptr), 0.75, 1e-3);
-  EXPECT_NEAR(expected(&once), (0.25 + 3 * 0.75) / 4, 1e-3);
+  const double at_first = population.mean()[0];
+  EXPECT_NEAR(expected(nullptr), at_first, 1e-6) << "there were none";
+  population.add(std::vector<float>{0.25f}, once);
+  EXPECT_NEAR(expected(&once), (2 * 0.25 + 2 * at_first) / 4, 1e-6) << "its own is the last of all, too";
+  for (int32_t i = 0; i < 3; ++i) population.add(std::vector<float>{0.75f}, others);
+  EXPECT_NEAR(expected(nullptr), (3 * 0.75 + 0.25) / 4, 1e-6);
+  population.add(std::vector<float>{0.75f}, others);
+  EXPECT_NEAR(expected(&once), (0.25 + 3 * 0.75) / 4, 1e-6);
+  for (int32_t i = 0; i < 1000; ++i) population.add(std::vector<float>{0.5f}, others);
+  EXPECT_NEAR(expected(nullptr), 0.5, 1e-6);
 }
 
 TEST(ReplayTest, OlderRoundsCountLess) {
@@ -177,7 +182,7 @@ TEST(PopulationTest, BlocksGoOnFromTheirOwnLevel) {
   // Blocks whose later tokens are less sure teach how others would go on.
   for (int32_t i = 0; i < 1000; ++i) population.add(std::vector<float>{0.8f, 0.8f, 0.7f, 0.6f}, history);
   population.end_round(true, 1000, 0);
-  EXPECT_NEAR(population.typical()[3], 0.8 * 0.8 * 0.7 * 0.6, 1e-3);
+  EXPECT_NEAR(population.mean()[3], 0.8 * 0.8 * 0.7 * 0.6, 1e-3);
   BlockHistory same, sure, unsure;
   population.add(std::vector<float>{0.8f, 0.8f}, same);
   EXPECT_NEAR(same.worth[2], 0.8 * 0.8 * 0.7, 1e-3);

@@ -11,8 +11,8 @@ namespace {
 constexpr double kFirstChance = 0.7;   // of acceptance, before anything is known
 constexpr double kPriorBlocks = 1;     // that must have reached a position to be believed as much as the one before
 constexpr double kFade = 0.9;          // of blocks, each round that drafted
-constexpr double kMostApart = 2;       // log odds that one token may differ from what is typical
-constexpr double kTypicalTokens = 2;   // as many must be like a block's own before it goes on as it began
+constexpr double kMostApart = 2;       // log odds that one token may differ from the mean
+constexpr double kMeanTokens = 2;      // as many are like the mean before a block goes on as it began
 constexpr double kEndFade = 0.998;     // of counted ends, each round
 constexpr double kHalfLife = 8;        // rounds after which a replayed one counts half as much as the last
 constexpr int32_t kManyRequests = 32;  // their noise averages out over fewer rounds
@@ -25,7 +25,7 @@ float sigmoid(double x) {
 }  // namespace
 
 Population::Population(int32_t max_draft)
-    : max_draft_(max_draft), positions_(max_draft), kept_(max_draft), typical_(max_draft) {
+    : max_draft_(max_draft), positions_(max_draft), kept_(max_draft), mean_(max_draft) {
   end_round(false, 0, 0);
 }
 
@@ -41,42 +41,53 @@ void Population::end_round(bool drafted, int32_t tokens, int32_t ended) {
     survival *= p.chance;
     kept *= goes_on;
     kept_[i] = static_cast<float>(kept);
-    typical_[i] = static_cast<float>(survival * kept);
+    mean_[i] = static_cast<float>(survival * kept);
     if (drafted) p.survival *= kFade, p.before *= kFade;
   }
 }
 
+std::span<float> Population::next_of(BlockHistory& history, int32_t capacity) const {
+  history.worth.resize(static_cast<size_t>(capacity) * max_draft_);
+  float* const begin = history.worth.data() + history.blocks++ % capacity * max_draft_;
+  return {begin, static_cast<size_t>(max_draft_)};
+}
+
+std::span<const float> Population::recent(int32_t back) const {
+  if (back >= std::min(recent_.blocks, kRecentBlocks)) return mean_;
+  const int32_t at = (recent_.blocks - 1 - back) % kRecentBlocks;
+  return std::span(recent_.worth).subspan(static_cast<size_t>(at) * max_draft_, max_draft_);
+}
+
 void Population::add(std::span<const float> chances, BlockHistory& history) {
-  if (history.worth.empty()) history.worth.resize(static_cast<size_t>(kReplayRounds) * max_draft_);
-  float* const out = history.worth.data() + history.blocks % kReplayRounds * max_draft_;
-  ++history.blocks;
+  const std::span<float> out = next_of(history, kReplayRounds);
   const auto drafted = static_cast<int32_t>(chances.size());
   double survival = 1, apart = 0;
   for (int32_t i = 0; i < drafted; ++i) {
-    Position& typical = positions_[i];
-    apart += std::clamp<double>(ops::log_odds(chances[i]) - ops::log_odds(static_cast<float>(typical.chance)),
-                                -kMostApart, kMostApart);
-    typical.before += survival;
+    Position& mean = positions_[i];
+    apart += std::clamp<double>(ops::log_odds(chances[i]) - ops::log_odds(static_cast<float>(mean.chance)), -kMostApart,
+                                kMostApart);
+    mean.before += survival;
     survival *= chances[i];
-    typical.survival += survival;
+    mean.survival += survival;
     out[i] = static_cast<float>(survival) * kept_[i];
   }
   // Where the block ends, it goes on as blocks do, but for what set its tokens apart.
-  apart /= drafted + kTypicalTokens;
+  apart /= drafted + kMeanTokens;
   for (int32_t i = drafted; i < max_draft_; ++i) {
     survival *= sigmoid(ops::log_odds(static_cast<float>(positions_[i].chance)) + apart);
     out[i] = static_cast<float>(survival) * kept_[i];
   }
+  std::ranges::copy(out, next_of(recent_, kRecentBlocks).begin());
 }
 
 void Replay::begin(std::span<const Request> requests, const Population& population, std::span<const int64_t> ages) {
   const bool many = std::ssize(requests) >= kManyRequests;
   used_ = std::clamp(static_cast<int32_t>(ages.size()), 1, many ? kRoundsOfMany : kReplayRounds);
-  const std::span<const float> typical = population.typical();
-  const auto max_draft = static_cast<int32_t>(typical.size());
+  const auto max_draft = static_cast<int32_t>(population.mean().size());
   most_draft_.clear();
   for (const Request& request : requests) most_draft_.push_back(std::min(request.most_draft, max_draft));
   double weights = 0;
+  int32_t borrowed = 0;  // blocks of whoever came last
   for (int32_t k = 0; k < used_; ++k) {
     Round& round = rounds_[k];
     round.weight = ages.empty() ? 1 : std::exp2(-static_cast<double>(ages[k] - ages[0]) / kHalfLife);
@@ -88,7 +99,7 @@ void Replay::begin(std::span<const Request> requests, const Population& populati
       const BlockHistory* history = request.history;
       const bool known = history != nullptr && k < history->blocks;
       const int32_t block = known ? (history->blocks - 1 - k) % kReplayRounds : 0;
-      round.worth.push_back(known ? history->worth.data() + block * max_draft : typical.data());
+      round.worth.push_back(known ? history->worth.data() + block * max_draft : population.recent(borrowed++).data());
     }
   }
   for (int32_t k = 0; k < used_; ++k) rounds_[k].weight /= weights;

@@ -13,12 +13,13 @@
 namespace volley::spec {
 
 constexpr int32_t kReplayRounds = 8;
+constexpr int32_t kRecentBlocks = 64;
 
-// A request's last blocks: what a token at each position was worth, verified: its survival, as the drafter's confidence
-// was read when the block came in, times the chance that the request had not ended before.
+// The last blocks: what a token at each position was worth, verified: its survival, as the drafter's confidence was
+// read when the block came in, times the chance that the request had not ended before.
 struct BlockHistory {
-  std::vector<float> worth;  // [kReplayRounds][max_draft], a ring
-  int32_t blocks = 0;        // since the start; the last one is at (blocks - 1) % kReplayRounds
+  std::vector<float> worth;  // [capacity][max_draft], a ring
+  int32_t blocks = 0;        // since the start; the last one is at (blocks - 1) % capacity
 };
 
 // What blocks are like, over all requests: for requests of which little is known, and for positions that were not
@@ -31,8 +32,10 @@ class Population {
   void add(std::span<const float> chances, BlockHistory& history);
   // A round in which requests got so many tokens, and so many of them chose to end.
   void end_round(bool drafted, int32_t tokens, int32_t ended);
-  // Worth of each position in a block of a request that nothing is known of.
-  std::span<const float> typical() const { return typical_; }
+  // Worth of each position in the block that was added `back` blocks ago, 0 being the last; of a mean one where that is
+  // too long ago.
+  std::span<const float> recent(int32_t back) const;
+  std::span<const float> mean() const { return mean_; }
 
  private:
   // Summed over the last blocks that were long enough: survival of a position, and of the one before it.
@@ -41,10 +44,13 @@ class Population {
     double chance = 0;  // of acceptance, the tokens before it accepted
   };
 
+  std::span<float> next_of(BlockHistory& history, int32_t capacity) const;
+
   int32_t max_draft_;
   std::vector<Position> positions_;
   std::vector<float> kept_;        // [i]: chance that i + 1 tokens hold no end
-  std::vector<float> typical_;     // worth
+  std::vector<float> mean_;        // worth
+  BlockHistory recent_;            // of all requests, kRecentBlocks of them
   double tokens_ = 0, ended_ = 0;  // counted; older ones fade
 };
 
@@ -56,8 +62,9 @@ class Replay {
     int32_t most_draft = 0;
   };
 
-  // ages[k]: rounds ago that the k-th last drafting round was; its weight falls with it. Where a request was in fewer,
-  // it is taken for a typical one.
+  // ages[k]: rounds ago that the k-th last drafting round was; its weight falls with it. A request that was in fewer
+  // gets other requests' last blocks: one bad block of its own says little, and a mean block would hide how unequal
+  // they are.
   void begin(std::span<const Request> requests, const Population& population, std::span<const int64_t> ages);
   // Blocks are now `length` tokens long. REQUIRES: not less than before.
   void extend(int32_t length);
