@@ -386,7 +386,10 @@ TEST(Cli, BenchMeasuresRoundsOfEveryPolicyAndLoad) {
                    "--json"});
   ASSERT_EQ(program.status(), 0) << program.err();
   const Json json = program.last_json();
-  ASSERT_EQ(json["runs"].size(), 2u * 2u * 3u * 2u + 2u * 2u);
+  ASSERT_EQ(json["runs"].size(), 2u * 2u * 2u * 4u)
+      << "loads, concurrencies, repeats; auto, 0, 15, off, which take turns";
+  EXPECT_EQ(json["runs"][3]["mode"], "off");
+  EXPECT_EQ(json["runs"][4]["repeat"], 1);
   for (const Json& run : json["runs"]) {
     const double steps = run["steps"].get<double>(), requests = run["concurrency"].get<double>();
     const double tokens = run["tokens"].get<double>() / steps / requests;

@@ -185,7 +185,7 @@ class Bench {
 
   // Policies are compared with an engine that has no drafter. On a GPU two engines would leave each other no memory.
   bool takes_turns(const BenchSubject& subject) const {
-    const bool compared = !command_.rounds && !command_.verify.empty() && command_.block_sizes.size() == 1;
+    const bool compared = !command_.trace && !command_.verify.empty() && command_.block_sizes.size() == 1;
     return compared && subject.engine->info().device == "cpu";
   }
 
@@ -213,9 +213,8 @@ class Bench {
 
   Status measure(std::span<BenchSubject> subjects) {
     if (!command_.rounds) return measure_throughput(subjects, command_, interrupt_, &console_, &report_);
-    Engine& engine = *subjects.front().engine;
-    if (command_.trace) return trace_loads(engine, command_, interrupt_, &console_, trace_);
-    return measure_rounds(engine, command_, interrupt_, &console_, &rounds_);
+    if (!command_.trace) return measure_rounds(subjects, command_, interrupt_, &console_, &rounds_);
+    return trace_loads(*subjects.front().engine, command_, interrupt_, &console_, trace_);
   }
 
   void describe(const EngineSetup& setup, const BenchSubject& subject) {

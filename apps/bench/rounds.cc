@@ -18,9 +18,9 @@ constexpr int kSlackSteps = 64;  // what one load may take longer than it should
 
 class RoundsMeasurement {
  public:
-  RoundsMeasurement(Engine& engine, const BenchCommand& command, InterruptWatch* interrupt, Console* console,
-                    RoundsReport* report)
-      : engine_(engine), command_(command), interrupt_(interrupt), console_(*console), report_(*report) {}
+  RoundsMeasurement(std::span<BenchSubject> subjects, const BenchCommand& command, InterruptWatch* interrupt,
+                    Console* console, RoundsReport* report)
+      : subjects_(subjects), command_(command), interrupt_(interrupt), console_(*console), report_(*report) {}
 
   Status run() {
     for (const Simulation* load : loads()) {
@@ -33,12 +33,12 @@ class RoundsMeasurement {
   }
 
  private:
-  bool drafts() const { return engine_.info().block_size > 1; }
+  bool any_drafts() const { return std::ranges::any_of(subjects_, &BenchSubject::drafts); }
 
   // Null: acceptance is what it is.
   std::vector<const Simulation*> loads() const {
     std::vector<const Simulation*> all;
-    if (drafts()) {
+    if (any_drafts()) {
       for (const Simulation& simulation : command_.engine.simulations) all.push_back(&simulation);
     }
     return all.empty() ? std::vector<const Simulation*>{nullptr} : all;
@@ -46,22 +46,24 @@ class RoundsMeasurement {
 
   // Modes in turn, again and again: what else the machine does meets all of them.
   Status measure_cell(const Simulation* load, int concurrency) {
-    std::vector<VerifyPolicy> policies = command_.verify;
-    if (policies.empty() || !drafts()) policies.resize(1);
     const int repeats = command_.repeat > 0 ? command_.repeat : kDefaultRepeats;
     const size_t first = report_.runs.size();
     for (int repeat = 0; repeat < repeats; ++repeat) {
-      for (const VerifyPolicy& policy : policies) {
-        RoundsRun run;
-        run.load = !drafts() ? "" : load != nullptr ? load->text : "real";
-        run.concurrency = concurrency;
-        run.mode = drafts() ? verify_name(policy) : "off";
-        run.repeat = repeat;
-        console_.progress(run.load + ", " + std::to_string(concurrency) + " requests, " + run.mode,
-                          static_cast<double>(repeat) / repeats);
-        VOLLEY_RETURN_IF_ERROR(measure(load, policy, &run));
-        if (interrupt_->interrupted()) return {};
-        report_.runs.push_back(std::move(run));
+      for (BenchSubject& subject : subjects_) {
+        std::vector<VerifyPolicy> policies = command_.verify;
+        if (policies.empty() || !subject.drafts()) policies.resize(1);
+        for (const VerifyPolicy& policy : policies) {
+          RoundsRun run;
+          run.load = !any_drafts() ? "" : load != nullptr ? load->text : "real";
+          run.concurrency = concurrency;
+          run.mode = subject.drafts() ? verify_name(policy) : "off";
+          run.repeat = repeat;
+          console_.progress(run.load + ", " + std::to_string(concurrency) + " requests, " + run.mode,
+                            static_cast<double>(repeat) / repeats);
+          VOLLEY_RETURN_IF_ERROR(measure(subject, subject.drafts() ? load : nullptr, policy, &run));
+          if (interrupt_->interrupted()) return {};
+          report_.runs.push_back(std::move(run));
+        }
       }
     }
     console_.clear_progress();
@@ -71,23 +73,24 @@ class RoundsMeasurement {
     return flush_standard_output();
   }
 
-  Status measure(const Simulation* load, const VerifyPolicy& policy, RoundsRun* run) {
-    std::vector<GenerateRequest> requests = rounds_workload(engine_, command_, load, run->concurrency);
+  Status measure(BenchSubject& subject, const Simulation* load, const VerifyPolicy& policy, RoundsRun* run) {
+    Engine& engine = *subject.engine;
+    std::vector<GenerateRequest> requests = rounds_workload(engine, command_, load, run->concurrency);
     // Plain until all decode: the first ones should not be far ahead of the last ones then.
-    if (drafts()) VOLLEY_RETURN_IF_ERROR(engine_.set_verify({VerifyPolicy::Kind::kFixed, 0}));
-    Occupancy occupancy(engine_, interrupt_);
+    if (subject.drafts()) VOLLEY_RETURN_IF_ERROR(engine.set_verify({VerifyPolicy::Kind::kFixed, 0}));
+    Occupancy occupancy(engine, interrupt_);
     VOLLEY_RETURN_IF_ERROR(occupancy.fill(std::move(requests)));
-    if (drafts()) VOLLEY_RETURN_IF_ERROR(engine_.set_verify(policy));
+    if (subject.drafts()) VOLLEY_RETURN_IF_ERROR(engine.set_verify(policy));
     // As many for policies that learn nothing: the contexts grow meanwhile, and must not differ by that.
-    VOLLEY_ASSIGN(const EngineStats before, occupancy.wait_for(engine_.stats().steps + command_.warm_rounds));
+    VOLLEY_ASSIGN(const EngineStats before, occupancy.wait_for(engine.stats().steps + command_.warm_rounds));
     const Clock::time_point begin = Clock::now();
     VOLLEY_ASSIGN(const EngineStats after, occupancy.wait_for(before.steps + *command_.rounds));
     run->wall_s = std::chrono::duration<double>(Clock::now() - begin).count();
-    run->window = window_between(before, after, {engine_.info().device == "cpu", load != nullptr});
+    run->window = window_between(before, after, {engine.info().device == "cpu", load != nullptr});
     return {};
   }
 
-  Engine& engine_;
+  std::span<BenchSubject> subjects_;
   const BenchCommand& command_;
   InterruptWatch* interrupt_;
   Console& console_;
@@ -107,9 +110,9 @@ int64_t rounds_model_len(const BenchCommand& command, int block_size) {
   return command.prompt_tokens + filling * filled_with + rounds * block_size;
 }
 
-Status measure_rounds(Engine& engine, const BenchCommand& command, InterruptWatch* interrupt, Console* console,
-                      RoundsReport* report) {
-  return RoundsMeasurement(engine, command, interrupt, console, report).run();
+Status measure_rounds(std::span<BenchSubject> subjects, const BenchCommand& command, InterruptWatch* interrupt,
+                      Console* console, RoundsReport* report) {
+  return RoundsMeasurement(subjects, command, interrupt, console, report).run();
 }
 
 }  // namespace volley::apps

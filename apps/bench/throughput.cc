@@ -73,13 +73,12 @@ class ThroughputMeasurement {
 
  private:
   int repeats() const { return std::max(1, command_.repeat); }
-  static bool drafts(const BenchSubject& subject) { return subject.speculation == Speculation::kDFlash; }
 
   // Where runs are compared, the first one must not pay for KV memory that nobody has touched (a tenth of its time and
   // more on a small model), so all of it runs once before, plainly: no policy learns what to draft from that.
   Status warm_up(BenchSubject& subject, const std::vector<GenerateRequest>& workload, int concurrency) {
     const bool compared = !command_.verify.empty() || repeats() > 1;
-    if (drafts(subject) && compared) {
+    if (subject.drafts() && compared) {
       VOLLEY_RETURN_IF_ERROR(subject.engine->set_verify({VerifyPolicy::Kind::kFixed, 0}));
     }
     std::vector<GenerateRequest> requests = workload;
@@ -106,13 +105,13 @@ class ThroughputMeasurement {
   Status measure_policies(BenchSubject& subject, const std::vector<GenerateRequest>& workload, int concurrency,
                           int repeat) {
     std::vector<VerifyPolicy> policies = command_.verify;
-    if (policies.empty() || !drafts(subject)) policies.resize(1);
+    if (policies.empty() || !subject.drafts()) policies.resize(1);
     for (const VerifyPolicy& policy : policies) {
       if (interrupt_->interrupted()) break;
-      if (drafts(subject)) VOLLEY_RETURN_IF_ERROR(subject.engine->set_verify(policy));
+      if (subject.drafts()) VOLLEY_RETURN_IF_ERROR(subject.engine->set_verify(policy));
       BenchRow row;
       row.speculation = subject.speculation;
-      row.verify = drafts(subject) ? verify_name(policy) : "off";
+      row.verify = subject.drafts() ? verify_name(policy) : "off";
       row.block_size = subject.engine->info().block_size;
       row.concurrency = concurrency;
       row.repeat = repeat;
@@ -145,7 +144,7 @@ class ThroughputMeasurement {
     const EngineStats after = engine.stats();
     row.speed = better(row.speed, probe(engine));
     row.phases = phases_between(before, after);
-    const WindowKind kind{engine.info().device == "cpu", drafts(subject) && !command_.engine.simulations.empty()};
+    const WindowKind kind{engine.info().device == "cpu", subject.drafts() && !command_.engine.simulations.empty()};
     row.whole = window_between(before, after, kind);
     row.full = full.window(kind);
     set_floor(subject, &row);

@@ -3,25 +3,15 @@
 
 #include <volley/engine.h>
 
-#include <memory>
-#include <optional>
 #include <span>
 
 #include "apps/bench/report.h"
+#include "apps/bench/subject.h"
 #include "apps/console.h"
 #include "apps/interrupt.h"
 #include "apps/options.h"
-#include "model/spec.h"
 
 namespace volley::apps {
-
-// An engine to measure, and what a step's floor needs to know of its models.
-struct BenchSubject {
-  Speculation speculation = Speculation::kOff;
-  std::unique_ptr<Engine> engine;
-  model::DecoderSpec target;
-  std::optional<model::DraftSpec> draft;
-};
 
 // What --requests says, or a number that goes with the concurrency.
 int bench_requests(const BenchCommand& command, int concurrency);
