@@ -165,7 +165,8 @@ void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& sl
   app->add_flag_callback(
       "--no-graphs", [&base] { base.graphs = false; }, "CUDA: launch every kernel instead of replaying recorded steps");
   app->add_flag_callback(
-      "--exact", [] {}, "tokens do not depend on what else runs, on any device: the only mode there is, and the default");
+      "--exact", [] {},
+      "tokens do not depend on what else runs, on any device: the only mode there is, and the default");
   app->add_flag("--profile", base.profile, "CUDA: measure the phases of the round; slower, one step at a time");
   app->add_option("--prefill-chunk", base.prefill_chunk, "most prompt tokens of one request a step [512; on CUDA 2048]")
       ->check(positive());

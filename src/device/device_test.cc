@@ -83,7 +83,8 @@ TEST(Arena, ReusesWhatAScopeReleased) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % 64, 0u);
   }
   EXPECT_EQ(arena.take(DType::kF32, {4}).data, first);
-  EXPECT_EQ(arena.peak(), 64u);
+  EXPECT_EQ(arena.peak(), size_t{kArenaAlignment});
+  EXPECT_EQ(arena.take(DType::kF32, {1}).data, static_cast<char*>(first) + kArenaAlignment);
   EXPECT_DEATH(arena.take(DType::kF32, {1024}), "CHECK failed");
 }
 

@@ -181,9 +181,9 @@ Result<GpuFacts> examine_cuda_device(int ordinal) {
                                               "): install NVIDIA's driver for it, or use --device cpu."};
   }
   if (ordinal < 0 || ordinal >= count) {
-    return Error{ErrorCode::kUnavailable,
-                 "There is no GPU " + std::to_string(ordinal) + ": this machine has " + std::to_string(count) +
-                     ", counted from 0. Use one of them, or --device cpu."};
+    return Error{ErrorCode::kUnavailable, "There is no GPU " + std::to_string(ordinal) + ": this machine has " +
+                                              std::to_string(count) +
+                                              ", counted from 0. Use one of them, or --device cpu."};
   }
   cudaDeviceProp properties = {};
   if (const cudaError_t e = cudaGetDeviceProperties(&properties, ordinal); e != cudaSuccess) {
