@@ -65,7 +65,8 @@ class DecoderLayers {
   int count() const { return static_cast<int>(layers_.size()); }
 
   // Scratch that plan() and forward() take at most, without the residual stream. kv: dtype of the cache.
-  static int64_t scratch_bytes(DeviceKind device, const DecoderSpec& spec, int64_t rows, int64_t max_positions, DType kv);
+  static int64_t scratch_bytes(DeviceKind device, const DecoderSpec& spec, int64_t rows, int64_t max_positions,
+                               DType kv);
 
  private:
   struct Layer {
