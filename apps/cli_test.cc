@@ -356,6 +356,13 @@ TEST(Cli, BenchHoldsPoliciesAgainstEachOther) {
     EXPECT_EQ(row["completion_tokens"], 3 * 16);
     if (row["verify"] == "3") EXPECT_LE(row["acceptance_length"].get<double>(), 4);
   }
+  // All take turns, the engine without a drafter too.
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(json["rows"][i]["repeat"], i / 4 % 2) << i;
+  for (int i = 0; i < 16; i += 4) {
+    int off = 0;
+    for (int k = 0; k < 4; ++k) off += json["rows"][i + k]["spec"] == "off" ? 1 : 0;
+    EXPECT_EQ(off, 1) << i;
+  }
   EXPECT_NE(program.out().find("auto against the best of the others"), std::string::npos) << program.out();
 }
 

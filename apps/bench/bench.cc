@@ -189,15 +189,17 @@ class Bench {
     return compared && subject.engine->info().device == "cpu";
   }
 
-  // The first of `modes`, and those after it that take turns with it; they leave the list.
+  // The first of `modes`, and those after it that take turns with it, as far as memory allows; they leave the list.
   Failure measure_some(std::span<const Mode>* modes) {
     std::vector<BenchSubject> subjects;
     do {
       const Mode& mode = modes->front();
-      *modes = modes->subspan(1);
       auto setup = setup_of(mode);
       if (!setup.ok()) return setup_failure(setup.error());
       auto engine = create_engine(*setup, &console_);
+      // There is no room for both: then this one comes by itself, afterwards.
+      if (!engine.ok() && engine.error().code == ErrorCode::kResourceExhausted && !subjects.empty()) break;
+      *modes = modes->subspan(1);
       if (!engine.ok()) return {creation_exit_status(*setup, engine.error()), engine.error().message};
       auto subject = subject_of(mode, *setup, std::move(*engine));
       if (!subject.ok()) return {kExitModel, subject.error().message};

@@ -12,7 +12,7 @@
 namespace volley::apps {
 
 struct RoundsRun {
-  std::string load;  // as --simulate-acceptance has it, or "real"; empty: without a drafter, so as all loads
+  std::string load;  // as --simulate-acceptance has it, or "real"; empty: an engine without a drafter, by itself
   int concurrency = 1;
   std::string mode;  // a --verify policy, or "off"
   int repeat = 0;    // from 0

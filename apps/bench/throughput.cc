@@ -56,6 +56,7 @@ class ThroughputMeasurement {
 
   Status run(std::span<BenchSubject> subjects) {
     const int widest = *std::max_element(command_.concurrency.begin(), command_.concurrency.end());
+    several_ = subjects.size() > 1;
     for (BenchSubject& subject : subjects) {
       VOLLEY_ASSIGN(auto workload, make_workload(*subject.engine, command_, bench_requests(command_, widest)));
       VOLLEY_RETURN_IF_ERROR(warm_up(subject, workload, widest));
@@ -75,9 +76,10 @@ class ThroughputMeasurement {
   int repeats() const { return std::max(1, command_.repeat); }
 
   // Where runs are compared, the first one must not pay for KV memory that nobody has touched (a tenth of its time and
-  // more on a small model), so all of it runs once before, plainly: no policy learns what to draft from that.
+  // more on a small model), so all of it runs once before, plainly: of policies it teaches no more than what plain
+  // rounds cost and how soon answers end.
   Status warm_up(BenchSubject& subject, const std::vector<GenerateRequest>& workload, int concurrency) {
-    const bool compared = !command_.verify.empty() || repeats() > 1;
+    const bool compared = several_ || command_.verify.size() > 1 || repeats() > 1;
     if (subject.drafts() && compared) {
       VOLLEY_RETURN_IF_ERROR(subject.engine->set_verify({VerifyPolicy::Kind::kFixed, 0}));
     }
@@ -204,6 +206,7 @@ class ThroughputMeasurement {
     return pool.summary();
   }
 
+  bool several_ = false;  // engines take turns
   const BenchCommand& command_;
   InterruptWatch* interrupt_;
   Console& console_;

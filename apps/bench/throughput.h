@@ -16,8 +16,8 @@ namespace volley::apps {
 // What --requests says, or a number that goes with the concurrency.
 int bench_requests(const BenchCommand& command, int concurrency);
 
-// All measurements of these engines, which take turns, so that what else the machine does meets all of them; into
-// `report` and onto stdout. Errors name a request of --input or a policy that cannot be.
+// All measurements of these engines, which take turns if they are several, so that what else the machine does meets all
+// of them; into `report` and onto stdout. Errors name a request of --input or a policy that cannot be.
 Status measure_throughput(std::span<BenchSubject> subjects, const BenchCommand& command, InterruptWatch* interrupt,
                           Console* console, BenchReport* report);
 

@@ -6,8 +6,8 @@
 
 namespace volley {
 
-// Of what an arena hands out. Copies of matrix rows go by lines of 128 bytes: where x began in the middle of one, the
-// products of 128 rows took 7 to 12 % longer.
+// Of what an arena hands out. Copies of matrix rows go by lines of 128 bytes: where x began in the middle of one,
+// products of 128 rows took 7 to 12 % longer (docs/cuda-notes.md).
 inline constexpr int64_t kArenaAlignment = 256;
 
 // What a tensor of so many bytes takes of an arena.

@@ -109,7 +109,8 @@ void VerifyControl::observe(const VerifyStep& step, const spec::StepTimes& times
     const spec::RoundResult& result = results[i];
     if (ids[i] == 0 || result.tokens.empty()) continue;
     const bool cut = result.ended || result.exhausted || !result.finite;
-    blocks_.push_back({ids[i], result.confidence, result.drafted, result.accepted, cut, result.ended});
+    blocks_.push_back({ids[i], result.confidence, result.drafted, result.accepted, cut, result.ended,
+                       static_cast<int32_t>(result.tokens.size())});
     if (step.simulated[i] >= 0) stats_.expected_tokens += expected_tokens(step.simulated[i], result.drafted);
     if (cut) continue;  // what came after its end is not known
     for (int32_t j = 0; j < result.drafted; ++j) ++stats_.verified_at[j];

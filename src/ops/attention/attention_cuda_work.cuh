@@ -21,7 +21,7 @@ inline constexpr int kMaxChunks = 32;
 inline constexpr int kLeastChunkShift = 7;
 __host__ __device__ inline int chunk_shift(int32_t end) {
 #ifdef __CUDA_ARCH__
-  const int log2 = 32 - __clz(end - 1);  // rounded up
+  const int log2 = 32 - __clz(max(end, 1) - 1);  // rounded up
 #else
   const int log2 = end > 1 ? 32 - __builtin_clz(static_cast<unsigned>(end - 1)) : 0;
 #endif

@@ -60,7 +60,8 @@ struct QkvWrite {
   int32_t n_segments = 0;
   TensorView row_slots;  // [rows] int32: row of the page table
   // Whether an earlier write on this stream had the same positions, slots and page table. CUDA then reads them while
-  // the kernel that makes qkv still runs: when a write starts, all that is older than it has ended.
+  // the kernel that makes qkv still runs: a write lets nothing start before all that is older than it has ended, so
+  // what the first write of the pass had to wait for is there.
   bool rows_ready = false;
   KvLayer kv;        // of the first layer; the blocks of the others follow it in the page
   TensorView q_out;  // [rows, heads, head_dim] bf16 or fp32; null view when heads == 0

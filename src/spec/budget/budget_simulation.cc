@@ -215,7 +215,7 @@ void Simulation::observe_oldest() {
   flights_.pop_front();
   std::vector<BlockOutcome> outcomes;
   for (const Block& block : flight.blocks) {
-    outcomes.push_back({block.id, block.confidence, block.verified, block.accepted, false});
+    outcomes.push_back({block.id, block.confidence, block.verified, block.accepted, false, false, block.accepted + 1});
   }
   const auto begin = std::chrono::steady_clock::now();
   policy_.observe(flight.shape, flight.seconds, outcomes);

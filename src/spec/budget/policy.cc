@@ -23,6 +23,7 @@ constexpr int32_t kPatience = 16;
 // kProbeShare of the time, but at least every kMostProbeGap rounds, or drafts that pay again would be noticed late.
 constexpr double kProbeShare = 0.01;
 constexpr double kLeastProbeGap = 8, kMostProbeGap = 40;
+constexpr int32_t kLongAgo = 1 << 20;
 // Rivals: every other length, and every half octave of rows, runs now and then, as often as that costs kRivalShare of
 // the time. So errors in the costs, which were measured in one short moment, show, and so does how longer blocks go on.
 constexpr double kRivalShare = 0.0005;
@@ -177,7 +178,8 @@ bool BudgetPolicy::State::could_win(size_t length, double rate) const {
 
 // The option to probe in place of plain decoding, or null.
 const Option* BudgetPolicy::State::probe(const RoundToChoose& round, const Option& plain) {
-  if (++since_probe < kLeastProbeGap) return nullptr;
+  since_probe = std::min(since_probe + 1, kLongAgo);
+  if (since_probe < kLeastProbeGap) return nullptr;
   const Option* probed = nullptr;
   double shortest_loss = 0, lost = 0;
   bool may_pay = false;
@@ -278,7 +280,7 @@ void BudgetPolicy::observe(const RoundShape& shape, const RoundSeconds& seconds,
   int32_t tokens = 0, ended = 0;
   for (const BlockOutcome& block : blocks) {
     s.learn(block);
-    tokens += block.accepted + 1;
+    tokens += block.committed;
     ended += block.ended ? 1 : 0;
   }
   s.population.end_round(shape.draft > 0, tokens, ended);

@@ -55,8 +55,9 @@ struct BlockOutcome {
   std::span<const float> confidence;  // of all drafted tokens, as the round reported them
   int32_t verified = 0;               // the first that many
   int32_t accepted = 0;               // of those
-  bool cut = false;    // the request ended inside the block: the token after the accepted ones was not refused
-  bool ended = false;  // its own choice, an end id, not a limit
+  bool cut = false;       // the request ended inside the block: the token after the accepted ones was not refused
+  bool ended = false;     // its own choice, an end id, not a limit
+  int32_t committed = 0;  // tokens that the request got, an end among them
 };
 
 class BudgetPolicy {

@@ -329,6 +329,24 @@ TEST_F(BudgetPolicyTest, ARequestsShiftFollowsItsOwnOutcomesWithinBounds) {
   EXPECT_EQ(policy_->shift(1), 0);
 }
 
+TEST_F(BudgetPolicyTest, WhatLiesBehindAnEndIsWorthLess) {
+  const std::vector<float> confidences(7, 0.9f);
+  // Blocks of which all drafted tokens would be accepted, but `ends` of which end with the token `committed`.
+  const auto learnt = [&](int32_t committed, bool ends) {
+    make();
+    for (int32_t i = 0; i < 200; ++i) {
+      decide(requests(1));
+      const std::vector<BlockOutcome> blocks = {{1, confidences, 7, committed - 1, ends, ends, committed}};
+      policy_->observe({1, 7, 8, 0, 100}, {0.001, 0.01}, blocks);
+    }
+    return decide_for_gain(requests(1));
+  };
+  const Decision endless = learnt(8, false), half = learnt(2, true), none = learnt(1, true);
+  EXPECT_GT(endless.draft, 0);
+  EXPECT_LT(half.tokens, 0.6 * endless.tokens) << "every other token is an end";
+  EXPECT_EQ(none.draft, 0) << "every token is an end";
+}
+
 TEST_F(BudgetPolicyTest, OutcomesOfRequestsThatEndedAreNotRemembered) {
   make();
   decide(requests(1));

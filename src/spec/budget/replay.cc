@@ -32,7 +32,7 @@ Population::Population(int32_t max_draft)
 void Population::end_round(bool drafted, int32_t tokens, int32_t ended) {
   tokens_ = kEndFade * tokens_ + tokens;
   ended_ = kEndFade * ended_ + ended;
-  const double goes_on = tokens_ > ended_ ? 1 - ended_ / tokens_ : 1;
+  const double goes_on = tokens_ > 0 ? std::max(0.0, 1 - ended_ / tokens_) : 1;
   double before = kFirstChance, survival = 1, kept = 1;
   for (int32_t i = 0; i < max_draft_; ++i) {
     Position& p = positions_[i];
@@ -53,9 +53,9 @@ std::span<float> Population::next_of(BlockHistory& history, int32_t capacity) co
 }
 
 std::span<const float> Population::recent(int32_t back) const {
-  if (back >= std::min(recent_.blocks, kRecentBlocks)) return mean_;
-  const int32_t at = (recent_.blocks - 1 - back) % kRecentBlocks;
-  return std::span(recent_.worth).subspan(static_cast<size_t>(at) * max_draft_, max_draft_);
+  if (back >= std::min<int64_t>(recent_.blocks, kRecentBlocks)) return mean_;
+  const int64_t at = (recent_.blocks - 1 - back) % kRecentBlocks;
+  return std::span(recent_.worth).subspan(static_cast<size_t>(at * max_draft_), max_draft_);
 }
 
 void Population::add(std::span<const float> chances, BlockHistory& history) {
@@ -98,7 +98,7 @@ void Replay::begin(std::span<const Request> requests, const Population& populati
     for (const Request& request : requests) {
       const BlockHistory* history = request.history;
       const bool known = history != nullptr && k < history->blocks;
-      const int32_t block = known ? (history->blocks - 1 - k) % kReplayRounds : 0;
+      const int64_t block = known ? (history->blocks - 1 - k) % kReplayRounds : 0;
       round.worth.push_back(known ? history->worth.data() + block * max_draft : population.recent(borrowed++).data());
     }
   }

@@ -19,7 +19,7 @@ constexpr int32_t kRecentBlocks = 64;
 // read when the block came in, times the chance that the request had not ended before.
 struct BlockHistory {
   std::vector<float> worth;  // [capacity][max_draft], a ring
-  int32_t blocks = 0;        // since the start; the last one is at (blocks - 1) % capacity
+  int64_t blocks = 0;        // since the start; the last one is at (blocks - 1) % capacity
 };
 
 // What blocks are like, over all requests: for requests of which little is known, and for positions that were not
@@ -30,7 +30,7 @@ class Population {
 
   // A block of a request whose drafted tokens are accepted with these chances. Goes into `history` at full length.
   void add(std::span<const float> chances, BlockHistory& history);
-  // A round in which requests got so many tokens, and so many of them chose to end.
+  // A round in which requests got so many tokens, of which so many were the end that the request chose.
   void end_round(bool drafted, int32_t tokens, int32_t ended);
   // Worth of each position in the block that was added `back` blocks ago, 0 being the last; of a mean one where that is
   // too long ago.
@@ -63,8 +63,8 @@ class Replay {
   };
 
   // ages[k]: rounds ago that the k-th last drafting round was; its weight falls with it. A request that was in fewer
-  // gets other requests' last blocks: one bad block of its own says little, and a mean block would hide how unequal
-  // they are.
+  // gets the last blocks of all requests, its own among them: few blocks of its own say little, and a mean block would
+  // hide how unequal blocks are.
   void begin(std::span<const Request> requests, const Population& population, std::span<const int64_t> ages);
   // Blocks are now `length` tokens long. REQUIRES: not less than before.
   void extend(int32_t length);
