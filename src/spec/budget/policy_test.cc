@@ -343,8 +343,8 @@ TEST_F(BudgetPolicyTest, WhatLiesBehindAnEndIsWorthLess) {
   };
   const Decision endless = learnt(8, false), half = learnt(2, true), none = learnt(1, true);
   EXPECT_GT(endless.draft, 0);
-  EXPECT_LT(half.tokens, 0.6 * endless.tokens) << "every other token is an end";
-  EXPECT_EQ(none.draft, 0) << "every token is an end";
+  EXPECT_LT(half.tokens, 0.8 * endless.tokens) << "every other token is an end";
+  EXPECT_GT(none.draft, 0) << "a request may go on where all others ended at once";
 }
 
 TEST_F(BudgetPolicyTest, OutcomesOfRequestsThatEndedAreNotRemembered) {

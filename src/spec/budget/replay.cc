@@ -14,6 +14,7 @@ constexpr double kFade = 0.9;          // of blocks, each round that drafted
 constexpr double kMostApart = 2;       // log odds that one token may differ from the mean
 constexpr double kMeanTokens = 2;      // as many are like the mean before a block goes on as it began
 constexpr double kEndFade = 0.998;     // of counted ends, each round
+constexpr double kMostEnds = 0.2;      // believed: after many answers of a word, a long one must still be drafted for
 constexpr double kHalfLife = 8;        // rounds after which a replayed one counts half as much as the last
 constexpr int32_t kManyRequests = 32;  // their noise averages out over fewer rounds
 constexpr int32_t kRoundsOfMany = 4;
@@ -32,7 +33,7 @@ Population::Population(int32_t max_draft)
 void Population::end_round(bool drafted, int32_t tokens, int32_t ended) {
   tokens_ = kEndFade * tokens_ + tokens;
   ended_ = kEndFade * ended_ + ended;
-  const double goes_on = tokens_ > 0 ? std::max(0.0, 1 - ended_ / tokens_) : 1;
+  const double goes_on = tokens_ > 0 ? 1 - std::min(kMostEnds, ended_ / tokens_) : 1;
   double before = kFirstChance, survival = 1, kept = 1;
   for (int32_t i = 0; i < max_draft_; ++i) {
     Position& p = positions_[i];
