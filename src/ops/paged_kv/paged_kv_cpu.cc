@@ -174,7 +174,7 @@ namespace {
 
 HWY_EXPORT(write_unit);
 
-// Elements of one task at least: below that, waking a thread costs more than it saves.
+// Elements of one task: half of that is the least that is worth a thread's while (some 2 µs).
 constexpr int64_t kElementsPerTask = 4096;
 constexpr int64_t kTasksPerThread = 4;
 
@@ -214,7 +214,9 @@ void write_qkv_cpu(Stream& stream, const QkvWrite& args) {
   units *= args.all_heads();
   if (units == 0) return;
   ThreadPool& pool = stream.pool();
-  const int64_t useful = std::max<int64_t>(1, args.qkv.count() / kElementsPerTask);
+  const int64_t elements = args.qkv.count();
+  const int64_t useful = std::max(
+      {int64_t{1}, elements / kElementsPerTask, std::min<int64_t>(pool.threads(), 2 * elements / kElementsPerTask)});
   const int64_t tasks = std::min({units, useful, pool.threads() * kTasksPerThread});
   pool.parallel_for(tasks,
                     [&](int64_t task, int) { write_units(args, units * task / tasks, units * (task + 1) / tasks); });

@@ -5,8 +5,9 @@
 namespace volley::spec {
 namespace {
 
-// Sizes to look at where any is possible: between two of them the gain is nearly linear.
-constexpr int32_t kRowSteps = 16;
+// Sizes to look at where any is possible: between two of them the gain is nearly linear. With blocks of 16 each step is
+// a token more of every request.
+constexpr int32_t kRowSteps = 15;
 
 const Option& better(const Option& a, const Option& b) {
   constexpr double kEqual = 1e-9;
@@ -30,19 +31,30 @@ RoundShape Options::shape(const RoundToChoose& round, int32_t draft, int32_t row
   return shape;
 }
 
-// total: rows for all that is drafted. most: that the pass has room for.
-void Options::fill_rows(int32_t requests, int32_t total, int32_t most) {
-  rows_.clear();
-  const int32_t shared = std::min({config_.most_shared_rows, most, total - 1});
+// The drafter's pass has no part in it, so the length does not matter.
+Options::Size Options::size(const RoundToChoose& round, int32_t rows, const CostModel& costs) const {
+  const double seconds = costs.predict_rest(shape(round, config_.max_draft, rows));
+  if (round.other_rows == 0) return {rows, seconds, seconds};
+  RoundToChoose alone = round;
+  alone.other_rows = 0;
+  return {rows, seconds, costs.predict_rest(shape(alone, config_.max_draft, rows))};
+}
+
+void Options::fill_sizes(const RoundToChoose& round, const CostModel& costs) {
+  sizes_.clear();
+  const int32_t whole = round.requests * (1 + round.most_draft);
+  const int32_t most = std::min({config_.most_shared_rows, config_.max_rows - round.other_rows, whole - 1});
+  const auto add = [&](int32_t rows) { sizes_.push_back(size(round, rows, costs)); };
   if (config_.row_buckets.empty()) {
-    const int32_t step = std::max(1, (shared - requests + kRowSteps) / kRowSteps);
-    for (int32_t rows = requests + 1; rows <= shared; rows += step) rows_.push_back(rows);
+    const int32_t step = (whole - round.requests + kRowSteps - 1) / kRowSteps;
+    if (step > 1 && round.requests + step / 2 <= most)
+      add(round.requests + step / 2);  // so that probes need not be larger than they must
+    for (int32_t rows = round.requests + step; rows <= most; rows += step) add(rows);
   } else {
     for (const int32_t rows : config_.row_buckets) {
-      if (rows > requests && rows <= shared) rows_.push_back(rows);
+      if (rows > round.requests && rows <= most) add(rows);
     }
   }
-  if (total <= most) rows_.push_back(total);
 }
 
 void Options::evaluate(const RoundToChoose& round, const CostModel& costs, Replay& replay) {
@@ -55,19 +67,25 @@ void Options::evaluate(const RoundToChoose& round, const CostModel& costs, Repla
   const double others = round.other_rows > 0 ? plain - costs.predict(shape(alone, 0, round.requests)).total() : 0;
   options_.push_back({0, round.requests, static_cast<double>(round.requests), plain, plain - others});
   begins_.push_back(1);
+  fill_sizes(round, costs);
   int32_t before = 0;
   for (const int32_t length : config_.draft_lengths) {
     if (before >= round.most_draft) break;
     before = length;
     replay.extend(length);
-    fill_rows(round.requests, round.requests + replay.places(), config_.max_rows - round.other_rows);
-    if (rows_.empty()) break;
     const double draft = costs.predict_draft(shape(round, length, round.requests));
-    for (const int32_t rows : rows_) {
-      const double seconds = draft + costs.predict_rest(shape(round, length, rows));
-      const double tokens = round.requests + replay.accepted(rows - round.requests);
-      options_.push_back({length, rows, tokens, seconds, std::max(seconds, plain) - others});
+    const auto add = [&](const Size& size) {
+      const double tokens = round.requests + replay.accepted(size.rows - round.requests);
+      const double seconds = draft + size.seconds;
+      options_.push_back(
+          {length, size.rows, tokens, seconds, std::max({seconds - others, draft + size.alone, plain - others})});
+    };
+    const int32_t total = round.requests + replay.places();
+    for (const Size& shared : sizes_) {
+      if (shared.rows < total) add(shared);
     }
+    if (total <= config_.max_rows - round.other_rows) add(size(round, total, costs));
+    if (options_.size() == begins_.back()) break;
     begins_.push_back(options_.size());
   }
 }

@@ -14,7 +14,9 @@ struct Option {
   int32_t draft = 0, rows = 0;  // as in Decision
   double tokens = 0;            // expected of the round
   double seconds = 0;           // of the round
-  // Of the round, but what prompts in the pass add to plain decoding is theirs, not the decoding requests'.
+  // Of the round, but what prompts in the pass add to plain decoding is theirs, not the decoding requests'. At least
+  // what the round would take without them: rows are no cheaper for being many, even if the difference of two
+  // predictions is.
   double charged = 0;
   double rate() const { return tokens / charged; }
 };
@@ -48,12 +50,19 @@ class Options {
   RoundShape shape(const RoundToChoose& round, int32_t draft, int32_t rows) const;
 
  private:
-  void fill_rows(int32_t requests, int32_t total, int32_t most);
+  // Rows to look at with every length that drafts more, and what they cost after the drafter's pass.
+  struct Size {
+    int32_t rows = 0;
+    double seconds = 0;
+    double alone = 0;  // without the prompts
+  };
+  Size size(const RoundToChoose& round, int32_t rows, const CostModel& costs) const;
+  void fill_sizes(const RoundToChoose& round, const CostModel& costs);
 
   const BudgetConfig& config_;
   std::vector<Option> options_;
   std::vector<size_t> begins_;
-  std::vector<int32_t> rows_;  // to look at, of one length
+  std::vector<Size> sizes_;  // ascending
 };
 
 }  // namespace volley::spec

@@ -14,6 +14,8 @@
 namespace volley::spec {
 namespace {
 
+// Deciding takes some microseconds, so a decision stands until rounds of so many seconds in all have run.
+constexpr double kDecisionSeconds = 0.001;
 // A choice is kept until another is better by kClearly, or better at all for kPatience decisions in a row. When the
 // number of requests changes by more than a quarter, the best one is taken at once.
 constexpr double kClearly = 1.02, kSlightly = 1.002;
@@ -21,12 +23,13 @@ constexpr int32_t kPatience = 16;
 
 // Probes: while nothing is drafted nothing is learned, so some rounds draft. They come as often as they cost
 // kProbeShare of the time, but at least every kMostProbeGap rounds, or drafts that pay again would be noticed late.
-constexpr double kProbeShare = 0.01;
+constexpr double kProbeShare = 0.005;
 constexpr double kLeastProbeGap = 8, kMostProbeGap = 40;
 constexpr int32_t kLongAgo = 1 << 20;
 // Rivals: every other length, and every half octave of rows, runs now and then, as often as that costs kRivalShare of
 // the time. So errors in the costs, which were measured in one short moment, show, and so does how longer blocks go on.
-constexpr double kRivalShare = 0.0005;
+// What would lose even if every token were accepted gets kHopelessShare: only its costs can be wrong.
+constexpr double kRivalShare = 0.0003, kHopelessShare = 0.0001;
 constexpr double kLeastRivalGap = 48;
 constexpr int64_t kBetweenRivals = 16;  // rounds from one to the next
 constexpr int32_t kRowBands = 32;
@@ -39,6 +42,13 @@ constexpr float kShiftRate = 0.02f, kShiftPull = 0.005f, kMostShift = 2.0f;
 
 int32_t row_band(int32_t rows) {
   return std::clamp(static_cast<int32_t>(2 * std::log2(static_cast<float>(rows))), 0, kRowBands - 1);
+}
+
+// Rows that verify all that a draft of this length gives the requests.
+int32_t whole_rows(std::span<const BudgetRequest> requests, int32_t draft) {
+  int32_t rows = 0;
+  for (const BudgetRequest& request : requests) rows += 1 + std::min(draft, request.most_draft);
+  return rows;
 }
 
 // Seconds that a round loses against one with `rate` tokens a second.
@@ -70,6 +80,8 @@ struct BudgetPolicy::State {
   bool could_win(size_t length, double rate) const;
   const Option* probe(const RoundToChoose& round, const Option& plain);
   const Option* rival(const RoundToChoose& round, const Option& chosen);
+  std::optional<Decision> standing(std::span<const BudgetRequest> requests, const RoundToChoose& round);
+  Decision choose(std::span<const BudgetRequest> requests, const RoundToChoose& round);
   // Plain decoding is 0, then come the lengths; as in Options.
   size_t length_index(int32_t draft) const {
     return draft == 0 ? 0 : 1 + (std::ranges::lower_bound(config.draft_lengths, draft) - config.draft_lengths.begin());
@@ -97,6 +109,11 @@ struct BudgetPolicy::State {
   int32_t draft = 0, settled_requests = 0, impatience = 0;
   double rows_per_request = 0;
   int32_t since_probe = static_cast<int32_t>(kMostProbeGap);
+  // The last decision, while it stands.
+  Decision last;
+  bool last_whole = false;  // it verifies all that is drafted
+  int32_t last_requests = 0;
+  double stands_for = 0;  // seconds
   // Decisions, and which was the last with each length and about as many rows.
   int64_t decisions = 0;
   std::vector<int64_t> last_length;
@@ -115,7 +132,7 @@ Decision BudgetPolicy::State::fixed(std::span<const BudgetRequest> requests, con
   Decision decision;
   const auto length = std::ranges::lower_bound(config.draft_lengths, std::min(most, config.max_draft));
   if (most > 0 && round.most_draft > 0 && length != config.draft_lengths.end()) decision.draft = *length;
-  for (const BudgetRequest& request : requests) decision.verify_rows += 1 + std::min(most, request.most_draft);
+  decision.verify_rows = whole_rows(requests, most);
   decision.seconds = costs.predict(options.shape(round, decision.draft, decision.verify_rows)).total();
   return decision;
 }
@@ -204,8 +221,10 @@ const Option* BudgetPolicy::State::rival(const RoundToChoose& round, const Optio
   const Option* rival = nullptr;
   double most_due = 1;
   const auto consider = [&](const Option& option, int64_t last) {
-    if (option.draft > 0 && option.rows <= chosen.rate() * option.charged) return;  // not if every token were accepted
-    const double gap = std::max(kLeastRivalGap, loss(option, chosen.rate()) / (kRivalShare * chosen.charged));
+    // Not even if every token were accepted, unless the costs are wrong.
+    const bool hopeless = option.draft > 0 && option.rows <= chosen.rate() * option.charged;
+    const double share = hopeless ? kHopelessShare : kRivalShare;
+    const double gap = std::max(kLeastRivalGap, loss(option, chosen.rate()) / (share * chosen.charged));
     const double due = static_cast<double>(decisions - last) / gap;
     if (due < most_due) return;
     most_due = due;
@@ -225,22 +244,48 @@ const Option* BudgetPolicy::State::rival(const RoundToChoose& round, const Optio
   return rival;
 }
 
+// The last decision once more, while it stands: for as many requests, when no prompt comes with them and no rival's
+// turn may have come.
+std::optional<Decision> BudgetPolicy::State::standing(std::span<const BudgetRequest> requests,
+                                                      const RoundToChoose& round) {
+  if (stands_for <= 0 || round.requests != last_requests || round.other_rows > 0 || round.most_draft < last.draft ||
+      (decisions + 1) % kBetweenRivals == 0) {
+    return std::nullopt;
+  }
+  stands_for -= last.seconds;
+  if (last.draft == 0) since_probe = std::min(since_probe + 1, kLongAgo);
+  Decision again = last;
+  const int32_t whole = whole_rows(requests, last.draft);
+  again.verify_rows = last_whole ? whole : std::min(whole, last.verify_rows);
+  return again;
+}
+
+Decision BudgetPolicy::State::choose(std::span<const BudgetRequest> requests, const RoundToChoose& round) {
+  evaluate(requests, round);
+  const Option& chosen = settle(round.requests);
+  const Option* probed = chosen.draft == 0 ? probe(round, chosen) : nullptr;
+  if (probed == nullptr) probed = rival(round, chosen);
+  const Option& option = probed != nullptr ? *probed : chosen;
+  last = {option.draft,           option.rows,    probed != nullptr, option.rate(),
+          options.plain().rate(), option.seconds, option.tokens};
+  last_requests = round.requests;
+  last_whole = option.rows == whole_rows(requests, option.draft);
+  stands_for = probed != nullptr ? 0 : kDecisionSeconds - option.seconds;
+  return last;
+}
+
 Decision BudgetPolicy::decide(std::span<const BudgetRequest> requests, int32_t other_rows, int64_t kv_tokens) {
   State& s = *state_;
   if (requests.empty()) return {};
   RoundToChoose round = {static_cast<int32_t>(requests.size()), 0, other_rows, kv_tokens};
   for (const BudgetRequest& request : requests) round.most_draft = std::max(round.most_draft, request.most_draft);
   if (s.config.fixed) return s.fixed(requests, round, *s.config.fixed);
-  s.evaluate(requests, round);
-  const Option& chosen = s.settle(round.requests);
+  const std::optional<Decision> again = s.standing(requests, round);
   ++s.decisions;
-  const Option* probe = chosen.draft == 0 ? s.probe(round, chosen) : nullptr;
-  if (probe == nullptr) probe = s.rival(round, chosen);
-  const Option& option = probe != nullptr ? *probe : chosen;
-  s.last_length[s.length_index(option.draft)] = s.decisions;
-  if (option.draft > 0) s.last_band[row_band(option.rows)] = s.decisions;
-  return {option.draft,   option.rows,  probe != nullptr, option.rate(), s.options.plain().rate(),
-          option.seconds, option.tokens};
+  const Decision decision = again ? *again : s.choose(requests, round);
+  s.last_length[s.length_index(decision.draft)] = s.decisions;
+  if (decision.draft > 0) s.last_band[row_band(decision.verify_rows)] = s.decisions;
+  return decision;
 }
 
 void BudgetPolicy::State::learn(const BlockOutcome& block) {

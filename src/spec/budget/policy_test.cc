@@ -15,12 +15,15 @@ namespace {
 
 class BudgetPolicyTest : public testing::Test {
  protected:
-  // Rows are free up to 64 and cost 1 ms each beyond, a pass 10 ms; drafts cost `draft_ms` whatever their length.
-  void make(double draft_ms = 1) {
+  // Rows are free up to 64 and cost 1 ms each beyond, a pass 10 ms; drafts cost `draft_ms` whatever their length. All
+  // of it times scale_.
+  void make(double draft_ms = 1) { make(draft_ms, {{1, 0.01}, {64, 0.01 + 1e-9}, {1064, 1.01}}); }
+  void make(double draft_ms, std::vector<CurvePoint> rest) {
     Machine machine;
     machine.config = config_;
-    machine.draft = {{1, draft_ms * 1e-3}, {2048, draft_ms * 1e-3 * 1.0001}};
-    machine.rest = {{1, 0.01}, {64, 0.01 + 1e-9}, {1064, 1.01}};
+    for (CurvePoint& point : rest) point.y *= scale_;
+    machine.rest = rest;
+    machine.draft = {{1, scale_ * draft_ms * 1e-3}, {2048, scale_ * draft_ms * 1e-3 * 1.0001}};
     policy_ = std::make_unique<BudgetPolicy>(config_, machine.measured(64));
   }
   static BudgetConfig config() {
@@ -45,7 +48,7 @@ class BudgetPolicyTest : public testing::Test {
     std::vector<BlockOutcome> blocks;
     for (int32_t i = 0; i < n; ++i)
       blocks.push_back({static_cast<RequestId>(i + 1), confidences, verified, accepted, cut});
-    policy_->observe({n, 7, n * (verified + 1), 0, 100}, {0.001, 0.01}, blocks);
+    policy_->observe({n, 7, n * (verified + 1), 0, 100}, {scale_ * 0.001, scale_ * 0.01}, blocks);
   }
   void settle(int32_t n, float confidence, int32_t accepted) {
     for (int32_t i = 0; i < 30; ++i) {
@@ -61,6 +64,7 @@ class BudgetPolicyTest : public testing::Test {
   }
 
   BudgetConfig config_ = config();
+  double scale_ = 1;
   std::unique_ptr<BudgetPolicy> policy_;
 };
 
@@ -251,6 +255,51 @@ TEST_F(BudgetPolicyTest, PromptsInThePassDoNotPayForLongDrafts) {
   const Decision alone = decide_for_gain(requests(8));
   const Decision crowded = decide_for_gain(requests(8), 400);
   EXPECT_LE(crowded.verify_rows, alone.verify_rows);
+}
+
+// Measured costs that rise ever less, as a noisy measurement has them, would make rows beside a prompt nearly free.
+TEST_F(BudgetPolicyTest, PromptsInThePassDoNotMakeRowsCheap) {
+  make(1, {{1, 0.002}, {64, 0.064}, {1064, 0.07}});
+  settle(8, 0.5f, 1);
+  const Decision alone = decide_for_gain(requests(8));
+  const Decision crowded = decide_for_gain(requests(8), 400);
+  EXPECT_LT(alone.verify_rows, 24);
+  EXPECT_LE(crowded.verify_rows, alone.verify_rows);
+}
+
+// Short rounds: deciding anew each time would take a percent of them and more.
+TEST_F(BudgetPolicyTest, ADecisionStandsForAMillisecond) {
+  const auto decisions = [&](double scale) {
+    scale_ = scale;
+    make();
+    settle(4, 0.99f, 7);
+    int32_t changes = 0;
+    double before = 0;
+    for (int32_t i = 0; i < 100; ++i) {
+      const Decision decision = decide(requests(4));
+      changes += decision.tokens != before ? 1 : 0;
+      before = decision.tokens;
+      observe(4, 0.9f, i % 7);
+    }
+    return changes;
+  };
+  EXPECT_GE(decisions(1), 90);
+  const int32_t few = decisions(0.02);  // rounds of 0.22 ms
+  EXPECT_LE(few, 35);
+  EXPECT_GE(few, 15);
+}
+
+TEST_F(BudgetPolicyTest, AStandingDecisionHoldsForTheSameRoundsAlone) {
+  scale_ = 0.001;
+  make();
+  settle(4, 0.99f, 7);
+  EXPECT_EQ(decide_for_gain(requests(4)).verify_rows, 4 * 8);
+  std::vector<BudgetRequest> mixed = requests(4);
+  mixed[0].most_draft = 2;
+  EXPECT_EQ(decide(mixed).verify_rows, 3 * 8 + 3) << "one uses fewer";
+  EXPECT_LE(decide(requests(4, 2)).draft, 3) << "nobody uses so many";
+  const Decision fewer = decide_for_gain(requests(2));
+  EXPECT_EQ(fewer.verify_rows, 2 * (1 + fewer.draft));
 }
 
 TEST_F(BudgetPolicyTest, RowsAreRecordedSizesOrAll) {
