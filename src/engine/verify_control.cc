@@ -69,7 +69,7 @@ VerifyStep VerifyControl::next(const sched::DecodingOutlook& outlook) {
   if (outlook.requests.empty()) return step;  // who comes back from the queue begins with a plain step
   requests_.clear();
   for (const auto& entry : outlook.requests) requests_.push_back({entry.id, entry.most_draft});
-  step.decision = policy_->decide(requests_, outlook.prompt_rows, outlook.positions);
+  step.decision = policy_->decide(requests_, {outlook.prompt_rows, outlook.prompts_ending}, outlook.positions);
   step.limit.draft = step.decision->draft;
   step.limit.rows = step.decision->verify_rows;
   return step;

@@ -57,4 +57,4 @@ class DeviceTensor {
   std::string why_skipped;                                                       \
   const auto device##_owner = ::volley::ops::cuda_device_for_test(why_skipped);  \
   if (device##_owner == nullptr) GTEST_SKIP() << "needs a GPU: " << why_skipped; \
-  ::volley::Device& device = *device##_owner
+  [[maybe_unused]] ::volley::Device& device = *device##_owner

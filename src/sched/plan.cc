@@ -68,8 +68,10 @@ DecodingOutlook Scheduler::State::decoding() const {
   // Drafts leave no more to prompts than this, so more must not be held against them.
   const int32_t most = rows_for_prompts(static_cast<int32_t>(outlook.requests.size()));
   const auto count = [&](const Request& request) {
-    const int32_t rows = std::min(config.prefill_chunk, request.prefill_length() - request.next_row());
-    outlook.prompt_rows = std::min(most, outlook.prompt_rows + rows);
+    const int32_t left = request.prefill_length() - request.next_row();
+    const int32_t rows = std::min({config.prefill_chunk, left, most - outlook.prompt_rows});
+    outlook.prompt_rows += rows;
+    outlook.prompts_ending += rows == left ? 1 : 0;
   };
   for (const auto& [arrival, request] : running) {
     if (!request->decodes_next()) count(*request);

@@ -214,6 +214,7 @@ TEST(SchedulerDecoding, TellsWhoDecodesNext) {
   ASSERT_TRUE(scheduler.add(3, "", counting(60, 5), 20, {.speculation = false}).ok());
   EXPECT_TRUE(scheduler.decoding().requests.empty());
   EXPECT_EQ(scheduler.decoding().prompt_rows, 16) << "of 20, what drafts leave to prompts";
+  EXPECT_EQ(scheduler.decoding().prompts_ending, 2) << "one row of the third is left";
   prefill(scheduler);
   ASSERT_TRUE(scheduler.add(4, "", counting(100, 40), 4).ok());
   ASSERT_TRUE(scheduler.add(5, "", counting(150, 40), 4).ok());
@@ -225,6 +226,7 @@ TEST(SchedulerDecoding, TellsWhoDecodesNext) {
   EXPECT_EQ(outlook.requests[2].most_draft, 0);
   EXPECT_EQ(outlook.positions, 11 + 6 + 6);
   EXPECT_EQ(outlook.prompt_rows, 16) << "one slot is free, and a chunk has 16 rows";
+  EXPECT_EQ(outlook.prompts_ending, 0);
 }
 
 TEST(SchedulerPlan, NoOneOvertakesTheHeadOfTheQueue) {

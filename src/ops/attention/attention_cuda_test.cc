@@ -182,20 +182,40 @@ TEST(AttentionCudaTiles, BackendsThatAShapeDoesNotAllow) {
 }
 
 // Tiles in two items each, whose partial results come into shared memory in several turns, against one tile alone, in
-// many items.
+// many items. At 4060 a turn ends between two of the blocks of 16 rows that are merged together.
 TEST(AttentionCudaTiles, FewItemsOfManyChunks) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  const int slots = 33, first = 2550;
-  AttentionWorld world(device, {DType::kBF16, 256, 4, 2, 64}, std::vector<int>(slots, first + 32));
-  std::vector<Row> rows;
-  for (int slot = 0; slot < slots; ++slot) {
-    for (const Row& row : causal(slot, first, 32)) rows.push_back(row);
+  const int slots = 33;
+  for (int first : {2550, 4060}) {
+    AttentionWorld world(device, {DType::kBF16, 256, 4, 2, 64}, std::vector<int>(slots, first + 32));
+    std::vector<Row> rows;
+    for (int slot = 0; slot < slots; ++slot) {
+      for (const Row& row : causal(slot, first, 32)) rows.push_back(row);
+    }
+    const auto together = world.run(rows);
+    EXPECT_EQ(world.run(rows, false, AttentionBackend::kPortable), together);
+    for (int slot : {0, 17, 32}) {
+      EXPECT_EQ(world.run(causal(slot, first, 32)), part(together, rows.size(), slot * 32, 32)) << first << " " << slot;
+    }
   }
+}
+
+// From 16k on a chunk is the 32nd of a power of two: ends on both sides of two of them, and all 32 chunks.
+TEST(AttentionCudaTiles, ContextsOfManyThousands) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  AttentionWorld world(device, {DType::kBF16, 128, 4, 1, 64}, {16400, 32784});
+  std::vector<Row> rows = causal(0, 16376, 16);
+  for (const Row& row : causal(1, 32760, 16)) rows.push_back(row);
+  rows.push_back({1, 20'001, 32'769, 7});
   const auto together = world.run(rows);
-  EXPECT_EQ(world.run(rows, false, AttentionBackend::kPortable), together);
-  for (int slot : {0, 17, 32}) {
-    EXPECT_EQ(world.run(causal(slot, first, 32)), part(together, rows.size(), slot * 32, 32)) << slot;
+  EXPECT_EQ(world.run(rows, true, AttentionBackend::kPortable), together);
+  for (size_t i = 0; i < rows.size(); i += 5) {
+    EXPECT_EQ(world.run({rows[i]}), part(together, rows.size(), i, 1)) << "row " << i;
   }
+  std::vector<Row> many;  // so many that none is cut
+  for (int repeat = 0; repeat < 300; ++repeat) many.insert(many.end(), rows.begin() + 16, rows.begin() + 32);
+  EXPECT_EQ(part(world.run(many), many.size(), 16 * 299, 16), part(together, rows.size(), 16, 16));
+  EXPECT_LE(worst_error(world, {rows[7], rows[8], rows[24], rows[32]}), 1.0);
 }
 
 // Positions, and with them the way the work is cut, are the device's: a graph captured for short sequences serves long

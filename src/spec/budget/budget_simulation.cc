@@ -170,7 +170,7 @@ SimulatedRound Simulation::round(std::span<const SimulatedRequest> requests) {
   for (const SimulatedRequest& request : requests) asked.push_back({request.id, machine_.config.max_draft});
   const auto begin = std::chrono::steady_clock::now();
   SimulatedRound out;
-  out.decision = policy_.decide(asked, 0, kv_of(requests));
+  out.decision = policy_.decide(asked, {}, kv_of(requests));
   const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   decide_seconds_ += (took - decide_seconds_) / static_cast<double>(++rounds_);
 

@@ -88,6 +88,12 @@ void Options::evaluate(const RoundToChoose& round, const CostModel& costs, Repla
     if (options_.size() == begins_.back()) break;
     begins_.push_back(options_.size());
   }
+  worth_ = 0;
+  if (round.joining == 0) return;
+  alone.requests += round.joining;
+  alone.kv_tokens += alone.kv_tokens / round.requests * round.joining;
+  const double together = alone.requests / costs.predict(shape(alone, 0, alone.requests)).total();
+  if (together > best().rate()) worth_ = together;
 }
 
 const Option& Options::best_of_length(size_t i) const {
@@ -99,7 +105,14 @@ const Option& Options::best_of_length(size_t i) const {
 
 const Option& Options::best() const {
   const Option* best = &options_.front();
-  for (const Option& option : options_) best = &better(*best, option);
+  const auto left = [&](const Option& option) { return option.tokens - worth_ * option.charged; };
+  for (const Option& option : options_) {
+    if (others_wait()) {
+      best = left(option) > left(*best) ? &option : best;
+    } else {
+      best = &better(*best, option);
+    }
+  }
   return *best;
 }
 

@@ -27,6 +27,7 @@ struct RoundToChoose {
   int32_t most_draft = 0;  // of any request
   int32_t other_rows = 0;
   int64_t kv_tokens = 0;
+  int32_t joining = 0;  // requests that decode from the next round on
 };
 
 class Options {
@@ -45,6 +46,9 @@ class Options {
   // Of equal rates that with fewer drafted tokens, then with fewer rows.
   const Option& best_of_length(size_t i) const;
   const Option& best() const;
+  // Whether best() goes by what time is worth to requests that wait to join: where plain decoding of all of them gives
+  // more tokens a second than anything now, each second costs so many, and what is left of the tokens counts.
+  bool others_wait() const { return worth_ > 0; }
 
   // The shape that runs, which is what costs are counted by: drafts and recorded passes come in some sizes only.
   RoundShape shape(const RoundToChoose& round, int32_t draft, int32_t rows) const;
@@ -63,6 +67,7 @@ class Options {
   std::vector<Option> options_;
   std::vector<size_t> begins_;
   std::vector<Size> sizes_;  // ascending
+  double worth_ = 0;         // tokens a second, 0 where nobody waits or nothing is gained by haste
 };
 
 }  // namespace volley::spec

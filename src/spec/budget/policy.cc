@@ -156,6 +156,7 @@ const Option& BudgetPolicy::State::nearest(size_t length, double rows) const {
 
 const Option& BudgetPolicy::State::settle(int32_t requests) {
   const Option* chosen = &options.best();
+  if (options.others_wait()) return *chosen;  // which says nothing of the rounds to come
   bool kept = false;
   const bool same_load = 4 * std::abs(requests - settled_requests) <= settled_requests;
   for (size_t i = 0; same_load && i < options.lengths(); ++i) {
@@ -274,10 +275,10 @@ Decision BudgetPolicy::State::choose(std::span<const BudgetRequest> requests, co
   return last;
 }
 
-Decision BudgetPolicy::decide(std::span<const BudgetRequest> requests, int32_t other_rows, int64_t kv_tokens) {
+Decision BudgetPolicy::decide(std::span<const BudgetRequest> requests, PassPrompts prompts, int64_t kv_tokens) {
   State& s = *state_;
   if (requests.empty()) return {};
-  RoundToChoose round = {static_cast<int32_t>(requests.size()), 0, other_rows, kv_tokens};
+  RoundToChoose round = {static_cast<int32_t>(requests.size()), 0, prompts.rows, kv_tokens, prompts.ending};
   for (const BudgetRequest& request : requests) round.most_draft = std::max(round.most_draft, request.most_draft);
   if (s.config.fixed) return s.fixed(requests, round, *s.config.fixed);
   const std::optional<Decision> again = s.standing(requests, round);

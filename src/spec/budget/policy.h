@@ -37,6 +37,12 @@ struct BudgetRequest {
   int32_t most_draft = 0;  // it can use: fewer near its end, 0 without speculation
 };
 
+// Prompts in the coming round's pass.
+struct PassPrompts {
+  int32_t rows = 0;
+  int32_t ending = 0;  // prompts that end in it: their requests decode in the round after
+};
+
 struct Decision {
   int32_t draft = 0;  // tokens to draft for each request, one of draft_lengths or 0
   // Rows of the target's pass for the decoding requests, their last tokens included. If they suffice for what all
@@ -65,9 +71,9 @@ class BudgetPolicy {
   BudgetPolicy(BudgetConfig config, CostModel costs);
   ~BudgetPolicy();
 
-  // The coming round. other_rows: of prompts in the same pass. kv_tokens: positions that `requests` attend to, in all.
-  // Decisions may be asked for before the outcomes of earlier ones are in.
-  Decision decide(std::span<const BudgetRequest> requests, int32_t other_rows, int64_t kv_tokens);
+  // The coming round. kv_tokens: positions that `requests` attend to, in all. Decisions may be asked for before the
+  // outcomes of earlier ones are in.
+  Decision decide(std::span<const BudgetRequest> requests, PassPrompts prompts, int64_t kv_tokens);
 
   // A round's outcome, in the order of the rounds. `shape` is what was asked for; the sizes that ran follow from it.
   // seconds.rest == 0: its time says nothing of other rounds (it waited for a grammar's masks), and is left out. Ids:
