@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/norm/norm.h"
-
 namespace volley::model {
 
 void product(Stream& stream, const ops::LinearWeight& w, TensorView x, TensorView y, ops::Epilogue epilogue,
@@ -139,7 +137,7 @@ void DecoderLayers::plan(Stream& stream, RowBatch& batch, const ops::KvLayer& kv
 }
 
 void DecoderLayers::forward(Stream& stream, int index, const RowBatch& batch, const ops::KvLayer& kv, TensorView x,
-                            Arena& scratch) const {
+                            Arena& scratch, const ops::FeatureBlock& features) const {
   const Layer& layer = layers_[index];
   const bool windowed = spec_.layers[index].attention == LayerSpec::Attention::kSlidingWindow;
   const int64_t rows = batch.rows;
@@ -147,7 +145,7 @@ void DecoderLayers::forward(Stream& stream, int index, const RowBatch& batch, co
   ArenaScope scope(scratch);
   const ops::ScaledRows h =
       take_input(layer.qkv.storage, activation(), rows, spec_.hidden, scratch);  // of gate and up too
-  ops::rms_norm(stream, x, layer.input_norm.view, spec_.norm_eps, {}, h);
+  ops::rms_norm(stream, x, layer.input_norm.view, spec_.norm_eps, {}, h, features);
   const TensorView a = scratch.take(kv.dtype, {rows, q_width});  // attention runs in the type of the cache
   {
     ArenaScope attention_scope(scratch);

@@ -6,6 +6,7 @@
 #include "model/kv_memory.h"
 #include "model/weight_loader.h"
 #include "ops/attention/attention.h"
+#include "ops/norm/norm.h"
 
 namespace volley::model {
 
@@ -50,8 +51,9 @@ class DecoderLayers {
   void plan(Stream& stream, RowBatch& batch, const ops::KvLayer& kv, Arena& scratch) const;
 
   // One layer, in place on x: [rows, hidden] fp32. Writes K and V of the rows before any row looks at them.
-  void forward(Stream& stream, int layer, const RowBatch& batch, const ops::KvLayer& kv, TensorView x,
-               Arena& scratch) const;
+  // features: gets x as the layer finds it, unless it is a null view.
+  void forward(Stream& stream, int layer, const RowBatch& batch, const ops::KvLayer& kv, TensorView x, Arena& scratch,
+               const ops::FeatureBlock& features = {}) const;
 
   // K and V of rows that have no query: a drafter's injected context. h: [rows, hidden] as take_input() of the matrices
   // has it, and it does not pass input_layernorm. kv: the first layer's, which the others follow in the page. One

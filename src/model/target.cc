@@ -32,11 +32,18 @@ Result<std::unique_ptr<Target>> Target::load(Device& device, std::shared_ptr<con
 void Target::forward(Stream& stream, const RowBatch& batch, const KvMemory& kv, const Outputs& outputs, TensorView x,
                      Arena& scratch) const {
   embed(stream, batch.token_ids, x);
+  ops::FeatureBlock next;  // which the next layer takes, whose norm reads the same
   for (int layer = 0; layer < layers_.count(); ++layer) {
-    layers_.forward(stream, layer, batch, kv.target_layer(layer), x, scratch);
+    layers_.forward(stream, layer, batch, kv.target_layer(layer), x, scratch, next);
+    next = {};
     for (size_t i = 0; i < outputs.capture_layers.size(); ++i) {
       if (outputs.capture_layers[i] != layer) continue;
-      ops::capture_feature(stream, x, static_cast<int64_t>(i) * spec().hidden, outputs.features);
+      const auto index = static_cast<int64_t>(i);
+      if (layer + 1 < layers_.count() && next.features.data == nullptr) {
+        next = {outputs.features, index};
+      } else {
+        ops::capture_feature(stream, x, index * spec().hidden, outputs.features);
+      }
     }
   }
 }

@@ -10,7 +10,7 @@ namespace volley::ops {
 void embed(Stream& stream, TensorView table, TensorView ids, TensorView y);
 
 // features[m, column : column + h] = x[m, :], converted to the features' dtype. x: [rows, h] fp32.
-// features: [rows, width], bf16 or fp32. The target calls it after each layer that the drafter reads.
+// features: [rows, width], bf16 or fp32. The target calls it where no norm reads all of x next (ops::rms_norm()).
 void capture_feature(Stream& stream, TensorView x, int64_t column, TensorView features);
 
 }  // namespace volley::ops

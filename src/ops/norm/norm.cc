@@ -1,5 +1,6 @@
 #include "ops/norm/norm.h"
 
+#include "ops/embedding/embedding.h"
 #include "ops/norm/norm_cpu.h"
 #ifdef VOLLEY_CUDA
 #include "ops/norm/norm_cuda.h"
@@ -7,8 +8,8 @@
 
 namespace volley::ops {
 
-void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index,
-              const ScaledRows& rows) {
+void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const ScaledRows& rows,
+              const FeatureBlock& copy) {
   const TensorView y = rows.values;
   VOLLEY_CHECK(x.rank == 2 && y.rank == 2);
   VOLLEY_CHECK_GE(x.shape[1], 1);
@@ -30,11 +31,20 @@ void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, Tensor
     VOLLEY_CHECK_EQ(row_index.shape[0], y.shape[0]);
     VOLLEY_CHECK_MSG(y.data != x.data, "rms_norm: a gather cannot be done in place");
   }
+  const TensorView& features = copy.features;
+  if (features.data != nullptr) {
+    VOLLEY_CHECK(row_index.data == nullptr);
+    VOLLEY_CHECK(features.rank == 2 && (features.dtype == DType::kF32 || features.dtype == DType::kBF16));
+    VOLLEY_CHECK_EQ(features.shape[0], x.shape[0]);
+    VOLLEY_CHECK_EQ(features.shape[1] % x.shape[1], 0);
+    VOLLEY_CHECK(copy.index >= 0 && (copy.index + 1) * x.shape[1] <= features.shape[1]);
+  }
   if (y.shape[0] == 0) return;
 #ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return rms_norm_cuda(stream, x, weight, eps, row_index, rows);
+  if (stream.kind() == DeviceKind::kCuda) return rms_norm_cuda(stream, x, weight, eps, row_index, rows, copy);
 #endif
   VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "rms_norm: this build has no CUDA kernels");
+  if (features.data != nullptr) capture_feature(stream, x, copy.index * x.shape[1], features);
   rms_norm_cpu(stream, x, weight, eps, row_index, y);
 }
 

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "ops/device_for_test.h"
+#include "ops/embedding/embedding.h"
 #include "ops/norm/norm.h"
 
 namespace volley::ops {
@@ -70,6 +71,27 @@ void check_rows(Device& device, int64_t h) {
 TEST(RmsNormCuda, RowsAreIndependentGatheredAndInPlace) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   for (const int64_t h : {771, 1536}) check_rows(device, h);
+}
+
+// The copy of x that a drafter reads is what capture_feature() makes, and changes nothing of y.
+TEST(RmsNormCuda, CopiesFeaturesIntoTheirBlockAlone) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const int64_t rows = 5;
+  for (const int64_t h : {771, 1536, 4096, 8192}) {
+    const DeviceTensor x(device, random_values(rows * h, 1)), weight(device, random_values(h, 2));
+    const DeviceTensor y(device, rows * h * 4), plain(device, rows * h * 4);
+    const TensorView from = x.view(DType::kF32, {rows, h}), w = weight.view(DType::kF32, {h});
+    rms_norm(device.stream(), from, w, 1e-5f, {}, plain.view(DType::kF32, {rows, h}));
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const int64_t bytes = rows * 3 * h * static_cast<int64_t>(dtype_size(dtype));
+      const DeviceTensor got(device, bytes), want(device, bytes);
+      rms_norm(device.stream(), from, w, 1e-5f, {}, y.view(DType::kF32, {rows, h}),
+               {got.view(dtype, {rows, 3 * h}), 1});
+      capture_feature(device.stream(), from, h, want.view(dtype, {rows, 3 * h}));
+      EXPECT_EQ(got.read<uint8_t>(), want.read<uint8_t>()) << h;
+      EXPECT_EQ(y.read<uint32_t>(), plain.read<uint32_t>()) << h;
+    }
+  }
 }
 
 }  // namespace

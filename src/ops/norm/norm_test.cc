@@ -102,6 +102,21 @@ TEST(RmsNorm, GathersRowsAndWorksInPlace) {
   EXPECT_EQ(x, all);
 }
 
+TEST(RmsNorm, CopiesFeaturesIntoTheirBlockAlone) {
+  auto device = *make_cpu_device(2);
+  const int64_t rows = 5, h = 37;
+  std::vector<float> x = random_values(rows * h, 1), weight = random_values(h, 2), plain(rows * h), y(rows * h);
+  rms_norm(device->stream(), matrix(x, h), vector_of(weight), 1e-6f, {}, matrix(plain, h));
+  std::vector<float> features(rows * 3 * h, -7.0f);
+  rms_norm(device->stream(), matrix(x, h), vector_of(weight), 1e-6f, {}, matrix(y, h), {matrix(features, 3 * h), 1});
+  EXPECT_EQ(y, plain);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < 3 * h; ++i) {
+      EXPECT_EQ(features[r * 3 * h + i], i / h == 1 ? x[r * h + i - h] : -7.0f) << r << " " << i;
+    }
+  }
+}
+
 TEST(RmsNormDeathTest, RefusesRowsThatAreNotThere) {
   auto device = *make_cpu_device(1);
   std::vector<float> x(8), weight(4), y(4);
