@@ -1,5 +1,7 @@
 #include <cuda_bf16.h>
 
+#include <algorithm>
+
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.h"
@@ -11,7 +13,7 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kManyRows = 64, kManyHeads = 4;  // from so many rows on a warp takes so many heads
-constexpr int kMaxPairs = 4;                   // of elements that rotate together, a lane: head_dim / 64 at most
+constexpr int kPairs = 4;  // of elements that rotate together, a lane: general head_dim / 64 at most
 
 struct WriteArgs {
   const float* qkv;
@@ -29,43 +31,47 @@ struct WriteArgs {
   DType q_dtype;
 };
 
-// Which of a head's pairs (i, i + head_dim / 2) a lane holds: kPairs neighbours where that divides the head evenly,
-// every 32nd otherwise (kPairs = 0).
-template <int kPairs>
+// Which of a head's pairs (i, i + head_dim / 2) a lane holds. kDim is 64, 128 or 256: four neighbours, so that 8 to 32
+// lanes hold a head, and a warp four heads to one. 0, for any other head_dim: every 32nd.
+template <int kDim>
 struct Pairs {
-  static constexpr int kCount = kPairs > 0 ? kPairs : kMaxPairs;
-  int first, half;
+  static constexpr int kLanes = kDim > 0 ? kDim / (2 * kPairs) : 32;
+  static constexpr int kBeside = 32 / kLanes;                   // heads that a warp holds beside one another
+  static constexpr int kChain = kDim > 0 ? kDim / 64 : kPairs;  // pairs whose squares a chain adds
+  int dim, half, first;
   __device__ explicit Pairs(int head_dim)
-      : first(kPairs > 0 ? threadIdx.x % 32 * kPairs : threadIdx.x % 32), half(head_dim / 2) {}
-  __device__ int at(int i) const { return kPairs > 0 ? first + i : first + 32 * i; }
-  __device__ bool exists(int i) const { return kPairs > 0 || at(i) < half; }
+      : dim(kDim > 0 ? kDim : head_dim),
+        half(dim / 2),
+        first(static_cast<int>(threadIdx.x) % kLanes * (kDim > 0 ? kPairs : 1)) {}
+  __device__ int at(int i) const { return kDim > 0 ? first + i : first + 32 * i; }
+  __device__ bool exists(int i) const { return kDim > 0 || at(i) < half; }
 
-  __device__ void load(const float* from, float (&to)[kCount]) const {
-    if constexpr (kPairs == 4) {
+  __device__ void load(const float* from, float (&to)[kPairs]) const {
+    if constexpr (kDim > 0) {
       const float4 v = *reinterpret_cast<const float4*>(from + first);
       to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-    } else if constexpr (kPairs == 2) {
-      const float2 v = *reinterpret_cast<const float2*>(from + first);
-      to[0] = v.x, to[1] = v.y;
     } else {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) to[i] = exists(i) ? from[at(i)] : 0.0f;
+      for (int i = 0; i < kPairs; ++i) to[i] = exists(i) ? from[at(i)] : 0.0f;
     }
   }
 
   // to(element) is the address of an element; neighbours of a lane are neighbours in memory.
   template <typename Address>
-  __device__ void store(const float (&v)[kCount], int offset, DType dtype, const Address& to) const {
-    if (kPairs > 1 && dtype == DType::kBF16) {
-#pragma unroll
-      for (int i = 0; i < kCount; i += 2) {
-        *static_cast<__nv_bfloat162*>(to(offset + at(i))) = __floats2bfloat162_rn(v[i], v[i + 1]);
+  __device__ void store(const float (&v)[kPairs], int offset, DType dtype, const Address& to) const {
+    if constexpr (kDim > 0) {
+      void* const four = to(offset + first);
+      if (dtype == DType::kBF16) {
+        const __nv_bfloat162 low = __floats2bfloat162_rn(v[0], v[1]), high = __floats2bfloat162_rn(v[2], v[3]);
+        *static_cast<uint2*>(four) = {reinterpret_cast<const uint32_t&>(low), reinterpret_cast<const uint32_t&>(high)};
+      } else {
+        *static_cast<float4*>(four) = {v[0], v[1], v[2], v[3]};
       }
-      return;
-    }
+    } else {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (exists(i)) cuda::store_float(to(offset + at(i)), dtype, 0, v[i]);
+      for (int i = 0; i < kPairs; ++i) {
+        if (exists(i)) cuda::store_float(to(offset + at(i)), dtype, 0, v[i]);
+      }
     }
   }
 };
@@ -78,32 +84,41 @@ __device__ uint8_t* position_block(const WriteArgs& args, int slot, int position
   return reinterpret_cast<uint8_t*>(args.kv.base) + page * args.kv.page_stride;
 }
 
-// RMSNorm of a head. A warp's sum: the lane's own pairs in order, then lanes as a tree.
-template <int kPairs>
-__device__ void normalise(const Pairs<kPairs>& pairs, int d, float eps, const float (&weight_a)[Pairs<kPairs>::kCount],
-                          const float (&weight_b)[Pairs<kPairs>::kCount], float (&a)[Pairs<kPairs>::kCount],
-                          float (&b)[Pairs<kPairs>::kCount]) {
-  float squares = 0;
+// RMSNorm of a head. 32 chains of its squares, the pairs of each in order, are added as a tree; how many of them a lane
+// has changes nothing (the general kernel: one, of every 32nd pair).
+template <int kDim>
+__device__ void normalise(const Pairs<kDim>& pairs, float eps, const float (&weight_a)[kPairs],
+                          const float (&weight_b)[kPairs], float (&a)[kPairs], float (&b)[kPairs]) {
+  constexpr int kChain = Pairs<kDim>::kChain, kChains = kPairs / kChain;
+  float squares[kChains] = {};
 #pragma unroll
-  for (int i = 0; i < pairs.kCount; ++i) squares = fmaf(b[i], b[i], fmaf(a[i], a[i], squares));
+  for (int i = 0; i < kPairs; ++i) squares[i / kChain] = fmaf(b[i], b[i], fmaf(a[i], a[i], squares[i / kChain]));
 #pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) squares += __shfl_xor_sync(0xffffffff, squares, lane);
-  const float scale = 1.0f / sqrtf(squares / static_cast<float>(d) + eps);
+  for (int lane = pairs.kLanes / 2; lane > 0; lane /= 2) {
 #pragma unroll
-  for (int i = 0; i < pairs.kCount; ++i) {
+    for (float& chain : squares) chain += __shfl_xor_sync(0xffffffff, chain, lane);
+  }
+#pragma unroll
+  for (int other = kChains / 2; other > 0; other /= 2) {
+#pragma unroll
+    for (int i = 0; i < other; ++i) squares[i] += squares[i + other];
+  }
+  const float scale = 1.0f / sqrtf(squares[0] / static_cast<float>(pairs.dim) + eps);
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
     a[i] = a[i] * scale * weight_a[i];
     b[i] = b[i] * scale * weight_b[i];
   }
 }
 
 // Where a row's K and V go, and the angles of its position.
-template <int kPairs>
+template <int kDim>
 struct RowPlace {
   int in_page;
   uint8_t* block;
-  float cos[Pairs<kPairs>::kCount], sin[Pairs<kPairs>::kCount];
+  float cos[kPairs], sin[kPairs];
 
-  __device__ void read(const WriteArgs& args, const Pairs<kPairs>& pairs, int row, bool is_q, bool is_v) {
+  __device__ void read(const WriteArgs& args, const Pairs<kDim>& pairs, int row, bool is_q, bool is_v) {
     if (!is_q) {
       const int position = args.cache_positions[row];
       block = position_block(args, args.row_slots[row], position);
@@ -117,72 +132,80 @@ struct RowPlace {
   }
 };
 
-// Heads of q, K or V of a row by a warp, kHeads at most, which it reads all at once. What it computes depends on the
-// row and head_dim alone.
-template <int kPairs, int kHeads>
+// Heads of q, K or V of a row by a warp, kRounds * kBeside at most, which it reads all at once. What it computes
+// depends on the row and head_dim alone.
+template <int kDim, int kRounds>
 __global__ void __launch_bounds__(kWarps * 32) write_kernel(WriteArgs args) {
+  constexpr int kBeside = Pairs<kDim>::kBeside, kHeads = kRounds * kBeside;
   const int kv_heads = args.kv.kv_heads;
   const int q_groups = (args.heads + kHeads - 1) / kHeads, kv_groups = (kv_heads + kHeads - 1) / kHeads;
-  const int groups = q_groups + args.layers * 2 * kv_groups;
-  const int warp = static_cast<int>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const int row = warp / groups, group = warp % groups;
-  if (row >= args.rows) return;  // one that has ended lets dependents start, too
+  const int row = static_cast<int>(blockIdx.x), group = static_cast<int>(blockIdx.y) * kWarps + threadIdx.x / 32;
+  if (group >= q_groups + args.layers * 2 * kv_groups) return;  // one that has ended lets dependents start, too
   const bool is_q = group < q_groups;
   const int layer = is_q || args.layers == 1 ? 0 : (group - q_groups) / (2 * kv_groups);
   const int in_layer = group - q_groups - layer * 2 * kv_groups;
   const bool is_v = !is_q && in_layer >= kv_groups;
-  const int first = (is_q ? group : is_v ? in_layer - kv_groups : in_layer) * kHeads;  // of its kind
-  const int heads = min(kHeads, (is_q ? args.heads : kv_heads) - first);
-  const int d = args.kv.head_dim;
-  const Pairs<kPairs> pairs(d);
+  const Pairs<kDim> pairs(args.kv.head_dim);
+  const int d = pairs.dim;
+  // Of its kind: the lane's head in the first round. In later ones those that follow the warp's.
+  const int first = (is_q   ? group
+                     : is_v ? in_layer - kv_groups
+                            : in_layer) *
+                        kHeads +
+                    static_cast<int>(threadIdx.x) % 32 / pairs.kLanes;
+  const int heads = is_q ? args.heads : kv_heads;
   const float* norm = is_q ? args.q_norm : is_v || args.k_norm == nullptr ? nullptr : args.k_norm + layer * d;
-  float a[kHeads][pairs.kCount], b[kHeads][pairs.kCount];
-  float weight_a[pairs.kCount] = {}, weight_b[pairs.kCount] = {};
+  float a[kRounds][kPairs] = {}, b[kRounds][kPairs] = {};
+  float weight_a[kPairs] = {}, weight_b[kPairs] = {};
   if (norm != nullptr) {  // weights depend on no other kernel
     pairs.load(norm, weight_a);
     pairs.load(norm + pairs.half, weight_b);
   }
-  RowPlace<kPairs> place;
+  RowPlace<kDim> place;
   if (args.rows_ready) place.read(args, pairs, row, is_q, is_v);
   cuda::wait_for_predecessors();
   // Not before: attention, and rows_ready, rely on it that what is older than this kernel is there when they start.
   cuda::launch_dependents();
   const int all_heads = args.heads + args.layers * 2 * kv_heads;
-  const int head = first + (is_q ? 0 : args.heads + layer * 2 * kv_heads + (is_v ? kv_heads : 0));
-  const float* x = args.qkv + (static_cast<int64_t>(row) * all_heads + head) * d;
+  const int before = is_q ? 0 : args.heads + layer * 2 * kv_heads + (is_v ? kv_heads : 0);
+  const float* x = args.qkv + (static_cast<int64_t>(row) * all_heads + before) * d;
 #pragma unroll
-  for (int h = 0; h < kHeads; ++h) {
-    if (h >= heads) break;
-    pairs.load(x + h * d, a[h]);
-    pairs.load(x + h * d + pairs.half, b[h]);
+  for (int round = 0; round < kRounds; ++round) {
+    const int head = first + round * kBeside;
+    if (head >= heads) continue;
+    pairs.load(x + head * d, a[round]);
+    pairs.load(x + head * d + pairs.half, b[round]);
   }
   if (!args.rows_ready) place.read(args, pairs, row, is_q, is_v);
 #pragma unroll
-  for (int h = 0; h < kHeads; ++h) {
-    if (h >= heads) break;
-    if (norm != nullptr) normalise(pairs, d, args.eps, weight_a, weight_b, a[h], b[h]);
+  for (int round = 0; round < kRounds; ++round) {
+    const int head = first + round * kBeside;
+    if (norm != nullptr) normalise(pairs, args.eps, weight_a, weight_b, a[round], b[round]);  // by all lanes
+    if (head >= heads) continue;
     if (!is_v) {
 #pragma unroll
-      for (int i = 0; i < pairs.kCount; ++i) {
-        const float before = a[h][i];
-        a[h][i] = fmaf(-b[h][i], place.sin[i], before * place.cos[i]);
-        b[h][i] = fmaf(before, place.sin[i], b[h][i] * place.cos[i]);
+      for (int i = 0; i < kPairs; ++i) {
+        const float unturned = a[round][i];
+        a[round][i] = fmaf(-b[round][i], place.sin[i], unturned * place.cos[i]);
+        b[round][i] = fmaf(unturned, place.sin[i], b[round][i] * place.cos[i]);
       }
     }
     const auto store = [&](DType dtype, const auto& to) {
-      pairs.store(a[h], 0, dtype, to);
-      pairs.store(b[h], pairs.half, dtype, to);
+      pairs.store(a[round], 0, dtype, to);
+      pairs.store(b[round], pairs.half, dtype, to);
     };
     if (is_q) {
-      const int64_t from = (static_cast<int64_t>(row) * args.heads + first + h) * d;
+      const int64_t from = (static_cast<int64_t>(row) * args.heads + head) * d;
       const int size = args.q_dtype == DType::kBF16 ? 2 : 4;
       store(args.q_dtype, [&](int element) {
         return static_cast<void*>(static_cast<uint8_t*>(args.q_out) + (from + element) * size);
       });
     } else {
-      store(args.kv.dtype, [&](int element) {
-        return static_cast<void*>(place.block + layer * args.layer_bytes +
-                                  kv_element_bytes(args.kv, first + h, is_v, place.in_page, element));
+      KvLayer kv = args.kv;
+      kv.head_dim = d;  // which the compiler may know
+      uint8_t* const block = place.block + layer * args.layer_bytes;
+      store(kv.dtype, [&](int element) {
+        return static_cast<void*>(block + kv_element_bytes(kv, head, is_v, place.in_page, element));
       });
     }
   }
@@ -192,24 +215,25 @@ const float* floats(const TensorView& t) {
   return t.data == nullptr ? nullptr : t.as<float>();
 }
 
-template <int kPairs, int kHeads>
+template <int kDim, int kRounds>
 void launch_write(Stream& stream, const WriteArgs& args) {
+  constexpr int kHeads = kRounds * Pairs<kDim>::kBeside;
   const int kv_groups = (args.kv.kv_heads + kHeads - 1) / kHeads;
   const int groups = (args.heads + kHeads - 1) / kHeads + args.layers * 2 * kv_groups;
   cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>((int64_t{args.rows} * groups + kWarps - 1) / kWarps));
+  how.grid = dim3(static_cast<unsigned>(args.rows), static_cast<unsigned>((groups + kWarps - 1) / kWarps));
   how.block = dim3(kWarps * 32);
   how.early = true;
-  cuda::launch(write_kernel<kPairs, kHeads>, how, stream, args);
+  cuda::launch(write_kernel<kDim, kRounds>, how, stream, args);
 }
 
 // Many rows: so few blocks that all run at once, and so many reads of each that it matters little how long one takes.
-template <int kPairs>
+template <int kDim>
 void launch_write(Stream& stream, const WriteArgs& args) {
   if (args.rows < kManyRows) {
-    launch_write<kPairs, 1>(stream, args);
+    launch_write<kDim, 1>(stream, args);
   } else {
-    launch_write<kPairs, kManyHeads>(stream, args);
+    launch_write<kDim, std::max(1, kManyHeads / Pairs<kDim>::kBeside)>(stream, args);
   }
 }
 
@@ -242,11 +266,11 @@ void write_qkv_cuda(Stream& stream, const QkvWrite& args) {
   a.q_dtype = args.q_out.dtype;
   switch (args.kv.head_dim) {
     case 64:
-      return launch_write<1>(stream, a);
+      return launch_write<64>(stream, a);
     case 128:
-      return launch_write<2>(stream, a);
+      return launch_write<128>(stream, a);
     case 256:
-      return launch_write<4>(stream, a);
+      return launch_write<256>(stream, a);
     default:
       return launch_write<0, 1>(stream, a);
   }
