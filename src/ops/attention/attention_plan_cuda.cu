@@ -12,6 +12,11 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kBuckets = 128;  // of items by cost
+constexpr int kTileLanes = 8;  // that look at a tile's rows together
+
+// The plan is a chain of small steps, each of which reads what the one before wrote. So tiles are in shared memory, as
+// long as there are not more than a large prefill has.
+constexpr int64_t kSharedTiles = 1024;
 
 // Positions that an item should have at least: below, what an item costs besides its K and V is more than they do.
 constexpr int32_t kMinItem = 128;
@@ -28,12 +33,15 @@ struct PlanArgs {
   int n_segments, rows;
   int group, kv_heads, head_dim, blocks;
   int max_tiles, max_items, max_partials;
+  bool shared_tiles;
   WorkLists lists;
 };
 
-// Sum of the values of the threads before this one; `total` gets everybody's.
+// Sum of the values of the threads before this one; `total` gets everybody's. Each call has a kPlace of its own, and so
+// waits for nobody who still reads the sums of another.
+template <int kPlace>
 __device__ int32_t scan(int32_t value, int32_t* total) {
-  __shared__ int32_t sums[33];
+  __shared__ int32_t sums[kThreads / 32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int32_t inclusive = value;
 #pragma unroll
@@ -41,21 +49,11 @@ __device__ int32_t scan(int32_t value, int32_t* total) {
     const int32_t other = __shfl_up_sync(0xffffffff, inclusive, d);
     if (lane >= d) inclusive += other;
   }
-  __syncthreads();  // sums of a former call have been read
   if (lane == 31) sums[warp] = inclusive;
   __syncthreads();
-  if (warp == 0) {
-    int32_t s = sums[lane];
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-      const int32_t other = __shfl_up_sync(0xffffffff, s, d);
-      if (lane >= d) s += other;
-    }
-    sums[lane] = s;
-  }
-  __syncthreads();
-  *total = sums[31];
-  return inclusive - value + (warp > 0 ? sums[warp - 1] : 0);
+  const int32_t of_warp = sums[lane];
+  *total = __reduce_add_sync(0xffffffff, of_warp);
+  return inclusive - value + __reduce_add_sync(0xffffffff, lane < warp ? of_warp : 0);
 }
 
 // Segments to tiles. Returns their number.
@@ -70,7 +68,7 @@ __device__ int32_t make_tiles(const PlanArgs& args) {
   };
   int32_t mine = 0, total;
   for (int s = from; s < to; ++s) mine += tiles_of(s);
-  int32_t at = scan(mine, &total);
+  int32_t at = scan<0>(mine, &total);
   if (total > args.max_tiles) __trap();  // the bounds were wrong
   for (int s = from; s < to; ++s) {
     const RowSegment segment = args.segments[s];
@@ -81,60 +79,68 @@ __device__ int32_t make_tiles(const PlanArgs& args) {
       tile.first = i * kTileRows;
       tile.count = min(kTileRows, segment.rows * args.group - tile.first);
       tile.slot = segment.slot;
-      tile.shift = 0, tile.others = 0;
-      tile.written = args.cache_positions == nullptr ? 0 : args.cache_positions[segment.row_begin];
     }
   }
   __syncthreads();
   return total;
 }
 
-// What the rows of a tile that have its chunks see, by a warp. Returns the shifts of all its rows' chunks, as bits.
-__device__ uint32_t find_ranges(const PlanArgs& args, TileInfo& tile) {
+// What the rows of a tile that have its chunks see, by kTileLanes. kFirst: it gets the chunks of its first row, and is
+// told which others its rows have.
+template <bool kFirst>
+__device__ void find_ranges(const PlanArgs& args, TileInfo& tile) {
+  const int lane = static_cast<int>(threadIdx.x) % kTileLanes;
+  const uint32_t lanes = ((1u << kTileLanes) - 1) << (threadIdx.x % 32 - lane);
   const int from = tile.row + tile.first / args.group, to = tile.row + (tile.first + tile.count - 1) / args.group;
-  int32_t begin = INT32_MAX, end = 0, all_begin = 0, all_end = INT32_MAX;
+  int32_t begin = INT32_MAX, end = 0, all_begin = 0, all_end = INT32_MAX, written = 0;
+  if (kFirst && lane == 0 && args.cache_positions != nullptr) written = args.cache_positions[tile.row];
+  int row = min(from + lane, to);
+  int32_t b = args.visible_begin[row], e = args.visible_end[row];
+  const int shift = kFirst ? chunk_shift(__shfl_sync(lanes, e, 0, kTileLanes)) : tile.shift;
   uint32_t shifts = 0;
-  for (int row = from + static_cast<int>(threadIdx.x) % 32; row <= to; row += 32) {
-    const int32_t b = args.visible_begin[row], e = args.visible_end[row];
-    const int shift = chunk_shift(e);
-    shifts |= 1u << shift;
-    if (shift != tile.shift) continue;
-    begin = min(begin, b), all_begin = max(all_begin, b);
-    end = max(end, e), all_end = min(all_end, e);
+  while (true) {
+    const int own = chunk_shift(e);
+    shifts |= 1u << own;
+    if (own == shift) {
+      begin = min(begin, b), all_begin = max(all_begin, b);
+      end = max(end, e), all_end = min(all_end, e);
+    }
+    row += kTileLanes;
+    if (row > to) break;
+    b = args.visible_begin[row], e = args.visible_end[row];
   }
 #pragma unroll
-  for (int d = 16; d > 0; d /= 2) {
-    begin = min(begin, __shfl_xor_sync(0xffffffff, begin, d));
-    all_begin = max(all_begin, __shfl_xor_sync(0xffffffff, all_begin, d));
-    end = max(end, __shfl_xor_sync(0xffffffff, end, d));
-    all_end = min(all_end, __shfl_xor_sync(0xffffffff, all_end, d));
-    shifts |= __shfl_xor_sync(0xffffffff, shifts, d);
+  for (int d = kTileLanes / 2; d > 0; d /= 2) {
+    begin = min(begin, __shfl_xor_sync(lanes, begin, d));
+    all_begin = max(all_begin, __shfl_xor_sync(lanes, all_begin, d));
+    end = max(end, __shfl_xor_sync(lanes, end, d));
+    all_end = min(all_end, __shfl_xor_sync(lanes, all_end, d));
+    shifts |= __shfl_xor_sync(lanes, shifts, d);
   }
-  if (threadIdx.x % 32 == 0) {
+  if (lane == 0) {
     tile.begin = begin, tile.end = end;
     tile.all_begin = all_begin, tile.all_end = all_end;
+    if (kFirst) {
+      const uint32_t others = shifts & ~(1u << shift);
+      tile.written = written;
+      tile.shift = static_cast<int16_t>(shift);
+      tile.others = others, tile.mixed = others != 0;
+    }
   }
-  return shifts;
 }
 
 // Finds the ranges of all tiles. One whose rows have chunks of several lengths comes once more for each of the others.
 // Returns their number.
 __device__ int32_t find_all_ranges(const PlanArgs& args, int32_t tiles) {
-  const int warp = threadIdx.x / 32;
-  for (int t = warp; t < tiles; t += kThreads / 32) {
-    TileInfo& tile = args.lists.tiles[t];
-    const int shift = chunk_shift(args.visible_end[tile.row + tile.first / args.group]);
-    if (threadIdx.x % 32 == 0) tile.shift = static_cast<int16_t>(shift);
-    __syncwarp();
-    const uint32_t others = find_ranges(args, tile) & ~(1u << shift);
-    if (threadIdx.x % 32 == 0) tile.others = others, tile.mixed = others != 0;
-  }
+  constexpr int kAtOnce = kThreads / kTileLanes;
+  const int lanes = threadIdx.x / kTileLanes;
+  for (int t = lanes; t < tiles; t += kAtOnce) find_ranges<true>(args, args.lists.tiles[t]);
   __syncthreads();
   const int each = (tiles + kThreads - 1) / kThreads;
   const int from = min(static_cast<int>(threadIdx.x) * each, tiles), to = min(from + each, tiles);
   int32_t mine = 0, more;
   for (int t = from; t < to; ++t) mine += __popc(args.lists.tiles[t].others);
-  int32_t at = tiles + scan(mine, &more);
+  int32_t at = tiles + scan<1>(mine, &more);
   if (more == 0) return tiles;
   if (tiles + more > args.max_tiles) __trap();  // the bounds were wrong
   for (int t = from; t < to; ++t) {
@@ -144,7 +150,7 @@ __device__ int32_t find_all_ranges(const PlanArgs& args, int32_t tiles) {
     }
   }
   __syncthreads();
-  for (int t = tiles + warp; t < tiles + more; t += kThreads / 32) find_ranges(args, args.lists.tiles[t]);
+  for (int t = tiles + lanes; t < tiles + more; t += kAtOnce) find_ranges<false>(args, args.lists.tiles[t]);
   __syncthreads();
   return tiles + more;
 }
@@ -205,7 +211,9 @@ __device__ int bucket_of(int32_t positions) {
 }
 
 __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
+  extern __shared__ TileInfo shared_tiles[];
   __shared__ int32_t places[kBuckets];
+  if (args.shared_tiles) args.lists.tiles = shared_tiles;
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
   if (threadIdx.x < kBuckets) places[threadIdx.x] = 0;
@@ -215,7 +223,7 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
   const int from = min(static_cast<int>(threadIdx.x) * each, tiles), to = min(from + each, tiles);
   int32_t mine = 0, total;
   for (int t = from; t < to; ++t) mine += (args.lists.tiles[t].end - args.lists.tiles[t].begin + 63) / 64;
-  scan(mine, &total);
+  scan<2>(mine, &total);
   const auto share = static_cast<int32_t>(int64_t{total} * 64 * args.kv_heads / args.blocks) + 1;
   const int32_t target = choose_target(args, tiles, share);
   mine = 0;
@@ -224,7 +232,7 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
     tile.cut = count_items(tile, target);
     mine += tile.cut.partials;
   }
-  const int32_t first_partial = scan(mine, &total);
+  const int32_t first_partial = scan<3>(mine, &total);
   // Where room for partial results runs out, tiles stay whole.
   const auto is_split = [&](int32_t partial, int32_t n) { return n > 1 && partial + n <= args.max_partials; };
 
@@ -243,10 +251,10 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
     partial += n;
   }
   int32_t splits;
-  int32_t split = scan(mine, &splits);
+  int32_t split = scan<4>(mine, &splits);
   int32_t items;
   const int32_t in_bucket = threadIdx.x < kBuckets ? places[threadIdx.x] : 0;
-  const int32_t place = scan(in_bucket, &items);
+  const int32_t place = scan<5>(in_bucket, &items);
   if (items > args.max_items) __trap();  // the bounds were wrong
   if (threadIdx.x < kBuckets) places[threadIdx.x] = place;
   if (threadIdx.x == 0) *args.lists.counts = {items, splits};
@@ -367,8 +375,10 @@ AttentionWork plan_attention_cuda(Stream& stream, const AttentionRows& rows, Are
   args.max_tiles = work.max_tiles;
   args.max_items = work.max_items;
   args.max_partials = work.max_partials;
+  args.shared_tiles = work.max_tiles <= kSharedTiles;
   args.lists = work_lists(work);
   cuda::Launch how;
+  if (args.shared_tiles) how.shared_bytes = static_cast<size_t>(work.max_tiles) * sizeof(TileInfo);
   how.grid = dim3(1);
   how.block = dim3(kThreads);
   how.early = true;
