@@ -17,15 +17,34 @@ cuda::Launch rows_launch(int64_t rows, int64_t columns) {
   return how;
 }
 
+__device__ int64_t checked_id(const int32_t* ids, int64_t row, int64_t vocab) {
+  const int64_t id = ids[row];
+  if (id < 0 || id >= vocab) __trap();  // requests were validated: our bug
+  return id;
+}
+
 __global__ void embed_kernel(const void* table, DType dtype, int64_t vocab, int64_t h, const int32_t* ids, float* y) {
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
-  const int64_t id = ids[blockIdx.y], to = static_cast<int64_t>(blockIdx.y) * h;
-  if (id < 0 || id >= vocab) __trap();  // requests were validated: our bug
+  const int64_t id = checked_id(ids, blockIdx.y, vocab), to = static_cast<int64_t>(blockIdx.y) * h;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < h; i += stride) {
     y[to + i] = cuda::load_float(table, dtype, id * h + i);
   }
+}
+
+// The same for a bf16 table with rows of whole vectors of four, of which each thread has one.
+__global__ void __launch_bounds__(kThreads)
+    embed_vectors_kernel(const uint2* table, int64_t vocab, int vectors, const int32_t* ids, float4* y) {
+  cuda::launch_dependents();
+  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  cuda::wait_for_predecessors();
+  const int64_t id = checked_id(ids, blockIdx.y, vocab);
+  if (i >= vectors) return;
+  const uint2 four = table[id * vectors + i];
+  const float2 low = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(four.x));
+  const float2 high = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(four.y));
+  y[static_cast<int64_t>(blockIdx.y) * vectors + i] = {low.x, low.y, high.x, high.y};
 }
 
 __global__ void capture_kernel(const float* x, int64_t h, void* features, DType dtype, int64_t width, int64_t column) {
@@ -40,8 +59,13 @@ __global__ void capture_kernel(const float* x, int64_t h, void* features, DType 
 }  // namespace
 
 void embed_cuda(Stream& stream, TensorView table, TensorView ids, TensorView y) {
-  cuda::launch(embed_kernel, rows_launch(y.shape[0], y.shape[1]), stream, table.data, table.dtype, table.shape[0],
-               table.shape[1], ids.as<int32_t>(), y.as<float>());
+  const int64_t h = table.shape[1];
+  if (table.dtype == DType::kBF16 && h % 4 == 0 && reinterpret_cast<uintptr_t>(table.data) % sizeof(uint2) == 0) {
+    return cuda::launch(embed_vectors_kernel, rows_launch(y.shape[0], h), stream, static_cast<const uint2*>(table.data),
+                        table.shape[0], static_cast<int>(h / 4), ids.as<int32_t>(), static_cast<float4*>(y.data));
+  }
+  cuda::launch(embed_kernel, rows_launch(y.shape[0], y.shape[1]), stream, table.data, table.dtype, table.shape[0], h,
+               ids.as<int32_t>(), y.as<float>());
 }
 
 void capture_feature_cuda(Stream& stream, TensorView x, int64_t column, TensorView features) {

@@ -7,9 +7,8 @@
 namespace volley::ops {
 namespace {
 
-TEST(EmbeddingCuda, CopiesRowsAsFloats) {
-  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  const int64_t vocab = 50, h = 1283;
+void check_rows(Device& device, int64_t h) {
+  const int64_t vocab = 50;
   std::vector<BFloat16> table(vocab * h);
   for (size_t i = 0; i < table.size(); ++i) table[i] = to_bfloat16(static_cast<float>(i) * 0.37f - 900.0f);
   const std::vector<int32_t> ids = {49, 0, 7, 7, 23};
@@ -18,8 +17,13 @@ TEST(EmbeddingCuda, CopiesRowsAsFloats) {
   embed(device.stream(), t.view(DType::kBF16, {vocab, h}), i.view(DType::kI32, {rows}), y.view(DType::kF32, {rows, h}));
   const std::vector<float> got = y.read<float>();
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < h; ++c) ASSERT_EQ(got[r * h + c], to_float(table[ids[r] * h + c]));
+    for (int64_t c = 0; c < h; ++c) ASSERT_EQ(got[r * h + c], to_float(table[ids[r] * h + c])) << h;
   }
+}
+
+TEST(EmbeddingCuda, CopiesRowsAsFloats) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (const int64_t h : {1283, 1284, 4096}) check_rows(device, h);
 }
 
 TEST(EmbeddingCuda, FeaturesFillTheirColumnsOnly) {
