@@ -287,13 +287,8 @@ TEST(LinearCudaFp8, RowsAreIndependent) {
 }
 
 // Also tiles that the plan does not choose for these rows; and a row of NaN stays alone.
-TEST(LinearCudaFp8, TilesGiveTheSameBits) {
-  FP8_DEVICE_OR_SKIP(device);
-  const int64_t rows = 200;
-  for (const Case& c : {Case{2000, 1040, Epilogue::kStore, kF32},
-                        {2000, 2064, Epilogue::kAdd, kF32},
-                        {2000, 2064, Epilogue::kSwiGlu, kBF16},
-                        {24576, 256, Epilogue::kSwiGlu, kBF16}}) {
+void check_tiles(Device& device, int64_t rows, std::initializer_list<Case> cases) {
+  for (const Case& c : cases) {
     const LinearWeight w = pack(device, normal_values(c.n * c.k, 11), c.k, layout_of(c.epilogue));
     const std::vector<float> before = normal_values(rows * c.outputs(), 6);
     std::vector<float> x = normal_values(rows * c.k, 3);
@@ -309,6 +304,23 @@ TEST(LinearCudaFp8, TilesGiveTheSameBits) {
       ASSERT_EQ(std::memcmp(y.data(), clean.data(), y.size()), 0);
     });
   }
+}
+
+TEST(LinearCudaFp8, TilesGiveTheSameBits) {
+  FP8_DEVICE_OR_SKIP(device);
+  check_tiles(device, 200,
+              {{2000, 1040, Epilogue::kStore, kF32},
+               {2000, 2064, Epilogue::kAdd, kF32},
+               {2000, 2064, Epilogue::kSwiGlu, kBF16},
+               {24576, 256, Epilogue::kSwiGlu, kBF16}});
+}
+
+// As little work as reaches every tile, with one and two slices of k: what compute-sanitizer gets through.
+TEST(LinearCudaFp8, FewBlocksOfEveryTileGiveTheSameBits) {
+  FP8_DEVICE_OR_SKIP(device);
+  check_tiles(
+      device, 130,
+      {{200, 2064, Epilogue::kAdd, kF32}, {200, 528, Epilogue::kStore, kF32}, {400, 272, Epilogue::kSwiGlu, kBF16}});
 }
 
 TEST(LinearCudaFp8, RefusesShapesWithoutAKernel) {

@@ -205,14 +205,10 @@ TEST(LinearCuda, PortableKernelGivesTheSameBits) {
 }
 
 // Every tile that has a kernel gives the same bits, also those that the plan does not choose for these rows.
-TEST(LinearCuda, TilesGiveTheSameBits) {
-  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+void check_tiles(Device& device, std::initializer_list<Case> cases) {
   int major = 0;
   VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-  const DType bf16 = DType::kBF16, f32 = DType::kF32;
-  for (const Case& c : {Case{200, 2000, 1032, bf16, bf16, f32, Epilogue::kStore},
-                        Case{300, 2000, 2064, bf16, bf16, f32, Epilogue::kAdd},
-                        Case{200, 24576, 256, bf16, bf16, bf16, Epilogue::kSwiGlu}}) {
+  for (const Case& c : cases) {
     const Weights w(device, c.n, c.k, c.weights, layout_of(c));
     if (linear_cuda_kernel(major, w.packed, c.x) != LinearKernel::kTiles) GTEST_SKIP() << "needs sm_90a";
     const std::vector<float> x = random_values(c.rows * c.k, 3, true);
@@ -231,6 +227,23 @@ TEST(LinearCuda, TilesGiveTheSameBits) {
           << tile.halves << " x " << tile.rows << (tile.shared ? " shared" : "") << (tile.by_rows ? " by rows" : "");
     }
   }
+}
+
+TEST(LinearCuda, TilesGiveTheSameBits) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const DType bf16 = DType::kBF16, f32 = DType::kF32;
+  check_tiles(device, {{200, 2000, 1032, bf16, bf16, f32, Epilogue::kStore},
+                       {300, 2000, 2064, bf16, bf16, f32, Epilogue::kAdd},
+                       {200, 24576, 256, bf16, bf16, bf16, Epilogue::kSwiGlu}});
+}
+
+// As little work as reaches every tile, with one and two slices of k: what compute-sanitizer gets through.
+TEST(LinearCuda, FewBlocksOfEveryTileGiveTheSameBits) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const DType bf16 = DType::kBF16, f32 = DType::kF32;
+  check_tiles(device, {{130, 200, 1032, bf16, bf16, f32, Epilogue::kAdd},
+                       {130, 200, 520, bf16, bf16, f32, Epilogue::kStore},
+                       {130, 400, 264, bf16, bf16, bf16, Epilogue::kSwiGlu}});
 }
 
 TEST(LinearCuda, PlainKernelMatchesOracle) {
