@@ -12,8 +12,12 @@ namespace volley::ops {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kManyRows = 64, kManyHeads = 4;  // from so many rows on a warp takes so many heads
 constexpr int kPairs = 4;  // of elements that rotate together, a lane: general head_dim / 64 at most
+
+// Where there would be more warps than these, which an H200 holds at once (40 a multiprocessor), each takes so many
+// heads.
+constexpr int64_t kManyWarps = 5280;
+constexpr int kManyHeads = 4;
 
 struct WriteArgs {
   const float* qkv;
@@ -215,11 +219,14 @@ const float* floats(const TensorView& t) {
   return t.data == nullptr ? nullptr : t.as<float>();
 }
 
+// Of a row, where a warp takes `heads` of them.
+int warps_of(const WriteArgs& args, int heads) {
+  return (args.heads + heads - 1) / heads + args.layers * 2 * ((args.kv.kv_heads + heads - 1) / heads);
+}
+
 template <int kDim, int kRounds>
 void launch_write(Stream& stream, const WriteArgs& args) {
-  constexpr int kHeads = kRounds * Pairs<kDim>::kBeside;
-  const int kv_groups = (args.kv.kv_heads + kHeads - 1) / kHeads;
-  const int groups = (args.heads + kHeads - 1) / kHeads + args.layers * 2 * kv_groups;
+  const int groups = warps_of(args, kRounds * Pairs<kDim>::kBeside);
   cuda::Launch how;
   how.grid = dim3(static_cast<unsigned>(args.rows), static_cast<unsigned>((groups + kWarps - 1) / kWarps));
   how.block = dim3(kWarps * 32);
@@ -230,10 +237,11 @@ void launch_write(Stream& stream, const WriteArgs& args) {
 // Many rows: so few blocks that all run at once, and so many reads of each that it matters little how long one takes.
 template <int kDim>
 void launch_write(Stream& stream, const WriteArgs& args) {
-  if (args.rows < kManyRows) {
+  constexpr int kBeside = Pairs<kDim>::kBeside;
+  if (int64_t{args.rows} * warps_of(args, kBeside) <= kManyWarps) {
     launch_write<kDim, 1>(stream, args);
   } else {
-    launch_write<kDim, std::max(1, kManyHeads / Pairs<kDim>::kBeside)>(stream, args);
+    launch_write<kDim, std::max(1, kManyHeads / kBeside)>(stream, args);
   }
 }
 

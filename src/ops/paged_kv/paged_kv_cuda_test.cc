@@ -48,6 +48,25 @@ TEST(WriteQkvCuda, PiecesAndPagesChangeNothing) {
   }
 }
 
+// So many rows that a warp takes several heads one after another, against pieces for which it does not; with numbers of
+// heads that neither divides.
+TEST(WriteQkvCuda, ManyRowsGiveTheBitsOfFew) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  constexpr int kRows = 180, kPiece = 60;
+  for (int head_dim : {64, 128, 256}) {
+    const CacheConfig config{.head_dim = head_dim, .heads = 29, .kv_heads = 7};
+    TestCache whole(device, config, kv_element_bytes), cut(device, config, kv_element_bytes);
+    const auto q = whole.write({{0, 0, kRows}, {1, 0, kRows}, {2, 0, kRows}});
+    const size_t piece_bytes = q.size() / (kSlots * kRows) * kPiece;
+    for (int i = 0; i < kSlots * kRows / kPiece; ++i) {
+      const int slot = i / (kRows / kPiece), from = i % (kRows / kPiece) * kPiece;
+      const auto part = cut.write({{slot, from, from + kPiece}});
+      EXPECT_EQ(std::memcmp(part.data(), q.data() + i * piece_bytes, piece_bytes), 0) << head_dim << " piece " << i;
+    }
+    for (int slot = 0; slot < kSlots; ++slot) EXPECT_EQ(cut.dump(slot, kRows), whole.dump(slot, kRows)) << head_dim;
+  }
+}
+
 // Every element of the rows' positions is written, and nothing else.
 TEST(WriteQkvCuda, TouchesItsPositionsOnly) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
