@@ -3,7 +3,7 @@
 // Prints one JSON object a line. Options: --quick leaves out the single products; --portable takes the kernel for GPUs
 // without wgmma; --rested lets the GPU rest before each measurement, which is short then; --rows N takes that number of
 // rows alone; --tiles times each product, from 64 rows on, with every tile instead that multiplies little padding;
-// --draft times the products of a drafter instead, in bf16 and in FP8.
+// --draft times the products of a drafter instead, in bf16 and in FP8, and the head's with all rows summarised.
 #include <cublasLt.h>
 
 #include <cmath>
@@ -239,6 +239,7 @@ void print_draft(Device& device) {
   const Buffer codes = allocate(device, size_t{384 * 20480}), scales = allocate(device, 384 * sizeof(float));
   ops::quantise_rows(device.stream(), {x.data(), DType::kBF16, {384, 20480}},
                      {{codes.data(), DType::kF8E4M3, {384, 20480}}, {scales.data(), DType::kF32, {384}}});
+  const Buffer whole = allocate(device, 384);  // zero: no row is
   Arena none{Buffer()};
   for (const Shape& s : kDraftShapes) {
     for (DType storage : {DType::kBF16, DType::kF8E4M3}) {
@@ -252,12 +253,12 @@ void print_draft(Device& device) {
         const TensorView values(x.data(), DType::kBF16, {rows, s.k});
         const ops::ScaledRows in_codes({codes.data(), DType::kF8E4M3, {rows, s.k}},
                                        {scales.data(), DType::kF32, {rows}});
-        const auto time = [&](bool quantises) {
+        const auto time = [&](bool quantises, const ops::RowSummaries& summaries = {}) {
           const auto run = [&] {
             for (const ops::LinearWeight& w : weights) {
               if (quantises) ops::quantise_rows(device.stream(), values, in_codes);
               ops::linear(device.stream(), w, storage == DType::kBF16 ? values : in_codes,
-                          {y.data(), s.y, {rows, width}}, s.epilogue, none);
+                          {y.data(), s.y, {rows, width}}, s.epilogue, none, summaries);
             }
           };
           return bench::graph_us(device, run, 4, 5) / static_cast<double>(weights.size());
@@ -267,6 +268,11 @@ void print_draft(Device& device) {
                     s.name, dtype_name(storage), static_cast<int>(rows), us,
                     static_cast<double>(bytes) / us / bandwidth);
         if (storage == DType::kF8E4M3) std::printf(", \"us_with_quantising_x\": %.2f", time(true));
+        if (s.n == kVocab) {
+          const auto* const flags = static_cast<const uint8_t*>(whole.data());
+          std::printf(", \"us_summarised\": %.2f, \"with_weights\": %.2f", time(false, {flags, false}),
+                      time(false, {flags, true}));
+        }
         std::printf("}\n");
       }
     }

@@ -68,14 +68,18 @@ Status DraftNetwork::load_head(Device& device, const weights::Checkpoint& target
 }
 
 void DraftNetwork::logits(Stream& stream, const Target& target, TensorView x, TensorView row_index, TensorView logits,
-                          Arena& scratch) const {
+                          Arena& scratch, const ops::RowSummaries& summaries) const {
   ArenaScope scope(scratch);
   const bool own = head_.n > 0;
   const ops::ScaledRows h =
       take_input(own ? storage_ : activation(), activation(), logits.shape[0], spec_.decoder.hidden, scratch);
   final_norm(stream, x, row_index, h);
-  if (!own) return target.head(stream, h.values, logits, scratch);
-  ops::linear(stream, head_, h, logits, ops::Epilogue::kStore, scratch);
+  if (!own) return target.head(stream, h.values, logits, scratch, summaries);
+  ops::linear(stream, head_, h, logits, ops::Epilogue::kStore, scratch, summaries);
+}
+
+bool DraftNetwork::head_summarises(DeviceKind device, const Target& target) const {
+  return head_.n > 0 ? ops::linear_summarises(device, head_, storage_) : target.head_summarises(device);
 }
 
 int64_t DraftNetwork::scratch_bytes(DeviceKind device, const DraftSpec& spec, DType storage, int64_t rows,

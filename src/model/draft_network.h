@@ -36,7 +36,8 @@ class DraftNetwork {
   Status load_head(Device& device, const weights::Checkpoint& target_checkpoint, const DecoderSpec& target);
   // logits[i] = head(final norm(x[row_index[i]])), as Target::logits().
   void logits(Stream& stream, const Target& target, TensorView x, TensorView row_index, TensorView logits,
-              Arena& scratch) const;
+              Arena& scratch, const ops::RowSummaries& summaries) const;
+  bool head_summarises(DeviceKind device, const Target& target) const;
 
   const DraftSpec& spec() const { return spec_; }
   DType activation() const { return layers_.activation(); }

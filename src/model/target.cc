@@ -48,19 +48,21 @@ void Target::forward(Stream& stream, const RowBatch& batch, const KvMemory& kv, 
   }
 }
 
-void Target::logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch) const {
+void Target::logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
+                    const ops::RowSummaries& summaries) const {
   ArenaScope scope(scratch);
   const TensorView h = scratch.take(activation(), {row_index.dim(0), spec().hidden});
   ops::rms_norm(stream, x, final_norm_.view, spec().norm_eps, row_index, h);
-  head(stream, h, logits, scratch);
+  head(stream, h, logits, scratch, summaries);
 }
 
 void Target::embed(Stream& stream, TensorView ids, TensorView x) const {
   ops::embed(stream, embedding_.view, ids, x);
 }
 
-void Target::head(Stream& stream, TensorView h, TensorView logits, Arena& scratch) const {
-  ops::linear(stream, head_, h, logits, ops::Epilogue::kStore, scratch);
+void Target::head(Stream& stream, TensorView h, TensorView logits, Arena& scratch,
+                  const ops::RowSummaries& summaries) const {
+  ops::linear(stream, head_, h, logits, ops::Epilogue::kStore, scratch, summaries);
 }
 
 }  // namespace volley::model

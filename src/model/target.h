@@ -31,13 +31,16 @@ class Target {
   void forward(Stream& stream, const RowBatch& batch, const KvMemory& kv, const Outputs& outputs, TensorView x,
                Arena& scratch) const;
 
-  // logits[i] = head(final norm(x[row_index[i]])). x: [rows, hidden] fp32; logits: [n, vocab] fp32.
-  void logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch) const;
+  // logits[i] = head(final norm(x[row_index[i]])). x: [rows, hidden] fp32; logits: [n, vocab] fp32. summaries: which of
+  // them are summarised instead, if the head can.
+  void logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
+              const ops::RowSummaries& summaries = {}) const;
+  bool head_summarises(DeviceKind device) const { return ops::linear_summarises(device, head_, activation()); }
 
   // What a drafter borrows: it has no embedding of its own, and a head only where its weights are quantised.
   void embed(Stream& stream, TensorView ids, TensorView x) const;
   // h: [n, hidden] activation dtype, normed by the drafter.
-  void head(Stream& stream, TensorView h, TensorView logits, Arena& scratch) const;
+  void head(Stream& stream, TensorView h, TensorView logits, Arena& scratch, const ops::RowSummaries& summaries) const;
 
   const DecoderSpec& spec() const { return layers_.spec(); }
   DType activation() const { return layers_.activation(); }

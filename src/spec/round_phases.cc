@@ -117,14 +117,18 @@ void Round::choose(const Layout& layout, const Pass& pass, TensorView x) {
   for (const LogitChunk& chunk : layout.choice_chunks) {
     ArenaScope scope(*scratch_);
     const TensorView logits = scratch_->take(DType::kF32, {chunk.rows, target_.spec().vocab});
-    target_.logits(stream_, x, pass.choices.logit_rows.rows(chunk.row_begin, chunk.rows), logits, *scratch_);
-    ops::ChoiceOutput out;
-    out.tokens = array_of<TokenId>(memory_->choices) + chunk.row_begin;
-    out.finite = array_of<uint8_t>(memory_->finite) + chunk.row_begin;
-    out.logprobs = array_of<ops::RowLogprobs>(memory_->logprobs) + chunk.row_begin;
-    const std::span<const ops::ChoiceSegment> segments(pass.choices.segments + chunk.segment_begin,
-                                                       chunk.segment_end - chunk.segment_begin);
-    ops::choose(stream_, logits, segments, *sampler_, out, *scratch_);
+    ops::ChoiceTask task;
+    task.rows = chunk.rows;
+    task.segments = {pass.choices.segments + chunk.segment_begin,
+                     static_cast<size_t>(chunk.segment_end - chunk.segment_begin)};
+    task.state = sampler_.get();
+    task.out.tokens = array_of<TokenId>(memory_->choices) + chunk.row_begin;
+    task.out.finite = array_of<uint8_t>(memory_->finite) + chunk.row_begin;
+    task.out.logprobs = array_of<ops::RowLogprobs>(memory_->logprobs) + chunk.row_begin;
+    const ops::ChoicePlan plan = ops::plan_choices(stream_, task, target_.head_summarises(device_.kind()), *scratch_);
+    target_.logits(stream_, x, pass.choices.logit_rows.rows(chunk.row_begin, chunk.rows), logits, *scratch_,
+                   plan.summaries);
+    ops::choose(stream_, plan, logits, *scratch_);
   }
 }
 

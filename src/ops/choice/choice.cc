@@ -103,36 +103,54 @@ class Batch {
 
 }  // namespace
 
-void choose(Stream& stream, TensorView logits, std::span<const ChoiceSegment> segments, const SamplerState& state,
-            const ChoiceOutput& out, Arena& scratch) {
+ChoicePlan plan_choices(Stream& stream, const ChoiceTask& task, [[maybe_unused]] bool summarises,
+                        [[maybe_unused]] Arena& scratch) {
+  VOLLEY_CHECK(task.out.tokens != nullptr && task.state != nullptr && task.state->kind() == stream.kind());
+  ChoicePlan plan;
+  plan.task = task;
+#ifdef VOLLEY_CUDA
+  if (stream.kind() == DeviceKind::kCuda && task.rows > 0 && !task.segments.empty()) {
+    return choice::plan_choices_cuda(stream, task, summarises, scratch);
+  }
+#endif
+  return plan;
+}
+
+void choose(Stream& stream, const ChoicePlan& plan, TensorView logits, Arena& scratch) {
+  const ChoiceTask& task = plan.task;
   VOLLEY_CHECK_EQ(logits.rank, 2);
   VOLLEY_CHECK(logits.dtype == DType::kF32);
   VOLLEY_CHECK(logits.dim(1) >= 1 && logits.dim(1) <= kMaxVocab);
-  VOLLEY_CHECK(out.tokens != nullptr && state.kind() == stream.kind());
-  if (logits.dim(0) == 0 || segments.empty()) return;
+  VOLLEY_CHECK_EQ(logits.dim(0), task.rows);
+  if (task.rows == 0 || task.segments.empty()) return;
 #ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return choice::choose_cuda(stream, logits, segments, state, out, scratch);
+  if (stream.kind() == DeviceKind::kCuda) return choice::choose_cuda(stream, plan, logits);
 #endif
   VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "no sampling rule for this device");
-  check_segments(logits, segments);
-  const int64_t rows = logits.dim(0);
+  check_segments(logits, task.segments);
   const int64_t vocab = logits.dim(1);
 
   ThreadPool& pool = stream.pool();
   const int64_t threads = pool.threads();
   ArenaScope scope(scratch);
-  Task* tasks = reinterpret_cast<Task*>(scratch.take(DType::kI32, {rows, 3}).data);
+  Task* tasks = reinterpret_cast<Task*>(scratch.take(DType::kI32, {task.rows, 3}).data);
   float* adjusted = scratch.take(DType::kF32, {threads, vocab}).as<float>();
   auto* candidates = reinterpret_cast<Candidate*>(scratch.take(DType::kF32, {threads, vocab, 3}).data);
 
-  const Batch batch(logits, segments, static_cast<const CpuSamplerState&>(state), out);
+  const Batch batch(logits, task.segments, static_cast<const CpuSamplerState&>(*task.state), task.out);
   const int64_t count = batch.plan(tasks);
   // As many tasks as threads at a time, a thread each; the rest one by one with all threads on a row.
   const int64_t whole = threads > 1 && vocab >= kSharedRowVocab ? count / threads * threads : count;
-  pool.parallel_for(whole, [&](int64_t task, int worker) {
-    batch.run(tasks[task], nullptr, {adjusted + worker * vocab, candidates + worker * vocab});
+  pool.parallel_for(whole, [&](int64_t i, int worker) {
+    batch.run(tasks[i], nullptr, {adjusted + worker * vocab, candidates + worker * vocab});
   });
-  for (int64_t task = whole; task < count; ++task) batch.run(tasks[task], &pool, {adjusted, candidates});
+  for (int64_t i = whole; i < count; ++i) batch.run(tasks[i], &pool, {adjusted, candidates});
+}
+
+void choose(Stream& stream, TensorView logits, std::span<const ChoiceSegment> segments, const SamplerState& state,
+            const ChoiceOutput& out, Arena& scratch) {
+  ArenaScope scope(scratch);
+  choose(stream, plan_choices(stream, {logits.dim(0), segments, &state, out}, false, scratch), logits, scratch);
 }
 
 int64_t choose_scratch_bytes(int64_t max_rows, int64_t vocab, int threads) {

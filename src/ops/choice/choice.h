@@ -18,6 +18,7 @@
 
 #include "device/arena.h"
 #include "device/device.h"
+#include "ops/linear/row_summaries.h"
 
 namespace volley::ops {
 
@@ -117,7 +118,49 @@ struct ChoiceOutput {
 void choose(Stream& stream, TensorView logits, std::span<const ChoiceSegment> segments, const SamplerState& state,
             const ChoiceOutput& out, Arena& scratch);
 
-// Bound of what choose() takes from `scratch` on either device; threads: of the CPU stream's pool, 0 on CUDA.
+// The same in two parts, for a product that can spare logits: plan_choices() comes before it and says which rows of
+// logits are wanted whole; of the others, choose() reads a summary.
+struct ChoiceTask {
+  int64_t rows = 0;  // of logits
+  std::span<const ChoiceSegment> segments;
+  const SamplerState* state = nullptr;
+  ChoiceOutput out;
+};
+
+namespace choice {
+
+struct PlainRow;
+struct RowItem;
+struct Finding;
+
+// The plan on CUDA, in scratch.
+struct DevicePlan {
+  PlainRow* plain = nullptr;
+  uint32_t* arrivals = nullptr;
+  RowItem* items = nullptr;
+  int32_t* item_count = nullptr;
+  Finding* findings = nullptr;
+};
+
+}  // namespace choice
+
+struct ChoicePlan {
+  ChoiceTask task;
+  RowSummaries summaries;  // for linear(), which makes the logits
+  choice::DevicePlan device;
+};
+
+// summarises: whether linear() can (linear_summarises()); if not, the plan wants all rows whole. Rows of greedy
+// requests whose logits nothing changes and nobody wants to see are summarised. The choices, `finite` and logprobs are
+// the same, to the bit; probabilities are as close as said above. The plan lives until what it took from `scratch` is
+// released.
+ChoicePlan plan_choices(Stream& stream, const ChoiceTask& task, bool summarises, Arena& scratch);
+
+// logits: [task.rows, vocab] as linear() left them with plan.summaries.
+void choose(Stream& stream, const ChoicePlan& plan, TensorView logits, Arena& scratch);
+
+// Bound of what choose() takes from `scratch` on either device, or plan_choices() and choose() together; threads: of
+// the CPU stream's pool, 0 on CUDA.
 int64_t choose_scratch_bytes(int64_t max_rows, int64_t vocab, int threads);
 
 }  // namespace volley::ops

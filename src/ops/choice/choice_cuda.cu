@@ -8,13 +8,23 @@
 #include "ops/choice/noise.cuh"
 
 namespace volley::ops::choice {
-namespace {
 
 // A row that one look suffices for, or slot -1.
 struct PlainRow {
   int32_t slot;
   int32_t index;
 };
+
+// What one block found in its slice of a row.
+struct Finding {
+  Key best;      // of the scores
+  float most;    // the highest logit
+  int32_t bad;   // NaN or +inf among them
+  float weight;  // sum of exp((logit - most) / temperature), if somebody asks for probabilities
+  int32_t unused;
+};
+
+namespace {
 
 struct PlanArgs {
   const ChoiceSegment* segments;
@@ -26,6 +36,7 @@ struct PlanArgs {
   uint32_t* arrivals;  // [rows]
   RowItem* items;      // [rows]
   int32_t* item_count;
+  uint8_t* whole;  // [rows] or null: RowSummaries::whole
 };
 
 constexpr int kPlanThreads = 512;
@@ -43,8 +54,12 @@ __device__ void plan_segment(const PlanArgs& args, int32_t s, int32_t* item_coun
   if (!fits || segment.slot < 0 || segment.slot >= args.slot_count) __trap();  // our bug: the next call reports it
   const DeviceSlot& slot = args.slots[segment.slot];
   if (slot.started == 0) __trap();
+  const auto want_whole = [&](int32_t i) {
+    if (args.whole != nullptr) args.whole[segment.row_begin + i] = 1;
+  };
   if (segment.prefix == nullptr && slot.penalised != 0) {  // each choice counts in the next one's penalties
     args.items[atomicAdd(item_count, 1)] = {s, 0, segment.rows};
+    for (int32_t i = 0; i < segment.rows; ++i) want_whole(i);
     return;
   }
   const bool filtered = slot.has_min_p != 0 || slot.top_k != 0 || slot.top_p < 1.0f;
@@ -52,8 +67,10 @@ __device__ void plan_segment(const PlanArgs& args, int32_t s, int32_t* item_coun
   for (int32_t i = 0; i < segment.rows; ++i) {
     if (whole || adjusts(slot, segment, segment.first_index + i)) {
       args.items[atomicAdd(item_count, 1)] = {s, i, 1};
+      want_whole(i);
     } else {
       args.plain[segment.row_begin + i] = {segment.slot, segment.first_index + i};
+      if (slot.greedy == 0) want_whole(i);
     }
   }
 }
@@ -66,6 +83,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(PlanArgs args) {
   for (int32_t row = threadIdx.x; row < args.rows; row += kPlanThreads) {
     args.plain[row] = {-1, 0};
     args.arrivals[row] = 0;
+    if (args.whole != nullptr) args.whole[row] = 0;
   }
   if (threadIdx.x == 0) item_count = 0;
   __syncthreads();
@@ -74,21 +92,13 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(PlanArgs args) {
   if (threadIdx.x == 0) *args.item_count = item_count;
 }
 
-// What one block found in its slice of a row.
-struct Finding {
-  Key best;      // of the scores
-  float most;    // the highest logit
-  int32_t bad;   // NaN or +inf among them
-  float weight;  // sum of exp((logit - most) / temperature), if somebody asks for probabilities
-  int32_t unused;
-};
-
 struct PlainArgs {
   const float* logits;
   int32_t vocab;
   const DeviceSlot* slots;
   const PlainRow* plain;
-  Finding* findings;  // [rows][slices]
+  const uint8_t* whole;  // null: all rows are
+  Finding* findings;     // [rows][slices]
   uint32_t* arrivals;
   TokenId* tokens;
   uint8_t* finite;
@@ -229,11 +239,36 @@ __device__ void finish_row(const PlainArgs& args, int32_t row, const DeviceSlot&
   args.tokens[row] = token;
   if (args.finite != nullptr) args.finite[row] = usable ? 1 : 0;
   if (args.probability == nullptr) return;
-  const float logit = args.logits[int64_t{row} * args.vocab + token];
+  const float logit = slot.greedy != 0 ? f.most : args.logits[int64_t{row} * args.vocab + token];
   args.probability[row] = usable ? __expf((logit - f.most) / slot.divisor) / f.weight : 0;
 }
 
-// Block (slice, row). The one that comes last merges the row's slices; keys have one maximum in any order.
+// A greedy row of which the product left a summary.
+__device__ void choose_from_summary(const PlainArgs& args, int32_t row, const DeviceSlot& slot) {
+  const auto* groups = reinterpret_cast<const GroupSummary*>(args.logits + int64_t{row} * args.vocab);
+  const auto count = static_cast<int32_t>(summary_groups(args.vocab));
+  Finding f = {0, -INFINITY, 0, 0, 0};
+#pragma unroll 4
+  for (int32_t i = threadIdx.x; i < count; i += kThreads) {
+    const float4 group = *reinterpret_cast<const float4*>(groups + i);
+    const float highest = group.x;
+    f.most = fmaxf(f.most, highest);
+    f.bad |= !(highest < INFINITY);  // NaN too
+    if (highest > -INFINITY) f.best = max(f.best, key_of(highest, __float_as_int(group.y)));
+  }
+  f = merge_block(f);
+  if (args.probability != nullptr && isfinite(f.most)) {
+    float weight = 0;
+    for (int32_t i = threadIdx.x; i < count; i += kThreads) {
+      if (isfinite(groups[i].highest)) weight += groups[i].weight * __expf(groups[i].highest - f.most);
+    }
+    f.weight = sum_over_block(weight);
+  }
+  if (threadIdx.x == 0) finish_row(args, row, slot, f);
+}
+
+// Block (slice, row). The one that comes last merges the row's slices; keys have one maximum in any order. A summary is
+// the first block's.
 __global__ void __launch_bounds__(kThreads) plain_kernel(PlainArgs args) {
   __shared__ bool last;
   cuda::launch_dependents();
@@ -242,6 +277,10 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(PlainArgs args) {
   const PlainRow plain = args.plain[row];
   if (plain.slot < 0) return;
   const DeviceSlot& slot = args.slots[plain.slot];
+  if (args.whole != nullptr && args.whole[row] == 0) {
+    if (blockIdx.x == 0) choose_from_summary(args, row, slot);
+    return;
+  }
   const float* logits = args.logits + int64_t{row} * args.vocab;
   const int32_t first = blockIdx.x * kSlice + threadIdx.x * 4;
   float4 v[kGroups];
@@ -300,60 +339,80 @@ static_assert(sizeof(PlainRow) == 8 && sizeof(RowItem) == 12 && sizeof(Finding) 
 
 }  // namespace
 
-void choose_cuda(Stream& stream, TensorView logits, std::span<const ChoiceSegment> segments, const SamplerState& state,
-                 const ChoiceOutput& out, Arena& scratch) {
-  const auto& sampler = static_cast<const CudaSamplerState&>(state);
-  const int64_t rows = logits.dim(0), vocab = logits.dim(1);
-  VOLLEY_CHECK_EQ(vocab, sampler.vocab());
-  VOLLEY_CHECK(vocab % 4 != 0 || reinterpret_cast<uintptr_t>(logits.data) % 16 == 0);
+ChoicePlan plan_choices_cuda(Stream& stream, const ChoiceTask& task, bool summarises, Arena& scratch) {
+  const auto& sampler = static_cast<const CudaSamplerState&>(*task.state);
+  const int64_t rows = task.rows, vocab = sampler.vocab();
   VOLLEY_CHECK_LE(rows, 65535);  // the grid's second dimension
-  ArenaScope scope(scratch);
-  PlanArgs plan = {};
-  plan.segments = segments.data();
-  plan.segment_count = static_cast<int32_t>(segments.size());
-  plan.rows = static_cast<int32_t>(rows);
-  plan.slots = sampler.slots();
-  plan.slot_count = sampler.slot_count();
-  plan.wants_logprobs = out.logprobs != nullptr;
-  plan.plain = static_cast<PlainRow*>(scratch.take(DType::kI32, {rows, 2}).data);
-  plan.arrivals = static_cast<uint32_t*>(scratch.take(DType::kI32, {rows}).data);
-  plan.items = static_cast<RowItem*>(scratch.take(DType::kI32, {rows, 3}).data);
-  plan.item_count = static_cast<int32_t*>(scratch.take(DType::kI32, {1}).data);
+  ChoicePlan plan;
+  plan.task = task;
+  DevicePlan& device = plan.device;
+  device.plain = static_cast<PlainRow*>(scratch.take(DType::kI32, {rows, 2}).data);
+  device.arrivals = static_cast<uint32_t*>(scratch.take(DType::kI32, {rows}).data);
+  device.items = static_cast<RowItem*>(scratch.take(DType::kI32, {rows, 3}).data);
+  device.item_count = static_cast<int32_t*>(scratch.take(DType::kI32, {1}).data);
+  device.findings = static_cast<Finding*>(scratch.take(DType::kI32, {rows, slices(vocab), 6}).data);
+
+  PlanArgs args = {};
+  args.segments = task.segments.data();
+  args.segment_count = static_cast<int32_t>(task.segments.size());
+  args.rows = static_cast<int32_t>(rows);
+  args.slots = sampler.slots();
+  args.slot_count = sampler.slot_count();
+  args.wants_logprobs = task.out.logprobs != nullptr;
+  args.plain = device.plain;
+  args.arrivals = device.arrivals;
+  args.items = device.items;
+  args.item_count = device.item_count;
+  if (summarises) {
+    VOLLEY_CHECK_EQ(vocab % 4, 0);  // a summary's alignment
+    args.whole = static_cast<uint8_t*>(scratch.take(DType::kU8, {rows}).data);
+    plan.summaries = {args.whole, task.out.probability != nullptr};
+  }
   cuda::Launch how;
   how.grid = dim3(1);
   how.block = dim3(kPlanThreads);
   how.early = true;
-  cuda::launch(plan_kernel, how, stream, plan);
+  cuda::launch(plan_kernel, how, stream, args);
+  return plan;
+}
 
+void choose_cuda(Stream& stream, const ChoicePlan& plan, TensorView logits) {
+  const auto& sampler = static_cast<const CudaSamplerState&>(*plan.task.state);
+  const int64_t rows = logits.dim(0), vocab = logits.dim(1);
+  VOLLEY_CHECK_EQ(vocab, sampler.vocab());
+  VOLLEY_CHECK(vocab % 4 != 0 || reinterpret_cast<uintptr_t>(logits.data) % 16 == 0);
   PlainArgs plain = {};
   plain.logits = logits.as<float>();
   plain.vocab = static_cast<int32_t>(vocab);
-  plain.slots = plan.slots;
-  plain.plain = plan.plain;
-  plain.findings = static_cast<Finding*>(scratch.take(DType::kI32, {rows, slices(vocab), 6}).data);
-  plain.arrivals = plan.arrivals;
-  plain.tokens = out.tokens;
-  plain.finite = out.finite;
-  plain.probability = out.probability;
+  plain.slots = sampler.slots();
+  plain.plain = plan.device.plain;
+  plain.whole = plan.summaries.whole;
+  plain.findings = plan.device.findings;
+  plain.arrivals = plan.device.arrivals;
+  plain.tokens = plan.task.out.tokens;
+  plain.finite = plan.task.out.finite;
+  plain.probability = plan.task.out.probability;
+  cuda::Launch how;
   how.grid = dim3(slices(vocab), static_cast<unsigned>(rows));
   how.block = dim3(kThreads);
+  how.early = true;
   cuda::launch(plain_kernel, how, stream, plain);
 
   ChooseRowsArgs args;
   args.logits = plain.logits;
   args.vocab = plain.vocab;
-  args.segments = plan.segments;
-  args.slots = plan.slots;
-  args.items = plan.items;
-  args.item_count = plan.item_count;
-  args.out = out;
+  args.segments = plan.task.segments.data();
+  args.slots = plain.slots;
+  args.items = plan.device.items;
+  args.item_count = plan.device.item_count;
+  args.out = plan.task.out;
   choose_rows_cuda(stream, args, sampler.teams(), rows);
 }
 
 int64_t choose_cuda_scratch_bytes(int64_t max_rows, int64_t vocab) {
   return arena_bytes(max_rows * int64_t{sizeof(PlainRow)}) + arena_bytes(max_rows * int64_t{sizeof(uint32_t)}) +
          arena_bytes(max_rows * int64_t{sizeof(RowItem)}) + arena_bytes(int64_t{sizeof(int32_t)}) +
-         arena_bytes(max_rows * slices(vocab) * int64_t{sizeof(Finding)});
+         arena_bytes(max_rows * slices(vocab) * int64_t{sizeof(Finding)}) + arena_bytes(max_rows);
 }
 
 }  // namespace volley::ops::choice

@@ -5,8 +5,8 @@
 
 namespace volley::ops::choice {
 
-void choose_cuda(Stream& stream, TensorView logits, std::span<const ChoiceSegment> segments, const SamplerState& state,
-                 const ChoiceOutput& out, Arena& scratch);
+ChoicePlan plan_choices_cuda(Stream& stream, const ChoiceTask& task, bool summarises, Arena& scratch);
+void choose_cuda(Stream& stream, const ChoicePlan& plan, TensorView logits);
 
 int64_t choose_cuda_scratch_bytes(int64_t max_rows, int64_t vocab);
 

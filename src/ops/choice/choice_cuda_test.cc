@@ -1,5 +1,6 @@
 // Protects, on a GPU: that it chooses what the CPU chooses, to the bit; rows of many equal values and of vocabularies
-// that exceed shared memory; that recorded graphs follow what lies in device memory; and counts of committed tokens.
+// that exceed shared memory; that summaries of rows give the same choices; that recorded graphs follow what lies in
+// device memory; and counts of committed tokens.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -178,6 +179,118 @@ TEST_F(ChoiceCuda, RecordedGraphsFollowTheSegments) {
     graph->launch();
     EXPECT_EQ(tokens.read<TokenId>(), direct(values, kVocab, now, *fresh).tokens) << round;
   }
+}
+
+// Requests of which `kind` says how they choose: three plain greedy ones, and all that need their logits.
+constexpr int kKinds = 10;
+SlotSampling request_of(int kind) {
+  SlotSampling s;
+  s.seed = 5 + static_cast<uint64_t>(kind);
+  s.params.temperature = 0.0f;
+  s.prompt_length = 4;
+  s.end_ids = {1, 2};
+  switch (kind) {
+    case 3:
+      s.params.temperature = 0.8f;
+      break;
+    case 4:
+      s.params = filtering(0.7f, 3, 0.9f);
+      break;
+    case 5:
+      s.params.frequency_penalty = 0.5f;
+      break;
+    case 6:
+      s.params.logit_bias = {{3, 4.0f}, {1, -100.0f}};
+      break;
+    case 7:
+      s.min_tokens = 3;  // the first rows of its block
+      break;
+    case 8:
+      s.params.logprobs = 2;
+      break;
+    default:  // 9 has a mask
+      break;
+  }
+  return s;
+}
+
+// Which rows are summarised is up to the request, the row's index and what is asked for; and the choices are the same.
+TEST_F(ChoiceCuda, SummariesGiveTheSameChoices) {
+  std::mt19937 rng(26);
+  Chooser choose_on(0);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const int32_t vocab : {4, 64, 68, 700, 40008, 151936}) {
+    const auto state = choose_on.state(kKinds, vocab);
+    std::vector<ChoiceSegment> segments;
+    const std::vector<uint32_t> mask(5 * ((vocab + 31) / 32), 0x5a5a5a5au);
+    int32_t rows = 0;
+    for (int32_t slot = 0; slot < kKinds; ++slot) {
+      ASSERT_TRUE(state->start(slot, request_of(slot), {}, {}).ok());
+      segments.push_back({.slot = slot, .row_begin = rows, .rows = 1 + slot % 5, .first_index = 5});
+      if (slot == 9) segments.back().mask = mask.data(), segments.back().mask_words = (vocab + 31) / 32;
+      rows += segments.back().rows + slot % 2;  // sometimes a row that nobody asks for
+    }
+    for (int round = 0; round < 6; ++round) {
+      std::vector<float> logits = random_logits(rng, static_cast<size_t>(rows) * vocab, 2.0f);
+      const auto any = [&]() -> float& { return logits[rng() % logits.size()]; };
+      if (round == 1)
+        std::transform(logits.begin(), logits.end(), logits.begin(), [](float x) { return std::round(x); });
+      if (round == 2) std::fill(logits.begin(), logits.end(), -0.0f), any() = 0.0f;
+      if (round == 3) any() = std::nanf(""), any() = std::nanf("");
+      if (round == 4) any() = kInfinity, any() = -kInfinity;
+      if (round == 5) std::fill(logits.begin(), logits.begin() + int64_t{rows / 2} * vocab, -kInfinity);
+      const Choices want = choose_on(logits, vocab, segments, *state),
+                    got = choose_on(logits, vocab, segments, *state, true);
+      ASSERT_EQ(got.tokens, want.tokens) << "vocabulary " << vocab << " round " << round;
+      ASSERT_EQ(got.finite, want.finite);
+      for (int32_t row = 0; row < rows; ++row) {
+        ASSERT_NEAR(got.probability[row], want.probability[row], 1e-5 * std::abs(want.probability[row]) + 1e-7);
+        ASSERT_EQ(got.logprobs[row].top.size(), want.logprobs[row].top.size());
+        ASSERT_EQ(got.logprobs[row].chosen.token, want.logprobs[row].chosen.token);
+      }
+    }
+  }
+}
+
+TEST_F(ChoiceCuda, PlainGreedyRowsAloneAreSummarised) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  constexpr int32_t kVocab = 700, kRows = kKinds * 5;
+  const auto state = std::move(SamplerState::create(device, kKinds, kVocab)).value();
+  const DeviceTensor mask(device, std::vector<uint32_t>(5 * 22, ~0u)), tokens(device, kRows * sizeof(TokenId));
+  const DeviceTensor logprobs(device, kRows * sizeof(RowLogprobs));
+  std::vector<ChoiceSegment> segments;
+  for (int32_t slot = 0; slot < kKinds; ++slot) {
+    ASSERT_TRUE(state->start(slot, request_of(slot), {}, {}).ok());
+    segments.push_back({.slot = slot, .row_begin = slot * 5, .rows = 4, .first_index = 5});
+  }
+  segments.back().mask = mask.view(DType::kU8, {5 * 22 * 4}).as<uint32_t>();
+  segments.back().mask_words = 22;
+  const DeviceTensor placed(device, segments);
+  const auto* const on_device = placed.view(DType::kU8, {kKinds * int64_t{sizeof(ChoiceSegment)}}).as<ChoiceSegment>();
+  Arena arena(std::move(device.allocate(choose_scratch_bytes(kRows, kVocab, 0))).value());
+  for (const bool wants_logprobs : {false, true}) {
+    ArenaScope scope(arena);
+    ChoiceTask task = {kRows, {on_device, kKinds}, state.get(), {}};
+    task.out.tokens = tokens.view(DType::kI32, {kRows}).as<TokenId>();
+    if (wants_logprobs) {
+      task.out.logprobs = logprobs.view(DType::kU8, {kRows * int64_t{sizeof(RowLogprobs)}}).as<RowLogprobs>();
+    }
+    const ChoicePlan plan = plan_choices(device.stream(), task, true, arena);
+    EXPECT_FALSE(plan.summaries.weights);
+    std::vector<uint8_t> whole(kRows), want(kRows, 0);
+    device.download(whole.data(), plan.summaries.whole, whole.size());
+    for (int32_t row = 0; row < kRows; ++row) {
+      const int32_t kind = row / 5, i = row % 5;
+      if (i < 4) want[row] = kind == 7 ? i < 2 : kind == 8 ? wants_logprobs : kind >= 3;
+    }
+    EXPECT_EQ(whole, want);
+  }
+  EXPECT_EQ(plan_choices(
+                device.stream(),
+                {kRows, {on_device, kKinds}, state.get(), {.tokens = tokens.view(DType::kI32, {kRows}).as<TokenId>()}},
+                false, arena)
+                .summaries.whole,
+            nullptr);
 }
 
 TEST_F(ChoiceCuda, CommittedTokensOnTheDeviceCountLikeTheHosts) {

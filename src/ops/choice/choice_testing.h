@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <random>
@@ -169,6 +170,32 @@ struct Choices {
   std::vector<uint8_t> finite;
 };
 
+// Logits as linear() leaves them: rows that are not whole hold summaries, and NaN behind these.
+inline std::vector<float> summarised(std::vector<float> logits, int32_t vocab, const std::vector<uint8_t>& whole) {
+  for (size_t row = 0; row < whole.size(); ++row) {
+    if (whole[row] != 0) continue;
+    float* const values = logits.data() + row * vocab;
+    std::vector<GroupSummary> groups(summary_groups(vocab));
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const auto first = static_cast<int32_t>(g) * kSummaryGroup;
+      GroupSummary& group = groups[g] = {-std::numeric_limits<float>::infinity(), first, 0, 0};
+      const int32_t end = std::min(vocab, first + kSummaryGroup);
+      for (int32_t v = first; v < end; ++v) {
+        if (values[v] > group.highest) group.highest = values[v], group.output = v;
+      }
+      double weight = 0;
+      for (int32_t v = first; v < end; ++v) weight += std::exp(double{values[v]} - group.highest);
+      group.weight = static_cast<float>(weight);
+      if (std::any_of(values + first, values + end, [](float v) { return std::isnan(v); })) {
+        group = {std::nanf(""), vocab + 99, std::nanf(""), 0};
+      }
+    }
+    std::fill_n(values, vocab, std::nanf(""));
+    std::memcpy(values, groups.data(), groups.size() * sizeof(GroupSummary));
+  }
+  return logits;
+}
+
 #ifdef VOLLEY_CHOICE_TEST_CUDA
 inline constexpr DeviceKind kTestedDevice = DeviceKind::kCuda;
 #else
@@ -190,7 +217,8 @@ class ChoiceTest : public ::testing::Test {
   }
 };
 
-// A device with a scratch arena of exactly the promised size. Takes segments with pointers to host memory.
+// A device with a scratch arena of exactly the promised size. Takes segments with pointers to host memory. summarises:
+// in two parts, with summaries of the rows that the plan does not want whole.
 class Chooser {
  public:
   // threads: of a CPU.
@@ -204,7 +232,7 @@ class Chooser {
   }
 
   Choices operator()(const std::vector<float>& logits, int32_t vocab, std::vector<ChoiceSegment> segments,
-                     const SamplerState& state) {
+                     const SamplerState& state, bool summarises = false) {
     const int64_t rows = static_cast<int64_t>(logits.size()) / vocab;
     std::vector<Buffer> held;
     const auto place = [&](const auto* values, size_t count) {
@@ -229,7 +257,18 @@ class Chooser {
     Arena arena(std::move(device_->allocate(choose_scratch_bytes(rows, vocab, threads_))).value());
     const TensorView view(place(logits.data(), logits.size()), DType::kF32, {rows, vocab});
     const ChoiceSegment* on_device = place(segments.data(), segments.size());
-    choose(device_->stream(), view, {on_device, segments.size()}, state, out, arena);
+    const auto run = [&](const ChoiceOutput& output) {
+      if (!summarises) return choose(device_->stream(), view, {on_device, segments.size()}, state, output, arena);
+      ArenaScope scope(arena);
+      const ChoicePlan plan =
+          plan_choices(device_->stream(), {rows, {on_device, segments.size()}, &state, output}, true, arena);
+      std::vector<uint8_t> whole(rows, 1);
+      if (plan.summaries.whole != nullptr) device_->download(whole.data(), plan.summaries.whole, whole.size());
+      const std::vector<float> left = summarised(logits, vocab, whole);
+      device_->upload(view.data, left.data(), left.size() * sizeof(float));
+      choose(device_->stream(), plan, view, arena);
+    };
+    run(out);
     EXPECT_EQ(arena.mark(), 0u);
     const auto read = [&](auto& values, const auto* from) {
       device_->download(values.data(), from, values.size() * sizeof(*from));
@@ -243,7 +282,7 @@ class Chooser {
     // Less to say may be said in a quicker way, but it must be the same.
     std::vector<TokenId> tokens(rows, -7);
     const ChoiceOutput less = {.tokens = place(tokens.data(), rows)};
-    choose(device_->stream(), view, {on_device, segments.size()}, state, less, arena);
+    run(less);
     read(tokens, less.tokens);
     EXPECT_EQ(tokens, c.tokens);
     return c;

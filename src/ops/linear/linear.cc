@@ -54,7 +54,17 @@ bool fit(const LinearWeight& w, const ScaledRows& x) {
 
 }  // namespace
 
-void linear(Stream& stream, const LinearWeight& w, ScaledRows x, TensorView y, Epilogue epilogue, Arena&) {
+bool linear_summarises([[maybe_unused]] DeviceKind device, [[maybe_unused]] const LinearWeight& w,
+                       [[maybe_unused]] DType x) {
+#ifdef VOLLEY_CUDA
+  return device == DeviceKind::kCuda && linear_cuda_summarises(w, x);
+#else
+  return false;
+#endif
+}
+
+void linear(Stream& stream, const LinearWeight& w, ScaledRows x, TensorView y, Epilogue epilogue, Arena&,
+            const RowSummaries& summaries) {
   const int64_t columns = epilogue == Epilogue::kSwiGlu ? w.n / 2 : w.n;
   VOLLEY_CHECK(x.values.rank == 2 && y.rank == 2);
   VOLLEY_CHECK_EQ(x.values.shape[1], w.k);
@@ -63,9 +73,11 @@ void linear(Stream& stream, const LinearWeight& w, ScaledRows x, TensorView y, E
   VOLLEY_CHECK(fit(w, x));
   VOLLEY_CHECK(y.dtype == DType::kF32 || (y.dtype == DType::kBF16 && epilogue != Epilogue::kAdd));
   VOLLEY_CHECK((epilogue == Epilogue::kSwiGlu) == (w.layout == LinearLayout::kGateUp));
+  VOLLEY_CHECK(summaries.whole == nullptr || (epilogue == Epilogue::kStore && y.dtype == DType::kF32 &&
+                                              linear_summarises(stream.kind(), w, x.values.dtype)));
   if (y.shape[0] == 0 || w.n == 0) return;
 #ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return linear_cuda(stream, w, x, y, epilogue);
+  if (stream.kind() == DeviceKind::kCuda) return linear_cuda(stream, w, x, y, epilogue, summaries);
 #endif
   VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "linear: this build has no CUDA kernels");
   linear_cpu(stream, w, x.values, y, epilogue);

@@ -166,7 +166,16 @@ void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, Tens
   cuda::launch(plain_kernel, how, stream, args);
 }
 
-void linear_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& x, TensorView y, Epilogue epilogue) {
+bool linear_cuda_summarises(const LinearWeight& w, DType x) {
+  return linear_cuda_summarises(device_major(), w, x);
+}
+
+void linear_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& x, TensorView y, Epilogue epilogue,
+                 const RowSummaries& summaries) {
+  if (summaries.whole != nullptr) {
+    const LinearCudaPlan plan = LinearCudaPlan::make_summarising(w, y.shape[0]);
+    return linear_tiles_cuda(stream, w, x, y, epilogue, plan, summaries);
+  }
   switch (linear_cuda_kernel(device_major(), w, x.values.dtype)) {
     case LinearKernel::kTiles:
       return linear_tiles_cuda(stream, w, x, y, epilogue,

@@ -62,6 +62,9 @@ struct LinearTile {
   bool operator==(const LinearTile&) const = default;
 };
 
+// Width of the tiles that summarise rows: the one that weights with many outputs get anyway.
+inline constexpr int kSummaryHalves = 6;
+
 // How a call is cut into blocks. The split is a function of the weight's shape; the rest affects speed only.
 struct LinearCudaPlan {
   int64_t halves = 0, k_blocks = 0;  // of the whole weight
@@ -70,8 +73,11 @@ struct LinearCudaPlan {
   int64_t row_tiles = 0;
 
   static LinearCudaPlan make(int64_t n, int64_t k, LinearLayout layout, int64_t rows, DType storage = DType::kBF16);
+  // The same with a tile that summarises rows. REQUIRES: linear_cuda_summarises().
+  static LinearCudaPlan make_summarising(const LinearWeight& w, int64_t rows);
   // All tiles that have a kernel for the layout, split and storage.
   static std::vector<LinearTile> tiles(LinearLayout layout, int split, DType storage = DType::kBF16);
+  static std::vector<LinearTile> summary_tiles();
 };
 
 // The same for the portable kernel: the split is the same, and with it every bit.
@@ -96,18 +102,22 @@ bool linear_cuda_takes_fp8(int major);
 // Which kernel takes this call; `major` is the device's compute capability. kTiles and kPortable give the same bits.
 // REQUIRES: linear_cuda_takes_fp8() for FP8 weights.
 LinearKernel linear_cuda_kernel(int major, const LinearWeight& w, DType x);
+// Whether such a call can summarise rows: by tiles, with k in one slice.
+bool linear_cuda_summarises(int major, const LinearWeight& w, DType x);
+bool linear_cuda_summarises(const LinearWeight& w, DType x);  // on the current GPU
 
 Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
                                       LinearLayout layout);
 // Rows [first_row, first_row + rows) of an FP8 weight from `raw`: [rows, k] of dtype, on the device.
 void pack_fp8_rows_cuda(Stream& stream, const void* raw, DType dtype, int64_t first_row, int64_t rows,
                         const LinearWeight& w);
-void linear_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& x, TensorView y, Epilogue epilogue);
+void linear_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& x, TensorView y, Epilogue epilogue,
+                 const RowSummaries& summaries);
 
 // The kernels. linear_tiles_cuda and linear_portable_cuda REQUIRE what linear_cuda_kernel asks for them; the first, a
-// plan for this weight and these rows, whose tile may be any that exists.
+// plan for this weight and these rows, whose tile may be any that exists (that summarises, if rows are to be).
 void linear_tiles_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& x, TensorView y, Epilogue epilogue,
-                       const LinearCudaPlan& plan);
+                       const LinearCudaPlan& plan, const RowSummaries& summaries = {});
 void linear_portable_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
 void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
 

@@ -22,6 +22,10 @@ void launch_fp8_tiles_3(LinearTile tile, Stream& stream, const CUtensorMap& x_ma
 void launch_fp8_tiles_4(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 void launch_fp8_tiles_6(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 
+// Those that summarise rows.
+void launch_summary_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+void launch_fp8_summary_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+
 template <typename Shape>
 void launch_tile(Stream& stream, const CUtensorMap& x_map, const TileArgs& args) {
   cuda::Launch how;
@@ -39,16 +43,18 @@ template <int... kRows>
 struct TileRows {};
 
 // The tile of kHalves and `rows` rows, one of kRows. Whether there is such a one.
-template <DType kStorage, int kHalves, bool kShared, int... kRows>
+template <DType kStorage, int kHalves, bool kShared, bool kSummarises, int... kRows>
 bool launch_one_of(TileRows<kRows...>, int rows, Stream& stream, const CUtensorMap& x_map, const TileArgs& args) {
-  return ((rows == kRows && (launch_tile<TileShape<kHalves, kRows, kShared, kStorage>>(stream, x_map, args), true)) ||
+  return ((rows == kRows &&
+           (launch_tile<TileShape<kHalves, kRows, kShared, kStorage, kSummarises>>(stream, x_map, args), true)) ||
           ...);
 }
 
-template <int kHalves, typename Alone, typename Shared, DType kStorage = DType::kBF16>
+template <int kHalves, typename Alone, typename Shared, DType kStorage = DType::kBF16, bool kSummarises = false>
 void launch_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args) {
-  const bool launched = tile.shared ? launch_one_of<kStorage, kHalves, true>(Shared(), tile.rows, stream, x_map, args)
-                                    : launch_one_of<kStorage, kHalves, false>(Alone(), tile.rows, stream, x_map, args);
+  const bool launched =
+      tile.shared ? launch_one_of<kStorage, kHalves, true, kSummarises>(Shared(), tile.rows, stream, x_map, args)
+                  : launch_one_of<kStorage, kHalves, false, kSummarises>(Alone(), tile.rows, stream, x_map, args);
   VOLLEY_CHECK_MSG(launched, "linear: a tile that has no kernel");
 }
 

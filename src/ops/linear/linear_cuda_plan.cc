@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "ops/linear/linear_cuda.h"
 
@@ -83,11 +84,11 @@ double estimate(int64_t halves, LinearTile tile, int split, int64_t rows) {
   return tile.by_rows ? 0.95 * time : time;
 }
 
-LinearTile best_tile(int64_t halves, int split, LinearLayout layout, int64_t rows, DType storage) {
+LinearTile best_tile(int64_t halves, int split, int64_t rows, std::span<const LinearTile> tiles) {
   LinearTile best;
   double best_time = 1e30;
   int64_t best_padded = 0;
-  for (const LinearTile& tile : LinearCudaPlan::tiles(layout, split, storage)) {
+  for (const LinearTile& tile : tiles) {
     if (!fits(tile, rows)) continue;
     const int64_t padded = ceil_div(rows, tile.rows) * tile.rows;
     const double time = estimate(halves, tile, split, rows);
@@ -123,7 +124,20 @@ LinearCudaPlan LinearCudaPlan::make(int64_t n, int64_t k, LinearLayout layout, i
   plan.halves = 2 * linear_cuda_panels(n, layout);
   plan.k_blocks = linear_cuda_k_blocks(k, storage);
   plan.split = best_split(plan.halves, plan.k_blocks, layout);
-  plan.tile = best_tile(plan.halves, plan.split, layout, rows, storage);
+  plan.tile = best_tile(plan.halves, plan.split, rows, tiles(layout, plan.split, storage));
+  plan.row_tiles = ceil_div(rows, plan.tile.rows);
+  return plan;
+}
+
+std::vector<LinearTile> LinearCudaPlan::summary_tiles() {
+  std::vector<LinearTile> tiles;
+  for (int rows : kTileRows) tiles.push_back({kSummaryHalves, rows, rows >= 160});
+  return tiles;
+}
+
+LinearCudaPlan LinearCudaPlan::make_summarising(const LinearWeight& w, int64_t rows) {
+  LinearCudaPlan plan = make(w.n, w.k, w.layout, rows, w.storage);
+  plan.tile = best_tile(plan.halves, plan.split, rows, summary_tiles());
   plan.row_tiles = ceil_div(rows, plan.tile.rows);
   return plan;
 }
@@ -158,6 +172,11 @@ LinearKernel linear_cuda_kernel(int major, const LinearWeight& w, DType x) {
   const bool fits = x == DType::kBF16 && w.storage == DType::kBF16 && w.k % 8 == 0 && outputs % 4 == 0;
   if (!fits || major < 8) return LinearKernel::kPlain;
   return kBuiltForSm90a && major == 9 && !w.portable ? LinearKernel::kTiles : LinearKernel::kPortable;
+}
+
+bool linear_cuda_summarises(int major, const LinearWeight& w, DType x) {
+  return w.layout == LinearLayout::kPlain && linear_cuda_kernel(major, w, x) == LinearKernel::kTiles &&
+         LinearCudaPlan::make(w.n, w.k, w.layout, 1, w.storage).split == 1;
 }
 
 bool linear_cuda_takes_fp8(int major) {

@@ -13,6 +13,7 @@ struct TileArgs {
   const uint8_t* weights = nullptr;      // packed
   const float* weight_scales = nullptr;  // FP8: of packed rows
   const float* row_scales = nullptr;     // FP8: of the rows of x
+  const uint8_t* whole = nullptr;        // RowSummaries::whole
   void* y = nullptr;
   int halves = 0;  // of panels: 32 weight rows each
   int k_blocks = 0;
@@ -21,6 +22,7 @@ struct TileArgs {
   int split = 1;
   Epilogue epilogue = Epilogue::kStore;
   bool y_bf16 = false;
+  bool summary_weights = false;
 };
 
 // What two blocks of a cluster copy to both of them, half each: rows of x or weights that they have in common.

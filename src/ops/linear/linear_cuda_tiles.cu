@@ -23,7 +23,7 @@ void launch(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const Til
 }  // namespace
 
 void linear_tiles_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& x, TensorView y, Epilogue epilogue,
-                       const LinearCudaPlan& plan) {
+                       const LinearCudaPlan& plan, const RowSummaries& summaries) {
   TileArgs args;
   args.weights = static_cast<const uint8_t*>(w.packed.data());
   args.y = y.data;
@@ -35,14 +35,21 @@ void linear_tiles_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& 
   args.split = plan.split;
   args.epilogue = epilogue;
   args.y_bf16 = y.dtype == DType::kBF16;
+  args.whole = summaries.whole;
+  args.summary_weights = summaries.weights;
+  const bool summarises = summaries.whole != nullptr;
+  VOLLEY_CHECK(!summarises || (plan.split == 1 && plan.tile.halves == kSummaryHalves));
   const int box_rows = plan.tile.rows / (plan.tile.shares_x() ? 2 : 1);
   if (w.storage == DType::kF8E4M3) {
     VOLLEY_CHECK(!plan.tile.by_rows);
     args.weight_scales = linear_cuda_scales(w);
     args.row_scales = x.scales.as<float>();
-    return launch(plan.tile, stream, cuda::byte_matrix_map(x.values.data, args.rows, w.k, box_rows), args, kFp8Tiles);
+    const CUtensorMap x_map = cuda::byte_matrix_map(x.values.data, args.rows, w.k, box_rows);
+    if (summarises) return launch_fp8_summary_tiles(plan.tile, stream, x_map, args);
+    return launch(plan.tile, stream, x_map, args, kFp8Tiles);
   }
   const CUtensorMap x_map = cuda::bf16_matrix_map(x.values.data, args.rows, w.k, box_rows);
+  if (summarises) return launch_summary_tiles(plan.tile, stream, x_map, args);
   if (plan.tile.by_rows) return launch_row_tiles(plan.tile, stream, x_map, args);
   launch(plan.tile, stream, x_map, args, kBf16Tiles);
 }

@@ -69,13 +69,18 @@ void DFlashProposer::propose(Stream& stream, const DraftPass& pass, const ops::P
                              const LogitChunk& chunk, TensorView x, const ops::SamplerState& sampler, Arena& scratch) {
   ArenaScope scope(scratch);
   const TensorView logits = scratch.take(DType::kF32, {chunk.rows, target_.spec().vocab});
-  network_->logits(stream, target_, x, choices.logit_rows.rows(chunk.row_begin, chunk.rows), logits, scratch);
-  ops::ChoiceOutput out;
-  out.tokens = pass.tokens + chunk.row_begin;
-  if (pass.confidence != nullptr) out.probability = pass.confidence + chunk.row_begin;
-  const std::span<const ops::ChoiceSegment> segments(choices.segments + chunk.segment_begin,
-                                                     chunk.segment_end - chunk.segment_begin);
-  ops::choose(stream, logits, segments, sampler, out, scratch);
+  ops::ChoiceTask task;
+  task.rows = chunk.rows;
+  task.segments = {choices.segments + chunk.segment_begin,
+                   static_cast<size_t>(chunk.segment_end - chunk.segment_begin)};
+  task.state = &sampler;
+  task.out.tokens = pass.tokens + chunk.row_begin;
+  if (pass.confidence != nullptr) task.out.probability = pass.confidence + chunk.row_begin;
+  const ops::ChoicePlan plan =
+      ops::plan_choices(stream, task, network_->head_summarises(stream.kind(), target_), scratch);
+  network_->logits(stream, target_, x, choices.logit_rows.rows(chunk.row_begin, chunk.rows), logits, scratch,
+                   plan.summaries);
+  ops::choose(stream, plan, logits, scratch);
 }
 
 }  // namespace

@@ -1,0 +1,34 @@
+// What linear() can leave of a row instead of its outputs, for those who want the highest of them and no other: a row
+// of logits is 600 KB, which would be written and read again for one number.
+#pragma once
+
+#include <cstdint>
+
+namespace volley::ops {
+
+// A row is summarised by aligned groups: outputs [64 i, 64 i + 64), those that exist.
+inline constexpr int32_t kSummaryGroup = 64;
+
+struct GroupSummary {
+  float highest;   // NaN if one of them is
+  int32_t output;  // of those that equal it the lowest; says nothing if `highest` is NaN
+  float weight;    // if asked for: sum of exp(output - highest), in fp32; says nothing unless `highest` is finite
+  float unused;
+};
+static_assert(sizeof(GroupSummary) == 16);
+
+constexpr int64_t summary_groups(int64_t outputs) {
+  return (outputs + kSummaryGroup - 1) / kSummaryGroup;
+}
+
+// Which rows of y are summarised. A summary takes the beginning of its row: GroupSummary[summary_groups(outputs)], of
+// outputs with exactly the bits that would have been stored; the rest of the row is left alone. Its own bits depend on
+// the row and the weights alone, as those of outputs do.
+struct RowSummaries {
+  // [rows], in the device's memory and read there, so that a recorded graph does what it says when it runs: 0: a
+  // summary; else the outputs. Null: outputs for all rows.
+  const uint8_t* whole = nullptr;
+  bool weights = false;
+};
+
+}  // namespace volley::ops
