@@ -26,7 +26,22 @@ __device__ void note_rows(const TileArgs& args, int row, RowNotes<Shape>& notes)
   const uint32_t whole = __ballot_sync(0xffffffff, exists && args.whole[row + r] != 0);
   if (r % 32 == 0) notes.whole[r / 32] = whole;
   if constexpr (Shape::kFp8) {
-    if (exists) notes.scale[r] = args.row_scales[row + r];
+    if (r < Shape::kRows) notes.scale[r] = exists ? args.row_scales[row + r] : 0;
+  }
+}
+
+// FP8: of the two outputs that a thread has sums of, of the group that begins with `output`.
+__device__ inline float2 own_weight_scales(const TileArgs& args, int output) {
+  const int t = threadIdx.x % 128, mine = output + t / 32 * 16 + t % 32 / 4;
+  return output < args.outputs ? float2{args.weight_scales[mine], args.weight_scales[mine + 8]} : float2{};
+}
+
+template <typename Shape>
+__device__ void scale_sums(const RowNotes<Shape>& notes, float2 weight_scales, float (&sums)[Shape::kRows / 2]) {
+#pragma unroll
+  for (int i = 0; i < Shape::kRows / 2; ++i) {
+    const int row = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+    sums[i] = scaled(sums[i], i % 4 < 2 ? weight_scales.x : weight_scales.y, notes.scale[row]);
   }
 }
 
@@ -36,74 +51,48 @@ __device__ inline float higher_or_nan(float a, float b) {
   return c;
 }
 
-// One lane's part of a group: 16 outputs, of which value i is number i / 4 * 16 + part * 4 + i % 4.
-struct GroupPart {
-  float values[16];
-
-  __device__ float highest() const {
-    float most = values[0];
+// outputs: 64, in shared memory. Which is the first of the highest is found in two steps, which takes fewer
+// comparisons.
+__device__ inline GroupSummary summarise(const float4* outputs, bool wants_weight) {
+  constexpr int kQuads = kSummaryGroup / 4;
+  float most = -INFINITY;
+  int quad = 0;
 #pragma unroll
-    for (int i = 1; i < 16; ++i) most = higher_or_nan(most, values[i]);
-    return most;
+  for (int i = 0; i < kQuads; ++i) {
+    const float4 v = outputs[i];
+    const float highest = higher_or_nan(higher_or_nan(v.x, v.y), higher_or_nan(v.z, v.w));
+    if (highest > most) quad = i;
+    most = higher_or_nan(most, highest);
   }
-  __device__ int first_that_is(float value, int part) const {
-    int first = kSummaryGroup;
-#pragma unroll
-    for (int i = 15; i >= 0; --i) {
-      if (values[i] == value) first = i / 4 * 16 + part * 4 + i % 4;
+  const float4 v = outputs[quad];
+  const int in_quad = v.x == most ? 0 : v.y == most ? 1 : v.z == most ? 2 : 3;
+  float weight = 0;
+  if (wants_weight) {
+    float4 sums = {};  // four, so that additions do not wait for one another
+#pragma unroll 8
+    for (int i = 0; i < kQuads; ++i) {
+      const float4 u = outputs[i];
+      sums = add(sums, {__expf(u.x - most), __expf(u.y - most), __expf(u.z - most), __expf(u.w - most)});
     }
-    return first;
+    weight = (sums.x + sums.y) + (sums.z + sums.w);
   }
-  // Four sums, so that additions do not wait for one another.
-  __device__ float weight(float most) const {
-    float sums[4] = {};
-#pragma unroll
-    for (int i = 0; i < 16; ++i) sums[i % 4] += __expf(values[i] - most);
-    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  }
-};
+  return {most, quad * 4 + in_quad, weight, 0};
+}
 
-// The group's 64 outputs of each row that is not whole: four lanes a row, eight rows a warp, so that lanes which read
-// at once read other banks. group_sums: what leave_sums() left; output: the group's first.
+// The group's 64 outputs of each row that is not whole, a thread a row: four that share one must ask one another, and
+// took longer from 96 rows on (docs/cuda-notes.md). group_sums: what leave_sums() left; output: the group's first.
 template <typename Shape>
 __device__ void summarise_rows(const TileArgs& args, const RowNotes<Shape>& notes, const float* group_sums, int row,
                                int output) {
-  const int t = threadIdx.x % 128, part = t % 32 / 8, rows = min(Shape::kRows, args.rows - row);
-  const auto place = [&](int i) { return i * 16 + part * 4; };
-  float4 weight_scale[4] = {};
-  if constexpr (Shape::kFp8) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      weight_scale[i] = *reinterpret_cast<const float4*>(args.weight_scales + output + place(i));
-  }
+  const int rows = min(Shape::kRows, args.rows - row);
 #pragma unroll 1
-  for (int first = t / 32 * 8; first < rows; first += 32) {
-    const int r = first + t % 8;
-    const bool wanted = r < rows && !notes.is_whole(r);
-    if (!__any_sync(0xffffffff, wanted)) continue;
-    GroupPart mine;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float4 v = *reinterpret_cast<const float4*>(group_sums + r * Shape::kSumStride + place(i));
-      if constexpr (Shape::kFp8) v = scaled(v, weight_scale[i], notes.scale[r]);
-      const bool exists = output + place(i) < args.outputs;
-      mine.values[4 * i] = exists ? v.x : -INFINITY;
-      mine.values[4 * i + 1] = exists ? v.y : -INFINITY;
-      mine.values[4 * i + 2] = exists ? v.z : -INFINITY;
-      mine.values[4 * i + 3] = exists ? v.w : -INFINITY;
-    }
-    float most = mine.highest();
-    for (int lane : {8, 16}) most = higher_or_nan(most, __shfl_xor_sync(0xffffffff, most, lane));
-    int at = mine.first_that_is(most, part);
-    for (int lane : {8, 16}) at = min(at, __shfl_xor_sync(0xffffffff, at, lane));
-    float weight = 0;
-    if (args.summary_weights) {
-      weight = mine.weight(most);
-      for (int lane : {8, 16}) weight += __shfl_xor_sync(0xffffffff, weight, lane);
-    }
-    if (!wanted || part != 0) continue;
+  for (int r = threadIdx.x % 128; r < rows; r += 128) {
+    if (notes.is_whole(r)) continue;
+    const auto* const mine = reinterpret_cast<const float4*>(group_sums + r * Shape::kSumStride);
+    const GroupSummary group = summarise(mine, args.summary_weights);
     float* const to = static_cast<float*>(args.y) + static_cast<int64_t>(row + r) * args.outputs;
-    reinterpret_cast<float4*>(to)[output / kSummaryGroup] = {most, __int_as_float(output + at), weight, 0};
+    reinterpret_cast<float4*>(to)[output / kSummaryGroup] = {group.highest, __int_as_float(output + group.output),
+                                                             group.weight, 0};
   }
 }
 
@@ -117,15 +106,12 @@ __device__ void store_whole_rows(const TileArgs& args, const RowNotes<Shape>& no
   for (uint32_t word : notes.whole) any |= word;
   const int t = threadIdx.x % 128, lane = t % 16 * 4;
   if (any == 0 || output + lane >= args.outputs) return;
-  float4 weight_scale = {};
-  if constexpr (Shape::kFp8) weight_scale = *reinterpret_cast<const float4*>(args.weight_scales + output + lane);
 #pragma unroll 1
   for (int first = t / 16; first < Shape::kRows; first += 8 * kBatch) {
     float4 v[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       v[i] = *reinterpret_cast<const float4*>(group_sums + (first + 8 * i) * Shape::kSumStride + lane);
-      if constexpr (Shape::kFp8) v[i] = scaled(v[i], weight_scale, notes.scale[first + 8 * i]);
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
@@ -139,19 +125,26 @@ template <typename Shape>
 __device__ void consume_and_summarise(const Ring& ring, const TileArgs& args, Slice slice, int half, int row) {
   static_assert(Shape::kHalves % 2 == 0, "a warpgroup has a group of outputs");
   __shared__ RowNotes<Shape> notes;
-  if (Shape::kFp8 && threadIdx.x < Shape::kHalves && half + threadIdx.x < args.halves) {
-    hopper::prefetch_to_l2(args.weight_scales + (half + threadIdx.x) * 32);
-  }
+  const int group = threadIdx.x / 128, output = half * 32 + group * kSummaryGroup;
+  float2 weight_scales = {};
+  if constexpr (Shape::kFp8) weight_scales = own_weight_scales(args, output);
   cuda::wait_for_predecessors();  // x, which the products wait for anyway, comes from them too
   note_rows<Shape>(args, row, notes);
   float registers[Shape::kRows / 2] = {};
   RingReader reader;
   consume<Shape>(ring, reader, slice.count, registers);
   consumers_sync<Shape>();  // nobody reads the ring any more, and the notes are there
-  const int group = threadIdx.x / 128, output = half * 32 + group * kSummaryGroup;
   float* const sums = reinterpret_cast<float*>(ring.stages) + group * Shape::kRows * Shape::kSumStride;
+  if constexpr (Shape::kFp8) scale_sums<Shape>(notes, weight_scales, registers);
   leave_sums<Shape>(sums, registers);
   group_sync<Shape>();
+  if (output < args.outputs && output + kSummaryGroup > args.outputs) {  // outputs that do not exist win nothing
+    for (int i = threadIdx.x % 128; i < Shape::kRows * kSummaryGroup; i += 128) {
+      const int row_of = i / kSummaryGroup, column = i % kSummaryGroup;
+      if (output + column >= args.outputs) sums[row_of * Shape::kSumStride + column] = -INFINITY;
+    }
+    group_sync<Shape>();
+  }
   if constexpr (Shape::kShared) hopper::cluster_arrive();
   if (output < args.outputs) {
     summarise_rows<Shape>(args, notes, sums, row, output);
