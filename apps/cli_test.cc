@@ -354,7 +354,9 @@ TEST(Cli, BenchHoldsPoliciesAgainstEachOther) {
   for (const Json& row : json["rows"]) {
     EXPECT_EQ(row["same_tokens"], true) << "whatever the policy";
     EXPECT_EQ(row["completion_tokens"], 3 * 16);
-    if (row["verify"] == "3") EXPECT_LE(row["acceptance_length"].get<double>(), 4);
+    if (row["verify"] == "3") {
+      EXPECT_LE(row["acceptance_length"].get<double>(), 4);
+    }
   }
   // All take turns, the engine without a drafter too.
   for (int i = 0; i < 16; ++i) EXPECT_EQ(json["rows"][i]["repeat"], i / 4 % 2) << i;

@@ -229,6 +229,7 @@ TEST(Lifecycle, PreemptedPromptsAreCountedOnce) {
   EngineOptions options = pocket_options();
   options.max_model_len = 384;
   options.kv_pages = 40;
+  options.page_size = 16;  // on every device, so that the pool is tight everywhere
   options.prefill_chunk = 16;
   options.prefix_cache = false;
   const auto engine = make_engine(options);

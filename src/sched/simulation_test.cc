@@ -195,7 +195,9 @@ class Simulation {
       const auto failed = drop_any();
       std::erase_if(plan.segments, [&](const PlannedSegment& segment) { return segment.id == failed; });
     }
-    if (planned) ASSERT_NO_FATAL_FAILURE(compute(plan));
+    if (planned) {
+      ASSERT_NO_FATAL_FAILURE(compute(plan));
+    }
     if (!runs_ahead || flights_.size() == 2 || !planned) land();
   }
 
@@ -314,7 +316,9 @@ class Simulation {
       if (!seen_.insert(started.id).second) continue;
       ASSERT_EQ(*seen_.rbegin(), started.id) << "first admissions are in order of arrival";
     }
-    if (flights_.empty()) ASSERT_EQ(plan.empty(), scheduler_->idle()) << "something can always run";
+    if (flights_.empty()) {
+      ASSERT_EQ(plan.empty(), scheduler_->idle()) << "something can always run";
+    }
     ASSERT_LE(plan.rows, config_.max_num_batched_tokens);
     ASSERT_LE(std::ssize(slots_), config_.max_num_seqs);
     ASSERT_NO_FATAL_FAILURE(check_segments(plan, limit));
@@ -338,7 +342,9 @@ class Simulation {
         ASSERT_LT(last_slot, segment.slot);
         last_slot = segment.slot;
         ASSERT_TRUE(segment.chooses);
-        if (flights_.empty()) ASSERT_EQ(segment.start + segment.known, length);
+        if (flights_.empty()) {
+          ASSERT_EQ(segment.start + segment.known, length);
+        }
         ASSERT_LE(length + segment.draft + 1, std::ssize(jobs_[segment.id].prompt) + jobs_[segment.id].max_tokens);
       } else {
         ASSERT_TRUE(!chunks || last_chunk < segment.id);

@@ -50,7 +50,7 @@ void CostModel::forget_variances() {
   for (DraftCurve& draft : drafts_) draft.factor.variance = kShapeSpread;
   for (Factor* factor : {&kv_draft_, &kv_rest_, &kv_row_}) factor->variance = kKvSpread;
   speed_.variance = kSpeedSpread;
-  draft_noise_ = rest_noise_ = kFirstNoise;
+  draft_noise_ = rest_noise_ = {kFirstNoise, 0};
 }
 
 void CostModel::drift() {
@@ -63,17 +63,19 @@ void CostModel::drift() {
   wander(speed_, kSpeedDrift, kSpeedSpread);
 }
 
-void CostModel::learn(std::span<const Share> shares, double error, double& noise) {
+void CostModel::learn(std::span<const Share> shares, double error, Noise& noise) {
   double known = 0;
   for (const auto& [factor, part] : shares) known += square(part) * factor->variance;
-  const double variance = known + noise, most = kOutlier * std::sqrt(variance);
+  const double variance = known + noise.variance, most = kOutlier * std::sqrt(variance);
   const double step = std::clamp(error, -most, most);
   for (const auto& [factor, part] : shares) {
     const double gain = factor->variance * part / variance;
     factor->value = bounded(factor->value * std::exp(gain * step));
     factor->variance *= 1 - gain * part;
   }
-  noise += kNoiseRate * (std::clamp(square(step) - known, kLeastNoise, kMostNoise) - noise);
+  // At first quickly: while the noise seems large, rounds teach little.
+  const double rate = std::max(kNoiseRate, 1.0 / (2 + noise.seen++));
+  noise.variance += rate * (std::clamp(square(step) - known, kLeastNoise, kMostNoise) - noise.variance);
 }
 
 CostModel::CostModel(std::vector<CostSample> samples, KvCosts kv) : kv_(kv) {

@@ -107,11 +107,17 @@ class CostModel {
     double seconds() const { return rows + kv_read + kv_row; }
   };
 
+  // Variance of a time's logarithm that nothing explains, and how many times it was estimated from.
+  struct Noise {
+    double variance = 0;
+    int32_t seen = 0;
+  };
+
   CostModel() { forget_variances(); }
   void complete_drafts();
   void forget_variances();
   void drift();
-  static void learn(std::span<const Share> shares, double error, double& noise);
+  static void learn(std::span<const Share> shares, double error, Noise& noise);
   bool sane() const;  // of what was read from a file
   Length find(int32_t draft_length) const;
   DraftParts draft_parts(const RoundShape& shape) const;
@@ -123,7 +129,7 @@ class CostModel {
   KvCosts kv_;  // as guessed; its factors:
   Factor kv_draft_, kv_rest_, kv_row_;
   Factor speed_;
-  double draft_noise_ = 0, rest_noise_ = 0;  // variance of a time's logarithm that nothing explains
+  Noise draft_noise_, rest_noise_;
 };
 
 }  // namespace volley::spec

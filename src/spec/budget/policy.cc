@@ -32,6 +32,10 @@ constexpr int32_t kLongAgo = 1 << 20;
 constexpr double kRivalShare = 0.0003, kHopelessShare = 0.0001;
 constexpr double kLeastRivalGap = 48;
 constexpr int64_t kBetweenRivals = 16;  // rounds from one to the next
+// What is predicted to lose hardly anything may be the best, so it runs once soon after the number of requests has
+// changed, when nobody knows yet what rounds of that size really take.
+constexpr int64_t kSettling = 32, kBetweenCloseRivals = 4;  // rounds
+constexpr double kClose = 0.04;                             // of a round's time
 constexpr int32_t kRowBands = 32;
 // Of lengths to probe, a longer one is taken while it costs hardly more.
 constexpr double kHardlyMore = 1.2;
@@ -79,7 +83,9 @@ struct BudgetPolicy::State {
   const Option& to_probe(size_t length, int32_t requests, double rate) const;
   bool could_win(size_t length, double rate) const;
   const Option* probe(const RoundToChoose& round, const Option& plain);
+  bool rivals_turn() const;
   const Option* rival(const RoundToChoose& round, const Option& chosen);
+  const Option* close_rival(std::span<const Option* const> best_of_band, const Option& chosen) const;
   std::optional<Decision> standing(std::span<const BudgetRequest> requests, const RoundToChoose& round);
   Decision choose(std::span<const BudgetRequest> requests, const RoundToChoose& round);
   // Plain decoding is 0, then come the lengths; as in Options.
@@ -108,6 +114,7 @@ struct BudgetPolicy::State {
   // What was chosen last, and for how many requests.
   int32_t draft = 0, settled_requests = 0, impatience = 0;
   double rows_per_request = 0;
+  int64_t changed = -kSettling;  // the decision with which the number of requests changed last
   int32_t since_probe = static_cast<int32_t>(kMostProbeGap);
   // The last decision, while it stands.
   Decision last;
@@ -169,6 +176,7 @@ const Option& BudgetPolicy::State::settle(int32_t requests) {
   if (kept) return *chosen;
   draft = chosen->draft;
   rows_per_request = static_cast<double>(chosen->rows) / requests;
+  if (!same_load) changed = decisions;
   settled_requests = requests;
   impatience = 0;
   return *chosen;
@@ -216,9 +224,23 @@ const Option* BudgetPolicy::State::probe(const RoundToChoose& round, const Optio
   return probed;
 }
 
+// Whether the coming decision may be a rival's.
+bool BudgetPolicy::State::rivals_turn() const {
+  return (decisions + 1) % (decisions - changed < kSettling ? kBetweenCloseRivals : kBetweenRivals) == 0;
+}
+
 // The option of another length, or with about as many rows as have not been seen for long, whose turn it is, or null.
 const Option* BudgetPolicy::State::rival(const RoundToChoose& round, const Option& chosen) {
-  if (decisions % kBetweenRivals != 0) return nullptr;
+  if (!rivals_turn()) return nullptr;
+  std::array<const Option*, kRowBands> best_of_band = {};
+  for (size_t i = 0; i < options.lengths(); ++i) {
+    for (const Option& option : options.of_length(i)) {
+      const Option*& best = best_of_band[row_band(option.rows)];
+      if (option.draft > 0 && (best == nullptr || option.rate() > best->rate())) best = &option;
+    }
+  }
+  if (const Option* close = close_rival(best_of_band, chosen)) return close;
+  if ((decisions + 1) % kBetweenRivals != 0) return nullptr;
   const Option* rival = nullptr;
   double most_due = 1;
   const auto consider = [&](const Option& option, int64_t last) {
@@ -231,13 +253,8 @@ const Option* BudgetPolicy::State::rival(const RoundToChoose& round, const Optio
     most_due = due;
     rival = &option;
   };
-  std::array<const Option*, kRowBands> best_of_band = {};
   for (size_t i = 0; i < options.lengths(); ++i) {
     consider(i == 0 ? options.plain() : to_probe(i, round.requests, chosen.rate()), last_length[i]);
-    for (const Option& option : options.of_length(i)) {
-      const Option*& best = best_of_band[row_band(option.rows)];
-      if (option.draft > 0 && (best == nullptr || option.rate() > best->rate())) best = &option;
-    }
   }
   for (int32_t band = 0; band < kRowBands; ++band) {
     if (best_of_band[band] != nullptr) consider(*best_of_band[band], last_band[band]);
@@ -245,12 +262,26 @@ const Option* BudgetPolicy::State::rival(const RoundToChoose& round, const Optio
   return rival;
 }
 
+// While settling: the closest one in a band of rows that has not run since the load changed, or null.
+const Option* BudgetPolicy::State::close_rival(std::span<const Option* const> best_of_band,
+                                               const Option& chosen) const {
+  if (decisions - changed >= kSettling) return nullptr;
+  const Option* closest = nullptr;
+  double least = kClose * chosen.charged;
+  for (int32_t band = 0; band < kRowBands; ++band) {
+    const Option* option = best_of_band[band];
+    if (option == nullptr || last_band[band] > changed || band == row_band(chosen.rows)) continue;
+    if (const double lost = loss(*option, chosen.rate()); lost < least) least = lost, closest = option;
+  }
+  return closest;
+}
+
 // The last decision once more, while it stands: for as many requests, when no prompt comes with them and no rival's
 // turn may have come.
 std::optional<Decision> BudgetPolicy::State::standing(std::span<const BudgetRequest> requests,
                                                       const RoundToChoose& round) {
   if (stands_for <= 0 || round.requests != last_requests || round.other_rows > 0 || round.most_draft < last.draft ||
-      (decisions + 1) % kBetweenRivals == 0) {
+      rivals_turn()) {
     return std::nullopt;
   }
   stands_for -= last.seconds;
@@ -282,8 +313,8 @@ Decision BudgetPolicy::decide(std::span<const BudgetRequest> requests, PassPromp
   for (const BudgetRequest& request : requests) round.most_draft = std::max(round.most_draft, request.most_draft);
   if (s.config.fixed) return s.fixed(requests, round, *s.config.fixed);
   const std::optional<Decision> again = s.standing(requests, round);
-  ++s.decisions;
   const Decision decision = again ? *again : s.choose(requests, round);
+  ++s.decisions;
   s.last_length[s.length_index(decision.draft)] = s.decisions;
   if (decision.draft > 0) s.last_band[row_band(decision.verify_rows)] = s.decisions;
   return decision;

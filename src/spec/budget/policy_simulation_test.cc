@@ -204,6 +204,29 @@ TEST(PolicySimulationTest, WrongCostsAreCorrected) {
   }
 }
 
+// Two sizes that seem to be equally good, of which the better one seems a little dearer than it is: it must not have to
+// wait for its turn as a rival.
+TEST(PolicySimulationTest, WhatSeemsNearlyAsGoodIsTriedSoon) {
+  const Machine machine = h200();
+  SimulatedRequest like;
+  like.p = 0.8553;
+  for (const int32_t n : {32, 128}) {
+    const std::vector<SimulatedRequest> requests = batch(n, like);
+    Simulation right(machine, machine.measured(n), 1);
+    const Outcome known = run(right, requests, 300);
+    Machine seems = machine;
+    for (CurvePoint& point : seems.rest) {
+      if (point.x >= known.last.verify_rows) point.y *= 1.04;
+    }
+    Simulation simulation(machine, seems.measured(n), 1);
+    const double first = run(simulation, requests, 30).rate, then = run(simulation, requests, 100).rate;
+    const double best = best_fixed_rate(machine, requests);
+    std::printf("C %3d: %.3f of the best length in the first 30 rounds, %.3f in the next 100\n", n, first / best,
+                then / best);
+    EXPECT_GE(then, 0.99 * best) << n;
+  }
+}
+
 // Text in which single tokens are hard and the rest is easy, in short requests: one bad block says little of a request,
 // and a new one gains at once from what others were like.
 TEST(PolicySimulationTest, ShortRequestsWithHardTokensHereAndThere) {
