@@ -217,7 +217,9 @@ TEST(Lifecycle, ARequestWithoutAnAllowedTokenFailsAlone) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     EXPECT_EQ(outputs[i].terminal_events, 1);
     EXPECT_EQ(outputs[i].finish.reason, i % 2 == 0 ? FinishReason::kError : FinishReason::kLength);
-    if (i % 2 == 0) EXPECT_TRUE(outputs[i].tokens.empty());
+    if (i % 2 == 0) {
+      EXPECT_TRUE(outputs[i].tokens.empty());
+    }
   }
   const EngineStats stats = wait_for(*engine, [](const EngineStats& s) { return s.requests_running == 0; });
   EXPECT_EQ(stats.requests_failed, 3);

@@ -95,6 +95,7 @@ class DraftContextTest : public ::testing::Test {
   }
 
   static void expect_same_block(const spec::RoundResult& a, const spec::RoundResult& b) {
+    EXPECT_FALSE(a.confidence.empty()) << "nothing was drafted";
     EXPECT_EQ(a.tokens, b.tokens);
     EXPECT_EQ(a.accepted, b.accepted);
     EXPECT_EQ(a.confidence, b.confidence);  // to the bit

@@ -66,7 +66,8 @@ void launch(void (*kernel)(Parameters...), const Launch& how, const Stream& stre
     a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     a.val.programmaticStreamSerializationAllowed = 1;
   }
-  if (how.shared_bytes > 48 << 10) {
+  // From 48 KB on, what the kernel has by itself included, and no kernel has 32 KB.
+  if (how.shared_bytes > 16 << 10) {
     VOLLEY_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            static_cast<int>(how.shared_bytes)));

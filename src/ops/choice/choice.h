@@ -153,7 +153,7 @@ struct ChoicePlan {
 // summarises: whether linear() can (linear_summarises()); if not, the plan wants all rows whole. Rows of greedy
 // requests whose logits nothing changes and nobody wants to see are summarised. The choices, `finite` and logprobs are
 // the same, to the bit; probabilities are as close as said above. The plan lives until what it took from `scratch` is
-// released.
+// released. Between the two calls neither the segments nor their slots' sampling may change.
 ChoicePlan plan_choices(Stream& stream, const ChoiceTask& task, bool summarises, Arena& scratch);
 
 // logits: [task.rows, vocab] as linear() left them with plan.summaries.

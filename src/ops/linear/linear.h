@@ -62,7 +62,7 @@ void linear(Stream& stream, const LinearWeight& w, ScaledRows x, TensorView y, E
             const RowSummaries& summaries = {});
 
 // Whether rows of products of w with x of that type can be summarised on the device. On CUDA: on sm_90, where w is bf16
-// or FP8 and not so small that its k is cut.
+// and x too, or both FP8, w is kPlain, not portable and not so small that its k is cut, and n is a multiple of 4.
 bool linear_summarises(DeviceKind device, const LinearWeight& w, DType x);
 
 }  // namespace volley::ops

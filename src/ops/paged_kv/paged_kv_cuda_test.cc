@@ -49,11 +49,11 @@ TEST(WriteQkvCuda, PiecesAndPagesChangeNothing) {
 }
 
 // So many rows that a warp takes several heads one after another, against pieces for which it does not; with numbers of
-// heads that neither divides.
+// heads that neither divides. (Heads of 64: a warp holds several in any case.)
 TEST(WriteQkvCuda, ManyRowsGiveTheBitsOfFew) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   constexpr int kRows = 180, kPiece = 60;
-  for (int head_dim : {64, 128, 256}) {
+  for (int head_dim : {128, 256}) {
     const CacheConfig config{.head_dim = head_dim, .heads = 29, .kv_heads = 7};
     TestCache whole(device, config, kv_element_bytes), cut(device, config, kv_element_bytes);
     const auto q = whole.write({{0, 0, kRows}, {1, 0, kRows}, {2, 0, kRows}});

@@ -74,7 +74,8 @@ void CostModel::learn(std::span<const Share> shares, double error, Noise& noise)
     factor->variance *= 1 - gain * part;
   }
   // At first quickly: while the noise seems large, rounds teach little.
-  const double rate = std::max(kNoiseRate, 1.0 / (2 + noise.seen++));
+  const double rate = std::max(kNoiseRate, 1.0 / (2 + noise.seen));
+  if (rate > kNoiseRate) ++noise.seen;
   noise.variance += rate * (std::clamp(square(step) - known, kLeastNoise, kMostNoise) - noise.variance);
 }
 

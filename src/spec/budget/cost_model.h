@@ -107,7 +107,7 @@ class CostModel {
     double seconds() const { return rows + kv_read + kv_row; }
   };
 
-  // Variance of a time's logarithm that nothing explains, and how many times it was estimated from.
+  // Variance of a time's logarithm that nothing explains, and from how many times it was estimated while they were few.
   struct Noise {
     double variance = 0;
     int32_t seen = 0;

@@ -50,6 +50,8 @@ void Options::fill_sizes(const RoundToChoose& round, const CostModel& costs) {
     if (step > 1 && round.requests + step / 2 <= most)
       add(round.requests + step / 2);  // so that probes need not be larger than they must
     for (int32_t rows = round.requests + step; rows <= most; rows += step) add(rows);
+    const bool limited = most > round.requests && most < whole - 1;
+    if (limited && (sizes_.empty() || sizes_.back().rows < most)) add(most);
   } else {
     for (const int32_t rows : config_.row_buckets) {
       if (rows > round.requests && rows <= most) add(rows);

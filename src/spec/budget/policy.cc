@@ -32,8 +32,8 @@ constexpr int32_t kLongAgo = 1 << 20;
 constexpr double kRivalShare = 0.0003, kHopelessShare = 0.0001;
 constexpr double kLeastRivalGap = 48;
 constexpr int64_t kBetweenRivals = 16;  // rounds from one to the next
-// What is predicted to lose hardly anything may be the best, so it runs once soon after the number of requests has
-// changed, when nobody knows yet what rounds of that size really take.
+// A number of rows that is predicted to lose hardly anything may be the best, so it runs once soon after the number of
+// requests has changed by more than a quarter, when nobody knows yet what rounds of that size really take.
 constexpr int64_t kSettling = 32, kBetweenCloseRivals = 4;  // rounds
 constexpr double kClose = 0.04;                             // of a round's time
 constexpr int32_t kRowBands = 32;
@@ -239,7 +239,10 @@ const Option* BudgetPolicy::State::rival(const RoundToChoose& round, const Optio
       if (option.draft > 0 && (best == nullptr || option.rate() > best->rate())) best = &option;
     }
   }
-  if (const Option* close = close_rival(best_of_band, chosen)) return close;
+  // Costs are learned from rounds without prompts alone.
+  if (round.other_rows == 0) {
+    if (const Option* close = close_rival(best_of_band, chosen)) return close;
+  }
   if ((decisions + 1) % kBetweenRivals != 0) return nullptr;
   const Option* rival = nullptr;
   double most_due = 1;
@@ -280,10 +283,11 @@ const Option* BudgetPolicy::State::close_rival(std::span<const Option* const> be
 // turn may have come.
 std::optional<Decision> BudgetPolicy::State::standing(std::span<const BudgetRequest> requests,
                                                       const RoundToChoose& round) {
-  if (stands_for <= 0 || round.requests != last_requests || round.other_rows > 0 || round.most_draft < last.draft ||
-      rivals_turn()) {
+  if (stands_for <= 0 || round.requests != last_requests || round.other_rows > 0 || rivals_turn() ||
+      length_index(round.most_draft) < length_index(last.draft)) {
     return std::nullopt;
   }
+  for (const BudgetRequest& request : requests) known[request.id];
   stands_for -= last.seconds;
   if (last.draft == 0) since_probe = std::min(since_probe + 1, kLongAgo);
   Decision again = last;
@@ -295,14 +299,17 @@ std::optional<Decision> BudgetPolicy::State::standing(std::span<const BudgetRequ
 Decision BudgetPolicy::State::choose(std::span<const BudgetRequest> requests, const RoundToChoose& round) {
   evaluate(requests, round);
   const Option& chosen = settle(round.requests);
-  const Option* probed = chosen.draft == 0 ? probe(round, chosen) : nullptr;
-  if (probed == nullptr) probed = rival(round, chosen);
+  const Option* probed = nullptr;
+  if (!options.others_wait()) {  // what is tried would take the time that they are spared
+    if (chosen.draft == 0) probed = probe(round, chosen);
+    if (probed == nullptr) probed = rival(round, chosen);
+  }
   const Option& option = probed != nullptr ? *probed : chosen;
   last = {option.draft,           option.rows,    probed != nullptr, option.rate(),
           options.plain().rate(), option.seconds, option.tokens};
   last_requests = round.requests;
   last_whole = option.rows == whole_rows(requests, option.draft);
-  stands_for = probed != nullptr ? 0 : kDecisionSeconds - option.seconds;
+  stands_for = probed != nullptr || round.other_rows > 0 ? 0 : kDecisionSeconds - option.seconds;
   return last;
 }
 
