@@ -42,7 +42,8 @@ TEST(OptionsTest, WhatThereIsRoomForIsOneOfTheSizes) {
   const CostModel costs({{{200, 0, 200}, {0, 1}}, {{200, 15, 3200}, {1, 10}}}, {});
   const std::vector<Replay::Request> requests(200, {nullptr, 15});
   Replay replay;
-  replay.begin(requests, Population(15), std::vector<int64_t>{0});
+  const Population population(15);
+  replay.begin(requests, population, std::vector<int64_t>{0});
   Options options(config);
   options.evaluate({200, 15, 0, 100}, costs, replay);
   ASSERT_EQ(options.lengths(), 2u);

@@ -265,16 +265,20 @@ const Option* BudgetPolicy::State::rival(const RoundToChoose& round, const Optio
   return rival;
 }
 
-// While settling: the closest one in a band of rows that has not run since the load changed, or null.
+// While settling: the closest of plain decoding and of the bands of rows that have not run since the load changed, or
+// null.
 const Option* BudgetPolicy::State::close_rival(std::span<const Option* const> best_of_band,
                                                const Option& chosen) const {
   if (decisions - changed >= kSettling) return nullptr;
   const Option* closest = nullptr;
   double least = kClose * chosen.charged;
+  const auto consider = [&](const Option& option) {
+    if (const double lost = loss(option, chosen.rate()); lost < least) least = lost, closest = &option;
+  };
+  if (chosen.draft > 0 && last_length[0] <= changed) consider(options.plain());
   for (int32_t band = 0; band < kRowBands; ++band) {
-    const Option* option = best_of_band[band];
-    if (option == nullptr || last_band[band] > changed || band == row_band(chosen.rows)) continue;
-    if (const double lost = loss(*option, chosen.rate()); lost < least) least = lost, closest = option;
+    const bool tried = last_band[band] > changed || band == row_band(chosen.rows);
+    if (best_of_band[band] != nullptr && !tried) consider(*best_of_band[band]);
   }
   return closest;
 }
@@ -322,6 +326,7 @@ Decision BudgetPolicy::decide(std::span<const BudgetRequest> requests, PassPromp
   const std::optional<Decision> again = s.standing(requests, round);
   const Decision decision = again ? *again : s.choose(requests, round);
   ++s.decisions;
+  if (round.other_rows > 0) return decision;  // which teaches no costs
   s.last_length[s.length_index(decision.draft)] = s.decisions;
   if (decision.draft > 0) s.last_band[row_band(decision.verify_rows)] = s.decisions;
   return decision;
