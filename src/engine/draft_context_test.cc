@@ -2,10 +2,7 @@
 // a text never depends on what was drafted.
 #include <gtest/gtest.h>
 
-#include "engine/device_testing.h"
-#include "engine/models.h"
-#include "spec/dflash/dflash_proposer.h"
-#include "spec/round.h"
+#include "engine/round_setup.h"
 
 namespace volley::engine {
 namespace {
@@ -31,17 +28,7 @@ class DraftContextTest : public ::testing::Test {
     auto loaded = load_models(*device_, *models_, {});
     ASSERT_TRUE(loaded.ok()) << loaded.error().message;
     loaded_.emplace(std::move(loaded).value());
-    spec::RoundConfig config;
-    config.slots = models_->max_num_seqs;
-    config.max_rows = models_->max_num_batched_tokens;
-    config.max_positions = models_->max_positions();
-    config.page_size = models_->page_size;
-    config.logit_rows = logit_rows(models_->device.kind);
-    config.draft_lengths = models_->draft_lengths;
-    auto round = spec::Round::create(
-        *device_, *loaded_->target, *loaded_->kv,
-        spec::make_dflash_proposer(std::move(loaded_->draft), *loaded_->target, *loaded_->kv, {models_->block_size, 0}),
-        config);
+    auto round = make_round(*device_, options, *models_, *loaded_, {});
     ASSERT_TRUE(round.ok()) << round.error().message;
     round_ = std::move(round).value();
   }

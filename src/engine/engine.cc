@@ -7,11 +7,11 @@
 #include "device/cpu/thread_pool.h"
 #include "engine/cost_cache.h"
 #include "engine/models.h"
+#include "engine/round_setup.h"
 #include "engine/text_models.h"
 #include "engine/validation.h"
 #include "engine/worker.h"
 #include "ops/cpu_features.h"
-#include "spec/dflash/dflash_proposer.h"
 #include "text/grammar.h"
 
 namespace volley {
@@ -133,29 +133,6 @@ sched::SchedulerConfig scheduler_config(const EngineOptions& options, const Reso
   config.reserve_rounds = models.reserve_rounds();
   config.prefix_cache = options.prefix_cache;
   return config;
-}
-
-Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOptions& options,
-                                                const ResolvedModels& models, LoadedModels& loaded,
-                                                const Progress& progress) {
-  std::unique_ptr<spec::Proposer> proposer;
-  if (loaded.draft) {
-    proposer = spec::make_dflash_proposer(std::move(loaded.draft), *loaded.target, *loaded.kv,
-                                          {models.block_size, options.draft_window});
-  }
-  spec::RoundConfig config;
-  config.slots = models.max_num_seqs;
-  config.max_rows = models.max_num_batched_tokens;
-  config.max_positions = models.max_positions();
-  config.page_size = models.page_size;
-  config.logit_rows = logit_rows(models.device.kind);
-  config.graphs = options.graphs;
-  config.profile = options.profile;
-  config.draft_lengths = models.draft_lengths;
-  const auto recorded = [&](double fraction) {
-    if (progress) progress("Recording graphs", fraction);
-  };
-  return spec::Round::create(device, *loaded.target, *loaded.kv, std::move(proposer), config, recorded);
 }
 
 }  // namespace

@@ -2,9 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/device_testing.h"
-#include "engine/models.h"
-#include "spec/dflash/dflash_proposer.h"
-#include "spec/round.h"
+#include "engine/round_setup.h"
 
 namespace volley::engine {
 namespace {
@@ -34,20 +32,8 @@ double share_taken(const EngineOptions& options) {
   WatchedDevice device(std::move(inner).value());
   auto loaded = load_models(device, *models, {});
   EXPECT_TRUE(loaded.ok()) << loaded.error().message;
-  std::unique_ptr<spec::Proposer> proposer;
-  if (loaded->draft) {
-    proposer =
-        spec::make_dflash_proposer(std::move(loaded->draft), *loaded->target, *loaded->kv, {models->block_size, 0});
-  }
-  spec::RoundConfig config;
-  config.slots = models->max_num_seqs;
-  config.max_rows = models->max_num_batched_tokens;
-  config.max_positions = models->max_positions();
-  config.page_size = models->page_size;
-  config.logit_rows = logit_rows(models->device.kind);
-  config.draft_lengths = models->draft_lengths;
   device.bytes = 0;
-  auto round = spec::Round::create(device, *loaded->target, *loaded->kv, std::move(proposer), config);
+  auto round = make_round(device, options, *models, *loaded, {});
   EXPECT_TRUE(round.ok()) << round.error().message;
   return static_cast<double>(device.bytes) / static_cast<double>(models->memory.step_bytes);
 }

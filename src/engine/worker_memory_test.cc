@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "engine/device_testing.h"
+#include "engine/round_setup.h"
 #include "engine/text_models.h"
 #include "engine/worker.h"
 #include "text/grammar.h"
@@ -40,12 +41,7 @@ class WorkerMemory : public ::testing::Test {
     auto loaded = load_models(*parts.device, *models, {});
     ASSERT_TRUE(loaded.ok()) << loaded.error().message;
     parts.models = std::move(loaded).value();
-    spec::RoundConfig config;
-    config.slots = models->max_num_seqs;
-    config.max_rows = models->max_num_batched_tokens;
-    config.max_positions = models->max_positions();
-    config.page_size = models->page_size;
-    auto round = spec::Round::create(*parts.device, *parts.models.target, *parts.models.kv, nullptr, config);
+    auto round = make_round(*parts.device, options, *models, parts.models, {});
     ASSERT_TRUE(round.ok()) << round.error().message;
     parts.round = std::move(round).value();
     parts.tokenizer = text_.tokenizer;

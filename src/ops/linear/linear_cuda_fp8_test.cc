@@ -10,6 +10,7 @@
 #include "ops/device_for_test.h"
 #include "ops/linear/linear_cuda.h"
 #include "ops/quantise/quantise_for_test.h"
+#include "ops/values_for_test.h"
 
 namespace volley::ops {
 namespace {
@@ -28,14 +29,6 @@ bool has_kernel() {
 #define FP8_DEVICE_OR_SKIP(device)    \
   VOLLEY_CUDA_DEVICE_OR_SKIP(device); \
   if (!has_kernel()) GTEST_SKIP() << "needs sm_90a"
-
-std::vector<float> normal_values(int64_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(count);
-  for (float& v : values) v = normal(random);
-  return values;
-}
 
 LinearLayout layout_of(Epilogue epilogue) {
   return epilogue == Epilogue::kSwiGlu ? LinearLayout::kGateUp : LinearLayout::kPlain;

@@ -12,20 +12,13 @@
 #include "device/cuda/launch.h"
 #include "ops/device_for_test.h"
 #include "ops/linear/linear_cuda.h"
+#include "ops/values_for_test.h"
 
 namespace volley::ops {
 namespace {
 
 constexpr DType kF8 = DType::kF8E4M3, kF32 = DType::kF32, kBF16 = DType::kBF16;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-std::vector<float> normal_values(int64_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(count);
-  for (float& v : values) v = normal(random);
-  return values;
-}
 
 // A third of the outputs have the weights of one before them, next to it or groups away, so that sums are equal; the
 // first weight of the second group's outputs is negative, so that an infinite x makes them all -inf.

@@ -1,30 +1,22 @@
 // Protects, on a GPU: values against an fp64 oracle; that a row's bits depend on the row alone; gathers and work in
 // place.
 #include <cmath>
-#include <random>
 
 #include "ops/device_for_test.h"
 #include "ops/embedding/embedding.h"
 #include "ops/norm/norm.h"
+#include "ops/values_for_test.h"
 
 namespace volley::ops {
 namespace {
 
 constexpr double kRound = 0x1p-24;
 
-std::vector<float> random_values(int64_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(count);
-  for (float& v : values) v = normal(random);
-  return values;
-}
-
 TEST(RmsNormCuda, MatchesOracle) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   const int64_t rows = 3;
   for (int64_t h : {1, 3, 31, 512, 513, 1000, 2048, 2052, 4096, 5120, 12288}) {
-    const std::vector<float> x = random_values(rows * h, 1), weight = random_values(h, 2);
+    const std::vector<float> x = normal_values(rows * h, 1), weight = normal_values(h, 2);
     const DeviceTensor x_device(device, x), weight_device(device, weight);
     const DeviceTensor y(device, rows * h * 4), rounded(device, rows * h * 2);
     const TensorView from = x_device.view(DType::kF32, {rows, h}), w = weight_device.view(DType::kF32, {h});
@@ -49,8 +41,8 @@ TEST(RmsNormCuda, MatchesOracle) {
 void check_rows(Device& device, int64_t h) {
   const int64_t rows = 150;
   const std::vector<int32_t> order = {149, 0, 0, 77};
-  const std::vector<float> values = random_values(rows * h, 1);
-  const DeviceTensor x(device, values), weight(device, random_values(h, 2)), index(device, order);
+  const std::vector<float> values = normal_values(rows * h, 1);
+  const DeviceTensor x(device, values), weight(device, normal_values(h, 2)), index(device, order);
   const DeviceTensor y(device, order.size() * h * 4), alone(device, h * 4);
   const TensorView all = x.view(DType::kF32, {rows, h}), w = weight.view(DType::kF32, {h});
   rms_norm(device.stream(), all, w, 1e-5f, index.view(DType::kI32, {4}), y.view(DType::kF32, {4, h}));
@@ -78,7 +70,7 @@ TEST(RmsNormCuda, CopiesFeaturesIntoTheirBlockAlone) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   const int64_t rows = 5;
   for (const int64_t h : {771, 1536, 4096, 8192}) {
-    const DeviceTensor x(device, random_values(rows * h, 1)), weight(device, random_values(h, 2));
+    const DeviceTensor x(device, normal_values(rows * h, 1)), weight(device, normal_values(h, 2));
     const DeviceTensor y(device, rows * h * 4), plain(device, rows * h * 4);
     const TensorView from = x.view(DType::kF32, {rows, h}), w = weight.view(DType::kF32, {h});
     rms_norm(device.stream(), from, w, 1e-5f, {}, plain.view(DType::kF32, {rows, h}));

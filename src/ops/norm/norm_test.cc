@@ -6,24 +6,16 @@
 
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <vector>
 
 #include "ops/instruction_sets_for_test.h"
+#include "ops/values_for_test.h"
 
 namespace volley::ops {
 namespace {
 
 constexpr double kRound = 0x1p-24;
 constexpr double kRoundBF16 = 0x1p-8;
-
-std::vector<float> random_values(int64_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(count);
-  for (float& v : values) v = normal(random);
-  return values;
-}
 
 TensorView matrix(std::vector<float>& v, int64_t columns) {
   return {v.data(), DType::kF32, {static_cast<int64_t>(v.size()) / columns, columns}};
@@ -50,7 +42,7 @@ double bound(double y, int64_t h) {
 
 void check_values(int64_t rows, int64_t h) {
   auto device = *make_cpu_device(2);
-  std::vector<float> x = random_values(rows * h, 1), weight = random_values(h, 2), y(rows * h);
+  std::vector<float> x = normal_values(rows * h, 1), weight = normal_values(h, 2), y(rows * h);
   std::vector<BFloat16> rounded(rows * h);
   rms_norm(device->stream(), matrix(x, h), vector_of(weight), 1e-6f, {}, matrix(y, h));
   rms_norm(device->stream(), matrix(x, h), vector_of(weight), 1e-6f, {},
@@ -73,7 +65,7 @@ TEST(RmsNorm, MatchesOracleOnEveryInstructionSet) {
 
 TEST(RmsNorm, RowsAreIndependent) {
   const int64_t rows = 150, h = 771;
-  std::vector<float> x = random_values(rows * h, 1), weight = random_values(h, 2), alone(rows * h);
+  std::vector<float> x = normal_values(rows * h, 1), weight = normal_values(h, 2), alone(rows * h);
   auto one = *make_cpu_device(1);
   for (int64_t r = 0; r < rows; ++r) {
     rms_norm(one->stream(), matrix(x, h).rows(r, 1), vector_of(weight), 1e-5f, {}, matrix(alone, h).rows(r, 1));
@@ -91,7 +83,7 @@ TEST(RmsNorm, RowsAreIndependent) {
 TEST(RmsNorm, GathersRowsAndWorksInPlace) {
   auto device = *make_cpu_device(2);
   const int64_t h = 37;
-  std::vector<float> x = random_values(5 * h, 1), weight = random_values(h, 2), all(5 * h), some(4 * h);
+  std::vector<float> x = normal_values(5 * h, 1), weight = normal_values(h, 2), all(5 * h), some(4 * h);
   rms_norm(device->stream(), matrix(x, h), vector_of(weight), 1e-6f, {}, matrix(all, h));
   std::vector<int32_t> index = {4, 0, 0, 3};
   rms_norm(device->stream(), matrix(x, h), vector_of(weight), 1e-6f, {index.data(), DType::kI32, {4}}, matrix(some, h));
@@ -105,7 +97,7 @@ TEST(RmsNorm, GathersRowsAndWorksInPlace) {
 TEST(RmsNorm, CopiesFeaturesIntoTheirBlockAlone) {
   auto device = *make_cpu_device(2);
   const int64_t rows = 5, h = 37;
-  std::vector<float> x = random_values(rows * h, 1), weight = random_values(h, 2), plain(rows * h), y(rows * h);
+  std::vector<float> x = normal_values(rows * h, 1), weight = normal_values(h, 2), plain(rows * h), y(rows * h);
   rms_norm(device->stream(), matrix(x, h), vector_of(weight), 1e-6f, {}, matrix(plain, h));
   std::vector<float> features(rows * 3 * h, -7.0f);
   rms_norm(device->stream(), matrix(x, h), vector_of(weight), 1e-6f, {}, matrix(y, h), {matrix(features, 3 * h), 1});

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 
 #include "ops/device_for_test.h"
 #include "ops/norm/norm.h"
 #include "ops/quantise/quantise_for_test.h"
+#include "ops/values_for_test.h"
 
 namespace volley::ops {
 namespace {
@@ -31,14 +31,6 @@ class CodesOnDevice {
   int64_t rows_, k_;
   DeviceTensor values_, scales_;
 };
-
-std::vector<float> normal_values(int64_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(count);
-  for (float& v : values) v = normal(random);
-  return values;
-}
 
 // Rows of every kind: all finite codes under many scales, zeros, subnormal and nearly infinite values, and quotients
 // that fall on ties, because the scale is a power of two.

@@ -231,7 +231,7 @@ bool BudgetPolicy::State::rivals_turn() const {
 
 // The option of another length, or with about as many rows as have not been seen for long, whose turn it is, or null.
 const Option* BudgetPolicy::State::rival(const RoundToChoose& round, const Option& chosen) {
-  if (!rivals_turn()) return nullptr;
+  if (!rivals_turn() || round.other_rows > 0) return nullptr;  // costs are learned from rounds without prompts alone
   std::array<const Option*, kRowBands> best_of_band = {};
   for (size_t i = 0; i < options.lengths(); ++i) {
     for (const Option& option : options.of_length(i)) {
@@ -239,10 +239,7 @@ const Option* BudgetPolicy::State::rival(const RoundToChoose& round, const Optio
       if (option.draft > 0 && (best == nullptr || option.rate() > best->rate())) best = &option;
     }
   }
-  // Costs are learned from rounds without prompts alone.
-  if (round.other_rows == 0) {
-    if (const Option* close = close_rival(best_of_band, chosen)) return close;
-  }
+  if (const Option* close = close_rival(best_of_band, chosen)) return close;
   if ((decisions + 1) % kBetweenRivals != 0) return nullptr;
   const Option* rival = nullptr;
   double most_due = 1;

@@ -216,6 +216,16 @@ TEST_F(BudgetPolicyTest, ADecisionBesidePromptsDoesNotStand) {
   EXPECT_EQ(decide_for_gain(requests(8)).verify_rows, 64);
 }
 
+// Their times would teach nothing.
+TEST_F(BudgetPolicyTest, NoRivalsBesidePrompts) {
+  make();
+  settle(4, 0.99f, 7);
+  for (int32_t i = 0; i < 400; ++i) EXPECT_FALSE(decide(requests(4), {.rows = 40}).probe);
+  bool rival = false;
+  for (int32_t i = 0; i < 400; ++i) rival = decide(requests(4)).probe || rival;
+  EXPECT_TRUE(rival);
+}
+
 TEST_F(BudgetPolicyTest, ARequestOfAStandingDecisionIsRemembered) {
   scale_ = 0.001;
   make();
