@@ -248,6 +248,65 @@ TEST(Lifecycle, PreemptedPromptsAreCountedOnce) {
   EXPECT_EQ(stats.prompt_tokens, tokens);
 }
 
+// More requests at once than one of the recorded sizes of a GPU's default: the same texts as a few at a time.
+TEST(Lifecycle, TwoHundredRequestsAtOnce) {
+  EngineOptions options = pocket_options();
+  options.max_model_len = 256;
+  options.max_num_seqs = 200;
+  options.verify.kind = VerifyPolicy::Kind::kAuto;
+  const auto engine = make_engine(options);
+  std::vector<GenerateRequest> requests;
+  for (const PromptCase& item : read_prompts("mixed_prompts.jsonl", 30)) {
+    if (requests.size() < 240) requests.push_back(chat_request(*engine, item.prompt, 24));
+  }
+  const std::vector<Output> together = run_all(*engine, requests, 240), few = run_all(*engine, requests, 5);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(together[i].text, few[i].text) << "request " << i;
+    EXPECT_EQ(together[i].terminal_events, 1) << "request " << i;
+  }
+}
+
+// Two engines of a process, the second made while the first one answers, on the same device: both give the texts that
+// they give alone, and neither waits for the other for ever.
+TEST(Lifecycle, TwoEnginesShareADevice) {
+  EngineOptions options = pocket_options();
+  options.max_model_len = 768;
+  options.max_num_seqs = 6;
+  options.kv_pages = 400;
+  const auto requests = [](const Engine& engine) {
+    std::vector<GenerateRequest> all;
+    for (const PromptCase& item : read_prompts("mixed_prompts.jsonl", 8)) {
+      if (all.size() == 40) break;
+      all.push_back(chat_request(engine, item.prompt, 200, all.size() % 2 == 0));
+    }
+    return all;
+  };
+  const auto texts = [&](Engine& engine) {
+    std::vector<std::string> found;
+    for (const Output& output : run_all(engine, requests(engine), 6)) {
+      EXPECT_EQ(output.terminal_events, 1);
+      found.push_back(output.text);
+    }
+    return found;
+  };
+  const auto first = make_engine(options);
+  const std::vector<std::string> alone = texts(*first);
+  std::atomic<bool> done = false;
+  std::vector<std::string> beside;
+  std::thread other([&] {
+    do {
+      beside = texts(*first);
+      EXPECT_EQ(beside, alone);
+    } while (!done);
+  });
+  options.max_num_seqs = 3;
+  const auto second = make_engine(options);
+  EXPECT_EQ(texts(*second), alone);
+  done = true;
+  other.join();
+  EXPECT_EQ(beside, alone);
+}
+
 TEST(Lifecycle, StopStringsAndStopIdsEndTheAnswer) {
   const auto engine = make_engine(pocket_options());
   const std::string prompt = "Sort these numbers: 20, 93, 76, 29, 82.";

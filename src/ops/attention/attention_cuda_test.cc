@@ -218,6 +218,49 @@ TEST(AttentionCudaTiles, ContextsOfManyThousands) {
   EXPECT_LE(worst_error(world, {rows[7], rows[8], rows[24], rows[32]}), 1.0);
 }
 
+// Contexts on both sides of each length of chunks, ranges that begin anywhere, few and many tiles of one to 64 query
+// rows: against the portable kernel, and a sequence's rows wherever they stand.
+TEST(AttentionCudaTiles, ContextsAtTheBoundsOfChunks) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (const auto& [head_dim, heads, kv_heads] : {std::tuple{128, 8, 2}, {64, 8, 8}, {256, 4, 2}}) {
+    AttentionWorld world(device, {DType::kBF16, head_dim, heads, kv_heads, 64}, {700, 1100, 2100, 4300});
+    for (int copies : {1, 2, 4, 8, 12}) {
+      std::vector<std::vector<Row>> batches;
+      for (int end : {120, 129, 384, 512, 513, 640, 700}) batches.push_back(causal(0, end - 9, 9));
+      for (int end : {1000, 1024, 1025, 1032}) batches.push_back(causal(1, end - 4, 4));
+      for (int end : {2047, 2060}) batches.push_back(causal(2, end - 16, 16));
+      for (int end : {4000, 4096, 4100, 4290}) batches.push_back(causal(3, end - 1, 1));
+      batches.push_back({{1, 500, 1030, 3}, {1, 127, 1029, 4}, {1, 1000, 1031, 5}});
+      for (const std::vector<Row>& batch : batches) {
+        std::vector<Row> rows;
+        for (int copy = 0; copy < copies; ++copy) {
+          rows.insert(rows.end(), batch.begin(), batch.end());
+          rows.push_back({copy % 2 == 0 ? 2 : 3, 1, 2 + copy, copy});  // ends the segment
+        }
+        const auto got = world.run(rows);
+        ASSERT_EQ(world.run(rows, false, AttentionBackend::kPortable), got)
+            << head_dim << " copies " << copies << " end " << batch.back().end;
+        ASSERT_EQ(part(got, rows.size(), 0, batch.size()),
+                  part(got, rows.size(), rows.size() - 1 - batch.size(), batch.size()));
+      }
+    }
+  }
+}
+
+// As many tiles as the plan has room for in shared memory, and more.
+TEST(AttentionCudaTiles, PlansOfManyTiles) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  AttentionWorld world(device, {DType::kBF16, 64, 2, 2, 64}, {150, 90});
+  for (int segments : {900, 930, 1000, 1023, 1024, 1025, 1100}) {
+    std::vector<Row> rows;
+    for (int i = 0; i < segments; ++i) rows.push_back({i % 2, 0, 20 + i % 70, i});
+    const auto together = world.run(rows);
+    for (int i : {0, segments / 2, segments - 1}) {
+      ASSERT_EQ(world.run({rows[i]}), part(together, rows.size(), i, 1)) << segments << " row " << i;
+    }
+  }
+}
+
 // Positions, and with them the way the work is cut, are the device's: a graph captured for short sequences serves long
 // ones, and the other way round.
 TEST(AttentionCudaTiles, GraphServesOtherPositions) {
@@ -230,6 +273,11 @@ TEST(AttentionCudaTiles, GraphServesOtherPositions) {
   }
   EXPECT_EQ(world.run(shorter, false, {}, &longer), world.run(longer));
   EXPECT_EQ(world.run(longer, false, {}, &shorter), world.run(shorter));
+  // One sequence, in few items and in many.
+  AttentionWorld one(device, {DType::kBF16, 128, 8, 2, 64}, {5000});
+  const std::vector<Row> few = causal(0, 600, 5), many = causal(0, 4990, 5);
+  EXPECT_EQ(one.run(few, false, {}, &many), one.run(many));
+  EXPECT_EQ(one.run(many, false, {}, &few), one.run(few));
 }
 
 // Attention that starts before the write in front of it has ended sees what that one writes. (The first write comes

@@ -232,6 +232,7 @@ struct ItemRun {
 // What is left to do where a chunk ends.
 template <typename Shape>
 __device__ __forceinline__ void ItemRun<Shape>::end_chunk(bool last, RowState<Shape>& state) {
+  if (!active) return;  // the warp has no rows: half of them with 8 rows of 4 heads
   state.close_chunk();
   if (item.folded && !first_chunk) {
     state.merge_chunk([&](int j) { return shared.merged[j][threadIdx.x]; });
@@ -244,7 +245,6 @@ __device__ __forceinline__ void ItemRun<Shape>::end_chunk(bool last, RowState<Sh
     for (int j = 0; j < Shape::kOutputs; ++j) shared.merged[j][threadIdx.x] = state.output(j);
     return;
   }
-  if (!active) return;
   if (last && item.partial < 0) {
     store_result<Shape>(args, item, kv_head, row, half(), state);
     return;
