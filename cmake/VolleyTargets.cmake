@@ -1,6 +1,6 @@
-# A folder under src/ is one library, and sees only the folders it names in DEPS: each folder's headers are reachable
-# through a directory of its own that holds a single link, so that `#include "kv/page_pool.h"` fails to compile in a
-# target that does not list `kv`.
+# A folder under src/ is one library, and sees the folders it names in DEPS and, as these are public, what those see. Each
+# folder's headers are reachable through a directory of its own that holds a single link, so that `#include
+# "kv/page_pool.h"` fails to compile in a target that reaches `kv` in neither way.
 
 function(volley_folder_include target scope folder)
   set(root ${CMAKE_BINARY_DIR}/headers/${folder})
