@@ -75,6 +75,10 @@ void Options::evaluate(const RoundToChoose& round, const CostModel& costs, Repla
     if (before >= round.most_draft) break;
     before = length;
     replay.extend(length);
+    const int32_t total = round.requests + replay.places();
+    const bool whole_fits = total <= config_.max_rows - round.other_rows;
+    // No room for any drafted token, so what drafting costs may not even be known: no such round could be measured.
+    if (sizes_.empty() && !whole_fits) break;
     const double draft = costs.predict_draft(shape(round, length, round.requests));
     const auto add = [&](const Size& size) {
       const double tokens = round.requests + replay.accepted(size.rows - round.requests);
@@ -82,11 +86,10 @@ void Options::evaluate(const RoundToChoose& round, const CostModel& costs, Repla
       options_.push_back(
           {length, size.rows, tokens, seconds, std::max({seconds - others, draft + size.alone, plain - others})});
     };
-    const int32_t total = round.requests + replay.places();
     for (const Size& shared : sizes_) {
       if (shared.rows < total) add(shared);
     }
-    if (total <= config_.max_rows - round.other_rows) add(size(round, total, costs));
+    if (whole_fits) add(size(round, total, costs));
     if (options_.size() == begins_.back()) break;
     begins_.push_back(options_.size());
   }

@@ -50,6 +50,25 @@ TEST(OptionsTest, WhatThereIsRoomForIsOneOfTheSizes) {
   EXPECT_EQ(options.of_length(1).front().rows, 210);
 }
 
+// A pass of one row has no room for drafts, and then nobody could measure what they cost.
+TEST(OptionsTest, WhereNoDraftFitsOnlyPlainDecodingIsLookedAt) {
+  BudgetConfig config;
+  config.max_draft = 7;
+  config.draft_lengths = {1, 3, 7};
+  config.most_shared_rows = 128;
+  config.max_rows = 1;
+  const CostModel costs({{{1, 0, 1}, {0, 1}}}, {});
+  const std::vector<Replay::Request> requests(1, {nullptr, 7});
+  const Population population(7);
+  Replay replay;
+  replay.begin(requests, population, std::vector<int64_t>{0});
+  Options options(config);
+  options.evaluate({1, 7, 0, 100}, costs, replay);
+  ASSERT_EQ(options.lengths(), 1u);
+  EXPECT_EQ(options.best().draft, 0);
+  EXPECT_EQ(options.best().rows, 1);
+}
+
 TEST(OptionsTest, ShapesAreThoseThatRun) {
   BudgetConfig config;
   config.max_draft = 15;
