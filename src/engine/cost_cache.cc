@@ -84,6 +84,10 @@ spec::MeasurePlan measure_plan(const ResolvedModels& models) {
 }  // namespace
 
 std::string cost_key(const ResolvedModels& models, const EngineOptions& options, const EngineInfo& info) {
+  // Of the pages only how many made-up requests they hold: where full contexts do not fit, their number comes from the
+  // memory that was free at this start, and the next start would never find what this one measured.
+  const spec::MeasurePlan plan = measure_plan(models);
+  const int64_t requests = std::min<int64_t>(plan.slots, plan.pages / plan.pages_per_slot(models.block_size));
   std::ostringstream key;
   key << "device " << info.device << " " << info.instruction_set << " threads " << info.threads << processor() << "\n";
   describe(key, "target", models.target, models.target_numerics);
@@ -95,7 +99,7 @@ std::string cost_key(const ResolvedModels& models, const EngineOptions& options,
   }
   key << "block " << models.block_size << " slots " << models.max_num_seqs << " rows " << models.max_num_batched_tokens
       << " positions " << models.max_positions() << " page " << models.page_size << " kv "
-      << dtype_name(models.kv_dtype) << " pages " << models.memory.pages << " attention "
+      << dtype_name(models.kv_dtype) << " requests " << requests << " attention "
       << static_cast<int>(models.target_numerics.attention) << "/" << static_cast<int>(models.draft_numerics.attention)
       << " logits " << logit_rows(models.device.kind) << " graphs " << (options.graphs && !options.profile) << "\n";
   key << "build " << build_id() << "\n";

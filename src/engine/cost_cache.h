@@ -12,7 +12,8 @@
 
 namespace volley::engine {
 
-// Everything that a round's time depends on: device, model shapes, numeric types, sizes, and the build.
+// Everything that a round's time depends on: device, model shapes, numeric types, sizes, and the build. Pages count
+// only where they hold fewer made-up requests than there are slots.
 std::string cost_key(const ResolvedModels& models, const EngineOptions& options, const EngineInfo& info);
 
 // One file for each key. Several processes may use one folder: files appear whole or not at all.

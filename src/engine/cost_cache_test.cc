@@ -74,12 +74,23 @@ TEST_F(CostCacheTest, WithoutAFolderNothingIsKept) {
   EXPECT_FALSE(cache.read().has_value());
 }
 
-TEST(CostKey, NamesWhatTimesDependOn) {
+ResolvedModels some_models() {
   ResolvedModels models;
   models.target.hidden = 256;
+  models.target.heads = models.target.kv_heads = 4;
+  models.target.head_dim = 64;
   models.target.layers.resize(8);
   models.block_size = 16;
   models.max_num_seqs = 32;
+  models.max_num_batched_tokens = 1024;
+  models.max_model_len = 4096;
+  models.page_size = 16;
+  models.memory.pages = 4096;
+  return models;
+}
+
+TEST(CostKey, NamesWhatTimesDependOn) {
+  const ResolvedModels models = some_models();
   EngineOptions options;
   EngineInfo info;
   info.device = "cpu";
@@ -105,13 +116,28 @@ TEST(CostKey, NamesWhatTimesDependOn) {
   EXPECT_TRUE(differs([](auto&, auto&, auto& i) { i.device = "cuda:0"; }));
 }
 
+// Where full contexts do not fit, the number of pages comes from the memory that is free at this moment: it must not
+// name another file at every start.
+TEST(CostKey, PagesCountOnlyWhereSlotsDoNotFit) {
+  ResolvedModels models = some_models();
+  const auto key = [&](int64_t pages) {
+    models.memory.pages = pages;
+    return cost_key(models, {}, {});
+  };
+  const int64_t each = (1 + 64 + 16 + 15) / 16;  // a token, rounds until a sequence starts again, a block
+  EXPECT_EQ(key(4096), key(3000));
+  EXPECT_EQ(key(4096), key(32 * each));
+  EXPECT_NE(key(4096), key(32 * each - 1)) << "31 requests are measured";
+  EXPECT_EQ(key(31 * each), key(32 * each - 1));
+}
+
 // One instruction set, two processors: another speed.
 TEST(CostKey, NamesTheProcessor) {
   std::ifstream info("/proc/cpuinfo");
   std::string line;
   while (std::getline(info, line) && !line.starts_with("model name")) continue;
   if (line.find(": ") == std::string::npos) GTEST_SKIP() << "the kernel does not name the processor";
-  EXPECT_THAT(cost_key({}, {}, {}), testing::HasSubstr(line.substr(line.find(": ") + 2)));
+  EXPECT_THAT(cost_key(some_models(), {}, {}), testing::HasSubstr(line.substr(line.find(": ") + 2)));
 }
 
 }  // namespace
