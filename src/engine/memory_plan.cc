@@ -20,14 +20,6 @@ int64_t read_meminfo_available() {
   return 0;
 }
 
-// What the cgroup leaves, or -1 without a limit.
-int64_t read_cgroup_left() {
-  std::ifstream limit_file("/sys/fs/cgroup/memory.max"), used_file("/sys/fs/cgroup/memory.current");
-  int64_t limit = 0, used = 0;
-  if (!(limit_file >> limit) || !(used_file >> used)) return -1;  // "max" is not a number
-  return std::max<int64_t>(0, limit - used);
-}
-
 int64_t packed_bytes(const model::DecoderSpec& spec, int64_t parameters, DType dtype, int64_t positions) {
   const int64_t rope = positions * spec.head_dim * static_cast<int64_t>(sizeof(float));  // cos and sin of half a head
   return parameters * static_cast<int64_t>(dtype_size(dtype)) + rope;
@@ -48,10 +40,21 @@ int64_t scale_bytes(const model::DecoderSpec& target, const model::DecoderSpec& 
 
 }  // namespace
 
+std::optional<int64_t> cgroup_memory_left(const std::string& folder) {
+  std::ifstream limit_file(folder + "/memory.max"), used_file(folder + "/memory.current");
+  int64_t limit = 0, used = 0;
+  if (!(limit_file >> limit) || !(used_file >> used)) return std::nullopt;  // "max" is not a number
+  std::ifstream stat_file(folder + "/memory.stat");
+  std::string key;
+  for (int64_t bytes = 0; stat_file >> key >> bytes;) {
+    if (key == "inactive_file" || key == "active_file") used -= bytes;
+  }
+  return std::clamp<int64_t>(limit - used, 0, limit);
+}
+
 int64_t available_memory_bytes() {
-  int64_t available = read_meminfo_available();
-  if (const int64_t left = read_cgroup_left(); left >= 0) available = std::min(available, left);
-  return available;
+  const int64_t available = read_meminfo_available();
+  return std::min(available, cgroup_memory_left("/sys/fs/cgroup").value_or(available));
 }
 
 std::string format_bytes(int64_t bytes) {

@@ -3,6 +3,7 @@
 
 #include <volley/engine.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,8 +44,13 @@ struct MemoryPlan {
 // had: the message says what to lower.
 Result<MemoryPlan> plan_memory(const MemoryPlanInput& input);
 
-// MemAvailable of this machine, bounded by the cgroup's limit.
+// MemAvailable of this machine, bounded by what the cgroup's limit leaves.
 int64_t available_memory_bytes();
+
+// What the limit of the cgroup (version 2) in `folder` leaves; nothing where there is no limit. The page cache counts
+// as free, as it does in MemAvailable: the kernel takes it back in time, and where weights have just been downloaded or
+// read it is most of what is used.
+std::optional<int64_t> cgroup_memory_left(const std::string& folder);
 
 // "12.3 GiB", "640 KiB"
 std::string format_bytes(int64_t bytes);

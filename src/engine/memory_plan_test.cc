@@ -1,6 +1,10 @@
 #include "engine/memory_plan.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 
 namespace volley::engine {
 namespace {
@@ -89,6 +93,41 @@ TEST_F(MemoryPlanTest, RefusesMoreThanThereIs) {
   const auto plan = plan_memory(input_);
   ASSERT_FALSE(plan.ok());
   EXPECT_NE(plan.error().message.find("need more than"), std::string::npos);
+}
+
+class CgroupMemoryTest : public ::testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void write(const char* name, const std::string& text) const { std::ofstream(folder_ / name) << text; }
+  std::optional<int64_t> left() const { return cgroup_memory_left(folder_.string()); }
+
+  const std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("volley-cgroup-" + std::to_string(::getpid()));
+};
+
+// A container that has just downloaded its weights has them in the page cache, and must not be refused for it.
+TEST_F(CgroupMemoryTest, ThePageCacheCountsAsFree) {
+  write("memory.max", "1000\n");
+  write("memory.current", "900\n");
+  EXPECT_EQ(left(), 100) << "nobody says what of it is files";
+  write("memory.stat", "anon 150\nfile 750\ninactive_anon 150\ninactive_file 500\nactive_file 200\nslab 50\n");
+  EXPECT_EQ(left(), 800);
+}
+
+TEST_F(CgroupMemoryTest, StaysWithinTheLimit) {
+  write("memory.max", "1000\n");
+  write("memory.current", "1100\n");
+  EXPECT_EQ(left(), 0);
+  write("memory.stat", "inactive_file 2000\nactive_file 0\n");  // the files are not of one moment
+  EXPECT_EQ(left(), 1000);
+}
+
+TEST_F(CgroupMemoryTest, NothingWithoutALimit) {
+  EXPECT_FALSE(left().has_value());
+  write("memory.max", "max\n");
+  write("memory.current", "900\n");
+  EXPECT_FALSE(left().has_value());
 }
 
 TEST(FormatBytes, ReadsLikeAPersonWouldSayIt) {
