@@ -79,7 +79,7 @@ void add_limits(CLI::App* app, ServeCommand* command) {
 void add_serve(CLI::App* root, ServeCommand* command) {
   CLI::App* app = root->add_subcommand("serve", "an OpenAI-compatible HTTP server");
   serve::ServerOptions& server = command->server;
-  add_engine_options(app, &command->engine, "32");
+  add_engine_options(app, &command->engine, "32; on CUDA 128");
   add_speculation_options(app, &command->engine);
   app->add_option("--host", server.host, "address to listen on [127.0.0.1]")->check(not_empty());
   app->add_option("--port", server.port, "port to listen on, 0 for any free one [8000]")

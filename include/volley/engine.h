@@ -64,9 +64,9 @@ struct EngineOptions {
   int64_t kv_memory_bytes = 0;  // 0: enough for max_num_seqs full contexts, bounded by a share of free memory
   double memory_fraction = 0;  // that share, of the device's memory that is free at the start, weights included; 0: 0.5
                                // of what weights leave on the CPU, 0.9 on CUDA
-  int max_num_seqs = 0;        // slots: requests decoding or prefilling at once; 0: 32
+  int max_num_seqs = 0;        // slots: requests decoding or prefilling at once; 0: 32 on the CPU, 128 on CUDA
   int max_num_batched_tokens = 0;  // rows of one target pass; 0: every slot's block and a prefill chunk
-  int prefill_chunk = 0;           // most prompt tokens of one request a step; 0: 512
+  int prefill_chunk = 0;           // most prompt tokens of one request a step; 0: 512 on the CPU, 2048 on CUDA
   int max_model_len = 0;           // prompt + output; 0: the target's max_position_embeddings
   int max_queue = 4096;            // waiting requests before submit answers kResourceExhausted
   bool prefix_cache = true;
