@@ -213,8 +213,9 @@ void add_speculation_options(CLI::App* app, EngineFlags* flags) {
            if (!parsed.ok()) throw CLI::ValidationError("--simulate-acceptance", parsed.error().message);
            flags->simulations = {std::move(*parsed)};
          },
-         "position i of a block is accepted with P^i; the texts mean nothing")
-      ->type_name("geometric:P");
+         "position i of a block is accepted with P^i, another P from a decoding step of the request on; the texts mean "
+         "nothing")
+      ->type_name("geometric:P[+STEP:P...]");
 }
 
 Status check_engine(const EngineFlags& flags) {
