@@ -315,7 +315,7 @@ TEST(Cli, SignalsCancelAndStillPrintStatistics) {
 
 TEST(Cli, ServeAnnouncesItselfAndDrainsOnSigterm) {
   Program program({"serve", "--port", "0"});
-  ASSERT_TRUE(program.wait_for_output("Serving pocket at http://127.0.0.1:")) << program.err();
+  ASSERT_TRUE(program.wait_for_output("Serving pocket on cpu at http://127.0.0.1:")) << program.err();
   program.signal(SIGTERM);
   EXPECT_EQ(program.status(), 0) << program.err();
 }

@@ -118,7 +118,8 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
     log.info("Draining: running requests may end; a second signal stops at once.");
     running.drain(std::chrono::seconds(command.drain_timeout_s));
   });
-  std::printf("Serving %s at %s\n", name.c_str(), url_of(command.server.host, running.port()).c_str());
+  std::printf("Serving %s on %s at %s\n", name.c_str(), engine->info().device.c_str(),
+              url_of(command.server.host, running.port()).c_str());
   std::fflush(stdout);
   running.wait();
   return kExitOk;

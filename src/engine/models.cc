@@ -227,6 +227,21 @@ int64_t step_bytes(const ResolvedModels& models, int threads) {
   return rows * per_row + spec::pass_bytes(rows) + slots * per_slot + pass + (int64_t{1} << 20);
 }
 
+DeviceChoice on_cpu(int64_t available_bytes) {
+  DeviceChoice choice;
+  choice.available_bytes = available_bytes;
+  return choice;
+}
+
+DeviceChoice on_gpu(int ordinal, const GpuFacts& gpu) {
+  DeviceChoice choice;
+  choice.kind = DeviceKind::kCuda;
+  choice.ordinal = ordinal;
+  choice.available_bytes = gpu.free_bytes;
+  choice.compute_major = gpu.compute_major;
+  return choice;
+}
+
 }  // namespace
 
 int32_t logit_rows(DeviceKind device) {
@@ -234,8 +249,7 @@ int32_t logit_rows(DeviceKind device) {
 }
 
 Result<DeviceChoice> resolve_device(const std::string& device) {
-  const DeviceChoice cpu = {DeviceKind::kCpu, 0, available_memory_bytes()};
-  if (device == "cpu") return cpu;
+  if (device == "cpu") return on_cpu(available_memory_bytes());
   int ordinal = 0;
   if (device.starts_with("cuda:")) {
     const char* end = device.data() + device.size();
@@ -247,9 +261,17 @@ Result<DeviceChoice> resolve_device(const std::string& device) {
     return invalid_argument("Unknown device \"" + device + "\": use auto, cpu, cuda or cuda:N.");
   }
   const Result<GpuFacts> gpu = examine_cuda_device(ordinal);
-  if (gpu.ok()) return DeviceChoice{DeviceKind::kCuda, ordinal, gpu->free_bytes, gpu->compute_major};
-  if (device == "auto") return cpu;
-  return gpu.error();
+  if (device == "auto") return automatic_device(gpu, available_memory_bytes());
+  if (!gpu.ok()) return gpu.error();
+  return on_gpu(ordinal, *gpu);
+}
+
+// A build without CUDA has nothing to explain: nobody expects a GPU of it.
+DeviceChoice automatic_device(const Result<GpuFacts>& gpu, int64_t cpu_bytes) {
+  if (gpu.ok()) return on_gpu(0, *gpu);
+  DeviceChoice cpu = on_cpu(cpu_bytes);
+  if (gpu.error().code != ErrorCode::kUnimplemented) cpu.warning = gpu.error().message + " Running on the CPU.";
+  return cpu;
 }
 
 Result<std::unique_ptr<Device>> make_device(const DeviceChoice& choice, int threads) {
@@ -260,6 +282,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   VOLLEY_RETURN_IF_ERROR(check_ranges(options));
   ResolvedModels models;
   VOLLEY_ASSIGN(models.device, resolve_device(options.device));
+  if (!models.device.warning.empty()) models.warnings.push_back(models.device.warning);
   VOLLEY_ASSIGN(models.target, model::read_decoder_spec(options.model_dir));
   VOLLEY_RETURN_IF_ERROR(check_vocabulary(models.target));
   VOLLEY_RETURN_IF_ERROR(resolve_draft(options, models));

@@ -19,9 +19,14 @@ struct DeviceChoice {
   int ordinal = 0;              // of the GPU
   int64_t available_bytes = 0;  // memory that can be had now
   int compute_major = 0;        // of a GPU's compute capability
+  std::string warning;          // why "auto" is not the GPU that this build is for; empty: nothing to say
 };
-// --device, and what "auto" means on this machine.
+// --device, and what "auto" means on this machine. kInvalidArgument for what names no device; a GPU that was asked for
+// and cannot be used has the errors of examine_cuda_device().
 Result<DeviceChoice> resolve_device(const std::string& device);
+// What "auto" means: the GPU where it can be used, else the CPU.
+DeviceChoice automatic_device(const Result<GpuFacts>& gpu, int64_t cpu_bytes);
+// Errors as make_cpu_device() and make_cuda_device().
 Result<std::unique_ptr<Device>> make_device(const DeviceChoice& choice, int threads);
 
 // Rows of logits that exist at a time, and with them the most that a verify budget can share out: on a GPU more, so

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "engine/models.h"
+
 namespace volley {
 namespace {
 
@@ -160,6 +162,22 @@ TEST_F(Startup, OptionsOutOfRange) {
   EXPECT_MENTIONS(with([](auto& o) { o.attention_backend = "flash"; }), "use auto, wgmma, portable or plain");
   EXPECT_MENTIONS(with([](auto& o) { o.draft_attention_backend = "flash"; }), "flash");
   options_ = good;
+}
+
+// Who has a GPU and a program for it must learn why it computes on the CPU. A program without CUDA has nothing to say.
+TEST(AutomaticDevice, SaysWhyItIsNotTheGpu) {
+  const auto no_driver = engine::automatic_device(Error{ErrorCode::kUnavailable, "No GPU can be used."}, 1000);
+  EXPECT_EQ(no_driver.kind, DeviceKind::kCpu);
+  EXPECT_EQ(no_driver.available_bytes, 1000);
+  EXPECT_EQ(no_driver.warning, "No GPU can be used. Running on the CPU.");
+  const auto not_built = engine::automatic_device(unimplemented("This program was built without CUDA."), 1000);
+  EXPECT_EQ(not_built.kind, DeviceKind::kCpu);
+  EXPECT_EQ(not_built.warning, "");
+  const auto gpu = engine::automatic_device(GpuFacts{"a GPU", 5000, 9}, 1000);
+  EXPECT_EQ(gpu.kind, DeviceKind::kCuda);
+  EXPECT_EQ(gpu.available_bytes, 5000);
+  EXPECT_EQ(gpu.compute_major, 9);
+  EXPECT_EQ(gpu.warning, "");
 }
 
 // In a program with CUDA or without, on a machine with a GPU or without.
