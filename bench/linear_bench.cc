@@ -68,12 +68,11 @@ void run_linear(benchmark::State& state, Device& device, const bench::MachineLim
   std::fill_n(static_cast<uint16_t*>(x.data()), rows * shape.k, uint16_t{0x3f00});
   const TensorView x_view = x.view(DType::kBF16, {rows, shape.k});
   const TensorView y_view = y.view(add || head ? DType::kF32 : DType::kBF16, {rows, columns});
-  Arena scratch{Buffer()};
   double best = 1e300;
   size_t layer = 0;
   for (auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
-    ops::linear(device.stream(), layers[layer], x_view, y_view, shape.epilogue, scratch);
+    ops::linear(device.stream(), layers[layer], x_view, y_view, shape.epilogue);
     const double ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
     best = std::min(best, ns);
     layer = (layer + 1) % layers.size();

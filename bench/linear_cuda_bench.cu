@@ -69,13 +69,12 @@ struct Model {
 using Time = std::function<double(const std::function<void()>&)>;  // of what a function puts on the stream, µs
 
 void run_volley(Device& device, Model& model, int rows, int only) {
-  Arena none{Buffer()};
   for (size_t i = 0; i < model.weights.size(); ++i) {
     const Shape& s = kShapes[i % std::size(kShapes)];
     if (only >= 0 && static_cast<int>(i % std::size(kShapes)) != only) continue;
     const int64_t width = s.epilogue == ops::Epilogue::kSwiGlu ? s.n / 2 : s.n;
     ops::linear(device.stream(), model.weights[i], TensorView(model.x.data(), DType::kBF16, {rows, s.k}),
-                {model.y.data(), s.y, {rows, width}}, s.epilogue, none);
+                {model.y.data(), s.y, {rows, width}}, s.epilogue);
   }
 }
 
@@ -240,7 +239,6 @@ void print_draft(Device& device) {
   ops::quantise_rows(device.stream(), {x.data(), DType::kBF16, {384, 20480}},
                      {{codes.data(), DType::kF8E4M3, {384, 20480}}, {scales.data(), DType::kF32, {384}}});
   const Buffer whole = allocate(device, 384);  // zero: no row is
-  Arena none{Buffer()};
   for (const Shape& s : kDraftShapes) {
     for (DType storage : {DType::kBF16, DType::kF8E4M3}) {
       const size_t bytes = static_cast<size_t>(s.n * s.k) * dtype_size(storage);
@@ -258,7 +256,7 @@ void print_draft(Device& device) {
             for (const ops::LinearWeight& w : weights) {
               if (quantises) ops::quantise_rows(device.stream(), values, in_codes);
               ops::linear(device.stream(), w, storage == DType::kBF16 ? values : in_codes,
-                          {y.data(), s.y, {rows, width}}, s.epilogue, none, summaries);
+                          {y.data(), s.y, {rows, width}}, s.epilogue, summaries);
             }
           };
           return bench::graph_us(device, run, 4, 5) / static_cast<double>(weights.size());

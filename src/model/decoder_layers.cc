@@ -7,11 +7,11 @@ namespace volley::model {
 
 void product(Stream& stream, const ops::LinearWeight& w, TensorView x, TensorView y, ops::Epilogue epilogue,
              Arena& scratch) {
-  if (w.storage != DType::kF8E4M3) return ops::linear(stream, w, x, y, epilogue, scratch);
+  if (w.storage != DType::kF8E4M3) return ops::linear(stream, w, x, y, epilogue);
   ArenaScope scope(scratch);
   const ops::ScaledRows codes = ops::take_rows(scratch, DType::kF8E4M3, x.shape[0], w.k);
   ops::quantise_rows(stream, x, codes);
-  ops::linear(stream, w, codes, y, epilogue, scratch);
+  ops::linear(stream, w, codes, y, epilogue);
 }
 
 ops::ScaledRows take_input(DType storage, DType activation, int64_t rows, int64_t k, Arena& scratch) {
@@ -150,7 +150,7 @@ void DecoderLayers::forward(Stream& stream, int index, const RowBatch& batch, co
   {
     ArenaScope attention_scope(scratch);
     const TensorView qkv = scratch.take(DType::kF32, {rows, layer.qkv.n});
-    ops::linear(stream, layer.qkv, h, qkv, ops::Epilogue::kStore, scratch);
+    ops::linear(stream, layer.qkv, h, qkv, ops::Epilogue::kStore);
     ops::QkvWrite write = kv_write(batch, kv);
     write.qkv = qkv;
     write.q_norm = layer.q_norm.view;
@@ -180,7 +180,7 @@ void DecoderLayers::forward(Stream& stream, int index, const RowBatch& batch, co
   product(stream, layer.o, a, x, ops::Epilogue::kAdd, scratch);
   ops::rms_norm(stream, x, layer.post_norm.view, spec_.norm_eps, {}, h);
   const TensorView m = scratch.take(activation(), {rows, spec_.intermediate});
-  ops::linear(stream, layer.gate_up, h, m, ops::Epilogue::kSwiGlu, scratch);
+  ops::linear(stream, layer.gate_up, h, m, ops::Epilogue::kSwiGlu);
   product(stream, layer.down, m, x, ops::Epilogue::kAdd, scratch);
 }
 
@@ -192,7 +192,7 @@ void DecoderLayers::inject(Stream& stream, const RowBatch& batch, const ops::KvL
   write.layers = count();
   write.k_norm = injection_.k_norm.view;
   write.qkv = scratch.take(DType::kF32, {batch.rows, injection_.kv.n});
-  ops::linear(stream, injection_.kv, h, write.qkv, ops::Epilogue::kStore, scratch);
+  ops::linear(stream, injection_.kv, h, write.qkv, ops::Epilogue::kStore);
   ops::write_qkv(stream, write);
 }
 

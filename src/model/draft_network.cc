@@ -74,8 +74,8 @@ void DraftNetwork::logits(Stream& stream, const Target& target, TensorView x, Te
   const ops::ScaledRows h =
       take_input(own ? storage_ : activation(), activation(), logits.shape[0], spec_.decoder.hidden, scratch);
   final_norm(stream, x, row_index, h);
-  if (!own) return target.head(stream, h.values, logits, scratch, summaries);
-  ops::linear(stream, head_, h, logits, ops::Epilogue::kStore, scratch, summaries);
+  if (!own) return target.head(stream, h.values, logits, summaries);
+  ops::linear(stream, head_, h, logits, ops::Epilogue::kStore, summaries);
 }
 
 bool DraftNetwork::head_summarises(DeviceKind device, const Target& target) const {

@@ -53,16 +53,15 @@ void Target::logits(Stream& stream, TensorView x, TensorView row_index, TensorVi
   ArenaScope scope(scratch);
   const TensorView h = scratch.take(activation(), {row_index.dim(0), spec().hidden});
   ops::rms_norm(stream, x, final_norm_.view, spec().norm_eps, row_index, h);
-  head(stream, h, logits, scratch, summaries);
+  head(stream, h, logits, summaries);
 }
 
 void Target::embed(Stream& stream, TensorView ids, TensorView x) const {
   ops::embed(stream, embedding_.view, ids, x);
 }
 
-void Target::head(Stream& stream, TensorView h, TensorView logits, Arena& scratch,
-                  const ops::RowSummaries& summaries) const {
-  ops::linear(stream, head_, h, logits, ops::Epilogue::kStore, scratch, summaries);
+void Target::head(Stream& stream, TensorView h, TensorView logits, const ops::RowSummaries& summaries) const {
+  ops::linear(stream, head_, h, logits, ops::Epilogue::kStore, summaries);
 }
 
 }  // namespace volley::model

@@ -40,7 +40,7 @@ class Target {
   // What a drafter borrows: it has no embedding of its own, and a head only where its weights are quantised.
   void embed(Stream& stream, TensorView ids, TensorView x) const;
   // h: [n, hidden] activation dtype, normed by the drafter.
-  void head(Stream& stream, TensorView h, TensorView logits, Arena& scratch, const ops::RowSummaries& summaries) const;
+  void head(Stream& stream, TensorView h, TensorView logits, const ops::RowSummaries& summaries) const;
 
   const DecoderSpec& spec() const { return layers_.spec(); }
   DType activation() const { return layers_.activation(); }

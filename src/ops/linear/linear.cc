@@ -63,7 +63,7 @@ bool linear_summarises([[maybe_unused]] DeviceKind device, [[maybe_unused]] cons
 #endif
 }
 
-void linear(Stream& stream, const LinearWeight& w, ScaledRows x, TensorView y, Epilogue epilogue, Arena&,
+void linear(Stream& stream, const LinearWeight& w, ScaledRows x, TensorView y, Epilogue epilogue,
             const RowSummaries& summaries) {
   const int64_t columns = epilogue == Epilogue::kSwiGlu ? w.n / 2 : w.n;
   VOLLEY_CHECK(x.values.rank == 2 && y.rank == 2);

@@ -9,7 +9,8 @@
 
 #include <span>
 
-#include "device/arena.h"
+#include "device/device.h"
+#include "device/tensor.h"
 #include "ops/linear/row_summaries.h"
 #include "ops/quantise/quantise.h"
 
@@ -56,9 +57,9 @@ enum class Epilogue {
 // FP8 weights take FP8 x and nothing else: products of codes, each sum times the weight row's scale, then times x's
 // row's. The matrix unit keeps about 13 bits of such a sum behind its largest product, so its error is larger than that
 // of fp32 sums, but small beside what quantising did. y: [rows, n] (kSwiGlu: [rows, n / 2]), bf16 or fp32 (kAdd: fp32).
-// y must not overlap x. rows may be 0. `scratch`: unused on the CPU today; kernels that split k need it.
+// y must not overlap x. rows may be 0.
 // summaries: which rows of y are summarised instead (row_summaries.h); REQUIRES kStore, fp32 y and linear_summarises().
-void linear(Stream& stream, const LinearWeight& w, ScaledRows x, TensorView y, Epilogue epilogue, Arena& scratch,
+void linear(Stream& stream, const LinearWeight& w, ScaledRows x, TensorView y, Epilogue epilogue,
             const RowSummaries& summaries = {});
 
 // Whether rows of products of w with x of that type can be summarised on the device. On CUDA: on sm_90, where w is bf16

@@ -78,12 +78,11 @@ std::vector<char> run(Device& device, const LinearWeight& w, const Case& c, cons
       c.epilogue == Epilogue::kAdd
           ? DeviceTensor(device, std::vector<float>(&before[begin * outputs], &before[(begin + count) * outputs]))
           : DeviceTensor(device, static_cast<size_t>(count * outputs) * dtype_size(c.y));
-  Arena scratch{Buffer()};
   const TensorView y = out.view(c.y, {count, outputs});
   if (plan != nullptr) {
     linear_tiles_cuda(device.stream(), w, x.rows(begin, count), y, c.epilogue, *plan);
   } else {
-    linear(device.stream(), w, x.rows(begin, count), y, c.epilogue, scratch);
+    linear(device.stream(), w, x.rows(begin, count), y, c.epilogue);
   }
   return out.read<char>();
 }

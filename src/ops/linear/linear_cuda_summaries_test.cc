@@ -133,9 +133,8 @@ void check_rows(const std::vector<float>& y, const std::vector<float>& outputs, 
 
 // y with each tile, and of some rows alone.
 void check_tiles(Device& device, const LinearWeight& w, const Input& in, int64_t rows, bool weights) {
-  Arena none{Buffer()};
   const DeviceTensor stored(device, rows * w.n * 4);
-  linear(device.stream(), w, in.all(), stored.view(kF32, {rows, w.n}), Epilogue::kStore, none);
+  linear(device.stream(), w, in.all(), stored.view(kF32, {rows, w.n}), Epilogue::kStore);
   const std::vector<float> outputs = stored.read<float>();
   std::vector<uint8_t> whole(rows);
   std::mt19937 random(7);
@@ -161,7 +160,7 @@ void check_tiles(Device& device, const LinearWeight& w, const Input& in, int64_t
   for (int64_t row = 0; row < rows; row += 1 + rows / 7) {
     const DeviceTensor y(device, w.n * 4);
     const RowSummaries alone = {summaries.whole + row, weights};
-    linear(device.stream(), w, in.row(row), y.view(kF32, {1, w.n}), Epilogue::kStore, none, alone);
+    linear(device.stream(), w, in.row(row), y.view(kF32, {1, w.n}), Epilogue::kStore, alone);
     ASSERT_EQ(std::memcmp(y.read<float>().data(), &first[row * w.n], w.n * 4), 0) << "row " << row << " alone";
   }
 }
@@ -201,12 +200,11 @@ TEST(LinearCudaSummaries, RecordedGraphsFollowTheFlags) {
   if (!linear_summarises(DeviceKind::kCuda, w, kBF16)) GTEST_SKIP() << "needs sm_90a";
   const Input in(device, kRows, kColumns, kBF16);
   const DeviceTensor stored(device, kRows * kOutputs * 4), y(device, kRows * kOutputs * 4), flags(device, kRows);
-  Arena none{Buffer()};
   const TensorView to = y.view(kF32, {kRows, kOutputs});
-  linear(device.stream(), w, in.all(), stored.view(kF32, {kRows, kOutputs}), Epilogue::kStore, none);
+  linear(device.stream(), w, in.all(), stored.view(kF32, {kRows, kOutputs}), Epilogue::kStore);
   auto* const on_device = flags.view(DType::kU8, {kRows}).as<uint8_t>();
   const auto graph = device.record([&] {
-    linear(device.stream(), w, in.all(), to, Epilogue::kStore, none, {on_device, true});
+    linear(device.stream(), w, in.all(), to, Epilogue::kStore, {on_device, true});
   });
   std::mt19937 random(3);
   for (int round = 0; round < 4; ++round) {

@@ -95,9 +95,8 @@ std::vector<char> run(Device& device, const Weights& w, const Case& c, const std
       c.epilogue == Epilogue::kAdd
           ? DeviceTensor(device, encode({before.begin() + begin * c.n, before.begin() + (begin + rows) * c.n}, c.y))
           : DeviceTensor(device, count * dtype_size(c.y));
-  Arena scratch{Buffer()};
   linear(device.stream(), w.packed, x_device.view(c.x, {rows, c.k}), y_device.view(c.y, {rows, outputs_of(c)}),
-         c.epilogue, scratch);
+         c.epilogue);
   return y_device.read<char>();
 }
 

@@ -75,8 +75,7 @@ LinearWeight pack(Device& device, const std::vector<Matrix>& parts, int64_t k, D
 }
 
 void run(Device& device, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue) {
-  Arena scratch{Buffer()};
-  linear(device.stream(), w, x, y, epilogue, scratch);
+  linear(device.stream(), w, x, y, epilogue);
 }
 
 struct Sum {
