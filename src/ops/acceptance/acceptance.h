@@ -7,11 +7,7 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define VOLLEY_HOST_DEVICE __host__ __device__
-#else
-#define VOLLEY_HOST_DEVICE
-#endif
+#include "base/host_device.h"
 
 namespace volley::ops {
 

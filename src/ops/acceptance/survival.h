@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "ops/acceptance/acceptance.h"
+#include "base/host_device.h"
 
 namespace volley::ops {
 

@@ -1,6 +1,7 @@
 // The arithmetic of step.h for one row or one segment, the same source for CPU and GPU. Private to this folder.
 #pragma once
 
+#include "base/host_device.h"
 #include "base/ids.h"
 #include "ops/acceptance/acceptance.h"
 #include "ops/step/step.h"
