@@ -3,15 +3,10 @@
 #include <algorithm>
 #include <fstream>
 
+#include "base/text.h"
+
 namespace volley::apps {
 namespace {
-
-std::string_view trim(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
-}
 
 Status add_key(std::string_view text, const std::string& source, std::vector<std::string>& keys) {
   const std::string_view key = trim(text);

@@ -1,8 +1,13 @@
 #include <gtest/gtest.h>
 #include <volley/result.h>
 
+#include <cmath>
+#include <type_traits>
+
 #include "base/check.h"
 #include "base/ids.h"
+#include "base/math.h"
+#include "base/text.h"
 
 namespace volley {
 namespace {
@@ -35,6 +40,29 @@ TEST(Check, NamesConditionAndValues) {
 TEST(Ids, AreInt32WideAndOrdered) {
   static_assert(sizeof(SlotId) == 4 && std::is_trivially_copyable_v<SlotId>);
   EXPECT_LT(PageId(1), PageId(2));
+}
+
+TEST(Math, RoundsUpAndOnlyUp) {
+  EXPECT_EQ(divide_up(0, 4), 0);
+  EXPECT_EQ(divide_up(4, 4), 1);
+  EXPECT_EQ(divide_up(5, 4), 2);
+  EXPECT_EQ(round_up(0, 64), 0);
+  EXPECT_EQ(round_up(64, 64), 64);
+  EXPECT_EQ(round_up(65, 64), 128);
+}
+
+// Past decisions of the verify budget are replayed in float, its fits are made in double.
+TEST(Math, SigmoidKeepsItsType) {
+  static_assert(std::is_same_v<decltype(sigmoid(0.0f)), float> && std::is_same_v<decltype(sigmoid(0.0)), double>);
+  EXPECT_EQ(sigmoid(0.0), 0.5);
+  EXPECT_NEAR(sigmoid(std::log(0.8 / 0.2)), 0.8, 1e-15);
+}
+
+TEST(Text, TrimTakesWhiteSpaceFromBothEnds) {
+  EXPECT_EQ(trim(" \ta key\r\n"), "a key");
+  EXPECT_EQ(trim("key"), "key");
+  EXPECT_EQ(trim(" \r\n"), "");
+  EXPECT_EQ(trim(""), "");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // from the largest one, so that a step never allocates (a captured CUDA graph could not).
 #pragma once
 
+#include "base/math.h"
 #include "device/device.h"
 
 namespace volley {
@@ -12,7 +13,7 @@ inline constexpr int64_t kArenaAlignment = 256;
 
 // What a tensor of so many bytes takes of an arena.
 constexpr int64_t arena_bytes(int64_t bytes) {
-  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+  return round_up(bytes, kArenaAlignment);
 }
 
 class Arena {

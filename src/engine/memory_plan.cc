@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "base/math.h"
 #include "model/kv_memory.h"
 
 namespace volley::engine {
@@ -84,7 +85,7 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
     plan.weight_bytes += packed_bytes(*draft_decoder, parameters, in.draft_weight_dtype, positions);
   }
   plan.page_bytes = model::kv_page_bytes(*in.target, draft_decoder, in.page_size, in.kv_dtype);
-  plan.pages_per_request = (positions + in.page_size - 1) / in.page_size;
+  plan.pages_per_request = divide_up(positions, in.page_size);
 
   plan.step_bytes = in.step_bytes;
   const double share = in.fraction > 0 ? in.fraction : 1.0;

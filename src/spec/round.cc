@@ -17,7 +17,7 @@ constexpr int kMaskThreads = 8;
 constexpr int32_t kExtraSlots = 2, kScoringSlot = 1;
 
 int64_t table_width(const RoundConfig& config) {
-  return (config.max_positions + config.page_size - 1) / config.page_size;
+  return divide_up(config.max_positions, config.page_size);
 }
 
 int threads_of(Device& device) {
@@ -38,10 +38,6 @@ int64_t scratch_bytes(Device& device, const model::Target& target, DType kv, con
   const int64_t held = rows * (spec.hidden * 4 + features * 8 + 16) + pass_bytes(rows) + (int64_t{1} << 16);
   // What attention planned for the pass stays while logits are made.
   return held + std::max(forward + logits, proposing);
-}
-
-int64_t aligned(int64_t bytes) {
-  return (bytes + 63) / 64 * 64;
 }
 
 }  // namespace
@@ -81,9 +77,9 @@ Status Round::allocate() {
   m.max_segments = config_.slots;
   m.max_edits = slots * width;
   m.stride = block_size();
-  m.segments_bytes = aligned(slots * int64_t{sizeof(ops::StepSegment)});
-  m.edits_bytes = aligned(m.max_edits * int64_t{sizeof(ops::PageTableEdit)});
-  m.tokens_bytes = aligned(rows * int64_t{sizeof(TokenId)});
+  m.segments_bytes = round_up(slots * int64_t{sizeof(ops::StepSegment)}, Memory::kPartAlignment);
+  m.edits_bytes = round_up(m.max_edits * int64_t{sizeof(ops::PageTableEdit)}, Memory::kPartAlignment);
+  m.tokens_bytes = round_up(rows * int64_t{sizeof(TokenId)}, Memory::kPartAlignment);
   const auto take = [&](int64_t bytes) { return device_.allocate(static_cast<size_t>(bytes)); };
   VOLLEY_ASSIGN(m.slots, take((slots + 1) * int64_t{sizeof(ops::SlotRow)}));
   VOLLEY_ASSIGN(m.page_table, take((slots + 1) * width * 4));

@@ -2,6 +2,7 @@
 // round_graphs.cc (recorded steps), round_phases.cc (the work on the stream). Private to this folder.
 #pragma once
 
+#include "base/math.h"
 #include "spec/round.h"
 
 namespace volley::spec {
@@ -50,7 +51,8 @@ struct Round::Memory {
   int32_t stride = 0;  // tokens that a segment can commit
 
   // A step's parts, from the beginning of `step` or of its copy on the host.
-  static constexpr int64_t kTableBytes = (sizeof(ops::SurvivalTable) + 63) / 64 * 64;
+  static constexpr int64_t kPartAlignment = 64;
+  static constexpr int64_t kTableBytes = round_up(sizeof(ops::SurvivalTable), kPartAlignment);
   int64_t edits_begin() const { return kTableBytes + segments_bytes; }
   int64_t tokens_begin() const { return edits_begin() + edits_bytes; }
   int64_t step_bytes() const { return tokens_begin() + tokens_bytes; }
@@ -66,9 +68,9 @@ struct Round::Memory {
   TokenId* result_tokens() const { return reinterpret_cast<TokenId*>(outcome_array() + max_segments); }
   float* result_confidence() const { return reinterpret_cast<float*>(result_tokens() + max_segments * stride); }
   // The rows of a step that are scored, then a choice for each chunk of their logits, then a mask for each.
-  int64_t score_choices_begin(int64_t rows) const { return (rows * 4 + 63) / 64 * 64; }
+  int64_t score_choices_begin(int64_t rows) const { return round_up(rows * 4, kPartAlignment); }
   int64_t score_masks_begin(int64_t rows) const {
-    return score_choices_begin(rows) + (rows * int64_t{sizeof(ops::ChoiceSegment)} + 63) / 64 * 64;
+    return score_choices_begin(rows) + round_up(rows * int64_t{sizeof(ops::ChoiceSegment)}, kPartAlignment);
   }
   int64_t scores_bytes(int64_t rows) const { return score_masks_begin(rows) + rows * mask_words * 4; }
   int64_t results_bytes() const {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "serve/json_text.h"
 
 namespace volley::apps {
@@ -101,14 +102,9 @@ std::string last_number(const std::string& text) {
   return number_at(text, minus ? begin - 1 : begin);
 }
 
-std::string trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t\r\n");
-  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
-}
-
 // Empty unless the whole text is one number.
 std::string as_number(const std::string& text) {
-  const std::string value = trimmed(text);
+  const std::string value(trim(text));
   if (value.empty() || value.find_first_not_of("-$0123456789.,") != std::string::npos) return {};
   return number_at(value, 0);
 }
@@ -193,7 +189,7 @@ Result<Dataset> read_dataset(const std::string& path, DatasetKind kind, const st
   dataset.kind = kind;
   std::string text;
   for (int64_t number = 1; static_cast<int64_t>(dataset.samples.size()) < limit && lines.next(&text); ++number) {
-    if (trimmed(text).empty()) continue;
+    if (trim(text).empty()) continue;
     const std::string where = path + " line " + std::to_string(number) + ": ";
     const auto parsed = serve::parse_json(text);
     const auto* line = std::get_if<Json>(&parsed);
@@ -213,7 +209,7 @@ Result<Dataset> read_dataset(const std::string& path, DatasetKind kind, const st
 
 bool is_right(const std::string& expected, const std::string& answer) {
   const std::string number = as_number(expected);
-  return number.empty() ? trimmed(expected) == trimmed(answer) : number == last_number(answer);
+  return number.empty() ? trim(expected) == trim(answer) : number == last_number(answer);
 }
 
 }  // namespace volley::apps

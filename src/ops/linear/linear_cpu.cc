@@ -2,15 +2,12 @@
 
 #include <algorithm>
 
+#include "base/math.h"
 #include "device/cpu/thread_pool.h"
 #include "ops/cpu_features.h"
 
 namespace volley::ops {
 namespace {
-
-int64_t divide_up(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 // One call, with what its dtypes choose.
 struct Call {

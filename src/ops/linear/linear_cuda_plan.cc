@@ -2,6 +2,7 @@
 #include <cmath>
 #include <span>
 
+#include "base/math.h"
 #include "ops/linear/linear_cuda.h"
 
 namespace volley::ops {
@@ -13,10 +14,6 @@ constexpr bool kBuiltForSm90a = true;
 #else
 constexpr bool kBuiltForSm90a = false;
 #endif
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 constexpr int kTileHalves[] = {2, 3, 4, 6};
 constexpr int kTileRows[] = {8, 16, 32, 64, 96, 128, 160, 192, 224, 256};
@@ -36,8 +33,8 @@ bool possible(LinearTile tile, LinearLayout layout, int split) {
 
 // Half panels that the busiest multiprocessor reads, times 2 (whole numbers for every split).
 int64_t cost(int64_t halves, LinearTile tile, int split) {
-  const int64_t blocks = ceil_div(halves, tile.halves) * split;
-  return ceil_div(blocks, kPlanProcessors) * tile.halves * (2 / split);
+  const int64_t blocks = divide_up(halves, tile.halves) * split;
+  return divide_up(blocks, kPlanProcessors) * tile.halves * (2 / split);
 }
 
 int best_split(int64_t halves, int64_t k_blocks, LinearLayout layout) {
@@ -70,8 +67,8 @@ bool fits(LinearTile tile, int64_t rows) {
 // and the matrix unit multiplies 2900 pairs a nanosecond. What tiles by rows save at their end is a twentieth of the
 // whole or more. Chooses tiles, and so affects no result.
 double estimate(int64_t halves, LinearTile tile, int split, int64_t rows) {
-  const double row_tiles = static_cast<double>(ceil_div(rows, tile.rows));
-  const double tiles = static_cast<double>(ceil_div(halves, tile.halves)) * row_tiles;
+  const double row_tiles = static_cast<double>(divide_up(rows, tile.rows));
+  const double tiles = static_cast<double>(divide_up(halves, tile.halves)) * row_tiles;
   const double slices = tile.by_rows && tile.shared ? 1 : split;  // of k, in different blocks
   const double waves = std::ceil(tiles * slices / kPlanProcessors) / slices;
   const double weight_rows = 32.0 * tile.halves;
@@ -90,7 +87,7 @@ LinearTile best_tile(int64_t halves, int split, int64_t rows, std::span<const Li
   int64_t best_padded = 0;
   for (const LinearTile& tile : tiles) {
     if (!fits(tile, rows)) continue;
-    const int64_t padded = ceil_div(rows, tile.rows) * tile.rows;
+    const int64_t padded = divide_up(rows, tile.rows) * tile.rows;
     const double time = estimate(halves, tile, split, rows);
     // Of equals the one with less padding, then the larger, which reads x less often.
     if (time < best_time || (time == best_time && padded <= best_padded)) {
@@ -125,7 +122,7 @@ LinearCudaPlan LinearCudaPlan::make(int64_t n, int64_t k, LinearLayout layout, i
   plan.k_blocks = linear_cuda_k_blocks(k, storage);
   plan.split = best_split(plan.halves, plan.k_blocks, layout);
   plan.tile = best_tile(plan.halves, plan.split, rows, tiles(layout, plan.split, storage));
-  plan.row_tiles = ceil_div(rows, plan.tile.rows);
+  plan.row_tiles = divide_up(rows, plan.tile.rows);
   return plan;
 }
 
@@ -138,7 +135,7 @@ std::vector<LinearTile> LinearCudaPlan::summary_tiles() {
 LinearCudaPlan LinearCudaPlan::make_summarising(const LinearWeight& w, int64_t rows) {
   LinearCudaPlan plan = make(w.n, w.k, w.layout, rows, w.storage);
   plan.tile = best_tile(plan.halves, plan.split, rows, summary_tiles());
-  plan.row_tiles = ceil_div(rows, plan.tile.rows);
+  plan.row_tiles = divide_up(rows, plan.tile.rows);
   return plan;
 }
 
@@ -160,7 +157,7 @@ LinearPortablePlan LinearPortablePlan::make(int64_t n, int64_t k, LinearLayout l
   const int64_t panels = linear_cuda_panels(n, layout);
   plan.split = best_split(2 * panels, linear_cuda_k_blocks(k), layout);
   plan.tile_rows = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
-  plan.row_tiles = ceil_div(rows, plan.tile_rows);
+  plan.row_tiles = divide_up(rows, plan.tile_rows);
   // Half panels where whole ones would leave multiprocessors idle; a pair of gate and up is a whole one.
   if (layout == LinearLayout::kPlain && panels * plan.row_tiles < kPlanProcessors) plan.warps = 2;
   return plan;

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 
+#include "base/math.h"
+
 namespace volley::spec {
 namespace {
 
@@ -17,10 +19,6 @@ int32_t rounded_up(const Sizes& sizes, int32_t n) {
 
 double between(const std::vector<CurvePoint>& points, double x) {
   return Curve(points).at(x);
-}
-
-double sigmoid(double x) {
-  return 1 / (1 + std::exp(-x));
 }
 
 int64_t kv_of(std::span<const SimulatedRequest> requests) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/math.h"
 
 namespace volley::spec {
 namespace {
@@ -19,10 +20,6 @@ constexpr double kMostOffset = 4, kMostStep = 0.5;
 
 double knot(int32_t band) {
   return SurvivalTable::kLowest + band * static_cast<double>(SurvivalTable::kWidth);
-}
-
-double sigmoid(double x) {
-  return 1 / (1 + std::exp(-x));
 }
 
 }  // namespace

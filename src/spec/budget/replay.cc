@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/math.h"
 
 namespace volley::spec {
 namespace {
@@ -18,10 +19,6 @@ constexpr double kMostEnds = 0.2;      // believed: after many answers of a word
 constexpr double kHalfLife = 8;        // rounds after which a replayed one counts half as much as the last
 constexpr int32_t kManyRequests = 32;  // their noise averages out over fewer rounds
 constexpr int32_t kRoundsOfMany = 4;
-
-float sigmoid(double x) {
-  return 1 / (1 + std::exp(-static_cast<float>(x)));
-}
 
 }  // namespace
 
@@ -75,7 +72,7 @@ void Population::add(std::span<const float> chances, BlockHistory& history) {
   // Where the block ends, it goes on as blocks do, but for what set its tokens apart.
   apart /= drafted + kMeanTokens;
   for (int32_t i = drafted; i < max_draft_; ++i) {
-    survival *= sigmoid(ops::log_odds(static_cast<float>(positions_[i].chance)) + apart);
+    survival *= sigmoid(static_cast<float>(ops::log_odds(static_cast<float>(positions_[i].chance)) + apart));
     out[i] = static_cast<float>(survival) * kept_[i];
   }
   std::ranges::copy(out, next_of(recent_, kRecentBlocks).begin());
