@@ -1,4 +1,5 @@
 // From options to loaded models: every check that needs no weights comes first.
+// Threads: any; what takes a device, by one thread at a time.
 #pragma once
 
 #include <volley/engine.h>
@@ -60,7 +61,9 @@ struct ResolvedModels {
   int32_t max_positions() const { return max_model_len + block_size * reserve_rounds(); }
 };
 
-// Reads config.json files and checkpoint headers, checks that everything fits together, plans the memory.
+// Reads config.json files and checkpoint headers, checks that everything fits together, plans the memory. Errors:
+// kInvalidArgument for options, those of model/spec.h and weights/checkpoint.h for files, kFailedPrecondition for a
+// pair that does not fit, kUnimplemented for what is not built, kResourceExhausted for memory (plan_memory()).
 Result<ResolvedModels> resolve_models(const EngineOptions& options);
 
 struct LoadedModels {
@@ -69,6 +72,8 @@ struct LoadedModels {
   std::unique_ptr<model::KvMemory> kv;
 };
 
+// Packs the weights and takes the pages. Calls `progress` from the calling thread. Errors as model::Target::load() and
+// model::KvMemory::allocate().
 Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, const Progress& progress);
 
 }  // namespace volley::engine

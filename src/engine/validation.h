@@ -1,4 +1,5 @@
-// Whether a request can be run as it stands, and options that say how. One sentence for each thing that can be wrong.
+// Whether a request can be run as it stands, and options that say how. One sentence for each thing that can be wrong,
+// each kInvalidArgument. Threads: any.
 #pragma once
 
 #include <volley/engine.h>

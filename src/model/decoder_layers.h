@@ -1,5 +1,7 @@
 // The decoder layers that target and drafter share: written once over a DecoderSpec. What differs between prefill,
 // verification and drafting is which cache positions a row sees, and that comes with the batch.
+// Threads: DecoderLayers are immutable once loaded; calls that share a stream or scratch memory by one thread at a
+// time.
 #pragma once
 
 #include "device/arena.h"
@@ -28,7 +30,7 @@ struct RowBatch {
   ops::AttentionWork work, window_work;
 };
 
-// Rotary tables for a model, for positions [0, positions).
+// Rotary tables for a model, for positions [0, positions). kResourceExhausted where the device has no room.
 struct Rope {
   Buffer buffer;
   ops::RopeTables tables;
@@ -43,6 +45,7 @@ ops::ScaledRows take_input(DType storage, DType activation, int64_t rows, int64_
 
 class DecoderLayers {
  public:
+  // Errors as WeightLoader, here and in load_injection().
   static Result<DecoderLayers> load(Device& device, WeightLoader& loader, const DecoderSpec& spec, Numerics numerics,
                                     int64_t positions);
 

@@ -1,5 +1,6 @@
 // The DFlash draft network: a few decoder layers that attend, without a causal mask, from a block of queries to the
 // injected context and the block itself. See docs/dflash.md for the facts of the method and its checkpoints.
+// Threads: as Target, once load_head() has returned where there is one to load.
 #pragma once
 
 #include "model/decoder_layers.h"
@@ -9,6 +10,7 @@ namespace volley::model {
 
 class DraftNetwork {
  public:
+  // positions, on_packed and errors as Target::load().
   static Result<std::unique_ptr<DraftNetwork>> load(Device& device,
                                                     std::shared_ptr<const weights::Checkpoint> checkpoint,
                                                     const DraftSpec& spec, Numerics numerics, int64_t positions,
@@ -33,6 +35,7 @@ class DraftNetwork {
   void final_norm(Stream& stream, TensorView x, TensorView row_index, const ops::ScaledRows& h) const;
 
   // A quantised drafter has a copy of the target's output head, in its own storage; any other borrows the target's.
+  // Errors as WeightLoader.
   Status load_head(Device& device, const weights::Checkpoint& target_checkpoint, const DecoderSpec& target);
   // logits[i] = head(final norm(x[row_index[i]])), as Target::logits().
   void logits(Stream& stream, const Target& target, TensorView x, TensorView row_index, TensorView logits,

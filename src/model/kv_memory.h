@@ -1,5 +1,6 @@
 // The memory of the one cache group that target and drafter share: a page holds page_size positions of every layer of
-// both, so one page table serves both and a prefix hit brings the drafter's context along.
+// both, so one page table serves both and a prefix hit brings the drafter's context along. Threads: immutable; what the
+// pages hold belongs to the stream's order.
 #pragma once
 
 #include <memory>
@@ -12,7 +13,8 @@ namespace volley::model {
 
 class KvMemory {
  public:
-  // draft may be null. dtype: kBF16 or kF32. The memory is taken from the device as `pages` whole pages.
+  // draft may be null. dtype: kBF16 or kF32. The memory is taken from the device as `pages` whole pages
+  // and the scrap page: kResourceExhausted where it has no room.
   static Result<std::unique_ptr<KvMemory>> allocate(Device& device, const DecoderSpec& target, const DecoderSpec* draft,
                                                     int32_t page_size, int64_t pages, DType dtype);
 

@@ -1,4 +1,5 @@
 // The target model: embeddings, decoder layers, output head, and the capture of the features that a drafter reads.
+// Threads: immutable once loaded; calls that share a stream or scratch memory by one thread at a time.
 #pragma once
 
 #include "model/decoder_layers.h"
@@ -6,12 +7,14 @@
 namespace volley::model {
 
 // The output head of a target's checkpoint, packed as `storage`. Target::load() has one; a quantised drafter, another.
+// Errors as WeightLoader.
 Result<ops::LinearWeight> load_head(Device& device, const weights::Checkpoint& checkpoint, const DecoderSpec& spec,
                                     DType storage);
 
 class Target {
  public:
-  // positions: how many the rotary tables cover. progress gets packed bytes.
+  // positions: how many the rotary tables cover. on_packed, which may be empty, gets the bytes packed so far, from the
+  // calling thread. Errors as WeightLoader.
   static Result<std::unique_ptr<Target>> load(Device& device, std::shared_ptr<const weights::Checkpoint> checkpoint,
                                               const DecoderSpec& spec, Numerics numerics, int64_t positions,
                                               const std::function<void(int64_t)>& on_packed);

@@ -1,4 +1,5 @@
 // From named tensors of a checkpoint to packed weights on a device: the one place that converts and packs.
+// Threads: by one at a time.
 #pragma once
 
 #include <volley/engine.h>
@@ -37,6 +38,8 @@ struct Table {
   TensorView view;  // [rows, k]
 };
 
+// Errors of what it loads: Checkpoint::get()'s where the checkpoint has no such tensor or one of another shape,
+// pack_linear()'s for a type or storage that is not built, kResourceExhausted where the device has no room.
 class WeightLoader {
  public:
   // A checkpoint whose names all start with "model." and one whose names do not are read alike: `prefixes` are tried in
