@@ -12,7 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "machine_limits.h"
+#include "device/cpu/thread_pool.h"
+#include "device/probe.h"
 #include "ops/cpu_features.h"
 #include "ops/linear/linear.h"
 
@@ -57,8 +58,18 @@ std::vector<ops::LinearWeight> make_layers(Device& device, const Shape& shape, s
   return layers;
 }
 
-void run_linear(benchmark::State& state, Device& device, const bench::MachineLimits& limits, const Shape& shape,
-                size_t bytes) {
+// What the machine can do at best.
+struct Limits {
+  double read_bytes_per_ns = 0;  // from memory, all threads together
+  double products_per_ns = 0;    // bf16 multiply-adds, all threads together; 0 where the kernels have no such product
+};
+
+Limits measure_limits(int threads) {
+  const MachineSpeed speed = MachineProbe(threads).measure(MachineProbe::kBytes);
+  return {speed.read_bytes_per_s * 1e-9, ops::cpu_has_avx512_bf16() ? speed.bf16_flops / 2 * 1e-9 : 0};
+}
+
+void run_linear(benchmark::State& state, Device& device, const Limits& limits, const Shape& shape, size_t bytes) {
   const int64_t rows = state.range(0);
   const std::vector<ops::LinearWeight> layers = make_layers(device, shape, bytes);
   const bool add = shape.epilogue == ops::Epilogue::kAdd, head = std::string(shape.name) == "head";
@@ -95,7 +106,7 @@ void handing_out(benchmark::State& state, Device& device) {
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   auto device = *make_cpu_device(0);
-  const bench::MachineLimits limits = bench::measure_limits(device->stream().pool());
+  const Limits limits = measure_limits(device->stream().pool().threads());
   std::printf("%s, %d threads: reads %.1f GB/s, %.1f GMAC/s\n", ops::cpu_instruction_set().c_str(),
               device->stream().pool().threads(), limits.read_bytes_per_ns, limits.products_per_ns);
   benchmark::RegisterBenchmark("handing_out", [&](benchmark::State& s) { handing_out(s, *device); });

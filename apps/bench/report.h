@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "apps/bench/machine_probe.h"
 #include "apps/bench/stats_window.h"
 #include "apps/bench/step_floor.h"
 #include "apps/client/statistics.h"
+#include "device/probe.h"
 
 namespace volley::apps {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "apps/bench/machine_probe.h"
+#include "device/probe.h"
 #include "model/spec.h"
 
 namespace volley::apps {

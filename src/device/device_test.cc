@@ -10,6 +10,7 @@
 #include "device/arena.h"
 #include "device/cpu/thread_pool.h"
 #include "device/device.h"
+#include "device/probe.h"
 
 namespace volley {
 namespace {
@@ -95,6 +96,14 @@ TEST(Buffer, IsZeroedAndFreedOnce) {
   Buffer b = std::move(a);
   EXPECT_EQ(a.data(), nullptr);
   EXPECT_NE(b.data(), nullptr);
+}
+
+// Whatever instruction set this machine has: a figure of zero would make every time look infinitely good or bad.
+TEST(MachineProbe, MeasuresSomethingOnAnyCpu) {
+  const MachineSpeed speed = MachineProbe(1).measure(1 << 20);
+  EXPECT_GT(speed.read_bytes_per_s, 0);
+  EXPECT_GT(speed.f32_flops, 0);
+  EXPECT_GE(speed.bf16_flops, 0);
 }
 
 TEST(TensorView, RowsAreBounded) {
