@@ -177,13 +177,8 @@ int main(int argc, char** argv) {
     return 1;
   }
   Device& device = **made;
-  double bandwidth = 0;
-  {
-    const Buffer large = allocate(device, size_t{8} << 30);
-    const Buffer sink = allocate(device, 64);
-    bandwidth = bench::read_bandwidth(device, large, static_cast<uint32_t*>(sink.data()));
-    std::printf("{\"limit\": \"read\", \"TBps\": %.3f}\n", bandwidth * 1e-6);
-  }
+  const double bandwidth = bench::read_bandwidth();
+  std::printf("{\"limit\": \"read\", \"TBps\": %.3f}\n", bandwidth * 1e-6);
   for (const Case& c : kCases) {
     if (has("--short") && c.context > 1040) continue;
     Batch batch(device, c, has("--portable") ? ops::AttentionBackend::kPortable : ops::AttentionBackend::kAuto,

@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <thread>
 #include <vector>
 
 #include "device/cuda/hopper.cuh"
 #include "device/cuda/launch.h"
+#include "device/probe.h"
 
 namespace volley::bench {
 
@@ -65,20 +68,6 @@ inline void fill_bf16(Device& device, void* to, int64_t count, uint32_t seed, fl
   cuda::launch(fill_kernel, how, device.stream(), static_cast<uint16_t*>(to), count, seed, scale);
 }
 
-static __global__ void read_kernel(const uint4* from, int64_t count, uint32_t* sink) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  uint32_t x = 0;
-  int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  for (; i + 7 * stride < count; i += 8 * stride) {
-    uint4 v[8];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) v[j] = __ldcs(from + i + j * stride);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) x ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
-  }
-  if (x == 0x12345678u) *sink = x;
-}
-
 constexpr int kStreamStages = 12, kStreamPiece = 16 << 10;
 constexpr int64_t kLargestCache = int64_t{128} << 20;
 
@@ -103,20 +92,12 @@ static __global__ void stream_kernel(const uint8_t* from, int64_t region_pieces,
   }
 }
 
-// Bytes per microsecond of plain loads over the whole buffer, which should be many times the cache.
-inline double read_bandwidth(Device& device, const Buffer& buffer, uint32_t* sink) {
-  double best = 0;
-  for (int blocks : {132 * 8, 132 * 16, 132 * 32}) {
-    cuda::Launch how;
-    how.grid = dim3(static_cast<unsigned>(blocks));
-    how.block = dim3(256);
-    const double us = graph_us(device, [&] {
-      cuda::launch(read_kernel, how, device.stream(), static_cast<const uint4*>(buffer.data()),
-                   static_cast<int64_t>(buffer.bytes() / 16), sink);
-    });
-    best = std::max(best, static_cast<double>(buffer.bytes()) / us);
-  }
-  return best;
+// Bytes per microsecond of plain loads from the benches' GPU, over many times its cache.
+inline double read_bandwidth() {
+  const Result<double> read = measure_gpu_read(0, int64_t{8} << 30);
+  if (read.ok()) return *read * 1e-6;
+  std::fprintf(stderr, "%s\n", read.error().message.c_str());
+  std::exit(1);
 }
 
 // Bytes per microsecond of the copy engine with `blocks` blocks over the first `region` bytes. What does not fit into

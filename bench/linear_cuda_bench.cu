@@ -230,9 +230,9 @@ ops::LinearWeight draft_weight(Device& device, const Buffer& raw, const Shape& s
 
 void print_draft(Device& device) {
   constexpr int64_t kVocab = 151936;
-  const Buffer large = allocate(device, size_t{8} << 30), raw = allocate(device, size_t{kVocab * 4096 * 2});
+  const Buffer raw = allocate(device, size_t{kVocab * 4096 * 2});
   const Buffer x = allocate(device, size_t{384 * 20480 * 2}), y = allocate(device, size_t{384 * kVocab * 4});
-  const double bandwidth = bench::read_bandwidth(device, large, static_cast<uint32_t*>(y.data()));
+  const double bandwidth = bench::read_bandwidth();
   std::printf("{\"limit\": \"read\", \"TBps\": %.3f}\n", bandwidth * 1e-6);
   bench::fill_bf16(device, x.data(), 384 * 20480, 7, 1.0f);
   const Buffer codes = allocate(device, size_t{384 * 20480}), scales = allocate(device, 384 * sizeof(float));
@@ -277,8 +277,8 @@ void print_draft(Device& device) {
   }
 }
 
-void measure_limits(Device& device, Model& model, const Buffer& large, double& bandwidth) {
-  bandwidth = bench::read_bandwidth(device, large, static_cast<uint32_t*>(model.y.data()));
+double measure_limits(Device& device, const Buffer& large) {
+  const double bandwidth = bench::read_bandwidth();
   std::printf("{\"limit\": \"read\", \"TBps\": %.3f}\n", bandwidth * 1e-6);
   for (int blocks : {64, 96, 128, 132}) {
     std::printf("{\"limit\": \"stream\", \"blocks\": %d, \"TBps\": %.3f}\n", blocks,
@@ -288,6 +288,7 @@ void measure_limits(Device& device, Model& model, const Buffer& large, double& b
     std::printf("{\"limit\": \"stream from L2\", \"MiB\": %d, \"TBps\": %.3f}\n", mib,
                 bench::stream_bandwidth(device, large, int64_t{mib} << 20, 132) * 1e-6);
   }
+  return bandwidth;
 }
 
 }  // namespace
@@ -318,8 +319,7 @@ int main(int argc, char** argv) {
     for (ops::LinearWeight& w : model.weights) w.portable = true;
   }
   const Blas blas(device);
-  double bandwidth = 0;
-  if (!asked("--tiles")) measure_limits(device, model, allocate(device, size_t{8} << 30), bandwidth);
+  const double bandwidth = asked("--tiles") ? 0 : measure_limits(device, allocate(device, size_t{8} << 30));
 
   for (int rows : kRows) {
     if (only_rows != 0 && rows != only_rows) continue;
