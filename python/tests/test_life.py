@@ -113,8 +113,10 @@ def test_calls_of_several_threads_do_not_mix(llm: LLM) -> None:
 def test_ctrl_c_ends_a_call_and_its_requests(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import time\n"
+        "import signal, time\n"
         "from volley import LLM, SamplingParams\n"
+        # Where the tests run in the background of a shell, SIGINT is ignored, and so it would be here.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "llm = LLM()\n"
         "print('ready', flush=True)\n"
         "try:\n"
