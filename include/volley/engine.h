@@ -98,6 +98,9 @@ struct GrammarSpec {
   Kind kind = Kind::kJsonObject;
   std::string text;
   std::vector<std::string> choices;
+  // Rules in Lark for what stands before the text, where something does: their rule `lead`; none may be called `start`
+  // or `text`. Empty with kLark and kEbnf, which are on everything.
+  std::string lead = {};
 };
 
 struct GenerateRequest {

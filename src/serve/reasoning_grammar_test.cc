@@ -20,31 +20,33 @@ class ReasoningGrammarTest : public text::GrammarTest {
     const GrammarSpec open = after_reasoning(grammar, {}, ReasoningStart::kOpen);
     for (const std::string& text : good) {
       EXPECT_TRUE(accepts(grammar, text)) << text;
-      EXPECT_TRUE(accepts(closed, text)) << text << "\n\n" << closed.text;
-      EXPECT_TRUE(accepts(closed, "<think>\nHm {.\n</think>\n\n" + text)) << text << "\n\n" << closed.text;
-      EXPECT_TRUE(accepts(open, "Hm [1].\n</think>\n\n" + text)) << text << "\n\n" << open.text;
+      EXPECT_TRUE(accepts(closed, text)) << text << "\n\n" << closed.lead;
+      EXPECT_TRUE(accepts(closed, "<think>\nHm {.\n</think>\n\n" + text)) << text << "\n\n" << closed.lead;
+      EXPECT_TRUE(accepts(open, "Hm [1].\n</think>\n\n" + text)) << text << "\n\n" << open.lead;
       EXPECT_TRUE(accepts(open, "</think>" + text)) << text;
       EXPECT_FALSE(accepts(open, text)) << "the prompt has begun to think: " << text;
       EXPECT_FALSE(accepts(closed, "Hm. " + text)) << text;
     }
     for (const std::string& text : bad) {
-      EXPECT_FALSE(accepts(closed, text)) << text << "\n\n" << closed.text;
-      EXPECT_FALSE(accepts(closed, "<think>Hm.</think>" + text)) << text << "\n\n" << closed.text;
-      EXPECT_FALSE(accepts(open, "Hm.</think>\n" + text)) << text << "\n\n" << open.text;
+      EXPECT_FALSE(accepts(closed, text)) << text << "\n\n" << closed.lead;
+      EXPECT_FALSE(accepts(closed, "<think>Hm.</think>" + text)) << text << "\n\n" << closed.lead;
+      EXPECT_FALSE(accepts(open, "Hm.</think>\n" + text)) << text << "\n\n" << open.lead;
     }
   }
 };
 
 TEST_F(ReasoningGrammarTest, Json) {
-  expect_after_reasoning(make(Kind::kJsonObject, ""), {"{}", "{\"a\": [1, \"b\"]}"}, {"[]", "{", "x"});
+  expect_after_reasoning(make(Kind::kJsonObject, ""), {"{}", "{\"a\": [1, \"b\"]}"},
+                         {"[]", "{", "x", "{  }", "{\n\n}"});
   expect_after_reasoning(make(Kind::kJsonSchema,
                               "{\"type\": \"object\",\n \"properties\": {\"a\": {\"type\": \"integer\"}},"
                               "\n \"required\": [\"a\"], \"additionalProperties\": false}"),
-                         {"{\"a\": 5}", "{ \"a\":5 }"}, {"{}", "{\"a\": \"5\"}"});
+                         {"{\"a\": 5}", "{ \"a\":5 }"}, {"{}", "{\"a\": \"5\"}", "{\"a\":  5}", "{\"a\": 5   }"});
 }
 
 TEST_F(ReasoningGrammarTest, RegexAndChoice) {
   expect_after_reasoning(make(Kind::kRegex, R"([0-9]+/[0-9]{2}\/x\.)"), {"12/34/x."}, {"12/3/x.", "12/34/xy"});
+  expect_after_reasoning(make(Kind::kRegex, "^(a|^b)$"), {"a", "b"}, {"^a", "ab", "b$"});
   expect_after_reasoning(make(Kind::kChoice, "", {"yes", "no \"way\"\n", "Köln"}), {"yes", "no \"way\"\n", "Köln"},
                          {"maybe", "yesno", "no"});
 }
@@ -52,8 +54,8 @@ TEST_F(ReasoningGrammarTest, RegexAndChoice) {
 TEST_F(ReasoningGrammarTest, LeavesTheRestAlone) {
   const GrammarSpec lark = make(Kind::kLark, "start: \"a\"");
   EXPECT_EQ(after_reasoning(lark, {}, ReasoningStart::kOpen).text, lark.text);
-  const GrammarSpec regex = make(Kind::kRegex, "a");
-  EXPECT_EQ(after_reasoning(regex, {}, ReasoningStart::kOff).kind, GrammarSpec::Kind::kRegex);
+  EXPECT_EQ(after_reasoning(lark, {}, ReasoningStart::kOpen).lead, "");
+  EXPECT_EQ(after_reasoning(make(Kind::kRegex, "a"), {}, ReasoningStart::kOff).lead, "");
 }
 
 }  // namespace

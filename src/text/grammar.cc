@@ -91,8 +91,9 @@ class TextkitGrammars final : public GrammarCompiler {
     for (const std::string& choice : grammar.choices) choices.push_back(view(choice));
     textkit_matcher* matcher = nullptr;
     OwnedBytes error;
-    const textkit_status status = textkit_grammars_compile(grammars, kind_of(grammar.kind), view(grammar.text),
-                                                           choices.data(), choices.size(), &matcher, error.out());
+    const textkit_status status =
+        textkit_grammars_compile(grammars, kind_of(grammar.kind), view(grammar.text), choices.data(), choices.size(),
+                                 view(grammar.lead), &matcher, error.out());
     if (status != TEXTKIT_OK) return textkit_error(status, error, what(grammar.kind));
     return std::unique_ptr<Matcher>(std::make_unique<TextkitMatcher>(matcher));
   }

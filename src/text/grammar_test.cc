@@ -63,6 +63,7 @@ TEST_F(GrammarTest, RegexChoiceAndLark) {
   EXPECT_TRUE(accepts(regex(R"(\d{3}-[a-f]+)"), "123-abc"));
   EXPECT_FALSE(accepts(regex(R"(\d{3}-[a-f]+)"), "123-"));
   EXPECT_TRUE(accepts(regex(R"(^\d+\$$)"), "12$"));  // anchors around it are allowed, an escaped one is a character
+  EXPECT_TRUE(accepts(regex("(^a|^b$)"), "b"));
   EXPECT_FALSE(accepts(regex("a|b"), "ab"));
   EXPECT_TRUE(accepts(regex("a/b"), "a/b"));
   EXPECT_TRUE(accepts(regex("(ab)?"), ""));
@@ -72,6 +73,22 @@ TEST_F(GrammarTest, RegexChoiceAndLark) {
   const GrammarSpec sum = lark("start: NUMBER (\"+\" NUMBER)*\nNUMBER: /[0-9]+/\n");
   EXPECT_TRUE(accepts(sum, "1+22+3"));
   EXPECT_FALSE(accepts(sum, "1+"));
+}
+
+// What precedes the text takes nothing away from the rules that hold for it.
+TEST_F(GrammarTest, ALeadPrecedesTheText) {
+  const std::string lead = "lead: /[a-z]+/ \": \"\n";
+  GrammarSpec any{Kind::kJsonObject, "", {}, lead};
+  EXPECT_TRUE(accepts(any, "so: {\"a\": [1, true]}"));
+  for (const std::string text : {"{}", "so: ", "so: {  }", "so: {\n\n}"}) EXPECT_FALSE(accepts(any, text)) << text;
+  any.kind = Kind::kJsonSchema;
+  any.text = R"({"x-guidance": {"whitespace_flexible": false}, "type": "array", "items": {"type": "integer"}})";
+  EXPECT_TRUE(accepts(any, "so: [1,2]"));
+  EXPECT_FALSE(accepts(any, "so: [1, 2]")) << "a schema's own rule goes first";
+  EXPECT_TRUE(accepts({Kind::kRegex, "^a/b|c$", {}, lead}, "so: c"));
+  EXPECT_TRUE(accepts({Kind::kChoice, "", {"n\"o/", "日本"}, lead}, "so: 日本"));
+  EXPECT_NE(error_of({Kind::kLark, "start: \"a\"", {}, lead}), "");
+  EXPECT_NE(error_of({Kind::kEbnf, "root ::= \"a\"", {}, lead}), "");
 }
 
 // A grammar may ask for special tokens by name, as a model's tool calls have them; no text passes for one.

@@ -127,11 +127,12 @@ typedef enum textkit_grammar_kind {
   TEXTKIT_GRAMMAR_EBNF = 5, /* GBNF; starts at root */
 } textkit_grammar_kind;
 
-/* A matcher at the start of the text. TEXTKIT_INVALID_ARGUMENT says what is wrong with the grammar, or which limit
- * (size, nesting, complexity) it passes. */
+/* A matcher at the start of the text. lead: rules in Lark for what precedes the text (their rule "lead"; none may be
+ * named "start" or "text"), or empty: nothing precedes it, as must be with LARK and EBNF. TEXTKIT_INVALID_ARGUMENT says
+ * what is wrong with the grammar, or which limit (size, nesting, complexity) it passes. */
 textkit_status textkit_grammars_compile(const textkit_grammars* grammars, textkit_grammar_kind kind, textkit_view text,
-                                        const textkit_view* choices, size_t choices_size, textkit_matcher** matcher,
-                                        textkit_bytes* error);
+                                        const textkit_view* choices, size_t choices_size, textkit_view lead,
+                                        textkit_matcher** matcher, textkit_bytes* error);
 void textkit_matcher_free(textkit_matcher* matcher);
 
 typedef enum textkit_end {

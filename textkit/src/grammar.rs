@@ -51,6 +51,7 @@ struct Key {
     kind: Kind,
     text: String,
     choices: Vec<String>,
+    lead: String,
 }
 
 /// A grammar ready to be matched, and matchers that have served before.
@@ -105,8 +106,8 @@ impl Grammars {
         Ok(Grammars { factory, cache: Mutex::default(), uses: AtomicU64::new(0) })
     }
 
-    pub fn compile(&self, kind: Kind, text: &str, choices: &[&str]) -> Result<Matcher, Failure> {
-        let size = text.len() + choices.iter().map(|choice| choice.len()).sum::<usize>();
+    pub fn compile(&self, kind: Kind, text: &str, choices: &[&str], lead: &str) -> Result<Matcher, Failure> {
+        let size = text.len() + lead.len() + choices.iter().map(|choice| choice.len()).sum::<usize>();
         if size > MAX_TEXT {
             return Err(Failure::invalid(format!("the grammar has {size} bytes: at most {MAX_TEXT} are accepted")));
         }
@@ -114,7 +115,8 @@ impl Grammars {
             let count = choices.len();
             return Err(Failure::invalid(format!("there are {count} choices: at most {MAX_CHOICES} are accepted")));
         }
-        let key = Key { kind, text: text.into(), choices: choices.iter().map(|choice| choice.to_string()).collect() };
+        let choices = choices.iter().map(|choice| choice.to_string()).collect();
+        let key = Key { kind, text: text.into(), choices, lead: lead.into() };
         let known = lock(&self.cache).get(&key).cloned();
         let compiled = match known {
             Some(compiled) => compiled,
@@ -163,31 +165,41 @@ impl Grammars {
 }
 
 fn top_level(key: &Key) -> Result<TopLevelGrammar, Failure> {
-    match key.kind {
-        Kind::JsonObject => Ok(TopLevelGrammar::from_json_schema(with_whitespace(json!({"type": "object"})))),
-        Kind::JsonSchema => {
-            let schema = serde_json::from_str(&key.text)
-                .map_err(|error| Failure::invalid(format!("the schema is not JSON: {error}")))?;
-            Ok(TopLevelGrammar::from_json_schema(with_whitespace(schema)))
+    let text = match key.kind {
+        Kind::JsonObject | Kind::JsonSchema => {
+            let schema = json_schema(if key.kind == Kind::JsonObject { r#"{"type": "object"}"# } else { &key.text })?;
+            if key.lead.is_empty() {
+                return Ok(TopLevelGrammar::from_json_schema(schema));
+            }
+            format!("%json {schema}")
         }
-        Kind::Regex => Ok(from_regex(unanchored(&key.text))),
+        Kind::Regex => regex_rule(&key.text),
         Kind::Choice => {
             if key.choices.is_empty() {
                 return Err(Failure::invalid("there are no choices"));
             }
             let choices: Vec<String> = key.choices.iter().map(|choice| gbnf::escaped(choice)).collect();
-            Ok(from_regex(&choices.join("|")))
+            regex_rule(&choices.join("|"))
         }
-        Kind::Lark => Ok(TopLevelGrammar::from_lark(key.text.clone())),
+        Kind::Lark | Kind::Ebnf if !key.lead.is_empty() => {
+            return Err(Failure::invalid("it says itself what its text begins with, so nothing can precede it"));
+        }
+        Kind::Lark => return Ok(TopLevelGrammar::from_lark(key.text.clone())),
         Kind::Ebnf => match gbnf::convert(&key.text)? {
-            gbnf::Converted::Regex(regex) => Ok(from_regex(&regex)),
-            gbnf::Converted::Lark(lark) => Ok(TopLevelGrammar::from_lark(lark)),
+            gbnf::Converted::Regex(regex) => regex_rule(&regex),
+            gbnf::Converted::Lark(lark) => return Ok(TopLevelGrammar::from_lark(lark)),
         },
-    }
+    };
+    Ok(TopLevelGrammar::from_lark(match key.lead.as_str() {
+        "" => format!("start: {text}\n"),
+        lead => format!("start: lead text\ntext: {text}\n{lead}"),
+    }))
 }
 
-/// Adds the whitespace rule, unless the schema brings its own (`x-guidance`).
-fn with_whitespace(mut schema: Json) -> Json {
+/// The schema with the whitespace rule, unless it brings its own (`x-guidance`).
+fn json_schema(text: &str) -> Result<Json, Failure> {
+    let mut schema: Json =
+        serde_json::from_str(text).map_err(|error| Failure::invalid(format!("the schema is not JSON: {error}")))?;
     if let Some(object) = schema.as_object_mut() {
         let options = object.entry("x-guidance").or_insert_with(|| json!({}));
         if let Some(options) = options.as_object_mut() {
@@ -196,20 +208,13 @@ fn with_whitespace(mut schema: Json) -> Json {
             }
         }
     }
-    schema
+    Ok(schema)
 }
 
-fn from_regex(regex: &str) -> TopLevelGrammar {
-    TopLevelGrammar::from_lark(format!("start: /(?:{})/", regex_to_lark(regex, "")))
-}
-
-/// Without `^` and `$` around it: the whole text matches anyway, and the engine knows no anchors.
-fn unanchored(regex: &str) -> &str {
-    let regex = regex.strip_prefix('^').unwrap_or(regex);
-    match regex.strip_suffix('$') {
-        Some(body) if body.chars().rev().take_while(|&c| c == '\\').count() % 2 == 0 => body,
-        _ => regex,
-    }
+/// Anchors at the ends of a regular expression add nothing: the whole text must match anyway, and the engine passes
+/// over them there.
+fn regex_rule(regex: &str) -> String {
+    format!("/(?:{})/", regex_to_lark(regex, ""))
 }
 
 /// The engine's message without the traces that it appends for its developers.

@@ -211,6 +211,7 @@ pub unsafe extern "C" fn textkit_grammars_compile(
     text: View,
     choices: *const View,
     choices_size: usize,
+    lead: View,
     out: *mut *mut Matcher,
     error: *mut Bytes,
 ) -> Status {
@@ -222,7 +223,8 @@ pub unsafe extern "C" fn textkit_grammars_compile(
         let choices = unsafe { abi::slice(choices, choices_size) };
         let choices = choices.iter().map(|choice| unsafe { choice.text("a choice") });
         let choices = choices.collect::<Result<Vec<_>, _>>()?;
-        let matcher = unsafe { &*grammars }.compile(kind, text, &choices)?;
+        let lead = unsafe { lead.text("what precedes the text") }?;
+        let matcher = unsafe { &*grammars }.compile(kind, text, &choices, lead)?;
         unsafe { *out = Box::into_raw(Box::new(matcher)) };
         Ok(())
     })
