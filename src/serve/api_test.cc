@@ -452,10 +452,33 @@ TEST_F(ApiTest, AToolCallIsReadFromTheText) {
   EXPECT_TRUE(engine.submitted().at(1).grammar);
   const json none = answer(api, post(kChatPath, chat_with(std::string(kTools) + R"(, "tool_choice": "none")"))).body();
   EXPECT_FALSE(none.at("choices").at(0).at("message").contains("tool_calls"));
-  EXPECT_EQ(answer(api, post(kChatPath,
-                             chat_with(std::string(kTools) + R"(, "tool_choice": "required", "guided_regex": "a")")))
-                .response->status,
-            400);
+}
+
+// The client learns which two fields of its request exclude each other, whichever they are.
+TEST_F(ApiTest, ToolsAndAnotherConstraintAreOneTooMany) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  const std::string strict = R"("tools": [{"type": "function", "function": {"name": "f", "strict": true}}])";
+  const std::pair<std::string, std::string> cases[] = {
+      {std::string(kTools) + R"(, "tool_choice": "required")", "tool_choice"},
+      {std::string(kTools) + R"(, "parallel_tool_calls": false)", "parallel_tool_calls"},
+      {strict, "tools"}};
+  for (const auto& [fields, first] : cases) {
+    const std::pair<const char*, const char*> others[] = {
+        {R"("guided_regex": "a")", "guided_regex"},
+        {R"("response_format": {"type": "json_object"})", "response_format"}};
+    for (const auto& [other, second] : others) {
+      const Answer refused = answer(api, post(kChatPath, chat_with(fields + ", " + other)));
+      EXPECT_EQ(refused.response->status, 400) << fields;
+      const json error = refused.body().at("error");
+      EXPECT_EQ(error.at("param"), first);
+      const auto message = error.at("message").get<std::string>();
+      EXPECT_NE(message.find("\"" + first + "\""), std::string::npos) << message;
+      EXPECT_NE(message.find("\"" + std::string(second) + "\""), std::string::npos) << message;
+    }
+    EXPECT_EQ(answer(api, post(kChatPath, chat_with(fields))).response->status, 200) << fields;
+  }
+  EXPECT_EQ(engine.submitted().size(), 3u);
 }
 
 TEST_F(ApiTest, ReasoningIsApartUnlessTheRequestSaysOtherwise) {

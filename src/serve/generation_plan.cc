@@ -80,6 +80,15 @@ std::string continued_content(const ChatMessages& chat) {
   return content != messages.back().end() && content->is_string() ? content->get<std::string>() : "";
 }
 
+ApiError two_constraints(const ApiRequest& request) {
+  const std::string& field = request.tools.constrained_by;
+  std::string first = "\"" + field + "\"";
+  if (field == "tools") first += " (one is \"strict\")";
+  if (field == "parallel_tool_calls") first += " (false)";
+  return invalid_field(field,
+                       first + " and \"" + request.grammar_field + "\" both constrain the output: send one of them.");
+}
+
 // How the output is read, and the grammar that the request's tools ask for.
 std::optional<ApiError> plan_chat_output(const OutputFormat& format, const EncodedPrompt& prompt, ApiRequest& request,
                                          ResponseInfo& info) {
@@ -87,11 +96,7 @@ std::optional<ApiError> plan_chat_output(const OutputFormat& format, const Encod
   auto constraint = tool_grammar(request.tools, format, start);
   if (!constraint.ok()) return api_error(constraint.error(), "tools");
   std::optional<GrammarSpec>& grammar = *constraint;
-  if (grammar && request.generate.grammar) {
-    return invalid_field("tool_choice",
-                         "\"tool_choice\" or a strict tool constrains the output, and so does another "
-                         "field of the request: leave one of them out.");
-  }
+  if (grammar && request.generate.grammar) return two_constraints(request);
   OutputParser::Options options;
   options.call_id_prefix = "call_" + info.id.substr(info.id.find('-') + 1) + "_";
   options.reasoning = request.separate_reasoning ? start : ReasoningStart::kOff;

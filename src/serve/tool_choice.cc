@@ -108,7 +108,7 @@ void read_allowed(FieldReader& in, const json& allowed, ToolRequest& out) {
   for (const json& reference : list) {
     if (!allow_tool(in, reference, out.tools, chosen)) return;
   }
-  out.constrained = out.constrained || !out.tools.empty();
+  if (!out.tools.empty()) out.constrained_by = "tool_choice";
   out.tools = std::move(chosen);
   out.choice = mode == "auto" ? Choice::kAuto : Choice::kRequired;
 }
@@ -247,7 +247,11 @@ void read_tools(FieldReader& in, std::string_view body, ToolRequest& out) {
   }
   out.tools_json = raw;
   const bool strict = std::any_of(out.tools.begin(), out.tools.end(), [](const Tool& tool) { return tool.strict; });
-  out.constrained = out.constrained || strict || !out.parallel;
+  if (out.choice == Choice::kRequired) {
+    out.constrained_by = "tool_choice";
+  } else if (out.constrained_by.empty() && (strict || !out.parallel)) {
+    out.constrained_by = strict ? "tools" : "parallel_tool_calls";
+  }
 }
 
 ToolFormat tool_format(const ToolRequest& request, const OutputFormat& format) {
@@ -256,8 +260,7 @@ ToolFormat tool_format(const ToolRequest& request, const OutputFormat& format) {
 
 Result<std::optional<GrammarSpec>> tool_grammar(const ToolRequest& request, const OutputFormat& format,
                                                 ReasoningStart reasoning) {
-  const bool held = request.choice == Choice::kRequired || (request.choice == Choice::kAuto && request.constrained);
-  if (!held) return std::optional<GrammarSpec>();
+  if (request.constrained_by.empty()) return std::optional<GrammarSpec>();
   if (format.tools == ToolFormat::kNone) {
     return invalid_argument(
         "This server does not parse tool calls, so it cannot hold the model to one. Leave out \"tools\", or start it "

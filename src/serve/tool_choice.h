@@ -27,8 +27,9 @@ struct ToolRequest {
   std::vector<Tool> tools;  // those that may be called: all, or the ones that tool_choice names
   Choice choice = Choice::kNone;
   bool parallel = true;  // more than one call in an answer; false for a named tool
-  // Choice::kAuto alone does not do: a tool is strict, parallel calls are off, or only some of the tools are allowed.
-  bool constrained = false;
+  // The field that holds the model to a form: "tool_choice" (a call, or some of the tools), "tools" (one is strict) or
+  // "parallel_tool_calls" (false). Empty: the model is free, or sees no tools.
+  std::string constrained_by;
 };
 
 // Reads "tools", "tool_choice" ("none", "auto", "required", a named function, or OpenAI's allowed_tools) and
@@ -40,8 +41,8 @@ void read_tools(FieldReader& in, std::string_view body, ToolRequest& out);
 ToolFormat tool_format(const ToolRequest& request, const OutputFormat& format);
 
 // A kLark grammar over the whole generated text, reasoning included; arguments follow the tools' schemas. Nothing where
-// the model is free: no tools, or kAuto without `constrained`; kAuto with it leaves text free and holds a call that the
-// model begins to its form. Members are written with ", " and ": ", as Python prints JSON and as these models were
+// the model is free: no tools, or kAuto without `constrained_by`; kAuto with it leaves text free and holds a call that
+// the model begins to its form. Members are written with ", " and ": ", as Python prints JSON and as these models were
 // trained. kInvalidArgument: calls are asked for and the server's format is kNone. A schema that llguidance cannot
 // compile fails when the request is submitted.
 Result<std::optional<GrammarSpec>> tool_grammar(const ToolRequest& request, const OutputFormat& format,

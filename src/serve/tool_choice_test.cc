@@ -74,7 +74,7 @@ TEST(ReadTools, TextsAreTheClients) {
   const ToolRequest request = good(body(""));
   EXPECT_EQ(request.choice, Choice::kAuto);
   EXPECT_TRUE(request.parallel);
-  EXPECT_FALSE(request.constrained);
+  EXPECT_EQ(request.constrained_by, "");
   EXPECT_EQ(request.tools_json, kTools);
   ASSERT_THAT(names(request), ElementsAre("weather", "now"));
   EXPECT_THAT(request.tools[0].parameters_json, HasSubstr(R"({"z_city": {"type": "string"}, "days")"));
@@ -83,10 +83,13 @@ TEST(ReadTools, TextsAreTheClients) {
 
 TEST(ReadTools, Choices) {
   EXPECT_EQ(good(body(R"("tool_choice": "auto")")).choice, Choice::kAuto);
-  EXPECT_EQ(good(body(R"("tool_choice": "required")")).choice, Choice::kRequired);
+  const ToolRequest required = good(body(R"("tool_choice": "required", "parallel_tool_calls": false)"));
+  EXPECT_EQ(required.choice, Choice::kRequired);
+  EXPECT_EQ(required.constrained_by, "tool_choice");
 
   const ToolRequest none = good(body(R"("tool_choice": "none")"));
   EXPECT_EQ(none.choice, Choice::kNone);
+  EXPECT_EQ(good(body(R"("tool_choice": "none", "parallel_tool_calls": false)")).constrained_by, "");
   EXPECT_EQ(none.tools_json, "");
 
   const ToolRequest named = good(body(R"("tool_choice": {"type": "function", "function": {"name": "now"}})"));
@@ -105,9 +108,9 @@ TEST(ReadTools, AllowedTools) {
   const std::string weather = R"({"type": "function", "function": {"name": "weather"}})";
   const ToolRequest one = good(allowed("auto", now));
   EXPECT_EQ(one.choice, Choice::kAuto);
-  EXPECT_TRUE(one.constrained) << "the model sees all tools and may call one";
+  EXPECT_EQ(one.constrained_by, "tool_choice") << "the model sees all tools and may call one";
   EXPECT_THAT(names(one), ElementsAre("now"));
-  EXPECT_FALSE(good(allowed("auto", now + "," + weather)).constrained);
+  EXPECT_EQ(good(allowed("auto", now + "," + weather)).constrained_by, "");
   EXPECT_EQ(good(allowed("required", now)).choice, Choice::kRequired);
   EXPECT_THAT(bad(allowed("auto", ""), "tool_choice"), HasSubstr("allowed_tools"));
   EXPECT_THAT(bad(allowed("none", now), "tool_choice"), HasSubstr("allowed_tools"));
@@ -116,10 +119,10 @@ TEST(ReadTools, AllowedTools) {
 }
 
 TEST(ReadTools, StrictAndSingleCallsAreHeldToTheGrammar) {
-  EXPECT_TRUE(good(body(R"("parallel_tool_calls": false)")).constrained);
+  EXPECT_EQ(good(body(R"("parallel_tool_calls": false)")).constrained_by, "parallel_tool_calls");
   const ToolRequest strict =
       good(R"({"tools": [{"type": "function", "function": {"name": "f", "strict": true, "parameters": {}}}]})");
-  EXPECT_TRUE(strict.constrained);
+  EXPECT_EQ(strict.constrained_by, "tools");
   EXPECT_TRUE(strict.tools[0].strict);
 }
 
