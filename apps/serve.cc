@@ -15,6 +15,7 @@
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
 #include "base/environment.h"
+#include "device/device.h"
 #include "serve/server.h"
 
 namespace volley::apps {
@@ -73,6 +74,7 @@ Result<serve::ServerOptions> server_options(const ServeCommand& command, const E
   serve::ServerOptions options = command.server;
   if (options.served_model_names.empty()) options.served_model_names = {setup.model_name};
   options.version = VOLLEY_VERSION;
+  options.worker_threads = serve::good_worker_threads(usable_cores());
   options.log = make_log(command);
   VOLLEY_ASSIGN(options.api_keys, read_api_keys(command.api_key_file, env_api_keys()));
   return options;

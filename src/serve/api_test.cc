@@ -147,6 +147,27 @@ TEST_F(ApiTest, LengthsAreCheckedBeforeSubmit) {
   EXPECT_EQ(engine.submitted().back().max_tokens, 1) << "the default of 16 gives way to the context";
 }
 
+// A prompt of megabytes must not take a thread for as long as tokenising it takes, just to be refused.
+TEST_F(ApiTest, OfAPromptThatIsFarTooLongTheBeginningIsRead) {
+  FakeEngine engine;
+  engine.mutable_info().max_model_len = 100;
+  Api api(engine, make_options());
+  const auto ask = [&](const std::string& prompt, const std::string& more) {
+    return answer(api, post(kTextPath, json{{"prompt", prompt}}.dump().insert(1, more)));
+  };
+  for (const char* letter : {"x", "é", "日", "🙂"}) {
+    std::string prompt;
+    while (prompt.size() < 1'000'000) prompt += letter;
+    const Answer refused = ask("a" + prompt, "");
+    ASSERT_EQ(refused.response->status, 400);
+    EXPECT_EQ(refused.body().at("error").at("code"), "context_length_exceeded");
+    EXPECT_EQ(refused.body().at("error").at("param"), "prompt");
+  }
+  EXPECT_LE(engine.longest_encoded(), 100u * 16);
+  EXPECT_EQ(ask(std::string(1'000'000, 'x'), R"("truncate_prompt_tokens": 50, )").response->status, 200);
+  EXPECT_EQ(engine.submitted().back().prompt.size(), 50u);
+}
+
 TEST_F(ApiTest, KeepsTheEndOfALongPromptWhenAsked) {
   FakeEngine engine;
   engine.mutable_info().max_model_len = 10;

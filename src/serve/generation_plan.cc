@@ -31,18 +31,41 @@ void truncate(const Engine& engine, const ApiRequest& request, EncodedPrompt& pr
   prompt.truncated = true;
 }
 
+std::string context_is(const Engine& engine) {
+  return "This model's maximum context length is " + std::to_string(engine.info().max_model_len) +
+         " tokens, but the prompt ";
+}
+
 // Of prompts that do not fit into the context, with what they ask for.
 std::optional<ApiError> check_length(const Engine& engine, const ApiRequest& request, size_t prompt_tokens) {
   const auto prompt = static_cast<int64_t>(prompt_tokens);
   const int64_t most = engine.info().max_model_len;
   const int64_t output = request.max_tokens_given ? request.generate.max_tokens : 1;
   if (prompt + output <= most) return std::nullopt;
-  const std::string start = "This model's maximum context length is " + std::to_string(most) +
-                            " tokens, but the prompt has " + std::to_string(prompt);
+  const std::string start = context_is(engine) + "has " + std::to_string(prompt);
   return context_too_long(prompt_field(request.kind),
                           request.max_tokens_given ? start + " and the output may take " + std::to_string(output) +
                                                          ". Shorten the prompt or ask for fewer tokens."
                                                    : start + ", which leaves no room for output. Shorten the prompt.");
+}
+
+// The first `bytes` bytes at most, of whole UTF-8 sequences.
+std::string_view beginning(std::string_view text, size_t bytes) {
+  if (text.size() <= bytes) return text;
+  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;
+  return text.substr(0, bytes);
+}
+
+// Megabytes take seconds to tokenise, and of a text that is far too long the beginning alone has too many tokens. With
+// twice as many as fit, it does not matter how the place where it was cut is tokenised.
+std::optional<ApiError> check_beginning(const Engine& engine, const ApiRequest& request, const std::string& text) {
+  constexpr size_t kBytesOfToken = 16;  // text has some 2 to 6
+  const auto most = static_cast<size_t>(engine.info().max_model_len);
+  if (request.truncate_prompt != 0 || text.size() / (2 * kBytesOfToken) < most) return std::nullopt;
+  const auto ids = engine.encode(beginning(text, most * kBytesOfToken), request.add_special_tokens);
+  if (!ids.ok() || ids->size() < 2 * most) return std::nullopt;
+  return context_too_long(prompt_field(request.kind),
+                          context_is(engine) + "has more than " + std::to_string(2 * most) + ". Shorten the prompt.");
 }
 
 ApiResult<std::vector<EncodedPrompt>> encode_prompts(const Engine& engine, const ApiRequest& request) {
@@ -60,6 +83,7 @@ ApiResult<std::vector<EncodedPrompt>> encode_prompts(const Engine& engine, const
       prompt.ids = std::move(*ids);
     } else {
       prompt.text = std::move(std::get<std::string>(source));
+      if (auto error = check_beginning(engine, request, prompt.text)) return *error;
       auto encoded = engine.encode(prompt.text, request.add_special_tokens);
       if (!encoded.ok()) return api_error(encoded.error(), field);
       prompt.ids = std::move(*encoded);

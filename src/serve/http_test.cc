@@ -104,6 +104,11 @@ TEST(Router, KnowsWhatNeedsAKey) {
   }
 }
 
+// Probes and scrapes are for the time when all is busy: they must not wait behind prompts and grammars.
+TEST(Router, WhatIsOnlyAskedForDoesNotQueueBehindWork) {
+  for (const EndpointRow& row : endpoint_rows()) EXPECT_EQ(row.takes_long, row.method == "POST") << row.path;
+}
+
 TEST(Router, LabelsAreBounded) {
   EXPECT_EQ(path_label(make_request("GET", "/health?a=b")), "/health");
   EXPECT_EQ(path_label(make_request("GET", "/v1/models/abc")), "/v1/models/");

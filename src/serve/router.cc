@@ -16,7 +16,7 @@ constexpr EndpointRow kRows[] = {
     {"/health", "GET", Endpoint::kHealth, false, false, false},
     {"/ready", "GET", Endpoint::kReady, false, false, false},
     {"/version", "GET", Endpoint::kVersion, false, false, false},
-    {"/metrics", "GET", Endpoint::kMetrics, false, true, true},
+    {"/metrics", "GET", Endpoint::kMetrics, false, true, false},
     {"/openapi.json", "GET", Endpoint::kOpenApi, false, false, false},
     {"/", "GET", Endpoint::kPage, false, false, false},
     {"/web/", "GET", Endpoint::kPage, false, false, false},

@@ -2,6 +2,7 @@
 // io_context.
 #include "serve/server.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <thread>
@@ -210,6 +211,10 @@ void Server::Impl::wait() {
     if (thread.joinable()) thread.join();
   }
   shared_.workers.join();
+}
+
+int good_worker_threads(int usable_cores) {
+  return std::clamp(usable_cores / 2, 2, 8);
 }
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

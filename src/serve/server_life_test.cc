@@ -33,6 +33,13 @@ Clock::duration drain_time(Server& server) {
   return Clock::now() - begin;
 }
 
+TEST(ServerLife, WorkersByCores) {
+  EXPECT_EQ(good_worker_threads(1), 2);
+  EXPECT_EQ(good_worker_threads(4), 2);
+  EXPECT_EQ(good_worker_threads(12), 6);
+  EXPECT_EQ(good_worker_threads(128), 8);
+}
+
 TEST(ServerLife, DrainLetsRunningRequestsEnd) {
   FakeEngine engine(
       [](const GenerateRequest&) {

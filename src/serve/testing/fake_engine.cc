@@ -123,6 +123,7 @@ EngineStats FakeEngine::stats() const {
 
 Result<std::vector<TokenId>> FakeEngine::encode(std::string_view text, bool add_special_tokens) const {
   if (text.find("unencodable") != std::string_view::npos) return invalid_argument("this text cannot be encoded");
+  longest_encoded_ = std::max<size_t>(longest_encoded_, text.size());
   std::vector<TokenId> ids;
   if (add_special_tokens) ids.push_back(kBeginToken);
   for (const char c : text) ids.push_back(static_cast<unsigned char>(c));

@@ -3,6 +3,7 @@
 
 #include <volley/engine.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -52,6 +53,7 @@ class FakeEngine final : public Engine {
   std::vector<GenerateRequest> submitted() const;  // in order
   int running() const;
   int cancelled() const;
+  size_t longest_encoded() const { return longest_encoded_; }  // bytes
 
  private:
   struct Running {
@@ -71,6 +73,7 @@ class FakeEngine final : public Engine {
   EngineInfo info_;
   const Writer writer_;
   const std::chrono::microseconds tick_;
+  mutable std::atomic<size_t> longest_encoded_{0};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_:
