@@ -318,6 +318,15 @@ TEST(Lifecycle, StopStringsAndStopIdsEndTheAnswer) {
   EXPECT_EQ(cut.text, "20, 29, 76");
   EXPECT_EQ(cut.finish.stop_text, ", 8");
   EXPECT_EQ(cut.finish.reason, FinishReason::kStop);
+  // The first that ends past the text of min_tokens tokens.
+  for (size_t n = 1; n < whole.tokens.size(); ++n) {
+    by_text.stop = {", "};
+    by_text.min_tokens = static_cast<int32_t>(n);
+    const size_t free = engine->decode(std::span(whole.tokens).first(n), true).size();
+    size_t end = whole.text.find(", ");
+    while (end != std::string::npos && end + 2 <= free) end = whole.text.find(", ", end + 1);
+    EXPECT_EQ(run_all(*engine, {by_text}, 1)[0].text, whole.text.substr(0, end)) << n;
+  }
   GenerateRequest by_id = chat_request(*engine, prompt);
   by_id.stop_token_ids = {whole.tokens[3]};
   const auto stopped = run_all(*engine, {by_id}, 1)[0];

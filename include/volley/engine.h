@@ -107,7 +107,7 @@ struct GenerateRequest {
   std::vector<TokenId> prompt;  // at least one token
   SamplingParams sampling;
   int32_t max_tokens = -1;  // -1: as many as fit into max_model_len
-  int32_t min_tokens = 0;   // end-of-sequence and stop ids are masked before
+  int32_t min_tokens = 0;   // end-of-sequence and stop ids are masked before, stop strings do not count
   bool ignore_eos = false;
   std::vector<TokenId> stop_token_ids;  // beside the model's own end-of-sequence ids
   std::vector<std::string> stop;        // the text ends before the first of these

@@ -28,12 +28,13 @@ double seconds(RequestOutput::Clock::duration d) {
 }  // namespace
 
 RequestOutput::RequestOutput(RequestId id, EventSink sink, std::shared_ptr<const text::Tokenizer> tokenizer,
-                             std::vector<std::string> stops, int32_t prompt_tokens, Clock::time_point submitted)
+                             StopStrings stops, int32_t prompt_tokens, Clock::time_point submitted)
     : id_(id),
       sink_(std::move(sink)),
       detokenizer_(std::move(tokenizer), /*skip_special_tokens=*/true),
-      stops_(stops),
-      has_stops_(!stops.empty()),
+      stops_(stops.strings),
+      has_stops_(!stops.strings.empty()),
+      min_tokens_(stops.min_tokens),
       submitted_(submitted) {
   usage_.prompt_tokens = prompt_tokens;
 }
@@ -54,7 +55,8 @@ bool RequestOutput::append_text(Event& event, bool ended, spec::RoundResult& res
     return false;
   }
   for (size_t i = 0; i < with_text; ++i) {
-    text::StopMatcher::Output output = stops_.push(detokenizer_.push(std::span(result.tokens).subspan(i, 1)));
+    const bool counts = usage_.completion_tokens + static_cast<int32_t>(i) >= min_tokens_;
+    text::StopMatcher::Output output = stops_.push(detokenizer_.push(std::span(result.tokens).subspan(i, 1)), counts);
     event.text += output.text;
     if (!output.match) continue;
     stop_text_ = std::move(output.match);
@@ -119,7 +121,7 @@ void RequestOutput::finish(FinishReason reason, std::optional<Error> error, Cloc
 FinishReason RequestOutput::append_tail(Event& event, FinishReason reason) {
   const std::string held = detokenizer_.finish();
   if (reason == FinishReason::kStop || reason == FinishReason::kLength) {
-    text::StopMatcher::Output tail = stops_.push(held);
+    text::StopMatcher::Output tail = stops_.push(held, usage_.completion_tokens > min_tokens_);
     event.text += tail.text;
     if (tail.match) {
       stop_text_ = std::move(tail.match);

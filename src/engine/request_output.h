@@ -14,8 +14,13 @@ class RequestOutput {
  public:
   using Clock = std::chrono::steady_clock;
 
-  RequestOutput(RequestId id, EventSink sink, std::shared_ptr<const text::Tokenizer> tokenizer,
-                std::vector<std::string> stops, int32_t prompt_tokens, Clock::time_point submitted);
+  struct StopStrings {
+    std::vector<std::string> strings;
+    int32_t min_tokens = 0;  // one that ends within the text of the first so many tokens is text like any other
+  };
+
+  RequestOutput(RequestId id, EventSink sink, std::shared_ptr<const text::Tokenizer> tokenizer, StopStrings stops,
+                int32_t prompt_tokens, Clock::time_point submitted);
 
   // It got a slot. True the first time; after a preemption nothing changes.
   bool scheduled(int32_t cached_tokens, Clock::time_point now);
@@ -44,6 +49,7 @@ class RequestOutput {
   text::Detokenizer detokenizer_;
   text::StopMatcher stops_;
   bool has_stops_;
+  int32_t min_tokens_;
   Clock::time_point submitted_;
   std::optional<Clock::time_point> first_scheduled_, first_token_;
   Usage usage_;

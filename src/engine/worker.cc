@@ -132,8 +132,9 @@ void Worker::handle(Admission admission) {
   start.limits.min_tokens = request.min_tokens;
   start.limits.max_tokens = request.max_tokens;
   start.sampling.end_ids = start.limits.end_ids;
-  RequestOutput output(admission.id, std::move(admission.sink), parts_.tokenizer, std::move(request.stop),
-                       static_cast<int32_t>(request.prompt.size()), admission.submitted);
+  RequestOutput output(admission.id, std::move(admission.sink), parts_.tokenizer,
+                       {std::move(request.stop), request.min_tokens}, static_cast<int32_t>(request.prompt.size()),
+                       admission.submitted);
   std::unique_ptr<GrammarMasks> grammar;
   if (admission.matcher) {
     grammar = std::make_unique<GrammarMasks>(std::move(admission.matcher), start.limits.end_ids, request.min_tokens);

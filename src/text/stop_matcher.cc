@@ -26,7 +26,7 @@ StopMatcher::StopMatcher(std::vector<std::string> stops) {
   }
 }
 
-StopMatcher::Output StopMatcher::push(std::string_view text) {
+StopMatcher::Output StopMatcher::push(std::string_view text, bool counts) {
   if (done_) return {};
   const size_t already_held = held_.size();
   held_ += text;
@@ -34,7 +34,12 @@ StopMatcher::Output StopMatcher::push(std::string_view text) {
     const Stop* first = nullptr;
     for (Stop& stop : stops_) {
       stop.advance(text[i]);
-      if (stop.complete() && (first == nullptr || stop.text.size() > first->text.size())) first = &stop;
+      if (!stop.complete()) continue;
+      if (!counts) {
+        stop.matched = stop.borders.back();  // another may have begun within it
+      } else if (first == nullptr || stop.text.size() > first->text.size()) {
+        first = &stop;
+      }
     }
     if (first != nullptr) {
       done_ = true;

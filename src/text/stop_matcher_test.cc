@@ -55,6 +55,24 @@ TEST(StopMatcher, OverlappingStops) {
   EXPECT_EQ(stream({"aaab"}, {"aab"}), (Cut{"a", "aab"}));
 }
 
+// What ends where it does not count is text like any other; what ends later counts wherever it began.
+TEST(StopMatcher, WhereStopsDoNotCount) {
+  StopMatcher matcher({"aba", "END"});
+  EXPECT_EQ(matcher.push("an END aba", false).text, "an END ab");
+  const auto output = matcher.push("ba");
+  EXPECT_EQ(output.text, "");
+  EXPECT_EQ(output.match, "aba");
+
+  StopMatcher later({"END"});
+  EXPECT_EQ(later.push("END one EN", false).text, "END one ");
+  EXPECT_EQ(later.push("D").match, "END");
+
+  StopMatcher never({"END"});
+  EXPECT_EQ(never.push("END one EN", false).text, "END one ");
+  EXPECT_EQ(never.push("D two", false).text, "END two");
+  EXPECT_EQ(never.finish(), "");
+}
+
 TEST(StopMatcher, ShowsAtOnceWhatCannotBecomeAStop) {
   StopMatcher matcher({"</s>", "\n\n"});
   EXPECT_EQ(matcher.push("a<b").text, "a<b");

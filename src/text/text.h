@@ -111,7 +111,8 @@ class StopMatcher {
     std::string text;                  // may be shown: no part of it can belong to a stop string
     std::optional<std::string> match;  // the stop string found; text ends before it, later pushes return nothing
   };
-  Output push(std::string_view text);
+  // `counts`: whether a stop string that ends within this text is one. One that only begins in it may end later.
+  Output push(std::string_view text, bool counts = true);
   std::string finish();  // the end came: what was held back; later pushes return nothing
 
  private:
