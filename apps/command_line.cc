@@ -60,7 +60,7 @@ void add_limits(CLI::App* app, ServeCommand* command) {
   };
   count("--max-queue", command->engine.base.max_queue, "requests that may wait; one more is a 429 [4096]");
   count("--max-n", server.max_n, "choices of one prompt [128]");
-  count("--max-choices", server.max_choices, "prompts times choices of one request [1024]");
+  count("--max-choices", server.max_choices, "prompts times choices of one request, at most --max-queue [1024]");
   count("--max-body-bytes", server.max_body_bytes, "of a request; more is a 413 [10485760]");
   count("--max-header-bytes", server.max_header_bytes, "of a request; more is a 431 [16384]");
   count("--max-connections", server.max_connections, "open at once; one more gets a 503 [1024]");
@@ -213,6 +213,8 @@ Result<Command> parse_command_line(int argc, const char* const* argv) {
   }
   if (root.got_subcommand("serve")) {
     VOLLEY_RETURN_IF_ERROR(check_one_engine(serve.engine));
+    // More than the queue holds would be a 429 however often it is sent.
+    serve.server.max_choices = std::min(serve.server.max_choices, serve.engine.base.max_queue);
     return Command(std::move(serve));
   }
   if (root.got_subcommand("batch")) {

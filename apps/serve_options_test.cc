@@ -77,6 +77,16 @@ TEST(ServeOptions, ReachTheServer) {
   EXPECT_EQ(std::get<ServeCommand>(*parse({})).server.request_timeout, 0s) << "no limit unless asked for";
 }
 
+// A request for more choices than may wait could never be queued.
+TEST(ServeOptions, ARequestFitsIntoTheQueue) {
+  const auto max_choices = [](const std::vector<const char*>& arguments) {
+    return std::get<ServeCommand>(*parse(arguments)).server.max_choices;
+  };
+  EXPECT_EQ(max_choices({"--max-queue", "1"}), 1);
+  EXPECT_EQ(max_choices({"--max-queue", "5", "--max-choices", "8"}), 5);
+  EXPECT_EQ(max_choices({}), 1024);
+}
+
 TEST(ServeOptions, RefusesWhatIsOutOfRange) {
   for (const std::vector<const char*>& arguments : std::vector<std::vector<const char*>>{{"--max-n", "0"},
                                                                                          {"--request-timeout", "-1"},
