@@ -548,6 +548,28 @@ TEST_F(ApiTest, EchoScoresThePrompt) {
   EXPECT_EQ(engine.submitted().at(0).prompt_logprobs, 1);
 }
 
+// They cost a pass of the whole prompt, past the prefix cache.
+TEST_F(ApiTest, PromptLogprobsAreAskedForWhereTheyAreShown) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  const auto asked = [&](const char* path, const std::string& body) {
+    const size_t before = engine.submitted().size();
+    answer(api, post(path, body));
+    std::vector<int32_t> asked;
+    const auto submitted = engine.submitted();
+    for (size_t i = before; i < submitted.size(); ++i) asked.push_back(submitted[i].prompt_logprobs);
+    return asked;
+  };
+  const std::string chat = chat_with(R"("n": 3, "prompt_logprobs": 2)");
+  const Answer whole = answer(api, post(kChatPath, chat));
+  EXPECT_GT(whole.body().at("prompt_logprobs").size(), 1u);
+  EXPECT_EQ(asked(kChatPath, chat), (std::vector<int32_t>{2, -1, -1}));
+  EXPECT_EQ(asked(kChatPath, chat_with(R"("n": 2, "prompt_logprobs": 2, "stream": true)")),
+            (std::vector<int32_t>{2, 2}));
+  EXPECT_EQ(asked(kTextPath, R"({"prompt": ["a", "b"], "n": 2, "prompt_logprobs": 0})"),
+            (std::vector<int32_t>{0, 0, 0, 0}));
+}
+
 TEST_F(ApiTest, AnAnswerThatTakesTooLongIsA504) {
   FakeEngine engine([](const GenerateRequest&) {
     FakeScript script;

@@ -194,9 +194,12 @@ ApiResult<Generation::Plan> plan_generation(const Engine& engine, const OutputFo
       generate.min_tokens = std::min(generate.min_tokens, generate.max_tokens);
     }
     generate.prompt = std::move(prompt.ids);
+    // The whole answer of a chat shows its prompt once.
+    const bool shown_once = request.kind == ApiKind::kChat && !request.stream;
     for (int j = 0; j < request.n; ++j) {
       generate.sampling.choice_index = static_cast<uint32_t>(j);
       plan.choices.push_back(generate);
+      if (shown_once) generate.prompt_logprobs = -1;
     }
   }
   return plan;
