@@ -212,6 +212,23 @@ TEST_F(ApiTest, AFullQueueIsA429) {
   EXPECT_EQ(result.body().at("error").at("code"), "rate_limit_exceeded");
 }
 
+// Memory that ran out while it was working is not the client's fault.
+TEST_F(ApiTest, MemoryThatRunsOutIsA503) {
+  FakeEngine engine([](const GenerateRequest&) {
+    FakeScript script;
+    script.pieces = {};
+    script.reason = FinishReason::kError;
+    script.error = resource_exhausted("there is no memory for the penalties' counts");
+    return script;
+  });
+  Api api(engine, make_options());
+  const Answer result = answer(api, post(kTextPath, R"({"prompt": "x"})"));
+  EXPECT_EQ(result.response->status, 503);
+  EXPECT_EQ(result.response->headers.at(0).first, "Retry-After");
+  EXPECT_EQ(result.body().at("error").at("type"), "server_error");
+  EXPECT_EQ(result.body().at("error").at("code"), "unavailable");
+}
+
 TEST_F(ApiTest, AChoiceThatIsRefusedTakesTheOthersDown) {
   FakeEngine engine([](const GenerateRequest&) {
     FakeScript script;

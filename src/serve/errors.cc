@@ -46,6 +46,11 @@ ApiError api_error(const Error& error, std::optional<std::string> param) {
   return result;
 }
 
+ApiError run_error(Error error) {
+  if (error.code == ErrorCode::kResourceExhausted) error.code = ErrorCode::kUnavailable;
+  return api_error(error);
+}
+
 ApiError invalid_field(std::string_view field, std::string message) {
   return {400, kInvalidRequest, std::move(message), std::string(field), "invalid_value"};
 }

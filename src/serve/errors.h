@@ -24,8 +24,12 @@ struct ApiError {
 template <typename T>
 using ApiResult = std::variant<T, ApiError>;
 
-// An error of the engine. kResourceExhausted means that the queue is full (429): lengths are checked before submit.
+// An error of the engine that refuses a request. kResourceExhausted means that the queue is full (429): lengths are
+// checked before submit.
 ApiError api_error(const Error& error, std::optional<std::string> param = std::nullopt);
+// One that ended a request which had been taken. kResourceExhausted means that memory or threads ran out (503): nothing
+// that this client did too often.
+ApiError run_error(Error error);
 
 // 400 that names a field.
 ApiError invalid_field(std::string_view field, std::string message);

@@ -118,7 +118,7 @@ Generation::Output Generation::take() {
 void Generation::fail(const Finish& finish, Output& out) {
   ApiError error = cancelled_error();
   if (finish.reason == FinishReason::kError) {
-    error = api_error(finish.error.value_or(internal_error("The request failed and the engine gave no reason.")));
+    error = run_error(finish.error.value_or(internal_error("The request failed and the engine gave no reason.")));
   } else if (mailbox_->overflowed()) {
     error = too_slow_error(max_unsent_bytes_);
   }

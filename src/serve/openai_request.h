@@ -1,5 +1,5 @@
 // The request bodies of POST /v1/chat/completions and /v1/completions: JSON in, a checked request out. Pure functions;
-// what needs the model (chat template, tokenizer, context length) happens later, in api.cc.
+// what needs the model (chat template, tokenizer, context length) happens later, in generation_plan.cc.
 #pragma once
 
 #include <volley/engine.h>
