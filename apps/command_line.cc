@@ -81,7 +81,8 @@ void add_serve(CLI::App* root, ServeCommand* command) {
   serve::ServerOptions& server = command->server;
   add_engine_options(app, &command->engine, "32; on CUDA 128");
   add_speculation_options(app, &command->engine);
-  app->add_option("--host", server.host, "address to listen on [127.0.0.1]")->check(not_empty());
+  app->add_option("--host", server.host, "address to listen on, or a name: all it stands for [127.0.0.1]")
+      ->check(not_empty());
   app->add_option("--port", server.port, "port to listen on, 0 for any free one [8000]")
       ->check(between(0, 65535, "a port from 0 to 65535"));
   app->add_option("--served-model-name", server.served_model_names, "name in the API [that of the model's folder]")

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <deque>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -39,22 +40,40 @@ Error cannot_listen(const ServerOptions& options, const error_code& error) {
                                        error.message() + "." + std::string(advice(error))};
 }
 
-Result<tcp::endpoint> resolve(asio::io_context& io, const std::string& host, uint16_t port) {
+// All that the name stands for: "localhost" is often both ::1 and 127.0.0.1, and clients take either.
+Result<std::vector<tcp::endpoint>> resolve(asio::io_context& io, const std::string& host, uint16_t port) {
   error_code error;
   tcp::resolver resolver(io);
   const auto found = resolver.resolve(host, std::to_string(port), tcp::resolver::passive, error);
   if (error || found.empty()) {
     return invalid_argument("\"" + host + "\" is not an address to listen on: " + error.message() + ".");
   }
-  return found.begin()->endpoint();
+  std::vector<tcp::endpoint> endpoints;
+  for (const auto& entry : found) {
+    if (std::ranges::find(endpoints, entry.endpoint()) == endpoints.end()) endpoints.push_back(entry.endpoint());
+  }
+  return endpoints;
+}
+
+// The machine has no such address, or no IPv6 at all: another address of the same name may do.
+bool is_not_ours(const error_code& error) {
+  return error == boost::system::errc::address_not_available || error == asio::error::address_family_not_supported;
+}
+
+error_code listen_on(tcp::acceptor& acceptor, const tcp::endpoint& endpoint) {
+  error_code error;
+  acceptor.open(endpoint.protocol(), error);
+  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+  return error;
 }
 
 }  // namespace
 
 class Server::Impl {
  public:
-  explicit Impl(const ServerOptions& options)
-      : shared_(options), control_(asio::make_strand(io_)), acceptor_(control_), timer_(control_) {}
+  explicit Impl(const ServerOptions& options) : shared_(options), control_(asio::make_strand(io_)), timer_(control_) {}
 
   ~Impl() {
     stop();
@@ -69,7 +88,7 @@ class Server::Impl {
   void wait();
 
  private:
-  asio::awaitable<void> accept();
+  asio::awaitable<void> accept(tcp::acceptor& acceptor);
   void add(tcp::socket socket);
   void refuse(tcp::socket socket);
   void stop_accepting();
@@ -80,8 +99,8 @@ class Server::Impl {
   asio::io_context io_;
   Shared shared_;
   asio::any_io_executor control_;
-  tcp::acceptor acceptor_;
-  asio::steady_timer timer_;  // of drain
+  std::deque<tcp::acceptor> acceptors_;  // one for each address that the host's name stands for
+  asio::steady_timer timer_;             // of drain
   uint64_t next_session_ = 0;
   std::unordered_map<uint64_t, std::weak_ptr<Session>> sessions_;  // of the control strand
   uint16_t port_ = 0;
@@ -91,26 +110,33 @@ class Server::Impl {
 
 Status Server::Impl::listen() {
   const ServerOptions& options = shared_.options;
-  VOLLEY_ASSIGN(const tcp::endpoint endpoint, resolve(io_, options.host, options.port));
-  error_code error;
-  acceptor_.open(endpoint.protocol(), error);
-  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor_.bind(endpoint, error);
-  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-  if (error) return cannot_listen(options, error);
-  port_ = acceptor_.local_endpoint().port();
-  asio::co_spawn(control_, accept(), asio::detached);
+  VOLLEY_ASSIGN(const std::vector<tcp::endpoint> endpoints, resolve(io_, options.host, options.port));
+  error_code not_ours;
+  for (tcp::endpoint endpoint : endpoints) {
+    if (endpoint.port() == 0) endpoint.port(port_);  // any free one, but the same for all
+    tcp::acceptor acceptor(control_);
+    const error_code error = listen_on(acceptor, endpoint);
+    if (is_not_ours(error)) {
+      not_ours = error;
+      continue;
+    }
+    if (error) return cannot_listen(options, error);
+    port_ = acceptor.local_endpoint().port();
+    acceptors_.push_back(std::move(acceptor));
+  }
+  if (acceptors_.empty()) return cannot_listen(options, not_ours);
+  for (tcp::acceptor& acceptor : acceptors_) asio::co_spawn(control_, accept(acceptor), asio::detached);
   const std::lock_guard lock(join_mutex_);
   for (int i = 0; i < options.io_threads; ++i) threads_.emplace_back([this] { io_.run(); });
   shared_.api.log().debug("listening on " + options.host + ":" + std::to_string(port_));
   return {};
 }
 
-asio::awaitable<void> Server::Impl::accept() {
-  while (acceptor_.is_open()) {
+asio::awaitable<void> Server::Impl::accept(tcp::acceptor& acceptor) {
+  while (acceptor.is_open()) {
     error_code error;
-    tcp::socket socket = co_await acceptor_.async_accept(asio::any_io_executor(asio::make_strand(io_)), token(error));
-    if (error == asio::error::operation_aborted || !acceptor_.is_open()) co_return;
+    tcp::socket socket = co_await acceptor.async_accept(asio::any_io_executor(asio::make_strand(io_)), token(error));
+    if (error == asio::error::operation_aborted || !acceptor.is_open()) co_return;
     if (error) {
       shared_.api.log().warn("cannot accept a connection: " + error.message());
       asio::steady_timer backoff(control_, kAcceptBackoff);
@@ -176,7 +202,7 @@ void Server::Impl::for_sessions(void (Session::*action)()) {
 void Server::Impl::stop_accepting() {
   error_code ignored;
   shared_.draining = true;
-  acceptor_.close(ignored);
+  for (tcp::acceptor& acceptor : acceptors_) acceptor.close(ignored);
 }
 
 void Server::Impl::drain(Milliseconds deadline) {
@@ -204,7 +230,7 @@ void Server::Impl::stop() {
   });
 }
 
-// The threads end by themselves: without acceptor, sessions and timers the io_context has no work left.
+// The threads end by themselves: without acceptors, sessions and timers the io_context has no work left.
 void Server::Impl::wait() {
   const std::lock_guard lock(join_mutex_);
   for (std::thread& thread : threads_) {

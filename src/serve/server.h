@@ -14,8 +14,8 @@
 namespace volley::serve {
 
 struct ServerOptions {
-  std::string host = "127.0.0.1";               // a name or an address; "0.0.0.0" or "::" for all interfaces
-  uint16_t port = 8000;                         // 0: any free one, see Server::port()
+  std::string host = "127.0.0.1";  // an address, or a name: all addresses it has; "0.0.0.0" or "::": every one
+  uint16_t port = 8000;            // 0: any free one, see Server::port()
   std::vector<std::string> served_model_names;  // at least one; the first is used when a request names none
   std::string version = "unknown";              // of the program, for GET /version
 

@@ -1,8 +1,11 @@
 // Protects the server's start and end: what draining waits for and what it does not, and errors of starting.
 #include <gtest/gtest.h>
+#include <netdb.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <thread>
 
@@ -38,6 +41,29 @@ TEST(ServerLife, WorkersByCores) {
   EXPECT_EQ(good_worker_threads(4), 2);
   EXPECT_EQ(good_worker_threads(12), 6);
   EXPECT_EQ(good_worker_threads(128), 8);
+}
+
+// A client that asks for a name takes any of its addresses: of "localhost" often ::1 first.
+TEST(ServerLife, ANameListensOnAllItsAddresses) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.host = "localhost";
+  const auto server = start_server(engine, options);
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  ASSERT_EQ(::getaddrinfo("localhost", std::to_string(server->port()).c_str(), &wanted, &found), 0);
+  int addresses = 0;
+  for (const addrinfo* address = found; address; address = address->ai_next) {
+    const int socket = ::socket(address->ai_family, address->ai_socktype, 0);
+    const bool connected = socket >= 0 && ::connect(socket, address->ai_addr, address->ai_addrlen) == 0;
+    // One that the machine does not have refuses in another way.
+    if (connected || errno == ECONNREFUSED) ++addresses;
+    EXPECT_TRUE(connected || errno != ECONNREFUSED);
+    if (socket >= 0) ::close(socket);
+  }
+  ::freeaddrinfo(found);
+  EXPECT_GT(addresses, 0);
 }
 
 TEST(ServerLife, DrainLetsRunningRequestsEnd) {
