@@ -38,12 +38,12 @@ Json model_json(const std::string& name, std::time_t created, int max_model_len)
           {"max_model_len", max_model_len}};
 }
 
-// A browser may send JSON to any address without asking if it calls it text: that is refused here.
-bool is_json(const std::string& content_type) {
-  std::string type = content_type.substr(0, content_type.find(';'));
+// A browser may send JSON to any address without asking if it calls it text or nothing: that is refused here.
+bool is_json(const HttpRequest& request) {
+  std::string type = request.content_type.substr(0, request.content_type.find(';'));
   type.erase(std::remove(type.begin(), type.end(), ' '), type.end());
   std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::tolower(c); });
-  return type.empty() || type == "application/json";
+  return type == "application/json" || (type.empty() && request.origin.empty());
 }
 
 HttpResponse unauthorized(bool sent_one) {
@@ -118,17 +118,23 @@ Api::Reply Api::handle(const HttpRequest& request, std::function<void()> wake) {
   }
 }
 
-Api::Reply Api::dispatch(const HttpRequest& request, std::function<void()> wake) {
+std::variant<Route, HttpResponse> Api::admit(const HttpRequest& request) const {
   if (auto preflight = cors_.preflight(request)) return std::move(*preflight);
   auto target = route(request);
-  if (auto* response = std::get_if<HttpResponse>(&target)) return std::move(*response);
+  if (std::holds_alternative<HttpResponse>(target)) return target;
   const Route& found = std::get<Route>(target);
   if (found.row->needs_key && !keys_.allow(request.authorization)) return unauthorized(!request.authorization.empty());
   if (found.row->needs_engine && !serving_.load()) return loading();
-  if (found.row->method == "POST" && !is_json(request.content_type)) {
+  if (found.row->method == "POST" && !is_json(request)) {
     return error_response(http_error(415, "The body must be JSON: send \"Content-Type: application/json\"."));
   }
-  return answer(found, request, std::move(wake));
+  return target;
+}
+
+Api::Reply Api::dispatch(const HttpRequest& request, std::function<void()> wake) {
+  auto target = admit(request);
+  if (auto* response = std::get_if<HttpResponse>(&target)) return std::move(*response);
+  return answer(std::get<Route>(target), request, std::move(wake));
 }
 
 Api::Reply Api::answer(const Route& found, const HttpRequest& request, std::function<void()> wake) {

@@ -37,6 +37,10 @@ class Api {
   // Once. The engine must outlive the Api. kInvalidArgument: there is no parser of a name that the options give.
   Status attach(Engine& engine);
 
+  // Where a request goes, or what it gets instead: what its method, path and headers alone decide. handle() asks too;
+  // to ask before the body is there keeps bodies of those who are not let in out of memory.
+  std::variant<Route, HttpResponse> admit(const HttpRequest& request) const;
+
   // True if handle() may take long: it should not run on a thread that moves bytes.
   static bool takes_long(const HttpRequest& request);
 

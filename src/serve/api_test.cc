@@ -199,7 +199,12 @@ TEST_F(ApiTest, FailuresBeforeTheEngine) {
   EXPECT_EQ(status({"POST", kTextPath, "text/plain", "{}"}), 415);
   EXPECT_EQ(status({"POST", kTextPath, "application/JSON; charset=utf-8", R"({"prompt": "x"})"}), 200);
   EXPECT_EQ(status({"POST", kTextPath, "", R"({"prompt": "x"})"}), 200);
-  EXPECT_EQ(engine.submitted().size(), 2u);
+  HttpRequest of_a_page{"POST", kTextPath, "", R"({"prompt": "x"})"};  // fetch() of a Blob without a type sends none
+  of_a_page.origin = "https://page.example";
+  EXPECT_EQ(status(of_a_page), 415);
+  of_a_page.content_type = "application/json";
+  EXPECT_EQ(status(of_a_page), 200);
+  EXPECT_EQ(engine.submitted().size(), 3u);
 }
 
 TEST_F(ApiTest, AFullQueueIsA429) {

@@ -248,6 +248,42 @@ TEST(Server, ExpectContinue) {
   EXPECT_EQ(client.receive()->status, 200);
 }
 
+// Without a key nobody's megabytes are kept in memory: the answer comes before the body, and instead of "100 Continue".
+TEST(Server, WhoIsNotLetInSendsNoBody) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.api_keys = {"sesame"};
+  const auto server = start_server(engine, options);
+  const auto ask = [&](const std::string& path, const std::string& head) -> std::optional<ClientResponse> {
+    Client client(server->port());
+    client.send("POST " + path + " HTTP/1.1\r\nX-Request-Id: mine\r\nContent-Type: application/json\r\n" + head +
+                "\r\n");
+    auto response = client.receive();
+    if (response && response->status != 100) {
+      client.send(std::string(1'000'000, ' '));  // what a client was about to send reaches nobody, and breaks nothing
+      EXPECT_TRUE(client.wait_for_close()) << path << head;
+      EXPECT_EQ(response->headers.at("connection"), "close");
+      EXPECT_EQ(response->headers.at("x-request-id"), "mine");
+    }
+    return response;
+  };
+  const std::string bodies[] = {"Content-Length: 5000000\r\n", "Transfer-Encoding: chunked\r\n",
+                                "Content-Length: 10\r\nExpect: 100-continue\r\n"};
+  for (const std::string& body : bodies) {
+    for (const std::string key : {"", "Authorization: Bearer open\r\n"}) {
+      const auto response = ask(kPath, key + body);
+      ASSERT_TRUE(response) << body;
+      EXPECT_EQ(response->status, 401) << body;
+    }
+    EXPECT_EQ(ask("/health", body)->status, 405) << body;
+    EXPECT_EQ(ask("/nowhere", body)->status, 404) << body;
+  }
+  EXPECT_EQ(ask(kPath, "Authorization: Bearer sesame\r\n" + bodies[2])->status, 100);
+  Client client(server->port());
+  EXPECT_EQ(client.post(kPath, kWhole)->status, 401);
+  EXPECT_EQ(client.get("/health")->status, 200) << "a short body costs nothing, and the connection goes on";
+}
+
 TEST(Server, ARequestThatNeverEndsTimesOut) {
   FakeEngine engine;
   ServerOptions options = make_options();
@@ -350,7 +386,7 @@ TEST(Server, HeadersOfEveryAnswer) {
   Client client(server->port());
   const auto ask = [&](const std::string& head, const std::string& body) {
     client.send("POST /v1/completions HTTP/1.1\r\nX-Request-Id: mine\r\nOrigin: https://page.example\r\n" + head +
-                "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+                "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
     return client.receive();
   };
   const std::string key = "Authorization: Bearer sesame\r\n";

@@ -49,6 +49,28 @@ inline auto token(error_code& error) {
   return asio::redirect_error(asio::use_awaitable, error);
 }
 
+// All but the body.
+template <typename Message>
+HttpRequest request_head(const Message& message) {
+  const auto header = [&](auto name) { return std::string(message[name]); };
+  HttpRequest request;
+  request.method = std::string(message.method_string());
+  request.target = std::string(message.target());
+  request.content_type = header(http::field::content_type);
+  request.authorization = header(http::field::authorization);
+  request.origin = header(http::field::origin);
+  request.if_none_match = header(http::field::if_none_match);
+  request.requested_headers = header(http::field::access_control_request_headers);
+  request.request_id = header("X-Request-Id");
+  return request;
+}
+
+// The rest of a request that is refused already is read, and the connection kept, where it costs no more than this.
+template <typename Parser>
+bool is_short(const Parser& parser) {
+  return parser.is_done() || parser.content_length_remaining().value_or(kReadBytes + 1) <= kReadBytes;
+}
+
 inline HttpResponse stopping_response() {
   return error_response(http_error(503, "The server is stopping. Send the request again."));
 }
@@ -92,6 +114,7 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::awaitable<bool> wait_for_bytes();
   asio::awaitable<std::optional<Exchange>> read_request();
   asio::awaitable<void> refuse(error_code error);
+  asio::awaitable<void> close_with(Exchange exchange, HttpResponse response);
   asio::awaitable<bool> answer(Exchange& exchange);
   asio::awaitable<Api::Reply> handle(const HttpRequest& request);
   asio::awaitable<bool> send_response(Exchange& exchange, HttpResponse response);
@@ -174,8 +197,17 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
   parser.body_limit(shared_.options.max_body_bytes);
   error_code error;
   co_await http::async_read_header(socket_, buffer_, parser, token(error));
+  HttpRequest request;
   if (!error) {
-    if (boost::beast::iequals(parser.get()[http::field::expect], "100-continue") && !parser.is_done()) {
+    request = request_head(parser.get());
+    const bool asks = boost::beast::iequals(parser.get()[http::field::expect], "100-continue") && !parser.is_done();
+    auto admitted = shared_.api.admit(request);
+    if (auto* response = std::get_if<HttpResponse>(&admitted); response && (asks || !is_short(parser))) {
+      disarm();
+      co_await close_with({shared_.api, std::move(request), parser.get().version() < 11, false}, std::move(*response));
+      co_return std::nullopt;
+    }
+    if (asks) {
       if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return std::nullopt;
       arm(shared_.options.receive_timeout, kDrainRead);
     }
@@ -186,19 +218,8 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
     co_await refuse(error);
     co_return std::nullopt;
   }
-  auto& message = parser.get();
-  const auto header = [&](auto name) { return std::string(message[name]); };
-  HttpRequest request;
-  request.method = std::string(message.method_string());
-  request.target = std::string(message.target());
-  request.content_type = header(http::field::content_type);
-  request.authorization = header(http::field::authorization);
-  request.origin = header(http::field::origin);
-  request.if_none_match = header(http::field::if_none_match);
-  request.requested_headers = header(http::field::access_control_request_headers);
-  request.request_id = header("X-Request-Id");
-  request.body = std::move(message.body());
-  co_return std::optional<Exchange>(std::in_place, shared_.api, std::move(request), message.version() < 11,
+  request.body = std::move(parser.get().body());
+  co_return std::optional<Exchange>(std::in_place, shared_.api, std::move(request), parser.get().version() < 11,
                                     parser.keep_alive());
 }
 
@@ -222,7 +243,11 @@ inline asio::awaitable<void> Session::refuse(error_code error) {
   } else {
     co_return;
   }
-  Exchange exchange(shared_.api);
+  co_await close_with(Exchange(shared_.api), std::move(response));
+}
+
+// The answer to a client that may still be sending.
+inline asio::awaitable<void> Session::close_with(Exchange exchange, HttpResponse response) {
   co_await send_response(exchange, std::move(response));
   co_await linger();
 }
