@@ -17,6 +17,9 @@ constexpr double square(double x) {
 constexpr double kShapeSpread = square(0.03), kShapeDrift = square(0.0005);
 constexpr double kKvSpread = square(0.5), kKvDrift = square(0.002);
 constexpr double kSpeedSpread = square(0.1), kSpeedDrift = square(0.01);
+// And when the number of requests becomes e times as large or small: with the load, the clock changes that a GPU's
+// power limit leaves.
+constexpr double kSpeedAtOtherLoad = square(0.05);
 // Of what nothing explains; followed from the errors themselves.
 constexpr double kFirstNoise = square(0.1), kLeastNoise = square(0.005), kMostNoise = square(1.0);
 constexpr double kNoiseRate = 0.05;
@@ -53,14 +56,16 @@ void CostModel::forget_variances() {
   draft_noise_ = rest_noise_ = {kFirstNoise, 0};
 }
 
-void CostModel::drift() {
+void CostModel::drift(int32_t requests) {
   const auto wander = [](Factor& factor, double drift, double spread) {
     factor.variance = std::min(factor.variance + drift, spread);
   };
   for (Factor& factor : row_factors_) wander(factor, kShapeDrift, kShapeSpread);
   for (DraftCurve& draft : drafts_) wander(draft.factor, kShapeDrift, kShapeSpread);
   for (Factor* factor : {&kv_draft_, &kv_rest_, &kv_row_}) wander(*factor, kKvDrift, kKvSpread);
-  wander(speed_, kSpeedDrift, kSpeedSpread);
+  const double change = last_requests_ > 0 ? std::log(static_cast<double>(requests) / last_requests_) : 0;
+  wander(speed_, kSpeedDrift + kSpeedAtOtherLoad * square(change), kSpeedSpread);
+  last_requests_ = requests;
 }
 
 void CostModel::learn(std::span<const Share> shares, double error, Noise& noise) {
@@ -156,10 +161,9 @@ double CostModel::predict_rest(const RoundShape& shape) const {
 
 void CostModel::observe(const RoundShape& shape, const RoundSeconds& seconds) {
   if (shape.requests == 0 || shape.other_rows > 0) return;
-  drift();
-  const DraftParts d = draft_parts(shape);
+  drift(shape.requests);
   const RestParts r = rest_parts(shape);
-  const double draft = d.seconds(), rest = r.seconds();
+  const double rest = r.seconds();
   const Knot knot = knot_of(shape.verify_rows);
   const double rows_part = r.rows / rest;
   const Share rest_shares[] = {{&speed_, rows_part},
@@ -168,6 +172,8 @@ void CostModel::observe(const RoundShape& shape, const RoundSeconds& seconds) {
                                {&kv_rest_, r.kv_read / rest},
                                {&kv_row_, r.kv_row / rest}};
   learn(rest_shares, log_error(seconds.rest, rest), rest_noise_);
+  const DraftParts d = draft_parts(shape);  // with what the rest has taught of the speed, or that would count twice
+  const double draft = d.seconds();
   if (shape.draft == 0 || !(draft > 0)) return;
   const Length length = find(shape.draft);
   const double draft_part = d.pass / draft;

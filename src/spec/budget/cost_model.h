@@ -116,7 +116,7 @@ class CostModel {
   CostModel() { forget_variances(); }
   void complete_drafts();
   void forget_variances();
-  void drift();
+  void drift(int32_t requests);
   static void learn(std::span<const Share> shares, double error, Noise& noise);
   bool sane() const;  // of what was read from a file
   Length find(int32_t draft_length) const;
@@ -129,6 +129,7 @@ class CostModel {
   KvCosts kv_;  // as guessed; its factors:
   Factor kv_draft_, kv_rest_, kv_row_;
   Factor speed_;
+  int32_t last_requests_ = 0;  // of the last round that was observed
   Noise draft_noise_, rest_noise_;
 };
 

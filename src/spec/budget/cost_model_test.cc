@@ -113,6 +113,17 @@ TEST(CostModelTest, FollowsALastingChangeOfTheMachine) {
   EXPECT_NEAR(model.predict(other).total() / slow(truth(other)).total(), 1, 0.1) << "shapes that did not run";
 }
 
+// More requests take a GPU to its power limit: all of their rounds become slower, and none of them dearer than others.
+TEST(CostModelTest, AtAnotherLoadItIsTheMachineThatChanged) {
+  CostModel model = model_of();
+  const RoundShape before = {1, 15, 16, 0, 0}, ran = {16, 3, 64, 0, 0}, other = {16, 1, 32, 0, 0};
+  for (int32_t i = 0; i < 60; ++i) model.observe(before, truth(before));
+  model.observe(ran, {1.09 * truth(ran).draft, 1.09 * truth(ran).rest});
+  EXPECT_NEAR(model.predict(ran).total() / truth(ran).total(), 1.09, 0.03);
+  EXPECT_NEAR(model.predict(ran).total() / model.predict(other).total(), truth(ran).total() / truth(other).total(),
+              0.025 * truth(ran).total() / truth(other).total());
+}
+
 TEST(CostModelTest, LearnsThatOneShapeIsDearerThanItWasMeasured) {
   CostModel model = model_of();
   const RoundShape dear = {4, 3, 16, 0, 0}, other = {4, 15, 64, 0, 0};
