@@ -32,9 +32,9 @@ constexpr int32_t kLongAgo = 1 << 20;
 constexpr double kRivalShare = 0.0003, kHopelessShare = 0.0001;
 constexpr double kLeastRivalGap = 48;
 constexpr int64_t kBetweenRivals = 16;  // rounds from one to the next
-// A number of rows that is predicted to lose hardly anything may be the best, so it runs once soon after the number of
-// requests has changed by more than a quarter, when nobody knows yet what rounds of that size really take.
-constexpr int64_t kSettling = 32, kBetweenCloseRivals = 4;  // rounds
+// A number of rows that is predicted to lose hardly anything may be the best, so those run in turn soon after the
+// number of requests has changed by more than a quarter, when nobody knows yet what rounds of that size really take.
+constexpr int64_t kSettling = 64, kBetweenCloseRivals = 4;  // rounds
 constexpr double kClose = 0.04;                             // of a round's time
 constexpr int32_t kRowBands = 32;
 // Of lengths to probe, a longer one is taken while it costs hardly more.
@@ -83,6 +83,7 @@ struct BudgetPolicy::State {
   const Option& to_probe(size_t length, int32_t requests, double rate) const;
   bool could_win(size_t length, double rate) const;
   const Option* probe(const RoundToChoose& round, const Option& plain);
+  bool settling() const { return decisions - changed < kSettling; }
   bool rivals_turn() const;
   const Option* rival(const RoundToChoose& round, const Option& chosen);
   const Option* close_rival(std::span<const Option* const> best_of_band, const Option& chosen) const;
@@ -226,7 +227,7 @@ const Option* BudgetPolicy::State::probe(const RoundToChoose& round, const Optio
 
 // Whether the coming decision may be a rival's.
 bool BudgetPolicy::State::rivals_turn() const {
-  return (decisions + 1) % (decisions - changed < kSettling ? kBetweenCloseRivals : kBetweenRivals) == 0;
+  return (decisions + 1) % (settling() ? kBetweenCloseRivals : kBetweenRivals) == 0;
 }
 
 // The option of another length, or with about as many rows as have not been seen for long, whose turn it is, or null.
@@ -262,22 +263,21 @@ const Option* BudgetPolicy::State::rival(const RoundToChoose& round, const Optio
   return rival;
 }
 
-// While settling: the closest of plain decoding and of the bands of rows that have not run since the load changed, or
+// While settling: of plain decoding and the bands of rows that are close, the one that has not run for longest, or
 // null.
 const Option* BudgetPolicy::State::close_rival(std::span<const Option* const> best_of_band,
                                                const Option& chosen) const {
-  if (decisions - changed >= kSettling) return nullptr;
-  const Option* closest = nullptr;
-  double least = kClose * chosen.charged;
-  const auto consider = [&](const Option& option) {
-    if (const double lost = loss(option, chosen.rate()); lost < least) least = lost, closest = &option;
+  if (!settling()) return nullptr;
+  const Option* next = nullptr;
+  int64_t oldest = decisions;
+  const auto consider = [&](const Option& option, int64_t last) {
+    if (last < oldest && loss(option, chosen.rate()) < kClose * chosen.charged) oldest = last, next = &option;
   };
-  if (chosen.draft > 0 && last_length[0] <= changed) consider(options.plain());
+  if (chosen.draft > 0) consider(options.plain(), last_length[0]);
   for (int32_t band = 0; band < kRowBands; ++band) {
-    const bool tried = last_band[band] > changed || band == row_band(chosen.rows);
-    if (best_of_band[band] != nullptr && !tried) consider(*best_of_band[band]);
+    if (best_of_band[band] != nullptr && band != row_band(chosen.rows)) consider(*best_of_band[band], last_band[band]);
   }
-  return closest;
+  return next;
 }
 
 // The last decision once more, while it stands: for as many requests, when no prompt comes with them and no rival's
