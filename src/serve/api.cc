@@ -102,8 +102,8 @@ Status Api::attach(Engine& engine) {
   return {};
 }
 
-bool Api::takes_long(const HttpRequest& request) {
-  const auto target = route(request);
+bool Api::takes_long(const HttpRequest& request) const {
+  const auto target = admit(request);  // to refuse takes no time
   const Route* found = std::get_if<Route>(&target);
   return found && found->row->takes_long;
 }

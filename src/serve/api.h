@@ -42,7 +42,7 @@ class Api {
   std::variant<Route, HttpResponse> admit(const HttpRequest& request) const;
 
   // True if handle() may take long: it should not run on a thread that moves bytes.
-  static bool takes_long(const HttpRequest& request);
+  bool takes_long(const HttpRequest& request) const;
 
   // `wake` is handed to the generation, if there is one.
   Reply handle(const HttpRequest& request, std::function<void()> wake);

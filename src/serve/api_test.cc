@@ -164,6 +164,7 @@ TEST_F(ApiTest, OfAPromptThatIsFarTooLongTheBeginningIsRead) {
     EXPECT_EQ(refused.body().at("error").at("param"), "prompt");
   }
   EXPECT_LE(engine.longest_encoded(), 100u * 16);
+  EXPECT_EQ(ask(std::string(size_t{64} * 60, ' '), "").response->status, 200) << "long, but of 60 tokens";
   EXPECT_EQ(ask(std::string(1'000'000, 'x'), R"("truncate_prompt_tokens": 50, )").response->status, 200);
   EXPECT_EQ(engine.submitted().back().prompt.size(), 50u);
 }

@@ -88,6 +88,7 @@ class Server::Impl {
   void wait();
 
  private:
+  error_code open_all(const std::vector<tcp::endpoint>& endpoints);
   asio::awaitable<void> accept(tcp::acceptor& acceptor);
   void add(tcp::socket socket);
   void refuse(tcp::socket socket);
@@ -108,9 +109,10 @@ class Server::Impl {
   std::vector<std::thread> threads_;  // guarded by join_mutex_
 };
 
-Status Server::Impl::listen() {
-  const ServerOptions& options = shared_.options;
-  VOLLEY_ASSIGN(const std::vector<tcp::endpoint> endpoints, resolve(io_, options.host, options.port));
+// Listens on all of these that are this machine's; at least one must be.
+error_code Server::Impl::open_all(const std::vector<tcp::endpoint>& endpoints) {
+  acceptors_.clear();
+  port_ = 0;
   error_code not_ours;
   for (tcp::endpoint endpoint : endpoints) {
     if (endpoint.port() == 0) endpoint.port(port_);  // any free one, but the same for all
@@ -120,11 +122,22 @@ Status Server::Impl::listen() {
       not_ours = error;
       continue;
     }
-    if (error) return cannot_listen(options, error);
+    if (error) return error;
     port_ = acceptor.local_endpoint().port();
     acceptors_.push_back(std::move(acceptor));
   }
-  if (acceptors_.empty()) return cannot_listen(options, not_ours);
+  return acceptors_.empty() ? not_ours : error_code();
+}
+
+Status Server::Impl::listen() {
+  const ServerOptions& options = shared_.options;
+  VOLLEY_ASSIGN(const std::vector<tcp::endpoint> endpoints, resolve(io_, options.host, options.port));
+  error_code error = open_all(endpoints);
+  // A port that is free at one address may be taken at another.
+  for (int again = 0; options.port == 0 && error == asio::error::address_in_use && again < 10; ++again) {
+    error = open_all(endpoints);
+  }
+  if (error) return cannot_listen(options, error);
   for (tcp::acceptor& acceptor : acceptors_) asio::co_spawn(control_, accept(acceptor), asio::detached);
   const std::lock_guard lock(join_mutex_);
   for (int i = 0; i < options.io_threads; ++i) threads_.emplace_back([this] { io_.run(); });

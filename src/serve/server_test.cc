@@ -254,9 +254,10 @@ TEST(Server, WhoIsNotLetInSendsNoBody) {
   ServerOptions options = make_options();
   options.api_keys = {"sesame"};
   const auto server = start_server(engine, options);
-  const auto ask = [&](const std::string& path, const std::string& head) -> std::optional<ClientResponse> {
+  const auto ask = [&](const std::string& path, const std::string& head,
+                       const std::string& method = "POST ") -> std::optional<ClientResponse> {
     Client client(server->port());
-    client.send("POST " + path + " HTTP/1.1\r\nX-Request-Id: mine\r\nContent-Type: application/json\r\n" + head +
+    client.send(method + path + " HTTP/1.1\r\nX-Request-Id: mine\r\nContent-Type: application/json\r\n" + head +
                 "\r\n");
     auto response = client.receive();
     if (response && response->status != 100) {
@@ -278,6 +279,8 @@ TEST(Server, WhoIsNotLetInSendsNoBody) {
     EXPECT_EQ(ask("/health", body)->status, 405) << body;
     EXPECT_EQ(ask("/nowhere", body)->status, 404) << body;
   }
+  EXPECT_EQ(ask("/health", bodies[0], "GET ")->status, 413) << "it has no use for a body";
+  EXPECT_EQ(ask("/health", bodies[1], "GET ")->status, 413);
   EXPECT_EQ(ask(kPath, "Authorization: Bearer sesame\r\n" + bodies[2])->status, 100);
   Client client(server->port());
   EXPECT_EQ(client.post(kPath, kWhole)->status, 401);

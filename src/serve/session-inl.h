@@ -202,6 +202,10 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
     request = request_head(parser.get());
     const bool asks = boost::beast::iequals(parser.get()[http::field::expect], "100-continue") && !parser.is_done();
     auto admitted = shared_.api.admit(request);
+    // Only a POST has a use for a body.
+    if (std::holds_alternative<Route>(admitted) && request.method != "POST" && !is_short(parser)) {
+      admitted = error_response(http_error(413, "This address takes no body. Send the request without one."));
+    }
     if (auto* response = std::get_if<HttpResponse>(&admitted); response && (asks || !is_short(parser))) {
       disarm();
       co_await close_with({shared_.api, std::move(request), parser.get().version() < 11, false}, std::move(*response));
@@ -277,7 +281,7 @@ inline asio::awaitable<Api::Reply> Session::handle(const HttpRequest& request) {
       if (const auto self = weak.lock()) self->notify();
     });
   };
-  if (!Api::takes_long(request)) co_return shared_.api.handle(request, wake);
+  if (!shared_.api.takes_long(request)) co_return shared_.api.handle(request, wake);
   std::optional<Api::Reply> reply;
   bool ready = false;  // of the strand
   asio::post(shared_.workers, [&, self = shared_from_this()] {

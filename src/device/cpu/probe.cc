@@ -142,7 +142,8 @@ FlopKernel bf16_kernel() {
 
 #endif
 
-// Seconds until every thread of the pool has run `body(thread)`. The pool's are awake: starting threads would count.
+// Seconds until `body` has run for each part. The pool's threads are awake: starting some would count. A pass in which
+// one comes late takes longer, and of all passes the best counts.
 double timed(ThreadPool& pool, const std::function<void(int64_t)>& body) {
   const auto begin = std::chrono::steady_clock::now();
   pool.parallel_for(pool.threads(), [&](int64_t i, int) { body(i); });

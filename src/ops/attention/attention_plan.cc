@@ -2,14 +2,11 @@
 
 #include <algorithm>
 
+#include "base/math.h"
 #include "ops/attention/attention_cpu.h"
 
 namespace volley::ops {
 namespace {
-
-int64_t round_up(int64_t n, int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
 
 struct Totals {
   int64_t query_rows = 0;  // over all heads
@@ -39,7 +36,7 @@ Totals add_up(const Attention& args) {
 // again.
 int64_t block_rows(const Totals& totals, int threads) {
   if (totals.max_chunks > 1) return kMaxBlockRows;
-  return std::clamp<int64_t>(round_up((totals.query_rows + threads - 1) / threads, 6), kMinBlockRows, kMaxBlockRows);
+  return std::clamp<int64_t>(round_up(divide_up(totals.query_rows, threads), 6), kMinBlockRows, kMaxBlockRows);
 }
 
 void find_chunks(const Attention& args, int32_t group, AttentionBlock& block) {
