@@ -1,85 +1,13 @@
 // Protects the endpoints from HTTP request to HTTP response, without sockets: prompts, lengths, choices, failures.
-#include "serve/api.h"
-
-#include <gtest/gtest.h>
 #include <spdlog/logger.h>
 #include <spdlog/sinks/ostream_sink.h>
 
-#include <condition_variable>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "serve/testing/client.h"
-#include "serve/testing/fake_engine.h"
+#include "serve/api_for_test.h"
 
 namespace volley::serve {
 namespace {
-
-using nlohmann::json;
-using namespace std::chrono_literals;
-
-class ApiTest : public ::testing::Test {
- protected:
-  static ServerOptions make_options() {
-    ServerOptions options;
-    options.served_model_names = {"pocket", "org/alias"};
-    return options;
-  }
-
-  struct Answer {
-    std::optional<HttpResponse> response;
-    std::string events;
-    json body() const { return json::parse(response.value().body); }
-  };
-
-  static HttpRequest post(const std::string& path, const std::string& body) {
-    return {"POST", path, "application/json", body};
-  }
-
-  // Takes until the end, as a connection does.
-  Answer answer(Api& api, const HttpRequest& request) {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool awake = false;
-    auto reply = api.handle(request, [&] {
-      const std::lock_guard lock(mutex);
-      awake = true;
-      changed.notify_all();
-    });
-    Answer result;
-    if (auto* response = std::get_if<HttpResponse>(&reply)) {
-      result.response = std::move(*response);
-      return result;
-    }
-    const auto generation = std::get<std::shared_ptr<Generation>>(std::move(reply));
-    while (true) {
-      Generation::Output output = generation->take();
-      result.events += output.events;
-      if (output.response) result.response = std::move(output.response);
-      if (output.done) break;
-      std::unique_lock lock(mutex);
-      if (!changed.wait_for(lock, 5s, [&] { return awake; })) {
-        ADD_FAILURE() << "no news from the engine";
-        break;
-      }
-      awake = false;
-    }
-    generation->abandon();  // the wake above refers to this frame
-    return result;
-  }
-
-  static bool eventually(const std::function<bool()>& condition) {
-    const auto deadline = std::chrono::steady_clock::now() + 8s;
-    while (std::chrono::steady_clock::now() < deadline) {
-      if (condition()) return true;
-      std::this_thread::sleep_for(2ms);
-    }
-    return false;
-  }
-};
-
-const char* kChatPath = "/v1/chat/completions";
-const char* kTextPath = "/v1/completions";
 
 TEST_F(ApiTest, ChatRendersEncodesAndAnswers) {
   FakeEngine engine;
@@ -343,119 +271,6 @@ TEST_F(ApiTest, WarnsOnceAboutAnUnknownField) {
   const size_t first = log.find(R"("tempe\nrature")");
   ASSERT_NE(first, std::string::npos) << log;
   EXPECT_EQ(log.find("rature", first + 20), std::string::npos) << log;
-}
-
-HttpRequest get(const std::string& path) {
-  return {"GET", path, "", ""};
-}
-
-TEST_F(ApiTest, IsAliveAndNotReadyUntilTheEngineIsThere) {
-  Api api(make_options());
-  EXPECT_EQ(answer(api, get("/health")).response->status, 200);
-  EXPECT_EQ(answer(api, get("/version")).response->status, 200);
-  for (const HttpRequest& request : {get("/ready"), get("/metrics"), get("/v1/models"), post(kTextPath, "{}")}) {
-    const Answer early = answer(api, request);
-    EXPECT_EQ(early.response->status, 503) << request.target;
-    EXPECT_EQ(early.body().at("error").at("code"), "loading");
-    EXPECT_EQ(early.response->headers.at(0).first, "Retry-After");
-  }
-  FakeEngine engine;
-  ASSERT_TRUE(api.attach(engine).ok());
-  EXPECT_EQ(answer(api, get("/ready")).body(), json::parse(R"({"status": "ready"})"));
-  EXPECT_EQ(answer(api, post(kTextPath, R"({"prompt": "x"})")).response->status, 200);
-}
-
-TEST_F(ApiTest, AnUnknownParserIsAnErrorAtTheStart) {
-  FakeEngine engine;
-  ServerOptions options = make_options();
-  options.tool_call_parser = "xml";
-  EXPECT_EQ(Api(options).attach(engine).error().code, ErrorCode::kInvalidArgument);
-}
-
-TEST_F(ApiTest, WantsAKeyForWhatCosts) {
-  FakeEngine engine;
-  ServerOptions options = make_options();
-  options.api_keys = {"sesame", "other-key"};
-  Api api(engine, options);
-  HttpRequest request = post(kTextPath, R"({"prompt": "x"})");
-  const auto status_with = [&](const std::string& authorization) {
-    request.authorization = authorization;
-    return answer(api, request).response->status;
-  };
-  for (const char* wrong : {"", "sesame", "Bearer", "Bearer ", "Bearer sesam", "Bearer sesame2", "Bearer Sesame",
-                            "Basic sesame", "Bearer sesamesesame"}) {
-    EXPECT_EQ(status_with(wrong), 401) << wrong;
-  }
-  EXPECT_EQ(status_with("Bearer sesame"), 200);
-  EXPECT_EQ(status_with("bearer other-key"), 200);
-  const Answer refused = answer(api, get("/v1/models"));
-  EXPECT_EQ(refused.body().at("error").at("code"), "invalid_api_key");
-  for (const char* open : {"/health", "/ready", "/version", "/metrics", "/openapi.json", "/"}) {
-    EXPECT_EQ(answer(api, get(open)).response->status, 200) << open;
-  }
-}
-
-TEST_F(ApiTest, PagesOfNamedOriginsMayRead) {
-  FakeEngine engine;
-  ServerOptions options = make_options();
-  options.cors_origins = {"https://good.example"};
-  Api api(engine, options);
-  HttpRequest asked{"OPTIONS", kChatPath, "", ""};
-  asked.origin = "https://good.example";
-  asked.requested_headers = "authorization, x-stainless-lang";
-  const HttpResponse preflight = answer(api, asked).response.value();
-  EXPECT_EQ(preflight.status, 204);
-  const auto headers = api.common_headers(asked);
-  EXPECT_EQ(headers.at(0).second, "https://good.example");
-  EXPECT_NE(std::find(preflight.headers.begin(), preflight.headers.end(),
-                      std::pair<std::string, std::string>{"Access-Control-Allow-Headers", asked.requested_headers}),
-            preflight.headers.end());
-  asked.origin = "https://bad.example";
-  EXPECT_EQ(answer(api, asked).response->status, 405);
-  EXPECT_TRUE(api.common_headers(asked).empty());
-}
-
-TEST_F(ApiTest, RequestIdsAreTheClientsOrNew) {
-  Api api(make_options());
-  EXPECT_EQ(api.request_id("trace-1.2:3_4"), "trace-1.2:3_4");
-  const std::string odd[] = {"", "a b", "a\nb", "\xff", std::string(129, 'x'), "a,b"};
-  for (const std::string& id : odd) EXPECT_TRUE(api.request_id(id).starts_with("req-")) << id;
-  EXPECT_NE(api.request_id(""), api.request_id(""));
-}
-
-TEST_F(ApiTest, TokenizesAndBack) {
-  FakeEngine engine;
-  Api api(engine, make_options());
-  EXPECT_EQ(
-      answer(api, post("/tokenize", R"({"model": "pocket", "prompt": "ab", "return_token_strs": true})")).body(),
-      json::parse(R"({"count": 3, "max_model_len": 4096, "tokens": [256, 97, 98], "token_strs": ["<s>", "a", "b"]})"));
-  EXPECT_EQ(answer(api, post("/tokenize", R"({"prompt": "ab", "add_special_tokens": false})")).body().at("tokens"),
-            json::parse("[97, 98]"));
-  const Answer chat = answer(
-      api, post("/tokenize", R"({"messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": false})"));
-  const std::vector<TokenId> ids = chat.body().at("tokens");
-  EXPECT_EQ(engine.decode(ids, false), R"([{"role": "user", "content": "hi"}]||0|0)");
-  EXPECT_EQ(answer(api, post("/detokenize", R"({"tokens": [97, 98]})")).body(), json::parse(R"({"prompt": "ab"})"));
-  for (const char* wrong : {"{}", R"({"prompt": "a", "messages": []})", R"({"prompt": 5})", "[]", "{"}) {
-    EXPECT_EQ(answer(api, post("/tokenize", wrong)).response->status, 400) << wrong;
-  }
-  for (const char* wrong : {"{}", R"({"tokens": [300]})", R"({"tokens": "a"})"}) {
-    EXPECT_EQ(answer(api, post("/detokenize", wrong)).response->status, 400) << wrong;
-  }
-}
-
-TEST_F(ApiTest, ServesThePage) {
-  FakeEngine engine;
-  Api api(engine, make_options());
-  const HttpResponse page = answer(api, get("/")).response.value();
-  EXPECT_EQ(page.status, 200);
-  EXPECT_EQ(page.content_type, "text/html; charset=utf-8");
-  const auto etag = std::find_if(page.headers.begin(), page.headers.end(), [](auto& h) { return h.first == "ETag"; });
-  ASSERT_NE(etag, page.headers.end());
-  HttpRequest again = get("/");
-  again.if_none_match = etag->second;
-  EXPECT_EQ(answer(api, again).response->status, 304);
-  EXPECT_EQ(answer(api, get("/web/no-such-file.js")).response->status, 404);
 }
 
 TEST_F(ApiTest, GrammarsReachTheEngineAndItsRefusalTheClient) {

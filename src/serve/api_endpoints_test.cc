@@ -1,0 +1,119 @@
+// Protects what surrounds a generation: readiness, keys, origins, request ids, tokens, the page.
+#include "serve/api_for_test.h"
+
+namespace volley::serve {
+namespace {
+
+class ApiEndpointsTest : public ApiTest {};
+
+TEST_F(ApiEndpointsTest, IsAliveAndNotReadyUntilTheEngineIsThere) {
+  Api api(make_options());
+  EXPECT_EQ(answer(api, get("/health")).response->status, 200);
+  EXPECT_EQ(answer(api, get("/version")).response->status, 200);
+  for (const HttpRequest& request : {get("/ready"), get("/metrics"), get("/v1/models"), post(kTextPath, "{}")}) {
+    const Answer early = answer(api, request);
+    EXPECT_EQ(early.response->status, 503) << request.target;
+    EXPECT_EQ(early.body().at("error").at("code"), "loading");
+    EXPECT_EQ(early.response->headers.at(0).first, "Retry-After");
+  }
+  FakeEngine engine;
+  ASSERT_TRUE(api.attach(engine).ok());
+  EXPECT_EQ(answer(api, get("/ready")).body(), json::parse(R"({"status": "ready"})"));
+  EXPECT_EQ(answer(api, post(kTextPath, R"({"prompt": "x"})")).response->status, 200);
+}
+
+TEST_F(ApiEndpointsTest, AnUnknownParserIsAnErrorAtTheStart) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.tool_call_parser = "xml";
+  EXPECT_EQ(Api(options).attach(engine).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST_F(ApiEndpointsTest, WantsAKeyForWhatCosts) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.api_keys = {"sesame", "other-key"};
+  Api api(engine, options);
+  HttpRequest request = post(kTextPath, R"({"prompt": "x"})");
+  const auto status_with = [&](const std::string& authorization) {
+    request.authorization = authorization;
+    return answer(api, request).response->status;
+  };
+  for (const char* wrong : {"", "sesame", "Bearer", "Bearer ", "Bearer sesam", "Bearer sesame2", "Bearer Sesame",
+                            "Basic sesame", "Bearer sesamesesame"}) {
+    EXPECT_EQ(status_with(wrong), 401) << wrong;
+  }
+  EXPECT_EQ(status_with("Bearer sesame"), 200);
+  EXPECT_EQ(status_with("bearer other-key"), 200);
+  const Answer refused = answer(api, get("/v1/models"));
+  EXPECT_EQ(refused.body().at("error").at("code"), "invalid_api_key");
+  for (const char* open : {"/health", "/ready", "/version", "/metrics", "/openapi.json", "/"}) {
+    EXPECT_EQ(answer(api, get(open)).response->status, 200) << open;
+  }
+}
+
+TEST_F(ApiEndpointsTest, PagesOfNamedOriginsMayRead) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.cors_origins = {"https://good.example"};
+  Api api(engine, options);
+  HttpRequest asked{"OPTIONS", kChatPath, "", ""};
+  asked.origin = "https://good.example";
+  asked.requested_headers = "authorization, x-stainless-lang";
+  const HttpResponse preflight = answer(api, asked).response.value();
+  EXPECT_EQ(preflight.status, 204);
+  const auto headers = api.common_headers(asked);
+  EXPECT_EQ(headers.at(0).second, "https://good.example");
+  EXPECT_NE(std::find(preflight.headers.begin(), preflight.headers.end(),
+                      std::pair<std::string, std::string>{"Access-Control-Allow-Headers", asked.requested_headers}),
+            preflight.headers.end());
+  asked.origin = "https://bad.example";
+  EXPECT_EQ(answer(api, asked).response->status, 405);
+  EXPECT_TRUE(api.common_headers(asked).empty());
+}
+
+TEST_F(ApiEndpointsTest, RequestIdsAreTheClientsOrNew) {
+  Api api(make_options());
+  EXPECT_EQ(api.request_id("trace-1.2:3_4"), "trace-1.2:3_4");
+  const std::string odd[] = {"", "a b", "a\nb", "\xff", std::string(129, 'x'), "a,b"};
+  for (const std::string& id : odd) EXPECT_TRUE(api.request_id(id).starts_with("req-")) << id;
+  EXPECT_NE(api.request_id(""), api.request_id(""));
+}
+
+TEST_F(ApiEndpointsTest, TokenizesAndBack) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  EXPECT_EQ(
+      answer(api, post("/tokenize", R"({"model": "pocket", "prompt": "ab", "return_token_strs": true})")).body(),
+      json::parse(R"({"count": 3, "max_model_len": 4096, "tokens": [256, 97, 98], "token_strs": ["<s>", "a", "b"]})"));
+  EXPECT_EQ(answer(api, post("/tokenize", R"({"prompt": "ab", "add_special_tokens": false})")).body().at("tokens"),
+            json::parse("[97, 98]"));
+  const Answer chat = answer(
+      api, post("/tokenize", R"({"messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": false})"));
+  const std::vector<TokenId> ids = chat.body().at("tokens");
+  EXPECT_EQ(engine.decode(ids, false), R"([{"role": "user", "content": "hi"}]||0|0)");
+  EXPECT_EQ(answer(api, post("/detokenize", R"({"tokens": [97, 98]})")).body(), json::parse(R"({"prompt": "ab"})"));
+  for (const char* wrong : {"{}", R"({"prompt": "a", "messages": []})", R"({"prompt": 5})", "[]", "{"}) {
+    EXPECT_EQ(answer(api, post("/tokenize", wrong)).response->status, 400) << wrong;
+  }
+  for (const char* wrong : {"{}", R"({"tokens": [300]})", R"({"tokens": "a"})"}) {
+    EXPECT_EQ(answer(api, post("/detokenize", wrong)).response->status, 400) << wrong;
+  }
+}
+
+TEST_F(ApiEndpointsTest, ServesThePage) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  const HttpResponse page = answer(api, get("/")).response.value();
+  EXPECT_EQ(page.status, 200);
+  EXPECT_EQ(page.content_type, "text/html; charset=utf-8");
+  const auto etag = std::find_if(page.headers.begin(), page.headers.end(), [](auto& h) { return h.first == "ETag"; });
+  ASSERT_NE(etag, page.headers.end());
+  HttpRequest again = get("/");
+  again.if_none_match = etag->second;
+  EXPECT_EQ(answer(api, again).response->status, 304);
+  EXPECT_EQ(answer(api, get("/web/no-such-file.js")).response->status, 404);
+}
+
+}  // namespace
+}  // namespace volley::serve
