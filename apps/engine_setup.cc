@@ -4,9 +4,10 @@
 
 #include "apps/exit_codes.h"
 #include "apps/model_location.h"
-#include "apps/tensor_check.h"
 #include "base/environment.h"
+#include "families/family.h"
 #include "model/spec.h"
+#include "spec/proposers.h"
 #include "weights/checkpoint.h"
 
 namespace volley::apps {
@@ -92,12 +93,7 @@ Status check_folders(const EngineOptions& options) {
 
 Result<engine::ResolvedModels> check_models(const EngineOptions& options) {
   VOLLEY_RETURN_IF_ERROR(check_folders(options));
-  VOLLEY_ASSIGN(engine::ResolvedModels models, engine::resolve_models(options));
-  if (!options.dummy_weights) {
-    VOLLEY_RETURN_IF_ERROR(check_tensors(*models.target_checkpoint, models.target));
-    if (models.draft) VOLLEY_RETURN_IF_ERROR(check_tensors(*models.draft_checkpoint, *models.draft));
-  }
-  return models;
+  return engine::resolve_models(options);
 }
 
 Result<std::unique_ptr<Engine>> create_engine(const EngineSetup& setup, Console* console) {
@@ -120,8 +116,8 @@ int creation_exit_status(const EngineSetup& setup, const Error& error) {
     return options.dummy_weights || weights::open_safetensors(dir).ok();
   };
   const bool readable =
-      model::read_decoder_spec(options.model_dir).ok() && has_weights(options.model_dir) &&
-      (options.draft_dir.empty() || (model::read_draft_spec(options.draft_dir).ok() && has_weights(options.draft_dir)));
+      families::read_target(options.model_dir).ok() && has_weights(options.model_dir) &&
+      (options.draft_dir.empty() || (spec::read_proposer(options.draft_dir).ok() && has_weights(options.draft_dir)));
   const bool too_few_pages = error.code == ErrorCode::kResourceExhausted && options.kv_pages > 0;
   return (error.code == ErrorCode::kInvalidArgument || too_few_pages) && readable ? kExitUsage : kExitModel;
 }

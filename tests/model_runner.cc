@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "families/family.h"
+#include "spec/dflash/config.h"
 #include "spec/pass.h"
 
 namespace volley::testing {
@@ -21,9 +23,10 @@ T must(Result<T> result) {
   return std::move(result).value();
 }
 
-std::shared_ptr<const weights::Checkpoint> open(const std::string& dir, std::optional<uint64_t> dummy) {
+std::shared_ptr<const weights::Checkpoint> open(const std::string& dir, const weights::NameRules& names,
+                                                std::optional<uint64_t> dummy) {
   if (dummy) return weights::make_dummy_checkpoint(*dummy);
-  return must(weights::open_safetensors(dir));
+  return weights::with_names(must(weights::open_safetensors(dir)), names);
 }
 
 std::unique_ptr<Device> make_device(const std::string& name) {
@@ -35,23 +38,27 @@ std::unique_ptr<Device> make_device(const std::string& name) {
 ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft_dir, ComputeType dtype,
                          int32_t max_positions, std::optional<uint64_t> dummy, const std::string& device)
     : device_(make_device(device)) {
-  const auto checkpoint = open(target_dir, dummy);
-  const model::DecoderSpec spec = must(model::read_decoder_spec(target_dir));
+  const families::TargetConfig config = must(families::read_target(target_dir));
+  const model::Decoder& spec = config.decoder;
+  const auto checkpoint = open(target_dir, config.names, dummy);
   const model::Numerics numerics = model::resolve_numerics(dtype, checkpoint->main_dtype());
-  target_ = must(model::Target::load(*device_, checkpoint, spec, numerics, max_positions, {}));
-  const model::DecoderSpec* draft_decoder = nullptr;
+  const std::vector<model::Param> params = model::params(spec);
+  model::WeightLoader loader(*device_, *checkpoint, numerics.storage, params);
+  target_ = must(model::Network::load(loader, checkpoint, spec, numerics, max_positions));
   const DType kv = numerics.activation;
-  int64_t bytes = model::DecoderLayers::scratch_bytes(device_->kind(), spec, max_positions, max_positions, kv);
+  int64_t bytes = model::Network::scratch_bytes(device_->kind(), spec, max_positions, max_positions, kv);
+  std::vector<model::KvShape> shapes = model::kv_shapes(spec);
   if (!draft_dir.empty()) {
-    const auto draft_checkpoint = open(draft_dir, dummy);
-    const model::DraftSpec draft_spec = must(model::read_draft_spec(draft_dir));
+    const spec::ProposerFacts facts = must(spec::dflash::read_config(draft_dir));
+    const auto draft_checkpoint = open(draft_dir, facts.names, dummy);
     const model::Numerics draft_numerics = model::resolve_numerics(dtype, draft_checkpoint->main_dtype());
-    draft_ = must(model::DraftNetwork::load(*device_, draft_checkpoint, draft_spec, draft_numerics, max_positions, {}));
-    draft_decoder = &draft_->spec().decoder;
+    draft_ = must(spec::dflash::Network::load(
+        {*device_, draft_checkpoint, *target_, *checkpoint, draft_numerics, max_positions}, facts));
+    for (const model::KvShape& shape : model::kv_shapes(facts.decoder)) shapes.push_back(shape);
     bytes += draft_->scratch_bytes(device_->kind(), max_positions, max_positions, kv);
   }
   const int64_t pages = (max_positions + kPageSize - 1) / kPageSize;
-  kv_ = must(model::KvMemory::allocate(*device_, spec, draft_decoder, kPageSize, pages, kv));
+  kv_ = must(model::KvMemory::allocate(*device_, shapes, kPageSize, pages, kv));
   bytes += int64_t{max_positions} * (spec.vocab + spec.hidden * 20) * 4 + (1 << 20);
   scratch_.emplace(must(device_->allocate(static_cast<size_t>(bytes))));
   std::vector<int32_t> table = counting(static_cast<int32_t>(pages));
@@ -59,6 +66,15 @@ ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft
   page_table_memory_ = must(device_->allocate(table.size() * sizeof(int32_t)));
   page_table_ = page_table_memory_.view(DType::kI32, {1, pages});
   device_->upload(page_table_.data, table.data(), table.size() * sizeof(int32_t));
+}
+
+model::Pass ModelRunner::target_pass(const model::RowBatch& rows) {
+  return {device_->stream(), rows, kv_->layers(0, target_->kv_layers()), *scratch_};
+}
+
+model::Pass ModelRunner::draft_pass(const model::RowBatch& rows) {
+  const size_t of_target = target_->kv_layers(), own = draft_->facts().decoder.layers.size();
+  return {device_->stream(), rows, kv_->layers(of_target, own), *scratch_};
 }
 
 std::vector<int32_t> ModelRunner::counting(int32_t n) const {
@@ -101,7 +117,7 @@ model::RowBatch ModelRunner::batch(int32_t start, std::span<const TokenId> ids, 
   step.tokens = on_device(DType::kI32, ids).as<int32_t>();
   step.slots = static_cast<ops::SlotRow*>(on_device<ops::SlotRow>(DType::kU8, {&slot, 1}).data);
   const int32_t positions = static_cast<int32_t>(page_table_.dim(1)) * kPageSize;
-  spec::Pass pass = spec::take_pass({rows, 1, rows, 0, positions}, visibility, page_table_, *scratch_);
+  spec::PassMemory pass = spec::take_pass({rows, 1, rows, 0, positions}, visibility, page_table_, *scratch_);
   ops::fill_verify_rows(device_->stream(), step, nullptr, visibility, pass.rows, pass.choices);
   return pass.batch;
 }
@@ -111,11 +127,13 @@ std::vector<std::vector<float>> ModelRunner::logits(std::span<const TokenId> ids
   for (size_t begin = 0; begin < ids.size(); begin += chunk) {
     ArenaScope scope(*scratch_);
     const auto rows = static_cast<int32_t>(std::min<size_t>(chunk, ids.size() - begin));
-    model::RowBatch batch =
+    const model::RowBatch batch =
         this->batch(static_cast<int32_t>(begin), ids.subspan(begin, rows), spec::target_visibility(spec()));
-    target_->plan(device_->stream(), batch, *kv_, *scratch_);
+    model::Pass pass = target_pass(batch);
+    target_->plan(pass);
     const TensorView x = scratch_->take(DType::kF32, {rows, spec().hidden});
-    target_->forward(device_->stream(), batch, *kv_, {}, x, *scratch_);
+    target_->embed(device_->stream(), batch.token_ids, x);
+    target_->forward(pass, {}, x);
     const TensorView logits = scratch_->take(DType::kF32, {rows, spec().vocab});
     const TensorView index = on_device<int32_t>(DType::kI32, counting(rows));
     target_->logits(device_->stream(), x, index, logits, *scratch_);
@@ -138,13 +156,16 @@ std::vector<std::vector<float>> ModelRunner::draft_hidden(const std::vector<std:
     const TensorView flat = f32 ? on_device<float>(DType::kF32, floats) : on_device<BFloat16>(DType::kBF16, halves);
     const TensorView given(flat.data, flat.dtype, {context, width});
     const std::vector<TokenId> unused(context);
-    draft_->inject(device_->stream(), batch(0, unused, {}), given, *kv_, *scratch_);
+    const model::RowBatch rows = batch(0, unused, {});
+    model::Pass pass = draft_pass(rows);
+    draft_->inject(pass, given);
   }
-  model::RowBatch batch = this->batch(context, block_ids, spec::block_visibility(draft_->spec().decoder, 0));
-  draft_->plan(device_->stream(), batch, *kv_, *scratch_);
+  const model::RowBatch batch = this->batch(context, block_ids, spec::block_visibility(draft_->facts().decoder, 0));
+  model::Pass pass = draft_pass(batch);
+  draft_->plan(pass);
   const TensorView x = scratch_->take(DType::kF32, {block, spec().hidden});
   target_->embed(device_->stream(), batch.token_ids, x);
-  draft_->forward(device_->stream(), batch, *kv_, x, *scratch_);
+  draft_->forward(pass, x);
   const TensorView index = on_device<int32_t>(DType::kI32, counting(block));
   const TensorView h = scratch_->take(draft_->activation(), {block, spec().hidden});
   draft_->final_norm(device_->stream(), x, index, h);

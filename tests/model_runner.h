@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "harness.h"
-#include "model/draft_network.h"
-#include "model/target.h"
+#include "model/network.h"
 #include "ops/step/step.h"
+#include "spec/dflash/network.h"
 
 namespace volley::testing {
 
@@ -28,7 +28,7 @@ class ModelRunner {
   std::vector<std::vector<float>> draft_hidden(const std::vector<std::vector<float>>& features,
                                                std::span<const TokenId> block_ids);
 
-  const model::DecoderSpec& spec() const { return target_->spec(); }
+  const model::Decoder& spec() const { return target_->spec(); }
 
  private:
   model::RowBatch batch(int32_t start, std::span<const TokenId> ids, const ops::Visibility& visibility);
@@ -38,9 +38,12 @@ class ModelRunner {
   std::vector<std::vector<float>> rows_of(const TensorView& tensor);
   std::vector<int32_t> counting(int32_t n) const;
 
+  model::Pass target_pass(const model::RowBatch& rows);
+  model::Pass draft_pass(const model::RowBatch& rows);
+
   std::unique_ptr<Device> device_;
-  std::unique_ptr<model::Target> target_;
-  std::unique_ptr<model::DraftNetwork> draft_;
+  std::unique_ptr<model::Network> target_;
+  std::unique_ptr<spec::dflash::Network> draft_;
   std::unique_ptr<model::KvMemory> kv_;
   std::optional<Arena> scratch_;
   Buffer page_table_memory_;

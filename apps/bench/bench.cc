@@ -15,6 +15,7 @@
 #include "apps/exit_codes.h"
 #include "apps/generate/ordered_output.h"
 #include "apps/standard_streams.h"
+#include "spec/proposers.h"
 
 namespace volley::apps {
 namespace {
@@ -129,13 +130,13 @@ class Bench {
 
   // What the rounds need, as far as the model goes. A folder that cannot be read is check_models' to explain.
   Status make_room(EngineOptions* options) const {
-    const auto target = model::read_decoder_spec(options->model_dir);
+    const auto target = families::read_target(options->model_dir);
     if (!target.ok()) return {};
     constexpr int kLargestBlock = 16;  // of drafters without one of their own
     int block = options->block_size;
     if (block == 0 && !options->draft_dir.empty()) {
-      const auto draft = model::read_draft_spec(options->draft_dir);
-      if (draft.ok()) block = draft->block_size;
+      const auto draft = spec::read_proposer(options->draft_dir);
+      if (draft.ok()) block = (*draft)->facts().block_size;
     }
     const int64_t wanted = rounds_model_len(command_, block > 0 ? block : kLargestBlock);
     options->max_model_len = static_cast<int>(std::min<int64_t>(wanted, target->max_positions));
@@ -175,9 +176,9 @@ class Bench {
 
   Result<BenchSubject> subject_of(const Mode& mode, const EngineSetup& setup, std::unique_ptr<Engine> engine) {
     BenchSubject subject{mode.speculation, std::move(engine), {}, {}};
-    VOLLEY_ASSIGN(subject.target, model::read_decoder_spec(setup.options.model_dir));
+    VOLLEY_ASSIGN(subject.target, families::read_target(setup.options.model_dir));
     if (!setup.options.draft_dir.empty()) {
-      VOLLEY_ASSIGN(subject.draft, model::read_draft_spec(setup.options.draft_dir));
+      VOLLEY_ASSIGN(subject.draft, spec::read_proposer(setup.options.draft_dir));
     }
     describe(setup, subject);
     return subject;

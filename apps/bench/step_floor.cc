@@ -2,17 +2,22 @@
 
 namespace volley::apps {
 
-StepFloor step_floor(const model::DecoderSpec& target, const model::DraftSpec* draft, const StepShape& shape,
-                     WeightBytes bytes, int64_t kv_bytes_per_token) {
-  const int64_t head = int64_t{target.vocab} * target.hidden;
-  const int64_t embeddings = target.tied_embeddings ? 0 : head;
-  const int64_t target_weights = model::count_parameters(target) - embeddings;  // the head is among them
-  const int64_t draft_weights = draft != nullptr ? model::count_parameters(*draft) + head : 0;
+StepWeights step_weights(const model::Decoder& target, const spec::ProposerFacts* draft) {
+  StepWeights weights;
+  for (const model::Param& param : model::params(target)) {
+    if (param.kind != model::Param::Kind::kTable) weights.target += param.elements();
+  }
+  if (draft != nullptr) weights.draft = model::count(draft->params) + model::head_param(target).elements();
+  return weights;
+}
+
+StepFloor step_floor(const StepWeights& weights, const StepShape& shape, WeightBytes bytes,
+                     int64_t kv_bytes_per_token) {
   const double rows = static_cast<double>(shape.requests * shape.block);
   StepFloor floor;
-  floor.weight_bytes = static_cast<double>(target_weights * bytes.target + draft_weights * bytes.draft);
+  floor.weight_bytes = static_cast<double>(weights.target * bytes.target + weights.draft * bytes.draft);
   floor.kv_bytes = static_cast<double>(shape.requests) * shape.mean_context * static_cast<double>(kv_bytes_per_token);
-  floor.flops = 2.0 * rows * static_cast<double>(target_weights + draft_weights);
+  floor.flops = 2.0 * rows * static_cast<double>(weights.target + weights.draft);
   return floor;
 }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "device/probe.h"
-#include "model/spec.h"
+#include "spec/proposer_spec.h"
 
 namespace volley::apps {
 
@@ -29,10 +29,16 @@ struct WeightBytes {
   int64_t target = 2, draft = 2;
 };
 
-// Every matrix of the target is read once a step and multiplied with each row; with a drafter (null: none) its matrices
-// too, and the output head a second time. Embeddings are looked up, not read. Attention's own arithmetic is left out:
-// at the lengths that are measured it is small.
-StepFloor step_floor(const model::DecoderSpec& target, const model::DraftSpec* draft, const StepShape& shape,
-                     WeightBytes bytes, int64_t kv_bytes_per_token);
+// How many weights of each model a step reads.
+struct StepWeights {
+  int64_t target = 0, draft = 0;
+};
+
+// Every matrix of the target is read once a step and multiplied with each row; with a drafter its matrices too, and the
+// output head a second time. Embeddings are looked up, not read. draft: null: none.
+StepWeights step_weights(const model::Decoder& target, const spec::ProposerFacts* draft);
+
+// Attention's own arithmetic is left out: at the lengths that are measured it is small.
+StepFloor step_floor(const StepWeights& weights, const StepShape& shape, WeightBytes bytes, int64_t kv_bytes_per_token);
 
 }  // namespace volley::apps

@@ -3,32 +3,33 @@
 
 #include <gtest/gtest.h>
 
+#include "families/family.h"
+#include "spec/proposers.h"
+
 namespace volley::apps {
 namespace {
 
 // Qwen3-8B's shapes and its five-layer drafter: a block-16 step reads about 18.5 GB in bf16.
 TEST(StepFloor, ShapesOfAnEightBillionPair) {
-  const auto target = model::read_decoder_spec("models/shapes/qwen3-8b");
-  const auto draft = model::read_draft_spec("models/shapes/qwen3-8b-dflash");
+  const auto target = families::read_target("models/shapes/qwen3-8b");
+  const auto draft = spec::read_proposer("models/shapes/qwen3-8b-dflash");
   ASSERT_TRUE(target.ok() && draft.ok());
   const double layer = 4096.0 * (4096 + 2 * 1024) + 4096.0 * 4096 + 3 * 4096.0 * 12288;  // matrices
   const double head = 151936.0 * 4096;
-  const StepFloor plain = step_floor(*target, nullptr, {1, 1, 0}, {}, 0);
+  const StepWeights alone = step_weights(target->decoder, nullptr);
+  const StepWeights both = step_weights(target->decoder, &(*draft)->facts());
+  const StepFloor plain = step_floor(alone, {1, 1, 0}, {}, 0);
   EXPECT_NEAR(plain.weight_bytes, 2 * (36 * layer + head), 1e-3 * plain.weight_bytes);
-  const StepFloor drafted = step_floor(*target, &*draft, {1, 16, 0}, {}, 0);
+  const StepFloor drafted = step_floor(both, {1, 16, 0}, {}, 0);
   EXPECT_NEAR(drafted.weight_bytes, 2 * (41 * layer + 2 * head + 5 * 4096.0 * 4096), 1e-3 * drafted.weight_bytes);
-  const StepFloor quantised = step_floor(*target, &*draft, {1, 16, 0}, {2, 1}, 0);
+  const StepFloor quantised = step_floor(both, {1, 16, 0}, {2, 1}, 0);
   EXPECT_NEAR(drafted.weight_bytes - quantised.weight_bytes, 5 * layer + head + 5 * 4096.0 * 4096,
               1e-3 * quantised.weight_bytes);
   EXPECT_NEAR(drafted.flops / 16, drafted.weight_bytes, 1) << "two flops a weight of two bytes, for each row";
 }
 
 TEST(StepFloor, KvGrowsWithRequestsAndContext) {
-  model::DecoderSpec spec;
-  spec.vocab = 10;
-  spec.hidden = 4;
-  spec.tied_embeddings = true;
-  const StepFloor floor = step_floor(spec, nullptr, {3, 1, 100}, {}, 8);
+  const StepFloor floor = step_floor({40, 0}, {3, 1, 100}, {}, 8);
   EXPECT_DOUBLE_EQ(floor.kv_bytes, 3 * 100 * 8);
   EXPECT_DOUBLE_EQ(floor.bytes(), floor.weight_bytes + floor.kv_bytes);
   MachineSpeed speed;

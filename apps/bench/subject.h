@@ -4,9 +4,9 @@
 #include <volley/engine.h>
 
 #include <memory>
-#include <optional>
 
-#include "model/spec.h"
+#include "families/family.h"
+#include "spec/proposer_spec.h"
 
 namespace volley::apps {
 
@@ -14,8 +14,8 @@ namespace volley::apps {
 struct BenchSubject {
   Speculation speculation = Speculation::kOff;
   std::unique_ptr<Engine> engine;
-  model::DecoderSpec target;
-  std::optional<model::DraftSpec> draft;
+  families::TargetConfig target;
+  std::shared_ptr<const spec::ProposerSpec> draft;  // null: none
 
   bool drafts() const { return speculation == Speculation::kDFlash; }
 };

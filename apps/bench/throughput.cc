@@ -158,10 +158,11 @@ class ThroughputMeasurement {
 
   void set_floor(const BenchSubject& subject, BenchRow* row) const {
     const EngineInfo& info = subject.engine->info();
-    const model::DraftSpec* draft = subject.draft ? &*subject.draft : nullptr;
+    const spec::ProposerFacts* draft = subject.draft ? &subject.draft->facts() : nullptr;
     const bool bf16 = info.dtype == "bfloat16";
     // Weights may be stored narrower than the arithmetic.
-    const int64_t parameters = model::count_parameters(subject.target) + (draft ? model::count_parameters(*draft) : 0);
+    const model::Decoder& target = subject.target.decoder;
+    const int64_t parameters = model::count(model::params(target)) + (draft ? model::count(draft->params) : 0);
     const int64_t bytes_per_weight = info.weight_bytes < 3 * parameters ? 2 : 4;
     const WeightBytes bytes{bytes_per_weight, info.draft_quantization == "fp8" ? 1 : bytes_per_weight};
     row->peak_flops = bf16 && row->speed.bf16_flops > 0 ? row->speed.bf16_flops : row->speed.f32_flops;
@@ -170,7 +171,8 @@ class ThroughputMeasurement {
     const double context =
         (static_cast<double>(summary.prompt_tokens) + static_cast<double>(summary.completion_tokens) / 2) / answered;
     const int open = std::min(row->concurrency, bench_requests(command_, row->concurrency));
-    row->floor = step_floor(subject.target, draft, {open, info.block_size, context}, bytes, info.kv_bytes_per_token);
+    row->floor =
+        step_floor(step_weights(target, draft), {open, info.block_size, context}, bytes, info.kv_bytes_per_token);
   }
 
   RunSummary run_requests(Engine& engine, const std::vector<GenerateRequest>& workload, int concurrency,

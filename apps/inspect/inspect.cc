@@ -10,10 +10,10 @@
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
 #include "apps/standard_streams.h"
-#include "apps/tensor_check.h"
 #include "engine/memory_plan.h"
 #include "engine/models.h"
-#include "model/spec.h"
+#include "families/family.h"
+#include "spec/proposers.h"
 #include "weights/checkpoint.h"
 
 namespace volley::apps {
@@ -45,8 +45,8 @@ std::string device_name(const engine::DeviceChoice& device) {
 // Everything that can be said about the pair; what went wrong is part of it.
 struct Findings {
   std::string model_dir, draft_dir;  // draft_dir empty: none
-  model::DecoderSpec target;
-  std::optional<model::DraftSpec> draft;
+  families::TargetConfig target;
+  std::shared_ptr<const spec::ProposerSpec> draft;
   Weights target_weights, draft_weights;
   bool tokenizer = false;                      // the target's folder has one
   std::optional<Status> pair;                  // whether the drafter fits; empty: no drafter
@@ -60,15 +60,16 @@ struct Findings {
   }
 };
 
-template <typename Spec>
-Result<Weights> examine_weights(const std::string& dir, const Spec& spec) {
+Result<Weights> examine_weights(const std::string& dir, const weights::NameRules& names,
+                                std::span<const model::Param> params) {
   Weights found;
   if (!fs::exists(fs::path(dir) / "model.safetensors") && !fs::exists(fs::path(dir) / "model.safetensors.index.json")) {
     return found;
   }
-  VOLLEY_ASSIGN(const auto checkpoint, weights::open_safetensors(dir));
+  VOLLEY_ASSIGN(auto files, weights::open_safetensors(dir));
+  const auto checkpoint = weights::with_names(std::move(files), names);
   found.dtype = checkpoint->main_dtype();
-  found.tensors = check_tensors(*checkpoint, spec);
+  found.tensors = model::check_tensors(*checkpoint, params);
   return found;
 }
 
@@ -81,13 +82,15 @@ Result<Findings> examine(const InspectCommand& command) {
   found.model_dir = setup.options.model_dir;
   found.draft_dir = setup.options.draft_dir;
   VOLLEY_RETURN_IF_ERROR(check_folders(setup.options));
-  VOLLEY_ASSIGN(found.target, model::read_decoder_spec(found.model_dir));
-  VOLLEY_ASSIGN(found.target_weights, examine_weights(found.model_dir, found.target));
+  VOLLEY_ASSIGN(found.target, families::read_target(found.model_dir));
+  VOLLEY_ASSIGN(found.target_weights,
+                examine_weights(found.model_dir, found.target.names, model::params(found.target.decoder)));
   found.tokenizer = fs::exists(fs::path(found.model_dir) / "tokenizer.json");
   if (!found.draft_dir.empty()) {
-    VOLLEY_ASSIGN(found.draft, model::read_draft_spec(found.draft_dir));
-    VOLLEY_ASSIGN(found.draft_weights, examine_weights(found.draft_dir, *found.draft));
-    found.pair = model::check_pair(found.target, *found.draft);
+    VOLLEY_ASSIGN(found.draft, spec::read_proposer(found.draft_dir));
+    const spec::ProposerFacts& facts = found.draft->facts();
+    VOLLEY_ASSIGN(found.draft_weights, examine_weights(found.draft_dir, facts.names, facts.params));
+    found.pair = found.draft->check_target(found.target.decoder);
   }
   // A folder of configurations alone can be planned for as if it had weights.
   if (!found.target_weights.present() || (found.draft && !found.draft_weights.present())) {
@@ -112,10 +115,14 @@ std::string counted(int64_t number, const std::string& thing) {
   return grouped(number) + " " + thing + (number == 1 ? "" : "s");
 }
 
-std::string shape_text(const model::DecoderSpec& s) {
-  return std::to_string(s.layers.size()) + " layers, hidden " + std::to_string(s.hidden) + ", " +
-         std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + " heads of " + std::to_string(s.head_dim) +
-         ", FFN " + std::to_string(s.intermediate);
+std::string shape_text(const model::Decoder& s) {
+  std::string text = std::to_string(s.layers.size()) + " layers, hidden " + std::to_string(s.hidden);
+  if (const model::Attention* a = s.attention(0)) {
+    text += ", " + std::to_string(a->heads) + "/" + std::to_string(a->kv_heads) + " heads of " +
+            std::to_string(a->head_dim);
+  }
+  if (const auto* dense = std::get_if<model::Dense>(&s.layers[0].ffn)) text += ", FFN " + std::to_string(dense->inner);
+  return text;
 }
 
 void print_weights(const Weights& weights) {
@@ -138,25 +145,25 @@ std::string attention_text(const engine::ResolvedModels& plan) {
 }
 
 void print_text(const Findings& found) {
-  const model::DecoderSpec& t = found.target;
+  const model::Decoder& t = found.target.decoder;
   std::printf("target         %s\n", found.model_dir.c_str());
-  std::printf("  architecture %s: %s\n", t.architecture.c_str(), shape_text(t).c_str());
+  std::printf("  architecture %s: %s\n", found.target.architecture.c_str(), shape_text(t).c_str());
   std::printf("  vocabulary   %d%s, %s positions\n", t.vocab, t.tied_embeddings ? ", tied" : "",
-              grouped(t.max_positions).c_str());
-  std::printf("  parameters   %s\n", grouped(model::count_parameters(t)).c_str());
+              grouped(found.target.max_positions).c_str());
+  std::printf("  parameters   %s\n", grouped(model::count(model::params(t))).c_str());
   print_weights(found.target_weights);
   if (!found.tokenizer) {
     std::printf("  tokenizer    missing: the folder has no tokenizer.json, which comes with the checkpoint\n");
   }
   if (found.draft) {
-    const model::DraftSpec& d = *found.draft;
+    const spec::ProposerFacts& d = found.draft->facts();
     std::string features;
-    for (const int32_t layer : d.target_layers) features += (features.empty() ? "" : ", ") + std::to_string(layer);
+    for (const int32_t layer : d.feature_layers) features += (features.empty() ? "" : ", ") + std::to_string(layer);
     std::printf("drafter        %s\n", found.draft_dir.c_str());
-    std::printf("  architecture %s: %s\n", d.decoder.architecture.c_str(), shape_text(d.decoder).c_str());
+    std::printf("  architecture %s: %s\n", d.architecture.c_str(), shape_text(d.decoder).c_str());
     std::printf("  block        %d tokens, mask token %d, features of layers %s of %d\n", d.block_size, d.mask_token,
-                features.c_str(), d.num_target_layers);
-    std::printf("  parameters   %s\n", grouped(model::count_parameters(d)).c_str());
+                features.c_str(), d.target_layers);
+    std::printf("  parameters   %s\n", grouped(model::count(d.params)).c_str());
     print_weights(found.draft_weights);
     std::printf("  fits         %s\n", fits_text(found).c_str());
   } else {
@@ -188,34 +195,46 @@ void print_text(const Findings& found) {
   for (const std::string& warning : found.plan->warnings) std::printf("warning        %s\n", warning.c_str());
 }
 
-Json model_json(const std::string& dir, const model::DecoderSpec& spec, int64_t parameters, const Weights& weights) {
-  Json json = {{"folder", dir},
-               {"architecture", spec.architecture},
+struct Described {
+  const std::string& dir;
+  const std::string& architecture;
+  const model::Decoder& decoder;
+  int64_t parameters = 0;
+};
+
+Json model_json(const Described& model, const Weights& weights) {
+  const model::Decoder& spec = model.decoder;
+  Json json = {{"folder", model.dir},
+               {"architecture", model.architecture},
                {"layers", spec.layers.size()},
-               {"hidden_size", spec.hidden},
-               {"heads", spec.heads},
-               {"kv_heads", spec.kv_heads},
-               {"head_dim", spec.head_dim},
-               {"intermediate_size", spec.intermediate},
-               {"vocab_size", spec.vocab},
-               {"max_positions", spec.max_positions},
-               {"parameters", parameters},
-               {"weights", weights.dtype_text()}};
+               {"hidden_size", spec.hidden}};
+  if (const model::Attention* a = spec.attention(0)) {
+    json["heads"] = a->heads;
+    json["kv_heads"] = a->kv_heads;
+    json["head_dim"] = a->head_dim;
+  }
+  if (const auto* dense = std::get_if<model::Dense>(&spec.layers[0].ffn)) json["intermediate_size"] = dense->inner;
+  json["vocab_size"] = spec.vocab;
+  json["parameters"] = model.parameters;
+  json["weights"] = weights.dtype_text();
   if (!weights.good()) json["weights_error"] = weights.tensors->error().message;
   return json;
 }
 
 void print_json(const Findings& found) {
   Json json;
-  json["target"] =
-      model_json(found.model_dir, found.target, model::count_parameters(found.target), found.target_weights);
+  const families::TargetConfig& t = found.target;
+  json["target"] = model_json({found.model_dir, t.architecture, t.decoder, model::count(model::params(t.decoder))},
+                              found.target_weights);
+  json["target"]["max_positions"] = t.max_positions;
   json["target"]["tokenizer"] = found.tokenizer;
   if (found.draft) {
-    const model::DraftSpec& d = *found.draft;
-    json["draft"] = model_json(found.draft_dir, d.decoder, model::count_parameters(d), found.draft_weights);
+    const spec::ProposerFacts& d = found.draft->facts();
+    json["draft"] =
+        model_json({found.draft_dir, d.architecture, d.decoder, model::count(d.params)}, found.draft_weights);
     json["draft"]["block_size"] = d.block_size;
     json["draft"]["mask_token_id"] = d.mask_token;
-    json["draft"]["target_layer_ids"] = d.target_layers;
+    json["draft"]["target_layer_ids"] = d.feature_layers;
     if (found.plan) json["draft"]["quantization"] = found.plan->draft_quantised() ? "fp8" : "none";
   }
   json["fits"] = found.fits();

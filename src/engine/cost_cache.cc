@@ -51,33 +51,37 @@ std::string fingerprint(const std::string& text) {
   return hex;
 }
 
-void describe(std::ostream& out, const char* name, const model::DecoderSpec& spec, const model::Numerics& numerics) {
-  out << name << " hidden " << spec.hidden << " heads " << spec.heads << "/" << spec.kv_heads << "x" << spec.head_dim
-      << " intermediate " << spec.intermediate << " vocab " << spec.vocab << " qk_norm " << spec.qk_norm << " tied "
-      << spec.tied_embeddings << " storage " << dtype_name(numerics.storage) << " activation "
-      << dtype_name(numerics.activation) << " layers";
-  for (const model::LayerSpec& layer : spec.layers) {
-    out << " " << (layer.attention == model::LayerSpec::Attention::kFull ? 0 : layer.window);
+// Shapes of all weights, and what the layers see: two models that agree in these cost the same.
+void describe(std::ostream& out, const char* name, const model::Decoder& spec, std::span<const model::Param> params,
+              const model::Numerics& numerics) {
+  out << name << " hidden " << spec.hidden << " vocab " << spec.vocab << " storage " << dtype_name(numerics.storage)
+      << " activation " << dtype_name(numerics.activation) << " weights";
+  for (const model::Param& param : params) out << " " << param.role << ":" << param.rows() << "x" << param.columns;
+  out << " attention";
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    if (const model::Attention* a = spec.attention(i)) {
+      out << " " << a->heads << "/" << a->kv_heads << "x" << a->head_dim << ":" << a->window;
+    }
   }
   out << "\n";
 }
 
 spec::MeasurePlan measure_plan(const ResolvedModels& models) {
-  const model::DecoderSpec& target = models.target;
+  const model::Decoder& target = models.target.decoder;
   spec::MeasurePlan plan;
   plan.slots = models.max_num_seqs;
   plan.max_rows = models.max_num_batched_tokens;
   plan.page_size = models.page_size;
   plan.pages = models.memory.pages;
   plan.max_model_len = models.max_model_len;
-  const int64_t page = model::kv_page_bytes(target, nullptr, models.page_size, models.kv_dtype);
+  const int64_t page = model::kv_page_bytes(model::kv_shapes(target), models.page_size, models.kv_dtype);
   plan.target_kv_bytes = static_cast<double>(page) / models.page_size;
   plan.draft_kv_bytes = static_cast<double>(models.memory.page_bytes - page) / models.page_size;
   // Of an embedding that is no output head a pass reads single rows.
   const int64_t looked_up = target.tied_embeddings ? 0 : int64_t{target.vocab} * target.hidden;
-  plan.target_weight_bytes = static_cast<double>((model::count_parameters(target) - looked_up) *
+  plan.target_weight_bytes = static_cast<double>((model::count(model::params(target)) - looked_up) *
                                                  static_cast<int64_t>(dtype_size(models.target_numerics.storage)));
-  plan.heads_per_kv_head = target.heads / target.kv_heads;
+  if (const model::Attention* a = target.attention(0)) plan.heads_per_kv_head = a->heads / a->kv_heads;
   return plan;
 }
 
@@ -90,11 +94,13 @@ std::string cost_key(const ResolvedModels& models, const EngineOptions& options,
   const int64_t requests = std::min<int64_t>(plan.slots, plan.pages / plan.pages_per_slot(models.block_size));
   std::ostringstream key;
   key << "device " << info.device << " " << info.instruction_set << " threads " << info.threads << processor() << "\n";
-  describe(key, "target", models.target, models.target_numerics);
+  const model::Decoder& target = models.target.decoder;
+  describe(key, "target", target, model::params(target), models.target_numerics);
   if (models.draft) {
-    describe(key, "drafter", models.draft->decoder, models.draft_numerics);
+    const spec::ProposerFacts& draft = models.draft->facts();
+    describe(key, "drafter", draft.decoder, draft.params, models.draft_numerics);
     key << "features";
-    for (const int32_t layer : models.draft->target_layers) key << " " << layer;
+    for (const int32_t layer : draft.feature_layers) key << " " << layer;
     key << " window " << options.draft_window << "\n";
   }
   key << "block " << models.block_size << " slots " << models.max_num_seqs << " rows " << models.max_num_batched_tokens

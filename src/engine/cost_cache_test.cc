@@ -1,4 +1,5 @@
 #include "engine/cost_cache.h"
+#include "spec/proposers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -76,10 +77,11 @@ TEST_F(CostCacheTest, WithoutAFolderNothingIsKept) {
 
 ResolvedModels some_models() {
   ResolvedModels models;
-  models.target.hidden = 256;
-  models.target.heads = models.target.kv_heads = 4;
-  models.target.head_dim = 64;
-  models.target.layers.resize(8);
+  model::Attention attention;
+  attention.heads = attention.kv_heads = 4;
+  attention.head_dim = 64;
+  models.target.decoder.hidden = 256;
+  models.target.decoder.layers.assign(8, {attention, model::Dense{512}});
   models.block_size = 16;
   models.max_num_seqs = 32;
   models.max_num_batched_tokens = 1024;
@@ -104,10 +106,13 @@ TEST(CostKey, NamesWhatTimesDependOn) {
     change(other_models, other_options, other_info);
     return cost_key(other_models, other_options, other_info) != key;
   };
-  EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.target.hidden = 512; }));
-  EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.target.layers.resize(9); }));
+  EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.target.decoder.hidden = 512; }));
+  EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.target.decoder.layers.resize(9); }));
+  EXPECT_TRUE(differs([](auto& m, auto&, auto&) {
+    std::get<model::Attention>(m.target.decoder.layers[3].mixer).window = 64;
+  })) << "a window reads less";
   EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.target_numerics.storage = DType::kF32; }));
-  EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.draft.emplace(); }));
+  EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.draft = spec::read_proposer("models/pocket-dflash").value(); }));
   EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.block_size = 8; }));
   EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.max_num_seqs = 8; }));
   EXPECT_TRUE(differs([](auto&, auto& o, auto&) { o.graphs = false; }));

@@ -25,7 +25,7 @@ class DraftContextTest : public ::testing::Test {
     auto device = make_device(models_->device, options.threads);
     ASSERT_TRUE(device.ok());
     device_ = std::move(device).value();
-    auto loaded = load_models(*device_, *models_, {});
+    auto loaded = load_models(*device_, *models_, 0, {});
     ASSERT_TRUE(loaded.ok()) << loaded.error().message;
     loaded_.emplace(std::move(loaded).value());
     auto round = make_round(*device_, options, *models_, *loaded_, {});

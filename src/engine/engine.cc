@@ -105,13 +105,13 @@ EngineInfo describe(const ResolvedModels& models, const LoadedModels& loaded, De
     info.attention_backend = ops::attention_backend_name(models.target_numerics.attention);
     if (models.draft) info.draft_attention_backend = ops::attention_backend_name(models.draft_numerics.attention);
   }
-  info.vocab_size = models.target.vocab;
+  info.vocab_size = models.target.decoder.vocab;
   info.max_model_len = models.max_model_len;
   info.block_size = models.block_size;
   info.page_size = models.page_size;
   info.kv_pages = models.memory.pages;
   info.kv_bytes_per_token = models.memory.page_bytes / models.page_size;
-  info.weight_bytes = loaded.target->packed_bytes() + (loaded.draft ? loaded.draft->packed_bytes() : 0);
+  info.weight_bytes = loaded.target->packed_bytes() + (loaded.proposer ? loaded.proposer->packed_bytes() : 0);
   if (models.draft) info.draft_quantization = models.draft_quantised() ? "fp8" : "none";
   info.max_num_seqs = models.max_num_seqs;
   info.threads = cpu ? device.stream().pool().threads() : 0;
@@ -143,7 +143,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, con
   VOLLEY_ASSIGN(engine::TextModels text, engine::load_text(options.model_dir, options.dummy_weights.has_value()));
   engine::WorkerParts parts;
   VOLLEY_ASSIGN(parts.device, engine::make_device(models.device, options.threads));
-  VOLLEY_ASSIGN(parts.models, engine::load_models(*parts.device, models, progress));
+  VOLLEY_ASSIGN(parts.models, engine::load_models(*parts.device, models, options.draft_window, progress));
   EngineInfo info = engine::describe(models, parts.models, *parts.device);
   VOLLEY_ASSIGN(parts.round, engine::make_round(*parts.device, options, models, parts.models, progress));
   parts.tokenizer = text.tokenizer;

@@ -6,7 +6,6 @@
 #include <fstream>
 
 #include "base/math.h"
-#include "model/kv_memory.h"
 
 namespace volley::engine {
 namespace {
@@ -19,24 +18,6 @@ int64_t read_meminfo_available() {
     if (key == "MemAvailable:") return kib << 10;
   }
   return 0;
-}
-
-int64_t packed_bytes(const model::DecoderSpec& spec, int64_t parameters, DType dtype, int64_t positions) {
-  const int64_t rope = positions * spec.head_dim * static_cast<int64_t>(sizeof(float));  // cos and sin of half a head
-  return parameters * static_cast<int64_t>(dtype_size(dtype)) + rope;
-}
-
-// A drafter's k and v projections are packed a second time, by themselves, for the injection of context.
-int64_t injection_parameters(const model::DecoderSpec& spec) {
-  return static_cast<int64_t>(spec.layers.size()) * 2 * spec.kv_heads * spec.head_dim * spec.hidden;
-}
-
-// Scales of a quantised drafter: one for each row of its matrices, its copy of the head included.
-int64_t scale_bytes(const model::DecoderSpec& target, const model::DecoderSpec& draft) {
-  const int64_t q = int64_t{draft.heads} * draft.head_dim, kv = 2 * int64_t{draft.kv_heads} * draft.head_dim;
-  const int64_t layer = q + 2 * kv + 2 * int64_t{draft.intermediate} + 2 * int64_t{draft.hidden};
-  const int64_t rows = static_cast<int64_t>(draft.layers.size()) * layer + draft.hidden + target.vocab;
-  return rows * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace
@@ -73,20 +54,9 @@ std::string format_bytes(int64_t bytes) {
 
 Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   MemoryPlan plan;
-  const model::DecoderSpec* draft_decoder = in.draft != nullptr ? &in.draft->decoder : nullptr;
-  const int64_t positions = int64_t{in.max_model_len} + int64_t{in.block_size} * in.reserve_rounds;
-  plan.weight_bytes = packed_bytes(*in.target, model::count_parameters(*in.target), in.weight_dtype, positions);
-  if (in.draft != nullptr) {
-    int64_t parameters = model::count_parameters(*in.draft) + injection_parameters(*draft_decoder);
-    if (in.draft_weight_dtype == DType::kF8E4M3) {
-      parameters += int64_t{in.target->vocab} * in.target->hidden;  // its copy of the head
-      plan.weight_bytes += scale_bytes(*in.target, *draft_decoder);
-    }
-    plan.weight_bytes += packed_bytes(*draft_decoder, parameters, in.draft_weight_dtype, positions);
-  }
-  plan.page_bytes = model::kv_page_bytes(*in.target, draft_decoder, in.page_size, in.kv_dtype);
-  plan.pages_per_request = divide_up(positions, in.page_size);
-
+  plan.weight_bytes = in.weight_bytes;
+  plan.page_bytes = in.page_bytes;
+  plan.pages_per_request = divide_up(in.positions, in.page_size);
   plan.step_bytes = in.step_bytes;
   const double share = in.fraction > 0 ? in.fraction : 1.0;
   const auto usable = static_cast<int64_t>(share * static_cast<double>(in.available_bytes));

@@ -1,31 +1,24 @@
 // How much memory an engine will take, computed before any weight is read.
 #pragma once
 
-#include <volley/engine.h>
+#include <volley/result.h>
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "device/dtype.h"
-#include "model/spec.h"
-
 namespace volley::engine {
 
 struct MemoryPlanInput {
-  const model::DecoderSpec* target = nullptr;
-  const model::DraftSpec* draft = nullptr;  // null: none
-  int32_t block_size = 1;
-  int32_t reserve_rounds = 1;
+  int64_t weight_bytes = 0;  // of all models, rotary tables included
+  int64_t page_bytes = 0;    // of all layers that share the pages
+  int64_t positions = 0;     // that one request may touch
   int32_t page_size = 16;
   int32_t max_model_len = 0;
   int32_t max_num_seqs = 0;
-  DType kv_dtype = DType::kBF16;
-  DType weight_dtype = DType::kBF16;        // of the target
-  DType draft_weight_dtype = DType::kBF16;  // of the drafter; kF8E4M3: it has a copy of the target's head too
-  int64_t kv_pages = 0;                     // asked for; 0: choose
-  int64_t kv_memory_bytes = 0;              // asked for; 0: choose
-  int64_t available_bytes = 0;              // memory that can be had now
+  int64_t kv_pages = 0;         // asked for; 0: choose
+  int64_t kv_memory_bytes = 0;  // asked for; 0: choose
+  int64_t available_bytes = 0;  // memory that can be had now
   double fraction =
       0;  // of it that weights, pages and a step's memory may take; 0: all, and pages half of what is left
   int64_t step_bytes = 0;  // memory that a step works in

@@ -8,6 +8,8 @@
 #include "ops/choice/choice.h"
 #include "ops/step/step.h"
 #include "spec/pass.h"
+#include "spec/proposers.h"
+#include "weights/named.h"
 
 namespace volley::engine {
 namespace {
@@ -56,16 +58,19 @@ Status check_ranges(const EngineOptions& o) {
   return {};
 }
 
-Result<std::shared_ptr<const weights::Checkpoint>> open_checkpoint(const EngineOptions& options,
-                                                                   const std::string& dir) {
+Result<std::shared_ptr<const weights::Checkpoint>> open_checkpoint(const EngineOptions& options, const std::string& dir,
+                                                                   const weights::NameRules& names,
+                                                                   std::span<const model::Param> params) {
   if (options.dummy_weights) {
     return std::shared_ptr<const weights::Checkpoint>(weights::make_dummy_checkpoint(*options.dummy_weights));
   }
-  VOLLEY_ASSIGN(auto checkpoint, weights::open_safetensors(dir));
-  return std::shared_ptr<const weights::Checkpoint>(std::move(checkpoint));
+  VOLLEY_ASSIGN(auto files, weights::open_safetensors(dir));
+  const auto checkpoint = weights::with_names(std::move(files), names);
+  if (const auto checked = model::check_tensors(*checkpoint, params); !checked.ok()) return checked.error();
+  return checkpoint;
 }
 
-Status check_vocabulary(const model::DecoderSpec& spec) {
+Status check_vocabulary(const model::Decoder& spec) {
   if (spec.vocab <= ops::kMaxVocab) return {};
   return unimplemented("The vocabulary has " + std::to_string(spec.vocab) + " tokens; sampling is built for at most " +
                        std::to_string(ops::kMaxVocab) + ".");
@@ -87,9 +92,10 @@ Status resolve_draft(const EngineOptions& options, ResolvedModels& models) {
   if (options.draft_dir.empty()) {
     return invalid_argument("Speculation needs a drafter: name its folder with --draft, or use --spec off.");
   }
-  VOLLEY_ASSIGN(models.draft, model::read_draft_spec(options.draft_dir));
-  VOLLEY_RETURN_IF_ERROR(model::check_pair(models.target, *models.draft));
-  VOLLEY_ASSIGN(models.block_size, model::resolve_block_size(*models.draft, options.block_size, &models.warnings));
+  VOLLEY_ASSIGN(models.draft, spec::read_proposer(options.draft_dir));
+  VOLLEY_RETURN_IF_ERROR(models.draft->check_target(models.target.decoder));
+  VOLLEY_ASSIGN(models.block_size,
+                spec::resolve_block_size(models.draft->facts(), options.block_size, &models.warnings));
   VOLLEY_RETURN_IF_ERROR(check_verify(options.verify, models.block_size));
   models.draft_lengths = draft_lengths(options.verify, models.block_size - 1);
   return {};
@@ -134,18 +140,19 @@ DType kv_dtype(ComputeType requested, DType activation) {
   return activation;
 }
 
-// Whether FP8 has kernels for a drafter's shapes (ops/linear/linear.h).
-bool fits_fp8(const model::DecoderSpec& spec) {
-  const int64_t q = int64_t{spec.heads} * spec.head_dim, kv = int64_t{spec.kv_heads} * spec.head_dim;
-  const int64_t columns[] = {spec.hidden, spec.intermediate, q};
-  return kv % 4 == 0 && spec.vocab % 4 == 0 &&
-         std::all_of(std::begin(columns), std::end(columns), [](int64_t k) { return k % ops::kQuantisedColumns == 0; });
+// Whether FP8 has kernels for matrices of these shapes (ops/linear/linear.h).
+bool fits_fp8(std::span<const model::Param> params) {
+  return std::all_of(params.begin(), params.end(), [](const model::Param& param) {
+    return !param.is_matrix() || (param.columns % ops::kQuantisedColumns == 0 && param.rows() % 4 == 0);
+  });
 }
 
 // What the drafter's matrices are stored as, where `plain` is what its checkpoint and --dtype make of them.
-Result<DType> draft_storage(DraftQuantization requested, const DeviceChoice& device, const model::DraftSpec& draft,
-                            model::Numerics plain) {
-  const bool built = ops::linear_takes_fp8(device.kind, device.compute_major);
+Result<DType> draft_storage(DraftQuantization requested, const ResolvedModels& models, model::Numerics plain) {
+  const bool built = ops::linear_takes_fp8(models.device.kind, models.device.compute_major);
+  std::vector<model::Param> params = models.draft->facts().params;
+  model::append(params, models.draft->copied_params(models.target.decoder, DType::kF8E4M3));
+  const bool fits = fits_fp8(params);
   switch (requested) {
     case DraftQuantization::kNone:
       return plain.storage;
@@ -155,7 +162,7 @@ Result<DType> draft_storage(DraftQuantization requested, const DeviceChoice& dev
             "--draft-quantization fp8 is built for GPUs of compute capability 9.0 (H100, H200) alone: use auto or "
             "none.");
       }
-      if (!fits_fp8(draft.decoder)) {
+      if (!fits) {
         return unimplemented(
             "--draft-quantization fp8 needs a drafter whose sizes (hidden, intermediate, heads times head size) are "
             "multiples of " +
@@ -167,7 +174,7 @@ Result<DType> draft_storage(DraftQuantization requested, const DeviceChoice& dev
     case DraftQuantization::kAuto:
       break;
   }
-  return built && plain.activation == DType::kBF16 && fits_fp8(draft.decoder) ? DType::kF8E4M3 : plain.storage;
+  return built && plain.activation == DType::kBF16 && fits ? DType::kF8E4M3 : plain.storage;
 }
 
 Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
@@ -179,7 +186,7 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
         models.target_numerics.activation == DType::kBF16 ? ComputeType::kBFloat16 : ComputeType::kFloat32;
     models.draft_numerics = model::resolve_numerics(type, models.draft_checkpoint->main_dtype());
     VOLLEY_ASSIGN(models.draft_numerics.storage,
-                  draft_storage(options.draft_quantization, models.device, *models.draft, models.draft_numerics));
+                  draft_storage(options.draft_quantization, models, models.draft_numerics));
   }
   const bool float32_weights =
       models.target_numerics.storage == DType::kF32 || (models.draft && models.draft_numerics.storage == DType::kF32);
@@ -193,30 +200,33 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
 Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
   VOLLEY_ASSIGN(const ops::AttentionBackend target, ops::parse_attention_backend(options.attention_backend));
   VOLLEY_ASSIGN(const ops::AttentionBackend draft, ops::parse_attention_backend(options.draft_attention_backend));
-  const auto resolve = [&](ops::AttentionBackend asked, const model::DecoderSpec& spec) {
-    return ops::resolve_attention_backend(models.device.kind, asked, models.kv_dtype, spec.head_dim);
+  // One backend for all layers of a model: their heads have one size so far.
+  const auto resolve = [&](ops::AttentionBackend asked, const model::Decoder& spec) {
+    const model::Attention* attention = spec.attention(0);
+    VOLLEY_CHECK(attention != nullptr);
+    return ops::resolve_attention_backend(models.device.kind, asked, models.kv_dtype, attention->head_dim);
   };
-  VOLLEY_ASSIGN(models.target_numerics.attention, resolve(target, models.target));
+  VOLLEY_ASSIGN(models.target_numerics.attention, resolve(target, models.target.decoder));
   if (models.draft) {
-    VOLLEY_ASSIGN(models.draft_numerics.attention, resolve(draft, models.draft->decoder));
+    VOLLEY_ASSIGN(models.draft_numerics.attention, resolve(draft, models.draft->facts().decoder));
   }
   return {};
 }
 
 // Memory that a step of the largest size works in: an upper bound.
 int64_t step_bytes(const ResolvedModels& models, int threads) {
-  const model::DecoderSpec& spec = models.target;
+  const model::Decoder& spec = models.target.decoder;
   const int64_t rows = models.max_num_batched_tokens, slots = models.max_num_seqs, positions = models.max_positions();
   const int64_t chunk = logit_rows(models.device.kind);
-  const int64_t features = models.draft ? static_cast<int64_t>(models.draft->target_layers.size()) * spec.hidden : 0;
+  const int64_t features =
+      models.draft ? static_cast<int64_t>(models.draft->facts().feature_layers.size()) * spec.hidden : 0;
   const int64_t logits = chunk * (int64_t{spec.vocab} + spec.hidden) * 4 +
                          ops::choose_scratch_bytes(chunk, spec.vocab, threads > 0 ? threads : usable_cores());
-  int64_t pass =
-      model::DecoderLayers::scratch_bytes(models.device.kind, spec, rows, positions, models.kv_dtype) + logits;
+  int64_t pass = model::Network::scratch_bytes(models.device.kind, spec, rows, positions, models.kv_dtype) + logits;
   if (models.draft) {
     const int64_t draft_rows = std::max(slots * models.block_size, rows);
-    const int64_t of_layers = model::DraftNetwork::scratch_bytes(
-        models.device.kind, *models.draft, models.draft_numerics.storage, draft_rows, positions, models.kv_dtype);
+    const int64_t of_layers = models.draft->scratch_bytes(models.device.kind, models.draft_numerics.storage, draft_rows,
+                                                          positions, models.kv_dtype);
     pass = std::max(pass, of_layers + spec::pass_bytes(draft_rows) + draft_rows * spec.hidden * 4 + logits);
   }
   // The residual stream, features as they come and as they are gathered, and the arrays of rows and slots.
@@ -225,6 +235,23 @@ int64_t step_bytes(const ResolvedModels& models, int threads) {
       4 * (int64_t{sizeof(ops::StepSegment)} + int64_t{sizeof(ops::StepOutcome)} + 16 * models.block_size) +
       4 * int64_t{sizeof(ops::PageTableEdit)} * (positions / models.page_size + 1);
   return rows * per_row + spec::pass_bytes(rows) + slots * per_slot + pass + (int64_t{1} << 20);
+}
+
+int64_t rope_bytes(const model::Decoder& spec, int64_t positions) {
+  int64_t bytes = 0;
+  for (const model::RopeSpec& rope : spec.ropes) bytes += positions * rope.dim * static_cast<int64_t>(sizeof(float));
+  return bytes;
+}
+
+int64_t weight_bytes(const ResolvedModels& models) {
+  const DeviceKind device = models.device.kind;
+  int64_t bytes = model::weight_bytes(model::params(models.target.decoder), models.target_numerics.storage, device) +
+                  rope_bytes(models.target.decoder, models.max_positions());
+  if (!models.draft) return bytes;
+  const spec::ProposerFacts& draft = models.draft->facts();
+  const DType storage = models.draft_numerics.storage;
+  bytes += model::weight_bytes(draft.params, storage, device) + rope_bytes(draft.decoder, models.max_positions());
+  return bytes + model::weight_bytes(models.draft->copied_params(models.target.decoder, storage), storage, device);
 }
 
 DeviceChoice on_cpu(int64_t available_bytes) {
@@ -283,28 +310,26 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   ResolvedModels models;
   VOLLEY_ASSIGN(models.device, resolve_device(options.device));
   if (!models.device.warning.empty()) models.warnings.push_back(models.device.warning);
-  VOLLEY_ASSIGN(models.target, model::read_decoder_spec(options.model_dir));
-  VOLLEY_RETURN_IF_ERROR(check_vocabulary(models.target));
+  VOLLEY_ASSIGN(models.target, families::read_target(options.model_dir));
+  VOLLEY_RETURN_IF_ERROR(check_vocabulary(models.target.decoder));
   VOLLEY_RETURN_IF_ERROR(resolve_draft(options, models));
   VOLLEY_RETURN_IF_ERROR(resolve_limits(options, models));
-  VOLLEY_ASSIGN(models.target_checkpoint, open_checkpoint(options, options.model_dir));
+  VOLLEY_ASSIGN(models.target_checkpoint,
+                open_checkpoint(options, options.model_dir, models.target.names, model::params(models.target.decoder)));
   if (models.draft) {
-    VOLLEY_ASSIGN(models.draft_checkpoint, open_checkpoint(options, options.draft_dir));
+    const spec::ProposerFacts& facts = models.draft->facts();
+    VOLLEY_ASSIGN(models.draft_checkpoint, open_checkpoint(options, options.draft_dir, facts.names, facts.params));
   }
   VOLLEY_RETURN_IF_ERROR(resolve_numerics(options, models));
   VOLLEY_RETURN_IF_ERROR(resolve_attention(options, models));
 
   MemoryPlanInput plan;
-  plan.target = &models.target;
-  plan.draft = models.draft ? &*models.draft : nullptr;
-  plan.block_size = models.block_size;
-  plan.reserve_rounds = models.reserve_rounds();
+  plan.weight_bytes = weight_bytes(models);
+  plan.page_bytes = model::kv_page_bytes(models.kv_shapes(), models.page_size, models.kv_dtype);
+  plan.positions = models.max_positions();
   plan.page_size = models.page_size;
   plan.max_model_len = models.max_model_len;
   plan.max_num_seqs = models.max_num_seqs;
-  plan.kv_dtype = models.kv_dtype;
-  plan.weight_dtype = models.target_numerics.storage;
-  plan.draft_weight_dtype = models.draft_numerics.storage;
   plan.kv_pages = options.kv_pages;
   plan.kv_memory_bytes = options.kv_memory_bytes;
   plan.available_bytes = models.device.available_bytes;
@@ -315,26 +340,40 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   return models;
 }
 
-Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, const Progress& progress) {
+std::vector<model::KvShape> ResolvedModels::kv_shapes() const {
+  std::vector<model::KvShape> shapes = model::kv_shapes(target.decoder);
+  if (draft) {
+    const std::vector<model::KvShape> more = model::kv_shapes(draft->facts().decoder);
+    shapes.insert(shapes.end(), more.begin(), more.end());
+  }
+  return shapes;
+}
+
+Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, int32_t draft_window,
+                                 const Progress& progress) {
   const double total = static_cast<double>(std::max<int64_t>(1, resolved.memory.weight_bytes));
   int64_t before = 0;
   const auto report = [&](int64_t packed) {
     if (progress) progress("Loading weights", std::min(1.0, static_cast<double>(before + packed) / total));
   };
   LoadedModels models;
-  VOLLEY_ASSIGN(models.target, model::Target::load(device, resolved.target_checkpoint, resolved.target,
-                                                   resolved.target_numerics, resolved.max_positions(), report));
+  const std::vector<model::Param> params = model::params(resolved.target.decoder);
+  model::WeightLoader loader(device, *resolved.target_checkpoint, resolved.target_numerics.storage, params);
+  loader.on_packed = report;
+  VOLLEY_ASSIGN(models.target, model::Network::load(loader, resolved.target_checkpoint, resolved.target.decoder,
+                                                    resolved.target_numerics, resolved.max_positions()));
+  const std::vector<model::KvShape> shapes = resolved.kv_shapes();
+  VOLLEY_ASSIGN(models.kv, model::KvMemory::allocate(device, shapes, resolved.page_size, resolved.memory.pages,
+                                                     resolved.kv_dtype));
   if (resolved.draft) {
     before = models.target->packed_bytes();
-    VOLLEY_ASSIGN(models.draft, model::DraftNetwork::load(device, resolved.draft_checkpoint, *resolved.draft,
-                                                          resolved.draft_numerics, resolved.max_positions(), report));
-    if (resolved.draft_quantised()) {
-      VOLLEY_RETURN_IF_ERROR(models.draft->load_head(device, *resolved.target_checkpoint, resolved.target));
-    }
+    const size_t of_target = models.target->kv_layers();
+    VOLLEY_ASSIGN(models.proposer,
+                  resolved.draft->load({device, resolved.draft_checkpoint, *models.target, *resolved.target_checkpoint,
+                                        resolved.draft_numerics, resolved.max_positions(),
+                                        models.kv->layers(of_target, shapes.size() - of_target), resolved.block_size,
+                                        draft_window, report}));
   }
-  VOLLEY_ASSIGN(models.kv,
-                model::KvMemory::allocate(device, resolved.target, resolved.draft ? &resolved.draft->decoder : nullptr,
-                                          resolved.page_size, resolved.memory.pages, resolved.kv_dtype));
   if (progress) progress("Loading weights", 1.0);
   return models;
 }

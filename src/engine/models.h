@@ -8,8 +8,9 @@
 #include <optional>
 
 #include "engine/memory_plan.h"
-#include "model/draft_network.h"
-#include "model/target.h"
+#include "families/family.h"
+#include "model/network.h"
+#include "spec/proposer_spec.h"
 #include "text/text.h"
 
 namespace volley::engine {
@@ -37,8 +38,8 @@ int32_t logit_rows(DeviceKind device);
 // Options with every "choose for me" resolved, and what config.json says. Immutable.
 struct ResolvedModels {
   DeviceChoice device;
-  model::DecoderSpec target;
-  std::optional<model::DraftSpec> draft;  // only with speculation on
+  families::TargetConfig target;
+  std::shared_ptr<const spec::ProposerSpec> draft;  // null: speculation is off
   int32_t block_size = 1;
   std::vector<int32_t> draft_lengths;  // that a step may draft, ascending; empty without a drafter
   model::Numerics target_numerics, draft_numerics;
@@ -50,30 +51,34 @@ struct ResolvedModels {
   int32_t page_size = 0;
   MemoryPlan memory;
   std::vector<std::string> warnings;
-  std::shared_ptr<const weights::Checkpoint> target_checkpoint, draft_checkpoint;
+  std::shared_ptr<const weights::Checkpoint> target_checkpoint, draft_checkpoint;  // by the model layer's names
 
   // Rounds whose positions are reserved ahead: the CPU finishes a round before the next is planned, a GPU has the next
   // one under way.
   int32_t reserve_rounds() const { return device.kind == DeviceKind::kCpu ? 1 : 2; }
   // Whether the drafter has weights of a storage of its own, and with them a head.
   bool draft_quantised() const { return draft && draft_numerics.storage == DType::kF8E4M3; }
+  // What lies in a page: the target's layers, then the drafter's.
+  std::vector<model::KvShape> kv_shapes() const;
   // Positions a sequence may touch: its tokens and the blocks reserved past them.
   int32_t max_positions() const { return max_model_len + block_size * reserve_rounds(); }
 };
 
 // Reads config.json files and checkpoint headers, checks that everything fits together, plans the memory. Errors:
-// kInvalidArgument for options, those of model/spec.h and weights/checkpoint.h for files, kFailedPrecondition for a
-// pair that does not fit, kUnimplemented for what is not built, kResourceExhausted for memory (plan_memory()).
+// kInvalidArgument for options, those of families/family.h, spec/proposers.h and weights/checkpoint.h for files,
+// kFailedPrecondition for a pair that does not fit, kUnimplemented for what is not built, kResourceExhausted for memory
+// (plan_memory()).
 Result<ResolvedModels> resolve_models(const EngineOptions& options);
 
 struct LoadedModels {
-  std::unique_ptr<model::Target> target;
-  std::unique_ptr<model::DraftNetwork> draft;
+  std::unique_ptr<model::Network> target;
   std::unique_ptr<model::KvMemory> kv;
+  std::unique_ptr<spec::Proposer> proposer;  // null: speculation is off; refers to the two above
 };
 
-// Packs the weights and takes the pages. Calls `progress` from the calling thread. Errors as model::Target::load() and
-// model::KvMemory::allocate().
-Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, const Progress& progress);
+// Packs the weights and takes the pages. draft_window: positions before a block that the drafter sees; 0: all. Calls
+// `progress` from the calling thread. Errors as model::Network::load() and model::KvMemory::allocate().
+Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, int32_t draft_window,
+                                 const Progress& progress);
 
 }  // namespace volley::engine

@@ -1,17 +1,10 @@
 #include "engine/round_setup.h"
 
-#include "spec/dflash/dflash_proposer.h"
-
 namespace volley::engine {
 
 Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOptions& options,
                                                 const ResolvedModels& models, LoadedModels& loaded,
                                                 const Progress& progress) {
-  std::unique_ptr<spec::Proposer> proposer;
-  if (loaded.draft) {
-    proposer = spec::make_dflash_proposer(std::move(loaded.draft), *loaded.target, *loaded.kv,
-                                          {models.block_size, options.draft_window});
-  }
   spec::RoundConfig config;
   config.slots = models.max_num_seqs;
   config.max_rows = models.max_num_batched_tokens;
@@ -24,7 +17,7 @@ Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOpti
   const auto recorded = [&](double fraction) {
     if (progress) progress("Recording graphs", fraction);
   };
-  return spec::Round::create(device, *loaded.target, *loaded.kv, std::move(proposer), config, recorded);
+  return spec::Round::create(device, *loaded.target, *loaded.kv, std::move(loaded.proposer), config, recorded);
 }
 
 }  // namespace volley::engine

@@ -8,7 +8,7 @@
 
 namespace volley::engine {
 
-// Takes loaded.draft; the rest of `loaded`, and the device, must outlive the round. Errors as Round::create().
+// Takes loaded.proposer; the rest of `loaded`, and the device, must outlive the round. Errors as Round::create().
 Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOptions& options,
                                                 const ResolvedModels& models, LoadedModels& loaded,
                                                 const Progress& progress);

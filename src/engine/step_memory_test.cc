@@ -30,7 +30,7 @@ double share_taken(const EngineOptions& options) {
   auto inner = make_device(models->device, options.threads);
   EXPECT_TRUE(inner.ok());
   WatchedDevice device(std::move(inner).value());
-  auto loaded = load_models(device, *models, {});
+  auto loaded = load_models(device, *models, 0, {});
   EXPECT_TRUE(loaded.ok()) << loaded.error().message;
   device.bytes = 0;
   auto round = make_round(device, options, *models, *loaded, {});

@@ -38,7 +38,7 @@ class WorkerMemory : public ::testing::Test {
 
     WorkerParts parts;
     parts.device = std::move(watched);
-    auto loaded = load_models(*parts.device, *models, {});
+    auto loaded = load_models(*parts.device, *models, 0, {});
     ASSERT_TRUE(loaded.ok()) << loaded.error().message;
     parts.models = std::move(loaded).value();
     auto round = make_round(*parts.device, options, *models, parts.models, {});

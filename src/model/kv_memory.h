@@ -4,6 +4,8 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "base/ids.h"
 #include "model/spec.h"
@@ -11,15 +13,24 @@
 
 namespace volley::model {
 
+// What one layer keeps of a position.
+struct KvShape {
+  int32_t kv_heads = 0, head_dim = 0;
+};
+// Of every layer that keeps K and V, in order.
+std::vector<KvShape> kv_shapes(const Decoder& spec);
+
 class KvMemory {
  public:
-  // draft may be null. dtype: kBF16 or kF32. The memory is taken from the device as `pages` whole pages
-  // and the scrap page: kResourceExhausted where it has no room.
-  static Result<std::unique_ptr<KvMemory>> allocate(Device& device, const DecoderSpec& target, const DecoderSpec* draft,
-                                                    int32_t page_size, int64_t pages, DType dtype);
+  // layers: those of the target, then those of the drafter, if any. dtype: kBF16 or kF32. The memory is taken from the
+  // device as `pages` whole pages and the scrap page: kResourceExhausted where it has no room.
+  static Result<std::unique_ptr<KvMemory>> allocate(Device& device, std::span<const KvShape> layers, int32_t page_size,
+                                                    int64_t pages, DType dtype);
 
-  const ops::KvLayer& target_layer(int i) const { return target_[i]; }
-  const ops::KvLayer& draft_layer(int i) const { return draft_[i]; }
+  // n layers from `begin` on, in the order of allocate().
+  std::span<const ops::KvLayer> layers(size_t begin, size_t n) const {
+    return std::span<const ops::KvLayer>(layers_).subspan(begin, n);
+  }
   int64_t pages() const { return pages_; }
   // One page more, for rows that mean nothing: it never belongs to a sequence.
   PageId scrap_page() const { return PageId(static_cast<int32_t>(pages_)); }
@@ -28,12 +39,12 @@ class KvMemory {
  private:
   KvMemory() = default;
   Buffer buffer_;
-  std::vector<ops::KvLayer> target_, draft_;
+  std::vector<ops::KvLayer> layers_;
   int64_t pages_ = 0;
   int32_t page_size_ = 0;
 };
 
-// Bytes of one page of the group. draft may be null.
-int64_t kv_page_bytes(const DecoderSpec& target, const DecoderSpec* draft, int32_t page_size, DType dtype);
+// Bytes that a page holds of these layers.
+int64_t kv_page_bytes(std::span<const KvShape> layers, int32_t page_size, DType dtype);
 
 }  // namespace volley::model

@@ -5,7 +5,7 @@
 #include <numbers>
 
 #include "base/check.h"
-#include "model/spec.h"
+#include "model/rope.h"
 
 namespace volley::model {
 namespace {
@@ -41,20 +41,20 @@ void stretch_llama3(const RopeSpec& spec, std::vector<float>& frequencies) {
 
 // YaRN (Peng et al., 2023, arXiv:2309.00071): the dimension whose wavelength makes `rotations` turns over the original
 // length.
-double yarn_dimension(const RopeSpec& spec, int32_t head_dim, double rotations) {
-  return head_dim * std::log(spec.original_max_position / (rotations * 2 * std::numbers::pi)) /
+double yarn_dimension(const RopeSpec& spec, double rotations) {
+  return spec.dim * std::log(spec.original_max_position / (rotations * 2 * std::numbers::pi)) /
          (2 * std::log(spec.theta));
 }
 
-std::vector<float> yarn_frequencies(const RopeSpec& spec, int32_t head_dim, const std::vector<float>& powers) {
-  double low = yarn_dimension(spec, head_dim, spec.beta_fast);
-  double high = yarn_dimension(spec, head_dim, spec.beta_slow);
+std::vector<float> yarn_frequencies(const RopeSpec& spec, const std::vector<float>& powers) {
+  double low = yarn_dimension(spec, spec.beta_fast);
+  double high = yarn_dimension(spec, spec.beta_slow);
   if (spec.truncate) {
     low = std::floor(low);
     high = std::ceil(high);
   }
   low = std::max(low, 0.0);
-  high = std::min(high, head_dim - 1.0);
+  high = std::min(high, spec.dim - 1.0);
   if (low == high) high += 0.001;  // a step, without a division by zero
   std::vector<float> frequencies(powers.size());
   for (size_t i = 0; i < powers.size(); ++i) {
@@ -67,9 +67,9 @@ std::vector<float> yarn_frequencies(const RopeSpec& spec, int32_t head_dim, cons
   return frequencies;
 }
 
-std::vector<float> scaled_frequencies(const RopeSpec& spec, int32_t head_dim) {
-  const std::vector<float> powers = base_powers(spec.theta, head_dim);
-  if (spec.scaling == RopeSpec::Scaling::kYarn) return yarn_frequencies(spec, head_dim, powers);
+std::vector<float> scaled_frequencies(const RopeSpec& spec) {
+  const std::vector<float> powers = base_powers(spec.theta, spec.dim);
+  if (spec.scaling == RopeSpec::Scaling::kYarn) return yarn_frequencies(spec, powers);
   std::vector<float> frequencies(powers.size());
   std::transform(powers.begin(), powers.end(), frequencies.begin(), [](float power) { return 1.0f / power; });
   if (spec.scaling == RopeSpec::Scaling::kLinear) {
@@ -94,10 +94,10 @@ double attention_factor(const RopeSpec& spec) {
 
 }  // namespace
 
-RopeValues rope_values(const RopeSpec& spec, int32_t head_dim, int64_t positions) {
-  VOLLEY_CHECK(head_dim > 0 && head_dim % 2 == 0);
+RopeValues rope_values(const RopeSpec& spec, int64_t positions) {
+  VOLLEY_CHECK(spec.dim > 0 && spec.dim % 2 == 0);
   VOLLEY_CHECK_GE(positions, 0);
-  const std::vector<float> frequencies = scaled_frequencies(spec, head_dim);
+  const std::vector<float> frequencies = scaled_frequencies(spec);
   const float scale = static_cast<float>(attention_factor(spec));
   RopeValues values;
   values.cos.reserve(static_cast<size_t>(positions) * frequencies.size());
@@ -110,6 +110,18 @@ RopeValues rope_values(const RopeSpec& spec, int32_t head_dim, int64_t positions
     }
   }
   return values;
+}
+
+Result<Rope> make_rope(Device& device, const RopeSpec& spec, int64_t positions) {
+  const RopeValues values = rope_values(spec, positions);
+  Rope rope;
+  const int64_t half = spec.dim / 2;
+  VOLLEY_ASSIGN(rope.buffer, device.allocate(static_cast<size_t>(2 * positions * half) * sizeof(float)));
+  const TensorView both = rope.buffer.view(DType::kF32, {2 * positions, half});
+  rope.tables = {both.rows(0, positions), both.rows(positions, positions)};
+  device.upload(rope.tables.cos.data, values.cos.data(), values.cos.size() * sizeof(float));
+  device.upload(rope.tables.sin.data, values.sin.data(), values.sin.size() * sizeof(float));
+  return rope;
 }
 
 }  // namespace volley::model

@@ -3,6 +3,25 @@
 #include <array>
 
 namespace volley::model {
+namespace {
+
+void append_floats(const weights::SourceTensor& source, int64_t n, std::vector<float>& out) {
+  for (int64_t i = 0; i < n; ++i) {
+    switch (source.dtype) {
+      case DType::kBF16:
+        out.push_back(to_float(reinterpret_cast<const BFloat16*>(source.data)[i]));
+        break;
+      case DType::kF16:
+        out.push_back(to_float(reinterpret_cast<const Float16*>(source.data)[i]));
+        break;
+      default:
+        out.push_back(reinterpret_cast<const float*>(source.data)[i]);
+        break;
+    }
+  }
+}
+
+}  // namespace
 
 Numerics resolve_numerics(ComputeType requested, DType checkpoint) {
   const bool bf16 = checkpoint == DType::kBF16;
@@ -18,71 +37,61 @@ Numerics resolve_numerics(ComputeType requested, DType checkpoint) {
 }
 
 WeightLoader::WeightLoader(Device& device, const weights::Checkpoint& checkpoint, DType storage,
-                           std::vector<std::string> prefixes)
-    : device_(device), checkpoint_(checkpoint), storage_(storage), prefixes_(std::move(prefixes)) {
-  VOLLEY_CHECK(!prefixes_.empty());
+                           const std::vector<Param>& list)
+    : device_(device), checkpoint_(checkpoint), storage_(storage) {
+  for (const Param& param : list) VOLLEY_CHECK(params_.emplace(param.role, &param).second);
 }
 
-std::string WeightLoader::full_name(const std::string& name) const {
-  for (const std::string& prefix : prefixes_) {
-    if (checkpoint_.has(prefix + name)) return prefix + name;
-  }
-  return prefixes_.front() + name;  // get() will say that it is missing, by the usual name
+const Param& WeightLoader::param(const std::string& role, bool matrix) const {
+  const auto found = params_.find(role);
+  VOLLEY_CHECK_MSG(found != params_.end() && found->second->is_matrix() == matrix, role.c_str());
+  return *found->second;
 }
 
-Result<Vector> WeightLoader::vector(const std::string& name, int64_t n) {
-  return vectors({name}, n);
-}
-
-Result<Vector> WeightLoader::vectors(const std::vector<std::string>& names, int64_t n) {
-  const std::array<int64_t, 1> shape = {n};
-  const int64_t count = static_cast<int64_t>(names.size()) * n;
+Result<Vector> WeightLoader::vector(const std::string& role) {
+  const Param& param = this->param(role, false);
   Vector result;
-  VOLLEY_ASSIGN(result.buffer, device_.allocate(static_cast<size_t>(count) * sizeof(float)));
-  result.view = result.buffer.view(DType::kF32, {count});
-  std::vector<float> out;
-  out.reserve(count);
-  for (const std::string& name : names) {
-    VOLLEY_ASSIGN(const weights::SourceTensor source, checkpoint_.get(full_name(name), shape));
-    for (int64_t i = 0; i < n; ++i) {
-      switch (source.dtype) {
-        case DType::kBF16:
-          out.push_back(to_float(reinterpret_cast<const BFloat16*>(source.data)[i]));
-          break;
-        case DType::kF16:
-          out.push_back(to_float(reinterpret_cast<const Float16*>(source.data)[i]));
-          break;
-        default:
-          out.push_back(reinterpret_cast<const float*>(source.data)[i]);
-          break;
-      }
-    }
+  VOLLEY_ASSIGN(result.buffer, device_.allocate(static_cast<size_t>(param.rows()) * sizeof(float)));
+  result.view = result.buffer.view(DType::kF32, {param.rows()});
+  std::vector<float> values;
+  values.reserve(static_cast<size_t>(param.rows()));
+  for (const Param::Part& part : param.parts) {
+    const std::array<int64_t, 1> shape = {part.rows};
+    VOLLEY_ASSIGN(const weights::SourceTensor source, checkpoint_.get(part.name, shape));
+    append_floats(source, part.rows, values);
   }
-  device_.upload(result.view.data, out.data(), out.size() * sizeof(float));
+  device_.upload(result.view.data, values.data(), values.size() * sizeof(float));
   return result;
 }
 
-Result<ops::LinearWeight> WeightLoader::linear(const std::vector<Matrix>& matrices, int64_t k,
-                                               ops::LinearLayout layout) {
+Status WeightLoader::optional_vector(const std::string& role, Vector& out) {
+  if (!has(role)) return {};
+  VOLLEY_ASSIGN(out, vector(role));
+  return {};
+}
+
+Result<ops::LinearWeight> WeightLoader::linear(const std::string& role) {
+  const Param& param = this->param(role, true);
   std::vector<weights::SourceTensor> sources;
   std::vector<ops::WeightRows> parts;
-  for (const Matrix& matrix : matrices) {
-    const std::array<int64_t, 2> shape = {matrix.rows, k};
-    VOLLEY_ASSIGN(sources.emplace_back(), checkpoint_.get(full_name(matrix.name), shape));
-    parts.push_back({sources.back().data, sources.back().dtype, matrix.rows});
+  for (const Param::Part& part : param.parts) {
+    const std::array<int64_t, 2> shape = {part.rows, param.columns};
+    VOLLEY_ASSIGN(sources.emplace_back(), checkpoint_.get(part.name, shape));
+    parts.push_back({sources.back().data, sources.back().dtype, part.rows});
   }
-  VOLLEY_ASSIGN(ops::LinearWeight weight, ops::pack_linear(device_, parts, k, storage_, layout));
+  VOLLEY_ASSIGN(ops::LinearWeight weight, ops::pack_linear(device_, parts, param.columns, storage_, layout_of(param)));
   for (const auto& source : sources) checkpoint_.done_with(source);
   packed_bytes_ += static_cast<int64_t>(weight.packed.bytes());
   if (on_packed) on_packed(packed_bytes_);
   return weight;
 }
 
-Result<Table> WeightLoader::table(const std::string& name, int64_t rows, int64_t k) {
-  const std::array<int64_t, 2> shape = {rows, k};
+Result<Table> WeightLoader::table(const std::string& role) {
+  const Param& param = this->param(role, false);
+  const std::array<int64_t, 2> shape = {param.rows(), param.columns};
   Table table;
-  VOLLEY_ASSIGN(table.source, checkpoint_.get(full_name(name), shape));
-  table.view = TensorView(const_cast<std::byte*>(table.source.data), table.source.dtype, {rows, k});
+  VOLLEY_ASSIGN(table.source, checkpoint_.get(param.parts[0].name, shape));
+  table.view = TensorView(const_cast<std::byte*>(table.source.data), table.source.dtype, {shape[0], shape[1]});
   if (device_.kind() == DeviceKind::kCpu) return table;
   const auto bytes = static_cast<size_t>(table.view.bytes());
   VOLLEY_ASSIGN(table.buffer, device_.allocate(bytes));

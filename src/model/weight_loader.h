@@ -1,13 +1,16 @@
-// From named tensors of a checkpoint to packed weights on a device: the one place that converts and packs.
+// From the list of a model's tensors (params.h) to weights on a device: the one place that converts and packs.
 // Threads: by one at a time.
 #pragma once
 
 #include <volley/engine.h>
 
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "model/params.h"
 #include "ops/attention/attention.h"
 #include "ops/linear/linear.h"
 #include "weights/checkpoint.h"
@@ -38,40 +41,36 @@ struct Table {
   TensorView view;  // [rows, k]
 };
 
-// Errors of what it loads: Checkpoint::get()'s where the checkpoint has no such tensor or one of another shape,
-// pack_linear()'s for a type or storage that is not built, kResourceExhausted where the device has no room.
+// Loads weights by their roles in `list`. Errors: Checkpoint::get()'s where the checkpoint has no such tensor or one of
+// another shape, pack_linear()'s for a type or storage that is not built, kResourceExhausted where the device has no
+// room. A role that is not in the list is a CHECK failure.
 class WeightLoader {
  public:
-  // A checkpoint whose names all start with "model." and one whose names do not are read alike: `prefixes` are tried in
-  // order.
-  WeightLoader(Device& device, const weights::Checkpoint& checkpoint, DType storage, std::vector<std::string> prefixes);
+  // checkpoint: by the model layer's names (weights/named.h). References must outlive the loader.
+  WeightLoader(Device& device, const weights::Checkpoint& checkpoint, DType storage, const std::vector<Param>& list);
 
-  struct Matrix {
-    std::string name;
-    int64_t rows = 0;
-  };
-
-  Result<Vector> vector(const std::string& name, int64_t n);
-  // Vectors [n], one after the other: [names * n].
-  Result<Vector> vectors(const std::vector<std::string>& names, int64_t n);
-  // The matrices [rows, k] stacked into one packed weight.
-  Result<ops::LinearWeight> linear(const std::vector<Matrix>& matrices, int64_t k,
-                                   ops::LinearLayout layout = ops::LinearLayout::kPlain);
+  bool has(const std::string& role) const { return params_.contains(role); }
+  Result<Vector> vector(const std::string& role);
+  Result<ops::LinearWeight> linear(const std::string& role);
   // A matrix as stored, for row look-ups (embeddings): copied only to a device that cannot read the checkpoint's
   // memory.
-  Result<Table> table(const std::string& name, int64_t rows, int64_t k);
+  Result<Table> table(const std::string& role);
 
+  // Into `out`, where the list has the role; `out` stays empty where not.
+  Status optional_vector(const std::string& role, Vector& out);
+
+  Device& device() const { return device_; }
   int64_t packed_bytes() const { return packed_bytes_; }
   // Called with the packed bytes so far after each weight.
   std::function<void(int64_t)> on_packed;
 
  private:
-  std::string full_name(const std::string& name) const;
+  const Param& param(const std::string& role, bool matrix) const;
 
   Device& device_;
   const weights::Checkpoint& checkpoint_;
   DType storage_;
-  std::vector<std::string> prefixes_;
+  std::map<std::string, const Param*> params_;
   int64_t packed_bytes_ = 0;
 };
 

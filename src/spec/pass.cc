@@ -2,8 +2,8 @@
 
 namespace volley::spec {
 
-Pass take_pass(const PassShape& shape, const ops::Visibility& visibility, TensorView page_table, Arena& scratch) {
-  Pass pass;
+PassMemory take_pass(const PassShape& shape, const ops::Visibility& visibility, TensorView page_table, Arena& scratch) {
+  PassMemory pass;
   const auto per_row = [&] { return scratch.take(DType::kI32, {shape.rows}); };
   pass.rows.token_ids = per_row();
   pass.rows.slots = per_row();
@@ -45,31 +45,33 @@ int64_t pass_bytes(int64_t rows) {
 
 namespace {
 
-ops::Visibility visibility_of(const model::DecoderSpec& spec) {
+ops::Visibility visibility_of(const model::Decoder& spec) {
   ops::Visibility visibility;
   bool full = false, windowed = false;
-  for (const model::LayerSpec& layer : spec.layers) {
-    const bool sliding = layer.attention == model::LayerSpec::Attention::kSlidingWindow;
-    const ops::Mask mask = layer.causal ? ops::Mask::kCausal : ops::Mask::kBidirectional;
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const model::Attention* layer = spec.attention(i);
+    if (layer == nullptr) continue;
+    const bool sliding = layer->window > 0;
+    const ops::Mask mask = layer->causal ? ops::Mask::kCausal : ops::Mask::kBidirectional;
     ops::Mask& kind = sliding ? visibility.window_mask : visibility.mask;
     bool& seen = sliding ? windowed : full;
-    VOLLEY_CHECK(!seen || (kind == mask && (!sliding || visibility.layer_window == layer.window)));
+    VOLLEY_CHECK(!seen || (kind == mask && (!sliding || visibility.layer_window == layer->window)));
     kind = mask;
     seen = true;
-    if (sliding) visibility.layer_window = layer.window;
+    if (sliding) visibility.layer_window = layer->window;
   }
   return visibility;
 }
 
 }  // namespace
 
-ops::Visibility block_visibility(const model::DecoderSpec& spec, int32_t context_window) {
+ops::Visibility block_visibility(const model::Decoder& spec, int32_t context_window) {
   ops::Visibility visibility = visibility_of(spec);
   visibility.context_window = context_window;
   return visibility;
 }
 
-ops::Visibility target_visibility(const model::DecoderSpec& spec) {
+ops::Visibility target_visibility(const model::Decoder& spec) {
   return visibility_of(spec);
 }
 

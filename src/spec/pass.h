@@ -1,7 +1,7 @@
 // The arrays of one pass over rows, taken from scratch memory.
 #pragma once
 
-#include "model/decoder_layers.h"
+#include "model/pass.h"
 #include "ops/step/step.h"
 
 namespace volley::spec {
@@ -15,22 +15,22 @@ struct PassShape {
   int32_t max_positions = 0;  // of a sequence
 };
 
-struct Pass {
+struct PassMemory {
   ops::PassRows rows;
   ops::PassChoices choices;
   model::RowBatch batch;  // the same arrays, as the model reads them
 };
 
-Pass take_pass(const PassShape& shape, const ops::Visibility& visibility, TensorView page_table, Arena& scratch);
+PassMemory take_pass(const PassShape& shape, const ops::Visibility& visibility, TensorView page_table, Arena& scratch);
 
 // Bytes that take_pass() takes at most.
 int64_t pass_bytes(int64_t rows);
 
 // What the layers of a drafter see. REQUIRES: layers of one kind agree (config.json has one window and one flag for
 // all). context_window: --draft-window.
-ops::Visibility block_visibility(const model::DecoderSpec& spec, int32_t context_window);
+ops::Visibility block_visibility(const model::Decoder& spec, int32_t context_window);
 
 // What the layers of a target see. REQUIRES: as above.
-ops::Visibility target_visibility(const model::DecoderSpec& spec);
+ops::Visibility target_visibility(const model::Decoder& spec);
 
 }  // namespace volley::spec

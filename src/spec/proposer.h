@@ -6,7 +6,7 @@
 #include <span>
 
 #include "device/arena.h"
-#include "model/kv_memory.h"
+#include "model/pass.h"
 #include "ops/choice/choice.h"
 #include "ops/step/step.h"
 #include "spec/logit_chunks.h"
@@ -44,6 +44,9 @@ class Proposer {
   virtual int32_t block_size() const = 0;
   // Target layers whose outputs commit() wants, in the order of their columns.
   virtual std::span<const int32_t> feature_layers() const = 0;
+
+  // Bytes of its weights on the device.
+  virtual int64_t packed_bytes() const = 0;
 
   // Chooses with the sampling rule, each slot's own parameters and noise.
   virtual void draft(Stream& stream, const DraftPass& pass, const ops::SamplerState& sampler, Arena& scratch) = 0;

@@ -24,13 +24,13 @@ int threads_of(Device& device) {
   return device.kind() == DeviceKind::kCpu ? device.stream().pool().threads() : 0;
 }
 
-int64_t scratch_bytes(Device& device, const model::Target& target, DType kv, const Proposer* proposer,
+int64_t scratch_bytes(Device& device, const model::Network& target, DType kv, const Proposer* proposer,
                       const RoundConfig& config) {
   const auto& spec = target.spec();
   const int64_t rows = config.max_rows;
   const int64_t choose_bytes = ops::choose_scratch_bytes(config.logit_rows, spec.vocab, threads_of(device));
   const int64_t features = proposer ? static_cast<int64_t>(proposer->feature_layers().size()) * spec.hidden : 0;
-  const int64_t forward = model::DecoderLayers::scratch_bytes(device.kind(), spec, rows, config.max_positions, kv);
+  const int64_t forward = model::Network::scratch_bytes(device.kind(), spec, rows, config.max_positions, kv);
   const int64_t logits = int64_t{config.logit_rows} * (int64_t{spec.vocab} + spec.hidden) * 4 + choose_bytes;
   const ScratchBounds bounds = {config.slots, rows, config.max_positions, config.logit_rows, choose_bytes};
   const int64_t proposing = proposer ? proposer->scratch_bytes(device.kind(), bounds) : 0;
@@ -42,7 +42,7 @@ int64_t scratch_bytes(Device& device, const model::Target& target, DType kv, con
 
 }  // namespace
 
-Result<std::unique_ptr<Round>> Round::create(Device& device, const model::Target& target, const model::KvMemory& kv,
+Result<std::unique_ptr<Round>> Round::create(Device& device, const model::Network& target, const model::KvMemory& kv,
                                              std::unique_ptr<Proposer> proposer, const RoundConfig& config,
                                              const std::function<void(double)>& progress) {
   RoundConfig resolved = config;
@@ -53,8 +53,8 @@ Result<std::unique_ptr<Round>> Round::create(Device& device, const model::Target
   return round;
 }
 
-Round::Round(Device& device, const model::Target& target, const model::KvMemory& kv, std::unique_ptr<Proposer> proposer,
-             const RoundConfig& config)
+Round::Round(Device& device, const model::Network& target, const model::KvMemory& kv,
+             std::unique_ptr<Proposer> proposer, const RoundConfig& config)
     : device_(device),
       stream_(device.stream()),
       target_(target),
@@ -99,7 +99,7 @@ Status Round::allocate() {
   scoring.params.logprobs = ops::kMaxLogprobs;
   VOLLEY_RETURN_IF_ERROR(sampler_->start(config_.slots + kScoringSlot, scoring, {}, {}));
   VOLLEY_ASSIGN(Buffer scratch,
-                take(scratch_bytes(device_, target_, kv_.target_layer(0).dtype, proposer_.get(), config_)));
+                take(scratch_bytes(device_, target_, kv_.layers(0, 1)[0].dtype, proposer_.get(), config_)));
   scratch_ = std::make_unique<Arena>(std::move(scratch));
 
   // The scrap slot writes into a page of its own.

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "model/target.h"
+#include "model/network.h"
 #include "ops/choice/choice.h"
 #include "ops/step/step.h"
 #include "spec/mask_source.h"
@@ -116,7 +116,7 @@ struct StepTimes {
 class Round {
  public:
   // proposer may be null: plain decoding. References must outlive the round. progress: fraction of the graphs recorded.
-  static Result<std::unique_ptr<Round>> create(Device& device, const model::Target& target, const model::KvMemory& kv,
+  static Result<std::unique_ptr<Round>> create(Device& device, const model::Network& target, const model::KvMemory& kv,
                                                std::unique_ptr<Proposer> proposer, const RoundConfig& config,
                                                const std::function<void(double)>& progress = {});
   ~Round();
@@ -178,7 +178,7 @@ class Round {
     VerifyKey verify;
   };
 
-  Round(Device& device, const model::Target& target, const model::KvMemory& kv, std::unique_ptr<Proposer> proposer,
+  Round(Device& device, const model::Network& target, const model::KvMemory& kv, std::unique_ptr<Proposer> proposer,
         const RoundConfig& config);
   Status allocate();
   std::vector<GraphPlan> graph_plans() const;
@@ -206,14 +206,14 @@ class Round {
   void draft(const Layout& layout);
   void verify(const Layout& layout, const std::function<void()>& forwarded);
   void share(const Layout& layout);
-  void choose(const Layout& layout, const Pass& pass, TensorView x);
+  void choose(const Layout& layout, const PassMemory& pass, TensorView x);
   void score(const Layout& layout, TensorView x);
   void accept(const Layout& layout);
-  void commit(const Layout& layout, const Pass& pass, TensorView features);
+  void commit(const Layout& layout, const PassMemory& pass, TensorView features);
 
   Device& device_;
   Stream& stream_;
-  const model::Target& target_;
+  const model::Network& target_;
   const model::KvMemory& kv_;
   std::unique_ptr<Proposer> proposer_;
   const RoundConfig config_;

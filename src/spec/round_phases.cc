@@ -68,26 +68,28 @@ void Round::verify(const Layout& layout, const std::function<void()>& forwarded)
   shape.max_segment_rows = layout.max_segment_rows;
   shape.choices = layout.choices;
   shape.max_positions = config_.max_positions;
-  Pass pass = take_pass(shape, visibility_, memory_->table, *scratch_);
+  PassMemory pass = take_pass(shape, visibility_, memory_->table, *scratch_);
   pass.choices.masks = array_of<uint32_t>(memory_->masks);
   pass.choices.mask_words = memory_->mask_words;
   ops::fill_verify_rows(stream_, step_of(layout), array_of<TokenId>(memory_->drafts), visibility_, pass.rows,
                         pass.choices);
-  target_.plan(stream_, pass.batch, kv_, *scratch_);
+  model::Pass target{stream_, pass.batch, kv_.layers(0, target_.kv_layers()), *scratch_};
+  target_.plan(target);
   const TensorView x = scratch_->take(DType::kF32, {layout.rows, target_.spec().hidden});
-  model::Target::Outputs outputs;
+  model::Capture capture;
   if (proposer_) {
-    outputs.capture_layers = proposer_->feature_layers();
-    const auto width = static_cast<int64_t>(outputs.capture_layers.size()) * target_.spec().hidden;
-    outputs.features = scratch_->take(target_.activation(), {layout.rows, width});
+    capture.layers = proposer_->feature_layers();
+    const auto width = static_cast<int64_t>(capture.layers.size()) * target_.spec().hidden;
+    capture.features = scratch_->take(target_.activation(), {layout.rows, width});
   }
-  target_.forward(stream_, pass.batch, kv_, outputs, x, *scratch_);
+  target_.embed(stream_, pass.batch.token_ids, x);
+  target_.forward(target, capture, x);
   forwarded();
   choose(layout, pass, x);
   score(layout, x);
   accept(layout);
   if (profiled_ != nullptr) profiled_->chosen->set();
-  if (proposer_) commit(layout, pass, outputs.features);
+  if (proposer_) commit(layout, pass, capture.features);
 }
 
 // Grammar masks depend on the drafted tokens. They come to the host while the target runs, which the masks are not
@@ -113,7 +115,7 @@ void Round::fill_masks(const Layout& layout, std::span<const RoundSegment> segme
 }
 
 // The target's choice after the last known row and after each drafted one.
-void Round::choose(const Layout& layout, const Pass& pass, TensorView x) {
+void Round::choose(const Layout& layout, const PassMemory& pass, TensorView x) {
   for (const LogitChunk& chunk : layout.choice_chunks) {
     ArenaScope scope(*scratch_);
     const TensorView logits = scratch_->take(DType::kF32, {chunk.rows, target_.spec().vocab});
@@ -168,7 +170,7 @@ void Round::accept(const Layout& layout) {
 // Features of the rows that are now part of their sequences: all known ones, and the drafted ones that were kept (the
 // bonus token has no row yet). A device whose outcomes only the device knows takes all rows: what a rejected row leaves
 // in the drafter's layers lies past the sequence's end, where the next block overwrites it before anything sees it.
-void Round::commit(const Layout& layout, const Pass& pass, TensorView features) {
+void Round::commit(const Layout& layout, const PassMemory& pass, TensorView features) {
   ArenaScope scope(*scratch_);
   if (device_.kind() != DeviceKind::kCpu) return proposer_->commit(stream_, pass.batch, features, *scratch_);
   std::vector<int32_t> index;

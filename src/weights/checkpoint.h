@@ -33,6 +33,10 @@ class Checkpoint {
   virtual Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const = 0;
   // The dtype most of its bytes have: decides ComputeType::kAuto.
   virtual DType main_dtype() const = 0;
+  // All names that it holds; empty for one that makes up whatever it is asked for.
+  virtual std::vector<std::string> names() const { return {}; }
+  // What names it in messages: the file that lists its tensors.
+  virtual std::string origin() const { return "The checkpoint"; }
   // The tensor was packed and will not be read again soon: its pages may be dropped from memory.
   virtual void done_with(const SourceTensor& tensor) const {}
 };

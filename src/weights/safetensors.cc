@@ -81,6 +81,13 @@ class SafetensorsCheckpoint final : public Checkpoint {
 
   DType main_dtype() const override { return main_dtype_; }
 
+  std::vector<std::string> names() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, located] : tensors_) names.push_back(name);
+    return names;
+  }
+  std::string origin() const override { return origin_; }
+
   void done_with(const SourceTensor& tensor) const override {
     size_t bytes = dtype_size(tensor.dtype);
     for (const int64_t dim : tensor.shape) bytes *= static_cast<size_t>(dim);

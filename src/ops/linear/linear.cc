@@ -34,6 +34,13 @@ Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> par
   return pack_linear_cpu(device, parts, k, storage, layout);
 }
 
+int64_t packed_bytes([[maybe_unused]] DeviceKind device, int64_t n, int64_t k, DType storage, LinearLayout layout) {
+#ifdef VOLLEY_CUDA
+  if (device == DeviceKind::kCuda) return linear_cuda_packed_bytes(n, k, storage, layout);
+#endif
+  return linear_panels(n, layout) * linear_panel_bytes(k, storage);
+}
+
 bool linear_takes_fp8([[maybe_unused]] DeviceKind device, [[maybe_unused]] int compute_major) {
 #ifdef VOLLEY_CUDA
   return device == DeviceKind::kCuda && linear_cuda_takes_fp8(compute_major);
@@ -81,6 +88,18 @@ void linear(Stream& stream, const LinearWeight& w, ScaledRows x, TensorView y, E
 #endif
   VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "linear: this build has no CUDA kernels");
   linear_cpu(stream, w, x.values, y, epilogue);
+}
+
+ScaledRows input_for(const LinearWeight& w, DType activation, int64_t rows, Arena& scratch) {
+  return take_rows(scratch, w.storage == DType::kF8E4M3 ? w.storage : activation, rows, w.k);
+}
+
+void product(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue, Arena& scratch) {
+  if (w.storage != DType::kF8E4M3) return linear(stream, w, x, y, epilogue);
+  ArenaScope scope(scratch);
+  const ScaledRows codes = take_rows(scratch, DType::kF8E4M3, x.shape[0], w.k);
+  quantise_rows(stream, x, codes);
+  linear(stream, w, codes, y, epilogue);
 }
 
 }  // namespace volley::ops

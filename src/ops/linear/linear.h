@@ -9,6 +9,7 @@
 
 #include <span>
 
+#include "device/arena.h"
 #include "device/device.h"
 #include "device/tensor.h"
 #include "ops/linear/row_summaries.h"
@@ -43,6 +44,10 @@ struct LinearWeight {
 Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
                                  LinearLayout layout = LinearLayout::kPlain);
 
+// Bytes that pack_linear() takes of the device for n rows in all.
+int64_t packed_bytes(DeviceKind device, int64_t n, int64_t k, DType storage,
+                     LinearLayout layout = LinearLayout::kPlain);
+
 // Whether weights may be stored as kF8E4M3. compute_major: of a GPU's compute capability.
 bool linear_takes_fp8(DeviceKind device, int compute_major);
 
@@ -61,6 +66,13 @@ enum class Epilogue {
 // summaries: which rows of y are summarised instead (row_summaries.h); REQUIRES kStore, fp32 y and linear_summarises().
 void linear(Stream& stream, const LinearWeight& w, ScaledRows x, TensorView y, Epilogue epilogue,
             const RowSummaries& summaries = {});
+
+// Rows as products with w take them: of x in `activation`, or as codes where w is stored as codes. Whoever makes x (a
+// norm, say) writes it there in one go.
+ScaledRows input_for(const LinearWeight& w, DType activation, int64_t rows, Arena& scratch);
+
+// As linear(), from plain x: by way of codes where w is stored as codes.
+void product(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue, Arena& scratch);
 
 // Whether rows of products of w with x of that type can be summarised on the device. On CUDA: on sm_90, where w is bf16
 // and x too, or both FP8, w is kPlain, not portable and not so small that its k is cut, and n is a multiple of 4.

@@ -27,6 +27,7 @@ struct CacheConfig {
   int page_size = 16;
   bool norm = true;
   int layers = 1;  // more than one with heads == 0
+  bool bias = false;
 };
 
 inline constexpr int kSlots = 3;
@@ -68,6 +69,7 @@ class TestCache {
     std::uniform_real_distribution<float> weight(0.5f, 1.5f);
     for (int i = 0; i < config.head_dim; ++i) q_norm_.push_back(weight(random));
     for (int i = 0; i < config.layers * config.head_dim; ++i) k_norm_.push_back(weight(random));
+    for (int i = 0; config.bias && i < width(); ++i) bias_.push_back(weight(random) - 1);
   }
 
   int width() const { return (config_.heads + config_.layers * 2 * config_.kv_heads) * config_.head_dim; }
@@ -104,7 +106,8 @@ class TestCache {
     const size_t q_bytes = rows * config_.heads * config_.head_dim * dtype_size(config_.dtype);
     const DeviceTensor qkv_device(device_, qkv), cache_device(device_, cache), rope_device(device_, rope),
         slots_device(device_, slots), table(device_, page_table_), cos(device_, cos_), sin(device_, sin_),
-        q_norm(device_, q_norm_), k_norm(device_, k_norm_), q(device_, std::max<size_t>(q_bytes, 1));
+        q_norm(device_, q_norm_), k_norm(device_, k_norm_), bias(device_, bias_.empty() ? q_norm_ : bias_),
+        q(device_, std::max<size_t>(q_bytes, 1));
     QkvWrite args;
     args.qkv = qkv_device.view(DType::kF32, {rows, width()});
     args.heads = config_.heads;
@@ -113,6 +116,7 @@ class TestCache {
       args.q_norm = q_norm.view(DType::kF32, {config_.head_dim});
       args.k_norm = k_norm.view(DType::kF32, {config_.layers * config_.head_dim});
     }
+    if (config_.bias) args.bias = bias.view(DType::kF32, {width()});
     args.eps = kEps;
     args.rope = {cos.view(DType::kF32, {kMaxPositions + kRopeShift, half}),
                  sin.view(DType::kF32, {kMaxPositions + kRopeShift, half})};
@@ -206,6 +210,7 @@ class TestCache {
 
   const std::vector<float>& q_norm() const { return q_norm_; }
   const std::vector<float>& k_norm() const { return k_norm_; }
+  const std::vector<float>& bias() const { return bias_; }  // empty: none
 
  private:
   CacheConfig config_;
@@ -216,7 +221,7 @@ class TestCache {
   std::unique_ptr<DeviceTensor> memory_;
   std::vector<std::byte> snapshot_;
   KvLayer kv_;
-  std::vector<float> cos_, sin_, q_norm_, k_norm_;
+  std::vector<float> cos_, sin_, q_norm_, k_norm_, bias_;
 };
 
 // Segments that begin in the middle of a tile, end in one, and cross pages.
@@ -230,7 +235,8 @@ inline void expect_oracle(TestCache& cache, const CacheConfig& config) {
     size_t row = 0;
     for (const Piece& piece : pieces) {
       for (int p = piece.from; p < piece.to; ++p, ++row) {
-        const auto x = cache.input(piece.slot, p);
+        auto x = cache.input(piece.slot, p);
+        for (size_t i = 0; i < cache.bias().size(); ++i) x[i] += cache.bias()[i];
         for (int h = 0; h < config.heads; ++h) {
           const size_t at = (row * config.heads + h) * d;
           ASSERT_LE(cache.worst(cache.expected(&x[h * d], cache.q_norm().data(), p),

@@ -36,11 +36,12 @@ void check_tensors(const QkvWrite& args) {
     VOLLEY_CHECK(table->dtype == DType::kF32 && table->rank == 2 && table->dim(1) == kv.head_dim / 2);
   }
   VOLLEY_CHECK_EQ(args.rope.cos.dim(0), args.rope.sin.dim(0));
-  const auto check_norm = [](const TensorView& norm, int64_t count) {
-    VOLLEY_CHECK(norm.data == nullptr || (norm.dtype == DType::kF32 && norm.count() == count));
+  const auto check_vector = [](const TensorView& vector, int64_t count) {
+    VOLLEY_CHECK(vector.data == nullptr || (vector.dtype == DType::kF32 && vector.count() == count));
   };
-  check_norm(args.q_norm, kv.head_dim);
-  check_norm(args.k_norm, int64_t{args.layers} * kv.head_dim);
+  check_vector(args.bias, args.qkv.dim(1));
+  check_vector(args.q_norm, kv.head_dim);
+  check_vector(args.k_norm, int64_t{args.layers} * kv.head_dim);
   if (args.heads == 0) return;
   VOLLEY_CHECK(args.q_out.dtype == DType::kBF16 || args.q_out.dtype == DType::kF32);
   VOLLEY_CHECK(args.q_out.data != nullptr && args.q_out.count() == rows * args.heads * kv.head_dim);

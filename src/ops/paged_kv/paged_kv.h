@@ -48,6 +48,7 @@ struct QkvWrite {
                    // heads == 0: [rows, layers * 2 * kv_heads * head_dim], k and v alone (the drafter's injection)
   int32_t heads = 0;
   int32_t layers = 1;         // that get k and v of their own, one after the other; more than one with heads == 0 alone
+  TensorView bias;            // of a row of qkv, fp32, added before anything else; or a null view
   TensorView q_norm, k_norm;  // [head_dim] and [layers * head_dim] fp32, or null views: no per-head norm
   float eps = 0;
   RopeTables rope;

@@ -138,9 +138,17 @@ void write_unit(const QkvWrite& args, const WriteUnit& unit) {
   const int32_t in_layer = unit.head - args.heads - layer * 2 * kv_heads;
   const bool is_v = !is_q && in_layer >= kv_heads;
   const int first = unit.position % kKvTile;
+  const float* bias = args.bias.data != nullptr ? args.bias.as<float>() + int64_t{unit.head} * head_dim : nullptr;
+  HWY_ALIGN float biased[kMaxHeadDim];
+  const auto row = [&](int r) -> const float* {
+    const float* plain = x + r * qkv_stride;
+    if (bias == nullptr) return plain;
+    for (int i = 0; i < head_dim; ++i) biased[i] = plain[i] + bias[i];
+    return biased;
+  };
   if (is_v) {
     std::byte* tile = prepare_tile(args, unit, layer, in_layer - kv_heads, false);
-    for (int r = 0; r < unit.rows; ++r) store_v_row(x + r * qkv_stride, head_dim, first + r, args.kv.dtype, tile);
+    for (int r = 0; r < unit.rows; ++r) store_v_row(row(r), head_dim, first + r, args.kv.dtype, tile);
     return;
   }
   std::byte* tile = is_q ? nullptr : prepare_tile(args, unit, layer, in_layer, true);
@@ -150,8 +158,8 @@ void write_unit(const QkvWrite& args, const WriteUnit& unit) {
   for (int r = 0; r < unit.rows; ++r) {
     const int64_t angle = int64_t{rope_positions[r]} * (head_dim / 2);
     HWY_ALIGN float y[kMaxHeadDim];
-    norm_and_rotate(x + r * qkv_stride, weight, args.eps, args.rope.cos.as<float>() + angle,
-                    args.rope.sin.as<float>() + angle, head_dim, y);
+    norm_and_rotate(row(r), weight, args.eps, args.rope.cos.as<float>() + angle, args.rope.sin.as<float>() + angle,
+                    head_dim, y);
     if (!is_q) {
       store_k_row(y, head_dim, first + r, args.kv.dtype, tile);
       continue;

@@ -23,7 +23,7 @@ struct WriteArgs {
   const float* qkv;
   int rows, heads, layers;
   int64_t layer_bytes;           // from a layer's block in a page to the next
-  const float *q_norm, *k_norm;  // may be null
+  const float *bias, *q_norm, *k_norm;  // may be null
   float eps;
   const float *cos, *sin;
   int rope_limit;
@@ -179,6 +179,15 @@ __global__ void __launch_bounds__(kWarps * 32) write_kernel(WriteArgs args) {
     if (head >= heads) continue;
     pairs.load(x + head * d, a[round]);
     pairs.load(x + head * d + pairs.half, b[round]);
+    if (args.bias == nullptr) continue;
+    float bias_a[kPairs], bias_b[kPairs];
+    pairs.load(args.bias + (before + head) * d, bias_a);
+    pairs.load(args.bias + (before + head) * d + pairs.half, bias_b);
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      a[round][i] += bias_a[i];
+      b[round][i] += bias_b[i];
+    }
   }
   if (!args.rows_ready) place.read(args, pairs, row, is_q, is_v);
 #pragma unroll
@@ -256,6 +265,7 @@ void write_qkv_cuda(Stream& stream, const QkvWrite& args) {
   a.heads = args.heads;
   a.layers = args.layers;
   a.layer_bytes = kv_layer_bytes(args.kv.page_size, args.kv.kv_heads, args.kv.head_dim, args.kv.dtype);
+  a.bias = floats(args.bias);
   a.q_norm = floats(args.q_norm);
   a.k_norm = floats(args.k_norm);
   a.eps = args.eps;

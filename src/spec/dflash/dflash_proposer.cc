@@ -4,43 +4,46 @@
 
 #include "spec/pass.h"
 
-namespace volley::spec {
+namespace volley::spec::dflash {
 namespace {
 
 class DFlashProposer final : public Proposer {
  public:
-  DFlashProposer(std::unique_ptr<model::DraftNetwork> network, const model::Target& target, const model::KvMemory& kv,
-                 DFlashOptions options)
-      : network_(std::move(network)), target_(target), kv_(kv), options_(options) {
-    VOLLEY_CHECK_GE(options_.block_size, 2);
-    visibility_ = block_visibility(network_->spec().decoder, options_.context_window);
+  DFlashProposer(std::unique_ptr<Network> network, const ProposerLoad& load)
+      : network_(std::move(network)),
+        target_(load.target),
+        kv_(load.kv),
+        block_size_(load.block_size),
+        visibility_(block_visibility(network_->facts().decoder, load.context_window)) {
+    VOLLEY_CHECK_GE(block_size_, 2);
   }
 
-  int32_t block_size() const override { return options_.block_size; }
-  std::span<const int32_t> feature_layers() const override { return network_->spec().target_layers; }
+  int32_t block_size() const override { return block_size_; }
+  std::span<const int32_t> feature_layers() const override { return network_->facts().feature_layers; }
+  int64_t packed_bytes() const override { return network_->packed_bytes(); }
 
   void draft(Stream& stream, const DraftPass& pass, const ops::SamplerState& sampler, Arena& scratch) override;
   void commit(Stream& stream, const model::RowBatch& rows, TensorView features, Arena& scratch) override {
-    network_->inject(stream, rows, features, kv_, scratch);
+    model::Pass pass{stream, rows, kv_, scratch};
+    network_->inject(pass, features);
   }
 
   int64_t scratch_bytes(DeviceKind device, const ScratchBounds& bounds) const override {
-    const int64_t hidden = network_->spec().decoder.hidden, vocab = target_.spec().vocab;
-    const int64_t rows = std::max(bounds.slots * options_.block_size, bounds.commit_rows);
-    const DType kv = kv_.draft_layer(0).dtype;
-    return network_->scratch_bytes(device, rows, bounds.positions, kv) + rows * hidden * 4 + pass_bytes(rows) +
-           bounds.logit_rows * (vocab + hidden) * 4 + bounds.choose_bytes + 32 * kArenaAlignment;
+    const int64_t hidden = network_->facts().decoder.hidden, vocab = target_.spec().vocab;
+    const int64_t rows = std::max(bounds.slots * block_size_, bounds.commit_rows);
+    return network_->scratch_bytes(device, rows, bounds.positions, kv_[0].dtype) + rows * hidden * 4 +
+           pass_bytes(rows) + bounds.logit_rows * (vocab + hidden) * 4 + bounds.choose_bytes + 32 * kArenaAlignment;
   }
 
  private:
   void propose(Stream& stream, const DraftPass& pass, const ops::PassChoices& choices, const LogitChunk& chunk,
                TensorView x, const ops::SamplerState& sampler, Arena& scratch);
 
-  std::unique_ptr<model::DraftNetwork> network_;
-  const model::Target& target_;
-  const model::KvMemory& kv_;
-  DFlashOptions options_;
-  ops::Visibility visibility_;
+  std::unique_ptr<Network> network_;
+  const model::Network& target_;
+  std::span<const ops::KvLayer> kv_;
+  const int32_t block_size_;
+  const ops::Visibility visibility_;
 };
 
 // A pass drafts one length for everybody, even where a request can use fewer tokens: what it proposes then depends on
@@ -49,19 +52,20 @@ void DFlashProposer::draft(Stream& stream, const DraftPass& pass, const ops::Sam
   if (pass.drafts == 0) return;
   ArenaScope scope(scratch);
   PassShape shape;
-  VOLLEY_CHECK(pass.block_size >= 2 && pass.block_size <= options_.block_size);
+  VOLLEY_CHECK(pass.block_size >= 2 && pass.block_size <= block_size_);
   shape.rows = pass.step.blocks * pass.block_size;
   shape.segments = pass.step.blocks;
   shape.max_segment_rows = pass.block_size;
   shape.choices = pass.drafts;
   shape.max_positions = pass.max_positions;
-  Pass rows = take_pass(shape, visibility_, pass.page_table, scratch);
-  ops::fill_draft_rows(stream, pass.step, pass.block_size, network_->spec().mask_token, visibility_, rows.rows,
+  PassMemory rows = take_pass(shape, visibility_, pass.page_table, scratch);
+  ops::fill_draft_rows(stream, pass.step, pass.block_size, network_->facts().mask_token, visibility_, rows.rows,
                        rows.choices);
-  network_->plan(stream, rows.batch, kv_, scratch);
-  const TensorView x = scratch.take(DType::kF32, {shape.rows, network_->spec().decoder.hidden});
+  model::Pass blocks{stream, rows.batch, kv_, scratch};
+  network_->plan(blocks);
+  const TensorView x = scratch.take(DType::kF32, {shape.rows, network_->facts().decoder.hidden});
   target_.embed(stream, rows.batch.token_ids, x);
-  network_->forward(stream, rows.batch, kv_, x, scratch);
+  network_->forward(blocks, x);
   for (const LogitChunk& chunk : pass.chunks) propose(stream, pass, rows.choices, chunk, x, sampler, scratch);
 }
 
@@ -76,19 +80,15 @@ void DFlashProposer::propose(Stream& stream, const DraftPass& pass, const ops::P
   task.state = &sampler;
   task.out.tokens = pass.tokens + chunk.row_begin;
   if (pass.confidence != nullptr) task.out.probability = pass.confidence + chunk.row_begin;
-  const ops::ChoicePlan plan =
-      ops::plan_choices(stream, task, network_->head_summarises(stream.kind(), target_), scratch);
-  network_->logits(stream, target_, x, choices.logit_rows.rows(chunk.row_begin, chunk.rows), logits, scratch,
-                   plan.summaries);
+  const ops::ChoicePlan plan = ops::plan_choices(stream, task, network_->head_summarises(stream.kind()), scratch);
+  network_->logits(stream, x, choices.logit_rows.rows(chunk.row_begin, chunk.rows), logits, scratch, plan.summaries);
   ops::choose(stream, plan, logits, scratch);
 }
 
 }  // namespace
 
-std::unique_ptr<Proposer> make_dflash_proposer(std::unique_ptr<model::DraftNetwork> network,
-                                               const model::Target& target, const model::KvMemory& kv,
-                                               DFlashOptions options) {
-  return std::make_unique<DFlashProposer>(std::move(network), target, kv, options);
+std::unique_ptr<Proposer> make_dflash_proposer(std::unique_ptr<Network> network, const ProposerLoad& load) {
+  return std::make_unique<DFlashProposer>(std::move(network), load);
 }
 
-}  // namespace volley::spec
+}  // namespace volley::spec::dflash

@@ -3,20 +3,12 @@
 
 #include <memory>
 
-#include "model/draft_network.h"
-#include "model/target.h"
+#include "spec/dflash/network.h"
 #include "spec/proposer.h"
 
-namespace volley::spec {
+namespace volley::spec::dflash {
 
-struct DFlashOptions {
-  int32_t block_size = 0;      // >= 2
-  int32_t context_window = 0;  // 0: the whole context
-};
+// REQUIRES: layers of equal shape, which are injected into with one write.
+std::unique_ptr<Proposer> make_dflash_proposer(std::unique_ptr<Network> network, const ProposerLoad& load);
 
-// References must outlive the proposer.
-std::unique_ptr<Proposer> make_dflash_proposer(std::unique_ptr<model::DraftNetwork> network,
-                                               const model::Target& target, const model::KvMemory& kv,
-                                               DFlashOptions options);
-
-}  // namespace volley::spec
+}  // namespace volley::spec::dflash

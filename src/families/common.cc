@@ -1,0 +1,88 @@
+#include "families/common.h"
+
+#include <cmath>
+
+#include "families/rope_config.h"
+
+namespace volley::families {
+namespace {
+
+constexpr int32_t kMaxHeads = 1 << 12;
+constexpr int32_t kMaxVocab = 1 << 24;
+constexpr int32_t kMaxPositions = 1 << 28;
+constexpr int32_t kMaxHeadDim = 256;
+
+// What the attention kernels are built for.
+constexpr int32_t kHeadDimStep = 16;
+
+Status read_heads(const ConfigFields& config, int32_t hidden, model::Attention& a) {
+  VOLLEY_ASSIGN(a.heads, config.integer("num_attention_heads", 1, kMaxHeads));
+  VOLLEY_ASSIGN(a.kv_heads, config.integer("num_key_value_heads", 1, kMaxHeads, a.heads));
+  if (a.heads % a.kv_heads != 0) {
+    return config.wrong("num_key_value_heads", "is " + std::to_string(a.kv_heads) + ", which does not divide the " +
+                                                   std::to_string(a.heads) + " of num_attention_heads");
+  }
+  if (!config.has("head_dim") && hidden % a.heads != 0) {
+    return config.wrong("head_dim", "is missing, and num_attention_heads (" + std::to_string(a.heads) +
+                                        ") does not divide hidden_size (" + std::to_string(hidden) + ")");
+  }
+  VOLLEY_ASSIGN(a.head_dim, config.integer("head_dim", 1, kMaxWidth, hidden / a.heads));
+  const std::string is = "is " + std::to_string(a.head_dim);
+  if (a.head_dim % 2 != 0) return config.wrong("head_dim", is + ", but rotary embedding needs an even number");
+  if (a.head_dim % kHeadDimStep != 0 || a.head_dim > kMaxHeadDim) {
+    return config.unbuilt("head_dim", is + ", which is not built; built are multiples of " +
+                                          std::to_string(kHeadDimStep) + " up to " + std::to_string(kMaxHeadDim));
+  }
+  a.scale = 1.0f / std::sqrt(static_cast<float>(a.head_dim));
+  return {};
+}
+
+Status refuse_variants(const ConfigFields& config) {
+  VOLLEY_ASSIGN(const std::string activation, config.text("hidden_act", "silu"));
+  if (activation != "silu") {
+    return config.unbuilt("hidden_act", "is \"" + activation + "\", which is not built; built is silu");
+  }
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> quantization, config.object("quantization_config"));
+  if (quantization) {
+    VOLLEY_ASSIGN(const std::string method, quantization->text("quant_method", "unnamed"));
+    return config.unbuilt("quantization_config",
+                          "(method " + method + ") is not built; use a checkpoint in BF16, F16 or F32");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& family) {
+  VOLLEY_RETURN_IF_ERROR(refuse_variants(config));
+  DenseConfig dense;
+  model::Decoder& spec = dense.decoder;
+  spec.family = family;
+  VOLLEY_ASSIGN(spec.hidden, config.integer("hidden_size", 1, kMaxWidth));
+  model::Attention attention;
+  VOLLEY_RETURN_IF_ERROR(read_heads(config, spec.hidden, attention));
+  model::Dense ffn;
+  VOLLEY_ASSIGN(ffn.inner, config.integer("intermediate_size", 1, kMaxWidth));
+  VOLLEY_ASSIGN(spec.vocab, config.integer("vocab_size", 1, kMaxVocab));
+  VOLLEY_ASSIGN(const double norm_eps, config.number("rms_norm_eps", {.min = 0, .max = 1, .min_excluded = true}, 1e-6));
+  spec.norm_eps = static_cast<float>(norm_eps);
+  VOLLEY_ASSIGN(spec.tied_embeddings, config.boolean("tie_word_embeddings", false));
+  VOLLEY_ASSIGN(dense.max_positions, config.integer("max_position_embeddings", 1, kMaxPositions));
+  VOLLEY_ASSIGN(model::RopeSpec rope, read_rope(config, dense.max_positions));
+  rope.dim = attention.head_dim;
+  spec.ropes.push_back(rope);
+  VOLLEY_ASSIGN(const int32_t layers, config.integer("num_hidden_layers", 1, kMaxLayers));
+  spec.layers.assign(static_cast<size_t>(layers), {attention, ffn});
+  return dense;
+}
+
+Result<std::vector<std::string>> read_layer_types(const ConfigFields& config, size_t layers) {
+  VOLLEY_ASSIGN(std::vector<std::string> types, config.texts("layer_types"));
+  if (config.has("layer_types") && types.size() != layers) {
+    return config.wrong("layer_types", "has " + std::to_string(types.size()) + " entries for the " +
+                                           std::to_string(layers) + " of num_hidden_layers");
+  }
+  return types;
+}
+
+}  // namespace volley::families

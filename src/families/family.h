@@ -1,0 +1,30 @@
+// Target families: what a model's folder says, as data. A family is a reader of config.json and the names of its
+// tensors; nothing outside this folder knows one by name.
+#pragma once
+
+#include <volley/result.h>
+#include <volley/sampling.h>
+
+#include <string>
+#include <vector>
+
+#include "model/spec.h"
+#include "weights/named.h"
+
+namespace volley::families {
+
+struct TargetConfig {
+  std::string architecture;  // config.json "architectures"[0]
+  model::Decoder decoder;
+  int32_t max_positions = 0;
+  std::vector<TokenId> eos_ids;
+  // generation_config.json over the library's defaults (do_sample false: temperature 0).
+  SamplingParams default_sampling;
+  weights::NameRules names;
+};
+
+// Reads DIR/config.json (and generation_config.json). kUnimplemented names a family, activation, bias or scaling that
+// is not built; kInvalidArgument or kDataLoss name the field that is wrong.
+Result<TargetConfig> read_target(const std::string& dir);
+
+}  // namespace volley::families

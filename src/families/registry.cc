@@ -1,0 +1,53 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "families/common.h"
+#include "families/generation.h"
+
+namespace volley::families {
+namespace {
+
+// What a family's config.json calls itself, and its reader.
+struct Family {
+  const char* architecture;
+  const char* model_type;
+  Result<TargetConfig> (*read)(const ConfigFields&);
+};
+
+constexpr Family kFamilies[] = {{"Qwen3ForCausalLM", "qwen3", read_qwen3}};
+
+Error unknown_architecture(const ConfigFields& config, const std::string& architecture) {
+  if (architecture.ends_with("DraftModel")) {
+    return config.wrong("architectures", "is " + architecture +
+                                             ": this folder holds a drafter, which needs a target beside it; give it "
+                                             "as the drafter");
+  }
+  std::string built;
+  for (const Family& family : kFamilies) built += (built.empty() ? "" : ", ") + std::string(family.architecture);
+  return config.unbuilt("architectures", "is " + architecture + ", which is not built; built are: " + built);
+}
+
+}  // namespace
+
+Result<TargetConfig> read_target(const std::string& dir) {
+  VOLLEY_ASSIGN(const nlohmann::json json, read_json_file(dir + "/config.json"));
+  const ConfigFields config(json, dir + "/config.json");
+  VOLLEY_ASSIGN(const std::vector<std::string> architectures, config.texts("architectures"));
+  if (architectures.empty()) return config.wrong("architectures", "is missing: it must name the model's architecture");
+  const std::string& architecture = architectures[0];
+  const Family* family = std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                                      [&](const Family& f) { return f.architecture == architecture; });
+  if (family == std::end(kFamilies)) return unknown_architecture(config, architecture);
+  VOLLEY_ASSIGN(const std::string model_type, config.text("model_type", family->model_type));
+  if (model_type != family->model_type) {
+    return config.unbuilt("model_type", "is \"" + model_type + "\", which is not built for " + architecture +
+                                            "; built is " + family->model_type);
+  }
+  VOLLEY_ASSIGN(TargetConfig target, family->read(config));
+  target.architecture = architecture;
+  VOLLEY_RETURN_IF_ERROR(add_eos_ids(config, target));
+  VOLLEY_RETURN_IF_ERROR(read_generation_config(dir, target));
+  return target;
+}
+
+}  // namespace volley::families

@@ -1,0 +1,109 @@
+#include "families/rope_config.h"
+
+#include <nlohmann/json.hpp>
+
+namespace volley::families {
+namespace {
+
+constexpr NumberRange kPositive{.min = 0, .max = 1e12, .min_excluded = true};
+constexpr NumberRange kTheta{.min = 1, .max = 1e18, .min_excluded = true};
+
+// The dictionary that describes the scaling; no value if there is none.
+Result<std::optional<ConfigFields>> scaling_fields(const ConfigFields& config) {
+  VOLLEY_ASSIGN(std::optional<ConfigFields> scaling, config.object("rope_scaling"));
+  VOLLEY_ASSIGN(std::optional<ConfigFields> parameters, config.object("rope_parameters"));
+  if (!scaling) return parameters;
+  // transformers 5 lets rope_scaling replace rope_parameters as a whole, rope_theta included: hardly what was meant.
+  if (parameters && parameters->json() != scaling->json()) {
+    return config.wrong("rope_scaling", "contradicts \"rope_parameters\": put all of it into one of the two");
+  }
+  return scaling;
+}
+
+Status refuse_partial(const ConfigFields& fields) {
+  VOLLEY_ASSIGN(const double partial, fields.number("partial_rotary_factor", kPositive, 1.0));
+  if (partial != 1.0) return fields.unbuilt("partial_rotary_factor", "other than 1 is not built");
+  return {};
+}
+
+Status refuse_other_rotations(const ConfigFields& fields) {
+  VOLLEY_RETURN_IF_ERROR(refuse_partial(fields));
+  if (fields.has("mrope_section")) return fields.unbuilt("mrope_section", "(multimodal RoPE) is not built");
+  for (const auto& [key, value] : fields.json().items()) {
+    if (value.is_object()) return fields.unbuilt(key, "is a rotary embedding for some layers only, which is not built");
+  }
+  return {};
+}
+
+Status read_llama3(const ConfigFields& fields, model::RopeSpec& rope) {
+  rope.scaling = model::RopeSpec::Scaling::kLlama3;
+  VOLLEY_ASSIGN(rope.factor, fields.number("factor", kPositive));
+  VOLLEY_ASSIGN(rope.low_freq_factor, fields.number("low_freq_factor", kPositive));
+  VOLLEY_ASSIGN(rope.high_freq_factor, fields.number("high_freq_factor", kPositive));
+  if (rope.high_freq_factor <= rope.low_freq_factor) {
+    return fields.wrong("high_freq_factor", "must be above \"low_freq_factor\"");
+  }
+  return {};
+}
+
+Status read_yarn(const ConfigFields& fields, int32_t max_positions, model::RopeSpec& rope) {
+  rope.scaling = model::RopeSpec::Scaling::kYarn;
+  VOLLEY_ASSIGN(rope.factor, fields.number("factor", kPositive, max_positions / rope.original_max_position));
+  VOLLEY_ASSIGN(rope.beta_fast, fields.number("beta_fast", kPositive, rope.beta_fast));
+  VOLLEY_ASSIGN(rope.beta_slow, fields.number("beta_slow", kPositive, rope.beta_slow));
+  if (rope.beta_fast < rope.beta_slow) return fields.wrong("beta_fast", "must not be below \"beta_slow\"");
+  const auto optional_number = [&](const char* key, std::optional<double>& out) -> Status {
+    if (!fields.has(key)) return {};
+    VOLLEY_ASSIGN(out, fields.number(key, {.min = 0, .max = 1e6}));
+    return {};
+  };
+  VOLLEY_RETURN_IF_ERROR(optional_number("attention_factor", rope.attention_factor));
+  VOLLEY_RETURN_IF_ERROR(optional_number("mscale", rope.mscale));
+  VOLLEY_RETURN_IF_ERROR(optional_number("mscale_all_dim", rope.mscale_all_dim));
+  VOLLEY_ASSIGN(rope.truncate, fields.boolean("truncate", true));
+  return {};
+}
+
+Result<std::string> scaling_type(const ConfigFields& fields) {
+  const char* key = fields.has("rope_type") ? "rope_type" : "type";
+  VOLLEY_ASSIGN(std::string type, fields.text(key, "default"));
+  if (!fields.has(key) && fields.has("factor")) return fields.wrong("rope_type", "is missing beside \"factor\"");
+  return type;
+}
+
+}  // namespace
+
+Result<model::RopeSpec> read_rope(const ConfigFields& config, int32_t max_positions) {
+  model::RopeSpec rope;
+  VOLLEY_ASSIGN(rope.theta, config.number("rope_theta", kTheta, rope.theta));
+  VOLLEY_RETURN_IF_ERROR(refuse_partial(config));
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> scaling, scaling_fields(config));
+  if (!scaling) return rope;
+  const ConfigFields& fields = *scaling;
+
+  VOLLEY_RETURN_IF_ERROR(refuse_other_rotations(fields));
+  VOLLEY_ASSIGN(rope.theta, fields.number("rope_theta", kTheta, rope.theta));
+  VOLLEY_ASSIGN(const std::string type, scaling_type(fields));
+  if (type == "default") return rope;
+  if (type == "linear") {
+    rope.scaling = model::RopeSpec::Scaling::kLinear;
+    VOLLEY_ASSIGN(rope.factor, fields.number("factor", kPositive));
+    return rope;
+  }
+  // Some checkpoints hold the length before the stretch beside the dictionary; that one counts, as in transformers.
+  VOLLEY_ASSIGN(rope.original_max_position,
+                fields.number("original_max_position_embeddings", kPositive, max_positions));
+  VOLLEY_ASSIGN(rope.original_max_position,
+                config.number("original_max_position_embeddings", kPositive, rope.original_max_position));
+  if (type == "llama3") {
+    VOLLEY_RETURN_IF_ERROR(read_llama3(fields, rope));
+  } else if (type == "yarn") {
+    VOLLEY_RETURN_IF_ERROR(read_yarn(fields, max_positions, rope));
+  } else {
+    return fields.unbuilt("rope_type",
+                          "is \"" + type + "\", which is not built; built are default, linear, llama3 and yarn");
+  }
+  return rope;
+}
+
+}  // namespace volley::families

@@ -1,0 +1,24 @@
+// The SwiGLU network: down(silu(gate(x)) * up(x)).
+#pragma once
+
+#include "model/pass.h"
+#include "model/weight_loader.h"
+
+namespace volley::model {
+
+class DenseBlock final : public FfnBlock {
+ public:
+  // prefix: of the layer's roles, "layers.3.". Errors as WeightLoader.
+  static Result<std::unique_ptr<FfnBlock>> load(WeightLoader& loader, const std::string& prefix, DType activation);
+
+  const ops::LinearWeight& input_weight() const override { return gate_up_; }
+  void run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const override;
+
+  static int64_t scratch_bytes(const Dense& spec, int64_t rows);
+
+ private:
+  DType activation_ = DType::kBF16;
+  ops::LinearWeight gate_up_, down_;
+};
+
+}  // namespace volley::model

@@ -1,0 +1,40 @@
+// Grouped-query attention over paged K and V as a mixer.
+#pragma once
+
+#include "model/pass.h"
+#include "model/weight_loader.h"
+
+namespace volley::model {
+
+// What attention needs of its model.
+struct AttentionSetup {
+  Attention spec;
+  float norm_eps = 0;
+  Numerics numerics;
+  ops::RopeTables rope;
+  size_t kv_layer = 0;  // which of Pass::kv
+};
+
+class AttentionBlock final : public MixerBlock {
+ public:
+  // prefix: of the layer's roles, "layers.3.". Errors as WeightLoader.
+  static Result<std::unique_ptr<MixerBlock>> load(WeightLoader& loader, const std::string& prefix,
+                                                  const AttentionSetup& setup);
+
+  const ops::LinearWeight& input_weight() const override { return qkv_; }
+  void plan(Pass& pass) const override;
+  void run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const override;
+
+  // What plan() and run() take of scratch memory at most. kv: dtype of the cache.
+  static int64_t scratch_bytes(DeviceKind device, const Attention& spec, int64_t rows, int64_t max_positions, DType kv);
+
+ private:
+  AttentionSetup setup_;
+  Vector q_norm_, k_norm_, qkv_bias_;
+  ops::LinearWeight qkv_, o_;
+};
+
+// A write of K and V of the rows of a pass, but for what is written.
+ops::QkvWrite kv_write(const RowBatch& rows, const ops::KvLayer& kv, const ops::RopeTables& rope, float norm_eps);
+
+}  // namespace volley::model

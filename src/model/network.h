@@ -1,0 +1,77 @@
+// The only forward pass: a decoder's layers and norm, and, of a whole model, its embedding and output head. Target and
+// drafter are both Networks. Threads: immutable once loaded; calls that share a stream or scratch memory by one thread
+// at a time.
+#pragma once
+
+#include "model/kv_memory.h"
+#include "model/pass.h"
+#include "model/weight_loader.h"
+#include "ops/norm/norm.h"
+
+namespace volley::model {
+
+// Where outputs of layers go, for a drafter to read.
+struct Capture {
+  std::span<const int32_t> layers;  // ascending or not: features' columns follow this order
+  TensorView features;              // [rows, layers * hidden], activation dtype; null view when not wanted
+};
+
+class Network {
+ public:
+  // Loads what the loader's list has: all of params(), or body_params() alone for a network that borrows embedding and
+  // head. positions: how many the rotary tables cover. checkpoint: kept, for what is read from it in place. Errors as
+  // WeightLoader.
+  static Result<std::unique_ptr<Network>> load(WeightLoader& loader,
+                                               std::shared_ptr<const weights::Checkpoint> checkpoint,
+                                               const Decoder& spec, Numerics numerics, int64_t positions);
+
+  // Before forward(): what the layers of a pass share.
+  void plan(Pass& pass) const;
+  // Runs the layers over the planned pass, in place on x: [rows, hidden] fp32.
+  void forward(Pass& pass, const Capture& capture, TensorView x) const;
+
+  // h[i] = final norm(x[row_index[i]]).
+  void final_norm(Stream& stream, TensorView x, TensorView row_index, const ops::ScaledRows& h) const;
+
+  // Of a whole model: x = embedding rows of ids.
+  void embed(Stream& stream, TensorView ids, TensorView x) const;
+  // logits[i] = head(final norm(x[row_index[i]])). x: [rows, hidden] fp32; logits: [n, vocab] fp32. summaries: which of
+  // them are summarised instead, if the head can.
+  void logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
+              const ops::RowSummaries& summaries = {}) const;
+  const ops::LinearWeight& head() const { return head_; }
+  bool head_summarises(DeviceKind device) const { return ops::linear_summarises(device, head_, activation()); }
+
+  const Decoder& spec() const { return spec_; }
+  DType activation() const { return numerics_.activation; }
+  // Layers that keep K and V.
+  size_t kv_layers() const { return kv_layers_; }
+  // The tables of rotary embedding r, for a drafter's injection.
+  const ops::RopeTables& rope(int32_t r) const { return ropes_[r].tables; }
+  int64_t packed_bytes() const { return packed_bytes_; }
+
+  // Scratch that plan() and forward() take at most, without the residual stream. kv: dtype of the cache.
+  static int64_t scratch_bytes(DeviceKind device, const Decoder& spec, int64_t rows, int64_t max_positions, DType kv);
+
+ private:
+  struct Block {
+    Vector input_norm, post_norm;
+    std::unique_ptr<MixerBlock> mixer;
+    std::unique_ptr<FfnBlock> ffn;
+  };
+  Network() = default;
+  Status load_layer(WeightLoader& loader, size_t index);
+
+  std::shared_ptr<const weights::Checkpoint> checkpoint_;  // keeps the embedding table mapped
+  Decoder spec_;
+  Numerics numerics_;
+  std::vector<Rope> ropes_;
+  std::vector<Block> layers_;
+  Vector norm_;
+  Table embedding_;
+  ops::LinearWeight head_;
+  size_t kv_layers_ = 0;
+  int64_t packed_bytes_ = 0;
+};
+
+}  // namespace volley::model

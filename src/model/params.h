@@ -1,0 +1,77 @@
+// The one list of a model's tensors. Loading, counting, checking a checkpoint, planning memory and describing a model
+// to the cost cache all read it, so that none of them can disagree with another.
+#pragma once
+
+#include <volley/result.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/spec.h"
+#include "ops/linear/linear.h"
+#include "weights/checkpoint.h"
+
+namespace volley::model {
+
+// Along what a tensor is divided among the ranks of a tensor-parallel group.
+enum class Split {
+  kNone,     // every rank has all of it
+  kOutputs,  // rows
+  kInputs,   // columns
+  kKvHeads,  // rows, by KV heads, which ranks beyond their number share
+  kVocab,    // rows, by token
+};
+
+// One weight as a device holds it, and the checkpoint's tensors that it is made of.
+struct Param {
+  enum class Kind {
+    kVector,  // fp32, the parts one after the other
+    kMatrix,  // packed for products, the parts' rows stacked
+    kGateUp,  // the same of two equal parts, in ops::LinearLayout::kGateUp
+    kTable,   // as stored, for look-ups of rows
+  };
+  struct Part {
+    std::string name;  // as the Hugging Face layout calls it, without the leading "model."
+    int64_t rows = 0;  // of a vector: elements
+    Split split = Split::kNone;
+  };
+  std::string role;  // unique in a model: "layers.3.qkv"
+  Kind kind = Kind::kMatrix;
+  int64_t columns = 0;  // 0: a vector
+  std::vector<Part> parts;
+  // Its tensors are part of another one as well: it takes memory, but it is no parameter of its own.
+  bool again = false;
+
+  bool is_matrix() const { return kind == Kind::kMatrix || kind == Kind::kGateUp; }
+  int64_t rows() const;
+  int64_t elements() const { return rows() * (columns > 0 ? columns : 1); }
+};
+
+ops::LinearLayout layout_of(const Param& param);
+
+// Of a whole model: embedding, layers, final norm, output head.
+std::vector<Param> params(const Decoder& spec);
+// Of its layers and its final norm: what a drafter has that borrows the rest.
+std::vector<Param> body_params(const Decoder& spec);
+// Of one layer.
+std::vector<Param> layer_params(const Decoder& spec, int layer);
+Param embedding_param(const Decoder& spec);
+Param head_param(const Decoder& spec);  // of a tied model: the embedding, again
+
+// Appends `more`.
+void append(std::vector<Param>& list, std::vector<Param> more);
+
+// Parameters, each counted once.
+int64_t count(std::span<const Param> list);
+
+// Memory of the weights on a device where matrices are stored so; tables stay where the checkpoint is unless the device
+// cannot read it. Codes (kF8E4M3) come with a scale a row.
+int64_t weight_bytes(std::span<const Param> list, DType storage, DeviceKind device);
+
+// Whether the checkpoint holds what the list names, in the right shapes, and nothing else that would change results:
+// its number of tensors, or an error that names the first that is missing, wrong (kFailedPrecondition, kNotFound) or
+// unknown (kUnimplemented). A tied model's own head and tables of rotary frequencies are no such thing.
+Result<int64_t> check_tensors(const weights::Checkpoint& checkpoint, std::span<const Param> list);
+
+}  // namespace volley::model

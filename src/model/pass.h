@@ -1,0 +1,79 @@
+// One pass of a network over rows, and what its blocks have in common. A layer is a mixer block and a feed-forward
+// block; what differs between prefill, verification and drafting is which cache positions a row sees, and that comes
+// with the rows.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "device/arena.h"
+#include "model/spec.h"
+#include "ops/attention/attention.h"
+#include "ops/linear/linear.h"
+
+namespace volley::model {
+
+// Rows of several sequences, flattened. All arrays are on the device and int32 [rows]; counts are host bounds.
+struct RowBatch {
+  int32_t rows = 0;
+  TensorView token_ids;
+  TensorView slots;                           // row of the page table
+  TensorView rope_positions;                  // angle of the rotary embedding
+  TensorView cache_positions;                 // where K and V go
+  TensorView visible_begin;                   // first cache position that the row sees, in full-attention layers
+  TensorView visible_end;                     // one past the last
+  TensorView window_begin, window_end;        // the same in sliding-window layers; null views when there are none
+  std::span<const ops::RowSegment> segments;  // device memory
+  int32_t max_segment_rows = 0;
+  int32_t max_positions = 0;  // no row sees a position from here on
+  TensorView page_table;      // [slots, max pages]
+};
+
+// How attention's work is cut for the rows of a pass. Layers of one shape that see the same share it.
+struct AttentionPlan {
+  int32_t heads = 0, kv_heads = 0, head_dim = 0;
+  bool windowed = false;
+  ops::AttentionWork work;
+};
+
+struct Pass {
+  Stream& stream;
+  const RowBatch& rows;
+  std::span<const ops::KvLayer> kv;  // of the network's layers that keep K and V, in order
+  Arena& scratch;                    // of plan() until the last layer; blocks give back what they take
+  std::vector<AttentionPlan> attention = {};
+  bool positions_written = false;  // some layer of this pass has written K and V
+};
+
+// The residual stream: [rows, hidden] fp32.
+struct Residual {
+  TensorView x;
+  // x += w a. a: [rows, w.k] in the activation dtype.
+  void add(Pass& pass, const ops::LinearWeight& w, TensorView a) const {
+    ops::product(pass.stream, w, a, x, ops::Epilogue::kAdd, pass.scratch);
+  }
+};
+
+// Lets the positions of a sequence see one another. Threads: immutable; calls that share a stream or scratch memory by
+// one thread at a time, here and below.
+class MixerBlock {
+ public:
+  virtual ~MixerBlock() = default;
+  // The weight that reads the block's input, which ops::input_for() makes room for.
+  virtual const ops::LinearWeight& input_weight() const = 0;
+  // Before the first layer of a pass: what its layers share. Stays in the scratch memory until the last layer.
+  virtual void plan(Pass& pass) const = 0;
+  // x += mixer(h). h: the normed input.
+  virtual void run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const = 0;
+};
+
+// Works on every position alone.
+class FfnBlock {
+ public:
+  virtual ~FfnBlock() = default;
+  virtual const ops::LinearWeight& input_weight() const = 0;
+  // x += ffn(h).
+  virtual void run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const = 0;
+};
+
+}  // namespace volley::model

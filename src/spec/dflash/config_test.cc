@@ -1,0 +1,236 @@
+// Protects: a drafter runs as it was trained, or is refused by the name of what is not built. A drafter that runs
+// otherwise gives the right text and no speed.
+#include "spec/dflash/config.h"
+#include "families/config_for_test.h"
+
+namespace volley::spec::dflash {
+
+using families::BadConfig;
+using families::ConfigFolder;
+using families::expect_refused;
+using families::patched;
+
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+
+json good_config() {
+  return json::parse(R"({
+    "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "hidden_size": 96, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 200, "vocab_size": 151, "num_hidden_layers": 3,
+    "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 50000.0, "hidden_act": "silu",
+    "attention_bias": false, "tie_word_embeddings": false, "block_size": 16, "num_target_layers": 36,
+    "dflash_config": {"mask_token_id": 150, "target_layer_ids": [1, 17, 33]}})");
+}
+
+Result<ProposerFacts> read(const json& config) {
+  const ConfigFolder folder;
+  folder.write("config.json", config.dump());
+  return read_config(folder.path());
+}
+
+ProposerFacts accepted(const char* patch) {
+  const auto spec = read(patched(good_config(), patch));
+  EXPECT_TRUE(spec.ok()) << spec.error().message;
+  return spec.ok() ? *spec : ProposerFacts();
+}
+
+std::vector<bool> causal(const ProposerFacts& spec) {
+  std::vector<bool> list;
+  for (size_t i = 0; i < spec.decoder.layers.size(); ++i) list.push_back(spec.decoder.attention(i)->causal);
+  return list;
+}
+std::vector<int32_t> windows(const ProposerFacts& spec) {
+  std::vector<int32_t> list;
+  for (size_t i = 0; i < spec.decoder.layers.size(); ++i) list.push_back(spec.decoder.attention(i)->window);
+  return list;
+}
+
+TEST(DraftConfig, ReadsEveryField) {
+  const ProposerFacts spec = accepted("{}");
+  EXPECT_EQ(spec.architecture, "DFlashDraftModel");
+  EXPECT_EQ(spec.decoder.hidden, 96);
+  EXPECT_EQ(spec.decoder.layers.size(), 3u);
+  EXPECT_EQ(spec.block_size, 16);
+  EXPECT_EQ(spec.target_layers, 36);
+  EXPECT_EQ(spec.mask_token, 150);
+  EXPECT_THAT(spec.feature_layers, ElementsAre(1, 17, 33));
+  EXPECT_THAT(causal(spec), ElementsAre(false, false, false));
+  EXPECT_THAT(windows(spec), ElementsAre(0, 0, 0));
+}
+
+TEST(DraftConfig, OwnFieldsMayStandInEitherPlaceAndDflashConfigCountsFirst) {
+  const ProposerFacts top = accepted(R"({"dflash_config":null,"mask_token_id":9,"target_layer_ids":[4,5]})");
+  EXPECT_EQ(top.mask_token, 9);
+  EXPECT_THAT(top.feature_layers, ElementsAre(4, 5));
+  const ProposerFacts inside = accepted(R"({"dflash_config":{"block_size":8},"mask_token_id":9})");
+  EXPECT_EQ(inside.block_size, 8);
+  EXPECT_EQ(inside.mask_token, 150);
+}
+
+// Values of the reference implementation's formula, with Python's round().
+TEST(DraftConfig, DefaultLayersAreSpreadEvenlyWithHalvesToEven) {
+  const auto layers = [](int draft_layers, int target_layers) {
+    json config = patched(good_config(), R"({"dflash_config":{"target_layer_ids":null}})");
+    config["num_hidden_layers"] = draft_layers;
+    config["num_target_layers"] = target_layers;
+    const auto spec = read(config);
+    EXPECT_TRUE(spec.ok()) << spec.error().message;
+    return spec.ok() ? spec->feature_layers : std::vector<int32_t>();
+  };
+  EXPECT_THAT(layers(1, 36), ElementsAre(18));
+  EXPECT_THAT(layers(1, 1), ElementsAre(0));
+  EXPECT_THAT(layers(2, 8), ElementsAre(1, 5));
+  EXPECT_THAT(layers(5, 36), ElementsAre(1, 9, 17, 25, 33));
+  EXPECT_THAT(layers(3, 37), ElementsAre(1, 18, 34)) << "17.5 rounds up to 18";
+  EXPECT_THAT(layers(3, 35), ElementsAre(1, 16, 32)) << "16.5 rounds down to 16";
+  EXPECT_THAT(layers(4, 28), ElementsAre(1, 9, 17, 25));
+  EXPECT_THAT(layers(8, 48), ElementsAre(1, 7, 14, 20, 26, 32, 39, 45));
+}
+
+// dflash_config and is_causal may say it for all layers; without them sliding layers are causal and full ones are not.
+TEST(DraftConfig, CausalityComesFromTheCheckpoint) {
+  const char* sliding = R"("layer_types":["sliding_attention","full_attention","sliding_attention"],
+                           "sliding_window":512,"use_sliding_window":true)";
+  const auto with = [&](const std::string& more) { return accepted(("{" + more + sliding + "}").c_str()); };
+  EXPECT_THAT(windows(with("")), ElementsAre(512, 0, 512));
+  EXPECT_THAT(causal(with("")), ElementsAre(true, false, true));
+  EXPECT_THAT(causal(with(R"("is_causal":false,)")), ElementsAre(false, false, false));
+  EXPECT_THAT(causal(with(R"("is_causal":true,)")), ElementsAre(true, true, true));
+  EXPECT_THAT(causal(with(R"("dflash_config":{"causal":false},)")), ElementsAre(false, false, false));
+  EXPECT_THAT(causal(with(R"("dflash_config":{"causal":true},)")), ElementsAre(true, true, true));
+  EXPECT_THAT(causal(with(R"("is_causal":false,"dflash_config":{"causal":true},)")), ElementsAre(false, false, false));
+}
+
+TEST(DraftConfig, ExtensionsThatAreSwitchedOffDoNoHarm) {
+  accepted(R"({"attention_sink_bias":false,"markov_rank":0,"output_multiplier":1.0,"draft_vocab_size":151,
+               "target_hidden_size":96,"dflash_config":{"fc_layernorm":false,"use_swa":false,
+               "final_logit_softcapping":0,"input_embedding_scale":1.0}})");
+}
+
+class BadDraftConfig : public testing::TestWithParam<BadConfig> {};
+
+TEST_P(BadDraftConfig, IsRefusedByName) {
+  expect_refused(read(patched(good_config(), GetParam().patch)), GetParam());
+}
+
+constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument;
+constexpr ErrorCode kUnbuilt = ErrorCode::kUnimplemented;
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadDraftConfig,
+    testing::Values(
+        BadConfig{"no_architecture", R"({"architectures":null})", kInvalid, {"architectures"}},
+        BadConfig{"a_target",
+                  R"({"architectures":["Qwen3ForCausalLM"]})",
+                  kUnbuilt,
+                  {"Qwen3ForCausalLM", "DFlashDraftModel"}},
+        BadConfig{"dflash2", R"({"architectures":["DFlash2DraftModel"]})", kUnbuilt, {"DFlash2DraftModel"}},
+        BadConfig{"other_type", R"({"model_type":"llama"})", kUnbuilt, {"model_type", "llama"}},
+        BadConfig{"speculators", R"({"speculators_config":{"algorithm":"dflash"}})", kUnbuilt, {"speculators"}},
+        BadConfig{"bias", R"({"attention_bias":true})", kUnbuilt, {"attention_bias"}},
+        BadConfig{"no_block_size", R"({"block_size":null})", kInvalid, {"block_size", "missing"}},
+        BadConfig{"block_of_one", R"({"block_size":1})", kInvalid, {"block_size", "2"}},
+        BadConfig{"block_size_text", R"({"block_size":"16"})", kInvalid, {"block_size"}},
+        BadConfig{"no_target_layers", R"({"num_target_layers":null})", kInvalid, {"num_target_layers"}},
+        BadConfig{"target_layers_zero", R"({"num_target_layers":0})", kInvalid, {"num_target_layers"}},
+        BadConfig{"no_mask", R"({"dflash_config":{"mask_token_id":null}})", kInvalid, {"mask_token_id", "missing"}},
+        BadConfig{"no_dflash_config", R"({"dflash_config":null})", kInvalid, {"mask_token_id", "missing"}},
+        BadConfig{"dflash_config_list", R"({"dflash_config":[1]})", kInvalid, {"dflash_config"}},
+        BadConfig{"mask_negative", R"({"dflash_config":{"mask_token_id":-1}})", kInvalid, {"mask_token_id", "-1"}},
+        BadConfig{"ids_empty", R"({"dflash_config":{"target_layer_ids":[]}})", kInvalid, {"target_layer_ids", "empty"}},
+        BadConfig{"ids_number", R"({"dflash_config":{"target_layer_ids":3}})", kInvalid, {"target_layer_ids"}},
+        BadConfig{
+            "id_negative", R"({"dflash_config":{"target_layer_ids":[1,-2]}})", kInvalid, {"target_layer_ids", "-2"}},
+        BadConfig{"no_default_ids",
+                  R"({"num_target_layers":3,"dflash_config":{"target_layer_ids":null}})",
+                  kInvalid,
+                  {"target_layer_ids", "3"}},
+        BadConfig{"causal_text", R"({"dflash_config":{"causal":"yes"}})", kInvalid, {"causal"}},
+        BadConfig{"is_causal_number", R"({"is_causal":0})", kInvalid, {"is_causal"}},
+        BadConfig{"unknown_key", R"({"dflash_config":{"use_swa":true}})", kUnbuilt, {"use_swa"}},
+        BadConfig{"unknown_object", R"({"dflash_config":{"selector":{"a":1}}})", kUnbuilt, {"selector"}},
+        BadConfig{"sinks", R"({"dflash_config":{"attention_sink_bias":true}})", kUnbuilt, {"attention_sink_bias"}},
+        BadConfig{"sinks_at_the_top", R"({"attention_sink_bias":true})", kUnbuilt, {"attention_sink_bias"}},
+        BadConfig{"markov", R"({"markov_rank":256})", kUnbuilt, {"markov_rank"}},
+        BadConfig{
+            "softcap", R"({"dflash_config":{"final_logit_softcapping":30.0}})", kUnbuilt, {"final_logit_softcapping"}},
+        BadConfig{"scale", R"({"dflash_config":{"input_embedding_scale":2.0}})", kUnbuilt, {"input_embedding_scale"}},
+        BadConfig{"own_vocab", R"({"draft_vocab_size":100})", kUnbuilt, {"draft_vocab_size"}},
+        BadConfig{"own_width", R"({"target_hidden_size":64})", kUnbuilt, {"target_hidden_size"}},
+        BadConfig{"sliding_without_window",
+                  R"({"layer_types":["sliding_attention","full_attention","full_attention"]})",
+                  kInvalid,
+                  {"sliding_window", "missing"}},
+        BadConfig{"window_zero",
+                  R"({"layer_types":["sliding_attention","full_attention","full_attention"],"sliding_window":0})",
+                  kInvalid,
+                  {"sliding_window"}},
+        BadConfig{"window_contradiction",
+                  R"({"layer_types":["sliding_attention","full_attention","full_attention"],"sliding_window":8,
+                      "use_sliding_window":false})",
+                  kInvalid,
+                  {"use_sliding_window"}},
+        BadConfig{"other_layer",
+                  R"({"layer_types":["full_attention","chunked_attention","full_attention"]})",
+                  kUnbuilt,
+                  {"layer_types", "chunked_attention"}},
+        BadConfig{"layer_types_long",
+                  R"({"layer_types":["full_attention","full_attention","full_attention","full_attention"]})",
+                  kInvalid,
+                  {"layer_types", "4", "3"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(DraftConfig, OddValuesAnywhereNeverBreakIt) {
+  const json values[] = {nullptr,  true,          0, -1, 1e300, 18446744073709551615ull, "", "x", json::array(),
+                         {1, "a"}, json::object()};
+  const json config = good_config();
+  const auto try_one = [](const json& changed) {
+    const auto spec = read(changed);
+    if (!spec.ok()) {
+      EXPECT_THAT(spec.error().message, testing::HasSubstr("config.json"));
+    }
+  };
+  for (const json& value : values) {
+    for (const auto& [key, original] : config.items()) {
+      json changed = config;
+      changed[key] = value;
+      try_one(changed);
+    }
+    for (const auto& [key, original] : config["dflash_config"].items()) {
+      json changed = config;
+      changed["dflash_config"][key] = value;
+      try_one(changed);
+    }
+  }
+}
+
+struct FixturePair {
+  const char* drafter;
+  const char* target;
+};
+void PrintTo(const FixturePair& pair, std::ostream* os) {
+  *os << pair.drafter;
+}
+class FixtureDrafter : public testing::TestWithParam<FixturePair> {};
+
+TEST_P(FixtureDrafter, FitsItsTargetAndNoOther) {
+  const auto draft = read_config(std::string("tests/data/drafters/") + GetParam().drafter);
+  ASSERT_TRUE(draft.ok()) << draft.error().message;
+  for (const char* name : {"plain", "sharded", "narrow_fp32", "wide_heads_yarn", "mha_llama3", "deep_yarn"}) {
+    const auto target = families::read_target(std::string("tests/data/targets/") + name);
+    ASSERT_TRUE(target.ok()) << target.error().message;
+    EXPECT_EQ(make_spec(*draft)->check_target(target->decoder).ok(), std::string(name) == GetParam().target) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FixtureDrafter,
+                         testing::Values(FixturePair{"one_layer", "plain"}, FixturePair{"three_features", "sharded"},
+                                         FixturePair{"window_bidirectional", "narrow_fp32"},
+                                         FixturePair{"window_causal", "wide_heads_yarn"},
+                                         FixturePair{"causal", "mha_llama3"}, FixturePair{"own_rope", "deep_yarn"}),
+                         [](const auto& info) { return info.param.drafter; });
+
+}  // namespace
+}  // namespace volley::spec::dflash

@@ -1,0 +1,101 @@
+#include <algorithm>
+
+#include "spec/dflash/config.h"
+#include "spec/dflash/dflash_proposer.h"
+
+namespace volley::spec::dflash {
+namespace {
+
+Status check_equal(const char* what, int32_t target, int32_t draft) {
+  if (target == draft) return {};
+  return failed_precondition(std::string("The drafter does not fit the target: ") + what + " is " +
+                             std::to_string(draft) + " in the drafter's config.json and " + std::to_string(target) +
+                             " in the target's. Use a drafter that was trained for this target.");
+}
+
+class DFlashSpec final : public ProposerSpec {
+ public:
+  using ProposerSpec::ProposerSpec;
+
+  Status check_target(const model::Decoder& target) const override;
+
+  // A quantised drafter has a copy of the target's output head, in its own storage; any other borrows the target's.
+  std::vector<model::Param> copied_params(const model::Decoder& target, DType storage) const override {
+    if (storage != DType::kF8E4M3) return {};
+    return {model::head_param(target)};
+  }
+
+  Result<std::unique_ptr<Proposer>> load(const ProposerLoad& load) const override {
+    VOLLEY_ASSIGN(auto network, Network::load(load, facts()));
+    return make_dflash_proposer(std::move(network), load);
+  }
+
+  int64_t scratch_bytes(DeviceKind device, DType storage, int64_t rows, int64_t max_positions,
+                        DType kv) const override {
+    return Network::scratch_bytes(device, facts(), storage, rows, max_positions, kv);
+  }
+};
+
+Status DFlashSpec::check_target(const model::Decoder& target) const {
+  const int32_t layers = static_cast<int32_t>(target.layers.size());
+  const ProposerFacts& draft = facts();
+  VOLLEY_RETURN_IF_ERROR(check_equal("hidden_size", target.hidden, draft.decoder.hidden));
+  VOLLEY_RETURN_IF_ERROR(check_equal("vocab_size", target.vocab, draft.decoder.vocab));
+  VOLLEY_RETURN_IF_ERROR(check_equal("the target's number of layers (num_target_layers)", layers, draft.target_layers));
+  for (const int32_t id : draft.feature_layers) {
+    if (id < 0 || id >= layers) {
+      return failed_precondition("The drafter reads layer " + std::to_string(id) +
+                                 " of the target (target_layer_ids), but the target has layers 0 to " +
+                                 std::to_string(layers - 1) + ". Use a drafter that was trained for this target.");
+    }
+    if (std::count(draft.feature_layers.begin(), draft.feature_layers.end(), id) > 1) {
+      return failed_precondition("The drafter's target_layer_ids name layer " + std::to_string(id) +
+                                 " twice. Use a drafter whose config.json is right.");
+    }
+  }
+  if (draft.mask_token < 0 || draft.mask_token >= target.vocab) {
+    return failed_precondition("The drafter's mask_token_id is " + std::to_string(draft.mask_token) +
+                               ", but the target's vocabulary ends at " + std::to_string(target.vocab - 1) +
+                               ". Use a drafter that was trained for this target.");
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<model::Param> draft_params(const model::Decoder& decoder, size_t features) {
+  using Kind = model::Param::Kind;
+  const int64_t hidden = decoder.hidden;
+  std::vector<model::Param> list = {
+      {"fc", Kind::kMatrix, static_cast<int64_t>(features) * hidden, {{"fc.weight", hidden}}},
+      {"hidden_norm", Kind::kVector, 0, {{"hidden_norm.weight", hidden}}}};
+  model::append(list, model::body_params(decoder));
+  model::Param kv = {"injection.kv", Kind::kMatrix, hidden, {}, true};
+  model::Param norm = {"injection.k_norm", Kind::kVector, 0, {}, true};
+  model::Param bias = {"injection.kv_bias", Kind::kVector, 0, {}, true};
+  for (size_t i = 0; i < decoder.layers.size(); ++i) {
+    const model::Attention& a = *decoder.attention(i);
+    const std::string attention = "layers." + std::to_string(i) + ".self_attn.";
+    for (const char* name : {"k_proj.", "v_proj."}) {
+      kv.parts.push_back({attention + name + "weight", a.kv_width(), model::Split::kKvHeads});
+      if (a.bias) bias.parts.push_back({attention + name + "bias", a.kv_width(), model::Split::kKvHeads});
+    }
+    if (a.qk_norm) norm.parts.push_back({attention + "k_norm.weight", a.head_dim});
+  }
+  list.push_back(std::move(kv));
+  for (model::Param* vector : {&norm, &bias}) {
+    if (!vector->parts.empty()) list.push_back(std::move(*vector));
+  }
+  return list;
+}
+
+std::shared_ptr<const ProposerSpec> make_spec(ProposerFacts facts) {
+  return std::make_shared<DFlashSpec>(std::move(facts));
+}
+
+Result<std::shared_ptr<const ProposerSpec>> read_proposer(const std::string& dir) {
+  VOLLEY_ASSIGN(ProposerFacts facts, read_config(dir));
+  return make_spec(std::move(facts));
+}
+
+}  // namespace volley::spec::dflash

@@ -1,0 +1,58 @@
+// The DFlash draft network: a few decoder layers that attend, without a causal mask, from a block of queries to the
+// injected context and the block itself. See docs/dflash.md for the facts of the method and its checkpoints.
+// Threads: immutable once loaded; calls that share a stream or scratch memory by one thread at a time.
+#pragma once
+
+#include "model/network.h"
+#include "spec/proposer_spec.h"
+
+namespace volley::spec::dflash {
+
+class Network {
+ public:
+  // Errors as model::WeightLoader.
+  static Result<std::unique_ptr<Network>> load(const ProposerLoad& load, const ProposerFacts& facts);
+
+  // Commits context: features of known positions, [rows, features * target hidden] in the activation dtype, go through
+  // fc, hidden_norm and each layer's k and v projection into the drafter's layers of the pages. pass: cache and RoPE
+  // positions and segments of the rows; token ids and visibility are not used.
+  void inject(model::Pass& pass, TensorView features) const;
+
+  // As model::Network. Each block's own K and V land in the pages past the context, where the next inject() or block of
+  // that slot overwrites them before anything sees them.
+  void plan(model::Pass& pass) const { body_->plan(pass); }
+  void forward(model::Pass& pass, TensorView x) const { body_->forward(pass, {}, x); }
+  void final_norm(Stream& stream, TensorView x, TensorView row_index, const ops::ScaledRows& h) const {
+    body_->final_norm(stream, x, row_index, h);
+  }
+
+  // logits[i] = head(final norm(x[row_index[i]])), with the target's head or the copy of it.
+  void logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
+              const ops::RowSummaries& summaries) const;
+  bool head_summarises(DeviceKind device) const;
+
+  const ProposerFacts& facts() const { return facts_; }
+  DType activation() const { return body_->activation(); }
+  int64_t packed_bytes() const { return packed_bytes_; }
+
+  // What a pass of a drafter that is stored so takes at most. kv: dtype of the cache.
+  static int64_t scratch_bytes(DeviceKind device, const ProposerFacts& facts, DType storage, int64_t rows,
+                               int64_t max_positions, DType kv);
+  int64_t scratch_bytes(DeviceKind device, int64_t rows, int64_t max_positions, DType kv) const {
+    return scratch_bytes(device, facts_, storage_, rows, max_positions, kv);
+  }
+
+ private:
+  Network() = default;
+  const ops::LinearWeight& head() const { return head_.n > 0 ? head_ : target_->head(); }
+
+  ProposerFacts facts_;
+  DType storage_ = DType::kBF16;
+  const model::Network* target_ = nullptr;
+  std::unique_ptr<model::Network> body_;
+  ops::LinearWeight fc_, injection_, head_;
+  model::Vector hidden_norm_, injection_k_norm_, injection_bias_;
+  int64_t packed_bytes_ = 0;
+};
+
+}  // namespace volley::spec::dflash

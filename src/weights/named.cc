@@ -1,0 +1,54 @@
+#include "weights/named.h"
+
+#include "base/check.h"
+
+namespace volley::weights {
+namespace {
+
+class NamedCheckpoint final : public Checkpoint {
+ public:
+  NamedCheckpoint(std::shared_ptr<const Checkpoint> files, NameRules rules)
+      : files_(std::move(files)), rules_(std::move(rules)) {
+    VOLLEY_CHECK(!rules_.prefixes.empty());
+  }
+
+  bool has(std::string_view name) const override { return files_->has(stored(name)); }
+  Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const override {
+    return files_->get(stored(name), shape);
+  }
+  DType main_dtype() const override { return files_->main_dtype(); }
+  void done_with(const SourceTensor& tensor) const override { files_->done_with(tensor); }
+  std::string origin() const override { return files_->origin(); }
+
+  std::vector<std::string> names() const override {
+    std::vector<std::string> names = files_->names();
+    for (std::string& name : names) {
+      for (const std::string& prefix : rules_.prefixes) {
+        if (prefix.empty() || !name.starts_with(prefix)) continue;
+        name.erase(0, prefix.size());
+        break;
+      }
+    }
+    return names;
+  }
+
+ private:
+  std::string stored(std::string_view name) const {
+    for (const std::string& prefix : rules_.prefixes) {
+      std::string full = prefix + std::string(name);
+      if (files_->has(full)) return full;
+    }
+    return rules_.prefixes.front() + std::string(name);  // get() will say that it is missing, by the usual name
+  }
+
+  std::shared_ptr<const Checkpoint> files_;
+  NameRules rules_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Checkpoint> with_names(std::shared_ptr<const Checkpoint> files, NameRules rules) {
+  return std::make_shared<NamedCheckpoint>(std::move(files), std::move(rules));
+}
+
+}  // namespace volley::weights

@@ -1,0 +1,21 @@
+// A checkpoint whose tensors are called what the model layer calls them: the names of the Hugging Face layout without a
+// leading "model.". What a folder's files call them is said here, as data.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "weights/checkpoint.h"
+
+namespace volley::weights {
+
+struct NameRules {
+  // Tried in order before each name: files of one model have "model.norm.weight" or "norm.weight".
+  std::vector<std::string> prefixes = {"model.", ""};
+};
+
+// A view of `files` by those names.
+std::shared_ptr<const Checkpoint> with_names(std::shared_ptr<const Checkpoint> files, NameRules rules);
+
+}  // namespace volley::weights
