@@ -15,9 +15,10 @@ namespace volley::ops {
 
 // How logits become scores and weights.
 enum class RouterScore {
-  kSoftmax,        // the highest logits; weight: softmax over all experts (Qwen3-MoE)
-  kChosenSoftmax,  // the highest logits; weight: softmax over the chosen ones (gpt-oss)
-  kSigmoid,        // the highest sigmoid + choice bias; weight: sigmoid (DeepSeek-V3, GLM, MiniMax)
+  // The highest logits; weight: softmax over all experts, or, renormalised, over the chosen ones, which is the same as
+  // the former over its sum (Qwen3-MoE with norm_topk_prob, gpt-oss).
+  kSoftmax,
+  kSigmoid,  // the highest sigmoid + choice bias; weight: sigmoid (DeepSeek-V3, GLM, MiniMax)
 };
 
 inline constexpr int32_t kMaxExperts = 512;
@@ -30,7 +31,7 @@ struct RouterRule {
   // kSigmoid: experts lie in `groups` groups of equal size, and those of the `top_groups` groups alone can be chosen
   // whose two highest scores have the greatest sum.
   int32_t groups = 1, top_groups = 1;
-  bool renormalise = true;  // kSoftmax, kSigmoid: weights over their sum (kSigmoid: the sum + 1e-20)
+  bool renormalise = true;  // weights over their sum (kSigmoid: over the sum + 1e-20)
   float scaling = 1.0f;     // of the weights, at last
 };
 
