@@ -1,6 +1,7 @@
 #include "ops/linear/linear_cpu.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/math.h"
 #include "device/cpu/thread_pool.h"
@@ -8,37 +9,6 @@
 
 namespace volley::ops {
 namespace {
-
-// One call, with what its dtypes choose.
-struct Call {
-  const LinearWeight& w;
-  TensorView x;
-  TensorView y;
-  Epilogue epilogue;
-  int64_t panels;
-  int64_t panel_bytes;
-  int64_t unit;     // panels that must stay together: 2 for gate and up
-  int64_t k_bytes;  // of a panel, per k (of an even number of k)
-  bool pairs;       // vdpbf16ps
-  void (*multiply)(const TileProduct&);
-};
-
-Call make_call(const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue) {
-  const bool bf16 = w.storage == DType::kBF16;
-  const bool pairs = bf16 && x.dtype == DType::kBF16 && cpu_has_avx512_bf16();
-  return {.w = w,
-          .x = x,
-          .y = y,
-          .epilogue = epilogue,
-          .panels = linear_panels(w.n, w.layout),
-          .panel_bytes = linear_panel_bytes(w.k, w.storage),
-          .unit = w.layout == LinearLayout::kGateUp ? 2 : 1,
-          .k_bytes = bf16 ? kLineBytes / 2 : kLineBytes,
-          .pairs = pairs,
-          .multiply = pairs  ? multiply_tile_avx512bf16
-                      : bf16 ? multiply_tile_bf16
-                             : multiply_tile_f32};
-}
 
 template <typename T>
 float x_value(T x) {
@@ -58,71 +28,117 @@ void pack_tile_f32(const T* x, int64_t stride, int64_t rows, int64_t k, float* t
   }
 }
 
-void pack_tile(const Call& call, int64_t row, int64_t rows, int64_t k0, int64_t k, void* tile) {
-  const int64_t stride = call.w.k;
-  const int64_t offset = row * stride + k0;
-  if (call.pairs) {
-    pack_tile_avx512bf16(call.x.as<BFloat16>() + offset, stride, rows, k, static_cast<uint32_t*>(tile));
-  } else if (call.x.dtype == DType::kBF16) {
-    pack_tile_f32(call.x.as<BFloat16>() + offset, stride, rows, k, static_cast<float*>(tile));
+// Rows that lie anywhere, side by side: [rows][k], `size` bytes a value.
+void gather_block(const PanelProduct& p, int64_t row, int64_t rows, int64_t k0, int64_t k, int64_t size, char* to) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t source = p.x_rows[row + r] / p.x_divisor;
+    std::memcpy(to + r * k * size, static_cast<const char*>(p.x.data) + (source * p.k + k0) * size, k * size);
+  }
+}
+
+void pack_tile(const PanelProduct& p, int64_t row, int64_t rows, int64_t k0, int64_t k, void* tile) {
+  alignas(64) char gathered[kTileBytes];  // no larger than the tile
+  const int64_t size = static_cast<int64_t>(dtype_size(p.x.dtype));
+  const char* x = static_cast<const char*>(p.x.data) + (row * p.k + k0) * size;
+  int64_t stride = p.k;
+  if (p.x_rows != nullptr) {
+    gather_block(p, row, rows, k0, k, size, gathered);
+    x = gathered;
+    stride = k;
+  }
+  if (p.pairs) {
+    pack_tile_avx512bf16(reinterpret_cast<const BFloat16*>(x), stride, rows, k, static_cast<uint32_t*>(tile));
+  } else if (p.x.dtype == DType::kBF16) {
+    pack_tile_f32(reinterpret_cast<const BFloat16*>(x), stride, rows, k, static_cast<float*>(tile));
   } else {
-    pack_tile_f32(call.x.as<float>() + offset, stride, rows, k, static_cast<float*>(tile));
+    pack_tile_f32(reinterpret_cast<const float*>(x), stride, rows, k, static_cast<float*>(tile));
+  }
+}
+
+// Finished sums of these panels to rows of y that lie side by side, or each to its own.
+void write_rows(const PanelProduct& p, const float* sums, int64_t row, int64_t rows, int64_t panel, int64_t panels) {
+  const int64_t columns = p.y.shape[1], column = panel / p.unit * kPanelWidth;
+  const int64_t size = static_cast<int64_t>(dtype_size(p.y.dtype));
+  char* y = static_cast<char*>(p.y.data) + column * size;
+  TileOutput out{.sums = sums,
+                 .rows = rows,
+                 .panels = panels,
+                 .epilogue = p.epilogue,
+                 .dtype = p.y.dtype,
+                 .y = y + row * columns * size,
+                 .stride = columns,
+                 .columns = columns - column};
+  if (p.y_rows == nullptr) return write_tile(out);
+  VOLLEY_CHECK(p.epilogue != Epilogue::kAdd);
+  alignas(64) char some[kSumBytes];  // outputs take no more than their sums
+  const int64_t width = std::min(out.columns, panels / p.unit * kPanelWidth);
+  out.y = some;
+  out.stride = out.columns = width;
+  write_tile(out);
+  for (int64_t r = 0; r < rows; ++r) {
+    std::memcpy(y + p.y_rows[row + r] * columns * size, some + r * width * size, width * size);
   }
 }
 
 // Panels [panel, panel + panels) for rows [row, row + rows), a tile of at most kTileRows. `next`: the weights that are
 // read after these.
-void run_tile(const Call& call, int64_t row, int64_t rows, int64_t panel, int64_t panels, const char* next) {
+void run_tile(const PanelProduct& p, int64_t row, int64_t rows, int64_t panel, int64_t panels, const char* next) {
   alignas(64) unsigned char tile[kTileBytes];
   alignas(64) float sums[kSumBytes / sizeof(float)];
-  const int64_t k = call.w.k;
-  const int64_t most = kTileBytes / (rows * (call.pairs ? 2 : 4)) / 2 * 2;
+  const int64_t k = p.k;
+  const int64_t most = kTileBytes / (rows * (p.pairs ? 2 : 4)) / 2 * 2;
   const int64_t block = divide_up(divide_up(k, divide_up(k, most)), 2) * 2;
-  const char* weights = static_cast<const char*>(call.w.packed.data()) + panel * call.panel_bytes;
+  const char* weights = p.weights + panel * p.panel_bytes;
   for (int64_t k0 = 0; k0 < k; k0 += block) {
     const int64_t count = std::min(block, k - k0);
-    pack_tile(call, row, rows, k0, count, tile);
-    call.multiply({.x = tile,
-                   .rows = rows,
-                   .k = count,
-                   .weights = weights + k0 * call.k_bytes,
-                   .panel_bytes = call.panel_bytes,
-                   .panels = panels,
-                   .next = k0 + block < k ? weights + (k0 + block) * call.k_bytes : next,
-                   .sums = sums,
-                   .first = k0 == 0});
+    pack_tile(p, row, rows, k0, count, tile);
+    p.multiply({.x = tile,
+                .rows = rows,
+                .k = count,
+                .weights = weights + k0 * p.k_bytes,
+                .panel_bytes = p.panel_bytes,
+                .panels = panels,
+                .next = k0 + block < k ? weights + (k0 + block) * p.k_bytes : next,
+                .sums = sums,
+                .first = k0 == 0});
   }
-  const int64_t columns = call.y.shape[1];
-  const int64_t column = panel / call.unit * kPanelWidth;
-  const int64_t element = static_cast<int64_t>(dtype_size(call.y.dtype));
-  write_tile({.sums = sums,
-              .rows = rows,
-              .panels = panels,
-              .epilogue = call.epilogue,
-              .dtype = call.y.dtype,
-              .y = static_cast<char*>(call.y.data) + (row * columns + column) * element,
-              .stride = columns,
-              .columns = columns - column});
-}
-
-// Panels [panel, panel_end) for rows [row, row_end). A group of panels is worked through for all rows before the next,
-// so that it is read from memory once.
-void run_task(const Call& call, const LinearPlan& plan, int64_t row, int64_t row_end, int64_t panel,
-              int64_t panel_end) {
-  const int64_t rows = row_end - row;
-  const int64_t tiles = divide_up(rows, kTileRows);
-  const char* weights = static_cast<const char*>(call.w.packed.data());
-  for (int64_t p = panel; p < panel_end; p += plan.group) {
-    const int64_t panels = std::min(plan.group, panel_end - p);
-    for (int64_t t = 0; t < tiles; ++t) {
-      const int64_t begin = rows * t / tiles, end = rows * (t + 1) / tiles;
-      const int64_t next = t + 1 < tiles ? p : p + panels;
-      run_tile(call, row + begin, end - begin, p, panels, weights + next * call.panel_bytes);
-    }
-  }
+  write_rows(p, sums, row, rows, panel, panels);
 }
 
 }  // namespace
+
+PanelProduct PanelProduct::make(const char* weights, int64_t n, int64_t k, DType storage, LinearLayout layout,
+                                const TensorView& x, const TensorView& y, Epilogue epilogue) {
+  const bool bf16 = storage == DType::kBF16;
+  const bool pairs = bf16 && x.dtype == DType::kBF16 && cpu_has_avx512_bf16();
+  return {.weights = weights,
+          .k = k,
+          .panels = linear_panels(n, layout),
+          .panel_bytes = linear_panel_bytes(k, storage),
+          .unit = layout == LinearLayout::kGateUp ? 2 : 1,
+          .k_bytes = bf16 ? kLineBytes / 2 : kLineBytes,
+          .pairs = pairs,
+          .multiply = pairs  ? multiply_tile_avx512bf16
+                      : bf16 ? multiply_tile_bf16
+                             : multiply_tile_f32,
+          .x = x,
+          .y = y,
+          .epilogue = epilogue};
+}
+
+void run_panels(const PanelProduct& product, int64_t group, int64_t row, int64_t row_end, int64_t panel,
+                int64_t panel_end) {
+  const int64_t rows = row_end - row;
+  const int64_t tiles = divide_up(rows, kTileRows);
+  for (int64_t p = panel; p < panel_end; p += group) {
+    const int64_t panels = std::min(group, panel_end - p);
+    for (int64_t t = 0; t < tiles; ++t) {
+      const int64_t begin = rows * t / tiles, end = rows * (t + 1) / tiles;
+      const int64_t next = t + 1 < tiles ? p : p + panels;
+      run_tile(product, row + begin, end - begin, p, panels, product.weights + next * product.panel_bytes);
+    }
+  }
+}
 
 LinearPlan LinearPlan::make(int64_t rows, int64_t k, int64_t panels, int64_t panel_bytes, int64_t unit, int threads) {
   // What a thread does per ns, from the third-level cache; only the order of magnitude matters here.
@@ -153,15 +169,15 @@ LinearPlan LinearPlan::make(int64_t rows, int64_t k, int64_t panels, int64_t pan
 }
 
 void linear_cpu(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue) {
-  const Call call = make_call(w, x, y, epilogue);
-  const int64_t rows = x.shape[0];
-  const int64_t units = call.panels / call.unit;
+  const PanelProduct product =
+      PanelProduct::make(static_cast<const char*>(w.packed.data()), w.n, w.k, w.storage, w.layout, x, y, epilogue);
+  const int64_t rows = x.shape[0], unit = product.unit, units = product.panels / unit;
   const LinearPlan plan =
-      LinearPlan::make(rows, w.k, call.panels, call.panel_bytes, call.unit, stream.pool().threads());
+      LinearPlan::make(rows, w.k, product.panels, product.panel_bytes, unit, stream.pool().threads());
   stream.pool().parallel_for(plan.panel_tasks * plan.row_tasks, [&](int64_t task, int) {
     const int64_t pt = task / plan.row_tasks, rt = task % plan.row_tasks;
-    run_task(call, plan, rows * rt / plan.row_tasks, rows * (rt + 1) / plan.row_tasks,
-             units * pt / plan.panel_tasks * call.unit, units * (pt + 1) / plan.panel_tasks * call.unit);
+    run_panels(product, plan.group, rows * rt / plan.row_tasks, rows * (rt + 1) / plan.row_tasks,
+               units * pt / plan.panel_tasks * unit, units * (pt + 1) / plan.panel_tasks * unit);
   });
 }
 

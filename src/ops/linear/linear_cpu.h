@@ -57,6 +57,33 @@ void multiply_tile_avx512bf16(const TileProduct& product);
 // Packs x[rows, k] (row_stride elements apart) as `TileProduct::x` wants it, k odd padded with zero.
 void pack_tile_avx512bf16(const BFloat16* x, int64_t row_stride, int64_t rows, int64_t k, uint32_t* tile);
 
+// Products of rows of x with one packed matrix, and where they go. Rows are numbers i of a list: row i of x is
+// x_rows[i] / x_divisor, and row i of y is y_rows[i]; both are i itself where the list is null.
+struct PanelProduct {
+  const char* weights = nullptr;  // the first panel
+  int64_t k = 0;
+  int64_t panels = 0;
+  int64_t panel_bytes = 0;
+  int64_t unit = 1;     // panels that must stay together: 2 for gate and up
+  int64_t k_bytes = 0;  // of a panel, per k (of an even number of k)
+  bool pairs = false;   // vdpbf16ps
+  void (*multiply)(const TileProduct&) = nullptr;
+  TensorView x, y;
+  Epilogue epilogue = Epilogue::kStore;
+  const int32_t* x_rows = nullptr;
+  int64_t x_divisor = 1;
+  const int32_t* y_rows = nullptr;
+
+  // n: of the packed matrix, all parts. x and y as linear() has them.
+  static PanelProduct make(const char* weights, int64_t n, int64_t k, DType storage, LinearLayout layout,
+                           const TensorView& x, const TensorView& y, Epilogue epilogue);
+};
+
+// Panels [panel, panel_end) for rows [row, row_end). A group of `group` panels is worked through for all rows before
+// the next, so that it is read from memory once.
+void run_panels(const PanelProduct& product, int64_t group, int64_t row, int64_t row_end, int64_t panel,
+                int64_t panel_end);
+
 // How a call is cut into tasks. Affects speed only.
 struct LinearPlan {
   int64_t panel_tasks = 1;  // tasks along the outputs …
@@ -69,6 +96,10 @@ struct LinearPlan {
 Result<LinearWeight> pack_linear_cpu(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
                                      LinearLayout layout);
 void linear_cpu(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
+
+// Packs `parts` to `packed`: linear_panels() panels of linear_panel_bytes(), zeroed before.
+void pack_panels_cpu(ThreadPool& pool, std::span<const WeightRows> parts, int64_t k, DType storage, LinearLayout layout,
+                     char* packed);
 
 // Panels of a packed weight, and bytes of one.
 inline int64_t linear_panels(int64_t n, LinearLayout layout) {

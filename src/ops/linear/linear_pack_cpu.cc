@@ -65,20 +65,17 @@ void pack_row(const void* row, DType source, int64_t begin, int64_t end, int64_t
 
 }  // namespace
 
-Result<LinearWeight> pack_linear_cpu(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
-                                     LinearLayout layout) {
+void pack_panels_cpu(ThreadPool& pool, std::span<const WeightRows> parts, int64_t k, DType storage, LinearLayout layout,
+                     char* packed) {
   std::vector<int64_t> first_row;  // of each part, among all rows
   int64_t n = 0;
   for (const WeightRows& part : parts) {
     first_row.push_back(n);
     n += part.rows;
   }
-  const int64_t panels = linear_panels(n, layout);
   const int64_t panel_bytes = linear_panel_bytes(k, storage);
-  VOLLEY_ASSIGN(Buffer packed, device.allocate(static_cast<size_t>(panels * panel_bytes)));
-
   const auto pack_panel = [&](int64_t p, int) {
-    char* panel = static_cast<char*>(packed.data()) + p * panel_bytes;
+    char* panel = packed + p * panel_bytes;
     const bool pairs = layout == LinearLayout::kGateUp;
     const int64_t begin = pairs ? p % 2 * (n / 2) + p / 2 * kPanelWidth : p * kPanelWidth;
     const int64_t end = std::min(begin + kPanelWidth, pairs ? (p % 2 + 1) * (n / 2) : n);
@@ -91,7 +88,16 @@ Result<LinearWeight> pack_linear_cpu(Device& device, std::span<const WeightRows>
       }
     }
   };
-  device.stream().pool().parallel_for(panels, pack_panel);
+  pool.parallel_for(linear_panels(n, layout), pack_panel);
+}
+
+Result<LinearWeight> pack_linear_cpu(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
+                                     LinearLayout layout) {
+  int64_t n = 0;
+  for (const WeightRows& part : parts) n += part.rows;
+  const int64_t bytes = linear_panels(n, layout) * linear_panel_bytes(k, storage);
+  VOLLEY_ASSIGN(Buffer packed, device.allocate(static_cast<size_t>(bytes)));
+  pack_panels_cpu(device.stream().pool(), parts, k, storage, layout, static_cast<char*>(packed.data()));
   return LinearWeight{n, k, storage, layout, std::move(packed)};
 }
 

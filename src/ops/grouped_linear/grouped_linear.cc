@@ -1,0 +1,84 @@
+#include "ops/grouped_linear/grouped_linear.h"
+
+#include <string>
+
+#include "ops/grouped_linear/grouped_linear_cpu.h"
+#ifdef VOLLEY_CUDA
+#include "ops/grouped_linear/grouped_linear_cuda.h"
+#endif
+
+namespace volley::ops {
+
+Result<ExpertWeights> pack_experts(Device& device, std::span<const WeightRows> parts, int64_t experts, int64_t k,
+                                   DType storage, LinearLayout layout) {
+  if (k < 1 || experts < 1) {
+    return invalid_argument("Weights of experts need at least one expert and one column, not " +
+                            std::to_string(experts) + " and " + std::to_string(k) + ".");
+  }
+  if (storage != DType::kBF16 && storage != DType::kF32) {
+    return unimplemented(std::string("Weights of experts cannot be stored as ") + dtype_name(storage) +
+                         ": use bfloat16 or float32.");
+  }
+  const int64_t each = layout == LinearLayout::kGateUp ? 2 : 1;
+  if (static_cast<int64_t>(parts.size()) != experts * each) {
+    return invalid_argument(std::to_string(experts) + " experts need " + std::to_string(experts * each) +
+                            " matrices here, not " + std::to_string(parts.size()) + ".");
+  }
+  for (const WeightRows& part : parts) {
+    if (part.dtype != DType::kBF16 && part.dtype != DType::kF16 && part.dtype != DType::kF32) {
+      return invalid_argument(std::string("A weight matrix of type ") + dtype_name(part.dtype) +
+                              " cannot be loaded: convert it to bfloat16, float16 or float32.");
+    }
+    if (part.rows != parts[0].rows) {
+      return invalid_argument("Experts must be matrices of one shape, not of " + std::to_string(parts[0].rows) +
+                              " and " + std::to_string(part.rows) + " rows.");
+    }
+  }
+  VOLLEY_CHECK_GE(parts[0].rows, 1);
+  ExpertWeights w;
+  w.experts = experts;
+  w.n = parts[0].rows * each;
+  w.k = k;
+  w.storage = storage;
+  w.layout = layout;
+#ifdef VOLLEY_CUDA
+  if (device.kind() == DeviceKind::kCuda) return pack_experts_cuda(device, parts, std::move(w));
+#endif
+  VOLLEY_CHECK_MSG(device.kind() == DeviceKind::kCpu, "grouped_linear: this build has no CUDA kernels");
+  return pack_experts_cpu(device, parts, std::move(w));
+}
+
+void grouped_linear(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
+                    const GroupedEnd& end) {
+  const int64_t entries = routing.rows() * routing.top_k();
+  VOLLEY_CHECK(x.rank == 2 && y.rank == 2);
+  VOLLEY_CHECK_EQ(routing.expert_count(), w.experts);
+  VOLLEY_CHECK_EQ(x.shape[0], end.rows == GroupedRows::kIn ? routing.rows() : entries);
+  VOLLEY_CHECK_EQ(x.shape[1], w.k);
+  VOLLEY_CHECK_EQ(y.shape[0], entries);
+  VOLLEY_CHECK_EQ(y.shape[1], w.layout == LinearLayout::kGateUp ? w.n / 2 : w.n);
+  VOLLEY_CHECK(x.dtype == DType::kF32 || (x.dtype == DType::kBF16 && w.storage == DType::kBF16));
+  VOLLEY_CHECK(y.dtype == DType::kF32 || y.dtype == DType::kBF16);
+  if (entries == 0) return;
+#ifdef VOLLEY_CUDA
+  if (stream.kind() == DeviceKind::kCuda) return grouped_linear_cuda(stream, w, x, routing, y, end);
+#endif
+  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "grouped_linear: this build has no CUDA kernels");
+  grouped_linear_cpu(stream, w, x, routing, y, end);
+}
+
+void combine_experts(Stream& stream, const Routing& routing, TensorView d, TensorView y) {
+  VOLLEY_CHECK(d.rank == 2 && y.rank == 2 && y.dtype == DType::kF32);
+  VOLLEY_CHECK(d.dtype == DType::kF32 || d.dtype == DType::kBF16);
+  VOLLEY_CHECK_EQ(y.shape[0], routing.rows());
+  VOLLEY_CHECK_EQ(d.shape[0], routing.rows() * routing.top_k());
+  VOLLEY_CHECK_EQ(d.shape[1], y.shape[1]);
+  if (y.shape[0] == 0) return;
+#ifdef VOLLEY_CUDA
+  if (stream.kind() == DeviceKind::kCuda) return combine_experts_cuda(stream, routing, d, y);
+#endif
+  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "combine_experts: this build has no CUDA kernels");
+  combine_experts_cpu(stream, routing, d, y);
+}
+
+}  // namespace volley::ops

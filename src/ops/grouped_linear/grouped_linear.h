@@ -1,0 +1,60 @@
+// Products of rows with the weights of the experts that they were routed to, and the weighted sum of what comes out:
+//   h = silu(x G_e^T) * (x U_e^T),  d = h D_e^T,  y += sum over slots of weight * d.
+//
+// Batch invariance: the sums of an expert's product for a row are added in one fixed order that depends on the weight's
+// shape and storage alone, whatever other rows the expert gets; combine_experts() adds in the order of slots. Only
+// experts that have rows are read.
+#pragma once
+
+#include <volley/result.h>
+
+#include <span>
+
+#include "device/device.h"
+#include "ops/linear/linear.h"
+#include "ops/router/router.h"
+
+namespace volley::ops {
+
+// One matrix [n, k] for each expert, of one shape, packed for its device. Immutable; may be shared by threads.
+struct ExpertWeights {
+  int64_t experts = 0;
+  int64_t n = 0, k = 0;          // of one expert; n counts all rows of all parts
+  DType storage = DType::kBF16;  // kBF16 or kF32
+  LinearLayout layout = LinearLayout::kPlain;
+  Buffer packed;
+  bool portable = false;  // CUDA: the kernel for GPUs without wgmma, on any GPU; the same bits
+};
+
+// Packs the parts of expert 0, then those of expert 1, …: one for each expert (kPlain), or gate and up (kGateUp), each
+// [rows, k]. storage as pack_linear() has it, without FP8. Errors as pack_linear(), and kInvalidArgument for experts
+// of different shapes or a number of parts that is not experts times one or two.
+Result<ExpertWeights> pack_experts(Device& device, std::span<const WeightRows> parts, int64_t experts, int64_t k,
+                                   DType storage, LinearLayout layout);
+
+// Which way the rows of a product go. A grouped row i belongs to entry routing.entries[i].
+enum class GroupedRows {
+  kIn,   // x: [rows, k], a row for each token; y: [rows * top_k, outputs], grouped
+  kOut,  // x: [rows * top_k, k], grouped; y: [rows * top_k, outputs], row * top_k + slot
+};
+
+// What becomes of sums. Biases and other activations than SwiGLU will be fields here.
+struct GroupedEnd {
+  GroupedRows rows = GroupedRows::kIn;
+  // CUDA, speed alone: the routing was made, and waited for, before the kernel that comes right before this one in the
+  // stream let its successor start; so weights are read while that one runs. True of the second of two grouped products
+  // that follow one another.
+  bool routing_ready = false;
+};
+
+// kPlain: y = sums, [.., n]; kGateUp: y = silu(gate) * up, [.., n / 2]. x and y: bf16 or fp32; what x may be with which
+// weights, and how products are rounded, is as in linear(). Rows of x and y that belong to no entry are neither read
+// nor written. y must not overlap x. routing.rows() may be 0.
+void grouped_linear(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
+                    const GroupedEnd& end);
+
+// y[row] += sum over slots s = 0, 1, … of weights[row, s] * d[row * top_k + s]: products and sums in fp32, added to y
+// at last. d: [rows * top_k, width], bf16 or fp32; y: [rows, width] fp32. Rows that were left out of the routing stay.
+void combine_experts(Stream& stream, const Routing& routing, TensorView d, TensorView y);
+
+}  // namespace volley::ops

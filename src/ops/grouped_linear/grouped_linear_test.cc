@@ -1,0 +1,318 @@
+// Protects: every output against an fp64 oracle, for all dtypes, layouts, ways of rows and ragged shapes; that a row's
+// bits depend on nothing but the row; that rows that were left out are neither read nor written. Built twice: for the
+// CPU, and with VOLLEY_GROUPED_TEST_CUDA for a GPU.
+#include "ops/grouped_linear/grouped_linear.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "ops/grouped_linear/grouped_linear_testing.h"
+
+#ifdef VOLLEY_GROUPED_TEST_CUDA
+#define GROUPED_TEST_DEVICE VOLLEY_CUDA_DEVICE_OR_SKIP(device)
+#define GROUPED_TEST(name) TEST(GroupedLinearCuda, name)
+#else
+#include "ops/instruction_sets_for_test.h"
+#define GROUPED_TEST_DEVICE                      \
+  const auto device_owner = *make_cpu_device(2); \
+  Device& device = *device_owner
+#define GROUPED_TEST(name) TEST(GroupedLinear, name)
+#endif
+
+namespace volley::ops {
+namespace {
+
+constexpr double kRound = 0x1p-24;  // half a unit in the last place of fp32, relative
+constexpr double kRoundBF16 = 0x1p-8;
+
+struct Sum {
+  double value = 0, magnitude = 0;
+};
+
+Sum oracle(const Experts& w, int64_t expert, int64_t output, const float* x) {
+  Sum sum;
+  const float* weights = &w.values[(expert * w.n + output) * w.k];
+  for (int64_t i = 0; i < w.k; ++i) {
+    const double product = static_cast<double>(x[i]) * weights[i];
+    sum.value += product;
+    sum.magnitude += std::fabs(product);
+  }
+  return sum;
+}
+
+// The matrix unit of a GPU truncates when it aligns addends, so an addition may lose one unit rather than half of one.
+double sum_bound(const Sum& s, int64_t k) {
+  return 2 * static_cast<double>(k + 1) * kRound * s.magnitude;
+}
+
+double silu(double x) {
+  return x / (1 + std::exp(-x));
+}
+
+struct Case {
+  int32_t experts, top_k;
+  int64_t rows, n, k;
+  DType x, weights, y;
+  LinearLayout layout;
+  GroupedRows way;
+  int32_t favoured = 0;
+  bool portable = false;
+};
+
+// Value and bound of one output.
+std::pair<double, double> expected(const Experts& w, const Case& c, int64_t expert, int64_t output, const float* x) {
+  const Sum sum = oracle(w, expert, output, x);
+  double want = sum.value, error = sum_bound(sum, c.k);
+  if (c.layout == LinearLayout::kGateUp) {
+    const Sum up = oracle(w, expert, c.n / 2 + output, x);
+    want = silu(sum.value) * up.value;
+    // What is about to be rounded to bf16 may take a quick exponential, good to 17 bits.
+    const double quick = c.y == DType::kBF16 ? 0x1p-17 : 6 * kRound;
+    const double gate_error = 1.1 * error + quick * std::fabs(silu(sum.value));
+    const double up_error = sum_bound(up, c.k);
+    error = gate_error * (std::fabs(up.value) + up_error) + std::fabs(silu(sum.value)) * up_error;
+  }
+  return {want, error * (1 + kRoundBF16) + std::fabs(want) * ((c.y == DType::kBF16 ? kRoundBF16 : 0) + kRound)};
+}
+
+void check_values(Device& device, const Case& c) {
+  SCOPED_TRACE(testing::Message() << c.rows << " rows, " << c.top_k << " of " << c.experts << ", n " << c.n << " k "
+                                  << c.k << ", " << dtype_name(c.x) << " x " << dtype_name(c.weights) << " to "
+                                  << dtype_name(c.y));
+  const Experts w(device, c.experts, c.n, c.k, c.weights, c.layout, c.portable);
+  const TestRouting routing(device, c.experts, c.top_k, c.rows, c.favoured);
+  const bool in = c.way == GroupedRows::kIn;
+  const std::vector<float> x = rounded(normal_values((in ? c.rows : routing.entries()) * c.k, 5), c.x);
+  const std::vector<float> y = decoded(grouped_for_test(device, w, x, c.x, routing.routing(), c.y, c.way), c.y);
+  const int64_t outputs = c.layout == LinearLayout::kGateUp ? c.n / 2 : c.n;
+  // Every output of small cases, and some thousand of the others.
+  const int64_t count = routing.entries() * outputs, step = c.k * count > (int64_t{1} << 23) ? 211 : 1;
+  for (int64_t i = 0; i < count; i += step) {
+    const int64_t grouped = i / outputs, entry = routing.routed.entries[grouped], output = i % outputs;
+    const int64_t x_row = in ? entry / c.top_k : grouped, y_row = in ? grouped : entry;
+    const auto [want, bound] = expected(w, c, routing.routed.experts[entry], output, &x[x_row * c.k]);
+    ASSERT_NEAR(y[y_row * outputs + output], want, bound) << "grouped row " << grouped << " output " << output;
+  }
+  for (float v : y) ASSERT_FALSE(std::isnan(v)) << "an output was not written";
+}
+
+constexpr DType kBF16 = DType::kBF16, kF32 = DType::kF32;
+constexpr LinearLayout kPlain = LinearLayout::kPlain, kGateUp = LinearLayout::kGateUp;
+constexpr GroupedRows kIn = GroupedRows::kIn, kOut = GroupedRows::kOut;
+
+GROUPED_TEST(MatchesOracle) {
+  GROUPED_TEST_DEVICE;
+  for (int64_t rows : {1, 3, 40}) {
+    for (const auto& [x, weights, y] :
+         {std::tuple{kBF16, kBF16, kBF16}, {kBF16, kBF16, kF32}, {kF32, kBF16, kF32}, {kF32, kF32, kF32}}) {
+      check_values(device, {8, 2, rows, 128, 72, x, weights, y, kGateUp, kIn});
+      check_values(device, {8, 2, rows, 200, 136, x, weights, y, kPlain, kOut});
+      check_values(device, {5, 3, rows, 37, 33, x, weights, y, kPlain, kIn});
+      check_values(device, {5, 3, rows, 74, 129, x, weights, y, kGateUp, kOut});
+    }
+  }
+}
+
+// Experts with many rows beside experts with few, and with none.
+GROUPED_TEST(MatchesOracleWithUnevenExperts) {
+  GROUPED_TEST_DEVICE;
+  for (int64_t rows : {9, 17, 33, 65, 129, 300}) {
+    check_values(device, {16, 4, rows, 256, 200, kBF16, kBF16, kBF16, kGateUp, kIn, 3});
+    check_values(device, {16, 4, rows, 264, 128, kBF16, kBF16, kF32, kPlain, kOut, 3});
+    check_values(device, {16, 4, rows, 264, 128, kBF16, kBF16, kBF16, kPlain, kOut});
+  }
+}
+
+// Some rows of the chain of a layer: gate and up, down, combination with the residual stream.
+std::vector<float> run_layer(Device& device, const Experts& gate_up, const Experts& down, const TestRouting& all,
+                             const std::vector<float>& x, int64_t begin, int64_t rows, DType d_dtype) {
+  RouterInputs in = TestRouting::inputs(all.rule, all.rows, 0, 0);
+  in.logits = {in.logits.begin() + begin * all.rule.experts, in.logits.begin() + (begin + rows) * all.rule.experts};
+  RouterWorld world(device, all.rule, rows, in);
+  world.run();
+  const int64_t entries = rows * all.rule.top_k, hidden = gate_up.k, inner = down.k;
+  const std::vector<float> some(x.begin() + begin * hidden, x.begin() + (begin + rows) * hidden);
+  const DeviceTensor from(device, encoded(some, gate_up.dtype)), m(device, entries * inner * 4),
+      d(device, entries * hidden * 4), y(device, some);
+  const TensorView inner_rows = m.view(gate_up.dtype, {entries, inner}), out = d.view(d_dtype, {entries, hidden});
+  grouped_linear(device.stream(), gate_up.packed, from.view(gate_up.dtype, {rows, hidden}), world.routing(), inner_rows,
+                 {.rows = kIn});
+  grouped_linear(device.stream(), down.packed, inner_rows, world.routing(), out, {.rows = kOut, .routing_ready = true});
+  combine_experts(device.stream(), world.routing(), out, y.view(kF32, {rows, hidden}));
+  return y.read<float>();
+}
+
+struct Batch {
+  int64_t begin, rows;
+};
+
+void check_rows_independent(Device& device, std::vector<Device*> others, DType dtype, int64_t rows, int64_t hidden,
+                            int64_t inner, std::vector<Batch> batches, bool portable = false) {
+  const Experts gate_up(device, 16, 2 * inner, hidden, dtype, kGateUp, portable);
+  const Experts down(device, 16, hidden, inner, dtype, kPlain, portable);
+  const TestRouting all(device, 16, 4, rows);
+  const std::vector<float> x = rounded(normal_values(rows * hidden, 3), dtype);
+  for (DType d_dtype : {kF32, dtype}) {
+    const std::vector<float> whole = run_layer(device, gate_up, down, all, x, 0, rows, d_dtype);
+    for (float v : whole) ASSERT_FALSE(std::isnan(v));
+    others.push_back(&device);
+    for (Device* other : others) {
+      for (const Batch& b : batches) {
+        const std::vector<float> some = run_layer(*other, gate_up, down, all, x, b.begin, b.rows, d_dtype);
+        ASSERT_EQ(std::memcmp(some.data(), &whole[b.begin * hidden], some.size() * 4), 0)
+            << b.rows << " rows from " << b.begin << ", " << dtype_name(dtype);
+      }
+    }
+  }
+}
+
+GROUPED_TEST(RowsAreIndependent) {
+  GROUPED_TEST_DEVICE;
+  std::vector<Device*> others;
+#ifndef VOLLEY_GROUPED_TEST_CUDA
+  const auto one = *make_cpu_device(1), three = *make_cpu_device(3);
+  others = {one.get(), three.get()};
+#endif
+  const std::vector<Batch> batches = {{0, 1}, {7, 1}, {99, 1}, {3, 2}, {10, 8}, {20, 33}, {35, 65}, {1, 99}};
+  check_rows_independent(device, others, kBF16, 100, 264, 136, batches);
+  check_rows_independent(device, others, kF32, 100, 77, 45, batches);
+}
+
+// Rows that were left out hold NaN, and their results stay as they were.
+GROUPED_TEST(LeavesRowsOut) {
+  GROUPED_TEST_DEVICE;
+  const int64_t rows = 30, n = 64, k = 72;
+  const Experts w(device, 8, n, k, kBF16, kPlain);
+  const TestRouting all(device, 8, 2, rows), some(device, 8, 2, rows, 0, 3);
+  std::vector<float> x = rounded(normal_values(rows * k, 5), kBF16);
+  const std::vector<float> clean = decoded(grouped_for_test(device, w, x, kBF16, all.routing(), kF32, kIn), kF32);
+  for (int64_t r = 2; r < rows; r += 3) std::fill_n(x.begin() + r * k, k, std::nanf(""));
+  const std::vector<float> y = decoded(grouped_for_test(device, w, x, kBF16, some.routing(), kF32, kIn), kF32);
+  const int64_t routed = static_cast<int64_t>(some.routed.entries.size());
+  ASSERT_EQ(routed, 2 * (rows - 10));
+  for (int64_t i = 0; i < rows * 2 * n; ++i) {
+    if (i / n >= routed) {
+      ASSERT_TRUE(std::isnan(y[i])) << "written: " << i;
+      continue;
+    }
+    const auto& entries = all.routed.entries;
+    const int64_t before = std::find(entries.begin(), entries.end(), some.routed.entries[i / n]) - entries.begin();
+    ASSERT_EQ(y[i], clean[before * n + i % n]);
+  }
+
+  // As the second product and the combination see them: d of rows that were left out is never written.
+  const std::vector<float> d = decoded(
+      grouped_for_test(device, w, std::vector<float>(rows * 2 * k, 1.0f), kBF16, some.routing(), kF32, kOut), kF32);
+  const DeviceTensor d_device(device, d), y_device(device, std::vector<float>(rows * n, 2.0f));
+  combine_experts(device.stream(), some.routing(), d_device.view(kF32, {rows * 2, n}), y_device.view(kF32, {rows, n}));
+  const std::vector<float> sums = y_device.read<float>();
+  for (int64_t r = 0; r < rows; ++r) {
+    ASSERT_EQ(std::isnan(d[r * 2 * n]), r % 3 == 2);
+    ASSERT_EQ(sums[r * n] == 2.0f, r % 3 == 2) << r;
+    ASSERT_FALSE(std::isnan(sums[r * n]));
+  }
+}
+
+// Products and sums in the order of slots, each rounded once.
+GROUPED_TEST(CombinesInTheOrderOfSlots) {
+  GROUPED_TEST_DEVICE;
+  for (DType dtype : {kF32, kBF16}) {
+    for (const auto& [rows, top_k, width] : {std::tuple{1, 1, 3}, {7, 8, 2048}, {300, 3, 260}, {2, 16, 1001}}) {
+      const TestRouting routing(device, 16, top_k, rows);
+      const std::vector<float> d = rounded(normal_values(rows * top_k * width, 5), dtype);
+      std::vector<float> y = normal_values(rows * width, 6);
+      const DeviceTensor from(device, encoded(d, dtype)), to(device, y);
+      combine_experts(device.stream(), routing.routing(), from.view(dtype, {rows * top_k, width}),
+                      to.view(kF32, {rows, width}));
+      for (int64_t i = 0; i < rows * width; ++i) {
+        const int64_t row = i / width;
+        volatile float sum = 0;  // each operation by itself
+        for (int s = 0; s < top_k; ++s) {
+          const volatile float product =
+              routing.routed.weights[row * top_k + s] * d[(row * top_k + s) * width + i % width];
+          sum = s == 0 ? product : sum + product;
+        }
+        y[i] += sum;
+      }
+      EXPECT_EQ(to.read<float>(), y) << rows << " " << top_k << " " << width;
+    }
+  }
+}
+
+GROUPED_TEST(NoRowsAndRowsThatGoNowhere) {
+  GROUPED_TEST_DEVICE;
+  const Experts w(device, 4, 16, 8, kBF16, kPlain);
+  const TestRouting empty(device, 4, 2, 0);
+  grouped_linear(device.stream(), w.packed, {nullptr, kBF16, {0, 8}}, empty.routing(), {nullptr, kF32, {0, 16}},
+                 {.rows = kIn});
+  combine_experts(device.stream(), empty.routing(), {nullptr, kF32, {0, 16}}, {nullptr, kF32, {0, 16}});
+
+  const TestRouting nowhere(device, 4, 2, 3, 0, 1);
+  const std::vector<float> x = normal_values(3 * 8, 1);
+  const std::vector<float> d = decoded(grouped_for_test(device, w, x, kBF16, nowhere.routing(), kF32, kIn), kF32);
+  for (float v : d) ASSERT_TRUE(std::isnan(v));
+  const std::vector<float> before = normal_values(3 * 16, 2);
+  const DeviceTensor from(device, d), to(device, before);
+  combine_experts(device.stream(), nowhere.routing(), from.view(kF32, {6, 16}), to.view(kF32, {3, 16}));
+  EXPECT_EQ(to.read<float>(), before);
+}
+
+#ifndef VOLLEY_GROUPED_TEST_CUDA
+
+TEST(GroupedLinear, MatchesOracleOnEveryInstructionSet) {
+  auto device = *make_cpu_device(2);
+  for_each_instruction_set([&] {
+    for (const auto& [x, weights] : {std::pair{kBF16, kBF16}, {kF32, kBF16}, {kF32, kF32}}) {
+      check_values(*device, {6, 2, 20, 74, 45, x, weights, kF32, kGateUp, kIn});
+      check_values(*device, {6, 2, 20, 50, 45, x, weights, kF32, kPlain, kOut});
+    }
+  });
+}
+
+// An expert's product for its rows is linear()'s, bit for bit: the same kernels in the same order.
+TEST(GroupedLinear, GivesTheBitsOfLinear) {
+  auto device = *make_cpu_device(2);
+  const int64_t rows = 50, n = 90, k = 300;
+  for (LinearLayout layout : {kPlain, kGateUp}) {
+    const Experts w(*device, 8, n, k, kBF16, layout);
+    const TestRouting routing(*device, 8, 3, rows);
+    const int64_t outputs = layout == kGateUp ? n / 2 : n;
+    const std::vector<float> x = normal_values(rows * k, 5);
+    const std::vector<char> grouped = grouped_for_test(*device, w, x, kBF16, routing.routing(), kF32, kIn);
+    for (int64_t e = 0; e < 8; ++e) {
+      const std::vector<char> bytes = encoded({&w.values[e * n * k], &w.values[(e + 1) * n * k]}, kBF16);
+      std::vector<WeightRows> parts = {{bytes.data(), kBF16, n}};
+      if (layout == kGateUp) parts = {{bytes.data(), kBF16, n / 2}, {bytes.data() + n / 2 * k * 2, kBF16, n / 2}};
+      const LinearWeight alone = std::move(pack_linear(*device, parts, k, kBF16, layout)).value();
+      const DeviceTensor x_device(*device, encoded(x, kBF16)), y(*device, rows * outputs * 4);
+      linear(device->stream(), alone, x_device.view(kBF16, {rows, k}), y.view(kF32, {rows, outputs}),
+             layout == kGateUp ? Epilogue::kSwiGlu : Epilogue::kStore);
+      const std::vector<char> want = y.read<char>();
+      for (int32_t i = routing.routed.offsets[e]; i < routing.routed.offsets[e + 1]; ++i) {
+        const int64_t row = routing.routed.entries[i] / 3;
+        ASSERT_EQ(std::memcmp(&grouped[i * outputs * 4], &want[row * outputs * 4], outputs * 4), 0) << e << " " << row;
+      }
+    }
+  }
+}
+
+TEST(GroupedLinear, RefusesWhatItCannotPack) {
+  auto device = *make_cpu_device(1);
+  const std::vector<float> values(64);
+  const auto code = [&](std::vector<WeightRows> parts, int64_t experts, DType storage, LinearLayout layout) {
+    return pack_experts(*device, parts, experts, 4, storage, layout).error().code;
+  };
+  const WeightRows four{values.data(), kF32, 4}, three{values.data(), kF32, 3}, ids{values.data(), DType::kI32, 4};
+  EXPECT_EQ(code({four, four}, 0, kF32, kPlain), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({four, four}, 3, kF32, kPlain), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({four, four}, 2, kF32, kGateUp), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({four, three}, 2, kF32, kPlain), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({ids, ids}, 2, kF32, kPlain), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({four, four}, 2, DType::kF8E4M3, kPlain), ErrorCode::kUnimplemented);
+}
+
+#endif
+
+}  // namespace
+}  // namespace volley::ops

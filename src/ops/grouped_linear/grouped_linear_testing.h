@@ -1,0 +1,110 @@
+// What the tests of grouped products share, for a CPU and for a GPU: random experts, a routing, and calls on them.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "ops/grouped_linear/grouped_linear.h"
+#include "ops/router/router_testing.h"
+#include "ops/values_for_test.h"
+
+namespace volley::ops {
+
+inline std::vector<float> rounded(std::vector<float> values, DType dtype) {
+  if (dtype == DType::kBF16) {
+    for (float& v : values) v = to_float(to_bfloat16(v));
+  }
+  return values;
+}
+
+inline std::vector<char> encoded(const std::vector<float>& values, DType dtype) {
+  std::vector<char> bytes(values.size() * dtype_size(dtype));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const BFloat16 b = to_bfloat16(values[i]);
+    std::memcpy(&bytes[i * dtype_size(dtype)], dtype == DType::kF32 ? static_cast<const void*>(&values[i]) : &b,
+                dtype_size(dtype));
+  }
+  return bytes;
+}
+
+inline std::vector<float> decoded(const std::vector<char>& bytes, DType dtype) {
+  std::vector<float> values(bytes.size() / dtype_size(dtype));
+  for (size_t i = 0; i < values.size(); ++i) {
+    BFloat16 b;
+    std::memcpy(&b, &bytes[i * dtype_size(dtype)], 2);
+    if (dtype == DType::kF32) std::memcpy(&values[i], &bytes[i * 4], 4);
+    if (dtype == DType::kBF16) values[i] = to_float(b);
+  }
+  return values;
+}
+
+struct Experts {
+  int64_t count = 0, n = 0, k = 0;
+  DType dtype = DType::kBF16;
+  std::vector<float> values;  // [count][n][k], exact in dtype
+  ExpertWeights packed;
+
+  Experts(Device& device, int64_t count, int64_t n, int64_t k, DType dtype, LinearLayout layout, bool portable = false)
+      : count(count), n(n), k(k), dtype(dtype), values(rounded(normal_values(count * n * k, 11), dtype)) {
+    const std::vector<char> bytes = encoded(values, dtype);
+    const int64_t each = layout == LinearLayout::kGateUp ? 2 : 1, rows = n / each;
+    std::vector<WeightRows> parts;
+    for (int64_t i = 0; i < count * each; ++i) {
+      parts.push_back({bytes.data() + i * rows * k * static_cast<int64_t>(dtype_size(dtype)), dtype, rows});
+    }
+    packed = std::move(pack_experts(device, parts, count, k, dtype, layout)).value();
+    packed.portable = portable;
+  }
+};
+
+// A routing of random logits; `favoured`: that many experts get all rows; of `skipped_every` rows the last is
+// left out.
+struct TestRouting {
+  RouterRule rule;
+  int64_t rows;
+  RouterWorld world;
+  Routed routed;
+
+  TestRouting(Device& device, int32_t experts, int32_t top_k, int64_t rows, int32_t favoured = 0,
+              int64_t skipped_every = 0)
+      : rule(make_rule(experts, top_k)),
+        rows(rows),
+        world(device, rule, rows, inputs(rule, rows, favoured, skipped_every)) {
+    world.run();
+    routed = world.read();
+  }
+  const Routing& routing() const { return world.routing(); }
+  int64_t entries() const { return rows * rule.top_k; }
+
+  static RouterRule make_rule(int32_t experts, int32_t top_k) {
+    RouterRule rule;
+    rule.experts = experts;
+    rule.top_k = top_k;
+    return rule;
+  }
+  static RouterInputs inputs(const RouterRule& rule, int64_t rows, int32_t favoured, int64_t skipped_every) {
+    RouterInputs in;
+    in.logits = normal_values(std::max<int64_t>(rows, 1) * rule.experts, 21);
+    for (size_t i = 0; i < in.logits.size(); ++i) {
+      if (static_cast<int32_t>(i) % rule.experts < favoured) in.logits[i] += 100;
+    }
+    for (int64_t r = 0; skipped_every > 0 && r < rows; ++r)
+      in.row_slots.push_back((r + 1) % skipped_every == 0 ? 7 : 0);
+    in.skipped_slot = 7;
+    return in;
+  }
+};
+
+// One grouped product of x, and what it leaves; what it does not write is NaN.
+inline std::vector<char> grouped_for_test(Device& device, const Experts& w, const std::vector<float>& x, DType x_dtype,
+                                          const Routing& routing, DType y_dtype, GroupedRows rows) {
+  const int64_t x_rows = static_cast<int64_t>(x.size()) / w.k, entries = routing.rows() * routing.top_k();
+  const int64_t outputs = w.packed.layout == LinearLayout::kGateUp ? w.n / 2 : w.n;
+  const DeviceTensor from(device, encoded(x, x_dtype)), to(device, entries * outputs * dtype_size(y_dtype));
+  grouped_linear(device.stream(), w.packed, from.view(x_dtype, {x_rows, w.k}), routing,
+                 to.view(y_dtype, {entries, outputs}), {.rows = rows});
+  return to.read<char>();
+}
+
+}  // namespace volley::ops

@@ -1,0 +1,93 @@
+#include "ops/router/router.h"
+
+#include <string>
+
+#include "ops/router/router_cpu.h"
+#ifdef VOLLEY_CUDA
+#include "ops/router/router_cuda.h"
+#endif
+
+namespace volley::ops {
+namespace {
+
+constexpr int32_t kMaxGroups = 32;
+
+Status check_groups(const RouterRule& rule) {
+  if (rule.groups == 1 && rule.top_groups == 1) return {};
+  const std::string groups = std::to_string(rule.groups), top = std::to_string(rule.top_groups);
+  if (rule.score != RouterScore::kSigmoid || rule.groups > kMaxGroups) {
+    return unimplemented("A router with " + groups +
+                         " groups of experts is not built: groups are for sigmoid scores, at most " +
+                         std::to_string(kMaxGroups) + ".");
+  }
+  if (rule.groups < 1 || rule.experts % rule.groups != 0 || rule.experts / rule.groups < 2) {
+    return invalid_argument(std::to_string(rule.experts) + " experts cannot be cut into " + groups +
+                            " groups of equal size of at least two.");
+  }
+  if (rule.top_groups < 1 || rule.top_groups > rule.groups ||
+      rule.experts / rule.groups * rule.top_groups < rule.top_k) {
+    return invalid_argument("A router that keeps " + top + " of " + groups + " groups cannot choose " +
+                            std::to_string(rule.top_k) + " of " + std::to_string(rule.experts) + " experts.");
+  }
+  return {};
+}
+
+bool is_rows(const TensorView& view, DType dtype, int64_t count) {
+  return view.rank == 1 && view.dtype == dtype && view.shape[0] == count;
+}
+
+}  // namespace
+
+Status check_router(const RouterRule& rule) {
+  const std::string experts = std::to_string(rule.experts), top = std::to_string(rule.top_k);
+  if (rule.experts < 1 || rule.top_k < 1 || rule.top_k > rule.experts) {
+    return invalid_argument("A router cannot choose " + top + " of " + experts + " experts.");
+  }
+  if (rule.experts > kMaxExperts || rule.top_k > kMaxExpertsPerRow) {
+    return unimplemented("A router that chooses " + top + " of " + experts + " experts is not built: at most " +
+                         std::to_string(kMaxExpertsPerRow) + " of " + std::to_string(kMaxExperts) + ".");
+  }
+  return check_groups(rule);
+}
+
+Routing take_routing(Arena& scratch, const RouterRule& rule, int64_t rows) {
+  Routing r;
+  r.experts = scratch.take(DType::kI32, {rows, rule.top_k});
+  r.weights = scratch.take(DType::kF32, {rows, rule.top_k});
+  r.entries = scratch.take(DType::kI32, {rows * rule.top_k});
+  r.offsets = scratch.take(DType::kI32, {rule.experts + 1});
+  r.touched = scratch.take(DType::kI32, {rule.experts});
+  r.touched_count = scratch.take(DType::kI32, {1});
+  return r;
+}
+
+int64_t routing_bytes(const RouterRule& rule, int64_t rows) {
+  return 3 * arena_bytes(rows * rule.top_k * 4) + arena_bytes((rule.experts + 1) * 4) + arena_bytes(rule.experts * 4) +
+         arena_bytes(4);
+}
+
+void route(Stream& stream, const RouterRule& rule, const RouteCall& call, const Routing& out) {
+  VOLLEY_CHECK(check_router(rule).ok());
+  const int64_t rows = out.rows();
+  VOLLEY_CHECK_EQ(out.top_k(), rule.top_k);
+  VOLLEY_CHECK_EQ(out.expert_count(), rule.experts);
+  VOLLEY_CHECK_EQ(out.entries.shape[0], rows * rule.top_k);
+  const bool simulated = call.simulated.positions.data != nullptr;
+  if (simulated) {
+    VOLLEY_CHECK(is_rows(call.simulated.positions, DType::kI32, rows));
+  } else {
+    VOLLEY_CHECK(call.logits.rank == 2 && call.logits.dtype == DType::kF32);
+    VOLLEY_CHECK(call.logits.shape[0] == rows && call.logits.shape[1] == rule.experts);
+  }
+  VOLLEY_CHECK(call.row_slots.data == nullptr || is_rows(call.row_slots, DType::kI32, rows));
+  VOLLEY_CHECK(call.logit_bias.data == nullptr || is_rows(call.logit_bias, DType::kF32, rule.experts));
+  VOLLEY_CHECK(call.choice_bias.data == nullptr ||
+               (rule.score == RouterScore::kSigmoid && is_rows(call.choice_bias, DType::kF32, rule.experts)));
+#ifdef VOLLEY_CUDA
+  if (stream.kind() == DeviceKind::kCuda) return route_cuda(stream, rule, call, out);
+#endif
+  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "route: this build has no CUDA kernels");
+  route_cpu(stream, rule, call, out);
+}
+
+}  // namespace volley::ops

@@ -1,0 +1,86 @@
+// Which experts of a mixture a row goes to, with what weights, and the same choices ordered by expert, as products of
+// experts take them (ops/grouped_linear).
+//
+// Batch invariance: experts and weights of a row depend on that row's logits (or, simulated, on its slot and position)
+// alone: one path for any number of rows. Ties go to the lower expert. All in fp32.
+#pragma once
+
+#include <volley/result.h>
+
+#include <cstdint>
+
+#include "device/arena.h"
+
+namespace volley::ops {
+
+// How logits become scores and weights.
+enum class RouterScore {
+  // The highest logits; weight: softmax over all experts, or, renormalised, over the chosen ones, which is the same as
+  // the former over its sum (Qwen3-MoE with norm_topk_prob, gpt-oss).
+  kSoftmax,
+  kSigmoid,  // the highest sigmoid + choice bias; weight: sigmoid (DeepSeek-V3, GLM, MiniMax)
+};
+
+inline constexpr int32_t kMaxExperts = 512;
+inline constexpr int32_t kMaxExpertsPerRow = 16;
+
+struct RouterRule {
+  RouterScore score = RouterScore::kSoftmax;
+  int32_t experts = 0;
+  int32_t top_k = 0;
+  // kSigmoid: experts lie in `groups` groups of equal size, and those of the `top_groups` groups alone can be chosen
+  // whose two highest scores have the greatest sum.
+  int32_t groups = 1, top_groups = 1;
+  bool renormalise = true;  // weights over their sum (kSigmoid: over the sum + 1e-20)
+  float scaling = 1.0f;     // of the weights, at last
+};
+
+// kUnimplemented or kInvalidArgument for a rule that route() cannot follow, naming the number.
+Status check_router(const RouterRule& rule);
+
+// Where the rows of a pass go. An entry is a (row, slot) pair, of number row * top_k + slot; slots are in order of
+// descending score. Device memory; for a row that is left out all experts are -1 and all weights 0, and its entries
+// are not among the grouped ones.
+struct Routing {
+  TensorView experts;  // [rows, top_k] int32
+  TensorView weights;  // [rows, top_k] fp32
+  // Entries by expert, and those of one expert in ascending order.
+  TensorView entries;  // [rows * top_k] int32; the first offsets[experts] of them mean something
+  TensorView offsets;  // [experts + 1] int32: those of expert e are entries[offsets[e] .. offsets[e + 1])
+  TensorView touched;  // [experts] int32: experts with entries, ascending; the first touched_count[0] mean something
+  TensorView touched_count;  // [1] int32
+
+  int64_t rows() const { return experts.shape[0]; }
+  int64_t top_k() const { return experts.shape[1]; }
+  int64_t expert_count() const { return offsets.shape[0] - 1; }
+};
+
+Routing take_routing(Arena& scratch, const RouterRule& rule, int64_t rows);
+// What take_routing() takes.
+int64_t routing_bytes(const RouterRule& rule, int64_t rows);
+
+// Instead of what the logits say: experts that are independent and equally likely, to measure with (a model of random
+// weights sends equal tokens to equal experts, which flatters it). Weights are scaling / top_k. The experts of a row
+// are a function of seed, layer, its slot and its position.
+struct SimulatedRouting {
+  TensorView positions;  // [rows] int32; a null view: not simulated
+  uint32_t seed = 0, layer = 0;
+};
+
+struct RouteCall {
+  TensorView logits;          // [rows, experts] fp32: products of the router's matrix. Simulated: may be a null view
+  TensorView logit_bias;      // [experts] fp32, added to logits; or a null view
+  TensorView choice_bias;     // kSigmoid: [experts] fp32, added to scores to choose, not to weigh; or a null view
+  TensorView row_slots;       // [rows] int32; or a null view: no row is left out
+  int32_t skipped_slot = -1;  // rows of this slot are left out: they touch no expert
+  SimulatedRouting simulated;
+  // Device memory, or null: the number of experts touched is added to it. Read it when the stream's work is done.
+  int64_t* touched_total = nullptr;
+};
+
+// Fills `out`. What is launched depends on the number of rows, experts and top_k alone, and nothing waits for the
+// host: a recorded graph serves what the logits are when it runs. A NaN among a row's logits counts as the lowest when
+// experts are chosen, and weights may become NaN by it. rows may be 0.
+void route(Stream& stream, const RouterRule& rule, const RouteCall& call, const Routing& out);
+
+}  // namespace volley::ops

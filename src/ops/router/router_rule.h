@@ -1,0 +1,44 @@
+// What CPU and GPU compute alike. Private to this folder.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "base/host_device.h"
+#include "ops/router/router.h"
+
+namespace volley::ops {
+
+// Scores in their order as whole numbers greater than 0: NaN lowest, then -infinity; -0 equals 0.
+VOLLEY_HOST_DEVICE inline uint32_t score_order(float score) {
+  if (score != score) return 1;
+  if (score == 0) return 0x80000000u;
+  const uint32_t bits = std::bit_cast<uint32_t>(score);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+// Mixes all bits (the finaliser of SplitMix64).
+VOLLEY_HOST_DEVICE inline uint64_t mixed(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// SimulatedRouting: top_k different experts of a row, ascending.
+VOLLEY_HOST_DEVICE inline void simulated_experts(const RouterRule& rule, const SimulatedRouting& how, int32_t row_slot,
+                                                 int32_t position, int32_t* chosen) {
+  const uint64_t layer = mixed(uint64_t{how.seed} << 32 | how.layer);
+  const uint64_t row =
+      mixed(layer ^ (uint64_t{static_cast<uint32_t>(row_slot)} << 32 | static_cast<uint32_t>(position)));
+  for (int32_t i = 0; i < rule.top_k; ++i) {
+    const uint64_t random = mixed(row + 0x9e3779b97f4a7c15u * static_cast<uint64_t>(i + 1)) >> 32;
+    // The expert of this rank among those that are not chosen yet.
+    int32_t expert = static_cast<int32_t>(random * static_cast<uint64_t>(rule.experts - i) >> 32);
+    int32_t at = 0;
+    for (; at < i && chosen[at] <= expert; ++at) ++expert;
+    for (int32_t j = i; j > at; --j) chosen[j] = chosen[j - 1];
+    chosen[at] = expert;
+  }
+}
+
+}  // namespace volley::ops
