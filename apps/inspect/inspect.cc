@@ -121,7 +121,13 @@ std::string shape_text(const model::Decoder& s) {
     text += ", " + std::to_string(a->heads) + "/" + std::to_string(a->kv_heads) + " heads of " +
             std::to_string(a->head_dim);
   }
-  if (const auto* dense = std::get_if<model::Dense>(&s.layers[0].ffn)) text += ", FFN " + std::to_string(dense->inner);
+  const auto* dense = std::get_if<model::Dense>(&s.layers.back().ffn);
+  const model::Experts* experts = s.experts(s.layers.size() - 1);
+  if (dense != nullptr) text += ", FFN " + std::to_string(dense->inner);
+  if (experts != nullptr) {
+    text += ", " + std::to_string(experts->router.top_k) + " of " + std::to_string(experts->router.experts) +
+            " experts of " + std::to_string(experts->inner);
+  }
   return text;
 }
 
@@ -213,7 +219,12 @@ Json model_json(const Described& model, const Weights& weights) {
     json["kv_heads"] = a->kv_heads;
     json["head_dim"] = a->head_dim;
   }
-  if (const auto* dense = std::get_if<model::Dense>(&spec.layers[0].ffn)) json["intermediate_size"] = dense->inner;
+  if (const auto* dense = std::get_if<model::Dense>(&spec.layers.back().ffn)) json["intermediate_size"] = dense->inner;
+  if (const model::Experts* experts = spec.experts(spec.layers.size() - 1)) {
+    json["experts"] = experts->router.experts;
+    json["experts_per_token"] = experts->router.top_k;
+    json["expert_intermediate_size"] = experts->inner;
+  }
   json["vocab_size"] = spec.vocab;
   json["parameters"] = model.parameters;
   json["weights"] = weights.dtype_text();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/ffn/dense.h"
+#include "model/ffn/experts.h"
 #include "model/mixer/attention.h"
 #include "ops/embedding/embedding.h"
 
@@ -40,7 +41,12 @@ Status Network::load_layer(WeightLoader& loader, size_t index) {
   const Attention& attention = std::get<Attention>(layer.mixer);
   const AttentionSetup setup = {attention, spec_.norm_eps, numerics_, rope(attention.rope), kv_layers_++};
   VOLLEY_ASSIGN(block.mixer, AttentionBlock::load(loader, prefix, setup));
-  VOLLEY_ASSIGN(block.ffn, DenseBlock::load(loader, prefix, numerics_.activation));
+  if (const Experts* experts = spec_.experts(index)) {
+    VOLLEY_ASSIGN(block.ffn,
+                  ExpertsBlock::load(loader, prefix, {*experts, numerics_.activation, static_cast<uint32_t>(index)}));
+  } else {
+    VOLLEY_ASSIGN(block.ffn, DenseBlock::load(loader, prefix, numerics_.activation));
+  }
   layers_.push_back(std::move(block));
   return {};
 }
@@ -102,7 +108,11 @@ int64_t Network::scratch_bytes(DeviceKind device, const Decoder& spec, int64_t r
   for (const Layer& layer : spec.layers) {
     mixers = std::max(mixers,
                       AttentionBlock::scratch_bytes(device, std::get<Attention>(layer.mixer), rows, max_positions, kv));
-    ffns = std::max(ffns, DenseBlock::scratch_bytes(std::get<Dense>(layer.ffn), rows));
+    if (const auto* experts = std::get_if<Experts>(&layer.ffn)) {
+      ffns = std::max(ffns, ExpertsBlock::scratch_bytes(*experts, spec.hidden, rows));
+    } else {
+      ffns = std::max(ffns, DenseBlock::scratch_bytes(std::get<Dense>(layer.ffn), rows));
+    }
   }
   return rows * spec.hidden * 4 + 4 * kArenaAlignment + mixers + ffns;
 }

@@ -54,6 +54,20 @@ class LayerList {
     add(Kind::kMatrix, "down", dense.inner, {{"mlp.down_proj.weight", spec_.hidden, Split::kInputs}});
   }
 
+  void add_ffn(const Experts& experts) {
+    const int32_t count = experts.router.experts;
+    add(Kind::kMatrix, "router", spec_.hidden, {{"mlp.gate.weight", count}});
+    std::vector<Param::Part> gate_up, down;
+    for (int32_t e = 0; e < count; ++e) {
+      const std::string expert = "mlp.experts." + std::to_string(e) + ".";
+      gate_up.push_back({expert + "gate_proj.weight", experts.inner, Split::kExperts});
+      gate_up.push_back({expert + "up_proj.weight", experts.inner, Split::kExperts});
+      down.push_back({expert + "down_proj.weight", spec_.hidden, Split::kExperts});
+    }
+    add(Kind::kExpertsGateUp, "experts_gate_up", spec_.hidden, std::move(gate_up));
+    add(Kind::kExperts, "experts_down", experts.inner, std::move(down));
+  }
+
   const Decoder& spec_;
   const std::string prefix_;
   const Layer& layer_;
@@ -71,7 +85,8 @@ bool is_inert(const std::string& name) {
 }  // namespace
 
 ops::LinearLayout layout_of(const Param& param) {
-  return param.kind == Kind::kGateUp ? ops::LinearLayout::kGateUp : ops::LinearLayout::kPlain;
+  return param.kind == Kind::kGateUp || param.kind == Kind::kExpertsGateUp ? ops::LinearLayout::kGateUp
+                                                                           : ops::LinearLayout::kPlain;
 }
 
 int64_t Param::rows() const {
@@ -124,6 +139,11 @@ int64_t weight_bytes(std::span<const Param> list, DType storage, DeviceKind devi
   for (const Param& param : list) {
     if (param.is_matrix()) {
       bytes += ops::packed_bytes(device, param.rows(), param.columns, storage, layout_of(param));
+    } else if (param.is_experts()) {
+      // Experts are never stored as codes so far.
+      const DType plain = storage == DType::kF8E4M3 ? DType::kBF16 : storage;
+      const int64_t experts = param.experts();
+      bytes += experts * ops::packed_bytes(device, param.rows() / experts, param.columns, plain, layout_of(param));
     } else if (param.kind == Kind::kVector) {
       bytes += param.elements() * static_cast<int64_t>(sizeof(float));
     } else if (device != DeviceKind::kCpu) {

@@ -4,6 +4,7 @@
 
 #include <volley/result.h>
 
+#include <iterator>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,16 +21,19 @@ enum class Split {
   kOutputs,  // rows
   kInputs,   // columns
   kKvHeads,  // rows, by KV heads, which ranks beyond their number share
+  kExperts,  // parts, by expert
   kVocab,    // rows, by token
 };
 
 // One weight as a device holds it, and the checkpoint's tensors that it is made of.
 struct Param {
   enum class Kind {
-    kVector,  // fp32, the parts one after the other
-    kMatrix,  // packed for products, the parts' rows stacked
-    kGateUp,  // the same of two equal parts, in ops::LinearLayout::kGateUp
-    kTable,   // as stored, for look-ups of rows
+    kVector,         // fp32, the parts one after the other
+    kMatrix,         // packed for products, the parts' rows stacked
+    kGateUp,         // the same of two equal parts, in ops::LinearLayout::kGateUp
+    kTable,          // as stored, for look-ups of rows
+    kExperts,        // packed for grouped products: a part for each expert
+    kExpertsGateUp,  // the same, two parts for each expert, gate and up
   };
   struct Part {
     std::string name;  // as the Hugging Face layout calls it, without the leading "model."
@@ -44,6 +48,9 @@ struct Param {
   bool again = false;
 
   bool is_matrix() const { return kind == Kind::kMatrix || kind == Kind::kGateUp; }
+  bool is_experts() const { return kind == Kind::kExperts || kind == Kind::kExpertsGateUp; }
+  // Of one that is: how many.
+  int64_t experts() const { return std::ssize(parts) / (kind == Kind::kExpertsGateUp ? 2 : 1); }
   int64_t rows() const;
   int64_t elements() const { return rows() * (columns > 0 ? columns : 1); }
 };

@@ -36,12 +36,21 @@ struct AttentionPlan {
   ops::AttentionWork work;
 };
 
+// Routing of experts that is made up, to measure with (ops/router/router.h).
+struct RoutingOptions {
+  bool simulated = false;
+  uint32_t seed = 0;
+  int32_t skipped_slot = -1;         // rows of this slot mean nothing and touch no expert
+  int64_t* touched_total = nullptr;  // device memory, or null: counts the experts that the pass touches
+};
+
 struct Pass {
   Stream& stream;
   const RowBatch& rows;
   std::span<const ops::KvLayer> kv;  // of the network's layers that keep K and V, in order
   Arena& scratch;                    // of plan() until the last layer; blocks give back what they take
   std::vector<AttentionPlan> attention = {};
+  RoutingOptions routing = {};
   bool positions_written = false;  // some layer of this pass has written K and V
 };
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/rope.h"
+#include "ops/router/router.h"
 
 namespace volley::model {
 
@@ -32,8 +33,14 @@ struct Dense {
   int32_t inner = 0;
 };
 
+// A mixture of SwiGLU networks, of which a router chooses some for each row.
+struct Experts {
+  ops::RouterRule router;
+  int32_t inner = 0;  // of one expert
+};
+
 using Mixer = std::variant<Attention>;
-using Ffn = std::variant<Dense>;
+using Ffn = std::variant<Dense, Experts>;
 
 struct Layer {
   Mixer mixer;
@@ -49,8 +56,9 @@ struct Decoder {
   std::vector<RopeSpec> ropes;
   std::vector<Layer> layers;
 
-  // The attention of layer i, or null where it has another mixer.
+  // The attention of layer i, or null where it has another mixer; its experts, or null where it is dense.
   const Attention* attention(size_t i) const { return std::get_if<Attention>(&layers[i].mixer); }
+  const Experts* experts(size_t i) const { return std::get_if<Experts>(&layers[i].ffn); }
 };
 
 }  // namespace volley::model

@@ -42,14 +42,14 @@ WeightLoader::WeightLoader(Device& device, const weights::Checkpoint& checkpoint
   for (const Param& param : list) VOLLEY_CHECK(params_.emplace(param.role, &param).second);
 }
 
-const Param& WeightLoader::param(const std::string& role, bool matrix) const {
+const Param& WeightLoader::param(const std::string& role) const {
   const auto found = params_.find(role);
-  VOLLEY_CHECK_MSG(found != params_.end() && found->second->is_matrix() == matrix, role.c_str());
+  VOLLEY_CHECK_MSG(found != params_.end(), role);
   return *found->second;
 }
 
 Result<Vector> WeightLoader::vector(const std::string& role) {
-  const Param& param = this->param(role, false);
+  const Param& param = this->param(role);
   Vector result;
   VOLLEY_ASSIGN(result.buffer, device_.allocate(static_cast<size_t>(param.rows()) * sizeof(float)));
   result.view = result.buffer.view(DType::kF32, {param.rows()});
@@ -70,24 +70,44 @@ Status WeightLoader::optional_vector(const std::string& role, Vector& out) {
   return {};
 }
 
-Result<ops::LinearWeight> WeightLoader::linear(const std::string& role) {
-  const Param& param = this->param(role, true);
-  std::vector<weights::SourceTensor> sources;
-  std::vector<ops::WeightRows> parts;
+Result<WeightLoader::Sources> WeightLoader::sources(const Param& param) const {
+  Sources sources;
   for (const Param::Part& part : param.parts) {
     const std::array<int64_t, 2> shape = {part.rows, param.columns};
-    VOLLEY_ASSIGN(sources.emplace_back(), checkpoint_.get(part.name, shape));
-    parts.push_back({sources.back().data, sources.back().dtype, part.rows});
+    VOLLEY_ASSIGN(sources.tensors.emplace_back(), checkpoint_.get(part.name, shape));
+    sources.rows.push_back({sources.tensors.back().data, sources.tensors.back().dtype, part.rows});
   }
-  VOLLEY_ASSIGN(ops::LinearWeight weight, ops::pack_linear(device_, parts, param.columns, storage_, layout_of(param)));
-  for (const auto& source : sources) checkpoint_.done_with(source);
-  packed_bytes_ += static_cast<int64_t>(weight.packed.bytes());
+  return sources;
+}
+
+void WeightLoader::packed(const Sources& sources, const Buffer& weight) {
+  for (const weights::SourceTensor& tensor : sources.tensors) checkpoint_.done_with(tensor);
+  packed_bytes_ += static_cast<int64_t>(weight.bytes());
   if (on_packed) on_packed(packed_bytes_);
+}
+
+Result<ops::LinearWeight> WeightLoader::linear(const std::string& role) {
+  const Param& param = this->param(role);
+  VOLLEY_CHECK(param.is_matrix());
+  VOLLEY_ASSIGN(const Sources sources, this->sources(param));
+  VOLLEY_ASSIGN(ops::LinearWeight weight,
+                ops::pack_linear(device_, sources.rows, param.columns, storage_, layout_of(param)));
+  packed(sources, weight.packed);
+  return weight;
+}
+
+Result<ops::ExpertWeights> WeightLoader::experts(const std::string& role) {
+  const Param& param = this->param(role);
+  VOLLEY_CHECK(param.is_experts());
+  VOLLEY_ASSIGN(const Sources sources, this->sources(param));
+  VOLLEY_ASSIGN(ops::ExpertWeights weight,
+                ops::pack_experts(device_, sources.rows, param.experts(), param.columns, storage_, layout_of(param)));
+  packed(sources, weight.packed);
   return weight;
 }
 
 Result<Table> WeightLoader::table(const std::string& role) {
-  const Param& param = this->param(role, false);
+  const Param& param = this->param(role);
   const std::array<int64_t, 2> shape = {param.rows(), param.columns};
   Table table;
   VOLLEY_ASSIGN(table.source, checkpoint_.get(param.parts[0].name, shape));

@@ -12,6 +12,7 @@
 
 #include "model/params.h"
 #include "ops/attention/attention.h"
+#include "ops/grouped_linear/grouped_linear.h"
 #include "ops/linear/linear.h"
 #include "weights/checkpoint.h"
 
@@ -52,6 +53,7 @@ class WeightLoader {
   bool has(const std::string& role) const { return params_.contains(role); }
   Result<Vector> vector(const std::string& role);
   Result<ops::LinearWeight> linear(const std::string& role);
+  Result<ops::ExpertWeights> experts(const std::string& role);
   // A matrix as stored, for row look-ups (embeddings): copied only to a device that cannot read the checkpoint's
   // memory.
   Result<Table> table(const std::string& role);
@@ -65,7 +67,14 @@ class WeightLoader {
   std::function<void(int64_t)> on_packed;
 
  private:
-  const Param& param(const std::string& role, bool matrix) const;
+  // What pack_*() take, of the checkpoint.
+  struct Sources {
+    std::vector<weights::SourceTensor> tensors;
+    std::vector<ops::WeightRows> rows;
+  };
+  const Param& param(const std::string& role) const;
+  Result<Sources> sources(const Param& param) const;
+  void packed(const Sources& sources, const Buffer& weight);
 
   Device& device_;
   const weights::Checkpoint& checkpoint_;

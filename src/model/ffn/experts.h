@@ -1,0 +1,31 @@
+// A mixture of SwiGLU networks: a router chooses top_k experts a row, and their outputs are added by its weights, in
+// the order of their scores.
+#pragma once
+
+#include "model/pass.h"
+#include "model/weight_loader.h"
+
+namespace volley::model {
+
+class ExpertsBlock final : public FfnBlock {
+ public:
+  struct Setup {
+    Experts spec;
+    DType activation = DType::kBF16;
+    uint32_t layer = 0;  // for simulated routing
+  };
+  // prefix: of the layer's roles, "layers.3.". Errors as WeightLoader, and ops::check_router()'s.
+  static Result<std::unique_ptr<FfnBlock>> load(WeightLoader& loader, const std::string& prefix, const Setup& setup);
+
+  const ops::LinearWeight& input_weight() const override { return router_; }
+  void run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const override;
+
+  static int64_t scratch_bytes(const Experts& spec, int32_t hidden, int64_t rows);
+
+ private:
+  Setup setup_;
+  ops::LinearWeight router_;
+  ops::ExpertWeights gate_up_, down_;
+};
+
+}  // namespace volley::model
