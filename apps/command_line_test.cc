@@ -97,7 +97,7 @@ TEST(CommandLine, GenerateTakesEveryOption) {
   const EngineOptions& base = command.engine.base;
   EXPECT_EQ(command.engine.model, "m");
   EXPECT_EQ(command.engine.draft, "d");
-  EXPECT_EQ(command.engine.speculation, Speculation::kDFlash);
+  EXPECT_EQ(command.engine.speculation, Speculation::kOn);
   EXPECT_EQ(base.dtype, ComputeType::kFloat32);
   EXPECT_EQ(base.kv_cache_dtype, ComputeType::kFloat32);
   EXPECT_EQ(base.attention_backend, "portable");
@@ -238,7 +238,7 @@ TEST(CommandLine, BenchTakesLists) {
   ASSERT_TRUE(parsed.ok()) << parsed.error().message;
   const auto& command = std::get<BenchCommand>(*parsed);
   EXPECT_EQ(command.concurrency, (std::vector<int>{1, 8, 32}));
-  EXPECT_EQ(command.speculation, (std::vector<Speculation>{Speculation::kOff, Speculation::kDFlash}));
+  EXPECT_EQ(command.speculation, (std::vector<Speculation>{Speculation::kOff, Speculation::kOn}));
   EXPECT_EQ(command.block_sizes, (std::vector<int>{4, 16}));
 }
 

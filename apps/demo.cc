@@ -45,7 +45,7 @@ class Demo {
       : command_(command), interrupt_(interrupt), console_(*console) {}
 
   Status run() {
-    VOLLEY_ASSIGN(const Measurement drafted, measure(Speculation::kDFlash, true));
+    VOLLEY_ASSIGN(const Measurement drafted, measure(Speculation::kOn, true));
     if (interrupt_->interrupted()) return {};
     VOLLEY_ASSIGN(const Measurement plain, measure(Speculation::kOff, false));
     if (interrupt_->interrupted()) return {};

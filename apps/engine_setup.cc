@@ -53,10 +53,10 @@ Result<EngineSetup> resolve_engine(const EngineFlags& flags, int concurrency) {
   setup.model_name = folder_name(options.model_dir);
 
   const bool has_drafter = !options.draft_dir.empty();
-  if (flags.speculation == Speculation::kDFlash && !has_drafter) {
+  if (flags.speculation == Speculation::kOn && !has_drafter) {
     return invalid_argument("--spec dflash needs a drafter: give its folder with --draft DIR.");
   }
-  options.speculation = flags.speculation.value_or(has_drafter ? Speculation::kDFlash : Speculation::kOff);
+  options.speculation = flags.speculation.value_or(has_drafter ? Speculation::kOn : Speculation::kOff);
   options.cost_cache_dir = cost_cache_dir(flags);
   if (!flags.simulations.empty()) {
     options.simulate_acceptance = flags.simulations.front().of(0);

@@ -19,7 +19,7 @@ TEST(EngineSetup, WithoutModelTakesThePocketPair) {
   ASSERT_TRUE(setup.ok()) << setup.error().message;
   EXPECT_EQ(setup->model_name, "pocket");
   EXPECT_EQ(setup->draft_name, "pocket-dflash");
-  EXPECT_EQ(setup->options.speculation, Speculation::kDFlash);
+  EXPECT_EQ(setup->options.speculation, Speculation::kOn);
   EXPECT_EQ(setup->options.max_num_seqs, 3);
   EXPECT_TRUE(setup->notes.empty());
 }
@@ -56,7 +56,7 @@ TEST(EngineSetup, SpeculationOffDropsTheDrafter) {
 TEST(EngineSetup, SpeculationNeedsADrafter) {
   EngineFlags flags;
   flags.model = "some/model";
-  flags.speculation = Speculation::kDFlash;
+  flags.speculation = Speculation::kOn;
   EXPECT_EQ(resolve_engine(flags, 0).error().code, ErrorCode::kInvalidArgument);
   flags.speculation.reset();
   flags.base.block_size = 8;

@@ -110,7 +110,7 @@ VerifyPolicy verify_option(const std::string& text) {
 }
 
 Speculation speculation_of(const std::string& name) {
-  return name == "off" ? Speculation::kOff : Speculation::kDFlash;
+  return name == "off" ? Speculation::kOff : Speculation::kOn;
 }
 
 void add_model_options(CLI::App* app, std::optional<std::string>* model, std::optional<std::string>* draft) {

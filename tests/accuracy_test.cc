@@ -18,7 +18,7 @@ std::vector<Output> solve(Speculation speculation, const std::vector<PromptCase>
 TEST(Accuracy, WordProblemsAreSolved) {
   const auto cases = read_prompts("word_problems.jsonl", 12);
   ASSERT_EQ(cases.size(), kSanitized ? 12u : 500u);
-  const auto with = solve(Speculation::kDFlash, cases), without = solve(Speculation::kOff, cases);
+  const auto with = solve(Speculation::kOn, cases), without = solve(Speculation::kOff, cases);
   int right = 0, differ = 0;
   for (size_t i = 0; i < cases.size(); ++i) {
     right += answer_value(with[i].text) == cases[i].expected;

@@ -45,8 +45,8 @@ TEST(DraftQuantization, KeepsTheTextAndNearlyAllAcceptance) {
       return answer(*engine, temperature);
     };
     const Answers plain = run_with(Speculation::kOff, DraftQuantization::kFp8, "");
-    const Answers full = run_with(Speculation::kDFlash, DraftQuantization::kNone, "none");
-    const Answers quantised = run_with(Speculation::kDFlash, DraftQuantization::kFp8, "fp8");
+    const Answers full = run_with(Speculation::kOn, DraftQuantization::kNone, "none");
+    const Answers quantised = run_with(Speculation::kOn, DraftQuantization::kFp8, "fp8");
     EXPECT_EQ(quantised.tokens, plain.tokens);
     EXPECT_EQ(full.tokens, plain.tokens);
     std::printf("temperature %.1f: %.3f tokens a step with all of the drafter's bits, %.3f with fp8\n", temperature,

@@ -57,7 +57,7 @@ TEST(Grammar, EverySchemaIsSatisfiedAndSpeculationIsInvisible) {
   const int count = kSanitized ? 12 : 500;
   std::vector<Output> outputs[2];
   for (const bool drafter : {false, true}) {
-    EngineOptions options = engine_options(drafter ? Speculation::kDFlash : Speculation::kOff);
+    EngineOptions options = engine_options(drafter ? Speculation::kOn : Speculation::kOff);
     options.block_size = drafter ? 8 : 0;
     const auto engine = make_engine(options);
     outputs[drafter] = run_all(*engine, schema_requests(*engine, count), 8);
@@ -134,7 +134,7 @@ TEST(Grammar, NothingButTheRequestDecidesItsTokens) {
     ASSERT_NE(out.finish.reason, FinishReason::kError) << out.finish.error->message;
   }
   for (const int block : {4, 16}) {
-    EngineOptions options = engine_options(Speculation::kDFlash);
+    EngineOptions options = engine_options(Speculation::kOn);
     options.block_size = block;
     options.max_model_len = 256;
     options.prefill_chunk = block == 4 ? 16 : 512;
@@ -149,7 +149,7 @@ TEST(Grammar, NothingButTheRequestDecidesItsTokens) {
 
 // Where only one text is left the request ends by itself, with the model's end id if it may be used, without one else.
 TEST(Grammar, EndsWhereNothingElseMayFollow) {
-  for (const Speculation speculation : {Speculation::kOff, Speculation::kDFlash}) {
+  for (const Speculation speculation : {Speculation::kOff, Speculation::kOn}) {
     const auto engine = make_engine(engine_options(speculation));
     const GrammarSpec grammar{Kind::kChoice, "", {"a ladder near the garden"}};
     std::vector<GenerateRequest> requests(3, with_grammar(*engine, grammar));
@@ -171,7 +171,7 @@ TEST(Grammar, EndsWhereNothingElseMayFollow) {
 
 // One request's grammar says nothing about another's tokens, and logprobs are those of the unmasked model.
 TEST(Grammar, OthersInTheBatchAreUntouched) {
-  const auto engine = make_engine(engine_options(Speculation::kDFlash));
+  const auto engine = make_engine(engine_options(Speculation::kOn));
   GenerateRequest free = chat_request(*engine, "Tell me a story about a dog and a ladder.", 60);
   free.sampling.logprobs = 2;
   const Output alone = run_all(*engine, {free}, 1)[0];
@@ -187,7 +187,7 @@ TEST(Grammar, OthersInTheBatchAreUntouched) {
 }
 
 TEST(Grammar, RefusesWhatCannotBeCompiledBeforeAnythingRuns) {
-  const auto engine = make_engine(engine_options(Speculation::kDFlash));
+  const auto engine = make_engine(engine_options(Speculation::kOn));
   const auto refused = [&](GrammarSpec grammar) {
     return run_all(*engine, {with_grammar(*engine, std::move(grammar))}, 1)[0];
   };
@@ -198,7 +198,7 @@ TEST(Grammar, RefusesWhatCannotBeCompiledBeforeAnythingRuns) {
   EXPECT_THAT(out.finish.error->message, HasSubstr("The JSON schema cannot be used: "));
   EXPECT_EQ(refused({Kind::kRegex, "(", {}}).finish.error->code, ErrorCode::kInvalidArgument);
 
-  EngineOptions simulated = engine_options(Speculation::kDFlash);
+  EngineOptions simulated = engine_options(Speculation::kOn);
   simulated.simulate_acceptance = SimulatedAcceptance{{{0, 0.8}}};
   const auto other = make_engine(simulated);
   EXPECT_EQ(run_all(*other, {with_grammar(*other, {Kind::kJsonObject, "", {}})}, 1)[0].finish.error->code,
@@ -209,7 +209,7 @@ TEST(Grammar, RefusesWhatCannotBeCompiledBeforeAnythingRuns) {
 // without.
 TEST(Grammar, OneThatGrowsTooComplexFailsItsRequestAlone) {
   std::vector<Output> failed;
-  for (const Speculation speculation : {Speculation::kOff, Speculation::kDFlash}) {
+  for (const Speculation speculation : {Speculation::kOff, Speculation::kOn}) {
     const auto engine = make_engine(engine_options(speculation));
     GenerateRequest complex = with_grammar(*engine, {Kind::kRegex, "((a{1,900}){1,900}){1,900}b{1,900}", {}}, 100);
     for (const char* token : {"b", "bb"})
@@ -226,7 +226,7 @@ TEST(Grammar, OneThatGrowsTooComplexFailsItsRequestAlone) {
 }
 
 TEST(Grammar, CancelledAtAnyMomentEverythingComesBack) {
-  const auto engine = make_engine(engine_options(Speculation::kDFlash));
+  const auto engine = make_engine(engine_options(Speculation::kOn));
   for (int i = 0; i < 20; ++i) {
     std::atomic<int> terminal = 0;
     const auto id = engine->submit(with_grammar(*engine, {Kind::kRegex, "[a-z ]*", {}}, 800), [&](const Event& event) {
@@ -243,7 +243,7 @@ TEST(Grammar, CancelledAtAnyMomentEverythingComesBack) {
 
 // A request may switch speculation off for itself.
 TEST(Speculation, CanBeSwitchedOffForOneRequest) {
-  const auto engine = make_engine(engine_options(Speculation::kDFlash));
+  const auto engine = make_engine(engine_options(Speculation::kOn));
   GenerateRequest request = chat_request(*engine, "Tell me a story about a dog and a ladder.", 80);
   GenerateRequest plain = request;
   plain.speculation = false;

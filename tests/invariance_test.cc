@@ -53,7 +53,7 @@ const std::vector<Configuration>& configurations() {
 EngineOptions options_of(const Configuration& c) {
   EngineOptions options = pocket_options();
   options.max_model_len = 384;
-  options.speculation = c.block_size == 0 ? Speculation::kOff : Speculation::kDFlash;
+  options.speculation = c.block_size == 0 ? Speculation::kOff : Speculation::kOn;
   options.block_size = c.block_size;
   options.prefill_chunk = c.prefill_chunk;
   options.page_size = c.page_size;

@@ -84,7 +84,7 @@ TEST(PromptLogprobs, DoNotDependOnChunksBatchCacheOrDrafter) {
   for (const auto& [chunk, drafter, page, pages] :
        {std::tuple{512, false, 16, 0}, {512, true, 16, 0}, {16, true, 16, 0}, {7, true, 64, 0}, {33, true, 16, 18}}) {
     EngineOptions options = pocket_options();
-    options.speculation = drafter ? Speculation::kDFlash : Speculation::kOff;
+    options.speculation = drafter ? Speculation::kOn : Speculation::kOff;
     if (!drafter) options.draft_dir.clear();
     options.prefill_chunk = chunk;
     options.page_size = page;
@@ -138,7 +138,7 @@ TEST(Logprobs, AreThoseOfPlainDecoding) {
   std::vector<Output> outputs[2];
   for (const bool drafter : {false, true}) {
     EngineOptions options = pocket_options();
-    options.speculation = drafter ? Speculation::kDFlash : Speculation::kOff;
+    options.speculation = drafter ? Speculation::kOn : Speculation::kOff;
     if (!drafter) options.draft_dir.clear();
     const auto engine = make_engine(options);
     std::vector<GenerateRequest> requests;

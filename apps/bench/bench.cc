@@ -85,7 +85,7 @@ class Bench {
     if (kinds.empty()) {
       const bool drafter = command_.engine.draft ? *command_.engine.draft != "none" : !command_.engine.model;
       if (!drafter || !command_.rounds) kinds = {Speculation::kOff};
-      if (drafter) kinds.push_back(Speculation::kDFlash);
+      if (drafter) kinds.push_back(Speculation::kOn);
     }
     std::vector<Mode> modes;
     for (const Speculation kind : kinds) {
@@ -151,7 +151,7 @@ class Bench {
   Failure check_modes() const {
     const std::vector<Mode> all = modes();
     const bool drafts =
-        std::any_of(all.begin(), all.end(), [](const Mode& mode) { return mode.speculation == Speculation::kDFlash; });
+        std::any_of(all.begin(), all.end(), [](const Mode& mode) { return mode.speculation == Speculation::kOn; });
     if (!drafts && !command_.engine.simulations.empty()) {
       return {kExitUsage, "--simulate-acceptance needs speculation: give a drafter, and dflash among --spec."};
     }
@@ -164,7 +164,7 @@ class Bench {
     for (const Mode& mode : all) {
       auto setup = setup_of(mode);
       if (!setup.ok()) return setup_failure(setup.error());
-      if (mode.speculation == Speculation::kDFlash && !command_.verify.empty()) {
+      if (mode.speculation == Speculation::kOn && !command_.verify.empty()) {
         const auto fewer = [](const VerifyPolicy& a, const VerifyPolicy& b) { return a.tokens < b.tokens; };
         setup->options.verify = *std::max_element(command_.verify.begin(), command_.verify.end(), fewer);
       }
@@ -205,7 +205,7 @@ class Bench {
       auto subject = subject_of(mode, *setup, std::move(*engine));
       if (!subject.ok()) return {kExitModel, subject.error().message};
       subjects.push_back(std::move(*subject));
-      if (mode.speculation == Speculation::kDFlash && !command_.input && !command_.rounds &&
+      if (mode.speculation == Speculation::kOn && !command_.input && !command_.rounds &&
           !setup->options.simulate_acceptance) {
         console_.note("Prompts are random, so what is accepted says little: --input FILE measures real ones.");
       }

@@ -12,7 +12,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 const char* speculation_name(Speculation speculation) {
-  return speculation == Speculation::kDFlash ? "dflash" : "off";
+  return speculation == Speculation::kOn ? "dflash" : "off";
 }
 
 Json percentiles_json(const Percentiles& values) {
@@ -73,7 +73,7 @@ std::vector<Comparison> comparisons(const BenchReport& report) {
   for (const BenchRow& row : report.rows) largest = std::max(largest, row.block_size);
   std::vector<MeasuredRun> runs;
   for (const BenchRow& row : report.rows) {
-    const bool smaller = row.speculation == Speculation::kDFlash && row.block_size < largest;
+    const bool smaller = row.speculation == Speculation::kOn && row.block_size < largest;
     const std::string mode = row.verify + (smaller ? "@" + std::to_string(row.block_size) : "");
     runs.push_back({"", row.concurrency, mode, row.summary.decode_tok_s});
   }

@@ -17,7 +17,7 @@ struct BenchSubject {
   families::TargetConfig target;
   std::shared_ptr<const spec::ProposerSpec> draft;  // null: none
 
-  bool drafts() const { return speculation == Speculation::kDFlash; }
+  bool drafts() const { return speculation == Speculation::kOn; }
 };
 
 }  // namespace volley::apps

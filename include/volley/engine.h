@@ -17,7 +17,7 @@
 namespace volley {
 
 enum class ComputeType { kAuto, kBFloat16, kFloat32 };  // kAuto: bfloat16 for bf16 checkpoints, else float32
-enum class Speculation { kDFlash, kOff };
+enum class Speculation { kOn, kOff };
 // How the drafter's weights, and its copy of the output head, lie in memory; the text never depends on it. kFp8: e4m3
 // with a scale for each row. kAuto: kFp8 where there is a fast kernel for it, with bfloat16 arithmetic (a GPU of
 // compute capability 9.0, and sizes that it takes), else kNone.
@@ -48,14 +48,16 @@ struct SimulatedAcceptance {
 // Resolved once by Engine::create and immutable from then on. 0 means "choose a good value" where it says so.
 struct EngineOptions {
   std::string model_dir;        // Hugging Face folder of the target
-  std::string draft_dir;        // of the DFlash drafter; empty: none, and speculation must be kOff
+  std::string draft_dir;        // of the drafter; empty: none, and speculation must be kOff
   std::string device = "auto";  // auto (a GPU that can be used, else the CPU), cpu, cuda, cuda:N
   ComputeType dtype = ComputeType::kAuto;
   ComputeType kv_cache_dtype = ComputeType::kAuto;  // kAuto: as dtype
   // CUDA, of target and drafter: auto, wgmma, portable or plain. Each decodes exactly.
   std::string attention_backend = "auto", draft_attention_backend = "auto";
   int threads = 0;  // 0: the cores this process may use
-  Speculation speculation = Speculation::kDFlash;
+  // Prompts are token ids alone and answers too: the folder needs no tokenizer.json.
+  bool skip_tokenizer = false;
+  Speculation speculation = Speculation::kOn;
   int block_size = 0;  // tokens of a block, its first (known) token included; 0: the drafter's own
   DraftQuantization draft_quantization = DraftQuantization::kAuto;
   int draft_window = 0;         // last context positions the drafter attends to; 0: all (or as its config says)

@@ -50,7 +50,7 @@ void bind_options(nb::module_& m) {
       .value("AUTO", ComputeType::kAuto)
       .value("BFLOAT16", ComputeType::kBFloat16)
       .value("FLOAT32", ComputeType::kFloat32);
-  nb::enum_<Speculation>(m, "Speculation").value("DFLASH", Speculation::kDFlash).value("OFF", Speculation::kOff);
+  nb::enum_<Speculation>(m, "Speculation").value("DFLASH", Speculation::kOn).value("OFF", Speculation::kOff);
   nb::class_<VerifyPolicy> verify(m, "VerifyPolicy");
   nb::enum_<VerifyPolicy::Kind>(verify, "Kind")
       .value("AUTO", VerifyPolicy::Kind::kAuto)

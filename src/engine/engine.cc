@@ -103,7 +103,8 @@ EngineInfo describe(const ResolvedModels& models, const LoadedModels& loaded, De
   info.instruction_set = cpu ? ops::cpu_instruction_set() : device.name();
   if (!cpu) {
     info.attention_backend = ops::attention_backend_name(models.target_numerics.attention);
-    if (models.draft) info.draft_attention_backend = ops::attention_backend_name(models.draft_numerics.attention);
+    if (models.draft_checkpoint)
+      info.draft_attention_backend = ops::attention_backend_name(models.draft_numerics.attention);
   }
   info.vocab_size = models.target.decoder.vocab;
   info.max_model_len = models.max_model_len;
@@ -112,7 +113,7 @@ EngineInfo describe(const ResolvedModels& models, const LoadedModels& loaded, De
   info.kv_pages = models.memory.pages;
   info.kv_bytes_per_token = models.memory.page_bytes / models.page_size;
   info.weight_bytes = loaded.target->packed_bytes() + (loaded.proposer ? loaded.proposer->packed_bytes() : 0);
-  if (models.draft) info.draft_quantization = models.draft_quantised() ? "fp8" : "none";
+  if (models.draft_checkpoint) info.draft_quantization = models.draft_quantised() ? "fp8" : "none";
   info.max_num_seqs = models.max_num_seqs;
   info.threads = cpu ? device.stream().pool().threads() : 0;
   info.eos_token_ids = models.target.eos_ids;
@@ -140,7 +141,8 @@ sched::SchedulerConfig scheduler_config(const EngineOptions& options, const Reso
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, const Progress& progress) {
   VOLLEY_ASSIGN(engine::ResolvedModels models, engine::resolve_models(options));
-  VOLLEY_ASSIGN(engine::TextModels text, engine::load_text(options.model_dir, options.dummy_weights.has_value()));
+  VOLLEY_ASSIGN(engine::TextModels text,
+                engine::load_text(options.model_dir, options.skip_tokenizer, options.dummy_weights.has_value()));
   engine::WorkerParts parts;
   VOLLEY_ASSIGN(parts.device, engine::make_device(models.device, options.threads));
   VOLLEY_ASSIGN(parts.models, engine::load_models(*parts.device, models, options.draft_window, progress));

@@ -180,7 +180,8 @@ Result<DType> draft_storage(DraftQuantization requested, const ResolvedModels& m
 Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
   models.target_numerics = model::resolve_numerics(options.dtype, models.target_checkpoint->main_dtype());
   models.kv_dtype = kv_dtype(options.kv_cache_dtype, models.target_numerics.activation);
-  if (models.draft) {
+  models.draft_numerics = models.target_numerics;
+  if (models.draft_checkpoint) {
     // The drafter reads the target's features and shares its pages and head: its arithmetic is the target's.
     const ComputeType type =
         models.target_numerics.activation == DType::kBF16 ? ComputeType::kBFloat16 : ComputeType::kFloat32;
@@ -207,7 +208,7 @@ Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
     return ops::resolve_attention_backend(models.device.kind, asked, models.kv_dtype, attention->head_dim);
   };
   VOLLEY_ASSIGN(models.target_numerics.attention, resolve(target, models.target.decoder));
-  if (models.draft) {
+  if (models.draft_checkpoint) {
     VOLLEY_ASSIGN(models.draft_numerics.attention, resolve(draft, models.draft->facts().decoder));
   }
   return {};
@@ -316,7 +317,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   VOLLEY_RETURN_IF_ERROR(resolve_limits(options, models));
   VOLLEY_ASSIGN(models.target_checkpoint,
                 open_checkpoint(options, options.model_dir, models.target.names, model::params(models.target.decoder)));
-  if (models.draft) {
+  if (models.draft && !models.draft->facts().params.empty()) {
     const spec::ProposerFacts& facts = models.draft->facts();
     VOLLEY_ASSIGN(models.draft_checkpoint, open_checkpoint(options, options.draft_dir, facts.names, facts.params));
   }

@@ -51,7 +51,8 @@ struct ResolvedModels {
   int32_t page_size = 0;
   MemoryPlan memory;
   std::vector<std::string> warnings;
-  std::shared_ptr<const weights::Checkpoint> target_checkpoint, draft_checkpoint;  // by the model layer's names
+  std::shared_ptr<const weights::Checkpoint> target_checkpoint;  // by the model layer's names
+  std::shared_ptr<const weights::Checkpoint> draft_checkpoint;   // null: no drafter, or one without weights
 
   // Rounds whose positions are reserved ahead: the CPU finishes a round before the next is planned, a GPU has the next
   // one under way.

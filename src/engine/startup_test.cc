@@ -111,7 +111,7 @@ TEST_F(Startup, AQuantisedDrafterOnTheCpu) {
   EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "--draft-quantization");
   options_.speculation = Speculation::kOff;  // no drafter, nothing to quantise
   EXPECT_EQ(refusal(ErrorCode::kInternal), "");
-  options_.speculation = Speculation::kDFlash;
+  options_.speculation = Speculation::kOn;
   options_.draft_quantization = DraftQuantization::kAuto;
   const auto engine = Engine::create(options_);
   ASSERT_TRUE(engine.ok());

@@ -6,7 +6,7 @@ namespace volley::engine {
 namespace {
 
 Error no_tokenizer() {
-  return failed_precondition("The model's folder has no tokenizer.json: give prompts as token ids.");
+  return failed_precondition("There is no tokenizer (tokenizer.json): give prompts as token ids.");
 }
 
 class NoTokenizer final : public text::Tokenizer {
@@ -24,8 +24,8 @@ class NoChatTemplate final : public text::ChatTemplate {
 
 }  // namespace
 
-Result<TextModels> load_text(const std::string& dir, bool optional) {
-  if (optional && !std::filesystem::exists(std::filesystem::path(dir) / "tokenizer.json")) {
+Result<TextModels> load_text(const std::string& dir, bool skip, bool optional) {
+  if (skip || (optional && !std::filesystem::exists(std::filesystem::path(dir) / "tokenizer.json"))) {
     return TextModels{std::make_shared<NoTokenizer>(), std::make_shared<NoChatTemplate>()};
   }
   TextModels models;

@@ -1,5 +1,5 @@
-// Tokenizer and chat template of a model, also of one that has none: with dummy weights a folder may hold nothing but
-// config.json.
+// Tokenizer and chat template of a model, also of one that has none: token ids need none, and with dummy weights a
+// folder may hold nothing but config.json.
 #pragma once
 
 #include "text/text.h"
@@ -11,8 +11,8 @@ struct TextModels {
   std::shared_ptr<const text::ChatTemplate> chat_template;
 };
 
-// The tokenizer and template of `dir`. With `optional`, a folder without tokenizer.json gives ones that decode to
-// nothing and answer everything else with an error that says to use token ids.
-Result<TextModels> load_text(const std::string& dir, bool optional);
+// The tokenizer and template of `dir`. With `skip`, or with `optional` and a folder without tokenizer.json, they decode
+// to nothing and answer everything else with an error that says to use token ids.
+Result<TextModels> load_text(const std::string& dir, bool skip, bool optional);
 
 }  // namespace volley::engine

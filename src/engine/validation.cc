@@ -90,7 +90,7 @@ Status check_verify(const VerifyPolicy& policy, int block_size) {
   if (block_size == 1) {
     return invalid_argument("--verify is " + std::to_string(policy.tokens) +
                             ", but without speculation there is nothing to verify: leave it out, or turn "
-                            "speculation on (--spec dflash, with --draft).");
+                            "speculation on (with --draft, without --spec off).");
   }
   return invalid_argument("--verify is " + std::to_string(policy.tokens) + ", but a block of " +
                           std::to_string(block_size) + " drafts " + std::to_string(block_size - 1) +

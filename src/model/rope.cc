@@ -20,7 +20,7 @@ std::vector<float> base_powers(double theta, int32_t head_dim) {
   return powers;
 }
 
-// Llama 3.1: long wavelengths are stretched by the factor, short ones stay, and those between are blended.
+// llama3: long wavelengths are stretched by the factor, short ones stay, and those between are blended.
 void stretch_llama3(const RopeSpec& spec, std::vector<float>& frequencies) {
   const float factor = static_cast<float>(spec.factor);
   const float original = static_cast<float>(spec.original_max_position);

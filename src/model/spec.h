@@ -49,7 +49,7 @@ struct Layer {
 
 // A pre-norm decoder: x += mixer(norm(x)); x += ffn(norm(x)) for every layer, then a norm and the output head.
 struct Decoder {
-  std::string family;  // for people: "qwen3"
+  std::string family;  // its name, for people
   int32_t hidden = 0, vocab = 0;
   float norm_eps = 1e-6f;
   bool tied_embeddings = false;  // the output head is the embedding

@@ -1,11 +1,19 @@
 #include "spec/proposers.h"
 
+#include <nlohmann/json.hpp>
+
+#include "families/fields.h"
 #include "spec/dflash/config.h"
+#include "spec/replay/replay_spec.h"
 
 namespace volley::spec {
 
-// One algorithm so far: its reader refuses every other architecture by name.
+// Whatever is not another one's is read as DFlash, whose reader knows several formats and names what it does not know.
 Result<std::shared_ptr<const ProposerSpec>> read_proposer(const std::string& dir) {
+  VOLLEY_ASSIGN(const nlohmann::json json, families::read_json_file(dir + "/config.json"));
+  const families::ConfigFields config(json, dir + "/config.json");
+  VOLLEY_ASSIGN(const std::vector<std::string> architectures, config.texts("architectures"));
+  if (!architectures.empty() && architectures[0] == replay::kArchitecture) return replay::read_proposer(dir);
   return dflash::read_proposer(dir);
 }
 

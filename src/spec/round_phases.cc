@@ -77,7 +77,7 @@ void Round::verify(const Layout& layout, const std::function<void()>& forwarded)
   target_.plan(target);
   const TensorView x = scratch_->take(DType::kF32, {layout.rows, target_.spec().hidden});
   model::Capture capture;
-  if (proposer_) {
+  if (proposer_ && !proposer_->feature_layers().empty()) {
     capture.layers = proposer_->feature_layers();
     const auto width = static_cast<int64_t>(capture.layers.size()) * target_.spec().hidden;
     capture.features = scratch_->take(target_.activation(), {layout.rows, width});
@@ -89,7 +89,7 @@ void Round::verify(const Layout& layout, const std::function<void()>& forwarded)
   score(layout, x);
   accept(layout);
   if (profiled_ != nullptr) profiled_->chosen->set();
-  if (proposer_) commit(layout, pass, capture.features);
+  if (capture.features.data != nullptr) commit(layout, pass, capture.features);
 }
 
 // Grammar masks depend on the drafted tokens. They come to the host while the target runs, which the masks are not

@@ -16,9 +16,9 @@ namespace volley::ops {
 // How logits become scores and weights.
 enum class RouterScore {
   // The highest logits; weight: softmax over all experts, or, renormalised, over the chosen ones, which is the same as
-  // the former over its sum (Qwen3-MoE with norm_topk_prob, gpt-oss).
+  // the former over its sum.
   kSoftmax,
-  kSigmoid,  // the highest sigmoid + choice bias; weight: sigmoid (DeepSeek-V3, GLM, MiniMax)
+  kSigmoid,  // the highest sigmoid + choice bias; weight: sigmoid
 };
 
 inline constexpr int32_t kMaxExperts = 512;

@@ -27,8 +27,8 @@ struct Machine {
   CostModel measured(int32_t slots) const;  // by measure_costs()
 };
 
-Machine h200();       // Qwen3-8B shapes, after docs/benchmarks.md
-Machine cpu();        // Qwen3-0.6B shapes on two cores
+Machine h200();       // a dense target of 8 billion weights, after docs/benchmarks.md
+Machine cpu();        // one of 0.6 billion on two cores
 Machine small_cpu();  // everything is in its caches: arithmetic costs alone
 
 // What the requests are like in a round.

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Fails where code names what it must not know: a model family outside src/families (text formats of serve and text
+# aside), the drafting algorithm outside its folder and the registry. Tests may name both.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+status=0
+# refuse WHAT PATTERN EXCEPT: prints the lines of src that match PATTERN in files that do not match EXCEPT.
+refuse() {
+  local found
+  found=$(grep -rniE "$2" src --include='*.cc' --include='*.h' --include='*.cu' --include='*.cuh' |
+    grep -vE "^src/($3)|_test\.cc:") || true
+  if [ -n "$found" ]; then
+    status=1
+    printf 'check_structure: %s\n%s\n' "$1" "$found" >&2
+  fi
+}
+
+# llama3 is what config.json calls one scaling of rotary frequencies, whatever the family.
+refuse 'a model family is named outside src/families:' \
+  'qwen|llama([^3]|3[^_ ,.:;()])|mistral|gpt.?oss|deepseek|kimi|glm|minimax' 'families/|serve/|text/|spec/dflash/'
+refuse 'the drafting algorithm is named outside src/spec/dflash and src/spec/proposers.cc:' \
+  'dflash' 'spec/dflash/|spec/proposers\.cc:'
+exit "$status"

@@ -1,0 +1,33 @@
+#include "device/cuda/dependent.cuh"
+#include "device/cuda/launch.h"
+#include "ops/replay/replay_cuda.h"
+#include "ops/replay/replay_rule.h"
+
+namespace volley::ops {
+namespace {
+
+constexpr int kThreads = 32;
+
+// A block a segment.
+__global__ void replay_kernel(Step step, ReplayTable table, TokenId* tokens, float* confidence) {
+  cuda::launch_dependents();
+  cuda::wait_for_predecessors();
+  const StepSegment& segment = step.segments[blockIdx.x];
+  if (segment.block_index < 0) return;
+  for (int32_t i = threadIdx.x; i < segment.draft; i += kThreads) {
+    replay::propose(step, segment, table, i, tokens, confidence);
+  }
+}
+
+}  // namespace
+
+void replay_drafts_cuda(Stream& stream, const Step& step, const ReplayTable& table, TokenId* tokens,
+                        float* confidence) {
+  cuda::Launch how;
+  how.grid = dim3(static_cast<unsigned>(step.n));
+  how.block = dim3(kThreads);
+  how.early = true;
+  cuda::launch(replay_kernel, how, stream, step, table, tokens, confidence);
+}
+
+}  // namespace volley::ops

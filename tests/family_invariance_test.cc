@@ -1,0 +1,154 @@
+// Invariant 1 for every family: tiny random models of tests/data/targets, with drafts that are right at some places and
+// wrong at others. Every configuration gives the tokens of plain decoding of one request at a time, bit for bit.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "families/family.h"
+#include "fixtures.h"
+#include "harness.h"
+
+namespace volley::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kTokens = 48;  // of an answer
+constexpr int kMaxModelLen = 160;
+
+struct Configuration {
+  const char* name;
+  int block_size;  // 0: speculation off
+  float accuracy;
+  int concurrency, prefill_chunk, page_size, threads;
+  bool prefix_cache;
+  VerifyPolicy verify;
+  bool graphs, tight_pool;
+};
+
+const std::vector<Configuration>& configurations() {
+  using Kind = VerifyPolicy::Kind;
+  static const std::vector<Configuration> rows = {
+      {"block 16, often right, 8 at once", 16, 0.95f, 8, 16, 16, 2, true, {Kind::kFull}, true, false},
+      {"block 8, half right, alone", 8, 0.5f, 1, 512, 32, 1, false, {Kind::kFull}, false, false},
+      {"block 16, 32 at once, tight", 16, 0.8f, 32, 16, 16, 1, true, {Kind::kFull}, true, true},
+      {"block 4, auto, tight", 4, 0.9f, 8, 512, 16, 2, false, {Kind::kAuto}, false, true},
+      {"block 16, two verified", 16, 0.9f, 32, 512, 32, 2, true, {Kind::kFixed, 2}, true, false},
+      {"block 8, always right, auto", 8, 1.0f, 32, 16, 16, 2, true, {Kind::kAuto}, true, false},
+      {"off, 32 at once, tight", 0, 0, 32, 16, 32, 2, true, {}, true, true},
+      {"off, 8 at once", 0, 0, 8, 512, 16, 1, false, {}, false, false},
+  };
+  return rows;
+}
+
+// A drafter's folder with these answers, removed with the object.
+class ReplayFolder {
+ public:
+  explicit ReplayFolder(const std::string& name)
+      : path_(fs::temp_directory_path() / ("volley-replay-" + name + "-" + std::to_string(::getpid()))) {
+    fs::create_directories(path_);
+  }
+  ~ReplayFolder() { fs::remove_all(path_); }
+
+  void record(const std::vector<GenerateRequest>& requests, const std::vector<Output>& outputs) const {
+    std::ofstream file(path_ / "answers.jsonl");
+    for (size_t i = 0; i < requests.size(); ++i) {
+      file << nlohmann::json{{"seed", *requests[i].sampling.seed}, {"token_ids", outputs[i].tokens}} << "\n";
+    }
+  }
+  void configure(float accuracy) const {
+    std::ofstream(path_ / "config.json") << nlohmann::json{
+        {"architectures", {"ReplayDraftModel"}}, {"block_size", 16}, {"accuracy", accuracy}, {"salt", 7}};
+  }
+  std::string path() const { return path_.string(); }
+
+ private:
+  fs::path path_;
+};
+
+EngineOptions options_of(const Configuration& c, const std::string& model, const std::string& drafter) {
+  EngineOptions options = pocket_options();
+  options.model_dir = model;
+  options.skip_tokenizer = true;
+  options.draft_dir = c.block_size > 0 ? drafter : "";
+  options.speculation = c.block_size > 0 ? Speculation::kOn : Speculation::kOff;
+  options.block_size = c.block_size;
+  options.max_model_len = kMaxModelLen;
+  options.max_num_seqs = c.concurrency;
+  options.prefill_chunk = c.prefill_chunk;
+  options.page_size = c.page_size;
+  options.threads = c.threads;
+  options.prefix_cache = c.prefix_cache;
+  options.graphs = c.graphs;
+  if (c.block_size > 0) options.verify = c.verify;
+  if (c.tight_pool) options.kv_pages = (kMaxModelLen + 16 + c.page_size - 1) / c.page_size + 2;
+  return options;
+}
+
+// Prompts of 1 to 90 random tokens, some with a common beginning of whole pages; ends do not end them, so that every
+// answer has its full length.
+std::vector<GenerateRequest> make_requests(int32_t vocab, int count, float temperature) {
+  std::mt19937 random(5);
+  std::vector<TokenId> common;
+  for (int i = 0; i < 40; ++i) common.push_back(static_cast<TokenId>(random() % vocab));
+  std::vector<GenerateRequest> requests(static_cast<size_t>(count));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    GenerateRequest& request = requests[i];
+    if (i % 3 == 0) request.prompt = common;
+    const size_t more = 1 + random() % 50;
+    for (size_t j = 0; j < more; ++j) request.prompt.push_back(static_cast<TokenId>(random() % vocab));
+    request.sampling.temperature = temperature;
+    request.sampling.seed = 100 + i;
+    if (temperature > 0 && i % 4 == 1) request.sampling.top_k = 10;
+    if (i % 5 == 2) request.sampling.repetition_penalty = 1.2f;
+    request.ignore_eos = true;
+    request.max_tokens = kTokens;
+  }
+  return requests;
+}
+
+class FamilyInvariance : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
+  const std::string model = "tests/data/targets/" + GetParam();
+  const auto target = families::read_target(model);
+  ASSERT_TRUE(target.ok()) << target.error().message;
+  const ReplayFolder drafter(GetParam());
+  const int count = kSanitized ? 6 : 24;
+  for (const float temperature : {0.0f, 0.8f}) {
+    const auto requests = make_requests(target->decoder.vocab, count, temperature);
+    const Configuration plain_run = {"plain", 0, 0, 1, 512, 16, 1, false, {}, false, false};
+    const auto plain = run_all(*make_engine(options_of(plain_run, model, "")), requests, 1);
+    drafter.record(requests, plain);
+    for (const Configuration& c : configurations()) {
+      drafter.configure(c.accuracy);
+      const auto engine = make_engine(options_of(c, model, drafter.path()));
+      const auto outputs = run_all(*engine, requests, c.concurrency);
+      int different = 0;
+      for (size_t i = 0; i < plain.size(); ++i) {
+        ASSERT_EQ(plain[i].tokens.size(), static_cast<size_t>(kTokens));
+        different += outputs[i].tokens != plain[i].tokens;
+      }
+      const EngineStats stats = engine->stats();
+      const double length = 1 + static_cast<double>(stats.accepted_tokens) / static_cast<double>(stats.verify_steps);
+      std::printf("%-18s T %.1f  %-34s %d of %zu differ, acceptance length %.2f, %lld preemptions\n",
+                  GetParam().c_str(), temperature, c.name, different, plain.size(), length,
+                  static_cast<long long>(stats.preemptions));
+      EXPECT_EQ(different, 0) << c.name;
+      if (c.block_size > 0 && c.verify.kind == VerifyPolicy::Kind::kFull) {
+        EXPECT_GT(length, 1.5) << c.name << ": too little was accepted to show anything";
+        EXPECT_LT(length, 15.9) << c.name << ": nothing was rejected";
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, FamilyInvariance, ::testing::ValuesIn(folders("targets")),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace volley::testing
