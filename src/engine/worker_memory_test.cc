@@ -28,7 +28,7 @@ class WorkerMemory : public ::testing::Test {
     options.kv_pages = 400;
     auto models = resolve_models(options);
     ASSERT_TRUE(models.ok()) << models.error().message;
-    auto text = load_text(options.model_dir, true);
+    auto text = load_text(options.model_dir, false, true);
     ASSERT_TRUE(text.ok()) << text.error().message;
     text_ = std::move(text).value();
     auto device = make_device(models->device, 1);
