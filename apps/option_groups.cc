@@ -187,6 +187,10 @@ void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& sl
                   "random weights of this seed: only config.json is read; the texts mean nothing")
       ->check(seed())
       ->type_name("SEED");
+  app->add_option_function<std::string>(
+         "--simulate-routing", [&base](const std::string&) { base.simulate_routing = true; },
+         "choose the experts of a mixture at random, independent of one another; the texts mean nothing")
+      ->check(CLI::IsMember({"uniform"}));
   app->add_option("--simulate-confidence-odds", flags->confidence_odds,
                   "of simulated acceptance: the drafter says P with its odds multiplied by this [1]")
       ->check(between(1e-6, 1e6, "from 0.000001 to 1000000"))

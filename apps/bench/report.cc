@@ -51,6 +51,7 @@ Json row_json(const BenchRow& row) {
   json["machine"] = {{"read_gb_s", row.speed.read_bytes_per_s / 1e9},
                      {"f32_gflops", row.speed.f32_flops / 1e9},
                      {"bf16_gflops", row.speed.bf16_flops / 1e9}};
+  if (row.experts() > 0) json["experts_a_step"] = row.experts();
   json["floor"] = {{"bytes", row.floor.bytes()},
                    {"kv_bytes", row.floor.kv_bytes},
                    {"flops", row.floor.flops},

@@ -35,6 +35,8 @@ struct BenchRow {
   double peak_flops = 0;            // of the arithmetic that the engine uses
   std::optional<bool> same_tokens;  // as the first row of the same prompts; empty: acceptance was simulated
 
+  // Distinct experts that a step touched: while every request decoded, or, without such a time, in all.
+  double experts() const { return full.steps > 0 ? full.experts : whole.experts; }
   double floor_ms() const;  // the longer of reading and computing
 };
 

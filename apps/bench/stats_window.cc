@@ -38,6 +38,10 @@ StatsWindow window_between(const EngineStats& before, const EngineStats& after, 
   if (now.steps > old.steps) {
     window.rows = static_cast<double>(now.rows - old.rows) / static_cast<double>(now.steps - old.steps);
   }
+  if (window.steps > 0) {
+    window.experts =
+        static_cast<double>(after.experts_touched - before.experts_touched) / static_cast<double>(window.steps);
+  }
   window.predicted_tokens = now.predicted_tokens - old.predicted_tokens;
   window.predicted_s = now.predicted_s - old.predicted_s;
   window.measured_s = now.measured_s - old.measured_s;

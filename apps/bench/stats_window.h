@@ -20,6 +20,7 @@ struct StatsWindow {
   double seconds = 0, idle_s = 0;          // the steps and what was between them; of that, the device without work
   double tokens = 0;                       // generated; of simulated acceptance, the expected ones
   double draft = 0, rows = 0;              // means of a step: drafted tokens a request, rows of all that decode
+  double experts = 0;                      // distinct experts that a step touched, over all layers
   double predicted_tokens = 0;             // with --verify auto: what the policy expected of the same steps
   double predicted_s = 0, measured_s = 0;  // and how long it thought that they take, and they took
   std::vector<PositionSurvival> survival;  // by position in the block

@@ -5,7 +5,13 @@ namespace volley::apps {
 StepWeights step_weights(const model::Decoder& target, const spec::ProposerFacts* draft) {
   StepWeights weights;
   for (const model::Param& param : model::params(target)) {
-    if (param.kind != model::Param::Kind::kTable) weights.target += param.elements();
+    if (param.kind != model::Param::Kind::kTable && !param.is_experts()) weights.target += param.elements();
+  }
+  for (size_t i = 0; i < target.layers.size(); ++i) {
+    if (const model::Experts* experts = target.experts(i)) {
+      weights.expert = 3 * int64_t{experts->inner} * target.hidden;
+      weights.row_experts += experts->router.top_k;
+    }
   }
   if (draft != nullptr) weights.draft = model::count(draft->params) + model::head_param(target).elements();
   return weights;
@@ -15,9 +21,10 @@ StepFloor step_floor(const StepWeights& weights, const StepShape& shape, WeightB
                      int64_t kv_bytes_per_token) {
   const double rows = static_cast<double>(shape.requests * shape.block);
   StepFloor floor;
-  floor.weight_bytes = static_cast<double>(weights.target * bytes.target + weights.draft * bytes.draft);
+  floor.weight_bytes = static_cast<double>(weights.target * bytes.target + weights.draft * bytes.draft) +
+                       shape.experts * static_cast<double>(weights.expert * bytes.target);
   floor.kv_bytes = static_cast<double>(shape.requests) * shape.mean_context * static_cast<double>(kv_bytes_per_token);
-  floor.flops = 2.0 * rows * static_cast<double>(weights.target + weights.draft);
+  floor.flops = 2.0 * rows * static_cast<double>(weights.target + weights.draft + weights.row_experts * weights.expert);
   return floor;
 }
 

@@ -13,6 +13,7 @@ struct StepShape {
   int64_t requests = 1;     // that decode together
   int64_t block = 1;        // rows of each: 1 for plain decoding
   double mean_context = 0;  // positions of a request, averaged over its life
+  double experts = 0;       // distinct ones that a step touches, over all layers
 };
 
 struct StepFloor {
@@ -29,13 +30,15 @@ struct WeightBytes {
   int64_t target = 2, draft = 2;
 };
 
-// How many weights of each model a step reads.
+// How many weights a step reads of each model.
 struct StepWeights {
-  int64_t target = 0, draft = 0;
+  int64_t target = 0, draft = 0;  // whatever the rows are
+  int64_t expert = 0;             // of one of the target's experts, of one layer
+  int64_t row_experts = 0;        // that a row goes through, over all layers
 };
 
-// Every matrix of the target is read once a step and multiplied with each row; with a drafter its matrices too, and the
-// output head a second time. Embeddings are looked up, not read. draft: null: none.
+// Every matrix of the target but experts is read once a step and multiplied with each row; with a drafter its matrices
+// too, and the output head a second time. Embeddings are looked up, not read. draft: null: none.
 StepWeights step_weights(const model::Decoder& target, const spec::ProposerFacts* draft);
 
 // Attention's own arithmetic is left out: at the lengths that are measured it is small.

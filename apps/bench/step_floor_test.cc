@@ -28,6 +28,14 @@ TEST(StepFloor, ShapesOfAnEightBillionPair) {
   EXPECT_NEAR(drafted.flops / 16, drafted.weight_bytes, 1) << "two flops a weight of two bytes, for each row";
 }
 
+// A mixture reads what its step touches, and computes top_k experts a row.
+TEST(StepFloor, CountsTheExpertsThatWereTouched) {
+  const StepWeights weights = {1000, 0, 50, 8};
+  const StepFloor floor = step_floor(weights, {1, 4, 0, 20}, {}, 0);
+  EXPECT_DOUBLE_EQ(floor.weight_bytes, 2 * (1000 + 20 * 50));
+  EXPECT_DOUBLE_EQ(floor.flops, 2 * 4 * (1000 + 8 * 50));
+}
+
 TEST(StepFloor, KvGrowsWithRequestsAndContext) {
   const StepFloor floor = step_floor({40, 0}, {3, 1, 100}, {}, 8);
   EXPECT_DOUBLE_EQ(floor.kv_bytes, 3 * 100 * 8);

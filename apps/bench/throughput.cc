@@ -153,6 +153,7 @@ class ThroughputMeasurement {
     console_.clear_progress();
     if (report_.rows.empty()) std::printf("%s\n", table_header().c_str());
     std::printf("%s\n", table_row(row).c_str());
+    if (row.experts() > 0) std::printf("       distinct experts that a step touched: %.1f\n", row.experts());
     report_.rows.push_back(std::move(row));
   }
 
@@ -171,8 +172,8 @@ class ThroughputMeasurement {
     const double context =
         (static_cast<double>(summary.prompt_tokens) + static_cast<double>(summary.completion_tokens) / 2) / answered;
     const int open = std::min(row->concurrency, bench_requests(command_, row->concurrency));
-    row->floor =
-        step_floor(step_weights(target, draft), {open, info.block_size, context}, bytes, info.kv_bytes_per_token);
+    row->floor = step_floor(step_weights(target, draft), {open, info.block_size, context, row->experts()}, bytes,
+                            info.kv_bytes_per_token);
   }
 
   RunSummary run_requests(Engine& engine, const std::vector<GenerateRequest>& workload, int concurrency,

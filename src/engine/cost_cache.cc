@@ -107,7 +107,8 @@ std::string cost_key(const ResolvedModels& models, const EngineOptions& options,
       << " positions " << models.max_positions() << " page " << models.page_size << " kv "
       << dtype_name(models.kv_dtype) << " requests " << requests << " attention "
       << static_cast<int>(models.target_numerics.attention) << "/" << static_cast<int>(models.draft_numerics.attention)
-      << " logits " << logit_rows(models.device.kind) << " graphs " << (options.graphs && !options.profile) << "\n";
+      << " logits " << logit_rows(models.device.kind) << " graphs " << (options.graphs && !options.profile)
+      << " routing " << options.simulate_routing << "\n";
   key << "build " << build_id() << "\n";
   return key.str();
 }

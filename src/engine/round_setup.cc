@@ -13,6 +13,7 @@ Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOpti
   config.logit_rows = logit_rows(models.device.kind);
   config.graphs = options.graphs;
   config.profile = options.profile;
+  config.simulate_routing = options.simulate_routing;
   config.draft_lengths = models.draft_lengths;
   const auto recorded = [&](double fraction) {
     if (progress) progress("Recording graphs", fraction);

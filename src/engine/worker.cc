@@ -396,6 +396,7 @@ void Worker::publish_stats() {
   const sched::SchedulerStats now = scheduler_.stats();
   EngineStats stats = totals_;
   stats.verify = verify_.stats();
+  stats.experts_touched = parts_.round->experts_touched();
   stats.requests_waiting = now.waiting;
   stats.requests_running = now.running;
   stats.preemptions = now.preemptions;

@@ -327,6 +327,8 @@ StepTimes Round::wait(std::vector<RoundResult>& results) {
   const auto* tokens = reinterpret_cast<const TokenId*>(outcomes + memory_->max_segments);
   const auto* confidence = reinterpret_cast<const float*>(tokens + int64_t{memory_->max_segments} * stride);
   const auto* logprobs = static_cast<const ops::RowLogprobs*>(flight->logprobs.data());
+  std::memcpy(&experts_touched_, static_cast<const std::byte*>(flight->results.data()) + memory_->experts_begin(),
+              sizeof(experts_touched_));
   results.assign(flight->segments.size(), {});
   const ops::RowLogprobs* score = logprobs + flight->choices;
   for (size_t i = 0; i < results.size(); ++i) {

@@ -36,9 +36,10 @@ struct RoundConfig {
   int32_t max_rows = 0;       // rows of one target pass
   int32_t max_positions = 0;  // of a sequence, the blocks reserved past its end included
   int32_t page_size = 0;
-  int32_t logit_rows = 128;  // of one chunk of logits; at least one block
-  bool graphs = true;        // record and replay where the device can
-  bool profile = false;      // fill PhaseTimes: on CUDA steps then run one at a time and without graphs
+  int32_t logit_rows = 128;       // of one chunk of logits; at least one block
+  bool graphs = true;             // record and replay where the device can
+  bool profile = false;           // fill PhaseTimes: on CUDA steps then run one at a time and without graphs
+  bool simulate_routing = false;  // of experts: EngineOptions::simulate_routing
   // Tokens that a block may draft, ascending, the last is block_size - 1: a step drafts the least of these that is
   // enough for everybody. Empty: whole blocks only.
   std::vector<int32_t> draft_lengths;
@@ -146,6 +147,8 @@ class Round {
   // 1: no drafting.
   int32_t block_size() const { return proposer_ ? proposer_->block_size() : 1; }
   const PhaseTimes& times() const { return times_; }
+  // Distinct experts that the target's passes touched, summed over layers and the steps that wait() brought.
+  int64_t experts_touched() const { return experts_touched_; }
 
  private:
   static constexpr int32_t kMostSharedTokens = 24'000;  // 96 KB
@@ -238,6 +241,7 @@ class Round {
   std::unique_ptr<Fence> last_end_;
   bool last_end_set_ = false;
   PhaseTimes times_;
+  int64_t experts_touched_ = 0;
 };
 
 }  // namespace volley::spec

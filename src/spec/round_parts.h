@@ -36,7 +36,7 @@ struct Round::Memory {
   Buffer step;        // what a step brings: survival table, segments, edits of the page table, known tokens
   Buffer drafts, choices, finite;
   Buffer confidence;  // [drafts]: the drafter's
-  Buffer results;     // of each segment: StepOutcome, committed tokens, confidence of its drafted ones
+  Buffer results;     // of each segment: StepOutcome, committed tokens, confidence of its drafted ones; experts touched
   Buffer committed;   // slots and counts, for the sampler
   Buffer logprobs;    // [max_rows] RowLogprobs
   Buffer masks, host_masks, host_drafts;                          // for grammars: allocated when the first one comes
@@ -67,16 +67,22 @@ struct Round::Memory {
   ops::StepOutcome* outcome_array() const { return static_cast<ops::StepOutcome*>(results.data()); }
   TokenId* result_tokens() const { return reinterpret_cast<TokenId*>(outcome_array() + max_segments); }
   float* result_confidence() const { return reinterpret_cast<float*>(result_tokens() + max_segments * stride); }
+  // Experts touched since the round was made: the last part of the results.
+  int64_t experts_begin() const {
+    return round_up(max_segments * (static_cast<int64_t>(sizeof(ops::StepOutcome)) + stride * int64_t{sizeof(TokenId)} +
+                                    (stride - 1) * int64_t{sizeof(float)}),
+                    int64_t{sizeof(int64_t)});
+  }
+  int64_t* experts_touched() const {
+    return reinterpret_cast<int64_t*>(static_cast<std::byte*>(results.data()) + experts_begin());
+  }
   // The rows of a step that are scored, then a choice for each chunk of their logits, then a mask for each.
   int64_t score_choices_begin(int64_t rows) const { return round_up(rows * 4, kPartAlignment); }
   int64_t score_masks_begin(int64_t rows) const {
     return score_choices_begin(rows) + round_up(rows * int64_t{sizeof(ops::ChoiceSegment)}, kPartAlignment);
   }
   int64_t scores_bytes(int64_t rows) const { return score_masks_begin(rows) + rows * mask_words * 4; }
-  int64_t results_bytes() const {
-    return max_segments * (static_cast<int64_t>(sizeof(ops::StepOutcome)) + stride * int64_t{sizeof(TokenId)} +
-                           (stride - 1) * int64_t{sizeof(float)});
-  }
+  int64_t results_bytes() const { return experts_begin() + int64_t{sizeof(int64_t)}; }
 };
 
 struct Round::Flight {

@@ -9,6 +9,8 @@
 namespace volley::spec {
 namespace {
 
+constexpr uint32_t kRoutingSeed = 1;  // of simulated routing
+
 template <typename T>
 T* array_of(const Buffer& buffer) {
   return static_cast<T*>(buffer.data());
@@ -74,6 +76,7 @@ void Round::verify(const Layout& layout, const std::function<void()>& forwarded)
   ops::fill_verify_rows(stream_, step_of(layout), array_of<TokenId>(memory_->drafts), visibility_, pass.rows,
                         pass.choices);
   model::Pass target{stream_, pass.batch, kv_.layers(0, target_.kv_layers()), *scratch_};
+  target.routing = {config_.simulate_routing, kRoutingSeed, config_.slots, memory_->experts_touched()};
   target_.plan(target);
   const TensorView x = scratch_->take(DType::kF32, {layout.rows, target_.spec().hidden});
   model::Capture capture;
