@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "serve/generation_plan.h"
+#include "serve/log_sink.h"
 #include "serve/openapi.h"
 #include "serve/tokens.h"
 #include "serve/web/page.h"
@@ -161,7 +162,7 @@ Api::Reply Api::answer(const Route& found, const HttpRequest& request, std::func
       return json_response({{"version", options_.version}});
     case Endpoint::kMetrics:
       response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-      response.body = metrics_->text(serving->engine.stats());
+      response.body = metrics_->text(serving->engine.stats(), options_.log_sink ? options_.log_sink->dropped() : 0);
       return response;
     case Endpoint::kOpenApi:
       response.body = openapi_document();

@@ -72,19 +72,20 @@ std::string access_json(spdlog::level::level_enum level, const AccessRecord& rec
 
 }  // namespace
 
+std::string log_payload(LogFormat format, int level, std::string_view message) {
+  if (format == LogFormat::kText) return std::string(message);
+  Json json = record_of(static_cast<spdlog::level::level_enum>(level), "message");
+  json["message"] = message;
+  return dump(json);
+}
+
 ServerLog::ServerLog(std::shared_ptr<spdlog::logger> logger, LogFormat format)
     : logger_(std::move(logger)), format_(format) {}
 
 void ServerLog::sentence(int level, std::string_view message) const {
   const auto at = static_cast<spdlog::level::level_enum>(level);
   if (!logger_ || !logger_->should_log(at)) return;
-  if (format_ == LogFormat::kText) {
-    logger_->log(at, "{}", message);
-    return;
-  }
-  Json json = record_of(at, "message");
-  json["message"] = message;
-  logger_->log(at, "{}", dump(json));
+  logger_->log(at, "{}", log_payload(format_, level, message));
 }
 
 void ServerLog::debug(std::string_view message) const {

@@ -31,6 +31,9 @@ struct AccessRecord {
   std::optional<Tokens> tokens;
 };
 
+// A sentence as a logger of this format takes it. `level`: a spdlog::level::level_enum.
+std::string log_payload(LogFormat format, int level, std::string_view message);
+
 class ServerLog {
  public:
   // For kJson the logger's pattern must be "%v": a record says its own time and level. Null: no log.

@@ -336,13 +336,15 @@ void Metrics::count_connections(int change) {
   state_->connections.Increment(change);
 }
 
-std::string Metrics::text(const EngineStats& stats) const {
+std::string Metrics::text(const EngineStats& stats, int64_t dropped_log_lines) const {
   Snapshot snapshot(state_->model_name);
   add_requests(stats, snapshot);
   add_cache(stats, snapshot);
   add_speculation(stats, snapshot);
   add_verify_budget(stats.verify, snapshot);
   add_phases(stats, snapshot);
+  snapshot.counter("volley:log_lines_dropped_total", "Lines of the log that nobody took in time.",
+                   static_cast<double>(dropped_log_lines));
   std::vector<MetricFamily> families = snapshot.take();
   std::vector<MetricFamily> own = state_->registry.Collect();
   families.insert(families.end(), std::make_move_iterator(own.begin()), std::make_move_iterator(own.end()));

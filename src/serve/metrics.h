@@ -23,7 +23,8 @@ class Metrics {
   void count_response(std::string_view path, int status);
   void count_connections(int change);
 
-  std::string text(const EngineStats& stats) const;
+  // `dropped_log_lines`: since the start.
+  std::string text(const EngineStats& stats, int64_t dropped_log_lines = 0) const;
 
  private:
   struct State;

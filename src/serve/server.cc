@@ -220,6 +220,7 @@ void Server::Impl::stop_accepting() {
 
 void Server::Impl::drain(Milliseconds deadline) {
   asio::post(control_, [this, deadline] {
+    shared_.api.log().info("Draining: running requests may end; a second signal stops at once.");
     stop_accepting();
     for_sessions(&Session::drain);
     if (sessions_.empty()) return;

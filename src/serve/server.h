@@ -13,6 +13,8 @@
 
 namespace volley::serve {
 
+class LogSink;
+
 struct ServerOptions {
   std::string host = "127.0.0.1";  // an address, or a name: all addresses it has; "0.0.0.0" or "::": every one
   uint16_t port = 8000;            // 0: any free one, see Server::port()
@@ -20,6 +22,8 @@ struct ServerOptions {
   std::string version = "unknown";              // of the program, for GET /version
 
   std::shared_ptr<spdlog::logger> log;  // null: no log
+  std::shared_ptr<const LogSink>
+      log_sink;  // what `log` writes to, for the metric of dropped lines; null: it drops none
   LogFormat log_format = LogFormat::kText;
   bool log_prompts = false;  // prompts are the clients' secrets unless somebody asks for them here
 
