@@ -45,6 +45,8 @@ TEST(ServeOptions, ReachTheServer) {
                              "3",
                              "--max-body-bytes",
                              "1000",
+                             "--max-total-body-bytes",
+                             "5000",
                              "--request-timeout",
                              "5",
                              "--receive-timeout",
@@ -67,6 +69,7 @@ TEST(ServeOptions, ReachTheServer) {
   EXPECT_EQ(server.max_n, 2);
   EXPECT_EQ(server.max_choices, 3);
   EXPECT_EQ(server.max_body_bytes, 1000u);
+  EXPECT_EQ(server.max_total_body_bytes, 5000u);
   EXPECT_EQ(server.request_timeout, 5s);
   EXPECT_EQ(server.receive_timeout, 6s);
   EXPECT_EQ(server.idle_timeout, 8s);

@@ -20,6 +20,7 @@ class Exchange {
   Exchange(Exchange&&) = default;
 
   const HttpRequest& request() const { return request_; }
+  bool http_1_0() const { return http_1_0_; }
   void drop_body() { request_.body = {}; }
 
   // `draining`: the connection takes no further request.

@@ -15,7 +15,7 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
   std::string method;        // upper case, as sent
-  std::string target;        // path and query, as sent
+  std::string target;        // path and query
   std::string content_type;  // this and the other headers: empty if none was sent
   std::string body;
   std::string authorization = {};
@@ -23,6 +23,7 @@ struct HttpRequest {
   std::string if_none_match = {};
   std::string requested_headers = {};  // Access-Control-Request-Headers
   std::string request_id = {};         // X-Request-Id: the client's, or one of ours
+  std::string host = {};               // that it is for, maybe with a port: of the request line, else of Host
 };
 
 struct HttpResponse {

@@ -34,6 +34,9 @@ struct ServerOptions {
   std::string reasoning_parser = "auto";
 
   size_t max_body_bytes = size_t{10} << 20;    // a larger request is a 413 and is not buffered
+  // Of all connections together, what was received of bodies and not yet read by its endpoint; one more piece gets a 503.
+  // At least max_body_bytes, whatever stands here.
+  size_t max_total_body_bytes = size_t{256} << 20;
   size_t max_header_bytes = size_t{16} << 10;  // more is a 431
   int max_connections = 1024;                  // one more gets a 503
   int max_n = 128;                             // choices of one prompt

@@ -112,7 +112,7 @@ TEST(ServerLife, DrainDoesNotWaitForRequestsThatDoNotArrive) {
   Client half_header(server->port());
   Client half_body(server->port());
   ASSERT_TRUE(half_header.send("POST /v1/completions HTTP/1.1\r\nHost: "));
-  ASSERT_TRUE(half_body.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 50\r\n\r\n{"));
+  ASSERT_TRUE(half_body.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"));
   ASSERT_EQ(used.get("/health")->status, 200);
   EXPECT_LT(drain_time(*server), 2s);
   for (Client* client : {&half_header, &half_body}) {
