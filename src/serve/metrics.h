@@ -22,6 +22,7 @@ class Metrics {
   // `path` must come from a bounded set.
   void count_response(std::string_view path, int status);
   void count_connections(int change);
+  void count_body_bytes(int64_t change);  // received of bodies that no endpoint has read yet
 
   // `dropped_log_lines`: since the start.
   std::string text(const EngineStats& stats, int64_t dropped_log_lines = 0) const;

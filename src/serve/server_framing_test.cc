@@ -143,21 +143,22 @@ TEST(ServerFraming, BodiesTogetherAreBounded) {
     ASSERT_TRUE(halves.back()->send(post_head("Content-Length: 1000000\r\n")));
     if (i < 2) ASSERT_TRUE(halves.back()->send(std::string(999'999, ' ')));
   }
+  Client observer(server->port());
+  const auto holds = [&](const std::string& bytes) {
+    const auto metrics = observer.get("/metrics");
+    return metrics && metrics->body.find("\nvolley:http_body_bytes " + bytes + "\n") != std::string::npos;
+  };
+  ASSERT_TRUE(eventually([&] { return holds("1999998"); }));
   const std::string large = "{\"prompt\": \"" + std::string(900'000, 'x') + "\"}";
-  std::optional<ClientResponse> response;
-  EXPECT_TRUE(eventually([&] {
-    Client client(server->port());
-    response = client.post(kPath, large);
-    return response && response->status == 503;
-  })) << "the server must have received both bodies by now";
-  EXPECT_EQ(response->headers.at("retry-after"), "1");
-  EXPECT_EQ(response->headers.at("connection"), "close");
+  const auto refused = Client(server->port()).post(kPath, large);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->status, 503);
+  EXPECT_EQ(refused->headers.at("retry-after"), "1");
+  EXPECT_EQ(refused->headers.at("connection"), "close");
   EXPECT_EQ(Client(server->port()).post(kPath, kWhole)->status, 200) << "small requests still fit";
   halves.clear();
-  EXPECT_TRUE(eventually([&] {
-    const auto again = Client(server->port()).post(kPath, large);
-    return again && again->status == 400;  // read, and too long for the model
-  })) << "what a connection held is given back";
+  EXPECT_TRUE(eventually([&] { return holds("0"); })) << "what a connection held is given back";
+  EXPECT_EQ(Client(server->port()).post(kPath, large)->status, 400) << "read, and too long for the model";
 }
 
 }  // namespace

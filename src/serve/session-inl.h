@@ -115,18 +115,25 @@ class BodyShare {
   BodyShare(const BodyShare&) = delete;
   BodyShare& operator=(const BodyShare&) = delete;
 
-  // False: all connections together would hold too much; nothing changes then.
+  // False: all connections together would hold too much. The share is given back then: the body is to be dropped.
   bool grow_to(size_t size) {
-    const size_t more = size - held_;
     const size_t limit = std::max(shared_.options.max_total_body_bytes, shared_.options.max_body_bytes);
-    if (shared_.body_bytes.fetch_add(more) + more > limit) {
-      shared_.body_bytes.fetch_sub(more);
-      return false;
+    const size_t more = size - held_;
+    size_t all = shared_.body_bytes.load();
+    while (all + more <= limit) {
+      if (!shared_.body_bytes.compare_exchange_weak(all, all + more)) continue;
+      held_ = size;
+      shared_.api.metrics().count_body_bytes(static_cast<int64_t>(more));
+      return true;
     }
-    held_ = size;
-    return true;
+    release();
+    return false;
   }
-  void release() { shared_.body_bytes.fetch_sub(std::exchange(held_, 0)); }
+  void release() {
+    if (held_ == 0) return;
+    shared_.api.metrics().count_body_bytes(-static_cast<int64_t>(held_));
+    shared_.body_bytes.fetch_sub(std::exchange(held_, 0));
+  }
 
  private:
   Shared& shared_;
@@ -283,7 +290,6 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
   }
   disarm();
   if (refused) {
-    parser.get().body() = {};
     co_await close_with({shared_.api, std::move(request), parser.get().version() < 11, false}, std::move(*refused));
     co_return std::nullopt;
   }
@@ -314,6 +320,7 @@ inline asio::awaitable<Session::Refusal> Session::read_body(Parser& parser, erro
   while (!error && !parser.is_done()) {
     co_await http::async_read_some(socket_, buffer_, parser, token(error));
     if (!body_share_.grow_to(parser.get().body().size())) {
+      parser.get().body() = {};
       co_return error_response(http_error(503, "Too many large requests are arriving at once. Try again in a moment."));
     }
   }
