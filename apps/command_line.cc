@@ -103,6 +103,16 @@ void add_serve(CLI::App* root, ServeCommand* command) {
                   "origin whose web pages may read answers, or * for all; may be given several times [none]")
       ->check(not_empty())
       ->type_name("ORIGIN");
+  app->add_option(
+         "--allowed-hosts", server.allowed_hosts,
+         "names by which requests may call the server, beside those of this machine, separated by commas; * for "
+         "any [any, but where --host is a loopback address none]")
+      ->check(not_empty())
+      ->delimiter(',')
+      ->type_size(1)
+      ->expected(1)
+      ->take_all()
+      ->type_name("HOST");
   app->add_option_function<std::string>(
          "--log-format",
          [&server](const std::string& name) {

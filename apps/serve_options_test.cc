@@ -32,6 +32,8 @@ TEST(ServeOptions, ReachTheServer) {
                              "keys",
                              "--cors-origin",
                              "https://a.example",
+                             "--allowed-hosts",
+                             "a.example,b.example",
                              "--log-format",
                              "json",
                              "--log-level",
@@ -64,6 +66,7 @@ TEST(ServeOptions, ReachTheServer) {
   EXPECT_EQ(server.tool_call_parser, "llama");
   EXPECT_EQ(server.reasoning_parser, "none");
   EXPECT_EQ(server.cors_origins, std::vector<std::string>{"https://a.example"});
+  EXPECT_EQ(server.allowed_hosts, (std::vector<std::string>{"a.example", "b.example"}));
   EXPECT_EQ(server.log_format, serve::LogFormat::kJson);
   EXPECT_TRUE(server.log_prompts);
   EXPECT_EQ(server.max_n, 2);

@@ -78,6 +78,13 @@ ApiError path_not_found(std::string_view method, std::string_view path) {
           "not_found"};
 }
 
+ApiError host_not_allowed(std::string_view host) {
+  return {421, kInvalidRequest,
+          "This server does not answer for the host \"" + std::string(host.substr(0, 200)) +
+              "\". If it should, start it with --allowed-hosts and that name.",
+          std::nullopt, "host_not_allowed"};
+}
+
 ApiError http_error(int status, std::string message) {
   return {status, status < 500 ? kInvalidRequest : kServerError, std::move(message)};
 }

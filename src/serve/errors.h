@@ -41,6 +41,7 @@ ApiError invalid_body(std::string message);
 ApiError context_too_long(std::string_view field, std::string message);
 ApiError model_not_found(std::string_view model);
 ApiError path_not_found(std::string_view method, std::string_view path);
+ApiError host_not_allowed(std::string_view host);
 // A failure of the HTTP exchange itself: 400, 405, 408, 413, 415, 421, 431, 501, 503.
 ApiError http_error(int status, std::string message);
 

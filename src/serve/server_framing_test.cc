@@ -100,6 +100,34 @@ TEST(ServerFraming, WhatProxiesAndOldClientsSendIsAnswered) {
   EXPECT_EQ(client.receive()->status, 200);
 }
 
+// The page of a name that its owner points to 127.0.0.1 cannot ask in the name of this machine's user.
+TEST(ServerFraming, ALoopbackServerAnswersForThisMachineAlone) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  const auto status_of = [](const Server& asked, const std::string& request) {
+    Client client(asked.port());
+    client.send(request);
+    const auto response = client.receive();
+    return response ? response->status : 0;
+  };
+  const auto get = [](const std::string& host) { return "GET /v1/models HTTP/1.1\r\nHost: " + host + "\r\n\r\n"; };
+  EXPECT_EQ(status_of(*server, get("localhost:8000")), 200);
+  EXPECT_EQ(status_of(*server, get("127.0.0.1")), 200);
+  EXPECT_EQ(status_of(*server, get("evil.example")), 421);
+  EXPECT_EQ(status_of(*server, "GET http://evil.example/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"), 421)
+      << "the request line's host counts";
+  const auto refused = only_answer(*server, get("evil.example"));
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(json::parse(refused->body).at("error").at("code"), "host_not_allowed");
+
+  ServerOptions options = make_options();
+  options.allowed_hosts = {"llm.example"};
+  EXPECT_EQ(status_of(*start_server(engine, options), get("llm.example")), 200);
+  ServerOptions everywhere = make_options();
+  everywhere.host = "0.0.0.0";
+  EXPECT_EQ(status_of(*start_server(engine, everywhere), get("llm.example")), 200);
+}
+
 // An end of what the client sends does not say that it left.
 TEST(ServerFraming, AClientThatOnlyEndedItsSideGetsItsAnswer) {
   FakeEngine engine(
@@ -141,7 +169,8 @@ TEST(ServerFraming, BodiesTogetherAreBounded) {
   for (int i = 0; i < 8; ++i) {
     halves.push_back(std::make_unique<Client>(server->port()));
     ASSERT_TRUE(halves.back()->send(post_head("Content-Length: 1000000\r\n")));
-    if (i < 2) ASSERT_TRUE(halves.back()->send(std::string(999'999, ' ')));
+    if (i >= 2) continue;
+    ASSERT_TRUE(halves.back()->send(std::string(999'999, ' ')));
   }
   Client observer(server->port());
   const auto holds = [&](const std::string& bytes) {

@@ -103,6 +103,7 @@ struct Shared {
   const ServerOptions options;
   Api api;
   asio::thread_pool workers;
+  AllowedHosts hosts;  // constant once the server listens
   std::atomic<bool> draining{false};
   std::atomic<size_t> body_bytes{0};  // see ServerOptions::max_total_body_bytes
 };
@@ -306,6 +307,7 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
 // then the connection can go on.
 inline Session::Refusal Session::refusal(const Parser& parser, const HttpRequest& request, bool asks) const {
   if (const auto error = framing_error(head_fields(parser.get(), request))) return error_response(*error);
+  if (!shared_.hosts.allow(request.host)) return error_response(host_not_allowed(request.host));
   auto admitted = shared_.api.admit(request);
   // Only a POST has a use for a body.
   if (std::holds_alternative<Route>(admitted) && request.method != "POST" && !is_short(parser)) {
