@@ -46,7 +46,7 @@ ApiError host_not_allowed(std::string_view host);
 ApiError http_error(int status, std::string message);
 
 std::string error_json(const ApiError& error);
-// With Retry-After for 429 and 503.
+// With Retry-After for 429 and 503. What it says to the log quotes no prompt.
 HttpResponse error_response(const ApiError& error);
 
 }  // namespace volley::serve

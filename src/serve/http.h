@@ -31,6 +31,8 @@ struct HttpResponse {
   std::string content_type = "application/json";  // empty: of a response without a body, 204 or 304
   HttpHeaders headers;                            // beside the ones that response_head() writes
   std::string body;
+  std::string error = {};   // for the log: of an error its code, or its type where it has none
+  std::string reason = {};  // for the log: of an error its message
 };
 
 // How a response is sent over one connection.

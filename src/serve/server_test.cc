@@ -2,9 +2,12 @@
 #include "serve/server.h"
 
 #include <gtest/gtest.h>
+#include <spdlog/logger.h>
+#include <spdlog/sinks/ostream_sink.h>
 
 #include <atomic>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
 #include "serve/testing/client.h"
@@ -65,6 +68,35 @@ TEST(Server, ADisconnectCancelsTheRequest) {
   EXPECT_TRUE(eventually([&] { return engine.cancelled() == 4; }))
       << "a client that waits for the whole answer counts too";
   EXPECT_TRUE(eventually([&] { return engine.running() == 0; }));
+}
+
+// An answer whose last byte was written is delivered, whatever the client does then.
+TEST(Server, AClientThatLeavesWithItsAnswerHadIt) {
+  constexpr int kAnswers = 500;
+  std::ostringstream log;
+  FakeEngine engine({}, 0us);
+  ServerOptions options = make_options();
+  options.log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log));
+  options.log->set_pattern("%v");
+  options.log_format = LogFormat::kJson;
+  {
+    const auto server = start_server(engine, options);
+    for (int i = 0; i < kAnswers; ++i) {
+      Client client(server->port());
+      ASSERT_TRUE(client.send(Client::post_text(kPath, i % 2 == 0 ? kStream : kWhole)));
+      ASSERT_TRUE(client.wait_for(i % 2 == 0 ? "[DONE]\n\n\r\n0\r\n\r\n" : "completion_tokens")) << i;
+    }
+  }
+  int records = 0;
+  std::istringstream lines(log.str());
+  for (std::string line; std::getline(lines, line);) {
+    const json record = json::parse(line);
+    if (record.at("event") != "request") continue;
+    ++records;
+    EXPECT_EQ(record.at("delivered"), true) << line;
+    EXPECT_EQ(record.value("completion_tokens", 0), 11) << line;
+  }
+  EXPECT_EQ(records, kAnswers);
 }
 
 TEST(Server, ASlowReaderIsBoundedAndCancelled) {
