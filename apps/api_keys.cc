@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <string_view>
 
 #include "base/text.h"
 
@@ -21,7 +22,8 @@ Status add_key(std::string_view text, const std::string& source, std::vector<std
 
 }  // namespace
 
-Result<std::vector<std::string>> read_api_keys(const std::optional<std::string>& file, std::string_view listed) {
+Result<std::vector<std::string>> read_api_keys(const std::optional<std::string>& file,
+                                               const std::optional<std::string>& listed) {
   std::vector<std::string> keys;
   if (file) {
     std::ifstream lines(*file);
@@ -31,10 +33,14 @@ Result<std::vector<std::string>> read_api_keys(const std::optional<std::string>&
     }
     if (keys.empty()) return invalid_argument(*file + " holds no API key: the server would be open to all.");
   }
-  while (!listed.empty()) {
-    const size_t comma = std::min(listed.find(','), listed.size());
-    VOLLEY_RETURN_IF_ERROR(add_key(listed.substr(0, comma), "VOLLEY_API_KEYS", keys));
-    listed.remove_prefix(std::min(comma + 1, listed.size()));
+  const size_t of_file = keys.size();
+  for (std::string_view rest = listed.value_or(""); !rest.empty();) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    VOLLEY_RETURN_IF_ERROR(add_key(rest.substr(0, comma), "VOLLEY_API_KEYS", keys));
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  if (listed && keys.size() == of_file) {
+    return invalid_argument("VOLLEY_API_KEYS is set and holds no API key: put one in, or unset it.");
   }
   return keys;
 }

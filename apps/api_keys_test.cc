@@ -24,13 +24,17 @@ class ApiKeyFile {
 TEST(ApiKeys, ReadsFileAndEnvironment) {
   const ApiKeyFile file("# team a\nfirst\r\n\n  second  \n");
   EXPECT_EQ(read_api_keys(file.path(), "third, fourth,").value(), (Keys{"first", "second", "third", "fourth"}));
-  EXPECT_EQ(read_api_keys(std::nullopt, "").value(), Keys{});
+  EXPECT_EQ(read_api_keys(file.path(), std::nullopt).value(), (Keys{"first", "second"}));
+  EXPECT_EQ(read_api_keys(std::nullopt, std::nullopt).value(), Keys{});
 }
 
 TEST(ApiKeys, RefusesWhatWouldLeaveTheServerOpen) {
-  EXPECT_EQ(read_api_keys("/no/such/file", "").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(read_api_keys("/no/such/file", std::nullopt).error().code, ErrorCode::kNotFound);
   const ApiKeyFile empty("# nothing yet\n\n");
-  EXPECT_EQ(read_api_keys(empty.path(), "").error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(read_api_keys(empty.path(), std::nullopt).error().code, ErrorCode::kInvalidArgument);
+  for (const std::string list : {"", ",", " , ,"}) {
+    EXPECT_EQ(read_api_keys(std::nullopt, list).error().code, ErrorCode::kInvalidArgument) << list;
+  }
   const auto spaced = read_api_keys(std::nullopt, "good,se cret");
   ASSERT_FALSE(spaced.ok());
   EXPECT_EQ(spaced.error().message.find("cret"), std::string::npos) << "a message must not quote a key";

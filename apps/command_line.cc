@@ -62,6 +62,8 @@ void add_limits(CLI::App* app, ServeCommand* command) {
   count("--max-n", server.max_n, "choices of one prompt [128]");
   count("--max-choices", server.max_choices, "prompts times choices of one request, at most --max-queue [1024]");
   count("--max-body-bytes", server.max_body_bytes, "of a request; more is a 413 [10485760]");
+  count("--max-total-body-bytes", server.max_total_body_bytes,
+        "of all bodies that are arriving, at least --max-body-bytes; more is a 503 [268435456]");
   count("--max-header-bytes", server.max_header_bytes, "of a request; more is a 431 [16384]");
   count("--max-connections", server.max_connections, "open at once; one more gets a 503 [1024]");
   count("--max-unsent-bytes", server.max_unsent_bytes,
@@ -101,6 +103,16 @@ void add_serve(CLI::App* root, ServeCommand* command) {
                   "origin whose web pages may read answers, or * for all; may be given several times [none]")
       ->check(not_empty())
       ->type_name("ORIGIN");
+  app->add_option(
+         "--allowed-hosts", server.allowed_hosts,
+         "names by which requests may call the server, beside those of this machine, separated by commas; * for "
+         "any [any, but where --host is a loopback address none]")
+      ->check(not_empty())
+      ->delimiter(',')
+      ->type_size(1)
+      ->expected(1)
+      ->take_all()
+      ->type_name("HOST");
   app->add_option_function<std::string>(
          "--log-format",
          [&server](const std::string& name) {

@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <string_view>
 
 #include "base/environment.h"
-#include "serve/json_text.h"
 
 namespace volley::apps {
 
@@ -63,37 +61,6 @@ void Console::erase_locked() {
   std::fputs("\r\x1b[K", stderr);
   std::fflush(stderr);
   drawn_ = false;
-}
-
-std::string escape_controls(const std::string& text) {
-  std::string shown;
-  std::string_view rest = text;
-  const auto escape = [&shown, &rest](size_t bytes) {
-    for (; bytes > 0; --bytes, rest.remove_prefix(1)) {
-      char code[8];
-      std::snprintf(code, sizeof code, "\\x%02X", static_cast<unsigned char>(rest.front()));
-      shown += code;
-    }
-  };
-  size_t valid = serve::find_invalid_utf8(rest).value_or(rest.size());  // bytes of `rest` that are UTF-8
-  while (!rest.empty()) {
-    const auto byte = static_cast<unsigned char>(rest.front());
-    const size_t before = rest.size();
-    if (valid == 0) {
-      escape(1);
-      valid = serve::find_invalid_utf8(rest).value_or(rest.size());
-      continue;
-    }
-    const bool latin1_control = byte == 0xC2 && static_cast<unsigned char>(rest[1]) < 0xA0;
-    if (byte < 0x20 || byte == 0x7F || latin1_control) {
-      escape(latin1_control ? 2 : 1);
-    } else {
-      shown += rest.front();
-      rest.remove_prefix(1);
-    }
-    valid -= before - rest.size();
-  }
-  return shown;
 }
 
 }  // namespace volley::apps

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <string>
 
+#include "serve/json_text.h"
+
 namespace volley::apps {
 
 class Console {
@@ -35,7 +37,6 @@ class Console {
   std::chrono::steady_clock::time_point last_{};  // guarded by mutex_
 };
 
-// Control characters (of ASCII and of Latin-1) as \xHH, bytes that are not UTF-8 too; a backslash stays one.
-std::string escape_controls(const std::string& text);
+using serve::escape_controls;
 
 }  // namespace volley::apps

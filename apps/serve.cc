@@ -1,8 +1,8 @@
 #include "apps/serve.h"
 
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -16,6 +16,7 @@
 #include "apps/exit_codes.h"
 #include "base/environment.h"
 #include "device/device.h"
+#include "serve/log_sink.h"
 #include "serve/server.h"
 
 namespace volley::apps {
@@ -26,11 +27,12 @@ std::string url_of(const std::string& host, uint16_t port) {
   return "http://" + (ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
-std::shared_ptr<spdlog::logger> make_log(const ServeCommand& command) {
-  auto log = std::make_shared<spdlog::logger>("volley", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
-  log->set_level(spdlog::level::from_str(command.log_level));
-  if (command.server.log_format == serve::LogFormat::kJson) log->set_pattern("%v");
-  return log;
+void open_log(const ServeCommand& command, serve::ServerOptions& options) {
+  auto sink = std::make_shared<serve::LogSink>(STDERR_FILENO, options.log_format);
+  options.log = std::make_shared<spdlog::logger>("volley", sink);
+  options.log->set_level(spdlog::level::from_str(command.log_level));
+  if (options.log_format == serve::LogFormat::kJson) options.log->set_pattern("%v");
+  options.log_sink = std::move(sink);
 }
 
 // A shell's usual limit of 1,024 open files is less than the connections that the server takes: what the system allows
@@ -75,8 +77,8 @@ Result<serve::ServerOptions> server_options(const ServeCommand& command, const E
   if (options.served_model_names.empty()) options.served_model_names = {setup.model_name};
   options.version = VOLLEY_VERSION;
   options.worker_threads = serve::good_worker_threads(usable_cores());
-  options.log = make_log(command);
   VOLLEY_ASSIGN(options.api_keys, read_api_keys(command.api_key_file, env_api_keys()));
+  open_log(command, options);
   return options;
 }
 
@@ -116,10 +118,8 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
     return kExitUsage;
   }
   const DecisionLog decisions(*engine, log, command.log_level == "debug");
-  const InterruptScope scope(interrupt, [&running, &command, &log] {
-    log.info("Draining: running requests may end; a second signal stops at once.");
-    running.drain(std::chrono::seconds(command.drain_timeout_s));
-  });
+  const InterruptScope scope(
+      interrupt, [&running, timeout = std::chrono::seconds(command.drain_timeout_s)] { running.drain(timeout); });
   std::printf("Serving %s on %s at %s\n", name.c_str(), engine->info().device.c_str(),
               url_of(command.server.host, running.port()).c_str());
   std::fflush(stdout);

@@ -32,6 +32,8 @@ TEST(ServeOptions, ReachTheServer) {
                              "keys",
                              "--cors-origin",
                              "https://a.example",
+                             "--allowed-hosts",
+                             "a.example,b.example",
                              "--log-format",
                              "json",
                              "--log-level",
@@ -45,6 +47,8 @@ TEST(ServeOptions, ReachTheServer) {
                              "3",
                              "--max-body-bytes",
                              "1000",
+                             "--max-total-body-bytes",
+                             "5000",
                              "--request-timeout",
                              "5",
                              "--receive-timeout",
@@ -62,11 +66,13 @@ TEST(ServeOptions, ReachTheServer) {
   EXPECT_EQ(server.tool_call_parser, "llama");
   EXPECT_EQ(server.reasoning_parser, "none");
   EXPECT_EQ(server.cors_origins, std::vector<std::string>{"https://a.example"});
+  EXPECT_EQ(server.allowed_hosts, (std::vector<std::string>{"a.example", "b.example"}));
   EXPECT_EQ(server.log_format, serve::LogFormat::kJson);
   EXPECT_TRUE(server.log_prompts);
   EXPECT_EQ(server.max_n, 2);
   EXPECT_EQ(server.max_choices, 3);
   EXPECT_EQ(server.max_body_bytes, 1000u);
+  EXPECT_EQ(server.max_total_body_bytes, 5000u);
   EXPECT_EQ(server.request_timeout, 5s);
   EXPECT_EQ(server.receive_timeout, 6s);
   EXPECT_EQ(server.idle_timeout, 8s);

@@ -23,9 +23,9 @@ std::string env_cache_home() {
   return home != nullptr && *home == '/' ? std::string(home) + "/.cache" : "";
 }
 
-std::string env_api_keys() {
+std::optional<std::string> env_api_keys() {
   const char* value = std::getenv("VOLLEY_API_KEYS");
-  return value == nullptr ? "" : value;
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
 }  // namespace volley

@@ -1,6 +1,7 @@
 // The environment variables that Volley reads, all of them, here.
 #pragma once
 
+#include <optional>
 #include <string>
 
 namespace volley {
@@ -14,8 +15,8 @@ bool env_no_color();
 // XDG_CACHE_HOME (freedesktop.org's base directories), else $HOME/.cache. Empty: neither is an absolute path.
 std::string env_cache_home();
 
-// VOLLEY_API_KEYS: keys that clients of `volley serve` must send one of, separated by commas. Empty: not set. Secret:
+// VOLLEY_API_KEYS: keys that clients of `volley serve` must send one of, separated by commas. Nothing: not set. Secret:
 // not for logs or messages.
-std::string env_api_keys();
+std::optional<std::string> env_api_keys();
 
 }  // namespace volley

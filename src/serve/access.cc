@@ -1,5 +1,7 @@
 #include "serve/access.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <cctype>
 
@@ -13,6 +15,28 @@ bool equal_in_constant_time(std::string_view given, std::string_view key) {
     difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(key[i % key.size()]);
   }
   return difference == 0;
+}
+
+// "Example.com.:8000" → "example.com", "[::1]:8000" → "::1".
+std::string bare_host(std::string_view host) {
+  if (const size_t end = host.find(']'); host.starts_with('[') && end != std::string_view::npos) {
+    host = host.substr(1, end - 1);
+  } else if (std::count(host.begin(), host.end(), ':') == 1) {
+    host = host.substr(0, host.find(':'));
+  }
+  if (host.ends_with('.')) host.remove_suffix(1);
+  std::string bare(host);
+  std::transform(bare.begin(), bare.end(), bare.begin(), [](unsigned char c) { return std::tolower(c); });
+  return bare;
+}
+
+// `host`: bare.
+bool is_loopback(const std::string& host) {
+  if (host == "localhost" || host.ends_with(".localhost")) return true;
+  in_addr v4{};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+  in6_addr v6{};
+  return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
 bool is_bearer(std::string_view scheme) {
@@ -31,6 +55,17 @@ bool ApiKeys::allow(std::string_view authorization) const {
   bool found = false;
   for (const std::string& key : keys_) found |= equal_in_constant_time(authorization, key);
   return found;
+}
+
+AllowedHosts::AllowedHosts(const std::vector<std::string>& names, bool loopback)
+    : any_(names.empty() ? !loopback : std::find(names.begin(), names.end(), "*") != names.end()) {
+  std::transform(names.begin(), names.end(), std::back_inserter(names_), bare_host);
+}
+
+bool AllowedHosts::allow(std::string_view host) const {
+  if (any_ || host.empty()) return true;
+  const std::string bare = bare_host(host);
+  return is_loopback(bare) || std::find(names_.begin(), names_.end(), bare) != names_.end();
 }
 
 std::string Cors::allowed(const std::string& origin) const {

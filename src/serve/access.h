@@ -1,4 +1,4 @@
-// Who may ask: API keys, and pages of other origins (CORS). Immutable; any thread.
+// Who may ask: API keys, pages of other origins (CORS), and by which name of the server. Immutable; any thread.
 #pragma once
 
 #include <optional>
@@ -20,6 +20,23 @@ class ApiKeys {
 
  private:
   std::vector<std::string> keys_;
+};
+
+// Which hosts a request may be for. A page of a name that its owner points to 127.0.0.1 (DNS rebinding) belongs to the
+// same origin as a server there: all that tells its requests from those of the machine's user is that name.
+class AllowedHosts {
+ public:
+  AllowedHosts() = default;  // any
+  // `names`: hosts without ports; "*": any. `loopback`: the server listens on loopback addresses alone. localhost,
+  // names below it and loopback addresses are always allowed; if no name is given and not `loopback`, so is everything.
+  AllowedHosts(const std::vector<std::string>& names, bool loopback);
+
+  // `host`: that a request is for, with its port if it has one; empty, which no browser sends, is allowed.
+  bool allow(std::string_view host) const;
+
+ private:
+  bool any_ = true;
+  std::vector<std::string> names_;  // in lower case
 };
 
 class Cors {

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "serve/generation_plan.h"
+#include "serve/log_sink.h"
 #include "serve/openapi.h"
 #include "serve/tokens.h"
 #include "serve/web/page.h"
@@ -113,7 +114,7 @@ Api::Reply Api::handle(const HttpRequest& request, std::function<void()> wake) {
   try {
     return dispatch(request, std::move(wake));
   } catch (const std::exception& error) {
-    log_.error(request.method + " " + std::string(path_label(request)) + " failed: " + error.what());
+    log_.error(for_log(request.method, 32) + " " + std::string(path_label(request)) + " failed: " + error.what());
     return error_response(http_error(500, "The server failed on this request; its log says why."));
   }
 }
@@ -161,7 +162,7 @@ Api::Reply Api::answer(const Route& found, const HttpRequest& request, std::func
       return json_response({{"version", options_.version}});
     case Endpoint::kMetrics:
       response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-      response.body = metrics_->text(serving->engine.stats());
+      response.body = metrics_->text(serving->engine.stats(), options_.log_sink ? options_.log_sink->dropped() : 0);
       return response;
     case Endpoint::kOpenApi:
       response.body = openapi_document();
@@ -203,7 +204,8 @@ Api::Reply Api::generate(ApiKind kind, const HttpRequest& request, std::function
   ApiRequest& api_request = std::get<ApiRequest>(parsed);
   for (const std::string& field : api_request.ignored_fields) {
     // As JSON: a name may hold line ends.
-    warn_once("ignoring the request field " + Json(field).dump(-1, ' ', true, Json::error_handler_t::replace));
+    warn_once("ignoring the request field " +
+              Json(field.substr(0, 100)).dump(-1, ' ', true, Json::error_handler_t::replace));
   }
   if (!api_request.tools.tools.empty() && !serving.format.tool_warning.empty()) warn_once(serving.format.tool_warning);
   const char* id_kind = kind == ApiKind::kChat ? "chatcmpl-" : "cmpl-";

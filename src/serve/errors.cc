@@ -35,6 +35,16 @@ nlohmann::ordered_json or_null(const std::optional<std::string>& text) {
   return text ? nlohmann::ordered_json(*text) : nlohmann::ordered_json(nullptr);
 }
 
+// Up to where a message quotes a text of the request, which may be a prompt: that is for the client alone.
+std::string without_quotes(const std::string& message) {
+  size_t end = message.size();
+  for (const std::string_view quote : {"; last read: '", ", not \"", " holds \""}) {
+    const size_t found = message.find(quote);
+    if (found != std::string::npos) end = std::min(end, found + quote.size() - 1);
+  }
+  return end < message.size() ? message.substr(0, end) + "…" : message;
+}
+
 }  // namespace
 
 ApiError api_error(const Error& error, std::optional<std::string> param) {
@@ -74,8 +84,15 @@ ApiError model_not_found(std::string_view model) {
 }
 
 ApiError path_not_found(std::string_view method, std::string_view path) {
-  return {404, kInvalidRequest, "Nothing answers " + std::string(method) + " " + std::string(path) + ".", std::nullopt,
-          "not_found"};
+  return {404, kInvalidRequest, "Nothing answers " + std::string(method.substr(0, 32)) + " " + std::string(path) + ".",
+          std::nullopt, "not_found"};
+}
+
+ApiError host_not_allowed(std::string_view host) {
+  return {421, kInvalidRequest,
+          "This server does not answer for the host \"" + std::string(host.substr(0, 200)) +
+              "\". If it should, start it with --allowed-hosts and that name.",
+          std::nullopt, "host_not_allowed"};
 }
 
 ApiError http_error(int status, std::string message) {
@@ -96,6 +113,8 @@ HttpResponse error_response(const ApiError& error) {
   HttpResponse response;
   response.status = error.status;
   response.body = error_json(error);
+  response.error = error.code.value_or(error.type);
+  response.reason = without_quotes(error.message);
   if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
   return response;
 }

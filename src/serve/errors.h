@@ -41,11 +41,12 @@ ApiError invalid_body(std::string message);
 ApiError context_too_long(std::string_view field, std::string message);
 ApiError model_not_found(std::string_view model);
 ApiError path_not_found(std::string_view method, std::string_view path);
-// A failure of the HTTP exchange itself: 400, 405, 408, 413, 415, 431, 503.
+ApiError host_not_allowed(std::string_view host);
+// A failure of the HTTP exchange itself: 400, 405, 408, 413, 415, 421, 431, 501, 503.
 ApiError http_error(int status, std::string message);
 
 std::string error_json(const ApiError& error);
-// With Retry-After for 429 and 503.
+// With Retry-After for 429 and 503. What it says to the log quotes no prompt.
 HttpResponse error_response(const ApiError& error);
 
 }  // namespace volley::serve

@@ -30,6 +30,8 @@ Framing Exchange::framing(bool chunked, bool draining) {
 std::string Exchange::head(HttpResponse& response, const Framing& how) {
   for (auto& header : api_->common_headers(request_)) response.headers.push_back(std::move(header));
   status_ = response.status;
+  error_ = std::move(response.error);
+  reason_ = std::move(response.reason);
   api_->metrics().count_response(path_label_, response.status);
   return response_head(response, how);
 }
@@ -65,7 +67,9 @@ void Exchange::end(bool delivered, const Generation* generation) const {
   record.status = status_;
   record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
   record.delivered = delivered;
-  if (generation) record.error = generation->failure();
+  record.error = error_;
+  record.reason = reason_;
+  if (generation && !generation->failure().empty()) record.error = generation->failure();
   if (generation && delivered && record.error.empty()) {
     const UsageTotals& usage = generation->usage();
     record.tokens = {usage.prompt_tokens(), usage.cached_tokens(), usage.completion_tokens()};

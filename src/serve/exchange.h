@@ -20,6 +20,7 @@ class Exchange {
   Exchange(Exchange&&) = default;
 
   const HttpRequest& request() const { return request_; }
+  bool http_1_0() const { return http_1_0_; }
   void drop_body() { request_.body = {}; }
 
   // `draining`: the connection takes no further request.
@@ -46,6 +47,7 @@ class Exchange {
   bool streaming_ = false;
   bool reusable_ = false;
   int status_ = 0;
+  std::string error_, reason_;  // of the answer, see HttpResponse
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
 

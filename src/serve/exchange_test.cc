@@ -6,9 +6,11 @@
 #include <spdlog/logger.h>
 #include <spdlog/sinks/ostream_sink.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "serve/json_text.h"
 #include "serve/testing/server_helpers.h"
 
 namespace volley::serve {
@@ -96,6 +98,54 @@ TEST_F(ExchangeTest, LogsWhatBecameOfIt) {
   EXPECT_EQ(record.at("status"), 429);
   EXPECT_EQ(record.at("delivered"), false);
   EXPECT_GE(record.at("seconds").get<double>(), 0);
+}
+
+// Of a request that failed the log says why, but no line is as long as the client likes, and no prompt stands in it.
+TEST_F(ExchangeTest, LogsWhyARequestFailed) {
+  const auto record_of = [&](const ApiError& error, const std::string& method = "POST") {
+    log_.str("");
+    Exchange exchange(*api_, request(method), false, true);
+    exchange.whole(error_response(error), false);
+    exchange.end(true, nullptr);
+    return json::parse(log_.str());
+  };
+  const json missing = record_of(model_not_found("gpt-9"));
+  EXPECT_EQ(missing.at("error"), "model_not_found");
+  EXPECT_TRUE(missing.at("reason").get<std::string>().starts_with("The model \"gpt-9\" is not served here."));
+  EXPECT_EQ(record_of(invalid_body("broken")).at("error"), "invalid_request_error");
+  const json long_one = record_of(invalid_body(std::string(10'000, 'x') + "\x1b[2J"), std::string(10'000, 'M'));
+  EXPECT_LT(long_one.at("reason").get<std::string>().size(), 400u);
+  EXPECT_LT(long_one.at("method").get<std::string>().size(), 50u);
+  EXPECT_EQ(record_of(invalid_body("a\r\n\x1b[2Jb")).at("reason"), "a\\x0D\\x0A\\x1B[2Jb");
+  const ApiError quoting[] = {std::get<ApiError>(parse_json("{\"prompt\": \"the secret")),
+                              invalid_field("messages", "\"messages\" must be a list, not \"the secret\"."),
+                              invalid_field("prompt", "\"prompt\" holds \"the secret\", but token ids are numbers.")};
+  for (const ApiError& error : quoting) {
+    const std::string reason = record_of(error).at("reason");
+    EXPECT_EQ(reason.find("secret"), std::string::npos) << reason;
+    EXPECT_GT(reason.size(), 9u);
+  }
+  Exchange good(*api_, request("POST"), false, true);
+  log_.str("");
+  good.whole({}, false);
+  good.end(true, nullptr);
+  EXPECT_FALSE(json::parse(log_.str()).contains("reason"));
+}
+
+TEST_F(ExchangeTest, TextLinesHoldNothingThatSteersATerminal) {
+  ServerOptions options = make_options();
+  options.log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log_));
+  options.log->set_pattern("%v");
+  Api api(options);
+  Exchange exchange(api, request(std::string(10'000, 'M'), "id-1"), false, true);
+  exchange.whole(error_response(invalid_body("a\nb\x1b[2J")), false);
+  exchange.end(true, nullptr);
+  api.log().warn(std::string(100'000, 'x') + "\n");
+  const std::string text = log_.str();
+  EXPECT_NE(text.find(" 400 "), std::string::npos);
+  EXPECT_NE(text.find(" error=invalid_request_error reason=\"a\\x0Ab\\x1B[2J\"\n"), std::string::npos) << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
+  EXPECT_LT(text.size(), 5000u);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
   std::string method;        // upper case, as sent
-  std::string target;        // path and query, as sent
+  std::string target;        // path and query
   std::string content_type;  // this and the other headers: empty if none was sent
   std::string body;
   std::string authorization = {};
@@ -23,6 +23,7 @@ struct HttpRequest {
   std::string if_none_match = {};
   std::string requested_headers = {};  // Access-Control-Request-Headers
   std::string request_id = {};         // X-Request-Id: the client's, or one of ours
+  std::string host = {};               // that it is for, maybe with a port: of the request line, else of Host
 };
 
 struct HttpResponse {
@@ -30,6 +31,8 @@ struct HttpResponse {
   std::string content_type = "application/json";  // empty: of a response without a body, 204 or 304
   HttpHeaders headers;                            // beside the ones that response_head() writes
   std::string body;
+  std::string error = {};   // for the log: of an error its code, or its type where it has none
+  std::string reason = {};  // for the log: of an error its message
 };
 
 // How a response is sent over one connection.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 namespace volley::serve {
@@ -100,6 +101,36 @@ std::optional<size_t> find_invalid_utf8(std::string_view text) {
     i += length;
   }
   return std::nullopt;
+}
+
+std::string escape_controls(std::string_view rest) {
+  std::string shown;
+  const auto escape = [&shown, &rest](size_t bytes) {
+    for (; bytes > 0; --bytes, rest.remove_prefix(1)) {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\x%02X", static_cast<unsigned char>(rest.front()));
+      shown += code;
+    }
+  };
+  size_t valid = find_invalid_utf8(rest).value_or(rest.size());  // bytes of `rest` that are UTF-8
+  while (!rest.empty()) {
+    const auto byte = static_cast<unsigned char>(rest.front());
+    const size_t before = rest.size();
+    if (valid == 0) {
+      escape(1);
+      valid = find_invalid_utf8(rest).value_or(rest.size());
+      continue;
+    }
+    const bool latin1_control = byte == 0xC2 && static_cast<unsigned char>(rest[1]) < 0xA0;
+    if (byte < 0x20 || byte == 0x7F || latin1_control) {
+      escape(latin1_control ? 2 : 1);
+    } else {
+      shown += rest.front();
+      rest.remove_prefix(1);
+    }
+    valid -= before - rest.size();
+  }
+  return shown;
 }
 
 size_t count_code_points(std::string_view utf8) {

@@ -15,6 +15,8 @@ namespace volley::serve {
 // Byte offset of the first byte that is not part of a well-formed UTF-8 sequence (Unicode 15, table 3-7).
 std::optional<size_t> find_invalid_utf8(std::string_view text);
 size_t count_code_points(std::string_view utf8);
+// Control characters (of ASCII and of Latin-1) as \xHH, bytes that are not UTF-8 too; a backslash stays one.
+std::string escape_controls(std::string_view text);
 
 constexpr int kMaxJsonDepth = 100;
 

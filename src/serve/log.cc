@@ -8,12 +8,17 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "serve/json_text.h"
+
 namespace volley::serve {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxPrompt = 8192;
+constexpr size_t kMaxSentence = 4096;
+constexpr size_t kMaxMethod = 32;
+constexpr size_t kMaxReason = 300;
 
 std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -42,7 +47,7 @@ bool is_probe(std::string_view path) {
 std::string access_text(const AccessRecord& record) {
   std::array<char, 32> seconds{};
   std::snprintf(seconds.data(), seconds.size(), "%.3f s", record.seconds);
-  std::string text = record.method.empty() ? "unreadable request" : std::string(record.method) + " ";
+  std::string text = record.method.empty() ? "unreadable request" : for_log(record.method, kMaxMethod) + " ";
   text.append(record.path).append(" ").append(record.status == 0 ? "-" : std::to_string(record.status));
   text.append(" ").append(seconds.data()).append(" id=").append(record.request_id);
   if (record.tokens) {
@@ -50,18 +55,20 @@ std::string access_text(const AccessRecord& record) {
             " output=" + std::to_string(record.tokens->completion);
   }
   if (!record.error.empty()) text.append(" error=").append(record.error);
+  if (!record.reason.empty()) text.append(" reason=\"").append(for_log(record.reason, kMaxReason)).append("\"");
   return record.delivered ? text : text + " (the client left)";
 }
 
 std::string access_json(spdlog::level::level_enum level, const AccessRecord& record) {
   Json json = record_of(level, "request");
   json["request_id"] = record.request_id;
-  json["method"] = record.method;
+  json["method"] = for_log(record.method, kMaxMethod);
   json["path"] = record.path;
   json["status"] = record.status;
   json["seconds"] = record.seconds;
   json["delivered"] = record.delivered;
   if (!record.error.empty()) json["error"] = record.error;
+  if (!record.reason.empty()) json["reason"] = for_log(record.reason, kMaxReason);
   if (record.tokens) {
     json["prompt_tokens"] = record.tokens->prompt;
     json["cached_tokens"] = record.tokens->cached;
@@ -72,19 +79,26 @@ std::string access_json(spdlog::level::level_enum level, const AccessRecord& rec
 
 }  // namespace
 
+std::string for_log(std::string_view text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return escape_controls(text);
+  while (max_bytes > 0 && (static_cast<unsigned char>(text[max_bytes]) & 0xC0) == 0x80) --max_bytes;
+  return escape_controls(text.substr(0, max_bytes)) + "…";
+}
+
+std::string log_payload(LogFormat format, int level, std::string_view message) {
+  if (format == LogFormat::kText) return for_log(message, kMaxSentence);
+  Json json = record_of(static_cast<spdlog::level::level_enum>(level), "message");
+  json["message"] = for_log(message, kMaxSentence);
+  return dump(json);
+}
+
 ServerLog::ServerLog(std::shared_ptr<spdlog::logger> logger, LogFormat format)
     : logger_(std::move(logger)), format_(format) {}
 
 void ServerLog::sentence(int level, std::string_view message) const {
   const auto at = static_cast<spdlog::level::level_enum>(level);
   if (!logger_ || !logger_->should_log(at)) return;
-  if (format_ == LogFormat::kText) {
-    logger_->log(at, "{}", message);
-    return;
-  }
-  Json json = record_of(at, "message");
-  json["message"] = message;
-  logger_->log(at, "{}", dump(json));
+  logger_->log(at, "{}", log_payload(format_, level, message));
 }
 
 void ServerLog::debug(std::string_view message) const {

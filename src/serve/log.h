@@ -27,9 +27,16 @@ struct AccessRecord {
   int status = 0;           // 0: the client left before there was one
   double seconds = 0;       // from the last byte of the request to the last of the answer
   bool delivered = true;    // false: the client left before the end
-  std::string_view error;   // of an answer that was given up: its code
+  std::string_view error;   // of an answer that is an error or was given up: its code
+  std::string_view reason;  // of one that is an error: its message, which must not quote prompts
   std::optional<Tokens> tokens;
 };
+
+// A sentence as a logger of this format takes it. `level`: a spdlog::level::level_enum.
+std::string log_payload(LogFormat format, int level, std::string_view message);
+
+// What a client sent, as a line of text can hold it: at most `max_bytes`, nothing that steers a terminal.
+std::string for_log(std::string_view text, size_t max_bytes);
 
 class ServerLog {
  public:

@@ -236,11 +236,8 @@ struct Metrics::State {
                       .Name("volley:http_requests_total")
                       .Help("HTTP responses, by path and status.")
                       .Register(registry)),
-        connections(prometheus::BuildGauge()
-                        .Name("volley:http_connections")
-                        .Help("Open client connections.")
-                        .Register(registry)
-                        .Add({})),
+        connections(gauge("volley:http_connections", "Open client connections.")),
+        body_bytes(gauge("volley:http_body_bytes", "Received of bodies that no endpoint has read yet.")),
         time_to_first_token(
             histogram("volley:time_to_first_token_seconds", "From submission to the first token.", latency_buckets())),
         time_per_output_token(histogram("volley:time_per_output_token_seconds",
@@ -270,6 +267,10 @@ struct Metrics::State {
     }
   }
 
+  prometheus::Gauge& gauge(const char* name, const char* help) {
+    return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
+  }
+
   Histogram& histogram(const char* name, const char* help, const Histogram::BucketBoundaries& buckets) {
     return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add(labels, buckets);
   }
@@ -284,6 +285,7 @@ struct Metrics::State {
   prometheus::Family<prometheus::Counter>& finished;
   prometheus::Family<prometheus::Counter>& responses;
   prometheus::Gauge& connections;
+  prometheus::Gauge& body_bytes;
   Histogram& time_to_first_token;
   Histogram& time_per_output_token;
   Histogram& inter_token_latency;
@@ -336,13 +338,19 @@ void Metrics::count_connections(int change) {
   state_->connections.Increment(change);
 }
 
-std::string Metrics::text(const EngineStats& stats) const {
+void Metrics::count_body_bytes(int64_t change) {
+  state_->body_bytes.Increment(static_cast<double>(change));
+}
+
+std::string Metrics::text(const EngineStats& stats, int64_t dropped_log_lines) const {
   Snapshot snapshot(state_->model_name);
   add_requests(stats, snapshot);
   add_cache(stats, snapshot);
   add_speculation(stats, snapshot);
   add_verify_budget(stats.verify, snapshot);
   add_phases(stats, snapshot);
+  snapshot.counter("volley:log_lines_dropped_total", "Lines of the log that nobody took in time.",
+                   static_cast<double>(dropped_log_lines));
   std::vector<MetricFamily> families = snapshot.take();
   std::vector<MetricFamily> own = state_->registry.Collect();
   families.insert(families.end(), std::make_move_iterator(own.begin()), std::make_move_iterator(own.end()));

@@ -22,8 +22,10 @@ class Metrics {
   // `path` must come from a bounded set.
   void count_response(std::string_view path, int status);
   void count_connections(int change);
+  void count_body_bytes(int64_t change);  // received of bodies that no endpoint has read yet
 
-  std::string text(const EngineStats& stats) const;
+  // `dropped_log_lines`: since the start.
+  std::string text(const EngineStats& stats, int64_t dropped_log_lines = 0) const;
 
  private:
   struct State;

@@ -2,7 +2,11 @@
 // io_context.
 #include "serve/server.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <deque>
 #include <mutex>
@@ -22,6 +26,10 @@ constexpr int kSendBufferBytes = 256 << 10;
 constexpr Milliseconds kCancelGrace{1000};   // for cancelled requests to tell their clients
 constexpr Milliseconds kAcceptBackoff{100};  // when the process is out of file descriptors
 
+bool is_out_of_descriptors(const error_code& error) {
+  return error == asio::error::no_descriptors || error == boost::system::errc::too_many_files_open_in_system;
+}
+
 // What helps against the system's reasons not to listen; empty where the reason says all.
 std::string_view advice(const error_code& error) {
   if (error == asio::error::address_in_use) return " Choose another port or stop what uses it.";
@@ -29,7 +37,7 @@ std::string_view advice(const error_code& error) {
   if (error == boost::system::errc::address_not_available) {
     return " Choose an address of this machine, or 0.0.0.0 for all of them.";
   }
-  if (error == asio::error::no_descriptors || error == boost::system::errc::too_many_files_open_in_system) {
+  if (is_out_of_descriptors(error)) {
     return " Raise the limit of open files (ulimit -n) or close other programs.";
   }
   return "";
@@ -66,8 +74,25 @@ error_code listen_on(tcp::acceptor& acceptor, const tcp::endpoint& endpoint) {
   if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+  if (!error) acceptor.non_blocking(true, error);  // of calls that do not wait
   return error;
 }
+
+// A descriptor that is given up for a moment when there is no other, to tell a client so.
+class SpareDescriptor {
+ public:
+  ~SpareDescriptor() { give_up(); }
+  void take() {
+    if (descriptor_ < 0) descriptor_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  }
+  void give_up() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    descriptor_ = -1;
+  }
+
+ private:
+  int descriptor_ = -1;
+};
 
 }  // namespace
 
@@ -90,8 +115,10 @@ class Server::Impl {
  private:
   error_code open_all(const std::vector<tcp::endpoint>& endpoints);
   asio::awaitable<void> accept(tcp::acceptor& acceptor);
+  bool refuse_next(tcp::acceptor& acceptor);
   void add(tcp::socket socket);
   void refuse(tcp::socket socket);
+  void say_who_may_ask() const;
   void stop_accepting();
   void log_failure(std::exception_ptr failure) const;
   // Runs `action` for each session, on the session's strand.
@@ -101,10 +128,13 @@ class Server::Impl {
   Shared shared_;
   asio::any_io_executor control_;
   std::deque<tcp::acceptor> acceptors_;  // one for each address that the host's name stands for
+  SpareDescriptor spare_;                // of the control strand, like the next
+  bool out_of_descriptors_ = false;      // and the log was told
   asio::steady_timer timer_;             // of drain
   uint64_t next_session_ = 0;
   std::unordered_map<uint64_t, std::weak_ptr<Session>> sessions_;  // of the control strand
   uint16_t port_ = 0;
+  bool loopback_ = false;  // listens on nothing else; constant, like the port, once it listens
   std::mutex join_mutex_;
   std::vector<std::thread> threads_;  // guarded by join_mutex_
 };
@@ -138,11 +168,24 @@ Status Server::Impl::listen() {
     error = open_all(endpoints);
   }
   if (error) return cannot_listen(options, error);
+  loopback_ = std::ranges::all_of(
+      acceptors_, [](const tcp::acceptor& acceptor) { return acceptor.local_endpoint().address().is_loopback(); });
+  shared_.hosts = AllowedHosts(options.allowed_hosts, loopback_);
+  spare_.take();
   for (tcp::acceptor& acceptor : acceptors_) asio::co_spawn(control_, accept(acceptor), asio::detached);
   const std::lock_guard lock(join_mutex_);
   for (int i = 0; i < options.io_threads; ++i) threads_.emplace_back([this] { io_.run(); });
-  shared_.api.log().debug("listening on " + options.host + ":" + std::to_string(port_));
+  say_who_may_ask();
   return {};
+}
+
+void Server::Impl::say_who_may_ask() const {
+  const ServerOptions& options = shared_.options;
+  const std::string where = options.host + ":" + std::to_string(port_);
+  shared_.api.log().debug("listening on " + where);
+  if (loopback_ || !options.api_keys.empty()) return;
+  shared_.api.log().warn("Everybody who reaches " + where +
+                         " may use this server. Give it keys (--api-key-file, VOLLEY_API_KEYS) unless that is meant.");
 }
 
 asio::awaitable<void> Server::Impl::accept(tcp::acceptor& acceptor) {
@@ -150,16 +193,33 @@ asio::awaitable<void> Server::Impl::accept(tcp::acceptor& acceptor) {
     error_code error;
     tcp::socket socket = co_await acceptor.async_accept(asio::any_io_executor(asio::make_strand(io_)), token(error));
     if (error == asio::error::operation_aborted || !acceptor.is_open()) co_return;
-    if (error) {
+    if (is_out_of_descriptors(error)) {
+      if (!std::exchange(out_of_descriptors_, true)) {
+        shared_.api.log().warn("New connections get a 503: " + error.message() + "." + std::string(advice(error)));
+      }
+      if (refuse_next(acceptor)) continue;
+    } else if (error) {
       shared_.api.log().warn("cannot accept a connection: " + error.message());
+    }
+    if (error) {
       asio::steady_timer backoff(control_, kAcceptBackoff);
       co_await backoff.async_wait(token(error));
     } else if (sessions_.size() >= static_cast<size_t>(shared_.options.max_connections)) {
       refuse(std::move(socket));
     } else {
+      out_of_descriptors_ = false;
       add(std::move(socket));
     }
   }
+}
+
+// With the spare descriptor. False: another thread was faster to take it, or the client left.
+bool Server::Impl::refuse_next(tcp::acceptor& acceptor) {
+  error_code error;
+  spare_.give_up();
+  if (tcp::socket socket = acceptor.accept(error); !error) refuse(std::move(socket));
+  spare_.take();
+  return !error;
 }
 
 void Server::Impl::add(tcp::socket socket) {
@@ -184,7 +244,8 @@ void Server::Impl::add(tcp::socket socket) {
       session->executor(), [session] { return session->run(); }, ended);
 }
 
-// One write that fits into the socket's buffer, without waiting for the client.
+// One write that fits into the socket's buffer, without waiting for the client. What it has sent already is read: a
+// socket closed over unread bytes resets the connection, and the client may lose the answer.
 void Server::Impl::refuse(tcp::socket socket) {
   error_code ignored;
   Exchange exchange(shared_.api);
@@ -193,6 +254,7 @@ void Server::Impl::refuse(tcp::socket socket) {
   socket.non_blocking(true, ignored);
   socket.write_some(asio::buffer(bytes), ignored);
   socket.shutdown(tcp::socket::shutdown_send, ignored);
+  for (std::array<char, 4096> unread; socket.read_some(asio::buffer(unread), ignored) > 0;) continue;
   exchange.end(true, nullptr);
 }
 
@@ -220,6 +282,7 @@ void Server::Impl::stop_accepting() {
 
 void Server::Impl::drain(Milliseconds deadline) {
   asio::post(control_, [this, deadline] {
+    shared_.api.log().info("Draining: running requests may end; a second signal stops at once.");
     stop_accepting();
     for_sessions(&Session::drain);
     if (sessions_.empty()) return;

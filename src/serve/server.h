@@ -13,6 +13,8 @@
 
 namespace volley::serve {
 
+class LogSink;
+
 struct ServerOptions {
   std::string host = "127.0.0.1";  // an address, or a name: all addresses it has; "0.0.0.0" or "::": every one
   uint16_t port = 8000;            // 0: any free one, see Server::port()
@@ -20,16 +22,22 @@ struct ServerOptions {
   std::string version = "unknown";              // of the program, for GET /version
 
   std::shared_ptr<spdlog::logger> log;  // null: no log
+  std::shared_ptr<const LogSink>
+      log_sink;  // what `log` writes to, for the metric of dropped lines; null: it drops none
   LogFormat log_format = LogFormat::kText;
   bool log_prompts = false;  // prompts are the clients' secrets unless somebody asks for them here
 
-  std::vector<std::string> api_keys;      // empty: no key is needed
-  std::vector<std::string> cors_origins;  // pages of these origins may read answers; "*": of any
+  std::vector<std::string> allowed_hosts;  // names that requests may call the server by; see AllowedHosts
+  std::vector<std::string> api_keys;       // empty: no key is needed
+  std::vector<std::string> cors_origins;   // pages of these origins may read answers; "*": of any
 
   std::string tool_call_parser = "auto";  // see find_output_format()
   std::string reasoning_parser = "auto";
 
-  size_t max_body_bytes = size_t{10} << 20;    // a larger request is a 413 and is not buffered
+  size_t max_body_bytes = size_t{10} << 20;  // a larger request is a 413 and is not buffered
+  // Of all connections together, what was received of bodies and not yet read by its endpoint; one more piece gets a
+  // 503. At least max_body_bytes, whatever stands here.
+  size_t max_total_body_bytes = size_t{256} << 20;
   size_t max_header_bytes = size_t{16} << 10;  // more is a 431
   int max_connections = 1024;                  // one more gets a 503
   int max_n = 128;                             // choices of one prompt

@@ -1,12 +1,15 @@
 // Protects the server's start and end: what draining waits for and what it does not, and errors of starting.
 #include <gtest/gtest.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
+#include <string>
 #include <thread>
 
 #include "serve/server.h"
@@ -112,7 +115,7 @@ TEST(ServerLife, DrainDoesNotWaitForRequestsThatDoNotArrive) {
   Client half_header(server->port());
   Client half_body(server->port());
   ASSERT_TRUE(half_header.send("POST /v1/completions HTTP/1.1\r\nHost: "));
-  ASSERT_TRUE(half_body.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 50\r\n\r\n{"));
+  ASSERT_TRUE(half_body.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"));
   ASSERT_EQ(used.get("/health")->status, 200);
   EXPECT_LT(drain_time(*server), 2s);
   for (Client* client : {&half_header, &half_body}) {
@@ -220,6 +223,40 @@ TEST(ServerLife, StartErrorsSayWhatToDo) {
   EXPECT_EQ(Server::start(engine, options).error().code, ErrorCode::kInvalidArgument);
   options.served_model_names.clear();
   EXPECT_EQ(Server::start(engine, options).error().code, ErrorCode::kInvalidArgument);
+}
+
+// They hung before, in the listener's queue.
+TEST(ServerLife, ClientsThatFindNoDescriptorLeftAreTold) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  Client earlier(server->port());
+  ASSERT_EQ(earlier.get("/health")->status, 200);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  std::vector<int> clients;
+  for (int i = 0; i < 5; ++i) clients.push_back(::socket(AF_INET, SOCK_STREAM, 0));
+  const int next = ::dup(0);  // the lowest free descriptor
+  ASSERT_GE(next, 0);
+  ::close(next);
+  rlimit tight = before;
+  tight.rlim_cur = static_cast<rlim_t>(next);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(server->port());
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const timeval timeout{8, 0};
+  for (const int client : clients) {
+    ::setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    EXPECT_EQ(::connect(client, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    std::array<char, 12> start{};
+    EXPECT_EQ(::recv(client, start.data(), start.size(), MSG_WAITALL), static_cast<ssize_t>(start.size()));
+    EXPECT_EQ(std::string(start.data(), start.size()), "HTTP/1.1 503");
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  for (const int client : clients) ::close(client);
+  EXPECT_EQ(earlier.get("/health")->status, 200);
+  EXPECT_EQ(Client(server->port()).get("/health")->status, 200);
 }
 
 // Whichever descriptor of the server is the first that the process may not have.

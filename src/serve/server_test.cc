@@ -2,9 +2,12 @@
 #include "serve/server.h"
 
 #include <gtest/gtest.h>
+#include <spdlog/logger.h>
+#include <spdlog/sinks/ostream_sink.h>
 
 #include <atomic>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
 #include "serve/testing/client.h"
@@ -65,6 +68,35 @@ TEST(Server, ADisconnectCancelsTheRequest) {
   EXPECT_TRUE(eventually([&] { return engine.cancelled() == 4; }))
       << "a client that waits for the whole answer counts too";
   EXPECT_TRUE(eventually([&] { return engine.running() == 0; }));
+}
+
+// An answer whose last byte was written is delivered, whatever the client does then.
+TEST(Server, AClientThatLeavesWithItsAnswerHadIt) {
+  constexpr int kAnswers = 500;
+  std::ostringstream log;
+  FakeEngine engine({}, 0us);
+  ServerOptions options = make_options();
+  options.log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log));
+  options.log->set_pattern("%v");
+  options.log_format = LogFormat::kJson;
+  {
+    const auto server = start_server(engine, options);
+    for (int i = 0; i < kAnswers; ++i) {
+      Client client(server->port());
+      ASSERT_TRUE(client.send(Client::post_text(kPath, i % 2 == 0 ? kStream : kWhole)));
+      ASSERT_TRUE(client.wait_for(i % 2 == 0 ? "[DONE]\n\n\r\n0\r\n\r\n" : "completion_tokens")) << i;
+    }
+  }
+  int records = 0;
+  std::istringstream lines(log.str());
+  for (std::string line; std::getline(lines, line);) {
+    const json record = json::parse(line);
+    if (record.at("event") != "request") continue;
+    ++records;
+    EXPECT_EQ(record.at("delivered"), true) << line;
+    EXPECT_EQ(record.value("completion_tokens", 0), 11) << line;
+  }
+  EXPECT_EQ(records, kAnswers);
 }
 
 TEST(Server, ASlowReaderIsBoundedAndCancelled) {
@@ -154,7 +186,7 @@ TEST(Server, MethodsPathsAndHead) {
   ASSERT_TRUE(wrong);
   EXPECT_EQ(wrong->status, 405);
   EXPECT_EQ(wrong->headers.at("allow"), "POST");
-  ASSERT_TRUE(client.send("HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n"));
+  ASSERT_TRUE(client.send("HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n"));
   const auto head = client.receive(true);
   ASSERT_TRUE(head);
   EXPECT_EQ(head->headers.at("content-length"), "15");
@@ -180,10 +212,10 @@ TEST(Server, GarbageGetsA400AndTheServerLives) {
       std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11) + std::string(300, '\xAA'),  // a TLS hello
       "hello\r\n\r\n",
       "GET /health HTTP/9.9\r\n\r\n",
-      "GET /health HTTP/1.1\r\nbroken header\r\n\r\n",
-      "POST /v1/completions HTTP/1.1\r\nContent-Length: abc\r\n\r\n",
-      "POST /v1/completions HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-      "POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+      "GET /health HTTP/1.1\r\nHost: localhost\r\nbroken header\r\n\r\n",
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: abc\r\n\r\n",
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
   };
   for (const std::string& bytes : cases) {
     Client client(server->port());
@@ -204,7 +236,7 @@ TEST(Server, OversizeHeadersAndBodies) {
   const auto server = start_server(engine, options);
   {
     Client client(server->port());
-    client.send("GET /health HTTP/1.1\r\nX-Long: " + std::string(40'000, 'x') + "\r\n\r\n");
+    client.send("GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + std::string(40'000, 'x') + "\r\n\r\n");
     const auto response = client.receive();
     ASSERT_TRUE(response);
     EXPECT_EQ(response->status, 431);
@@ -212,7 +244,7 @@ TEST(Server, OversizeHeadersAndBodies) {
   {
     // Announced, and not sent: refused by its length alone.
     Client client(server->port());
-    client.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 100000000\r\n\r\n");
+    client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000\r\n\r\n");
     const auto response = client.receive();
     ASSERT_TRUE(response);
     EXPECT_EQ(response->status, 413);
@@ -220,7 +252,7 @@ TEST(Server, OversizeHeadersAndBodies) {
   {
     // Not announced: refused when the limit is reached, and the answer survives what is still being sent.
     Client client(server->port());
-    client.send("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5f5e100\r\n");
+    client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5f5e100\r\n");
     for (int i = 0; i < 30; ++i) client.send(std::string(10'000, 'x'));
     const auto response = client.receive();
     ASSERT_TRUE(response);
@@ -239,8 +271,9 @@ TEST(Server, ExpectContinue) {
   FakeEngine engine;
   const auto server = start_server(engine);
   Client client(server->port());
-  ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: " +
-                          std::to_string(kWhole.size()) + "\r\n\r\n"));
+  ASSERT_TRUE(
+      client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: " +
+                  std::to_string(kWhole.size()) + "\r\n\r\n"));
   const auto go_on = client.receive();
   ASSERT_TRUE(go_on);
   EXPECT_EQ(go_on->status, 100);
@@ -257,7 +290,8 @@ TEST(Server, WhoIsNotLetInSendsNoBody) {
   const auto ask = [&](const std::string& path, const std::string& head,
                        const std::string& method = "POST ") -> std::optional<ClientResponse> {
     Client client(server->port());
-    client.send(method + path + " HTTP/1.1\r\nX-Request-Id: mine\r\nContent-Type: application/json\r\n" + head +
+    client.send(method + path +
+                " HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: mine\r\nContent-Type: application/json\r\n" + head +
                 "\r\n");
     auto response = client.receive();
     if (response && response->status != 100) {
@@ -294,7 +328,7 @@ TEST(Server, ARequestThatNeverEndsTimesOut) {
   options.idle_timeout = 100ms;
   const auto server = start_server(engine, options);
   Client half(server->port());
-  ASSERT_TRUE(half.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 50\r\n\r\n{"));
+  ASSERT_TRUE(half.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"));
   const auto response = half.receive();
   ASSERT_TRUE(response);
   EXPECT_EQ(response->status, 408);
@@ -388,8 +422,9 @@ TEST(Server, HeadersOfEveryAnswer) {
   const auto server = start_server(engine, options);
   Client client(server->port());
   const auto ask = [&](const std::string& head, const std::string& body) {
-    client.send("POST /v1/completions HTTP/1.1\r\nX-Request-Id: mine\r\nOrigin: https://page.example\r\n" + head +
-                "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    client.send(
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: mine\r\nOrigin: https://page.example\r\n" +
+        head + "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
     return client.receive();
   };
   const std::string key = "Authorization: Bearer sesame\r\n";
@@ -402,7 +437,7 @@ TEST(Server, HeadersOfEveryAnswer) {
     EXPECT_EQ(answer->headers.at("access-control-allow-origin"), "https://page.example");
   }
   client.send(
-      "OPTIONS /v1/completions HTTP/1.1\r\nOrigin: https://page.example\r\n"
+      "OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: https://page.example\r\n"
       "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization\r\n\r\n");
   const auto preflight = client.receive(true);
   ASSERT_TRUE(preflight);

@@ -7,13 +7,16 @@
 
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -22,6 +25,7 @@
 
 #include "serve/api.h"
 #include "serve/exchange.h"
+#include "serve/request_head.h"
 
 namespace volley::serve::transport {
 
@@ -34,6 +38,7 @@ using Milliseconds = std::chrono::milliseconds;
 
 constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr size_t kWriteBytes = size_t{64} << 10;
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr Milliseconds kLinger{2000};  // for a client to stop sending what nobody reads
 constexpr Milliseconds kAskAgain{50};  // see Session::expire()
 
@@ -55,7 +60,9 @@ HttpRequest request_head(const Message& message) {
   const auto header = [&](auto name) { return std::string(message[name]); };
   HttpRequest request;
   request.method = std::string(message.method_string());
-  request.target = std::string(message.target());
+  Target target = split_target(message.target());
+  request.target = std::move(target.path);
+  request.host = target.authority.empty() ? header(http::field::host) : std::move(target.authority);
   request.content_type = header(http::field::content_type);
   request.authorization = header(http::field::authorization);
   request.origin = header(http::field::origin);
@@ -63,6 +70,19 @@ HttpRequest request_head(const Message& message) {
   request.requested_headers = header(http::field::access_control_request_headers);
   request.request_id = header("X-Request-Id");
   return request;
+}
+
+// `request`: what request_head() made of the message.
+template <typename Message>
+HeadFields head_fields(const Message& message, const HttpRequest& request) {
+  const auto values = [&](http::field name) {
+    std::vector<std::string_view> found;
+    const auto [begin, end] = message.equal_range(name);
+    std::transform(begin, end, std::back_inserter(found), [](const auto& field) { return field.value(); });
+    return found;
+  };
+  return {message.version() < 11, message.count(http::field::content_length) > 0,
+          values(http::field::transfer_encoding), values(http::field::host), request.host};
 }
 
 // The rest of a request that is refused already is read, and the connection kept, where it costs no more than this.
@@ -83,7 +103,42 @@ struct Shared {
   const ServerOptions options;
   Api api;
   asio::thread_pool workers;
+  AllowedHosts hosts;  // constant once the server listens
   std::atomic<bool> draining{false};
+  std::atomic<size_t> body_bytes{0};  // see ServerOptions::max_total_body_bytes
+};
+
+// What one connection holds of a body, counted among all.
+class BodyShare {
+ public:
+  explicit BodyShare(Shared& shared) : shared_(shared) {}
+  ~BodyShare() { release(); }
+  BodyShare(const BodyShare&) = delete;
+  BodyShare& operator=(const BodyShare&) = delete;
+
+  // False: all connections together would hold too much. The share is given back then: the body is to be dropped.
+  bool grow_to(size_t size) {
+    const size_t limit = std::max(shared_.options.max_total_body_bytes, shared_.options.max_body_bytes);
+    const size_t more = size - held_;
+    size_t all = shared_.body_bytes.load();
+    while (all + more <= limit) {
+      if (!shared_.body_bytes.compare_exchange_weak(all, all + more)) continue;
+      held_ = size;
+      shared_.api.metrics().count_body_bytes(static_cast<int64_t>(more));
+      return true;
+    }
+    release();
+    return false;
+  }
+  void release() {
+    if (held_ == 0) return;
+    shared_.api.metrics().count_body_bytes(-static_cast<int64_t>(held_));
+    shared_.body_bytes.fetch_sub(std::exchange(held_, 0));
+  }
+
+ private:
+  Shared& shared_;
+  size_t held_ = 0;
 };
 
 // One connection: reads a request, answers it, and again. Created shared; kept alive by its coroutine.
@@ -92,6 +147,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Session(tcp::socket socket, Shared& shared)
       : shared_(shared),
         socket_(std::move(socket)),
+        body_share_(shared),
         buffer_(shared.options.max_header_bytes + kReadBytes),
         deadline_(socket_.get_executor()),
         time_limit_(socket_.get_executor()),
@@ -111,8 +167,14 @@ class Session : public std::enable_shared_from_this<Session> {
   void stop();
 
  private:
+  using Parser = http::request_parser<http::string_body>;
+  // What is to be answered before the connection is closed, instead of reading the body.
+  using Refusal = std::optional<HttpResponse>;
+
   asio::awaitable<bool> wait_for_bytes();
   asio::awaitable<std::optional<Exchange>> read_request();
+  Refusal refusal(const Parser& parser, const HttpRequest& request, bool asks) const;
+  asio::awaitable<Refusal> read_body(Parser& parser, error_code& error);
   asio::awaitable<void> refuse(error_code error);
   asio::awaitable<void> close_with(Exchange exchange, HttpResponse response);
   asio::awaitable<bool> answer(Exchange& exchange);
@@ -124,6 +186,9 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::awaitable<void> linger();
 
   void watch();
+  void watch_for_reset();
+  void end_of_watch(bool client_left);
+  void leave();
   asio::awaitable<void> end_watch();  // after generation_ was reset
   asio::awaitable<void> wait_signal();
   void notify();
@@ -140,6 +205,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   Shared& shared_;
   tcp::socket socket_;
+  BodyShare body_share_;
   boost::beast::flat_buffer buffer_;  // bytes received and not yet parsed: the next request of a pipelining client
   asio::steady_timer deadline_;
   uint64_t deadline_turn_ = 0;                // a deadline that was set for an earlier turn does nothing
@@ -147,10 +213,12 @@ class Session : public std::enable_shared_from_this<Session> {
   Milliseconds when_draining_{0};
   bool timed_out_ = false;
   bool writing_ = false;
-  int64_t written_bytes_ = 0;      // given to the kernel
-  int64_t taken_before_ = 0;       // taken_bytes() when the deadline was scheduled, while draining
-  asio::steady_timer time_limit_;  // of the running generation
-  asio::steady_timer signal_;      // never expires: cancelling it wakes the coroutine
+  bool answer_begun_ = false;       // something of this request's answer was written
+  bool interim_responses_ = false;  // its client understands them
+  int64_t written_bytes_ = 0;       // given to the kernel
+  int64_t taken_before_ = 0;        // taken_bytes() when the deadline was scheduled, while draining
+  asio::steady_timer time_limit_;   // of the running generation
+  asio::steady_timer signal_;       // never expires: cancelling it wakes the coroutine
   bool signalled_ = false;
   asio::cancellation_signal watch_cancel_;
   bool watching_ = false;
@@ -177,47 +245,55 @@ inline void Session::stop() {
   notify();
 }
 
-// False: the connection ended, timed out or is drained before a new request began.
+// False: the connection ended, timed out or is drained before a new request began. An empty line before it counts as
+// nothing: some clients send one behind a body.
 inline asio::awaitable<bool> Session::wait_for_bytes() {
-  if (buffer_.size() > 0) co_return true;
-  if (shared_.draining) co_return false;
-  error_code error;
-  arm(shared_.options.idle_timeout, kDrainIdle);
-  const size_t size = co_await socket_.async_read_some(buffer_.prepare(4096), token(error));
-  buffer_.commit(size);
-  co_return !error;
+  constexpr std::string_view kEmptyLine = "\r\n";
+  const auto received = [this] {
+    return std::string_view(static_cast<const char*>(buffer_.data().data()), buffer_.size());
+  };
+  for (bool skipped = false;;) {
+    if (!skipped && received().starts_with(kEmptyLine)) {
+      buffer_.consume(kEmptyLine.size());
+      skipped = true;
+    }
+    if (!received().empty() && (skipped || received() != kEmptyLine.substr(0, 1))) co_return true;
+    if (shared_.draining) co_return false;
+    error_code error;
+    arm(shared_.options.idle_timeout, kDrainIdle);
+    const size_t size = co_await socket_.async_read_some(buffer_.prepare(4096), token(error));
+    buffer_.commit(size);
+    if (error) co_return false;
+  }
 }
 
 // Nothing: the connection is to be closed; what the client could be told, it was.
 inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
   if (!co_await wait_for_bytes()) co_return std::nullopt;
   arm(shared_.options.receive_timeout, kDrainRead);
-  http::request_parser<http::string_body> parser;
+  body_share_.release();
+  Parser parser;
   parser.header_limit(static_cast<uint32_t>(shared_.options.max_header_bytes));
   parser.body_limit(shared_.options.max_body_bytes);
   error_code error;
   co_await http::async_read_header(socket_, buffer_, parser, token(error));
   HttpRequest request;
+  Refusal refused;
   if (!error) {
     request = request_head(parser.get());
     const bool asks = boost::beast::iequals(parser.get()[http::field::expect], "100-continue") && !parser.is_done();
-    auto admitted = shared_.api.admit(request);
-    // Only a POST has a use for a body.
-    if (std::holds_alternative<Route>(admitted) && request.method != "POST" && !is_short(parser)) {
-      admitted = error_response(http_error(413, "This address takes no body. Send the request without one."));
-    }
-    if (auto* response = std::get_if<HttpResponse>(&admitted); response && (asks || !is_short(parser))) {
-      disarm();
-      co_await close_with({shared_.api, std::move(request), parser.get().version() < 11, false}, std::move(*response));
-      co_return std::nullopt;
-    }
-    if (asks) {
-      if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return std::nullopt;
+    refused = refusal(parser, request, asks);
+    if (!refused && asks) {
+      if (!co_await write(kContinue)) co_return std::nullopt;
       arm(shared_.options.receive_timeout, kDrainRead);
     }
-    co_await http::async_read(socket_, buffer_, parser, token(error));
+    if (!refused) refused = co_await read_body(parser, error);
   }
   disarm();
+  if (refused) {
+    co_await close_with({shared_.api, std::move(request), parser.get().version() < 11, false}, std::move(*refused));
+    co_return std::nullopt;
+  }
   if (error) {
     co_await refuse(error);
     co_return std::nullopt;
@@ -225,6 +301,32 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
   request.body = std::move(parser.get().body());
   co_return std::optional<Exchange>(std::in_place, shared_.api, std::move(request), parser.get().version() < 11,
                                     parser.keep_alive());
+}
+
+// By the head alone. What is refused although its end is known and near is not refused here, but when it is handled:
+// then the connection can go on.
+inline Session::Refusal Session::refusal(const Parser& parser, const HttpRequest& request, bool asks) const {
+  if (const auto error = framing_error(head_fields(parser.get(), request))) return error_response(*error);
+  if (!shared_.hosts.allow(request.host)) return error_response(host_not_allowed(request.host));
+  auto admitted = shared_.api.admit(request);
+  // Only a POST has a use for a body.
+  if (std::holds_alternative<Route>(admitted) && request.method != "POST" && !is_short(parser)) {
+    admitted = error_response(http_error(413, "This address takes no body. Send the request without one."));
+  }
+  auto* response = std::get_if<HttpResponse>(&admitted);
+  return response && (asks || !is_short(parser)) ? Refusal(std::move(*response)) : std::nullopt;
+}
+
+inline asio::awaitable<Session::Refusal> Session::read_body(Parser& parser, error_code& error) {
+  parser.eager(true);
+  while (!error && !parser.is_done()) {
+    co_await http::async_read_some(socket_, buffer_, parser, token(error));
+    if (!body_share_.grow_to(parser.get().body().size())) {
+      parser.get().body() = {};
+      co_return error_response(http_error(503, "Too many large requests are arriving at once. Try again in a moment."));
+    }
+  }
+  co_return std::nullopt;
 }
 
 // Answers what could not be read as a request, if anybody is left to listen. Where the next request would begin is not
@@ -261,10 +363,13 @@ inline asio::awaitable<bool> Session::answer(Exchange& exchange) {
   if (shared_.draining) co_return co_await send_response(exchange, stopping_response());
   auto reply = co_await handle(exchange.request());
   exchange.drop_body();
+  body_share_.release();
   if (auto* response = std::get_if<HttpResponse>(&reply)) {
     co_return co_await send_response(exchange, std::move(*response));
   }
   generation_ = std::get<std::shared_ptr<Generation>>(std::move(reply));
+  answer_begun_ = false;
+  interim_responses_ = !exchange.http_1_0();
   watch();
   limit_time();
   const bool sent = co_await send_generation(exchange);
@@ -327,22 +432,24 @@ inline void Session::limit_time() {
 }
 
 // In slices, so that a slow but steady reader of a large answer has time in proportion to its size.
+// True: the kernel has taken all of it, whatever became of the client since then.
 inline asio::awaitable<bool> Session::write(std::string_view bytes) {
   error_code error;
   writing_ = true;
+  if (!bytes.empty()) answer_begun_ = true;
   while (!bytes.empty() && !error && !gone_) {
-    std::string_view slice = bytes.substr(0, kWriteBytes);
-    bytes.remove_prefix(slice.size());
+    size_t slice = std::min(bytes.size(), kWriteBytes);
     arm(shared_.options.write_timeout, kDrainWrite);
-    while (!slice.empty() && !error && !gone_) {
-      const size_t size = co_await socket_.async_write_some(asio::buffer(slice.data(), slice.size()), token(error));
-      slice.remove_prefix(size);
+    while (slice > 0 && !error && !gone_) {
+      const size_t size = co_await socket_.async_write_some(asio::buffer(bytes.data(), slice), token(error));
+      bytes.remove_prefix(size);
+      slice -= size;
       written_bytes_ += static_cast<int64_t>(size);
     }
     disarm();
   }
   writing_ = false;
-  co_return !error && !gone_;
+  co_return bytes.empty();
 }
 
 // Closing a socket while bytes arrive resets the connection, and the client may lose the answer it was sent. So read on
@@ -367,18 +474,44 @@ inline void Session::watch() {
       asio::bind_cancellation_slot(watch_cancel_.slot(), [self = shared_from_this()](error_code error, size_t size) {
         self->watching_ = false;
         self->buffer_.commit(size);
-        if (!error && self->generation_) {
+        if (self->generation_ && !error) {
           self->watch();
-          return;
+        } else if (self->generation_ && error == asio::error::eof) {
+          self->watch_for_reset();
+        } else {
+          self->end_of_watch(error && error != asio::error::operation_aborted);
         }
-        // Otherwise end_watch() may be waiting for this very call, which cancelling came too late for.
-        if (error && error != asio::error::operation_aborted) {
-          self->gone_ = true;
-          self->interrupt();  // a write that waits for the client
-          if (self->generation_) self->generation_->abandon();
-        }
-        self->notify();
       }));
+}
+
+// The client sends nothing more. Whether it still reads, its end of stream does not say: it is gone if it resets the
+// connection when bytes come. The answer's first bytes may be far, so one that has not begun is preceded by an interim
+// response, which clients of HTTP/1.1 pass over.
+inline void Session::watch_for_reset() {
+  watching_ = true;
+  socket_.async_wait(tcp::socket::wait_error,
+                     asio::bind_cancellation_slot(watch_cancel_.slot(), [self = shared_from_this()](error_code error) {
+                       self->watching_ = false;
+                       self->end_of_watch(error != asio::error::operation_aborted);
+                     }));
+  if (answer_begun_ || !interim_responses_) return;
+  const ssize_t sent = ::send(socket_.native_handle(), kContinue.data(), kContinue.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent > 0) written_bytes_ += sent;
+  // Without room for so little the client reads nothing; with room for a part of it, nothing can follow.
+  if (sent >= 0 ? static_cast<size_t>(sent) != kContinue.size() : errno != EAGAIN) leave();
+}
+
+// end_watch() may be waiting for this very call, which cancelling came too late for.
+inline void Session::end_of_watch(bool client_left) {
+  if (client_left) leave();
+  notify();
+}
+
+// There is nobody to answer any more.
+inline void Session::leave() {
+  gone_ = true;
+  interrupt();  // a write that waits for the client
+  if (generation_) generation_->abandon();
 }
 
 inline asio::awaitable<void> Session::end_watch() {

@@ -49,7 +49,7 @@ def request(number: int, kind: str) -> bytes:
     if kind == "unread":  # much text for few rows of the model, and more than the kernel and the server will hold
         fields |= {"max_tokens": 1000, "logprobs": True, "top_logprobs": 20, "volley": {"speculation": False}}
     body = json.dumps(fields).encode()
-    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 

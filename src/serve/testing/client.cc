@@ -35,6 +35,10 @@ Client::~Client() {
   close();
 }
 
+void Client::send_end() {
+  ::shutdown(socket_, SHUT_WR);
+}
+
 void Client::close() {
   if (socket_ >= 0) ::close(socket_);
   socket_ = -1;
@@ -125,12 +129,12 @@ std::optional<ClientResponse> Client::receive(bool head_only) {
 }
 
 std::string Client::get_text(const std::string& path) {
-  return "GET " + path + " HTTP/1.1\r\nHost: test\r\n\r\n";
+  return "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n";
 }
 
 std::string Client::post_text(const std::string& path, const std::string& json) {
   return "POST " + path +
-         " HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(json.size()) +
+         " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(json.size()) +
          "\r\n\r\n" + json;
 }
 

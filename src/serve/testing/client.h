@@ -33,6 +33,7 @@ class Client {
   bool wait_for_close();
   // Reads what is there, at most 16 KiB; it stays for receive(). Waits if there is nothing; false: the server closed.
   bool fill();
+  void send_end();  // the client sends nothing more, and still reads
   void close();
 
   std::optional<ClientResponse> get(const std::string& path);

@@ -1,0 +1,108 @@
+// Protects `volley serve` as a process: what it must survive, and that a signal ends it whatever its surroundings do.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <regex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "serve/testing/client.h"
+#include "serve/testing/server_helpers.h"
+
+namespace volley::serve {
+namespace {
+
+// `volley serve` on a free port, with stdout and stderr as pipes. Of stderr nothing is read unless a test does.
+class ServeProcess {
+ public:
+  explicit ServeProcess(std::vector<std::string> options = {}) {
+    std::array<int, 2> out{}, err{};
+    EXPECT_EQ(::pipe2(out.data(), O_CLOEXEC), 0);
+    EXPECT_EQ(::pipe2(err.data(), O_CLOEXEC), 0);
+    options.insert(options.begin(), {"volley", "serve", "--port", "0"});
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::dup2(out[1], STDOUT_FILENO);
+      ::dup2(err[1], STDERR_FILENO);
+      std::vector<char*> argv;
+      for (std::string& option : options) argv.push_back(option.data());
+      argv.push_back(nullptr);
+      ::execv(VOLLEY_PROGRAM, argv.data());
+      ::_exit(127);
+    }
+    ::close(out[1]);
+    ::close(err[1]);
+    out_ = out[0];
+    err_ = err[0];
+  }
+  ~ServeProcess() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+    ::close(out_);
+    ::close(err_);
+  }
+
+  // Once it takes requests; 0: it ended before.
+  uint16_t port() const {
+    std::string line;
+    for (char c = 0; c != '\n' && ::read(out_, &c, 1) == 1;) line += c;
+    std::smatch found;
+    return std::regex_search(line, found, std::regex(":([0-9]+)\n")) ? static_cast<uint16_t>(std::stoi(found[1])) : 0;
+  }
+  void signal(int number) const { ::kill(pid_, number); }
+  // Its exit status, 1000 + the signal that ended it, or -1: it still runs after 30 s.
+  int status() {
+    for (int i = 0; i < 3000; ++i) {
+      int raw = 0;
+      if (::waitpid(pid_, &raw, WNOHANG) == pid_) {
+        pid_ = -1;
+        return WIFEXITED(raw) ? WEXITSTATUS(raw) : 1000 + WTERMSIG(raw);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return -1;
+  }
+  bool error_pipe_is_full() const {
+    // The reader's end cannot say so; a writer's end of the same pipe can.
+    const int writer = ::open(("/proc/self/fd/" + std::to_string(err_)).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    pollfd writable{writer, POLLOUT, 0};
+    const bool full = ::poll(&writable, 1, 0) == 0;
+    ::close(writer);
+    return full;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int out_ = -1, err_ = -1;
+};
+
+// Whatever collects the log may hang. Requests must be answered all the same, and SIGTERM must end the process.
+TEST(ServeProcess, ALogThatNobodyReadsHangsNothing) {
+  ServeProcess process;
+  const uint16_t port = process.port();
+  ASSERT_NE(port, 0);
+  Client client(port);
+  for (int i = 0; i < 2000; ++i) {
+    const auto response = client.get("/v1/models");
+    ASSERT_TRUE(response) << "request " << i;
+    ASSERT_EQ(response->status, 200);
+  }
+  EXPECT_TRUE(eventually([&] { return process.error_pipe_is_full(); })) << "else this test shows nothing";
+  const auto answer = client.post(kPath, R"({"prompt": "Once", "max_tokens": 4})");
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->status, 200);
+  process.signal(SIGTERM);
+  EXPECT_EQ(process.status(), 0);
+}
+
+}  // namespace
+}  // namespace volley::serve

@@ -1,0 +1,43 @@
+// Protects a server of this machine's user against web pages whose name points to this machine (DNS rebinding).
+#include "serve/access.h"
+
+#include <gtest/gtest.h>
+
+namespace volley::serve {
+namespace {
+
+const std::string_view kOfThisMachine[] = {"",          "localhost",   "LOCALHOST:8000",       "localhost.",
+                                           "127.0.0.1", "127.1.2.3:9", "[::1]:8000",           "::1",
+                                           "[::1]",     "a.localhost", "volley.localhost:8000"};
+const std::string_view kOfOthers[] = {"evil.example",           "evil.example:8000", "localhost.evil.example",
+                                      "127.0.0.1.evil.example", "notlocalhost",      "192.168.1.5",
+                                      "[2001:db8::1]:8000",     "0.0.0.0",           "[::1",
+                                      "127.0.0.1:80:80",        "localhost:a:b",     "."};
+
+TEST(AllowedHosts, ALoopbackServerAnswersForThisMachineAlone) {
+  const AllowedHosts hosts({}, true);
+  for (const std::string_view host : kOfThisMachine) EXPECT_TRUE(hosts.allow(host)) << host;
+  for (const std::string_view host : kOfOthers) EXPECT_FALSE(hosts.allow(host)) << host;
+}
+
+TEST(AllowedHosts, NamesAreAddedAndAStarIsAny) {
+  const AllowedHosts proxied({"LLM.example.com", "10.0.0.5"}, true);
+  EXPECT_TRUE(proxied.allow("llm.example.com"));
+  EXPECT_TRUE(proxied.allow("llm.EXAMPLE.com:443"));
+  EXPECT_TRUE(proxied.allow("10.0.0.5:8000"));
+  EXPECT_TRUE(proxied.allow("localhost:8000"));
+  EXPECT_FALSE(proxied.allow("example.com"));
+  EXPECT_FALSE(proxied.allow("x.llm.example.com"));
+  EXPECT_TRUE(AllowedHosts({"*"}, true).allow("evil.example"));
+}
+
+TEST(AllowedHosts, OtherServersCheckOnlyWhatTheyAreAskedTo) {
+  EXPECT_TRUE(AllowedHosts({}, false).allow("llm.example.com"));
+  const AllowedHosts named({"llm.example.com"}, false);
+  EXPECT_TRUE(named.allow("llm.example.com"));
+  EXPECT_TRUE(named.allow("localhost:8000"));
+  EXPECT_FALSE(named.allow("evil.example"));
+}
+
+}  // namespace
+}  // namespace volley::serve

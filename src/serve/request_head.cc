@@ -1,0 +1,53 @@
+#include "serve/request_head.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace volley::serve {
+namespace {
+
+// `lower`: in lower case.
+bool equals_ignoring_case(std::string_view text, std::string_view lower) {
+  return std::equal(text.begin(), text.end(), lower.begin(), lower.end(),
+                    [](unsigned char a, char b) { return std::tolower(a) == b; });
+}
+
+// Of a name, an address or both with a port; what matters is that nobody reads a second host or a path into it.
+bool can_be_host(std::string_view text) {
+  return text.find_first_of(" \t,/\\?#@\"<>") == std::string_view::npos;
+}
+
+}  // namespace
+
+Target split_target(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!equals_ignoring_case(target.substr(0, scheme.size()), scheme)) continue;
+    const size_t end = std::min(target.find_first_of("/?#", scheme.size()), target.size());
+    Target split{std::string(target.substr(scheme.size(), end - scheme.size())), std::string(target.substr(end))};
+    if (!split.path.starts_with('/')) split.path.insert(0, "/");
+    return split;
+  }
+  return {"", std::string(target)};
+}
+
+std::optional<ApiError> framing_error(const HeadFields& head) {
+  const auto& codings = head.transfer_encodings;
+  if (!codings.empty() && head.http_1_0) {
+    return http_error(400, "HTTP/1.0 has no Transfer-Encoding: send Content-Length, or HTTP/1.1.");
+  }
+  if (!codings.empty() && head.content_length) {
+    return http_error(400, "The request has Content-Length and Transfer-Encoding: send one of them.");
+  }
+  if (!codings.empty() && (codings.size() > 1 || !equals_ignoring_case(codings.front(), "chunked"))) {
+    return http_error(501, "The only Transfer-Encoding that this server reads is chunked, alone.");
+  }
+  if (head.hosts.size() > 1 || (head.hosts.empty() && !head.http_1_0)) {
+    return http_error(400, "A request names its host once: send one Host header.");
+  }
+  if (!can_be_host(head.authority) || (!head.hosts.empty() && !can_be_host(head.hosts.front()))) {
+    return http_error(400, "The request's host is neither a name nor an address, with or without a port.");
+  }
+  return std::nullopt;
+}
+
+}  // namespace volley::serve

@@ -1,0 +1,194 @@
+// Protects where one request ends and the next begins, over real sockets, and what bodies may take of memory.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "serve/server.h"
+#include "serve/testing/client.h"
+#include "serve/testing/fake_engine.h"
+#include "serve/testing/server_helpers.h"
+
+namespace volley::serve {
+namespace {
+
+using nlohmann::json;
+using namespace std::chrono_literals;
+
+const std::string kSmuggled = "GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+std::string post_head(const std::string& fields) {
+  return "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + fields + "\r\n";
+}
+
+// The one answer to these bytes, after which the connection ends.
+std::optional<ClientResponse> only_answer(Server& server, const std::string& bytes) {
+  Client client(server.port());
+  client.send(bytes);
+  auto response = client.receive();
+  EXPECT_FALSE(client.receive()) << "a body was read as a request: " << bytes;
+  EXPECT_TRUE(client.wait_for_close());
+  return response;
+}
+
+// A proxy that reads the framing in another way would pass the second request on as a part of the first one's body.
+TEST(ServerFraming, ABodyIsNeverReadAsARequest) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  const std::string length = "Content-Length: " + std::to_string(kSmuggled.size()) + "\r\n";
+  const std::pair<std::string, int> cases[] = {
+      {post_head("Transfer-Encoding: identity\r\n") + kSmuggled, 501},
+      {post_head("Transfer-Encoding: chunked, identity\r\n") + kSmuggled, 501},
+      {post_head("Transfer-Encoding: xchunked\r\n") + kSmuggled, 501},
+      {post_head("Transfer-Encoding: gzip, chunked\r\n") + "0\r\n\r\n" + kSmuggled, 501},
+      {post_head("Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n") + "0\r\n\r\n" + kSmuggled, 501},
+      {post_head("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n") + "0\r\n\r\n" + kSmuggled, 400},
+      {post_head("Transfer-Encoding: identity\r\n" + length) + kSmuggled, 400},
+      {post_head("Transfer-Encoding: chunked\r\n" + length) + "0\r\n\r\n" + kSmuggled, 400},
+      {post_head(length + "Transfer-Encoding: chunked\r\n") + "0\r\n\r\n" + kSmuggled, 400},
+      {post_head("Content-Length: 0\r\n" + length) + kSmuggled, 400},
+      {post_head("Content-Length: 0, 5\r\n") + kSmuggled, 400},
+      {post_head("Content-Length: +5\r\n") + kSmuggled, 400},
+      {"POST /v1/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n0\r\n\r\n" +
+           kSmuggled,
+       400},
+  };
+  for (const auto& [bytes, status] : cases) {
+    const auto response = only_answer(*server, bytes);
+    ASSERT_TRUE(response) << bytes;
+    EXPECT_EQ(response->status, status) << bytes;
+    EXPECT_EQ(response->headers.at("connection"), "close");
+    EXPECT_EQ(json::parse(response->body).at("error").at("type"),
+              status == 400 ? "invalid_request_error" : "server_error");
+  }
+  Client observer(server->port());
+  EXPECT_EQ(observer.get("/metrics")->body.find("status=\"404\""), std::string::npos);
+}
+
+TEST(ServerFraming, ARequestNamesOneHost) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  for (const std::string hosts : {"", "Host: localhost\r\nHost: localhost\r\n", "Host: localhost, a\r\n"}) {
+    const auto response = only_answer(*server, "GET /health HTTP/1.1\r\n" + hosts + "\r\n");
+    ASSERT_TRUE(response) << hosts;
+    EXPECT_EQ(response->status, 400) << hosts;
+  }
+  const auto old = only_answer(*server, "GET /health HTTP/1.0\r\n\r\n");
+  ASSERT_TRUE(old);
+  EXPECT_EQ(old->status, 200);
+}
+
+TEST(ServerFraming, WhatProxiesAndOldClientsSendIsAnswered) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  Client client(server->port());
+  const std::string requests[] = {
+      "GET http://localhost/health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+      "\r\n" + Client::get_text("/health"),
+      Client::post_text(kPath, kWhole) + "\r\n",  // an empty line behind a body stands before the next request
+      Client::get_text("/health"),
+  };
+  for (const std::string& request : requests) {
+    ASSERT_TRUE(client.send(request));
+    const auto response = client.receive();
+    ASSERT_TRUE(response) << request;
+    EXPECT_EQ(response->status, 200) << request;
+    EXPECT_EQ(response->headers.at("connection"), "keep-alive") << request;
+  }
+  ASSERT_TRUE(client.send("\r"));  // the line's halves may come apart
+  ASSERT_TRUE(client.send("\n" + Client::get_text("/health")));
+  EXPECT_EQ(client.receive()->status, 200);
+}
+
+// The page of a name that its owner points to 127.0.0.1 cannot ask in the name of this machine's user.
+TEST(ServerFraming, ALoopbackServerAnswersForThisMachineAlone) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  const auto status_of = [](const Server& asked, const std::string& request) {
+    Client client(asked.port());
+    client.send(request);
+    const auto response = client.receive();
+    return response ? response->status : 0;
+  };
+  const auto get = [](const std::string& host) { return "GET /v1/models HTTP/1.1\r\nHost: " + host + "\r\n\r\n"; };
+  EXPECT_EQ(status_of(*server, get("localhost:8000")), 200);
+  EXPECT_EQ(status_of(*server, get("127.0.0.1")), 200);
+  EXPECT_EQ(status_of(*server, get("evil.example")), 421);
+  EXPECT_EQ(status_of(*server, "GET http://evil.example/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"), 421)
+      << "the request line's host counts";
+  const auto refused = only_answer(*server, get("evil.example"));
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(json::parse(refused->body).at("error").at("code"), "host_not_allowed");
+
+  ServerOptions options = make_options();
+  options.allowed_hosts = {"llm.example"};
+  EXPECT_EQ(status_of(*start_server(engine, options), get("llm.example")), 200);
+  ServerOptions everywhere = make_options();
+  everywhere.host = "0.0.0.0";
+  EXPECT_EQ(status_of(*start_server(engine, everywhere), get("llm.example")), 200);
+}
+
+// An end of what the client sends does not say that it left.
+TEST(ServerFraming, AClientThatOnlyEndedItsSideGetsItsAnswer) {
+  FakeEngine engine(
+      [](const GenerateRequest&) {
+        FakeScript script;
+        script.pieces.assign(30, "x");
+        return script;
+      },
+      2ms);
+  const auto server = start_server(engine);
+  const auto answer_after_end = [&](const std::string& request) {
+    Client client(server->port());
+    client.send(request);
+    client.send_end();
+    auto response = client.receive();
+    while (response && response->status == 100) response = client.receive();
+    EXPECT_TRUE(response) << request;
+    EXPECT_TRUE(client.wait_for_close());
+    return response.value_or(ClientResponse{});
+  };
+  EXPECT_EQ(answer_after_end(Client::get_text("/health")).status, 200);
+  EXPECT_EQ(json::parse(answer_after_end(Client::post_text(kPath, kWhole)).body).at("choices").at(0).at("text"),
+            std::string(30, 'x'));
+  EXPECT_EQ(streamed_text(answer_after_end(Client::post_text(kPath, kStream)).body), std::string(30, 'x') + "|done");
+  const std::string old = "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: " +
+                          std::to_string(kWhole.size()) + "\r\n\r\n" + kWhole;
+  EXPECT_EQ(answer_after_end(old).status, 200);
+  EXPECT_EQ(engine.cancelled(), 0);
+}
+
+TEST(ServerFraming, BodiesTogetherAreBounded) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.max_body_bytes = 1'000'000;
+  options.max_total_body_bytes = 2'500'000;
+  const auto server = start_server(engine, options);
+  // Announced bytes cost nothing, received ones do.
+  std::vector<std::unique_ptr<Client>> halves;
+  for (int i = 0; i < 8; ++i) {
+    halves.push_back(std::make_unique<Client>(server->port()));
+    ASSERT_TRUE(halves.back()->send(post_head("Content-Length: 1000000\r\n")));
+    if (i >= 2) continue;
+    ASSERT_TRUE(halves.back()->send(std::string(999'999, ' ')));
+  }
+  Client observer(server->port());
+  const auto holds = [&](const std::string& bytes) {
+    const auto metrics = observer.get("/metrics");
+    return metrics && metrics->body.find("\nvolley:http_body_bytes " + bytes + "\n") != std::string::npos;
+  };
+  ASSERT_TRUE(eventually([&] { return holds("1999998"); }));
+  const std::string large = "{\"prompt\": \"" + std::string(900'000, 'x') + "\"}";
+  const auto refused = Client(server->port()).post(kPath, large);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->status, 503);
+  EXPECT_EQ(refused->headers.at("retry-after"), "1");
+  EXPECT_EQ(refused->headers.at("connection"), "close");
+  EXPECT_EQ(Client(server->port()).post(kPath, kWhole)->status, 200) << "small requests still fit";
+  halves.clear();
+  EXPECT_TRUE(eventually([&] { return holds("0"); })) << "what a connection held is given back";
+  EXPECT_EQ(Client(server->port()).post(kPath, large)->status, 400) << "read, and too long for the model";
+}
+
+}  // namespace
+}  // namespace volley::serve
