@@ -61,7 +61,8 @@ Result<std::shared_ptr<const weights::Checkpoint>> open_checkpoint(const EngineO
   if (options.dummy_weights) {
     return std::shared_ptr<const weights::Checkpoint>(weights::make_dummy_checkpoint(*options.dummy_weights));
   }
-  VOLLEY_ASSIGN(auto checkpoint, weights::open_safetensors(dir));
+  VOLLEY_ASSIGN(auto checkpoint,
+                weights::open_safetensors(dir, options.mmap ? weights::FileAccess::kMap : weights::FileAccess::kRead));
   return std::shared_ptr<const weights::Checkpoint>(std::move(checkpoint));
 }
 
