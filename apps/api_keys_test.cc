@@ -29,6 +29,7 @@ TEST(ApiKeys, ReadsFileAndEnvironment) {
 
 TEST(ApiKeys, RefusesWhatWouldLeaveTheServerOpen) {
   EXPECT_EQ(read_api_keys("/no/such/file", "").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(read_api_keys("/dev/zero", "").error().code, ErrorCode::kNotFound) << "nothing without an end is read";
   const ApiKeyFile empty("# nothing yet\n\n");
   EXPECT_EQ(read_api_keys(empty.path(), "").error().code, ErrorCode::kInvalidArgument);
   const auto spaced = read_api_keys(std::nullopt, "good,se cret");
