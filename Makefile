@@ -10,7 +10,7 @@ SOURCES = $(shell find include src apps bench python tests textkit/include -name
 JOBS := $(shell nproc)
 
 .PHONY: help setup demo build cuda test-cuda cuda-check cuda-toolkit test test-long test-web test-clients test-python \
-  asan tsan format format-check clean
+  asan tsan sbom format format-check clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -67,6 +67,9 @@ asan: setup  ## every test under AddressSanitizer and UndefinedBehaviorSanitizer
 tsan: setup  ## the engine's and the server's tests under ThreadSanitizer
 	@mkdir -p build
 	@scripts/run_tests.sh tsan --only '^(engine|serve|server|device|client)'
+
+sbom:  ## lists of what a build is made of, and of licences: build/sbom (needs Node.js 20)
+	@scripts/make_sbom.sh
 
 format: setup  ## rewrite the C++ sources in the project's style
 	@clang-format -i $(SOURCES)

@@ -1,13 +1,16 @@
 #include "apps/api_keys.h"
 
 #include <algorithm>
-#include <fstream>
+#include <sstream>
 #include <string_view>
 
+#include "base/file.h"
 #include "base/text.h"
 
 namespace volley::apps {
 namespace {
+
+constexpr size_t kMaxKeyFileBytes = 1 << 20;
 
 Status add_key(std::string_view text, const std::string& source, std::vector<std::string>& keys) {
   const std::string_view key = trim(text);
@@ -26,8 +29,9 @@ Result<std::vector<std::string>> read_api_keys(const std::optional<std::string>&
                                                const std::optional<std::string>& listed) {
   std::vector<std::string> keys;
   if (file) {
-    std::ifstream lines(*file);
-    if (!lines) return not_found("cannot read the API keys in " + *file + ": check --api-key-file.");
+    const Result<std::string> text = read_file(*file, kMaxKeyFileBytes);
+    if (!text.ok()) return not_found(text.error().message + " Check --api-key-file.");
+    std::istringstream lines(*text);
     for (std::string line; std::getline(lines, line);) {
       if (!trim(line).starts_with('#')) VOLLEY_RETURN_IF_ERROR(add_key(line, *file, keys));
     }

@@ -30,6 +30,8 @@ TEST(ApiKeys, ReadsFileAndEnvironment) {
 
 TEST(ApiKeys, RefusesWhatWouldLeaveTheServerOpen) {
   EXPECT_EQ(read_api_keys("/no/such/file", std::nullopt).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(read_api_keys("/dev/zero", std::nullopt).error().code, ErrorCode::kNotFound)
+      << "nothing without an end is read";
   const ApiKeyFile empty("# nothing yet\n\n");
   EXPECT_EQ(read_api_keys(empty.path(), std::nullopt).error().code, ErrorCode::kInvalidArgument);
   for (const std::string list : {"", ",", " , ,"}) {

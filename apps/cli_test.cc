@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -110,6 +111,62 @@ void expect_one_error(const Program& program) {
   const std::string text = program.err();
   EXPECT_TRUE(text.starts_with("volley: ")) << text;
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+}
+
+// The pocket model in a folder of its own, whose files may be spoilt.
+class OwnModel {
+ public:
+  OwnModel() : path_((fs::temp_directory_path() / (std::to_string(getpid()) + "_own_model")).string()) {
+    fs::remove_all(path_);
+    fs::copy("models/pocket", path_);
+  }
+  ~OwnModel() { fs::remove_all(path_); }
+  const std::string& path() const { return path_; }
+  std::string weights() const { return path_ + "/model.safetensors"; }
+
+ private:
+  std::string path_;
+};
+
+// Weights that somebody cuts short in place while they are mapped, as `cp` over them does: a sentence, not a bare
+// signal. The pipe keeps the program running until its first answer is there.
+TEST(Cli, WeightsCutShortWhileTheyAreMappedAreNamed) {
+  const OwnModel model;
+  const TempFile pipe("cut_weights_pipe");
+  fs::remove(pipe.path());
+  ASSERT_EQ(mkfifo(pipe.path().c_str(), 0600), 0);
+  const std::vector<std::string> arguments = {"generate", "--model",       model.path(), "--draft",
+                                              "none",     "--input",       pipe.path(),  "--max-tokens",
+                                              "2",        "--concurrency", "1"};
+  const auto run = [&](std::vector<std::string> more, int expected) {
+    more.insert(more.begin(), arguments.begin(), arguments.end());
+    Program program(more);
+    std::ofstream lines(pipe.path());
+    lines << "{\"prompt\": \"first\"}" << std::endl;
+    EXPECT_TRUE(program.wait_for_output("\n")) << program.err();
+    const auto size = fs::file_size(model.weights());
+    fs::resize_file(model.weights(), 0);
+    fs::resize_file(model.weights(), expected == 0 ? 0 : size / 1000);
+    lines << "{\"prompt\": \"second, with other words\"}" << std::endl;
+    lines.close();
+    EXPECT_EQ(program.status(), expected) << program.err();
+    return program.err();
+  };
+  const std::string error = run({}, 3);
+  EXPECT_NE(error.find(model.weights() + " was cut short while it was in use"), std::string::npos) << error;
+  fs::copy("models/pocket/model.safetensors", model.weights(), fs::copy_options::overwrite_existing);
+  EXPECT_EQ(run({"--no-mmap"}, 0).find("cut short"), std::string::npos);
+}
+
+// A template that came with the weights must not keep the program from starting or ending.
+TEST(Cli, AModelWhoseTemplateDoesNotEndIsRefused) {
+  const OwnModel model;
+  std::ofstream(model.path() + "/chat_template.jinja")
+      << "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
+  Program program({"generate", "--model", model.path(), "--draft", "none", "--prompt", "a"});
+  EXPECT_EQ(program.status(), 3);
+  expect_one_error(program);
+  EXPECT_NE(program.err().find("chat_template.jinja"), std::string::npos) << program.err();
 }
 
 TEST(Cli, UsageErrorsExitWithTwo) {

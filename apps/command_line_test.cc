@@ -68,6 +68,7 @@ TEST(CommandLine, GenerateTakesEveryOption) {
                              "--prefill-chunk",
                              "64",
                              "--no-prefix-cache",
+                             "--no-mmap",
                              "--max-num-seqs",
                              "6",
                              "--max-num-batched-tokens",
@@ -110,6 +111,7 @@ TEST(CommandLine, GenerateTakesEveryOption) {
   EXPECT_EQ(base.kv_pages, 12);
   EXPECT_EQ(base.prefill_chunk, 64);
   EXPECT_FALSE(base.prefix_cache);
+  EXPECT_FALSE(base.mmap);
   EXPECT_EQ(base.max_num_seqs, 6);
   EXPECT_EQ(base.max_num_batched_tokens, 128);
   EXPECT_EQ(base.max_model_len, 256);
@@ -143,6 +145,7 @@ TEST(CommandLine, WhatIsNotGivenStaysUnset) {
   EXPECT_TRUE(command.engine.simulations.empty());
   EXPECT_EQ(command.engine.base.verify.kind, VerifyPolicy::Kind::kAuto);
   EXPECT_TRUE(command.engine.base.prefix_cache);
+  EXPECT_TRUE(command.engine.base.mmap);
 }
 
 TEST(CommandLine, RefusesWithOneSentence) {

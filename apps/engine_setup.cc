@@ -1,6 +1,11 @@
 #include "apps/engine_setup.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <filesystem>
+#include <system_error>
 
 #include "apps/exit_codes.h"
 #include "apps/model_location.h"
@@ -26,13 +31,28 @@ std::string cost_cache_dir(const EngineFlags& flags) {
   return home.empty() ? "" : home + "/volley";
 }
 
+// What keeps a folder from being a model's; empty if nothing that can be seen from outside.
+std::string folder_problem(const std::string& dir) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  const fs::file_status folder = fs::status(dir, failed);
+  if (folder.type() == fs::file_type::not_found) return "There is no folder " + dir;
+  if (folder.type() != fs::file_type::none && !fs::is_directory(folder)) return dir + " is a file, not a folder";
+  const bool complete = !failed && fs::exists(fs::path(dir) / "config.json", failed);
+  // Asked again, because without the right to look into a folder its files seem not to be there.
+  if (!failed && ::faccessat(AT_FDCWD, dir.c_str(), R_OK | X_OK, AT_EACCESS) != 0)
+    failed = {errno, std::generic_category()};
+  if (failed && !complete) return dir + " cannot be read (" + failed.message() + ")";
+  if (complete) return "";
+  return dir + (fs::is_empty(dir, failed) ? " is empty" : " has no config.json");
+}
+
 // Says what a folder must be; that its config.json cannot be opened would be all that the readers could say.
 Status check_folder(const std::string& option, const std::string& dir, const std::string& what) {
-  std::error_code ignored;
-  if (std::filesystem::exists(std::filesystem::path(dir) / "config.json", ignored)) return {};
-  const bool folder = std::filesystem::is_directory(dir, ignored);
-  return not_found((folder ? dir + " has no config.json: " : "There is no folder " + dir + ": ") + "name the " + what +
-                   " on this machine's disk with " + option + " (config.json, model.safetensors).");
+  const std::string problem = folder_problem(dir);
+  if (problem.empty()) return {};
+  return not_found(problem + ": name the " + what + " on this machine's disk with " + option +
+                   " (config.json, model.safetensors), which this user must be able to read.");
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ struct EngineSetup {
 // the default of max_num_seqs; 0: the engine's own default.
 Result<EngineSetup> resolve_engine(const EngineFlags& flags, int concurrency);
 
-// kNotFound for a model's folder that is not there or has no config.json, with what it must be.
+// kNotFound for a model's folder that is not there, cannot be read or has no config.json, with what it must be.
 Status check_folders(const EngineOptions& options);
 
 // Everything about the models that can be checked without reading weights: the folders, their configurations, that they

@@ -111,8 +111,30 @@ TEST(EngineSetup, AFolderThatIsNotThereSaysWhatItMustBe) {
   EXPECT_NE(missing.error().message.find("Hugging Face folder"), std::string::npos);
   options.model_dir = "models";
   EXPECT_NE(check_folders(options).error().message.find("models has no config.json"), std::string::npos);
+  options.model_dir = "models/pocket/config.json";
+  EXPECT_NE(check_folders(options).error().message.find("is a file, not a folder"), std::string::npos);
   options.model_dir = "models/pocket";
   EXPECT_TRUE(check_folders(options).ok());
+}
+
+// "has no config.json" would send the user looking for a download that went wrong.
+TEST(EngineSetup, AFolderThatCannotBeReadSaysSo) {
+  const fs::path folder = fs::temp_directory_path() / ("volley_folder_" + std::to_string(getpid()));
+  fs::create_directories(folder);
+  EngineOptions options;
+  options.model_dir = folder.string();
+  EXPECT_NE(check_folders(options).error().message.find("is empty"), std::string::npos);
+  std::ofstream(folder / "config.json") << "{}";
+  fs::permissions(folder, fs::perms::none);
+  const bool root = geteuid() == 0;
+  ASSERT_TRUE(!root || seteuid(65534) == 0);  // for root nothing is forbidden
+  const Status closed = check_folders(options);
+  ASSERT_TRUE(!root || seteuid(0) == 0);
+  fs::permissions(folder, fs::perms::owner_all);
+  fs::remove_all(folder);
+  ASSERT_FALSE(closed.ok());
+  EXPECT_NE(closed.error().message.find("cannot be read (Permission denied)"), std::string::npos)
+      << closed.error().message;
 }
 
 TEST(ModelLocation, InstalledModelsComeBeforeTheSourceTree) {

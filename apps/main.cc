@@ -11,6 +11,7 @@
 #include "apps/generate/generate.h"
 #include "apps/inspect/inspect.h"
 #include "apps/interrupt.h"
+#include "apps/lost_file.h"
 #include "apps/options.h"
 #include "apps/serve.h"
 #include "apps/standard_streams.h"
@@ -39,6 +40,7 @@ struct Dispatch {
 
 int run(int argc, char** argv) {
   prepare_standard_streams();
+  report_lost_files();
   Console console;
   auto command = parse_command_line(argc, argv);
   if (!command.ok()) {

@@ -177,6 +177,9 @@ void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& sl
       ->type_name("DIR|none");
   app->add_flag_callback(
       "--no-prefix-cache", [&base] { base.prefix_cache = false; }, "do not share the KV of equal prompt beginnings");
+  app->add_flag_callback(
+      "--no-mmap", [&base] { base.mmap = false; },
+      "read the weight files into memory instead of mapping them: for network disks, and files that others may change");
   app->add_option("--max-num-seqs", base.max_num_seqs, "requests that run at once [" + slots + "]")->check(positive());
   app->add_option("--max-num-batched-tokens", base.max_num_batched_tokens,
                   "rows of one target pass [every slot's block and a prefill chunk]")

@@ -5,6 +5,7 @@
 #include "apps/batch/batch_line.h"
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
+#include "base/file.h"
 
 namespace volley::apps {
 namespace {
@@ -33,12 +34,19 @@ Status read_results(const BatchCommand& command, BatchFiles* files) {
   return {};
 }
 
+Status check_input(const std::string& path) {
+  const auto file = open_regular_file(path);
+  return file.ok() ? Status() : Status(file.error());
+}
+
 }  // namespace
 
 Result<BatchFiles> open_batch(const BatchCommand& command) {
   if (command.input == "-") {
     return invalid_argument("batch reads its input twice, and again when it is resumed: give a file instead of -.");
   }
+  // Reading a pipe would take its lines away from the second time, or wait for ever.
+  VOLLEY_RETURN_IF_ERROR(check_input(command.input));
   VOLLEY_ASSIGN(BatchIndex index, BatchIndex::read(command.input));
   VOLLEY_ASSIGN(ResultFile results, ResultFile::open(command.output, command.input));
   BatchFiles files{std::move(index), std::move(results)};

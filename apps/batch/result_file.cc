@@ -104,7 +104,21 @@ Status ResultFile::sync_if_due() {
 Status ResultFile::sync() {
   last_sync_ = std::chrono::steady_clock::now();
   if (std::exchange(unsynced_, false) && fdatasync(fd_) != 0) return write_error(path_);
-  return {};
+  return check_name();
+}
+
+// A file goes on taking lines when its name is gone, and then nobody ever finds them.
+Status ResultFile::check_name() const {
+  struct stat open_file {
+  }, named{};
+  if (fstat(fd_, &open_file) != 0) return write_error(path_);
+  const bool found = stat(path_.c_str(), &named) == 0;
+  if (found && named.st_dev == open_file.st_dev && named.st_ino == open_file.st_ino) return {};
+  if (!found && errno != ENOENT && errno != ENOTDIR) return {};  // a disk that is away for a moment
+  const std::string lost = open_file.st_nlink == 0 ? "The results that were in it are lost: run the same command again."
+                                                   : "The results are in the file that was moved: move it back and "
+                                                     "run the same command again, which answers the rest.";
+  return not_found("The output " + path_ + " was deleted or replaced while the batch was running. " + lost);
 }
 
 }  // namespace volley::apps

@@ -31,11 +31,13 @@ class ResultFile {
 
   // `line` must hold no newline. kDataLoss: the disk is full; the file is then as it was before.
   Status append(std::string line);
-  // Sees to it that the lines are on the disk, if some are not and the last time is long enough ago.
+  // Sees to it that the lines are on the disk, if some are not and the last time is long enough ago. As often it looks
+  // whether the path still names this file: kNotFound if it was deleted or replaced, and the lines with it.
   Status sync_if_due();
-  Status sync();
+  Status sync();  // looks, too
 
  private:
+  Status check_name() const;
   ResultFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
 
   int fd_;

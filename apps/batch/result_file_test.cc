@@ -64,6 +64,27 @@ TEST_F(ResultFileTest, RefusesTheInputAndWhatIsNoFile) {
   EXPECT_EQ(content(), "x");
 }
 
+// Hours of answers would otherwise go into a file that nobody can open any more.
+TEST_F(ResultFileTest, AnOutputThatWasDeletedOrMovedIsNoticed) {
+  auto file = open();
+  ASSERT_TRUE(file.ok());
+  ASSERT_TRUE(file->append("{}").ok());
+  ASSERT_TRUE(file->sync().ok());
+  const std::string elsewhere = path_ + ".moved";
+  fs::rename(path_, elsewhere);
+  const Status moved = file->sync();
+  fs::rename(elsewhere, path_);
+  EXPECT_TRUE(file->sync().ok());
+  fs::remove(path_);
+  const Status deleted = file->sync();
+  write("another file of this name");
+  const Status replaced = file->sync();
+  ASSERT_FALSE(moved.ok() || deleted.ok() || replaced.ok());
+  EXPECT_NE(moved.error().message.find("move it back"), std::string::npos) << moved.error().message;
+  EXPECT_NE(deleted.error().message.find("are lost"), std::string::npos) << deleted.error().message;
+  EXPECT_NE(replaced.error().message.find("are lost"), std::string::npos) << replaced.error().message;
+}
+
 TEST_F(ResultFileTest, ADamagedLineEndsTheReading) {
   write("a\nb\nc\n");
   auto file = open();

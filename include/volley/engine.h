@@ -72,6 +72,7 @@ struct EngineOptions {
   int max_model_len = 0;           // prompt + output; 0: the target's max_position_embeddings
   int max_queue = 4096;            // waiting requests before submit answers kResourceExhausted
   bool prefix_cache = true;
+  bool mmap = true;  // map weight files, which must then not be cut short while the engine lives; false: read them
   std::optional<uint64_t> dummy_weights;  // seed of random weights: only config.json is read
   bool graphs = true;                     // CUDA: replay steps that only decode as recorded graphs
   bool profile = false;  // CUDA: measure the phases of the round; steps then run one at a time and without graphs

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/file.h"
 #include "model/kv_memory.h"
 #include "spec/budget/measure.h"
 
@@ -19,6 +20,9 @@ namespace volley::engine {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Such files have some 10 KB. Anything else that bears the name is measured over.
+constexpr size_t kMaxCostBytes = 4 << 20;
 
 // Of the program or library that this code is in: other kernels, other times.
 std::string build_id() {
@@ -119,11 +123,9 @@ CostCache::CostCache(std::string dir, std::string key) : dir_(std::move(dir)), k
 
 std::optional<spec::CostModel> CostCache::read() const {
   if (path_.empty()) return std::nullopt;
-  std::ifstream file(path_);
-  if (!file) return std::nullopt;
-  std::stringstream text;
-  text << file.rdbuf();
-  auto costs = spec::CostModel::from_text(text.str(), key_);
+  const Result<std::string> text = read_file(path_, kMaxCostBytes);
+  if (!text.ok()) return std::nullopt;
+  auto costs = spec::CostModel::from_text(*text, key_);
   if (!costs.ok()) return std::nullopt;
   return std::move(costs).value();
 }

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -57,6 +58,24 @@ TEST_F(CostCacheTest, WhatCannotBeReadIsAsIfItWereNotThere) {
   EXPECT_FALSE(cache.read().has_value());
   std::ofstream(cache.path()) << std::string("\0\xff{]", 4);
   EXPECT_FALSE(cache.read().has_value());
+}
+
+// Whatever bears the file's name, the start neither waits for it nor reads it without end.
+TEST_F(CostCacheTest, OnlyARegularFileIsRead) {
+  const CostCache cache(dir(), "this machine");
+  ASSERT_TRUE(cache.write(some_costs()).ok());
+  fs::remove(cache.path());
+  ASSERT_EQ(::mkfifo(cache.path().c_str(), 0600), 0);
+  EXPECT_FALSE(cache.read().has_value());
+  ASSERT_TRUE(cache.write(some_costs()).ok());
+  EXPECT_TRUE(cache.read().has_value()) << "the pipe was replaced";
+  fs::remove(cache.path());
+  fs::create_symlink("/dev/zero", cache.path());
+  EXPECT_FALSE(cache.read().has_value());
+  ASSERT_TRUE(cache.write(some_costs()).ok());
+  EXPECT_TRUE(cache.read().has_value());
+  fs::resize_file(cache.path(), 5 << 20);
+  EXPECT_FALSE(cache.read().has_value()) << "too large to be one";
 }
 
 TEST_F(CostCacheTest, SaysWhyItCannotWrite) {

@@ -64,7 +64,8 @@ Result<std::shared_ptr<const weights::Checkpoint>> open_checkpoint(const EngineO
   if (options.dummy_weights) {
     return std::shared_ptr<const weights::Checkpoint>(weights::make_dummy_checkpoint(*options.dummy_weights));
   }
-  VOLLEY_ASSIGN(auto files, weights::open_safetensors(dir));
+  VOLLEY_ASSIGN(auto files,
+                weights::open_safetensors(dir, options.mmap ? weights::FileAccess::kMap : weights::FileAccess::kRead));
   const auto checkpoint = weights::with_names(std::move(files), names);
   if (const auto checked = model::check_tensors(*checkpoint, params); !checked.ok()) return checked.error();
   return checkpoint;

@@ -11,6 +11,7 @@ namespace volley::text {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -380,6 +381,43 @@ TEST(ChatTemplate, ContinuingThatCannotBe) {
                                R"([{"role": "user", "content": 5}])"}) {
     EXPECT_THAT(error(messages, false), HasSubstr("final message with text content")) << messages;
   }
+}
+
+// A template is a program that came with the weights. Neither the start nor a request may depend on its ending.
+TEST(ChatTemplate, TemplatesThatDoNotEndAreRefusedAtTheStart) {
+  const std::string loop =
+      "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}{{ messages[0].content }}";
+  const auto refusal = [](const std::map<std::string, std::string>& files) {
+    const ModelDir dir(files);
+    const auto chat = ChatTemplate::load(dir.path());
+    EXPECT_FALSE(chat.ok());
+    return chat.ok() ? "" : chat.error().message;
+  };
+  EXPECT_THAT(refusal({{"chat_template.jinja", loop}}),
+              AllOf(HasSubstr("chat_template.jinja"), HasSubstr("more than 100000 steps")));
+  EXPECT_THAT(refusal({{"tokenizer_config.json", json{{"chat_template", loop}}.dump()}}),
+              AllOf(HasSubstr("tokenizer_config.json"), HasSubstr("more than 100000 steps")));
+  EXPECT_THAT(refusal({{"chat_template.jinja", "{% macro f(n) %}" + loop + "{% endmacro %}{{ f(1) }}"}}),
+              HasSubstr("more than 100000 steps"));
+  const std::string print = "{% for i in range(9999) %}{{ 'abcd' * 1000 }}{% endfor %}";
+  EXPECT_THAT(refusal({{"chat_template.jinja", print}}), HasSubstr("prints more than 1048576 bytes"));
+  EXPECT_THAT(refusal({{"chat_template.jinja", "{% set x %}" + print + "{% endset %}"}}),
+              HasSubstr("prints more than 1048576 bytes"));
+  EXPECT_THAT(
+      refusal({{"chat_template.jinja", "{% for i in range(9999) %}" + std::string(1000, 'x') + "{% endfor %}"}}),
+      HasSubstr("prints more than 1048576 bytes"));
+  EXPECT_THAT(refusal({{"chat_template.jinja", std::string(300'000, 'x')}}), HasSubstr("has 300000 bytes"));
+}
+
+TEST(ChatTemplate, RenderingEndsForEveryRequest) {
+  const auto chat = from_source(
+      "{% if messages[0].content == 'loop' %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}"
+      "{% endfor %}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}");
+  EXPECT_THAT(error_of(chat, {.messages_json = R"([{"role": "user", "content": "loop"}])"}),
+              HasSubstr("takes more than 20000000 steps for these messages"));
+  json messages = json::array();
+  for (int i = 0; i < 10'000; ++i) messages.push_back({{"role", "user"}, {"content", "ab"}});
+  EXPECT_EQ(render(chat, {.messages_json = messages.dump()}).size(), 20'000u) << "a long conversation is no loop";
 }
 
 TEST(ChatTemplate, LongMessages) {

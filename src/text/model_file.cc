@@ -1,22 +1,20 @@
 #include "text/model_file.h"
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include "base/file.h"
 
 namespace volley::text {
+namespace {
+
+// Vocabularies of 260,000 tokens take some 35 MB.
+constexpr size_t kMaxModelFileBytes = size_t{256} << 20;
+
+}  // namespace
 
 Result<std::optional<std::string>> read_model_file(const std::string& path) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) return std::optional<std::string>();
-  std::ifstream file(path, std::ios::binary);
-  if (!std::filesystem::is_regular_file(status) || !file) {
-    return data_loss(path + " cannot be read: check that it is a file and its permissions");
-  }
-  std::string contents(std::istreambuf_iterator<char>(file), {});
-  if (file.bad()) return data_loss(path + " cannot be read to its end: check the disk");
-  return std::optional(std::move(contents));
+  Result<std::string> contents = read_file(path, kMaxModelFileBytes);
+  if (contents.ok()) return std::optional(std::move(contents).value());
+  if (contents.error().code == ErrorCode::kNotFound) return std::optional<std::string>();
+  return data_loss(contents.error().message);
 }
 
 }  // namespace volley::text

@@ -12,6 +12,7 @@ namespace volley::text {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -153,6 +154,76 @@ TEST(Tokenizer, OneForManyThreads) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_THAT(same, ElementsAre(200, 200, 200, 200));
+}
+
+std::string refusal(const json& file) {
+  const ModelDir dir({{"tokenizer.json", file.dump()}});
+  const auto tokenizer = Tokenizer::load(dir.path());
+  EXPECT_FALSE(tokenizer.ok());
+  return tokenizer.ok() ? "" : tokenizer.error().message;
+}
+
+// A file of a few megabytes could otherwise keep the start busy for an hour.
+TEST(TokenizerLimits, AddedTokens) {
+  json file = tokenizer_json({"a"}, 0, nullptr);
+  const auto add = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      file["added_tokens"].push_back({{"id", 1 + i},
+                                      {"content", "<" + std::to_string(i) + ">"},
+                                      {"single_word", false},
+                                      {"lstrip", false},
+                                      {"rstrip", false},
+                                      {"normalized", false},
+                                      {"special", false}});
+    }
+  };
+  add(5'000);
+  EXPECT_EQ(load_tokenizer(file)->vocab_size(), 5'001);
+  add(76'000);
+  EXPECT_THAT(refusal(file), AllOf(HasSubstr("tokenizer.json"), HasSubstr("has 81000 added_tokens")));
+}
+
+// A normaliser that multiplies the text takes all memory with the first prompt.
+TEST(TokenizerLimits, GrowthOfATextByTheNormalizer) {
+  const auto replace = [](const json& pattern, const std::string& content) {
+    return json{{"type", "Replace"}, {"pattern", pattern}, {"content", content}};
+  };
+  const auto with = [](json normalizers) {
+    json file = tokenizer_json({"a"}, 0, nullptr);
+    file["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::move(normalizers)}};
+    return file;
+  };
+  const json tenfold = replace({{"String", "a"}}, "aaaaaaaaaa");
+  EXPECT_THAT(refusal(with({tenfold, tenfold, tenfold})), HasSubstr("normalizer can make a text 1000 times as long"));
+  EXPECT_THAT(refusal(with({replace({{"Regex", "x*"}}, std::string(400, 'b'))})), HasSubstr("401 times"));
+  EXPECT_THAT(refusal(with({{{"type", "Prepend"}, {"prepend", std::string(400, 'b')}}})), HasSubstr("401 times"));
+  // A charsmap of an empty trie and one text of 400 bytes.
+  EXPECT_THAT(refusal(with({{{"type", "Precompiled"},
+                             {"precompiled_charsmap", "AAAAAGJi" +
+                                                          [] {
+                                                            std::string text;
+                                                            for (int i = 0; i < 133; ++i) text += "YmJi";
+                                                            return text;
+                                                          }()}}})),
+              HasSubstr("401 times"));
+  // As Llama and XLM-RoBERTa have them.
+  load_tokenizer(with({{{"type", "Prepend"}, {"prepend", "▁"}}, replace({{"String", " "}}, "▁")}));
+  load_tokenizer(with({{{"type", "NFKC"}}, {{"type", "Lowercase"}}, replace({{"Regex", " {2,}"}}, "▁")}));
+}
+
+// Both patterns would take longer than anybody waits.
+TEST(TokenizerLimits, PatternsThatBacktrack) {
+  const auto error = [](const std::string& pattern, const std::string& text) {
+    json file = tokenizer_json({"a"}, 0, nullptr);
+    file["pre_tokenizer"] = {
+        {"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
+    const auto ids = load_tokenizer(file)->encode(text, false);
+    EXPECT_FALSE(ids.ok());
+    EXPECT_TRUE(ids.ok() || ids.error().code == ErrorCode::kInvalidArgument);
+    return ids.ok() ? "" : ids.error().message;
+  };
+  EXPECT_THAT(error("(a|aa|b|bb)+x", std::string(60, 'a')), HasSubstr("tokenizer.json backtracks"));
+  EXPECT_THAT(error("a{1,500}a{1,500}(?!a)", std::string(200'000, 'a')), HasSubstr("tokenizer.json backtracks"));
 }
 
 // A panic on the Rust side must arrive as a status. This decoder strips the last character of a text that has none.

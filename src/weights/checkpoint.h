@@ -29,7 +29,7 @@ class Checkpoint {
   virtual ~Checkpoint() = default;
   virtual bool has(std::string_view name) const = 0;
   // The tensor of that name, which must have that shape. kNotFound and kFailedPrecondition name tensor, file and
-  // shapes.
+  // shapes. kDataLoss: its bytes cannot be read.
   virtual Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const = 0;
   // The dtype most of its bytes have: decides ComputeType::kAuto.
   virtual DType main_dtype() const = 0;
@@ -41,10 +41,14 @@ class Checkpoint {
   virtual void done_with(const SourceTensor& tensor) const {}
 };
 
+// How the bytes of weight files are reached. kMap: mapped, so that they take no memory of their own, and a file that
+// is cut short meanwhile ends the process (weights/mapped_file.h). kRead: get() reads a tensor into memory.
+enum class FileAccess { kMap, kRead };
+
 // A folder with model.safetensors, or model.safetensors.index.json and its shards (format: github.com/huggingface/
-// safetensors). Files are memory-mapped; every header is checked before any tensor is handed out: sizes, overlaps,
-// offsets, dtypes, shapes. kDataLoss for a file that lies or is cut short.
-Result<std::unique_ptr<Checkpoint>> open_safetensors(const std::string& dir);
+// safetensors). Every header is checked before any tensor is handed out: sizes, overlaps, offsets, dtypes, shapes.
+// kDataLoss for a file that lies or is cut short.
+Result<std::unique_ptr<Checkpoint>> open_safetensors(const std::string& dir, FileAccess access = FileAccess::kMap);
 
 // Random weights of any name and shape, bf16, for measuring: normal with standard deviation 1 / sqrt(last dimension),
 // norm weights (rank 1) all one. The same seed, name and shape give the same values.

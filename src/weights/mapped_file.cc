@@ -1,65 +1,95 @@
 #include "weights/mapped_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
+#include <utility>
 
 #include "base/check.h"
+#include "base/file.h"
 
 namespace volley::weights {
 namespace {
 
-Error system_error(const std::string& path, const char* what) {
-  const int code = errno;
-  const std::string message = path + ": " + what + ": " + std::strerror(code) + ".";
-  if (code == ENOENT || code == ENOTDIR) return not_found(message);
-  return code == ENOMEM ? resource_exhausted(message) : invalid_argument(message);
+constexpr size_t kSmallBytes = 1 << 20;
+
+// The mapped files, for a signal handler: it reads atomics alone. Files beyond the table's end are not found in it.
+struct Mapping {
+  std::atomic<uintptr_t> begin = 0, end = 0;  // 0: a free place
+  std::atomic<const char*> path = nullptr;
+};
+std::array<Mapping, 1024> g_mappings;
+std::mutex g_mappings_mutex;  // of writers
+
+void remember(const void* data, size_t size, const char* path) {
+  const std::lock_guard lock(g_mappings_mutex);
+  for (Mapping& mapping : g_mappings) {
+    if (mapping.begin != 0) continue;
+    mapping.path = path;
+    mapping.end = reinterpret_cast<uintptr_t>(data) + size;
+    mapping.begin = reinterpret_cast<uintptr_t>(data);
+    return;
+  }
 }
 
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) ::close(fd_);
+void forget(const void* data) {
+  const std::lock_guard lock(g_mappings_mutex);
+  for (Mapping& mapping : g_mappings) {
+    if (mapping.begin == reinterpret_cast<uintptr_t>(data)) mapping.begin = 0;
   }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
+}
 
 }  // namespace
 
-Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& path) {
-  // Without O_NONBLOCK, opening a named pipe would wait for a writer before its type can be checked.
-  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (fd.get() < 0) return system_error(path, "cannot be opened");
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return system_error(path, "cannot be examined");
-  if (!S_ISREG(info.st_mode)) return invalid_argument(path + " is not a regular file.");
-  const size_t size = static_cast<size_t>(info.st_size);
-  void* data = nullptr;
-  if (size > 0) {  // an empty mapping is an error
-    data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-    if (data == MAP_FAILED) return system_error(path, "cannot be mapped into memory");
+const char* mapped_file_at(const void* address) {
+  static_assert(std::atomic<uintptr_t>::is_always_lock_free && std::atomic<const char*>::is_always_lock_free);
+  const uintptr_t at = reinterpret_cast<uintptr_t>(address);
+  const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  for (const Mapping& mapping : g_mappings) {
+    const uintptr_t begin = mapping.begin;
+    if (begin != 0 && at >= begin && at / page <= (mapping.end - 1) / page) return mapping.path;
   }
-  return std::shared_ptr<const MappedFile>(new MappedFile(path, static_cast<const std::byte*>(data), size));
+  return nullptr;
+}
+
+Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& path) {
+  VOLLEY_ASSIGN(const OpenFile file, open_regular_file(path));
+  if (file.bytes <= kSmallBytes) {
+    std::shared_ptr<MappedFile> small(new MappedFile(path));
+    VOLLEY_ASSIGN(small->contents_, read_file(path, kSmallBytes));
+    small->data_ = reinterpret_cast<const std::byte*>(small->contents_.data());
+    small->size_ = small->contents_.size();
+    return std::shared_ptr<const MappedFile>(std::move(small));
+  }
+  void* data = ::mmap(nullptr, file.bytes, PROT_READ, MAP_PRIVATE, file.fd.get(), 0);
+  if (data == MAP_FAILED) {
+    const std::string message = path + " cannot be mapped into memory: " + std::strerror(errno) + ".";
+    return errno == ENOMEM ? resource_exhausted(message) : invalid_argument(message);
+  }
+  return std::shared_ptr<const MappedFile>(new MappedFile(path, static_cast<const std::byte*>(data), file.bytes));
+}
+
+MappedFile::MappedFile(std::string path, const std::byte* data, size_t size)
+    : path_(std::move(path)), data_(data), size_(size), mapped_(true) {
+  remember(data_, size_, path_.c_str());
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (!mapped_) return;
+  forget(data_);
+  ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 void MappedFile::drop(std::span<const std::byte> range) const {
   if (range.empty()) return;
   VOLLEY_CHECK(contains(range.data()) && range.size() <= static_cast<size_t>(data_ + size_ - range.data()));
+  if (!mapped_) return;
   const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(range.data()) + page - 1) / page * page;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(range.data()) + range.size()) / page * page;

@@ -10,10 +10,11 @@
 
 namespace volley::weights {
 
-// Immutable; any thread. The file must not shrink while it is mapped: the system would answer a read past its new end
-// with SIGBUS.
+// Immutable; any thread. A mapped file must not shrink: the system answers a read past its new end with SIGBUS, which
+// ends the process. mapped_file_at() tells a signal handler which file it was.
 class MappedFile {
  public:
+  // Small files, such as config.json, are read into memory in place of being mapped.
   // kNotFound if there is no such file, kInvalidArgument if it is not a regular one or may not be read.
   static Result<std::shared_ptr<const MappedFile>> open(const std::string& path);
   ~MappedFile();
@@ -29,11 +30,18 @@ class MappedFile {
   void drop(std::span<const std::byte> range) const;
 
  private:
-  MappedFile(std::string path, const std::byte* data, size_t size) : path_(std::move(path)), data_(data), size_(size) {}
+  MappedFile(std::string path, const std::byte* data, size_t size);
+  explicit MappedFile(std::string path) : path_(std::move(path)) {}
 
   std::string path_;
-  const std::byte* data_;  // nullptr for an empty file
-  size_t size_;
+  std::string contents_;             // of a file that is not mapped
+  const std::byte* data_ = nullptr;  // in contents_ or in the mapping
+  size_t size_ = 0;
+  bool mapped_ = false;
 };
+
+// The path of the mapped file that holds this address, or null. May be called by a signal handler, for a file that is
+// not being closed at this moment.
+const char* mapped_file_at(const void* address);
 
 }  // namespace volley::weights

@@ -1,8 +1,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
+#include <cerrno>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -10,7 +9,7 @@
 #include "weights/checkpoint.h"
 #include "weights/json.h"
 #include "weights/mapped_file.h"
-#include "weights/safetensors_header.h"
+#include "weights/tensor_file.h"
 
 namespace volley::weights {
 namespace {
@@ -22,7 +21,7 @@ constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 // Where a tensor lies: an entry of a file's header.
 struct Located {
-  std::shared_ptr<const MappedFile> file;
+  std::shared_ptr<const TensorFile> file;
   HeaderEntry entry;
 };
 using TensorTable = std::map<std::string, Located, std::less<>>;
@@ -43,7 +42,7 @@ std::optional<DType> readable_dtype(std::string_view name) {
 class SafetensorsCheckpoint final : public Checkpoint {
  public:
   // `origin`: the file that lists the tensors, for messages. files: those that the tensors lie in.
-  SafetensorsCheckpoint(std::string origin, std::vector<std::shared_ptr<const MappedFile>> files, TensorTable tensors)
+  SafetensorsCheckpoint(std::string origin, std::vector<std::shared_ptr<const TensorFile>> files, TensorTable tensors)
       : origin_(std::move(origin)),
         files_(std::move(files)),
         tensors_(std::move(tensors)),
@@ -68,11 +67,12 @@ class SafetensorsCheckpoint final : public Checkpoint {
       return failed_precondition(where + " has shape " + shape_text(entry.shape) + ", but config.json asks for " +
                                  shape_text(shape) + ".");
     }
-    const std::span<const std::byte> bytes = file->bytes().subspan(entry.begin, entry.end - entry.begin);
-    SourceTensor tensor{bytes.data(), *dtype, entry.shape, file};
+    VOLLEY_ASSIGN(TensorFile::Bytes bytes, file->read(entry));
+    SourceTensor tensor{bytes.data, *dtype, entry.shape, std::move(bytes.owner)};
     // Writers pad the header so that tensors are aligned, but the format does not demand it.
-    if (reinterpret_cast<uintptr_t>(bytes.data()) % dtype_size(*dtype) != 0) {
-      auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+    if (reinterpret_cast<uintptr_t>(tensor.data) % dtype_size(*dtype) != 0) {
+      const size_t size = entry.end - entry.begin;
+      auto copy = std::make_shared<std::vector<std::byte>>(tensor.data, tensor.data + size);
       tensor.data = copy->data();
       tensor.owner = std::move(copy);
     }
@@ -91,9 +91,7 @@ class SafetensorsCheckpoint final : public Checkpoint {
   void done_with(const SourceTensor& tensor) const override {
     size_t bytes = dtype_size(tensor.dtype);
     for (const int64_t dim : tensor.shape) bytes *= static_cast<size_t>(dim);
-    for (const auto& file : files_) {  // a copy is in none of them, and ends with its owner
-      if (file->contains(tensor.data)) file->drop({tensor.data, bytes});
-    }
+    for (const auto& file : files_) file->drop({tensor.data, bytes});  // a copy is in none, and ends with its owner
   }
 
  private:
@@ -112,29 +110,19 @@ class SafetensorsCheckpoint final : public Checkpoint {
   }
 
   const std::string origin_;
-  const std::vector<std::shared_ptr<const MappedFile>> files_;
+  const std::vector<std::shared_ptr<const TensorFile>> files_;
   const TensorTable tensors_;
   const DType main_dtype_;
 };
 
-struct OpenFile {
-  std::shared_ptr<const MappedFile> file;
-  SafetensorsHeader header;
-};
-
-Result<OpenFile> open_file(const std::string& path) {
-  OpenFile open;
-  VOLLEY_ASSIGN(open.file, MappedFile::open(path));
-  VOLLEY_ASSIGN(open.header, parse_safetensors_header(open.file->bytes(), path));
-  return open;
-}
-
-Result<std::unique_ptr<Checkpoint>> open_single(const std::string& path) {
-  VOLLEY_ASSIGN(OpenFile open, open_file(path));
+Result<std::unique_ptr<Checkpoint>> open_single(const std::string& path, FileAccess access) {
+  VOLLEY_ASSIGN(std::unique_ptr<TensorFile> opened, TensorFile::open(path, access));
+  SafetensorsHeader header = opened->take_header();
+  const std::shared_ptr<const TensorFile> file = std::move(opened);
   TensorTable tensors;
-  for (auto& [name, entry] : open.header) tensors.emplace(name, Located{open.file, std::move(entry)});
+  for (auto& [name, entry] : header) tensors.emplace(name, Located{file, std::move(entry)});
   return std::unique_ptr<Checkpoint>(
-      std::make_unique<SafetensorsCheckpoint>(path, std::vector{open.file}, std::move(tensors)));
+      std::make_unique<SafetensorsCheckpoint>(path, std::vector{file}, std::move(tensors)));
 }
 
 // A shard is named by the index, which came with the checkpoint: it must not reach outside the folder.
@@ -161,19 +149,31 @@ Result<std::map<std::string, std::string>> read_weight_map(const std::string& in
   return shard_of;
 }
 
-Result<std::unique_ptr<Checkpoint>> open_sharded(const std::string& dir, const std::string& index_path) {
+struct Shard {
+  std::shared_ptr<const TensorFile> file;
+  SafetensorsHeader header;
+};
+
+Result<Shard> open_shard(const std::string& dir, const std::string& name, FileAccess access) {
+  Result<std::unique_ptr<TensorFile>> opened = TensorFile::open(dir + "/" + name, access);
+  if (!opened.ok() && opened.error().code == ErrorCode::kNotFound) {
+    return not_found(dir + " lacks " + name + ", which " + kIndexFile + " names: the download is incomplete.");
+  }
+  if (!opened.ok()) return opened.error();
+  SafetensorsHeader header = (*opened)->take_header();
+  return Shard{*std::move(opened), std::move(header)};
+}
+
+Result<std::unique_ptr<Checkpoint>> open_sharded(const std::string& dir, const std::string& index_path,
+                                                 FileAccess access) {
   VOLLEY_ASSIGN(const auto shard_of, read_weight_map(index_path));
-  std::map<std::string, OpenFile> shards;
+  std::map<std::string, Shard> shards;
   TensorTable tensors;
   for (const auto& [name, shard] : shard_of) {
     auto it = shards.find(shard);
     if (it == shards.end()) {
-      Result<OpenFile> open = open_file(dir + "/" + shard);
-      if (!open.ok() && open.error().code == ErrorCode::kNotFound) {
-        return not_found(dir + " lacks " + shard + ", which " + kIndexFile + " names: the download is incomplete.");
-      }
-      if (!open.ok()) return open.error();
-      it = shards.emplace(shard, *std::move(open)).first;
+      VOLLEY_ASSIGN(Shard opened, open_shard(dir, shard, access));
+      it = shards.emplace(shard, std::move(opened)).first;
     }
     const auto entry = it->second.header.find(name);
     if (entry == it->second.header.end()) {
@@ -182,24 +182,25 @@ Result<std::unique_ptr<Checkpoint>> open_sharded(const std::string& dir, const s
     }
     tensors.emplace(name, Located{it->second.file, std::move(entry->second)});
   }
-  std::vector<std::shared_ptr<const MappedFile>> files;
-  for (const auto& [name, open] : shards) files.push_back(open.file);
+  std::vector<std::shared_ptr<const TensorFile>> files;
+  for (const auto& [name, shard] : shards) files.push_back(shard.file);
   return std::unique_ptr<Checkpoint>(
       std::make_unique<SafetensorsCheckpoint>(index_path, std::move(files), std::move(tensors)));
 }
 
+// Also where it cannot be told: opening it then says why.
 bool exists(const std::string& path) {
   struct stat info {};
-  return ::stat(path.c_str(), &info) == 0;
+  return ::stat(path.c_str(), &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Checkpoint>> open_safetensors(const std::string& dir) {
+Result<std::unique_ptr<Checkpoint>> open_safetensors(const std::string& dir, FileAccess access) {
   const std::string single = dir + "/" + kSingleFile;
   const std::string index = dir + "/" + kIndexFile;
-  if (exists(single)) return open_single(single);
-  if (exists(index)) return open_sharded(dir, index);
+  if (exists(single)) return open_single(single, access);
+  if (exists(index)) return open_sharded(dir, index, access);
   if (!exists(dir)) return not_found("There is no folder " + dir + ".");
   return not_found(dir + " holds neither " + kSingleFile + " nor " + kIndexFile +
                    ": give the folder of a Hugging Face checkpoint in safetensors form.");

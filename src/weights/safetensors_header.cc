@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/check.h"
 #include "weights/json.h"
 
 namespace volley::weights {
@@ -119,35 +120,45 @@ Status check_metadata(const json& metadata, const std::string& path) {
 
 }  // namespace
 
-Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> file, const std::string& path) {
-  if (file.size() < kPrefixBytes) {
+Result<uint64_t> header_end(std::span<const std::byte> begin, uint64_t file_bytes, const std::string& path) {
+  if (file_bytes < kPrefixBytes || begin.size() < kPrefixBytes) {
     return data_loss(path + " is too short to be a safetensors file: it was cut off, or is of another kind.");
   }
   uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, file.data(), kPrefixBytes);
-  if (header_bytes > kMaxHeaderBytes || header_bytes > file.size() - kPrefixBytes) {
+  std::memcpy(&header_bytes, begin.data(), kPrefixBytes);
+  if (header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - kPrefixBytes) {
     return data_loss(path + " says that its header has " + std::to_string(header_bytes) + " bytes, but the file has " +
-                     std::to_string(file.size()) + " and a header at most " + std::to_string(kMaxHeaderBytes) +
+                     std::to_string(file_bytes) + " and a header at most " + std::to_string(kMaxHeaderBytes) +
                      ": it was cut off, or is not a safetensors file.");
   }
-  const std::span<const std::byte> text = file.subspan(kPrefixBytes, header_bytes);
+  return kPrefixBytes + header_bytes;
+}
+
+Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> file, const std::string& path) {
+  return parse_safetensors_header(file, file.size(), path);
+}
+
+Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> begin, uint64_t file_bytes,
+                                                   const std::string& path) {
+  VOLLEY_ASSIGN(const uint64_t data_begin, header_end(begin, file_bytes, path));
+  VOLLEY_CHECK_LE(data_begin, begin.size());
+  const std::span<const std::byte> text = begin.subspan(kPrefixBytes, data_begin - kPrefixBytes);
   if (text.empty() || static_cast<char>(text[0]) != '{') {
     return data_loss(path + ": the header does not begin with '{': not a safetensors file.");
   }
   VOLLEY_ASSIGN(const json object, parse_json_object(text, path + ": the header"));
 
-  const uint64_t data_begin = kPrefixBytes + header_bytes;
   SafetensorsHeader header;
   for (const auto& [name, value] : object.items()) {
     if (name == "__metadata__") {
       VOLLEY_RETURN_IF_ERROR(check_metadata(value, path));
       continue;
     }
-    Result<HeaderEntry> entry = parse_entry(value, data_begin, file.size() - data_begin);
+    Result<HeaderEntry> entry = parse_entry(value, data_begin, file_bytes - data_begin);
     if (!entry.ok()) return data_loss(path + ": tensor \"" + name + "\": " + entry.error().message + ".");
     header.emplace(name, *std::move(entry));
   }
-  VOLLEY_RETURN_IF_ERROR(check_cover(header, data_begin, file.size(), path));
+  VOLLEY_RETURN_IF_ERROR(check_cover(header, data_begin, file_bytes, path));
   return header;
 }
 

@@ -35,4 +35,12 @@ using SafetensorsHeader = std::map<std::string, HeaderEntry, std::less<>>;
 // kDataLoss names the file (`path`, for messages only), the tensor and what is wrong with it.
 Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> file, const std::string& path);
 
+// The same with the beginning of a file of `file_bytes`. `begin` holds header_end() bytes at least.
+Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> begin, uint64_t file_bytes,
+                                                   const std::string& path);
+
+// Where the header of a file of `file_bytes` ends. `begin` holds its first eight bytes, or all of a shorter file.
+// kDataLoss: it is too short, or its header is too long.
+Result<uint64_t> header_end(std::span<const std::byte> begin, uint64_t file_bytes, const std::string& path);
+
 }  // namespace volley::weights

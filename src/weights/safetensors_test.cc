@@ -46,6 +46,25 @@ TEST(Safetensors, ReadsTensorsOfASingleFile) {
   EXPECT_EQ(bytes_of(b, 12), "BBBBBBBBBBBB");
 }
 
+// Without a mapping, what was read stays whatever becomes of the file, and what cannot be read is an error.
+TEST(Safetensors, FilesThatAreReadMayBeCutShort) {
+  const TempFolder folder;
+  folder.write("model.safetensors", kFirst);
+  const auto checkpoint = open_safetensors(folder.path(), FileAccess::kRead);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  const SourceTensor b = *(*checkpoint)->get("b", std::vector<int64_t>{2, 3});
+  folder.write("model.safetensors", kFirst.substr(0, kFirst.size() - 14));
+  EXPECT_EQ(bytes_of(b, 12), "BBBBBBBBBBBB");
+  (*checkpoint)->done_with(b);
+  EXPECT_EQ(bytes_of(b, 12), "BBBBBBBBBBBB");
+  expect_error(status_of((*checkpoint)->get("a", std::vector<int64_t>{2})), ErrorCode::kDataLoss,
+               AllOf(HasSubstr(folder.path()), HasSubstr("was cut short")));
+  folder.write("model.safetensors", kFirst.substr(0, 5));
+  EXPECT_FALSE(open_safetensors(folder.path(), FileAccess::kRead).ok());
+  folder.write("model.safetensors", kFirst.substr(0, 50));
+  EXPECT_FALSE(open_safetensors(folder.path(), FileAccess::kRead).ok());
+}
+
 TEST(Safetensors, TensorsOutliveTheCheckpoint) {
   const TempFolder folder;
   folder.write("model.safetensors", kFirst);

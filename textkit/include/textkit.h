@@ -55,13 +55,14 @@ void textkit_ids_free(textkit_ids ids);
 
 typedef struct textkit_tokenizer textkit_tokenizer;
 
-/* json: the contents of tokenizer.json (TEXTKIT_DATA_LOSS if it is not one). Truncation and padding that the file may
- * ask for are switched off: they are the caller's business. */
+/* json: the contents of tokenizer.json (TEXTKIT_DATA_LOSS if it is not one, or asks for what would take hours or all
+ * memory: src/tokenizer_limits.rs). Truncation and padding that the file may ask for are switched off: they are the
+ * caller's business. */
 textkit_status textkit_tokenizer_new(textkit_view json, textkit_tokenizer** tokenizer, textkit_bytes* error);
 void textkit_tokenizer_free(textkit_tokenizer* tokenizer);
 
 /* Special tokens written out in `text` become their ids. With add_special_tokens the file's post-processor adds its
- * own around them. */
+ * own around them. TEXTKIT_INVALID_ARGUMENT: a pattern of the file backtracks without end on this text. */
 textkit_status textkit_tokenizer_encode(const textkit_tokenizer* tokenizer, textkit_view text, bool add_special_tokens,
                                         textkit_ids* ids, textkit_bytes* error);
 
@@ -86,7 +87,8 @@ typedef struct textkit_template_files {
   textkit_view jinja;              /* chat_template.jinja: wins over the config's chat_template */
 } textkit_template_files;
 
-/* Compiles the templates "default" and "tool_use". A folder without a template is no error: rendering is. */
+/* Compiles the templates "default" and "tool_use". A folder without a template is no error: rendering is.
+ * TEXTKIT_DATA_LOSS: one that does not compile, or that needs too many steps or prints too much for one word. */
 textkit_status textkit_template_new(const textkit_template_files* files, textkit_template** chat_template,
                                     textkit_bytes* error);
 void textkit_template_free(textkit_template* chat_template);
@@ -100,7 +102,8 @@ typedef struct textkit_template_input {
   int64_t now;                 /* seconds since 1970, for templates that print the date (strftime_now, local time) */
 } textkit_template_input;
 
-/* An exception that the template raises is TEXTKIT_INVALID_ARGUMENT with its message. */
+/* An exception that the template raises is TEXTKIT_INVALID_ARGUMENT with its message, and so is a template that runs
+ * into the limits on its steps and its text. */
 textkit_status textkit_template_render(const textkit_template* chat_template, const textkit_template_input* input,
                                        textkit_bytes* text, textkit_bytes* error);
 

@@ -146,12 +146,16 @@ fn keep_panic(info: &PanicHookInfo) {
     PANIC.with(|kept| *kept.borrow_mut() = message + &place);
 }
 
+/// What `call` returns, or the message of its panic. Within [`guard`], which keeps panics from being printed.
+pub fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|_| PANIC.with(|kept| kept.take()))
+}
+
 /// Runs `call` so that neither its error nor its panic leaves this library other than as a status and a message.
 pub fn guard(error: *mut Bytes, call: impl FnOnce() -> Result<(), Failure>) -> Status {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| std::panic::set_hook(Box::new(keep_panic)));
-    let result =
-        catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| Err(Failure::internal(PANIC.with(|kept| kept.take()))));
+    let result = caught(call).unwrap_or_else(|panic| Err(Failure::internal(panic)));
     match result {
         Ok(()) => Status::Ok,
         Err(failure) => {

@@ -8,6 +8,15 @@ use serde_json::{json, Map, Value as Json};
 use crate::abi::Failure;
 use crate::environment::{chat_environment, render_message, strftime_now, without_generation_blocks};
 use crate::json::to_template;
+use crate::rendering::{render_within, Limits, Unrendered};
+
+/// What one rendering may take. A template is a program that came with the weights: without limits it could keep the
+/// start, or every request, from ever ending. A long conversation with many tools takes some 100,000 steps.
+const REQUEST: Limits = Limits { steps: 20_000_000, bytes: 64 << 20 };
+/// One short message at the start, which takes a few hundred steps.
+const PROBE: Limits = Limits { steps: 100_000, bytes: 1 << 20 };
+/// The longest templates that models come with have some 30 KiB.
+const MAX_SOURCE_BYTES: usize = 1 << 18;
 
 const DEFAULT: &str = "chat_template";
 const TOOL_USE: &str = "chat_template.tool_use";
@@ -46,6 +55,7 @@ struct Named {
 
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    limits: Limits,
     special_tokens: Map<String, Json>,
     default: Option<Named>,
     tool_use: Option<Named>,
@@ -61,17 +71,33 @@ impl ChatTemplate {
         );
         collect_special_tokens(&config, &mut special_tokens);
         let environment = chat_environment().map_err(|error| Failure::internal(error.to_string()))?;
-        let mut template = ChatTemplate { environment, special_tokens, default: None, tool_use: None };
+        let mut template = ChatTemplate { environment, limits: PROBE, special_tokens, default: None, tool_use: None };
+        template.limit(PROBE);
+        let file = if files.jinja.is_some() { "chat_template.jinja" } else { "tokenizer_config.json" };
         for (name, source) in template_sources(files.jinja, &config)? {
+            let unusable = |why: String| Failure::data_loss(format!("the chat template of {file} {why}"));
+            if source.len() > MAX_SOURCE_BYTES {
+                return Err(unusable(format!("has {} bytes, more than {MAX_SOURCE_BYTES}", source.len())));
+            }
             template
                 .environment
                 .add_template_owned(name, without_generation_blocks(source))
-                .map_err(|error| Failure::data_loss(format!("the chat template does not compile: {error}")))?;
-            let content = template.probe_content(name);
-            let named = Some(Named { name, content, prints_null: template.probe_null(name, content) });
+                .map_err(|error| unusable(format!("does not compile: {error}")))?;
+            let limit = |limit: String| {
+                unusable(format!("{limit} for one short message: put a template that ends into the model's folder"))
+            };
+            let content = template.probe_content(name).map_err(limit)?;
+            let prints_null = template.probe_null(name, content).map_err(limit)?;
+            let named = Some(Named { name, content, prints_null });
             *(if name == DEFAULT { &mut template.default } else { &mut template.tool_use }) = named;
         }
+        template.limit(REQUEST);
         Ok(template)
+    }
+
+    fn limit(&mut self, limits: Limits) {
+        self.environment.set_fuel(Some(limits.steps));
+        self.limits = limits;
     }
 
     pub fn render(&self, input: &Input) -> Result<String, Failure> {
@@ -95,9 +121,14 @@ impl ChatTemplate {
             true => Some(mark_final_message(&mut messages, input.messages)?),
             false => None,
         };
-        let text = self
-            .render_with(template.name, messages, tools, kwargs, input.add_generation_prompt, input.now)
-            .map_err(|error| Failure::invalid(render_message(&error)))?;
+        let context = self.context(messages, tools, kwargs, input.add_generation_prompt, input.now);
+        let text =
+            render_within(self.limits, &self.environment, template.name, context).map_err(|failed| match failed {
+                Unrendered::Limit(limit) => Failure::invalid(format!(
+                    "the model's chat template {limit} for these messages: send fewer or shorter messages and tools"
+                )),
+                Unrendered::Template(error) => Failure::invalid(render_message(&error)),
+            })?;
         match marker {
             Some(marker) => cut_at_marker(text, &marker),
             None => Ok(text),
@@ -115,15 +146,15 @@ impl ChatTemplate {
         })
     }
 
-    fn render_with(
+    /// The variables that a template sees.
+    fn context(
         &self,
-        name: &str,
         messages: Vec<Json>,
         tools: Option<Json>,
         kwargs: Map<String, Json>,
         add_generation_prompt: bool,
         now: i64,
-    ) -> Result<String, minijinja::Error> {
+    ) -> Value {
         let mut variables: Map<String, Json> = self.special_tokens.clone();
         variables.insert("documents".into(), Json::Null);
         variables.extend(kwargs);
@@ -133,31 +164,41 @@ impl ChatTemplate {
         let mut context: Vec<(String, Value)> =
             variables.iter().map(|(name, value)| (name.clone(), to_template(value))).collect();
         context.push(("strftime_now".into(), strftime_now(now)));
-        self.environment.get_template(name)?.render(Value::from_pairs(context))
+        Value::from_pairs(context)
+    }
+
+    /// None where the template refuses these messages, Err with the limit that it runs into.
+    fn probe(&self, name: &str, messages: Vec<Json>, add_generation_prompt: bool) -> Result<Option<String>, String> {
+        let context = self.context(messages, None, Map::new(), add_generation_prompt, 0);
+        match render_within(self.limits, &self.environment, name, context) {
+            Ok(text) => Ok(Some(text)),
+            Err(Unrendered::Template(_)) => Ok(None),
+            Err(Unrendered::Limit(limit)) => Err(limit),
+        }
     }
 
     /// Finds out by rendering one word both ways, which is surer than reading the template's source.
-    fn probe_content(&self, name: &str) -> Content {
+    fn probe_content(&self, name: &str) -> Result<Content, String> {
         const WORD: &str = "volleyprobe";
         let render = |content: Json| {
             let messages = vec![json!({"role": "user", "content": content})];
-            self.render_with(name, messages, None, Map::new(), true, 0).unwrap_or_default()
+            self.probe(name, messages, true).map(Option::unwrap_or_default)
         };
-        let text = render(json!(WORD));
-        let parts = render(json!([{"type": "text", "text": WORD}]));
+        let text = render(json!(WORD))?;
+        let parts = render(json!([{"type": "text", "text": WORD}]))?;
         // A template for strings that prints an array as it stands shows the key's quotes beside the word.
         let prints_parts =
             parts.contains(WORD) && !parts.contains(&format!("'{WORD}'")) && !parts.contains(&format!("\"{WORD}\""));
-        match (text.contains(WORD), prints_parts) {
+        Ok(match (text.contains(WORD), prints_parts) {
             (true, true) if text == parts => Content::Both,
             (false, true) => Content::Parts,
             _ => Content::Text,
-        }
+        })
     }
 
     /// Clients send null as the content of a turn that is tool calls only. Some templates look for it, others add it to
     /// text and fail, or print the word None.
-    fn probe_null(&self, name: &str, content: Content) -> bool {
+    fn probe_null(&self, name: &str, content: Content) -> Result<bool, String> {
         let render = |answer: Json| {
             let call = json!({"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}});
             let mut messages = vec![
@@ -165,17 +206,19 @@ impl ChatTemplate {
                 json!({"role": "assistant", "content": answer, "tool_calls": [call]}),
             ];
             for (index, message) in messages.iter_mut().enumerate() {
-                convert_content(message, content, index).ok()?;
+                if convert_content(message, content, index).is_err() {
+                    return Ok(None);
+                }
             }
-            self.render_with(name, messages, None, Map::new(), false, 0).ok()
+            self.probe(name, messages, false)
         };
-        match (render(Json::Null), render(json!(""))) {
+        Ok(match (render(Json::Null)?, render(json!(""))?) {
             (Some(null), Some(empty)) => {
                 ["None", "none"].iter().all(|word| null.matches(word).count() == empty.matches(word).count())
             }
             (None, Some(_)) => false,
             _ => true,
-        }
+        })
     }
 }
 

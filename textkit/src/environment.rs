@@ -9,6 +9,7 @@ use minijinja::value::Value;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
 
 use crate::json;
+use crate::rendering::print;
 
 pub fn chat_environment() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
@@ -16,6 +17,7 @@ pub fn chat_environment() -> Result<Environment<'static>, Error> {
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_formatter(print);
     environment.add_filter("tojson", json::tojson);
     environment.add_function("raise_exception", raise_exception);
     Ok(environment)

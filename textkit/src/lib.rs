@@ -8,7 +8,9 @@ mod gbnf;
 mod grammar;
 mod json;
 mod matcher;
+mod rendering;
 mod tokenizer;
+mod tokenizer_limits;
 mod vocabulary;
 
 use abi::{guard, Bytes, Failure, Ids, Status, View};

@@ -1,0 +1,42 @@
+// Files that a user names, read whole.
+#pragma once
+
+#include <volley/result.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace volley {
+
+// An open file; any thread.
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor();
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  FileDescriptor& operator=(FileDescriptor&&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;  // -1: none
+};
+
+struct OpenFile {
+  FileDescriptor fd;
+  size_t bytes;  // its size now
+};
+
+// Opens a regular file to read it and never waits, as opening a named pipe would. kNotFound: there is none.
+// kInvalidArgument: it is a folder, a pipe or a device, or may not be read. The message names the path and the reason.
+Result<OpenFile> open_regular_file(const std::string& path);
+
+// The contents of a regular file of at most `max_bytes`. As above, and kInvalidArgument: it is larger. kDataLoss: the
+// disk fails.
+Result<std::string> read_file(const std::string& path, size_t max_bytes);
+
+// Reads from `offset` on until `data` is full or the file ends, and says how many bytes it were. kDataLoss, with
+// `path`: the disk fails.
+Result<size_t> read_at(const OpenFile& file, uint64_t offset, void* data, size_t size, const std::string& path);
+
+}  // namespace volley
