@@ -24,7 +24,7 @@ demo: setup  ## build, answer three prompts with the pocket models, compare with
 build: setup  ## release build for the CPU: build/cpu/bin/volley
 	@mkdir -p build
 	cmake --preset cpu > build/cpu.configure.log || { cat build/cpu.configure.log; exit 1; }
-	ninja -C build/cpu -j $(JOBS)
+	ninja -C build/cpu -j $(JOBS) volley
 
 cuda: setup cuda-toolkit  ## build with the CUDA backend: build/cuda/bin/volley; fetches a toolkit if there is none
 	@mkdir -p build
