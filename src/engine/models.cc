@@ -181,12 +181,6 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
     VOLLEY_ASSIGN(models.draft_numerics.storage,
                   draft_storage(options.draft_quantization, models.device, *models.draft, models.draft_numerics));
   }
-  const bool float32_weights =
-      models.target_numerics.storage == DType::kF32 || (models.draft && models.draft_numerics.storage == DType::kF32);
-  if (models.kv_dtype == DType::kBF16 && float32_weights) {
-    return unimplemented(
-        "A bfloat16 KV cache with float32 weights is not built: use --kv-cache-dtype float32, or --dtype bfloat16.");
-  }
   return {};
 }
 
