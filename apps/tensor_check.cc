@@ -14,18 +14,41 @@ class TensorCheck {
   TensorCheck(const weights::Checkpoint& checkpoint, std::vector<std::string> prefixes)
       : checkpoint_(checkpoint), prefixes_(std::move(prefixes)) {}
 
-  void ask(const std::string& name, const std::vector<int64_t>& shape) {
+  struct Part {
+    std::string name;
+    int64_t rows = 0;
+  };
+
+  // Its dtype; empty where it is wrong.
+  std::optional<DType> ask(const std::string& name, const std::vector<int64_t>& shape) {
     std::string full = prefixes_.front() + name;
     for (const std::string& prefix : prefixes_) {
       if (!checkpoint_.has(prefix + name)) continue;
       full = prefix + name;
       break;
     }
-    ++asked_;
+    ++found_.count;
     auto tensor = checkpoint_.get(full, shape);
-    if (tensor.ok()) return;
-    ++wrong_;
-    if (!first_) first_ = tensor.error();
+    if (!tensor.ok()) {
+      ++wrong_;
+      if (!first_) first_ = tensor.error();
+      return std::nullopt;
+    }
+    int64_t bytes = static_cast<int64_t>(dtype_size(tensor->dtype));
+    for (const int64_t dim : shape) bytes *= dim;
+    found_.bytes[tensor->dtype] += bytes;
+    return tensor->dtype;
+  }
+
+  // Matrices [rows, k] that are stacked into one. Where one is wrong, nobody looks at the rest.
+  NeededMatrix ask_matrix(const std::vector<Part>& parts, int64_t k) {
+    NeededMatrix matrix;
+    for (const Part& part : parts) {
+      matrix.parts.push_back(ask(part.name, {part.rows, k}).value_or(DType::kBF16));
+      matrix.values += part.rows * k;
+    }
+    found_.matrices.push_back(matrix);
+    return matrix;
   }
 
   void ask_layers(const model::DecoderSpec& spec) {
@@ -38,54 +61,76 @@ class TensorCheck {
         ask(attention + "q_norm.weight", {spec.head_dim});
         ask(attention + "k_norm.weight", {spec.head_dim});
       }
-      ask(attention + "q_proj.weight", {q_rows, spec.hidden});
-      ask(attention + "k_proj.weight", {kv_rows, spec.hidden});
-      ask(attention + "v_proj.weight", {kv_rows, spec.hidden});
-      ask(attention + "o_proj.weight", {spec.hidden, q_rows});
-      ask(layer + "mlp.gate_proj.weight", {spec.intermediate, spec.hidden});
-      ask(layer + "mlp.up_proj.weight", {spec.intermediate, spec.hidden});
-      ask(layer + "mlp.down_proj.weight", {spec.hidden, spec.intermediate});
+      const NeededMatrix qkv = ask_matrix({{attention + "q_proj.weight", q_rows},
+                                           {attention + "k_proj.weight", kv_rows},
+                                           {attention + "v_proj.weight", kv_rows}},
+                                          spec.hidden);
+      injection_.parts.insert(injection_.parts.end(), qkv.parts.begin() + 1, qkv.parts.end());
+      injection_.values += 2 * kv_rows * spec.hidden;
+      ask_matrix({{attention + "o_proj.weight", spec.hidden}}, q_rows);
+      ask_matrix(
+          {{layer + "mlp.gate_proj.weight", spec.intermediate}, {layer + "mlp.up_proj.weight", spec.intermediate}},
+          spec.hidden);
+      ask_matrix({{layer + "mlp.down_proj.weight", spec.hidden}}, spec.intermediate);
     }
   }
 
+  // A drafter's k and v of all layers once more, which the injection of context multiplies with.
+  void add_injection() { found_.matrices.push_back(injection_); }
+  void add_matrix(const NeededMatrix& matrix) { found_.matrices.push_back(matrix); }
+
   void use_prefixes(std::vector<std::string> prefixes) { prefixes_ = std::move(prefixes); }
 
-  Result<int64_t> result() const {
-    if (!first_) return asked_;
+  Result<NeededTensors> result() const {
+    if (!first_) return found_;
     if (wrong_ == 1) return *first_;
-    return Error{first_->code,
-                 std::to_string(wrong_) + " of " + std::to_string(asked_) + " tensors are wrong: " + first_->message};
+    return Error{first_->code, std::to_string(wrong_) + " of " + std::to_string(found_.count) +
+                                   " tensors are wrong: " + first_->message};
   }
 
  private:
   const weights::Checkpoint& checkpoint_;
   std::vector<std::string> prefixes_;
-  int64_t asked_ = 0, wrong_ = 0;
+  NeededTensors found_;
+  NeededMatrix injection_;
+  int64_t wrong_ = 0;
   std::optional<Error> first_;
 };
 
 }  // namespace
 
-Result<int64_t> check_tensors(const weights::Checkpoint& checkpoint, const model::DecoderSpec& target) {
+Result<NeededTensors> check_tensors(const weights::Checkpoint& checkpoint, const model::DecoderSpec& target) {
   TensorCheck check(checkpoint, {"model.", ""});
-  check.ask("embed_tokens.weight", {target.vocab, target.hidden});
+  const auto embedding = check.ask("embed_tokens.weight", {target.vocab, target.hidden});
   check.ask_layers(target);
   check.ask("norm.weight", {target.hidden});
-  if (!target.tied_embeddings) {
+  if (target.tied_embeddings) {
+    check.add_matrix({{embedding.value_or(DType::kBF16)}, int64_t{target.vocab} * target.hidden});
+  } else {
     check.use_prefixes({""});  // the head stands beside "model.", not in it
-    check.ask("lm_head.weight", {target.vocab, target.hidden});
+    check.ask_matrix({{"lm_head.weight", target.vocab}}, target.hidden);
   }
   return check.result();
 }
 
-Result<int64_t> check_tensors(const weights::Checkpoint& checkpoint, const model::DraftSpec& draft) {
+Result<NeededTensors> check_tensors(const weights::Checkpoint& checkpoint, const model::DraftSpec& draft) {
   const int64_t hidden = draft.decoder.hidden;
   TensorCheck check(checkpoint, {"", "model."});
-  check.ask("fc.weight", {hidden, static_cast<int64_t>(draft.target_layers.size()) * hidden});
+  check.ask_matrix({{"fc.weight", hidden}}, static_cast<int64_t>(draft.target_layers.size()) * hidden);
   check.ask("hidden_norm.weight", {hidden});
   check.ask("norm.weight", {hidden});
   check.ask_layers(draft.decoder);
+  check.add_injection();
   return check.result();
+}
+
+BytesOfType stored_bytes(std::span<const NeededMatrix> matrices, const model::Numerics& numerics) {
+  BytesOfType bytes;
+  for (const NeededMatrix& matrix : matrices) {
+    const DType storage = model::matrix_storage(numerics, matrix.parts);
+    bytes[storage] += matrix.values * static_cast<int64_t>(dtype_size(storage));
+  }
+  return bytes;
 }
 
 }  // namespace volley::apps

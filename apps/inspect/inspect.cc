@@ -24,16 +24,28 @@ using engine::format_bytes;
 
 namespace fs = std::filesystem;
 
+// "bfloat16", or "bfloat16 (12.5 MiB), float32 (1.0 MiB)".
+std::string list_types(const BytesOfType& bytes) {
+  std::string text;
+  for (const auto& [dtype, count] : bytes) {
+    text += (text.empty() ? "" : ", ") + std::string(dtype_name(dtype));
+    if (bytes.size() > 1) text += " (" + format_bytes(count) + ")";
+  }
+  return text;
+}
+
 // What the headers of a folder's weight files say. A folder of configurations alone has none, which is no mistake.
 struct Weights {
-  std::optional<DType> dtype;              // empty: there are none
-  std::optional<Result<int64_t>> tensors;  // how many are needed, all there; or what is wrong
+  std::optional<DType> dtype;                    // empty: there are none
+  std::optional<Result<NeededTensors>> tensors;  // those that are needed, all there; or what is wrong
 
   bool present() const { return dtype.has_value(); }
   bool good() const { return !tensors || tensors->ok(); }
   std::string dtype_text() const { return present() ? dtype_name(*dtype) : "no weights in the folder"; }
+  // With every dtype that the needed tensors have.
+  std::string types_text() const { return present() && good() ? list_types(tensors->value().bytes) : dtype_text(); }
   std::string tensors_text() const {
-    return tensors->ok() ? std::to_string(tensors->value()) + ", all there" : tensors->error().message;
+    return tensors->ok() ? std::to_string(tensors->value().count) + ", all there" : tensors->error().message;
   }
 };
 
@@ -50,7 +62,7 @@ struct Findings {
   Weights target_weights, draft_weights;
   bool tokenizer = false;                      // the target's folder has one
   std::optional<Status> pair;                  // whether the drafter fits; empty: no drafter
-  std::optional<engine::ResolvedModels> plan;  // with the engine's default options
+  std::optional<engine::ResolvedModels> plan;  // with the engine's default options but for --dtype
   std::optional<Error> plan_error;
 
   // A model without any weights can be run with random ones, and then does without a tokenizer.
@@ -76,6 +88,7 @@ Result<Findings> examine(const InspectCommand& command) {
   EngineFlags flags;
   flags.model = command.model;
   flags.draft = command.draft;
+  flags.base.dtype = command.dtype;
   VOLLEY_ASSIGN(EngineSetup setup, resolve_engine(flags, 0));
   Findings found;
   found.model_dir = setup.options.model_dir;
@@ -119,7 +132,7 @@ std::string shape_text(const model::DecoderSpec& s) {
 }
 
 void print_weights(const Weights& weights) {
-  std::printf("  weights      %s\n", weights.dtype_text().c_str());
+  std::printf("  weights      %s\n", weights.types_text().c_str());
   if (weights.tensors) std::printf("  tensors      %s\n", weights.tensors_text().c_str());
 }
 
@@ -135,6 +148,27 @@ std::string attention_text(const engine::ResolvedModels& plan) {
   std::string text = ops::attention_backend_name(plan.target_numerics.attention);
   if (plan.draft) text += std::string(", of the drafter ") + ops::attention_backend_name(plan.draft_numerics.attention);
   return text;
+}
+
+// The matrices as they would be stored. Empty where a folder has no weights, or wrong ones.
+BytesOfType matrix_bytes(const Findings& found) {
+  const auto known = [](const Weights& weights) { return weights.present() && weights.good(); };
+  if (!found.plan || !known(found.target_weights) || (found.draft && !known(found.draft_weights))) return {};
+  BytesOfType bytes = stored_bytes(found.target_weights.tensors->value().matrices, found.plan->target_numerics);
+  if (!found.plan->draft) return bytes;
+  for (const auto& [dtype, count] :
+       stored_bytes(found.draft_weights.tensors->value().matrices, found.plan->draft_numerics)) {
+    bytes[dtype] += count;
+  }
+  if (found.plan->draft_quantised()) bytes[DType::kF8E4M3] += int64_t{found.target.vocab} * found.target.hidden;
+  return bytes;
+}
+
+std::string storage_text(const Findings& found) {
+  const BytesOfType bytes = matrix_bytes(found);
+  if (!bytes.empty()) return list_types(bytes);
+  return std::string(dtype_name(found.plan->target_numerics.storage)) +
+         (found.plan->draft_quantised() ? ", the drafter's and its copy of the output head as float8_e4m3" : "");
 }
 
 void print_text(const Findings& found) {
@@ -172,10 +206,7 @@ void print_text(const Findings& found) {
   const engine::DeviceChoice& device = found.plan->device;
   std::printf("memory         %s are available on %s\n", format_bytes(device.available_bytes).c_str(),
               device_name(device).c_str());
-  const bool quantised = found.plan->draft_quantised();
-  std::printf("  weights      %s as %s%s\n", format_bytes(memory.weight_bytes).c_str(),
-              dtype_name(found.plan->target_numerics.storage),
-              quantised ? ", the drafter's and its copy of the output head as float8_e4m3" : "");
+  std::printf("  weights      %s as %s\n", format_bytes(memory.weight_bytes).c_str(), storage_text(found).c_str());
   std::printf("  KV           %s a token%s, as %s\n", format_bytes(memory.page_bytes / page_size).c_str(),
               found.draft ? " (target and drafter)" : "", dtype_name(found.plan->kv_dtype));
   if (device.kind == DeviceKind::kCuda) std::printf("  attention    %s\n", attention_text(*found.plan).c_str());
@@ -231,6 +262,7 @@ void print_json(const Findings& found) {
                       {"pages", memory.pages},
                       {"kv_bytes", memory.kv_bytes()},
                       {"full_contexts", memory.pages / memory.pages_per_request}};
+    for (const auto& [dtype, count] : matrix_bytes(found)) json["memory"]["matrix_bytes"][dtype_name(dtype)] = count;
     if (found.plan->device.kind == DeviceKind::kCuda) {
       json["attention_backend"] = ops::attention_backend_name(found.plan->target_numerics.attention);
       if (found.draft) {

@@ -66,6 +66,7 @@ class DecoderLayers {
   Status load_injection(WeightLoader& loader);
 
   const DecoderSpec& spec() const { return spec_; }
+  const Numerics& numerics() const { return numerics_; }
   DType activation() const { return numerics_.activation; }
   int count() const { return static_cast<int>(layers_.size()); }
 

@@ -23,8 +23,7 @@ Result<std::unique_ptr<DraftNetwork>> DraftNetwork::load(Device& device,
                                                          const std::function<void(int64_t)>& on_packed) {
   std::unique_ptr<DraftNetwork> network(new DraftNetwork);
   network->spec_ = spec;
-  network->storage_ = numerics.storage;
-  WeightLoader loader(device, *checkpoint, numerics.storage, {"", "model."});
+  WeightLoader loader(device, *checkpoint, numerics, {"", "model."});
   loader.on_packed = on_packed;
   const int64_t hidden = spec.decoder.hidden;
   VOLLEY_ASSIGN(network->fc_,
@@ -62,7 +61,7 @@ void DraftNetwork::final_norm(Stream& stream, TensorView x, TensorView row_index
 
 Status DraftNetwork::load_head(Device& device, const weights::Checkpoint& target_checkpoint,
                                const DecoderSpec& target) {
-  VOLLEY_ASSIGN(head_, model::load_head(device, target_checkpoint, target, storage_));
+  VOLLEY_ASSIGN(head_, model::load_head(device, target_checkpoint, target, layers_.numerics()));
   packed_bytes_ += static_cast<int64_t>(head_.packed.bytes());
   return {};
 }
@@ -72,14 +71,14 @@ void DraftNetwork::logits(Stream& stream, const Target& target, TensorView x, Te
   ArenaScope scope(scratch);
   const bool own = head_.n > 0;
   const ops::ScaledRows h =
-      take_input(own ? storage_ : activation(), activation(), logits.shape[0], spec_.decoder.hidden, scratch);
+      take_input(own ? storage() : activation(), activation(), logits.shape[0], spec_.decoder.hidden, scratch);
   final_norm(stream, x, row_index, h);
   if (!own) return target.head(stream, h.values, logits, summaries);
   ops::linear(stream, head_, h, logits, ops::Epilogue::kStore, summaries);
 }
 
 bool DraftNetwork::head_summarises(DeviceKind device, const Target& target) const {
-  return head_.n > 0 ? ops::linear_summarises(device, head_, storage_) : target.head_summarises(device);
+  return head_.n > 0 ? ops::linear_summarises(device, head_, storage()) : target.head_summarises(device);
 }
 
 int64_t DraftNetwork::scratch_bytes(DeviceKind device, const DraftSpec& spec, DType storage, int64_t rows,

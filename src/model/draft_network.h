@@ -50,14 +50,14 @@ class DraftNetwork {
   static int64_t scratch_bytes(DeviceKind device, const DraftSpec& spec, DType storage, int64_t rows,
                                int64_t max_positions, DType kv);
   int64_t scratch_bytes(DeviceKind device, int64_t rows, int64_t max_positions, DType kv) const {
-    return scratch_bytes(device, spec_, storage_, rows, max_positions, kv);
+    return scratch_bytes(device, spec_, storage(), rows, max_positions, kv);
   }
 
  private:
   DraftNetwork() = default;
+  DType storage() const { return layers_.numerics().storage; }
 
   DraftSpec spec_;
-  DType storage_ = DType::kBF16;
   DecoderLayers layers_;
   ops::LinearWeight fc_, head_;
   Vector hidden_norm_, norm_;

@@ -6,9 +6,9 @@
 namespace volley::model {
 
 Result<ops::LinearWeight> load_head(Device& device, const weights::Checkpoint& checkpoint, const DecoderSpec& spec,
-                                    DType storage) {
+                                    const Numerics& numerics) {
   // The head stands beside "model.", not in it.
-  WeightLoader loader(device, checkpoint, storage,
+  WeightLoader loader(device, checkpoint, numerics,
                       spec.tied_embeddings ? std::vector<std::string>{"model.", ""} : std::vector<std::string>{""});
   return loader.linear({{spec.tied_embeddings ? "embed_tokens.weight" : "lm_head.weight", spec.vocab}}, spec.hidden);
 }
@@ -18,12 +18,12 @@ Result<std::unique_ptr<Target>> Target::load(Device& device, std::shared_ptr<con
                                              const std::function<void(int64_t)>& on_packed) {
   std::unique_ptr<Target> target(new Target);
   target->checkpoint_ = checkpoint;
-  WeightLoader loader(device, *checkpoint, numerics.storage, {"model.", ""});
+  WeightLoader loader(device, *checkpoint, numerics, {"model.", ""});
   loader.on_packed = on_packed;
   VOLLEY_ASSIGN(target->embedding_, loader.table("embed_tokens.weight", spec.vocab, spec.hidden));
   VOLLEY_ASSIGN(target->layers_, DecoderLayers::load(device, loader, spec, numerics, positions));
   VOLLEY_ASSIGN(target->final_norm_, loader.vector("norm.weight", spec.hidden));
-  VOLLEY_ASSIGN(target->head_, load_head(device, *checkpoint, spec, numerics.storage));
+  VOLLEY_ASSIGN(target->head_, load_head(device, *checkpoint, spec, numerics));
   target->packed_bytes_ = loader.packed_bytes() + static_cast<int64_t>(target->head_.packed.bytes());
   if (on_packed) on_packed(target->packed_bytes_);
   return target;

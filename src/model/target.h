@@ -6,10 +6,10 @@
 
 namespace volley::model {
 
-// The output head of a target's checkpoint, packed as `storage`. Target::load() has one; a quantised drafter, another.
+// The output head of a target's checkpoint. Target::load() has one; a quantised drafter, with its numerics, another.
 // Errors as WeightLoader.
 Result<ops::LinearWeight> load_head(Device& device, const weights::Checkpoint& checkpoint, const DecoderSpec& spec,
-                                    DType storage);
+                                    const Numerics& numerics);
 
 class Target {
  public:

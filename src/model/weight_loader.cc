@@ -1,5 +1,6 @@
 #include "model/weight_loader.h"
 
+#include <algorithm>
 #include <array>
 
 namespace volley::model {
@@ -17,9 +18,16 @@ Numerics resolve_numerics(ComputeType requested, DType checkpoint) {
   return bf16 ? Numerics{DType::kBF16, DType::kBF16} : Numerics{DType::kF32, DType::kF32};
 }
 
-WeightLoader::WeightLoader(Device& device, const weights::Checkpoint& checkpoint, DType storage,
+DType matrix_storage(const Numerics& numerics, std::span<const DType> parts) {
+  if (numerics.storage == DType::kF8E4M3) return DType::kF8E4M3;
+  if (numerics.activation == DType::kBF16) return DType::kBF16;
+  const bool bf16 = std::all_of(parts.begin(), parts.end(), [](DType part) { return part == DType::kBF16; });
+  return bf16 ? DType::kBF16 : DType::kF32;
+}
+
+WeightLoader::WeightLoader(Device& device, const weights::Checkpoint& checkpoint, const Numerics& numerics,
                            std::vector<std::string> prefixes)
-    : device_(device), checkpoint_(checkpoint), storage_(storage), prefixes_(std::move(prefixes)) {
+    : device_(device), checkpoint_(checkpoint), numerics_(numerics), prefixes_(std::move(prefixes)) {
   VOLLEY_CHECK(!prefixes_.empty());
 }
 
@@ -66,12 +74,15 @@ Result<ops::LinearWeight> WeightLoader::linear(const std::vector<Matrix>& matric
                                                ops::LinearLayout layout) {
   std::vector<weights::SourceTensor> sources;
   std::vector<ops::WeightRows> parts;
+  std::vector<DType> dtypes;
   for (const Matrix& matrix : matrices) {
     const std::array<int64_t, 2> shape = {matrix.rows, k};
     VOLLEY_ASSIGN(sources.emplace_back(), checkpoint_.get(full_name(matrix.name), shape));
     parts.push_back({sources.back().data, sources.back().dtype, matrix.rows});
+    dtypes.push_back(sources.back().dtype);
   }
-  VOLLEY_ASSIGN(ops::LinearWeight weight, ops::pack_linear(device_, parts, k, storage_, layout));
+  VOLLEY_ASSIGN(ops::LinearWeight weight,
+                ops::pack_linear(device_, parts, k, matrix_storage(numerics_, dtypes), layout));
   for (const auto& source : sources) checkpoint_.done_with(source);
   packed_bytes_ += static_cast<int64_t>(weight.packed.bytes());
   if (on_packed) on_packed(packed_bytes_);

@@ -5,6 +5,7 @@
 #include <volley/engine.h>
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,13 +18,18 @@ namespace volley::model {
 // How a model's arithmetic runs, resolved from options and checkpoint.
 struct Numerics {
   DType activation = DType::kBF16;  // inputs of matrix products, q: kBF16 or kF32. The residual stream is always fp32.
-  DType storage = DType::kBF16;     // of weight matrices: kBF16, kF32, or of a drafter kF8E4M3
+  DType storage = DType::kBF16;     // of most matrices (matrix_storage()): kBF16, kF32, or of a drafter kF8E4M3
   ops::AttentionBackend attention = ops::AttentionBackend::kAuto;
 };
 
-// --dtype for one checkpoint: kAuto is bfloat16 for bf16 checkpoints, else float32. Weights stay bf16 in memory where
-// the checkpoint is bf16, whatever the activations.
+// --dtype for one checkpoint, whose bytes are mostly of that dtype: kAuto is bfloat16 for bf16 checkpoints, else
+// float32.
 Numerics resolve_numerics(ComputeType requested, DType checkpoint);
+
+// What a matrix is stored as that is made of rows of these dtypes, one or several: with fp32 activations the smallest
+// type that holds them exactly, which is kBF16 where all are bf16 and kF32 otherwise. bf16 activations take kBF16, and
+// a quantised drafter kF8E4M3.
+DType matrix_storage(const Numerics& numerics, std::span<const DType> parts);
 
 // A rank-1 tensor in fp32 with its memory.
 struct Vector {
@@ -44,7 +50,8 @@ class WeightLoader {
  public:
   // A checkpoint whose names all start with "model." and one whose names do not are read alike: `prefixes` are tried in
   // order.
-  WeightLoader(Device& device, const weights::Checkpoint& checkpoint, DType storage, std::vector<std::string> prefixes);
+  WeightLoader(Device& device, const weights::Checkpoint& checkpoint, const Numerics& numerics,
+               std::vector<std::string> prefixes);
 
   struct Matrix {
     std::string name;
@@ -54,7 +61,7 @@ class WeightLoader {
   Result<Vector> vector(const std::string& name, int64_t n);
   // Vectors [n], one after the other: [names * n].
   Result<Vector> vectors(const std::vector<std::string>& names, int64_t n);
-  // The matrices [rows, k] stacked into one packed weight.
+  // The matrices [rows, k] stacked into one packed weight, stored as matrix_storage() says.
   Result<ops::LinearWeight> linear(const std::vector<Matrix>& matrices, int64_t k,
                                    ops::LinearLayout layout = ops::LinearLayout::kPlain);
   // A matrix as stored, for row look-ups (embeddings): copied only to a device that cannot read the checkpoint's
@@ -70,7 +77,7 @@ class WeightLoader {
 
   Device& device_;
   const weights::Checkpoint& checkpoint_;
-  DType storage_;
+  Numerics numerics_;
   std::vector<std::string> prefixes_;
   int64_t packed_bytes_ = 0;
 };
