@@ -24,21 +24,21 @@ demo: setup  ## build, answer three prompts with the pocket models, compare with
 build: setup  ## release build for the CPU: build/cpu/bin/volley
 	@mkdir -p build
 	cmake --preset cpu > build/cpu.configure.log || { cat build/cpu.configure.log; exit 1; }
-	ninja -C build/cpu -j $(JOBS)
+	ninja -C build/cpu -j $(JOBS) volley
 
 cuda: setup cuda-toolkit  ## build with the CUDA backend: build/cuda/bin/volley; fetches a toolkit if there is none
 	@mkdir -p build
 	cmake --preset cuda > build/cuda.configure.log || { cat build/cuda.configure.log; exit 1; }
-	ninja -C build/cuda -j $(JOBS)
+	ninja -C build/cuda -j $(JOBS) volley
 
 test-cuda: setup cuda-toolkit  ## the tests that need a GPU; without one they are skipped and say so
 	@mkdir -p build
 	@scripts/run_tests.sh cuda --only '^cuda$$'
 
-cuda-check: setup cuda-toolkit  ## without a GPU: does the program build for sm_90a and sm_80, and do the plans hold
+cuda-check: setup cuda-toolkit  ## without a GPU: does all of CUDA build for sm_90a and sm_80, and do the plans hold
 	@mkdir -p build
 	@scripts/run_tests.sh cuda-check --only '^cuda$$'
-	ninja -C build/cuda-check -j $(JOBS) volley
+	ninja -C build/cuda-check -j $(JOBS) volley bench/all
 
 cuda-toolkit:
 	@command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || scripts/fetch_cuda.sh

@@ -529,6 +529,13 @@ TEST(Cli, InspectDescribesThePair) {
   EXPECT_EQ(json["draft"]["block_size"], 16);
   // 2 (K and V) x 2 heads x 64 x 2 bytes x (8 + 2 layers)
   EXPECT_EQ(json["memory"]["kv_bytes_per_token"], 5120);
+  EXPECT_EQ(json["memory"]["matrix_bytes"].size(), 1u);
+  EXPECT_GT(json["memory"]["matrix_bytes"]["bfloat16"], 0);
+  Program float32({"inspect", "--json", "--dtype", "float32"});
+  ASSERT_EQ(float32.status(), 0) << float32.err();
+  EXPECT_EQ(float32.last_json()["memory"]["kv_bytes_per_token"], 10240);
+  EXPECT_EQ(float32.last_json()["memory"]["matrix_bytes"], json["memory"]["matrix_bytes"])
+      << "they are bf16 in the file";
   Program misfit({"inspect", "--draft", "models/shapes/qwen3-8b-dflash"});
   EXPECT_EQ(misfit.status(), 3);
   EXPECT_NE(misfit.out().find("fits"), std::string::npos);

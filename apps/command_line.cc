@@ -148,6 +148,7 @@ void add_batch(CLI::App* root, BatchCommand* command) {
 void add_inspect(CLI::App* root, InspectCommand* command) {
   CLI::App* app = root->add_subcommand("inspect", "what a model is, what memory it takes, and whether a drafter fits");
   add_model_options(app, &command->model, &command->draft);
+  add_dtype_option(app, &command->dtype);
   app->add_flag("--json", command->json, "one line of JSON instead of text");
 }
 

@@ -101,6 +101,10 @@ ComputeType compute_type(const std::string& name) {
   return name == "float32" ? ComputeType::kFloat32 : ComputeType::kAuto;
 }
 
+CLI::Validator type_name() {
+  return CLI::IsMember({"auto", "bfloat16", "float32"});
+}
+
 }  // namespace
 
 VerifyPolicy verify_option(const std::string& text) {
@@ -122,21 +126,24 @@ void add_model_options(CLI::App* app, std::optional<std::string>* model, std::op
       ->type_name("DIR|none");
 }
 
+void add_dtype_option(CLI::App* app, ComputeType* dtype) {
+  app->add_option_function<std::string>(
+         "--dtype", [dtype](const std::string& name) { *dtype = compute_type(name); },
+         "arithmetic: auto, bfloat16 or float32")
+      ->check(type_name());
+}
+
 void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& slots) {
   EngineOptions& base = flags->base;
   add_model_options(app, &flags->model, &flags->draft);
   app->add_option("--device", base.device,
                   "what computes: auto (a GPU that can be used, else the CPU), cpu, cuda or cuda:N")
       ->check(device_name());
-  const auto types = CLI::IsMember({"auto", "bfloat16", "float32"});
-  app->add_option_function<std::string>(
-         "--dtype", [&base](const std::string& name) { base.dtype = compute_type(name); },
-         "arithmetic: auto, bfloat16 or float32")
-      ->check(types);
+  add_dtype_option(app, &base.dtype);
   app->add_option_function<std::string>(
          "--kv-cache-dtype", [&base](const std::string& name) { base.kv_cache_dtype = compute_type(name); },
          "of cached keys and values: auto (as --dtype), bfloat16 or float32")
-      ->check(types);
+      ->check(type_name());
   const auto backends = CLI::IsMember({"auto", "wgmma", "portable", "plain"});
   app->add_option("--attention-backend", base.attention_backend,
                   "CUDA: attention of the target: auto, wgmma (Hopper), portable or plain (slow)")

@@ -30,6 +30,7 @@ Speculation speculation_of(const std::string& name);  // "off", "dflash"
 VerifyPolicy verify_option(const std::string& text);  // throws CLI::ValidationError
 
 void add_model_options(CLI::App* app, std::optional<std::string>* model, std::optional<std::string>* draft);
+void add_dtype_option(CLI::App* app, ComputeType* dtype);
 // What the engine takes, the models included. `slots`: the default of --max-num-seqs, in words.
 void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& slots);
 // One engine's mode; bench has lists of the same options instead.

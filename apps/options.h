@@ -93,6 +93,7 @@ struct BenchServingCommand {
 
 struct InspectCommand {
   std::optional<std::string> model, draft;
+  ComputeType dtype = ComputeType::kAuto;
   bool json = false;
 };
 

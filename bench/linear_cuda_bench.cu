@@ -3,7 +3,8 @@
 // Prints one JSON object a line. Options: --quick leaves out the single products; --portable takes the kernel for GPUs
 // without wgmma; --rested lets the GPU rest before each measurement, which is short then; --rows N takes that number of
 // rows alone; --tiles times each product, from 64 rows on, with every tile instead that multiplies little padding;
-// --draft times the products of a drafter instead, in bf16 and in FP8, and the head's with all rows summarised.
+// --draft times the products of a drafter instead, in bf16 and in FP8, and the head's with all rows summarised. These
+// two, and the copy engine's limit, are for GPUs of compute capability 9.0.
 #include <cublasLt.h>
 
 #include <cmath>
@@ -14,6 +15,7 @@
 
 #include "cuda_limits.cuh"
 #include "ops/linear/linear_cuda.h"
+#include "stream_limit.cuh"
 
 namespace {
 
@@ -277,9 +279,10 @@ void print_draft(Device& device) {
   }
 }
 
-double measure_limits(Device& device, const Buffer& large) {
+double measure_limits(Device& device, const Buffer& large, bool hopper) {
   const double bandwidth = bench::read_bandwidth();
   std::printf("{\"limit\": \"read\", \"TBps\": %.3f}\n", bandwidth * 1e-6);
+  if (!hopper) return bandwidth;
   for (int blocks : {64, 96, 128, 132}) {
     std::printf("{\"limit\": \"stream\", \"blocks\": %d, \"TBps\": %.3f}\n", blocks,
                 bench::stream_bandwidth(device, large, static_cast<int64_t>(large.bytes()), blocks) * 1e-6);
@@ -307,6 +310,12 @@ int main(int argc, char** argv) {
     return 1;
   }
   Device& device = **made;
+  const Result<GpuFacts> gpu = examine_cuda_device(0);
+  const bool hopper = gpu.ok() && gpu->compute_major == 9;
+  if (!hopper && (asked("--draft") || asked("--tiles"))) {
+    std::fprintf(stderr, "--draft and --tiles are for GPUs of compute capability 9.0 (H100, H200): leave them out.\n");
+    return 1;
+  }
   if (asked("--draft")) {
     print_draft(device);
     return 0;
@@ -319,7 +328,7 @@ int main(int argc, char** argv) {
     for (ops::LinearWeight& w : model.weights) w.portable = true;
   }
   const Blas blas(device);
-  const double bandwidth = asked("--tiles") ? 0 : measure_limits(device, allocate(device, size_t{8} << 30));
+  const double bandwidth = asked("--tiles") ? 0 : measure_limits(device, allocate(device, size_t{8} << 30), hopper);
 
   for (int rows : kRows) {
     if (only_rows != 0 && rows != only_rows) continue;

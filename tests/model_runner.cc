@@ -43,7 +43,7 @@ ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft
   const auto checkpoint = open(target_dir, config.names, dummy);
   const model::Numerics numerics = model::resolve_numerics(dtype, checkpoint->main_dtype());
   const std::vector<model::Param> params = model::params(spec);
-  model::WeightLoader loader(*device_, *checkpoint, numerics.storage, params);
+  model::WeightLoader loader(*device_, *checkpoint, numerics, params);
   target_ = must(model::Network::load(loader, checkpoint, spec, numerics, max_positions));
   const DType kv = numerics.activation;
   int64_t bytes = model::Network::scratch_bytes(device_->kind(), spec, max_positions, max_positions, kv);

@@ -1,7 +1,9 @@
 #include "apps/inspect/inspect.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -24,18 +26,45 @@ using engine::format_bytes;
 
 namespace fs = std::filesystem;
 
+using BytesOfType = std::map<DType, int64_t>;
+
+// "bfloat16", or "bfloat16 (12.5 MiB), float32 (1.0 MiB)".
+std::string list_types(const BytesOfType& bytes) {
+  std::string text;
+  for (const auto& [dtype, count] : bytes) {
+    text += (text.empty() ? "" : ", ") + std::string(dtype_name(dtype));
+    if (bytes.size() > 1) text += " (" + format_bytes(count) + ")";
+  }
+  return text;
+}
+
 // What the headers of a folder's weight files say. A folder of configurations alone has none, which is no mistake.
 struct Weights {
   std::optional<DType> dtype;              // empty: there are none
   std::optional<Result<int64_t>> tensors;  // how many are needed, all there; or what is wrong
+  BytesOfType bytes;                       // of those that are needed, in the file
 
   bool present() const { return dtype.has_value(); }
   bool good() const { return !tensors || tensors->ok(); }
   std::string dtype_text() const { return present() ? dtype_name(*dtype) : "no weights in the folder"; }
+  // With every dtype that the needed tensors have.
+  std::string types_text() const { return present() && good() ? list_types(bytes) : dtype_text(); }
   std::string tensors_text() const {
     return tensors->ok() ? std::to_string(tensors->value()) + ", all there" : tensors->error().message;
   }
 };
+
+BytesOfType bytes_in_file(const weights::Checkpoint& checkpoint, std::span<const model::Param> params) {
+  BytesOfType bytes;
+  for (const model::Param& param : params) {
+    if (param.again) continue;
+    for (const model::Param::Part& part : param.parts) {
+      const DType dtype = checkpoint.dtype_of(part.name);
+      bytes[dtype] += part.rows * std::max<int64_t>(1, param.columns) * static_cast<int64_t>(dtype_size(dtype));
+    }
+  }
+  return bytes;
+}
 
 // As EngineInfo::device.
 std::string device_name(const engine::DeviceChoice& device) {
@@ -50,7 +79,7 @@ struct Findings {
   Weights target_weights, draft_weights;
   bool tokenizer = false;                      // the target's folder has one
   std::optional<Status> pair;                  // whether the drafter fits; empty: no drafter
-  std::optional<engine::ResolvedModels> plan;  // with the engine's default options
+  std::optional<engine::ResolvedModels> plan;  // with the engine's default options but for --dtype
   std::optional<Error> plan_error;
 
   // A model without any weights can be run with random ones, and then does without a tokenizer.
@@ -70,6 +99,7 @@ Result<Weights> examine_weights(const std::string& dir, const weights::NameRules
   const auto checkpoint = weights::with_names(std::move(files), names);
   found.dtype = checkpoint->main_dtype();
   found.tensors = model::check_tensors(*checkpoint, params);
+  found.bytes = bytes_in_file(*checkpoint, params);
   return found;
 }
 
@@ -77,6 +107,7 @@ Result<Findings> examine(const InspectCommand& command) {
   EngineFlags flags;
   flags.model = command.model;
   flags.draft = command.draft;
+  flags.base.dtype = command.dtype;
   VOLLEY_ASSIGN(EngineSetup setup, resolve_engine(flags, 0));
   Findings found;
   found.model_dir = setup.options.model_dir;
@@ -132,7 +163,7 @@ std::string shape_text(const model::Decoder& s) {
 }
 
 void print_weights(const Weights& weights) {
-  std::printf("  weights      %s\n", weights.dtype_text().c_str());
+  std::printf("  weights      %s\n", weights.types_text().c_str());
   if (weights.tensors) std::printf("  tensors      %s\n", weights.tensors_text().c_str());
 }
 
@@ -185,10 +216,8 @@ void print_text(const Findings& found) {
   const engine::DeviceChoice& device = found.plan->device;
   std::printf("memory         %s are available on %s\n", format_bytes(device.available_bytes).c_str(),
               device_name(device).c_str());
-  const bool quantised = found.plan->draft_quantised();
-  std::printf("  weights      %s as %s%s\n", format_bytes(memory.weight_bytes).c_str(),
-              dtype_name(found.plan->target_numerics.storage),
-              quantised ? ", the drafter's and its copy of the output head as float8_e4m3" : "");
+  std::printf("  weights      %s as %s\n", format_bytes(memory.weight_bytes).c_str(),
+              list_types(found.plan->weights.matrices).c_str());
   std::printf("  KV           %s a token%s, as %s\n", format_bytes(memory.page_bytes / page_size).c_str(),
               found.draft ? " (target and drafter)" : "", dtype_name(found.plan->kv_dtype));
   if (device.kind == DeviceKind::kCuda) std::printf("  attention    %s\n", attention_text(*found.plan).c_str());
@@ -261,6 +290,8 @@ void print_json(const Findings& found) {
                       {"pages", memory.pages},
                       {"kv_bytes", memory.kv_bytes()},
                       {"full_contexts", memory.pages / memory.pages_per_request}};
+    for (const auto& [dtype, count] : found.plan->weights.matrices)
+      json["memory"]["matrix_bytes"][dtype_name(dtype)] = count;
     if (found.plan->device.kind == DeviceKind::kCuda) {
       json["attention_backend"] = ops::attention_backend_name(found.plan->target_numerics.attention);
       if (found.draft) {

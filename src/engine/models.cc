@@ -190,12 +190,6 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
     VOLLEY_ASSIGN(models.draft_numerics.storage,
                   draft_storage(options.draft_quantization, models, models.draft_numerics));
   }
-  const bool float32_weights =
-      models.target_numerics.storage == DType::kF32 || (models.draft && models.draft_numerics.storage == DType::kF32);
-  if (models.kv_dtype == DType::kBF16 && float32_weights) {
-    return unimplemented(
-        "A bfloat16 KV cache with float32 weights is not built: use --kv-cache-dtype float32, or --dtype bfloat16.");
-  }
   return {};
 }
 
@@ -245,15 +239,19 @@ int64_t rope_bytes(const model::Decoder& spec, int64_t positions) {
   return bytes;
 }
 
-int64_t weight_bytes(const ResolvedModels& models) {
+model::WeightBytes weight_bytes(const ResolvedModels& models) {
   const DeviceKind device = models.device.kind;
-  int64_t bytes = model::weight_bytes(model::params(models.target.decoder), models.target_numerics.storage, device) +
-                  rope_bytes(models.target.decoder, models.max_positions());
-  if (!models.draft) return bytes;
+  const model::Decoder& target = models.target.decoder;
+  model::WeightBytes bytes =
+      model::weight_bytes(model::params(target), models.target_numerics, *models.target_checkpoint, device);
+  bytes.rest += rope_bytes(target, models.max_positions());
+  if (!models.draft_checkpoint) return bytes;
   const spec::ProposerFacts& draft = models.draft->facts();
-  const DType storage = models.draft_numerics.storage;
-  bytes += model::weight_bytes(draft.params, storage, device) + rope_bytes(draft.decoder, models.max_positions());
-  return bytes + model::weight_bytes(models.draft->copied_params(models.target.decoder, storage), storage, device);
+  bytes.add(model::weight_bytes(draft.params, models.draft_numerics, *models.draft_checkpoint, device));
+  bytes.rest += rope_bytes(draft.decoder, models.max_positions());
+  const std::vector<model::Param> copied = models.draft->copied_params(target, models.draft_numerics.storage);
+  bytes.add(model::weight_bytes(copied, models.draft_numerics, *models.target_checkpoint, device));
+  return bytes;
 }
 
 DeviceChoice on_cpu(int64_t available_bytes) {
@@ -326,7 +324,8 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   VOLLEY_RETURN_IF_ERROR(resolve_attention(options, models));
 
   MemoryPlanInput plan;
-  plan.weight_bytes = weight_bytes(models);
+  models.weights = weight_bytes(models);
+  plan.weight_bytes = models.weights.total();
   plan.page_bytes = model::kv_page_bytes(models.kv_shapes(), models.page_size, models.kv_dtype);
   plan.positions = models.max_positions();
   plan.page_size = models.page_size;
@@ -360,7 +359,7 @@ Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved,
   };
   LoadedModels models;
   const std::vector<model::Param> params = model::params(resolved.target.decoder);
-  model::WeightLoader loader(device, *resolved.target_checkpoint, resolved.target_numerics.storage, params);
+  model::WeightLoader loader(device, *resolved.target_checkpoint, resolved.target_numerics, params);
   loader.on_packed = report;
   VOLLEY_ASSIGN(models.target, model::Network::load(loader, resolved.target_checkpoint, resolved.target.decoder,
                                                     resolved.target_numerics, resolved.max_positions()));

@@ -50,6 +50,7 @@ struct ResolvedModels {
   int32_t prefill_chunk = 0;
   int32_t page_size = 0;
   MemoryPlan memory;
+  model::WeightBytes weights;  // of all models, rotary tables among the rest
   std::vector<std::string> warnings;
   std::shared_ptr<const weights::Checkpoint> target_checkpoint;  // by the model layer's names
   std::shared_ptr<const weights::Checkpoint> draft_checkpoint;   // null: no drafter, or one without weights

@@ -189,11 +189,15 @@ TEST_F(Startup, AGpuThatIsNotThere) {
   EXPECT_MENTIONS(engine.error().message, "--device cpu");
 }
 
-TEST_F(Startup, CacheTypesThatTheWeightsDoNotAllow) {
+// Attention's output is in the cache's type then, and meets a matrix in float32.
+TEST_F(Startup, ABfloat16CacheWithFloat32Weights) {
   options_.model_dir = "tests/data/targets/narrow_fp32";
   options_.speculation = Speculation::kOff;
   options_.kv_cache_dtype = ComputeType::kBFloat16;
-  EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "--kv-cache-dtype");
+  const auto models = engine::resolve_models(options_);
+  ASSERT_TRUE(models.ok()) << models.error().message;
+  EXPECT_EQ(models->target_numerics.storage, DType::kF32);
+  EXPECT_EQ(models->kv_dtype, DType::kBF16);
 }
 
 TEST_F(Startup, AttentionBackendsAreAGpus) {

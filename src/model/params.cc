@@ -134,25 +134,6 @@ int64_t count(std::span<const Param> list) {
   return sum;
 }
 
-int64_t weight_bytes(std::span<const Param> list, DType storage, DeviceKind device) {
-  int64_t bytes = 0;
-  for (const Param& param : list) {
-    if (param.is_matrix()) {
-      bytes += ops::packed_bytes(device, param.rows(), param.columns, storage, layout_of(param));
-    } else if (param.is_experts()) {
-      // Experts are never stored as codes so far.
-      const DType plain = storage == DType::kF8E4M3 ? DType::kBF16 : storage;
-      const int64_t experts = param.experts();
-      bytes += experts * ops::packed_bytes(device, param.rows() / experts, param.columns, plain, layout_of(param));
-    } else if (param.kind == Kind::kVector) {
-      bytes += param.elements() * static_cast<int64_t>(sizeof(float));
-    } else if (device != DeviceKind::kCpu) {
-      bytes += param.elements() * static_cast<int64_t>(dtype_size(DType::kBF16));
-    }
-  }
-  return bytes;
-}
-
 Result<int64_t> check_tensors(const weights::Checkpoint& checkpoint, std::span<const Param> list) {
   std::set<std::string, std::less<>> asked;
   std::optional<Error> first;

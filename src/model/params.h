@@ -72,10 +72,6 @@ void append(std::vector<Param>& list, std::vector<Param> more);
 // Parameters, each counted once.
 int64_t count(std::span<const Param> list);
 
-// Memory of the weights on a device where matrices are stored so; tables stay where the checkpoint is unless the device
-// cannot read it. Codes (kF8E4M3) come with a scale a row.
-int64_t weight_bytes(std::span<const Param> list, DType storage, DeviceKind device);
-
 // Whether the checkpoint holds what the list names, in the right shapes, and nothing else that would change results:
 // its number of tensors, or an error that names the first that is missing, wrong (kFailedPrecondition, kNotFound) or
 // unknown (kUnimplemented). A tied model's own head and tables of rotary frequencies are no such thing.

@@ -1,5 +1,6 @@
 #include "model/weight_loader.h"
 
+#include <algorithm>
 #include <array>
 
 namespace volley::model {
@@ -36,10 +37,63 @@ Numerics resolve_numerics(ComputeType requested, DType checkpoint) {
   return bf16 ? Numerics{DType::kBF16, DType::kBF16} : Numerics{DType::kF32, DType::kF32};
 }
 
-WeightLoader::WeightLoader(Device& device, const weights::Checkpoint& checkpoint, DType storage,
+DType matrix_storage(const Numerics& numerics, std::span<const DType> parts) {
+  if (numerics.storage == DType::kF8E4M3) return DType::kF8E4M3;
+  if (numerics.activation == DType::kBF16) return DType::kBF16;
+  const bool bf16 = std::all_of(parts.begin(), parts.end(), [](DType part) { return part == DType::kBF16; });
+  return bf16 ? DType::kBF16 : DType::kF32;
+}
+
+namespace {
+
+DType storage_in(const weights::Checkpoint& checkpoint, const Param& param, Numerics numerics) {
+  // Experts are not stored as codes so far.
+  if (param.is_experts() && numerics.storage == DType::kF8E4M3) numerics.storage = numerics.activation;
+  std::vector<DType> parts;
+  for (const Param::Part& part : param.parts) parts.push_back(checkpoint.dtype_of(part.name));
+  return matrix_storage(numerics, parts);
+}
+
+}  // namespace
+
+int64_t WeightBytes::total() const {
+  int64_t sum = rest;
+  for (const auto& [dtype, bytes] : matrices) sum += bytes;
+  return sum;
+}
+
+void WeightBytes::add(const WeightBytes& more) {
+  for (const auto& [dtype, bytes] : more.matrices) matrices[dtype] += bytes;
+  rest += more.rest;
+}
+
+WeightBytes weight_bytes(std::span<const Param> list, const Numerics& numerics, const weights::Checkpoint& checkpoint,
+                         DeviceKind device) {
+  WeightBytes bytes;
+  for (const Param& param : list) {
+    if (param.is_matrix() || param.is_experts()) {
+      const int64_t matrices = param.is_experts() ? param.experts() : 1;
+      const DType storage = storage_in(checkpoint, param, numerics);
+      bytes.matrices[storage] +=
+          matrices * ops::packed_bytes(device, param.rows() / matrices, param.columns, storage, layout_of(param));
+    } else if (param.kind == Param::Kind::kVector) {
+      bytes.rest += param.elements() * static_cast<int64_t>(sizeof(float));
+    } else if (device != DeviceKind::kCpu) {
+      const DType stored = checkpoint.dtype_of(param.parts[0].name);
+      bytes.rest += param.elements() * static_cast<int64_t>(dtype_size(stored));
+    }
+  }
+  return bytes;
+}
+
+WeightLoader::WeightLoader(Device& device, const weights::Checkpoint& checkpoint, const Numerics& numerics,
                            const std::vector<Param>& list)
-    : device_(device), checkpoint_(checkpoint), storage_(storage) {
+    : device_(device), checkpoint_(checkpoint), numerics_(numerics) {
   for (const Param& param : list) VOLLEY_CHECK(params_.emplace(param.role, &param).second);
+}
+
+DType WeightLoader::storage_of(const Param& param) const {
+  return storage_in(checkpoint_, param, numerics_);
 }
 
 const Param& WeightLoader::param(const std::string& role) const {
@@ -91,7 +145,7 @@ Result<ops::LinearWeight> WeightLoader::linear(const std::string& role) {
   VOLLEY_CHECK(param.is_matrix());
   VOLLEY_ASSIGN(const Sources sources, this->sources(param));
   VOLLEY_ASSIGN(ops::LinearWeight weight,
-                ops::pack_linear(device_, sources.rows, param.columns, storage_, layout_of(param)));
+                ops::pack_linear(device_, sources.rows, param.columns, storage_of(param), layout_of(param)));
   packed(sources, weight.packed);
   return weight;
 }
@@ -100,8 +154,8 @@ Result<ops::ExpertWeights> WeightLoader::experts(const std::string& role) {
   const Param& param = this->param(role);
   VOLLEY_CHECK(param.is_experts());
   VOLLEY_ASSIGN(const Sources sources, this->sources(param));
-  VOLLEY_ASSIGN(ops::ExpertWeights weight,
-                ops::pack_experts(device_, sources.rows, param.experts(), param.columns, storage_, layout_of(param)));
+  VOLLEY_ASSIGN(ops::ExpertWeights weight, ops::pack_experts(device_, sources.rows, param.experts(), param.columns,
+                                                             storage_of(param), layout_of(param)));
   packed(sources, weight.packed);
   return weight;
 }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,13 +22,33 @@ namespace volley::model {
 // How a model's arithmetic runs, resolved from options and checkpoint.
 struct Numerics {
   DType activation = DType::kBF16;  // inputs of matrix products, q: kBF16 or kF32. The residual stream is always fp32.
-  DType storage = DType::kBF16;     // of weight matrices: kBF16, kF32, or of a drafter kF8E4M3
+  DType storage = DType::kBF16;     // of most matrices (matrix_storage()): kBF16, kF32, or of a drafter kF8E4M3
   ops::AttentionBackend attention = ops::AttentionBackend::kAuto;
 };
 
-// --dtype for one checkpoint: kAuto is bfloat16 for bf16 checkpoints, else float32. Weights stay bf16 in memory where
-// the checkpoint is bf16, whatever the activations.
+// --dtype for one checkpoint, whose bytes are mostly of that dtype: kAuto is bfloat16 for bf16 checkpoints, else
+// float32.
 Numerics resolve_numerics(ComputeType requested, DType checkpoint);
+
+// What a matrix is stored as that is made of rows of these dtypes, one or several: with fp32 activations the smallest
+// type that holds them exactly, which is kBF16 where all are bf16 and kF32 otherwise. bf16 activations take kBF16, and
+// a quantised drafter kF8E4M3.
+DType matrix_storage(const Numerics& numerics, std::span<const DType> parts);
+
+// What a matrix of parts with these dtypes is stored as: fp32 activations keep its own precision, fp32 where any part
+// is more than bf16.
+DType matrix_storage(const Numerics& numerics, std::span<const DType> parts);
+
+// Memory of the weights of `list` on a device, as the checkpoint has them; tables stay where the checkpoint is unless
+// the device cannot read it. Exactly what a WeightLoader takes.
+struct WeightBytes {
+  std::map<DType, int64_t> matrices;  // by what they are stored as
+  int64_t rest = 0;
+  int64_t total() const;
+  void add(const WeightBytes& more);
+};
+WeightBytes weight_bytes(std::span<const Param> list, const Numerics& numerics, const weights::Checkpoint& checkpoint,
+                         DeviceKind device);
 
 // A rank-1 tensor in fp32 with its memory.
 struct Vector {
@@ -48,7 +69,8 @@ struct Table {
 class WeightLoader {
  public:
   // checkpoint: by the model layer's names (weights/named.h). References must outlive the loader.
-  WeightLoader(Device& device, const weights::Checkpoint& checkpoint, DType storage, const std::vector<Param>& list);
+  WeightLoader(Device& device, const weights::Checkpoint& checkpoint, const Numerics& numerics,
+               const std::vector<Param>& list);
 
   bool has(const std::string& role) const { return params_.contains(role); }
   Result<Vector> vector(const std::string& role);
@@ -72,13 +94,14 @@ class WeightLoader {
     std::vector<weights::SourceTensor> tensors;
     std::vector<ops::WeightRows> rows;
   };
+  DType storage_of(const Param& param) const;
   const Param& param(const std::string& role) const;
   Result<Sources> sources(const Param& param) const;
   void packed(const Sources& sources, const Buffer& weight);
 
   Device& device_;
   const weights::Checkpoint& checkpoint_;
-  DType storage_;
+  Numerics numerics_;
   std::map<std::string, const Param*> params_;
   int64_t packed_bytes_ = 0;
 };

@@ -33,6 +33,8 @@ class Checkpoint {
   virtual Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const = 0;
   // The dtype most of its bytes have: decides ComputeType::kAuto.
   virtual DType main_dtype() const = 0;
+  // What that tensor is stored as; kBF16 where there is none, or one that cannot be read, as get() will say.
+  virtual DType dtype_of(std::string_view name) const { return DType::kBF16; }
   // All names that it holds; empty for one that makes up whatever it is asked for.
   virtual std::vector<std::string> names() const { return {}; }
   // What names it in messages: the file that lists its tensors.

@@ -16,6 +16,7 @@ class NamedCheckpoint final : public Checkpoint {
   Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const override {
     return files_->get(stored(name), shape);
   }
+  DType dtype_of(std::string_view name) const override { return files_->dtype_of(stored(name)); }
   DType main_dtype() const override { return files_->main_dtype(); }
   void done_with(const SourceTensor& tensor) const override { files_->done_with(tensor); }
   std::string origin() const override { return files_->origin(); }

@@ -81,6 +81,12 @@ class SafetensorsCheckpoint final : public Checkpoint {
 
   DType main_dtype() const override { return main_dtype_; }
 
+  DType dtype_of(std::string_view name) const override {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) return DType::kBF16;
+    return readable_dtype(found->second.entry.dtype).value_or(DType::kBF16);
+  }
+
   std::vector<std::string> names() const override {
     std::vector<std::string> names;
     for (const auto& [name, located] : tensors_) names.push_back(name);

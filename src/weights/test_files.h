@@ -21,8 +21,8 @@ inline std::string safetensors_bytes(const std::string& header, const std::strin
 class TempFolder {
  public:
   TempFolder() {
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    path_ = std::filesystem::path(testing::TempDir()) /
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    path_ = std::filesystem::path(::testing::TempDir()) /
             ("volley_" + std::string(test->test_suite_name()) + "_" + test->name() + "_" + std::to_string(::getpid()));
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_);

@@ -56,7 +56,7 @@ bool fit(const LinearWeight& w, const ScaledRows& x) {
     return w.storage == x.values.dtype && x.scales.dtype == DType::kF32 && x.scales.rank == 1 &&
            x.scales.shape[0] == x.values.shape[0];
   }
-  return x.values.dtype == DType::kF32 || (x.values.dtype == DType::kBF16 && w.storage == DType::kBF16);
+  return x.values.dtype == DType::kF32 || x.values.dtype == DType::kBF16;
 }
 
 }  // namespace

@@ -57,8 +57,8 @@ enum class Epilogue {
   kSwiGlu,  // y[m, j] = silu(gate[m, j]) * up[m, j], j < n / 2; REQUIRES layout kGateUp
 };
 
-// x: [rows, k], bf16 or fp32. bf16 x with bf16 weights: products of bf16, sums in fp32. fp32 x: products and sums in
-// fp32, of whatever the weights are. bf16 x with fp32 weights is not a combination anyone runs, and a CHECK failure.
+// x: [rows, k], bf16 or fp32. bf16 x with bf16 weights: products of bf16, sums in fp32. Where either is fp32, products
+// and sums are.
 // FP8 weights take FP8 x and nothing else: products of codes, each sum times the weight row's scale, then times x's
 // row's. The matrix unit keeps about 13 bits of such a sum behind its largest product, so its error is larger than that
 // of fp32 sums, but small beside what quantising did. y: [rows, n] (kSwiGlu: [rows, n / 2]), bf16 or fp32 (kAdd: fp32).

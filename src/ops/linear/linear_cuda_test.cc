@@ -248,7 +248,7 @@ TEST(LinearCuda, FewBlocksOfEveryTileGiveTheSameBits) {
 TEST(LinearCuda, PlainKernelMatchesOracle) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   const DType bf16 = DType::kBF16, f32 = DType::kF32;
-  for (const auto& [x, weights] : {std::pair{f32, bf16}, {f32, f32}, {bf16, bf16}}) {
+  for (const auto& [x, weights] : {std::pair{f32, bf16}, {f32, f32}, {bf16, bf16}, {bf16, f32}}) {
     for (int64_t rows : {1, 3, 4, 9}) {
       for (DType y : {bf16, f32}) check_values(device, {rows, 37, 129, x, weights, y, Epilogue::kStore});
       check_values(device, {rows, 37, 129, x, weights, f32, Epilogue::kAdd});

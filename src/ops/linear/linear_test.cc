@@ -114,7 +114,8 @@ const std::vector<Combination> kCombinations = {
     {DType::kBF16, DType::kBF16, DType::kBF16}, {DType::kBF16, DType::kF32, DType::kBF16},
     {DType::kBF16, DType::kF16, DType::kBF16},  {DType::kF32, DType::kBF16, DType::kBF16},
     {DType::kF32, DType::kF32, DType::kBF16},   {DType::kF32, DType::kF32, DType::kF32},
-    {DType::kF32, DType::kBF16, DType::kF32},   {DType::kF32, DType::kF16, DType::kF32}};
+    {DType::kF32, DType::kBF16, DType::kF32},   {DType::kF32, DType::kF16, DType::kF32},
+    {DType::kBF16, DType::kF32, DType::kF32}};
 
 struct Shape {
   int64_t rows, k;
@@ -379,9 +380,9 @@ TEST(Linear, RefusesWhatItCannotPack) {
 TEST(LinearDeathTest, ChecksItsCaller) {
   auto device = *make_cpu_device(1);
   const LinearWeight w = pack(*device, {random_matrix(8, 4, DType::kF32, 1)}, 4, DType::kF32);
-  Matrix x(2, 4, DType::kF32), y(2, 8, DType::kF32), narrow(2, 7, DType::kF32), half(2, 4, DType::kBF16);
+  Matrix x(2, 4, DType::kF32), y(2, 8, DType::kF32), narrow(2, 7, DType::kF32), ids(2, 4, DType::kI32);
   EXPECT_DEATH(run(*device, w, x.view(), narrow.view(), Epilogue::kStore), "CHECK failed");
-  EXPECT_DEATH(run(*device, w, half.view(), y.view(), Epilogue::kStore), "CHECK failed");
+  EXPECT_DEATH(run(*device, w, ids.view(), y.view(), Epilogue::kStore), "CHECK failed");
   EXPECT_DEATH(run(*device, w, x.view(), y.view(), Epilogue::kSwiGlu), "CHECK failed");
 }
 

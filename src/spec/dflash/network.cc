@@ -23,7 +23,7 @@ Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const P
   network->facts_ = facts;
   network->storage_ = load.numerics.storage;
   network->target_ = &load.target;
-  model::WeightLoader loader(load.device, *load.checkpoint, load.numerics.storage, facts.params);
+  model::WeightLoader loader(load.device, *load.checkpoint, load.numerics, facts.params);
   loader.on_packed = load.on_packed;
   VOLLEY_ASSIGN(network->fc_, loader.linear("fc"));
   VOLLEY_ASSIGN(network->hidden_norm_, loader.vector("hidden_norm"));
@@ -35,7 +35,7 @@ Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const P
   network->packed_bytes_ = loader.packed_bytes();
   if (load.numerics.storage != DType::kF8E4M3) return network;
   const std::vector<model::Param> copied = {model::head_param(load.target.spec())};
-  model::WeightLoader head_loader(load.device, load.target_checkpoint, load.numerics.storage, copied);
+  model::WeightLoader head_loader(load.device, load.target_checkpoint, load.numerics, copied);
   VOLLEY_ASSIGN(network->head_, head_loader.linear("head"));
   network->packed_bytes_ += head_loader.packed_bytes();
   return network;
