@@ -1,7 +1,6 @@
 #include "sched/fair_shares.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "base/check.h"
 
@@ -21,8 +20,8 @@ void FairShares::add(RequestId id, const RequestTraits& traits, int64_t rows) {
     group.finish = rank.finish;
     ++group.requests;
   }
-  const auto [entry, inserted] = entries_.try_emplace(
-      id, Entry{.tenant = &tenant, .tenant_name = traits.tenant, .group = traits.group, .rank = rank, .rows = rows});
+  const auto [entry, inserted] =
+      entries_.try_emplace(id, Entry{.tenant = &tenant, .group = traits.group, .rank = rank, .rows = rows});
   VOLLEY_CHECK(inserted);
   enter(id, entry->second, tenant.waiting);
 }
@@ -87,10 +86,6 @@ void FairShares::spend(RequestId id, int64_t rows) {
   raise_floor();
 }
 
-const std::string& FairShares::tenant(RequestId id) const {
-  return entries_.at(id).tenant_name;
-}
-
 FairShares::Tenant& FairShares::tenant_named(const std::string& name) {
   const auto found = tenants_.find(name);
   if (found != tenants_.end()) return found->second;
@@ -103,10 +98,7 @@ FairShares::Tenant& FairShares::tenant_named(const std::string& name) {
 
 void FairShares::enter(RequestId id, Entry& entry, Ranks& queue) {
   Tenant& tenant = *entry.tenant;
-  if (!tenant.competes()) {
-    tenant.spent = std::clamp(tenant.spent, floor_ - credit_, floor_ + credit_);
-    ++contending_;
-  }
+  if (!tenant.competes()) tenant.spent = std::clamp(tenant.spent, floor_ - credit_, floor_ + credit_);
   VOLLEY_CHECK(queue.emplace(entry.rank, id).second);
   entry.queue = &queue;
   waiting_ += &queue == &tenant.waiting ? 1 : 0;
@@ -117,17 +109,15 @@ void FairShares::leave(Entry& entry) {
   waiting_ -= entry.queue == &tenant.waiting ? 1 : 0;
   VOLLEY_CHECK_EQ(entry.queue->erase(entry.rank), size_t{1});
   entry.queue = nullptr;
-  if (tenant.competes()) return;
-  tenant.clock.clear();
-  --contending_;
+  if (!tenant.competes()) tenant.clock.clear();
 }
 
 void FairShares::raise_floor() {
-  int64_t least = std::numeric_limits<int64_t>::max();
+  std::optional<int64_t> least;
   for (const auto& [name, tenant] : tenants_) {
-    if (tenant.competes()) least = std::min(least, tenant.spent);
+    if (tenant.competes()) least = std::min(least.value_or(tenant.spent), tenant.spent);
   }
-  if (contending_ > 0) floor_ = std::max(floor_, least);
+  floor_ = std::max(floor_, least.value_or(floor_));
 }
 
 FairShares::Turns::Turns(const FairShares& shares) {

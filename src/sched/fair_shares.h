@@ -60,8 +60,8 @@ class FairShares {
   void spend(RequestId id, int64_t rows);  // it gets these in a step. REQUIRES: it has a slot
 
   int64_t waiting() const { return waiting_; }
-  bool contended() const { return contending_ > 1; }  // several tenants have something to compute
-  const std::string& tenant(RequestId id) const;
+  // Who was away for long is known until a new one comes.
+  bool several_tenants() const { return tenants_.size() > 1; }
 
   // Who is next, of those that wait or compute their prompts, each once. While it is used requests may start and be
   // computed, and nothing else may change. The shares must outlive it.
@@ -88,7 +88,6 @@ class FairShares {
  private:
   struct Entry {
     Tenant* tenant = nullptr;
-    std::string tenant_name;
     uint64_t group = 0;
     Rank rank;
     int64_t rows = 0;        // to compute, as far as add() was told
@@ -117,7 +116,7 @@ class FairShares {
   // What every tenant with something to compute has spent at least. It never falls; who comes is measured by it.
   int64_t floor_ = 0;
   uint64_t arrivals_ = 0;
-  int64_t waiting_ = 0, contending_ = 0;
+  int64_t waiting_ = 0;
   Tenants tenants_;
   std::unordered_map<RequestId, Entry> entries_;
 };

@@ -163,7 +163,7 @@ TEST(FairShares, WhatWasGivenUpLeavesNoTrace) {
   EXPECT_LE(passed, 8) << "half of what is served is its";
   serve(shares, 1, 600);
   EXPECT_EQ(shares.waiting(), 0);
-  EXPECT_FALSE(shares.contended());
+  EXPECT_FALSE(shares.several_tenants());
 }
 
 // What the prefix cache has by the time that a request starts is not held against later ones.

@@ -98,8 +98,8 @@ DecodingOutlook Scheduler::State::decoding() const {
 int32_t Scheduler::State::rows_for_prompts(int32_t decoding) const {
   const auto prefilling = [](const auto& entry) { return !entry.second->decodes_next(); };
   const bool wanted = std::ranges::any_of(running, prefilling) || (shares.waiting() > 0 && !slots.empty());
-  const int32_t spare = most_prompt_rows(decoding);
-  return wanted ? std::min({config.prefill_chunk, spare, std::max(1, spare / 2)}) : 0;
+  const int32_t most = std::min(config.prefill_chunk, most_prompt_rows(decoding));
+  return wanted ? std::min(most, std::max(1, (config.max_num_batched_tokens - decoding) / 2)) : 0;
 }
 
 // One row for each decoding request, then drafted ones as far as the rows go.
@@ -131,11 +131,11 @@ void Scheduler::State::fit_drafts(const VerifyLimit& limit, int32_t most_rows, S
   plan.decode_rows = rows;
 }
 
-// How many prompt rows a step takes beside its other ones: the one place that says so. Where tenants contend it is one
-// chunk, for whoever comes next has to wait for the whole step.
+// How many prompt rows a step takes beside its other ones: the one place that says so. With several tenants it is one
+// chunk, whoever has prompts: the next to come may be another one, and has to wait for the whole step.
 int32_t Scheduler::State::most_prompt_rows(int32_t decode_rows) const {
   const int32_t left = config.max_num_batched_tokens - decode_rows;
-  return shares.contended() ? std::min(config.prefill_chunk, left) : left;
+  return shares.several_tenants() ? std::min(config.prefill_chunk, left) : left;
 }
 
 // Prompts get their rows, and requests slots, in the order of fair shares. No overtaking: while the next that waits

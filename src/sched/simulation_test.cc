@@ -307,13 +307,17 @@ class Simulation {
 
   void check_plan(const StepPlan& plan, const VerifyLimit& limit) {
     ASSERT_TRUE(plan.preempted.empty() || flights_.empty()) << "a step under way may still write there";
+    size_t oldest = ages_.size();
+    for (const auto& [slot, id] : slots_) oldest = std::min(oldest, ages_.at(id));
     for (const RequestId id : plan.preempted) {
+      ASSERT_GT(ages_.at(id), oldest) << "who started first must always be able to end";
       ASSERT_EQ(std::erase_if(slots_, [id](const auto& entry) { return entry.second == id; }), 1u);
     }
     ASSERT_TRUE(plan.preempted.empty() || plan.started.empty()) << "preempted for a newcomer, or thrashing";
     for (const PlannedSegment& started : plan.started) {
       ASSERT_TRUE(slots_.emplace(started.slot.value, started.id).second) << "slot " << started.slot << " is taken";
       cached_tokens_ += started.start;
+      ages_.try_emplace(started.id, ages_.size());
     }
     if (flights_.empty()) {
       ASSERT_EQ(plan.empty(), scheduler_->idle()) << "something can always run";
@@ -371,6 +375,7 @@ class Simulation {
   std::vector<Job> jobs_;
   std::vector<Partition> partitions_;
   std::set<RequestId> alive_;
+  std::map<RequestId, size_t> ages_;  // in which order they started for the first time
   std::map<int32_t, RequestId> slots_;
   std::map<RequestId, Tokens> sequences_;        // as the device knows them
   std::deque<std::vector<StepResult>> flights_;  // computed, and not yet applied
