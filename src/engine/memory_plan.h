@@ -12,6 +12,9 @@
 
 namespace volley::engine {
 
+// Without a stated fraction the pool has so much for cached prefixes, if full contexts in all slots need less.
+inline constexpr int64_t kPrefixBytes = int64_t{2} << 30;
+
 struct MemoryPlanInput {
   const model::DecoderSpec* target = nullptr;
   const model::DraftSpec* draft = nullptr;  // null: none
