@@ -60,10 +60,12 @@ struct EngineOptions {
   Speculation speculation = Speculation::kOn;
   int block_size = 0;  // tokens of a block, its first (known) token included; 0: the drafter's own
   DraftQuantization draft_quantization = DraftQuantization::kAuto;
-  int draft_window = 0;         // last context positions the drafter attends to; 0: all (or as its config says)
-  int page_size = 0;            // KV positions a page: a multiple of 16; 0: 16 on the CPU, 64 on CUDA
-  int64_t kv_pages = 0;         // 0: from kv_memory_bytes
-  int64_t kv_memory_bytes = 0;  // 0: enough for max_num_seqs full contexts, bounded by a share of free memory
+  int draft_window = 0;  // last context positions the drafter attends to; 0: all (or as its config says)
+  int page_size = 0;     // KV positions a page: a multiple of 16; 0: 16 on the CPU, 64 on CUDA
+  int64_t kv_pages = 0;  // 0: from kv_memory_bytes
+  // 0: enough for max_num_seqs full contexts, and at least 2 GiB, or with a memory fraction half of what it leaves to
+  // pages; in any case bounded by the share of free memory. What running requests leave free holds cached prefixes.
+  int64_t kv_memory_bytes = 0;
   double memory_fraction = 0;  // that share, of the device's memory that is free at the start, weights included; 0: 0.5
                                // of what weights leave on the CPU, 0.9 on CUDA
   int max_num_seqs = 0;        // slots: requests decoding or prefilling at once; 0: 32 on the CPU, 128 on CUDA
@@ -123,6 +125,11 @@ struct GenerateRequest {
   // its whole prompt: it takes nothing from the prefix cache.
   int32_t prompt_logprobs = -1;
   bool speculation = true;  // false: this request is decoded plainly; its tokens are the same
+  // Who comes first when requests wait for each other; never a token. Tenants get equal parts of prompt rows and slots,
+  // and within a tenant groups do: requests of one tenant with one `group` count as one. 0: a group of its own.
+  std::string tenant;
+  uint64_t group = 0;
+  int32_t priority = 0;  // within the tenant: lower is earlier, however long the others have waited
   std::optional<SimulatedAcceptance> simulate_acceptance;  // REQUIRES: EngineOptions::simulate_acceptance is set
 };
 

@@ -66,10 +66,12 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   } else if (in.kv_memory_bytes > 0) {
     plan.pages = in.kv_memory_bytes / plan.page_bytes;
   } else {
-    // Full contexts in every slot, but without a fraction that says otherwise at most half of what is left: the rest is
-    // for other programs.
+    // Full contexts in every slot, and where that is little enough more for prefixes of requests that have ended.
+    // Without a fraction that says what is the engine's, the rest is for other programs.
     const int64_t most = in.fraction > 0 ? room : room / 2;
-    plan.pages = std::min(plan.pages_per_request * in.max_num_seqs, most / plan.page_bytes);
+    const int64_t prefixes = in.fraction > 0 ? room / 2 : kPrefixBytes;
+    plan.pages = std::max(plan.pages_per_request * in.max_num_seqs, prefixes / plan.page_bytes);
+    plan.pages = std::min(plan.pages, most / plan.page_bytes);
   }
   if (plan.pages < plan.pages_per_request) {
     return resource_exhausted(

@@ -9,6 +9,9 @@
 
 namespace volley::engine {
 
+// Without a stated fraction the pool has so much for cached prefixes, if full contexts in all slots need less.
+inline constexpr int64_t kPrefixBytes = int64_t{2} << 30;
+
 struct MemoryPlanInput {
   int64_t weight_bytes = 0;  // of all models, rotary tables included
   int64_t page_bytes = 0;    // of all layers that share the pages

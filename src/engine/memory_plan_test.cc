@@ -23,14 +23,34 @@ class MemoryPlanTest : public ::testing::Test {
   MemoryPlanInput input_;
 };
 
-TEST_F(MemoryPlanTest, HoldsEverySlotsWholeContext) {
+TEST_F(MemoryPlanTest, ARequestsPagesHoldItsBlocksToo) {
   const auto plan = plan_memory(input_);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->pages_per_request, 63) << "a block may be written past the last position";
-  EXPECT_EQ(plan->pages, 4 * plan->pages_per_request);
+}
+
+// Full contexts in all slots alone would leave one slot without room for what it has just computed.
+TEST_F(MemoryPlanTest, KeepsRoomForPrefixesBesideTheSlots) {
+  input_.available_bytes = int64_t{100} << 30;
+  input_.max_num_seqs = 1;
+  auto plan = plan_memory(input_);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->pages, kPrefixBytes / plan->page_bytes) << "but no more: the machine is not the engine's alone";
+  const int64_t slots = 2 * kPrefixBytes / plan->page_bytes / plan->pages_per_request;
+  input_.max_num_seqs = static_cast<int32_t>(slots);
+  EXPECT_EQ(plan_memory(input_)->pages, slots * plan->pages_per_request);
+  // A stated share of the memory is the engine's.
+  input_.fraction = 0.5;
+  input_.max_num_seqs = 1;
+  plan = plan_memory(input_);
+  const int64_t room = input_.available_bytes / 2 - plan->weight_bytes;
+  EXPECT_EQ(plan->pages, room / 2 / plan->page_bytes);
+  input_.max_num_seqs = 1'000'000;
+  EXPECT_EQ(plan_memory(input_)->pages, room / plan->page_bytes);
 }
 
 TEST_F(MemoryPlanTest, TakesAtMostHalfOfWhatIsLeft) {
+  EXPECT_LE(plan_memory(input_)->kv_bytes(), (input_.available_bytes - plan_memory(input_)->weight_bytes) / 2);
   input_.max_num_seqs = 100'000;
   const auto plan = plan_memory(input_);
   ASSERT_TRUE(plan.ok());

@@ -148,8 +148,13 @@ void Worker::handle(Admission admission) {
               .simulate = request.simulate_acceptance ? request.simulate_acceptance : parts_.simulate_acceptance});
   VOLLEY_CHECK(inserted);
   grammars_ += it->second.grammar ? 1 : 0;
-  const Status added = scheduler_.add(admission.id, request.cache_namespace, std::move(request.prompt),
-                                      request.max_tokens, {request.speculation, request.prompt_logprobs < 0});
+  const sched::RequestTraits traits{.speculation = request.speculation,
+                                    .reuses_prefix = request.prompt_logprobs < 0,
+                                    .tenant = std::move(request.tenant),
+                                    .group = request.group,
+                                    .priority = request.priority};
+  const Status added =
+      scheduler_.add(admission.id, request.cache_namespace, std::move(request.prompt), request.max_tokens, traits);
   if (!added.ok()) end(admission.id, FinishReason::kError, added.error());
 }
 

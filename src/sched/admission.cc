@@ -25,18 +25,6 @@ Status Scheduler::State::check_fits(int64_t prompt, int64_t max_tokens) const {
   return {};
 }
 
-void Scheduler::State::admit(const VerifyLimit& limit, StepPlan& plan) {
-  while (!queue.empty() && !slots.empty() && rows_left(plan) > 0) {
-    Request& request = *queue.begin()->second;
-    if (!start_next(plan)) return;  // no overtaking: who is next is next, however large
-    if (request.decoding()) {
-      resume(request, limit, plan);
-    } else {
-      add_chunk(request, plan);
-    }
-  }
-}
-
 // A preempted request whose tokens were all still cached: it verifies in this step already.
 void Scheduler::State::resume(Request& request, const VerifyLimit& limit, StepPlan& plan) {
   add_decoding(request, draft_of(request, limit.draft), plan);
@@ -47,22 +35,27 @@ void Scheduler::State::resume(Request& request, const VerifyLimit& limit, StepPl
   fit_drafts(limit, plan.decode_rows + rows_left(plan), plan);
 }
 
-// Gives the head of the queue a slot and the pages of its prefill and the rounds after it, from free and cached pages
-// only. False when there are too few; the queue is then as before.
-bool Scheduler::State::start_next(StepPlan& plan) {
-  Request& request = *queue.begin()->second;
-  // The last token's row is computed in any case: it chooses, or begins a verify step.
-  const auto reusable = request.tokens().first(request.tokens().size() - 1);
-  kv::PageList pages(pool);
-  if (config.prefix_cache && request.reuses_prefix()) pages = kv::PageList(pool, tree.match(request.space(), reusable));
+// The last token's row is computed in any case: it chooses, or begins a verify step.
+kv::PageList Scheduler::State::cached_pages(const Request& request) {
+  if (!config.prefix_cache || !request.reuses_prefix()) return kv::PageList(pool);
+  return kv::PageList(pool, tree.match(request.space(), request.tokens().first(request.tokens().size() - 1)));
+}
+
+// Gives a waiting request a slot and the pages of its prefill and the rounds after it, from free and cached pages only.
+// False when there are too few; everything is then as before.
+bool Scheduler::State::start(Request& request, StepPlan& plan) {
+  if (slots.empty()) return false;
+  kv::PageList pages = cached_pages(request);
   const auto cached = static_cast<int32_t>(pages.size()) * config.page_size;
   const int64_t needed = reserved_pages(config, request.prefill_length());
   if (!reclaim(needed - static_cast<int64_t>(pages.size()))) return false;
   pages.grow_to(static_cast<size_t>(needed));
 
-  queue.erase(queue.begin());
-  running.emplace(request.arrival(), &request);
+  if (!request.has_started()) request.set_age(starts++);
+  running.emplace(request.age(), &request);
   request.start(Resources{SlotLease(slots), std::move(pages)}, cached);
+  shares.start(request.id(), request.prefill_length() - cached);
+  if (request.decoding()) shares.computed(request.id());
   plan.started.push_back({.id = request.id(), .slot = request.slot(), .start = cached});
   return true;
 }

@@ -50,13 +50,16 @@ void Scheduler::State::finish_segment(const PlannedSegment& segment, const StepR
     VOLLEY_CHECK(result->finished || request.remaining() > 0);
     if (result->finished) {
       vacate(request);
+      shares.remove(segment.id);
       forget(segment.id);
       requests.erase(segment.id);
       return;
     }
   }
+  if (!prefilled || !request.decoding()) return;
+  shares.computed(segment.id);
   // At once, not at the end: requests with the same prompt that are still waiting share it.
-  if (config.prefix_cache && prefilled && request.decoding()) cache_pages(request);
+  if (config.prefix_cache) cache_pages(request);
 }
 
 }  // namespace volley::sched

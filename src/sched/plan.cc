@@ -35,16 +35,14 @@ StepPlan Scheduler::State::plan(const VerifyLimit& limit) {
   reserve_for_decoding(plan);
   if (plan.waits) return plan;
   plan_decoding(limit, plan);
-  plan_prefill(plan);
-  // What a preemption freed is for those that run. A victim whose prompt someone else entered into the tree meanwhile
-  // might fit again at once; it waits a step, so that no plan both takes a request's slot and gives it one.
-  if (plan.preempted.empty()) admit(limit, plan);
+  plan_prompts(limit, plan);
   publish_pages(plan);
   VOLLEY_CHECK_LE(plan.rows, config.max_num_batched_tokens);
   VOLLEY_CHECK(!plan.empty() || requests.empty() || !flights.empty());  // something can always run
   if (plan.empty()) return plan;
   for (const PlannedSegment& segment : plan.segments) {
     known(segment.id).take_off(segment.decodes ? 0 : segment.known, segment.chooses);
+    shares.spend(segment.id, segment.known);
   }
   flights.push_back(plan.segments);
   return plan;
@@ -52,7 +50,7 @@ StepPlan Scheduler::State::plan(const VerifyLimit& limit) {
 
 std::vector<Request*> Scheduler::State::decoding_by_slot() const {
   std::vector<Request*> decoding;
-  for (const auto& [arrival, request] : running) {
+  for (const auto& [age, request] : running) {
     if (request->decodes_next() && request->remaining_next() > 0) decoding.push_back(request);
   }
   std::ranges::sort(decoding, {}, [](const Request* request) { return request->slot(); });
@@ -72,17 +70,25 @@ DecodingOutlook Scheduler::State::decoding() const {
     const int32_t rows = std::min({config.prefill_chunk, left, most - outlook.prompt_rows});
     outlook.prompt_rows += rows;
     outlook.prompts_ending += rows == left ? 1 : 0;
+    return rows;
   };
-  for (const auto& [arrival, request] : running) {
-    if (!request->decodes_next()) count(*request);
-  }
   int32_t free_slots = slots.free();
   int64_t free_pages = pool.free() + tree.evictable();
-  for (auto next = queue.begin(); next != queue.end() && free_slots > 0 && outlook.prompt_rows < most; ++next) {
-    free_pages -= reserved_pages(config, next->second->prefill_length());
-    if (free_pages < 0) break;  // it must wait, and nobody overtakes it
-    count(*next->second);
-    --free_slots;
+  FairShares::Turns turns(shares);
+  while (outlook.prompt_rows < most) {
+    const auto id = turns.next();
+    if (!id) break;
+    const Request& request = requests.at(*id);
+    if (!request.running()) {
+      const int64_t needed = reserved_pages(config, request.prefill_length());
+      if (free_slots == 0 || needed > free_pages) {  // it must wait, and nobody overtakes it
+        turns.pass_waiting();
+        continue;
+      }
+      free_pages -= needed;
+      --free_slots;
+    }
+    if (!request.decodes_next()) turns.spend(count(request));
   }
   return outlook;
 }
@@ -91,9 +97,9 @@ DecodingOutlook Scheduler::State::decoding() const {
 // waiting.
 int32_t Scheduler::State::rows_for_prompts(int32_t decoding) const {
   const auto prefilling = [](const auto& entry) { return !entry.second->decodes_next(); };
-  const bool wanted = std::ranges::any_of(running, prefilling) || (!queue.empty() && !slots.empty());
-  const int32_t spare = config.max_num_batched_tokens - decoding;
-  return wanted ? std::min({config.prefill_chunk, spare, std::max(1, spare / 2)}) : 0;
+  const bool wanted = std::ranges::any_of(running, prefilling) || (shares.waiting() > 0 && !slots.empty());
+  const int32_t most = std::min(config.prefill_chunk, most_prompt_rows(decoding));
+  return wanted ? std::min(most, std::max(1, (config.max_num_batched_tokens - decoding) / 2)) : 0;
 }
 
 // One row for each decoding request, then drafted ones as far as the rows go.
@@ -125,10 +131,37 @@ void Scheduler::State::fit_drafts(const VerifyLimit& limit, int32_t most_rows, S
   plan.decode_rows = rows;
 }
 
-void Scheduler::State::plan_prefill(StepPlan& plan) {
-  for (const auto& [arrival, request] : running) {
-    if (rows_left(plan) == 0) return;
-    if (!request->decodes_next()) add_chunk(*request, plan);
+// How many prompt rows a step takes beside its other ones: the one place that says so. With several tenants it is one
+// chunk, whoever has prompts: the next to come may be another one, and has to wait for the whole step.
+int32_t Scheduler::State::most_prompt_rows(int32_t decode_rows) const {
+  const int32_t left = config.max_num_batched_tokens - decode_rows;
+  return shares.several_tenants() ? std::min(config.prefill_chunk, left) : left;
+}
+
+// Prompts get their rows, and requests slots, in the order of fair shares. No overtaking: while the next that waits
+// cannot start, nobody else that waits does.
+void Scheduler::State::plan_prompts(const VerifyLimit& limit, StepPlan& plan) {
+  FairShares::Turns turns(shares);
+  // What a preemption freed is for those that run. A victim whose prompt someone else entered into the tree meanwhile
+  // might fit again at once; it waits a step, so that no plan both takes a request's slot and gives it one.
+  if (!plan.preempted.empty()) turns.pass_waiting();
+  const int32_t most = plan.rows + most_prompt_rows(plan.rows);
+  while (plan.rows < most) {
+    const auto id = turns.next();
+    if (!id) return;
+    Request& request = known(*id);
+    const bool waits = !request.running();
+    if (waits && !start(request, plan)) {
+      turns.pass_waiting();
+      continue;
+    }
+    const int32_t before = plan.rows;
+    if (waits && request.decoding()) {
+      resume(request, limit, plan);
+    } else if (!request.decodes_next()) {
+      add_chunk(request, most, plan);
+    }
+    turns.spend(plan.rows - before);
   }
 }
 
@@ -142,16 +175,16 @@ void Scheduler::State::add_decoding(Request& request, int32_t draft, StepPlan& p
 }
 
 // The next rows of a prefill.
-void Scheduler::State::add_chunk(Request& request, StepPlan& plan) const {
+void Scheduler::State::add_chunk(Request& request, int32_t most, StepPlan& plan) const {
   PlannedSegment segment{.id = request.id(), .slot = request.slot(), .start = request.next_row()};
-  segment.known = std::min({config.prefill_chunk, rows_left(plan), request.prefill_length() - segment.start});
+  segment.known = std::min({config.prefill_chunk, most - plan.rows, request.prefill_length() - segment.start});
   segment.chooses = segment.start + segment.known == request.length();
   plan.rows += segment.known;
   plan.segments.push_back(segment);
 }
 
 void Scheduler::State::publish_pages(StepPlan& plan) {
-  for (const auto& [arrival, request] : running) {
+  for (const auto& [age, request] : running) {
     Resources& resources = request->resources();
     const auto pages = resources.pages.view();
     for (size_t i = resources.published; i < pages.size(); ++i) {

@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <map>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "base/check.h"
@@ -7,34 +10,60 @@
 
 namespace volley::sched {
 
-// Pages for the coming rounds of every decoding request, the oldest first: when they run out it is the youngest that
-// goes, and no one that this pass has served already. (Prefill needs none: admission took all of its pages.)
+// Pages for the coming rounds of every decoding request, the oldest first. (Prefill needs none: admission took all of
+// its pages.)
 void Scheduler::State::reserve_for_decoding(StepPlan& plan) {
-  for (auto next = running.begin(); next != running.end(); ++next) {
+  for (auto next = running.begin(); next != running.end();) {
     Request& request = *next->second;
-    if (!request.decodes_next()) continue;
-    if (!flights.empty() && !reclaim(missing_pages(request))) {
-      plan.waits = true;  // whoever would have to go may be in a step that still writes to its pages
-      return;
+    const uint64_t age = request.age();
+    if (request.decodes_next()) {
+      if (!flights.empty() && !reclaim(missing_pages(request))) {
+        plan.waits = true;  // whoever would have to go may be in a step that still writes to its pages
+        return;
+      }
+      reserve(request, plan);
     }
-    if (!reserve(request, plan)) return;  // it was the youngest
+    next = running.upper_bound(age);  // some may have gone, this one too
   }
 }
 
-// False when the request itself had to go.
-bool Scheduler::State::reserve(Request& request, StepPlan& plan) {
+// Somebody may have to go for it, or it goes itself.
+void Scheduler::State::reserve(Request& request, StepPlan& plan) {
   const int64_t missing = missing_pages(request);
   while (!reclaim(missing)) {
-    Request& youngest = *running.rbegin()->second;
     VOLLEY_CHECK_GT(running.size(), size_t{1});  // alone, a request that add() let in has room
-    preempt(youngest, plan);
-    if (&youngest == &request) return false;
+    Request& loser = victim();
+    preempt(loser, plan);
+    if (&loser == &request) return;
   }
   if (missing > 0) {
     kv::PageList& pages = request.resources().pages;
     pages.grow_to(pages.size() + static_cast<size_t>(missing));
   }
-  return true;
+}
+
+// Who loses its pages: of the tenant that holds most of them, one of the latest priority; of these, one of the group
+// with most requests that run; of these, the youngest. Never the oldest of all. A tie goes to the side with the
+// youngest.
+Request& Scheduler::State::victim() {
+  std::map<std::string_view, size_t> pages;
+  std::map<std::pair<std::string_view, uint64_t>, int32_t> members;  // of groups; one without is counted nowhere
+  for (const auto& [age, request] : running) {
+    const RequestTraits& traits = request->traits();
+    pages[traits.tenant] += request->resources().pages.size();
+    if (traits.group != 0) ++members[{traits.tenant, traits.group}];
+  }
+  using Claim = std::tuple<size_t, int32_t, int32_t>;
+  const auto claim = [&](const Request& request) -> Claim {
+    const RequestTraits& traits = request.traits();
+    const auto group = members.find({traits.tenant, traits.group});
+    return {pages[traits.tenant], traits.priority, group != members.end() ? group->second : 1};
+  };
+  Request* loser = running.rbegin()->second;
+  for (auto next = std::next(running.rbegin()); next != std::prev(running.rend()); ++next) {
+    if (claim(*next->second) > claim(*loser)) loser = next->second;
+  }
+  return *loser;
 }
 
 int64_t Scheduler::State::missing_pages(const Request& request) const {
@@ -43,7 +72,7 @@ int64_t Scheduler::State::missing_pages(const Request& request) const {
 
 void Scheduler::State::preempt(Request& request, StepPlan& plan) {
   vacate(request);
-  queue.emplace(request.arrival(), &request);
+  shares.resume(request.id(), request.age());
   plan.preempted.push_back(request.id());
   ++preemptions;
 }
@@ -60,7 +89,7 @@ bool Scheduler::State::reclaim(int64_t pages) {
 // A running request gives back what it holds; the K and V that it computed stay cached as far as they fill pages.
 void Scheduler::State::vacate(Request& request) {
   if (config.prefix_cache) cache_pages(request);
-  running.erase(request.arrival());
+  running.erase(request.age());
   request.stop();
 }
 

@@ -129,6 +129,42 @@ TEST(Preemption, ACachedRequestDecodesInTheStepThatResumesIt) {
   EXPECT_EQ(plan.segments[1].id, 2u);
 }
 
+// A tenant that takes much loses first, not the one that came last.
+TEST(Preemption, TakesFromTheTenantThatHoldsMost) {
+  Scheduler scheduler(tight(false));
+  RequestTraits large, small;
+  large.tenant = "large";
+  small.tenant = "small";
+  ASSERT_TRUE(scheduler.add(1, "", counting(100, 8), 24, large).ok());
+  ASSERT_TRUE(scheduler.add(2, "", counting(200, 8), 24, large).ok());
+  scheduler.apply(results_of(scheduler.plan({.draft = 3})));
+  ASSERT_TRUE(scheduler.add(3, "", counting(300, 8), 24, small).ok());
+  scheduler.apply(results_of(scheduler.plan({.draft = 3})));
+  ASSERT_EQ(scheduler.stats().running, 3);
+  // The small one itself needs a page, and is the youngest.
+  scheduler.apply(results_of(scheduler.plan({.draft = 3}), {{3, 4}}));
+  const StepPlan plan = scheduler.plan({.draft = 3});
+  EXPECT_EQ(plan.preempted, std::vector<RequestId>{2}) << "the younger of two: the oldest of all stays";
+  EXPECT_NE(segment_of(plan, 3), nullptr);
+}
+
+// Many prompts of one HTTP request do not push out somebody else's single one, nor early priorities late ones.
+TEST(Preemption, TakesFromTheLatestPriorityAndTheLargestGroup) {
+  for (const bool by_priority : {false, true}) {
+    Scheduler scheduler(tight(false));
+    RequestTraits many, single;
+    many.group = by_priority ? 0 : 5;
+    many.priority = by_priority ? 1 : 0;
+    ASSERT_TRUE(scheduler.add(1, "", counting(100, 8), 24, many).ok());
+    ASSERT_TRUE(scheduler.add(2, "", counting(200, 8), 24, many).ok());
+    scheduler.apply(results_of(scheduler.plan({.draft = 3})));
+    ASSERT_TRUE(scheduler.add(3, "", counting(300, 8), 24, single).ok());
+    scheduler.apply(results_of(scheduler.plan({.draft = 3})));
+    scheduler.apply(results_of(scheduler.plan({.draft = 3}), {{1, 4}}));
+    EXPECT_EQ(scheduler.plan({.draft = 3}).preempted, std::vector<RequestId>{2}) << by_priority;
+  }
+}
+
 // Whoever runs got there first: a newcomer waits for pages, it does not push.
 TEST(Preemption, AdmissionNeverPreempts) {
   Scheduler scheduler(tight(true));

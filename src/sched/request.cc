@@ -9,14 +9,23 @@ namespace volley::sched {
 
 Request::Request(Options options)
     : id_(options.id),
-      arrival_(options.arrival),
       space_(std::move(options.space)),
       tokens_(std::move(options.prompt)),
       prompt_length_(length()),
       max_tokens_(options.max_tokens),
-      traits_(options.traits) {
+      traits_(std::move(options.traits)) {
   VOLLEY_CHECK_GT(prompt_length_, 0);
   VOLLEY_CHECK_GT(max_tokens_, 0);
+}
+
+uint64_t Request::age() const {
+  VOLLEY_CHECK(has_started());
+  return *age_;
+}
+
+void Request::set_age(uint64_t age) {
+  VOLLEY_CHECK(!has_started());
+  age_ = age;
 }
 
 int32_t Request::computed() const {

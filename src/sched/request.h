@@ -10,6 +10,7 @@
 #include <volley/engine.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -46,8 +47,7 @@ class Request {
  public:
   struct Options {
     RequestId id = 0;
-    uint64_t arrival = 0;  // requests are served in this order
-    std::string space;     // namespace in the prefix tree
+    std::string space;  // namespace in the prefix tree
     std::vector<TokenId> prompt;
     int32_t max_tokens = 0;
     RequestTraits traits = {};
@@ -58,7 +58,9 @@ class Request {
   Request& operator=(const Request&) = delete;
 
   RequestId id() const { return id_; }
-  uint64_t arrival() const { return arrival_; }
+  // In which order requests started for the first time. REQUIRES: it has started.
+  uint64_t age() const;
+  bool has_started() const { return age_.has_value(); }
   const std::string& space() const { return space_; }
   std::span<const TokenId> tokens() const { return tokens_; }  // prompt, then output
   int32_t length() const { return static_cast<int32_t>(tokens_.size()); }
@@ -67,6 +69,7 @@ class Request {
 
   bool speculation() const { return traits_.speculation; }
   bool reuses_prefix() const { return traits_.reuses_prefix; }
+  const RequestTraits& traits() const { return traits_; }
 
   bool decoding() const { return std::holds_alternative<Decoding>(state_); }
   bool prefilling() const { return std::holds_alternative<Prefilling>(state_); }
@@ -89,6 +92,8 @@ class Request {
   void take_off(int32_t prefill_rows, bool chooses);                           // a step with these was planned
   void land(int32_t prefill_rows, bool chooses);                               // its results are in
 
+  void set_age(uint64_t age);  // REQUIRES: !has_started()
+
   // Events.
   void start(Resources resources, int32_t cached);  // it runs, and `cached` leading tokens have their K and V
   void advance(int32_t rows);                       // a chunk was computed that chose nothing
@@ -101,7 +106,7 @@ class Request {
   [[noreturn]] void refuse(const char* event) const;
 
   RequestId id_;
-  uint64_t arrival_;
+  std::optional<uint64_t> age_;
   std::string space_;
   std::vector<TokenId> tokens_;
   int32_t prompt_length_;

@@ -9,7 +9,11 @@
 namespace volley::sched {
 
 Scheduler::State::State(const SchedulerConfig& options)
-    : config(options), pool(options.pages), tree(pool, options.page_size), slots(options.max_num_seqs) {
+    : config(options),
+      pool(options.pages),
+      tree(pool, options.page_size),
+      slots(options.max_num_seqs),
+      shares(int64_t{kCreditChunks} * options.prefill_chunk) {
   VOLLEY_CHECK_GE(config.max_num_batched_tokens, config.max_num_seqs);  // a row for each decoding request
   VOLLEY_CHECK_GT(config.prefill_chunk, 0);
   VOLLEY_CHECK_GT(config.max_model_len, 0);
@@ -45,15 +49,11 @@ Status Scheduler::add(RequestId id, const std::string& space, std::vector<TokenI
   if (max_tokens < 1)
     return invalid_argument("max_tokens is " + std::to_string(max_tokens) + ": ask for at least one.");
   VOLLEY_RETURN_IF_ERROR(s.check_fits(static_cast<int64_t>(prompt.size()), max_tokens));
-  const uint64_t arrival = s.arrivals++;
-  Request::Options options{.id = id,
-                           .arrival = arrival,
-                           .space = space,
-                           .prompt = std::move(prompt),
-                           .max_tokens = max_tokens,
-                           .traits = traits};
-  Request& request = s.requests.try_emplace(id, std::move(options)).first->second;
-  s.queue.emplace(arrival, &request);
+  Request::Options options{
+      .id = id, .space = space, .prompt = std::move(prompt), .max_tokens = max_tokens, .traits = traits};
+  const Request& request = s.requests.try_emplace(id, std::move(options)).first->second;
+  const auto cached = static_cast<int64_t>(s.cached_pages(request).size()) * s.config.page_size;
+  s.shares.add(id, traits, request.length() - cached);
   return {};
 }
 
@@ -62,11 +62,8 @@ bool Scheduler::remove(RequestId id) {
   Request* request = s.find(id);
   if (request == nullptr) return false;
   s.forget(id);
-  if (request->running()) {
-    s.vacate(*request);
-  } else {
-    s.queue.erase(request->arrival());
-  }
+  if (request->running()) s.vacate(*request);
+  s.shares.remove(id);
   s.requests.erase(id);
   return true;
 }
@@ -101,7 +98,7 @@ void Scheduler::drop_prefix_cache() {
 
 SchedulerStats Scheduler::stats() const {
   const State& s = *state_;
-  return {.waiting = std::ssize(s.queue),
+  return {.waiting = s.shares.waiting(),
           .running = std::ssize(s.running),
           .preemptions = s.preemptions,
           .pages_total = s.pool.total(),

@@ -2,9 +2,14 @@
 // plan() decides a step, apply() takes its results in. Threads: one.
 //
 // A request is waiting, running (it has a slot and pages) or gone; state is a variant that owns its resources.
-// Prompts are prefilled in chunks that share a step with decoding. When pages run out the youngest running request is
-// preempted: its pages go (full ones to the prefix tree), it waits at the head of the queue with its tokens, and is
-// computed again; its text does not change, and under a VerifyLimit that stays the same neither does how its tokens
+// Prompts are prefilled in chunks that share a step with decoding. Who comes first, to a slot and to the rows of a
+// step, goes by fair shares of tenants and of their groups of requests: fair_shares.h says how, and how long anybody
+// waits.
+//
+// When pages run out somebody is preempted: of the tenant that holds most of them, of its latest priority, of the group
+// with most requests that run, the youngest; never the oldest of all. "Old" goes by when requests started for the first
+// time. Its pages go (full ones to the prefix tree), it waits before its tenant's other requests with its tokens, and
+// is computed again; its text does not change, and under a VerifyLimit that stays the same neither does how its tokens
 // fall into verify steps.
 #pragma once
 
@@ -82,7 +87,7 @@ struct StepPlan {
   std::vector<RequestId> preempted;      // lost their slots (before anything below happens)
   std::vector<PlannedSegment> started;   // just got a slot: id and slot; start = cached tokens (from the prefix tree)
   std::vector<PageEdit> page_edits;      // new entries, and entries that moved to a page with the same K and V
-  std::vector<PlannedSegment> segments;  // decoding requests first, by slot; then prefill chunks, oldest first
+  std::vector<PlannedSegment> segments;  // decoding requests first, by slot; then prefill chunks, in turn
   int32_t rows = 0;                      // of the step
   int32_t decode_rows = 0;               // of these, the decoding requests'
   bool shared = false;  // decode_rows do not suffice for all that is drafted: the device says which tokens get them
@@ -108,7 +113,8 @@ class Scheduler {
   ~Scheduler();  // CHECKs that every page is accounted for
 
   // Queues a request. kResourceExhausted: it can never fit (prompt and max_tokens against max_model_len; the pages of
-  // its last step against all pages, since the oldest request must always be able to finish).
+  // its last step against all pages, since the oldest request must always be able to finish). Its place in the queue
+  // goes by what the prefix tree has of it now.
   // kInvalidArgument: an empty prompt, or max_tokens below 1. An id that is known already is a CHECK failure.
   Status add(RequestId id, const std::string& space, std::vector<TokenId> prompt, int32_t max_tokens,
              const RequestTraits& traits = {});

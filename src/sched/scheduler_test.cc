@@ -98,7 +98,7 @@ TEST(SchedulerPlan, DraftsNoMoreThanTheRequestMayStillSay) {
   EXPECT_TRUE(scheduler.idle());
 }
 
-TEST(SchedulerPlan, DecodesBySlotThenPrefillsOldestFirst) {
+TEST(SchedulerPlan, DecodesBySlotThenPrefillsInTheOrderOfShares) {
   Scheduler scheduler(roomy());
   for (RequestId id = 1; id <= 3; ++id) ASSERT_TRUE(scheduler.add(id, "", counting(0, 4), 20).ok());
   prefill(scheduler);
@@ -220,22 +220,24 @@ TEST(SchedulerDecoding, TellsWhoDecodesNext) {
   ASSERT_TRUE(scheduler.add(5, "", counting(150, 40), 4).ok());
   const DecodingOutlook outlook = scheduler.decoding();
   ASSERT_EQ(outlook.requests.size(), 3u);
-  EXPECT_EQ(outlook.requests[0].id, 1u);
-  EXPECT_EQ(outlook.requests[0].most_draft, 3);
-  EXPECT_EQ(outlook.requests[1].most_draft, 1) << "two tokens remain, and one is the bonus";
-  EXPECT_EQ(outlook.requests[2].most_draft, 0);
+  EXPECT_EQ(outlook.requests[0].id, 2u) << "by slot: short prompts came first";
+  EXPECT_EQ(outlook.requests[0].most_draft, 1) << "two tokens remain, and one is the bonus";
+  EXPECT_EQ(outlook.requests[1].most_draft, 0);
+  EXPECT_EQ(outlook.requests[2].most_draft, 3);
   EXPECT_EQ(outlook.positions, 11 + 6 + 6);
   EXPECT_EQ(outlook.prompt_rows, 16) << "one slot is free, and a chunk has 16 rows";
   EXPECT_EQ(outlook.prompts_ending, 0);
 }
 
-TEST(SchedulerPlan, NoOneOvertakesTheHeadOfTheQueue) {
+TEST(SchedulerPlan, NoOneStartsBeforeTheOneThatIsNext) {
   SchedulerConfig config = roomy();
   config.pages = 20;
   Scheduler scheduler(config);
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 40), 2).ok());  // 12 pages
   ASSERT_TRUE(scheduler.add(2, "", counting(50, 40), 2).ok());
-  ASSERT_TRUE(scheduler.add(3, "", counting(100, 1), 2).ok());
+  RequestTraits later;
+  later.priority = 1;
+  ASSERT_TRUE(scheduler.add(3, "", counting(100, 1), 2, later).ok());
   EXPECT_EQ(scheduler.plan({}).started.size(), 1u);
   EXPECT_EQ(scheduler.stats().waiting, 2);
 }
@@ -328,7 +330,7 @@ TEST(SchedulerRemove, WorksInEveryState) {
   Scheduler scheduler(config);
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 8), 4).ok());
   ASSERT_TRUE(scheduler.add(2, "", counting(50, 40), 4).ok());
-  ASSERT_TRUE(scheduler.add(3, "", counting(0, 8), 4).ok());
+  ASSERT_TRUE(scheduler.add(3, "", counting(0, 60), 4).ok());
   prefill(scheduler);
   EXPECT_TRUE(scheduler.remove(3));  // waiting
   EXPECT_TRUE(scheduler.remove(2));  // prefilling: its 16 computed tokens stay cached

@@ -1,8 +1,10 @@
 // What the scheduler's parts share: plan.cc (the rows of a step), admission.cc (queue to slot), preemption.cc (pages
 // under pressure), commit.cc (results). Private to this folder. Threads: one.
 //
-// Always: every running request arrived before every waiting one. Admission takes the head of the queue, preemption the
-// youngest that runs; so the oldest request of all runs, is never preempted, and ends.
+// Why every request ends. Of those that run the oldest, by their first start, is never preempted: alone it has room, so
+// it ends. Nobody overtakes the request whose turn it is to start: while it waits for pages nobody starts, those that
+// run end one after the other, and it starts at the latest when it is alone. Turns come around (fair_shares.h). And who
+// was preempted keeps its age, so it becomes the oldest in the end.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +16,7 @@
 
 #include "kv/page_pool.h"
 #include "kv/prefix_tree.h"
+#include "sched/fair_shares.h"
 #include "sched/request.h"
 #include "sched/scheduler.h"
 #include "sched/slot_pool.h"
@@ -21,7 +24,8 @@
 namespace volley::sched {
 
 struct Scheduler::State {
-  using ByArrival = std::map<uint64_t, Request*>;
+  // What a tenant that was away may be ahead of the others, in longest chunks.
+  static constexpr int32_t kCreditChunks = 8;
 
   explicit State(const SchedulerConfig& config);
 
@@ -33,22 +37,24 @@ struct Scheduler::State {
   static void fit_drafts(const VerifyLimit& limit, int32_t most_rows, StepPlan& plan);
   int32_t rows_for_prompts(int32_t decoding) const;
   static int32_t draft_of(const Request& request, int32_t max_draft);
-  void plan_prefill(StepPlan& plan);
+  void plan_prompts(const VerifyLimit& limit, StepPlan& plan);
+  int32_t most_prompt_rows(int32_t decode_rows) const;
   int32_t rows_left(const StepPlan& plan) const { return config.max_num_batched_tokens - plan.rows; }
   static void add_decoding(Request& request, int32_t draft, StepPlan& plan);
-  void add_chunk(Request& request, StepPlan& plan) const;
+  void add_chunk(Request& request, int32_t most, StepPlan& plan) const;
   void publish_pages(StepPlan& plan);
 
   // admission.cc
   Status check_fits(int64_t prompt, int64_t max_tokens) const;
-  void admit(const VerifyLimit& limit, StepPlan& plan);
   void resume(Request& request, const VerifyLimit& limit, StepPlan& plan);
-  bool start_next(StepPlan& plan);
+  bool start(Request& request, StepPlan& plan);
+  kv::PageList cached_pages(const Request& request);  // of what it need not compute
 
   // preemption.cc
   void reserve_for_decoding(StepPlan& plan);
-  bool reserve(Request& request, StepPlan& plan);
+  void reserve(Request& request, StepPlan& plan);
   int64_t missing_pages(const Request& request) const;  // for the coming rounds; not above 0 when it has enough
+  Request& victim();
   void preempt(Request& request, StepPlan& plan);
   bool reclaim(int64_t pages);
   void vacate(Request& request);
@@ -68,10 +74,10 @@ struct Scheduler::State {
   kv::PrefixTree tree;
   SlotPool slots;
   std::unordered_map<RequestId, Request> requests;  // after the pools: what requests hold goes back before they end
-  ByArrival queue;
-  ByArrival running;
+  FairShares shares;                                // of all of them
+  std::map<uint64_t, Request*> running;             // by age
   std::deque<std::vector<PlannedSegment>> flights;  // segments of the plans whose results are not in, oldest first
-  uint64_t arrivals = 0;
+  uint64_t starts = 0;
   int64_t preemptions = 0;
 };
 

@@ -47,13 +47,15 @@ bool is_bearer(std::string_view scheme) {
 
 }  // namespace
 
-bool ApiKeys::allow(std::string_view authorization) const {
-  if (keys_.empty()) return true;
+std::optional<size_t> ApiKeys::find(std::string_view authorization) const {
+  if (keys_.empty()) return 0;
   constexpr size_t kScheme = 7;
-  if (!is_bearer(authorization.substr(0, kScheme))) return false;
+  if (!is_bearer(authorization.substr(0, kScheme))) return std::nullopt;
   authorization.remove_prefix(kScheme);
-  bool found = false;
-  for (const std::string& key : keys_) found |= equal_in_constant_time(authorization, key);
+  std::optional<size_t> found;
+  for (size_t i = 0; i < keys_.size(); ++i) {
+    if (equal_in_constant_time(authorization, keys_[i])) found = i;
+  }
   return found;
 }
 

@@ -14,9 +14,9 @@ class ApiKeys {
  public:
   explicit ApiKeys(std::vector<std::string> keys) : keys_(std::move(keys)) {}  // none: everybody may ask
 
-  // `authorization`: the header's value, "Bearer KEY". How long it takes depends on the lengths alone, not on how much
-  // of a key was guessed.
-  bool allow(std::string_view authorization) const;
+  // `authorization`: the header's value, "Bearer KEY". The number of the key, 0 where there are none; nothing: it is
+  // none of them. How long it takes depends on the lengths alone, not on how much of a key was guessed.
+  std::optional<size_t> find(std::string_view authorization) const;
 
  private:
   std::vector<std::string> keys_;

@@ -124,7 +124,7 @@ std::variant<Route, HttpResponse> Api::admit(const HttpRequest& request) const {
   auto target = route(request);
   if (std::holds_alternative<HttpResponse>(target)) return target;
   const Route& found = std::get<Route>(target);
-  if (found.row->needs_key && !keys_.allow(request.authorization)) return unauthorized(!request.authorization.empty());
+  if (found.row->needs_key && !keys_.find(request.authorization)) return unauthorized(!request.authorization.empty());
   if (found.row->needs_engine && !serving_.load()) return loading();
   if (found.row->method == "POST" && !is_json(request)) {
     return error_response(http_error(415, "The body must be JSON: send \"Content-Type: application/json\"."));
@@ -213,10 +213,21 @@ Api::Reply Api::generate(ApiKind kind, const HttpRequest& request, std::function
   if (const auto* error = std::get_if<ApiError>(&planned)) return error_response(*error);
   auto& plan = std::get<Generation::Plan>(planned);
   plan.max_unsent_bytes = options_.max_unsent_bytes;
+  set_share(request, plan);
   log_prompts(request, plan);
   auto started = Generation::start(serving.engine, metrics_, std::move(plan), std::move(wake));
   if (const auto* error = std::get_if<ApiError>(&started)) return error_response(*error);
   return std::get<0>(std::move(started));
+}
+
+// An API key is a tenant, an HTTP request a group. The key's number stands for it: a key appears nowhere.
+void Api::set_share(const HttpRequest& request, Generation::Plan& plan) {
+  const std::string tenant = "key " + std::to_string(keys_.find(request.authorization).value_or(0));
+  const uint64_t group = next_group_.fetch_add(1);
+  for (GenerateRequest& choice : plan.choices) {
+    choice.tenant = tenant;
+    choice.group = group;
+  }
 }
 
 // What the model reads: a chat as its template rendered it.

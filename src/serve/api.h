@@ -69,6 +69,7 @@ class Api {
   HttpResponse models() const;
   HttpResponse model(const std::string& name) const;
   HttpResponse readiness() const;
+  void set_share(const HttpRequest& request, Generation::Plan& plan);
   void log_prompts(const HttpRequest& request, const Generation::Plan& plan) const;
   std::string new_id();
   void warn_once(const std::string& message);
@@ -83,6 +84,7 @@ class Api {
   std::unique_ptr<const Serving> serving_owner_;
   std::atomic<const Serving*> serving_{nullptr};  // what serving_owner_ holds, once it is complete
   std::atomic<uint64_t> next_id_{0};
+  std::atomic<uint64_t> next_group_{1};  // 0 is none
   std::mutex warned_mutex_;
   std::set<std::string> warned_;  // guarded by warned_mutex_: what the log was told
 };

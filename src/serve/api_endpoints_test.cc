@@ -52,6 +52,30 @@ TEST_F(ApiEndpointsTest, WantsAKeyForWhatCosts) {
   }
 }
 
+// Who shares with whom: a key is a tenant, and the choices of one HTTP request are one group. No key is handed on.
+TEST_F(ApiEndpointsTest, KeysAndRequestsTakeShares) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.api_keys = {"sesame", "other-key"};
+  Api api(engine, options);
+  HttpRequest request = post(kTextPath, R"({"prompt": ["x", "y"], "n": 2, "priority": -3})");
+  for (const char* key : {"Bearer sesame", "Bearer other-key", "Bearer sesame"}) {
+    request.authorization = key;
+    ASSERT_EQ(answer(api, request).response->status, 200);
+  }
+  const auto submitted = engine.submitted();
+  ASSERT_EQ(submitted.size(), 12u);
+  for (size_t i = 0; i < 12; ++i) {
+    EXPECT_EQ(submitted[i].group, submitted[i / 4 * 4].group);
+    EXPECT_NE(submitted[i].group, 0u);
+    EXPECT_EQ(submitted[i].priority, -3);
+    EXPECT_EQ(submitted[i].tenant.find("sesame"), std::string::npos);
+  }
+  EXPECT_NE(submitted[0].group, submitted[8].group) << "another request";
+  EXPECT_EQ(submitted[0].tenant, submitted[8].tenant) << "of the same key";
+  EXPECT_NE(submitted[0].tenant, submitted[4].tenant);
+}
+
 TEST_F(ApiEndpointsTest, PagesOfNamedOriginsMayRead) {
   FakeEngine engine;
   ServerOptions options = make_options();

@@ -180,6 +180,8 @@ TEST_F(OpenAiRequest, WrongValuesNameTheirField) {
       {"stream_options", "5"},
       {"model", "5"},
       {"cache_salt", "5"},
+      {"priority", "1.5"},
+      {"priority", "2147483648"},
       {"add_special_tokens", "0"},
   };
   for (const auto& [field, value] : cases) {

@@ -50,9 +50,6 @@ bool no_tool(const json& value) {
 bool text_only(const json& value) {
   return value == json::array({"text"});
 }
-bool is_zero(const json& value) {
-  return value.is_number() && value.get<double>() == 0.0;
-}
 bool is_one(const json& value) {
   return value.is_number() && value.get<double>() == 1.0;
 }
@@ -67,7 +64,6 @@ constexpr Unbuilt kUnbuilt[] = {
     {"function_call", no_tool, "use \"tool_choice\""},
     {"guided_whitespace_pattern", never, kLeaveOut},
     {"structural_tag", never, "use \"structured_outputs\" with a grammar"},
-    {"priority", is_zero, "requests are served in the order in which they come"},
     {"stop_regex", never, "use \"stop\""},
     {"suffix", is_blank, "text is only continued, never filled in"},
     {"audio", never, kTextOnly},
@@ -192,6 +188,7 @@ void read_limits(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
     }
   }
   in.string("cache_salt", generate.cache_namespace);
+  in.integer("priority", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(), generate.priority);
   if (in.integer("truncate_prompt_tokens", -1, kMaxTokens, out.truncate_prompt) && out.truncate_prompt == 0) {
     in.fail(invalid_field("truncate_prompt_tokens",
                           "\"truncate_prompt_tokens\" must be -1, for what fits, or at least 1, not 0."));
