@@ -20,6 +20,7 @@ Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOpti
   config.logit_rows = logit_rows(models.device.kind);
   config.graphs = options.graphs;
   config.profile = options.profile;
+  config.mask_timeout = std::chrono::milliseconds(options.grammar_mask_timeout_ms);
   config.draft_lengths = models.draft_lengths;
   const auto recorded = [&](double fraction) {
     if (progress) progress("Recording graphs", fraction);
