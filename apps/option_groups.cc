@@ -190,6 +190,16 @@ void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& sl
   app->add_flag_callback(
       "--no-mmap", [&base] { base.mmap = false; },
       "read the weight files into memory instead of mapping them: for network disks, and files that others may change");
+  app->add_option("--grammar-compile-timeout-ms", base.grammar_compile_timeout_ms,
+                  "milliseconds that compiling one grammar may take [2000]")
+      ->check(between(1, 3'600'000, "milliseconds from 1 to 3600000"));
+  app->add_option_function<int64_t>(
+         "--grammar-memory-mb", [&base](int64_t mb) { base.grammar_memory_bytes = mb << 20; },
+         "megabytes that grammars may take, kept ones and those of running requests [1024]")
+      ->check(between(1, 1e6, "megabytes from 1 to 1000000"));
+  app->add_option("--grammar-mask-timeout-ms", base.grammar_mask_timeout_ms,
+                  "milliseconds that a step waits for grammars to say which tokens may follow [250]")
+      ->check(between(1, 3'600'000, "milliseconds from 1 to 3600000"));
   app->add_option("--max-num-seqs", base.max_num_seqs, "requests that run at once [" + slots + "]")->check(positive());
   app->add_option("--max-num-batched-tokens", base.max_num_batched_tokens,
                   "rows of one target pass [every slot's block and a prefill chunk]")

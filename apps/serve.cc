@@ -76,7 +76,8 @@ Result<serve::ServerOptions> server_options(const ServeCommand& command, const E
   serve::ServerOptions options = command.server;
   if (options.served_model_names.empty()) options.served_model_names = {setup.model_name};
   options.version = VOLLEY_VERSION;
-  options.worker_threads = serve::good_worker_threads(usable_cores());
+  constexpr int kCompilers = 4;  // as many grammars are compiled at once, and nothing else waits for these threads
+  options.worker_threads = serve::good_worker_threads(usable_cores()) + kCompilers;
   VOLLEY_ASSIGN(options.api_keys, read_api_keys(command.api_key_file, env_api_keys()));
   open_log(command, options);
   return options;

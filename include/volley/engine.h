@@ -75,6 +75,13 @@ struct EngineOptions {
   int max_queue = 4096;            // waiting requests before submit answers kResourceExhausted
   bool prefix_cache = true;
   bool mmap = true;  // map weight files, which must then not be cut short while the engine lives; false: read them
+  // How long a step waits for the masks of grammars; a request whose masks are not there by then ends with an error.
+  int grammar_mask_timeout_ms = 250;
+  // For compiling one grammar: kInvalidArgument after that.
+  int grammar_compile_timeout_ms = 2000;
+  // Of all grammars together, of those kept for later requests and those that requests use. Where the latter take it
+  // all, submit() of another grammar answers kResourceExhausted.
+  int64_t grammar_memory_bytes = int64_t{1} << 30;
   std::optional<uint64_t> dummy_weights;  // seed of random weights: only config.json is read
   bool graphs = true;                     // CUDA: replay steps that only decode as recorded graphs
   bool profile = false;  // CUDA: measure the phases of the round; steps then run one at a time and without graphs
@@ -205,6 +212,7 @@ struct EngineStats {
   int64_t drafted_tokens = 0, accepted_tokens = 0;
   std::vector<int64_t> accepted_at;  // [i]: blocks whose drafted position i + 1 was accepted
   std::vector<int64_t> drafted_at;   // [i]: blocks that verified a drafted position i + 1
+  int64_t grammars_cached = 0, grammar_bytes = 0;  // compiled grammars that are kept; of those and those in use
   int64_t pages_total = 0, pages_used = 0,
           pages_cached = 0;  // used = held by requests or cache; cached = by the cache alone
   // Time by phase of the round (on CUDA only with EngineOptions::profile), and of the host beside it.

@@ -25,11 +25,12 @@ uint64_t draw_seed() {
 
 class EngineImpl final : public Engine {
  public:
-  EngineImpl(EngineInfo info, TextModels text, WorkerParts parts)
+  EngineImpl(EngineInfo info, TextModels text, text::GrammarLimits grammar_limits, WorkerParts parts)
       : info_(std::move(info)),
         text_(std::move(text)),
         simulated_(parts.simulate_acceptance.has_value()),
         measured_(parts.costs.has_value()),
+        grammar_limits_(grammar_limits),
         worker_(std::move(parts)) {}
 
   Result<RequestId> submit(GenerateRequest request, EventSink sink) override {
@@ -61,7 +62,15 @@ class EngineImpl final : public Engine {
     return {};
   }
   const EngineInfo& info() const override { return info_; }
-  EngineStats stats() const override { return worker_.stats(); }
+  EngineStats stats() const override {
+    EngineStats stats = worker_.stats();
+    if (const text::GrammarCompiler* grammars = text_.tokenizer ? text_.tokenizer->grammars() : nullptr) {
+      const text::GrammarUsage usage = grammars->usage();
+      stats.grammars_cached = usage.grammars;
+      stats.grammar_bytes = usage.bytes;
+    }
+    return stats;
+  }
 
   Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const override {
     return text_.tokenizer->encode(text, add_special_tokens);
@@ -83,13 +92,14 @@ class EngineImpl final : public Engine {
     if (text_.tokenizer->grammars() == nullptr) {
       return failed_precondition("A grammar needs the model's tokenizer.json, and its folder has none.");
     }
-    return text_.tokenizer->grammars()->compile(*request.grammar);
+    return text_.tokenizer->grammars()->compile(*request.grammar, grammar_limits_);
   }
 
   const EngineInfo info_;
   const TextModels text_;
   const bool simulated_;  // drafts are accepted whatever the target, and with it a grammar, says
   const bool measured_;   // what a step costs
+  const text::GrammarLimits grammar_limits_;
   std::atomic<RequestId> next_id_{1};
   Worker worker_;
 };
@@ -158,8 +168,9 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, con
     const engine::CostCache cache(options.cost_cache_dir, engine::cost_key(models, options, info));
     VOLLEY_ASSIGN(parts.costs, engine::round_costs(*parts.round, models, cache, progress, info.warnings));
   }
+  const text::GrammarLimits limits = {options.grammar_memory_bytes, options.grammar_compile_timeout_ms};
   return std::unique_ptr<Engine>(
-      std::make_unique<engine::EngineImpl>(std::move(info), std::move(text), std::move(parts)));
+      std::make_unique<engine::EngineImpl>(std::move(info), std::move(text), limits, std::move(parts)));
 }
 
 }  // namespace volley

@@ -18,7 +18,11 @@ void GrammarMasks::fill(std::span<const TokenId> drafted, uint32_t* words, int32
   const auto is_end = [&](TokenId token) { return std::ranges::count(end_ids_, token) > 0; };
   const auto followed = static_cast<size_t>(std::ranges::find_if(drafted, is_end) - drafted.begin());
   ends_.assign(followed + 1, text::TextEnd::kNo);
-  filled_ = matcher_->masks_along(drafted.first(followed), words, mask_words, ends_.data());
+  filled_ = {0, matcher_->commit(committed_)};
+  committed_.clear();
+  if (filled_.status.ok()) {
+    filled_ = matcher_->masks_along(drafted.first(followed), words, mask_words, ends_.data());
+  }
   const auto filled = static_cast<size_t>(filled_.rows);
   for (size_t row = 0; row < filled; ++row) allow_end(row, ends_[row], words + row * stride, mask_words);
   std::fill(words + filled * stride, words + rows * stride, ~0u);
@@ -37,6 +41,11 @@ void GrammarMasks::allow_end(size_t row, text::TextEnd end, uint32_t* words, int
   }
 }
 
+void GrammarMasks::give_up() {
+  given_up_ = true;
+  matcher_->stop();
+}
+
 Result<bool> GrammarMasks::commit(spec::RoundResult& result) {
   const auto keep = [&](size_t tokens) {
     result.tokens.resize(tokens);
@@ -44,6 +53,12 @@ Result<bool> GrammarMasks::commit(spec::RoundResult& result) {
     result.accepted = std::min(result.accepted, static_cast<int32_t>(tokens));
     result.ended = result.exhausted = false;
   };
+  if (given_up_) {
+    keep(0);
+    return invalid_argument(
+        "The grammar took too long to say which tokens may follow: make it simpler, or start the server with a larger "
+        "--grammar-mask-timeout-ms.");
+  }
   const bool ends = end_ && *end_ < result.tokens.size();
   if (ends) keep(*end_);
   Status status;
@@ -53,10 +68,7 @@ Result<bool> GrammarMasks::commit(spec::RoundResult& result) {
     keep(rows);
   }
   const size_t text = result.tokens.size() - (result.ended ? 1 : 0);
-  if (const Status committed = matcher_->commit(std::span(result.tokens).first(text)); !committed.ok()) {
-    status = committed;
-    keep(text - 1);  // all but the last one were tried when their masks were made
-  }
+  committed_.assign(result.tokens.begin(), result.tokens.begin() + static_cast<std::ptrdiff_t>(text));
   VOLLEY_RETURN_IF_ERROR(status);
   outputs_ += static_cast<int32_t>(result.tokens.size());
   return ends;

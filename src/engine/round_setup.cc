@@ -14,6 +14,7 @@ Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOpti
   config.graphs = options.graphs;
   config.profile = options.profile;
   config.simulate_routing = options.simulate_routing;
+  config.mask_timeout = std::chrono::milliseconds(options.grammar_mask_timeout_ms);
   config.draft_lengths = models.draft_lengths;
   const auto recorded = [&](double fraction) {
     if (progress) progress("Recording graphs", fraction);

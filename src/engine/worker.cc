@@ -135,9 +135,9 @@ void Worker::handle(Admission admission) {
   RequestOutput output(admission.id, std::move(admission.sink), parts_.tokenizer,
                        {std::move(request.stop), request.min_tokens}, static_cast<int32_t>(request.prompt.size()),
                        admission.submitted);
-  std::unique_ptr<GrammarMasks> grammar;
+  std::shared_ptr<GrammarMasks> grammar;
   if (admission.matcher) {
-    grammar = std::make_unique<GrammarMasks>(std::move(admission.matcher), start.limits.end_ids, request.min_tokens);
+    grammar = std::make_shared<GrammarMasks>(std::move(admission.matcher), start.limits.end_ids, request.min_tokens);
   }
   const auto [it, inserted] = requests_.emplace(
       admission.id,
@@ -171,6 +171,7 @@ void Worker::end(RequestId id, FinishReason reason, std::optional<Error> error) 
 void Worker::erase(Requests::iterator request) {
   grammars_ -= request->second.grammar ? 1 : 0;
   verify_.forget(request->first);
+  if (request->second.grammar) parts_.round->discard(std::move(request->second.grammar));
   requests_.erase(request);
 }
 
@@ -231,7 +232,7 @@ spec::RoundSegment Worker::segment_of(const sched::PlannedSegment& planned) {
   segment.slot = planned.slot.value;
   segment.draft = planned.draft;
   segment.chooses = planned.chooses;
-  if (planned.chooses) segment.masks = request.grammar.get();
+  if (planned.chooses) segment.masks = request.grammar;
   if (planned.decodes) {  // from the slot's last token, which the device knows
     segment.shift = verify_.shift(planned.id);
     if (request.simulate) segment.simulate = simulated_at(*request.simulate, request.decoding_steps);

@@ -65,7 +65,7 @@ class Worker {
   struct Request {
     spec::SlotStart start;  // spans are filled when a slot is taken
     RequestOutput output;
-    std::unique_ptr<GrammarMasks> grammar;  // null: none
+    std::shared_ptr<GrammarMasks> grammar;  // null: none
     int32_t prompt_logprobs;                // -1: none; else how many of the highest
     std::optional<SimulatedAcceptance> simulate;
     int64_t decoding_steps = 0;  // planned so far

@@ -26,6 +26,7 @@ class WorkerMemory : public ::testing::Test {
     options.max_num_seqs = 4;
     options.max_num_batched_tokens = 2048;  // nobody waits for rows
     options.kv_pages = 400;
+    options.grammar_mask_timeout_ms = mask_timeout_ms_;
     auto models = resolve_models(options);
     ASSERT_TRUE(models.ok()) << models.error().message;
     auto text = load_text(options.model_dir, false, true);
@@ -71,8 +72,15 @@ class WorkerMemory : public ::testing::Test {
       EXPECT_TRUE(compiled.ok());
       matcher = std::move(compiled).value();
     }
+    return submit(std::move(request), std::move(matcher), nullptr);
+  }
+
+  // `tokens`, unless null, is what comes out.
+  std::future<Finish> submit(GenerateRequest request, std::unique_ptr<text::Matcher> matcher,
+                             std::vector<TokenId>* tokens) {
     auto ended = std::make_shared<std::promise<Finish>>();
-    const auto sink = [ended](const Event& event) {
+    const auto sink = [ended, tokens](const Event& event) {
+      if (tokens != nullptr) tokens->insert(tokens->end(), event.tokens.begin(), event.tokens.end());
       if (event.finish) ended->set_value(*event.finish);
     };
     EXPECT_TRUE(
@@ -104,6 +112,7 @@ class WorkerMemory : public ::testing::Test {
   std::unique_ptr<Worker> worker_;
   WatchedDevice* device_ = nullptr;
   RequestId last_id_ = 0;
+  int mask_timeout_ms_ = 3'600'000;  // a slow machine is no failure
 };
 
 TEST_F(WorkerMemory, IsEnoughForAll) {
@@ -137,6 +146,57 @@ TEST_F(WorkerMemory, WithoutAnyThePlainOneGoesOn) {
   EXPECT_FALSE(ends.plain.error.has_value());
   EXPECT_TRUE(ends.grammar.error.has_value());
   EXPECT_TRUE(ends.logprobs.error.has_value());
+}
+
+// A grammar whose masks never come, until it is told to stop.
+class EndlessMatcher final : public text::Matcher {
+ public:
+  explicit EndlessMatcher(int good) : good_(good) {}
+
+  Filled masks_along(std::span<const TokenId>, uint32_t* words, int32_t mask_words, text::TextEnd* ends) override {
+    if (good_-- > 0) {
+      std::fill_n(words, mask_words, ~0u);
+      ends[0] = text::TextEnd::kNo;
+      return {1, {}};
+    }
+    stopped_.get_future().wait();
+    return {0, invalid_argument("stopped")};
+  }
+  Status commit(std::span<const TokenId>) override { return {}; }
+  void stop() override { stopped_.set_value(); }
+
+ private:
+  int good_;  // masks that do come, first
+  std::promise<void> stopped_;
+};
+
+class WorkerMaskTimeout : public WorkerMemory {
+ protected:
+  WorkerMaskTimeout() { mask_timeout_ms_ = 20; }
+};
+
+// A request whose masks are late ends with an error and with the tokens that it had, the others beside it go on, and
+// their tokens are what they are without it.
+TEST_F(WorkerMaskTimeout, EndsTheRequestThatIsLateAlone) {
+  GenerateRequest plain = request_of(40);
+  plain.max_tokens = 60;
+  std::vector<TokenId> alone, beside, late_tokens;
+  EXPECT_FALSE(submit(plain, nullptr, &alone).get().error.has_value());
+  for (const int good : {0, 3}) {
+    beside.clear();
+    late_tokens.clear();
+    GenerateRequest late = request_of(3);
+    late.max_tokens = 50;
+    auto others = submit(plain, nullptr, &beside);
+    const Finish ended = submit(late, std::make_unique<EndlessMatcher>(good), &late_tokens).get();
+    EXPECT_EQ(ended.reason, FinishReason::kError);
+    ASSERT_TRUE(ended.error.has_value());
+    EXPECT_EQ(ended.error->code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(ended.error->message.find("--grammar-mask-timeout-ms"), std::string::npos);
+    EXPECT_LE(late_tokens.size(), static_cast<size_t>(good));
+    EXPECT_FALSE(others.get().error.has_value());
+    EXPECT_EQ(beside, alone);
+  }
 }
 
 }  // namespace

@@ -133,6 +133,9 @@ void add_requests(const EngineStats& stats, Snapshot& out) {
 void add_cache(const EngineStats& stats, Snapshot& out) {
   out.gauge("volley:kv_cache_usage_perc", "Share of KV pages that requests hold; 1 is all of them.",
             ratio(stats.pages_used - stats.pages_cached, stats.pages_total));
+  out.gauge("volley:grammar_memory_bytes", "Memory of compiled grammars, kept ones and those of running requests.",
+            static_cast<double>(stats.grammar_bytes));
+  out.gauge("volley:grammars_cached", "Compiled grammars that are kept.", static_cast<double>(stats.grammars_cached));
   out.counter("volley:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
               static_cast<double>(stats.prompt_tokens));
   out.counter("volley:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",

@@ -165,9 +165,9 @@ Status Round::reserve_masks(int32_t rows) {
   VOLLEY_ASSIGN(Buffer masks, device_.allocate(bytes));
   VOLLEY_ASSIGN(Buffer host_masks, device_.allocate_host(bytes));
   VOLLEY_ASSIGN(Buffer host_drafts, device_.allocate_host(m.drafts.bytes()));
-  if (device_.kind() != DeviceKind::kCpu && mask_threads_ == nullptr) {
+  if (mask_threads_ == nullptr) {
     try {
-      mask_threads_ = std::make_unique<ThreadPool>(std::min(kMaskThreads, usable_cores()));
+      mask_threads_ = std::make_unique<MaskThreads>(std::min(kMaskThreads, usable_cores()), config_.mask_timeout);
     } catch (const std::system_error&) {
       return resource_exhausted("The system gives this process no more threads, which grammars need.");
     }
@@ -177,6 +177,10 @@ Status Round::reserve_masks(int32_t rows) {
   m.host_drafts = std::move(host_drafts);
   m.mask_rows = room;
   return {};
+}
+
+void Round::discard(std::shared_ptr<MaskSource> source) {
+  if (mask_threads_) mask_threads_->discard(std::move(source));
 }
 
 // What is scored is a choice with one allowed token: its logprobs are those of decoding, bit for bit, on every device.

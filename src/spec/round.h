@@ -21,13 +21,9 @@
 #include "model/network.h"
 #include "ops/choice/choice.h"
 #include "ops/step/step.h"
-#include "spec/mask_source.h"
+#include "spec/mask_threads.h"
 #include "spec/pass.h"
 #include "spec/proposer.h"
-
-namespace volley {
-class ThreadPool;
-}
 
 namespace volley::spec {
 
@@ -40,6 +36,7 @@ struct RoundConfig {
   bool graphs = true;             // record and replay where the device can
   bool profile = false;           // fill PhaseTimes: on CUDA steps then run one at a time and without graphs
   bool simulate_routing = false;  // of experts: EngineOptions::simulate_routing
+  std::chrono::milliseconds mask_timeout{250};  // how long a step waits for grammar masks
   // Tokens that a block may draft, ascending, the last is block_size - 1: a step drafts the least of these that is
   // enough for everybody. Empty: whole blocks only.
   std::vector<int32_t> draft_lengths;
@@ -80,9 +77,9 @@ struct RoundSegment {
   std::span<const TokenId> known;  // copied by enqueue()
   int32_t draft = 0;               // tokens to draft; all or some are verified; REQUIRES start == kLastToken when > 0
   bool chooses = false;            // a token is chosen after the last known row
-  // Of a request with a grammar; asked while the target runs, and to be kept until enqueue() returns. Its answers
-  // depend on all committed tokens, so REQUIRES under_way() == 0.
-  MaskSource* masks = nullptr;
+  // Of a request with a grammar; asked while the target runs. Its answers depend on all committed tokens, so REQUIRES
+  // under_way() == 0.
+  std::shared_ptr<MaskSource> masks;
   // Logprobs of a prompt: for as many of the first known rows the tokens that follow them. Copied by enqueue().
   std::span<const TokenId> scored;
   float shift = 0;  // the request's, for VerifyBudget::table
@@ -137,6 +134,9 @@ class Round {
   Status enqueue(std::span<const RoundSegment> segments, const VerifyBudget& budget = {});
   // Results of the oldest step: results[i] belongs to its segments[i]. REQUIRES: under_way() > 0.
   StepTimes wait(std::vector<RoundResult>& results);
+
+  // Drops a mask source where that delays no step.
+  void discard(std::shared_ptr<MaskSource> source);
 
   // What a verify budget may be: rows above most_shared_rows() cannot be shared out (one chunk of logits holds no
   // more), and row_buckets() are the sizes that are recorded (empty: any size is as good).
@@ -230,7 +230,7 @@ class Round {
   struct Memory;
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<Arena> scratch_;
-  std::unique_ptr<ThreadPool> mask_threads_;  // where the device brings none
+  std::unique_ptr<MaskThreads> mask_threads_;  // from the first request with a grammar on
   std::map<DraftKey, std::unique_ptr<StepGraph>> draft_graphs_;
   std::map<VerifyKey, std::unique_ptr<StepGraph>> verify_graphs_;
   std::vector<int32_t> row_buckets_;  // of kShared, ascending

@@ -2,7 +2,6 @@
 // layout, so that it can be recorded once and replayed.
 #include <algorithm>
 
-#include "device/cpu/thread_pool.h"
 #include "ops/gather/gather.h"
 #include "spec/round_parts.h"
 
@@ -96,23 +95,20 @@ void Round::verify(const Layout& layout, const std::function<void()>& forwarded)
 }
 
 // Grammar masks depend on the drafted tokens. They come to the host while the target runs, which the masks are not
-// needed for; a request's masks are a thread's work.
+// needed for; a request's masks are a thread's work. The step does not wait for them without end.
 void Round::fill_masks(const Layout& layout, std::span<const RoundSegment> segments, Flight& flight) {
   if (layout.mask_rows == 0) return;
   flight.drafts_here->wait();
-  std::vector<size_t> owners;
+  std::vector<MaskThreads::Task> tasks;
   for (size_t i = 0; i < segments.size(); ++i) {
-    if (flight.segments[i].mask_row >= 0) owners.push_back(i);
-  }
-  ThreadPool& threads = device_.kind() == DeviceKind::kCpu ? stream_.pool() : *mask_threads_;
-  threads.parallel_for(static_cast<int64_t>(owners.size()), [&](int64_t task, int) {
-    const size_t i = owners[task];
     const ops::StepSegment& segment = flight.segments[i];
-    const std::span drafted(array_of<TokenId>(memory_->host_drafts) + segment.draft_begin,
-                            static_cast<size_t>(segment.draft));
-    uint32_t* words = array_of<uint32_t>(memory_->host_masks) + int64_t{segment.mask_row} * memory_->mask_words;
-    segments[i].masks->fill(drafted, words, memory_->mask_words);
-  });
+    if (segment.mask_row < 0) continue;
+    MaskThreads::Task& task = tasks.emplace_back();
+    task.source = segments[i].masks;
+    task.drafted = {array_of<TokenId>(memory_->host_drafts) + segment.draft_begin, static_cast<size_t>(segment.draft)};
+    task.words = array_of<uint32_t>(memory_->host_masks) + int64_t{segment.mask_row} * memory_->mask_words;
+  }
+  mask_threads_->fill(tasks, memory_->mask_words);
   device_.enqueue_upload(memory_->masks.data(), memory_->host_masks.data(),
                          static_cast<size_t>(layout.mask_rows) * memory_->mask_words * sizeof(uint32_t));
 }

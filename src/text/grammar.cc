@@ -16,8 +16,11 @@ static_assert(static_cast<int>(TextEnd::kMay) == TEXTKIT_END_MAY &&
 
 class TextkitMatcher final : public Matcher {
  public:
-  explicit TextkitMatcher(textkit_matcher* handle) : handle_(handle) {}
-  ~TextkitMatcher() override { textkit_matcher_free(handle_); }
+  explicit TextkitMatcher(textkit_matcher* handle) : handle_(handle), stop_(textkit_matcher_stop(handle)) {}
+  ~TextkitMatcher() override {
+    textkit_stop_free(stop_);
+    textkit_matcher_free(handle_);
+  }
   TextkitMatcher(const TextkitMatcher&) = delete;
   TextkitMatcher& operator=(const TextkitMatcher&) = delete;
 
@@ -39,8 +42,11 @@ class TextkitMatcher final : public Matcher {
     return {};
   }
 
+  void stop() override { textkit_stop_now(stop_); }
+
  private:
   textkit_matcher* handle_;
+  textkit_stop* stop_;
 };
 
 textkit_grammar_kind kind_of(GrammarSpec::Kind kind) {
@@ -84,18 +90,28 @@ class TextkitGrammars final : public GrammarCompiler {
   TextkitGrammars(const TextkitGrammars&) = delete;
   TextkitGrammars& operator=(const TextkitGrammars&) = delete;
 
-  Result<std::unique_ptr<Matcher>> compile(const GrammarSpec& grammar) const override {
+  Result<std::unique_ptr<Matcher>> compile(const GrammarSpec& grammar, const GrammarLimits& limits) const override {
     VOLLEY_ASSIGN(const textkit_grammars* grammars, handle());
     std::vector<textkit_view> choices;
     choices.reserve(grammar.choices.size());
     for (const std::string& choice : grammar.choices) choices.push_back(view(choice));
     textkit_matcher* matcher = nullptr;
+    const textkit_grammar_limits given = {static_cast<uint64_t>(limits.memory_bytes),
+                                          static_cast<uint32_t>(limits.compile_ms)};
     OwnedBytes error;
     const textkit_status status =
         textkit_grammars_compile(grammars, kind_of(grammar.kind), view(grammar.text), choices.data(), choices.size(),
-                                 view(grammar.lead), &matcher, error.out());
+                                 view(grammar.lead), &given, &matcher, error.out());
+    if (status == TEXTKIT_EXHAUSTED) return textkit_error(status, error);
     if (status != TEXTKIT_OK) return textkit_error(status, error, what(grammar.kind));
     return std::unique_ptr<Matcher>(std::make_unique<TextkitMatcher>(matcher));
+  }
+
+  GrammarUsage usage() const override {
+    const std::unique_lock lock(mutex_, std::try_to_lock);  // building the tokens' tree holds it for long
+    if (!lock || handle_ == nullptr) return {};
+    const textkit_grammar_usage usage = textkit_grammars_usage(handle_);
+    return {static_cast<int64_t>(usage.bytes), static_cast<int64_t>(usage.grammars)};
   }
 
  private:

@@ -18,7 +18,7 @@ enum class TextEnd : uint8_t {
   kMust,  // it is complete, and nothing may follow: no token is allowed
 };
 
-// Where one text stands in its grammar. One thread at a time.
+// Where one text stands in its grammar. One thread at a time, but for stop().
 class Matcher {
  public:
   virtual ~Matcher() = default;
@@ -36,6 +36,20 @@ class Matcher {
 
   // Tokens that are now part of the text, not the id that ends it. Errors as above, or tokens that the masks refuse.
   virtual Status commit(std::span<const TokenId> tokens) = 0;
+
+  // Any thread, while another call runs or not: that call and all later ones fail soon.
+  virtual void stop() = 0;
+};
+
+struct GrammarLimits {
+  int64_t memory_bytes = int64_t{1} << 30;  // of all compiled grammars and matchers of the compiler together
+  int compile_ms = 2'000;                   // for one grammar
+};
+
+// What the grammars of a compiler take.
+struct GrammarUsage {
+  int64_t bytes = 0;     // compiled ones and matchers
+  int64_t grammars = 0;  // compiled and kept
 };
 
 // Grammars of one tokenizer. Any thread. The tokens' tree is built by the first call of compile (about a second for a
@@ -45,8 +59,13 @@ class GrammarCompiler {
   virtual ~GrammarCompiler() = default;
 
   // A matcher at the start of the text. kInvalidArgument says what is wrong with the grammar or which limit it passes;
-  // kFailedPrecondition: a tokenizer whose tokens' bytes cannot be told. May take seconds for a large grammar.
-  virtual Result<std::unique_ptr<Matcher>> compile(const GrammarSpec& grammar) const = 0;
+  // kFailedPrecondition: a tokenizer whose tokens' bytes cannot be told. kResourceExhausted: matchers take all the
+  // memory that the limits give, or grammars that took too long are still being compiled. May take as long as the
+  // limits say.
+  virtual Result<std::unique_ptr<Matcher>> compile(const GrammarSpec& grammar,
+                                                   const GrammarLimits& limits = {}) const = 0;
+
+  virtual GrammarUsage usage() const = 0;
 };
 
 }  // namespace volley::text

@@ -36,6 +36,8 @@ inline Error textkit_error(textkit_status status, const OwnedBytes& message, con
       return failed_precondition(prefix + message.str());
     case TEXTKIT_DATA_LOSS:
       return data_loss(prefix + message.str());
+    case TEXTKIT_EXHAUSTED:
+      return resource_exhausted(prefix + message.str());
     case TEXTKIT_OK:
     case TEXTKIT_INTERNAL:
       break;

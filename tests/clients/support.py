@@ -36,7 +36,8 @@ class Server:
     def __init__(self, options: str = "", environment: dict[str, str] | None = None) -> None:
         self._log = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen(
-            [PROGRAM, "serve", "--port", "0", *shlex.split(options)],
+            # A slow machine is no failure.
+            [PROGRAM, "serve", "--port", "0", "--grammar-mask-timeout-ms", "3600000", *shlex.split(options)],
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,

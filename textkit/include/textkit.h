@@ -11,7 +11,8 @@
  *   _free functions accept what an empty or never set output holds (NULL).
  * Threads: handles are immutable but for matchers. Any number of threads may use one at once (a matcher: one); _free
  *   needs all of them to be done.
- * Input and output: none. The library opens no file, prints nothing and reads no clock. */
+ * Input and output: none. The library opens no file, prints nothing and reads no clock, but for the time
+ *   limit of textkit_grammars_compile. */
 #pragma once
 
 #include <stdbool.h>
@@ -28,6 +29,7 @@ typedef enum textkit_status {
   TEXTKIT_FAILED_PRECONDITION = 2, /* the model's files do not offer what was asked for */
   TEXTKIT_DATA_LOSS = 3,           /* a file's contents cannot be read */
   TEXTKIT_INTERNAL = 4,            /* a bug here or in a library below */
+  TEXTKIT_EXHAUSTED = 5,           /* no room now: the same call may work later */
 } textkit_status;
 
 /* Borrowed bytes. data may be NULL when size is 0; where a parameter is optional, NULL means "not given". */
@@ -130,13 +132,37 @@ typedef enum textkit_grammar_kind {
   TEXTKIT_GRAMMAR_EBNF = 5, /* GBNF; starts at root */
 } textkit_grammar_kind;
 
+/* memory: bytes that all compiled grammars and matchers of a textkit_grammars may take together. Grammars that nobody
+ *   matches go, the least recently used first, when they take more than half of it. Where matchers alone take more,
+ *   nothing is compiled (TEXTKIT_EXHAUSTED), and a matcher that grows further fails.
+ * compile_ms: after that time the call fails with TEXTKIT_INVALID_ARGUMENT. The work it began ends by itself, bounded by
+ *   the limits below; a few may be left so at once, then TEXTKIT_EXHAUSTED. */
+typedef struct textkit_grammar_limits {
+  uint64_t memory;
+  uint32_t compile_ms;
+} textkit_grammar_limits;
+
+/* Bytes that compiled grammars and matchers take now, and compiled grammars that are kept. */
+typedef struct textkit_grammar_usage {
+  uint64_t bytes;
+  uint64_t grammars;
+} textkit_grammar_usage;
+textkit_grammar_usage textkit_grammars_usage(const textkit_grammars* grammars);
+
 /* A matcher at the start of the text. lead: rules in Lark for what precedes the text (their rule "lead"; none may be
  * named "start" or "text"), or empty: nothing precedes it, as must be with LARK and EBNF. TEXTKIT_INVALID_ARGUMENT says
  * what is wrong with the grammar, or which limit (size, nesting, complexity) it passes. */
 textkit_status textkit_grammars_compile(const textkit_grammars* grammars, textkit_grammar_kind kind, textkit_view text,
                                         const textkit_view* choices, size_t choices_size, textkit_view lead,
-                                        textkit_matcher** matcher, textkit_bytes* error);
+                                        const textkit_grammar_limits* limits, textkit_matcher** matcher, textkit_bytes* error);
 void textkit_matcher_free(textkit_matcher* matcher);
+
+/* Ends what runs on a matcher: any thread may call textkit_stop_now() at any time, also while a function of the matcher
+ * runs. That call and all later ones on the matcher fail soon with TEXTKIT_INVALID_ARGUMENT. */
+typedef struct textkit_stop textkit_stop;
+textkit_stop* textkit_matcher_stop(const textkit_matcher* matcher);
+void textkit_stop_now(const textkit_stop* stop);
+void textkit_stop_free(textkit_stop* stop);
 
 typedef enum textkit_end {
   TEXTKIT_END_NO = 0,   /* the text is incomplete */

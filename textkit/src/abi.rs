@@ -13,6 +13,7 @@ pub enum Status {
     FailedPrecondition = 2,
     DataLoss = 3,
     Internal = 4,
+    Exhausted = 5,
 }
 
 /// Why a call failed.
@@ -31,6 +32,9 @@ impl Failure {
     }
     pub fn data_loss(message: impl Into<String>) -> Failure {
         Failure { status: Status::DataLoss, message: message.into() }
+    }
+    pub fn exhausted(message: impl Into<String>) -> Failure {
+        Failure { status: Status::Exhausted, message: message.into() }
     }
     pub fn internal(message: impl Into<String>) -> Failure {
         Failure { status: Status::Internal, message: message.into() }

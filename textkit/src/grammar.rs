@@ -2,8 +2,11 @@
 //! schemas again and again.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
+use std::sync::mpsc::{sync_channel, RecvTimeoutError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::earley::SlicedBiasComputer;
@@ -12,15 +15,21 @@ use llguidance::{regex_to_lark, ParserFactory, TokenParser};
 use serde_json::{json, Value as Json};
 
 use crate::abi::Failure;
+use crate::bounds;
 use crate::gbnf;
-use crate::matcher::Matcher;
+use crate::matcher::{compute_mask, Matcher};
+use crate::meter;
+use crate::stop::Stop;
 use crate::vocabulary::vocabulary;
 
 /// Bytes of a grammar's text, or of all choices together. Compiling takes seconds somewhere above.
 const MAX_TEXT: usize = 1 << 18;
 const MAX_CHOICES: usize = 1 << 13;
-/// Grammars kept compiled, and matchers kept warm for each: a warm one has its lexer's states built.
-const MAX_CACHED: usize = 64;
+/// Grammars that are being compiled at once, those among them whose caller waits no longer; and how long another one
+/// waits for its turn. Callers have threads of their own that others may need.
+const MAX_COMPILING: usize = 4;
+const MAX_TURN: Duration = Duration::from_millis(200);
+/// Matchers kept warm for each grammar: a warm one has its lexer's states built.
 const MAX_IDLE: usize = 16;
 /// Lexer states above which a matcher is not kept (one takes one to two kilobytes).
 const MAX_IDLE_STATES: usize = 4_000;
@@ -54,12 +63,36 @@ struct Key {
     lead: String,
 }
 
+/// What a caller allows.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    /// Bytes of all grammars and matchers together.
+    pub memory: isize,
+    pub time: Duration,
+}
+
+/// A parser, and the bytes that it was seen to take.
+pub struct Measured {
+    pub parser: TokenParser,
+    pub bytes: isize,
+}
+
 /// A grammar ready to be matched, and matchers that have served before.
 pub struct Compiled {
     prototype: TokenParser,
     rolls_back: bool,
-    idle: Mutex<Vec<TokenParser>>,
+    explains: bool,
+    idle: Mutex<Vec<Measured>>,
     last_use: AtomicU64,
+    bytes: isize,            // the prototype's, and the key's
+    total: Arc<AtomicIsize>, // of everything that the Grammars made and that still lives
+}
+
+impl Drop for Compiled {
+    fn drop(&mut self) {
+        let idle: isize = lock(&self.idle).iter().map(|kept| kept.bytes).sum();
+        self.total.fetch_sub(self.bytes + idle, Ordering::Relaxed);
+    }
 }
 
 impl Compiled {
@@ -67,30 +100,72 @@ impl Compiled {
         self.rolls_back
     }
 
+    /// Whether its author knows the engine's terms.
+    pub fn explains(&self) -> bool {
+        self.explains
+    }
+
+    /// Bytes of everything that lives.
+    pub fn total(&self) -> &AtomicIsize {
+        &self.total
+    }
+
     /// A parser at the start of the text that shares nothing with others: matchers run in parallel.
-    fn take(&self) -> TokenParser {
-        lock(&self.idle).pop().unwrap_or_else(|| self.fresh())
+    fn take(&self) -> Measured {
+        let idle = lock(&self.idle).pop();
+        idle.unwrap_or_else(|| {
+            let before = meter::bytes();
+            let parser = self.fresh();
+            let bytes = meter::bytes() - before;
+            self.total.fetch_add(bytes, Ordering::Relaxed);
+            Measured { parser, bytes }
+        })
     }
 
     pub fn fresh(&self) -> TokenParser {
         self.prototype.deep_clone()
     }
 
-    pub fn give_back(&self, mut parser: TokenParser) {
-        if !self.rolls_back || parser.parser.lexer_stats().num_states > MAX_IDLE_STATES || parser.reset().is_err() {
-            return;
-        }
+    /// Keeps a parser that is at the start of its text again, and in `total`, or drops it.
+    pub fn give_back(&self, mut used: Measured) {
+        let states = used.parser.parser.lexer_stats().num_states;
+        let before = meter::bytes();
+        let kept = self.rolls_back && states <= MAX_IDLE_STATES && used.parser.reset().is_ok();
+        let freed = before - meter::bytes();
+        used.bytes -= freed;
+        self.total.fetch_sub(freed, Ordering::Relaxed);
         let mut idle = lock(&self.idle);
-        if idle.len() < MAX_IDLE {
-            idle.push(parser);
+        if kept && idle.len() < MAX_IDLE {
+            idle.push(used);
+        } else {
+            drop(idle);
+            self.discard(used);
         }
+    }
+
+    fn discard(&self, used: Measured) {
+        drop(used.parser);
+        self.total.fetch_sub(used.bytes, Ordering::Relaxed);
+    }
+
+    fn discard_idle(&self) {
+        let idle = std::mem::take(&mut *lock(&self.idle));
+        idle.into_iter().for_each(|kept| self.discard(kept));
     }
 }
 
 pub struct Grammars {
-    factory: ParserFactory,
+    compiler: Arc<Compiler>,
     cache: Mutex<HashMap<Key, Arc<Compiled>>>,
     uses: AtomicU64,
+}
+
+/// What compiling needs: a compilation that takes too long outlives its caller.
+struct Compiler {
+    factory: ParserFactory,
+    total: Arc<AtomicIsize>,
+    compiling: Mutex<usize>,
+    done: Condvar, // one of them
 }
 
 impl Grammars {
@@ -103,10 +178,26 @@ impl Grammars {
         let limits = factory.limits_mut();
         limits.verbose_errors = false;
         limits.max_lexer_states = MAX_STATES;
-        Ok(Grammars { factory, cache: Mutex::default(), uses: AtomicU64::new(0) })
+        // Done for every large lexeme, it took most of a second and 70 MB for a number's multipleOf.
+        limits.precompute_large_lexemes = false;
+        let compiler = Compiler { factory, total: Arc::default(), compiling: Mutex::default(), done: Condvar::new() };
+        Ok(Grammars { compiler: Arc::new(compiler), cache: Mutex::default(), uses: AtomicU64::new(0) })
     }
 
-    pub fn compile(&self, kind: Kind, text: &str, choices: &[&str], lead: &str) -> Result<Matcher, Failure> {
+    /// Bytes of everything that lives, and grammars in the cache.
+    pub fn usage(&self) -> (u64, u64) {
+        let bytes = self.compiler.total.load(Ordering::Relaxed);
+        (u64::try_from(bytes).unwrap_or(0), lock(&self.cache).len() as u64)
+    }
+
+    pub fn compile(
+        &self,
+        kind: Kind,
+        text: &str,
+        choices: &[&str],
+        lead: &str,
+        limits: Limits,
+    ) -> Result<Matcher, Failure> {
         let size = text.len() + lead.len() + choices.iter().map(|choice| choice.len()).sum::<usize>();
         if size > MAX_TEXT {
             return Err(Failure::invalid(format!("the grammar has {size} bytes: at most {MAX_TEXT} are accepted")));
@@ -117,50 +208,155 @@ impl Grammars {
         }
         let choices = choices.iter().map(|choice| choice.to_string()).collect();
         let key = Key { kind, text: text.into(), choices, lead: lead.into() };
+        self.make_room(limits.memory)?;
         let known = lock(&self.cache).get(&key).cloned();
         let compiled = match known {
             Some(compiled) => compiled,
-            None => self.remember(&key, Arc::new(self.compile_on_large_stack(&key)?)),
+            // Two threads may have compiled the same text at once: the first one's is kept.
+            None => {
+                let compiled = self.compiler.compile_in_time(&key, limits)?;
+                lock(&self.cache).entry(key).or_insert(compiled).clone()
+            }
         };
         compiled.last_use.store(self.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-        let parser = compiled.take();
-        Ok(Matcher::new(compiled, parser))
+        let first = compiled.take();
+        if let Err(failure) = self.make_room(limits.memory) {
+            compiled.discard(first);
+            return Err(failure);
+        }
+        Ok(Matcher::new(compiled, first, limits.memory))
     }
 
-    /// Two threads may have compiled the same text at once: the first one's is kept.
-    fn remember(&self, key: &Key, compiled: Arc<Compiled>) -> Arc<Compiled> {
-        let mut cache = lock(&self.cache);
-        if cache.len() >= MAX_CACHED && !cache.contains_key(key) {
-            let oldest = cache.iter().min_by_key(|(_, compiled)| compiled.last_use.load(Ordering::Relaxed));
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                cache.remove(&oldest);
+    /// Drops grammars that nobody matches until half of the memory is free. What is in use stays, and no more comes to it
+    /// when it takes all.
+    fn make_room(&self, memory: isize) -> Result<(), Failure> {
+        let total = || self.compiler.total.load(Ordering::Relaxed);
+        while total() > memory / 2 {
+            let mut cache = lock(&self.cache);
+            let unused = cache.iter().filter(|(_, compiled)| Arc::strong_count(compiled) == 1);
+            let oldest = unused.min_by_key(|(_, compiled)| compiled.last_use.load(Ordering::Relaxed));
+            let Some(oldest) = oldest.map(|(key, _)| key.clone()) else { break };
+            let dropped = cache.remove(&oldest);
+            drop(cache);
+            drop(dropped); // takes a while
+        }
+        if total() > memory {
+            let used: Vec<_> = lock(&self.cache).values().cloned().collect();
+            used.iter().for_each(|compiled| compiled.discard_idle());
+        }
+        if total() > memory {
+            return Err(Failure::exhausted(
+                "The grammars of running requests take all the memory that there is for grammars: try again later.",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Compiler {
+    fn compile_in_time(self: &Arc<Compiler>, key: &Key, limits: Limits) -> Result<Arc<Compiled>, Failure> {
+        self.begin()?;
+        let stop = Arc::new(Stop::default());
+        let (sender, receiver) = sync_channel(1);
+        let work = {
+            let (compiler, key, stop) = (self.clone(), key.clone(), stop.clone());
+            move || {
+                let compiled = catch_unwind(AssertUnwindSafe(|| compiler.compile_now(&key, &stop, limits.memory)));
+                compiler.end();
+                let failed = || Err(Failure::internal("compiling the grammar failed"));
+                let _ = sender.send(compiled.unwrap_or_else(|_| failed()).map(Arc::new));
+                // nobody may wait any longer
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().stack_size(STACK).spawn(work) {
+            self.end();
+            return Err(Failure::exhausted(format!("There is no thread to compile the grammar in ({error}).")));
+        }
+        match receiver.recv_timeout(limits.time) {
+            Ok(compiled) => compiled,
+            Err(RecvTimeoutError::Disconnected) => Err(Failure::internal("compiling the grammar failed")),
+            Err(RecvTimeoutError::Timeout) => {
+                stop.now();
+                let time = limits.time.as_millis();
+                Err(Failure::invalid(format!(
+                    "compiling it takes longer than {time} ms: make it simpler, or start the server with a larger \
+                     --grammar-compile-timeout-ms"
+                )))
             }
         }
-        cache.entry(key.clone()).or_insert(compiled).clone()
     }
 
-    fn compile_on_large_stack(&self, key: &Key) -> Result<Compiled, Failure> {
-        std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || self.compile_now(key));
-            let thread = thread.map_err(|error| Failure::internal(format!("no thread to compile in: {error}")))?;
-            thread.join().unwrap_or_else(|_| Err(Failure::internal("compiling the grammar failed")))
-        })
+    fn begin(&self) -> Result<(), Failure> {
+        let turn = self.done.wait_timeout_while(lock(&self.compiling), MAX_TURN, |n| *n >= MAX_COMPILING);
+        let (mut compiling, _) = turn.unwrap_or_else(PoisonError::into_inner);
+        if *compiling >= MAX_COMPILING {
+            return Err(Failure::exhausted("Too many grammars are being compiled at once: try again later."));
+        }
+        *compiling += 1;
+        Ok(())
     }
 
-    fn compile_now(&self, key: &Key) -> Result<Compiled, Failure> {
+    fn end(&self) {
+        *lock(&self.compiling) -= 1;
+        self.done.notify_one();
+    }
+
+    fn compile_now(&self, key: &Key, stop: &Stop, memory: isize) -> Result<Compiled, Failure> {
+        let before = meter::bytes();
         let grammar = top_level(key)?;
-        let mut prototype = self.factory.create_parser(grammar).map_err(|error| Failure::invalid(sentence(&error)))?;
+        let mut prototype =
+            self.factory.create_parser(grammar).map_err(|error| Failure::invalid(explain(key, &error)))?;
         prototype.start_without_prompt();
         let rolls_back = prototype.parser.grammar().lexer_spec().can_rollback();
-        let compiled = Compiled { prototype, rolls_back, idle: Mutex::default(), last_use: AtomicU64::new(0) };
+        let bytes = meter::bytes() - before + key.bytes();
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+        let (idle, last_use) = (Mutex::default(), AtomicU64::new(0));
+        let explains = key.kind == Kind::Lark;
+        let compiled = Compiled { prototype, rolls_back, explains, idle, last_use, bytes, total: self.total.clone() };
         // A grammar that no text satisfies shows itself only when it is used.
         let mut first = compiled.take();
-        first.compute_mask().map_err(|error| match first.stop_reason() {
-            llguidance::api::StopReason::NoExtensionBias => Failure::invalid("no text satisfies the grammar"),
-            _ => Failure::invalid(sentence(&error)),
-        })?;
+        stop.watch(&mut first.parser);
+        let before = meter::bytes();
+        let mask = compute_mask(&mut first.parser);
+        let grown = meter::bytes() - before;
+        first.bytes += grown;
+        self.total.fetch_add(grown, Ordering::Relaxed);
+        stop.forget();
+        let failed = mask.err().map(|error| match first.parser.stop_reason() {
+            llguidance::api::StopReason::NoExtensionBias => "no text satisfies the grammar".to_string(),
+            _ => explain(key, &error),
+        });
+        let taken = bytes + first.bytes;
         compiled.give_back(first);
-        Ok(compiled)
+        match failed {
+            Some(message) => Err(Failure::invalid(message)),
+            None if taken > memory / 4 => Err(Failure::invalid(format!(
+                "it takes {} MB, more than one grammar may: make it simpler, or start the server with a larger \
+                 --grammar-memory-mb",
+                taken >> 20
+            ))),
+            None => Ok(compiled),
+        }
+    }
+}
+
+impl Key {
+    fn bytes(&self) -> isize {
+        let choices: usize = self.choices.iter().map(|choice| choice.len() + size_of::<String>()).sum();
+        (self.text.len() + self.lead.len() + choices + size_of::<Key>()) as isize
+    }
+}
+
+/// What is wrong with a grammar. What the engine makes of a regular expression is of no use to who wrote it.
+fn explain(key: &Key, error: &dyn std::fmt::Display) -> String {
+    match key.kind {
+        Kind::Regex => bounds::regex_error(&key.text).unwrap_or_else(|| "it is too complex".into()),
+        Kind::Choice => "they are too many or too long".into(),
+        Kind::Ebnf if !sentence(error).contains("token") => "it is too complex".into(), // its syntax has been read
+        _ => match sentence(error) {
+            panic if panic.starts_with("panic") => "it is too complex".into(),
+            sentence => sentence,
+        },
     }
 }
 
@@ -173,11 +369,15 @@ fn top_level(key: &Key) -> Result<TopLevelGrammar, Failure> {
             }
             format!("%json {schema}")
         }
-        Kind::Regex => regex_rule(&key.text),
+        Kind::Regex => {
+            bounds::check_regex(&key.text)?;
+            regex_rule(&key.text)
+        }
         Kind::Choice => {
             if key.choices.is_empty() {
                 return Err(Failure::invalid("there are no choices"));
             }
+            key.choices.iter().try_for_each(|choice| bounds::check_text(choice))?;
             let choices: Vec<String> = key.choices.iter().map(|choice| gbnf::escaped(choice)).collect();
             regex_rule(&choices.join("|"))
         }
@@ -186,7 +386,10 @@ fn top_level(key: &Key) -> Result<TopLevelGrammar, Failure> {
         }
         Kind::Lark => return Ok(TopLevelGrammar::from_lark(key.text.clone())),
         Kind::Ebnf => match gbnf::convert(&key.text)? {
-            gbnf::Converted::Regex(regex) => regex_rule(&regex),
+            gbnf::Converted::Regex(regex) => {
+                bounds::check_regex(&regex)?;
+                regex_rule(&regex)
+            }
             gbnf::Converted::Lark(lark) => return Ok(TopLevelGrammar::from_lark(lark)),
         },
     };
@@ -200,6 +403,7 @@ fn top_level(key: &Key) -> Result<TopLevelGrammar, Failure> {
 fn json_schema(text: &str) -> Result<Json, Failure> {
     let mut schema: Json =
         serde_json::from_str(text).map_err(|error| Failure::invalid(format!("the schema is not JSON: {error}")))?;
+    bounds::check_schema(&schema)?;
     if let Some(object) = schema.as_object_mut() {
         let options = object.entry("x-guidance").or_insert_with(|| json!({}));
         if let Some(options) = options.as_object_mut() {

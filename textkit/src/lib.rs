@@ -2,21 +2,28 @@
 //! entry points and nothing else: each checks its pointers, calls safe code inside [`abi::guard`] and stores the result.
 
 mod abi;
+mod bounds;
 mod chat;
 mod environment;
 mod gbnf;
 mod grammar;
 mod json;
 mod matcher;
+mod meter;
 mod rendering;
+mod stop;
 mod tokenizer;
 mod tokenizer_limits;
 mod vocabulary;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use abi::{guard, Bytes, Failure, Ids, Status, View};
 use chat::{ChatTemplate, Files, Input};
-use grammar::{Grammars, Kind};
+use grammar::{Grammars, Kind, Limits};
 use matcher::Matcher;
+use stop::Stop;
 use tokenizer::Tokenizer;
 
 #[repr(C)]
@@ -204,6 +211,26 @@ pub unsafe extern "C" fn textkit_grammars_free(grammars: *mut Grammars) {
     }
 }
 
+#[repr(C)]
+pub struct GrammarLimits {
+    memory: u64,
+    compile_ms: u32,
+}
+
+#[repr(C)]
+pub struct GrammarUsage {
+    bytes: u64,
+    grammars: u64,
+}
+
+/// # Safety
+/// Pointers as textkit.h says.
+#[no_mangle]
+pub unsafe extern "C" fn textkit_grammars_usage(grammars: *const Grammars) -> GrammarUsage {
+    let (bytes, grammars) = unsafe { &*grammars }.usage();
+    GrammarUsage { bytes, grammars }
+}
+
 /// # Safety
 /// Pointers as textkit.h says.
 #[no_mangle]
@@ -214,6 +241,7 @@ pub unsafe extern "C" fn textkit_grammars_compile(
     choices: *const View,
     choices_size: usize,
     lead: View,
+    limits: *const GrammarLimits,
     out: *mut *mut Matcher,
     error: *mut Bytes,
 ) -> Status {
@@ -226,7 +254,12 @@ pub unsafe extern "C" fn textkit_grammars_compile(
         let choices = choices.iter().map(|choice| unsafe { choice.text("a choice") });
         let choices = choices.collect::<Result<Vec<_>, _>>()?;
         let lead = unsafe { lead.text("what precedes the text") }?;
-        let matcher = unsafe { &*grammars }.compile(kind, text, &choices, lead)?;
+        let limits = unsafe { &*limits };
+        let limits = Limits {
+            memory: isize::try_from(limits.memory).unwrap_or(isize::MAX),
+            time: Duration::from_millis(limits.compile_ms.into()),
+        };
+        let matcher = unsafe { &*grammars }.compile(kind, text, &choices, lead, limits)?;
         unsafe { *out = Box::into_raw(Box::new(matcher)) };
         Ok(())
     })
@@ -242,6 +275,29 @@ pub unsafe extern "C" fn textkit_matcher_free(matcher: *mut Matcher) {
         }
         Ok(())
     });
+}
+
+/// # Safety
+/// Pointers as textkit.h says.
+#[no_mangle]
+pub unsafe extern "C" fn textkit_matcher_stop(matcher: *const Matcher) -> *mut Arc<Stop> {
+    Box::into_raw(Box::new(unsafe { &*matcher }.stop()))
+}
+
+/// # Safety
+/// `stop` comes from textkit_matcher_stop.
+#[no_mangle]
+pub unsafe extern "C" fn textkit_stop_now(stop: *const Arc<Stop>) {
+    unsafe { &*stop }.now();
+}
+
+/// # Safety
+/// `stop` comes from textkit_matcher_stop, or is NULL.
+#[no_mangle]
+pub unsafe extern "C" fn textkit_stop_free(stop: *mut Arc<Stop>) {
+    if !stop.is_null() {
+        drop(unsafe { Box::from_raw(stop) });
+    }
 }
 
 /// # Safety

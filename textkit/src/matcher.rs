@@ -1,12 +1,17 @@
 //! How far a text has come in its grammar, and which tokens may follow.
 
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use llguidance::earley::BiasComputer;
+use llguidance::earley::ParserRecognizer;
 use llguidance::TokenParser;
-use toktrie::TokenId;
+use toktrie::{SimpleVob, TokTrie, TokenId};
 
 use crate::abi::Failure;
-use crate::grammar::{sentence, Compiled};
+use crate::grammar::{sentence, Compiled, Measured};
+use crate::meter;
+use crate::stop::Stop;
 
 /// Whether the text may end at a position.
 #[repr(u8)]
@@ -24,17 +29,94 @@ pub struct Matcher {
     restore: Option<TokenParser>, // after text, for grammars that cannot roll back
     text: Vec<TokenId>,
     ahead: Vec<TokenId>,
+    stop: Arc<Stop>,
+    bytes: isize,  // that this was seen to take, up to the call that runs
+    before: isize, // the meter at the start of that call
+    memory: isize, // that all grammars and matchers may take
+}
+
+/// A matcher that takes less goes on where memory is short.
+const SMALL: isize = 4 << 20;
+
+/// Computes nothing. The engine gives the lexer its fuel and its limit of states when it computes a mask, but not when it
+/// follows forced text, which can be as long as a repetition says: asked for this mask first, it has them then too.
+struct Limits<'a>(&'a TokTrie);
+
+impl BiasComputer for Limits<'_> {
+    fn compute_bias(&self, _: &mut ParserRecognizer<'_>, _: &[u8]) -> SimpleVob {
+        self.0.alloc_token_set()
+    }
+    fn trie(&self) -> &TokTrie {
+        self.0
+    }
+}
+
+fn set_limits(parser: &mut TokenParser) {
+    let tokens = parser.token_env.clone();
+    parser.parser.compute_bias(&Limits(tokens.tok_trie()), &[]);
+    // The engine keeps the last mask; its key is one that two different states share after a roll-back, too.
+    parser.parser.invalidate_bias_cache();
+}
+
+/// The mask of the position where the parser stands; the vocabulary's last id is the end.
+pub fn compute_mask(parser: &mut TokenParser) -> anyhow::Result<SimpleVob> {
+    set_limits(parser);
+    let mask = parser.compute_mask()?;
+    // Where forced text ran into a limit, the engine tells the next call only.
+    match parser.parser.get_error() {
+        Some(error) => Err(anyhow::anyhow!(error.message())),
+        None => Ok(mask),
+    }
+}
+
+fn consume(parser: &mut TokenParser, token: TokenId) -> anyhow::Result<()> {
+    parser.consume_token(token).map(|_| ())
 }
 
 impl Matcher {
-    pub fn new(grammar: Arc<Compiled>, parser: TokenParser) -> Matcher {
-        Matcher { grammar, parser: Some(parser), restore: None, text: Vec::new(), ahead: Vec::new() }
+    /// `memory`: bytes that all grammars and matchers may take together.
+    pub fn new(grammar: Arc<Compiled>, first: Measured, memory: isize) -> Matcher {
+        let Measured { parser, bytes } = first;
+        let (restore, text, ahead) = (None, Vec::new(), Vec::new());
+        let stop = Arc::default();
+        Matcher { grammar, parser: Some(parser), restore, text, ahead, stop, bytes, before: 0, memory }
+    }
+
+    /// Counts what `call` takes.
+    fn metered<T>(&mut self, call: impl FnOnce(&mut Matcher) -> T) -> T {
+        self.before = meter::bytes();
+        let value = call(self);
+        let grown = meter::bytes() - self.before;
+        self.bytes += grown;
+        self.grammar.total().fetch_add(grown, Ordering::Relaxed);
+        value
+    }
+
+    /// Whether there is memory to go on with. A parser takes more with each text that it is asked about.
+    fn has_room(&self) -> bool {
+        let grown = meter::bytes() - self.before;
+        self.bytes + grown <= SMALL || self.grammar.total().load(Ordering::Relaxed) + grown <= self.memory
+    }
+
+    /// Ends what runs on this matcher, now and later.
+    pub fn stop(&self) -> Arc<Stop> {
+        self.stop.clone()
     }
 
     /// Row i of `words` (rows of `stride` words) becomes the mask of the position after `drafted[..i]`, `ends[i]` whether
     /// the text may end there. Stops after the position of the first drafted token that the grammar refuses, or where
     /// the text must end; returns the number of rows, with a failure those before it.
     pub fn masks(
+        &mut self,
+        drafted: &[i32],
+        words: &mut [u32],
+        stride: usize,
+        ends: &mut [u8],
+    ) -> (usize, Result<(), Failure>) {
+        self.metered(|matcher| matcher.fill(drafted, words, stride, ends))
+    }
+
+    fn fill(
         &mut self,
         drafted: &[i32],
         words: &mut [u32],
@@ -65,6 +147,10 @@ impl Matcher {
 
     /// Tokens that are now part of the text, the end not among them.
     pub fn commit(&mut self, tokens: &[i32]) -> Result<(), Failure> {
+        self.metered(|matcher| matcher.take_in(tokens))
+    }
+
+    fn take_in(&mut self, tokens: &[i32]) -> Result<(), Failure> {
         let same = self.ahead.iter().zip(tokens).take_while(|(&ahead, &token)| ahead == token as TokenId).count();
         self.retract(same);
         for &token in &tokens[same..] {
@@ -78,32 +164,40 @@ impl Matcher {
     /// Does something with the parser, if need be with a new one. A parser's limits (lexer states, fuel) count what was
     /// tried before, drafts too; one that has seen nothing but this text makes failure a property of the text.
     fn with_parser<T>(&mut self, call: impl Fn(&mut TokenParser) -> anyhow::Result<T>) -> Result<T, Failure> {
+        if !self.has_room() {
+            self.parser = None;
+            self.restore = None;
+            return Err(Failure::exhausted("there is no memory left for this request's grammar: try again later"));
+        }
         if let Some(mut parser) = self.parser.take() {
+            self.stop.watch(&mut parser);
             if let Ok(value) = caught(|| call(&mut parser)) {
                 self.parser = Some(parser);
                 return Ok(value);
             }
         }
+        if self.stop.is_stopped() {
+            return Err(Failure::invalid("the matcher was stopped"));
+        }
         let mut parser = self.grammar.fresh();
+        self.stop.watch(&mut parser);
         let value = caught(|| {
             for &token in self.text.iter().chain(&self.ahead) {
-                parser.consume_token(token)?;
+                set_limits(&mut parser);
+                consume(&mut parser, token)?;
             }
             call(&mut parser)
         });
         let value = value.map_err(|error| {
-            Failure::invalid(format!("the grammar is too complex to go on with: {}", sentence(&error)))
+            let why = if self.grammar.explains() { format!(": {}", sentence(&error)) } else { String::new() };
+            Failure::invalid(format!("the grammar is too complex to go on with{why}"))
         })?;
         self.parser = Some(parser);
         Ok(value)
     }
 
     fn mask(&mut self, row: &mut [u32]) -> Result<End, Failure> {
-        let mask = self.with_parser(|parser| {
-            // The engine keeps the last mask under a key that two different states share after a roll-back.
-            parser.invalidate_bias_cache();
-            parser.compute_mask()
-        })?;
+        let mask = self.with_parser(compute_mask)?;
         let end = mask.len() - 1; // the vocabulary's last id
         let complete = mask.is_allowed(end as TokenId);
         let mask = mask.as_slice();
@@ -125,7 +219,7 @@ impl Matcher {
         if self.ahead.is_empty() && !self.grammar.rolls_back() {
             self.restore = self.parser.clone();
         }
-        self.with_parser(|parser| parser.consume_token(token).map(|_| ()))?;
+        self.with_parser(|parser| consume(parser, token))?;
         self.ahead.push(token);
         Ok(())
     }
@@ -140,7 +234,7 @@ impl Matcher {
             after(self.parser.take(), |parser| parser.rollback(drop))
         } else {
             after(self.restore.clone(), |parser| {
-                self.ahead[..keep].iter().try_for_each(|&token| parser.consume_token(token).map(|_| ()))
+                self.ahead[..keep].iter().try_for_each(|&token| consume(parser, token))
             })
         };
         self.ahead.truncate(keep);
@@ -149,8 +243,19 @@ impl Matcher {
 
 impl Drop for Matcher {
     fn drop(&mut self) {
-        if let Some(parser) = self.parser.take() {
-            self.grammar.give_back(parser);
+        self.stop.forget();
+        let stopped = self.stop.is_stopped();
+        let before = meter::bytes();
+        (self.restore, self.text, self.ahead) = (None, Vec::new(), Vec::new());
+        if stopped {
+            self.parser = None;
+        }
+        let freed = before - meter::bytes();
+        self.grammar.total().fetch_sub(freed, Ordering::Relaxed);
+        let bytes = self.bytes - freed;
+        match self.parser.take() {
+            Some(parser) => self.grammar.give_back(Measured { parser, bytes }),
+            None => _ = self.grammar.total().fetch_sub(bytes, Ordering::Relaxed),
         }
     }
 }

@@ -7,6 +7,10 @@ use toktrie_hf_tokenizers::ByteTokenizer;
 
 use crate::abi::Failure;
 
+/// Bytes of forced text that are tokenized. Only the first token is asked for, once a position: without a bound, a text of
+/// n forced bytes takes n^2.
+const MAX_FORCED: usize = 2_048;
+
 struct Vocabulary {
     trie: TokTrie,
     tokenizer: tokenizers::Tokenizer,
@@ -18,6 +22,7 @@ impl TokenizerEnv for Vocabulary {
     }
 
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
+        let bytes = &bytes[..bytes.len().min(MAX_FORCED)];
         self.trie.tokenize_with_greedy_fallback(bytes, |text| {
             let ids = self.tokenizer.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec());
             // Text that spells a special token stays text: the grammar asked for its characters.

@@ -1,0 +1,143 @@
+#include "spec/mask_threads.h"
+
+#include <algorithm>
+#include <system_error>
+
+namespace volley::spec {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Threads beyond the width, for those that late jobs hold. Masks are cancelled, so few are ever held at once.
+constexpr int kMostLate = 8;
+
+}  // namespace
+
+struct MaskThreads::Job {
+  enum class State { kOpen, kCopying, kDone, kGivenUp };
+
+  std::shared_ptr<MaskSource> source;
+  std::vector<TokenId> drafted;
+  std::vector<uint32_t> words;  // its own: the step's are gone when a late job comes to its end
+  uint32_t* destination = nullptr;
+  int32_t mask_words = 0;
+  State state = State::kOpen;  // guarded by MaskThreads::mutex_, as the next
+  bool running = false;
+};
+
+MaskThreads::MaskThreads(int threads, std::chrono::milliseconds limit) : width_(threads), limit_(limit) {
+  start_thread();
+}
+
+MaskThreads::~MaskThreads() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void MaskThreads::start_thread() {
+  threads_.emplace_back([this] { work(); });
+}
+
+void MaskThreads::fill(std::span<const Task> tasks, int32_t mask_words) {
+  std::vector<std::shared_ptr<Job>> jobs;
+  for (const Task& task : tasks) {
+    auto job = std::make_shared<Job>();
+    job->source = task.source;
+    job->drafted.assign(task.drafted.begin(), task.drafted.end());
+    job->destination = task.words;
+    job->mask_words = mask_words;
+    jobs.push_back(std::move(job));
+  }
+  std::ranges::stable_sort(jobs, {}, [](const auto& job) { return job->source->last_time; });
+  const auto deadline = Clock::now() + limit_;
+  std::unique_lock lock(mutex_);
+  const int useful = std::min(width_, static_cast<int>(jobs.size())) + std::min(late_, kMostLate);
+  try {
+    while (std::ssize(threads_) < useful) start_thread();
+  } catch (const std::system_error&) {
+    // The threads that are there do it.
+  }
+  waiting_.assign(jobs.begin(), jobs.end());
+  open_ = jobs.size();
+  wake_.notify_all();
+  finished_.wait_until(lock, deadline, [&] { return open_ == 0; });
+  waiting_.clear();
+  std::vector<std::shared_ptr<Job>> late;
+  for (const auto& job : jobs) {
+    if (job->state != Job::State::kOpen) continue;
+    job->state = Job::State::kGivenUp;
+    --open_;
+    if (job->running) {
+      --running_;
+      ++late_;
+    }
+    late.push_back(job);
+  }
+  finished_.wait(lock, [&] { return open_ == 0; });  // what is being copied
+  lock.unlock();
+  for (const auto& job : late) {
+    job->source->give_up();
+    std::fill_n(job->destination, (job->drafted.size() + 1) * static_cast<size_t>(mask_words), ~0u);
+  }
+}
+
+void MaskThreads::discard(std::shared_ptr<MaskSource> source) {
+  {
+    const std::lock_guard lock(mutex_);
+    discarded_.push_back(std::move(source));
+  }
+  wake_.notify_one();
+}
+
+void MaskThreads::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [&] { return stopping_ || !discarded_.empty() || (!waiting_.empty() && running_ < width_); });
+    if (!waiting_.empty() && running_ < width_) {
+      const std::shared_ptr<Job> job = std::move(waiting_.front());
+      waiting_.pop_front();
+      run(job, lock);
+    } else if (!discarded_.empty()) {
+      std::vector<std::shared_ptr<MaskSource>> drop;
+      drop.swap(discarded_);
+      lock.unlock();
+      drop.clear();
+      lock.lock();
+    } else if (stopping_) {
+      return;
+    }
+  }
+}
+
+void MaskThreads::run(const std::shared_ptr<Job>& job, std::unique_lock<std::mutex>& lock) {
+  job->running = true;
+  ++running_;
+  lock.unlock();
+  const auto begin = Clock::now();
+  job->words.resize((job->drafted.size() + 1) * static_cast<size_t>(job->mask_words));
+  job->source->fill(job->drafted, job->words.data(), job->mask_words);
+  const auto time = Clock::now() - begin;
+  lock.lock();
+  if (job->state == Job::State::kGivenUp) {
+    lock.unlock();
+    job->source.reset();
+    lock.lock();
+    --late_;
+    return;
+  }
+  job->state = Job::State::kCopying;
+  --running_;
+  lock.unlock();
+  wake_.notify_one();
+  std::ranges::copy(job->words, job->destination);
+  job->source->last_time = time;
+  lock.lock();
+  job->state = Job::State::kDone;
+  if (--open_ == 0) finished_.notify_one();
+}
+
+}  // namespace volley::spec

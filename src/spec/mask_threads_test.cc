@@ -1,0 +1,146 @@
+#include "spec/mask_threads.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+
+namespace volley::spec {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kForever{3'600'000};
+
+// Says in each row how many tokens precede it.
+class Counting : public MaskSource {
+ public:
+  void fill(std::span<const TokenId> drafted, uint32_t* words, int32_t mask_words) override {
+    for (size_t row = 0; row <= drafted.size(); ++row) {
+      std::fill_n(words + row * mask_words, mask_words, static_cast<uint32_t>(row));
+    }
+  }
+  void give_up() override { given_up = true; }
+
+  bool given_up = false;
+};
+
+// Does not come to an end before it is told to.
+class Endless final : public Counting {
+ public:
+  explicit Endless(std::atomic<int>* destroyed) : destroyed_(destroyed) {}
+  ~Endless() override { ++*destroyed_; }
+
+  void fill(std::span<const TokenId> drafted, uint32_t* words, int32_t mask_words) override {
+    end_.get_future().wait();
+    Counting::fill(drafted, words, mask_words);  // late, and into nobody's memory
+  }
+  void give_up() override {
+    Counting::give_up();
+    if (ends_when_told) end_.set_value();
+  }
+  void end() { end_.set_value(); }
+
+  bool ends_when_told = true;
+
+ private:
+  std::atomic<int>* destroyed_;
+  std::promise<void> end_;
+};
+
+struct Step {
+  std::vector<TokenId> drafted = {1, 2, 3};
+  std::vector<uint32_t> words = std::vector<uint32_t>(4 * 2, 77);
+  MaskThreads::Task task(std::shared_ptr<MaskSource> source) { return {std::move(source), drafted, words.data()}; }
+};
+
+const std::vector<uint32_t> kCounted = {0, 0, 1, 1, 2, 2, 3, 3};
+const std::vector<uint32_t> kAll(8, ~0u);
+
+TEST(MaskThreads, FillsTheWordsOfEveryTask) {
+  MaskThreads threads(3, kForever);
+  for (const size_t tasks : {1, 2, 40}) {
+    std::vector<Step> steps(tasks);
+    std::vector<MaskThreads::Task> list;
+    for (Step& step : steps) list.push_back(step.task(std::make_shared<Counting>()));
+    threads.fill(list, 2);
+    for (const Step& step : steps) EXPECT_EQ(step.words, kCounted);
+  }
+}
+
+// What a grammar costs is its own request's: the step goes on, and the others' masks are what they always are.
+TEST(MaskThreads, GivesUpWhoeverIsLateAlone) {
+  std::atomic<int> destroyed = 0;
+  MaskThreads threads(2, milliseconds(200));
+  auto late = std::make_shared<Endless>(&destroyed);
+  auto quick = std::make_shared<Counting>();
+  Step late_step, quick_step;
+  const MaskThreads::Task tasks[] = {late_step.task(late), quick_step.task(quick)};
+  threads.fill(tasks, 2);
+  EXPECT_TRUE(late->given_up);
+  EXPECT_EQ(late_step.words, kAll);
+  EXPECT_EQ(quick->given_up, quick_step.words == kAll);  // on a machine that stood still for so long
+}
+
+// Jobs that are left behind keep neither the threads of later steps nor write into their memory.
+TEST(MaskThreads, GoesOnBesideWhatWasLeftBehind) {
+  std::atomic<int> destroyed = 0;
+  std::vector<std::shared_ptr<Endless>> stuck;
+  {
+    MaskThreads threads(1, milliseconds(50));
+    for (int i = 0; i < 3; ++i) {
+      stuck.push_back(std::make_shared<Endless>(&destroyed));
+      stuck.back()->ends_when_told = false;
+      Step step;
+      const MaskThreads::Task task = step.task(stuck.back());
+      threads.fill({&task, 1}, 2);
+      EXPECT_TRUE(stuck.back()->given_up);
+      EXPECT_EQ(step.words, kAll);
+    }
+    auto quick = std::make_shared<Counting>();
+    Step step;
+    const MaskThreads::Task task = step.task(quick);
+    threads.fill({&task, 1}, 2);
+    EXPECT_EQ(step.words, quick->given_up ? kAll : kCounted);
+    for (const auto& source : stuck) source->end();
+  }
+  stuck.clear();
+  EXPECT_EQ(destroyed, 3);
+}
+
+TEST(MaskThreads, DropsWhatIsDiscarded) {
+  std::atomic<int> destroyed = 0;
+  {
+    MaskThreads threads(2, kForever);
+    threads.discard(std::make_shared<Endless>(&destroyed));
+  }
+  EXPECT_EQ(destroyed, 1);
+}
+
+// Who took long goes last, so that one thread is enough for the others to be in time.
+TEST(MaskThreads, WhoWasQuickGoesFirst) {
+  class Ordered final : public MaskSource {
+   public:
+    explicit Ordered(std::vector<int>* order, int id) : order_(order), id_(id) {}
+    void fill(std::span<const TokenId>, uint32_t*, int32_t) override { order_->push_back(id_); }
+    void give_up() override {}
+
+   private:
+    std::vector<int>* order_;
+    int id_;
+  };
+  MaskThreads threads(1, kForever);
+  std::vector<int> order;
+  std::vector<Step> steps(3);
+  std::vector<MaskThreads::Task> tasks;
+  for (int i = 0; i < 3; ++i) {
+    auto source = std::make_shared<Ordered>(&order, i);
+    source->last_time = std::chrono::seconds(3 - i);
+    tasks.push_back(steps[i].task(source));
+  }
+  threads.fill(tasks, 2);
+  EXPECT_EQ(order, (std::vector<int>{2, 1, 0}));
+}
+
+}  // namespace
+}  // namespace volley::spec

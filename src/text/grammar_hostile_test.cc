@@ -1,0 +1,152 @@
+// Grammars made to exhaust a server (tests/data/hostile/grammars.jsonl): each is refused with a sentence, or runs
+// within the limits of time, states and memory that all grammars have.
+#include <gmock/gmock.h>
+
+#include "text/grammar_testing.h"
+
+namespace volley::text {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+
+class HostileGrammars : public GrammarTest {
+ protected:
+  // No test measures time: what ends a grammar here is its fuel.
+  static constexpr GrammarLimits kLimits = {int64_t{256} << 20, 600'000};
+
+  static GrammarSpec spec(const json& entry) {
+    std::string text = entry.value("text", "");
+    for (const json& part : entry.value("parts", json::array())) {
+      for (int i = 0; i < part.at(1).get<int>(); ++i) text += part.at(0).get<std::string>();
+    }
+    const std::string kind = entry.at("kind");
+    if (kind == "choice") return choice({text});
+    if (kind == "regex") return regex(text);
+    if (kind == "ebnf") return ebnf(text);
+    return kind == "lark" ? lark(text) : GrammarSpec{Kind::kJsonSchema, text, {}};
+  }
+
+  // Blocks of drafted tokens along a random text, as a request asks for them: until the text ends, or the grammar.
+  static Status walk_blocks(Matcher& matcher, int blocks) {
+    std::mt19937 random(5);
+    std::vector<TokenId> drafted;
+    for (int block = 0; block < blocks; ++block) {
+      std::vector<uint32_t> words((drafted.size() + 1) * kMaskWords);
+      std::vector<TextEnd> ends(drafted.size() + 1);
+      const auto filled = matcher.masks_along(drafted, words.data(), kMaskWords, ends.data());
+      if (!filled.status.ok()) return filled.status;
+      const auto last = static_cast<size_t>(filled.rows - 1);
+      const auto* row = words.data() + last * kMaskWords;
+      const auto allowed = Row{{row, row + kMaskWords}, ends[last]}.tokens();
+      drafted.resize(last);
+      if (allowed.empty()) return {};
+      drafted.push_back(allowed[random() % allowed.size()]);
+      VOLLEY_RETURN_IF_ERROR(matcher.commit(drafted));
+      drafted.assign(3, drafted.back());
+    }
+    return {};
+  }
+};
+
+TEST_F(HostileGrammars, AreRefusedOrRunWithinTheirLimits) {
+  std::ifstream file("tests/data/hostile/grammars.jsonl");
+  std::string line;
+  int entries = 0;
+  for (; std::getline(file, line); ++entries) {
+    const json entry = json::parse(line);
+    SCOPED_TRACE(entry.at("kind").get<std::string>() + ": " + entry.at("name").get<std::string>());
+    const std::string expect = entry.at("expect");
+    auto made = tokenizer_->grammars()->compile(spec(entry), kLimits);
+    if (!made.ok()) {
+      EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument) << made.error().message;
+      EXPECT_THAT(made.error().message, HasSubstr(entry.value("says", "")));
+      EXPECT_THAT(made.error().message, Not(HasSubstr("backtrace")));
+      if (entry.at("kind") != "lark") {
+        EXPECT_THAT(made.error().message, Not(HasSubstr("lark")));
+      }
+      EXPECT_LT(made.error().message.size(), 1'000u);
+    } else {
+      EXPECT_NE(expect, "refused");
+      const Status status = walk_blocks(**made, 12);
+      if (!status.ok()) {
+        EXPECT_THAT(status.error().message, HasSubstr("the grammar"));
+      }
+    }
+    EXPECT_LE(tokenizer_->grammars()->usage().bytes, kLimits.memory_bytes);
+  }
+  EXPECT_GE(entries, 60);
+}
+
+// What is kept is counted in bytes: grammars that nobody uses make room, and nothing is lost but time.
+TEST_F(HostileGrammars, KeptGrammarsTakeHalfOfTheMemoryAtMost) {
+  const GrammarCompiler& grammars = *tokenizer_->grammars();
+  const GrammarLimits limits = {int64_t{64} << 20, 600'000};
+  for (int i = 0; i < 40; ++i) {
+    auto made = grammars.compile(schema({{"type", "integer"}, {"multipleOf", 9'973 - i}}), limits);
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    ASSERT_TRUE(walk_blocks(**made, 6).ok());
+    made = std::unique_ptr<Matcher>();
+    EXPECT_LE(grammars.usage().bytes, limits.memory_bytes);
+  }
+  ASSERT_TRUE(grammars.compile(regex("a"), limits).ok());
+  EXPECT_LE(grammars.usage().bytes, limits.memory_bytes / 2);
+}
+
+// Those in use count, too. When they take all there is, others are refused for now, and not for ever.
+TEST_F(HostileGrammars, MatchersInUseCount) {
+  const GrammarCompiler& grammars = *tokenizer_->grammars();
+  const GrammarLimits limits = {int64_t{48} << 20, 600'000};
+  const int64_t before = grammars.usage().bytes;
+  std::vector<std::unique_ptr<Matcher>> running;
+  Status refused;
+  while (refused.ok() && running.size() < 10'000) {
+    auto made = grammars.compile(schema({{"type", "integer"}, {"multipleOf", 9'973}}), limits);
+    if (made.ok()) {
+      running.push_back(std::move(*made));
+    } else {
+      refused = made.error();
+    }
+  }
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_THAT(refused.error().message, HasSubstr("try again later"));
+  EXPECT_LE(grammars.usage().bytes, limits.memory_bytes + (int64_t{4} << 20));
+  running.clear();
+  EXPECT_TRUE(grammars.compile(regex("b"), limits).ok());
+  EXPECT_LE(grammars.usage().bytes, before + limits.memory_bytes / 2);
+}
+
+TEST_F(HostileGrammars, CompilingHasALimitOfTime) {
+  json large;
+  for (int i = 0; i < 4'000; ++i) large["properties"]["property" + std::to_string(i)] = {{"type", "string"}};
+  const auto made = tokenizer_->grammars()->compile({Kind::kJsonSchema, large.dump(), {}}, {int64_t{1} << 30, 1});
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(made.error().message, HasSubstr("longer than 1 ms"));
+}
+
+// A stopped matcher fails at once, and leaves others of its grammar as they are.
+TEST_F(HostileGrammars, AStoppedMatcherFailsAlone) {
+  const auto stopped = matcher(regex("[a-z]+")), other = matcher(regex("[a-z]+"));
+  const Row before = row(*other);
+  stopped->stop();
+  std::vector<uint32_t> words(kMaskWords);
+  TextEnd end;
+  const auto filled = stopped->masks_along({}, words.data(), kMaskWords, &end);
+  EXPECT_FALSE(filled.status.ok());
+  EXPECT_EQ(filled.rows, 0);
+  EXPECT_EQ(row(*other), before);
+  EXPECT_EQ(row(*matcher(regex("[a-z]+"))), before);
+}
+
+// What is wrong is said about the user's own pattern.
+TEST_F(HostileGrammars, RegexErrorsNameThePlaceInThePattern) {
+  EXPECT_THAT(error_of(regex("a(b")), HasSubstr("at character 2: unclosed group"));
+  EXPECT_THAT(error_of(regex("é(b")), HasSubstr("at character 2"));
+  EXPECT_THAT(error_of(regex("a\\bc")), HasSubstr("at its ends alone"));
+}
+
+}  // namespace
+}  // namespace volley::text
