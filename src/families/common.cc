@@ -102,11 +102,11 @@ Status read_head_norms(const ConfigFields& config, std::vector<model::Layer>& la
   return {};
 }
 
-Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layers) {
+Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layers, std::optional<int32_t> window) {
   VOLLEY_ASSIGN(const std::vector<std::string> types, read_layer_types(config, layers.size()));
   VOLLEY_ASSIGN(const bool windows, config.boolean("use_sliding_window", !types.empty()));
   VOLLEY_ASSIGN(const int32_t first, config.integer("max_window_layers", 0, INT32_MAX, kFirstWindowLayer));
-  const bool has_window = config.has("sliding_window");
+  const bool has_window = config.has("sliding_window") || window;
   for (size_t i = 0; i < layers.size(); ++i) {
     const bool derived = windows && has_window && i >= static_cast<size_t>(first);
     const std::string type = !types.empty() ? types[i] : derived ? "sliding_attention" : "full_attention";
@@ -116,7 +116,8 @@ Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layer
                             "has \"" + type + "\", which is not built; built are full_attention and sliding_attention");
     }
     if (!windows) return config.wrong("use_sliding_window", "is false, but layer_types has sliding_attention");
-    VOLLEY_ASSIGN(attention_of(layers[i]).window, config.integer("sliding_window", 1, INT32_MAX));
+    VOLLEY_ASSIGN(attention_of(layers[i]).window, config.integer("sliding_window", 1, INT32_MAX, window));
+    if (window) attention_of(layers[i]).window = *window;
   }
   return {};
 }

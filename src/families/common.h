@@ -33,8 +33,9 @@ Status read_attention_bias(const ConfigFields& config, std::vector<model::Layer>
 // Norms of every head of q and k, which "use_qk_norm" may not switch off.
 Status read_head_norms(const ConfigFields& config, std::vector<model::Layer>& layers);
 // Sliding windows from "layer_types", or without them as transformers derives them: where "use_sliding_window" is true,
-// the layers from "max_window_layers" on.
-Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layers);
+// the layers from "max_window_layers" on. window: their size, where something else than "sliding_window" says it.
+Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layers,
+                    std::optional<int32_t> window = {});
 
 // kUnimplemented where windows differ: the rows of a pass know one size. where: the file.
 Status check_windows(const model::Decoder& decoder, const std::string& where);
