@@ -25,14 +25,17 @@ def target_layers(config: dict) -> list[int]:
 
 def layer_visibility(config: dict, layer: int) -> tuple[bool, int | None]:
     """Whether a layer is causal inside the block, and its window if it has one."""
+    own = config["dflash_config"]
     types = config.get("layer_types") or ["full_attention"] * config["num_hidden_layers"]
     sliding = types[layer] == "sliding_attention"
     causal = config.get("is_causal")
     if causal is None:
-        causal = config["dflash_config"].get("causal")
+        causal = own.get("causal")
     if causal is None:
         causal = sliding
-    return causal, config["sliding_window"] if sliding else None
+    if own.get("use_swa") and "sliding_attention" not in types:
+        sliding = True  # all layers, and causality stays that of full ones
+    return causal, own.get("swa_window_size", config.get("sliding_window")) if sliding else None
 
 
 def visibility_mask(context: int, block: int, causal: bool, window: int | None) -> torch.Tensor:
@@ -64,6 +67,12 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return x * cos[:, None] + torch.cat((-second, first), dim=-1) * sin[:, None]
 
 
+def project(x: torch.Tensor, layer: Tensors, which: str) -> torch.Tensor:
+    y = x @ layer[f"self_attn.{which}_proj.weight"].T
+    bias = layer.get(f"self_attn.{which}_proj.bias")
+    return y if bias is None else y + bias
+
+
 @torch.no_grad()
 def draft_hidden(config: dict, weights: Tensors, features: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
     """Final hidden states [block, hidden] of a block that follows `features`.
@@ -82,9 +91,9 @@ def draft_hidden(config: dict, weights: Tensors, features: torch.Tensor, block: 
         p = {name.removeprefix(f"layers.{layer}."): t for name, t in w.items() if name.startswith(f"layers.{layer}.")}
         h = rms_norm(x, p["input_layernorm.weight"], eps)
         source = torch.cat((context, h))  # the context has no layer norm of its own
-        q = (h @ p["self_attn.q_proj.weight"].T).view(-1, heads, head_dim)
-        k = (source @ p["self_attn.k_proj.weight"].T).view(-1, kv_heads, head_dim)
-        v = (source @ p["self_attn.v_proj.weight"].T).view(-1, kv_heads, head_dim)
+        q = project(h, p, "q").view(-1, heads, head_dim)
+        k = project(source, p, "k").view(-1, kv_heads, head_dim)
+        v = project(source, p, "v").view(-1, kv_heads, head_dim)
         q = rotate(rms_norm(q, p["self_attn.q_norm.weight"], eps), cos[n_context:], sin[n_context:])
         k = rotate(rms_norm(k, p["self_attn.k_norm.weight"], eps), cos, sin)
         k, v = (t.repeat_interleave(heads // kv_heads, dim=1) for t in (k, v))

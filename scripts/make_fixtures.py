@@ -1,15 +1,18 @@
 """Writes the fixtures under tests/data: tiny random checkpoints, and what transformers and the DFlash reference make of
 them. Needs torch, transformers and safetensors; run it from anywhere. tests/data/README.md describes the files.
+
+Without arguments it adds what is missing; `--all` writes everything anew, and names write those folders anew.
 """
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
-from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 import dflash_reference
@@ -18,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
 POSITIONS = 40  # of each target's prompt: two pages of 16 and a part of a third
 CONTEXTS = (1, 9, 40)
+ANSWER = 64  # tokens of the greedy answer
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
@@ -34,7 +38,21 @@ def base_config(hidden, heads, kv_heads, head_dim, ffn, vocab, layers, tied, **m
     }
 
 
-# name: (config, dtype, shards)
+def family_config(architecture, model_type, sizes, **more):
+    """Of another family than Qwen3; None leaves a field out."""
+    return {**base_config(*sizes), "architectures": [architecture], "model_type": model_type,
+            "use_sliding_window": None, **more}
+
+
+def llama(*sizes, **more):
+    return family_config("LlamaForCausalLM", "llama", sizes, **more)
+
+
+def qwen2(*sizes, **more):
+    return family_config("Qwen2ForCausalLM", "qwen2", sizes, attention_bias=None, **more)
+
+
+# name: (config, dtype, shards). The seed is a name's place: add at the end.
 TARGETS = {
     "plain": (base_config(64, 4, 2, 16, 128, 128, 2, True), "bf16", 1),
     "odd_vocab_linear": (base_config(80, 6, 1, 32, 92, 131, 2, False,
@@ -49,7 +67,20 @@ TARGETS = {
     "deep_yarn": (base_config(32, 2, 2, 48, 44, 61, 4, True, rope_theta=None, rope_parameters={
         "rope_type": "yarn", "rope_theta": 50000.0, "truncate": False, "beta_fast": 16, "beta_slow": 2,
         "attention_factor": 1.2, **YARN}), "fp32", 1),
+    "llama_tied": (llama(60, 6, 2, 16, 72, 89, 2, True, rms_norm_eps=1e-5), "bf16", 1),
+    "llama_llama3": (llama(64, 4, 2, None, 76, 96, 3, False, mlp_bias=False, pretraining_tp=1, rope_theta=500000.0,
+                           eos_token_id=[1, 3, 5], rope_scaling={"rope_type": "llama3", **LLAMA3}), "bf16", 1),
+    "llama_bias": (llama(40, 5, 5, 32, 52, 67, 2, False, attention_bias=True,
+                         rope_scaling={"type": "linear", "factor": 2.0}), "fp32", 1),
+    "qwen2_tied": (qwen2(48, 3, 1, None, 68, 91, 2, True), "bf16", 1),
+    "qwen2_window": (qwen2(64, 4, 2, None, 60, 83, 3, False, use_sliding_window=True, sliding_window=11,
+                           max_window_layers=1), "bf16", 2),
+    "qwen2_yarn": (qwen2(72, 6, 3, 48, 60, 64, 2, False, rope_scaling={"type": "yarn", **YARN}), "fp16", 1),
+    "qwen3_window": (base_config(40, 4, 1, 16, 52, 71, 3, True, attention_bias=True, use_sliding_window=True,
+                                 sliding_window=9, layer_types=["sliding_attention", "full_attention",
+                                                                "sliding_attention"]), "fp32", 1),
 }
+WITHOUT_ANSWER = 7  # the first of them
 
 
 def drafter_config(target, heads, kv_heads, head_dim, ffn, layers, dflash, **more):
@@ -57,6 +88,17 @@ def drafter_config(target, heads, kv_heads, head_dim, ffn, layers, dflash, **mor
     config = base_config(t["hidden_size"], heads, kv_heads, head_dim, ffn, t["vocab_size"], layers, False)
     return {**config, "architectures": ["DFlashDraftModel"], "num_target_layers": t["num_hidden_layers"],
             "dflash_config": dflash, **more}
+
+
+def in_speculators_format(config):
+    """The same as the speculators library writes it: its layer ids count from the embedding."""
+    own = config["dflash_config"]
+    decoder = {k: v for k, v in config.items() if k not in ("architectures", "dflash_config", "num_target_layers")}
+    return {"architectures": ["DFlashSpeculator"], "speculators_model_type": "dflash",
+            "speculators_config": {"algorithm": "dflash", "verifier": {"architectures": []}},
+            "aux_hidden_state_layer_ids": [i + 1 for i in own["target_layer_ids"]], "block_size": own["block_size"],
+            "mask_token_id": own["mask_token_id"], "draft_vocab_size": config["vocab_size"],
+            "sliding_window_non_causal": False, "max_anchors": 512, "transformer_layer_config": decoder}
 
 
 # name: (target, config, dtype, prefix of the tensor names)
@@ -77,7 +119,16 @@ DRAFTERS = {
     "own_rope": ("deep_yarn", drafter_config(
         "deep_yarn", 1, 1, 64, 40, 2, {"mask_token_id": 0, "target_layer_ids": [0, 3]}, block_size=4,
         rope_theta=70000.0, rope_scaling={"rope_type": "llama3", **LLAMA3}), "fp32", "model."),
+    "speculators": ("llama_llama3", drafter_config(
+        "llama_llama3", 2, 1, 32, 56, 2, {"mask_token_id": 95, "target_layer_ids": [0, 2], "block_size": 8},
+        rope_theta=None, rope_parameters={"rope_type": "yarn", "rope_theta": 20000.0, **YARN}), "bf16", ""),
+    "aliases_bias": ("qwen2_window", drafter_config(
+        "qwen2_window", 4, 2, 16, 44, 1, {"mask_token_id": 82, "use_swa": True, "swa_window_size": 7}, block_size=8,
+        attention_bias=True), "bf16", ""),
 }
+
+# Other names that files have for the same tensors.
+RENAMED = {"aliases_bias": {"layers.0.": "midlayer.", "fc.": "encoder.fc.", "hidden_norm.": "encoder.output_norm_enc."}}
 
 # Frequencies alone, at the sizes of real models. name: (head_dim, max positions, rope fields)
 ROPES = {
@@ -126,7 +177,11 @@ def random_layers(config, generator):
     def norm(n):
         return 1 + 0.3 * torch.randn(n, generator=generator)
 
-    hidden, ffn, d = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    def head_norms():
+        return {"self_attn.q_norm": norm(d), "self_attn.k_norm": norm(d)} if model_type == "qwen3" else {}
+
+    hidden, ffn, model_type = config["hidden_size"], config["intermediate_size"], config["model_type"]
+    d = config.get("head_dim") or hidden // config["num_attention_heads"]
     q, kv = config["num_attention_heads"] * d, config["num_key_value_heads"] * d
     tensors = {"norm.weight": norm(hidden)}
     for i in range(config["num_hidden_layers"]):
@@ -134,16 +189,39 @@ def random_layers(config, generator):
             "input_layernorm": norm(hidden), "post_attention_layernorm": norm(hidden),
             "self_attn.q_proj": matrix(q, hidden), "self_attn.k_proj": matrix(kv, hidden),
             "self_attn.v_proj": matrix(kv, hidden), "self_attn.o_proj": matrix(hidden, q),
-            "self_attn.q_norm": norm(d), "self_attn.k_norm": norm(d), "mlp.gate_proj": matrix(ffn, hidden),
+            **head_norms(), "mlp.gate_proj": matrix(ffn, hidden),
             "mlp.up_proj": matrix(ffn, hidden), "mlp.down_proj": matrix(hidden, ffn)}.items()}
+        if model_type == "qwen2" or config.get("attention_bias"):
+            tensors |= {f"layers.{i}.self_attn.{name}_proj.bias": 0.5 * torch.randn(n, generator=generator)
+                        for name, n in (("q", q), ("k", kv), ("v", kv))}
     return tensors
+
+
+def load(folder: Path):
+    """A bias of the output projection that the file lacks is zero."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    for layer in model.model.layers:
+        bias = layer.self_attn.o_proj.bias
+        assert bias is None or not bias.any()
+    return model
+
+
+@torch.no_grad()
+def greedy_answer(folder: Path, ids):
+    """ANSWER tokens that follow, computed anew for each, end tokens ignored."""
+    model, ids, length = load(folder), list(ids), len(ids)
+    while len(ids) < length + ANSWER:
+        best = model(torch.tensor([ids]), use_cache=False).logits[0, -1].topk(2)
+        assert best.values[0] - best.values[1] > 1e-4, f"{folder.name}: the choice is too close to compare"
+        ids.append(int(best.indices[0]))
+    return ids[length:]
 
 
 @torch.no_grad()
 def run_target(folder: Path, ids):
     """Logits and layer outputs of transformers: float32, eager attention. The last layer's output is taken before the
     final norm, which transformers' own list of hidden states has already applied."""
-    model = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model = load(folder)
     outputs = []
     hooks = [layer.register_forward_hook(lambda module, args, out: outputs.append(out)) for layer in model.model.layers]
     logits = model(torch.tensor([ids])).logits[0]
@@ -166,14 +244,34 @@ def make_target(index, name):
     write_json(folder / "config.json", {**config, "torch_dtype": str(DTYPES[dtype]).removeprefix("torch.")})
     ids = torch.randint(vocab, (POSITIONS,), generator=generator).tolist()
     logits, layers = run_target(folder, ids)
-    write_tensors(folder / "expected", {"prompt_ids": torch.tensor(ids).float(), "logits": logits, "layers": layers})
-    embeddings = tensors["model.embed_tokens.weight"].to(DTYPES[dtype]).float()
-    return {"ids": ids, "logits": logits, "layers": layers, "embeddings": embeddings}
+    expected = {"prompt_ids": torch.tensor(ids).float(), "logits": logits, "layers": layers}
+    if index >= WITHOUT_ANSWER:
+        expected["greedy_ids"] = torch.tensor(greedy_answer(folder, ids)).float()
+    write_tensors(folder / "expected", expected)
 
 
-def make_drafter(index, name, targets):
+def read_target(name):
+    """What a drafter is made from: the target's embeddings, and what it made of its prompt."""
+    folder = DATA / "targets" / name
+    weights = {}
+    for path in folder.glob("*.safetensors"):
+        weights |= load_file(path)
+    expected = load_file(folder / "expected" / "model.safetensors")
+    return {"ids": expected["prompt_ids"].int().tolist(), "logits": expected["logits"], "layers": expected["layers"],
+            "embeddings": weights["model.embed_tokens.weight"].float()}
+
+
+def renamed(name, rules):
+    for ours, theirs in rules.items():
+        if name.startswith(ours):
+            return theirs + name.removeprefix(ours)
+    return name
+
+
+def make_drafter(index, name):
     target_name, config, dtype, prefix = DRAFTERS[name]
-    target = targets[target_name]
+    target = read_target(target_name)
+    config = {key: value for key, value in config.items() if value is not None or key != "rope_theta"}
     generator = torch.Generator().manual_seed(2000 + index)
     folder = DATA / "drafters" / name
     layer_ids = dflash_reference.target_layers(config)
@@ -183,8 +281,13 @@ def make_drafter(index, name, targets):
     tensors["fc.weight"] = torch.randn(hidden, wide, generator=generator) * wide**-0.5
     tensors["hidden_norm.weight"] = 1 + 0.3 * torch.randn(hidden, generator=generator)
     tensors = {prefix + n: t.to(DTYPES[dtype]) for n, t in tensors.items()}
-    write_tensors(folder, tensors)
-    write_json(folder / "config.json", {**config, "torch_dtype": str(DTYPES[dtype]).removeprefix("torch.")})
+    stored = {renamed(n, RENAMED.get(name, {})): t for n, t in tensors.items()}
+    written = config
+    if name == "speculators":
+        written = in_speculators_format(config)
+        stored["embed_tokens.weight"] = target["embeddings"].to(DTYPES[dtype])
+    write_tensors(folder, stored)
+    write_json(folder / "config.json", {**written, "torch_dtype": str(DTYPES[dtype]).removeprefix("torch.")})
 
     features = torch.cat([target["layers"][i] for i in layer_ids], dim=-1)
     block_size = config.get("block_size") or config["dflash_config"]["block_size"]
@@ -241,14 +344,18 @@ def make_pocket():
 
 
 def main():
-    for kind in ("targets", "drafters", "rope", "pocket"):
-        shutil.rmtree(DATA / kind, ignore_errors=True)
-    targets = {name: make_target(i, name) for i, name in enumerate(TARGETS)}
-    for i, name in enumerate(DRAFTERS):
-        make_drafter(i, name, targets)
-    for name in ROPES:
-        make_rope(name)
-    make_pocket()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("names", nargs="*", help="KIND/NAME, e.g. targets/plain")
+    options = parser.parse_args()
+    jobs = {f"targets/{name}": lambda i=i, name=name: make_target(i, name) for i, name in enumerate(TARGETS)}
+    jobs |= {f"drafters/{name}": lambda i=i, name=name: make_drafter(i, name) for i, name in enumerate(DRAFTERS)}
+    jobs |= {f"rope/{name}": lambda name=name: make_rope(name) for name in ROPES}
+    jobs["pocket"] = make_pocket
+    for name, job in jobs.items():
+        if options.all or name in options.names or not (options.names or (DATA / name).exists()):
+            shutil.rmtree(DATA / name, ignore_errors=True)
+            job()
     total = sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file())
     print(f"{total / 1e6:.2f} MB under {DATA.relative_to(ROOT)}")
 

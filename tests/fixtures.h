@@ -34,6 +34,7 @@ class Fixture {
     checkpoint_ = std::move(opened).value();
   }
 
+  bool has(const std::string& name) const { return checkpoint_->has(name); }
   std::vector<std::vector<float>> matrix(const std::string& name, int64_t rows, int64_t columns) const {
     const std::array<int64_t, 2> shape = {rows, columns};
     const auto tensor = checkpoint_->get(name, shape);

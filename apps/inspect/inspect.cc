@@ -198,8 +198,9 @@ void print_text(const Findings& found) {
     for (const int32_t layer : d.feature_layers) features += (features.empty() ? "" : ", ") + std::to_string(layer);
     std::printf("drafter        %s\n", found.draft_dir.c_str());
     std::printf("  architecture %s: %s\n", d.architecture.c_str(), shape_text(d.decoder).c_str());
-    std::printf("  block        %d tokens, mask token %d, features of layers %s of %d\n", d.block_size, d.mask_token,
-                features.c_str(), d.target_layers);
+    if (d.target_layers > 0) features += " of " + std::to_string(d.target_layers);
+    std::printf("  block        %d tokens, mask token %d, features of layers %s\n", d.block_size, d.mask_token,
+                features.c_str());
     std::printf("  parameters   %s\n", grouped(model::count(d.params)).c_str());
     print_weights(found.draft_weights);
     std::printf("  fits         %s\n", fits_text(found).c_str());

@@ -220,6 +220,15 @@ TEST_F(Startup, MissingFolderFileOrTensor) {
   EXPECT_MENTIONS(refusal(ErrorCode::kNotFound), "model.safetensors");
 }
 
+// Such a drafter would run, and nothing that it drafts would be accepted.
+TEST_F(Startup, DrafterWeightsThatAreNoNumbers) {
+  std::fstream file(root_ / "draft/model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-2, std::ios::end);
+  file.write("\xc0\x7f", 2);  // NaN in bfloat16
+  file.close();
+  EXPECT_MENTIONS(refusal(ErrorCode::kDataLoss), "NaN");
+}
+
 TEST_F(Startup, TruncatedWeights) {
   fs::resize_file(root_ / "target/model.safetensors", 1'000'000);
   EXPECT_MENTIONS(refusal(ErrorCode::kDataLoss), "model.safetensors");

@@ -9,8 +9,10 @@ namespace {
 
 constexpr int32_t kMaxHeads = 1 << 12;
 constexpr int32_t kMaxVocab = 1 << 24;
-constexpr int32_t kMaxPositions = 1 << 28;
 constexpr int32_t kMaxHeadDim = 256;
+
+// max_window_layers where the file does not say, as in transformers.
+constexpr int32_t kFirstWindowLayer = 28;
 
 // What the attention kernels are built for.
 constexpr int32_t kHeadDimStep = 16;
@@ -74,6 +76,64 @@ Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& fa
   VOLLEY_ASSIGN(const int32_t layers, config.integer("num_hidden_layers", 1, kMaxLayers));
   spec.layers.assign(static_cast<size_t>(layers), {attention, ffn});
   return dense;
+}
+
+TargetConfig target_of(DenseConfig dense) {
+  TargetConfig target;
+  target.decoder = std::move(dense.decoder);
+  target.max_positions = dense.max_positions;
+  return target;
+}
+
+model::Attention& attention_of(model::Layer& layer) {
+  return std::get<model::Attention>(layer.mixer);
+}
+
+Status read_attention_bias(const ConfigFields& config, std::vector<model::Layer>& layers) {
+  VOLLEY_ASSIGN(const bool bias, config.boolean("attention_bias", false));
+  for (model::Layer& layer : layers) attention_of(layer).bias = bias;
+  return {};
+}
+
+Status read_head_norms(const ConfigFields& config, std::vector<model::Layer>& layers) {
+  VOLLEY_ASSIGN(const bool norms, config.boolean("use_qk_norm", true));
+  if (!norms) return config.unbuilt("use_qk_norm", "is false, which is not built for this architecture");
+  for (model::Layer& layer : layers) attention_of(layer).qk_norm = true;
+  return {};
+}
+
+Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layers, std::optional<int32_t> window) {
+  VOLLEY_ASSIGN(const std::vector<std::string> types, read_layer_types(config, layers.size()));
+  VOLLEY_ASSIGN(const bool windows, config.boolean("use_sliding_window", !types.empty()));
+  VOLLEY_ASSIGN(const int32_t first, config.integer("max_window_layers", 0, INT32_MAX, kFirstWindowLayer));
+  const bool has_window = config.has("sliding_window") || window;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const bool derived = windows && has_window && i >= static_cast<size_t>(first);
+    const std::string type = !types.empty() ? types[i] : derived ? "sliding_attention" : "full_attention";
+    if (type == "full_attention") continue;
+    if (type != "sliding_attention") {
+      return config.unbuilt("layer_types",
+                            "has \"" + type + "\", which is not built; built are full_attention and sliding_attention");
+    }
+    if (!windows) return config.wrong("use_sliding_window", "is false, but layer_types has sliding_attention");
+    VOLLEY_ASSIGN(attention_of(layers[i]).window, config.integer("sliding_window", 1, INT32_MAX, window));
+    if (window) attention_of(layers[i]).window = *window;
+  }
+  return {};
+}
+
+Status check_windows(const model::Decoder& decoder, const std::string& where) {
+  int32_t window = 0;
+  for (size_t i = 0; i < decoder.layers.size(); ++i) {
+    const model::Attention* attention = decoder.attention(i);
+    if (attention == nullptr || attention->window == 0) continue;
+    if (window != 0 && attention->window != window) {
+      return unimplemented(where + ": layers have sliding windows of " + std::to_string(window) + " and " +
+                           std::to_string(attention->window) + ", but one size for all of them is what is built.");
+    }
+    window = attention->window;
+  }
+  return {};
 }
 
 Result<std::vector<std::string>> read_layer_types(const ConfigFields& config, size_t layers) {

@@ -19,10 +19,30 @@ struct DenseConfig {
 };
 Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& family);
 
+// A target with that decoder.
+TargetConfig target_of(DenseConfig dense);
+
+model::Attention& attention_of(model::Layer& layer);
+
 // "layer_types": one a layer, or an empty list if the file has none.
 Result<std::vector<std::string>> read_layer_types(const ConfigFields& config, size_t layers);
 
+// "attention_bias": of q, k and v. One of the output projection is a tensor that nobody reads, which is refused at
+// load.
+Status read_attention_bias(const ConfigFields& config, std::vector<model::Layer>& layers);
+// Norms of every head of q and k, which "use_qk_norm" may not switch off.
+Status read_head_norms(const ConfigFields& config, std::vector<model::Layer>& layers);
+// Sliding windows from "layer_types", or without them as transformers derives them: where "use_sliding_window" is true,
+// the layers from "max_window_layers" on. window: their size, where something else than "sliding_window" says it.
+Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layers,
+                    std::optional<int32_t> window = {});
+
+// kUnimplemented where windows differ: the rows of a pass know one size. where: the file.
+Status check_windows(const model::Decoder& decoder, const std::string& where);
+
 // Families, each in its own file.
+Result<TargetConfig> read_llama(const ConfigFields& config);
+Result<TargetConfig> read_qwen2(const ConfigFields& config);
 Result<TargetConfig> read_qwen3(const ConfigFields& config);
 
 }  // namespace volley::families

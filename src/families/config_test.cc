@@ -1,11 +1,15 @@
 // Protects: what a target's config.json and generation_config.json say is what the engine runs; what is not built or
 // makes no sense is refused with the name of the field, never guessed.
+#include "families/common.h"
 #include "families/config_for_test.h"
 
 namespace volley::families {
 namespace {
 
 using nlohmann::json;
+
+constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument;
+constexpr ErrorCode kUnbuilt = ErrorCode::kUnimplemented;
 
 json good_config() {
   return json::parse(R"({
@@ -125,16 +129,31 @@ TEST(TargetConfig, YarnFillsInWhatIsMissing) {
   EXPECT_EQ(accepted(R"({"rope_scaling":{"type":"yarn","factor":2}})").decoder.ropes[0].original_max_position, 4096);
 }
 
+// The usual recipe for longer contexts: rope_scaling alone, beside an unchanged max_position_embeddings.
+TEST(TargetConfig, YarnStretchesTheContextToFactorTimesTheLengthBefore) {
+  const auto positions = [](const char* scaling) {
+    return accepted((std::string(R"({"rope_scaling":)") + scaling + "}").c_str()).max_positions;
+  };
+  EXPECT_EQ(positions(R"({"type":"yarn","factor":4.0,"original_max_position_embeddings":4096})"), 16384);
+  EXPECT_EQ(positions(R"({"type":"yarn","factor":2.0,"original_max_position_embeddings":1024})"), 4096)
+      << "config.json states the stretched length";
+  EXPECT_EQ(positions(R"({"type":"yarn","factor":4.0})"), 4096) << "nothing says what was stretched";
+  EXPECT_EQ(positions(R"({"type":"linear","factor":4.0})"), 4096);
+}
+
 TEST(TargetConfig, ADefaultRopeTypeIsNoScaling) {
   EXPECT_EQ(accepted(R"({"rope_parameters":{"rope_type":"default","rope_theta":1e6}})").decoder.ropes[0].theta, 1e6);
   EXPECT_EQ(accepted(R"({"rope_scaling":{"type":"default"}})").decoder.ropes[0].scaling,
             model::RopeSpec::Scaling::kNone);
 }
 
-TEST(TargetConfig, EndOfSequenceIdsOfBothFilesCount) {
-  EXPECT_EQ(accepted(R"({"eos_token_id":[7,9]})").eos_ids, (std::vector<TokenId>{7, 9}));
-  EXPECT_EQ(accepted("{}", R"({"eos_token_id":[9,7,0]})").eos_ids, (std::vector<TokenId>{7, 9, 0}));
+// As in transformers: text of a chat model goes on past config.json's id where generation_config.json has others.
+TEST(TargetConfig, EndOfSequenceIdsAreThoseOfTheGenerationConfigWhereItHasAny) {
+  EXPECT_EQ(accepted(R"({"eos_token_id":[7,9,7]})").eos_ids, (std::vector<TokenId>{7, 9}));
+  EXPECT_EQ(accepted("{}", R"({"eos_token_id":[9,0]})").eos_ids, (std::vector<TokenId>{9, 0}));
   EXPECT_EQ(accepted(R"({"eos_token_id":null})", R"({"eos_token_id":150})").eos_ids, std::vector<TokenId>{150});
+  EXPECT_EQ(accepted("{}", R"({"temperature":0.5})").eos_ids, std::vector<TokenId>{7});
+  EXPECT_EQ(accepted("{}", R"({"eos_token_id":[]})").eos_ids, std::vector<TokenId>{7});
 }
 
 TEST(GenerationConfig, WithoutAFileTheLibrarysDefaultsHold) {
@@ -160,6 +179,83 @@ TEST(GenerationConfig, WithoutSamplingTheTemperatureIsZero) {
   EXPECT_EQ(accepted("{}", R"({"temperature":null})").default_sampling.temperature, 1.0f);
 }
 
+std::vector<int32_t> windows(const TargetConfig& target) {
+  std::vector<int32_t> list;
+  for (size_t i = 0; i < target.decoder.layers.size(); ++i) list.push_back(target.decoder.attention(i)->window);
+  return list;
+}
+
+// As transformers derives them for Qwen2 and Qwen3: from max_window_layers on, 28 unless stated.
+TEST(TargetConfig, LayersSlideWhereTheFileSaysSo) {
+  using testing::ElementsAre;
+  EXPECT_THAT(windows(accepted(R"({"use_sliding_window":true,
+    "layer_types":["full_attention","sliding_attention","full_attention"]})")),
+              ElementsAre(0, 4096, 0));
+  const auto derived = [](const char* more) {
+    return windows(accepted((R"({"layer_types":null,)" + std::string(more) + "}").c_str()));
+  };
+  EXPECT_THAT(derived(R"("use_sliding_window":true,"max_window_layers":1)"), ElementsAre(0, 4096, 4096));
+  EXPECT_THAT(derived(R"("use_sliding_window":true,"max_window_layers":0)"), ElementsAre(4096, 4096, 4096));
+  EXPECT_THAT(derived(R"("use_sliding_window":true)"), ElementsAre(0, 0, 0));
+  EXPECT_THAT(derived(R"("use_sliding_window":true,"max_window_layers":0,"sliding_window":null)"),
+              ElementsAre(0, 0, 0));
+  EXPECT_THAT(derived(R"("use_sliding_window":false,"max_window_layers":0)"), ElementsAre(0, 0, 0));
+  EXPECT_THAT(derived(R"("use_sliding_window":null,"max_window_layers":0)"), ElementsAre(0, 0, 0));
+}
+
+TEST(TargetConfig, BiasesOfQKAndVAreWhatTheFileOrTheFamilySays) {
+  EXPECT_FALSE(accepted("{}").decoder.attention(1)->bias);
+  EXPECT_TRUE(accepted(R"({"attention_bias":true})").decoder.attention(1)->bias);
+  const TargetConfig llama = accepted(R"({"architectures":["LlamaForCausalLM"],"model_type":"llama",
+    "layer_types":null,"use_sliding_window":null,"sliding_window":null})");
+  EXPECT_EQ(llama.decoder.family, "llama");
+  EXPECT_FALSE(llama.decoder.attention(1)->bias);
+  EXPECT_FALSE(llama.decoder.attention(1)->qk_norm);
+  const TargetConfig qwen2 =
+      accepted(R"({"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","attention_bias":null})");
+  EXPECT_EQ(qwen2.decoder.family, "qwen2");
+  EXPECT_TRUE(qwen2.decoder.attention(1)->bias);
+  EXPECT_FALSE(qwen2.decoder.attention(1)->qk_norm);
+}
+
+// Results that differ silently from those of the model's makers are worse than a refusal.
+TEST(TargetConfig, FieldsThatNobodyReadsAreRefusedUnlessTheyChangeNothing) {
+  for (const char* field :
+       {R"("embedding_multiplier":12.0)", R"("logit_scale":0.0625)", R"("mlp_bias":true)", R"("num_experts":8)",
+        R"("norm_before_fc":true)", R"("use_target_norm":true)", R"("final_logit_softcapping":30.0)",
+        R"("residual_multiplier":0)", R"("attn_type":"mla")", R"("text_config":{"a":1})", R"("is_neox_style":false)",
+        R"("rope_scaling":{"type":"yarn","factor":2,"rope_dim":8})", R"("an_odd_field":[1])"}) {
+    const auto spec = read(patched(good_config(), ("{" + std::string(field) + "}").c_str()));
+    ASSERT_FALSE(spec.ok()) << field;
+    EXPECT_EQ(spec.error().code, kUnbuilt) << field;
+    const std::string key = std::string(field).find("rope_dim") != std::string::npos
+                                ? "rope_dim"
+                                : std::string(field).substr(1, std::string(field).find(':') - 2);
+    EXPECT_THAT(spec.error().message, testing::AllOf(testing::HasSubstr("config.json"), testing::HasSubstr(key),
+                                                     testing::HasSubstr("remove it")));
+  }
+  accepted(R"({"embedding_multiplier":1.0,"logit_scale":1,"mlp_bias":false,"num_experts":0,"norm_before_fc":false,
+    "use_target_norm":"@null","final_logit_softcapping":0.0,"is_neox_style":true,"text_config":{},"an_odd_field":[],
+    "use_qk_norm":true,"attention_dropout":0.1,"resid_pdrop":0,"hidden_dropout_prob":0.1,"auto_map":{"AutoModel":"a"},
+    "transformers_version":"5.1.0","dtype":"float32","_name_or_path":"x","initializer_range":0.02,"use_cache":true,
+    "bos_token_id":3,"pad_token_id":5,"rope_scaling":{"type":"yarn","rope_type":"yarn","factor":2,"finetuned":true}})");
+}
+
+TEST(TargetConfig, WindowsOfTwoSizesAreRefused) {
+  model::Decoder decoder;
+  for (const int32_t window : {0, 512, 0, 512}) {
+    model::Attention attention;
+    attention.window = window;
+    decoder.layers.push_back({attention, model::Dense()});
+  }
+  EXPECT_TRUE(check_windows(decoder, "config.json").ok());
+  std::get<model::Attention>(decoder.layers[3].mixer).window = 1024;
+  const Status status = check_windows(decoder, "config.json");
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, kUnbuilt);
+  EXPECT_THAT(status.error().message, testing::AllOf(testing::HasSubstr("512"), testing::HasSubstr("1024")));
+}
+
 class BadGenerationConfig : public testing::TestWithParam<BadConfig> {};
 
 TEST_P(BadGenerationConfig, IsRefusedByName) {
@@ -168,9 +264,6 @@ TEST_P(BadGenerationConfig, IsRefusedByName) {
   expect_refused(spec, bad);
   EXPECT_THAT(spec.error().message, testing::HasSubstr("generation_config.json"));
 }
-
-constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument;
-constexpr ErrorCode kUnbuilt = ErrorCode::kUnimplemented;
 
 INSTANTIATE_TEST_SUITE_P(
     All, BadGenerationConfig,
@@ -201,9 +294,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"architecture_no_list", R"({"architectures":"Qwen3ForCausalLM"})", kInvalid, {"architectures"}},
         BadConfig{"architecture_number", R"({"architectures":[3]})", kInvalid, {"architectures"}},
         BadConfig{"other_family",
-                  R"({"architectures":["LlamaForCausalLM"]})",
+                  R"({"architectures":["GPTNeoXForCausalLM"]})",
                   kUnbuilt,
-                  {"LlamaForCausalLM", "Qwen3ForCausalLM"}},
+                  {"GPTNeoXForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM"}},
         BadConfig{"a_drafter", R"({"architectures":["DFlashDraftModel"]})", kInvalid, {"drafter"}},
         BadConfig{"other_type", R"({"model_type":"qwen3_moe"})", kUnbuilt, {"model_type", "qwen3_moe"}},
         BadConfig{"no_hidden", R"({"hidden_size":null})", kInvalid, {"hidden_size", "missing"}},
@@ -230,14 +323,22 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"eps_zero", R"({"rms_norm_eps":0})", kInvalid, {"rms_norm_eps"}},
         BadConfig{"tied_number", R"({"tie_word_embeddings":1})", kInvalid, {"tie_word_embeddings"}},
         BadConfig{"gelu", R"({"hidden_act":"gelu"})", kUnbuilt, {"hidden_act", "gelu", "silu"}},
-        BadConfig{"bias", R"({"attention_bias":true})", kUnbuilt, {"attention_bias"}},
+        BadConfig{"no_head_norms", R"({"use_qk_norm":false})", kUnbuilt, {"use_qk_norm"}},
         BadConfig{
             "quantised", R"({"quantization_config":{"quant_method":"awq"}})", kUnbuilt, {"quantization_config", "awq"}},
-        BadConfig{"window", R"({"use_sliding_window":true})", kUnbuilt, {"use_sliding_window"}},
         BadConfig{"sliding_layer",
                   R"({"layer_types":["full_attention","sliding_attention","full_attention"]})",
-                  kUnbuilt,
-                  {"layer_types", "sliding_attention"}},
+                  kInvalid,
+                  {"layer_types", "use_sliding_window"}},
+        BadConfig{"no_window",
+                  R"({"use_sliding_window":true,"sliding_window":null,
+                      "layer_types":["full_attention","sliding_attention","full_attention"]})",
+                  kInvalid,
+                  {"sliding_window", "missing"}},
+        BadConfig{"window_list",
+                  R"({"use_sliding_window":true,"sliding_window":[8,16],"max_window_layers":1,"layer_types":null})",
+                  kInvalid,
+                  {"sliding_window"}},
         BadConfig{"linear_layer",
                   R"({"layer_types":["full_attention","linear_attention","full_attention"]})",
                   kUnbuilt,

@@ -1,7 +1,10 @@
 #include "families/fields.h"
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "weights/json.h"
@@ -34,7 +37,101 @@ std::string integer_between(int32_t min, int32_t max) {
   return "an integer from " + std::to_string(min) + " to " + std::to_string(max);
 }
 
+// What describes a model, its training or its tokens, and computes nothing.
+constexpr std::string_view kInert[] = {
+    "architectures",
+    "attn_implementation",
+    "auto_map",
+    "bos_token_id",
+    "chunk_size_feed_forward",
+    "cls_token_id",
+    "decoder_start_token_id",
+    "dropout",
+    "dtype",
+    "eos_token_id",  // a drafter ends no text; of a target it is read
+    "finetuned",     // in some dictionaries of rotary embeddings
+    "id2label",
+    "initializer_range",
+    "keys_to_ignore_at_inference",
+    "label2id",
+    "max_length",
+    "model_max_length",
+    "model_type",
+    "name_or_path",
+    "num_labels",
+    "output_router_logits",  // they and the next are for training
+    "router_aux_loss_coef",
+    "pad_token_id",
+    "pretraining_tp",
+    "return_dict",
+    "sep_token_id",
+    "tokenizer_class",
+    "torch_dtype",
+    "transformers_version",
+    "unsloth_fixed",
+    "unsloth_version",
+    "use_bfloat16",
+    "use_cache",
+};
+
+bool is_inert(std::string_view key) {
+  return key.starts_with('_') || key.ends_with("_dropout") || key.ends_with("_dropout_prob") ||
+         std::find(std::begin(kInert), std::end(kInert), key) != std::end(kInert);
+}
+
+bool is_multiplier(std::string_view key) {
+  return key.ends_with("_multiplier") || key.ends_with("_scale") || key.ends_with("_scaling") ||
+         key.ends_with("_scaling_factor") || key.starts_with("scale_");
+}
+
+// Whether the field asks for what happens without it.
+bool is_neutral(std::string_view key, const nlohmann::json& value) {
+  constexpr std::string_view kOnByDefault[] = {"is_neox_style", "rope_is_neox_style", "use_aux_hidden_state"};
+  if (value.is_null()) return true;
+  if (value.is_boolean()) {
+    const bool on = std::find(std::begin(kOnByDefault), std::end(kOnByDefault), key) != std::end(kOnByDefault);
+    return value.get<bool>() == on;
+  }
+  if (value.is_number()) return value.get<double>() == (is_multiplier(key) ? 1 : 0);
+  return value.is_string() ? value.get_ref<const std::string&>().empty() : value.empty();
+}
+
 }  // namespace
+
+// Which fields of an object were asked for, and the same of the objects inside it.
+struct ConfigFields::Record {
+  bool all = false;
+  std::set<std::string, std::less<>> keys;
+  std::map<std::string, std::shared_ptr<Record>, std::less<>> inside;
+};
+
+ConfigFields::ConfigFields(const nlohmann::json& object, std::string where)
+    : ConfigFields(object, std::move(where), std::make_shared<Record>()) {}
+
+ConfigFields::ConfigFields(const nlohmann::json& object, std::string where, std::shared_ptr<Record> record)
+    : object_(&object), where_(std::move(where)), record_(std::move(record)) {}
+
+void ConfigFields::take_all() const {
+  record_->all = true;
+}
+
+Status ConfigFields::refuse_unread(std::span<const std::string_view> also_inert) const {
+  if (record_->all) return {};
+  for (const auto& [key, value] : object_->items()) {
+    if (const auto inside = record_->inside.find(key); inside != record_->inside.end()) {
+      const ConfigFields fields(value, where_ + ": " + key, inside->second);
+      VOLLEY_RETURN_IF_ERROR(fields.refuse_unread(also_inert));
+      continue;
+    }
+    const bool known = record_->keys.contains(key) || is_inert(key) ||
+                       std::find(also_inert.begin(), also_inert.end(), key) != also_inert.end();
+    if (known || is_neutral(key, value)) continue;
+    return unbuilt(key, "is " + shown(value) +
+                            ", which is unknown here: what it asks for is not built. If it changes no result, remove "
+                            "it from the file");
+  }
+  return {};
+}
 
 Result<nlohmann::json> read_json_file(const std::string& path) {
   VOLLEY_ASSIGN(const std::shared_ptr<const weights::MappedFile> file, weights::MappedFile::open(path));
@@ -43,6 +140,7 @@ Result<nlohmann::json> read_json_file(const std::string& path) {
 }
 
 const nlohmann::json* ConfigFields::find(const char* key) const {
+  record_->keys.emplace(key);
   const auto it = object_->find(key);
   return it == object_->end() || it->is_null() ? nullptr : &*it;
 }
@@ -137,7 +235,9 @@ Result<std::optional<ConfigFields>> ConfigFields::object(const char* key) const 
   const nlohmann::json* value = find(key);
   if (value == nullptr) return std::optional<ConfigFields>();
   if (!value->is_object()) return wrong(key, "is " + shown(*value) + ", but must be an object");
-  return std::optional<ConfigFields>(ConfigFields(*value, where_ + ": " + key));
+  std::shared_ptr<Record>& inside = record_->inside[key];
+  if (inside == nullptr) inside = std::make_shared<Record>();
+  return std::optional<ConfigFields>(ConfigFields(*value, where_ + ": " + key, inside));
 }
 
 }  // namespace volley::families

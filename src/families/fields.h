@@ -4,9 +4,12 @@
 #include <volley/result.h>
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace volley::families {
@@ -21,11 +24,12 @@ struct NumberRange {
 };
 
 // A view of one JSON object, which must outlive it. A field that is null counts as absent. Without a fallback, an
-// absent field is an error. Errors: kInvalidArgument.
+// absent field is an error. Errors: kInvalidArgument. Copies share the record of which fields were asked for. Threads:
+// one at a time.
 class ConfigFields {
  public:
   // where: what names the object in a message, e.g. the file's path.
-  ConfigFields(const nlohmann::json& object, std::string where) : object_(&object), where_(std::move(where)) {}
+  ConfigFields(const nlohmann::json& object, std::string where);
 
   const std::string& where() const { return where_; }
   const nlohmann::json& json() const { return *object_; }
@@ -41,15 +45,25 @@ class ConfigFields {
   // An object inside this one; no value if absent.
   Result<std::optional<ConfigFields>> object(const char* key) const;
 
+  // Takes every field as read, those of objects inside too.
+  void take_all() const;
+  // kUnimplemented for a field, here or in an object that was asked for, that nobody asked for and that may change
+  // results: it is neither one that describes and does not compute (dtype, initializer_range, …, or in `also_inert`)
+  // nor neutral (null, false, 0, empty; of a multiplier 1).
+  Status refuse_unread(std::span<const std::string_view> also_inert = {}) const;
+
   // `what` follows the field's name: "must be …", "is …".
   Error wrong(const std::string& key, const std::string& what) const;
   Error unbuilt(const std::string& key, const std::string& what) const;
 
  private:
+  struct Record;
+  ConfigFields(const nlohmann::json& object, std::string where, std::shared_ptr<Record> record);
   const nlohmann::json* find(const char* key) const;  // nullptr if absent
 
   const nlohmann::json* object_;
   std::string where_;
+  std::shared_ptr<Record> record_;
 };
 
 }  // namespace volley::families

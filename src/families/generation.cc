@@ -5,21 +5,19 @@
 
 namespace volley::families {
 
-Status add_eos_ids(const ConfigFields& fields, TargetConfig& target) {
+Result<std::vector<TokenId>> read_eos_ids(const ConfigFields& fields, int32_t vocab) {
   constexpr const char* kKey = "eos_token_id";
-  if (!fields.has(kKey)) return {};
   std::vector<TokenId> ids;
-  if (fields.json()[kKey].is_array()) {
-    VOLLEY_ASSIGN(ids, fields.integers(kKey, 0, target.decoder.vocab - 1));
-  } else {
-    VOLLEY_ASSIGN(const TokenId id, fields.integer(kKey, 0, target.decoder.vocab - 1));
-    ids.push_back(id);
+  if (!fields.has(kKey)) return ids;
+  if (!fields.json()[kKey].is_array()) {
+    VOLLEY_ASSIGN(const TokenId id, fields.integer(kKey, 0, vocab - 1));
+    return std::vector<TokenId>{id};
   }
-  for (const TokenId id : ids) {
-    if (std::find(target.eos_ids.begin(), target.eos_ids.end(), id) == target.eos_ids.end())
-      target.eos_ids.push_back(id);
+  VOLLEY_ASSIGN(const std::vector<TokenId> listed, fields.integers(kKey, 0, vocab - 1));
+  for (const TokenId id : listed) {
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
   }
-  return {};
+  return ids;
 }
 
 Status read_generation_config(const std::string& dir, TargetConfig& target) {
@@ -27,7 +25,8 @@ Status read_generation_config(const std::string& dir, TargetConfig& target) {
   const Result<nlohmann::json> json = read_json_file(path);
   if (!json.ok()) return json.error().code == ErrorCode::kNotFound ? Status() : Status(json.error());
   const ConfigFields fields(*json, path);
-  VOLLEY_RETURN_IF_ERROR(add_eos_ids(fields, target));
+  VOLLEY_ASSIGN(std::vector<TokenId> eos_ids, read_eos_ids(fields, target.decoder.vocab));
+  if (!eos_ids.empty()) target.eos_ids = std::move(eos_ids);
 
   constexpr NumberRange kProbability{.min = 0, .max = 1};
   constexpr NumberRange kPositiveProbability{.min = 0, .max = 1, .min_excluded = true};

@@ -14,7 +14,11 @@ struct Family {
   Result<TargetConfig> (*read)(const ConfigFields&);
 };
 
-constexpr Family kFamilies[] = {{"Qwen3ForCausalLM", "qwen3", read_qwen3}};
+constexpr Family kFamilies[] = {
+    {"LlamaForCausalLM", "llama", read_llama},
+    {"Qwen2ForCausalLM", "qwen2", read_qwen2},
+    {"Qwen3ForCausalLM", "qwen3", read_qwen3},
+};
 
 Error unknown_architecture(const ConfigFields& config, const std::string& architecture) {
   if (architecture.ends_with("DraftModel")) {
@@ -45,8 +49,10 @@ Result<TargetConfig> read_target(const std::string& dir) {
   }
   VOLLEY_ASSIGN(TargetConfig target, family->read(config));
   target.architecture = architecture;
-  VOLLEY_RETURN_IF_ERROR(add_eos_ids(config, target));
+  VOLLEY_ASSIGN(target.eos_ids, read_eos_ids(config, target.decoder.vocab));
   VOLLEY_RETURN_IF_ERROR(read_generation_config(dir, target));
+  VOLLEY_RETURN_IF_ERROR(check_windows(target.decoder, config.where()));
+  VOLLEY_RETURN_IF_ERROR(config.refuse_unread());
   return target;
 }
 

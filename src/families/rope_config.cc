@@ -1,5 +1,6 @@
 #include "families/rope_config.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace volley::families {
@@ -17,6 +18,7 @@ Result<std::optional<ConfigFields>> scaling_fields(const ConfigFields& config) {
   if (parameters && parameters->json() != scaling->json()) {
     return config.wrong("rope_scaling", "contradicts \"rope_parameters\": put all of it into one of the two");
   }
+  if (parameters) parameters->take_all();
   return scaling;
 }
 
@@ -65,6 +67,10 @@ Status read_yarn(const ConfigFields& fields, int32_t max_positions, model::RopeS
 }
 
 Result<std::string> scaling_type(const ConfigFields& fields) {
+  const bool both = fields.has("type") && fields.has("rope_type");  // a writer of old and new files
+  if (both && fields.json()["type"] != fields.json()["rope_type"]) {
+    return fields.wrong("type", "contradicts \"rope_type\": remove one of the two");
+  }
   const char* key = fields.has("rope_type") ? "rope_type" : "type";
   VOLLEY_ASSIGN(std::string type, fields.text(key, "default"));
   if (!fields.has(key) && fields.has("factor")) return fields.wrong("rope_type", "is missing beside \"factor\"");
@@ -73,7 +79,7 @@ Result<std::string> scaling_type(const ConfigFields& fields) {
 
 }  // namespace
 
-Result<model::RopeSpec> read_rope(const ConfigFields& config, int32_t max_positions) {
+Result<model::RopeSpec> read_rope(const ConfigFields& config, int32_t& max_positions) {
   model::RopeSpec rope;
   VOLLEY_ASSIGN(rope.theta, config.number("rope_theta", kTheta, rope.theta));
   VOLLEY_RETURN_IF_ERROR(refuse_partial(config));
@@ -84,13 +90,15 @@ Result<model::RopeSpec> read_rope(const ConfigFields& config, int32_t max_positi
   VOLLEY_RETURN_IF_ERROR(refuse_other_rotations(fields));
   VOLLEY_ASSIGN(rope.theta, fields.number("rope_theta", kTheta, rope.theta));
   VOLLEY_ASSIGN(const std::string type, scaling_type(fields));
+  // Some checkpoints hold the length before the stretch beside the dictionary; that one counts, as in transformers.
+  const bool length_stated =
+      fields.has("original_max_position_embeddings") || config.has("original_max_position_embeddings");
   if (type == "default") return rope;
   if (type == "linear") {
     rope.scaling = model::RopeSpec::Scaling::kLinear;
     VOLLEY_ASSIGN(rope.factor, fields.number("factor", kPositive));
     return rope;
   }
-  // Some checkpoints hold the length before the stretch beside the dictionary; that one counts, as in transformers.
   VOLLEY_ASSIGN(rope.original_max_position,
                 fields.number("original_max_position_embeddings", kPositive, max_positions));
   VOLLEY_ASSIGN(rope.original_max_position,
@@ -99,6 +107,8 @@ Result<model::RopeSpec> read_rope(const ConfigFields& config, int32_t max_positi
     VOLLEY_RETURN_IF_ERROR(read_llama3(fields, rope));
   } else if (type == "yarn") {
     VOLLEY_RETURN_IF_ERROR(read_yarn(fields, max_positions, rope));
+    const double stretched = std::min(rope.factor * rope.original_max_position, double{kMaxPositions});
+    if (length_stated) max_positions = std::max(max_positions, static_cast<int32_t>(stretched));
   } else {
     return fields.unbuilt("rope_type",
                           "is \"" + type + "\", which is not built; built are default, linear, llama3 and yarn");

@@ -6,9 +6,13 @@
 
 namespace volley::families {
 
+inline constexpr int32_t kMaxPositions = 1 << 28;
+
 // From rope_theta and rope_scaling (transformers 4) or rope_parameters (transformers 5). `factor` and
 // `original_max_position` of the result are set wherever the scaling needs them. kUnimplemented names a scaling that is
-// not built, kInvalidArgument a field that is wrong.
-Result<model::RopeSpec> read_rope(const ConfigFields& config, int32_t max_positions);
+// not built, kInvalidArgument a field that is wrong. max_positions: max_position_embeddings; YaRN that states the
+// length before the stretch raises it to factor times that length, which is how contexts are extended by config.json
+// alone.
+Result<model::RopeSpec> read_rope(const ConfigFields& config, int32_t& max_positions);
 
 }  // namespace volley::families

@@ -18,7 +18,7 @@ struct ProposerFacts {
   std::string architecture;             // config.json "architectures"[0]
   model::Decoder decoder;               // its layers; vocabulary and embeddings are the target's
   int32_t block_size = 0;               // tokens of a block that it was trained for, the known first one included
-  int32_t target_layers = 0;            // that its target has
+  int32_t target_layers = 0;            // that its target has; 0 where its files do not say
   TokenId mask_token = 0;               // of the positions to fill
   std::vector<int32_t> feature_layers;  // of the target, whose outputs it reads, in the order of their columns
   std::vector<model::Param> params;     // what it loads from its own folder

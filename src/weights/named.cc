@@ -1,5 +1,7 @@
 #include "weights/named.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace volley::weights {
@@ -23,13 +25,10 @@ class NamedCheckpoint final : public Checkpoint {
 
   std::vector<std::string> names() const override {
     std::vector<std::string> names = files_->names();
-    for (std::string& name : names) {
-      for (const std::string& prefix : rules_.prefixes) {
-        if (prefix.empty() || !name.starts_with(prefix)) continue;
-        name.erase(0, prefix.size());
-        break;
-      }
-    }
+    for (std::string& name : names) name = ours(std::move(name));
+    std::erase_if(names, [this](const std::string& name) {
+      return std::find(rules_.copies.begin(), rules_.copies.end(), name) != rules_.copies.end();
+    });
     return names;
   }
 
@@ -38,8 +37,25 @@ class NamedCheckpoint final : public Checkpoint {
     for (const std::string& prefix : rules_.prefixes) {
       std::string full = prefix + std::string(name);
       if (files_->has(full)) return full;
+      for (const NameRules::Alias& alias : rules_.aliases) {
+        if (!name.starts_with(alias.ours)) continue;
+        full = prefix + alias.stored + std::string(name.substr(alias.ours.size()));
+        if (files_->has(full)) return full;
+      }
     }
     return rules_.prefixes.front() + std::string(name);  // get() will say that it is missing, by the usual name
+  }
+
+  std::string ours(std::string name) const {
+    for (const std::string& prefix : rules_.prefixes) {
+      if (prefix.empty() || !name.starts_with(prefix)) continue;
+      name.erase(0, prefix.size());
+      break;
+    }
+    for (const NameRules::Alias& alias : rules_.aliases) {
+      if (name.starts_with(alias.stored)) return alias.ours + name.substr(alias.stored.size());
+    }
+    return name;
   }
 
   std::shared_ptr<const Checkpoint> files_;

@@ -13,6 +13,13 @@ namespace volley::weights {
 struct NameRules {
   // Tried in order before each name: files of one model have "model.norm.weight" or "norm.weight".
   std::vector<std::string> prefixes = {"model.", ""};
+  // Other beginnings that some files give to names, after the prefix.
+  struct Alias {
+    std::string ours, stored;
+  };
+  std::vector<Alias> aliases = {};
+  // Tensors that are copies of another folder's: nobody reads them here, and names() leaves them out.
+  std::vector<std::string> copies = {};
 };
 
 // A view of `files` by those names.

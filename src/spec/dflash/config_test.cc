@@ -1,6 +1,9 @@
 // Protects: a drafter runs as it was trained, or is refused by the name of what is not built. A drafter that runs
 // otherwise gives the right text and no speed.
 #include "spec/dflash/config.h"
+
+#include <algorithm>
+
 #include "families/config_for_test.h"
 
 namespace volley::spec::dflash {
@@ -64,8 +67,10 @@ TEST(DraftConfig, OwnFieldsMayStandInEitherPlaceAndDflashConfigCountsFirst) {
   const ProposerFacts top = accepted(R"({"dflash_config":null,"mask_token_id":9,"target_layer_ids":[4,5]})");
   EXPECT_EQ(top.mask_token, 9);
   EXPECT_THAT(top.feature_layers, ElementsAre(4, 5));
-  const ProposerFacts inside = accepted(R"({"dflash_config":{"block_size":8},"mask_token_id":9})");
+  const ProposerFacts inside =
+      accepted(R"({"dflash_config":{"block_size":8,"num_target_layers":40},"mask_token_id":9})");
   EXPECT_EQ(inside.block_size, 8);
+  EXPECT_EQ(inside.target_layers, 40);
   EXPECT_EQ(inside.mask_token, 150);
 }
 
@@ -103,8 +108,119 @@ TEST(DraftConfig, CausalityComesFromTheCheckpoint) {
   EXPECT_THAT(causal(with(R"("is_causal":false,"dflash_config":{"causal":true},)")), ElementsAre(false, false, false));
 }
 
+TEST(DraftConfig, WindowsMayComeFromTheDrafterItself) {
+  const char* three = R"("layer_types":["sliding_attention","full_attention","sliding_attention"],)";
+  const auto with = [](const std::string& fields) { return accepted(("{" + fields + "}").c_str()); };
+  const auto all = with(R"("dflash_config":{"use_swa":true,"swa_window_size":64})");
+  EXPECT_THAT(windows(all), ElementsAre(64, 64, 64));
+  EXPECT_THAT(causal(all), ElementsAre(false, false, false));
+  const auto top = with(R"("sliding_window":32,"dflash_config":{"use_swa":true})");
+  EXPECT_THAT(windows(top), ElementsAre(32, 32, 32));
+  const auto some = with(three + std::string(R"("sliding_window":32,
+    "dflash_config":{"use_swa":true,"swa_window_size":64})"));
+  EXPECT_THAT(windows(some), ElementsAre(64, 0, 64)) << "use_swa leaves layers alone that layer_types names";
+  EXPECT_THAT(causal(some), ElementsAre(true, false, true));
+  EXPECT_THAT(windows(with(three + std::string(R"("dflash_config":{"swa_window_size":64})"))), ElementsAre(64, 0, 64));
+  // As transformers derives them.
+  const auto derived = with(R"("use_sliding_window":true,"sliding_window":16,"max_window_layers":2)");
+  EXPECT_THAT(windows(derived), ElementsAre(0, 0, 16));
+  EXPECT_THAT(causal(derived), ElementsAre(false, false, true));
+  EXPECT_THAT(windows(with(R"("use_sliding_window":true,"sliding_window":16)")), ElementsAre(0, 0, 0));
+}
+
+TEST(DraftConfig, BiasesAreRead) {
+  const ProposerFacts facts = accepted(R"({"attention_bias":true})");
+  EXPECT_TRUE(facts.decoder.attention(2)->bias);
+  const auto bias = std::find_if(facts.params.begin(), facts.params.end(),
+                                 [](const model::Param& param) { return param.role == "injection.kv_bias"; });
+  ASSERT_NE(bias, facts.params.end());
+  EXPECT_EQ(bias->parts.size(), 6u) << "k and v of three layers";
+}
+
+json speculators_config() {
+  return json::parse(R"({
+    "architectures": ["DFlashSpeculator"], "auto_map": {"": "config.DFlashSpeculatorConfig"},
+    "aux_hidden_state_layer_ids": [2, 18, 34], "block_size": 8, "draft_vocab_size": 151, "dtype": "bfloat16",
+    "mask_token_id": 150, "max_anchors": 1024, "sliding_window_non_causal": false, "projector_type": "dflash",
+    "emb_dim": 256, "gru_hidden_dim": 1024, "pure_draft_prefix_len": 1, "lambda_base_start": 1.0, "auf": false,
+    "shift_label": false, "speculators_model_type": "dflash", "speculators_version": "0.7.0",
+    "speculators_config": {"algorithm": "dflash", "default_proposal_method": "greedy", "proposal_methods":
+      [{"proposal_type": "greedy", "speculative_tokens": 7}], "verifier": {"architectures": [], "name_or_path": "x"}},
+    "target_hidden_size": null, "tie_word_embeddings": false, "transformers_version": "5.10.2",
+    "transformer_layer_config": {"attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1, "head_dim": 32,
+      "hidden_act": "silu", "hidden_size": 96, "initializer_range": 0.02, "intermediate_size": 200, "layer_types":
+      ["full_attention", "sliding_attention", "full_attention"], "max_position_embeddings": 4096, "max_window_layers": 3,
+      "model_type": "qwen3", "num_attention_heads": 6, "num_hidden_layers": 3, "num_key_value_heads": 2,
+      "rms_norm_eps": 1e-6, "rope_parameters": {"rope_theta": 50000.0, "rope_type": "default"}, "sliding_window": 64,
+      "tie_word_embeddings": false, "use_cache": true, "use_sliding_window": true, "vocab_size": 151}})");
+}
+
+ProposerFacts speculators(const char* patch) {
+  const auto facts = read(patched(speculators_config(), patch));
+  EXPECT_TRUE(facts.ok()) << facts.error().message;
+  return facts.ok() ? *facts : ProposerFacts();
+}
+
+// The library counts feature layers from the embedding: one more than the DFlash format for the same layer.
+TEST(SpeculatorsFormat, SaysTheSameInOtherWords) {
+  const ProposerFacts facts = speculators("{}");
+  EXPECT_THAT(facts.feature_layers, ElementsAre(1, 17, 33));
+  EXPECT_EQ(facts.block_size, 8);
+  EXPECT_EQ(facts.mask_token, 150);
+  EXPECT_EQ(facts.target_layers, 0);
+  EXPECT_EQ(facts.decoder.hidden, 96);
+  EXPECT_EQ(facts.decoder.ropes[0].theta, 50000.0);
+  EXPECT_THAT(windows(facts), ElementsAre(0, 64, 0));
+  EXPECT_THAT(causal(facts), ElementsAre(false, true, false));
+  EXPECT_THAT(causal(speculators(R"({"sliding_window_non_causal":true})")), ElementsAre(false, false, false));
+  EXPECT_THAT(windows(speculators(R"({"layer_types":["full_attention","full_attention","sliding_attention"],
+    "sliding_window":32})")),
+              ElementsAre(0, 0, 32));
+  EXPECT_THAT(facts.names.copies, testing::Contains("embed_tokens.weight"));
+  EXPECT_EQ(speculators(R"({"transformer_layer_config":{"model_type":"llama","mlp_bias":false}})").block_size, 8);
+}
+
+class BadSpeculators : public testing::TestWithParam<BadConfig> {};
+
+TEST_P(BadSpeculators, IsRefusedByName) {
+  expect_refused(read(patched(speculators_config(), GetParam().patch)), GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadSpeculators,
+    testing::Values(
+        BadConfig{"eagle",
+                  R"({"speculators_model_type":"eagle3","speculators_config":null})",
+                  ErrorCode::kUnimplemented,
+                  {"speculators_model_type", "eagle3"}},
+        BadConfig{"dspark", R"({"speculators_config":{"algorithm":"dspark"}})", ErrorCode::kUnimplemented, {"dspark"}},
+        BadConfig{
+            "own_vocabulary", R"({"draft_vocab_size":100})", ErrorCode::kUnimplemented, {"draft_vocab_size", "100"}},
+        BadConfig{"anchor", R"({"sample_from_anchor":true})", ErrorCode::kUnimplemented, {"sample_from_anchor"}},
+        BadConfig{"domino", R"({"projector_type":"domino"})", ErrorCode::kUnimplemented, {"projector_type", "domino"}},
+        BadConfig{"unknown_inside",
+                  R"({"transformer_layer_config":{"logit_scale":0.5}})",
+                  ErrorCode::kUnimplemented,
+                  {"logit_scale"}},
+        BadConfig{"other_body",
+                  R"({"transformer_layer_config":{"model_type":"gpt_oss"}})",
+                  ErrorCode::kUnimplemented,
+                  {"model_type", "gpt_oss"}},
+        BadConfig{"no_layers",
+                  R"({"aux_hidden_state_layer_ids":null})",
+                  ErrorCode::kInvalidArgument,
+                  {"aux_hidden_state_layer_ids"}},
+        BadConfig{"the_embedding",
+                  R"({"aux_hidden_state_layer_ids":[0,3]})",
+                  ErrorCode::kInvalidArgument,
+                  {"aux_hidden_state_layer_ids", "0"}},
+        BadConfig{"no_block", R"({"block_size":null})", ErrorCode::kInvalidArgument, {"block_size"}},
+        BadConfig{"no_mask", R"({"mask_token_id":null})", ErrorCode::kInvalidArgument, {"mask_token_id"}}),
+    [](const auto& info) { return info.param.name; });
+
 TEST(DraftConfig, ExtensionsThatAreSwitchedOffDoNoHarm) {
-  accepted(R"({"attention_sink_bias":false,"markov_rank":0,"output_multiplier":1.0,"draft_vocab_size":151,
+  accepted(
+      R"({"mask_token":"<|MASK|>","use_aux_hidden_state":true,"norm_before_fc":false,"attention_sink_bias":false,"markov_rank":0,"output_multiplier":1.0,"draft_vocab_size":151,
                "target_hidden_size":96,"dflash_config":{"fc_layernorm":false,"use_swa":false,
                "final_logit_softcapping":0,"input_embedding_scale":1.0}})");
 }
@@ -128,8 +244,15 @@ INSTANTIATE_TEST_SUITE_P(
                   {"Qwen3ForCausalLM", "DFlashDraftModel"}},
         BadConfig{"dflash2", R"({"architectures":["DFlash2DraftModel"]})", kUnbuilt, {"DFlash2DraftModel"}},
         BadConfig{"other_type", R"({"model_type":"llama"})", kUnbuilt, {"model_type", "llama"}},
-        BadConfig{"speculators", R"({"speculators_config":{"algorithm":"dflash"}})", kUnbuilt, {"speculators"}},
-        BadConfig{"bias", R"({"attention_bias":true})", kUnbuilt, {"attention_bias"}},
+        BadConfig{"speculators_without_sizes",
+                  R"({"speculators_config":{"algorithm":"dflash"}})",
+                  kInvalid,
+                  {"transformer_layer_config"}},
+        BadConfig{"domino", R"({"projector_type":"domino"})", kUnbuilt, {"projector_type", "domino"}},
+        BadConfig{"no_head_norms", R"({"use_qk_norm":false})", kUnbuilt, {"use_qk_norm"}},
+        BadConfig{"no_features", R"({"use_aux_hidden_state":false})", kUnbuilt, {"use_aux_hidden_state"}},
+        BadConfig{"features_normed", R"({"norm_before_fc":true})", kUnbuilt, {"norm_before_fc"}},
+        BadConfig{"target_norm", R"({"dflash_config":{"use_target_norm":true}})", kUnbuilt, {"use_target_norm"}},
         BadConfig{"no_block_size", R"({"block_size":null})", kInvalid, {"block_size", "missing"}},
         BadConfig{"block_of_one", R"({"block_size":1})", kInvalid, {"block_size", "2"}},
         BadConfig{"block_size_text", R"({"block_size":"16"})", kInvalid, {"block_size"}},
@@ -149,7 +272,12 @@ INSTANTIATE_TEST_SUITE_P(
                   {"target_layer_ids", "3"}},
         BadConfig{"causal_text", R"({"dflash_config":{"causal":"yes"}})", kInvalid, {"causal"}},
         BadConfig{"is_causal_number", R"({"is_causal":0})", kInvalid, {"is_causal"}},
-        BadConfig{"unknown_key", R"({"dflash_config":{"use_swa":true}})", kUnbuilt, {"use_swa"}},
+        BadConfig{"unknown_key", R"({"dflash_config":{"use_tree":true}})", kUnbuilt, {"dflash_config", "use_tree"}},
+        BadConfig{"swa_without_size", R"({"dflash_config":{"use_swa":true}})", kInvalid, {"sliding_window", "missing"}},
+        BadConfig{"swa_size_zero",
+                  R"({"dflash_config":{"use_swa":true,"swa_window_size":0}})",
+                  kInvalid,
+                  {"swa_window_size"}},
         BadConfig{"unknown_object", R"({"dflash_config":{"selector":{"a":1}}})", kUnbuilt, {"selector"}},
         BadConfig{"sinks", R"({"dflash_config":{"attention_sink_bias":true}})", kUnbuilt, {"attention_sink_bias"}},
         BadConfig{"sinks_at_the_top", R"({"attention_sink_bias":true})", kUnbuilt, {"attention_sink_bias"}},

@@ -41,7 +41,10 @@ Status DFlashSpec::check_target(const model::Decoder& target) const {
   const ProposerFacts& draft = facts();
   VOLLEY_RETURN_IF_ERROR(check_equal("hidden_size", target.hidden, draft.decoder.hidden));
   VOLLEY_RETURN_IF_ERROR(check_equal("vocab_size", target.vocab, draft.decoder.vocab));
-  VOLLEY_RETURN_IF_ERROR(check_equal("the target's number of layers (num_target_layers)", layers, draft.target_layers));
+  if (draft.target_layers > 0) {
+    VOLLEY_RETURN_IF_ERROR(
+        check_equal("the target's number of layers (num_target_layers)", layers, draft.target_layers));
+  }
   for (const int32_t id : draft.feature_layers) {
     if (id < 0 || id >= layers) {
       return failed_precondition("The drafter reads layer " + std::to_string(id) +

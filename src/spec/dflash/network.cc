@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/mixer/attention.h"
+#include "weights/finite.h"
 
 namespace volley::spec::dflash {
 namespace {
@@ -16,6 +17,23 @@ int64_t code_bytes(const ProposerFacts& facts, int64_t rows) {
   return ops::quantised_bytes(rows, widest) + ops::quantised_bytes(rows, 0);
 }
 
+Status check_finite(const weights::Checkpoint& checkpoint, const std::vector<model::Param>& params) {
+  if (checkpoint.names().empty()) return {};  // made up
+  for (const model::Param& param : params) {
+    for (const model::Param::Part& part : param.parts) {
+      if (param.again) continue;
+      std::vector<int64_t> shape = {part.rows};
+      if (param.columns > 0) shape.push_back(param.columns);
+      VOLLEY_ASSIGN(const weights::SourceTensor tensor, checkpoint.get(part.name, shape));
+      if (weights::all_finite(tensor)) continue;
+      return data_loss(checkpoint.origin() + ": the drafter's tensor \"" + part.name +
+                       "\" holds infinite values or NaN, with which nothing that it drafts would be accepted: fetch "
+                       "the drafter again, or turn speculation off.");
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const ProposerFacts& facts) {
@@ -23,6 +41,7 @@ Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const P
   network->facts_ = facts;
   network->storage_ = load.numerics.storage;
   network->target_ = &load.target;
+  VOLLEY_RETURN_IF_ERROR(check_finite(*load.checkpoint, facts.params));
   model::WeightLoader loader(load.device, *load.checkpoint, load.numerics, facts.params);
   loader.on_packed = load.on_packed;
   VOLLEY_ASSIGN(network->fc_, loader.linear("fc"));

@@ -10,7 +10,7 @@ namespace volley::spec::dflash {
 
 class Network {
  public:
-  // Errors as model::WeightLoader.
+  // Errors as model::WeightLoader; kDataLoss for weights that are no numbers, with which nothing would be accepted.
   static Result<std::unique_ptr<Network>> load(const ProposerLoad& load, const ProposerFacts& facts);
 
   // Commits context: features of known positions, [rows, features * target hidden] in the activation dtype, go through
