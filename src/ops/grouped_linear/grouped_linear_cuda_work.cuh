@@ -25,7 +25,7 @@ struct GroupedTile {
 // All threads of a block of kWarps warps call it; they see the work afterwards.
 template <int kWarps, int kMaxRows>
 __device__ void list_work(const GroupedArgs& args, GroupedWork& work) {
-  constexpr int kThreads = kWarps * 32, kEach = (kMaxExperts + kThreads - 1) / kThreads;
+  constexpr int kThreads = kWarps * 32, kEach = kMaxExperts / kThreads + 1;
   int counts[kEach], all = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
