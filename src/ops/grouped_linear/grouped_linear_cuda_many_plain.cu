@@ -5,7 +5,7 @@
 namespace volley::ops {
 
 void launch_grouped_many_plain(Stream& stream, const GroupedArgs& args, int processors) {
-  using Shape = GroupedShape<2, static_cast<int>(GroupedTileSize::kManyRows), false>;
+  using Shape = GroupedShape<2, static_cast<int>(GroupedTileSize::kManyRows), PanelEnd::kPlain>;
   launch_grouped_tiles<Shape, 32, 64, 96, 128, 160, 256>(stream, args, processors);
 }
 

@@ -87,9 +87,9 @@ __device__ void multiply_tile(const GroupedArgs& args, const GroupedTile& tile, 
   }
   copies_wait<0>();
   if (args.layout == LinearLayout::kGateUp) {
-    finish_panel<true, kRows>(args, tile, tile.panel, static_cast<int>(threadIdx.x) / 32, sums);
+    finish_panel<PanelEnd::kGateUp, kRows>(args, tile, tile.panel, static_cast<int>(threadIdx.x) / 32, sums);
   } else {
-    finish_panel<false, kRows>(args, tile, tile.panel, static_cast<int>(threadIdx.x) / 32, sums);
+    finish_panel<PanelEnd::kPlain, kRows>(args, tile, tile.panel, static_cast<int>(threadIdx.x) / 32, sums);
   }
 }
 

@@ -15,14 +15,15 @@
 
 namespace volley::ops {
 
-// kGateUp: the weights' layout.
-template <int kPanels_, int kMaxRows_, bool kGateUp_>
+template <int kPanels_, int kMaxRows_, PanelEnd kEnd_>
 struct GroupedShape {
   static constexpr int kPanels = kPanels_, kMaxRows = kMaxRows_;
-  static constexpr bool kGateUp = kGateUp_;
+  static constexpr PanelEnd kEnd = kEnd_;
   static constexpr int kConsumers = kPanels * 128;  // a warpgroup a panel
   static constexpr int kThreads = kConsumers + 128, kWarps = kThreads / 32;
   static constexpr int kXThreads = 96;
+  // Many sums need more registers than an even share of 168: the warps that copy give up most of theirs.
+  static constexpr bool kUnevenRegisters = kMaxRows > 128;
   static constexpr int kArrivals = 1 + kXThreads;  // that fill a stage
 
   static constexpr Common kCommon = Common::kNothing;
@@ -118,8 +119,8 @@ __device__ __forceinline__ void multiply_tile(const Ring& ring, RingReader& read
   consume<GroupedColumns<Shape, kRows>>(ring, reader, args.k_blocks, sums);
   if (threadIdx.x % 128 == 0) hopper::barrier_arrive(&ring.empty[reader.held]);  // before this tile's end is written
   reader.held = -1;
-  finish_panel<Shape::kGateUp, kRows>(args, tile, tile.panel + static_cast<int>(threadIdx.x) / 128,
-                                      static_cast<int>(threadIdx.x) / 32 % 4, sums);
+  finish_panel<Shape::kEnd, kRows>(args, tile, tile.panel + static_cast<int>(threadIdx.x) / 128,
+                                   static_cast<int>(threadIdx.x) / 32 % 4, sums);
 }
 
 // With the first of kRows that holds the tile's.
@@ -157,6 +158,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) grouped_tiles_kernel(const
   cuda::launch_dependents();
 
   if (threadIdx.x >= Shape::kConsumers) {
+    if constexpr (Shape::kUnevenRegisters) registers_shrink_to<72>();
     const int thread = static_cast<int>(threadIdx.x) - Shape::kConsumers;
     if (thread == 0) produce_weights<Shape>(ring, args, work);
     if (thread >= 32) {
@@ -164,6 +166,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) grouped_tiles_kernel(const
       produce_x<Shape>(ring, args, work, thread - 32, sources);
     }
   } else {
+    if constexpr (Shape::kUnevenRegisters) registers_grow_to<216>();
     // What comes before in the stream has ended when the first rows of x are there.
     RingReader reader;
     for_tiles<Shape::kPanels>(

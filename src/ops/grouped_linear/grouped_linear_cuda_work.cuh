@@ -77,17 +77,25 @@ __device__ inline int source_row(const GroupedArgs& args, int grouped) {
 static __device__ __noinline__ float swiglu_one_exactly(float gate, float up) {
   return gate / (1.0f + expf(-gate)) * up;
 }
-__device__ inline float swiglu_one(float gate, float up, bool quick) {
-  return quick ? silu_quickly(gate) * up : swiglu_one_exactly(gate, up);
-}
+
+// What finish_panel() makes of sums.
+enum class PanelEnd {
+  kPlain,
+  kGateUp,       // SwiGLU
+  kGateUpQuick,  // the same for y in bf16 alone
+};
 
 // Sums of one panel and kRows rows to y. warp: 0 to 3, the 16 weight rows of the panel that it holds; a lane holds
 // sums[4 j + 2 i + e] of weight row 16 warp + lane / 4 + 8 i and row 8 j + 2 (lane % 4) + e of the tile.
-template <bool kGateUp, int kRows>
+template <PanelEnd kEnd, int kRows>
 __device__ __forceinline__ void finish_panel(const GroupedArgs& args, const GroupedTile& tile, int panel, int warp,
                                              const float (&sums)[kRows / 2]) {
   const int lane = threadIdx.x % 32, output = warp * 8 + lane / 4, first_row = lane % 4 * 2;
-  const bool y_bf16 = args.y_dtype == DType::kBF16;
+  constexpr bool kGateUp = kEnd != PanelEnd::kPlain;
+  const bool y_bf16 = kEnd == PanelEnd::kGateUpQuick || args.y_dtype == DType::kBF16;
+  const auto swiglu_one = [&](float gate, float up) {
+    return y_bf16 ? silu_quickly(gate) * up : swiglu_one_exactly(gate, up);
+  };
   // With SwiGLU, a lane and the one that has the neighbouring output each store both outputs of one of their two rows.
   const int odd = output % 2;
   const int column = kGateUp ? panel * 32 + output - odd : panel * static_cast<int>(kPanelRows) + 2 * output;
@@ -103,7 +111,7 @@ __device__ __forceinline__ void finish_panel(const GroupedArgs& args, const Grou
     const float* d = &sums[4 * j];
     const int r = j * 8 + first_row;
     if constexpr (kGateUp) {
-      const float v[2] = {swiglu_one(d[0], d[2], y_bf16), swiglu_one(d[1], d[3], y_bf16)};
+      const float v[2] = {swiglu_one(d[0], d[2]), swiglu_one(d[1], d[3])};
       const float given = __shfl_xor_sync(0xffffffff, odd ? v[0] : v[1], 4);
       store(r + odd, odd ? float2{given, v[1]} : float2{v[0], given});
     } else {

@@ -162,8 +162,9 @@ __device__ void choose(const RouteArgs& args, int64_t row, float* choice, int& e
   weight = weight / divisor * rule.scaling;
 }
 
+// chosen_too: where else its experts go, or null.
 template <int kEach>
-__device__ void route_row(const RouteArgs& args, int64_t row, float* choice) {
+__device__ void route_row(const RouteArgs& args, int64_t row, float* choice, int32_t* chosen_too = nullptr) {
   const int lane = threadIdx.x % 32, top_k = args.rule.top_k;
   const int32_t slot = args.row_slots == nullptr ? 0 : args.row_slots[row];
   int expert = -1;
@@ -185,67 +186,86 @@ __device__ void route_row(const RouteArgs& args, int64_t row, float* choice) {
   }
   if (lane < top_k) {
     args.experts[row * top_k + lane] = expert;
+    if (chosen_too != nullptr) chosen_too[row * top_k + lane] = expert;
     args.weights[row * top_k + lane] = weight;
   }
 }
 
-// Entries of one warp's run, 32 at a time and in order: use(entry, expert, lanes of the same expert).
-template <typename Use>
-__device__ void for_entries(const RouteArgs& args, int warp, const Use& use) {
-  const int count = args.rows * args.rule.top_k, lane = threadIdx.x % 32;
-  const int run = (count + kGroupThreads - 1) / kGroupThreads * 32;
-  const int begin = min(warp * run, count), end = min(begin + run, count);
-  for (int at = begin; at < end; at += 32 * kAhead) {
-    int experts[kAhead];
+// Entries in runs of whole warps, a run for each of the first warps of a block.
+struct Runs {
+  const int32_t* experts;  // of all entries
+  int count, run, warps;
+
+  __device__ Runs(const int32_t* experts, int count)
+      : experts(experts),
+        count(count),
+        run(max(1, (count + kGroupThreads - 1) / kGroupThreads) * 32),
+        warps((count + run - 1) / run) {}
+
+  // Entries of a warp's run, 32 at a time and in order: use(entry, expert, lanes of the same expert).
+  template <typename Use>
+  __device__ void for_entries(int warp, const Use& use) const {
+    const int lane = threadIdx.x % 32, begin = min(warp * run, count), end = min(begin + run, count);
+    for (int at = begin; at < end; at += 32 * kAhead) {
+      int some[kAhead];
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int entry = at + i * 32 + lane;
-      experts[i] = entry < end ? args.experts[entry] : -1;
-    }
+      for (int i = 0; i < kAhead; ++i) {
+        const int entry = at + i * 32 + lane;
+        some[i] = entry < end ? experts[entry] : -1;
+      }
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (at + i * 32 < end) use(at + i * 32 + lane, experts[i], __match_any_sync(kAll, experts[i]));
+      for (int i = 0; i < kAhead; ++i) {
+        if (at + i * 32 < end) use(at + i * 32 + lane, some[i], __match_any_sync(kAll, some[i]));
+      }
     }
   }
+};
+
+// What a thread knows of an expert: how many entries it has, and which is the first of them in order.
+__device__ void write_expert(const RouteArgs& args, int expert, int first, int count) {
+  const int rank = cuda::block_sum_before<kGroupWarps>(count > 0 ? 1 : 0);
+  if (expert >= args.rule.experts) return;
+  args.offsets[expert] = first;
+  if (count > 0) args.touched[rank] = expert;
+  if (expert != args.rule.experts - 1) return;
+  const int touched = rank + (count > 0 ? 1 : 0);
+  args.offsets[args.rule.experts] = first + count;
+  *args.touched_count = touched;
+  if (args.touched_total != nullptr) *args.touched_total += touched;
 }
 
-// By one block: a stable counting sort. `counts`: [kGroupWarps][experts] in shared memory.
-__device__ void group_entries(const RouteArgs& args, int* counts) {
+// By one block: a stable counting sort. chosen: the experts of all entries. counts: [kGroupWarps][experts] in shared
+// memory.
+__device__ void group_entries(const RouteArgs& args, const int32_t* chosen, int* counts) {
   const int experts = args.rule.experts, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const Runs runs(chosen, args.rows * args.rule.top_k);
   int* own = counts + warp * experts;
-  for (int e = lane; e < experts; e += 32) own[e] = 0;
-  __syncwarp();
-  for_entries(args, warp, [&](int, int expert, unsigned same) {
-    if (expert >= 0 && lane == __ffs(static_cast<int>(same)) - 1) own[expert] += __popc(same);
+  if (warp < runs.warps) {
+    for (int e = lane; e < experts; e += 32) own[e] = 0;
     __syncwarp();
-  });
+    runs.for_entries(warp, [&](int, int expert, unsigned same) {
+      if (expert >= 0 && lane == __ffs(static_cast<int>(same)) - 1) own[expert] += __popc(same);
+      __syncwarp();
+    });
+  }
   __syncthreads();
-  // A thread an expert: where each warp's entries of it begin.
+  // A thread an expert: where each warp's entries of it begin, first among its own.
   const int e = static_cast<int>(threadIdx.x);
   int total = 0;
   if (e < experts) {
-    for (int w = 0; w < kGroupWarps; ++w) total += counts[w * experts + e];
+    for (int w = 0; w < runs.warps; ++w) {
+      const int count = counts[w * experts + e];
+      counts[w * experts + e] = total;
+      total += count;
+    }
   }
   const int first = cuda::block_sum_before<kGroupWarps>(total);
-  const int rank = cuda::block_sum_before<kGroupWarps>(total > 0 ? 1 : 0);
   if (e < experts) {
-    int at = first;
-    for (int w = 0; w < kGroupWarps; ++w) {
-      const int count = counts[w * experts + e];
-      counts[w * experts + e] = at;
-      at += count;
-    }
-    args.offsets[e] = first;
-    if (total > 0) args.touched[rank] = e;
-    if (e == experts - 1) {
-      const int touched = rank + (total > 0 ? 1 : 0);
-      args.offsets[experts] = first + total;
-      *args.touched_count = touched;
-      if (args.touched_total != nullptr) *args.touched_total += touched;
-    }
+    for (int w = 0; w < runs.warps; ++w) counts[w * experts + e] += first;
   }
+  write_expert(args, e, first, total);
   __syncthreads();
-  for_entries(args, warp, [&](int entry, int expert, unsigned same) {
+  runs.for_entries(warp, [&](int entry, int expert, unsigned same) {
     int at = 0;
     if (expert >= 0) at = own[expert] + __popc(same & ((1u << lane) - 1));
     __syncwarp();
@@ -271,19 +291,20 @@ __global__ void __launch_bounds__(kGroupThreads) route_and_group_kernel(const Ro
   extern __shared__ int counts[];
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
+  __shared__ int32_t chosen[kRowsInOneKernel * kMaxExpertsPerRow];
   // A warp's scores lie where it counts later.
   const int warp = threadIdx.x / 32;
   float* choice = reinterpret_cast<float*>(counts + warp * args.rule.experts);
-  for (int64_t row = warp; row < args.rows; row += kGroupWarps) route_row<kEach>(args, row, choice);
-  __syncthreads();  // experts are there, and seen by this block
-  group_entries(args, counts);
+  for (int64_t row = warp; row < args.rows; row += kGroupWarps) route_row<kEach>(args, row, choice, chosen);
+  __syncthreads();
+  group_entries(args, chosen, counts);
 }
 
 __global__ void __launch_bounds__(kGroupThreads) group_kernel(const RouteArgs args) {
   extern __shared__ int counts[];
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
-  group_entries(args, counts);
+  group_entries(args, args.experts, counts);
 }
 
 cuda::Launch group_launch(const RouterRule& rule) {
