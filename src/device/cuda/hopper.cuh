@@ -85,6 +85,16 @@ __device__ inline bool barrier_ready(uint64_t* barrier, uint32_t parity) {
   return barrier_ready(shared_address(barrier), parity);
 }
 
+// This thread arrives when all copies of 16 bytes (cp.async) that it has asked for are done.
+__device__ inline void barrier_arrive_after_copies(uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// What threads wrote to shared memory, and this one knows of, is seen by the matrix unit and the copy engine from here.
+__device__ inline void shared_writes_to_units() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // --- Memory that other blocks write ---
 
 // What another block wrote before it counted up *p, with a fence in between, is seen after this.

@@ -10,9 +10,12 @@
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/launch.h"
 #include "ops/linear/linear_cuda_epilogue.cuh"
+#include "ops/linear/linear_cuda_fragments.cuh"
 
 namespace volley::ops {
 namespace {
+
+using namespace fragments;  // NOLINT: what this file is written in
 
 struct PortableArgs {
   const uint8_t* weights = nullptr;  // packed
@@ -36,42 +39,6 @@ struct PortableShape {
   static constexpr int kSumStride = kWeightRows + 4;        // floats
   static_assert(2 * kRingBytes <= 99 << 10 && kRows * kSumStride * 4 <= kRingBytes);
 };
-
-__device__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-// 16 bytes; zeros if `bytes` is 0.
-__device__ void copy16(uint32_t to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-__device__ void copies_commit() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int kPending>
-__device__ void copies_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
-__device__ void load_fragments(uint32_t (&f)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
-               : "r"(address)
-               : "memory");
-}
-
-__device__ void multiply16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// Where the 16-byte piece c of row r lies in rows of 128 bytes.
-__device__ uint32_t swizzled(int r, int c) {
-  return static_cast<uint32_t>(r * 128 + (c ^ (r % 8)) * 16);
-}
 
 // Block `block` of k: rows of weights as they are, rows of x from their places in a matrix.
 template <typename Shape>

@@ -162,6 +162,7 @@ __device__ __forceinline__ void consume(const Ring& ring, RingReader& reader, in
       give_back();
     }
     barrier_wait(full + reader.stage * 8, reader.parity);
+    if constexpr (requires { Shape::kThreadsCopy; }) shared_writes_to_units();  // rows of x that threads copied
     products_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {

@@ -15,8 +15,8 @@ struct Routed {
 
 // What goes in, in host memory; what is empty is a null view.
 struct RouterInputs {
-  std::vector<float> logits, logit_bias, choice_bias;
-  std::vector<int32_t> row_slots, positions;
+  std::vector<float> logits = {}, logit_bias = {}, choice_bias = {};
+  std::vector<int32_t> row_slots = {}, positions = {};
   int32_t skipped_slot = -1;
   uint32_t seed = 0, layer = 0;
 };

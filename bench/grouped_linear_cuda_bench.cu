@@ -1,0 +1,203 @@
+// A mixture of experts on a GPU, in the shapes of Qwen3-30B-A3B (hidden 2048, 128 experts of 768, 8 a row): the
+// router's product, the routing, gate and up, down, and the combination, for layers with distinct weights one after the
+// other in a CUDA graph; and each of them alone. Routing is simulated: independent of the values, so that the experts
+// that are touched are as many as chance has it. Against what reading their weights, or multiplying, takes at least.
+//
+// Prints one JSON object a line. Options: --json FILE writes the same lines there; --rows N takes that number of rows
+// alone; --portable takes the kernels for GPUs without wgmma; --rested lets the GPU rest before each measurement;
+// --wide leaves the experts' outputs in fp32.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "cuda_limits.cuh"
+#include "ops/grouped_linear/grouped_linear_cuda.h"
+#include "ops/linear/linear_cuda.h"
+
+namespace {
+
+using namespace volley;  // NOLINT: a program, not a header
+
+constexpr int kLayers = 8;
+constexpr int64_t kHidden = 2048, kInner = 768, kExperts = 128, kTopK = 8, kMostRows = 2048;
+constexpr int kRows[] = {1, 4, 8, 16, 32, 64, 128, 256, 512, 2048};
+constexpr double kExpertBytes = 3.0 * kHidden * kInner * 2;
+constexpr double kFlopsPerUs = 790e6;  // what a GPU at its power limit sustains
+
+Buffer allocate(Device& device, int64_t bytes) {
+  auto buffer = device.allocate(static_cast<size_t>(bytes));
+  VOLLEY_CHECK_MSG(buffer.ok(), "out of GPU memory");
+  return std::move(*buffer);
+}
+
+ops::RouterRule rule() {
+  ops::RouterRule r;
+  r.experts = kExperts;
+  r.top_k = kTopK;
+  return r;
+}
+
+ops::ExpertWeights experts(Device& device, int64_t n, int64_t k, ops::LinearLayout layout, uint32_t seed) {
+  ops::ExpertWeights w;
+  w.experts = kExperts;
+  w.n = n;
+  w.k = k;
+  w.layout = layout;
+  w.packed = allocate(device, kExperts * ops::grouped_cuda_expert_bytes(n, k, w.storage, layout));
+  bench::fill_bf16(device, w.packed.data(), kExperts * n * k, seed, 1.7f / std::sqrt(static_cast<float>(k)));
+  return w;
+}
+
+struct Layer {
+  ops::LinearWeight router;
+  ops::ExpertWeights gate_up, down;
+  std::unique_ptr<Arena> arena;
+
+  Layer(Device& device, uint32_t seed, bool portable)
+      : gate_up(experts(device, 2 * kInner, kHidden, ops::LinearLayout::kGateUp, seed)),
+        down(experts(device, kHidden, kInner, ops::LinearLayout::kPlain, seed + 1)),
+        arena(std::make_unique<Arena>(allocate(device, ops::routing_bytes(rule(), kMostRows)))) {
+    router.n = kExperts;
+    router.k = kHidden;
+    router.packed = allocate(device, ops::linear_cuda_packed_bytes(router.n, router.k, router.storage, router.layout));
+    bench::fill_bf16(device, router.packed.data(), router.n * router.k, seed + 2, 0.04f);
+    router.portable = gate_up.portable = down.portable = portable;
+  }
+};
+
+enum Part { kRouter = 1, kRoute = 2, kGateUp = 4, kDown = 8, kCombine = 16, kAll = 31 };
+
+struct Model {
+  Device& device;
+  DType d_dtype;
+  std::vector<Layer> layers;
+  Buffer x, logits, m, d, y, positions, slots, touched;
+
+  Model(Device& device, bool portable, DType d_dtype)
+      : device(device),
+        d_dtype(d_dtype),
+        x(allocate(device, kMostRows * kHidden * 2)),
+        logits(allocate(device, kMostRows * kExperts * 4)),
+        m(allocate(device, kMostRows * kTopK * kInner * 2)),
+        d(allocate(device, kMostRows * kTopK * kHidden * 4)),
+        y(allocate(device, kMostRows * kHidden * 4)),
+        positions(allocate(device, kMostRows * 4)),
+        slots(allocate(device, kMostRows * 4)),
+        touched(allocate(device, 8)) {
+    bench::fill_bf16(device, x.data(), kMostRows * kHidden, 7, 1.0f);
+    bench::fill_bf16(device, m.data(), kMostRows * kTopK * kInner, 8, 1.0f);
+    std::vector<int32_t> numbers(kMostRows);
+    for (int64_t i = 0; i < kMostRows; ++i) numbers[i] = static_cast<int32_t>(i);
+    device.upload(slots.data(), numbers.data(), numbers.size() * 4);
+    for (int i = 0; i < kLayers; ++i) layers.emplace_back(device, static_cast<uint32_t>(10 * i + 1), portable);
+    device.synchronize();
+  }
+
+  void run(int64_t rows, int parts) {
+    const int64_t entries = rows * kTopK;
+    const TensorView in(x.data(), DType::kBF16, {rows, kHidden}), inner(m.data(), DType::kBF16, {entries, kInner}),
+        out(d.data(), d_dtype, {entries, kHidden}), scores(logits.data(), DType::kF32, {rows, kExperts});
+    for (size_t i = 0; i < layers.size(); ++i) {
+      Layer& layer = layers[i];
+      ArenaScope scope(*layer.arena);
+      const ops::Routing routing = ops::take_routing(*layer.arena, rule(), rows);  // the same memory each time
+      ops::RouteCall call;
+      call.row_slots = slots.view(DType::kI32, {rows});
+      call.simulated = {positions.view(DType::kI32, {rows}), 1, static_cast<uint32_t>(i)};
+      call.touched_total = static_cast<int64_t*>(touched.data());
+      Stream& stream = device.stream();
+      if (parts & kRouter) ops::linear(stream, layer.router, in, scores, ops::Epilogue::kStore);
+      if (parts & kRoute) ops::route(stream, rule(), call, routing);
+      if (parts & kGateUp) {
+        ops::grouped_linear(stream, layer.gate_up, in, routing, inner, {.rows = ops::GroupedRows::kIn});
+      }
+      if (parts & kDown) {
+        ops::grouped_linear(stream, layer.down, inner, routing, out,
+                            {.rows = ops::GroupedRows::kOut, .routing_ready = (parts & kGateUp) != 0});
+      }
+      if (parts & kCombine) ops::combine_experts(stream, routing, out, y.view(DType::kF32, {rows, kHidden}));
+    }
+  }
+
+  // Experts that a layer touches, in the mean. Leaves the routings of all layers.
+  double touched_experts(int64_t rows) {
+    const int64_t zero = 0;
+    int64_t total = 0;
+    device.upload(touched.data(), &zero, 8);
+    run(rows, kRoute);
+    device.download(&total, touched.data(), 8);
+    return static_cast<double>(total) / kLayers;
+  }
+};
+
+struct Lines {
+  std::FILE* file = nullptr;
+
+  void print(const std::string& line) const {
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+    if (file != nullptr) std::fprintf(file, "%s\n", line.c_str());
+  }
+};
+
+std::string number(const char* name, double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "\"%s\": %.*f", name, digits, value);
+  return text;
+}
+
+void measure(Model& model, const Lines& lines, int64_t rows, double bandwidth, int rest_ms) {
+  const double experts = model.touched_experts(rows), bytes = experts * kExpertBytes;
+  const double flops = 2.0 * static_cast<double>(rows * kTopK) * 3 * kHidden * kInner;
+  const double floor = std::max(bytes / bandwidth, flops / kFlopsPerUs);
+  const auto time = [&](int parts) {
+    return bench::graph_us(
+               model.device, [&] { model.run(rows, parts); }, 4, 5, rest_ms) /
+           kLayers;
+  };
+  const double all = time(kAll), products = time(kGateUp | kDown);
+  const double gate_up = time(kGateUp), down = time(kDown);
+  lines.print("{" + number("rows", static_cast<double>(rows), 0) + ", " + number("experts", experts, 1) + ", " +
+              number("MB", bytes * 1e-6, 1) + ", " + number("floor_us", floor, 1) + ", " + number("layer_us", all, 1) +
+              ", " + number("floor_over_layer", floor / all, 3) + ", " + number("gate_up_and_down_us", products, 1) +
+              ", " + number("gate_up_us", gate_up, 1) + ", " + number("gate_up_of_floor", floor * 2 / 3 / gate_up, 3) +
+              ", " + number("down_us", down, 1) + ", " + number("down_of_floor", floor / 3 / down, 3) + ", " +
+              number("router_us", time(kRouter), 1) + ", " + number("route_us", time(kRoute), 1) + ", " +
+              number("combine_us", time(kCombine), 1) + "}");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto asked = [&](const char* option) {
+    char** const at = std::find_if(argv + 1, argv + argc, [&](char* a) { return std::strcmp(a, option) == 0; });
+    return at == argv + argc ? nullptr : at;
+  };
+  char** const json_at = asked("--json");
+  char** const rows_at = asked("--rows");
+  auto made = make_cuda_device(0);
+  if (!made.ok()) {
+    std::fprintf(stderr, "%s\n", made.error().message.c_str());
+    return 1;
+  }
+  Lines lines;
+  if (json_at != nullptr && json_at[1] != nullptr) {
+    lines.file = std::fopen(json_at[1], "w");
+    if (lines.file == nullptr) {
+      std::fprintf(stderr, "%s cannot be written.\n", json_at[1]);
+      return 1;
+    }
+  }
+  const double bandwidth = bench::read_bandwidth();
+  lines.print("{" + number("read_TBps", bandwidth * 1e-6, 3) + "}");
+  Model model(**made, asked("--portable") != nullptr, asked("--wide") ? DType::kF32 : DType::kBF16);
+  for (int rows : kRows) {
+    if (rows_at != nullptr && rows_at[1] != nullptr && rows != std::atoi(rows_at[1])) continue;
+    measure(model, lines, rows, bandwidth, asked("--rested") ? 200 : 0);
+  }
+  if (lines.file != nullptr) std::fclose(lines.file);
+  return 0;
+}

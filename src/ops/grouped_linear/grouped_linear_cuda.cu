@@ -1,0 +1,275 @@
+// Packing, the choice of kernel, the plain kernel (any dtype and shape that the contract allows, on any GPU; nothing
+// there is fast), and the combination.
+#include <algorithm>
+
+#include "base/math.h"
+#include "device/cuda/dependent.cuh"
+#include "device/cuda/elements.cuh"
+#include "device/cuda/launch.h"
+#include "ops/grouped_linear/grouped_linear_cuda.h"
+#include "ops/grouped_linear/grouped_linear_cuda_work.cuh"
+
+namespace volley::ops {
+namespace {
+
+struct Gpu {
+  int major = 0, processors = 0;
+};
+
+Gpu current_gpu() {
+  Gpu gpu;
+  int device = 0;
+  VOLLEY_CUDA_CHECK(cudaGetDevice(&device));
+  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&gpu.major, cudaDevAttrComputeCapabilityMajor, device));
+  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&gpu.processors, cudaDevAttrMultiProcessorCount, device));
+  return gpu;
+}
+
+// Element of an expert's bf16 panels that holds (packed row, k).
+__device__ int64_t panel_index(int64_t row, int64_t k, int64_t columns) {
+  const int64_t blocks = (columns + kBlockK - 1) / kBlockK;
+  const int64_t block = row / kPanelRows * blocks + k / kBlockK;
+  const int64_t r = row % kPanelRows, piece = k % kBlockK / 8;
+  return block * (kBlockBytes / 2) + r * kBlockK + (piece ^ (r % 8)) * 8 + k % 8;
+}
+
+struct PackArgs {
+  const void* rows;
+  DType dtype;
+  int64_t first_row, count;  // of the part
+  int64_t part_rows, k;
+  int part;
+  LinearLayout layout;
+  DType storage;
+  void* packed;  // the expert's
+};
+
+__global__ void pack_kernel(const PackArgs args) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < args.count * args.k; i += stride) {
+    const float v = cuda::load_float(args.rows, args.dtype, i);
+    const int64_t row = args.first_row + i / args.k, k = i % args.k;
+    if (args.storage == DType::kF32) {
+      static_cast<float*>(args.packed)[(args.part * args.part_rows + row) * args.k + k] = v;
+    } else {
+      const int64_t to = panel_index(grouped_cuda_row(row, args.part, args.layout), k, args.k);
+      static_cast<__nv_bfloat16*>(args.packed)[to] = __float2bfloat16_rn(v);
+    }
+  }
+}
+
+// Sum over k of a weight row and a row of x: lane l takes k = l, l + 32, …; lanes are added as a tree.
+__device__ float warp_sum(const GroupedArgs& args, const uint8_t* weights, int row, int part, int64_t x_row) {
+  const bool f32 = args.storage == DType::kF32;
+  const int64_t packed = grouped_cuda_row(row, part, args.layout);
+  float sum = 0;
+  for (int64_t i = threadIdx.x % 32; i < args.k; i += 32) {
+    const int64_t at =
+        f32 ? (static_cast<int64_t>(part) * args.outputs + row) * args.k + i : panel_index(packed, i, args.k);
+    const float w = cuda::load_float(weights, args.storage, at);
+    sum = fmaf(cuda::load_float(args.x, args.x_dtype, x_row * args.k + i), w, sum);
+  }
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) sum += __shfl_xor_sync(0xffffffff, sum, lane);
+  return sum;
+}
+
+// A warp per output and grouped row.
+__global__ void plain_kernel(const GroupedArgs args) {
+  const int grouped = static_cast<int>(blockIdx.x);
+  const int output = static_cast<int>(blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32);
+  if (output >= args.outputs || grouped >= args.offsets[args.experts]) return;
+  const int entry = args.entries[grouped];
+  const uint8_t* weights = args.weights + args.chosen[entry] * args.expert_bytes;
+  const int64_t x_row = source_row(args, grouped);
+  float v = warp_sum(args, weights, output, 0, x_row);
+  if (args.layout == LinearLayout::kGateUp) {
+    const float up = warp_sum(args, weights, output, 1, x_row);
+    v = v / (1.0f + expf(-v)) * up;
+  }
+  if (threadIdx.x % 32 != 0) return;
+  const int64_t y_row = args.rows == GroupedRows::kIn ? grouped : entry;
+  cuda::store_float(args.y, args.y_dtype, y_row * args.outputs + output, v);
+}
+
+void grouped_plain_cuda(Stream& stream, const GroupedArgs& args) {
+  cuda::Launch how;
+  how.block = dim3(256);
+  how.grid = dim3(static_cast<unsigned>(args.entry_count), static_cast<unsigned>(divide_up(args.outputs, 8)));
+  cuda::launch(plain_kernel, how, stream, args);
+}
+
+constexpr int kCombineThreads = 128;
+
+template <int kWidth>
+struct alignas(4 * kWidth) Values {
+  float v[kWidth];
+};
+
+template <int kWidth>
+__device__ Values<kWidth> load_values(const void* from, bool bf16, int64_t at) {
+  Values<kWidth> values;
+  if constexpr (kWidth == 1) {
+    values.v[0] = cuda::load_float(from, bf16 ? DType::kBF16 : DType::kF32, at);
+  } else if (bf16) {
+    const uint2 pairs = *reinterpret_cast<const uint2*>(static_cast<const __nv_bfloat16*>(from) + at);
+    values.v[0] = __uint_as_float(pairs.x << 16);
+    values.v[1] = __uint_as_float(pairs.x & 0xffff0000u);
+    values.v[2] = __uint_as_float(pairs.y << 16);
+    values.v[3] = __uint_as_float(pairs.y & 0xffff0000u);
+  } else {
+    *reinterpret_cast<float4*>(values.v) = *reinterpret_cast<const float4*>(static_cast<const float*>(from) + at);
+  }
+  return values;
+}
+
+struct CombineArgs {
+  const int32_t* experts;
+  const float* weights;
+  const void* d;
+  bool d_bf16;
+  float* y;
+  int64_t width;
+  int top_k;
+};
+
+// A thread adds up kWidth neighbouring columns of a row.
+template <int kWidth>
+__global__ void __launch_bounds__(kCombineThreads) combine_kernel(const CombineArgs args) {
+  constexpr int kAhead = 8;  // slots whose values are read at once
+  const int64_t row = blockIdx.x, column = (static_cast<int64_t>(blockIdx.y) * kCombineThreads + threadIdx.x) * kWidth;
+  cuda::launch_dependents();
+  cuda::wait_for_predecessors();
+  if (column >= args.width || args.experts[row * args.top_k] < 0) return;
+  const int64_t to = row * args.width + column;
+  Values<kWidth> y = load_values<kWidth>(args.y, false, to), sum = {};
+  for (int begin = 0; begin < args.top_k; begin += kAhead) {
+    Values<kWidth> d[kAhead] = {};
+    float weights[kAhead] = {};
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (begin + i >= args.top_k) continue;
+      const int64_t entry = row * args.top_k + begin + i;
+      weights[i] = args.weights[entry];
+      d[i] = load_values<kWidth>(args.d, args.d_bf16, entry * args.width + column);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (begin + i >= args.top_k) continue;
+#pragma unroll
+      for (int c = 0; c < kWidth; ++c) {
+        const float product = weights[i] * d[i].v[c];
+        sum.v[c] = begin + i == 0 ? product : sum.v[c] + product;
+      }
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < kWidth; ++c) y.v[c] += sum.v[c];
+  if constexpr (kWidth == 4) {
+    *reinterpret_cast<float4*>(args.y + to) = {y.v[0], y.v[1], y.v[2], y.v[3]};
+  } else {
+    args.y[to] = y.v[0];
+  }
+}
+
+template <int kWidth>
+void launch_combine(Stream& stream, const CombineArgs& args, int64_t rows) {
+  cuda::Launch how;
+  how.block = dim3(kCombineThreads);
+  how.grid = dim3(static_cast<unsigned>(rows), static_cast<unsigned>(divide_up(args.width, kCombineThreads * kWidth)));
+  how.early = true;
+  cuda::launch(combine_kernel<kWidth>, how, stream, args);
+}
+
+}  // namespace
+
+Result<ExpertWeights> pack_experts_cuda(Device& device, std::span<const WeightRows> parts, ExpertWeights w) {
+  const int64_t bytes = grouped_cuda_expert_bytes(w.n, w.k, w.storage, w.layout);
+  VOLLEY_ASSIGN(w.packed, device.allocate(static_cast<size_t>(w.experts * bytes)));
+  const int64_t each = static_cast<int64_t>(parts.size()) / w.experts, rows = parts[0].rows;
+  VOLLEY_ASSIGN(Buffer raw, device.allocate(static_cast<size_t>(rows * w.k * 4)));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const WeightRows& part = parts[i];
+    device.upload(raw.data(), part.data, static_cast<size_t>(rows * w.k) * dtype_size(part.dtype));
+    const int64_t expert = static_cast<int64_t>(i) / each;
+    const PackArgs args{raw.data(),
+                        part.dtype,
+                        0,
+                        rows,
+                        rows,
+                        w.k,
+                        static_cast<int>(static_cast<int64_t>(i) % each),
+                        w.layout,
+                        w.storage,
+                        static_cast<char*>(w.packed.data()) + expert * bytes};
+    cuda::Launch how;
+    how.grid = dim3(static_cast<unsigned>(std::min<int64_t>(divide_up(rows * w.k, 256), 4096)));
+    how.block = dim3(256);
+    cuda::launch(pack_kernel, how, device.stream(), args);
+  }
+  device.synchronize();  // the raw rows are about to go
+  return Result<ExpertWeights>(std::move(w));
+}
+
+LinearKernel grouped_cuda_kernel(int major, const ExpertWeights& w, DType x) {
+  LinearWeight one;
+  one.n = w.n;
+  one.k = w.k;
+  one.storage = w.storage;
+  one.layout = w.layout;
+  one.portable = w.portable;
+  return linear_cuda_kernel(major, one, x);
+}
+
+GroupedTileSize grouped_tile_size(int64_t entries, int64_t experts) {
+  return entries <= 32 * experts ? GroupedTileSize::kFewRows : GroupedTileSize::kManyRows;
+}
+
+void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
+                         const GroupedEnd& end) {
+  GroupedArgs args;
+  args.weights = static_cast<const uint8_t*>(w.packed.data());
+  args.x = static_cast<const uint8_t*>(x.data);
+  args.y = y.data;
+  args.offsets = routing.offsets.as<int32_t>();
+  args.entries = routing.entries.as<int32_t>();
+  args.chosen = routing.experts.as<int32_t>();
+  args.expert_bytes = grouped_cuda_expert_bytes(w.n, w.k, w.storage, w.layout);
+  args.experts = static_cast<int>(w.experts);
+  args.top_k = static_cast<int>(routing.top_k());
+  args.entry_count = static_cast<int>(y.shape[0]);
+  args.n = static_cast<int>(w.n);
+  args.k = static_cast<int>(w.k);
+  args.k_blocks = static_cast<int>(linear_cuda_k_blocks(w.k));
+  args.panels = static_cast<int>(grouped_cuda_panels(w.n, w.layout));
+  args.outputs = static_cast<int>(y.shape[1]);
+  args.rows = end.rows;
+  args.layout = w.layout;
+  args.storage = w.storage;
+  args.x_dtype = x.dtype;
+  args.y_dtype = y.dtype;
+  args.routing_ready = end.routing_ready;
+  const Gpu gpu = current_gpu();
+  switch (grouped_cuda_kernel(gpu.major, w, x.dtype)) {
+    case LinearKernel::kTiles:
+      return grouped_tiles_cuda(stream, args, grouped_tile_size(args.entry_count, args.experts), gpu.processors);
+    case LinearKernel::kPortable:
+      return grouped_portable_cuda(stream, args, gpu.processors);
+    case LinearKernel::kPlain:
+      return grouped_plain_cuda(stream, args);
+  }
+}
+
+void combine_experts_cuda(Stream& stream, const Routing& routing, TensorView d, TensorView y) {
+  const CombineArgs args{routing.experts.as<int32_t>(),
+                         routing.weights.as<float>(),
+                         d.data,
+                         d.dtype == DType::kBF16,
+                         y.as<float>(),
+                         y.shape[1],
+                         static_cast<int>(routing.top_k())};
+  if (args.width % 4 == 0) return launch_combine<4>(stream, args, y.shape[0]);
+  launch_combine<1>(stream, args, y.shape[0]);
+}
+
+}  // namespace volley::ops

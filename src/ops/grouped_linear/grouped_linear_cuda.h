@@ -1,0 +1,71 @@
+// What the parts of the CUDA grouped products share: packed layout, the choice of kernel, entry points. Private to this
+// folder.
+//
+// Packed layout, for each expert: bf16: panels of 64 rows of weights, a panel a run of blocks [64 rows][64 k] as those
+// of ops/linear (linear_cuda.h), padded with zeros; fp32: [n][k]. In a panel, weight rows stand so that a thread of the
+// matrix unit, which holds sums of rows r and r + 8, ends with what belongs together: gate and up of an output (a panel
+// is 32 outputs), or two neighbouring outputs.
+//
+// Order of a sum (bf16 x bf16): along the whole of k, 16 at a time, into one fp32 accumulator. Tile sizes and other
+// rows do not enter. Everything else goes to a plain kernel with an order of its own.
+#pragma once
+
+#include "ops/grouped_linear/grouped_linear.h"
+#include "ops/linear/linear_cuda.h"
+
+namespace volley::ops {
+
+constexpr int64_t grouped_cuda_panels(int64_t n, LinearLayout layout) {
+  return layout == LinearLayout::kGateUp ? (n / 2 + 31) / 32 : (n + kPanelRows - 1) / kPanelRows;
+}
+constexpr int64_t grouped_cuda_expert_bytes(int64_t n, int64_t k, DType storage, LinearLayout layout) {
+  if (storage == DType::kF32) return n * k * 4;
+  return grouped_cuda_panels(n, layout) * ((k + kBlockK - 1) / kBlockK) * kBlockBytes;
+}
+
+// Row of an expert's bf16 panels that holds row `row` of part `part` (0; or 0 gate, 1 up).
+constexpr int64_t grouped_cuda_row(int64_t row, int part, LinearLayout layout) {
+  if (layout == LinearLayout::kGateUp) {
+    const int64_t output = row % 32;
+    return row / 32 * kPanelRows + output / 8 * 16 + output % 8 + part * 8;
+  }
+  const int64_t output = row % kPanelRows, pair = output / 2;
+  return row / kPanelRows * kPanelRows + pair / 8 * 16 + pair % 8 + output % 2 * 8;
+}
+
+// Rows of x that a tile of the kernels of sm_90a takes at most. What an expert has beyond goes to further tiles, which
+// read its weights again.
+enum class GroupedTileSize { kFewRows = 64, kManyRows = 256 };
+// By how many rows an expert gets in the mean. Chooses tiles, and so affects no result.
+GroupedTileSize grouped_tile_size(int64_t entries, int64_t experts);
+
+// Which kernel takes this call, as in linear(). kTiles and kPortable give the same bits.
+LinearKernel grouped_cuda_kernel(int major, const ExpertWeights& w, DType x);
+
+// A call as the kernels take it.
+struct GroupedArgs {
+  const uint8_t* weights = nullptr;  // packed
+  const uint8_t* x = nullptr;
+  void* y = nullptr;
+  const int32_t* offsets = nullptr;  // of the routing
+  const int32_t* entries = nullptr;
+  const int32_t* chosen = nullptr;  // [entries]: Routing::experts
+  int64_t expert_bytes = 0;
+  int experts = 0, top_k = 0, entry_count = 0;
+  int n = 0, k = 0, k_blocks = 0, panels = 0, outputs = 0;
+  GroupedRows rows = GroupedRows::kIn;
+  LinearLayout layout = LinearLayout::kPlain;
+  DType storage = DType::kBF16, x_dtype = DType::kBF16, y_dtype = DType::kF32;
+  bool routing_ready = false;
+};
+
+Result<ExpertWeights> pack_experts_cuda(Device& device, std::span<const WeightRows> parts, ExpertWeights w);
+void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
+                         const GroupedEnd& end);
+void combine_experts_cuda(Stream& stream, const Routing& routing, TensorView d, TensorView y);
+
+// The kernels. `processors`: multiprocessors to fill.
+void grouped_tiles_cuda(Stream& stream, const GroupedArgs& args, GroupedTileSize size, int processors);
+void grouped_portable_cuda(Stream& stream, const GroupedArgs& args, int processors);
+
+}  // namespace volley::ops

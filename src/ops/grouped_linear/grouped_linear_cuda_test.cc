@@ -1,0 +1,131 @@
+// Protects, on a GPU: what grouped_linear_test.cc says, which is built into the same program; the portable kernel; that
+// tiles of both sizes and both generations' kernels give the same bits; that a recorded product serves the routing that
+// is there when it runs. The layout is checked without a GPU.
+#include "ops/grouped_linear/grouped_linear_cuda.h"
+
+#include <set>
+
+#include "ops/grouped_linear/grouped_linear_testing.h"
+
+namespace volley::ops {
+namespace {
+
+constexpr DType kBF16 = DType::kBF16, kF32 = DType::kF32;
+
+struct Product {
+  LinearLayout layout;
+  GroupedRows rows;
+  DType y;
+};
+constexpr Product kIn{LinearLayout::kGateUp, GroupedRows::kIn, kBF16};
+constexpr Product kOut{LinearLayout::kPlain, GroupedRows::kOut, kF32};
+
+std::vector<float> x_of(const Product& p, const TestRouting& routing, int64_t k) {
+  return rounded(normal_values((p.rows == GroupedRows::kIn ? routing.rows : routing.entries()) * k, 5), kBF16);
+}
+
+// On a GPU without wgmma both are the portable kernel.
+TEST(GroupedLinearCuda, PortableKernelGivesTheSameBits) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (const Product& p : {kIn, kOut}) {
+    Experts w(device, 16, 1000, 520, kBF16, p.layout);
+    for (int64_t rows : {1, 8, 40, 300}) {
+      for (int32_t favoured : {0, 4}) {
+        const TestRouting routing(device, 16, 4, rows, favoured);
+        const std::vector<float> x = x_of(p, routing, w.k);
+        w.packed.portable = false;
+        const auto want = grouped_for_test(device, w, x, kBF16, routing.routing(), p.y, p.rows);
+        w.packed.portable = true;
+        ASSERT_EQ(grouped_for_test(device, w, x, kBF16, routing.routing(), p.y, p.rows), want) << rows;
+      }
+    }
+  }
+}
+
+// An expert with the same row alone and with 500 others: few and many rows a tile, and every N of the instruction.
+TEST(GroupedLinearCuda, AnExpertsRowsDoNotSeeOneAnother) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (const Product& p : {kIn, kOut}) {
+    const int64_t k = 776, n = 512, outputs = p.layout == LinearLayout::kGateUp ? n / 2 : n;
+    const Experts w(device, 4, n, k, kBF16, p.layout);
+    const TestRouting all(device, 4, 1, 501, 1);  // expert 0 gets all
+    const std::vector<float> x = x_of(p, all, k);
+    const size_t row_bytes = outputs * dtype_size(p.y);
+    const auto want = grouped_for_test(device, w, x, kBF16, all.routing(), p.y, p.rows);
+    for (int64_t rows = 1; rows <= 500; rows += rows < 34 ? 1 : 29) {
+      const int64_t begin = 501 - rows;
+      const TestRouting some(device, 4, 1, rows, 1);
+      const std::vector<float> part(x.begin() + begin * k, x.end());
+      const auto y = grouped_for_test(device, w, part, kBF16, some.routing(), p.y, p.rows);
+      ASSERT_EQ(std::memcmp(y.data(), &want[begin * row_bytes], y.size()), 0) << rows;
+    }
+  }
+}
+
+TEST(GroupedLinearCuda, GraphServesWhatTheRoutingIs) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const int64_t rows = 24, hidden = 512, inner = 256;
+  const RouterRule rule = TestRouting::make_rule(32, 4);
+  const Experts gate_up(device, 32, 2 * inner, hidden, kBF16, LinearLayout::kGateUp);
+  const Experts down(device, 32, hidden, inner, kBF16, LinearLayout::kPlain);
+  RouterWorld world(device, rule, rows, {.logits = normal_values(rows * 32, 1)});
+  const DeviceTensor x(device, encoded(normal_values(rows * hidden, 2), kBF16)), m(device, rows * 4 * inner * 2),
+      d(device, rows * 4 * hidden * 4), y(device, std::vector<float>(rows * hidden));
+  const auto enqueue = [&] {
+    world.run();
+    grouped_linear(device.stream(), gate_up.packed, x.view(kBF16, {rows, hidden}), world.routing(),
+                   m.view(kBF16, {rows * 4, inner}), {.rows = GroupedRows::kIn});
+    grouped_linear(device.stream(), down.packed, m.view(kBF16, {rows * 4, inner}), world.routing(),
+                   d.view(kF32, {rows * 4, hidden}), {.rows = GroupedRows::kOut, .routing_ready = true});
+    combine_experts(device.stream(), world.routing(), d.view(kF32, {rows * 4, hidden}), y.view(kF32, {rows, hidden}));
+  };
+  const std::vector<float> zeros(rows * hidden);
+  const auto upload = [&](const std::vector<float>& logits) {
+    device.upload(world.call().logits.data, logits.data(), logits.size() * sizeof(float));
+    device.upload(y.view(kF32, {rows, hidden}).data, zeros.data(), zeros.size() * sizeof(float));
+  };
+  const auto graph = device.record(enqueue);
+  std::set<std::vector<float>> different;
+  for (uint32_t seed : {1, 2, 3}) {
+    const std::vector<float> logits = normal_values(rows * 32, seed);
+    upload(logits);
+    enqueue();
+    const std::vector<float> want = y.read<float>();
+    upload(logits);
+    graph->launch();
+    ASSERT_EQ(y.read<float>(), want) << seed;
+    different.insert(want);
+  }
+  EXPECT_EQ(different.size(), 3u);
+}
+
+// Every row of a panel holds one row of the matrix.
+TEST(GroupedLinearCudaLayout, RowsHaveAPlaceOfTheirOwn) {
+  std::set<int64_t> plain, pairs;
+  for (int64_t row = 0; row < 128; ++row) {
+    plain.insert(grouped_cuda_row(row, 0, LinearLayout::kPlain));
+    pairs.insert(grouped_cuda_row(row / 2, static_cast<int>(row % 2), LinearLayout::kGateUp));
+  }
+  for (const auto& rows : {plain, pairs}) {
+    EXPECT_EQ(rows.size(), 128u);
+    EXPECT_EQ(*rows.begin(), 0);
+    EXPECT_EQ(*rows.rbegin(), 127);
+  }
+  EXPECT_EQ(grouped_cuda_panels(1536, LinearLayout::kGateUp), 24);
+  EXPECT_EQ(grouped_cuda_panels(2048, LinearLayout::kPlain), 32);
+  EXPECT_EQ(grouped_cuda_panels(74, LinearLayout::kGateUp), 2);
+}
+
+TEST(GroupedLinearCudaPlan, ChoosesTheKernel) {
+  ExpertWeights w;
+  w.n = w.k = 64;
+  EXPECT_EQ(grouped_cuda_kernel(9, w, kF32), LinearKernel::kPlain);
+  EXPECT_EQ(grouped_cuda_kernel(8, w, kBF16), LinearKernel::kPortable);
+  w.portable = true;
+  EXPECT_EQ(grouped_cuda_kernel(9, w, kBF16), LinearKernel::kPortable);
+  EXPECT_EQ(grouped_tile_size(16 * 8, 128), GroupedTileSize::kFewRows);
+  EXPECT_EQ(grouped_tile_size(2048 * 8, 128), GroupedTileSize::kManyRows);
+}
+
+}  // namespace
+}  // namespace volley::ops

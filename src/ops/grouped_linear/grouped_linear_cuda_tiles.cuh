@@ -1,0 +1,197 @@
+// Grouped products on sm_90a: weights as the M side of the matrix unit, an expert's rows as its N side, so that few
+// rows cost no more tensor work than they must.
+//
+// A block stays on its multiprocessor and takes one tile after the other from the device's list. Its ring of stages
+// runs on from tile to tile: while the warpgroups that multiply finish one, the copies of the next are under way. One
+// thread copies blocks of weights; three warps fetch the rows of x, which lie anywhere, 16 bytes a lane. The
+// instruction's N is chosen for each tile by its rows; it shows in no bit.
+#pragma once
+
+#include "device/cuda/dependent.cuh"
+#include "device/cuda/launch.h"
+#include "ops/grouped_linear/grouped_linear_cuda_work.cuh"
+#include "ops/linear/linear_cuda_fragments.cuh"
+#include "ops/linear/linear_cuda_ring.cuh"
+
+namespace volley::ops {
+
+template <int kPanels_, int kMaxRows_, PanelEnd kEnd_>
+struct GroupedShape {
+  static constexpr int kPanels = kPanels_, kMaxRows = kMaxRows_;
+  static constexpr PanelEnd kEnd = kEnd_;
+  static constexpr int kConsumers = kPanels * 128;  // a warpgroup a panel
+  static constexpr int kThreads = kConsumers + 128, kWarps = kThreads / 32;
+  static constexpr int kXThreads = 96;
+  // Many sums need more registers than an even share of 168: the warps that copy give up most of theirs.
+  static constexpr bool kUnevenRegisters = kMaxRows > 128;
+  static constexpr int kArrivals = 1 + kXThreads;  // that fill a stage
+
+  static constexpr Common kCommon = Common::kNothing;
+  static constexpr bool kFp8 = false, kCountsGivenBack = false;
+  static constexpr bool kThreadsCopy = true;
+  static constexpr int kProductLimit = 256;
+  static constexpr int kWeightBytes = kPanels * static_cast<int>(kBlockBytes);
+  static constexpr int kMSideAt = 0, kNSideAt = kWeightBytes;  // in a stage
+  static constexpr int kStageBytes = kWeightBytes + kMaxRows * 128;
+  static constexpr int kOwnBytes = static_cast<int>(sizeof(GroupedWork)) + kMaxRows * 4 + 1024;  // beside the ring
+  static constexpr int kStages = ((225 << 10) - 1024 - kOwnBytes) / kStageBytes;
+  static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // the ring starts on 1024
+  static_assert(kStageBytes % 1024 == 0 && kStages >= 3);
+};
+
+// The same for an instruction's N.
+template <typename Shape, int kRows>
+struct GroupedColumns : Shape {
+  static constexpr int kColumns = kRows;
+};
+
+struct RingWriter {
+  int stage = 0;
+  uint32_t parity = 1;  // a wait for a stage that was never read ends at once
+
+  template <typename Shape>
+  __device__ void advance() {
+    if (++stage == Shape::kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+template <typename Shape>
+__device__ void produce_weights(const Ring& ring, const GroupedArgs& args, const GroupedWork& work) {
+  using namespace hopper;
+  const uint64_t once = l2_evict_first(), again = l2_evict_normal();
+  RingWriter writer;
+  for_tiles<Shape::kPanels>(args, work, [&](const GroupedTile& tile) {
+    const int panels = min(Shape::kPanels, args.panels - tile.panel);
+    const int64_t panel_bytes = static_cast<int64_t>(args.k_blocks) * kBlockBytes;
+    const uint8_t* from = args.weights + tile.expert * args.expert_bytes + tile.panel * panel_bytes;
+    const uint64_t policy = tile.alone ? once : again;
+#pragma unroll 1
+    for (int block = 0; block < args.k_blocks; ++block, from += kBlockBytes) {
+      barrier_wait(&ring.empty[writer.stage], writer.parity);
+      barrier_expect(&ring.full[writer.stage], panels * static_cast<int>(kBlockBytes));
+      uint8_t* to = ring.stages + writer.stage * Shape::kStageBytes;
+      for (int p = 0; p < panels; ++p) {
+        bulk_copy(to + p * kBlockBytes, from + p * panel_bytes, kBlockBytes, &ring.full[writer.stage], policy);
+      }
+      writer.advance<Shape>();
+    }
+  });
+}
+
+// The threads that fetch x.
+template <typename Shape>
+__device__ void x_sync() {
+  asm volatile("bar.sync 1, %0;" ::"n"(Shape::kXThreads) : "memory");
+}
+
+// thread: of those that fetch x. sources: [kMaxRows] in shared memory.
+template <typename Shape>
+__device__ void produce_x(const Ring& ring, const GroupedArgs& args, const GroupedWork& work, int thread,
+                          int* sources) {
+  RingWriter writer;
+  for_tiles<Shape::kPanels>(args, work, [&](const GroupedTile& tile) {
+    x_sync<Shape>();  // nobody reads the sources of the tile before
+    for (int r = thread; r < tile.rows; r += Shape::kXThreads) sources[r] = source_row(args, tile.row + r);
+    x_sync<Shape>();
+#pragma unroll 1
+    for (int block = 0; block < args.k_blocks; ++block) {
+      hopper::barrier_wait(&ring.empty[writer.stage], writer.parity);
+      const uint32_t to = hopper::shared_address(ring.stages + writer.stage * Shape::kStageBytes + Shape::kNSideAt);
+#pragma unroll 4
+      for (int i = thread; i < tile.rows * 8; i += Shape::kXThreads) {
+        const int r = i / 8, piece = i % 8, k = block * static_cast<int>(kBlockK) + piece * 8;
+        const int64_t at = (static_cast<int64_t>(sources[r]) * args.k + (k < args.k ? k : 0)) * 2;
+        fragments::copy16(to + fragments::swizzled(r, piece), args.x + at, k < args.k ? 16 : 0);
+      }
+      hopper::barrier_arrive_after_copies(&ring.full[writer.stage]);
+      writer.advance<Shape>();
+    }
+  });
+}
+
+template <typename Shape, int kRows>
+__device__ __forceinline__ void multiply_tile(const Ring& ring, RingReader& reader, const GroupedArgs& args,
+                                              const GroupedTile& tile) {
+  float sums[kRows / 2] = {};
+  consume<GroupedColumns<Shape, kRows>>(ring, reader, args.k_blocks, sums);
+  if (threadIdx.x % 128 == 0) hopper::barrier_arrive(&ring.empty[reader.held]);  // before this tile's end is written
+  reader.held = -1;
+  finish_panel<Shape::kEnd, kRows>(args, tile, tile.panel + static_cast<int>(threadIdx.x) / 128,
+                                   static_cast<int>(threadIdx.x) / 32 % 4, sums);
+}
+
+// With the first of kRows that holds the tile's.
+template <typename Shape, int kRows, int... kMore>
+__device__ __forceinline__ void multiply_tile_of(const Ring& ring, RingReader& reader, const GroupedArgs& args,
+                                                 const GroupedTile& tile) {
+  if constexpr (sizeof...(kMore) == 0) {
+    static_assert(kRows == Shape::kMaxRows);
+    multiply_tile<Shape, kRows>(ring, reader, args, tile);
+  } else if (tile.rows <= kRows) {
+    multiply_tile<Shape, kRows>(ring, reader, args, tile);
+  } else {
+    multiply_tile_of<Shape, kMore...>(ring, reader, args, tile);
+  }
+}
+
+template <typename Shape, int... kRows>
+__global__ void __launch_bounds__(Shape::kThreads, 1) grouped_tiles_kernel(const GroupedArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // the dispatch sends no other GPU here (grouped_cuda_kernel)
+  using namespace hopper;
+  extern __shared__ uint8_t dynamic[];
+  __shared__ uint64_t full[Shape::kStages], empty[Shape::kStages];
+  __shared__ GroupedWork work;
+  __shared__ int sources[Shape::kMaxRows];
+  const Ring ring{full, empty, dynamic + (1024 - shared_address(dynamic) % 1024) % 1024};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Shape::kStages; ++i) {
+      barrier_init(&full[i], Shape::kArrivals);
+      barrier_init(&empty[i], Shape::kPanels);
+    }
+    barrier_init_fence();
+  }
+  if (!args.routing_ready) cuda::wait_for_predecessors();
+  list_work<Shape::kWarps, Shape::kMaxRows>(args, work);  // and barriers are there
+  cuda::launch_dependents();
+
+  if (threadIdx.x >= Shape::kConsumers) {
+    if constexpr (Shape::kUnevenRegisters) registers_shrink_to<72>();
+    const int thread = static_cast<int>(threadIdx.x) - Shape::kConsumers;
+    if (thread == 0) produce_weights<Shape>(ring, args, work);
+    if (thread >= 32) {
+      cuda::wait_for_predecessors();
+      produce_x<Shape>(ring, args, work, thread - 32, sources);
+    }
+  } else {
+    if constexpr (Shape::kUnevenRegisters) registers_grow_to<216>();
+    // What comes before in the stream has ended when the first rows of x are there.
+    RingReader reader;
+    for_tiles<Shape::kPanels>(
+        args, work, [&](const GroupedTile& tile) { multiply_tile_of<Shape, kRows...>(ring, reader, args, tile); });
+  }
+#else
+  __trap();
+#endif
+}
+
+template <typename Shape, int... kRows>
+void launch_grouped_tiles(Stream& stream, const GroupedArgs& args, int processors) {
+  const int64_t across = (args.panels + Shape::kPanels - 1) / Shape::kPanels;
+  const int64_t most = std::min(args.experts, args.entry_count) + args.entry_count / Shape::kMaxRows;  // tiles of rows
+  cuda::Launch how;
+  how.grid = dim3(static_cast<unsigned>(std::min<int64_t>(processors, most * across)));
+  how.block = dim3(Shape::kThreads);
+  how.shared_bytes = Shape::kSharedBytes;
+  how.early = true;
+  cuda::launch(grouped_tiles_kernel<Shape, kRows...>, how, stream, args);
+}
+
+// Compiled in files of their own: their instructions are many.
+void launch_grouped_few(Stream& stream, const GroupedArgs& args, int processors);
+void launch_grouped_many_gate_up(Stream& stream, const GroupedArgs& args, int processors);
+void launch_grouped_many_plain(Stream& stream, const GroupedArgs& args, int processors);
+
+}  // namespace volley::ops

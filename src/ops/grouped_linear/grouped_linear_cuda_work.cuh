@@ -1,0 +1,124 @@
+// What the grouped kernels of all GPUs share: which tiles there are, as the device's routing says, and what becomes of
+// their sums.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "device/cuda/block_sum.cuh"
+#include "ops/grouped_linear/grouped_linear_cuda.h"
+#include "ops/linear/linear_cuda_epilogue.cuh"
+
+namespace volley::ops {
+
+// In shared memory.
+struct GroupedWork {
+  int offsets[kMaxExperts + 1];    // grouped rows of the experts before
+  int row_tiles[kMaxExperts + 1];  // tiles of rows of the experts before
+};
+
+// Some rows of an expert, and some of its panels.
+struct GroupedTile {
+  int expert, panel, row, rows;  // first panel; first grouped row and how many
+  bool alone;                    // no other tile has these weights
+};
+
+// All threads of a block of kWarps warps call it; they see the work afterwards.
+template <int kWarps, int kMaxRows>
+__device__ void list_work(const GroupedArgs& args, GroupedWork& work) {
+  constexpr int kThreads = kWarps * 32, kEach = kMaxExperts / kThreads + 1;
+  int counts[kEach], all = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int e = static_cast<int>(threadIdx.x) * kEach + i;
+    counts[i] = 0;
+    if (e > args.experts) continue;
+    // From the L2 cache: the routing may be younger than what this multiprocessor has kept.
+    const int begin = __ldcg(args.offsets + e), end = e < args.experts ? __ldcg(args.offsets + e + 1) : begin;
+    work.offsets[e] = begin;
+    counts[i] = (end - begin + kMaxRows - 1) / kMaxRows;
+    all += counts[i];
+  }
+  int before = cuda::block_sum_before<kWarps>(all);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int e = static_cast<int>(threadIdx.x) * kEach + i;
+    if (e <= args.experts) work.row_tiles[e] = before;
+    before += counts[i];
+  }
+  __syncthreads();
+}
+
+// Calls run(tile) for each tile of this block. Tiles of kPanels panels; those of the same weights are neighbours, so
+// that one of them reads from memory and the others from the cache.
+template <int kPanels, typename Run>
+__device__ __forceinline__ void for_tiles(const GroupedArgs& args, const GroupedWork& work, const Run& run) {
+  const int across = (args.panels + kPanels - 1) / kPanels, count = work.row_tiles[args.experts] * across;
+#pragma unroll 1
+  for (int t = static_cast<int>(blockIdx.x); t < count; t += static_cast<int>(gridDim.x)) {
+    int expert = 0, end = args.experts;  // the last with row_tiles * across <= t
+    while (end - expert > 1) {
+      const int middle = (expert + end) / 2;
+      (work.row_tiles[middle] * across <= t ? expert : end) = middle;
+    }
+    const int tiles = work.row_tiles[expert + 1] - work.row_tiles[expert];
+    const int own = t - work.row_tiles[expert] * across, begin = work.offsets[expert];
+    const int rows = work.offsets[expert + 1] - begin, part = own % tiles;
+    const int first = rows * part / tiles, last = rows * (part + 1) / tiles;
+    run(GroupedTile{expert, own / tiles * kPanels, begin + first, last - first, tiles == 1});
+  }
+}
+
+// The row of x of a grouped row.
+__device__ inline int source_row(const GroupedArgs& args, int grouped) {
+  return args.rows == GroupedRows::kIn ? args.entries[grouped] / args.top_k : grouped;
+}
+
+// Not inlined: many instructions, and only y in fp32 takes them.
+static __device__ __noinline__ float swiglu_one_exactly(float gate, float up) {
+  return gate / (1.0f + expf(-gate)) * up;
+}
+
+// What finish_panel() makes of sums.
+enum class PanelEnd {
+  kPlain,
+  kGateUp,       // SwiGLU
+  kGateUpQuick,  // the same for y in bf16 alone
+};
+
+// Sums of one panel and kRows rows to y. warp: 0 to 3, the 16 weight rows of the panel that it holds; a lane holds
+// sums[4 j + 2 i + e] of weight row 16 warp + lane / 4 + 8 i and row 8 j + 2 (lane % 4) + e of the tile.
+template <PanelEnd kEnd, int kRows>
+__device__ __forceinline__ void finish_panel(const GroupedArgs& args, const GroupedTile& tile, int panel, int warp,
+                                             const float (&sums)[kRows / 2]) {
+  const int lane = threadIdx.x % 32, output = warp * 8 + lane / 4, first_row = lane % 4 * 2;
+  constexpr bool kGateUp = kEnd != PanelEnd::kPlain;
+  const bool y_bf16 = kEnd == PanelEnd::kGateUpQuick || args.y_dtype == DType::kBF16;
+  const auto swiglu_one = [&](float gate, float up) {
+    return y_bf16 ? silu_quickly(gate) * up : swiglu_one_exactly(gate, up);
+  };
+  // With SwiGLU, a lane and the one that has the neighbouring output each store both outputs of one of their two rows.
+  const int odd = output % 2;
+  const int column = kGateUp ? panel * 32 + output - odd : panel * static_cast<int>(kPanelRows) + 2 * output;
+  const bool exists = column < args.outputs;
+  const auto store = [&](int r, float2 v) {
+    if (r >= tile.rows || !exists) return;
+    const int grouped = tile.row + r, row = args.rows == GroupedRows::kIn ? grouped : args.entries[grouped];
+    store2(args.y, y_bf16, static_cast<int64_t>(row) * args.outputs + column, v);
+  };
+#pragma unroll
+  for (int j = 0; j < kRows / 8; ++j) {
+    if (j * 8 >= tile.rows) break;  // the whole warp
+    const float* d = &sums[4 * j];
+    const int r = j * 8 + first_row;
+    if constexpr (kGateUp) {
+      const float v[2] = {swiglu_one(d[0], d[2]), swiglu_one(d[1], d[3])};
+      const float given = __shfl_xor_sync(0xffffffff, odd ? v[0] : v[1], 4);
+      store(r + odd, odd ? float2{given, v[1]} : float2{v[0], given});
+    } else {
+      store(r, {d[0], d[2]});
+      store(r + 1, {d[1], d[3]});
+    }
+  }
+}
+
+}  // namespace volley::ops
