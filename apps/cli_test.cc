@@ -9,11 +9,13 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <regex>
 #include <thread>
 #include <vector>
 
@@ -140,15 +142,17 @@ TEST(Cli, WeightsCutShortWhileTheyAreMappedAreNamed) {
                                               "2",        "--concurrency", "1"};
   const auto run = [&](std::vector<std::string> more, int expected) {
     more.insert(more.begin(), arguments.begin(), arguments.end());
+    // For reading as well: opening it does not wait for the program, which may have ended at once.
+    const int lines = open(pipe.path().c_str(), O_RDWR | O_CLOEXEC);
     Program program(more);
-    std::ofstream lines(pipe.path());
-    lines << "{\"prompt\": \"first\"}" << std::endl;
+    const std::string first = "{\"prompt\": \"first\"}\n", second = "{\"prompt\": \"second, in other words\"}\n";
+    EXPECT_EQ(write(lines, first.data(), first.size()), static_cast<ssize_t>(first.size()));
     EXPECT_TRUE(program.wait_for_output("\n")) << program.err();
     const auto size = fs::file_size(model.weights());
     fs::resize_file(model.weights(), 0);
     fs::resize_file(model.weights(), expected == 0 ? 0 : size / 1000);
-    lines << "{\"prompt\": \"second, with other words\"}" << std::endl;
-    lines.close();
+    EXPECT_EQ(write(lines, second.data(), second.size()), static_cast<ssize_t>(second.size()));
+    close(lines);
     EXPECT_EQ(program.status(), expected) << program.err();
     return program.err();
   };
@@ -167,6 +171,26 @@ TEST(Cli, AModelWhoseTemplateDoesNotEndIsRefused) {
   EXPECT_EQ(program.status(), 3);
   expect_one_error(program);
   EXPECT_NE(program.err().find("chat_template.jinja"), std::string::npos) << program.err();
+}
+
+// What a bug would need to become more than a crash must stay closed in what is released.
+TEST(Cli, TheReleasedProgramIsHardened) {
+  if (!VOLLEY_HARDENED) GTEST_SKIP() << "only release builds without sanitizers are hardened";
+  const TempFile listing("readelf");
+  const std::string command = "readelf --wide --file-header --program-headers --dynamic --dyn-syms '" VOLLEY_PROGRAM
+                              "' > '" +
+                              listing.path() + "'";
+  if (std::system(command.c_str()) != 0) GTEST_SKIP() << "no readelf";
+  std::ifstream file(listing.path());
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto has = [&](const std::string& pattern) { return std::regex_search(text, std::regex(pattern)); };
+  EXPECT_TRUE(has("Type: +DYN")) << "loaded at another address each time";
+  EXPECT_TRUE(has("FLAGS_1[^\n]*NOW[^\n]*PIE")) << "every function is bound before main()";
+  EXPECT_TRUE(has("GNU_RELRO")) << "and cannot be bound again";
+  EXPECT_TRUE(has("GNU_STACK[^\n]* RW ")) << "no code on the stack";
+  EXPECT_FALSE(has("LOAD[^\n]* RWE ")) << "no memory that can be written and run";
+  EXPECT_TRUE(has("__stack_chk_fail"));
+  EXPECT_TRUE(has("__(memcpy|memmove|memset|snprintf|read|fprintf)_chk"));
 }
 
 TEST(Cli, UsageErrorsExitWithTwo) {
