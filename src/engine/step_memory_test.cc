@@ -1,4 +1,4 @@
-// What a step takes on the device against what the memory plan kept for it.
+// What loading and a step take on the device against what the memory plan kept for them.
 #include <gtest/gtest.h>
 
 #include "engine/device_testing.h"
@@ -36,6 +36,31 @@ double share_taken(const EngineOptions& options) {
   auto round = make_round(device, options, *models, *loaded, {});
   EXPECT_TRUE(round.ok()) << round.error().message;
   return static_cast<double>(device.bytes) / static_cast<double>(models->memory.step_bytes);
+}
+
+// Weights and pages are planned to the byte: what a model takes is known before any weight is read.
+TEST(LoadedMemory, IsWhatWasPlanned) {
+  if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
+  const auto expect_planned = [](const char* name, const EngineOptions& options) {
+    auto models = resolve_models(options);
+    ASSERT_TRUE(models.ok()) << models.error().message;
+    auto inner = make_device(models->device, options.threads);
+    ASSERT_TRUE(inner.ok());
+    WatchedDevice device(std::move(inner).value());
+    auto loaded = load_models(device, *models, 0, {});
+    ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+    const MemoryPlan& plan = models->memory;
+    EXPECT_EQ(device.bytes, plan.weight_bytes + plan.kv_bytes() + plan.page_bytes)
+        << name << "; the last is the scrap page";
+  };
+  EngineOptions options = pocket();
+  expect_planned("as it comes", options);
+  options.dtype = ComputeType::kFloat32;
+  options.dummy_weights.reset();
+  expect_planned("in fp32", options);
+  options.speculation = Speculation::kOff;
+  options.model_dir = "tests/data/targets/narrow_fp32";
+  expect_planned("fp32 weights, plain", options);
 }
 
 TEST(StepMemory, TakesNoMoreThanWasPlanned) {
