@@ -1,6 +1,7 @@
 // What becomes of requests when a step's extra memory, for grammar masks or a prompt's logprobs, cannot be had.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <future>
