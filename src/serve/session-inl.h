@@ -322,7 +322,7 @@ inline asio::awaitable<Session::Refusal> Session::read_body(Parser& parser, erro
   while (!error && !parser.is_done()) {
     co_await http::async_read_some(socket_, buffer_, parser, token(error));
     if (!body_share_.grow_to(parser.get().body().size())) {
-      parser.get().body() = {};
+      std::string().swap(parser.get().body());  // an assignment would keep its memory
       co_return error_response(http_error(503, "Too many large requests are arriving at once. Try again in a moment."));
     }
   }
