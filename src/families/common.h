@@ -39,10 +39,4 @@ Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layer
 // kUnimplemented where windows differ: the rows of a pass know one size. where: the file.
 Status check_windows(const model::Decoder& decoder, const std::string& where);
 
-// Families, each in its own file.
-Result<TargetConfig> read_llama(const ConfigFields& config);
-Result<TargetConfig> read_qwen2(const ConfigFields& config);
-Result<TargetConfig> read_qwen3(const ConfigFields& config);
-Result<TargetConfig> read_qwen3_moe(const ConfigFields& config);
-
 }  // namespace volley::families

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "families/common.h"
+#include "families/registry.h"
 
 namespace volley::families {
 namespace {

@@ -1,3 +1,5 @@
+#include "families/registry.h"
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
