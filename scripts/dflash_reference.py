@@ -26,7 +26,10 @@ def target_layers(config: dict) -> list[int]:
 def layer_visibility(config: dict, layer: int) -> tuple[bool, int | None]:
     """Whether a layer is causal inside the block, and its window if it has one."""
     own = config["dflash_config"]
-    types = config.get("layer_types") or ["full_attention"] * config["num_hidden_layers"]
+    types = config.get("layer_types")
+    if not types:
+        first = config.get("max_window_layers", 28) if config.get("use_sliding_window") else config["num_hidden_layers"]
+        types = ["sliding_attention" if i >= first else "full_attention" for i in range(config["num_hidden_layers"])]
     sliding = types[layer] == "sliding_attention"
     causal = config.get("is_causal")
     if causal is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, RepetitionPenaltyLogitsProcessor
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 import dflash_reference
@@ -22,6 +22,7 @@ DATA = ROOT / "tests" / "data"
 POSITIONS = 40  # of each target's prompt: two pages of 16 and a part of a third
 CONTEXTS = (1, 9, 40)
 ANSWER = 64  # tokens of the greedy answer
+PENALTY = 1.5  # its repetition penalty
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
@@ -52,6 +53,13 @@ def qwen2(*sizes, **more):
     return family_config("Qwen2ForCausalLM", "qwen2", sizes, attention_bias=None, **more)
 
 
+def moe(*sizes, experts, chosen, inner, **more):
+    return {**base_config(*sizes), "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+            "num_experts": experts, "num_experts_per_tok": chosen, "moe_intermediate_size": inner,
+            "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "output_router_logits": False,
+            "router_aux_loss_coef": 0.001, **more}
+
+
 # name: (config, dtype, shards). The seed is a name's place: add at the end.
 TARGETS = {
     "plain": (base_config(64, 4, 2, 16, 128, 128, 2, True), "bf16", 1),
@@ -79,7 +87,12 @@ TARGETS = {
     "qwen3_window": (base_config(40, 4, 1, 16, 52, 71, 3, True, attention_bias=True, use_sliding_window=True,
                                  sliding_window=9, layer_types=["sliding_attention", "full_attention",
                                                                 "sliding_attention"]), "fp32", 1),
+    "moe_single": (moe(40, 4, 2, 16, 24, 73, 2, False, experts=6, chosen=2, inner=20), "bf16", 2),
+    "moe_stacked": (moe(48, 3, 1, 32, 24, 61, 2, True, experts=5, chosen=3, inner=28), "fp32", 1),
+    "moe_mixed": (moe(64, 4, 4, 16, 52, 80, 4, False, experts=9, chosen=4, inner=12, decoder_sparse_step=2,
+                      mlp_only_layers=[3], norm_topk_prob=False, use_sliding_window=True, sliding_window=13), "bf16", 1),
 }
+STACKED = ("moe_stacked",)  # all experts of a layer as one tensor
 WITHOUT_ANSWER = 7  # the first of them
 
 
@@ -125,6 +138,10 @@ DRAFTERS = {
     "aliases_bias": ("qwen2_window", drafter_config(
         "qwen2_window", 4, 2, 16, 44, 1, {"mask_token_id": 82, "use_swa": True, "swa_window_size": 7}, block_size=8,
         attention_bias=True), "bf16", ""),
+    "of_experts": ("moe_mixed", drafter_config(
+        "moe_mixed", 2, 2, 32, 40, 1, {"mask_token_id": 79, "target_layer_ids": [1, 3], "num_target_layers": 4},
+        num_target_layers=None, block_size=8, use_sliding_window=True, sliding_window=12, max_window_layers=0),
+        "bf16", ""),
 }
 
 # Other names that files have for the same tensors.
@@ -178,7 +195,17 @@ def random_layers(config, generator):
         return 1 + 0.3 * torch.randn(n, generator=generator)
 
     def head_norms():
-        return {"self_attn.q_norm": norm(d), "self_attn.k_norm": norm(d)} if model_type == "qwen3" else {}
+        return {"self_attn.q_norm": norm(d), "self_attn.k_norm": norm(d)} if model_type.startswith("qwen3") else {}
+
+    def network(layer):
+        chosen = layer not in config.get("mlp_only_layers", []) and (layer + 1) % config.get("decoder_sparse_step", 1) == 0
+        if model_type != "qwen3_moe" or not chosen:
+            return {"mlp.gate_proj": matrix(ffn, hidden), "mlp.up_proj": matrix(ffn, hidden),
+                    "mlp.down_proj": matrix(hidden, ffn)}
+        inner = config["moe_intermediate_size"]
+        experts = {f"mlp.experts.{e}.{part}": matrix(*shape) for e in range(config["num_experts"]) for part, shape in {
+            "gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}.items()}
+        return {"mlp.gate": 3 * matrix(config["num_experts"], hidden), **experts}
 
     hidden, ffn, model_type = config["hidden_size"], config["intermediate_size"], config["model_type"]
     d = config.get("head_dim") or hidden // config["num_attention_heads"]
@@ -189,11 +216,21 @@ def random_layers(config, generator):
             "input_layernorm": norm(hidden), "post_attention_layernorm": norm(hidden),
             "self_attn.q_proj": matrix(q, hidden), "self_attn.k_proj": matrix(kv, hidden),
             "self_attn.v_proj": matrix(kv, hidden), "self_attn.o_proj": matrix(hidden, q),
-            **head_norms(), "mlp.gate_proj": matrix(ffn, hidden),
-            "mlp.up_proj": matrix(ffn, hidden), "mlp.down_proj": matrix(hidden, ffn)}.items()}
+            **head_norms(), **network(i)}.items()}
         if model_type == "qwen2" or config.get("attention_bias"):
             tensors |= {f"layers.{i}.self_attn.{name}_proj.bias": 0.5 * torch.randn(n, generator=generator)
                         for name, n in (("q", q), ("k", kv), ("v", kv))}
+    return tensors
+
+
+def stack_experts(tensors, layers, experts):
+    """gate_up_proj [experts, gate rows then up rows, hidden] and down_proj [experts, hidden, inner] of each layer."""
+    for i in range(layers):
+        def take(e, part):
+            return tensors.pop(f"layers.{i}.mlp.experts.{e}.{part}.weight")
+        both = [torch.cat((take(e, "gate_proj"), take(e, "up_proj"))) for e in range(experts)]
+        tensors[f"layers.{i}.mlp.experts.gate_up_proj"] = torch.stack(both)
+        tensors[f"layers.{i}.mlp.experts.down_proj"] = torch.stack([take(e, "down_proj") for e in range(experts)])
     return tensors
 
 
@@ -208,12 +245,16 @@ def load(folder: Path):
 
 @torch.no_grad()
 def greedy_answer(folder: Path, ids):
-    """ANSWER tokens that follow, computed anew for each, end tokens ignored."""
+    """ANSWER tokens that follow, computed anew for each, end tokens ignored. The penalty keeps random models from
+    repeating one token for ever."""
     model, ids, length = load(folder), list(ids), len(ids)
+    penalise = RepetitionPenaltyLogitsProcessor(PENALTY)
     while len(ids) < length + ANSWER:
-        best = model(torch.tensor([ids]), use_cache=False).logits[0, -1].topk(2)
+        so_far = torch.tensor([ids])
+        best = penalise(so_far, model(so_far, use_cache=False).logits[:, -1])[0].topk(2)
         assert best.values[0] - best.values[1] > 1e-4, f"{folder.name}: the choice is too close to compare"
         ids.append(int(best.indices[0]))
+    assert len(set(ids[length:])) > 8, f"{folder.name}: {ids[length:]} is too monotonous to show anything"
     return ids[length:]
 
 
@@ -235,9 +276,14 @@ def make_target(index, name):
     config = {key: value for key, value in config.items() if value is not None}
     generator = torch.Generator().manual_seed(1000 + index)
     folder = DATA / "targets" / name
-    tensors = {f"model.{n}": t for n, t in random_layers(config, generator).items()}
+    tensors = random_layers(config, generator)
+    if name in STACKED:
+        tensors = stack_experts(tensors, config["num_hidden_layers"], config["num_experts"])
+    tensors = {f"model.{n}": t for n, t in tensors.items()}
     vocab, hidden = config["vocab_size"], config["hidden_size"]
-    tensors["model.embed_tokens.weight"] = 0.5 * torch.randn(vocab, hidden, generator=generator)
+    # A tied head repeats the last token for ever where embeddings outweigh what the layers add.
+    scale = 0.1 if config["tie_word_embeddings"] and index >= WITHOUT_ANSWER else 0.5
+    tensors["model.embed_tokens.weight"] = scale * torch.randn(vocab, hidden, generator=generator)
     if not config["tie_word_embeddings"]:
         tensors["lm_head.weight"] = torch.randn(vocab, hidden, generator=generator) * hidden**-0.5
     write_tensors(folder, {n: t.to(DTYPES[dtype]) for n, t in tensors.items()}, shards)
@@ -271,7 +317,8 @@ def renamed(name, rules):
 def make_drafter(index, name):
     target_name, config, dtype, prefix = DRAFTERS[name]
     target = read_target(target_name)
-    config = {key: value for key, value in config.items() if value is not None or key != "rope_theta"}
+    absent = ("rope_theta", "num_target_layers")
+    config = {key: value for key, value in config.items() if value is not None or key not in absent}
     generator = torch.Generator().manual_seed(2000 + index)
     folder = DATA / "drafters" / name
     layer_ids = dflash_reference.target_layers(config)

@@ -147,6 +147,50 @@ TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
   }
 }
 
+// The random drafters of tests/data: windows, causality, biases and rotations of their own. Little is accepted, so that
+// nearly every round throws a block away, whose K and V must not be seen again.
+TEST(DrafterInvariance, DraftersOfEveryFormAreInvisible) {
+  const std::pair<const char*, const char*> pairs[] = {
+      {"plain", "one_layer"},          {"sharded", "three_features"},    {"narrow_fp32", "window_bidirectional"},
+      {"mha_llama3", "causal"},        {"deep_yarn", "own_rope"},        {"wide_heads_yarn", "window_causal"},
+      {"llama_llama3", "speculators"}, {"qwen2_window", "aliases_bias"}, {"moe_mixed", "of_experts"}};
+  for (const auto& [target, drafter] : pairs) {
+    const std::string model = std::string("tests/data/targets/") + target;
+    const auto config = families::read_target(model);
+    ASSERT_TRUE(config.ok()) << config.error().message;
+    std::vector<std::vector<TokenId>> plain;
+    int64_t drafted = 0;
+    for (const int concurrency : {0, 8, 3}) {  // 0: plain, alone
+      const bool drafts = concurrency > 0;
+      const Configuration c = {"",
+                               drafts ? 4 : 0,
+                               0,
+                               drafts ? concurrency : 1,
+                               drafts ? 16 : 512,
+                               16,
+                               1,
+                               drafts,
+                               {VerifyPolicy::Kind::kFull},
+                               true,
+                               concurrency == 3};
+      EngineOptions options = options_of(c, model, std::string("tests/data/drafters/") + drafter);
+      options.block_size = 0;  // the drafter's own
+      const auto engine = make_engine(options);
+      std::vector<std::vector<TokenId>> tokens;
+      for (const float temperature : {0.0f, 0.8f}) {
+        for (const Output& out :
+             run_all(*engine, make_requests(config->decoder.vocab, 6, temperature), c.concurrency)) {
+          tokens.push_back(out.tokens);
+        }
+      }
+      if (plain.empty()) plain = tokens;
+      EXPECT_EQ(tokens, plain) << drafter << ", " << concurrency << " at once";
+      drafted += engine->stats().verify_steps;
+    }
+    EXPECT_GT(drafted, 0) << drafter;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Targets, FamilyInvariance, ::testing::ValuesIn(folders("targets")),
                          [](const auto& info) { return info.param; });
 

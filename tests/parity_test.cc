@@ -31,7 +31,7 @@ constexpr double kTolerance = 1e-6;
 
 TEST(TargetParity, LogitsAreThoseOfTransformers) {
   const auto names = folders("targets");
-  ASSERT_GE(names.size(), 14u);
+  ASSERT_GE(names.size(), 17u);
   for (const std::string& name : names) {
     const std::string dir = "tests/data/targets/" + name;
     const Fixture expected(dir + "/expected");
@@ -68,6 +68,8 @@ TEST(TargetParity, AnswersAreThoseOfTransformers) {
     request.prompt = expected.ids("prompt_ids", 40);
     request.max_tokens = 64;
     request.ignore_eos = true;
+    request.sampling.temperature = 0;
+    request.sampling.repetition_penalty = 1.5f;  // as in make_fixtures.py
     const auto outputs = run_all(*engine, {request}, 1);
     EXPECT_EQ(outputs[0].tokens, expected.ids("greedy_ids", 64)) << name;
   }
@@ -105,6 +107,7 @@ TEST(DrafterParity, HiddenStatesAreThoseOfTheReference) {
       {"own_rope", "deep_yarn", 4, 2},
       {"speculators", "llama_llama3", 8, 2},
       {"aliases_bias", "qwen2_window", 8, 1},
+      {"of_experts", "moe_mixed", 8, 2},
   };
   ASSERT_EQ(folders("drafters").size(), cases.size()) << "a fixture without a case here";
   for (const DrafterCase& c : cases) {

@@ -34,15 +34,9 @@ Status read_attention_bias(const ConfigFields& config, std::vector<model::Layer>
 Status read_head_norms(const ConfigFields& config, std::vector<model::Layer>& layers);
 // Sliding windows from "layer_types", or without them as transformers derives them: where "use_sliding_window" is true,
 // the layers from "max_window_layers" on. window: their size, where something else than "sliding_window" says it.
-Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layers,
-                    std::optional<int32_t> window = {});
+Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layers, std::optional<int32_t> window = {});
 
 // kUnimplemented where windows differ: the rows of a pass know one size. where: the file.
 Status check_windows(const model::Decoder& decoder, const std::string& where);
-
-// Families, each in its own file.
-Result<TargetConfig> read_llama(const ConfigFields& config);
-Result<TargetConfig> read_qwen2(const ConfigFields& config);
-Result<TargetConfig> read_qwen3(const ConfigFields& config);
 
 }  // namespace volley::families

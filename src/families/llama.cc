@@ -1,5 +1,6 @@
 // Llama 2, 3, 3.1 and 3.2, and what was built like them.
 #include "families/common.h"
+#include "families/registry.h"
 
 namespace volley::families {
 

@@ -1,5 +1,6 @@
 // Qwen2 and Qwen2.5: biases of q, k and v, and sliding windows in the upper layers of some.
 #include "families/common.h"
+#include "families/registry.h"
 
 namespace volley::families {
 

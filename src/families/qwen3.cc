@@ -1,5 +1,6 @@
 // Qwen3: a norm of every head of q and k.
 #include "families/common.h"
+#include "families/registry.h"
 
 namespace volley::families {
 

@@ -1,3 +1,5 @@
+#include "families/registry.h"
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -18,6 +20,7 @@ constexpr Family kFamilies[] = {
     {"LlamaForCausalLM", "llama", read_llama},
     {"Qwen2ForCausalLM", "qwen2", read_qwen2},
     {"Qwen3ForCausalLM", "qwen3", read_qwen3},
+    {"Qwen3MoeForCausalLM", "qwen3_moe", read_qwen3_moe},
 };
 
 Error unknown_architecture(const ConfigFields& config, const std::string& architecture) {

@@ -18,6 +18,14 @@ struct NameRules {
     std::string ours, stored;
   };
   std::vector<Alias> aliases = {};
+  // Tensors that some files hold as one of rank 3: LAYER + folder + stored, [count, parts * rows, columns], is what
+  // other files have as LAYER + folder + N + "." + part, [rows, columns], for N from 0 on.
+  struct Stack {
+    std::string folder, stored;
+    std::vector<std::string> parts;
+    int64_t count = 0;
+  };
+  std::vector<Stack> stacks = {};
   // Tensors that are copies of another folder's: nobody reads them here, and names() leaves them out.
   std::vector<std::string> copies = {};
 };

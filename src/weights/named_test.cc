@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -15,15 +17,18 @@ namespace {
 
 using testing::ElementsAre;
 
-// Knows names alone.
+constexpr float kValues[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23};
+
+// Knows names alone; each tensor counts.
 class Names final : public Checkpoint {
  public:
   explicit Names(std::vector<std::string> names) : names_(std::move(names)) {}
   bool has(std::string_view name) const override {
     return std::find(names_.begin(), names_.end(), name) != names_.end();
   }
-  Result<SourceTensor> get(std::string_view name, std::span<const int64_t>) const override {
-    return not_found(std::string(name));
+  Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const override {
+    if (!has(name)) return not_found(std::string(name));
+    return SourceTensor{reinterpret_cast<const std::byte*>(kValues), DType::kF32, {shape.begin(), shape.end()}, {}};
   }
   DType main_dtype() const override { return DType::kBF16; }
   std::vector<std::string> names() const override { return names_; }
@@ -32,8 +37,9 @@ class Names final : public Checkpoint {
   std::vector<std::string> names_;
 };
 
-const NameRules kRules = {
-    {"", "model."}, {{"layers.0.", "midlayer."}, {"fc.", "encoder.fc."}}, {"t2d", "lm_head.weight"}};
+const NameRules kRules = {.prefixes = {"", "model."},
+                          .aliases = {{"layers.0.", "midlayer."}, {"fc.", "encoder.fc."}},
+                          .copies = {"t2d", "lm_head.weight"}};
 
 std::shared_ptr<const Checkpoint> view(std::vector<std::string> names) {
   return with_names(std::make_shared<Names>(std::move(names)), kRules);
@@ -54,6 +60,34 @@ TEST(NamedCheckpoint, WhatIsMissingIsAskedForByItsUsualName) {
   const auto missing = view({"odd"})->get("layers.0.b", {});
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.error().message, "layers.0.b");
+}
+
+// Two experts of one gate and one up row of 3 columns, as one tensor and one by one.
+TEST(NamedCheckpoint, StacksAreReadAsTheirParts) {
+  NameRules rules;
+  rules.stacks.push_back({"mlp.experts.", "gate_up_proj", {"gate_proj.weight", "up_proj.weight"}, 2});
+  const auto stacked =
+      with_names(std::make_shared<Names>(std::vector<std::string>{"model.layers.7.mlp.experts.gate_up_proj"}), rules);
+  const std::string expert = "layers.7.mlp.experts.1.";
+  EXPECT_THAT(stacked->names(),
+              ElementsAre("layers.7.mlp.experts.0.gate_proj.weight", "layers.7.mlp.experts.0.up_proj.weight",
+                          expert + "gate_proj.weight", expert + "up_proj.weight"));
+  const std::array<int64_t, 2> shape = {2, 3};
+  const auto up = stacked->get(expert + "up_proj.weight", shape);
+  ASSERT_TRUE(up.ok()) << up.error().message;
+  EXPECT_EQ(reinterpret_cast<const float*>(up->data)[0], 18) << "after gate, up and gate of 2 rows";
+  EXPECT_THAT(up->shape, ElementsAre(2, 3));
+  EXPECT_TRUE(stacked->has(expert + "gate_proj.weight"));
+  for (const char* name : {"layers.7.mlp.experts.2.up_proj.weight", "layers.7.mlp.experts.1.down_proj.weight",
+                           "layers.8.mlp.experts.1.up_proj.weight", "layers.7.mlp.experts.x.up_proj.weight"}) {
+    EXPECT_FALSE(stacked->has(name)) << name;
+    EXPECT_FALSE(stacked->get(name, shape).ok()) << name;
+  }
+  const auto single = with_names(std::make_shared<Names>(std::vector<std::string>{expert + "up_proj.weight"}), rules);
+  const auto same = single->get(expert + "up_proj.weight", shape);
+  ASSERT_TRUE(same.ok());
+  EXPECT_EQ(reinterpret_cast<const float*>(same->data)[0], 0);
+  EXPECT_THAT(single->names(), ElementsAre(expert + "up_proj.weight"));
 }
 
 // Every type, the odd element at every place of the words and of the rest after them.

@@ -1,0 +1,15 @@
+// The families that registry.cc chooses from.
+#pragma once
+
+#include "families/family.h"
+#include "families/fields.h"
+
+namespace volley::families {
+
+// Families, each in its own file.
+Result<TargetConfig> read_llama(const ConfigFields& config);
+Result<TargetConfig> read_qwen2(const ConfigFields& config);
+Result<TargetConfig> read_qwen3(const ConfigFields& config);
+Result<TargetConfig> read_qwen3_moe(const ConfigFields& config);
+
+}  // namespace volley::families
