@@ -15,7 +15,7 @@ namespace {
 constexpr int kTableBits = 12;
 constexpr int kTableSize = 1 << kTableBits;
 constexpr size_t kPerHash = 64 / kTableBits;
-constexpr size_t kSharedCount = size_t{1} << 22;  // values from which on threads pay
+constexpr size_t kSharedCount = size_t{1} << 19;  // values from which on threads pay
 
 // x with P(standard normal < x) = p, 0.5 <= p < 1. Newton's method from 0: the distribution function is concave above
 // 0, so each step stays below the root and comes nearer.
