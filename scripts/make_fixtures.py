@@ -53,6 +53,11 @@ def qwen2(*sizes, **more):
     return family_config("Qwen2ForCausalLM", "qwen2", sizes, attention_bias=None, **more)
 
 
+def mistral(*sizes, **more):
+    """Without a window in the file it is 4096 wide, as transformers has it."""
+    return family_config("MistralForCausalLM", "mistral", sizes, attention_bias=None, **more)
+
+
 def moe(*sizes, experts, chosen, inner, **more):
     return {**base_config(*sizes), "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
             "num_experts": experts, "num_experts_per_tok": chosen, "moe_intermediate_size": inner,
@@ -91,6 +96,9 @@ TARGETS = {
     "moe_stacked": (moe(48, 3, 1, 32, 24, 61, 2, True, experts=5, chosen=3, inner=28), "fp32", 1),
     "moe_mixed": (moe(64, 4, 4, 16, 52, 80, 4, False, experts=9, chosen=4, inner=12, decoder_sparse_step=2,
                       mlp_only_layers=[3], norm_topk_prob=False, use_sliding_window=True, sliding_window=13), "bf16", 1),
+    "mistral_window": (mistral(48, 6, 2, 16, 68, 87, 3, False, sliding_window=9), "bf16", 1),
+    "mistral_wide": (mistral(40, 5, 1, 48, 52, 66, 2, False, rope_theta=1000000.0), "fp32", 2),
+    "mistral_tied": (mistral(60, 3, 3, None, 44, 93, 2, True, sliding_window=23, head_dim=32), "fp16", 1),
 }
 STACKED = ("moe_stacked",)  # all experts of a layer as one tensor
 WITHOUT_ANSWER = 7  # the first of them

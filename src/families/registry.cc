@@ -18,6 +18,7 @@ struct Family {
 
 constexpr Family kFamilies[] = {
     {"LlamaForCausalLM", "llama", read_llama},
+    {"MistralForCausalLM", "mistral", read_mistral},
     {"Qwen2ForCausalLM", "qwen2", read_qwen2},
     {"Qwen3ForCausalLM", "qwen3", read_qwen3},
     {"Qwen3MoeForCausalLM", "qwen3_moe", read_qwen3_moe},

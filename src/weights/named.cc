@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <mutex>
 #include <optional>
 
 #include "base/check.h"
@@ -22,7 +23,10 @@ class NamedCheckpoint final : public Checkpoint {
     if (const std::optional<Place> place = in_stack(name); place && shape.size() == 2) return get(*place, shape);
     return files_->get(stored(name), shape);
   }
-  DType dtype_of(std::string_view name) const override { return files_->dtype_of(stored(name)); }
+  DType dtype_of(std::string_view name) const override {
+    const std::optional<Place> place = in_stack(name);
+    return files_->dtype_of(place ? place->stored : stored(name));
+  }
   DType main_dtype() const override { return files_->main_dtype(); }
   void done_with(const SourceTensor& tensor) const override { files_->done_with(tensor); }
   std::string origin() const override { return files_->origin(); }
@@ -66,10 +70,21 @@ class NamedCheckpoint final : public Checkpoint {
 
   Result<SourceTensor> get(const Place& place, std::span<const int64_t> shape) const {
     const std::array<int64_t, 3> whole = {place.count, place.parts * shape[0], shape[1]};
-    VOLLEY_ASSIGN(SourceTensor tensor, files_->get(place.stored, whole));
+    VOLLEY_ASSIGN(SourceTensor tensor, get_whole(place.stored, whole));
     tensor.data += static_cast<size_t>(place.index * shape[0] * shape[1]) * dtype_size(tensor.dtype);
     tensor.shape.assign(shape.begin(), shape.end());
     return tensor;
+  }
+
+  // Parts are asked for one after the other, and files that are not mapped would read the whole for each.
+  Result<SourceTensor> get_whole(const std::string& name, std::span<const int64_t> shape) const {
+    std::lock_guard lock(mutex_);
+    if (name != whole_name_ || !std::equal(shape.begin(), shape.end(), whole_.shape.begin(), whole_.shape.end())) {
+      whole_name_.clear();
+      VOLLEY_ASSIGN(whole_, files_->get(name, shape));
+      whole_name_ = name;
+    }
+    return whole_;
   }
 
   // A stack's name becomes those of its parts.
@@ -117,6 +132,9 @@ class NamedCheckpoint final : public Checkpoint {
 
   std::shared_ptr<const Checkpoint> files_;
   NameRules rules_;
+  mutable std::mutex mutex_;
+  mutable std::string whole_name_;  // of the stack that was asked for last; guarded by mutex_, and so is the tensor
+  mutable SourceTensor whole_;
 };
 
 }  // namespace
