@@ -241,6 +241,68 @@ TEST(TargetConfig, FieldsThatNobodyReadsAreRefusedUnlessTheyChangeNothing) {
     "bos_token_id":3,"pad_token_id":5,"rope_scaling":{"type":"yarn","rope_type":"yarn","factor":2,"finetuned":true}})");
 }
 
+// As in transformers, which has a default for a field that is not there; null is no window.
+TEST(TargetConfig, OneWindowForAllLayersMayBeTheDefault) {
+  const auto window = [](const char* patch) {
+    const json config = patched(good_config(), R"({"architectures":["MistralForCausalLM"],"model_type":"mistral",
+      "layer_types":null,"use_sliding_window":null})");
+    const auto target = read(patched(config, patch));
+    EXPECT_TRUE(target.ok()) << target.error().message;
+    return target.ok() ? windows(*target) : std::vector<int32_t>();
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(window(R"({"sliding_window":512})"), ElementsAre(512, 512, 512));
+  EXPECT_THAT(window(R"({"sliding_window":"@null"})"), ElementsAre(0, 0, 0));
+  EXPECT_THAT(window(R"({"sliding_window":null})"), ElementsAre(4096, 4096, 4096)) << "removed";
+}
+
+Result<TargetConfig> read_experts(const char* patch) {
+  const json config = patched(good_config(), R"({"architectures":["Qwen3MoeForCausalLM"],"model_type":"qwen3_moe",
+    "layer_types":null,"num_experts":8,"num_experts_per_tok":2,"moe_intermediate_size":40,"norm_topk_prob":true,
+    "decoder_sparse_step":1,"mlp_only_layers":[],"output_router_logits":false,"router_aux_loss_coef":0.001,
+    "max_window_layers":48})");
+  return read(patched(config, patch));
+}
+
+TEST(TargetConfig, ExpertsStandWhereTheFileSaysSo) {
+  const auto where = [](const char* patch) {
+    const auto target = read_experts(patch);
+    EXPECT_TRUE(target.ok()) << target.error().message;
+    std::vector<bool> layers;
+    for (size_t i = 0; target.ok() && i < 3; ++i) layers.push_back(target->decoder.experts(i) != nullptr);
+    return layers;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(where("{}"), ElementsAre(true, true, true));
+  EXPECT_THAT(where(R"({"decoder_sparse_step":2})"), ElementsAre(false, true, false));
+  EXPECT_THAT(where(R"({"mlp_only_layers":[0,2]})"), ElementsAre(false, true, false));
+  EXPECT_THAT(where(R"({"decoder_sparse_step":3,"mlp_only_layers":[2]})"), ElementsAre(false, false, false));
+  const auto target = read_experts(R"({"num_experts":null,"num_local_experts":6,"norm_topk_prob":null,
+    "use_sliding_window":true,"max_window_layers":2})");
+  ASSERT_TRUE(target.ok()) << target.error().message;
+  const model::Experts& experts = *target->decoder.experts(0);
+  EXPECT_EQ(experts.router.experts, 6);
+  EXPECT_EQ(experts.router.top_k, 2);
+  EXPECT_FALSE(experts.router.renormalise);
+  EXPECT_EQ(experts.inner, 40);
+  EXPECT_THAT(windows(*target), ElementsAre(4096, 4096, 4096)) << "max_window_layers has no say in this family";
+}
+
+class BadExperts : public testing::TestWithParam<BadConfig> {};
+
+TEST_P(BadExperts, IsRefusedByName) {
+  expect_refused(read_experts(GetParam().patch), GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadExperts,
+    testing::Values(BadConfig{"no_experts", R"({"num_experts":null})", kInvalid, {"num_experts"}},
+                    BadConfig{"too_many_chosen", R"({"num_experts_per_tok":9})", kInvalid, {"9", "8"}},
+                    BadConfig{"unbuilt_router", R"({"num_experts":1024})", kUnbuilt, {"1024"}},
+                    BadConfig{"step_zero", R"({"decoder_sparse_step":0})", kInvalid, {"decoder_sparse_step"}},
+                    BadConfig{"shared", R"({"shared_expert_intermediate_size":64})", kUnbuilt, {"shared_expert"}}),
+    [](const auto& info) { return info.param.name; });
+
 TEST(TargetConfig, WindowsOfTwoSizesAreRefused) {
   model::Decoder decoder;
   for (const int32_t window : {0, 512, 0, 512}) {
