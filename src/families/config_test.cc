@@ -1,39 +1,11 @@
 // Protects: what a target's config.json and generation_config.json say is what the engine runs; what is not built or
 // makes no sense is refused with the name of the field, never guessed.
-#include "families/common.h"
-#include "families/config_for_test.h"
+#include "families/target_config_for_test.h"
 
 namespace volley::families {
 namespace {
 
 using nlohmann::json;
-
-constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument;
-constexpr ErrorCode kUnbuilt = ErrorCode::kUnimplemented;
-
-json good_config() {
-  return json::parse(R"({
-    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 96, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 200, "vocab_size": 151, "num_hidden_layers": 3,
-    "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 50000.0, "rope_scaling": null,
-    "hidden_act": "silu", "attention_bias": false, "tie_word_embeddings": true, "use_sliding_window": false,
-    "sliding_window": 4096, "eos_token_id": 7, "torch_dtype": "bfloat16",
-    "layer_types": ["full_attention", "full_attention", "full_attention"]})");
-}
-
-Result<TargetConfig> read(const json& config, const std::string& generation = "") {
-  const ConfigFolder folder;
-  folder.write("config.json", config.dump());
-  if (!generation.empty()) folder.write("generation_config.json", generation);
-  return read_target(folder.path());
-}
-
-// The spec of the good config with a change that must be accepted.
-TargetConfig accepted(const char* patch, const std::string& generation = "") {
-  const auto spec = read(patched(good_config(), patch), generation);
-  EXPECT_TRUE(spec.ok()) << spec.error().message;
-  return spec.ok() ? *spec : TargetConfig();
-}
 
 TEST(TargetConfig, ReadsEveryField) {
   const TargetConfig spec = accepted("{}");
@@ -177,83 +149,6 @@ TEST(GenerationConfig, ReadsEveryField) {
 TEST(GenerationConfig, WithoutSamplingTheTemperatureIsZero) {
   EXPECT_EQ(accepted("{}", R"({"do_sample":false,"temperature":0.6})").default_sampling.temperature, 0.0f);
   EXPECT_EQ(accepted("{}", R"({"temperature":null})").default_sampling.temperature, 1.0f);
-}
-
-std::vector<int32_t> windows(const TargetConfig& target) {
-  std::vector<int32_t> list;
-  for (size_t i = 0; i < target.decoder.layers.size(); ++i) list.push_back(target.decoder.attention(i)->window);
-  return list;
-}
-
-// As transformers derives them for Qwen2 and Qwen3: from max_window_layers on, 28 unless stated.
-TEST(TargetConfig, LayersSlideWhereTheFileSaysSo) {
-  using testing::ElementsAre;
-  EXPECT_THAT(windows(accepted(R"({"use_sliding_window":true,
-    "layer_types":["full_attention","sliding_attention","full_attention"]})")),
-              ElementsAre(0, 4096, 0));
-  const auto derived = [](const char* more) {
-    return windows(accepted((R"({"layer_types":null,)" + std::string(more) + "}").c_str()));
-  };
-  EXPECT_THAT(derived(R"("use_sliding_window":true,"max_window_layers":1)"), ElementsAre(0, 4096, 4096));
-  EXPECT_THAT(derived(R"("use_sliding_window":true,"max_window_layers":0)"), ElementsAre(4096, 4096, 4096));
-  EXPECT_THAT(derived(R"("use_sliding_window":true)"), ElementsAre(0, 0, 0));
-  EXPECT_THAT(derived(R"("use_sliding_window":true,"max_window_layers":0,"sliding_window":null)"),
-              ElementsAre(0, 0, 0));
-  EXPECT_THAT(derived(R"("use_sliding_window":false,"max_window_layers":0)"), ElementsAre(0, 0, 0));
-  EXPECT_THAT(derived(R"("use_sliding_window":null,"max_window_layers":0)"), ElementsAre(0, 0, 0));
-}
-
-TEST(TargetConfig, BiasesOfQKAndVAreWhatTheFileOrTheFamilySays) {
-  EXPECT_FALSE(accepted("{}").decoder.attention(1)->bias);
-  EXPECT_TRUE(accepted(R"({"attention_bias":true})").decoder.attention(1)->bias);
-  const TargetConfig llama = accepted(R"({"architectures":["LlamaForCausalLM"],"model_type":"llama",
-    "layer_types":null,"use_sliding_window":null,"sliding_window":null})");
-  EXPECT_EQ(llama.decoder.family, "llama");
-  EXPECT_FALSE(llama.decoder.attention(1)->bias);
-  EXPECT_FALSE(llama.decoder.attention(1)->qk_norm);
-  const TargetConfig qwen2 =
-      accepted(R"({"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","attention_bias":null})");
-  EXPECT_EQ(qwen2.decoder.family, "qwen2");
-  EXPECT_TRUE(qwen2.decoder.attention(1)->bias);
-  EXPECT_FALSE(qwen2.decoder.attention(1)->qk_norm);
-}
-
-// Results that differ silently from those of the model's makers are worse than a refusal.
-TEST(TargetConfig, FieldsThatNobodyReadsAreRefusedUnlessTheyChangeNothing) {
-  for (const char* field :
-       {R"("embedding_multiplier":12.0)", R"("logit_scale":0.0625)", R"("mlp_bias":true)", R"("num_experts":8)",
-        R"("norm_before_fc":true)", R"("use_target_norm":true)", R"("final_logit_softcapping":30.0)",
-        R"("residual_multiplier":0)", R"("attn_type":"mla")", R"("text_config":{"a":1})", R"("is_neox_style":false)",
-        R"("rope_scaling":{"type":"yarn","factor":2,"rope_dim":8})", R"("an_odd_field":[1])"}) {
-    const auto spec = read(patched(good_config(), ("{" + std::string(field) + "}").c_str()));
-    ASSERT_FALSE(spec.ok()) << field;
-    EXPECT_EQ(spec.error().code, kUnbuilt) << field;
-    const std::string key = std::string(field).find("rope_dim") != std::string::npos
-                                ? "rope_dim"
-                                : std::string(field).substr(1, std::string(field).find(':') - 2);
-    EXPECT_THAT(spec.error().message, testing::AllOf(testing::HasSubstr("config.json"), testing::HasSubstr(key),
-                                                     testing::HasSubstr("remove it")));
-  }
-  accepted(R"({"embedding_multiplier":1.0,"logit_scale":1,"mlp_bias":false,"num_experts":0,"norm_before_fc":false,
-    "use_target_norm":"@null","final_logit_softcapping":0.0,"is_neox_style":true,"text_config":{},"an_odd_field":[],
-    "use_qk_norm":true,"attention_dropout":0.1,"resid_pdrop":0,"hidden_dropout_prob":0.1,"auto_map":{"AutoModel":"a"},
-    "transformers_version":"5.1.0","dtype":"float32","_name_or_path":"x","initializer_range":0.02,"use_cache":true,
-    "bos_token_id":3,"pad_token_id":5,"rope_scaling":{"type":"yarn","rope_type":"yarn","factor":2,"finetuned":true}})");
-}
-
-TEST(TargetConfig, WindowsOfTwoSizesAreRefused) {
-  model::Decoder decoder;
-  for (const int32_t window : {0, 512, 0, 512}) {
-    model::Attention attention;
-    attention.window = window;
-    decoder.layers.push_back({attention, model::Dense()});
-  }
-  EXPECT_TRUE(check_windows(decoder, "config.json").ok());
-  std::get<model::Attention>(decoder.layers[3].mixer).window = 1024;
-  const Status status = check_windows(decoder, "config.json");
-  ASSERT_FALSE(status.ok());
-  EXPECT_EQ(status.error().code, kUnbuilt);
-  EXPECT_THAT(status.error().message, testing::AllOf(testing::HasSubstr("512"), testing::HasSubstr("1024")));
 }
 
 class BadGenerationConfig : public testing::TestWithParam<BadConfig> {};

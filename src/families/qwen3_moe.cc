@@ -13,7 +13,8 @@ Result<model::Experts> read_experts(const ConfigFields& config) {
   model::Experts experts;
   ops::RouterRule& rule = experts.router;
   // transformers 5 knows the number by either name.
-  const char* count = config.has("num_local_experts") ? "num_local_experts" : "num_experts";
+  const bool local = config.has("num_local_experts");
+  const char* count = local && !config.has("num_experts") ? "num_local_experts" : "num_experts";
   VOLLEY_ASSIGN(rule.experts, config.integer(count, 1, kMaxWidth));
   VOLLEY_ASSIGN(rule.top_k, config.integer("num_experts_per_tok", 1, kMaxWidth));
   VOLLEY_ASSIGN(rule.renormalise, config.boolean("norm_topk_prob", false));
