@@ -43,6 +43,8 @@ TEST(ServeOptions, ReachTheServer) {
                              "2",
                              "--max-choices",
                              "3",
+                             "--max-response-bytes",
+                             "2000",
                              "--max-body-bytes",
                              "1000",
                              "--request-timeout",
@@ -66,6 +68,7 @@ TEST(ServeOptions, ReachTheServer) {
   EXPECT_TRUE(server.log_prompts);
   EXPECT_EQ(server.max_n, 2);
   EXPECT_EQ(server.max_choices, 3);
+  EXPECT_EQ(server.max_response_bytes, 2000u);
   EXPECT_EQ(server.max_body_bytes, 1000u);
   EXPECT_EQ(server.request_timeout, 5s);
   EXPECT_EQ(server.receive_timeout, 6s);

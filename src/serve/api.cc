@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <stdexcept>
@@ -112,6 +113,9 @@ bool Api::takes_long(const HttpRequest& request) const {
 Api::Reply Api::handle(const HttpRequest& request, std::function<void()> wake) {
   try {
     return dispatch(request, std::move(wake));
+  } catch (const std::bad_alloc&) {
+    log_.error(request.method + " " + std::string(path_label(request)) + " failed: there is no memory left for it");
+    return error_response(out_of_memory_error());
   } catch (const std::exception& error) {
     log_.error(request.method + " " + std::string(path_label(request)) + " failed: " + error.what());
     return error_response(http_error(500, "The server failed on this request; its log says why."));
@@ -207,7 +211,8 @@ Api::Reply Api::generate(ApiKind kind, const HttpRequest& request, std::function
   }
   if (!api_request.tools.tools.empty() && !serving.format.tool_warning.empty()) warn_once(serving.format.tool_warning);
   const char* id_kind = kind == ApiKind::kChat ? "chatcmpl-" : "cmpl-";
-  auto planned = plan_generation(serving.engine, serving.format, std::move(api_request), id_kind + new_id());
+  const PlanContext context{serving.engine, serving.format, options_.max_response_bytes};
+  auto planned = plan_generation(context, std::move(api_request), id_kind + new_id());
   if (const auto* error = std::get_if<ApiError>(&planned)) return error_response(*error);
   auto& plan = std::get<Generation::Plan>(planned);
   plan.max_unsent_bytes = options_.max_unsent_bytes;

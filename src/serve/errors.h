@@ -44,6 +44,9 @@ ApiError path_not_found(std::string_view method, std::string_view path);
 // A failure of the HTTP exchange itself: 400, 405, 408, 413, 415, 431, 503.
 ApiError http_error(int status, std::string message);
 
+// 503: the process has no memory for this request now.
+ApiError out_of_memory_error();
+
 std::string error_json(const ApiError& error);
 // With Retry-After for 429 and 503.
 HttpResponse error_response(const ApiError& error);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "serve/answer_size.h"
 #include "serve/reasoning_grammar.h"
 
 namespace volley::serve {
@@ -96,6 +97,32 @@ ApiResult<std::vector<EncodedPrompt>> encode_prompts(const Engine& engine, const
   return prompts;
 }
 
+// What the answer shows of the prompts is known now; what it grows to is looked at as it does.
+std::optional<ApiError> check_size(const ApiRequest& request, const std::vector<EncodedPrompt>& prompts, size_t most) {
+  size_t bytes = 0;
+  for (const EncodedPrompt& prompt : prompts)
+    bytes += shown_prompt_bytes(request, prompt.ids.size(), prompt.text.size());
+  if (bytes <= most) return std::nullopt;
+  const char* field = request.shape.prompt_logprobs >= 0 ? "prompt_logprobs"
+                      : request.echo                     ? "echo"
+                                                         : "return_token_ids";
+  ApiError error = invalid_field(
+      field, "What the answer shows of the prompts would take about " + std::to_string(bytes >> 20) + " MiB, but an " +
+                 "answer may take " + std::to_string(most >> 20) +
+                 ". Send the prompts in several requests, or ask for fewer log-probabilities or choices.");
+  error.code = "response_too_large";
+  return error;
+}
+
+// Each choice of a prompt is a request of the engine's, with what it needs of the client's.
+constexpr size_t kMaxHeldBytes = size_t{256} << 20;
+
+ApiError too_many_copies(const ApiRequest& request) {
+  return invalid_field(request.n > 1 ? "n" : prompt_field(request.kind),
+                       "Prompts, grammar, stop strings and biases of all choices together take more than " +
+                           std::to_string(kMaxHeldBytes >> 20) + " MiB. Ask for fewer choices at once.");
+}
+
 // The content of the message that the model continues.
 std::string continued_content(const ChatMessages& chat) {
   if (!chat.continue_final_message) return "";
@@ -165,19 +192,22 @@ ResponseInfo make_info(const Engine& engine, const ApiRequest& request, std::str
 
 }  // namespace
 
-ApiResult<Generation::Plan> plan_generation(const Engine& engine, const OutputFormat& format, ApiRequest request,
-                                            std::string id) {
+ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiRequest request, std::string id) {
+  const Engine& engine = context.engine;
   auto encoded = encode_prompts(engine, request);
   if (const auto* error = std::get_if<ApiError>(&encoded)) return *error;
   auto& prompts = std::get<0>(encoded);
+  if (auto error = check_size(request, prompts, context.max_response_bytes)) return *error;
   Generation::Plan plan;
   plan.stream = request.stream;
+  plan.max_response_bytes = context.max_response_bytes;
   plan.info = make_info(engine, request, std::move(id));
   if (request.kind == ApiKind::kChat) {
-    if (auto error = plan_chat_output(format, prompts.front(), request, plan.info)) return *error;
+    if (auto error = plan_chat_output(context.format, prompts.front(), request, plan.info)) return *error;
   }
   if (request.generate.grammar) plan.grammar_field = request.grammar_field;
   const bool show_ids = request.shape.token_ids || request.generate.prompt_logprobs >= 0;
+  size_t held = 0;
   for (EncodedPrompt& prompt : prompts) {
     PromptInfo& shown = plan.info.prompts.emplace_back();
     shown.tokens = static_cast<int32_t>(prompt.ids.size());
@@ -194,6 +224,8 @@ ApiResult<Generation::Plan> plan_generation(const Engine& engine, const OutputFo
       generate.min_tokens = std::min(generate.min_tokens, generate.max_tokens);
     }
     generate.prompt = std::move(prompt.ids);
+    held += choice_bytes(generate) * static_cast<size_t>(request.n);
+    if (held > kMaxHeldBytes) return too_many_copies(request);
     // The whole answer of a chat shows its prompt once.
     const bool shown_once = request.kind == ApiKind::kChat && !request.stream;
     for (int j = 0; j < request.n; ++j) {

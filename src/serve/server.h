@@ -34,6 +34,8 @@ struct ServerOptions {
   int max_connections = 1024;                  // one more gets a 503
   int max_n = 128;                             // choices of one prompt
   int max_choices = 1024;                      // prompts × n of one request
+  // Of an answer as JSON: one that is certain to be larger is refused, a whole one that grows past it is given up.
+  size_t max_response_bytes = size_t{64} << 20;
   // What may wait to be sent to one client. A stream whose client reads so slowly that more piles up is cancelled. A
   // connection holds up to twice as much, what waits and what is being written, and half a MiB in the kernel.
   size_t max_unsent_bytes = size_t{1} << 20;

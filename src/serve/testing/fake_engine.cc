@@ -1,6 +1,7 @@
 #include "serve/testing/fake_engine.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace volley::serve {
@@ -123,6 +124,7 @@ EngineStats FakeEngine::stats() const {
 
 Result<std::vector<TokenId>> FakeEngine::encode(std::string_view text, bool add_special_tokens) const {
   if (text.find("unencodable") != std::string_view::npos) return invalid_argument("this text cannot be encoded");
+  if (text.find("no memory") != std::string_view::npos) throw std::bad_alloc();
   longest_encoded_ = std::max<size_t>(longest_encoded_, text.size());
   std::vector<TokenId> ids;
   if (add_special_tokens) ids.push_back(kBeginToken);
@@ -138,6 +140,7 @@ Result<std::vector<TokenId>> FakeEngine::encode(std::string_view text, bool add_
 std::string FakeEngine::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
   std::string text;
   for (const TokenId id : ids) {
+    if (id == kTokenWithoutMemory) throw std::bad_alloc();
     if (id < 128) {
       text.push_back(static_cast<char>(id));
     } else if (id < kBeginToken) {

@@ -27,6 +27,8 @@ struct FakeScript {
   int cached_tokens = 0, drafted_tokens = 0, accepted_tokens = 0;
 };
 
+inline constexpr TokenId kTokenWithoutMemory = 299;
+
 class FakeEngine final : public Engine {
  public:
   using Writer = std::function<FakeScript(const GenerateRequest&)>;
@@ -41,6 +43,7 @@ class FakeEngine final : public Engine {
   void drop_prefix_cache() override {}
   const EngineInfo& info() const override { return info_; }
   EngineStats stats() const override;
+  // Throws std::bad_alloc for a text that holds "no memory"; so does decode() for kTokenWithoutMemory.
   Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const override;
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const override;
   // "messages|kwargs|generation prompt|continue", and "|tools" if there are any; kFailedPrecondition if a message holds
