@@ -1,11 +1,13 @@
 //! A model's chat templates: which one a request takes, the variables it sees, and what is done to messages so that one
 //! template serves the forms in which clients send them.
 
+use std::collections::HashSet;
+
 use minijinja::value::Value;
 use minijinja::Environment;
 use serde_json::{json, Map, Value as Json};
 
-use crate::abi::Failure;
+use crate::abi::{Cancel, Failure};
 use crate::environment::{chat_environment, render_message, strftime_now, without_generation_blocks};
 use crate::json::to_template;
 
@@ -28,6 +30,48 @@ pub struct Input<'a> {
     pub add_generation_prompt: bool,
     pub continue_final_message: bool,
     pub now: i64,
+    pub cancel: Cancel,
+}
+
+/// More than any request's body holds; a template that prints it is one that repeats what it was sent.
+const MAX_RENDERED: usize = 64 << 20;
+
+/// Where a template prints to: it ends the rendering when the text grows too large, or nobody wants it any more.
+struct Rendered {
+    text: Vec<u8>,
+    cancel: Cancel,
+    failure: Option<Failure>,
+}
+
+impl Rendered {
+    fn new(cancel: Cancel) -> Rendered {
+        Rendered { text: Vec::new(), cancel, failure: None }
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.cancel.check()?;
+        if bytes.len() > MAX_RENDERED - self.text.len() {
+            return Err(Failure::invalid(format!(
+                "the chat template prints more than {MAX_RENDERED} bytes for these messages: send less"
+            )));
+        }
+        self.text.try_reserve(bytes.len()).map_err(|_| Failure::out_of_memory("what the chat template prints"))?;
+        self.text.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl std::io::Write for Rendered {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.append(bytes).map(|()| bytes.len()).map_err(|failure| {
+            self.failure = Some(failure);
+            std::io::Error::other("the rendering was ended")
+        })
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The forms of a message's `content` that a template prints.
@@ -92,12 +136,17 @@ impl ChatTemplate {
             parse_tool_arguments(message);
         }
         let marker = match input.continue_final_message {
-            true => Some(mark_final_message(&mut messages, input.messages)?),
+            true => Some(mark_final_message(&mut messages, &[input.messages, input.tools, input.kwargs])?),
             false => None,
         };
-        let text = self
-            .render_with(template.name, messages, tools, kwargs, input.add_generation_prompt, input.now)
-            .map_err(|error| Failure::invalid(render_message(&error)))?;
+        let mut out = Rendered::new(input.cancel);
+        let variables = self.variables(messages, tools, kwargs, input.add_generation_prompt);
+        let outcome = self.render_to(template.name, variables, input.now, &mut out);
+        if let Some(failure) = out.failure {
+            return Err(failure);
+        }
+        outcome.map_err(|error| Failure::invalid(render_message(&error)))?;
+        let text = String::from_utf8(out.text).map_err(|error| Failure::internal(error.to_string()))?;
         match marker {
             Some(marker) => cut_at_marker(text, &marker),
             None => Ok(text),
@@ -115,25 +164,43 @@ impl ChatTemplate {
         })
     }
 
-    fn render_with(
+    fn variables(
         &self,
-        name: &str,
         messages: Vec<Json>,
         tools: Option<Json>,
         kwargs: Map<String, Json>,
         add_generation_prompt: bool,
-        now: i64,
-    ) -> Result<String, minijinja::Error> {
+    ) -> Map<String, Json> {
         let mut variables: Map<String, Json> = self.special_tokens.clone();
         variables.insert("documents".into(), Json::Null);
         variables.extend(kwargs);
         variables.insert("messages".into(), Json::Array(messages));
         variables.insert("tools".into(), tools.unwrap_or(Json::Null));
         variables.insert("add_generation_prompt".into(), Json::Bool(add_generation_prompt));
+        variables
+    }
+
+    fn render_to(
+        &self,
+        name: &str,
+        variables: Map<String, Json>,
+        now: i64,
+        out: &mut Rendered,
+    ) -> Result<(), minijinja::Error> {
         let mut context: Vec<(String, Value)> =
             variables.iter().map(|(name, value)| (name.clone(), to_template(value))).collect();
         context.push(("strftime_now".into(), strftime_now(now)));
-        self.environment.get_template(name)?.render(Value::from_pairs(context))
+        drop(variables);
+        self.environment.get_template(name)?.render_captured_to(Value::from_pairs(context), out)?;
+        Ok(())
+    }
+
+    /// These messages without anything else, as the probes below look at them; None where the template fails.
+    fn probe(&self, name: &str, messages: Vec<Json>, add_generation_prompt: bool) -> Option<String> {
+        let mut out = Rendered::new(Cancel::NEVER);
+        let variables = self.variables(messages, None, Map::new(), add_generation_prompt);
+        self.render_to(name, variables, 0, &mut out).ok()?;
+        String::from_utf8(out.text).ok()
     }
 
     /// Finds out by rendering one word both ways, which is surer than reading the template's source.
@@ -141,7 +208,7 @@ impl ChatTemplate {
         const WORD: &str = "volleyprobe";
         let render = |content: Json| {
             let messages = vec![json!({"role": "user", "content": content})];
-            self.render_with(name, messages, None, Map::new(), true, 0).unwrap_or_default()
+            self.probe(name, messages, true).unwrap_or_default()
         };
         let text = render(json!(WORD));
         let parts = render(json!([{"type": "text", "text": WORD}]));
@@ -167,7 +234,7 @@ impl ChatTemplate {
             for (index, message) in messages.iter_mut().enumerate() {
                 convert_content(message, content, index).ok()?;
             }
-            self.render_with(name, messages, None, Map::new(), false, 0).ok()
+            self.probe(name, messages, false)
         };
         match (render(Json::Null), render(json!(""))) {
             (Some(null), Some(empty)) => {
@@ -321,13 +388,25 @@ fn parse_tool_arguments(message: &mut Json) {
     }
 }
 
+/// One of many words, so that a text that holds some of them on purpose is looked through once and not once for each.
+fn unused_marker(originals: &[&str]) -> String {
+    const WORD: &str = "FinalMessageEndsHere";
+    const DIGITS: usize = 8;
+    let mut used = HashSet::new();
+    for original in originals {
+        for (start, _) in original.match_indices(WORD) {
+            let digits = original.get(start + WORD.len()..start + WORD.len() + DIGITS);
+            used.extend(digits.and_then(|digits| digits.parse::<u32>().ok()));
+        }
+    }
+    let number = (0..).find(|number| !used.contains(number)).unwrap_or_default();
+    format!("{WORD}{number:0DIGITS$}")
+}
+
 /// Appends a word that occurs nowhere else, and a space, to the final message's text. Where the word comes out is where
 /// the message ends, whatever the template prints after it; whether the space comes out tells if the template trims.
-fn mark_final_message(messages: &mut [Json], original: &str) -> Result<String, Failure> {
-    let marker = (0..)
-        .map(|number| format!("FinalMessageEndsHere{number}"))
-        .find(|marker| !original.contains(marker.as_str()))
-        .unwrap_or_default();
+fn mark_final_message(messages: &mut [Json], originals: &[&str]) -> Result<String, Failure> {
+    let marker = unused_marker(originals);
     let text = messages.last_mut().and_then(|message| message.get_mut("content")).and_then(|content| match content {
         Json::Array(parts) => parts.iter_mut().rev().find_map(|part| part.get_mut("text")),
         content => Some(content),

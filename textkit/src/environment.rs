@@ -10,9 +10,13 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
 
 use crate::json;
 
+/// Steps that a template may take for one request: about a second. Real ones take some hundred for each message.
+const FUEL: u64 = 20_000_000;
+
 pub fn chat_environment() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_fuel(Some(FUEL));
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
@@ -65,6 +69,9 @@ fn raise_exception(message: String) -> Result<Value, Error> {
 
 /// What to tell the user about an error of rendering.
 pub fn render_message(error: &Error) -> String {
+    if error.kind() == ErrorKind::OutOfFuel {
+        return "the chat template takes too long on these messages: send fewer of them".into();
+    }
     let mut text = error.to_string();
     let mut cause: Option<&(dyn StdError + 'static)> = error.source();
     while let Some(inner) = cause {

@@ -8,14 +8,15 @@ mod gbnf;
 mod grammar;
 mod json;
 mod matcher;
+mod pieces;
 mod tokenizer;
 mod vocabulary;
 
-use abi::{guard, Bytes, Failure, Ids, Status, View};
+use abi::{guard, Bytes, Cancel, Failure, Ids, Status, View};
 use chat::{ChatTemplate, Files, Input};
 use grammar::{Grammars, Kind};
 use matcher::Matcher;
-use tokenizer::Tokenizer;
+use tokenizer::{EncodeOptions, Tokenizer};
 
 #[repr(C)]
 pub struct TemplateFiles {
@@ -32,6 +33,7 @@ pub struct TemplateInput {
     add_generation_prompt: bool,
     continue_final_message: bool,
     now: i64,
+    cancel: Cancel,
 }
 
 /// # Safety
@@ -74,13 +76,13 @@ pub unsafe extern "C" fn textkit_tokenizer_free(tokenizer: *mut Tokenizer) {
 pub unsafe extern "C" fn textkit_tokenizer_encode(
     tokenizer: *const Tokenizer,
     text: View,
-    add_special_tokens: bool,
+    options: *const EncodeOptions,
     out: *mut Ids,
     error: *mut Bytes,
 ) -> Status {
     guard(error, || {
         let text = unsafe { text.text("the text") }?;
-        let ids = unsafe { &*tokenizer }.encode(text, add_special_tokens)?;
+        let ids = unsafe { &*tokenizer }.encode(text, unsafe { &*options })?;
         unsafe { *out = Ids::from(ids) };
         Ok(())
     })
@@ -172,6 +174,7 @@ pub unsafe extern "C" fn textkit_template_render(
             add_generation_prompt: input.add_generation_prompt,
             continue_final_message: input.continue_final_message,
             now: input.now,
+            cancel: input.cancel,
         })?;
         unsafe { *out = Bytes::from(text) };
         Ok(())

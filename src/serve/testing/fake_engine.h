@@ -44,7 +44,9 @@ class FakeEngine final : public Engine {
   const EngineInfo& info() const override { return info_; }
   EngineStats stats() const override;
   // Throws std::bad_alloc for a text that holds "no memory"; so does decode() for kTokenWithoutMemory.
-  Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const override;
+  // One that holds "stuck" takes until release(). One that holds "endless" takes until it is cancelled, and so does a chat.
+  Result<std::vector<TokenId>> encode_within(std::string_view text, bool add_special_tokens,
+                                             const EncodeLimits& limits) const override;
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const override;
   // "messages|kwargs|generation prompt|continue", and "|tools" if there are any; kFailedPrecondition if a message holds
   // "no template".
@@ -57,6 +59,8 @@ class FakeEngine final : public Engine {
   int running() const;
   int cancelled() const;
   size_t longest_encoded() const { return longest_encoded_; }  // bytes
+  void release() { released_ = true; }
+  int encoding() const { return encoding_; }                   // endless texts, now
 
  private:
   struct Running {
@@ -77,6 +81,8 @@ class FakeEngine final : public Engine {
   const Writer writer_;
   const std::chrono::microseconds tick_;
   mutable std::atomic<size_t> longest_encoded_{0};
+  mutable std::atomic<int> encoding_{0};
+  std::atomic<bool> released_{false};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_:
