@@ -44,6 +44,8 @@ ApiError path_not_found(std::string_view method, std::string_view path);
 // A failure of the HTTP exchange itself: 400, 405, 408, 413, 415, 431, 503.
 ApiError http_error(int status, std::string message);
 
+// 504: past the server's time limit.
+ApiError timeout_error();
 // 503: the process has no memory for this request now.
 ApiError out_of_memory_error();
 

@@ -23,6 +23,13 @@ Exchange::Exchange(Api& api, HttpRequest request, bool http_1_0, bool keep_alive
   request_.request_id = api.request_id(request_.request_id);
 }
 
+HttpRequest Exchange::hand_over() {
+  std::string body = std::exchange(request_.body, {});
+  HttpRequest request = request_;
+  request.body = std::move(body);
+  return request;
+}
+
 Framing Exchange::framing(bool chunked, bool draining) {
   Framing how;
   how.http_1_0 = http_1_0_;

@@ -20,7 +20,8 @@ class Exchange {
   Exchange(Exchange&&) = default;
 
   const HttpRequest& request() const { return request_; }
-  void drop_body() { request_.body = {}; }
+  // The request with its body, which is no longer here afterwards.
+  HttpRequest hand_over();
 
   // `draining`: the connection takes no further request.
   std::string whole(HttpResponse response, bool draining);

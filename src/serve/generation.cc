@@ -54,13 +54,6 @@ ApiError too_large_error(size_t limit) {
   return error;
 }
 
-ApiError timeout_error() {
-  ApiError error =
-      http_error(504, "The request took longer than this server allows. Ask for fewer tokens or fewer choices.");
-  error.code = "timeout";
-  return error;
-}
-
 }  // namespace
 
 Generation::Generation(Engine& engine, Plan& plan, std::function<void()> wake)

@@ -17,6 +17,7 @@ struct PlanContext {
   const Engine& engine;
   const OutputFormat& format;
   size_t max_response_bytes = 0;
+  const std::atomic<bool>* cancelled = nullptr;  // once true the work is given up, with some error
 };
 
 // Calls the engine's tokenizer and template: takes long for long prompts. `id`: of the response. Errors name the field.

@@ -15,7 +15,9 @@
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -36,6 +38,7 @@ constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr size_t kWriteBytes = size_t{64} << 10;
 constexpr Milliseconds kLinger{2000};  // for a client to stop sending what nobody reads
 constexpr Milliseconds kAskAgain{50};  // see Session::expire()
+constexpr size_t kLargeBody = size_t{256} << 10;
 
 // While the server drains, in place of the limits of normal times:
 constexpr Milliseconds kDrainIdle{0};
@@ -75,14 +78,54 @@ inline HttpResponse stopping_response() {
   return error_response(http_error(503, "The server is stopping. Send the request again."));
 }
 
+// A request on its way through a worker thread. Shared, because the connection may leave before the worker is done.
+struct Job {
+  HttpRequest request;
+  std::atomic<bool> cancelled{false};  // by the session: nobody waits for the reply any more
+  std::optional<Api::Reply> reply;     // of the worker, then of the strand
+  bool ready = false;                  // of the strand
+};
+
+// Threads for what takes long. Large requests have some of their own, so that others need not wait for them.
+class Workers {
+ public:
+  explicit Workers(int threads) : usual_(static_cast<size_t>(threads)), large_(static_cast<size_t>(threads + 1) / 2) {}
+
+  template <typename Work>
+  void post(bool large, Work work) {
+    {
+      const std::lock_guard lock(mutex_);
+      ++pending_;
+    }
+    asio::post(large ? large_ : usual_, [this, work = std::move(work)]() mutable {
+      work();
+      const std::lock_guard lock(mutex_);
+      --pending_;
+      changed_.notify_all();
+    });
+  }
+
+  // False: some still work after this time.
+  bool wait(Milliseconds patience) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, patience, [&] { return pending_ == 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int pending_ = 0;  // guarded by mutex_
+  asio::thread_pool usual_, large_;
+};
+
 // What every session shares.
 struct Shared {
   explicit Shared(const ServerOptions& server_options)
-      : options(server_options), api(options), workers(static_cast<size_t>(options.worker_threads)) {}
+      : options(server_options), api(options), workers(options.worker_threads) {}
 
   const ServerOptions options;
   Api api;
-  asio::thread_pool workers;
+  Workers workers;
   std::atomic<bool> draining{false};
 };
 
@@ -107,6 +150,7 @@ class Session : public std::enable_shared_from_this<Session> {
   }
   void cancel_generation() {
     if (generation_) generation_->cancel();
+    cancel_job();
   }
   void stop();
 
@@ -116,7 +160,8 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::awaitable<void> refuse(error_code error);
   asio::awaitable<void> close_with(Exchange exchange, HttpResponse response);
   asio::awaitable<bool> answer(Exchange& exchange);
-  asio::awaitable<Api::Reply> handle(const HttpRequest& request);
+  asio::awaitable<Api::Reply> handle(Exchange& exchange);
+  void cancel_job();
   asio::awaitable<bool> send_response(Exchange& exchange, HttpResponse response);
   asio::awaitable<bool> send_generation(Exchange& exchange);
   void limit_time();
@@ -124,7 +169,7 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::awaitable<void> linger();
 
   void watch();
-  asio::awaitable<void> end_watch();  // after generation_ was reset
+  asio::awaitable<void> end_watch();  // after job_ and generation_ were reset
   asio::awaitable<void> wait_signal();
   void notify();
   // Every operation on the socket ends with an error.
@@ -149,12 +194,15 @@ class Session : public std::enable_shared_from_this<Session> {
   bool writing_ = false;
   int64_t written_bytes_ = 0;      // given to the kernel
   int64_t taken_before_ = 0;       // taken_bytes() when the deadline was scheduled, while draining
-  asio::steady_timer time_limit_;  // of the running generation
-  asio::steady_timer signal_;      // never expires: cancelling it wakes the coroutine
+  asio::steady_timer time_limit_;  // of the request that is being answered
+  uint64_t limit_turn_ = 0;
+  bool over_time_ = false;     // it is past that
+  asio::steady_timer signal_;  // never expires: cancelling it wakes the coroutine
   bool signalled_ = false;
   asio::cancellation_signal watch_cancel_;
   bool watching_ = false;
-  bool gone_ = false;  // nobody to answer: the client left, or the server stops
+  bool gone_ = false;         // nobody to answer: the client left, or the server stops
+  std::shared_ptr<Job> job_;  // while a worker has the request
   std::shared_ptr<Generation> generation_;
 };
 
@@ -174,6 +222,7 @@ inline void Session::stop() {
   time_limit_.cancel();
   socket_.shutdown(tcp::socket::shutdown_both, ignored);
   socket_.close(ignored);
+  cancel_job();
   notify();
 }
 
@@ -259,14 +308,18 @@ inline asio::awaitable<void> Session::close_with(Exchange exchange, HttpResponse
 // True: the connection can take another request.
 inline asio::awaitable<bool> Session::answer(Exchange& exchange) {
   if (shared_.draining) co_return co_await send_response(exchange, stopping_response());
-  auto reply = co_await handle(exchange.request());
-  exchange.drop_body();
+  limit_time();
+  auto reply = co_await handle(exchange);
   if (auto* response = std::get_if<HttpResponse>(&reply)) {
-    co_return co_await send_response(exchange, std::move(*response));
+    time_limit_.cancel();
+    co_await end_watch();
+    if (!gone_) co_return co_await send_response(exchange, std::move(*response));
+    exchange.end(false, nullptr);
+    co_return false;
   }
   generation_ = std::get<std::shared_ptr<Generation>>(std::move(reply));
+  if (over_time_) generation_->expire();
   watch();
-  limit_time();
   const bool sent = co_await send_generation(exchange);
   time_limit_.cancel();
   exchange.end(sent, generation_.get());
@@ -275,25 +328,38 @@ inline asio::awaitable<bool> Session::answer(Exchange& exchange) {
   co_return (sent && exchange.reusable() && !gone_);
 }
 
-inline asio::awaitable<Api::Reply> Session::handle(const HttpRequest& request) {
+// The reply, or why there is none: the client left, the time is up, or the server stops. A worker that is not done by
+// then goes on alone until it looks at the flag.
+inline asio::awaitable<Api::Reply> Session::handle(Exchange& exchange) {
   auto wake = [weak = weak_from_this(), executor = executor()] {
     asio::post(executor, [weak] {
       if (const auto self = weak.lock()) self->notify();
     });
   };
-  if (!shared_.api.takes_long(request)) co_return shared_.api.handle(request, wake);
-  std::optional<Api::Reply> reply;
-  bool ready = false;  // of the strand
-  asio::post(shared_.workers, [&, self = shared_from_this()] {
-    reply = shared_.api.handle(request, wake);
-    asio::post(self->executor(), [&ready, self] {
-      ready = true;
-      self->notify();
-    });
-  });
-  // Even if the connection ends meanwhile: the worker uses this frame's variables.
-  while (!ready) co_await wait_signal();
-  co_return std::move(*reply);
+  if (!shared_.api.takes_long(exchange.request())) co_return shared_.api.handle(exchange.request(), wake, nullptr);
+  const auto job = job_ = std::make_shared<Job>();
+  job->request = exchange.hand_over();
+  watch();
+  shared_.workers.post(job->request.body.size() > kLargeBody,
+                       [job, wake, api = &shared_.api, weak = weak_from_this(), executor = executor()] {
+                         if (!job->cancelled) job->reply = api->handle(job->request, wake, &job->cancelled);
+                         job->request = {};
+                         asio::post(executor, [job, weak] {
+                           job->ready = true;
+                           if (const auto self = weak.lock()) self->notify();
+                         });
+                       });
+  while (!job->ready && !job->cancelled) co_await wait_signal();
+  job_.reset();
+  if (over_time_) co_return error_response(timeout_error());
+  if (job->cancelled || !job->reply) co_return stopping_response();
+  co_return std::move(*job->reply);
+}
+
+inline void Session::cancel_job() {
+  if (!job_) return;
+  job_->cancelled = true;
+  notify();
 }
 
 inline asio::awaitable<bool> Session::send_response(Exchange& exchange, HttpResponse response) {
@@ -317,11 +383,15 @@ inline asio::awaitable<bool> Session::send_generation(Exchange& exchange) {
 }
 
 inline void Session::limit_time() {
+  over_time_ = false;
   if (shared_.options.request_timeout.count() == 0) return;
   time_limit_.expires_after(shared_.options.request_timeout);
-  time_limit_.async_wait([self = shared_from_this(), generation = generation_](error_code error) {
-    if (error || self->generation_ != generation) return;
-    generation->expire();
+  // Cancelling comes too late for a call that is on its way already: it would find the next request.
+  time_limit_.async_wait([self = shared_from_this(), turn = ++limit_turn_](error_code error) {
+    if (error || turn != self->limit_turn_) return;
+    self->over_time_ = true;
+    if (self->generation_) self->generation_->expire();
+    self->cancel_job();
     self->notify();
   });
 }
@@ -360,14 +430,14 @@ inline asio::awaitable<void> Session::linger() {
 // While an answer is on its way, reads what the client sends: to learn at once that it is gone. What comes is kept as
 // the start of the next request; a client that sends more than fits is no longer watched.
 inline void Session::watch() {
-  if (gone_ || buffer_.max_size() - buffer_.size() < kReadBytes / 2) return;
+  if (gone_ || watching_ || buffer_.max_size() - buffer_.size() < kReadBytes / 2) return;
   watching_ = true;
   socket_.async_read_some(
       buffer_.prepare(4096),
       asio::bind_cancellation_slot(watch_cancel_.slot(), [self = shared_from_this()](error_code error, size_t size) {
         self->watching_ = false;
         self->buffer_.commit(size);
-        if (!error && self->generation_) {
+        if (!error && (self->generation_ || self->job_)) {
           self->watch();
           return;
         }
@@ -376,6 +446,7 @@ inline void Session::watch() {
           self->gone_ = true;
           self->interrupt();  // a write that waits for the client
           if (self->generation_) self->generation_->abandon();
+          self->cancel_job();
         }
         self->notify();
       }));
