@@ -15,15 +15,14 @@
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "serve/api.h"
 #include "serve/exchange.h"
+#include "serve/workers-inl.h"
 
 namespace volley::serve::transport {
 
@@ -38,7 +37,6 @@ constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr size_t kWriteBytes = size_t{64} << 10;
 constexpr Milliseconds kLinger{2000};  // for a client to stop sending what nobody reads
 constexpr Milliseconds kAskAgain{50};  // see Session::expire()
-constexpr size_t kLargeBody = size_t{256} << 10;
 
 // While the server drains, in place of the limits of normal times:
 constexpr Milliseconds kDrainIdle{0};
@@ -77,46 +75,6 @@ bool is_short(const Parser& parser) {
 inline HttpResponse stopping_response() {
   return error_response(http_error(503, "The server is stopping. Send the request again."));
 }
-
-// A request on its way through a worker thread. Shared, because the connection may leave before the worker is done.
-struct Job {
-  HttpRequest request;
-  std::atomic<bool> cancelled{false};  // by the session: nobody waits for the reply any more
-  std::optional<Api::Reply> reply;     // of the worker, then of the strand
-  bool ready = false;                  // of the strand
-};
-
-// Threads for what takes long. Large requests have some of their own, so that others need not wait for them.
-class Workers {
- public:
-  explicit Workers(int threads) : usual_(static_cast<size_t>(threads)), large_(static_cast<size_t>(threads + 1) / 2) {}
-
-  template <typename Work>
-  void post(bool large, Work work) {
-    {
-      const std::lock_guard lock(mutex_);
-      ++pending_;
-    }
-    asio::post(large ? large_ : usual_, [this, work = std::move(work)]() mutable {
-      work();
-      const std::lock_guard lock(mutex_);
-      --pending_;
-      changed_.notify_all();
-    });
-  }
-
-  // False: some still work after this time.
-  bool wait(Milliseconds patience) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, patience, [&] { return pending_ == 0; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int pending_ = 0;  // guarded by mutex_
-  asio::thread_pool usual_, large_;
-};
 
 // What every session shares.
 struct Shared {

@@ -32,8 +32,8 @@ typedef enum textkit_status {
   TEXTKIT_OUT_OF_MEMORY = 6,       /* for a large result; a lack of memory elsewhere ends the process */
 } textkit_status;
 
-/* Asks a call that takes long to give up. asked is called now and then, on the calling thread, with context; true ends the
- * call with TEXTKIT_CANCELLED. asked may be NULL: never. */
+/* Asks a call that takes long to give up. asked is called now and then, on the calling thread, with context; true ends
+ * the call with TEXTKIT_CANCELLED. asked may be NULL: never. */
 typedef struct textkit_cancel {
   bool (*asked)(const void* context);
   const void* context;
@@ -71,15 +71,15 @@ void textkit_tokenizer_free(textkit_tokenizer* tokenizer);
 
 typedef struct textkit_encode_options {
   bool add_special_tokens; /* the file's post-processor adds its own around those of the text */
-  size_t max_tokens;       /* a text that is certain to have more: the call may return any of them, but more than this */
-  size_t last_tokens;      /* not 0: of all ids only so many, the last ones */
+  size_t max_tokens;  /* a text that is certain to have more: the call may return any of them, but more than this */
+  size_t last_tokens; /* not 0: of all ids only so many, the last ones */
   textkit_cancel cancel;
 } textkit_encode_options;
 
 /* Special tokens written out in `text` become their ids. Time and memory go by the text that is looked at: of one whose
- * tokenizer is known to split it at spaces and signs, pieces of some ten thousand bytes one after the other, which give the
- * ids of the whole, until max_tokens or last_tokens are there; else the whole text, and TEXTKIT_INVALID_ARGUMENT for one
- * that is too long for that. */
+ * tokenizer is known to split it at spaces and signs, pieces of some ten thousand bytes one after the other, which give
+ * the ids of the whole, until max_tokens or last_tokens are there; else the whole text, and TEXTKIT_INVALID_ARGUMENT
+ * for one that is too long for that. */
 textkit_status textkit_tokenizer_encode(const textkit_tokenizer* tokenizer, textkit_view text,
                                         const textkit_encode_options* options, textkit_ids* ids, textkit_bytes* error);
 
@@ -119,8 +119,8 @@ typedef struct textkit_template_input {
   textkit_cancel cancel;
 } textkit_template_input;
 
-/* An exception that the template raises is TEXTKIT_INVALID_ARGUMENT with its message; so is a template that takes too many
- * steps, or prints too much, for these messages. */
+/* An exception that the template raises is TEXTKIT_INVALID_ARGUMENT with its message; so is a template that takes too
+ * many steps, or prints too much, for these messages. */
 textkit_status textkit_template_render(const textkit_template* chat_template, const textkit_template_input* input,
                                        textkit_bytes* text, textkit_bytes* error);
 

@@ -44,7 +44,8 @@ class FakeEngine final : public Engine {
   const EngineInfo& info() const override { return info_; }
   EngineStats stats() const override;
   // Throws std::bad_alloc for a text that holds "no memory"; so does decode() for kTokenWithoutMemory.
-  // One that holds "stuck" takes until release(). One that holds "endless" takes until it is cancelled, and so does a chat.
+  // One that holds "stuck" takes until release(). One that holds "endless" takes until it is cancelled, and so does a
+  // chat.
   Result<std::vector<TokenId>> encode_within(std::string_view text, bool add_special_tokens,
                                              const EncodeLimits& limits) const override;
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const override;
@@ -60,7 +61,7 @@ class FakeEngine final : public Engine {
   int cancelled() const;
   size_t longest_encoded() const { return longest_encoded_; }  // bytes
   void release() { released_ = true; }
-  int encoding() const { return encoding_; }                   // endless texts, now
+  int encoding() const { return encoding_; }  // endless texts, now
 
  private:
   struct Running {
