@@ -21,7 +21,9 @@ class Exchange {
 
   const HttpRequest& request() const { return request_; }
   bool http_1_0() const { return http_1_0_; }
-  void drop_body() { request_.body = {}; }
+  // The request with its body, which is no longer here afterwards.
+  HttpRequest hand_over();
+  void drop_body() { std::string().swap(request_.body); }  // an assignment would keep its memory
 
   // `draining`: the connection takes no further request.
   std::string whole(HttpResponse response, bool draining);
