@@ -38,7 +38,7 @@ Result<std::vector<std::string>> read_api_keys(const std::optional<std::string>&
     if (keys.empty()) return invalid_argument(*file + " holds no API key: the server would be open to all.");
   }
   const size_t of_file = keys.size();
-  for (std::string_view rest = listed.value_or(""); !rest.empty();) {
+  for (std::string_view rest = listed ? *listed : std::string_view(); !rest.empty();) {
     const size_t comma = std::min(rest.find(','), rest.size());
     VOLLEY_RETURN_IF_ERROR(add_key(rest.substr(0, comma), "VOLLEY_API_KEYS", keys));
     rest.remove_prefix(std::min(comma + 1, rest.size()));

@@ -90,7 +90,7 @@ TEST(LogSink, LinesThatNobodyTakesAreDroppedCountedAndReported) {
 }
 
 TEST(LogSink, EndsWithItsLogUnread) {
-  const Pipe pipe;
+  static const Pipe pipe;  // the thread that nobody reads for still writes to it: its number must not be used again
   {
     const auto logger = make_logger(std::make_shared<LogSink>(pipe.writer(), LogFormat::kText));
     for (int i = 0; i < 20'000; ++i) logger->info("number {}", i);

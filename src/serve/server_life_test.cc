@@ -111,12 +111,16 @@ TEST(ServerLife, DrainDoesNotWaitForRequestsThatDoNotArrive) {
   FakeEngine engine;
   const auto server = start_server(engine);
   Client silent(server->port());
-  Client used(server->port());
   Client half_header(server->port());
   Client half_body(server->port());
+  Client used(server->port());
   ASSERT_TRUE(half_header.send("POST /v1/completions HTTP/1.1\r\nHost: "));
   ASSERT_TRUE(half_body.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"));
-  ASSERT_EQ(used.get("/health")->status, 200);
+  // The server has accepted the connections, and read what came, before it drains.
+  ASSERT_TRUE(eventually([&] {
+    const auto metrics = used.get("/metrics");
+    return metrics && metrics->body.find("\nvolley:http_body_bytes 1\n") != std::string::npos;
+  }));
   EXPECT_LT(drain_time(*server), 2s);
   for (Client* client : {&half_header, &half_body}) {
     const auto response = client->receive();
