@@ -15,7 +15,6 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <cerrno>
 #include <chrono>
 #include <memory>
@@ -26,6 +25,7 @@
 #include "serve/api.h"
 #include "serve/exchange.h"
 #include "serve/request_head.h"
+#include "serve/text_body-inl.h"
 #include "serve/workers-inl.h"
 
 namespace volley::serve::transport {
@@ -169,7 +169,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void stop();
 
  private:
-  using Parser = http::request_parser<http::string_body>;
+  using Parser = http::request_parser<TextBody>;
   // What is to be answered before the connection is closed, instead of reading the body.
   using Refusal = std::optional<HttpResponse>;
 
@@ -344,6 +344,8 @@ inline asio::awaitable<void> Session::refuse(error_code error) {
     response = stopping_response();
   } else if (timed_out_) {
     response = error_response(http_error(408, "The request did not arrive in time. Send it again."));
+  } else if (error == TextBody::no_memory()) {
+    response = error_response(out_of_memory_error());
   } else if (error == http::error::body_limit) {
     response = error_response(
         http_error(413, "The body is larger than " + std::to_string(shared_.options.max_body_bytes) + " bytes."));

@@ -162,9 +162,9 @@ def test_large_texts_take_no_memory(own: Server) -> None:
 
 def send_and_leave(server: Server, path: str, body: dict[str, Any]) -> None:
     data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
-        connection.sendall(head.encode() + data)
+        connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
         time.sleep(0.2)
 
 
