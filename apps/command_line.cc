@@ -61,6 +61,8 @@ void add_limits(CLI::App* app, ServeCommand* command) {
   count("--max-queue", command->engine.base.max_queue, "requests that may wait; one more is a 429 [4096]");
   count("--max-n", server.max_n, "choices of one prompt [128]");
   count("--max-choices", server.max_choices, "prompts times choices of one request, at most --max-queue [1024]");
+  count("--max-response-bytes", server.max_response_bytes,
+        "of an answer; one that is sure to be larger is a 400 [67108864]");
   count("--max-body-bytes", server.max_body_bytes, "of a request; more is a 413 [10485760]");
   count("--max-total-body-bytes", server.max_total_body_bytes,
         "of all bodies that are arriving, at least --max-body-bytes; more is a 503 [268435456]");

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <stop_token>
 #include <thread>
@@ -124,7 +125,10 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
   std::printf("Serving %s on %s at %s\n", name.c_str(), engine->info().device.c_str(),
               url_of(command.server.host, running.port()).c_str());
   std::fflush(stdout);
-  running.wait();
+  if (!running.wait()) {
+    log.warn("The process ends although work on a request that was given up is not over.");
+    std::_Exit(kExitOk);
+  }
   return kExitOk;
 }
 

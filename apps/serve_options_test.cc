@@ -45,6 +45,8 @@ TEST(ServeOptions, ReachTheServer) {
                              "2",
                              "--max-choices",
                              "3",
+                             "--max-response-bytes",
+                             "2000",
                              "--max-body-bytes",
                              "1000",
                              "--max-total-body-bytes",
@@ -71,6 +73,7 @@ TEST(ServeOptions, ReachTheServer) {
   EXPECT_TRUE(server.log_prompts);
   EXPECT_EQ(server.max_n, 2);
   EXPECT_EQ(server.max_choices, 3);
+  EXPECT_EQ(server.max_response_bytes, 2000u);
   EXPECT_EQ(server.max_body_bytes, 1000u);
   EXPECT_EQ(server.max_total_body_bytes, 5000u);
   EXPECT_EQ(server.request_timeout, 5s);

@@ -5,8 +5,11 @@
 #include <volley/result.h>
 #include <volley/sampling.h>
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -236,12 +239,21 @@ struct EngineStats {
   } verify;
 };
 
+// What bounds the work of tokenising a text.
+struct EncodeLimits {
+  // Of a text that is certain to have more tokens than this, any of them are enough, as long as there are more.
+  size_t max_tokens = std::numeric_limits<size_t>::max();
+  size_t last_tokens = 0;                        // not 0: only so many, the last ones
+  const std::atomic<bool>* cancelled = nullptr;  // once true the call soon answers kCancelled; borrowed for the call
+};
+
 struct ChatMessages {
   std::string messages_json;         // JSON array of {role, content, …}
   std::string tools_json;            // JSON array or empty
   std::string template_kwargs_json;  // JSON object or empty: extra variables of the template
   bool add_generation_prompt = true;
   bool continue_final_message = false;
+  const std::atomic<bool>* cancelled = nullptr;  // as in EncodeLimits
 };
 
 class Engine {
@@ -265,7 +277,11 @@ class Engine {
   virtual const EngineInfo& info() const = 0;
   virtual EngineStats stats() const = 0;
 
-  virtual Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const = 0;
+  Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const {
+    return encode_within(text, add_special_tokens, {});
+  }
+  virtual Result<std::vector<TokenId>> encode_within(std::string_view text, bool add_special_tokens,
+                                                     const EncodeLimits& limits) const = 0;
   virtual std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const = 0;
   virtual Result<std::string> render_chat(const ChatMessages& chat) const = 0;
 };

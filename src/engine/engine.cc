@@ -72,15 +72,16 @@ class EngineImpl final : public Engine {
     return stats;
   }
 
-  Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const override {
-    return text_.tokenizer->encode(text, add_special_tokens);
+  Result<std::vector<TokenId>> encode_within(std::string_view text, bool add_special_tokens,
+                                             const EncodeLimits& limits) const override {
+    return text_.tokenizer->encode_within(text, add_special_tokens, limits);
   }
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const override {
     return text_.tokenizer->decode(ids, skip_special_tokens);
   }
   Result<std::string> render_chat(const ChatMessages& chat) const override {
     return text_.chat_template->render({chat.messages_json, chat.tools_json, chat.template_kwargs_json,
-                                        chat.add_generation_prompt, chat.continue_final_message});
+                                        chat.add_generation_prompt, chat.continue_final_message, chat.cancelled});
   }
 
  private:

@@ -1,6 +1,7 @@
 #include "engine/request_output.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace volley {
 
@@ -78,7 +79,7 @@ bool RequestOutput::push(spec::RoundResult& result, bool decoded, int32_t drafte
     return true;
   }
   Event event;
-  if (!first_token_) event.prompt_logprobs = prompt_logprobs_;
+  if (!first_token_) event.prompt_logprobs = std::exchange(prompt_logprobs_, {});
   if (!first_token_ && !result.tokens.empty()) {
     first_token_ = now;
     usage_.ttft_s = seconds(now - submitted_);
@@ -104,8 +105,10 @@ bool RequestOutput::push(spec::RoundResult& result, bool decoded, int32_t drafte
 
 // A preempted request computes its prompt again.
 void RequestOutput::add_prompt_logprobs(int32_t start, std::vector<PositionLogprobs> logprobs) {
+  if (first_token_) return;
   prompt_logprobs_.resize(start);
   std::ranges::move(logprobs, std::back_inserter(prompt_logprobs_));
+  known_prompt_logprobs_ = static_cast<int32_t>(prompt_logprobs_.size());
 }
 
 void RequestOutput::finish(FinishReason reason, std::optional<Error> error, Clock::time_point now) {

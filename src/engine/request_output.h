@@ -32,8 +32,8 @@ class RequestOutput {
 
   // Logprobs of the prompt's tokens from start + 1 on, `start` counted in the prompt; they go with the first token.
   void add_prompt_logprobs(int32_t start, std::vector<PositionLogprobs> logprobs);
-  // How many of them are here.
-  int32_t prompt_logprobs() const { return static_cast<int32_t>(prompt_logprobs_.size()); }
+  // How many of them have come, given out or not.
+  int32_t prompt_logprobs() const { return known_prompt_logprobs_; }
 
   // Ends it without further tokens.
   void finish(FinishReason reason, std::optional<Error> error, Clock::time_point now);
@@ -56,7 +56,8 @@ class RequestOutput {
   std::vector<int32_t> tokens_per_step_;
   std::optional<std::string> stop_text_;
   std::optional<TokenId> stop_token_;
-  std::vector<PositionLogprobs> prompt_logprobs_;
+  std::vector<PositionLogprobs> prompt_logprobs_;  // until they are given out
+  int32_t known_prompt_logprobs_ = 0;
 };
 
 }  // namespace volley::engine

@@ -11,7 +11,9 @@ Error no_tokenizer() {
 
 class NoTokenizer final : public text::Tokenizer {
  public:
-  Result<std::vector<TokenId>> encode(std::string_view, bool) const override { return no_tokenizer(); }
+  Result<std::vector<TokenId>> encode_within(std::string_view, bool, const EncodeLimits&) const override {
+    return no_tokenizer();
+  }
   std::string decode(std::span<const TokenId>, bool) const override { return {}; }
   int32_t vocab_size() const override { return 0; }
   std::optional<TokenId> token_id(std::string_view) const override { return std::nullopt; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <stdexcept>
@@ -110,9 +111,12 @@ bool Api::takes_long(const HttpRequest& request) const {
 }
 
 // What a client sends may ask for more memory than there is: that must cost its request and nothing else.
-Api::Reply Api::handle(const HttpRequest& request, std::function<void()> wake) {
+Api::Reply Api::handle(const HttpRequest& request, std::function<void()> wake, const std::atomic<bool>* cancelled) {
   try {
-    return dispatch(request, std::move(wake));
+    return dispatch({request, std::move(wake), cancelled});
+  } catch (const std::bad_alloc&) {
+    log_.error(request.method + " " + std::string(path_label(request)) + " failed: there is no memory left for it");
+    return error_response(out_of_memory_error());
   } catch (const std::exception& error) {
     log_.error(for_log(request.method, 32) + " " + std::string(path_label(request)) + " failed: " + error.what());
     return error_response(http_error(500, "The server failed on this request; its log says why."));
@@ -132,24 +136,24 @@ std::variant<Route, HttpResponse> Api::admit(const HttpRequest& request) const {
   return target;
 }
 
-Api::Reply Api::dispatch(const HttpRequest& request, std::function<void()> wake) {
-  auto target = admit(request);
+Api::Reply Api::dispatch(Call call) {
+  auto target = admit(call.request);
   if (auto* response = std::get_if<HttpResponse>(&target)) return std::move(*response);
-  return answer(std::get<Route>(target), request, std::move(wake));
+  return answer(std::get<Route>(target), std::move(call));
 }
 
-Api::Reply Api::answer(const Route& found, const HttpRequest& request, std::function<void()> wake) {
+Api::Reply Api::answer(const Route& found, Call call) {
   const Serving* serving = serving_;
   HttpResponse response;
   switch (found.row->endpoint) {
     case Endpoint::kChatCompletions:
-      return generate(ApiKind::kChat, request, std::move(wake));
+      return generate(ApiKind::kChat, std::move(call));
     case Endpoint::kCompletions:
-      return generate(ApiKind::kCompletion, request, std::move(wake));
+      return generate(ApiKind::kCompletion, std::move(call));
     case Endpoint::kTokenize:
-      return tokenize(serving->engine, request.body, rules());
+      return tokenize(serving->engine, call.request.body, rules(), call.cancelled);
     case Endpoint::kDetokenize:
-      return detokenize(serving->engine, request.body, rules());
+      return detokenize(serving->engine, call.request.body, rules());
     case Endpoint::kModels:
       return models();
     case Endpoint::kModel:
@@ -168,13 +172,14 @@ Api::Reply Api::answer(const Route& found, const HttpRequest& request, std::func
       response.body = openapi_document();
       return response;
     case Endpoint::kPage:
-      return page(request);
+      return page(call.request);
   }
   return error_response(http_error(500, "The endpoint has no handler."));
 }
 
 RequestRules Api::rules() const {
-  return {serving_.load()->engine.info(), options_.served_model_names, options_.max_n, options_.max_choices};
+  return {serving_.load()->engine.info(), options_.served_model_names, options_.max_n, options_.max_choices,
+          options_.max_response_bytes};
 }
 
 HttpResponse Api::models() const {
@@ -196,10 +201,10 @@ HttpResponse Api::readiness() const {
   return serving_.load() ? json_response({{"status", "ready"}}) : loading();
 }
 
-Api::Reply Api::generate(ApiKind kind, const HttpRequest& request, std::function<void()> wake) {
+Api::Reply Api::generate(ApiKind kind, Call call) {
   const Serving& serving = *serving_.load();
-  auto parsed = kind == ApiKind::kChat ? parse_chat_request(request.body, rules())
-                                       : parse_completion_request(request.body, rules());
+  auto parsed = kind == ApiKind::kChat ? parse_chat_request(call.request.body, rules())
+                                       : parse_completion_request(call.request.body, rules());
   if (const auto* error = std::get_if<ApiError>(&parsed)) return error_response(*error);
   ApiRequest& api_request = std::get<ApiRequest>(parsed);
   for (const std::string& field : api_request.ignored_fields) {
@@ -209,13 +214,14 @@ Api::Reply Api::generate(ApiKind kind, const HttpRequest& request, std::function
   }
   if (!api_request.tools.tools.empty() && !serving.format.tool_warning.empty()) warn_once(serving.format.tool_warning);
   const char* id_kind = kind == ApiKind::kChat ? "chatcmpl-" : "cmpl-";
-  auto planned = plan_generation(serving.engine, serving.format, std::move(api_request), id_kind + new_id());
+  const PlanContext context{serving.engine, serving.format, options_.max_response_bytes, call.cancelled};
+  auto planned = plan_generation(context, std::move(api_request), id_kind + new_id());
   if (const auto* error = std::get_if<ApiError>(&planned)) return error_response(*error);
   auto& plan = std::get<Generation::Plan>(planned);
   plan.max_unsent_bytes = options_.max_unsent_bytes;
-  set_share(request, plan);
-  log_prompts(request, plan);
-  auto started = Generation::start(serving.engine, metrics_, std::move(plan), std::move(wake));
+  set_share(call.request, plan);
+  log_prompts(call.request, plan);
+  auto started = Generation::start(serving.engine, metrics_, std::move(plan), std::move(call.wake));
   if (const auto* error = std::get_if<ApiError>(&started)) return error_response(*error);
   return std::get<0>(std::move(started));
 }

@@ -44,8 +44,9 @@ class Api {
   // True if handle() may take long: it should not run on a thread that moves bytes.
   bool takes_long(const HttpRequest& request) const;
 
-  // `wake` is handed to the generation, if there is one.
-  Reply handle(const HttpRequest& request, std::function<void()> wake);
+  // `wake` is handed to the generation, if there is one. Once `cancelled` is true, which may be null, the reply does
+  // not matter any more, and comes soon.
+  Reply handle(const HttpRequest& request, std::function<void()> wake, const std::atomic<bool>* cancelled = nullptr);
 
   // The client's X-Request-Id if it is fit for a log and a header, else a new one.
   std::string request_id(const std::string& sent);
@@ -62,9 +63,16 @@ class Api {
     OutputFormat format;
   };
 
-  Reply dispatch(const HttpRequest& request, std::function<void()> wake);
-  Reply answer(const Route& found, const HttpRequest& request, std::function<void()> wake);
-  Reply generate(ApiKind kind, const HttpRequest& request, std::function<void()> wake);
+  // One request on its way to the engine.
+  struct Call {
+    const HttpRequest& request;
+    std::function<void()> wake;
+    const std::atomic<bool>* cancelled = nullptr;
+  };
+
+  Reply dispatch(Call call);
+  Reply answer(const Route& found, Call call);
+  Reply generate(ApiKind kind, Call call);
   RequestRules rules() const;
   HttpResponse models() const;
   HttpResponse model(const std::string& name) const;

@@ -408,6 +408,76 @@ TEST_F(ApiTest, PromptLogprobsAreAskedForWhereTheyAreShown) {
             (std::vector<int32_t>{0, 0, 0, 0}));
 }
 
+// A list of prompts makes hundreds of bytes of log-probabilities of each byte that was sent.
+TEST_F(ApiTest, AnAnswerThatIsSureToBeTooLargeIsRefusedAtOnce) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.max_response_bytes = 50'000;
+  Api api(engine, options);
+  const auto status = [&](const std::string& fields, int prompts) {
+    json body = json::parse(fields);
+    body["prompt"] = std::vector<std::string>(static_cast<size_t>(prompts), std::string(99, 'x'));
+    const Answer result = answer(api, post(kTextPath, body.dump()));
+    return result.response ? result.response->status : 200;
+  };
+  for (const char* fields :
+       {R"({"prompt_logprobs": 0})", R"({"prompt_logprobs": 0, "stream": true})", R"({"echo": true, "logprobs": 1})"}) {
+    EXPECT_EQ(status(fields, 2), 200) << fields;
+    const size_t before = engine.submitted().size();
+    EXPECT_EQ(status(fields, 10), 400) << fields;
+    EXPECT_EQ(engine.submitted().size(), before);
+  }
+  EXPECT_EQ(status(R"({"prompt_logprobs": 0, "n": 10})", 1), 400);
+  EXPECT_EQ(status(R"({"echo": true})", 10), 200) << "no more than was sent";
+}
+
+TEST_F(ApiTest, AWholeAnswerThatGrowsTooLargeIsGivenUp) {
+  FakeEngine engine([](const GenerateRequest&) {
+    FakeScript script;
+    script.endless = true;
+    script.pieces = {std::string(1000, 'w')};
+    return script;
+  });
+  ServerOptions options = make_options();
+  options.max_response_bytes = 100'000;
+  Api api(engine, options);
+  const Answer result = answer(api, post(kTextPath, R"({"prompt": "x"})"));
+  ASSERT_TRUE(result.response);
+  EXPECT_EQ(result.response->status, 400);
+  EXPECT_EQ(result.body().at("error").at("code"), "response_too_large");
+  EXPECT_TRUE(eventually([&] { return engine.running() == 0; }));
+}
+
+// A thousand choices must not make a thousand copies of something large.
+TEST_F(ApiTest, WhatEachChoiceCopiesIsBounded) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  const json schema = {{"type", "object"}, {"description", std::string(3'000'000, 'd')}};
+  const json body = {{"prompt", "x"}, {"n", 128}, {"guided_json", schema}};
+  const Answer result = answer(api, post(kTextPath, body.dump()));
+  EXPECT_EQ(result.response.value().status, 400);
+  EXPECT_EQ(result.body().at("error").at("param"), "n");
+  EXPECT_TRUE(engine.submitted().empty());
+  const json stop = {{"prompt", "x"}, {"stop", std::string(1025, 's')}};
+  EXPECT_EQ(answer(api, post(kTextPath, stop.dump())).body().at("error").at("param"), "stop");
+  const json salt = {{"prompt", "x"}, {"cache_salt", std::string(1025, 's')}};
+  EXPECT_EQ(answer(api, post(kTextPath, salt.dump())).body().at("error").at("param"), "cache_salt");
+}
+
+// Wherever it is that there is no memory: that request gets a 503, and the next one its answer.
+TEST_F(ApiTest, MemoryThatRunsOutIsThatRequestsError) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  const std::string scored = R"({"prompt": [97, 299, 98], "echo": true, "logprobs": 1})";
+  for (const std::string& body : {std::string(R"({"prompt": "no memory"})"), scored}) {
+    const Answer result = answer(api, post(kTextPath, body));
+    ASSERT_TRUE(result.response);
+    EXPECT_EQ(result.response->status, 503) << body;
+    EXPECT_EQ(result.body().at("error").at("code"), "out_of_memory");
+    EXPECT_EQ(answer(api, post(kTextPath, R"({"prompt": "x"})")).response.value().status, 200);
+  }
+}
+
 TEST_F(ApiTest, AnAnswerThatTakesTooLongIsA504) {
   FakeEngine engine([](const GenerateRequest&) {
     FakeScript script;

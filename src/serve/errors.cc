@@ -99,6 +99,19 @@ ApiError http_error(int status, std::string message) {
   return {status, status < 500 ? kInvalidRequest : kServerError, std::move(message)};
 }
 
+ApiError timeout_error() {
+  ApiError error =
+      http_error(504, "The request took longer than this server allows. Ask for fewer tokens or fewer choices.");
+  error.code = "timeout";
+  return error;
+}
+
+ApiError out_of_memory_error() {
+  ApiError error = http_error(503, "The server has no memory left for this request. Ask for less, or try again later.");
+  error.code = "out_of_memory";
+  return error;
+}
+
 std::string error_json(const ApiError& error) {
   const nlohmann::ordered_json body = {{"error",
                                         {{"message", error.message},

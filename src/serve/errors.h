@@ -45,6 +45,11 @@ ApiError host_not_allowed(std::string_view host);
 // A failure of the HTTP exchange itself: 400, 405, 408, 413, 415, 421, 431, 501, 503.
 ApiError http_error(int status, std::string message);
 
+// 504: past the server's time limit.
+ApiError timeout_error();
+// 503: the process has no memory for this request now.
+ApiError out_of_memory_error();
+
 std::string error_json(const ApiError& error);
 // With Retry-After for 429 and 503. What it says to the log quotes no prompt.
 HttpResponse error_response(const ApiError& error);

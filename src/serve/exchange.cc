@@ -1,8 +1,14 @@
 #include "serve/exchange.h"
 
+#include <new>
 #include <utility>
 
 namespace volley::serve {
+namespace {
+
+constexpr size_t kHeadBytes = 4096;  // about: more than a response's head takes
+
+}  // namespace
 
 Exchange::Exchange(Api& api) : api_(&api), path_label_("other") {
   request_.request_id = api.request_id({});
@@ -15,6 +21,13 @@ Exchange::Exchange(Api& api, HttpRequest request, bool http_1_0, bool keep_alive
       http_1_0_(http_1_0),
       keep_alive_(keep_alive) {
   request_.request_id = api.request_id(request_.request_id);
+}
+
+HttpRequest Exchange::hand_over() {
+  std::string body = std::exchange(request_.body, {});
+  HttpRequest request = request_;
+  request.body = std::move(body);
+  return request;
 }
 
 Framing Exchange::framing(bool chunked, bool draining) {
@@ -37,8 +50,15 @@ std::string Exchange::head(HttpResponse& response, const Framing& how) {
 }
 
 std::string Exchange::whole(HttpResponse response, bool draining) {
-  std::string bytes = head(response, framing(false, draining));
-  if (request_.method != "HEAD") bytes += response.body;
+  const bool has_body = request_.method != "HEAD";
+  std::string bytes;
+  try {
+    bytes.reserve(kHeadBytes + (has_body ? response.body.size() : 0));
+  } catch (const std::bad_alloc&) {
+    response = error_response(out_of_memory_error());
+  }
+  bytes += head(response, framing(false, draining));
+  if (has_body) bytes += response.body;
   return bytes;
 }
 

@@ -21,6 +21,8 @@ class Exchange {
 
   const HttpRequest& request() const { return request_; }
   bool http_1_0() const { return http_1_0_; }
+  // The request with its body, which is no longer here afterwards.
+  HttpRequest hand_over();
   void drop_body() { std::string().swap(request_.body); }  // an assignment would keep its memory
 
   // `draining`: the connection takes no further request.

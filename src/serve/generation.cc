@@ -2,7 +2,10 @@
 
 #include <chrono>
 #include <limits>
+#include <new>
 #include <utility>
+
+#include "serve/answer_size.h"
 
 namespace volley::serve {
 namespace {
@@ -43,10 +46,11 @@ ApiError too_slow_error(size_t limit) {
                              std::to_string(limit) + " bytes were waiting to be sent.");
 }
 
-ApiError timeout_error() {
-  ApiError error =
-      http_error(504, "The request took longer than this server allows. Ask for fewer tokens or fewer choices.");
-  error.code = "timeout";
+ApiError too_large_error(size_t limit) {
+  ApiError error = http_error(400, "The answer has grown past " + std::to_string(limit >> 20) +
+                                       " MiB, the most that this server keeps for a request. Ask for fewer tokens, " +
+                                       "choices or log-probabilities, or stream the answer.");
+  error.code = "response_too_large";
   return error;
 }
 
@@ -58,6 +62,7 @@ Generation::Generation(Engine& engine, Plan& plan, std::function<void()> wake)
                                          std::move(wake))),
       stream_(plan.stream),
       max_unsent_bytes_(plan.max_unsent_bytes),
+      max_response_bytes_(plan.max_response_bytes),
       running_(plan.choices.size()) {
   const int choices = static_cast<int>(plan.choices.size());
   writer_ = stream_ ? stream_response_writer(std::move(plan.info), choices)
@@ -88,18 +93,35 @@ Generation::~Generation() {
 Generation::Output Generation::take() {
   Output out;
   if (done_) return out;
+  try {
+    take_news(out);
+  } catch (const std::bad_alloc&) {
+    out = {};
+    writer_.reset();  // what there is of the answer: its memory is what the error's needs
+    fail_with(out_of_memory_error(), out);
+  }
+  return out;
+}
+
+void Generation::take_news(Output& out) {
   for (const Mailbox::Item& item : mailbox_->take()) {
     const auto& finish = item.event.finish;
     if (finish && (finish->reason == FinishReason::kError || finish->reason == FinishReason::kCancelled)) {
       fail(*finish, out);
-      return out;
+      return;
+    }
+    if (!stream_) held_bytes_ += event_json_bytes(item.event) + prompt_logprobs_json_bytes(item.event);
+    if (held_bytes_ > max_response_bytes_) {
+      writer_.reset();
+      fail_with(too_large_error(max_response_bytes_), out);
+      return;
     }
     out.events += writer_->add(item.choice, item.event);
     if (finish) --running_;
   }
   if (running_ > 0 && expired_) {
     fail_with(timeout_error(), out);
-    return out;
+    return;
   }
   if (running_ == 0) {
     std::string rest = writer_->end();
@@ -111,7 +133,6 @@ Generation::Output Generation::take() {
     out.done = done_ = true;
   }
   begun_ = begun_ || !out.events.empty();
-  return out;
 }
 
 // One choice that fails ends the whole response: the schema has no place for half of an answer.
@@ -119,6 +140,8 @@ void Generation::fail(const Finish& finish, Output& out) {
   ApiError error = cancelled_error();
   if (finish.reason == FinishReason::kError) {
     error = run_error(finish.error.value_or(internal_error("The request failed and the engine gave no reason.")));
+  } else if (mailbox_->out_of_memory()) {
+    error = out_of_memory_error();
   } else if (mailbox_->overflowed()) {
     error = too_slow_error(max_unsent_bytes_);
   }

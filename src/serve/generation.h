@@ -23,7 +23,8 @@ class Generation {
     ResponseInfo info;
     bool stream = false;
     std::optional<std::string> grammar_field;  // of the request: where its grammar came from
-    size_t max_unsent_bytes = 0;               // of a stream; a whole response is bounded by the context length
+    size_t max_unsent_bytes = 0;               // of a stream
+    size_t max_response_bytes = 0;             // of a whole answer
   };
 
   // Submits every choice. If the engine refuses one, the others are cancelled and the error comes back. `wake` runs on
@@ -41,7 +42,7 @@ class Generation {
   Output take();
 
   // Of the choices that have ended. The thread that takes.
-  const UsageTotals& usage() const { return writer_->usage(); }
+  const UsageTotals& usage() const { return writer_ ? writer_->usage() : lost_usage_; }
   // Why the client got an error instead of the rest of the answer, as in the error's "code"; empty: it did not. The
   // thread that takes.
   const std::string& failure() const { return failure_; }
@@ -61,17 +62,20 @@ class Generation {
  private:
   Generation(Engine& engine, Plan& plan, std::function<void()> wake);
 
+  void take_news(Output& out);
   void fail(const Finish& finish, Output& out);
   void fail_with(const ApiError& error, Output& out);
 
   Engine& engine_;
-  std::shared_ptr<Mailbox> mailbox_;  // shared with the sinks, which outlive an abandoned generation
-  std::vector<RequestId> ids_;        // constant once start() has returned
-  std::unique_ptr<ResponseWriter> writer_;
+  std::shared_ptr<Mailbox> mailbox_;        // shared with the sinks, which outlive an abandoned generation
+  std::vector<RequestId> ids_;              // constant once start() has returned
+  std::unique_ptr<ResponseWriter> writer_;  // null once the answer was given up for lack of memory
+  UsageTotals lost_usage_{1};
   const bool stream_;
-  const size_t max_unsent_bytes_;
+  const size_t max_unsent_bytes_, max_response_bytes_;
   // Of the thread that takes:
   size_t running_;
+  size_t held_bytes_ = 0;  // of a whole answer, about
   bool expired_ = false;
   bool begun_ = false;  // something of the stream was handed out
   bool done_ = false;

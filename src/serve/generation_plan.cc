@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "serve/answer_size.h"
 #include "serve/reasoning_grammar.h"
 
 namespace volley::serve {
@@ -20,15 +21,12 @@ const char* prompt_field(ApiKind kind) {
   return kind == ApiKind::kChat ? "messages" : "prompt";
 }
 
-// From the front, as vLLM does: the end of a prompt is what it asks.
-void truncate(const Engine& engine, const ApiRequest& request, EncodedPrompt& prompt) {
-  if (request.truncate_prompt == 0) return;
+// How many tokens of a prompt are kept, 0: all. From the front the rest goes, as in vLLM: the end of a prompt is what
+// it asks.
+size_t kept_tokens(const Engine& engine, const ApiRequest& request) {
+  if (request.truncate_prompt >= 0) return static_cast<size_t>(request.truncate_prompt);
   const int64_t output = request.max_tokens_given ? request.generate.max_tokens : 1;
-  const int64_t room = std::max<int64_t>(1, engine.info().max_model_len - output);
-  const auto keep = static_cast<size_t>(request.truncate_prompt > 0 ? request.truncate_prompt : room);
-  if (prompt.ids.size() <= keep) return;
-  prompt.ids.erase(prompt.ids.begin(), prompt.ids.end() - static_cast<std::ptrdiff_t>(keep));
-  prompt.truncated = true;
+  return static_cast<size_t>(std::max<int64_t>(1, engine.info().max_model_len - output));
 }
 
 std::string context_is(const Engine& engine) {
@@ -49,29 +47,38 @@ std::optional<ApiError> check_length(const Engine& engine, const ApiRequest& req
                                                    : start + ", which leaves no room for output. Shorten the prompt.");
 }
 
-// The first `bytes` bytes at most, of whole UTF-8 sequences.
-std::string_view beginning(std::string_view text, size_t bytes) {
-  if (text.size() <= bytes) return text;
-  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;
-  return text.substr(0, bytes);
+// Megabytes take seconds to tokenise: of a text that is far too long no more is looked at than shows that it is.
+std::optional<ApiError> encode_prompt(const PlanContext& context, const ApiRequest& request, EncodedPrompt& prompt) {
+  const char* field = prompt_field(request.kind);
+  EncodeLimits limits;
+  limits.max_tokens = 2 * static_cast<size_t>(context.engine.info().max_model_len);
+  limits.last_tokens = kept_tokens(context.engine, request);
+  limits.cancelled = context.cancelled;
+  // One more shows that some were left out; more than could ever fit are refused below.
+  if (limits.last_tokens > 0) limits.last_tokens = std::min(limits.last_tokens, limits.max_tokens) + 1;
+  auto encoded = context.engine.encode_within(prompt.text, request.add_special_tokens, limits);
+  if (!encoded.ok()) return api_error(encoded.error(), field);
+  if (limits.last_tokens == 0 && encoded->size() > limits.max_tokens) {
+    return context_too_long(field, context_is(context.engine) + "has more than " + std::to_string(limits.max_tokens) +
+                                       ". Shorten the prompt.");
+  }
+  prompt.ids = std::move(*encoded);
+  return std::nullopt;
 }
 
-// Megabytes take seconds to tokenise, and of a text that is far too long the beginning alone has too many tokens. With
-// twice as many as fit, it does not matter how the place where it was cut is tokenised.
-std::optional<ApiError> check_beginning(const Engine& engine, const ApiRequest& request, const std::string& text) {
-  constexpr size_t kBytesOfToken = 16;  // text has some 2 to 6
-  const auto most = static_cast<size_t>(engine.info().max_model_len);
-  if (request.truncate_prompt != 0 || text.size() / (2 * kBytesOfToken) < most) return std::nullopt;
-  const auto ids = engine.encode(beginning(text, most * kBytesOfToken), request.add_special_tokens);
-  if (!ids.ok() || ids->size() < 2 * most) return std::nullopt;
-  return context_too_long(prompt_field(request.kind),
-                          context_is(engine) + "has more than " + std::to_string(2 * most) + ". Shorten the prompt.");
+void truncate(const Engine& engine, const ApiRequest& request, EncodedPrompt& prompt) {
+  const size_t keep = kept_tokens(engine, request);
+  if (keep == 0 || prompt.ids.size() <= keep) return;
+  prompt.ids.erase(prompt.ids.begin(), prompt.ids.end() - static_cast<std::ptrdiff_t>(keep));
+  prompt.truncated = true;
 }
 
-ApiResult<std::vector<EncodedPrompt>> encode_prompts(const Engine& engine, const ApiRequest& request) {
+ApiResult<std::vector<EncodedPrompt>> encode_prompts(const PlanContext& context, ApiRequest& request) {
+  const Engine& engine = context.engine;
   const std::string field = prompt_field(request.kind);
-  std::vector<Prompt> sources = request.prompts;
+  std::vector<Prompt> sources = std::move(request.prompts);
   if (request.kind == ApiKind::kChat) {
+    request.chat.cancelled = context.cancelled;
     auto rendered = engine.render_chat(request.chat);
     if (!rendered.ok()) return api_error(rendered.error(), field);
     sources.emplace_back(std::move(*rendered));
@@ -83,10 +90,7 @@ ApiResult<std::vector<EncodedPrompt>> encode_prompts(const Engine& engine, const
       prompt.ids = std::move(*ids);
     } else {
       prompt.text = std::move(std::get<std::string>(source));
-      if (auto error = check_beginning(engine, request, prompt.text)) return *error;
-      auto encoded = engine.encode(prompt.text, request.add_special_tokens);
-      if (!encoded.ok()) return api_error(encoded.error(), field);
-      prompt.ids = std::move(*encoded);
+      if (auto error = encode_prompt(context, request, prompt)) return *error;
     }
     if (prompt.ids.empty()) return invalid_field(field, "\"" + field + "\" gives no tokens; send some text.");
     truncate(engine, request, prompt);
@@ -94,6 +98,32 @@ ApiResult<std::vector<EncodedPrompt>> encode_prompts(const Engine& engine, const
     prompts.push_back(std::move(prompt));
   }
   return prompts;
+}
+
+// What the answer shows of the prompts is known now; what it grows to is looked at as it does.
+std::optional<ApiError> check_size(const ApiRequest& request, const std::vector<EncodedPrompt>& prompts, size_t most) {
+  size_t bytes = 0;
+  for (const EncodedPrompt& prompt : prompts)
+    bytes += shown_prompt_bytes(request, prompt.ids.size(), prompt.text.size());
+  if (bytes <= most) return std::nullopt;
+  const char* field = request.shape.prompt_logprobs >= 0 ? "prompt_logprobs"
+                      : request.echo                     ? "echo"
+                                                         : "return_token_ids";
+  ApiError error = invalid_field(
+      field, "What the answer shows of the prompts would take about " + std::to_string(bytes >> 20) + " MiB, but an " +
+                 "answer may take " + std::to_string(most >> 20) +
+                 ". Send the prompts in several requests, or ask for fewer log-probabilities or choices.");
+  error.code = "response_too_large";
+  return error;
+}
+
+// Each choice of a prompt is a request of the engine's, with what it needs of the client's.
+constexpr size_t kMaxHeldBytes = size_t{256} << 20;
+
+ApiError too_many_copies(const ApiRequest& request) {
+  return invalid_field(request.n > 1 ? "n" : prompt_field(request.kind),
+                       "Prompts, grammar, stop strings and biases of all choices together take more than " +
+                           std::to_string(kMaxHeldBytes >> 20) + " MiB. Ask for fewer choices at once.");
 }
 
 // The content of the message that the model continues.
@@ -165,19 +195,22 @@ ResponseInfo make_info(const Engine& engine, const ApiRequest& request, std::str
 
 }  // namespace
 
-ApiResult<Generation::Plan> plan_generation(const Engine& engine, const OutputFormat& format, ApiRequest request,
-                                            std::string id) {
-  auto encoded = encode_prompts(engine, request);
+ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiRequest request, std::string id) {
+  const Engine& engine = context.engine;
+  auto encoded = encode_prompts(context, request);
   if (const auto* error = std::get_if<ApiError>(&encoded)) return *error;
   auto& prompts = std::get<0>(encoded);
+  if (auto error = check_size(request, prompts, context.max_response_bytes)) return *error;
   Generation::Plan plan;
   plan.stream = request.stream;
+  plan.max_response_bytes = context.max_response_bytes;
   plan.info = make_info(engine, request, std::move(id));
   if (request.kind == ApiKind::kChat) {
-    if (auto error = plan_chat_output(format, prompts.front(), request, plan.info)) return *error;
+    if (auto error = plan_chat_output(context.format, prompts.front(), request, plan.info)) return *error;
   }
   if (request.generate.grammar) plan.grammar_field = request.grammar_field;
   const bool show_ids = request.shape.token_ids || request.generate.prompt_logprobs >= 0;
+  size_t held = 0;
   for (EncodedPrompt& prompt : prompts) {
     PromptInfo& shown = plan.info.prompts.emplace_back();
     shown.tokens = static_cast<int32_t>(prompt.ids.size());
@@ -194,6 +227,8 @@ ApiResult<Generation::Plan> plan_generation(const Engine& engine, const OutputFo
       generate.min_tokens = std::min(generate.min_tokens, generate.max_tokens);
     }
     generate.prompt = std::move(prompt.ids);
+    held += choice_bytes(generate) * static_cast<size_t>(request.n);
+    if (held > kMaxHeldBytes) return too_many_copies(request);
     // The whole answer of a chat shows its prompt once.
     const bool shown_once = request.kind == ApiKind::kChat && !request.stream;
     for (int j = 0; j < request.n; ++j) {

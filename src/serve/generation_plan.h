@@ -12,9 +12,16 @@
 
 namespace volley::serve {
 
+// Borrowed for the length of a call, but for the engine, to which the plan refers.
+struct PlanContext {
+  const Engine& engine;
+  const OutputFormat& format;
+  size_t max_response_bytes = 0;
+  const std::atomic<bool>* cancelled = nullptr;  // once true the work is given up, with some error
+};
+
 // Calls the engine's tokenizer and template: takes long for long prompts. `id`: of the response. Errors name the field.
-// The plan refers to the engine.
-ApiResult<Generation::Plan> plan_generation(const Engine& engine, const OutputFormat& format, ApiRequest request,
-                                            std::string id);
+// A request that is certain to have a larger answer than max_response_bytes is refused.
+ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiRequest request, std::string id);
 
 }  // namespace volley::serve

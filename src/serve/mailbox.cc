@@ -1,23 +1,11 @@
 #include "serve/mailbox.h"
 
+#include <new>
 #include <utility>
 
+#include "serve/answer_size.h"
+
 namespace volley::serve {
-namespace {
-
-// A chunk's frame and one entry of log-probabilities, as JSON.
-constexpr size_t kFrameBytes = 250;
-constexpr size_t kLogprobBytes = 80;
-
-// A prompt's log-probabilities are not counted: they come at once, however fast the reader is, and only for a prompt
-// that it sent itself.
-size_t json_bytes(const Event& event) {
-  size_t bytes = kFrameBytes + event.text.size();
-  for (const PositionLogprobs& position : event.logprobs) bytes += kLogprobBytes * (1 + position.top.size());
-  return bytes;
-}
-
-}  // namespace
 
 Mailbox::Mailbox(size_t limit_bytes, std::function<void()> wake) : limit_bytes_(limit_bytes), wake_(std::move(wake)) {}
 
@@ -26,10 +14,13 @@ bool Mailbox::push(int choice, const Event& event) {
   if (closed_) return false;
   if (event.finish) ++finished_;
   const bool was_empty = items_.empty();
-  if (!overflowed_ && bytes_ + json_bytes(event) > limit_bytes_) overflowed_ = true;
+  // A prompt's log-probabilities are not counted: they come at once, however fast the reader is, and have a limit of
+  // their own.
+  const size_t bytes = event_json_bytes(event);
+  if (!overflowed_ && bytes_ + bytes > limit_bytes_) overflowed_ = true;
+  if (!overflowed_ && !keep(choice, event)) overflowed_ = out_of_memory_ = true;
   if (!overflowed_) {
-    items_.push_back({choice, event});
-    bytes_ += json_bytes(event);
+    bytes_ += bytes;
   } else if (event.finish) {
     Event last;
     last.id = event.id;
@@ -39,6 +30,16 @@ bool Mailbox::push(int choice, const Event& event) {
   // Under the lock, so that close() knows that no wake is under way.
   if (was_empty && !items_.empty() && wake_) wake_();
   return !overflowed_;
+}
+
+// The engine's thread must outlive one request's lack of memory.
+bool Mailbox::keep(int choice, const Event& event) {
+  try {
+    items_.push_back({choice, event});
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 std::vector<Mailbox::Item> Mailbox::take() {
@@ -57,6 +58,11 @@ void Mailbox::close() {
 bool Mailbox::overflowed() const {
   const std::lock_guard lock(mutex_);
   return overflowed_;
+}
+
+bool Mailbox::out_of_memory() const {
+  const std::lock_guard lock(mutex_);
+  return out_of_memory_;
 }
 
 size_t Mailbox::finished() const {

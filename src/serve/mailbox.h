@@ -32,9 +32,12 @@ class Mailbox {
   void close();
 
   bool overflowed() const;
-  size_t finished() const;  // requests whose last event has come, taken or not
+  bool out_of_memory() const;  // it overflowed because the process has no memory left, not because of its limit
+  size_t finished() const;     // requests whose last event has come, taken or not
 
  private:
+  bool keep(int choice, const Event& event);  // REQUIRES: mutex_. False: there is no memory for it
+
   const size_t limit_bytes_;
   mutable std::mutex mutex_;
   // Guarded by mutex_:
@@ -42,7 +45,7 @@ class Mailbox {
   std::vector<Item> items_;
   size_t bytes_ = 0;
   size_t finished_ = 0;
-  bool overflowed_ = false;
+  bool overflowed_ = false, out_of_memory_ = false;
   bool closed_ = false;
 };
 

@@ -23,6 +23,7 @@ struct RequestRules {
   const std::vector<std::string>& served_models;  // the first is the default
   int max_n = 128;
   int max_choices = 1024;  // prompts × n
+  size_t max_response_bytes = size_t{64} << 20;
 };
 
 using Prompt = std::variant<std::string, std::vector<TokenId>>;

@@ -45,8 +45,8 @@ class WholeWriter final : public ResponseWriter {
     Choice& choice = choices_[static_cast<size_t>(index)];
     auto news = choice.output.read(event);
     choice.message.add(std::move(news.delta));
-    add_logprobs(std::move(news.logprobs), choice.logprobs);
-    if (!news.prompt_logprobs.is_null()) choice.prompt_logprobs = std::move(news.prompt_logprobs);
+    choice.logprobs.add(news.logprobs);
+    if (!news.prompt_logprobs.is_null()) choice.prompt_logprobs = dump(news.prompt_logprobs);
     choice.tokens.insert(choice.tokens.end(), news.tokens.begin(), news.tokens.end());
     if (news.last) {
       choice.volley = std::move(news.volley);
@@ -57,16 +57,18 @@ class WholeWriter final : public ResponseWriter {
 
   std::string end() override {
     const bool chat = info_.kind == ApiKind::kChat;
-    Json body = envelope(info_, chat ? "chat.completion" : "text_completion");
-    Json list = Json::array();
-    for (Choice& choice : choices_) list.push_back(choice_json(choice, static_cast<int>(list.size())));
-    body["choices"] = std::move(list);
-    body["usage"] = usage_.json();
-    if (!chat) return dump(body);
+    std::string prompt_logprobs = chat ? std::move(choices_.front().prompt_logprobs) : std::string();
+    std::string body = open(envelope(info_, chat ? "chat.completion" : "text_completion")) + ",\"choices\":[";
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      if (i > 0) body += ',';
+      append_choice(choices_[i], static_cast<int>(i), body);
+    }
+    Json rest = {{"usage", usage_.json()}};
     // A chat has one prompt, and what belongs to it stands beside the choices.
-    if (info_.shape.prompt_logprobs >= 0) body["prompt_logprobs"] = std::move(choices_.front().prompt_logprobs);
-    if (info_.shape.token_ids) body["prompt_token_ids"] = info_.prompts.front().ids;
-    return dump(body);
+    if (chat && info_.shape.token_ids) rest["prompt_token_ids"] = info_.prompts.front().ids;
+    body.append("],").append(open(rest), 1);
+    if (chat) append_prompt_logprobs(prompt_logprobs, body);
+    return body.append("}");
   }
 
   const UsageTotals& usage() const override { return usage_; }
@@ -92,24 +94,70 @@ class WholeWriter final : public ResponseWriter {
     }
   };
 
+  // An object of lists that grow. Kept as text, for a tree takes many times as much memory.
+  class Lists {
+   public:
+    void add(const Json& more) {
+      for (const auto& [key, value] : more.items()) {
+        std::string* text = find(key);
+        if (!text) text = &members_.emplace_back(key, std::string()).second;
+        if (!value.is_array()) {
+          *text = dump(value);
+          continue;
+        }
+        if (text->empty()) *text = "[";
+        if (!value.empty() && text->size() > 1) *text += ',';
+        const std::string elements = dump(value);
+        text->append(elements, 1, elements.size() - 2);
+      }
+    }
+
+    // `null` if nothing was added.
+    void append_to(std::string& out) const {
+      if (members_.empty()) {
+        out += "null";
+        return;
+      }
+      char before = '{';
+      for (const auto& [key, text] : members_) {
+        (out += before).append(dump(key)).append(":").append(text);
+        if (text.front() == '[') out += ']';
+        before = ',';
+      }
+      out += '}';
+    }
+
+   private:
+    std::string* find(const std::string& key) {
+      for (auto& [name, text] : members_) {
+        if (name == key) return &text;
+      }
+      return nullptr;
+    }
+
+    std::vector<std::pair<std::string, std::string>> members_;  // of a list all but its last bracket
+  };
+
   struct Choice {
     Choice(const ResponseInfo& info, int index) : output(info, index) {}
     ChoiceOutput output;
     Message message;
-    Json logprobs, prompt_logprobs, volley;
+    Lists logprobs;
+    std::string prompt_logprobs;  // as JSON
+    Json volley;
     std::vector<TokenId> tokens;
   };
 
-  static void add_logprobs(Json more, Json& out) {
-    if (more.is_null()) return;
-    if (out.is_null()) {
-      out = std::move(more);
-      return;
-    }
-    for (auto& [key, list] : more.items()) {
-      if (!list.is_array()) continue;
-      for (Json& element : list) out[key].push_back(std::move(element));
-    }
+  // An object to which members are still to be added as text. REQUIRES: it has one already.
+  static std::string open(const Json& object) {
+    std::string text = dump(object);
+    text.pop_back();
+    return text;
+  }
+
+  void append_prompt_logprobs(const std::string& json, std::string& out) const {
+    if (info_.shape.prompt_logprobs < 0) return;
+    out.append(",\"prompt_logprobs\":").append(json.empty() ? "null" : json);
   }
 
   Json message_json(Message& message) const {
@@ -127,22 +175,25 @@ class WholeWriter final : public ResponseWriter {
     return json;
   }
 
-  Json choice_json(Choice& choice, int index) const {
+  // Takes what the choice holds.
+  void append_choice(Choice& choice, int index, std::string& out) const {
     Json json = {{"index", index}};
     if (info_.kind == ApiKind::kChat) {
       json["message"] = message_json(choice.message);
     } else {
       json["text"] = std::move(choice.message.content);
     }
-    json["logprobs"] = std::move(choice.logprobs);
-    json["finish_reason"] = choice.output.finish_reason();
-    json["stop_reason"] = choice.output.stop_reason();
-    if (info_.shape.token_ids) json["token_ids"] = std::move(choice.tokens);
-    if (info_.shape.tokens_per_step) json["volley"] = std::move(choice.volley);
-    if (info_.kind == ApiKind::kChat) return json;
-    if (info_.shape.prompt_logprobs >= 0) json["prompt_logprobs"] = std::move(choice.prompt_logprobs);
-    if (info_.shape.token_ids) json["prompt_token_ids"] = info_.prompt_of(index).ids;
-    return json;
+    out.append(open(json)).append(",\"logprobs\":");
+    choice.logprobs.append_to(out);
+    choice.logprobs = {};
+    Json rest = {{"finish_reason", choice.output.finish_reason()}, {"stop_reason", choice.output.stop_reason()}};
+    if (info_.shape.token_ids) rest["token_ids"] = std::move(choice.tokens);
+    if (info_.shape.tokens_per_step) rest["volley"] = std::move(choice.volley);
+    const bool chat = info_.kind == ApiKind::kChat;
+    if (!chat && info_.shape.token_ids) rest["prompt_token_ids"] = info_.prompt_of(index).ids;
+    out.append(",").append(open(rest), 1);
+    if (!chat) append_prompt_logprobs(std::exchange(choice.prompt_logprobs, {}), out);
+    out += '}';
   }
 
   const ResponseInfo info_;

@@ -29,7 +29,7 @@ class TemplateEngine final : public Engine {
                               .add_generation_prompt = chat.add_generation_prompt,
                               .continue_final_message = chat.continue_final_message});
   }
-  Result<std::vector<TokenId>> encode(std::string_view text, bool) const override {
+  Result<std::vector<TokenId>> encode_within(std::string_view text, bool, const EncodeLimits&) const override {
     for (size_t i = 0; i < tokens_.size(); ++i) {
       if (tokens_[i] == text) return std::vector<TokenId>{static_cast<TokenId>(i)};
     }

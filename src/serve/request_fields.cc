@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "serve/json_text.h"
 #include "serve/structured_output.h"
 
 namespace volley::serve {
@@ -14,6 +15,7 @@ using nlohmann::json;
 
 constexpr int kDefaultCompletionTokens = 16;  // of the completions schema; chat runs to the end of the context
 constexpr size_t kMaxStops = 16;
+constexpr size_t kMaxText = 1024;  // characters of a stop string and of a salt, which every choice has a copy of
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
 // Fields that change nothing in the answer of this server. The log names them once, like unknown ones.
@@ -149,7 +151,8 @@ void read_sampling(FieldReader& in, const RequestRules& rules, SamplingParams& s
 void read_stop(FieldReader& in, std::vector<std::string>& stop) {
   const json* value = in.get("stop");
   if (!value) return;
-  const std::string_view rule = "\"stop\" must be a string or a list of at most 16 strings, none of them empty.";
+  const std::string_view rule =
+      "\"stop\" must be a string or a list of at most 16 strings, none of them empty or longer than 1024 characters.";
   if (value->is_string()) {
     stop.push_back(value->get<std::string>());
   } else if (value->is_array() && value->size() <= kMaxStops &&
@@ -158,7 +161,9 @@ void read_stop(FieldReader& in, std::vector<std::string>& stop) {
   } else {
     in.fail(invalid_field("stop", std::string(rule)));
   }
-  if (std::any_of(stop.begin(), stop.end(), [](const std::string& s) { return s.empty(); })) {
+  const auto wrong = [](const std::string& s) { return s.empty() || count_code_points(s) > kMaxText; };
+  if (std::any_of(stop.begin(), stop.end(), wrong)) {
+    stop.clear();
     in.fail(invalid_field("stop", std::string(rule)));
   }
 }
@@ -187,7 +192,10 @@ void read_limits(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
                             "\"stop_token_ids\" must be a list of token ids, not " + excerpt(*ids) + "."));
     }
   }
-  in.string("cache_salt", generate.cache_namespace);
+  if (in.string("cache_salt", generate.cache_namespace) && count_code_points(generate.cache_namespace) > kMaxText) {
+    in.fail(
+        invalid_field("cache_salt", "\"cache_salt\" may have at most " + std::to_string(kMaxText) + " characters."));
+  }
   in.integer("priority", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(), generate.priority);
   if (in.integer("truncate_prompt_tokens", -1, kMaxTokens, out.truncate_prompt) && out.truncate_prompt == 0) {
     in.fail(invalid_field("truncate_prompt_tokens",

@@ -24,6 +24,7 @@ using namespace transport;  // one part in two files
 // The kernel would take megabytes for a client that reads nothing, and hide for long that it does not read.
 constexpr int kSendBufferBytes = 256 << 10;
 constexpr Milliseconds kCancelGrace{1000};   // for cancelled requests to tell their clients
+constexpr Milliseconds kWorkerGrace{1000};   // for workers to see that nobody waits for them
 constexpr Milliseconds kAcceptBackoff{100};  // when the process is out of file descriptors
 
 bool is_out_of_descriptors(const error_code& error) {
@@ -110,7 +111,7 @@ class Server::Impl {
   uint16_t port() const { return port_; }
   void drain(Milliseconds deadline);
   void stop();
-  void wait();
+  bool wait();
 
  private:
   error_code open_all(const std::vector<tcp::endpoint>& endpoints);
@@ -307,12 +308,12 @@ void Server::Impl::stop() {
 }
 
 // The threads end by themselves: without acceptors, sessions and timers the io_context has no work left.
-void Server::Impl::wait() {
+bool Server::Impl::wait() {
   const std::lock_guard lock(join_mutex_);
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
-  shared_.workers.join();
+  return shared_.workers.wait(kWorkerGrace);
 }
 
 int good_worker_threads(int usable_cores) {
@@ -356,8 +357,8 @@ void Server::drain(Milliseconds deadline) {
 void Server::stop() {
   impl_->stop();
 }
-void Server::wait() {
-  impl_->wait();
+bool Server::wait() {
+  return impl_->wait();
 }
 
 }  // namespace volley::serve

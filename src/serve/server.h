@@ -42,6 +42,8 @@ struct ServerOptions {
   int max_connections = 1024;                  // one more gets a 503
   int max_n = 128;                             // choices of one prompt
   int max_choices = 1024;                      // prompts × n of one request
+  // Of an answer as JSON: one that is certain to be larger is refused, a whole one that grows past it is given up.
+  size_t max_response_bytes = size_t{64} << 20;
   // What may wait to be sent to one client. A stream whose client reads so slowly that more piles up is cancelled. A
   // connection holds up to twice as much, what waits and what is being written, and half a MiB in the kernel.
   size_t max_unsent_bytes = size_t{1} << 20;
@@ -50,8 +52,10 @@ struct ServerOptions {
   std::chrono::milliseconds idle_timeout{75'000};     // between requests of a connection
   std::chrono::milliseconds write_timeout{30'000};    // for every 64 KiB a client has to take
 
-  int io_threads = 2;      // move bytes
-  int worker_threads = 2;  // parse, apply chat templates, tokenise, compile grammars: see good_worker_threads()
+  int io_threads = 2;  // move bytes
+  // Parse, apply chat templates, tokenise, compile grammars: see good_worker_threads(). Half as many more are there for
+  // large requests alone.
+  int worker_threads = 2;
 };
 
 // Where this process may use so many cores: half of them, but 2 to 8. A very long prompt or a large grammar takes a
@@ -81,8 +85,10 @@ class Server {
   void drain(std::chrono::milliseconds deadline);
   // Closes every connection and cancels what runs. Returns at once.
   void stop();
-  // Until the server has stopped.
-  void wait();
+  // Until the server has stopped: every client was told what became of its request. False: a worker thread still works
+  // on a request that nobody waits for, a second after it was asked to give up. The destructor would wait for it, so a
+  // program that has to end should end the process.
+  bool wait();
 
  private:
   class Impl;

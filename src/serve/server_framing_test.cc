@@ -190,5 +190,50 @@ TEST(ServerFraming, BodiesTogetherAreBounded) {
   EXPECT_EQ(Client(server->port()).post(kPath, large)->status, 400) << "read, and too long for the model";
 }
 
+// It would end the process, and every other request with it.
+TEST(ServerFraming, ABodyThatNoMemoryCanHoldIsRefused) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer ends the process where memory runs out";
+#endif
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.max_body_bytes = size_t{1} << 62;
+  const auto server = start_server(engine, options);
+  Client other(server->port());
+  ASSERT_EQ(other.get("/health")->status, 200);
+  const std::string head = post_head("Content-Length: " + std::to_string(size_t{1} << 60) + "\r\n");
+  for (const std::string body : {"", "{"}) {
+    Client client(server->port());
+    ASSERT_TRUE(client.send(head + body));
+    if (body.empty()) ASSERT_TRUE(client.send("{"));  // on its own, after the head was read
+    const auto refused = client.receive();
+    ASSERT_TRUE(refused);
+    EXPECT_EQ(refused->status, 503);
+    EXPECT_EQ(json::parse(refused->body).at("error").at("code"), "out_of_memory");
+    EXPECT_TRUE(client.wait_for_close());
+  }
+  EXPECT_EQ(other.get("/health")->status, 200);
+}
+
+// Whether a client is gone matters while its text is read, too; see ServerLife for those that are.
+TEST(ServerFraming, AClientThatOnlyEndedItsSideIsWaitedForWhileItsTextIsRead) {
+  for (const char* path : {kPath, "/tokenize"}) {
+    FakeEngine engine;
+    const auto server = start_server(engine);
+    Client client(server->port());
+    ASSERT_TRUE(client.send(Client::post_text(path, R"({"prompt": "stuck"})")));
+    ASSERT_TRUE(eventually([&] { return engine.encoding() == 1; }));
+    client.send_end();
+    auto response = client.receive();
+    engine.release();
+    ASSERT_TRUE(response);
+    EXPECT_EQ(response->status, 100) << "the server has seen the end";
+    response = client.receive();
+    ASSERT_TRUE(response) << path;
+    EXPECT_EQ(response->status, 200) << path;
+    EXPECT_TRUE(client.wait_for_close());
+  }
+}
+
 }  // namespace
 }  // namespace volley::serve

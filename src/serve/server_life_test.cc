@@ -187,6 +187,78 @@ TEST(ServerLife, DrainLetsTheRequestOfAStalledReaderRun) {
   EXPECT_TRUE(eventually([&] { return engine.cancelled() == 1; })) << "the drain's own deadline counts";
 }
 
+// The threads that tokenise and apply templates: whoever does not wait any more costs none of their time.
+TEST(ServerLife, AWorkerGivesUpWhatNobodyWaitsFor) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  for (const char* path : {kPath, "/tokenize"}) {
+    auto client = std::make_unique<Client>(server->port());
+    ASSERT_TRUE(client->send(Client::post_text(path, R"({"prompt": "endless"})")));
+    ASSERT_TRUE(eventually([&] { return engine.encoding() == 1; }));
+    client.reset();
+    EXPECT_TRUE(eventually([&] { return engine.encoding() == 0; })) << path;
+  }
+}
+
+TEST(ServerLife, TheTimeLimitHoldsForWorkersToo) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.request_timeout = 100ms;
+  const auto server = start_server(engine, options);
+  Client client(server->port());
+  for (const char* path : {kPath, "/tokenize"}) {
+    const auto response = client.post(path, R"({"prompt": "endless"})");
+    ASSERT_TRUE(response);
+    EXPECT_EQ(response->status, 504) << path;
+  }
+  EXPECT_EQ(client.get("/health")->status, 200) << "the connection can go on";
+  EXPECT_TRUE(eventually([&] { return engine.encoding() == 0; }));
+}
+
+TEST(ServerLife, DrainCancelsWhatWorkersDo) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  Client client(server->port());
+  ASSERT_TRUE(client.send(Client::post_text(kPath, R"({"prompt": "endless"})")));
+  ASSERT_TRUE(eventually([&] { return engine.encoding() == 1; }));
+  server->drain(50ms);
+  const auto response = client.receive();
+  ASSERT_TRUE(response);
+  EXPECT_EQ(response->status, 503);
+  EXPECT_TRUE(server->wait());
+}
+
+// Not everything that a worker does looks at the flag: the client is told all the same, and the caller of wait() learns
+// that it must not wait for the threads.
+TEST(ServerLife, DrainDoesNotWaitForAWorkerThatDoesNotGiveUp) {
+  FakeEngine engine;
+  const auto server = start_server(engine);
+  Client client(server->port());
+  ASSERT_TRUE(client.send(Client::post_text(kPath, R"({"prompt": "stuck"})")));
+  ASSERT_TRUE(eventually([&] { return engine.encoding() == 1; }));
+  server->drain(50ms);
+  const auto response = client.receive();
+  ASSERT_TRUE(response);
+  EXPECT_EQ(response->status, 503);
+  EXPECT_FALSE(server->wait());
+  engine.release();
+}
+
+TEST(ServerLife, LargeRequestsLeaveWorkersToOthers) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.worker_threads = 1;
+  const auto server = start_server(engine, options);
+  const std::string large = R"({"prompt": "endless)" + std::string(size_t{300} << 10, 'x') + "\"}";
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(std::make_unique<Client>(server->port()));
+    ASSERT_TRUE(clients.back()->send(Client::post_text(kPath, large)));
+  }
+  ASSERT_TRUE(eventually([&] { return engine.encoding() == 1; }));
+  EXPECT_EQ(Client(server->port()).post(kPath, kWhole)->status, 200);
+}
+
 TEST(ServerLife, StopEndsEverythingAtOnce) {
   FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 1ms);
   auto server = start_server(engine);

@@ -15,7 +15,6 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <cerrno>
 #include <chrono>
 #include <memory>
@@ -26,6 +25,8 @@
 #include "serve/api.h"
 #include "serve/exchange.h"
 #include "serve/request_head.h"
+#include "serve/text_body-inl.h"
+#include "serve/workers-inl.h"
 
 namespace volley::serve::transport {
 
@@ -98,23 +99,23 @@ inline HttpResponse stopping_response() {
 // What every session shares.
 struct Shared {
   explicit Shared(const ServerOptions& server_options)
-      : options(server_options), api(options), workers(static_cast<size_t>(options.worker_threads)) {}
+      : options(server_options), api(options), workers(options.worker_threads) {}
 
   const ServerOptions options;
   Api api;
-  asio::thread_pool workers;
   AllowedHosts hosts;  // constant once the server listens
   std::atomic<bool> draining{false};
   std::atomic<size_t> body_bytes{0};  // see ServerOptions::max_total_body_bytes
+  Workers workers;                    // last: what they still do uses the rest
 };
 
-// What one connection holds of a body, counted among all.
+// What one connection holds of a body, counted among all. Goes with the body to the worker that reads it.
 class BodyShare {
  public:
   explicit BodyShare(Shared& shared) : shared_(shared) {}
   ~BodyShare() { release(); }
-  BodyShare(const BodyShare&) = delete;
-  BodyShare& operator=(const BodyShare&) = delete;
+  BodyShare(BodyShare&& other) noexcept : shared_(other.shared_), held_(std::exchange(other.held_, 0)) {}
+  BodyShare& operator=(BodyShare&&) = delete;
 
   // False: all connections together would hold too much. The share is given back then: the body is to be dropped.
   bool grow_to(size_t size) {
@@ -163,11 +164,12 @@ class Session : public std::enable_shared_from_this<Session> {
   }
   void cancel_generation() {
     if (generation_) generation_->cancel();
+    cancel_job();
   }
   void stop();
 
  private:
-  using Parser = http::request_parser<http::string_body>;
+  using Parser = http::request_parser<TextBody>;
   // What is to be answered before the connection is closed, instead of reading the body.
   using Refusal = std::optional<HttpResponse>;
 
@@ -178,7 +180,8 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::awaitable<void> refuse(error_code error);
   asio::awaitable<void> close_with(Exchange exchange, HttpResponse response);
   asio::awaitable<bool> answer(Exchange& exchange);
-  asio::awaitable<Api::Reply> handle(const HttpRequest& request);
+  asio::awaitable<Api::Reply> handle(Exchange& exchange);
+  void cancel_job();
   asio::awaitable<bool> send_response(Exchange& exchange, HttpResponse response);
   asio::awaitable<bool> send_generation(Exchange& exchange);
   void limit_time();
@@ -189,7 +192,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void watch_for_reset();
   void end_of_watch(bool client_left);
   void leave();
-  asio::awaitable<void> end_watch();  // after generation_ was reset
+  asio::awaitable<void> end_watch();  // after job_ and generation_ were reset
   asio::awaitable<void> wait_signal();
   void notify();
   // Every operation on the socket ends with an error.
@@ -217,12 +220,15 @@ class Session : public std::enable_shared_from_this<Session> {
   bool interim_responses_ = false;  // its client understands them
   int64_t written_bytes_ = 0;       // given to the kernel
   int64_t taken_before_ = 0;        // taken_bytes() when the deadline was scheduled, while draining
-  asio::steady_timer time_limit_;   // of the running generation
-  asio::steady_timer signal_;       // never expires: cancelling it wakes the coroutine
+  asio::steady_timer time_limit_;   // of the request that is being answered
+  uint64_t limit_turn_ = 0;
+  bool over_time_ = false;     // it is past that
+  asio::steady_timer signal_;  // never expires: cancelling it wakes the coroutine
   bool signalled_ = false;
   asio::cancellation_signal watch_cancel_;
   bool watching_ = false;
-  bool gone_ = false;  // nobody to answer: the client left, or the server stops
+  bool gone_ = false;         // nobody to answer: the client left, or the server stops
+  std::shared_ptr<Job> job_;  // while a worker has the request
   std::shared_ptr<Generation> generation_;
 };
 
@@ -242,6 +248,7 @@ inline void Session::stop() {
   time_limit_.cancel();
   socket_.shutdown(tcp::socket::shutdown_both, ignored);
   socket_.close(ignored);
+  cancel_job();
   notify();
 }
 
@@ -337,6 +344,8 @@ inline asio::awaitable<void> Session::refuse(error_code error) {
     response = stopping_response();
   } else if (timed_out_) {
     response = error_response(http_error(408, "The request did not arrive in time. Send it again."));
+  } else if (error == TextBody::no_memory()) {
+    response = error_response(out_of_memory_error());
   } else if (error == http::error::body_limit) {
     response = error_response(
         http_error(413, "The body is larger than " + std::to_string(shared_.options.max_body_bytes) + " bytes."));
@@ -361,17 +370,20 @@ inline asio::awaitable<void> Session::close_with(Exchange exchange, HttpResponse
 // True: the connection can take another request.
 inline asio::awaitable<bool> Session::answer(Exchange& exchange) {
   if (shared_.draining) co_return co_await send_response(exchange, stopping_response());
-  auto reply = co_await handle(exchange.request());
-  exchange.drop_body();
-  body_share_.release();
-  if (auto* response = std::get_if<HttpResponse>(&reply)) {
-    co_return co_await send_response(exchange, std::move(*response));
-  }
-  generation_ = std::get<std::shared_ptr<Generation>>(std::move(reply));
+  limit_time();
   answer_begun_ = false;
   interim_responses_ = !exchange.http_1_0();
+  auto reply = co_await handle(exchange);
+  if (auto* response = std::get_if<HttpResponse>(&reply)) {
+    time_limit_.cancel();
+    co_await end_watch();
+    if (!gone_) co_return co_await send_response(exchange, std::move(*response));
+    exchange.end(false, nullptr);
+    co_return false;
+  }
+  generation_ = std::get<std::shared_ptr<Generation>>(std::move(reply));
+  if (over_time_) generation_->expire();
   watch();
-  limit_time();
   const bool sent = co_await send_generation(exchange);
   time_limit_.cancel();
   exchange.end(sent, generation_.get());
@@ -380,25 +392,45 @@ inline asio::awaitable<bool> Session::answer(Exchange& exchange) {
   co_return (sent && exchange.reusable() && !gone_);
 }
 
-inline asio::awaitable<Api::Reply> Session::handle(const HttpRequest& request) {
+// The reply, or why there is none: the client left, the time is up, or the server stops. A worker that is not done by
+// then goes on alone until it looks at the flag.
+inline asio::awaitable<Api::Reply> Session::handle(Exchange& exchange) {
   auto wake = [weak = weak_from_this(), executor = executor()] {
     asio::post(executor, [weak] {
       if (const auto self = weak.lock()) self->notify();
     });
   };
-  if (!shared_.api.takes_long(request)) co_return shared_.api.handle(request, wake);
-  std::optional<Api::Reply> reply;
-  bool ready = false;  // of the strand
-  asio::post(shared_.workers, [&, self = shared_from_this()] {
-    reply = shared_.api.handle(request, wake);
-    asio::post(self->executor(), [&ready, self] {
-      ready = true;
-      self->notify();
-    });
-  });
-  // Even if the connection ends meanwhile: the worker uses this frame's variables.
-  while (!ready) co_await wait_signal();
-  co_return std::move(*reply);
+  if (!shared_.api.takes_long(exchange.request())) {
+    auto reply = shared_.api.handle(exchange.request(), wake, nullptr);
+    exchange.drop_body();
+    body_share_.release();
+    co_return reply;
+  }
+  const auto job = job_ = std::make_shared<Job>();
+  job->request = exchange.hand_over();
+  watch();
+  shared_.workers.post(job->request.body.size() > kLargeBody,
+                       [job, share = std::move(body_share_), wake, api = &shared_.api, weak = weak_from_this(),
+                        executor = executor()]() mutable {
+                         if (!job->cancelled) job->reply = api->handle(job->request, wake, &job->cancelled);
+                         std::string().swap(job->request.body);  // an assignment would keep its memory
+                         share.release();
+                         asio::post(executor, [job, weak] {
+                           job->ready = true;
+                           if (const auto self = weak.lock()) self->notify();
+                         });
+                       });
+  while (!job->ready && !job->cancelled) co_await wait_signal();
+  job_.reset();
+  if (over_time_) co_return error_response(timeout_error());
+  if (job->cancelled || !job->reply) co_return stopping_response();
+  co_return std::move(*job->reply);
+}
+
+inline void Session::cancel_job() {
+  if (!job_) return;
+  job_->cancelled = true;
+  notify();
 }
 
 inline asio::awaitable<bool> Session::send_response(Exchange& exchange, HttpResponse response) {
@@ -422,11 +454,15 @@ inline asio::awaitable<bool> Session::send_generation(Exchange& exchange) {
 }
 
 inline void Session::limit_time() {
+  over_time_ = false;
   if (shared_.options.request_timeout.count() == 0) return;
   time_limit_.expires_after(shared_.options.request_timeout);
-  time_limit_.async_wait([self = shared_from_this(), generation = generation_](error_code error) {
-    if (error || self->generation_ != generation) return;
-    generation->expire();
+  // Cancelling comes too late for a call that is on its way already: it would find the next request.
+  time_limit_.async_wait([self = shared_from_this(), turn = ++limit_turn_](error_code error) {
+    if (error || turn != self->limit_turn_) return;
+    self->over_time_ = true;
+    if (self->generation_) self->generation_->expire();
+    self->cancel_job();
     self->notify();
   });
 }
@@ -467,19 +503,21 @@ inline asio::awaitable<void> Session::linger() {
 // While an answer is on its way, reads what the client sends: to learn at once that it is gone. What comes is kept as
 // the start of the next request; a client that sends more than fits is no longer watched.
 inline void Session::watch() {
-  if (gone_ || buffer_.max_size() - buffer_.size() < kReadBytes / 2) return;
+  if (gone_ || watching_ || buffer_.max_size() - buffer_.size() < kReadBytes / 2) return;
   watching_ = true;
   socket_.async_read_some(
       buffer_.prepare(4096),
       asio::bind_cancellation_slot(watch_cancel_.slot(), [self = shared_from_this()](error_code error, size_t size) {
         self->watching_ = false;
         self->buffer_.commit(size);
-        if (self->generation_ && !error) {
+        const bool answering = self->generation_ || self->job_;
+        if (answering && !error) {
           self->watch();
-        } else if (self->generation_ && error == asio::error::eof) {
+        } else if (answering && error == asio::error::eof) {
           self->watch_for_reset();
         } else {
-          self->end_of_watch(error && error != asio::error::operation_aborted);
+          // An end that comes when the answer is ready is no reason not to send it.
+          self->end_of_watch(error && error != asio::error::operation_aborted && error != asio::error::eof);
         }
       }));
 }
@@ -512,6 +550,7 @@ inline void Session::leave() {
   gone_ = true;
   interrupt();  // a write that waits for the client
   if (generation_) generation_->abandon();
+  cancel_job();
 }
 
 inline asio::awaitable<void> Session::end_watch() {

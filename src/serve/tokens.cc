@@ -12,6 +12,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 using nlohmann::json;
 
+// About what a token takes in an answer: its id, and its text.
+constexpr size_t kIdBytes = 6;
+constexpr size_t kStringBytes = 12;
+constexpr size_t kMaxDetokenized = size_t{1} << 20;
+
 struct TokenizeRequest {
   std::string prompt;  // without messages
   ChatMessages chat;
@@ -54,7 +59,8 @@ TokenizeRequest read_tokenize(FieldReader& in, std::string_view body, const Requ
 
 }  // namespace
 
-HttpResponse tokenize(const Engine& engine, std::string_view body, const RequestRules& rules) {
+HttpResponse tokenize(const Engine& engine, std::string_view body, const RequestRules& rules,
+                      const std::atomic<bool>* cancelled) {
   const auto parsed = parse_json_object(body);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return error_response(*error);
   FieldReader in(std::get<json>(parsed));
@@ -62,16 +68,27 @@ HttpResponse tokenize(const Engine& engine, std::string_view body, const Request
   if (in.error()) return error_response(*in.error());
   const char* field = request.is_chat ? "messages" : "prompt";
   if (request.is_chat) {
+    request.chat.cancelled = cancelled;
     auto rendered = engine.render_chat(request.chat);
     if (!rendered.ok()) return error_response(api_error(rendered.error(), field));
     request.prompt = std::move(*rendered);
   }
-  const auto ids = engine.encode(request.prompt, request.add_special_tokens);
+  EncodeLimits limits;
+  limits.max_tokens = rules.max_response_bytes / (request.with_strings ? kIdBytes + kStringBytes : kIdBytes);
+  limits.cancelled = cancelled;
+  const auto ids = engine.encode_within(request.prompt, request.add_special_tokens, limits);
   if (!ids.ok()) return error_response(api_error(ids.error(), field));
+  if (ids->size() > limits.max_tokens) {
+    return error_response(invalid_field(field, "The text has more than " + std::to_string(limits.max_tokens) +
+                                                   " tokens, too many for one answer. Send it in parts."));
+  }
   Json strings = nullptr;
   if (request.with_strings) {
     strings = Json::array();
-    for (const TokenId id : *ids) strings.push_back(engine.decode({&id, 1}, false));
+    for (const TokenId id : *ids) {
+      if (cancelled && *cancelled) break;
+      strings.push_back(engine.decode({&id, 1}, false));
+    }
   }
   return json_response({{"count", ids->size()},
                         {"max_model_len", engine.info().max_model_len},
@@ -87,8 +104,9 @@ HttpResponse detokenize(const Engine& engine, std::string_view body, const Reque
   read_model(in, rules, model);
   std::vector<TokenId> ids;
   const json* tokens = in.get("tokens");
-  if (!tokens || !tokens->is_array()) {
-    in.fail(invalid_field("tokens", "\"tokens\" must be a list of token ids."));
+  if (!tokens || !tokens->is_array() || tokens->size() > kMaxDetokenized) {
+    in.fail(invalid_field("tokens",
+                          "\"tokens\" must be a list of at most " + std::to_string(kMaxDetokenized) + " token ids."));
   } else {
     read_token_ids(in, "tokens", *tokens, rules.info.vocab_size, ids);
   }

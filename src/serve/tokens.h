@@ -10,7 +10,9 @@
 namespace volley::serve {
 
 // {"prompt"} or {"messages"} → {"count", "max_model_len", "tokens", "token_strs"}.
-HttpResponse tokenize(const Engine& engine, std::string_view body, const RequestRules& rules);
+// Once `cancelled` is true, which may be null, the answer does not matter any more, and comes soon.
+HttpResponse tokenize(const Engine& engine, std::string_view body, const RequestRules& rules,
+                      const std::atomic<bool>* cancelled);
 // {"tokens"} → {"prompt"}.
 HttpResponse detokenize(const Engine& engine, std::string_view body, const RequestRules& rules);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "serve/json_text.h"
@@ -56,13 +58,12 @@ bool read_tool(FieldReader& in, const json& value, std::string_view raw, const s
 
 bool read_tool_list(FieldReader& in, const json& list, std::string_view raw, std::vector<Tool>& out) {
   const std::vector<std::string_view> texts = array_elements(raw);
+  std::unordered_set<std::string> names;
   for (size_t i = 0; i < texts.size(); ++i) {
     const std::string where = "tools[" + std::to_string(i) + "]";
     Tool tool;
     if (!read_tool(in, list.at(i), texts[i], where, tool)) return false;
-    const bool doubled =
-        std::any_of(out.begin(), out.end(), [&](const Tool& other) { return other.name == tool.name; });
-    if (doubled) {
+    if (!names.insert(tool.name).second) {
       in.fail(invalid_field("tools", where + ": there is another tool named " + json_string(tool.name) + "."));
       return false;
     }
@@ -78,21 +79,33 @@ void fail_choice(FieldReader& in) {
       R"({"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": […]}}.)"));
 }
 
+// The tools of a request by name.
+using ToolIndex = std::unordered_map<std::string, Tool>;
+
+ToolIndex index_tools(std::vector<Tool>& tools) {
+  ToolIndex index;
+  for (Tool& tool : tools) {
+    std::string name = tool.name;
+    index.emplace(std::move(name), std::move(tool));
+  }
+  return index;
+}
+
 // Moves the tool that `reference`, {"type": "function", "function": {"name": …}}, names from `from` to `to`.
-bool allow_tool(FieldReader& in, const json& reference, std::vector<Tool>& from, std::vector<Tool>& to) {
+bool allow_tool(FieldReader& in, const json& reference, ToolIndex& from, std::vector<Tool>& to) {
   const json* function = reference.is_object() ? member_object(reference, "function") : nullptr;
   if (!function || !function->contains("name") || !function->at("name").is_string()) {
     fail_choice(in);
     return false;
   }
   const std::string name = function->at("name").get<std::string>();
-  const auto tool = std::find_if(from.begin(), from.end(), [&](const Tool& t) { return t.name == name; });
+  const auto tool = from.find(name);
   if (tool == from.end()) {
     in.fail(invalid_field("tool_choice",
                           "\"tool_choice\" names " + json_string(name) + ", which \"tools\" does not hold."));
     return false;
   }
-  to.push_back(std::move(*tool));
+  to.push_back(std::move(tool->second));
   from.erase(tool);
   return true;
 }
@@ -105,10 +118,11 @@ void read_allowed(FieldReader& in, const json& allowed, ToolRequest& out) {
     return;
   }
   std::vector<Tool> chosen;
+  ToolIndex rest = index_tools(out.tools);
   for (const json& reference : list) {
-    if (!allow_tool(in, reference, out.tools, chosen)) return;
+    if (!allow_tool(in, reference, rest, chosen)) return;
   }
-  if (!out.tools.empty()) out.constrained_by = "tool_choice";
+  if (!rest.empty()) out.constrained_by = "tool_choice";
   out.tools = std::move(chosen);
   out.choice = mode == "auto" ? Choice::kAuto : Choice::kRequired;
 }
@@ -122,7 +136,8 @@ void read_choice(FieldReader& in, const json& choice, ToolRequest& out) {
     out.choice = Choice::kRequired;
   } else if (choice.is_object() && choice.value("type", json()) == "function") {
     std::vector<Tool> chosen;
-    if (!allow_tool(in, choice, out.tools, chosen)) return;
+    ToolIndex rest = index_tools(out.tools);
+    if (!allow_tool(in, choice, rest, chosen)) return;
     out.tools = std::move(chosen);
     out.choice = Choice::kRequired;
     out.parallel = false;

@@ -24,6 +24,7 @@ class TextkitTemplate final : public ChatTemplate {
     in.add_generation_prompt = input.add_generation_prompt;
     in.continue_final_message = input.continue_final_message;
     in.now = std::time(nullptr);
+    in.cancel = cancel_of(input.cancelled);
     OwnedBytes text, error;
     const textkit_status status = textkit_template_render(handle_, &in, text.out(), error.out());
     if (status != TEXTKIT_OK) return textkit_error(status, error);

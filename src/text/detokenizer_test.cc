@@ -17,8 +17,9 @@ using Ids = std::vector<TokenId>;
 class CountingTokenizer final : public Tokenizer {
  public:
   explicit CountingTokenizer(std::shared_ptr<const Tokenizer> inner) : inner_(std::move(inner)) {}
-  Result<std::vector<TokenId>> encode(std::string_view text, bool add) const override {
-    return inner_->encode(text, add);
+  Result<std::vector<TokenId>> encode_within(std::string_view text, bool add,
+                                             const EncodeLimits& limits) const override {
+    return inner_->encode_within(text, add, limits);
   }
   std::string decode(std::span<const TokenId> ids, bool skip) const override {
     decoded += ids.size();

@@ -2,6 +2,7 @@
 // textkit (Rust: Hugging Face tokenizers, minijinja); grammars are in text/grammar.h.
 #pragma once
 
+#include <volley/engine.h>
 #include <volley/result.h>
 #include <volley/sampling.h>
 
@@ -26,7 +27,14 @@ class Tokenizer {
 
   // text must be valid UTF-8 (kInvalidArgument with the offset of the first bad byte otherwise). Special tokens inside
   // the text are recognised, as in transformers.
-  virtual Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const = 0;
+  Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const {
+    return encode_within(text, add_special_tokens, {});
+  }
+  // The same for texts of any length: time and memory go by what is asked for, where the tokenizer's form lets a text
+  // be cut (docs in textkit.h). kInvalidArgument also for a text that is too long where it does not; kCancelled;
+  // kUnavailable: there is no memory for the ids.
+  virtual Result<std::vector<TokenId>> encode_within(std::string_view text, bool add_special_tokens,
+                                                     const EncodeLimits& limits) const = 0;
   // Invalid byte sequences become U+FFFD. Ids outside the vocabulary are left out. A decoder that fails on these ids (a
   // tokenizer.json with contradictory settings) gives one U+FFFD.
   virtual std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const = 0;
@@ -63,9 +71,10 @@ class ChatTemplate {
     bool add_generation_prompt = true;
     // The rendered text ends where the final message's content does. Excludes add_generation_prompt.
     bool continue_final_message = false;
+    const std::atomic<bool>* cancelled = nullptr;
   };
   // kInvalidArgument: JSON of another shape than above, an exception that the template raises (with its message), or a
-  // template that fails on these messages.
+  // template that fails on these messages, takes too long or prints too much. kCancelled; kUnavailable: no memory.
   virtual Result<std::string> render(const Input& input) const = 0;
 };
 

@@ -4,8 +4,10 @@
 #include <textkit.h>
 #include <volley/result.h>
 
+#include <atomic>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace volley::text {
 
@@ -28,6 +30,25 @@ class OwnedBytes {
   textkit_bytes bytes_{nullptr, 0};
 };
 
+class OwnedIds {
+ public:
+  OwnedIds() = default;
+  OwnedIds(const OwnedIds&) = delete;
+  OwnedIds& operator=(const OwnedIds&) = delete;
+  ~OwnedIds() { textkit_ids_free(ids_); }
+
+  textkit_ids* out() { return &ids_; }
+  std::vector<int32_t> vector() const { return {ids_.data, ids_.data + ids_.size}; }
+
+ private:
+  textkit_ids ids_{nullptr, 0};
+};
+
+inline textkit_cancel cancel_of(const std::atomic<bool>* cancelled) {
+  if (!cancelled) return {nullptr, nullptr};
+  return {[](const void* flag) { return static_cast<const std::atomic<bool>*>(flag)->load(); }, cancelled};
+}
+
 inline Error textkit_error(textkit_status status, const OwnedBytes& message, const std::string& prefix = "") {
   switch (status) {
     case TEXTKIT_INVALID_ARGUMENT:
@@ -38,6 +59,10 @@ inline Error textkit_error(textkit_status status, const OwnedBytes& message, con
       return data_loss(prefix + message.str());
     case TEXTKIT_EXHAUSTED:
       return resource_exhausted(prefix + message.str());
+    case TEXTKIT_CANCELLED:
+      return Error{ErrorCode::kCancelled, "The work on the text was cancelled."};
+    case TEXTKIT_OUT_OF_MEMORY:
+      return Error{ErrorCode::kUnavailable, prefix + message.str() + ": try again later"};
     case TEXTKIT_OK:
     case TEXTKIT_INTERNAL:
       break;

@@ -19,14 +19,15 @@ class TextkitTokenizer final : public Tokenizer {
   TextkitTokenizer(const TextkitTokenizer&) = delete;
   TextkitTokenizer& operator=(const TextkitTokenizer&) = delete;
 
-  Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const override {
-    textkit_ids ids{nullptr, 0};
+  Result<std::vector<TokenId>> encode_within(std::string_view text, bool add_special_tokens,
+                                             const EncodeLimits& limits) const override {
+    const textkit_encode_options options{add_special_tokens, limits.max_tokens, limits.last_tokens,
+                                         cancel_of(limits.cancelled)};
+    OwnedIds ids;
     OwnedBytes error;
-    const textkit_status status = textkit_tokenizer_encode(handle_, view(text), add_special_tokens, &ids, error.out());
+    const textkit_status status = textkit_tokenizer_encode(handle_, view(text), &options, ids.out(), error.out());
     if (status != TEXTKIT_OK) return textkit_error(status, error);
-    std::vector<TokenId> result(ids.data, ids.data + ids.size);
-    textkit_ids_free(ids);
-    return result;
+    return ids.vector();
   }
 
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const override {

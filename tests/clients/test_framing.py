@@ -234,6 +234,8 @@ def verdict_of_server(server: Server, raw: bytes) -> Verdict:
     while rest:
         head, _, rest = rest.partition(b"\r\n\r\n")
         status = int(head[9:12])
+        if status == 100:  # the client has ended its side while a request is read: the server asks whether it is there
+            continue
         fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
         length = int(fields[b"content-length"])
         answer, rest = json.loads(rest[:length]), rest[length:]

@@ -30,7 +30,16 @@ typedef enum textkit_status {
   TEXTKIT_DATA_LOSS = 3,           /* a file's contents cannot be read */
   TEXTKIT_INTERNAL = 4,            /* a bug here or in a library below */
   TEXTKIT_EXHAUSTED = 5,           /* no room now: the same call may work later */
+  TEXTKIT_CANCELLED = 6,           /* the caller asked for it, see textkit_cancel */
+  TEXTKIT_OUT_OF_MEMORY = 7,       /* for a large result; a lack of memory elsewhere ends the process */
 } textkit_status;
+
+/* Asks a call that takes long to give up. asked is called now and then, on the calling thread, with context; true ends
+ * the call with TEXTKIT_CANCELLED. asked may be NULL: never. */
+typedef struct textkit_cancel {
+  bool (*asked)(const void* context);
+  const void* context;
+} textkit_cancel;
 
 /* Borrowed bytes. data may be NULL when size is 0; where a parameter is optional, NULL means "not given". */
 typedef struct textkit_view {
@@ -63,10 +72,20 @@ typedef struct textkit_tokenizer textkit_tokenizer;
 textkit_status textkit_tokenizer_new(textkit_view json, textkit_tokenizer** tokenizer, textkit_bytes* error);
 void textkit_tokenizer_free(textkit_tokenizer* tokenizer);
 
-/* Special tokens written out in `text` become their ids. With add_special_tokens the file's post-processor adds its
- * own around them. TEXTKIT_INVALID_ARGUMENT: a pattern of the file backtracks without end on this text. */
-textkit_status textkit_tokenizer_encode(const textkit_tokenizer* tokenizer, textkit_view text, bool add_special_tokens,
-                                        textkit_ids* ids, textkit_bytes* error);
+typedef struct textkit_encode_options {
+  bool add_special_tokens; /* the file's post-processor adds its own around those of the text */
+  size_t max_tokens;  /* a text that is certain to have more: the call may return any of them, but more than this */
+  size_t last_tokens; /* not 0: of all ids only so many, the last ones */
+  textkit_cancel cancel;
+} textkit_encode_options;
+
+/* Special tokens written out in `text` become their ids. Time and memory go by the text that is looked at: of one whose
+ * tokenizer is known to split it at spaces and signs, pieces of some ten thousand bytes one after the other, which give
+ * the ids of the whole, until max_tokens or last_tokens are there; else the whole text, and TEXTKIT_INVALID_ARGUMENT
+ * for one that is too long for that. TEXTKIT_INVALID_ARGUMENT also when a pattern of the file backtracks without end on
+ * this text. */
+textkit_status textkit_tokenizer_encode(const textkit_tokenizer* tokenizer, textkit_view text,
+                                        const textkit_encode_options* options, textkit_ids* ids, textkit_bytes* error);
 
 /* Ids outside the vocabulary are left out. The result is valid UTF-8. */
 textkit_status textkit_tokenizer_decode(const textkit_tokenizer* tokenizer, const int32_t* ids, size_t size,
@@ -102,10 +121,11 @@ typedef struct textkit_template_input {
   bool add_generation_prompt;
   bool continue_final_message; /* not together with add_generation_prompt */
   int64_t now;                 /* seconds since 1970, for templates that print the date (strftime_now, local time) */
+  textkit_cancel cancel;
 } textkit_template_input;
 
 /* An exception that the template raises is TEXTKIT_INVALID_ARGUMENT with its message, and so is a template that runs
- * into the limits on its steps and its text. */
+ * into the limits on its steps and its text for these messages. */
 textkit_status textkit_template_render(const textkit_template* chat_template, const textkit_template_input* input,
                                        textkit_bytes* text, textkit_bytes* error);
 

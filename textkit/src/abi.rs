@@ -1,6 +1,7 @@
 //! What crosses the C boundary: borrowed views in, owned buffers out, a status and a message for everything that fails.
 
 use std::cell::RefCell;
+use std::ffi::c_void;
 use std::panic::{catch_unwind, AssertUnwindSafe, PanicHookInfo};
 use std::path::Path;
 use std::sync::Once;
@@ -14,6 +15,29 @@ pub enum Status {
     DataLoss = 3,
     Internal = 4,
     Exhausted = 5,
+    Cancelled = 6,
+    OutOfMemory = 7,
+}
+
+/// Whether the caller still wants the result of a call.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Cancel {
+    asked: Option<unsafe extern "C" fn(*const c_void) -> bool>,
+    context: *const c_void,
+}
+
+impl Cancel {
+    pub const NEVER: Cancel = Cancel { asked: None, context: std::ptr::null() };
+
+    /// An error once the caller asked to stop.
+    pub fn check(&self) -> Result<(), Failure> {
+        // SAFETY: the caller of the library keeps function and context alive for the call.
+        match self.asked.is_some_and(|asked| unsafe { asked(self.context) }) {
+            true => Err(Failure { status: Status::Cancelled, message: "the call was cancelled".into() }),
+            false => Ok(()),
+        }
+    }
 }
 
 /// Why a call failed.
@@ -35,6 +59,10 @@ impl Failure {
     }
     pub fn exhausted(message: impl Into<String>) -> Failure {
         Failure { status: Status::Exhausted, message: message.into() }
+    }
+    /// `what` names what grew, as the beginning of a sentence.
+    pub fn out_of_memory(what: &str) -> Failure {
+        Failure { status: Status::OutOfMemory, message: format!("{what} takes more memory than there is") }
     }
     pub fn internal(message: impl Into<String>) -> Failure {
         Failure { status: Status::Internal, message: message.into() }

@@ -1,17 +1,20 @@
 //! A model's chat templates: which one a request takes, the variables it sees, and what is done to messages so that one
 //! template serves the forms in which clients send them.
 
+use std::collections::HashSet;
+
 use minijinja::value::Value;
 use minijinja::Environment;
 use serde_json::{json, Map, Value as Json};
 
-use crate::abi::Failure;
+use crate::abi::{Cancel, Failure};
 use crate::environment::{chat_environment, render_message, strftime_now, without_generation_blocks};
 use crate::json::to_template;
 use crate::rendering::{render_within, Limits, Unrendered};
 
 /// What one rendering may take. A template is a program that came with the weights: without limits it could keep the
-/// start, or every request, from ever ending. A long conversation with many tools takes some 100,000 steps.
+/// start, or every request, from ever ending. A long conversation with many tools takes some 100,000 steps. No body of a
+/// request has as many bytes: a template that prints them repeats what it was sent.
 const REQUEST: Limits = Limits { steps: 20_000_000, bytes: 64 << 20 };
 /// One short message at the start, which takes a few hundred steps.
 const PROBE: Limits = Limits { steps: 100_000, bytes: 1 << 20 };
@@ -37,6 +40,7 @@ pub struct Input<'a> {
     pub add_generation_prompt: bool,
     pub continue_final_message: bool,
     pub now: i64,
+    pub cancel: Cancel,
 }
 
 /// The forms of a message's `content` that a template prints.
@@ -118,17 +122,17 @@ impl ChatTemplate {
             parse_tool_arguments(message);
         }
         let marker = match input.continue_final_message {
-            true => Some(mark_final_message(&mut messages, input.messages)?),
+            true => Some(mark_final_message(&mut messages, &[input.messages, input.tools, input.kwargs])?),
             false => None,
         };
-        let context = self.context(messages, tools, kwargs, input.add_generation_prompt, input.now);
-        let text =
-            render_within(self.limits, &self.environment, template.name, context).map_err(|failed| match failed {
-                Unrendered::Limit(limit) => Failure::invalid(format!(
-                    "the model's chat template {limit} for these messages: send fewer or shorter messages and tools"
-                )),
-                Unrendered::Template(error) => Failure::invalid(render_message(&error)),
-            })?;
+        let variables = self.variables(messages, tools, kwargs, input.add_generation_prompt);
+        let text = self.render_template(template.name, variables, input.now, input.cancel).map_err(|why| match why {
+            Unrendered::Limit(limit) => Failure::invalid(format!(
+                "the model's chat template {limit} for these messages: send fewer or shorter messages and tools"
+            )),
+            Unrendered::Template(error) => Failure::invalid(render_message(&error)),
+            Unrendered::Ended(failure) => failure,
+        })?;
         match marker {
             Some(marker) => cut_at_marker(text, &marker),
             None => Ok(text),
@@ -146,34 +150,45 @@ impl ChatTemplate {
         })
     }
 
-    /// The variables that a template sees.
-    fn context(
+    /// What a template sees beside functions.
+    fn variables(
         &self,
         messages: Vec<Json>,
         tools: Option<Json>,
         kwargs: Map<String, Json>,
         add_generation_prompt: bool,
-        now: i64,
-    ) -> Value {
+    ) -> Map<String, Json> {
         let mut variables: Map<String, Json> = self.special_tokens.clone();
         variables.insert("documents".into(), Json::Null);
         variables.extend(kwargs);
         variables.insert("messages".into(), Json::Array(messages));
         variables.insert("tools".into(), tools.unwrap_or(Json::Null));
         variables.insert("add_generation_prompt".into(), Json::Bool(add_generation_prompt));
+        variables
+    }
+
+    fn render_template(
+        &self,
+        name: &str,
+        variables: Map<String, Json>,
+        now: i64,
+        cancel: Cancel,
+    ) -> Result<String, Unrendered> {
         let mut context: Vec<(String, Value)> =
             variables.iter().map(|(name, value)| (name.clone(), to_template(value))).collect();
         context.push(("strftime_now".into(), strftime_now(now)));
-        Value::from_pairs(context)
+        drop(variables);
+        render_within(self.limits, cancel, &self.environment, name, Value::from_pairs(context))
     }
 
     /// None where the template refuses these messages, Err with the limit that it runs into.
     fn probe(&self, name: &str, messages: Vec<Json>, add_generation_prompt: bool) -> Result<Option<String>, String> {
-        let context = self.context(messages, None, Map::new(), add_generation_prompt, 0);
-        match render_within(self.limits, &self.environment, name, context) {
+        let variables = self.variables(messages, None, Map::new(), add_generation_prompt);
+        match self.render_template(name, variables, 0, Cancel::NEVER) {
             Ok(text) => Ok(Some(text)),
-            Err(Unrendered::Template(_)) => Ok(None),
             Err(Unrendered::Limit(limit)) => Err(limit),
+            Err(Unrendered::Template(_)) => Ok(None),
+            Err(Unrendered::Ended(failure)) => Err(failure.message),
         }
     }
 
@@ -364,13 +379,25 @@ fn parse_tool_arguments(message: &mut Json) {
     }
 }
 
+/// One of many words, so that a text that holds some of them on purpose is looked through once and not once for each.
+fn unused_marker(originals: &[&str]) -> String {
+    const WORD: &str = "FinalMessageEndsHere";
+    const DIGITS: usize = 8;
+    let mut used = HashSet::new();
+    for original in originals {
+        for (start, _) in original.match_indices(WORD) {
+            let digits = original.get(start + WORD.len()..start + WORD.len() + DIGITS);
+            used.extend(digits.and_then(|digits| digits.parse::<u32>().ok()));
+        }
+    }
+    let number = (0..).find(|number| !used.contains(number)).unwrap_or_default();
+    format!("{WORD}{number:0DIGITS$}")
+}
+
 /// Appends a word that occurs nowhere else, and a space, to the final message's text. Where the word comes out is where
 /// the message ends, whatever the template prints after it; whether the space comes out tells if the template trims.
-fn mark_final_message(messages: &mut [Json], original: &str) -> Result<String, Failure> {
-    let marker = (0..)
-        .map(|number| format!("FinalMessageEndsHere{number}"))
-        .find(|marker| !original.contains(marker.as_str()))
-        .unwrap_or_default();
+fn mark_final_message(messages: &mut [Json], originals: &[&str]) -> Result<String, Failure> {
+    let marker = unused_marker(originals);
     let text = messages.last_mut().and_then(|message| message.get_mut("content")).and_then(|content| match content {
         Json::Array(parts) => parts.iter_mut().rev().find_map(|part| part.get_mut("text")),
         content => Some(content),

@@ -10,6 +10,7 @@ mod grammar;
 mod json;
 mod matcher;
 mod meter;
+mod pieces;
 mod rendering;
 mod stop;
 mod tokenizer;
@@ -19,12 +20,12 @@ mod vocabulary;
 use std::sync::Arc;
 use std::time::Duration;
 
-use abi::{guard, Bytes, Failure, Ids, Status, View};
+use abi::{guard, Bytes, Cancel, Failure, Ids, Status, View};
 use chat::{ChatTemplate, Files, Input};
 use grammar::{Grammars, Kind, Limits};
 use matcher::Matcher;
 use stop::Stop;
-use tokenizer::Tokenizer;
+use tokenizer::{EncodeOptions, Tokenizer};
 
 #[repr(C)]
 pub struct TemplateFiles {
@@ -41,6 +42,7 @@ pub struct TemplateInput {
     add_generation_prompt: bool,
     continue_final_message: bool,
     now: i64,
+    cancel: Cancel,
 }
 
 /// # Safety
@@ -83,13 +85,13 @@ pub unsafe extern "C" fn textkit_tokenizer_free(tokenizer: *mut Tokenizer) {
 pub unsafe extern "C" fn textkit_tokenizer_encode(
     tokenizer: *const Tokenizer,
     text: View,
-    add_special_tokens: bool,
+    options: *const EncodeOptions,
     out: *mut Ids,
     error: *mut Bytes,
 ) -> Status {
     guard(error, || {
         let text = unsafe { text.text("the text") }?;
-        let ids = unsafe { &*tokenizer }.encode(text, add_special_tokens)?;
+        let ids = unsafe { &*tokenizer }.encode(text, unsafe { &*options })?;
         unsafe { *out = Ids::from(ids) };
         Ok(())
     })
@@ -181,6 +183,7 @@ pub unsafe extern "C" fn textkit_template_render(
             add_generation_prompt: input.add_generation_prompt,
             continue_final_message: input.continue_final_message,
             now: input.now,
+            cancel: input.cancel,
         })?;
         unsafe { *out = Bytes::from(text) };
         Ok(())

@@ -1,10 +1,12 @@
-//! Rendering a template within limits on its steps and on what it prints.
+//! Rendering a template within limits on its steps and on what it prints, and as long as somebody waits for it.
 
 use std::cell::Cell;
 use std::io;
 
 use minijinja::value::Value;
 use minijinja::{escape_formatter, Environment, Error, ErrorKind, Output, State};
+
+use crate::abi::{Cancel, Failure};
 
 #[derive(Clone, Copy)]
 pub struct Limits {
@@ -15,6 +17,7 @@ pub struct Limits {
 pub enum Unrendered {
     Limit(String), // says what the template does: "takes more than …"
     Template(Error),
+    Ended(Failure), // cancelled, or no memory
 }
 
 thread_local! {
@@ -36,12 +39,25 @@ pub fn print(out: &mut Output, state: &mut State, value: &Value) -> Result<(), E
 struct Page {
     text: Vec<u8>,
     limit: usize,
+    cancel: Cancel,
+    ended: Option<Failure>,
+}
+
+impl Page {
+    fn make_room(&mut self, size: usize) -> Result<(), Failure> {
+        self.cancel.check()?;
+        self.text.try_reserve(size).map_err(|_| Failure::out_of_memory("what the chat template prints"))
+    }
 }
 
 impl io::Write for &mut Page {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() > self.limit - self.text.len() {
             return Err(io::Error::other("too much text"));
+        }
+        if let Err(failure) = self.make_room(bytes.len()) {
+            self.ended = Some(failure);
+            return Err(io::Error::other("nobody can take the text"));
         }
         self.text.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -55,17 +71,22 @@ impl io::Write for &mut Page {
 /// REQUIRES: `environment` prints with [`print`] and has `limits.steps` as its fuel.
 pub fn render_within(
     limits: Limits,
+    cancel: Cancel,
     environment: &Environment,
     name: &str,
     context: Value,
 ) -> Result<String, Unrendered> {
     PRINTABLE.set(limits.bytes);
-    let mut page = Page { text: Vec::new(), limit: limits.bytes };
+    let mut page = Page { text: Vec::new(), limit: limits.bytes, cancel, ended: None };
     let template = environment.get_template(name).map_err(Unrendered::Template)?;
-    if let Err(error) = template.render_captured_to(context, &mut page) {
+    let outcome = template.render_captured_to(context, &mut page).map(drop);
+    if let Some(failure) = page.ended {
+        return Err(Unrendered::Ended(failure));
+    }
+    if let Err(error) = outcome {
         return Err(find_limit(&error, limits).map_or(Unrendered::Template(error), Unrendered::Limit));
     }
-    Ok(String::from_utf8_lossy(&page.text).into_owned())
+    String::from_utf8(page.text).map_err(|error| Unrendered::Ended(Failure::internal(error.to_string())))
 }
 
 /// A limit shows behind the macros and blocks that were open when it was reached.

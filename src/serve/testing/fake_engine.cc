@@ -1,6 +1,7 @@
 #include "serve/testing/fake_engine.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace volley::serve {
@@ -121,16 +122,33 @@ EngineStats FakeEngine::stats() const {
   return stats;
 }
 
-Result<std::vector<TokenId>> FakeEngine::encode(std::string_view text, bool add_special_tokens) const {
+Result<std::vector<TokenId>> FakeEngine::encode_within(std::string_view text, bool add_special_tokens,
+                                                       const EncodeLimits& limits) const {
   if (text.find("unencodable") != std::string_view::npos) return invalid_argument("this text cannot be encoded");
-  longest_encoded_ = std::max<size_t>(longest_encoded_, text.size());
+  if (text.find("no memory") != std::string_view::npos) throw std::bad_alloc();
+  if (text.find("stuck") != std::string_view::npos) {
+    ++encoding_;
+    while (!released_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --encoding_;
+  }
+  if (text.find("endless") != std::string_view::npos) {
+    ++encoding_;
+    while (!limits.cancelled || !limits.cancelled->load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --encoding_;
+    return Error{ErrorCode::kCancelled, "cancelled"};
+  }
+  const size_t whole = text.size();
   std::vector<TokenId> ids;
   if (add_special_tokens) ids.push_back(kBeginToken);
   // A token a byte, but one for as many spaces as a real vocabulary has in one.
   static const std::string run(64, ' ');
-  while (!text.empty()) {
+  while (!text.empty() && (limits.last_tokens > 0 || ids.size() <= limits.max_tokens)) {
     ids.push_back(static_cast<unsigned char>(text.front()));
     text.remove_prefix(text.starts_with(run) ? run.size() : 1);
+  }
+  longest_encoded_ = std::max<size_t>(longest_encoded_, whole - text.size());
+  if (limits.last_tokens > 0 && ids.size() > limits.last_tokens) {
+    ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(limits.last_tokens));
   }
   return ids;
 }
@@ -138,6 +156,7 @@ Result<std::vector<TokenId>> FakeEngine::encode(std::string_view text, bool add_
 std::string FakeEngine::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
   std::string text;
   for (const TokenId id : ids) {
+    if (id == kTokenWithoutMemory) throw std::bad_alloc();
     if (id < 128) {
       text.push_back(static_cast<char>(id));
     } else if (id < kBeginToken) {

@@ -27,6 +27,8 @@ struct FakeScript {
   int cached_tokens = 0, drafted_tokens = 0, accepted_tokens = 0;
 };
 
+inline constexpr TokenId kTokenWithoutMemory = 299;
+
 class FakeEngine final : public Engine {
  public:
   using Writer = std::function<FakeScript(const GenerateRequest&)>;
@@ -41,7 +43,11 @@ class FakeEngine final : public Engine {
   void drop_prefix_cache() override {}
   const EngineInfo& info() const override { return info_; }
   EngineStats stats() const override;
-  Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const override;
+  // Throws std::bad_alloc for a text that holds "no memory"; so does decode() for kTokenWithoutMemory.
+  // One that holds "stuck" takes until release(). One that holds "endless" takes until it is cancelled, and so does a
+  // chat.
+  Result<std::vector<TokenId>> encode_within(std::string_view text, bool add_special_tokens,
+                                             const EncodeLimits& limits) const override;
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const override;
   // "messages|kwargs|generation prompt|continue", and "|tools" if there are any; kFailedPrecondition if a message holds
   // "no template".
@@ -54,6 +60,8 @@ class FakeEngine final : public Engine {
   int running() const;
   int cancelled() const;
   size_t longest_encoded() const { return longest_encoded_; }  // bytes
+  void release() { released_ = true; }
+  int encoding() const { return encoding_; }  // endless texts, now
 
  private:
   struct Running {
@@ -74,6 +82,8 @@ class FakeEngine final : public Engine {
   const Writer writer_;
   const std::chrono::microseconds tick_;
   mutable std::atomic<size_t> longest_encoded_{0};
+  mutable std::atomic<int> encoding_{0};
+  std::atomic<bool> released_{false};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_:

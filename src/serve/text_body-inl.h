@@ -1,0 +1,41 @@
+// A request's body in memory. Included by session-inl.h alone.
+#pragma once
+
+#include <boost/beast/http/string_body.hpp>
+#include <exception>
+
+namespace volley::serve::transport {
+
+// Beast's own body throws when there is no memory, from where it would end the process.
+struct TextBody : boost::beast::http::string_body {
+  class reader : public boost::beast::http::string_body::reader {
+    using Base = boost::beast::http::string_body::reader;
+
+   public:
+    using Base::Base;
+
+    void init(const boost::optional<std::uint64_t>& length, boost::system::error_code& error) {
+      try {
+        Base::init(length, error);
+      } catch (const std::exception&) {
+        error = no_memory();
+      }
+    }
+
+    template <typename Buffers>
+    std::size_t put(const Buffers& buffers, boost::system::error_code& error) {
+      try {
+        return Base::put(buffers, error);
+      } catch (const std::exception&) {
+        error = no_memory();
+        return 0;
+      }
+    }
+  };
+
+  static boost::system::error_code no_memory() {
+    return boost::system::errc::make_error_code(boost::system::errc::not_enough_memory);
+  }
+};
+
+}  // namespace volley::serve::transport

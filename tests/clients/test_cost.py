@@ -1,0 +1,182 @@
+"""No field of a request may cost more than its size: the server's CPU time for texts of n, 2n, 4n and 8n bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from support import Server, user
+
+Body = Callable[[int], dict[str, Any]]
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+TOKENIZE = "/tokenize"
+
+FLOOR_S = 0.05  # times below this say nothing about growth
+MOST = 1.3  # the exponent: between linear and n log n on the one hand, and quadratic on the other
+
+
+def words(size: int) -> str:
+    return ("the quick brown fox, and so on; " * (size // 32 + 1))[:size]
+
+
+def listed(size: int, of: Callable[[int], Any], each: int) -> list[Any]:
+    return [of(i) for i in range(size // each)]
+
+
+def completion(**fields: Any) -> dict[str, Any]:
+    return {"prompt": "x", "max_tokens": 1, **fields}
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    return {"messages": user("x"), "max_tokens": 1, **fields}
+
+
+def tool(number: int) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": f"f{number}"}}
+
+
+def described(text: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "description": text}}
+
+
+def parts(size: int) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": listed(size, lambda i: {"type": "text", "text": "x"}, 31)}]
+
+
+def tools_allowed(size: int) -> dict[str, Any]:
+    tools = listed(size, tool, 120)
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
+    return chat(tools=tools, tool_choice=allowed)
+
+
+def continued(content: str) -> dict[str, Any]:
+    messages = [*user("x"), {"role": "assistant", "content": content}]
+    return chat(messages=messages, continue_final_message=True)
+
+
+def markers(size: int) -> str:
+    """What the server marks the end of a continued message with, in two spellings."""
+    return " ".join(listed(size, lambda i: f"FinalMessageEndsHere{i} FinalMessageEndsHere{i:08}", 56))
+
+
+def calls(size: int) -> list[dict[str, Any]]:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    return [*user("x"), {"role": "assistant", "content": None, "tool_calls": [call] * (size // 90)}]
+
+
+# Whether a request is answered or refused does not matter here: what it costs does.
+FIELDS: dict[str, tuple[str, Body]] = {
+    "prompt": (COMPLETIONS, lambda n: completion(prompt=words(n))),
+    "prompt without a space": (COMPLETIONS, lambda n: completion(prompt="a" * n)),
+    "prompts": (COMPLETIONS, lambda n: completion(prompt=listed(n, lambda i: "ab cd", 8))),
+    "prompt ids": (COMPLETIONS, lambda n: completion(prompt=listed(n, lambda i: i % 1000, 5))),
+    "truncated prompt": (COMPLETIONS, lambda n: completion(prompt=words(n), truncate_prompt_tokens=50)),
+    "truncated to what fits": (COMPLETIONS, lambda n: completion(prompt=words(n), truncate_prompt_tokens=-1)),
+    "echo": (COMPLETIONS, lambda n: completion(prompt=words(n), echo=True, truncate_prompt_tokens=50)),
+    "suffix": (COMPLETIONS, lambda n: completion(suffix=words(n))),
+    "stop": (COMPLETIONS, lambda n: completion(stop=words(n))),
+    "stops": (COMPLETIONS, lambda n: completion(stop=listed(n, str, 8))),
+    "stop ids": (COMPLETIONS, lambda n: completion(stop_token_ids=listed(n, lambda i: i % 1000, 5))),
+    "logit_bias": (COMPLETIONS, lambda n: completion(logit_bias={f"{i:07}": 1 for i in range(n // 14)})),
+    "cache_salt": (COMPLETIONS, lambda n: completion(cache_salt=words(n))),
+    "model": (COMPLETIONS, lambda n: completion(model=words(n))),
+    "user": (COMPLETIONS, lambda n: completion(user=words(n))),
+    "unknown fields": (COMPLETIONS, lambda n: completion(**{f"field{i:07}": 1 for i in range(n // 18)})),
+    "guided_choice": (COMPLETIONS, lambda n: completion(guided_choice=listed(n, str, 9))),
+    "content": (CHAT, lambda n: chat(messages=user(words(n)))),
+    "content, truncated": (CHAT, lambda n: chat(messages=user(words(n)), truncate_prompt_tokens=50)),
+    "parts": (CHAT, lambda n: chat(messages=parts(n))),
+    "messages": (CHAT, lambda n: chat(messages=listed(n, lambda i: {"role": "user", "content": "x"}, 34))),
+    "continued": (CHAT, lambda n: continued(words(n))),
+    "continued, with markers": (CHAT, lambda n: continued(markers(n))),
+    "tools": (CHAT, lambda n: chat(tools=listed(n, tool, 60))),
+    "tools of one name": (CHAT, lambda n: chat(tools=listed(n, lambda i: tool(1), 60))),
+    "tools, allowed": (CHAT, tools_allowed),
+    "tool's description": (CHAT, lambda n: chat(tools=[described(words(n))])),
+    "tool calls": (CHAT, lambda n: chat(messages=calls(n))),
+    "documents": (CHAT, lambda n: chat(documents=listed(n, lambda i: {"text": "x"}, 16))),
+    "template arguments": (CHAT, lambda n: chat(chat_template_kwargs={f"k{i:07}": 1 for i in range(n // 14)})),
+    "reasoning_effort": (CHAT, lambda n: chat(reasoning_effort=words(n))),
+    "tokenize": (TOKENIZE, lambda n: {"prompt": words(n)}),
+    "tokenize, with texts": (TOKENIZE, lambda n: {"prompt": words(n // 4), "return_token_strs": True}),
+    "tokenize messages": (TOKENIZE, lambda n: {"messages": user(words(n))}),
+    "detokenize": ("/detokenize", lambda n: {"tokens": listed(n, lambda i: i % 1000, 5)}),
+}
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Server]:
+    """A server of its own: nothing else may use CPU time."""
+    with Server("--threads 1 --max-num-seqs 4") as running:
+        running.request("POST", COMPLETIONS, completion())
+        yield running
+
+
+def cpu_s(server: Server) -> float:
+    with open(f"/proc/{server.process.pid}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_mib(server: Server) -> int:
+    with open(f"/proc/{server.process.pid}/status") as file:
+        return next(int(line.split()[1]) // 1024 for line in file if line.startswith("VmHWM"))
+
+
+def cost(server: Server, path: str, body: dict[str, Any]) -> float:
+    data = json.dumps(body).encode()
+    before = cpu_s(server)
+    status, _, answer = server.request("POST", path, data)
+    assert status in (200, 400, 404), answer[:200]
+    return cpu_s(server) - before
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_cost_grows_as_size(own: Server, name: str) -> None:
+    path, body = FIELDS[name]
+    sizes = [2**20 * part // 8 for part in (4, 8, 16, 32)]
+    costs = {size: cost(own, path, body(size)) for size in sizes}
+    # Eight times the size: a quadratic field costs 64 times as much, and is past the floor by then.
+    small, large = max(costs[sizes[0]], FLOOR_S), costs[sizes[-1]]
+    assert large <= small * (sizes[-1] / sizes[0]) ** MOST, costs
+
+
+def test_large_texts_take_no_memory(own: Server) -> None:
+    before = peak_mib(own)
+    for path, body in (
+        (COMPLETIONS, completion(prompt=words(9 * 2**20), truncate_prompt_tokens=50)),
+        (COMPLETIONS, completion(prompt="a" * (9 * 2**20))),
+        (CHAT, chat(messages=user(words(9 * 2**20)))),
+    ):
+        own.request("POST", path, body)
+    assert peak_mib(own) - before < 200
+
+
+def send_and_leave(server: Server, path: str, body: dict[str, Any]) -> None:
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        time.sleep(0.2)
+
+
+def test_nobody_works_for_a_client_that_left(own: Server) -> None:
+    body = {"prompt": words(9 * 2**20)}
+    whole = cost(own, TOKENIZE, body)
+    before = cpu_s(own)
+    for _ in range(3):
+        send_and_leave(own, TOKENIZE, body)
+    # Until it works no more.
+    last = None
+    while last is None or cpu_s(own) - last > 0.02:
+        last = cpu_s(own)
+        time.sleep(1)
+    assert cpu_s(own) - before < 2 * whole, whole
