@@ -19,10 +19,24 @@ class NamedCheckpoint final : public Checkpoint {
 
   bool has(std::string_view name) const override { return files_->has(stored(name)) || in_stack(name); }
   Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const override {
-    if (const std::optional<Place> place = in_stack(name); place && shape.size() == 2) return get(*place, shape);
-    return files_->get(stored(name), shape);
+    const std::optional<Place> place = in_stack(name);
+    if (!place || shape.size() != 2) return files_->get(stored(name), shape);
+    return files_->get_part(place->stored, whole(*place, shape), place->index * shape[0] * shape[1], shape);
   }
-  DType dtype_of(std::string_view name) const override { return files_->dtype_of(stored(name)); }
+  Result<SourceTensor> get_part(std::string_view name, std::span<const int64_t> whole, int64_t first,
+                                std::span<const int64_t> shape) const override {
+    return files_->get_part(stored(name), whole, first, shape);
+  }
+  Status check(std::string_view name, std::span<const int64_t> shape) const override {
+    const std::optional<Place> place = in_stack(name);
+    if (!place || shape.size() != 2) return files_->check(stored(name), shape);
+    return files_->check(place->stored, whole(*place, shape));
+  }
+  DType dtype_of(std::string_view name) const override {
+    const std::optional<Place> place = in_stack(name);
+    return files_->dtype_of(place ? place->stored : stored(name));
+  }
+  bool takes_memory() const override { return files_->takes_memory(); }
   DType main_dtype() const override { return files_->main_dtype(); }
   void done_with(const SourceTensor& tensor) const override { files_->done_with(tensor); }
   std::string origin() const override { return files_->origin(); }
@@ -64,12 +78,9 @@ class NamedCheckpoint final : public Checkpoint {
     return std::nullopt;
   }
 
-  Result<SourceTensor> get(const Place& place, std::span<const int64_t> shape) const {
-    const std::array<int64_t, 3> whole = {place.count, place.parts * shape[0], shape[1]};
-    VOLLEY_ASSIGN(SourceTensor tensor, files_->get(place.stored, whole));
-    tensor.data += static_cast<size_t>(place.index * shape[0] * shape[1]) * dtype_size(tensor.dtype);
-    tensor.shape.assign(shape.begin(), shape.end());
-    return tensor;
+  // The stack's shape, where a part's is `shape`.
+  static std::array<int64_t, 3> whole(const Place& place, std::span<const int64_t> shape) {
+    return {place.count, place.parts * shape[0], shape[1]};
   }
 
   // A stack's name becomes those of its parts.
