@@ -197,7 +197,7 @@ TEST(TargetConfig, LayersSlideWhereTheFileSaysSo) {
   EXPECT_THAT(derived(R"("use_sliding_window":true,"max_window_layers":1)"), ElementsAre(0, 4096, 4096));
   EXPECT_THAT(derived(R"("use_sliding_window":true,"max_window_layers":0)"), ElementsAre(4096, 4096, 4096));
   EXPECT_THAT(derived(R"("use_sliding_window":true)"), ElementsAre(0, 0, 0));
-  EXPECT_THAT(derived(R"("use_sliding_window":true,"max_window_layers":0,"sliding_window":null)"),
+  EXPECT_THAT(derived(R"("use_sliding_window":true,"max_window_layers":0,"sliding_window":"@null")"),
               ElementsAre(0, 0, 0));
   EXPECT_THAT(derived(R"("use_sliding_window":false,"max_window_layers":0)"), ElementsAre(0, 0, 0));
   EXPECT_THAT(derived(R"("use_sliding_window":null,"max_window_layers":0)"), ElementsAre(0, 0, 0));
@@ -333,6 +333,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"no_window",
                   R"({"use_sliding_window":true,"sliding_window":null,
                       "layer_types":["full_attention","sliding_attention","full_attention"]})",
+                  kInvalid,
+                  {"sliding_window", "missing"}},
+        BadConfig{"no_window_and_no_types",
+                  R"({"use_sliding_window":true,"sliding_window":null,"max_window_layers":1,"layer_types":null})",
                   kInvalid,
                   {"sliding_window", "missing"}},
         BadConfig{"window_list",
