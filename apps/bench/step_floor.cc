@@ -13,7 +13,8 @@ StepWeights step_weights(const model::Decoder& target, const spec::ProposerFacts
       weights.row_experts += experts->router.top_k;
     }
   }
-  if (draft != nullptr) weights.draft = model::count(draft->params) + model::head_param(target).elements();
+  if (draft != nullptr && !draft->params.empty())
+    weights.draft = model::count(draft->params) + model::head_param(target).elements();
   return weights;
 }
 

@@ -124,7 +124,8 @@ Result<Findings> examine(const InspectCommand& command) {
     found.pair = found.draft->check_target(found.target.decoder);
   }
   // A folder of configurations alone can be planned for as if it had weights.
-  if (!found.target_weights.present() || (found.draft && !found.draft_weights.present())) {
+  if (!found.target_weights.present() ||
+      (found.draft && !found.draft->facts().params.empty() && !found.draft_weights.present())) {
     setup.options.dummy_weights = 0;
   }
   auto plan = engine::resolve_models(setup.options);
@@ -146,7 +147,9 @@ std::string counted(int64_t number, const std::string& thing) {
   return grouped(number) + " " + thing + (number == 1 ? "" : "s");
 }
 
+// A drafter without a network has no layers.
 std::string shape_text(const model::Decoder& s) {
+  if (s.layers.empty()) return "no weights of its own";
   std::string text = std::to_string(s.layers.size()) + " layers, hidden " + std::to_string(s.hidden);
   if (const model::Attention* a = s.attention(0)) {
     text += ", " + std::to_string(a->heads) + "/" + std::to_string(a->kv_heads) + " heads of " +
@@ -167,7 +170,7 @@ void print_weights(const Weights& weights) {
   if (weights.tensors) std::printf("  tensors      %s\n", weights.tensors_text().c_str());
 }
 
-// Of the drafter to the target.
+// Whether the drafter fits the target.
 std::string fits_text(const Findings& found) {
   if (!found.pair->ok()) return found.pair->error().message;
   if (found.target_weights.good() && found.draft_weights.good()) return "yes";
@@ -244,6 +247,10 @@ Json model_json(const Described& model, const Weights& weights) {
                {"architecture", model.architecture},
                {"layers", spec.layers.size()},
                {"hidden_size", spec.hidden}};
+  json["parameters"] = model.parameters;
+  json["weights"] = weights.dtype_text();
+  if (!weights.good()) json["weights_error"] = weights.tensors->error().message;
+  if (spec.layers.empty()) return json;  // a drafter without a network
   if (const model::Attention* a = spec.attention(0)) {
     json["heads"] = a->heads;
     json["kv_heads"] = a->kv_heads;
@@ -256,9 +263,6 @@ Json model_json(const Described& model, const Weights& weights) {
     json["expert_intermediate_size"] = experts->inner;
   }
   json["vocab_size"] = spec.vocab;
-  json["parameters"] = model.parameters;
-  json["weights"] = weights.dtype_text();
-  if (!weights.good()) json["weights_error"] = weights.tensors->error().message;
   return json;
 }
 

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 // Such files have some 10 KB. Anything else that bears the name is measured over.
 constexpr size_t kMaxCostBytes = 4 << 20;
 
-// Of the program or library that this code is in: other kernels, other times.
+// Names the program or library that this code is in: other kernels, other times.
 std::string build_id() {
   Dl_info info = {};
   struct stat file = {};
@@ -55,7 +55,8 @@ std::string fingerprint(const std::string& text) {
   return hex;
 }
 
-// Shapes of all weights, and what the layers see: two models that agree in these cost the same.
+// Shapes of all weights, what the layers see, and how many experts a row takes: two models that agree in these cost the
+// same.
 void describe(std::ostream& out, const char* name, const model::Decoder& spec, std::span<const model::Param> params,
               const model::Numerics& numerics) {
   out << name << " hidden " << spec.hidden << " vocab " << spec.vocab << " storage " << dtype_name(numerics.storage)
@@ -66,6 +67,7 @@ void describe(std::ostream& out, const char* name, const model::Decoder& spec, s
     if (const model::Attention* a = spec.attention(i)) {
       out << " " << a->heads << "/" << a->kv_heads << "x" << a->head_dim << ":" << a->window;
     }
+    if (const model::Experts* e = spec.experts(i)) out << " top " << e->router.top_k;
   }
   out << "\n";
 }
@@ -81,7 +83,7 @@ spec::MeasurePlan measure_plan(const ResolvedModels& models) {
   const int64_t page = model::kv_page_bytes(model::kv_shapes(target), models.page_size, models.kv_dtype);
   plan.target_kv_bytes = static_cast<double>(page) / models.page_size;
   plan.draft_kv_bytes = static_cast<double>(models.memory.page_bytes - page) / models.page_size;
-  // Of an embedding that is no output head a pass reads single rows.
+  // A pass reads single rows of an embedding that is no output head.
   const int64_t looked_up = target.tied_embeddings ? 0 : int64_t{target.vocab} * target.hidden;
   plan.target_weight_bytes = static_cast<double>((model::count(model::params(target)) - looked_up) *
                                                  static_cast<int64_t>(dtype_size(models.target_numerics.storage)));
@@ -92,8 +94,8 @@ spec::MeasurePlan measure_plan(const ResolvedModels& models) {
 }  // namespace
 
 std::string cost_key(const ResolvedModels& models, const EngineOptions& options, const EngineInfo& info) {
-  // Of the pages only how many made-up requests they hold: where full contexts do not fit, their number comes from the
-  // memory that was free at this start, and the next start would never find what this one measured.
+  // Pages enter only as the number of made-up requests that they hold: where full contexts do not fit, their number
+  // comes from the memory that was free at this start, and the next start would never find what this one measured.
   const spec::MeasurePlan plan = measure_plan(models);
   const int64_t requests = std::min<int64_t>(plan.slots, plan.pages / plan.pages_per_slot(models.block_size));
   std::ostringstream key;

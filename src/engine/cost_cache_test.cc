@@ -1,5 +1,4 @@
 #include "engine/cost_cache.h"
-#include "spec/proposers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +7,8 @@
 
 #include <filesystem>
 #include <fstream>
+
+#include "spec/proposers.h"
 
 namespace volley::engine {
 namespace {

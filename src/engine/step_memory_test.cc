@@ -63,6 +63,21 @@ TEST(LoadedMemory, IsWhatWasPlanned) {
   expect_planned("fp32 weights, plain", options);
 }
 
+// Without a mapping the table of embeddings, which a CPU reads where it lies, takes memory too.
+TEST(LoadedMemory, CountsWhatIsReadInsteadOfMapped) {
+  EngineOptions options = pocket();
+  options.device = "cpu";
+  options.dummy_weights.reset();
+  const auto mapped = resolve_models(options);
+  options.mmap = false;
+  const auto read = resolve_models(options);
+  ASSERT_TRUE(mapped.ok() && read.ok());
+  const model::Decoder& target = read->target.decoder;
+  EXPECT_EQ(read->memory.weight_bytes - mapped->memory.weight_bytes,
+            model::embedding_param(target).elements() *
+                static_cast<int64_t>(dtype_size(read->target_checkpoint->main_dtype())));
+}
+
 TEST(StepMemory, TakesNoMoreThanWasPlanned) {
   if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
   const auto expect_planned = [](const char* name, const EngineOptions& options) {

@@ -1,6 +1,7 @@
 #include "families/common.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "families/rope_config.h"
 
@@ -107,6 +108,10 @@ Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layer
   VOLLEY_ASSIGN(const bool windows, config.boolean("use_sliding_window", !types.empty()));
   VOLLEY_ASSIGN(const int32_t first, config.integer("max_window_layers", 0, INT32_MAX, kFirstWindowLayer));
   const bool has_window = config.has("sliding_window") || window;
+  // transformers would take a size of its own where the field is not there; null is a statement.
+  if (windows && types.empty() && !window && !config.json().contains("sliding_window")) {
+    return config.wrong("sliding_window", "is missing beside \"use_sliding_window\": state it, or null for none");
+  }
   for (size_t i = 0; i < layers.size(); ++i) {
     const bool derived = windows && has_window && i >= static_cast<size_t>(first);
     const std::string type = !types.empty() ? types[i] : derived ? "sliding_attention" : "full_attention";

@@ -26,7 +26,7 @@ TEST(TargetConfig, LayersSlideWhereTheFileSaysSo) {
   EXPECT_THAT(derived(R"("use_sliding_window":true,"max_window_layers":1)"), ElementsAre(0, 4096, 4096));
   EXPECT_THAT(derived(R"("use_sliding_window":true,"max_window_layers":0)"), ElementsAre(4096, 4096, 4096));
   EXPECT_THAT(derived(R"("use_sliding_window":true)"), ElementsAre(0, 0, 0));
-  EXPECT_THAT(derived(R"("use_sliding_window":true,"max_window_layers":0,"sliding_window":null)"),
+  EXPECT_THAT(derived(R"("use_sliding_window":true,"max_window_layers":0,"sliding_window":"@null")"),
               ElementsAre(0, 0, 0));
   EXPECT_THAT(derived(R"("use_sliding_window":false,"max_window_layers":0)"), ElementsAre(0, 0, 0));
   EXPECT_THAT(derived(R"("use_sliding_window":null,"max_window_layers":0)"), ElementsAre(0, 0, 0));

@@ -17,7 +17,7 @@ namespace volley::model {
 struct KvShape {
   int32_t kv_heads = 0, head_dim = 0;
 };
-// Of every layer that keeps K and V, in order.
+// The layers that keep K and V, in order.
 std::vector<KvShape> kv_shapes(const Decoder& spec);
 
 class KvMemory {

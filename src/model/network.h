@@ -33,7 +33,7 @@ class Network {
   // h[i] = final norm(x[row_index[i]]).
   void final_norm(Stream& stream, TensorView x, TensorView row_index, const ops::ScaledRows& h) const;
 
-  // Of a whole model: x = embedding rows of ids.
+  // x = embedding rows of ids. REQUIRES, as logits(): it was loaded with embedding and head.
   void embed(Stream& stream, TensorView ids, TensorView x) const;
   // logits[i] = head(final norm(x[row_index[i]])). x: [rows, hidden] fp32; logits: [n, vocab] fp32. summaries: which of
   // them are summarised instead, if the head can.

@@ -143,10 +143,10 @@ Result<int64_t> check_tensors(const weights::Checkpoint& checkpoint, std::span<c
       if (!asked.insert(part.name).second) continue;
       std::vector<int64_t> shape = {part.rows};
       if (param.columns > 0) shape.push_back(param.columns);
-      const auto tensor = checkpoint.get(part.name, shape);
-      if (tensor.ok()) continue;
+      const Status status = checkpoint.check(part.name, shape);
+      if (status.ok()) continue;
       ++wrong;
-      if (!first) first = tensor.error();
+      if (!first) first = status.error();
     }
   }
   if (wrong == 1) return *first;

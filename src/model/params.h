@@ -49,7 +49,7 @@ struct Param {
 
   bool is_matrix() const { return kind == Kind::kMatrix || kind == Kind::kGateUp; }
   bool is_experts() const { return kind == Kind::kExperts || kind == Kind::kExpertsGateUp; }
-  // Of one that is: how many.
+  // How many there are. REQUIRES: is_experts().
   int64_t experts() const { return std::ssize(parts) / (kind == Kind::kExpertsGateUp ? 2 : 1); }
   int64_t rows() const;
   int64_t elements() const { return rows() * (columns > 0 ? columns : 1); }
@@ -57,11 +57,11 @@ struct Param {
 
 ops::LinearLayout layout_of(const Param& param);
 
-// Of a whole model: embedding, layers, final norm, output head.
+// The list of a whole model: embedding, layers, final norm, output head.
 std::vector<Param> params(const Decoder& spec);
-// Of its layers and its final norm: what a drafter has that borrows the rest.
+// Its layers and its final norm: what a drafter has that borrows the rest.
 std::vector<Param> body_params(const Decoder& spec);
-// Of one layer.
+// One layer.
 std::vector<Param> layer_params(const Decoder& spec, int layer);
 Param embedding_param(const Decoder& spec);
 Param head_param(const Decoder& spec);  // of a tied model: the embedding, again

@@ -78,7 +78,7 @@ WeightBytes weight_bytes(std::span<const Param> list, const Numerics& numerics, 
           matrices * ops::packed_bytes(device, param.rows() / matrices, param.columns, storage, layout_of(param));
     } else if (param.kind == Param::Kind::kVector) {
       bytes.rest += param.elements() * static_cast<int64_t>(sizeof(float));
-    } else if (device != DeviceKind::kCpu) {
+    } else if (device != DeviceKind::kCpu || checkpoint.takes_memory()) {
       const DType stored = checkpoint.dtype_of(param.parts[0].name);
       bytes.rest += param.elements() * static_cast<int64_t>(dtype_size(stored));
     }

@@ -35,12 +35,8 @@ Numerics resolve_numerics(ComputeType requested, DType checkpoint);
 // a quantised drafter kF8E4M3.
 DType matrix_storage(const Numerics& numerics, std::span<const DType> parts);
 
-// What a matrix of parts with these dtypes is stored as: fp32 activations keep its own precision, fp32 where any part
-// is more than bf16.
-DType matrix_storage(const Numerics& numerics, std::span<const DType> parts);
-
-// Memory of the weights of `list` on a device, as the checkpoint has them; tables stay where the checkpoint is unless
-// the device cannot read it. Exactly what a WeightLoader takes.
+// Memory of the weights of `list` on a device, as the checkpoint has them. Exactly what a WeightLoader takes: tables
+// stay where the checkpoint is unless the device cannot read it, and count where that takes memory.
 struct WeightBytes {
   std::map<DType, int64_t> matrices;  // by what they are stored as
   int64_t rest = 0;

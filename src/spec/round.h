@@ -77,8 +77,8 @@ struct RoundSegment {
   std::span<const TokenId> known;  // copied by enqueue()
   int32_t draft = 0;               // tokens to draft; all or some are verified; REQUIRES start == kLastToken when > 0
   bool chooses = false;            // a token is chosen after the last known row
-  // Of a request with a grammar; asked while the target runs. Its answers depend on all committed tokens, so REQUIRES
-  // under_way() == 0.
+  // For a request with a grammar, else null; asked while the target runs. Its answers depend on all committed tokens,
+  // so REQUIRES under_way() == 0.
   std::shared_ptr<MaskSource> masks;
   // Logprobs of a prompt: for as many of the first known rows the tokens that follow them. Copied by enqueue().
   std::span<const TokenId> scored;

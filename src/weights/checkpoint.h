@@ -31,10 +31,18 @@ class Checkpoint {
   // The tensor of that name, which must have that shape. kNotFound and kFailedPrecondition name tensor, file and
   // shapes. kDataLoss: its bytes cannot be read.
   virtual Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const = 0;
+  // The elements from `first` on of a tensor of shape `whole`, as a tensor of shape `shape`. Errors as get()'s.
+  // REQUIRES: they lie within the tensor.
+  virtual Result<SourceTensor> get_part(std::string_view name, std::span<const int64_t> whole, int64_t first,
+                                        std::span<const int64_t> shape) const = 0;
+  // The errors of get() that need no bytes.
+  virtual Status check(std::string_view name, std::span<const int64_t> shape) const = 0;
   // The dtype most of its bytes have: decides ComputeType::kAuto.
   virtual DType main_dtype() const = 0;
   // What that tensor is stored as; kBF16 where there is none, or one that cannot be read, as get() will say.
   virtual DType dtype_of(std::string_view name) const { return DType::kBF16; }
+  // Whether the bytes that get() hands out take memory of their own, as those of a mapped file do not.
+  virtual bool takes_memory() const { return false; }
   // All names that it holds; empty for one that makes up whatever it is asked for.
   virtual std::vector<std::string> names() const { return {}; }
   // What names it in messages: the file that lists its tensors.

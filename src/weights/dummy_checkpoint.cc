@@ -69,6 +69,15 @@ class DummyCheckpoint final : public Checkpoint {
                         std::vector<int64_t>(shape.begin(), shape.end()), values};
   }
 
+  Result<SourceTensor> get_part(std::string_view name, std::span<const int64_t> whole, int64_t first,
+                                std::span<const int64_t> shape) const override {
+    VOLLEY_ASSIGN(SourceTensor tensor, get(name, whole));
+    tensor.data += static_cast<size_t>(first) * dtype_size(tensor.dtype);
+    tensor.shape.assign(shape.begin(), shape.end());
+    return tensor;
+  }
+  Status check(std::string_view, std::span<const int64_t>) const override { return {}; }
+
   DType main_dtype() const override { return DType::kBF16; }
 
  private:

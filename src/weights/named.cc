@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <mutex>
 #include <optional>
 
 #include "base/check.h"
@@ -20,13 +19,24 @@ class NamedCheckpoint final : public Checkpoint {
 
   bool has(std::string_view name) const override { return files_->has(stored(name)) || in_stack(name); }
   Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const override {
-    if (const std::optional<Place> place = in_stack(name); place && shape.size() == 2) return get(*place, shape);
-    return files_->get(stored(name), shape);
+    const std::optional<Place> place = in_stack(name);
+    if (!place || shape.size() != 2) return files_->get(stored(name), shape);
+    return files_->get_part(place->stored, whole(*place, shape), place->index * shape[0] * shape[1], shape);
+  }
+  Result<SourceTensor> get_part(std::string_view name, std::span<const int64_t> whole, int64_t first,
+                                std::span<const int64_t> shape) const override {
+    return files_->get_part(stored(name), whole, first, shape);
+  }
+  Status check(std::string_view name, std::span<const int64_t> shape) const override {
+    const std::optional<Place> place = in_stack(name);
+    if (!place || shape.size() != 2) return files_->check(stored(name), shape);
+    return files_->check(place->stored, whole(*place, shape));
   }
   DType dtype_of(std::string_view name) const override {
     const std::optional<Place> place = in_stack(name);
     return files_->dtype_of(place ? place->stored : stored(name));
   }
+  bool takes_memory() const override { return files_->takes_memory(); }
   DType main_dtype() const override { return files_->main_dtype(); }
   void done_with(const SourceTensor& tensor) const override { files_->done_with(tensor); }
   std::string origin() const override { return files_->origin(); }
@@ -68,23 +78,9 @@ class NamedCheckpoint final : public Checkpoint {
     return std::nullopt;
   }
 
-  Result<SourceTensor> get(const Place& place, std::span<const int64_t> shape) const {
-    const std::array<int64_t, 3> whole = {place.count, place.parts * shape[0], shape[1]};
-    VOLLEY_ASSIGN(SourceTensor tensor, get_whole(place.stored, whole));
-    tensor.data += static_cast<size_t>(place.index * shape[0] * shape[1]) * dtype_size(tensor.dtype);
-    tensor.shape.assign(shape.begin(), shape.end());
-    return tensor;
-  }
-
-  // Parts are asked for one after the other, and files that are not mapped would read the whole for each.
-  Result<SourceTensor> get_whole(const std::string& name, std::span<const int64_t> shape) const {
-    std::lock_guard lock(mutex_);
-    if (name != whole_name_ || !std::equal(shape.begin(), shape.end(), whole_.shape.begin(), whole_.shape.end())) {
-      whole_name_.clear();
-      VOLLEY_ASSIGN(whole_, files_->get(name, shape));
-      whole_name_ = name;
-    }
-    return whole_;
+  // The stack's shape, where a part's is `shape`.
+  static std::array<int64_t, 3> whole(const Place& place, std::span<const int64_t> shape) {
+    return {place.count, place.parts * shape[0], shape[1]};
   }
 
   // A stack's name becomes those of its parts.
@@ -132,9 +128,6 @@ class NamedCheckpoint final : public Checkpoint {
 
   std::shared_ptr<const Checkpoint> files_;
   NameRules rules_;
-  mutable std::mutex mutex_;
-  mutable std::string whole_name_;  // of the stack that was asked for last; guarded by mutex_, and so is the tensor
-  mutable SourceTensor whole_;
 };
 
 }  // namespace

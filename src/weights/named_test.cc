@@ -27,9 +27,18 @@ class Names final : public Checkpoint {
     return std::find(names_.begin(), names_.end(), name) != names_.end();
   }
   Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const override {
-    if (!has(name)) return not_found(std::string(name));
-    return SourceTensor{reinterpret_cast<const std::byte*>(kValues), DType::kF32, {shape.begin(), shape.end()}, {}};
+    return get_part(name, shape, 0, shape);
   }
+  Result<SourceTensor> get_part(std::string_view name, std::span<const int64_t>, int64_t first,
+                                std::span<const int64_t> shape) const override {
+    VOLLEY_RETURN_IF_ERROR(check(name, shape));
+    return SourceTensor{
+        reinterpret_cast<const std::byte*>(kValues + first), DType::kF32, {shape.begin(), shape.end()}, {}};
+  }
+  Status check(std::string_view name, std::span<const int64_t>) const override {
+    return has(name) ? Status() : not_found(std::string(name));
+  }
+  DType dtype_of(std::string_view name) const override { return has(name) ? DType::kF32 : DType::kBF16; }
   DType main_dtype() const override { return DType::kBF16; }
   std::vector<std::string> names() const override { return names_; }
 
@@ -78,6 +87,7 @@ TEST(NamedCheckpoint, StacksAreReadAsTheirParts) {
   EXPECT_EQ(reinterpret_cast<const float*>(up->data)[0], 18) << "after gate, up and gate of 2 rows";
   EXPECT_THAT(up->shape, ElementsAre(2, 3));
   EXPECT_TRUE(stacked->has(expert + "gate_proj.weight"));
+  EXPECT_EQ(stacked->dtype_of(expert + "gate_proj.weight"), DType::kF32) << "of the stack, not the default";
   for (const char* name : {"layers.7.mlp.experts.2.up_proj.weight", "layers.7.mlp.experts.1.down_proj.weight",
                            "layers.8.mlp.experts.1.up_proj.weight", "layers.7.mlp.experts.x.up_proj.weight"}) {
     EXPECT_FALSE(stacked->has(name)) << name;

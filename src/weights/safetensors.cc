@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/check.h"
 #include "weights/checkpoint.h"
 #include "weights/json.h"
 #include "weights/mapped_file.h"
@@ -42,8 +43,10 @@ std::optional<DType> readable_dtype(std::string_view name) {
 class SafetensorsCheckpoint final : public Checkpoint {
  public:
   // `origin`: the file that lists the tensors, for messages. files: those that the tensors lie in.
-  SafetensorsCheckpoint(std::string origin, std::vector<std::shared_ptr<const TensorFile>> files, TensorTable tensors)
+  SafetensorsCheckpoint(std::string origin, std::vector<std::shared_ptr<const TensorFile>> files, TensorTable tensors,
+                        FileAccess access)
       : origin_(std::move(origin)),
+        access_(access),
         files_(std::move(files)),
         tensors_(std::move(tensors)),
         main_dtype_(most_bytes(tensors_)) {}
@@ -51,6 +54,30 @@ class SafetensorsCheckpoint final : public Checkpoint {
   bool has(std::string_view name) const override { return tensors_.find(name) != tensors_.end(); }
 
   Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const override {
+    return get_part(name, shape, 0, shape);
+  }
+
+  Result<SourceTensor> get_part(std::string_view name, std::span<const int64_t> whole, int64_t first,
+                                std::span<const int64_t> shape) const override {
+    VOLLEY_RETURN_IF_ERROR(check(name, whole));
+    const Located& located = tensors_.find(name)->second;
+    const DType dtype = *readable_dtype(located.entry.dtype);
+    HeaderEntry entry = located.entry;
+    entry.begin += static_cast<size_t>(first) * dtype_size(dtype);
+    VOLLEY_CHECK(entry.begin <= entry.end && bytes_of(dtype, shape) <= entry.end - entry.begin);
+    entry.end = entry.begin + bytes_of(dtype, shape);
+    VOLLEY_ASSIGN(TensorFile::Bytes bytes, located.file->read(entry));
+    SourceTensor tensor{bytes.data, dtype, {shape.begin(), shape.end()}, std::move(bytes.owner)};
+    // Writers pad the header so that tensors are aligned, but the format does not demand it.
+    if (reinterpret_cast<uintptr_t>(tensor.data) % dtype_size(dtype) != 0) {
+      auto copy = std::make_shared<std::vector<std::byte>>(tensor.data, tensor.data + (entry.end - entry.begin));
+      tensor.data = copy->data();
+      tensor.owner = std::move(copy);
+    }
+    return tensor;
+  }
+
+  Status check(std::string_view name, std::span<const int64_t> shape) const override {
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) {
       return not_found(origin_ + " has no tensor \"" + std::string(name) + "\" (shape " + shape_text(shape) +
@@ -58,8 +85,7 @@ class SafetensorsCheckpoint final : public Checkpoint {
     }
     const auto& [file, entry] = found->second;
     const std::string where = file->path() + ": tensor \"" + found->first + "\"";
-    const std::optional<DType> dtype = readable_dtype(entry.dtype);
-    if (!dtype) {
+    if (!readable_dtype(entry.dtype)) {
       return unimplemented(where + " has dtype " + entry.dtype +
                            ", which is not built; use a checkpoint in BF16, F16 or F32.");
     }
@@ -67,18 +93,10 @@ class SafetensorsCheckpoint final : public Checkpoint {
       return failed_precondition(where + " has shape " + shape_text(entry.shape) + ", but config.json asks for " +
                                  shape_text(shape) + ".");
     }
-    VOLLEY_ASSIGN(TensorFile::Bytes bytes, file->read(entry));
-    SourceTensor tensor{bytes.data, *dtype, entry.shape, std::move(bytes.owner)};
-    // Writers pad the header so that tensors are aligned, but the format does not demand it.
-    if (reinterpret_cast<uintptr_t>(tensor.data) % dtype_size(*dtype) != 0) {
-      const size_t size = entry.end - entry.begin;
-      auto copy = std::make_shared<std::vector<std::byte>>(tensor.data, tensor.data + size);
-      tensor.data = copy->data();
-      tensor.owner = std::move(copy);
-    }
-    return tensor;
+    return {};
   }
 
+  bool takes_memory() const override { return access_ == FileAccess::kRead; }
   DType main_dtype() const override { return main_dtype_; }
 
   DType dtype_of(std::string_view name) const override {
@@ -95,8 +113,7 @@ class SafetensorsCheckpoint final : public Checkpoint {
   std::string origin() const override { return origin_; }
 
   void done_with(const SourceTensor& tensor) const override {
-    size_t bytes = dtype_size(tensor.dtype);
-    for (const int64_t dim : tensor.shape) bytes *= static_cast<size_t>(dim);
+    const size_t bytes = bytes_of(tensor.dtype, tensor.shape);
     for (const auto& file : files_) file->drop({tensor.data, bytes});  // a copy is in none, and ends with its owner
   }
 
@@ -115,7 +132,14 @@ class SafetensorsCheckpoint final : public Checkpoint {
     return best;
   }
 
+  static size_t bytes_of(DType dtype, std::span<const int64_t> shape) {
+    size_t bytes = dtype_size(dtype);
+    for (const int64_t dim : shape) bytes *= static_cast<size_t>(dim);
+    return bytes;
+  }
+
   const std::string origin_;
+  const FileAccess access_;
   const std::vector<std::shared_ptr<const TensorFile>> files_;
   const TensorTable tensors_;
   const DType main_dtype_;
@@ -128,7 +152,7 @@ Result<std::unique_ptr<Checkpoint>> open_single(const std::string& path, FileAcc
   TensorTable tensors;
   for (auto& [name, entry] : header) tensors.emplace(name, Located{file, std::move(entry)});
   return std::unique_ptr<Checkpoint>(
-      std::make_unique<SafetensorsCheckpoint>(path, std::vector{file}, std::move(tensors)));
+      std::make_unique<SafetensorsCheckpoint>(path, std::vector{file}, std::move(tensors), access));
 }
 
 // A shard is named by the index, which came with the checkpoint: it must not reach outside the folder.
@@ -191,7 +215,7 @@ Result<std::unique_ptr<Checkpoint>> open_sharded(const std::string& dir, const s
   std::vector<std::shared_ptr<const TensorFile>> files;
   for (const auto& [name, shard] : shards) files.push_back(shard.file);
   return std::unique_ptr<Checkpoint>(
-      std::make_unique<SafetensorsCheckpoint>(index_path, std::move(files), std::move(tensors)));
+      std::make_unique<SafetensorsCheckpoint>(index_path, std::move(files), std::move(tensors), access));
 }
 
 // Also where it cannot be told: opening it then says why.

@@ -46,6 +46,25 @@ TEST(Safetensors, ReadsTensorsOfASingleFile) {
   EXPECT_EQ(bytes_of(b, 12), "BBBBBBBBBBBB");
 }
 
+// Either way of access gives a part of a tensor the same bytes, without the rest of it.
+TEST(Safetensors, ReadsAPartOfATensor) {
+  const TempFolder folder;
+  folder.write("model.safetensors",
+               safetensors_bytes(R"({"s":{"dtype":"BF16","shape":[2,1,2],"data_offsets":[0,8]}})", "AABBCCDD"));
+  const std::vector<int64_t> whole = {2, 1, 2}, part = {1, 2};
+  for (const FileAccess access : {FileAccess::kMap, FileAccess::kRead}) {
+    const auto checkpoint = open_safetensors(folder.path(), access);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+    EXPECT_EQ((*checkpoint)->takes_memory(), access == FileAccess::kRead);
+    const auto second = (*checkpoint)->get_part("s", whole, 2, part);
+    ASSERT_TRUE(second.ok()) << second.error().message;
+    EXPECT_EQ(bytes_of(*second, 4), "CCDD");
+    EXPECT_EQ(second->shape, part);
+    EXPECT_TRUE((*checkpoint)->check("s", whole).ok());
+    EXPECT_EQ(status_of((*checkpoint)->get_part("s", part, 0, part)).error().code, ErrorCode::kFailedPrecondition);
+  }
+}
+
 // Without a mapping, what was read stays whatever becomes of the file, and what cannot be read is an error.
 TEST(Safetensors, FilesThatAreReadMayBeCutShort) {
   const TempFolder folder;

@@ -118,7 +118,7 @@ Status check_kind(const ConfigFields& config) {
   return {};
 }
 
-// Of the DFlash format. states_target_layers: whether its files say how many layers the target has.
+// Reads the DFlash format. states_target_layers: whether its files say how many layers the target has.
 Result<ProposerFacts> read_facts(const ConfigFields& config, bool states_target_layers) {
   VOLLEY_RETURN_IF_ERROR(check_kind(config));
   VOLLEY_ASSIGN(const std::optional<ConfigFields> own, config.object("dflash_config"));

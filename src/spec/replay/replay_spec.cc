@@ -1,10 +1,11 @@
 #include "spec/replay/replay_spec.h"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "base/file.h"
 #include "families/fields.h"
 #include "ops/replay/replay.h"
 
@@ -13,6 +14,8 @@ namespace {
 
 using families::ConfigFields;
 
+constexpr size_t kMaxAnswerBytes = size_t{1} << 30;  // so that tokens are counted in an int32
+
 struct Answers {
   std::map<uint64_t, std::vector<TokenId>> by_seed;
   float accuracy = 1;
@@ -20,11 +23,11 @@ struct Answers {
 };
 
 Result<std::map<uint64_t, std::vector<TokenId>>> read_answers(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return not_found(path + " cannot be read: it holds the answers that a replaying drafter proposes.");
+  VOLLEY_ASSIGN(std::string text, read_file(path, kMaxAnswerBytes));
+  std::istringstream lines(std::move(text));
   std::map<uint64_t, std::vector<TokenId>> answers;
   int64_t number = 0;
-  for (std::string line; std::getline(file, line);) {
+  for (std::string line; std::getline(lines, line);) {
     ++number;
     const nlohmann::json row = nlohmann::json::parse(line, nullptr, false);
     const bool good = row.is_object() && row.contains("seed") && row["seed"].is_number_unsigned() &&
@@ -32,11 +35,14 @@ Result<std::map<uint64_t, std::vector<TokenId>>> read_answers(const std::string&
                       std::all_of(row["token_ids"].begin(), row["token_ids"].end(), [](const nlohmann::json& id) {
                         return id.is_number_unsigned() && id.get<uint64_t>() <= INT32_MAX;
                       });
+    const std::string where = path + ", line " + std::to_string(number);
     if (!good) {
-      return data_loss(path + ", line " + std::to_string(number) +
-                       " must be an object with \"seed\" (a number) and \"token_ids\" (a list of ids).");
+      return data_loss(where + " must be an object with \"seed\" (a number) and \"token_ids\" (a list of ids).");
     }
-    answers[row["seed"].get<uint64_t>()] = row["token_ids"].get<std::vector<TokenId>>();
+    const auto seed = row["seed"].get<uint64_t>();
+    if (!answers.emplace(seed, row["token_ids"].get<std::vector<TokenId>>()).second) {
+      return data_loss(where + " is a second answer for seed " + std::to_string(seed) + ": keep one.");
+    }
   }
   return answers;
 }
@@ -138,6 +144,7 @@ Result<std::shared_ptr<const ProposerSpec>> read_proposer(const std::string& dir
   VOLLEY_ASSIGN(const int32_t salt, config.integer("salt", 0, INT32_MAX, 0));
   answers.salt = static_cast<uint32_t>(salt);
   VOLLEY_ASSIGN(const std::string file, config.text("answers", "answers.jsonl"));
+  VOLLEY_RETURN_IF_ERROR(config.refuse_unread());
   VOLLEY_ASSIGN(answers.by_seed, read_answers(dir + "/" + file));
   return std::shared_ptr<const ProposerSpec>(std::make_shared<ReplaySpec>(std::move(facts), std::move(answers)));
 }
