@@ -92,7 +92,8 @@ void add_serve(CLI::App* root, ServeCommand* command) {
   app->add_option("--served-model-name", server.served_model_names, "name in the API [that of the model's folder]")
       ->check(not_empty());
   app->add_option("--tool-call-parser", server.tool_call_parser,
-                  "how the model writes tool calls: auto (its chat template says), none, hermes or llama [auto]")
+                  "how the model writes tool calls: auto (its chat template says), none, hermes, llama, qwen3_coder or "
+                  "mistral [auto]")
       ->check(not_empty());
   app->add_option("--reasoning-parser", server.reasoning_parser,
                   "whether it thinks between <think> and </think>: auto, none or think [auto]")

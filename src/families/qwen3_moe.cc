@@ -1,5 +1,6 @@
 // Qwen3-MoE: Qwen3 with a mixture of experts in place of the feed-forward network of most layers.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "families/common.h"
 #include "families/registry.h"
@@ -28,6 +29,10 @@ Result<model::Experts> read_experts(const ConfigFields& config) {
 // Windows, where there are any, are those of all layers.
 Status read_one_window(const ConfigFields& config, std::vector<model::Layer>& layers) {
   VOLLEY_ASSIGN(const bool windows, config.boolean("use_sliding_window", false));
+  // transformers would take a size of its own where the field is not there; null is a statement.
+  if (windows && !config.json().contains("sliding_window")) {
+    return config.wrong("sliding_window", "is missing beside \"use_sliding_window\": state it, or null for none");
+  }
   const bool has_window = config.has("sliding_window");
   config.has("max_window_layers");  // written by the makers, and read by nobody in this family
   if (!windows || !has_window) return {};

@@ -313,6 +313,22 @@ TEST_F(ApiTest, AToolCallIsReadFromTheText) {
   EXPECT_FALSE(none.at("choices").at(0).at("message").contains("tool_calls"));
 }
 
+// A form that writes bare values needs the request's schemas.
+TEST_F(ApiTest, BareValuesOfAToolCallGetTheirTypesFromTheRequest) {
+  FakeEngine engine([](const GenerateRequest&) {
+    FakeScript script;
+    script.pieces = {"<tool_call>\n<function=f>\n<parameter=n>\n", "7\n</parameter>\n</function>\n</tool_call>"};
+    return script;
+  });
+  ServerOptions options = make_options();
+  options.tool_call_parser = "qwen3_coder";
+  Api api(engine, options);
+  const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f", "parameters":
+      {"type": "object", "properties": {"n": {"type": "integer"}}}}}])";
+  const json choice = answer(api, post(kChatPath, chat_with(tools))).body().at("choices").at(0);
+  EXPECT_EQ(choice.at("message").at("tool_calls").at(0).at("function").at("arguments"), R"({"n": 7})");
+}
+
 // The client learns which two fields of its request exclude each other, whichever they are.
 TEST_F(ApiTest, ToolsAndAnotherConstraintAreOneTooMany) {
   FakeEngine engine;

@@ -165,6 +165,7 @@ std::optional<ApiError> plan_chat_output(const OutputFormat& format, const Encod
   } else {
     options.tools = tool_format(request.tools, format);
   }
+  if (options.tools != ToolFormat::kNone) options.types = tool_types(request.tools, format);
   if (options.tools != ToolFormat::kNone || options.reasoning != ReasoningStart::kOff) info.parser = options;
   if (grammar) {
     request.generate.grammar = std::move(grammar);

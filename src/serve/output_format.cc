@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::string_view kAuto = "auto";
 constexpr std::string_view kThink = "<think>";
+constexpr std::string_view kCallsMarker = "[TOOL_CALLS]";
 
 struct ToolParserName {
   std::string_view name;
@@ -18,9 +19,10 @@ struct ToolParserName {
 };
 
 constexpr ToolParserName kToolParsers[] = {
-    {"none", ToolFormat::kNone},     {"hermes", ToolFormat::kHermes},     {"qwen", ToolFormat::kHermes},
-    {"qwen25", ToolFormat::kHermes}, {"qwen3", ToolFormat::kHermes},      {"llama", ToolFormat::kLlama},
-    {"llama3", ToolFormat::kLlama},  {"llama3_json", ToolFormat::kLlama},
+    {"none", ToolFormat::kNone},           {"hermes", ToolFormat::kHermes},     {"qwen", ToolFormat::kHermes},
+    {"qwen25", ToolFormat::kHermes},       {"qwen3", ToolFormat::kHermes},      {"llama", ToolFormat::kLlama},
+    {"llama3", ToolFormat::kLlama},        {"llama3_json", ToolFormat::kLlama}, {"qwen3_coder", ToolFormat::kQwenCoder},
+    {"qwen3_xml", ToolFormat::kQwenCoder}, {"mistral", ToolFormat::kMistral},
 };
 constexpr std::string_view kReasoningParsers[] = {"think", "qwen3", "deepseek_r1", "deepseek-r1"};
 
@@ -73,7 +75,11 @@ bool ends_with_marker(std::string_view text, std::string_view marker) {
 
 void probe_tools(const Engine& engine, OutputFormat& format) {
   const std::string call = render(engine, kCall, kTools, "", false);
-  if (follows(call, "<tool_call>", "{")) {
+  if (follows(call, "<tool_call>", "<function=volley_probe")) {
+    format.tools = ToolFormat::kQwenCoder;
+  } else if (follows(call, kCallsMarker, "[") || follows(call, kCallsMarker, "volley_probe")) {
+    format.tools = ToolFormat::kMistral;
+  } else if (follows(call, "<tool_call>", "{")) {
     format.tools = ToolFormat::kHermes;
   } else if (follows(call, "\"parameters\"", "{\"volley_place\"")) {
     format.tools = ToolFormat::kLlama;
@@ -106,6 +112,15 @@ bool is_token(const Engine& engine, std::string_view marker) {
   return ids.ok() && ids->size() == 1 && engine.decode(*ids, /*skip_special_tokens=*/true) == marker;
 }
 
+// Markers of Mistral's are tokens that text need not show.
+void find_markers(const Engine& engine, OutputFormat& format) {
+  format.named_calls = follows(render(engine, kCall, kTools, "", false), kCallsMarker, "volley_probe");
+  for (CallMarker* marker : {&format.calls_marker, &format.arguments_marker}) {
+    const auto ids = engine.encode(marker->text, /*add_special_tokens=*/false);
+    if (ids.ok() && ids->size() == 1) marker->token = ids->front();
+  }
+}
+
 Error unknown_name(std::string_view what, std::string_view name, std::string_view names) {
   return invalid_argument("There is no " + std::string(what) + " parser \"" + std::string(name) + "\": use " +
                           std::string(names) + ".");
@@ -123,8 +138,9 @@ Result<OutputFormat> find_output_format(const Engine& engine, std::string_view t
   } else if (tool_parser == kAuto) {
     probe_tools(engine, format);
   } else {
-    return unknown_name("tool call", tool_parser, "auto, none, hermes or llama");
+    return unknown_name("tool call", tool_parser, "auto, none, hermes, llama, qwen3_coder or mistral");
   }
+  if (format.tools == ToolFormat::kMistral) find_markers(engine, format);
   if (reasoning_parser == kAuto) {
     format.reasoning = probe_reasoning(engine);
   } else if (std::count(std::begin(kReasoningParsers), std::end(kReasoningParsers), reasoning_parser) > 0) {

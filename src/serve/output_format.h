@@ -3,6 +3,7 @@
 
 #include <volley/engine.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,19 @@ enum class ToolFormat {
   // The whole answer is {"name": "f", "parameters": {…}}, or several of these with "; " between them; <|python_tag|>
   // may stand before: Llama 3.1, 3.2 and 3.3.
   kLlama,
+  // <tool_call>\n<function=f>\n<parameter=key>\nvalue\n</parameter>\n</function>\n</tool_call>, any number of them,
+  // text around them; values are bare text, whose types the tools' schemas say: Qwen3-Coder.
+  kQwenCoder,
+  // Text, then [TOOL_CALLS] [{"name": "f", "arguments": {…}}, …], or [TOOL_CALLS]f[ARGS]{…} for each call; an id may
+  // stand between as [CALL_ID]…. Where text does not show these tokens, calls begin an answer: with the list, or with
+  // the name of a known tool and its arguments. Mistral's models.
+  kMistral,
+};
+
+// A marker of Mistral's as a grammar asks for it: a token, else its letters.
+struct CallMarker {
+  std::string text;
+  std::optional<TokenId> token;
 };
 
 struct OutputFormat {
@@ -26,11 +40,16 @@ struct OutputFormat {
   // trained, not for the marker's letters.
   bool tool_call_tokens = false;
   bool think_tokens = false;
+  // kMistral.
+  bool named_calls = false;  // the template writes a name and [ARGS] for each call, not a list
+  CallMarker calls_marker{"[TOOL_CALLS]", {}};
+  CallMarker arguments_marker{"[ARGS]", {}};
   // Why calls that the model makes by its own choice may not be seen; for the log, when a request has tools.
   std::string tool_warning;
 };
 
-// `tool_parser`: "auto", "none", "hermes" (also "qwen", "qwen25", "qwen3") or "llama" (also "llama3", "llama3_json").
+// `tool_parser`: "auto", "none", "hermes" (also "qwen", "qwen25", "qwen3"), "llama" (also "llama3", "llama3_json"),
+// "qwen3_coder" (also "qwen3_xml") or "mistral".
 // `reasoning_parser`: "auto", "none" or "think" (also "qwen3", "deepseek_r1", "deepseek-r1"). kInvalidArgument lists
 // the names. "auto" renders a few made-up conversations with the engine's chat template and looks at what it prints;
 // where that shows no format that is known, tools are kHermes (a required call works with any model) and reasoning is

@@ -82,13 +82,49 @@ Answer with <tool_call> and </tool_call>.{% endif %}
 
 {% endif %}{% endif %})";
 
-// In the manner of models that write calls as tags.
+// In the manner of models that write calls as tags that are not known.
 constexpr const char* kTags = R"({%- for tool in tools %}{{ tool | tojson }}{% endfor %}
-Use <tool_call><function=name></function></tool_call>.
+Use <tool_call><invoke name></invoke></tool_call>.
 {%- for m in messages %}[{{ m.role }}]{{ m.content }}
 {%- for call in m.tool_calls %}<tool_call>
-<function={{ call.function.name }}></function>
+<invoke {{ call.function.name }}></invoke>
 </tool_call>{% endfor %}{% endfor %})";
+
+// In the manner of Qwen3-Coder.
+constexpr const char* kCoder = R"({%- for tool in tools %}<function><name>{{ tool.function.name }}</name></function>
+{%- endfor %}
+Answer with <tool_call>
+<function=example_function_name>
+</function>
+</tool_call>
+{%- for m in messages %}[{{ m.role }}]{{ m.content }}
+{%- for call in m.tool_calls %}
+<tool_call>
+<function={{ call.function.name }}>
+{%- for key, value in call.function.arguments | items %}
+<parameter={{ key }}>
+{{ value }}
+</parameter>
+{%- endfor %}
+</function>
+</tool_call>{% endfor %}{% endfor %})";
+
+// In the manner of Mistral's models: a list of calls, with ids of nine characters.
+constexpr const char* kList = R"([AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]
+{%- for m in messages %}
+{%- if m.tool_calls %}[TOOL_CALLS] [
+{%- for call in m.tool_calls %}
+{%- if call.id | length != 9 %}{{ raise_exception("an id has nine characters") }}{% endif -%}
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}, "id": "{{ call.id }}"}
+{%- endfor %}]
+{%- else %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %})";
+
+// And the newer ones.
+constexpr const char* kNamed = R"([AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]
+{%- for m in messages %}
+{%- for call in m.tool_calls %}[TOOL_CALLS]{{ call.function.name }}[ARGS]{{ call.function.arguments | tojson }}
+{%- endfor %}
+{%- if not m.tool_calls %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %})";
 
 // In the manner of Llama 3.1: tools printed over several lines, one call a turn, "parameters".
 constexpr const char* kLlama = R"({%- for tool in tools %}{{ tool | tojson(indent=4) }}{% endfor %}
@@ -114,6 +150,30 @@ TEST(OutputFormat, OfLlama) {
   EXPECT_FALSE(format.reasoning);
   EXPECT_FALSE(format.tool_call_tokens);
   EXPECT_EQ(format.tool_warning, "");
+}
+
+TEST(OutputFormat, OfQwenCoder) {
+  const OutputFormat format = find(TemplateEngine(kCoder, {"<tool_call>", "</tool_call>"}));
+  EXPECT_EQ(format.tools, ToolFormat::kQwenCoder);
+  EXPECT_TRUE(format.tool_call_tokens);
+  EXPECT_EQ(format.tool_warning, "");
+}
+
+// A grammar asks for the tokens where the vocabulary has them, and for the form that the template prints.
+TEST(OutputFormat, OfMistral) {
+  const OutputFormat list = find(TemplateEngine(kList, {"[INST]", "[TOOL_CALLS]"}));
+  EXPECT_EQ(list.tools, ToolFormat::kMistral);
+  EXPECT_FALSE(list.named_calls);
+  EXPECT_EQ(list.calls_marker.token, 1);
+  EXPECT_EQ(list.arguments_marker.token, std::nullopt);
+  EXPECT_EQ(list.tool_warning, "");
+
+  const OutputFormat named = find(TemplateEngine(kNamed));
+  EXPECT_EQ(named.tools, ToolFormat::kMistral);
+  EXPECT_TRUE(named.named_calls);
+  EXPECT_EQ(named.calls_marker.token, std::nullopt);
+  EXPECT_TRUE(find(TemplateEngine(kNamed), "mistral").named_calls);
+  EXPECT_FALSE(find(TemplateEngine(kPlain), "mistral").named_calls);
 }
 
 TEST(OutputFormat, WarnsOfTemplatesWithoutToolsAndOfUnknownForms) {
@@ -146,9 +206,12 @@ TEST(OutputFormat, Names) {
   EXPECT_EQ(find(engine, "llama3_json", "auto").tools, ToolFormat::kLlama);
   EXPECT_EQ(find(TemplateEngine(kPlain), "hermes", "deepseek_r1").tool_warning, "");
   EXPECT_TRUE(find(TemplateEngine(kPlain), "hermes", "deepseek_r1").reasoning);
-  const auto tools = find_output_format(engine, "mistral", "auto");
+  EXPECT_EQ(find(engine, "qwen3_coder").tools, ToolFormat::kQwenCoder);
+  EXPECT_EQ(find(engine, "qwen3_xml").tools, ToolFormat::kQwenCoder);
+  EXPECT_EQ(find(engine, "mistral").tools, ToolFormat::kMistral);
+  const auto tools = find_output_format(engine, "pigeon", "auto");
   ASSERT_FALSE(tools.ok());
-  EXPECT_THAT(tools.error().message, HasSubstr("\"mistral\""));
+  EXPECT_THAT(tools.error().message, HasSubstr("\"pigeon\""));
   const auto reasoning = find_output_format(engine, "auto", "loud");
   ASSERT_FALSE(reasoning.ok());
   EXPECT_THAT(reasoning.error().message, HasSubstr("\"loud\""));

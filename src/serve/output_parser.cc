@@ -114,8 +114,7 @@ ReasoningStart reasoning_start(const OutputFormat& format, std::string_view prom
 }
 
 OutputParser::OutputParser(const Options& options) {
-  stage_ =
-      options.tools == ToolFormat::kNone ? content_stage() : tool_call_stage(options.tools, options.call_id_prefix);
+  stage_ = options.tools == ToolFormat::kNone ? content_stage() : tool_call_stage(options);
   if (options.reasoning == ReasoningStart::kOff) return;
   stage_ = std::make_unique<ReasoningStage>(options.reasoning == ReasoningStart::kOpen, std::move(stage_));
 }

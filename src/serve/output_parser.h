@@ -3,7 +3,7 @@
 // what one parser gave in all. One parser a choice; one thread at a time.
 //
 // The text is Event::text, detokenized without special tokens: <tool_call>, <think> and their ends are ordinary added
-// tokens in Qwen's and DeepSeek's vocabularies and stay, <|python_tag|> may be there or not.
+// tokens in Qwen's and DeepSeek's vocabularies and stay, <|python_tag|>, [TOOL_CALLS] and [ARGS] may be there or not.
 //
 // What is not in the format's form is content, with every character: markers that lead to nothing, objects without a
 // name, an end in the middle of a call's head. Once a call was announced it stays one; its arguments are then what was
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "serve/output_format.h"
+#include "serve/tool_parameters.h"
 
 namespace volley::serve {
 
@@ -60,6 +61,8 @@ class OutputParser {
     ToolFormat tools = ToolFormat::kNone;  // kNone too for requests that may not call any
     ReasoningStart reasoning = ReasoningStart::kOff;
     std::string call_id_prefix = "call_";  // ids are this and the call's index: unique if the prefix is
+    // Of the request's tools, for kQwenCoder and kMistral (these need it, see ToolFormat); may be null.
+    std::shared_ptr<const ToolTypes> types = nullptr;
   };
 
   explicit OutputParser(const Options& options);

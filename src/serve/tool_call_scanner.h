@@ -51,6 +51,9 @@ class ToolCallScanner {
   const std::string& name() const { return name_; }
   // The arguments' text that came since the last call. REQUIRES: announced().
   std::string take_arguments();
+  // After kBroken: bytes before that one that are not part of the object either.
+  std::string take_rest() { return {}; }
+  void finish() {}  // the text is over
 
  private:
   enum class Place { kBefore, kFirstKey, kKey, kColon, kValueStart, kValue, kAfterValue, kNextKey };

@@ -3,7 +3,8 @@
 #include <optional>
 #include <utility>
 
-#include "serve/tool_call_scanner.h"
+#include "serve/mistral_stage.h"
+#include "serve/xml_call_scanner.h"
 
 namespace volley::serve {
 namespace {
@@ -16,43 +17,11 @@ class ContentStage final : public OutputStage {
   void finish(OutputDelta&) override {}
 };
 
-// What both formats share: the object of the current call, and how its news become deltas.
-class CallReader {
+// Calls between <tool_call> and </tool_call>, each read by a Scanner of its own.
+template <class Scanner>
+class TaggedStage final : public OutputStage {
  public:
-  CallReader(ToolCallScanner::Rules rules, std::string id_prefix) : rules_(rules), id_prefix_(std::move(id_prefix)) {}
-
-  void begin() { scanner_.emplace(rules_); }
-
-  State push(char c, OutputDelta& out) {
-    const bool announced_before = scanner_->announced();
-    const State state = scanner_->push(c);
-    if (!scanner_->announced()) return state;
-    if (!announced_before) {
-      out.tool_calls.push_back({next_, id_prefix_ + std::to_string(next_), scanner_->name(), {}});
-      ++next_;
-    }
-    if (std::string arguments = scanner_->take_arguments(); !arguments.empty()) {
-      if (out.tool_calls.empty() || out.tool_calls.back().index != next_ - 1) {
-        out.tool_calls.push_back({next_ - 1, {}, {}, {}});
-      }
-      out.tool_calls.back().arguments += arguments;
-    }
-    return state;
-  }
-
-  bool announced() const { return scanner_ && scanner_->announced(); }
-
- private:
-  const ToolCallScanner::Rules rules_;
-  const std::string id_prefix_;
-  std::optional<ToolCallScanner> scanner_;
-  int next_ = 0;  // index of the call after the current one
-};
-
-class HermesStage final : public OutputStage {
- public:
-  explicit HermesStage(std::string id_prefix)
-      : reader_({.other_members = true, .arguments_may_miss = true}, std::move(id_prefix)) {}
+  TaggedStage(Scanner unused, std::string id_prefix) : unused_(std::move(unused)), writer_(std::move(id_prefix)) {}
 
   void push(std::string_view text, OutputDelta& out) override {
     std::string input(text);
@@ -66,9 +35,12 @@ class HermesStage final : public OutputStage {
   }
 
   void finish(OutputDelta& out) override {
-    if (place_ == Place::kCall && !reader_.announced()) {
+    if (place_ == Place::kCall && !scanner_->announced()) {
       push(give_up(out), out);
       finish(out);
+    } else if (place_ == Place::kCall) {
+      scanner_->finish();
+      writer_.add_arguments(scanner_->take_arguments(), out);
     } else if (place_ == Place::kText && (begin_.in_marker() || !after_call_)) {
       out.content += begin_.take();
     }
@@ -100,14 +72,14 @@ class HermesStage final : public OutputStage {
       if (step == MarkerHold::Step::kOther) out.content += c;
     }
     if (step == MarkerHold::Step::kFound) {
-      reader_.begin();
+      scanner_.emplace(unused_);
       place_ = Place::kCall;
     }
   }
 
   std::string call(char c, OutputDelta& out) {
-    const State state = reader_.push(c, out);
-    if (!reader_.announced()) {
+    const State state = scan_call(*scanner_, c, writer_, out);
+    if (!scanner_->announced()) {
       body_ += c;
       return state == State::kBroken ? give_up(out) : std::string();
     }
@@ -115,7 +87,7 @@ class HermesStage final : public OutputStage {
     body_.clear();
     after_call_ = true;
     if (state != State::kReading) place_ = Place::kAfterObject;
-    return state == State::kBroken ? std::string(1, c) : std::string();
+    return state == State::kBroken ? scanner_->take_rest() + c : std::string();
   }
 
   // Of what was no call, the marker is content. Returns the rest.
@@ -135,7 +107,9 @@ class HermesStage final : public OutputStage {
     return step == MarkerHold::Step::kFound ? std::string() : held + c;
   }
 
-  CallReader reader_;
+  const Scanner unused_;  // the state in which each call begins
+  std::optional<Scanner> scanner_;
+  CallWriter writer_;
   Place place_ = Place::kText;
   MarkerHold begin_{"<tool_call>"};
   MarkerHold end_{"</tool_call>"};
@@ -145,14 +119,14 @@ class HermesStage final : public OutputStage {
 
 class LlamaStage final : public OutputStage {
  public:
-  explicit LlamaStage(std::string id_prefix) : reader_({}, std::move(id_prefix)) {}
+  explicit LlamaStage(std::string id_prefix) : writer_(std::move(id_prefix)) {}
 
   void push(std::string_view text, OutputDelta& out) override {
     for (const char c : text) step(c, out);
   }
 
   void finish(OutputDelta& out) override {
-    const bool open_call = place_ == Place::kCall && !reader_.announced();
+    const bool open_call = place_ == Place::kCall && !scanner_->announced();
     const bool separator = place_ == Place::kBetween && held_.find(';') != std::string::npos;
     if (place_ == Place::kTag) held_ = tag_.take();
     if (place_ == Place::kTag || place_ == Place::kObject || open_call || separator) answer(out);
@@ -197,7 +171,7 @@ class LlamaStage final : public OutputStage {
   void before_object(char c, OutputDelta& out) {
     const bool separator = place_ == Place::kBetween && c == ';' && held_.find(';') == std::string::npos;
     if (c == '{') {
-      reader_.begin();
+      scanner_.emplace(ToolCallScanner::Rules{});
       place_ = Place::kCall;
       call(c, out);
       return;
@@ -207,13 +181,13 @@ class LlamaStage final : public OutputStage {
   }
 
   void call(char c, OutputDelta& out) {
-    const State state = reader_.push(c, out);
-    if (!reader_.announced() || state == State::kBroken) held_ += c;
+    const State state = scan_call(*scanner_, c, writer_, out);
+    if (!scanner_->announced() || state == State::kBroken) held_ += c;
     if (state == State::kBroken) {
       answer(out);
       return;
     }
-    if (reader_.announced()) held_.clear();
+    if (scanner_->announced()) held_.clear();
     if (state == State::kDone) place_ = Place::kBetween;
   }
 
@@ -223,7 +197,8 @@ class LlamaStage final : public OutputStage {
     place_ = Place::kAnswer;
   }
 
-  CallReader reader_;
+  std::optional<ToolCallScanner> scanner_;
+  CallWriter writer_;
   Place place_ = Place::kTag;
   MarkerHold tag_{"<|python_tag|>"};
   std::string held_;
@@ -246,13 +221,37 @@ std::string MarkerHold::take() {
   return std::exchange(held_, {});
 }
 
+void CallWriter::announce(const std::string& name, OutputDelta& out) {
+  out.tool_calls.push_back({next_, id_prefix_ + std::to_string(next_), name, {}});
+  ++next_;
+}
+
+void CallWriter::add_arguments(std::string_view arguments, OutputDelta& out) {
+  if (arguments.empty()) return;
+  if (out.tool_calls.empty() || out.tool_calls.back().index != next_ - 1) {
+    out.tool_calls.push_back({next_ - 1, {}, {}, {}});
+  }
+  out.tool_calls.back().arguments += arguments;
+}
+
 std::unique_ptr<OutputStage> content_stage() {
   return std::make_unique<ContentStage>();
 }
 
-std::unique_ptr<OutputStage> tool_call_stage(ToolFormat format, std::string call_id_prefix) {
-  if (format == ToolFormat::kLlama) return std::make_unique<LlamaStage>(std::move(call_id_prefix));
-  return std::make_unique<HermesStage>(std::move(call_id_prefix));
+std::unique_ptr<OutputStage> tool_call_stage(const OutputParser::Options& options) {
+  switch (options.tools) {
+    case ToolFormat::kLlama:
+      return std::make_unique<LlamaStage>(options.call_id_prefix);
+    case ToolFormat::kMistral:
+      return mistral_stage(options);
+    case ToolFormat::kQwenCoder:
+      return std::make_unique<TaggedStage<XmlCallScanner>>(XmlCallScanner(options.types), options.call_id_prefix);
+    case ToolFormat::kHermes:
+    case ToolFormat::kNone:
+      break;
+  }
+  const ToolCallScanner scanner({.other_members = true, .arguments_may_miss = true});
+  return std::make_unique<TaggedStage<ToolCallScanner>>(scanner, options.call_id_prefix);
 }
 
 }  // namespace volley::serve

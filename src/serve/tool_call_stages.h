@@ -4,8 +4,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "serve/output_parser.h"
+#include "serve/tool_call_scanner.h"
 
 namespace volley::serve {
 
@@ -31,10 +33,35 @@ class MarkerHold {
   size_t matched_ = 0;
 };
 
+// Writes calls into deltas.
+class CallWriter {
+ public:
+  explicit CallWriter(std::string id_prefix) : id_prefix_(std::move(id_prefix)) {}
+
+  void announce(const std::string& name, OutputDelta& out);
+  // Of the call that was announced last.
+  void add_arguments(std::string_view arguments, OutputDelta& out);
+
+ private:
+  const std::string id_prefix_;
+  int next_ = 0;  // index of the call after the current one
+};
+
+// Hands a byte to the scanner of the current call, and what it learns from it to the writer.
+template <class Scanner>
+ToolCallScanner::State scan_call(Scanner& scanner, char c, CallWriter& writer, OutputDelta& out) {
+  const bool announced_before = scanner.announced();
+  const ToolCallScanner::State state = scanner.push(c);
+  if (!scanner.announced()) return state;
+  if (!announced_before) writer.announce(scanner.name(), out);
+  writer.add_arguments(scanner.take_arguments(), out);
+  return state;
+}
+
 // All text is content.
 std::unique_ptr<OutputStage> content_stage();
 
 // REQUIRES: not kNone.
-std::unique_ptr<OutputStage> tool_call_stage(ToolFormat format, std::string call_id_prefix);
+std::unique_ptr<OutputStage> tool_call_stage(const OutputParser::Options& options);
 
 }  // namespace volley::serve

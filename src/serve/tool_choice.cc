@@ -1,6 +1,7 @@
 #include "serve/tool_choice.h"
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <unordered_set>
@@ -8,6 +9,7 @@
 
 #include "serve/json_text.h"
 #include "serve/reasoning_grammar.h"
+#include "serve/tool_parameters.h"
 
 namespace volley::serve {
 namespace {
@@ -149,16 +151,35 @@ void read_choice(FieldReader& in, const json& choice, ToolRequest& out) {
   }
 }
 
-// The schema of arguments: always of an object, and with the separators that the rest of the call has. With white space
-// anywhere, a grammar could not go on from the schema's end in the middle of a token such as "}}".
+// A schema with the separators that the rest of the call has, and `more` members. With white space anywhere, a grammar
+// could not go on from the schema's end in the middle of a token such as "}}".
+std::string with_separators(const std::string& schema_json, const std::string& more) {
+  std::string schema =
+      R"({"x-guidance": {"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "})" + more;
+  for (const auto& [key, value] : object_members(schema_json)) {
+    schema.append(", ").append(json_string(key)).append(": ").append(value);
+  }
+  return schema + "}";
+}
+
+// The schema of arguments: always of an object.
 std::string arguments_schema(const std::string& parameters_json) {
   const auto members = object_members(parameters_json);
-  std::string schema =
-      R"({"x-guidance": {"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "})";
   const bool typed = std::any_of(members.begin(), members.end(), [](const auto& m) { return m.first == "type"; });
-  if (!typed) schema += R"(, "type": "object")";
-  for (const auto& [key, value] : members) schema.append(", ").append(json_string(key)).append(": ").append(value);
-  return schema + "}";
+  return with_separators(parameters_json, typed ? "" : R"(, "type": "object")");
+}
+
+std::string regex_escape(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (std::ispunct(static_cast<unsigned char>(c)) && c != '_' && c != '<' && c != '>') escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
+std::string grammar_of(const CallMarker& marker) {
+  return marker.token ? "<[" + std::to_string(*marker.token) + "]>" : json_string(marker.text);
 }
 
 // Writes one grammar in llguidance's Lark dialect.
@@ -175,6 +196,8 @@ class GrammarWriter {
     if (format_.tools == ToolFormat::kLlama) {
       rules_ += "call: object\n";
       start = free ? llama_free() : calls("\"; \"");
+    } else if (format_.tools == ToolFormat::kMistral) {
+      start = mistral(free);
     } else {
       start = free ? hermes_free() : hermes_required();
     }
@@ -197,15 +220,20 @@ class GrammarWriter {
     return calls(R"("\n")");
   }
 
+  void text_without(std::string_view marker) {
+    rules_ += "TEXT: /(?s:.+)/ & ~/(?s:.*)" + regex_escape(marker) + "(?s:.*)/\n";
+  }
+  void text_up_to(std::string_view marker) { rules_ += "to_call[lazy]: /(?s:.*)" + regex_escape(marker) + "/\n"; }
+
   // Any text, but what follows a marker must be a call.
   std::string hermes_free() {
-    rules_ += "TEXT: /(?s:.+)/ & ~/(?s:.*)<tool_call>(?s:.*)/\n";
+    text_without("<tool_call>");
     if (format_.tool_call_tokens) {
       hermes_call("<tool_call>");
       return request_.parallel ? "TEXT? (call TEXT?)*" : "TEXT? call?";
     }
     // Without a token for it, the marker is the end of whatever text is before it.
-    rules_ += "to_call[lazy]: /(?s:.*)<tool_call>/\n";
+    text_up_to("<tool_call>");
     hermes_call("to_call");
     return request_.parallel ? "call* TEXT?" : "(call | TEXT)?";
   }
@@ -216,18 +244,79 @@ class GrammarWriter {
     return "(" + calls("\"; \"") + " | TEXT)?";
   }
 
+  // Calls end the answer. The list may have a space before it: models are trained with and without.
+  std::string mistral(bool free) {
+    const CallMarker& marker = format_.calls_marker;
+    const std::string list = request_.parallel ? R"(" "? "[" object (", " object)* "]")" : R"(" "? "[" object "]")";
+    rules_ += "calls: " + (format_.named_calls ? "object" : list) + "\n";
+    rules_ += "call: " + grammar_of(marker) + " calls\n";
+    const std::string more = format_.named_calls && request_.parallel ? " call*" : "";
+    if (!free) return "call" + more;
+    text_without(marker.text);
+    if (marker.token) return "TEXT? (call" + more + ")?";
+    text_up_to(marker.text);
+    return "(to_call calls" + more + " | TEXT)?";
+  }
+
   void write_objects() {
-    const std::string_view arguments = format_.tools == ToolFormat::kLlama ? "parameters" : "arguments";
     std::string choices;
     for (size_t i = 0; i < request_.tools.size(); ++i) {
       const Tool& tool = request_.tools[i];
       const std::string index = std::to_string(i);
-      const std::string head = "{\"name\": " + json_string(tool.name) + ", \"" + std::string(arguments) + "\": ";
       choices += (i > 0 ? " | tool_" : "tool_") + index;
-      rules_ += "tool_" + index + ": " + json_string(head) + " arguments_" + index + " \"}\"\n";
-      rules_ += "arguments_" + index + ": %json " + arguments_schema(tool.parameters_json) + "\n";
+      if (format_.tools == ToolFormat::kQwenCoder) {
+        write_function(tool, index);
+      } else {
+        write_object(tool, index);
+      }
     }
     rules_ += "object: " + choices + "\n";
+    if (format_.tools == ToolFormat::kQwenCoder) {
+      rules_ += "text_value[lazy]: /(?s:.*)<\\/parameter>/\n";
+      rules_ += "any_parameter: \"<parameter=\" /[^<>\\n]+/ \">\\n\" text_value \"\\n\"\n";
+    }
+  }
+
+  void write_object(const Tool& tool, const std::string& index) {
+    if (format_.tools == ToolFormat::kMistral && format_.named_calls) {
+      rules_ += "tool_" + index + ": " + json_string(tool.name) + " " + grammar_of(format_.arguments_marker) +
+                " arguments_" + index + "\n";
+    } else {
+      const std::string_view arguments = format_.tools == ToolFormat::kLlama ? "parameters" : "arguments";
+      const std::string head = "{\"name\": " + json_string(tool.name) + ", \"" + std::string(arguments) + "\": ";
+      rules_ += "tool_" + index + ": " + json_string(head) + " arguments_" + index + " \"}\"\n";
+    }
+    rules_ += "arguments_" + index + ": %json " + arguments_schema(tool.parameters_json) + "\n";
+  }
+
+  void write_function(const Tool& tool, const std::string& index) {
+    const ToolParameters parameters = tool_parameters(tool.parameters_json);
+    std::string body = json_string("<function=" + tool.name + ">\n");
+    for (size_t i = 0; i < parameters.listed.size(); ++i) {
+      const ToolParameter& parameter = parameters.listed[i];
+      const std::string rule = "parameter_" + index + "_" + std::to_string(i);
+      body += " " + rule + (parameter.required ? "" : "?");
+      write_parameter(parameter, rule);
+    }
+    if (parameters.any_other) body += " any_parameter*";
+    rules_ += "tool_" + index + ": " + body + " \"</function>\"\n";
+  }
+
+  void write_parameter(const ToolParameter& parameter, const std::string& rule) {
+    static constexpr std::string_view kEnd = "\n</parameter>\n";
+    rules_ += rule + ": " + json_string("<parameter=" + parameter.name + ">\n");
+    if (!parameter.texts.empty()) {
+      for (size_t i = 0; i < parameter.texts.size(); ++i) {
+        rules_ += (i == 0 ? " (" : " | ") + json_string(parameter.texts[i] + std::string(kEnd));
+      }
+      rules_ += ")\n";
+    } else if (parameter.is_text()) {
+      rules_ += R"( text_value "\n")"
+                "\n";
+    } else {
+      rules_ += " value_" + rule + " " + json_string(kEnd) + "\n";
+      rules_ += "value_" + rule + ": %json " + with_separators(parameter.schema_json, "") + "\n";
+    }
   }
 
   const ToolRequest& request_;
@@ -271,6 +360,16 @@ void read_tools(FieldReader& in, std::string_view body, ToolRequest& out) {
 
 ToolFormat tool_format(const ToolRequest& request, const OutputFormat& format) {
   return request.choice == Choice::kNone ? ToolFormat::kNone : format.tools;
+}
+
+std::shared_ptr<const ToolTypes> tool_types(const ToolRequest& request, const OutputFormat& format) {
+  if (format.tools != ToolFormat::kQwenCoder && format.tools != ToolFormat::kMistral) return nullptr;
+  auto types = std::make_shared<ToolTypes>();
+  for (const Tool& tool : request.tools) {
+    auto& parameters = (*types)[tool.name];
+    for (const ToolParameter& p : tool_parameters(tool.parameters_json).listed) parameters[p.name] = p.types;
+  }
+  return types;
 }
 
 Result<std::optional<GrammarSpec>> tool_grammar(const ToolRequest& request, const OutputFormat& format,

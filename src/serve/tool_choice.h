@@ -3,6 +3,7 @@
 
 #include <volley/engine.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -40,11 +41,15 @@ void read_tools(FieldReader& in, std::string_view body, ToolRequest& out);
 // The parser's format for this request: kNone if no tool may be called.
 ToolFormat tool_format(const ToolRequest& request, const OutputFormat& format);
 
+// What OutputParser must know of the tools in this format; null where it need not.
+std::shared_ptr<const ToolTypes> tool_types(const ToolRequest& request, const OutputFormat& format);
+
 // A kLark grammar over the whole generated text, reasoning included; arguments follow the tools' schemas. Nothing where
 // the model is free: no tools, or kAuto without `constrained_by`; kAuto with it leaves text free and holds a call that
 // the model begins to its form. Members are written with ", " and ": ", as Python prints JSON and as these models were
-// trained. kInvalidArgument: calls are asked for and the server's format is kNone. A schema that llguidance cannot
-// compile fails when the request is submitted.
+// trained. Text values of kQwenCoder are held to an "enum" or a "const" of their schema, not to a pattern or a length.
+// kInvalidArgument: calls are asked for and the server's format is kNone. A schema that llguidance cannot compile fails
+// when the request is submitted.
 Result<std::optional<GrammarSpec>> tool_grammar(const ToolRequest& request, const OutputFormat& format,
                                                 ReasoningStart reasoning);
 

@@ -45,14 +45,32 @@ OutputFormat llama() {
   return format;
 }
 
-GrammarSpec grammar(const OutputFormat& format, const std::string& fields,
-                    ReasoningStart reasoning = ReasoningStart::kOff) {
-  const std::string body = "{" + std::string(kTools) + ", " + fields + "}";
+OutputFormat coder(bool tokens = false) {
+  OutputFormat format = hermes(tokens);
+  format.tools = ToolFormat::kQwenCoder;
+  return format;
+}
+
+OutputFormat mistral(bool named) {
+  OutputFormat format;
+  format.tools = ToolFormat::kMistral;
+  format.named_calls = named;
+  return format;
+}
+
+ToolRequest tool_request(const std::string& fields, const std::string& tools = kTools) {
+  const std::string body = "{" + tools + ", " + fields + "}";
   const json parsed = json::parse(body);
   FieldReader in(parsed);
   ToolRequest request;
   read_tools(in, body, request);
   EXPECT_FALSE(in.error()) << in.error()->message;
+  return request;
+}
+
+GrammarSpec grammar(const OutputFormat& format, const std::string& fields,
+                    ReasoningStart reasoning = ReasoningStart::kOff, const std::string& tools = kTools) {
+  const ToolRequest request = tool_request(fields, tools);
   const auto made = tool_grammar(request, format, reasoning);
   EXPECT_TRUE(made.ok() && made->has_value()) << fields;
   return made.ok() && *made ? **made : GrammarSpec{};
@@ -121,17 +139,90 @@ TEST_F(ToolGrammarTest, Llama) {
   expect_accepted(grammar(llama(), kNamed, ReasoningStart::kOpen), {"Hm.</think>\n" + weather});
 }
 
+std::string coder_call(const std::string& name, const std::string& parameters) {
+  return "<tool_call>\n<function=" + name + ">\n" + parameters + "</function>\n</tool_call>";
+}
+std::string parameter(const std::string& key, const std::string& value) {
+  return "<parameter=" + key + ">\n" + value + "\n</parameter>\n";
+}
+
+TEST_F(ToolGrammarTest, QwenCoder) {
+  const std::string bonn = parameter("city", "Bonn");
+  const std::string weather = coder_call("weather", bonn + parameter("days", "3"));
+  const std::string say = coder_call("say \"hi\"", parameter("city", "true"));
+  const GrammarSpec required = grammar(coder(), kRequired);
+  expect_accepted(required, {weather, say, coder_call("weather", parameter("city", "Köln")), weather + "\n" + say});
+  expect_refused(
+      required,
+      {"", "Hello.", kWeather, weather + say, coder_call("weather", ""), coder_call("other", ""),
+       coder_call("weather", parameter("city", "Berlin")), coder_call("weather", bonn + parameter("days", "10")),
+       coder_call("weather", bonn + parameter("days", "\"3\"")), coder_call("weather", bonn + parameter("hours", "3")),
+       coder_call("say \"hi\"", parameter("city", "True"))});
+  expect_accepted(grammar(coder(), kNamed), {weather});
+  expect_refused(grammar(coder(), kNamed), {say, weather + "\n" + weather});
+  expect_accepted(grammar(coder(), kAutoAllowed), {"", "Hello <b>.", "Hm: " + weather + "\nand\n" + weather});
+  expect_refused(grammar(coder(), kAutoAllowed), {say, "<tool_call>\n", weather + "<tool_call>x"});
+  expect_accepted(grammar(coder(), kNamed, ReasoningStart::kOpen), {"Hm.</think>\n" + weather});
+}
+
+TEST_F(ToolGrammarTest, QwenCoderTextAndToolsWithoutParameters) {
+  const std::string tools = R"("tools": [
+    {"type": "function", "function": {"name": "write", "parameters": {"type": "object", "properties": {
+      "text": {"type": "string"}, "mode": {"type": ["integer", "null"]}, "any": {}, "list": {"type": "array"}},
+      "required": ["text"]}}},
+    {"type": "function", "function": {"name": "now"}},
+    {"type": "function", "function": {"name": "free", "parameters": {"type": "object"}}}])";
+  const GrammarSpec required = grammar(coder(), kRequired, ReasoningStart::kOff, tools);
+  const std::string text = parameter("text", "\n  if (a < \"b\") {\n\n  </p>");
+  expect_accepted(required,
+                  {coder_call("write", text), coder_call("write", parameter("text", "")),
+                   coder_call("write", text + parameter("mode", "null") + parameter("any", "x{") +
+                                           parameter("list", "[1, {\"a\": []}]")),
+                   coder_call("now", ""), coder_call("free", ""), coder_call("free", text + parameter("b", "1"))});
+  expect_refused(required, {coder_call("write", ""), coder_call("write", text + parameter("mode", "\"x\"")),
+                            coder_call("write", text + parameter("list", "1")), coder_call("now", text),
+                            coder_call("write", parameter("text", "a</parameter>b"))});
+}
+
+TEST_F(ToolGrammarTest, MistralLists) {
+  const std::string weather = R"({"name": "weather", "arguments": {"city": "Bonn"}})";
+  const std::string say = R"({"name": "say \"hi\"", "arguments": {"city": false}})";
+  const GrammarSpec required = grammar(mistral(false), kRequired);
+  expect_accepted(required, {"[TOOL_CALLS] [" + weather + "]", "[TOOL_CALLS][" + say + ", " + weather + "]"});
+  expect_refused(required, {"", "Hello.", "[" + weather + "]", "[TOOL_CALLS] []", "[TOOL_CALLS] [" + weather + "] x",
+                            "[TOOL_CALLS] " + weather, "[TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {}}]"});
+  const std::string two = "[TOOL_CALLS] [" + weather + ", " + weather + "]";
+  expect_refused(grammar(mistral(false), kNamed), {two, "[TOOL_CALLS] [" + say + "]"});
+  expect_accepted(grammar(mistral(false), kAutoAllowed), {"", "Hello [1].", two, "Hm: " + two});
+  expect_refused(grammar(mistral(false), kAutoAllowed), {"[TOOL_CALLS]", "[TOOL_CALLS] [" + say + "]", two + " Bye."});
+}
+
+TEST_F(ToolGrammarTest, MistralNamedCalls) {
+  const std::string weather = R"([TOOL_CALLS]weather[ARGS]{"city": "Bonn"})";
+  const std::string say = R"([TOOL_CALLS]say "hi"[ARGS]{"city": false})";
+  const GrammarSpec required = grammar(mistral(true), kRequired);
+  expect_accepted(required, {weather, say, weather + say + weather});
+  expect_refused(required, {"", "Hello.", "weather{}", weather + " ", "[TOOL_CALLS]weather[ARGS]{}",
+                            "[TOOL_CALLS]other[ARGS]{}", R"([TOOL_CALLS]weather{"city": "Bonn"})"});
+  expect_accepted(grammar(mistral(true), kNamed), {weather});
+  expect_refused(grammar(mistral(true), kNamed), {say, weather + weather});
+  expect_accepted(grammar(mistral(true), kAutoAllowed), {"", "Hello [1].", weather, "Hm: " + weather + weather});
+  expect_refused(grammar(mistral(true), kAutoAllowed), {"[TOOL_CALLS]", say, weather + say, weather + " Bye."});
+  expect_accepted(grammar(mistral(true), kNamed, ReasoningStart::kOpen), {"Hm.</think>\n" + weather});
+}
+
 // Whatever the masks let a model write, the parser finds calls in it whose arguments keep to their schemas.
 TEST_F(ToolGrammarTest, RandomTextsParse) {
   std::mt19937 random(3);
-  for (const OutputFormat& format : {hermes(), llama()}) {
+  for (const OutputFormat& format : {hermes(), llama(), coder(), mistral(false), mistral(true)}) {
+    const auto types = tool_types(tool_request(kRequired), format);
     const GrammarSpec required = grammar(format, kRequired);
     int calls = 0;
     for (int round = 0; round < 40; ++round) {
       const auto walker = matcher(required);
       ASSERT_NE(walker, nullptr);
       const std::string text = random_text(*walker, random, 400);
-      OutputParser parser({format.tools, ReasoningStart::kOff, "call_"});
+      OutputParser parser({format.tools, ReasoningStart::kOff, "call_", types});
       std::vector<std::pair<std::string, std::string>> found;
       for (OutputDelta delta : {parser.push(text), parser.finish()}) {
         ASSERT_EQ(delta.content, "") << text;
@@ -159,14 +250,14 @@ class MarkerTokensTest : public testing::Test {
   void SetUp() override {
     auto spec = json::parse(std::ifstream("models/pocket/tokenizer.json"));
     int id = kFirst;
-    for (const char* marker : {"<tool_call>", "</tool_call>", "<think>", "</think>"}) {
+    for (const std::string marker : {"<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]"}) {
       spec["added_tokens"].push_back({{"id", id++},
                                       {"content", marker},
                                       {"single_word", false},
                                       {"lstrip", false},
                                       {"rstrip", false},
                                       {"normalized", false},
-                                      {"special", false}});
+                                      {"special", marker[0] == '['}});
     }
     tokenizer_ = text::load_tokenizer(spec);
     ASSERT_NE(tokenizer_, nullptr);
@@ -181,7 +272,7 @@ class MarkerTokensTest : public testing::Test {
     const auto matcher = tokenizer_->grammars()->compile(grammar);
     EXPECT_TRUE(matcher.ok()) << matcher.error().message << "\n" << grammar.text;
     if (!matcher.ok()) return false;
-    constexpr int kWords = (kFirst + 4 + 31) / 32;
+    constexpr int kWords = (kFirst + 6 + 31) / 32;
     std::vector<uint32_t> words((ids.size() + 1) * kWords);
     std::vector<text::TextEnd> ends(ids.size() + 1);
     const auto filled = (*matcher)->masks_along(ids, words.data(), kWords, ends.data());
@@ -220,6 +311,36 @@ TEST_F(MarkerTokensTest, TextAndReasoning) {
   const GrammarSpec open = grammar(hermes(true), kNamed, ReasoningStart::kOpen);
   EXPECT_TRUE(accepts(open, "Hm.\n</think>\n\n" + kWeather));
   EXPECT_FALSE(accepts(open, kWeather));
+}
+
+// Mistral's markers are special tokens: text does not show them, and still the calls are found.
+TEST_F(MarkerTokensTest, MistralCallsUseTheTokensAndAreReadWithoutThem) {
+  OutputFormat format = mistral(true);
+  for (CallMarker* marker : {&format.calls_marker, &format.arguments_marker}) {
+    const auto ids = tokenizer_->encode(marker->text, false);
+    ASSERT_TRUE(ids.ok() && ids->size() == 1);
+    marker->token = ids->front();
+  }
+  const GrammarSpec named = grammar(format, kRequired);
+  const std::string calls = R"([TOOL_CALLS]weather[ARGS]{"city": "Bonn"}[TOOL_CALLS]say "hi"[ARGS]{"city": true})";
+  EXPECT_TRUE(accepts(named, calls));
+  EXPECT_FALSE(accepts(named, R"(weather{"city": "Bonn"})"));
+  EXPECT_TRUE(accepts(grammar(format, kAutoAllowed), R"(Hm: [TOOL_CALLS]weather[ARGS]{"city": "Bonn"})"));
+  EXPECT_TRUE(accepts(grammar(format, kAutoAllowed), "Hm."));
+
+  const auto ids = tokenizer_->encode(calls, false);
+  ASSERT_TRUE(ids.ok());
+  const std::string text = tokenizer_->decode(*ids, /*skip_special_tokens=*/true);
+  EXPECT_EQ(text, R"(weather{"city": "Bonn"}say "hi"{"city": true})");
+  OutputParser parser({format.tools, ReasoningStart::kOff, "call_", tool_types(tool_request(kRequired), format)});
+  const OutputDelta delta = parser.push(text);
+  ASSERT_EQ(delta.tool_calls.size(), 2u);
+  EXPECT_EQ(delta.tool_calls[1].name, "say \"hi\"");
+  EXPECT_EQ(delta.content, "");
+
+  format.named_calls = false;
+  EXPECT_TRUE(
+      accepts(grammar(format, kRequired), R"([TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Bonn"}}])"));
 }
 
 }  // namespace

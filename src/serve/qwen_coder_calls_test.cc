@@ -1,0 +1,107 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "serve/output_parser_for_test.h"
+
+namespace volley::serve {
+namespace {
+
+OutputParser::Options coder() {
+  static const auto kTypes = std::make_shared<ToolTypes>(ToolTypes{{"write",
+                                                                    {{"path", kJsonString},
+                                                                     {"lines", kJsonNumber},
+                                                                     {"force", kJsonBoolean},
+                                                                     {"tags", kJsonArray},
+                                                                     {"owner", kJsonString | kJsonNull}}}});
+  return {ToolFormat::kQwenCoder, ReasoningStart::kOff, "call_", kTypes};
+}
+
+std::string parameter(const std::string& key, const std::string& value) {
+  return "<parameter=" + key + ">\n" + value + "\n</parameter>\n";
+}
+std::string call(const std::string& name, const std::string& parameters) {
+  return "<tool_call>\n<function=" + name + ">\n" + parameters + "</function>\n</tool_call>";
+}
+
+const std::string kTime = call("time", "");
+
+TEST(QwenCoderCalls, ValuesHaveTheTypesOfTheSchema) {
+  const std::string text = call("write", parameter("path", "a \"b\"\\\n\tc") + parameter("lines", "7") +
+                                             parameter("force", "True") + parameter("tags", "[\"x\", {\"y\": 1.0}]") +
+                                             parameter("owner", "null") + parameter("other", "5"));
+  const std::string arguments =
+      R"({"path": "a \"b\"\\\n\tc", "lines": 7, "force": true, "tags": ["x", {"y": 1.0}], "owner": null, "other": "5"})";
+  EXPECT_EQ(parse(coder(), text), (Message{"", "", {{"write", arguments}}}));
+  expect_same_however_cut(coder(), text);
+}
+
+TEST(QwenCoderCalls, ValuesThatDoNotFitAreStrings) {
+  EXPECT_EQ(parse(coder(), call("write", parameter("lines", "many") + parameter("owner", "12"))).calls,
+            (std::vector<Call>{{"write", R"({"lines": "many", "owner": "12"})"}}));
+}
+
+// Code keeps its indentation and its blank lines: only the form's own line breaks go.
+TEST(QwenCoderCalls, TextKeepsItsWhiteSpace) {
+  EXPECT_EQ(parse(coder(), call("write", parameter("path", "\n  a\n\n"))).calls,
+            (std::vector<Call>{{"write", R"({"path": "\n  a\n\n"})"}}));
+  EXPECT_EQ(parse(coder(), call("write", "<parameter=path>a </parameter><parameter=owner></parameter>")).calls,
+            (std::vector<Call>{{"write", R"({"path": "a ", "owner": ""})"}}));
+  EXPECT_EQ(parse(coder(), call("write", parameter("path", "</div>\n</para>\n<parameter=x>"))).calls,
+            (std::vector<Call>{{"write", R"({"path": "</div>\n</para>\n<parameter=x>"})"}}));
+}
+
+TEST(QwenCoderCalls, SeveralCallsAndTheTextAroundThem) {
+  const std::string text = "Let me see.\n\n" + call("write", parameter("path", "K\u00f6ln")) + "\n" + kTime + "\nBye.";
+  EXPECT_EQ(parse(coder(), text),
+            (Message{"Let me see.\nBye.", "", {{"write", "{\"path\": \"K\u00f6ln\"}"}, {"time", "{}"}}}));
+  expect_same_however_cut(coder(), text);
+}
+
+TEST(QwenCoderCalls, AreStreamed) {
+  OutputParser parser(coder());
+  EXPECT_EQ(parser.push("Sure: <tool").content, "Sure:");
+  EXPECT_TRUE(parser.push("_call>\n<function=write").empty());
+  OutputDelta delta = parser.push(">\n<parameter=path>\nab\n");
+  ASSERT_EQ(delta.tool_calls.size(), 1u);
+  EXPECT_EQ(delta.tool_calls[0].name, "write");
+  EXPECT_EQ(delta.tool_calls[0].id, "call_0");
+  EXPECT_EQ(delta.tool_calls[0].arguments, "{\"path\": \"ab");
+  EXPECT_EQ(parser.push("cd</").tool_calls[0].arguments, "\\ncd");
+  EXPECT_EQ(parser.push("parameter>\n<parameter=lines>\n1").tool_calls[0].arguments, "\", \"lines\": ");
+  EXPECT_TRUE(parser.push("2\n").empty());
+  EXPECT_EQ(parser.push("</parameter>\n</function>\n").tool_calls[0].arguments, "12}");
+  EXPECT_TRUE(parser.push("</tool_call>").empty());
+  EXPECT_TRUE(parser.finish().empty());
+}
+
+TEST(QwenCoderCalls, WhatIsNoCallIsContent) {
+  for (const char* text : {"<tool_call>", "<tool_call></tool_call>", "<tool_call>\n<function=", "<tool_call>\n<func",
+                           "<tool_call>\n<function=>\n</function>", "<tool_call>\n<function=f\n>", "<function=f>\n",
+                           "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "<tool_call>\nf()", " \n"}) {
+    EXPECT_EQ(parse(coder(), text), (Message{text, "", {}}));
+    expect_same_however_cut(coder(), text);
+  }
+  EXPECT_EQ(parse(coder(), "<tool_call>oops " + kTime), (Message{"<tool_call>oops", "", {{"time", "{}"}}}));
+}
+
+// A call that was announced stays one. What breaks between parameters leaves it complete.
+TEST(QwenCoderCalls, BrokenAndCutOff) {
+  const std::string open = "<tool_call>\n<function=write>\n" + parameter("lines", "7");
+  const Call write{"write", "{\"lines\": 7}"};
+  EXPECT_EQ(parse(coder(), open + "</tool_call>"), (Message{"", "", {write}}));
+  EXPECT_EQ(parse(coder(), open + "</tool_call>\n" + kTime), (Message{"", "", {write, {"time", "{}"}}}));
+  EXPECT_EQ(parse(coder(), open + "<para>"), (Message{"\n<para>", "", {write}}));
+  EXPECT_EQ(parse(coder(), open + "<parameter=a\n"), (Message{"\n<parameter=a\n", "", {write}}));
+  EXPECT_EQ(parse(coder(), open + "</function>"), (Message{"", "", {write}}));
+  EXPECT_EQ(parse(coder(), open + "<param").calls, (std::vector<Call>{{"write", "{\"lines\": 7"}}));
+  EXPECT_EQ(parse(coder(), open + "<parameter=path>\nab").calls,
+            (std::vector<Call>{{"write", "{\"lines\": 7, \"path\": \"ab"}}));
+  EXPECT_EQ(parse(coder(), open + "<parameter=tags>\n[1, ").calls,
+            (std::vector<Call>{{"write", "{\"lines\": 7, \"tags\": [1,"}}));
+  for (const char* end : {"</tool_call>", "<para>", "<parameter=a\n", "<parameter=tags>\n[1, "}) {
+    expect_same_however_cut(coder(), open + end);
+  }
+}
+
+}  // namespace
+}  // namespace volley::serve

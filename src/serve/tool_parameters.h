@@ -1,0 +1,56 @@
+// What the schema of a tool says of its parameters, one by one: for formats that write each on its own instead of one
+// JSON object. Pure functions.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace volley::serve {
+
+// The JSON types that a value may have.
+enum JsonTypes : unsigned {
+  kNoJsonType = 0,  // the schema does not say
+  kJsonString = 1,
+  kJsonNumber = 2,
+  kJsonBoolean = 4,
+  kJsonNull = 8,
+  kJsonObject = 16,
+  kJsonArray = 32,
+};
+
+struct ToolParameter {
+  std::string name;
+  bool required = false;
+  unsigned types = kNoJsonType;    // a union of JsonTypes
+  std::vector<std::string> texts;  // of a string with an "enum" or a "const": the values it may have
+  // The value's own schema, as the client wrote it, with the definitions of the tool beside it.
+  std::string schema_json;
+
+  // The value is text; else it is JSON.
+  bool is_text() const { return types == kNoJsonType || (types & kJsonString) != 0; }
+};
+
+struct ToolParameters {
+  std::vector<ToolParameter> listed;  // in the schema's order
+  bool any_other = false;             // the schema lists none and does not forbid any
+};
+
+// `parameters_json` must be JSON of an object.
+ToolParameters tool_parameters(std::string_view parameters_json);
+
+// The types of each tool's parameters, by the tool's name.
+using ToolTypes = std::map<std::string, std::map<std::string, unsigned>>;
+
+// How a value that is written as bare text becomes JSON: what has a type that `types` allows, as it was written; a
+// string if they allow one or do not say; else any JSON, and a string for what is none. Python's True, False and None
+// count as JSON's words, since templates print values so.
+std::string json_of_bare_value(std::string_view text, unsigned types);
+
+// The inside of a JSON string.
+std::string json_escape(std::string_view text);
+
+}  // namespace volley::serve

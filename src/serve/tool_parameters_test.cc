@@ -1,0 +1,71 @@
+#include "serve/tool_parameters.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace volley::serve {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+ToolParameter only(const std::string& schema) {
+  const ToolParameters all = tool_parameters(R"({"type": "object", "properties": {"p": )" + schema +
+                                             R"(}, "$defs": {"n": {"type": "integer"}, "s": {"$ref": "#/$defs/t"},
+                                             "t": {"enum": ["a", "b"]}, "loop": {"$ref": "#/$defs/loop"}}})");
+  EXPECT_EQ(all.listed.size(), 1u);
+  return all.listed.at(0);
+}
+
+TEST(ToolParameters, Types) {
+  EXPECT_EQ(only(R"({"type": "string"})").types, kJsonString);
+  EXPECT_EQ(only(R"({"type": ["integer", "null"]})").types, kJsonNumber | kJsonNull);
+  EXPECT_EQ(only(R"({"anyOf": [{"type": "array"}, {"$ref": "#/$defs/n"}]})").types, kJsonArray | kJsonNumber);
+  EXPECT_EQ(only(R"({"enum": ["a", 1, false]})").types, kJsonString | kJsonNumber | kJsonBoolean);
+  EXPECT_EQ(only(R"({"const": {}})").types, kJsonObject);
+  EXPECT_EQ(only(R"({"allOf": [{"description": "d"}, {"type": "number"}]})").types, kJsonNumber);
+  EXPECT_EQ(only(R"({"properties": {}})").types, kJsonObject);
+  EXPECT_EQ(only(R"({"oneOf": [{}, {"type": "number"}]})").types, kJsonString | kJsonNumber);
+  for (const char* silent : {"{}", "true", R"({"$ref": "#/$defs/loop"})", R"({"$ref": "#/$defs/none"})"}) {
+    EXPECT_EQ(only(silent).types, kNoJsonType) << silent;
+    EXPECT_TRUE(only(silent).is_text()) << silent;
+  }
+}
+
+TEST(ToolParameters, TextsAndDefinitions) {
+  const ToolParameter letter = only(R"({"$ref": "#/$defs/s"})");
+  EXPECT_EQ(letter.types, kJsonString);
+  EXPECT_THAT(letter.texts, ElementsAre("a", "b"));
+  EXPECT_THAT(letter.schema_json, testing::StartsWith(R"({"$ref": "#/$defs/s", "$defs": {"n")"));
+  EXPECT_THAT(only(R"({"enum": ["a", 1]})").texts, IsEmpty()) << "1 is not held to be text";
+}
+
+TEST(ToolParameters, OrderAndWhichAreRequired) {
+  const ToolParameters all =
+      tool_parameters(R"({"properties": {"z": {}, "a": {"type": "string"}}, "required": ["a"]})");
+  ASSERT_EQ(all.listed.size(), 2u);
+  EXPECT_EQ(all.listed[0].name, "z");
+  EXPECT_FALSE(all.listed[0].required);
+  EXPECT_TRUE(all.listed[1].required);
+  EXPECT_FALSE(all.any_other);
+  EXPECT_TRUE(tool_parameters("{}").any_other);
+  EXPECT_FALSE(tool_parameters(R"({"properties": {}, "additionalProperties": false})").any_other);
+}
+
+TEST(ToolParameters, BareValues) {
+  EXPECT_EQ(json_of_bare_value("5", kNoJsonType), "\"5\"");
+  EXPECT_EQ(json_of_bare_value("5", kJsonString), "\"5\"");
+  EXPECT_EQ(json_of_bare_value("5", kJsonString | kJsonNull), "\"5\"");
+  EXPECT_EQ(json_of_bare_value(" 5.0 ", kJsonString | kJsonNumber), "5.0");
+  EXPECT_EQ(json_of_bare_value("\"a\"", kJsonString | kJsonNumber), "\"\\\"a\\\"\"") << "the quotes are the text's own";
+  EXPECT_EQ(json_of_bare_value("\"a\"", kJsonObject), "\"a\"");
+  EXPECT_EQ(json_of_bare_value("False", kJsonBoolean), "false");
+  EXPECT_EQ(json_of_bare_value("None", kJsonString | kJsonNull), "null");
+  EXPECT_EQ(json_of_bare_value("{\"b\":1, \"a\":1e400}", kJsonObject), R"("{\"b\":1, \"a\":1e400}")")
+      << "no double holds it";
+  EXPECT_EQ(json_of_bare_value("{\"b\":1, \"a\" :2}", kJsonObject), "{\"b\":1, \"a\" :2}") << "the client's own bytes";
+  EXPECT_EQ(json_of_bare_value("a\"\\\x01\n", kJsonNumber), R"("a\"\\\u0001\n")");
+}
+
+}  // namespace
+}  // namespace volley::serve
