@@ -126,13 +126,14 @@ impl ChatTemplate {
             false => None,
         };
         let variables = self.variables(messages, tools, kwargs, input.add_generation_prompt);
-        let text = self.render_template(template.name, variables, input.now, input.cancel).map_err(|why| match why {
-            Unrendered::Limit(limit) => Failure::invalid(format!(
-                "the model's chat template {limit} for these messages: send fewer or shorter messages and tools"
-            )),
-            Unrendered::Template(error) => Failure::invalid(render_message(&error)),
-            Unrendered::Ended(failure) => failure,
-        })?;
+        let text =
+            self.render_template(template.name, variables, input.now, input.cancel).map_err(|why| match why {
+                Unrendered::Limit(limit) => Failure::invalid(format!(
+                    "the model's chat template {limit} for these messages: send fewer or shorter messages and tools"
+                )),
+                Unrendered::Template(error) => Failure::invalid(render_message(&error)),
+                Unrendered::Ended(failure) => failure,
+            })?;
         match marker {
             Some(marker) => cut_at_marker(text, &marker),
             None => Ok(text),
