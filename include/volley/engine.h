@@ -88,8 +88,8 @@ struct EngineOptions {
   std::optional<uint64_t> dummy_weights;  // seed of random weights: only config.json is read
   bool graphs = true;                     // CUDA: replay steps that only decode as recorded graphs
   bool profile = false;  // CUDA: measure the phases of the round; steps then run one at a time and without graphs
-  // Experts of a mixture are chosen at random, independent and equally likely, to measure with: random weights send equal
-  // tokens to equal experts, which flatters them.
+  // Experts of a mixture are chosen at random, independent and equally likely, to measure with: random weights send
+  // equal tokens to equal experts, which flatters them.
   bool simulate_routing = false;
   std::optional<SimulatedAcceptance> simulate_acceptance;  // of all requests that do not bring their own
   VerifyPolicy verify;
@@ -208,13 +208,13 @@ struct EngineInfo {
 struct EngineStats {
   int64_t requests_waiting = 0, requests_running = 0;
   int64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0, preemptions = 0;
-  int64_t steps = 0;         // target passes
-  int64_t verify_steps = 0;  // request-steps that committed decoded tokens: the denominator of acceptance length
+  int64_t steps = 0;            // target passes
+  int64_t verify_steps = 0;     // request-steps that committed decoded tokens: the denominator of acceptance length
   int64_t experts_touched = 0;  // distinct experts that target passes read, summed over passes and layers
   int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   int64_t drafted_tokens = 0, accepted_tokens = 0;
-  std::vector<int64_t> accepted_at;  // [i]: blocks whose drafted position i + 1 was accepted
-  std::vector<int64_t> drafted_at;   // [i]: blocks that verified a drafted position i + 1
+  std::vector<int64_t> accepted_at;                // [i]: blocks whose drafted position i + 1 was accepted
+  std::vector<int64_t> drafted_at;                 // [i]: blocks that verified a drafted position i + 1
   int64_t grammars_cached = 0, grammar_bytes = 0;  // compiled grammars that are kept; of those and those in use
   int64_t pages_total = 0, pages_used = 0,
           pages_cached = 0;  // used = held by requests or cache; cached = by the cache alone

@@ -155,8 +155,8 @@ typedef enum textkit_grammar_kind {
 /* memory: bytes that all compiled grammars and matchers of a textkit_grammars may take together. Grammars that nobody
  *   matches go, the least recently used first, when they take more than half of it. Where matchers alone take more,
  *   nothing is compiled (TEXTKIT_EXHAUSTED), and a matcher that grows further fails.
- * compile_ms: after that time the call fails with TEXTKIT_INVALID_ARGUMENT. The work it began ends by itself, bounded by
- *   the limits below; a few may be left so at once, then TEXTKIT_EXHAUSTED. */
+ * compile_ms: after that time the call fails with TEXTKIT_INVALID_ARGUMENT. The work it began ends by itself, bounded
+ * by the limits below; a few may be left so at once, then TEXTKIT_EXHAUSTED. */
 typedef struct textkit_grammar_limits {
   uint64_t memory;
   uint32_t compile_ms;
@@ -174,7 +174,8 @@ textkit_grammar_usage textkit_grammars_usage(const textkit_grammars* grammars);
  * what is wrong with the grammar, or which limit (size, nesting, complexity) it passes. */
 textkit_status textkit_grammars_compile(const textkit_grammars* grammars, textkit_grammar_kind kind, textkit_view text,
                                         const textkit_view* choices, size_t choices_size, textkit_view lead,
-                                        const textkit_grammar_limits* limits, textkit_matcher** matcher, textkit_bytes* error);
+                                        const textkit_grammar_limits* limits, textkit_matcher** matcher,
+                                        textkit_bytes* error);
 void textkit_matcher_free(textkit_matcher* matcher);
 
 /* Ends what runs on a matcher: any thread may call textkit_stop_now() at any time, also while a function of the matcher

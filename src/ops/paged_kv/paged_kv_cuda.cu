@@ -22,7 +22,7 @@ constexpr int kManyHeads = 4;
 struct WriteArgs {
   const float* qkv;
   int rows, heads, layers;
-  int64_t layer_bytes;           // from a layer's block in a page to the next
+  int64_t layer_bytes;                  // from a layer's block in a page to the next
   const float *bias, *q_norm, *k_norm;  // may be null
   float eps;
   const float *cos, *sin;

@@ -133,9 +133,8 @@ std::string Client::get_text(const std::string& path) {
 }
 
 std::string Client::post_text(const std::string& path, const std::string& json) {
-  return "POST " + path +
-         " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(json.size()) +
-         "\r\n\r\n" + json;
+  return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
+         std::to_string(json.size()) + "\r\n\r\n" + json;
 }
 
 std::optional<ClientResponse> Client::get(const std::string& path) {
