@@ -180,6 +180,11 @@ void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& sl
   app->add_flag("--profile", base.profile, "CUDA: measure the phases of the round; slower, one step at a time");
   app->add_option("--prefill-chunk", base.prefill_chunk, "most prompt tokens of one request a step [512; on CUDA 2048]")
       ->check(positive());
+  app->add_option(
+         "--target-step-ms", base.target_step_ms,
+         "milliseconds that a step may take when prompts are computed beside requests that decode; 0: no bound "
+         "[500; on CUDA 50]")
+      ->check(between(0, 3'600'000, "milliseconds from 0 to 3600000"));
   app->add_option("--cost-cache", flags->cost_cache,
                   "folder that keeps what a step was measured to cost, or none [$XDG_CACHE_HOME/volley, else "
                   "~/.cache/volley]")

@@ -25,6 +25,7 @@ struct Configuration {
   Verify verify = Verify::kFull;
   bool graphs = true;       // recorded steps, where the device can
   bool tight_pool = false;  // so few pages that requests are preempted
+  bool paced = false;       // beside requests that decode prompts come in the smallest pieces
 };
 
 // All pairs of the factor levels (block off/4/8/16, concurrency 1/8/32, chunk 16/512, page 16/64, threads 1/2, prefix
@@ -36,14 +37,14 @@ const std::vector<Configuration>& configurations() {
       {"block 8, 32 at once, two verified", 8, 32, 512, 64, 1, false, Verify::kTwo, false, true},
       {"block 4, 32 at once, changing", 4, 32, 16, 64, 2, true, Verify::kChanging, true, true},
       {"off, alone, two threads", 0, 1, 512, 64, 2, false, Verify::kFull, false, false},
-      {"block 16, 8 at once, auto", 16, 8, 512, 64, 1, true, Verify::kAuto, false, true},
+      {"block 16, 8 at once, auto", 16, 8, 512, 64, 1, true, Verify::kAuto, false, true, true},
       {"block 8, alone, auto", 8, 1, 16, 16, 2, false, Verify::kAuto, true, false},
       {"off, 8 at once", 0, 8, 16, 16, 1, true, Verify::kFull, true, true},
       {"block 16, alone, two verified", 16, 1, 16, 64, 2, true, Verify::kTwo, true, false},
       {"block 4, 32 at once, auto", 4, 32, 512, 16, 2, false, Verify::kAuto, false, false},
       {"block 8, alone, changing", 8, 1, 512, 64, 1, true, Verify::kChanging, false, false},
       {"block 4, 8 at once, two verified", 4, 8, 16, 16, 1, true, Verify::kTwo, true, false},
-      {"block 16, 32 at once", 16, 32, 512, 16, 1, true, Verify::kFull, true, false},
+      {"block 16, 32 at once", 16, 32, 512, 16, 1, true, Verify::kFull, true, false, true},
       {"block 8, 8 at once", 8, 8, 512, 64, 2, true, Verify::kFull, false, false},
       {"off, 32 at once", 0, 32, 16, 16, 1, false, Verify::kFull, false, true},
   };
@@ -63,6 +64,7 @@ EngineOptions options_of(const Configuration& c) {
   options.graphs = c.graphs;
   if (c.verify == Verify::kAuto || c.verify == Verify::kChanging) options.verify = {};
   if (c.verify == Verify::kTwo) options.verify = {VerifyPolicy::Kind::kFixed, 2};
+  options.target_step_ms = c.paced ? 1 : 0;
   // A pool of one full context and a few pages: with several requests open some must wait or be preempted.
   if (c.tight_pool) options.kv_pages = (384 + 16 + c.page_size - 1) / c.page_size + 2;
   return options;

@@ -74,8 +74,11 @@ struct EngineOptions {
   int max_num_seqs = 0;        // slots: requests decoding or prefilling at once; 0: 32 on the CPU, 128 on CUDA
   int max_num_batched_tokens = 0;  // rows of one target pass; 0: every slot's block and a prefill chunk
   int prefill_chunk = 0;           // most prompt tokens of one request a step; 0: 512 on the CPU, 2048 on CUDA
-  int max_model_len = 0;           // prompt + output; 0: the target's max_position_embeddings
-  int max_queue = 4096;            // waiting requests before submit answers kResourceExhausted
+  // How long a step may take when requests decode while prompts are computed: prompts then get as many rows as fit, and
+  // at least a few. 0: no bound; negative: 500 on the CPU, 50 on CUDA.
+  int target_step_ms = -1;
+  int max_model_len = 0;  // prompt + output; 0: the target's max_position_embeddings
+  int max_queue = 4096;   // waiting requests before submit answers kResourceExhausted
   bool prefix_cache = true;
   bool mmap = true;  // map weight files, which must then not be cut short while the engine lives; false: read them
   // How long a step waits for the masks of grammars; a request whose masks are not there by then ends with an error.
@@ -271,6 +274,8 @@ class Engine {
   // verified of the next longer block. kInvalidArgument: more tokens than a block drafts; kFailedPrecondition: there is
   // no drafter, or kAuto where the engine did not start with it (what a step costs is measured at the start).
   virtual Status set_verify(const VerifyPolicy& policy) = 0;
+  // EngineOptions::target_step_ms from the next step on; 0: no bound. REQUIRES: not negative.
+  virtual void set_target_step_ms(int milliseconds) = 0;
   // Forgets cached prefixes that no running request uses.
   virtual void drop_prefix_cache() = 0;
 

@@ -80,6 +80,7 @@ void bind_options(nb::module_& m) {
       .def_rw("max_num_seqs", &EngineOptions::max_num_seqs)
       .def_rw("max_num_batched_tokens", &EngineOptions::max_num_batched_tokens)
       .def_rw("prefill_chunk", &EngineOptions::prefill_chunk)
+      .def_rw("target_step_ms", &EngineOptions::target_step_ms)
       .def_rw("max_model_len", &EngineOptions::max_model_len)
       .def_rw("prefix_cache", &EngineOptions::prefix_cache)
       .def_rw("graphs", &EngineOptions::graphs)

@@ -49,6 +49,7 @@ class EngineImpl final : public Engine {
   }
 
   void cancel(RequestId id) override { worker_.cancel(id); }
+  void set_target_step_ms(int milliseconds) override { worker_.set_target_step(milliseconds * 1e-3); }
   void drop_prefix_cache() override { worker_.drop_prefix_cache(); }
   Status set_verify(const VerifyPolicy& policy) override {
     if (info_.block_size == 1) {
@@ -162,6 +163,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, con
   parts.tokenizer = text.tokenizer;
   parts.eos_ids = models.target.eos_ids;
   parts.scheduler = engine::scheduler_config(options, models);
+  parts.target_step_s = models.target_step_s;
   parts.max_queue = options.max_queue;
   parts.verify = options.verify;
   parts.simulate_acceptance = options.simulate_acceptance;

@@ -18,6 +18,7 @@ constexpr int32_t kDefaultSlots = 32, kDefaultGpuSlots = 128;
 constexpr int32_t kDefaultPrefillChunk = 512, kDefaultGpuPrefillChunk = 2048;
 constexpr int32_t kDefaultPageSize = 16, kDefaultGpuPageSize = 64;
 constexpr double kDefaultGpuFraction = 0.9;
+constexpr int kDefaultTargetStepMs = 500, kDefaultGpuTargetStepMs = 50;
 
 // Bounds that no real machine reaches, and that keep products of options within their types.
 constexpr int32_t kMaxThreads = 1024;
@@ -121,6 +122,10 @@ Status resolve_limits(const EngineOptions& options, ResolvedModels& models) {
       options.max_num_batched_tokens > 0
           ? options.max_num_batched_tokens
           : static_cast<int32_t>(std::min<int64_t>(kMaxRows, blocks + models.prefill_chunk));
+  const int target_step_ms = options.target_step_ms >= 0 ? options.target_step_ms
+                             : gpu                       ? kDefaultGpuTargetStepMs
+                                                         : kDefaultTargetStepMs;
+  models.target_step_s = target_step_ms * 1e-3;
   if (models.max_num_batched_tokens < models.max_num_seqs) {
     return invalid_argument("--max-num-batched-tokens is " + std::to_string(models.max_num_batched_tokens) +
                             ", fewer than the " + std::to_string(models.max_num_seqs) +

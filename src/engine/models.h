@@ -48,6 +48,7 @@ struct ResolvedModels {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t prefill_chunk = 0;
+  double target_step_s = 0;  // of steps with prompts beside requests that decode; 0: no bound
   int32_t page_size = 0;
   MemoryPlan memory;
   model::WeightBytes weights;  // of all models, rotary tables among the rest

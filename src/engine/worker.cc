@@ -27,6 +27,7 @@ Worker::Worker(WorkerParts parts)
     : parts_(std::move(parts)),
       scheduler_(parts_.scheduler),
       verify_(verify_config(parts_)),
+      pace_(parts_.target_step_s),
       times_before_(parts_.round->times()) {
   totals_.accepted_at.resize(parts_.scheduler.block_size - 1);
   totals_.drafted_at.resize(parts_.scheduler.block_size - 1);
@@ -81,6 +82,14 @@ void Worker::set_verify(const VerifyPolicy& policy) {
   wake_.notify_all();
 }
 
+void Worker::set_target_step(double seconds) {
+  {
+    std::lock_guard lock(mutex_);
+    commands_.push_back(TargetStep{seconds});
+  }
+  wake_.notify_all();
+}
+
 EngineStats Worker::stats() const {
   std::unique_lock lock(mutex_);
   EngineStats stats = published_;
@@ -115,6 +124,10 @@ void Worker::handle(Command command) {
   if (auto* admission = std::get_if<Admission>(&command)) return handle(std::move(*admission));
   if (auto* cancel = std::get_if<Cancel>(&command)) return end(cancel->id, FinishReason::kCancelled, std::nullopt);
   if (const auto* policy = std::get_if<VerifyPolicy>(&command)) return verify_.set(*policy);
+  if (const auto* target = std::get_if<TargetStep>(&command)) {
+    pace_ = PromptPace(target->seconds);
+    return;
+  }
   scheduler_.drop_prefix_cache();
 }
 
@@ -211,8 +224,9 @@ bool Worker::may_ask_for_masks() const {
 // are in.
 bool Worker::start_step() {
   if (!flights_.empty() && may_ask_for_masks()) return false;
-  VerifyStep verify = verify_.next(scheduler_.decoding());
-  sched::StepPlan plan = scheduler_.plan(verify.limit);
+  const sched::PromptBudget prompts = pace_.next();
+  VerifyStep verify = verify_.next(scheduler_.decoding(prompts));
+  sched::StepPlan plan = scheduler_.plan(verify.limit, prompts);
   VOLLEY_CHECK_MSG(!plan.empty() || !flights_.empty() || scheduler_.idle(),
                    "the scheduler has requests but plans nothing");
   if (plan.empty()) return false;
@@ -302,6 +316,7 @@ void Worker::observe(const Flight& flight, const spec::StepTimes& times) {
     if (segment.decodes) decoded_.push_back(requests_.contains(segment.id) ? segment.id : 0);
   }
   verify_.observe(flight.verify, times, decoded_, std::span(results_).first(decoded_.size()));
+  if (!flight.verify.waits_for_masks) pace_.observe(flight.plan, times.draft + times.rest);
 }
 
 Status Worker::start_slot(Request& request, const sched::PlannedSegment& started) {

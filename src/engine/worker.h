@@ -13,6 +13,7 @@
 
 #include "engine/grammar_masks.h"
 #include "engine/models.h"
+#include "engine/prompt_pace.h"
 #include "engine/request_output.h"
 #include "engine/verify_control.h"
 #include "sched/scheduler.h"
@@ -27,7 +28,8 @@ struct WorkerParts {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::vector<TokenId> eos_ids;
   sched::SchedulerConfig scheduler;
-  int32_t max_queue = 0;  // waiting requests
+  double target_step_s = 0;  // PromptPace
+  int32_t max_queue = 0;     // waiting requests
   VerifyPolicy verify;
   std::optional<spec::CostModel> costs;                    // measured for VerifyPolicy::Kind::kAuto
   std::optional<SimulatedAcceptance> simulate_acceptance;  // of requests that bring none
@@ -53,6 +55,7 @@ class Worker {
   void cancel(RequestId id);
   void drop_prefix_cache();
   void set_verify(const VerifyPolicy& policy);  // REQUIRES: WorkerParts::costs, for kAuto
+  void set_target_step(double seconds);         // PromptPace
   EngineStats stats() const;
 
  private:
@@ -60,7 +63,10 @@ class Worker {
     RequestId id;
   };
   struct DropPrefixCache {};
-  using Command = std::variant<Admission, Cancel, DropPrefixCache, VerifyPolicy>;
+  struct TargetStep {
+    double seconds;
+  };
+  using Command = std::variant<Admission, Cancel, DropPrefixCache, VerifyPolicy, TargetStep>;
 
   struct Request {
     spec::SlotStart start;  // spans are filled when a slot is taken
@@ -105,6 +111,7 @@ class Worker {
   WorkerParts parts_;
   sched::Scheduler scheduler_;
   VerifyControl verify_;
+  PromptPace pace_;
   Requests requests_;
   int64_t grammars_ = 0, running_grammars_ = 0;  // requests with a grammar; of those, how many have a slot
   EngineStats totals_;                           // counters; gauges are filled in by publish_stats()

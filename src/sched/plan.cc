@@ -27,7 +27,7 @@ std::vector<int32_t> share_rows(std::span<const int32_t> wanted, int32_t rows) {
 
 }  // namespace
 
-StepPlan Scheduler::State::plan(const VerifyLimit& limit) {
+StepPlan Scheduler::State::plan(const VerifyLimit& limit, const PromptBudget& prompts) {
   VOLLEY_CHECK_LT(std::ssize(flights), config.reserve_rounds);
   VOLLEY_CHECK_GE(limit.draft, 0);
   VOLLEY_CHECK_LT(limit.draft, config.block_size);
@@ -35,7 +35,7 @@ StepPlan Scheduler::State::plan(const VerifyLimit& limit) {
   reserve_for_decoding(plan);
   if (plan.waits) return plan;
   plan_decoding(limit, plan);
-  plan_prompts(limit, plan);
+  plan_prompts(limit, prompts, plan);
   publish_pages(plan);
   VOLLEY_CHECK_LE(plan.rows, config.max_num_batched_tokens);
   VOLLEY_CHECK(!plan.empty() || requests.empty() || !flights.empty());  // something can always run
@@ -57,7 +57,7 @@ std::vector<Request*> Scheduler::State::decoding_by_slot() const {
   return decoding;
 }
 
-DecodingOutlook Scheduler::State::decoding() const {
+DecodingOutlook Scheduler::State::decoding(const PromptBudget& prompts) const {
   DecodingOutlook outlook;
   for (const Request* request : decoding_by_slot()) {
     outlook.requests.push_back({request->id(), draft_of(*request, config.block_size - 1)});
@@ -65,9 +65,11 @@ DecodingOutlook Scheduler::State::decoding() const {
   }
   // Drafts leave no more to prompts than this, so more must not be held against them.
   const int32_t most = rows_for_prompts(static_cast<int32_t>(outlook.requests.size()));
+  PromptAllowance allowance(prompts, !outlook.requests.empty());
   const auto count = [&](const Request& request) {
     const int32_t left = request.prefill_length() - request.next_row();
-    const int32_t rows = std::min({config.prefill_chunk, left, most - outlook.prompt_rows});
+    const int32_t rows =
+        allowance.take(request.next_row(), std::min({config.prefill_chunk, left, most - outlook.prompt_rows}));
     outlook.prompt_rows += rows;
     outlook.prompts_ending += rows == left ? 1 : 0;
     return rows;
@@ -75,7 +77,7 @@ DecodingOutlook Scheduler::State::decoding() const {
   int32_t free_slots = slots.free();
   int64_t free_pages = pool.free() + tree.evictable();
   FairShares::Turns turns(shares);
-  while (outlook.prompt_rows < most) {
+  while (outlook.prompt_rows < most && !allowance.empty()) {
     const auto id = turns.next();
     if (!id) break;
     const Request& request = requests.at(*id);
@@ -140,13 +142,14 @@ int32_t Scheduler::State::most_prompt_rows(int32_t decode_rows) const {
 
 // Prompts get their rows, and requests slots, in the order of fair shares. No overtaking: while the next that waits
 // cannot start, nobody else that waits does.
-void Scheduler::State::plan_prompts(const VerifyLimit& limit, StepPlan& plan) {
+void Scheduler::State::plan_prompts(const VerifyLimit& limit, const PromptBudget& prompts, StepPlan& plan) {
   FairShares::Turns turns(shares);
   // What a preemption freed is for those that run. A victim whose prompt someone else entered into the tree meanwhile
   // might fit again at once; it waits a step, so that no plan both takes a request's slot and gives it one.
   if (!plan.preempted.empty()) turns.pass_waiting();
   const int32_t most = plan.rows + most_prompt_rows(plan.rows);
-  while (plan.rows < most) {
+  PromptAllowance allowance(prompts, plan.decode_rows > 0);
+  while (plan.rows < most && !allowance.empty()) {
     const auto id = turns.next();
     if (!id) return;
     Request& request = known(*id);
@@ -159,7 +162,9 @@ void Scheduler::State::plan_prompts(const VerifyLimit& limit, StepPlan& plan) {
     if (waits && request.decoding()) {
       resume(request, limit, plan);
     } else if (!request.decodes_next()) {
-      add_chunk(request, most, plan);
+      const int32_t left = request.prefill_length() - request.next_row();
+      const int32_t rows = allowance.take(request.next_row(), std::min({config.prefill_chunk, most - plan.rows, left}));
+      if (rows > 0) add_chunk(request, rows, plan);
     }
     turns.spend(plan.rows - before);
   }
@@ -175,9 +180,9 @@ void Scheduler::State::add_decoding(Request& request, int32_t draft, StepPlan& p
 }
 
 // The next rows of a prefill.
-void Scheduler::State::add_chunk(Request& request, int32_t most, StepPlan& plan) const {
+void Scheduler::State::add_chunk(Request& request, int32_t rows, StepPlan& plan) {
   PlannedSegment segment{.id = request.id(), .slot = request.slot(), .start = request.next_row()};
-  segment.known = std::min({config.prefill_chunk, most - plan.rows, request.prefill_length() - segment.start});
+  segment.known = rows;
   segment.chooses = segment.start + segment.known == request.length();
   plan.rows += segment.known;
   plan.segments.push_back(segment);

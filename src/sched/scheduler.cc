@@ -68,12 +68,12 @@ bool Scheduler::remove(RequestId id) {
   return true;
 }
 
-StepPlan Scheduler::plan(const VerifyLimit& limit) {
-  return state_->plan(limit);
+StepPlan Scheduler::plan(const VerifyLimit& limit, const PromptBudget& prompts) {
+  return state_->plan(limit, prompts);
 }
 
-DecodingOutlook Scheduler::decoding() const {
-  return state_->decoding();
+DecodingOutlook Scheduler::decoding(const PromptBudget& prompts) const {
+  return state_->decoding(prompts);
 }
 
 void Scheduler::apply(std::span<const StepResult> results) {

@@ -26,6 +26,7 @@
 #include "base/ids.h"
 #include "kv/page_pool.h"
 #include "kv/prefix_tree.h"
+#include "sched/prompt_budget.h"
 #include "sched/request_traits.h"
 
 namespace volley::sched {
@@ -129,10 +130,11 @@ class Scheduler {
   // device shares them out if it can (StepPlan::shared); else drafts are cut evenly, until all are verified. While
   // prompts wait to be computed drafts leave them up to half of the rows. While results are not in, requests are
   // planned for as they will then be: it may come out that some had ended, and the plan may be empty though requests
-  // run. REQUIRES: 0 <= limit.draft < block_size; fewer than reserve_rounds plans without results.
-  StepPlan plan(const VerifyLimit& limit);
+  // run. While somebody decodes prompts get the rows that `prompts` pays for, and kLeastRows in any case.
+  // REQUIRES: 0 <= limit.draft < block_size; fewer than reserve_rounds plans without results.
+  StepPlan plan(const VerifyLimit& limit, const PromptBudget& prompts = {});
   // What plan() has to do with, for choosing its limit.
-  DecodingOutlook decoding() const;
+  DecodingOutlook decoding(const PromptBudget& prompts = {}) const;
 
   // The results of the oldest plan without, in any order: all segments with `chooses` of requests that are still there,
   // none twice.

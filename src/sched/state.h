@@ -30,18 +30,18 @@ struct Scheduler::State {
   explicit State(const SchedulerConfig& config);
 
   // plan.cc
-  StepPlan plan(const VerifyLimit& limit);
-  DecodingOutlook decoding() const;
+  StepPlan plan(const VerifyLimit& limit, const PromptBudget& prompts);
+  DecodingOutlook decoding(const PromptBudget& prompts) const;
   std::vector<Request*> decoding_by_slot() const;
   void plan_decoding(const VerifyLimit& limit, StepPlan& plan);
   static void fit_drafts(const VerifyLimit& limit, int32_t most_rows, StepPlan& plan);
   int32_t rows_for_prompts(int32_t decoding) const;
   static int32_t draft_of(const Request& request, int32_t max_draft);
-  void plan_prompts(const VerifyLimit& limit, StepPlan& plan);
+  void plan_prompts(const VerifyLimit& limit, const PromptBudget& prompts, StepPlan& plan);
   int32_t most_prompt_rows(int32_t decode_rows) const;
   int32_t rows_left(const StepPlan& plan) const { return config.max_num_batched_tokens - plan.rows; }
   static void add_decoding(Request& request, int32_t draft, StepPlan& plan);
-  void add_chunk(Request& request, int32_t most, StepPlan& plan) const;
+  static void add_chunk(Request& request, int32_t rows, StepPlan& plan);
   void publish_pages(StepPlan& plan);
 
   // admission.cc

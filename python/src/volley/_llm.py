@@ -102,6 +102,7 @@ class LLM:
         max_num_seqs: int = 0,
         max_num_batched_tokens: int = 0,
         prefill_chunk: int = 0,
+        target_step_ms: int = -1,
         max_model_len: int = 0,
         enable_prefix_caching: bool = True,
         graphs: bool = True,
@@ -134,6 +135,7 @@ class LLM:
         options.max_num_seqs = max_num_seqs
         options.max_num_batched_tokens = max_num_batched_tokens
         options.prefill_chunk = prefill_chunk
+        options.target_step_ms = target_step_ms
         options.max_model_len = max_model_len
         options.prefix_cache = enable_prefix_caching
         options.graphs = graphs

@@ -40,6 +40,7 @@ class FakeEngine final : public Engine {
   Result<RequestId> submit(GenerateRequest request, EventSink sink) override;
   void cancel(RequestId id) override;
   Status set_verify(const VerifyPolicy&) override { return {}; }
+  void set_target_step_ms(int) override {}
   void drop_prefix_cache() override {}
   const EngineInfo& info() const override { return info_; }
   EngineStats stats() const override;

@@ -1,0 +1,80 @@
+#include "engine/prompt_pace.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace volley::engine {
+namespace {
+
+constexpr double square(double x) {
+  return x * x;
+}
+
+// Before anything was seen: a step of the target's length holds so many rows of a prompt, and a row costs twice as much
+// after so many positions. Both are on the careful side of the machines that were measured; a few steps mend them.
+constexpr double kFirstRows = 256;
+constexpr double kFirstPositions = 8192;
+constexpr double kFirstBase = 0.2;  // of the target
+
+// However long the others' part of a step is, so much of the target is the prompts'.
+constexpr double kLeastShare = 0.2;
+
+// Of logarithms, what is unknown at first, and what wanders in a step. The base changes with every request that comes
+// or goes; what a position costs beside a row, with the machine alone.
+constexpr double kFirstSpread = square(1.0);
+constexpr std::array<double, 3> kDrift = {square(0.1), square(0.02), square(0.003)};
+constexpr double kNoise = square(0.05);  // of a step's time, for no reason
+constexpr double kOutlier = 3;           // standard deviations that one step may be off
+// What one step changes at most, of logarithms: few rows cost a GPU less than many would in their place, and a chunk
+// that is sized by them must not be several times too long.
+constexpr double kMostChange = 0.4;
+
+}  // namespace
+
+PromptPace::PromptPace(double target_seconds) : target_(target_seconds) {
+  const double row = target_ / kFirstRows;
+  costs_ = {kFirstBase * target_, row, row / kFirstPositions};
+  for (int i = 0; i < kCosts; ++i) covariance_[i][i] = kFirstSpread;
+}
+
+sched::PromptBudget PromptPace::next() const {
+  if (target_ <= 0) return {};
+  return {std::max(target_ - costs_[kBase], kLeastShare * target_), costs_[kRow], costs_[kPosition]};
+}
+
+void PromptPace::observe(const sched::StepPlan& plan, double seconds) {
+  if (target_ <= 0 || seconds <= 0) return;
+  Vector parts = {};  // of the step as it was expected, which is also how its logarithm moves with those of the costs
+  if (plan.decode_rows > 0) parts[kBase] = costs_[kBase];
+  for (const sched::PlannedSegment& segment : plan.segments) {
+    if (segment.decodes) continue;
+    parts[kRow] += costs_[kRow] * segment.known;
+    parts[kPosition] += sched::PromptBudget{.position = costs_[kPosition]}.cost(segment.start, segment.known);
+  }
+  const double expected = parts[kBase] + parts[kRow] + parts[kPosition];
+  if (expected <= 0) return;  // an empty step
+  for (double& part : parts) part /= expected;
+
+  for (int i = 0; i < kCosts; ++i) {
+    if (covariance_[i][i] < kFirstSpread) covariance_[i][i] += kDrift[i];
+  }
+  Vector known = {};  // covariance * parts
+  double variance = kNoise;
+  for (int i = 0; i < kCosts; ++i) {
+    for (int j = 0; j < kCosts; ++j) known[i] += covariance_[i][j] * parts[j];
+    variance += parts[i] * known[i];
+  }
+  const double most = kOutlier * std::sqrt(variance);
+  double error = std::clamp(std::log(seconds / expected), -most, most);
+  const double change =
+      std::abs(error) * std::max({std::abs(known[0]), std::abs(known[1]), std::abs(known[2])}) / variance;
+  const bool all = change <= kMostChange;
+  if (!all) error *= kMostChange / change;
+  for (int i = 0; i < kCosts; ++i) costs_[i] *= std::exp(known[i] / variance * error);
+  if (!all) return;  // there is more to learn of this
+  for (int i = 0; i < kCosts; ++i) {
+    for (int j = 0; j < kCosts; ++j) covariance_[i][j] -= known[i] * known[j] / variance;
+  }
+}
+
+}  // namespace volley::engine

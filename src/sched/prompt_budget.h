@@ -1,0 +1,45 @@
+// What prompts may cost in a step in which other requests decode: every stream waits for the whole step, so its prompt
+// rows are bounded by time and not by number. Arithmetic only; seconds are whatever the caller says they are.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+namespace volley::sched {
+
+// A prompt row costs `row` seconds, and `position` more for each position that it sees.
+struct PromptBudget {
+  double seconds = std::numeric_limits<double>::infinity();  // of all prompt rows of a step
+  double row = 0, position = 0;
+
+  // Rows at sequence indices start … start + rows - 1. A row sees what comes before it and itself.
+  double cost(int32_t start, int32_t rows) const;
+  // The most rows from `start` on that cost at most `allowed` seconds; at most `most`.
+  int32_t rows_within(double allowed, int32_t start, int32_t most) const;
+};
+
+// Hands out one step's budget, prompt by prompt.
+class PromptAllowance {
+ public:
+  // Rows that a step computes of the first prompt, whatever they cost: prompts must not wait for ever. Also the fewest
+  // that are worth a segment of another prompt in the same step.
+  static constexpr int32_t kLeastRows = 16;
+
+  // limited: whether anybody decodes in the step. If nobody does, there is no bound.
+  PromptAllowance(const PromptBudget& budget, bool limited) : budget_(budget), limited_(limited) {
+    left_ = budget.seconds;
+  }
+
+  bool empty() const { return empty_; }
+  // How many rows of a prompt to compute from `start` on, at most `most`. 0: the next prompt must wait for another
+  // step.
+  int32_t take(int32_t start, int32_t most);
+
+ private:
+  PromptBudget budget_;
+  bool limited_;
+  double left_ = 0;
+  bool first_ = true, empty_ = false;
+};
+
+}  // namespace volley::sched
