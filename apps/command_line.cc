@@ -155,7 +155,7 @@ void add_inspect(CLI::App* root, InspectCommand* command) {
   app->add_flag("--json", command->json, "one line of JSON instead of text");
 }
 
-// Of the subcommands that run one engine for requests as they come.
+// Checks the options of subcommands that run one engine for requests as they come.
 Status check_one_engine(const EngineFlags& flags) {
   VOLLEY_RETURN_IF_ERROR(check_engine(flags));
   if (!flags.simulations.empty() && flags.simulations.front().of_requests.size() > 1) {

@@ -23,7 +23,7 @@ class InterruptWatch {
   // returns only when no call of it is running.
   void set_handler(std::function<void()> handler);
   bool interrupted() const { return signal_.load(std::memory_order_acquire) != 0; }
-  // Of a process that the first signal ended: kExitInterrupted or kExitTerminated. REQUIRES: interrupted().
+  // What the process ends with after the first signal: kExitInterrupted or kExitTerminated. REQUIRES: interrupted().
   int exit_status() const;
 
  private:

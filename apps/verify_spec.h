@@ -18,7 +18,7 @@ struct Simulation {
   std::string text;                              // as it was given
   std::vector<SimulatedAcceptance> of_requests;  // at least one
 
-  // Of the request with this index.
+  // The acceptance of the request with this index.
   const SimulatedAcceptance& of(int64_t index) const {
     return of_requests[static_cast<size_t>(index) % of_requests.size()];
   }

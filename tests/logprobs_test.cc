@@ -172,7 +172,7 @@ std::vector<double> log_softmax(const std::vector<float>& logits) {
   return result;
 }
 
-// Of one position: the chosen token's, and the highest in order (equal ones may change places).
+// Compares one position: the chosen token's, and the highest in order (equal ones may change places).
 void expect_near(const PositionLogprobs& actual, const std::vector<float>& logits, const std::string& what) {
   constexpr double kTolerance = 1e-3;
   std::vector<double> expected = log_softmax(logits);

@@ -29,7 +29,7 @@ class BatchIndex {
   // Notes that the line of this id has a result.
   Mark mark_done(std::string_view custom_id);
   enum class State { kDone, kOpen, kUnknown };
-  // Of the line with this id that begins at byte `offset` of the input. kUnknown: there was none, the input has
+  // Looks up the line with this id that begins at byte `offset` of the input. kUnknown: there was none, the input has
   // changed.
   State state(std::string_view custom_id, int64_t offset) const;
 

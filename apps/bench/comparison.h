@@ -33,10 +33,10 @@ struct Comparison {
   double ratio() const { return best_tok_s > 0 ? auto_tok_s / best_tok_s : 0; }
 };
 
-// Of each load and concurrency with a run of "auto" and one of another mode, in order of their first runs.
+// Compares each load and concurrency that has a run of "auto" and one of another mode, in order of their first runs.
 std::vector<Comparison> compare_with_auto(std::span<const MeasuredRun> runs);
 
-// Of the ratios; 0 for none.
+// The geometric mean of the ratios; 0 for none.
 double geometric_mean(std::span<const Comparison> comparisons);
 
 // A table of all of them, and below it the lowest ratio and the geometric mean. Empty for none.

@@ -8,7 +8,8 @@
 
 namespace volley::apps {
 
-// Of the blocks that verified a position: in how many it and all before it were predicted to survive, and did.
+// Blocks that verified a position: how many there are, in how many it and all before it were predicted to survive (sum
+// of chances), and in how many they did.
 struct PositionSurvival {
   int64_t verified = 0, survived = 0;
   double predicted = 0;

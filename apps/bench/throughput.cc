@@ -123,7 +123,7 @@ class ThroughputMeasurement {
     return {};
   }
 
-  // Of the device that the engine runs on.
+  // Measures the device that the engine runs on.
   MachineSpeed probe(const Engine& engine) {
     constexpr int64_t kGpuBytes = int64_t{4} << 30;
     const std::string& device = engine.info().device;

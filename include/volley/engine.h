@@ -85,8 +85,8 @@ struct EngineOptions {
   int grammar_mask_timeout_ms = 250;
   // For compiling one grammar: kInvalidArgument after that.
   int grammar_compile_timeout_ms = 2000;
-  // Of all grammars together, of those kept for later requests and those that requests use. Where the latter take it
-  // all, submit() of another grammar answers kResourceExhausted.
+  // What all grammars may take together, those kept for later requests and those that requests use. Where the latter
+  // take it all, submit() of another grammar answers kResourceExhausted.
   int64_t grammar_memory_bytes = int64_t{1} << 30;
   std::optional<uint64_t> dummy_weights;  // seed of random weights: only config.json is read
   bool graphs = true;                     // CUDA: replay steps that only decode as recorded graphs
@@ -244,7 +244,7 @@ struct EngineStats {
 
 // What bounds the work of tokenising a text.
 struct EncodeLimits {
-  // Of a text that is certain to have more tokens than this, any of them are enough, as long as there are more.
+  // Where a text is certain to have more tokens than this, any of them are enough, as long as there are more.
   size_t max_tokens = std::numeric_limits<size_t>::max();
   size_t last_tokens = 0;                        // not 0: only so many, the last ones
   const std::atomic<bool>* cancelled = nullptr;  // once true the call soon answers kCancelled; borrowed for the call

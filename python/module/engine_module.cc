@@ -42,7 +42,7 @@ void check(const Status& status) {
   if (!status.ok()) throw EngineException(status.error());
 }
 
-// Of attributes that may be None.
+// Marks attributes that may be None.
 const auto kOptional = nb::for_setter(nb::arg("value").none());
 
 void bind_options(nb::module_& m) {

@@ -44,7 +44,7 @@ class Cors {
   // "https://a.example", or "*" for every page. None: no page of another origin may read an answer.
   explicit Cors(std::vector<std::string> origins) : origins_(std::move(origins)) {}
 
-  // Of every answer; empty for requests that do not come from an allowed page.
+  // What every answer carries; empty for requests that do not come from an allowed page.
   HttpHeaders headers(const HttpRequest& request) const;
   // A browser's question whether it may send a request; nothing for other requests.
   std::optional<HttpResponse> preflight(const HttpRequest& request) const;

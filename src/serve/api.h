@@ -29,7 +29,7 @@ class Api {
  public:
   using Reply = std::variant<HttpResponse, std::shared_ptr<Generation>>;
 
-  // Of the options: all but the transport's. Until attach() there is no engine: it is alive and not ready.
+  // Uses all options but the transport's. Until attach() there is no engine: it is alive and not ready.
   explicit Api(const ServerOptions& options);
   // Both. The names of parsers in the options must be right.
   Api(Engine& engine, const ServerOptions& options);

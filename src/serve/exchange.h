@@ -13,7 +13,7 @@ namespace volley::serve {
 
 class Exchange {
  public:
-  // Of bytes that were no request: the connection ends with the answer.
+  // Answers bytes that were no request: the connection ends with the answer.
   explicit Exchange(Api& api);
   // `http_1_0` and `keep_alive`: as the client sent it.
   Exchange(Api& api, HttpRequest request, bool http_1_0, bool keep_alive);

@@ -100,7 +100,7 @@ TEST_F(ExchangeTest, LogsWhatBecameOfIt) {
   EXPECT_GE(record.at("seconds").get<double>(), 0);
 }
 
-// Of a request that failed the log says why, but no line is as long as the client likes, and no prompt stands in it.
+// The log says why a request failed, but no line is as long as the client likes, and no prompt stands in it.
 TEST_F(ExchangeTest, LogsWhyARequestFailed) {
   const auto record_of = [&](const ApiError& error, const std::string& method = "POST") {
     log_.str("");

@@ -41,7 +41,7 @@ class Generation {
   // What can be sent now; empty if there is nothing new. One thread at a time.
   Output take();
 
-  // Of the choices that have ended. The thread that takes.
+  // Counts the choices that have ended. The thread that takes.
   const UsageTotals& usage() const { return writer_ ? writer_->usage() : lost_usage_; }
   // Why the client got an error instead of the rest of the answer, as in the error's "code"; empty: it did not. The
   // thread that takes.
@@ -73,7 +73,7 @@ class Generation {
   UsageTotals lost_usage_{1};
   const bool stream_;
   const size_t max_unsent_bytes_, max_response_bytes_;
-  // Of the thread that takes:
+  // Only the thread that takes uses these:
   size_t running_;
   size_t held_bytes_ = 0;  // of a whole answer, about
   bool expired_ = false;

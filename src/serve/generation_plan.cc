@@ -34,7 +34,7 @@ std::string context_is(const Engine& engine) {
          " tokens, but the prompt ";
 }
 
-// Of prompts that do not fit into the context, with what they ask for.
+// The error of a prompt that does not fit into the context with the output that it asks for.
 std::optional<ApiError> check_length(const Engine& engine, const ApiRequest& request, size_t prompt_tokens) {
   const auto prompt = static_cast<int64_t>(prompt_tokens);
   const int64_t most = engine.info().max_model_len;

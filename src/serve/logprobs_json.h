@@ -18,7 +18,7 @@ class LogprobsWriter {
                 nlohmann::ordered_json& out);
   void add_completion(const std::vector<PositionLogprobs>& positions, const TokenText& token_text,
                       nlohmann::ordered_json& out);
-  // Of an echoed prompt, before its completion: the first token has no log-probability. `top`: how many alternatives
+  // Adds an echoed prompt, before its completion: the first token has no log-probability. `top`: how many alternatives
   // of each position are shown.
   void add_echo(TokenId first, const std::vector<PositionLogprobs>& rest, int top, const TokenText& token_text,
                 nlohmann::ordered_json& out);

@@ -254,7 +254,7 @@ class StreamWriter final : public ResponseWriter {
  private:
   const char* object_name() const { return info_.kind == ApiKind::kChat ? "chat.completion.chunk" : "text_completion"; }
 
-  // Of a choice in a chunk, all but its index.
+  // A choice in a chunk, all but its index.
   Json payload(Json content) const {
     return {{info_.kind == ApiKind::kChat ? "delta" : "text", std::move(content)},
             {"logprobs", nullptr},

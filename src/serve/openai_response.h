@@ -37,7 +37,7 @@ class ResponseWriter {
   virtual std::string add(int choice, const Event& event) = 0;
   // After the last event of every choice: the rest, or the whole body.
   virtual std::string end() = 0;
-  // Of the choices that have ended.
+  // Counts the choices that have ended.
   virtual const UsageTotals& usage() const = 0;
 };
 

@@ -43,8 +43,9 @@ enum class ReasoningStart {
   kOpen,    // the prompt ended with <think>
 };
 
-// Of a request: what the format says, and the prompt as the chat template rendered it. `continued` is the content of
-// the final message that the model continues, if it does (continue_final_message): its open <think> counts too.
+// Where a request's text begins, by the format and the prompt as the chat template rendered it. `continued` is the
+// content of the final message that the model continues, if it does (continue_final_message): its open <think> counts
+// too.
 ReasoningStart reasoning_start(const OutputFormat& format, std::string_view prompt, std::string_view continued = {});
 
 // One stage of a parser: takes text and appends to a delta.
@@ -61,7 +62,7 @@ class OutputParser {
     ToolFormat tools = ToolFormat::kNone;  // kNone too for requests that may not call any
     ReasoningStart reasoning = ReasoningStart::kOff;
     std::string call_id_prefix = "call_";  // ids are this and the call's index: unique if the prefix is
-    // Of the request's tools, for kQwenCoder and kMistral (these need it, see ToolFormat); may be null.
+    // Types of the request's tools, for kQwenCoder and kMistral (these need it, see ToolFormat); may be null.
     std::shared_ptr<const ToolTypes> types = nullptr;
   };
 

@@ -12,7 +12,8 @@ bool equals_ignoring_case(std::string_view text, std::string_view lower) {
                     [](unsigned char a, char b) { return std::tolower(a) == b; });
 }
 
-// Of a name, an address or both with a port; what matters is that nobody reads a second host or a path into it.
+// True for a name or an address, with or without a port. What matters is that nobody reads a second host or a path
+// into it.
 bool can_be_host(std::string_view text) {
   return text.find_first_of(" \t,/\\?#@\"<>") == std::string_view::npos;
 }

@@ -35,14 +35,14 @@ struct ServerOptions {
   std::string reasoning_parser = "auto";
 
   size_t max_body_bytes = size_t{10} << 20;  // a larger request is a 413 and is not buffered
-  // Of all connections together, what was received of bodies and not yet read by its endpoint; one more piece gets a
-  // 503. At least max_body_bytes, whatever stands here.
+  // What all connections together may have received of bodies that no endpoint has read yet; one more piece gets a 503.
+  // At least max_body_bytes, whatever stands here.
   size_t max_total_body_bytes = size_t{256} << 20;
   size_t max_header_bytes = size_t{16} << 10;  // more is a 431
   int max_connections = 1024;                  // one more gets a 503
   int max_n = 128;                             // choices of one prompt
   int max_choices = 1024;                      // prompts × n of one request
-  // Of an answer as JSON: one that is certain to be larger is refused, a whole one that grows past it is given up.
+  // An answer as JSON: one that is certain to be larger is refused, a whole one that grows past it is given up.
   size_t max_response_bytes = size_t{64} << 20;
   // What may wait to be sent to one client. A stream whose client reads so slowly that more piles up is cancelled. A
   // connection holds up to twice as much, what waits and what is being written, and half a MiB in the kernel.

@@ -90,7 +90,7 @@ class TaggedStage final : public OutputStage {
     return state == State::kBroken ? scanner_->take_rest() + c : std::string();
   }
 
-  // Of what was no call, the marker is content. Returns the rest.
+  // The text was no call: its marker is content. Returns the rest.
   std::string give_up(OutputDelta& out) {
     out.content += begin_.take();
     after_call_ = false;

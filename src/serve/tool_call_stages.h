@@ -39,7 +39,7 @@ class CallWriter {
   explicit CallWriter(std::string id_prefix) : id_prefix_(std::move(id_prefix)) {}
 
   void announce(const std::string& name, OutputDelta& out);
-  // Of the call that was announced last.
+  // Continues the call that was announced last.
   void add_arguments(std::string_view arguments, OutputDelta& out);
 
  private:

@@ -54,7 +54,7 @@ const json* follow(const json* schema, const json& root) {
 
 unsigned types_of(const json& schema, const json& root, int depth = 0);
 
-// Of "anyOf" and "oneOf": one that may be anything may be a string.
+// The types that "anyOf" or "oneOf" allows. An alternative that may be anything may be a string.
 unsigned types_of_any(const json& list, const json& root, int depth) {
   unsigned types = kNoJsonType;
   for (const json& one : list) {

@@ -12,7 +12,7 @@ import pytest
 
 from support import ROOT, Server
 
-# Of the phase that draws at random. The one before it goes through the document systematically: over 2,000 more.
+# Requests that are drawn at random. The phase before goes through the document systematically: over 2,000 more.
 CASES = int(os.environ.get("VOLLEY_API_CASES", "600"))
 AT_LEAST = 2000
 CHECKS = [

@@ -72,7 +72,7 @@ impl Tokenizer {
         }
     }
 
-    /// Of a text that has many times the bytes of max_tokens tokens, the beginning has too many of them alone. With twice as
+    /// Where a text has many times the bytes of max_tokens tokens, its beginning alone has too many of them. With twice as
     /// many as fit, it does not matter how the place where it was cut is tokenised. Texts of more than `most` bytes are refused.
     fn encode_limited(
         &self,

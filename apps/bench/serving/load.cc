@@ -15,7 +15,7 @@ constexpr std::chrono::milliseconds kLongestWait{100};
 }  // namespace
 
 std::vector<double> poisson_starts(double rate, size_t count, uint64_t seed) {
-  // Of <random> only the generator is the same everywhere; the distributions are not.
+  // Only the generators of <random> give the same numbers everywhere; the distributions do not.
   std::mt19937_64 random(seed);
   std::vector<double> starts;
   double at = 0;

@@ -37,7 +37,7 @@ struct ServingSummary {
 
 ServingSummary summarize(const LoadResult& result, const Dataset& dataset);
 
-// Of the requests that both measurements answered, how many have the same text, and how many there are.
+// How many requests both measurements answered, and how many of these have the same text.
 struct SameText {
   int64_t same = 0, compared = 0;
 };

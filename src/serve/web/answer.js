@@ -44,7 +44,7 @@ export class Answer {
       : (this.#usage?.completion_tokens_details?.accepted_prediction_tokens ?? 0);
   }
 
-  // Of the drafted tokens, which share was accepted; null if none was drafted.
+  // The share of drafted tokens that was accepted; null if none was drafted.
   get acceptedShare() {
     return this.trace.drafted > 0 ? this.trace.accepted / this.trace.drafted : null;
   }
