@@ -141,7 +141,7 @@ sched::SchedulerConfig scheduler_config(const EngineOptions& options, const Reso
   config.prefill_chunk = models.prefill_chunk;
   config.max_model_len = models.max_model_len;
   config.page_size = models.page_size;
-  config.pages = models.memory.pages;
+  config.groups = {{.bytes = models.memory.page_bytes, .pages = models.memory.pages}};
   config.block_size = models.block_size;
   config.reserve_rounds = models.reserve_rounds();
   config.prefix_cache = options.prefix_cache;

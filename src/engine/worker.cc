@@ -421,9 +421,9 @@ void Worker::publish_stats() {
   stats.requests_waiting = now.waiting;
   stats.requests_running = now.running;
   stats.preemptions = now.preemptions;
-  stats.pages_total = now.pages_total;
-  stats.pages_used = now.pages_used;
-  stats.pages_cached = now.pages_cached;
+  stats.pages_total = now.pages[0].total;
+  stats.pages_used = now.pages[0].used;
+  stats.pages_cached = now.pages[0].cached;
   std::lock_guard lock(mutex_);
   published_ = std::move(stats);
   published_news_ = verify_.news();

@@ -52,7 +52,7 @@ class WorkerMemory : public ::testing::Test {
     parts.scheduler.prefill_chunk = models->prefill_chunk;
     parts.scheduler.max_model_len = models->max_model_len;
     parts.scheduler.page_size = models->page_size;
-    parts.scheduler.pages = models->memory.pages;
+    parts.scheduler.groups = {{.pages = models->memory.pages}};
     parts.max_queue = 10;
     worker_ = std::make_unique<Worker>(std::move(parts));
   }

@@ -18,6 +18,7 @@ class PagePool {
   int64_t free() const { return static_cast<int64_t>(free_.size()); }
   int64_t used() const { return total() - free(); }
   int64_t cache_only() const { return cache_only_; }  // of the used ones: those with the cache's reference alone
+  PageId scrap_page() const { return PageId(static_cast<int32_t>(total())); }  // of kv/layout.h
 
   // A page with one reference. REQUIRES: free() > 0.
   PageId take();

@@ -82,12 +82,44 @@ TEST(PageList, ReturnsWhatItHoldsExactlyOnce) {
     EXPECT_EQ(a.size(), 3u);
     PageList b(std::move(a));
     EXPECT_EQ(pool.used(), 3);
-    PageList c(pool, {pool.take()});
+    PageList c(pool, 0, {pool.take()});
     c = std::move(b);
     EXPECT_EQ(c.size(), 3u);
     EXPECT_EQ(pool.used(), 4);
   }
   EXPECT_EQ(pool.used(), 0);
+}
+
+// The edits of a table that knows nothing at first, as (index, page) pairs.
+std::vector<std::pair<size_t, PageId>> edits_of(PageList& pages) {
+  std::vector<std::pair<size_t, PageId>> edits;
+  pages.take_edits([&](size_t index, PageId page) { edits.emplace_back(index, page); });
+  return edits;
+}
+
+TEST(PageList, SaysWhatChangedInATable) {
+  using Edits = std::vector<std::pair<size_t, PageId>>;
+  PagePool pool(8);
+  PageList a(pool), b(pool);
+  a.grow_to(3);
+  EXPECT_EQ(edits_of(a), (Edits{{0, a[0]}, {1, a[1]}, {2, a[2]}}));
+  EXPECT_EQ(edits_of(a), Edits());
+  a.grow_to(4);
+  a.drop_before(2);
+  EXPECT_EQ(pool.used(), 2);
+  EXPECT_EQ(edits_of(a), (Edits{{0, pool.scrap_page()}, {1, pool.scrap_page()}, {3, a[3]}}));
+  b.grow_to(1);
+  a.replace(2, b[0]);
+  EXPECT_EQ(pool.references(b[0]), 2);
+  EXPECT_EQ(edits_of(a), (Edits{{2, b[0]}, {3, a[3]}}));
+  a.drop_before(6);  // past its end
+  EXPECT_EQ(a.size(), 0u);
+  EXPECT_EQ(pool.used(), 1);
+  a.grow_to(7);
+  EXPECT_EQ(
+      edits_of(a),
+      (Edits{
+          {2, pool.scrap_page()}, {3, pool.scrap_page()}, {4, pool.scrap_page()}, {5, pool.scrap_page()}, {6, a[6]}}));
 }
 
 }  // namespace

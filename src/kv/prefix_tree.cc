@@ -21,14 +21,17 @@ struct TokensLess {
 struct PrefixTree::Node {
   using Children = std::map<std::vector<TokenId>, std::unique_ptr<Node>, TokensLess>;  // by their first page's tokens
 
-  Node* parent = nullptr;              // null in a root
-  Children::iterator self;             // in the parent's children
-  const std::string* space = nullptr;  // a root's namespace; null elsewhere
-  std::vector<TokenId> tokens;         // empty in a root
-  std::vector<PageId> pages;
+  uint64_t number = 0;
+  Node* parent = nullptr;                  // null in a root
+  Children::iterator self;                 // in the parent's children
+  const std::string* space = nullptr;      // a root's namespace; null elsewhere
+  std::vector<TokenId> tokens;             // empty in a root
+  std::vector<std::vector<PageId>> pages;  // by group, each as long as the run; kNoPage where a window has none
   uint64_t last_used = 0;
   Children children;
 
+  Node(uint64_t number, size_t groups) : number(number), pages(groups) {}
+  size_t size() const { return pages[0].size(); }
   bool is_root() const { return parent == nullptr; }
   bool is_leaf() const { return children.empty() && !is_root(); }
   Node& adopt(std::unique_ptr<Node> child, size_t page_size) {
@@ -42,72 +45,191 @@ struct PrefixTree::Node {
   }
 };
 
-PrefixTree::PrefixTree(PagePool& pool, int32_t page_size) : pool_(pool), page_size_(page_size) {
+PrefixTree::PrefixTree(std::span<PagePool> pools, std::span<const Group> groups, int32_t page_size)
+    : pools_(pools), groups_(groups), page_size_(page_size), held_(groups.size()), windowed_(groups.size()) {
   VOLLEY_CHECK_GT(page_size, 0);
+  VOLLEY_CHECK(!groups.empty() && groups[0].life == Life::kWhole);
+  VOLLEY_CHECK_EQ(pools.size(), groups.size());
 }
 
 PrefixTree::~PrefixTree() {
   while (!leaves_.empty()) {
     Node& leaf = *leaves_.begin()->second;
-    for (const PageId page : leaf.pages) pool_.release_from_cache(page);
+    unlist_windows(leaf);
+    for (size_t group = 0; group < groups_.size(); ++group) {
+      for (PageId& page : leaf.pages[group]) let_go(group, page);
+    }
     remove_leaf(leaf);
   }
 }
 
-std::vector<PageId> PrefixTree::match(const std::string& space, std::span<const TokenId> tokens) {
-  std::vector<PageId> found;
+std::vector<PageList> PrefixTree::match(const std::string& space, std::span<const TokenId> tokens) {
+  std::vector<Node*> path;
   const auto root = roots_.find(space);
-  if (root == roots_.end()) return found;
-  descend(*root->second, tokens, found);
-  for (const PageId page : found) pool_.retain(page);
-  return found;
+  if (root != roots_.end()) path = descend(*root->second, tokens);
+  const size_t n = usable(path);
+  std::vector<PageList> lists;
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    const auto begin =
+        static_cast<size_t>(first_page(groups_[group], static_cast<int64_t>(page_tokens(n)), page_size_));
+    std::vector<PageId> pages;
+    size_t at = 0;
+    for (const Node* node : path) {
+      for (size_t i = 0; i < node->size(); ++i, ++at) {
+        if (at >= begin && at < n) pages.push_back(node->pages[group][i]);
+      }
+    }
+    for (const PageId page : pages) pools_[group].retain(page);
+    lists.emplace_back(pools_[group], begin, std::move(pages));
+  }
+  return lists;
 }
 
-void PrefixTree::insert(const std::string& space, std::span<const TokenId> tokens, std::span<PageId> pages) {
-  VOLLEY_CHECK_EQ(tokens.size(), page_tokens(pages.size()));
-  if (pages.empty()) return;
+// Up to which page of a path the prefix can be used.
+size_t PrefixTree::usable(std::span<Node* const> path) const {
+  size_t length = 0;
+  for (const Node* node : path) length += node->size();
+  std::vector<bool> complete(length + 1, true);  // [n]: no window lacks a page that the row behind page n - 1 sees
+  for (size_t group = 1; group < groups_.size(); ++group) {
+    size_t at = 0, from = 0;  // pages [from, at) are there
+    for (const Node* node : path) {
+      for (const PageId page : node->pages[group]) {
+        ++at;
+        if (page == kNoPage) from = at;
+        const auto end = static_cast<int64_t>(page_tokens(at));
+        if (first_page(groups_[group], end, page_size_) < static_cast<int64_t>(from)) complete[at] = false;
+      }
+    }
+  }
+  while (!complete[length]) --length;
+  return length;
+}
+
+void PrefixTree::insert(const std::string& space, std::span<const TokenId> tokens, std::span<PageList> lists) {
+  VOLLEY_CHECK_EQ(tokens.size() % page_tokens(1), 0u);
+  VOLLEY_CHECK(lists[0].begin() == 0 && tokens.size() <= page_tokens(lists[0].end()));
+  if (tokens.empty()) return;
   const auto root = roots_.try_emplace(space).first;
   if (root->second == nullptr) {
-    root->second = std::make_unique<Node>();
+    root->second = std::make_unique<Node>(nodes_++, groups_.size());
     root->second->space = &root->first;
   }
-  std::vector<PageId> found;
-  Node* end = descend(*root->second, tokens, found);
-  for (size_t i = 0; i < found.size(); ++i) {
-    if (pages[i] == found[i]) continue;
-    pool_.retain(found[i]);
-    pool_.release(pages[i]);
-    pages[i] = found[i];
+  size_t found = 0;
+  Node* end = root->second.get();
+  for (Node* node : descend(*root->second, tokens)) {
+    merge(*node, lists, found);
+    found += node->size();
+    end = node;
   }
-  append(*end, tokens.subspan(page_tokens(found.size())), pages.subspan(found.size()));
+  append(*end, tokens.subspan(page_tokens(found)), lists, found);
 }
 
-int64_t PrefixTree::evict(int64_t pages) {
+// The node's run is pages `begin` … of the lists: they get the node's pages, and a window of the node theirs where it
+// has none.
+void PrefixTree::merge(Node& node, std::span<PageList> lists, size_t begin) {
+  unlist_windows(node);
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    for (size_t i = 0; i < node.size(); ++i) {
+      PageList& list = lists[group];
+      PageId& page = node.pages[group][i];
+      if (!list.has(begin + i)) continue;
+      if (page == kNoPage) hold(group, page = list[begin + i]);
+      list.replace(begin + i, page);
+    }
+  }
+  list_windows(node);
+}
+
+void PrefixTree::hold(size_t group, PageId page) {
+  pools_[group].retain_for_cache(page);
+  ++held_[group];
+}
+
+void PrefixTree::let_go(size_t group, PageId& page) {
+  if (page == kNoPage) return;
+  pools_[group].release_from_cache(page);
+  page = kNoPage;
+  --held_[group];
+}
+
+int64_t PrefixTree::evict(size_t group, int64_t pages) {
+  if (group == 0) return evict_ends(pages);
+  const int64_t freed = evict_windows(group, kBehind, pages);
+  return freed + evict_windows(group, kAtEnd, pages - freed);
+}
+
+int64_t PrefixTree::evict_ends(int64_t pages) {
   int64_t freed = 0;
   for (auto oldest = leaves_.begin(); oldest != leaves_.end() && freed < pages;) {
     const uint64_t age = oldest->first;
     Node& leaf = *oldest->second;
-    while (freed < pages && !leaf.pages.empty() && pool_.references(leaf.pages.back()) == 1) {
-      pool_.release_from_cache(leaf.pages.back());
-      leaf.pages.pop_back();
-      --pages_;
+    unlist_windows(leaf);
+    while (freed < pages && leaf.size() > 0 && pools_[0].references(leaf.pages[0].back()) == 1) {
+      for (size_t group = 0; group < groups_.size(); ++group) {
+        let_go(group, leaf.pages[group].back());
+        leaf.pages[group].pop_back();
+      }
       ++freed;
     }
-    leaf.tokens.resize(page_tokens(leaf.pages.size()));
-    if (leaf.pages.empty()) {
+    leaf.tokens.resize(page_tokens(leaf.size()));
+    if (leaf.size() == 0) {
       remove_leaf(leaf);
       oldest = leaves_.lower_bound(age);  // the parent may be a leaf now, and is as old or younger
     } else {
+      list_windows(leaf);
       ++oldest;
     }
   }
   return freed;
 }
 
-// Follows `tokens` from `root` as far as the tree has whole pages, appends those to `found` and marks them as just
-// used. Returns the node whose run ends there.
-PrefixTree::Node* PrefixTree::descend(Node& root, std::span<const TokenId> tokens, std::vector<PageId>& found) {
+int64_t PrefixTree::evict_windows(size_t group, Place place, int64_t pages) {
+  int64_t freed = 0;
+  auto& nodes = windowed_[group][place];
+  for (auto oldest = nodes.begin(); oldest != nodes.end() && freed < pages;) {
+    Node& node = *oldest->second;
+    ++oldest;  // the node may leave the list
+    unlist_windows(node);
+    const size_t behind = node.size() - pages_at_end(group, node);
+    for (size_t i = place == kBehind ? 0 : behind; i < (place == kBehind ? behind : node.size()); ++i) {
+      PageId& page = node.pages[group][i];
+      if (freed == pages) break;
+      if (page == kNoPage || pools_[group].references(page) > 1) continue;
+      let_go(group, page);
+      ++freed;
+    }
+    list_windows(node);
+  }
+  return freed;
+}
+
+// Of the node's pages, how many a prefix that ends with the node, or a little behind it, needs of a window.
+size_t PrefixTree::pages_at_end(size_t group, const Node& node) const {
+  return std::min(node.size(), static_cast<size_t>(pages_for(groups_[group].window - 1, page_size_)));
+}
+
+void PrefixTree::list_windows(Node& node) {
+  for (size_t group = 1; group < groups_.size(); ++group) {
+    const std::vector<PageId>& pages = node.pages[group];
+    const auto at_end = pages.end() - static_cast<ptrdiff_t>(pages_at_end(group, node));
+    const auto held = [](PageId page) { return page != kNoPage; };
+    const Age age = {node.last_used, node.number};
+    if (std::any_of(pages.begin(), at_end, held)) windowed_[group][kBehind].emplace(age, &node);
+    if (std::any_of(at_end, pages.end(), held)) windowed_[group][kAtEnd].emplace(age, &node);
+  }
+}
+
+void PrefixTree::unlist_windows(Node& node) {
+  for (size_t group = 1; group < groups_.size(); ++group) {
+    for (auto& nodes : windowed_[group]) nodes.erase({node.last_used, node.number});
+  }
+}
+
+// Follows `tokens` from `root` as far as the tree has whole pages and marks those as just used. Returns the nodes,
+// whose runs together are the prefix.
+std::vector<PrefixTree::Node*> PrefixTree::descend(Node& root, std::span<const TokenId> tokens) {
   ++clock_;
+  std::vector<Node*> path;
   Node* node = &root;
   const size_t page_size = page_tokens(1);
   while (tokens.size() >= page_size) {
@@ -118,12 +240,12 @@ PrefixTree::Node* PrefixTree::descend(Node& root, std::span<const TokenId> token
     const auto end = node->tokens.begin() + static_cast<ptrdiff_t>(length);
     const auto differs = std::mismatch(node->tokens.begin(), end, tokens.begin()).first;
     const size_t shared = static_cast<size_t>(differs - node->tokens.begin()) / page_size;
-    if (shared < node->pages.size()) split(*node, shared);
+    if (shared < node->size()) split(*node, shared);
     touch(*node);
-    found.insert(found.end(), node->pages.begin(), node->pages.end());
+    path.push_back(node);
     tokens = tokens.subspan(page_tokens(shared));
   }
-  return node;
+  return path;
 }
 
 void PrefixTree::touch(Node& node) {
@@ -131,38 +253,52 @@ void PrefixTree::touch(Node& node) {
     leaves_.erase(node.last_used);
     VOLLEY_CHECK(leaves_.emplace(clock_, &node).second);
   }
+  unlist_windows(node);
   node.last_used = clock_;
+  list_windows(node);
 }
 
 // Leaves the first `pages` pages in `node` and moves the rest, with its children, into a new node below it.
 void PrefixTree::split(Node& node, size_t pages) {
-  auto tail = std::make_unique<Node>();
+  unlist_windows(node);
+  auto tail = std::make_unique<Node>(nodes_++, groups_.size());
   tail->tokens.assign(node.tokens.begin() + static_cast<ptrdiff_t>(page_tokens(pages)), node.tokens.end());
-  tail->pages.assign(node.pages.begin() + static_cast<ptrdiff_t>(pages), node.pages.end());
   tail->last_used = node.last_used;
   tail->children.swap(node.children);  // keeps the iterators that the children hold
   for (auto& [key, child] : tail->children) child->parent = tail.get();
   node.tokens.resize(page_tokens(pages));
-  node.pages.resize(pages);
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    std::vector<PageId>& run = node.pages[group];
+    tail->pages[group].assign(run.begin() + static_cast<ptrdiff_t>(pages), run.end());
+    run.resize(pages);
+  }
   Node& lower = node.adopt(std::move(tail), page_tokens(1));
   if (lower.is_leaf()) leaves_[lower.last_used] = &lower;
+  list_windows(node);
+  list_windows(lower);
 }
 
-// Adds a run behind the node at which descend() stopped.
-void PrefixTree::append(Node& end, std::span<const TokenId> tokens, std::span<const PageId> pages) {
-  if (pages.empty()) return;
+// Adds a run behind the node at which descend() stopped: pages `begin` … of the lists.
+void PrefixTree::append(Node& end, std::span<const TokenId> tokens, std::span<const PageList> lists, size_t begin) {
+  if (tokens.empty()) return;
   Node* node = &end;
   if (!end.is_leaf()) {  // a leaf just grows: a conversation of many turns stays one run
-    auto child = std::make_unique<Node>();
+    auto child = std::make_unique<Node>(nodes_++, groups_.size());
     child->tokens.assign(tokens.begin(), tokens.end());
     node = &end.adopt(std::move(child), page_tokens(1));
     touch(*node);
   } else {
     node->tokens.insert(node->tokens.end(), tokens.begin(), tokens.end());
   }
-  node->pages.insert(node->pages.end(), pages.begin(), pages.end());
-  for (const PageId page : pages) pool_.retain_for_cache(page);
-  pages_ += static_cast<int64_t>(pages.size());
+  unlist_windows(*node);
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    for (size_t at = begin; at < begin + tokens.size() / page_tokens(1); ++at) {
+      const PageId page = lists[group].has(at) ? lists[group][at] : kNoPage;
+      node->pages[group].push_back(page);
+      if (page != kNoPage) hold(group, page);
+    }
+  }
+  list_windows(*node);
 }
 
 // Unlinks a leaf whose pages are gone. A namespace without pages goes too.

@@ -2,65 +2,95 @@
 // holds the cache's reference on each of its pages; requests that use a page hold their own.
 // After SGLang's RadixAttention (Zheng et al. 2024), with whole pages as the unit. Threads: one.
 //
-// Who holds a page of the tree holds the pages before it too: match() hands out whole prefixes, and insert() moves the
-// caller to the tree's pages. So a page that nobody uses never has one behind it that somebody uses, and every page
-// that only the tree holds can be evicted.
+// Every page of a run has its page of group 0. In the other groups (windows) pages may be missing: a prefix can be used
+// up to a place at which every group has the pages that the next row sees.
+//
+// Who holds a page of group 0 of the tree holds those before it too: match() hands out whole prefixes, and insert()
+// moves the caller to the tree's pages. So a page that nobody uses never has one behind it that somebody uses, and
+// every page that only the tree holds can be evicted. In the other groups it can be in any case.
 #pragma once
 
 #include <volley/sampling.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "kv/page_pool.h"
+#include "kv/layout.h"
+#include "kv/page_list.h"
 
 namespace volley::kv {
 
 class PrefixTree {
  public:
-  PrefixTree(PagePool& pool, int32_t page_size);  // the pool must outlive the tree, and serve no other
-  ~PrefixTree();                                  // releases its pages
+  // A pool for each group; both must outlive the tree, and the pools serve no other. REQUIRES: group 0 is whole.
+  PrefixTree(std::span<PagePool> pools, std::span<const Group> groups, int32_t page_size);
+  ~PrefixTree();  // releases its pages
   PrefixTree(const PrefixTree&) = delete;
   PrefixTree& operator=(const PrefixTree&) = delete;
 
-  // Pages of the longest cached prefix of `tokens` in `space` (a namespace: cache salt, adapter, image hash), whole
-  // pages only, each with a reference for the caller. Marks them as just used.
-  std::vector<PageId> match(const std::string& space, std::span<const TokenId> tokens);
+  // The longest cached prefix of `tokens` in `space` (a namespace: cache salt, adapter, image hash) that can be used,
+  // whole pages only: for each group a list that ends where the prefix does. Of windows it has what the next row sees.
+  // Marks the prefix as just used.
+  std::vector<PageList> match(const std::string& space, std::span<const TokenId> tokens);
 
-  // Adds the pages of a prefix: tokens.size() == pages.size() * page_size. Where the tree has a page for a run already
-  // it keeps that one, and the caller's reference moves to it: pages[i] is rewritten. So duplicates of a prefix that
-  // two requests computed at the same time end here.
-  void insert(const std::string& space, std::span<const TokenId> tokens, std::span<PageId> pages);
+  // Adds the pages of a prefix, a whole number of pages: lists[0] has all of them, the others what is left. Where the
+  // tree has a page already it keeps that one, and the caller's list moves to it. So duplicates of a prefix that two
+  // requests computed at the same time end here.
+  void insert(const std::string& space, std::span<const TokenId> tokens, std::span<PageList> lists);
 
-  // Drops least recently used leaf pages that nobody else references, until `pages` became free or none is left.
-  // Returns how many became free.
-  int64_t evict(int64_t pages);
+  // Drops pages of a group that nobody else references, until `pages` became free or none is left. Returns how many
+  // became free. Group 0: the ends of runs, least recently used first, and with them what windows have there. Windows:
+  // first pages that end no run, because a prefix can be used only where its window ends; each least recently used
+  // first.
+  int64_t evict(size_t group, int64_t pages);
 
-  int64_t pages() const { return pages_; }                  // held by the tree
-  int64_t evictable() const { return pool_.cache_only(); }  // of those, how many evict() could free by and by
+  int64_t pages(size_t group) const { return held_[group]; }                    // held by the tree
+  int64_t evictable(size_t group) const { return pools_[group].cache_only(); }  // of those, how many evict() can free
 
  private:
   struct Node;
+  static constexpr PageId kNoPage = PageId(-1);
+  using Age = std::pair<uint64_t, uint64_t>;  // last use, and the node's own number
 
-  Node* descend(Node& root, std::span<const TokenId> tokens, std::vector<PageId>& found);
+  // Where a node's pages of a window are: in its last pages, which a prefix that ends with the node needs, or not.
+  enum Place { kBehind, kAtEnd };
+  using Windowed = std::array<std::map<Age, Node*>, 2>;  // by Place: nodes that have some, by age
+
+  std::vector<Node*> descend(Node& root, std::span<const TokenId> tokens);
   void touch(Node& node);
   void split(Node& node, size_t pages);
-  void append(Node& end, std::span<const TokenId> tokens, std::span<const PageId> pages);
-  size_t page_tokens(size_t pages) const { return pages * static_cast<size_t>(page_size_); }
+  void append(Node& end, std::span<const TokenId> tokens, std::span<const PageList> lists, size_t begin);
+  void merge(Node& node, std::span<PageList> lists, size_t begin);
   void remove_leaf(Node& leaf);
 
-  PagePool& pool_;
+  void hold(size_t group, PageId page);
+  void let_go(size_t group, PageId& page);
+  int64_t evict_ends(int64_t pages);
+  int64_t evict_windows(size_t group, Place place, int64_t pages);
+  void list_windows(Node& node);
+  void unlist_windows(Node& node);
+  size_t pages_at_end(size_t group, const Node& node) const;
+  size_t usable(std::span<Node* const> path) const;
+
+  size_t page_tokens(size_t pages) const { return pages * static_cast<size_t>(page_size_); }
+
+  std::span<PagePool> pools_;
+  std::span<const Group> groups_;
   int32_t page_size_;
-  int64_t pages_ = 0;
-  uint64_t clock_ = 0;  // one tick an operation
+  std::vector<int64_t> held_;  // by group
+  uint64_t clock_ = 0;         // one tick an operation
+  uint64_t nodes_ = 0;         // made so far
   std::unordered_map<std::string, std::unique_ptr<Node>> roots_;
   // Leaves by last use. The key is unique: one operation marks one path, and a path has one leaf.
   std::map<uint64_t, Node*> leaves_;
+  std::vector<Windowed> windowed_;  // by group
 };
 
 }  // namespace volley::kv

@@ -17,68 +17,90 @@ namespace {
 
 using Tokens = std::vector<TokenId>;
 
+// A tree with one group. (What windows add is in cache_test.cc.)
+struct OneGroup {
+  OneGroup(int64_t pages, int32_t page_size) : pools{PagePool(pages)}, tree(pools, groups, page_size) {}
+
+  std::vector<PagePool> pools;
+  std::vector<Group> groups = std::vector<Group>(1);
+  PrefixTree tree;
+};
+
+PageList match(PrefixTree& tree, const Tokens& tokens, const std::string& space = "") {
+  return std::move(tree.match(space, tokens)[0]);
+}
+
+// Puts the list's pages into the tree. The list then has those that the tree has.
+void insert(PrefixTree& tree, const Tokens& tokens, PageList& pages, const std::string& space = "") {
+  tree.insert(space, tokens, {&pages, 1});
+}
+
 // Puts `tokens` into the tree on fresh pages that nobody else keeps; returns the pages that the tree then has for them.
 std::vector<PageId> fill(PagePool& pool, PrefixTree& tree, const Tokens& tokens, const std::string& space = "") {
   PageList pages(pool);
   pages.grow_to(tokens.size() / 2);
-  tree.insert(space, tokens, pages.first(pages.size()));
+  insert(tree, tokens, pages, space);
   return {pages.view().begin(), pages.view().end()};
 }
 
-size_t matched(PagePool& pool, PrefixTree& tree, const Tokens& tokens, const std::string& space = "") {
-  return PageList(pool, tree.match(space, tokens)).size();
+size_t matched(PrefixTree& tree, const Tokens& tokens, const std::string& space = "") {
+  return match(tree, tokens, space).size();
 }
 
 TEST(PrefixTree, MatchesWholePagesOnly) {
-  PagePool pool(16);
-  PrefixTree tree(pool, 2);
+  OneGroup one(16, 2);
+  PagePool& pool = one.pools[0];
+  PrefixTree& tree = one.tree;
   const auto pages = fill(pool, tree, {1, 2, 3, 4, 5, 6});
-  const PageList found(pool, tree.match("", Tokens{1, 2, 3, 4, 5}));
+  const PageList found = match(tree, Tokens{1, 2, 3, 4, 5});
   EXPECT_TRUE(std::ranges::equal(found.view(), std::span(pages).first(2)));
   EXPECT_EQ(pool.references(pages[0]), 2);
   EXPECT_EQ(pool.references(pages[2]), 1);
-  EXPECT_EQ(matched(pool, tree, {1}), 0u);
-  EXPECT_EQ(matched(pool, tree, {1, 3, 3, 4}), 0u);
-  EXPECT_EQ(matched(pool, tree, {1, 2, 3, 9, 5, 6}), 1u);
+  EXPECT_EQ(matched(tree, {1}), 0u);
+  EXPECT_EQ(matched(tree, {1, 3, 3, 4}), 0u);
+  EXPECT_EQ(matched(tree, {1, 2, 3, 9, 5, 6}), 1u);
 }
 
 // Two prompts that part inside a page share the pages before it, and keep both ends.
 TEST(PrefixTree, SplitsARunAtAPage) {
-  PagePool pool(16);
-  PrefixTree tree(pool, 2);
+  OneGroup one(16, 2);
+  PagePool& pool = one.pools[0];
+  PrefixTree& tree = one.tree;
   const auto a = fill(pool, tree, {1, 2, 3, 4, 5, 6});
   const auto b = fill(pool, tree, {1, 2, 3, 7, 8, 9});
-  EXPECT_EQ(tree.pages(), 5);
+  EXPECT_EQ(tree.pages(0), 5);
   EXPECT_EQ(a[0], b[0]);
   EXPECT_NE(a[1], b[1]);
-  EXPECT_EQ(matched(pool, tree, {1, 2, 3, 4, 5, 6}), 3u);
-  EXPECT_EQ(matched(pool, tree, {1, 2, 3, 7, 8, 9}), 3u);
+  EXPECT_EQ(matched(tree, {1, 2, 3, 4, 5, 6}), 3u);
+  EXPECT_EQ(matched(tree, {1, 2, 3, 7, 8, 9}), 3u);
 }
 
 // Text of one tenant must not be observable through another one's cache hits.
 TEST(PrefixTree, NamespacesDoNotMeet) {
-  PagePool pool(16);
-  PrefixTree tree(pool, 2);
+  OneGroup one(16, 2);
+  PagePool& pool = one.pools[0];
+  PrefixTree& tree = one.tree;
   fill(pool, tree, {1, 2, 3, 4}, "a");
-  EXPECT_EQ(matched(pool, tree, {1, 2, 3, 4}, "b"), 0u);
-  EXPECT_EQ(matched(pool, tree, {1, 2, 3, 4}, ""), 0u);
+  EXPECT_EQ(matched(tree, {1, 2, 3, 4}, "b"), 0u);
+  EXPECT_EQ(matched(tree, {1, 2, 3, 4}, ""), 0u);
   fill(pool, tree, {1, 2, 3, 4}, "b");
-  EXPECT_EQ(tree.pages(), 4);
-  EXPECT_EQ(tree.evict(2), 2);  // all of "a", the older one
-  EXPECT_EQ(matched(pool, tree, {1, 2, 3, 4}, "a"), 0u);
-  EXPECT_EQ(matched(pool, tree, {1, 2, 3, 4}, "b"), 2u);
+  EXPECT_EQ(tree.pages(0), 4);
+  EXPECT_EQ(tree.evict(0, 2), 2);  // all of "a", the older one
+  EXPECT_EQ(matched(tree, {1, 2, 3, 4}, "a"), 0u);
+  EXPECT_EQ(matched(tree, {1, 2, 3, 4}, "b"), 2u);
 }
 
 // The second of two requests that computed the same prompt gives its duplicates back and uses the first one's pages.
 TEST(PrefixTree, InsertMovesTheCallerToPagesThatAreThere) {
-  PagePool pool(16);
-  PrefixTree tree(pool, 2);
+  OneGroup one(16, 2);
+  PagePool& pool = one.pools[0];
+  PrefixTree& tree = one.tree;
   PageList a(pool), b(pool);
   a.grow_to(2);
   b.grow_to(3);
   const std::vector<PageId> own(b.view().begin(), b.view().end());
-  tree.insert("", Tokens{1, 2, 3, 4}, a.first(2));
-  tree.insert("", Tokens{1, 2, 3, 4, 5, 6}, b.first(3));
+  insert(tree, {1, 2, 3, 4}, a);
+  insert(tree, {1, 2, 3, 4, 5, 6}, b);
   EXPECT_EQ(b.view()[0], a.view()[0]);
   EXPECT_EQ(b.view()[1], a.view()[1]);
   EXPECT_EQ(b.view()[2], own[2]);
@@ -88,41 +110,45 @@ TEST(PrefixTree, InsertMovesTheCallerToPagesThatAreThere) {
 }
 
 TEST(PrefixTree, EvictsTheLeastRecentlyUsedEndFirst) {
-  PagePool pool(16);
-  PrefixTree tree(pool, 2);
+  OneGroup one(16, 2);
+  PagePool& pool = one.pools[0];
+  PrefixTree& tree = one.tree;
   fill(pool, tree, {1, 2, 3, 4, 5, 6});
   fill(pool, tree, {7, 8, 9, 10});
-  EXPECT_EQ(matched(pool, tree, {1, 2, 3, 4}), 2u);  // of the first run all but its end is young again
-  EXPECT_EQ(tree.evict(1), 1);
-  EXPECT_EQ(matched(pool, tree, {1, 2, 3, 4, 5, 6}), 2u);
-  EXPECT_EQ(tree.evict(1), 1);
-  EXPECT_EQ(matched(pool, tree, {7, 8, 9, 10}), 1u);
-  EXPECT_EQ(tree.evict(100), 3);
-  EXPECT_EQ(tree.pages(), 0);
+  EXPECT_EQ(matched(tree, {1, 2, 3, 4}), 2u);  // of the first run all but its end is young again
+  EXPECT_EQ(tree.evict(0, 1), 1);
+  EXPECT_EQ(matched(tree, {1, 2, 3, 4, 5, 6}), 2u);
+  EXPECT_EQ(tree.evict(0, 1), 1);
+  EXPECT_EQ(matched(tree, {7, 8, 9, 10}), 1u);
+  EXPECT_EQ(tree.evict(0, 100), 3);
+  EXPECT_EQ(tree.pages(0), 0);
   EXPECT_EQ(pool.used(), 0);
 }
 
 TEST(PrefixTree, KeepsWhatARequestUses) {
-  PagePool pool(16);
-  PrefixTree tree(pool, 2);
+  OneGroup one(16, 2);
+  PagePool& pool = one.pools[0];
+  PrefixTree& tree = one.tree;
   fill(pool, tree, {1, 2, 3, 4, 5, 6});
   {
-    const PageList held(pool, tree.match("", Tokens{1, 2, 3, 4}));
-    EXPECT_EQ(tree.evictable(), 1);
-    EXPECT_EQ(tree.evict(100), 1);
-    EXPECT_EQ(tree.pages(), 2);
+    const PageList held = match(tree, Tokens{1, 2, 3, 4});
+    EXPECT_EQ(tree.evictable(0), 1);
+    EXPECT_EQ(tree.evict(0, 100), 1);
+    EXPECT_EQ(tree.pages(0), 2);
   }
-  EXPECT_EQ(tree.evictable(), 2);
+  EXPECT_EQ(tree.evictable(0), 2);
 }
 
 TEST(PrefixTree, ReturnsItsPagesWhenItEnds) {
-  PagePool pool(16);
+  std::vector<PagePool> pools{PagePool(16)};
+  const std::vector<Group> groups(1);
+  PagePool& pool = pools[0];
   PageList held(pool);
   {
-    PrefixTree tree(pool, 2);
+    PrefixTree tree(pools, groups, 2);
     fill(pool, tree, {1, 2, 3, 4});
     fill(pool, tree, {1, 2, 5, 6}, "other");
-    held = PageList(pool, tree.match("", Tokens{1, 2}));
+    held = match(tree, Tokens{1, 2});
   }
   EXPECT_EQ(pool.used(), 1);
   EXPECT_EQ(pool.cache_only(), 0);
@@ -206,7 +232,7 @@ class Oracle {
 class Comparison {
  public:
   Comparison(uint32_t seed, int32_t page_size)
-      : random_(seed), page_size_(page_size), tree_(pool_, page_size), oracle_(static_cast<size_t>(page_size)) {}
+      : random_(seed), page_size_(page_size), one_(48, page_size), oracle_(static_cast<size_t>(page_size)) {}
 
   void step() {
     const int what = below(10);
@@ -222,10 +248,10 @@ class Comparison {
       evict(below(4));
     }
     const auto held = holders();
-    ASSERT_EQ(tree_.pages(), oracle_.pages());
-    ASSERT_EQ(tree_.evictable(), oracle_.evictable(held));
+    ASSERT_EQ(tree_.pages(0), oracle_.pages());
+    ASSERT_EQ(tree_.evictable(0), oracle_.evictable(held));
     const auto outside = std::ranges::count_if(held, [&](const auto& entry) { return !oracle_.holds(entry.first); });
-    ASSERT_EQ(pool_.used(), tree_.pages() + outside);
+    ASSERT_EQ(pool_.used(), tree_.pages(0) + outside);
   }
 
  private:
@@ -258,13 +284,13 @@ class Comparison {
     PageList pages(pool_);
     if (below(2) == 0) {
       const auto expected = oracle_.match(space, tokens);
-      pages = PageList(pool_, tree_.match(space, tokens));
+      pages = match(tree_, tokens, space);
       ASSERT_TRUE(std::ranges::equal(pages.view(), expected));
     }
     if (pool_.free() < static_cast<int64_t>(count - pages.size())) return;
     pages.grow_to(count);
     const auto expected = oracle_.insert(space, tokens, {pages.view().begin(), pages.view().end()});
-    tree_.insert(space, tokens, pages.first(count));
+    insert(tree_, tokens, pages, space);
     ASSERT_TRUE(std::ranges::equal(pages.view(), expected));
     requests_.push_back({space, tokens, std::move(pages)});
   }
@@ -274,17 +300,18 @@ class Comparison {
     Tokens tokens = any_tokens(static_cast<size_t>(1 + below(6)));
     tokens.resize(tokens.size() - static_cast<size_t>(below(page_size_)));  // may end inside a page
     const auto expected = oracle_.match(space, tokens);
-    PageList pages(pool_, tree_.match(space, tokens));
+    PageList pages = match(tree_, tokens, space);
     ASSERT_TRUE(std::ranges::equal(pages.view(), expected));
     if (below(2) == 0) requests_.push_back({space, std::move(tokens), std::move(pages)});
   }
 
-  void evict(int64_t wanted) { ASSERT_EQ(tree_.evict(wanted), oracle_.evict(wanted, holders())); }
+  void evict(int64_t wanted) { ASSERT_EQ(tree_.evict(0, wanted), oracle_.evict(wanted, holders())); }
 
   std::mt19937 random_;
   int32_t page_size_;
-  PagePool pool_{48};
-  PrefixTree tree_;
+  OneGroup one_;
+  PagePool& pool_ = one_.pools[0];
+  PrefixTree& tree_ = one_.tree;
   Oracle oracle_;
   std::list<Request> requests_;
 };

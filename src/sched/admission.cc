@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "kv/page_list.h"
 #include "sched/reservation.h"
 #include "sched/state.h"
 
@@ -16,13 +15,17 @@ Status Scheduler::State::check_fits(int64_t prompt, int64_t max_tokens) const {
     return resource_exhausted(asked + " are more than the " + std::to_string(config.max_model_len) +
                               " tokens of a request (max_model_len): shorten the prompt or ask for fewer tokens.");
   }
-  const int64_t pages = largest_reservation(config, prompt, max_tokens);
-  if (pages > pool.total()) {
-    return resource_exhausted(asked + " need " + std::to_string(pages) + " pages of KV memory, and there are " +
-                              std::to_string(pool.total()) +
-                              ": shorten the prompt, ask for fewer tokens or give the engine more KV pages.");
-  }
-  return {};
+  kv::Need need;
+  need.positions = last_context(prompt, max_tokens) + positions_ahead(config);
+  need.ahead = chunks_ahead(config);
+  const int32_t group = cache.too_small(need);
+  if (group < 0) return {};
+  const kv::Group& short_of = config.groups[static_cast<size_t>(group)];
+  const int64_t pages = kv::most_pages(short_of, need.positions, need.ahead, config.page_size);
+  return resource_exhausted(asked + " need " + std::to_string(pages) + " pages of KV memory" +
+                            (group > 0 ? " of sliding-window layers" : "") + ", and there are " +
+                            std::to_string(short_of.pages) +
+                            ": shorten the prompt, ask for fewer tokens or give the engine more KV pages.");
 }
 
 // A preempted request whose tokens were all still cached: it verifies in this step already.
@@ -36,20 +39,26 @@ void Scheduler::State::resume(Request& request, const VerifyLimit& limit, StepPl
 }
 
 // The last token's row is computed in any case: it chooses, or begins a verify step.
-kv::PageList Scheduler::State::cached_pages(const Request& request) {
-  if (!config.prefix_cache || !request.reuses_prefix()) return kv::PageList(pool);
-  return kv::PageList(pool, tree.match(request.space(), request.tokens().first(request.tokens().size() - 1)));
+kv::Lease Scheduler::State::cached_pages(const Request& request) {
+  return cache.open(request.space(), request.tokens().first(request.tokens().size() - 1), request.reuses_prefix());
+}
+
+// All of its prompt where pages are kept, and of windows what its first chunks need.
+kv::Need Scheduler::State::need_to_start(const Request& request, int64_t cached) const {
+  kv::Need need;
+  need.computed = cached;
+  need.positions = request.prefill_length() + positions_ahead(config);
+  need.ahead = chunks_ahead(config);
+  return need;
 }
 
 // Gives a waiting request a slot and the pages of its prefill and the rounds after it, from free and cached pages only.
 // False when there are too few; everything is then as before.
 bool Scheduler::State::start(Request& request, StepPlan& plan) {
   if (slots.empty()) return false;
-  kv::PageList pages = cached_pages(request);
-  const auto cached = static_cast<int32_t>(pages.size()) * config.page_size;
-  const int64_t needed = reserved_pages(config, request.prefill_length());
-  if (!reclaim(needed - static_cast<int64_t>(pages.size()))) return false;
-  pages.grow_to(static_cast<size_t>(needed));
+  kv::Lease pages = cached_pages(request);
+  const auto cached = static_cast<int32_t>(pages.cached());
+  if (!cache.grow(pages, need_to_start(request, cached))) return false;
 
   if (!request.has_started()) request.set_age(starts++);
   running.emplace(request.age(), &request);

@@ -56,10 +56,12 @@ void Scheduler::State::finish_segment(const PlannedSegment& segment, const StepR
       return;
     }
   }
-  if (!prefilled || !request.decoding()) return;
-  shares.computed(segment.id);
-  // At once, not at the end: requests with the same prompt that are still waiting share it.
-  if (config.prefix_cache) cache_pages(request);
+  if (prefilled && request.decoding()) {
+    shares.computed(segment.id);
+    // At once, not at the end: requests with the same prompt that are still waiting share it.
+    cache.keep(request.space(), request.computed_tokens(), request.resources().pages);
+  }
+  cache.advance(request.space(), request.computed_tokens(), request.resources().pages);
 }
 
 }  // namespace volley::sched

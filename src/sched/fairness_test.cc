@@ -67,7 +67,7 @@ SchedulerConfig long_prompts(int32_t rows, int32_t chunk) {
           .prefill_chunk = chunk,
           .max_model_len = 5000,
           .page_size = 16,
-          .pages = 40'000,
+          .groups = {{.pages = 40'000}},
           .prefix_cache = false};
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -32,7 +33,7 @@ StepPlan Scheduler::State::plan(const VerifyLimit& limit, const PromptBudget& pr
   VOLLEY_CHECK_GE(limit.draft, 0);
   VOLLEY_CHECK_LT(limit.draft, config.block_size);
   StepPlan plan;
-  reserve_for_decoding(plan);
+  reserve_ahead(plan);
   if (plan.waits) return plan;
   plan_decoding(limit, plan);
   plan_prompts(limit, prompts, plan);
@@ -75,19 +76,19 @@ DecodingOutlook Scheduler::State::decoding(const PromptBudget& prompts) const {
     return rows;
   };
   int32_t free_slots = slots.free();
-  int64_t free_pages = pool.free() + tree.evictable();
+  std::vector<int64_t> room = cache.room();
   FairShares::Turns turns(shares);
   while (outlook.prompt_rows < most && !allowance.empty()) {
     const auto id = turns.next();
     if (!id) break;
     const Request& request = requests.at(*id);
     if (!request.running()) {
-      const int64_t needed = reserved_pages(config, request.prefill_length());
-      if (free_slots == 0 || needed > free_pages) {  // it must wait, and nobody overtakes it
-        turns.pass_waiting();
+      const std::vector<int64_t> needed = cache.pages_of(need_to_start(request, 0));
+      if (free_slots == 0 || !std::ranges::equal(needed, room, std::less_equal())) {
+        turns.pass_waiting();  // it must wait, and nobody overtakes it
         continue;
       }
-      free_pages -= needed;
+      std::ranges::transform(room, needed, room.begin(), std::minus());
       --free_slots;
     }
     if (!request.decodes_next()) turns.spend(count(request));
@@ -190,12 +191,9 @@ void Scheduler::State::add_chunk(Request& request, int32_t rows, StepPlan& plan)
 
 void Scheduler::State::publish_pages(StepPlan& plan) {
   for (const auto& [age, request] : running) {
-    Resources& resources = request->resources();
-    const auto pages = resources.pages.view();
-    for (size_t i = resources.published; i < pages.size(); ++i) {
-      plan.page_edits.push_back({.slot = resources.slot.id(), .index = static_cast<int32_t>(i), .page = pages[i]});
+    for (const kv::PageEdit& edit : request->resources().pages.take_edits()) {
+      plan.page_edits.push_back({.slot = request->slot(), .group = edit.group, .index = edit.index, .page = edit.page});
     }
-    resources.published = pages.size();
   }
 }
 

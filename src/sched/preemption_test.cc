@@ -10,7 +10,7 @@ namespace {
 // Three requests that fit until the first of them grows: 8 tokens of prompt each, 4 pages each.
 SchedulerConfig tight(bool prefix_cache) {
   SchedulerConfig config = roomy();
-  config.pages = 12;
+  config.groups[0].pages = 12;
   config.prefix_cache = prefix_cache;
   return config;
 }
@@ -41,16 +41,16 @@ TEST(Preemption, TakesTheYoungestAndLeavesTheOthersAlone) {
 // Cached pages that nobody uses go before any request does.
 TEST(Preemption, EvictsBeforeItPreempts) {
   SchedulerConfig config = tight(true);
-  config.pages = 13;
+  config.groups[0].pages = 13;
   Scheduler scheduler(config);
   ASSERT_TRUE(scheduler.add(9, "", counting(900, 4), 4).ok());
   scheduler.apply(results_of(scheduler.plan({.draft = 3})));
   scheduler.remove(9);
-  ASSERT_EQ(scheduler.stats().pages_cached, 1);
+  ASSERT_EQ(scheduler.stats().pages[0].cached, 1);
   start_three(scheduler);
   scheduler.apply(results_of(scheduler.plan({.draft = 3}), {{1, 4}}));
   EXPECT_TRUE(scheduler.plan({.draft = 3}).preempted.empty());
-  EXPECT_EQ(scheduler.stats().pages_cached, 0);
+  EXPECT_EQ(scheduler.stats().pages[0].cached, 0);
 }
 
 TEST(Preemption, TheYoungestThatNeedsAPageGoesItself) {
@@ -64,7 +64,7 @@ TEST(Preemption, TheYoungestThatNeedsAPageGoesItself) {
 
 TEST(Preemption, SeveralWaitInOrderOfArrivalBeforeNewRequests) {
   SchedulerConfig config = tight(false);
-  config.pages = 9;  // three of 2 pages run, until the first one grows
+  config.groups[0].pages = 9;  // three of 2 pages run, until the first one grows
   config.max_num_seqs = 3;
   Scheduler scheduler(config);
   for (RequestId id = 1; id <= 3; ++id) ASSERT_TRUE(scheduler.add(id, "", counting(0, 2), 24).ok());  // 2 pages each

@@ -65,7 +65,7 @@ int32_t prompt_rows(const StepPlan& plan) {
 // to their end.
 TEST(PromptBudgetInPlans, BoundsPromptsBesideStreams) {
   SchedulerConfig config = roomy();
-  config.pages = 400;
+  config.groups = {{.pages = 400}};
   config.max_model_len = 1000;
   config.prefill_chunk = 64;
   config.max_num_batched_tokens = 256;

@@ -17,17 +17,16 @@
 #include <variant>
 #include <vector>
 
-#include "kv/page_list.h"
+#include "kv/cache.h"
 #include "sched/request_traits.h"
 #include "sched/slot_pool.h"
 
 namespace volley::sched {
 
-// What a running request holds. It goes back to its pools when this ends.
+// What a running request holds. It goes back to its owners when this ends.
 struct Resources {
   SlotLease slot;
-  kv::PageList pages;
-  size_t published = 0;  // leading pages that the slot's page table has
+  kv::Lease pages;
 };
 
 struct Waiting {};
@@ -63,6 +62,7 @@ class Request {
   bool has_started() const { return age_.has_value(); }
   const std::string& space() const { return space_; }
   std::span<const TokenId> tokens() const { return tokens_; }  // prompt, then output
+  std::span<const TokenId> computed_tokens() const { return tokens().first(static_cast<size_t>(computed())); }
   int32_t length() const { return static_cast<int32_t>(tokens_.size()); }
   int32_t prompt_length() const { return prompt_length_; }
   int32_t remaining() const { return prompt_length_ + max_tokens_ - length(); }  // outputs that may still come

@@ -9,9 +9,9 @@ namespace {
 
 class RequestStates : public testing::Test {
  protected:
-  Resources resources() { return {SlotLease(slots_), kv::PageList(pages_)}; }
+  Resources resources() { return {SlotLease(slots_), cache_.open("", {}, false)}; }
 
-  kv::PagePool pages_{8};
+  kv::Cache cache_{{.page_size = 4, .groups = {{.pages = 8}}}};
   SlotPool slots_{2};
   Request request_{{.id = 7, .space = "", .prompt = counting(0, 5), .max_tokens = 4}};
 };

@@ -4,14 +4,21 @@
 
 namespace volley::sched {
 
-int64_t reserved_pages(const SchedulerConfig& config, int64_t context) {
-  const int64_t ahead = int64_t{config.block_size} * config.reserve_rounds + 1;
-  return pages_for(context + ahead, config.page_size);
+int64_t positions_ahead(const SchedulerConfig& config) {
+  return int64_t{config.block_size} * config.reserve_rounds + 1;
 }
 
-int64_t largest_reservation(const SchedulerConfig& config, int64_t prompt, int64_t max_tokens) {
+int64_t chunks_ahead(const SchedulerConfig& config) {
+  return int64_t{config.prefill_chunk} * config.reserve_rounds + positions_ahead(config);
+}
+
+int64_t reserved_pages(const SchedulerConfig& config, int64_t context) {
+  return kv::pages_for(context + positions_ahead(config), config.page_size);
+}
+
+int64_t last_context(int64_t prompt, int64_t max_tokens) {
   // With max_tokens - 1 outputs known, the last of them has no K and V yet. A request for one token never gets there.
-  return reserved_pages(config, prompt + std::max<int64_t>(max_tokens - 2, 0));
+  return prompt + std::max<int64_t>(max_tokens - 2, 0);
 }
 
 int32_t page_table_width(const SchedulerConfig& config) {

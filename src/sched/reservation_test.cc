@@ -23,18 +23,18 @@ TEST(Reservation, CoversTheBlockPastTheContext) {
 }
 
 TEST(Reservation, IsLargestAtTheLastVerifyStep) {
-  const SchedulerConfig config = roomy();
-  EXPECT_EQ(largest_reservation(config, 7, 1), reserved_pages(config, 7));
-  EXPECT_EQ(largest_reservation(config, 7, 2), reserved_pages(config, 7));
-  EXPECT_EQ(largest_reservation(config, 7, 10), reserved_pages(config, 15));
+  EXPECT_EQ(last_context(7, 1), 7);
+  EXPECT_EQ(last_context(7, 2), 7);
+  EXPECT_EQ(last_context(7, 10), 15);
 }
 
 TEST(Reservation, EveryRequestFitsIntoItsRowOfThePageTable) {
   const SchedulerConfig config = roomy();
   for (int prompt = 1; prompt < config.max_model_len; ++prompt) {
-    EXPECT_LE(largest_reservation(config, prompt, config.max_model_len - prompt), page_table_width(config)) << prompt;
+    const int64_t context = last_context(prompt, config.max_model_len - prompt);
+    EXPECT_LE(reserved_pages(config, context), page_table_width(config)) << prompt;
   }
-  EXPECT_EQ(largest_reservation(config, config.max_model_len - 1, 1), page_table_width(config));
+  EXPECT_EQ(reserved_pages(config, last_context(config.max_model_len - 1, 1)), page_table_width(config));
 }
 
 }  // namespace

@@ -10,14 +10,13 @@ namespace volley::sched {
 
 Scheduler::State::State(const SchedulerConfig& options)
     : config(options),
-      pool(options.pages),
-      tree(pool, options.page_size),
+      cache({.page_size = options.page_size, .groups = options.groups, .prefix_cache = options.prefix_cache}),
       slots(options.max_num_seqs),
       shares(int64_t{kCreditChunks} * options.prefill_chunk) {
   VOLLEY_CHECK_GE(config.max_num_batched_tokens, config.max_num_seqs);  // a row for each decoding request
   VOLLEY_CHECK_GT(config.prefill_chunk, 0);
   VOLLEY_CHECK_GT(config.max_model_len, 0);
-  VOLLEY_CHECK_GT(config.pages, 0);
+  for (const kv::Group& group : config.groups) VOLLEY_CHECK_GT(group.pages, 0);
   VOLLEY_CHECK_GT(config.block_size, 0);
   VOLLEY_CHECK_GT(config.reserve_rounds, 0);
 }
@@ -35,11 +34,7 @@ Request& Scheduler::State::known(RequestId id) {
 
 Scheduler::Scheduler(const SchedulerConfig& config) : state_(std::make_unique<State>(config)) {}
 
-Scheduler::~Scheduler() {
-  state_->requests.clear();
-  VOLLEY_CHECK_EQ(state_->pool.used(), state_->tree.pages());
-  VOLLEY_CHECK_EQ(state_->pool.cache_only(), state_->tree.pages());
-}
+Scheduler::~Scheduler() = default;
 
 Status Scheduler::add(RequestId id, const std::string& space, std::vector<TokenId> prompt, int32_t max_tokens,
                       const RequestTraits& traits) {
@@ -52,8 +47,7 @@ Status Scheduler::add(RequestId id, const std::string& space, std::vector<TokenI
   Request::Options options{
       .id = id, .space = space, .prompt = std::move(prompt), .max_tokens = max_tokens, .traits = traits};
   const Request& request = s.requests.try_emplace(id, std::move(options)).first->second;
-  const auto cached = static_cast<int64_t>(s.cached_pages(request).size()) * s.config.page_size;
-  s.shares.add(id, traits, request.length() - cached);
+  s.shares.add(id, traits, request.length() - s.cached_pages(request).cached());
   return {};
 }
 
@@ -93,17 +87,17 @@ int32_t Scheduler::under_way() const {
 }
 
 void Scheduler::drop_prefix_cache() {
-  state_->tree.evict(state_->tree.pages());
+  state_->cache.drop_prefixes();
 }
 
 SchedulerStats Scheduler::stats() const {
   const State& s = *state_;
-  return {.waiting = s.shares.waiting(),
-          .running = std::ssize(s.running),
-          .preemptions = s.preemptions,
-          .pages_total = s.pool.total(),
-          .pages_used = s.pool.used(),
-          .pages_cached = s.pool.cache_only()};
+  SchedulerStats stats;
+  stats.waiting = s.shares.waiting();
+  stats.running = std::ssize(s.running);
+  stats.preemptions = s.preemptions;
+  for (size_t group = 0; group < s.cache.groups(); ++group) stats.pages.push_back(s.cache.use(group));
+  return stats;
 }
 
 bool Scheduler::idle() const {

@@ -24,8 +24,7 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "kv/page_pool.h"
-#include "kv/prefix_tree.h"
+#include "kv/cache.h"
 #include "sched/prompt_budget.h"
 #include "sched/request_traits.h"
 
@@ -37,10 +36,10 @@ struct SchedulerConfig {
   int32_t prefill_chunk = 0;           // most prompt rows of one request a step
   int32_t max_model_len = 0;           // tokens of a request, prompt and output
   int32_t page_size = 0;
-  int64_t pages = 0;
   int32_t block_size = 1;      // 1: no drafting. A block writes K and V at up to block_size positions past the context
   int32_t reserve_rounds = 1;  // rounds of block_size positions reserved ahead; steps that may be planned before the
                                // results of the first are in (a device that runs ahead: 2)
+  std::vector<kv::Group> groups = {};  // of pages
   bool prefix_cache = true;
 };
 
@@ -79,7 +78,8 @@ struct PlannedSegment {
 
 struct PageEdit {
   SlotId slot;
-  int32_t index = 0;  // page_table[slot][index] = page
+  int32_t group = 0;
+  int32_t index = 0;  // page_table of the group [slot][index] = page
   PageId page;
 };
 
@@ -87,7 +87,8 @@ struct PageEdit {
 struct StepPlan {
   std::vector<RequestId> preempted;      // lost their slots (before anything below happens)
   std::vector<PlannedSegment> started;   // just got a slot: id and slot; start = cached tokens (from the prefix tree)
-  std::vector<PageEdit> page_edits;      // new entries, and entries that moved to a page with the same K and V
+  std::vector<PageEdit> page_edits;      // new entries, entries that moved to a page with the same K and V, and those
+                                         // of pages that are gone, which become the scrap page
   std::vector<PlannedSegment> segments;  // decoding requests first, by slot; then prefill chunks, in turn
   int32_t rows = 0;                      // of the step
   int32_t decode_rows = 0;               // of these, the decoding requests'
@@ -105,7 +106,7 @@ struct StepResult {
 
 struct SchedulerStats {
   int64_t waiting = 0, running = 0, preemptions = 0;
-  int64_t pages_total = 0, pages_used = 0, pages_cached = 0;  // used: by requests or tree; cached: by the tree alone
+  std::vector<kv::Cache::Use> pages;  // by group
 };
 
 class Scheduler {
@@ -113,10 +114,10 @@ class Scheduler {
   explicit Scheduler(const SchedulerConfig& config);
   ~Scheduler();  // CHECKs that every page is accounted for
 
-  // Queues a request. kResourceExhausted: it can never fit (prompt and max_tokens against max_model_len; the pages of
-  // its last step against all pages, since the oldest request must always be able to finish). Its place in the queue
-  // goes by what the prefix tree has of it now.
-  // kInvalidArgument: an empty prompt, or max_tokens below 1. An id that is known already is a CHECK failure.
+  // Queues a request. kResourceExhausted: it can never fit (prompt and max_tokens against max_model_len; the most pages
+  // that it owns at a time against all pages of a group, since the oldest request must always be able to finish). Its
+  // place in the queue goes by what the prefix tree has of it now. kInvalidArgument: an empty prompt, or max_tokens
+  // below 1. An id that is known already is a CHECK failure.
   Status add(RequestId id, const std::string& space, std::vector<TokenId> prompt, int32_t max_tokens,
              const RequestTraits& traits = {});
 

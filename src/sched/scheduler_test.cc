@@ -15,7 +15,7 @@ void prefill(Scheduler& scheduler, int steps = 1) {
 
 TEST(SchedulerAdd, RefusesWhatCanNeverFit) {
   SchedulerConfig config = roomy();
-  config.pages = 10;
+  config.groups[0].pages = 10;
   Scheduler scheduler(config);
   EXPECT_EQ(scheduler.add(1, "", {}, 5).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(scheduler.add(1, "", {1}, 0).error().code, ErrorCode::kInvalidArgument);
@@ -231,7 +231,7 @@ TEST(SchedulerDecoding, TellsWhoDecodesNext) {
 
 TEST(SchedulerPlan, NoOneStartsBeforeTheOneThatIsNext) {
   SchedulerConfig config = roomy();
-  config.pages = 20;
+  config.groups[0].pages = 20;
   Scheduler scheduler(config);
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 40), 2).ok());  // 12 pages
   ASSERT_TRUE(scheduler.add(2, "", counting(50, 40), 2).ok());
@@ -251,8 +251,8 @@ TEST(SchedulerPrefix, AFinishedRequestLeavesItsFullPages) {
   results[0].finished = true;
   scheduler.apply(results);
   // 10 tokens, of which the last has no K and V: two full pages.
-  EXPECT_EQ(scheduler.stats().pages_cached, 2);
-  EXPECT_EQ(scheduler.stats().pages_used, 2);
+  EXPECT_EQ(scheduler.stats().pages[0].cached, 2);
+  EXPECT_EQ(scheduler.stats().pages[0].used, 2);
 
   Tokens turn = counting(0, 6);
   for (const TokenId token : {1006, 1007, 1008, 1009, 5, 5}) turn.push_back(token);
@@ -285,9 +285,9 @@ TEST(SchedulerPrefix, DuplicatesMergeWhenThePromptIsComputed) {
   StepPlan plan = scheduler.plan({});
   const std::vector<PageEdit> first = plan.page_edits;
   ASSERT_EQ(first.size(), 8u);
-  EXPECT_EQ(scheduler.stats().pages_used, 8);
+  EXPECT_EQ(scheduler.stats().pages[0].used, 8);
   scheduler.apply(results_of(plan));
-  EXPECT_EQ(scheduler.stats().pages_used, 6);
+  EXPECT_EQ(scheduler.stats().pages[0].used, 6);
   plan = scheduler.plan({});
   ASSERT_GE(plan.page_edits.size(), 2u);
   for (int32_t i = 0; i < 2; ++i) {
@@ -307,7 +307,7 @@ TEST(SchedulerPrefix, OffMeansNothingIsKept) {
     EXPECT_EQ(plan.started[0].start, 0);
     scheduler.apply(results_of(plan));
     scheduler.remove(id);
-    EXPECT_EQ(scheduler.stats().pages_used, 0);
+    EXPECT_EQ(scheduler.stats().pages[0].used, 0);
   }
 }
 
@@ -317,10 +317,10 @@ TEST(SchedulerPrefix, DropKeepsWhatRunningRequestsUse) {
   ASSERT_TRUE(scheduler.add(2, "", counting(50, 8), 4).ok());
   prefill(scheduler);
   scheduler.remove(1);
-  EXPECT_EQ(scheduler.stats().pages_cached, 2);
+  EXPECT_EQ(scheduler.stats().pages[0].cached, 2);
   scheduler.drop_prefix_cache();
-  EXPECT_EQ(scheduler.stats().pages_cached, 0);
-  EXPECT_EQ(scheduler.stats().pages_used, reserved_pages(roomy(), 8));
+  EXPECT_EQ(scheduler.stats().pages[0].cached, 0);
+  EXPECT_EQ(scheduler.stats().pages[0].used, reserved_pages(roomy(), 8));
   scheduler.apply(results_of(scheduler.plan({.draft = 3})));
 }
 
@@ -337,8 +337,8 @@ TEST(SchedulerRemove, WorksInEveryState) {
   EXPECT_TRUE(scheduler.remove(1));  // decoding
   EXPECT_FALSE(scheduler.remove(1));
   EXPECT_TRUE(scheduler.idle());
-  EXPECT_EQ(scheduler.stats().pages_used, 2 + 4);
-  EXPECT_EQ(scheduler.stats().pages_cached, 2 + 4);
+  EXPECT_EQ(scheduler.stats().pages[0].used, 2 + 4);
+  EXPECT_EQ(scheduler.stats().pages[0].cached, 2 + 4);
   EXPECT_TRUE(scheduler.plan({}).empty());
 }
 
@@ -349,7 +349,7 @@ TEST(SchedulerRemove, TakesAPlannedSegmentOut) {
   ASSERT_TRUE(scheduler.add(2, "", counting(50, 8), 4).ok());
   StepPlan plan = scheduler.plan({});
   EXPECT_TRUE(scheduler.remove(1));
-  EXPECT_EQ(scheduler.stats().pages_cached, 0);  // nothing of it is known to be computed
+  EXPECT_EQ(scheduler.stats().pages[0].cached, 0);  // nothing of it is known to be computed
   std::erase_if(plan.segments, [](const PlannedSegment& segment) { return segment.id == 1; });
   scheduler.apply(results_of(plan));
   EXPECT_EQ(scheduler.plan({}).segments.size(), 1u);

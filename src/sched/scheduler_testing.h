@@ -20,8 +20,8 @@ inline SchedulerConfig roomy() {
           .prefill_chunk = 16,
           .max_model_len = 128,
           .page_size = 4,
-          .pages = 200,
-          .block_size = 4};
+          .block_size = 4,
+          .groups = {{.pages = 200}}};
 }
 
 // first, first + 1, …

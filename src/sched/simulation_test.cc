@@ -68,14 +68,18 @@ Tokens whole_sequence(const Job& job) {
 class FakeDevice {
  public:
   explicit FakeDevice(const SchedulerConfig& config)
-      : config_(config),
-        memory_(static_cast<size_t>(config.pages * config.page_size), kGarbage),
-        tables_(static_cast<size_t>(config.max_num_seqs)) {}
+      : config_(config), tables_(config.groups.size(), std::vector<Table>(static_cast<size_t>(config.max_num_seqs))) {
+    for (const kv::Group& group : config.groups) {
+      memory_.emplace_back(static_cast<size_t>((group.pages + 1) * config.page_size), kGarbage);
+    }
+  }
 
   void edit(const StepPlan& plan) {
-    for (const PlannedSegment& started : plan.started) table(started.slot).clear();
+    for (const PlannedSegment& started : plan.started) {
+      for (size_t group = 0; group < groups(); ++group) table(group, started.slot).clear();
+    }
     for (const PageEdit& edit : plan.page_edits) {
-      auto& pages = table(edit.slot);
+      Table& pages = table(static_cast<size_t>(edit.group), edit.slot);
       ASSERT_LE(edit.index, std::ssize(pages)) << "a hole in the page table";
       ASSERT_LT(edit.index, page_table_width(config_));
       if (edit.index == std::ssize(pages)) pages.emplace_back();
@@ -83,13 +87,19 @@ class FakeDevice {
     }
   }
 
+  // What the segment's first row sees; a page that no row sees any more belongs to nobody.
   void check_reads(const PlannedSegment& segment, std::span<const TokenId> tokens) {
     const auto expected = contents(tokens);
-    for (int32_t at = 0; at < segment.start; ++at) {
-      ASSERT_EQ(cell(segment.slot, at), expected[static_cast<size_t>(at)])
-          << "request " << segment.id << ", position " << at << " of " << segment.start;
+    for (size_t group = 0; group < groups(); ++group) {
+      const int32_t window = config_.groups[group].window;
+      for (int32_t at = window > 0 ? std::max(0, segment.start - window + 1) : 0; at < segment.start; ++at) {
+        ASSERT_EQ(cell(group, segment.slot, at), expected[static_cast<size_t>(at)])
+            << "request " << segment.id << ", group " << group << ", position " << at << " of " << segment.start;
+      }
+      most_owned_ = std::max(most_owned_, window > 0 ? owned(group, segment.slot) : 0);
     }
   }
+  int64_t most_owned() const { return most_owned_; }  // pages of a window, of one request
 
   // The drafter scribbles over all that is reserved (of a device that runs ahead: over its block, because the rest is
   // for the step after), then the verified rows are written, and only the accepted are right.
@@ -100,29 +110,43 @@ class FakeDevice {
     const int32_t scribbled = segment.decodes   ? segment.start + std::max(ahead, config_.block_size)
                               : segment.chooses ? known_end + ahead
                                                 : known_end;
-    ASSERT_LE(scribbled, std::ssize(table(segment.slot)) * config_.page_size) << "pages are missing";
     const auto expected = contents(after.size() > before.size() ? after.first(after.size() - 1) : before);
-    for (int32_t at = segment.start; at < scribbled; ++at) {
-      const PageId page = page_at(segment.slot, at);
-      for (const int32_t other : slots_in_use) {
-        if (other == segment.slot.value) continue;
-        ASSERT_EQ(std::ranges::count(table(SlotId(other)), page), 0) << "page " << page << " has two writers";
+    for (size_t group = 0; group < groups(); ++group) {
+      ASSERT_LE(scribbled, std::ssize(table(group, segment.slot)) * config_.page_size) << "pages are missing";
+      for (int32_t at = segment.start; at < scribbled; ++at) {
+        const PageId page = page_at(group, segment.slot, at);
+        ASSERT_NE(page, kv::scrap_page(config_.groups[group])) << "a page went too early";
+        for (const int32_t other : slots_in_use) {
+          if (other == segment.slot.value) continue;
+          ASSERT_EQ(std::ranges::count(table(group, SlotId(other)), page), 0) << "page " << page << " has two writers";
+        }
+        const bool valid = at < known_end || (segment.decodes && at < std::ssize(expected));
+        cell(group, segment.slot, at) = valid ? expected[static_cast<size_t>(at)] : kGarbage;
       }
-      const bool valid = at < known_end || (segment.decodes && at < std::ssize(expected));
-      cell(segment.slot, at) = valid ? expected[static_cast<size_t>(at)] : kGarbage;
     }
   }
 
  private:
-  std::vector<PageId>& table(SlotId slot) { return tables_[static_cast<size_t>(slot.value)]; }
-  PageId page_at(SlotId slot, int32_t at) { return table(slot)[static_cast<size_t>(at / config_.page_size)]; }
-  uint64_t& cell(SlotId slot, int32_t at) {
-    return memory_[static_cast<size_t>(page_at(slot, at).value * config_.page_size + at % config_.page_size)];
+  using Table = std::vector<PageId>;
+
+  size_t groups() const { return config_.groups.size(); }
+  Table& table(size_t group, SlotId slot) { return tables_[group][static_cast<size_t>(slot.value)]; }
+  PageId page_at(size_t group, SlotId slot, int32_t at) {
+    return table(group, slot)[static_cast<size_t>(at / config_.page_size)];
+  }
+  uint64_t& cell(size_t group, SlotId slot, int32_t at) {
+    const PageId page = page_at(group, slot, at);
+    return memory_[group][static_cast<size_t>(page.value * config_.page_size + at % config_.page_size)];
+  }
+  int64_t owned(size_t group, SlotId slot) {
+    const Table& pages = table(group, slot);
+    return std::ssize(pages) - std::ranges::count(pages, kv::scrap_page(config_.groups[group]));
   }
 
   SchedulerConfig config_;
-  std::vector<uint64_t> memory_;
-  std::vector<std::vector<PageId>> tables_;
+  std::vector<std::vector<uint64_t>> memory_;  // by group, the scrap page too
+  std::vector<std::vector<Table>> tables_;     // by group and slot
+  int64_t most_owned_ = 0;
 };
 
 // One request's history of verify steps: where each began, and how many tokens it committed.
@@ -155,9 +179,9 @@ class Simulation {
       ASSERT_NO_FATAL_FAILURE(this->step());
     }
     preemptions_ = scheduler_->stats().preemptions;
-    EXPECT_EQ(scheduler_->stats().pages_used, scheduler_->stats().pages_cached);
+    for (const kv::Cache::Use& use : scheduler_->stats().pages) EXPECT_EQ(use.used, use.cached);
     scheduler_->drop_prefix_cache();
-    EXPECT_EQ(scheduler_->stats().pages_used, 0);
+    for (const kv::Cache::Use& use : scheduler_->stats().pages) EXPECT_EQ(use.used, 0);
     scheduler_.reset();  // counts its pages once more
   }
 
@@ -165,6 +189,7 @@ class Simulation {
   int64_t finished() const { return finished_; }
   int64_t cached_tokens() const { return cached_tokens_; }
   int64_t shared_steps() const { return shared_steps_; }
+  int64_t most_owned() const { return device_.most_owned(); }
   const Partition& partition(size_t job) const { return partitions_[job]; }
 
  private:
@@ -404,13 +429,14 @@ std::vector<Job> any_jobs(uint32_t seed, int count) {
   return jobs;
 }
 
-// As little memory as add() permits for the largest job, and `more` pages.
-int64_t smallest_pool(const SchedulerConfig& config, const std::vector<Job>& jobs, int64_t more) {
-  int64_t pages = 0;
-  for (const Job& job : jobs) {
-    pages = std::max(pages, largest_reservation(config, std::ssize(job.prompt), job.max_tokens));
+// As little memory as add() permits for the largest job, and `more` pages of each group.
+void set_smallest_pools(SchedulerConfig& config, const std::vector<Job>& jobs, int64_t more) {
+  int64_t context = 0;
+  for (const Job& job : jobs) context = std::max(context, last_context(std::ssize(job.prompt), job.max_tokens));
+  for (kv::Group& group : config.groups) {
+    group.pages =
+        more + kv::most_pages(group, context + positions_ahead(config), chunks_ahead(config), config.page_size);
   }
-  return pages + more;
 }
 
 SchedulerConfig any_config(std::mt19937& random) {
@@ -421,19 +447,31 @@ SchedulerConfig any_config(std::mt19937& random) {
                          .page_size = 1 + below(6),
                          .block_size = 1 + below(6),
                          .reserve_rounds = 1 + below(2),
+                         .groups = {{}},
                          .prefix_cache = below(3) > 0};
   config.max_num_batched_tokens = config.max_num_seqs + below(30);
   return config;
 }
 
+// Sliding windows of a few positions to a few pages.
+void add_windows(SchedulerConfig& config, int count, uint32_t seed) {
+  std::mt19937 random(seed + 1000);
+  for (int i = 0; i < count; ++i) {
+    config.groups.push_back({.life = kv::Life::kWindow, .window = 1 + static_cast<int32_t>(random() % 20)});
+  }
+}
+
 // Every text is the model's own, whatever pages, rows, drafts, cancellations and failures did; nothing leaks or stalls.
-TEST(Simulation, TextNeverDependsOnTheSchedule) {
+class AnyText : public ::testing::TestWithParam<int> {};
+
+TEST_P(AnyText, NeverDependsOnTheSchedule) {
   int64_t preemptions = 0, finished = 0, cached = 0, shared = 0;
   for (uint32_t seed = 0; seed < 100; ++seed) {
     std::mt19937 random(seed);
     SchedulerConfig config = any_config(random);
+    add_windows(config, GetParam(), seed);
     const auto jobs = any_jobs(seed, 150);
-    config.pages = smallest_pool(config, jobs, static_cast<int64_t>(seed % 6) * 2);
+    set_smallest_pools(config, jobs, static_cast<int64_t>(seed % 6) * 2);
     Simulation simulation(config, seed);
     simulation.vary_limit = true;
     simulation.cancel_one_in = 12;
@@ -449,9 +487,11 @@ TEST(Simulation, TextNeverDependsOnTheSchedule) {
   // The pressure was there: else the test would protect nothing.
   EXPECT_GT(preemptions, 1000);
   EXPECT_GT(finished, 8000);
-  EXPECT_GT(cached, 20000);
-  EXPECT_GT(shared, 1000);
+  EXPECT_GT(cached, GetParam() == 0 ? 20000 : 10000) << "with windows so small, others' windows evict much";
+  EXPECT_GT(shared, GetParam() == 0 ? 1000 : 500);
 }
+
+INSTANTIATE_TEST_SUITE_P(Windows, AnyText, ::testing::Values(0, 1, 2));
 
 // tokens_per_step of a request is the same alone and under pressure: a preempted one resumes between two verify steps.
 TEST(Simulation, PreemptionKeepsThePartitionIntoVerifySteps) {
@@ -459,17 +499,18 @@ TEST(Simulation, PreemptionKeepsThePartitionIntoVerifySteps) {
   for (uint32_t seed = 0; seed < 24; ++seed) {
     std::mt19937 random(seed);
     SchedulerConfig config = any_config(random);
+    add_windows(config, static_cast<int>(seed % 3), seed);
     config.max_num_seqs = 6;
     config.max_num_batched_tokens = 6 * config.block_size + 20;  // rows never shorten a draft
     const auto jobs = any_jobs(seed, 60);
-    config.pages = smallest_pool(config, jobs, 3);
+    set_smallest_pools(config, jobs, 3);
     Simulation crowded(config, seed);
     ASSERT_NO_FATAL_FAILURE(crowded.run(jobs)) << "seed " << seed;
     preemptions += crowded.preemptions();
     EXPECT_EQ(crowded.finished(), std::ssize(jobs));
 
     config.prefix_cache = false;
-    config.pages = 1000;
+    for (kv::Group& group : config.groups) group.pages = 1000;
     for (size_t job = 0; job < jobs.size(); ++job) {
       Simulation alone(config, seed);
       ASSERT_NO_FATAL_FAILURE(alone.run({jobs[job]}));
@@ -478,6 +519,32 @@ TEST(Simulation, PreemptionKeepsThePartitionIntoVerifySteps) {
     }
   }
   EXPECT_GT(preemptions, 300);
+}
+
+// A long context takes no more of a window than the window and the steps under way, while prompts are computed and
+// while they are continued; whatever the prefix cache does with the rest.
+TEST(Simulation, WindowsBoundWhatALongContextTakes) {
+  for (const bool prefix_cache : {false, true}) {
+    for (const int32_t rounds : {1, 2}) {
+      SchedulerConfig config = roomy();
+      config.max_model_len = 2000;
+      config.reserve_rounds = rounds;
+      config.prefix_cache = prefix_cache;
+      config.groups = {{.pages = 2000}, {.life = kv::Life::kWindow, .window = 40}};
+      std::vector<Job> jobs;
+      for (int i = 0; i < 6; ++i) jobs.push_back({.prompt = counting(1 + 2000 * i, 900), .max_tokens = 300});
+      // Of a request at any time: the window, chunks of 16 and blocks of 4 for each round, all of them cut by pages.
+      const int64_t bound = (40 + 16 * rounds + 4 * rounds + 1) / 4 + 2;
+      config.groups[1].pages = bound * config.max_num_seqs;
+      Simulation simulation(config, 7);
+      simulation.runs_ahead = rounds == 2;
+      ASSERT_NO_FATAL_FAILURE(simulation.run(jobs));
+      EXPECT_EQ(simulation.finished(), 6);
+      EXPECT_EQ(simulation.preemptions(), 0);
+      EXPECT_LE(simulation.most_owned(), bound);
+      EXPECT_GE(simulation.most_owned(), 40 / 4);
+    }
+  }
 }
 
 }  // namespace

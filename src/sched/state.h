@@ -14,8 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kv/page_pool.h"
-#include "kv/prefix_tree.h"
+#include "kv/cache.h"
 #include "sched/fair_shares.h"
 #include "sched/request.h"
 #include "sched/scheduler.h"
@@ -48,17 +47,16 @@ struct Scheduler::State {
   Status check_fits(int64_t prompt, int64_t max_tokens) const;
   void resume(Request& request, const VerifyLimit& limit, StepPlan& plan);
   bool start(Request& request, StepPlan& plan);
-  kv::PageList cached_pages(const Request& request);  // of what it need not compute
+  kv::Lease cached_pages(const Request& request);  // of what it need not compute
+  kv::Need need_to_start(const Request& request, int64_t cached) const;
 
   // preemption.cc
-  void reserve_for_decoding(StepPlan& plan);
-  void reserve(Request& request, StepPlan& plan);
-  int64_t missing_pages(const Request& request) const;  // for the coming rounds; not above 0 when it has enough
+  void reserve_ahead(StepPlan& plan);
+  bool reserve(Request& request, StepPlan& plan);
+  kv::Need need_of(const Request& request) const;  // while it runs
   Request& victim();
   void preempt(Request& request, StepPlan& plan);
-  bool reclaim(int64_t pages);
   void vacate(Request& request);
-  void cache_pages(Request& request);
 
   // commit.cc
   void apply(std::span<const StepResult> results);
@@ -70,12 +68,12 @@ struct Scheduler::State {
   Request& known(RequestId id);
 
   const SchedulerConfig config;
-  kv::PagePool pool;
-  kv::PrefixTree tree;
+  kv::Cache cache;
   SlotPool slots;
-  std::unordered_map<RequestId, Request> requests;  // after the pools: what requests hold goes back before they end
-  FairShares shares;                                // of all of them
-  std::map<uint64_t, Request*> running;             // by age
+  std::unordered_map<RequestId, Request>
+      requests;                          // after cache and slots: what requests hold goes back before they end
+  FairShares shares;                     // of all of them
+  std::map<uint64_t, Request*> running;  // by age
   std::deque<std::vector<PlannedSegment>> flights;  // segments of the plans whose results are not in, oldest first
   uint64_t starts = 0;
   int64_t preemptions = 0;

@@ -1,0 +1,127 @@
+#include "kv/cache.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace volley::kv {
+namespace {
+
+std::vector<PagePool> make_pools(const CacheConfig& config) {
+  std::vector<PagePool> pools;
+  for (const Group& group : config.groups) pools.emplace_back(group.pages);
+  return pools;
+}
+
+}  // namespace
+
+std::vector<PageEdit> Lease::take_edits() {
+  std::vector<PageEdit> edits;
+  for (size_t group = 0; group < lists_.size(); ++group) {
+    lists_[group].take_edits([&](size_t index, PageId page) {
+      edits.push_back({static_cast<int32_t>(group), static_cast<int32_t>(index), page});
+    });
+  }
+  return edits;
+}
+
+Cache::Cache(const CacheConfig& config)
+    : config_(config), pools_(make_pools(config_)), tree_(pools_, config_.groups, config_.page_size) {
+  for (size_t i = 1; i < groups(); ++i) {
+    VOLLEY_CHECK(group(i).life == Life::kWindow);
+    VOLLEY_CHECK_GT(group(i).window, 0);
+  }
+}
+
+Cache::~Cache() {
+  for (size_t i = 0; i < groups(); ++i) {
+    VOLLEY_CHECK_EQ(pools_[i].used(), tree_.pages(i));
+    VOLLEY_CHECK_EQ(pools_[i].cache_only(), tree_.pages(i));
+  }
+}
+
+Lease Cache::open(const std::string& space, std::span<const TokenId> tokens, bool reuse) {
+  Lease lease;
+  if (config_.prefix_cache && reuse) {
+    lease.lists_ = tree_.match(space, tokens);
+    lease.cached_ = static_cast<int64_t>(lease.lists_[0].end()) * config_.page_size;
+  } else {
+    for (PagePool& pool : pools_) lease.lists_.emplace_back(pool);
+  }
+  return lease;
+}
+
+int64_t Cache::missing(const Lease& lease, size_t group, const Need& need) const {
+  const PageRange range = range_of(config_.groups[group], need, config_.page_size);
+  return range.end - static_cast<int64_t>(lease.lists_[group].end());
+}
+
+bool Cache::grow(Lease& lease, const Need& need) {
+  for (size_t i = 0; i < groups(); ++i) {
+    if (missing(lease, i, need) > pools_[i].free() + tree_.evictable(i)) return false;
+  }
+  for (size_t i = 0; i < groups(); ++i) {
+    const int64_t pages = missing(lease, i, need);
+    if (pages <= 0) continue;
+    const int64_t evicted = pages - pools_[i].free();
+    if (evicted > 0) VOLLEY_CHECK_EQ(tree_.evict(i, evicted), evicted);
+    lease.lists_[i].grow_to(lease.lists_[i].end() + static_cast<size_t>(pages));
+  }
+  return true;
+}
+
+void Cache::keep(const std::string& space, std::span<const TokenId> computed, Lease& lease) {
+  if (!config_.prefix_cache) return;
+  const size_t whole =
+      computed.size() / static_cast<size_t>(config_.page_size) * static_cast<size_t>(config_.page_size);
+  tree_.insert(space, computed.first(whole), lease.lists_);
+}
+
+void Cache::advance(const std::string& space, std::span<const TokenId> computed, Lease& lease) {
+  const auto begin_of = [&](size_t group) {
+    const auto position = static_cast<int64_t>(computed.size());
+    return static_cast<size_t>(first_page(config_.groups[group], position, config_.page_size));
+  };
+  bool moves = false;
+  for (size_t i = 1; i < groups(); ++i) moves |= begin_of(i) > lease.lists_[i].begin();
+  if (!moves) return;
+  keep(space, computed, lease);
+  for (size_t i = 1; i < groups(); ++i) lease.lists_[i].drop_before(begin_of(i));
+}
+
+void Cache::drop_prefixes() {
+  for (size_t i = 0; i < groups(); ++i) tree_.evict(i, tree_.pages(i));
+}
+
+int32_t Cache::too_small(const Need& need) const {
+  for (size_t i = 0; i < groups(); ++i) {
+    if (most_pages(group(i), need.positions, need.ahead, config_.page_size) > group(i).pages) {
+      return static_cast<int32_t>(i);
+    }
+  }
+  return -1;
+}
+
+std::vector<int64_t> Cache::room() const {
+  std::vector<int64_t> room;
+  for (size_t i = 0; i < groups(); ++i) room.push_back(pools_[i].free() + tree_.evictable(i));
+  return room;
+}
+
+std::vector<int64_t> Cache::pages_of(const Need& need) const {
+  std::vector<int64_t> pages;
+  for (size_t i = 0; i < groups(); ++i) pages.push_back(range_of(group(i), need, config_.page_size).size());
+  return pages;
+}
+
+int64_t Cache::bytes(const Lease& lease) const {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < groups(); ++i) bytes += lease.pages(i) * group(i).bytes;
+  return bytes;
+}
+
+Cache::Use Cache::use(size_t group) const {
+  return {.total = pools_[group].total(), .used = pools_[group].used(), .cached = pools_[group].cache_only()};
+}
+
+}  // namespace volley::kv
