@@ -84,7 +84,7 @@ class Batch {
     plan_.kv_heads = kKvHeads;
     plan_.head_dim = kHeadDim;
     plan_.backend = backend;
-    work_memory_ = allocate(device, static_cast<size_t>(ops::attention_work_bytes(device.kind(), plan_)));
+    work_memory_ = allocate(device, static_cast<size_t>(ops::attention_work_bytes(device.stream(), plan_)));
   }
 
   void run(bool write, bool attend, int layers) {

@@ -89,7 +89,8 @@ class Bench {
         segments_(allocate(device, sizeof(ops::ChoiceSegment) * kMaxRows)),
         prefix_(allocate(device, sizeof(TokenId) * kBlock)),
         out_(allocate(device, size_t{8} * kMaxRows)),
-        scratch_(allocate(device, static_cast<size_t>(ops::choose_scratch_bytes(kMaxRows, kVocab, 0)))) {
+        scratch_(
+            allocate(device, static_cast<size_t>(ops::choose_scratch_bytes(DeviceKind::kCuda, kMaxRows, kVocab, 0)))) {
     const std::vector<float> logits = make_logits(kMaxRows);
     device.upload(logits_.data(), logits.data(), logits.size() * sizeof(float));
   }

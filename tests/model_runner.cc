@@ -46,7 +46,7 @@ ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft
   model::WeightLoader loader(*device_, *checkpoint, numerics, params);
   target_ = must(model::Network::load(loader, checkpoint, spec, numerics, max_positions));
   const DType kv = numerics.activation;
-  int64_t bytes = model::Network::scratch_bytes(device_->kind(), spec, max_positions, max_positions, kv);
+  int64_t bytes = model::Network::scratch_bytes(device_->stream(), spec, max_positions, max_positions, kv);
   std::vector<model::KvShape> shapes = model::kv_shapes(spec);
   if (!draft_dir.empty()) {
     const spec::ProposerFacts facts = must(spec::dflash::read_config(draft_dir));
@@ -55,7 +55,7 @@ ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft
     draft_ = must(spec::dflash::Network::load(
         {*device_, draft_checkpoint, *target_, *checkpoint, draft_numerics, max_positions}, facts));
     for (const model::KvShape& shape : model::kv_shapes(facts.decoder)) shapes.push_back(shape);
-    bytes += draft_->scratch_bytes(device_->kind(), max_positions, max_positions, kv);
+    bytes += draft_->scratch_bytes(device_->stream(), max_positions, max_positions, kv);
   }
   const int64_t pages = (max_positions + kPageSize - 1) / kPageSize;
   kv_ = must(model::KvMemory::allocate(*device_, shapes, kPageSize, pages, kv));

@@ -103,11 +103,12 @@ void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorV
   ops::linear(stream, head_, h, logits, ops::Epilogue::kStore, summaries);
 }
 
-int64_t Network::scratch_bytes(DeviceKind device, const Decoder& spec, int64_t rows, int64_t max_positions, DType kv) {
+int64_t Network::scratch_bytes(const Stream& stream, const Decoder& spec, int64_t rows, int64_t max_positions,
+                               DType kv) {
   int64_t mixers = 0, ffns = 0;
   for (const Layer& layer : spec.layers) {
     mixers = std::max(mixers,
-                      AttentionBlock::scratch_bytes(device, std::get<Attention>(layer.mixer), rows, max_positions, kv));
+                      AttentionBlock::scratch_bytes(stream, std::get<Attention>(layer.mixer), rows, max_positions, kv));
     if (const auto* experts = std::get_if<Experts>(&layer.ffn)) {
       ffns = std::max(ffns, ExpertsBlock::scratch_bytes(*experts, spec.hidden, rows));
     } else {

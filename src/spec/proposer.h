@@ -55,7 +55,7 @@ class Proposer {
   // looked at.
   virtual void commit(Stream& stream, const model::RowBatch& rows, TensorView features, Arena& scratch) = 0;
 
-  virtual int64_t scratch_bytes(DeviceKind device, const ScratchBounds& bounds) const = 0;
+  virtual int64_t scratch_bytes(const Stream& stream, const ScratchBounds& bounds) const = 0;
 };
 
 }  // namespace volley::spec

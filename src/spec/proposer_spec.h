@@ -53,7 +53,7 @@ class ProposerSpec {
   // Errors as WeightLoader.
   virtual Result<std::unique_ptr<Proposer>> load(const ProposerLoad& load) const = 0;
   // Memory that a pass works in at most, when stored as `storage`.
-  virtual int64_t scratch_bytes(DeviceKind device, DType storage, int64_t rows, int64_t max_positions,
+  virtual int64_t scratch_bytes(const Stream& stream, DType storage, int64_t rows, int64_t max_positions,
                                 DType kv) const = 0;
 
  private:

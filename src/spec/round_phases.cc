@@ -126,7 +126,7 @@ void Round::choose(const Layout& layout, const PassMemory& pass, TensorView x) {
     task.out.tokens = array_of<TokenId>(memory_->choices) + chunk.row_begin;
     task.out.finite = array_of<uint8_t>(memory_->finite) + chunk.row_begin;
     task.out.logprobs = array_of<ops::RowLogprobs>(memory_->logprobs) + chunk.row_begin;
-    const ops::ChoicePlan plan = ops::plan_choices(stream_, task, target_.head_summarises(device_.kind()), *scratch_);
+    const ops::ChoicePlan plan = ops::plan_choices(stream_, task, target_.head_summarises(stream_), *scratch_);
     target_.logits(stream_, x, pass.choices.logit_rows.rows(chunk.row_begin, chunk.rows), logits, *scratch_,
                    plan.summaries);
     ops::choose(stream_, plan, logits, *scratch_);

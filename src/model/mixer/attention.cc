@@ -111,7 +111,7 @@ void AttentionBlock::run(Pass& pass, const ops::ScaledRows& h, const Residual& x
   x.add(pass, o_, a);
 }
 
-int64_t AttentionBlock::scratch_bytes(DeviceKind device, const Attention& spec, int64_t rows, int64_t max_positions,
+int64_t AttentionBlock::scratch_bytes(const Stream& stream, const Attention& spec, int64_t rows, int64_t max_positions,
                                       DType kv) {
   ops::AttentionRows bounds;
   bounds.heads = spec.heads;
@@ -123,7 +123,7 @@ int64_t AttentionBlock::scratch_bytes(DeviceKind device, const Attention& spec, 
   const int64_t q = spec.q_width();
   return rows * (q + (q + 2 * spec.kv_width()) + q) * 4 + 4 * kArenaAlignment +
          ops::attention_scratch_bytes(rows, spec.heads, spec.head_dim, max_positions) +
-         2 * ops::attention_work_bytes(device, bounds);  // a plan for full layers, and one for windowed ones
+         2 * ops::attention_work_bytes(stream, bounds);  // a plan for full layers, and one for windowed ones
 }
 
 }  // namespace volley::model

@@ -26,7 +26,8 @@ class AttentionBlock final : public MixerBlock {
   void run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const override;
 
   // What plan() and run() take of scratch memory at most. kv: dtype of the cache.
-  static int64_t scratch_bytes(DeviceKind device, const Attention& spec, int64_t rows, int64_t max_positions, DType kv);
+  static int64_t scratch_bytes(const Stream& stream, const Attention& spec, int64_t rows, int64_t max_positions,
+                               DType kv);
 
  private:
   AttentionSetup setup_;

@@ -2,14 +2,9 @@
 
 #include <string>
 
-#ifdef VOLLEY_CUDA
-#include "ops/attention/attention_cuda.h"
-#endif
+#include "ops/attention/attention_kernels.h"
 
 namespace volley::ops {
-
-void attention_cpu(Stream& stream, const Attention& args, Arena& scratch);  // attention_cpu.cc
-
 namespace {
 
 void check_tensors(const Attention& args) {
@@ -27,17 +22,6 @@ void check_tensors(const Attention& args) {
     VOLLEY_CHECK(bound->dtype == DType::kI32 && bound->count() >= rows);
   }
   VOLLEY_CHECK(args.page_table.dtype == DType::kI32 && args.page_table.rank == 2);
-}
-
-void check_segment(const Attention& args, const RowSegment& segment) {
-  VOLLEY_CHECK(segment.row_begin >= 0 && segment.rows >= 0 && segment.row_begin + segment.rows <= args.q.dim(0));
-  VOLLEY_CHECK(segment.slot >= 0 && segment.slot < args.page_table.dim(0));
-  const int32_t* begin = args.visible_begin.as<int32_t>() + segment.row_begin;
-  const int32_t* end = args.visible_end.as<int32_t>() + segment.row_begin;
-  for (int32_t i = 0; i < segment.rows; ++i) {
-    VOLLEY_CHECK(begin[i] >= 0 && begin[i] < end[i]);
-    VOLLEY_CHECK_LE(end[i], args.page_table.dim(1) * args.kv.page_size);
-  }
 }
 
 }  // namespace
@@ -65,41 +49,23 @@ Result<AttentionBackend> parse_attention_backend(std::string_view name) {
                           "\": use auto, wgmma, portable or plain.");
 }
 
-Result<AttentionBackend> resolve_attention_backend(DeviceKind device, AttentionBackend asked, [[maybe_unused]] DType kv,
-                                                   [[maybe_unused]] int32_t head_dim) {
-#ifdef VOLLEY_CUDA
-  if (device == DeviceKind::kCuda) return resolve_attention_backend_cuda(asked, kv, head_dim);
-#endif
-  if (device == DeviceKind::kCpu && asked != AttentionBackend::kAuto) {
-    return unimplemented("The attention backend \"" + std::string(attention_backend_name(asked)) +
-                         "\" is a GPU's: the CPU has one of its own, with auto.");
-  }
-  return AttentionBackend::kAuto;
+Result<AttentionBackend> resolve_attention_backend(DeviceKind device, const GpuInfo& gpu, AttentionBackend asked,
+                                                   DType kv, int32_t head_dim) {
+  return kernels_on<AttentionKernels>(device).resolve_backend(gpu, asked, kv, head_dim);
 }
 
-AttentionWork plan_attention([[maybe_unused]] Stream& stream, [[maybe_unused]] const AttentionRows& rows,
-                             [[maybe_unused]] Arena& scratch) {
-#ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return plan_attention_cuda(stream, rows, scratch);
-#endif
-  return {};
+AttentionWork plan_attention(Stream& stream, const AttentionRows& rows, Arena& scratch) {
+  return kernels_on<AttentionKernels>(stream).plan_attention(stream, rows, scratch);
 }
 
-int64_t attention_work_bytes([[maybe_unused]] DeviceKind device, [[maybe_unused]] const AttentionRows& bounds) {
-#ifdef VOLLEY_CUDA
-  if (device == DeviceKind::kCuda) return attention_work_bytes_cuda(bounds);
-#endif
-  return 0;
+int64_t attention_work_bytes(const Stream& stream, const AttentionRows& bounds) {
+  const auto work_bytes = kernels_on<AttentionKernels>(stream).work_bytes;
+  return work_bytes == nullptr ? 0 : work_bytes(stream.gpu(), bounds);
 }
 
 void attention(Stream& stream, const Attention& args, Arena& scratch) {
   check_tensors(args);
-#ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return attention_cuda(stream, args);
-#endif
-  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "attention: this build has no CUDA kernels");
-  for (int32_t i = 0; i < args.n_segments; ++i) check_segment(args, args.segments[i]);
-  attention_cpu(stream, args, scratch);
+  kernels_on<AttentionKernels>(stream).attention(stream, args, scratch);
 }
 
 }  // namespace volley::ops

@@ -34,10 +34,10 @@ const char* attention_backend_name(AttentionBackend backend);  // "auto", "wgmma
 // kInvalidArgument names the ones there are.
 Result<AttentionBackend> parse_attention_backend(std::string_view name);
 
-// What runs when `asked` is asked for, on the calling thread's GPU: never kAuto there. The CPU has no choice and stays
-// at kAuto. kUnimplemented where the device or the shape of K and V does not allow it.
-Result<AttentionBackend> resolve_attention_backend(DeviceKind device, AttentionBackend asked, DType kv,
-                                                   int32_t head_dim);
+// What runs when `asked` is asked for: on a GPU never kAuto. The CPU has no choice and stays at kAuto; `gpu` is not
+// looked at. kUnimplemented where the device or the shape of K and V does not allow it.
+Result<AttentionBackend> resolve_attention_backend(DeviceKind device, const GpuInfo& gpu, AttentionBackend asked,
+                                                   DType kv, int32_t head_dim);
 
 inline constexpr int kAttentionChunk = 512;  // positions, on the CPU; a multiple of kKvTile
 
@@ -73,9 +73,8 @@ struct AttentionWork {
 // depends on the bounds alone, so that a captured graph serves other positions.
 AttentionWork plan_attention(Stream& stream, const AttentionRows& rows, Arena& scratch);
 
-// Bytes that plan_attention() takes at most for these bounds (tensors and pointers are not looked at). On CUDA of the
-// calling thread's current GPU.
-int64_t attention_work_bytes(DeviceKind device, const AttentionRows& bounds);
+// Bytes that plan_attention() takes at most for these bounds (tensors and pointers are not looked at).
+int64_t attention_work_bytes(const Stream& stream, const AttentionRows& bounds);
 
 struct Attention {
   TensorView q;       // [rows, heads, head_dim], dtype of kv

@@ -192,7 +192,7 @@ class AttentionWorld {
     plan.head_dim = shape_.head_dim;
     plan.dtype = shape_.dtype;
     plan.backend = backend;
-    const int64_t work_bytes = attention_work_bytes(device_.kind(), plan);
+    const int64_t work_bytes = attention_work_bytes(device_.stream(), plan);
     Arena work_arena(std::move(device_.allocate(static_cast<size_t>(std::max<int64_t>(work_bytes, 1)))).value());
     Attention args;
     args.q = q_device.view(shape_.dtype, {n, shape_.heads, shape_.head_dim});

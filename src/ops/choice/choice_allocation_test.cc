@@ -36,7 +36,7 @@ TEST(ChoiceAllocation, ChoicesWithoutLogprobsAllocateNothing) {
   constexpr int32_t kVocab = 40009;
   constexpr int32_t kRows = 5;
   auto device = *make_cpu_device(2);
-  Arena arena(std::move(device->allocate(choose_scratch_bytes(kRows, kVocab, 2))).value());
+  Arena arena(std::move(device->allocate(choose_scratch_bytes(DeviceKind::kCpu, kRows, kVocab, 2))).value());
   const std::unique_ptr<SamplerState> state = std::move(SamplerState::create(*device, 1, kVocab)).value();
   SlotSampling sampling;
   sampling.params = filtering(1.0f, 100, 0.9f);

@@ -254,7 +254,7 @@ class Chooser {
                               .probability = place(c.probability.data(), rows),
                               .logprobs = place(logprobs.data(), rows),
                               .finite = place(c.finite.data(), rows)};
-    Arena arena(std::move(device_->allocate(choose_scratch_bytes(rows, vocab, threads_))).value());
+    Arena arena(std::move(device_->allocate(choose_scratch_bytes(device_->kind(), rows, vocab, threads_))).value());
     const TensorView view(place(logits.data(), logits.size()), DType::kF32, {rows, vocab});
     const ChoiceSegment* on_device = place(segments.data(), segments.size());
     const auto run = [&](const ChoiceOutput& output) {

@@ -1,12 +1,8 @@
 #include "ops/paged_kv/paged_kv.h"
 
-#ifdef VOLLEY_CUDA
-#include "ops/paged_kv/paged_kv_cuda.h"
-#endif
+#include "ops/paged_kv/paged_kv_kernels.h"
 
 namespace volley::ops {
-
-void write_qkv_cpu(Stream& stream, const QkvWrite& args);  // paged_kv_cpu.cc
 
 int64_t kv_layer_bytes(int32_t page_size, int32_t kv_heads, int32_t head_dim, DType dtype) {
   return int64_t{2} * kv_heads * page_size * head_dim * static_cast<int64_t>(dtype_size(dtype));
@@ -47,38 +43,12 @@ void check_tensors(const QkvWrite& args) {
   VOLLEY_CHECK(args.q_out.data != nullptr && args.q_out.count() == rows * args.heads * kv.head_dim);
 }
 
-// Positions are the engine's own numbers: wrong ones would write into another request's pages.
-void check_segment(const QkvWrite& args, const RowSegment& segment) {
-  VOLLEY_CHECK(segment.row_begin >= 0 && segment.rows >= 0 && segment.row_begin + segment.rows <= args.qkv.dim(0));
-  VOLLEY_CHECK(segment.slot >= 0 && segment.slot < args.page_table.dim(0));
-  if (segment.rows == 0) return;
-  const int32_t* cache = args.cache_positions.as<int32_t>() + segment.row_begin;
-  const int32_t* rope = args.rope_positions.as<int32_t>() + segment.row_begin;
-  const int32_t* pages = args.page_table.as<int32_t>() + segment.slot * args.page_table.dim(1);
-  VOLLEY_CHECK_GE(cache[0], 0);
-  for (int32_t i = 0; i < segment.rows; ++i) {
-    VOLLEY_CHECK_EQ(cache[i], cache[0] + i);
-    VOLLEY_CHECK(rope[i] >= 0 && rope[i] < args.rope.cos.dim(0));
-  }
-  const int64_t last = cache[segment.rows - 1] / args.kv.page_size;
-  VOLLEY_CHECK_LT(last, args.page_table.dim(1));
-  for (int64_t i = cache[0] / args.kv.page_size; i <= last; ++i) VOLLEY_CHECK_GE(pages[i], 0);
-}
-
 }  // namespace
 
 void write_qkv(Stream& stream, const QkvWrite& args) {
   check_layers(args.kv, args.layers);
   check_tensors(args);
-#ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) {
-    VOLLEY_CHECK(args.row_slots.dtype == DType::kI32 && args.row_slots.count() >= args.qkv.dim(0));
-    return write_qkv_cuda(stream, args);
-  }
-#endif
-  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "write_qkv: this build has no CUDA kernels");
-  for (int32_t i = 0; i < args.n_segments; ++i) check_segment(args, args.segments[i]);
-  write_qkv_cpu(stream, args);
+  kernels_on<PagedKvKernels>(stream).write_qkv(stream, args);
 }
 
 }  // namespace volley::ops

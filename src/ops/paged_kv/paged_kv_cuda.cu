@@ -6,7 +6,7 @@
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.h"
 #include "ops/paged_kv/cuda_page.cuh"
-#include "ops/paged_kv/paged_kv_cuda.h"
+#include "ops/paged_kv/paged_kv_kernels.h"
 
 namespace volley::ops {
 namespace {
@@ -254,11 +254,10 @@ void launch_write(Stream& stream, const WriteArgs& args) {
   }
 }
 
-}  // namespace
-
 void write_qkv_cuda(Stream& stream, const QkvWrite& args) {
   const int64_t rows = args.qkv.dim(0);
   if (rows == 0) return;
+  VOLLEY_CHECK(args.row_slots.dtype == DType::kI32 && args.row_slots.count() >= rows);
   WriteArgs a;
   a.qkv = args.qkv.as<float>();
   a.rows = static_cast<int>(rows);
@@ -293,5 +292,9 @@ void write_qkv_cuda(Stream& stream, const QkvWrite& args) {
       return launch_write<0, 1>(stream, a);
   }
 }
+
+}  // namespace
+
+const PagedKvKernels PagedKvKernels::kCuda = {write_qkv_cuda};
 
 }  // namespace volley::ops

@@ -30,9 +30,9 @@ class DFlashSpec final : public ProposerSpec {
     return make_dflash_proposer(std::move(network), load);
   }
 
-  int64_t scratch_bytes(DeviceKind device, DType storage, int64_t rows, int64_t max_positions,
+  int64_t scratch_bytes(const Stream& stream, DType storage, int64_t rows, int64_t max_positions,
                         DType kv) const override {
-    return Network::scratch_bytes(device, facts(), storage, rows, max_positions, kv);
+    return Network::scratch_bytes(stream, facts(), storage, rows, max_positions, kv);
   }
 };
 

@@ -88,17 +88,17 @@ void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorV
   ops::linear(stream, head(), h, logits, ops::Epilogue::kStore, summaries);
 }
 
-bool Network::head_summarises(DeviceKind device) const {
-  return ops::linear_summarises(device, head(), head_.n > 0 ? storage_ : activation());
+bool Network::head_summarises(const Stream& stream) const {
+  return ops::linear_summarises(stream, head(), head_.n > 0 ? storage_ : activation());
 }
 
-int64_t Network::scratch_bytes(DeviceKind device, const ProposerFacts& facts, DType storage, int64_t rows,
+int64_t Network::scratch_bytes(const Stream& stream, const ProposerFacts& facts, DType storage, int64_t rows,
                                int64_t max_positions, DType kv) {
   const int64_t codes = storage == DType::kF8E4M3 ? code_bytes(facts, rows) : 0;
   const model::Decoder& decoder = facts.decoder;
   int64_t injected = 0;  // of a row
   for (size_t i = 0; i < decoder.layers.size(); ++i) injected += 2 * decoder.attention(i)->kv_width();
-  const int64_t layers = std::max(model::Network::scratch_bytes(device, decoder, rows, max_positions, kv),
+  const int64_t layers = std::max(model::Network::scratch_bytes(stream, decoder, rows, max_positions, kv),
                                   rows * injected * static_cast<int64_t>(sizeof(float)) + kArenaAlignment);
   return layers + rows * decoder.hidden * 8 + 4 * kArenaAlignment + codes;
 }

@@ -1,0 +1,69 @@
+#include "device/dry_run.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+namespace volley {
+namespace {
+
+class DryFence final : public Fence {
+ public:
+  void set() override {}
+  void wait() override {}
+  double seconds_since(const Fence&) const override { return 0; }
+};
+
+class DryGraph final : public StepGraph {
+ public:
+  void launch() override {}
+};
+
+}  // namespace
+
+void* no_memory() {
+  return reinterpret_cast<void*>(uintptr_t{1} << 60);  // beyond what any process can map
+}
+
+int64_t measure_scratch(Stream& stream, const std::function<void(Arena&)>& run) {
+  Arena arena = Arena::measuring();
+  const DryRun dry(stream);
+  run(arena);
+  return static_cast<int64_t>(arena.peak());
+}
+
+int64_t graph_bytes(int64_t kernels) {
+  constexpr int64_t kGraphBytes = 64 << 10, kKernelBytes = 4 << 10;
+  return kGraphBytes + kernels * kKernelBytes;
+}
+
+Result<Buffer> DryDevice::allocate(size_t bytes) {
+  bytes_ += static_cast<int64_t>(bytes);
+  return Buffer(no_memory(), std::max<size_t>(bytes, 64), [](void*, size_t) {});
+}
+
+Result<Buffer> DryDevice::allocate_host(size_t bytes) {
+  if (kind() == DeviceKind::kCpu) bytes_ += static_cast<int64_t>(bytes);
+  const size_t size = std::max<size_t>(bytes, 64);
+  void* memory = ::operator new (size, std::align_val_t{64});
+  std::memset(memory, 0, size);
+  return Buffer(memory, size, [](void* data, size_t) { ::operator delete (data, std::align_val_t{64}); });
+}
+
+void DryDevice::download(void*, const void*, size_t) {
+  VOLLEY_CHECK_MSG(false, "a dry run has no results");
+}
+
+std::unique_ptr<Fence> DryDevice::make_fence() {
+  return std::make_unique<DryFence>();
+}
+
+std::unique_ptr<StepGraph> DryDevice::record(const std::function<void()>& enqueue) {
+  if (kind() == DeviceKind::kCpu) return nullptr;
+  const DryRun dry(stream_);
+  enqueue();
+  bytes_ += graph_bytes(dry.launches());
+  return std::make_unique<DryGraph>();
+}
+
+}  // namespace volley
