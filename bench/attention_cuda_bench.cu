@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda_limits.cuh"
+#include "device/dry_run.h"
 #include "ops/attention/attention.h"
 
 namespace {
@@ -84,7 +85,9 @@ class Batch {
     plan_.kv_heads = kKvHeads;
     plan_.head_dim = kHeadDim;
     plan_.backend = backend;
-    work_memory_ = allocate(device, static_cast<size_t>(ops::attention_work_bytes(device.stream(), plan_)));
+    work_memory_ = allocate(device, static_cast<size_t>(measure_scratch(device.stream(), [&](Arena& arena) {
+                              ops::plan_attention(device.stream(), plan_, arena);
+                            })));
   }
 
   void run(bool write, bool attend, int layers) {

@@ -32,7 +32,7 @@ int64_t measure_scratch(Stream& stream, const std::function<void(Arena&)>& run) 
   return static_cast<int64_t>(arena.peak());
 }
 
-int64_t graph_bytes(int64_t kernels) {
+int64_t recorded_bytes(int64_t kernels) {
   constexpr int64_t kGraphBytes = 64 << 10, kKernelBytes = 4 << 10;
   return kGraphBytes + kernels * kKernelBytes;
 }
@@ -62,7 +62,7 @@ std::unique_ptr<StepGraph> DryDevice::record(const std::function<void()>& enqueu
   if (kind() == DeviceKind::kCpu) return nullptr;
   const DryRun dry(stream_);
   enqueue();
-  bytes_ += graph_bytes(dry.launches());
+  graph_bytes_ += recorded_bytes(dry.launches());
   return std::make_unique<DryGraph>();
 }
 

@@ -34,7 +34,7 @@ void* no_memory();
 int64_t measure_scratch(Stream& stream, const std::function<void(Arena&)>& run);
 
 // Device memory that a recorded graph of so many kernels takes at most. CUDA.
-int64_t graph_bytes(int64_t kernels);
+int64_t recorded_bytes(int64_t kernels);
 
 // A device with neither memory nor kernels, always dry: whoever starts up on it learns what that takes.
 class DryDevice final : public Device {
@@ -42,9 +42,9 @@ class DryDevice final : public Device {
   explicit DryDevice(int threads) : stream_(threads), dry_(stream_) {}              // a CPU
   explicit DryDevice(const GpuInfo& gpu) : stream_(nullptr, gpu), dry_(stream_) {}  // that GPU
 
-  // What it was asked for so far, recorded graphs included, and on the CPU host memory, too. It does not see what was
-  // given back.
+  // What it was asked for so far, on the CPU host memory included. It does not see what was given back.
   int64_t bytes() const { return bytes_; }
+  int64_t graph_bytes() const { return graph_bytes_; }  // of what was recorded
 
   DeviceKind kind() const override { return stream_.kind(); }
   Stream& stream() override { return stream_; }
@@ -63,7 +63,7 @@ class DryDevice final : public Device {
  private:
   Stream stream_;
   DryRun dry_;
-  int64_t bytes_ = 0;
+  int64_t bytes_ = 0, graph_bytes_ = 0;
 };
 
 }  // namespace volley

@@ -50,10 +50,6 @@ class Network {
   const ops::RopeTables& rope(int32_t r) const { return ropes_[r].tables; }
   int64_t packed_bytes() const { return packed_bytes_; }
 
-  // Scratch that plan() and forward() take at most, without the residual stream. kv: dtype of the cache.
-  static int64_t scratch_bytes(const Stream& stream, const Decoder& spec, int64_t rows, int64_t max_positions,
-                               DType kv);
-
  private:
   struct Block {
     Vector input_norm, post_norm;

@@ -174,7 +174,11 @@ void Round::commit(const Layout& layout, const PassMemory& pass, TensorView feat
   if (device_.kind() != DeviceKind::kCpu) return proposer_->commit(stream_, pass.batch, features, *scratch_);
   std::vector<int32_t> index;
   std::vector<ops::RowSegment> segments;
-  for (int32_t i = 0; i < layout.n; ++i) {
+  if (stream_.dry()) {  // as if there were a row fewer than all
+    index.resize(layout.rows);
+    segments.push_back({0, layout.rows, 0});
+  }
+  for (int32_t i = 0; i < layout.n && !stream_.dry(); ++i) {
     const ops::StepSegment& segment = memory_->segment_array()[i];
     const int32_t kept = segment.known + std::max(0, memory_->outcome_array()[i].committed - 1);
     segments.push_back({static_cast<int32_t>(index.size()), kept, segment.slot});
@@ -184,7 +188,7 @@ void Round::commit(const Layout& layout, const PassMemory& pass, TensorView feat
   model::RowBatch batch = pass.batch;
   batch.rows = static_cast<int32_t>(n);
   batch.segments = segments;
-  if (n < layout.rows) {
+  if (n < layout.rows || stream_.dry()) {
     const TensorView rows(index.data(), DType::kI32, {n});
     const auto pick = [&](const TensorView& from, int64_t width) {
       const TensorView to = scratch_->take(from.dtype, {n, width});

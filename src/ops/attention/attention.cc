@@ -58,11 +58,6 @@ AttentionWork plan_attention(Stream& stream, const AttentionRows& rows, Arena& s
   return kernels_on<AttentionKernels>(stream).plan_attention(stream, rows, scratch);
 }
 
-int64_t attention_work_bytes(const Stream& stream, const AttentionRows& bounds) {
-  const auto work_bytes = kernels_on<AttentionKernels>(stream).work_bytes;
-  return work_bytes == nullptr ? 0 : work_bytes(stream.gpu(), bounds);
-}
-
 void attention(Stream& stream, const Attention& args, Arena& scratch) {
   check_tensors(args);
   kernels_on<AttentionKernels>(stream).attention(stream, args, scratch);

@@ -73,9 +73,6 @@ struct AttentionWork {
 // depends on the bounds alone, so that a captured graph serves other positions.
 AttentionWork plan_attention(Stream& stream, const AttentionRows& rows, Arena& scratch);
 
-// Bytes that plan_attention() takes at most for these bounds (tensors and pointers are not looked at).
-int64_t attention_work_bytes(const Stream& stream, const AttentionRows& bounds);
-
 struct Attention {
   TensorView q;       // [rows, heads, head_dim], dtype of kv
   int32_t heads = 0;  // a multiple of kv.kv_heads: heads are grouped in order (GQA)
@@ -95,10 +92,7 @@ struct Attention {
   TensorView out;  // [rows, heads * head_dim], dtype of q
 };
 
-// Bytes of scratch that attention() takes at most for max_rows rows of sequences of up to max_positions, on any number
-// of threads. It is given back before attention() returns. CUDA takes none: its scratch is the work's.
-int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t head_dim, int64_t max_positions);
-
+// What it takes of `scratch` it gives back. CUDA takes none: its scratch is the work's.
 void attention(Stream& stream, const Attention& args, Arena& scratch);
 
 }  // namespace volley::ops

@@ -266,8 +266,8 @@ void check_segment(const Attention& args, const RowSegment& segment) {
 void attention_cpu(Stream& stream, const Attention& args, Arena& scratch) {
   const ArenaScope scope(scratch);
   if (stream.dry()) {  // what rows see is not known: the most that it can be
-    scratch.take(DType::kU8,
-                 {attention_scratch_bytes(args.q.dim(0), args.heads, args.kv.head_dim, args.max_positions)});
+    scratch.take(DType::kU8, {attention_scratch_bytes(args.q.dim(0), args.heads, args.kv.head_dim, args.max_positions,
+                                                      stream.threads())});
     return;
   }
   for (int32_t i = 0; i < args.n_segments; ++i) check_segment(args, args.segments[i]);
@@ -298,6 +298,6 @@ AttentionWork plan_attention_cpu(Stream& /*stream*/, const AttentionRows& /*rows
 
 }  // namespace
 
-const AttentionKernels AttentionKernels::kCpu = {resolve_backend_cpu, plan_attention_cpu, nullptr, attention_cpu};
+const AttentionKernels AttentionKernels::kCpu = {resolve_backend_cpu, plan_attention_cpu, attention_cpu};
 
 }  // namespace volley::ops

@@ -161,7 +161,6 @@ void attention_cuda(Stream& stream, const Attention& args, Arena& /*scratch*/) {
 
 }  // namespace
 
-const AttentionKernels AttentionKernels::kCuda = {resolve_attention_backend_cuda, plan_attention_cuda,
-                                                  attention_work_bytes_cuda, attention_cuda};
+const AttentionKernels AttentionKernels::kCuda = {resolve_attention_backend_cuda, plan_attention_cuda, attention_cuda};
 
 }  // namespace volley::ops

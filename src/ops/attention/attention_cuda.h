@@ -11,7 +11,6 @@ Result<AttentionBackend> resolve_attention_backend_cuda(const GpuInfo& gpu, Atte
 
 // attention_plan_cuda.cu
 AttentionWork plan_attention_cuda(Stream& stream, const AttentionRows& rows, Arena& scratch);
-int64_t attention_work_bytes_cuda(const GpuInfo& gpu, const AttentionRows& bounds);
 
 // attention_tiles_cuda.cu: bf16 with head_dim 64, 128 or 256.
 void attention_tiles_cuda(Stream& stream, const Attention& args);

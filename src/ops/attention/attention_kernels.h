@@ -10,7 +10,6 @@ struct AttentionKernels {
   // As the public functions. On the CPU there is one backend and nothing to plan.
   Result<AttentionBackend> (*resolve_backend)(const GpuInfo& gpu, AttentionBackend asked, DType kv, int32_t head_dim);
   AttentionWork (*plan_attention)(Stream& stream, const AttentionRows& rows, Arena& scratch);
-  int64_t (*work_bytes)(const GpuInfo& gpu, const AttentionRows& bounds);
   void (*attention)(Stream& stream, const Attention& args, Arena& scratch);
 
   static const AttentionKernels kCpu, kCuda;

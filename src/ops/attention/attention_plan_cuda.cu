@@ -335,12 +335,6 @@ WorkSize size_of(const GpuInfo& gpu, const AttentionRows& rows) {
 
 }  // namespace
 
-int64_t attention_work_bytes_cuda(const GpuInfo& gpu, const AttentionRows& bounds) {
-  if (!kv_is_swizzled(bounds.dtype, bounds.head_dim) || bounds.rows == 0 || bounds.n_segments == 0) return 0;
-  const WorkSize size = size_of(gpu, bounds);
-  return arena_bytes(size.list_bytes) + arena_bytes(size.partial_floats * 4);
-}
-
 AttentionWork plan_attention_cuda(Stream& stream, const AttentionRows& rows, Arena& scratch) {
   const AttentionBackend backend = resolve_attention_backend_cuda(stream.gpu(), rows.backend, rows.dtype, rows.head_dim)
                                        .value();  // the caller has asked before

@@ -12,7 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "device/dry_run.h"
 #include "ops/attention/attention.h"
+#include "ops/attention/attention_plan.h"
 #include "ops/device_for_test.h"
 
 namespace volley::ops {
@@ -83,7 +85,8 @@ class AttentionWorld {
     const size_t angles = static_cast<size_t>(pages_per_slot_) * shape.page_size * shape.head_dim / 2;
     cos_ = std::make_unique<DeviceTensor>(device, std::vector<float>(angles, 1.0f));
     sin_ = std::make_unique<DeviceTensor>(device, std::vector<float>(angles, 0.0f));
-    const int64_t scratch = attention_scratch_bytes(1024, shape.heads, shape.head_dim, longest());
+    const int64_t scratch =
+        attention_scratch_bytes(1024, shape.heads, shape.head_dim, longest(), device.stream().threads());
     arena_ = std::make_unique<Arena>(std::move(device_.allocate(static_cast<size_t>(scratch))).value());
     for (size_t slot = 0; write_all && slot < lengths.size(); ++slot) write(static_cast<int>(slot), 0, lengths[slot]);
   }
@@ -192,7 +195,8 @@ class AttentionWorld {
     plan.head_dim = shape_.head_dim;
     plan.dtype = shape_.dtype;
     plan.backend = backend;
-    const int64_t work_bytes = attention_work_bytes(device_.stream(), plan);
+    const int64_t work_bytes =
+        measure_scratch(device_.stream(), [&](Arena& arena) { plan_attention(device_.stream(), plan, arena); });
     Arena work_arena(std::move(device_.allocate(static_cast<size_t>(std::max<int64_t>(work_bytes, 1)))).value());
     Attention args;
     args.q = q_device.view(shape_.dtype, {n, shape_.heads, shape_.head_dim});

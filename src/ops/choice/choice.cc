@@ -127,20 +127,13 @@ void choose_cpu(Stream& stream, const ChoicePlan& plan, TensorView logits, Arena
   for (int64_t i = whole; i < count; ++i) batch.run(tasks[i], &pool, {adjusted, candidates});
 }
 
-int64_t scratch_bytes_cpu(int64_t max_rows, int64_t vocab, int threads) {
-  const int64_t values = threads * vocab;
-  return arena_bytes(max_rows * int64_t{sizeof(Task)}) + arena_bytes(values * int64_t{sizeof(float)}) +
-         arena_bytes(values * int64_t{sizeof(Candidate)});
-}
-
 Result<std::unique_ptr<SamplerState>> create_state_cpu(Device& /*device*/, int32_t slots, int32_t vocab) {
   return std::unique_ptr<SamplerState>(std::make_unique<CpuSamplerState>(slots, vocab));
 }
 
 }  // namespace
 
-const choice::ChoiceKernels choice::ChoiceKernels::kCpu = {plan_choices_cpu, choose_cpu, scratch_bytes_cpu,
-                                                           create_state_cpu};
+const choice::ChoiceKernels choice::ChoiceKernels::kCpu = {plan_choices_cpu, choose_cpu, create_state_cpu};
 
 Result<std::unique_ptr<SamplerState>> SamplerState::create(Device& device, int32_t slots, int32_t vocab) {
   VOLLEY_CHECK(slots >= 1 && vocab >= 1 && vocab <= kMaxVocab);
@@ -169,10 +162,6 @@ void choose(Stream& stream, TensorView logits, std::span<const ChoiceSegment> se
             const ChoiceOutput& out, Arena& scratch) {
   ArenaScope scope(scratch);
   choose(stream, plan_choices(stream, {logits.dim(0), segments, &state, out}, false, scratch), logits, scratch);
-}
-
-int64_t choose_scratch_bytes(DeviceKind device, int64_t max_rows, int64_t vocab, int threads) {
-  return kernels_on<choice::ChoiceKernels>(device).scratch_bytes(max_rows, vocab, threads);
 }
 
 }  // namespace volley::ops

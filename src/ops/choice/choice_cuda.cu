@@ -407,15 +407,8 @@ void choose_cuda(Stream& stream, const ChoicePlan& plan, TensorView logits, Aren
   choose_rows_cuda(stream, args, sampler.teams(), rows);
 }
 
-int64_t scratch_bytes_cuda(int64_t max_rows, int64_t vocab, int /*threads*/) {
-  return arena_bytes(max_rows * int64_t{sizeof(PlainRow)}) + arena_bytes(max_rows * int64_t{sizeof(uint32_t)}) +
-         arena_bytes(max_rows * int64_t{sizeof(RowItem)}) + arena_bytes(int64_t{sizeof(int32_t)}) +
-         arena_bytes(max_rows * slices(vocab) * int64_t{sizeof(Finding)}) + arena_bytes(max_rows);
-}
-
 }  // namespace
 
-const ChoiceKernels ChoiceKernels::kCuda = {plan_choices_cuda, choose_cuda, scratch_bytes_cuda,
-                                            CudaSamplerState::create};
+const ChoiceKernels ChoiceKernels::kCuda = {plan_choices_cuda, choose_cuda, CudaSamplerState::create};
 
 }  // namespace volley::ops::choice

@@ -10,7 +10,6 @@ struct ChoiceKernels {
   // As the public functions, for at least one row and segment. On the CPU there is nothing to plan.
   ChoicePlan (*plan_choices)(Stream& stream, const ChoiceTask& task, bool summarises, Arena& scratch);
   void (*choose)(Stream& stream, const ChoicePlan& plan, TensorView logits, Arena& scratch);
-  int64_t (*scratch_bytes)(int64_t max_rows, int64_t vocab, int threads);
   Result<std::unique_ptr<SamplerState>> (*create_state)(Device& device, int32_t slots, int32_t vocab);
 
   static const ChoiceKernels kCpu, kCuda;

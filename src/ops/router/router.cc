@@ -58,11 +58,6 @@ Routing take_routing(Arena& scratch, const RouterRule& rule, int64_t rows) {
   return r;
 }
 
-int64_t routing_bytes(const RouterRule& rule, int64_t rows) {
-  return 3 * arena_bytes(rows * rule.top_k * 4) + arena_bytes((rule.experts + 1) * 4) + arena_bytes(rule.experts * 4) +
-         arena_bytes(4);
-}
-
 void route(Stream& stream, const RouterRule& rule, const RouteCall& call, const Routing& out) {
   VOLLEY_CHECK(check_router(rule).ok());
   const int64_t rows = out.rows();

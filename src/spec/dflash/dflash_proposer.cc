@@ -1,7 +1,5 @@
 #include "spec/dflash/dflash_proposer.h"
 
-#include <algorithm>
-
 #include "spec/pass.h"
 
 namespace volley::spec::dflash {
@@ -26,13 +24,6 @@ class DFlashProposer final : public Proposer {
   void commit(Stream& stream, const model::RowBatch& rows, TensorView features, Arena& scratch) override {
     model::Pass pass{stream, rows, kv_, scratch};
     network_->inject(pass, features);
-  }
-
-  int64_t scratch_bytes(const Stream& stream, const ScratchBounds& bounds) const override {
-    const int64_t hidden = network_->facts().decoder.hidden, vocab = target_.spec().vocab;
-    const int64_t rows = std::max(bounds.slots * block_size_, bounds.commit_rows);
-    return network_->scratch_bytes(stream, rows, bounds.positions, kv_[0].dtype) + rows * hidden * 4 +
-           pass_bytes(rows) + bounds.logit_rows * (vocab + hidden) * 4 + bounds.choose_bytes + 32 * kArenaAlignment;
   }
 
  private:

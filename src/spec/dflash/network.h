@@ -35,13 +35,6 @@ class Network {
   DType activation() const { return body_->activation(); }
   int64_t packed_bytes() const { return packed_bytes_; }
 
-  // What a pass of a drafter that is stored so takes at most. kv: dtype of the cache.
-  static int64_t scratch_bytes(const Stream& stream, const ProposerFacts& facts, DType storage, int64_t rows,
-                               int64_t max_positions, DType kv);
-  int64_t scratch_bytes(const Stream& stream, int64_t rows, int64_t max_positions, DType kv) const {
-    return scratch_bytes(stream, facts_, storage_, rows, max_positions, kv);
-  }
-
  private:
   Network() = default;
   const ops::LinearWeight& head() const { return head_.n > 0 ? head_ : target_->head(); }
