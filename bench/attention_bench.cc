@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "ops/attention/attention.h"
+#include "ops/attention/attention_plan.h"
 
 namespace {
 
@@ -38,7 +38,8 @@ class Setup {
     kv_ = {static_cast<std::byte*>(memory_.data()), page, kPageSize, shape.kv_heads, shape.head_dim, shape.dtype};
     q_ = allocate(int64_t{rows} * shape.heads * shape.head_dim * 4);
     out_ = allocate(int64_t{rows} * shape.heads * shape.head_dim * 4);
-    scratch_ = std::make_unique<Arena>(allocate(attention_scratch_bytes(rows, shape.heads, shape.head_dim, context)));
+    scratch_ =
+        std::make_unique<Arena>(allocate(attention_scratch_bytes(rows, shape.heads, shape.head_dim, context, threads)));
     cos_.assign(static_cast<size_t>(context) * shape.head_dim / 2, 0.8f);
     sin_.assign(cos_.size(), 0.6f);
     norm_.assign(shape.head_dim, 1.0f);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda_limits.cuh"
+#include "device/dry_run.h"
 #include "ops/attention/attention.h"
 
 namespace {
@@ -82,7 +83,9 @@ class Batch {
     rows_.views[ops::kWholeView] = {begin_.view(DType::kI32, {n}), end_.view(DType::kI32, {n}),
                                     table_.view(DType::kI32, {c.requests, pages_})};
     heads_ = {kHeads, kKvHeads, kHeadDim, DType::kBF16, backend};
-    work_memory_ = allocate(device, static_cast<size_t>(ops::attention_work_bytes(device.kind(), rows_, heads_)));
+    work_memory_ = allocate(device, static_cast<size_t>(measure_scratch(device.stream(), [&](Arena& arena) {
+                              ops::plan_attention(device.stream(), rows_, rows_.views[ops::kWholeView], heads_, arena);
+                            })));
   }
 
   void run(bool write, bool attend, int layers) {

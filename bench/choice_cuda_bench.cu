@@ -6,6 +6,7 @@
 
 #include "cuda_limits.cuh"
 #include "device/cuda/dependent.cuh"
+#include "device/dry_run.h"
 #include "ops/choice/choice.h"
 
 namespace {
@@ -89,9 +90,18 @@ class Bench {
         segments_(allocate(device, sizeof(ops::ChoiceSegment) * kMaxRows)),
         prefix_(allocate(device, sizeof(TokenId) * kBlock)),
         out_(allocate(device, size_t{8} * kMaxRows)),
-        scratch_(allocate(device, static_cast<size_t>(ops::choose_scratch_bytes(kMaxRows, kVocab, 0)))) {
+        scratch_(allocate(device, scratch_bytes(device.stream()))) {
     const std::vector<float> logits = make_logits(kMaxRows);
     device.upload(logits_.data(), logits.data(), logits.size() * sizeof(float));
+  }
+
+  size_t scratch_bytes(Stream& stream) const {
+    return static_cast<size_t>(measure_scratch(stream, [&](Arena& arena) {
+      ops::ChoiceOutput out;
+      out.tokens = static_cast<TokenId*>(out_.data());
+      const std::span segments(static_cast<const ops::ChoiceSegment*>(segments_.data()), 1);
+      ops::choose(stream, logits_.view(DType::kF32, {kMaxRows, kVocab}), segments, *state_, out, arena);
+    }));
   }
 
   double read_us(int32_t rows) {

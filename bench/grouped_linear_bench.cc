@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "device/dry_run.h"
 #include "ops/grouped_linear/grouped_linear.h"
 
 namespace {
@@ -34,7 +35,9 @@ struct World {
   Arena arena;
   Buffer x, m, d;
 
-  World() : arena(allocate(ops::routing_bytes(rule(), kMostRows))) {
+  World()
+      : arena(allocate(
+            measure_scratch(device->stream(), [](Arena& routing) { ops::take_routing(routing, rule(), kMostRows); }))) {
     std::vector<uint16_t> values(2 * kInner * kHidden);
     std::minstd_rand random(1);
     for (uint16_t& v : values) v = static_cast<uint16_t>(0x3c00 | (random() & 0x81ff));

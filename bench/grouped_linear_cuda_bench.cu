@@ -14,6 +14,7 @@
 #include <string>
 
 #include "cuda_limits.cuh"
+#include "device/dry_run.h"
 #include "ops/grouped_linear/grouped_linear_cuda.h"
 #include "ops/linear/linear_cuda.h"
 
@@ -59,7 +60,9 @@ struct Layer {
   Layer(Device& device, uint32_t seed, bool portable)
       : gate_up(experts(device, 2 * kInner, kHidden, ops::LinearLayout::kGateUp, seed)),
         down(experts(device, kHidden, kInner, ops::LinearLayout::kPlain, seed + 1)),
-        arena(std::make_unique<Arena>(allocate(device, ops::routing_bytes(rule(), kMostRows)))) {
+        arena(std::make_unique<Arena>(allocate(device, measure_scratch(device.stream(), [](Arena& routing) {
+                                                 ops::take_routing(routing, rule(), kMostRows);
+                                               })))) {
     router.n = kExperts;
     router.k = kHidden;
     router.packed = allocate(device, ops::linear_cuda_packed_bytes(router.n, router.k, router.storage, router.layout));

@@ -310,8 +310,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   Device& device = **made;
-  const Result<GpuFacts> gpu = examine_cuda_device(0);
-  const bool hopper = gpu.ok() && gpu->compute_major == 9;
+  const bool hopper = device.stream().gpu().is_hopper();
   if (!hopper && (asked("--draft") || asked("--tiles"))) {
     std::fprintf(stderr, "--draft and --tiles are for GPUs of compute capability 9.0 (H100, H200): leave them out.\n");
     return 1;

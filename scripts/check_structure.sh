@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fails where code names what it must not know: a model family outside src/families (text formats of serve and text
-# aside), the drafting algorithm outside its folder and the registry. Tests may name both.
+# aside), the drafting algorithm outside its folder and the registry (tests may name both); the build's CUDA outside
+# src/ops/kernels.h; the calling thread's GPU outside src/device.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,4 +22,9 @@ refuse 'a model family is named outside src/families:' \
   'qwen|llama([^3]|3[^_ ,.:;()])|mistral|gpt.?oss|deepseek|kimi|glm|minimax' 'families/|serve/|text/|spec/dflash/'
 refuse 'the drafting algorithm is named outside src/spec/dflash and src/spec/proposers.cc:' \
   'dflash' 'spec/dflash/|spec/proposers\.cc:'
+# A table of functions per device says what there is (src/ops/kernels.h). VOLLEY_CUDA_SM90A is about machine code.
+refuse 'whether this build has CUDA is asked outside src/ops/kernels.h:' \
+  '^ *#.*VOLLEY_CUDA([^_]|$)' 'ops/kernels\.h:'
+refuse "the calling thread's GPU is asked for outside src/device: the stream knows its own:" \
+  'cudaGetDevice\b|cudaDeviceGetAttribute|cudaGetDeviceProperties' 'device/cuda/'
 exit "$status"

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "device/dry_run.h"
 #include "families/family.h"
 #include "spec/dflash/config.h"
 #include "spec/pass.h"
@@ -46,7 +47,6 @@ ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft
   model::WeightLoader loader(*device_, *checkpoint, numerics, params);
   target_ = must(model::Network::load(loader, checkpoint, spec, numerics, max_positions));
   const DType kv = numerics.activation;
-  int64_t bytes = model::Network::scratch_bytes(device_->kind(), spec, max_positions, max_positions, kv);
   std::vector<model::KvShape> shapes = model::kv_shapes(spec);
   if (!draft_dir.empty()) {
     const spec::ProposerFacts facts = must(spec::dflash::read_config(draft_dir));
@@ -55,17 +55,45 @@ ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft
     draft_ = must(spec::dflash::Network::load(
         {*device_, draft_checkpoint, *target_, *checkpoint, draft_numerics, max_positions}, facts));
     for (const model::KvShape& shape : model::kv_shapes(facts.decoder)) shapes.push_back(shape);
-    bytes += draft_->scratch_bytes(device_->kind(), max_positions, max_positions, kv);
   }
   const int64_t pages = (max_positions + kPageSize - 1) / kPageSize;
   kv_ = must(model::KvMemory::allocate(*device_, shapes, kPageSize, pages, kv));
-  bytes += int64_t{max_positions} * (spec.vocab + spec.hidden * 20) * 4 + (1 << 20);
-  scratch_.emplace(must(device_->allocate(static_cast<size_t>(bytes))));
   std::vector<int32_t> table = counting(static_cast<int32_t>(pages));
   std::reverse(table.begin(), table.end());  // not in order: positions must go through the table
   page_table_memory_ = must(device_->allocate(table.size() * sizeof(int32_t)));
   page_table_ = page_table_memory_.view(DType::kI32, {1, pages});
   device_->upload(page_table_.data, table.data(), table.size() * sizeof(int32_t));
+  // What passes take, and beside it inputs, features and logits.
+  const int64_t bytes =
+      measure_passes(max_positions) + int64_t{max_positions} * (spec.vocab + spec.hidden * 20) * 4 + (1 << 20);
+  scratch_.emplace(must(device_->allocate(static_cast<size_t>(bytes))));
+}
+
+int64_t ModelRunner::measure_passes(int32_t rows) {
+  Stream& stream = device_->stream();
+  const auto measure = [&](const ops::Visibility& visibility, const auto& run) {
+    return measure_scratch(stream, [&](Arena& scratch) {
+      const spec::PassMemory memory = spec::take_pass({rows, 1, rows, rows, rows}, visibility, page_table_, scratch);
+      run(memory.rows, scratch.take(DType::kF32, {rows, spec().hidden}), scratch);
+    });
+  };
+  const size_t of_target = target_->kv_layers();
+  int64_t bytes = measure(spec::target_visibility(spec()), [&](const ops::Rows& batch, TensorView x, Arena& a) {
+    model::Pass pass{stream, batch, kv_->layers(0, of_target), a};
+    target_->plan(pass);
+    target_->forward(pass, {}, x);
+    target_->logits(stream, x, batch.token_ids, a.take(DType::kF32, {rows, spec().vocab}), a);
+  });
+  if (draft_ == nullptr) return bytes;
+  const spec::ProposerFacts& facts = draft_->facts();
+  bytes += measure(spec::block_visibility(facts.decoder, 0), [&](const ops::Rows& batch, TensorView x, Arena& a) {
+    model::Pass pass{stream, batch, kv_->layers(of_target, facts.decoder.layers.size()), a};
+    draft_->plan(pass);
+    draft_->forward(pass, x);
+    const auto width = static_cast<int64_t>(facts.feature_layers.size()) * spec().hidden;
+    draft_->inject(pass, a.take(draft_->activation(), {rows, width}));
+  });
+  return bytes;
 }
 
 model::Pass ModelRunner::target_pass(const ops::Rows& rows) {

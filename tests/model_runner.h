@@ -38,6 +38,8 @@ class ModelRunner {
   std::vector<std::vector<float>> rows_of(const TensorView& tensor);
   std::vector<int32_t> counting(int32_t n) const;
 
+  // Scratch memory of passes over so many rows, target and drafter together.
+  int64_t measure_passes(int32_t rows);
   model::Pass target_pass(const ops::Rows& rows);
   model::Pass draft_pass(const ops::Rows& rows);
 

@@ -227,6 +227,7 @@ void print_text(const Findings& found) {
   if (device.kind == DeviceKind::kCuda) std::printf("  attention    %s\n", attention_text(*found.plan).c_str());
   std::printf("  a step       %s for up to %s\n", format_bytes(memory.step_bytes).c_str(),
               counted(found.plan->max_num_batched_tokens, "row").c_str());
+  if (memory.graph_bytes > 0) std::printf("  recorded     steps take %s\n", format_bytes(memory.graph_bytes).c_str());
   std::printf("  plan         %s of %lld positions, %s: room for %s, %s\n", counted(memory.pages, "page").c_str(),
               static_cast<long long>(page_size), format_bytes(memory.kv_bytes()).c_str(),
               counted(memory.pages * page_size, "token").c_str(),
@@ -290,6 +291,7 @@ void print_json(const Findings& found) {
                       {"available_bytes", found.plan->device.available_bytes},
                       {"weight_bytes", memory.weight_bytes},
                       {"step_bytes", memory.step_bytes},
+                      {"graph_bytes", memory.graph_bytes},
                       {"kv_bytes_per_token", memory.page_bytes / found.plan->page_size},
                       {"kv_dtype", dtype_name(found.plan->kv_dtype)},
                       {"pages", memory.pages},

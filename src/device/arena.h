@@ -1,5 +1,5 @@
 // Scratch memory of one step: bump allocation, everything forgotten at once. The arena is sized before the first step
-// from the largest one, so that a step never allocates (a captured CUDA graph could not).
+// by dry runs (dry_run.h), so that a step never allocates (a captured CUDA graph could not).
 #pragma once
 
 #include "base/math.h"
@@ -18,7 +18,10 @@ constexpr int64_t arena_bytes(int64_t bytes) {
 
 class Arena {
  public:
-  explicit Arena(Buffer buffer) : buffer_(std::move(buffer)) {}
+  explicit Arena(Buffer buffer)
+      : buffer_(std::move(buffer)), begin_(static_cast<char*>(buffer_.data())), capacity_(buffer_.bytes()) {}
+  // Of any size and without memory, for dry runs: what it hands out must not be touched.
+  static Arena measuring();
 
   // Aligned to kArenaAlignment, from the buffer's begin on; contents undefined. Running out is a CHECK failure: whoever
   // sized the arena was wrong.
@@ -28,11 +31,15 @@ class Arena {
   size_t mark() const { return used_; }
   void release(size_t mark) { used_ = mark; }
 
-  size_t capacity() const { return buffer_.bytes(); }
+  size_t capacity() const { return capacity_; }
   size_t peak() const { return peak_; }
 
  private:
+  Arena() = default;
+
   Buffer buffer_;
+  char* begin_ = nullptr;
+  size_t capacity_ = 0;
   size_t used_ = 0;
   size_t peak_ = 0;
 };

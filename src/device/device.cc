@@ -39,6 +39,8 @@ TensorView Buffer::view(DType dtype, std::initializer_list<int64_t> dims) const 
   return v;
 }
 
+Stream::Stream(ThreadPool& pool) : kind_(DeviceKind::kCpu), pool_(&pool), threads_(pool.threads()) {}
+
 namespace {
 
 // Work on the CPU is done when it is enqueued, so a point in it is a moment.

@@ -17,6 +17,16 @@ class ThreadPool;
 
 enum class DeviceKind { kCpu, kCuda };
 
+// What kernels and their plans go by on a GPU. Given by hand, it stands for a GPU that this machine has not got.
+struct GpuInfo {
+  int compute_capability = 0;  // ten times the major number plus the minor one: 90 is Hopper
+  int multiprocessors = 0;
+  int64_t block_shared_bytes = 0;  // shared memory that a block can have
+  // sm_90a: code for it runs on this one compute capability, on no later one.
+  bool is_hopper() const { return compute_capability == 90; }
+  bool at_least(int capability) const { return compute_capability >= capability; }
+};
+
 // Owned memory, aligned to 64 bytes and zeroed. Movable; freed with its last owner.
 class Buffer {
  public:
@@ -41,24 +51,40 @@ class Buffer {
 
 // An order of work. On the CPU work is done when the call returns, by the calling thread and the pool's. On CUDA it is
 // done some time after, in order; Device::synchronize() waits for it.
+//
+// A stream can be dry (dry_run.h): operations then check their arguments and take their scratch memory, but do nothing.
 class Stream {
  public:
-  explicit Stream(ThreadPool& pool) : kind_(DeviceKind::kCpu), pool_(&pool) {}
-  explicit Stream(void* cuda_stream) : kind_(DeviceKind::kCuda), cuda_stream_(cuda_stream) {}
+  explicit Stream(ThreadPool& pool);
+  explicit Stream(int threads) : kind_(DeviceKind::kCpu), threads_(threads) {}  // without any: for dry runs alone
+  Stream(void* cuda_stream, const GpuInfo& gpu) : kind_(DeviceKind::kCuda), cuda_stream_(cuda_stream), gpu_(gpu) {}
   DeviceKind kind() const { return kind_; }
+  const GpuInfo& gpu() const {  // that it is on. REQUIRES: kind() == kCuda
+    VOLLEY_CHECK(kind_ == DeviceKind::kCuda);
+    return gpu_;
+  }
   ThreadPool& pool() const {  // REQUIRES: kind() == kCpu
-    VOLLEY_CHECK(kind_ == DeviceKind::kCpu);
+    VOLLEY_CHECK(pool_ != nullptr);
     return *pool_;
   }
+  int threads() const { return threads_; }  // of the pool; 0 on CUDA
+  bool dry() const { return skipped_ != nullptr; }
+  // Instead of a kernel's launch. REQUIRES: dry()
+  void skip_launch() const { ++*skipped_; }
   void* native() const {  // a cudaStream_t. REQUIRES: kind() == kCuda
     VOLLEY_CHECK(kind_ == DeviceKind::kCuda);
     return cuda_stream_;
   }
 
  private:
+  friend class DryRun;
+
   DeviceKind kind_;
   ThreadPool* pool_ = nullptr;
+  int threads_ = 0;
   void* cuda_stream_ = nullptr;
+  GpuInfo gpu_;
+  int64_t* skipped_ = nullptr;  // launches, while the stream is dry
 };
 
 // A point in a stream's work.
@@ -124,7 +150,7 @@ Result<std::unique_ptr<Device>> make_cuda_device(int ordinal);
 struct GpuFacts {
   std::string name;
   int64_t free_bytes = 0;
-  int compute_major = 0;  // of its compute capability
+  GpuInfo info;
 };
 Result<GpuFacts> examine_cuda_device(int ordinal);
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <thread>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "device/arena.h"
 #include "device/cpu/thread_pool.h"
 #include "device/device.h"
+#include "device/dry_run.h"
 #include "device/probe.h"
 
 namespace volley {
@@ -87,6 +89,68 @@ TEST(Arena, ReusesWhatAScopeReleased) {
   EXPECT_EQ(arena.peak(), size_t{kArenaAlignment});
   EXPECT_EQ(arena.take(DType::kF32, {1}).data, static_cast<char*>(first) + kArenaAlignment);
   EXPECT_DEATH(arena.take(DType::kF32, {1024}), "CHECK failed");
+}
+
+// An arena of any size hands out what a real one would, and its peak is the size to make that one of.
+TEST(DryRun, MeasuresScratch) {
+  auto device = *make_cpu_device(1);
+  const auto run = [](Arena& arena) {
+    const ArenaScope scope(arena);
+    const TensorView first = arena.take(DType::kF32, {3});
+    for (int64_t i = 1; i < 4; ++i) {
+      const ArenaScope inner(arena);
+      EXPECT_EQ(static_cast<char*>(arena.take(DType::kU8, {i * 1000}).data) - static_cast<char*>(first.data),
+                kArenaAlignment);
+    }
+  };
+  const int64_t bytes = measure_scratch(device->stream(), run);
+  EXPECT_EQ(bytes, kArenaAlignment + arena_bytes(3000));
+  Arena real(std::move(device->allocate(static_cast<size_t>(bytes))).value());
+  run(real);
+  EXPECT_EQ(real.peak(), real.capacity());
+}
+
+TEST(DryRun, EndsWithItsScope) {
+  auto device = *make_cpu_device(1);
+  Stream& stream = device->stream();
+  {
+    const DryRun outer(stream);
+    {
+      const DryRun inner(stream);
+      stream.skip_launch();
+      EXPECT_EQ(inner.launches(), 1);
+    }
+    EXPECT_TRUE(stream.dry());
+    EXPECT_EQ(outer.launches(), 0);
+  }
+  EXPECT_FALSE(stream.dry());
+}
+
+TEST(DryDevice, CountsWhatItIsAskedFor) {
+  DryDevice gpu(GpuInfo{90, 132, 227 << 10});
+  EXPECT_TRUE(gpu.stream().dry());
+  const Buffer weights = std::move(gpu.allocate(size_t{1} << 40)).value();  // more than there is
+  const Buffer pinned = std::move(gpu.allocate_host(100)).value();
+  std::memset(pinned.data(), 1, pinned.bytes());
+  EXPECT_EQ(gpu.bytes(), int64_t{1} << 40);
+  const auto record = [&](int kernels) {
+    const int64_t before = gpu.graph_bytes();
+    EXPECT_NE(gpu.record([&] {
+      for (int i = 0; i < kernels; ++i) gpu.stream().skip_launch();
+    }),
+              nullptr);
+    return gpu.graph_bytes() - before;
+  };
+  const int64_t one = record(1);
+  EXPECT_GT(one, 0);
+  EXPECT_GT(record(1000), one);
+  EXPECT_DEATH(gpu.download(pinned.data(), weights.data(), 1), "no results");
+
+  DryDevice cpu(4);
+  EXPECT_EQ(cpu.stream().threads(), 4);
+  EXPECT_TRUE(cpu.allocate_host(100).ok());
+  EXPECT_EQ(cpu.bytes(), 100) << "host memory is the device's";
+  EXPECT_EQ(cpu.record([] {}), nullptr);
 }
 
 TEST(Buffer, IsZeroedAndFreedOnce) {

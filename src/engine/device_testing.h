@@ -1,32 +1,35 @@
 // What the engine's tests share. Threads: as Device.
 #pragma once
 
+#include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "device/device.h"
 
 namespace volley::engine {
 
-// A device that counts what of its own memory it hands out, and has no memory for what `refuse` says.
+// A device that counts what of its own memory is handed out, and has no memory for what `refuse` says. One at a time.
 class WatchedDevice final : public Device {
  public:
-  explicit WatchedDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {}
-  int64_t bytes = 0;
+  explicit WatchedDevice(std::unique_ptr<Device> device) : device_(std::move(device)) { held() = 0; }
+  int64_t bytes() const { return held(); }  // now
   std::function<bool(size_t bytes)> refuse;
 
   DeviceKind kind() const override { return device_->kind(); }
   Stream& stream() override { return device_->stream(); }
   Result<Buffer> allocate(size_t size) override {
     if (refuse && refuse(size)) return resource_exhausted("There is no memory left.");
-    bytes += static_cast<int64_t>(size);
-    return device_->allocate(size);
+    VOLLEY_ASSIGN(Buffer buffer, device_->allocate(size));
+    return watched(std::move(buffer), size);
   }
   void attach_thread() override { device_->attach_thread(); }
   Result<Buffer> allocate_host(size_t size) override {
-    if (kind() == DeviceKind::kCpu) bytes += static_cast<int64_t>(size);
-    return device_->allocate_host(size);
+    VOLLEY_ASSIGN(Buffer buffer, device_->allocate_host(size));
+    return kind() == DeviceKind::kCpu ? watched(std::move(buffer), size) : std::move(buffer);
   }
   void upload(void* to, const void* from, size_t size) override { device_->upload(to, from, size); }
   void download(void* to, const void* from, size_t size) override { device_->download(to, from, size); }
@@ -38,6 +41,37 @@ class WatchedDevice final : public Device {
   std::string name() const override { return device_->name(); }
 
  private:
+  // A buffer says nothing but where it lies when it goes, so what it is lies here.
+  struct Entry {
+    Buffer buffer;
+    int64_t asked_for;
+  };
+  static std::map<void*, Entry>& entries() {
+    static std::map<void*, Entry> entries;
+    return entries;
+  }
+  static std::atomic<int64_t>& held() {
+    static std::atomic<int64_t> held;
+    return held;
+  }
+  static std::mutex& mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+  static Buffer watched(Buffer buffer, size_t size) {
+    void* const data = buffer.data();
+    const size_t bytes = buffer.bytes();
+    const std::lock_guard lock(mutex());
+    held() += static_cast<int64_t>(size);
+    entries().emplace(data, Entry{std::move(buffer), static_cast<int64_t>(size)});
+    return Buffer(data, bytes, [](void* at, size_t) {
+      const std::lock_guard lock(mutex());
+      const auto entry = entries().find(at);
+      held() -= entry->second.asked_for;
+      entries().erase(entry);
+    });
+  }
+
   std::unique_ptr<Device> device_;
 };
 

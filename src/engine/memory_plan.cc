@@ -58,9 +58,10 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   plan.page_bytes = in.page_bytes;
   plan.pages_per_request = divide_up(in.positions, in.page_size);
   plan.step_bytes = in.step_bytes;
+  plan.graph_bytes = in.graph_bytes;
   const double share = in.fraction > 0 ? in.fraction : 1.0;
   const auto usable = static_cast<int64_t>(share * static_cast<double>(in.available_bytes));
-  const int64_t room = std::max<int64_t>(0, usable - plan.weight_bytes - in.step_bytes);
+  const int64_t room = std::max<int64_t>(0, usable - plan.weight_bytes - in.step_bytes - in.graph_bytes);
   if (in.kv_pages > 0) {
     plan.pages = in.kv_pages;
   } else if (in.kv_memory_bytes > 0) {
@@ -83,7 +84,8 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   if (plan.kv_bytes() > room) {
     return resource_exhausted("Weights (" + format_bytes(plan.weight_bytes) + "), KV cache (" +
                               format_bytes(plan.kv_bytes()) + ") and a step's memory (" +
-                              format_bytes(plan.step_bytes) + ") need more than the " + format_bytes(usable) +
+                              format_bytes(plan.step_bytes + plan.graph_bytes) + ") need more than the " +
+                              format_bytes(usable) +
                               " of memory that may be used: lower --max-model-len, --max-num-seqs or "
                               "--max-num-batched-tokens, raise --memory-fraction, or use a smaller model.");
   }

@@ -24,7 +24,8 @@ struct MemoryPlanInput {
   int64_t available_bytes = 0;  // memory that can be had now
   double fraction =
       0;  // of it that weights, pages and a step's memory may take; 0: all, and pages half of what is left
-  int64_t step_bytes = 0;  // memory that a step works in
+  int64_t step_bytes = 0;   // memory that a step works in
+  int64_t graph_bytes = 0;  // of recorded steps
 };
 
 struct MemoryPlan {
@@ -32,6 +33,7 @@ struct MemoryPlan {
   int64_t page_bytes = 0;
   int64_t pages = 0;
   int64_t step_bytes = 0;
+  int64_t graph_bytes = 0;
   int64_t pages_per_request = 0;  // of one request of max_model_len, its reserve included
   int64_t kv_bytes() const { return pages * page_bytes; }
 };

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <charconv>
 
+#include "engine/round_setup.h"
 #include "engine/validation.h"
 #include "ops/attention/attention.h"
 #include "ops/choice/choice.h"
 #include "ops/step/step.h"
-#include "spec/pass.h"
 #include "spec/proposers.h"
 #include "weights/named.h"
 
@@ -155,7 +155,7 @@ bool fits_fp8(std::span<const model::Param> params) {
 
 // What the drafter's matrices are stored as, where `plain` is what its checkpoint and --dtype make of them.
 Result<DType> draft_storage(DraftQuantization requested, const ResolvedModels& models, model::Numerics plain) {
-  const bool built = ops::linear_takes_fp8(models.device.kind, models.device.compute_major);
+  const bool built = ops::linear_takes_fp8(models.device.kind, models.device.gpu);
   std::vector<model::Param> params = models.draft->facts().params;
   model::append(params, models.draft->copied_params(models.target.decoder, DType::kF8E4M3));
   const bool fits = fits_fp8(params);
@@ -205,37 +205,14 @@ Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
   const auto resolve = [&](ops::AttentionBackend asked, const model::Decoder& spec) {
     const model::Attention* attention = spec.attention(0);
     VOLLEY_CHECK(attention != nullptr);
-    return ops::resolve_attention_backend(models.device.kind, asked, models.kv_dtype, attention->head_dim);
+    return ops::resolve_attention_backend(models.device.kind, models.device.gpu, asked, models.kv_dtype,
+                                          attention->head_dim);
   };
   VOLLEY_ASSIGN(models.target_numerics.attention, resolve(target, models.target.decoder));
   if (models.draft_checkpoint) {
     VOLLEY_ASSIGN(models.draft_numerics.attention, resolve(draft, models.draft->facts().decoder));
   }
   return {};
-}
-
-// Memory that a step of the largest size works in: an upper bound.
-int64_t step_bytes(const ResolvedModels& models, int threads) {
-  const model::Decoder& spec = models.target.decoder;
-  const int64_t rows = models.max_num_batched_tokens, slots = models.max_num_seqs, positions = models.max_positions();
-  const int64_t chunk = logit_rows(models.device.kind);
-  const int64_t features =
-      models.draft ? static_cast<int64_t>(models.draft->facts().feature_layers.size()) * spec.hidden : 0;
-  const int64_t logits = chunk * (int64_t{spec.vocab} + spec.hidden) * 4 +
-                         ops::choose_scratch_bytes(chunk, spec.vocab, threads > 0 ? threads : usable_cores());
-  int64_t pass = model::Network::scratch_bytes(models.device.kind, spec, rows, positions, models.kv_dtype) + logits;
-  if (models.draft) {
-    const int64_t draft_rows = std::max(slots * models.block_size, rows);
-    const int64_t of_layers = models.draft->scratch_bytes(models.device.kind, models.draft_numerics.storage, draft_rows,
-                                                          positions, models.kv_dtype);
-    pass = std::max(pass, of_layers + spec::pass_bytes(draft_rows) + draft_rows * spec.hidden * 4 + logits);
-  }
-  // The residual stream, features as they come and as they are gathered, and the arrays of rows and slots.
-  const int64_t per_row = 4 * int64_t{spec.hidden} + 8 * features + 4 * int64_t{sizeof(ops::RowLogprobs)} + 64;
-  const int64_t per_slot =
-      4 * (int64_t{sizeof(ops::StepSegment)} + int64_t{sizeof(ops::StepOutcome)} + 16 * models.block_size) +
-      4 * int64_t{sizeof(ops::PageTableEdit)} * (positions / models.page_size + 1);
-  return rows * per_row + spec::pass_bytes(rows) + slots * per_slot + pass + (int64_t{1} << 20);
 }
 
 int64_t rope_bytes(const model::Decoder& spec, int64_t positions) {
@@ -270,7 +247,7 @@ DeviceChoice on_gpu(int ordinal, const GpuFacts& gpu) {
   choice.kind = DeviceKind::kCuda;
   choice.ordinal = ordinal;
   choice.available_bytes = gpu.free_bytes;
-  choice.compute_major = gpu.compute_major;
+  choice.gpu = gpu.info;
   return choice;
 }
 
@@ -341,7 +318,9 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   plan.available_bytes = models.device.available_bytes;
   plan.fraction = options.memory_fraction;
   if (models.device.kind == DeviceKind::kCuda && plan.fraction == 0) plan.fraction = kDefaultGpuFraction;
-  plan.step_bytes = step_bytes(models, options.threads);
+  VOLLEY_ASSIGN(const StepBytes step, measure_step(options, models));
+  plan.step_bytes = step.memory;
+  plan.graph_bytes = step.graphs;
   VOLLEY_ASSIGN(models.memory, plan_memory(plan));
   return models;
 }

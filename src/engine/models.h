@@ -20,7 +20,7 @@ struct DeviceChoice {
   DeviceKind kind = DeviceKind::kCpu;
   int ordinal = 0;              // of the GPU
   int64_t available_bytes = 0;  // memory that can be had now
-  int compute_major = 0;        // of a GPU's compute capability
+  GpuInfo gpu;                  // not looked at on the CPU
   std::string warning;          // why "auto" is not the GPU that this build is for; empty: nothing to say
 };
 // --device, and what "auto" means on this machine. kInvalidArgument for what names no device; a GPU that was asked for

@@ -1,5 +1,7 @@
 #include "engine/round_setup.h"
 
+#include "device/dry_run.h"
+
 namespace volley::engine {
 
 Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOptions& options,
@@ -20,6 +22,16 @@ Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOpti
     if (progress) progress("Recording graphs", fraction);
   };
   return spec::Round::create(device, *loaded.target, *loaded.kv, std::move(loaded.proposer), config, recorded);
+}
+
+Result<StepBytes> measure_step(const EngineOptions& options, const ResolvedModels& models) {
+  const bool cpu = models.device.kind == DeviceKind::kCpu;
+  const auto device = cpu ? std::make_unique<DryDevice>(options.threads > 0 ? options.threads : usable_cores())
+                          : std::make_unique<DryDevice>(models.device.gpu);
+  VOLLEY_ASSIGN(LoadedModels loaded, load_models(*device, models, options.draft_window, {}));
+  const int64_t before = device->bytes();
+  VOLLEY_ASSIGN(const auto round, make_round(*device, options, models, loaded, {}));
+  return StepBytes{device->bytes() - before, device->graph_bytes()};
 }
 
 }  // namespace volley::engine

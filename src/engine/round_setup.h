@@ -13,4 +13,12 @@ Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOpti
                                                 const ResolvedModels& models, LoadedModels& loaded,
                                                 const Progress& progress);
 
+// Memory of the device that the round takes, found by making one on a device that has neither memory nor kernels; no
+// weight is read. models: all but `memory`. Errors as load_models() and make_round().
+struct StepBytes {
+  int64_t memory = 0;  // to the byte
+  int64_t graphs = 0;  // that the driver takes for recorded graphs, at most
+};
+Result<StepBytes> measure_step(const EngineOptions& options, const ResolvedModels& models);
+
 }  // namespace volley::engine

@@ -173,10 +173,10 @@ TEST(AutomaticDevice, SaysWhyItIsNotTheGpu) {
   const auto not_built = engine::automatic_device(unimplemented("This program was built without CUDA."), 1000);
   EXPECT_EQ(not_built.kind, DeviceKind::kCpu);
   EXPECT_EQ(not_built.warning, "");
-  const auto gpu = engine::automatic_device(GpuFacts{"a GPU", 5000, 9}, 1000);
+  const auto gpu = engine::automatic_device(GpuFacts{"a GPU", 5000, {90, 132, 232448}}, 1000);
   EXPECT_EQ(gpu.kind, DeviceKind::kCuda);
   EXPECT_EQ(gpu.available_bytes, 5000);
-  EXPECT_EQ(gpu.compute_major, 9);
+  EXPECT_EQ(gpu.gpu.compute_capability, 90);
   EXPECT_EQ(gpu.warning, "");
 }
 

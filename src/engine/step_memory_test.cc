@@ -1,6 +1,9 @@
 // What loading and a step take on the device against what the memory plan kept for them.
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "engine/device_testing.h"
 #include "engine/round_setup.h"
 
@@ -11,6 +14,9 @@ namespace {
 #ifndef VOLLEY_TEST_DEVICE
 #define VOLLEY_TEST_DEVICE "cpu"
 #endif
+
+// Kernels are loaded with the program, not when they are first used: they are not what is measured here.
+const int eager = setenv("CUDA_MODULE_LOADING", "EAGER", 1);
 
 EngineOptions pocket() {
   EngineOptions options;
@@ -23,34 +29,59 @@ EngineOptions pocket() {
   return options;
 }
 
-// Of the bytes that were planned, the share that the round takes.
-double share_taken(const EngineOptions& options) {
+// Models on a device that is watched.
+struct Loaded {
+  ResolvedModels models;
+  std::unique_ptr<WatchedDevice> device;
+  LoadedModels loaded;
+};
+
+Loaded load(const EngineOptions& options) {
   auto models = resolve_models(options);
-  EXPECT_TRUE(models.ok()) << models.error().message;
-  auto inner = make_device(models->device, options.threads);
-  EXPECT_TRUE(inner.ok());
-  WatchedDevice device(std::move(inner).value());
-  auto loaded = load_models(device, *models, 0, {});
-  EXPECT_TRUE(loaded.ok()) << loaded.error().message;
-  device.bytes = 0;
-  auto round = make_round(device, options, *models, *loaded, {});
-  EXPECT_TRUE(round.ok()) << round.error().message;
-  return static_cast<double>(device.bytes) / static_cast<double>(models->memory.step_bytes);
+  VOLLEY_CHECK_MSG(models.ok(), models.error().message);
+  auto device = std::make_unique<WatchedDevice>(std::move(make_device(models->device, options.threads)).value());
+  auto loaded = load_models(*device, *models, 0, {});
+  VOLLEY_CHECK_MSG(loaded.ok(), loaded.error().message);
+  return {std::move(models).value(), std::move(device), std::move(loaded).value()};
+}
+
+// Recorded steps lie in memory of the driver's, which is estimated. All that was planned is what is taken, but for the
+// pieces of 2 MiB that the driver hands out. It is the first test, because the driver keeps what once was a graph's.
+TEST(StepMemory, HoldsRecordedSteps) {
+  if (VOLLEY_TEST_DEVICE != std::string("cuda")) GTEST_SKIP() << "the CPU records none";
+  if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
+  EngineOptions options = pocket();
+  options.max_num_seqs = 128;
+  options.kv_pages = 8000;
+  const auto models = resolve_models(options);
+  ASSERT_TRUE(models.ok()) << models.error().message;
+  const MemoryPlan& plan = models->memory;
+  const auto device = std::move(make_device(models->device, options.threads)).value();
+  const int64_t free_before = examine_cuda_device(0)->free_bytes;
+  auto loaded = load_models(*device, *models, 0, {});
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+  const int64_t free_between = examine_cuda_device(0)->free_bytes;
+  const auto round = make_round(*device, options, *models, *loaded, {});
+  ASSERT_TRUE(round.ok()) << round.error().message;
+  const int64_t free_after = examine_cuda_device(0)->free_bytes;
+  const int64_t planned = plan.weight_bytes + plan.kv_bytes() + plan.page_bytes + plan.step_bytes + plan.graph_bytes;
+  const auto taken = static_cast<double>(free_before - free_after);
+  EXPECT_LE(taken, 1.03 * static_cast<double>(planned));
+  EXPECT_GE(taken, 0.97 * static_cast<double>(planned));
+  const auto graphs = static_cast<double>(free_between - free_after - plan.step_bytes);
+  EXPECT_LE(graphs, 1.1 * static_cast<double>(plan.graph_bytes));
+  EXPECT_GE(graphs, 0.8 * static_cast<double>(plan.graph_bytes));
+  std::printf("taken %.1f MiB of %.1f, for recorded steps %.1f of %.1f\n", taken / 0x1p20, planned / 0x1p20,
+              graphs / 0x1p20, plan.graph_bytes / 0x1p20);
 }
 
 // Weights and pages are planned to the byte: what a model takes is known before any weight is read.
 TEST(LoadedMemory, IsWhatWasPlanned) {
   if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
   const auto expect_planned = [](const char* name, const EngineOptions& options) {
-    auto models = resolve_models(options);
-    ASSERT_TRUE(models.ok()) << models.error().message;
-    auto inner = make_device(models->device, options.threads);
-    ASSERT_TRUE(inner.ok());
-    WatchedDevice device(std::move(inner).value());
-    auto loaded = load_models(device, *models, 0, {});
-    ASSERT_TRUE(loaded.ok()) << loaded.error().message;
-    const MemoryPlan& plan = models->memory;
-    EXPECT_EQ(device.bytes, plan.weight_bytes + plan.kv_bytes() + plan.page_bytes)
+    const Loaded world = load(options);
+    const MemoryPlan& plan = world.models.memory;
+    EXPECT_EQ(world.device->bytes(), plan.weight_bytes + plan.kv_bytes() + plan.page_bytes)
         << name << "; the last is the scrap page";
   };
   EngineOptions options = pocket();
@@ -78,26 +109,165 @@ TEST(LoadedMemory, CountsWhatIsReadInsteadOfMapped) {
                 static_cast<int64_t>(dtype_size(read->target_checkpoint->main_dtype())));
 }
 
-TEST(StepMemory, TakesNoMoreThanWasPlanned) {
-  if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
-  const auto expect_planned = [](const char* name, const EngineOptions& options) {
-    const double share = share_taken(options);
-    EXPECT_LE(share, 1.0) << name;
-    EXPECT_GT(share, 0.5) << name << ": the plan keeps memory from the cache that nobody needs";
-  };
+// The sizes of a step that change what it takes, by name.
+std::vector<std::pair<const char*, EngineOptions>> step_sizes() {
+  std::vector<std::pair<const char*, EngineOptions>> sizes;
   EngineOptions options = pocket();
-  expect_planned("as it comes", options);
+  const auto add = [&](const char* name) { sizes.emplace_back(name, options); };
+  add("as it comes");
   options.max_num_seqs = 200;
-  expect_planned("many slots", options);
+  add("many slots");
+  options.max_num_batched_tokens = 300;
+  add("fewer rows than the slots' blocks");
+  options.max_num_batched_tokens = 0;
   options.max_num_seqs = 1;
   options.prefill_chunk = 16;
-  expect_planned("one request", options);
+  add("one request");
   options.prefill_chunk = 4096;
-  expect_planned("long chunks", options);
+  add("long chunks");
   options.speculation = Speculation::kOff;
-  expect_planned("plain", options);
+  add("plain");
   options.dtype = ComputeType::kFloat32;
-  expect_planned("in fp32", options);
+  add("in fp32");
+  return sizes;
+}
+
+// Steps that fill the rows of a pass: prompts in all slots, with the logprobs of one, then blocks in all slots but one
+// and a prompt's chunk beside them, and blocks in all slots.
+void run_large_steps(spec::Round& round, const ResolvedModels& models) {
+  const int32_t slots = models.max_num_seqs, block = round.block_size(), rows = models.max_num_batched_tokens;
+  const std::vector<TokenId> tokens(static_cast<size_t>(rows), 7);
+  std::vector<spec::RoundResult> results;
+  const auto run = [&](const std::vector<spec::RoundSegment>& segments) {
+    ASSERT_TRUE(round.enqueue(segments).ok());
+    round.wait(results);
+  };
+  int32_t next_page = 0;
+  const auto start = [&](int32_t slot, int32_t prompt) {
+    spec::SlotStart start;
+    start.prompt = std::span(tokens).first(static_cast<size_t>(prompt));
+    start.limits.max_tokens = 1000;
+    start.sampling.prompt_length = prompt;
+    ASSERT_TRUE(round.start_slot(slot, start).ok());
+    const int32_t pages = (prompt + 8 * block + models.page_size - 1) / models.page_size;
+    for (int32_t i = 0; i < pages; ++i) round.set_page(slot, i, PageId(next_page++));
+    ASSERT_LE(next_page, models.memory.pages);
+  };
+  const auto chunk = [&](int32_t slot, int32_t n) {
+    spec::RoundSegment segment;
+    segment.slot = slot;
+    segment.start = 0;
+    segment.known = std::span(tokens).first(static_cast<size_t>(n));
+    segment.scored = segment.known.first(static_cast<size_t>(n) - 1);
+    segment.chooses = true;
+    return segment;
+  };
+  const auto decode = [&](int32_t n) {
+    std::vector<spec::RoundSegment> segments(static_cast<size_t>(n));
+    for (int32_t i = 0; i < n; ++i) {
+      segments[i].slot = i;
+      segments[i].draft = block - 1;
+      segments[i].chooses = true;
+    }
+    return segments;
+  };
+  for (int32_t slot = 0; slot + 1 < slots; ++slot) {
+    start(slot, 4);
+    run({chunk(slot, 4)});
+  }
+  const int32_t rest = std::min(rows - (slots - 1) * block, models.max_model_len - block);
+  start(slots - 1, rest);
+  std::vector<spec::RoundSegment> segments = decode(slots - 1);
+  segments.push_back(chunk(slots - 1, rest));
+  run(segments);
+  run(decode(slots));
+}
+
+// What starting a round takes is planned to the byte, and steps make use of what they work in.
+TEST(StepMemory, IsWhatWasPlanned) {
+  if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
+  for (const auto& [name, options] : step_sizes()) {
+    Loaded world = load(options);
+    const int64_t before = world.device->bytes();
+    auto round = make_round(*world.device, options, world.models, world.loaded, {});
+    ASSERT_TRUE(round.ok()) << round.error().message;
+    EXPECT_EQ(world.device->bytes() - before, world.models.memory.step_bytes) << name;
+  }
+}
+
+TEST(StepMemory, IsNeeded) {
+  if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
+  EngineOptions options = pocket();
+  options.max_num_seqs = 8;
+  options.prefill_chunk = 256;
+  Loaded world = load(options);
+  auto round = make_round(*world.device, options, world.models, world.loaded, {});
+  ASSERT_TRUE(round.ok()) << round.error().message;
+  ASSERT_NO_FATAL_FAILURE(run_large_steps(**round, world.models));
+  const Arena& scratch = (*round)->scratch();
+  EXPECT_LE(scratch.peak(), scratch.capacity());
+  const MemoryPlan& plan = world.models.memory;
+  const auto planned = static_cast<double>(plan.weight_bytes + plan.kv_bytes() + plan.page_bytes + plan.step_bytes);
+  EXPECT_GE(planned - static_cast<double>(scratch.capacity() - scratch.peak()), 0.97 * planned);
+  EXPECT_GE(static_cast<double>(scratch.peak()), 0.9 * static_cast<double>(scratch.capacity()));
+}
+
+// A plan needs the numbers of a GPU, not the GPU.
+TEST(StepMemory, IsPlannedForAGpuThatIsNotThere) {
+  if (VOLLEY_TEST_DEVICE != std::string("cuda")) GTEST_SKIP() << "needs the plans of CUDA's kernels";
+  EngineOptions options = pocket();
+  options.device = "cpu";
+  auto models = resolve_models(options);
+  ASSERT_TRUE(models.ok()) << models.error().message;
+  models->device.kind = DeviceKind::kCuda;
+  const auto measure = [&](const GpuInfo& gpu) {
+    models->device.gpu = gpu;
+    const auto step = measure_step(options, *models);
+    EXPECT_TRUE(step.ok());
+    return *step;
+  };
+  const StepBytes h200 = measure({90, 132, 227 << 10});
+  EXPECT_GT(h200.memory, 0);
+  EXPECT_GT(h200.graphs, 0);
+  const StepBytes half = measure({90, 66, 227 << 10});
+  EXPECT_LT(half.memory, h200.memory) << "a multiprocessor has partial results of its own";
+  EXPECT_EQ(half.graphs, h200.graphs) << "the same kernels";
+}
+
+// Nobody waits for weights that will not fit.
+TEST(StepMemory, IsPlannedBeforeWeightsAreRead) {
+  EngineOptions options = pocket();
+  options.device = "cpu";
+  options.dummy_weights.reset();
+  auto models = resolve_models(options);
+  ASSERT_TRUE(models.ok());
+  class Unread final : public weights::Checkpoint {
+   public:
+    explicit Unread(std::shared_ptr<const weights::Checkpoint> inner) : inner_(std::move(inner)) {}
+    bool has(std::string_view name) const override { return inner_->has(name); }
+    Result<weights::SourceTensor> get(std::string_view name, std::span<const int64_t>) const override {
+      return data_loss(std::string(name) + " was read");
+    }
+    Result<weights::SourceTensor> get_part(std::string_view name, std::span<const int64_t>, int64_t,
+                                           std::span<const int64_t>) const override {
+      return data_loss(std::string(name) + " was read");
+    }
+    Status check(std::string_view name, std::span<const int64_t> shape) const override {
+      return inner_->check(name, shape);
+    }
+    DType main_dtype() const override { return inner_->main_dtype(); }
+    DType dtype_of(std::string_view name) const override { return inner_->dtype_of(name); }
+    std::vector<std::string> names() const override { return inner_->names(); }
+
+   private:
+    std::shared_ptr<const weights::Checkpoint> inner_;
+  };
+  const int64_t planned = models->memory.step_bytes;
+  models->target_checkpoint = std::make_shared<Unread>(models->target_checkpoint);
+  models->draft_checkpoint = std::make_shared<Unread>(models->draft_checkpoint);
+  const auto step = measure_step(options, *models);
+  ASSERT_TRUE(step.ok()) << step.error().message;
+  EXPECT_EQ(step->memory, planned);
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include "model/network.h"
 
-#include <algorithm>
-
 #include "model/ffn/dense.h"
 #include "model/ffn/experts.h"
 #include "model/mixer/attention.h"
@@ -101,20 +99,6 @@ void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorV
   const ops::ScaledRows h = ops::input_for(head_, activation(), row_index.dim(0), scratch);
   final_norm(stream, x, row_index, h);
   ops::linear(stream, head_, h, logits, ops::Epilogue::kStore, summaries);
-}
-
-int64_t Network::scratch_bytes(DeviceKind device, const Decoder& spec, int64_t rows, int64_t max_positions, DType kv) {
-  int64_t mixers = 0, ffns = 0;
-  for (const Layer& layer : spec.layers) {
-    mixers = std::max(mixers,
-                      AttentionBlock::scratch_bytes(device, std::get<Attention>(layer.mixer), rows, max_positions, kv));
-    if (const auto* experts = std::get_if<Experts>(&layer.ffn)) {
-      ffns = std::max(ffns, ExpertsBlock::scratch_bytes(*experts, spec.hidden, rows));
-    } else {
-      ffns = std::max(ffns, DenseBlock::scratch_bytes(std::get<Dense>(layer.ffn), rows));
-    }
-  }
-  return rows * spec.hidden * 4 + 4 * kArenaAlignment + mixers + ffns;
 }
 
 }  // namespace volley::model

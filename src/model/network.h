@@ -40,7 +40,7 @@ class Network {
   void logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
               const ops::RowSummaries& summaries = {}) const;
   const ops::LinearWeight& head() const { return head_; }
-  bool head_summarises(DeviceKind device) const { return ops::linear_summarises(device, head_, activation()); }
+  bool head_summarises(const Stream& stream) const { return ops::linear_summarises(stream, head_, activation()); }
 
   const Decoder& spec() const { return spec_; }
   DType activation() const { return numerics_.activation; }
@@ -49,9 +49,6 @@ class Network {
   // The tables of rotary embedding r, for a drafter's injection.
   const ops::RopeTables& rope(int32_t r) const { return ropes_[r].tables; }
   int64_t packed_bytes() const { return packed_bytes_; }
-
-  // Scratch that plan() and forward() take at most, without the residual stream. kv: dtype of the cache.
-  static int64_t scratch_bytes(DeviceKind device, const Decoder& spec, int64_t rows, int64_t max_positions, DType kv);
 
  private:
   struct Block {

@@ -113,12 +113,13 @@ RopeValues rope_values(const RopeSpec& spec, int64_t positions) {
 }
 
 Result<Rope> make_rope(Device& device, const RopeSpec& spec, int64_t positions) {
-  const RopeValues values = rope_values(spec, positions);
   Rope rope;
   const int64_t half = spec.dim / 2;
   VOLLEY_ASSIGN(rope.buffer, device.allocate(static_cast<size_t>(2 * positions * half) * sizeof(float)));
   const TensorView both = rope.buffer.view(DType::kF32, {2 * positions, half});
   rope.tables = {both.rows(0, positions), both.rows(positions, positions)};
+  if (device.stream().dry()) return rope;
+  const RopeValues values = rope_values(spec, positions);
   device.upload(rope.tables.cos.data, values.cos.data(), values.cos.size() * sizeof(float));
   device.upload(rope.tables.sin.data, values.sin.data(), values.sin.size() * sizeof(float));
   return rope;

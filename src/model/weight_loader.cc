@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "device/dry_run.h"
+
 namespace volley::model {
 namespace {
 
@@ -107,6 +109,7 @@ Result<Vector> WeightLoader::vector(const std::string& role) {
   Vector result;
   VOLLEY_ASSIGN(result.buffer, device_.allocate(static_cast<size_t>(param.rows()) * sizeof(float)));
   result.view = result.buffer.view(DType::kF32, {param.rows()});
+  if (dry()) return result;
   std::vector<float> values;
   values.reserve(static_cast<size_t>(param.rows()));
   for (const Param::Part& part : param.parts) {
@@ -127,6 +130,10 @@ Status WeightLoader::optional_vector(const std::string& role, Vector& out) {
 Result<WeightLoader::Sources> WeightLoader::sources(const Param& param) const {
   Sources sources;
   for (const Param::Part& part : param.parts) {
+    if (dry()) {
+      sources.rows.push_back({nullptr, checkpoint_.dtype_of(part.name), part.rows});
+      continue;
+    }
     const std::array<int64_t, 2> shape = {part.rows, param.columns};
     VOLLEY_ASSIGN(sources.tensors.emplace_back(), checkpoint_.get(part.name, shape));
     sources.rows.push_back({sources.tensors.back().data, sources.tensors.back().dtype, part.rows});
@@ -164,8 +171,12 @@ Result<Table> WeightLoader::table(const std::string& role) {
   const Param& param = this->param(role);
   const std::array<int64_t, 2> shape = {param.rows(), param.columns};
   Table table;
-  VOLLEY_ASSIGN(table.source, checkpoint_.get(param.parts[0].name, shape));
-  table.view = TensorView(const_cast<std::byte*>(table.source.data), table.source.dtype, {shape[0], shape[1]});
+  if (dry()) {
+    table.view = TensorView(no_memory(), checkpoint_.dtype_of(param.parts[0].name), {shape[0], shape[1]});
+  } else {
+    VOLLEY_ASSIGN(table.source, checkpoint_.get(param.parts[0].name, shape));
+    table.view = TensorView(const_cast<std::byte*>(table.source.data), table.source.dtype, {shape[0], shape[1]});
+  }
   if (device_.kind() == DeviceKind::kCpu) return table;
   const auto bytes = static_cast<size_t>(table.view.bytes());
   VOLLEY_ASSIGN(table.buffer, device_.allocate(bytes));

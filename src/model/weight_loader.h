@@ -61,7 +61,7 @@ struct Table {
 
 // Loads weights by their roles in `list`. Errors: Checkpoint::get()'s where the checkpoint has no such tensor or one of
 // another shape, pack_linear()'s for a type or storage that is not built, kResourceExhausted where the device has no
-// room. A role that is not in the list is a CHECK failure.
+// room. A role that is not in the list is a CHECK failure. On a dry device no tensor is read.
 class WeightLoader {
  public:
   // checkpoint: by the model layer's names (weights/named.h). References must outlive the loader.
@@ -90,6 +90,7 @@ class WeightLoader {
     std::vector<weights::SourceTensor> tensors;
     std::vector<ops::WeightRows> rows;
   };
+  bool dry() const { return device_.stream().dry(); }
   DType storage_of(const Param& param) const;
   const Param& param(const std::string& role) const;
   Result<Sources> sources(const Param& param) const;

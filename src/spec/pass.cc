@@ -28,12 +28,6 @@ PassMemory take_pass(const PassShape& shape, const ops::Visibility& visibility, 
   return pass;
 }
 
-int64_t pass_bytes(int64_t rows) {
-  // No pass has more segments or choices than rows.
-  const auto segment = static_cast<int64_t>(sizeof(ops::RowSegment) + sizeof(ops::ChoiceSegment));
-  return rows * (9 * 4 + segment) + 12 * kArenaAlignment;
-}
-
 namespace {
 
 ops::Visibility visibility_of(const model::Decoder& spec) {

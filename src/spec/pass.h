@@ -23,9 +23,6 @@ struct PassMemory {
 // All views go through the same page table.
 PassMemory take_pass(const PassShape& shape, const ops::Visibility& visibility, TensorView page_table, Arena& scratch);
 
-// Bytes that take_pass() takes at most.
-int64_t pass_bytes(int64_t rows);
-
 // What the layers of a drafter see. REQUIRES: layers of one kind agree (config.json has one window and one flag for
 // all). context_window: --draft-window.
 ops::Visibility block_visibility(const model::Decoder& spec, int32_t context_window);

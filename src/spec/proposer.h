@@ -28,14 +28,6 @@ struct DraftPass {
   int32_t max_positions = 0;  // of a sequence
 };
 
-struct ScratchBounds {
-  int64_t slots = 0;
-  int64_t commit_rows = 0;
-  int64_t positions = 0;     // of a sequence
-  int64_t logit_rows = 0;    // of a chunk
-  int64_t choose_bytes = 0;  // that choose() takes for such a chunk
-};
-
 class Proposer {
  public:
   virtual ~Proposer() = default;
@@ -54,8 +46,6 @@ class Proposer {
   // become part of their sequence may be among them, behind those that did; what they leave is overwritten before it is
   // looked at. Token ids, and what rows see, say nothing here.
   virtual void commit(Stream& stream, const ops::Rows& rows, TensorView features, Arena& scratch) = 0;
-
-  virtual int64_t scratch_bytes(DeviceKind device, const ScratchBounds& bounds) const = 0;
 };
 
 }  // namespace volley::spec

@@ -52,9 +52,6 @@ class ProposerSpec {
   virtual std::vector<model::Param> copied_params(const model::Decoder& target, DType storage) const = 0;
   // Errors as WeightLoader.
   virtual Result<std::unique_ptr<Proposer>> load(const ProposerLoad& load) const = 0;
-  // Memory that a pass works in at most, when stored as `storage`.
-  virtual int64_t scratch_bytes(DeviceKind device, DType storage, int64_t rows, int64_t max_positions,
-                                DType kv) const = 0;
 
  private:
   ProposerFacts facts_;

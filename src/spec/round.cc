@@ -20,26 +20,6 @@ int64_t table_width(const RoundConfig& config) {
   return divide_up(config.max_positions, config.page_size);
 }
 
-int threads_of(Device& device) {
-  return device.kind() == DeviceKind::kCpu ? device.stream().pool().threads() : 0;
-}
-
-int64_t scratch_bytes(Device& device, const model::Network& target, DType kv, const Proposer* proposer,
-                      const RoundConfig& config) {
-  const auto& spec = target.spec();
-  const int64_t rows = config.max_rows;
-  const int64_t choose_bytes = ops::choose_scratch_bytes(config.logit_rows, spec.vocab, threads_of(device));
-  const int64_t features = proposer ? static_cast<int64_t>(proposer->feature_layers().size()) * spec.hidden : 0;
-  const int64_t forward = model::Network::scratch_bytes(device.kind(), spec, rows, config.max_positions, kv);
-  const int64_t logits = int64_t{config.logit_rows} * (int64_t{spec.vocab} + spec.hidden) * 4 + choose_bytes;
-  const ScratchBounds bounds = {config.slots, rows, config.max_positions, config.logit_rows, choose_bytes};
-  const int64_t proposing = proposer ? proposer->scratch_bytes(device.kind(), bounds) : 0;
-  // Residual stream, features twice (as captured, and gathered for the commit), and the per-row arrays.
-  const int64_t held = rows * (spec.hidden * 4 + features * 8 + 16) + pass_bytes(rows) + (int64_t{1} << 16);
-  // What attention planned for the pass stays while logits are made.
-  return held + std::max(forward + logits, proposing);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Round>> Round::create(Device& device, const model::Network& target, const model::KvMemory& kv,
@@ -98,8 +78,7 @@ Status Round::allocate() {
   scoring.params.temperature = 0;
   scoring.params.logprobs = ops::kMaxLogprobs;
   VOLLEY_RETURN_IF_ERROR(sampler_->start(config_.slots + kScoringSlot, scoring, {}, {}));
-  VOLLEY_ASSIGN(Buffer scratch,
-                take(scratch_bytes(device_, target_, kv_.layers(0, 1)[0].dtype, proposer_.get(), config_)));
+  VOLLEY_ASSIGN(Buffer scratch, take(largest_scratch()));
   scratch_ = std::make_unique<Arena>(std::move(scratch));
 
   // The scrap slot writes into a page of its own.

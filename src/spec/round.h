@@ -114,6 +114,7 @@ struct StepTimes {
 class Round {
  public:
   // proposer may be null: plain decoding. References must outlive the round. progress: fraction of the graphs recorded.
+  // On a dry device it comes to know what it takes, and can do nothing else.
   static Result<std::unique_ptr<Round>> create(Device& device, const model::Network& target, const model::KvMemory& kv,
                                                std::unique_ptr<Proposer> proposer, const RoundConfig& config,
                                                const std::function<void(double)>& progress = {});
@@ -147,6 +148,8 @@ class Round {
   // 1: no drafting.
   int32_t block_size() const { return proposer_ ? proposer_->block_size() : 1; }
   const PhaseTimes& times() const { return times_; }
+  // The memory that steps work in, and the most that one has taken of it so far.
+  const Arena& scratch() const { return *scratch_; }
   // Distinct experts that the target's passes touched, summed over layers and the steps that wait() brought.
   int64_t experts_touched() const { return experts_touched_; }
 
@@ -184,6 +187,8 @@ class Round {
   Round(Device& device, const model::Network& target, const model::KvMemory& kv, std::unique_ptr<Proposer> proposer,
         const RoundConfig& config);
   Status allocate();
+  // Scratch memory of the step that takes most.
+  int64_t largest_scratch();
   std::vector<GraphPlan> graph_plans() const;
   void record_graphs(const std::function<void(double)>& progress);
 

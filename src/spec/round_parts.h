@@ -1,5 +1,6 @@
 // What the files of the round share: round.cc (slots, steps in and out), round_layout.cc (where a step's rows go),
-// round_graphs.cc (recorded steps), round_phases.cc (the work on the stream). Private to this folder.
+// round_graphs.cc (recorded steps), round_phases.cc (the work on the stream), round_memory.cc (what it takes). Private
+// to this folder.
 #pragma once
 
 #include "base/math.h"

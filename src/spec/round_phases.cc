@@ -126,7 +126,7 @@ void Round::choose(const Layout& layout, const PassMemory& pass, TensorView x) {
     task.out.tokens = array_of<TokenId>(memory_->choices) + chunk.row_begin;
     task.out.finite = array_of<uint8_t>(memory_->finite) + chunk.row_begin;
     task.out.logprobs = array_of<ops::RowLogprobs>(memory_->logprobs) + chunk.row_begin;
-    const ops::ChoicePlan plan = ops::plan_choices(stream_, task, target_.head_summarises(device_.kind()), *scratch_);
+    const ops::ChoicePlan plan = ops::plan_choices(stream_, task, target_.head_summarises(stream_), *scratch_);
     target_.logits(stream_, x, pass.choices.logit_rows.rows(chunk.row_begin, chunk.rows), logits, *scratch_,
                    plan.summaries);
     ops::choose(stream_, plan, logits, *scratch_);
@@ -174,7 +174,11 @@ void Round::commit(const Layout& layout, const PassMemory& pass, TensorView feat
   if (device_.kind() != DeviceKind::kCpu) return proposer_->commit(stream_, pass.rows, features, *scratch_);
   std::vector<int32_t> index;
   std::vector<ops::RowSegment> segments;
-  for (int32_t i = 0; i < layout.n; ++i) {
+  if (stream_.dry()) {  // as if there were a row fewer than all
+    index.resize(layout.rows);
+    segments.push_back({0, layout.rows, 0});
+  }
+  for (int32_t i = 0; i < layout.n && !stream_.dry(); ++i) {
     const ops::StepSegment& segment = memory_->segment_array()[i];
     const int32_t kept = segment.known + std::max(0, memory_->outcome_array()[i].committed - 1);
     segments.push_back({static_cast<int32_t>(index.size()), kept, segment.slot});
@@ -184,7 +188,7 @@ void Round::commit(const Layout& layout, const PassMemory& pass, TensorView feat
   ops::Rows kept_rows = pass.rows;
   kept_rows.rows = static_cast<int32_t>(n);
   kept_rows.segments = segments.data();
-  if (n < layout.rows) {
+  if (n < layout.rows || stream_.dry()) {
     const TensorView rows(index.data(), DType::kI32, {n});
     const auto pick = [&](const TensorView& from, int64_t width) {
       const TensorView to = scratch_->take(from.dtype, {n, width});

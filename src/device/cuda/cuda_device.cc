@@ -120,7 +120,7 @@ class CudaGraph final : public StepGraph {
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(std::string name) : name_(std::move(name)) {}
+  explicit CudaDevice(const GpuFacts& facts) : gpu_(facts.info), name_(facts.name) {}
   ~CudaDevice() override {
     if (recording_ != nullptr) cudaStreamDestroy(recording_);
     if (stream_handle_ != nullptr) cudaStreamSynchronize(stream_handle_);
@@ -136,7 +136,7 @@ class CudaDevice final : public Device {
     stream_handle_ = shared_stream_->get();
     if (const cudaError_t e = staging_.init(); e != cudaSuccess) return cuda_error(e, "Cannot pin host memory");
     if (const cudaError_t e = edits_.init(); e != cudaSuccess) return cuda_error(e, "Cannot pin host memory");
-    stream_ = Stream(static_cast<void*>(stream_handle_));
+    stream_ = Stream(stream_handle_, gpu_);
     return {};
   }
 
@@ -191,11 +191,11 @@ class CudaDevice final : public Device {
 
   std::unique_ptr<StepGraph> record(const std::function<void()>& enqueue) override {
     cudaGraph_t graph = nullptr;
-    stream_ = Stream(static_cast<void*>(recording_));
+    stream_ = Stream(recording_, gpu_);
     VOLLEY_CUDA_CHECK(cudaStreamBeginCapture(recording_, cudaStreamCaptureModeThreadLocal));
     enqueue();
     VOLLEY_CUDA_CHECK(cudaStreamEndCapture(recording_, &graph));
-    stream_ = Stream(static_cast<void*>(stream_handle_));
+    stream_ = Stream(stream_handle_, gpu_);
     return std::make_unique<CudaGraph>(stream_handle_, graph);
   }
 
@@ -206,7 +206,8 @@ class CudaDevice final : public Device {
   std::shared_ptr<SharedStream> shared_stream_;
   cudaStream_t stream_handle_ = nullptr;  // the shared one
   cudaStream_t recording_ = nullptr;      // of this device alone: what another engine starts must not be recorded
-  Stream stream_{static_cast<void*>(nullptr)};
+  const GpuInfo gpu_;
+  Stream stream_{nullptr, GpuInfo{}};
   Staging staging_;
   SmallUploads edits_;
   const std::string name_;
@@ -238,12 +239,16 @@ Result<GpuFacts> examine_cuda_device(int ordinal) {
   if (const cudaError_t e = cudaMemGetInfo(&free, &total); e != cudaSuccess) {
     return cuda_error(e, "Cannot read the GPU's memory");
   }
-  return GpuFacts{properties.name, static_cast<int64_t>(free), properties.major};
+  GpuFacts facts = {properties.name, static_cast<int64_t>(free), {}};
+  facts.info.compute_capability = 10 * properties.major + properties.minor;
+  facts.info.multiprocessors = properties.multiProcessorCount;
+  facts.info.block_shared_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+  return facts;
 }
 
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
   VOLLEY_ASSIGN(const GpuFacts facts, examine_cuda_device(ordinal));
-  auto device = std::make_unique<CudaDevice>(facts.name);
+  auto device = std::make_unique<CudaDevice>(facts);
   if (Status status = device->init(ordinal); !status.ok()) return status.error();
   return std::unique_ptr<Device>(std::move(device));
 }

@@ -33,20 +33,9 @@ struct Launch {
   bool early = false;
 };
 
-// Whether this GPU knows programmatic dependent launch. Older ones would refuse the attribute; there the kernels' waits
-// do nothing, and a kernel starts when its predecessor has ended.
-inline bool starts_early() {
-  static const bool known = [] {
-    int device = 0, major = 0;
-    VOLLEY_CUDA_CHECK(cudaGetDevice(&device));
-    VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    return major >= 9;
-  }();
-  return known;
-}
-
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), const Launch& how, const Stream& stream, Arguments&&... arguments) {
+  if (stream.dry()) return stream.skip_launch();
   cudaLaunchConfig_t config = {};
   config.gridDim = how.grid;
   config.blockDim = how.block;
@@ -61,7 +50,9 @@ void launch(void (*kernel)(Parameters...), const Launch& how, const Stream& stre
     a.val.clusterDim.y = 1;
     a.val.clusterDim.z = 1;
   }
-  if (how.early && starts_early()) {
+  // GPUs before Hopper would refuse the attribute. There the kernels' waits do nothing, and a kernel starts when its
+  // predecessor has ended.
+  if (how.early && stream.gpu().at_least(90)) {
     cudaLaunchAttribute& a = attributes[config.numAttrs++];
     a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     a.val.programmaticStreamSerializationAllowed = 1;

@@ -31,8 +31,7 @@ Result<double> measure_gpu_read(int ordinal, int64_t bytes) {
   VOLLEY_ASSIGN(const auto device, make_cuda_device(ordinal));
   VOLLEY_ASSIGN(const Buffer buffer, device->allocate(static_cast<size_t>(bytes)));
   VOLLEY_ASSIGN(const Buffer out, device->allocate(sizeof(uint32_t)));
-  int processors = 0;
-  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, ordinal));
+  const int processors = device->stream().gpu().multiprocessors;
   cuda::Launch how;
   how.block = dim3(kThreads);
   const auto begin = device->make_fence(), end = device->make_fence();

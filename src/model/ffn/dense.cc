@@ -17,8 +17,4 @@ void DenseBlock::run(Pass& pass, const ops::ScaledRows& h, const Residual& x) co
   x.add(pass, down_, inner);
 }
 
-int64_t DenseBlock::scratch_bytes(const Dense& spec, int64_t rows) {
-  return rows * spec.inner * 4 + kArenaAlignment;
-}
-
 }  // namespace volley::model

@@ -14,8 +14,6 @@ class DenseBlock final : public FfnBlock {
   const ops::LinearWeight& input_weight() const override { return gate_up_; }
   void run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const override;
 
-  static int64_t scratch_bytes(const Dense& spec, int64_t rows);
-
  private:
   DType activation_ = DType::kBF16;
   ops::LinearWeight gate_up_, down_;

@@ -39,10 +39,4 @@ void ExpertsBlock::run(Pass& pass, const ops::ScaledRows& h, const Residual& x) 
   ops::combine_experts(pass.stream, routing, outer, x.x);
 }
 
-int64_t ExpertsBlock::scratch_bytes(const Experts& spec, int32_t hidden, int64_t rows) {
-  const int64_t entries = rows * spec.router.top_k;
-  return ops::routing_bytes(spec.router, rows) +
-         (rows * spec.router.experts + entries * spec.inner + entries * hidden) * 4 + 3 * kArenaAlignment;
-}
-
 }  // namespace volley::model

@@ -20,8 +20,6 @@ class ExpertsBlock final : public FfnBlock {
   const ops::LinearWeight& input_weight() const override { return router_; }
   void run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const override;
 
-  static int64_t scratch_bytes(const Experts& spec, int32_t hidden, int64_t rows);
-
  private:
   Setup setup_;
   ops::LinearWeight router_;

@@ -1,7 +1,5 @@
 #include "model/mixer/attention.h"
 
-#include "base/math.h"
-
 namespace volley::model {
 namespace {
 
@@ -83,18 +81,6 @@ void AttentionBlock::run(Pass& pass, const ops::ScaledRows& h, const Residual& x
     ops::attention(pass.stream, rows, view, attention, pass.scratch);
   }
   x.add(pass, o_, a);
-}
-
-int64_t AttentionBlock::scratch_bytes(DeviceKind device, const Attention& spec, int64_t rows, int64_t max_positions,
-                                      DType kv) {
-  const ops::HeadShape shape = {spec.heads, spec.kv_heads, spec.head_dim, kv};
-  ops::Rows bounds;
-  bounds.rows = bounds.n_segments = bounds.max_segment_rows = static_cast<int32_t>(rows);
-  bounds.max_positions = static_cast<int32_t>(max_positions);
-  const int64_t q = spec.q_width();
-  return rows * (q + (q + 2 * spec.kv_width()) + q) * 4 + 4 * kArenaAlignment +
-         ops::attention_scratch_bytes(rows, spec.heads, spec.head_dim, max_positions) +
-         2 * ops::attention_work_bytes(device, bounds, shape);  // a plan for full layers, and one for windowed ones
 }
 
 }  // namespace volley::model

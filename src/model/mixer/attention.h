@@ -25,9 +25,6 @@ class AttentionBlock final : public MixerBlock {
   void plan(Pass& pass) const override;
   void run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const override;
 
-  // What plan() and run() take of scratch memory at most. kv: dtype of the cache.
-  static int64_t scratch_bytes(DeviceKind device, const Attention& spec, int64_t rows, int64_t max_positions, DType kv);
-
  private:
   AttentionSetup setup_;
   Vector q_norm_, k_norm_, qkv_bias_;

@@ -34,10 +34,10 @@ const char* attention_backend_name(AttentionBackend backend);  // "auto", "wgmma
 // kInvalidArgument names the ones there are.
 Result<AttentionBackend> parse_attention_backend(std::string_view name);
 
-// What runs when `asked` is asked for, on the calling thread's GPU: never kAuto there. The CPU has no choice and stays
-// at kAuto. kUnimplemented where the device or the shape of K and V does not allow it.
-Result<AttentionBackend> resolve_attention_backend(DeviceKind device, AttentionBackend asked, DType kv,
-                                                   int32_t head_dim);
+// What runs when `asked` is asked for: on a GPU never kAuto. The CPU has no choice and stays at kAuto; `gpu` is not
+// looked at. kUnimplemented where the device or the shape of K and V does not allow it.
+Result<AttentionBackend> resolve_attention_backend(DeviceKind device, const GpuInfo& gpu, AttentionBackend asked,
+                                                   DType kv, int32_t head_dim);
 
 inline constexpr int kAttentionChunk = 512;  // positions, on the CPU; a multiple of kKvTile
 
@@ -66,10 +66,6 @@ struct AttentionWork {
 AttentionWork plan_attention(Stream& stream, const Rows& rows, const RowView& view, const HeadShape& shape,
                              Arena& scratch);
 
-// Bytes that plan_attention() takes at most for rows of these bounds (tensors and pointers are not looked at). On CUDA
-// of the calling thread's current GPU.
-int64_t attention_work_bytes(DeviceKind device, const Rows& bounds, const HeadShape& shape);
-
 struct Attention {
   TensorView q;       // [rows, heads, head_dim], dtype of kv
   int32_t heads = 0;  // a multiple of kv.kv_heads
@@ -83,11 +79,7 @@ struct Attention {
   TensorView out;  // [rows, heads * head_dim], dtype of q
 };
 
-// Bytes of scratch that attention() takes at most for max_rows rows of sequences of up to max_positions, on any number
-// of threads. It is given back before attention() returns. CUDA takes none: its scratch is the work's.
-int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t head_dim, int64_t max_positions);
-
-// view: the cache group of args.kv.
+// view: the cache group of args.kv. What it takes of `scratch` it gives back. CUDA takes none: its scratch is the work's.
 void attention(Stream& stream, const Rows& rows, const RowView& view, const Attention& args, Arena& scratch);
 
 }  // namespace volley::ops

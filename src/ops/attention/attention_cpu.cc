@@ -5,8 +5,10 @@
 #include <cstring>
 #include <limits>
 #include <numbers>
+#include <string>
 
 #include "device/cpu/thread_pool.h"
+#include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_plan.h"
 #include "ops/cpu_features.h"
 #include "ops/paged_kv/cpu_tile.h"
@@ -17,8 +19,8 @@ namespace {
 // Multiply-adds of a task at least, about 2 µs: below that, waking a thread costs more than it saves.
 constexpr int64_t kMacsPerTask = 200'000;
 
-AttentionKernels choose_kernels(DType dtype) {
-  AttentionKernels kernels = attention_kernels_portable(dtype);
+ChunkKernels choose_kernels(DType dtype) {
+  ChunkKernels kernels = attention_kernels_portable(dtype);
 #if defined(__x86_64__)
   // Highway's choice is asked too, so that a test that narrows it to a lower instruction set gets that one.
   if (dtype == DType::kBF16 && kernels.avx512 && cpu_has_avx512_bf16()) {
@@ -31,7 +33,7 @@ AttentionKernels choose_kernels(DType dtype) {
 // The query rows of one block and KV head.
 class BlockRun {
  public:
-  BlockRun(const AttentionCall& call, const AttentionKernels& kernels, const AttentionBlock& block, int32_t kv_head)
+  BlockRun(const AttentionCall& call, const ChunkKernels& kernels, const AttentionBlock& block, int32_t kv_head)
       : args_(call.args),
         page_table_(call.view.page_table),
         kernels_(kernels),
@@ -86,7 +88,7 @@ class BlockRun {
 
   const Attention& args_;
   const TensorView& page_table_;
-  const AttentionKernels& kernels_;
+  const ChunkKernels& kernels_;
   const RowSegment& segment_;
   int32_t group_;
   int32_t kv_head_;
@@ -200,8 +202,7 @@ void BlockRun::run_chunk(int32_t chunk, float* partials) const {
 }
 
 // A task: one block and KV head over all its chunks.
-void run_whole(const AttentionCall& call, const AttentionKernels& kernels, const AttentionBlock& block,
-               int32_t kv_head) {
+void run_whole(const AttentionCall& call, const ChunkKernels& kernels, const AttentionBlock& block, int32_t kv_head) {
   alignas(64) float running[kMaxBlockRows * kMaxPartial];
   alignas(64) float partials[kMaxBlockRows * kMaxPartial];
   const BlockRun run(call, kernels, block, kv_head);
@@ -224,7 +225,7 @@ struct SplitScratch {
   }
 };
 
-void run_split(Stream& stream, const AttentionCall& call, const AttentionKernels& kernels, const AttentionPlan& plan,
+void run_split(Stream& stream, const AttentionCall& call, const ChunkKernels& kernels, const AttentionPlan& plan,
                Arena& scratch) {
   const KvLayer& kv = call.args.kv;
   const int stride = partial_floats(kv.head_dim);
@@ -254,13 +255,28 @@ void run_split(Stream& stream, const AttentionCall& call, const AttentionKernels
   });
 }
 
-}  // namespace
+void check_segment(const Rows& rows, const RowView& view, int32_t page_size, const RowSegment& segment) {
+  VOLLEY_CHECK(segment.row_begin >= 0 && segment.rows >= 0 && segment.row_begin + segment.rows <= rows.rows);
+  VOLLEY_CHECK(segment.slot >= 0 && segment.slot < view.page_table.dim(0));
+  const int32_t* begin = view.begin.as<int32_t>() + segment.row_begin;
+  const int32_t* end = view.end.as<int32_t>() + segment.row_begin;
+  for (int32_t i = 0; i < segment.rows; ++i) {
+    VOLLEY_CHECK(begin[i] >= 0 && begin[i] < end[i]);
+    VOLLEY_CHECK_LE(end[i], view.page_table.dim(1) * page_size);
+  }
+}
 
 void attention_cpu(Stream& stream, const Rows& rows, const RowView& view, const Attention& args, Arena& scratch) {
   const AttentionCall call{rows, view, args};
   const ArenaScope scope(scratch);
+  if (stream.dry()) {  // what rows see is not known: the most that it can be
+    scratch.take(DType::kU8, {attention_scratch_bytes(args.q.dim(0), args.heads, args.kv.head_dim, rows.max_positions,
+                                                      stream.threads())});
+    return;
+  }
+  for (int32_t i = 0; i < rows.n_segments; ++i) check_segment(rows, view, args.kv.page_size, rows.segments[i]);
   ThreadPool& pool = stream.pool();
-  const AttentionKernels kernels = choose_kernels(args.kv.dtype);
+  const ChunkKernels kernels = choose_kernels(args.kv.dtype);
   const AttentionPlan plan = plan_attention(call, pool.threads(), scratch);
   if (plan.split) return run_split(stream, call, kernels, plan, scratch);
   const int64_t items = static_cast<int64_t>(plan.blocks.size()) * args.kv.kv_heads;
@@ -271,5 +287,22 @@ void attention_cpu(Stream& stream, const Rows& rows, const RowView& view, const 
     }
   });
 }
+
+Result<AttentionBackend> resolve_backend_cpu(const GpuInfo& /*gpu*/, AttentionBackend asked, DType /*kv*/,
+                                             int32_t /*head_dim*/) {
+  if (asked == AttentionBackend::kAuto) return asked;
+  return unimplemented("The attention backend \"" + std::string(attention_backend_name(asked)) +
+                       "\" is a GPU's: the CPU has one of its own, with auto.");
+}
+
+// It cuts the work inside attention().
+AttentionWork plan_attention_cpu(Stream& /*stream*/, const Rows& /*rows*/, const RowView& /*view*/,
+                                 const HeadShape& /*shape*/, Arena& /*scratch*/) {
+  return {};
+}
+
+}  // namespace
+
+const AttentionKernels AttentionKernels::kCpu = {resolve_backend_cpu, plan_attention_cpu, attention_cpu};
 
 }  // namespace volley::ops

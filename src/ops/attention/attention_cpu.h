@@ -68,7 +68,7 @@ static inline uint32_t visible_lanes(int32_t tile_position, int32_t begin, int32
   return ((1u << to) - 1u) & ~((1u << from) - 1u);
 }
 
-struct AttentionKernels {
+struct ChunkKernels {
   void (*chunk)(const ChunkJob& job) = nullptr;
   // running = running merged with the partial of the next chunk.
   void (*fold)(float* running, const float* chunk, int head_dim) = nullptr;
@@ -78,7 +78,7 @@ struct AttentionKernels {
   bool avx512 = false;  // compiled for AVX-512
 };
 
-AttentionKernels attention_kernels_portable(DType dtype);  // attention_cpu_simd.cc
+ChunkKernels attention_kernels_portable(DType dtype);  // attention_cpu_simd.cc
 #if defined(__x86_64__)
 void attention_chunk_avx512bf16(const ChunkJob& job);  // attention_cpu_avx512bf16.cc
 #endif

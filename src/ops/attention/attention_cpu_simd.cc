@@ -328,7 +328,7 @@ HWY_EXPORT(all_finite_f32);
 HWY_EXPORT(is_avx512);
 }  // namespace
 
-AttentionKernels attention_kernels_portable(DType dtype) {
+ChunkKernels attention_kernels_portable(DType dtype) {
   if (dtype == DType::kBF16) {
     return {HWY_DYNAMIC_DISPATCH(chunk_bf16), HWY_DYNAMIC_DISPATCH(fold), HWY_DYNAMIC_DISPATCH(finish_bf16),
             HWY_DYNAMIC_DISPATCH(all_finite_bf16), HWY_DYNAMIC_DISPATCH(is_avx512)()};

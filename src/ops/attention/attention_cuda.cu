@@ -6,6 +6,7 @@
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.h"
 #include "ops/attention/attention_cuda.h"
+#include "ops/attention/attention_kernels.h"
 #include "ops/paged_kv/cuda_page.cuh"
 
 namespace volley::ops {
@@ -149,9 +150,7 @@ void attention_plain_cuda(Stream& stream, const Rows& rows, const RowView& view,
   cuda::launch(plain_kernel, how, stream, a);
 }
 
-}  // namespace
-
-void attention_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args) {
+void attention_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args, Arena& /*scratch*/) {
   if (rows.rows == 0 || rows.n_segments == 0) return;
   if (args.work.backend == AttentionBackend::kPlain) {
     attention_plain_cuda(stream, rows, view, args);
@@ -159,5 +158,9 @@ void attention_cuda(Stream& stream, const Rows& rows, const RowView& view, const
     attention_tiles_cuda(stream, rows, view, args);
   }
 }
+
+}  // namespace
+
+const AttentionKernels AttentionKernels::kCuda = {resolve_attention_backend_cuda, plan_attention_cuda, attention_cuda};
 
 }  // namespace volley::ops

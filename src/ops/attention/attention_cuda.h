@@ -6,15 +6,12 @@
 namespace volley::ops {
 
 // attention_tiles_cuda.cu, where it is known which machine code there is.
-Result<AttentionBackend> resolve_attention_backend_cuda(AttentionBackend asked, DType kv, int32_t head_dim);
+Result<AttentionBackend> resolve_attention_backend_cuda(const GpuInfo& gpu, AttentionBackend asked, DType kv,
+                                                        int32_t head_dim);
 
 // attention_plan_cuda.cu
 AttentionWork plan_attention_cuda(Stream& stream, const Rows& rows, const RowView& view, const HeadShape& shape,
                                   Arena& scratch);
-int64_t attention_work_bytes_cuda(const Rows& bounds, const HeadShape& shape);
-
-// attention_cuda.cu: any dtype and head_dim; nothing in it is fast. And the choice between the two.
-void attention_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args);
 
 // attention_tiles_cuda.cu: bf16 with head_dim 64, 128 or 256.
 void attention_tiles_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args);
@@ -25,8 +22,8 @@ struct TilesArgs;
 void attention_hopper_tiles(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args);
 void attention_portable_tiles(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args);
 
-// Whether this GPU has the shared memory that the portable kernel wants: for heads of 256, most below Hopper have not.
-bool attention_portable_fits(int head_dim);
+// Whether the GPU has the shared memory that the portable kernel wants: for heads of 256, most below Hopper have not.
+bool attention_portable_fits(const GpuInfo& gpu, int head_dim);
 
 // Blocks of either tile kernel that a multiprocessor holds.
 constexpr int attention_blocks_per_multiprocessor(int head_dim) {

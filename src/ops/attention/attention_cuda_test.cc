@@ -165,10 +165,9 @@ TEST(AttentionCudaTiles, PlainKernelServesTheSameShapes) {
   }
 }
 
-TEST(AttentionCudaTiles, BackendsThatAShapeDoesNotAllow) {
-  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+TEST(AttentionBackends, ThatAShapeDoesNotAllow) {
   const auto resolve = [](AttentionBackend asked, DType kv, int head_dim) {
-    return resolve_attention_backend(DeviceKind::kCuda, asked, kv, head_dim);
+    return resolve_attention_backend(DeviceKind::kCuda, GpuInfo{90, 132, 227 << 10}, asked, kv, head_dim);
   };
   EXPECT_EQ(resolve(AttentionBackend::kAuto, DType::kF32, 128).value(), AttentionBackend::kPlain);
   EXPECT_EQ(resolve(AttentionBackend::kAuto, DType::kBF16, 80).value(), AttentionBackend::kPlain);
@@ -179,6 +178,19 @@ TEST(AttentionCudaTiles, BackendsThatAShapeDoesNotAllow) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kUnimplemented);
   EXPECT_NE(refused.error().message.find("float32"), std::string::npos) << refused.error().message;
+}
+
+// The matrix unit of Hopper is its own: a later GPU has not got it.
+TEST(AttentionBackends, ThatAGpuDoesNotAllow) {
+  const auto resolve = [](int compute_capability, int64_t block_shared_bytes, AttentionBackend asked) {
+    return resolve_attention_backend(DeviceKind::kCuda, GpuInfo{compute_capability, 132, block_shared_bytes}, asked,
+                                     DType::kBF16, 256);
+  };
+  EXPECT_EQ(resolve(80, 163 << 10, AttentionBackend::kAuto).value(), AttentionBackend::kPortable);
+  EXPECT_EQ(resolve(89, 99 << 10, AttentionBackend::kAuto).value(), AttentionBackend::kPlain);
+  EXPECT_FALSE(resolve(89, 99 << 10, AttentionBackend::kPortable).ok());
+  EXPECT_EQ(resolve(100, 227 << 10, AttentionBackend::kAuto).value(), AttentionBackend::kPortable);
+  EXPECT_FALSE(resolve(100, 227 << 10, AttentionBackend::kWgmma).ok());
 }
 
 // Tiles in two items each, whose partial results come into shared memory in several turns, against one tile alone, in

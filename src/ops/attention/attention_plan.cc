@@ -8,6 +8,11 @@
 namespace volley::ops {
 namespace {
 
+// Blocks of all KV heads that are still too few for so many threads, so that chunks are tasks of their own.
+int64_t split_blocks(int threads) {
+  return threads > 1 ? 2 * int64_t{threads} - 1 : 0;
+}
+
 struct Totals {
   int64_t query_rows = 0;  // over all heads
   int64_t macs = 0;
@@ -52,11 +57,12 @@ void find_chunks(const AttentionCall& call, int32_t group, AttentionBlock& block
 
 }  // namespace
 
-int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t head_dim, int64_t max_positions) {
+int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t head_dim, int64_t max_positions, int threads) {
   // A segment adds at most one block that is not full; it has at least one row.
   const int64_t blocks = max_rows * heads / kMinBlockRows + max_rows;
   const int64_t chunks = (max_positions + kAttentionChunk - 1) / kAttentionChunk;
-  const int64_t partials = std::min(max_rows * heads, kMaxSplitRows) * chunks;
+  const int64_t split_rows = std::min({max_rows * heads, kMaxSplitRows, split_blocks(threads) * kMaxBlockRows});
+  const int64_t partials = chunks > 1 ? split_rows * chunks : 0;
   const int64_t partial_bytes = partials * partial_floats(head_dim) * static_cast<int64_t>(sizeof(float));
   return arena_bytes(blocks * static_cast<int64_t>(sizeof(AttentionBlock))) + arena_bytes(partial_bytes);
 }
@@ -75,7 +81,7 @@ AttentionPlan plan_attention(const AttentionCall& call, int threads, Arena& scra
   plan.macs = totals.macs;
   const TensorView memory = scratch.take(DType::kU8, {n_blocks * static_cast<int64_t>(sizeof(AttentionBlock))});
   plan.blocks = {static_cast<AttentionBlock*>(memory.data), static_cast<size_t>(n_blocks)};
-  plan.split = totals.max_chunks > 1 && n_blocks * args.kv.kv_heads < 2 * threads && threads > 1 &&
+  plan.split = totals.max_chunks > 1 && n_blocks * args.kv.kv_heads <= split_blocks(threads) &&
                totals.query_rows <= kMaxSplitRows;
   size_t next = 0;
   for (int32_t s = 0; s < rows.n_segments; ++s) {

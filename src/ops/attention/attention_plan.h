@@ -41,6 +41,9 @@ inline constexpr int kMinBlockRows = 12;
 // keep any machine's threads busy without.
 inline constexpr int64_t kMaxSplitRows = 2048;
 
+// Bytes of scratch that a call takes at most for max_rows rows of sequences of up to max_positions.
+int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t head_dim, int64_t max_positions, int threads);
+
 // REQUIRES: args checked.
 AttentionPlan plan_attention(const AttentionCall& call, int threads, Arena& scratch);
 

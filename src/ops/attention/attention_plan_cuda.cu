@@ -300,19 +300,12 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
   }
 }
 
-int multiprocessors() {
-  int device = 0, count = 0;
-  VOLLEY_CUDA_CHECK(cudaGetDevice(&device));
-  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-  return count;
-}
-
 struct WorkSize {
   AttentionWork work;  // without memory
   int64_t list_bytes, partial_floats;
 };
 
-WorkSize size_of(const Rows& rows, const HeadShape& shape) {
+WorkSize size_of(const GpuInfo& gpu, const Rows& rows, const HeadShape& shape) {
   VOLLEY_CHECK(shape.kv_heads >= 1 && shape.heads % shape.kv_heads == 0 && rows.max_segment_rows >= 0);
   VOLLEY_CHECK_GE(rows.max_positions, 1);
   const int64_t group = shape.heads / shape.kv_heads, segments = std::min(rows.n_segments, rows.rows);
@@ -321,7 +314,7 @@ WorkSize size_of(const Rows& rows, const HeadShape& shape) {
       std::min<int64_t>(chunk_shift(rows.max_positions) - kLeastChunkShift + 1, std::max(rows.max_segment_rows, 1));
   const int64_t tiles = lengths * std::min(segments * ((rows.max_segment_rows * group + kTileRows - 1) / kTileRows),
                                            rows.rows * group / kTileRows + segments);
-  const int64_t blocks = int64_t{multiprocessors()} * attention_blocks_per_multiprocessor(shape.head_dim);
+  const int64_t blocks = int64_t{gpu.multiprocessors} * attention_blocks_per_multiprocessor(shape.head_dim);
   const int64_t chunks =
       std::min<int64_t>(chunk_end(rows.max_positions - 1, kLeastChunkShift) >> kLeastChunkShift, kMaxChunks);
   // With a chunk more, an item would be longer than a block's share of all positions. So beyond the first of each tile
@@ -342,22 +335,17 @@ WorkSize size_of(const Rows& rows, const HeadShape& shape) {
 
 }  // namespace
 
-int64_t attention_work_bytes_cuda(const Rows& bounds, const HeadShape& shape) {
-  if (!kv_is_swizzled(shape.dtype, shape.head_dim) || bounds.rows == 0 || bounds.n_segments == 0) return 0;
-  const WorkSize size = size_of(bounds, shape);
-  return arena_bytes(size.list_bytes) + arena_bytes(size.partial_floats * 4);
-}
-
 AttentionWork plan_attention_cuda(Stream& stream, const Rows& rows, const RowView& view, const HeadShape& shape,
                                   Arena& scratch) {
-  const AttentionBackend backend = resolve_attention_backend_cuda(shape.backend, shape.dtype, shape.head_dim)
+  const AttentionBackend backend =
+      resolve_attention_backend_cuda(stream.gpu(), shape.backend, shape.dtype, shape.head_dim)
                                        .value();  // the caller has asked before
   if (backend == AttentionBackend::kPlain || rows.rows == 0 || rows.n_segments == 0) {
     AttentionWork none;
     none.backend = backend;
     return none;
   }
-  WorkSize size = size_of(rows, shape);
+  WorkSize size = size_of(stream.gpu(), rows, shape);
   AttentionWork work = size.work;
   work.backend = backend;
   work.lists = scratch.take(DType::kU8, {size.list_bytes}).data;
@@ -372,7 +360,7 @@ AttentionWork plan_attention_cuda(Stream& stream, const Rows& rows, const RowVie
   args.group = shape.heads / shape.kv_heads;
   args.kv_heads = shape.kv_heads;
   args.head_dim = shape.head_dim;
-  args.blocks = multiprocessors() * attention_blocks_per_multiprocessor(shape.head_dim);
+  args.blocks = stream.gpu().multiprocessors * attention_blocks_per_multiprocessor(shape.head_dim);
   args.max_tiles = work.max_tiles;
   args.max_items = work.max_items;
   args.max_partials = work.max_partials;

@@ -17,15 +17,12 @@ void run(Stream& stream, int blocks, bool early, const TilesArgs& args) {
 
 }  // namespace
 
-bool attention_portable_fits(int head_dim) {
+bool attention_portable_fits(const GpuInfo& gpu, int head_dim) {
   constexpr int kStatic = 4 << 10;  // beside it, at most
-  int device = 0, most = 0;
-  VOLLEY_CUDA_CHECK(cudaGetDevice(&device));
-  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   const int wanted = head_dim == 64    ? PortableShape<64>::kSharedBytes
                      : head_dim == 128 ? PortableShape<128>::kSharedBytes
                                        : PortableShape<256>::kSharedBytes;
-  return wanted + (head_dim > 128 ? kStatic : 0) <= most;
+  return wanted + (head_dim > 128 ? kStatic : 0) <= gpu.block_shared_bytes;
 }
 
 void attention_portable_tiles(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args) {

@@ -179,9 +179,10 @@ TEST(AttentionPlan, ScratchStaysWithinItsBound) {
     batch.n_segments = static_cast<int32_t>(segments.size());
     const RowView view = {
         TensorView(begin.data(), DType::kI32, {rows}), TensorView(end.data(), DType::kI32, {rows}), {}};
-    const int64_t bound = attention_scratch_bytes(rows, args.heads, args.kv.head_dim, positions);
+    const int threads = pick(1, 40);
+    const int64_t bound = attention_scratch_bytes(rows, args.heads, args.kv.head_dim, positions, threads);
     Arena arena(std::move(device->allocate(static_cast<size_t>(bound))).value());
-    const AttentionPlan plan = plan_attention({batch, view, args}, pick(1, 40), arena);
+    const AttentionPlan plan = plan_attention({batch, view, args}, threads, arena);
     if (plan.split) arena.take(DType::kF32, {plan.partials, partial_floats(args.kv.head_dim)});
     EXPECT_LE(arena.peak(), static_cast<size_t>(bound));
     splits += plan.split;

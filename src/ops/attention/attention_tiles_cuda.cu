@@ -52,14 +52,12 @@ __global__ void __launch_bounds__(kMergeWarps * 32)
 }
 
 // Code for sm_90a runs there alone; a program without it has the portable kernel for all GPUs.
-bool has_wgmma() {
-#ifndef VOLLEY_CUDA_SM90A
+bool has_wgmma(const GpuInfo& gpu) {
+#ifdef VOLLEY_CUDA_SM90A
+  return gpu.is_hopper();
+#else
   return false;
 #endif
-  int device = 0, major = 0;
-  VOLLEY_CUDA_CHECK(cudaGetDevice(&device));
-  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  return major == 9;
 }
 
 // As sentences about what was asked for.
@@ -120,20 +118,21 @@ void merge_partials(Stream& stream, int head_dim, const AttentionWork& work, con
 
 }  // namespace
 
-Result<AttentionBackend> resolve_attention_backend_cuda(AttentionBackend asked, DType kv, int32_t head_dim) {
+Result<AttentionBackend> resolve_attention_backend_cuda(const GpuInfo& gpu, AttentionBackend asked, DType kv,
+                                                        int32_t head_dim) {
   const bool tiles = kv_is_swizzled(kv, head_dim);
   switch (asked) {
     case AttentionBackend::kPlain:
       return asked;
     case AttentionBackend::kAuto:
       if (!tiles) return AttentionBackend::kPlain;
-      if (has_wgmma()) return AttentionBackend::kWgmma;
-      return attention_portable_fits(head_dim) ? AttentionBackend::kPortable : AttentionBackend::kPlain;
+      if (has_wgmma(gpu)) return AttentionBackend::kWgmma;
+      return attention_portable_fits(gpu, head_dim) ? AttentionBackend::kPortable : AttentionBackend::kPlain;
     case AttentionBackend::kWgmma:
-      if (!has_wgmma()) return not_built(asked, "needs a Hopper GPU and its machine code: use auto or portable.");
+      if (!has_wgmma(gpu)) return not_built(asked, "needs a Hopper GPU and its machine code: use auto or portable.");
       break;
     case AttentionBackend::kPortable:
-      if (tiles && !attention_portable_fits(head_dim)) {
+      if (tiles && !attention_portable_fits(gpu, head_dim)) {
         return not_built(asked, "needs more shared memory for heads of " + std::to_string(head_dim) +
                                     " than this GPU has: use auto or plain.");
       }

@@ -12,7 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "device/dry_run.h"
 #include "ops/attention/attention.h"
+#include "ops/attention/attention_plan.h"
 #include "ops/device_for_test.h"
 
 namespace volley::ops {
@@ -83,7 +85,8 @@ class AttentionWorld {
     const size_t angles = static_cast<size_t>(pages_per_slot_) * shape.page_size * shape.head_dim / 2;
     cos_ = std::make_unique<DeviceTensor>(device, std::vector<float>(angles, 1.0f));
     sin_ = std::make_unique<DeviceTensor>(device, std::vector<float>(angles, 0.0f));
-    const int64_t scratch = attention_scratch_bytes(1024, shape.heads, shape.head_dim, longest());
+    const int64_t scratch =
+        attention_scratch_bytes(1024, shape.heads, shape.head_dim, longest(), device.stream().threads());
     arena_ = std::make_unique<Arena>(std::move(device_.allocate(static_cast<size_t>(scratch))).value());
     for (size_t slot = 0; write_all && slot < lengths.size(); ++slot) write(static_cast<int>(slot), 0, lengths[slot]);
   }
@@ -195,7 +198,9 @@ class AttentionWorld {
     batch.max_segment_rows = idle ? 3 * max_rows + 5 : max_rows;
     batch.max_positions = idle ? 5 * longest() : longest();
     const HeadShape heads = {shape_.heads, shape_.kv_heads, shape_.head_dim, shape_.dtype, backend};
-    const int64_t work_bytes = attention_work_bytes(device_.kind(), batch, heads);
+    const int64_t work_bytes = measure_scratch(device_.stream(), [&](Arena& arena) {
+      plan_attention(device_.stream(), batch, batch.views[kWholeView], heads, arena);
+    });
     Arena work_arena(std::move(device_.allocate(static_cast<size_t>(std::max<int64_t>(work_bytes, 1)))).value());
     Attention args;
     args.q = q_device.view(shape_.dtype, {n, shape_.heads, shape_.head_dim});

@@ -4,11 +4,9 @@
 
 #include "base/check.h"
 #include "device/cpu/thread_pool.h"
+#include "ops/choice/choice_kernels.h"
 #include "ops/choice/choose_row.h"
 #include "ops/choice/sampler_state_cpu.h"
-#ifdef VOLLEY_CUDA
-#include "ops/choice/choice_cuda.h"
-#endif
 
 namespace volley::ops {
 namespace {
@@ -101,42 +99,24 @@ class Batch {
   const ChoiceOutput& out_;
 };
 
-}  // namespace
-
-ChoicePlan plan_choices(Stream& stream, const ChoiceTask& task, [[maybe_unused]] bool summarises,
-                        [[maybe_unused]] Arena& scratch) {
-  VOLLEY_CHECK(task.out.tokens != nullptr && task.state != nullptr && task.state->kind() == stream.kind());
+ChoicePlan plan_choices_cpu(Stream& /*stream*/, const ChoiceTask& task, bool /*summarises*/, Arena& /*scratch*/) {
   ChoicePlan plan;
   plan.task = task;
-#ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda && task.rows > 0 && !task.segments.empty()) {
-    return choice::plan_choices_cuda(stream, task, summarises, scratch);
-  }
-#endif
   return plan;
 }
 
-void choose(Stream& stream, const ChoicePlan& plan, TensorView logits, Arena& scratch) {
+void choose_cpu(Stream& stream, const ChoicePlan& plan, TensorView logits, Arena& scratch) {
   const ChoiceTask& task = plan.task;
-  VOLLEY_CHECK_EQ(logits.rank, 2);
-  VOLLEY_CHECK(logits.dtype == DType::kF32);
-  VOLLEY_CHECK(logits.dim(1) >= 1 && logits.dim(1) <= kMaxVocab);
-  VOLLEY_CHECK_EQ(logits.dim(0), task.rows);
-  if (task.rows == 0 || task.segments.empty()) return;
-#ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return choice::choose_cuda(stream, plan, logits);
-#endif
-  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "no sampling rule for this device");
-  check_segments(logits, task.segments);
-  const int64_t vocab = logits.dim(1);
-
-  ThreadPool& pool = stream.pool();
-  const int64_t threads = pool.threads();
+  const int64_t vocab = logits.dim(1), threads = stream.threads();
   ArenaScope scope(scratch);
   Task* tasks = reinterpret_cast<Task*>(scratch.take(DType::kI32, {task.rows, 3}).data);
   float* adjusted = scratch.take(DType::kF32, {threads, vocab}).as<float>();
   auto* candidates = reinterpret_cast<Candidate*>(scratch.take(DType::kF32, {threads, vocab, 3}).data);
 
+  if (stream.dry()) return;
+
+  ThreadPool& pool = stream.pool();
+  check_segments(logits, task.segments);
   const Batch batch(logits, task.segments, static_cast<const CpuSamplerState&>(*task.state), task.out);
   const int64_t count = batch.plan(tasks);
   // As many tasks as threads at a time, a thread each; the rest one by one with all threads on a row.
@@ -147,21 +127,41 @@ void choose(Stream& stream, const ChoicePlan& plan, TensorView logits, Arena& sc
   for (int64_t i = whole; i < count; ++i) batch.run(tasks[i], &pool, {adjusted, candidates});
 }
 
+Result<std::unique_ptr<SamplerState>> create_state_cpu(Device& /*device*/, int32_t slots, int32_t vocab) {
+  return std::unique_ptr<SamplerState>(std::make_unique<CpuSamplerState>(slots, vocab));
+}
+
+}  // namespace
+
+const choice::ChoiceKernels choice::ChoiceKernels::kCpu = {plan_choices_cpu, choose_cpu, create_state_cpu};
+
+Result<std::unique_ptr<SamplerState>> SamplerState::create(Device& device, int32_t slots, int32_t vocab) {
+  VOLLEY_CHECK(slots >= 1 && vocab >= 1 && vocab <= kMaxVocab);
+  return kernels_on<choice::ChoiceKernels>(device.kind()).create_state(device, slots, vocab);
+}
+
+ChoicePlan plan_choices(Stream& stream, const ChoiceTask& task, bool summarises, Arena& scratch) {
+  VOLLEY_CHECK(task.out.tokens != nullptr && task.state != nullptr && task.state->kind() == stream.kind());
+  ChoicePlan nothing;
+  nothing.task = task;
+  if (task.rows == 0 || task.segments.empty()) return nothing;
+  return kernels_on<choice::ChoiceKernels>(stream).plan_choices(stream, task, summarises, scratch);
+}
+
+void choose(Stream& stream, const ChoicePlan& plan, TensorView logits, Arena& scratch) {
+  const ChoiceTask& task = plan.task;
+  VOLLEY_CHECK_EQ(logits.rank, 2);
+  VOLLEY_CHECK(logits.dtype == DType::kF32);
+  VOLLEY_CHECK(logits.dim(1) >= 1 && logits.dim(1) <= kMaxVocab);
+  VOLLEY_CHECK_EQ(logits.dim(0), task.rows);
+  if (task.rows == 0 || task.segments.empty()) return;
+  kernels_on<choice::ChoiceKernels>(stream).choose(stream, plan, logits, scratch);
+}
+
 void choose(Stream& stream, TensorView logits, std::span<const ChoiceSegment> segments, const SamplerState& state,
             const ChoiceOutput& out, Arena& scratch) {
   ArenaScope scope(scratch);
   choose(stream, plan_choices(stream, {logits.dim(0), segments, &state, out}, false, scratch), logits, scratch);
-}
-
-int64_t choose_scratch_bytes(int64_t max_rows, int64_t vocab, int threads) {
-  const int64_t values = threads * vocab;
-  const int64_t cpu = arena_bytes(max_rows * int64_t{sizeof(Task)}) + arena_bytes(values * int64_t{sizeof(float)}) +
-                      arena_bytes(values * int64_t{sizeof(Candidate)});
-#ifdef VOLLEY_CUDA
-  return std::max(cpu, choice::choose_cuda_scratch_bytes(max_rows, vocab));
-#else
-  return cpu;
-#endif
 }
 
 }  // namespace volley::ops

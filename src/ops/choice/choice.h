@@ -159,8 +159,4 @@ ChoicePlan plan_choices(Stream& stream, const ChoiceTask& task, bool summarises,
 // logits: [task.rows, vocab] as linear() left them with plan.summaries.
 void choose(Stream& stream, const ChoicePlan& plan, TensorView logits, Arena& scratch);
 
-// Bound of what choose() takes from `scratch` on either device, or plan_choices() and choose() together; threads: of
-// the CPU stream's pool, 0 on CUDA.
-int64_t choose_scratch_bytes(int64_t max_rows, int64_t vocab, int threads);
-
 }  // namespace volley::ops

@@ -36,8 +36,9 @@ TEST(ChoiceAllocation, ChoicesWithoutLogprobsAllocateNothing) {
   constexpr int32_t kVocab = 40009;
   constexpr int32_t kRows = 5;
   auto device = *make_cpu_device(2);
-  Arena arena(std::move(device->allocate(choose_scratch_bytes(kRows, kVocab, 2))).value());
   const std::unique_ptr<SamplerState> state = std::move(SamplerState::create(*device, 1, kVocab)).value();
+  const int64_t scratch = scratch_of_choices(device->stream(), *state, kRows, kVocab);
+  Arena arena(std::move(device->allocate(static_cast<size_t>(scratch))).value());
   SlotSampling sampling;
   sampling.params = filtering(1.0f, 100, 0.9f);
   sampling.params.repetition_penalty = 1.1f;

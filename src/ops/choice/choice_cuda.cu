@@ -1,6 +1,6 @@
 // Plans the rows of one call, and makes the choices that need a single look at the logits: greedy ones and plain
 // Gumbel-max. The rest is choose_rows_cuda.cu's.
-#include "ops/choice/choice_cuda.h"
+#include "ops/choice/choice_kernels.h"
 
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/launch.h"
@@ -337,8 +337,6 @@ unsigned slices(int64_t vocab) {
 
 static_assert(sizeof(PlainRow) == 8 && sizeof(RowItem) == 12 && sizeof(Finding) == 24);
 
-}  // namespace
-
 ChoicePlan plan_choices_cuda(Stream& stream, const ChoiceTask& task, bool summarises, Arena& scratch) {
   const auto& sampler = static_cast<const CudaSamplerState&>(*task.state);
   const int64_t rows = task.rows, vocab = sampler.vocab();
@@ -376,7 +374,7 @@ ChoicePlan plan_choices_cuda(Stream& stream, const ChoiceTask& task, bool summar
   return plan;
 }
 
-void choose_cuda(Stream& stream, const ChoicePlan& plan, TensorView logits) {
+void choose_cuda(Stream& stream, const ChoicePlan& plan, TensorView logits, Arena& /*scratch*/) {
   const auto& sampler = static_cast<const CudaSamplerState&>(*plan.task.state);
   const int64_t rows = logits.dim(0), vocab = logits.dim(1);
   VOLLEY_CHECK_EQ(vocab, sampler.vocab());
@@ -409,10 +407,8 @@ void choose_cuda(Stream& stream, const ChoicePlan& plan, TensorView logits) {
   choose_rows_cuda(stream, args, sampler.teams(), rows);
 }
 
-int64_t choose_cuda_scratch_bytes(int64_t max_rows, int64_t vocab) {
-  return arena_bytes(max_rows * int64_t{sizeof(PlainRow)}) + arena_bytes(max_rows * int64_t{sizeof(uint32_t)}) +
-         arena_bytes(max_rows * int64_t{sizeof(RowItem)}) + arena_bytes(int64_t{sizeof(int32_t)}) +
-         arena_bytes(max_rows * slices(vocab) * int64_t{sizeof(Finding)}) + arena_bytes(max_rows);
-}
+}  // namespace
+
+const ChoiceKernels ChoiceKernels::kCuda = {plan_choices_cuda, choose_cuda, CudaSamplerState::create};
 
 }  // namespace volley::ops::choice

@@ -151,7 +151,7 @@ TEST_F(ChoiceCuda, RecordedGraphsFollowTheSegments) {
   const std::vector<float> values = random_logits(rng, size_t{kRows} * kVocab, 2.0f);
   const DeviceTensor logits(device, values), segments(device, std::vector<ChoiceSegment>(kSegments));
   const DeviceTensor tokens(device, kRows * sizeof(TokenId));
-  Arena arena(std::move(device.allocate(choose_scratch_bytes(kRows, kVocab, 0))).value());
+  Arena arena(std::move(device.allocate(scratch_of_choices(device.stream(), *state, kRows, kVocab))).value());
   ChoiceSegment* on_device =
       segments.view(DType::kU8, {kSegments * int64_t{sizeof(ChoiceSegment)}}).as<ChoiceSegment>();
   const ChoiceOutput out = {.tokens = tokens.view(DType::kI32, {kRows}).as<TokenId>()};
@@ -267,7 +267,7 @@ TEST_F(ChoiceCuda, PlainGreedyRowsAloneAreSummarised) {
   segments.back().mask_words = 22;
   const DeviceTensor placed(device, segments);
   const auto* const on_device = placed.view(DType::kU8, {kKinds * int64_t{sizeof(ChoiceSegment)}}).as<ChoiceSegment>();
-  Arena arena(std::move(device.allocate(choose_scratch_bytes(kRows, kVocab, 0))).value());
+  Arena arena(std::move(device.allocate(scratch_of_choices(device.stream(), *state, kRows, kVocab))).value());
   for (const bool wants_logprobs : {false, true}) {
     ArenaScope scope(arena);
     ChoiceTask task = {kRows, {on_device, kKinds}, state.get(), {}};

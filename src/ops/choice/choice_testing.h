@@ -16,10 +16,22 @@
 
 #include "device/arena.h"
 #include "device/device.h"
+#include "device/dry_run.h"
 #include "ops/choice/choice.h"
 #include "ops/device_for_test.h"
 
 namespace volley::ops {
+
+// What choices of so many rows take of scratch memory.
+inline int64_t scratch_of_choices(Stream& stream, const SamplerState& state, int64_t rows, int64_t vocab) {
+  return measure_scratch(stream, [&](Arena& arena) {
+    const ChoiceSegment segment;
+    ChoiceOutput out;
+    out.tokens = static_cast<TokenId*>(no_memory());
+    const ChoicePlan plan = plan_choices(stream, {rows, {&segment, 1}, &state, out}, vocab % 4 == 0, arena);
+    choose(stream, plan, TensorView(no_memory(), DType::kF32, {rows, vocab}), arena);
+  });
+}
 
 // Philox4x32-10 as the paper writes it.
 inline std::array<uint32_t, 4> oracle_philox(std::array<uint32_t, 4> c, std::array<uint32_t, 2> k) {
@@ -254,7 +266,7 @@ class Chooser {
                               .probability = place(c.probability.data(), rows),
                               .logprobs = place(logprobs.data(), rows),
                               .finite = place(c.finite.data(), rows)};
-    Arena arena(std::move(device_->allocate(choose_scratch_bytes(rows, vocab, threads_))).value());
+    Arena arena(std::move(device_->allocate(scratch_of_choices(device_->stream(), state, rows, vocab))).value());
     const TensorView view(place(logits.data(), logits.size()), DType::kF32, {rows, vocab});
     const ChoiceSegment* on_device = place(segments.data(), segments.size());
     const auto run = [&](const ChoiceOutput& output) {

@@ -314,19 +314,14 @@ constexpr int64_t kOtherShared = 28 << 10;  // what the kernel takes beside the 
 
 }  // namespace
 
-CudaSamplerState::Teams plan_teams(int32_t vocab) {
-  int device = 0, major = 0, processors = 0, shared_bytes = 0;
-  VOLLEY_CUDA_CHECK(cudaGetDevice(&device));
-  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+CudaSamplerState::Teams plan_teams(const GpuInfo& gpu, int32_t vocab) {
   CudaSamplerState::Teams teams;
-  teams.team = major >= 9 ? Team::kMaxBlocks : 1;
-  teams.count = std::max(1, 2 * processors / teams.team);
+  teams.team = gpu.at_least(90) ? Team::kMaxBlocks : 1;  // blocks of a cluster
+  teams.count = std::max(1, 2 * gpu.multiprocessors / teams.team);
   teams.part = (vocab + teams.team - 1) / teams.team;
   teams.part = (teams.part + 3) / 4 * 4;
   const int64_t wanted = int64_t{teams.part} * int64_t{sizeof(float)} + kOtherShared;
-  teams.in_shared = wanted <= shared_bytes;
+  teams.in_shared = wanted <= gpu.block_shared_bytes;
   return teams;
 }
 

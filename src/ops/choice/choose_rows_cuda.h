@@ -29,7 +29,7 @@ struct ChooseRowsArgs {
 void choose_rows_cuda(Stream& stream, const ChooseRowsArgs& args, const CudaSamplerState::Teams& teams,
                       int64_t max_items);
 
-// Of the current GPU; `values` is left null.
-CudaSamplerState::Teams plan_teams(int32_t vocab);
+// `values` is left null.
+CudaSamplerState::Teams plan_teams(const GpuInfo& gpu, int32_t vocab);
 
 }  // namespace volley::ops::choice

@@ -4,9 +4,6 @@
 
 #include "base/check.h"
 #include "ops/choice/sampler_state_cpu.h"
-#ifdef VOLLEY_CUDA
-#include "ops/choice/sampler_state_cuda.h"
-#endif
 
 namespace volley::ops {
 namespace choice {
@@ -81,7 +78,8 @@ void CpuSamplerState::append(int32_t slot, std::span<const TokenId> tokens) {
   slots_[slot]->count_outputs(tokens);
 }
 
-void CpuSamplerState::append_committed(Stream& /*stream*/, const CommittedTokens& committed) {
+void CpuSamplerState::append_committed(Stream& stream, const CommittedTokens& committed) {
+  if (stream.dry()) return;
   for (int32_t i = 0; i < committed.n; ++i) {
     const auto count = static_cast<size_t>(committed.counts[i]);
     if (count > 0) append(committed.slots[i], {committed.tokens + int64_t{i} * committed.stride, count});
@@ -99,14 +97,5 @@ const Slot& CpuSamplerState::slot(int32_t slot) const {
 }
 
 }  // namespace choice
-
-Result<std::unique_ptr<SamplerState>> SamplerState::create(Device& device, int32_t slots, int32_t vocab) {
-  VOLLEY_CHECK(slots >= 1 && vocab >= 1 && vocab <= kMaxVocab);
-#ifdef VOLLEY_CUDA
-  if (device.kind() == DeviceKind::kCuda) return choice::CudaSamplerState::create(device, slots, vocab);
-#endif
-  VOLLEY_CHECK_MSG(device.kind() == DeviceKind::kCpu, "no sampling rule for this device");
-  return std::unique_ptr<SamplerState>(std::make_unique<choice::CpuSamplerState>(slots, vocab));
-}
 
 }  // namespace volley::ops

@@ -82,7 +82,7 @@ Result<std::unique_ptr<SamplerState>> CudaSamplerState::create(Device& device, i
   std::unique_ptr<CudaSamplerState> state(new CudaSamplerState(device, slots, vocab));
   VOLLEY_ASSIGN(state->slots_, device.allocate(static_cast<size_t>(slots) * sizeof(DeviceSlot)));
   VOLLEY_ASSIGN(state->tokens_, device.allocate(kTokensAtOnce * sizeof(TokenId)));
-  state->teams_ = plan_teams(vocab);
+  state->teams_ = plan_teams(device.stream().gpu(), vocab);
   if (!state->teams_.in_shared) {
     const Teams& t = state->teams_;
     VOLLEY_ASSIGN(state->values_, device.allocate(size_t{sizeof(float)} * t.count * t.team * t.part));

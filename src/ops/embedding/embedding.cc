@@ -1,9 +1,6 @@
 #include "ops/embedding/embedding.h"
 
-#include "ops/embedding/embedding_cpu.h"
-#ifdef VOLLEY_CUDA
-#include "ops/embedding/embedding_cuda.h"
-#endif
+#include "ops/embedding/embedding_kernels.h"
 
 namespace volley::ops {
 
@@ -14,11 +11,7 @@ void embed(Stream& stream, TensorView table, TensorView ids, TensorView y) {
   VOLLEY_CHECK_EQ(y.shape[0], ids.shape[0]);
   VOLLEY_CHECK_EQ(y.shape[1], table.shape[1]);
   if (y.shape[0] == 0) return;
-#ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return embed_cuda(stream, table, ids, y);
-#endif
-  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "embed: this build has no CUDA kernels");
-  embed_cpu(stream, table, ids, y);
+  kernels_on<EmbeddingKernels>(stream).embed(stream, table, ids, y);
 }
 
 void capture_feature(Stream& stream, TensorView x, int64_t column, TensorView features) {
@@ -29,11 +22,7 @@ void capture_feature(Stream& stream, TensorView x, int64_t column, TensorView fe
   VOLLEY_CHECK_GE(column, 0);
   VOLLEY_CHECK_LE(column + x.shape[1], features.shape[1]);
   if (x.shape[0] == 0) return;
-#ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return capture_feature_cuda(stream, x, column, features);
-#endif
-  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "capture_feature: this build has no CUDA kernels");
-  capture_feature_cpu(stream, x, column, features);
+  kernels_on<EmbeddingKernels>(stream).capture_feature(stream, x, column, features);
 }
 
 }  // namespace volley::ops

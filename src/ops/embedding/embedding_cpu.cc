@@ -1,6 +1,6 @@
 // Conversions of whole rows. They are exact or round one value by itself, so every way to vectorise them gives the same
 // bits and the compiler's is good enough.
-#include "ops/embedding/embedding_cpu.h"
+#include "ops/embedding/embedding_kernels.h"
 
 #include <algorithm>
 #include <cstring>
@@ -14,6 +14,7 @@ constexpr int64_t kTaskElements = 32 << 10;  // a few µs: below that, handing t
 
 template <typename F>
 void for_rows(Stream& stream, int64_t rows, int64_t h, F&& row) {
+  if (stream.dry()) return;
   const int64_t tasks = std::clamp(rows * h / kTaskElements, int64_t{1}, rows);
   stream.pool().parallel_for(tasks, [&](int64_t t, int) {
     for (int64_t r = rows * t / tasks; r < rows * (t + 1) / tasks; ++r) row(r);
@@ -43,8 +44,6 @@ void embed_rows(Stream& stream, TensorView table, TensorView ids, TensorView y) 
   });
 }
 
-}  // namespace
-
 void embed_cpu(Stream& stream, TensorView table, TensorView ids, TensorView y) {
   if (table.dtype == DType::kBF16) return embed_rows<BFloat16>(stream, table, ids, y);
   if (table.dtype == DType::kF16) return embed_rows<Float16>(stream, table, ids, y);
@@ -64,5 +63,9 @@ void capture_feature_cpu(Stream& stream, TensorView x, int64_t column, TensorVie
     for (int64_t i = 0; i < h; ++i) to[i] = to_bfloat16(row[i]);
   });
 }
+
+}  // namespace
+
+const EmbeddingKernels EmbeddingKernels::kCpu = {embed_cpu, capture_feature_cpu};
 
 }  // namespace volley::ops

@@ -1,7 +1,7 @@
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.h"
-#include "ops/embedding/embedding_cuda.h"
+#include "ops/embedding/embedding_kernels.h"
 
 namespace volley::ops {
 namespace {
@@ -56,8 +56,6 @@ __global__ void capture_kernel(const float* x, int64_t h, void* features, DType 
   }
 }
 
-}  // namespace
-
 void embed_cuda(Stream& stream, TensorView table, TensorView ids, TensorView y) {
   const int64_t h = table.shape[1];
   if (table.dtype == DType::kBF16 && h % 4 == 0 && reinterpret_cast<uintptr_t>(table.data) % sizeof(uint2) == 0) {
@@ -72,5 +70,9 @@ void capture_feature_cuda(Stream& stream, TensorView x, int64_t column, TensorVi
   cuda::launch(capture_kernel, rows_launch(x.shape[0], x.shape[1]), stream, x.as<float>(), x.shape[1], features.data,
                features.dtype, features.shape[1], column);
 }
+
+}  // namespace
+
+const EmbeddingKernels EmbeddingKernels::kCuda = {embed_cuda, capture_feature_cuda};
 
 }  // namespace volley::ops

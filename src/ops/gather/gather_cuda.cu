@@ -1,4 +1,4 @@
-#include "ops/gather/gather_cuda.h"
+#include "ops/gather/gather_kernels.h"
 
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/launch.h"
@@ -28,8 +28,6 @@ void launch_gather(Stream& stream, const TensorView& x, const TensorView& index,
                static_cast<Word*>(y.data), bytes / static_cast<int64_t>(sizeof(Word)));
 }
 
-}  // namespace
-
 void gather_rows_cuda(Stream& stream, TensorView x, TensorView index, TensorView y) {
   if (y.shape[0] == 0) return;
   const int64_t bytes = x.shape[1] * static_cast<int64_t>(dtype_size(x.dtype));
@@ -42,5 +40,9 @@ void gather_rows_cuda(Stream& stream, TensorView x, TensorView index, TensorView
   if (aligned(sizeof(uint16_t))) return launch_gather<uint16_t>(stream, x, index, y, bytes);
   launch_gather<uint8_t>(stream, x, index, y, bytes);
 }
+
+}  // namespace
+
+const GatherKernels GatherKernels::kCuda = {gather_rows_cuda};
 
 }  // namespace volley::ops

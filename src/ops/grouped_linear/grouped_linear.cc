@@ -2,10 +2,7 @@
 
 #include <string>
 
-#include "ops/grouped_linear/grouped_linear_cpu.h"
-#ifdef VOLLEY_CUDA
-#include "ops/grouped_linear/grouped_linear_cuda.h"
-#endif
+#include "ops/grouped_linear/grouped_linear_kernels.h"
 
 namespace volley::ops {
 
@@ -41,11 +38,7 @@ Result<ExpertWeights> pack_experts(Device& device, std::span<const WeightRows> p
   w.k = k;
   w.storage = storage;
   w.layout = layout;
-#ifdef VOLLEY_CUDA
-  if (device.kind() == DeviceKind::kCuda) return pack_experts_cuda(device, parts, std::move(w));
-#endif
-  VOLLEY_CHECK_MSG(device.kind() == DeviceKind::kCpu, "grouped_linear: this build has no CUDA kernels");
-  return pack_experts_cpu(device, parts, std::move(w));
+  return kernels_on<GroupedLinearKernels>(device.kind()).pack_experts(device, parts, std::move(w));
 }
 
 void grouped_linear(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
@@ -60,11 +53,7 @@ void grouped_linear(Stream& stream, const ExpertWeights& w, TensorView x, const 
   VOLLEY_CHECK(x.dtype == DType::kF32 || (x.dtype == DType::kBF16 && w.storage == DType::kBF16));
   VOLLEY_CHECK(y.dtype == DType::kF32 || y.dtype == DType::kBF16);
   if (entries == 0) return;
-#ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return grouped_linear_cuda(stream, w, x, routing, y, end);
-#endif
-  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "grouped_linear: this build has no CUDA kernels");
-  grouped_linear_cpu(stream, w, x, routing, y, end);
+  kernels_on<GroupedLinearKernels>(stream).grouped_linear(stream, w, x, routing, y, end);
 }
 
 void combine_experts(Stream& stream, const Routing& routing, TensorView d, TensorView y) {
@@ -74,11 +63,7 @@ void combine_experts(Stream& stream, const Routing& routing, TensorView d, Tenso
   VOLLEY_CHECK_EQ(d.shape[0], routing.rows() * routing.top_k());
   VOLLEY_CHECK_EQ(d.shape[1], y.shape[1]);
   if (y.shape[0] == 0) return;
-#ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return combine_experts_cuda(stream, routing, d, y);
-#endif
-  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "combine_experts: this build has no CUDA kernels");
-  combine_experts_cpu(stream, routing, d, y);
+  kernels_on<GroupedLinearKernels>(stream).combine_experts(stream, routing, d, y);
 }
 
 }  // namespace volley::ops

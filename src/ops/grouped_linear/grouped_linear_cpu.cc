@@ -1,4 +1,5 @@
-#include "ops/grouped_linear/grouped_linear_cpu.h"
+// Packed: for each expert the panels of a matrix as ops/linear packs it. The order of an expert's sums is linear()'s.
+#include "ops/grouped_linear/grouped_linear_kernels.h"
 
 #include <algorithm>
 
@@ -37,11 +38,10 @@ void combine_row(const float* weights, int64_t top_k, const T* d, int64_t width,
   }
 }
 
-}  // namespace
-
 Result<ExpertWeights> pack_experts_cpu(Device& device, std::span<const WeightRows> parts, ExpertWeights w) {
   const int64_t bytes = expert_bytes(w);
   VOLLEY_ASSIGN(w.packed, device.allocate(static_cast<size_t>(w.experts * bytes)));
+  if (device.stream().dry()) return Result<ExpertWeights>(std::move(w));
   const size_t each = parts.size() / static_cast<size_t>(w.experts);
   for (int64_t e = 0; e < w.experts; ++e) {
     pack_panels_cpu(device.stream().pool(), parts.subspan(e * each, each), w.k, w.storage, w.layout,
@@ -53,6 +53,7 @@ Result<ExpertWeights> pack_experts_cpu(Device& device, std::span<const WeightRow
 // The panels of all experts that have rows are shared out as if they were those of one matrix.
 void grouped_linear_cpu(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
                         const GroupedEnd& end) {
+  if (stream.dry()) return;
   const int32_t* touched = routing.touched.as<int32_t>();
   const int32_t* offsets = routing.offsets.as<int32_t>();
   const int32_t* entries = routing.entries.as<int32_t>();
@@ -90,6 +91,7 @@ void grouped_linear_cpu(Stream& stream, const ExpertWeights& w, TensorView x, co
 }
 
 void combine_experts_cpu(Stream& stream, const Routing& routing, TensorView d, TensorView y) {
+  if (stream.dry()) return;
   constexpr int64_t kTaskElements = 64 << 10;  // some microseconds: below that, handing the work out costs too much
   const int64_t rows = y.shape[0], width = y.shape[1], top_k = routing.top_k();
   const int64_t tasks = std::clamp(rows * width * top_k / kTaskElements, int64_t{1}, rows);
@@ -104,5 +106,9 @@ void combine_experts_cpu(Stream& stream, const Routing& routing, TensorView d, T
     for (int64_t r = rows * t / tasks; r < rows * (t + 1) / tasks; ++r) combine(r);
   });
 }
+
+}  // namespace
+
+const GroupedLinearKernels GroupedLinearKernels::kCpu = {pack_experts_cpu, grouped_linear_cpu, combine_experts_cpu};
 
 }  // namespace volley::ops

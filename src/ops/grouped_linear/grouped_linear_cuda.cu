@@ -8,22 +8,10 @@
 #include "device/cuda/launch.h"
 #include "ops/grouped_linear/grouped_linear_cuda.h"
 #include "ops/grouped_linear/grouped_linear_cuda_work.cuh"
+#include "ops/grouped_linear/grouped_linear_kernels.h"
 
 namespace volley::ops {
 namespace {
-
-struct Gpu {
-  int major = 0, processors = 0;
-};
-
-Gpu current_gpu() {
-  Gpu gpu;
-  int device = 0;
-  VOLLEY_CUDA_CHECK(cudaGetDevice(&device));
-  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&gpu.major, cudaDevAttrComputeCapabilityMajor, device));
-  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&gpu.processors, cudaDevAttrMultiProcessorCount, device));
-  return gpu;
-}
 
 // Element of an expert's bf16 panels that holds (packed row, k).
 __device__ int64_t panel_index(int64_t row, int64_t k, int64_t columns) {
@@ -186,6 +174,7 @@ void launch_combine(Stream& stream, const CombineArgs& args, int64_t rows) {
 Result<ExpertWeights> pack_experts_cuda(Device& device, std::span<const WeightRows> parts, ExpertWeights w) {
   const int64_t bytes = grouped_cuda_expert_bytes(w.n, w.k, w.storage, w.layout);
   VOLLEY_ASSIGN(w.packed, device.allocate(static_cast<size_t>(w.experts * bytes)));
+  if (device.stream().dry()) return Result<ExpertWeights>(std::move(w));
   const int64_t each = static_cast<int64_t>(parts.size()) / w.experts, rows = parts[0].rows;
   VOLLEY_ASSIGN(Buffer raw, device.allocate(static_cast<size_t>(rows * w.k * 4)));
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -211,14 +200,14 @@ Result<ExpertWeights> pack_experts_cuda(Device& device, std::span<const WeightRo
   return Result<ExpertWeights>(std::move(w));
 }
 
-LinearKernel grouped_cuda_kernel(int major, const ExpertWeights& w, DType x) {
+LinearKernel grouped_cuda_kernel(const GpuInfo& gpu, const ExpertWeights& w, DType x) {
   LinearWeight one;
   one.n = w.n;
   one.k = w.k;
   one.storage = w.storage;
   one.layout = w.layout;
   one.portable = w.portable;
-  return linear_cuda_kernel(major, one, x);
+  return linear_cuda_kernel(gpu, one, x);
 }
 
 GroupedTileSize grouped_tile_size(int64_t entries, int64_t experts) {
@@ -249,12 +238,12 @@ void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, c
   args.x_dtype = x.dtype;
   args.y_dtype = y.dtype;
   args.routing_ready = end.routing_ready;
-  const Gpu gpu = current_gpu();
-  switch (grouped_cuda_kernel(gpu.major, w, x.dtype)) {
+  const GpuInfo& gpu = stream.gpu();
+  switch (grouped_cuda_kernel(gpu, w, x.dtype)) {
     case LinearKernel::kTiles:
-      return grouped_tiles_cuda(stream, args, grouped_tile_size(args.entry_count, args.experts), gpu.processors);
+      return grouped_tiles_cuda(stream, args, grouped_tile_size(args.entry_count, args.experts), gpu.multiprocessors);
     case LinearKernel::kPortable:
-      return grouped_portable_cuda(stream, args, gpu.processors);
+      return grouped_portable_cuda(stream, args, gpu.multiprocessors);
     case LinearKernel::kPlain:
       return grouped_plain_cuda(stream, args);
   }
@@ -271,5 +260,7 @@ void combine_experts_cuda(Stream& stream, const Routing& routing, TensorView d, 
   if (args.width % 4 == 0) return launch_combine<4>(stream, args, y.shape[0]);
   launch_combine<1>(stream, args, y.shape[0]);
 }
+
+const GroupedLinearKernels GroupedLinearKernels::kCuda = {pack_experts_cuda, grouped_linear_cuda, combine_experts_cuda};
 
 }  // namespace volley::ops

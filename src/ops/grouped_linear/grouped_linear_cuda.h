@@ -40,7 +40,7 @@ enum class GroupedTileSize { kFewRows = 64, kManyRows = 256 };
 GroupedTileSize grouped_tile_size(int64_t entries, int64_t experts);
 
 // Which kernel takes this call, as in linear(). kTiles and kPortable give the same bits.
-LinearKernel grouped_cuda_kernel(int major, const ExpertWeights& w, DType x);
+LinearKernel grouped_cuda_kernel(const GpuInfo& gpu, const ExpertWeights& w, DType x);
 
 // A call as the kernels take it.
 struct GroupedArgs {

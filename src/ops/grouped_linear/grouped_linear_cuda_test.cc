@@ -119,10 +119,10 @@ TEST(GroupedLinearCudaLayout, RowsHaveAPlaceOfTheirOwn) {
 TEST(GroupedLinearCudaPlan, ChoosesTheKernel) {
   ExpertWeights w;
   w.n = w.k = 64;
-  EXPECT_EQ(grouped_cuda_kernel(9, w, kF32), LinearKernel::kPlain);
-  EXPECT_EQ(grouped_cuda_kernel(8, w, kBF16), LinearKernel::kPortable);
+  EXPECT_EQ(grouped_cuda_kernel({.compute_capability = 90}, w, kF32), LinearKernel::kPlain);
+  EXPECT_EQ(grouped_cuda_kernel({.compute_capability = 80}, w, kBF16), LinearKernel::kPortable);
   w.portable = true;
-  EXPECT_EQ(grouped_cuda_kernel(9, w, kBF16), LinearKernel::kPortable);
+  EXPECT_EQ(grouped_cuda_kernel({.compute_capability = 90}, w, kBF16), LinearKernel::kPortable);
   EXPECT_EQ(grouped_tile_size(16 * 8, 128), GroupedTileSize::kFewRows);
   EXPECT_EQ(grouped_tile_size(2048 * 8, 128), GroupedTileSize::kManyRows);
 }

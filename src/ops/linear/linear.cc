@@ -2,10 +2,7 @@
 
 #include <string>
 
-#include "ops/linear/linear_cpu.h"
-#ifdef VOLLEY_CUDA
-#include "ops/linear/linear_cuda.h"
-#endif
+#include "ops/linear/linear_kernels.h"
 
 namespace volley::ops {
 
@@ -27,26 +24,16 @@ Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> par
   if (layout == LinearLayout::kGateUp && (parts.size() != 2 || parts[0].rows != parts[1].rows)) {
     return invalid_argument("Gate and up projections must be two matrices with the same number of rows.");
   }
-#ifdef VOLLEY_CUDA
-  if (device.kind() == DeviceKind::kCuda) return pack_linear_cuda(device, parts, k, storage, layout);
-#endif
-  VOLLEY_CHECK_MSG(device.kind() == DeviceKind::kCpu, "linear: this build has no CUDA kernels");
-  return pack_linear_cpu(device, parts, k, storage, layout);
+  return kernels_on<LinearKernels>(device.kind()).pack_linear(device, parts, k, storage, layout);
 }
 
-int64_t packed_bytes([[maybe_unused]] DeviceKind device, int64_t n, int64_t k, DType storage, LinearLayout layout) {
-#ifdef VOLLEY_CUDA
-  if (device == DeviceKind::kCuda) return linear_cuda_packed_bytes(n, k, storage, layout);
-#endif
-  return linear_panels(n, layout) * linear_panel_bytes(k, storage);
+int64_t packed_bytes(DeviceKind device, int64_t n, int64_t k, DType storage, LinearLayout layout) {
+  return kernels_on<LinearKernels>(device).packed_bytes(n, k, storage, layout);
 }
 
-bool linear_takes_fp8([[maybe_unused]] DeviceKind device, [[maybe_unused]] int compute_major) {
-#ifdef VOLLEY_CUDA
-  return device == DeviceKind::kCuda && linear_cuda_takes_fp8(compute_major);
-#else
-  return false;
-#endif
+bool linear_takes_fp8(DeviceKind device, const GpuInfo& gpu) {
+  const auto takes_fp8 = kernels_on<LinearKernels>(device).takes_fp8;
+  return takes_fp8 != nullptr && takes_fp8(gpu);
 }
 
 namespace {
@@ -61,13 +48,9 @@ bool fit(const LinearWeight& w, const ScaledRows& x) {
 
 }  // namespace
 
-bool linear_summarises([[maybe_unused]] DeviceKind device, [[maybe_unused]] const LinearWeight& w,
-                       [[maybe_unused]] DType x) {
-#ifdef VOLLEY_CUDA
-  return device == DeviceKind::kCuda && linear_cuda_summarises(w, x);
-#else
-  return false;
-#endif
+bool linear_summarises(const Stream& stream, const LinearWeight& w, DType x) {
+  const auto summarises = kernels_on<LinearKernels>(stream).summarises;
+  return summarises != nullptr && summarises(stream.gpu(), w, x);
 }
 
 void linear(Stream& stream, const LinearWeight& w, ScaledRows x, TensorView y, Epilogue epilogue,
@@ -81,13 +64,9 @@ void linear(Stream& stream, const LinearWeight& w, ScaledRows x, TensorView y, E
   VOLLEY_CHECK(y.dtype == DType::kF32 || (y.dtype == DType::kBF16 && epilogue != Epilogue::kAdd));
   VOLLEY_CHECK((epilogue == Epilogue::kSwiGlu) == (w.layout == LinearLayout::kGateUp));
   VOLLEY_CHECK(summaries.whole == nullptr || (epilogue == Epilogue::kStore && y.dtype == DType::kF32 &&
-                                              linear_summarises(stream.kind(), w, x.values.dtype)));
+                                              linear_summarises(stream, w, x.values.dtype)));
   if (y.shape[0] == 0 || w.n == 0) return;
-#ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return linear_cuda(stream, w, x, y, epilogue, summaries);
-#endif
-  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "linear: this build has no CUDA kernels");
-  linear_cpu(stream, w, x.values, y, epilogue);
+  kernels_on<LinearKernels>(stream).linear(stream, w, x, y, epilogue, summaries);
 }
 
 ScaledRows input_for(const LinearWeight& w, DType activation, int64_t rows, Arena& scratch) {

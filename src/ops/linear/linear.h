@@ -48,8 +48,8 @@ Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> par
 int64_t packed_bytes(DeviceKind device, int64_t n, int64_t k, DType storage,
                      LinearLayout layout = LinearLayout::kPlain);
 
-// Whether weights may be stored as kF8E4M3. compute_major: of a GPU's compute capability.
-bool linear_takes_fp8(DeviceKind device, int compute_major);
+// Whether weights may be stored as kF8E4M3. gpu: not looked at on the CPU.
+bool linear_takes_fp8(DeviceKind device, const GpuInfo& gpu);
 
 enum class Epilogue {
   kStore,   // y[m, n] = sum
@@ -74,8 +74,9 @@ ScaledRows input_for(const LinearWeight& w, DType activation, int64_t rows, Aren
 // As linear(), from plain x: by way of codes where w is stored as codes.
 void product(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue, Arena& scratch);
 
-// Whether rows of products of w with x of that type can be summarised on the device. On CUDA: on sm_90, where w is bf16
-// and x too, or both FP8, w is kPlain, not portable and not so small that its k is cut, and n is a multiple of 4.
-bool linear_summarises(DeviceKind device, const LinearWeight& w, DType x);
+// Whether rows of products of w with x of that type can be summarised on the stream's device. On CUDA: on sm_90, where
+// w is bf16 and x too, or both FP8, w is kPlain, not portable and not so small that its k is cut, and n is a multiple
+// of 4.
+bool linear_summarises(const Stream& stream, const LinearWeight& w, DType x);
 
 }  // namespace volley::ops

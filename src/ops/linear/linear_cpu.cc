@@ -6,6 +6,7 @@
 #include "base/math.h"
 #include "device/cpu/thread_pool.h"
 #include "ops/cpu_features.h"
+#include "ops/linear/linear_kernels.h"
 
 namespace volley::ops {
 namespace {
@@ -168,17 +169,29 @@ LinearPlan LinearPlan::make(int64_t rows, int64_t k, int64_t panels, int64_t pan
   return plan;
 }
 
-void linear_cpu(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue) {
+namespace {
+
+int64_t packed_bytes_cpu(int64_t n, int64_t k, DType storage, LinearLayout layout) {
+  return linear_panels(n, layout) * linear_panel_bytes(k, storage);
+}
+
+void linear_cpu(Stream& stream, const LinearWeight& w, const ScaledRows& rows_of_x, TensorView y, Epilogue epilogue,
+                const RowSummaries& /*summaries*/) {
+  if (stream.dry()) return;
+  const TensorView& x = rows_of_x.values;
   const PanelProduct product =
       PanelProduct::make(static_cast<const char*>(w.packed.data()), w.n, w.k, w.storage, w.layout, x, y, epilogue);
   const int64_t rows = x.shape[0], unit = product.unit, units = product.panels / unit;
-  const LinearPlan plan =
-      LinearPlan::make(rows, w.k, product.panels, product.panel_bytes, unit, stream.pool().threads());
+  const LinearPlan plan = LinearPlan::make(rows, w.k, product.panels, product.panel_bytes, unit, stream.threads());
   stream.pool().parallel_for(plan.panel_tasks * plan.row_tasks, [&](int64_t task, int) {
     const int64_t pt = task / plan.row_tasks, rt = task % plan.row_tasks;
     run_panels(product, plan.group, rows * rt / plan.row_tasks, rows * (rt + 1) / plan.row_tasks,
                units * pt / plan.panel_tasks * unit, units * (pt + 1) / plan.panel_tasks * unit);
   });
 }
+
+}  // namespace
+
+const LinearKernels LinearKernels::kCpu = {pack_linear_cpu, packed_bytes_cpu, linear_cpu, nullptr, nullptr};
 
 }  // namespace volley::ops

@@ -95,7 +95,6 @@ struct LinearPlan {
 
 Result<LinearWeight> pack_linear_cpu(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
                                      LinearLayout layout);
-void linear_cpu(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
 
 // Packs `parts` to `packed`: linear_panels() panels of linear_panel_bytes(), zeroed before.
 void pack_panels_cpu(ThreadPool& pool, std::span<const WeightRows> parts, int64_t k, DType storage, LinearLayout layout,

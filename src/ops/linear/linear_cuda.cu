@@ -6,6 +6,7 @@
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.h"
 #include "ops/linear/linear_cuda.h"
+#include "ops/linear/linear_kernels.h"
 
 namespace volley::ops {
 namespace {
@@ -95,15 +96,8 @@ __global__ void plain_kernel(PlainArgs args) {
   }
 }
 
-int device_major() {
-  int device = 0, major = 0;
-  VOLLEY_CUDA_CHECK(cudaGetDevice(&device));
-  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  return major;
-}
-
-Status check_fp8(std::span<const WeightRows> parts, int64_t k, LinearLayout layout) {
-  if (!linear_cuda_takes_fp8(device_major())) {
+Status check_fp8(const GpuInfo& gpu, std::span<const WeightRows> parts, int64_t k, LinearLayout layout) {
+  if (!linear_cuda_takes_fp8(gpu)) {
     return unimplemented("Weights stored as float8_e4m3 need a GPU of compute capability 9.0 (H100, H200).");
   }
   int64_t n = 0;
@@ -119,7 +113,7 @@ Status check_fp8(std::span<const WeightRows> parts, int64_t k, LinearLayout layo
 
 Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
                                       LinearLayout layout) {
-  if (storage == DType::kF8E4M3) VOLLEY_RETURN_IF_ERROR(check_fp8(parts, k, layout));
+  if (storage == DType::kF8E4M3) VOLLEY_RETURN_IF_ERROR(check_fp8(device.stream().gpu(), parts, k, layout));
   LinearWeight w;
   w.k = k;
   w.storage = storage;
@@ -131,6 +125,7 @@ Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows
   }
   const int64_t packed_bytes = linear_cuda_packed_bytes(w.n, k, storage, layout);
   VOLLEY_ASSIGN(w.packed, device.allocate(static_cast<size_t>(packed_bytes)));
+  if (device.stream().dry()) return Result<LinearWeight>(std::move(w));
   VOLLEY_ASSIGN(Buffer raw, device.allocate(static_cast<size_t>(std::min(raw_bytes, std::max(kPackBytes, k * 4)))));
   int64_t first_row = 0;
   for (const WeightRows& part : parts) {
@@ -166,17 +161,13 @@ void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, Tens
   cuda::launch(plain_kernel, how, stream, args);
 }
 
-bool linear_cuda_summarises(const LinearWeight& w, DType x) {
-  return linear_cuda_summarises(device_major(), w, x);
-}
-
 void linear_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& x, TensorView y, Epilogue epilogue,
                  const RowSummaries& summaries) {
   if (summaries.whole != nullptr) {
     const LinearCudaPlan plan = LinearCudaPlan::make_summarising(w, y.shape[0]);
     return linear_tiles_cuda(stream, w, x, y, epilogue, plan, summaries);
   }
-  switch (linear_cuda_kernel(device_major(), w, x.values.dtype)) {
+  switch (linear_cuda_kernel(stream.gpu(), w, x.values.dtype)) {
     case LinearKernel::kTiles:
       return linear_tiles_cuda(stream, w, x, y, epilogue,
                                LinearCudaPlan::make(w.n, w.k, w.layout, y.shape[0], w.storage));
@@ -186,5 +177,8 @@ void linear_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& x, Ten
       return linear_plain_cuda(stream, w, x.values, y, epilogue);
   }
 }
+
+const LinearKernels LinearKernels::kCuda = {pack_linear_cuda, linear_cuda_packed_bytes, linear_cuda,
+                                            linear_cuda_takes_fp8, linear_cuda_summarises};
 
 }  // namespace volley::ops

@@ -96,15 +96,14 @@ enum class LinearKernel {
   kTiles,     // sm_90a, bf16 or FP8 (linear_cuda_tiles.cuh)
 };
 
-// Whether FP8 weights have a kernel on GPUs of this compute capability.
-bool linear_cuda_takes_fp8(int major);
+// Whether FP8 weights have a kernel on such a GPU.
+bool linear_cuda_takes_fp8(const GpuInfo& gpu);
 
-// Which kernel takes this call; `major` is the device's compute capability. kTiles and kPortable give the same bits.
+// Which kernel takes this call. kTiles and kPortable give the same bits.
 // REQUIRES: linear_cuda_takes_fp8() for FP8 weights.
-LinearKernel linear_cuda_kernel(int major, const LinearWeight& w, DType x);
+LinearKernel linear_cuda_kernel(const GpuInfo& gpu, const LinearWeight& w, DType x);
 // Whether such a call can summarise rows: by tiles, with k in one slice.
-bool linear_cuda_summarises(int major, const LinearWeight& w, DType x);
-bool linear_cuda_summarises(const LinearWeight& w, DType x);  // on the current GPU
+bool linear_cuda_summarises(const GpuInfo& gpu, const LinearWeight& w, DType x);
 
 Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
                                       LinearLayout layout);

@@ -20,15 +20,9 @@ constexpr double kRoundBF16 = 0x1p-8;
 // Addends of one step of the matrix unit lie on a grid of 2^-13 of the largest of them: what is finer is cut off.
 constexpr double kGrid = 0x1p-13;
 
-bool has_kernel() {
-  int major = 0;
-  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-  return linear_cuda_takes_fp8(major);
-}
-
 #define FP8_DEVICE_OR_SKIP(device)    \
   VOLLEY_CUDA_DEVICE_OR_SKIP(device); \
-  if (!has_kernel()) GTEST_SKIP() << "needs sm_90a"
+  if (!linear_cuda_takes_fp8(device.stream().gpu())) GTEST_SKIP() << "needs sm_90a"
 
 LinearLayout layout_of(Epilogue epilogue) {
   return epilogue == Epilogue::kSwiGlu ? LinearLayout::kGateUp : LinearLayout::kPlain;
@@ -336,10 +330,10 @@ TEST(LinearCudaFp8Plan, ChoosesTheKernel) {
   LinearWeight w;
   w.n = w.k = 64;
   w.storage = kF8;
-  EXPECT_EQ(linear_cuda_kernel(9, w, kF8), LinearKernel::kTiles);
-  EXPECT_FALSE(linear_takes_fp8(DeviceKind::kCuda, 8));
-  EXPECT_FALSE(linear_takes_fp8(DeviceKind::kCuda, 10));
-  EXPECT_FALSE(linear_takes_fp8(DeviceKind::kCpu, 9));
+  EXPECT_EQ(linear_cuda_kernel({.compute_capability = 90}, w, kF8), LinearKernel::kTiles);
+  EXPECT_FALSE(linear_takes_fp8(DeviceKind::kCuda, {.compute_capability = 80}));
+  EXPECT_FALSE(linear_takes_fp8(DeviceKind::kCuda, {.compute_capability = 100}));
+  EXPECT_FALSE(linear_takes_fp8(DeviceKind::kCpu, {.compute_capability = 90}));
 }
 
 // The split is part of the arithmetic and does not move with the rows.

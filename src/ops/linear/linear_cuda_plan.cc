@@ -163,21 +163,21 @@ LinearPortablePlan LinearPortablePlan::make(int64_t n, int64_t k, LinearLayout l
   return plan;
 }
 
-LinearKernel linear_cuda_kernel(int major, const LinearWeight& w, DType x) {
+LinearKernel linear_cuda_kernel(const GpuInfo& gpu, const LinearWeight& w, DType x) {
   const int64_t outputs = w.layout == LinearLayout::kGateUp ? w.n / 2 : w.n;
   if (w.storage == DType::kF8E4M3) return LinearKernel::kTiles;
   const bool fits = x == DType::kBF16 && w.storage == DType::kBF16 && w.k % 8 == 0 && outputs % 4 == 0;
-  if (!fits || major < 8) return LinearKernel::kPlain;
-  return kBuiltForSm90a && major == 9 && !w.portable ? LinearKernel::kTiles : LinearKernel::kPortable;
+  if (!fits || !gpu.at_least(80)) return LinearKernel::kPlain;
+  return kBuiltForSm90a && gpu.is_hopper() && !w.portable ? LinearKernel::kTiles : LinearKernel::kPortable;
 }
 
-bool linear_cuda_summarises(int major, const LinearWeight& w, DType x) {
-  return w.layout == LinearLayout::kPlain && linear_cuda_kernel(major, w, x) == LinearKernel::kTiles &&
+bool linear_cuda_summarises(const GpuInfo& gpu, const LinearWeight& w, DType x) {
+  return w.layout == LinearLayout::kPlain && linear_cuda_kernel(gpu, w, x) == LinearKernel::kTiles &&
          LinearCudaPlan::make(w.n, w.k, w.layout, 1, w.storage).split == 1;
 }
 
-bool linear_cuda_takes_fp8(int major) {
-  return kBuiltForSm90a && major == 9;
+bool linear_cuda_takes_fp8(const GpuInfo& gpu) {
+  return kBuiltForSm90a && gpu.is_hopper();
 }
 
 }  // namespace volley::ops

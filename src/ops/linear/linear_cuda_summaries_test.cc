@@ -186,9 +186,7 @@ TEST(LinearCudaSummaries, SayWhatBf16OutputsAre) {
 
 TEST(LinearCudaSummaries, SayWhatFp8OutputsAre) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  int major = 0;
-  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-  if (!linear_takes_fp8(DeviceKind::kCuda, major)) GTEST_SKIP() << "needs sm_90a";
+  if (!linear_takes_fp8(DeviceKind::kCuda, device.stream().gpu())) GTEST_SKIP() << "needs sm_90a";
   check_storage(device, kF8);
 }
 
@@ -222,17 +220,18 @@ TEST(LinearCudaSummariesPlan, NeedsTilesAndOneSlice) {
   LinearWeight w;
   w.n = 151936;
   w.k = 4096;
-  const bool tiles = linear_cuda_kernel(9, w, kBF16) == LinearKernel::kTiles;  // built for sm_90a
-  EXPECT_EQ(linear_cuda_summarises(9, w, kBF16), tiles);
-  EXPECT_FALSE(linear_cuda_summarises(8, w, kBF16));
-  EXPECT_FALSE(linear_cuda_summarises(9, w, kF32));
+  const bool tiles =
+      linear_cuda_kernel({.compute_capability = 90}, w, kBF16) == LinearKernel::kTiles;  // built for sm_90a
+  EXPECT_EQ(linear_cuda_summarises({.compute_capability = 90}, w, kBF16), tiles);
+  EXPECT_FALSE(linear_cuda_summarises({.compute_capability = 80}, w, kBF16));
+  EXPECT_FALSE(linear_cuda_summarises({.compute_capability = 90}, w, kF32));
   w.n = 151934;
-  EXPECT_FALSE(linear_cuda_summarises(9, w, kBF16)) << "rows of y must begin on 16 bytes";
+  EXPECT_FALSE(linear_cuda_summarises({.compute_capability = 90}, w, kBF16)) << "rows of y must begin on 16 bytes";
   w.n = 4096;
-  EXPECT_FALSE(linear_cuda_summarises(9, w, kBF16)) << "k is cut";
+  EXPECT_FALSE(linear_cuda_summarises({.compute_capability = 90}, w, kBF16)) << "k is cut";
   w.n = 151936;
   w.portable = true;
-  EXPECT_FALSE(linear_cuda_summarises(9, w, kBF16));
+  EXPECT_FALSE(linear_cuda_summarises({.compute_capability = 90}, w, kBF16));
   EXPECT_FALSE(linear_summarises(DeviceKind::kCpu, w, kBF16));
 }
 

@@ -205,11 +205,10 @@ TEST(LinearCuda, PortableKernelGivesTheSameBits) {
 
 // Every tile that has a kernel gives the same bits, also those that the plan does not choose for these rows.
 void check_tiles(Device& device, std::initializer_list<Case> cases) {
-  int major = 0;
-  VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
   for (const Case& c : cases) {
     const Weights w(device, c.n, c.k, c.weights, layout_of(c));
-    if (linear_cuda_kernel(major, w.packed, c.x) != LinearKernel::kTiles) GTEST_SKIP() << "needs sm_90a";
+    if (linear_cuda_kernel(device.stream().gpu(), w.packed, c.x) != LinearKernel::kTiles)
+      GTEST_SKIP() << "needs sm_90a";
     const std::vector<float> x = random_values(c.rows * c.k, 3, true);
     const std::vector<float> before = random_values(c.rows * c.n, 6, false);
     const std::vector<char> want = run(device, w, c, x, 0, c.rows, before);
@@ -352,14 +351,14 @@ TEST(LinearCudaPlan, ChoosesTheFastestTiles) {
 TEST(LinearCudaPlan, ChoosesTheKernel) {
   LinearWeight w;
   w.n = w.k = 64;
-  EXPECT_EQ(linear_cuda_kernel(9, w, DType::kF32), LinearKernel::kPlain);
-  EXPECT_EQ(linear_cuda_kernel(7, w, DType::kBF16), LinearKernel::kPlain);
-  EXPECT_EQ(linear_cuda_kernel(8, w, DType::kBF16), LinearKernel::kPortable);
-  EXPECT_EQ(linear_cuda_kernel(10, w, DType::kBF16), LinearKernel::kPortable);
+  EXPECT_EQ(linear_cuda_kernel({.compute_capability = 90}, w, DType::kF32), LinearKernel::kPlain);
+  EXPECT_EQ(linear_cuda_kernel({.compute_capability = 70}, w, DType::kBF16), LinearKernel::kPlain);
+  EXPECT_EQ(linear_cuda_kernel({.compute_capability = 80}, w, DType::kBF16), LinearKernel::kPortable);
+  EXPECT_EQ(linear_cuda_kernel({.compute_capability = 100}, w, DType::kBF16), LinearKernel::kPortable);
   w.portable = true;
-  EXPECT_EQ(linear_cuda_kernel(9, w, DType::kBF16), LinearKernel::kPortable);
+  EXPECT_EQ(linear_cuda_kernel({.compute_capability = 90}, w, DType::kBF16), LinearKernel::kPortable);
   w.k = 60;
-  EXPECT_EQ(linear_cuda_kernel(9, w, DType::kBF16), LinearKernel::kPlain);
+  EXPECT_EQ(linear_cuda_kernel({.compute_capability = 90}, w, DType::kBF16), LinearKernel::kPlain);
 }
 
 // The split must not move with the rows; up to 128 rows the weights are read once and most of a tile is not padding; no

@@ -97,6 +97,7 @@ Result<LinearWeight> pack_linear_cpu(Device& device, std::span<const WeightRows>
   for (const WeightRows& part : parts) n += part.rows;
   const int64_t bytes = linear_panels(n, layout) * linear_panel_bytes(k, storage);
   VOLLEY_ASSIGN(Buffer packed, device.allocate(static_cast<size_t>(bytes)));
+  if (device.stream().dry()) return LinearWeight{n, k, storage, layout, std::move(packed)};
   pack_panels_cpu(device.stream().pool(), parts, k, storage, layout, static_cast<char*>(packed.data()));
   return LinearWeight{n, k, storage, layout, std::move(packed)};
 }

@@ -1,10 +1,6 @@
 #include "ops/norm/norm.h"
 
-#include "ops/embedding/embedding.h"
-#include "ops/norm/norm_cpu.h"
-#ifdef VOLLEY_CUDA
-#include "ops/norm/norm_cuda.h"
-#endif
+#include "ops/norm/norm_kernels.h"
 
 namespace volley::ops {
 
@@ -40,12 +36,7 @@ void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, Tensor
     VOLLEY_CHECK(copy.index >= 0 && (copy.index + 1) * x.shape[1] <= features.shape[1]);
   }
   if (y.shape[0] == 0) return;
-#ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return rms_norm_cuda(stream, x, weight, eps, row_index, rows, copy);
-#endif
-  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "rms_norm: this build has no CUDA kernels");
-  if (features.data != nullptr) capture_feature(stream, x, copy.index * x.shape[1], features);
-  rms_norm_cpu(stream, x, weight, eps, row_index, y);
+  kernels_on<NormKernels>(stream).rms_norm(stream, x, weight, eps, row_index, rows, copy);
 }
 
 }  // namespace volley::ops

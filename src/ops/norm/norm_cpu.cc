@@ -1,9 +1,10 @@
-#include "ops/norm/norm_cpu.h"
+#include "ops/norm/norm_kernels.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "device/cpu/thread_pool.h"
+#include "ops/embedding/embedding.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/norm/norm_cpu.cc"
@@ -90,7 +91,13 @@ namespace volley::ops {
 HWY_EXPORT(norm_row_f32);
 HWY_EXPORT(norm_row_bf16);
 
-void rms_norm_cpu(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, TensorView y) {
+namespace {
+
+void rms_norm_cpu(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index,
+                  const ScaledRows& normed, const FeatureBlock& copy) {
+  if (stream.dry()) return;
+  if (copy.features.data != nullptr) capture_feature(stream, x, copy.index * x.shape[1], copy.features);
+  const TensorView y = normed.values;
   const int64_t rows = y.shape[0], h = x.shape[1];
   const auto norm_row =
       y.dtype == DType::kF32 ? HWY_DYNAMIC_DISPATCH(norm_row_f32) : HWY_DYNAMIC_DISPATCH(norm_row_bf16);
@@ -110,6 +117,10 @@ void rms_norm_cpu(Stream& stream, TensorView x, TensorView weight, float eps, Te
   const int64_t tasks = std::clamp(rows * h / kTaskElements, int64_t{1}, rows);
   stream.pool().parallel_for(tasks, [&](int64_t t, int) { norm_rows(rows * t / tasks, rows * (t + 1) / tasks); });
 }
+
+}  // namespace
+
+const NormKernels NormKernels::kCpu = {rms_norm_cpu};
 
 }  // namespace volley::ops
 #endif

@@ -1,4 +1,4 @@
-#include "ops/norm/norm_cuda.h"
+#include "ops/norm/norm_kernels.h"
 
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/elements.cuh"
@@ -183,8 +183,6 @@ Chosen kernel_for(int64_t h) {
   return {rms_norm_kernel, kChains};
 }
 
-}  // namespace
-
 void rms_norm_cuda(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index,
                    const ScaledRows& y, const FeatureBlock& copy) {
   NormArgs args = {};
@@ -210,5 +208,9 @@ void rms_norm_cuda(Stream& stream, TensorView x, TensorView weight, float eps, T
   how.early = true;
   cuda::launch(chosen.kernel, how, stream, args);
 }
+
+}  // namespace
+
+const NormKernels NormKernels::kCuda = {rms_norm_cuda};
 
 }  // namespace volley::ops

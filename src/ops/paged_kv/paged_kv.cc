@@ -1,13 +1,8 @@
 #include "ops/paged_kv/paged_kv.h"
 
-#ifdef VOLLEY_CUDA
-#include "ops/paged_kv/paged_kv_cuda.h"
-#endif
+#include "ops/paged_kv/paged_kv_kernels.h"
 
 namespace volley::ops {
-
-// paged_kv_cpu.cc
-void write_qkv_cpu(Stream& stream, const Rows& rows, const RowView& view, const QkvWrite& args);
 
 int64_t kv_layer_bytes(int32_t page_size, int32_t kv_heads, int32_t head_dim, DType dtype) {
   return int64_t{2} * kv_heads * page_size * head_dim * static_cast<int64_t>(dtype_size(dtype));
@@ -48,38 +43,12 @@ void check_tensors(const Rows& rows, const RowView& view, const QkvWrite& args) 
   VOLLEY_CHECK(args.q_out.data != nullptr && args.q_out.count() == int64_t{rows.rows} * args.heads * kv.head_dim);
 }
 
-// Positions are the engine's own numbers: wrong ones would write into another request's pages.
-void check_segment(const Rows& rows, const RowView& view, const QkvWrite& args, const RowSegment& segment) {
-  VOLLEY_CHECK(segment.row_begin >= 0 && segment.rows >= 0 && segment.row_begin + segment.rows <= rows.rows);
-  VOLLEY_CHECK(segment.slot >= 0 && segment.slot < view.page_table.dim(0));
-  if (segment.rows == 0) return;
-  const int32_t* cache = rows.cache_positions.as<int32_t>() + segment.row_begin;
-  const int32_t* rope = rows.rope_positions.as<int32_t>() + segment.row_begin;
-  const int32_t* pages = view.page_table.as<int32_t>() + segment.slot * view.page_table.dim(1);
-  VOLLEY_CHECK_GE(cache[0], 0);
-  for (int32_t i = 0; i < segment.rows; ++i) {
-    VOLLEY_CHECK_EQ(cache[i], cache[0] + i);
-    VOLLEY_CHECK(rope[i] >= 0 && rope[i] < args.rope.cos.dim(0));
-  }
-  const int64_t last = cache[segment.rows - 1] / args.kv.page_size;
-  VOLLEY_CHECK_LT(last, view.page_table.dim(1));
-  for (int64_t i = cache[0] / args.kv.page_size; i <= last; ++i) VOLLEY_CHECK_GE(pages[i], 0);
-}
-
 }  // namespace
 
 void write_qkv(Stream& stream, const Rows& rows, const RowView& view, const QkvWrite& args) {
   check_layers(args.kv, args.layers);
   check_tensors(rows, view, args);
-#ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) {
-    VOLLEY_CHECK(rows.slots.dtype == DType::kI32 && rows.slots.count() >= rows.rows);
-    return write_qkv_cuda(stream, rows, view, args);
-  }
-#endif
-  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "write_qkv: this build has no CUDA kernels");
-  for (int32_t i = 0; i < rows.n_segments; ++i) check_segment(rows, view, args, rows.segments[i]);
-  write_qkv_cpu(stream, rows, view, args);
+  kernels_on<PagedKvKernels>(stream).write_qkv(stream, rows, view, args);
 }
 
 }  // namespace volley::ops

@@ -4,6 +4,7 @@
 
 #include "device/cpu/thread_pool.h"
 #include "ops/paged_kv/cpu_tile.h"
+#include "ops/paged_kv/paged_kv_kernels.h"
 
 // Arrays of vectors cannot be made of sizeless ones; machines that have those have a fixed-size target too.
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
@@ -223,9 +224,27 @@ void write_units(const WriteCall& call, int64_t begin, int64_t end) {
   }
 }
 
-}  // namespace
+// Positions are the engine's own numbers: wrong ones would write into another request's pages.
+void check_segment(const Rows& rows, const RowView& view, const QkvWrite& args, const RowSegment& segment) {
+  VOLLEY_CHECK(segment.row_begin >= 0 && segment.rows >= 0 && segment.row_begin + segment.rows <= rows.rows);
+  VOLLEY_CHECK(segment.slot >= 0 && segment.slot < view.page_table.dim(0));
+  if (segment.rows == 0) return;
+  const int32_t* cache = rows.cache_positions.as<int32_t>() + segment.row_begin;
+  const int32_t* rope = rows.rope_positions.as<int32_t>() + segment.row_begin;
+  const int32_t* pages = view.page_table.as<int32_t>() + segment.slot * view.page_table.dim(1);
+  VOLLEY_CHECK_GE(cache[0], 0);
+  for (int32_t i = 0; i < segment.rows; ++i) {
+    VOLLEY_CHECK_EQ(cache[i], cache[0] + i);
+    VOLLEY_CHECK(rope[i] >= 0 && rope[i] < args.rope.cos.dim(0));
+  }
+  const int64_t last = cache[segment.rows - 1] / args.kv.page_size;
+  VOLLEY_CHECK_LT(last, view.page_table.dim(1));
+  for (int64_t i = cache[0] / args.kv.page_size; i <= last; ++i) VOLLEY_CHECK_GE(pages[i], 0);
+}
 
 void write_qkv_cpu(Stream& stream, const Rows& rows, const RowView& view, const QkvWrite& args) {
+  if (stream.dry()) return;
+  for (int32_t i = 0; i < rows.n_segments; ++i) check_segment(rows, view, args, rows.segments[i]);
   const WriteCall call{rows, view, args};
   int64_t units = 0;
   for (int32_t i = 0; i < rows.n_segments; ++i) units += tile_groups(rows, rows.segments[i]);
@@ -239,6 +258,10 @@ void write_qkv_cpu(Stream& stream, const Rows& rows, const RowView& view, const 
   pool.parallel_for(tasks,
                     [&](int64_t task, int) { write_units(call, units * task / tasks, units * (task + 1) / tasks); });
 }
+
+}  // namespace
+
+const PagedKvKernels PagedKvKernels::kCpu = {write_qkv_cpu};
 
 }  // namespace volley::ops
 #endif

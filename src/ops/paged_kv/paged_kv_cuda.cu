@@ -6,7 +6,7 @@
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.h"
 #include "ops/paged_kv/cuda_page.cuh"
-#include "ops/paged_kv/paged_kv_cuda.h"
+#include "ops/paged_kv/paged_kv_kernels.h"
 
 namespace volley::ops {
 namespace {
@@ -254,10 +254,9 @@ void launch_write(Stream& stream, const WriteArgs& args) {
   }
 }
 
-}  // namespace
-
 void write_qkv_cuda(Stream& stream, const Rows& rows, const RowView& view, const QkvWrite& args) {
   if (rows.rows == 0) return;
+  VOLLEY_CHECK(rows.slots.dtype == DType::kI32 && rows.slots.count() >= rows.rows);
   WriteArgs a;
   a.qkv = args.qkv.as<float>();
   a.rows = rows.rows;
@@ -292,5 +291,9 @@ void write_qkv_cuda(Stream& stream, const Rows& rows, const RowView& view, const
       return launch_write<0, 1>(stream, a);
   }
 }
+
+}  // namespace
+
+const PagedKvKernels PagedKvKernels::kCuda = {write_qkv_cuda};
 
 }  // namespace volley::ops

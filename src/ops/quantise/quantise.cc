@@ -1,10 +1,10 @@
 #include "ops/quantise/quantise.h"
 
-#ifdef VOLLEY_CUDA
-#include "ops/quantise/quantise_cuda.h"
-#endif
+#include "ops/quantise/quantise_kernels.h"
 
 namespace volley::ops {
+
+const QuantiseKernels QuantiseKernels::kCpu = {nullptr};
 
 ScaledRows take_rows(Arena& scratch, DType dtype, int64_t rows, int64_t k) {
   ScaledRows taken(scratch.take(dtype, {rows, k}));
@@ -12,7 +12,7 @@ ScaledRows take_rows(Arena& scratch, DType dtype, int64_t rows, int64_t k) {
   return taken;
 }
 
-void quantise_rows([[maybe_unused]] Stream& stream, TensorView x, const ScaledRows& y) {
+void quantise_rows(Stream& stream, TensorView x, const ScaledRows& y) {
   VOLLEY_CHECK(x.rank == 2 && y.values.rank == 2 && y.scales.rank == 1);
   VOLLEY_CHECK(x.shape[0] == y.values.shape[0] && x.shape[1] == y.values.shape[1]);
   VOLLEY_CHECK(x.dtype == DType::kF32 || x.dtype == DType::kBF16);
@@ -20,10 +20,9 @@ void quantise_rows([[maybe_unused]] Stream& stream, TensorView x, const ScaledRo
   VOLLEY_CHECK_EQ(y.scales.shape[0], x.shape[0]);
   VOLLEY_CHECK_EQ(x.shape[1] % kQuantisedColumns, 0);
   if (x.shape[0] == 0) return;
-#ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return quantise_rows_cuda(stream, x, y);
-#endif
-  VOLLEY_CHECK_MSG(false, "quantise_rows: it has no CPU kernel");
+  const QuantiseKernels& kernels = kernels_on<QuantiseKernels>(stream);
+  VOLLEY_CHECK_MSG(kernels.quantise_rows != nullptr, "quantise_rows: it has no CPU kernel");
+  kernels.quantise_rows(stream, x, y);
 }
 
 }  // namespace volley::ops

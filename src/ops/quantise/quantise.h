@@ -21,10 +21,6 @@ inline constexpr int64_t kQuantisedColumns = 16;  // k of codes is a multiple of
 
 // Room for rows of this type.
 ScaledRows take_rows(Arena& scratch, DType dtype, int64_t rows, int64_t k);
-// What take_rows() takes of codes, at most.
-constexpr int64_t quantised_bytes(int64_t rows, int64_t k) {
-  return rows * (k + 4) + 2 * kArenaAlignment;
-}
 
 // y.values[m, i] = x[m, i] / s as the nearest e4m3 (the quotient as product with 1 / s), y.scales[m] = s: the largest
 // magnitude of row m over 448, and at least the least normal fp32 value. A row that holds a NaN or an infinity has NaN

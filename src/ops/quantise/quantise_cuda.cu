@@ -3,7 +3,7 @@
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/launch.h"
 #include "ops/quantise/quantise_cuda.cuh"
-#include "ops/quantise/quantise_cuda.h"
+#include "ops/quantise/quantise_kernels.h"
 
 namespace volley::ops {
 namespace {
@@ -93,8 +93,6 @@ auto kernel_for(int eights) {
   return quantise_long_rows_kernel<Eight>;
 }
 
-}  // namespace
-
 void quantise_rows_cuda(Stream& stream, TensorView x, const ScaledRows& y) {
   cuda::Launch how;
   how.grid = dim3(static_cast<unsigned>(x.shape[0]));
@@ -111,5 +109,9 @@ void quantise_rows_cuda(Stream& stream, TensorView x, const ScaledRows& y) {
     run(static_cast<const Floats*>(x.data));
   }
 }
+
+}  // namespace
+
+const QuantiseKernels QuantiseKernels::kCuda = {quantise_rows_cuda};
 
 }  // namespace volley::ops

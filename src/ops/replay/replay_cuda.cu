@@ -1,6 +1,6 @@
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/launch.h"
-#include "ops/replay/replay_cuda.h"
+#include "ops/replay/replay_kernels.h"
 #include "ops/replay/replay_rule.h"
 
 namespace volley::ops {
@@ -19,8 +19,6 @@ __global__ void replay_kernel(Step step, ReplayTable table, TokenId* tokens, flo
   }
 }
 
-}  // namespace
-
 void replay_drafts_cuda(Stream& stream, const Step& step, const ReplayTable& table, TokenId* tokens,
                         float* confidence) {
   cuda::Launch how;
@@ -29,5 +27,9 @@ void replay_drafts_cuda(Stream& stream, const Step& step, const ReplayTable& tab
   how.early = true;
   cuda::launch(replay_kernel, how, stream, step, table, tokens, confidence);
 }
+
+}  // namespace
+
+const ReplayKernels ReplayKernels::kCuda = {replay_drafts_cuda};
 
 }  // namespace volley::ops

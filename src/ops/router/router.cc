@@ -2,10 +2,7 @@
 
 #include <string>
 
-#include "ops/router/router_cpu.h"
-#ifdef VOLLEY_CUDA
-#include "ops/router/router_cuda.h"
-#endif
+#include "ops/router/router_kernels.h"
 
 namespace volley::ops {
 namespace {
@@ -61,11 +58,6 @@ Routing take_routing(Arena& scratch, const RouterRule& rule, int64_t rows) {
   return r;
 }
 
-int64_t routing_bytes(const RouterRule& rule, int64_t rows) {
-  return 3 * arena_bytes(rows * rule.top_k * 4) + arena_bytes((rule.experts + 1) * 4) + arena_bytes(rule.experts * 4) +
-         arena_bytes(4);
-}
-
 void route(Stream& stream, const RouterRule& rule, const RouteCall& call, const Routing& out) {
   VOLLEY_CHECK(check_router(rule).ok());
   const int64_t rows = out.rows();
@@ -83,11 +75,7 @@ void route(Stream& stream, const RouterRule& rule, const RouteCall& call, const 
   VOLLEY_CHECK(call.logit_bias.data == nullptr || is_rows(call.logit_bias, DType::kF32, rule.experts));
   VOLLEY_CHECK(call.choice_bias.data == nullptr ||
                (rule.score == RouterScore::kSigmoid && is_rows(call.choice_bias, DType::kF32, rule.experts)));
-#ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return route_cuda(stream, rule, call, out);
-#endif
-  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "route: this build has no CUDA kernels");
-  route_cpu(stream, rule, call, out);
+  kernels_on<RouterKernels>(stream).route(stream, rule, call, out);
 }
 
 }  // namespace volley::ops

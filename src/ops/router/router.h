@@ -56,8 +56,6 @@ struct Routing {
 };
 
 Routing take_routing(Arena& scratch, const RouterRule& rule, int64_t rows);
-// What take_routing() takes.
-int64_t routing_bytes(const RouterRule& rule, int64_t rows);
 
 // Instead of what the logits say: experts that are independent and equally likely, to measure with (a model of random
 // weights sends equal tokens to equal experts, which flatters it). Weights are scaling / top_k. The experts of a row

@@ -1,4 +1,4 @@
-#include "ops/router/router_cpu.h"
+#include "ops/router/router_kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -133,9 +133,8 @@ int32_t group(const Routing& out) {
   return touched_count;
 }
 
-}  // namespace
-
 void route_cpu(Stream& stream, const RouterRule& rule, const RouteCall& call, const Routing& out) {
+  if (stream.dry()) return;
   constexpr int64_t kTaskLogits = 4 << 10;  // some microseconds: below that, handing the work out costs too much
   const int64_t rows = out.rows();
   const int64_t tasks = rows == 0 ? 0 : std::clamp(rows * rule.experts / kTaskLogits, int64_t{1}, rows);
@@ -145,5 +144,9 @@ void route_cpu(Stream& stream, const RouterRule& rule, const RouteCall& call, co
   const int32_t touched = group(out);
   if (call.touched_total != nullptr) *call.touched_total += touched;
 }
+
+}  // namespace
+
+const RouterKernels RouterKernels::kCpu = {route_cpu};
 
 }  // namespace volley::ops

@@ -6,7 +6,7 @@
 #include "device/cuda/block_sum.cuh"
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/launch.h"
-#include "ops/router/router_cuda.h"
+#include "ops/router/router_kernels.h"
 #include "ops/router/router_rule.h"
 
 namespace volley::ops {
@@ -334,8 +334,6 @@ const T* data_of(const TensorView& view) {
   return view.data == nullptr ? nullptr : view.as<T>();
 }
 
-}  // namespace
-
 void route_cuda(Stream& stream, const RouterRule& rule, const RouteCall& call, const Routing& out) {
   RouteArgs args;
   args.rule = rule;
@@ -359,5 +357,9 @@ void route_cuda(Stream& stream, const RouterRule& rule, const RouteCall& call, c
   if (rule.experts <= 256) return launch_route<8>(stream, args);
   launch_route<16>(stream, args);
 }
+
+}  // namespace
+
+const RouterKernels RouterKernels::kCuda = {route_cuda};
 
 }  // namespace volley::ops

@@ -1,6 +1,6 @@
 // Protects, on a GPU: what router_test.cc says, which is built into the same program; that a recorded routing serves
 // the logits that are there when it runs; the values of the CPU.
-#include "ops/router/router_cuda.h"
+#include "ops/router/router_kernels.h"
 
 #include <algorithm>
 

@@ -306,15 +306,6 @@ TEST(RouterRule, RefusesWhatCannotBeFollowed) {
   EXPECT_EQ(code(rule), ErrorCode::kUnimplemented);
   for (const RouterRule& fine : kRules) EXPECT_TRUE(check_router(fine).ok());
 }
-
-TEST(Router, ScratchIsWhatItSays) {
-  auto device = *make_cpu_device(1);
-  for (int64_t rows : {1, 100}) {
-    Arena arena(std::move(device->allocate(1 << 20)).value());
-    take_routing(arena, kRules[1], rows);
-    EXPECT_EQ(static_cast<int64_t>(arena.peak()), routing_bytes(kRules[1], rows));
-  }
-}
 #endif
 
 }  // namespace

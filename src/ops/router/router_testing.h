@@ -1,6 +1,7 @@
 // What the router's tests share, for a CPU and for a GPU: a routing in a device's memory, and its values read back.
 #pragma once
 
+#include "device/dry_run.h"
 #include "ops/device_for_test.h"
 #include "ops/router/router.h"
 
@@ -28,7 +29,9 @@ class RouterWorld {
       : device_(device),
         rule_(rule),
         rows_(rows),
-        arena_(std::move(device.allocate(static_cast<size_t>(routing_bytes(rule, rows)))).value()),
+        arena_(std::move(device.allocate(static_cast<size_t>(
+                             measure_scratch(device.stream(), [&](Arena& arena) { take_routing(arena, rule, rows); }))))
+                   .value()),
         total_(device, std::vector<int64_t>{1000}) {
     call_.logits = put<float>(in.logits, DType::kF32, {rows, rule.experts});
     call_.logit_bias = put<float>(in.logit_bias, DType::kF32, {rule.experts});

@@ -3,20 +3,14 @@
 #include <vector>
 
 #include "ops/step/step.h"
+#include "ops/step/step_kernels.h"
 #include "ops/step/step_rule.h"
-#ifdef VOLLEY_CUDA
-#include "ops/step/step_cuda.h"
-#endif
 
 namespace volley::ops {
+namespace {
 
-void share_verify_rows(Stream& stream, const Step& step, StepSegment* segments, const SharePlan& plan) {
-  VOLLEY_CHECK(plan.decoding <= step.n && (plan.rows == SharePlan::kAll || plan.table != nullptr));
-  if (plan.decoding == 0) return;
-#ifdef VOLLEY_CUDA
-  if (stream.kind() == DeviceKind::kCuda) return share_verify_rows_cuda(stream, step, segments, plan);
-#endif
-  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "step: this build has no CUDA kernels");
+void share_verify_rows_cpu(Stream& stream, const Step& step, StepSegment* segments, const SharePlan& plan) {
+  if (stream.dry()) return;
   struct Candidate {
     float survival;
     int32_t position, segment;
@@ -50,6 +44,16 @@ void share_verify_rows(Stream& stream, const Step& step, StepSegment* segments, 
     step::place_segment(segments[s], row, verified[s], reserve);
     row += rows;
   }
+}
+
+}  // namespace
+
+const ShareKernels ShareKernels::kCpu = {share_verify_rows_cpu};
+
+void share_verify_rows(Stream& stream, const Step& step, StepSegment* segments, const SharePlan& plan) {
+  VOLLEY_CHECK(plan.decoding <= step.n && (plan.rows == SharePlan::kAll || plan.table != nullptr));
+  if (plan.decoding == 0) return;
+  kernels_on<ShareKernels>(stream).share_verify_rows(stream, step, segments, plan);
 }
 
 }  // namespace volley::ops

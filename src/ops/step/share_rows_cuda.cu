@@ -2,7 +2,7 @@
 // by bit: survival is not negative, so its bits order as it does.
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/launch.h"
-#include "ops/step/step_cuda.h"
+#include "ops/step/step_kernels.h"
 #include "ops/step/step_rule.h"
 
 namespace volley::ops {
@@ -140,8 +140,6 @@ __global__ void __launch_bounds__(kMostThreads) share_kernel(Step step, StepSegm
   place_segments(segments, verified, plan);
 }
 
-}  // namespace
-
 void share_verify_rows_cuda(Stream& stream, const Step& step, StepSegment* segments, const SharePlan& plan) {
   const int tokens = plan.decoding * plan.stride;
   cuda::Launch how;
@@ -157,5 +155,9 @@ void share_verify_rows_cuda(Stream& stream, const Step& step, StepSegment* segme
   how.shared_bytes = static_cast<size_t>(tokens + plan.decoding) * sizeof(uint32_t);
   cuda::launch(share_kernel, how, stream, step, segments, plan);
 }
+
+}  // namespace
+
+const ShareKernels ShareKernels::kCuda = {share_verify_rows_cuda};
 
 }  // namespace volley::ops

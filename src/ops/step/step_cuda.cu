@@ -1,6 +1,6 @@
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/launch.h"
-#include "ops/step/step_cuda.h"
+#include "ops/step/step_kernels.h"
 #include "ops/step/step_rule.h"
 
 namespace volley::ops {
@@ -60,8 +60,6 @@ __global__ void edit_kernel(const PageTableEdit* edits, int32_t n, int32_t* tabl
   if (i < n) table[edits[i].slot * width + edits[i].index] = edits[i].page;
 }
 
-}  // namespace
-
 void fill_draft_rows_cuda(Stream& stream, const Step& step, int32_t block_size, TokenId mask_token,
                           const Visibility& visibility, const Rows& rows, const PassChoices& choices) {
   cuda::launch(draft_rows_kernel, segments_launch(step.n), stream, step, block_size, mask_token, visibility, rows,
@@ -81,5 +79,10 @@ void edit_page_table_cuda(Stream& stream, const PageTableEdit* edits, int32_t n,
   cuda::launch(edit_kernel, segments_launch((n + kThreads - 1) / kThreads), stream, edits, n, table.as<int32_t>(),
                table.shape[1]);
 }
+
+}  // namespace
+
+const StepKernels StepKernels::kCuda = {fill_draft_rows_cuda, fill_verify_rows_cuda, accept_step_cuda,
+                                        edit_page_table_cuda};
 
 }  // namespace volley::ops

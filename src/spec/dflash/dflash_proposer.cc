@@ -1,7 +1,5 @@
 #include "spec/dflash/dflash_proposer.h"
 
-#include <algorithm>
-
 #include "spec/pass.h"
 
 namespace volley::spec::dflash {
@@ -26,13 +24,6 @@ class DFlashProposer final : public Proposer {
   void commit(Stream& stream, const ops::Rows& rows, TensorView features, Arena& scratch) override {
     model::Pass pass{stream, rows, kv_, scratch};
     network_->inject(pass, features);
-  }
-
-  int64_t scratch_bytes(DeviceKind device, const ScratchBounds& bounds) const override {
-    const int64_t hidden = network_->facts().decoder.hidden, vocab = target_.spec().vocab;
-    const int64_t rows = std::max(bounds.slots * block_size_, bounds.commit_rows);
-    return network_->scratch_bytes(device, rows, bounds.positions, kv_[0].dtype) + rows * hidden * 4 +
-           pass_bytes(rows) + bounds.logit_rows * (vocab + hidden) * 4 + bounds.choose_bytes + 32 * kArenaAlignment;
   }
 
  private:
@@ -80,7 +71,7 @@ void DFlashProposer::propose(Stream& stream, const DraftPass& pass, const ops::P
   task.state = &sampler;
   task.out.tokens = pass.tokens + chunk.row_begin;
   if (pass.confidence != nullptr) task.out.probability = pass.confidence + chunk.row_begin;
-  const ops::ChoicePlan plan = ops::plan_choices(stream, task, network_->head_summarises(stream.kind()), scratch);
+  const ops::ChoicePlan plan = ops::plan_choices(stream, task, network_->head_summarises(stream), scratch);
   network_->logits(stream, x, choices.logit_rows.rows(chunk.row_begin, chunk.rows), logits, scratch, plan.summaries);
   ops::choose(stream, plan, logits, scratch);
 }

@@ -29,11 +29,6 @@ class DFlashSpec final : public ProposerSpec {
     VOLLEY_ASSIGN(auto network, Network::load(load, facts()));
     return make_dflash_proposer(std::move(network), load);
   }
-
-  int64_t scratch_bytes(DeviceKind device, DType storage, int64_t rows, int64_t max_positions,
-                        DType kv) const override {
-    return Network::scratch_bytes(device, facts(), storage, rows, max_positions, kv);
-  }
 };
 
 Status DFlashSpec::check_target(const model::Decoder& target) const {

@@ -1,21 +1,10 @@
 #include "spec/dflash/network.h"
 
-#include <algorithm>
-
 #include "model/mixer/attention.h"
 #include "weights/finite.h"
 
 namespace volley::spec::dflash {
 namespace {
-
-// A quantised drafter's rows as codes: of what it multiplies, and the scales of a norm's codes.
-int64_t code_bytes(const ProposerFacts& facts, int64_t rows) {
-  int64_t widest = 0;
-  for (const model::Param& param : facts.params) {
-    if (param.is_matrix()) widest = std::max(widest, param.columns);
-  }
-  return ops::quantised_bytes(rows, widest) + ops::quantised_bytes(rows, 0);
-}
 
 Status check_finite(const weights::Checkpoint& checkpoint, const std::vector<model::Param>& params) {
   if (checkpoint.names().empty()) return {};  // made up
@@ -41,7 +30,7 @@ Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const P
   network->facts_ = facts;
   network->storage_ = load.numerics.storage;
   network->target_ = &load.target;
-  VOLLEY_RETURN_IF_ERROR(check_finite(*load.checkpoint, facts.params));
+  if (!load.device.stream().dry()) VOLLEY_RETURN_IF_ERROR(check_finite(*load.checkpoint, facts.params));
   model::WeightLoader loader(load.device, *load.checkpoint, load.numerics, facts.params);
   loader.on_packed = load.on_packed;
   VOLLEY_ASSIGN(network->fc_, loader.linear("fc"));
@@ -90,19 +79,8 @@ void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorV
   ops::linear(stream, head(), h, logits, ops::Epilogue::kStore, summaries);
 }
 
-bool Network::head_summarises(DeviceKind device) const {
-  return ops::linear_summarises(device, head(), head_.n > 0 ? storage_ : activation());
-}
-
-int64_t Network::scratch_bytes(DeviceKind device, const ProposerFacts& facts, DType storage, int64_t rows,
-                               int64_t max_positions, DType kv) {
-  const int64_t codes = storage == DType::kF8E4M3 ? code_bytes(facts, rows) : 0;
-  const model::Decoder& decoder = facts.decoder;
-  int64_t injected = 0;  // of a row
-  for (size_t i = 0; i < decoder.layers.size(); ++i) injected += 2 * decoder.attention(i)->kv_width();
-  const int64_t layers = std::max(model::Network::scratch_bytes(device, decoder, rows, max_positions, kv),
-                                  rows * injected * static_cast<int64_t>(sizeof(float)) + kArenaAlignment);
-  return layers + rows * decoder.hidden * 8 + 4 * kArenaAlignment + codes;
+bool Network::head_summarises(const Stream& stream) const {
+  return ops::linear_summarises(stream, head(), head_.n > 0 ? storage_ : activation());
 }
 
 }  // namespace volley::spec::dflash

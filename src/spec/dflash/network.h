@@ -29,18 +29,11 @@ class Network {
   // logits[i] = head(final norm(x[row_index[i]])), with the target's head or the copy of it.
   void logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
               const ops::RowSummaries& summaries) const;
-  bool head_summarises(DeviceKind device) const;
+  bool head_summarises(const Stream& stream) const;
 
   const ProposerFacts& facts() const { return facts_; }
   DType activation() const { return body_->activation(); }
   int64_t packed_bytes() const { return packed_bytes_; }
-
-  // What a pass of a drafter that is stored so takes at most. kv: dtype of the cache.
-  static int64_t scratch_bytes(DeviceKind device, const ProposerFacts& facts, DType storage, int64_t rows,
-                               int64_t max_positions, DType kv);
-  int64_t scratch_bytes(DeviceKind device, int64_t rows, int64_t max_positions, DType kv) const {
-    return scratch_bytes(device, facts_, storage_, rows, max_positions, kv);
-  }
 
  private:
   Network() = default;

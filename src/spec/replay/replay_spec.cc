@@ -60,7 +60,6 @@ class ReplayProposer final : public Proposer {
     if (pass.drafts > 0) ops::replay_drafts(stream, pass.step, table_, pass.tokens, pass.confidence);
   }
   void commit(Stream& stream, const ops::Rows& rows, TensorView features, Arena& scratch) override {}
-  int64_t scratch_bytes(DeviceKind device, const ScratchBounds& bounds) const override { return 0; }
 
  private:
   int32_t block_size_ = 0;
@@ -119,10 +118,6 @@ class ReplaySpec final : public ProposerSpec {
   std::vector<model::Param> copied_params(const model::Decoder& target, DType storage) const override { return {}; }
   Result<std::unique_ptr<Proposer>> load(const ProposerLoad& load) const override {
     return ReplayProposer::create(load.device, answers_, load.block_size, load.target.spec().vocab);
-  }
-  int64_t scratch_bytes(DeviceKind device, DType storage, int64_t rows, int64_t max_positions,
-                        DType kv) const override {
-    return 0;
   }
 
  private:

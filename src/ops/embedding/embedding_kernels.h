@@ -1,0 +1,16 @@
+// The kernels of this folder. Private to it; shapes and dtypes are checked in embedding.cc.
+#pragma once
+
+#include "ops/embedding/embedding.h"
+#include "ops/kernels.h"
+
+namespace volley::ops {
+
+struct EmbeddingKernels {
+  void (*embed)(Stream& stream, TensorView table, TensorView ids, TensorView y);
+  void (*capture_feature)(Stream& stream, TensorView x, int64_t column, TensorView features);
+
+  static const EmbeddingKernels kCpu, kCuda;
+};
+
+}  // namespace volley::ops

@@ -1,0 +1,22 @@
+// The kernels of this folder. Private to it; arguments are checked in linear.cc.
+#pragma once
+
+#include "ops/kernels.h"
+#include "ops/linear/linear.h"
+
+namespace volley::ops {
+
+struct LinearKernels {
+  Result<LinearWeight> (*pack_linear)(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
+                                      LinearLayout layout);
+  int64_t (*packed_bytes)(int64_t n, int64_t k, DType storage, LinearLayout layout);
+  void (*linear)(Stream& stream, const LinearWeight& w, const ScaledRows& x, TensorView y, Epilogue epilogue,
+                 const RowSummaries& summaries);
+  // As linear_takes_fp8() and linear_summarises(); null where there is no such thing.
+  bool (*takes_fp8)(const GpuInfo& gpu);
+  bool (*summarises)(const GpuInfo& gpu, const LinearWeight& w, DType x);
+
+  static const LinearKernels kCpu, kCuda;
+};
+
+}  // namespace volley::ops
