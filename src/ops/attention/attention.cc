@@ -7,7 +7,7 @@
 namespace volley::ops {
 namespace {
 
-void check_tensors(const Attention& args) {
+void check_tensors(const Rows& rows, const RowView& view, const Attention& args) {
   const KvLayer& kv = args.kv;
   VOLLEY_CHECK(kv.base != nullptr && kv.page_size > 0 && kv.page_size % kKvTile == 0);
   VOLLEY_CHECK(kv.head_dim > 0 && kv.head_dim % 16 == 0 && kv.head_dim <= 256);
@@ -15,13 +15,13 @@ void check_tensors(const Attention& args) {
   VOLLEY_CHECK(kv.kv_heads >= 1 && args.heads >= kv.kv_heads && args.heads % kv.kv_heads == 0);
   VOLLEY_CHECK(args.scale > 0);
   VOLLEY_CHECK(args.q.dtype == kv.dtype && args.out.dtype == kv.dtype);
-  const int64_t rows = args.q.dim(0);
-  VOLLEY_CHECK_EQ(args.q.count(), rows * args.heads * kv.head_dim);
+  VOLLEY_CHECK_EQ(args.q.dim(0), rows.rows);
+  VOLLEY_CHECK_EQ(args.q.count(), int64_t{rows.rows} * args.heads * kv.head_dim);
   VOLLEY_CHECK_EQ(args.out.count(), args.q.count());
-  for (const TensorView* bound : {&args.visible_begin, &args.visible_end}) {
-    VOLLEY_CHECK(bound->dtype == DType::kI32 && bound->count() >= rows);
+  for (const TensorView* bound : {&view.begin, &view.end}) {
+    VOLLEY_CHECK(bound->dtype == DType::kI32 && bound->count() >= rows.rows);
   }
-  VOLLEY_CHECK(args.page_table.dtype == DType::kI32 && args.page_table.rank == 2);
+  VOLLEY_CHECK(view.page_table.dtype == DType::kI32 && view.page_table.rank == 2);
 }
 
 }  // namespace
@@ -54,13 +54,14 @@ Result<AttentionBackend> resolve_attention_backend(DeviceKind device, const GpuI
   return kernels_on<AttentionKernels>(device).resolve_backend(gpu, asked, kv, head_dim);
 }
 
-AttentionWork plan_attention(Stream& stream, const AttentionRows& rows, Arena& scratch) {
-  return kernels_on<AttentionKernels>(stream).plan_attention(stream, rows, scratch);
+AttentionWork plan_attention(Stream& stream, const Rows& rows, const RowView& view, const HeadShape& shape,
+                             Arena& scratch) {
+  return kernels_on<AttentionKernels>(stream).plan_attention(stream, rows, view, shape, scratch);
 }
 
-void attention(Stream& stream, const Attention& args, Arena& scratch) {
-  check_tensors(args);
-  kernels_on<AttentionKernels>(stream).attention(stream, args, scratch);
+void attention(Stream& stream, const Rows& rows, const RowView& view, const Attention& args, Arena& scratch) {
+  check_tensors(rows, view, args);
+  kernels_on<AttentionKernels>(stream).attention(stream, rows, view, args, scratch);
 }
 
 }  // namespace volley::ops

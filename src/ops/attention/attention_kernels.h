@@ -9,8 +9,9 @@ namespace volley::ops {
 struct AttentionKernels {
   // As the public functions. On the CPU there is one backend and nothing to plan.
   Result<AttentionBackend> (*resolve_backend)(const GpuInfo& gpu, AttentionBackend asked, DType kv, int32_t head_dim);
-  AttentionWork (*plan_attention)(Stream& stream, const AttentionRows& rows, Arena& scratch);
-  void (*attention)(Stream& stream, const Attention& args, Arena& scratch);
+  AttentionWork (*plan_attention)(Stream& stream, const Rows& rows, const RowView& view, const HeadShape& shape,
+                                  Arena& scratch);
+  void (*attention)(Stream& stream, const Rows& rows, const RowView& view, const Attention& args, Arena& scratch);
 
   static const AttentionKernels kCpu, kCuda;
 };

@@ -9,6 +9,13 @@
 
 namespace volley::ops {
 
+// The arguments of a call.
+struct AttentionCall {
+  const Rows& rows;
+  const RowView& view;
+  const Attention& args;
+};
+
 // Some query rows of one segment, the same for every KV head: with g heads to a KV head, query row i of the segment is
 // head i % g of its row i / g.
 struct AttentionBlock {
@@ -38,6 +45,6 @@ inline constexpr int64_t kMaxSplitRows = 2048;
 int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t head_dim, int64_t max_positions, int threads);
 
 // REQUIRES: args checked.
-AttentionPlan plan_attention(const Attention& args, int threads, Arena& scratch);
+AttentionPlan plan_attention(const AttentionCall& call, int threads, Arena& scratch);
 
 }  // namespace volley::ops

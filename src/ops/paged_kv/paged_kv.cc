@@ -19,15 +19,15 @@ void check_layers(const KvLayer& kv, int32_t layers) {
   VOLLEY_CHECK_GE(kv.page_stride, layers * kv_layer_bytes(kv.page_size, kv.kv_heads, kv.head_dim, kv.dtype));
 }
 
-void check_tensors(const QkvWrite& args) {
-  const int64_t rows = args.qkv.dim(0);
+void check_tensors(const Rows& rows, const RowView& view, const QkvWrite& args) {
   const KvLayer& kv = args.kv;
   VOLLEY_CHECK(args.qkv.dtype == DType::kF32 && args.qkv.rank == 2);
+  VOLLEY_CHECK_EQ(args.qkv.dim(0), rows.rows);
   VOLLEY_CHECK(args.layers == 1 || (args.layers > 1 && args.heads == 0));
   VOLLEY_CHECK_EQ(args.qkv.dim(1), int64_t{args.all_heads()} * kv.head_dim);
-  VOLLEY_CHECK(args.rope_positions.dtype == DType::kI32 && args.rope_positions.count() >= rows);
-  VOLLEY_CHECK(args.cache_positions.dtype == DType::kI32 && args.cache_positions.count() >= rows);
-  VOLLEY_CHECK(args.page_table.dtype == DType::kI32 && args.page_table.rank == 2);
+  VOLLEY_CHECK(rows.rope_positions.dtype == DType::kI32 && rows.rope_positions.count() >= rows.rows);
+  VOLLEY_CHECK(rows.cache_positions.dtype == DType::kI32 && rows.cache_positions.count() >= rows.rows);
+  VOLLEY_CHECK(view.page_table.dtype == DType::kI32 && view.page_table.rank == 2);
   for (const TensorView* table : {&args.rope.cos, &args.rope.sin}) {
     VOLLEY_CHECK(table->dtype == DType::kF32 && table->rank == 2 && table->dim(1) == kv.head_dim / 2);
   }
@@ -40,15 +40,15 @@ void check_tensors(const QkvWrite& args) {
   check_vector(args.k_norm, int64_t{args.layers} * kv.head_dim);
   if (args.heads == 0) return;
   VOLLEY_CHECK(args.q_out.dtype == DType::kBF16 || args.q_out.dtype == DType::kF32);
-  VOLLEY_CHECK(args.q_out.data != nullptr && args.q_out.count() == rows * args.heads * kv.head_dim);
+  VOLLEY_CHECK(args.q_out.data != nullptr && args.q_out.count() == int64_t{rows.rows} * args.heads * kv.head_dim);
 }
 
 }  // namespace
 
-void write_qkv(Stream& stream, const QkvWrite& args) {
+void write_qkv(Stream& stream, const Rows& rows, const RowView& view, const QkvWrite& args) {
   check_layers(args.kv, args.layers);
-  check_tensors(args);
-  kernels_on<PagedKvKernels>(stream).write_qkv(stream, args);
+  check_tensors(rows, view, args);
+  kernels_on<PagedKvKernels>(stream).write_qkv(stream, rows, view, args);
 }
 
 }  // namespace volley::ops

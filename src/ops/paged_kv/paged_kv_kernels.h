@@ -7,7 +7,7 @@
 namespace volley::ops {
 
 struct PagedKvKernels {
-  void (*write_qkv)(Stream& stream, const QkvWrite& args);
+  void (*write_qkv)(Stream& stream, const Rows& rows, const RowView& view, const QkvWrite& args);
 
   static const PagedKvKernels kCpu, kCuda;
 };

@@ -8,7 +8,7 @@ namespace volley::ops {
 namespace {
 
 void fill_draft_rows_cpu(Stream& stream, const Step& step, int32_t block_size, TokenId mask_token,
-                         const Visibility& visibility, const PassRows& rows, const PassChoices& choices) {
+                         const Visibility& visibility, const Rows& rows, const PassChoices& choices) {
   if (stream.dry()) return;
   for (int32_t s = 0; s < step.n; ++s) {
     if (step.segments[s].block_index < 0) continue;
@@ -19,7 +19,7 @@ void fill_draft_rows_cpu(Stream& stream, const Step& step, int32_t block_size, T
 }
 
 void fill_verify_rows_cpu(Stream& stream, const Step& step, const TokenId* drafts, const Visibility& visibility,
-                          const PassRows& rows, const PassChoices& choices) {
+                          const Rows& rows, const PassChoices& choices) {
   if (stream.dry()) return;
   for (int32_t s = 0; s < step.n; ++s) {
     for (int32_t i = 0; i < step.segments[s].rows_reserved; ++i) {
@@ -54,15 +54,15 @@ void edit_page_table_cpu(Stream& stream, const PageTableEdit* edits, int32_t n, 
 const StepKernels StepKernels::kCpu = {fill_draft_rows_cpu, fill_verify_rows_cpu, accept_step_cpu, edit_page_table_cpu};
 
 void fill_draft_rows(Stream& stream, const Step& step, int32_t block_size, TokenId mask_token,
-                     const Visibility& visibility, const PassRows& rows, const PassChoices& choices) {
-  VOLLEY_CHECK(visibility.layer_window == 0 || rows.window_begin.data != nullptr);
+                     const Visibility& visibility, const Rows& rows, const PassChoices& choices) {
+  VOLLEY_CHECK(visibility.layer_window == 0 || rows.views[kWindowView].begin.data != nullptr);
   if (step.n == 0) return;
   kernels_on<StepKernels>(stream).fill_draft_rows(stream, step, block_size, mask_token, visibility, rows, choices);
 }
 
 void fill_verify_rows(Stream& stream, const Step& step, const TokenId* drafts, const Visibility& visibility,
-                      const PassRows& rows, const PassChoices& choices) {
-  VOLLEY_CHECK(visibility.layer_window == 0 || rows.window_begin.data != nullptr);
+                      const Rows& rows, const PassChoices& choices) {
+  VOLLEY_CHECK(visibility.layer_window == 0 || rows.views[kWindowView].begin.data != nullptr);
   if (step.n == 0) return;
   kernels_on<StepKernels>(stream).fill_verify_rows(stream, step, drafts, visibility, rows, choices);
 }
