@@ -73,7 +73,9 @@ int64_t ModelRunner::measure_passes(int32_t rows) {
   Stream& stream = device_->stream();
   const auto measure = [&](const ops::Visibility& visibility, const auto& run) {
     return measure_scratch(stream, [&](Arena& scratch) {
-      const spec::PassMemory memory = spec::take_pass({rows, 1, rows, rows, rows}, visibility, page_table_, scratch);
+      const int32_t positions = static_cast<int32_t>(page_table_.dim(1)) * kPageSize;
+      const spec::PassShape shape = {rows, 1, rows, rows, positions};
+      const spec::PassMemory memory = spec::take_pass(shape, visibility, page_table_, scratch);
       run(memory.rows, scratch.take(DType::kF32, {rows, spec().hidden}), scratch);
     });
   };

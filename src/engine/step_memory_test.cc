@@ -3,7 +3,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <random>
 
+#include "device/dry_run.h"
 #include "engine/device_testing.h"
 #include "engine/round_setup.h"
 
@@ -210,6 +212,62 @@ TEST(StepMemory, IsNeeded) {
   const auto planned = static_cast<double>(plan.weight_bytes + plan.kv_bytes() + plan.page_bytes + plan.step_bytes);
   EXPECT_GE(planned - static_cast<double>(scratch.capacity() - scratch.peak()), 0.97 * planned);
   EXPECT_GE(static_cast<double>(scratch.peak()), 0.9 * static_cast<double>(scratch.capacity()));
+}
+
+// Steps of any size, on a device that has only room for the plan (more is a failed CHECK).
+TEST(StepMemory, IsEnoughForAnyStep) {
+  std::mt19937 random(1);
+  const auto pick = [&](int64_t least, int64_t most) {
+    return static_cast<int32_t>(std::uniform_int_distribution<int64_t>(least, most)(random));
+  };
+  for (auto& [name, options] : step_sizes()) {
+    options.device = "cpu";
+    options.graphs = false;
+    const auto models = resolve_models(options);
+    ASSERT_TRUE(models.ok()) << models.error().message;
+    DryDevice device(options.threads);
+    auto loaded = load_models(device, *models, 0, {});
+    ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+    auto made = make_round(device, options, *models, *loaded, {});
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    spec::Round& round = **made;
+    const int32_t slots = models->max_num_seqs, rows = models->max_num_batched_tokens, block = round.block_size();
+    const std::vector<TokenId> tokens(static_cast<size_t>(rows), 7);
+    for (int32_t slot = 0; slot < slots; ++slot) {
+      spec::SlotStart start;
+      start.prompt = std::span(tokens).first(1);
+      ASSERT_TRUE(round.start_slot(slot, start).ok());
+    }
+    std::vector<spec::RoundResult> results;
+    for (int trial = 0; trial < 200; ++trial) {
+      std::vector<spec::RoundSegment> segments(static_cast<size_t>(pick(1, slots)));
+      const int32_t decoding = pick(0, std::ssize(segments)), most = pick(0, block - 1);
+      int32_t left = rows - static_cast<int32_t>(segments.size()), drafted = 0;
+      for (int32_t i = 0; i < std::ssize(segments); ++i) {
+        segments[i].slot = i;
+        segments[i].chooses = true;
+        if (i < decoding) {
+          segments[i].draft = pick(0, std::min(left, most));
+          left -= segments[i].draft;
+          drafted += segments[i].draft;
+          continue;
+        }
+        const int32_t more = pick(0, 1) == 0 ? left : pick(0, left);
+        segments[i].start = 0;
+        segments[i].known = std::span(tokens).first(static_cast<size_t>(1 + more));
+        if (pick(0, 1) == 0) segments[i].scored = segments[i].known.first(static_cast<size_t>(more));
+        left -= more;
+      }
+      spec::VerifyBudget budget;
+      const ops::SurvivalTable table;
+      const int32_t shared = std::min(decoding + drafted, round.most_shared_rows());
+      if (drafted > 0 && shared >= decoding && pick(0, 1) == 0) budget = {pick(decoding, shared), &table};
+      ASSERT_TRUE(round.enqueue(segments, budget).ok());
+      round.wait(results);
+    }
+    EXPECT_LE(round.scratch().peak(), round.scratch().capacity()) << name;
+    EXPECT_GE(round.scratch().peak(), round.scratch().capacity() / 2) << name;
+  }
 }
 
 // A plan needs the numbers of a GPU, not the GPU.

@@ -79,7 +79,8 @@ struct Attention {
   TensorView out;  // [rows, heads * head_dim], dtype of q
 };
 
-// view: the cache group of args.kv. What it takes of `scratch` it gives back. CUDA takes none: its scratch is the work's.
+// view: the cache group of args.kv. What it takes of `scratch` it gives back. CUDA takes none: its scratch is the
+// work's.
 void attention(Stream& stream, const Rows& rows, const RowView& view, const Attention& args, Arena& scratch);
 
 }  // namespace volley::ops

@@ -255,14 +255,15 @@ void run_split(Stream& stream, const AttentionCall& call, const ChunkKernels& ke
   });
 }
 
-void check_segment(const Rows& rows, const RowView& view, int32_t page_size, const RowSegment& segment) {
-  VOLLEY_CHECK(segment.row_begin >= 0 && segment.rows >= 0 && segment.row_begin + segment.rows <= rows.rows);
+void check_segment(const AttentionCall& call, const RowSegment& segment) {
+  const RowView& view = call.view;
+  VOLLEY_CHECK(segment.row_begin >= 0 && segment.rows >= 0 && segment.row_begin + segment.rows <= call.rows.rows);
   VOLLEY_CHECK(segment.slot >= 0 && segment.slot < view.page_table.dim(0));
   const int32_t* begin = view.begin.as<int32_t>() + segment.row_begin;
   const int32_t* end = view.end.as<int32_t>() + segment.row_begin;
   for (int32_t i = 0; i < segment.rows; ++i) {
     VOLLEY_CHECK(begin[i] >= 0 && begin[i] < end[i]);
-    VOLLEY_CHECK_LE(end[i], view.page_table.dim(1) * page_size);
+    VOLLEY_CHECK_LE(end[i], view.page_table.dim(1) * call.args.kv.page_size);
   }
 }
 
@@ -270,11 +271,11 @@ void attention_cpu(Stream& stream, const Rows& rows, const RowView& view, const 
   const AttentionCall call{rows, view, args};
   const ArenaScope scope(scratch);
   if (stream.dry()) {  // what rows see is not known: the most that it can be
-    scratch.take(DType::kU8, {attention_scratch_bytes(args.q.dim(0), args.heads, args.kv.head_dim, rows.max_positions,
+    scratch.take(DType::kU8, {attention_scratch_bytes(rows.rows, args.heads, args.kv.head_dim, rows.max_positions,
                                                       stream.threads())});
     return;
   }
-  for (int32_t i = 0; i < rows.n_segments; ++i) check_segment(rows, view, args.kv.page_size, rows.segments[i]);
+  for (int32_t i = 0; i < rows.n_segments; ++i) check_segment(call, rows.segments[i]);
   ThreadPool& pool = stream.pool();
   const ChunkKernels kernels = choose_kernels(args.kv.dtype);
   const AttentionPlan plan = plan_attention(call, pool.threads(), scratch);

@@ -339,7 +339,7 @@ AttentionWork plan_attention_cuda(Stream& stream, const Rows& rows, const RowVie
                                   Arena& scratch) {
   const AttentionBackend backend =
       resolve_attention_backend_cuda(stream.gpu(), shape.backend, shape.dtype, shape.head_dim)
-                                       .value();  // the caller has asked before
+          .value();  // the caller has asked before
   if (backend == AttentionBackend::kPlain || rows.rows == 0 || rows.n_segments == 0) {
     AttentionWork none;
     none.backend = backend;

@@ -198,9 +198,8 @@ class AttentionWorld {
     batch.max_segment_rows = idle ? 3 * max_rows + 5 : max_rows;
     batch.max_positions = idle ? 5 * longest() : longest();
     const HeadShape heads = {shape_.heads, shape_.kv_heads, shape_.head_dim, shape_.dtype, backend};
-    const int64_t work_bytes = measure_scratch(device_.stream(), [&](Arena& arena) {
-      plan_attention(device_.stream(), batch, batch.views[kWholeView], heads, arena);
-    });
+    const int64_t work_bytes = measure_scratch(
+        device_.stream(), [&](Arena& arena) { plan_attention(device_.stream(), batch, view, heads, arena); });
     Arena work_arena(std::move(device_.allocate(static_cast<size_t>(std::max<int64_t>(work_bytes, 1)))).value());
     Attention args;
     args.q = q_device.view(shape_.dtype, {n, shape_.heads, shape_.head_dim});
