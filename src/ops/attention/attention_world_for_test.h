@@ -88,6 +88,15 @@ class AttentionWorld {
     for (size_t slot = 0; write_all && slot < lengths.size(); ++slot) write(static_cast<int>(slot), 0, lengths[slot]);
   }
 
+  // CUDA: how run() uses the GPU, none of which may change a result.
+  struct Launch {
+    int multiprocessors = 0;  // AttentionRows
+    int blocks = 0;           // of the grid, unless 0, instead of the plan's
+    int calls = 1;            // one after the other
+  };
+  void set_launch(const Launch& launch) { launch_ = launch; }
+  int last_blocks() const { return blocks_; }  // of the last run()'s grid, as planned
+
   int longest() const { return *std::max_element(lengths_.begin(), lengths_.end()); }
   const AttentionShape& shape() const { return shape_; }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
@@ -192,6 +201,7 @@ class AttentionWorld {
     plan.head_dim = shape_.head_dim;
     plan.dtype = shape_.dtype;
     plan.backend = backend;
+    plan.multiprocessors = launch_.multiprocessors;
     const int64_t work_bytes = attention_work_bytes(device_.kind(), plan);
     Arena work_arena(std::move(device_.allocate(static_cast<size_t>(std::max<int64_t>(work_bytes, 1)))).value());
     Attention args;
@@ -209,7 +219,9 @@ class AttentionWorld {
     args.out = out.view(shape_.dtype, {n, width});
     const auto enqueue = [&] {
       args.work = plan_attention(device_.stream(), plan, work_arena);
-      if (writes.empty()) attention(device_.stream(), args, *arena_);
+      blocks_ = args.work.blocks;
+      if (launch_.blocks > 0) args.work.blocks = launch_.blocks;
+      for (int call = 0; writes.empty() && call < launch_.calls; ++call) attention(device_.stream(), args, *arena_);
       args.after_write = true;
       for (const QkvWrite& write : writes) {
         write_qkv(device_.stream(), write);
@@ -255,6 +267,8 @@ class AttentionWorld {
   std::unique_ptr<DeviceTensor> page_table_, memory_, cos_, sin_;
   KvLayer kv_;
   std::unique_ptr<Arena> arena_;
+  Launch launch_;
+  int blocks_ = 0;
 };
 
 // The largest |out - oracle| / tolerance over all rows.
