@@ -141,9 +141,9 @@ inline constexpr size_t kSmallUpload = 16 << 10;
 // the system gives no more threads.
 Result<std::unique_ptr<Device>> make_cpu_device(int threads);
 
-// The CUDA device `ordinal`. All that a process has of one GPU share its stream: their work takes turns, synchronize()
-// waits for the work of all, and times between fences hold it too. kUnimplemented in a build without CUDA, kUnavailable
-// when there is no such device or it is older than compute capability 8.0.
+// The CUDA device `ordinal`, with a stream of its own: others of the same GPU, in this process or another, do not wait
+// for its work, but share the GPU with it. kUnimplemented in a build without CUDA, kUnavailable when there is no such
+// device or it is older than compute capability 8.0.
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal);
 
 // What can be known of GPU `ordinal` without using it. Errors as make_cuda_device().

@@ -1,9 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "device/cuda/launch.h"
@@ -15,38 +13,6 @@ namespace {
 Error cuda_error(cudaError_t error, const std::string& what) {
   return {ErrorCode::kUnavailable, what + ": " + cudaGetErrorString(error) + "."};
 }
-
-// A GPU's stream. All devices of the process that stand for the GPU share it, so that the kernels of two engines never
-// run beside one another: blocks of attention wait for other blocks of their kernel, and half of the blocks of one
-// engine's beside half of the other's would wait for ever. A kernel fills the GPU in any case.
-class SharedStream {
- public:
-  // Of the current GPU, which is number `ordinal`.
-  static Result<std::shared_ptr<SharedStream>> of(int ordinal) {
-    static std::mutex mutex;
-    static std::map<int, std::weak_ptr<SharedStream>> streams;
-    std::lock_guard lock(mutex);
-    std::shared_ptr<SharedStream> stream = streams[ordinal].lock();
-    if (stream == nullptr) {
-      stream = std::make_shared<SharedStream>();
-      if (const cudaError_t e = cudaStreamCreateWithFlags(&stream->handle_, cudaStreamNonBlocking); e != cudaSuccess) {
-        return cuda_error(e, "Cannot create a stream on the GPU");
-      }
-      streams[ordinal] = stream;
-    }
-    return stream;
-  }
-  SharedStream() = default;
-  ~SharedStream() {
-    if (handle_ != nullptr) cudaStreamDestroy(handle_);
-  }
-  SharedStream(const SharedStream&) = delete;
-  SharedStream& operator=(const SharedStream&) = delete;
-  cudaStream_t get() const { return handle_; }
-
- private:
-  cudaStream_t handle_ = nullptr;
-};
 
 // A ring of pinned pieces for edits of device state: a piece is reused when kPieces others have gone after it, which is
 // long after its copy.
@@ -123,17 +89,19 @@ class CudaDevice final : public Device {
   explicit CudaDevice(const GpuFacts& facts) : gpu_(facts.info), name_(facts.name) {}
   ~CudaDevice() override {
     if (recording_ != nullptr) cudaStreamDestroy(recording_);
-    if (stream_handle_ != nullptr) cudaStreamSynchronize(stream_handle_);
+    if (stream_handle_ == nullptr) return;
+    cudaStreamSynchronize(stream_handle_);
+    cudaStreamDestroy(stream_handle_);
   }
 
   Status init(int ordinal) {
     ordinal_ = ordinal;
     if (const cudaError_t e = cudaSetDevice(ordinal); e != cudaSuccess) return cuda_error(e, "Cannot use the GPU");
-    if (const cudaError_t e = cudaStreamCreateWithFlags(&recording_, cudaStreamNonBlocking); e != cudaSuccess) {
-      return cuda_error(e, "Cannot create a stream on the GPU");
+    for (cudaStream_t* stream : {&stream_handle_, &recording_}) {
+      if (const cudaError_t e = cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking); e != cudaSuccess) {
+        return cuda_error(e, "Cannot create a stream on the GPU");
+      }
     }
-    VOLLEY_ASSIGN(shared_stream_, SharedStream::of(ordinal));
-    stream_handle_ = shared_stream_->get();
     if (const cudaError_t e = staging_.init(); e != cudaSuccess) return cuda_error(e, "Cannot pin host memory");
     if (const cudaError_t e = edits_.init(); e != cudaSuccess) return cuda_error(e, "Cannot pin host memory");
     stream_ = Stream(stream_handle_, gpu_);
@@ -203,9 +171,8 @@ class CudaDevice final : public Device {
 
  private:
   int ordinal_ = 0;
-  std::shared_ptr<SharedStream> shared_stream_;
-  cudaStream_t stream_handle_ = nullptr;  // the shared one
-  cudaStream_t recording_ = nullptr;      // of this device alone: what another engine starts must not be recorded
+  cudaStream_t stream_handle_ = nullptr;
+  cudaStream_t recording_ = nullptr;  // graphs are recorded here, and run on the other
   const GpuInfo gpu_;
   Stream stream_{nullptr, GpuInfo{}};
   Staging staging_;

@@ -97,16 +97,28 @@ __device__ inline void shared_writes_to_units() {
 
 // --- Memory that other blocks write ---
 
-// What another block wrote before it counted up *p, with a fence in between, is seen after this.
-__device__ inline int32_t load_acquire(const int32_t* p) {
-  int32_t v;
-  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+// What another thread wrote before it released a change of *p that shows here is seen after this.
+__device__ inline uint64_t load_acquire(const uint64_t* p) {
+  uint64_t v;
+  asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
   return v;
 }
 
 // Adds to *p, and those who see it see what this thread wrote before, or knew of by a barrier.
-__device__ inline void add_release(int32_t* p, int32_t x) {
-  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+__device__ inline void add_release(uint64_t* p, uint64_t x) {
+  asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(x) : "memory");
+}
+
+// Sets bits of *p, or clears those that are not in `bits`. Both return what was there, and both acquire and release.
+__device__ inline uint64_t fetch_or(uint64_t* p, uint64_t bits) {
+  uint64_t v;
+  asm volatile("atom.acq_rel.gpu.global.or.b64 %0, [%1], %2;" : "=l"(v) : "l"(p), "l"(bits) : "memory");
+  return v;
+}
+__device__ inline uint64_t fetch_and(uint64_t* p, uint64_t bits) {
+  uint64_t v;
+  asm volatile("atom.acq_rel.gpu.global.and.b64 %0, [%1], %2;" : "=l"(v) : "l"(p), "l"(bits) : "memory");
+  return v;
 }
 
 // --- Bulk copies, global to shared memory of this block ---

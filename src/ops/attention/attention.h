@@ -47,6 +47,9 @@ struct HeadShape {
   int32_t kv_heads = 0, head_dim = 0;
   DType dtype = DType::kBF16;
   AttentionBackend backend = AttentionBackend::kAuto;  // CUDA; one that resolve_attention_backend() allows
+  // CUDA: attention's blocks are as many as so many multiprocessors hold, so that another kernel finds room beside
+  // them. 0: as many as there are. It does not change a result. The plain kernel does not look at it.
+  int32_t multiprocessors = 0;
 };
 
 // How the rows' work is cut for the multiprocessors, and room for partial results: in the arena that plan_attention()

@@ -1,6 +1,8 @@
 // Protects, on a GPU: values against the fp64 oracle for the tile kernel and the plain one; that a row's bits depend on
-// its q, its range and the K and V in it, however the work is cut; that a position a row does not see cannot reach it;
-// that a captured graph serves other positions.
+// its q, its range and the K and V in it, however the work is cut and wherever its blocks run; that a position a row
+// does not see cannot reach it; that a captured graph serves other positions.
+#include <thread>
+
 #include "ops/attention/attention_world_for_test.h"
 
 namespace volley::ops {
@@ -316,6 +318,75 @@ TEST(AttentionCudaTiles, MayStartDuringTheWrite) {
       });
     });
   }
+}
+
+// Long sequences that are cut, so many that their items alone are more than the blocks that the GPU holds, and short
+// ones that are not.
+std::vector<Row> more_items_than_blocks(int blocks) {
+  std::vector<Row> rows;
+  for (int i = 0; i < blocks * 11 / 32; ++i) {
+    if (i < blocks * 3 / 16) {
+      for (const Row& row : causal(0, 5990, 8)) rows.push_back({0, 0, row.end, static_cast<int>(rows.size())});
+    }
+    rows.push_back({1, 0, 20 + i % 70, i});  // ends the segment
+    rows.push_back({2, 0, 20 + i % 70, i});
+  }
+  return rows;
+}
+
+// A grid with a block for every item: those that the GPU has no place for start when others have ended. So the parts of
+// a tile are never all there at once, and the blocks that come first must not stay until they are.
+TEST(AttentionCudaTiles, BlocksThatStartLate) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (int head_dim : {64, 128, 256}) {
+    AttentionWorld world(device, {DType::kBF16, head_dim, 8, 2, 64}, {6000, 100, 100});
+    world.run(causal(0, 5990, 8));
+    const std::vector<Row> rows = more_items_than_blocks(world.last_blocks());
+    const auto together = world.run(rows);
+    world.set_launch({.blocks = 4 * world.last_blocks(), .calls = 3});
+    EXPECT_EQ(world.run(rows), together) << head_dim;
+    world.set_launch({});
+    EXPECT_EQ(part(together, rows.size(), 0, 8), world.run({rows.begin(), rows.begin() + 8})) << head_dim;
+    EXPECT_EQ(world.run(rows, false, AttentionBackend::kPortable), together) << head_dim;
+  }
+}
+
+TEST(AttentionCudaTiles, AnyNumberOfMultiprocessors) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  AttentionWorld world(device, {DType::kBF16, 128, 8, 2, 64}, {2700, 300});
+  std::vector<Row> rows = causal(0, 2690, 9);
+  for (const Row& row : causal(1, 200, 90)) rows.push_back(row);
+  for (const auto backend : {AttentionBackend::kAuto, AttentionBackend::kPortable}) {
+    world.set_launch({});
+    const auto want = world.run(rows, false, backend);
+    const int all = world.last_blocks();
+    for (int count : {1, 2, 5, 40, 100'000}) {
+      world.set_launch({.multiprocessors = count, .calls = 2});
+      EXPECT_EQ(world.run(rows, false, backend), want) << count;
+      EXPECT_LE(world.last_blocks(), std::min(2 * count, all));
+    }
+  }
+}
+
+// Two devices of one GPU have streams of their own, so that blocks of one's kernels take the places of the other's.
+TEST(AttentionCudaTiles, TwoStreamsShareTheGpu) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(first);
+  const auto second_owner = std::move(make_cuda_device(0)).value();
+  Device& second = *second_owner;
+  const Shape shape{DType::kBF16, 128, 8, 2, 64};
+  AttentionWorld one(first, shape, {6000, 100, 100}), other(second, shape, {6000, 100, 100});
+  const std::vector<Row> cut = causal(0, 5990, 8);
+  const auto alone = one.run(cut);
+  const std::vector<Row> rows = more_items_than_blocks(one.last_blocks());
+  const auto together = one.run(rows);
+  one.set_launch({.calls = 300});
+  other.set_launch({.calls = 2000});
+  std::thread beside([&] {
+    second.attach_thread();
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(other.run(cut), alone);
+  });
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(one.run(rows), together);
+  beside.join();
 }
 
 // Rows of one tile whose chunks differ in length, in ascending order and in none, whole and cut.

@@ -44,7 +44,7 @@ struct alignas(16) WorkItem {
   bool folded;                          // its chunks are merged into one partial result, or into the result
   int32_t partial;                      // index in the tile of its first partial result; -1: it is the whole tile
   int32_t split;                        // index among the split tiles; -1: the item is the whole tile
-  int16_t unit_begin, unit_end;         // of the tile's units (TilePartials), those that the item's block merges
+  int16_t part, shares;                 // which of the tile's items; the first `shares` have a share of its merging
   int32_t parts;                        // items of the tile
   int32_t tile_partial, tile_partials;  // those of all the tile's items
 };
@@ -74,29 +74,34 @@ struct TileInfo {
 struct WorkCounts {
   int32_t items;
   int32_t splits;
+  alignas(32) int32_t started;  // blocks that have started, over all launches since the plan; all have one grid
 };
+
+// How far a split tile is, for one KV head. Low half: items whose partial results are there, over all launches since
+// the plan, so that nobody has to clear it in between: the tile is complete at multiples of its parts. High half: the
+// shares of the merging that blocks have left to whoever comes last, a bit each; none are between launches.
+using TileProgress = uint64_t;
+inline constexpr int kLeftShares = 32;  // where the bits begin
 
 // AttentionWork::lists
 struct WorkLists {
   WorkCounts* counts;
-  WorkItem* items;    // [max_items]
-  SplitTile* splits;  // [max_tiles]
-  TileInfo* tiles;    // [max_tiles], for the plan alone
-  // [max_tiles][kv_heads]: of a split tile's items, those whose partial results are there. It only ever grows, by the
-  // number of items in each layer, so that nobody has to clear it in between.
-  int32_t* arrivals;
+  WorkItem* items;         // [max_items]
+  SplitTile* splits;       // [max_tiles]
+  TileInfo* tiles;         // [max_tiles], for the plan alone
+  TileProgress* progress;  // [max_tiles][kv_heads]
 };
 
 inline constexpr int64_t kCountsBytes = 64;
 
-inline WorkLists work_lists(const AttentionWork& work) {
+inline WorkLists work_lists(const AttentionWork& work, int32_t kv_heads) {
   WorkLists lists;
   uint8_t* at = static_cast<uint8_t*>(work.lists);
   lists.counts = reinterpret_cast<WorkCounts*>(at);
   lists.items = reinterpret_cast<WorkItem*>(at + kCountsBytes);
-  lists.splits = reinterpret_cast<SplitTile*>(lists.items + work.max_items);
+  lists.progress = reinterpret_cast<TileProgress*>(lists.items + work.max_items);
+  lists.splits = reinterpret_cast<SplitTile*>(lists.progress + int64_t{work.max_tiles} * kv_heads);
   lists.tiles = reinterpret_cast<TileInfo*>(lists.splits + work.max_tiles);
-  lists.arrivals = reinterpret_cast<int32_t*>(lists.tiles + work.max_tiles);
   return lists;
 }
 

@@ -33,6 +33,7 @@ struct HopperShape {
     float4 merged[kOutputs][kComputeThreads];
     WorkItem items[kItemRing];
     uint64_t full[kSlots], empty[kSlots];
+    uint32_t shares[2];  // of a tile's merging, those that this block takes: of this split item, and of the next
   };
 };
 

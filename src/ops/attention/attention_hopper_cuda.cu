@@ -14,14 +14,6 @@ void run(Stream& stream, int blocks, bool early, const TilesArgs& args) {
   how.early = early;
   cuda::launch(attention_hopper_kernel<Shape>, how, stream, args);
   if (stream.dry()) return;
-  // Blocks wait for one another where a tile is cut.
-  [[maybe_unused]] static const bool resident = [&] {
-    int blocks_each = 0;
-    VOLLEY_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_each, attention_hopper_kernel<Shape>,
-                                                                    Shape::kThreads, sizeof(typename Shape::Shared)));
-    VOLLEY_CHECK_GE(blocks_each, Shape::kBlocks);
-    return true;
-  }();
 }
 
 }  // namespace

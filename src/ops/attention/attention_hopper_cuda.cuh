@@ -341,7 +341,7 @@ __device__ void compute(const TilesArgs& args, typename Shape::Shared& shared, i
     report_arrival<Shape>(args, item, kv_head);
     cut = true;
   }
-  if (cut) merge_own_parts<Shape>(args, shared, units);
+  if (cut) merge_tiles<Shape>(args, shared, units);
   // Blocks without items leave room for the next kernel at once. One must have waited, so that this kernel does not end
   // before the one in front of it.
   if (blockIdx.x == 0) cuda::wait_for_predecessors();
@@ -372,7 +372,11 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   const int32_t units = items * args.kv_heads;
   if (threadIdx.x >= Shape::kComputeThreads) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kCopyRegisters));
-    if (threadIdx.x < Shape::kComputeThreads + 32) produce<Shape>(args, shared, units, first);
+    if (threadIdx.x < Shape::kComputeThreads + 32) {
+      produce<Shape>(args, shared, units, first);
+    } else if (threadIdx.x == Shape::kComputeThreads + 32) {  // has nothing else to do
+      atomicAdd(&args.counts->started, 1);
+    }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::kComputeRegisters));
     compute<Shape>(args, shared, units);

@@ -1,5 +1,11 @@
 // The end of the attention kernel for sm_90a: partial results of tiles that were cut, merged by the blocks that made
 // them.
+//
+// The block that comes to a tile last finds it complete, and sees to it that all of it is merged. The others have a
+// share of the merging each, and stay for it if all blocks of the grid have started: what they wait for is then being
+// computed, by blocks that wait for nobody before they have reported it. If some have not (another kernel has their
+// place, or there are more than the GPU holds), a block leaves its share to whoever comes last, and ends. So no block
+// ever waits for one that may itself be waiting for a place, whatever else runs on the GPU.
 #pragma once
 
 #include "ops/attention/attention_hopper_block_cuda.cuh"
@@ -12,7 +18,41 @@ namespace volley::ops {
 template <typename Shape>
 __device__ void report_arrival(const TilesArgs& args, const WorkItem& item, int kv_head) {
   compute_sync<Shape>();
-  if (threadIdx.x == 0) hopper::add_release(&args.arrivals[item.split * args.kv_heads + kv_head], 1);
+  if (threadIdx.x == 0) hopper::add_release(&args.progress[item.split * args.kv_heads + kv_head], 1);
+}
+
+// A tile at one of whose items, `part`, this block has arrived.
+struct TileMeeting {
+  TileProgress* progress;
+  const volatile int32_t* started;
+  int32_t part, shares, parts;
+
+  // This block's arrival is in `now`, so that the launch before is not taken for this one.
+  __device__ bool complete(TileProgress now) const { return static_cast<uint32_t>(now) % parts == 0; }
+  __device__ uint32_t own_share() const { return part < shares ? 1u << part : 0; }
+  __device__ uint32_t take_shares() const;
+};
+
+// The shares that this block has to merge now, as bits; the tile is complete then. By one thread.
+__device__ inline uint32_t TileMeeting::take_shares() const {
+  const auto running = static_cast<uint32_t>(*started);  // on its way together with the next
+  TileProgress now = hopper::load_acquire(progress);
+  uint32_t own = own_share();
+  if (!complete(now)) {
+    if (own == 0) return 0;
+    // Blocks of the next launch may have started, too: but not before all of this one.
+    const uint32_t launches = static_cast<uint32_t>(now) / parts + 1;
+    if (running >= launches * gridDim.x) {
+      while (!complete(now)) now = hopper::load_acquire(progress);
+    } else {
+      now = hopper::fetch_or(progress, TileProgress{own} << kLeftShares) | TileProgress{own} << kLeftShares;
+      if (!complete(now)) return 0;
+      own = 0;  // whoever clears the bit now has it
+    }
+  }
+  auto left = static_cast<uint32_t>(now >> kLeftShares);
+  if (left != 0) left &= hopper::fetch_and(progress, ~(TileProgress{left} << kLeftShares)) >> kLeftShares;
+  return own | left;
 }
 
 // How the rows of a unit are merged: for each partial result, the factor of what is merged so far, that of the partial
@@ -23,7 +63,7 @@ using MergeSteps = float4[kMaxChunks][17];
 // the ring, which is free by then; the steps lie in `merged`. (Plain copies, because the copy engine would have to wait
 // for a fence of all memory before it may read what other blocks have stored.)
 template <typename Shape>
-struct PartMerger {
+struct TileMerger {
   static constexpr int kWarps = Shape::kComputeThreads / 32;
   static constexpr int kRowsEach = 16 / kWarps;  // of a unit, a warp
   static constexpr int kTogether = 2;            // units of a warp
@@ -33,37 +73,31 @@ struct PartMerger {
   const TilesArgs& args;
   typename Shape::Shared& shared;
   const WorkItem& item;
-  int kv_head, begin, end;
+  int kv_head;
 
   __device__ MergeSteps& steps() const { return *reinterpret_cast<MergeSteps*>(shared.merged); }
   __device__ TilePartials from() const {
     return partials_of(args.partials, args.max_units, item.tile_partial, item.tile_partials, kv_head, args.kv_heads,
                        Shape::kHeadDim);
   }
-  __device__ int end_of_turn(int first) const {
+  __device__ int begin_of_share(int share) const {
+    const int units = (item.count + 15) / 16 * kRowUnits<Shape>;
+    return static_cast<int>(__fdividef(static_cast<float>(units * share) + 0.5f, static_cast<float>(item.shares)));
+  }
+  __device__ int end_of_turn(int first, int end) const {
     // The quotient may be one less than there is room for.
     const auto room = static_cast<int>(__fdividef(kRoom, static_cast<float>(item.tile_partials)));
     return min(min(first + room, end), (first / kRowUnits<Shape> + 1) * kRowUnits<Shape>);
   }
-  __device__ void wait() const;
   __device__ void copy(int first, int stop) const;
   __device__ void find_steps(int rows) const;
   __device__ void merge_units(int first, int stop) const;
-  __device__ void run() const;
+  __device__ void run(int begin, int end) const;
 };
-
-// By one thread: until the partial results of all the tile's items are there.
-template <typename Shape>
-__device__ void PartMerger<Shape>::wait() const {
-  const int32_t* arrivals = &args.arrivals[item.split * args.kv_heads + kv_head];
-  const int32_t parts = item.parts;
-  while (hopper::load_acquire(arrivals) % parts != 0) {
-  }
-}
 
 // Units [first, stop) begin to come.
 template <typename Shape>
-__device__ void PartMerger<Shape>::copy(int first, int stop) const {
+__device__ void TileMerger<Shape>::copy(int first, int stop) const {
   const int unit_bytes = item.tile_partials * 32 * static_cast<int>(sizeof(float4));
   const int bytes = (stop - first) * unit_bytes;
   const uint8_t* outputs = reinterpret_cast<const uint8_t*>(from().outputs) + first * unit_bytes;
@@ -78,7 +112,7 @@ __device__ void PartMerger<Shape>::copy(int first, int stop) const {
 // Of the tile's rows 16 `rows` …: a lane stands for a partial result, because the maximum before it does not depend on
 // any order.
 template <typename Shape>
-__device__ void PartMerger<Shape>::find_steps(int rows) const {
+__device__ void TileMerger<Shape>::find_steps(int rows) const {
   const int lane = threadIdx.x % 32, first_row = threadIdx.x / 32 * kRowsEach;
   const bool exists = lane < item.tile_partials;
   const auto* states =
@@ -105,7 +139,7 @@ __device__ void PartMerger<Shape>::find_steps(int rows) const {
 
 // Units [first, stop), which have come.
 template <typename Shape>
-__device__ void PartMerger<Shape>::merge_units(int first, int stop) const {
+__device__ void TileMerger<Shape>::merge_units(int first, int stop) const {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, partials = item.tile_partials;
 #pragma unroll 1
   for (int unit = first + warp; unit < stop; unit += kWarps * kTogether) {
@@ -131,12 +165,10 @@ __device__ void PartMerger<Shape>::merge_units(int first, int stop) const {
 }
 
 template <typename Shape>
-__device__ void PartMerger<Shape>::run() const {
-  if (threadIdx.x == 0) wait();
-  compute_sync<Shape>();
+__device__ void TileMerger<Shape>::run(int begin, int end) const {
 #pragma unroll 1
   for (int first = begin; first < end;) {
-    const int stop = end_of_turn(first);
+    const int stop = end_of_turn(first, end);
     copy(first, stop);
     if (first == begin || first % kRowUnits<Shape> == 0) find_steps(first / kRowUnits<Shape>);
     wait_for_copies<0>();
@@ -147,18 +179,36 @@ __device__ void PartMerger<Shape>::run() const {
   }
 }
 
-// For each split item of this block: waits for the others of its tile, and merges its part of the tile. All items of
-// this block come before, and all blocks of the grid are resident together, so that whatever it waits for is done or
-// under way.
+// For each split item of this block, all of which have been reported.
 template <typename Shape>
-__device__ void merge_own_parts(const TilesArgs& args, typename Shape::Shared& shared, int32_t units) {
+__device__ void merge_tiles(const TilesArgs& args, typename Shape::Shared& shared, int32_t units) {
   const bool at_hand = unit_of(kItemRing - kItemsAhead) >= units;  // all items are still in the ring of items
+  int turn = 0;
 #pragma unroll 1
   for (int32_t index = 0; unit_of(index) < units; ++index) {
     const int32_t unit = unit_of(index), kv_head = args.units_of_item.remainder(unit);
     const WorkItem& item = at_hand ? shared.items[index] : item_of(args, unit);
-    if (item.split < 0 || item.unit_begin >= item.unit_end) continue;
-    PartMerger<Shape>{args, shared, item, kv_head, item.unit_begin, item.unit_end}.run();
+    if (item.split < 0) continue;
+    const TileMeeting meeting = {&args.progress[item.split * args.kv_heads + kv_head], &args.counts->started, item.part,
+                                 item.shares, item.parts};
+    const TileMerger<Shape> merger = {args, shared, item, kv_head};
+    const uint32_t own = meeting.own_share();
+    const int own_begin = merger.begin_of_share(item.part), own_end = merger.begin_of_share(item.part + 1);
+    if (threadIdx.x == 0) shared.shares[turn] = meeting.take_shares();
+    compute_sync<Shape>();
+    uint32_t rest = shared.shares[turn];
+    turn ^= 1;
+#pragma unroll 1
+    while (rest != 0) {
+      const uint32_t later = rest & (rest + (rest & -rest));  // without the lowest neighbours, which are merged at once
+      int begin = own_begin, end = own_end;
+      if (rest != own) {
+        const int first = __ffs(static_cast<int>(rest)) - 1;
+        begin = merger.begin_of_share(first), end = merger.begin_of_share(first + __popc(rest ^ later));
+      }
+      merger.run(begin, end);
+      rest = later;
+    }
   }
 }
 

@@ -31,7 +31,7 @@ struct PlanArgs {
   const int32_t* cache_positions;  // may be null
   const RowSegment* segments;
   int n_segments, rows;
-  int group, kv_heads, head_dim, blocks;
+  int group, kv_heads, blocks;
   int max_tiles, max_items, max_partials;
   bool shared_tiles;
   WorkLists lists;
@@ -257,8 +257,8 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
   const int32_t place = scan<5>(in_bucket, &items);
   if (items > args.max_items) __trap();  // the bounds were wrong
   if (threadIdx.x < kBuckets) places[threadIdx.x] = place;
-  if (threadIdx.x == 0) *args.lists.counts = {items, splits};
-  for (int i = static_cast<int>(threadIdx.x); i < splits * args.kv_heads; i += kThreads) args.lists.arrivals[i] = 0;
+  if (threadIdx.x == 0) *args.lists.counts = {items, splits, 0};
+  for (int i = static_cast<int>(threadIdx.x); i < splits * args.kv_heads; i += kThreads) args.lists.progress[i] = 0;
   __syncthreads();
 
   partial = first_partial;
@@ -277,27 +277,31 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
     if (is_split(partial, n)) {
       item.split = split;
       item.parts = parts;
-      // Only as many of the blocks merge as can without any of them having parts of two blocks of 16 rows.
-      const int32_t row_blocks = (tile.count + 15) / 16, units = row_blocks * args.head_dim / kUnitColumns;
-      const int32_t mergers = parts < row_blocks ? parts : parts / row_blocks * row_blocks;
-      int32_t part = 0;
+      // As many shares as there can be without any of them having parts of two blocks of 16 rows.
+      const int32_t row_blocks = (tile.count + 15) / 16;
+      item.shares = static_cast<int16_t>(parts < row_blocks ? parts : parts / row_blocks * row_blocks);
       item.partial = 0;
       args.lists.splits[split++] = {tile.row, tile.first, tile.count, tile.shift, tile.mixed, partial, n};
       cut(tile, parts, [&](int32_t begin, int32_t end, int32_t partials) {
         item.begin = begin;
         item.end = end;
-        item.unit_begin = static_cast<int16_t>(min(units * part / mergers, units));
-        item.unit_end = static_cast<int16_t>(min(units * (part + 1) / mergers, units));
         item.folded = begin == tile.begin;
         emit();
         item.partial += partials;
-        ++part;
+        ++item.part;
       });
     } else {
       emit();
     }
     partial += n;
   }
+}
+
+// Blocks of the grid: as many as the multiprocessors hold that the pass may use.
+int64_t most_blocks(const GpuInfo& gpu, const HeadShape& shape) {
+  const int count =
+      shape.multiprocessors > 0 ? std::min(shape.multiprocessors, gpu.multiprocessors) : gpu.multiprocessors;
+  return int64_t{count} * attention_blocks_per_multiprocessor(shape.head_dim);
 }
 
 struct WorkSize {
@@ -314,7 +318,7 @@ WorkSize size_of(const GpuInfo& gpu, const Rows& rows, const HeadShape& shape) {
       std::min<int64_t>(chunk_shift(rows.max_positions) - kLeastChunkShift + 1, std::max(rows.max_segment_rows, 1));
   const int64_t tiles = lengths * std::min(segments * ((rows.max_segment_rows * group + kTileRows - 1) / kTileRows),
                                            rows.rows * group / kTileRows + segments);
-  const int64_t blocks = int64_t{gpu.multiprocessors} * attention_blocks_per_multiprocessor(shape.head_dim);
+  const int64_t blocks = most_blocks(gpu, shape);
   const int64_t chunks =
       std::min<int64_t>(chunk_end(rows.max_positions - 1, kLeastChunkShift) >> kLeastChunkShift, kMaxChunks);
   // With a chunk more, an item would be longer than a block's share of all positions. So beyond the first of each tile
@@ -328,7 +332,7 @@ WorkSize size_of(const GpuInfo& gpu, const Rows& rows, const HeadShape& shape) {
   size.work.blocks = static_cast<int32_t>(std::min(blocks, items * shape.kv_heads));
   size.list_bytes =
       kCountsBytes + items * static_cast<int64_t>(sizeof(WorkItem)) +
-      tiles * static_cast<int64_t>(sizeof(SplitTile) + sizeof(TileInfo) + shape.kv_heads * sizeof(int32_t));
+      tiles * static_cast<int64_t>(sizeof(SplitTile) + sizeof(TileInfo) + shape.kv_heads * sizeof(TileProgress));
   size.partial_floats = int64_t{size.work.max_partials} * shape.kv_heads * kTileRows * (shape.head_dim + 2);
   return size;
 }
@@ -359,13 +363,12 @@ AttentionWork plan_attention_cuda(Stream& stream, const Rows& rows, const RowVie
   args.rows = rows.rows;
   args.group = shape.heads / shape.kv_heads;
   args.kv_heads = shape.kv_heads;
-  args.head_dim = shape.head_dim;
-  args.blocks = stream.gpu().multiprocessors * attention_blocks_per_multiprocessor(shape.head_dim);
+  args.blocks = static_cast<int>(most_blocks(stream.gpu(), shape));
   args.max_tiles = work.max_tiles;
   args.max_items = work.max_items;
   args.max_partials = work.max_partials;
   args.shared_tiles = work.max_tiles <= kSharedTiles;
-  args.lists = work_lists(work);
+  args.lists = work_lists(work, shape.kv_heads);
   cuda::Launch how;
   if (args.shared_tiles) how.shared_bytes = static_cast<size_t>(work.max_tiles) * sizeof(TileInfo);
   how.grid = dim3(1);

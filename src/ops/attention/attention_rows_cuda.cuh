@@ -34,10 +34,10 @@ struct TilesArgs {
   bool shared_by_tiles;  // several tiles of rows may read the same K and V
   const uint8_t* kv;
   int64_t page_stride, head_bytes;  // head_bytes: of K of a head in a page
-  const WorkCounts* counts;
+  WorkCounts* counts;
   const WorkItem* items;
   int max_items;
-  int32_t* arrivals;  // of WorkLists
+  TileProgress* progress;  // of WorkLists
   float* partials;
   int64_t max_units;
 };

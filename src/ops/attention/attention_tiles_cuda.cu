@@ -86,7 +86,7 @@ TilesArgs tiles_args(const Rows& rows, const RowView& view, const Attention& arg
   a.counts = lists.counts;
   a.items = lists.items;
   a.max_items = args.work.max_items;
-  a.arrivals = lists.arrivals;
+  a.progress = lists.progress;
   a.partials = static_cast<float*>(args.work.partials);
   a.max_units = int64_t{args.work.max_partials} * args.kv.kv_heads;
   return a;
@@ -146,7 +146,7 @@ Result<AttentionBackend> resolve_attention_backend_cuda(const GpuInfo& gpu, Atte
 
 void attention_tiles_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args) {
   VOLLEY_CHECK_MSG(args.work.lists != nullptr, "attention: no plan_attention() for these rows");
-  const WorkLists lists = work_lists(args.work);
+  const WorkLists lists = work_lists(args.work, args.kv.kv_heads);
   const TilesArgs tiles = tiles_args(rows, view, args, lists);
   if (args.work.backend == AttentionBackend::kWgmma) {
     return attention_hopper_tiles(stream, args.kv.head_dim, args.work.blocks, args.after_write, tiles);

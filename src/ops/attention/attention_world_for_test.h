@@ -91,6 +91,15 @@ class AttentionWorld {
     for (size_t slot = 0; write_all && slot < lengths.size(); ++slot) write(static_cast<int>(slot), 0, lengths[slot]);
   }
 
+  // CUDA: how run() uses the GPU, none of which may change a result.
+  struct Launch {
+    int multiprocessors = 0;  // AttentionRows
+    int blocks = 0;           // of the grid, unless 0, instead of the plan's
+    int calls = 1;            // one after the other
+  };
+  void set_launch(const Launch& launch) { launch_ = launch; }
+  int last_blocks() const { return blocks_; }  // of the last run()'s grid, as planned
+
   int longest() const { return *std::max_element(lengths_.begin(), lengths_.end()); }
   const AttentionShape& shape() const { return shape_; }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
@@ -197,7 +206,8 @@ class AttentionWorld {
     batch.n_segments = static_cast<int32_t>(segments.size());
     batch.max_segment_rows = idle ? 3 * max_rows + 5 : max_rows;
     batch.max_positions = idle ? 5 * longest() : longest();
-    const HeadShape heads = {shape_.heads, shape_.kv_heads, shape_.head_dim, shape_.dtype, backend};
+    HeadShape heads = {shape_.heads, shape_.kv_heads, shape_.head_dim, shape_.dtype, backend};
+    heads.multiprocessors = launch_.multiprocessors;
     const int64_t work_bytes = measure_scratch(
         device_.stream(), [&](Arena& arena) { plan_attention(device_.stream(), batch, view, heads, arena); });
     Arena work_arena(std::move(device_.allocate(static_cast<size_t>(std::max<int64_t>(work_bytes, 1)))).value());
@@ -209,7 +219,11 @@ class AttentionWorld {
     args.out = out.view(shape_.dtype, {n, width});
     const auto enqueue = [&] {
       args.work = plan_attention(device_.stream(), batch, view, heads, work_arena);
-      if (writes.empty()) attention(device_.stream(), batch, view, args, *arena_);
+      blocks_ = args.work.blocks;
+      if (launch_.blocks > 0) args.work.blocks = launch_.blocks;
+      for (int call = 0; writes.empty() && call < launch_.calls; ++call) {
+        attention(device_.stream(), batch, view, args, *arena_);
+      }
       args.after_write = true;
       for (const Write& write : writes) {
         write_qkv(device_.stream(), write.rows, write.rows.views[kWholeView], write.args);
@@ -255,6 +269,8 @@ class AttentionWorld {
   std::unique_ptr<DeviceTensor> page_table_, memory_, cos_, sin_;
   KvLayer kv_;
   std::unique_ptr<Arena> arena_;
+  Launch launch_;
+  int blocks_ = 0;
 };
 
 // The largest |out - oracle| / tolerance over all rows.
