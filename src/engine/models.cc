@@ -223,7 +223,9 @@ int64_t step_bytes(const ResolvedModels& models, int threads) {
     const int64_t draft_rows = std::max(slots * models.block_size, rows);
     const int64_t of_layers = models.draft->scratch_bytes(models.device.kind, models.draft_numerics.storage, draft_rows,
                                                           positions, models.kv_dtype);
-    pass = std::max(pass, of_layers + spec::pass_bytes(draft_rows) + draft_rows * spec.hidden * 4 + logits);
+    const int64_t own_logits = chunk * models.draft->facts().draft_vocab * 4;
+    pass =
+        std::max(pass, of_layers + spec::pass_bytes(draft_rows) + draft_rows * spec.hidden * 4 + logits + own_logits);
   }
   // The residual stream, features as they come and as they are gathered, and the arrays of rows and slots.
   const int64_t per_row = 4 * int64_t{spec.hidden} + 8 * features + 4 * int64_t{sizeof(ops::RowLogprobs)} + 64;

@@ -7,6 +7,12 @@
 namespace volley::spec::dflash {
 namespace {
 
+ops::Visibility visibility_of(const model::Decoder& decoder, const ProposerLoad& load) {
+  ops::Visibility visibility = block_visibility(decoder, load.context_window);
+  if (load.window_mask) visibility.window_mask = *load.window_mask;
+  return visibility;
+}
+
 class DFlashProposer final : public Proposer {
  public:
   DFlashProposer(std::unique_ptr<Network> network, const ProposerLoad& load)
@@ -14,7 +20,7 @@ class DFlashProposer final : public Proposer {
         target_(load.target),
         kv_(load.kv),
         block_size_(load.block_size),
-        visibility_(block_visibility(network_->facts().decoder, load.context_window)) {
+        visibility_(visibility_of(network_->facts().decoder, load)) {
     VOLLEY_CHECK_GE(block_size_, 2);
   }
 
@@ -32,7 +38,8 @@ class DFlashProposer final : public Proposer {
     const int64_t hidden = network_->facts().decoder.hidden, vocab = target_.spec().vocab;
     const int64_t rows = std::max(bounds.slots * block_size_, bounds.commit_rows);
     return network_->scratch_bytes(device, rows, bounds.positions, kv_[0].dtype) + rows * hidden * 4 +
-           pass_bytes(rows) + bounds.logit_rows * (vocab + hidden) * 4 + bounds.choose_bytes + 32 * kArenaAlignment;
+           pass_bytes(rows) + bounds.logit_rows * (vocab + network_->facts().draft_vocab + hidden) * 4 +
+           bounds.choose_bytes + 32 * kArenaAlignment;
   }
 
  private:
