@@ -104,8 +104,22 @@ def draft_hidden(config: dict, weights: Tensors, features: torch.Tensor, block: 
         visible = visibility_mask(n_context, n_block, *layer_visibility(config, layer))
         weights_of_keys = scores.masked_fill(~visible, float("-inf")).softmax(-1)
         attended = torch.einsum("hqk,khd->qhd", weights_of_keys, v).flatten(1)
-        x = x + attended @ p["self_attn.o_proj.weight"].T
+        x = x + project(attended, p, "o")
         h = rms_norm(x, p["post_attention_layernorm.weight"], eps)
         gate, up = h @ p["mlp.gate_proj.weight"].T, h @ p["mlp.up_proj.weight"].T
         x = x + (F.silu(gate) * up) @ p["mlp.down_proj.weight"].T
     return rms_norm(x, w["norm.weight"], eps)
+
+
+def draft_logits(config: dict, hidden: torch.Tensor, head: torch.Tensor, target_ids: torch.Tensor | None) -> torch.Tensor:
+    """Logits [block, vocab] of final hidden states: softcapped, and with -inf where a head of a part of the vocabulary
+    has no row. target_ids: the tokens of the head's rows; None: all."""
+    logits = hidden.double() @ head.double().T
+    cap = config.get("final_logit_softcapping") or config["dflash_config"].get("final_logit_softcapping")
+    if cap:
+        logits = cap * torch.tanh(logits / cap)
+    if target_ids is None:
+        return logits
+    whole = torch.full((len(logits), config["vocab_size"]), float("-inf"), dtype=torch.float64)
+    whole[:, target_ids] = logits
+    return whole

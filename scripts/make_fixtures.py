@@ -114,11 +114,12 @@ def drafter_config(target, heads, kv_heads, head_dim, ffn, layers, dflash, **mor
 def in_speculators_format(config):
     """The same as the speculators library writes it: its layer ids count from the embedding."""
     own = config["dflash_config"]
-    decoder = {k: v for k, v in config.items() if k not in ("architectures", "dflash_config", "num_target_layers")}
+    elsewhere = ("architectures", "dflash_config", "num_target_layers", "draft_vocab_size")
+    decoder = {k: v for k, v in config.items() if k not in elsewhere}
     return {"architectures": ["DFlashSpeculator"], "speculators_model_type": "dflash",
             "speculators_config": {"algorithm": "dflash", "verifier": {"architectures": []}},
             "aux_hidden_state_layer_ids": [i + 1 for i in own["target_layer_ids"]], "block_size": own["block_size"],
-            "mask_token_id": own["mask_token_id"], "draft_vocab_size": config["vocab_size"],
+            "mask_token_id": own["mask_token_id"], "draft_vocab_size": config.get("draft_vocab_size", config["vocab_size"]),
             "sliding_window_non_causal": False, "max_anchors": 512, "transformer_layer_config": decoder}
 
 
@@ -150,7 +151,14 @@ DRAFTERS = {
         "moe_mixed", 2, 2, 32, 40, 1, {"mask_token_id": 79, "target_layer_ids": [1, 3], "num_target_layers": 4},
         num_target_layers=None, block_size=8, use_sliding_window=True, sliding_window=12, max_window_layers=0),
         "bf16", ""),
+    "reduced_vocabulary": ("moe_single", drafter_config(
+        "moe_single", 2, 1, 16, 36, 1, {"mask_token_id": 72, "target_layer_ids": [0, 1], "block_size": 8},
+        draft_vocab_size=28), "bf16", ""),
+    "softcapped": ("qwen3_window", drafter_config(
+        "qwen3_window", 2, 2, 16, 44, 1, {"mask_token_id": 70, "target_layer_ids": [1]}, block_size=8,
+        final_logit_softcapping=1.5), "fp32", ""),
 }
+IN_SPECULATORS_FORMAT = ("speculators", "reduced_vocabulary")
 
 # Other names that files have for the same tensors.
 RENAMED = {"aliases_bias": {"layers.0.": "midlayer.", "fc.": "encoder.fc.", "hidden_norm.": "encoder.output_norm_enc."}}
@@ -311,8 +319,9 @@ def read_target(name):
     for path in folder.glob("*.safetensors"):
         weights |= load_file(path)
     expected = load_file(folder / "expected" / "model.safetensors")
+    embeddings = weights["model.embed_tokens.weight"].float()
     return {"ids": expected["prompt_ids"].int().tolist(), "logits": expected["logits"], "layers": expected["layers"],
-            "embeddings": weights["model.embed_tokens.weight"].float()}
+            "embeddings": embeddings, "head": weights.get("lm_head.weight", embeddings).float()}
 
 
 def renamed(name, rules):
@@ -320,6 +329,17 @@ def renamed(name, rules):
         if name.startswith(ours):
             return theirs + name.removeprefix(ours)
     return name
+
+
+def make_vocabulary(config, generator):
+    """A part of the target's tokens, with a head of its own: its tensors as EAGLE and speculators store them. An offset
+    is how far a token's id in the target's vocabulary lies above its own."""
+    vocab, size, hidden = config["vocab_size"], config["draft_vocab_size"], config["hidden_size"]
+    ids = torch.randperm(vocab, generator=generator)[:size].sort().values
+    chosen = torch.zeros(vocab, dtype=torch.bool)
+    chosen[ids] = True
+    head = torch.randn(size, hidden, generator=generator) * hidden**-0.5
+    return ids, head, {"d2t": ids - torch.arange(size), "t2d": chosen}
 
 
 def make_drafter(index, name):
@@ -337,8 +357,12 @@ def make_drafter(index, name):
     tensors["hidden_norm.weight"] = 1 + 0.3 * torch.randn(hidden, generator=generator)
     tensors = {prefix + n: t.to(DTYPES[dtype]) for n, t in tensors.items()}
     stored = {renamed(n, RENAMED.get(name, {})): t for n, t in tensors.items()}
-    written = config
-    if name == "speculators":
+    written, ids, head = config, None, target["head"]
+    if "draft_vocab_size" in config:
+        ids, head, maps = make_vocabulary(config, generator)
+        stored |= {"lm_head.weight": head.to(DTYPES[dtype]), **maps}
+        head = stored["lm_head.weight"]
+    if name in IN_SPECULATORS_FORMAT:
         written = in_speculators_format(config)
         stored["embed_tokens.weight"] = target["embeddings"].to(DTYPES[dtype])
     write_tensors(folder, stored)
@@ -353,7 +377,10 @@ def make_drafter(index, name):
         hidden_states = dflash_reference.draft_hidden(config, tensors, features[:context], target["embeddings"][block])
         expected[f"block_ids.{context}"] = block.float()
         expected[f"hidden.{context}"] = hidden_states.float()
+        if "draft_vocab_size" in config or "final_logit_softcapping" in config:
+            expected[f"logits.{context}"] = dflash_reference.draft_logits(config, hidden_states, head, ids).float()
     write_tensors(folder / "expected", expected)
+    (folder / "expected" / "target.txt").write_text(target_name + "\n")
 
 
 def make_rope(name):

@@ -3,27 +3,19 @@
 
 #include <volley/sampling.h>
 
-#include <algorithm>
 #include <array>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/check.h"
 #include "weights/checkpoint.h"
+#include "weights/fixtures_for_test.h"
 
 namespace volley::testing {
 
-// Names of the folders of one kind, e.g. targets, sorted.
-inline std::vector<std::string> folders(const std::string& kind) {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("tests/data/" + kind)) {
-    names.push_back(entry.path().filename());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
+using weights::folders;
+using weights::target_of_drafter;
 
 // Expected arrays of a fixture folder.
 class Fixture {

@@ -172,9 +172,8 @@ std::vector<std::vector<float>> ModelRunner::logits(std::span<const TokenId> ids
   return out;
 }
 
-std::vector<std::vector<float>> ModelRunner::draft_hidden(const std::vector<std::vector<float>>& features,
-                                                          std::span<const TokenId> block_ids) {
-  ArenaScope scope(*scratch_);
+TensorView ModelRunner::draft_block(const std::vector<std::vector<float>>& features,
+                                    std::span<const TokenId> block_ids) {
   const auto context = static_cast<int32_t>(features.size()), block = static_cast<int32_t>(block_ids.size());
   if (context > 0) {
     const auto width = static_cast<int64_t>(features[0].size());
@@ -196,10 +195,29 @@ std::vector<std::vector<float>> ModelRunner::draft_hidden(const std::vector<std:
   const TensorView x = scratch_->take(DType::kF32, {block, spec().hidden});
   target_->embed(device_->stream(), batch.token_ids, x);
   draft_->forward(pass, x);
+  return x;
+}
+
+std::vector<std::vector<float>> ModelRunner::draft_hidden(const std::vector<std::vector<float>>& features,
+                                                          std::span<const TokenId> block_ids) {
+  ArenaScope scope(*scratch_);
+  const TensorView x = draft_block(features, block_ids);
+  const auto block = static_cast<int32_t>(block_ids.size());
   const TensorView index = on_device<int32_t>(DType::kI32, counting(block));
   const TensorView h = scratch_->take(draft_->activation(), {block, spec().hidden});
   draft_->final_norm(device_->stream(), x, index, h);
   return rows_of(h);
+}
+
+std::vector<std::vector<float>> ModelRunner::draft_logits(const std::vector<std::vector<float>>& features,
+                                                          std::span<const TokenId> block_ids) {
+  ArenaScope scope(*scratch_);
+  const TensorView x = draft_block(features, block_ids);
+  const auto block = static_cast<int32_t>(block_ids.size());
+  const TensorView index = on_device<int32_t>(DType::kI32, counting(block));
+  const TensorView logits = scratch_->take(DType::kF32, {block, spec().vocab});
+  draft_->logits(device_->stream(), x, index, logits, *scratch_, {});
+  return rows_of(logits);
 }
 
 }  // namespace volley::testing

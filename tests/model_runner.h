@@ -27,6 +27,9 @@ class ModelRunner {
   // features: [context][columns]; block_ids: the known token, then masks.
   std::vector<std::vector<float>> draft_hidden(const std::vector<std::vector<float>>& features,
                                                std::span<const TokenId> block_ids);
+  // Its logits of the same rows, [block][vocab].
+  std::vector<std::vector<float>> draft_logits(const std::vector<std::vector<float>>& features,
+                                               std::span<const TokenId> block_ids);
 
   const model::Decoder& spec() const { return target_->spec(); }
 
@@ -38,6 +41,8 @@ class ModelRunner {
   std::vector<std::vector<float>> rows_of(const TensorView& tensor);
   std::vector<int32_t> counting(int32_t n) const;
 
+  // The residual stream of a block after the drafter's layers, in scratch memory.
+  TensorView draft_block(const std::vector<std::vector<float>>& features, std::span<const TokenId> block_ids);
   // Scratch memory of passes over so many rows, target and drafter together.
   int64_t measure_passes(int32_t rows);
   model::Pass target_pass(const ops::Rows& rows);

@@ -7,6 +7,7 @@
 
 #include "fixtures.h"
 #include "model_runner.h"
+#include "spec/dflash/config.h"
 
 namespace volley::testing {
 namespace {
@@ -92,40 +93,69 @@ TEST(TargetParity, ThePocketTargetToo) {
   }
 }
 
-struct DrafterCase {
-  std::string name, target;
-  int block, features;
+// A drafter of tests/data beside its target.
+struct DrafterFixture {
+  explicit DrafterFixture(const std::string& name)
+      : dir("tests/data/drafters/" + name),
+        facts(*spec::dflash::read_config(dir)),
+        expected(dir + "/expected"),
+        model("tests/data/targets/" + target_of_drafter(name), dir, ComputeType::kFloat32, 64),
+        features(expected.matrix("features", 40, std::ssize(facts.feature_layers) * facts.decoder.hidden)) {}
+
+  std::vector<std::vector<float>> context(int n) const { return {features.begin(), features.begin() + n}; }
+  std::vector<TokenId> block(int context) const {
+    return expected.ids("block_ids." + std::to_string(context), facts.block_size);
+  }
+
+  const std::string dir;
+  const spec::ProposerFacts facts;
+  const Fixture expected;
+  ModelRunner model;
+  const std::vector<std::vector<float>> features;
 };
 
 TEST(DrafterParity, HiddenStatesAreThoseOfTheReference) {
-  const std::vector<DrafterCase> cases = {
-      {"one_layer", "plain", 8, 1},
-      {"three_features", "sharded", 16, 3},
-      {"window_bidirectional", "narrow_fp32", 16, 2},
-      {"window_causal", "wide_heads_yarn", 4, 1},
-      {"causal", "mha_llama3", 8, 2},
-      {"own_rope", "deep_yarn", 4, 2},
-      {"speculators", "llama_llama3", 8, 2},
-      {"aliases_bias", "qwen2_window", 8, 1},
-      {"of_experts", "moe_mixed", 8, 2},
-  };
-  ASSERT_EQ(folders("drafters").size(), cases.size()) << "a fixture without a case here";
-  for (const DrafterCase& c : cases) {
-    const std::string dir = "tests/data/drafters/" + c.name;
-    const Fixture expected(dir + "/expected");
-    ModelRunner model("tests/data/targets/" + c.target, dir, ComputeType::kFloat32, 64);
-    const int64_t hidden = model.spec().hidden;
-    const auto features = expected.matrix("features", 40, c.features * hidden);
+  ASSERT_GE(folders("drafters").size(), 11u);
+  for (const std::string& name : folders("drafters")) {
+    DrafterFixture drafter(name);
     for (const int context : {1, 9, 40}) {
-      const std::string suffix = "." + std::to_string(context);
-      const auto block = expected.ids("block_ids" + suffix, c.block);
-      const auto reference = expected.matrix("hidden" + suffix, c.block, hidden);
-      const auto got = model.draft_hidden({features.begin(), features.begin() + context}, block);
+      const auto reference = drafter.expected.matrix("hidden." + std::to_string(context), drafter.facts.block_size,
+                                                     drafter.facts.decoder.hidden);
+      const auto got = drafter.model.draft_hidden(drafter.context(context), drafter.block(context));
       const double error = relative_error(got, reference);
-      std::printf("%-22s context %2d  relative error %.1e\n", c.name.c_str(), context, error);
-      EXPECT_LT(error, kTolerance) << c.name << ", context " << context;
+      std::printf("%-22s context %2d  relative error %.1e\n", name.c_str(), context, error);
+      EXPECT_LT(error, kTolerance) << name << ", context " << context;
     }
   }
+}
+
+// What a drafter does with its hidden states: a head of a part of the vocabulary, a softcap.
+TEST(DrafterParity, LogitsAreThoseOfTheReference) {
+  int with_logits = 0;
+  for (const std::string& name : folders("drafters")) {
+    DrafterFixture drafter(name);
+    if (!drafter.expected.has("logits.1")) continue;  // the target's own
+    ++with_logits;
+    for (const int context : {1, 9, 40}) {
+      auto reference = drafter.expected.matrix("logits." + std::to_string(context), drafter.facts.block_size,
+                                               drafter.facts.decoder.vocab);
+      auto got = drafter.model.draft_logits(drafter.context(context), drafter.block(context));
+      int absent = 0;
+      for (size_t i = 0; i < reference.size(); ++i) {
+        for (size_t token = 0; token < reference[i].size(); ++token) {
+          ASSERT_EQ(std::isinf(got[i][token]), std::isinf(reference[i][token])) << name << ", token " << token;
+          if (!std::isinf(got[i][token])) continue;
+          EXPECT_LT(got[i][token], 0);
+          got[i][token] = reference[i][token] = 0;
+          ++absent;
+        }
+      }
+      const int32_t known = drafter.facts.draft_vocab > 0 ? drafter.facts.draft_vocab : drafter.facts.decoder.vocab;
+      EXPECT_EQ(absent, drafter.facts.block_size * (drafter.facts.decoder.vocab - known)) << name;
+      EXPECT_LT(relative_error(got, reference), kTolerance) << name << ", context " << context;
+    }
+  }
+  EXPECT_GE(with_logits, 2);
 }
 
 }  // namespace

@@ -13,8 +13,9 @@ StepWeights step_weights(const model::Decoder& target, const spec::ProposerFacts
       weights.row_experts += experts->router.top_k;
     }
   }
-  if (draft != nullptr && !draft->params.empty())
-    weights.draft = model::count(draft->params) + model::head_param(target).elements();
+  if (draft == nullptr || draft->params.empty()) return weights;
+  weights.draft = model::count(draft->params);
+  if (draft->draft_vocab == 0) weights.draft += model::head_param(target).elements();  // which it borrows
   return weights;
 }
 

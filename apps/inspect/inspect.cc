@@ -57,7 +57,7 @@ struct Weights {
 BytesOfType bytes_in_file(const weights::Checkpoint& checkpoint, std::span<const model::Param> params) {
   BytesOfType bytes;
   for (const model::Param& param : params) {
-    if (param.again) continue;
+    if (param.again || param.kind == model::Param::Kind::kIndex) continue;
     for (const model::Param::Part& part : param.parts) {
       const DType dtype = checkpoint.dtype_of(part.name);
       bytes[dtype] += part.rows * std::max<int64_t>(1, param.columns) * static_cast<int64_t>(dtype_size(dtype));

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/ids.h"
 #include "base/math.h"
+#include "base/mix.h"
 #include "base/text.h"
 
 namespace volley {
@@ -56,6 +57,13 @@ TEST(Math, SigmoidKeepsItsType) {
   static_assert(std::is_same_v<decltype(sigmoid(0.0f)), float> && std::is_same_v<decltype(sigmoid(0.0)), double>);
   EXPECT_EQ(sigmoid(0.0), 0.5);
   EXPECT_NEAR(sigmoid(std::log(0.8 / 0.2)), 0.8, 1e-15);
+}
+
+// The first numbers of the published generator from the seed 1234567.
+TEST(Mix, GivesTheNumbersOfSplitMix64) {
+  EXPECT_EQ(mix_bits(1234567 + kSplitMixStep), 6457827717110365317u);
+  EXPECT_EQ(mix_bits(1234567 + 2 * kSplitMixStep), 3203168211198807973u);
+  EXPECT_EQ(mix_bits(1234567 + 3 * kSplitMixStep), 9817491932198370423u);
 }
 
 TEST(Text, TrimTakesWhiteSpaceFromBothEnds) {

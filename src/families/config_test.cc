@@ -1,6 +1,7 @@
 // Protects: what a target's config.json and generation_config.json say is what the engine runs; what is not built or
 // makes no sense is refused with the name of the field, never guessed.
 #include "families/target_config_for_test.h"
+#include "weights/fixtures_for_test.h"
 
 namespace volley::families {
 namespace {
@@ -328,16 +329,14 @@ TEST(TargetConfig, OddValuesAnywhereNeverBreakIt) {
   }
 }
 
-class FixtureTarget : public testing::TestWithParam<const char*> {};
+class FixtureTarget : public testing::TestWithParam<std::string> {};
 
 TEST_P(FixtureTarget, IsAccepted) {
-  const auto spec = read_target(std::string("tests/data/targets/") + GetParam());
+  const auto spec = read_target("tests/data/targets/" + GetParam());
   EXPECT_TRUE(spec.ok()) << spec.error().message;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, FixtureTarget,
-                         testing::Values("plain", "odd_vocab_linear", "mha_llama3", "wide_heads_yarn", "narrow_fp32",
-                                         "sharded", "deep_yarn"),
+INSTANTIATE_TEST_SUITE_P(All, FixtureTarget, testing::ValuesIn(weights::folders("targets")),
                          [](const auto& info) { return info.param; });
 
 TEST(TargetConfig, ReadsThePocketModel) {

@@ -130,7 +130,7 @@ void append(std::vector<Param>& list, std::vector<Param> more) {
 
 int64_t count(std::span<const Param> list) {
   int64_t sum = 0;
-  for (const Param& param : list) sum += param.again ? 0 : param.elements();
+  for (const Param& param : list) sum += param.again || param.kind == Kind::kIndex ? 0 : param.elements();
   return sum;
 }
 
@@ -143,7 +143,8 @@ Result<int64_t> check_tensors(const weights::Checkpoint& checkpoint, std::span<c
       if (!asked.insert(part.name).second) continue;
       std::vector<int64_t> shape = {part.rows};
       if (param.columns > 0) shape.push_back(param.columns);
-      const Status status = checkpoint.check(part.name, shape);
+      const Status status = param.kind == Kind::kIndex ? checkpoint.check_integers(part.name, part.rows)
+                                                       : checkpoint.check(part.name, shape);
       if (status.ok()) continue;
       ++wrong;
       if (!first) first = status.error();

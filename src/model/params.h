@@ -34,6 +34,7 @@ struct Param {
     kTable,          // as stored, for look-ups of rows
     kExperts,        // packed for grouped products: a part for each expert
     kExpertsGateUp,  // the same, two parts for each expert, gate and up
+    kIndex,          // whole numbers that name tokens: int32, and no parameters
   };
   struct Part {
     std::string name;  // as the Hugging Face layout calls it, without the leading "model."

@@ -78,7 +78,8 @@ WeightBytes weight_bytes(std::span<const Param> list, const Numerics& numerics, 
       const DType storage = storage_in(checkpoint, param, numerics);
       bytes.matrices[storage] +=
           matrices * ops::packed_bytes(device, param.rows() / matrices, param.columns, storage, layout_of(param));
-    } else if (param.kind == Param::Kind::kVector) {
+    } else if (param.kind == Param::Kind::kVector || param.kind == Param::Kind::kIndex) {
+      static_assert(sizeof(float) == sizeof(int32_t));
       bytes.rest += param.elements() * static_cast<int64_t>(sizeof(float));
     } else if (device != DeviceKind::kCpu || checkpoint.takes_memory()) {
       const DType stored = checkpoint.dtype_of(param.parts[0].name);

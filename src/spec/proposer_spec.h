@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct ProposerFacts {
   int32_t block_size = 0;               // tokens of a block that it was trained for, the known first one included
   int32_t target_layers = 0;            // that its target has; 0 where its files do not say
   TokenId mask_token = 0;               // of the positions to fill
+  int32_t draft_vocab = 0;              // > 0: its output head is its own and gives logits of so many of the tokens
+  float logit_softcap = 0;              // > 0: its logits are softcap(…) of the head's (ops/logits/logits.h)
   std::vector<int32_t> feature_layers;  // of the target, whose outputs it reads, in the order of their columns
   std::vector<model::Param> params;     // what it loads from its own folder
   weights::NameRules names;
@@ -37,6 +40,7 @@ struct ProposerLoad {
   int32_t block_size = 0;                  // >= 2
   int32_t context_window = 0;              // positions before the block that it sees; 0: all
   std::function<void(int64_t)> on_packed;  // may be empty; gets the bytes packed so far
+  std::optional<ops::Mask> window_mask;    // of sliding-window layers, instead of what its files say
 };
 
 // Threads: immutable.
@@ -56,6 +60,9 @@ class ProposerSpec {
  private:
   ProposerFacts facts_;
 };
+
+// Whether it has layers with a sliding window.
+bool has_windows(const ProposerFacts& facts);
 
 // block_size that --block-size asks for (0: the drafter's). Below 2 is an error; above what the drafter was trained for
 // adds a sentence to `warnings`.

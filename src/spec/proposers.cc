@@ -17,6 +17,14 @@ Result<std::shared_ptr<const ProposerSpec>> read_proposer(const std::string& dir
   return dflash::read_proposer(dir);
 }
 
+bool has_windows(const ProposerFacts& facts) {
+  for (size_t i = 0; i < facts.decoder.layers.size(); ++i) {
+    const model::Attention* attention = facts.decoder.attention(i);
+    if (attention != nullptr && attention->window > 0) return true;
+  }
+  return false;
+}
+
 Result<int32_t> resolve_block_size(const ProposerFacts& facts, int32_t requested, std::vector<std::string>* warnings) {
   if (requested == 0) return facts.block_size;
   if (requested < 2) {

@@ -10,11 +10,18 @@
 namespace volley::spec {
 namespace {
 
-constexpr int32_t kDeviceDepth = 2;
+constexpr int32_t kMostDepth = 2;
 constexpr int kMaskThreads = 8;
 
 // Slots of the sampler beyond the requests': the scrap slot, and one whose rule leaves logits as they are.
 constexpr int32_t kExtraSlots = 2, kScoringSlot = 1;
+
+int32_t depth_of(const Device& device, const RoundConfig& config) {
+  VOLLEY_CHECK(config.depth >= 0 && config.depth <= kMostDepth);
+  if (config.profile) return 1;
+  if (config.depth > 0) return config.depth;
+  return device.kind() == DeviceKind::kCpu ? 1 : kMostDepth;
+}
 
 int64_t table_width(const RoundConfig& config) {
   return divide_up(config.max_positions, config.page_size);
@@ -42,7 +49,7 @@ Round::Round(Device& device, const model::Network& target, const model::KvMemory
       proposer_(std::move(proposer)),
       config_(config),
       visibility_(target_visibility(target.spec())),
-      depth_(device.kind() == DeviceKind::kCpu || config.profile ? 1 : kDeviceDepth),
+      depth_(depth_of(device, config)),
       slots_(config.slots),
       memory_(std::make_unique<Memory>()) {}
 

@@ -33,6 +33,7 @@ struct RoundConfig {
   int32_t max_positions = 0;  // of a sequence, the blocks reserved past its end included
   int32_t page_size = 0;
   int32_t logit_rows = 128;       // of one chunk of logits; at least one block
+  int32_t depth = 0;              // steps under way at once, 1 or 2; 0: 1 on the CPU, which gains nothing by 2, else 2
   bool graphs = true;             // record and replay where the device can
   bool profile = false;           // fill PhaseTimes: on CUDA steps then run one at a time and without graphs
   bool simulate_routing = false;  // of experts: EngineOptions::simulate_routing

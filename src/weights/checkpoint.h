@@ -37,6 +37,10 @@ class Checkpoint {
                                         std::span<const int64_t> shape) const = 0;
   // The errors of get() that need no bytes.
   virtual Status check(std::string_view name, std::span<const int64_t> shape) const = 0;
+  // A tensor of `count` whole numbers (I64, I32, U8 or BOOL), which maps between vocabularies have. Errors as get()'s.
+  virtual Result<std::vector<int64_t>> integers(std::string_view name, int64_t count) const = 0;
+  // Its errors that need no bytes.
+  virtual Status check_integers(std::string_view name, int64_t count) const = 0;
   // The dtype most of its bytes have: decides ComputeType::kAuto.
   virtual DType main_dtype() const = 0;
   // What that tensor is stored as; kBF16 where there is none, or one that cannot be read, as get() will say.

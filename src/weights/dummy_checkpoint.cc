@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/mix.h"
 #include "weights/checkpoint.h"
 
 namespace volley::weights {
@@ -27,13 +28,6 @@ double normal_quantile(double p) {
     x += error / density;
   }
   return x;
-}
-
-// Finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
-uint64_t mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
 }
 
 class DummyCheckpoint final : public Checkpoint {
@@ -78,13 +72,19 @@ class DummyCheckpoint final : public Checkpoint {
   }
   Status check(std::string_view, std::span<const int64_t>) const override { return {}; }
 
+  // All zero: as offsets between vocabularies they say that a token's id is the same in both.
+  Result<std::vector<int64_t>> integers(std::string_view, int64_t count) const override {
+    return std::vector<int64_t>(static_cast<size_t>(count));
+  }
+  Status check_integers(std::string_view, int64_t) const override { return {}; }
+
   DType main_dtype() const override { return DType::kBF16; }
 
  private:
   uint64_t key_of(std::string_view name, std::span<const int64_t> shape) const {
-    uint64_t key = mix(seed_ + 1);
-    for (const char c : name) key = mix(key ^ static_cast<unsigned char>(c));
-    for (const int64_t dim : shape) key = mix(key ^ static_cast<uint64_t>(dim));
+    uint64_t key = mix_bits(seed_ + 1);
+    for (const char c : name) key = mix_bits(key ^ static_cast<unsigned char>(c));
+    for (const int64_t dim : shape) key = mix_bits(key ^ static_cast<uint64_t>(dim));
     return key;
   }
 
@@ -95,7 +95,7 @@ class DummyCheckpoint final : public Checkpoint {
     // Hash h makes values [h * kPerHash, (h + 1) * kPerHash), so threads can take any part.
     const auto fill_hashes = [&](size_t begin, size_t end) {
       for (size_t h = begin; h < end; ++h) {
-        uint64_t bits = mix(key + (h + 1) * 0x9e3779b97f4a7c15ull);
+        uint64_t bits = mix_bits(key + (h + 1) * kSplitMixStep);
         const size_t stop = std::min(count, (h + 1) * kPerHash);
         for (size_t i = h * kPerHash; i < stop; ++i, bits >>= kTableBits) values[i] = table[bits % kTableSize];
       }

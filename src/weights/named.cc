@@ -32,6 +32,12 @@ class NamedCheckpoint final : public Checkpoint {
     if (!place || shape.size() != 2) return files_->check(stored(name), shape);
     return files_->check(place->stored, whole(*place, shape));
   }
+  Result<std::vector<int64_t>> integers(std::string_view name, int64_t count) const override {
+    return files_->integers(stored(name), count);
+  }
+  Status check_integers(std::string_view name, int64_t count) const override {
+    return files_->check_integers(stored(name), count);
+  }
   DType dtype_of(std::string_view name) const override {
     const std::optional<Place> place = in_stack(name);
     return files_->dtype_of(place ? place->stored : stored(name));

@@ -38,6 +38,11 @@ class Names final : public Checkpoint {
   Status check(std::string_view name, std::span<const int64_t>) const override {
     return has(name) ? Status() : not_found(std::string(name));
   }
+  Result<std::vector<int64_t>> integers(std::string_view name, int64_t count) const override {
+    VOLLEY_RETURN_IF_ERROR(check_integers(name, count));
+    return std::vector<int64_t>(static_cast<size_t>(count), 7);
+  }
+  Status check_integers(std::string_view name, int64_t) const override { return check(name, {}); }
   DType dtype_of(std::string_view name) const override { return has(name) ? DType::kF32 : DType::kBF16; }
   DType main_dtype() const override { return DType::kBF16; }
   std::vector<std::string> names() const override { return names_; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -38,6 +39,27 @@ std::optional<DType> readable_dtype(std::string_view name) {
   if (name == "F16") return DType::kF16;
   if (name == "F32") return DType::kF32;
   return std::nullopt;
+}
+
+// Bytes of one element of a dtype that holds whole numbers; 0 for others.
+size_t integer_size(std::string_view dtype) {
+  if (dtype == "I64") return 8;
+  if (dtype == "I32") return 4;
+  if (dtype == "U8" || dtype == "BOOL") return 1;
+  return 0;
+}
+
+int64_t integer_at(const std::byte* data, size_t size, int64_t i) {
+  const std::byte* at = data + static_cast<size_t>(i) * size;
+  if (size == 1) return static_cast<int64_t>(*at);
+  int64_t wide = 0;
+  int32_t narrow = 0;
+  if (size == 8) {
+    std::memcpy(&wide, at, sizeof(wide));
+    return wide;
+  }
+  std::memcpy(&narrow, at, sizeof(narrow));
+  return narrow;
 }
 
 class SafetensorsCheckpoint final : public Checkpoint {
@@ -78,22 +100,27 @@ class SafetensorsCheckpoint final : public Checkpoint {
   }
 
   Status check(std::string_view name, std::span<const int64_t> shape) const override {
-    const auto found = tensors_.find(name);
-    if (found == tensors_.end()) {
-      return not_found(origin_ + " has no tensor \"" + std::string(name) + "\" (shape " + shape_text(shape) +
-                       "): the checkpoint is incomplete, or of another architecture than its config.json says.");
-    }
-    const auto& [file, entry] = found->second;
-    const std::string where = file->path() + ": tensor \"" + found->first + "\"";
-    if (!readable_dtype(entry.dtype)) {
-      return unimplemented(where + " has dtype " + entry.dtype +
-                           ", which is not built; use a checkpoint in BF16, F16 or F32.");
-    }
-    if (!std::equal(shape.begin(), shape.end(), entry.shape.begin(), entry.shape.end())) {
-      return failed_precondition(where + " has shape " + shape_text(entry.shape) + ", but config.json asks for " +
-                                 shape_text(shape) + ".");
-    }
-    return {};
+    VOLLEY_ASSIGN(const Located* located, find(name, shape));
+    if (readable_dtype(located->entry.dtype)) return check_shape(name, *located, shape);
+    return unimplemented(where(name, *located) + " has dtype " + located->entry.dtype +
+                         ", which is not built; use a checkpoint in BF16, F16 or F32.");
+  }
+
+  Status check_integers(std::string_view name, int64_t count) const override {
+    VOLLEY_ASSIGN(const Located* located, find(name, {&count, 1}));
+    if (integer_size(located->entry.dtype) > 0) return check_shape(name, *located, {&count, 1});
+    return unimplemented(where(name, *located) + " has dtype " + located->entry.dtype +
+                         ", but must hold whole numbers: I64, I32, U8 or BOOL.");
+  }
+
+  Result<std::vector<int64_t>> integers(std::string_view name, int64_t count) const override {
+    VOLLEY_RETURN_IF_ERROR(check_integers(name, count));
+    const Located& located = tensors_.find(name)->second;
+    VOLLEY_ASSIGN(const TensorFile::Bytes bytes, located.file->read(located.entry));
+    std::vector<int64_t> values(static_cast<size_t>(count));
+    const size_t size = integer_size(located.entry.dtype);
+    for (int64_t i = 0; i < count; ++i) values[static_cast<size_t>(i)] = integer_at(bytes.data, size, i);
+    return values;
   }
 
   bool takes_memory() const override { return access_ == FileAccess::kRead; }
@@ -118,6 +145,25 @@ class SafetensorsCheckpoint final : public Checkpoint {
   }
 
  private:
+  static std::string where(std::string_view name, const Located& located) {
+    return located.file->path() + ": tensor \"" + std::string(name) + "\"";
+  }
+
+  // shape: for the message.
+  Result<const Located*> find(std::string_view name, std::span<const int64_t> shape) const {
+    const auto found = tensors_.find(name);
+    if (found != tensors_.end()) return &found->second;
+    return not_found(origin_ + " has no tensor \"" + std::string(name) + "\" (shape " + shape_text(shape) +
+                     "): the checkpoint is incomplete, or of another architecture than its config.json says.");
+  }
+
+  static Status check_shape(std::string_view name, const Located& located, std::span<const int64_t> shape) {
+    const std::vector<int64_t>& stored = located.entry.shape;
+    if (std::equal(shape.begin(), shape.end(), stored.begin(), stored.end())) return {};
+    return failed_precondition(where(name, located) + " has shape " + shape_text(stored) +
+                               ", but config.json asks for " + shape_text(shape) + ".");
+  }
+
   static DType most_bytes(const TensorTable& tensors) {
     std::map<DType, uint64_t> bytes;
     for (const auto& [name, located] : tensors) {

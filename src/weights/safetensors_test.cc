@@ -65,6 +65,34 @@ TEST(Safetensors, ReadsAPartOfATensor) {
   }
 }
 
+// Maps between vocabularies are whole numbers of any of these types, negative offsets among them.
+TEST(Safetensors, ReadsWholeNumbers) {
+  const TempFolder folder;
+  const auto bytes = [](auto... values) {
+    std::string text;
+    ((text.append(reinterpret_cast<const char*>(&values), sizeof(values))), ...);
+    return text;
+  };
+  folder.write("model.safetensors", safetensors_bytes(R"({"wide":{"dtype":"I64","shape":[2],"data_offsets":[0,16]},)"
+                                                      R"("narrow":{"dtype":"I32","shape":[2],"data_offsets":[16,24]},)"
+                                                      R"("flags":{"dtype":"BOOL","shape":[3],"data_offsets":[24,27]},)"
+                                                      R"("real":{"dtype":"F16","shape":[1],"data_offsets":[27,29]}})",
+                                                      bytes(int64_t{-5}, int64_t{1} << 40, int32_t{-7}, int32_t{9},
+                                                            char{0}, char{1}, char{1}, int16_t{0})));
+  for (const FileAccess access : {FileAccess::kMap, FileAccess::kRead}) {
+    const auto checkpoint = open_safetensors(folder.path(), access);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+    EXPECT_EQ(*(*checkpoint)->integers("wide", 2), (std::vector<int64_t>{-5, int64_t{1} << 40}));
+    EXPECT_EQ(*(*checkpoint)->integers("narrow", 2), (std::vector<int64_t>{-7, 9}));
+    EXPECT_EQ(*(*checkpoint)->integers("flags", 3), (std::vector<int64_t>{0, 1, 1}));
+    expect_error((*checkpoint)->check_integers("real", 1), ErrorCode::kUnimplemented,
+                 AllOf(HasSubstr("real"), HasSubstr("F16"), HasSubstr("I64")));
+    expect_error((*checkpoint)->check_integers("wide", 3), ErrorCode::kFailedPrecondition,
+                 AllOf(HasSubstr("wide"), HasSubstr("[2]"), HasSubstr("[3]")));
+    expect_error(status_of((*checkpoint)->integers("absent", 1)), ErrorCode::kNotFound, HasSubstr("absent"));
+  }
+}
+
 // Without a mapping, what was read stays whatever becomes of the file, and what cannot be read is an error.
 TEST(Safetensors, FilesThatAreReadMayBeCutShort) {
   const TempFolder folder;

@@ -1,17 +1,10 @@
 // The proposal for one place, the same source for CPU and GPU. Private to this folder.
 #pragma once
 
-#include "base/host_device.h"
+#include "base/mix.h"
 #include "ops/replay/replay.h"
 
 namespace volley::ops::replay {
-
-// Finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
-VOLLEY_HOST_DEVICE inline uint64_t mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
 
 VOLLEY_HOST_DEVICE inline float uniform(uint64_t bits) {
   return static_cast<float>(bits >> 40) * 0x1p-24f;
@@ -36,18 +29,19 @@ VOLLEY_HOST_DEVICE inline void propose(const Step& step, const StepSegment& segm
   const SlotRow& slot = step.slots[segment.slot];
   const int32_t place = slot.length - slot.prompt_length + i;  // among the outputs
   const int32_t answer = find_answer(table, slot.seed);
-  const uint64_t noise = mix(slot.seed ^ mix((static_cast<uint64_t>(table.salt) << 32) + static_cast<uint32_t>(place)));
+  const uint64_t noise =
+      mix_bits(slot.seed ^ mix_bits((static_cast<uint64_t>(table.salt) << 32) + static_cast<uint32_t>(place)));
   TokenId token = static_cast<TokenId>(noise % static_cast<uint64_t>(table.vocab));
   bool right = false;
   if (answer >= 0 && place >= 0 && place < table.begins[answer + 1] - table.begins[answer]) {
     const TokenId known = table.tokens[table.begins[answer] + place];
-    right = uniform(mix(noise + 1)) < table.accuracy;
+    right = uniform(mix_bits(noise + 1)) < table.accuracy;
     if (right) token = known;
     if (!right && token == known) token = (token + 1) % table.vocab;
   }
   tokens[segment.draft_begin + i] = token;
   if (confidence == nullptr) return;
-  const float u = uniform(mix(noise + 2));
+  const float u = uniform(mix_bits(noise + 2));
   confidence[segment.draft_begin + i] = right ? 0.5f + 0.5f * u : 0.7f * u;
 }
 

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "base/host_device.h"
+#include "base/mix.h"
 #include "ops/router/router.h"
 
 namespace volley::ops {
@@ -17,21 +17,14 @@ VOLLEY_HOST_DEVICE inline uint32_t score_order(float score) {
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// Mixes all bits (the finaliser of SplitMix64).
-VOLLEY_HOST_DEVICE inline uint64_t mixed(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 // SimulatedRouting: top_k different experts of a row, ascending.
 VOLLEY_HOST_DEVICE inline void simulated_experts(const RouterRule& rule, const SimulatedRouting& how, int32_t row_slot,
                                                  int32_t position, int32_t* chosen) {
-  const uint64_t layer = mixed(uint64_t{how.seed} << 32 | how.layer);
+  const uint64_t layer = mix_bits(uint64_t{how.seed} << 32 | how.layer);
   const uint64_t row =
-      mixed(layer ^ (uint64_t{static_cast<uint32_t>(row_slot)} << 32 | static_cast<uint32_t>(position)));
+      mix_bits(layer ^ (uint64_t{static_cast<uint32_t>(row_slot)} << 32 | static_cast<uint32_t>(position)));
   for (int32_t i = 0; i < rule.top_k; ++i) {
-    const uint64_t random = mixed(row + 0x9e3779b97f4a7c15u * static_cast<uint64_t>(i + 1)) >> 32;
+    const uint64_t random = mix_bits(row + kSplitMixStep * static_cast<uint64_t>(i + 1)) >> 32;
     // The expert of this rank among those that are not chosen yet.
     int32_t expert = static_cast<int32_t>(random * static_cast<uint64_t>(rule.experts - i) >> 32);
     int32_t at = 0;

@@ -3,6 +3,7 @@
 
 #include "base/host_device.h"
 #include "base/ids.h"
+#include "base/mix.h"
 #include "ops/acceptance/acceptance.h"
 #include "ops/step/step.h"
 
@@ -119,12 +120,9 @@ VOLLEY_HOST_DEVICE inline void place_segment(StepSegment& segment, int32_t row, 
   segment.rows_reserved = segment.choices_reserved = segment.known + verified + reserve;
 }
 
-// SplitMix64 (Steele, Lea and Flood 2014): a good mix of a counter.
+// The number of SplitMix64 that follows the state x.
 VOLLEY_HOST_DEVICE inline uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
+  return mix_bits(x + kSplitMixStep);
 }
 
 // How many drafted tokens "match" when random weights are measured: each whose predecessors were accepted is accepted

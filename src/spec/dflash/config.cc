@@ -6,6 +6,7 @@
 #include "families/common.h"
 #include "spec/dflash/config.h"
 #include "spec/dflash/speculators_format.h"
+#include "spec/dflash/vocabulary.h"
 
 namespace volley::spec::dflash {
 using families::ConfigFields;
@@ -39,7 +40,6 @@ Status refuse_variants(const DraftFields& fields, const model::Decoder& decoder)
     return fields.of(key).unbuilt(key, "is " + std::to_string(own) + ", other than the " + std::to_string(ours) +
                                            " of " + other + ", which is not built");
   };
-  VOLLEY_RETURN_IF_ERROR(check_equal("draft_vocab_size", decoder.vocab, "vocab_size"));
   return check_equal("target_hidden_size", decoder.hidden, "hidden_size");
 }
 
@@ -103,6 +103,21 @@ Status read_target_layers(const DraftFields& fields, ProposerFacts& facts) {
   return {};
 }
 
+// What becomes of the last hidden states: logits of the whole vocabulary or of a part of it, softcapped or not.
+Status read_logits(const DraftFields& fields, ProposerFacts& facts) {
+  constexpr const char* kSize = "draft_vocab_size";
+  const int32_t vocab = facts.decoder.vocab;
+  VOLLEY_ASSIGN(const int32_t size, fields.of(kSize).integer(kSize, 1, vocab, vocab));
+  if (size < vocab) {
+    facts.draft_vocab = size;
+    facts.names.copies.push_back(kInDraftVocabulary);
+  }
+  constexpr const char* kCap = "final_logit_softcapping";
+  VOLLEY_ASSIGN(const double cap, fields.of(kCap).number(kCap, {.min = 0, .max = 1e6}, 0.0));
+  facts.logit_softcap = static_cast<float>(cap);
+  return {};
+}
+
 Status check_kind(const ConfigFields& config) {
   VOLLEY_ASSIGN(const std::vector<std::string> architectures, config.texts("architectures"));
   if (architectures.empty())
@@ -144,8 +159,9 @@ Result<ProposerFacts> read_facts(const ConfigFields& config, bool states_target_
   }
   VOLLEY_ASSIGN(facts.mask_token, fields.of("mask_token_id").integer("mask_token_id", 0, INT32_MAX));
   VOLLEY_RETURN_IF_ERROR(read_target_layers(fields, facts));
+  VOLLEY_RETURN_IF_ERROR(read_logits(fields, facts));
   VOLLEY_RETURN_IF_ERROR(config.refuse_unread(kAlsoInert));
-  facts.params = draft_params(facts.decoder, facts.feature_layers.size());
+  facts.params = draft_params(facts);
   return facts;
 }
 
@@ -157,8 +173,10 @@ Result<ProposerFacts> read_config(const std::string& dir) {
   if (!is_speculators_format(config)) return read_facts(config, true);
   VOLLEY_ASSIGN(const nlohmann::json converted, from_speculators_format(config));
   VOLLEY_ASSIGN(ProposerFacts facts, read_facts(ConfigFields(converted, config.where()), false));
-  facts.names.copies = {
-      "embed_tokens.weight", "lm_head.weight", "verifier_lm_head.weight", "verifier_norm.weight", "t2d", "d2t"};
+  for (const char* copy : {"embed_tokens.weight", "verifier_lm_head.weight", "verifier_norm.weight"}) {
+    facts.names.copies.push_back(copy);
+  }
+  if (facts.draft_vocab == 0) facts.names.copies.push_back("lm_head.weight");
   return facts;
 }
 

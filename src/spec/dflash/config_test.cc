@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "families/config_for_test.h"
+#include "weights/fixtures_for_test.h"
 
 namespace volley::spec::dflash {
 
@@ -137,6 +138,35 @@ TEST(DraftConfig, BiasesAreRead) {
   EXPECT_EQ(bias->parts.size(), 6u) << "k and v of three layers";
 }
 
+const model::Param* find_param(const ProposerFacts& facts, const char* role) {
+  const auto found = std::find_if(facts.params.begin(), facts.params.end(),
+                                  [role](const model::Param& param) { return param.role == role; });
+  return found == facts.params.end() ? nullptr : &*found;
+}
+
+// A part of the target's tokens: an output head of the drafter's own, and the map between the two vocabularies.
+TEST(DraftConfig, AVocabularyOfItsOwnBringsAHeadAndAMap) {
+  EXPECT_EQ(find_param(accepted("{}"), "head"), nullptr);
+  EXPECT_EQ(accepted(R"({"draft_vocab_size":151})").draft_vocab, 0) << "the target's";
+  for (const char* patch : {R"({"draft_vocab_size":100})", R"({"dflash_config":{"draft_vocab_size":100}})"}) {
+    const ProposerFacts facts = accepted(patch);
+    EXPECT_EQ(facts.draft_vocab, 100);
+    EXPECT_EQ(facts.decoder.vocab, 151);
+    ASSERT_NE(find_param(facts, "head"), nullptr);
+    EXPECT_EQ(find_param(facts, "head")->parts[0].name, "lm_head.weight");
+    EXPECT_EQ(find_param(facts, "head")->elements(), 100 * 96);
+    ASSERT_NE(find_param(facts, "target_offsets"), nullptr);
+    EXPECT_EQ(model::count(facts.params), model::count(accepted("{}").params) + 100 * 96) << "a map is no parameter";
+    EXPECT_THAT(facts.names.copies, ElementsAre("t2d"));
+  }
+}
+
+TEST(DraftConfig, LogitsMayBeSoftcapped) {
+  EXPECT_EQ(accepted("{}").logit_softcap, 0);
+  EXPECT_EQ(accepted(R"({"final_logit_softcapping":30.0})").logit_softcap, 30);
+  EXPECT_EQ(accepted(R"({"dflash_config":{"final_logit_softcapping":2.5}})").logit_softcap, 2.5f);
+}
+
 json speculators_config() {
   return json::parse(R"({
     "architectures": ["DFlashSpeculator"], "auto_map": {"": "config.DFlashSpeculatorConfig"},
@@ -177,6 +207,10 @@ TEST(SpeculatorsFormat, SaysTheSameInOtherWords) {
     "sliding_window":32})")),
               ElementsAre(0, 0, 32));
   EXPECT_THAT(facts.names.copies, testing::Contains("embed_tokens.weight"));
+  EXPECT_THAT(facts.names.copies, testing::Contains("lm_head.weight")) << "of a whole vocabulary it is the target's";
+  const ProposerFacts part = speculators(R"({"draft_vocab_size":100})");
+  EXPECT_EQ(part.draft_vocab, 100);
+  EXPECT_THAT(part.names.copies, testing::Not(testing::Contains("lm_head.weight")));
   EXPECT_EQ(speculators(R"({"transformer_layer_config":{"model_type":"llama","mlp_bias":false}})").block_size, 8);
 }
 
@@ -194,8 +228,6 @@ INSTANTIATE_TEST_SUITE_P(
                   ErrorCode::kUnimplemented,
                   {"speculators_model_type", "eagle3"}},
         BadConfig{"dspark", R"({"speculators_config":{"algorithm":"dspark"}})", ErrorCode::kUnimplemented, {"dspark"}},
-        BadConfig{
-            "own_vocabulary", R"({"draft_vocab_size":100})", ErrorCode::kUnimplemented, {"draft_vocab_size", "100"}},
         BadConfig{"anchor", R"({"sample_from_anchor":true})", ErrorCode::kUnimplemented, {"sample_from_anchor"}},
         BadConfig{"domino", R"({"projector_type":"domino"})", ErrorCode::kUnimplemented, {"projector_type", "domino"}},
         BadConfig{"unknown_inside",
@@ -282,10 +314,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"sinks", R"({"dflash_config":{"attention_sink_bias":true}})", kUnbuilt, {"attention_sink_bias"}},
         BadConfig{"sinks_at_the_top", R"({"attention_sink_bias":true})", kUnbuilt, {"attention_sink_bias"}},
         BadConfig{"markov", R"({"markov_rank":256})", kUnbuilt, {"markov_rank"}},
-        BadConfig{
-            "softcap", R"({"dflash_config":{"final_logit_softcapping":30.0}})", kUnbuilt, {"final_logit_softcapping"}},
+        BadConfig{"softcap_negative",
+                  R"({"dflash_config":{"final_logit_softcapping":-30.0}})",
+                  kInvalid,
+                  {"final_logit_softcapping"}},
         BadConfig{"scale", R"({"dflash_config":{"input_embedding_scale":2.0}})", kUnbuilt, {"input_embedding_scale"}},
-        BadConfig{"own_vocab", R"({"draft_vocab_size":100})", kUnbuilt, {"draft_vocab_size"}},
+        BadConfig{"own_vocab_larger", R"({"draft_vocab_size":152})", kInvalid, {"draft_vocab_size", "152"}},
         BadConfig{"own_width", R"({"target_hidden_size":64})", kUnbuilt, {"target_hidden_size"}},
         BadConfig{"sliding_without_window",
                   R"({"layer_types":["sliding_attention","full_attention","full_attention"]})",
@@ -334,31 +368,21 @@ TEST(DraftConfig, OddValuesAnywhereNeverBreakIt) {
   }
 }
 
-struct FixturePair {
-  const char* drafter;
-  const char* target;
-};
-void PrintTo(const FixturePair& pair, std::ostream* os) {
-  *os << pair.drafter;
-}
-class FixtureDrafter : public testing::TestWithParam<FixturePair> {};
+class FixtureDrafter : public testing::TestWithParam<std::string> {};
 
 TEST_P(FixtureDrafter, FitsItsTargetAndNoOther) {
-  const auto draft = read_config(std::string("tests/data/drafters/") + GetParam().drafter);
+  const auto draft = read_config("tests/data/drafters/" + GetParam());
   ASSERT_TRUE(draft.ok()) << draft.error().message;
-  for (const char* name : {"plain", "sharded", "narrow_fp32", "wide_heads_yarn", "mha_llama3", "deep_yarn"}) {
-    const auto target = families::read_target(std::string("tests/data/targets/") + name);
+  for (const std::string& name : weights::folders("targets")) {
+    const auto target = families::read_target("tests/data/targets/" + name);
     ASSERT_TRUE(target.ok()) << target.error().message;
-    EXPECT_EQ(make_spec(*draft)->check_target(target->decoder).ok(), std::string(name) == GetParam().target) << name;
+    EXPECT_EQ(make_spec(*draft)->check_target(target->decoder).ok(), name == weights::target_of_drafter(GetParam()))
+        << name;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, FixtureDrafter,
-                         testing::Values(FixturePair{"one_layer", "plain"}, FixturePair{"three_features", "sharded"},
-                                         FixturePair{"window_bidirectional", "narrow_fp32"},
-                                         FixturePair{"window_causal", "wide_heads_yarn"},
-                                         FixturePair{"causal", "mha_llama3"}, FixturePair{"own_rope", "deep_yarn"}),
-                         [](const auto& info) { return info.param.drafter; });
+INSTANTIATE_TEST_SUITE_P(All, FixtureDrafter, testing::ValuesIn(weights::folders("drafters")),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace volley::spec::dflash

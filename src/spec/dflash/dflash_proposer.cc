@@ -5,6 +5,12 @@
 namespace volley::spec::dflash {
 namespace {
 
+ops::Visibility visibility_of(const model::Decoder& decoder, const ProposerLoad& load) {
+  ops::Visibility visibility = block_visibility(decoder, load.context_window);
+  if (load.window_mask) visibility.window_mask = *load.window_mask;
+  return visibility;
+}
+
 class DFlashProposer final : public Proposer {
  public:
   DFlashProposer(std::unique_ptr<Network> network, const ProposerLoad& load)
@@ -12,7 +18,7 @@ class DFlashProposer final : public Proposer {
         target_(load.target),
         kv_(load.kv),
         block_size_(load.block_size),
-        visibility_(block_visibility(network_->facts().decoder, load.context_window)) {
+        visibility_(visibility_of(network_->facts().decoder, load)) {
     VOLLEY_CHECK_GE(block_size_, 2);
   }
 

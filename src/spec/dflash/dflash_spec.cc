@@ -2,6 +2,7 @@
 
 #include "spec/dflash/config.h"
 #include "spec/dflash/dflash_proposer.h"
+#include "spec/dflash/vocabulary.h"
 
 namespace volley::spec::dflash {
 namespace {
@@ -19,9 +20,9 @@ class DFlashSpec final : public ProposerSpec {
 
   Status check_target(const model::Decoder& target) const override;
 
-  // A quantised drafter has a copy of the target's output head, in its own storage; any other borrows the target's.
+  // A quantised drafter without a head of its own has a copy of the target's, in its own storage; any other borrows it.
   std::vector<model::Param> copied_params(const model::Decoder& target, DType storage) const override {
-    if (storage != DType::kF8E4M3) return {};
+    if (storage != DType::kF8E4M3 || facts().draft_vocab > 0) return {};
     return {model::head_param(target)};
   }
 
@@ -61,12 +62,12 @@ Status DFlashSpec::check_target(const model::Decoder& target) const {
 
 }  // namespace
 
-std::vector<model::Param> draft_params(const model::Decoder& decoder, size_t features) {
+std::vector<model::Param> draft_params(const ProposerFacts& facts) {
   using Kind = model::Param::Kind;
-  const int64_t hidden = decoder.hidden;
-  std::vector<model::Param> list = {
-      {"fc", Kind::kMatrix, static_cast<int64_t>(features) * hidden, {{"fc.weight", hidden}}},
-      {"hidden_norm", Kind::kVector, 0, {{"hidden_norm.weight", hidden}}}};
+  const model::Decoder& decoder = facts.decoder;
+  const int64_t hidden = decoder.hidden, wide = std::ssize(facts.feature_layers) * hidden;
+  std::vector<model::Param> list = {{"fc", Kind::kMatrix, wide, {{"fc.weight", hidden}}},
+                                    {"hidden_norm", Kind::kVector, 0, {{"hidden_norm.weight", hidden}}}};
   model::append(list, model::body_params(decoder));
   model::Param kv = {"injection.kv", Kind::kMatrix, hidden, {}, true};
   model::Param norm = {"injection.k_norm", Kind::kVector, 0, {}, true};
@@ -83,6 +84,10 @@ std::vector<model::Param> draft_params(const model::Decoder& decoder, size_t fea
   list.push_back(std::move(kv));
   for (model::Param* vector : {&norm, &bias}) {
     if (!vector->parts.empty()) list.push_back(std::move(*vector));
+  }
+  if (facts.draft_vocab > 0) {
+    list.push_back({"head", Kind::kMatrix, hidden, {{"lm_head.weight", facts.draft_vocab, model::Split::kVocab}}});
+    list.push_back({"target_offsets", Kind::kIndex, 0, {{kTargetOffsets, facts.draft_vocab}}});
   }
   return list;
 }

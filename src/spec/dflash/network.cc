@@ -1,6 +1,8 @@
 #include "spec/dflash/network.h"
 
 #include "model/mixer/attention.h"
+#include "ops/logits/logits.h"
+#include "spec/dflash/vocabulary.h"
 #include "weights/finite.h"
 
 namespace volley::spec::dflash {
@@ -9,8 +11,8 @@ namespace {
 Status check_finite(const weights::Checkpoint& checkpoint, const std::vector<model::Param>& params) {
   if (checkpoint.names().empty()) return {};  // made up
   for (const model::Param& param : params) {
+    if (param.again || param.kind == model::Param::Kind::kIndex) continue;
     for (const model::Param::Part& part : param.parts) {
-      if (param.again) continue;
       std::vector<int64_t> shape = {part.rows};
       if (param.columns > 0) shape.push_back(param.columns);
       VOLLEY_ASSIGN(const weights::SourceTensor tensor, checkpoint.get(part.name, shape));
@@ -41,10 +43,17 @@ Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const P
   VOLLEY_RETURN_IF_ERROR(loader.optional_vector("injection.k_norm", network->injection_k_norm_));
   VOLLEY_RETURN_IF_ERROR(loader.optional_vector("injection.kv_bias", network->injection_bias_));
   network->packed_bytes_ = loader.packed_bytes();
+  if (facts.draft_vocab > 0) {
+    VOLLEY_ASSIGN(const std::vector<TokenId> ids,
+                  read_target_ids(*load.checkpoint, facts.draft_vocab, load.target.spec().vocab));
+    VOLLEY_ASSIGN(network->target_ids_, load.device.allocate(ids.size() * sizeof(TokenId)));
+    load.device.upload(network->target_ids_.data(), ids.data(), ids.size() * sizeof(TokenId));
+    return network;
+  }
   if (load.numerics.storage != DType::kF8E4M3) return network;
   const std::vector<model::Param> copied = {model::head_param(load.target.spec())};
   model::WeightLoader head_loader(load.device, load.target_checkpoint, load.numerics, copied);
-  VOLLEY_ASSIGN(network->head_, head_loader.linear("head"));
+  VOLLEY_ASSIGN(network->head_copy_, head_loader.linear("head"));
   network->packed_bytes_ += head_loader.packed_bytes();
   return network;
 }
@@ -71,16 +80,28 @@ void Network::inject(model::Pass& pass, TensorView features) const {
   ops::write_qkv(pass.stream, pass.rows, pass.rows.views[ops::kWholeView], write);
 }
 
+const ops::LinearWeight& Network::head() const {
+  if (facts_.draft_vocab > 0) return body_->head();
+  return head_copy_.n > 0 ? head_copy_ : target_->head();
+}
+
 void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
                      const ops::RowSummaries& summaries) const {
   ArenaScope scope(scratch);
-  const ops::ScaledRows h = ops::input_for(head(), activation(), logits.shape[0], scratch);
+  const int64_t rows = logits.shape[0];
+  const bool reduced = facts_.draft_vocab > 0;
+  const ops::ScaledRows h = ops::input_for(head(), activation(), rows, scratch);
   final_norm(stream, x, row_index, h);
-  ops::linear(stream, head(), h, logits, ops::Epilogue::kStore, summaries);
+  const TensorView made = reduced ? scratch.take(DType::kF32, {rows, facts_.draft_vocab}) : logits;
+  ops::linear(stream, head(), h, made, ops::Epilogue::kStore, summaries);
+  if (facts_.logit_softcap > 0) ops::softcap(stream, made, facts_.logit_softcap);
+  if (reduced) ops::spread_columns(stream, made, target_ids_.view(DType::kI32, {facts_.draft_vocab}), logits);
 }
 
+// A summary is of what the product itself gives.
 bool Network::head_summarises(const Stream& stream) const {
-  return ops::linear_summarises(stream, head(), head_.n > 0 ? storage_ : activation());
+  if (facts_.draft_vocab > 0 || facts_.logit_softcap > 0) return false;
+  return ops::linear_summarises(stream, head(), head_copy_.n > 0 ? storage_ : activation());
 }
 
 }  // namespace volley::spec::dflash

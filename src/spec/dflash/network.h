@@ -26,7 +26,8 @@ class Network {
     body_->final_norm(stream, x, row_index, h);
   }
 
-  // logits[i] = head(final norm(x[row_index[i]])), with the target's head or the copy of it.
+  // logits[i] = head(final norm(x[row_index[i]])) of the target's vocabulary, with the target's head, the copy of it or
+  // the drafter's own, and softcapped where it was trained so. Tokens that its own head does not know have -inf.
   void logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
               const ops::RowSummaries& summaries) const;
   bool head_summarises(const Stream& stream) const;
@@ -37,14 +38,15 @@ class Network {
 
  private:
   Network() = default;
-  const ops::LinearWeight& head() const { return head_.n > 0 ? head_ : target_->head(); }
+  const ops::LinearWeight& head() const;
 
   ProposerFacts facts_;
   DType storage_ = DType::kBF16;
   const model::Network* target_ = nullptr;
   std::unique_ptr<model::Network> body_;
-  ops::LinearWeight fc_, injection_, head_;
+  ops::LinearWeight fc_, injection_, head_copy_;
   model::Vector hidden_norm_, injection_k_norm_, injection_bias_;
+  Buffer target_ids_;  // [draft_vocab] int32, of a drafter with a vocabulary of its own
   int64_t packed_bytes_ = 0;
 };
 

@@ -10,8 +10,8 @@ namespace volley::spec::dflash {
 
 bool is_speculators_format(const families::ConfigFields& config);
 
-// The same in the DFlash format. kUnimplemented for another algorithm, a vocabulary of its own or a field that nobody
-// here knows; kInvalidArgument for a field that is wrong.
+// The same in the DFlash format. kUnimplemented for another algorithm or a field that nobody here knows;
+// kInvalidArgument for a field that is wrong.
 Result<nlohmann::json> from_speculators_format(const families::ConfigFields& config);
 
 }  // namespace volley::spec::dflash
