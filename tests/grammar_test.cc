@@ -241,6 +241,109 @@ TEST(Grammar, CancelledAtAnyMomentEverythingComesBack) {
   while (engine->stats().pages_used > 0) std::this_thread::yield();
 }
 
+std::vector<TokenId> ids_of(const Engine& engine, const std::string& text) {
+  return *engine.encode(text, false);
+}
+
+// The request's own lists of tokens, beside parameters that they meet.
+std::vector<GenerateRequest> ruled_requests(const Engine& engine) {
+  std::vector<GenerateRequest> requests;
+  for (int i = 0; i < 24; ++i) {
+    GenerateRequest request = chat_request(engine, "Tell me a story about a dog and a ladder.", 60);
+    request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
+    request.sampling.seed = i;
+    if (i % 3 != 1) request.bad_words = {ids_of(engine, " dog"), ids_of(engine, "dog"), ids_of(engine, " the garden")};
+    if (i % 4 == 1) {
+      request.allowed_tokens = ids_of(engine, "The dog found a ladder near the old garden. It was red, and he ran.");
+    }
+    if (i % 4 == 2) request.thinking = ThinkingBudget{9, 0, ids_of(engine, "!").front(), true};
+    if (i % 4 == 3) request.repetition = RepetitionDetection{1, 6, 3};
+    if (i % 5 == 1) request.min_tokens = 20;
+    if (i % 6 == 2) request.grammar = GrammarSpec{Kind::kRegex, "([A-Za-z]{1,9}[ .,]){3,30}!?", {}};
+    if (i % 7 == 3) request.ignore_eos = true;
+    if (i % 8 == 5) request.skip_special_tokens = false;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+bool holds(const std::vector<TokenId>& text, const std::vector<TokenId>& word) {
+  return std::search(text.begin(), text.end(), word.begin(), word.end()) != text.end();
+}
+
+TEST(TokenRules, AreKeptAndSpeculationIsInvisible) {
+  std::vector<Output> outputs[2];
+  for (const bool drafter : {false, true}) {
+    EngineOptions options = engine_options(drafter ? Speculation::kOn : Speculation::kOff);
+    options.block_size = drafter ? 8 : 0;
+    const auto engine = make_engine(options);
+    const auto requests = ruled_requests(*engine);
+    outputs[drafter] = run_all(*engine, requests, 8);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Output& out = outputs[drafter][i];
+      for (const auto& word : requests[i].bad_words) EXPECT_FALSE(holds(out.tokens, word)) << i << ": " << out.text;
+      if (!requests[i].allowed_tokens.empty()) {
+        for (const TokenId token : out.tokens) EXPECT_TRUE(holds(requests[i].allowed_tokens, {token})) << i;
+      }
+      if (requests[i].thinking && out.tokens.size() > 9) {
+        const auto end = std::find(out.tokens.begin(), out.tokens.end(), requests[i].thinking->end);
+        EXPECT_LE(end - out.tokens.begin(), 9) << i << ": " << out.text;
+      }
+    }
+  }
+  expect_same(outputs[0], outputs[1], "speculation");
+}
+
+TEST(TokenRules, EndsOfTheirOwn) {
+  for (const Speculation speculation : {Speculation::kOff, Speculation::kOn}) {
+    const auto engine = make_engine(engine_options(speculation));
+    std::vector<GenerateRequest> requests(4, chat_request(*engine, "Who are you?", 40));
+    requests[0].allowed_tokens = requests[1].allowed_tokens = {ids_of(*engine, " dog").front()};
+    requests[0].repetition = requests[1].repetition = RepetitionDetection{1, 4, 5};
+    requests[1].min_tokens = 12;
+    requests[2].allowed_tokens = requests[3].allowed_tokens = {engine->info().eos_token_ids.front()};
+    requests[2].ignore_eos = requests[3].ignore_eos = true;
+    requests[2].skip_special_tokens = false;
+    requests[2].max_tokens = requests[3].max_tokens = 3;
+    const auto outputs = run_all(*engine, requests, 4);
+    EXPECT_EQ(outputs[0].tokens.size(), 5u);
+    EXPECT_EQ(outputs[1].tokens.size(), 12u);
+    for (const Output& out : {outputs[0], outputs[1]}) {
+      EXPECT_EQ(out.finish.reason, FinishReason::kStop);
+      EXPECT_TRUE(out.finish.repeated);
+      EXPECT_EQ(out.finish.usage.completion_tokens, static_cast<int32_t>(out.tokens.size()));
+    }
+    EXPECT_EQ(outputs[2].text, engine->decode(outputs[2].tokens, false));
+    EXPECT_FALSE(outputs[2].text.empty());
+    EXPECT_EQ(outputs[3].text, "");
+  }
+}
+
+// Where a request contradicts itself it fails with what was chosen before, drafted in the failing step or not; where
+// its grammar lets it end there, it ends.
+TEST(TokenRules, AContradictionDeliversWhatCameBefore) {
+  const std::string text = "a ladder near the garden";
+  for (const Speculation speculation : {Speculation::kOff, Speculation::kOn}) {
+    const auto engine = make_engine(engine_options(speculation));
+    const std::vector<TokenId> ids = ids_of(*engine, text);
+    std::vector<GenerateRequest> requests(2, with_grammar(*engine, {Kind::kChoice, "", {text}}));
+    requests[0].allowed_tokens = requests[1].allowed_tokens = ids;
+    requests[0].bad_words = {{ids.back()}};
+    std::vector<std::vector<TokenId>> before_the_end(2);
+    const auto outputs = run_all(*engine, requests, 2, [&](size_t i, const Event& event) {
+      if (!event.finish) before_the_end[i].insert(before_the_end[i].end(), event.tokens.begin(), event.tokens.end());
+    });
+    EXPECT_EQ(outputs[0].finish.reason, FinishReason::kError);
+    ASSERT_TRUE(outputs[0].finish.error);
+    EXPECT_EQ(outputs[0].finish.error->code, ErrorCode::kInvalidArgument) << outputs[0].finish.error->message;
+    EXPECT_EQ(before_the_end[0], std::vector<TokenId>(ids.begin(), ids.end() - 1));
+    EXPECT_EQ(outputs[1].finish.reason, FinishReason::kStop) << "the text is complete, and nothing may follow";
+    EXPECT_EQ(outputs[1].text, text);
+    EXPECT_FALSE(outputs[1].finish.stop_token);
+    EXPECT_EQ(engine->stats().requests_failed, 1);
+  }
+}
+
 // A request may switch speculation off for itself.
 TEST(Speculation, CanBeSwitchedOffForOneRequest) {
   const auto engine = make_engine(engine_options(Speculation::kOn));

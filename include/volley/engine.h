@@ -124,6 +124,23 @@ struct GrammarSpec {
   std::string lead = {};
 };
 
+// Bounds how many tokens a model thinks: those after `begin`, or from the first on where the prompt has begun already,
+// up to `end`. After `tokens` of them, all thoughts of the output together, the next token is `end`.
+struct ThinkingBudget {
+  int32_t tokens = 0;
+  TokenId begin = 0, end = 0;
+  bool begun = false;
+};
+
+// Ends a request when its last tokens are one pattern of min_size to max_size tokens, min_count times in a row.
+struct RepetitionDetection {
+  int32_t min_size = 1, max_size = 0, min_count = 2;
+};
+
+// The most of these that one request may bring; submit() refuses more.
+inline constexpr int32_t kMaxLogitBias = 1024;
+inline constexpr int32_t kMaxEndIds = 128;  // stop_token_ids and the model's own together
+
 struct GenerateRequest {
   std::vector<TokenId> prompt;  // at least one token
   SamplingParams sampling;
@@ -134,6 +151,13 @@ struct GenerateRequest {
   std::vector<std::string> stop;        // the text ends before the first of these
   std::string cache_namespace;          // prefixes are shared within one namespace only
   std::optional<GrammarSpec> grammar;   // submit() answers kInvalidArgument when it cannot be compiled
+  bool skip_special_tokens = true;      // false: the text holds those that are not its end
+  // What may be chosen, beside what the grammar allows. Where they leave no token, the request fails
+  // (kInvalidArgument), or ends if its grammar lets it.
+  std::vector<TokenId> allowed_tokens;          // these alone, ids that end the request included; empty: all
+  std::vector<std::vector<TokenId>> bad_words;  // the output never holds one of these
+  std::optional<ThinkingBudget> thinking;
+  std::optional<RepetitionDetection> repetition;  // min_tokens are produced first
   // -1: none; k >= 0: each prompt token's logprob and the k highest of its position (max 20). Such a request computes
   // its whole prompt: it takes nothing from the prefix cache.
   int32_t prompt_logprobs = -1;
@@ -162,6 +186,7 @@ struct Finish {
   FinishReason reason = FinishReason::kStop;
   std::optional<TokenId> stop_token;     // the id that ended it; part of `tokens`, not of `text`
   std::optional<std::string> stop_text;  // the stop string that ended it
+  bool repeated = false;                 // RepetitionDetection ended it, with kStop
   std::optional<Error> error;            // with kError
   Usage usage;
   // Tokens committed by each verify step, bonus included; the prefill's token is not counted (sum = tokens - 1).

@@ -9,6 +9,7 @@
 #include "engine/models.h"
 #include "engine/round_setup.h"
 #include "engine/text_models.h"
+#include "engine/token_rules.h"
 #include "engine/validation.h"
 #include "engine/worker.h"
 #include "ops/cpu_features.h"
@@ -88,9 +89,11 @@ class EngineImpl final : public Engine {
  private:
   // Null where the request has no grammar. On the caller's thread: compiling a large one takes a while.
   Result<std::unique_ptr<text::Matcher>> compile_grammar(const GenerateRequest& request) const {
+    if (simulated_ && (request.grammar || TokenRules::has_any(request))) {
+      return invalid_argument(
+          "With simulated acceptance the text is meaningless: leave grammars and rules on its tokens out.");
+    }
     if (!request.grammar) return std::unique_ptr<text::Matcher>();
-    if (simulated_)
-      return invalid_argument("With simulated acceptance the text is meaningless: leave the grammar out.");
     if (text_.tokenizer->grammars() == nullptr) {
       return failed_precondition("A grammar needs the model's tokenizer.json, and its folder has none.");
     }

@@ -26,17 +26,25 @@ double seconds(RequestOutput::Clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
 
+// Leaves the first `size` tokens.
+void cut(spec::RoundResult& result, size_t size) {
+  result.tokens.resize(size);
+  result.accepted = std::min(result.accepted, static_cast<int32_t>(size));
+  if (!result.logprobs.empty()) result.logprobs.resize(size);
+}
+
 }  // namespace
 
 RequestOutput::RequestOutput(RequestId id, EventSink sink, std::shared_ptr<const text::Tokenizer> tokenizer,
-                             StopStrings stops, int32_t prompt_tokens, Clock::time_point submitted)
+                             Rules rules, int32_t prompt_tokens, Clock::time_point submitted)
     : id_(id),
       sink_(std::move(sink)),
-      detokenizer_(std::move(tokenizer), /*skip_special_tokens=*/true),
-      stops_(stops.strings),
-      has_stops_(!stops.strings.empty()),
-      min_tokens_(stops.min_tokens),
+      detokenizer_(std::move(tokenizer), rules.skip_special_tokens),
+      stops_(rules.stop),
+      has_stops_(!rules.stop.empty()),
+      min_tokens_(rules.min_tokens),
       submitted_(submitted) {
+  if (rules.repetition) repetition_.emplace(*rules.repetition);
   usage_.prompt_tokens = prompt_tokens;
 }
 
@@ -46,6 +54,21 @@ bool RequestOutput::scheduled(int32_t cached_tokens, Clock::time_point now) {
   usage_.cached_tokens = cached_tokens;
   usage_.queue_s = seconds(now - submitted_);
   return true;
+}
+
+// The id that ends a request is no part of a repetition, and the length it may have comes first.
+void RequestOutput::cut_repetition(spec::RoundResult& result) {
+  if (!repetition_) return;
+  const size_t looked_at = result.tokens.size() - (result.ended ? 1 : 0);
+  for (size_t i = 0; i < looked_at; ++i) {
+    const bool repeats = repetition_->push(result.tokens[i]);
+    const bool counts = usage_.completion_tokens + static_cast<int32_t>(i) + 1 >= min_tokens_;
+    if (!repeats || !counts || (result.exhausted && i + 1 == result.tokens.size())) continue;
+    cut(result, i + 1);
+    result.ended = result.exhausted = false;
+    result.finite = repeated_ = true;
+    return;
+  }
 }
 
 bool RequestOutput::append_text(Event& event, bool ended, spec::RoundResult& result) {
@@ -61,9 +84,8 @@ bool RequestOutput::append_text(Event& event, bool ended, spec::RoundResult& res
     event.text += output.text;
     if (!output.match) continue;
     stop_text_ = std::move(output.match);
-    result.tokens.resize(i + 1);
-    result.accepted = std::min(result.accepted, static_cast<int32_t>(i + 1));
-    if (!result.logprobs.empty()) result.logprobs.resize(i + 1);
+    repeated_ = false;
+    cut(result, i + 1);
     return true;
   }
   return false;
@@ -71,13 +93,6 @@ bool RequestOutput::append_text(Event& event, bool ended, spec::RoundResult& res
 
 bool RequestOutput::push(spec::RoundResult& result, bool decoded, int32_t drafted, bool complete,
                          Clock::time_point now) {
-  if (!result.finite) {
-    finish(FinishReason::kError,
-           internal_error("There is no token to choose: the model's values are not finite (try --dtype float32), or "
-                          "min_tokens and the stop ids leave no token allowed."),
-           now);
-    return true;
-  }
   Event event;
   if (!first_token_) event.prompt_logprobs = std::exchange(prompt_logprobs_, {});
   if (!first_token_ && !result.tokens.empty()) {
@@ -85,6 +100,7 @@ bool RequestOutput::push(spec::RoundResult& result, bool decoded, int32_t drafte
     usage_.ttft_s = seconds(now - submitted_);
   }
   event.id = id_;
+  cut_repetition(result);
   const bool stopped = append_text(event, result.ended, result);
   event.tokens = result.tokens;
   event.logprobs = std::move(result.logprobs);
@@ -94,12 +110,13 @@ bool RequestOutput::push(spec::RoundResult& result, bool decoded, int32_t drafte
   usage_.drafted_tokens += drafted;
   usage_.accepted_tokens += result.accepted;
   if (decoded && !result.tokens.empty()) tokens_per_step_.push_back(static_cast<int32_t>(result.tokens.size()));
-  if (!stopped && !result.ended && !result.exhausted && !complete) {
-    sink_(event);
+  if (!stopped && !repeated_ && !result.ended && !result.exhausted && !complete) {
+    if (!event.tokens.empty()) sink_(event);
     return false;
   }
   if (result.ended && !stopped) stop_token_ = result.tokens.back();
-  send_finish(std::move(event), stopped || result.ended || complete ? FinishReason::kStop : FinishReason::kLength, now);
+  const bool stops = stopped || repeated_ || result.ended || complete;
+  send_finish(std::move(event), stops ? FinishReason::kStop : FinishReason::kLength, now);
   return true;
 }
 
@@ -128,6 +145,7 @@ FinishReason RequestOutput::append_tail(Event& event, FinishReason reason) {
     event.text += tail.text;
     if (tail.match) {
       stop_text_ = std::move(tail.match);
+      repeated_ = false;
       return FinishReason::kStop;
     }
     event.text += stops_.finish();
@@ -145,6 +163,7 @@ void RequestOutput::send_finish(Event event, FinishReason reason, Clock::time_po
   event.finish->reason = reason;
   event.finish->stop_text = stop_text_;
   if (!stop_text_) event.finish->stop_token = stop_token_;
+  event.finish->repeated = repeated_;
   event.finish->usage = usage_;
   event.finish->tokens_per_step = std::move(tokens_per_step_);
   sink_(event);

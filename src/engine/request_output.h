@@ -5,6 +5,7 @@
 
 #include <chrono>
 
+#include "engine/repetition.h"
 #include "spec/round.h"
 #include "text/text.h"
 
@@ -14,12 +15,16 @@ class RequestOutput {
  public:
   using Clock = std::chrono::steady_clock;
 
-  struct StopStrings {
-    std::vector<std::string> strings;
-    int32_t min_tokens = 0;  // one that ends within the text of the first so many tokens is text like any other
+  struct Rules {
+    std::vector<std::string> stop;
+    // A stop string that ends within the text of the first so many tokens is text like any other; no repetition ends
+    // the request there.
+    int32_t min_tokens = 0;
+    bool skip_special_tokens = true;
+    std::optional<RepetitionDetection> repetition = {};
   };
 
-  RequestOutput(RequestId id, EventSink sink, std::shared_ptr<const text::Tokenizer> tokenizer, StopStrings stops,
+  RequestOutput(RequestId id, EventSink sink, std::shared_ptr<const text::Tokenizer> tokenizer, Rules rules,
                 int32_t prompt_tokens, Clock::time_point submitted);
 
   // It got a slot. True the first time; after a preemption nothing changes.
@@ -27,7 +32,7 @@ class RequestOutput {
 
   // Takes in what a step committed and sends an event. `decoded`: a verify step (not the prompt's last chunk);
   // `complete`: its grammar ends the request after these tokens (there may be none). Shortens result.tokens where a
-  // stop string cut them. Returns true when the request ended; the last event has then been sent.
+  // stop string or a repetition cut them. Returns true when the request ended; the last event has then been sent.
   bool push(spec::RoundResult& result, bool decoded, int32_t drafted, bool complete, Clock::time_point now);
 
   // Logprobs of the prompt's tokens from start + 1 on, `start` counted in the prompt; they go with the first token.
@@ -41,6 +46,7 @@ class RequestOutput {
  private:
   FinishReason append_tail(Event& event, FinishReason reason);
   void send_finish(Event event, FinishReason reason, Clock::time_point now);
+  void cut_repetition(spec::RoundResult& result);
   // Text of event.tokens, up to a stop string; true when one was found.
   bool append_text(Event& event, bool ended, spec::RoundResult& result);
 
@@ -56,6 +62,8 @@ class RequestOutput {
   std::vector<int32_t> tokens_per_step_;
   std::optional<std::string> stop_text_;
   std::optional<TokenId> stop_token_;
+  std::optional<RepetitionDetector> repetition_;
+  bool repeated_ = false;
   std::vector<PositionLogprobs> prompt_logprobs_;  // until they are given out
   int32_t known_prompt_logprobs_ = 0;
 };

@@ -31,6 +31,40 @@ Status check_token(const char* name, TokenId token, const EngineInfo& info) {
                           ", but the vocabulary has ids 0 to " + std::to_string(info.vocab_size - 1) + ".");
 }
 
+static_assert(kMaxLogitBias == ops::kMaxLogitBias && kMaxEndIds == ops::kMaxEndIds);
+
+// What masks look back at is kept for each row of a block.
+constexpr size_t kMaxBadWordTokens = 4096;
+constexpr int32_t kMaxPattern = 1024;
+
+Status check_token_rules(const GenerateRequest& request, const EngineInfo& info) {
+  for (TokenId token : request.allowed_tokens) VOLLEY_RETURN_IF_ERROR(check_token("allowed_tokens", token, info));
+  size_t tokens = 0;
+  for (const auto& word : request.bad_words) {
+    if (word.empty()) return invalid_argument("bad_words holds a word without tokens: leave it out.");
+    for (TokenId token : word) VOLLEY_RETURN_IF_ERROR(check_token("bad_words", token, info));
+    tokens += word.size();
+  }
+  if (tokens > kMaxBadWordTokens) {
+    return invalid_argument("bad_words has " + std::to_string(tokens) + " tokens: it may have at most " +
+                            std::to_string(kMaxBadWordTokens) + ".");
+  }
+  if (const auto& thinking = request.thinking) {
+    VOLLEY_RETURN_IF_ERROR(check_token("thinking", thinking->begin, info));
+    VOLLEY_RETURN_IF_ERROR(check_token("thinking", thinking->end, info));
+    if (thinking->tokens < 0) return invalid_argument("The thinking budget must not be negative.");
+  }
+  if (const auto& repetition = request.repetition) {
+    if (repetition->min_size < 1 || repetition->max_size < repetition->min_size || repetition->max_size > kMaxPattern) {
+      return invalid_argument("Repetitions are looked for in patterns of 1 to " + std::to_string(kMaxPattern) +
+                              " tokens, the least size not above the largest.");
+    }
+    if (repetition->min_count < 2)
+      return invalid_argument("A pattern repeats from the second time on: min_count is 2.");
+  }
+  return {};
+}
+
 Status check_sampling(const SamplingParams& p, const EngineInfo& info) {
   VOLLEY_RETURN_IF_ERROR(in_range("temperature", p.temperature, 0, 100));
   if (!(p.top_p > 0 && p.top_p <= 1)) {
@@ -131,6 +165,7 @@ Status check_request(const GenerateRequest& request, const EngineInfo& info) {
     return invalid_argument("prompt_logprobs is " + std::to_string(request.prompt_logprobs) +
                             ": it must be between 0 and " + std::to_string(ops::kMaxLogprobs) + ".");
   }
+  VOLLEY_RETURN_IF_ERROR(check_token_rules(request, info));
   if (request.simulate_acceptance) VOLLEY_RETURN_IF_ERROR(check_simulation(*request.simulate_acceptance));
   return check_sampling(request.sampling, info);
 }

@@ -21,6 +21,10 @@ VerifyConfig verify_config(WorkerParts& parts) {
   return config;
 }
 
+Error nothing_to_choose() {
+  return internal_error("There is no token to choose: the model's values are not finite. Try --dtype float32.");
+}
+
 }  // namespace
 
 Worker::Worker(WorkerParts parts)
@@ -146,11 +150,18 @@ void Worker::handle(Admission admission) {
   start.limits.max_tokens = request.max_tokens;
   start.sampling.end_ids = start.limits.end_ids;
   RequestOutput output(admission.id, std::move(admission.sink), parts_.tokenizer,
-                       {std::move(request.stop), request.min_tokens}, static_cast<int32_t>(request.prompt.size()),
-                       admission.submitted);
+                       {.stop = std::move(request.stop),
+                        .min_tokens = request.min_tokens,
+                        .skip_special_tokens = request.skip_special_tokens,
+                        .repetition = request.repetition},
+                       static_cast<int32_t>(request.prompt.size()), admission.submitted);
+  const int32_t vocab = parts_.models.target->spec().vocab;
   std::shared_ptr<GrammarMasks> grammar;
-  if (admission.matcher) {
-    grammar = std::make_shared<GrammarMasks>(std::move(admission.matcher), start.limits.end_ids, request.min_tokens);
+  std::optional<TokenRules> rules;
+  if (TokenRules::has_any(request)) rules.emplace(request, vocab);
+  if (admission.matcher || rules) {
+    grammar = std::make_shared<GrammarMasks>(std::move(admission.matcher), std::move(rules),
+                                             GrammarMasks::Limits{start.limits.end_ids, request.min_tokens, vocab});
   }
   const auto [it, inserted] = requests_.emplace(
       admission.id,
@@ -372,27 +383,26 @@ void Worker::hand_out(const sched::StepPlan& plan, std::vector<spec::RoundResult
     add_prompt_logprobs(segment, request, results[i]);
     if (!segment.chooses) continue;
     Result<bool> complete = false;
-    if (request.grammar && results[i].finite) complete = request.grammar->commit(results[i]);
+    if (request.grammar) complete = request.grammar->commit(results[i]);
     bool finished = false;
     if (complete.ok() || !results[i].tokens.empty()) {
       const bool ends = complete.ok() && *complete;
       finished = request.output.push(results[i], segment.decodes, results[i].drafted, ends, now);
     }
-    const bool failed = !results[i].finite || (!complete.ok() && !finished);
-    if (!complete.ok() && !finished) {
-      request.output.finish(FinishReason::kError, complete.error(), now);
-      finished = true;
+    const bool failed = !finished && (!complete.ok() || !results[i].finite);
+    if (failed) {
+      request.output.finish(FinishReason::kError, complete.ok() ? nothing_to_choose() : complete.error(), now);
     }
-    if (finished) {
+    if (finished || failed) {
       ++(failed ? totals_.requests_failed : totals_.requests_finished);
       ended.push_back(segment.id);
     }
-    // A failed step's tokens mean nothing: they must not become part of the request. A grammar may end without any.
+    if (!results[i].tokens.empty()) count(segment.decodes, results[i]);
+    // A request that failed leaves no prefix to others. A grammar may end one without a token.
     if (failed || results[i].tokens.empty()) {
       scheduler_.remove(segment.id);
       continue;
     }
-    count(segment.decodes, results[i]);
     outcomes.push_back({segment.id, std::move(results[i].tokens), finished});
   }
   scheduler_.apply(outcomes);

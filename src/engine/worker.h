@@ -71,7 +71,7 @@ class Worker {
   struct Request {
     spec::SlotStart start;  // spans are filled when a slot is taken
     RequestOutput output;
-    std::shared_ptr<GrammarMasks> grammar;  // null: none
+    std::shared_ptr<GrammarMasks> grammar;  // with the request's other rules on tokens; null: none
     int32_t prompt_logprobs;                // -1: none; else how many of the highest
     std::optional<SimulatedAcceptance> simulate;
     int64_t decoding_steps = 0;  // planned so far
@@ -113,7 +113,7 @@ class Worker {
   VerifyControl verify_;
   PromptPace pace_;
   Requests requests_;
-  int64_t grammars_ = 0, running_grammars_ = 0;  // requests with a grammar; of those, how many have a slot
+  int64_t grammars_ = 0, running_grammars_ = 0;  // requests with masks; of those, how many have a slot
   EngineStats totals_;                           // counters; gauges are filled in by publish_stats()
   std::deque<Flight> flights_;                   // oldest first
   std::vector<spec::RoundSegment> segments_;

@@ -49,6 +49,8 @@ size_t shown_prompt_bytes(const ApiRequest& request, size_t prompt_tokens, size_
 size_t choice_bytes(const GenerateRequest& request) {
   size_t bytes = sizeof request + request.cache_namespace.size();
   bytes += request.prompt.size() * sizeof(TokenId) + request.stop_token_ids.size() * sizeof(TokenId);
+  bytes += request.allowed_tokens.size() * sizeof(TokenId);
+  for (const auto& word : request.bad_words) bytes += sizeof word + word.size() * sizeof(TokenId);
   bytes += request.sampling.logit_bias.size() * sizeof(request.sampling.logit_bias.front());
   // A stop string is looked for with a table of a word for each of its bytes.
   for (const std::string& stop : request.stop) bytes += stop.size() * (1 + sizeof(size_t));

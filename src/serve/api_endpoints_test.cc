@@ -6,11 +6,11 @@ namespace {
 
 class ApiEndpointsTest : public ApiTest {};
 
-TEST_F(ApiEndpointsTest, IsAliveAndNotReadyUntilTheEngineIsThere) {
+TEST_F(ApiEndpointsTest, IsNeitherHealthyNorReadyUntilTheEngineIsThere) {
   Api api(make_options());
-  EXPECT_EQ(answer(api, get("/health")).response->status, 200);
   EXPECT_EQ(answer(api, get("/version")).response->status, 200);
-  for (const HttpRequest& request : {get("/ready"), get("/metrics"), get("/v1/models"), post(kTextPath, "{}")}) {
+  for (const HttpRequest& request :
+       {get("/health"), get("/ready"), get("/metrics"), get("/v1/models"), post(kTextPath, "{}")}) {
     const Answer early = answer(api, request);
     EXPECT_EQ(early.response->status, 503) << request.target;
     EXPECT_EQ(early.body().at("error").at("code"), "loading");
@@ -18,6 +18,7 @@ TEST_F(ApiEndpointsTest, IsAliveAndNotReadyUntilTheEngineIsThere) {
   }
   FakeEngine engine;
   ASSERT_TRUE(api.attach(engine).ok());
+  EXPECT_EQ(answer(api, get("/health")).body(), json::parse(R"({"status": "ok"})")) << "healthy is who can be asked";
   EXPECT_EQ(answer(api, get("/ready")).body(), json::parse(R"({"status": "ready"})"));
   EXPECT_EQ(answer(api, post(kTextPath, R"({"prompt": "x"})")).response->status, 200);
 }

@@ -403,6 +403,56 @@ TEST_F(ApiTest, EchoScoresThePrompt) {
 }
 
 // They cost a pass of the whole prompt, past the prefix cache.
+// The engine wants room for an output; the last token of a prompt as long as the context is scored as one.
+TEST_F(ApiTest, APromptAsLongAsTheContextCanBeScored) {
+  FakeEngine engine([](const GenerateRequest&) {
+    FakeScript script;
+    script.pieces = {"d"};
+    return script;
+  });
+  engine.mutable_info().max_model_len = 4;
+  Api api(engine, make_options());
+  const auto scored = [&](const std::string& prompt) {
+    return answer(api, post(kTextPath, R"({"prompt": )" + prompt +
+                                           R"(, "echo": true, "max_tokens": 0, "logprobs": 1, "prompt_logprobs": 1})"));
+  };
+  const json body = scored("[97, 98, 99, 100]").body();
+  const json& choice = body.at("choices").at(0);
+  EXPECT_EQ(choice.at("text"), "abcd");
+  EXPECT_EQ(choice.at("logprobs").at("tokens"), json::parse(R"(["a", "b", "c", "d"])"));
+  EXPECT_EQ(choice.at("logprobs").at("token_logprobs"), json::parse("[null, -1.5, -1.5, -0.5]"));
+  EXPECT_EQ(choice.at("prompt_logprobs").size(), 4u);
+  EXPECT_EQ(body.at("usage").at("prompt_tokens"), 4);
+  EXPECT_EQ(body.at("usage").at("completion_tokens"), 0);
+  const GenerateRequest submitted = engine.submitted().at(0);
+  EXPECT_EQ(submitted.prompt, (std::vector<TokenId>{97, 98, 99}));
+  EXPECT_EQ(submitted.allowed_tokens, std::vector<TokenId>{100});
+  EXPECT_EQ(submitted.sampling.logprobs, 1);
+  EXPECT_EQ(scored("[97, 98, 99, 100, 101]").body().at("error").at("code"), "context_length_exceeded");
+  EXPECT_EQ(scored("[97, 98, 99]").response->status, 200);
+  EXPECT_TRUE(engine.submitted().at(1).allowed_tokens.empty()) << "with room nothing is forced";
+}
+
+// Words become tokens, with a space before them too where that is another token; a budget needs the markers as tokens.
+TEST_F(ApiTest, WhatMayBeChosenReachesTheEngine) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  const std::string rules = R"("bad_words": [" ab", "c"], "allowed_token_ids": [100, 99], "skip_special_tokens": false,
+      "repetition_detection": {"max_pattern_size": 2, "min_count": 9})";
+  ASSERT_EQ(answer(api, post(kTextPath, R"({"prompt": "x", )" + rules + "}")).response->status, 200);
+  const GenerateRequest submitted = engine.submitted().at(0);
+  EXPECT_EQ(submitted.bad_words, (std::vector<std::vector<TokenId>>{{97, 98}, {99}}));
+  EXPECT_EQ(submitted.allowed_tokens, (std::vector<TokenId>{99, 100}));
+  EXPECT_FALSE(submitted.skip_special_tokens);
+  ASSERT_TRUE(submitted.repetition);
+  EXPECT_EQ(submitted.repetition->min_count, 9);
+  const Answer budget = answer(api, post(kTextPath, R"({"prompt": "x", "thinking_token_budget": 5})"));
+  EXPECT_EQ(budget.response->status, 400);
+  EXPECT_EQ(budget.body().at("error").at("param"), "thinking_token_budget");
+  EXPECT_EQ(answer(api, post(kTextPath, R"({"prompt": "x", "bad_words": [" "]})")).body().at("error").at("param"),
+            "bad_words");
+}
+
 TEST_F(ApiTest, PromptLogprobsAreAskedForWhereTheyAreShown) {
   FakeEngine engine;
   Api api(engine, make_options());

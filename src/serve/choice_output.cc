@@ -24,7 +24,8 @@ void append(OutputDelta& delta, OutputDelta more) {
 
 }  // namespace
 
-ChoiceOutput::ChoiceOutput(const ResponseInfo& info, int index) : info_(info), prompt_(info.prompt_of(index)) {
+ChoiceOutput::ChoiceOutput(const ResponseInfo& info, int index)
+    : info_(info), prompt_(info.prompt_of(index)), thoughts_(info.reasoning) {
   if (!info.parser) return;
   OutputParser::Options options = *info.parser;
   options.call_id_prefix += std::to_string(index) + "_";
@@ -39,25 +40,41 @@ std::string ChoiceOutput::text_of(const Event& event, bool first) const {
     if (event.finish->stop_text) {
       text += *event.finish->stop_text;
     } else if (event.finish->stop_token) {
-      text += info_.visible_text(*event.finish->stop_token);
+      text += info_.decode({&*event.finish->stop_token, 1}, info_.shape.skip_special_tokens);
     }
   }
   return text;
 }
 
 void ChoiceOutput::add_logprobs(const Event& event, News& news) {
-  if (news.first && info_.shape.prompt_logprobs >= 0) {
-    news.prompt_logprobs = prompt_logprobs_json(event.prompt_logprobs, info_.shape.prompt_logprobs, info_.token_text);
-  }
-  if (news.first && info_.echo_logprobs >= 0) {
-    logprobs_writer_.add_echo(prompt_.ids.front(), event.prompt_logprobs, info_.echo_logprobs, info_.token_text,
-                              news.logprobs);
-  }
+  if (news.first && (info_.shape.prompt_logprobs >= 0 || info_.echo_logprobs >= 0)) add_prompt_logprobs(event, news);
   if (!info_.logprobs || info_.shape.echo_only || event.logprobs.empty()) return;
   if (info_.kind == ApiKind::kChat) {
-    logprobs_writer_.add_chat(event.logprobs, info_.token_text, news.logprobs);
+    logprobs_writer_.add_chat(event.logprobs, news.logprobs);
   } else {
-    logprobs_writer_.add_completion(event.logprobs, info_.token_text, news.logprobs);
+    logprobs_writer_.add_completion(event.logprobs, news.logprobs);
+  }
+}
+
+void ChoiceOutput::add_prompt_logprobs(const Event& event, News& news) {
+  std::vector<PositionLogprobs> with_last;
+  const std::vector<PositionLogprobs>* positions = &event.prompt_logprobs;
+  if (prompt_.last_is_chosen) {
+    with_last = event.prompt_logprobs;
+    if (!event.logprobs.empty()) with_last.push_back(event.logprobs.front());
+    positions = &with_last;
+  }
+  if (info_.shape.prompt_logprobs >= 0) {
+    news.prompt_logprobs = prompt_logprobs_json(*positions, info_.shape.prompt_logprobs, info_.token_text);
+  }
+  if (info_.echo_logprobs >= 0) {
+    logprobs_writer_.add_echo(prompt_, *positions, info_.echo_logprobs, news.logprobs);
+  }
+}
+
+void ChoiceOutput::count_thoughts(const Event& event) {
+  for (size_t i = 0; i < event.tokens.size() && !thoughts_.done(); ++i) {
+    thoughts_.push(info_.decode({&event.tokens[i], 1}, false));
   }
 }
 
@@ -92,6 +109,7 @@ ChoiceOutput::News ChoiceOutput::read(const Event& event) {
   news.first = !std::exchange(begun_, true);
   news.last = event.finish.has_value();
   if (!info_.shape.echo_only) completion_tokens_ += static_cast<int64_t>(event.tokens.size());
+  count_thoughts(event);
   std::string text = text_of(event, news.first);
   if (parser_) {
     news.delta = parser_->push(text);
@@ -112,11 +130,13 @@ ChoiceOutput::News ChoiceOutput::read(const Event& event) {
 }
 
 const char* ChoiceOutput::finish_reason() const {
+  if (finish_->repeated) return "repetition";
   if (finish_->reason == FinishReason::kLength) return "length";
   return parser_ && parser_->calls() > 0 ? "tool_calls" : "stop";
 }
 
 Json ChoiceOutput::stop_reason() const {
+  if (finish_->repeated) return "repetition_detected";
   if (finish_->stop_text) return *finish_->stop_text;
   const auto& ids = info_.stop_token_ids;
   const auto& token = finish_->stop_token;

@@ -11,6 +11,7 @@
 
 #include "serve/logprobs_json.h"
 #include "serve/output_parser.h"
+#include "serve/reasoning_counter.h"
 #include "serve/response_info.h"
 
 namespace volley::serve {
@@ -32,19 +33,24 @@ class ChoiceOutput {
   News read(const Event& event);
 
   int64_t completion_tokens() const { return completion_tokens_; }  // so far
+  int64_t reasoning_tokens() const { return thoughts_.tokens(); }   // so far
   const char* finish_reason() const;                                // REQUIRES: the last event was read
-  nlohmann::ordered_json stop_reason() const;  // vLLM's: the stop string or id of the client's, or null
+  nlohmann::ordered_json stop_reason() const;  // vLLM's: the stop string or id of the client's, "repetition_detected",
+                                               // or null
   const std::optional<Finish>& finish() const { return finish_; }
 
  private:
   std::string text_of(const Event& event, bool first) const;
   void add_logprobs(const Event& event, News& news);
+  void add_prompt_logprobs(const Event& event, News& news);
+  void count_thoughts(const Event& event);
   nlohmann::ordered_json block_json(const Event& event) const;
   nlohmann::ordered_json final_json() const;
 
   const ResponseInfo& info_;
   const PromptInfo& prompt_;
-  LogprobsWriter logprobs_writer_;
+  LogprobsWriter logprobs_writer_{info_};
+  ReasoningCounter thoughts_;
   std::optional<OutputParser> parser_;
   bool begun_ = false;
   int64_t completion_tokens_ = 0;

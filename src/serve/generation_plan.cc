@@ -21,12 +21,17 @@ const char* prompt_field(ApiKind kind) {
   return kind == ApiKind::kChat ? "messages" : "prompt";
 }
 
+// The least that must fit behind a prompt. An echo alone needs nothing: see score_whole_context().
+int64_t wanted_output(const ApiRequest& request) {
+  if (request.shape.echo_only) return 0;
+  return request.max_tokens_given ? request.generate.max_tokens : 1;
+}
+
 // How many tokens of a prompt are kept, 0: all. From the front the rest goes, as in vLLM: the end of a prompt is what
 // it asks.
 size_t kept_tokens(const Engine& engine, const ApiRequest& request) {
   if (request.truncate_prompt >= 0) return static_cast<size_t>(request.truncate_prompt);
-  const int64_t output = request.max_tokens_given ? request.generate.max_tokens : 1;
-  return static_cast<size_t>(std::max<int64_t>(1, engine.info().max_model_len - output));
+  return static_cast<size_t>(std::max<int64_t>(1, engine.info().max_model_len - wanted_output(request)));
 }
 
 std::string context_is(const Engine& engine) {
@@ -38,13 +43,15 @@ std::string context_is(const Engine& engine) {
 std::optional<ApiError> check_length(const Engine& engine, const ApiRequest& request, size_t prompt_tokens) {
   const auto prompt = static_cast<int64_t>(prompt_tokens);
   const int64_t most = engine.info().max_model_len;
-  const int64_t output = request.max_tokens_given ? request.generate.max_tokens : 1;
+  const int64_t output = wanted_output(request);
   if (prompt + output <= most) return std::nullopt;
   const std::string start = context_is(engine) + "has " + std::to_string(prompt);
   return context_too_long(prompt_field(request.kind),
-                          request.max_tokens_given ? start + " and the output may take " + std::to_string(output) +
-                                                         ". Shorten the prompt or ask for fewer tokens."
-                                                   : start + ", which leaves no room for output. Shorten the prompt.");
+                          request.max_tokens_given && output > 0
+                              ? start + " and the output may take " + std::to_string(output) +
+                                    ". Shorten the prompt or ask for fewer tokens."
+                          : output > 0 ? start + ", which leaves no room for output. Shorten the prompt."
+                                       : start + ". Shorten the prompt.");
 }
 
 // Megabytes take seconds to tokenise: of a text that is far too long no more is looked at than shows that it is.
@@ -143,10 +150,62 @@ ApiError two_constraints(const ApiRequest& request) {
                        first + " and \"" + request.grammar_field + "\" both constrain the output: send one of them.");
 }
 
+// A word as it is and behind a space, which is most often written with other tokens.
+std::optional<ApiError> encode_bad_words(const Engine& engine, ApiRequest& request) {
+  constexpr size_t kMaxBadWordTokens = 4096;  // as the engine says, which names no field
+  auto& bad_words = request.generate.bad_words;
+  size_t tokens = 0;
+  for (const std::string& word : request.bad_words) {
+    const std::string bare = word.substr(std::min(word.find_first_not_of(' '), word.size()));
+    auto alone = engine.encode(bare, false), behind_space = engine.encode(" " + bare, false);
+    if (!alone.ok()) return api_error(alone.error(), "bad_words");
+    if (!behind_space.ok()) return api_error(behind_space.error(), "bad_words");
+    if (alone->empty()) return invalid_field("bad_words", "\"bad_words\" holds a word that gives no tokens.");
+    const bool is_tail =
+        behind_space->size() >= alone->size() && std::equal(alone->rbegin(), alone->rend(), behind_space->rbegin());
+    tokens += alone->size() + (is_tail ? 0 : behind_space->size());
+    if (tokens > kMaxBadWordTokens) {
+      return invalid_field("bad_words", "\"bad_words\" may take at most " + std::to_string(kMaxBadWordTokens) +
+                                            " tokens, with a space before them and without.");
+    }
+    bad_words.push_back(std::move(*alone));
+    if (!is_tail) bad_words.push_back(std::move(*behind_space));
+  }
+  return std::nullopt;
+}
+
+// The budget counts tokens from one marker to the other, so both must be tokens.
+std::optional<ApiError> plan_thinking(const PlanContext& context, ReasoningStart start, ApiRequest& request) {
+  if (request.thinking_tokens < 0) return std::nullopt;
+  if (!context.format.reasoning || !context.format.think_tokens) {
+    return unsupported_field("thinking_token_budget",
+                             "\"thinking_token_budget\" needs a model that thinks between the tokens <think> and "
+                             "</think>; this one does not (--reasoning-parser). Leave it out.");
+  }
+  auto begin = context.engine.encode("<think>", false), end = context.engine.encode("</think>", false);
+  if (!begin.ok()) return api_error(begin.error(), "thinking_token_budget");
+  if (!end.ok()) return api_error(end.error(), "thinking_token_budget");
+  request.generate.thinking =
+      ThinkingBudget{request.thinking_tokens, begin->front(), end->front(), start == ReasoningStart::kOpen};
+  return std::nullopt;
+}
+
+// The engine chooses a token behind every prompt, for which a prompt as long as the context has no room. To score one,
+// its last token is what may be chosen: its log-probabilities are the same, bit for bit.
+void score_whole_context(const Engine& engine, GenerateRequest& generate, PromptInfo& shown) {
+  if (std::ssize(generate.prompt) < engine.info().max_model_len || generate.prompt.size() < 2) return;
+  shown.last_is_chosen = true;
+  generate.allowed_tokens = {generate.prompt.back()};
+  generate.prompt.pop_back();
+  generate.sampling.logprobs = generate.prompt_logprobs;
+  generate.grammar.reset();
+  generate.bad_words.clear();
+  generate.thinking.reset();
+}
+
 // How the output is read, and the grammar that the request's tools ask for.
-std::optional<ApiError> plan_chat_output(const OutputFormat& format, const EncodedPrompt& prompt, ApiRequest& request,
+std::optional<ApiError> plan_chat_output(const OutputFormat& format, ReasoningStart start, ApiRequest& request,
                                          ResponseInfo& info) {
-  const ReasoningStart start = reasoning_start(format, prompt.text, continued_content(request.chat));
   auto constraint = tool_grammar(request.tools, format, start);
   if (!constraint.ok()) return api_error(constraint.error(), "tools");
   std::optional<GrammarSpec>& grammar = *constraint;
@@ -190,7 +249,7 @@ ResponseInfo make_info(const Engine& engine, const ApiRequest& request, std::str
   } else {
     info.token_text = [&engine](TokenId id_) { return engine.decode({&id_, 1}, false); };
   }
-  info.visible_text = [&engine](TokenId id_) { return engine.decode({&id_, 1}, true); };
+  info.decode = [&engine](std::span<const TokenId> ids, bool skip_special) { return engine.decode(ids, skip_special); };
   return info;
 }
 
@@ -207,8 +266,11 @@ ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiReque
   plan.max_response_bytes = context.max_response_bytes;
   plan.info = make_info(engine, request, std::move(id));
   if (request.kind == ApiKind::kChat) {
-    if (auto error = plan_chat_output(context.format, prompts.front(), request, plan.info)) return *error;
+    plan.info.reasoning = reasoning_start(context.format, prompts.front().text, continued_content(request.chat));
+    if (auto error = plan_chat_output(context.format, plan.info.reasoning, request, plan.info)) return *error;
   }
+  if (auto error = encode_bad_words(engine, request)) return *error;
+  if (auto error = plan_thinking(context, plan.info.reasoning, request)) return *error;
   if (request.generate.grammar) plan.grammar_field = request.grammar_field;
   const bool show_ids = request.shape.token_ids || request.generate.prompt_logprobs >= 0;
   size_t held = 0;
@@ -228,6 +290,7 @@ ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiReque
       generate.min_tokens = std::min(generate.min_tokens, generate.max_tokens);
     }
     generate.prompt = std::move(prompt.ids);
+    if (request.shape.echo_only) score_whole_context(engine, generate, shown);
     held += choice_bytes(generate) * static_cast<size_t>(request.n);
     if (held > kMaxHeldBytes) return too_many_copies(request);
     // The whole answer of a chat shows its prompt once.

@@ -33,50 +33,84 @@ Json completion_logprobs() {
           {"text_offset", Json::array()}};
 }
 
+// OpenAI's: the `top` likeliest and the token itself. Keys are texts, and tokens can print alike (parts of characters):
+// the token itself keeps its text, of the others the likeliest, and the rest are named by their ids.
+Json top_logprobs(const PositionLogprobs& position, size_t top, const TokenText& token_text) {
+  const TokenId chosen = position.chosen.token;
+  const std::string chosen_text = token_text(chosen);
+  Json entries = Json::object();
+  bool has_chosen = false;
+  for (size_t i = 0; i < std::min(top, position.top.size()); ++i) {
+    const TokenLogprob& entry = position.top[i];
+    std::string name = entry.token == chosen ? chosen_text : token_text(entry.token);
+    has_chosen = has_chosen || entry.token == chosen;
+    if (entry.token != chosen && (name == chosen_text || entries.contains(name))) {
+      name = "token_id:" + std::to_string(entry.token);
+    }
+    entries[name] = finite_logprob(entry.logprob);
+  }
+  if (!has_chosen) entries[chosen_text] = finite_logprob(position.chosen.logprob);
+  return entries;
+}
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+// Tokens that end in U+FFFD for longer are no unfinished character: a character has four bytes at most.
+constexpr size_t kMaxOpen = 4;
+
 }  // namespace
 
-void LogprobsWriter::add_chat(const std::vector<PositionLogprobs>& positions, const TokenText& token_text, Json& out) {
+size_t TextOffset::take(TokenId token, const Decode& decode, bool skip_special) {
+  std::string before = open_.empty() ? "" : decode(open_, skip_special);
+  open_.push_back(token);
+  const std::string text = decode(open_, skip_special);
+  const bool unfinished = text.ends_with(kReplacement);
+  // Unless the token shows that the character will not be finished, it stands inside of it.
+  if (unfinished || !text.starts_with(before)) {
+    while (before.ends_with(kReplacement)) before.resize(before.size() - kReplacement.size());
+  }
+  const size_t begin = offset_ + count_code_points(before);
+  if (unfinished && open_.size() < kMaxOpen) return begin;
+  offset_ += count_code_points(text);
+  open_.clear();
+  return begin;
+}
+
+void LogprobsWriter::add_chat(const std::vector<PositionLogprobs>& positions, Json& out) {
   if (out.is_null()) out = {{"content", Json::array()}, {"refusal", nullptr}};
   for (const PositionLogprobs& position : positions) {
-    Json entry = chat_logprob(position.chosen, token_text);
+    Json entry = chat_logprob(position.chosen, info_.token_text);
     Json top = Json::array();
-    for (const TokenLogprob& other : position.top) top.push_back(chat_logprob(other, token_text));
+    for (const TokenLogprob& other : position.top) top.push_back(chat_logprob(other, info_.token_text));
     entry["top_logprobs"] = std::move(top);
     out["content"].push_back(std::move(entry));
   }
 }
 
-void LogprobsWriter::add_position(const PositionLogprobs& position, size_t top, const TokenText& token_text,
-                                  Json& out) {
-  const std::string text = token_text(position.chosen.token);
-  out["tokens"].push_back(text);
+void LogprobsWriter::add_position(const PositionLogprobs& position, size_t top, bool skip_special, Json& out) {
+  out["tokens"].push_back(info_.token_text(position.chosen.token));
   out["token_logprobs"].push_back(finite_logprob(position.chosen.logprob));
-  Json others = Json::object();
-  for (size_t i = 0; i < std::min(top, position.top.size()); ++i) {
-    // Two tokens can print alike (parts of characters): the likelier one came first and stays.
-    others.emplace(token_text(position.top[i].token), finite_logprob(position.top[i].logprob));
+  out["top_logprobs"].push_back(top_logprobs(position, top, info_.token_text));
+  out["text_offset"].push_back(offset_.take(position.chosen.token, info_.decode, skip_special));
+}
+
+void LogprobsWriter::add_completion(const std::vector<PositionLogprobs>& positions, Json& out) {
+  if (out.is_null()) out = completion_logprobs();
+  for (const PositionLogprobs& position : positions) {
+    add_position(position, position.top.size(), info_.shape.skip_special_tokens, out);
   }
-  out["top_logprobs"].push_back(std::move(others));
-  out["text_offset"].push_back(offset_);
-  offset_ += count_code_points(text);
 }
 
-void LogprobsWriter::add_completion(const std::vector<PositionLogprobs>& positions, const TokenText& token_text,
-                                    Json& out) {
+void LogprobsWriter::add_echo(const PromptInfo& prompt, const std::vector<PositionLogprobs>& rest, int top, Json& out) {
   if (out.is_null()) out = completion_logprobs();
-  for (const PositionLogprobs& position : positions) add_position(position, position.top.size(), token_text, out);
-}
-
-void LogprobsWriter::add_echo(TokenId first, const std::vector<PositionLogprobs>& rest, int top,
-                              const TokenText& token_text, Json& out) {
-  if (out.is_null()) out = completion_logprobs();
-  const std::string text = token_text(first);
-  out["tokens"].push_back(text);
+  const TokenId first = prompt.ids.front();
+  out["tokens"].push_back(info_.token_text(first));
   out["token_logprobs"].push_back(nullptr);
   out["top_logprobs"].push_back(nullptr);
-  out["text_offset"].push_back(offset_);
-  offset_ += count_code_points(text);
-  for (const PositionLogprobs& position : rest) add_position(position, static_cast<size_t>(top), token_text, out);
+  // The tokenizer may have put it before a text that is echoed as it was sent.
+  const std::string text = info_.decode({&first, 1}, false);
+  const bool shown = text.find(kReplacement) != std::string::npos || prompt.echo.starts_with(text);
+  out["text_offset"].push_back(shown ? offset_.take(first, info_.decode, false) : 0);
+  for (const PositionLogprobs& position : rest) add_position(position, static_cast<size_t>(top), false, out);
 }
 
 Json prompt_logprobs_json(const std::vector<PositionLogprobs>& rest, int top, const TokenText& token_text) {

@@ -10,24 +10,36 @@
 
 namespace volley::serve {
 
+// How many code points of a text stand before a token. A token of which an earlier one holds the beginning of a
+// character begins where the character does.
+class TextOffset {
+ public:
+  // Where the next token begins. `skip_special`: such tokens are no part of the text.
+  size_t take(TokenId token, const Decode& decode, bool skip_special);
+
+ private:
+  size_t offset_ = 0;
+  std::vector<TokenId> open_;  // behind offset_: tokens that end in an unfinished character
+};
+
 // Writes the log-probabilities of one choice, event by event. Each call appends to `out`, which is null or what an
-// earlier call left there. `token_text`: a token by itself, special tokens included.
+// earlier call left there.
 class LogprobsWriter {
  public:
-  void add_chat(const std::vector<PositionLogprobs>& positions, const TokenText& token_text,
-                nlohmann::ordered_json& out);
-  void add_completion(const std::vector<PositionLogprobs>& positions, const TokenText& token_text,
-                      nlohmann::ordered_json& out);
-  // Adds an echoed prompt, before its completion: the first token has no log-probability. `top`: how many alternatives
-  // of each position are shown.
-  void add_echo(TokenId first, const std::vector<PositionLogprobs>& rest, int top, const TokenText& token_text,
+  explicit LogprobsWriter(const ResponseInfo& info) : info_(info) {}  // must outlive it
+
+  void add_chat(const std::vector<PositionLogprobs>& positions, nlohmann::ordered_json& out);
+  void add_completion(const std::vector<PositionLogprobs>& positions, nlohmann::ordered_json& out);
+  // Of an echoed prompt, before its completion: the first token has no log-probability. `rest`: of the others. `top`:
+  // how many alternatives of each position are shown.
+  void add_echo(const PromptInfo& prompt, const std::vector<PositionLogprobs>& rest, int top,
                 nlohmann::ordered_json& out);
 
  private:
-  void add_position(const PositionLogprobs& position, size_t top, const TokenText& token_text,
-                    nlohmann::ordered_json& out);
+  void add_position(const PositionLogprobs& position, size_t top, bool skip_special, nlohmann::ordered_json& out);
 
-  size_t offset_ = 0;  // code points before the next token: "text_offset"
+  const ResponseInfo& info_;
+  TextOffset offset_;
 };
 
 // vLLM's prompt_logprobs: null for the first token, then an object of token id → {logprob, rank, decoded_token} each.

@@ -5,6 +5,7 @@
 
 #include "serve/chat_messages.h"
 #include "serve/fields.h"
+#include "serve/foreign_fields.h"
 #include "serve/json_text.h"
 #include "serve/request_fields.h"
 

@@ -40,6 +40,7 @@ struct ResponseShape {
   bool tokens_per_step = false;   // what each verify step committed
   bool blocks = false;            // of streams: every chunk says what its verify step drafted and accepted
   bool reasoning = true;          // false: what the model thinks is left out
+  bool skip_special_tokens = true;
 };
 
 struct ApiRequest {
@@ -48,12 +49,14 @@ struct ApiRequest {
   ChatMessages chat;            // of kChat
   std::vector<Prompt> prompts;  // of kCompletion: at least one
   bool add_special_tokens = false;
-  ToolRequest tools;               // of kChat
-  bool separate_reasoning = true;  // of kChat; false: reasoning stays in the content, as generated
-  GenerateRequest generate;        // all but the prompt, the choice index and the grammar of `tools`
-  std::string grammar_field;       // the field that generate.grammar came from
-  bool max_tokens_given = false;   // by the client: it must then fit into the context
-  int32_t truncate_prompt = 0;     // keep the last so many tokens of a prompt; -1: as many as fit; 0: all
+  ToolRequest tools;                   // of kChat
+  bool separate_reasoning = true;      // of kChat; false: reasoning stays in the content, as generated
+  GenerateRequest generate;            // all but the prompt, the choice index and the grammar of `tools`
+  std::string grammar_field;           // the field that generate.grammar came from
+  bool max_tokens_given = false;       // by the client: it must then fit into the context
+  std::vector<std::string> bad_words;  // to be tokenised
+  int32_t thinking_tokens = -1;        // -1: as many as the model likes
+  int32_t truncate_prompt = 0;         // keep the last so many tokens of a prompt; -1: as many as fit; 0: all
   int n = 1;
   bool stream = false;
   bool echo = false;

@@ -237,9 +237,7 @@ TEST_F(OpenAiRequest, RefusesWhatItCannotHonour) {
       {"modalities", R"(["text", "audio"])"},
       {"suffix", R"("end")"},
       {"use_beam_search", "true"},
-      {"allowed_token_ids", "[1]"},
-      {"bad_words", R"(["a"])"},
-      {"skip_special_tokens", "false"},
+      {"logprob_token_ids", "[1]"},
       {"chat_template", R"("{{ x }}")"},
   };
   for (const auto& [field, value] : cases) {
@@ -251,6 +249,59 @@ TEST_F(OpenAiRequest, RefusesWhatItCannotHonour) {
       EXPECT_NE(error.message.find(field), std::string::npos) << error.message;
     }
   }
+}
+
+TEST_F(OpenAiRequest, ReadsWhatMayBeChosen) {
+  const ApiRequest request =
+      good(chat(R"("allowed_token_ids": [9, 3, 9], "bad_words": ["a", " b c"], "thinking_token_budget": 7,
+              "skip_special_tokens": false,
+              "repetition_detection": {"max_pattern_size": 5, "min_pattern_size": 0, "min_count": 3})"));
+  EXPECT_EQ(request.generate.allowed_tokens, (std::vector<TokenId>{3, 9}));
+  EXPECT_EQ(request.bad_words, (std::vector<std::string>{"a", " b c"}));
+  EXPECT_EQ(request.thinking_tokens, 7);
+  EXPECT_FALSE(request.generate.skip_special_tokens);
+  EXPECT_FALSE(request.shape.skip_special_tokens);
+  ASSERT_TRUE(request.generate.repetition);
+  EXPECT_EQ(request.generate.repetition->min_size, 1);
+  EXPECT_EQ(request.generate.repetition->max_size, 5);
+  EXPECT_EQ(request.generate.repetition->min_count, 3);
+  const ApiRequest none = good(chat(R"("allowed_token_ids": [], "bad_words": [], "thinking_token_budget": -1,
+                                       "repetition_detection": {}, "skip_special_tokens": null)"));
+  EXPECT_TRUE(none.generate.allowed_tokens.empty());
+  EXPECT_EQ(none.thinking_tokens, -1);
+  EXPECT_FALSE(none.generate.repetition);
+  EXPECT_TRUE(none.generate.skip_special_tokens);
+  const std::pair<const char*, const char*> wrong[] = {
+      {R"("allowed_token_ids": [1000])", "allowed_token_ids"},
+      {R"("allowed_token_ids": 5)", "allowed_token_ids"},
+      {R"("bad_words": "a")", "bad_words"},
+      {R"("bad_words": [""])", "bad_words"},
+      {R"("thinking_token_budget": -2)", "thinking_token_budget"},
+      {R"("repetition_detection": {"max_pattern_size": 5, "min_count": 1})", "repetition_detection.min_count"},
+      {R"("repetition_detection": {"max_pattern_size": 1025, "min_count": 2})",
+       "repetition_detection.max_pattern_size"},
+      {R"("repetition_detection": {"max_pattern_size": 2, "min_pattern_size": 3, "min_count": 2})",
+       "repetition_detection.min_pattern_size"},
+  };
+  for (const auto& [fields, param] : wrong) {
+    EXPECT_EQ(bad(chat(fields)).param, param) << fields;
+    EXPECT_EQ(bad(completion(fields)).param, param) << fields;
+  }
+}
+
+// What the engine would refuse without a field's name is refused with it.
+TEST_F(OpenAiRequest, ListsThatAreTooLongNameTheirField) {
+  info_.vocab_size = 5000;
+  info_.eos_token_ids = {1, 2};
+  std::string biases, ids;
+  for (int i = 0; i < 1024; ++i) biases += (i > 0 ? ", \"" : "\"") + std::to_string(i) + "\": 1";
+  for (int i = 0; i < 126; ++i) ids += (i > 0 ? ", " : "") + std::to_string(i);
+  EXPECT_EQ(good(chat("\"logit_bias\": {" + biases + "}")).generate.sampling.logit_bias.size(), 1024u);
+  const ApiError bias = bad(completion("\"logit_bias\": {" + biases + ", \"2000\": 1}"));
+  EXPECT_EQ(bias.param, "logit_bias");
+  EXPECT_NE(bias.message.find("1024 entries, not 1025"), std::string::npos) << bias.message;
+  EXPECT_EQ(good(chat("\"stop_token_ids\": [" + ids + "]")).generate.stop_token_ids.size(), 126u);
+  EXPECT_EQ(bad(chat("\"stop_token_ids\": [" + ids + ", 4000]")).param, "stop_token_ids");
 }
 
 TEST_F(OpenAiRequest, AcceptsTheHarmlessFormsOfThose) {

@@ -28,10 +28,20 @@ Json envelope(const ResponseInfo& info, const char* object) {
           {"system_fingerprint", nullptr}};
 }
 
-Usage counted(const ResponseInfo& info, const Finish& finish) {
+// Without the one token that the engine had to make for an echo; it may be the last one of the prompt.
+Usage counted(const ResponseInfo& info, int choice, const Finish& finish) {
   Usage usage = finish.usage;
-  if (info.shape.echo_only) usage.completion_tokens = 0;  // the one token that the engine had to make
+  if (!info.shape.echo_only) return usage;
+  usage.prompt_tokens += info.prompt_of(choice).last_is_chosen ? 1 : 0;
+  usage.completion_tokens = 0;
   return usage;
+}
+
+// Under the name that vLLM has now, and the one that it and others had before.
+void add_reasoning(std::string reasoning, Json& message) {
+  if (reasoning.empty()) return;
+  message["reasoning"] = reasoning;
+  message["reasoning_content"] = std::move(reasoning);
 }
 
 class WholeWriter final : public ResponseWriter {
@@ -50,7 +60,7 @@ class WholeWriter final : public ResponseWriter {
     choice.tokens.insert(choice.tokens.end(), news.tokens.begin(), news.tokens.end());
     if (news.last) {
       choice.volley = std::move(news.volley);
-      usage_.add(index, counted(info_, *event.finish));
+      usage_.add(index, counted(info_, index, *event.finish), choice.output.reasoning_tokens());
     }
     return {};
   }
@@ -162,7 +172,7 @@ class WholeWriter final : public ResponseWriter {
 
   Json message_json(Message& message) const {
     Json json = {{"role", "assistant"}, {"content", std::move(message.content)}, {"refusal", nullptr}};
-    if (!message.reasoning.empty()) json["reasoning_content"] = std::move(message.reasoning);
+    add_reasoning(std::move(message.reasoning), json);
     if (message.calls.empty()) return json;
     if (json["content"] == "") json["content"] = nullptr;
     Json calls = Json::array();
@@ -229,7 +239,7 @@ class StreamWriter final : public ResponseWriter {
       out += chunk(index, std::move(choice_json), std::move(parts));
     }
     if (news.last) {
-      usage_.add(index, counted(info_, *event.finish));
+      usage_.add(index, counted(info_, index, *event.finish), choice.reasoning_tokens());
       Json end = payload(info_.kind == ApiKind::kChat ? Json::object() : Json(""));
       end["finish_reason"] = choice.finish_reason();
       end["stop_reason"] = choice.stop_reason();
@@ -264,7 +274,7 @@ class StreamWriter final : public ResponseWriter {
   Json delta_json(OutputDelta delta) const {
     if (info_.kind == ApiKind::kCompletion) return std::move(delta.content);
     Json json = Json::object();
-    if (!delta.reasoning.empty()) json["reasoning_content"] = std::move(delta.reasoning);
+    add_reasoning(std::move(delta.reasoning), json);
     if (!delta.content.empty() || (json.empty() && delta.tool_calls.empty())) json["content"] = delta.content;
     Json calls = Json::array();
     for (OutputDelta::ToolCall& call : delta.tool_calls) {
@@ -314,13 +324,14 @@ class StreamWriter final : public ResponseWriter {
 
 }  // namespace
 
-void UsageTotals::add(int choice, const Usage& usage) {
+void UsageTotals::add(int choice, const Usage& usage, int64_t reasoning_tokens) {
   // Later choices of a prompt find it in the cache because of the first: only that one says what the cache saved.
   if (choice % n_ == 0) {
     prompt_ += usage.prompt_tokens;
     cached_ += usage.cached_tokens;
   }
   completion_ += usage.completion_tokens;
+  reasoning_ += reasoning_tokens;
   drafted_ += usage.drafted_tokens;
   accepted_ += usage.accepted_tokens;
 }
@@ -331,7 +342,9 @@ Json UsageTotals::json() const {
           {"total_tokens", prompt_ + completion_},
           {"prompt_tokens_details", {{"cached_tokens", cached_}}},
           {"completion_tokens_details",
-           {{"accepted_prediction_tokens", accepted_}, {"rejected_prediction_tokens", drafted_ - accepted_}}}};
+           {{"reasoning_tokens", reasoning_},
+            {"accepted_prediction_tokens", accepted_},
+            {"rejected_prediction_tokens", drafted_ - accepted_}}}};
 }
 
 std::unique_ptr<ResponseWriter> whole_response_writer(ResponseInfo info, int choices) {

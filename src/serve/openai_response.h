@@ -17,7 +17,8 @@ namespace volley::serve {
 class UsageTotals {
  public:
   explicit UsageTotals(int n) : n_(n) {}
-  void add(int choice, const Usage& usage);
+  // reasoning_tokens: of usage.completion_tokens, those that were thought.
+  void add(int choice, const Usage& usage, int64_t reasoning_tokens);
   nlohmann::ordered_json json() const;
 
   int64_t prompt_tokens() const { return prompt_; }
@@ -26,7 +27,7 @@ class UsageTotals {
 
  private:
   int n_;
-  int64_t prompt_ = 0, cached_ = 0, completion_ = 0, drafted_ = 0, accepted_ = 0;
+  int64_t prompt_ = 0, cached_ = 0, completion_ = 0, reasoning_ = 0, drafted_ = 0, accepted_ = 0;
 };
 
 // The events given to a writer must be those of finished or running choices: failures are the caller's.

@@ -21,7 +21,17 @@ ResponseInfo make_info(ApiKind kind, int n = 1) {
   info.created = 1700000000;
   info.n = n;
   info.prompts.resize(1);
-  info.token_text = [](TokenId id) { return id == 999 ? std::string("\xEF\xBF\xBD") : std::string(1, char(id)); };
+  info.token_text = [](TokenId id) { return id >= 999 ? std::string("\xEF\xBF\xBD") : std::string(1, char(id)); };
+  // 1000 and 1001 are the two halves of one character.
+  info.decode = [token_text = info.token_text](std::span<const TokenId> ids, bool) {
+    std::string text;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const bool whole = ids[i] == 1000 && i + 1 < ids.size() && ids[i + 1] == 1001;
+      text += whole ? "é" : token_text(ids[i]);
+      i += whole ? 1 : 0;
+    }
+    return text;
+  };
   return info;
 }
 
@@ -59,7 +69,8 @@ TEST(WholeResponse, Chat) {
                  "finish_reason": "stop", "stop_reason": null}],
     "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15,
               "prompt_tokens_details": {"cached_tokens": 4},
-              "completion_tokens_details": {"accepted_prediction_tokens": 3, "rejected_prediction_tokens": 9}}})"));
+              "completion_tokens_details": {"reasoning_tokens": 0, "accepted_prediction_tokens": 3,
+                                            "rejected_prediction_tokens": 9}}})"));
 }
 
 TEST(WholeResponse, CompletionsOfSeveralPromptsWithEcho) {
@@ -276,10 +287,93 @@ TEST(WholeResponse, EchoWithLogprobsAndNothingElse) {
   writer->add(0, last_event(FinishReason::kLength, make_usage(2, 0, 1)));
   const json body = json::parse(writer->end());
   EXPECT_EQ(body.at("choices").at(0).at("text"), "pq");
-  EXPECT_EQ(body.at("choices").at(0).at("logprobs"),
-            json::parse(R"({"tokens": ["p", "q"], "token_logprobs": [null, -2.0], "top_logprobs": [null, {"r": -0.5}],
+  EXPECT_EQ(
+      body.at("choices").at(0).at("logprobs"),
+      json::parse(
+          R"({"tokens": ["p", "q"], "token_logprobs": [null, -2.0], "top_logprobs": [null, {"r": -0.5, "q": -2.0}],
                             "text_offset": [0, 1]})"));
   EXPECT_EQ(body.at("usage").at("completion_tokens"), 0);
+}
+
+// A prompt as long as the context: its last token is what the engine was made to choose.
+TEST(WholeResponse, TheLastTokenOfAPromptMayBeTheOutput) {
+  ResponseInfo info = shaped(ApiKind::kCompletion, [](ResponseShape& shape) {
+    shape.echo_only = true;
+    shape.prompt_logprobs = 0;
+  });
+  info.logprobs = true;
+  info.echo_logprobs = 0;
+  info.prompts = {{3, {'p', 'q', 'r'}, "pqr", true}};
+  const auto writer = whole_response_writer(info, 1);
+  Event event = text_event("r");
+  event.tokens = {'r'};
+  event.prompt_logprobs.push_back({{'q', -2.0f}, {}});
+  event.logprobs.push_back({{'r', -3.0f}, {}});
+  writer->add(0, event);
+  writer->add(0, last_event(FinishReason::kLength, make_usage(2, 0, 1)));
+  const json body = json::parse(writer->end());
+  const json& choice = body.at("choices").at(0);
+  EXPECT_EQ(choice.at("text"), "pqr");
+  EXPECT_EQ(choice.at("logprobs").at("token_logprobs"), json::parse("[null, -2.0, -3.0]"));
+  EXPECT_EQ(choice.at("prompt_logprobs").size(), 3u);
+  EXPECT_EQ(body.at("usage").at("prompt_tokens"), 3);
+  EXPECT_EQ(body.at("usage").at("completion_tokens"), 0);
+}
+
+// A token that the tokenizer put before the text is no part of what was sent and is echoed.
+TEST(WholeResponse, OffsetsOfAnEchoAreInTheEcho) {
+  for (const bool shown : {false, true}) {
+    ResponseInfo info = make_info(ApiKind::kCompletion);
+    info.logprobs = true;
+    info.echo_logprobs = 0;
+    info.prompts = {{3, {'^', 'q', 'r'}, shown ? "^qr" : "qr"}};
+    const auto writer = whole_response_writer(info, 1);
+    Event event = text_event("");
+    event.prompt_logprobs = {{{'q', -2.0f}, {}}, {{'r', -2.0f}, {}}};
+    writer->add(0, event);
+    writer->add(0, last_event(FinishReason::kStop, {}));
+    const json logprobs = json::parse(writer->end()).at("choices").at(0).at("logprobs");
+    EXPECT_EQ(logprobs.at("text_offset"), json::parse(shown ? "[0, 1, 2]" : "[0, 0, 1]"));
+  }
+}
+
+// The thoughts of an answer are counted by token, and an answer in pieces gives what one in whole does.
+TEST(Usage, CountsThoughts) {
+  ResponseInfo info = shaped(ApiKind::kChat, [](ResponseShape& shape) { shape.include_usage = true; });
+  info.reasoning = ReasoningStart::kClosed;
+  info.parser = OutputParser::Options{ToolFormat::kNone, ReasoningStart::kClosed, "call_"};
+  const std::string text = "<think>hm!</think>Yes";  // a token a character
+  for (const size_t piece : {size_t{1}, size_t{4}, text.size()}) {
+    const auto whole = whole_response_writer(info, 1);
+    const auto stream = stream_response_writer(info, 1);
+    std::string bytes;
+    for (size_t at = 0; at < text.size(); at += piece) {
+      Event event = text_event(text.substr(at, piece));
+      event.tokens.assign(event.text.begin(), event.text.end());
+      whole->add(0, event);
+      bytes += stream->add(0, event);
+    }
+    whole->add(0, last_event(FinishReason::kStop, make_usage(1, 0, 21)));
+    bytes += stream->add(0, last_event(FinishReason::kStop, make_usage(1, 0, 21)));
+    bytes += stream->end();
+    const json body = json::parse(whole->end());
+    EXPECT_EQ(body.at("usage").at("completion_tokens_details").at("reasoning_tokens"), 3);
+    EXPECT_EQ(body.at("choices").at(0).at("message").at("reasoning"), "hm!");
+    EXPECT_EQ(body.at("choices").at(0).at("message").at("reasoning_content"), "hm!");
+    EXPECT_EQ(chunks_of(bytes).back().at("usage"), body.at("usage"));
+  }
+}
+
+TEST(WholeResponse, ARepetitionIsAReasonToEnd) {
+  for (const ApiKind kind : {ApiKind::kChat, ApiKind::kCompletion}) {
+    const auto writer = whole_response_writer(make_info(kind), 1);
+    Event last = last_event(FinishReason::kStop, {}, "ha ha ha");
+    last.finish->repeated = true;
+    writer->add(0, last);
+    const json choice = json::parse(writer->end()).at("choices").at(0);
+    EXPECT_EQ(choice.at("finish_reason"), "repetition");
+    EXPECT_EQ(choice.at("stop_reason"), "repetition_detected");
+  }
 }
 
 TEST(WholeResponse, KeepsTheStopWhenAsked) {
@@ -323,6 +417,7 @@ TEST(ToolCalls, StreamedAndWholeAgree) {
     const json& delta = chunk.at("choices").at(0).at("delta");
     content += delta.value("content", "");
     reasoning += delta.value("reasoning_content", "");
+    EXPECT_EQ(delta.value("reasoning", ""), delta.value("reasoning_content", "")) << "vLLM's name, and the older one";
     if (!delta.contains("tool_calls")) continue;
     const json& call = delta.at("tool_calls").at(0);
     EXPECT_EQ(call.at("index"), 0);
@@ -370,6 +465,45 @@ TEST(Logprobs, CompletionSchemaCountsOffsetsAcrossEvents) {
   EXPECT_EQ(logprobs.at("token_logprobs"), json::parse("[-0.25, -9999.0, -0.25, -9999.0]"));
   EXPECT_EQ(logprobs.at("text_offset"), json::parse("[0, 1, 2, 3]"));
   EXPECT_EQ(logprobs.at("top_logprobs").at(0), json::parse(R"({"a": -0.25, "\ufffd": -2.0})"));
+}
+
+// OpenAI: the k likeliest, and the token itself where it is not one of them.
+TEST(Logprobs, CompletionAlternativesHoldTheTokenItself) {
+  ResponseInfo info = make_info(ApiKind::kCompletion);
+  info.logprobs = true;
+  const auto tops = [&](PositionLogprobs position) {
+    const auto writer = whole_response_writer(info, 1);
+    Event event = text_event("?");
+    event.tokens = {position.chosen.token};
+    event.logprobs = {std::move(position)};
+    writer->add(0, event);
+    writer->add(0, last_event(FinishReason::kStop, {}));
+    return json::parse(writer->end()).at("choices").at(0).at("logprobs").at("top_logprobs").at(0);
+  };
+  EXPECT_EQ(tops({{'c', -3.0f}, {{'a', -1.0f}, {'b', -2.0f}}}), json::parse(R"({"a": -1.0, "b": -2.0, "c": -3.0})"));
+  EXPECT_EQ(tops({{'c', -3.0f}, {}}), json::parse(R"({"c": -3.0})")) << "logprobs: 0";
+  EXPECT_EQ(tops({{'a', -1.0f}, {{'a', -1.0f}, {'b', -2.0f}}}), json::parse(R"({"a": -1.0, "b": -2.0})"));
+  // Tokens that print alike: the chosen one has the text, of the others the likeliest.
+  EXPECT_EQ(tops({{1001, -4.0f}, {{999, -1.0f}, {1000, -2.0f}}}),
+            json::parse(R"({"token_id:999": -1.0, "token_id:1000": -2.0, "\ufffd": -4.0})"));
+  EXPECT_EQ(tops({{'a', -4.0f}, {{999, -1.0f}, {1000, -2.0f}}}),
+            json::parse(R"({"\ufffd": -1.0, "token_id:1000": -2.0, "a": -4.0})"));
+}
+
+// A character split over tokens is one character of the text; what is never completed is as many as are printed.
+TEST(Logprobs, OffsetsAreThoseOfTheText) {
+  ResponseInfo info = make_info(ApiKind::kCompletion);
+  info.logprobs = true;
+  const auto writer = whole_response_writer(info, 1);
+  for (const TokenId token : {TokenId{'a'}, 1000, 1001, TokenId{'b'}, 1000, TokenId{'c'}, TokenId{'d'}}) {
+    Event event = text_event("");
+    event.tokens = {token};
+    event.logprobs.push_back({{token, -1.0f}, {}});
+    writer->add(0, event);
+  }
+  writer->add(0, last_event(FinishReason::kStop, {}));
+  EXPECT_EQ(json::parse(writer->end()).at("choices").at(0).at("logprobs").at("text_offset"),
+            json::parse("[0, 1, 1, 2, 3, 4, 5]"));
 }
 
 TEST(Logprobs, StreamsGoWithTheirTokensEvenWithoutText) {

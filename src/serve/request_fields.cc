@@ -16,77 +16,9 @@ using nlohmann::json;
 constexpr int kDefaultCompletionTokens = 16;  // of the completions schema; chat runs to the end of the context
 constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxText = 1024;  // characters of a stop string and of a salt, which every choice has a copy of
+constexpr size_t kMaxBadWords = 1024;
+constexpr int kMaxPattern = 1024;  // tokens of a repetition
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
-
-// Fields that change nothing in the answer of this server. The log names them once, like unknown ones.
-constexpr std::string_view kInertFields[] = {
-    "user",       "store",     "metadata",   "service_tier", "safety_identifier",       "prompt_cache_key",
-    "prediction", "verbosity", "request_id", "rid",          "guided_decoding_backend", "spaces_between_special_tokens",
-};
-
-// Fields that would change the answer and are not built. Values that ask for nothing pass.
-struct Unbuilt {
-  std::string_view field;
-  bool (*harmless)(const json&);
-  std::string_view instead;  // what to do about it: the end of a sentence
-};
-
-bool is_empty(const json& value) {
-  return (value.is_array() || value.is_object()) && value.empty();
-}
-bool is_false(const json& value) {
-  return value.is_boolean() && !value.get<bool>();
-}
-bool is_true(const json& value) {
-  return value.is_boolean() && value.get<bool>();
-}
-bool never(const json&) {
-  return false;
-}
-bool is_blank(const json& value) {
-  return value.is_string() && value.get_ref<const std::string&>().empty();
-}
-bool no_tool(const json& value) {
-  return value == "none" || value == "auto";
-}
-bool text_only(const json& value) {
-  return value == json::array({"text"});
-}
-bool is_one(const json& value) {
-  return value.is_number() && value.get<double>() == 1.0;
-}
-
-constexpr std::string_view kLeaveOut = "leave it out";
-constexpr std::string_view kTextOnly = "only text is available";
-constexpr std::string_view kBias = "use \"logit_bias\"";
-constexpr std::string_view kOnlyFalse = "only false is available";
-
-constexpr Unbuilt kUnbuilt[] = {
-    {"functions", is_empty, "use \"tools\""},
-    {"function_call", no_tool, "use \"tool_choice\""},
-    {"guided_whitespace_pattern", never, kLeaveOut},
-    {"structural_tag", never, "use \"structured_outputs\" with a grammar"},
-    {"stop_regex", never, "use \"stop\""},
-    {"suffix", is_blank, "text is only continued, never filled in"},
-    {"audio", never, kTextOnly},
-    {"modalities", text_only, kTextOnly},
-    {"mm_processor_kwargs", is_empty, kTextOnly},
-    {"media_io_kwargs", is_empty, kTextOnly},
-    {"web_search_options", never, kLeaveOut},
-    {"prompt_embeds", never, "send the prompt as text or token ids"},
-    {"use_beam_search", is_false, kOnlyFalse},
-    {"length_penalty", is_one, "it is for beam search only"},
-    {"logits_processors", is_empty, kBias},
-    {"custom_logit_processor", never, kBias},
-    {"allowed_token_ids", is_empty, kBias},
-    {"bad_words", is_empty, kBias},
-    {"skip_special_tokens", is_true, "only true is available"},
-    {"chat_template", never, "the model's own template is used; \"chat_template_kwargs\" is available"},
-    {"return_hidden_states", is_false, kOnlyFalse},
-    {"stream_reasoning", is_true, "only true is available"},
-    {"lora_path", is_blank, kLeaveOut},
-    {"kv_transfer_params", is_empty, kLeaveOut},
-};
 
 // Clients of vLLM send -1 when they mean none.
 void read_seed(FieldReader& in, SamplingParams& sampling) {
@@ -114,6 +46,11 @@ void read_logit_bias(FieldReader& in, int vocab_size, SamplingParams& sampling) 
   if (!value->is_object()) {
     in.fail(invalid_field("logit_bias",
                           "\"logit_bias\" must be an object of token ids and numbers, not " + excerpt(*value) + "."));
+    return;
+  }
+  if (value->size() > kMaxLogitBias) {
+    in.fail(invalid_field("logit_bias", "\"logit_bias\" may have at most " + std::to_string(kMaxLogitBias) +
+                                            " entries, not " + std::to_string(value->size()) + "."));
     return;
   }
   for (const auto& [key, bias] : value->items()) {
@@ -191,6 +128,11 @@ void read_limits(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
       in.fail(invalid_field("stop_token_ids",
                             "\"stop_token_ids\" must be a list of token ids, not " + excerpt(*ids) + "."));
     }
+    if (generate.stop_token_ids.size() + rules.info.eos_token_ids.size() > kMaxEndIds) {
+      in.fail(invalid_field("stop_token_ids", "\"stop_token_ids\" may have at most " +
+                                                  std::to_string(kMaxEndIds - rules.info.eos_token_ids.size()) +
+                                                  " entries, not " + std::to_string(ids->size()) + "."));
+    }
   }
   if (in.string("cache_salt", generate.cache_namespace) && count_code_points(generate.cache_namespace) > kMaxText) {
     in.fail(
@@ -201,6 +143,57 @@ void read_limits(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
     in.fail(invalid_field("truncate_prompt_tokens",
                           "\"truncate_prompt_tokens\" must be -1, for what fits, or at least 1, not 0."));
   }
+}
+
+void read_bad_words(FieldReader& in, std::vector<std::string>& words) {
+  const json* value = in.get("bad_words");
+  if (!value) return;
+  const auto is_word = [](const json& word) {
+    return word.is_string() && word != "" && count_code_points(word.get_ref<const std::string&>()) <= kMaxText;
+  };
+  if (value->is_array() && value->size() <= kMaxBadWords && std::all_of(value->begin(), value->end(), is_word)) {
+    words = value->get<std::vector<std::string>>();
+    return;
+  }
+  in.fail(invalid_field("bad_words", "\"bad_words\" must be a list of at most " + std::to_string(kMaxBadWords) +
+                                         " strings of 1 to " + std::to_string(kMaxText) + " characters."));
+}
+
+// vLLM's. A size of 0 is off, and a least size of 0 is 1.
+void read_repetition(FieldReader& in, std::optional<RepetitionDetection>& out) {
+  RepetitionDetection rule{.min_size = 0, .max_size = 0, .min_count = 0};
+  in.object("repetition_detection", [&](FieldReader& fields) {
+    fields.integer("max_pattern_size", 0, kMaxPattern, rule.max_size);
+    fields.integer("min_pattern_size", 0, kMaxPattern, rule.min_size);
+    fields.integer("min_count", 0, kMaxTokens, rule.min_count);
+    if (rule.min_size > rule.max_size) {
+      fields.fail(invalid_field("min_pattern_size", "\"min_pattern_size\" must not be above \"max_pattern_size\"."));
+    }
+    if (rule.max_size > 0 && rule.min_count < 2) {
+      fields.fail(invalid_field("min_count", "\"min_count\" must be at least 2: a pattern repeats from then on."));
+    }
+  });
+  if (rule.max_size == 0) return;
+  rule.min_size = std::max(rule.min_size, 1);
+  out = rule;
+}
+
+// Which tokens may be chosen, beside structured output.
+void read_token_rules(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
+  std::vector<TokenId>& allowed = out.generate.allowed_tokens;
+  if (const json* ids = in.get("allowed_token_ids")) {
+    if (ids->is_array()) {
+      read_token_ids(in, "allowed_token_ids", *ids, rules.info.vocab_size, allowed);
+    } else {
+      in.fail(invalid_field("allowed_token_ids",
+                            "\"allowed_token_ids\" must be a list of token ids, not " + excerpt(*ids) + "."));
+    }
+  }
+  std::sort(allowed.begin(), allowed.end());
+  allowed.erase(std::unique(allowed.begin(), allowed.end()), allowed.end());
+  read_bad_words(in, out.bad_words);
+  in.integer("thinking_token_budget", -1, kMaxTokens, out.thinking_tokens);
+  read_repetition(in, out.generate.repetition);
 }
 
 void read_choices(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
@@ -234,6 +227,8 @@ void read_shape(FieldReader& in, ApiRequest& out) {
   bool no_stop_trim = false;  // SGLang's name
   in.boolean("no_stop_trim", no_stop_trim);
   out.shape.include_stop = out.shape.include_stop || no_stop_trim;
+  in.boolean("skip_special_tokens", out.generate.skip_special_tokens);
+  out.shape.skip_special_tokens = out.generate.skip_special_tokens;
   in.boolean("return_token_ids", out.shape.token_ids);
   in.boolean("return_tokens_as_token_ids", out.shape.tokens_as_ids);
   if (in.integer("prompt_logprobs", 0, kMaxLogprobs, out.shape.prompt_logprobs)) {
@@ -283,26 +278,13 @@ void read_common_fields(FieldReader& in, std::string_view body, const RequestRul
   read_model(in, rules, out.model);
   read_sampling(in, rules, out.generate.sampling);
   read_limits(in, rules, out);
+  read_token_rules(in, rules, out);
   read_choices(in, rules, out);
   read_stream(in, out);
   read_shape(in, out);
   read_volley(in, out);
   out.grammar_field = read_grammar(in, body, out.generate.grammar);
   in.boolean("add_special_tokens", out.add_special_tokens);
-}
-
-std::vector<std::string> refuse_unbuilt_fields(FieldReader& in) {
-  for (const Unbuilt& unbuilt : kUnbuilt) {
-    const json* value = in.get(unbuilt.field);
-    if (!value || unbuilt.harmless(*value)) continue;
-    in.fail(unsupported_field(unbuilt.field,
-                              in_quotes(unbuilt.field) + " is not supported: " + std::string(unbuilt.instead) + "."));
-  }
-  std::vector<std::string> inert;
-  for (const std::string_view field : kInertFields) {
-    if (in.get(field)) inert.emplace_back(field);
-  }
-  return inert;
 }
 
 }  // namespace volley::serve

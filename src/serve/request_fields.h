@@ -17,10 +17,6 @@ constexpr int kMaxLogprobs = 20;
 // set before. `body`: the JSON text that `in` reads.
 void read_common_fields(FieldReader& in, std::string_view body, const RequestRules& rules, ApiRequest& out);
 
-// Fails for fields that would change the answer and are not built, unless their value asks for nothing. Returns the
-// names of those that never change the answer and were sent.
-std::vector<std::string> refuse_unbuilt_fields(FieldReader& in);
-
 // The model's name: the one sent, which must be served here, or the first that is.
 void read_model(FieldReader& in, const RequestRules& rules, std::string& model);
 

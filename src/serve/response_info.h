@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,12 +16,15 @@
 namespace volley::serve {
 
 using TokenText = std::function<std::string(TokenId)>;
+using Decode = std::function<std::string(std::span<const TokenId>, bool skip_special_tokens)>;
 
 // One prompt of a request. A choice belongs to prompt index / n.
 struct PromptInfo {
   int32_t tokens = 0;
   std::vector<TokenId> ids;  // where the answer shows them or their log-probabilities
   std::string echo;          // its text; empty: no echo
+  // A prompt as long as the context, to be scored: its last token is what the engine was made to choose.
+  bool last_is_chosen = false;
 };
 
 struct ResponseInfo {
@@ -32,11 +36,12 @@ struct ResponseInfo {
   bool logprobs = false;
   int echo_logprobs = -1;  // -1: none; k: of an echoed prompt's tokens and their k alternatives
   ResponseShape shape;
-  std::vector<PromptInfo> prompts;              // at least one
-  std::vector<TokenId> stop_token_ids;          // the client's own
-  std::optional<OutputParser::Options> parser;  // of chat; nothing: all text is content
-  TokenText token_text;                         // a token by itself, special tokens included
-  TokenText visible_text;                       // a token by itself, empty for special ones
+  std::vector<PromptInfo> prompts;                  // at least one
+  std::vector<TokenId> stop_token_ids;              // the client's own
+  std::optional<OutputParser::Options> parser;      // of chat; nothing: all text is content
+  ReasoningStart reasoning = ReasoningStart::kOff;  // whether the model thinks, shown or not
+  TokenText token_text;  // a token by itself as log-probabilities name it, special tokens included
+  Decode decode;
 
   const PromptInfo& prompt_of(int choice) const { return prompts[static_cast<size_t>(choice / n)]; }
 };

@@ -13,7 +13,7 @@ constexpr EndpointRow kRows[] = {
     {"/detokenize", "POST", Endpoint::kDetokenize, true, true, true},
     {"/v1/models", "GET", Endpoint::kModels, true, true, false},
     {"/v1/models/", "GET", Endpoint::kModel, true, true, false},  // names hold slashes
-    {"/health", "GET", Endpoint::kHealth, false, false, false},
+    {"/health", "GET", Endpoint::kHealth, false, true, false},    // healthy is who can be asked
     {"/ready", "GET", Endpoint::kReady, false, false, false},
     {"/version", "GET", Endpoint::kVersion, false, false, false},
     {"/metrics", "GET", Endpoint::kMetrics, false, true, false},

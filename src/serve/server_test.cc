@@ -384,13 +384,15 @@ TEST(Server, FiftyStreamsAtOnce) {
 TEST(Server, ListensBeforeTheEngineIsThere) {
   auto server = Server::start(make_options()).value();
   Client client(server->port());
-  EXPECT_EQ(client.get("/health")->status, 200);
+  EXPECT_EQ(client.get("/version")->status, 200);
+  EXPECT_EQ(client.get("/health")->status, 503) << "healthy is who can be asked";
   const auto early = client.get("/ready");
   EXPECT_EQ(early->status, 503);
   EXPECT_EQ(early->headers.at("retry-after"), "1");
   EXPECT_EQ(client.post(kPath, kWhole)->status, 503);
   FakeEngine engine;
   ASSERT_TRUE(server->attach(engine).ok());
+  EXPECT_EQ(client.get("/health")->status, 200);
   EXPECT_EQ(client.get("/ready")->status, 200);
   EXPECT_EQ(client.post(kPath, kWhole)->status, 200);
   server.reset();  // before the engine, as declared

@@ -15,24 +15,38 @@ using Kind = GrammarSpec::Kind;
 
 constexpr size_t kMaxChoices = 4096;
 
+// In the schema's own text, whose order of properties is kept. A schema that brings options of its own keeps them.
+void with_any_whitespace(GrammarSpec& grammar) {
+  if (grammar.kind != Kind::kJsonObject && grammar.kind != Kind::kJsonSchema) return;
+  if (grammar.kind == Kind::kJsonObject) grammar = {Kind::kJsonSchema, R"({"type":"object"})", {}};
+  const auto parsed = parse_json(grammar.text);
+  const json* schema = std::get_if<json>(&parsed);
+  if (!schema || !schema->is_object() || schema->contains("x-guidance")) return;
+  const std::string option = std::string(R"("x-guidance":{"whitespace_flexible":true})") + (schema->empty() ? "" : ",");
+  grammar.text.insert(grammar.text.find('{') + 1, option);
+}
+
 // The constraints of one request, in the order in which they were read.
 class Collector {
  public:
   void add(std::string field, Kind kind, std::string text, std::vector<std::string> choices = {}) {
     found_.emplace_back(std::move(field), GrammarSpec{kind, std::move(text), std::move(choices)});
   }
+  void allow_any_whitespace() { any_whitespace_ = true; }
   std::string finish(FieldReader& in, std::optional<GrammarSpec>& out) {
     if (found_.size() > 1) {
       in.fail(invalid_field(found_[1].first, in_quotes(found_[0].first) + " and " + in_quotes(found_[1].first) +
                                                  " both constrain the output: send one of them."));
     } else if (!found_.empty()) {
       out = std::move(found_.front().second);
+      if (any_whitespace_) with_any_whitespace(*out);
     }
     return found_.empty() ? "" : found_.front().first;
   }
 
  private:
   std::vector<std::pair<std::string, GrammarSpec>> found_;
+  bool any_whitespace_ = false;
 };
 
 // A schema as an object, or as JSON text in a string. `object`: the text that `in` reads.
@@ -135,11 +149,11 @@ void read_structured_outputs(FieldReader& in, std::string_view body, Collector& 
     read_text(outputs, "grammar", Kind::kEbnf, path + "grammar", to);
     read_json_object(outputs, "json_object", path + "json_object", to);
     outputs.know("disable_fallback");  // there is one implementation and nothing to fall back to
-    for (const char* name : {"disable_any_whitespace", "disable_additional_properties"}) {
-      bool wanted = false;
-      if (outputs.boolean(name, wanted) && wanted) {
-        outputs.fail(unsupported_field(name, in_quotes(path + name) + " is not supported: say it in the schema."));
-      }
+    bool compact = true;
+    if (outputs.boolean("disable_any_whitespace", compact) && !compact) to.allow_any_whitespace();
+    constexpr const char* kClosed = "disable_additional_properties";
+    if (bool wanted = false; outputs.boolean(kClosed, wanted) && wanted) {
+      outputs.fail(unsupported_field(kClosed, in_quotes(path + kClosed) + " is not supported: say it in the schema."));
     }
     for (const char* name : {"whitespace_pattern", "structural_tag"}) {
       if (outputs.get(name)) {
@@ -158,7 +172,7 @@ std::string read_grammar(FieldReader& in, std::string_view body, std::optional<G
   for (const char* name : {"guided_json", "json_schema"}) read_schema(in, name, body, name, to);
   for (const char* name : {"guided_regex", "regex"}) read_text(in, name, Kind::kRegex, name, to);
   read_text(in, "guided_grammar", Kind::kEbnf, "guided_grammar", to);
-  read_text(in, "ebnf", Kind::kEbnf, "ebnf", to);
+  for (const char* name : {"ebnf", "grammar"}) read_text(in, name, Kind::kEbnf, name, to);
   read_choice(in, "guided_choice", "guided_choice", to);
   read_json_object(in, "guided_json_object", "guided_json_object", to);
   return to.finish(in, out);

@@ -1,5 +1,6 @@
 // What a request says about the form of its text: the fields of OpenAI (response_format), vLLM (structured_outputs and
-// the older guided_ ones) and SGLang (regex, ebnf, json_schema), all read into one GrammarSpec. Pure.
+// the older guided_ ones), SGLang (regex, ebnf, json_schema) and llama.cpp (grammar), all read into one GrammarSpec.
+// Pure.
 #pragma once
 
 #include <volley/engine.h>

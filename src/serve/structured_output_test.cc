@@ -58,6 +58,7 @@ TEST(StructuredOutput, TheOtherConstraints) {
       {R"({"regex": "a+"})", Kind::kRegex, "a+"},
       {R"({"structured_outputs": {"grammar": "root ::= \"a\""}})", Kind::kEbnf, "root ::= \"a\""},
       {R"({"guided_grammar": "root ::= \"a\""})", Kind::kEbnf, "root ::= \"a\""},
+      {R"({"grammar": "root ::= \"a\""})", Kind::kEbnf, "root ::= \"a\""},
       {R"({"guided_grammar": "start: \"a\""})", Kind::kLark, "start: \"a\""},
       {R"({"ebnf": "root ::= \"a\""})", Kind::kEbnf, "root ::= \"a\""},
   };
@@ -101,7 +102,10 @@ TEST(StructuredOutput, NamesWhatIsWrong) {
       {R"({"guided_regex": ""})", "guided_regex"},
       {R"({"structured_outputs": {"regex": 1}})", "structured_outputs.regex"},
       {R"({"structured_outputs": {"whitespace_pattern": " "}})", "structured_outputs.whitespace_pattern"},
-      {R"({"structured_outputs": {"disable_any_whitespace": true}})", "structured_outputs.disable_any_whitespace"},
+      {R"({"structured_outputs": {"disable_any_whitespace": 1}})", "structured_outputs.disable_any_whitespace"},
+      {R"({"structured_outputs": {"disable_additional_properties": true}})",
+       "structured_outputs.disable_additional_properties"},
+      {R"({"grammar": ""})", "grammar"},
   };
   for (const auto& [body, param] : cases) {
     const Read result = read(body);
@@ -109,6 +113,24 @@ TEST(StructuredOutput, NamesWhatIsWrong) {
     EXPECT_EQ(result.error->status, 400) << body;
     EXPECT_EQ(result.error->param, param) << body;
   }
+}
+
+// White space is bounded unless a request says otherwise, beside a constraint under any name.
+TEST(StructuredOutput, FreeWhiteSpaceIsAnOptionOfTheSchema) {
+  const std::string option = R"("x-guidance":{"whitespace_flexible":true})",
+                    free = R"({"disable_any_whitespace": false)";
+  const std::string schema = R"({"z": {},"a": 1.0})";
+  const auto text_of = [](const std::string& body) { return read(body).grammar.value().text; };
+  EXPECT_EQ(text_of(R"({"structured_outputs": )" + free + R"(, "json": )" + schema + "}}"),
+            "{" + option + R"(,"z": {},"a": 1.0})");
+  EXPECT_EQ(text_of(R"({"guided_json": {}, "structured_outputs": )" + free + "}}"), "{" + option + "}");
+  const Read object = read(R"({"response_format": {"type": "json_object"}, "structured_outputs": )" + free + "}}");
+  EXPECT_EQ(object.grammar->kind, Kind::kJsonSchema);
+  EXPECT_EQ(object.grammar->text, "{" + option + R"(,"type":"object"})");
+  EXPECT_EQ(text_of(R"({"regex": "{", "structured_outputs": )" + free + "}}"), "{") << "only JSON has any";
+  const std::string own = R"({"x-guidance": {"whitespace_pattern": "[ ]"}})";
+  EXPECT_EQ(text_of(R"({"guided_json": )" + own + R"(, "structured_outputs": )" + free + "}}"), own);
+  EXPECT_EQ(text_of(R"({"guided_json": {}, "structured_outputs": {"disable_any_whitespace": true}})"), "{}");
 }
 
 TEST(StructuredOutput, TwoConstraintsAreOneTooMany) {

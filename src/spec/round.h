@@ -94,7 +94,7 @@ struct RoundResult {
   int32_t accepted = 0;                    // of `tokens`, how many were drafted
   bool ended = false;                      // the last one is an end id
   bool exhausted = false;                  // max_tokens reached
-  bool finite = true;                      // false: the logits held NaN or infinity; tokens are not to be used
+  bool finite = true;                      // false: after `tokens` there was nothing to choose; the slot is done
   std::vector<PositionLogprobs> logprobs;  // one a token, for slots that asked
   std::vector<PositionLogprobs> scores;    // one for each of RoundSegment::scored, with the ops::kMaxLogprobs highest
 };

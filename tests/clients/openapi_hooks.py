@@ -17,6 +17,7 @@ CONSTRAINTS = [
     "json_schema",
     "regex",
     "ebnf",
+    "grammar",
 ]
 LONGEST = 16  # tokens of an answer: what does not fit into the context is refused
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
 from support import MODEL, SORT, STORY, Asker, Server, user
 
@@ -237,3 +237,32 @@ def test_many_at_once_answer_as_one_alone(server: Server) -> None:
         )
         assert together[i] == alone.choices[0].message.content
     assert together[:3] == together[3:6] == together[6:9]
+
+
+def test_allowed_tokens_and_repetitions(ask: Asker, server: Server) -> None:
+    (dog, *_) = server.tokenize(" dog")
+    body = {"allowed_token_ids": [dog], "repetition_detection": {"max_pattern_size": 3, "min_count": 4}}
+    answer = ask.complete("The", max_tokens=30, extra_body=body)
+    assert answer.choices[0].finish_reason == "repetition"
+    assert answer.usage.completion_tokens == 4
+    assert len(set(server.tokenize("The" + answer.text)[-4:])) == 1
+
+
+def test_bad_words_are_not_written(ask: Asker, server: Server) -> None:
+    free = ask.chat(STORY, max_tokens=40).text
+    word = next(word for word in free.split() if len(word) > 3 and word.isalpha())
+    assert word not in ask.chat(STORY, max_tokens=40, extra_body={"bad_words": [word, " " + word]}).text.split()
+
+
+def test_special_tokens_are_shown_when_asked_for(ask: Asker) -> None:
+    body = {"ignore_eos": True, "skip_special_tokens": False}
+    shown = ask.chat(SORT, max_tokens=40, extra_body=body).text
+    hidden = ask.chat(SORT, max_tokens=40, extra_body={"ignore_eos": True}).text
+    assert "<|im_end|>" in shown and "<|im_end|>" not in hidden
+
+
+def test_fields_that_are_not_built_are_refused_by_name(client: OpenAI) -> None:
+    for field, value in (("mirostat", 1), ("typical_p", 0.5), ("n_predict", 5), ("logprob_token_ids", [1])):
+        with pytest.raises(BadRequestError) as caught:
+            Asker(client, stream=False).chat(SORT, extra_body={field: value})
+        assert caught.value.param == field

@@ -66,6 +66,13 @@ def test_any_object(ask: Asker, fields: dict[str, Any]) -> None:
     assert isinstance(json.loads(ask.chat(JSON_FACTS, max_tokens=200, **fields).text), dict)
 
 
+def test_white_space_is_bounded_unless_it_is_asked_for(ask: Asker) -> None:
+    compact = ask.chat(JSON_FACTS, max_tokens=200, response_format={"type": "json_object"}).text
+    assert not re.search(r"\s\s", re.sub(r'"(\\.|[^"\\])*"', '""', compact)), compact
+    wide = {"structured_outputs": {"regex": "a", "disable_any_whitespace": False}}
+    assert ask.chat(STORY, max_tokens=5, extra_body=wide).text == "a"
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -96,6 +103,7 @@ LARK = 'start: GREETING " " NAME\nGREETING: "hello" | "goodbye"\nNAME: /[A-Z][a-
         {"guided_grammar": EBNF},
         {"guided_grammar": LARK},
         {"ebnf": EBNF},
+        {"grammar": EBNF},
         {"structured_outputs": {"grammar": EBNF}},
         {"structured_outputs": {"grammar": LARK}},
     ],

@@ -37,9 +37,9 @@ const MAX_IDLE_STATES: usize = 4_000;
 const MAX_STATES: usize = 30_000;
 /// Grammars nest deeply where no limit below counts; their compilation recurses.
 const STACK: usize = 1 << 26;
-/// What may stand between the tokens of JSON: a space, or a line break with its indentation. Without a bound a weak
-/// model can write spaces for ever and never break the schema.
-const JSON_WHITESPACE: &str = r"[ ]|\r?\n([ ]{0,32}|\t{0,8})";
+/// What may stand between the tokens of JSON: a space or a line break. Without a bound a model can write spaces for ever
+/// and never break the schema, and with room for an indentation it wanders there. A schema may ask for more.
+const JSON_WHITESPACE: &str = r"[ ]|\r?\n";
 
 /// Sets of tokens that a mask takes in at one stroke where all of them may follow, beside those that JSON strings need:
 /// without these a regular expression over words looks at each token of the vocabulary.

@@ -122,7 +122,7 @@ struct StepOutcome {
   int32_t committed = 0;
   int32_t ended = 0;         // the last one is an end id
   int32_t exhausted = 0;     // max_tokens reached, and not by an end id
-  int32_t finite = 1;        // 0: a committed token was chosen from logits that hold NaN or infinity
+  int32_t finite = 1;        // 0: after the committed tokens there was nothing to choose (ChoiceOutput::finite)
   int32_t length = 0;        // of the sequence, afterwards
   int32_t verified = 0;      // drafted tokens that were
   int32_t choice_begin = 0;  // first of its choices in the step's

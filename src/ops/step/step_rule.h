@@ -164,12 +164,16 @@ VOLLEY_HOST_DEVICE inline StepOutcome accept_segment(const StepSegment& segment,
   outcome.exhausted = result.exhausted ? 1 : 0;
   outcome.verified = segment.draft;
   outcome.choice_begin = segment.choice_begin;
-  for (int32_t i = 0; i < result.committed; ++i) {
-    if (in.finite[segment.choice_begin + i] == 0) outcome.finite = 0;
+  for (int32_t i = 0; i < result.committed && outcome.finite != 0; ++i) {
+    if (in.finite[segment.choice_begin + i] != 0) continue;
+    // What was chosen before stands, as it does when each token has a step of its own.
+    outcome.finite = outcome.ended = outcome.exhausted = 0;
+    outcome.committed = i;
+    if (outcome.accepted > i) outcome.accepted = i;
   }
   slot.length = outcome.length = before + outcome.committed;
   if (outcome.committed > 0) slot.last_token = tokens[outcome.committed - 1];
-  slot.done = result.ended || result.exhausted || outcome.finite == 0 ? 1 : 0;
+  slot.done = outcome.ended != 0 || outcome.exhausted != 0 || outcome.finite == 0 ? 1 : 0;
   return outcome;
 }
 

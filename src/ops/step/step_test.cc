@@ -248,19 +248,67 @@ TEST_P(StepOp, AcceptMovesSlotsOn) {
   EXPECT_EQ(result[0].accepted, 2);
   EXPECT_EQ(result[0].ended, 1);
   EXPECT_EQ(result[0].finite, 1) << "the bad row comes after what was committed";
-  EXPECT_EQ(result[1].committed, 1);
+  EXPECT_EQ(result[1].committed, 0) << "there was nothing to choose";
   EXPECT_EQ(result[1].finite, 0);
   EXPECT_EQ(result[2].committed, 0);
   EXPECT_EQ(tokens.read<TokenId>(), (Ints{10, 2, -1, -1, 77, -1, -1, -1, -1, -1, -1, -1}));
   EXPECT_EQ(slots.read<int32_t>(), (Ints{0, 1, 2}));
-  EXPECT_EQ(counts.read<int32_t>(), (Ints{2, 1, 0}));
+  EXPECT_EQ(counts.read<int32_t>(), (Ints{2, 0, 0}));
   const auto table = f.table();
   EXPECT_EQ(table[0].length, 9);
   EXPECT_EQ(table[0].last_token, 2);
   EXPECT_EQ(table[0].done, 1);
-  EXPECT_EQ(table[1].length, 5);
-  EXPECT_EQ(table[1].last_token, 77);
+  EXPECT_EQ(table[1].length, 4);
+  EXPECT_EQ(table[1].last_token, 51);
+  EXPECT_EQ(table[1].done, 1);
   EXPECT_EQ(table[2].length, 7) << "a slot that is done stays as it is";
+}
+
+// A row without a choice ends its request there: what was accepted before it stands, as with a step for each token.
+TEST_P(StepOp, KeepsWhatWasAcceptedBeforeARowWithoutAChoice) {
+  Fixture& f = *fixture_;
+  for (int32_t i : {0, 1}) {
+    f.slot(i).prompt_length = 4;
+    f.slot(i).max_tokens = i == 0 ? 100 : 5;
+    f.slot(i).length = 7;
+    f.slot(i).end_count = 1;
+    f.slot(i).end_ids[0] = 12;
+  }
+  StepSegment ends{.slot = 0, .draft = 3, .chooses = 1, .rows_reserved = 4, .choices_reserved = 4};
+  StepSegment exhausts{.slot = 1,
+                       .draft = 3,
+                       .chooses = 1,
+                       .rows_reserved = 4,
+                       .draft_begin = 3,
+                       .choice_begin = 4,
+                       .choices_reserved = 4};
+  const Step step = f.step({ends, exhausts});
+  const DeviceTensor drafts(*device_, Ints{10, 11, 12, 10, 11, 9}),
+      choices(*device_, Ints{10, 11, 12, 13, 10, 11, 9, 8});
+  const DeviceTensor finite(*device_, std::vector<uint8_t>{1, 0, 1, 1, 0, 1, 1, 1});
+  const DeviceTensor outcomes(*device_, 2 * sizeof(StepOutcome)), tokens(*device_, Ints(8, -1));
+  const DeviceTensor slots(*device_, Ints(2, -1)), counts(*device_, Ints(2, -1));
+  AcceptInputs in{Fixture::at<TokenId>(drafts), Fixture::at<TokenId>(choices), Fixture::at<uint8_t>(finite)};
+  AcceptOutputs out{Fixture::at<StepOutcome>(outcomes), Fixture::at<TokenId>(tokens), 4, Fixture::at<int32_t>(slots),
+                    Fixture::at<int32_t>(counts)};
+  accept_step(device_->stream(), step, in, out);
+  const auto result = outcomes.read<StepOutcome>();
+  EXPECT_EQ(result[0].committed, 1);
+  EXPECT_EQ(result[0].accepted, 1);
+  EXPECT_EQ(result[1].committed, 0);
+  EXPECT_EQ(result[1].accepted, 0);
+  for (const StepOutcome& outcome : {result[0], result[1]}) {
+    EXPECT_EQ(outcome.finite, 0);
+    EXPECT_EQ(outcome.ended, 0) << "the end id came after the bad row";
+    EXPECT_EQ(outcome.exhausted, 0);
+  }
+  EXPECT_EQ(counts.read<int32_t>(), (Ints{1, 0}));
+  const auto table = f.table();
+  EXPECT_EQ(table[0].length, 8);
+  EXPECT_EQ(table[0].last_token, 10);
+  EXPECT_EQ(table[0].done, 1);
+  EXPECT_EQ(table[1].length, 7);
+  EXPECT_EQ(table[1].done, 1);
 }
 
 TEST_P(StepOp, EditsReachThePageTable) {

@@ -1,0 +1,31 @@
+// Request fields that OpenAI, vLLM, SGLang or llama.cpp have and this server does not: those that cannot change an
+// answer of this server are ignored, all others are refused by name unless their value asks for nothing.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serve/fields.h"
+
+namespace volley::serve {
+
+struct InertField {
+  std::string_view name;
+  std::string_view reason;  // why it changes nothing here: a sentence without its stop
+};
+
+struct UnbuiltField {
+  std::string_view name;
+  std::string_view neutral;  // a JSON list of the values that ask for nothing, null beside them
+  std::string_view instead;  // what to do about it: the end of a sentence
+};
+
+std::span<const InertField> inert_fields();
+std::span<const UnbuiltField> unbuilt_fields();
+
+// Fails for unbuilt fields whose value asks for something. Returns the names of the inert ones that were sent.
+std::vector<std::string> refuse_unbuilt_fields(FieldReader& in);
+
+}  // namespace volley::serve
