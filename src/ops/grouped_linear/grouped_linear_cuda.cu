@@ -225,7 +225,7 @@ GroupedTileSize grouped_tile_size(int64_t entries, int64_t experts) {
   return entries <= 32 * experts ? GroupedTileSize::kFewRows : GroupedTileSize::kManyRows;
 }
 
-void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
+GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
                          const GroupedEnd& end) {
   GroupedArgs args;
   args.weights = static_cast<const uint8_t*>(w.packed.data());
@@ -249,6 +249,12 @@ void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, c
   args.x_dtype = x.dtype;
   args.y_dtype = y.dtype;
   args.routing_ready = end.routing_ready;
+  return args;
+}
+
+void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
+                         const GroupedEnd& end) {
+  const GroupedArgs args = grouped_args(w, x, routing, y, end);
   const Gpu gpu = current_gpu();
   switch (grouped_cuda_kernel(gpu.major, w, x.dtype)) {
     case LinearKernel::kTiles:
@@ -258,6 +264,22 @@ void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, c
     case LinearKernel::kPlain:
       return grouped_plain_cuda(stream, args);
   }
+}
+
+bool experts_ffn_cuda(Stream& stream, const ExpertsCall& call, const Routing& routing) {
+  const Gpu gpu = current_gpu();
+  const bool tiles = grouped_cuda_kernel(gpu.major, call.gate_up, call.x.dtype) == LinearKernel::kTiles &&
+                     grouped_cuda_kernel(gpu.major, call.down, call.inner.dtype) == LinearKernel::kTiles;
+  const int64_t entries = routing.rows() * routing.top_k();
+  if (!tiles || grouped_tile_size(entries, routing.expert_count()) != GroupedTileSize::kFewRows) return false;
+  ExpertsArgs args;
+  args.gate_up = grouped_args(call.gate_up, call.x, routing, call.inner, {.rows = GroupedRows::kIn});
+  args.down = grouped_args(call.down, call.inner, routing, call.outer, {.rows = GroupedRows::kOut});
+  args.dealt = call.counters.as<int32_t>();
+  args.written = args.dealt + 1;
+  experts_tiles_cuda(stream, args, routing.rows(), gpu.processors);
+  combine_experts_cuda(stream, routing, call.outer, call.y);
+  return true;
 }
 
 void combine_experts_cuda(Stream& stream, const Routing& routing, TensorView d, TensorView y) {
