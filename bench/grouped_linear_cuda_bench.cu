@@ -1,6 +1,7 @@
-// A mixture of experts on a GPU, in the shapes of Qwen3-30B-A3B (hidden 2048, 128 experts of 768, 8 a row): the
-// router's product, the routing, gate and up, down, and the combination, for layers with distinct weights one after the
-// other in a CUDA graph; and each of them alone. Routing is simulated: independent of the values, so that the experts
+// A mixture of experts on a GPU, in the shapes of Qwen3-30B-A3B (hidden 2048, 128 experts of 768, 8 a row), for layers
+// with distinct weights one after the other in a CUDA graph: as the model runs it (the router with its product, and the
+// experts), as separate operations (the router's product, the routing, gate and up, down, the combination), and each of
+// them alone. Routing is simulated: independent of the values, so that the experts
 // that are touched are as many as chance has it. Against what reading their weights, or multiplying, takes at least.
 //
 // Prints one JSON object a line. Options: --json FILE writes the same lines there; --rows N takes that number of rows
@@ -17,6 +18,7 @@
 #include "device/dry_run.h"
 #include "ops/grouped_linear/grouped_linear_cuda.h"
 #include "ops/linear/linear_cuda.h"
+#include "ops/router/route_rows.h"
 
 namespace {
 
@@ -25,6 +27,7 @@ using namespace volley;  // NOLINT: a program, not a header
 constexpr int kLayers = 8;
 constexpr int64_t kHidden = 2048, kInner = 768, kExperts = 128, kTopK = 8, kMostRows = 2048;
 constexpr int kRows[] = {1, 4, 8, 16, 32, 64, 128, 256, 512, 2048};
+constexpr int64_t kMostCounters = 64 << 10;
 constexpr double kExpertBytes = 3.0 * kHidden * kInner * 2;
 constexpr double kFlopsPerUs = 790e6;  // what a GPU at its power limit sustains
 
@@ -71,13 +74,24 @@ struct Layer {
   }
 };
 
-enum Part { kRouter = 1, kRoute = 2, kGateUp = 4, kDown = 8, kCombine = 16, kAll = 31 };
+// kRouteRows and kExperts are the first two and the last three of the others in one.
+enum Part {
+  kRouter = 1,
+  kRoute = 2,
+  kGateUp = 4,
+  kDown = 8,
+  kCombine = 16,
+  kApart = 31,
+  kRouteRows = 32,
+  kFfn = 64,
+  kLayer = 96
+};
 
 struct Model {
   Device& device;
   DType d_dtype;
   std::vector<Layer> layers;
-  Buffer x, logits, m, d, y, positions, slots, touched;
+  Buffer x, logits, m, d, y, positions, slots, touched, counters;
 
   Model(Device& device, bool portable, DType d_dtype)
       : device(device),
@@ -89,7 +103,8 @@ struct Model {
         y(allocate(device, kMostRows * kHidden * 4)),
         positions(allocate(device, kMostRows * 4)),
         slots(allocate(device, kMostRows * 4)),
-        touched(allocate(device, 8)) {
+        touched(allocate(device, 8)),
+        counters(allocate(device, kMostCounters * 4)) {
     bench::fill_bf16(device, x.data(), kMostRows * kHidden, 7, 1.0f);
     bench::fill_bf16(device, m.data(), kMostRows * kTopK * kInner, 8, 1.0f);
     std::vector<int32_t> numbers(kMostRows);
@@ -110,7 +125,11 @@ struct Model {
       ops::RouteCall call;
       call.row_slots = slots.view(DType::kI32, {rows});
       call.simulated = {positions.view(DType::kI32, {rows}), 1, static_cast<uint32_t>(i)};
+      call.logits = scores;
       call.touched_total = static_cast<int64_t*>(touched.data());
+      if ((parts & kFfn) && ops::experts_gain_from_counters(rule(), kInner, rows)) {
+        call.zeroed = counters.view(DType::kI32, {ops::experts_counters(rule(), rows)});
+      }
       Stream& stream = device.stream();
       if (parts & kRouter) ops::linear(stream, layer.router, in, scores, ops::Epilogue::kStore);
       if (parts & kRoute) ops::route(stream, rule(), call, routing);
@@ -120,6 +139,12 @@ struct Model {
       if (parts & kDown) {
         ops::grouped_linear(stream, layer.down, inner, routing, out,
                             {.rows = ops::GroupedRows::kOut, .routing_ready = (parts & kGateUp) != 0});
+      }
+      if (parts & kRouteRows) ops::route_rows(stream, rule(), layer.router, {in, {}}, call, routing);
+      if (parts & kFfn) {
+        ops::experts_ffn(stream,
+                         {layer.gate_up, layer.down, in, inner, out, call.zeroed, y.view(DType::kF32, {rows, kHidden})},
+                         routing);
       }
       if (parts & kCombine) ops::combine_experts(stream, routing, out, y.view(DType::kF32, {rows, kHidden}));
     }
@@ -161,13 +186,14 @@ void measure(Model& model, const Lines& lines, int64_t rows, double bandwidth, i
                model.device, [&] { model.run(rows, parts); }, 4, 5, rest_ms) /
            kLayers;
   };
-  const double all = time(kAll), products = time(kGateUp | kDown);
+  const double all = time(kLayer), apart = time(kApart), products = time(kGateUp | kDown);
   const double gate_up = time(kGateUp), down = time(kDown);
   lines.print("{" + number("rows", static_cast<double>(rows), 0) + ", " + number("experts", experts, 1) + ", " +
               number("MB", bytes * 1e-6, 1) + ", " + number("floor_us", floor, 1) + ", " + number("layer_us", all, 1) +
-              ", " + number("floor_over_layer", floor / all, 3) + ", " + number("gate_up_and_down_us", products, 1) +
-              ", " + number("gate_up_us", gate_up, 1) + ", " + number("gate_up_of_floor", floor * 2 / 3 / gate_up, 3) +
-              ", " + number("down_us", down, 1) + ", " + number("down_of_floor", floor / 3 / down, 3) + ", " +
+              ", " + number("floor_over_layer", floor / all, 3) + ", " + number("apart_us", apart, 1) + ", " +
+              number("route_rows_us", time(kRouteRows), 1) + ", " + number("gate_up_and_down_us", products, 1) + ", " +
+              number("gate_up_us", gate_up, 1) + ", " + number("gate_up_of_floor", floor * 2 / 3 / gate_up, 3) + ", " +
+              number("down_us", down, 1) + ", " + number("down_of_floor", floor / 3 / down, 3) + ", " +
               number("router_us", time(kRouter), 1) + ", " + number("route_us", time(kRoute), 1) + ", " +
               number("combine_us", time(kCombine), 1) + "}");
 }

@@ -85,8 +85,19 @@ spec::MeasurePlan measure_plan(const ResolvedModels& models) {
   plan.draft_kv_bytes = static_cast<double>(models.memory.page_bytes - page) / models.page_size;
   // A pass reads single rows of an embedding that is no output head.
   const int64_t looked_up = target.tied_embeddings ? 0 : int64_t{target.vocab} * target.hidden;
-  plan.target_weight_bytes = static_cast<double>((model::count(model::params(target)) - looked_up) *
+  // And for a row the experts that it is routed to. All layers of a family have the same.
+  int64_t not_routed = 0;
+  for (size_t i = 0; i < target.layers.size(); ++i) {
+    const model::Experts* e = target.experts(i);
+    if (e == nullptr) continue;
+    plan.experts.count = e->router.experts;
+    plan.experts.top_k = e->router.top_k;
+    ++plan.experts.layers;
+    not_routed += int64_t{e->router.experts - e->router.top_k} * 3 * e->inner * target.hidden;
+  }
+  plan.target_weight_bytes = static_cast<double>((model::count(model::params(target)) - looked_up - not_routed) *
                                                  static_cast<int64_t>(dtype_size(models.target_numerics.storage)));
+  plan.vocab = target.vocab;
   if (const model::Attention* a = target.attention(0)) plan.heads_per_kv_head = a->heads / a->kv_heads;
   return plan;
 }

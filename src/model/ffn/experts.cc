@@ -1,5 +1,8 @@
 #include "model/ffn/experts.h"
 
+#include "ops/grouped_linear/experts.h"
+#include "ops/router/route_rows.h"
+
 namespace volley::model {
 
 Result<std::unique_ptr<FfnBlock>> ExpertsBlock::load(WeightLoader& loader, const std::string& prefix,
@@ -25,18 +28,20 @@ void ExpertsBlock::run(Pass& pass, const ops::ScaledRows& h, const Residual& x) 
   if (pass.routing.simulated) {
     call.simulated = {pass.rows.cache_positions, pass.routing.seed, setup_.layer};
   }
+  if (ops::experts_gain_from_counters(rule, setup_.spec.inner, rows)) {
+    call.zeroed = pass.scratch.take(DType::kI32, {ops::experts_counters(rule, rows)});
+  }
   // Logits are made for simulated routing, too: it takes the place of their values, not of their cost.
   call.logits = pass.scratch.take(DType::kF32, {rows, rule.experts});
-  ops::linear(pass.stream, router_, h, call.logits, ops::Epilogue::kStore);
-  ops::route(pass.stream, rule, call, routing);
-  const TensorView inner = pass.scratch.take(setup_.activation, {entries, setup_.spec.inner});
-  ops::GroupedEnd end;
-  ops::grouped_linear(pass.stream, gate_up_, h.values, routing, inner, end);
-  const TensorView outer = pass.scratch.take(DType::kF32, {entries, down_.n});
-  end.rows = ops::GroupedRows::kOut;
-  end.routing_ready = true;
-  ops::grouped_linear(pass.stream, down_, inner, routing, outer, end);
-  ops::combine_experts(pass.stream, routing, outer, x.x);
+  ops::route_rows(pass.stream, rule, router_, h, call, routing);
+  const ops::ExpertsCall ffn = {.gate_up = gate_up_,
+                                .down = down_,
+                                .x = h.values,
+                                .inner = pass.scratch.take(setup_.activation, {entries, setup_.spec.inner}),
+                                .outer = pass.scratch.take(DType::kF32, {entries, down_.n}),
+                                .counters = call.zeroed,
+                                .y = x.x};
+  ops::experts_ffn(pass.stream, ffn, routing);
 }
 
 }  // namespace volley::model

@@ -214,7 +214,7 @@ GroupedTileSize grouped_tile_size(int64_t entries, int64_t experts) {
   return entries <= 32 * experts ? GroupedTileSize::kFewRows : GroupedTileSize::kManyRows;
 }
 
-void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
+GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
                          const GroupedEnd& end) {
   GroupedArgs args;
   args.weights = static_cast<const uint8_t*>(w.packed.data());
@@ -238,6 +238,12 @@ void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, c
   args.x_dtype = x.dtype;
   args.y_dtype = y.dtype;
   args.routing_ready = end.routing_ready;
+  return args;
+}
+
+void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
+                         const GroupedEnd& end) {
+  const GroupedArgs args = grouped_args(w, x, routing, y, end);
   const GpuInfo& gpu = stream.gpu();
   switch (grouped_cuda_kernel(gpu, w, x.dtype)) {
     case LinearKernel::kTiles:
@@ -261,6 +267,24 @@ void combine_experts_cuda(Stream& stream, const Routing& routing, TensorView d, 
   launch_combine<1>(stream, args, y.shape[0]);
 }
 
-const GroupedLinearKernels GroupedLinearKernels::kCuda = {pack_experts_cuda, grouped_linear_cuda, combine_experts_cuda};
+// Whether one kernel did both products, and combine_experts() the rest; if not, nothing was done.
+bool experts_ffn_cuda(Stream& stream, const ExpertsCall& call, const Routing& routing) {
+  const GpuInfo& gpu = stream.gpu();
+  const bool tiles = grouped_cuda_kernel(gpu, call.gate_up, call.x.dtype) == LinearKernel::kTiles &&
+                     grouped_cuda_kernel(gpu, call.down, call.inner.dtype) == LinearKernel::kTiles;
+  const int64_t entries = routing.rows() * routing.top_k();
+  if (!tiles || grouped_tile_size(entries, routing.expert_count()) != GroupedTileSize::kFewRows) return false;
+  ExpertsArgs args;
+  args.gate_up = grouped_args(call.gate_up, call.x, routing, call.inner, {.rows = GroupedRows::kIn});
+  args.down = grouped_args(call.down, call.inner, routing, call.outer, {.rows = GroupedRows::kOut});
+  args.dealt = call.counters.as<int32_t>();
+  args.written = args.dealt + 1;
+  experts_tiles_cuda(stream, args, routing.rows(), gpu.multiprocessors);
+  combine_experts_cuda(stream, routing, call.outer, call.y);
+  return true;
+}
+
+const GroupedLinearKernels GroupedLinearKernels::kCuda = {pack_experts_cuda, grouped_linear_cuda, combine_experts_cuda,
+                                                          experts_ffn_cuda};
 
 }  // namespace volley::ops

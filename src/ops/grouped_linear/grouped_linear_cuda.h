@@ -10,6 +10,7 @@
 // rows do not enter. Everything else goes to a plain kernel with an order of its own.
 #pragma once
 
+#include "ops/grouped_linear/experts.h"
 #include "ops/grouped_linear/grouped_linear.h"
 #include "ops/linear/linear_cuda.h"
 
@@ -59,13 +60,21 @@ struct GroupedArgs {
   bool routing_ready = false;
 };
 
-Result<ExpertWeights> pack_experts_cuda(Device& device, std::span<const WeightRows> parts, ExpertWeights w);
-void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
+GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
                          const GroupedEnd& end);
-void combine_experts_cuda(Stream& stream, const Routing& routing, TensorView d, TensorView y);
+
+// What the kernel of both products takes.
+struct ExpertsArgs {
+  GroupedArgs gate_up, down;
+  // Counters, 0 at first: tiles that were handed out; panels of gate and up that are written, for each tile of rows.
+  int32_t* dealt = nullptr;
+  int32_t* written = nullptr;
+};
 
 // The kernels. `processors`: multiprocessors to fill.
 void grouped_tiles_cuda(Stream& stream, const GroupedArgs& args, GroupedTileSize size, int processors);
 void grouped_portable_cuda(Stream& stream, const GroupedArgs& args, int processors);
+// rows: of the pass, which bound those of an expert.
+void experts_tiles_cuda(Stream& stream, const ExpertsArgs& args, int64_t rows, int processors);
 
 }  // namespace volley::ops

@@ -1,5 +1,6 @@
 // Grouped products on sm_90a: weights as the M side of the matrix unit, an expert's rows as its N side, so that few
-// rows cost no more tensor work than they must.
+// rows cost no more tensor work than they must. What the kernel of a whole mixture (grouped_linear_cuda_experts.cu)
+// does for a tile, too.
 //
 // A block stays on its multiprocessor and takes one tile after the other from the device's list. Its ring of stages
 // runs on from tile to tile: while the warpgroups that multiply finish one, the copies of the next are under way. One
@@ -58,27 +59,25 @@ struct RingWriter {
   }
 };
 
+// One thread calls it.
 template <typename Shape>
-__device__ void produce_weights(const Ring& ring, const GroupedArgs& args, const GroupedWork& work) {
+__device__ __forceinline__ void copy_weights(const Ring& ring, RingWriter& writer, const GroupedArgs& args,
+                                             const GroupedTile& tile) {
   using namespace hopper;
-  const uint64_t once = l2_evict_first(), again = l2_evict_normal();
-  RingWriter writer;
-  for_tiles<Shape::kPanels>(args, work, [&](const GroupedTile& tile) {
-    const int panels = min(Shape::kPanels, args.panels - tile.panel);
-    const int64_t panel_bytes = static_cast<int64_t>(args.k_blocks) * kBlockBytes;
-    const uint8_t* from = args.weights + tile.expert * args.expert_bytes + tile.panel * panel_bytes;
-    const uint64_t policy = tile.alone ? once : again;
+  const int panels = min(Shape::kPanels, args.panels - tile.panel);
+  const int64_t panel_bytes = static_cast<int64_t>(args.k_blocks) * kBlockBytes;
+  const uint8_t* from = args.weights + tile.expert * args.expert_bytes + tile.panel * panel_bytes;
+  const uint64_t policy = tile.alone ? l2_evict_first() : l2_evict_normal();
 #pragma unroll 1
-    for (int block = 0; block < args.k_blocks; ++block, from += kBlockBytes) {
-      barrier_wait(&ring.empty[writer.stage], writer.parity);
-      barrier_expect(&ring.full[writer.stage], panels * static_cast<int>(kBlockBytes));
-      uint8_t* to = ring.stages + writer.stage * Shape::kStageBytes;
-      for (int p = 0; p < panels; ++p) {
-        bulk_copy(to + p * kBlockBytes, from + p * panel_bytes, kBlockBytes, &ring.full[writer.stage], policy);
-      }
-      writer.advance<Shape>();
+  for (int block = 0; block < args.k_blocks; ++block, from += kBlockBytes) {
+    barrier_wait(&ring.empty[writer.stage], writer.parity);
+    barrier_expect(&ring.full[writer.stage], panels * static_cast<int>(kBlockBytes));
+    uint8_t* to = ring.stages + writer.stage * Shape::kStageBytes;
+    for (int p = 0; p < panels; ++p) {
+      bulk_copy(to + p * kBlockBytes, from + p * panel_bytes, kBlockBytes, &ring.full[writer.stage], policy);
     }
-  });
+    writer.advance<Shape>();
+  }
 }
 
 // The threads that fetch x.
@@ -87,7 +86,25 @@ __device__ void x_sync() {
   asm volatile("bar.sync 1, %0;" ::"n"(Shape::kXThreads) : "memory");
 }
 
-// thread: of those that fetch x. sources: [kMaxRows] in shared memory.
+// The threads that fetch x call it; `thread`: of those. sources: rows of x, in shared memory, that all of them see.
+template <typename Shape>
+__device__ __forceinline__ void fetch_rows(const Ring& ring, RingWriter& writer, const GroupedArgs& args, int rows,
+                                           int thread, const int* sources) {
+#pragma unroll 1
+  for (int block = 0; block < args.k_blocks; ++block) {
+    hopper::barrier_wait(&ring.empty[writer.stage], writer.parity);
+    const uint32_t to = hopper::shared_address(ring.stages + writer.stage * Shape::kStageBytes + Shape::kNSideAt);
+#pragma unroll 4
+    for (int i = thread; i < rows * 8; i += Shape::kXThreads) {
+      const int r = i / 8, piece = i % 8, k = block * static_cast<int>(kBlockK) + piece * 8;
+      const int64_t at = (static_cast<int64_t>(sources[r]) * args.k + (k < args.k ? k : 0)) * 2;
+      fragments::copy16(to + fragments::swizzled(r, piece), args.x + at, k < args.k ? 16 : 0);
+    }
+    hopper::barrier_arrive_after_copies(&ring.full[writer.stage]);
+    writer.advance<Shape>();
+  }
+}
+
 template <typename Shape>
 __device__ void produce_x(const Ring& ring, const GroupedArgs& args, const GroupedWork& work, int thread,
                           int* sources) {
@@ -96,29 +113,23 @@ __device__ void produce_x(const Ring& ring, const GroupedArgs& args, const Group
     x_sync<Shape>();  // nobody reads the sources of the tile before
     for (int r = thread; r < tile.rows; r += Shape::kXThreads) sources[r] = source_row(args, tile.row + r);
     x_sync<Shape>();
-#pragma unroll 1
-    for (int block = 0; block < args.k_blocks; ++block) {
-      hopper::barrier_wait(&ring.empty[writer.stage], writer.parity);
-      const uint32_t to = hopper::shared_address(ring.stages + writer.stage * Shape::kStageBytes + Shape::kNSideAt);
-#pragma unroll 4
-      for (int i = thread; i < tile.rows * 8; i += Shape::kXThreads) {
-        const int r = i / 8, piece = i % 8, k = block * static_cast<int>(kBlockK) + piece * 8;
-        const int64_t at = (static_cast<int64_t>(sources[r]) * args.k + (k < args.k ? k : 0)) * 2;
-        fragments::copy16(to + fragments::swizzled(r, piece), args.x + at, k < args.k ? 16 : 0);
-      }
-      hopper::barrier_arrive_after_copies(&ring.full[writer.stage]);
-      writer.advance<Shape>();
-    }
+    fetch_rows<Shape>(ring, writer, args, tile.rows, thread, sources);
   });
+}
+
+// Adds up a tile, all of k, and gives its last stage back.
+template <typename Shape, int kRows>
+__device__ __forceinline__ void sum_tile(const Ring& ring, RingReader& reader, int k_blocks, float (&sums)[kRows / 2]) {
+  consume<GroupedColumns<Shape, kRows>>(ring, reader, k_blocks, sums);
+  if (threadIdx.x % 128 == 0) hopper::barrier_arrive(&ring.empty[reader.held]);  // before this tile's end is written
+  reader.held = -1;
 }
 
 template <typename Shape, int kRows>
 __device__ __forceinline__ void multiply_tile(const Ring& ring, RingReader& reader, const GroupedArgs& args,
                                               const GroupedTile& tile) {
   float sums[kRows / 2] = {};
-  consume<GroupedColumns<Shape, kRows>>(ring, reader, args.k_blocks, sums);
-  if (threadIdx.x % 128 == 0) hopper::barrier_arrive(&ring.empty[reader.held]);  // before this tile's end is written
-  reader.held = -1;
+  sum_tile<Shape, kRows>(ring, reader, args.k_blocks, sums);
   finish_panel<Shape::kEnd, kRows>(args, tile, tile.panel + static_cast<int>(threadIdx.x) / 128,
                                    static_cast<int>(threadIdx.x) / 32 % 4, sums);
 }
@@ -160,7 +171,11 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) grouped_tiles_kernel(const
   if (threadIdx.x >= Shape::kConsumers) {
     if constexpr (Shape::kUnevenRegisters) registers_shrink_to<72>();
     const int thread = static_cast<int>(threadIdx.x) - Shape::kConsumers;
-    if (thread == 0) produce_weights<Shape>(ring, args, work);
+    if (thread == 0) {
+      RingWriter writer;
+      for_tiles<Shape::kPanels>(args, work,
+                                [&](const GroupedTile& tile) { copy_weights<Shape>(ring, writer, args, tile); });
+    }
     if (thread >= 32) {
       cuda::wait_for_predecessors();
       produce_x<Shape>(ring, args, work, thread - 32, sources);

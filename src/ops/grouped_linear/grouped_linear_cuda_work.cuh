@@ -22,6 +22,24 @@ struct GroupedTile {
   bool alone;                    // no other tile has these weights
 };
 
+// Tile `t` of those with `across` tiles of kPanels panels for each tile of rows. Tiles of the same weights are
+// neighbours, so that one of them reads from memory and the others from the cache. row_tile: which of all experts'.
+template <int kPanels>
+__device__ inline GroupedTile tile_of(const GroupedWork& work, int experts, int across, int t,
+                                      int* row_tile = nullptr) {
+  int expert = 0, end = experts;  // the last with row_tiles * across <= t
+  while (end - expert > 1) {
+    const int middle = (expert + end) / 2;
+    (work.row_tiles[middle] * across <= t ? expert : end) = middle;
+  }
+  const int tiles = work.row_tiles[expert + 1] - work.row_tiles[expert];
+  const int own = t - work.row_tiles[expert] * across, begin = work.offsets[expert];
+  const int rows = work.offsets[expert + 1] - begin, part = own % tiles;
+  const int first = rows * part / tiles, last = rows * (part + 1) / tiles;
+  if (row_tile != nullptr) *row_tile = work.row_tiles[expert] + part;
+  return {expert, own / tiles * kPanels, begin + first, last - first, tiles == 1};
+}
+
 // All threads of a block of kWarps warps call it; they see the work afterwards.
 template <int kWarps, int kMaxRows>
 __device__ void list_work(const GroupedArgs& args, GroupedWork& work) {
@@ -48,23 +66,13 @@ __device__ void list_work(const GroupedArgs& args, GroupedWork& work) {
   __syncthreads();
 }
 
-// Calls run(tile) for each tile of this block. Tiles of kPanels panels; those of the same weights are neighbours, so
-// that one of them reads from memory and the others from the cache.
+// Calls run(tile) for each tile of this block.
 template <int kPanels, typename Run>
 __device__ __forceinline__ void for_tiles(const GroupedArgs& args, const GroupedWork& work, const Run& run) {
   const int across = (args.panels + kPanels - 1) / kPanels, count = work.row_tiles[args.experts] * across;
 #pragma unroll 1
   for (int t = static_cast<int>(blockIdx.x); t < count; t += static_cast<int>(gridDim.x)) {
-    int expert = 0, end = args.experts;  // the last with row_tiles * across <= t
-    while (end - expert > 1) {
-      const int middle = (expert + end) / 2;
-      (work.row_tiles[middle] * across <= t ? expert : end) = middle;
-    }
-    const int tiles = work.row_tiles[expert + 1] - work.row_tiles[expert];
-    const int own = t - work.row_tiles[expert] * across, begin = work.offsets[expert];
-    const int rows = work.offsets[expert + 1] - begin, part = own % tiles;
-    const int first = rows * part / tiles, last = rows * (part + 1) / tiles;
-    run(GroupedTile{expert, own / tiles * kPanels, begin + first, last - first, tiles == 1});
+    run(tile_of<kPanels>(work, args.experts, across, t));
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "ops/grouped_linear/experts.h"
 #include "ops/grouped_linear/grouped_linear_testing.h"
 
 #ifdef VOLLEY_GROUPED_TEST_CUDA
@@ -124,22 +125,31 @@ GROUPED_TEST(MatchesOracleWithUnevenExperts) {
   }
 }
 
-// Some rows of the chain of a layer: gate and up, down, combination with the residual stream.
+// What may differ in the chain of a layer without a trace in its bits.
+enum class Chain { kApart, kWhole };
+
+// Some rows of it: gate and up, down, combination with the residual stream.
 std::vector<float> run_layer(Device& device, const Experts& gate_up, const Experts& down, const TestRouting& all,
-                             const std::vector<float>& x, int64_t begin, int64_t rows, DType d_dtype) {
-  RouterInputs in = TestRouting::inputs(all.rule, all.rows, 0, 0);
-  in.logits = {in.logits.begin() + begin * all.rule.experts, in.logits.begin() + (begin + rows) * all.rule.experts};
+                             const std::vector<float>& x, int64_t begin, int64_t rows, DType d_dtype, Chain chain) {
+  RouterInputs in = all.inputs(begin, rows);
+  in.zeroed = chain == Chain::kWhole ? experts_counters(all.rule, rows) : 0;
   RouterWorld world(device, all.rule, rows, in);
   world.run();
   const int64_t entries = rows * all.rule.top_k, hidden = gate_up.k, inner = down.k;
   const std::vector<float> some(x.begin() + begin * hidden, x.begin() + (begin + rows) * hidden);
   const DeviceTensor from(device, encoded(some, gate_up.dtype)), m(device, entries * inner * 4),
       d(device, entries * hidden * 4), y(device, some);
-  const TensorView inner_rows = m.view(gate_up.dtype, {entries, inner}), out = d.view(d_dtype, {entries, hidden});
-  grouped_linear(device.stream(), gate_up.packed, from.view(gate_up.dtype, {rows, hidden}), world.routing(), inner_rows,
-                 {.rows = kIn});
+  const TensorView rows_in = from.view(gate_up.dtype, {rows, hidden}),
+                   inner_rows = m.view(gate_up.dtype, {entries, inner}), out = d.view(d_dtype, {entries, hidden}),
+                   sums = y.view(kF32, {rows, hidden});
+  if (chain == Chain::kWhole) {
+    const ExpertsCall call = {gate_up.packed, down.packed, rows_in, inner_rows, out, world.call().zeroed, sums};
+    experts_ffn(device.stream(), call, world.routing());
+    return y.read<float>();
+  }
+  grouped_linear(device.stream(), gate_up.packed, rows_in, world.routing(), inner_rows, {.rows = kIn});
   grouped_linear(device.stream(), down.packed, inner_rows, world.routing(), out, {.rows = kOut, .routing_ready = true});
-  combine_experts(device.stream(), world.routing(), out, y.view(kF32, {rows, hidden}));
+  combine_experts(device.stream(), world.routing(), out, sums);
   return y.read<float>();
 }
 
@@ -154,14 +164,16 @@ void check_rows_independent(Device& device, std::vector<Device*> others, DType d
   const TestRouting all(device, 16, 4, rows);
   const std::vector<float> x = rounded(normal_values(rows * hidden, 3), dtype);
   for (DType d_dtype : {kF32, dtype}) {
-    const std::vector<float> whole = run_layer(device, gate_up, down, all, x, 0, rows, d_dtype);
+    const std::vector<float> whole = run_layer(device, gate_up, down, all, x, 0, rows, d_dtype, Chain::kApart);
     for (float v : whole) ASSERT_FALSE(std::isnan(v));
     others.push_back(&device);
     for (Device* other : others) {
       for (const Batch& b : batches) {
-        const std::vector<float> some = run_layer(*other, gate_up, down, all, x, b.begin, b.rows, d_dtype);
-        ASSERT_EQ(std::memcmp(some.data(), &whole[b.begin * hidden], some.size() * 4), 0)
-            << b.rows << " rows from " << b.begin << ", " << dtype_name(dtype);
+        for (Chain chain : {Chain::kApart, Chain::kWhole}) {
+          const auto some = run_layer(*other, gate_up, down, all, x, b.begin, b.rows, d_dtype, chain);
+          ASSERT_EQ(std::memcmp(some.data(), &whole[b.begin * hidden], some.size() * 4), 0)
+              << b.rows << " rows from " << b.begin << ", " << dtype_name(dtype);
+        }
       }
     }
   }
@@ -177,6 +189,28 @@ GROUPED_TEST(RowsAreIndependent) {
   const std::vector<Batch> batches = {{0, 1}, {7, 1}, {99, 1}, {3, 2}, {10, 8}, {20, 33}, {35, 65}, {1, 99}};
   check_rows_independent(device, others, kBF16, 100, 264, 136, batches);
   check_rows_independent(device, others, kF32, 100, 77, 45, batches);
+}
+
+// One operation for the whole chain gives the bits of its parts: experts with many rows beside experts with few and
+// with none, rows that are left out, any number of slots, and more rows than one kernel takes.
+GROUPED_TEST(WholeChainGivesTheBitsOfItsParts) {
+  GROUPED_TEST_DEVICE;
+  for (const auto& [experts, top_k, hidden, inner] :
+       {std::tuple{16, 4, 264, 136}, {8, 2, 128, 64}, {12, 12, 200, 72}, {40, 16, 512, 328}, {3, 1, 66, 40}}) {
+    const Experts gate_up(device, experts, 2 * inner, hidden, kBF16, kGateUp);
+    const Experts down(device, experts, hidden, inner, kBF16, kPlain);
+    for (int64_t rows : {1, 5, 16, 17, 70, 300}) {
+      for (const auto& [favoured, skipped] : {std::pair{0, 0}, {top_k, 0}, {0, 3}}) {
+        const TestRouting all(device, experts, top_k, rows, favoured, skipped);
+        const std::vector<float> x = rounded(normal_values(rows * hidden, 3), kBF16);
+        for (DType d : {kF32, kBF16}) {
+          ASSERT_EQ(run_layer(device, gate_up, down, all, x, 0, rows, d, Chain::kWhole),
+                    run_layer(device, gate_up, down, all, x, 0, rows, d, Chain::kApart))
+              << rows << " rows, " << top_k << " of " << experts << ", favoured " << favoured;
+        }
+      }
+    }
+  }
 }
 
 // Rows that were left out hold NaN, and their results stay as they were.

@@ -63,6 +63,7 @@ struct Experts {
 struct TestRouting {
   RouterRule rule;
   int64_t rows;
+  RouterInputs all;
   RouterWorld world;
   Routed routed;
 
@@ -70,12 +71,22 @@ struct TestRouting {
               int64_t skipped_every = 0)
       : rule(make_rule(experts, top_k)),
         rows(rows),
-        world(device, rule, rows, inputs(rule, rows, favoured, skipped_every)) {
+        all(inputs(rule, rows, favoured, skipped_every)),
+        world(device, rule, rows, all) {
     world.run();
     routed = world.read();
   }
   const Routing& routing() const { return world.routing(); }
   int64_t entries() const { return rows * rule.top_k; }
+  // Of some rows.
+  RouterInputs inputs(int64_t begin, int64_t count) const {
+    RouterInputs some = all;
+    some.logits = {all.logits.begin() + begin * rule.experts, all.logits.begin() + (begin + count) * rule.experts};
+    if (!all.row_slots.empty()) {
+      some.row_slots = {all.row_slots.begin() + begin, all.row_slots.begin() + begin + count};
+    }
+    return some;
+  }
 
   static RouterRule make_rule(int32_t experts, int32_t top_k) {
     RouterRule rule;

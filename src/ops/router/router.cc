@@ -75,6 +75,7 @@ void route(Stream& stream, const RouterRule& rule, const RouteCall& call, const 
   VOLLEY_CHECK(call.logit_bias.data == nullptr || is_rows(call.logit_bias, DType::kF32, rule.experts));
   VOLLEY_CHECK(call.choice_bias.data == nullptr ||
                (rule.score == RouterScore::kSigmoid && is_rows(call.choice_bias, DType::kF32, rule.experts)));
+  VOLLEY_CHECK(call.zeroed.data == nullptr || call.zeroed.dtype == DType::kI32);
   kernels_on<RouterKernels>(stream).route(stream, rule, call, out);
 }
 

@@ -72,6 +72,7 @@ struct RouteCall {
   TensorView row_slots;       // [rows] int32; or a null view: no row is left out
   int32_t skipped_slot = -1;  // rows of this slot are left out: they touch no expert
   SimulatedRouting simulated;
+  TensorView zeroed;  // int32 of any shape that becomes 0: counters of kernels that follow; or a null view
   // Device memory, or null: the number of experts touched is added to it. Read it when the stream's work is done.
   int64_t* touched_total = nullptr;
 };

@@ -141,6 +141,7 @@ void route_cpu(Stream& stream, const RouterRule& rule, const RouteCall& call, co
   stream.pool().parallel_for(tasks, [&](int64_t t, int) {
     for (int64_t r = rows * t / tasks; r < rows * (t + 1) / tasks; ++r) route_row(rule, call, r, out);
   });
+  if (call.zeroed.data != nullptr) std::fill_n(call.zeroed.as<int32_t>(), call.zeroed.count(), 0);
   const int32_t touched = group(out);
   if (call.touched_total != nullptr) *call.touched_total += touched;
 }

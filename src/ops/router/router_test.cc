@@ -10,6 +10,7 @@
 #include <numeric>
 #include <set>
 
+#include "ops/router/route_rows.h"
 #include "ops/router/router_testing.h"
 #include "ops/values_for_test.h"
 
@@ -149,6 +150,46 @@ ROUTER_TEST(MatchesOracle) {
       const Routed r = route_for_test(device, rule, rows, in);
       for (int64_t row = 0; row < rows; ++row) check_row(rule, in, row, r);
       check_grouping(rule, r);
+    }
+  }
+}
+
+// Product and choices in one call give the bits of linear() and route(), for few rows and for many; counters of what
+// follows are zero afterwards.
+ROUTER_TEST(RowsGiveWhatProductAndChoicesGive) {
+  ROUTER_TEST_DEVICE;
+  for (const auto& [rule, hidden] : {std::pair{kRules[0], 2048},
+                                     {kRules[7], 1024},
+                                     {kRules[1], 320},
+                                     {kRules[0], 64},
+                                     {kRules[2], 256},
+                                     {softmax_rule(256, 16, false), 192}}) {
+    const std::vector<float> values = normal_values(int64_t{rule.experts} * hidden, 31);
+    std::vector<BFloat16> weights(values.size());
+    std::ranges::transform(values, weights.begin(), [](float v) { return to_bfloat16(0.1f * v); });
+    const WeightRows part{weights.data(), DType::kBF16, rule.experts};
+    const LinearWeight router = std::move(pack_linear(device, {&part, 1}, hidden, DType::kBF16)).value();
+    for (int64_t rows : {1, 2, 7, 8, 9, 16, 17, 70}) {
+      SCOPED_TRACE(testing::Message() << rule.top_k << " of " << rule.experts << ", " << rows << " rows of " << hidden);
+      const std::vector<float> x = normal_values(rows * hidden, 32);
+      std::vector<BFloat16> h(x.size());
+      std::ranges::transform(x, h.begin(), to_bfloat16);
+      const DeviceTensor from(device, h);
+      const ScaledRows h_rows{from.view(DType::kBF16, {rows, hidden}), {}};
+      RouterInputs in = random_inputs(rule, rows, 7);
+      std::ranges::fill(in.logits, std::nanf(""));
+      in.zeroed = 3000;
+      for (int64_t r = 0; r < rows; ++r) in.row_slots.push_back(r % 5 == 3 ? 9 : 1);
+      in.skipped_slot = 9;
+      RouterWorld apart(device, rule, rows, in), whole(device, rule, rows, in);
+      linear(device.stream(), router, h_rows, apart.call().logits, Epilogue::kStore);
+      apart.run();
+      route_rows(device.stream(), rule, router, h_rows, whole.call(), whole.routing());
+      const Routed want = apart.read();
+      check_grouping(rule, want);
+      ASSERT_EQ(whole.read(), want);
+      ASSERT_EQ(whole.zeroed(), std::vector<int32_t>(3000, 0));
+      ASSERT_EQ(apart.zeroed(), std::vector<int32_t>(3000, 0));
     }
   }
 }

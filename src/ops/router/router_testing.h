@@ -12,6 +12,8 @@ struct Routed {
   std::vector<int32_t> experts, entries, offsets, touched;
   std::vector<float> weights;
   int64_t total = 0;  // RouteCall::touched_total
+
+  bool operator==(const Routed&) const = default;
 };
 
 // What goes in, in host memory; what is empty is a null view.
@@ -20,6 +22,7 @@ struct RouterInputs {
   std::vector<int32_t> row_slots = {}, positions = {};
   int32_t skipped_slot = -1;
   uint32_t seed = 0, layer = 0;
+  int64_t zeroed = 0;  // counters
 };
 
 // A device's memory for a call and its results.
@@ -39,6 +42,7 @@ class RouterWorld {
     call_.row_slots = put<int32_t>(in.row_slots, DType::kI32, {rows});
     call_.skipped_slot = in.skipped_slot;
     call_.simulated = {put<int32_t>(in.positions, DType::kI32, {rows}), in.seed, in.layer};
+    call_.zeroed = put<int32_t>(std::vector<int32_t>(in.zeroed, 77), DType::kI32, {in.zeroed});
     call_.touched_total = static_cast<int64_t*>(total_.view(DType::kI32, {2}).data);
     routing_ = take_routing(arena_, rule, rows);
   }
@@ -46,6 +50,7 @@ class RouterWorld {
   void run() { route(device_.stream(), rule_, call_, routing_); }
   const Routing& routing() const { return routing_; }
   const RouteCall& call() const { return call_; }
+  std::vector<int32_t> zeroed() const { return read<int32_t>(call_.zeroed, call_.zeroed.count()); }
 
   Routed read() const {
     Routed r;

@@ -74,7 +74,11 @@ MeasurePlan Machine::plan(int32_t slots) const {
 CostModel Machine::measured(int32_t slots) const {
   const RoundGeometry geometry = {config.max_draft + 1, config.draft_lengths, config.row_buckets,
                                   config.most_shared_rows};
-  return *measure_costs(geometry, plan(slots), [&](const RoundShape& shape) { return seconds(shape); }, {});
+  return *measure_costs(geometry, plan(slots),
+                        [&](const RoundShape& shape) {
+                          return CostSample{shape, seconds(shape)};
+                        },
+                        {});
 }
 
 Machine h200() {

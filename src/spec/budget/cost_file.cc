@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kFormat = 3;
+constexpr int kFormat = 4;
 
 json points_of(const Curve& curve) {
   json points = json::array();
@@ -66,6 +66,11 @@ std::string CostModel::to_text(std::string_view key) const {
   out["row_factors"] = values_of(row_factors_);
   out["kv"] = {
       {"draft", kv_.draft * kv_draft_.value}, {"rest", kv_.rest * kv_rest_.value}, {"row", kv_.row * kv_row_.value}};
+  out["experts"] = {{"layers", experts_.layers},
+                    {"count", experts_.count},
+                    {"top_k", experts_.top_k},
+                    {"seconds", experts_.seconds},
+                    {"factor", experts_differ_.value}};
   return out.dump(1) + "\n";
 }
 
@@ -78,6 +83,10 @@ Result<CostModel> CostModel::from_text(std::string_view text, std::string_view k
     const json& kv = in.at("kv");
     CostModel model;
     model.kv_ = {kv.at("draft").get<double>(), kv.at("rest").get<double>(), kv.at("row").get<double>()};
+    const json& experts = in.at("experts");
+    model.experts_ = {experts.at("layers").get<int32_t>(), experts.at("count").get<int32_t>(),
+                      experts.at("top_k").get<int32_t>(), experts.at("seconds").get<double>()};
+    model.experts_differ_.value = experts.at("factor").get<double>();
     for (const json& draft : in.at("draft")) {
       model.drafts_.push_back({draft.at("length").get<int32_t>(), curve_of(draft.at("seconds"))});
       model.drafts_.back().factor.value = draft.at("factor").get<double>();
@@ -94,7 +103,9 @@ Result<CostModel> CostModel::from_text(std::string_view text, std::string_view k
 bool CostModel::sane() const {
   if (rest_.empty() || drafts_.empty() || !usable(kv_.draft) || !usable(kv_.rest) || !usable(kv_.row)) return false;
   const auto positive = [](const Factor& factor) { return usable(factor.value) && factor.value > 0; };
-  if (!std::ranges::all_of(row_factors_, positive)) return false;
+  if (!std::ranges::all_of(row_factors_, positive) || !positive(experts_differ_)) return false;
+  const ExpertCosts& e = experts_;
+  if (e.layers < 0 || (e.layers > 0 && (e.top_k < 1 || e.count < e.top_k)) || !usable(e.seconds)) return false;
   int32_t before = 0;
   for (const DraftCurve& draft : drafts_) {
     if (draft.length <= before || draft.seconds.empty() || !positive(draft.factor)) return false;

@@ -16,6 +16,8 @@ constexpr double square(double x) {
 // How far off factors are at first, and by how much they wander in a round (of logarithms).
 constexpr double kShapeSpread = square(0.03), kShapeDrift = square(0.0005);
 constexpr double kKvSpread = square(0.5), kKvDrift = square(0.002);
+// Of experts: rows of one text choose more alike than independent ones, by how much only rounds can say.
+constexpr double kExpertSpread = square(0.2), kExpertDrift = square(0.002);
 constexpr double kSpeedSpread = square(0.1), kSpeedDrift = square(0.01);
 // And when the number of requests becomes e times as large or small: with the load, the clock changes that a GPU's
 // power limit leaves.
@@ -28,6 +30,22 @@ constexpr double kMostFactor = 16;  // off the measured curves
 
 double bounded(double factor) {
   return std::clamp(factor, 1 / kMostFactor, kMostFactor);
+}
+
+// By the pass that took the least for each expert that it touched beyond those of the pass that touched fewest:
+// whatever else more rows cost, and whatever disturbs a measurement, only adds. What the passes take beside their
+// experts is positive then.
+double seconds_per_expert(std::span<const CostSample> samples) {
+  const auto fewest =
+      std::ranges::min_element(samples, {}, [](const CostSample& s) { return std::pair(s.experts, s.seconds.rest); });
+  // No more than that pass took in all: its experts are half of it, say, where nothing tells.
+  double least = fewest->experts > 0 ? 0.5 * fewest->seconds.rest / fewest->experts : 0;
+  for (const CostSample& sample : samples) {
+    // Some experts more or less are noise.
+    if (sample.experts < 1.25 * fewest->experts || sample.experts == 0) continue;
+    least = std::min(least, (sample.seconds.rest - fewest->seconds.rest) / (sample.experts - fewest->experts));
+  }
+  return std::max(least, 0.0);
 }
 
 double log_error(double measured, double predicted) {
@@ -52,6 +70,7 @@ void CostModel::forget_variances() {
   for (Factor& factor : row_factors_) factor.variance = kShapeSpread;
   for (DraftCurve& draft : drafts_) draft.factor.variance = kShapeSpread;
   for (Factor* factor : {&kv_draft_, &kv_rest_, &kv_row_}) factor->variance = kKvSpread;
+  experts_differ_.variance = kExpertSpread;
   speed_.variance = kSpeedSpread;
   draft_noise_ = rest_noise_ = {kFirstNoise, 0};
 }
@@ -63,6 +82,7 @@ void CostModel::drift(int32_t requests) {
   for (Factor& factor : row_factors_) wander(factor, kShapeDrift, kShapeSpread);
   for (DraftCurve& draft : drafts_) wander(draft.factor, kShapeDrift, kShapeSpread);
   for (Factor* factor : {&kv_draft_, &kv_rest_, &kv_row_}) wander(*factor, kKvDrift, kKvSpread);
+  wander(experts_differ_, kExpertDrift, kExpertSpread);
   const double change = last_requests_ > 0 ? std::log(static_cast<double>(requests) / last_requests_) : 0;
   wander(speed_, kSpeedDrift + kSpeedAtOtherLoad * square(change), kSpeedSpread);
   last_requests_ = requests;
@@ -84,11 +104,18 @@ void CostModel::learn(std::span<const Share> shares, double error, Noise& noise)
   noise.variance += rate * (std::clamp(square(step) - known, kLeastNoise, kMostNoise) - noise.variance);
 }
 
-CostModel::CostModel(std::vector<CostSample> samples, KvCosts kv) : kv_(kv) {
+double ExpertCosts::distinct(double rows) const {
+  if (layers == 0) return 0;
+  return static_cast<double>(layers) * count * (1 - std::pow(1 - static_cast<double>(top_k) / count, rows));
+}
+
+CostModel::CostModel(std::vector<CostSample> samples, KvCosts kv, ExpertCosts experts) : kv_(kv), experts_(experts) {
+  if (experts_.layers > 0) experts_.seconds = seconds_per_expert(samples);
   std::map<int32_t, std::vector<CurvePoint>> drafts;
   std::vector<CurvePoint> rest;
-  for (const auto& [shape, seconds] : samples) {
-    rest.push_back({static_cast<double>(shape.verify_rows + shape.other_rows), seconds.rest});
+  for (const auto& [shape, seconds, touched] : samples) {
+    const double beside = seconds.rest - experts_.seconds * touched;
+    rest.push_back({static_cast<double>(shape.verify_rows + shape.other_rows), beside});
     if (shape.draft > 0) drafts[shape.draft].push_back({static_cast<double>(shape.requests), seconds.draft});
   }
   VOLLEY_CHECK(!rest.empty());
@@ -143,6 +170,7 @@ CostModel::DraftParts CostModel::draft_parts(const RoundShape& shape) const {
 CostModel::RestParts CostModel::rest_parts(const RoundShape& shape) const {
   const double rows = shape.verify_rows + shape.other_rows;
   RestParts parts = {.rows = speed_.value * factor_at(row_factors_, rows) * rest_.at(rows)};
+  parts.experts = speed_.value * experts_differ_.value * experts_.seconds * experts_.distinct(rows);
   if (shape.requests > 0) {
     const auto kv_tokens = static_cast<double>(shape.kv_tokens);
     parts.kv_read = kv_rest_.value * kv_.rest * kv_tokens;
@@ -165,8 +193,9 @@ void CostModel::observe(const RoundShape& shape, const RoundSeconds& seconds) {
   const RestParts r = rest_parts(shape);
   const double rest = r.seconds();
   const Knot knot = knot_of(shape.verify_rows);
-  const double rows_part = r.rows / rest;
-  const Share rest_shares[] = {{&speed_, rows_part},
+  const double rows_part = r.rows / rest, experts_part = r.experts / rest;
+  const Share rest_shares[] = {{&speed_, rows_part + experts_part},
+                               {&experts_differ_, experts_part},
                                {&row_factors_[knot.index], rows_part * (1 - knot.above)},
                                {&row_factors_[knot.index + 1], rows_part * knot.above},
                                {&kv_rest_, r.kv_read / rest},

@@ -32,6 +32,17 @@ struct RoundSeconds {
 struct CostSample {
   RoundShape shape;
   RoundSeconds seconds;
+  double experts = 0;  // distinct ones that the target's pass touched, summed over its layers
+};
+
+// What the target's pass reads beside what every pass does: the experts that its rows are routed to.
+struct ExpertCosts {
+  int32_t layers = 0;  // that have experts; 0: none has
+  int32_t count = 0, top_k = 0;
+  double seconds = 0;  // for each distinct expert
+
+  // Distinct experts of `rows` rows that choose independently, in all layers.
+  double distinct(double rows) const;
 };
 
 // Seconds for each position that a decoding request attends to.
@@ -42,7 +53,8 @@ struct KvCosts {
 };
 
 // draft = speed * factor[length] * curve[length](requests) + kv_tokens * kv.draft
-// rest  = speed * factor(rows) * curve(rows) + kv_tokens * (kv.rest + kv.row * rows of a request)
+// rest  = speed * (factor(rows) * curve(rows) + factor * experts.seconds * experts.distinct(rows))
+//         + kv_tokens * (kv.rest + kv.row * rows of a request)
 // Curves are what was measured, and stay. Lengths between two that were measured lie between their times. Plain rounds
 // are not told from others with as many rows: what they differ by is less than what noise would make of two curves.
 // Speed, factors and kv are learned from the rounds that run, each with a variance that says how little is known of it:
@@ -54,7 +66,10 @@ class CostModel {
   // From measurements at a grid of shapes with short contexts. REQUIRES: one at least.
   // Staircases are the caller's: predict() between two recorded sizes is between their times, so ask for the size that
   // will run.
-  CostModel(std::vector<CostSample> samples, KvCosts kv);
+  // experts: without seconds, which the samples say: what a pass takes for each expert more than another touched.
+  // Made-up rows may agree on their experts; what is predicted is for rows that choose independently, until rounds
+  // teach otherwise.
+  CostModel(std::vector<CostSample> samples, KvCosts kv, ExpertCosts experts = {});
 
   RoundSeconds predict(const RoundShape& shape) const { return {predict_draft(shape), predict_rest(shape)}; }
   double predict_draft(const RoundShape& shape) const;
@@ -103,8 +118,8 @@ class CostModel {
     double seconds() const { return pass + kv; }
   };
   struct RestParts {
-    double rows = 0, kv_read = 0, kv_row = 0;
-    double seconds() const { return rows + kv_read + kv_row; }
+    double rows = 0, experts = 0, kv_read = 0, kv_row = 0;
+    double seconds() const { return rows + experts + kv_read + kv_row; }
   };
 
   // Variance of a time's logarithm that nothing explains, and from how many times it was estimated while they were few.
@@ -128,6 +143,8 @@ class CostModel {
   RowFactors row_factors_;
   KvCosts kv_;  // as guessed; its factors:
   Factor kv_draft_, kv_rest_, kv_row_;
+  ExpertCosts experts_;
+  Factor experts_differ_;  // how many are touched, of those that independent rows would
   Factor speed_;
   int32_t last_requests_ = 0;  // of the last round that was observed
   Noise draft_noise_, rest_noise_;

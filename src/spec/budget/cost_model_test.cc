@@ -201,6 +201,74 @@ TEST(CostFileTest, RefusesDamage) {
   }
 }
 
+// 48 layers of 128 experts, 8 a row: 2 us for each expert that is touched, 1.5 ms and 3 us a row for the rest.
+constexpr ExpertCosts kExperts = {48, 128, 8, 2e-6};
+
+double truth_with_experts(int32_t rows, double touched) {
+  return 1.5e-3 + 3e-6 * rows + kExperts.seconds * touched;
+}
+
+TEST(CostModelExpertsTest, CountsDistinctExpertsOfIndependentRows) {
+  EXPECT_DOUBLE_EQ(kExperts.distinct(1), 48 * 8);
+  EXPECT_NEAR(kExperts.distinct(2), 48 * (16 - 0.5), 1e-9) << "the second row's 8 meet one of the first's in 16";
+  EXPECT_NEAR(kExperts.distinct(2048), 48 * 128, 1e-9);
+  EXPECT_EQ(ExpertCosts{}.distinct(100), 0);
+}
+
+// Rows that agreed on half of their experts were measured, and some shapes alone.
+TEST(CostModelExpertsTest, PredictsRowsWhoseExpertsDiffer) {
+  std::vector<CostSample> samples;
+  for (const int32_t rows : {1, 4, 16, 256}) {
+    const double touched = kExperts.distinct(1 + (rows - 1) / 2.0);
+    samples.push_back({{1, 0, rows, 0, 0}, {0, truth_with_experts(rows, touched)}, touched});
+  }
+  const CostModel model(samples, {}, {kExperts.layers, kExperts.count, kExperts.top_k});
+  for (const int32_t rows : {1, 2, 3, 4, 8, 16, 32, 64, 128, 256}) {
+    const double want = truth_with_experts(rows, kExperts.distinct(rows));
+    EXPECT_NEAR(model.predict({1, 0, rows, 0, 0}).rest / want, 1, 0.02) << rows;
+  }
+  const CostModel blind(samples, {});
+  EXPECT_LT(blind.predict({1, 0, 8, 0, 0}).rest, 0.85 * truth_with_experts(8, kExperts.distinct(8)))
+      << "what was measured alone says too little";
+}
+
+// Every sample touched the same experts: what one costs is a guess, and no prediction falls or is free.
+TEST(CostModelExpertsTest, SamplesThatTouchTheSameExpertsStillPredict) {
+  std::vector<CostSample> samples;
+  for (const int32_t rows : {1, 16, 64}) {
+    samples.push_back({{1, 0, rows, 0, 0}, {0, truth_with_experts(rows, 384)}, 384});
+  }
+  const CostModel model(samples, {}, {kExperts.layers, kExperts.count, kExperts.top_k});
+  double before = 0;
+  for (const int32_t rows : {1, 2, 8, 32, 128}) {
+    const double seconds = model.predict({1, 0, rows, 0, 0}).rest;
+    EXPECT_GT(seconds, before);
+    before = seconds;
+  }
+  EXPECT_NEAR(model.predict({1, 0, 1, 0, 0}).rest, samples[0].seconds.rest, 1e-9);
+}
+
+// A text whose rows share most of their experts teaches it, for row counts that did not run, too.
+TEST(CostModelExpertsTest, LearnsHowManyExpertsDiffer) {
+  std::vector<CostSample> samples;
+  for (const int32_t rows : {1, 4, 16, 64}) {
+    const double touched = kExperts.distinct(rows);
+    samples.push_back({{1, 3, rows, 0, 0}, {1e-3, truth_with_experts(rows, touched)}, touched});
+  }
+  CostModel model(samples, {}, {kExperts.layers, kExperts.count, kExperts.top_k});
+  const auto alike = [](int32_t rows) { return truth_with_experts(rows, 0.6 * kExperts.distinct(rows)); };
+  const auto error = [&](int32_t rows) {
+    return std::fabs(std::log(model.predict({8, 0, rows, 0, 0}).rest / alike(rows)));
+  };
+  const double before = error(16);
+  for (int32_t i = 0; i < 200; ++i) model.observe({8, 0, 8, 0, 0}, {0, alike(8)});
+  EXPECT_LT(error(8), 0.02);
+  EXPECT_LT(error(16), 0.35 * before);
+  const auto kept = CostModel::from_text(model.to_text("key"), "key");
+  ASSERT_TRUE(kept.ok());
+  EXPECT_LT(std::fabs(std::log(kept->predict({8, 0, 16, 0, 0}).rest / alike(16))), before);
+}
+
 class MeasureCostsTest : public testing::Test {
  protected:
   MeasureCostsTest() {
@@ -216,10 +284,10 @@ class MeasureCostsTest : public testing::Test {
   Result<CostModel> measure() {
     return measure_costs(
         geometry_, plan_,
-        [&](const RoundShape& shape) -> Result<RoundSeconds> {
+        [&](const RoundShape& shape) -> Result<CostSample> {
           shapes_.push_back(shape);
           const double loud = ++seen_[{shape.requests, shape.draft, shape.verify_rows}] % 2 == 0 ? 1 : 1.5;
-          return RoundSeconds{loud * truth(shape).draft, loud * truth(shape).rest};
+          return CostSample{shape, {loud * truth(shape).draft, loud * truth(shape).rest}};
         },
         [&](double done) { progress_.push_back(done); });
   }
@@ -283,7 +351,7 @@ TEST_F(MeasureCostsTest, RunsSizesThatAreRecorded) {
 
 TEST_F(MeasureCostsTest, HandsErrorsOn) {
   const Result<CostModel> model = measure_costs(
-      geometry_, plan_, [](const RoundShape&) -> Result<RoundSeconds> { return resource_exhausted("No memory."); }, {});
+      geometry_, plan_, [](const RoundShape&) -> Result<CostSample> { return resource_exhausted("No memory."); }, {});
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.error().code, ErrorCode::kResourceExhausted);
 }

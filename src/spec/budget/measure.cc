@@ -118,11 +118,12 @@ Result<CostModel> measure_costs(const RoundGeometry& geometry, const MeasurePlan
   bool drafted = false;
   const auto measure = [&](const RoundShape& shape, int32_t repeats) -> Status {
     for (int32_t i = 0; i < repeats; ++i) {
-      VOLLEY_ASSIGN(const RoundSeconds seconds, run(shape));
-      const auto [found, first] = samples.try_emplace(key_of(shape), CostSample{shape, seconds});
-      RoundSeconds& fastest = found->second.seconds;
-      fastest = {std::min(fastest.draft, seconds.draft), std::min(fastest.rest, seconds.rest)};
-      spent += seconds.total();
+      VOLLEY_ASSIGN(const CostSample ran, run(shape));
+      CostSample& fastest = samples.try_emplace(key_of(shape), ran).first->second;
+      if (ran.seconds.rest < fastest.seconds.rest) fastest.experts = ran.experts;
+      fastest.seconds = {std::min(fastest.seconds.draft, ran.seconds.draft),
+                         std::min(fastest.seconds.rest, ran.seconds.rest)};
+      spent += ran.seconds.total();
     }
     drafted = drafted || shape.draft > 0;
     if (progress) progress(std::min(1.0, spent / plan.seconds));
@@ -154,7 +155,7 @@ Result<CostModel> measure_costs(const RoundGeometry& geometry, const MeasurePlan
   std::vector<CostSample> all;
   for (const auto& [key, sample] : samples) all.push_back(sample);
   const KvCosts kv = guess_kv_costs(plan, all);
-  return CostModel(std::move(all), kv);
+  return CostModel(std::move(all), kv, plan.experts);
 }
 
 }  // namespace volley::spec

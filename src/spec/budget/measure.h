@@ -15,9 +15,12 @@ struct MeasurePlan {
   int32_t max_rows = 0;  // of a pass
   int32_t page_size = 0;
   int64_t pages = 0;  // pages 0, 1, … are used
-  // Bytes of a position's K and V, of the target and of the drafter, and of the weights that the target's pass reads.
+  // Bytes of a position's K and V, of the target and of the drafter, and of the weights that the target's pass reads
+  // for a single row: of experts, those that it is routed to.
   double target_kv_bytes = 0, draft_kv_bytes = 0;
   double target_weight_bytes = 0;
+  ExpertCosts experts;            // of the target, without seconds
+  int32_t vocab = 1;              // made-up requests hold different tokens, so that their experts differ
   int32_t heads_per_kv_head = 1;  // of the target
   int32_t max_model_len = 0;      // tokens of a request, at least 2
   double seconds = 3;             // of rounds, after which nothing new is begun; what is missing is extrapolated
@@ -37,7 +40,7 @@ struct RoundGeometry {
   std::vector<int32_t> draft_lengths, row_buckets;  // as in BudgetConfig
   int32_t most_shared_rows = 0;
 };
-using RunRound = std::function<Result<RoundSeconds>(const RoundShape&)>;
+using RunRound = std::function<Result<CostSample>(const RoundShape&)>;
 Result<CostModel> measure_costs(const RoundGeometry& geometry, const MeasurePlan& plan, const RunRound& run,
                                 const std::function<void(double)>& progress);
 

@@ -13,7 +13,7 @@ class MadeUpRequests {
   MadeUpRequests(Round& round, const MeasurePlan& plan) : round_(round), plan_(plan) {}
   ~MadeUpRequests() { clear(); }
 
-  Result<RoundSeconds> run(const RoundShape& shape);
+  Result<CostSample> run(const RoundShape& shape);
 
  private:
   Status start(int32_t slots);
@@ -34,14 +34,14 @@ void MadeUpRequests::clear() {
 
 Status MadeUpRequests::start(int32_t slots) {
   clear();
-  const TokenId token = 0;
   SlotStart start;
   start.sampling.params.temperature = 0;
   start.sampling.prompt_length = 1;
   start.limits.max_tokens = plan_.rounds_per_start() + 1;
-  start.prompt = {&token, 1};
   const int32_t pages = plan_.pages_per_slot(round_.block_size());
   for (int32_t slot = 0; slot < slots; ++slot) {
+    const TokenId token = slot % plan_.vocab;
+    start.prompt = {&token, 1};
     VOLLEY_RETURN_IF_ERROR(round_.start_slot(slot, start));
     ++running_;
     for (int32_t i = 0; i < pages; ++i) round_.set_page(slot, i, PageId(slot * pages + i));
@@ -50,7 +50,7 @@ Status MadeUpRequests::start(int32_t slots) {
   return {};
 }
 
-Result<RoundSeconds> MadeUpRequests::run(const RoundShape& shape) {
+Result<CostSample> MadeUpRequests::run(const RoundShape& shape) {
   if (running_ != shape.requests || rounds_ == plan_.rounds_per_start()) VOLLEY_RETURN_IF_ERROR(start(shape.requests));
   ++rounds_;
   segments_.clear();
@@ -67,9 +67,10 @@ Result<RoundSeconds> MadeUpRequests::run(const RoundShape& shape) {
     budget.rows = shape.verify_rows;
     budget.table = &calibrator_.table();
   }
+  const int64_t touched = round_.experts_touched();
   VOLLEY_RETURN_IF_ERROR(round_.enqueue(segments_, budget));
   const StepTimes times = round_.wait(results_);
-  return RoundSeconds{times.draft, times.rest};
+  return CostSample{shape, {times.draft, times.rest}, static_cast<double>(round_.experts_touched() - touched)};
 }
 
 }  // namespace
@@ -79,7 +80,9 @@ Result<CostModel> measure_costs(Round& round, const MeasurePlan& plan, const std
   RoundGeometry geometry = {round.block_size(), round.draft_lengths(), round.row_buckets(), round.most_shared_rows()};
   if (geometry.draft_lengths.empty()) geometry.draft_lengths.push_back(geometry.block_size - 1);
   MadeUpRequests requests(round, plan);
-  for (int32_t i = 0; i < kWarmUps; ++i) VOLLEY_RETURN_IF_ERROR(requests.run({1, 0, 1, 0, 0}));
+  for (int32_t i = 0; i < kWarmUps; ++i) {
+    VOLLEY_ASSIGN([[maybe_unused]] const CostSample warm, requests.run({1, 0, 1, 0, 0}));
+  }
   return measure_costs(
       geometry, plan, [&](const RoundShape& shape) { return requests.run(shape); }, progress);
 }

@@ -1,0 +1,45 @@
+#include "ops/grouped_linear/experts.h"
+
+#include <algorithm>
+
+#include "base/math.h"
+#include "ops/grouped_linear/grouped_linear_kernels.h"
+
+namespace volley::ops {
+namespace {
+
+constexpr int64_t kMostMeanEntries = 32;  // of an expert: beyond, tiles of more rows are faster
+constexpr int64_t kLeastTileRows = 16;
+
+void in_three_steps(Stream& stream, const ExpertsCall& call, const Routing& routing) {
+  GroupedEnd end;
+  grouped_linear(stream, call.gate_up, call.x, routing, call.inner, end);
+  end.rows = GroupedRows::kOut;
+  end.routing_ready = true;
+  grouped_linear(stream, call.down, call.inner, routing, call.outer, end);
+  combine_experts(stream, routing, call.outer, call.y);
+}
+
+}  // namespace
+
+int64_t experts_counters(const RouterRule& rule, int64_t rows) {
+  const int64_t entries = rows * rule.top_k;
+  if (entries > kMostMeanEntries * rule.experts) return 0;
+  return 1 + rule.experts + entries / kLeastTileRows;  // tiles handed out; panels written of each tile of rows
+}
+
+bool experts_gain_from_counters(const RouterRule& rule, int64_t inner, int64_t rows) {
+  // Where each tile of gate and up has a multiprocessor to itself, all end at once and there is little to read on to;
+  // the kernel for down starts on idle ones meanwhile (one row of 8 experts of 768: 25 instead of 28 us).
+  constexpr int64_t kProcessors = 132, kTileOutputs = 64;
+  const int64_t row_tiles = std::min<int64_t>(rows * rule.top_k, rule.experts);
+  return experts_counters(rule, rows) > 0 && row_tiles * divide_up(inner, kTileOutputs) > kProcessors;
+}
+
+void experts_ffn(Stream& stream, const ExpertsCall& call, const Routing& routing) {
+  const auto one_kernel = kernels_on<GroupedLinearKernels>(stream).experts_ffn;
+  if (one_kernel != nullptr && call.counters.rank > 0 && routing.rows() > 0 && one_kernel(stream, call, routing)) return;
+  in_three_steps(stream, call, routing);
+}
+
+}  // namespace volley::ops

@@ -1,0 +1,32 @@
+// The feed-forward network of a mixture behind its router, as one operation:
+//   h = silu(x G_e^T) * (x U_e^T),  d = h D_e^T,  y += sum over slots of weight * d.
+//
+// The bits are those of grouped_linear() for gate and up, grouped_linear() for down and combine_experts(), one after
+// the other, and so is batch invariance. On sm_90a, with up to 32 entries an expert in the mean, one kernel does both
+// products, so that reading weights does not stop between them.
+#pragma once
+
+#include "ops/grouped_linear/grouped_linear.h"
+
+namespace volley::ops {
+
+struct ExpertsCall {
+  const ExpertWeights& gate_up;  // kGateUp, [2 * inner, hidden]
+  const ExpertWeights& down;     // kPlain, [hidden, inner]
+  TensorView x;                  // [rows, hidden]
+  TensorView inner;              // scratch: [rows * top_k, inner], bf16 or fp32: what h is rounded to
+  TensorView outer;              // scratch: [rows * top_k, hidden], bf16 or fp32: what d is rounded to
+  // [experts_counters()] int32, all 0 (RouteCall::zeroed); they are used up. A null view: a kernel each.
+  TensorView counters;
+  TensorView y;  // [rows, hidden] fp32, the residual stream
+};
+
+// x, weights and what lies between them as grouped_linear() has them. y overlaps nothing else. rows may be 0.
+void experts_ffn(Stream& stream, const ExpertsCall& call, const Routing& routing);
+
+// How many counters a call for so many rows takes; 0 where one kernel cannot do it.
+int64_t experts_counters(const RouterRule& rule, int64_t rows);
+// Whether that kernel is faster there than one for each product, for experts [2 * inner, hidden].
+bool experts_gain_from_counters(const RouterRule& rule, int64_t inner, int64_t rows);
+
+}  // namespace volley::ops

@@ -1,0 +1,214 @@
+// A whole mixture behind its router in one kernel on sm_90a: gate and up, down, and the combination.
+//
+// Blocks take tiles from one list, those of gate and up before those of down, and the ring of stages runs on from one
+// to the other: the weights of down are on their way while the last tiles of gate and up are multiplied. What orders
+// the rest are counters in memory: rows of h are fetched when all panels of gate and up for their tile of rows are
+// written, and the last of a row's slots to arrive at some outputs adds them all up, in the order of slots. Tiles are
+// handed out one at a time, so what a block waits for was taken by a block that runs: no number of blocks must fit at
+// once.
+#include <algorithm>
+
+#include "ops/grouped_linear/grouped_linear_cuda_tiles.cuh"
+
+namespace volley::ops {
+namespace {
+
+enum class Phase { kGateUp, kDown, kEnd };
+
+struct ExpertsTile {
+  GroupedTile tile;
+  int row_tile;  // of all experts'
+  Phase phase;
+};
+
+// The tiles that a block has taken, from the thread that takes them to those that work on them.
+struct TileQueue {
+  static constexpr int kSlots = 4;
+  uint64_t full[kSlots], empty[kSlots];
+  ExpertsTile tiles[kSlots];
+};
+
+struct QueueReader {
+  int slot = 0;
+  uint32_t parity = 0;
+
+  __device__ void advance() {
+    if (++slot == TileQueue::kSlots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// All that read a slot of the queue, lane by lane: those that multiply, and those that fetch rows.
+template <typename Shape>
+constexpr int kReaders = Shape::kConsumers + Shape::kXThreads;
+
+__device__ ExpertsTile take(TileQueue& queue, QueueReader& at) {
+  hopper::barrier_wait(&queue.full[at.slot], at.parity);
+  const ExpertsTile taken = queue.tiles[at.slot];
+  hopper::barrier_arrive(&queue.empty[at.slot]);
+  at.advance();
+  return taken;
+}
+
+template <typename Shape>
+__device__ int tiles_across(const GroupedArgs& args) {
+  return (args.panels + Shape::kPanels - 1) / Shape::kPanels;
+}
+
+template <typename Shape>
+__device__ ExpertsTile experts_tile(const ExpertsArgs& args, const GroupedWork& work, int t) {
+  const int experts = args.gate_up.experts, row_tiles = work.row_tiles[experts];
+  const int across = tiles_across<Shape>(args.gate_up), across_down = tiles_across<Shape>(args.down);
+  ExpertsTile taken = {};
+  taken.phase = Phase::kEnd;
+  const int down = t - row_tiles * across;
+  if (down >= row_tiles * across_down) return taken;
+  taken.phase = down < 0 ? Phase::kGateUp : Phase::kDown;
+  taken.tile =
+      tile_of<Shape::kPanels>(work, experts, down < 0 ? across : across_down, down < 0 ? t : down, &taken.row_tile);
+  return taken;
+}
+
+// One thread: takes tiles, hands them to the others and copies their weights.
+template <typename Shape>
+__device__ void take_tiles(const Ring& ring, TileQueue& queue, const ExpertsArgs& args, const GroupedWork& work,
+                           int first) {
+  RingWriter writer;
+  QueueReader at;
+  for (int t = first;;) {
+    const ExpertsTile taken = experts_tile<Shape>(args, work, t);
+    hopper::barrier_wait(&queue.empty[at.slot], at.parity ^ 1);
+    queue.tiles[at.slot] = taken;
+    hopper::barrier_arrive(&queue.full[at.slot]);
+    at.advance();
+    if (taken.phase == Phase::kEnd) return;
+    copy_weights<Shape>(ring, writer, taken.phase == Phase::kGateUp ? args.gate_up : args.down, taken.tile);
+    // Not before there is room for its first stage: others may have it sooner.
+    hopper::barrier_wait(&ring.empty[writer.stage], writer.parity);
+    t = atomicAdd(args.dealt, 1);
+  }
+}
+
+template <typename Shape>
+__device__ void produce_rows(const Ring& ring, TileQueue& queue, const ExpertsArgs& args, int thread, int* sources) {
+  RingWriter writer;
+  for (QueueReader at;;) {
+    const ExpertsTile taken = take(queue, at);
+    if (taken.phase == Phase::kEnd) return;
+    x_sync<Shape>();  // nobody reads the sources of the tile before
+    const GroupedArgs& product = taken.phase == Phase::kGateUp ? args.gate_up : args.down;
+    for (int r = thread; r < taken.tile.rows; r += Shape::kXThreads) {
+      sources[r] = source_row(product, taken.tile.row + r);
+    }
+    if (taken.phase == Phase::kDown && thread == 0) {
+      while (hopper::load_acquire(args.written + taken.row_tile) != args.gate_up.panels) {
+      }
+    }
+    x_sync<Shape>();
+    fetch_rows<Shape>(ring, writer, product, taken.tile.rows, thread, sources);
+  }
+}
+
+// The 128 threads of a panel.
+__device__ void panel_sync(int group) {
+  asm volatile("bar.sync %0, 128;" ::"r"(2 + group) : "memory");
+}
+
+template <typename Shape, int kRows>
+__device__ __forceinline__ void run_tile(const Ring& ring, RingReader& reader, const ExpertsArgs& args,
+                                         const ExpertsTile& taken) {
+  const GroupedTile& tile = taken.tile;
+  const int group = static_cast<int>(threadIdx.x) / 128, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int panel = tile.panel + group;
+  const bool gate_up = taken.phase == Phase::kGateUp;
+  float sums[kRows / 2] = {};
+  sum_tile<Shape, kRows>(ring, reader, gate_up ? args.gate_up.k_blocks : args.down.k_blocks, sums);
+  if (!gate_up) return finish_panel<PanelEnd::kPlain, kRows>(args.down, tile, panel, warp, sums);
+  finish_panel<PanelEnd::kGateUpQuick, kRows>(args.gate_up, tile, panel, warp, sums);
+  panel_sync(group);  // all have written
+  if (threadIdx.x % 128 == 0 && panel < args.gate_up.panels) hopper::add_release(args.written + taken.row_tile, 1);
+}
+
+// With the first of kRows that holds the tile's.
+template <typename Shape, int kRows, int... kMore, typename... Arguments>
+__device__ __forceinline__ void run_tile_of(int rows, Arguments&&... arguments) {
+  if constexpr (sizeof...(kMore) == 0) {
+    static_assert(kRows == Shape::kMaxRows);
+    run_tile<Shape, kRows>(arguments...);
+  } else if (rows <= kRows) {
+    run_tile<Shape, kRows>(arguments...);
+  } else {
+    run_tile_of<Shape, kMore...>(rows, arguments...);
+  }
+}
+
+template <typename Shape, int... kRows>
+__global__ void __launch_bounds__(Shape::kThreads, 1) experts_kernel(const __grid_constant__ ExpertsArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // the dispatch sends no other GPU here (experts_ffn_cuda)
+  using namespace hopper;
+  extern __shared__ uint8_t dynamic[];
+  __shared__ uint64_t full[Shape::kStages], empty[Shape::kStages];
+  __shared__ GroupedWork work;
+  __shared__ TileQueue queue;
+  __shared__ int sources[Shape::kMaxRows];
+  const Ring ring{full, empty, dynamic + (1024 - shared_address(dynamic) % 1024) % 1024};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Shape::kStages; ++i) {
+      barrier_init(&full[i], Shape::kArrivals);
+      barrier_init(&empty[i], Shape::kPanels);
+    }
+    for (int i = 0; i < TileQueue::kSlots; ++i) {
+      barrier_init(&queue.full[i], 1);
+      barrier_init(&queue.empty[i], kReaders<Shape>);
+    }
+    barrier_init_fence();
+  }
+  cuda::wait_for_predecessors();
+  const int thread = static_cast<int>(threadIdx.x) - Shape::kConsumers;
+  int first = 0;
+  if (thread == 0) first = atomicAdd(args.dealt, 1);
+  list_work<Shape::kWarps, Shape::kMaxRows>(args.gate_up, work);  // and barriers are there
+  cuda::launch_dependents();
+
+  if (thread >= 0) {
+    if (thread == 0) take_tiles<Shape>(ring, queue, args, work, first);
+    if (thread >= 32) produce_rows<Shape>(ring, queue, args, thread - 32, sources);
+    return;
+  }
+  RingReader reader;
+  for (QueueReader at;;) {
+    const ExpertsTile taken = take(queue, at);
+    if (taken.phase == Phase::kEnd) return;
+    run_tile_of<Shape, kRows...>(taken.tile.rows, ring, reader, args, taken);
+  }
+#else
+  __trap();
+#endif
+}
+
+template <int kMaxRows, int... kRows>
+void launch(Stream& stream, const ExpertsArgs& args, int processors) {
+  // Two panels: with one, a layer takes 83 instead of 71 us at 4 rows, and 211 instead of 182 at 16.
+  using Shape = GroupedShape<2, kMaxRows, PanelEnd::kPlain>;
+  const GroupedArgs& g = args.gate_up;
+  const auto across = [](const GroupedArgs& of) { return (of.panels + Shape::kPanels - 1) / Shape::kPanels; };
+  const int64_t row_tiles = std::min(g.experts, g.entry_count) + g.entry_count / kMaxRows;  // at most
+  cuda::Launch how;
+  how.grid = dim3(static_cast<unsigned>(std::min<int64_t>(processors, row_tiles * (across(g) + across(args.down)))));
+  how.block = dim3(Shape::kThreads);
+  how.shared_bytes = Shape::kSharedBytes;
+  how.early = true;
+  cuda::launch(experts_kernel<Shape, kRows...>, how, stream, args);
+}
+
+}  // namespace
+
+void experts_tiles_cuda(Stream& stream, const ExpertsArgs& args, int64_t rows, int processors) {
+  // Of few rows an expert gets no more than there are; their stages are smaller, so that more weights are on their way.
+  if (rows <= 16) return launch<16, 8, 16>(stream, args, processors);
+  launch<64, 8, 16, 32, 64>(stream, args, processors);
+}
+
+}  // namespace volley::ops
