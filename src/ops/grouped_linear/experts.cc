@@ -38,7 +38,8 @@ bool experts_gain_from_counters(const RouterRule& rule, int64_t inner, int64_t r
 
 void experts_ffn(Stream& stream, const ExpertsCall& call, const Routing& routing) {
   const auto one_kernel = kernels_on<GroupedLinearKernels>(stream).experts_ffn;
-  if (one_kernel != nullptr && call.counters.rank > 0 && routing.rows() > 0 && one_kernel(stream, call, routing)) return;
+  if (one_kernel != nullptr && call.counters.rank > 0 && routing.rows() > 0 && one_kernel(stream, call, routing))
+    return;
   in_three_steps(stream, call, routing);
 }
 

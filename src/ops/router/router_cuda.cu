@@ -157,7 +157,6 @@ void launch_route(Stream& stream, const RouteArgs& args) {
   cuda::launch(group_kernel, group_launch(args.rule), stream, args);
 }
 
-
 void route_cuda(Stream& stream, const RouterRule& rule, const RouteCall& call, const Routing& out) {
   const RouteArgs args = route_args(rule, call, out);
   if (rule.experts <= 128) return launch_route<4>(stream, args);
