@@ -74,7 +74,9 @@ struct TileInfo {
 struct WorkCounts {
   int32_t items;
   int32_t splits;
-  alignas(32) int32_t started;  // blocks that have started, over all launches since the plan; all have one grid
+  // Blocks with items that have started, over all launches since the plan, which have one grid. Counted if any tile is
+  // split.
+  alignas(32) int32_t started;
 };
 
 // How far a split tile is, for one KV head. Low half: items whose partial results are there, over all launches since

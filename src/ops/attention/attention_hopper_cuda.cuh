@@ -375,7 +375,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     if (threadIdx.x < Shape::kComputeThreads + 32) {
       produce<Shape>(args, shared, units, first);
     } else if (threadIdx.x == Shape::kComputeThreads + 32) {  // has nothing else to do
-      atomicAdd(&args.counts->started, 1);
+      report_start(args, units);
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::kComputeRegisters));

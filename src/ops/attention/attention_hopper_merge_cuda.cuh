@@ -2,10 +2,10 @@
 // them.
 //
 // The block that comes to a tile last finds it complete, and sees to it that all of it is merged. The others have a
-// share of the merging each, and stay for it if all blocks of the grid have started: what they wait for is then being
-// computed, by blocks that wait for nobody before they have reported it. If some have not (another kernel has their
-// place, or there are more than the GPU holds), a block leaves its share to whoever comes last, and ends. So no block
-// ever waits for one that may itself be waiting for a place, whatever else runs on the GPU.
+// share of the merging each, and stay for it if all blocks that have items have started: what they wait for is then
+// being computed, by blocks that wait for nobody before they have reported it. If some have not (another kernel has
+// their place, or there are more than the GPU holds), a block leaves its share to whoever comes last, and ends. So no
+// block ever waits for one that may itself be waiting for a place, whatever else runs on the GPU.
 #pragma once
 
 #include "ops/attention/attention_hopper_block_cuda.cuh"
@@ -13,6 +13,11 @@
 #include "ops/attention/warpgroup_products.cuh"
 
 namespace volley::ops {
+
+// By one thread of each block.
+__device__ inline void report_start(const TilesArgs& args, int32_t units) {
+  if (unit_of(0) < units && args.counts->splits > 0) atomicAdd(&args.counts->started, 1);
+}
 
 // A split item's partial results are there for other blocks.
 template <typename Shape>
@@ -25,6 +30,7 @@ __device__ void report_arrival(const TilesArgs& args, const WorkItem& item, int 
 struct TileMeeting {
   TileProgress* progress;
   const volatile int32_t* started;
+  uint32_t blocks;  // that have items
   int32_t part, shares, parts;
 
   // This block's arrival is in `now`, so that the launch before is not taken for this one.
@@ -42,7 +48,7 @@ __device__ inline uint32_t TileMeeting::take_shares() const {
     if (own == 0) return 0;
     // Blocks of the next launch may have started, too: but not before all of this one.
     const uint32_t launches = static_cast<uint32_t>(now) / parts + 1;
-    if (running >= launches * gridDim.x) {
+    if (running >= launches * blocks) {
       while (!complete(now)) now = hopper::load_acquire(progress);
     } else {
       now = hopper::fetch_or(progress, TileProgress{own} << kLeftShares) | TileProgress{own} << kLeftShares;
@@ -189,8 +195,12 @@ __device__ void merge_tiles(const TilesArgs& args, typename Shape::Shared& share
     const int32_t unit = unit_of(index), kv_head = args.units_of_item.remainder(unit);
     const WorkItem& item = at_hand ? shared.items[index] : item_of(args, unit);
     if (item.split < 0) continue;
-    const TileMeeting meeting = {&args.progress[item.split * args.kv_heads + kv_head], &args.counts->started, item.part,
-                                 item.shares, item.parts};
+    const TileMeeting meeting = {&args.progress[item.split * args.kv_heads + kv_head],
+                                 &args.counts->started,
+                                 min(gridDim.x, static_cast<uint32_t>(units)),
+                                 item.part,
+                                 item.shares,
+                                 item.parts};
     const TileMerger<Shape> merger = {args, shared, item, kv_head};
     const uint32_t own = meeting.own_share();
     const int own_begin = merger.begin_of_share(item.part), own_end = merger.begin_of_share(item.part + 1);
