@@ -61,7 +61,7 @@ class Setup {
     }
     std::vector<int32_t> positions(rows);
     for (int i = 0; i < rows; ++i) positions[i] = first + i;
-    const RowSegment segment{0, rows, 0};
+    RowSegment segment{0, rows, 0};
     QkvWrite args;
     args.qkv = TensorView(qkv_.data(), DType::kF32, {rows, width});
     args.heads = shape_.heads;
@@ -69,30 +69,27 @@ class Setup {
     args.eps = 1e-6f;
     args.rope = {TensorView(cos_.data(), DType::kF32, {context_, shape_.head_dim / 2}),
                  TensorView(sin_.data(), DType::kF32, {context_, shape_.head_dim / 2})};
-    args.rope_positions = args.cache_positions = TensorView(positions.data(), DType::kI32, {rows});
-    args.page_table = TensorView(page_table_.data(), DType::kI32, {1, pages_});
-    args.segments = &segment;
-    args.n_segments = 1;
     args.kv = kv_;
     const Buffer& q = rows == rows_ ? q_ : q_scratch_;
     args.q_out = q.view(shape_.dtype, {rows, shape_.heads, shape_.head_dim});
-    write_qkv(device_->stream(), args);
+    Rows batch = batch_of(segment);
+    batch.rope_positions = batch.cache_positions = TensorView(positions.data(), DType::kI32, {rows});
+    write_qkv(device_->stream(), batch, batch.views[kWholeView], args);
   }
 
   void attend() {
-    const RowSegment segment{0, rows_, 0};
+    RowSegment segment{0, rows_, 0};
     Attention args;
     args.q = q_.view(shape_.dtype, {rows_, shape_.heads, shape_.head_dim});
     args.heads = shape_.heads;
     args.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
-    args.visible_begin = TensorView(begin_.data(), DType::kI32, {rows_});
-    args.visible_end = TensorView(end_.data(), DType::kI32, {rows_});
-    args.page_table = TensorView(page_table_.data(), DType::kI32, {1, pages_});
-    args.segments = &segment;
-    args.n_segments = 1;
     args.kv = kv_;
     args.out = out_.view(shape_.dtype, {rows_, int64_t{shape_.heads} * shape_.head_dim});
-    attention(device_->stream(), args, *scratch_);
+    Rows batch = batch_of(segment);
+    RowView& view = batch.views[kWholeView];
+    view.begin = TensorView(begin_.data(), DType::kI32, {rows_});
+    view.end = TensorView(end_.data(), DType::kI32, {rows_});
+    attention(device_->stream(), batch, view, args, *scratch_);
   }
 
   double kv_bytes() const { return static_cast<double>(memory_.bytes()); }
@@ -103,6 +100,14 @@ class Setup {
   }
 
  private:
+  Rows batch_of(RowSegment& segment) {
+    Rows batch;
+    batch.rows = segment.rows;
+    batch.segments = &segment;
+    batch.n_segments = 1;
+    batch.views[kWholeView].page_table = TensorView(page_table_.data(), DType::kI32, {1, pages_});
+    return batch;
+  }
   Buffer allocate(int64_t bytes) { return std::move(device_->allocate(static_cast<size_t>(bytes))).value(); }
 
   Shape shape_;

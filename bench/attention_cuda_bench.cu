@@ -72,26 +72,24 @@ class Batch {
     segments_ = upload(device, segments);
     norm_ = upload(device, std::vector<float>(kHeadDim, 1.0f));
     angles_ = upload(device, std::vector<float>(static_cast<size_t>(c.context) * kHeadDim / 2, 0.7f));
-    plan_.rows = n;
-    plan_.visible_begin = begin_.view(DType::kI32, {n});
-    plan_.visible_end = end_.view(DType::kI32, {n});
-    plan_.cache_positions = positions_.view(DType::kI32, {n});
-    plan_.segments = static_cast<const ops::RowSegment*>(segments_.data());
-    plan_.n_segments = c.requests;
-    plan_.max_segment_rows = c.rows;
-    plan_.max_positions = 40960;  // what a server would say
-    plan_.heads = kHeads;
-    plan_.kv_heads = kKvHeads;
-    plan_.head_dim = kHeadDim;
-    plan_.backend = backend;
-    work_memory_ = allocate(device, static_cast<size_t>(ops::attention_work_bytes(device.kind(), plan_)));
+    rows_.rows = n;
+    rows_.slots = slots_.view(DType::kI32, {n});
+    rows_.rope_positions = rows_.cache_positions = positions_.view(DType::kI32, {n});
+    rows_.segments = static_cast<ops::RowSegment*>(segments_.data());
+    rows_.n_segments = c.requests;
+    rows_.max_segment_rows = c.rows;
+    rows_.max_positions = 40960;  // what a server would say
+    rows_.views[ops::kWholeView] = {begin_.view(DType::kI32, {n}), end_.view(DType::kI32, {n}),
+                                    table_.view(DType::kI32, {c.requests, pages_})};
+    heads_ = {kHeads, kKvHeads, kHeadDim, DType::kBF16, backend};
+    work_memory_ = allocate(device, static_cast<size_t>(ops::attention_work_bytes(device.kind(), rows_, heads_)));
   }
 
   void run(bool write, bool attend, int layers) {
-    const int n = plan_.rows;
-    const TensorView table = table_.view(DType::kI32, {case_.requests, pages_});
+    const int n = rows_.rows;
+    const ops::RowView& view = rows_.views[ops::kWholeView];
     Arena arena{Buffer(work_memory_.data(), work_memory_.bytes(), [](void*, size_t) {})};
-    const ops::AttentionWork work = ops::plan_attention(device_.stream(), plan_, arena);
+    const ops::AttentionWork work = ops::plan_attention(device_.stream(), rows_, view, heads_, arena);
     Arena none{Buffer()};
     for (int layer = 0; layer < layers; ++layer) {
       ops::KvLayer kv;
@@ -109,31 +107,21 @@ class Batch {
         args.eps = 1e-6f;
         args.rope = {angles_.view(DType::kF32, {case_.context, kHeadDim / 2}),
                      angles_.view(DType::kF32, {case_.context, kHeadDim / 2})};
-        args.rope_positions = args.cache_positions = positions_.view(DType::kI32, {n});
-        args.page_table = table;
-        args.row_slots = slots_.view(DType::kI32, {n});
         args.rows_ready = layer > 0;
         args.kv = kv;
         args.q_out = q_.view(DType::kBF16, {n, kHeads, kHeadDim});
-        ops::write_qkv(device_.stream(), args);
+        ops::write_qkv(device_.stream(), rows_, view, args);
       }
       if (!attend) continue;
       ops::Attention args;
       args.q = q_.view(DType::kBF16, {n, kHeads, kHeadDim});
       args.heads = kHeads;
       args.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim));
-      args.visible_begin = plan_.visible_begin;
-      args.visible_end = plan_.visible_end;
-      args.page_table = table;
-      args.segments = plan_.segments;
-      args.n_segments = plan_.n_segments;
-      args.max_segment_rows = plan_.max_segment_rows;
-      args.max_positions = plan_.max_positions;
       args.work = work;
       args.after_write = write;
       args.kv = kv;
       args.out = out_.view(DType::kBF16, {n, kHeads * kHeadDim});
-      ops::attention(device_.stream(), args, none);
+      ops::attention(device_.stream(), rows_, view, args, none);
     }
   }
 
@@ -152,7 +140,8 @@ class Batch {
   bool layers_apart_;
   int64_t layer_bytes_ = 0, pages_ = 0;  // pages_: of a request
   Buffer memory_, qkv_, q_, out_, table_, slots_, positions_, begin_, end_, segments_, norm_, angles_, work_memory_;
-  ops::AttentionRows plan_;
+  ops::Rows rows_;
+  ops::HeadShape heads_;
 };
 
 constexpr Case kCases[] = {

@@ -68,11 +68,11 @@ ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft
   device_->upload(page_table_.data, table.data(), table.size() * sizeof(int32_t));
 }
 
-model::Pass ModelRunner::target_pass(const model::RowBatch& rows) {
+model::Pass ModelRunner::target_pass(const ops::Rows& rows) {
   return {device_->stream(), rows, kv_->layers(0, target_->kv_layers()), *scratch_};
 }
 
-model::Pass ModelRunner::draft_pass(const model::RowBatch& rows) {
+model::Pass ModelRunner::draft_pass(const ops::Rows& rows) {
   const size_t of_target = target_->kv_layers(), own = draft_->facts().decoder.layers.size();
   return {device_->stream(), rows, kv_->layers(of_target, own), *scratch_};
 }
@@ -104,7 +104,7 @@ std::vector<std::vector<float>> ModelRunner::rows_of(const TensorView& tensor) {
 }
 
 // Rows of the one sequence, from `start` on.
-model::RowBatch ModelRunner::batch(int32_t start, std::span<const TokenId> ids, const ops::Visibility& visibility) {
+ops::Rows ModelRunner::batch(int32_t start, std::span<const TokenId> ids, const ops::Visibility& visibility) {
   const auto rows = static_cast<int32_t>(ids.size());
   ops::StepSegment segment;
   segment.start = start;
@@ -119,7 +119,7 @@ model::RowBatch ModelRunner::batch(int32_t start, std::span<const TokenId> ids, 
   const int32_t positions = static_cast<int32_t>(page_table_.dim(1)) * kPageSize;
   spec::PassMemory pass = spec::take_pass({rows, 1, rows, 0, positions}, visibility, page_table_, *scratch_);
   ops::fill_verify_rows(device_->stream(), step, nullptr, visibility, pass.rows, pass.choices);
-  return pass.batch;
+  return pass.rows;
 }
 
 std::vector<std::vector<float>> ModelRunner::logits(std::span<const TokenId> ids, int32_t chunk) {
@@ -127,7 +127,7 @@ std::vector<std::vector<float>> ModelRunner::logits(std::span<const TokenId> ids
   for (size_t begin = 0; begin < ids.size(); begin += chunk) {
     ArenaScope scope(*scratch_);
     const auto rows = static_cast<int32_t>(std::min<size_t>(chunk, ids.size() - begin));
-    const model::RowBatch batch =
+    const ops::Rows batch =
         this->batch(static_cast<int32_t>(begin), ids.subspan(begin, rows), spec::target_visibility(spec()));
     model::Pass pass = target_pass(batch);
     target_->plan(pass);
@@ -156,11 +156,11 @@ std::vector<std::vector<float>> ModelRunner::draft_hidden(const std::vector<std:
     const TensorView flat = f32 ? on_device<float>(DType::kF32, floats) : on_device<BFloat16>(DType::kBF16, halves);
     const TensorView given(flat.data, flat.dtype, {context, width});
     const std::vector<TokenId> unused(context);
-    const model::RowBatch rows = batch(0, unused, {});
+    const ops::Rows rows = batch(0, unused, {});
     model::Pass pass = draft_pass(rows);
     draft_->inject(pass, given);
   }
-  const model::RowBatch batch = this->batch(context, block_ids, spec::block_visibility(draft_->facts().decoder, 0));
+  const ops::Rows batch = this->batch(context, block_ids, spec::block_visibility(draft_->facts().decoder, 0));
   model::Pass pass = draft_pass(batch);
   draft_->plan(pass);
   const TensorView x = scratch_->take(DType::kF32, {block, spec().hidden});

@@ -31,15 +31,15 @@ class ModelRunner {
   const model::Decoder& spec() const { return target_->spec(); }
 
  private:
-  model::RowBatch batch(int32_t start, std::span<const TokenId> ids, const ops::Visibility& visibility);
+  ops::Rows batch(int32_t start, std::span<const TokenId> ids, const ops::Visibility& visibility);
   // Scratch memory of the device with these values, and the values of rows on the device.
   template <typename T>
   TensorView on_device(DType dtype, std::span<const T> values);
   std::vector<std::vector<float>> rows_of(const TensorView& tensor);
   std::vector<int32_t> counting(int32_t n) const;
 
-  model::Pass target_pass(const model::RowBatch& rows);
-  model::Pass draft_pass(const model::RowBatch& rows);
+  model::Pass target_pass(const ops::Rows& rows);
+  model::Pass draft_pass(const ops::Rows& rows);
 
   std::unique_ptr<Device> device_;
   std::unique_ptr<model::Network> target_;

@@ -13,26 +13,10 @@
 
 namespace volley::model {
 
-// Rows of several sequences, flattened. All arrays are on the device and int32 [rows]; counts are host bounds.
-struct RowBatch {
-  int32_t rows = 0;
-  TensorView token_ids;
-  TensorView slots;                           // row of the page table
-  TensorView rope_positions;                  // angle of the rotary embedding
-  TensorView cache_positions;                 // where K and V go
-  TensorView visible_begin;                   // first cache position that the row sees, in full-attention layers
-  TensorView visible_end;                     // one past the last
-  TensorView window_begin, window_end;        // the same in sliding-window layers; null views when there are none
-  std::span<const ops::RowSegment> segments;  // device memory
-  int32_t max_segment_rows = 0;
-  int32_t max_positions = 0;  // no row sees a position from here on
-  TensorView page_table;      // [slots, max pages]
-};
-
-// How attention's work is cut for the rows of a pass. Layers of one shape that see the same share it.
+// How attention's work is cut for the rows of a pass. Layers of one shape and one view share it.
 struct AttentionPlan {
   int32_t heads = 0, kv_heads = 0, head_dim = 0;
-  bool windowed = false;
+  int view = ops::kWholeView;
   ops::AttentionWork work;
 };
 
@@ -46,7 +30,7 @@ struct RoutingOptions {
 
 struct Pass {
   Stream& stream;
-  const RowBatch& rows;
+  const ops::Rows& rows;
   std::span<const ops::KvLayer> kv;  // of the network's layers that keep K and V, in order
   Arena& scratch;                    // of plan() until the last layer; blocks give back what they take
   std::vector<AttentionPlan> attention = {};

@@ -5,35 +5,26 @@ namespace volley::spec {
 PassMemory take_pass(const PassShape& shape, const ops::Visibility& visibility, TensorView page_table, Arena& scratch) {
   PassMemory pass;
   const auto per_row = [&] { return scratch.take(DType::kI32, {shape.rows}); };
-  pass.rows.token_ids = per_row();
-  pass.rows.slots = per_row();
-  pass.rows.rope_positions = per_row();
-  pass.rows.cache_positions = per_row();
-  pass.rows.visible_begin = per_row();
-  pass.rows.visible_end = per_row();
-  if (visibility.layer_window > 0) {
-    pass.rows.window_begin = per_row();
-    pass.rows.window_end = per_row();
+  ops::Rows& rows = pass.rows;
+  rows.rows = shape.rows;
+  rows.token_ids = per_row();
+  rows.slots = per_row();
+  rows.rope_positions = per_row();
+  rows.cache_positions = per_row();
+  for (int i = 0; i < ops::kMaxViews; ++i) {
+    ops::RowView& view = rows.views[i];
+    view.page_table = page_table;
+    if (i == ops::kWindowView && visibility.layer_window == 0) continue;
+    view.begin = per_row();
+    view.end = per_row();
   }
   const auto bytes = [&](size_t n) { return scratch.take(DType::kU8, {static_cast<int64_t>(n)}).data; };
-  pass.rows.segments = static_cast<ops::RowSegment*>(bytes(shape.segments * sizeof(ops::RowSegment)));
+  rows.n_segments = shape.segments;
+  rows.max_segment_rows = shape.max_segment_rows;
+  rows.max_positions = shape.max_positions;
+  rows.segments = static_cast<ops::RowSegment*>(bytes(shape.segments * sizeof(ops::RowSegment)));
   pass.choices.segments = static_cast<ops::ChoiceSegment*>(bytes(shape.segments * sizeof(ops::ChoiceSegment)));
   pass.choices.logit_rows = scratch.take(DType::kI32, {shape.choices});
-
-  model::RowBatch& batch = pass.batch;
-  batch.rows = shape.rows;
-  batch.token_ids = pass.rows.token_ids;
-  batch.slots = pass.rows.slots;
-  batch.rope_positions = pass.rows.rope_positions;
-  batch.cache_positions = pass.rows.cache_positions;
-  batch.visible_begin = pass.rows.visible_begin;
-  batch.visible_end = pass.rows.visible_end;
-  batch.window_begin = pass.rows.window_begin;
-  batch.window_end = pass.rows.window_end;
-  batch.segments = {pass.rows.segments, static_cast<size_t>(shape.segments)};
-  batch.max_segment_rows = shape.max_segment_rows;
-  batch.max_positions = shape.max_positions;
-  batch.page_table = page_table;
   return pass;
 }
 

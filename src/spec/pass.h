@@ -16,11 +16,11 @@ struct PassShape {
 };
 
 struct PassMemory {
-  ops::PassRows rows;
+  ops::Rows rows;
   ops::PassChoices choices;
-  model::RowBatch batch;  // the same arrays, as the model reads them
 };
 
+// All views go through the same page table.
 PassMemory take_pass(const PassShape& shape, const ops::Visibility& visibility, TensorView page_table, Arena& scratch);
 
 // Bytes that take_pass() takes at most.

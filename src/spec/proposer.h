@@ -52,8 +52,8 @@ class Proposer {
   virtual void draft(Stream& stream, const DraftPass& pass, const ops::SamplerState& sampler, Arena& scratch) = 0;
   // Learns features of rows of the target's pass: [rows][columns], in the target's activation dtype. Rows that did not
   // become part of their sequence may be among them, behind those that did; what they leave is overwritten before it is
-  // looked at.
-  virtual void commit(Stream& stream, const model::RowBatch& rows, TensorView features, Arena& scratch) = 0;
+  // looked at. Token ids, and what rows see, say nothing here.
+  virtual void commit(Stream& stream, const ops::Rows& rows, TensorView features, Arena& scratch) = 0;
 
   virtual int64_t scratch_bytes(DeviceKind device, const ScratchBounds& bounds) const = 0;
 };

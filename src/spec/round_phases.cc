@@ -74,7 +74,7 @@ void Round::verify(const Layout& layout, const std::function<void()>& forwarded)
   pass.choices.mask_words = memory_->mask_words;
   ops::fill_verify_rows(stream_, step_of(layout), array_of<TokenId>(memory_->drafts), visibility_, pass.rows,
                         pass.choices);
-  model::Pass target{stream_, pass.batch, kv_.layers(0, target_.kv_layers()), *scratch_};
+  model::Pass target{stream_, pass.rows, kv_.layers(0, target_.kv_layers()), *scratch_};
   target.routing = {config_.simulate_routing, kRoutingSeed, config_.slots, memory_->experts_touched()};
   target_.plan(target);
   const TensorView x = scratch_->take(DType::kF32, {layout.rows, target_.spec().hidden});
@@ -84,7 +84,7 @@ void Round::verify(const Layout& layout, const std::function<void()>& forwarded)
     const auto width = static_cast<int64_t>(capture.layers.size()) * target_.spec().hidden;
     capture.features = scratch_->take(target_.activation(), {layout.rows, width});
   }
-  target_.embed(stream_, pass.batch.token_ids, x);
+  target_.embed(stream_, pass.rows.token_ids, x);
   target_.forward(target, capture, x);
   forwarded();
   choose(layout, pass, x);
@@ -171,7 +171,7 @@ void Round::accept(const Layout& layout) {
 // in the drafter's layers lies past the sequence's end, where the next block overwrites it before anything sees it.
 void Round::commit(const Layout& layout, const PassMemory& pass, TensorView features) {
   ArenaScope scope(*scratch_);
-  if (device_.kind() != DeviceKind::kCpu) return proposer_->commit(stream_, pass.batch, features, *scratch_);
+  if (device_.kind() != DeviceKind::kCpu) return proposer_->commit(stream_, pass.rows, features, *scratch_);
   std::vector<int32_t> index;
   std::vector<ops::RowSegment> segments;
   for (int32_t i = 0; i < layout.n; ++i) {
@@ -181,9 +181,9 @@ void Round::commit(const Layout& layout, const PassMemory& pass, TensorView feat
     for (int32_t j = 0; j < kept; ++j) index.push_back(segment.row_begin + j);
   }
   const auto n = static_cast<int64_t>(index.size());
-  model::RowBatch batch = pass.batch;
-  batch.rows = static_cast<int32_t>(n);
-  batch.segments = segments;
+  ops::Rows kept_rows = pass.rows;
+  kept_rows.rows = static_cast<int32_t>(n);
+  kept_rows.segments = segments.data();
   if (n < layout.rows) {
     const TensorView rows(index.data(), DType::kI32, {n});
     const auto pick = [&](const TensorView& from, int64_t width) {
@@ -192,12 +192,12 @@ void Round::commit(const Layout& layout, const PassMemory& pass, TensorView feat
       return to;
     };
     const auto pick_row = [&](const TensorView& from) { return TensorView(pick(from, 1).data, DType::kI32, {n}); };
-    batch.slots = pick_row(batch.slots);
-    batch.rope_positions = pick_row(batch.rope_positions);
-    batch.cache_positions = pick_row(batch.cache_positions);
+    for (TensorView* array : {&kept_rows.slots, &kept_rows.rope_positions, &kept_rows.cache_positions}) {
+      *array = pick_row(*array);
+    }
     features = pick(features, features.dim(1));
   }
-  proposer_->commit(stream_, batch, features, *scratch_);
+  proposer_->commit(stream_, kept_rows, features, *scratch_);
 }
 
 }  // namespace volley::spec

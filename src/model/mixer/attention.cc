@@ -5,9 +5,13 @@
 namespace volley::model {
 namespace {
 
+int view_of(const Attention& spec) {
+  return spec.window > 0 ? ops::kWindowView : ops::kWholeView;
+}
+
 bool same_work(const AttentionPlan& plan, const Attention& spec) {
   return plan.heads == spec.heads && plan.kv_heads == spec.kv_heads && plan.head_dim == spec.head_dim &&
-         plan.windowed == (spec.window > 0);
+         plan.view == view_of(spec);
 }
 
 const AttentionPlan* find_plan(const Pass& pass, const Attention& spec) {
@@ -18,20 +22,6 @@ const AttentionPlan* find_plan(const Pass& pass, const Attention& spec) {
 }
 
 }  // namespace
-
-ops::QkvWrite kv_write(const RowBatch& rows, const ops::KvLayer& kv, const ops::RopeTables& rope, float norm_eps) {
-  ops::QkvWrite write;
-  write.eps = norm_eps;
-  write.rope = rope;
-  write.rope_positions = rows.rope_positions;
-  write.cache_positions = rows.cache_positions;
-  write.row_slots = rows.slots;
-  write.page_table = rows.page_table;
-  write.segments = rows.segments.data();
-  write.n_segments = static_cast<int32_t>(rows.segments.size());
-  write.kv = kv;
-  return write;
-}
 
 Result<std::unique_ptr<MixerBlock>> AttentionBlock::load(WeightLoader& loader, const std::string& prefix,
                                                          const AttentionSetup& setup) {
@@ -48,82 +38,63 @@ Result<std::unique_ptr<MixerBlock>> AttentionBlock::load(WeightLoader& loader, c
 void AttentionBlock::plan(Pass& pass) const {
   const Attention& spec = setup_.spec;
   if (find_plan(pass, spec) != nullptr) return;
-  const RowBatch& batch = pass.rows;
-  const bool windowed = spec.window > 0;
-  ops::AttentionRows rows;
-  rows.rows = batch.rows;
-  rows.visible_begin = windowed ? batch.window_begin : batch.visible_begin;
-  rows.visible_end = windowed ? batch.window_end : batch.visible_end;
-  rows.segments = batch.segments.data();
-  rows.n_segments = static_cast<int32_t>(batch.segments.size());
-  rows.cache_positions = batch.cache_positions;
-  rows.max_segment_rows = batch.max_segment_rows;
-  rows.max_positions = batch.max_positions;
-  rows.heads = spec.heads;
-  rows.kv_heads = spec.kv_heads;
-  rows.head_dim = spec.head_dim;
-  rows.dtype = pass.kv[setup_.kv_layer].dtype;
-  rows.backend = setup_.numerics.attention;
-  pass.attention.push_back(
-      {spec.heads, spec.kv_heads, spec.head_dim, windowed, ops::plan_attention(pass.stream, rows, pass.scratch)});
+  const int view = view_of(spec);
+  const ops::HeadShape shape = {spec.heads, spec.kv_heads, spec.head_dim, pass.kv[setup_.kv_layer].dtype,
+                                setup_.numerics.attention};
+  pass.attention.push_back({spec.heads, spec.kv_heads, spec.head_dim, view,
+                            ops::plan_attention(pass.stream, pass.rows, pass.rows.views[view], shape, pass.scratch)});
 }
 
 void AttentionBlock::run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const {
   const Attention& spec = setup_.spec;
-  const RowBatch& batch = pass.rows;
+  const ops::Rows& rows = pass.rows;
+  const ops::RowView& view = rows.views[view_of(spec)];
   const ops::KvLayer& kv = pass.kv[setup_.kv_layer];
   const AttentionPlan* plan = find_plan(pass, spec);
   VOLLEY_CHECK(plan != nullptr);
   ArenaScope scope(pass.scratch);
-  const TensorView a = pass.scratch.take(kv.dtype, {batch.rows, spec.q_width()});  // it runs in the type of the cache
+  const TensorView a = pass.scratch.take(kv.dtype, {rows.rows, spec.q_width()});  // it runs in the type of the cache
   {
     ArenaScope attention_scope(pass.scratch);
-    const TensorView qkv = pass.scratch.take(DType::kF32, {batch.rows, qkv_.n});
+    const TensorView qkv = pass.scratch.take(DType::kF32, {rows.rows, qkv_.n});
     ops::linear(pass.stream, qkv_, h, qkv, ops::Epilogue::kStore);
-    ops::QkvWrite write = kv_write(batch, kv, setup_.rope, setup_.norm_eps);
+    ops::QkvWrite write;
     write.qkv = qkv;
     write.bias = qkv_bias_.view;
     write.q_norm = q_norm_.view;
     write.k_norm = k_norm_.view;
+    write.eps = setup_.norm_eps;
+    write.rope = setup_.rope;
     write.heads = spec.heads;
+    write.kv = kv;
     write.rows_ready = pass.positions_written;
-    write.q_out = pass.scratch.take(kv.dtype, {batch.rows, spec.heads, spec.head_dim});
-    ops::write_qkv(pass.stream, write);
+    write.q_out = pass.scratch.take(kv.dtype, {rows.rows, spec.heads, spec.head_dim});
+    ops::write_qkv(pass.stream, rows, view, write);
     pass.positions_written = true;
 
     ops::Attention attention;
     attention.q = write.q_out;
     attention.heads = spec.heads;
     attention.scale = spec.scale;
-    attention.visible_begin = plan->windowed ? batch.window_begin : batch.visible_begin;
-    attention.visible_end = plan->windowed ? batch.window_end : batch.visible_end;
-    attention.page_table = batch.page_table;
-    attention.segments = batch.segments.data();
-    attention.n_segments = static_cast<int32_t>(batch.segments.size());
-    attention.max_segment_rows = batch.max_segment_rows;
-    attention.max_positions = batch.max_positions;
     attention.work = plan->work;
     attention.after_write = true;
     attention.kv = kv;
     attention.out = a;
-    ops::attention(pass.stream, attention, pass.scratch);
+    ops::attention(pass.stream, rows, view, attention, pass.scratch);
   }
   x.add(pass, o_, a);
 }
 
 int64_t AttentionBlock::scratch_bytes(DeviceKind device, const Attention& spec, int64_t rows, int64_t max_positions,
                                       DType kv) {
-  ops::AttentionRows bounds;
-  bounds.heads = spec.heads;
-  bounds.kv_heads = spec.kv_heads;
-  bounds.head_dim = spec.head_dim;
-  bounds.dtype = kv;
+  const ops::HeadShape shape = {spec.heads, spec.kv_heads, spec.head_dim, kv};
+  ops::Rows bounds;
   bounds.rows = bounds.n_segments = bounds.max_segment_rows = static_cast<int32_t>(rows);
   bounds.max_positions = static_cast<int32_t>(max_positions);
   const int64_t q = spec.q_width();
   return rows * (q + (q + 2 * spec.kv_width()) + q) * 4 + 4 * kArenaAlignment +
          ops::attention_scratch_bytes(rows, spec.heads, spec.head_dim, max_positions) +
-         2 * ops::attention_work_bytes(device, bounds);  // a plan for full layers, and one for windowed ones
+         2 * ops::attention_work_bytes(device, bounds, shape);  // a plan for full layers, and one for windowed ones
 }
 
 }  // namespace volley::model

@@ -34,7 +34,4 @@ class AttentionBlock final : public MixerBlock {
   ops::LinearWeight qkv_, o_;
 };
 
-// A write of K and V of the rows of a pass, but for what is written.
-ops::QkvWrite kv_write(const RowBatch& rows, const ops::KvLayer& kv, const ops::RopeTables& rope, float norm_eps);
-
 }  // namespace volley::model

@@ -1,5 +1,5 @@
 // Attention of a ragged batch of rows over paged K and V, for prefill, verification (causal) and drafting
-// (bidirectional inside the block) alike: each row brings the range of cache positions that it sees.
+// (bidirectional inside the block) alike: each row brings the range of cache positions that it sees (Rows, RowView).
 //
 // out = softmax(q K^T * scale) V per head. Scores, sums and outputs are accumulated in fp32; with bf16 KV the
 // probabilities are rounded to bf16 before the product with V, and the sum that divides is the sum of the rounded ones,
@@ -41,20 +41,10 @@ Result<AttentionBackend> resolve_attention_backend(DeviceKind device, AttentionB
 
 inline constexpr int kAttentionChunk = 512;  // positions, on the CPU; a multiple of kKvTile
 
-// Which rows see which positions: the same for all layers of a pass (of one attention kind).
-struct AttentionRows {
-  int32_t rows = 0;                       // of the batch
-  TensorView visible_begin, visible_end;  // [rows] int32: cache positions [begin, end), not empty
-  const RowSegment* segments = nullptr;   // CUDA: device memory; entries may have no rows
-  int32_t n_segments = 0;                 // CUDA: a bound
-  // CUDA, may be null: [rows] int32, where the pass writes K and V of the rows; ascending within a segment. With
-  // Attention::after_write, K and V below the first of a segment may then be read while that write runs.
-  TensorView cache_positions;
-  // Bounds for what only the device knows on CUDA. The CPU does not look at them.
-  int32_t max_segment_rows = 0;
-  int32_t max_positions = 0;  // of any visible_end
-  // The shape of all layers that share the work.
-  int32_t heads = 0, kv_heads = 0, head_dim = 0;
+// The heads of layers that share the work, and the kernel that does it.
+struct HeadShape {
+  int32_t heads = 0;  // a multiple of kv_heads: heads are grouped in order (GQA)
+  int32_t kv_heads = 0, head_dim = 0;
   DType dtype = DType::kBF16;
   AttentionBackend backend = AttentionBackend::kAuto;  // CUDA; one that resolve_attention_backend() allows
 };
@@ -69,27 +59,24 @@ struct AttentionWork {
   AttentionBackend backend = AttentionBackend::kAuto;  // CUDA: resolved
 };
 
-// Enqueued once a pass, before its layers; the arena's memory must stay until the last of them. On CUDA the host's part
-// depends on the bounds alone, so that a captured graph serves other positions.
-AttentionWork plan_attention(Stream& stream, const AttentionRows& rows, Arena& scratch);
+// Enqueued once a pass and view, before the pass's layers; the arena's memory must stay until the last of them. On CUDA
+// the host's part depends on the bounds alone, so that a captured graph serves other positions. There rows may lack
+// cache_positions; with them, and Attention::after_write, K and V below the first of a segment may be read while the
+// write of the segment's own runs.
+AttentionWork plan_attention(Stream& stream, const Rows& rows, const RowView& view, const HeadShape& shape,
+                             Arena& scratch);
 
-// Bytes that plan_attention() takes at most for these bounds (tensors and pointers are not looked at). On CUDA of the
-// calling thread's current GPU.
-int64_t attention_work_bytes(DeviceKind device, const AttentionRows& bounds);
+// Bytes that plan_attention() takes at most for rows of these bounds (tensors and pointers are not looked at). On CUDA
+// of the calling thread's current GPU.
+int64_t attention_work_bytes(DeviceKind device, const Rows& bounds, const HeadShape& shape);
 
 struct Attention {
   TensorView q;       // [rows, heads, head_dim], dtype of kv
-  int32_t heads = 0;  // a multiple of kv.kv_heads: heads are grouped in order (GQA)
+  int32_t heads = 0;  // a multiple of kv.kv_heads
   float scale = 0;
-  TensorView visible_begin, visible_end;  // [rows] int32: cache positions [begin, end), not empty
-  TensorView page_table;                  // [slots, max pages] int32
-  const RowSegment* segments = nullptr;   // as in AttentionRows, and so are the bounds
-  int32_t n_segments = 0;
-  int32_t max_segment_rows = 0;
-  int32_t max_positions = 0;
-  AttentionWork work;  // of plan_attention() for these rows
+  AttentionWork work;  // of plan_attention() for these rows and this view
   // The call before this one on the stream was write_qkv(). On CUDA the kernel may then start while that one runs, and
-  // read what is older: the work, page table, segments, visible ranges, and the K and V that plan_attention() knew to
+  // read what is older: the work, page table, segments, ranges, and the K and V that plan_attention() knew to
   // be older than the pass.
   bool after_write = false;
   KvLayer kv;
@@ -100,6 +87,7 @@ struct Attention {
 // of threads. It is given back before attention() returns. CUDA takes none: its scratch is the work's.
 int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t head_dim, int64_t max_positions);
 
-void attention(Stream& stream, const Attention& args, Arena& scratch);
+// view: the cache group of args.kv.
+void attention(Stream& stream, const Rows& rows, const RowView& view, const Attention& args, Arena& scratch);
 
 }  // namespace volley::ops

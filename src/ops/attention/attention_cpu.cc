@@ -31,18 +31,19 @@ AttentionKernels choose_kernels(DType dtype) {
 // The query rows of one block and KV head.
 class BlockRun {
  public:
-  BlockRun(const Attention& args, const AttentionKernels& kernels, const AttentionBlock& block, int32_t kv_head)
-      : args_(args),
+  BlockRun(const AttentionCall& call, const AttentionKernels& kernels, const AttentionBlock& block, int32_t kv_head)
+      : args_(call.args),
+        page_table_(call.view.page_table),
         kernels_(kernels),
-        segment_(args.segments[block.segment]),
-        group_(args.heads / args.kv.kv_heads),
+        segment_(call.rows.segments[block.segment]),
+        group_(args_.heads / args_.kv.kv_heads),
         kv_head_(kv_head),
         rows_(block.end - block.begin) {
-    const int32_t* begin = args.visible_begin.as<int32_t>();
-    const int32_t* end = args.visible_end.as<int32_t>();
+    const int32_t* begin = call.view.begin.as<int32_t>();
+    const int32_t* end = call.view.end.as<int32_t>();
     for (int i = 0; i < rows_; ++i) {
       const int32_t row = segment_.row_begin + (block.begin + i) / group_;
-      element_[i] = int64_t{row} * args.heads + kv_head * group_ + (block.begin + i) % group_;
+      element_[i] = int64_t{row} * args_.heads + kv_head * group_ + (block.begin + i) % group_;
       begin_[i] = begin[row];
       end_[i] = end[row];
     }
@@ -84,6 +85,7 @@ class BlockRun {
   void run_row_alone(const ChunkJob& all, int i, float* partial) const;
 
   const Attention& args_;
+  const TensorView& page_table_;
   const AttentionKernels& kernels_;
   const RowSegment& segment_;
   int32_t group_;
@@ -97,7 +99,7 @@ void BlockRun::find_tiles(int32_t first_tile, int n_tiles, const std::byte** k, 
   const KvLayer& kv = args_.kv;
   const int32_t tiles_per_page = kv.page_size / kKvTile;
   const int64_t bytes = kv_tile_bytes(kv);
-  const int32_t* pages = args_.page_table.as<int32_t>() + segment_.slot * args_.page_table.dim(1);
+  const int32_t* pages = page_table_.as<int32_t>() + segment_.slot * page_table_.dim(1);
   int32_t page_index = first_tile / tiles_per_page;
   int32_t in_page = first_tile % tiles_per_page;
   for (int i = 0; i < n_tiles; ++page_index, in_page = 0) {
@@ -198,10 +200,11 @@ void BlockRun::run_chunk(int32_t chunk, float* partials) const {
 }
 
 // A task: one block and KV head over all its chunks.
-void run_whole(const Attention& args, const AttentionKernels& kernels, const AttentionBlock& block, int32_t kv_head) {
+void run_whole(const AttentionCall& call, const AttentionKernels& kernels, const AttentionBlock& block,
+               int32_t kv_head) {
   alignas(64) float running[kMaxBlockRows * kMaxPartial];
   alignas(64) float partials[kMaxBlockRows * kMaxPartial];
-  const BlockRun run(args, kernels, block, kv_head);
+  const BlockRun run(call, kernels, block, kv_head);
   run.start(running);
   for (int32_t chunk = block.chunk_begin; chunk < block.chunk_end; ++chunk) {
     run.run_chunk(chunk, partials);
@@ -221,27 +224,28 @@ struct SplitScratch {
   }
 };
 
-void run_split(Stream& stream, const Attention& args, const AttentionKernels& kernels, const AttentionPlan& plan,
+void run_split(Stream& stream, const AttentionCall& call, const AttentionKernels& kernels, const AttentionPlan& plan,
                Arena& scratch) {
-  const int stride = partial_floats(args.kv.head_dim);
+  const KvLayer& kv = call.args.kv;
+  const int stride = partial_floats(kv.head_dim);
   const SplitScratch partials{scratch.take(DType::kF32, {plan.partials, stride}).as<float>(), stride};
   int64_t max_chunks = 0;
   for (const AttentionBlock& block : plan.blocks) {
     max_chunks = std::max<int64_t>(max_chunks, block.chunk_end - block.chunk_begin);
   }
-  const int64_t items = static_cast<int64_t>(plan.blocks.size()) * args.kv.kv_heads;
+  const int64_t items = static_cast<int64_t>(plan.blocks.size()) * kv.kv_heads;
   stream.pool().parallel_for(items * max_chunks, [&](int64_t task, int) {
-    const AttentionBlock& block = plan.blocks[task / max_chunks / args.kv.kv_heads];
-    const auto kv_head = static_cast<int32_t>(task / max_chunks % args.kv.kv_heads);
+    const AttentionBlock& block = plan.blocks[task / max_chunks / kv.kv_heads];
+    const auto kv_head = static_cast<int32_t>(task / max_chunks % kv.kv_heads);
     const auto chunk = static_cast<int32_t>(block.chunk_begin + task % max_chunks);
     if (chunk >= block.chunk_end) return;
-    BlockRun(args, kernels, block, kv_head).run_chunk(chunk, partials.at(block, kv_head, chunk));
+    BlockRun(call, kernels, block, kv_head).run_chunk(chunk, partials.at(block, kv_head, chunk));
   });
   stream.pool().parallel_for(items, [&](int64_t item, int) {
     alignas(64) float running[kMaxBlockRows * kMaxPartial];
-    const AttentionBlock& block = plan.blocks[item / args.kv.kv_heads];
-    const auto kv_head = static_cast<int32_t>(item % args.kv.kv_heads);
-    const BlockRun run(args, kernels, block, kv_head);
+    const AttentionBlock& block = plan.blocks[item / kv.kv_heads];
+    const auto kv_head = static_cast<int32_t>(item % kv.kv_heads);
+    const BlockRun run(call, kernels, block, kv_head);
     run.start(running);
     for (int32_t chunk = block.chunk_begin; chunk < block.chunk_end; ++chunk) {
       run.fold_chunk(chunk, partials.at(block, kv_head, chunk), running);
@@ -252,17 +256,18 @@ void run_split(Stream& stream, const Attention& args, const AttentionKernels& ke
 
 }  // namespace
 
-void attention_cpu(Stream& stream, const Attention& args, Arena& scratch) {
+void attention_cpu(Stream& stream, const Rows& rows, const RowView& view, const Attention& args, Arena& scratch) {
+  const AttentionCall call{rows, view, args};
   const ArenaScope scope(scratch);
   ThreadPool& pool = stream.pool();
   const AttentionKernels kernels = choose_kernels(args.kv.dtype);
-  const AttentionPlan plan = plan_attention(args, pool.threads(), scratch);
-  if (plan.split) return run_split(stream, args, kernels, plan, scratch);
+  const AttentionPlan plan = plan_attention(call, pool.threads(), scratch);
+  if (plan.split) return run_split(stream, call, kernels, plan, scratch);
   const int64_t items = static_cast<int64_t>(plan.blocks.size()) * args.kv.kv_heads;
   const int64_t tasks = std::min(items, std::max<int64_t>(1, plan.macs / kMacsPerTask));
   pool.parallel_for(tasks, [&](int64_t task, int) {
     for (int64_t item = items * task / tasks; item < items * (task + 1) / tasks; ++item) {
-      run_whole(args, kernels, plan.blocks[item / args.kv.kv_heads], static_cast<int32_t>(item % args.kv.kv_heads));
+      run_whole(call, kernels, plan.blocks[item / args.kv.kv_heads], static_cast<int32_t>(item % args.kv.kv_heads));
     }
   });
 }

@@ -125,25 +125,25 @@ __global__ void __launch_bounds__(kWarps * 32) plain_kernel(const __grid_constan
   }
 }
 
-void attention_plain_cuda(Stream& stream, const Attention& args) {
-  VOLLEY_CHECK_GE(args.max_segment_rows, 1);
+void attention_plain_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args) {
+  VOLLEY_CHECK_GE(rows.max_segment_rows, 1);
   PlainArgs a;
   a.q = args.q.data;
   a.out = args.out.data;
-  a.rows = static_cast<int>(args.q.dim(0));
+  a.rows = rows.rows;
   a.heads = args.heads;
   a.group = args.heads / args.kv.kv_heads;
   a.scale = args.scale;
-  a.visible_begin = args.visible_begin.as<int32_t>();
-  a.visible_end = args.visible_end.as<int32_t>();
-  a.page_table = args.page_table.as<int32_t>();
-  a.slots = static_cast<int>(args.page_table.dim(0));
-  a.max_pages = static_cast<int>(args.page_table.dim(1));
-  a.segments = args.segments;
+  a.visible_begin = view.begin.as<int32_t>();
+  a.visible_end = view.end.as<int32_t>();
+  a.page_table = view.page_table.as<int32_t>();
+  a.slots = static_cast<int>(view.page_table.dim(0));
+  a.max_pages = static_cast<int>(view.page_table.dim(1));
+  a.segments = rows.segments;
   a.kv = args.kv;
   cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(std::min(args.max_segment_rows, kMaxRowBlocks)),
-                  static_cast<unsigned>(args.n_segments), static_cast<unsigned>((args.heads + kWarps - 1) / kWarps));
+  how.grid = dim3(static_cast<unsigned>(std::min(rows.max_segment_rows, kMaxRowBlocks)),
+                  static_cast<unsigned>(rows.n_segments), static_cast<unsigned>((args.heads + kWarps - 1) / kWarps));
   how.block = dim3(kWarps * 32);
   how.early = true;
   cuda::launch(plain_kernel, how, stream, a);
@@ -151,12 +151,12 @@ void attention_plain_cuda(Stream& stream, const Attention& args) {
 
 }  // namespace
 
-void attention_cuda(Stream& stream, const Attention& args) {
-  if (args.q.dim(0) == 0 || args.n_segments == 0) return;
+void attention_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args) {
+  if (rows.rows == 0 || rows.n_segments == 0) return;
   if (args.work.backend == AttentionBackend::kPlain) {
-    attention_plain_cuda(stream, args);
+    attention_plain_cuda(stream, rows, view, args);
   } else {
-    attention_tiles_cuda(stream, args);
+    attention_tiles_cuda(stream, rows, view, args);
   }
 }
 

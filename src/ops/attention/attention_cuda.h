@@ -9,14 +9,15 @@ namespace volley::ops {
 Result<AttentionBackend> resolve_attention_backend_cuda(AttentionBackend asked, DType kv, int32_t head_dim);
 
 // attention_plan_cuda.cu
-AttentionWork plan_attention_cuda(Stream& stream, const AttentionRows& rows, Arena& scratch);
-int64_t attention_work_bytes_cuda(const AttentionRows& bounds);
+AttentionWork plan_attention_cuda(Stream& stream, const Rows& rows, const RowView& view, const HeadShape& shape,
+                                  Arena& scratch);
+int64_t attention_work_bytes_cuda(const Rows& bounds, const HeadShape& shape);
 
 // attention_cuda.cu: any dtype and head_dim; nothing in it is fast. And the choice between the two.
-void attention_cuda(Stream& stream, const Attention& args);
+void attention_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args);
 
 // attention_tiles_cuda.cu: bf16 with head_dim 64, 128 or 256.
-void attention_tiles_cuda(Stream& stream, const Attention& args);
+void attention_tiles_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args);
 
 // early: may start while the kernel before it runs, whose predecessors have ended (Attention::after_write).
 // The tile kernels for GPUs with and without wgmma (attention_hopper_cuda.cu, attention_portable_cuda.cu).

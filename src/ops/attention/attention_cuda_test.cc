@@ -296,8 +296,8 @@ TEST(AttentionCudaTiles, MayStartDuringTheWrite) {
       right.insert(right.end(), x.begin(), x.end());
       for (float v : x) wrong.push_back(-3.0f * v);
     }
-    world.with_write(slot, positions, right, [&](const QkvWrite& a) {
-      world.with_write(slot, positions, wrong, [&](const QkvWrite& b) {
+    world.with_write(slot, positions, right, [&](const AttentionWorld::Write& a) {
+      world.with_write(slot, positions, wrong, [&](const AttentionWorld::Write& b) {
         EXPECT_EQ(world.run(rows, false, {}, nullptr, {b, a, b, a, b, a, b, a, b, a}), want);
         EXPECT_NE(world.run(rows, false, {}, nullptr, {a, b, a, b, a, b}), want);
         EXPECT_EQ(world.run(rows, false, AttentionBackend::kPortable, nullptr, {b, a, b, a, b, a, b, a}), want);

@@ -14,13 +14,14 @@ struct Totals {
   int32_t max_chunks = 0;  // of a row
 };
 
-Totals add_up(const Attention& args) {
+Totals add_up(const AttentionCall& call) {
+  const Attention& args = call.args;
   Totals totals;
   int64_t positions = 0;
-  for (int32_t s = 0; s < args.n_segments; ++s) {
-    const RowSegment& segment = args.segments[s];
-    const int32_t* begin = args.visible_begin.as<int32_t>() + segment.row_begin;
-    const int32_t* end = args.visible_end.as<int32_t>() + segment.row_begin;
+  for (int32_t s = 0; s < call.rows.n_segments; ++s) {
+    const RowSegment& segment = call.rows.segments[s];
+    const int32_t* begin = call.view.begin.as<int32_t>() + segment.row_begin;
+    const int32_t* end = call.view.end.as<int32_t>() + segment.row_begin;
     for (int32_t i = 0; i < segment.rows; ++i) {
       positions += end[i] - begin[i];
       const int32_t chunks = (end[i] - 1) / kAttentionChunk - begin[i] / kAttentionChunk + 1;
@@ -39,12 +40,12 @@ int64_t block_rows(const Totals& totals, int threads) {
   return std::clamp<int64_t>(round_up(divide_up(totals.query_rows, threads), 6), kMinBlockRows, kMaxBlockRows);
 }
 
-void find_chunks(const Attention& args, int32_t group, AttentionBlock& block) {
-  const int32_t row = args.segments[block.segment].row_begin;
+void find_chunks(const AttentionCall& call, int32_t group, AttentionBlock& block) {
+  const int32_t row = call.rows.segments[block.segment].row_begin;
   const int32_t first = row + block.begin / group;
   const int32_t last = row + (block.end - 1) / group;
-  const int32_t* begin = args.visible_begin.as<int32_t>();
-  const int32_t* end = args.visible_end.as<int32_t>();
+  const int32_t* begin = call.view.begin.as<int32_t>();
+  const int32_t* end = call.view.end.as<int32_t>();
   block.chunk_begin = *std::min_element(begin + first, begin + last + 1) / kAttentionChunk;
   block.chunk_end = (*std::max_element(end + first, end + last + 1) - 1) / kAttentionChunk + 1;
 }
@@ -60,13 +61,15 @@ int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t head_di
   return arena_bytes(blocks * static_cast<int64_t>(sizeof(AttentionBlock))) + arena_bytes(partial_bytes);
 }
 
-AttentionPlan plan_attention(const Attention& args, int threads, Arena& scratch) {
-  const Totals totals = add_up(args);
+AttentionPlan plan_attention(const AttentionCall& call, int threads, Arena& scratch) {
+  const Attention& args = call.args;
+  const Rows& rows = call.rows;
+  const Totals totals = add_up(call);
   const int32_t group = args.heads / args.kv.kv_heads;
   const int64_t rows_of_block = block_rows(totals, threads);
   int64_t n_blocks = 0;
-  for (int32_t s = 0; s < args.n_segments; ++s) {
-    n_blocks += (int64_t{args.segments[s].rows} * group + rows_of_block - 1) / rows_of_block;
+  for (int32_t s = 0; s < rows.n_segments; ++s) {
+    n_blocks += (int64_t{rows.segments[s].rows} * group + rows_of_block - 1) / rows_of_block;
   }
   AttentionPlan plan;
   plan.macs = totals.macs;
@@ -75,14 +78,14 @@ AttentionPlan plan_attention(const Attention& args, int threads, Arena& scratch)
   plan.split = totals.max_chunks > 1 && n_blocks * args.kv.kv_heads < 2 * threads && threads > 1 &&
                totals.query_rows <= kMaxSplitRows;
   size_t next = 0;
-  for (int32_t s = 0; s < args.n_segments; ++s) {
-    const int64_t rows = int64_t{args.segments[s].rows} * group;
-    for (int64_t begin = 0; begin < rows; begin += rows_of_block) {
+  for (int32_t s = 0; s < rows.n_segments; ++s) {
+    const int64_t query_rows = int64_t{rows.segments[s].rows} * group;
+    for (int64_t begin = 0; begin < query_rows; begin += rows_of_block) {
       AttentionBlock block;
       block.segment = s;
       block.begin = static_cast<int32_t>(begin);
-      block.end = static_cast<int32_t>(std::min(rows, begin + rows_of_block));
-      find_chunks(args, group, block);
+      block.end = static_cast<int32_t>(std::min(query_rows, begin + rows_of_block));
+      find_chunks(call, group, block);
       block.partial_offset = plan.partials;
       if (plan.split) {
         plan.partials += int64_t{block.end - block.begin} * (block.chunk_end - block.chunk_begin) * args.kv.kv_heads;

@@ -9,6 +9,13 @@
 
 namespace volley::ops {
 
+// The arguments of a call.
+struct AttentionCall {
+  const Rows& rows;
+  const RowView& view;
+  const Attention& args;
+};
+
 // Some query rows of one segment, the same for every KV head: with g heads to a KV head, query row i of the segment is
 // head i % g of its row i / g.
 struct AttentionBlock {
@@ -35,6 +42,6 @@ inline constexpr int kMinBlockRows = 12;
 inline constexpr int64_t kMaxSplitRows = 2048;
 
 // REQUIRES: args checked.
-AttentionPlan plan_attention(const Attention& args, int threads, Arena& scratch);
+AttentionPlan plan_attention(const AttentionCall& call, int threads, Arena& scratch);
 
 }  // namespace volley::ops

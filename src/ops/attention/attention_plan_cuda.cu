@@ -312,66 +312,67 @@ struct WorkSize {
   int64_t list_bytes, partial_floats;
 };
 
-WorkSize size_of(const AttentionRows& rows) {
-  VOLLEY_CHECK(rows.kv_heads >= 1 && rows.heads % rows.kv_heads == 0 && rows.max_segment_rows >= 0);
+WorkSize size_of(const Rows& rows, const HeadShape& shape) {
+  VOLLEY_CHECK(shape.kv_heads >= 1 && shape.heads % shape.kv_heads == 0 && rows.max_segment_rows >= 0);
   VOLLEY_CHECK_GE(rows.max_positions, 1);
-  const int64_t group = rows.heads / rows.kv_heads, segments = std::min(rows.n_segments, rows.rows);
+  const int64_t group = shape.heads / shape.kv_heads, segments = std::min(rows.n_segments, rows.rows);
   // Rows of a tile may have chunks of different lengths, up to those of the longest sequence.
   const int64_t lengths =
       std::min<int64_t>(chunk_shift(rows.max_positions) - kLeastChunkShift + 1, std::max(rows.max_segment_rows, 1));
   const int64_t tiles = lengths * std::min(segments * ((rows.max_segment_rows * group + kTileRows - 1) / kTileRows),
                                            rows.rows * group / kTileRows + segments);
-  const int64_t blocks = int64_t{multiprocessors()} * attention_blocks_per_multiprocessor(rows.head_dim);
+  const int64_t blocks = int64_t{multiprocessors()} * attention_blocks_per_multiprocessor(shape.head_dim);
   const int64_t chunks =
       std::min<int64_t>(chunk_end(rows.max_positions - 1, kLeastChunkShift) >> kLeastChunkShift, kMaxChunks);
   // With a chunk more, an item would be longer than a block's share of all positions. So beyond the first of each tile
   // there are fewer than two for each share, and up to two more where a tile's range begins and ends within chunks.
-  const int64_t items = std::min(tiles * chunks, 3 * tiles + 2 * (blocks / rows.kv_heads + 1));
-  const int64_t partials = std::min(tiles * chunks, kPartialsPerBlock * blocks / rows.kv_heads);
+  const int64_t items = std::min(tiles * chunks, 3 * tiles + 2 * (blocks / shape.kv_heads + 1));
+  const int64_t partials = std::min(tiles * chunks, kPartialsPerBlock * blocks / shape.kv_heads);
   WorkSize size;
   size.work.max_tiles = static_cast<int32_t>(tiles);
   size.work.max_items = static_cast<int32_t>(items);
   size.work.max_partials = static_cast<int32_t>(chunks > 1 ? partials : 0);
-  size.work.blocks = static_cast<int32_t>(std::min(blocks, items * rows.kv_heads));
+  size.work.blocks = static_cast<int32_t>(std::min(blocks, items * shape.kv_heads));
   size.list_bytes =
       kCountsBytes + items * static_cast<int64_t>(sizeof(WorkItem)) +
-      tiles * static_cast<int64_t>(sizeof(SplitTile) + sizeof(TileInfo) + rows.kv_heads * sizeof(int32_t));
-  size.partial_floats = int64_t{size.work.max_partials} * rows.kv_heads * kTileRows * (rows.head_dim + 2);
+      tiles * static_cast<int64_t>(sizeof(SplitTile) + sizeof(TileInfo) + shape.kv_heads * sizeof(int32_t));
+  size.partial_floats = int64_t{size.work.max_partials} * shape.kv_heads * kTileRows * (shape.head_dim + 2);
   return size;
 }
 
 }  // namespace
 
-int64_t attention_work_bytes_cuda(const AttentionRows& bounds) {
-  if (!kv_is_swizzled(bounds.dtype, bounds.head_dim) || bounds.rows == 0 || bounds.n_segments == 0) return 0;
-  const WorkSize size = size_of(bounds);
+int64_t attention_work_bytes_cuda(const Rows& bounds, const HeadShape& shape) {
+  if (!kv_is_swizzled(shape.dtype, shape.head_dim) || bounds.rows == 0 || bounds.n_segments == 0) return 0;
+  const WorkSize size = size_of(bounds, shape);
   return arena_bytes(size.list_bytes) + arena_bytes(size.partial_floats * 4);
 }
 
-AttentionWork plan_attention_cuda(Stream& stream, const AttentionRows& rows, Arena& scratch) {
-  const AttentionBackend backend =
-      resolve_attention_backend_cuda(rows.backend, rows.dtype, rows.head_dim).value();  // the caller has asked before
+AttentionWork plan_attention_cuda(Stream& stream, const Rows& rows, const RowView& view, const HeadShape& shape,
+                                  Arena& scratch) {
+  const AttentionBackend backend = resolve_attention_backend_cuda(shape.backend, shape.dtype, shape.head_dim)
+                                       .value();  // the caller has asked before
   if (backend == AttentionBackend::kPlain || rows.rows == 0 || rows.n_segments == 0) {
     AttentionWork none;
     none.backend = backend;
     return none;
   }
-  WorkSize size = size_of(rows);
+  WorkSize size = size_of(rows, shape);
   AttentionWork work = size.work;
   work.backend = backend;
   work.lists = scratch.take(DType::kU8, {size.list_bytes}).data;
   if (size.partial_floats > 0) work.partials = scratch.take(DType::kF32, {size.partial_floats}).data;
   PlanArgs args;
-  args.visible_begin = rows.visible_begin.as<int32_t>();
-  args.visible_end = rows.visible_end.as<int32_t>();
+  args.visible_begin = view.begin.as<int32_t>();
+  args.visible_end = view.end.as<int32_t>();
   args.cache_positions = rows.cache_positions.data == nullptr ? nullptr : rows.cache_positions.as<int32_t>();
   args.segments = rows.segments;
   args.n_segments = rows.n_segments;
   args.rows = rows.rows;
-  args.group = rows.heads / rows.kv_heads;
-  args.kv_heads = rows.kv_heads;
-  args.head_dim = rows.head_dim;
-  args.blocks = multiprocessors() * attention_blocks_per_multiprocessor(rows.head_dim);
+  args.group = shape.heads / shape.kv_heads;
+  args.kv_heads = shape.kv_heads;
+  args.head_dim = shape.head_dim;
+  args.blocks = multiprocessors() * attention_blocks_per_multiprocessor(shape.head_dim);
   args.max_tiles = work.max_tiles;
   args.max_items = work.max_items;
   args.max_partials = work.max_partials;

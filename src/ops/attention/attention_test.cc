@@ -173,13 +173,15 @@ TEST(AttentionPlan, ScratchStaysWithinItsBound) {
     args.heads = group * kv_heads;
     args.kv.kv_heads = kv_heads;
     args.kv.head_dim = 64;
-    args.visible_begin = TensorView(begin.data(), DType::kI32, {rows});
-    args.visible_end = TensorView(end.data(), DType::kI32, {rows});
-    args.segments = segments.data();
-    args.n_segments = static_cast<int32_t>(segments.size());
+    Rows batch;
+    batch.rows = rows;
+    batch.segments = segments.data();
+    batch.n_segments = static_cast<int32_t>(segments.size());
+    const RowView view = {
+        TensorView(begin.data(), DType::kI32, {rows}), TensorView(end.data(), DType::kI32, {rows}), {}};
     const int64_t bound = attention_scratch_bytes(rows, args.heads, args.kv.head_dim, positions);
     Arena arena(std::move(device->allocate(static_cast<size_t>(bound))).value());
-    const AttentionPlan plan = plan_attention(args, pick(1, 40), arena);
+    const AttentionPlan plan = plan_attention({batch, view, args}, pick(1, 40), arena);
     if (plan.split) arena.take(DType::kF32, {plan.partials, partial_floats(args.kv.head_dim)});
     EXPECT_LE(arena.peak(), static_cast<size_t>(bound));
     splits += plan.split;

@@ -67,7 +67,7 @@ Error not_built(AttentionBackend asked, const std::string& why) {
   return unimplemented("The attention backend \"" + std::string(attention_backend_name(asked)) + "\" " + why);
 }
 
-TilesArgs tiles_args(const Attention& args, const WorkLists& lists) {
+TilesArgs tiles_args(const Rows& rows, const RowView& view, const Attention& args, const WorkLists& lists) {
   TilesArgs a;
   a.q = static_cast<const __nv_bfloat16*>(args.q.data);
   a.out = static_cast<__nv_bfloat16*>(args.out.data);
@@ -76,12 +76,12 @@ TilesArgs tiles_args(const Attention& args, const WorkLists& lists) {
   a.units_of_item = Divisor(args.kv.kv_heads);
   a.group = Divisor(args.heads / args.kv.kv_heads);
   a.scale_log2 = args.scale * std::numbers::log2e_v<float>;
-  a.visible_begin = args.visible_begin.as<int32_t>();
-  a.visible_end = args.visible_end.as<int32_t>();
-  a.page_table = args.page_table.as<int32_t>();
-  a.max_pages = static_cast<int>(args.page_table.dim(1));
+  a.visible_begin = view.begin.as<int32_t>();
+  a.visible_end = view.end.as<int32_t>();
+  a.page_table = view.page_table.as<int32_t>();
+  a.max_pages = static_cast<int>(view.page_table.dim(1));
   a.page_size = Divisor(args.kv.page_size);
-  a.shared_by_tiles = int64_t{args.max_segment_rows} * a.group.by > kTileRows;
+  a.shared_by_tiles = int64_t{rows.max_segment_rows} * a.group.by > kTileRows;
   a.kv = reinterpret_cast<const uint8_t*>(args.kv.base);
   a.page_stride = args.kv.page_stride;
   a.head_bytes = kv_head_bytes(args.kv.page_size, args.kv.head_dim, args.kv.dtype);
@@ -145,10 +145,10 @@ Result<AttentionBackend> resolve_attention_backend_cuda(AttentionBackend asked, 
                               ": use auto or plain.");
 }
 
-void attention_tiles_cuda(Stream& stream, const Attention& args) {
+void attention_tiles_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args) {
   VOLLEY_CHECK_MSG(args.work.lists != nullptr, "attention: no plan_attention() for these rows");
   const WorkLists lists = work_lists(args.work);
-  const TilesArgs tiles = tiles_args(args, lists);
+  const TilesArgs tiles = tiles_args(rows, view, args, lists);
   if (args.work.backend == AttentionBackend::kWgmma) {
     return attention_hopper_tiles(stream, args.kv.head_dim, args.work.blocks, args.after_write, tiles);
   }

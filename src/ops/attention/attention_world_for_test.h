@@ -114,30 +114,38 @@ class AttentionWorld {
   }
 
   void write_values(int slot, const std::vector<int32_t>& positions, const std::vector<float>& qkv) {
-    with_write(slot, positions, qkv, [&](const QkvWrite& write) {
-      write_qkv(device_.stream(), write);
+    with_write(slot, positions, qkv, [&](const Write& write) {
+      write_qkv(device_.stream(), write.rows, write.rows.views[kWholeView], write.args);
       device_.synchronize();
     });
   }
 
-  // Calls use(the arguments of that write), while they are valid.
+  struct Write {
+    Rows rows;
+    QkvWrite args;
+  };
+
+  // Calls use(the Write), while it is valid.
   template <typename Use>
   void with_write(int slot, const std::vector<int32_t>& positions, const std::vector<float>& qkv, const Use& use) {
-    const RowSegment segment{0, static_cast<int32_t>(positions.size()), slot};
+    RowSegment segment{0, static_cast<int32_t>(positions.size()), slot};
     const int64_t n = segment.rows;
     const DeviceTensor qkv_device(device_, qkv), positions_device(device_, positions);
     const DeviceTensor slots(device_, std::vector<int32_t>(positions.size(), slot));
-    QkvWrite args;
+    Write write;
+    QkvWrite& args = write.args;
     args.qkv = qkv_device.view(DType::kF32, {n, 2 * shape_.kv_heads * shape_.head_dim});
     args.rope = {cos_->view(DType::kF32, {longest(), shape_.head_dim / 2}),
                  sin_->view(DType::kF32, {longest(), shape_.head_dim / 2})};
-    args.rope_positions = args.cache_positions = positions_device.view(DType::kI32, {n});
-    args.page_table = page_table();
-    args.segments = &segment;
-    args.n_segments = 1;
-    args.row_slots = slots.view(DType::kI32, {n});
     args.kv = kv_;
-    use(args);
+    Rows& rows = write.rows;
+    rows.rows = segment.rows;
+    rows.slots = slots.view(DType::kI32, {n});
+    rows.rope_positions = rows.cache_positions = positions_device.view(DType::kI32, {n});
+    rows.segments = &segment;
+    rows.n_segments = 1;
+    rows.views[kWholeView].page_table = page_table();
+    use(write);
   }
 
   std::vector<float> q_of(const AttentionRow& row, int head) const {
@@ -154,8 +162,7 @@ class AttentionWorld {
   // each of them and attention right after it, without waiting in between; the last result counts.
   std::vector<std::byte> run(const std::vector<AttentionRow>& rows, bool idle = false,
                              AttentionBackend backend = AttentionBackend::kAuto,
-                             const std::vector<AttentionRow>* replay = nullptr,
-                             const std::vector<QkvWrite>& writes = {}) {
+                             const std::vector<AttentionRow>* replay = nullptr, const std::vector<Write>& writes = {}) {
     const auto n = static_cast<int64_t>(rows.size());
     const int64_t width = shape_.heads * shape_.head_dim;
     const std::vector<std::byte> q = queries(rows);
@@ -174,46 +181,35 @@ class AttentionWorld {
     if (idle) segments.push_back({0, 0, -1});
     const DeviceTensor q_device(device_, q), out(device_, q.size()), begin_device(device_, begin),
         end_device(device_, end), segments_device(device_, segments);
-    AttentionRows plan;
-    plan.rows = static_cast<int32_t>(n);
-    plan.visible_begin = begin_device.view(DType::kI32, {n});
-    plan.visible_end = end_device.view(DType::kI32, {n});
+    Rows batch;
+    batch.rows = static_cast<int32_t>(n);
+    RowView& view = batch.views[kWholeView];
+    view = {begin_device.view(DType::kI32, {n}), end_device.view(DType::kI32, {n}), page_table()};
     // Rows that a write brings see themselves last.
     std::vector<int32_t> last = end;
     for (int32_t& p : last) --p;
     const DeviceTensor last_device(device_, last);
-    if (!writes.empty()) plan.cache_positions = last_device.view(DType::kI32, {n});
-    plan.segments = static_cast<const RowSegment*>(segments_device.view(DType::kU8, {1}).data);
-    plan.n_segments = static_cast<int32_t>(segments.size());
-    plan.max_segment_rows = idle ? 3 * max_rows + 5 : max_rows;
-    plan.max_positions = idle ? 5 * longest() : longest();
-    plan.heads = shape_.heads;
-    plan.kv_heads = shape_.kv_heads;
-    plan.head_dim = shape_.head_dim;
-    plan.dtype = shape_.dtype;
-    plan.backend = backend;
-    const int64_t work_bytes = attention_work_bytes(device_.kind(), plan);
+    if (!writes.empty()) batch.cache_positions = last_device.view(DType::kI32, {n});
+    batch.segments = static_cast<RowSegment*>(segments_device.view(DType::kU8, {1}).data);
+    batch.n_segments = static_cast<int32_t>(segments.size());
+    batch.max_segment_rows = idle ? 3 * max_rows + 5 : max_rows;
+    batch.max_positions = idle ? 5 * longest() : longest();
+    const HeadShape heads = {shape_.heads, shape_.kv_heads, shape_.head_dim, shape_.dtype, backend};
+    const int64_t work_bytes = attention_work_bytes(device_.kind(), batch, heads);
     Arena work_arena(std::move(device_.allocate(static_cast<size_t>(std::max<int64_t>(work_bytes, 1)))).value());
     Attention args;
     args.q = q_device.view(shape_.dtype, {n, shape_.heads, shape_.head_dim});
     args.heads = shape_.heads;
     args.scale = scale();
-    args.visible_begin = plan.visible_begin;
-    args.visible_end = plan.visible_end;
-    args.page_table = page_table();
-    args.segments = plan.segments;
-    args.n_segments = plan.n_segments;
-    args.max_segment_rows = plan.max_segment_rows;
-    args.max_positions = plan.max_positions;
     args.kv = kv_;
     args.out = out.view(shape_.dtype, {n, width});
     const auto enqueue = [&] {
-      args.work = plan_attention(device_.stream(), plan, work_arena);
-      if (writes.empty()) attention(device_.stream(), args, *arena_);
+      args.work = plan_attention(device_.stream(), batch, view, heads, work_arena);
+      if (writes.empty()) attention(device_.stream(), batch, view, args, *arena_);
       args.after_write = true;
-      for (const QkvWrite& write : writes) {
-        write_qkv(device_.stream(), write);
-        attention(device_.stream(), args, *arena_);
+      for (const Write& write : writes) {
+        write_qkv(device_.stream(), write.rows, write.rows.views[kWholeView], write.args);
+        attention(device_.stream(), batch, view, args, *arena_);
       }
     };
     if (replay == nullptr) {
@@ -225,8 +221,8 @@ class AttentionWorld {
       begin[i] = (*replay)[i].begin;
       end[i] = (*replay)[i].end;
     }
-    device_.upload(plan.visible_begin.data, begin.data(), begin.size() * 4);
-    device_.upload(plan.visible_end.data, end.data(), end.size() * 4);
+    device_.upload(view.begin.data, begin.data(), begin.size() * 4);
+    device_.upload(view.end.data, end.data(), end.size() * 4);
     device_.upload(args.q.data, queries(*replay).data(), q.size());
     graph->launch();
     return out.read<std::byte>();

@@ -120,15 +120,18 @@ class TestCache {
     args.eps = kEps;
     args.rope = {cos.view(DType::kF32, {kMaxPositions + kRopeShift, half}),
                  sin.view(DType::kF32, {kMaxPositions + kRopeShift, half})};
-    args.rope_positions = rope_device.view(DType::kI32, {rows});
-    args.cache_positions = cache_device.view(DType::kI32, {rows});
-    args.page_table = table.view(DType::kI32, {kSlots, kMaxPositions / config_.page_size});
-    args.segments = segments.data();
-    args.n_segments = static_cast<int32_t>(segments.size());
-    args.row_slots = slots_device.view(DType::kI32, {rows});
     args.kv = kv_;
     if (config_.heads > 0) args.q_out = q.view(config_.dtype, {rows, config_.heads, config_.head_dim});
-    write_qkv(device_.stream(), args);
+    Rows batch;
+    batch.rows = static_cast<int32_t>(rows);
+    batch.slots = slots_device.view(DType::kI32, {rows});
+    batch.rope_positions = rope_device.view(DType::kI32, {rows});
+    batch.cache_positions = cache_device.view(DType::kI32, {rows});
+    batch.segments = segments.data();
+    batch.n_segments = static_cast<int32_t>(segments.size());
+    RowView view;
+    view.page_table = table.view(DType::kI32, {kSlots, kMaxPositions / config_.page_size});
+    write_qkv(device_.stream(), batch, view, args);
     snapshot_ = memory_->read<std::byte>();
     if (q_bytes == 0) return {};
     return q.read<std::byte>();

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "device/device.h"
+#include "ops/rows.h"
 
 namespace volley::ops {
 
@@ -30,19 +31,13 @@ struct KvLayer {
 // Bytes of one layer's block in a page: 2 * kv_heads * page_size * head_dim * size of dtype.
 int64_t kv_layer_bytes(int32_t page_size, int32_t kv_heads, int32_t head_dim, DType dtype);
 
-// Consecutive rows of a ragged batch that belong to one slot; sequences of different slots never share a row.
-struct RowSegment {
-  int32_t row_begin = 0;
-  int32_t rows = 0;
-  int32_t slot = 0;  // row of the page table
-};
-
 // Cos and sin of the rotary embedding: [max positions, head_dim / 2] fp32 each; rotate-half layout (element i pairs
 // with i + head_dim / 2). Scaling (linear, llama3, yarn) is already in the tables.
 struct RopeTables {
   TensorView cos, sin;
 };
 
+// What is written, and where to.
 struct QkvWrite {
   TensorView qkv;  // [rows, (heads + 2 * kv_heads) * head_dim] fp32: q heads, k heads, v heads
                    // heads == 0: [rows, layers * 2 * kv_heads * head_dim], k and v alone (the drafter's injection)
@@ -52,14 +47,6 @@ struct QkvWrite {
   TensorView q_norm, k_norm;  // [head_dim] and [layers * head_dim] fp32, or null views: no per-head norm
   float eps = 0;
   RopeTables rope;
-  TensorView rope_positions;   // [rows] int32
-  TensorView cache_positions;  // [rows] int32; consecutive and ascending within a segment
-  TensorView page_table;       // [slots, max pages] int32
-  // Whose rows these are. The CPU reads the segments, CUDA the slot of each row (all arrays are device memory there,
-  // and nothing in them is known on the host); the other may be left out.
-  const RowSegment* segments = nullptr;
-  int32_t n_segments = 0;
-  TensorView row_slots;  // [rows] int32: row of the page table
   // Whether an earlier write on this stream had the same positions, slots and page table. CUDA then reads them while
   // the kernel that makes qkv still runs: a write lets nothing start before all that is older than it has ended, so
   // what the first write of the pass had to wait for is there.
@@ -71,13 +58,14 @@ struct QkvWrite {
 };
 
 // Writes K (normed, rotated) and V of each row at its cache position, and q (normed, rotated) to q_out. A row's values
-// depend on nothing but the row.
+// depend on nothing but the row. view: the cache group of kv; its page table alone is looked at. Of the rows the CPU
+// reads the segments and CUDA the slots; the other may be left out.
 //
 // CPU: when a position that starts a tile is written, the rest of that tile is cleared first, so that what a former
 // owner of the page left there (NaN, even) cannot reach anybody's sums. CUDA: nothing else is touched; attention reads
 // no position that none of its rows sees. Rows that share a position (padding, in pages that belong to nobody) leave
 // any of their values there. A position without a page, or a slot or RoPE position out of range, stops the kernel with
 // a trap.
-void write_qkv(Stream& stream, const QkvWrite& args);
+void write_qkv(Stream& stream, const Rows& rows, const RowView& view, const QkvWrite& args);
 
 }  // namespace volley::ops

@@ -20,6 +20,13 @@ namespace volley::ops {
 
 inline constexpr int kMaxHeadDim = 256;
 
+// The arguments of a call.
+struct WriteCall {
+  const Rows& rows;
+  const RowView& view;
+  const QkvWrite& args;
+};
+
 // A unit of work: one head (of q, K or V) of the rows of a segment that fall into one tile. Units touch disjoint
 // memory, so clearing the rest of a tile cannot race with a neighbour's rows.
 struct WriteUnit {
@@ -117,19 +124,20 @@ void store_v_row(const float* HWY_RESTRICT x, int head_dim, int in_tile, DType d
 }
 
 // The tile of a K or V unit, cleared when the unit begins it and does not fill it.
-std::byte* prepare_tile(const QkvWrite& args, const WriteUnit& unit, int32_t layer, int32_t kv_head, bool is_k) {
-  const int32_t page_index = unit.position / args.kv.page_size;
-  const int32_t page = args.page_table.as<int32_t>()[unit.slot * args.page_table.dim(1) + page_index];
-  KvLayer kv = args.kv;
+std::byte* prepare_tile(const WriteCall& call, const WriteUnit& unit, int32_t layer, int32_t kv_head, bool is_k) {
+  KvLayer kv = call.args.kv;
+  const TensorView& table = call.view.page_table;
+  const int32_t page = table.as<int32_t>()[unit.slot * table.dim(1) + unit.position / kv.page_size];
   kv.base += layer * kv_layer_bytes(kv.page_size, kv.kv_heads, kv.head_dim, kv.dtype);
   const HeadTiles tiles = kv_head_tiles(kv, page, kv_head);
   const int64_t bytes = kv_tile_bytes(kv);
-  std::byte* tile = (is_k ? tiles.k : tiles.v) + unit.position % args.kv.page_size / kKvTile * bytes;
+  std::byte* tile = (is_k ? tiles.k : tiles.v) + unit.position % kv.page_size / kKvTile * bytes;
   if (unit.position % kKvTile == 0 && unit.rows < kKvTile) std::memset(tile, 0, static_cast<size_t>(bytes));
   return tile;
 }
 
-void write_unit(const QkvWrite& args, const WriteUnit& unit) {
+void write_unit(const WriteCall& call, const WriteUnit& unit) {
+  const QkvWrite& args = call.args;
   const int head_dim = args.kv.head_dim;
   const int64_t qkv_stride = args.qkv.dim(1);
   const float* x = args.qkv.as<float>() + unit.row * qkv_stride + int64_t{unit.head} * head_dim;
@@ -147,14 +155,14 @@ void write_unit(const QkvWrite& args, const WriteUnit& unit) {
     return biased;
   };
   if (is_v) {
-    std::byte* tile = prepare_tile(args, unit, layer, in_layer - kv_heads, false);
+    std::byte* tile = prepare_tile(call, unit, layer, in_layer - kv_heads, false);
     for (int r = 0; r < unit.rows; ++r) store_v_row(row(r), head_dim, first + r, args.kv.dtype, tile);
     return;
   }
-  std::byte* tile = is_q ? nullptr : prepare_tile(args, unit, layer, in_layer, true);
+  std::byte* tile = is_q ? nullptr : prepare_tile(call, unit, layer, in_layer, true);
   const TensorView& norm = is_q ? args.q_norm : args.k_norm;
   const float* weight = norm.data != nullptr ? norm.as<float>() + int64_t{layer} * head_dim : nullptr;
-  const int32_t* rope_positions = args.rope_positions.as<int32_t>() + unit.row;
+  const int32_t* rope_positions = call.rows.rope_positions.as<int32_t>() + unit.row;
   for (int r = 0; r < unit.rows; ++r) {
     const int64_t angle = int64_t{rope_positions[r]} * (head_dim / 2);
     HWY_ALIGN float y[kMaxHeadDim];
@@ -186,28 +194,29 @@ HWY_EXPORT(write_unit);
 constexpr int64_t kElementsPerTask = 4096;
 constexpr int64_t kTasksPerThread = 4;
 
-int64_t tile_groups(const QkvWrite& args, const RowSegment& segment) {
+int64_t tile_groups(const Rows& rows, const RowSegment& segment) {
   if (segment.rows == 0) return 0;
-  const int32_t position = args.cache_positions.as<int32_t>()[segment.row_begin];
+  const int32_t position = rows.cache_positions.as<int32_t>()[segment.row_begin];
   return (position % kKvTile + segment.rows + kKvTile - 1) / kKvTile;
 }
 
 // Units [begin, end) in the order of segments, tiles and heads.
-void write_units(const QkvWrite& args, int64_t begin, int64_t end) {
-  const int64_t heads = args.all_heads();
+void write_units(const WriteCall& call, int64_t begin, int64_t end) {
+  const Rows& rows = call.rows;
+  const int64_t heads = call.args.all_heads();
   const auto write = HWY_DYNAMIC_DISPATCH(write_unit);
   int64_t base = 0;
-  for (int32_t i = 0; i < args.n_segments && base < end; ++i) {
-    const RowSegment& segment = args.segments[i];
-    const int64_t units = tile_groups(args, segment) * heads;
+  for (int32_t i = 0; i < rows.n_segments && base < end; ++i) {
+    const RowSegment& segment = rows.segments[i];
+    const int64_t units = tile_groups(rows, segment) * heads;
     const int64_t from = std::max(begin, base);
     const int64_t to = std::min(end, base + units);
     for (int64_t unit = from; unit < to; ++unit) {
-      const int32_t first = args.cache_positions.as<int32_t>()[segment.row_begin];
+      const int32_t first = rows.cache_positions.as<int32_t>()[segment.row_begin];
       const int32_t tile = first / kKvTile + static_cast<int32_t>((unit - base) / heads);
       const int32_t position = std::max(first, tile * kKvTile);
       const int32_t stop = std::min(first + segment.rows, (tile + 1) * kKvTile);
-      write(args, {segment.slot, segment.row_begin + position - first, stop - position, position,
+      write(call, {segment.slot, segment.row_begin + position - first, stop - position, position,
                    static_cast<int32_t>((unit - base) % heads)});
     }
     base += units;
@@ -216,9 +225,10 @@ void write_units(const QkvWrite& args, int64_t begin, int64_t end) {
 
 }  // namespace
 
-void write_qkv_cpu(Stream& stream, const QkvWrite& args) {
+void write_qkv_cpu(Stream& stream, const Rows& rows, const RowView& view, const QkvWrite& args) {
+  const WriteCall call{rows, view, args};
   int64_t units = 0;
-  for (int32_t i = 0; i < args.n_segments; ++i) units += tile_groups(args, args.segments[i]);
+  for (int32_t i = 0; i < rows.n_segments; ++i) units += tile_groups(rows, rows.segments[i]);
   units *= args.all_heads();
   if (units == 0) return;
   ThreadPool& pool = stream.pool();
@@ -227,7 +237,7 @@ void write_qkv_cpu(Stream& stream, const QkvWrite& args) {
       {int64_t{1}, elements / kElementsPerTask, std::min<int64_t>(pool.threads(), 2 * elements / kElementsPerTask)});
   const int64_t tasks = std::min({units, useful, pool.threads() * kTasksPerThread});
   pool.parallel_for(tasks,
-                    [&](int64_t task, int) { write_units(args, units * task / tasks, units * (task + 1) / tasks); });
+                    [&](int64_t task, int) { write_units(call, units * task / tasks, units * (task + 1) / tasks); });
 }
 
 }  // namespace volley::ops

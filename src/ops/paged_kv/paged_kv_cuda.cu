@@ -256,12 +256,11 @@ void launch_write(Stream& stream, const WriteArgs& args) {
 
 }  // namespace
 
-void write_qkv_cuda(Stream& stream, const QkvWrite& args) {
-  const int64_t rows = args.qkv.dim(0);
-  if (rows == 0) return;
+void write_qkv_cuda(Stream& stream, const Rows& rows, const RowView& view, const QkvWrite& args) {
+  if (rows.rows == 0) return;
   WriteArgs a;
   a.qkv = args.qkv.as<float>();
-  a.rows = static_cast<int>(rows);
+  a.rows = rows.rows;
   a.heads = args.heads;
   a.layers = args.layers;
   a.layer_bytes = kv_layer_bytes(args.kv.page_size, args.kv.kv_heads, args.kv.head_dim, args.kv.dtype);
@@ -272,12 +271,12 @@ void write_qkv_cuda(Stream& stream, const QkvWrite& args) {
   a.cos = floats(args.rope.cos);
   a.sin = floats(args.rope.sin);
   a.rope_limit = static_cast<int>(args.rope.cos.dim(0));
-  a.rope_positions = args.rope_positions.as<int32_t>();
-  a.cache_positions = args.cache_positions.as<int32_t>();
-  a.row_slots = args.row_slots.as<int32_t>();
-  a.page_table = args.page_table.as<int32_t>();
-  a.slots = static_cast<int>(args.page_table.dim(0));
-  a.max_pages = static_cast<int>(args.page_table.dim(1));
+  a.rope_positions = rows.rope_positions.as<int32_t>();
+  a.cache_positions = rows.cache_positions.as<int32_t>();
+  a.row_slots = rows.slots.as<int32_t>();
+  a.page_table = view.page_table.as<int32_t>();
+  a.slots = static_cast<int>(view.page_table.dim(0));
+  a.max_pages = static_cast<int>(view.page_table.dim(1));
   a.rows_ready = args.rows_ready;
   a.kv = args.kv;
   a.q_out = args.q_out.data;

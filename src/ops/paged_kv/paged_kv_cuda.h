@@ -5,6 +5,6 @@
 
 namespace volley::ops {
 
-void write_qkv_cuda(Stream& stream, const QkvWrite& args);
+void write_qkv_cuda(Stream& stream, const Rows& rows, const RowView& view, const QkvWrite& args);
 
 }  // namespace volley::ops

@@ -19,8 +19,8 @@ bool on_cuda(const Stream& stream) {
 }  // namespace
 
 void fill_draft_rows(Stream& stream, const Step& step, int32_t block_size, TokenId mask_token,
-                     const Visibility& visibility, const PassRows& rows, const PassChoices& choices) {
-  VOLLEY_CHECK(visibility.layer_window == 0 || rows.window_begin.data != nullptr);
+                     const Visibility& visibility, const Rows& rows, const PassChoices& choices) {
+  VOLLEY_CHECK(visibility.layer_window == 0 || rows.views[kWindowView].begin.data != nullptr);
   if (step.n == 0) return;
 #ifdef VOLLEY_CUDA
   if (on_cuda(stream)) return fill_draft_rows_cuda(stream, step, block_size, mask_token, visibility, rows, choices);
@@ -35,8 +35,8 @@ void fill_draft_rows(Stream& stream, const Step& step, int32_t block_size, Token
 }
 
 void fill_verify_rows(Stream& stream, const Step& step, const TokenId* drafts, const Visibility& visibility,
-                      const PassRows& rows, const PassChoices& choices) {
-  VOLLEY_CHECK(visibility.layer_window == 0 || rows.window_begin.data != nullptr);
+                      const Rows& rows, const PassChoices& choices) {
+  VOLLEY_CHECK(visibility.layer_window == 0 || rows.views[kWindowView].begin.data != nullptr);
   if (step.n == 0) return;
 #ifdef VOLLEY_CUDA
   if (on_cuda(stream)) return fill_verify_rows_cuda(stream, step, drafts, visibility, rows, choices);

@@ -11,7 +11,7 @@
 #include "device/arena.h"
 #include "ops/acceptance/survival.h"
 #include "ops/choice/choice.h"
-#include "ops/paged_kv/paged_kv.h"
+#include "ops/rows.h"
 
 namespace volley::ops {
 
@@ -71,18 +71,8 @@ enum class Mask {
 struct Visibility {
   Mask mask = Mask::kCausal;         // of full-attention layers
   Mask window_mask = Mask::kCausal;  // of sliding-window layers
-  int32_t layer_window = 0;          // > 0: their window: |query - key| < window; fills window_begin and window_end
+  int32_t layer_window = 0;          // > 0: their window: |query - key| < window; fills the window view
   int32_t context_window = 0;        // > 0: of the positions before the segment only the last that many are seen
-};
-
-// Per-row arrays of one pass, int32 [rows] each, and its segments. Device memory.
-struct PassRows {
-  TensorView token_ids;
-  TensorView slots;
-  TensorView rope_positions, cache_positions;
-  TensorView visible_begin, visible_end;
-  TensorView window_begin, window_end;  // null views when the pass has no sliding-window layers
-  RowSegment* segments = nullptr;       // [segments of the pass]
 };
 
 // Which rows of a pass give logits, and what is chosen from them.
@@ -93,14 +83,17 @@ struct PassChoices {
   int32_t mask_words = 0;
 };
 
+// Both fill the arrays and segments of `rows`, page tables excepted, and of the views the whole one and, where there
+// are sliding-window layers, theirs.
+//
 // The drafter's pass: block_size rows a block, the slot's last token and then mask tokens. Choice j of a block is the
 // token after its row j + 1; `draft` of them are chosen.
 void fill_draft_rows(Stream& stream, const Step& step, int32_t block_size, TokenId mask_token,
-                     const Visibility& visibility, const PassRows& rows, const PassChoices& choices);
+                     const Visibility& visibility, const Rows& rows, const PassChoices& choices);
 
 // The target's pass. drafts: the step's drafted tokens, device memory.
 void fill_verify_rows(Stream& stream, const Step& step, const TokenId* drafts, const Visibility& visibility,
-                      const PassRows& rows, const PassChoices& choices);
+                      const Rows& rows, const PassChoices& choices);
 
 // Which drafted tokens are verified. Of the step's first `decoding` segments, which are all kFromSlot, each keeps its
 // last token, and what is left of `rows` goes to the (segment, position) pairs whose tokens most likely survive; of

@@ -17,8 +17,8 @@ cuda::Launch segments_launch(int32_t n) {
   return how;
 }
 
-__global__ void draft_rows_kernel(Step step, int32_t block_size, TokenId mask_token, Visibility visibility,
-                                  PassRows rows, PassChoices choices) {
+__global__ void draft_rows_kernel(Step step, int32_t block_size, TokenId mask_token, Visibility visibility, Rows rows,
+                                  PassChoices choices) {
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
   const StepSegment& segment = step.segments[blockIdx.x];
@@ -28,7 +28,7 @@ __global__ void draft_rows_kernel(Step step, int32_t block_size, TokenId mask_to
   }
 }
 
-__global__ void verify_rows_kernel(Step step, const TokenId* drafts, Visibility visibility, PassRows rows,
+__global__ void verify_rows_kernel(Step step, const TokenId* drafts, Visibility visibility, Rows rows,
                                    PassChoices choices) {
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
@@ -63,13 +63,13 @@ __global__ void edit_kernel(const PageTableEdit* edits, int32_t n, int32_t* tabl
 }  // namespace
 
 void fill_draft_rows_cuda(Stream& stream, const Step& step, int32_t block_size, TokenId mask_token,
-                          const Visibility& visibility, const PassRows& rows, const PassChoices& choices) {
+                          const Visibility& visibility, const Rows& rows, const PassChoices& choices) {
   cuda::launch(draft_rows_kernel, segments_launch(step.n), stream, step, block_size, mask_token, visibility, rows,
                choices);
 }
 
 void fill_verify_rows_cuda(Stream& stream, const Step& step, const TokenId* drafts, const Visibility& visibility,
-                           const PassRows& rows, const PassChoices& choices) {
+                           const Rows& rows, const PassChoices& choices) {
   cuda::launch(verify_rows_kernel, segments_launch(step.n), stream, step, drafts, visibility, rows, choices);
 }
 

@@ -28,7 +28,7 @@ VOLLEY_HOST_DEVICE constexpr CachePosition cache_position(SequenceIndex index) {
 }
 
 // Row `row` of the pass: the token at sequence index `first` + i of a segment of `rows` rows.
-VOLLEY_HOST_DEVICE inline void fill_row(const PassRows& out, int32_t row, int32_t slot, TokenId token, int32_t first,
+VOLLEY_HOST_DEVICE inline void fill_row(const Rows& out, int32_t row, int32_t slot, TokenId token, int32_t first,
                                         int32_t i, int32_t rows, const Visibility& visibility) {
   const SequenceIndex index(first + i);
   const int32_t position = cache_position(index).value, end = cache_position(SequenceIndex(first + rows)).value;
@@ -38,16 +38,16 @@ VOLLEY_HOST_DEVICE inline void fill_row(const PassRows& out, int32_t row, int32_
   set(out.slots, slot);
   set(out.rope_positions, rope_position(index).value);
   set(out.cache_positions, position);
-  set(out.visible_begin, begin);
-  set(out.visible_end, visibility.mask == Mask::kCausal ? position + 1 : end);
+  set(out.views[kWholeView].begin, begin);
+  set(out.views[kWholeView].end, visibility.mask == Mask::kCausal ? position + 1 : end);
   if (visibility.layer_window == 0) return;
-  set(out.window_begin, most(begin, position - visibility.layer_window + 1));
+  set(out.views[kWindowView].begin, most(begin, position - visibility.layer_window + 1));
   const int32_t last = visibility.window_mask == Mask::kCausal ? position + 1 : end;
-  set(out.window_end, least(last, position + visibility.layer_window));
+  set(out.views[kWindowView].end, least(last, position + visibility.layer_window));
 }
 
 VOLLEY_HOST_DEVICE inline void fill_draft_row(const Step& step, const StepSegment& segment, int32_t block_size,
-                                              TokenId mask_token, const Visibility& visibility, const PassRows& out,
+                                              TokenId mask_token, const Visibility& visibility, const Rows& out,
                                               const PassChoices& choices, int32_t i) {
   const SlotRow& slot = step.slots[segment.slot];
   const int32_t first = first_index(segment, slot), row = segment.block_index * block_size + i;
@@ -72,7 +72,7 @@ VOLLEY_HOST_DEVICE inline TokenId verify_token(const Step& step, const StepSegme
 }
 
 VOLLEY_HOST_DEVICE inline void fill_verify_row(const Step& step, int32_t index, const TokenId* drafts,
-                                               const Visibility& visibility, const PassRows& out,
+                                               const Visibility& visibility, const Rows& out,
                                                const PassChoices& choices, int32_t i) {
   const StepSegment& segment = step.segments[index];
   const int32_t rows = segment.known + segment.draft, row = segment.row_begin + i;
@@ -90,7 +90,7 @@ VOLLEY_HOST_DEVICE inline void fill_verify_row(const Step& step, int32_t index, 
 
 // Also of a segment without rows.
 VOLLEY_HOST_DEVICE inline void fill_verify_segment(const Step& step, int32_t index, const TokenId* drafts,
-                                                   const PassRows& out, const PassChoices& choices) {
+                                                   const Rows& out, const PassChoices& choices) {
   const StepSegment& segment = step.segments[index];
   const int32_t first = first_index(segment, step.slots[segment.slot]);
   out.segments[index] = {segment.row_begin, segment.known + segment.draft, segment.slot};

@@ -48,8 +48,8 @@ class Fixture {
     return static_cast<T*>(t.view(DType::kU8, {1}).data);
   }
 
-  PassRows rows(bool windows = false) {
-    PassRows out;
+  Rows rows(bool windows = false) {
+    Rows out;
     arrays_.clear();
     for (int i = 0; i < 9; ++i) arrays_.push_back(std::make_unique<DeviceTensor>(device_, Ints(kRows, -7)));
     const auto view = [&](int i) { return arrays_[i]->view(DType::kI32, {kRows}); };
@@ -57,12 +57,8 @@ class Fixture {
     out.slots = view(1);
     out.rope_positions = view(2);
     out.cache_positions = view(3);
-    out.visible_begin = view(4);
-    out.visible_end = view(5);
-    if (windows) {
-      out.window_begin = view(6);
-      out.window_end = view(7);
-    }
+    out.views[kWholeView] = {view(4), view(5), {}};
+    if (windows) out.views[kWindowView] = {view(6), view(7), {}};
     row_segments_.emplace(device_, std::vector<RowSegment>(8));
     out.segments = at<RowSegment>(*row_segments_);
     return out;
@@ -111,7 +107,7 @@ class StepOp : public ::testing::TestWithParam<DeviceKind> {
     s.start = start;
     s.known = s.rows_reserved = rows;
     const Step step = fixture_->step({s}, Ints(rows, 5));
-    const PassRows out = fixture_->rows(visibility.layer_window > 0);
+    const Rows out = fixture_->rows(visibility.layer_window > 0);
     fill_verify_rows(device_->stream(), step, nullptr, visibility, out, fixture_->choices());
   }
 
@@ -146,7 +142,7 @@ TEST_P(StepOp, VerifyRowsFollowSegmentsAndSlots) {
   roomy.choice_chunk = 4;
   const Step step = f.step({block, chunk, roomy}, {-1, 11, 12});
   const DeviceTensor drafts(*device_, Ints{61, 62});
-  const PassRows out = f.rows();
+  const Rows out = f.rows();
   fill_verify_rows(device_->stream(), step, Fixture::at<TokenId>(drafts), {}, out, f.choices());
   EXPECT_EQ(f.tokens(8), (Ints{60, 61, 62, 11, 12, 90, 0, 0}));
   EXPECT_EQ(f.slot_ids(8), (Ints{0, 0, 0, 1, 1, 2, kScrap, kScrap}));
@@ -180,7 +176,7 @@ TEST_P(StepOp, DraftRowsAreTheLastTokenAndMasks) {
                     .drafts_reserved = 2,
                     .choices_reserved = 3};
   const Step step = f.step({plain, block});
-  const PassRows out = f.rows();
+  const Rows out = f.rows();
   fill_draft_rows(device_->stream(), step, 4, 99, {Mask::kBidirectional}, out, f.choices());
   EXPECT_EQ(f.tokens(5), (Ints{60, 99, 99, 99, -7}));
   EXPECT_EQ(f.positions(4), (Ints{5, 6, 7, 8}));

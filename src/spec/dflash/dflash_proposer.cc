@@ -23,7 +23,7 @@ class DFlashProposer final : public Proposer {
   int64_t packed_bytes() const override { return network_->packed_bytes(); }
 
   void draft(Stream& stream, const DraftPass& pass, const ops::SamplerState& sampler, Arena& scratch) override;
-  void commit(Stream& stream, const model::RowBatch& rows, TensorView features, Arena& scratch) override {
+  void commit(Stream& stream, const ops::Rows& rows, TensorView features, Arena& scratch) override {
     model::Pass pass{stream, rows, kv_, scratch};
     network_->inject(pass, features);
   }
@@ -58,15 +58,15 @@ void DFlashProposer::draft(Stream& stream, const DraftPass& pass, const ops::Sam
   shape.max_segment_rows = pass.block_size;
   shape.choices = pass.drafts;
   shape.max_positions = pass.max_positions;
-  PassMemory rows = take_pass(shape, visibility_, pass.page_table, scratch);
-  ops::fill_draft_rows(stream, pass.step, pass.block_size, network_->facts().mask_token, visibility_, rows.rows,
-                       rows.choices);
-  model::Pass blocks{stream, rows.batch, kv_, scratch};
+  const PassMemory memory = take_pass(shape, visibility_, pass.page_table, scratch);
+  ops::fill_draft_rows(stream, pass.step, pass.block_size, network_->facts().mask_token, visibility_, memory.rows,
+                       memory.choices);
+  model::Pass blocks{stream, memory.rows, kv_, scratch};
   network_->plan(blocks);
   const TensorView x = scratch.take(DType::kF32, {shape.rows, network_->facts().decoder.hidden});
-  target_.embed(stream, rows.batch.token_ids, x);
+  target_.embed(stream, memory.rows.token_ids, x);
   network_->forward(blocks, x);
-  for (const LogitChunk& chunk : pass.chunks) propose(stream, pass, rows.choices, chunk, x, sampler, scratch);
+  for (const LogitChunk& chunk : pass.chunks) propose(stream, pass, memory.choices, chunk, x, sampler, scratch);
 }
 
 void DFlashProposer::propose(Stream& stream, const DraftPass& pass, const ops::PassChoices& choices,

@@ -70,14 +70,16 @@ void Network::inject(model::Pass& pass, TensorView features) const {
   const ops::ScaledRows h = ops::input_for(injection_, activation(), rows, pass.scratch);
   ops::rms_norm(pass.stream, projected, hidden_norm_.view, decoder.norm_eps, {}, h);
   // One product and one write for all layers, which lie one after the other in a page.
-  ops::QkvWrite write =
-      model::kv_write(pass.rows, pass.kv[0], body_->rope(decoder.attention(0)->rope), decoder.norm_eps);
+  ops::QkvWrite write;
   write.layers = static_cast<int32_t>(decoder.layers.size());
   write.k_norm = injection_k_norm_.view;
   write.bias = injection_bias_.view;
+  write.eps = decoder.norm_eps;
+  write.rope = body_->rope(decoder.attention(0)->rope);
+  write.kv = pass.kv[0];
   write.qkv = pass.scratch.take(DType::kF32, {rows, injection_.n});
   ops::linear(pass.stream, injection_, h, write.qkv, ops::Epilogue::kStore);
-  ops::write_qkv(pass.stream, write);
+  ops::write_qkv(pass.stream, pass.rows, pass.rows.views[ops::kWholeView], write);
 }
 
 void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,

@@ -59,7 +59,7 @@ class ReplayProposer final : public Proposer {
   void draft(Stream& stream, const DraftPass& pass, const ops::SamplerState& sampler, Arena& scratch) override {
     if (pass.drafts > 0) ops::replay_drafts(stream, pass.step, table_, pass.tokens, pass.confidence);
   }
-  void commit(Stream& stream, const model::RowBatch& rows, TensorView features, Arena& scratch) override {}
+  void commit(Stream& stream, const ops::Rows& rows, TensorView features, Arena& scratch) override {}
   int64_t scratch_bytes(DeviceKind device, const ScratchBounds& bounds) const override { return 0; }
 
  private:
