@@ -45,8 +45,8 @@ ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft
   const std::vector<model::Param> params = model::params(spec);
   model::WeightLoader loader(*device_, *checkpoint, numerics, params);
   target_ = must(model::Network::load(loader, checkpoint, spec, numerics, max_positions));
-  const DType kv = numerics.activation;
-  int64_t bytes = model::Network::scratch_bytes(device_->kind(), spec, max_positions, max_positions, kv);
+  const DType kv_dtype = numerics.activation;
+  int64_t bytes = model::Network::scratch_bytes(device_->kind(), spec, max_positions, max_positions, kv_dtype);
   std::vector<model::KvShape> shapes = model::kv_shapes(spec);
   if (!draft_dir.empty()) {
     const spec::ProposerFacts facts = must(spec::dflash::read_config(draft_dir));
@@ -55,10 +55,12 @@ ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft
     draft_ = must(spec::dflash::Network::load(
         {*device_, draft_checkpoint, *target_, *checkpoint, draft_numerics, max_positions}, facts));
     for (const model::KvShape& shape : model::kv_shapes(facts.decoder)) shapes.push_back(shape);
-    bytes += draft_->scratch_bytes(device_->kind(), max_positions, max_positions, kv);
+    bytes += draft_->scratch_bytes(device_->kind(), max_positions, max_positions, kv_dtype);
   }
   const int64_t pages = (max_positions + kPageSize - 1) / kPageSize;
-  kv_ = must(model::KvMemory::allocate(*device_, shapes, kPageSize, pages, kv));
+  model::KvLayout layout = model::kv_layout(std::move(shapes), kPageSize, kv_dtype);
+  for (kv::Group& group : layout.groups) group.pages = pages;
+  kv_ = must(model::KvMemory::allocate(*device_, layout));
   bytes += int64_t{max_positions} * (spec.vocab + spec.hidden * 20) * 4 + (1 << 20);
   scratch_.emplace(must(device_->allocate(static_cast<size_t>(bytes))));
   std::vector<int32_t> table = counting(static_cast<int32_t>(pages));
@@ -117,7 +119,8 @@ ops::Rows ModelRunner::batch(int32_t start, std::span<const TokenId> ids, const 
   step.tokens = on_device(DType::kI32, ids).as<int32_t>();
   step.slots = static_cast<ops::SlotRow*>(on_device<ops::SlotRow>(DType::kU8, {&slot, 1}).data);
   const int32_t positions = static_cast<int32_t>(page_table_.dim(1)) * kPageSize;
-  spec::PassMemory pass = spec::take_pass({rows, 1, rows, 0, positions}, visibility, page_table_, *scratch_);
+  const spec::PageTables tables = {page_table_, page_table_};
+  spec::PassMemory pass = spec::take_pass({rows, 1, rows, 0, positions}, visibility, tables, *scratch_);
   ops::fill_verify_rows(device_->stream(), step, nullptr, visibility, pass.rows, pass.choices);
   return pass.rows;
 }

@@ -7,6 +7,7 @@
 #include "ops/attention/attention.h"
 #include "ops/choice/choice.h"
 #include "ops/step/step.h"
+#include "sched/reservation.h"
 #include "spec/pass.h"
 #include "spec/proposers.h"
 #include "weights/named.h"
@@ -229,7 +230,7 @@ int64_t step_bytes(const ResolvedModels& models, int threads) {
   const int64_t per_row = 4 * int64_t{spec.hidden} + 8 * features + 4 * int64_t{sizeof(ops::RowLogprobs)} + 64;
   const int64_t per_slot =
       4 * (int64_t{sizeof(ops::StepSegment)} + int64_t{sizeof(ops::StepOutcome)} + 16 * models.block_size) +
-      4 * int64_t{sizeof(ops::PageTableEdit)} * (positions / models.page_size + 1);
+      4 * int64_t{sizeof(ops::PageTableEdit)} * (positions / models.page_size + 1) * std::ssize(models.kv.groups);
   return rows * per_row + spec::pass_bytes(rows) + slots * per_slot + pass + (int64_t{1} << 20);
 }
 
@@ -252,6 +253,16 @@ model::WeightBytes weight_bytes(const ResolvedModels& models) {
   const std::vector<model::Param> copied = models.draft->copied_params(target, models.draft_numerics.storage);
   bytes.add(model::weight_bytes(copied, models.draft_numerics, *models.target_checkpoint, device));
   return bytes;
+}
+
+// The target's layers, then the drafter's.
+std::vector<model::KvShape> kv_shapes(const ResolvedModels& models) {
+  std::vector<model::KvShape> shapes = model::kv_shapes(models.target.decoder);
+  if (models.draft) {
+    const std::vector<model::KvShape> more = model::kv_shapes(models.draft->facts().decoder);
+    shapes.insert(shapes.end(), more.begin(), more.end());
+  }
+  return shapes;
 }
 
 DeviceChoice on_cpu(int64_t available_bytes) {
@@ -326,8 +337,13 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   MemoryPlanInput plan;
   models.weights = weight_bytes(models);
   plan.weight_bytes = models.weights.total();
-  plan.page_bytes = model::kv_page_bytes(models.kv_shapes(), models.page_size, models.kv_dtype);
+  models.kv = model::kv_layout(kv_shapes(models), models.page_size, models.kv_dtype);
+  const sched::SchedulerConfig scheduler = models.scheduler();
+  plan.groups = models.kv.groups;
   plan.positions = models.max_positions();
+  plan.decode_ahead = sched::positions_ahead(scheduler);
+  plan.prefill_ahead = sched::chunks_ahead(scheduler);
+  plan.prompt_rows = int64_t{models.max_num_batched_tokens} * models.reserve_rounds();
   plan.page_size = models.page_size;
   plan.max_model_len = models.max_model_len;
   plan.max_num_seqs = models.max_num_seqs;
@@ -338,16 +354,21 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   if (models.device.kind == DeviceKind::kCuda && plan.fraction == 0) plan.fraction = kDefaultGpuFraction;
   plan.step_bytes = step_bytes(models, options.threads);
   VOLLEY_ASSIGN(models.memory, plan_memory(plan));
+  models.kv.groups = models.memory.groups;
   return models;
 }
 
-std::vector<model::KvShape> ResolvedModels::kv_shapes() const {
-  std::vector<model::KvShape> shapes = model::kv_shapes(target.decoder);
-  if (draft) {
-    const std::vector<model::KvShape> more = model::kv_shapes(draft->facts().decoder);
-    shapes.insert(shapes.end(), more.begin(), more.end());
-  }
-  return shapes;
+sched::SchedulerConfig ResolvedModels::scheduler() const {
+  sched::SchedulerConfig config;
+  config.max_num_seqs = max_num_seqs;
+  config.max_num_batched_tokens = max_num_batched_tokens;
+  config.prefill_chunk = prefill_chunk;
+  config.max_model_len = max_model_len;
+  config.page_size = page_size;
+  config.block_size = block_size;
+  config.reserve_rounds = reserve_rounds();
+  config.groups = kv.groups;
+  return config;
 }
 
 Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, int32_t draft_window,
@@ -363,17 +384,15 @@ Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved,
   loader.on_packed = report;
   VOLLEY_ASSIGN(models.target, model::Network::load(loader, resolved.target_checkpoint, resolved.target.decoder,
                                                     resolved.target_numerics, resolved.max_positions()));
-  const std::vector<model::KvShape> shapes = resolved.kv_shapes();
-  VOLLEY_ASSIGN(models.kv, model::KvMemory::allocate(device, shapes, resolved.page_size, resolved.memory.pages,
-                                                     resolved.kv_dtype));
+  VOLLEY_ASSIGN(models.kv, model::KvMemory::allocate(device, resolved.kv));
   if (resolved.draft) {
     before = models.target->packed_bytes();
     const size_t of_target = models.target->kv_layers();
     VOLLEY_ASSIGN(models.proposer,
                   resolved.draft->load({device, resolved.draft_checkpoint, *models.target, *resolved.target_checkpoint,
                                         resolved.draft_numerics, resolved.max_positions(),
-                                        models.kv->layers(of_target, shapes.size() - of_target), resolved.block_size,
-                                        draft_window, report}));
+                                        models.kv->layers(of_target, resolved.kv.layers.size() - of_target),
+                                        resolved.block_size, draft_window, report}));
   }
   if (progress) progress("Loading weights", 1.0);
   return models;

@@ -50,8 +50,8 @@ TEST(LoadedMemory, IsWhatWasPlanned) {
     auto loaded = load_models(device, *models, 0, {});
     ASSERT_TRUE(loaded.ok()) << loaded.error().message;
     const MemoryPlan& plan = models->memory;
-    EXPECT_EQ(device.bytes, plan.weight_bytes + plan.kv_bytes() + plan.page_bytes)
-        << name << "; the last is the scrap page";
+    EXPECT_EQ(device.bytes, plan.weight_bytes + plan.kv_bytes() + plan.page_bytes())
+        << name << "; the last are the scrap pages";
   };
   EngineOptions options = pocket();
   expect_planned("as it comes", options);
