@@ -162,10 +162,10 @@ void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& sl
       ->check(CLI::IsMember({"auto", "none", "fp8"}));
   app->add_option("--page-size", base.page_size, "KV positions a page, a multiple of 16 [16; on CUDA 64]")
       ->check(positive());
-  app->add_option(
-         "--kv-pages", base.kv_pages,
-         "pages of KV memory, cached prefixes too [full contexts of --max-num-seqs requests; at least 2 GiB, or with "
-         "--memory-fraction and on CUDA half of what that leaves; never more than may be had]")
+  app->add_option("--kv-pages", base.kv_pages,
+                  "pages of KV memory, cached prefixes too; sliding windows get theirs beside them [full contexts of "
+                  "--max-num-seqs requests; at least 2 GiB, or with "
+                  "--memory-fraction and on CUDA half of what that leaves; never more than may be had]")
       ->check(between(1, 1e12, "a whole number from 1 to 10^12"));
   app->add_option(
          "--memory-fraction", base.memory_fraction,

@@ -191,6 +191,35 @@ TEST(DrafterInvariance, DraftersOfEveryFormAreInvisible) {
   }
 }
 
+// Layers with windows keep what rows to come see, however long contexts are and while prompts are computed.
+TEST(WindowedLayers, LongContextsTakeFewPages) {
+  constexpr int kOpen = 4;
+  const Configuration c = {"", 0, 0, kOpen, 16, 16, 1, false, {}, true, false};
+  EngineOptions options = options_of(c, "tests/data/targets/mistral_window", "");  // 9 positions, in all layers
+  options.max_model_len = 256;
+  const auto engine = make_engine(options);
+  std::vector<GenerateRequest> requests = make_requests(64, 8, 0);
+  for (GenerateRequest& request : requests) {
+    request.prompt.resize(160, 3);
+    request.max_tokens = 90;
+  }
+  int64_t most = 0, most_whole = 0;
+  const auto outputs = run_all(*engine, requests, kOpen, [&](size_t, const Event&) {
+    const EngineStats stats = engine->stats();
+    ASSERT_EQ(stats.page_groups.size(), 2u);
+    EXPECT_EQ(stats.page_groups[1].window, 9);
+    most_whole = std::max(most_whole, stats.page_groups[0].used);
+    most = std::max(most, stats.page_groups[1].used);
+  });
+  for (const Output& output : outputs) EXPECT_EQ(output.tokens.size(), 90u);
+  EXPECT_EQ(engine->stats().page_groups[0].bytes, 0);
+  EXPECT_GT(most_whole, kOpen * 160 / 16);
+  EXPECT_GT(most, 0);
+  // 8 positions behind a row, two chunks and a few rows ahead, which begin and end inside a page.
+  EXPECT_LE(most, kOpen * ((8 + 2 * 16 + 3) / 16 + 2));
+  EXPECT_EQ(engine->stats().page_groups[1].used, 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Targets, FamilyInvariance, ::testing::ValuesIn(folders("targets")),
                          [](const auto& info) { return info.param; });
 

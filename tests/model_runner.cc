@@ -57,7 +57,9 @@ ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft
     for (const model::KvShape& shape : model::kv_shapes(facts.decoder)) shapes.push_back(shape);
   }
   const int64_t pages = (max_positions + kPageSize - 1) / kPageSize;
-  kv_ = must(model::KvMemory::allocate(*device_, shapes, kPageSize, pages, kv));
+  model::KvLayout layout = model::kv_layout(std::move(shapes), kPageSize, kv);
+  for (kv::Group& group : layout.groups) group.pages = pages;
+  kv_ = must(model::KvMemory::allocate(*device_, layout));
   std::vector<int32_t> table = counting(static_cast<int32_t>(pages));
   std::reverse(table.begin(), table.end());  // not in order: positions must go through the table
   page_table_memory_ = must(device_->allocate(table.size() * sizeof(int32_t)));
@@ -75,7 +77,7 @@ int64_t ModelRunner::measure_passes(int32_t rows) {
     return measure_scratch(stream, [&](Arena& scratch) {
       const int32_t positions = static_cast<int32_t>(page_table_.dim(1)) * kPageSize;
       const spec::PassShape shape = {rows, 1, rows, rows, positions};
-      const spec::PassMemory memory = spec::take_pass(shape, visibility, page_table_, scratch);
+      const spec::PassMemory memory = spec::take_pass(shape, visibility, {page_table_, page_table_}, scratch);
       run(memory.rows, scratch.take(DType::kF32, {rows, spec().hidden}), scratch);
     });
   };
@@ -147,7 +149,8 @@ ops::Rows ModelRunner::batch(int32_t start, std::span<const TokenId> ids, const 
   step.tokens = on_device(DType::kI32, ids).as<int32_t>();
   step.slots = static_cast<ops::SlotRow*>(on_device<ops::SlotRow>(DType::kU8, {&slot, 1}).data);
   const int32_t positions = static_cast<int32_t>(page_table_.dim(1)) * kPageSize;
-  spec::PassMemory pass = spec::take_pass({rows, 1, rows, 0, positions}, visibility, page_table_, *scratch_);
+  const spec::PageTables tables = {page_table_, page_table_};
+  spec::PassMemory pass = spec::take_pass({rows, 1, rows, 0, positions}, visibility, tables, *scratch_);
   ops::fill_verify_rows(device_->stream(), step, nullptr, visibility, pass.rows, pass.choices);
   return pass.rows;
 }

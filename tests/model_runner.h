@@ -54,7 +54,7 @@ class ModelRunner {
   std::unique_ptr<model::KvMemory> kv_;
   std::optional<Arena> scratch_;
   Buffer page_table_memory_;
-  TensorView page_table_;  // of the one sequence
+  TensorView page_table_;  // of the one sequence, for all cache groups
 };
 
 }  // namespace volley::testing

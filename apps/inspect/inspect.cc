@@ -222,16 +222,22 @@ void print_text(const Findings& found) {
               device_name(device).c_str());
   std::printf("  weights      %s as %s\n", format_bytes(memory.weight_bytes).c_str(),
               list_types(found.plan->weights.matrices).c_str());
-  std::printf("  KV           %s a token%s, as %s\n", format_bytes(memory.page_bytes / page_size).c_str(),
+  std::printf("  KV           %s a token%s, as %s\n", format_bytes(memory.page_bytes() / page_size).c_str(),
               found.draft ? " (target and drafter)" : "", dtype_name(found.plan->kv_dtype));
   if (device.kind == DeviceKind::kCuda) std::printf("  attention    %s\n", attention_text(*found.plan).c_str());
   std::printf("  a step       %s for up to %s\n", format_bytes(memory.step_bytes).c_str(),
               counted(found.plan->max_num_batched_tokens, "row").c_str());
   if (memory.graph_bytes > 0) std::printf("  recorded     steps take %s\n", format_bytes(memory.graph_bytes).c_str());
-  std::printf("  plan         %s of %lld positions, %s: room for %s, %s\n", counted(memory.pages, "page").c_str(),
+  std::printf("  plan         %s of %lld positions, %s: room for %s, %s\n", counted(memory.pages(), "page").c_str(),
               static_cast<long long>(page_size), format_bytes(memory.kv_bytes()).c_str(),
-              counted(memory.pages * page_size, "token").c_str(),
-              counted(memory.pages / memory.pages_per_request, "full context").c_str());
+              counted(memory.pages() * page_size, "token").c_str(),
+              counted(memory.pages() / memory.pages_per_request, "full context").c_str());
+  for (const kv::Group& group : memory.groups) {
+    if (memory.groups.size() == 1) break;
+    const std::string name = group.window > 0 ? "window " + std::to_string(group.window) : "full layers";
+    std::printf("  %-12s %s of %s, %s\n", name.c_str(), counted(group.pages, "page").c_str(),
+                format_bytes(group.bytes).c_str(), format_bytes(group.pages * group.bytes).c_str());
+  }
   for (const std::string& warning : found.plan->warnings) std::printf("warning        %s\n", warning.c_str());
 }
 
@@ -292,11 +298,15 @@ void print_json(const Findings& found) {
                       {"weight_bytes", memory.weight_bytes},
                       {"step_bytes", memory.step_bytes},
                       {"graph_bytes", memory.graph_bytes},
-                      {"kv_bytes_per_token", memory.page_bytes / found.plan->page_size},
+                      {"kv_bytes_per_token", memory.page_bytes() / found.plan->page_size},
                       {"kv_dtype", dtype_name(found.plan->kv_dtype)},
-                      {"pages", memory.pages},
+                      {"pages", memory.pages()},
                       {"kv_bytes", memory.kv_bytes()},
-                      {"full_contexts", memory.pages / memory.pages_per_request}};
+                      {"full_contexts", memory.pages() / memory.pages_per_request}};
+    for (const kv::Group& group : memory.groups) {
+      json["memory"]["page_groups"].push_back(
+          {{"window", group.window}, {"pages", group.pages}, {"page_bytes", group.bytes}});
+    }
     for (const auto& [dtype, count] : found.plan->weights.matrices)
       json["memory"]["matrix_bytes"][dtype_name(dtype)] = count;
     if (found.plan->device.kind == DeviceKind::kCuda) {

@@ -65,7 +65,8 @@ struct EngineOptions {
   DraftQuantization draft_quantization = DraftQuantization::kAuto;
   int draft_window = 0;  // last context positions the drafter attends to; 0: all (or as its config says)
   int page_size = 0;     // KV positions a page: a multiple of 16; 0: 16 on the CPU, 64 on CUDA
-  int64_t kv_pages = 0;  // 0: from kv_memory_bytes
+  // Pages of full-attention layers; sliding windows get theirs beside them. 0: from kv_memory_bytes.
+  int64_t kv_pages = 0;
   // 0: enough for max_num_seqs full contexts, and at least 2 GiB, or with a memory fraction half of what it leaves to
   // pages; in any case bounded by the share of free memory. What running requests leave free holds cached prefixes.
   int64_t kv_memory_bytes = 0;
@@ -246,6 +247,14 @@ struct EngineStats {
   int64_t grammars_cached = 0, grammar_bytes = 0;  // compiled grammars that are kept; of those and those in use
   int64_t pages_total = 0, pages_used = 0,
           pages_cached = 0;  // used = held by requests or cache; cached = by the cache alone
+  // Pages by cache group: first that of full-attention layers, whose pages the three above are (layers without any
+  // leave it empty pages, which count positions), then one for each size of sliding window.
+  struct PageGroup {
+    int window = 0;  // 0: none
+    int64_t total = 0, used = 0, cached = 0;
+    int64_t bytes = 0;  // of all of them
+  };
+  std::vector<PageGroup> page_groups;
   // Time by phase of the round (on CUDA only with EngineOptions::profile), and of the host beside it.
   double draft_s = 0, target_s = 0, choose_s = 0, commit_s = 0, host_s = 0;
   // The device's time in steps, and between steps of which the next was there already: what it waited for nothing.

@@ -78,11 +78,11 @@ spec::MeasurePlan measure_plan(const ResolvedModels& models) {
   plan.slots = models.max_num_seqs;
   plan.max_rows = models.max_num_batched_tokens;
   plan.page_size = models.page_size;
-  plan.pages = models.memory.pages;
+  plan.pages = models.memory.pages();
   plan.max_model_len = models.max_model_len;
   const int64_t page = model::kv_page_bytes(model::kv_shapes(target), models.page_size, models.kv_dtype);
   plan.target_kv_bytes = static_cast<double>(page) / models.page_size;
-  plan.draft_kv_bytes = static_cast<double>(models.memory.page_bytes - page) / models.page_size;
+  plan.draft_kv_bytes = static_cast<double>(models.memory.page_bytes() - page) / models.page_size;
   // A pass reads single rows of an embedding that is no output head.
   const int64_t looked_up = target.tied_embeddings ? 0 : int64_t{target.vocab} * target.hidden;
   // And for a row the experts that it is routed to. All layers of a family have the same.

@@ -107,7 +107,7 @@ ResolvedModels some_models() {
   models.max_num_batched_tokens = 1024;
   models.max_model_len = 4096;
   models.page_size = 16;
-  models.memory.pages = 4096;
+  models.memory.groups = {{.pages = 4096}};
   return models;
 }
 
@@ -146,7 +146,7 @@ TEST(CostKey, NamesWhatTimesDependOn) {
 TEST(CostKey, PagesCountOnlyWhereSlotsDoNotFit) {
   ResolvedModels models = some_models();
   const auto key = [&](int64_t pages) {
-    models.memory.pages = pages;
+    models.memory.groups[0].pages = pages;
     return cost_key(models, {}, {});
   };
   const int64_t each = (1 + 64 + 16 + 15) / 16;  // a token, rounds until a sequence starts again, a block

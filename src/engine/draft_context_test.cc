@@ -41,7 +41,7 @@ class DraftContextTest : public ::testing::Test {
     start.prompt = prompt;
     ASSERT_TRUE(round_->start_slot(slot, start).ok());
     for (int32_t i = 0; i < kPagesASlot; ++i) {
-      round_->set_page(slot, i, PageId(first_page + i));
+      round_->set_page(slot, 0, i, PageId(first_page + i));
     }
   }
 

@@ -125,8 +125,8 @@ EngineInfo describe(const ResolvedModels& models, const LoadedModels& loaded, De
   info.max_model_len = models.max_model_len;
   info.block_size = models.block_size;
   info.page_size = models.page_size;
-  info.kv_pages = models.memory.pages;
-  info.kv_bytes_per_token = models.memory.page_bytes / models.page_size;
+  info.kv_pages = models.memory.pages();
+  info.kv_bytes_per_token = models.memory.page_bytes() / models.page_size;
   info.weight_bytes = loaded.target->packed_bytes() + (loaded.proposer ? loaded.proposer->packed_bytes() : 0);
   if (models.draft_checkpoint) info.draft_quantization = models.draft_quantised() ? "fp8" : "none";
   info.max_num_seqs = models.max_num_seqs;
@@ -138,15 +138,7 @@ EngineInfo describe(const ResolvedModels& models, const LoadedModels& loaded, De
 }
 
 sched::SchedulerConfig scheduler_config(const EngineOptions& options, const ResolvedModels& models) {
-  sched::SchedulerConfig config;
-  config.max_num_seqs = models.max_num_seqs;
-  config.max_num_batched_tokens = models.max_num_batched_tokens;
-  config.prefill_chunk = models.prefill_chunk;
-  config.max_model_len = models.max_model_len;
-  config.page_size = models.page_size;
-  config.groups = {{.bytes = models.memory.page_bytes, .pages = models.memory.pages}};
-  config.block_size = models.block_size;
-  config.reserve_rounds = models.reserve_rounds();
+  sched::SchedulerConfig config = models.scheduler();
   config.prefix_cache = options.prefix_cache;
   return config;
 }

@@ -4,11 +4,14 @@
 #include <array>
 #include <cstdio>
 #include <fstream>
+#include <limits>
 
 #include "base/math.h"
 
 namespace volley::engine {
 namespace {
+
+constexpr int64_t kMaxPages = std::numeric_limits<int32_t>::max() - 1;
 
 int64_t read_meminfo_available() {
   std::ifstream file("/proc/meminfo");
@@ -20,7 +23,51 @@ int64_t read_meminfo_available() {
   return 0;
 }
 
+// Pages of a window beside `pages` of group 0.
+int64_t window_pages(const MemoryPlanInput& in, const kv::Group& group, int64_t pages) {
+  const int64_t full = divide_up(in.positions, in.page_size) * in.max_num_seqs;
+  const int64_t one = kv::most_pages(group, in.positions, in.prefill_ahead, in.page_size);
+  const int64_t running = kv::most_pages(group, in.positions, in.decode_ahead, in.page_size) * in.max_num_seqs +
+                          divide_up(in.prompt_rows, in.page_size);
+  const int64_t all = std::max({one, running, divide_up(running * pages, full)});
+  return std::min(pages, all);
+}
+
+std::vector<kv::Group> divide_pages(const MemoryPlanInput& in, int64_t pages) {
+  std::vector<kv::Group> groups = in.groups;
+  for (kv::Group& group : groups) {
+    group.pages = group.life == kv::Life::kWhole ? pages : window_pages(in, group, pages);
+  }
+  return groups;
+}
+
+int64_t bytes_of(const std::vector<kv::Group>& groups) {
+  int64_t bytes = 0;
+  for (const kv::Group& group : groups) bytes += group.pages * group.bytes;
+  return bytes;
+}
+
+// The most pages of group 0 that fit into `bytes` with all that goes with them.
+int64_t pages_within(const MemoryPlanInput& in, int64_t bytes) {
+  int64_t fits = 0, too_many = kMaxPages + 1;
+  while (too_many - fits > 1) {
+    const int64_t pages = fits + (too_many - fits) / 2;
+    (bytes_of(divide_pages(in, pages)) <= bytes ? fits : too_many) = pages;
+  }
+  return fits;
+}
+
 }  // namespace
+
+int64_t MemoryPlan::page_bytes() const {
+  int64_t bytes = 0;
+  for (const kv::Group& group : groups) bytes += group.bytes;
+  return bytes;
+}
+
+int64_t MemoryPlan::kv_bytes() const {
+  return bytes_of(groups);
+}
 
 std::optional<int64_t> cgroup_memory_left(const std::string& folder) {
   std::ifstream limit_file(folder + "/memory.max"), used_file(folder + "/memory.current");
@@ -55,31 +102,39 @@ std::string format_bytes(int64_t bytes) {
 Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   MemoryPlan plan;
   plan.weight_bytes = in.weight_bytes;
-  plan.page_bytes = in.page_bytes;
   plan.pages_per_request = divide_up(in.positions, in.page_size);
   plan.step_bytes = in.step_bytes;
   plan.graph_bytes = in.graph_bytes;
   const double share = in.fraction > 0 ? in.fraction : 1.0;
   const auto usable = static_cast<int64_t>(share * static_cast<double>(in.available_bytes));
   const int64_t room = std::max<int64_t>(0, usable - plan.weight_bytes - in.step_bytes - in.graph_bytes);
+  int64_t pages = 0;
+  if (in.kv_pages > kMaxPages) {
+    return resource_exhausted("--kv-pages is " + std::to_string(in.kv_pages) + ": there can be at most " +
+                              std::to_string(kMaxPages) + " pages.");
+  }
   if (in.kv_pages > 0) {
-    plan.pages = in.kv_pages;
+    pages = in.kv_pages;
   } else if (in.kv_memory_bytes > 0) {
-    plan.pages = in.kv_memory_bytes / plan.page_bytes;
+    pages = pages_within(in, in.kv_memory_bytes);
   } else {
     // Full contexts in every slot, and where that is little enough more for prefixes of requests that have ended.
     // Without a fraction that says what is the engine's, the rest is for other programs.
     const int64_t most = in.fraction > 0 ? room : room / 2;
     const int64_t prefixes = in.fraction > 0 ? room / 2 : kPrefixBytes;
-    plan.pages = std::max(plan.pages_per_request * in.max_num_seqs, prefixes / plan.page_bytes);
-    plan.pages = std::min(plan.pages, most / plan.page_bytes);
+    pages = std::max(plan.pages_per_request * in.max_num_seqs, pages_within(in, prefixes));
+    pages = std::min(pages, pages_within(in, most));
   }
-  if (plan.pages < plan.pages_per_request) {
-    return resource_exhausted(
-        "The KV cache has " + std::to_string(plan.pages) + (plan.pages == 1 ? " page (" : " pages (") +
-        format_bytes(plan.kv_bytes()) + "), but one request of " + std::to_string(in.max_model_len) + " tokens needs " +
-        std::to_string(plan.pages_per_request) + " (" + format_bytes(plan.pages_per_request * plan.page_bytes) +
-        "): lower --max-model-len, or give the cache more memory.");
+  plan.groups = divide_pages(in, pages);
+  if (pages < plan.pages_per_request) {
+    MemoryPlanInput one = in;
+    one.max_num_seqs = 1;
+    return resource_exhausted("The KV cache has " + std::to_string(pages) + (pages == 1 ? " page (" : " pages (") +
+                              format_bytes(plan.kv_bytes()) + "), but one request of " +
+                              std::to_string(in.max_model_len) + " tokens needs " +
+                              std::to_string(plan.pages_per_request) + " (" +
+                              format_bytes(bytes_of(divide_pages(one, plan.pages_per_request))) +
+                              "): lower --max-model-len, or give the cache more memory.");
   }
   if (plan.kv_bytes() > room) {
     return resource_exhausted("Weights (" + format_bytes(plan.weight_bytes) + "), KV cache (" +

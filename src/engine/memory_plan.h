@@ -7,19 +7,24 @@
 #include <string>
 #include <vector>
 
+#include "kv/layout.h"
+
 namespace volley::engine {
 
 // Without a stated fraction the pool has so much for cached prefixes, if full contexts in all slots need less.
 inline constexpr int64_t kPrefixBytes = int64_t{2} << 30;
 
 struct MemoryPlanInput {
-  int64_t weight_bytes = 0;  // of all models, rotary tables included
-  int64_t page_bytes = 0;    // of all layers that share the pages
-  int64_t positions = 0;     // that one request may touch
+  int64_t weight_bytes = 0;       // of all models, rotary tables included
+  std::vector<kv::Group> groups;  // the first is whole
+  int64_t positions = 0;          // that one request may touch
+  int64_t decode_ahead = 0;       // positions past its context for which a decoding request owns pages of windows
+  int64_t prefill_ahead = 0;      // the same for one whose prompt is being computed
+  int64_t prompt_rows = 0;        // rows of all prompts together in the steps under way
   int32_t page_size = 16;
   int32_t max_model_len = 0;
   int32_t max_num_seqs = 0;
-  int64_t kv_pages = 0;         // asked for; 0: choose
+  int64_t kv_pages = 0;         // of group 0, asked for; 0: choose
   int64_t kv_memory_bytes = 0;  // asked for; 0: choose
   int64_t available_bytes = 0;  // memory that can be had now
   double fraction =
@@ -29,15 +34,20 @@ struct MemoryPlanInput {
 };
 
 struct MemoryPlan {
-  int64_t weight_bytes = 0;  // target and drafter: packed matrices and rotary tables
-  int64_t page_bytes = 0;
-  int64_t pages = 0;
+  int64_t weight_bytes = 0;       // target and drafter: packed matrices and rotary tables
+  std::vector<kv::Group> groups;  // with their pages
   int64_t step_bytes = 0;
   int64_t graph_bytes = 0;
-  int64_t pages_per_request = 0;  // of one request of max_model_len, its reserve included
-  int64_t kv_bytes() const { return pages * page_bytes; }
+  int64_t pages_per_request = 0;  // of group 0, of one request of max_model_len, its reserve included
+
+  int64_t pages() const { return groups.front().pages; }
+  int64_t page_bytes() const;  // of a page of every group: what page_size new positions take
+  int64_t kv_bytes() const;
 };
 
+// How many pages each group gets. Group 0 has as many as are asked for or chosen: each stands for page_size positions.
+// A window has pages for all slots while they decode and for the prompt rows under way, but no more than group 0. Where
+// group 0 has more than the full contexts of all slots, for prefixes, the window has more in the same proportion.
 // kResourceExhausted when the pages cannot hold one request of max_model_len, or weights and pages exceed what can be
 // had: the message says what to lower.
 Result<MemoryPlan> plan_memory(const MemoryPlanInput& input);

@@ -13,7 +13,7 @@ class MemoryPlanTest : public ::testing::Test {
  protected:
   MemoryPlanTest() {
     input_.weight_bytes = 8 << 20;
-    input_.page_bytes = 16 * 1280;
+    input_.groups = {{.bytes = 16 * 1280}};
     input_.positions = 1008;
     input_.page_size = 16;
     input_.max_model_len = 1000;
@@ -35,18 +35,18 @@ TEST_F(MemoryPlanTest, KeepsRoomForPrefixesBesideTheSlots) {
   input_.max_num_seqs = 1;
   auto plan = plan_memory(input_);
   ASSERT_TRUE(plan.ok());
-  EXPECT_EQ(plan->pages, kPrefixBytes / plan->page_bytes) << "but no more: the machine is not the engine's alone";
-  const int64_t slots = 2 * kPrefixBytes / plan->page_bytes / plan->pages_per_request;
+  EXPECT_EQ(plan->pages(), kPrefixBytes / plan->page_bytes()) << "but no more: the machine is not the engine's alone";
+  const int64_t slots = 2 * kPrefixBytes / plan->page_bytes() / plan->pages_per_request;
   input_.max_num_seqs = static_cast<int32_t>(slots);
-  EXPECT_EQ(plan_memory(input_)->pages, slots * plan->pages_per_request);
+  EXPECT_EQ(plan_memory(input_)->pages(), slots * plan->pages_per_request);
   // A stated share of the memory is the engine's.
   input_.fraction = 0.5;
   input_.max_num_seqs = 1;
   plan = plan_memory(input_);
   const int64_t room = input_.available_bytes / 2 - plan->weight_bytes;
-  EXPECT_EQ(plan->pages, room / 2 / plan->page_bytes);
+  EXPECT_EQ(plan->pages(), room / 2 / plan->page_bytes());
   input_.max_num_seqs = 1'000'000;
-  EXPECT_EQ(plan_memory(input_)->pages, room / plan->page_bytes);
+  EXPECT_EQ(plan_memory(input_)->pages(), room / plan->page_bytes());
 }
 
 TEST_F(MemoryPlanTest, TakesAtMostHalfOfWhatIsLeft) {
@@ -72,6 +72,65 @@ TEST_F(MemoryPlanTest, RefusesMoreThanThereIs) {
   const auto plan = plan_memory(input_);
   ASSERT_FALSE(plan.ok());
   EXPECT_NE(plan.error().message.find("need more than"), std::string::npos);
+}
+
+// A window of 256 positions beside full layers: what slots need of it does not grow with their contexts.
+class WindowPlanTest : public MemoryPlanTest {
+ protected:
+  WindowPlanTest() {
+    input_.positions = 100'016;
+    input_.max_model_len = 100'000;
+    input_.decode_ahead = 17;
+    input_.prefill_ahead = 17 + 512;
+    input_.prompt_rows = 1024;
+    input_.groups.push_back({.life = kv::Life::kWindow, .window = 256, .bytes = 16 * 3840});
+    input_.available_bytes = int64_t{100} << 30;
+  }
+  static constexpr int64_t kDecoding = (255 + 17) / 16 + 1, kPrefilling = (255 + 529) / 16 + 1;
+};
+
+TEST_F(WindowPlanTest, AWindowHasPagesForAllSlotsAndThePromptsUnderWay) {
+  input_.kv_pages = 10'000;  // of 25,004 for full contexts in four slots
+  const auto plan = plan_memory(input_);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->pages(), 10'000);
+  EXPECT_EQ(plan->groups[1].pages, 4 * kDecoding + 1024 / 16);
+  EXPECT_EQ(plan->kv_bytes(), 16 * (10'000 * 1280 + plan->groups[1].pages * 3840));
+  input_.kv_pages = 50'008;  // what is more is for prefixes, in the same proportion
+  EXPECT_EQ(plan_memory(input_)->groups[1].pages, 2 * plan->groups[1].pages);
+  input_.max_num_seqs = 1'000;
+  input_.kv_pages = 7'000;
+  EXPECT_EQ(plan_memory(input_)->groups[1].pages, 7'000) << "no page of group 0, no use of one of the window";
+  input_.max_num_seqs = 1;
+  input_.prompt_rows = 1;
+  EXPECT_EQ(plan_memory(input_)->groups[1].pages, kPrefilling) << "one prompt can be computed";
+}
+
+TEST_F(WindowPlanTest, DividesTheMemoryThatThereIs) {
+  input_.fraction = 0.5;
+  input_.max_num_seqs = 600;  // whose full contexts do not fit
+  const auto plan = plan_memory(input_);
+  ASSERT_TRUE(plan.ok());
+  const int64_t room = input_.available_bytes / 2 - plan->weight_bytes;
+  EXPECT_LE(plan->kv_bytes(), room);
+  EXPECT_GT(plan->kv_bytes(), room - 2 * plan->page_bytes()) << "all of it, but for less than a page";
+  EXPECT_EQ(plan->groups[1].pages, 600 * kDecoding + 1024 / 16);
+  input_.kv_memory_bytes = int64_t{1} << 30;
+  const auto asked = plan_memory(input_);
+  ASSERT_TRUE(asked.ok());
+  EXPECT_LE(asked->kv_bytes(), input_.kv_memory_bytes);
+  EXPECT_GT(asked->kv_bytes(), input_.kv_memory_bytes - 2 * plan->page_bytes());
+}
+
+// Where all layers have windows pages of group 0 hold nothing, and say how many positions there are for.
+TEST_F(WindowPlanTest, WindowsAloneTakeLittle) {
+  input_.groups[0].bytes = 0;
+  input_.fraction = 0.5;
+  const auto plan = plan_memory(input_);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_GE(plan->pages(), 4 * plan->pages_per_request);
+  EXPECT_EQ(plan->kv_bytes(), plan->groups[1].pages * input_.groups[1].bytes);
+  EXPECT_LE(plan->kv_bytes(), (input_.available_bytes / 2 - plan->weight_bytes) / 2) << "half is enough for prefixes";
 }
 
 class CgroupMemoryTest : public ::testing::Test {

@@ -8,6 +8,7 @@
 #include "ops/attention/attention.h"
 #include "ops/choice/choice.h"
 #include "ops/step/step.h"
+#include "sched/reservation.h"
 #include "spec/proposers.h"
 #include "weights/named.h"
 
@@ -236,6 +237,16 @@ model::WeightBytes weight_bytes(const ResolvedModels& models) {
   return bytes;
 }
 
+// The target's layers, then the drafter's.
+std::vector<model::KvShape> kv_shapes(const ResolvedModels& models) {
+  std::vector<model::KvShape> shapes = model::kv_shapes(models.target.decoder);
+  if (models.draft) {
+    const std::vector<model::KvShape> more = model::kv_shapes(models.draft->facts().decoder);
+    shapes.insert(shapes.end(), more.begin(), more.end());
+  }
+  return shapes;
+}
+
 DeviceChoice on_cpu(int64_t available_bytes) {
   DeviceChoice choice;
   choice.available_bytes = available_bytes;
@@ -308,8 +319,13 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   MemoryPlanInput plan;
   models.weights = weight_bytes(models);
   plan.weight_bytes = models.weights.total();
-  plan.page_bytes = model::kv_page_bytes(models.kv_shapes(), models.page_size, models.kv_dtype);
+  models.kv = model::kv_layout(kv_shapes(models), models.page_size, models.kv_dtype);
+  const sched::SchedulerConfig scheduler = models.scheduler();
+  plan.groups = models.kv.groups;
   plan.positions = models.max_positions();
+  plan.decode_ahead = sched::positions_ahead(scheduler);
+  plan.prefill_ahead = sched::chunks_ahead(scheduler);
+  plan.prompt_rows = int64_t{models.max_num_batched_tokens} * models.reserve_rounds();
   plan.page_size = models.page_size;
   plan.max_model_len = models.max_model_len;
   plan.max_num_seqs = models.max_num_seqs;
@@ -322,16 +338,21 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   plan.step_bytes = step.memory;
   plan.graph_bytes = step.graphs;
   VOLLEY_ASSIGN(models.memory, plan_memory(plan));
+  models.kv.groups = models.memory.groups;
   return models;
 }
 
-std::vector<model::KvShape> ResolvedModels::kv_shapes() const {
-  std::vector<model::KvShape> shapes = model::kv_shapes(target.decoder);
-  if (draft) {
-    const std::vector<model::KvShape> more = model::kv_shapes(draft->facts().decoder);
-    shapes.insert(shapes.end(), more.begin(), more.end());
-  }
-  return shapes;
+sched::SchedulerConfig ResolvedModels::scheduler() const {
+  sched::SchedulerConfig config;
+  config.max_num_seqs = max_num_seqs;
+  config.max_num_batched_tokens = max_num_batched_tokens;
+  config.prefill_chunk = prefill_chunk;
+  config.max_model_len = max_model_len;
+  config.page_size = page_size;
+  config.block_size = block_size;
+  config.reserve_rounds = reserve_rounds();
+  config.groups = kv.groups;
+  return config;
 }
 
 Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, int32_t draft_window,
@@ -347,17 +368,15 @@ Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved,
   loader.on_packed = report;
   VOLLEY_ASSIGN(models.target, model::Network::load(loader, resolved.target_checkpoint, resolved.target.decoder,
                                                     resolved.target_numerics, resolved.max_positions()));
-  const std::vector<model::KvShape> shapes = resolved.kv_shapes();
-  VOLLEY_ASSIGN(models.kv, model::KvMemory::allocate(device, shapes, resolved.page_size, resolved.memory.pages,
-                                                     resolved.kv_dtype));
+  VOLLEY_ASSIGN(models.kv, model::KvMemory::allocate(device, resolved.kv));
   if (resolved.draft) {
     before = models.target->packed_bytes();
     const size_t of_target = models.target->kv_layers();
     VOLLEY_ASSIGN(models.proposer,
                   resolved.draft->load({device, resolved.draft_checkpoint, *models.target, *resolved.target_checkpoint,
                                         resolved.draft_numerics, resolved.max_positions(),
-                                        models.kv->layers(of_target, shapes.size() - of_target), resolved.block_size,
-                                        draft_window, report}));
+                                        models.kv->layers(of_target, resolved.kv.layers.size() - of_target),
+                                        resolved.block_size, draft_window, report}));
   }
   if (progress) progress("Loading weights", 1.0);
   return models;

@@ -10,6 +10,7 @@
 #include "engine/memory_plan.h"
 #include "families/family.h"
 #include "model/network.h"
+#include "sched/scheduler.h"
 #include "spec/proposer_spec.h"
 #include "text/text.h"
 
@@ -50,6 +51,7 @@ struct ResolvedModels {
   int32_t prefill_chunk = 0;
   double target_step_s = 0;  // of steps with prompts beside requests that decode; 0: no bound
   int32_t page_size = 0;
+  model::KvLayout kv;  // its groups have the plan's pages
   MemoryPlan memory;
   model::WeightBytes weights;  // of all models, rotary tables among the rest
   std::vector<std::string> warnings;
@@ -61,10 +63,10 @@ struct ResolvedModels {
   int32_t reserve_rounds() const { return device.kind == DeviceKind::kCpu ? 1 : 2; }
   // Whether the drafter has weights of a storage of its own, and with them a head.
   bool draft_quantised() const { return draft && draft_numerics.storage == DType::kF8E4M3; }
-  // What lies in a page: the target's layers, then the drafter's.
-  std::vector<model::KvShape> kv_shapes() const;
   // Positions a sequence may touch: its tokens and the blocks reserved past them.
   int32_t max_positions() const { return max_model_len + block_size * reserve_rounds(); }
+  // What the scheduler is to do; what is an engine's option, and not a model's, is left as it is.
+  sched::SchedulerConfig scheduler() const;
 };
 
 // Reads config.json files and checkpoint headers, checks that everything fits together, plans the memory. Errors:

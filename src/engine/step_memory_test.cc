@@ -66,7 +66,7 @@ TEST(StepMemory, HoldsRecordedSteps) {
   const auto round = make_round(*device, options, *models, *loaded, {});
   ASSERT_TRUE(round.ok()) << round.error().message;
   const int64_t free_after = examine_cuda_device(0)->free_bytes;
-  const int64_t planned = plan.weight_bytes + plan.kv_bytes() + plan.page_bytes + plan.step_bytes + plan.graph_bytes;
+  const int64_t planned = plan.weight_bytes + plan.kv_bytes() + plan.page_bytes() + plan.step_bytes + plan.graph_bytes;
   const auto taken = static_cast<double>(free_before - free_after);
   EXPECT_LE(taken, 1.03 * static_cast<double>(planned));
   EXPECT_GE(taken, 0.97 * static_cast<double>(planned));
@@ -83,8 +83,8 @@ TEST(LoadedMemory, IsWhatWasPlanned) {
   const auto expect_planned = [](const char* name, const EngineOptions& options) {
     const Loaded world = load(options);
     const MemoryPlan& plan = world.models.memory;
-    EXPECT_EQ(world.device->bytes(), plan.weight_bytes + plan.kv_bytes() + plan.page_bytes)
-        << name << "; the last is the scrap page";
+    EXPECT_EQ(world.device->bytes(), plan.weight_bytes + plan.kv_bytes() + plan.page_bytes())
+        << name << "; the last are the scrap pages";
   };
   EngineOptions options = pocket();
   expect_planned("as it comes", options);
@@ -152,8 +152,8 @@ void run_large_steps(spec::Round& round, const ResolvedModels& models) {
     start.sampling.prompt_length = prompt;
     ASSERT_TRUE(round.start_slot(slot, start).ok());
     const int32_t pages = (prompt + 8 * block + models.page_size - 1) / models.page_size;
-    for (int32_t i = 0; i < pages; ++i) round.set_page(slot, i, PageId(next_page++));
-    ASSERT_LE(next_page, models.memory.pages);
+    for (int32_t i = 0; i < pages; ++i) round.set_page(slot, 0, i, PageId(next_page++));
+    ASSERT_LE(next_page, models.memory.pages());
   };
   const auto chunk = [&](int32_t slot, int32_t n) {
     spec::RoundSegment segment;
@@ -209,7 +209,7 @@ TEST(StepMemory, IsNeeded) {
   const Arena& scratch = (*round)->scratch();
   EXPECT_LE(scratch.peak(), scratch.capacity());
   const MemoryPlan& plan = world.models.memory;
-  const auto planned = static_cast<double>(plan.weight_bytes + plan.kv_bytes() + plan.page_bytes + plan.step_bytes);
+  const auto planned = static_cast<double>(plan.weight_bytes + plan.kv_bytes() + plan.page_bytes() + plan.step_bytes);
   EXPECT_GE(planned - static_cast<double>(scratch.capacity() - scratch.peak()), 0.97 * planned);
   EXPECT_GE(static_cast<double>(scratch.peak()), 0.9 * static_cast<double>(scratch.capacity()));
 }

@@ -360,7 +360,9 @@ void Worker::apply_plan(sched::StepPlan& plan) {
       totals_.cached_tokens += started.start;
     }
   }
-  for (const sched::PageEdit& edit : plan.page_edits) parts_.round->set_page(edit.slot.value, edit.index, edit.page);
+  for (const sched::PageEdit& edit : plan.page_edits) {
+    parts_.round->set_page(edit.slot.value, static_cast<size_t>(edit.group), edit.index, edit.page);
+  }
 }
 
 void Worker::add_prompt_logprobs(const sched::PlannedSegment& segment, Request& request, spec::RoundResult& result) {
@@ -434,6 +436,11 @@ void Worker::publish_stats() {
   stats.pages_total = now.pages[0].total;
   stats.pages_used = now.pages[0].used;
   stats.pages_cached = now.pages[0].cached;
+  for (size_t i = 0; i < now.pages.size(); ++i) {
+    const kv::Group& group = parts_.scheduler.groups[i];
+    const kv::Cache::Use& use = now.pages[i];
+    stats.page_groups.push_back({group.window, use.total, use.used, use.cached, group.pages * group.bytes});
+  }
   std::lock_guard lock(mutex_);
   published_ = std::move(stats);
   published_news_ = verify_.news();

@@ -47,12 +47,7 @@ class WorkerMemory : public ::testing::Test {
     ASSERT_TRUE(round.ok()) << round.error().message;
     parts.round = std::move(round).value();
     parts.tokenizer = text_.tokenizer;
-    parts.scheduler.max_num_seqs = models->max_num_seqs;
-    parts.scheduler.max_num_batched_tokens = models->max_num_batched_tokens;
-    parts.scheduler.prefill_chunk = models->prefill_chunk;
-    parts.scheduler.max_model_len = models->max_model_len;
-    parts.scheduler.page_size = models->page_size;
-    parts.scheduler.groups = {{.pages = models->memory.pages}};
+    parts.scheduler = models->scheduler();
     parts.max_queue = 10;
     worker_ = std::make_unique<Worker>(std::move(parts));
   }

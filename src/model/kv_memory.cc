@@ -1,5 +1,7 @@
 #include "model/kv_memory.h"
 
+#include <algorithm>
+
 namespace volley::model {
 namespace {
 
@@ -7,12 +9,22 @@ int64_t layer_bytes(const KvShape& shape, int32_t page_size, DType dtype) {
   return ops::kv_layer_bytes(page_size, shape.kv_heads, shape.head_dim, dtype);
 }
 
+size_t group_for(int32_t window, std::vector<kv::Group>& groups) {
+  if (window == 0) return 0;
+  const auto same = std::ranges::find(groups, window, &kv::Group::window);
+  if (same == groups.end()) {
+    groups.push_back({.life = kv::Life::kWindow, .window = window, .bytes = 0});
+    return groups.size() - 1;
+  }
+  return static_cast<size_t>(same - groups.begin());
+}
+
 }  // namespace
 
 std::vector<KvShape> kv_shapes(const Decoder& spec) {
   std::vector<KvShape> shapes;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    if (const Attention* a = spec.attention(i)) shapes.push_back({a->kv_heads, a->head_dim});
+    if (const Attention* a = spec.attention(i)) shapes.push_back({a->kv_heads, a->head_dim, a->window});
   }
   return shapes;
 }
@@ -23,19 +35,51 @@ int64_t kv_page_bytes(std::span<const KvShape> layers, int32_t page_size, DType 
   return bytes;
 }
 
-Result<std::unique_ptr<KvMemory>> KvMemory::allocate(Device& device, std::span<const KvShape> layers, int32_t page_size,
-                                                     int64_t pages, DType dtype) {
-  const int64_t page_bytes = kv_page_bytes(layers, page_size, dtype);
+KvLayout kv_layout(std::vector<KvShape> layers, int32_t page_size, DType dtype) {
+  KvLayout layout;
+  layout.layers = std::move(layers);
+  layout.page_size = page_size;
+  layout.dtype = dtype;
+  layout.groups = {{.life = kv::Life::kWhole, .bytes = 0}};
+  for (const KvShape& shape : layout.layers) {
+    const size_t group = group_for(shape.window, layout.groups);
+    layout.group_of.push_back(group);
+    layout.groups[group].bytes += layer_bytes(shape, page_size, dtype);
+  }
+  return layout;
+}
+
+Result<std::unique_ptr<KvMemory>> KvMemory::allocate(Device& device, const KvLayout& layout) {
   std::unique_ptr<KvMemory> memory(new KvMemory);
-  VOLLEY_ASSIGN(memory->buffer_, device.allocate(static_cast<size_t>((pages + 1) * page_bytes)));
-  memory->pages_ = pages;
-  memory->page_size_ = page_size;
-  auto* next = static_cast<std::byte*>(memory->buffer_.data());
-  for (const KvShape& shape : layers) {
-    memory->layers_.push_back({next, page_bytes, page_size, shape.kv_heads, shape.head_dim, dtype});
-    next += layer_bytes(shape, page_size, dtype);
+  memory->layout_ = layout;
+  std::vector<std::byte*> next;  // by group
+  for (const kv::Group& group : layout.groups) {
+    Buffer buffer;
+    if (group.bytes > 0) {
+      VOLLEY_ASSIGN(buffer, device.allocate(static_cast<size_t>((group.pages + 1) * group.bytes)));
+    }
+    next.push_back(static_cast<std::byte*>(buffer.data()));
+    memory->buffers_.push_back(std::move(buffer));
+  }
+  for (size_t i = 0; i < layout.layers.size(); ++i) {
+    const KvShape& shape = layout.layers[i];
+    const size_t group = layout.group_of[i];
+    memory->layers_.push_back(
+        {next[group], layout.groups[group].bytes, layout.page_size, shape.kv_heads, shape.head_dim, layout.dtype});
+    next[group] += layer_bytes(shape, layout.page_size, layout.dtype);
   }
   return memory;
+}
+
+std::array<size_t, ops::kMaxViews> KvMemory::groups_of_views(size_t begin, size_t n) const {
+  std::array<size_t, ops::kMaxViews> groups = {};
+  for (size_t i = begin; i < begin + n; ++i) {
+    if (layout_.layers[i].window == 0) continue;
+    size_t& group = groups[ops::kWindowView];
+    VOLLEY_CHECK(group == 0 || group == layout_.group_of[i]);
+    group = layout_.group_of[i];
+  }
+  return groups;
 }
 
 }  // namespace volley::model

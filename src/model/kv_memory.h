@@ -1,50 +1,64 @@
-// The memory of the one cache group that target and drafter share: a page holds page_size positions of every layer of
-// both, so one page table serves both and a prefix hit brings the drafter's context along. Threads: immutable; what the
-// pages hold belongs to the stream's order.
+// The memory of the KV pages: a buffer for each cache group (kv/layout.h), whose pages hold page_size positions of
+// every layer of the group. Target and drafter share groups, so a page table serves both and a prefix hit brings the
+// drafter's context along. Threads: immutable; what the pages hold belongs to the stream's order.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "base/ids.h"
+#include "kv/layout.h"
 #include "model/spec.h"
 #include "ops/paged_kv/paged_kv.h"
 
 namespace volley::model {
 
-// What one layer keeps of a position.
+// What one layer keeps of a position, and how long (0: as long as the sequence).
 struct KvShape {
   int32_t kv_heads = 0, head_dim = 0;
+  int32_t window = 0;
 };
 // The layers that keep K and V, in order.
 std::vector<KvShape> kv_shapes(const Decoder& spec);
 
+// Bytes that page_size positions of these layers take.
+int64_t kv_page_bytes(std::span<const KvShape> layers, int32_t page_size, DType dtype);
+
+// The cache groups of a target and its drafter: full-attention layers of both are group 0; sliding-window layers are a
+// group for each size of window, so that a narrow one need not keep what a wide one does.
+struct KvLayout {
+  std::vector<KvShape> layers;    // the target's, then the drafter's
+  std::vector<size_t> group_of;   // of each layer
+  std::vector<kv::Group> groups;  // with bytes; how many pages there are is the memory plan's to say
+  int32_t page_size = 0;
+  DType dtype = DType::kBF16;
+};
+KvLayout kv_layout(std::vector<KvShape> layers, int32_t page_size, DType dtype);
+
 class KvMemory {
  public:
-  // layers: those of the target, then those of the drafter, if any. dtype: kBF16 or kF32. The memory is taken from the
-  // device as `pages` whole pages and the scrap page: kResourceExhausted where it has no room.
-  static Result<std::unique_ptr<KvMemory>> allocate(Device& device, std::span<const KvShape> layers, int32_t page_size,
-                                                    int64_t pages, DType dtype);
+  // The layout's dtype is kBF16 or kF32. Each group's memory is taken from the device as whole pages and the scrap
+  // page: kResourceExhausted where it has no room.
+  static Result<std::unique_ptr<KvMemory>> allocate(Device& device, const KvLayout& layout);
 
-  // n layers from `begin` on, in the order of allocate().
+  // n layers from `begin` on, in the order of the layout.
   std::span<const ops::KvLayer> layers(size_t begin, size_t n) const {
     return std::span<const ops::KvLayer>(layers_).subspan(begin, n);
   }
-  int64_t pages() const { return pages_; }
-  // One page more, for rows that mean nothing: it never belongs to a sequence.
-  PageId scrap_page() const { return PageId(static_cast<int32_t>(pages_)); }
-  int32_t page_size() const { return page_size_; }
+  size_t size() const { return layers_.size(); }
+  // Whose pages the views of a pass over these layers go through, by view (ops/rows.h): those of group 0, and those of
+  // their window. REQUIRES: their windows are of one size.
+  std::array<size_t, ops::kMaxViews> groups_of_views(size_t begin, size_t n) const;
+
+  const std::vector<kv::Group>& groups() const { return layout_.groups; }
+  int32_t page_size() const { return layout_.page_size; }
 
  private:
   KvMemory() = default;
-  Buffer buffer_;
+  KvLayout layout_;
+  std::vector<Buffer> buffers_;  // by group
   std::vector<ops::KvLayer> layers_;
-  int64_t pages_ = 0;
-  int32_t page_size_ = 0;
 };
-
-// Bytes that a page holds of these layers.
-int64_t kv_page_bytes(std::span<const KvShape> layers, int32_t page_size, DType dtype);
 
 }  // namespace volley::model

@@ -93,8 +93,8 @@ class Snapshot {
  public:
   explicit Snapshot(std::string model_name) : model_name_(std::move(model_name)) {}
 
-  void gauge(const char* name, const char* help, double value) {
-    add(name, help, MetricType::Gauge, {}).gauge.value = value;
+  void gauge(const char* name, const char* help, double value, std::vector<ClientMetric::Label> labels = {}) {
+    add(name, help, MetricType::Gauge, std::move(labels)).gauge.value = value;
   }
   void counter(const char* name, const char* help, double value, std::vector<ClientMetric::Label> labels = {}) {
     add(name, help, MetricType::Counter, std::move(labels)).counter.value = value;
@@ -131,8 +131,22 @@ void add_requests(const EngineStats& stats, Snapshot& out) {
 }
 
 void add_cache(const EngineStats& stats, Snapshot& out) {
-  out.gauge("volley:kv_cache_usage_perc", "Share of KV pages that requests hold; 1 is all of them.",
-            ratio(stats.pages_used - stats.pages_cached, stats.pages_total));
+  double usage = ratio(stats.pages_used - stats.pages_cached, stats.pages_total);
+  for (const EngineStats::PageGroup& group : stats.page_groups) {
+    usage = std::max(usage, ratio(group.used - group.cached, group.total));
+  }
+  out.gauge("volley:kv_cache_usage_perc",
+            "Share of KV pages that requests hold, of the layers that have fewest left; 1 is all of them.", usage);
+  const auto by_window = [&](const char* name, const char* help, int64_t EngineStats::PageGroup::*value) {
+    for (const EngineStats::PageGroup& group : stats.page_groups) {
+      out.gauge(name, help, static_cast<double>(group.*value), {{"window", std::to_string(group.window)}});
+    }
+  };
+  by_window("volley:kv_pages", "KV pages, of layers with this sliding window (0: without).",
+            &EngineStats::PageGroup::total);
+  by_window("volley:kv_pages_used", "Of those, pages that requests or the prefix cache hold.",
+            &EngineStats::PageGroup::used);
+  by_window("volley:kv_bytes", "Memory of those pages.", &EngineStats::PageGroup::bytes);
   out.gauge("volley:grammar_memory_bytes", "Memory of compiled grammars, kept ones and those of running requests.",
             static_cast<double>(stats.grammar_bytes));
   out.gauge("volley:grammars_cached", "Compiled grammars that are kept.", static_cast<double>(stats.grammars_cached));

@@ -28,6 +28,7 @@ EngineStats sample_stats() {
   stats.pages_total = 200;
   stats.pages_used = 150;
   stats.pages_cached = 50;
+  stats.page_groups = {{0, 200, 150, 50, 4000}, {512, 40, 30, 6, 900}};
   stats.draft_s = 1.5;
   stats.device_s = 2.5;
   stats.idle_s = 0.25;
@@ -56,7 +57,10 @@ TEST(Metrics, ShowsTheEnginesCounters) {
   expect_line(text, "volley:num_requests_running" + model + "3");
   expect_line(text, "volley:num_requests_waiting" + model + "5");
   expect_line(text, "volley:num_preemptions_total" + model + "2");
-  expect_line(text, "volley:kv_cache_usage_perc" + model + "0.5");
+  expect_line(text, "volley:kv_cache_usage_perc" + model + "0.6");
+  expect_line(text, "volley:kv_pages{window=\"512\",model_name=\"pocket\"} 40");
+  expect_line(text, "volley:kv_pages_used{window=\"0\",model_name=\"pocket\"} 150");
+  expect_line(text, "volley:kv_bytes{window=\"512\",model_name=\"pocket\"} 900");
   expect_line(text, "volley:prompt_tokens_total" + model + "1000");
   expect_line(text, "volley:generation_tokens_total" + model + "480");
   expect_line(text, "volley:prefix_cache_queries_total" + model + "1000");
@@ -106,7 +110,7 @@ TEST(Metrics, HasVllmsNamesToo) {
   const std::string text = metrics.text(sample_stats());
   const std::string model = "{model_name=\"pocket\"} ";
   expect_line(text, "vllm:num_requests_running" + model + "3");
-  expect_line(text, "vllm:kv_cache_usage_perc" + model + "0.5");
+  expect_line(text, "vllm:kv_cache_usage_perc" + model + "0.6");
   expect_line(text, "vllm:prompt_tokens_total" + model + "1000");
   expect_line(text, "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\",model_name=\"pocket\"} 90");
   expect_line(text, "vllm:time_to_first_token_seconds_sum" + model + "1");

@@ -2,7 +2,8 @@
 
 namespace volley::spec {
 
-PassMemory take_pass(const PassShape& shape, const ops::Visibility& visibility, TensorView page_table, Arena& scratch) {
+PassMemory take_pass(const PassShape& shape, const ops::Visibility& visibility, const PageTables& tables,
+                     Arena& scratch) {
   PassMemory pass;
   const auto per_row = [&] { return scratch.take(DType::kI32, {shape.rows}); };
   ops::Rows& rows = pass.rows;
@@ -13,7 +14,7 @@ PassMemory take_pass(const PassShape& shape, const ops::Visibility& visibility, 
   rows.cache_positions = per_row();
   for (int i = 0; i < ops::kMaxViews; ++i) {
     ops::RowView& view = rows.views[i];
-    view.page_table = page_table;
+    view.page_table = tables[i];
     if (i == ops::kWindowView && visibility.layer_window == 0) continue;
     view.begin = per_row();
     view.end = per_row();

@@ -1,6 +1,8 @@
 // The arrays of one pass over rows, taken from scratch memory.
 #pragma once
 
+#include <array>
+
 #include "model/pass.h"
 #include "ops/step/step.h"
 
@@ -20,8 +22,11 @@ struct PassMemory {
   ops::PassChoices choices;
 };
 
-// All views go through the same page table.
-PassMemory take_pass(const PassShape& shape, const ops::Visibility& visibility, TensorView page_table, Arena& scratch);
+// The page table of each view.
+using PageTables = std::array<TensorView, ops::kMaxViews>;
+
+PassMemory take_pass(const PassShape& shape, const ops::Visibility& visibility, const PageTables& tables,
+                     Arena& scratch);
 
 // What the layers of a drafter see. REQUIRES: layers of one kind agree (config.json has one window and one flag for
 // all). context_window: --draft-window.

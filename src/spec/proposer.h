@@ -10,6 +10,7 @@
 #include "ops/choice/choice.h"
 #include "ops/step/step.h"
 #include "spec/logit_chunks.h"
+#include "spec/pass.h"
 
 namespace volley::spec {
 
@@ -24,8 +25,8 @@ struct DraftPass {
   int32_t drafts = 0;                  // drafted tokens in all
   TokenId* tokens = nullptr;           // [drafts] out: proposals, a block's from its draft_begin on
   float* confidence = nullptr;         // [drafts] out, or null: the drafter's probability of each proposal
-  TensorView page_table;
-  int32_t max_positions = 0;  // of a sequence
+  PageTables page_tables;              // of the drafter's layers
+  int32_t max_positions = 0;           // of a sequence
 };
 
 class Proposer {
@@ -44,7 +45,7 @@ class Proposer {
   virtual void draft(Stream& stream, const DraftPass& pass, const ops::SamplerState& sampler, Arena& scratch) = 0;
   // Learns features of rows of the target's pass: [rows][columns], in the target's activation dtype. Rows that did not
   // become part of their sequence may be among them, behind those that did; what they leave is overwritten before it is
-  // looked at. Token ids, and what rows see, say nothing here.
+  // looked at. Token ids, and what rows see, say nothing here; page tables are those of the drafter's layers.
   virtual void commit(Stream& stream, const ops::Rows& rows, TensorView features, Arena& scratch) = 0;
 };
 

@@ -62,14 +62,15 @@ Status Round::allocate() {
   Memory& m = *memory_;
   const int64_t slots = config_.slots, width = table_width(config_), rows = config_.max_rows;
   m.max_segments = config_.slots;
-  m.max_edits = slots * width;
+  const auto groups = static_cast<int64_t>(kv_.groups().size());
+  m.max_edits = groups * slots * width;
   m.stride = block_size();
   m.segments_bytes = round_up(slots * int64_t{sizeof(ops::StepSegment)}, Memory::kPartAlignment);
   m.edits_bytes = round_up(m.max_edits * int64_t{sizeof(ops::PageTableEdit)}, Memory::kPartAlignment);
   m.tokens_bytes = round_up(rows * int64_t{sizeof(TokenId)}, Memory::kPartAlignment);
   const auto take = [&](int64_t bytes) { return device_.allocate(static_cast<size_t>(bytes)); };
   VOLLEY_ASSIGN(m.slots, take((slots + 1) * int64_t{sizeof(ops::SlotRow)}));
-  VOLLEY_ASSIGN(m.page_table, take((slots + 1) * width * 4));
+  VOLLEY_ASSIGN(m.page_tables, take(groups * (slots + 1) * width * 4));
   VOLLEY_ASSIGN(m.step, take(m.step_bytes()));
   VOLLEY_ASSIGN(m.drafts, take(slots * block_size() * 4));
   VOLLEY_ASSIGN(m.confidence, take(slots * block_size() * 4));
@@ -79,7 +80,16 @@ Status Round::allocate() {
   VOLLEY_ASSIGN(m.committed, take(slots * 8));
   VOLLEY_ASSIGN(m.logprobs, take(rows * int64_t{sizeof(ops::RowLogprobs)}));
   m.mask_words = (target_.spec().vocab + 31) / 32;
-  m.table = m.page_table.view(DType::kI32, {slots + 1, width});
+  m.table_rows = slots + 1;
+  m.tables = m.page_tables.view(DType::kI32, {groups * m.table_rows, width});
+  const auto tables_of = [&](size_t begin, size_t n) {
+    PageTables tables;
+    const auto groups_of_views = kv_.groups_of_views(begin, n);
+    for (size_t view = 0; view < tables.size(); ++view) tables[view] = m.table(groups_of_views[view]);
+    return tables;
+  };
+  m.target_tables = tables_of(0, target_.kv_layers());
+  m.draft_tables = tables_of(target_.kv_layers(), kv_.size() - target_.kv_layers());
   VOLLEY_ASSIGN(sampler_, ops::SamplerState::create(device_, config_.slots + kExtraSlots, target_.spec().vocab));
   ops::SlotSampling scoring;
   scoring.params.temperature = 0;
@@ -88,13 +98,16 @@ Status Round::allocate() {
   VOLLEY_ASSIGN(Buffer scratch, take(largest_scratch()));
   scratch_ = std::make_unique<Arena>(std::move(scratch));
 
-  // The scrap slot writes into a page of its own.
+  // The scrap slot writes into pages of its own.
   ops::SlotRow scrap;
   scrap.length = 1;
   scrap.done = 1;
   device_.upload(static_cast<ops::SlotRow*>(m.slots.data()) + slots, &scrap, sizeof(scrap));
-  const std::vector<int32_t> scrap_pages(width, static_cast<int32_t>(kv_.scrap_page().value));
-  device_.upload(m.table.as<int32_t>() + slots * width, scrap_pages.data(), scrap_pages.size() * sizeof(int32_t));
+  for (int64_t group = 0; group < groups; ++group) {
+    const std::vector<int32_t> row(width, kv::scrap_page(kv_.groups()[static_cast<size_t>(group)]).value);
+    device_.upload(m.table(static_cast<size_t>(group)).as<int32_t>() + slots * width, row.data(),
+                   row.size() * sizeof(int32_t));
+  }
 
   for (int32_t i = 0; i < depth_; ++i) {
     auto flight = std::make_unique<Flight>();
@@ -137,9 +150,10 @@ void Round::clear_slot(int32_t slot) {
   sampler_->clear(slot);
 }
 
-void Round::set_page(int32_t slot, int32_t index, PageId page) {
-  VOLLEY_CHECK(index >= 0 && index < memory_->table.dim(1));
-  edits_.push_back({slot, index, page.value});
+void Round::set_page(int32_t slot, size_t group, int32_t index, PageId page) {
+  VOLLEY_CHECK(index >= 0 && index < memory_->tables.dim(1));
+  VOLLEY_CHECK(group < kv_.groups().size() && slot < config_.slots);
+  edits_.push_back({static_cast<int32_t>(static_cast<int64_t>(group) * memory_->table_rows) + slot, index, page.value});
 }
 
 // Memory for grammar masks is taken when the first request with a grammar comes, and grows.
@@ -301,7 +315,7 @@ void Round::upload(Flight& flight, const Layout& layout, std::span<const RoundSe
   copy(0, Memory::kTableBytes + std::max(layout.n, layout.segments) * int64_t{sizeof(ops::StepSegment)});
   copy(m.edits_begin(), edit_count * int64_t{sizeof(ops::PageTableEdit)});
   copy(m.tokens_begin(), token_count * int64_t{sizeof(TokenId)});
-  ops::edit_page_table(stream_, m.edit_array(), edit_count, m.table);
+  ops::edit_page_table(stream_, m.edit_array(), edit_count, m.tables);
 }
 
 StepTimes Round::wait(std::vector<RoundResult>& results) {

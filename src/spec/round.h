@@ -124,7 +124,9 @@ class Round {
   // kResourceExhausted when there is no memory for what the request's sampling needs; the slot is then clear.
   Status start_slot(int32_t slot, const SlotStart& start);
   void clear_slot(int32_t slot);
-  void set_page(int32_t slot, int32_t index, PageId page);
+  // page_table of the group [slot][index] = page.
+  void set_page(int32_t slot, size_t group, int32_t index, PageId page);
+  const std::vector<kv::Group>& page_groups() const { return kv_.groups(); }
 
   // Steps that may be under way at once.
   int32_t depth() const { return depth_; }

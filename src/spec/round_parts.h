@@ -32,24 +32,29 @@ struct Round::Layout {
 // Everything on the device that is not scratch. A step's own part is reused by the next one: the stream keeps them in
 // order.
 struct Round::Memory {
-  Buffer slots;       // [slots + 1] SlotRow; the last one is the scrap slot
-  Buffer page_table;  // [slots + 1, width] int32
-  Buffer step;        // what a step brings: survival table, segments, edits of the page table, known tokens
+  Buffer slots;        // [slots + 1] SlotRow; the last one is the scrap slot
+  Buffer page_tables;  // [groups, slots + 1, width] int32
+  Buffer step;         // what a step brings: survival table, segments, edits of the page table, known tokens
   Buffer drafts, choices, finite;
   Buffer confidence;  // [drafts]: the drafter's
   Buffer results;     // of each segment: StepOutcome, committed tokens, confidence of its drafted ones; experts touched
   Buffer committed;   // slots and counts, for the sampler
   Buffer logprobs;    // [max_rows] RowLogprobs
-  Buffer masks, host_masks, host_drafts;                          // for grammars: allocated when the first one comes
-  Buffer scores;                                                  // for prompt logprobs, likewise: see upload_scores()
-  int64_t score_rows = 0;                                         // that fit
-  int64_t mask_rows = 0;                                          // that fit
-  int32_t mask_words = 0;                                         // of a mask
-  TensorView table;                                               // page_table as a tensor
+  Buffer masks, host_masks, host_drafts;  // for grammars: allocated when the first one comes
+  Buffer scores;                          // for prompt logprobs, likewise: see upload_scores()
+  int64_t score_rows = 0;                 // that fit
+  int64_t mask_rows = 0;                  // that fit
+  int32_t mask_words = 0;                 // of a mask
+  TensorView tables;                      // page_tables as [groups * table_rows, width]
+  int64_t table_rows = 0;                 // of a group
+  PageTables target_tables, draft_tables;
   int64_t segments_bytes = 0, edits_bytes = 0, tokens_bytes = 0;  // of the parts of `step`
   int32_t max_segments = 0;
   int64_t max_edits = 0;
   int32_t stride = 0;  // tokens that a segment can commit
+
+  // The page table of a group: [slots + 1, width].
+  TensorView table(size_t group) const { return tables.rows(static_cast<int64_t>(group) * table_rows, table_rows); }
 
   // A step's parts, from the beginning of `step` or of its copy on the host.
   static constexpr int64_t kPartAlignment = 64;

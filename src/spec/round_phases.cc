@@ -39,7 +39,7 @@ void Round::draft(const Layout& layout) {
   pass.block_size = layout.draft_length + 1;
   pass.tokens = array_of<TokenId>(memory_->drafts);
   pass.confidence = array_of<float>(memory_->confidence);
-  pass.page_table = memory_->table;
+  pass.page_tables = memory_->draft_tables;
   pass.max_positions = config_.max_positions;
   proposer_->draft(stream_, pass, *sampler_, *scratch_);
 }
@@ -69,7 +69,7 @@ void Round::verify(const Layout& layout, const std::function<void()>& forwarded)
   shape.max_segment_rows = layout.max_segment_rows;
   shape.choices = layout.choices;
   shape.max_positions = config_.max_positions;
-  PassMemory pass = take_pass(shape, visibility_, memory_->table, *scratch_);
+  PassMemory pass = take_pass(shape, visibility_, memory_->target_tables, *scratch_);
   pass.choices.masks = array_of<uint32_t>(memory_->masks);
   pass.choices.mask_words = memory_->mask_words;
   ops::fill_verify_rows(stream_, step_of(layout), array_of<TokenId>(memory_->drafts), visibility_, pass.rows,
@@ -171,7 +171,9 @@ void Round::accept(const Layout& layout) {
 // in the drafter's layers lies past the sequence's end, where the next block overwrites it before anything sees it.
 void Round::commit(const Layout& layout, const PassMemory& pass, TensorView features) {
   ArenaScope scope(*scratch_);
-  if (device_.kind() != DeviceKind::kCpu) return proposer_->commit(stream_, pass.rows, features, *scratch_);
+  ops::Rows kept_rows = pass.rows;
+  for (int i = 0; i < ops::kMaxViews; ++i) kept_rows.views[i].page_table = memory_->draft_tables[i];
+  if (device_.kind() != DeviceKind::kCpu) return proposer_->commit(stream_, kept_rows, features, *scratch_);
   std::vector<int32_t> index;
   std::vector<ops::RowSegment> segments;
   if (stream_.dry()) {  // as if there were a row fewer than all
@@ -185,7 +187,6 @@ void Round::commit(const Layout& layout, const PassMemory& pass, TensorView feat
     for (int32_t j = 0; j < kept; ++j) index.push_back(segment.row_begin + j);
   }
   const auto n = static_cast<int64_t>(index.size());
-  ops::Rows kept_rows = pass.rows;
   kept_rows.rows = static_cast<int32_t>(n);
   kept_rows.segments = segments.data();
   if (n < layout.rows || stream_.dry()) {

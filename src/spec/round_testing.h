@@ -160,8 +160,9 @@ class TinyWorld {
     const std::vector<model::Param> params = model::params(decoder);
     model::WeightLoader loader(*device_, *weights, numerics, params);
     target_ = must(model::Network::load(loader, weights, decoder, numerics, kPositions));
-    kv_ = must(model::KvMemory::allocate(*device_, model::kv_shapes(decoder), options.page_size,
-                                         int64_t{options.slots} * pages_a_slot_, DType::kF32));
+    model::KvLayout layout = model::kv_layout(model::kv_shapes(decoder), options.page_size, DType::kF32);
+    for (kv::Group& group : layout.groups) group.pages = int64_t{options.slots} * pages_a_slot_;
+    kv_ = must(model::KvMemory::allocate(*device_, layout));
     std::unique_ptr<ScriptedProposer> scripted;
     if (options.block_size > 1) scripted = std::make_unique<ScriptedProposer>(options.block_size, decoder.hidden);
     proposer = scripted.get();
@@ -189,7 +190,11 @@ class TinyWorld {
     start.prompt = request.prompt;
     start.output = output;
     ASSERT_TRUE(round->start_slot(slot, start).ok());
-    for (int32_t i = 0; i < pages_a_slot_; ++i) round->set_page(slot, i, PageId((slot + 1) * pages_a_slot_ - 1 - i));
+    for (size_t group = 0; group < kv_->groups().size(); ++group) {
+      for (int32_t i = 0; i < pages_a_slot_; ++i) {
+        round->set_page(slot, group, i, PageId((slot + 1) * pages_a_slot_ - 1 - i));
+      }
+    }
   }
 
   void enqueue(const std::vector<RoundSegment>& segments, const VerifyBudget& budget = {}) {

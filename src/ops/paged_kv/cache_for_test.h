@@ -28,6 +28,7 @@ struct CacheConfig {
   bool norm = true;
   int layers = 1;  // more than one with heads == 0
   bool bias = false;
+  int foreign_heads = 0;  // before those of a row of qkv, and behind them: NaN, which nobody may look at
 };
 
 inline constexpr int kSlots = 3;
@@ -95,7 +96,8 @@ class TestCache {
       segments.push_back({static_cast<int32_t>(cache.size()), piece.to - piece.from, piece.slot});
       for (int p = piece.from; p < piece.to; ++p) {
         const auto x = input(piece.slot, p);
-        qkv.insert(qkv.end(), x.begin(), x.end());
+        const std::vector<float> foreign(static_cast<size_t>(config_.foreign_heads * config_.head_dim), NAN);
+        for (const auto* part : {&foreign, &x, &foreign}) qkv.insert(qkv.end(), part->begin(), part->end());
         cache.push_back(p);
         rope.push_back(p + kRopeShift);
         slots.push_back(piece.slot);
@@ -109,7 +111,9 @@ class TestCache {
         q_norm(device_, q_norm_), k_norm(device_, k_norm_), bias(device_, bias_.empty() ? q_norm_ : bias_),
         q(device_, std::max<size_t>(q_bytes, 1));
     QkvWrite args;
-    args.qkv = qkv_device.view(DType::kF32, {rows, width()});
+    const int64_t foreign = int64_t{config_.foreign_heads} * config_.head_dim;
+    args.qkv = qkv_device.view(DType::kF32, {rows, width() + 2 * foreign});
+    args.qkv.data = args.qkv.as<float>() + foreign;
     args.heads = config_.heads;
     args.layers = config_.layers;
     if (config_.norm) {

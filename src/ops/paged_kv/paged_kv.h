@@ -41,15 +41,16 @@ struct RopeTables {
 struct QkvWrite {
   TensorView qkv;  // [rows, (heads + 2 * kv_heads) * head_dim] fp32: q heads, k heads, v heads
                    // heads == 0: [rows, layers * 2 * kv_heads * head_dim], k and v alone (the drafter's injection)
+                   // Rows may be longer: dim(1) is how far apart they begin, and what follows is not looked at.
   int32_t heads = 0;
   int32_t layers = 1;         // that get k and v of their own, one after the other; more than one with heads == 0 alone
   TensorView bias;            // of a row of qkv, fp32, added before anything else; or a null view
   TensorView q_norm, k_norm;  // [head_dim] and [layers * head_dim] fp32, or null views: no per-head norm
   float eps = 0;
   RopeTables rope;
-  // Whether an earlier write on this stream had the same positions, slots and page table. CUDA then reads them while
-  // the kernel that makes qkv still runs: a write lets nothing start before all that is older than it has ended, so
-  // what the first write of the pass had to wait for is there.
+  // Whether an earlier write on this stream had the same positions and slots, and a page table as old. CUDA reads them
+  // while the kernel that makes qkv still runs: a write lets nothing start before all that is older than it has ended,
+  // so what the first write of the pass had to wait for is there.
   bool rows_ready = false;
   KvLayer kv;        // of the first layer; the blocks of the others follow it in the page
   TensorView q_out;  // [rows, heads, head_dim] bf16 or fp32; null view when heads == 0

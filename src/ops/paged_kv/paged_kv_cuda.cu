@@ -21,6 +21,7 @@ constexpr int kManyHeads = 4;
 
 struct WriteArgs {
   const float* qkv;
+  int64_t qkv_stride;  // from a row to the next
   int rows, heads, layers;
   int64_t layer_bytes;                  // from a layer's block in a page to the next
   const float *bias, *q_norm, *k_norm;  // may be null
@@ -170,9 +171,8 @@ __global__ void __launch_bounds__(kWarps * 32) write_kernel(WriteArgs args) {
   cuda::wait_for_predecessors();
   // Not before: attention, and rows_ready, rely on it that what is older than this kernel is there when they start.
   cuda::launch_dependents();
-  const int all_heads = args.heads + args.layers * 2 * kv_heads;
   const int before = is_q ? 0 : args.heads + layer * 2 * kv_heads + (is_v ? kv_heads : 0);
-  const float* x = args.qkv + (static_cast<int64_t>(row) * all_heads + before) * d;
+  const float* x = args.qkv + row * args.qkv_stride + before * d;
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
     const int head = first + round * kBeside;
@@ -259,6 +259,7 @@ void write_qkv_cuda(Stream& stream, const Rows& rows, const RowView& view, const
   VOLLEY_CHECK(rows.slots.dtype == DType::kI32 && rows.slots.count() >= rows.rows);
   WriteArgs a;
   a.qkv = args.qkv.as<float>();
+  a.qkv_stride = args.qkv.dim(1);
   a.rows = rows.rows;
   a.heads = args.heads;
   a.layers = args.layers;

@@ -21,7 +21,10 @@ TEST(WriteQkvCuda, MatchesTheOracle) {
       for (bool norm : {true, false}) expect({.dtype = dtype, .head_dim = head_dim, .norm = norm});
     }
     expect({.dtype = dtype, .heads = 0});
-    for (int head_dim : {32, 128}) expect({.dtype = dtype, .head_dim = head_dim, .heads = 0, .layers = 3});
+    for (int head_dim : {32, 128}) {
+      expect({.dtype = dtype, .head_dim = head_dim, .heads = 0, .layers = 3});
+      expect({.dtype = dtype, .head_dim = head_dim, .heads = 0, .layers = 2, .foreign_heads = 4});
+    }
     expect({.dtype = dtype, .head_dim = 128, .heads = 8, .kv_heads = 1, .page_size = 64});
     expect({.dtype = dtype, .heads = 3, .kv_heads = 3, .page_size = 48});
   }

@@ -48,6 +48,7 @@ TEST(WriteQkv, MatchesTheOracle) {
     expect_oracle({.dtype = dtype, .bias = true});
     expect_oracle({.dtype = dtype, .head_dim = 80, .heads = 3, .kv_heads = 3, .norm = false, .bias = true});
     expect_oracle({.dtype = dtype, .heads = 0, .layers = 3, .bias = true});
+    expect_oracle({.dtype = dtype, .heads = 0, .layers = 2, .bias = true, .foreign_heads = 4});
     expect_oracle({.dtype = dtype, .heads = 8, .kv_heads = 1, .page_size = 64});
     expect_oracle({.dtype = dtype, .heads = 3, .kv_heads = 3, .page_size = 48});
   }

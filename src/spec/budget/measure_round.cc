@@ -44,7 +44,13 @@ Status MadeUpRequests::start(int32_t slots) {
     start.prompt = {&token, 1};
     VOLLEY_RETURN_IF_ERROR(round_.start_slot(slot, start));
     ++running_;
-    for (int32_t i = 0; i < pages; ++i) round_.set_page(slot, i, PageId(slot * pages + i));
+    for (size_t group = 0; group < round_.page_groups().size(); ++group) {
+      // Windows may have fewer pages, and go round: nobody asks what they hold.
+      const int64_t of_group = round_.page_groups()[group].pages;
+      for (int32_t i = 0; i < pages; ++i) {
+        round_.set_page(slot, group, i, PageId(static_cast<int32_t>((int64_t{slot} * pages + i) % of_group)));
+      }
+    }
   }
   rounds_ = 0;
   return {};

@@ -55,7 +55,7 @@ void DFlashProposer::draft(Stream& stream, const DraftPass& pass, const ops::Sam
   shape.max_segment_rows = pass.block_size;
   shape.choices = pass.drafts;
   shape.max_positions = pass.max_positions;
-  const PassMemory memory = take_pass(shape, visibility_, pass.page_table, scratch);
+  const PassMemory memory = take_pass(shape, visibility_, pass.page_tables, scratch);
   ops::fill_draft_rows(stream, pass.step, pass.block_size, network_->facts().mask_token, visibility_, memory.rows,
                        memory.choices);
   model::Pass blocks{stream, memory.rows, kv_, scratch};

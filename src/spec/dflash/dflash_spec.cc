@@ -72,7 +72,9 @@ std::vector<model::Param> draft_params(const ProposerFacts& facts) {
   model::Param kv = {"injection.kv", Kind::kMatrix, hidden, {}, true};
   model::Param norm = {"injection.k_norm", Kind::kVector, 0, {}, true};
   model::Param bias = {"injection.kv_bias", Kind::kVector, 0, {}, true};
-  for (size_t i = 0; i < decoder.layers.size(); ++i) {
+  std::vector<size_t> order = injected_layers(decoder, false);
+  for (const size_t i : injected_layers(decoder, true)) order.push_back(i);
+  for (const size_t i : order) {
     const model::Attention& a = *decoder.attention(i);
     const std::string attention = "layers." + std::to_string(i) + ".self_attn.";
     for (const char* name : {"k_proj.", "v_proj."}) {

@@ -27,6 +27,14 @@ Status check_finite(const weights::Checkpoint& checkpoint, const std::vector<mod
 
 }  // namespace
 
+std::vector<size_t> injected_layers(const model::Decoder& decoder, bool windowed) {
+  std::vector<size_t> layers;
+  for (size_t i = 0; i < decoder.layers.size(); ++i) {
+    if ((decoder.attention(i)->window > 0) == windowed) layers.push_back(i);
+  }
+  return layers;
+}
+
 Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const ProposerFacts& facts) {
   std::unique_ptr<Network> network(new Network);
   network->facts_ = facts;
@@ -67,17 +75,29 @@ void Network::inject(model::Pass& pass, TensorView features) const {
   ops::product(pass.stream, fc_, features, projected, ops::Epilogue::kStore, pass.scratch);
   const ops::ScaledRows h = ops::input_for(injection_, activation(), rows, pass.scratch);
   ops::rms_norm(pass.stream, projected, hidden_norm_.view, decoder.norm_eps, {}, h);
-  // One product and one write for all layers, which lie one after the other in a page.
-  ops::QkvWrite write;
-  write.layers = static_cast<int32_t>(decoder.layers.size());
-  write.k_norm = injection_k_norm_.view;
-  write.bias = injection_bias_.view;
-  write.eps = decoder.norm_eps;
-  write.rope = body_->rope(decoder.attention(0)->rope);
-  write.kv = pass.kv[0];
-  write.qkv = pass.scratch.take(DType::kF32, {rows, injection_.n});
-  ops::linear(pass.stream, injection_, h, write.qkv, ops::Epilogue::kStore);
-  ops::write_qkv(pass.stream, pass.rows, pass.rows.views[ops::kWholeView], write);
+  const TensorView kv = pass.scratch.take(DType::kF32, {rows, injection_.n});
+  ops::linear(pass.stream, injection_, h, kv, ops::Epilogue::kStore);
+  // One product for all layers; a write for those of each view, which lie one after the other in its group's pages.
+  int64_t done = 0;  // layers
+  for (const bool windowed : {false, true}) {
+    const std::vector<size_t> layers = injected_layers(decoder, windowed);
+    if (layers.empty()) continue;
+    const model::Attention& a = *decoder.attention(layers[0]);
+    const auto n = static_cast<int64_t>(layers.size()), width = 2 * a.kv_width();
+    const auto part = [](const TensorView& vector, int64_t begin, int64_t count) {
+      return vector.data == nullptr ? vector : TensorView(vector.as<float>() + begin, DType::kF32, {count});
+    };
+    ops::QkvWrite write;
+    write.layers = static_cast<int32_t>(n);
+    write.qkv = TensorView(kv.as<float>() + done * width, DType::kF32, {rows, injection_.n});
+    write.k_norm = part(injection_k_norm_.view, done * a.head_dim, n * a.head_dim);
+    write.bias = part(injection_bias_.view, done * width, n * width);
+    write.eps = decoder.norm_eps;
+    write.rope = body_->rope(a.rope);
+    write.kv = pass.kv[layers[0]];
+    ops::write_qkv(pass.stream, pass.rows, pass.rows.views[windowed ? ops::kWindowView : ops::kWholeView], write);
+    done += n;
+  }
 }
 
 const ops::LinearWeight& Network::head() const {

@@ -8,6 +8,9 @@
 
 namespace volley::spec::dflash {
 
+// Which layers' k and v projections the weight of the injection has: those without a window, then those with one.
+std::vector<size_t> injected_layers(const model::Decoder& decoder, bool windowed);
+
 class Network {
  public:
   // Errors as model::WeightLoader; kDataLoss for weights that are no numbers, with which nothing would be accepted.

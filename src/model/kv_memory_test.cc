@@ -1,0 +1,61 @@
+#include "model/kv_memory.h"
+
+#include <gtest/gtest.h>
+
+namespace volley::model {
+namespace {
+
+// A target of windows of 8 between full layers, and a drafter whose windows are wider.
+KvLayout mixed() {
+  return kv_layout({{2, 16, 0}, {2, 16, 8}, {2, 16, 0}, {2, 16, 8}, {1, 32, 24}, {1, 32, 0}, {1, 32, 24}}, 16,
+                   DType::kF32);
+}
+
+TEST(KvLayout, HasAGroupForEachSizeOfWindow) {
+  const KvLayout layout = mixed();
+  EXPECT_EQ(layout.group_of, (std::vector<size_t>{0, 1, 0, 1, 2, 0, 2}));
+  ASSERT_EQ(layout.groups.size(), 3u);
+  const std::vector<int32_t> windows = {0, 8, 24};
+  const int64_t layer = 2 * 2 * 16 * 16 * 4;  // K and V, 2 heads of 16 or one of 32, 16 positions
+  const std::vector<int64_t> bytes = {3 * layer, 2 * layer, 2 * layer};
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(layout.groups[i].life, i == 0 ? kv::Life::kWhole : kv::Life::kWindow);
+    EXPECT_EQ(layout.groups[i].window, windows[i]);
+    EXPECT_EQ(layout.groups[i].bytes, bytes[i]);
+  }
+  EXPECT_EQ(kv_page_bytes(layout.layers, 16, DType::kF32), 7 * layer);
+  const KvLayout windows_alone = kv_layout({{2, 16, 8}}, 16, DType::kBF16);
+  ASSERT_EQ(windows_alone.groups.size(), 2u);
+  EXPECT_EQ(windows_alone.groups[0].bytes, 0) << "nothing lies there, but pages are counted";
+}
+
+TEST(KvMemory, LayersOfAGroupLieInItsPagesAndNowhereElse) {
+  KvLayout layout = mixed();
+  for (size_t i = 0; i < 3; ++i) layout.groups[i].pages = static_cast<int64_t>(3 + i);
+  auto device = make_cpu_device(1);
+  ASSERT_TRUE(device.ok());
+  const auto memory = KvMemory::allocate(**device, layout);
+  ASSERT_TRUE(memory.ok());
+  const auto layers = (*memory)->layers(0, 7);
+  std::vector<std::pair<const std::byte*, const std::byte*>> blocks;  // of every layer and page, the scrap page too
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const ops::KvLayer& layer = layers[i];
+    const kv::Group& group = layout.groups[layout.group_of[i]];
+    EXPECT_EQ(layer.page_stride, group.bytes);
+    for (int32_t page = 0; page <= kv::scrap_page(group).value; ++page) {
+      std::byte* begin = layer.base + page * layer.page_stride;
+      const int64_t bytes = ops::kv_layer_bytes(16, layer.kv_heads, layer.head_dim, layer.dtype);
+      std::fill_n(begin, bytes, std::byte{1});  // it is ours
+      blocks.emplace_back(begin, begin + bytes);
+    }
+  }
+  std::sort(blocks.begin(), blocks.end());
+  for (size_t i = 1; i < blocks.size(); ++i) EXPECT_LE(blocks[i - 1].second, blocks[i].first);
+  EXPECT_EQ((*memory)->groups_of_views(0, 4)[ops::kWindowView], 1u);
+  EXPECT_EQ((*memory)->groups_of_views(4, 3)[ops::kWindowView], 2u);
+  EXPECT_EQ((*memory)->groups_of_views(4, 3)[ops::kWholeView], 0u);
+  EXPECT_DEATH((*memory)->groups_of_views(0, 7), "CHECK failed");
+}
+
+}  // namespace
+}  // namespace volley::model
