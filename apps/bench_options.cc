@@ -125,7 +125,8 @@ void add_bench_verify(CLI::App* app, BenchCommand* command) {
 
 void add_bench(CLI::App* root, BenchCommand* command, BenchServingCommand* serving) {
   CLI::App* app = root->add_subcommand("bench", "throughput over concurrency, with and without speculation");
-  add_engine_options(app, &command->engine, "the largest --concurrency");
+  add_main_options(app, &command->engine, "the largest --concurrency");
+  add_engine_options(app, &command->engine);
   add_sampling_options(app, &command->settings, "Sampling (greedy unless --temperature is given)");
   app->add_option("--concurrency", command->concurrency, "requests open at once, a list [1,8]")
       ->delimiter(',')

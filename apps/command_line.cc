@@ -1,6 +1,10 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
 
 #include "apps/bench_options.h"
+#include "apps/help_text.h"
+#include "apps/option_aliases.h"
 #include "apps/option_groups.h"
 #include "apps/options.h"
 
@@ -9,14 +13,15 @@ namespace {
 
 void add_generate(CLI::App* root, GenerateCommand* command) {
   CLI::App* app = root->add_subcommand("generate", "answer prompts of the command line or of a file");
-  add_engine_options(app, &command->engine, "as --concurrency");
+  add_main_options(app, &command->engine, "as --concurrency");
   add_speculation_options(app, &command->engine);
+  add_engine_options(app, &command->engine);
   add_sampling_options(app, &command->settings, "Sampling (defaults: the model's generation_config.json)");
   auto* source = app->add_option_group("Prompt", "exactly one of");
-  source->add_option("--prompt", command->prompt, "text that is continued as it is")
+  source->add_option("--prompt", command->prompt, "text that is continued as it is; - for stdin")
       ->check(some_text())
       ->type_name("TEXT");
-  source->add_option("--chat", command->chat, "a user's message, put into the model's chat template")
+  source->add_option("--chat", command->chat, "a user's message, put into the model's chat template; - for stdin")
       ->check(some_text())
       ->type_name("TEXT");
   source
@@ -80,11 +85,9 @@ void add_limits(CLI::App* app, ServeCommand* command) {
       ->group(group);
 }
 
-void add_serve(CLI::App* root, ServeCommand* command) {
-  CLI::App* app = root->add_subcommand("serve", "an OpenAI-compatible HTTP server");
+void add_server_options(CLI::App* app, ServeCommand* command) {
   serve::ServerOptions& server = command->server;
-  add_engine_options(app, &command->engine, "32; on CUDA 128");
-  add_speculation_options(app, &command->engine);
+  const GroupOfHelp group(app, "Server");
   app->add_option("--host", server.host, "address to listen on, or a name: all it stands for [127.0.0.1]")
       ->check(not_empty());
   app->add_option("--port", server.port, "port to listen on, 0 for any free one [8000]")
@@ -126,13 +129,22 @@ void add_serve(CLI::App* root, ServeCommand* command) {
   app->add_option("--log-level", command->log_level, "debug, info (every request), warning or error [info]")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
   app->add_flag("--log-prompts", server.log_prompts, "log what the model reads, up to 8 KiB of each prompt");
+}
+
+void add_serve(CLI::App* root, ServeCommand* command) {
+  CLI::App* app = root->add_subcommand("serve", "an OpenAI-compatible HTTP server");
+  add_main_options(app, &command->engine, "32; on CUDA 128");
+  add_server_options(app, command);
   add_limits(app, command);
+  add_speculation_options(app, &command->engine);
+  add_engine_options(app, &command->engine);
 }
 
 void add_batch(CLI::App* root, BatchCommand* command) {
   CLI::App* app = root->add_subcommand("batch", "a file of requests in OpenAI's batch format; can be resumed");
-  add_engine_options(app, &command->engine, "as --concurrency");
+  add_main_options(app, &command->engine, "as --concurrency");
   add_speculation_options(app, &command->engine);
+  add_engine_options(app, &command->engine);
   app->add_option("--input", command->input, "one request a line: custom_id, method, url, body")
       ->required()
       ->check(not_empty())
@@ -175,19 +187,87 @@ Status check_generate(const GenerateCommand& command) {
   return {};
 }
 
-// CLI11's messages are sentences but for the end, and some have several lines.
-std::string one_sentence(std::string message) {
-  for (char& c : message) {
-    if (c == '\n') c = ' ';
+// The subcommand that was parsed last, and how it is called: "volley bench serving".
+const CLI::App& innermost(const CLI::App& root, std::string* name) {
+  const CLI::App* app = &root;
+  *name = root.get_name();
+  for (auto chosen = app->get_subcommands(); !chosen.empty(); chosen = app->get_subcommands()) {
+    app = chosen.front();
+    *name += " " + app->get_name();
   }
+  return *app;
+}
+
+Error usage_error(const std::string& sentence, const std::string& name) {
+  return invalid_argument(sentence + "; see " + name + " --help");
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (const CLI::App* group : app.get_subcommands({})) {  // groups of options have no name
+    if (!group->get_name().empty()) continue;
+    const std::vector<std::string> inner = option_names(*group);
+    names.insert(names.end(), inner.begin(), inner.end());
+  }
+  return names;
+}
+
+// Of words that the command line does not have: the first option among them, or the first word.
+Error unexpected(const CLI::App& root, const CLI::App& app, const std::string& name,
+                 const std::vector<std::string>& words) {
+  const auto is_option = [](const std::string& word) { return word.size() > 1 && word.front() == '-'; };
+  const auto found = std::ranges::find_if(words, is_option);
+  if (found == words.end()) {
+    return usage_error(
+        "\"" + words.front() + "\" is one word too many: " + name + " takes options, such as --model DIR", name);
+  }
+  const std::string option = found->substr(0, found->find('='));
+  for (const CLI::App* other : root.get_subcommands({})) {
+    if (other == &app || std::ranges::count(option_names(*other), option) == 0) continue;
+    return usage_error(option + " is an option of volley " + other->get_name() + ", not of " + name, name);
+  }
+  const std::string nearest = nearest_name(option, option_names(app));
+  return usage_error(option + " is no option of " + name + (nearest.empty() ? "" : " (did you mean " + nearest + "?)"),
+                     name);
+}
+
+// A word that is unknown comes first, for what else is wrong may follow from it. CLI11's messages are sentences but for
+// the end, and some have several lines.
+Error parse_error(const CLI::App& root, std::string message) {
+  std::string name;
+  const CLI::App& app = innermost(root, &name);
+  if (const auto words = app.remaining(); !words.empty()) return unexpected(root, app, name, words);
+  if (const auto words = root.remaining(); !words.empty()) return unexpected(root, root, "volley", words);
+  std::ranges::replace(message, '\n', ' ');
   while (!message.empty() && (message.back() == ' ' || message.back() == '.')) message.pop_back();
-  return message + "; see volley --help";
+  return usage_error(message, name);
+}
+
+Status check_command(const CLI::App& root, const std::vector<std::string>& words) {
+  std::vector<std::string> commands;
+  std::string list;
+  for (const CLI::App* app : root.get_subcommands({})) {
+    commands.push_back(app->get_name());
+    list += (list.empty() ? "" : ", ") + app->get_name();
+  }
+  if (words.empty()) return usage_error("volley needs a command: " + list, "volley");
+  const std::string& word = words.front();
+  if (word.starts_with("-") || std::ranges::count(commands, word) > 0) return {};
+  std::string hint = nearest_name(word, commands);
+  if (word == "chat" || word == "complete") hint = "generate --chat TEXT";
+  return usage_error("\"" + word + "\" is no command of volley" +
+                         (hint.empty() ? ": there are " + list : " (did you mean " + hint + "?)"),
+                     "volley");
 }
 
 }  // namespace
 
 Result<Command> parse_command_line(int argc, const char* const* argv) {
   CLI::App root("Volley: an LLM serving engine that decodes with DFlash speculation.", "volley");
+  root.formatter(std::make_shared<HelpFormatter>(help_width()));
   root.footer(kExitCodes);
   root.set_version_flag("--version", "volley " VOLLEY_VERSION);
   root.require_subcommand(1);
@@ -209,20 +289,20 @@ Result<Command> parse_command_line(int argc, const char* const* argv) {
       ->check(positive());
   for (CLI::App* app : root.get_subcommands({})) app->footer(kExitCodes);
 
+  std::vector<std::string> words = translate_aliases({argv + std::min(argc, 1), argv + argc});
+  VOLLEY_RETURN_IF_ERROR(check_command(root, words));
   try {
-    root.parse(argc, argv);
+    std::ranges::reverse(words);  // as CLI11 takes them
+    root.parse(words);
   } catch (const CLI::CallForVersion& version) {
     return Command(PrintAndExit{std::string(version.what()) + "\n"});
   } catch (const CLI::CallForHelp&) {
-    const CLI::App* asked = &root;
-    std::string name = "volley";
-    for (auto chosen = asked->get_subcommands(); !chosen.empty(); chosen = asked->get_subcommands()) {
-      if (asked != &root) name += " " + asked->get_name();
-      asked = chosen.front();
-    }
-    return Command(PrintAndExit{asked == &root ? root.help() : asked->help(name)});
+    std::string name;
+    const CLI::App& asked = innermost(root, &name);
+    if (&asked == &root) return Command(PrintAndExit{root.help()});
+    return Command(PrintAndExit{asked.help(name.substr(0, name.size() - asked.get_name().size() - 1))});
   } catch (const CLI::ParseError& error) {
-    return invalid_argument(one_sentence(error.what()));
+    return parse_error(root, error.what());
   }
   if (root.got_subcommand("generate")) {
     VOLLEY_RETURN_IF_ERROR(check_generate(generate));

@@ -222,6 +222,64 @@ TEST(CommandLine, RefusesWithOneSentence) {
   }
 }
 
+// The word that is wrong comes first, then what was meant, then the help that has it.
+TEST(CommandLine, NamesTheUnknownWordAndTheNearestOne) {
+  const auto message = [](std::vector<const char*> arguments) {
+    const auto parsed = parse(std::move(arguments));
+    return parsed.ok() ? "accepted" : parsed.error().message;
+  };
+  EXPECT_EQ(message({}), "volley needs a command: generate, serve, batch, bench, inspect, demo; see volley --help");
+  EXPECT_EQ(message({"serv", "--port", "1"}),
+            "\"serv\" is no command of volley (did you mean serve?); see volley --help");
+  EXPECT_EQ(message({"chat"}),
+            "\"chat\" is no command of volley (did you mean generate --chat TEXT?); see volley --help");
+  EXPECT_EQ(
+      message({"frobnicate"}),
+      "\"frobnicate\" is no command of volley: there are generate, serve, batch, bench, inspect, demo; see volley "
+      "--help");
+  EXPECT_EQ(
+      message({"serve", "--memory-fractoin", "0.9"}),
+      "--memory-fractoin is no option of volley serve (did you mean --memory-fraction?); see volley serve --help");
+  EXPECT_EQ(message({"serve", "--quantization=fp8"}),
+            "--quantization is no option of volley serve; see volley serve --help");
+  EXPECT_EQ(message({"serve", "--prompt", "a"}),
+            "--prompt is an option of volley generate, not of volley serve; see volley serve --help");
+  EXPECT_EQ(message({"bench", "serving", "--ulr", "u"}),
+            "--ulr is no option of volley bench serving (did you mean --url?); see volley bench serving --help");
+  EXPECT_EQ(message({"serve", "some/model"}),
+            "\"some/model\" is one word too many: volley serve takes options, such as --model DIR; see volley serve "
+            "--help");
+  EXPECT_TRUE(message({"generate", "--prompt", "a", "--top-p", "2"}).ends_with("; see volley generate --help"));
+}
+
+TEST(CommandLine, TakesOtherServersNamesOfOptions) {
+  const auto parsed = parse({"serve", "--model-path", "m", "--gpu-memory-utilization=0.5", "--context-length", "99",
+                             "--max-running-requests", "7", "--speculative-draft-model-path", "d",
+                             "--disable-radix-cache", "--enable-prefix-caching"});
+  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+  const EngineFlags& flags = std::get<ServeCommand>(*parsed).engine;
+  EXPECT_EQ(flags.model, "m");
+  EXPECT_EQ(flags.draft, "d");
+  EXPECT_EQ(flags.base.memory_fraction, 0.5);
+  EXPECT_EQ(flags.base.max_model_len, 99);
+  EXPECT_EQ(flags.base.max_num_seqs, 7);
+  EXPECT_FALSE(flags.base.prefix_cache);
+}
+
+// What one sets to serve comes before the engine's internals, and no line is wider than a terminal.
+TEST(CommandLine, HelpOfServeBeginsWithServing) {
+  const auto parsed = parse({"serve", "--help"});
+  ASSERT_TRUE(parsed.ok());
+  const std::string& help = std::get<PrintAndExit>(*parsed).text;
+  size_t before = 0;
+  for (const char* option : {"--model ", "--port ", "--max-queue ", "--spec ", "--page-size "}) {
+    const size_t at = help.find(option);
+    ASSERT_NE(at, std::string::npos) << option;
+    EXPECT_GT(at, before) << option;
+    before = at;
+  }
+}
+
 TEST(CommandLine, ANumberThatIsTooLargeIsCalledThat) {
   for (const std::vector<const char*>& arguments :
        std::vector<std::vector<const char*>>{{"--max-tokens", "99999999999"},

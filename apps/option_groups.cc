@@ -107,6 +107,14 @@ CLI::Validator type_name() {
 
 }  // namespace
 
+GroupOfHelp::GroupOfHelp(CLI::App* app, std::string name)
+    : app_(app), name_(std::move(name)), first_(app->get_options().size()) {}
+
+GroupOfHelp::~GroupOfHelp() {
+  const auto options = app_->get_options();
+  for (size_t i = first_; i < options.size(); ++i) options[i]->group(name_);
+}
+
 VerifyPolicy verify_option(const std::string& text) {
   auto parsed = parse_verify(text);
   if (!parsed.ok()) throw CLI::ValidationError("--verify", parsed.error().message);
@@ -133,13 +141,27 @@ void add_dtype_option(CLI::App* app, ComputeType* dtype) {
       ->check(type_name());
 }
 
-void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& slots) {
+void add_main_options(CLI::App* app, EngineFlags* flags, const std::string& slots) {
   EngineOptions& base = flags->base;
+  const GroupOfHelp group(app, "Model");
   add_model_options(app, &flags->model, &flags->draft);
   app->add_option("--device", base.device,
                   "what computes: auto (a GPU that can be used, else the CPU), cpu, cuda or cuda:N")
       ->check(device_name());
   add_dtype_option(app, &base.dtype);
+  app->add_option("--max-model-len", base.max_model_len, "prompt and output tokens of a request [the model's]")
+      ->check(positive());
+  app->add_option("--max-num-seqs", base.max_num_seqs, "requests that run at once [" + slots + "]")->check(positive());
+  app->add_option(
+         "--memory-fraction", base.memory_fraction,
+         "share of the free memory that weights and KV pages may take [0.9 on CUDA; on the CPU KV pages take at most "
+         "half of what weights leave]")
+      ->check(CLI::Range(0.01, 1.0));
+}
+
+void add_engine_options(CLI::App* app, EngineFlags* flags) {
+  EngineOptions& base = flags->base;
+  const GroupOfHelp group(app, "Engine");
   app->add_option_function<std::string>(
          "--kv-cache-dtype", [&base](const std::string& name) { base.kv_cache_dtype = compute_type(name); },
          "of cached keys and values: auto (as --dtype), bfloat16 or float32")
@@ -167,11 +189,6 @@ void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& sl
                   "--max-num-seqs requests; at least 2 GiB, or with "
                   "--memory-fraction and on CUDA half of what that leaves; never more than may be had]")
       ->check(between(1, 1e12, "a whole number from 1 to 10^12"));
-  app->add_option(
-         "--memory-fraction", base.memory_fraction,
-         "share of the free memory that weights and KV pages may take [0.9 on CUDA; on the CPU KV pages take at most "
-         "half of what weights leave]")
-      ->check(CLI::Range(0.01, 1.0));
   app->add_flag_callback(
       "--no-graphs", [&base] { base.graphs = false; }, "CUDA: launch every kernel instead of replaying recorded steps");
   app->add_flag_callback(
@@ -205,11 +222,8 @@ void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& sl
   app->add_option("--grammar-mask-timeout-ms", base.grammar_mask_timeout_ms,
                   "milliseconds that a step waits for grammars to say which tokens may follow [250]")
       ->check(between(1, 3'600'000, "milliseconds from 1 to 3600000"));
-  app->add_option("--max-num-seqs", base.max_num_seqs, "requests that run at once [" + slots + "]")->check(positive());
   app->add_option("--max-num-batched-tokens", base.max_num_batched_tokens,
                   "rows of one target pass [every slot's block and a prefill chunk]")
-      ->check(positive());
-  app->add_option("--max-model-len", base.max_model_len, "prompt and output tokens of a request [the model's]")
       ->check(positive());
   app->add_option("--dummy-weights", base.dummy_weights,
                   "random weights of this seed: only config.json is read; the texts mean nothing")
@@ -226,6 +240,7 @@ void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& sl
 }
 
 void add_speculation_options(CLI::App* app, EngineFlags* flags) {
+  const GroupOfHelp group(app, "Speculation");
   app->add_option_function<std::string>(
          "--spec", [flags](const std::string& name) { flags->speculation = speculation_of(name); },
          "how tokens are drafted: dflash or off [dflash where there is a drafter]")
@@ -281,7 +296,7 @@ void add_sampling_options(CLI::App* app, RequestSettings* settings, const std::s
       ->check(between(0, 1, "from 0 to 1"))
       ->group(group);
   app->add_option("--repetition-penalty", settings->repetition_penalty, "for tokens of prompt and output; 1: none")
-      ->check(between(1e-6, 100, "a penalty above 0 and at most 100"))
+      ->check(between(0.01, 100, "a penalty from 0.01 to 100"))
       ->group(group);
   app->add_option("--presence-penalty", settings->presence_penalty, "once for a token of the output")
       ->check(between(-2, 2, "from -2 to 2"))

@@ -11,9 +11,8 @@
 namespace volley::apps {
 
 inline constexpr const char* kExitCodes =
-    "Exit status: 0 all went well, for serve also after a signal; 1 some requests failed; 2 an option, an input or an\n"
-    "output is wrong; 3 the models could not be loaded; 130 ended by Ctrl-C, 143 by SIGTERM. The first signal lets "
-    "the\n"
+    "Exit status: 0 all went well, for serve also after a signal; 1 some requests failed; 2 an option, an input or an "
+    "output is wrong; 3 the models could not be loaded; 130 ended by Ctrl-C, 143 by SIGTERM. The first signal lets the "
     "program end in order (serve: running requests too), a second one ends it at once.";
 
 // Checks that say what the value must be. `description`: "a port from 0 to 65535". Unlike CLI::Range, between() refuses
@@ -26,13 +25,29 @@ const CLI::Validator& not_empty();     // CLI11 takes an empty text for an optio
 const CLI::Validator& some_text();     // for the model to read: not empty, and UTF-8
 const CLI::Validator& json_object();
 
+// The options that are added while it lives have a heading of their own in --help.
+class GroupOfHelp {
+ public:
+  GroupOfHelp(CLI::App* app, std::string name);
+  ~GroupOfHelp();
+  GroupOfHelp(const GroupOfHelp&) = delete;
+  GroupOfHelp& operator=(const GroupOfHelp&) = delete;
+
+ private:
+  CLI::App* app_;
+  const std::string name_;
+  const size_t first_;
+};
+
 Speculation speculation_of(const std::string& name);  // "off", "dflash"
 VerifyPolicy verify_option(const std::string& text);  // throws CLI::ValidationError
 
 void add_model_options(CLI::App* app, std::optional<std::string>* model, std::optional<std::string>* draft);
 void add_dtype_option(CLI::App* app, ComputeType* dtype);
-// What the engine takes, the models included. `slots`: the default of --max-num-seqs, in words.
-void add_engine_options(CLI::App* app, EngineFlags* flags, const std::string& slots);
+// The models, where they run and how much they may take. `slots`: the default of --max-num-seqs, in words.
+void add_main_options(CLI::App* app, EngineFlags* flags, const std::string& slots);
+// What else the engine takes.
+void add_engine_options(CLI::App* app, EngineFlags* flags);
 // One engine's mode; bench has lists of the same options instead.
 void add_speculation_options(CLI::App* app, EngineFlags* flags);
 // What no single option's check can see.

@@ -27,6 +27,7 @@ void apply_settings(const RequestSettings& settings, GenerateRequest* request) {
   overwrite(settings.ignore_eos, &request->ignore_eos);
   overwrite(settings.stop, &request->stop);
   overwrite(settings.stop_token_ids, &request->stop_token_ids);
+  overwrite(settings.grammar, &request->grammar);
 }
 
 }  // namespace volley::apps

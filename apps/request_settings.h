@@ -21,6 +21,7 @@ struct RequestSettings {
   std::optional<std::vector<std::string>> stop;
   std::optional<std::vector<TokenId>> stop_token_ids;
   std::optional<std::vector<std::pair<TokenId, float>>> logit_bias;
+  std::optional<GrammarSpec> grammar;
 };
 
 // Overwrites the fields of `request` that `settings` holds. Ranges are the engine's to check.

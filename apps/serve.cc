@@ -15,6 +15,7 @@
 #include "apps/api_keys.h"
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
+#include "apps/load_log.h"
 #include "base/environment.h"
 #include "device/device.h"
 #include "serve/log_sink.h"
@@ -97,7 +98,7 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
     console->error(options.error().message);
     return kExitUsage;
   }
-  const std::string name = options->served_model_names.front();
+  ServedModel served{options->served_model_names.front(), setup->draft_name, "", options->api_keys.size()};
   const serve::ServerLog log(options->log, options->log_format);
   raise_file_limit(*options, log);
   // Listens before the models are there: a port that is taken shows at once, and probes learn that it is loading. The
@@ -120,10 +121,11 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
     return kExitUsage;
   }
   const DecisionLog decisions(*engine, log, command.log_level == "debug");
+  const LoadLog load(*engine, std::chrono::seconds(10), [&log](const std::string& line) { log.info(line); });
   const InterruptScope scope(
       interrupt, [&running, timeout = std::chrono::seconds(command.drain_timeout_s)] { running.drain(timeout); });
-  std::printf("Serving %s on %s at %s\n", name.c_str(), engine->info().device.c_str(),
-              url_of(command.server.host, running.port()).c_str());
+  served.url = url_of(command.server.host, running.port());
+  std::printf("%s\n", start_line(engine->info(), served).c_str());
   std::fflush(stdout);
   if (!running.wait()) {
     log.warn("The process ends although work on a request that was given up is not over.");

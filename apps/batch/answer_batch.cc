@@ -182,6 +182,7 @@ class BatchRun {
       if (line == open_.end()) continue;
       const auto output = line->second.generation->take();
       if (!output.done) continue;
+      progress_.count_tokens(line->second.generation->usage().completion_tokens());
       // Without streaming, what is done has a response.
       answer(number, line->second.custom_id, *output.response);
       open_.erase(line);

@@ -36,6 +36,10 @@ BatchProgress::BatchProgress(Console* console, int64_t lines, int64_t done, int6
   }
 }
 
+void BatchProgress::count_tokens(int64_t tokens) {
+  tokens_ += tokens;
+}
+
 void BatchProgress::count(bool failed) {
   ++done_;
   failed_ += failed;
@@ -68,7 +72,7 @@ void BatchProgress::finish(const EngineStats& stats) {
   std::snprintf(text, sizeof text,
                 "%lld of %lld lines have their result, %lld of them failed; %lld now, with %lld tokens in %.3g s",
                 static_cast<long long>(done_), static_cast<long long>(lines_), static_cast<long long>(failed_),
-                static_cast<long long>(done_ - done_before_), static_cast<long long>(stats.generated_tokens), seconds);
+                static_cast<long long>(done_ - done_before_), static_cast<long long>(tokens_), seconds);
   std::string line = text;
   if (stats.verify_steps > 0) {
     // Each request's first token comes from its prompt, not from a verify step.

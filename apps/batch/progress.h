@@ -19,10 +19,11 @@ class BatchProgress {
   // `done`, `failed`: of the `lines` of the whole file, those that an earlier run answered.
   BatchProgress(Console* console, int64_t lines, int64_t done, int64_t failed);
 
-  void count(bool failed);  // one more line is answered
+  void count(bool failed);            // one more line is answered
+  void count_tokens(int64_t tokens);  // of an answer
   // Redraws the line on a terminal; elsewhere writes one every half minute.
   void show(int64_t running);
-  // Clears the line and sums up. `stats`: of an engine that did nothing else.
+  // Clears the line and sums up. `stats`: of an engine that did nothing else; they may be those before its last step.
   void finish(const EngineStats& stats);
 
   int64_t failed() const { return failed_; }
@@ -33,7 +34,7 @@ class BatchProgress {
   using Clock = std::chrono::steady_clock;
   Console& console_;
   const int64_t lines_, done_before_;
-  int64_t done_, failed_;
+  int64_t done_, failed_, tokens_ = 0;
   const Clock::time_point begin_;
   Clock::time_point last_note_;
 };

@@ -5,6 +5,7 @@
 
 #include "apps/bench/comparison.h"
 #include "apps/bench/window_json.h"
+#include "apps/help_text.h"
 
 namespace volley::apps {
 namespace {
@@ -68,6 +69,27 @@ std::string format(const char* pattern, Args... args) {
   return line;
 }
 
+constexpr size_t kColumns = 100;
+
+std::string row_name(const BenchRow& row) {
+  return format("%-6s %4d %6s %3d", speculation_name(row.speculation), row.block_size, row.verify.c_str(),
+                row.concurrency);
+}
+
+// Where the time of the same rows went.
+std::string phase_table(const BenchReport& report) {
+  std::string text =
+      "\n                       |  all at once:     | phases of a pass, ms                    | machine\n"
+      "spec  block verify  at | step ms     tok/s |   draft  target  choose  commit    host | GB/s TFLOP/s\n";
+  for (const BenchRow& row : report.rows) {
+    text += row_name(row) + format(" | %7.3f %9.0f | %7.3f %7.3f %7.3f %7.3f %7.3f | %4.0f %7.3f\n", row.full.step_ms(),
+                                   row.full.tok_s(), row.phases.draft, row.phases.target, row.phases.choose,
+                                   row.phases.commit, row.phases.host, row.speed.read_bytes_per_s / 1e9,
+                                   row.peak_flops / 1e12);
+  }
+  return text + "\n";
+}
+
 // Policies of a smaller block than the largest one are modes of their own.
 std::vector<Comparison> comparisons(const BenchReport& report) {
   int largest = 1;
@@ -88,33 +110,30 @@ double BenchRow::floor_ms() const {
 }
 
 std::string table_header() {
-  return "                      |    tok/s  tokens     step    floor   of | of a pass:    |  all at once:     |    "
-         "TTFT  "
-         "  TPOT | phases of a pass, ms                   | machine\n"
-         "spec  block verify at |           a step       ms       ms floor | draft    rows | step ms     tok/s |  ms "
-         "p50 "
-         " ms p50 |  draft  target  choose  commit    host | GB/s  TFLOP/s";
+  return "                       |    tok/s  tokens     step    floor   of | of a pass:    |    TTFT    TPOT\n"
+         "spec  block verify  at |           a step       ms       ms floor | draft    rows |  ms p50  ms p50";
 }
 
 std::string table_row(const BenchRow& row) {
   const RunSummary& s = row.summary;
   const double step = s.step_ms.p50, floor = row.floor_ms();
-  return format(
-      "%-6s %4d %5s %4d | %8.1f  %6.2f %8.3f %8.3f %4.0f%% | %5.2f %7.1f | %7.3f %9.0f | %7.1f %7.3f | %6.3f %7.3f "
-      "%7.3f %7.3f %7.3f | %4.1f  %7.3f",
-      speculation_name(row.speculation), row.block_size, row.verify.c_str(), row.concurrency, s.decode_tok_s,
-      s.acceptance_length, step, floor, step > 0 ? 100 * floor / step : 0.0, row.whole.draft, row.whole.rows,
-      row.full.step_ms(), row.full.tok_s(), s.ttft_ms.p50, s.tpot_ms.p50, row.phases.draft, row.phases.target,
-      row.phases.choose, row.phases.commit, row.phases.host, row.speed.read_bytes_per_s / 1e9, row.peak_flops / 1e12);
+  return row_name(row) + format(" | %8.1f  %6.2f %8.3f %8.3f %4.0f%% | %5.2f %7.1f | %7.1f %7.3f", s.decode_tok_s,
+                                s.acceptance_length, step, floor, step > 0 ? 100 * floor / step : 0.0, row.whole.draft,
+                                row.whole.rows, s.ttft_ms.p50, s.tpot_ms.p50);
 }
 
 std::string table_footer(const BenchReport& report) {
   std::string text =
-      "at: requests open at once; floor: the least time to read what a step reads, or to compute it, at the speed that "
-      "this machine had just before or just after, the better of both, reading as many bytes over and over. Above 100 "
-      "% of the floor the machine was faster during the run than beside it, or the steps were smaller than whole "
-      "blocks. Of a pass: tokens drafted for a request, rows of all that decode. All at once: while every request "
-      "decoded; with simulated acceptance its tok/s counts the expected tokens of a step.\n";
+      phase_table(report) +
+      wrapped(
+          "at: requests open at once; floor: the least time to read what a step reads, or to compute it, at the speed "
+          "that "
+          "this machine had just before or just after, the better of both, reading as many bytes over and over. Above "
+          "100 "
+          "% of the floor the machine was faster during the run than beside it, or the steps were smaller than whole "
+          "blocks. Of a pass: tokens drafted for a request, rows of all that decode. All at once: while every request "
+          "decoded; with simulated acceptance its tok/s counts the expected tokens of a step.\n",
+          kColumns);
   const bool compared = std::any_of(report.rows.begin(), report.rows.end(),
                                     [](const BenchRow& row) { return row.same_tokens.has_value(); });
   const bool same = std::all_of(report.rows.begin(), report.rows.end(),

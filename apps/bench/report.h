@@ -51,7 +51,8 @@ struct BenchReport {
 
 std::string table_header();  // two lines
 std::string table_row(const BenchRow& row);
-// Below the table: what the columns mean, whether all rows gave the same tokens, and how the policies compare.
+// Below the table: where the time of its rows went, what the columns mean, whether all rows gave the same tokens, and
+// how the policies compare.
 std::string table_footer(const BenchReport& report);
 std::string report_json(const BenchReport& report);  // one line
 

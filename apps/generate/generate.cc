@@ -1,6 +1,8 @@
 #include "apps/generate/generate.h"
 
 #include <cstdio>
+#include <iostream>
+#include <iterator>
 #include <utility>
 
 #include "apps/client/request_pool.h"
@@ -11,13 +13,28 @@
 #include "apps/generate/text_stream.h"
 #include "apps/generate/token_colours.h"
 #include "apps/standard_streams.h"
+#include "serve/json_text.h"
 
 namespace volley::apps {
 namespace {
 
+// "-" is what stdin holds, but for the line end that a shell puts behind it.
+Result<std::string> given_text(const std::string& option, const std::string& text) {
+  if (text != "-") return text;
+  std::string input(std::istreambuf_iterator<char>(std::cin), {});
+  if (input.ends_with('\n')) input.pop_back();
+  if (input.empty()) return invalid_argument(option + " - reads stdin, which is empty.");
+  if (serve::find_invalid_utf8(input)) return invalid_argument(option + " - reads stdin, which is not valid UTF-8.");
+  return input;
+}
+
 Result<Prompt> command_line_prompt(const GenerateCommand& command) {
-  if (command.prompt) return Prompt(PromptText{*command.prompt});
-  VOLLEY_ASSIGN(std::string messages, user_message_json(*command.chat));
+  if (command.prompt) {
+    VOLLEY_ASSIGN(std::string text, given_text("--prompt", *command.prompt));
+    return Prompt(PromptText{std::move(text)});
+  }
+  VOLLEY_ASSIGN(const std::string text, given_text("--chat", *command.chat));
+  VOLLEY_ASSIGN(std::string messages, user_message_json(text));
   return Prompt(PromptMessages{std::move(messages)});
 }
 

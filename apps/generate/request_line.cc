@@ -1,11 +1,14 @@
 #include "apps/generate/request_line.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <type_traits>
 #include <utility>
+
+#include "serve/structured_output.h"
 
 namespace volley::apps {
 namespace {
@@ -165,16 +168,50 @@ bool is_prompt(const std::string& field) {
   return field == "prompt_ids" || field == "messages" || field == "prompt";
 }
 
-Result<Prompt> read_fields(const Json& object, RequestLine* line) {
+// Of the server's API, would change the answer, and is not for lines.
+Status check_server_field(const std::string& field) {
+  constexpr const char* kFields[] = {"n",
+                                     "best_of",
+                                     "max_completion_tokens",
+                                     "prompt_logprobs",
+                                     "bad_words",
+                                     "allowed_token_ids",
+                                     "thinking_token_budget",
+                                     "repetition_detection",
+                                     "skip_special_tokens",
+                                     "tools",
+                                     "tool_choice",
+                                     "chat_template_kwargs",
+                                     "reasoning_effort",
+                                     "continue_final_message",
+                                     "truncate_prompt_tokens"};
+  if (std::ranges::count(kFields, field) == 0) return {};
+  return invalid_argument(field +
+                          " is a field of volley serve and volley batch, which a line does not have: leave it out.");
+}
+
+Result<Prompt> read_fields(const Json& object, std::string_view text, RequestLine* line) {
+  serve::FieldReader in(object);
+  serve::read_grammar(in, text, line->settings.grammar);
+  if (in.error()) return invalid_argument(in.error()->message);
   for (const auto& [field, value] : object.items()) {
-    if (field == "id" || value.is_null() || is_prompt(field)) continue;
+    if (field == "id" || value.is_null() || is_prompt(field) || in.known().contains(field)) continue;
+    if (field == "n" && value == 1) continue;
+    VOLLEY_RETURN_IF_ERROR(check_server_field(field));
     VOLLEY_ASSIGN(const bool known, read_setting(field, value, &line->settings));
     if (!known) line->ignored.push_back(field);
   }
+  std::optional<Result<Prompt>> prompt;
   for (const char* field : {"prompt_ids", "messages", "prompt"}) {
     const auto found = object.find(field);
-    if (found != object.end() && !found->is_null()) return read_prompt(field, *found);
+    if (found == object.end() || found->is_null()) continue;
+    if (prompt) {
+      line->ignored.emplace_back(field);
+    } else {
+      prompt = read_prompt(field, *found);
+    }
   }
+  if (prompt) return *std::move(prompt);
   return invalid_argument("None of prompt_ids, prompt and messages is given.");
 }
 
@@ -207,7 +244,7 @@ RequestLine parse_request_line(std::string_view text) {
     }
     line.id_json = id->dump();
   }
-  line.prompt = read_fields(object, &line);
+  line.prompt = read_fields(object, text, &line);
   return line;
 }
 

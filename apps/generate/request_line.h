@@ -30,8 +30,9 @@ struct RequestLine {
 
 // Never fails as a whole: what is wrong with the line is in `prompt`, so that the answer can still carry its id.
 // kInvalidArgument names the field. A null is a field not given. Of several prompts the most exact counts: prompt_ids
-// before messages before prompt. Fields that a request does not have are ignored (data sets carry answers and tags),
-// and named in `ignored` so that a misspelt one is not lost in silence.
+// before messages before prompt. The others, and fields that a request does not have, are ignored (data sets carry
+// answers and tags), and named in `ignored` so that nothing is lost in silence. Structured output has the server's
+// names; fields of the server that would change the answer and that a line does not have are errors.
 RequestLine parse_request_line(std::string_view text);
 
 // The engine's request: tokenises text and messages, then applies `defaults`, then the line's own settings.

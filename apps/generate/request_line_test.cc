@@ -105,7 +105,27 @@ TEST(RequestLine, DataSetFieldsAreIgnoredByNameAndTheMostExactPromptCounts) {
       R"({"task": "word", "prompt": "a", "prompt_ids": [1, 2], "messages": null, "temprature": 1, "expected": null})");
   ASSERT_TRUE(line.prompt.ok());
   EXPECT_EQ(std::get<std::vector<TokenId>>(*line.prompt), (std::vector<TokenId>{1, 2}));
-  EXPECT_EQ(line.ignored, (std::vector<std::string>{"task", "temprature"}));
+  EXPECT_EQ(line.ignored, (std::vector<std::string>{"task", "temprature", "prompt"}));
+}
+
+// A wish that would change the answer is granted or refused, and never passed over with a good exit status.
+TEST(RequestLine, StructuredOutputHasTheServersNames) {
+  const auto grammar_of = [](const std::string& fields) {
+    const RequestLine line = parse_request_line(R"({"prompt": "a", )" + fields + "}");
+    EXPECT_TRUE(line.prompt.ok()) << line.prompt.error().message;
+    EXPECT_TRUE(line.ignored.empty());
+    GenerateRequest request;
+    apply_settings(line.settings, &request);
+    return request.grammar.value_or(GrammarSpec{GrammarSpec::Kind::kLark, "none", {}});
+  };
+  EXPECT_EQ(grammar_of(R"("response_format": {"type": "json_object"})").kind, GrammarSpec::Kind::kJsonObject);
+  EXPECT_EQ(grammar_of(R"("structured_outputs": {"json": {"z": 1, "a": 1.0}})").text, R"({"z": 1, "a": 1.0})");
+  EXPECT_EQ(grammar_of(R"("guided_regex": "a+")").text, "a+");
+  EXPECT_EQ(grammar_of(R"("response_format": {"type": "text"}, "n": 1)").text, "none");
+  for (const char* wrong : {R"("response_format": {"type": "xml"})", R"("guided_regex": "a", "regex": "b")",
+                            R"("structured_outputs": 5)", R"("n": 2)", R"("bad_words": ["a"])", R"("tools": [])"}) {
+    EXPECT_FALSE(parse_request_line(std::string(R"({"prompt": "a", )") + wrong + "}").prompt.ok()) << wrong;
+  }
 }
 
 }  // namespace

@@ -1,0 +1,25 @@
+// Help as a terminal shows it: descriptions wrapped to its width.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace volley::apps {
+
+// Columns of the terminal on stdout, between 60 and 120; 100 where it is none.
+int help_width();
+
+// `text` in lines of at most `width` columns where words allow it; line ends of its own stay.
+std::string wrapped(const std::string& text, size_t width);
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  explicit HelpFormatter(int width);
+  std::string make_option_desc(const CLI::Option* option) const override;
+  std::string make_footer(const CLI::App* app) const override;
+
+ private:
+  const size_t width_;
+};
+
+}  // namespace volley::apps

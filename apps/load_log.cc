@@ -1,0 +1,78 @@
+#include "apps/load_log.h"
+
+#include <array>
+#include <cstdio>
+
+namespace volley::apps {
+namespace {
+
+std::string format(const char* pattern, double value) {
+  std::array<char, 48> text{};
+  std::snprintf(text.data(), text.size(), pattern, value);
+  return text.data();
+}
+
+std::string memory(int64_t bytes) {
+  const double gib = static_cast<double>(bytes) / (1 << 30);
+  return gib >= 1 ? format("%.1f GiB", gib) : format("%.0f MiB", gib * 1024);
+}
+
+double share(int64_t part, int64_t whole) {
+  return whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+}
+
+}  // namespace
+
+std::string start_line(const EngineInfo& info, const ServedModel& served) {
+  const int64_t positions = info.kv_pages * info.page_size;
+  std::string line =
+      "Serving " + served.name + " on " + info.device + " at " + served.url + " (API and page): " + info.dtype + ", ";
+  line += served.draft_name.empty()
+              ? "no drafter"
+              : "drafter " + served.draft_name + " in blocks of " + std::to_string(info.block_size);
+  line += ", " + memory(positions * info.kv_bytes_per_token) + " of KV memory for " + std::to_string(positions) +
+          " tokens, " + std::to_string(info.max_num_seqs) + " requests at once, ";
+  return line + (served.api_keys == 0   ? "no API key needed"
+                 : served.api_keys == 1 ? "1 API key"
+                                        : std::to_string(served.api_keys) + " API keys");
+}
+
+std::string load_line(const EngineStats& before, const EngineStats& now, double seconds) {
+  const int64_t generated = now.generated_tokens - before.generated_tokens;
+  const int64_t prompts = now.prompt_tokens - before.prompt_tokens;
+  if (generated == 0 && prompts == 0 && now.requests_running + now.requests_waiting == 0) return "";
+  std::string line = format("%.1f tok/s", static_cast<double>(generated) / seconds) +
+                     format(" and %.1f of prompts, ", static_cast<double>(prompts) / seconds) +
+                     std::to_string(now.requests_running) + " running, " + std::to_string(now.requests_waiting) +
+                     " waiting, KV " + format("%.0f %%", share(now.pages_used, now.pages_total)) +
+                     format(" (%.0f %% cached prefixes alone)", share(now.pages_cached, now.pages_total));
+  const int64_t drafted = now.drafted_tokens - before.drafted_tokens;
+  const int64_t steps = now.verify_steps - before.verify_steps;
+  if (drafted == 0 || steps == 0) return line;
+  const int64_t accepted = now.accepted_tokens - before.accepted_tokens;
+  return line + format(", %.2f tokens a step", static_cast<double>(accepted + steps) / static_cast<double>(steps)) +
+         format(", %.0f %% of the drafted accepted", share(accepted, drafted));
+}
+
+LoadLog::LoadLog(const Engine& engine, std::chrono::milliseconds interval, Say say)
+    : engine_(engine),
+      interval_(interval),
+      say_(std::move(say)),
+      thread_([this](const std::stop_token& stop) { run(stop); }) {}
+
+void LoadLog::run(const std::stop_token& stop) {
+  using Clock = std::chrono::steady_clock;
+  std::unique_lock lock(mutex_);
+  EngineStats before = engine_.stats();
+  Clock::time_point last = Clock::now();
+  while (!changed_.wait_for(lock, stop, interval_, [] { return false; }) && !stop.stop_requested()) {
+    EngineStats now = engine_.stats();
+    const Clock::time_point time = Clock::now();
+    const std::string line = load_line(before, now, std::chrono::duration<double>(time - last).count());
+    if (!line.empty()) say_(line);
+    before = std::move(now);
+    last = time;
+  }
+}
+
+}  // namespace volley::apps

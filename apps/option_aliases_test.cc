@@ -1,0 +1,32 @@
+// Protects commands that were written for other servers, and what a typing mistake is answered with.
+#include "apps/option_aliases.h"
+
+#include <gtest/gtest.h>
+
+namespace volley::apps {
+namespace {
+
+using Words = std::vector<std::string>;
+
+TEST(OptionAliases, NamesOfOtherServersBecomeOurs) {
+  EXPECT_EQ(translate_aliases({"serve", "--model-path", "m", "--gpu-memory-utilization=0.8", "--mem-fraction-static",
+                               "0.7", "--enable-prefix-caching", "--no-enable-prefix-caching", "--port", "1"}),
+            (Words{"serve", "--model", "m", "--memory-fraction=0.8", "--memory-fraction", "0.7", "--no-prefix-cache",
+                   "--port", "1"}));
+  EXPECT_EQ(translate_aliases({"generate", "--prompt", "--model-pathology"}),
+            (Words{"generate", "--prompt", "--model-pathology"}));
+}
+
+TEST(OptionAliases, TheNearestNameIsTheOneMeant) {
+  const Words names = {"--max-model-len", "--max-num-seqs", "--port", "--host", "serve", "generate"};
+  EXPECT_EQ(nearest_name("--max-model-length", names), "--max-model-len");
+  EXPECT_EQ(nearest_name("--max-modle-len", names), "--max-model-len");
+  EXPECT_EQ(nearest_name("--prot", names), "--port");
+  EXPECT_EQ(nearest_name("serv", names), "serve");
+  EXPECT_EQ(nearest_name("gen", names), "") << "too short to be sure";
+  EXPECT_EQ(nearest_name("gene", names), "generate") << "a beginning";
+  EXPECT_EQ(nearest_name("--quantization", names), "");
+}
+
+}  // namespace
+}  // namespace volley::apps
