@@ -91,6 +91,8 @@ TEST(CommandLine, GenerateTakesEveryOption) {
                              "7",
                              "--cost-cache",
                              "none",
+                             "--draft-window-mask",
+                             "bidirectional",
                              "--kv-pages",
                              "12"});
   ASSERT_TRUE(parsed.ok()) << parsed.error().message;
@@ -107,6 +109,7 @@ TEST(CommandLine, GenerateTakesEveryOption) {
   EXPECT_EQ(base.block_size, 8);
   EXPECT_EQ(base.draft_quantization, DraftQuantization::kFp8);
   EXPECT_EQ(base.draft_window, 64);
+  EXPECT_EQ(base.draft_window_mask, DraftWindowMask::kBidirectional);
   EXPECT_EQ(base.page_size, 32);
   EXPECT_EQ(base.kv_pages, 12);
   EXPECT_EQ(base.prefill_chunk, 64);

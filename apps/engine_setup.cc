@@ -119,9 +119,10 @@ Result<engine::ResolvedModels> check_models(const EngineOptions& options) {
 Result<std::unique_ptr<Engine>> create_engine(const EngineSetup& setup, Console* console) {
   for (const std::string& note : setup.notes) console->note(note);
   VOLLEY_RETURN_IF_ERROR(check_folders(setup.options));
-  auto engine = Engine::create(setup.options, [console](std::string_view phase, double fraction) {
-    console->progress(std::string(phase), fraction);
-  });
+  EngineOptions options = setup.options;
+  if (!options.on_warning) options.on_warning = [console](const std::string& warning) { console->note(warning); };
+  auto engine = Engine::create(
+      options, [console](std::string_view phase, double fraction) { console->progress(std::string(phase), fraction); });
   console->clear_progress();
   if (engine.ok()) {
     for (const std::string& warning : engine.value()->info().warnings) console->note(warning);

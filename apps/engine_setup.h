@@ -32,7 +32,8 @@ Status check_folders(const EngineOptions& options);
 // fit together, the memory, and with real weights the names and shapes of their tensors.
 Result<engine::ResolvedModels> check_models(const EngineOptions& options);
 
-// Prints the notes, loads the models with progress on the terminal, prints the engine's warnings.
+// Prints the notes, loads the models with progress on the terminal, prints the engine's warnings, also those that come
+// while it runs unless setup.options.on_warning takes them. console must outlive the engine.
 Result<std::unique_ptr<Engine>> create_engine(const EngineSetup& setup, Console* console);
 
 // What a failure of check_models or create_engine means for the process: options that the engine refuses are the user's

@@ -91,6 +91,11 @@ const CLI::Validator& device_name() {
   return validator;
 }
 
+DraftWindowMask draft_window_mask(const std::string& name) {
+  if (name == "causal") return DraftWindowMask::kCausal;
+  return name == "bidirectional" ? DraftWindowMask::kBidirectional : DraftWindowMask::kAuto;
+}
+
 DraftQuantization draft_quantization(const std::string& name) {
   if (name == "fp8") return DraftQuantization::kFp8;
   return name == "none" ? DraftQuantization::kNone : DraftQuantization::kAuto;
@@ -182,6 +187,11 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
          "the drafter's weights and its copy of the output head: fp8, none, or auto (fp8 on GPUs of compute capability "
          "9.0 in bfloat16); the text is the same")
       ->check(CLI::IsMember({"auto", "none", "fp8"}));
+  app->add_option_function<std::string>(
+         "--draft-window-mask", [&base](const std::string& name) { base.draft_window_mask = draft_window_mask(name); },
+         "what the drafter's sliding-window layers see inside a block: causal, bidirectional, or auto (as its "
+         "config.json says); the text is the same")
+      ->check(CLI::IsMember({"auto", "causal", "bidirectional"}));
   app->add_option("--page-size", base.page_size, "KV positions a page, a multiple of 16 [16; on CUDA 64]")
       ->check(positive());
   app->add_option("--kv-pages", base.kv_pages,

@@ -110,6 +110,7 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
     return kExitUsage;
   }
   serve::Server& running = *server.value();
+  setup->options.on_warning = [log](const std::string& warning) { log.warn(warning); };
   auto loaded = create_engine(*setup, console);
   if (!loaded.ok()) {
     console->error(loaded.error().message);

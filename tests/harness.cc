@@ -47,6 +47,11 @@ class CostFolder : public ::testing::Environment {
 
 }  // namespace
 
+bool full_matrix() {
+  const char* matrix = std::getenv("VOLLEY_TEST_MATRIX");
+  return matrix != nullptr && std::string(matrix) == "full";
+}
+
 EngineOptions pocket_options() {
   EngineOptions options;
   options.device = kTestDevice;

@@ -27,6 +27,9 @@ inline constexpr const char* kTestDevice = VOLLEY_TEST_DEVICE;
 inline constexpr const char* kTestDevice = "cpu";
 #endif
 
+// VOLLEY_TEST_MATRIX=full: matrices of tests run whole instead of the part that fits into a suite.
+bool full_matrix();
+
 // The embedded default models, from the source tree's root (tests run there). Steps verify whole blocks, so that how a
 // text falls into steps does not depend on time; with VerifyPolicy::Kind::kAuto instead, engines of equal sizes measure
 // what a step costs once for all tests of a program.

@@ -5,16 +5,14 @@
 
 #include "apps/generate/line_reader.h"
 #include "apps/generate/request_line.h"
+#include "base/mix.h"
 
 namespace volley::apps {
 namespace {
 
-// SplitMix64 (Steele, Lea, Flood 2014): one state, any seed, no correlation between neighbours.
+// SplitMix64: one state, any seed, no correlation between neighbours.
 uint64_t split_mix(uint64_t* state) {
-  uint64_t z = *state += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
+  return mix_bits(*state += kSplitMixStep);
 }
 
 RequestSettings bench_settings(const BenchCommand& command, int index) {

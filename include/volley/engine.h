@@ -25,6 +25,10 @@ enum class Speculation { kOn, kOff };
 // with a scale for each row. kAuto: kFp8 where there is a fast kernel for it, with bfloat16 arithmetic (a GPU of
 // compute capability 9.0, and sizes that it takes), else kNone.
 enum class DraftQuantization { kAuto, kNone, kFp8 };
+// What a drafter's sliding-window layers see inside a block: what comes before (kCausal), or all of it. Another mask
+// than the drafter was trained with costs acceptance; the text never depends on it. kAuto: what its config.json says,
+// else causal.
+enum class DraftWindowMask { kAuto, kCausal, kBidirectional };
 
 // How many drafted tokens of a request a step verifies. Changes times, never tokens.
 struct VerifyPolicy {
@@ -64,7 +68,8 @@ struct EngineOptions {
   int block_size = 0;  // tokens of a block, its first (known) token included; 0: the drafter's own
   DraftQuantization draft_quantization = DraftQuantization::kAuto;
   int draft_window = 0;  // last context positions the drafter attends to; 0: all (or as its config says)
-  int page_size = 0;     // KV positions a page: a multiple of 16; 0: 16 on the CPU, 64 on CUDA
+  DraftWindowMask draft_window_mask = DraftWindowMask::kAuto;
+  int page_size = 0;  // KV positions a page: a multiple of 16; 0: 16 on the CPU, 64 on CUDA
   // Pages of full-attention layers; sliding windows get theirs beside them. 0: from kv_memory_bytes.
   int64_t kv_pages = 0;
   // 0: enough for max_num_seqs full contexts, and at least 2 GiB, or with a memory fraction half of what it leaves to
@@ -100,6 +105,9 @@ struct EngineOptions {
   // Folder of the file that keeps what a round costs, so that the next start need not measure it; empty: do not keep
   // it.
   std::string cost_cache_dir;
+  // Gets what shows only while the engine runs (a drafter that is of no use), a sentence, each at most once. Called on
+  // the engine's thread: must return fast, must not throw. May be empty; must outlive the engine.
+  std::function<void(const std::string&)> on_warning;
 };
 
 // What is being loaded and how far: fraction in [0, 1]. Called from the thread that runs Engine::create.

@@ -61,6 +61,10 @@ void bind_options(nb::module_& m) {
       .value("AUTO", DraftQuantization::kAuto)
       .value("NONE", DraftQuantization::kNone)
       .value("FP8", DraftQuantization::kFp8);
+  nb::enum_<DraftWindowMask>(m, "DraftWindowMask")
+      .value("AUTO", DraftWindowMask::kAuto)
+      .value("CAUSAL", DraftWindowMask::kCausal)
+      .value("BIDIRECTIONAL", DraftWindowMask::kBidirectional);
   nb::class_<EngineOptions>(m, "EngineOptions")
       .def(nb::init<>())
       .def_rw("model_dir", &EngineOptions::model_dir)
@@ -73,6 +77,7 @@ void bind_options(nb::module_& m) {
       .def_rw("block_size", &EngineOptions::block_size)
       .def_rw("draft_quantization", &EngineOptions::draft_quantization)
       .def_rw("draft_window", &EngineOptions::draft_window)
+      .def_rw("draft_window_mask", &EngineOptions::draft_window_mask)
       .def_rw("page_size", &EngineOptions::page_size)
       .def_rw("kv_pages", &EngineOptions::kv_pages)
       .def_rw("kv_memory_bytes", &EngineOptions::kv_memory_bytes)

@@ -162,6 +162,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, con
   parts.max_queue = options.max_queue;
   parts.verify = options.verify;
   parts.simulate_acceptance = options.simulate_acceptance;
+  parts.on_warning = options.on_warning;
+  if (models.draft) parts.drafter = {spec::has_windows(models.draft->facts()), models.draft_quantised()};
   if (models.draft && options.verify.kind == VerifyPolicy::Kind::kAuto) {
     const engine::CostCache cache(options.cost_cache_dir, engine::cost_key(models, options, info));
     VOLLEY_ASSIGN(parts.costs, engine::round_costs(*parts.round, models, cache, progress, info.warnings));

@@ -101,6 +101,12 @@ Status resolve_draft(const EngineOptions& options, ResolvedModels& models) {
                 spec::resolve_block_size(models.draft->facts(), options.block_size, &models.warnings));
   VOLLEY_RETURN_IF_ERROR(check_verify(options.verify, models.block_size));
   models.draft_lengths = draft_lengths(options.verify, models.block_size - 1);
+  if (options.draft_window_mask == DraftWindowMask::kAuto) return {};
+  if (!spec::has_windows(models.draft->facts())) {
+    models.warnings.push_back("The drafter has no sliding-window layers: --draft-window-mask changes nothing.");
+  }
+  const bool causal = options.draft_window_mask == DraftWindowMask::kCausal;
+  models.draft_window_mask = causal ? ops::Mask::kCausal : ops::Mask::kBidirectional;
   return {};
 }
 
@@ -376,7 +382,7 @@ Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved,
                   resolved.draft->load({device, resolved.draft_checkpoint, *models.target, *resolved.target_checkpoint,
                                         resolved.draft_numerics, resolved.max_positions(),
                                         models.kv->layers(of_target, resolved.kv.layers.size() - of_target),
-                                        resolved.block_size, draft_window, report}));
+                                        resolved.block_size, draft_window, report, resolved.draft_window_mask}));
   }
   if (progress) progress("Loading weights", 1.0);
   return models;

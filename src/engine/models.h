@@ -42,7 +42,8 @@ struct ResolvedModels {
   families::TargetConfig target;
   std::shared_ptr<const spec::ProposerSpec> draft;  // null: speculation is off
   int32_t block_size = 1;
-  std::vector<int32_t> draft_lengths;  // that a step may draft, ascending; empty without a drafter
+  std::vector<int32_t> draft_lengths;          // that a step may draft, ascending; empty without a drafter
+  std::optional<ops::Mask> draft_window_mask;  // instead of what the drafter's files say
   model::Numerics target_numerics, draft_numerics;
   DType kv_dtype = DType::kBF16;
   int32_t max_model_len = 0;

@@ -32,6 +32,7 @@ Worker::Worker(WorkerParts parts)
       scheduler_(parts_.scheduler),
       verify_(verify_config(parts_)),
       pace_(parts_.target_step_s),
+      acceptance_(parts_.drafter),
       times_before_(parts_.round->times()) {
   totals_.accepted_at.resize(parts_.scheduler.block_size - 1);
   totals_.drafted_at.resize(parts_.scheduler.block_size - 1);
@@ -405,6 +406,7 @@ void Worker::hand_out(const sched::StepPlan& plan, std::vector<spec::RoundResult
       scheduler_.remove(segment.id);
       continue;
     }
+    if (segment.decodes) watch(request, results[i]);
     outcomes.push_back({segment.id, std::move(results[i].tokens), finished});
   }
   scheduler_.apply(outcomes);
@@ -423,6 +425,12 @@ void Worker::count(bool decodes, const spec::RoundResult& result) {
   totals_.accepted_tokens += result.accepted;
   for (int32_t i = 0; i < result.drafted; ++i) ++totals_.drafted_at[i];
   for (int32_t i = 0; i < result.accepted; ++i) ++totals_.accepted_at[i];
+}
+
+void Worker::watch(const Request& request, const spec::RoundResult& result) {
+  if (request.simulate || request.grammar) return;
+  const std::optional<std::string> warning = acceptance_.see(result.drafted, result.accepted);
+  if (warning && parts_.on_warning) parts_.on_warning(*warning);
 }
 
 void Worker::publish_stats() {

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <variant>
 
+#include "engine/acceptance_watch.h"
 #include "engine/grammar_masks.h"
 #include "engine/models.h"
 #include "engine/prompt_pace.h"
@@ -33,6 +34,8 @@ struct WorkerParts {
   VerifyPolicy verify;
   std::optional<spec::CostModel> costs;                    // measured for VerifyPolicy::Kind::kAuto
   std::optional<SimulatedAcceptance> simulate_acceptance;  // of requests that bring none
+  DrafterTraits drafter;
+  std::function<void(const std::string&)> on_warning;  // or empty
 };
 
 // A request that passed every check.
@@ -106,12 +109,14 @@ class Worker {
   void end(RequestId id, FinishReason reason, std::optional<Error> error);
   void release_slot(Request& request);
   void count(bool decodes, const spec::RoundResult& result);
+  void watch(const Request& request, const spec::RoundResult& result);
   void publish_stats();
 
   WorkerParts parts_;
   sched::Scheduler scheduler_;
   VerifyControl verify_;
   PromptPace pace_;
+  AcceptanceWatch acceptance_;
   Requests requests_;
   int64_t grammars_ = 0, running_grammars_ = 0;  // requests with masks; of those, how many have a slot
   EngineStats totals_;                           // counters; gauges are filled in by publish_stats()

@@ -24,9 +24,10 @@ Target split_target(std::string_view target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (!equals_ignoring_case(target.substr(0, scheme.size()), scheme)) continue;
     const size_t end = std::min(target.find_first_of("/?#", scheme.size()), target.size());
-    Target split{std::string(target.substr(scheme.size(), end - scheme.size())), std::string(target.substr(end))};
-    if (!split.path.starts_with('/')) split.path.insert(0, "/");
-    return split;
+    const std::string_view rest = target.substr(end);
+    std::string path = rest.starts_with('/') ? "" : "/";
+    path += rest;
+    return {std::string(target.substr(scheme.size(), end - scheme.size())), std::move(path)};
   }
   return {"", std::string(target)};
 }

@@ -31,6 +31,11 @@ _DRAFT_QUANTIZATIONS = {
     "none": _engine.DraftQuantization.NONE,
     "fp8": _engine.DraftQuantization.FP8,
 }
+_DRAFT_WINDOW_MASKS = {
+    "auto": _engine.DraftWindowMask.AUTO,
+    "causal": _engine.DraftWindowMask.CAUSAL,
+    "bidirectional": _engine.DraftWindowMask.BIDIRECTIONAL,
+}
 _MOST_OPEN = 1024  # requests that one call keeps in the engine's queue
 _WAKE_S = 0.1  # how often a waiting call looks for Ctrl-C
 
@@ -39,6 +44,12 @@ def _draft_quantization(name: str) -> _engine.DraftQuantization:
     if name not in _DRAFT_QUANTIZATIONS:
         raise ValueError(f"draft_quantization is {name!r}: it must be one of {', '.join(_DRAFT_QUANTIZATIONS)}")
     return _DRAFT_QUANTIZATIONS[name]
+
+
+def _draft_window_mask(name: str) -> _engine.DraftWindowMask:
+    if name not in _DRAFT_WINDOW_MASKS:
+        raise ValueError(f"draft_window_mask is {name!r}: it must be one of {', '.join(_DRAFT_WINDOW_MASKS)}")
+    return _DRAFT_WINDOW_MASKS[name]
 
 
 def _dtype(name: str, option: str) -> _engine.ComputeType:
@@ -95,6 +106,7 @@ class LLM:
         verify: str | int = "auto",
         draft_quantization: str = "auto",
         draft_window: int = 0,
+        draft_window_mask: str = "auto",
         page_size: int = 0,
         kv_pages: int = 0,
         kv_memory_bytes: int = 0,
@@ -128,6 +140,7 @@ class LLM:
         options.verify = _verify(verify)
         options.draft_quantization = _draft_quantization(draft_quantization)
         options.draft_window = draft_window
+        options.draft_window_mask = _draft_window_mask(draft_window_mask)
         options.page_size = page_size
         options.kv_pages = kv_pages
         options.kv_memory_bytes = kv_memory_bytes
