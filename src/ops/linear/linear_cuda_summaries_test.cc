@@ -168,7 +168,7 @@ void check_tiles(Device& device, const LinearWeight& w, const Input& in, int64_t
 void check_storage(Device& device, DType storage) {
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{4, 64}, {68, 272}, {200, 528}, {1996, 272}}) {
     const LinearWeight w = make_weight(device, n, k, storage);
-    if (!linear_summarises(DeviceKind::kCuda, w, storage)) GTEST_SKIP() << "needs sm_90a";
+    if (!linear_summarises(device.stream(), w, storage)) GTEST_SKIP() << "needs sm_90a";
     for (int64_t rows : {1, 8, 9, 33, 130, 200, 300, 520}) {
       const Input in(device, rows, k, storage);
       for (bool weights : {false, true}) {
@@ -195,7 +195,7 @@ TEST(LinearCudaSummaries, RecordedGraphsFollowTheFlags) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   constexpr int64_t kRows = 20, kOutputs = 200, kColumns = 264;
   const LinearWeight w = make_weight(device, kOutputs, kColumns, kBF16);
-  if (!linear_summarises(DeviceKind::kCuda, w, kBF16)) GTEST_SKIP() << "needs sm_90a";
+  if (!linear_summarises(device.stream(), w, kBF16)) GTEST_SKIP() << "needs sm_90a";
   const Input in(device, kRows, kColumns, kBF16);
   const DeviceTensor stored(device, kRows * kOutputs * 4), y(device, kRows * kOutputs * 4), flags(device, kRows);
   const TensorView to = y.view(kF32, {kRows, kOutputs});
@@ -232,7 +232,9 @@ TEST(LinearCudaSummariesPlan, NeedsTilesAndOneSlice) {
   w.n = 151936;
   w.portable = true;
   EXPECT_FALSE(linear_cuda_summarises({.compute_capability = 90}, w, kBF16));
-  EXPECT_FALSE(linear_summarises(DeviceKind::kCpu, w, kBF16));
+  const auto cpu = make_cpu_device(1);
+  ASSERT_TRUE(cpu.ok());
+  EXPECT_FALSE(linear_summarises((*cpu)->stream(), w, kBF16));
 }
 
 // An output head gets the same tiles whether it summarises or not.
