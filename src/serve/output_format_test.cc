@@ -42,6 +42,7 @@ class TemplateEngine final : public Engine {
   Result<RequestId> submit(GenerateRequest, EventSink) override { return internal_error("not asked for"); }
   void cancel(RequestId) override {}
   Status set_verify(const VerifyPolicy&) override { return {}; }
+  void set_target_step_ms(int) override {}
   void drop_prefix_cache() override {}
   const EngineInfo& info() const override { return info_; }
   EngineStats stats() const override { return {}; }

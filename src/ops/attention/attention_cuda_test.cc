@@ -184,11 +184,13 @@ TEST(AttentionBackends, ThatAShapeDoesNotAllow) {
 
 // The matrix unit of Hopper is its own: a later GPU has not got it.
 TEST(AttentionBackends, ThatAGpuDoesNotAllow) {
-  const auto resolve = [](int compute_capability, int64_t block_shared_bytes, AttentionBackend asked) {
+  const auto resolve = [](int compute_capability, int64_t block_shared_bytes, AttentionBackend asked,
+                          int head_dim = 256) {
     return resolve_attention_backend(DeviceKind::kCuda, GpuInfo{compute_capability, 132, block_shared_bytes}, asked,
-                                     DType::kBF16, 256);
+                                     DType::kBF16, head_dim);
   };
-  EXPECT_EQ(resolve(80, 163 << 10, AttentionBackend::kAuto).value(), AttentionBackend::kPortable);
+  EXPECT_EQ(resolve(80, 163 << 10, AttentionBackend::kAuto, 128).value(), AttentionBackend::kPortable);
+  EXPECT_EQ(resolve(80, 163 << 10, AttentionBackend::kAuto).value(), AttentionBackend::kPlain) << "it needs 164 KB";
   EXPECT_EQ(resolve(89, 99 << 10, AttentionBackend::kAuto).value(), AttentionBackend::kPlain);
   EXPECT_FALSE(resolve(89, 99 << 10, AttentionBackend::kPortable).ok());
   EXPECT_EQ(resolve(100, 227 << 10, AttentionBackend::kAuto).value(), AttentionBackend::kPortable);
