@@ -56,7 +56,9 @@ class ServeProcess {
     std::string line;
     for (char c = 0; c != '\n' && ::read(out_, &c, 1) == 1;) line += c;
     std::smatch found;
-    return std::regex_search(line, found, std::regex(":([0-9]+)\n")) ? static_cast<uint16_t>(std::stoi(found[1])) : 0;
+    return std::regex_search(line, found, std::regex("http://[^ ]*:([0-9]+)"))
+               ? static_cast<uint16_t>(std::stoi(found[1]))
+               : 0;
   }
   void signal(int number) const { ::kill(pid_, number); }
   // Its exit status, 1000 + the signal that ended it, or -1: it still runs after 30 s.

@@ -96,7 +96,8 @@ class ScriptedProposer final : public Proposer {
   std::span<const int32_t> feature_layers() const override { return layers_; }
   int64_t packed_bytes() const override { return 0; }
 
-  void draft(Stream&, const DraftPass& pass, const ops::SamplerState&, Arena&) override {
+  void draft(Stream& stream, const DraftPass& pass, const ops::SamplerState&, Arena&) override {
+    if (stream.dry()) return;
     asked.push_back({pass.step.blocks, pass.block_size, pass.drafts, pass.chunks.size()});
     for (int32_t s = 0; s < pass.step.n; ++s) {
       const ops::StepSegment& segment = pass.step.segments[s];
@@ -114,7 +115,8 @@ class ScriptedProposer final : public Proposer {
     }
   }
 
-  void commit(Stream&, const ops::Rows& rows, TensorView features, Arena&) override {
+  void commit(Stream& stream, const ops::Rows& rows, TensorView features, Arena&) override {
+    if (stream.dry()) return;
     ASSERT_EQ(features.dim(0), rows.rows);
     ASSERT_EQ(features.dim(1), static_cast<int64_t>(layers_.size()) * hidden_);
     for (int32_t i = 0; i < rows.rows; ++i) {
