@@ -14,7 +14,7 @@ export async function startVolley({args = [], env = {}} = {}) {
   const url = await new Promise((resolve, reject) => {
     let text = '';
     child.stdout.on('data', (bytes) => {
-      const found = /at (http:\S+)\n/.exec((text += bytes));
+      const found = /at (http:\S+)\s/.exec((text += bytes));
       if (found) resolve(`${found[1]}/`);
     });
     child.on('error', reject);
