@@ -215,7 +215,7 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-// Of words that the command line does not have: the first option among them, or the first word.
+// The first option among the words that the command line does not have, or the first such word.
 Error unexpected(const CLI::App& root, const CLI::App& app, const std::string& name,
                  const std::vector<std::string>& words) {
   const auto is_option = [](const std::string& word) { return word.size() > 1 && word.front() == '-'; };

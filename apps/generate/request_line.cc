@@ -168,7 +168,7 @@ bool is_prompt(const std::string& field) {
   return field == "prompt_ids" || field == "messages" || field == "prompt";
 }
 
-// Of the server's API, would change the answer, and is not for lines.
+// A field of the server's API that would change the answer and is not for lines.
 Status check_server_field(const std::string& field) {
   constexpr const char* kFields[] = {"n",
                                      "best_of",

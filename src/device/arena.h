@@ -7,8 +7,8 @@
 
 namespace volley {
 
-// Of what an arena hands out. Copies of matrix rows go by lines of 128 bytes: where x began in the middle of one,
-// products of 128 rows took 7 to 12 % longer (docs/cuda-notes.md).
+// What an arena hands out is aligned to this. Copies of matrix rows go by lines of 128 bytes: where x began in the
+// middle of one, products of 128 rows took 7 to 12 % longer (docs/cuda-notes.md).
 inline constexpr int64_t kArenaAlignment = 256;
 
 // What a tensor of so many bytes takes of an arena.
@@ -20,7 +20,7 @@ class Arena {
  public:
   explicit Arena(Buffer buffer)
       : buffer_(std::move(buffer)), begin_(static_cast<char*>(buffer_.data())), capacity_(buffer_.bytes()) {}
-  // Of any size and without memory, for dry runs: what it hands out must not be touched.
+  // An arena of any size and without memory, for dry runs: what it hands out must not be touched.
   static Arena measuring();
 
   // Aligned to kArenaAlignment, from the buffer's begin on; contents undefined. Running out is a CHECK failure: whoever

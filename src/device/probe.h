@@ -17,7 +17,7 @@ struct MachineSpeed {
   double bf16_flops = 0;        // of the bf16 dot product; 0 where the CPU has none
 };
 
-// Of the CPU.
+// Measures the CPU.
 class MachineProbe {
  public:
   static constexpr int64_t kBytes = int64_t{256} << 20;  // of memory that it takes

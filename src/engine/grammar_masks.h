@@ -49,7 +49,8 @@ class GrammarMasks final : public spec::MaskSource {
   std::vector<uint32_t> end_words_;  // the end ids as a mask
   TokenRules::Place place_;          // after the committed tokens
   int32_t outputs_ = 0;              // committed
-  // Of the last fill: the row where the grammar itself ends the request, and the one where nothing can be chosen.
+  // What the last fill found: the row where the grammar itself ends the request, and the one where nothing can be
+  // chosen.
   std::optional<size_t> end_, stuck_;
   std::vector<text::TextEnd> ends_;
   text::Matcher::Filled filled_;  // of the last fill

@@ -19,8 +19,8 @@ constexpr double kFirstBase = 0.2;  // of the target
 // However long the others' part of a step is, so much of the target is the prompts'.
 constexpr double kLeastShare = 0.2;
 
-// Of logarithms, what is unknown at first, and what wanders in a step. The base changes with every request that comes
-// or goes; what a position costs beside a row, with the machine alone.
+// Variances of logarithms: what is unknown at first, and what wanders in a step. The base changes with every request
+// that comes or goes; what a position costs beside a row, with the machine alone.
 constexpr double kFirstSpread = square(1.0);
 constexpr std::array<double, 3> kDrift = {square(0.1), square(0.02), square(0.003)};
 constexpr double kNoise = square(0.05);  // of a step's time, for no reason

@@ -18,7 +18,7 @@ class TokenRules {
     bool thinking = false;
   };
 
-  // Of a request that passed check_request().
+  // REQUIRES: the request passed check_request().
   TokenRules(const GenerateRequest& request, int32_t vocab);
   static bool has_any(const GenerateRequest& request);
 

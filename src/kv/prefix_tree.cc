@@ -203,7 +203,7 @@ int64_t PrefixTree::evict_windows(size_t group, Place place, int64_t pages) {
   return freed;
 }
 
-// Of the node's pages, how many a prefix that ends with the node, or a little behind it, needs of a window.
+// How many of the node's pages a prefix that ends with the node, or a little behind it, needs of a window.
 size_t PrefixTree::pages_at_end(size_t group, const Node& node) const {
   return std::min(node.size(), static_cast<size_t>(pages_for(groups_[group].window - 1, page_size_)));
 }

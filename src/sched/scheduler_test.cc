@@ -277,7 +277,7 @@ TEST(SchedulerPrefix, KeepsARowToChoose) {
   EXPECT_TRUE(segment_of(plan, 2)->chooses);
 }
 
-// Of two requests that computed one prompt side by side the second moves to the first one's pages.
+// When two requests computed one prompt side by side, the second moves to the first one's pages.
 TEST(SchedulerPrefix, DuplicatesMergeWhenThePromptIsComputed) {
   Scheduler scheduler(roomy());
   ASSERT_TRUE(scheduler.add(1, "", counting(0, 9), 8).ok());

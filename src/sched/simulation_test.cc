@@ -235,7 +235,7 @@ class Simulation {
     return limit;
   }
 
-  // Of a shared plan: the device gives the rows to whichever drafted tokens it likes.
+  // In a shared plan the device gives the rows to whichever drafted tokens it likes.
   void share_out(const StepPlan& plan, std::vector<PlannedSegment>& segments) {
     if (!plan.shared) return;
     std::vector<std::pair<size_t, int32_t>> drafted;  // one entry a token that may be verified
@@ -533,7 +533,8 @@ TEST(Simulation, WindowsBoundWhatALongContextTakes) {
       config.groups = {{.pages = 2000}, {.life = kv::Life::kWindow, .window = 40}};
       std::vector<Job> jobs;
       for (int i = 0; i < 6; ++i) jobs.push_back({.prompt = counting(1 + 2000 * i, 900), .max_tokens = 300});
-      // Of a request at any time: the window, chunks of 16 and blocks of 4 for each round, all of them cut by pages.
+      // What a request holds at any time: the window, chunks of 16 and blocks of 4 for each round, all of them cut by
+      // pages.
       const int64_t bound = (40 + 16 * rounds + 4 * rounds + 1) / 4 + 2;
       config.groups[1].pages = bound * config.max_num_seqs;
       Simulation simulation(config, 7);

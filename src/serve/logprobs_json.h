@@ -30,7 +30,7 @@ class LogprobsWriter {
 
   void add_chat(const std::vector<PositionLogprobs>& positions, nlohmann::ordered_json& out);
   void add_completion(const std::vector<PositionLogprobs>& positions, nlohmann::ordered_json& out);
-  // Of an echoed prompt, before its completion: the first token has no log-probability. `rest`: of the others. `top`:
+  // Adds an echoed prompt, before its completion: the first token has no log-probability. `rest`: of the others. `top`:
   // how many alternatives of each position are shown.
   void add_echo(const PromptInfo& prompt, const std::vector<PositionLogprobs>& rest, int top,
                 nlohmann::ordered_json& out);

@@ -75,7 +75,7 @@ class FilterSearch {
     Number before;
     int32_t bin;
     uint32_t bin_count;
-    // Of the first block only.
+    // The first block's alone.
     uint32_t listed[3];
     Key list[kList];
     Number worth[kList];

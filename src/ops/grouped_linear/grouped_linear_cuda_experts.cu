@@ -215,7 +215,7 @@ void launch(Stream& stream, const ExpertsArgs& args, int processors) {
 }  // namespace
 
 void experts_tiles_cuda(Stream& stream, const ExpertsArgs& args, int64_t rows, int processors) {
-  // Of few rows an expert gets no more than there are; their stages are smaller, so that more weights are on their way.
+  // An expert gets no more rows than there are; their stages are smaller, so that more weights are on their way.
   if (rows <= 16) return launch<16, 8, 16>(stream, args, processors);
   launch<64, 8, 16, 32, 64>(stream, args, processors);
 }

@@ -78,7 +78,7 @@ struct TestRouting {
   }
   const Routing& routing() const { return world.routing(); }
   int64_t entries() const { return rows * rule.top_k; }
-  // Of some rows.
+  // The same for some rows.
   RouterInputs inputs(int64_t begin, int64_t count) const {
     RouterInputs some = all;
     some.logits = {all.logits.begin() + begin * rule.experts, all.logits.begin() + (begin + count) * rule.experts};

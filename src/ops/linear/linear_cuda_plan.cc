@@ -74,7 +74,7 @@ double estimate(int64_t halves, LinearTile tile, int split, int64_t rows) {
   const double weight_rows = 32.0 * tile.halves;
   const double common = tile.shares_x() ? tile.rows : tile.shared ? weight_rows : 0;
   const double bytes = 2 * (weight_rows + tile.rows - common / 2);
-  // Of the reads of a weight, all but one are from the cache.
+  // All reads of a weight but one are from the cache.
   const double rate = tile.halves > 4 ? 58 : 69;
   const double time = std::max({waves * 2 * weight_rows / row_tiles / 34, tiles * bytes / 8500, waves * bytes / rate,
                                 waves * weight_rows * tile.rows / 2900});
@@ -89,7 +89,7 @@ LinearTile best_tile(int64_t halves, int split, int64_t rows, std::span<const Li
     if (!fits(tile, rows)) continue;
     const int64_t padded = divide_up(rows, tile.rows) * tile.rows;
     const double time = estimate(halves, tile, split, rows);
-    // Of equals the one with less padding, then the larger, which reads x less often.
+    // Among equals the one with less padding, then the larger, which reads x less often.
     if (time < best_time || (time == best_time && padded <= best_padded)) {
       best_time = time;
       best_padded = padded;

@@ -228,7 +228,7 @@ const float* floats(const TensorView& t) {
   return t.data == nullptr ? nullptr : t.as<float>();
 }
 
-// Of a row, where a warp takes `heads` of them.
+// How many warps a row takes, where each has `heads` heads.
 int warps_of(const WriteArgs& args, int heads) {
   return (args.heads + heads - 1) / heads + args.layers * 2 * ((args.kv.kv_heads + heads - 1) / heads);
 }

@@ -16,13 +16,14 @@ constexpr double square(double x) {
 // How far off factors are at first, and by how much they wander in a round (of logarithms).
 constexpr double kShapeSpread = square(0.03), kShapeDrift = square(0.0005);
 constexpr double kKvSpread = square(0.5), kKvDrift = square(0.002);
-// Of experts: rows of one text choose more alike than independent ones, by how much only rounds can say.
+// Spread of the experts' factor: rows of one text choose more alike than independent ones, by how much only rounds can
+// say.
 constexpr double kExpertSpread = square(0.2), kExpertDrift = square(0.002);
 constexpr double kSpeedSpread = square(0.1), kSpeedDrift = square(0.01);
 // And when the number of requests becomes e times as large or small: with the load, the clock changes that a GPU's
 // power limit leaves.
 constexpr double kSpeedAtOtherLoad = square(0.05);
-// Of what nothing explains; followed from the errors themselves.
+// Variance of what nothing explains; followed from the errors themselves.
 constexpr double kFirstNoise = square(0.1), kLeastNoise = square(0.005), kMostNoise = square(1.0);
 constexpr double kNoiseRate = 0.05;
 constexpr double kOutlier = 3;      // standard deviations that one round may be off; the rest of its error is ignored

@@ -43,7 +43,7 @@ class Options {
     return std::span(options_).subspan(begins_[i], begins_[i + 1] - begins_[i]);
   }
   const Option& plain() const { return options_.front(); }
-  // Of equal rates that with fewer drafted tokens, then with fewer rows.
+  // Among equal rates the one with fewer drafted tokens, then with fewer rows.
   const Option& best_of_length(size_t i) const;
   const Option& best() const;
   // Whether best() goes by what time is worth to requests that wait to join: where plain decoding of all of them gives

@@ -37,7 +37,7 @@ constexpr int64_t kBetweenRivals = 16;  // rounds from one to the next
 constexpr int64_t kSettling = 64, kBetweenCloseRivals = 4;  // rounds
 constexpr double kClose = 0.04;                             // of a round's time
 constexpr int32_t kRowBands = 32;
-// Of lengths to probe, a longer one is taken while it costs hardly more.
+// Among lengths to probe a longer one is taken while it costs hardly more.
 constexpr double kHardlyMore = 1.2;
 constexpr int32_t kLeastProbedTokens = 4;  // verified, and an eighth of the requests
 
@@ -183,7 +183,7 @@ const Option& BudgetPolicy::State::settle(int32_t requests) {
   return *chosen;
 }
 
-// Of a length: one that verifies some tokens, and more where that costs hardly more.
+// Which row count to probe with a length: one that verifies some tokens, and more where that costs hardly more.
 const Option& BudgetPolicy::State::to_probe(size_t length, int32_t requests, double rate) const {
   const std::span<const Option> all = options.of_length(length);
   const int32_t some = requests + std::max(kLeastProbedTokens, requests / 8);

@@ -52,7 +52,7 @@ Outcome run(Simulation& simulation, const std::vector<SimulatedRequest>& request
   return outcome;
 }
 
-// Of the best fixed length's rate, over the first rounds of an engine that knows nothing yet.
+// The share of the best fixed length's rate that is reached over the first rounds of an engine that knows nothing yet.
 double from_the_start(const Machine& machine, const std::vector<SimulatedRequest>& requests) {
   Simulation simulation(machine, machine.measured(static_cast<int32_t>(requests.size())), 1);
   const Outcome outcome = run(simulation, requests, kRounds);

@@ -132,7 +132,7 @@ double Replay::accepted(int32_t places) {
       round.counted += round.count[round.bin];
       round.summed += round.sum[round.bin];
     }
-    // Of the next bin the part that still fits.
+    // The part of the next bin that still fits.
     const int32_t left = places - round.counted;
     const double part =
         round.bin < kBins ? static_cast<double>(round.sum[round.bin]) * left / round.count[round.bin] : 0;
