@@ -77,18 +77,23 @@ class CpuDevice final : public Device {
     return Buffer(p, size, [](void* data, size_t n) { munmap(data, n); });
   }
 
-  void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
-  void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void upload(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
+  void download(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
   void attach_thread() override {}
   Result<Buffer> allocate_host(size_t bytes) override { return allocate(bytes); }
-  void enqueue_upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
-  void enqueue_download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void enqueue_upload(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
+  void enqueue_download(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
   std::unique_ptr<Fence> make_fence() override { return std::make_unique<CpuFence>(); }
   void synchronize() override {}
   std::unique_ptr<StepGraph> record(const std::function<void()>&) override { return nullptr; }
   std::string name() const override { return {}; }
 
  private:
+  // memcpy must not see a null pointer, and an empty vector's data() may be one.
+  static void copy(void* to, const void* from, size_t bytes) {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+
   ThreadPool pool_;
   Stream stream_;
 };
