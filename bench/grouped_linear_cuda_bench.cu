@@ -46,7 +46,7 @@ ops::ExpertWeights experts(Device& device, int64_t n, int64_t k, ops::LinearLayo
   w.n = n;
   w.k = k;
   w.layout = layout;
-  w.packed = allocate(device, kExperts * ops::grouped_cuda_expert_bytes(n, k, w.storage, layout));
+  w.packed = allocate(device, kExperts * ops::grouped_cuda_expert_bytes(n, k, w.format.code, layout));
   bench::fill_bf16(device, w.packed.data(), kExperts * n * k, seed, 1.7f / std::sqrt(static_cast<float>(k)));
   return w;
 }
@@ -62,7 +62,8 @@ struct Layer {
         arena(std::make_unique<Arena>(allocate(device, ops::routing_bytes(rule(), kMostRows)))) {
     router.n = kExperts;
     router.k = kHidden;
-    router.packed = allocate(device, ops::linear_cuda_packed_bytes(router.n, router.k, router.storage, router.layout));
+    router.packed =
+        allocate(device, ops::linear_cuda_packed_bytes(router.n, router.k, router.format.code, router.layout));
     bench::fill_bf16(device, router.packed.data(), router.n * router.k, seed + 2, 0.04f);
     router.portable = gate_up.portable = down.portable = portable;
   }
@@ -109,14 +110,15 @@ struct Model {
       call.simulated = {positions.view(DType::kI32, {rows}), 1, static_cast<uint32_t>(i)};
       call.touched_total = static_cast<int64_t*>(touched.data());
       Stream& stream = device.stream();
-      if (parts & kRouter) ops::linear(stream, layer.router, in, scores, ops::Epilogue::kStore);
+      if (parts & kRouter) ops::linear(stream, layer.router, in, scores, {}, *layer.arena);
       if (parts & kRoute) ops::route(stream, rule(), call, routing);
       if (parts & kGateUp) {
-        ops::grouped_linear(stream, layer.gate_up, in, routing, inner, {.rows = ops::GroupedRows::kIn});
+        ops::grouped_linear(stream, layer.gate_up, in, routing, inner, {.rows = ops::GroupedRows::kIn},
+                            {ops::EndKind::kSwiGlu});
       }
       if (parts & kDown) {
         ops::grouped_linear(stream, layer.down, inner, routing, out,
-                            {.rows = ops::GroupedRows::kOut, .routing_ready = (parts & kGateUp) != 0});
+                            {.rows = ops::GroupedRows::kOut, .routing_ready = (parts & kGateUp) != 0}, {});
       }
       if (parts & kCombine) ops::combine_experts(stream, routing, out, y.view(DType::kF32, {rows, kHidden}));
     }

@@ -13,7 +13,7 @@ Result<std::unique_ptr<FfnBlock>> ExpertsBlock::load(WeightLoader& loader, const
   return std::unique_ptr<FfnBlock>(std::move(block));
 }
 
-void ExpertsBlock::run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const {
+void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const {
   const ops::RouterRule& rule = setup_.spec.router;
   const int64_t rows = pass.rows.rows, entries = rows * rule.top_k;
   ArenaScope scope(pass.scratch);
@@ -27,15 +27,12 @@ void ExpertsBlock::run(Pass& pass, const ops::ScaledRows& h, const Residual& x) 
   }
   // Logits are made for simulated routing, too: it takes the place of their values, not of their cost.
   call.logits = pass.scratch.take(DType::kF32, {rows, rule.experts});
-  ops::linear(pass.stream, router_, h, call.logits, ops::Epilogue::kStore);
+  ops::linear(pass.stream, router_, h, call.logits, {}, pass.scratch);
   ops::route(pass.stream, rule, call, routing);
   const TensorView inner = pass.scratch.take(setup_.activation, {entries, setup_.spec.inner});
-  ops::GroupedEnd end;
-  ops::grouped_linear(pass.stream, gate_up_, h.values, routing, inner, end);
+  ops::grouped_linear(pass.stream, gate_up_, h, routing, inner, {ops::GroupedRows::kIn}, {ops::EndKind::kSwiGlu});
   const TensorView outer = pass.scratch.take(DType::kF32, {entries, down_.n});
-  end.rows = ops::GroupedRows::kOut;
-  end.routing_ready = true;
-  ops::grouped_linear(pass.stream, down_, inner, routing, outer, end);
+  ops::grouped_linear(pass.stream, down_, inner, routing, outer, {ops::GroupedRows::kOut, true}, {});
   ops::combine_experts(pass.stream, routing, outer, x.x);
 }
 

@@ -23,7 +23,7 @@ class AttentionBlock final : public MixerBlock {
 
   const ops::LinearWeight& input_weight() const override { return qkv_; }
   void plan(Pass& pass) const override;
-  void run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const override;
+  void run(Pass& pass, const ops::Input& h, const Residual& x) const override;
 
   // What plan() and run() take of scratch memory at most. kv: dtype of the cache.
   static int64_t scratch_bytes(DeviceKind device, const Attention& spec, int64_t rows, int64_t max_positions, DType kv);

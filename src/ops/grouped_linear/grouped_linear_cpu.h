@@ -9,7 +9,7 @@ namespace volley::ops {
 
 Result<ExpertWeights> pack_experts_cpu(Device& device, std::span<const WeightRows> parts, ExpertWeights w);
 void grouped_linear_cpu(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                        const GroupedEnd& end);
+                        const GroupedCall& call);
 void combine_experts_cpu(Stream& stream, const Routing& routing, TensorView d, TensorView y);
 
 }  // namespace volley::ops

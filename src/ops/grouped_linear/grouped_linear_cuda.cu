@@ -184,7 +184,7 @@ void launch_combine(Stream& stream, const CombineArgs& args, int64_t rows) {
 }  // namespace
 
 Result<ExpertWeights> pack_experts_cuda(Device& device, std::span<const WeightRows> parts, ExpertWeights w) {
-  const int64_t bytes = grouped_cuda_expert_bytes(w.n, w.k, w.storage, w.layout);
+  const int64_t bytes = grouped_cuda_expert_bytes(w.n, w.k, w.format.code, w.layout);
   VOLLEY_ASSIGN(w.packed, device.allocate(static_cast<size_t>(w.experts * bytes)));
   const int64_t each = static_cast<int64_t>(parts.size()) / w.experts, rows = parts[0].rows;
   VOLLEY_ASSIGN(Buffer raw, device.allocate(static_cast<size_t>(rows * w.k * 4)));
@@ -200,7 +200,7 @@ Result<ExpertWeights> pack_experts_cuda(Device& device, std::span<const WeightRo
                         w.k,
                         static_cast<int>(static_cast<int64_t>(i) % each),
                         w.layout,
-                        w.storage,
+                        w.format.code,
                         static_cast<char*>(w.packed.data()) + expert * bytes};
     cuda::Launch how;
     how.grid = dim3(static_cast<unsigned>(std::min<int64_t>(divide_up(rows * w.k, 256), 4096)));
@@ -215,7 +215,7 @@ LinearKernel grouped_cuda_kernel(int major, const ExpertWeights& w, DType x) {
   LinearWeight one;
   one.n = w.n;
   one.k = w.k;
-  one.storage = w.storage;
+  one.format = w.format;
   one.layout = w.layout;
   one.portable = w.portable;
   return linear_cuda_kernel(major, one, x);
@@ -226,7 +226,7 @@ GroupedTileSize grouped_tile_size(int64_t entries, int64_t experts) {
 }
 
 void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                         const GroupedEnd& end) {
+                         const GroupedCall& call) {
   GroupedArgs args;
   args.weights = static_cast<const uint8_t*>(w.packed.data());
   args.x = static_cast<const uint8_t*>(x.data);
@@ -234,7 +234,7 @@ void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, c
   args.offsets = routing.offsets.as<int32_t>();
   args.entries = routing.entries.as<int32_t>();
   args.chosen = routing.experts.as<int32_t>();
-  args.expert_bytes = grouped_cuda_expert_bytes(w.n, w.k, w.storage, w.layout);
+  args.expert_bytes = grouped_cuda_expert_bytes(w.n, w.k, w.format.code, w.layout);
   args.experts = static_cast<int>(w.experts);
   args.top_k = static_cast<int>(routing.top_k());
   args.entry_count = static_cast<int>(y.shape[0]);
@@ -243,12 +243,12 @@ void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, c
   args.k_blocks = static_cast<int>(linear_cuda_k_blocks(w.k));
   args.panels = static_cast<int>(grouped_cuda_panels(w.n, w.layout));
   args.outputs = static_cast<int>(y.shape[1]);
-  args.rows = end.rows;
+  args.rows = call.rows;
   args.layout = w.layout;
-  args.storage = w.storage;
+  args.storage = w.format.code;
   args.x_dtype = x.dtype;
   args.y_dtype = y.dtype;
-  args.routing_ready = end.routing_ready;
+  args.routing_ready = call.routing_ready;
   const Gpu gpu = current_gpu();
   switch (grouped_cuda_kernel(gpu.major, w, x.dtype)) {
     case LinearKernel::kTiles:

@@ -61,7 +61,7 @@ struct GroupedArgs {
 
 Result<ExpertWeights> pack_experts_cuda(Device& device, std::span<const WeightRows> parts, ExpertWeights w);
 void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                         const GroupedEnd& end);
+                         const GroupedCall& call);
 void combine_experts_cuda(Stream& stream, const Routing& routing, TensorView d, TensorView y);
 
 // The kernels. `processors`: multiprocessors to fill.

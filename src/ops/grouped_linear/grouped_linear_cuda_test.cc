@@ -74,9 +74,9 @@ TEST(GroupedLinearCuda, GraphServesWhatTheRoutingIs) {
   const auto enqueue = [&] {
     world.run();
     grouped_linear(device.stream(), gate_up.packed, x.view(kBF16, {rows, hidden}), world.routing(),
-                   m.view(kBF16, {rows * 4, inner}), {.rows = GroupedRows::kIn});
+                   m.view(kBF16, {rows * 4, inner}), {.rows = GroupedRows::kIn}, end_of(gate_up.packed));
     grouped_linear(device.stream(), down.packed, m.view(kBF16, {rows * 4, inner}), world.routing(),
-                   d.view(kF32, {rows * 4, hidden}), {.rows = GroupedRows::kOut, .routing_ready = true});
+                   d.view(kF32, {rows * 4, hidden}), {.rows = GroupedRows::kOut, .routing_ready = true}, {});
     combine_experts(device.stream(), world.routing(), d.view(kF32, {rows * 4, hidden}), y.view(kF32, {rows, hidden}));
   };
   const std::vector<float> zeros(rows * hidden);

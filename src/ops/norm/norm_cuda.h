@@ -5,7 +5,7 @@
 
 namespace volley::ops {
 
-void rms_norm_cuda(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index,
-                   const ScaledRows& y, const FeatureBlock& copy);
+void rms_norm_cuda(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const Input& y,
+                   const FeatureBlock& copy);
 
 }  // namespace volley::ops

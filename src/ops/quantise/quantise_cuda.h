@@ -5,6 +5,6 @@
 
 namespace volley::ops {
 
-void quantise_rows_cuda(Stream& stream, TensorView x, const ScaledRows& y);
+void quantise_rows_cuda(Stream& stream, TensorView x, const Input& y);
 
 }  // namespace volley::ops

@@ -66,8 +66,8 @@ void Network::inject(model::Pass& pass, TensorView features) const {
   ArenaScope scope(pass.scratch);
   const model::Decoder& decoder = facts_.decoder;
   const TensorView projected = pass.scratch.take(DType::kF32, {rows, decoder.hidden});
-  ops::product(pass.stream, fc_, features, projected, ops::Epilogue::kStore, pass.scratch);
-  const ops::ScaledRows h = ops::input_for(injection_, activation(), rows, pass.scratch);
+  ops::linear(pass.stream, fc_, features, projected, {}, pass.scratch);
+  const ops::Input h = ops::input_for(injection_, activation(), rows, pass.scratch);
   ops::rms_norm(pass.stream, projected, hidden_norm_.view, decoder.norm_eps, {}, h);
   // One product and one write for all layers, which lie one after the other in a page.
   ops::QkvWrite write;
@@ -78,20 +78,20 @@ void Network::inject(model::Pass& pass, TensorView features) const {
   write.rope = body_->rope(decoder.attention(0)->rope);
   write.kv = pass.kv[0];
   write.qkv = pass.scratch.take(DType::kF32, {rows, injection_.n});
-  ops::linear(pass.stream, injection_, h, write.qkv, ops::Epilogue::kStore);
+  ops::linear(pass.stream, injection_, h, write.qkv, {}, pass.scratch);
   ops::write_qkv(pass.stream, pass.rows, pass.rows.views[ops::kWholeView], write);
 }
 
 void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
                      const ops::RowSummaries& summaries) const {
   ArenaScope scope(scratch);
-  const ops::ScaledRows h = ops::input_for(head(), activation(), logits.shape[0], scratch);
+  const ops::Input h = ops::input_for(head(), activation(), logits.shape[0], scratch);
   final_norm(stream, x, row_index, h);
-  ops::linear(stream, head(), h, logits, ops::Epilogue::kStore, summaries);
+  ops::linear(stream, head(), h, logits, {.summaries = summaries}, scratch);
 }
 
 bool Network::head_summarises(DeviceKind device) const {
-  return ops::linear_summarises(device, head(), head_.n > 0 ? storage_ : activation());
+  return ops::linear_summarises(device, head(), activation());
 }
 
 int64_t Network::scratch_bytes(DeviceKind device, const ProposerFacts& facts, DType storage, int64_t rows,
