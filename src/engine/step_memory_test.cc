@@ -312,6 +312,12 @@ TEST(StepMemory, IsPlannedBeforeWeightsAreRead) {
     Status check(std::string_view name, std::span<const int64_t> shape) const override {
       return inner_->check(name, shape);
     }
+    Result<std::vector<int64_t>> integers(std::string_view name, int64_t) const override {
+      return data_loss(std::string(name) + " was read");
+    }
+    Status check_integers(std::string_view name, int64_t count) const override {
+      return inner_->check_integers(name, count);
+    }
     DType main_dtype() const override { return inner_->main_dtype(); }
     DType dtype_of(std::string_view name) const override { return inner_->dtype_of(name); }
     std::vector<std::string> names() const override { return inner_->names(); }

@@ -1,17 +1,26 @@
-// A whole mixture behind its router in one kernel on sm_90a: gate and up, down, and the combination.
+// Both products of a mixture behind its router in one kernel on sm_90a: gate and up, then down.
 //
 // Blocks take tiles from one list, those of gate and up before those of down, and the ring of stages runs on from one
 // to the other: the weights of down are on their way while the last tiles of gate and up are multiplied. What orders
 // the rest are counters in memory: rows of h are fetched when all panels of gate and up for their tile of rows are
-// written, and the last of a row's slots to arrive at some outputs adds them all up, in the order of slots. Tiles are
-// handed out one at a time, so what a block waits for was taken by a block that runs: no number of blocks must fit at
-// once.
+// written. Tiles are handed out one at a time, so what a block waits for was taken by a block that runs: no number of
+// blocks must fit at once.
 #include <algorithm>
 
 #include "ops/grouped_linear/grouped_linear_cuda_tiles.cuh"
 
 namespace volley::ops {
 namespace {
+
+// A counter that other blocks add to: what they wrote before is seen by who sees their part of the count.
+__device__ int32_t count_acquired(const int32_t* counter) {
+  int32_t v;
+  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(counter) : "memory");
+  return v;
+}
+__device__ void count_released(int32_t* counter) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
+}
 
 enum class Phase { kGateUp, kDown, kEnd };
 
@@ -103,7 +112,7 @@ __device__ void produce_rows(const Ring& ring, TileQueue& queue, const ExpertsAr
       sources[r] = source_row(product, taken.tile.row + r);
     }
     if (taken.phase == Phase::kDown && thread == 0) {
-      while (hopper::load_acquire(args.written + taken.row_tile) != args.gate_up.panels) {
+      while (count_acquired(args.written + taken.row_tile) != args.gate_up.panels) {
       }
     }
     x_sync<Shape>();
@@ -128,7 +137,7 @@ __device__ __forceinline__ void run_tile(const Ring& ring, RingReader& reader, c
   if (!gate_up) return finish_panel<PanelEnd::kPlain, kRows>(args.down, tile, panel, warp, sums);
   finish_panel<PanelEnd::kGateUpQuick, kRows>(args.gate_up, tile, panel, warp, sums);
   panel_sync(group);  // all have written
-  if (threadIdx.x % 128 == 0 && panel < args.gate_up.panels) hopper::add_release(args.written + taken.row_tile, 1);
+  if (threadIdx.x % 128 == 0 && panel < args.gate_up.panels) count_released(args.written + taken.row_tile);
 }
 
 // With the first of kRows that holds the tile's.
