@@ -95,7 +95,8 @@ void grouped(benchmark::State& state, World& world, bool in) {
                    d = world.d.view(DType::kBF16, {entries, kHidden});
   run(state, world, (in ? 4.0 : 2.0) * kInner * kHidden, [&](const ops::Routing& routing) {
     ops::grouped_linear(world.device->stream(), in ? world.gate_up : world.down, in ? x : m, routing, in ? m : d,
-                        {.rows = in ? ops::GroupedRows::kIn : ops::GroupedRows::kOut});
+                        {.rows = in ? ops::GroupedRows::kIn : ops::GroupedRows::kOut},
+                        {in ? ops::EndKind::kSwiGlu : ops::EndKind::kStore});
   });
 }
 
@@ -103,11 +104,12 @@ void grouped(benchmark::State& state, World& world, bool in) {
 void linear_of_as_many_bytes(benchmark::State& state, World& world) {
   const int64_t rows = state.range(0);
   Buffer y = world.allocate(rows * world.same_bytes.n * 4);
+  Arena none{Buffer()};
   double best = 0;
   for (auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
     ops::linear(world.device->stream(), world.same_bytes, world.x.view(DType::kBF16, {rows, kHidden}),
-                y.view(DType::kF32, {rows, world.same_bytes.n}), ops::Epilogue::kStore);
+                y.view(DType::kF32, {rows, world.same_bytes.n}), {}, none);
     const double ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
     best = std::max(best, 2.0 * static_cast<double>(world.same_bytes.n * kHidden) / ns);
     state.SetIterationTime(ns * 1e-9);

@@ -50,7 +50,7 @@ ops::ExpertWeights experts(Device& device, int64_t n, int64_t k, ops::LinearLayo
   w.n = n;
   w.k = k;
   w.layout = layout;
-  w.packed = allocate(device, kExperts * ops::grouped_cuda_expert_bytes(n, k, w.storage, layout));
+  w.packed = allocate(device, kExperts * ops::grouped_cuda_expert_bytes(n, k, w.format.code, layout));
   bench::fill_bf16(device, w.packed.data(), kExperts * n * k, seed, 1.7f / std::sqrt(static_cast<float>(k)));
   return w;
 }
@@ -68,7 +68,8 @@ struct Layer {
                                                })))) {
     router.n = kExperts;
     router.k = kHidden;
-    router.packed = allocate(device, ops::linear_cuda_packed_bytes(router.n, router.k, router.storage, router.layout));
+    router.packed =
+        allocate(device, ops::linear_cuda_packed_bytes(router.n, router.k, router.format.code, router.layout));
     bench::fill_bf16(device, router.packed.data(), router.n * router.k, seed + 2, 0.04f);
     router.portable = gate_up.portable = down.portable = portable;
   }
@@ -131,16 +132,17 @@ struct Model {
         call.zeroed = counters.view(DType::kI32, {ops::experts_counters(rule(), rows)});
       }
       Stream& stream = device.stream();
-      if (parts & kRouter) ops::linear(stream, layer.router, in, scores, ops::Epilogue::kStore);
+      if (parts & kRouter) ops::linear(stream, layer.router, in, scores, {}, *layer.arena);
       if (parts & kRoute) ops::route(stream, rule(), call, routing);
       if (parts & kGateUp) {
-        ops::grouped_linear(stream, layer.gate_up, in, routing, inner, {.rows = ops::GroupedRows::kIn});
+        ops::grouped_linear(stream, layer.gate_up, in, routing, inner, {.rows = ops::GroupedRows::kIn},
+                            {ops::EndKind::kSwiGlu});
       }
       if (parts & kDown) {
         ops::grouped_linear(stream, layer.down, inner, routing, out,
-                            {.rows = ops::GroupedRows::kOut, .routing_ready = (parts & kGateUp) != 0});
+                            {.rows = ops::GroupedRows::kOut, .routing_ready = (parts & kGateUp) != 0}, {});
       }
-      if (parts & kRouteRows) ops::route_rows(stream, rule(), layer.router, {in, {}}, call, routing);
+      if (parts & kRouteRows) ops::route_rows(stream, rule(), layer.router, in, call, routing, *layer.arena);
       if (parts & kFfn) {
         ops::experts_ffn(stream,
                          {layer.gate_up, layer.down, in, inner, out, call.zeroed, y.view(DType::kF32, {rows, kHidden})},

@@ -24,26 +24,26 @@ using namespace volley;  // NOLINT: a program, not a header
 struct Shape {
   const char* name;
   int64_t k, n;
-  ops::Epilogue epilogue;
+  ops::EndKind kind;
 };
 
-constexpr Shape kLarge[] = {{"qkv", 1024, 4096, ops::Epilogue::kStore},
-                            {"o", 2048, 1024, ops::Epilogue::kAdd},
-                            {"gate_up", 1024, 6144, ops::Epilogue::kSwiGlu},
-                            {"down", 3072, 1024, ops::Epilogue::kAdd},
-                            {"head", 1024, 151936, ops::Epilogue::kStore}};
-constexpr Shape kSmall[] = {{"qkv", 256, 640, ops::Epilogue::kStore},
-                            {"o", 384, 256, ops::Epilogue::kAdd},
-                            {"gate_up", 256, 1536, ops::Epilogue::kSwiGlu},
-                            {"down", 768, 256, ops::Epilogue::kAdd},
-                            {"head", 256, 2048, ops::Epilogue::kStore}};
+constexpr Shape kLarge[] = {{"qkv", 1024, 4096, ops::EndKind::kStore},
+                            {"o", 2048, 1024, ops::EndKind::kAdd},
+                            {"gate_up", 1024, 6144, ops::EndKind::kSwiGlu},
+                            {"down", 3072, 1024, ops::EndKind::kAdd},
+                            {"head", 1024, 151936, ops::EndKind::kStore}};
+constexpr Shape kSmall[] = {{"qkv", 256, 640, ops::EndKind::kStore},
+                            {"o", 384, 256, ops::EndKind::kAdd},
+                            {"gate_up", 256, 1536, ops::EndKind::kSwiGlu},
+                            {"down", 768, 256, ops::EndKind::kAdd},
+                            {"head", 256, 2048, ops::EndKind::kStore}};
 
 // Weights of as many layers as it takes to fill `bytes`, at least of one.
 std::vector<ops::LinearWeight> make_layers(Device& device, const Shape& shape, size_t bytes) {
   std::vector<uint16_t> rows(shape.n * shape.k);
   std::minstd_rand random(1);
   for (uint16_t& w : rows) w = static_cast<uint16_t>(0x3c00 | (random() & 0x81ff));
-  const bool pairs = shape.epilogue == ops::Epilogue::kSwiGlu;
+  const bool pairs = shape.kind == ops::EndKind::kSwiGlu;
   std::vector<ops::WeightRows> parts;
   for (int64_t p = 0; p < (pairs ? 2 : 1); ++p) {
     const int64_t n = pairs ? shape.n / 2 : shape.n;
@@ -72,18 +72,19 @@ Limits measure_limits(int threads) {
 void run_linear(benchmark::State& state, Device& device, const Limits& limits, const Shape& shape, size_t bytes) {
   const int64_t rows = state.range(0);
   const std::vector<ops::LinearWeight> layers = make_layers(device, shape, bytes);
-  const bool add = shape.epilogue == ops::Epilogue::kAdd, head = std::string(shape.name) == "head";
-  const int64_t columns = shape.epilogue == ops::Epilogue::kSwiGlu ? shape.n / 2 : shape.n;
+  const bool add = shape.kind == ops::EndKind::kAdd, head = std::string(shape.name) == "head";
+  const int64_t columns = shape.kind == ops::EndKind::kSwiGlu ? shape.n / 2 : shape.n;
   Buffer x = std::move(device.allocate(rows * shape.k * 2)).value();
   Buffer y = std::move(device.allocate(rows * columns * 4)).value();
   std::fill_n(static_cast<uint16_t*>(x.data()), rows * shape.k, uint16_t{0x3f00});
   const TensorView x_view = x.view(DType::kBF16, {rows, shape.k});
   const TensorView y_view = y.view(add || head ? DType::kF32 : DType::kBF16, {rows, columns});
+  Arena none{Buffer()};
   double best = 1e300;
   size_t layer = 0;
   for (auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
-    ops::linear(device.stream(), layers[layer], x_view, y_view, shape.epilogue);
+    ops::linear(device.stream(), layers[layer], x_view, y_view, {shape.kind}, none);
     const double ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
     best = std::min(best, ns);
     layer = (layer + 1) % layers.size();

@@ -26,13 +26,13 @@ constexpr int kLayers = 36;
 struct Shape {
   const char* name;
   int64_t n, k;
-  ops::Epilogue epilogue;
+  ops::EndKind kind;
   DType y;
 };
-constexpr Shape kShapes[] = {{"qkv", 6144, 4096, ops::Epilogue::kStore, DType::kF32},
-                             {"o", 4096, 4096, ops::Epilogue::kAdd, DType::kF32},
-                             {"gate_up", 24576, 4096, ops::Epilogue::kSwiGlu, DType::kBF16},
-                             {"down", 4096, 12288, ops::Epilogue::kAdd, DType::kF32}};
+constexpr Shape kShapes[] = {{"qkv", 6144, 4096, ops::EndKind::kStore, DType::kF32},
+                             {"o", 4096, 4096, ops::EndKind::kAdd, DType::kF32},
+                             {"gate_up", 24576, 4096, ops::EndKind::kSwiGlu, DType::kBF16},
+                             {"down", 4096, 12288, ops::EndKind::kAdd, DType::kF32}};
 constexpr int kRows[] = {1, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512};
 constexpr int64_t kMaxRows = 512, kMaxWidth = 24576;
 
@@ -55,9 +55,10 @@ struct Model {
         ops::LinearWeight w;
         w.n = s.n;
         w.k = s.k;
-        w.storage = DType::kBF16;
-        w.layout = s.epilogue == ops::Epilogue::kSwiGlu ? ops::LinearLayout::kGateUp : ops::LinearLayout::kPlain;
-        w.packed = allocate(device, static_cast<size_t>(ops::linear_cuda_packed_bytes(s.n, s.k, w.storage, w.layout)));
+        w.format.code = DType::kBF16;
+        w.layout = s.kind == ops::EndKind::kSwiGlu ? ops::LinearLayout::kGateUp : ops::LinearLayout::kPlain;
+        w.packed =
+            allocate(device, static_cast<size_t>(ops::linear_cuda_packed_bytes(s.n, s.k, w.format.code, w.layout)));
         bench::fill_bf16(device, w.packed.data(), s.n * s.k, static_cast<uint32_t>(weights.size() + 1),
                          1.7f / std::sqrt(static_cast<float>(s.k)));
         weight_bytes += static_cast<size_t>(s.n * s.k * 2);
@@ -71,12 +72,13 @@ struct Model {
 using Time = std::function<double(const std::function<void()>&)>;  // of what a function puts on the stream, µs
 
 void run_volley(Device& device, Model& model, int rows, int only) {
+  Arena none{Buffer()};
   for (size_t i = 0; i < model.weights.size(); ++i) {
     const Shape& s = kShapes[i % std::size(kShapes)];
     if (only >= 0 && static_cast<int>(i % std::size(kShapes)) != only) continue;
-    const int64_t width = s.epilogue == ops::Epilogue::kSwiGlu ? s.n / 2 : s.n;
+    const int64_t width = s.kind == ops::EndKind::kSwiGlu ? s.n / 2 : s.n;
     ops::linear(device.stream(), model.weights[i], TensorView(model.x.data(), DType::kBF16, {rows, s.k}),
-                {model.y.data(), s.y, {rows, width}}, s.epilogue);
+                {model.y.data(), s.y, {rows, width}}, {s.kind}, none);
   }
 }
 
@@ -88,7 +90,7 @@ void run_volley(Device& device, Model& model, int rows, int only) {
 class BlasProduct {
  public:
   BlasProduct(cublasLtHandle_t handle, int64_t rows, const Shape& shape, bool same_y, size_t workspace_bytes)
-      : handle_(handle), y_factor_(same_y && shape.epilogue == ops::Epilogue::kAdd ? 1.0f : 0.0f) {
+      : handle_(handle), y_factor_(same_y && shape.kind == ops::EndKind::kAdd ? 1.0f : 0.0f) {
     const int64_t n = shape.n, k = shape.k;
     const cudaDataType_t y_type = same_y && shape.y == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF;
     const cublasOperation_t transpose = CUBLAS_OP_T;
@@ -150,9 +152,9 @@ double time_blas(const Time& time, Device& device, const Model& model, const Bla
 
 void run_tile(Device& device, const Model& model, int rows, size_t product, const ops::LinearCudaPlan& plan) {
   const Shape& s = kShapes[product % std::size(kShapes)];
-  const int64_t width = s.epilogue == ops::Epilogue::kSwiGlu ? s.n / 2 : s.n;
+  const int64_t width = s.kind == ops::EndKind::kSwiGlu ? s.n / 2 : s.n;
   ops::linear_tiles_cuda(device.stream(), model.weights[product], TensorView(model.x.data(), DType::kBF16, {rows, s.k}),
-                         {model.y.data(), s.y, {rows, width}}, s.epilogue, plan);
+                         {model.y.data(), s.y, {rows, width}}, {s.kind}, plan);
 }
 
 // A product of all layers with one tile: by itself, or among the others, which have theirs from the plan.
@@ -206,13 +208,13 @@ void print_tiles(const Time& time, Device& device, const Model& model, const Bla
 
 // The products of a DFlash drafter for Qwen3-8B: those of a layer, k and v of injected context, fc, and the target's
 // head.
-constexpr Shape kDraftShapes[] = {{"qkv", 6144, 4096, ops::Epilogue::kStore, DType::kF32},
-                                  {"o", 4096, 4096, ops::Epilogue::kAdd, DType::kF32},
-                                  {"gate_up", 24576, 4096, ops::Epilogue::kSwiGlu, DType::kBF16},
-                                  {"down", 4096, 12288, ops::Epilogue::kAdd, DType::kF32},
-                                  {"kv", 2048, 4096, ops::Epilogue::kStore, DType::kF32},
-                                  {"fc", 4096, 20480, ops::Epilogue::kStore, DType::kF32},
-                                  {"head", 151936, 4096, ops::Epilogue::kStore, DType::kF32}};
+constexpr Shape kDraftShapes[] = {{"qkv", 6144, 4096, ops::EndKind::kStore, DType::kF32},
+                                  {"o", 4096, 4096, ops::EndKind::kAdd, DType::kF32},
+                                  {"gate_up", 24576, 4096, ops::EndKind::kSwiGlu, DType::kBF16},
+                                  {"down", 4096, 12288, ops::EndKind::kAdd, DType::kF32},
+                                  {"kv", 2048, 4096, ops::EndKind::kStore, DType::kF32},
+                                  {"fc", 4096, 20480, ops::EndKind::kStore, DType::kF32},
+                                  {"head", 151936, 4096, ops::EndKind::kStore, DType::kF32}};
 constexpr int kDraftRows[] = {1, 16, 96, 256, 384};
 constexpr size_t kDraftBytes = size_t{600} << 20;  // of one product's weights, read in turn: many times the cache
 
@@ -220,8 +222,8 @@ ops::LinearWeight draft_weight(Device& device, const Buffer& raw, const Shape& s
   ops::LinearWeight w;
   w.n = s.n;
   w.k = s.k;
-  w.storage = storage;
-  w.layout = s.epilogue == ops::Epilogue::kSwiGlu ? ops::LinearLayout::kGateUp : ops::LinearLayout::kPlain;
+  w.format.code = storage;
+  w.layout = s.kind == ops::EndKind::kSwiGlu ? ops::LinearLayout::kGateUp : ops::LinearLayout::kPlain;
   w.packed = allocate(device, static_cast<size_t>(ops::linear_cuda_packed_bytes(s.n, s.k, storage, w.layout)));
   void* to = storage == DType::kBF16 ? w.packed.data() : raw.data();
   bench::fill_bf16(device, to, s.n * s.k, seed, 1.7f / std::sqrt(static_cast<float>(s.k)));
@@ -249,16 +251,16 @@ void print_draft(Device& device) {
         weights.push_back(draft_weight(device, raw, s, storage, static_cast<uint32_t>(i + 1)));
       }
       for (int64_t rows : kDraftRows) {
-        const int64_t width = s.epilogue == ops::Epilogue::kSwiGlu ? s.n / 2 : s.n;
+        const int64_t width = s.kind == ops::EndKind::kSwiGlu ? s.n / 2 : s.n;
         const TensorView values(x.data(), DType::kBF16, {rows, s.k});
-        const ops::ScaledRows in_codes({codes.data(), DType::kF8E4M3, {rows, s.k}},
-                                       {scales.data(), DType::kF32, {rows}});
+        const ops::Input in_codes({codes.data(), DType::kF8E4M3, {rows, s.k}}, {scales.data(), DType::kF32, {rows}});
+        Arena none{Buffer()};
         const auto time = [&](bool quantises, const ops::RowSummaries& summaries = {}) {
           const auto run = [&] {
             for (const ops::LinearWeight& w : weights) {
               if (quantises) ops::quantise_rows(device.stream(), values, in_codes);
-              ops::linear(device.stream(), w, storage == DType::kBF16 ? values : in_codes,
-                          {y.data(), s.y, {rows, width}}, s.epilogue, summaries);
+              ops::linear(device.stream(), w, storage == DType::kBF16 ? ops::Input(values) : in_codes,
+                          {y.data(), s.y, {rows, width}}, {s.kind, {}, summaries}, none);
             }
           };
           return bench::graph_us(device, run, 4, 5) / static_cast<double>(weights.size());

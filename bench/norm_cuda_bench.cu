@@ -31,7 +31,7 @@ struct Memory {
 };
 
 double norm_us(Device& device, const Memory& m, int64_t rows, DType dtype, bool copies) {
-  ops::ScaledRows y(m.y.view(dtype, {rows, kHidden}));
+  ops::Input y(m.y.view(dtype, {rows, kHidden}));
   if (dtype == DType::kF8E4M3) y.scales = m.scales.view(DType::kF32, {rows});
   ops::FeatureBlock copy;
   if (copies) copy = {m.features.view(DType::kBF16, {rows, kFeatureLayers * kHidden}), 2};

@@ -60,7 +60,7 @@ void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Block& layer = layers_[i];
     const auto normed = [&](const Vector& norm, const ops::LinearWeight& reader, const ops::FeatureBlock& copy) {
-      const ops::ScaledRows h = ops::input_for(reader, activation(), rows, pass.scratch);
+      const ops::Input h = ops::input_for(reader, activation(), rows, pass.scratch);
       ops::rms_norm(pass.stream, x, norm.view, spec_.norm_eps, {}, h, copy);
       return h;
     };
@@ -85,7 +85,7 @@ void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
   }
 }
 
-void Network::final_norm(Stream& stream, TensorView x, TensorView row_index, const ops::ScaledRows& h) const {
+void Network::final_norm(Stream& stream, TensorView x, TensorView row_index, const ops::Input& h) const {
   ops::rms_norm(stream, x, norm_.view, spec_.norm_eps, row_index, h);
 }
 
@@ -96,9 +96,9 @@ void Network::embed(Stream& stream, TensorView ids, TensorView x) const {
 void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
                      const ops::RowSummaries& summaries) const {
   ArenaScope scope(scratch);
-  const ops::ScaledRows h = ops::input_for(head_, activation(), row_index.dim(0), scratch);
+  const ops::Input h = ops::input_for(head_, activation(), row_index.dim(0), scratch);
   final_norm(stream, x, row_index, h);
-  ops::linear(stream, head_, h, logits, ops::Epilogue::kStore, summaries);
+  ops::linear(stream, head_, h, logits, {.summaries = summaries}, scratch);
 }
 
 }  // namespace volley::model

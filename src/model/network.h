@@ -31,7 +31,7 @@ class Network {
   void forward(Pass& pass, const Capture& capture, TensorView x) const;
 
   // h[i] = final norm(x[row_index[i]]).
-  void final_norm(Stream& stream, TensorView x, TensorView row_index, const ops::ScaledRows& h) const;
+  void final_norm(Stream& stream, TensorView x, TensorView row_index, const ops::Input& h) const;
 
   // x = embedding rows of ids. REQUIRES, as logits(): it was loaded with embedding and head.
   void embed(Stream& stream, TensorView ids, TensorView x) const;

@@ -43,7 +43,7 @@ struct Residual {
   TensorView x;
   // x += w a. a: [rows, w.k] in the activation dtype.
   void add(Pass& pass, const ops::LinearWeight& w, TensorView a) const {
-    ops::product(pass.stream, w, a, x, ops::Epilogue::kAdd, pass.scratch);
+    ops::linear(pass.stream, w, a, x, {ops::EndKind::kAdd}, pass.scratch);
   }
 };
 
@@ -57,7 +57,7 @@ class MixerBlock {
   // Before the first layer of a pass: what its layers share. Stays in the scratch memory until the last layer.
   virtual void plan(Pass& pass) const = 0;
   // x += mixer(h). h: the normed input.
-  virtual void run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const = 0;
+  virtual void run(Pass& pass, const ops::Input& h, const Residual& x) const = 0;
 };
 
 // Works on every position alone.
@@ -66,7 +66,7 @@ class FfnBlock {
   virtual ~FfnBlock() = default;
   virtual const ops::LinearWeight& input_weight() const = 0;
   // x += ffn(h).
-  virtual void run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const = 0;
+  virtual void run(Pass& pass, const ops::Input& h, const Residual& x) const = 0;
 };
 
 }  // namespace volley::model

@@ -10,10 +10,10 @@ Result<std::unique_ptr<FfnBlock>> DenseBlock::load(WeightLoader& loader, const s
   return std::unique_ptr<FfnBlock>(std::move(block));
 }
 
-void DenseBlock::run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const {
+void DenseBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const {
   ArenaScope scope(pass.scratch);
   const TensorView inner = pass.scratch.take(activation_, {pass.rows.rows, down_.k});
-  ops::linear(pass.stream, gate_up_, h, inner, ops::Epilogue::kSwiGlu);
+  ops::linear(pass.stream, gate_up_, h, inner, {ops::EndKind::kSwiGlu}, pass.scratch);
   x.add(pass, down_, inner);
 }
 

@@ -12,7 +12,7 @@ class DenseBlock final : public FfnBlock {
   static Result<std::unique_ptr<FfnBlock>> load(WeightLoader& loader, const std::string& prefix, DType activation);
 
   const ops::LinearWeight& input_weight() const override { return gate_up_; }
-  void run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const override;
+  void run(Pass& pass, const ops::Input& h, const Residual& x) const override;
 
  private:
   DType activation_ = DType::kBF16;

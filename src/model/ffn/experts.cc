@@ -16,7 +16,7 @@ Result<std::unique_ptr<FfnBlock>> ExpertsBlock::load(WeightLoader& loader, const
   return std::unique_ptr<FfnBlock>(std::move(block));
 }
 
-void ExpertsBlock::run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const {
+void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const {
   const ops::RouterRule& rule = setup_.spec.router;
   const int64_t rows = pass.rows.rows, entries = rows * rule.top_k;
   ArenaScope scope(pass.scratch);
@@ -33,10 +33,10 @@ void ExpertsBlock::run(Pass& pass, const ops::ScaledRows& h, const Residual& x) 
   }
   // Logits are made for simulated routing, too: it takes the place of their values, not of their cost.
   call.logits = pass.scratch.take(DType::kF32, {rows, rule.experts});
-  ops::route_rows(pass.stream, rule, router_, h, call, routing);
+  ops::route_rows(pass.stream, rule, router_, h, call, routing, pass.scratch);
   const ops::ExpertsCall ffn = {.gate_up = gate_up_,
                                 .down = down_,
-                                .x = h.values,
+                                .x = h,
                                 .inner = pass.scratch.take(setup_.activation, {entries, setup_.spec.inner}),
                                 .outer = pass.scratch.take(DType::kF32, {entries, down_.n}),
                                 .counters = call.zeroed,

@@ -18,7 +18,7 @@ class ExpertsBlock final : public FfnBlock {
   static Result<std::unique_ptr<FfnBlock>> load(WeightLoader& loader, const std::string& prefix, const Setup& setup);
 
   const ops::LinearWeight& input_weight() const override { return router_; }
-  void run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const override;
+  void run(Pass& pass, const ops::Input& h, const Residual& x) const override;
 
  private:
   Setup setup_;

@@ -43,7 +43,7 @@ void AttentionBlock::plan(Pass& pass) const {
                             ops::plan_attention(pass.stream, pass.rows, pass.rows.views[view], shape, pass.scratch)});
 }
 
-void AttentionBlock::run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const {
+void AttentionBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const {
   const Attention& spec = setup_.spec;
   const ops::Rows& rows = pass.rows;
   const ops::RowView& view = rows.views[view_of(spec)];
@@ -55,7 +55,7 @@ void AttentionBlock::run(Pass& pass, const ops::ScaledRows& h, const Residual& x
   {
     ArenaScope attention_scope(pass.scratch);
     const TensorView qkv = pass.scratch.take(DType::kF32, {rows.rows, qkv_.n});
-    ops::linear(pass.stream, qkv_, h, qkv, ops::Epilogue::kStore);
+    ops::linear(pass.stream, qkv_, h, qkv, {}, pass.scratch);
     ops::QkvWrite write;
     write.qkv = qkv;
     write.bias = qkv_bias_.view;

@@ -23,7 +23,7 @@ class AttentionBlock final : public MixerBlock {
 
   const ops::LinearWeight& input_weight() const override { return qkv_; }
   void plan(Pass& pass) const override;
-  void run(Pass& pass, const ops::ScaledRows& h, const Residual& x) const override;
+  void run(Pass& pass, const ops::Input& h, const Residual& x) const override;
 
  private:
   AttentionSetup setup_;

@@ -13,7 +13,7 @@ namespace volley::ops {
 struct ExpertsCall {
   const ExpertWeights& gate_up;  // kGateUp, [2 * inner, hidden]
   const ExpertWeights& down;     // kPlain, [hidden, inner]
-  TensorView x;                  // [rows, hidden]
+  Input x;                       // [rows, hidden]
   TensorView inner;              // scratch: [rows * top_k, inner], bf16 or fp32: what h is rounded to
   TensorView outer;              // scratch: [rows * top_k, hidden], bf16 or fp32: what d is rounded to
   // [experts_counters()] int32, all 0 (RouteCall::zeroed); they are used up. A null view: a kernel each.

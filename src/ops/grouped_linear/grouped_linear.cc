@@ -7,13 +7,13 @@
 namespace volley::ops {
 
 Result<ExpertWeights> pack_experts(Device& device, std::span<const WeightRows> parts, int64_t experts, int64_t k,
-                                   DType storage, LinearLayout layout) {
+                                   WeightFormat format, LinearLayout layout) {
   if (k < 1 || experts < 1) {
     return invalid_argument("Weights of experts need at least one expert and one column, not " +
                             std::to_string(experts) + " and " + std::to_string(k) + ".");
   }
-  if (storage != DType::kBF16 && storage != DType::kF32) {
-    return unimplemented(std::string("Weights of experts cannot be stored as ") + dtype_name(storage) +
+  if (format.code != DType::kBF16 && format.code != DType::kF32) {
+    return unimplemented(std::string("Weights of experts cannot be stored as ") + dtype_name(format.code) +
                          ": use bfloat16 or float32.");
   }
   const int64_t each = layout == LinearLayout::kGateUp ? 2 : 1;
@@ -36,24 +36,27 @@ Result<ExpertWeights> pack_experts(Device& device, std::span<const WeightRows> p
   w.experts = experts;
   w.n = parts[0].rows * each;
   w.k = k;
-  w.storage = storage;
+  w.format = format;
   w.layout = layout;
   return kernels_on<GroupedLinearKernels>(device.kind()).pack_experts(device, parts, std::move(w));
 }
 
-void grouped_linear(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                    const GroupedEnd& end) {
+void grouped_linear(Stream& stream, const ExpertWeights& w, const Input& input, const Routing& routing, TensorView y,
+                    const GroupedCall& call, const End& end) {
+  const TensorView& x = input.values;
   const int64_t entries = routing.rows() * routing.top_k();
   VOLLEY_CHECK(x.rank == 2 && y.rank == 2);
   VOLLEY_CHECK_EQ(routing.expert_count(), w.experts);
-  VOLLEY_CHECK_EQ(x.shape[0], end.rows == GroupedRows::kIn ? routing.rows() : entries);
+  VOLLEY_CHECK_EQ(x.shape[0], call.rows == GroupedRows::kIn ? routing.rows() : entries);
   VOLLEY_CHECK_EQ(x.shape[1], w.k);
   VOLLEY_CHECK_EQ(y.shape[0], entries);
   VOLLEY_CHECK_EQ(y.shape[1], w.layout == LinearLayout::kGateUp ? w.n / 2 : w.n);
-  VOLLEY_CHECK(x.dtype == DType::kF32 || (x.dtype == DType::kBF16 && w.storage == DType::kBF16));
+  VOLLEY_CHECK(x.dtype == DType::kF32 || (x.dtype == DType::kBF16 && w.format.code == DType::kBF16));
   VOLLEY_CHECK(y.dtype == DType::kF32 || y.dtype == DType::kBF16);
+  VOLLEY_CHECK(end.kind == (w.layout == LinearLayout::kGateUp ? EndKind::kSwiGlu : EndKind::kStore));
+  VOLLEY_CHECK(end.bias.data == nullptr && end.summaries.whole == nullptr);
   if (entries == 0) return;
-  kernels_on<GroupedLinearKernels>(stream).grouped_linear(stream, w, x, routing, y, end);
+  kernels_on<GroupedLinearKernels>(stream).grouped_linear(stream, w, x, routing, y, call);
 }
 
 void combine_experts(Stream& stream, const Routing& routing, TensorView d, TensorView y) {

@@ -19,18 +19,18 @@ namespace volley::ops {
 // One matrix [n, k] for each expert, of one shape, packed for its device. Immutable; may be shared by threads.
 struct ExpertWeights {
   int64_t experts = 0;
-  int64_t n = 0, k = 0;          // of one expert; n counts all rows of all parts
-  DType storage = DType::kBF16;  // kBF16 or kF32
+  int64_t n = 0, k = 0;  // of one expert; n counts all rows of all parts
+  WeightFormat format;   // kBF16 or kF32
   LinearLayout layout = LinearLayout::kPlain;
   Buffer packed;
   bool portable = false;  // CUDA: the kernel for GPUs without wgmma, on any GPU; the same bits
 };
 
 // Packs the parts of expert 0, then those of expert 1, …: one for each expert (kPlain), or gate and up (kGateUp), each
-// [rows, k]. storage as pack_linear() has it, without FP8. Errors as pack_linear(), and kInvalidArgument for experts
+// [rows, k]. format as pack_linear() has it, without FP8. Errors as pack_linear(), and kInvalidArgument for experts
 // of different shapes or a number of parts that is not experts times one or two.
 Result<ExpertWeights> pack_experts(Device& device, std::span<const WeightRows> parts, int64_t experts, int64_t k,
-                                   DType storage, LinearLayout layout);
+                                   WeightFormat format, LinearLayout layout);
 
 // Which way the rows of a product go. A grouped row i belongs to entry routing.entries[i].
 enum class GroupedRows {
@@ -38,8 +38,8 @@ enum class GroupedRows {
   kOut,  // x: [rows * top_k, k], grouped; y: [rows * top_k, outputs], row * top_k + slot
 };
 
-// What becomes of sums. Biases and other activations than SwiGLU will be fields here.
-struct GroupedEnd {
+// What a grouped product has besides its end.
+struct GroupedCall {
   GroupedRows rows = GroupedRows::kIn;
   // CUDA, speed alone: the routing was made, and waited for, before the kernel that comes right before this one in the
   // stream let its successor start; so weights are read while that one runs. True of the second of two grouped products
@@ -47,11 +47,11 @@ struct GroupedEnd {
   bool routing_ready = false;
 };
 
-// kPlain: y = sums, [.., n]; kGateUp: y = silu(gate) * up, [.., n / 2]. x and y: bf16 or fp32; what x may be with which
-// weights, and how products are rounded, is as in linear(). Rows of x and y that belong to no entry are neither read
-// nor written. y must not overlap x. routing.rows() may be 0.
-void grouped_linear(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                    const GroupedEnd& end);
+// y: [.., n] (kSwiGlu: [.., n / 2]), as linear() makes it of x and one expert's matrix. Built are kStore and kSwiGlu,
+// without a bias. x and y: bf16 or fp32; fp32 weights want fp32 x. Rows of x and y that belong to no entry are neither
+// read nor written. y must not overlap x. routing.rows() may be 0.
+void grouped_linear(Stream& stream, const ExpertWeights& w, const Input& x, const Routing& routing, TensorView y,
+                    const GroupedCall& call, const End& end);
 
 // y[row] += sum over slots s = 0, 1, … of weights[row, s] * d[row * top_k + s]: products and sums in fp32, added to y
 // at last. d: [rows * top_k, width], bf16 or fp32; y: [rows, width] fp32. Rows that were left out of the routing stay.

@@ -10,7 +10,7 @@ namespace volley::ops {
 namespace {
 
 int64_t expert_bytes(const ExpertWeights& w) {
-  return linear_panels(w.n, w.layout) * linear_panel_bytes(w.k, w.storage);
+  return linear_panels(w.n, w.layout) * linear_panel_bytes(w.k, w.format.code);
 }
 
 float as_float(float v) {
@@ -44,7 +44,7 @@ Result<ExpertWeights> pack_experts_cpu(Device& device, std::span<const WeightRow
   if (device.stream().dry()) return Result<ExpertWeights>(std::move(w));
   const size_t each = parts.size() / static_cast<size_t>(w.experts);
   for (int64_t e = 0; e < w.experts; ++e) {
-    pack_panels_cpu(device.stream().pool(), parts.subspan(e * each, each), w.k, w.storage, w.layout,
+    pack_panels_cpu(device.stream().pool(), parts.subspan(e * each, each), w.k, w.format.code, w.layout,
                     static_cast<char*>(w.packed.data()) + e * bytes);
   }
   return Result<ExpertWeights>(std::move(w));
@@ -52,16 +52,16 @@ Result<ExpertWeights> pack_experts_cpu(Device& device, std::span<const WeightRow
 
 // The panels of all experts that have rows are shared out as if they were those of one matrix.
 void grouped_linear_cpu(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                        const GroupedEnd& end) {
+                        const GroupedCall& call) {
   if (stream.dry()) return;
   const int32_t* touched = routing.touched.as<int32_t>();
   const int32_t* offsets = routing.offsets.as<int32_t>();
   const int32_t* entries = routing.entries.as<int32_t>();
   const int64_t count = *routing.touched_count.as<int32_t>();
   if (count == 0) return;
-  const Epilogue epilogue = w.layout == LinearLayout::kGateUp ? Epilogue::kSwiGlu : Epilogue::kStore;
-  PanelProduct all = PanelProduct::make(nullptr, w.n, w.k, w.storage, w.layout, x, y, epilogue);
-  if (end.rows == GroupedRows::kIn) {
+  const EndKind kind = w.layout == LinearLayout::kGateUp ? EndKind::kSwiGlu : EndKind::kStore;
+  PanelProduct all = PanelProduct::make(nullptr, w.n, w.k, w.format.code, w.layout, x, y, kind);
+  if (call.rows == GroupedRows::kIn) {
     all.x_rows = entries;
     all.x_divisor = routing.top_k();
   } else {

@@ -172,7 +172,7 @@ void launch_combine(Stream& stream, const CombineArgs& args, int64_t rows) {
 }  // namespace
 
 Result<ExpertWeights> pack_experts_cuda(Device& device, std::span<const WeightRows> parts, ExpertWeights w) {
-  const int64_t bytes = grouped_cuda_expert_bytes(w.n, w.k, w.storage, w.layout);
+  const int64_t bytes = grouped_cuda_expert_bytes(w.n, w.k, w.format.code, w.layout);
   VOLLEY_ASSIGN(w.packed, device.allocate(static_cast<size_t>(w.experts * bytes)));
   if (device.stream().dry()) return Result<ExpertWeights>(std::move(w));
   const int64_t each = static_cast<int64_t>(parts.size()) / w.experts, rows = parts[0].rows;
@@ -189,7 +189,7 @@ Result<ExpertWeights> pack_experts_cuda(Device& device, std::span<const WeightRo
                         w.k,
                         static_cast<int>(static_cast<int64_t>(i) % each),
                         w.layout,
-                        w.storage,
+                        w.format.code,
                         static_cast<char*>(w.packed.data()) + expert * bytes};
     cuda::Launch how;
     how.grid = dim3(static_cast<unsigned>(std::min<int64_t>(divide_up(rows * w.k, 256), 4096)));
@@ -204,7 +204,7 @@ LinearKernel grouped_cuda_kernel(const GpuInfo& gpu, const ExpertWeights& w, DTy
   LinearWeight one;
   one.n = w.n;
   one.k = w.k;
-  one.storage = w.storage;
+  one.format = w.format;
   one.layout = w.layout;
   one.portable = w.portable;
   return linear_cuda_kernel(gpu, one, x);
@@ -215,7 +215,7 @@ GroupedTileSize grouped_tile_size(int64_t entries, int64_t experts) {
 }
 
 GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                         const GroupedEnd& end) {
+                         const GroupedCall& call) {
   GroupedArgs args;
   args.weights = static_cast<const uint8_t*>(w.packed.data());
   args.x = static_cast<const uint8_t*>(x.data);
@@ -223,7 +223,7 @@ GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& ro
   args.offsets = routing.offsets.as<int32_t>();
   args.entries = routing.entries.as<int32_t>();
   args.chosen = routing.experts.as<int32_t>();
-  args.expert_bytes = grouped_cuda_expert_bytes(w.n, w.k, w.storage, w.layout);
+  args.expert_bytes = grouped_cuda_expert_bytes(w.n, w.k, w.format.code, w.layout);
   args.experts = static_cast<int>(w.experts);
   args.top_k = static_cast<int>(routing.top_k());
   args.entry_count = static_cast<int>(y.shape[0]);
@@ -232,18 +232,18 @@ GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& ro
   args.k_blocks = static_cast<int>(linear_cuda_k_blocks(w.k));
   args.panels = static_cast<int>(grouped_cuda_panels(w.n, w.layout));
   args.outputs = static_cast<int>(y.shape[1]);
-  args.rows = end.rows;
+  args.rows = call.rows;
   args.layout = w.layout;
-  args.storage = w.storage;
+  args.storage = w.format.code;
   args.x_dtype = x.dtype;
   args.y_dtype = y.dtype;
-  args.routing_ready = end.routing_ready;
+  args.routing_ready = call.routing_ready;
   return args;
 }
 
 void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                         const GroupedEnd& end) {
-  const GroupedArgs args = grouped_args(w, x, routing, y, end);
+                         const GroupedCall& call) {
+  const GroupedArgs args = grouped_args(w, x, routing, y, call);
   const GpuInfo& gpu = stream.gpu();
   switch (grouped_cuda_kernel(gpu, w, x.dtype)) {
     case LinearKernel::kTiles:
@@ -270,12 +270,12 @@ void combine_experts_cuda(Stream& stream, const Routing& routing, TensorView d, 
 // Whether one kernel did both products, and combine_experts() the rest; if not, nothing was done.
 bool experts_ffn_cuda(Stream& stream, const ExpertsCall& call, const Routing& routing) {
   const GpuInfo& gpu = stream.gpu();
-  const bool tiles = grouped_cuda_kernel(gpu, call.gate_up, call.x.dtype) == LinearKernel::kTiles &&
+  const bool tiles = grouped_cuda_kernel(gpu, call.gate_up, call.x.values.dtype) == LinearKernel::kTiles &&
                      grouped_cuda_kernel(gpu, call.down, call.inner.dtype) == LinearKernel::kTiles;
   const int64_t entries = routing.rows() * routing.top_k();
   if (!tiles || grouped_tile_size(entries, routing.expert_count()) != GroupedTileSize::kFewRows) return false;
   ExpertsArgs args;
-  args.gate_up = grouped_args(call.gate_up, call.x, routing, call.inner, {.rows = GroupedRows::kIn});
+  args.gate_up = grouped_args(call.gate_up, call.x.values, routing, call.inner, {.rows = GroupedRows::kIn});
   args.down = grouped_args(call.down, call.inner, routing, call.outer, {.rows = GroupedRows::kOut});
   args.dealt = call.counters.as<int32_t>();
   args.written = args.dealt + 1;

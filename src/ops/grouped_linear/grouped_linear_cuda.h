@@ -61,7 +61,7 @@ struct GroupedArgs {
 };
 
 GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                         const GroupedEnd& end);
+                         const GroupedCall& call);
 
 // What the kernel of both products takes.
 struct ExpertsArgs {

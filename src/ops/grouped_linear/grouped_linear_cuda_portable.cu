@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) grouped_portable_kernel(const Groupe
   __shared__ GroupedWork work;
   __shared__ int sources[kRows];
   cuda::wait_for_predecessors();
-  cuda::launch_dependents();  // not before the routing is there: GroupedEnd::routing_ready
+  cuda::launch_dependents();  // not before the routing is there: GroupedCall::routing_ready
   list_work<kWarps, kRows>(args, work);
   for_tiles<1>(args, work,
                [&](const GroupedTile& tile) { multiply_tile<kRows>(args, tile, shared_address(dynamic), sources); });

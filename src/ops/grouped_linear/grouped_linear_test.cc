@@ -147,8 +147,10 @@ std::vector<float> run_layer(Device& device, const Experts& gate_up, const Exper
     experts_ffn(device.stream(), call, world.routing());
     return y.read<float>();
   }
-  grouped_linear(device.stream(), gate_up.packed, rows_in, world.routing(), inner_rows, {.rows = kIn});
-  grouped_linear(device.stream(), down.packed, inner_rows, world.routing(), out, {.rows = kOut, .routing_ready = true});
+  grouped_linear(device.stream(), gate_up.packed, rows_in, world.routing(), inner_rows, {.rows = kIn},
+                 end_of(gate_up.packed));
+  grouped_linear(device.stream(), down.packed, inner_rows, world.routing(), out, {.rows = kOut, .routing_ready = true},
+                 {});
   combine_experts(device.stream(), world.routing(), out, sums);
   return y.read<float>();
 }
@@ -278,8 +280,8 @@ GROUPED_TEST(NoRowsAndRowsThatGoNowhere) {
   GROUPED_TEST_DEVICE;
   const Experts w(device, 4, 16, 8, kBF16, kPlain);
   const TestRouting empty(device, 4, 2, 0);
-  grouped_linear(device.stream(), w.packed, {nullptr, kBF16, {0, 8}}, empty.routing(), {nullptr, kF32, {0, 16}},
-                 {.rows = kIn});
+  grouped_linear(device.stream(), w.packed, TensorView(nullptr, kBF16, {0, 8}), empty.routing(),
+                 {nullptr, kF32, {0, 16}}, {.rows = kIn}, {});
   combine_experts(device.stream(), empty.routing(), {nullptr, kF32, {0, 16}}, {nullptr, kF32, {0, 16}});
 
   const TestRouting nowhere(device, 4, 2, 3, 0, 1);
@@ -320,8 +322,9 @@ TEST(GroupedLinear, GivesTheBitsOfLinear) {
       if (layout == kGateUp) parts = {{bytes.data(), kBF16, n / 2}, {bytes.data() + n / 2 * k * 2, kBF16, n / 2}};
       const LinearWeight alone = std::move(pack_linear(*device, parts, k, kBF16, layout)).value();
       const DeviceTensor x_device(*device, encoded(x, kBF16)), y(*device, rows * outputs * 4);
-      linear(device->stream(), alone, x_device.view(kBF16, {rows, k}), y.view(kF32, {rows, outputs}),
-             layout == kGateUp ? Epilogue::kSwiGlu : Epilogue::kStore);
+      Arena none{Buffer()};
+      linear(device->stream(), alone, x_device.view(kBF16, {rows, k}), y.view(kF32, {rows, outputs}), end_of(w.packed),
+             none);
       const std::vector<char> want = y.read<char>();
       for (int32_t i = routing.routed.offsets[e]; i < routing.routed.offsets[e + 1]; ++i) {
         const int64_t row = routing.routed.entries[i] / 3;

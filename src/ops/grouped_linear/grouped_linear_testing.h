@@ -107,6 +107,10 @@ struct TestRouting {
   }
 };
 
+inline End end_of(const ExpertWeights& w) {
+  return {w.layout == LinearLayout::kGateUp ? EndKind::kSwiGlu : EndKind::kStore};
+}
+
 // One grouped product of x, and what it leaves; what it does not write is NaN.
 inline std::vector<char> grouped_for_test(Device& device, const Experts& w, const std::vector<float>& x, DType x_dtype,
                                           const Routing& routing, DType y_dtype, GroupedRows rows) {
@@ -114,7 +118,7 @@ inline std::vector<char> grouped_for_test(Device& device, const Experts& w, cons
   const int64_t outputs = w.packed.layout == LinearLayout::kGateUp ? w.n / 2 : w.n;
   const DeviceTensor from(device, encoded(x, x_dtype)), to(device, entries * outputs * dtype_size(y_dtype));
   grouped_linear(device.stream(), w.packed, from.view(x_dtype, {x_rows, w.k}), routing,
-                 to.view(y_dtype, {entries, outputs}), {.rows = rows});
+                 to.view(y_dtype, {entries, outputs}), {.rows = rows}, end_of(w.packed));
   return to.read<char>();
 }
 

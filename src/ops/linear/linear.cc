@@ -5,15 +5,29 @@
 #include "ops/linear/linear_kernels.h"
 
 namespace volley::ops {
+namespace {
 
-Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
-                                 LinearLayout layout) {
-  if (k < 1) return invalid_argument("A weight matrix needs at least one column, not " + std::to_string(k) + ".");
-  const bool fp8 = storage == DType::kF8E4M3 && device.kind() == DeviceKind::kCuda;
-  if (storage != DType::kBF16 && storage != DType::kF32 && !fp8) {
-    return unimplemented(std::string("Weights cannot be stored as ") + dtype_name(storage) +
+bool is_codes(const WeightFormat& format) {
+  return format.code == DType::kF8E4M3;
+}
+
+Status check_format(DeviceKind device, const WeightFormat& format) {
+  const bool fp8 = is_codes(format) && device == DeviceKind::kCuda;
+  if (format.code != DType::kBF16 && format.code != DType::kF32 && !fp8) {
+    return unimplemented(std::string("Weights cannot be stored as ") + dtype_name(format.code) +
                          " on this device: use bfloat16 or float32.");
   }
+  if (format == WeightFormat(format.code)) return {};
+  return unimplemented("Scales of weights for groups of " + std::to_string(format.group_n) + " outputs and " +
+                       std::to_string(format.group_k) + " columns are not built: built is one for each output.");
+}
+
+}  // namespace
+
+Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> parts, int64_t k, WeightFormat format,
+                                 LinearLayout layout) {
+  if (k < 1) return invalid_argument("A weight matrix needs at least one column, not " + std::to_string(k) + ".");
+  VOLLEY_RETURN_IF_ERROR(check_format(device.kind(), format));
   for (const WeightRows& part : parts) {
     if (part.dtype != DType::kBF16 && part.dtype != DType::kF16 && part.dtype != DType::kF32) {
       return invalid_argument(std::string("A weight matrix of type ") + dtype_name(part.dtype) +
@@ -24,11 +38,11 @@ Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> par
   if (layout == LinearLayout::kGateUp && (parts.size() != 2 || parts[0].rows != parts[1].rows)) {
     return invalid_argument("Gate and up projections must be two matrices with the same number of rows.");
   }
-  return kernels_on<LinearKernels>(device.kind()).pack_linear(device, parts, k, storage, layout);
+  return kernels_on<LinearKernels>(device.kind()).pack_linear(device, parts, k, format.code, layout);
 }
 
-int64_t packed_bytes(DeviceKind device, int64_t n, int64_t k, DType storage, LinearLayout layout) {
-  return kernels_on<LinearKernels>(device).packed_bytes(n, k, storage, layout);
+int64_t packed_bytes(DeviceKind device, int64_t n, int64_t k, WeightFormat format, LinearLayout layout) {
+  return kernels_on<LinearKernels>(device).packed_bytes(n, k, format.code, layout);
 }
 
 bool linear_takes_fp8(DeviceKind device, const GpuInfo& gpu) {
@@ -38,47 +52,54 @@ bool linear_takes_fp8(DeviceKind device, const GpuInfo& gpu) {
 
 namespace {
 
-bool fit(const LinearWeight& w, const ScaledRows& x) {
-  if (w.storage == DType::kF8E4M3 || x.values.dtype == DType::kF8E4M3) {
-    return w.storage == x.values.dtype && x.scales.dtype == DType::kF32 && x.scales.rank == 1 &&
-           x.scales.shape[0] == x.values.shape[0];
+bool fit(const LinearWeight& w, const Input& x) {
+  if (is_codes(w.format) || x.is_codes()) {
+    return w.format.code == x.values.dtype && x.scales.dtype == DType::kF32 && x.scales.rank == 1 &&
+           x.scales.shape[0] == x.rows();
   }
   return x.values.dtype == DType::kF32 || x.values.dtype == DType::kBF16;
 }
 
-}  // namespace
-
-bool linear_summarises(const Stream& stream, const LinearWeight& w, DType x) {
-  const auto summarises = kernels_on<LinearKernels>(stream).summarises;
-  return summarises != nullptr && summarises(stream.gpu(), w, x);
+void check_end(const Stream& stream, const LinearWeight& w, const Input& x, const TensorView& y, const End& end) {
+  VOLLEY_CHECK(y.dtype == DType::kF32 || (y.dtype == DType::kBF16 && end.kind != EndKind::kAdd));
+  VOLLEY_CHECK((end.kind == EndKind::kSwiGlu) == (w.layout == LinearLayout::kGateUp));
+  const bool summarises = end.summaries.whole != nullptr;
+  VOLLEY_CHECK(!summarises ||
+               (end.kind == EndKind::kStore && y.dtype == DType::kF32 && linear_summarises(stream, w, x.values.dtype)));
+  if (end.bias.data == nullptr) return;
+  VOLLEY_CHECK(end.kind != EndKind::kSwiGlu && !summarises);
+  VOLLEY_CHECK(end.bias.dtype == DType::kF32 && end.bias.count() == w.n);
 }
 
-void linear(Stream& stream, const LinearWeight& w, ScaledRows x, TensorView y, Epilogue epilogue,
-            const RowSummaries& summaries) {
-  const int64_t columns = epilogue == Epilogue::kSwiGlu ? w.n / 2 : w.n;
+// x as w takes it.
+void multiply(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end) {
   VOLLEY_CHECK(x.values.rank == 2 && y.rank == 2);
   VOLLEY_CHECK_EQ(x.values.shape[1], w.k);
-  VOLLEY_CHECK_EQ(y.shape[0], x.values.shape[0]);
-  VOLLEY_CHECK_EQ(y.shape[1], columns);
+  VOLLEY_CHECK_EQ(y.shape[0], x.rows());
+  VOLLEY_CHECK_EQ(y.shape[1], end.kind == EndKind::kSwiGlu ? w.n / 2 : w.n);
   VOLLEY_CHECK(fit(w, x));
-  VOLLEY_CHECK(y.dtype == DType::kF32 || (y.dtype == DType::kBF16 && epilogue != Epilogue::kAdd));
-  VOLLEY_CHECK((epilogue == Epilogue::kSwiGlu) == (w.layout == LinearLayout::kGateUp));
-  VOLLEY_CHECK(summaries.whole == nullptr || (epilogue == Epilogue::kStore && y.dtype == DType::kF32 &&
-                                              linear_summarises(stream, w, x.values.dtype)));
+  check_end(stream, w, x, y, end);
   if (y.shape[0] == 0 || w.n == 0) return;
-  kernels_on<LinearKernels>(stream).linear(stream, w, x, y, epilogue, summaries);
+  kernels_on<LinearKernels>(stream).linear(stream, w, x, y, end);
 }
 
-ScaledRows input_for(const LinearWeight& w, DType activation, int64_t rows, Arena& scratch) {
-  return take_rows(scratch, w.storage == DType::kF8E4M3 ? w.storage : activation, rows, w.k);
+}  // namespace
+
+bool linear_summarises(const Stream& stream, const LinearWeight& w, DType activation) {
+  const auto summarises = kernels_on<LinearKernels>(stream).summarises;
+  return summarises != nullptr && summarises(stream.gpu(), w, activation);
 }
 
-void product(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue, Arena& scratch) {
-  if (w.storage != DType::kF8E4M3) return linear(stream, w, x, y, epilogue);
+void linear(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end, Arena& scratch) {
+  if (!is_codes(w.format) || x.is_codes()) return multiply(stream, w, x, y, end);
   ArenaScope scope(scratch);
-  const ScaledRows codes = take_rows(scratch, DType::kF8E4M3, x.shape[0], w.k);
-  quantise_rows(stream, x, codes);
-  linear(stream, w, codes, y, epilogue);
+  const Input codes = take_rows(scratch, w.format.code, x.rows(), w.k);
+  quantise_rows(stream, x.values, codes);
+  multiply(stream, w, codes, y, end);
+}
+
+Input input_for(const LinearWeight& w, DType activation, int64_t rows, Arena& scratch) {
+  return take_rows(scratch, is_codes(w.format) ? w.format.code : activation, rows, w.k);
 }
 
 }  // namespace volley::ops

@@ -64,13 +64,14 @@ void write_rows(const PanelProduct& p, const float* sums, int64_t row, int64_t r
   TileOutput out{.sums = sums,
                  .rows = rows,
                  .panels = panels,
-                 .epilogue = p.epilogue,
+                 .kind = p.kind,
+                 .bias = p.bias == nullptr ? nullptr : p.bias + column,
                  .dtype = p.y.dtype,
                  .y = y + row * columns * size,
                  .stride = columns,
                  .columns = columns - column};
   if (p.y_rows == nullptr) return write_tile(out);
-  VOLLEY_CHECK(p.epilogue != Epilogue::kAdd);
+  VOLLEY_CHECK(p.kind != EndKind::kAdd);
   alignas(64) char some[kSumBytes];  // outputs take no more than their sums
   const int64_t width = std::min(out.columns, panels / p.unit * kPanelWidth);
   out.y = some;
@@ -109,7 +110,7 @@ void run_tile(const PanelProduct& p, int64_t row, int64_t rows, int64_t panel, i
 }  // namespace
 
 PanelProduct PanelProduct::make(const char* weights, int64_t n, int64_t k, DType storage, LinearLayout layout,
-                                const TensorView& x, const TensorView& y, Epilogue epilogue) {
+                                const TensorView& x, const TensorView& y, EndKind kind) {
   const bool bf16 = storage == DType::kBF16;
   const bool pairs = bf16 && x.dtype == DType::kBF16 && cpu_has_avx512_bf16();
   return {.weights = weights,
@@ -124,7 +125,7 @@ PanelProduct PanelProduct::make(const char* weights, int64_t n, int64_t k, DType
                              : multiply_tile_f32,
           .x = x,
           .y = y,
-          .epilogue = epilogue};
+          .kind = kind};
 }
 
 void run_panels(const PanelProduct& product, int64_t group, int64_t row, int64_t row_end, int64_t panel,
@@ -175,12 +176,12 @@ int64_t packed_bytes_cpu(int64_t n, int64_t k, DType storage, LinearLayout layou
   return linear_panels(n, layout) * linear_panel_bytes(k, storage);
 }
 
-void linear_cpu(Stream& stream, const LinearWeight& w, const ScaledRows& rows_of_x, TensorView y, Epilogue epilogue,
-                const RowSummaries& /*summaries*/) {
+void linear_cpu(Stream& stream, const LinearWeight& w, const Input& input, TensorView y, const End& end) {
   if (stream.dry()) return;
-  const TensorView& x = rows_of_x.values;
-  const PanelProduct product =
-      PanelProduct::make(static_cast<const char*>(w.packed.data()), w.n, w.k, w.storage, w.layout, x, y, epilogue);
+  const TensorView& x = input.values;
+  PanelProduct product =
+      PanelProduct::make(static_cast<const char*>(w.packed.data()), w.n, w.k, w.format.code, w.layout, x, y, end.kind);
+  if (end.bias.data != nullptr) product.bias = end.bias.as<float>();
   const int64_t rows = x.shape[0], unit = product.unit, units = product.panels / unit;
   const LinearPlan plan = LinearPlan::make(rows, w.k, product.panels, product.panel_bytes, unit, stream.threads());
   stream.pool().parallel_for(plan.panel_tasks * plan.row_tasks, [&](int64_t task, int) {

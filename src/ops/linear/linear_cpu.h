@@ -41,11 +41,12 @@ struct TileOutput {
   const float* sums;
   int64_t rows;
   int64_t panels;
-  Epilogue epilogue;
-  DType dtype;      // of y
-  void* y;          // the first row's first output of these panels
-  int64_t stride;   // elements from one row of y to the next
-  int64_t columns;  // outputs that y has from there on; more than 16 for whole panels
+  EndKind kind;
+  const float* bias;  // of these panels' first output; or null
+  DType dtype;        // of y
+  void* y;            // the first row's first output of these panels
+  int64_t stride;     // elements from one row of y to the next
+  int64_t columns;    // outputs that y has from there on; more than 16 for whole panels
 };
 
 // Kernels. The portable ones run on the best instruction set that Highway finds.
@@ -69,14 +70,15 @@ struct PanelProduct {
   bool pairs = false;   // vdpbf16ps
   void (*multiply)(const TileProduct&) = nullptr;
   TensorView x, y;
-  Epilogue epilogue = Epilogue::kStore;
+  EndKind kind = EndKind::kStore;
+  const float* bias = nullptr;  // of outputs; or null
   const int32_t* x_rows = nullptr;
   int64_t x_divisor = 1;
   const int32_t* y_rows = nullptr;
 
   // n: of the packed matrix, all parts. x and y as linear() has them.
   static PanelProduct make(const char* weights, int64_t n, int64_t k, DType storage, LinearLayout layout,
-                           const TensorView& x, const TensorView& y, Epilogue epilogue);
+                           const TensorView& x, const TensorView& y, EndKind kind);
 };
 
 // Panels [panel, panel_end) for rows [row, row_end). A group of `group` panels is worked through for all rows before

@@ -64,7 +64,8 @@ struct PlainArgs {
   void* y;
   DType y_dtype;
   int64_t rows, outputs;
-  Epilogue epilogue;
+  EndKind kind;
+  const float* bias;  // may be null
 };
 
 // A warp per output and kWarpRows rows.
@@ -76,22 +77,24 @@ __global__ void plain_kernel(PlainArgs args) {
   float sums[kWarpRows];
   warp_sums(args.packed, args.storage, packed_row(output, args.n, args.layout), args.x, args.x_dtype, row, rows, args.k,
             sums);
-  if (args.epilogue == Epilogue::kSwiGlu) {
+  if (args.kind == EndKind::kSwiGlu) {
     float up[kWarpRows];
     warp_sums(args.packed, args.storage, packed_row(args.n / 2 + output, args.n, args.layout), args.x, args.x_dtype,
               row, rows, args.k, up);
 #pragma unroll
     for (int r = 0; r < kWarpRows; ++r) sums[r] = sums[r] / (1.0f + expf(-sums[r])) * up[r];
   }
+  const float bias = args.bias == nullptr ? 0.0f : args.bias[output];
 #pragma unroll
   for (int r = 0; r < kWarpRows; ++r) {
     if (threadIdx.x % 32 != r || r >= rows) continue;
+    if (args.bias != nullptr) sums[r] += bias;  // adding zeros would turn -0 into +0
     const int64_t at = (row + r) * args.outputs + output;
     if (args.y_dtype == DType::kBF16) {
       static_cast<__nv_bfloat16*>(args.y)[at] = __float2bfloat16_rn(sums[r]);
     } else {
       float& y = static_cast<float*>(args.y)[at];
-      y = args.epilogue == Epilogue::kAdd ? y + sums[r] : sums[r];
+      y = args.kind == EndKind::kAdd ? y + sums[r] : sums[r];
     }
   }
 }
@@ -116,7 +119,7 @@ Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows
   if (storage == DType::kF8E4M3) VOLLEY_RETURN_IF_ERROR(check_fp8(device.stream().gpu(), parts, k, layout));
   LinearWeight w;
   w.k = k;
-  w.storage = storage;
+  w.format.code = storage;
   w.layout = layout;
   int64_t raw_bytes = 0;
   for (const WeightRows& part : parts) {
@@ -151,9 +154,10 @@ Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows
   return Result<LinearWeight>(std::move(w));
 }
 
-void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue) {
-  const PlainArgs args{w.packed.data(), w.storage, w.layout, w.n,        w.k,        x.data,
-                       x.dtype,         y.data,    y.dtype,  y.shape[0], y.shape[1], epilogue};
+void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, const End& end) {
+  const float* bias = end.bias.data == nullptr ? nullptr : end.bias.as<float>();
+  const PlainArgs args{w.packed.data(), w.format.code, w.layout,   w.n,        w.k,      x.data, x.dtype,
+                       y.data,          y.dtype,       y.shape[0], y.shape[1], end.kind, bias};
   cuda::Launch how;
   how.block = dim3(256);
   how.grid = dim3(static_cast<unsigned>((args.outputs + 7) / 8),
@@ -161,20 +165,22 @@ void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, Tens
   cuda::launch(plain_kernel, how, stream, args);
 }
 
-void linear_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& x, TensorView y, Epilogue epilogue,
-                 const RowSummaries& summaries) {
-  if (summaries.whole != nullptr) {
-    const LinearCudaPlan plan = LinearCudaPlan::make_summarising(w, y.shape[0]);
-    return linear_tiles_cuda(stream, w, x, y, epilogue, plan, summaries);
+void linear_cuda(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end) {
+  const int64_t rows = y.shape[0];
+  if (end.summaries.whole != nullptr) {
+    return linear_tiles_cuda(stream, w, x, y, end, LinearCudaPlan::make_summarising(w, rows));
   }
   switch (linear_cuda_kernel(stream.gpu(), w, x.values.dtype)) {
-    case LinearKernel::kTiles:
-      return linear_tiles_cuda(stream, w, x, y, epilogue,
-                               LinearCudaPlan::make(w.n, w.k, w.layout, y.shape[0], w.storage));
+    case LinearKernel::kTiles: {
+      const bool biased = end.bias.data != nullptr;
+      return linear_tiles_cuda(stream, w, x, y, end,
+                               biased ? LinearCudaPlan::make_biased(w, rows)
+                                      : LinearCudaPlan::make(w.n, w.k, w.layout, rows, w.format.code));
+    }
     case LinearKernel::kPortable:
-      return linear_portable_cuda(stream, w, x.values, y, epilogue);
+      return linear_portable_cuda(stream, w, x.values, y, end);
     case LinearKernel::kPlain:
-      return linear_plain_cuda(stream, w, x.values, y, epilogue);
+      return linear_plain_cuda(stream, w, x.values, y, end);
   }
 }
 

@@ -37,7 +37,7 @@ inline int64_t linear_cuda_k_blocks(int64_t k, DType storage = DType::kBF16) {
   return (k + linear_cuda_block_k(storage) - 1) / linear_cuda_block_k(storage);
 }
 int64_t linear_cuda_packed_bytes(int64_t n, int64_t k, DType storage, LinearLayout layout);
-// A scale for each packed row, in device memory. REQUIRES: w.storage is kF8E4M3.
+// A scale for each packed row, in device memory. REQUIRES: w.format.code is kF8E4M3.
 float* linear_cuda_scales(const LinearWeight& w);
 
 // Row of the packed matrix that holds row `row` of the stacked parts.
@@ -64,6 +64,8 @@ struct LinearTile {
 
 // Width of the tiles that summarise rows: the one that weights with many outputs get anyway.
 inline constexpr int kSummaryHalves = 6;
+// Width of the tiles that add a bias: weights with one have few outputs.
+inline constexpr int kBiasHalves = 2;
 
 // How a call is cut into blocks. The split is a function of the weight's shape; the rest affects speed only.
 struct LinearCudaPlan {
@@ -75,9 +77,12 @@ struct LinearCudaPlan {
   static LinearCudaPlan make(int64_t n, int64_t k, LinearLayout layout, int64_t rows, DType storage = DType::kBF16);
   // The same with a tile that summarises rows. REQUIRES: linear_cuda_summarises().
   static LinearCudaPlan make_summarising(const LinearWeight& w, int64_t rows);
+  // The same with a tile that adds a bias.
+  static LinearCudaPlan make_biased(const LinearWeight& w, int64_t rows);
   // All tiles that have a kernel for the layout, split and storage.
   static std::vector<LinearTile> tiles(LinearLayout layout, int split, DType storage = DType::kBF16);
   static std::vector<LinearTile> summary_tiles();
+  static std::vector<LinearTile> bias_tiles();
 };
 
 // The same for the portable kernel: the split is the same, and with it every bit.
@@ -110,14 +115,14 @@ Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows
 // Rows [first_row, first_row + rows) of an FP8 weight from `raw`: [rows, k] of dtype, on the device.
 void pack_fp8_rows_cuda(Stream& stream, const void* raw, DType dtype, int64_t first_row, int64_t rows,
                         const LinearWeight& w);
-void linear_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& x, TensorView y, Epilogue epilogue,
-                 const RowSummaries& summaries);
+void linear_cuda(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end);
 
 // The kernels. linear_tiles_cuda and linear_portable_cuda REQUIRE what linear_cuda_kernel asks for them; the first, a
-// plan for this weight and these rows, whose tile may be any that exists (that summarises, if rows are to be).
-void linear_tiles_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& x, TensorView y, Epilogue epilogue,
-                       const LinearCudaPlan& plan, const RowSummaries& summaries = {});
-void linear_portable_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
-void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue);
+// plan for this weight and these rows, whose tile may be any that exists (that summarises or adds a bias, if the end
+// says so).
+void linear_tiles_cuda(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end,
+                       const LinearCudaPlan& plan);
+void linear_portable_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, const End& end);
+void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, const End& end);
 
 }  // namespace volley::ops

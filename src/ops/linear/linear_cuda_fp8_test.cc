@@ -1,6 +1,6 @@
 // Protects, on a GPU of compute capability 9.0: FP8 weights as they are packed, value for value; products of codes,
 // exactly where sums are small whole numbers and within what the matrix unit loses elsewhere, for every tile, layout
-// and epilogue; that a row's bits depend on nothing but the row and the weights. Plans and refusals are checked
+// and end; that a row's bits depend on nothing but the row and the weights. Plans and refusals are checked
 // anywhere.
 #include <gtest/gtest.h>
 
@@ -24,8 +24,8 @@ constexpr double kGrid = 0x1p-13;
   VOLLEY_CUDA_DEVICE_OR_SKIP(device); \
   if (!linear_cuda_takes_fp8(device.stream().gpu())) GTEST_SKIP() << "needs sm_90a"
 
-LinearLayout layout_of(Epilogue epilogue) {
-  return epilogue == Epilogue::kSwiGlu ? LinearLayout::kGateUp : LinearLayout::kPlain;
+LinearLayout layout_of(EndKind kind) {
+  return kind == EndKind::kSwiGlu ? LinearLayout::kGateUp : LinearLayout::kPlain;
 }
 
 LinearWeight pack(Device& device, const std::vector<float>& values, int64_t k, LinearLayout layout) {
@@ -36,9 +36,9 @@ LinearWeight pack(Device& device, const std::vector<float>& values, int64_t k, L
 }
 
 // Rows of x as codes on the device.
-class Input {
+class TestInput {
  public:
-  Input(Device& device, const std::vector<float>& x, int64_t k)
+  TestInput(Device& device, const std::vector<float>& x, int64_t k)
       : k_(k),
         rows_(static_cast<int64_t>(x.size()) / k),
         codes_(device, x.size()),
@@ -47,7 +47,7 @@ class Input {
     quantise_rows(device.stream(), values.view(kF32, {rows_, k}), rows(0, rows_));
     device.synchronize();
   }
-  ScaledRows rows(int64_t begin, int64_t count) const {
+  Input rows(int64_t begin, int64_t count) const {
     return {codes_.view(kF8, {rows_, k_}).rows(begin, count), scales_.view(kF32, {rows_}).rows(begin, count)};
   }
 
@@ -58,25 +58,28 @@ class Input {
 
 struct Case {
   int64_t n, k;
-  Epilogue epilogue;
+  EndKind kind;
   DType y;
 
-  int64_t outputs() const { return epilogue == Epilogue::kSwiGlu ? n / 2 : n; }
+  int64_t outputs() const { return kind == EndKind::kSwiGlu ? n / 2 : n; }
 };
 
 // y of `count` rows of x from `begin` on; y starts as `before` where it is added to.
-std::vector<char> run(Device& device, const LinearWeight& w, const Case& c, const Input& x, int64_t begin,
-                      int64_t count, const std::vector<float>& before = {}, const LinearCudaPlan* plan = nullptr) {
+std::vector<char> run(Device& device, const LinearWeight& w, const Case& c, const TestInput& x, int64_t begin,
+                      int64_t count, const std::vector<float>& before = {}, const LinearCudaPlan* plan = nullptr,
+                      TensorView bias = {}) {
   const int64_t outputs = c.outputs();
   const DeviceTensor out =
-      c.epilogue == Epilogue::kAdd
+      c.kind == EndKind::kAdd
           ? DeviceTensor(device, std::vector<float>(&before[begin * outputs], &before[(begin + count) * outputs]))
           : DeviceTensor(device, static_cast<size_t>(count * outputs) * dtype_size(c.y));
   const TensorView y = out.view(c.y, {count, outputs});
+  const End end = {c.kind, bias};
   if (plan != nullptr) {
-    linear_tiles_cuda(device.stream(), w, x.rows(begin, count), y, c.epilogue, *plan);
+    linear_tiles_cuda(device.stream(), w, x.rows(begin, count), y, end, *plan);
   } else {
-    linear(device.stream(), w, x.rows(begin, count), y, c.epilogue);
+    Arena none{Buffer()};
+    linear(device.stream(), w, x.rows(begin, count), y, end, none);
   }
   return out.read<char>();
 }
@@ -98,8 +101,8 @@ std::vector<float> decode(const std::vector<char>& bytes, DType dtype) {
 // The plan for these rows, once with each tile.
 template <typename Check>
 void for_tiles(const Case& c, int64_t rows, const Check& check) {
-  LinearCudaPlan plan = LinearCudaPlan::make(c.n, c.k, layout_of(c.epilogue), rows, kF8);
-  for (const LinearTile& tile : LinearCudaPlan::tiles(layout_of(c.epilogue), plan.split, kF8)) {
+  LinearCudaPlan plan = LinearCudaPlan::make(c.n, c.k, layout_of(c.kind), rows, kF8);
+  for (const LinearTile& tile : LinearCudaPlan::tiles(layout_of(c.kind), plan.split, kF8)) {
     plan.tile = tile;
     plan.row_tiles = (rows + tile.rows - 1) / tile.rows;
     SCOPED_TRACE(testing::Message() << tile.halves << " x " << tile.rows << (tile.shared ? " shared" : "") << ", n "
@@ -152,11 +155,11 @@ std::vector<float> whole_numbers(int64_t rows, int64_t k, uint32_t seed, bool fi
 // Every tile, one and two slices of k, and ends that no tile divides: each output is the number that it must be.
 TEST(LinearCudaFp8, WholeNumbersAreExact) {
   FP8_DEVICE_OR_SKIP(device);
-  for (const Case& c : {Case{200, 80, Epilogue::kStore, kF32},
-                        {1000, 528, Epilogue::kStore, kF32},
-                        {332, 2064, Epilogue::kStore, kF32},
-                        {332, 2064, Epilogue::kAdd, kF32},
-                        {9000, 272, Epilogue::kAdd, kF32}}) {
+  for (const Case& c : {Case{200, 80, EndKind::kStore, kF32},
+                        {1000, 528, EndKind::kStore, kF32},
+                        {332, 2064, EndKind::kStore, kF32},
+                        {332, 2064, EndKind::kAdd, kF32},
+                        {9000, 272, EndKind::kAdd, kF32}}) {
     const int64_t most = 300;
     const std::vector<float> weights = whole_numbers(c.n, c.k, 1, true), x = whole_numbers(most, c.k, 2, false);
     const std::vector<float> before = normal_values(most * c.n, 3);
@@ -166,10 +169,10 @@ TEST(LinearCudaFp8, WholeNumbersAreExact) {
       const float* const b = &weights[i % c.n * c.k];
       float sum = 0;
       for (int64_t j = 2; j < c.k; ++j) sum += a[j] * b[j];
-      want[i] = c.epilogue == Epilogue::kAdd ? before[i] + sum : sum;
+      want[i] = c.kind == EndKind::kAdd ? before[i] + sum : sum;
     }
     const LinearWeight w = pack(device, weights, c.k, LinearLayout::kPlain);
-    const Input in(device, x, c.k);
+    const TestInput in(device, x, c.k);
     for (int64_t rows : {1, 9, 130, 300}) {
       for_tiles(c, rows, [&](const LinearCudaPlan& plan) {
         const std::vector<float> y = decode(run(device, w, c, in, 0, rows, before, &plan), kF32);
@@ -208,10 +211,10 @@ double silu(double x) {
 // Values of every output, or of some thousand; and that errors are small where bounds are wide.
 void check_values(Device& device, const Case& c, std::initializer_list<int64_t> batches) {
   const std::vector<float> values = normal_values(c.n * c.k, 11);
-  const LinearWeight w = pack(device, values, c.k, layout_of(c.epilogue));
+  const LinearWeight w = pack(device, values, c.k, layout_of(c.kind));
   const int64_t most = std::max(batches), outputs = c.outputs();
   const std::vector<float> x = normal_values(most * c.k, 5), before = normal_values(most * outputs, 6);
-  const Input in(device, x, c.k);
+  const TestInput in(device, x, c.k);
   for (int64_t count : batches) {
     const std::vector<float> y = decode(run(device, w, c, in, 0, count, before), c.y);
     for (float v : y) ASSERT_FALSE(std::isnan(v)) << "an output was not written";
@@ -220,12 +223,12 @@ void check_values(Device& device, const Case& c, std::initializer_list<int64_t> 
       const int64_t output = i % outputs;
       const QuantisedRow row(&x[i / outputs * c.k], c.k);
       Sum want = oracle(QuantisedRow(&values[output * c.k], c.k), row);
-      if (c.epilogue == Epilogue::kSwiGlu) {
+      if (c.kind == EndKind::kSwiGlu) {
         const Sum up = oracle(QuantisedRow(&values[(outputs + output) * c.k], c.k), row);
         const double bound = 1.1 * want.bound * (std::fabs(up.value) + up.bound);
         want = {silu(want.value) * up.value, bound + std::fabs(silu(want.value)) * up.bound};
       }
-      if (c.epilogue == Epilogue::kAdd) want.value += before[i];
+      if (c.kind == EndKind::kAdd) want.value += before[i];
       want.bound += std::fabs(want.value) * (c.y == kBF16 ? kRoundBF16 : 0x1p-22) + 0x1p-22;
       ASSERT_NEAR(y[i], want.value, want.bound) << "row " << i / outputs << " of " << count << " output " << output;
       errors += (y[i] - want.value) * (y[i] - want.value);
@@ -242,23 +245,23 @@ TEST(LinearCudaFp8, MatchesOracle) {
   FP8_DEVICE_OR_SKIP(device);
   const auto rows = {int64_t{1}, int64_t{16}, int64_t{65}, int64_t{192}, int64_t{300}, int64_t{512}};
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{64, 64}, {200, 80}, {1000, 528}, {1984, 4096}}) {
-    check_values(device, {n, k, Epilogue::kStore, kF32}, rows);
-    check_values(device, {n, k, Epilogue::kStore, kBF16}, rows);
-    check_values(device, {n, k, Epilogue::kAdd, kF32}, rows);
-    check_values(device, {n, k, Epilogue::kSwiGlu, kBF16}, rows);
+    check_values(device, {n, k, EndKind::kStore, kF32}, rows);
+    check_values(device, {n, k, EndKind::kStore, kBF16}, rows);
+    check_values(device, {n, k, EndKind::kAdd, kF32}, rows);
+    check_values(device, {n, k, EndKind::kSwiGlu, kBF16}, rows);
   }
 }
 
 // The shapes of an 8B model, where the split along k is in use, and ones that no tile divides.
 TEST(LinearCudaFp8, RowsAreIndependent) {
   FP8_DEVICE_OR_SKIP(device);
-  for (const Case& c : {Case{6144, 4096, Epilogue::kStore, kF32},
-                        {4096, 4096, Epilogue::kAdd, kF32},
-                        {24576, 512, Epilogue::kSwiGlu, kBF16},
-                        {1000, 1040, Epilogue::kStore, kF32}}) {
-    const LinearWeight w = pack(device, normal_values(c.n * c.k, 11), c.k, layout_of(c.epilogue));
+  for (const Case& c : {Case{6144, 4096, EndKind::kStore, kF32},
+                        {4096, 4096, EndKind::kAdd, kF32},
+                        {24576, 512, EndKind::kSwiGlu, kBF16},
+                        {1000, 1040, EndKind::kStore, kF32}}) {
+    const LinearWeight w = pack(device, normal_values(c.n * c.k, 11), c.k, layout_of(c.kind));
     const std::vector<float> before = normal_values(512 * c.outputs(), 6);
-    const Input x(device, normal_values(512 * c.k, 3), c.k);
+    const TestInput x(device, normal_values(512 * c.k, 3), c.k);
     const size_t row_bytes = c.outputs() * dtype_size(c.y);
     for (int64_t row : {0, 7, 256, 511}) {
       const std::vector<char> want = run(device, w, c, x, row, 1, before);
@@ -275,12 +278,12 @@ TEST(LinearCudaFp8, RowsAreIndependent) {
 // Also tiles that the plan does not choose for these rows; and a row of NaN stays alone.
 void check_tiles(Device& device, int64_t rows, std::initializer_list<Case> cases) {
   for (const Case& c : cases) {
-    const LinearWeight w = pack(device, normal_values(c.n * c.k, 11), c.k, layout_of(c.epilogue));
+    const LinearWeight w = pack(device, normal_values(c.n * c.k, 11), c.k, layout_of(c.kind));
     const std::vector<float> before = normal_values(rows * c.outputs(), 6);
     std::vector<float> x = normal_values(rows * c.k, 3);
-    const std::vector<char> clean = run(device, w, c, Input(device, x, c.k), 0, rows, before);
+    const std::vector<char> clean = run(device, w, c, TestInput(device, x, c.k), 0, rows, before);
     x[3 * c.k + 5] = std::nanf("");
-    const Input in(device, x, c.k);
+    const TestInput in(device, x, c.k);
     const size_t row_bytes = c.outputs() * dtype_size(c.y);
     for_tiles(c, rows, [&](const LinearCudaPlan& plan) {
       std::vector<char> y = run(device, w, c, in, 0, rows, before, &plan);
@@ -295,10 +298,10 @@ void check_tiles(Device& device, int64_t rows, std::initializer_list<Case> cases
 TEST(LinearCudaFp8, TilesGiveTheSameBits) {
   FP8_DEVICE_OR_SKIP(device);
   check_tiles(device, 200,
-              {{2000, 1040, Epilogue::kStore, kF32},
-               {2000, 2064, Epilogue::kAdd, kF32},
-               {2000, 2064, Epilogue::kSwiGlu, kBF16},
-               {24576, 256, Epilogue::kSwiGlu, kBF16}});
+              {{2000, 1040, EndKind::kStore, kF32},
+               {2000, 2064, EndKind::kAdd, kF32},
+               {2000, 2064, EndKind::kSwiGlu, kBF16},
+               {24576, 256, EndKind::kSwiGlu, kBF16}});
 }
 
 // As little work as reaches every tile, with one and two slices of k: what compute-sanitizer gets through.
@@ -306,7 +309,50 @@ TEST(LinearCudaFp8, FewBlocksOfEveryTileGiveTheSameBits) {
   FP8_DEVICE_OR_SKIP(device);
   check_tiles(
       device, 130,
-      {{200, 2064, Epilogue::kAdd, kF32}, {200, 528, Epilogue::kStore, kF32}, {400, 272, Epilogue::kSwiGlu, kBF16}});
+      {{200, 2064, EndKind::kAdd, kF32}, {200, 528, EndKind::kStore, kF32}, {400, 272, EndKind::kSwiGlu, kBF16}});
+}
+
+// As for bf16 (linear_cuda_test.cc).
+TEST(LinearCudaFp8, BiasIsAddedToTheSum) {
+  FP8_DEVICE_OR_SKIP(device);
+  const int64_t rows = 130;
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{200, 528}, {200, 2064}, {2880, 4096}}) {
+    const LinearWeight w = pack(device, normal_values(n * k, 11), k, LinearLayout::kPlain);
+    const std::vector<float> before = normal_values(rows * n, 6), bias = normal_values(n, 7);
+    const DeviceTensor bias_device(device, bias);
+    const TensorView bias_view = bias_device.view(kF32, {n});
+    const TestInput x(device, normal_values(rows * k, 3), k);
+    const std::vector<float> sums = decode(run(device, w, {n, k, EndKind::kStore, kF32}, x, 0, rows), kF32);
+    for (EndKind kind : {EndKind::kStore, EndKind::kAdd}) {
+      const Case c = {n, k, kind, kF32};
+      std::vector<float> want = sums;
+      for (int64_t i = 0; i < rows * n; ++i) {
+        want[i] += bias[i % n];
+        if (kind == EndKind::kAdd) want[i] += before[i];
+      }
+      ASSERT_EQ(decode(run(device, w, c, x, 0, rows, before, nullptr, bias_view), kF32), want);
+      LinearCudaPlan plan = LinearCudaPlan::make_biased(w, rows);
+      for (const LinearTile& tile : LinearCudaPlan::bias_tiles()) {
+        plan.tile = tile;
+        plan.row_tiles = (rows + tile.rows - 1) / tile.rows;
+        ASSERT_EQ(decode(run(device, w, c, x, 0, rows, before, &plan, bias_view), kF32), want) << tile.rows;
+      }
+    }
+  }
+}
+
+// Plain rows become codes on the way, as the quantiser makes them.
+TEST(LinearCudaFp8, PlainRowsAreQuantisedFirst) {
+  FP8_DEVICE_OR_SKIP(device);
+  const Case c = {200, 528, EndKind::kStore, kF32};
+  const int64_t rows = 19;
+  const std::vector<float> values = normal_values(rows * c.k, 3);
+  const LinearWeight w = pack(device, normal_values(c.n * c.k, 11), c.k, LinearLayout::kPlain);
+  const DeviceTensor plain(device, values), y(device, rows * c.n * 4);
+  Arena scratch(std::move(device.allocate(quantised_bytes(rows, c.k))).value());
+  linear(device.stream(), w, plain.view(kF32, {rows, c.k}), y.view(kF32, {rows, c.n}), {}, scratch);
+  EXPECT_EQ(y.read<char>(), run(device, w, c, TestInput(device, values, c.k), 0, rows));
+  EXPECT_EQ(scratch.mark(), 0u);
 }
 
 TEST(LinearCudaFp8, RefusesShapesWithoutAKernel) {
@@ -329,7 +375,7 @@ TEST(LinearCudaFp8Plan, PackedBytesHoldBlocksAndScales) {
 TEST(LinearCudaFp8Plan, ChoosesTheKernel) {
   LinearWeight w;
   w.n = w.k = 64;
-  w.storage = kF8;
+  w.format.code = kF8;
   EXPECT_EQ(linear_cuda_kernel({.compute_capability = 90}, w, kF8), LinearKernel::kTiles);
   EXPECT_FALSE(linear_takes_fp8(DeviceKind::kCuda, {.compute_capability = 80}));
   EXPECT_FALSE(linear_takes_fp8(DeviceKind::kCuda, {.compute_capability = 100}));

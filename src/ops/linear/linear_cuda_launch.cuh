@@ -26,6 +26,10 @@ void launch_fp8_tiles_6(LinearTile tile, Stream& stream, const CUtensorMap& x_ma
 void launch_summary_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 void launch_fp8_summary_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 
+// Those that add a bias.
+void launch_bias_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+void launch_fp8_bias_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+
 template <typename Shape>
 void launch_tile(Stream& stream, const CUtensorMap& x_map, const TileArgs& args) {
   cuda::Launch how;
@@ -43,18 +47,21 @@ template <int... kRows>
 struct TileRows {};
 
 // The tile of kHalves and `rows` rows, one of kRows. Whether there is such a one.
-template <DType kStorage, int kHalves, bool kShared, bool kSummarises, int... kRows>
+template <DType kStorage, int kHalves, bool kShared, bool kSummarises, bool kBiased, int... kRows>
 bool launch_one_of(TileRows<kRows...>, int rows, Stream& stream, const CUtensorMap& x_map, const TileArgs& args) {
-  return ((rows == kRows &&
-           (launch_tile<TileShape<kHalves, kRows, kShared, kStorage, kSummarises>>(stream, x_map, args), true)) ||
-          ...);
+  return (
+      (rows == kRows &&
+       (launch_tile<TileShape<kHalves, kRows, kShared, kStorage, kSummarises, kBiased>>(stream, x_map, args), true)) ||
+      ...);
 }
 
-template <int kHalves, typename Alone, typename Shared, DType kStorage = DType::kBF16, bool kSummarises = false>
+template <int kHalves, typename Alone, typename Shared, DType kStorage = DType::kBF16, bool kSummarises = false,
+          bool kBiased = false>
 void launch_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args) {
   const bool launched =
-      tile.shared ? launch_one_of<kStorage, kHalves, true, kSummarises>(Shared(), tile.rows, stream, x_map, args)
-                  : launch_one_of<kStorage, kHalves, false, kSummarises>(Alone(), tile.rows, stream, x_map, args);
+      tile.shared
+          ? launch_one_of<kStorage, kHalves, true, kSummarises, kBiased>(Shared(), tile.rows, stream, x_map, args)
+          : launch_one_of<kStorage, kHalves, false, kSummarises, kBiased>(Alone(), tile.rows, stream, x_map, args);
   VOLLEY_CHECK_MSG(launched, "linear: a tile that has no kernel");
 }
 

@@ -133,8 +133,23 @@ std::vector<LinearTile> LinearCudaPlan::summary_tiles() {
 }
 
 LinearCudaPlan LinearCudaPlan::make_summarising(const LinearWeight& w, int64_t rows) {
-  LinearCudaPlan plan = make(w.n, w.k, w.layout, rows, w.storage);
+  LinearCudaPlan plan = make(w.n, w.k, w.layout, rows, w.format.code);
   plan.tile = best_tile(plan.halves, plan.split, rows, summary_tiles());
+  plan.row_tiles = divide_up(rows, plan.tile.rows);
+  return plan;
+}
+
+std::vector<LinearTile> LinearCudaPlan::bias_tiles() {
+  std::vector<LinearTile> tiles;
+  for (int rows : kTileRows) {
+    if (rows <= 128) tiles.push_back({kBiasHalves, rows});
+  }
+  return tiles;
+}
+
+LinearCudaPlan LinearCudaPlan::make_biased(const LinearWeight& w, int64_t rows) {
+  LinearCudaPlan plan = make(w.n, w.k, w.layout, rows, w.format.code);
+  plan.tile = best_tile(plan.halves, plan.split, rows, bias_tiles());
   plan.row_tiles = divide_up(rows, plan.tile.rows);
   return plan;
 }
@@ -147,8 +162,8 @@ int64_t linear_cuda_packed_bytes(int64_t n, int64_t k, DType storage, LinearLayo
 }
 
 float* linear_cuda_scales(const LinearWeight& w) {
-  VOLLEY_CHECK(w.storage == DType::kF8E4M3);
-  const int64_t blocks = linear_cuda_panels(w.n, w.layout) * linear_cuda_k_blocks(w.k, w.storage);
+  VOLLEY_CHECK(w.format.code == DType::kF8E4M3);
+  const int64_t blocks = linear_cuda_panels(w.n, w.layout) * linear_cuda_k_blocks(w.k, w.format.code);
   return reinterpret_cast<float*>(static_cast<char*>(w.packed.data()) + blocks * kBlockBytes);
 }
 
@@ -165,15 +180,15 @@ LinearPortablePlan LinearPortablePlan::make(int64_t n, int64_t k, LinearLayout l
 
 LinearKernel linear_cuda_kernel(const GpuInfo& gpu, const LinearWeight& w, DType x) {
   const int64_t outputs = w.layout == LinearLayout::kGateUp ? w.n / 2 : w.n;
-  if (w.storage == DType::kF8E4M3) return LinearKernel::kTiles;
-  const bool fits = x == DType::kBF16 && w.storage == DType::kBF16 && w.k % 8 == 0 && outputs % 4 == 0;
+  if (w.format.code == DType::kF8E4M3) return LinearKernel::kTiles;
+  const bool fits = x == DType::kBF16 && w.format.code == DType::kBF16 && w.k % 8 == 0 && outputs % 4 == 0;
   if (!fits || !gpu.at_least(80)) return LinearKernel::kPlain;
   return kBuiltForSm90a && gpu.is_hopper() && !w.portable ? LinearKernel::kTiles : LinearKernel::kPortable;
 }
 
 bool linear_cuda_summarises(const GpuInfo& gpu, const LinearWeight& w, DType x) {
   return w.layout == LinearLayout::kPlain && linear_cuda_kernel(gpu, w, x) == LinearKernel::kTiles &&
-         LinearCudaPlan::make(w.n, w.k, w.layout, 1, w.storage).split == 1;
+         LinearCudaPlan::make(w.n, w.k, w.layout, 1, w.format.code).split == 1;
 }
 
 bool linear_cuda_takes_fp8(const GpuInfo& gpu) {

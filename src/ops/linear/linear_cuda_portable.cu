@@ -25,7 +25,8 @@ struct PortableArgs {
   int rows = 0, outputs = 0, weight_rows = 0;  // of y; packed
   int row_tiles = 0;
   int split = 1;
-  Epilogue epilogue = Epilogue::kStore;
+  EndKind kind = EndKind::kStore;
+  const float* bias = nullptr;  // may be null
   bool y_bf16 = false;
 };
 
@@ -109,7 +110,7 @@ __device__ void finish(const PortableArgs& args, const uint8_t* shared, int weig
     if (args.split == 2) v = add(v, *reinterpret_cast<const float4*>(sums + Shape::kRingBytes / 4 + at));
     return v;
   };
-  const bool pairs = args.epilogue == Epilogue::kSwiGlu;  // the first 32 rows of a panel are gates, the others ups
+  const bool pairs = args.kind == EndKind::kSwiGlu;  // the first 32 rows of a panel are gates, the others ups
   const int pieces = Shape::kWeightRows / (pairs ? 8 : 4), first = weight_row / (pairs ? 2 : 1);
   for (int i = threadIdx.x; i < Shape::kRows * pieces; i += blockDim.x) {
     const int r = i / pieces, output = i % pieces * 4;
@@ -117,7 +118,8 @@ __device__ void finish(const PortableArgs& args, const uint8_t* shared, int weig
     const int64_t at = static_cast<int64_t>(row + r) * args.outputs + first + output;
     float4 v = whole(r * Shape::kSumStride + output);
     if (pairs) v = swiglu(v, whole(r * Shape::kSumStride + output + 32), args.y_bf16);
-    if (args.epilogue == Epilogue::kAdd) {
+    if (args.bias != nullptr) v = add(v, *reinterpret_cast<const float4*>(args.bias + first + output));
+    if (args.kind == EndKind::kAdd) {
       v = add(*reinterpret_cast<const float4*>(static_cast<const float*>(args.y) + at), v);
     }
     store4(args.y, args.y_bf16, at, v);
@@ -168,7 +170,7 @@ void launch_portable(int warps, Stream& stream, const PortableArgs& args) {
 
 }  // namespace
 
-void linear_portable_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue) {
+void linear_portable_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, const End& end) {
   const LinearPortablePlan plan = LinearPortablePlan::make(w.n, w.k, w.layout, y.shape[0]);
   PortableArgs args;
   args.weights = static_cast<const uint8_t*>(w.packed.data());
@@ -181,7 +183,8 @@ void linear_portable_cuda(Stream& stream, const LinearWeight& w, TensorView x, T
   args.weight_rows = static_cast<int>(linear_cuda_panels(w.n, w.layout) * kPanelRows);
   args.row_tiles = static_cast<int>(plan.row_tiles);
   args.split = plan.split;
-  args.epilogue = epilogue;
+  args.kind = end.kind;
+  if (end.bias.data != nullptr) args.bias = end.bias.as<float>();
   args.y_bf16 = y.dtype == DType::kBF16;
   switch (plan.tile_rows) {
     case 8:

@@ -20,9 +20,10 @@ struct TileArgs {
   int rows = 0, outputs = 0;  // of y
   int row_tiles = 0;
   int split = 1;
-  Epilogue epilogue = Epilogue::kStore;
+  EndKind kind = EndKind::kStore;
   bool y_bf16 = false;
   bool summary_weights = false;
+  const float* bias = nullptr;  // of outputs, for tiles that add one
 };
 
 // What two blocks of a cluster copy to both of them, half each: rows of x or weights that they have in common.

@@ -65,7 +65,7 @@ struct OwnPairs {
   }
   // What sums are added to, if they are.
   __device__ void read_before() {
-    if (args.epilogue != Epilogue::kAdd) return;
+    if (args.kind != EndKind::kAdd) return;
 #pragma unroll
     for (int pair = 0; pair < kCount; ++pair) {
       if (!exists(pair)) continue;
@@ -77,7 +77,7 @@ struct OwnPairs {
     for (int pair = 0; pair < kCount; ++pair) {
       if (!exists(pair)) continue;
       float2 v = sums[pair];
-      if (args.epilogue == Epilogue::kAdd) v = {before[pair].x + v.x, before[pair].y + v.y};
+      if (args.kind == EndKind::kAdd) v = {before[pair].x + v.x, before[pair].y + v.y};
       store2(args.y, args.y_bf16, place(pair), v);
     }
   }

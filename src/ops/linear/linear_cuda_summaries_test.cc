@@ -39,9 +39,9 @@ LinearWeight make_weight(Device& device, int64_t n, int64_t k, DType storage) {
 
 // Rows of x as the weight takes them. Of each seven rows one is zero, so that all outputs are equal, one has a NaN, and
 // one an infinity (codes have none: they are NaN then).
-class Input {
+class TestInput {
  public:
-  Input(Device& device, int64_t rows, int64_t k, DType storage)
+  TestInput(Device& device, int64_t rows, int64_t k, DType storage)
       : rows_(rows),
         k_(k),
         storage_(storage),
@@ -63,14 +63,14 @@ class Input {
     std::transform(x.begin(), x.end(), rounded.begin(), [](float v) { return to_bfloat16(v); });
     device.upload(all().values.data, rounded.data(), rounded.size() * sizeof(BFloat16));
   }
-  ScaledRows all() const {
+  Input all() const {
     const TensorView values = values_.view(storage_, {rows_, k_});
-    return storage_ == kF8 ? ScaledRows(values, scales_.view(kF32, {rows_})) : ScaledRows(values);
+    return storage_ == kF8 ? Input(values, scales_.view(kF32, {rows_})) : Input(values);
   }
-  ScaledRows row(int64_t at) const {
-    const ScaledRows whole = all();
-    return storage_ == kF8 ? ScaledRows(whole.values.rows(at, 1), whole.scales.rows(at, 1))
-                           : ScaledRows(whole.values.rows(at, 1));
+  Input row(int64_t at) const {
+    const Input whole = all();
+    return storage_ == kF8 ? Input(whole.values.rows(at, 1), whole.scales.rows(at, 1))
+                           : Input(whole.values.rows(at, 1));
   }
 
  private:
@@ -132,9 +132,10 @@ void check_rows(const std::vector<float>& y, const std::vector<float>& outputs, 
 }
 
 // y with each tile, and of some rows alone.
-void check_tiles(Device& device, const LinearWeight& w, const Input& in, int64_t rows, bool weights) {
+void check_tiles(Device& device, const LinearWeight& w, const TestInput& in, int64_t rows, bool weights) {
+  Arena none{Buffer()};
   const DeviceTensor stored(device, rows * w.n * 4);
-  linear(device.stream(), w, in.all(), stored.view(kF32, {rows, w.n}), Epilogue::kStore);
+  linear(device.stream(), w, in.all(), stored.view(kF32, {rows, w.n}), {}, none);
   const std::vector<float> outputs = stored.read<float>();
   std::vector<uint8_t> whole(rows);
   std::mt19937 random(7);
@@ -149,7 +150,7 @@ void check_tiles(Device& device, const LinearWeight& w, const Input& in, int64_t
     plan.tile = tile;
     plan.row_tiles = (rows + tile.rows - 1) / tile.rows;
     const DeviceTensor y(device, rows * w.n * 4);
-    linear_tiles_cuda(device.stream(), w, in.all(), y.view(kF32, {rows, w.n}), Epilogue::kStore, plan, summaries);
+    linear_tiles_cuda(device.stream(), w, in.all(), y.view(kF32, {rows, w.n}), {.summaries = summaries}, plan);
     const std::vector<float> values = y.read<float>();
     if (first.empty()) {
       first = values;
@@ -160,7 +161,7 @@ void check_tiles(Device& device, const LinearWeight& w, const Input& in, int64_t
   for (int64_t row = 0; row < rows; row += 1 + rows / 7) {
     const DeviceTensor y(device, w.n * 4);
     const RowSummaries alone = {summaries.whole + row, weights};
-    linear(device.stream(), w, in.row(row), y.view(kF32, {1, w.n}), Epilogue::kStore, alone);
+    linear(device.stream(), w, in.row(row), y.view(kF32, {1, w.n}), {.summaries = alone}, none);
     ASSERT_EQ(std::memcmp(y.read<float>().data(), &first[row * w.n], w.n * 4), 0) << "row " << row << " alone";
   }
 }
@@ -170,7 +171,7 @@ void check_storage(Device& device, DType storage) {
     const LinearWeight w = make_weight(device, n, k, storage);
     if (!linear_summarises(device.stream(), w, storage)) GTEST_SKIP() << "needs sm_90a";
     for (int64_t rows : {1, 8, 9, 33, 130, 200, 300, 520}) {
-      const Input in(device, rows, k, storage);
+      const TestInput in(device, rows, k, storage);
       for (bool weights : {false, true}) {
         SCOPED_TRACE(testing::Message() << "n " << n << " k " << k << " rows " << rows << " weights " << weights);
         ASSERT_NO_FATAL_FAILURE(check_tiles(device, w, in, rows, weights));
@@ -196,13 +197,14 @@ TEST(LinearCudaSummaries, RecordedGraphsFollowTheFlags) {
   constexpr int64_t kRows = 20, kOutputs = 200, kColumns = 264;
   const LinearWeight w = make_weight(device, kOutputs, kColumns, kBF16);
   if (!linear_summarises(device.stream(), w, kBF16)) GTEST_SKIP() << "needs sm_90a";
-  const Input in(device, kRows, kColumns, kBF16);
+  const TestInput in(device, kRows, kColumns, kBF16);
   const DeviceTensor stored(device, kRows * kOutputs * 4), y(device, kRows * kOutputs * 4), flags(device, kRows);
   const TensorView to = y.view(kF32, {kRows, kOutputs});
-  linear(device.stream(), w, in.all(), stored.view(kF32, {kRows, kOutputs}), Epilogue::kStore);
+  Arena none{Buffer()};
+  linear(device.stream(), w, in.all(), stored.view(kF32, {kRows, kOutputs}), {}, none);
   auto* const on_device = flags.view(DType::kU8, {kRows}).as<uint8_t>();
   const auto graph = device.record([&] {
-    linear(device.stream(), w, in.all(), to, Epilogue::kStore, {on_device, true});
+    linear(device.stream(), w, in.all(), to, {.summaries = {on_device, true}}, none);
   });
   std::mt19937 random(3);
   for (int round = 0; round < 4; ++round) {
@@ -243,7 +245,7 @@ TEST(LinearCudaSummariesPlan, HasTheTilesOfAHead) {
   w.n = 151936;
   w.k = 4096;
   for (DType storage : {kBF16, kF8}) {
-    w.storage = storage;
+    w.format.code = storage;
     for (int64_t rows = 1; rows <= 1024; ++rows) {
       const LinearCudaPlan plan = LinearCudaPlan::make_summarising(w, rows);
       ASSERT_EQ(plan.tile, LinearCudaPlan::make(w.n, w.k, w.layout, rows, storage).tile) << rows;

@@ -1,5 +1,5 @@
 // Protects, on a GPU: every output against an fp64 oracle, for each tile that has a kernel, all dtypes, layouts and
-// epilogues; that a row's bits depend on nothing but the row and the weights, not on the tile and not on the GPU's
+// ends; that a row's bits depend on nothing but the row and the weights, not on the tile and not on the GPU's
 // generation; that padding is never seen. The plans are checked without a GPU.
 #include "ops/linear/linear_cuda.h"
 
@@ -74,29 +74,30 @@ struct Weights {
 struct Case {
   int64_t rows, n, k;
   DType x, weights, y;
-  Epilogue epilogue;
+  EndKind kind;
   bool portable = false;
 };
 
 LinearLayout layout_of(const Case& c) {
-  return c.epilogue == Epilogue::kSwiGlu ? LinearLayout::kGateUp : LinearLayout::kPlain;
+  return c.kind == EndKind::kSwiGlu ? LinearLayout::kGateUp : LinearLayout::kPlain;
 }
 int64_t outputs_of(const Case& c) {
-  return c.epilogue == Epilogue::kSwiGlu ? c.n / 2 : c.n;
+  return c.kind == EndKind::kSwiGlu ? c.n / 2 : c.n;
 }
 
-// The op on rows [begin, begin + rows) of x; y starts as `before` where the epilogue reads it.
+// The op on rows [begin, begin + rows) of x; y starts as `before` where it is added to.
 std::vector<char> run(Device& device, const Weights& w, const Case& c, const std::vector<float>& x, int64_t begin,
-                      int64_t rows, const std::vector<float>& before) {
+                      int64_t rows, const std::vector<float>& before, TensorView bias = {}) {
   const std::vector<float> part(x.begin() + begin * c.k, x.begin() + (begin + rows) * c.k);
   const DeviceTensor x_device(device, encode(part, c.x));
   const int64_t count = rows * outputs_of(c);
   const DeviceTensor y_device =
-      c.epilogue == Epilogue::kAdd
+      c.kind == EndKind::kAdd
           ? DeviceTensor(device, encode({before.begin() + begin * c.n, before.begin() + (begin + rows) * c.n}, c.y))
           : DeviceTensor(device, count * dtype_size(c.y));
+  Arena none{Buffer()};
   linear(device.stream(), w.packed, x_device.view(c.x, {rows, c.k}), y_device.view(c.y, {rows, outputs_of(c)}),
-         c.epilogue);
+         {c.kind, bias}, none);
   return y_device.read<char>();
 }
 
@@ -128,8 +129,8 @@ std::pair<double, double> expected(const Weights& w, const Case& c, const std::v
                                    int64_t output, float before) {
   const Sum sum = oracle(w, output, x, row);
   double want = sum.value, error = sum_bound(sum, c.k);
-  if (c.epilogue == Epilogue::kAdd) want += before;
-  if (c.epilogue == Epilogue::kSwiGlu) {
+  if (c.kind == EndKind::kAdd) want += before;
+  if (c.kind == EndKind::kSwiGlu) {
     const Sum up = oracle(w, c.n / 2 + output, x, row);
     want = silu(sum.value) * up.value;
     const double gate_error = 1.1 * error + 6 * kRound * std::fabs(silu(sum.value));
@@ -155,12 +156,12 @@ void check_values(Device& device, const Case& c) {
   for (float v : y) ASSERT_FALSE(std::isnan(v)) << "an output was not written";
 }
 
-void check_epilogues(Device& device, int64_t rows, int64_t n, int64_t k, bool portable) {
+void check_ends(Device& device, int64_t rows, int64_t n, int64_t k, bool portable) {
   const DType bf16 = DType::kBF16, f32 = DType::kF32;
-  check_values(device, {rows, n, k, bf16, bf16, f32, Epilogue::kStore, portable});
-  check_values(device, {rows, n, k, bf16, bf16, bf16, Epilogue::kStore, portable});
-  check_values(device, {rows, n, k, bf16, bf16, f32, Epilogue::kAdd, portable});
-  check_values(device, {rows, n, k, bf16, bf16, bf16, Epilogue::kSwiGlu, portable});
+  check_values(device, {rows, n, k, bf16, bf16, f32, EndKind::kStore, portable});
+  check_values(device, {rows, n, k, bf16, bf16, bf16, EndKind::kStore, portable});
+  check_values(device, {rows, n, k, bf16, bf16, f32, EndKind::kAdd, portable});
+  check_values(device, {rows, n, k, bf16, bf16, bf16, EndKind::kSwiGlu, portable});
 }
 
 // Shapes with one and two slices of k, and with ends that no tile divides.
@@ -169,7 +170,7 @@ TEST(LinearCuda, TilesMatchOracle) {
   for (int64_t rows : {1, 8, 9, 16, 31, 64, 65, 96, 128, 130, 192, 256, 300}) {
     for (const auto& [n, k] :
          {std::pair<int64_t, int64_t>{64, 64}, {200, 72}, {1000, 520}, {4096, 1032}, {1984, 2120}}) {
-      check_epilogues(device, rows, n, k, false);
+      check_ends(device, rows, n, k, false);
     }
   }
 }
@@ -178,7 +179,7 @@ TEST(LinearCuda, PortableKernelMatchesOracle) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   for (int64_t rows : {1, 9, 31, 64, 130}) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{64, 64}, {200, 72}, {1984, 2120}}) {
-      check_epilogues(device, rows, n, k, true);
+      check_ends(device, rows, n, k, true);
     }
   }
 }
@@ -188,9 +189,9 @@ TEST(LinearCuda, PortableKernelMatchesOracle) {
 TEST(LinearCuda, PortableKernelGivesTheSameBits) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   const DType bf16 = DType::kBF16, f32 = DType::kF32;
-  for (const Case& c : {Case{300, 6144, 1032, bf16, bf16, f32, Epilogue::kStore},
-                        Case{300, 4096, 4096, bf16, bf16, f32, Epilogue::kAdd},
-                        Case{300, 24576, 512, bf16, bf16, bf16, Epilogue::kSwiGlu}}) {
+  for (const Case& c :
+       {Case{300, 6144, 1032, bf16, bf16, f32, EndKind::kStore}, Case{300, 4096, 4096, bf16, bf16, f32, EndKind::kAdd},
+        Case{300, 24576, 512, bf16, bf16, bf16, EndKind::kSwiGlu}}) {
     Weights w(device, c.n, c.k, c.weights, layout_of(c));
     const std::vector<float> x = random_values(c.rows * c.k, 3, true);
     const std::vector<float> before = random_values(c.rows * c.n, 6, false);
@@ -218,9 +219,9 @@ void check_tiles(Device& device, std::initializer_list<Case> cases) {
       plan.tile = tile;
       plan.row_tiles = (c.rows + tile.rows - 1) / tile.rows;
       const DeviceTensor y_device =
-          c.epilogue == Epilogue::kAdd ? DeviceTensor(device, encode(before, c.y)) : DeviceTensor(device, want.size());
+          c.kind == EndKind::kAdd ? DeviceTensor(device, encode(before, c.y)) : DeviceTensor(device, want.size());
       linear_tiles_cuda(device.stream(), w.packed, x_device.view(c.x, {c.rows, c.k}),
-                        y_device.view(c.y, {c.rows, outputs_of(c)}), c.epilogue, plan);
+                        y_device.view(c.y, {c.rows, outputs_of(c)}), {c.kind}, plan);
       ASSERT_EQ(y_device.read<char>(), want)
           << tile.halves << " x " << tile.rows << (tile.shared ? " shared" : "") << (tile.by_rows ? " by rows" : "");
     }
@@ -230,18 +231,18 @@ void check_tiles(Device& device, std::initializer_list<Case> cases) {
 TEST(LinearCuda, TilesGiveTheSameBits) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   const DType bf16 = DType::kBF16, f32 = DType::kF32;
-  check_tiles(device, {{200, 2000, 1032, bf16, bf16, f32, Epilogue::kStore},
-                       {300, 2000, 2064, bf16, bf16, f32, Epilogue::kAdd},
-                       {200, 24576, 256, bf16, bf16, bf16, Epilogue::kSwiGlu}});
+  check_tiles(device, {{200, 2000, 1032, bf16, bf16, f32, EndKind::kStore},
+                       {300, 2000, 2064, bf16, bf16, f32, EndKind::kAdd},
+                       {200, 24576, 256, bf16, bf16, bf16, EndKind::kSwiGlu}});
 }
 
 // As little work as reaches every tile, with one and two slices of k: what compute-sanitizer gets through.
 TEST(LinearCuda, FewBlocksOfEveryTileGiveTheSameBits) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   const DType bf16 = DType::kBF16, f32 = DType::kF32;
-  check_tiles(device, {{130, 200, 1032, bf16, bf16, f32, Epilogue::kAdd},
-                       {130, 200, 520, bf16, bf16, f32, Epilogue::kStore},
-                       {130, 400, 264, bf16, bf16, bf16, Epilogue::kSwiGlu}});
+  check_tiles(device, {{130, 200, 1032, bf16, bf16, f32, EndKind::kAdd},
+                       {130, 200, 520, bf16, bf16, f32, EndKind::kStore},
+                       {130, 400, 264, bf16, bf16, bf16, EndKind::kSwiGlu}});
 }
 
 TEST(LinearCuda, PlainKernelMatchesOracle) {
@@ -249,11 +250,61 @@ TEST(LinearCuda, PlainKernelMatchesOracle) {
   const DType bf16 = DType::kBF16, f32 = DType::kF32;
   for (const auto& [x, weights] : {std::pair{f32, bf16}, {f32, f32}, {bf16, bf16}, {bf16, f32}}) {
     for (int64_t rows : {1, 3, 4, 9}) {
-      for (DType y : {bf16, f32}) check_values(device, {rows, 37, 129, x, weights, y, Epilogue::kStore});
-      check_values(device, {rows, 37, 129, x, weights, f32, Epilogue::kAdd});
-      check_values(device, {rows, 74, 65, x, weights, bf16, Epilogue::kSwiGlu});
+      for (DType y : {bf16, f32}) check_values(device, {rows, 37, 129, x, weights, y, EndKind::kStore});
+      check_values(device, {rows, 37, 129, x, weights, f32, EndKind::kAdd});
+      check_values(device, {rows, 74, 65, x, weights, bf16, EndKind::kSwiGlu});
     }
   }
+}
+
+// A bias changes nothing but what it says: y is the sum that is stored without it, plus the bias, with every kernel and
+// with every tile that adds one, for one and two slices of k.
+void check_bias(Device& device, const Case& c) {
+  const Weights w(device, c.n, c.k, c.weights, LinearLayout::kPlain, c.portable);
+  const std::vector<float> x = random_values(c.rows * c.k, 3, c.x == DType::kBF16);
+  const std::vector<float> before = random_values(c.rows * c.n, 6, false), bias = random_values(c.n, 7, false);
+  const DeviceTensor bias_device(device, bias), x_device(device, encode(x, c.x));
+  const TensorView bias_view = bias_device.view(DType::kF32, {c.n});
+  Case plain = c;
+  plain.kind = EndKind::kStore;
+  plain.y = DType::kF32;
+  std::vector<float> want = decode(run(device, w, plain, x, 0, c.rows, before), plain.y);
+  for (int64_t i = 0; i < c.rows * c.n; ++i) {
+    want[i] += bias[i % c.n];
+    if (c.kind == EndKind::kAdd) want[i] += before[i];
+  }
+  const std::vector<char> bytes = encode(want, c.y);
+  for (int64_t rows : {int64_t{1}, int64_t{9}, c.rows}) {
+    const auto end = bytes.begin() + static_cast<int64_t>(rows * c.n * dtype_size(c.y));
+    ASSERT_EQ(run(device, w, c, x, 0, rows, before, bias_view), std::vector<char>(bytes.begin(), end)) << rows;
+  }
+  if (linear_cuda_kernel(device.stream().gpu(), w.packed, c.x) != LinearKernel::kTiles) return;
+  LinearCudaPlan plan = LinearCudaPlan::make_biased(w.packed, c.rows);
+  for (const LinearTile& tile : LinearCudaPlan::bias_tiles()) {
+    plan.tile = tile;
+    plan.row_tiles = (c.rows + tile.rows - 1) / tile.rows;
+    const DeviceTensor y =
+        c.kind == EndKind::kAdd ? DeviceTensor(device, encode(before, c.y)) : DeviceTensor(device, bytes.size());
+    linear_tiles_cuda(device.stream(), w.packed, x_device.view(c.x, {c.rows, c.k}), y.view(c.y, {c.rows, c.n}),
+                      {c.kind, bias_view}, plan);
+    ASSERT_EQ(y.read<char>(), bytes) << tile.rows << " rows a tile";
+  }
+}
+
+TEST(LinearCuda, BiasIsAddedToTheSum) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const DType bf16 = DType::kBF16, f32 = DType::kF32;
+  for (bool portable : {false, true}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{64, 64}, {200, 520}, {2000, 1032}, {2880, 4096}}) {
+      for (int64_t rows : {13, 130}) {
+        SCOPED_TRACE(testing::Message() << "n " << n << " k " << k << " rows " << rows << " portable " << portable);
+        check_bias(device, {rows, n, k, bf16, bf16, f32, EndKind::kStore, portable});
+        check_bias(device, {rows, n, k, bf16, bf16, bf16, EndKind::kStore, portable});
+        check_bias(device, {rows, n, k, bf16, bf16, f32, EndKind::kAdd, portable});
+      }
+    }
+  }
+  for (EndKind kind : {EndKind::kStore, EndKind::kAdd}) check_bias(device, {13, 37, 129, f32, f32, f32, kind});
 }
 
 void check_rows_independent(Device& device, const Case& c, std::initializer_list<int64_t> batches) {
@@ -276,19 +327,19 @@ void check_rows_independent(Device& device, const Case& c, std::initializer_list
 TEST(LinearCuda, RowsAreIndependent) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   const DType bf16 = DType::kBF16, f32 = DType::kF32;
-  for (const Case& c : {Case{512, 6144, 4096, bf16, bf16, f32, Epilogue::kStore},
-                        Case{512, 4096, 4096, bf16, bf16, f32, Epilogue::kAdd},
-                        Case{512, 24576, 1024, bf16, bf16, bf16, Epilogue::kSwiGlu},
-                        Case{512, 1000, 1032, bf16, bf16, f32, Epilogue::kStore}}) {
+  for (const Case& c :
+       {Case{512, 6144, 4096, bf16, bf16, f32, EndKind::kStore}, Case{512, 4096, 4096, bf16, bf16, f32, EndKind::kAdd},
+        Case{512, 24576, 1024, bf16, bf16, bf16, EndKind::kSwiGlu},
+        Case{512, 1000, 1032, bf16, bf16, f32, EndKind::kStore}}) {
     check_rows_independent(device, c, {1, 2, 8, 13, 16, 32, 48, 64, 100, 128, 192, 256, 400, 512});
   }
-  check_rows_independent(device, {70, 101, 77, f32, f32, f32, Epilogue::kStore}, {1, 2, 5, 64, 70});
+  check_rows_independent(device, {70, 101, 77, f32, f32, f32, EndKind::kStore}, {1, 2, 5, 64, 70});
 }
 
 // Neither another row nor what lies behind the last one reaches a result, not even as 0 * NaN.
 TEST(LinearCuda, NeighboursStayOut) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  const Case c{40, 200, 1032, DType::kBF16, DType::kBF16, DType::kF32, Epilogue::kStore};
+  const Case c{40, 200, 1032, DType::kBF16, DType::kBF16, DType::kF32, EndKind::kStore};
   const Weights w(device, c.n, c.k, c.weights, LinearLayout::kPlain);
   std::vector<float> x = random_values(c.rows * c.k, 3, true);
   const std::vector<float> clean = decode(run(device, w, c, x, 0, c.rows, {}), c.y);
@@ -359,6 +410,21 @@ TEST(LinearCudaPlan, ChoosesTheKernel) {
   EXPECT_EQ(linear_cuda_kernel({.compute_capability = 90}, w, DType::kBF16), LinearKernel::kPortable);
   w.k = 60;
   EXPECT_EQ(linear_cuda_kernel({.compute_capability = 90}, w, DType::kBF16), LinearKernel::kPlain);
+}
+
+// A bias moves neither the split nor, by it, a bit.
+TEST(LinearCudaPlan, BiasedPlansKeepTheSplit) {
+  LinearWeight w;
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{64, 64}, {2880, 4096}, {4096, 4096}, {24576, 4096}}) {
+    w.n = n;
+    w.k = k;
+    for (int64_t rows : {1, 8, 9, 96, 128, 129, 300, 600}) {
+      const LinearCudaPlan plan = LinearCudaPlan::make_biased(w, rows);
+      ASSERT_EQ(plan.split, LinearCudaPlan::make(n, k, LinearLayout::kPlain, rows).split);
+      ASSERT_EQ(plan.tile.halves, kBiasHalves);
+      ASSERT_GE(plan.tile.rows * plan.row_tiles, rows);
+    }
+  }
 }
 
 // The split must not move with the rows; up to 128 rows the weights are read once and most of a tile is not padding; no

@@ -9,11 +9,13 @@ namespace volley::ops {
 // kHalves * 32 weight rows for kRows rows of x, by kGroups warpgroups and two producer warps. kShared: two blocks with
 // neighbouring weights and the same rows are a cluster; each copies half of the rows, to both. kStorage: of weights
 // and x, kBF16 or kF8E4M3; a stage holds 128 bytes of every row of both. kSummarises: rows that TileArgs::whole does
-// not name end as summaries; one slice of k, kStore.
-template <int kHalves_, int kRows_, bool kShared_ = false, DType kStorage_ = DType::kBF16, bool kSummarises_ = false>
+// not name end as summaries; one slice of k, kStore. kBiased: sums end with the bias added; apart, so that nobody else
+// fetches its code.
+template <int kHalves_, int kRows_, bool kShared_ = false, DType kStorage_ = DType::kBF16, bool kSummarises_ = false,
+          bool kBiased_ = false>
 struct TileShape {
   static constexpr int kHalves = kHalves_, kRows = kRows_;
-  static constexpr bool kShared = kShared_, kSummarises = kSummarises_;
+  static constexpr bool kShared = kShared_, kSummarises = kSummarises_, kBiased = kBiased_;
   static constexpr Common kCommon = kShared ? Common::kX : Common::kNothing;
   static constexpr bool kFp8 = kStorage_ == DType::kF8E4M3;
   static constexpr int kBlockColumns = static_cast<int>(linear_cuda_block_k(kStorage_));

@@ -22,8 +22,8 @@ void launch(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const Til
 
 }  // namespace
 
-void linear_tiles_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& x, TensorView y, Epilogue epilogue,
-                       const LinearCudaPlan& plan, const RowSummaries& summaries) {
+void linear_tiles_cuda(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end,
+                       const LinearCudaPlan& plan) {
   TileArgs args;
   args.weights = static_cast<const uint8_t*>(w.packed.data());
   args.y = y.data;
@@ -33,24 +33,28 @@ void linear_tiles_cuda(Stream& stream, const LinearWeight& w, const ScaledRows& 
   args.outputs = static_cast<int>(y.shape[1]);
   args.row_tiles = static_cast<int>(plan.row_tiles);
   args.split = plan.split;
-  args.epilogue = epilogue;
+  args.kind = end.kind;
+  if (end.bias.data != nullptr) args.bias = end.bias.as<float>();
   args.y_bf16 = y.dtype == DType::kBF16;
-  args.whole = summaries.whole;
-  args.summary_weights = summaries.weights;
-  const bool summarises = summaries.whole != nullptr;
+  args.whole = end.summaries.whole;
+  args.summary_weights = end.summaries.weights;
+  const bool summarises = args.whole != nullptr, biased = args.bias != nullptr;
   VOLLEY_CHECK(!summarises || (plan.split == 1 && plan.tile.halves == kSummaryHalves));
+  VOLLEY_CHECK(!biased || (plan.tile.halves == kBiasHalves && !plan.tile.by_rows));
   if (stream.dry()) return stream.skip_launch();  // without a driver there are no tensor maps
   const int box_rows = plan.tile.rows / (plan.tile.shares_x() ? 2 : 1);
-  if (w.storage == DType::kF8E4M3) {
+  if (w.format.code == DType::kF8E4M3) {
     VOLLEY_CHECK(!plan.tile.by_rows);
     args.weight_scales = linear_cuda_scales(w);
     args.row_scales = x.scales.as<float>();
     const CUtensorMap x_map = cuda::byte_matrix_map(x.values.data, args.rows, w.k, box_rows);
     if (summarises) return launch_fp8_summary_tiles(plan.tile, stream, x_map, args);
+    if (biased) return launch_fp8_bias_tiles(plan.tile, stream, x_map, args);
     return launch(plan.tile, stream, x_map, args, kFp8Tiles);
   }
   const CUtensorMap x_map = cuda::bf16_matrix_map(x.values.data, args.rows, w.k, box_rows);
   if (summarises) return launch_summary_tiles(plan.tile, stream, x_map, args);
+  if (biased) return launch_bias_tiles(plan.tile, stream, x_map, args);
   if (plan.tile.by_rows) return launch_row_tiles(plan.tile, stream, x_map, args);
   launch(plan.tile, stream, x_map, args, kBf16Tiles);
 }

@@ -42,13 +42,16 @@ __device__ void finish(const TileArgs& args, const float* group_sums, int rank, 
   const float* place = group_sums + first * Shape::kSumStride + lane * 4;
   const uint32_t there = kSplit == 2 ? shared_address_in(place, 1 - rank) : 0;
 
-  float4 before[kBatch], other[kBatch], weight_scale[2] = {};
+  float4 before[kBatch], other[kBatch], weight_scale[2] = {}, bias = {};
   float row_scale[kBatch] = {};
   if constexpr (Shape::kFp8) {
     const float* scales = args.weight_scales + half * 32 + group * 64 + lane * 4;
     for (int i = 0; i < (kPairs ? 2 : 1); ++i) {
       if (exists) weight_scale[i] = *reinterpret_cast<const float4*>(scales + i * 32);
     }
+  }
+  if constexpr (Shape::kBiased) {
+    if (exists) bias = *reinterpret_cast<const float4*>(args.bias + output);
   }
   int from = 0;
   const auto for_rows = [&](const auto& use) {  // use(i, which of the thread's rows)
@@ -67,7 +70,7 @@ __device__ void finish(const TileArgs& args, const float* group_sums, int rank, 
   const auto whole = [&](int i, int offset) {
     return kSplit == 1 ? own(i, offset) : add(own(i, offset), others(i, offset));
   };
-  const bool adds = !kPairs && args.epilogue == Epilogue::kAdd;
+  const bool adds = !kPairs && args.kind == EndKind::kAdd;
   const auto scale = [&](float4 sums, int i, int of) {
     return Shape::kFp8 ? scaled(sums, weight_scale[of], row_scale[i]) : sums;
   };
@@ -92,6 +95,7 @@ __device__ void finish(const TileArgs& args, const float* group_sums, int rank, 
         v = swiglu(scale(whole(r, 0), i, 0), scale(whole(r, 32), i, 1), args.y_bf16);
       } else {
         v = scale(kFetches ? add(own(r, 0), other[i]) : own(r, 0), i, 0);
+        if constexpr (Shape::kBiased) v = add(v, bias);
         if (adds) v = add(before[i], v);
       }
       store4(args.y, args.y_bf16, place_in_y(r), v);
@@ -101,7 +105,7 @@ __device__ void finish(const TileArgs& args, const float* group_sums, int rank, 
 
 template <typename Shape, int kSplit>
 __device__ void finish(const TileArgs& args, const float* group_sums, int rank, int half, int row) {
-  if (args.epilogue == Epilogue::kSwiGlu) {
+  if (args.kind == EndKind::kSwiGlu) {
     if constexpr (Shape::kHalves % 2 == 0) finish<Shape, true, kSplit>(args, group_sums, rank, half, row);
   } else {
     finish<Shape, false, kSplit>(args, group_sums, rank, half, row);
@@ -140,12 +144,15 @@ __device__ void exchange_and_finish(const Ring& ring, const TileArgs& args, cons
       if (valid && first_row + r < args.rows) use(i, at + r * args.outputs);
     }
   };
-  float before[2 * kPairs], row_scale[2 * kPairs] = {}, weight_scale = 1;
+  float before[2 * kPairs], row_scale[2 * kPairs] = {}, weight_scale = 1, bias = 0;
+  if constexpr (Shape::kBiased) {
+    if (valid) bias = args.bias[output];
+  }
   if constexpr (Shape::kFp8) {
     if (valid) weight_scale = args.weight_scales[output];
     for_values([&](int i, int64_t) { row_scale[i] = args.row_scales[first_row + i / 2 * 8 + i % 2]; });
   }
-  if (args.epilogue == Epilogue::kAdd) {
+  if (args.kind == EndKind::kAdd) {
     for_values([&](int i, int64_t to) { before[i] = static_cast<const float*>(args.y)[to]; });
   }
   cluster_wait();
@@ -158,7 +165,8 @@ __device__ void exchange_and_finish(const Ring& ring, const TileArgs& args, cons
   for_values([&](int i, int64_t to) {
     float v = i % 2 == 0 ? kept[i / 2].x : kept[i / 2].y;
     if constexpr (Shape::kFp8) v = scaled(v, weight_scale, row_scale[i]);
-    if (args.epilogue == Epilogue::kAdd) v += before[i];
+    if constexpr (Shape::kBiased) v += bias;
+    if (args.kind == EndKind::kAdd) v += before[i];
     if (args.y_bf16) {
       static_cast<__nv_bfloat16*>(args.y)[to] = __float2bfloat16_rn(v);
     } else {
@@ -169,7 +177,7 @@ __device__ void exchange_and_finish(const Ring& ring, const TileArgs& args, cons
 
 template <typename Shape>
 __device__ void consume_and_finish(const Ring& ring, const TileArgs& args, Slice slice, int rank, int half, int row) {
-  const bool exchanges = args.split == 2 && args.epilogue != Epilogue::kSwiGlu;
+  const bool exchanges = args.split == 2 && args.kind != EndKind::kSwiGlu;
   // The other block must have begun before anything is sent there.
   if (Shape::kExchangeOutsideRing && exchanges) hopper::cluster_arrive();
   // They are wanted last, and read from memory.

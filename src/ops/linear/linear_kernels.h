@@ -10,11 +10,10 @@ struct LinearKernels {
   Result<LinearWeight> (*pack_linear)(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
                                       LinearLayout layout);
   int64_t (*packed_bytes)(int64_t n, int64_t k, DType storage, LinearLayout layout);
-  void (*linear)(Stream& stream, const LinearWeight& w, const ScaledRows& x, TensorView y, Epilogue epilogue,
-                 const RowSummaries& summaries);
+  void (*linear)(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end);
   // As linear_takes_fp8() and linear_summarises(); null where there is no such thing.
   bool (*takes_fp8)(const GpuInfo& gpu);
-  bool (*summarises)(const GpuInfo& gpu, const LinearWeight& w, DType x);
+  bool (*summarises)(const GpuInfo& gpu, const LinearWeight& w, DType activation);
 
   static const LinearKernels kCpu, kCuda;
 };

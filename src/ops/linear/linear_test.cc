@@ -1,4 +1,4 @@
-// Protects: the value of every output against an fp64 oracle, for all dtypes, layouts, epilogues and ragged shapes;
+// Protects: the value of every output against an fp64 oracle, for all dtypes, layouts, ends and ragged shapes;
 // that a row's bits depend on nothing but the row; that padding is never seen.
 #include "ops/linear/linear.h"
 
@@ -74,8 +74,9 @@ LinearWeight pack(Device& device, const std::vector<Matrix>& parts, int64_t k, D
   return std::move(pack_linear(device, rows, k, storage, layout)).value();
 }
 
-void run(Device& device, const LinearWeight& w, TensorView x, TensorView y, Epilogue epilogue) {
-  linear(device.stream(), w, x, y, epilogue);
+void run(Device& device, const LinearWeight& w, TensorView x, TensorView y, const End& end) {
+  Arena none{Buffer()};
+  linear(device.stream(), w, x, y, end, none);
 }
 
 struct Sum {
@@ -126,7 +127,7 @@ const std::vector<Shape> kShapes = {{1, 1, {1}},       {1, 64, {37}},     {2, 7,
                                     {16, 1031, {40}},  {17, 96, {64, 7}}, {35, 514, {21}},    {1, 5001, {70}},
                                     {4, 2500, {15, 3}}};
 
-void check_plain(const Shape& shape, const Combination& c, DType y_dtype, Epilogue epilogue) {
+void check_plain(const Shape& shape, const Combination& c, DType y_dtype, EndKind kind, bool biased = false) {
   auto device = *make_cpu_device(2);
   std::vector<Matrix> parts;
   int64_t n = 0;
@@ -137,15 +138,17 @@ void check_plain(const Shape& shape, const Combination& c, DType y_dtype, Epilog
   const LinearWeight w = pack(*device, parts, shape.k, c.storage);
   ASSERT_EQ(w.n, n);
   Matrix x = random_matrix(shape.rows, shape.k, c.x, 5);
-  Matrix y = random_matrix(shape.rows, n, y_dtype, 6);
-  run(*device, w, x.view(), y.view(), epilogue);
+  Matrix y = random_matrix(shape.rows, n, y_dtype, 6), bias = random_matrix(1, n, DType::kF32, 7);
+  run(*device, w, x.view(), y.view(), {kind, biased ? bias.view() : TensorView()});
   for (int64_t m = 0; m < shape.rows; ++m) {
     int64_t column = 0;
     for (const Matrix& part : parts) {
       for (int64_t row = 0; row < part.rows; ++row, ++column) {
         const Sum sum = oracle(x, m, part, row, c.storage);
-        const double want = sum.value + (epilogue == Epilogue::kAdd ? y.values[m * n + column] : 0);
-        const double bound = sum_bound(sum, shape.k) * (1 + kRoundBF16) + output_bound(want, y_dtype);
+        const double whole = sum.value + (biased ? bias.values[column] : 0);
+        const double want = whole + (kind == EndKind::kAdd ? y.values[m * n + column] : 0);
+        const double sums = sum_bound(sum, shape.k) + (biased ? kRound * std::fabs(whole) : 0);
+        const double bound = sums * (1 + kRoundBF16) + output_bound(want, y_dtype);
         ASSERT_NEAR(y.get(m * n + column), want, bound)
             << "row " << m << " column " << column << " k " << shape.k << " x " << dtype_name(c.x) << " source "
             << dtype_name(c.source) << " storage " << dtype_name(c.storage);
@@ -157,14 +160,41 @@ void check_plain(const Shape& shape, const Combination& c, DType y_dtype, Epilog
 TEST(Linear, StoreMatchesOracle) {
   for (const Shape& shape : kShapes) {
     for (const Combination& c : kCombinations) {
-      for (DType y : {DType::kF32, DType::kBF16}) check_plain(shape, c, y, Epilogue::kStore);
+      for (DType y : {DType::kF32, DType::kBF16}) check_plain(shape, c, y, EndKind::kStore);
     }
   }
 }
 
 TEST(Linear, AddMatchesOracle) {
   for (const Shape& shape : kShapes) {
-    for (const Combination& c : kCombinations) check_plain(shape, c, DType::kF32, Epilogue::kAdd);
+    for (const Combination& c : kCombinations) check_plain(shape, c, DType::kF32, EndKind::kAdd);
+  }
+}
+
+TEST(Linear, BiasMatchesOracle) {
+  for (const Shape& shape : kShapes) {
+    for (const Combination& c : {kCombinations[0], kCombinations[4], kCombinations[5]}) {
+      for (DType y : {DType::kF32, DType::kBF16}) check_plain(shape, c, y, EndKind::kStore, true);
+      check_plain(shape, c, DType::kF32, EndKind::kAdd, true);
+    }
+  }
+}
+
+// A bias changes nothing but what it says.
+TEST(Linear, BiasIsAddedToThePlainSum) {
+  auto device = *make_cpu_device(2);
+  const int64_t rows = 19, n = 83;
+  const LinearWeight w = pack(*device, {random_matrix(n, 200, DType::kBF16, 1)}, 200, DType::kBF16);
+  Matrix x = random_matrix(rows, 200, DType::kBF16, 2), bias = random_matrix(1, n, DType::kF32, 3);
+  const Matrix before = random_matrix(rows, n, DType::kF32, 4);
+  Matrix sums(rows, n, DType::kF32), stored = sums, added = before;
+  run(*device, w, x.view(), sums.view(), {});
+  run(*device, w, x.view(), stored.view(), {EndKind::kStore, bias.view()});
+  run(*device, w, x.view(), added.view(), {EndKind::kAdd, bias.view()});
+  for (int64_t i = 0; i < rows * n; ++i) {
+    const float want = static_cast<float>(sums.get(i)) + static_cast<float>(bias.get(i % n));
+    ASSERT_EQ(stored.get(i), want);
+    ASSERT_EQ(added.get(i), static_cast<float>(before.get(i)) + want);
   }
 }
 
@@ -178,7 +208,7 @@ void check_swiglu(int64_t rows, int64_t k, int64_t half, const Combination& c, D
   const LinearWeight w = pack(*device, parts, k, c.storage, LinearLayout::kGateUp);
   Matrix x = random_matrix(rows, k, c.x, 3);
   Matrix y(rows, half, y_dtype);
-  run(*device, w, x.view(), y.view(), Epilogue::kSwiGlu);
+  run(*device, w, x.view(), y.view(), {EndKind::kSwiGlu});
   for (int64_t m = 0; m < rows; ++m) {
     for (int64_t j = 0; j < half; ++j) {
       const Sum gate = oracle(x, m, parts[0], j, c.storage), up = oracle(x, m, parts[1], j, c.storage);
@@ -212,13 +242,13 @@ TEST(Linear, SwiGluSurvivesLargeGates) {
   for (float v : {-1e30f, -300.0f, -89.0f, -20.0f, 0.0f, 20.0f, 89.0f, 300.0f, 1e10f}) {
     Matrix x(1, 1, DType::kF32), y(1, 1, DType::kF32);
     x.set(0, v);
-    run(*device, w, x.view(), y.view(), Epilogue::kSwiGlu);
+    run(*device, w, x.view(), y.view(), {EndKind::kSwiGlu});
     const double want = silu(v) * v;
     EXPECT_NEAR(y.get(0), want, 6 * kRound * std::fabs(want) + (v < -88 ? v * v * 1e-38 : 0)) << v;
   }
   Matrix x(1, 1, DType::kF32), y(1, 1, DType::kF32);
   x.set(0, std::nanf(""));
-  run(*device, w, x.view(), y.view(), Epilogue::kSwiGlu);
+  run(*device, w, x.view(), y.view(), {EndKind::kSwiGlu});
   EXPECT_TRUE(std::isnan(y.get(0)));
 }
 
@@ -227,9 +257,10 @@ TEST(Linear, EveryInstructionSetMatchesOracle) {
   for_each_instruction_set([] {
     for (const Combination& c : {kCombinations[1], kCombinations[4], kCombinations[5]}) {
       for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16}) {
-        check_plain({rows, 35, {90}}, c, DType::kF32, Epilogue::kAdd);
+        check_plain({rows, 35, {90}}, c, DType::kF32, EndKind::kAdd);
+        check_plain({rows, 35, {90}}, c, DType::kF32, EndKind::kAdd, true);
       }
-      check_plain({19, 1500, {21}}, c, DType::kBF16, Epilogue::kStore);
+      check_plain({19, 1500, {21}}, c, DType::kBF16, EndKind::kStore);
       check_swiglu(5, 31, 37, c, DType::kBF16);
     }
   });
@@ -245,7 +276,7 @@ TEST(Linear, PackingKeepsEveryWeight) {
   for (DType storage : {DType::kF32, DType::kBF16}) {
     const LinearWeight w = pack(*device, parts, k, storage);
     Matrix y(k, w.n, DType::kF32);
-    run(*device, w, x.view(), y.view(), Epilogue::kStore);
+    run(*device, w, x.view(), y.view(), {});
     for (int64_t i = 0; i < k; ++i) {
       for (int64_t j = 0; j < w.n; ++j) {
         const float value = static_cast<float>(j < 37 ? parts[0].values[j * k + i] : parts[1].values[(j - 37) * k + i]);
@@ -256,9 +287,9 @@ TEST(Linear, PackingKeepsEveryWeight) {
   }
 }
 
-std::vector<char> result_of(Device& device, const LinearWeight& w, TensorView x, DType y_dtype, Epilogue epilogue) {
-  Matrix y(x.shape[0], epilogue == Epilogue::kSwiGlu ? w.n / 2 : w.n, y_dtype);
-  run(device, w, x, y.view(), epilogue);
+std::vector<char> result_of(Device& device, const LinearWeight& w, TensorView x, DType y_dtype, EndKind kind) {
+  Matrix y(x.shape[0], kind == EndKind::kSwiGlu ? w.n / 2 : w.n, y_dtype);
+  run(device, w, x, y.view(), {kind});
   return y.data;
 }
 
@@ -267,11 +298,11 @@ void check_rows_independent(const Combination& c, LinearLayout layout, int64_t k
   auto reference = *make_cpu_device(1);
   const std::vector<Matrix> parts = {random_matrix(half, k, c.source, 1), random_matrix(half, k, c.source, 2)};
   const LinearWeight w = pack(*reference, parts, k, c.storage, layout);
-  const Epilogue epilogue = layout == LinearLayout::kGateUp ? Epilogue::kSwiGlu : Epilogue::kStore;
+  const EndKind kind = layout == LinearLayout::kGateUp ? EndKind::kSwiGlu : EndKind::kStore;
   Matrix x = random_matrix(70, k, c.x, 3);
   std::vector<char> alone;
   for (int64_t m = 0; m < x.rows; ++m) {
-    const auto y = result_of(*reference, w, x.view().rows(m, 1), DType::kF32, epilogue);
+    const auto y = result_of(*reference, w, x.view().rows(m, 1), DType::kF32, kind);
     alone.insert(alone.end(), y.begin(), y.end());
   }
   const size_t row_bytes = alone.size() / x.rows;
@@ -279,7 +310,7 @@ void check_rows_independent(const Combination& c, LinearLayout layout, int64_t k
     auto device = *make_cpu_device(threads);
     for (int64_t rows = 1; rows <= x.rows; rows += rows < 34 ? 1 : 9) {
       const int64_t begin = (rows * 7) % (x.rows - rows + 1);
-      const auto y = result_of(*device, w, x.view().rows(begin, rows), DType::kF32, epilogue);
+      const auto y = result_of(*device, w, x.view().rows(begin, rows), DType::kF32, kind);
       ASSERT_EQ(std::memcmp(y.data(), alone.data() + begin * row_bytes, y.size()), 0)
           << rows << " rows from " << begin << ", " << threads << " threads, " << dtype_name(c.x) << " x "
           << dtype_name(c.storage);
@@ -309,28 +340,28 @@ TEST(Linear, NeighboursStayOut) {
     const int64_t k = 37;
     const LinearWeight w = pack(*device, {random_matrix(20, k, DType::kBF16, 1)}, k, DType::kBF16);
     Matrix x = random_matrix(40, k, dtype, 2);
-    const auto clean = result_of(*device, w, x.view(), DType::kF32, Epilogue::kStore);
+    const auto clean = result_of(*device, w, x.view(), DType::kF32, EndKind::kStore);
     for (int64_t m = 0; m < x.rows; m += 2) {
       for (int64_t i = 0; i < k; ++i) x.set(m * k + i, std::nanf(""));
     }
-    const auto mixed = result_of(*device, w, x.view(), DType::kF32, Epilogue::kStore);
+    const auto mixed = result_of(*device, w, x.view(), DType::kF32, EndKind::kStore);
     const size_t row_bytes = clean.size() / x.rows;
     for (int64_t m = 1; m < x.rows; m += 2) {
       ASSERT_EQ(std::memcmp(clean.data() + m * row_bytes, mixed.data() + m * row_bytes, row_bytes), 0) << m;
     }
-    const auto single = result_of(*device, w, x.view().rows(1, 1), DType::kF32, Epilogue::kStore);
+    const auto single = result_of(*device, w, x.view().rows(1, 1), DType::kF32, EndKind::kStore);
     ASSERT_EQ(std::memcmp(clean.data() + row_bytes, single.data(), row_bytes), 0);
   }
 }
 
-TEST(Linear, EpiloguesAgreeBitForBit) {
+TEST(Linear, EndsAgreeBitForBit) {
   auto device = *make_cpu_device(2);
   const LinearWeight w = pack(*device, {random_matrix(83, 200, DType::kBF16, 1)}, 200, DType::kBF16);
   Matrix x = random_matrix(19, 200, DType::kBF16, 2);
   Matrix stored(19, 83, DType::kF32), added(19, 83, DType::kF32), rounded(19, 83, DType::kBF16);
-  run(*device, w, x.view(), stored.view(), Epilogue::kStore);
-  run(*device, w, x.view(), added.view(), Epilogue::kAdd);
-  run(*device, w, x.view(), rounded.view(), Epilogue::kStore);
+  run(*device, w, x.view(), stored.view(), {});
+  run(*device, w, x.view(), added.view(), {EndKind::kAdd});
+  run(*device, w, x.view(), rounded.view(), {});
   EXPECT_EQ(stored.data, added.data);
   for (int64_t i = 0; i < 19 * 83; ++i) {
     ASSERT_EQ(rounded.get(i), to_float(to_bfloat16(static_cast<float>(stored.get(i)))));
@@ -344,8 +375,8 @@ TEST(Linear, SwiGluUsesThePlainSums) {
   const LinearWeight plain = pack(*device, parts, 130, DType::kBF16);
   const LinearWeight fused = pack(*device, parts, 130, DType::kBF16, LinearLayout::kGateUp);
   Matrix x = random_matrix(9, 130, DType::kBF16, 3), sums(9, 90, DType::kF32), y(9, 45, DType::kF32);
-  run(*device, plain, x.view(), sums.view(), Epilogue::kStore);
-  run(*device, fused, x.view(), y.view(), Epilogue::kSwiGlu);
+  run(*device, plain, x.view(), sums.view(), {});
+  run(*device, fused, x.view(), y.view(), {EndKind::kSwiGlu});
   for (int64_t m = 0; m < 9; ++m) {
     for (int64_t j = 0; j < 45; ++j) {
       const double want = silu(sums.get(m * 90 + j)) * sums.get(m * 90 + 45 + j);
@@ -357,21 +388,22 @@ TEST(Linear, SwiGluUsesThePlainSums) {
 TEST(Linear, ZeroRowsAndEmptyParts) {
   auto device = *make_cpu_device(2);
   const LinearWeight w = pack(*device, {random_matrix(8, 4, DType::kF32, 1)}, 4, DType::kBF16);
-  run(*device, w, {nullptr, DType::kBF16, {0, 4}}, {nullptr, DType::kF32, {0, 8}}, Epilogue::kStore);
+  run(*device, w, {nullptr, DType::kBF16, {0, 4}}, {nullptr, DType::kF32, {0, 8}}, {});
   const LinearWeight empty = pack(*device, {Matrix(0, 4, DType::kF32)}, 4, DType::kF32);
   Matrix x(3, 4, DType::kF32), y(3, 0, DType::kF32);
-  run(*device, empty, x.view(), y.view(), Epilogue::kStore);
+  run(*device, empty, x.view(), y.view(), {});
   EXPECT_EQ(empty.n, 0);
 }
 
 TEST(Linear, RefusesWhatItCannotPack) {
   auto device = *make_cpu_device(1);
   const Matrix a(4, 8, DType::kF32), b(3, 8, DType::kF32), ids(4, 8, DType::kI32);
-  const auto code = [&](std::vector<WeightRows> parts, int64_t k, DType storage, LinearLayout layout) {
-    return pack_linear(*device, parts, k, storage, layout).error().code;
+  const auto code = [&](std::vector<WeightRows> parts, int64_t k, WeightFormat format, LinearLayout layout) {
+    return pack_linear(*device, parts, k, format, layout).error().code;
   };
   EXPECT_EQ(code({a.part()}, 0, DType::kF32, LinearLayout::kPlain), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code({a.part()}, 8, DType::kU8, LinearLayout::kPlain), ErrorCode::kUnimplemented);
+  EXPECT_EQ(code({a.part()}, 8, {DType::kBF16, 1, 128}, LinearLayout::kPlain), ErrorCode::kUnimplemented);
   EXPECT_EQ(code({ids.part()}, 8, DType::kF32, LinearLayout::kPlain), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code({a.part(), b.part()}, 8, DType::kF32, LinearLayout::kGateUp), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code({a.part()}, 8, DType::kF32, LinearLayout::kGateUp), ErrorCode::kInvalidArgument);
@@ -381,9 +413,16 @@ TEST(LinearDeathTest, ChecksItsCaller) {
   auto device = *make_cpu_device(1);
   const LinearWeight w = pack(*device, {random_matrix(8, 4, DType::kF32, 1)}, 4, DType::kF32);
   Matrix x(2, 4, DType::kF32), y(2, 8, DType::kF32), narrow(2, 7, DType::kF32), ids(2, 4, DType::kI32);
-  EXPECT_DEATH(run(*device, w, x.view(), narrow.view(), Epilogue::kStore), "CHECK failed");
-  EXPECT_DEATH(run(*device, w, ids.view(), y.view(), Epilogue::kStore), "CHECK failed");
-  EXPECT_DEATH(run(*device, w, x.view(), y.view(), Epilogue::kSwiGlu), "CHECK failed");
+  EXPECT_DEATH(run(*device, w, x.view(), narrow.view(), {EndKind::kStore}), "CHECK failed");
+  EXPECT_DEATH(run(*device, w, ids.view(), y.view(), {EndKind::kStore}), "CHECK failed");
+  EXPECT_DEATH(run(*device, w, x.view(), y.view(), {EndKind::kSwiGlu}), "CHECK failed");
+  Matrix bias(1, 8, DType::kF32), short_bias(1, 7, DType::kF32), bf16_bias(1, 8, DType::kBF16), half(2, 4, DType::kF32);
+  for (Matrix* wrong : {&short_bias, &bf16_bias}) {
+    EXPECT_DEATH(run(*device, w, x.view(), y.view(), {EndKind::kStore, wrong->view(), {}}), "CHECK failed");
+  }
+  const LinearWeight pairs =
+      pack(*device, {Matrix(4, 4, DType::kF32), Matrix(4, 4, DType::kF32)}, 4, DType::kF32, LinearLayout::kGateUp);
+  EXPECT_DEATH(run(*device, pairs, x.view(), half.view(), {EndKind::kSwiGlu, bias.view()}), "CHECK failed");
 }
 
 // Tasks must never be empty, gate and up must stay together, and little work must not be handed out.

@@ -184,22 +184,23 @@ HWY_INLINE void store(FVec v, uint16_t* to) {
   store_bf16(F32(), v, to);
 }
 
-// 16 outputs of one row.
-template <Epilogue kEpilogue, typename T>
-HWY_INLINE void write_panel(const float* sums, const float* ups, T* y) {
+// 16 outputs of one row. bias: theirs, or null.
+template <EndKind kEnd, typename T>
+HWY_INLINE void write_panel(const float* sums, const float* ups, const float* bias, T* y) {
   const F32 d;
   for (int i = 0; i < kPanelWidth; i += kLanes) {
     auto v = hn::Load(d, sums + i);
-    if constexpr (kEpilogue == Epilogue::kAdd) v = hn::Add(hn::LoadU(d, y + i), v);
-    if constexpr (kEpilogue == Epilogue::kSwiGlu) v = hn::Mul(silu(v), hn::Load(d, ups + i));
+    if (bias != nullptr) v = hn::Add(v, hn::LoadU(d, bias + i));
+    if constexpr (kEnd == EndKind::kAdd) v = hn::Add(hn::LoadU(d, y + i), v);
+    if constexpr (kEnd == EndKind::kSwiGlu) v = hn::Mul(silu(v), hn::Load(d, ups + i));
     store(v, y + i);
   }
 }
 
 // A panel that y ends in goes through whole vectors as well, so that a column's bits do not depend on where y ends.
-template <Epilogue kEpilogue, typename T>
+template <EndKind kEnd, typename T>
 void write_rows(const TileOutput& o) {
-  constexpr int64_t kStep = kEpilogue == Epilogue::kSwiGlu ? 2 : 1;
+  constexpr int64_t kStep = kEnd == EndKind::kSwiGlu ? 2 : 1;
   const int64_t panel_sums = o.rows * kPanelWidth;
   for (int64_t r = 0; r < o.rows; ++r) {
     const float* sums = o.sums + r * kPanelWidth;
@@ -207,12 +208,14 @@ void write_rows(const TileOutput& o) {
     const int64_t end = HWY_MIN(o.columns, o.panels / kStep * kPanelWidth);
     int64_t column = 0;
     for (; column + kPanelWidth <= end; column += kPanelWidth, sums += kStep * panel_sums) {
-      write_panel<kEpilogue>(sums, sums + panel_sums, y + column);
+      write_panel<kEnd>(sums, sums + panel_sums, o.bias == nullptr ? nullptr : o.bias + column, y + column);
     }
     if (column < end) {
       T some[kPanelWidth] = {};
+      float bias[kPanelWidth] = {};
       std::memcpy(some, y + column, (end - column) * sizeof(T));
-      write_panel<kEpilogue>(sums, sums + panel_sums, some);
+      if (o.bias != nullptr) std::memcpy(bias, o.bias + column, (end - column) * sizeof(float));
+      write_panel<kEnd>(sums, sums + panel_sums, o.bias == nullptr ? nullptr : bias, some);
       std::memcpy(y + column, some, (end - column) * sizeof(T));
     }
   }
@@ -220,13 +223,13 @@ void write_rows(const TileOutput& o) {
 
 void write(const TileOutput& o) {
   const bool f32 = o.dtype == DType::kF32;
-  switch (o.epilogue) {
-    case Epilogue::kStore:
-      return f32 ? write_rows<Epilogue::kStore, float>(o) : write_rows<Epilogue::kStore, uint16_t>(o);
-    case Epilogue::kAdd:
-      return write_rows<Epilogue::kAdd, float>(o);
-    case Epilogue::kSwiGlu:
-      return f32 ? write_rows<Epilogue::kSwiGlu, float>(o) : write_rows<Epilogue::kSwiGlu, uint16_t>(o);
+  switch (o.kind) {
+    case EndKind::kStore:
+      return f32 ? write_rows<EndKind::kStore, float>(o) : write_rows<EndKind::kStore, uint16_t>(o);
+    case EndKind::kAdd:
+      return write_rows<EndKind::kAdd, float>(o);
+    case EndKind::kSwiGlu:
+      return f32 ? write_rows<EndKind::kSwiGlu, float>(o) : write_rows<EndKind::kSwiGlu, uint16_t>(o);
   }
 }
 

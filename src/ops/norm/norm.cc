@@ -4,7 +4,7 @@
 
 namespace volley::ops {
 
-void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const ScaledRows& rows,
+void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const Input& rows,
               const FeatureBlock& copy) {
   const TensorView y = rows.values;
   VOLLEY_CHECK(x.rank == 2 && y.rank == 2);

@@ -18,7 +18,7 @@ struct FeatureBlock {
 // row_index: [rows of y] int32 rows of x to read (a gather), or a null view: y has the rows of x, in order.
 // copy: also gets x itself, as capture_feature() would make it, unless it is a null view. REQUIRES: no row_index then,
 // and features that overlap neither x nor y.
-void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const ScaledRows& y,
+void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const Input& y,
               const FeatureBlock& copy = {});
 
 }  // namespace volley::ops

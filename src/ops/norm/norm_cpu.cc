@@ -93,8 +93,8 @@ HWY_EXPORT(norm_row_bf16);
 
 namespace {
 
-void rms_norm_cpu(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index,
-                  const ScaledRows& normed, const FeatureBlock& copy) {
+void rms_norm_cpu(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const Input& normed,
+                  const FeatureBlock& copy) {
   if (stream.dry()) return;
   if (copy.features.data != nullptr) capture_feature(stream, x, copy.index * x.shape[1], copy.features);
   const TensorView y = normed.values;

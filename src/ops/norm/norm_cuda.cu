@@ -183,8 +183,8 @@ Chosen kernel_for(int64_t h) {
   return {rms_norm_kernel, kChains};
 }
 
-void rms_norm_cuda(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index,
-                   const ScaledRows& y, const FeatureBlock& copy) {
+void rms_norm_cuda(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const Input& y,
+                   const FeatureBlock& copy) {
   NormArgs args = {};
   args.x = x.as<float>();
   args.weight = weight.as<float>();

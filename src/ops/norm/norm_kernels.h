@@ -7,8 +7,8 @@
 namespace volley::ops {
 
 struct NormKernels {
-  void (*rms_norm)(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index,
-                   const ScaledRows& y, const FeatureBlock& copy);
+  void (*rms_norm)(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const Input& y,
+                   const FeatureBlock& copy);
 
   static const NormKernels kCpu, kCuda;
 };

@@ -6,13 +6,13 @@ namespace volley::ops {
 
 const QuantiseKernels QuantiseKernels::kCpu = {nullptr};
 
-ScaledRows take_rows(Arena& scratch, DType dtype, int64_t rows, int64_t k) {
-  ScaledRows taken(scratch.take(dtype, {rows, k}));
+Input take_rows(Arena& scratch, DType dtype, int64_t rows, int64_t k) {
+  Input taken(scratch.take(dtype, {rows, k}));
   if (dtype == DType::kF8E4M3) taken.scales = scratch.take(DType::kF32, {rows});
   return taken;
 }
 
-void quantise_rows(Stream& stream, TensorView x, const ScaledRows& y) {
+void quantise_rows(Stream& stream, TensorView x, const Input& y) {
   VOLLEY_CHECK(x.rank == 2 && y.values.rank == 2 && y.scales.rank == 1);
   VOLLEY_CHECK(x.shape[0] == y.values.shape[0] && x.shape[1] == y.values.shape[1]);
   VOLLEY_CHECK(x.dtype == DType::kF32 || x.dtype == DType::kBF16);

@@ -93,7 +93,7 @@ auto kernel_for(int eights) {
   return quantise_long_rows_kernel<Eight>;
 }
 
-void quantise_rows_cuda(Stream& stream, TensorView x, const ScaledRows& y) {
+void quantise_rows_cuda(Stream& stream, TensorView x, const Input& y) {
   cuda::Launch how;
   how.grid = dim3(static_cast<unsigned>(x.shape[0]));
   how.block = dim3(kThreads);

@@ -24,7 +24,7 @@ class CodesOnDevice {
  public:
   CodesOnDevice(Device& device, int64_t rows, int64_t k)
       : rows_(rows), k_(k), values_(device, rows * k), scales_(device, rows * sizeof(float)) {}
-  ScaledRows view() const { return {values_.view(kF8, {rows_, k_}), scales_.view(kF32, {rows_})}; }
+  Input view() const { return {values_.view(kF8, {rows_, k_}), scales_.view(kF32, {rows_})}; }
   Codes read() const { return {values_.read<Float8E4M3>(), scales_.read<float>()}; }
 
  private:
@@ -133,7 +133,7 @@ TEST(QuantiseCuda, RmsNormWritesTheCodesOfItsResult) {
 TEST(Quantise, TakesRoomForScalesOnlyWhereThereAreCodes) {
   auto device = std::move(make_cpu_device(1)).value();
   Arena scratch(std::move(device->allocate(4096)).value());
-  const ScaledRows codes = take_rows(scratch, kF8, 3, 32);
+  const Input codes = take_rows(scratch, kF8, 3, 32);
   EXPECT_EQ(codes.values.bytes(), 3 * 32);
   EXPECT_EQ(codes.scales.bytes(), 3 * 4);
   scratch.release(0);

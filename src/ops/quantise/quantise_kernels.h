@@ -7,7 +7,7 @@
 namespace volley::ops {
 
 struct QuantiseKernels {
-  void (*quantise_rows)(Stream& stream, TensorView x, const ScaledRows& y);  // null on the CPU
+  void (*quantise_rows)(Stream& stream, TensorView x, const Input& y);  // null on the CPU
 
   static const QuantiseKernels kCpu, kCuda;
 };

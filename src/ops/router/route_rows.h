@@ -7,8 +7,9 @@
 namespace volley::ops {
 
 // As linear(router, h) into call.logits and route() after it, bit for bit. router: [experts, hidden], kPlain. h:
-// [rows, hidden]. call.logits is scratch: what it holds afterwards says nothing. On sm_90 a few rows take one kernel.
-void route_rows(Stream& stream, const RouterRule& rule, const LinearWeight& router, const ScaledRows& h,
-                const RouteCall& call, const Routing& out);
+// [rows, hidden]. call.logits is scratch: what it holds afterwards says nothing. scratch: as linear() has it. On sm_90
+// a few rows take one kernel.
+void route_rows(Stream& stream, const RouterRule& rule, const LinearWeight& router, const Input& h,
+                const RouteCall& call, const Routing& out, Arena& scratch);
 
 }  // namespace volley::ops

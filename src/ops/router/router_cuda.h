@@ -9,7 +9,7 @@ namespace volley::ops {
 inline constexpr int64_t kRowsWithProduct = 16;
 
 // RouterKernels::route_few_rows (router_cuda_product.cu).
-bool route_few_rows_cuda(Stream& stream, const RouterRule& rule, const LinearWeight& router, const ScaledRows& h,
+bool route_few_rows_cuda(Stream& stream, const RouterRule& rule, const LinearWeight& router, const Input& h,
                          const RouteCall& call, const Routing& out);
 
 }  // namespace volley::ops

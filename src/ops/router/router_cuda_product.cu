@@ -260,12 +260,12 @@ void launch(Stream& stream, const ProductArgs& args, size_t shared_bytes) {
 
 }  // namespace
 
-bool route_few_rows_cuda(Stream& stream, const RouterRule& rule, const LinearWeight& router, const ScaledRows& h,
+bool route_few_rows_cuda(Stream& stream, const RouterRule& rule, const LinearWeight& router, const Input& h,
                          const RouteCall& call, const Routing& out) {
   const int64_t rows = out.rows(), groups = divide_up(rule.experts, kBlocks * kGroupRows);
   if (rows == 0 || rows > kRowsWithProduct ||
       linear_cuda_kernel(stream.gpu(), router, h.values.dtype) != LinearKernel::kTiles ||
-      router.storage != DType::kBF16 || router.k % kBlockK != 0 || rule.experts % (kBlocks * kGroupRows) != 0) {
+      router.format.code != DType::kBF16 || router.k % kBlockK != 0 || rule.experts % (kBlocks * kGroupRows) != 0) {
     return false;
   }
   ProductArgs args;

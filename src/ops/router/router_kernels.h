@@ -13,7 +13,7 @@ inline constexpr int64_t kRowsInOneKernel = 64;
 struct RouterKernels {
   void (*route)(Stream& stream, const RouterRule& rule, const RouteCall& call, const Routing& out);
   // Whether one kernel did what route_rows() does; if not, nothing was done. Null: there is no such kernel.
-  bool (*route_few_rows)(Stream& stream, const RouterRule& rule, const LinearWeight& router, const ScaledRows& h,
+  bool (*route_few_rows)(Stream& stream, const RouterRule& rule, const LinearWeight& router, const Input& h,
                          const RouteCall& call, const Routing& out);
 
   static const RouterKernels kCpu, kCuda;

@@ -38,7 +38,6 @@ std::vector<size_t> injected_layers(const model::Decoder& decoder, bool windowed
 Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const ProposerFacts& facts) {
   std::unique_ptr<Network> network(new Network);
   network->facts_ = facts;
-  network->storage_ = load.numerics.storage;
   network->target_ = &load.target;
   if (!load.device.stream().dry()) VOLLEY_RETURN_IF_ERROR(check_finite(*load.checkpoint, facts.params));
   model::WeightLoader loader(load.device, *load.checkpoint, load.numerics, facts.params);
@@ -72,11 +71,11 @@ void Network::inject(model::Pass& pass, TensorView features) const {
   ArenaScope scope(pass.scratch);
   const model::Decoder& decoder = facts_.decoder;
   const TensorView projected = pass.scratch.take(DType::kF32, {rows, decoder.hidden});
-  ops::product(pass.stream, fc_, features, projected, ops::Epilogue::kStore, pass.scratch);
-  const ops::ScaledRows h = ops::input_for(injection_, activation(), rows, pass.scratch);
+  ops::linear(pass.stream, fc_, features, projected, {}, pass.scratch);
+  const ops::Input h = ops::input_for(injection_, activation(), rows, pass.scratch);
   ops::rms_norm(pass.stream, projected, hidden_norm_.view, decoder.norm_eps, {}, h);
   const TensorView kv = pass.scratch.take(DType::kF32, {rows, injection_.n});
-  ops::linear(pass.stream, injection_, h, kv, ops::Epilogue::kStore);
+  ops::linear(pass.stream, injection_, h, kv, {}, pass.scratch);
   // One product for all layers; a write for those of each view, which lie one after the other in its group's pages.
   int64_t done = 0;  // layers
   for (const bool windowed : {false, true}) {
@@ -110,10 +109,10 @@ void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorV
   ArenaScope scope(scratch);
   const int64_t rows = logits.shape[0];
   const bool reduced = facts_.draft_vocab > 0;
-  const ops::ScaledRows h = ops::input_for(head(), activation(), rows, scratch);
+  const ops::Input h = ops::input_for(head(), activation(), rows, scratch);
   final_norm(stream, x, row_index, h);
   const TensorView made = reduced ? scratch.take(DType::kF32, {rows, facts_.draft_vocab}) : logits;
-  ops::linear(stream, head(), h, made, ops::Epilogue::kStore, summaries);
+  ops::linear(stream, head(), h, made, {.summaries = summaries}, scratch);
   if (facts_.logit_softcap > 0) ops::softcap(stream, made, facts_.logit_softcap);
   if (reduced) ops::spread_columns(stream, made, target_ids_.view(DType::kI32, {facts_.draft_vocab}), logits);
 }
@@ -121,7 +120,7 @@ void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorV
 // A summary is of what the product itself gives.
 bool Network::head_summarises(const Stream& stream) const {
   if (facts_.draft_vocab > 0 || facts_.logit_softcap > 0) return false;
-  return ops::linear_summarises(stream, head(), head_copy_.n > 0 ? storage_ : activation());
+  return ops::linear_summarises(stream, head(), activation());
 }
 
 }  // namespace volley::spec::dflash

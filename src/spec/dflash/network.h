@@ -25,7 +25,7 @@ class Network {
   // that slot overwrites them before anything sees them.
   void plan(model::Pass& pass) const { body_->plan(pass); }
   void forward(model::Pass& pass, TensorView x) const { body_->forward(pass, {}, x); }
-  void final_norm(Stream& stream, TensorView x, TensorView row_index, const ops::ScaledRows& h) const {
+  void final_norm(Stream& stream, TensorView x, TensorView row_index, const ops::Input& h) const {
     body_->final_norm(stream, x, row_index, h);
   }
 
@@ -44,7 +44,6 @@ class Network {
   const ops::LinearWeight& head() const;
 
   ProposerFacts facts_;
-  DType storage_ = DType::kBF16;
   const model::Network* target_ = nullptr;
   std::unique_ptr<model::Network> body_;
   ops::LinearWeight fc_, injection_, head_copy_;
