@@ -10,15 +10,9 @@
 #include <thread>
 #include <vector>
 
-namespace volley::testing {
+#include "base/sanitized.h"
 
-// Sanitizers slow the kernels down some twenty times and look for other things than statistics do: under them the tests
-// of the whole take a part of their cases.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
+namespace volley::testing {
 
 // What the engine of this test program runs on: the same tests are built for each (tests/CMakeLists.txt).
 #ifdef VOLLEY_TEST_DEVICE

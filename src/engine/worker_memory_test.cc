@@ -7,6 +7,7 @@
 #include <future>
 #include <thread>
 
+#include "base/sanitized.h"
 #include "engine/device_testing.h"
 #include "engine/round_setup.h"
 #include "engine/text_models.h"
@@ -89,8 +90,8 @@ class WorkerMemory : public ::testing::Test {
     Finish plain, grammar, logprobs;
   };
   Ends run_all_kinds() {
-    GenerateRequest long_prompt = request_of(1500);
-    long_prompt.max_tokens = 200;
+    GenerateRequest long_prompt = request_of(kSanitized ? 300 : 1500);
+    long_prompt.max_tokens = kSanitized ? 50 : 200;
     auto plain = submit(std::move(long_prompt));
     GenerateRequest constrained = request_of(3);
     constrained.grammar = GrammarSpec{.kind = GrammarSpec::Kind::kRegex, .text = "[a-z]{20}", .choices = {}};
