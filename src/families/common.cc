@@ -92,7 +92,7 @@ model::Attention& attention_of(model::Layer& layer) {
 
 Status read_attention_bias(const ConfigFields& config, std::vector<model::Layer>& layers) {
   VOLLEY_ASSIGN(const bool bias, config.boolean("attention_bias", false));
-  for (model::Layer& layer : layers) attention_of(layer).bias = bias;
+  for (model::Layer& layer : layers) attention_of(layer).bias = attention_of(layer).o_bias = bias;
   return {};
 }
 

@@ -27,8 +27,7 @@ model::Attention& attention_of(model::Layer& layer);
 // "layer_types": one a layer, or an empty list if the file has none.
 Result<std::vector<std::string>> read_layer_types(const ConfigFields& config, size_t layers);
 
-// "attention_bias": of q, k and v. One of the output projection is a tensor that nobody reads, which is refused at
-// load.
+// "attention_bias": of q, k, v and the output projection.
 Status read_attention_bias(const ConfigFields& config, std::vector<model::Layer>& layers);
 // Norms of every head of q and k, which "use_qk_norm" may not switch off.
 Status read_head_norms(const ConfigFields& config, std::vector<model::Layer>& layers);

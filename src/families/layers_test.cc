@@ -32,9 +32,10 @@ TEST(TargetConfig, LayersSlideWhereTheFileSaysSo) {
   EXPECT_THAT(derived(R"("use_sliding_window":null,"max_window_layers":0)"), ElementsAre(0, 0, 0));
 }
 
-TEST(TargetConfig, BiasesOfQKAndVAreWhatTheFileOrTheFamilySays) {
+TEST(TargetConfig, BiasesAreWhatTheFileOrTheFamilySays) {
   EXPECT_FALSE(accepted("{}").decoder.attention(1)->bias);
   EXPECT_TRUE(accepted(R"({"attention_bias":true})").decoder.attention(1)->bias);
+  EXPECT_TRUE(accepted(R"({"attention_bias":true})").decoder.attention(1)->o_bias);
   const TargetConfig llama = accepted(R"({"architectures":["LlamaForCausalLM"],"model_type":"llama",
     "layer_types":null,"use_sliding_window":null,"sliding_window":null})");
   EXPECT_EQ(llama.decoder.family, "llama");

@@ -46,6 +46,7 @@ class LayerList {
     add(Kind::kMatrix, "qkv", spec_.hidden, qkv("weight"));
     if (a.bias) add(Kind::kVector, "qkv_bias", 0, qkv("bias"));
     add(Kind::kMatrix, "o", q, {{"self_attn.o_proj.weight", spec_.hidden, Split::kInputs}});
+    if (a.o_bias) add(Kind::kVector, "o_bias", 0, {{"self_attn.o_proj.bias", spec_.hidden}});
   }
 
   void add_ffn(const Dense& dense) {

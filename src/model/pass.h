@@ -41,9 +41,9 @@ struct Pass {
 // The residual stream: [rows, hidden] fp32.
 struct Residual {
   TensorView x;
-  // x += w a. a: [rows, w.k] in the activation dtype.
-  void add(Pass& pass, const ops::LinearWeight& w, TensorView a) const {
-    ops::linear(pass.stream, w, a, x, {ops::EndKind::kAdd}, pass.scratch);
+  // x += w a + bias. a: [rows, w.k] in the activation dtype; bias: [hidden] fp32, or a null view.
+  void add(Pass& pass, const ops::LinearWeight& w, TensorView a, TensorView bias = {}) const {
+    ops::linear(pass.stream, w, a, x, {ops::EndKind::kAdd, bias}, pass.scratch);
   }
 };
 

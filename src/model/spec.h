@@ -23,6 +23,7 @@ struct Attention {
   bool causal = true;    // false: a query also sees the later positions of its block (drafters)
   bool qk_norm = false;  // RMSNorm of every head of q and k, before the rotation
   bool bias = false;     // of the projections to q, k and v
+  bool o_bias = false;   // of the output projection
 
   int64_t q_width() const { return int64_t{heads} * head_dim; }
   int64_t kv_width() const { return int64_t{kv_heads} * head_dim; }

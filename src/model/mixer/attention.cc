@@ -28,6 +28,7 @@ Result<std::unique_ptr<MixerBlock>> AttentionBlock::load(WeightLoader& loader, c
   VOLLEY_RETURN_IF_ERROR(loader.optional_vector(prefix + "q_norm", block->q_norm_));
   VOLLEY_RETURN_IF_ERROR(loader.optional_vector(prefix + "k_norm", block->k_norm_));
   VOLLEY_RETURN_IF_ERROR(loader.optional_vector(prefix + "qkv_bias", block->qkv_bias_));
+  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(prefix + "o_bias", block->o_bias_));
   VOLLEY_ASSIGN(block->qkv_, loader.linear(prefix + "qkv"));
   VOLLEY_ASSIGN(block->o_, loader.linear(prefix + "o"));
   return std::unique_ptr<MixerBlock>(std::move(block));
@@ -80,7 +81,7 @@ void AttentionBlock::run(Pass& pass, const ops::Input& h, const Residual& x) con
     attention.out = a;
     ops::attention(pass.stream, rows, view, attention, pass.scratch);
   }
-  x.add(pass, o_, a);
+  x.add(pass, o_, a, o_bias_.view);
 }
 
 }  // namespace volley::model
