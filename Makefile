@@ -64,9 +64,9 @@ asan: setup  ## every test under AddressSanitizer and UndefinedBehaviorSanitizer
 	@mkdir -p build
 	@scripts/run_tests.sh asan
 
-tsan: setup  ## the engine's and the server's tests under ThreadSanitizer
+tsan: setup  ## the tests of what has threads under ThreadSanitizer
 	@mkdir -p build
-	@scripts/run_tests.sh tsan --only '^(engine|serve|server|device|client)'
+	@scripts/run_tests.sh tsan --only '^(device|engine_test|lifecycle|verify_test|grammar_test|serve_test|server)'
 
 sbom:  ## lists of what a build is made of, and of licences: build/sbom (needs Node.js 20)
 	@scripts/make_sbom.sh
