@@ -66,8 +66,9 @@ struct GatedDelta {
 };
 
 // Segments of `rows` say whose state a row belongs to, their first cache position where it stands; views are not looked
-// at. REQUIRES: that position is 0, or lies on the tape that the slot's last call left or right behind it; a slot in at
-// most one segment.
+// at. A segment that begins with the last row of the state is of a slot that committed nothing, because it has ended:
+// its rows become 0, and the slot stays as it is. REQUIRES: otherwise that position is 0, or lies on the tape that the
+// slot's last call left or right behind it; a slot in at most one segment.
 void gated_delta(Stream& stream, const Rows& rows, const GatedDelta& args, Arena& scratch);
 
 }  // namespace volley::ops
