@@ -14,6 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, RepetitionPenaltyLogitsProcessor
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+from transformers.models.qwen3_5 import modeling_qwen3_5
+from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
+from transformers.models.qwen3_next import modeling_qwen3_next
 
 import dflash_reference
 
@@ -65,6 +68,30 @@ def moe(*sizes, experts, chosen, inner, **more):
             "router_aux_loss_coef": 0.001, **more}
 
 
+def hybrid(architecture, model_type, *sizes, k_heads, v_heads, k_dim, v_dim, taps=4, **more):
+    """Linear attention by the gated delta rule, and full attention in every few layers."""
+    return family_config(architecture, model_type, sizes, linear_num_key_heads=k_heads, linear_num_value_heads=v_heads,
+                         linear_key_head_dim=k_dim, linear_value_head_dim=v_dim, linear_conv_kernel_dim=taps, **more)
+
+
+def qwen3_next(*sizes, experts, chosen, inner, shared, **more):
+    return hybrid("Qwen3NextForCausalLM", "qwen3_next", *sizes, num_experts=experts, num_experts_per_tok=chosen,
+                  moe_intermediate_size=inner, shared_expert_intermediate_size=shared, norm_topk_prob=True, **more)
+
+
+def qwen3_5(*sizes, **more):
+    return hybrid("Qwen3_5ForCausalLM", "qwen3_5_text", *sizes, attn_output_gate=True, mamba_ssm_dtype="float32", **more)
+
+
+def qwen3_5_moe(*sizes, experts, chosen, inner, shared, **more):
+    return hybrid("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", *sizes, num_experts=experts, num_experts_per_tok=chosen,
+                  moe_intermediate_size=inner, shared_expert_intermediate_size=shared, **more)
+
+
+def is_hybrid(config):
+    return "linear_num_key_heads" in config
+
+
 # name: (config, dtype, shards). The seed is a name's place: add at the end.
 TARGETS = {
     "plain": (base_config(64, 4, 2, 16, 128, 128, 2, True), "bf16", 1),
@@ -99,8 +126,28 @@ TARGETS = {
     "mistral_window": (mistral(48, 6, 2, 16, 68, 87, 3, False, sliding_window=9), "bf16", 1),
     "mistral_wide": (mistral(40, 5, 1, 48, 52, 66, 2, False, rope_theta=1000000.0), "fp32", 2),
     "mistral_tied": (mistral(60, 3, 3, None, 44, 93, 2, True, sliding_window=23, head_dim=32), "fp16", 1),
+    "next_experts": (qwen3_next(48, 4, 2, 32, 40, 83, 4, False, k_heads=2, v_heads=4, k_dim=16, v_dim=32, experts=6,
+                                chosen=2, inner=20, shared=24, partial_rotary_factor=0.25, full_attention_interval=2,
+                                decoder_sparse_step=1, mlp_only_layers=[]), "bf16", 2),
+    "next_mixed": (qwen3_next(40, 4, 1, 16, 52, 72, 3, True, k_heads=1, v_heads=3, k_dim=32, v_dim=16, taps=3,
+                              experts=5, chosen=3, inner=16, shared=12, partial_rotary_factor=0.5,
+                              full_attention_interval=3, mlp_only_layers=[1]), "fp32", 1),
+    "hybrid_tied": (qwen3_5(64, 4, 2, 16, 72, 90, 4, True, k_heads=2, v_heads=2, k_dim=16, v_dim=16,
+                            full_attention_interval=4, partial_rotary_factor=0.25), "bf16", 1),
+    "hybrid_wide": (qwen3_5(48, 3, 3, 32, 60, 77, 3, False, k_heads=2, v_heads=6, k_dim=16, v_dim=16,
+                            layer_types=["linear_attention", "full_attention", "linear_attention"], rope_theta=None,
+                            rope_parameters={"rope_type": "default", "rope_theta": 50000.0,
+                                             "partial_rotary_factor": 0.25, "mrope_interleaved": True,
+                                             "mrope_section": [2, 1, 1]}), "fp32", 1),
+    "hybrid_nested": (qwen3_5(56, 4, 1, 48, 64, 85, 2, False, k_heads=1, v_heads=2, k_dim=48, v_dim=80,
+                              full_attention_interval=2, partial_rotary_factor=0.25), "fp16", 2),
+    "hybrid_experts": (qwen3_5_moe(40, 2, 2, 64, None, 79, 4, False, k_heads=2, v_heads=4, k_dim=32, v_dim=16,
+                                   experts=7, chosen=2, inner=24, shared=16, full_attention_interval=2,
+                                   partial_rotary_factor=0.25), "bf16", 1),
 }
-STACKED = ("moe_stacked",)  # all experts of a layer as one tensor
+STACKED = ("moe_stacked", "hybrid_experts")  # all experts of a layer as one tensor
+SEEDS = {"next_experts": 1120}  # where the one of its place gives an answer with a choice that is too close to compare
+NESTED = ("hybrid_nested", "hybrid_experts")  # as the text of a checkpoint that also holds vision
 WITHOUT_ANSWER = 7  # the first of them
 
 
@@ -210,29 +257,62 @@ def random_layers(config, generator):
     def norm(n):
         return 1 + 0.3 * torch.randn(n, generator=generator)
 
+    def above_one(n):
+        return norm(n) - 1 if is_hybrid(config) else norm(n)
+
     def head_norms():
+        if is_hybrid(config):
+            return {"self_attn.q_norm": above_one(d), "self_attn.k_norm": above_one(d)}
         return {"self_attn.q_norm": norm(d), "self_attn.k_norm": norm(d)} if model_type.startswith("qwen3") else {}
 
     def network(layer):
         chosen = layer not in config.get("mlp_only_layers", []) and (layer + 1) % config.get("decoder_sparse_step", 1) == 0
-        if model_type != "qwen3_moe" or not chosen:
+        if "num_experts" not in config or not chosen:
             return {"mlp.gate_proj": matrix(ffn, hidden), "mlp.up_proj": matrix(ffn, hidden),
                     "mlp.down_proj": matrix(hidden, ffn)}
         inner = config["moe_intermediate_size"]
         experts = {f"mlp.experts.{e}.{part}": matrix(*shape) for e in range(config["num_experts"]) for part, shape in {
             "gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}.items()}
+        shared = config.get("shared_expert_intermediate_size", 0)
+        if shared:
+            experts |= {"mlp.shared_expert.gate_proj": matrix(shared, hidden), "mlp.shared_expert.up_proj": matrix(
+                shared, hidden), "mlp.shared_expert.down_proj": matrix(hidden, shared),
+                "mlp.shared_expert_gate": 3 * matrix(1, hidden)}
         return {"mlp.gate": 3 * matrix(config["num_experts"], hidden), **experts}
 
-    hidden, ffn, model_type = config["hidden_size"], config["intermediate_size"], config["model_type"]
+    def is_linear(layer):
+        if not is_hybrid(config):
+            return False
+        if "layer_types" in config:
+            return config["layer_types"][layer] == "linear_attention"
+        return (layer + 1) % config["full_attention_interval"] != 0
+
+    def linear_attention(layer):
+        heads, taps = config["linear_num_value_heads"], config["linear_conv_kernel_dim"]
+        keys, values = (config[f"linear_num_{x}_heads"] * config[f"linear_{x}_head_dim"] for x in ("key", "value"))
+        inputs = {"qkvz": 2 * keys + 2 * values, "ba": 2 * heads} if model_type == "qwen3_next" else {
+            "qkv": 2 * keys + values, "z": values, "b": heads, "a": heads}
+        parts = {f"in_proj_{name}.weight": matrix(rows, hidden) for name, rows in inputs.items()}
+        return {f"layers.{layer}.linear_attn.{name}": value for name, value in {
+            **parts, "conv1d.weight": torch.randn(2 * keys + values, 1, taps, generator=generator) * taps**-0.5,
+            "A_log": torch.randn(heads, generator=generator) - 1, "dt_bias": torch.randn(heads, generator=generator),
+            "norm.weight": norm(config["linear_value_head_dim"]), "out_proj.weight": matrix(hidden, values)}.items()}
+
+    def attention(layer):
+        return {f"layers.{layer}.self_attn.{name}_proj.weight": matrix(*shape) for name, shape in {
+            "q": (2 * q if is_hybrid(config) else q, hidden), "k": (kv, hidden), "v": (kv, hidden),
+            "o": (hidden, q)}.items()}
+
+    hidden, ffn, model_type = config["hidden_size"], config.get("intermediate_size"), config["model_type"]
     d = config.get("head_dim") or hidden // config["num_attention_heads"]
     q, kv = config["num_attention_heads"] * d, config["num_key_value_heads"] * d
-    tensors = {"norm.weight": norm(hidden)}
+    tensors = {"norm.weight": above_one(hidden)}
     for i in range(config["num_hidden_layers"]):
         tensors |= {f"layers.{i}.{name}.weight": value for name, value in {
-            "input_layernorm": norm(hidden), "post_attention_layernorm": norm(hidden),
-            "self_attn.q_proj": matrix(q, hidden), "self_attn.k_proj": matrix(kv, hidden),
-            "self_attn.v_proj": matrix(kv, hidden), "self_attn.o_proj": matrix(hidden, q),
-            **head_norms(), **network(i)}.items()}
+            "input_layernorm": above_one(hidden), "post_attention_layernorm": above_one(hidden)}.items()}
+        tensors |= linear_attention(i) if is_linear(i) else attention(i)
+        tensors |= {f"layers.{i}.{name}.weight": value for name, value in {
+            **({} if is_linear(i) else head_norms()), **network(i)}.items()}
         if model_type == "qwen2" or config.get("attention_bias"):
             tensors |= {f"layers.{i}.self_attn.{name}_proj.bias": 0.5 * torch.randn(n, generator=generator)
                         for name, n in (("q", q), ("k", kv), ("v", kv))}
@@ -251,6 +331,17 @@ def stack_experts(tensors, layers, experts):
         tensors[f"layers.{i}.mlp.experts.gate_up_proj"] = torch.stack(both)
         tensors[f"layers.{i}.mlp.experts.down_proj"] = torch.stack([take(e, "down_proj") for e in range(experts)])
     return tensors
+
+
+CHUNKED = {module: module.torch_chunk_gated_delta_rule
+           for module in (modeling_qwen3_next, modeling_qwen3_5, modeling_qwen3_5_moe)}
+
+
+def choose_delta_rule(chunked):
+    """transformers computes a prompt in chunks, and what follows token by token: not the same bits. The reference is
+    token by token throughout."""
+    for module, function in CHUNKED.items():
+        module.torch_chunk_gated_delta_rule = function if chunked else module.torch_recurrent_gated_delta_rule
 
 
 def load(folder: Path):
@@ -285,10 +376,31 @@ def run_target(folder: Path, ids):
     return logits, torch.stack([(o[0] if isinstance(o, tuple) else o).reshape(len(ids), -1) for o in outputs])
 
 
+def nest(folder: Path, generator):
+    """Rewrites a text model's folder as that of a model with vision, whose text it is."""
+    config = json.loads((folder / "config.json").read_text())
+    outer = {"architectures": [config.pop("architectures")[0].replace("ForCausalLM", "ForConditionalGeneration")],
+             "model_type": config["model_type"].removesuffix("_text"), "text_config": config,
+             "vision_config": {"depth": 2, "hidden_size": 16, "out_hidden_size": config["hidden_size"]},
+             "image_token_id": 7, "video_token_id": 8, "vision_start_token_id": 9, "vision_end_token_id": 10,
+             "tie_word_embeddings": config["tie_word_embeddings"], "torch_dtype": config.pop("torch_dtype")}
+    write_json(folder / "config.json", outer)
+    tensors = {}
+    shards = sorted(folder.glob("*.safetensors"))
+    for path in shards:
+        tensors |= load_file(path)
+        path.unlink()
+    dtype = tensors["model.norm.weight"].dtype
+    tensors = {n.replace("model.", "model.language_model.", 1): t for n, t in tensors.items()}
+    for extra in ("model.visual.merger.norm.weight", "model.visual.patch_embed.proj.bias", "mtp.norm.weight"):
+        tensors[extra] = torch.randn(16, generator=generator).to(dtype)
+    write_tensors(folder, tensors, len(shards))
+
+
 def make_target(index, name):
     config, dtype, shards = TARGETS[name]
     config = {key: value for key, value in config.items() if value is not None}
-    generator = torch.Generator().manual_seed(1000 + index)
+    generator = torch.Generator().manual_seed(SEEDS.get(name, 1000 + index))
     folder = DATA / "targets" / name
     tensors = random_layers(config, generator)
     if name in STACKED:
@@ -303,10 +415,16 @@ def make_target(index, name):
     write_tensors(folder, {n: t.to(DTYPES[dtype]) for n, t in tensors.items()}, shards)
     write_json(folder / "config.json", {**config, "torch_dtype": str(DTYPES[dtype]).removeprefix("torch.")})
     ids = torch.randint(vocab, (POSITIONS,), generator=generator).tolist()
-    logits, layers = run_target(folder, ids)
-    expected = {"prompt_ids": torch.tensor(ids).float(), "logits": logits, "layers": layers}
+    expected = {"prompt_ids": torch.tensor(ids).float()}
+    if is_hybrid(config):
+        choose_delta_rule(chunked=True)
+        expected["chunked_logits"] = run_target(folder, ids)[0]
+    choose_delta_rule(chunked=False)
+    expected["logits"], expected["layers"] = run_target(folder, ids)
     if index >= WITHOUT_ANSWER:
         expected["greedy_ids"] = torch.tensor(greedy_answer(folder, ids)).float()
+    if name in NESTED:
+        nest(folder, generator)
     write_tensors(folder / "expected", expected)
 
 

@@ -14,6 +14,7 @@ namespace volley::testing {
 namespace {
 
 constexpr int32_t kPageSize = 16;
+constexpr int32_t kTapeRows = 3;  // of recurrent layers
 
 template <typename T>
 T must(Result<T> result) {
@@ -59,6 +60,7 @@ ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft
   const int64_t pages = (max_positions + kPageSize - 1) / kPageSize;
   model::KvLayout layout = model::kv_layout(std::move(shapes), kPageSize, kv);
   for (kv::Group& group : layout.groups) group.pages = pages;
+  model::add_states(spec, 1, kTapeRows, numerics.activation, layout);
   kv_ = must(model::KvMemory::allocate(*device_, layout));
   std::vector<int32_t> table = counting(static_cast<int32_t>(pages));
   std::reverse(table.begin(), table.end());  // not in order: positions must go through the table
@@ -84,6 +86,7 @@ int64_t ModelRunner::measure_passes(int32_t rows) {
   const size_t of_target = target_->kv_layers();
   int64_t bytes = measure(spec::target_visibility(spec()), [&](const ops::Rows& batch, TensorView x, Arena& a) {
     model::Pass pass{stream, batch, kv_->layers(0, of_target), a};
+    pass.states = kv_->states();
     target_->plan(pass);
     target_->forward(pass, {}, x);
     target_->logits(stream, x, batch.token_ids, a.take(DType::kF32, {rows, spec().vocab}), a);
@@ -101,7 +104,9 @@ int64_t ModelRunner::measure_passes(int32_t rows) {
 }
 
 model::Pass ModelRunner::target_pass(const ops::Rows& rows) {
-  return {device_->stream(), rows, kv_->layers(0, target_->kv_layers()), *scratch_};
+  model::Pass pass{device_->stream(), rows, kv_->layers(0, target_->kv_layers()), *scratch_};
+  pass.states = kv_->states();
+  return pass;
 }
 
 model::Pass ModelRunner::draft_pass(const ops::Rows& rows) {

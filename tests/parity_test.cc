@@ -29,10 +29,15 @@ double relative_error(const std::vector<std::vector<float>>& a, const std::vecto
 // Both sides are fp32 arithmetic in different orders: a few ulp of rounding remain (1.6e-7 to 8.3e-7 on CPUs and GPUs),
 // far below the 1e-3 that one wrong rotation, norm or head would give.
 constexpr double kTolerance = 1e-6;
+// Of recurrent layers: the norm behind a head's output makes much of rows whose q and k are nearly at right angles, of
+// which rounding is what is left (4.6e-7 to 5.3e-6). The same against transformers' form in chunks, which is as far
+// away.
+constexpr double kRecurrentTolerance = 2e-5;
 
 TEST(TargetParity, LogitsAreThoseOfTransformers) {
-  const auto names = folders("targets");
+  const auto names = targets_here();
   ASSERT_GE(names.size(), 17u);
+  int chunked = 0;
   for (const std::string& name : names) {
     const std::string dir = "tests/data/targets/" + name;
     const Fixture expected(dir + "/expected");
@@ -42,16 +47,24 @@ TEST(TargetParity, LogitsAreThoseOfTransformers) {
     const auto logits = model.logits(ids);
     const double error = relative_error(logits, reference);
     std::printf("%-18s relative error %.1e\n", name.c_str(), error);
-    EXPECT_LT(error, kTolerance) << name;
+    const bool recurrent = expected.has("chunked_logits");
+    EXPECT_LT(error, recurrent ? kRecurrentTolerance : kTolerance) << name;
     // In chunks that fit neither pages nor tiles the bits stay the same.
     EXPECT_EQ(model.logits(ids, 7), logits) << name;
+    if (!recurrent) continue;
+    // Recurrent layers: the reference above goes token by token, as this does; this one goes by chunks of 64.
+    ++chunked;
+    const double apart = relative_error(logits, expected.matrix("chunked_logits", 40, model.spec().vocab));
+    std::printf("%-18s relative error %.1e against the form in chunks\n", name.c_str(), apart);
+    EXPECT_LT(apart, kRecurrentTolerance) << name;
   }
+  if (kTestDevice == std::string("cpu")) EXPECT_GE(chunked, 6);
 }
 
 // Greedy answers through the engine, of every family: 64 tokens, windows shorter than the prompt among them.
 TEST(TargetParity, AnswersAreThoseOfTransformers) {
   int with_answer = 0;
-  for (const std::string& name : folders("targets")) {
+  for (const std::string& name : targets_here()) {
     const std::string dir = "tests/data/targets/" + name;
     const Fixture expected(dir + "/expected");
     if (!expected.has("greedy_ids")) continue;  // made before answers were kept

@@ -43,6 +43,7 @@ struct Weights {
   std::optional<DType> dtype;              // empty: there are none
   std::optional<Result<int64_t>> tensors;  // how many are needed, all there; or what is wrong
   BytesOfType bytes;                       // of those that are needed, in the file
+  std::map<std::string, int64_t> skipped;  // tensors that nobody reads, by what they are for
 
   bool present() const { return dtype.has_value(); }
   bool good() const { return !tensors || tensors->ok(); }
@@ -89,17 +90,31 @@ struct Findings {
   }
 };
 
+// Tensors of the parts that are not read here, by what they are for.
+std::map<std::string, int64_t> count_skipped(const std::shared_ptr<const weights::Checkpoint>& files,
+                                             weights::NameRules names) {
+  const std::vector<weights::NameRules::Skipped> skipped = std::move(names.skipped);
+  names.skipped.clear();
+  std::map<std::string, int64_t> counts;
+  for (const std::string& name : weights::with_names(files, names)->names()) {
+    for (const weights::NameRules::Skipped& part : skipped) counts[part.what] += name.starts_with(part.begins) ? 1 : 0;
+  }
+  std::erase_if(counts, [](const auto& entry) { return entry.second == 0; });
+  return counts;
+}
+
 Result<Weights> examine_weights(const std::string& dir, const weights::NameRules& names,
                                 std::span<const model::Param> params) {
   Weights found;
   if (!fs::exists(fs::path(dir) / "model.safetensors") && !fs::exists(fs::path(dir) / "model.safetensors.index.json")) {
     return found;
   }
-  VOLLEY_ASSIGN(auto files, weights::open_safetensors(dir));
-  const auto checkpoint = weights::with_names(std::move(files), names);
+  VOLLEY_ASSIGN(const std::shared_ptr<const weights::Checkpoint> files, weights::open_safetensors(dir));
+  const auto checkpoint = weights::with_names(files, names);
   found.dtype = checkpoint->main_dtype();
   found.tensors = model::check_tensors(*checkpoint, params);
   found.bytes = bytes_in_file(*checkpoint, params);
+  found.skipped = count_skipped(files, names);
   return found;
 }
 
@@ -151,9 +166,12 @@ std::string counted(int64_t number, const std::string& thing) {
 std::string shape_text(const model::Decoder& s) {
   if (s.layers.empty()) return "no weights of its own";
   std::string text = std::to_string(s.layers.size()) + " layers, hidden " + std::to_string(s.hidden);
-  if (const model::Attention* a = s.attention(0)) {
+  if (const model::Attention* a = s.first_attention()) {
     text += ", " + std::to_string(a->heads) + "/" + std::to_string(a->kv_heads) + " heads of " +
             std::to_string(a->head_dim);
+  }
+  if (const size_t linear = s.delta_layers(); linear > 0) {
+    text += ", linear attention in " + std::to_string(linear);
   }
   const auto* dense = std::get_if<model::Dense>(&s.layers.back().ffn);
   const model::Experts* experts = s.experts(s.layers.size() - 1);
@@ -161,6 +179,7 @@ std::string shape_text(const model::Decoder& s) {
   if (experts != nullptr) {
     text += ", " + std::to_string(experts->router.top_k) + " of " + std::to_string(experts->router.experts) +
             " experts of " + std::to_string(experts->inner);
+    if (experts->shared_inner > 0) text += " and a shared one of " + std::to_string(experts->shared_inner);
   }
   return text;
 }
@@ -168,6 +187,9 @@ std::string shape_text(const model::Decoder& s) {
 void print_weights(const Weights& weights) {
   std::printf("  weights      %s\n", weights.types_text().c_str());
   if (weights.tensors) std::printf("  tensors      %s\n", weights.tensors_text().c_str());
+  for (const auto& [what, count] : weights.skipped) {
+    std::printf("  not read     %s of %s\n", counted(count, "tensor").c_str(), what.c_str());
+  }
 }
 
 // Whether the drafter fits the target.
@@ -225,6 +247,11 @@ void print_text(const Findings& found) {
   std::printf("  KV           %s a token%s, as %s\n", format_bytes(memory.page_bytes() / page_size).c_str(),
               found.draft ? " (target and drafter)" : "", dtype_name(found.plan->kv_dtype));
   if (device.kind == DeviceKind::kCuda) std::printf("  attention    %s\n", attention_text(*found.plan).c_str());
+  if (memory.state_bytes > 0) {
+    const int64_t slots = found.plan->max_num_seqs;
+    std::printf("  states       %s for %s of recurrent layers, %s each\n", format_bytes(memory.state_bytes).c_str(),
+                counted(slots, "request").c_str(), format_bytes(memory.state_bytes / slots).c_str());
+  }
   std::printf("  a step       %s for up to %s\n", format_bytes(memory.step_bytes).c_str(),
               counted(found.plan->max_num_batched_tokens, "row").c_str());
   if (memory.graph_bytes > 0) std::printf("  recorded     steps take %s\n", format_bytes(memory.graph_bytes).c_str());
@@ -258,7 +285,9 @@ Json model_json(const Described& model, const Weights& weights) {
   json["weights"] = weights.dtype_text();
   if (!weights.good()) json["weights_error"] = weights.tensors->error().message;
   if (spec.layers.empty()) return json;  // a drafter without a network
-  if (const model::Attention* a = spec.attention(0)) {
+  if (const size_t linear = spec.delta_layers(); linear > 0) json["linear_attention_layers"] = linear;
+  for (const auto& [what, count] : weights.skipped) json["tensors_not_read"][what] = count;
+  if (const model::Attention* a = spec.first_attention()) {
     json["heads"] = a->heads;
     json["kv_heads"] = a->kv_heads;
     json["head_dim"] = a->head_dim;
@@ -268,6 +297,7 @@ Json model_json(const Described& model, const Weights& weights) {
     json["experts"] = experts->router.experts;
     json["experts_per_token"] = experts->router.top_k;
     json["expert_intermediate_size"] = experts->inner;
+    if (experts->shared_inner > 0) json["shared_expert_intermediate_size"] = experts->shared_inner;
   }
   json["vocab_size"] = spec.vocab;
   return json;
@@ -298,6 +328,7 @@ void print_json(const Findings& found) {
                       {"weight_bytes", memory.weight_bytes},
                       {"step_bytes", memory.step_bytes},
                       {"graph_bytes", memory.graph_bytes},
+                      {"state_bytes", memory.state_bytes},
                       {"kv_bytes_per_token", memory.page_bytes() / found.plan->page_size},
                       {"kv_dtype", dtype_name(found.plan->kv_dtype)},
                       {"pages", memory.pages()},

@@ -263,6 +263,7 @@ struct EngineStats {
     int64_t bytes = 0;  // of all of them
   };
   std::vector<PageGroup> page_groups;
+  int64_t state_bytes = 0;  // memory of what recurrent layers keep of requests, all slots' together
   // Time by phase of the round (on CUDA only with EngineOptions::profile), and of the host beside it.
   double draft_s = 0, target_s = 0, choose_s = 0, commit_s = 0, host_s = 0;
   // The device's time in steps, and between steps of which the next was there already: what it waited for nothing.

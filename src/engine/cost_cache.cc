@@ -67,6 +67,7 @@ void describe(std::ostream& out, const char* name, const model::Decoder& spec, s
     if (const model::Attention* a = spec.attention(i)) {
       out << " " << a->heads << "/" << a->kv_heads << "x" << a->head_dim << ":" << a->window;
     }
+    if (const model::GatedDelta* d = spec.delta(i)) out << " delta " << d->shape.v_heads << "x" << d->shape.k_dim;
     if (const model::Experts* e = spec.experts(i)) out << " top " << e->router.top_k;
   }
   out << "\n";
@@ -98,7 +99,7 @@ spec::MeasurePlan measure_plan(const ResolvedModels& models) {
   plan.target_weight_bytes = static_cast<double>((model::count(model::params(target)) - looked_up - not_routed) *
                                                  static_cast<int64_t>(dtype_size(models.target_numerics.storage)));
   plan.vocab = target.vocab;
-  if (const model::Attention* a = target.attention(0)) plan.heads_per_kv_head = a->heads / a->kv_heads;
+  if (const model::Attention* a = target.first_attention()) plan.heads_per_kv_head = a->heads / a->kv_heads;
   return plan;
 }
 

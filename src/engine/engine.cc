@@ -139,7 +139,7 @@ EngineInfo describe(const ResolvedModels& models, const LoadedModels& loaded, De
 
 sched::SchedulerConfig scheduler_config(const EngineOptions& options, const ResolvedModels& models) {
   sched::SchedulerConfig config = models.scheduler();
-  config.prefix_cache = options.prefix_cache;
+  config.prefix_cache = options.prefix_cache && models.shares_prefixes();
   return config;
 }
 

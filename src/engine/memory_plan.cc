@@ -69,6 +69,11 @@ int64_t MemoryPlan::kv_bytes() const {
   return bytes_of(groups);
 }
 
+int32_t default_slots(int32_t most, int64_t slot_bytes, int64_t room) {
+  if (slot_bytes == 0) return most;
+  return static_cast<int32_t>(std::clamp<int64_t>(room / 2 / slot_bytes, 1, most));
+}
+
 std::optional<int64_t> cgroup_memory_left(const std::string& folder) {
   std::ifstream limit_file(folder + "/memory.max"), used_file(folder + "/memory.current");
   int64_t limit = 0, used = 0;
@@ -99,15 +104,33 @@ std::string format_bytes(int64_t bytes) {
   return text;
 }
 
+namespace {
+
+// States are there for every slot, before the first page.
+Error too_many_states(const MemoryPlanInput& in, int64_t usable) {
+  const bool one = in.max_num_seqs == 1;
+  return resource_exhausted(
+      "The states of recurrent layers of " + (one ? "one request" : std::to_string(in.max_num_seqs) + " requests") +
+      " (" + format_bytes(in.state_bytes) + "), weights (" + format_bytes(in.weight_bytes) + ") and a step's memory (" +
+      format_bytes(in.step_bytes + in.graph_bytes) + ") need more than the " + format_bytes(usable) +
+      " of memory that may be used: " + (one ? "" : "lower --max-num-seqs, ") +
+      "raise --memory-fraction, or use a smaller model.");
+}
+
+}  // namespace
+
 Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   MemoryPlan plan;
   plan.weight_bytes = in.weight_bytes;
   plan.pages_per_request = divide_up(in.positions, in.page_size);
+  plan.state_bytes = in.state_bytes;
   plan.step_bytes = in.step_bytes;
   plan.graph_bytes = in.graph_bytes;
   const double share = in.fraction > 0 ? in.fraction : 1.0;
   const auto usable = static_cast<int64_t>(share * static_cast<double>(in.available_bytes));
-  const int64_t room = std::max<int64_t>(0, usable - plan.weight_bytes - in.step_bytes - in.graph_bytes);
+  const int64_t free = usable - plan.weight_bytes - in.state_bytes - in.step_bytes - in.graph_bytes;
+  if (in.state_bytes > 0 && free < 0) return too_many_states(in, usable);
+  const int64_t room = std::max<int64_t>(0, free);
   int64_t pages = 0;
   if (in.kv_pages > kMaxPages) {
     return resource_exhausted("--kv-pages is " + std::to_string(in.kv_pages) + ": there can be at most " +
@@ -137,7 +160,9 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
                               "): lower --max-model-len, or give the cache more memory.");
   }
   if (plan.kv_bytes() > room) {
-    return resource_exhausted("Weights (" + format_bytes(plan.weight_bytes) + "), KV cache (" +
+    const std::string states =
+        plan.state_bytes > 0 ? "states of recurrent layers (" + format_bytes(plan.state_bytes) + "), " : "";
+    return resource_exhausted("Weights (" + format_bytes(plan.weight_bytes) + "), " + states + "KV cache (" +
                               format_bytes(plan.kv_bytes()) + ") and a step's memory (" +
                               format_bytes(plan.step_bytes + plan.graph_bytes) + ") need more than the " +
                               format_bytes(usable) +

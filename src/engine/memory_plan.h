@@ -29,6 +29,7 @@ struct MemoryPlanInput {
   int64_t available_bytes = 0;  // memory that can be had now
   double fraction =
       0;  // of it that weights, pages and a step's memory may take; 0: all, and pages half of what is left
+  int64_t state_bytes = 0;  // of recurrent layers, of all slots
   int64_t step_bytes = 0;   // memory that a step works in
   int64_t graph_bytes = 0;  // of recorded steps
 };
@@ -36,6 +37,7 @@ struct MemoryPlanInput {
 struct MemoryPlan {
   int64_t weight_bytes = 0;       // target and drafter: packed matrices and rotary tables
   std::vector<kv::Group> groups;  // with their pages
+  int64_t state_bytes = 0;
   int64_t step_bytes = 0;
   int64_t graph_bytes = 0;
   int64_t pages_per_request = 0;  // of group 0, of one request of max_model_len, its reserve included
@@ -48,9 +50,13 @@ struct MemoryPlan {
 // How many pages each group gets. Group 0 has as many as are asked for or chosen: each stands for page_size positions.
 // A window has pages for all slots while they decode and for the prompt rows under way, but no more than group 0. Where
 // group 0 has more than the full contexts of all slots, for prefixes, the window has more in the same proportion.
-// kResourceExhausted when the pages cannot hold one request of max_model_len, or weights and pages exceed what can be
-// had: the message says what to lower.
+// kResourceExhausted when the pages cannot hold one request of max_model_len, or weights, states and pages exceed what
+// can be had: the message says what to lower.
 Result<MemoryPlan> plan_memory(const MemoryPlanInput& input);
+
+// How many slots there are where that was not asked for: `most`, or as many as have their states of slot_bytes in half
+// of `room`, at least one.
+int32_t default_slots(int32_t most, int64_t slot_bytes, int64_t room);
 
 // MemAvailable of this machine, bounded by what the cgroup's limit leaves.
 int64_t available_memory_bytes();

@@ -67,6 +67,41 @@ TEST_F(MemoryPlanTest, RefusesAPoolThatCannotHoldOneRequest) {
   EXPECT_TRUE(plan_memory(input_).ok());
 }
 
+// States are there for every slot before the first page.
+TEST_F(MemoryPlanTest, StatesComeBeforePages) {
+  const int64_t pages = plan_memory(input_)->pages();
+  input_.available_bytes = int64_t{16} << 20;
+  const int64_t fewer = plan_memory(input_)->pages();
+  EXPECT_LT(fewer, pages);
+  input_.state_bytes = 4 << 20;
+  const auto plan = plan_memory(input_);
+  ASSERT_TRUE(plan.ok()) << plan.error().message;
+  EXPECT_EQ(plan->state_bytes, 4 << 20);
+  EXPECT_LT(plan->pages(), fewer);
+}
+
+TEST_F(MemoryPlanTest, StatesBindTheNumberOfSlots) {
+  EXPECT_EQ(default_slots(32, 0, 0), 32) << "no layer has a state";
+  EXPECT_EQ(default_slots(32, 1 << 20, int64_t{64} << 20), 32);
+  EXPECT_EQ(default_slots(32, 1 << 20, int64_t{63} << 20), 31);
+  EXPECT_EQ(default_slots(32, 1 << 20, 0), 1) << "whether one fits is the plan's to say";
+}
+
+TEST_F(MemoryPlanTest, SaysThatStatesDoNotFit) {
+  input_.state_bytes = int64_t{2} << 30;
+  const auto many = plan_memory(input_);
+  ASSERT_FALSE(many.ok());
+  EXPECT_EQ(many.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(many.error().message,
+            "The states of recurrent layers of 4 requests (2.0 GiB), weights (8.0 MiB) and a step's memory (0 B) need "
+            "more than the 1.0 GiB of memory that may be used: lower --max-num-seqs, raise --memory-fraction, or use a "
+            "smaller model.");
+  input_.max_num_seqs = 1;
+  const std::string one = plan_memory(input_).error().message;
+  EXPECT_NE(one.find("layers of one request (2.0 GiB)"), std::string::npos) << one;
+  EXPECT_EQ(one.find("--max-num-seqs"), std::string::npos) << one;
+}
+
 TEST_F(MemoryPlanTest, RefusesMoreThanThereIs) {
   input_.kv_pages = 1'000'000;
   const auto plan = plan_memory(input_);

@@ -110,6 +110,12 @@ Status resolve_draft(const EngineOptions& options, ResolvedModels& models) {
   return {};
 }
 
+// Room for every slot's whole block and a prompt's chunk beside them: neither waits for the other.
+int32_t default_rows(const ResolvedModels& models) {
+  const int64_t blocks = int64_t{models.max_num_seqs} * models.block_size;
+  return static_cast<int32_t>(std::min<int64_t>(kMaxRows, blocks + models.prefill_chunk));
+}
+
 Status resolve_limits(const EngineOptions& options, ResolvedModels& models) {
   models.max_model_len = options.max_model_len > 0 ? options.max_model_len : models.target.max_positions;
   if (models.max_model_len > models.target.max_positions) {
@@ -123,12 +129,8 @@ Status resolve_limits(const EngineOptions& options, ResolvedModels& models) {
   models.max_num_seqs = either(options.max_num_seqs, gpu ? kDefaultGpuSlots : kDefaultSlots);
   models.prefill_chunk = either(options.prefill_chunk, gpu ? kDefaultGpuPrefillChunk : kDefaultPrefillChunk);
   models.page_size = either(options.page_size, gpu ? kDefaultGpuPageSize : kDefaultPageSize);
-  // Room for every slot's whole block and a prompt's chunk beside them: neither waits for the other.
-  const int64_t blocks = int64_t{models.max_num_seqs} * models.block_size;
   models.max_num_batched_tokens =
-      options.max_num_batched_tokens > 0
-          ? options.max_num_batched_tokens
-          : static_cast<int32_t>(std::min<int64_t>(kMaxRows, blocks + models.prefill_chunk));
+      options.max_num_batched_tokens > 0 ? options.max_num_batched_tokens : default_rows(models);
   const int target_step_ms = options.target_step_ms >= 0 ? options.target_step_ms
                              : gpu                       ? kDefaultGpuTargetStepMs
                                                          : kDefaultTargetStepMs;
@@ -210,7 +212,7 @@ Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
   VOLLEY_ASSIGN(const ops::AttentionBackend draft, ops::parse_attention_backend(options.draft_attention_backend));
   // One backend for all layers of a model: their heads have one size so far.
   const auto resolve = [&](ops::AttentionBackend asked, const model::Decoder& spec) {
-    const model::Attention* attention = spec.attention(0);
+    const model::Attention* attention = spec.first_attention();
     VOLLEY_CHECK(attention != nullptr);
     return ops::resolve_attention_backend(models.device.kind, models.device.gpu, asked, models.kv_dtype,
                                           attention->head_dim);
@@ -251,6 +253,21 @@ std::vector<model::KvShape> kv_shapes(const ResolvedModels& models) {
     shapes.insert(shapes.end(), more.begin(), more.end());
   }
   return shapes;
+}
+
+// Recurrent layers keep a state for every slot, whatever it runs.
+void limit_slots(const EngineOptions& options, ResolvedModels& models) {
+  if (options.max_num_seqs > 0) return;
+  model::KvLayout one;
+  model::add_states(models.target.decoder, 1, models.block_size - 1, models.target_numerics.activation, one);
+  const double share = options.memory_fraction > 0 ? options.memory_fraction : 1.0;
+  const auto usable = static_cast<int64_t>(share * static_cast<double>(models.device.available_bytes));
+  const int32_t slots = default_slots(models.max_num_seqs, one.state_bytes(), usable - models.weights.total());
+  if (slots == models.max_num_seqs) return;
+  models.max_num_seqs = slots;
+  if (options.max_num_batched_tokens == 0) models.max_num_batched_tokens = default_rows(models);
+  models.warnings.push_back("The states of recurrent layers take " + format_bytes(one.state_bytes()) +
+                            " a request: --max-num-seqs is " + std::to_string(slots) + ".");
 }
 
 DeviceChoice on_cpu(int64_t available_bytes) {
@@ -304,6 +321,13 @@ Result<std::unique_ptr<Device>> make_device(const DeviceChoice& choice, int thre
   return choice.kind == DeviceKind::kCpu ? make_cpu_device(threads) : make_cuda_device(choice.ordinal);
 }
 
+Status check_built_for(DeviceKind device, const families::TargetConfig& target) {
+  if (device == DeviceKind::kCpu || target.decoder.delta_layers() == 0) return {};
+  return unimplemented(target.architecture +
+                       " has gated delta layers (linear attention), which are not built for CUDA yet: run it on the "
+                       "CPU with --device cpu, or use a model without them.");
+}
+
 Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   VOLLEY_RETURN_IF_ERROR(check_ranges(options));
   ResolvedModels models;
@@ -311,6 +335,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   if (!models.device.warning.empty()) models.warnings.push_back(models.device.warning);
   VOLLEY_ASSIGN(models.target, families::read_target(options.model_dir));
   VOLLEY_RETURN_IF_ERROR(check_vocabulary(models.target.decoder));
+  VOLLEY_RETURN_IF_ERROR(check_built_for(models.device.kind, models.target));
   VOLLEY_RETURN_IF_ERROR(resolve_draft(options, models));
   VOLLEY_RETURN_IF_ERROR(resolve_limits(options, models));
   VOLLEY_ASSIGN(models.target_checkpoint,
@@ -325,7 +350,15 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   MemoryPlanInput plan;
   models.weights = weight_bytes(models);
   plan.weight_bytes = models.weights.total();
+  limit_slots(options, models);
+  if (!models.shares_prefixes() && options.prefix_cache) {
+    models.warnings.push_back(
+        "The prefix cache is off: of recurrent layers there are no snapshots yet, so every prompt is computed whole.");
+  }
   models.kv = model::kv_layout(kv_shapes(models), models.page_size, models.kv_dtype);
+  model::add_states(models.target.decoder, models.max_num_seqs, models.block_size - 1,
+                    models.target_numerics.activation, models.kv);
+  plan.state_bytes = models.kv.state_bytes();
   const sched::SchedulerConfig scheduler = models.scheduler();
   plan.groups = models.kv.groups;
   plan.positions = models.max_positions();

@@ -32,6 +32,9 @@ DeviceChoice automatic_device(const Result<GpuFacts>& gpu, int64_t cpu_bytes);
 // Errors as make_cpu_device() and make_cuda_device().
 Result<std::unique_ptr<Device>> make_device(const DeviceChoice& choice, int threads);
 
+// kUnimplemented for a target with layers that the device has no kernels for.
+Status check_built_for(DeviceKind device, const families::TargetConfig& target);
+
 // Rows of logits that exist at a time, and with them the most that a verify budget can share out: on a GPU more, so
 // that the head is read less often.
 int32_t logit_rows(DeviceKind device);
@@ -64,6 +67,9 @@ struct ResolvedModels {
   int32_t reserve_rounds() const { return device.kind == DeviceKind::kCpu ? 1 : 2; }
   // Whether the drafter has weights of a storage of its own, and with them a head.
   bool draft_quantised() const { return draft && draft_numerics.storage == DType::kF8E4M3; }
+  // Whether a prompt's beginning may come from the prefix cache: not where layers keep a state, which only its position
+  // has, instead of K and V.
+  bool shares_prefixes() const { return target.decoder.delta_layers() == 0; }
   // Positions a sequence may touch: its tokens and the blocks reserved past them.
   int32_t max_positions() const { return max_model_len + block_size * reserve_rounds(); }
   // What the scheduler is to do; what is an engine's option, and not a model's, is left as it is.

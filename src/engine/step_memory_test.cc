@@ -96,6 +96,38 @@ TEST(LoadedMemory, IsWhatWasPlanned) {
   expect_planned("fp32 weights, plain", options);
 }
 
+// States of recurrent layers are there for every slot, and their tape for the drafts that a block can have.
+TEST(LoadedMemory, StatesArePlannedToTheByte) {
+  if (VOLLEY_TEST_DEVICE != std::string("cpu")) GTEST_SKIP() << "recurrent layers are built for the CPU alone";
+  EngineOptions options = pocket();
+  options.model_dir = "tests/data/targets/hybrid_wide";
+  options.dummy_weights.reset();
+  options.speculation = Speculation::kOff;
+  int64_t plain = 0;
+  for (const int32_t slots : {1, 5}) {
+    options.max_num_seqs = slots;
+    const Loaded world = load(options);
+    const MemoryPlan& plan = world.models.memory;
+    EXPECT_EQ(world.device->bytes(), plan.weight_bytes + plan.kv_bytes() + plan.page_bytes() + plan.state_bytes);
+    // Two layers of 6 heads of 16 x 16 in fp32, and of 3 rows of 160 channels; the rest is the cursor and alignment.
+    const int64_t least = 2 * (6 * 16 * 16 + 3 * 160) * int64_t{sizeof(float)};
+    EXPECT_GE(plan.state_bytes, slots * least);
+    EXPECT_LE(plan.state_bytes, slots * (least + 2 * 4 * 64));
+    EXPECT_EQ(plan.state_bytes % slots, 0);
+    plain = plan.state_bytes / slots;
+    auto round = make_round(*world.device, options, world.models, const_cast<LoadedModels&>(world.loaded), {});
+    ASSERT_TRUE(round.ok()) << round.error().message;
+    EXPECT_EQ(world.device->bytes(),
+              plan.weight_bytes + plan.kv_bytes() + plan.page_bytes() + plan.state_bytes + plan.step_bytes);
+  }
+  model::KvLayout drafting;
+  const auto target = families::read_target(options.model_dir);
+  ASSERT_TRUE(target.ok());
+  model::add_states(target->decoder, 1, 15, DType::kF32, drafting);
+  const int64_t tape = 2 * 15 * (160 + 2 * 6) * int64_t{sizeof(float)};
+  EXPECT_NEAR(static_cast<double>(drafting.state_bytes()), static_cast<double>(plain + tape), 2 * 3 * 64);
+}
+
 // Without a mapping the table of embeddings, which a CPU reads where it lies, takes memory too.
 TEST(LoadedMemory, CountsWhatIsReadInsteadOfMapped) {
   EngineOptions options = pocket();

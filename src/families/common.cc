@@ -1,5 +1,6 @@
 #include "families/common.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -11,6 +12,7 @@ namespace {
 constexpr int32_t kMaxHeads = 1 << 12;
 constexpr int32_t kMaxVocab = 1 << 24;
 constexpr int32_t kMaxHeadDim = 256;
+constexpr int32_t kMaxSparseStep = 1 << 20;
 
 // max_window_layers where the file does not say, as in transformers.
 constexpr int32_t kFirstWindowLayer = 28;
@@ -56,7 +58,7 @@ Status refuse_variants(const ConfigFields& config) {
 
 }  // namespace
 
-Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& family) {
+Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& family, const DenseRules& rules) {
   VOLLEY_RETURN_IF_ERROR(refuse_variants(config));
   DenseConfig dense;
   model::Decoder& spec = dense.decoder;
@@ -65,15 +67,14 @@ Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& fa
   model::Attention attention;
   VOLLEY_RETURN_IF_ERROR(read_heads(config, spec.hidden, attention));
   model::Dense ffn;
-  VOLLEY_ASSIGN(ffn.inner, config.integer("intermediate_size", 1, kMaxWidth));
+  VOLLEY_ASSIGN(ffn.inner, config.integer("intermediate_size", 1, kMaxWidth, rules.inner));
   VOLLEY_ASSIGN(spec.vocab, config.integer("vocab_size", 1, kMaxVocab));
   VOLLEY_ASSIGN(const double norm_eps, config.number("rms_norm_eps", {.min = 0, .max = 1, .min_excluded = true}, 1e-6));
   spec.norm_eps = static_cast<float>(norm_eps);
   VOLLEY_ASSIGN(spec.tied_embeddings, config.boolean("tie_word_embeddings", false));
   VOLLEY_ASSIGN(dense.max_positions, config.integer("max_position_embeddings", 1, kMaxPositions));
-  VOLLEY_ASSIGN(model::RopeSpec rope, read_rope(config, dense.max_positions));
-  rope.dim = attention.head_dim;
-  spec.ropes.push_back(rope);
+  VOLLEY_ASSIGN(spec.ropes.emplace_back(),
+                read_rope(config, attention.head_dim, rules.partial_rotary, dense.max_positions));
   VOLLEY_ASSIGN(const int32_t layers, config.integer("num_hidden_layers", 1, kMaxLayers));
   spec.layers.assign(static_cast<size_t>(layers), {attention, ffn});
   return dense;
@@ -125,6 +126,40 @@ Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layer
     if (window) attention_of(layers[i]).window = *window;
   }
   return {};
+}
+
+Result<model::Experts> read_experts(const ConfigFields& config, bool renormalise) {
+  model::Experts experts;
+  ops::RouterRule& rule = experts.router;
+  // transformers 5 knows the number by either name.
+  const bool local = config.has("num_local_experts");
+  const char* count = local && !config.has("num_experts") ? "num_local_experts" : "num_experts";
+  VOLLEY_ASSIGN(rule.experts, config.integer(count, 1, kMaxWidth));
+  VOLLEY_ASSIGN(rule.top_k, config.integer("num_experts_per_tok", 1, kMaxWidth));
+  VOLLEY_ASSIGN(rule.renormalise, config.boolean("norm_topk_prob", renormalise));
+  VOLLEY_ASSIGN(experts.inner, config.integer("moe_intermediate_size", 1, kMaxWidth));
+  if (const Status status = ops::check_router(rule); !status.ok()) {
+    return Error{status.error().code, config.where() + ": " + status.error().message};
+  }
+  return experts;
+}
+
+Status read_sparse_layers(const ConfigFields& config, const model::Experts& experts,
+                          std::vector<model::Layer>& layers) {
+  VOLLEY_ASSIGN(const int32_t step, config.integer("decoder_sparse_step", 1, kMaxSparseStep, 1));
+  VOLLEY_ASSIGN(const std::vector<int32_t> dense_layers, config.integers("mlp_only_layers", 0, kMaxLayers));
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const bool is_dense = std::find(dense_layers.begin(), dense_layers.end(), i) != dense_layers.end();
+    if (!is_dense && (i + 1) % static_cast<size_t>(step) == 0) layers[i].ffn = experts;
+  }
+  return {};
+}
+
+void add_expert_stacks(const model::Experts& experts, weights::NameRules& names) {
+  const std::vector<std::string> gate_up = {"gate_proj.weight", "up_proj.weight"}, down = {"down_proj.weight"};
+  const int64_t count = experts.router.experts;
+  names.stacks.push_back({"mlp.experts.", "gate_up_proj", gate_up, count});
+  names.stacks.push_back({"mlp.experts.", "down_proj", down, count});
 }
 
 Status check_windows(const model::Decoder& decoder, const std::string& where) {

@@ -17,7 +17,12 @@ struct DenseConfig {
   model::Decoder decoder;
   int32_t max_positions = 0;
 };
-Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& family);
+// What a family has its own way of.
+struct DenseRules {
+  std::optional<double> partial_rotary;  // read_rope()'s `partial`
+  std::optional<int32_t> inner;          // "intermediate_size" where the file need not say it
+};
+Result<DenseConfig> read_dense(const ConfigFields& config, const std::string& family, const DenseRules& rules = {});
 
 // A target with that decoder.
 TargetConfig target_of(DenseConfig dense);
@@ -31,6 +36,14 @@ Result<std::vector<std::string>> read_layer_types(const ConfigFields& config, si
 Status read_attention_bias(const ConfigFields& config, std::vector<model::Layer>& layers);
 // Norms of every head of q and k, which "use_qk_norm" may not switch off.
 Status read_head_norms(const ConfigFields& config, std::vector<model::Layer>& layers);
+// Which layers have a mixture of experts where a file may say so: those of every "decoder_sparse_step"th layer that
+// "mlp_only_layers" does not name.
+Status read_sparse_layers(const ConfigFields& config, const model::Experts& experts, std::vector<model::Layer>& layers);
+// The number, choice and inner width of experts. renormalise: "norm_topk_prob" where the file does not say it.
+Result<model::Experts> read_experts(const ConfigFields& config, bool renormalise);
+// Newer files hold all experts of a layer as one tensor.
+void add_expert_stacks(const model::Experts& experts, weights::NameRules& names);
+
 // Sliding windows from "layer_types", or without them as transformers derives them: where "use_sliding_window" is true,
 // the layers from "max_window_layers" on. window: their size, where something else than "sliding_window" says it.
 Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layers, std::optional<int32_t> window = {});

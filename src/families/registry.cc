@@ -22,6 +22,11 @@ constexpr Family kFamilies[] = {
     {"Qwen2ForCausalLM", "qwen2", read_qwen2},
     {"Qwen3ForCausalLM", "qwen3", read_qwen3},
     {"Qwen3MoeForCausalLM", "qwen3_moe", read_qwen3_moe},
+    {"Qwen3NextForCausalLM", "qwen3_next", read_qwen3_next},
+    {"Qwen3_5ForCausalLM", "qwen3_5_text", read_qwen3_5},
+    {"Qwen3_5ForConditionalGeneration", "qwen3_5", read_qwen3_5},
+    {"Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", read_qwen3_5_moe},
+    {"Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", read_qwen3_5_moe},
 };
 
 Error unknown_architecture(const ConfigFields& config, const std::string& architecture) {
@@ -53,7 +58,8 @@ Result<TargetConfig> read_target(const std::string& dir) {
   }
   VOLLEY_ASSIGN(TargetConfig target, family->read(config));
   target.architecture = architecture;
-  VOLLEY_ASSIGN(target.eos_ids, read_eos_ids(config, target.decoder.vocab));
+  VOLLEY_ASSIGN(std::vector<TokenId> eos_ids, read_eos_ids(config, target.decoder.vocab));
+  if (!eos_ids.empty()) target.eos_ids = std::move(eos_ids);
   VOLLEY_RETURN_IF_ERROR(read_generation_config(dir, target));
   VOLLEY_RETURN_IF_ERROR(check_windows(target.decoder, config.where()));
   VOLLEY_RETURN_IF_ERROR(config.refuse_unread());

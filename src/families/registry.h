@@ -11,6 +11,9 @@ Result<TargetConfig> read_llama(const ConfigFields& config);
 Result<TargetConfig> read_mistral(const ConfigFields& config);
 Result<TargetConfig> read_qwen2(const ConfigFields& config);
 Result<TargetConfig> read_qwen3(const ConfigFields& config);
+Result<TargetConfig> read_qwen3_5(const ConfigFields& config);
+Result<TargetConfig> read_qwen3_5_moe(const ConfigFields& config);
 Result<TargetConfig> read_qwen3_moe(const ConfigFields& config);
+Result<TargetConfig> read_qwen3_next(const ConfigFields& config);
 
 }  // namespace volley::families

@@ -1,6 +1,7 @@
 #include "families/rope_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace volley::families {
@@ -22,15 +23,33 @@ Result<std::optional<ConfigFields>> scaling_fields(const ConfigFields& config) {
   return scaling;
 }
 
-Status refuse_partial(const ConfigFields& fields) {
-  VOLLEY_ASSIGN(const double partial, fields.number("partial_rotary_factor", kPositive, 1.0));
-  if (partial != 1.0) return fields.unbuilt("partial_rotary_factor", "other than 1 is not built");
+// The part of a head that is rotated, where this object says it.
+Status read_partial(const ConfigFields& fields, std::optional<double>& partial) {
+  VOLLEY_ASSIGN(const double stated, fields.number("partial_rotary_factor", kPositive, partial.value_or(1.0)));
+  if (!partial && stated != 1.0) return fields.unbuilt("partial_rotary_factor", "other than 1 is not built");
+  if (partial) partial = stated;
   return {};
 }
 
-Status refuse_other_rotations(const ConfigFields& fields) {
-  VOLLEY_RETURN_IF_ERROR(refuse_partial(fields));
-  if (fields.has("mrope_section")) return fields.unbuilt("mrope_section", "(multimodal RoPE) is not built");
+Status read_rotated(const ConfigFields& config, double partial, int32_t head_dim, model::RopeSpec& rope) {
+  const double rotated = std::floor(head_dim * partial);
+  if (rotated < 2 || rotated > head_dim || static_cast<int32_t>(rotated) % 2 != 0) {
+    return config.wrong("partial_rotary_factor", "makes " + std::to_string(static_cast<int64_t>(rotated)) + " of the " +
+                                                     std::to_string(head_dim) +
+                                                     " elements of a head turn, which must be an even number of them");
+  }
+  if (rotated < head_dim) rope.rotated = static_cast<int32_t>(rotated);
+  return {};
+}
+
+Status refuse_other_rotations(const ConfigFields& fields, bool multimodal) {
+  const bool sections = fields.has("mrope_section");
+  if (multimodal) {
+    if (sections) VOLLEY_RETURN_IF_ERROR(fields.integers("mrope_section", 0, INT32_MAX));
+    VOLLEY_RETURN_IF_ERROR(fields.boolean("mrope_interleaved", false));
+  } else if (sections) {
+    return fields.unbuilt("mrope_section", "(multimodal RoPE) is not built");
+  }
   for (const auto& [key, value] : fields.json().items()) {
     if (value.is_object()) return fields.unbuilt(key, "is a rotary embedding for some layers only, which is not built");
   }
@@ -79,15 +98,20 @@ Result<std::string> scaling_type(const ConfigFields& fields) {
 
 }  // namespace
 
-Result<model::RopeSpec> read_rope(const ConfigFields& config, int32_t& max_positions) {
+Result<model::RopeSpec> read_rope(const ConfigFields& config, int32_t head_dim, std::optional<double> partial,
+                                  int32_t& max_positions) {
+  const bool multimodal = partial.has_value();
   model::RopeSpec rope;
+  rope.dim = head_dim;
   VOLLEY_ASSIGN(rope.theta, config.number("rope_theta", kTheta, rope.theta));
-  VOLLEY_RETURN_IF_ERROR(refuse_partial(config));
+  VOLLEY_RETURN_IF_ERROR(read_partial(config, partial));
   VOLLEY_ASSIGN(const std::optional<ConfigFields> scaling, scaling_fields(config));
+  if (scaling) VOLLEY_RETURN_IF_ERROR(read_partial(*scaling, partial));
+  if (partial) VOLLEY_RETURN_IF_ERROR(read_rotated(config, *partial, head_dim, rope));
   if (!scaling) return rope;
   const ConfigFields& fields = *scaling;
 
-  VOLLEY_RETURN_IF_ERROR(refuse_other_rotations(fields));
+  VOLLEY_RETURN_IF_ERROR(refuse_other_rotations(fields, multimodal));
   VOLLEY_ASSIGN(rope.theta, fields.number("rope_theta", kTheta, rope.theta));
   VOLLEY_ASSIGN(const std::string type, scaling_type(fields));
   // Some checkpoints hold the length before the stretch beside the dictionary; that one counts, as in transformers.

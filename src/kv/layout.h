@@ -3,7 +3,7 @@
 // A page holds page_size positions of all layers of its group. Group 0 is always the one whose pages live as long as
 // their sequence, of full-attention layers; where a model has none its pages hold nothing and weigh nothing, and still
 // count positions. The other groups are of sliding-window layers, one for each size of window: their pages go when no
-// row to come can see them. (Recurrent state would be a third kind of life.)
+// row to come can see them. (Recurrent layers have no pages: a state a slot, model/kv_memory.h.)
 #pragma once
 
 #include <algorithm>

@@ -49,6 +49,21 @@ KvLayout kv_layout(std::vector<KvShape> layers, int32_t page_size, DType dtype) 
   return layout;
 }
 
+int64_t KvLayout::slot_bytes() const {
+  int64_t bytes = 0;
+  for (const ops::DeltaShape& shape : states) bytes += ops::delta_state_bytes(shape, tape_rows, state_dtype);
+  return bytes;
+}
+
+void add_states(const Decoder& target, int32_t slots, int32_t tape_rows, DType activation, KvLayout& layout) {
+  for (size_t i = 0; i < target.layers.size(); ++i) {
+    if (const GatedDelta* delta = target.delta(i)) layout.states.push_back(delta->shape);
+  }
+  layout.slots = slots;
+  layout.tape_rows = tape_rows;
+  layout.state_dtype = activation;
+}
+
 Result<std::unique_ptr<KvMemory>> KvMemory::allocate(Device& device, const KvLayout& layout) {
   std::unique_ptr<KvMemory> memory(new KvMemory);
   memory->layout_ = layout;
@@ -67,6 +82,13 @@ Result<std::unique_ptr<KvMemory>> KvMemory::allocate(Device& device, const KvLay
     memory->layers_.push_back(
         {next[group], layout.groups[group].bytes, layout.page_size, shape.kv_heads, shape.head_dim, layout.dtype});
     next[group] += layer_bytes(shape, layout.page_size, layout.dtype);
+  }
+  if (layout.states.empty()) return memory;
+  VOLLEY_ASSIGN(memory->state_buffer_, device.allocate(static_cast<size_t>(layout.state_bytes())));
+  auto* state = static_cast<std::byte*>(memory->state_buffer_.data());
+  for (const ops::DeltaShape& shape : layout.states) {
+    memory->states_.push_back({state, layout.slots, layout.tape_rows, layout.state_dtype});
+    state += layout.slots * ops::delta_state_bytes(shape, layout.tape_rows, layout.state_dtype);
   }
   return memory;
 }

@@ -1,6 +1,7 @@
-// The memory of the KV pages: a buffer for each cache group (kv/layout.h), whose pages hold page_size positions of
-// every layer of the group. Target and drafter share groups, so a page table serves both and a prefix hit brings the
-// drafter's context along. Threads: immutable; what the pages hold belongs to the stream's order.
+// The memory of what layers keep of the sequences. KV pages are a buffer for each cache group (kv/layout.h), whose
+// pages hold page_size positions of every layer of the group. Target and drafter share groups, so a page table serves
+// both and a prefix hit brings the drafter's context along. Recurrent layers of the target have a state a slot
+// (ops/gated_delta). Threads: immutable; what the memory holds belongs to the stream's order.
 #pragma once
 
 #include <array>
@@ -33,13 +34,22 @@ struct KvLayout {
   std::vector<kv::Group> groups;  // with bytes; how many pages there are is the memory plan's to say
   int32_t page_size = 0;
   DType dtype = DType::kBF16;
+
+  std::vector<ops::DeltaShape> states;  // of the target's recurrent layers
+  int32_t slots = 0, tape_rows = 0;     // of each
+  DType state_dtype = DType::kBF16;     // of the rows that they keep
+  int64_t slot_bytes() const;           // of all states of a slot
+  int64_t state_bytes() const { return slots * slot_bytes(); }
 };
 KvLayout kv_layout(std::vector<KvShape> layers, int32_t page_size, DType dtype);
+
+// Adds the states of a target. tape_rows: the most rows of a segment that may yet be thrown away.
+void add_states(const Decoder& target, int32_t slots, int32_t tape_rows, DType activation, KvLayout& layout);
 
 class KvMemory {
  public:
   // The layout's dtype is kBF16 or kF32. Each group's memory is taken from the device as whole pages and the scrap
-  // page: kResourceExhausted where it has no room.
+  // page, that of states as one piece: kResourceExhausted where it has no room.
   static Result<std::unique_ptr<KvMemory>> allocate(Device& device, const KvLayout& layout);
 
   // n layers from `begin` on, in the order of the layout.
@@ -47,6 +57,9 @@ class KvMemory {
     return std::span<const ops::KvLayer>(layers_).subspan(begin, n);
   }
   size_t size() const { return layers_.size(); }
+  // Of the target's recurrent layers, in order.
+  std::span<const ops::DeltaState> states() const { return states_; }
+  int64_t state_bytes() const { return static_cast<int64_t>(state_buffer_.bytes()); }
   // Whose pages the views of a pass over these layers go through, by view (ops/rows.h): those of group 0, and those of
   // their window. REQUIRES: their windows are of one size.
   std::array<size_t, ops::kMaxViews> groups_of_views(size_t begin, size_t n) const;
@@ -59,6 +72,8 @@ class KvMemory {
   KvLayout layout_;
   std::vector<Buffer> buffers_;  // by group
   std::vector<ops::KvLayer> layers_;
+  Buffer state_buffer_;
+  std::vector<ops::DeltaState> states_;
 };
 
 }  // namespace volley::model

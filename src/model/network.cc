@@ -3,6 +3,7 @@
 #include "model/ffn/dense.h"
 #include "model/ffn/experts.h"
 #include "model/mixer/attention.h"
+#include "model/mixer/gated_delta.h"
 #include "ops/embedding/embedding.h"
 
 namespace volley::model {
@@ -36,9 +37,14 @@ Status Network::load_layer(WeightLoader& loader, size_t index) {
   Block block;
   VOLLEY_ASSIGN(block.input_norm, loader.vector(prefix + "input_norm"));
   VOLLEY_ASSIGN(block.post_norm, loader.vector(prefix + "post_norm"));
-  const Attention& attention = std::get<Attention>(layer.mixer);
-  const AttentionSetup setup = {attention, spec_.norm_eps, numerics_, rope(attention.rope), kv_layers_++};
-  VOLLEY_ASSIGN(block.mixer, AttentionBlock::load(loader, prefix, setup));
+  if (const Attention* attention = spec_.attention(index)) {
+    const AttentionSetup setup = {*attention, spec_.norm_eps, numerics_, rope(attention->rope), kv_layers_++};
+    VOLLEY_ASSIGN(block.mixer, AttentionBlock::load(loader, prefix, setup));
+  } else {
+    const auto& delta = std::get<GatedDelta>(layer.mixer);
+    VOLLEY_ASSIGN(block.mixer, GatedDeltaBlock::load(loader, prefix,
+                                                     {delta, spec_.norm_eps, numerics_.activation, delta_layers_++}));
+  }
   if (const Experts* experts = spec_.experts(index)) {
     VOLLEY_ASSIGN(block.ffn,
                   ExpertsBlock::load(loader, prefix, {*experts, numerics_.activation, static_cast<uint32_t>(index)}));

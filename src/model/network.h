@@ -67,7 +67,7 @@ class Network {
   Vector norm_;
   Table embedding_;
   ops::LinearWeight head_;
-  size_t kv_layers_ = 0;
+  size_t kv_layers_ = 0, delta_layers_ = 0;
   int64_t packed_bytes_ = 0;
 };
 

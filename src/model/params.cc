@@ -8,8 +8,23 @@ namespace {
 
 using Kind = Param::Kind;
 
-Param vector(std::string role, std::string name, int64_t n) {
-  return {std::move(role), Kind::kVector, 0, {{std::move(name), n}}};
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+
+// `n` pieces that repeat every `stride` rows from `first` on, each in the order of `piece`.
+Ranges repeated(int64_t n, int64_t first, int64_t stride, const Ranges& piece) {
+  Ranges ranges;
+  for (int64_t i = 0; i < n; ++i) {
+    for (const auto& [begin, rows] : piece) ranges.emplace_back(first + i * stride + begin, rows);
+  }
+  return ranges;
+}
+
+void append(Ranges& to, const Ranges& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
+float norm_plus(const Decoder& spec) {
+  return spec.norms_above_one ? 1.0f : 0.0f;
 }
 
 // The parts of one layer's mixer and feed-forward network.
@@ -19,9 +34,9 @@ class LayerList {
       : spec_(spec), prefix_("layers." + std::to_string(layer) + "."), layer_(spec.layers[layer]) {}
 
   std::vector<Param> list() && {
-    add(Kind::kVector, "input_norm", 0, {{"input_layernorm.weight", spec_.hidden}});
+    add_norm("input_norm", {"input_layernorm.weight", spec_.hidden});
     std::visit([&](const auto& mixer) { add_mixer(mixer); }, layer_.mixer);
-    add(Kind::kVector, "post_norm", 0, {{"post_attention_layernorm.weight", spec_.hidden}});
+    add_norm("post_norm", {"post_attention_layernorm.weight", spec_.hidden});
     std::visit([&](const auto& ffn) { add_ffn(ffn); }, layer_.ffn);
     return std::move(list_);
   }
@@ -32,21 +47,69 @@ class LayerList {
     list_.push_back({prefix_ + role, kind, columns, std::move(parts)});
   }
 
+  void add_norm(const char* role, Param::Part part) {
+    add(Kind::kVector, role, 0, {std::move(part)});
+    list_.back().plus = norm_plus(spec_);
+  }
+
   void add_mixer(const Attention& a) {
-    const int64_t q = a.q_width(), kv = a.kv_width();
+    const int64_t q = a.q_width(), kv = a.kv_width(), dim = a.head_dim;
+    const auto rope = static_cast<size_t>(a.rope);
+    const Ranges order = rope < spec_.ropes.size() ? head_order(spec_.ropes[rope]) : Ranges();
     if (a.qk_norm) {
-      add(Kind::kVector, "q_norm", 0, {{"self_attn.q_norm.weight", a.head_dim}});
-      add(Kind::kVector, "k_norm", 0, {{"self_attn.k_norm.weight", a.head_dim}});
+      add_norm("q_norm", {"self_attn.q_norm.weight", dim, Split::kNone, order});
+      add_norm("k_norm", {"self_attn.k_norm.weight", dim, Split::kNone, order});
     }
-    const auto qkv = [&](const char* what) -> std::vector<Param::Part> {
-      return {{std::string("self_attn.q_proj.") + what, q, Split::kOutputs},
-              {std::string("self_attn.k_proj.") + what, kv, Split::kKvHeads},
-              {std::string("self_attn.v_proj.") + what, kv, Split::kKvHeads}};
+    const Ranges whole = {{0, dim}};
+    const int64_t stride = a.gate ? 2 * dim : dim;  // of a head in q_proj
+    const Ranges of_q = a.gate || !order.empty() ? repeated(a.heads, 0, stride, order.empty() ? whole : order) : order;
+    const auto qkv = [&](const char* what, int64_t columns) {
+      const std::string q_proj = std::string("self_attn.q_proj.") + what;
+      std::vector<int64_t> stored;  // of q_proj
+      if (a.gate) stored.push_back(2 * q);
+      if (a.gate && columns > 0) stored.push_back(columns);
+      std::vector<Param::Part> parts = {
+          {q_proj, q, Split::kOutputs, of_q, stored},
+          {std::string("self_attn.k_proj.") + what, kv, Split::kKvHeads, repeated(a.kv_heads, 0, dim, order)},
+          {std::string("self_attn.v_proj.") + what, kv, Split::kKvHeads}};
+      if (a.gate) parts.push_back({q_proj, q, Split::kOutputs, repeated(a.heads, dim, stride, whole), stored});
+      return parts;
     };
-    add(Kind::kMatrix, "qkv", spec_.hidden, qkv("weight"));
-    if (a.bias) add(Kind::kVector, "qkv_bias", 0, qkv("bias"));
+    add(Kind::kMatrix, "qkv", spec_.hidden, qkv("weight", spec_.hidden));
+    if (a.bias) add(Kind::kVector, "qkv_bias", 0, qkv("bias", 0));
     add(Kind::kMatrix, "o", q, {{"self_attn.o_proj.weight", spec_.hidden, Split::kInputs}});
     if (a.o_bias) add(Kind::kVector, "o_bias", 0, {{"self_attn.o_proj.bias", spec_.hidden}});
+  }
+
+  void add_mixer(const GatedDelta& delta) {
+    const ops::DeltaShape& s = delta.shape;
+    const int64_t channels = s.channels(), width = s.v_width();
+    const std::string folder = "linear_attn.";
+    std::vector<Param::Part> in, gates;
+    if (delta.by_key_head) {
+      // Of each key head its rows of q, k, v and z, and of b and a.
+      const int64_t k = s.k_dim, v = width / s.k_heads, stride = 2 * (k + v), heads = s.v_heads / s.k_heads;
+      Ranges qkvz, ba;
+      for (const auto& [first, rows] : Ranges{{0, k}, {k, k}, {2 * k, v}, {2 * k + v, v}}) {
+        append(qkvz, repeated(s.k_heads, first, stride, {{0, rows}}));
+      }
+      for (const int64_t first : {int64_t{0}, heads}) append(ba, repeated(s.k_heads, first, 2 * heads, {{0, heads}}));
+      in = {{folder + "in_proj_qkvz.weight", channels + width, Split::kOutputs, std::move(qkvz)}};
+      gates = {{folder + "in_proj_ba.weight", 2 * s.v_heads, Split::kOutputs, std::move(ba)}};
+    } else {
+      in = {{folder + "in_proj_qkv.weight", channels, Split::kOutputs},
+            {folder + "in_proj_z.weight", width, Split::kOutputs}};
+      gates = {{folder + "in_proj_b.weight", s.v_heads, Split::kOutputs},
+               {folder + "in_proj_a.weight", s.v_heads, Split::kOutputs}};
+    }
+    add(Kind::kMatrix, "delta_in", spec_.hidden, std::move(in));
+    add(Kind::kMatrix, "delta_gates", spec_.hidden, std::move(gates));
+    add(Kind::kVector, "delta_conv", 0,
+        {{folder + "conv1d.weight", channels * s.taps, Split::kOutputs, {}, {channels, 1, s.taps}}});
+    add(Kind::kVector, "delta_a_log", 0, {{folder + "A_log", s.v_heads, Split::kOutputs}});
+    add(Kind::kVector, "delta_dt_bias", 0, {{folder + "dt_bias", s.v_heads, Split::kOutputs}});
+    add(Kind::kVector, "delta_norm", 0, {{folder + "norm.weight", s.v_dim}});
+    add(Kind::kMatrix, "delta_out", width, {{folder + "out_proj.weight", spec_.hidden, Split::kInputs}});
   }
 
   void add_ffn(const Dense& dense) {
@@ -67,6 +130,13 @@ class LayerList {
     }
     add(Kind::kExpertsGateUp, "experts_gate_up", spec_.hidden, std::move(gate_up));
     add(Kind::kExperts, "experts_down", experts.inner, std::move(down));
+    if (const int64_t inner = experts.shared_inner; inner > 0) {
+      const std::string shared = "mlp.shared_expert.";
+      add(Kind::kMatrix, "shared_gate", spec_.hidden, {{"mlp.shared_expert_gate.weight", 1}});
+      add(Kind::kGateUp, "shared_gate_up", spec_.hidden,
+          {{shared + "gate_proj.weight", inner, Split::kOutputs}, {shared + "up_proj.weight", inner, Split::kOutputs}});
+      add(Kind::kMatrix, "shared_down", inner, {{shared + "down_proj.weight", spec_.hidden, Split::kInputs}});
+    }
   }
 
   const Decoder& spec_;
@@ -95,6 +165,11 @@ int64_t Param::rows() const {
                          [](int64_t sum, const Part& part) { return sum + part.rows; });
 }
 
+std::vector<int64_t> Param::stored_shape(const Part& part) const {
+  if (!part.stored.empty()) return part.stored;
+  return columns > 0 ? std::vector<int64_t>{part.rows, columns} : std::vector<int64_t>{part.rows};
+}
+
 std::vector<Param> layer_params(const Decoder& spec, int layer) {
   return LayerList(spec, layer).list();
 }
@@ -114,7 +189,9 @@ Param head_param(const Decoder& spec) {
 std::vector<Param> body_params(const Decoder& spec) {
   std::vector<Param> list;
   for (size_t i = 0; i < spec.layers.size(); ++i) append(list, layer_params(spec, static_cast<int>(i)));
-  list.push_back(vector("norm", "norm.weight", spec.hidden));
+  Param norm = {"norm", Kind::kVector, 0, {{"norm.weight", spec.hidden}}};
+  norm.plus = norm_plus(spec);
+  list.push_back(std::move(norm));
   return list;
 }
 
@@ -142,10 +219,8 @@ Result<int64_t> check_tensors(const weights::Checkpoint& checkpoint, std::span<c
   for (const Param& param : list) {
     for (const Param::Part& part : param.parts) {
       if (!asked.insert(part.name).second) continue;
-      std::vector<int64_t> shape = {part.rows};
-      if (param.columns > 0) shape.push_back(param.columns);
       const Status status = param.kind == Kind::kIndex ? checkpoint.check_integers(part.name, part.rows)
-                                                       : checkpoint.check(part.name, shape);
+                                                       : checkpoint.check(part.name, param.stored_shape(part));
       if (status.ok()) continue;
       ++wrong;
       if (!first) first = status.error();

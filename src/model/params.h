@@ -7,6 +7,7 @@
 #include <iterator>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/spec.h"
@@ -40,6 +41,9 @@ struct Param {
     std::string name;  // as the Hugging Face layout calls it, without the leading "model."
     int64_t rows = 0;  // of a vector: elements
     Split split = Split::kNone;
+    // Which rows of the checkpoint's tensor these are, in their order, as (first, number); empty: all of them.
+    std::vector<std::pair<int64_t, int64_t>> ranges = {};
+    std::vector<int64_t> stored = {};  // that tensor's shape where it is not [rows, columns], of a vector [rows]
   };
   std::string role;  // unique in a model: "layers.3.qkv"
   Kind kind = Kind::kMatrix;
@@ -47,6 +51,7 @@ struct Param {
   std::vector<Part> parts;
   // Its tensors are part of another one as well: it takes memory, but it is no parameter of its own.
   bool again = false;
+  float plus = 0;  // of a vector: added to each element when it is loaded
 
   bool is_matrix() const { return kind == Kind::kMatrix || kind == Kind::kGateUp; }
   bool is_experts() const { return kind == Kind::kExperts || kind == Kind::kExpertsGateUp; }
@@ -54,6 +59,8 @@ struct Param {
   int64_t experts() const { return std::ssize(parts) / (kind == Kind::kExpertsGateUp ? 2 : 1); }
   int64_t rows() const;
   int64_t elements() const { return rows() * (columns > 0 ? columns : 1); }
+  // The checkpoint's shape of a part's tensor.
+  std::vector<int64_t> stored_shape(const Part& part) const;
 };
 
 ops::LinearLayout layout_of(const Param& param);

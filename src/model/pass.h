@@ -35,7 +35,8 @@ struct Pass {
   Arena& scratch;                    // of plan() until the last layer; blocks give back what they take
   std::vector<AttentionPlan> attention = {};
   RoutingOptions routing = {};
-  bool positions_written = false;  // some layer of this pass has written K and V
+  bool positions_written = false;                // some layer of this pass has written K and V
+  std::span<const ops::DeltaState> states = {};  // of the network's layers that keep one, in order
 };
 
 // The residual stream: [rows, hidden] fp32.

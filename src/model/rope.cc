@@ -97,10 +97,14 @@ double attention_factor(const RopeSpec& spec) {
 RopeValues rope_values(const RopeSpec& spec, int64_t positions) {
   VOLLEY_CHECK(spec.dim > 0 && spec.dim % 2 == 0);
   VOLLEY_CHECK_GE(positions, 0);
-  const std::vector<float> frequencies = scaled_frequencies(spec);
+  RopeSpec rotation = spec;
+  if (spec.rotated > 0) rotation.dim = spec.rotated;
+  VOLLEY_CHECK(rotation.dim % 2 == 0 && rotation.dim <= spec.dim);
+  const std::vector<float> frequencies = scaled_frequencies(rotation);
+  const auto pairs = static_cast<size_t>(spec.dim / 2);
   const float scale = static_cast<float>(attention_factor(spec));
   RopeValues values;
-  values.cos.reserve(static_cast<size_t>(positions) * frequencies.size());
+  values.cos.reserve(static_cast<size_t>(positions) * pairs);
   values.sin.reserve(values.cos.capacity());
   for (int64_t position = 0; position < positions; ++position) {
     for (const float frequency : frequencies) {
@@ -108,8 +112,16 @@ RopeValues rope_values(const RopeSpec& spec, int64_t positions) {
       values.cos.push_back(static_cast<float>(std::cos(static_cast<double>(angle))) * scale);
       values.sin.push_back(static_cast<float>(std::sin(static_cast<double>(angle))) * scale);
     }
+    values.cos.resize(values.cos.size() + pairs - frequencies.size(), 1.0f);
+    values.sin.resize(values.cos.size(), 0.0f);
   }
   return values;
+}
+
+std::vector<std::pair<int64_t, int64_t>> head_order(const RopeSpec& spec) {
+  if (spec.rotated == 0 || spec.rotated == spec.dim) return {};
+  const int64_t half = spec.rotated / 2, rest = (spec.dim - spec.rotated) / 2;
+  return {{0, half}, {spec.rotated, rest}, {half, half}, {spec.rotated + rest, rest}};
 }
 
 Result<Rope> make_rope(Device& device, const RopeSpec& spec, int64_t positions) {

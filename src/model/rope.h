@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "device/device.h"
@@ -14,6 +15,10 @@ namespace volley::model {
 struct RopeSpec {
   enum class Scaling { kNone, kLinear, kLlama3, kYarn };
   int32_t dim = 0;  // of a head
+  // How many of them are rotated; 0: all. Fewer are the first ones in the checkpoint: element i goes with i + rotated /
+  // 2. They are loaded in another order (head_order()), in which element i goes with i + dim / 2, as kernels have it,
+  // and the pairs that are not rotated have an angle of 0.
+  int32_t rotated = 0;
   double theta = 10000.0;
   Scaling scaling = Scaling::kNone;
   double factor = 1.0;
@@ -30,6 +35,10 @@ struct RopeValues {
   std::vector<float> cos, sin;
 };
 RopeValues rope_values(const RopeSpec& spec, int64_t positions);
+
+// The elements of a head in the order in which q_proj, k_proj and the norms of heads are loaded, as [first, first + n)
+// ranges of the checkpoint's order. Products of q and k are the same in any order. Empty: as they are.
+std::vector<std::pair<int64_t, int64_t>> head_order(const RopeSpec& spec);
 
 // The same on a device.
 struct Rope {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/rope.h"
+#include "ops/gated_delta/gated_delta.h"
 #include "ops/router/router.h"
 
 namespace volley::model {
@@ -24,9 +25,19 @@ struct Attention {
   bool qk_norm = false;  // RMSNorm of every head of q and k, before the rotation
   bool bias = false;     // of the projections to q, k and v
   bool o_bias = false;   // of the output projection
+  // Its output is multiplied by the sigmoid of another projection, whose rows q_proj holds behind q's, head by head.
+  bool gate = false;
 
   int64_t q_width() const { return int64_t{heads} * head_dim; }
   int64_t kv_width() const { return int64_t{kv_heads} * head_dim; }
+};
+
+// The gated delta rule: a state of fixed size instead of K and V (ops/gated_delta/gated_delta.h).
+struct GatedDelta {
+  ops::DeltaShape shape;
+  // The checkpoint's projections are in_proj_qkvz and in_proj_ba, whose rows go by key head, instead of one for each of
+  // q with k and v, z, b and a.
+  bool by_key_head = false;
 };
 
 // down(silu(gate(x)) * up(x)).
@@ -38,9 +49,11 @@ struct Dense {
 struct Experts {
   ops::RouterRule router;
   int32_t inner = 0;  // of one expert
+  // Of one more, which every row goes through, times the sigmoid of a gate of its own. 0: there is none.
+  int32_t shared_inner = 0;
 };
 
-using Mixer = std::variant<Attention>;
+using Mixer = std::variant<Attention, GatedDelta>;
 using Ffn = std::variant<Dense, Experts>;
 
 struct Layer {
@@ -54,12 +67,30 @@ struct Decoder {
   int32_t hidden = 0, vocab = 0;
   float norm_eps = 1e-6f;
   bool tied_embeddings = false;  // the output head is the embedding
+  bool norms_above_one = false;  // checkpoints hold a norm's weight less 1; but for the one inside GatedDelta
   std::vector<RopeSpec> ropes;
   std::vector<Layer> layers;
 
   // The attention of layer i, or null where it has another mixer; its experts, or null where it is dense.
   const Attention* attention(size_t i) const { return std::get_if<Attention>(&layers[i].mixer); }
+  const GatedDelta* delta(size_t i) const { return std::get_if<GatedDelta>(&layers[i].mixer); }
   const Experts* experts(size_t i) const { return std::get_if<Experts>(&layers[i].ffn); }
+  // The attention of the first layer that has one; null where none does.
+  const Attention* first_attention() const;
+  // Layers with a state of fixed size.
+  size_t delta_layers() const;
 };
+
+inline const Attention* Decoder::first_attention() const {
+  for (const Layer& layer : layers) {
+    if (const auto* attention = std::get_if<Attention>(&layer.mixer)) return attention;
+  }
+  return nullptr;
+}
+
+inline size_t Decoder::delta_layers() const {
+  return static_cast<size_t>(std::ranges::count_if(
+      layers, [](const Layer& layer) { return std::holds_alternative<GatedDelta>(layer.mixer); }));
+}
 
 }  // namespace volley::model

@@ -8,8 +8,8 @@
 namespace volley::model {
 namespace {
 
-void append_floats(const weights::SourceTensor& source, int64_t n, std::vector<float>& out) {
-  for (int64_t i = 0; i < n; ++i) {
+void append_floats(const weights::SourceTensor& source, int64_t begin, int64_t n, std::vector<float>& out) {
+  for (int64_t i = begin; i < begin + n; ++i) {
     switch (source.dtype) {
       case DType::kBF16:
         out.push_back(to_float(reinterpret_cast<const BFloat16*>(source.data)[i]));
@@ -22,6 +22,11 @@ void append_floats(const weights::SourceTensor& source, int64_t n, std::vector<f
         break;
     }
   }
+}
+
+std::vector<std::pair<int64_t, int64_t>> ranges_of(const Param::Part& part) {
+  if (part.ranges.empty()) return {{0, part.rows}};
+  return part.ranges;
 }
 
 }  // namespace
@@ -114,10 +119,10 @@ Result<Vector> WeightLoader::vector(const std::string& role) {
   std::vector<float> values;
   values.reserve(static_cast<size_t>(param.rows()));
   for (const Param::Part& part : param.parts) {
-    const std::array<int64_t, 1> shape = {part.rows};
-    VOLLEY_ASSIGN(const weights::SourceTensor source, checkpoint_.get(part.name, shape));
-    append_floats(source, part.rows, values);
+    VOLLEY_ASSIGN(const weights::SourceTensor source, checkpoint_.get(part.name, param.stored_shape(part)));
+    for (const auto& [first, n] : ranges_of(part)) append_floats(source, first, n, values);
   }
+  if (param.plus != 0) std::ranges::for_each(values, [&](float& value) { value += param.plus; });
   device_.upload(result.view.data, values.data(), values.size() * sizeof(float));
   return result;
 }
@@ -135,9 +140,12 @@ Result<WeightLoader::Sources> WeightLoader::sources(const Param& param) const {
       sources.rows.push_back({nullptr, checkpoint_.dtype_of(part.name), part.rows});
       continue;
     }
-    const std::array<int64_t, 2> shape = {part.rows, param.columns};
-    VOLLEY_ASSIGN(sources.tensors.emplace_back(), checkpoint_.get(part.name, shape));
-    sources.rows.push_back({sources.tensors.back().data, sources.tensors.back().dtype, part.rows});
+    VOLLEY_ASSIGN(sources.tensors.emplace_back(), checkpoint_.get(part.name, param.stored_shape(part)));
+    const weights::SourceTensor& tensor = sources.tensors.back();
+    const int64_t row_bytes = param.columns * static_cast<int64_t>(dtype_size(tensor.dtype));
+    for (const auto& [first, n] : ranges_of(part)) {
+      sources.rows.push_back({tensor.data + first * row_bytes, tensor.dtype, n});
+    }
   }
   return sources;
 }

@@ -147,6 +147,8 @@ void add_cache(const EngineStats& stats, Snapshot& out) {
   by_window("volley:kv_pages_used", "Of those, pages that requests or the prefix cache hold.",
             &EngineStats::PageGroup::used);
   by_window("volley:kv_bytes", "Memory of those pages.", &EngineStats::PageGroup::bytes);
+  out.gauge("volley:state_bytes", "Memory of the states of recurrent layers, all slots together.",
+            static_cast<double>(stats.state_bytes));
   out.gauge("volley:grammar_memory_bytes", "Memory of compiled grammars, kept ones and those of running requests.",
             static_cast<double>(stats.grammar_bytes));
   out.gauge("volley:grammars_cached", "Compiled grammars that are kept.", static_cast<double>(stats.grammars_cached));

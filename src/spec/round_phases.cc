@@ -76,6 +76,7 @@ void Round::verify(const Layout& layout, const std::function<void()>& forwarded)
                         pass.choices);
   model::Pass target{stream_, pass.rows, kv_.layers(0, target_.kv_layers()), *scratch_};
   target.routing = {config_.simulate_routing, kRoutingSeed, config_.slots, memory_->experts_touched()};
+  target.states = kv_.states();
   target_.plan(target);
   const TensorView x = scratch_->take(DType::kF32, {layout.rows, target_.spec().hidden});
   model::Capture capture;

@@ -20,17 +20,23 @@ inline constexpr int32_t kVocab = 64;
 inline constexpr TokenId kPoison = kVocab - 1;  // its embedding is NaN, in a target that is made so
 inline constexpr int32_t kPositions = 96;       // of a sequence, at most
 
-// Random weights; the poisoned token's embedding row is NaN where it is asked for.
+// Random weights; the poisoned token's embedding row is NaN where it is asked for. States of recurrent layers fade
+// slowly, so that what is in them shows.
 class TinyWeights final : public weights::Checkpoint {
  public:
   explicit TinyWeights(bool poisoned) : random_(weights::make_dummy_checkpoint(11)), poisoned_(poisoned) {}
   bool has(std::string_view name) const override { return random_->has(name); }
   Result<weights::SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const override {
     VOLLEY_ASSIGN(weights::SourceTensor tensor, random_->get(name, shape));
-    if (!poisoned_ || name != "embed_tokens.weight") return tensor;
+    const bool fading = name.ends_with("A_log");
+    if (!fading && (!poisoned_ || name != "embed_tokens.weight")) return tensor;
     const auto* from = reinterpret_cast<const BFloat16*>(tensor.data);
-    auto values = std::make_shared<std::vector<BFloat16>>(from, from + shape[0] * shape[1]);
-    for (int64_t i = 0; i < shape[1]; ++i) (*values)[kPoison * shape[1] + i] = {0x7fc0};
+    auto values = std::make_shared<std::vector<BFloat16>>(from, from + (fading ? shape[0] : shape[0] * shape[1]));
+    if (fading) {
+      std::ranges::fill(*values, to_bfloat16(-3.0f));
+    } else {
+      for (int64_t i = 0; i < shape[1]; ++i) (*values)[kPoison * shape[1] + i] = {0x7fc0};
+    }
     tensor.data = reinterpret_cast<const std::byte*>(values->data());
     tensor.owner = values;
     return tensor;
@@ -51,7 +57,7 @@ class TinyWeights final : public weights::Checkpoint {
   const bool poisoned_;
 };
 
-inline model::Decoder tiny_decoder(int32_t window) {
+inline model::Decoder tiny_decoder(int32_t window, bool recurrent) {
   model::Decoder decoder;
   decoder.family = "tiny";
   decoder.hidden = 32;
@@ -64,6 +70,7 @@ inline model::Decoder tiny_decoder(int32_t window) {
   model::Attention sliding = attention;
   sliding.window = window;
   decoder.layers = {{sliding, model::Dense{48}}, {attention, model::Dense{48}}};
+  if (recurrent) decoder.layers.push_back({model::GatedDelta{{1, 2, 16, 16, 4}}, model::Dense{48}});
   return decoder;
 }
 
@@ -132,7 +139,8 @@ class ScriptedProposer final : public Proposer {
 struct TinyOptions {
   int32_t block_size = 1;  // 1: no proposer
   int32_t slots = 4, max_rows = 64, logit_rows = 64, page_size = 16, threads = 1, depth = 0;
-  int32_t window = 8;  // of the first layer
+  int32_t window = 8;     // of the first layer
+  bool recurrent = true;  // there is a third layer, by the gated delta rule
   bool poisoned = false;
   std::vector<int32_t> draft_lengths;
 };
@@ -156,7 +164,7 @@ class TinyWorld {
 
   explicit TinyWorld(const TinyOptions& options) : pages_a_slot_(kPositions / options.page_size) {
     device_ = must(make_cpu_device(options.threads));
-    const model::Decoder decoder = tiny_decoder(options.window);
+    const model::Decoder decoder = tiny_decoder(options.window, options.recurrent);
     const model::Numerics numerics = {DType::kF32, DType::kBF16};
     const auto weights = std::make_shared<TinyWeights>(options.poisoned);
     const std::vector<model::Param> params = model::params(decoder);
@@ -164,6 +172,7 @@ class TinyWorld {
     target_ = must(model::Network::load(loader, weights, decoder, numerics, kPositions));
     model::KvLayout layout = model::kv_layout(model::kv_shapes(decoder), options.page_size, DType::kF32);
     for (kv::Group& group : layout.groups) group.pages = int64_t{options.slots} * pages_a_slot_;
+    model::add_states(decoder, options.slots, options.block_size - 1, numerics.activation, layout);
     kv_ = must(model::KvMemory::allocate(*device_, layout));
     std::unique_ptr<ScriptedProposer> scripted;
     if (options.block_size > 1) scripted = std::make_unique<ScriptedProposer>(options.block_size, decoder.hidden);

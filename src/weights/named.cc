@@ -52,7 +52,7 @@ class NamedCheckpoint final : public Checkpoint {
     for (std::string& name : names) name = ours(std::move(name));
     unstack(names);
     std::erase_if(names, [this](const std::string& name) {
-      return std::find(rules_.copies.begin(), rules_.copies.end(), name) != rules_.copies.end();
+      return std::find(rules_.copies.begin(), rules_.copies.end(), name) != rules_.copies.end() || is_skipped(name);
     });
     return names;
   }
@@ -87,6 +87,11 @@ class NamedCheckpoint final : public Checkpoint {
   // The stack's shape, where a part's is `shape`.
   static std::array<int64_t, 3> whole(const Place& place, std::span<const int64_t> shape) {
     return {place.count, place.parts * shape[0], shape[1]};
+  }
+
+  bool is_skipped(const std::string& name) const {
+    return std::any_of(rules_.skipped.begin(), rules_.skipped.end(),
+                       [&](const NameRules::Skipped& part) { return name.starts_with(part.begins); });
   }
 
   // A stack's name becomes those of its parts.

@@ -28,6 +28,11 @@ struct NameRules {
   std::vector<Stack> stacks = {};
   // Tensors that are copies of another folder's: nobody reads them here, and names() leaves them out.
   std::vector<std::string> copies = {};
+  // Parts of the files that nobody reads here: names() leaves out what begins so (after the prefix).
+  struct Skipped {
+    std::string begins, what;  // what: for people, "vision"
+  };
+  std::vector<Skipped> skipped = {};
 };
 
 // A view of `files` by those names.

@@ -2,6 +2,7 @@
 
 #include "ops/grouped_linear/experts.h"
 #include "ops/router/route_rows.h"
+#include "ops/sigmoid_gate/sigmoid_gate.h"
 
 namespace volley::model {
 
@@ -13,6 +14,11 @@ Result<std::unique_ptr<FfnBlock>> ExpertsBlock::load(WeightLoader& loader, const
   VOLLEY_ASSIGN(block->router_, loader.linear(prefix + "router"));
   VOLLEY_ASSIGN(block->gate_up_, loader.experts(prefix + "experts_gate_up"));
   VOLLEY_ASSIGN(block->down_, loader.experts(prefix + "experts_down"));
+  if (setup.spec.shared_inner > 0) {
+    VOLLEY_ASSIGN(block->shared_gate_, loader.linear(prefix + "shared_gate"));
+    VOLLEY_ASSIGN(block->shared_gate_up_, loader.linear(prefix + "shared_gate_up"));
+    VOLLEY_ASSIGN(block->shared_down_, loader.linear(prefix + "shared_down"));
+  }
   return std::unique_ptr<FfnBlock>(std::move(block));
 }
 
@@ -42,6 +48,19 @@ void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const
                                 .counters = call.zeroed,
                                 .y = x.x};
   ops::experts_ffn(pass.stream, ffn, routing);
+  if (setup_.spec.shared_inner > 0) add_shared(pass, h, x);
+}
+
+// The gate is a number a row, so it can be taken before the second product, which adds to the residual stream.
+void ExpertsBlock::add_shared(Pass& pass, const ops::Input& h, const Residual& x) const {
+  ArenaScope scope(pass.scratch);
+  const int64_t rows = pass.rows.rows;
+  const TensorView gate = pass.scratch.take(DType::kF32, {rows, 1});
+  const TensorView inner = pass.scratch.take(setup_.activation, {rows, setup_.spec.shared_inner});
+  ops::linear(pass.stream, shared_gate_, h, gate, {}, pass.scratch);
+  ops::linear(pass.stream, shared_gate_up_, h, inner, {ops::EndKind::kSwiGlu}, pass.scratch);
+  ops::sigmoid_gate(pass.stream, inner, gate);
+  x.add(pass, shared_down_, inner);
 }
 
 }  // namespace volley::model

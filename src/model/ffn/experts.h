@@ -1,5 +1,5 @@
 // A mixture of SwiGLU networks: a router chooses top_k experts a row, and their outputs are added by its weights, in
-// the order of their scores.
+// the order of their scores; then a shared one, which every row goes through, where there is one.
 #pragma once
 
 #include "model/pass.h"
@@ -21,9 +21,12 @@ class ExpertsBlock final : public FfnBlock {
   void run(Pass& pass, const ops::Input& h, const Residual& x) const override;
 
  private:
+  void add_shared(Pass& pass, const ops::Input& h, const Residual& x) const;
+
   Setup setup_;
   ops::LinearWeight router_;
   ops::ExpertWeights gate_up_, down_;
+  ops::LinearWeight shared_gate_, shared_gate_up_, shared_down_;  // where there is a shared expert
 };
 
 }  // namespace volley::model

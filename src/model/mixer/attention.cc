@@ -1,5 +1,7 @@
 #include "model/mixer/attention.h"
 
+#include "ops/sigmoid_gate/sigmoid_gate.h"
+
 namespace volley::model {
 namespace {
 
@@ -80,6 +82,7 @@ void AttentionBlock::run(Pass& pass, const ops::Input& h, const Residual& x) con
     attention.kv = kv;
     attention.out = a;
     ops::attention(pass.stream, rows, view, attention, pass.scratch);
+    if (spec.gate) ops::sigmoid_gate(pass.stream, a, qkv, spec.q_width() + 2 * spec.kv_width());
   }
   x.add(pass, o_, a, o_bias_.view);
 }

@@ -1,0 +1,12 @@
+// Qwen3-Next and Qwen3-Coder-Next: linear attention with a mixture of experts and a shared one.
+#include "families/hybrid.h"
+#include "families/registry.h"
+
+namespace volley::families {
+
+Result<TargetConfig> read_qwen3_next(const ConfigFields& config) {
+  config.has("use_sliding_window");  // false in published files, and read by nobody in this family
+  return read_hybrid(config, {"qwen3_next", true, true, true});
+}
+
+}  // namespace volley::families

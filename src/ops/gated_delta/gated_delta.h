@@ -1,0 +1,74 @@
+// The gated delta rule (Yang et al. 2024, arXiv:2412.06464) with its short convolution, gates and output norm: all of a
+// recurrent layer between its projections. CPU only so far.
+//
+// A row brings q | k | v | z and, for each v head, b and a. A depthwise causal convolution over the last `taps` rows
+// and SiLU make q, k and v; q and k of a head are divided by sqrt(sum of squares + 1e-6), q by sqrt(k_dim) besides. v
+// head h goes with k head h / (v_heads / k_heads) and keeps a state S: [k_dim, v_dim] fp32, which a row changes and
+// reads:
+//   beta = sigmoid(b), decay = exp(-exp(a_log) * softplus(a + dt_bias)),
+//   S <- decay S,  S <- S + k (beta (v - S^T k))^T,  o = S^T q,  out = RMSNorm(o) * norm * silu(z).
+//
+// What is kept of a sequence is one state at a position, the taps - 1 rows before that position as they came from the
+// projection, and a tape: the rows after it that may yet be thrown away. Nothing is copied when drafted rows are
+// accepted: where the next rows of the sequence begin says how many rows of the tape were. They are replayed into the
+// state, and the new rows go on from there. A segment's first row is always of the sequence, so it goes into the state
+// at once, and so do all but the last tape_rows rows of a longer one; the rest is worked on a copy and left on the
+// tape. A segment that begins at position 0 begins anew, whatever the slot held.
+//
+// Batch invariance: a row takes the same steps in fp32, one row after the other, whether it is decoded, verified,
+// replayed or part of a prompt. Outputs and states do not depend on how rows fall into calls, nor on other slots or
+// threads.
+#pragma once
+
+#include <volley/result.h>
+
+#include <cstdint>
+
+#include "device/arena.h"
+#include "ops/rows.h"
+
+namespace volley::ops {
+
+struct DeltaShape {
+  int32_t k_heads = 0, v_heads = 0;  // k_heads divides v_heads
+  int32_t k_dim = 0, v_dim = 0;      // of a head: multiples of 16, at most 256
+  int32_t taps = 0;                  // of the convolution: 1 to 8
+
+  int64_t k_width() const { return int64_t{k_heads} * k_dim; }
+  int64_t v_width() const { return int64_t{v_heads} * v_dim; }
+  int64_t channels() const { return 2 * k_width() + v_width(); }  // of the convolution: q, k and v
+};
+
+// kUnimplemented or kInvalidArgument for a shape that there are no kernels for, naming the number.
+Status check_delta_shape(const DeltaShape& shape);
+
+// What one layer keeps of the sequences: one piece of memory a slot, which belongs to whoever made it. Zeroed memory is
+// a slot that nothing has been computed in.
+struct DeltaState {
+  std::byte* base = nullptr;  // of slot 0, aligned to 64 bytes
+  int32_t slots = 0;
+  int32_t tape_rows = 0;       // at least the drafted rows that a segment can have; may be 0
+  DType dtype = DType::kBF16;  // of projected rows, which are kept as they come: kBF16 or kF32
+};
+// Bytes of one slot.
+int64_t delta_state_bytes(const DeltaShape& shape, int32_t tape_rows, DType dtype);
+
+struct GatedDelta {
+  DeltaShape shape;
+  TensorView projected;       // [rows, channels() + v_width()]: q, k, v, z; the state's dtype
+  TensorView gates;           // [rows, 2 * v_heads] fp32: b, then a
+  TensorView conv;            // [channels() * taps] fp32: the taps of a channel side by side, the row's own last
+  TensorView a_log, dt_bias;  // [v_heads] fp32
+  TensorView norm;            // [v_dim] fp32
+  float eps = 0;              // of the norm
+  DeltaState state;
+  TensorView out;  // [rows, v_width()], the state's dtype; rows of no segment become 0
+};
+
+// Segments of `rows` say whose state a row belongs to, their first cache position where it stands; views are not looked
+// at. A segment that begins with the last row of the state is of a slot that committed nothing, because it has ended:
+// its rows become 0, and the slot stays as it is. REQUIRES: otherwise that position is 0, or lies on the tape that the
+// slot's last call left or right behind it; a slot in at most one segment.
+void gated_delta(Stream& stream, const Rows& rows, const GatedDelta& args, Arena& scratch);
+
+}  // namespace volley::ops
