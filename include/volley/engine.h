@@ -105,6 +105,17 @@ struct EngineOptions {
   // Folder of the file that keeps what a round costs, so that the next start need not measure it; empty: do not keep
   // it.
   std::string cost_cache_dir;
+  // How long a step may take before the device is held to hang. 0: no bound; negative: 60 on CUDA, 1800 on the CPU.
+  // Time in which the process is stopped does not count.
+  int step_timeout_s = -1;
+  // CPU: after a fault of the device the models are loaded again, and every request goes on where it was, with the same
+  // tokens. A second fault within a minute, and a device that hangs, end the engine all the same.
+  bool restart_on_device_error = false;
+  // The device failed or hangs, in a sentence: every request has had its last event, with kUnavailable, and submit()
+  // answers so from now on. Called once, on a thread of the engine's: must return fast, must not throw, may call
+  // nothing of the engine. Where the device hangs, the engine's destructor waits for it: end the process. May be empty;
+  // must outlive the engine.
+  std::function<void(const std::string&)> on_device_failure;
   // Gets what shows only while the engine runs (a drafter that is of no use), a sentence, each at most once. Called on
   // the engine's thread: must return fast, must not throw. May be empty; must outlive the engine.
   std::function<void(const std::string&)> on_warning;
@@ -177,10 +188,13 @@ struct GenerateRequest {
   uint64_t group = 0;
   int32_t priority = 0;  // within the tenant: lower is earlier, however long the others have waited
   std::optional<SimulatedAcceptance> simulate_acceptance;  // REQUIRES: EngineOptions::simulate_acceptance is set
+  // Seconds from submit(), after which the request ends at the next step with what it has (kTimeout), be it that it
+  // still waits. 0: no limit.
+  double timeout_s = 0;
 };
 
-enum class FinishReason { kStop, kLength, kCancelled, kError };
-const char* finish_reason_name(FinishReason reason);  // "stop", "length", "cancelled", "error"
+enum class FinishReason { kStop, kLength, kTimeout, kCancelled, kError };
+const char* finish_reason_name(FinishReason reason);  // "stop", "length", "timeout", "cancelled", "error"
 
 struct Usage {
   int32_t prompt_tokens = 0;
@@ -215,8 +229,9 @@ struct Event {
   std::optional<Finish> finish;
 };
 
-// Called on the engine's thread: must return fast, must not throw, and may call nothing of the engine but cancel(). It
-// is not called after the engine's destructor has returned.
+// Called on the engine's thread, of a device that hangs the last time on another one, never on two at once: must return
+// fast, must not throw, and may call nothing of the engine but cancel(). It is not called after the engine's destructor
+// has returned.
 using EventSink = std::function<void(const Event&)>;
 
 struct EngineInfo {
@@ -245,6 +260,7 @@ struct EngineInfo {
 struct EngineStats {
   int64_t requests_waiting = 0, requests_running = 0;
   int64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0, preemptions = 0;
+  int64_t device_restarts = 0;  // EngineOptions::restart_on_device_error
   int64_t steps = 0;            // target passes
   int64_t verify_steps = 0;     // request-steps that committed decoded tokens: the denominator of acceptance length
   int64_t experts_touched = 0;  // distinct experts that target passes read, summed over passes and layers

@@ -75,4 +75,72 @@ class WatchedDevice final : public Device {
   std::unique_ptr<Device> device_;
 };
 
+// A device that calls `before` in front of everything that it is asked to do, which may throw DeviceFault or refuse
+// memory. Borrowed; calls come from the thread that uses the device.
+class FaultyDevice final : public Device {
+ public:
+  FaultyDevice(std::unique_ptr<Device> device, const std::function<bool(bool allocates)>* before)
+      : device_(std::move(device)), before_(*before) {}
+
+  DeviceKind kind() const override { return device_->kind(); }
+  Stream& stream() override { return device_->stream(); }
+  Result<Buffer> allocate(size_t size) override {
+    if (!before_(true)) return resource_exhausted("There is no memory left.");
+    return device_->allocate(size);
+  }
+  void attach_thread() override { device_->attach_thread(); }
+  Result<Buffer> allocate_host(size_t size) override {
+    if (!before_(true)) return resource_exhausted("There is no memory left.");
+    return device_->allocate_host(size);
+  }
+  void upload(void* to, const void* from, size_t size) override {
+    before_(false);
+    device_->upload(to, from, size);
+  }
+  void download(void* to, const void* from, size_t size) override {
+    before_(false);
+    device_->download(to, from, size);
+  }
+  void enqueue_upload(void* to, const void* from, size_t size) override {
+    before_(false);
+    device_->enqueue_upload(to, from, size);
+  }
+  void enqueue_download(void* to, const void* from, size_t size) override {
+    before_(false);
+    device_->enqueue_download(to, from, size);
+  }
+  std::unique_ptr<Fence> make_fence() override { return std::make_unique<FaultyFence>(device_->make_fence(), before_); }
+  void synchronize() override {
+    before_(false);
+    device_->synchronize();
+  }
+  std::unique_ptr<StepGraph> record(const std::function<void()>& enqueue) override { return device_->record(enqueue); }
+  std::string name() const override { return device_->name(); }
+
+ private:
+  class FaultyFence final : public Fence {
+   public:
+    FaultyFence(std::unique_ptr<Fence> fence, const std::function<bool(bool)>& before)
+        : fence_(std::move(fence)), before_(before) {}
+    void set() override {
+      before_(false);
+      fence_->set();
+    }
+    void wait() override {
+      before_(false);
+      fence_->wait();
+    }
+    double seconds_since(const Fence& earlier) const override {
+      return fence_->seconds_since(*static_cast<const FaultyFence&>(earlier).fence_);
+    }
+
+   private:
+    std::unique_ptr<Fence> fence_;
+    const std::function<bool(bool)>& before_;
+  };
+
+  std::unique_ptr<Device> device_;
+  const std::function<bool(bool allocates)>& before_;
+};
+
 }  // namespace volley::engine

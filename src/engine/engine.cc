@@ -5,6 +5,7 @@
 #include <random>
 
 #include "device/cpu/thread_pool.h"
+#include "device/fault.h"
 #include "engine/cost_cache.h"
 #include "engine/models.h"
 #include "engine/round_setup.h"
@@ -143,34 +144,54 @@ sched::SchedulerConfig scheduler_config(const EngineOptions& options, const Reso
   return config;
 }
 
-}  // namespace
-}  // namespace engine
+double step_timeout_s(const EngineOptions& options, DeviceKind device) {
+  constexpr double kCpu = 1800, kGpu = 60;
+  if (options.step_timeout_s >= 0) return options.step_timeout_s;
+  return device == DeviceKind::kCpu ? kCpu : kGpu;
+}
 
-Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, const Progress& progress) {
-  VOLLEY_ASSIGN(engine::ResolvedModels models, engine::resolve_models(options));
-  VOLLEY_ASSIGN(engine::TextModels text,
-                engine::load_text(options.model_dir, options.skip_tokenizer, options.dummy_weights.has_value()));
-  engine::WorkerParts parts;
-  VOLLEY_ASSIGN(parts.device, engine::make_device(models.device, options.threads));
-  VOLLEY_ASSIGN(parts.models, engine::load_models(*parts.device, models, options.draft_window, progress));
-  EngineInfo info = engine::describe(models, parts.models, *parts.device);
-  VOLLEY_ASSIGN(parts.round, engine::make_round(*parts.device, options, models, parts.models, progress));
+Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, const Progress& progress) {
+  VOLLEY_ASSIGN(ResolvedModels models, resolve_models(options));
+  VOLLEY_ASSIGN(TextModels text,
+                load_text(options.model_dir, options.skip_tokenizer, options.dummy_weights.has_value()));
+  WorkerParts parts;
+  DeviceParts& on_device = parts.on_device;
+  VOLLEY_ASSIGN(on_device.device, make_device(models.device, options.threads));
+  VOLLEY_ASSIGN(on_device.models, load_models(*on_device.device, models, options.draft_window, progress));
+  EngineInfo info = describe(models, on_device.models, *on_device.device);
+  VOLLEY_ASSIGN(on_device.round, make_round(*on_device.device, options, models, on_device.models, progress));
   parts.tokenizer = text.tokenizer;
   parts.eos_ids = models.target.eos_ids;
-  parts.scheduler = engine::scheduler_config(options, models);
+  parts.scheduler = scheduler_config(options, models);
   parts.target_step_s = models.target_step_s;
   parts.max_queue = options.max_queue;
   parts.verify = options.verify;
   parts.simulate_acceptance = options.simulate_acceptance;
   parts.on_warning = options.on_warning;
+  parts.step_timeout_s = step_timeout_s(options, models.device.kind);
+  parts.on_device_failure = options.on_device_failure;
+  if (options.restart_on_device_error) {
+    parts.remake = [options, models] { return make_device_parts(options, models, {}); };
+  }
   if (models.draft) parts.drafter = {spec::has_windows(models.draft->facts()), models.draft_quantised()};
   if (models.draft && options.verify.kind == VerifyPolicy::Kind::kAuto) {
-    const engine::CostCache cache(options.cost_cache_dir, engine::cost_key(models, options, info));
-    VOLLEY_ASSIGN(parts.costs, engine::round_costs(*parts.round, models, cache, progress, info.warnings));
+    const CostCache cache(options.cost_cache_dir, cost_key(models, options, info));
+    VOLLEY_ASSIGN(parts.costs, round_costs(*on_device.round, models, cache, progress, info.warnings));
   }
   const text::GrammarLimits limits = {options.grammar_memory_bytes, options.grammar_compile_timeout_ms};
   return std::unique_ptr<Engine>(
-      std::make_unique<engine::EngineImpl>(std::move(info), std::move(text), limits, std::move(parts)));
+      std::make_unique<EngineImpl>(std::move(info), std::move(text), limits, std::move(parts)));
+}
+
+}  // namespace
+}  // namespace engine
+
+Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, const Progress& progress) {
+  try {
+    return engine::create_engine(options, progress);
+  } catch (const DeviceFault& fault) {
+    return Error{ErrorCode::kUnavailable, fault.what()};
+  }
 }
 
 }  // namespace volley

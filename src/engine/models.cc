@@ -333,6 +333,12 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   ResolvedModels models;
   VOLLEY_ASSIGN(models.device, resolve_device(options.device));
   if (!models.device.warning.empty()) models.warnings.push_back(models.device.warning);
+  if (options.restart_on_device_error && models.device.kind != DeviceKind::kCpu) {
+    return unimplemented(
+        "--restart-on-device-error is not built for GPUs: after most faults CUDA is lost to the whole process. Leave "
+        "it "
+        "out and let the service manager start the process again.");
+  }
   VOLLEY_ASSIGN(models.target, families::read_target(options.model_dir));
   VOLLEY_RETURN_IF_ERROR(check_vocabulary(models.target.decoder));
   VOLLEY_RETURN_IF_ERROR(check_built_for(models.device.kind, models.target));

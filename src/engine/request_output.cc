@@ -11,6 +11,8 @@ const char* finish_reason_name(FinishReason reason) {
       return "stop";
     case FinishReason::kLength:
       return "length";
+    case FinishReason::kTimeout:
+      return "timeout";
     case FinishReason::kCancelled:
       return "cancelled";
     case FinishReason::kError:
@@ -136,11 +138,11 @@ void RequestOutput::finish(FinishReason reason, std::optional<Error> error, Cloc
   send_finish(std::move(event), reason, now);
 }
 
-// Nothing was cut: what the detokenizer and the matcher held back belongs to the text. Only an answer that ended by
-// itself can still end at a stop string there instead.
+// Nothing was cut: what the detokenizer and the matcher held back belongs to the text. An answer that somebody will
+// read can still end at a stop string there instead.
 FinishReason RequestOutput::append_tail(Event& event, FinishReason reason) {
   const std::string held = detokenizer_.finish();
-  if (reason == FinishReason::kStop || reason == FinishReason::kLength) {
+  if (reason != FinishReason::kCancelled && reason != FinishReason::kError) {
     text::StopMatcher::Output tail = stops_.push(held, usage_.completion_tokens > min_tokens_);
     event.text += tail.text;
     if (tail.match) {

@@ -1,6 +1,9 @@
 #include "engine/round_setup.h"
 
+#include <new>
+
 #include "device/dry_run.h"
+#include "device/fault.h"
 
 namespace volley::engine {
 
@@ -22,6 +25,21 @@ Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOpti
     if (progress) progress("Recording graphs", fraction);
   };
   return spec::Round::create(device, *loaded.target, *loaded.kv, std::move(loaded.proposer), config, recorded);
+}
+
+Result<DeviceParts> make_device_parts(const EngineOptions& options, const ResolvedModels& models,
+                                      const Progress& progress) {
+  try {
+    DeviceParts parts;
+    VOLLEY_ASSIGN(parts.device, make_device(models.device, options.threads));
+    VOLLEY_ASSIGN(parts.models, load_models(*parts.device, models, options.draft_window, progress));
+    VOLLEY_ASSIGN(parts.round, make_round(*parts.device, options, models, parts.models, progress));
+    return parts;
+  } catch (const DeviceFault& fault) {
+    return Error{ErrorCode::kUnavailable, fault.what()};
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::kUnavailable, "There is no memory to load the models again."};
+  }
 }
 
 Result<StepBytes> measure_step(const EngineOptions& options, const ResolvedModels& models) {

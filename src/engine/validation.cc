@@ -150,6 +150,8 @@ Status check_request(const GenerateRequest& request, const EngineInfo& info) {
     return invalid_argument("min_tokens (" + std::to_string(request.min_tokens) + ") is above max_tokens (" +
                             std::to_string(request.max_tokens) + ").");
   }
+  constexpr double kLongestTimeout = 1e6;
+  VOLLEY_RETURN_IF_ERROR(in_range("timeout", request.timeout_s, 0, kLongestTimeout));
   for (TokenId token : request.prompt) VOLLEY_RETURN_IF_ERROR(check_token("prompt", token, info));
   for (TokenId token : request.stop_token_ids) VOLLEY_RETURN_IF_ERROR(check_token("stop_token_ids", token, info));
   const size_t end_ids = request.stop_token_ids.size() + info.eos_token_ids.size();

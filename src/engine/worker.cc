@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+
+#include "device/fault.h"
 
 namespace volley::engine {
 namespace {
@@ -9,7 +12,7 @@ namespace {
 using Clock = RequestOutput::Clock;
 
 VerifyConfig verify_config(WorkerParts& parts) {
-  const spec::Round& round = *parts.round;
+  const spec::Round& round = *parts.on_device.round;
   VerifyConfig config;
   config.policy = parts.verify;
   config.max_draft = round.block_size() - 1;
@@ -33,7 +36,12 @@ Worker::Worker(WorkerParts parts)
       verify_(verify_config(parts_)),
       pace_(parts_.target_step_s),
       acceptance_(parts_.drafter),
-      times_before_(parts_.round->times()) {
+      vocab_(parts_.on_device.models.target->spec().vocab),
+      times_before_(parts_.on_device.round->times()),
+      watchdog_(std::chrono::duration<double>(parts_.step_timeout_s), [this] {
+        give_up("The device hangs: a step has taken more than " +
+                std::to_string(static_cast<int64_t>(std::ceil(parts_.step_timeout_s))) + " s (--step-timeout).");
+      }) {
   totals_.accepted_at.resize(parts_.scheduler.block_size - 1);
   totals_.drafted_at.resize(parts_.scheduler.block_size - 1);
   publish_stats();
@@ -52,11 +60,13 @@ Worker::~Worker() {
 Status Worker::submit(Admission admission) {
   {
     std::lock_guard lock(mutex_);
+    if (!failure_.empty()) return Error{ErrorCode::kUnavailable, failure_};
     if (stopping_) return Error{ErrorCode::kUnavailable, "The engine is shutting down: send the request elsewhere."};
     if (queued_ >= static_cast<size_t>(parts_.max_queue)) {
       return resource_exhausted("The queue is full (" + std::to_string(queued_) + " requests wait): try again later.");
     }
     ++queued_;
+    admission.sink = open_.add(admission.id, std::move(admission.sink));
     commands_.push_back(std::move(admission));
   }
   wake_.notify_all();
@@ -105,23 +115,39 @@ EngineStats Worker::stats() const {
 }
 
 void Worker::loop() {
-  parts_.device->attach_thread();
-  std::deque<Command> commands;
-  while (take_commands(commands)) {
-    for (Command& command : commands) handle(std::move(command));
-    commands.clear();
+  for (bool goes_on = true; goes_on;) {
+    try {
+      parts_.on_device.device->attach_thread();
+      run();
+      goes_on = false;
+    } catch (const DeviceFault& fault) {
+      goes_on = recover(fault.what());
+    }
+  }
+  end_all();
+}
+
+void Worker::run() {
+  while (take_commands()) {
+    while (!pending_.empty()) {
+      Command command = std::move(pending_.front());
+      pending_.pop_front();
+      handle(std::move(command));
+    }
+    end_late();
     if (!scheduler_.idle() || !flights_.empty()) step();
     publish_stats();
   }
-  for (Command& command : commands) handle(std::move(command));
-  while (!requests_.empty()) end(requests_.begin()->first, FinishReason::kCancelled, std::nullopt);
-  publish_stats();
 }
 
-bool Worker::take_commands(std::deque<Command>& commands) {
+// What a fault left in pending_ comes first.
+bool Worker::take_commands() {
   std::unique_lock lock(mutex_);
-  if (scheduler_.idle() && flights_.empty()) wake_.wait(lock, [&] { return stopping_ || !commands_.empty(); });
-  commands.swap(commands_);
+  if (pending_.empty() && scheduler_.idle() && flights_.empty()) {
+    wake_.wait(lock, [&] { return stopping_ || !commands_.empty(); });
+  }
+  std::ranges::move(commands_, std::back_inserter(pending_));
+  commands_.clear();
   return !stopping_;
 }
 
@@ -156,13 +182,18 @@ void Worker::handle(Admission admission) {
                         .skip_special_tokens = request.skip_special_tokens,
                         .repetition = request.repetition},
                        static_cast<int32_t>(request.prompt.size()), admission.submitted);
-  const int32_t vocab = parts_.models.target->spec().vocab;
   std::shared_ptr<GrammarMasks> grammar;
   std::optional<TokenRules> rules;
-  if (TokenRules::has_any(request)) rules.emplace(request, vocab);
+  if (TokenRules::has_any(request)) rules.emplace(request, vocab_);
   if (admission.matcher || rules) {
     grammar = std::make_shared<GrammarMasks>(std::move(admission.matcher), std::move(rules),
-                                             GrammarMasks::Limits{start.limits.end_ids, request.min_tokens, vocab});
+                                             GrammarMasks::Limits{start.limits.end_ids, request.min_tokens, vocab_});
+  }
+  std::optional<Clock::time_point> deadline;
+  if (request.timeout_s > 0) {
+    const std::chrono::duration<double> timeout(request.timeout_s);
+    deadline = admission.submitted + std::chrono::duration_cast<Clock::duration>(timeout);
+    deadlines_.emplace(*deadline, admission.id);
   }
   const auto [it, inserted] = requests_.emplace(
       admission.id,
@@ -170,7 +201,8 @@ void Worker::handle(Admission admission) {
               .output = std::move(output),
               .grammar = std::move(grammar),
               .prompt_logprobs = request.prompt_logprobs,
-              .simulate = request.simulate_acceptance ? request.simulate_acceptance : parts_.simulate_acceptance});
+              .simulate = request.simulate_acceptance ? request.simulate_acceptance : parts_.simulate_acceptance,
+              .deadline = deadline});
   VOLLEY_CHECK(inserted);
   grammars_ += it->second.grammar ? 1 : 0;
   const sched::RequestTraits traits{.speculation = request.speculation,
@@ -187,35 +219,60 @@ void Worker::end(RequestId id, FinishReason reason, std::optional<Error> error) 
   const auto it = requests_.find(id);
   if (it == requests_.end()) return;  // it has ended already
   scheduler_.remove(id);
-  release_slot(it->second);
-  ++(reason == FinishReason::kCancelled ? totals_.requests_cancelled : totals_.requests_failed);
+  switch (reason) {
+    case FinishReason::kCancelled:
+      ++totals_.requests_cancelled;
+      break;
+    case FinishReason::kError:
+      ++totals_.requests_failed;
+      break;
+    default:
+      ++totals_.requests_finished;
+  }
   it->second.output.finish(reason, std::move(error), Clock::now());
   erase(it);
 }
 
+// A request that waits, or whose prompt is being computed, ends with no token.
+void Worker::end_late() {
+  const Clock::time_point now = Clock::now();
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    end(deadlines_.begin()->second, FinishReason::kTimeout, std::nullopt);
+  }
+}
+
+// The device comes last: where it fails, the request is gone all the same.
 void Worker::erase(Requests::iterator request) {
+  if (request->second.deadline) deadlines_.erase({*request->second.deadline, request->first});
   grammars_ -= request->second.grammar ? 1 : 0;
   verify_.forget(request->first);
-  if (request->second.grammar) parts_.round->discard(std::move(request->second.grammar));
+  const std::optional<int32_t> slot = take_slot(request->second);
+  if (request->second.grammar && parts_.on_device.round) {
+    parts_.on_device.round->discard(std::move(request->second.grammar));
+  }
   requests_.erase(request);
+  if (slot) parts_.on_device.round->clear_slot(*slot);
+}
+
+std::optional<int32_t> Worker::take_slot(Request& request) {
+  if (request.slot) running_grammars_ -= request.grammar ? 1 : 0;
+  return std::exchange(request.slot, std::nullopt);
 }
 
 void Worker::release_slot(Request& request) {
-  if (!request.slot) return;
-  parts_.round->clear_slot(*request.slot);
-  running_grammars_ -= request.grammar ? 1 : 0;
-  request.slot.reset();
+  if (const auto slot = take_slot(request)) parts_.on_device.round->clear_slot(*slot);
 }
 
 // As many steps as the device takes are under way; then the oldest one's results are handed out while the others run.
 void Worker::step() {
+  const Watchdog::Step watched(watchdog_);
   const Clock::time_point begin = Clock::now();
   const double waited = waited_s_;
   bool started = true;
-  while (started && std::ssize(flights_) < parts_.round->depth()) started = start_step();
+  while (started && std::ssize(flights_) < parts_.on_device.round->depth()) started = start_step();
   if (!flights_.empty()) finish_step();
   ++totals_.steps;
-  const spec::PhaseTimes& times = parts_.round->times();
+  const spec::PhaseTimes& times = parts_.on_device.round->times();
   const spec::PhaseTimes& before = times_before_;
   totals_.draft_s = times.draft - before.draft;
   totals_.target_s = times.target - before.target;
@@ -247,7 +304,7 @@ bool Worker::start_step() {
   for (const sched::PlannedSegment& planned : plan.segments) segments_.push_back(segment_of(planned));
   const Clock::time_point begin = Clock::now();
   enqueue(plan, verify);
-  if (parts_.round->depth() == 1) waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
+  if (parts_.on_device.round->depth() == 1) waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
   flights_.push_back({std::move(plan), std::move(verify), !segments_.empty()});
   return true;
 }
@@ -289,7 +346,7 @@ void Worker::enqueue(sched::StepPlan& plan, VerifyStep& verify) {
     std::ranges::copy_if(segments_, std::back_inserter(kept), [&](const auto& s) { return !(needs(s) & without); });
     if (without != 0 && kept.size() == segments_.size()) continue;  // nobody needs that
     Status enqueued;
-    if (!kept.empty()) enqueued = parts_.round->enqueue(kept, verify_.budget(plan, kept, verify));
+    if (!kept.empty()) enqueued = parts_.on_device.round->enqueue(kept, verify_.budget(plan, kept, verify));
     if (!enqueued.ok()) {
       refusal = enqueued;
       continue;
@@ -312,7 +369,7 @@ void Worker::finish_step() {
   flights_.pop_front();
   spec::StepTimes times;
   if (flight.enqueued) {
-    times = parts_.round->wait(results_);
+    times = parts_.on_device.round->wait(results_);
   } else {
     results_.clear();
   }
@@ -336,7 +393,7 @@ Status Worker::start_slot(Request& request, const sched::PlannedSegment& started
   const auto prompt = static_cast<size_t>(scheduler_.prompt_length(started.id));
   request.start.prompt = tokens.first(prompt);
   request.start.output = tokens.subspan(prompt);
-  const Status status = parts_.round->start_slot(started.slot.value, request.start);
+  const Status status = parts_.on_device.round->start_slot(started.slot.value, request.start);
   request.start.prompt = request.start.output = {};  // the scheduler's tokens move as they grow
   if (!status.ok()) return status;
   request.slot = started.slot.value;
@@ -362,7 +419,7 @@ void Worker::apply_plan(sched::StepPlan& plan) {
     }
   }
   for (const sched::PageEdit& edit : plan.page_edits) {
-    parts_.round->set_page(edit.slot.value, static_cast<size_t>(edit.group), edit.index, edit.page);
+    parts_.on_device.round->set_page(edit.slot.value, static_cast<size_t>(edit.group), edit.index, edit.page);
   }
 }
 
@@ -410,11 +467,7 @@ void Worker::hand_out(const sched::StepPlan& plan, std::vector<spec::RoundResult
     outcomes.push_back({segment.id, std::move(results[i].tokens), finished});
   }
   scheduler_.apply(outcomes);
-  for (RequestId id : ended) {
-    const auto request = requests_.find(id);
-    release_slot(request->second);
-    erase(request);
-  }
+  for (RequestId id : ended) erase(requests_.find(id));
 }
 
 void Worker::count(bool decodes, const spec::RoundResult& result) {
@@ -437,7 +490,8 @@ void Worker::publish_stats() {
   const sched::SchedulerStats now = scheduler_.stats();
   EngineStats stats = totals_;
   stats.verify = verify_.stats();
-  stats.experts_touched = parts_.round->experts_touched();
+  stats.experts_touched = experts_before_;
+  if (parts_.on_device.round) stats.experts_touched += parts_.on_device.round->experts_touched();
   stats.requests_waiting = now.waiting;
   stats.requests_running = now.running;
   stats.preemptions = now.preemptions;
@@ -454,6 +508,7 @@ void Worker::publish_stats() {
   published_ = std::move(stats);
   published_news_ = verify_.news();
   queued_ = static_cast<size_t>(now.waiting);
+  for (const Command& command : pending_) queued_ += std::holds_alternative<Admission>(command) ? 1 : 0;
   for (const Command& command : commands_) queued_ += std::holds_alternative<Admission>(command) ? 1 : 0;
 }
 

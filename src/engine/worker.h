@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <unordered_map>
 #include <variant>
@@ -14,18 +15,19 @@
 #include "engine/acceptance_watch.h"
 #include "engine/grammar_masks.h"
 #include "engine/models.h"
+#include "engine/open_requests.h"
 #include "engine/prompt_pace.h"
 #include "engine/request_output.h"
+#include "engine/round_setup.h"
 #include "engine/verify_control.h"
+#include "engine/watchdog.h"
 #include "sched/scheduler.h"
 #include "spec/round.h"
 
 namespace volley::engine {
 
 struct WorkerParts {
-  std::unique_ptr<Device> device;
-  LoadedModels models;
-  std::unique_ptr<spec::Round> round;
+  DeviceParts on_device;
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::vector<TokenId> eos_ids;
   sched::SchedulerConfig scheduler;
@@ -36,6 +38,11 @@ struct WorkerParts {
   std::optional<SimulatedAcceptance> simulate_acceptance;  // of requests that bring none
   DrafterTraits drafter;
   std::function<void(const std::string&)> on_warning;  // or empty
+  double step_timeout_s = 0;                           // 0: none
+  // Makes on_device anew after a fault, with as many pages; empty: a fault ends the engine. As EngineOptions has it.
+  std::function<Result<DeviceParts>()> remake;
+  double least_between_faults_s = 60;  // from one that was mended; the next within that ends the engine
+  std::function<void(const std::string&)> on_device_failure;  // or empty
 };
 
 // A request that passed every check.
@@ -53,7 +60,7 @@ class Worker {
   ~Worker();  // cancels every request, then joins
 
   // Any thread. kResourceExhausted when the queue is full, kUnavailable while
-  // ending.
+  // ending and when the device has failed.
   Status submit(Admission admission);
   void cancel(RequestId id);
   void drop_prefix_cache();
@@ -77,6 +84,7 @@ class Worker {
     std::shared_ptr<GrammarMasks> grammar;  // with the request's other rules on tokens; null: none
     int32_t prompt_logprobs;                // -1: none; else how many of the highest
     std::optional<SimulatedAcceptance> simulate;
+    std::optional<RequestOutput::Clock::time_point> deadline;
     int64_t decoding_steps = 0;  // planned so far
     std::optional<int32_t> slot = std::nullopt;
   };
@@ -91,9 +99,11 @@ class Worker {
 
   // Below: the engine's thread only.
   void loop();
-  bool take_commands(std::deque<Command>& commands);  // waits while idle; false when the engine ends
+  void run();            // until the engine ends, or throws DeviceFault
+  bool take_commands();  // into pending_; waits while idle; false when the engine ends
   void handle(Command command);
   void handle(Admission admission);
+  void end_late();  // whose deadline is over
   void step();
   bool may_ask_for_masks() const;
   bool start_step();   // plans and enqueues one; false when there is nothing to enqueue now
@@ -107,34 +117,51 @@ class Worker {
   void add_prompt_logprobs(const sched::PlannedSegment& segment, Request& request, spec::RoundResult& result);
   void erase(Requests::iterator request);
   void end(RequestId id, FinishReason reason, std::optional<Error> error);
+  std::optional<int32_t> take_slot(Request& request);
   void release_slot(Request& request);
+  // worker_faults.cc
+  bool recover(const std::string& fault);  // true: run() can go on
+  Status restart();
+  void forget_device_state();
+  void end_all();
   void count(bool decodes, const spec::RoundResult& result);
   void watch(const Request& request, const spec::RoundResult& result);
   void publish_stats();
+
+  // Any thread, once: ends every open request, and the engine takes no more.
+  void give_up(const std::string& failure);
 
   WorkerParts parts_;
   sched::Scheduler scheduler_;
   VerifyControl verify_;
   PromptPace pace_;
   AcceptanceWatch acceptance_;
+  const int32_t vocab_;
   Requests requests_;
+  std::set<std::pair<RequestOutput::Clock::time_point, RequestId>> deadlines_;
   int64_t grammars_ = 0, running_grammars_ = 0;  // requests with masks; of those, how many have a slot
   EngineStats totals_;                           // counters; gauges are filled in by publish_stats()
   std::deque<Flight> flights_;                   // oldest first
   std::vector<spec::RoundSegment> segments_;
   std::vector<spec::RoundResult> results_;
   std::vector<RequestId> decoded_;
-  const spec::PhaseTimes times_before_;  // of the round: what was measured at the start
-  double waited_s_ = 0;                  // for the device
+  std::deque<Command> pending_;                             // taken, and not yet handled
+  spec::PhaseTimes times_before_;                           // of the round: what does not count
+  int64_t experts_before_ = 0;                              // touched in rounds that are gone
+  std::optional<RequestOutput::Clock::time_point> mended_;  // when the last fault was
+  double waited_s_ = 0;                                     // for the device
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Command> commands_;  // guarded by mutex_
   size_t queued_ = 0;             // admissions in commands_ or waiting; guarded by mutex_
   bool stopping_ = false;         // guarded by mutex_
+  std::string failure_;           // of the device; guarded by mutex_
   EngineStats published_;         // guarded by mutex_
   VerifyNews published_news_;     // guarded by mutex_
-  std::thread thread_;            // last: starts when everything above exists
+  OpenRequests open_;
+  Watchdog watchdog_;
+  std::thread thread_;  // last: starts when everything above exists
 };
 
 }  // namespace volley::engine

@@ -9,80 +9,22 @@
 
 #include "base/sanitized.h"
 #include "engine/device_testing.h"
-#include "engine/round_setup.h"
-#include "engine/text_models.h"
-#include "engine/worker.h"
+#include "engine/worker_for_test.h"
 #include "text/grammar.h"
 
 namespace volley::engine {
 namespace {
 
-class WorkerMemory : public ::testing::Test {
+class WorkerMemory : public WorkerTest {
  protected:
   void SetUp() override {
-    EngineOptions options;
-    options.device = "cpu";
-    options.model_dir = "models/pocket";
-    options.speculation = Speculation::kOff;
-    options.dummy_weights = 1;
-    options.max_num_seqs = 4;
-    options.max_num_batched_tokens = 2048;  // nobody waits for rows
-    options.kv_pages = 400;
+    EngineOptions options = plain_options();
     options.grammar_mask_timeout_ms = mask_timeout_ms_;
-    auto models = resolve_models(options);
-    ASSERT_TRUE(models.ok()) << models.error().message;
-    auto text = load_text(options.model_dir, false, true);
-    ASSERT_TRUE(text.ok()) << text.error().message;
-    text_ = std::move(text).value();
-    auto device = make_device(models->device, 1);
-    ASSERT_TRUE(device.ok());
-    auto watched = std::make_unique<WatchedDevice>(std::move(device).value());
-    device_ = watched.get();
-
-    WorkerParts parts;
-    parts.device = std::move(watched);
-    auto loaded = load_models(*parts.device, *models, 0, {});
-    ASSERT_TRUE(loaded.ok()) << loaded.error().message;
-    parts.models = std::move(loaded).value();
-    auto round = make_round(*parts.device, options, *models, parts.models, {});
-    ASSERT_TRUE(round.ok()) << round.error().message;
-    parts.round = std::move(round).value();
-    parts.tokenizer = text_.tokenizer;
-    parts.scheduler = models->scheduler();
-    parts.max_queue = 10;
-    worker_ = std::make_unique<Worker>(std::move(parts));
-  }
-
-  GenerateRequest request_of(int32_t prompt_tokens) const {
-    GenerateRequest request;
-    request.prompt.assign(prompt_tokens, 7);
-    request.sampling.seed = 1;
-    request.max_tokens = 4;
-    request.ignore_eos = true;
-    return request;
-  }
-
-  std::future<Finish> submit(GenerateRequest request) {
-    std::unique_ptr<text::Matcher> matcher;
-    if (request.grammar) {
-      auto compiled = text_.tokenizer->grammars()->compile(*request.grammar);
-      EXPECT_TRUE(compiled.ok());
-      matcher = std::move(compiled).value();
-    }
-    return submit(std::move(request), std::move(matcher), nullptr);
-  }
-
-  // `tokens`, unless null, is what comes out.
-  std::future<Finish> submit(GenerateRequest request, std::unique_ptr<text::Matcher> matcher,
-                             std::vector<TokenId>* tokens) {
-    auto ended = std::make_shared<std::promise<Finish>>();
-    const auto sink = [ended, tokens](const Event& event) {
-      if (tokens != nullptr) tokens->insert(tokens->end(), event.tokens.begin(), event.tokens.end());
-      if (event.finish) ended->set_value(*event.finish);
-    };
-    EXPECT_TRUE(
-        worker_->submit({++last_id_, std::move(request), std::move(matcher), sink, RequestOutput::Clock::now()}).ok());
-    return ended->get_future();
+    worker_ = std::make_unique<Worker>(make_parts(options, [this](std::unique_ptr<Device> device) {
+      auto watched = std::make_unique<WatchedDevice>(std::move(device));
+      device_ = watched.get();
+      return watched;
+    }));
   }
 
   // Both kinds of request, so that they begin in one step: the engine's thread is busy with a long prompt meanwhile.
@@ -105,10 +47,7 @@ class WorkerMemory : public ::testing::Test {
   // Masks of four choices take a kibibyte, the logprobs of 300 tokens some eighty.
   static constexpr size_t kBetween = 40 << 10;
 
-  TextModels text_;
-  std::unique_ptr<Worker> worker_;
   WatchedDevice* device_ = nullptr;
-  RequestId last_id_ = 0;
   int mask_timeout_ms_ = 3'600'000;  // a slow machine is no failure
 };
 

@@ -76,6 +76,17 @@ void Scheduler::State::preempt(Request& request, StepPlan& plan) {
   ++preemptions;
 }
 
+// Pages first go to the cache, which then forgets them: nobody uses any.
+void Scheduler::State::restart() {
+  flights.clear();
+  while (!running.empty()) {
+    Request& request = *running.begin()->second;
+    vacate(request);
+    shares.resume(request.id(), request.age());
+  }
+  cache.drop_prefixes();
+}
+
 // A running request gives back what it holds; the K and V that it computed stay cached as far as they fill pages.
 void Scheduler::State::vacate(Request& request) {
   cache.keep(request.space(), request.computed_tokens(), request.resources().pages);

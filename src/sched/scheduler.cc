@@ -74,6 +74,10 @@ void Scheduler::apply(std::span<const StepResult> results) {
   state_->apply(results);
 }
 
+void Scheduler::restart() {
+  state_->restart();
+}
+
 std::span<const TokenId> Scheduler::tokens(RequestId id) const {
   return state_->known(id).tokens();
 }

@@ -141,6 +141,10 @@ class Scheduler {
   // none twice.
   void apply(std::span<const StepResult> results);
 
+  // The device was lost, and all K and V with it: plans under way get no results, every running request waits again
+  // with its tokens, as after a preemption, and no prefix is cached.
+  void restart();
+
   // All tokens of a waiting or running request so far, prompt then output.
   std::span<const TokenId> tokens(RequestId id) const;
   int32_t prompt_length(RequestId id) const;

@@ -162,6 +162,7 @@ class Simulation {
   int cancel_one_in = 0;      // steps; 0: never
   int fail_one_in = 0;        // steps in which one request fails on the device
   int drop_cache_one_in = 0;  // steps
+  int restart_one_in = 0;     // steps in which the device loses everything
 
   void run(std::vector<Job> jobs) {
     jobs_ = std::move(jobs);
@@ -176,6 +177,7 @@ class Simulation {
       }
       if (chance(cancel_one_in)) drop_any();
       if (chance(drop_cache_one_in)) scheduler_->drop_prefix_cache();
+      if (chance(restart_one_in)) restart();
       ASSERT_NO_FATAL_FAILURE(this->step());
     }
     preemptions_ = scheduler_->stats().preemptions;
@@ -203,6 +205,20 @@ class Simulation {
     EXPECT_TRUE(scheduler_->remove(id));
     forget(id);
     return id;
+  }
+
+  // With what was computed and not yet applied.
+  void restart() {
+    for (const auto& results : flights_) {
+      for (const StepResult& result : results) finished_ -= result.finished && alive_.contains(result.id) ? 1 : 0;
+    }
+    flights_.clear();
+    slots_.clear();
+    device_ = FakeDevice(config_);
+    scheduler_->restart();
+    for (const kv::Cache::Use& use : scheduler_->stats().pages) EXPECT_EQ(use.used, 0);
+    EXPECT_EQ(scheduler_->stats().running, 0);
+    EXPECT_EQ(scheduler_->stats().waiting, std::ssize(alive_));
   }
 
   void forget(RequestId id) {
@@ -477,6 +493,7 @@ TEST_P(AnyText, NeverDependsOnTheSchedule) {
     simulation.cancel_one_in = 12;
     simulation.fail_one_in = 40;
     simulation.drop_cache_one_in = 60;
+    simulation.restart_one_in = seed % 2 == 0 ? 50 : 0;
     simulation.runs_ahead = config.reserve_rounds == 2 && seed % 4 < 3;
     ASSERT_NO_FATAL_FAILURE(simulation.run(jobs)) << "seed " << seed;
     preemptions += simulation.preemptions();

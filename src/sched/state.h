@@ -57,6 +57,7 @@ struct Scheduler::State {
   Request& victim();
   void preempt(Request& request, StepPlan& plan);
   void vacate(Request& request);
+  void restart();
 
   // commit.cc
   void apply(std::span<const StepResult> results);

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "device/cpu/thread_pool.h"
+#include "device/fault.h"
 #include "spec/round_parts.h"
 
 namespace volley::spec {
@@ -55,7 +56,10 @@ Round::Round(Device& device, const model::Network& target, const model::KvMemory
 
 // Whatever is under way writes into memory that goes with the round.
 Round::~Round() {
-  device_.synchronize();
+  try {
+    device_.synchronize();
+  } catch (const DeviceFault&) {  // then nothing is under way any more
+  }
 }
 
 Status Round::allocate() {

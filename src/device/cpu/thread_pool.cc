@@ -1,9 +1,12 @@
 #include "device/cpu/thread_pool.h"
 
 #include "base/check.h"
+#include "device/cpu/work_hook_for_test.h"
 
 namespace volley {
 namespace {
+
+std::atomic<const std::function<void()>*> g_work_hook{nullptr};
 
 constexpr uint64_t kTasksMask = 0xffffffffu;
 
@@ -32,6 +35,10 @@ void wait_a_little(int waits) {
 
 }  // namespace
 
+void set_work_hook(const std::function<void()>* hook) {
+  g_work_hook.store(hook, std::memory_order_release);
+}
+
 ThreadPool::ThreadPool(int threads) {
   VOLLEY_CHECK_GE(threads, 1);
   try {
@@ -59,6 +66,7 @@ void ThreadPool::stop() {
 // the tasks are done, not when every worker has looked.
 void ThreadPool::run(int64_t tasks, void* context, TaskFn fn) {
   VOLLEY_CHECK_LE(tasks, static_cast<int64_t>(kTasksMask));
+  if (const auto* hook = g_work_hook.load(std::memory_order_acquire)) (*hook)();
   fn_.store(fn, std::memory_order_relaxed);
   context_.store(context, std::memory_order_relaxed);
   tasks_.store(tasks, std::memory_order_relaxed);

@@ -8,16 +8,21 @@
 #include <utility>
 
 #include "device/device.h"
+#include "device/fault.h"
 
-// A CUDA call that can only fail by our mistake, or by a fault of the device that nothing can mend.
-#define VOLLEY_CUDA_CHECK(call)                                                              \
-  do {                                                                                       \
-    const cudaError_t volley_error = (call);                                                 \
-    if (volley_error != cudaSuccess)                                                         \
-      ::volley::check_failed(__FILE__, __LINE__, #call, ::cudaGetErrorString(volley_error)); \
+// A CUDA call that can only fail by our mistake, or by a fault of the device that nothing can mend: DeviceFault.
+#define VOLLEY_CUDA_CHECK(call)                                                                            \
+  do {                                                                                                     \
+    const cudaError_t volley_error = (call);                                                               \
+    if (volley_error != cudaSuccess) ::volley::cuda::throw_fault(__FILE__, __LINE__, #call, volley_error); \
   } while (0)
 
 namespace volley::cuda {
+
+[[noreturn]] inline void throw_fault(const char* file, int line, const char* call, cudaError_t error) {
+  throw DeviceFault(std::string("The GPU failed: ") + cudaGetErrorString(error) + " (" + call + ", " + file + ":" +
+                    std::to_string(line) + ").");
+}
 
 inline cudaStream_t native(const Stream& stream) {
   return static_cast<cudaStream_t>(stream.native());

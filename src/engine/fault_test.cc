@@ -1,0 +1,303 @@
+// Protects requests against the device: whatever fails in a round, and wherever, every request ends exactly once and
+// nothing hangs; and where the engine may start over, nobody notices.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "device/cpu/work_hook_for_test.h"
+#include "device/fault.h"
+#include "engine/device_testing.h"
+#include "engine/worker_for_test.h"
+#include "weights/fixtures_for_test.h"
+
+namespace volley::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kMostFaults = 12;
+#else
+constexpr int kMostFaults = 120;
+#endif
+
+// A tiny pair on a device whose n-th piece of work (launch, copy, fence) or allocation goes wrong.
+class Fault : public WorkerTest {
+ protected:
+  enum class Kind { kNone, kWork, kMemory, kHang };
+
+  void SetUp() override { set_work_hook(&work_); }
+  void TearDown() override {
+    release();
+    worker_.reset();
+    set_work_hook(nullptr);
+  }
+
+  static EngineOptions tiny_options() {
+    EngineOptions options = plain_options();
+    options.model_dir = "tests/data/targets/" + weights::target_of_drafter("one_layer");
+    options.draft_dir = "tests/data/drafters/one_layer";
+    options.speculation = Speculation::kOn;
+    options.dummy_weights.reset();
+    options.skip_tokenizer = true;
+    options.verify = {VerifyPolicy::Kind::kFull};
+    options.threads = 2;  // regions with one thread do not call the hook
+    options.max_num_batched_tokens = 64;
+    options.prefill_chunk = 16;
+    options.max_model_len = 96;
+    options.kv_pages = 40;
+    return options;
+  }
+
+  WorkerParts tiny_parts() {
+    WorkerParts parts = make_parts(tiny_options(), [this](std::unique_ptr<Device> device) {
+      return std::make_unique<FaultyDevice>(std::move(device), &before_);
+    });
+    parts.remake = [made = parts.remake]() -> Result<DeviceParts> {
+      try {
+        return made();
+      } catch (const DeviceFault& fault) {
+        return Error{ErrorCode::kUnavailable, fault.what()};
+      }
+    };
+    parts.least_between_faults_s = 0;
+    parts.on_device_failure = [this](const std::string& failure) {
+      const std::lock_guard lock(mutex_);
+      failures_.push_back(failure);
+    };
+    return parts;
+  }
+
+  // `times` faults in a row, from the n-th on.
+  void arm(Kind kind, int64_t n, int times = 1) {
+    seen_ = 0;
+    at_ = n;
+    times_ = times;
+    kind_ = kind;
+  }
+  int64_t seen() const { return seen_; }
+  int64_t thrown() const { return thrown_; }
+  void release() {
+    if (!released_.exchange(true)) go_on_.set_value();
+  }
+
+  // One with a step's masks, one with a prompt's logprobs, one without either: all the memory that steps ask for.
+  std::vector<std::future<Finish>> submit_all(std::vector<std::vector<TokenId>>& tokens) {
+    tokens.assign(3, {});
+    std::vector<std::future<Finish>> ends;
+    for (int i = 0; i < 3; ++i) {
+      GenerateRequest request = request_of(12 + 9 * i);
+      for (size_t j = 0; j < request.prompt.size(); ++j) request.prompt[j] = static_cast<TokenId>(2 + (j * 7 + i) % 40);
+      request.max_tokens = 9;
+      request.sampling.temperature = i == 0 ? 0.0f : 0.9f;
+      request.sampling.presence_penalty = i == 1 ? 0.5f : 0.0f;
+      if (i == 1) request.bad_words = {{5, 6}, {9}};
+      if (i == 2) request.prompt_logprobs = 2;
+      ends.push_back(submit(std::move(request), nullptr, &tokens[static_cast<size_t>(i)]));
+    }
+    return ends;
+  }
+
+  std::vector<Finish> run_all(std::vector<std::vector<TokenId>>& tokens) {
+    worker_->drop_prefix_cache();  // each time as the first
+    auto ends = submit_all(tokens);
+    std::vector<Finish> finishes;
+    for (auto& end : ends) {
+      const bool ended = end.wait_for(300s) == std::future_status::ready;
+      EXPECT_TRUE(ended) << "a request hangs";
+      if (!ended) std::abort();  // nothing can be torn down
+      finishes.push_back(end.get());
+    }
+    return finishes;
+  }
+
+  std::vector<std::string> failures() {
+    const std::lock_guard lock(mutex_);
+    return failures_;
+  }
+
+  void expect_nothing_held() {
+    for (int i = 0; i < 2000 && worker_->stats().requests_running + worker_->stats().requests_waiting > 0; ++i) {
+      std::this_thread::sleep_for(1ms);
+    }
+    const EngineStats stats = worker_->stats();
+    EXPECT_EQ(stats.requests_running + stats.requests_waiting, 0);
+    EXPECT_EQ(stats.pages_used, stats.pages_cached);
+  }
+
+ private:
+  bool before(bool allocates) {
+    const Kind kind = kind_;
+    if (kind == Kind::kNone || allocates != (kind == Kind::kMemory) || ++seen_ < at_) return true;
+    if (--times_ <= 0) kind_ = Kind::kNone;
+    if (kind == Kind::kMemory) return false;
+    if (kind == Kind::kHang) return gone_on_.wait(), true;
+    ++thrown_;
+    throw DeviceFault("The device failed: the test says so.");
+  }
+
+  std::atomic<Kind> kind_ = Kind::kNone;
+  std::atomic<int64_t> seen_ = 0, at_ = 0, thrown_ = 0;
+  std::atomic<int> times_ = 0;
+  std::atomic<bool> released_ = false;
+  std::promise<void> go_on_;
+  std::shared_future<void> gone_on_ = go_on_.get_future().share();
+  const std::function<bool(bool)> before_ = [this](bool allocates) { return before(allocates); };
+  const std::function<void()> work_ = [this] { before(false); };
+  std::mutex mutex_;
+  std::vector<std::string> failures_;  // guarded by mutex_
+};
+
+constexpr int64_t kNever = 1'000'000;
+
+TEST_F(Fault, EveryPieceOfWorkFailingOnceChangesNoToken) {
+  worker_ = std::make_unique<Worker>(tiny_parts());
+  std::vector<std::vector<TokenId>> expected, tokens;
+  run_all(expected);
+  arm(Kind::kWork, kNever);
+  run_all(tokens);
+  EXPECT_EQ(tokens, expected);
+  const int64_t pieces = seen();
+  EXPECT_GT(pieces, 100) << "else this test shows nothing";
+  const int64_t stride = std::max<int64_t>(1, pieces / kMostFaults);
+  for (int64_t n = 1; n <= pieces; n += stride) {
+    arm(Kind::kWork, n);
+    for (const Finish& finish : run_all(tokens)) {
+      ASSERT_EQ(finish.reason, FinishReason::kLength) << "fault " << n;
+    }
+    ASSERT_EQ(tokens, expected) << "fault " << n;
+  }
+  EXPECT_GT(thrown(), pieces / stride / 2);
+  expect_nothing_held();
+  EXPECT_EQ(worker_->stats().device_restarts, thrown());
+  EXPECT_TRUE(failures().empty());
+}
+
+TEST_F(Fault, WithoutARestartEveryRequestEndsOnceWithTheReason) {
+  size_t engines = 0;
+  for (const int64_t n : {1, 40, 150}) {
+    WorkerParts parts = tiny_parts();
+    parts.remake = {};
+    worker_ = std::make_unique<Worker>(std::move(parts));
+    arm(Kind::kWork, n);
+    std::vector<std::vector<TokenId>> tokens;
+    auto ends = submit_all(tokens);
+    int failed = 0;
+    for (auto& end : ends) {
+      const Finish finish = end.get();
+      if (finish.reason == FinishReason::kLength) continue;  // it was faster
+      ++failed;
+      ASSERT_TRUE(finish.error);
+      EXPECT_EQ(finish.error->code, ErrorCode::kUnavailable);
+      EXPECT_NE(finish.error->message.find("the test says so"), std::string::npos);
+    }
+    EXPECT_GT(failed, 0);
+    const Status refused = worker_->submit({99, request_of(3), nullptr, [](const Event&) {}, {}});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+    expect_nothing_held();
+    worker_.reset();
+    EXPECT_EQ(failures().size(), ++engines);
+  }
+}
+
+TEST_F(Fault, EveryAllocationOfARoundFailingOnceEndsAtMostWhoNeedsIt) {
+  std::vector<std::vector<TokenId>> expected, tokens;
+  int64_t allocations = 0, refused = 0;
+  for (int64_t n = 0; n <= allocations; ++n) {
+    worker_ = std::make_unique<Worker>(tiny_parts());  // which takes what is kept only once
+    arm(Kind::kMemory, n == 0 ? kNever : n);
+    const auto finishes = run_all(n == 0 ? expected : tokens);
+    if (n == 0) allocations = seen();
+    EXPECT_FALSE(finishes[0].error) << "it needs nothing";
+    for (size_t i = 0; i < finishes.size() && n > 0; ++i) {
+      if (finishes[i].error) {
+        ++refused;
+        EXPECT_EQ(finishes[i].error->code, ErrorCode::kResourceExhausted);
+      } else {
+        EXPECT_EQ(tokens[i], expected[i]) << "allocation " << n;
+      }
+    }
+    expect_nothing_held();
+    worker_.reset();
+  }
+  EXPECT_GE(allocations, 4);
+  EXPECT_GE(refused, 4);
+  EXPECT_TRUE(failures().empty());
+}
+
+TEST_F(Fault, WithoutMemoryAtTheStartThereIsNoEngine) {
+  WorkerParts parts = tiny_parts();
+  parts.on_device.reset();
+  arm(Kind::kMemory, kNever);
+  ASSERT_TRUE(parts.remake().ok());
+  const int64_t allocations = seen();
+  EXPECT_GT(allocations, 20);
+  for (int64_t n = 1; n <= allocations; n += kMostFaults < 100 ? 7 : 1) {
+    arm(Kind::kMemory, n);
+    const auto made = parts.remake();
+    ASSERT_FALSE(made.ok()) << "allocation " << n;
+    EXPECT_EQ(made.error().code, ErrorCode::kResourceExhausted);
+  }
+}
+
+TEST_F(Fault, ADeviceThatFailsAgainEndsTheEngine) {
+  WorkerParts parts = tiny_parts();
+  parts.least_between_faults_s = 60;
+  worker_ = std::make_unique<Worker>(std::move(parts));
+  std::vector<std::vector<TokenId>> tokens;
+  arm(Kind::kWork, 50);
+  for (const Finish& finish : run_all(tokens)) EXPECT_EQ(finish.reason, FinishReason::kLength);
+  arm(Kind::kWork, 50);
+  for (const Finish& finish : run_all(tokens)) EXPECT_EQ(finish.reason, FinishReason::kError);
+  EXPECT_EQ(failures().size(), 1u);
+}
+
+TEST_F(Fault, ADeviceThatFailsWhileItIsMadeAnewEndsTheEngine) {
+  worker_ = std::make_unique<Worker>(tiny_parts());
+  std::vector<std::vector<TokenId>> tokens;
+  arm(Kind::kWork, 50, 100);  // so while the models are loaded, too
+  for (const Finish& finish : run_all(tokens)) EXPECT_EQ(finish.reason, FinishReason::kError);
+  worker_.reset();
+  ASSERT_EQ(failures().size(), 1u);
+  EXPECT_NE(failures()[0].find("Starting over failed"), std::string::npos);
+}
+
+// The engine's thread is stuck in the device, so somebody else must tell the clients; what that thread says when it is
+// free again nobody hears.
+TEST_F(Fault, AStepThatHangsEndsEveryRequestOnce) {
+  WorkerParts parts = tiny_parts();
+  parts.step_timeout_s = 0.5;
+  worker_ = std::make_unique<Worker>(std::move(parts));
+  std::vector<std::vector<TokenId>> tokens;
+  arm(Kind::kHang, 60);
+  auto ends = submit_all(tokens);
+  for (auto& end : ends) {
+    const Finish finish = end.get();
+    EXPECT_EQ(finish.reason, FinishReason::kError);
+    ASSERT_TRUE(finish.error);
+    EXPECT_EQ(finish.error->code, ErrorCode::kUnavailable);
+    EXPECT_NE(finish.error->message.find("--step-timeout"), std::string::npos);
+  }
+  EXPECT_FALSE(worker_->submit({99, request_of(3), nullptr, [](const Event&) {}, {}}).ok());
+  release();
+  worker_.reset();
+  EXPECT_EQ(failures().size(), 1u);
+}
+
+TEST_F(Fault, AFaultWhileTheModelsAreLoadedIsAnError) {
+  const auto models = resolve_models(tiny_options());
+  ASSERT_TRUE(models.ok());
+  arm(Kind::kWork, 1);
+  const auto made = make_device_parts(tiny_options(), *models, {});
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code, ErrorCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace volley::engine

@@ -1,0 +1,43 @@
+#include "engine/watchdog.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace volley::engine {
+
+Watchdog::Watchdog(std::chrono::duration<double> limit, std::function<void()> late)
+    : limit_(limit), late_(std::move(late)) {
+  if (limit_ > Seconds(0)) thread_ = std::thread([this] { watch(); });
+}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+// A look counts for little more than the time between looks: who was stopped looks again only after that.
+void Watchdog::watch() {
+  using Clock = std::chrono::steady_clock;
+  const Seconds between = std::min(limit_ / 8, Seconds(1));
+  uint64_t seen = 0;
+  Seconds taken(0);
+  Clock::time_point last = Clock::now();
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, between, [this] { return stopping_; })) {
+    const Clock::time_point now = Clock::now();
+    const Seconds passed = std::min(Seconds(now - last), 2 * between);
+    last = now;
+    const uint64_t bounds = bounds_.load(std::memory_order_relaxed);
+    taken = bounds % 2 == 1 && bounds == seen ? taken + passed : Seconds(0);
+    seen = bounds;
+    if (taken < limit_) continue;
+    lock.unlock();
+    return late_();
+  }
+}
+
+}  // namespace volley::engine

@@ -1,0 +1,91 @@
+// What becomes of requests when the device fails. Their state is with the host: tokens in the scheduler, committed ones
+// in matchers, text in outputs. So a fault is a preemption of all of them, on a device that is made anew. Everything
+// here leaves the old one alone.
+#include "device/fault.h"
+#include "engine/worker.h"
+
+namespace volley::engine {
+namespace {
+
+using Clock = RequestOutput::Clock;
+
+// `before` so that `now - before` goes on from where `old - old_before` ended.
+void carry(double now, double old, double& before) {
+  before = now - (old - before);
+}
+
+}  // namespace
+
+bool Worker::recover(const std::string& fault) {
+  forget_device_state();
+  const auto now = Clock::now();
+  const std::chrono::duration<double> least(parts_.least_between_faults_s);
+  bool ending = false;
+  {
+    const std::lock_guard lock(mutex_);
+    ending = stopping_;
+  }
+  std::string failure = fault;
+  if (parts_.remake && !ending && !(mended_ && now - *mended_ < least)) {
+    if (parts_.on_warning) parts_.on_warning(fault + " The models are loaded again, and requests go on.");
+    const Status again = restart();
+    mended_ = Clock::now();
+    if (again.ok()) return true;
+    failure += " Starting over failed: " + again.error().message;
+  }
+  give_up(failure);
+  return false;
+}
+
+// A step under way commits nothing, and no slot is anybody's.
+void Worker::forget_device_state() {
+  for (auto& [id, request] : requests_) request.slot.reset();
+  running_grammars_ = 0;
+  flights_.clear();
+}
+
+Status Worker::restart() {
+  scheduler_.restart();
+  DeviceParts& parts = parts_.on_device;
+  const spec::PhaseTimes old = parts.round->times();
+  experts_before_ += parts.round->experts_touched();
+  parts.reset();  // all of it before anything new: there is no memory for both
+  VOLLEY_ASSIGN(parts, parts_.remake());
+  const spec::PhaseTimes now = parts.round->times();
+  carry(now.draft, old.draft, times_before_.draft);
+  carry(now.target, old.target, times_before_.target);
+  carry(now.choose, old.choose, times_before_.choose);
+  carry(now.commit, old.commit, times_before_.commit);
+  carry(now.device, old.device, times_before_.device);
+  carry(now.idle, old.idle, times_before_.idle);
+  ++totals_.device_restarts;
+  publish_stats();
+  return {};
+}
+
+void Worker::give_up(const std::string& failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.empty()) return;
+    failure_ = failure + " The server ends: send the request again when it is back, or elsewhere.";
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  open_.fail({ErrorCode::kUnavailable, failure_});  // nobody changes it any more
+  if (parts_.on_device_failure) parts_.on_device_failure(failure);
+}
+
+// The slots go with the round.
+void Worker::end_all() {
+  forget_device_state();
+  take_commands();
+  while (!pending_.empty()) {
+    if (auto* admission = std::get_if<Admission>(&pending_.front())) handle(std::move(*admission));
+    pending_.pop_front();
+  }
+  const FinishReason reason = failure_.empty() ? FinishReason::kCancelled : FinishReason::kError;
+  while (!requests_.empty()) end(requests_.begin()->first, reason, std::nullopt);  // who failed knows it already
+  publish_stats();
+}
+
+}  // namespace volley::engine
