@@ -503,7 +503,7 @@ void Worker::publish_stats() {
     const kv::Cache::Use& use = now.pages[i];
     stats.page_groups.push_back({group.window, use.total, use.used, use.cached, group.pages * group.bytes});
   }
-  stats.state_bytes = parts_.models.kv->state_bytes();
+  if (const auto& kv = parts_.on_device.models.kv) stats.state_bytes = kv->state_bytes();
   std::lock_guard lock(mutex_);
   published_ = std::move(stats);
   published_news_ = verify_.news();
