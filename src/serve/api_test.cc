@@ -247,6 +247,33 @@ TEST_F(ApiTest, AReaderThatNeverTakesIsCancelled) {
   EXPECT_NE(events[events.size() - 2].find("too slowly"), std::string::npos);
 }
 
+// A timeout cuts an answer short as a length does; where there is nothing to cut the client learns that it got no
+// answer.
+TEST_F(ApiTest, ATimeoutGivesWhatThereIsOrA504) {
+  FakeEngine engine([](const GenerateRequest& request) {
+    FakeScript script;
+    script.reason = FinishReason::kTimeout;
+    if (request.prompt.back() == 'x') script.pieces.clear();
+    return script;
+  });
+  Api api(engine, make_options());
+  const json cut = answer(api, post(kTextPath, R"({"prompt": "a", "timeout": 0.25})")).body().at("choices").at(0);
+  EXPECT_EQ(engine.submitted().at(0).timeout_s, 0.25);
+  EXPECT_EQ(cut.at("text"), "Hello world");
+  EXPECT_EQ(cut.at("finish_reason"), "length");
+  EXPECT_EQ(cut.at("stop_reason"), "timeout");
+  const HttpResponse metrics = std::get<HttpResponse>(api.handle({"GET", "/metrics", "", ""}, {}));
+  EXPECT_NE(metrics.body.find("finished_reason=\"timeout\",model_name=\"pocket\"} 1"), std::string::npos);
+  EXPECT_EQ(answer(api, post(kTextPath, R"({"prompt": ["a", "x"]})")).response->status, 200) << "one has an answer";
+  for (const char* stream : {"false", "true"}) {
+    const Answer none =
+        answer(api, post(kTextPath, std::string(R"({"prompt": "x", "n": 2, "stream": )") + stream + "}"));
+    ASSERT_TRUE(none.response) << none.events;
+    EXPECT_EQ(none.response->status, 504);
+    EXPECT_EQ(none.body().at("error").at("code"), "timeout");
+  }
+}
+
 TEST_F(ApiTest, ListsModels) {
   FakeEngine engine;
   Api api(engine, make_options());

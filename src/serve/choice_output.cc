@@ -131,12 +131,13 @@ ChoiceOutput::News ChoiceOutput::read(const Event& event) {
 
 const char* ChoiceOutput::finish_reason() const {
   if (finish_->repeated) return "repetition";
-  if (finish_->reason == FinishReason::kLength) return "length";
+  if (finish_->reason == FinishReason::kLength || finish_->reason == FinishReason::kTimeout) return "length";
   return parser_ && parser_->calls() > 0 ? "tool_calls" : "stop";
 }
 
 Json ChoiceOutput::stop_reason() const {
   if (finish_->repeated) return "repetition_detected";
+  if (finish_->reason == FinishReason::kTimeout) return "timeout";
   if (finish_->stop_text) return *finish_->stop_text;
   const auto& ids = info_.stop_token_ids;
   const auto& token = finish_->stop_token;

@@ -35,8 +35,8 @@ class ChoiceOutput {
   int64_t completion_tokens() const { return completion_tokens_; }  // so far
   int64_t reasoning_tokens() const { return thoughts_.tokens(); }   // so far
   const char* finish_reason() const;                                // REQUIRES: the last event was read
-  nlohmann::ordered_json stop_reason() const;  // vLLM's: the stop string or id of the client's, "repetition_detected",
-                                               // or null
+  nlohmann::ordered_json stop_reason() const;  // vLLM's: the stop string or id of the client's, "repetition_detected";
+                                               // "timeout"; or null
   const std::optional<Finish>& finish() const { return finish_; }
 
  private:

@@ -106,6 +106,14 @@ ApiError timeout_error() {
   return error;
 }
 
+ApiError deadline_error() {
+  ApiError error = http_error(504,
+                              "The request's \"timeout\" was over before its first token. Allow it more time, or "
+                              "try again when fewer requests wait.");
+  error.code = "timeout";
+  return error;
+}
+
 ApiError out_of_memory_error() {
   ApiError error = http_error(503, "The server has no memory left for this request. Ask for less, or try again later.");
   error.code = "out_of_memory";

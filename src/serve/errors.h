@@ -47,6 +47,8 @@ ApiError http_error(int status, std::string message);
 
 // 504: past the server's time limit.
 ApiError timeout_error();
+// 504: the request's own "timeout" came before its first token.
+ApiError deadline_error();
 // 503: the process has no memory for this request now.
 ApiError out_of_memory_error();
 

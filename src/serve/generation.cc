@@ -110,6 +110,11 @@ void Generation::take_news(Output& out) {
       fail(*finish, out);
       return;
     }
+    has_tokens_ = has_tokens_ || !item.event.tokens.empty();
+    if (finish && finish->reason == FinishReason::kTimeout && !has_tokens_) {
+      fail_with(deadline_error(), out);
+      return;
+    }
     if (!stream_) held_bytes_ += event_json_bytes(item.event) + prompt_logprobs_json_bytes(item.event);
     if (held_bytes_ > max_response_bytes_) {
       writer_.reset();

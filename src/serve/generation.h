@@ -75,7 +75,8 @@ class Generation {
   const size_t max_unsent_bytes_, max_response_bytes_;
   // Only the thread that takes uses these:
   size_t running_;
-  size_t held_bytes_ = 0;  // of a whole answer, about
+  size_t held_bytes_ = 0;    // of a whole answer, about
+  bool has_tokens_ = false;  // some choice has had one
   bool expired_ = false;
   bool begun_ = false;  // something of the stream was handed out
   bool done_ = false;

@@ -80,6 +80,8 @@ const char* finish_label(FinishReason reason) {
       return "stop";
     case FinishReason::kLength:
       return "length";
+    case FinishReason::kTimeout:
+      return "timeout";
     case FinishReason::kCancelled:
       return "abort";
     case FinishReason::kError:
@@ -128,6 +130,8 @@ void add_requests(const EngineStats& stats, Snapshot& out) {
               static_cast<double>(stats.prompt_tokens));
   out.counter("volley:generation_tokens_total", "Tokens generated.", static_cast<double>(stats.generated_tokens));
   out.counter("volley:engine_steps_total", "Passes of the target model.", static_cast<double>(stats.steps));
+  out.counter("volley:device_restarts_total", "Faults of the device that were mended by loading the models again.",
+              static_cast<double>(stats.device_restarts));
 }
 
 void add_cache(const EngineStats& stats, Snapshot& out) {

@@ -182,6 +182,9 @@ TEST_F(OpenAiRequest, WrongValuesNameTheirField) {
       {"cache_salt", "5"},
       {"priority", "1.5"},
       {"priority", "2147483648"},
+      {"timeout", "0"},
+      {"timeout", "1000001"},
+      {"timeout", R"("5")"},
       {"add_special_tokens", "0"},
   };
   for (const auto& [field, value] : cases) {

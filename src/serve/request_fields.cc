@@ -138,6 +138,8 @@ void read_limits(FieldReader& in, const RequestRules& rules, ApiRequest& out) {
     in.fail(
         invalid_field("cache_salt", "\"cache_salt\" may have at most " + std::to_string(kMaxText) + " characters."));
   }
+  float timeout = 0;
+  if (in.number("timeout", 0.001, 1e6, timeout)) generate.timeout_s = timeout;
   in.integer("priority", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(), generate.priority);
   if (in.integer("truncate_prompt_tokens", -1, kMaxTokens, out.truncate_prompt) && out.truncate_prompt == 0) {
     in.fail(invalid_field("truncate_prompt_tokens",
