@@ -10,7 +10,7 @@ SOURCES = $(shell find include src apps bench python tests textkit/include -name
 JOBS := $(shell nproc)
 
 .PHONY: help setup demo build cuda test-cuda cuda-check cuda-toolkit test test-long test-web test-clients test-python \
-  asan tsan sbom format format-check clean
+  soak asan tsan sbom format format-check clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -59,6 +59,9 @@ test-clients: build  ## OpenAI's clients for Python and Node.js, and generated r
 
 test-python: build  ## the Python package: builds its wheel, installs it below build/python, checks types, runs its tests
 	@scripts/run_python_tests.sh
+
+soak: build  ## DURATION seconds (3600) of thrice the load that it can carry, each answer compared: build/soak
+	@scripts/run_soak.sh $(DURATION)
 
 asan: setup  ## every test under AddressSanitizer and UndefinedBehaviorSanitizer
 	@mkdir -p build

@@ -222,6 +222,13 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
   app->add_flag_callback(
       "--no-mmap", [&base] { base.mmap = false; },
       "read the weight files into memory instead of mapping them: for network disks, and files that others may change");
+  app->add_option("--step-timeout", base.step_timeout_s,
+                  "seconds that a step may take; a device that needs longer hangs, and the process ends; 0: no limit "
+                  "[1800; on CUDA 60]")
+      ->check(between(0, 1e6, "a number of seconds from 0 to 1000000"))
+      ->type_name("SECONDS");
+  app->add_flag("--restart-on-device-error", base.restart_on_device_error,
+                "CPU: after a fault of the device load the models again and go on with every request");
   app->add_option("--grammar-compile-timeout-ms", base.grammar_compile_timeout_ms,
                   "milliseconds that compiling one grammar may take [2000]")
       ->check(between(1, 3'600'000, "milliseconds from 1 to 3600000"));

@@ -12,8 +12,8 @@ namespace volley::apps {
 
 inline constexpr const char* kExitCodes =
     "Exit status: 0 all went well, for serve also after a signal; 1 some requests failed; 2 an option, an input or an "
-    "output is wrong; 3 the models could not be loaded; 130 ended by Ctrl-C, 143 by SIGTERM. The first signal lets the "
-    "program end in order (serve: running requests too), a second one ends it at once.";
+    "output is wrong; 3 the models could not be loaded; 4 the device failed; 130 ended by Ctrl-C, 143 by SIGTERM. The "
+    "first signal lets the program end in order (serve: running requests too), a second one ends it at once.";
 
 // Checks that say what the value must be. `description`: "a port from 0 to 65535". Unlike CLI::Range, between() refuses
 // what is not a finite number.

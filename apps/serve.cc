@@ -74,6 +74,38 @@ class DecisionLog {
   std::jthread thread_;
 };
 
+// When the device has failed every request knows it, and the server has only to say so and to end.
+class DeviceFailure {
+ public:
+  explicit DeviceFailure(const serve::ServerLog& log) : log_(log) {}
+
+  void end(serve::Server* server) {
+    const std::lock_guard lock(mutex_);
+    server_ = server;
+  }
+
+  void operator()(const std::string& failure) {
+    const std::lock_guard lock(mutex_);
+    failure_ = failure;
+    log_.error(failure);
+    if (server_ != nullptr) server_->drain(kLastWords);
+  }
+  // What it was; empty: there was none. The server may go then.
+  std::string take() {
+    const std::lock_guard lock(mutex_);
+    server_ = nullptr;
+    return failure_;
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kLastWords{1000};  // for answers on their way
+
+  std::mutex mutex_;
+  serve::Server* server_ = nullptr;
+  const serve::ServerLog& log_;
+  std::string failure_;
+};
+
 Result<serve::ServerOptions> server_options(const ServeCommand& command, const EngineSetup& setup) {
   serve::ServerOptions options = command.server;
   if (options.served_model_names.empty()) options.served_model_names = {setup.model_name};
@@ -103,6 +135,7 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
   raise_file_limit(*options, log);
   // Listens before the models are there: a port that is taken shows at once, and probes learn that it is loading. The
   // engine is declared first because it must outlive the server.
+  DeviceFailure device(log);
   std::unique_ptr<Engine> engine;
   auto server = serve::Server::start(std::move(*options));
   if (!server.ok()) {
@@ -111,6 +144,8 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
   }
   serve::Server& running = *server.value();
   setup->options.on_warning = [log](const std::string& warning) { log.warn(warning); };
+  device.end(&running);
+  setup->options.on_device_failure = [&device](const std::string& failure) { device(failure); };
   auto loaded = create_engine(*setup, console);
   if (!loaded.ok()) {
     console->error(loaded.error().message);
@@ -128,7 +163,12 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
   served.url = url_of(command.server.host, running.port());
   std::printf("%s\n", start_line(engine->info(), served).c_str());
   std::fflush(stdout);
-  if (!running.wait()) {
+  const bool idle = running.wait();
+  if (const std::string failure = device.take(); !failure.empty()) {
+    console->error(failure);
+    std::_Exit(kExitDevice);  // who waits for that device may wait for ever
+  }
+  if (!idle) {
     log.warn("The process ends although work on a request that was given up is not over.");
     std::_Exit(kExitOk);
   }

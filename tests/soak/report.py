@@ -1,0 +1,84 @@
+"""What a soak run found: figures as text, everything as JSON, and plots."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+
+def growth(samples: list[dict[str, float]]) -> float:
+    """Resident memory in the last tenth over that in the second one; 1 where there are too few samples to tell."""
+    if len(samples) < 20:
+        return 1.0
+    resident = [sample["resident"] for sample in samples]
+    tenth = len(resident) // 10
+    return statistics.median(resident[-tenth:]) / statistics.median(resident[tenth : 2 * tenth])
+
+
+def _percentiles(values: list[float]) -> str:
+    if not values:
+        return "none"
+    ordered = sorted(values)
+
+    def at(share: float) -> float:
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+    return f"p50 {at(0.5):.3f}, p99 {at(0.99):.3f}, most {ordered[-1]:.3f} s, of {len(ordered)}"
+
+
+def _text(summary: dict[str, Any]) -> str:
+    samples = summary["samples"]
+    lines = [
+        f"# Soak: {summary['duration_s']:.0f} s at {summary['load']:g} × {summary['capacity_per_s']:.1f} answers a second, seed {summary['seed']}",
+        "",
+        *(f"- {name}: {count}" for name, count in summary["counts"].items()),
+        f"- preemptions: {summary['preemptions']}; steps: {summary['steps']}; stopped for {summary['stopped_s']:.1f} s in all",
+        f"- wait for the first piece of a stream: {_percentiles([wait for _, wait in summary['waits']])}",
+        f"- longest gap of a stream: {_percentiles([gap for _, gap in summary['gaps']])}",
+        f"- /metrics: {_percentiles([sample['metrics_s'] for sample in samples])}",
+    ]
+    if samples:
+        resident = [sample["resident"] / 2**20 for sample in samples]
+        lines.append(f"- resident memory: {resident[0]:.1f} MiB at the start, {max(resident):.1f} at most, {resident[-1]:.1f} at the end; "
+                     f"last tenth over second tenth {summary['growth']:.4f}")
+        lines.append(f"- descriptors: {max(sample['descriptors'] for sample in samples):.0f} at most")
+    faults = summary["counts"].get("faults", 0)
+    lines += ["", f"**{faults} faults**" if faults else "**Nothing lost, different or kept.**"]
+    return "\n".join([*lines, *(f"- {fault}" for fault in summary["faults"]), ""])
+
+
+def _plot(path: Path, summary: dict[str, Any]) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    samples = summary["samples"]
+    at = [sample["at"] for sample in samples]
+    figure, axes = plt.subplots(4, 1, figsize=(9, 10), sharex=True, layout="constrained")
+    axes[0].plot(at, [sample["resident"] / 2**20 for sample in samples])
+    axes[0].set_ylabel("resident memory, MiB")
+    axes[1].plot(at, [sample["waiting"] for sample in samples], label="waiting")
+    axes[1].plot(at, [sample["running"] for sample in samples], label="running")
+    axes[1].set_ylabel("requests")
+    axes[1].legend()
+    for axis, name, label in ((axes[2], "waits", "first piece after, s"), (axes[3], "gaps", "longest gap, s")):
+        axis.plot([x for x, _ in summary[name]], [y for _, y in summary[name]], ".", markersize=2)
+        axis.set_ylabel(label)
+    axes[3].set_xlabel("seconds")
+    figure.savefig(path)
+
+
+def write(folder: Path, summary: dict[str, Any]) -> str:
+    """The report as text, which is also in report.md."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.json").write_text(json.dumps(summary))
+    text = _text(summary)
+    (folder / "report.md").write_text(text)
+    try:
+        _plot(folder / "soak.svg", summary)
+    except ImportError:
+        text += "No plots: pip install -r scripts/requirements-plots.txt\n"
+    return text
