@@ -68,6 +68,13 @@ void add_limits(CLI::App* app, ServeCommand* command) {
   count("--max-choices", server.max_choices, "prompts times choices of one request, at most --max-queue [1024]");
   count("--max-response-bytes", server.max_response_bytes,
         "of an answer; one that is sure to be larger is a 400 [67108864]");
+  const auto size = [&](const char* name, size_t& value, const char* help) {
+    app->add_option(name, value, help)->check(between(0, 1e12, "a number from 0 to 1000000000000"))->group(group);
+  };
+  size("--max-stored-responses", server.max_stored_responses,
+       "answers of /v1/responses that are kept to go on from; 0: none [1000]");
+  size("--max-stored-bytes", server.max_stored_bytes,
+       "of them with their conversations; the oldest go first [67108864]");
   count("--max-body-bytes", server.max_body_bytes, "of a request; more is a 413 [10485760]");
   count("--max-total-body-bytes", server.max_total_body_bytes,
         "of all bodies that are arriving, at least --max-body-bytes; more is a 503 [268435456]");

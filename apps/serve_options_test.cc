@@ -47,6 +47,10 @@ TEST(ServeOptions, ReachTheServer) {
                              "3",
                              "--max-response-bytes",
                              "2000",
+                             "--max-stored-responses",
+                             "0",
+                             "--max-stored-bytes",
+                             "3000",
                              "--max-body-bytes",
                              "1000",
                              "--max-total-body-bytes",
@@ -74,6 +78,8 @@ TEST(ServeOptions, ReachTheServer) {
   EXPECT_EQ(server.max_n, 2);
   EXPECT_EQ(server.max_choices, 3);
   EXPECT_EQ(server.max_response_bytes, 2000u);
+  EXPECT_EQ(server.max_stored_responses, 0u);
+  EXPECT_EQ(server.max_stored_bytes, 3000u);
   EXPECT_EQ(server.max_body_bytes, 1000u);
   EXPECT_EQ(server.max_total_body_bytes, 5000u);
   EXPECT_EQ(server.request_timeout, 5s);

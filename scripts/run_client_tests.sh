@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Usage: run_client_tests.sh [--long]
 #   --long  2,500 generated requests against openapi.json instead of 600, and 500 stop-string cases instead of 60
-# The official openai packages for Python and Node.js, and schemathesis, against `volley serve` with the pocket models
+# Clients for Python and Node.js (OpenAI's and Anthropic's packages and what is built on them) and schemathesis, against `volley serve` with the pocket models
 # (VOLLEY_PROGRAM, else the release build). Appends "passed failed" to the file that VOLLEY_TEST_TOTALS names, if any.
 set -euo pipefail
 cd "$(dirname "$0")/.."

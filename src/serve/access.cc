@@ -91,7 +91,7 @@ std::optional<HttpResponse> Cors::preflight(const HttpRequest& request) const {
   HttpResponse response;
   response.status = 204;
   response.content_type = "";
-  response.headers = {{"Access-Control-Allow-Methods", "GET, HEAD, POST"}, {"Access-Control-Max-Age", "3600"}};
+  response.headers = {{"Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE"}, {"Access-Control-Max-Age", "3600"}};
   // Client libraries send headers of their own making, so the list cannot be ours.
   if (!request.requested_headers.empty()) {
     response.headers.emplace_back("Access-Control-Allow-Headers", request.requested_headers);

@@ -10,6 +10,7 @@
 
 #include "serve/generation_plan.h"
 #include "serve/log_sink.h"
+#include "serve/messages_writer.h"
 #include "serve/openapi.h"
 #include "serve/tokens.h"
 #include "serve/web/page.h"
@@ -90,7 +91,8 @@ Api::Api(const ServerOptions& options)
       log_(options.log, options.log_format),
       metrics_(std::make_shared<Metrics>(options.served_model_names.front())),
       started_(std::time(nullptr)),
-      id_prefix_(random_prefix()) {}
+      id_prefix_(random_prefix()),
+      responses_(std::make_shared<ResponseStore>(options.max_stored_responses, options.max_stored_bytes)) {}
 
 Api::Api(Engine& engine, const ServerOptions& options) : Api(options) {
   if (const Status attached = attach(engine); !attached.ok()) throw std::invalid_argument(attached.error().message);
@@ -128,7 +130,9 @@ std::variant<Route, HttpResponse> Api::admit(const HttpRequest& request) const {
   auto target = route(request);
   if (std::holds_alternative<HttpResponse>(target)) return target;
   const Route& found = std::get<Route>(target);
-  if (found.row->needs_key && !keys_.find(request.authorization)) return unauthorized(!request.authorization.empty());
+  if (found.row->needs_key && !key_of(request)) {
+    return unauthorized(!request.authorization.empty() || !request.api_key.empty());
+  }
   if (found.row->needs_engine && !serving_.load()) return loading();
   if (found.row->method == "POST" && !is_json(request)) {
     return error_response(http_error(415, "The body must be JSON: send \"Content-Type: application/json\"."));
@@ -147,9 +151,23 @@ Api::Reply Api::answer(const Route& found, Call call) {
   HttpResponse response;
   switch (found.row->endpoint) {
     case Endpoint::kChatCompletions:
-      return generate(ApiKind::kChat, std::move(call));
+      return complete(ApiKind::kChat, std::move(call));
     case Endpoint::kCompletions:
-      return generate(ApiKind::kCompletion, std::move(call));
+      return complete(ApiKind::kCompletion, std::move(call));
+    case Endpoint::kResponses:
+      return respond(std::move(call));
+    case Endpoint::kGetResponse:
+      return kept_response(call.request, found.rest);
+    case Endpoint::kDeleteResponse:
+      return delete_response(call.request, found.rest);
+    case Endpoint::kResponseInput:
+      return response_input(call.request, found.rest);
+    case Endpoint::kCancelResponse:
+      return cancel_response(call.request, found.rest);
+    case Endpoint::kMessages:
+      return message(std::move(call));
+    case Endpoint::kCountMessageTokens:
+      return count_message_tokens(std::move(call));
     case Endpoint::kTokenize:
       return tokenize(serving->engine, call.request.body, rules(), call.cancelled);
     case Endpoint::kDetokenize:
@@ -201,34 +219,54 @@ HttpResponse Api::readiness() const {
   return serving_.load() ? json_response({{"status", "ready"}}) : loading();
 }
 
-Api::Reply Api::generate(ApiKind kind, Call call) {
-  const Serving& serving = *serving_.load();
+Api::Reply Api::complete(ApiKind kind, Call call) {
   auto parsed = kind == ApiKind::kChat ? parse_chat_request(call.request.body, rules())
                                        : parse_completion_request(call.request.body, rules());
   if (const auto* error = std::get_if<ApiError>(&parsed)) return error_response(*error);
-  ApiRequest& api_request = std::get<ApiRequest>(parsed);
-  for (const std::string& field : api_request.ignored_fields) {
+  const char* id_kind = kind == ApiKind::kChat ? "chatcmpl-" : "cmpl-";
+  return generate({std::get<ApiRequest>(std::move(parsed)), id_kind + new_id()}, std::move(call));
+}
+
+Api::Reply Api::generate(Prepared prepared, Call call) {
+  const Serving& serving = *serving_.load();
+  for (const std::string& field : prepared.request.ignored_fields) {
     // As JSON: a name may hold line ends.
     warn_once("ignoring the request field " +
               Json(field.substr(0, 100)).dump(-1, ' ', true, Json::error_handler_t::replace));
   }
-  if (!api_request.tools.tools.empty() && !serving.format.tool_warning.empty()) warn_once(serving.format.tool_warning);
-  const char* id_kind = kind == ApiKind::kChat ? "chatcmpl-" : "cmpl-";
-  const PlanContext context{serving.engine, serving.format, options_.max_response_bytes, call.cancelled};
-  auto planned = plan_generation(context, std::move(api_request), id_kind + new_id());
-  if (const auto* error = std::get_if<ApiError>(&planned)) return error_response(*error);
+  const OutputFormat& format = serving.format;
+  if (!prepared.request.tools.tools.empty() && !format.tool_warning.empty()) warn_once(format.tool_warning);
+  const auto refuse = [&](const ApiError& error) {
+    return error_response(with_own_names(error, prepared.field_names));
+  };
+  const PlanContext context{serving.engine, format, options_.max_response_bytes, call.cancelled};
+  auto planned = plan_generation(context, std::move(prepared.request), std::move(prepared.id));
+  if (const auto* error = std::get_if<ApiError>(&planned)) return refuse(*error);
   auto& plan = std::get<Generation::Plan>(planned);
   plan.max_unsent_bytes = options_.max_unsent_bytes;
+  plan.make_writer = std::move(prepared.make_writer);
+  plan.holds_answer = prepared.holds_answer;
   set_share(call.request, plan);
   log_prompts(call.request, plan);
   auto started = Generation::start(serving.engine, metrics_, std::move(plan), std::move(call.wake));
-  if (const auto* error = std::get_if<ApiError>(&started)) return error_response(*error);
+  if (const auto* error = std::get_if<ApiError>(&started)) return refuse(*error);
   return std::get<0>(std::move(started));
 }
 
-// An API key is a tenant, an HTTP request a group. The key's number stands for it: a key appears nowhere.
+// The key is in either header: Anthropic's clients send the second.
+std::optional<size_t> Api::key_of(const HttpRequest& request) const {
+  const auto key = keys_.find(request.authorization);
+  return key || request.api_key.empty() ? key : keys_.find("Bearer " + request.api_key);
+}
+
+// The key's number stands for it: a key appears nowhere.
+std::string Api::tenant_of(const HttpRequest& request) const {
+  return "key " + std::to_string(key_of(request).value_or(0));
+}
+
+// An API key is a tenant, an HTTP request a group.
 void Api::set_share(const HttpRequest& request, Generation::Plan& plan) {
-  const std::string tenant = "key " + std::to_string(keys_.find(request.authorization).value_or(0));
+  const std::string tenant = tenant_of(request);
   const uint64_t group = next_group_.fetch_add(1);
   for (GenerateRequest& choice : plan.choices) {
     choice.tenant = tenant;
@@ -259,7 +297,10 @@ std::string Api::request_id(const std::string& sent) {
 
 HttpHeaders Api::common_headers(const HttpRequest& request) const {
   HttpHeaders headers = cors_.headers(request);
-  if (!request.request_id.empty()) headers.emplace_back("X-Request-Id", request.request_id);
+  if (request.request_id.empty()) return headers;
+  headers.emplace_back("X-Request-Id", request.request_id);
+  // What Anthropic's clients call it.
+  if (is_messages_path(path_label(request))) headers.emplace_back("Request-Id", request.request_id);
   return headers;
 }
 

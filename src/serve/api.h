@@ -14,12 +14,14 @@
 #include <vector>
 
 #include "serve/access.h"
+#include "serve/chat_body.h"
 #include "serve/generation.h"
 #include "serve/http.h"
 #include "serve/log.h"
 #include "serve/metrics.h"
 #include "serve/openai_request.h"
 #include "serve/output_format.h"
+#include "serve/response_store.h"
 #include "serve/router.h"
 #include "serve/server.h"
 
@@ -70,13 +72,32 @@ class Api {
     const std::atomic<bool>* cancelled = nullptr;
   };
 
+  // A body as its endpoint reads it, and how the answer is written.
+  struct Prepared {
+    ApiRequest request;
+    std::string id;
+    MakeWriter make_writer = {};                  // null: as the two of OpenAI's older endpoints
+    bool holds_answer = false;                    // see Generation::Plan
+    std::span<const FieldName> field_names = {};  // for errors
+  };
+
   Reply dispatch(Call call);
   Reply answer(const Route& found, Call call);
-  Reply generate(ApiKind kind, Call call);
+  Reply complete(ApiKind kind, Call call);
+  Reply respond(Call call);  // POST /v1/responses; the others of that path below
+  HttpResponse kept_response(const HttpRequest& request, const std::string& id);
+  HttpResponse delete_response(const HttpRequest& request, const std::string& id);
+  HttpResponse response_input(const HttpRequest& request, const std::string& id);
+  HttpResponse cancel_response(const HttpRequest& request, const std::string& id);
+  Reply message(Call call);
+  HttpResponse count_message_tokens(Call call);
+  Reply generate(Prepared prepared, Call call);
   RequestRules rules() const;
   HttpResponse models() const;
   HttpResponse model(const std::string& name) const;
   HttpResponse readiness() const;
+  std::optional<size_t> key_of(const HttpRequest& request) const;
+  std::string tenant_of(const HttpRequest& request) const;
   void set_share(const HttpRequest& request, Generation::Plan& plan);
   void log_prompts(const HttpRequest& request, const Generation::Plan& plan) const;
   std::string new_id();
@@ -89,6 +110,8 @@ class Api {
   const std::shared_ptr<Metrics> metrics_;  // shared with sinks of requests that outlive the server
   const std::time_t started_;
   const std::string id_prefix_;  // random, so that ids differ between servers
+  // Shared with writers of answers, which keep what they wrote.
+  const std::shared_ptr<ResponseStore> responses_;
   std::unique_ptr<const Serving> serving_owner_;
   std::atomic<const Serving*> serving_{nullptr};  // what serving_owner_ holds, once it is complete
   std::atomic<uint64_t> next_id_{0};

@@ -22,6 +22,25 @@ void append(OutputDelta& delta, OutputDelta more) {
   }
 }
 
+// Thoughts, text, calls: a model writes no others in between while one character is read.
+void add_in_order(OutputDelta delta, std::vector<OutputDelta>& pieces) {
+  if (!delta.reasoning.empty()) {
+    if (pieces.empty() || pieces.back().reasoning.empty()) pieces.emplace_back();
+    pieces.back().reasoning += delta.reasoning;
+  }
+  if (!delta.content.empty()) {
+    if (pieces.empty() || pieces.back().content.empty()) pieces.emplace_back();
+    pieces.back().content += delta.content;
+  }
+  for (OutputDelta::ToolCall& call : delta.tool_calls) {
+    if (pieces.empty() || pieces.back().tool_calls.empty() || pieces.back().tool_calls.front().index != call.index) {
+      pieces.emplace_back().tool_calls.push_back(std::move(call));
+    } else {
+      pieces.back().tool_calls.front().arguments += call.arguments;
+    }
+  }
+}
+
 }  // namespace
 
 ChoiceOutput::ChoiceOutput(const ResponseInfo& info, int index)
@@ -104,20 +123,45 @@ Json ChoiceOutput::final_json() const {
   return json;
 }
 
-ChoiceOutput::News ChoiceOutput::read(const Event& event) {
-  News news;
-  news.first = !std::exchange(begun_, true);
-  news.last = event.finish.has_value();
-  if (!info_.shape.echo_only) completion_tokens_ += static_cast<int64_t>(event.tokens.size());
-  count_thoughts(event);
-  std::string text = text_of(event, news.first);
-  if (parser_) {
+void ChoiceOutput::parse(std::string text, News& news) {
+  if (info_.in_order) {
+    parse_in_order(text, news);
+  } else if (parser_) {
     news.delta = parser_->push(text);
     if (news.last) append(news.delta, parser_->finish());
   } else {
     news.delta.content = std::move(text);
   }
   if (!info_.shape.reasoning) news.delta.reasoning.clear();
+}
+
+// Character by character: a delta of more of them does not say what came first, and how many an event has is a matter
+// of speculation, which nothing of an answer may depend on.
+void ChoiceOutput::parse_in_order(std::string_view text, News& news) {
+  if (!parser_) {
+    add_in_order({std::string(text), {}, {}}, news.in_order);
+    return;
+  }
+  const auto add = [&](OutputDelta delta) {
+    if (!info_.shape.reasoning) delta.reasoning.clear();
+    add_in_order(std::move(delta), news.in_order);
+  };
+  for (size_t begin = 0; begin < text.size();) {
+    size_t end = begin + 1;
+    while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
+    add(parser_->push(text.substr(begin, end - begin)));
+    begin = end;
+  }
+  if (news.last) add(parser_->finish());
+}
+
+ChoiceOutput::News ChoiceOutput::read(const Event& event) {
+  News news;
+  news.first = !std::exchange(begun_, true);
+  news.last = event.finish.has_value();
+  if (!info_.shape.echo_only) completion_tokens_ += static_cast<int64_t>(event.tokens.size());
+  count_thoughts(event);
+  parse(text_of(event, news.first), news);
   add_logprobs(event, news);
   if (info_.shape.token_ids && !info_.shape.echo_only) news.tokens = event.tokens;
   if (news.last) finish_ = event.finish;

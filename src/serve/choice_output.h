@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "serve/logprobs_json.h"
@@ -20,6 +21,7 @@ class ChoiceOutput {
  public:
   struct News {
     OutputDelta delta;                       // text in delta.content where nothing is parsed
+    std::vector<OutputDelta> in_order;       // instead of it, if info.in_order: each is one kind of thing
     nlohmann::ordered_json logprobs;         // null: none
     nlohmann::ordered_json prompt_logprobs;  // null: none
     std::vector<TokenId> tokens;             // if asked for
@@ -40,6 +42,8 @@ class ChoiceOutput {
   const std::optional<Finish>& finish() const { return finish_; }
 
  private:
+  void parse(std::string text, News& news);
+  void parse_in_order(std::string_view text, News& news);
   std::string text_of(const Event& event, bool first) const;
   void add_logprobs(const Event& event, News& news);
   void add_prompt_logprobs(const Event& event, News& news);

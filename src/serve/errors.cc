@@ -136,6 +136,7 @@ HttpResponse error_response(const ApiError& error) {
   response.body = error_json(error);
   response.error = error.code.value_or(error.type);
   response.reason = without_quotes(error.message);
+  response.message = error.message;
   if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
   return response;
 }

@@ -3,6 +3,8 @@
 #include <new>
 #include <utility>
 
+#include "serve/messages_writer.h"
+
 namespace volley::serve {
 namespace {
 
@@ -51,6 +53,7 @@ std::string Exchange::head(HttpResponse& response, const Framing& how) {
 
 std::string Exchange::whole(HttpResponse response, bool draining) {
   const bool has_body = request_.method != "HEAD";
+  if (!response.error.empty() && is_messages_path(path_label_)) write_messages_error(request_.request_id, response);
   std::string bytes;
   try {
     bytes.reserve(kHeadBytes + (has_body ? response.body.size() : 0));

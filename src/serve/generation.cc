@@ -49,7 +49,7 @@ ApiError too_slow_error(size_t limit) {
 ApiError too_large_error(size_t limit) {
   ApiError error = http_error(400, "The answer has grown past " + std::to_string(limit >> 20) +
                                        " MiB, the most that this server keeps for a request. Ask for fewer tokens, " +
-                                       "choices or log-probabilities, or stream the answer.");
+                                       "choices or log-probabilities, or stream a chat.");
   error.code = "response_too_large";
   return error;
 }
@@ -61,12 +61,17 @@ Generation::Generation(Engine& engine, Plan& plan, std::function<void()> wake)
       mailbox_(std::make_shared<Mailbox>(plan.stream ? plan.max_unsent_bytes : std::numeric_limits<size_t>::max(),
                                          std::move(wake))),
       stream_(plan.stream),
+      holds_answer_(!plan.stream || plan.holds_answer),
       max_unsent_bytes_(plan.max_unsent_bytes),
       max_response_bytes_(plan.max_response_bytes),
       running_(plan.choices.size()) {
   const int choices = static_cast<int>(plan.choices.size());
-  writer_ = stream_ ? stream_response_writer(std::move(plan.info), choices)
-                    : whole_response_writer(std::move(plan.info), choices);
+  if (plan.make_writer) {
+    writer_ = plan.make_writer(std::move(plan.info), choices, stream_);
+  } else {
+    writer_ = stream_ ? stream_response_writer(std::move(plan.info), choices)
+                      : whole_response_writer(std::move(plan.info), choices);
+  }
 }
 
 ApiResult<std::shared_ptr<Generation>> Generation::start(Engine& engine, std::shared_ptr<Metrics> metrics, Plan plan,
@@ -97,7 +102,7 @@ Generation::Output Generation::take() {
     take_news(out);
   } catch (const std::bad_alloc&) {
     out = {};
-    writer_.reset();  // what there is of the answer: its memory is what the error's needs
+    if (!stream_) writer_.reset();  // what there is of the answer: its memory is what the error's needs
     fail_with(out_of_memory_error(), out);
   }
   return out;
@@ -115,9 +120,9 @@ void Generation::take_news(Output& out) {
       fail_with(deadline_error(), out);
       return;
     }
-    if (!stream_) held_bytes_ += event_json_bytes(item.event) + prompt_logprobs_json_bytes(item.event);
+    if (holds_answer_) held_bytes_ += event_json_bytes(item.event) + prompt_logprobs_json_bytes(item.event);
     if (held_bytes_ > max_response_bytes_) {
-      writer_.reset();
+      if (!stream_) writer_.reset();
       fail_with(too_large_error(max_response_bytes_), out);
       return;
     }
@@ -156,7 +161,7 @@ void Generation::fail(const Finish& finish, Output& out) {
 void Generation::fail_with(const ApiError& error, Output& out) {
   failure_ = error.code.value_or(error.type);
   if (begun_ || !out.events.empty()) {
-    out.events += stream_error(error);
+    out.events += writer_->fail(error);
   } else {
     out.response = error_response(error);
   }

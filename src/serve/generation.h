@@ -24,7 +24,9 @@ class Generation {
     bool stream = false;
     std::optional<std::string> grammar_field;  // of the request: where its grammar came from
     size_t max_unsent_bytes = 0;               // of a stream
-    size_t max_response_bytes = 0;             // of a whole answer
+    size_t max_response_bytes = 0;             // of an answer that is held until its end
+    MakeWriter make_writer;                    // null: as Chat Completions and Completions answer
+    bool holds_answer = false;                 // its stream too ends with all of it
   };
 
   // Submits every choice. If the engine refuses one, the others are cancelled and the error comes back. `wake` runs on
@@ -71,11 +73,11 @@ class Generation {
   std::vector<RequestId> ids_;              // constant once start() has returned
   std::unique_ptr<ResponseWriter> writer_;  // null once the answer was given up for lack of memory
   UsageTotals lost_usage_{1};
-  const bool stream_;
+  const bool stream_, holds_answer_;
   const size_t max_unsent_bytes_, max_response_bytes_;
   // Only the thread that takes uses these:
   size_t running_;
-  size_t held_bytes_ = 0;    // of a whole answer, about
+  size_t held_bytes_ = 0;    // of an answer that is held, about
   bool has_tokens_ = false;  // some choice has had one
   bool expired_ = false;
   bool begun_ = false;  // something of the stream was handed out

@@ -211,7 +211,7 @@ std::optional<ApiError> plan_chat_output(const OutputFormat& format, ReasoningSt
   std::optional<GrammarSpec>& grammar = *constraint;
   if (grammar && request.generate.grammar) return two_constraints(request);
   OutputParser::Options options;
-  options.call_id_prefix = "call_" + info.id.substr(info.id.find('-') + 1) + "_";
+  options.call_id_prefix = "call_" + info.id.substr(info.id.find_first_of("-_") + 1) + "_";
   options.reasoning = request.separate_reasoning ? start : ReasoningStart::kOff;
   if (auto& wish = request.generate.grammar) {
     const auto kind = wish->kind;

@@ -23,6 +23,7 @@ struct HttpRequest {
   std::string if_none_match = {};
   std::string requested_headers = {};  // Access-Control-Request-Headers
   std::string request_id = {};         // X-Request-Id: the client's, or one of ours
+  std::string api_key = {};            // X-Api-Key
   std::string host = {};               // that it is for, maybe with a port: of the request line, else of Host
 };
 
@@ -31,8 +32,9 @@ struct HttpResponse {
   std::string content_type = "application/json";  // empty: of a response without a body, 204 or 304
   HttpHeaders headers;                            // beside the ones that response_head() writes
   std::string body;
-  std::string error = {};   // for the log: of an error its code, or its type where it has none
-  std::string reason = {};  // for the log: of an error its message
+  std::string error = {};    // for the log: of an error its code, or its type where it has none
+  std::string reason = {};   // for the log: of an error its message, without what it quotes of prompts
+  std::string message = {};  // of an error, for APIs that write it in a form of their own
 };
 
 // How a response is sent over one connection.

@@ -56,6 +56,14 @@ TEST(Router, FindsEndpoints) {
       {"POST", "/v1/chat/completions", Endpoint::kChatCompletions},
       {"POST", "/v1/completions?x=1", Endpoint::kCompletions},
       {"GET", "/v1/models", Endpoint::kModels},
+      {"POST", "/v1/responses", Endpoint::kResponses},
+      {"GET", "/v1/responses/resp_1", Endpoint::kGetResponse},
+      {"HEAD", "/v1/responses/resp_1", Endpoint::kGetResponse},
+      {"DELETE", "/v1/responses/resp_1", Endpoint::kDeleteResponse},
+      {"GET", "/v1/responses/resp_1/input_items?limit=2", Endpoint::kResponseInput},
+      {"POST", "/v1/responses/resp_1/cancel", Endpoint::kCancelResponse},
+      {"POST", "/v1/messages", Endpoint::kMessages},
+      {"POST", "/v1/messages/count_tokens", Endpoint::kCountMessageTokens},
       {"GET", "/health", Endpoint::kHealth},
       {"HEAD", "/health", Endpoint::kHealth},
       {"GET", "/metrics", Endpoint::kMetrics},
@@ -72,12 +80,14 @@ TEST(Router, FindsEndpoints) {
   const auto model = route(make_request("GET", "/v1/models/org/name%20x"));
   ASSERT_TRUE(std::holds_alternative<Route>(model));
   EXPECT_EQ(std::get<Route>(model).rest, "org/name x");
+  EXPECT_EQ(std::get<Route>(route(make_request("GET", "/v1/responses/resp_1/input_items"))).rest, "resp_1");
 }
 
 TEST(Router, RefusesWhatIsNotThere) {
   const std::tuple<const char*, const char*, int> cases[] = {
-      {"GET", "/web/", 404},       {"GET", "/v1/chat", 404},     {"POST", "/v1/chat/completions/", 404},
-      {"GET", "/v1/models/", 404}, {"GET", "/v1/models/%", 400}, {"GET", "*", 404},
+      {"GET", "/web/", 404},          {"GET", "/v1/chat", 404},          {"POST", "/v1/chat/completions/", 404},
+      {"GET", "/v1/models/", 404},    {"GET", "/v1/models/%", 400},      {"GET", "*", 404},
+      {"GET", "/v1/responses/", 404}, {"GET", "/v1/responses/a/b", 404}, {"GET", "/v1/responses//input_items", 404},
   };
   for (const auto& [method, target, status] : cases) {
     const auto found = route(make_request(method, target));
@@ -93,6 +103,9 @@ TEST(Router, WrongMethodNamesTheRightOne) {
   EXPECT_EQ(std::get<HttpResponse>(chat).headers.back(), (std::pair<std::string, std::string>{"Allow", "POST"}));
   const auto health = route(make_request("DELETE", "/health"));
   EXPECT_EQ(std::get<HttpResponse>(health).headers.back(), (std::pair<std::string, std::string>{"Allow", "GET, HEAD"}));
+  const auto response = route(make_request("PUT", "/v1/responses/resp_1"));
+  EXPECT_EQ(std::get<HttpResponse>(response).headers.back(),
+            (std::pair<std::string, std::string>{"Allow", "GET, HEAD, DELETE"}));
 }
 
 // A key protects the model's work and its name; what a probe or a browser needs first is open.
@@ -112,6 +125,7 @@ TEST(Router, WhatIsOnlyAskedForDoesNotQueueBehindWork) {
 TEST(Router, LabelsAreBounded) {
   EXPECT_EQ(path_label(make_request("GET", "/health?a=b")), "/health");
   EXPECT_EQ(path_label(make_request("GET", "/v1/models/abc")), "/v1/models/");
+  EXPECT_EQ(path_label(make_request("DELETE", "/v1/responses/resp_1")), "/v1/responses/*");
   EXPECT_EQ(path_label(make_request("GET", "/../../etc/passwd")), "other");
 }
 

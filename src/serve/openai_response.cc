@@ -81,6 +81,8 @@ class WholeWriter final : public ResponseWriter {
     return body.append("}");
   }
 
+  std::string fail(const ApiError&) override { return {}; }  // a whole answer has not begun before its end
+
   const UsageTotals& usage() const override { return usage_; }
 
  private:
@@ -259,6 +261,10 @@ class StreamWriter final : public ResponseWriter {
     return out.append(kDone);
   }
 
+  std::string fail(const ApiError& error) override {
+    return "data: " + error_json(error) + "\n\n" + std::string(kDone);
+  }
+
   const UsageTotals& usage() const override { return usage_; }
 
  private:
@@ -353,10 +359,6 @@ std::unique_ptr<ResponseWriter> whole_response_writer(ResponseInfo info, int cho
 
 std::unique_ptr<ResponseWriter> stream_response_writer(ResponseInfo info, int choices) {
   return std::make_unique<StreamWriter>(std::move(info), choices);
-}
-
-std::string stream_error(const ApiError& error) {
-  return "data: " + error_json(error) + "\n\n" + std::string(kDone);
 }
 
 }  // namespace volley::serve

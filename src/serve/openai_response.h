@@ -4,6 +4,7 @@
 
 #include <volley/engine.h>
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -24,6 +25,7 @@ class UsageTotals {
   int64_t prompt_tokens() const { return prompt_; }
   int64_t cached_tokens() const { return cached_; }
   int64_t completion_tokens() const { return completion_; }
+  int64_t reasoning_tokens() const { return reasoning_; }
 
  private:
   int n_;
@@ -38,14 +40,16 @@ class ResponseWriter {
   virtual std::string add(int choice, const Event& event) = 0;
   // After the last event of every choice: the rest, or the whole body.
   virtual std::string end() = 0;
+  // A stream that has begun cannot go on: what tells its client so, and ends it. Last; usage() may still be asked for.
+  virtual std::string fail(const ApiError& error) = 0;
   // Counts the choices that have ended.
   virtual const UsageTotals& usage() const = 0;
 };
 
+// Makes the writer of an answer: of a stream, or of a whole one.
+using MakeWriter = std::function<std::unique_ptr<ResponseWriter>(ResponseInfo info, int choices, bool stream)>;
+
 std::unique_ptr<ResponseWriter> whole_response_writer(ResponseInfo info, int choices);
 std::unique_ptr<ResponseWriter> stream_response_writer(ResponseInfo info, int choices);
-
-// A stream that fails after it began: the error object and the end marker.
-std::string stream_error(const ApiError& error);
 
 }  // namespace volley::serve

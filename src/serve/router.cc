@@ -1,5 +1,8 @@
 #include "serve/router.h"
 
+#include <optional>
+#include <utility>
+
 #include "serve/errors.h"
 
 namespace volley::serve {
@@ -9,6 +12,13 @@ constexpr EndpointRow kRows[] = {
     // path, method, endpoint, needs_key, needs_engine, takes_long
     {"/v1/chat/completions", "POST", Endpoint::kChatCompletions, true, true, true},
     {"/v1/completions", "POST", Endpoint::kCompletions, true, true, true},
+    {"/v1/responses", "POST", Endpoint::kResponses, true, true, true},
+    {"/v1/responses/*", "GET", Endpoint::kGetResponse, true, true, false},
+    {"/v1/responses/*", "DELETE", Endpoint::kDeleteResponse, true, true, false},
+    {"/v1/responses/*/input_items", "GET", Endpoint::kResponseInput, true, true, false},
+    {"/v1/responses/*/cancel", "POST", Endpoint::kCancelResponse, true, true, true},
+    {"/v1/messages", "POST", Endpoint::kMessages, true, true, true},
+    {"/v1/messages/count_tokens", "POST", Endpoint::kCountMessageTokens, true, true, true},
     {"/tokenize", "POST", Endpoint::kTokenize, true, true, true},
     {"/detokenize", "POST", Endpoint::kDetokenize, true, true, true},
     {"/v1/models", "GET", Endpoint::kModels, true, true, false},
@@ -27,17 +37,37 @@ std::string_view path_of(const HttpRequest& request) {
   return target.substr(0, target.find_first_of("?#"));
 }
 
-bool is_folder(std::string_view path) {
-  return path.size() > 1 && path.back() == '/';
+// What of `path` a row's pattern leaves open; nothing: it does not match.
+std::optional<std::string_view> match(std::string_view pattern, std::string_view path) {
+  const size_t star = pattern.find('*');
+  if (star != std::string_view::npos) {
+    const std::string_view end = pattern.substr(star + 1);
+    if (path.size() <= pattern.size() - 1 || !path.starts_with(pattern.substr(0, star)) || !path.ends_with(end)) {
+      return std::nullopt;
+    }
+    const std::string_view open = path.substr(star, path.size() - star - end.size());
+    return open.find('/') == std::string_view::npos ? std::optional(open) : std::nullopt;
+  }
+  if (pattern.size() > 1 && pattern.back() == '/') {
+    if (!path.starts_with(pattern) || path.size() == pattern.size()) return std::nullopt;
+    return path.substr(pattern.size());
+  }
+  return path == pattern ? std::optional<std::string_view>("") : std::nullopt;
 }
 
-const EndpointRow* find_row(std::string_view path) {
+bool takes(const EndpointRow& row, std::string_view method) {
+  return method == row.method || (method == "HEAD" && row.method == "GET");
+}
+
+// The methods of a path: as Allow lists them, and as a sentence does.
+std::string methods_of(std::string_view path, bool with_head, std::string_view separator) {
+  std::string list;
   for (const EndpointRow& row : kRows) {
-    if (is_folder(row.path) ? path.starts_with(row.path) && path.size() > row.path.size() : path == row.path) {
-      return &row;
-    }
+    if (!match(row.path, path)) continue;
+    list.append(list.empty() ? "" : separator).append(row.method);
+    if (with_head && row.method == "GET") list.append(separator).append("HEAD");
   }
-  return nullptr;
+  return list;
 }
 
 }  // namespace
@@ -48,27 +78,29 @@ std::span<const EndpointRow> endpoint_rows() {
 
 std::variant<Route, HttpResponse> route(const HttpRequest& request) {
   const std::string_view path = path_of(request);
-  const EndpointRow* row = find_row(path);
-  if (!row) return error_response(path_not_found(request.method, path.substr(0, 200)));
-  const bool head = request.method == "HEAD" && row->method == "GET";
-  if (request.method != row->method && !head) {
-    HttpResponse response =
-        error_response(http_error(405, std::string(path) + " takes " + std::string(row->method) + " only."));
-    response.headers.emplace_back("Allow", row->method == "GET" ? "GET, HEAD" : "POST");
-    return response;
-  }
-  Route result{row, ""};
-  if (is_folder(row->path)) {
-    const auto rest = percent_decode(path.substr(row->path.size()));
+  bool known = false;
+  for (const EndpointRow& row : kRows) {
+    const auto open = match(row.path, path);
+    if (!open) continue;
+    known = true;
+    if (!takes(row, request.method)) continue;
+    auto rest = percent_decode(*open);
     if (!rest) return error_response(http_error(400, "The path holds a '%' that is not followed by two hex digits."));
-    result.rest = *rest;
+    return Route{&row, std::move(*rest)};
   }
-  return result;
+  if (!known) return error_response(path_not_found(request.method, path.substr(0, 200)));
+  HttpResponse response = error_response(
+      http_error(405, std::string(path.substr(0, 200)) + " takes " + methods_of(path, false, " and ") + " only."));
+  response.headers.emplace_back("Allow", methods_of(path, true, ", "));
+  return response;
 }
 
 std::string_view path_label(const HttpRequest& request) {
-  const EndpointRow* row = find_row(path_of(request));
-  return row ? row->path : "other";
+  const std::string_view path = path_of(request);
+  for (const EndpointRow& row : kRows) {
+    if (match(row.path, path)) return row.path;
+  }
+  return "other";
 }
 
 }  // namespace volley::serve

@@ -13,6 +13,13 @@ namespace volley::serve {
 enum class Endpoint {
   kChatCompletions,
   kCompletions,
+  kResponses,
+  kGetResponse,
+  kDeleteResponse,
+  kResponseInput,
+  kCancelResponse,
+  kMessages,
+  kCountMessageTokens,
   kTokenize,
   kDetokenize,
   kModels,
@@ -27,7 +34,8 @@ enum class Endpoint {
 
 // A row of the table of endpoints.
 struct EndpointRow {
-  std::string_view path;  // one that ends with "/" stands for everything below it, "/" itself aside
+  // One that ends with "/" stands for everything below it, "/" itself aside; "*" for a segment.
+  std::string_view path;
   std::string_view method;
   Endpoint endpoint;
   bool needs_key;     // what gives away the model's work or its name
@@ -39,7 +47,7 @@ std::span<const EndpointRow> endpoint_rows();
 
 struct Route {
   const EndpointRow* row = nullptr;
-  std::string rest;  // of a path below a row's, decoded: a model's name, a file's
+  std::string rest;  // of a path below a row's, or where it has "*", decoded: a model's name, a file's, a response's id
 };
 
 // The query string is ignored. An unknown path is a 404, a wrong method a 405 with Allow; HEAD goes where GET goes.

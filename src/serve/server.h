@@ -44,6 +44,9 @@ struct ServerOptions {
   int max_choices = 1024;                      // prompts × n of one request
   // An answer as JSON: one that is certain to be larger is refused, a whole one that grows past it is given up.
   size_t max_response_bytes = size_t{64} << 20;
+  // Answers of /v1/responses that are kept, to go on from; the least recently used goes first. 0: none.
+  size_t max_stored_responses = 1000;
+  size_t max_stored_bytes = size_t{64} << 20;  // with the conversations before them
   // What may wait to be sent to one client. A stream whose client reads so slowly that more piles up is cancelled. A
   // connection holds up to twice as much, what waits and what is being written, and half a MiB in the kernel.
   size_t max_unsent_bytes = size_t{1} << 20;

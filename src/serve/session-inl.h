@@ -70,6 +70,7 @@ HttpRequest request_head(const Message& message) {
   request.if_none_match = header(http::field::if_none_match);
   request.requested_headers = header(http::field::access_control_request_headers);
   request.request_id = header("X-Request-Id");
+  request.api_key = header("X-Api-Key");
   return request;
 }
 

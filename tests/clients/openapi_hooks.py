@@ -34,10 +34,10 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
     for name in [name for name in CONSTRAINTS if body.get(name) is not None][1:]:
         del body[name]
     if body.get("tool_choice") == "required" and not body.get("tools"):
-        body["tools"] = [TOOL]
-    for name, value in (("prompt", "The dog"), ("max_tokens", 1)):
+        body["tools"] = [{"type": "function", **TOOL["function"]} if "input" in body else TOOL]
+    for name, value in (("prompt", "The dog"), ("input", "The dog"), ("max_tokens", 1)):
         if body.get(name) in ("", 0):
             body[name] = value
-    for name in ("max_tokens", "max_completion_tokens"):
+    for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         if type(body.get(name)) is int and body[name] > LONGEST:
             body[name] = LONGEST

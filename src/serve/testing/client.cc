@@ -153,7 +153,8 @@ std::vector<std::string> stream_events(const std::string& body) {
   for (size_t begin = 0; begin < body.size();) {
     size_t end = body.find("\n\n", begin);
     if (end == std::string::npos) end = body.size();
-    const std::string event = body.substr(begin, end - begin);
+    std::string event = body.substr(begin, end - begin);
+    if (event.starts_with("event: ")) event.erase(0, event.find('\n') + 1);
     if (event.starts_with(kData)) events.push_back(event.substr(kData.size()));
     begin = end + 2;
   }

@@ -21,9 +21,9 @@ struct FakeScript {
   std::vector<std::string> pieces = {"Hello", " world"};
   bool endless = false;  // repeats the pieces until cancelled
   FinishReason reason = FinishReason::kStop;
-  std::optional<Error> error;            // with kError
-  std::optional<std::string> stop_text;  // with kStop
-  std::optional<TokenId> stop_token;
+  std::optional<Error> error = {};            // with kError
+  std::optional<std::string> stop_text = {};  // with kStop
+  std::optional<TokenId> stop_token = {};
   int cached_tokens = 0, drafted_tokens = 0, accepted_tokens = 0;
 };
 

@@ -1,50 +1,21 @@
 // The official openai package for Node.js against `volley serve` with the pocket models: the features that
 // tests/clients/*.py cover in full, in brief.
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
-import { once } from 'node:events';
-import { createRequire } from 'node:module';
-import path from 'node:path';
-import readline from 'node:readline';
 import { after, before, test } from 'node:test';
-import { fileURLToPath, pathToFileURL } from 'node:url';
 
-const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../../..');
-const program = process.env.VOLLEY_PROGRAM ?? path.join(root, 'build/cpu/bin/volley');
-// The package lies where scripts/setup-clients.sh put it, not beside this file.
-const modules = createRequire(path.join(root, 'build/clients/node/package.json'));
-const { default: OpenAI } = await import(pathToFileURL(modules.resolve('openai')));
+import { key, load, model, serve, sorted, sortText, storyText } from './support.mjs';
 
-const model = 'pocket';
-const sort = [{ role: 'user', content: 'Sort these numbers: 50, 49, 35, 79.' }];
-const story = [{ role: 'user', content: 'Tell me a story about a dog and a ladder.' }];
-const sorted = '35, 49, 50, 79';
+const { default: OpenAI } = await load('openai');
 
-// A server on a free port: a client for it, and how to end it.
-async function serve(...options) {
-  const server = spawn(program, ['serve', '--port', '0', '--max-num-seqs', '8', ...options], {
-    env: { ...process.env, VOLLEY_API_KEYS: 'secret' },
-    stdio: ['ignore', 'pipe', 'ignore'],
-  });
-  let url;
-  for await (const line of readline.createInterface({ input: server.stdout })) {
-    url = line.match(/http:\/\/\S+/)?.[0];
-    break;
-  }
-  assert.ok(url, 'volley did not start');
-  const stop = async () => {
-    server.kill('SIGTERM');
-    const [status] = await once(server, 'exit');
-    assert.equal(status, 0);
-  };
-  return { url, stop, client: new OpenAI({ baseURL: `${url}/v1`, apiKey: 'secret', maxRetries: 0 }) };
-}
+const sort = [{ role: 'user', content: sortText }];
+const story = [{ role: 'user', content: storyText }];
+const client_of = (running) => new OpenAI({ baseURL: `${running.url}/v1`, apiKey: key, maxRetries: 0 });
 
 let server, client;
 
 before(async () => {
   server = await serve();
-  client = server.client;
+  client = client_of(server);
 });
 
 after(() => server.stop());
@@ -170,7 +141,7 @@ test('reasoning', async () => {
   try {
     const grammar = 'start: "<think>\\nHm.\\n</think>\\n\\nNoon."';
     const fields = { model, messages: story, stream: true, guided_grammar: grammar };
-    const answer = await gather(await thinking.client.chat.completions.create(fields));
+    const answer = await gather(await client_of(thinking).chat.completions.create(fields));
     assert.deepEqual([answer.reasoning, answer.content], ['Hm.', 'Noon.']);
   } finally {
     await thinking.stop();

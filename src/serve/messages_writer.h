@@ -1,0 +1,21 @@
+// The answers of POST /v1/messages: a message object, or the events by which it grows; and the errors of that API.
+// Pure; one thread at a time.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "serve/http.h"
+#include "serve/openai_response.h"
+
+namespace volley::serve {
+
+std::unique_ptr<ResponseWriter> messages_writer(ResponseInfo info, bool stream);
+
+// Whether requests of this path, as its label says it, are answered in the form of the Messages API, errors too.
+bool is_messages_path(std::string_view path_label);
+// An error_response() in that form.
+void write_messages_error(const std::string& request_id, HttpResponse& response);
+
+}  // namespace volley::serve
