@@ -8,6 +8,7 @@
 
 #include <array>
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
 #include <thread>
@@ -22,7 +23,7 @@ namespace {
 // `volley serve` on a free port, with stdout and stderr as pipes. Of stderr nothing is read unless a test does.
 class ServeProcess {
  public:
-  explicit ServeProcess(std::vector<std::string> options = {}) {
+  explicit ServeProcess(std::vector<std::string> options = {}, const char* program = VOLLEY_PROGRAM) {
     std::array<int, 2> out{}, err{};
     EXPECT_EQ(::pipe2(out.data(), O_CLOEXEC), 0);
     EXPECT_EQ(::pipe2(err.data(), O_CLOEXEC), 0);
@@ -34,7 +35,7 @@ class ServeProcess {
       std::vector<char*> argv;
       for (std::string& option : options) argv.push_back(option.data());
       argv.push_back(nullptr);
-      ::execv(VOLLEY_PROGRAM, argv.data());
+      ::execv(program, argv.data());
       ::_exit(127);
     }
     ::close(out[1]);
@@ -61,6 +62,14 @@ class ServeProcess {
                : 0;
   }
   void signal(int number) const { ::kill(pid_, number); }
+  // All that it writes there, until it has ended.
+  std::string errors() const {
+    std::string text;
+    std::array<char, 4096> piece;
+    for (ssize_t n = 0; (n = ::read(err_, piece.data(), piece.size())) > 0;)
+      text.append(piece.data(), static_cast<size_t>(n));
+    return text;
+  }
   // Its exit status, 1000 + the signal that ended it, or -1: it still runs after 30 s.
   int status() {
     for (int i = 0; i < 3000; ++i) {
@@ -102,6 +111,60 @@ TEST(ServeProcess, ALogThatNobodyReadsHangsNothing) {
   const auto answer = client.post(kPath, R"({"prompt": "Once", "max_tokens": 4})");
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->status, 200);
+  process.signal(SIGTERM);
+  EXPECT_EQ(process.status(), 0);
+}
+
+// Of a second or so.
+constexpr const char* kLong =
+    R"({"prompt": "Once", "max_tokens": 1500, "ignore_eos": true, "stream": true, "volley": {"speculation": false}})";
+
+// Every client learns it, and whoever started the process too.
+TEST(ServeProcess, ADeviceThatFailsOrHangsEndsIt) {
+  for (const int signal : {SIGUSR1, SIGUSR2}) {
+    ServeProcess process({"--threads", "2", "--step-timeout", "5"}, VOLLEY_FAULTY_PROGRAM);
+    const uint16_t port = process.port();
+    ASSERT_NE(port, 0);
+    Client running(port);
+    ASSERT_TRUE(running.send(Client::post_text(kPath, kLong)));
+    ASSERT_TRUE(running.wait_for("data: "));
+    process.signal(signal);
+    const auto answer = running.receive();
+    ASSERT_TRUE(answer) << "the stream has no end";
+    const auto events = stream_events(answer->body);
+    ASSERT_GE(events.size(), 2u);
+    EXPECT_NE(events[events.size() - 2].find("\"unavailable\""), std::string::npos) << events[events.size() - 2];
+    EXPECT_EQ(events.back(), "[DONE]");
+    const std::string errors = process.errors();
+    EXPECT_NE(errors.find(signal == SIGUSR1 ? "the test says so" : "--step-timeout"), std::string::npos) << errors;
+    EXPECT_EQ(process.status(), 4);
+  }
+}
+
+// The same text as without the fault, in one stream.
+TEST(ServeProcess, ADeviceThatFailsIsMadeAnewWhereThatIsWanted) {
+  ServeProcess process({"--threads", "2", "--restart-on-device-error"}, VOLLEY_FAULTY_PROGRAM);
+  const uint16_t port = process.port();
+  ASSERT_NE(port, 0);
+  Client client(port);
+  const auto ask = [&](bool fault) {
+    EXPECT_TRUE(client.send(Client::post_text(kPath, kLong)));
+    EXPECT_TRUE(client.wait_for("data: "));
+    if (fault) process.signal(SIGUSR1);
+    const auto answer = client.receive();
+    std::string text;
+    if (!answer) return text;
+    for (const std::string& event : stream_events(answer->body)) {
+      if (event != "[DONE]") text += nlohmann::json::parse(event).at("choices").at(0).at("text").get<std::string>();
+    }
+    return text;
+  };
+  const std::string without = ask(false);
+  EXPECT_GT(without.size(), 1500u);
+  EXPECT_EQ(ask(true), without);
+  const auto metrics = client.get("/metrics");
+  ASSERT_TRUE(metrics);
+  EXPECT_NE(metrics->body.find("volley:device_restarts_total{model_name=\"pocket\"} 1"), std::string::npos);
   process.signal(SIGTERM);
   EXPECT_EQ(process.status(), 0);
 }

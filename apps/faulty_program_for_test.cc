@@ -1,0 +1,38 @@
+// The program with a device that goes wrong when a signal says so, to test the process: after SIGUSR1 its next piece of
+// work fails, once; after SIGUSR2 it hangs for good.
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+
+#include "device/cpu/work_hook_for_test.h"
+#include "device/fault.h"
+
+#define main volley_main
+#include "apps/main.cc"
+#undef main
+
+namespace {
+
+std::atomic<int> g_signal{0};
+
+void on_signal(int signal) {
+  g_signal = signal;
+}
+
+void before_work() {
+  const int signal = g_signal.exchange(0);
+  if (signal == SIGUSR1) throw volley::DeviceFault("The device failed: the test says so.");
+  while (signal == SIGUSR2) ::pause();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ::signal(SIGUSR1, on_signal);
+  ::signal(SIGUSR2, on_signal);
+  const std::function<void()> hook = before_work;
+  volley::set_work_hook(&hook);
+  return volley_main(argc, argv);
+}
