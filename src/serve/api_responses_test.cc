@@ -7,10 +7,14 @@ namespace {
 
 constexpr const char* kPath = "/v1/responses";
 
-// The same text in pieces of any size: a step may bring one character or many.
+// The same text in pieces of about any size: a step may bring one character or many, but no half of one.
 std::vector<std::string> cut(const std::string& text, size_t size) {
   std::vector<std::string> pieces;
-  for (size_t at = 0; at < text.size(); at += size) pieces.push_back(text.substr(at, size));
+  for (size_t at = 0, end = 0; at < text.size(); at = end) {
+    end = std::min(at + size, text.size());
+    while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
+    pieces.push_back(text.substr(at, end - at));
+  }
   return pieces;
 }
 
