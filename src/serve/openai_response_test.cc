@@ -153,7 +153,8 @@ TEST(StreamedResponse, InterleavedCompletions) {
 }
 
 TEST(StreamedResponse, ErrorEndsTheStream) {
-  const auto events = stream_events(stream_error(api_error(internal_error("it broke"))));
+  const auto writer = stream_response_writer(make_info(ApiKind::kCompletion), 1);
+  const auto events = stream_events(writer->fail(api_error(internal_error("it broke"))));
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(stream_json(events[0]).at("error").at("message"), "it broke");
   EXPECT_EQ(events[1], "[DONE]");
