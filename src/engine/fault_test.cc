@@ -255,6 +255,7 @@ TEST_F(Fault, ADeviceThatFailsAgainEndsTheEngine) {
   for (const Finish& finish : run_all(tokens)) EXPECT_EQ(finish.reason, FinishReason::kLength);
   arm(Kind::kWork, 50);
   for (const Finish& finish : run_all(tokens)) EXPECT_EQ(finish.reason, FinishReason::kError);
+  worker_.reset();  // requests hear it before on_device_failure()
   EXPECT_EQ(failures().size(), 1u);
 }
 
