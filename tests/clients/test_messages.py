@@ -59,7 +59,9 @@ class Messenger:
 
     def __call__(self, messages: str | list[Any], **fields: Any) -> Any:
         messages = user(messages) if isinstance(messages, str) else messages
-        fields = {"model": MODEL, "messages": messages, "max_tokens": 100, "temperature": 0, **fields}
+        fields = {"model": MODEL, "messages": messages, "max_tokens": 100, **fields}
+        # The client has no parameter for it any more.
+        fields["extra_body"] = {"temperature": 0, **fields.get("extra_body", {})}
         if not self.stream:
             return self.client.messages.create(**fields)
         with self.client.messages.stream(**fields) as stream:
@@ -147,7 +149,7 @@ def test_thoughts_text_and_calls_in_their_order(send: Messenger) -> None:
 
 def test_events(keyed: Server) -> None:
     stream = client_of(keyed).messages.create(
-        model=MODEL, max_tokens=50, messages=user(SORT), temperature=0, stream=True
+        model=MODEL, max_tokens=50, messages=user(SORT), extra_body={"temperature": 0}, stream=True
     )
     types = [event.type for event in stream]
     assert types[0] == "message_start" and types[-2:] == ["message_delta", "message_stop"]
@@ -173,7 +175,7 @@ def test_errors(keyed: Server) -> None:
     for wrong, name in (
         ({"messages": [{"role": "user", "content": image}]}, "image"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
-        ({"temperature": 1000}, "temperature"),
+        ({"extra_body": {"temperature": 1000}}, "temperature"),
         ({"extra_body": {"mirostat": 2}}, "mirostat"),
         ({"max_tokens": 1_000_000}, "messages"),
     ):
