@@ -115,7 +115,7 @@ TEST(ServeProcess, ALogThatNobodyReadsHangsNothing) {
   EXPECT_EQ(process.status(), 0);
 }
 
-// Of a second or so.
+// Runs for a second or so.
 constexpr const char* kLong =
     R"({"prompt": "Once", "max_tokens": 1500, "ignore_eos": true, "stream": true, "volley": {"speculation": false}})";
 

@@ -29,9 +29,9 @@ double relative_error(const std::vector<std::vector<float>>& a, const std::vecto
 // Both sides are fp32 arithmetic in different orders: a few ulp of rounding remain (1.6e-7 to 8.3e-7 on CPUs and GPUs),
 // far below the 1e-3 that one wrong rotation, norm or head would give.
 constexpr double kTolerance = 1e-6;
-// Of recurrent layers: the norm behind a head's output makes much of rows whose q and k are nearly at right angles, of
-// which rounding is what is left (4.6e-7 to 5.3e-6). The same against transformers' form in chunks, which is as far
-// away.
+// Recurrent layers have a bound of their own: the norm behind a head's output makes much of rows whose q and k are
+// nearly at right angles, of which rounding is what is left (4.6e-7 to 5.3e-6). The same against transformers' form in
+// chunks, which is as far away.
 constexpr double kRecurrentTolerance = 2e-5;
 
 TEST(TargetParity, LogitsAreThoseOfTransformers) {

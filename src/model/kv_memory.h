@@ -57,7 +57,7 @@ class KvMemory {
     return std::span<const ops::KvLayer>(layers_).subspan(begin, n);
   }
   size_t size() const { return layers_.size(); }
-  // Of the target's recurrent layers, in order.
+  // Those of the target's recurrent layers, in order.
   std::span<const ops::DeltaState> states() const { return states_; }
   int64_t state_bytes() const { return static_cast<int64_t>(state_buffer_.bytes()); }
   // Whose pages the views of a pass over these layers go through, by view (ops/rows.h): those of group 0, and those of

@@ -87,7 +87,7 @@ class LayerList {
     const std::string folder = "linear_attn.";
     std::vector<Param::Part> in, gates;
     if (delta.by_key_head) {
-      // Of each key head its rows of q, k, v and z, and of b and a.
+      // A key head brings its rows of q, k, v and z, and of b and a.
       const int64_t k = s.k_dim, v = width / s.k_heads, stride = 2 * (k + v), heads = s.v_heads / s.k_heads;
       Ranges qkvz, ba;
       for (const auto& [first, rows] : Ranges{{0, k}, {k, k}, {2 * k, v}, {2 * k + v, v}}) {

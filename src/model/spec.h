@@ -49,7 +49,7 @@ struct Dense {
 struct Experts {
   ops::RouterRule router;
   int32_t inner = 0;  // of one expert
-  // Of one more, which every row goes through, times the sigmoid of a gate of its own. 0: there is none.
+  // Width of one more expert, which every row goes through, times the sigmoid of its own gate. 0: there is none.
   int32_t shared_inner = 0;
 };
 

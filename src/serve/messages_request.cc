@@ -41,7 +41,7 @@ constexpr ChatOnlyField kChatOnly[] = {
     {"top_logprobs", kNoTokens},
     {"return_token_ids", kNoTokens},
     {"return_tokens_as_token_ids", kNoTokens},
-    // Of the Messages API itself.
+    // The Messages API's own fields.
     {"container", "no code is run here"},
     {"mcp_servers", "send their tools as \"tools\""},
 };

@@ -44,7 +44,7 @@ constexpr ChatOnlyField kChatOnly[] = {
     {"add_generation_prompt", "the model always answers in a message of its own"},
     {"return_token_ids", kNoTokens},
     {"return_tokens_as_token_ids", kNoTokens},
-    // Of the Responses API itself.
+    // The Responses API's own fields.
     {"conversation", "use \"previous_response_id\""},
     {"prompt", "send \"instructions\" and \"input\""},
     {"context_management", "leave it out"},
@@ -260,7 +260,7 @@ class Translator {
     const bool given = in_.integer("max_output_tokens", 1, std::numeric_limits<int32_t>::max(), most);
     if (given) chat_.add("max_completion_tokens", std::to_string(most));
     echo("max_output_tokens", given ? std::to_string(most) : "null");
-    // Of calls of tools that run here, and there are none.
+    // It bounds calls of tools that run here, and there are none.
     echo("max_tool_calls",
          in_.integer("max_tool_calls", 1, std::numeric_limits<int32_t>::max(), most) ? std::to_string(most) : "null");
     in_.boolean("stream", stream_);

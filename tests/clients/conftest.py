@@ -9,7 +9,7 @@ from support import Asker, Server
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """One server for all tests that need no options of their own. It must end with 0, and with nothing leaked."""
-    # Of a busy machine the verify budget may find that drafts do not pay.
+    # On a busy machine the verify budget may find that drafts do not pay.
     with Server("--max-num-seqs 16 --verify full") as running:
         yield running
         assert running.metric("num_requests_running") == 0

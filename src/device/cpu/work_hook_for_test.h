@@ -5,8 +5,8 @@
 
 namespace volley {
 
-// Of all pools; may throw, and the region then does nothing. Null: nothing. Borrowed until the next call. Regions that
-// run while it changes may call either.
+// Holds for all pools. The hook may throw, and the region then does nothing. Null: nothing. Borrowed until the next
+// call. Regions that run while it changes may call either.
 void set_work_hook(const std::function<void()>* hook);
 
 }  // namespace volley
