@@ -349,7 +349,7 @@ TEST(LinearCudaFp8, PlainRowsAreQuantisedFirst) {
   const std::vector<float> values = normal_values(rows * c.k, 3);
   const LinearWeight w = pack(device, normal_values(c.n * c.k, 11), c.k, LinearLayout::kPlain);
   const DeviceTensor plain(device, values), y(device, rows * c.n * 4);
-  Arena scratch(std::move(device.allocate(quantised_bytes(rows, c.k))).value());
+  Arena scratch(std::move(device.allocate(arena_bytes(rows * c.k) + arena_bytes(rows * 4))).value());
   linear(device.stream(), w, plain.view(kF32, {rows, c.k}), y.view(kF32, {rows, c.n}), {}, scratch);
   EXPECT_EQ(y.read<char>(), run(device, w, c, TestInput(device, values, c.k), 0, rows));
   EXPECT_EQ(scratch.mark(), 0u);
