@@ -1,5 +1,6 @@
 #include "device/dtype.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
@@ -17,8 +18,10 @@ size_t dtype_size(DType dtype) {
     case DType::kU8:
     case DType::kF8E4M3:
       return 1;
+    case DType::kI4:
+      break;
   }
-  check_failed(__FILE__, __LINE__, "a known dtype", "");
+  check_failed(__FILE__, __LINE__, "a dtype of whole bytes", "");
 }
 
 const char* dtype_name(DType dtype) {
@@ -35,6 +38,8 @@ const char* dtype_name(DType dtype) {
       return "uint8";
     case DType::kF8E4M3:
       return "float8_e4m3";
+    case DType::kI4:
+      return "int4";
   }
   return "unknown";
 }
@@ -57,6 +62,19 @@ float to_float(Float8E4M3 x) {
   if (exponent == 0) magnitude = std::ldexp(static_cast<float>(mantissa), -9);
   if (exponent == 0xf && mantissa == 0x7) magnitude = std::numeric_limits<float>::quiet_NaN();
   return (x.bits & 0x80u) != 0 ? -magnitude : magnitude;
+}
+
+Float8E4M3 to_float8_e4m3(float x) {
+  const auto sign = static_cast<uint8_t>(std::signbit(x) ? 0x80 : 0);
+  if (std::isnan(x)) return {static_cast<uint8_t>(sign | 0x7f)};
+  const float magnitude = std::min(std::fabs(x), kMaxFloat8E4M3);
+  // Below 2^-6 steps are 2^-9 wide: the unit in the last place of a sum with 2^14.
+  if (magnitude < 0x1p-6f) {
+    return {static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(magnitude + 0x1p14f) & 0xfu))};
+  }
+  const uint32_t bits = std::bit_cast<uint32_t>(magnitude);
+  const uint32_t rounded = (bits + 0x7ffffu + (bits >> 20 & 1u)) >> 20;  // 8 bits of exponent, 3 of mantissa
+  return {static_cast<uint8_t>(sign | (rounded - (120u << 3)))};
 }
 
 }  // namespace volley

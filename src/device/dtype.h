@@ -8,9 +8,9 @@
 
 namespace volley {
 
-enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kU8, kF8E4M3 };
+enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kU8, kF8E4M3, kI4 };
 
-size_t dtype_size(DType dtype);
+size_t dtype_size(DType dtype);       // bytes; REQUIRES: not kI4, of which two share a byte
 const char* dtype_name(DType dtype);  // "float32", "bfloat16", …
 
 // Storage of a bfloat16; arithmetic happens in float.
@@ -39,6 +39,8 @@ inline BFloat16 to_bfloat16(float x) {
 
 float to_float(Float16 x);
 float to_float(Float8E4M3 x);
+// The nearest, ties to even; what is larger than the largest becomes the largest. NaN stays NaN.
+Float8E4M3 to_float8_e4m3(float x);
 
 template <typename T>
 inline constexpr DType kDTypeOf = DType::kU8;

@@ -12,9 +12,10 @@ Result<ExpertWeights> pack_experts(Device& device, std::span<const WeightRows> p
     return invalid_argument("Weights of experts need at least one expert and one column, not " +
                             std::to_string(experts) + " and " + std::to_string(k) + ".");
   }
-  if (format.code != DType::kBF16 && format.code != DType::kF32) {
+  const bool codes = device.kind() == DeviceKind::kCpu && (format == kFp8Weights || format == kInt4Weights);
+  if (format != DType::kBF16 && format != DType::kF32 && !codes) {
     return unimplemented(std::string("Weights of experts cannot be stored as ") + dtype_name(format.code) +
-                         ": use bfloat16 or float32.");
+                         " on this device: use bfloat16 or float32.");
   }
   const int64_t each = layout == LinearLayout::kGateUp ? 2 : 1;
   if (static_cast<int64_t>(parts.size()) != experts * each) {
@@ -51,7 +52,7 @@ void grouped_linear(Stream& stream, const ExpertWeights& w, const Input& input, 
   VOLLEY_CHECK_EQ(x.shape[1], w.k);
   VOLLEY_CHECK_EQ(y.shape[0], entries);
   VOLLEY_CHECK_EQ(y.shape[1], w.layout == LinearLayout::kGateUp ? w.n / 2 : w.n);
-  VOLLEY_CHECK(x.dtype == DType::kF32 || (x.dtype == DType::kBF16 && w.format.code == DType::kBF16));
+  VOLLEY_CHECK(x.dtype == DType::kF32 || (x.dtype == DType::kBF16 && w.format.code != DType::kF32));
   VOLLEY_CHECK(y.dtype == DType::kF32 || y.dtype == DType::kBF16);
   VOLLEY_CHECK(end.kind == (w.layout == LinearLayout::kGateUp ? EndKind::kSwiGlu : EndKind::kStore));
   VOLLEY_CHECK(end.bias.data == nullptr && end.summaries.whole == nullptr);

@@ -20,15 +20,15 @@ namespace volley::ops {
 struct ExpertWeights {
   int64_t experts = 0;
   int64_t n = 0, k = 0;  // of one expert; n counts all rows of all parts
-  WeightFormat format;   // kBF16 or kF32
+  WeightFormat format;   // kBF16 or kF32; on the CPU kFp8Weights or kInt4Weights, too
   LinearLayout layout = LinearLayout::kPlain;
   Buffer packed;
   bool portable = false;  // CUDA: the kernel for GPUs without wgmma, on any GPU; the same bits
 };
 
 // Packs the parts of expert 0, then those of expert 1, …: one for each expert (kPlain), or gate and up (kGateUp), each
-// [rows, k]. format as pack_linear() has it, without FP8. Errors as pack_linear(), and kInvalidArgument for experts
-// of different shapes or a number of parts that is not experts times one or two.
+// [rows, k]. format as pack_linear() has it, without kFp8Rows. Errors as pack_linear(), and kInvalidArgument for
+// experts of different shapes or a number of parts that is not experts times one or two.
 Result<ExpertWeights> pack_experts(Device& device, std::span<const WeightRows> parts, int64_t experts, int64_t k,
                                    WeightFormat format, LinearLayout layout);
 

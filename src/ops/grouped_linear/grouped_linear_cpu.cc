@@ -10,7 +10,7 @@ namespace volley::ops {
 namespace {
 
 int64_t expert_bytes(const ExpertWeights& w) {
-  return linear_panels(w.n, w.layout) * linear_panel_bytes(w.k, w.format.code);
+  return linear_panels(w.n, w.layout) * linear_panel_bytes(w.k, w.format);
 }
 
 float as_float(float v) {
@@ -44,7 +44,7 @@ Result<ExpertWeights> pack_experts_cpu(Device& device, std::span<const WeightRow
   if (device.stream().dry()) return Result<ExpertWeights>(std::move(w));
   const size_t each = parts.size() / static_cast<size_t>(w.experts);
   for (int64_t e = 0; e < w.experts; ++e) {
-    pack_panels_cpu(device.stream().pool(), parts.subspan(e * each, each), w.k, w.format.code, w.layout,
+    pack_panels_cpu(device.stream().pool(), parts.subspan(e * each, each), w.k, w.format, w.layout,
                     static_cast<char*>(w.packed.data()) + e * bytes);
   }
   return Result<ExpertWeights>(std::move(w));
@@ -60,7 +60,7 @@ void grouped_linear_cpu(Stream& stream, const ExpertWeights& w, TensorView x, co
   const int64_t count = *routing.touched_count.as<int32_t>();
   if (count == 0) return;
   const EndKind kind = w.layout == LinearLayout::kGateUp ? EndKind::kSwiGlu : EndKind::kStore;
-  PanelProduct all = PanelProduct::make(nullptr, w.n, w.k, w.format.code, w.layout, x, y, kind);
+  PanelProduct all = PanelProduct::make(nullptr, w.n, w.k, w.format, w.layout, x, y, kind);
   if (call.rows == GroupedRows::kIn) {
     all.x_rows = entries;
     all.x_divisor = routing.top_k();

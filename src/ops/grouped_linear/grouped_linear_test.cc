@@ -309,29 +309,35 @@ TEST(GroupedLinear, MatchesOracleOnEveryInstructionSet) {
 }
 
 // An expert's product for its rows is linear()'s, bit for bit: the same kernels in the same order.
-TEST(GroupedLinear, GivesTheBitsOfLinear) {
+void check_bits_of_linear(LinearLayout layout, const WeightFormat& format) {
   auto device = *make_cpu_device(2);
   const int64_t rows = 50, n = 90, k = 300;
+  const Experts w(*device, 8, n, k, kBF16, layout, false, format);
+  const TestRouting routing(*device, 8, 3, rows);
+  const int64_t outputs = layout == kGateUp ? n / 2 : n;
+  const std::vector<float> x = normal_values(rows * k, 5);
+  const std::vector<char> grouped = grouped_for_test(*device, w, x, kBF16, routing.routing(), kF32, kIn);
+  for (int64_t e = 0; e < 8; ++e) {
+    const std::vector<char> bytes = encoded({&w.values[e * n * k], &w.values[(e + 1) * n * k]}, kBF16);
+    std::vector<WeightRows> parts = {{bytes.data(), kBF16, n}};
+    if (layout == kGateUp) parts = {{bytes.data(), kBF16, n / 2}, {bytes.data() + n / 2 * k * 2, kBF16, n / 2}};
+    const LinearWeight alone = std::move(pack_linear(*device, parts, k, format, layout)).value();
+    const DeviceTensor x_device(*device, encoded(x, kBF16)), y(*device, rows * outputs * 4);
+    Arena none{Buffer()};
+    linear(device->stream(), alone, x_device.view(kBF16, {rows, k}), y.view(kF32, {rows, outputs}), end_of(w.packed),
+           none);
+    const std::vector<char> want = y.read<char>();
+    for (int32_t i = routing.routed.offsets[e]; i < routing.routed.offsets[e + 1]; ++i) {
+      const int64_t row = routing.routed.entries[i] / 3;
+      ASSERT_EQ(std::memcmp(&grouped[i * outputs * 4], &want[row * outputs * 4], outputs * 4), 0) << e << " " << row;
+    }
+  }
+}
+
+TEST(GroupedLinear, GivesTheBitsOfLinear) {
   for (LinearLayout layout : {kPlain, kGateUp}) {
-    const Experts w(*device, 8, n, k, kBF16, layout);
-    const TestRouting routing(*device, 8, 3, rows);
-    const int64_t outputs = layout == kGateUp ? n / 2 : n;
-    const std::vector<float> x = normal_values(rows * k, 5);
-    const std::vector<char> grouped = grouped_for_test(*device, w, x, kBF16, routing.routing(), kF32, kIn);
-    for (int64_t e = 0; e < 8; ++e) {
-      const std::vector<char> bytes = encoded({&w.values[e * n * k], &w.values[(e + 1) * n * k]}, kBF16);
-      std::vector<WeightRows> parts = {{bytes.data(), kBF16, n}};
-      if (layout == kGateUp) parts = {{bytes.data(), kBF16, n / 2}, {bytes.data() + n / 2 * k * 2, kBF16, n / 2}};
-      const LinearWeight alone = std::move(pack_linear(*device, parts, k, kBF16, layout)).value();
-      const DeviceTensor x_device(*device, encoded(x, kBF16)), y(*device, rows * outputs * 4);
-      Arena none{Buffer()};
-      linear(device->stream(), alone, x_device.view(kBF16, {rows, k}), y.view(kF32, {rows, outputs}), end_of(w.packed),
-             none);
-      const std::vector<char> want = y.read<char>();
-      for (int32_t i = routing.routed.offsets[e]; i < routing.routed.offsets[e + 1]; ++i) {
-        const int64_t row = routing.routed.entries[i] / 3;
-        ASSERT_EQ(std::memcmp(&grouped[i * outputs * 4], &want[row * outputs * 4], outputs * 4), 0) << e << " " << row;
-      }
+    for (const WeightFormat& format : {WeightFormat(kBF16), kFp8Weights, kInt4Weights}) {
+      check_bits_of_linear(layout, format);
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "ops/grouped_linear/grouped_linear.h"
 #include "ops/router/router_testing.h"
@@ -45,7 +46,8 @@ struct Experts {
   std::vector<float> values;  // [count][n][k], exact in dtype
   ExpertWeights packed;
 
-  Experts(Device& device, int64_t count, int64_t n, int64_t k, DType dtype, LinearLayout layout, bool portable = false)
+  Experts(Device& device, int64_t count, int64_t n, int64_t k, DType dtype, LinearLayout layout, bool portable = false,
+          std::optional<WeightFormat> format = {})
       : count(count), n(n), k(k), dtype(dtype), values(rounded(normal_values(count * n * k, 11), dtype)) {
     const std::vector<char> bytes = encoded(values, dtype);
     const int64_t each = layout == LinearLayout::kGateUp ? 2 : 1, rows = n / each;
@@ -53,7 +55,7 @@ struct Experts {
     for (int64_t i = 0; i < count * each; ++i) {
       parts.push_back({bytes.data() + i * rows * k * static_cast<int64_t>(dtype_size(dtype)), dtype, rows});
     }
-    packed = std::move(pack_experts(device, parts, count, k, dtype, layout)).value();
+    packed = std::move(pack_experts(device, parts, count, k, format.value_or(dtype), layout)).value();
     packed.portable = portable;
   }
 };

@@ -7,19 +7,23 @@
 namespace volley::ops {
 namespace {
 
-bool is_codes(const WeightFormat& format) {
-  return format.code == DType::kF8E4M3;
+std::string described(const WeightFormat& format) {
+  std::string text = dtype_name(format.code);
+  if (format.group_k > 0) text += " with a scale for each " + std::to_string(format.group_k) + " columns";
+  return text;
+}
+
+// What has kernels; formats of codes beside the plain ones.
+bool is_built(DeviceKind device, const WeightFormat& format) {
+  if (format == DType::kBF16 || format == DType::kF32) return true;
+  if (device == DeviceKind::kCuda) return format == kFp8Rows;
+  return format == kFp8Weights || format == kInt4Weights;
 }
 
 Status check_format(DeviceKind device, const WeightFormat& format) {
-  const bool fp8 = is_codes(format) && device == DeviceKind::kCuda;
-  if (format.code != DType::kBF16 && format.code != DType::kF32 && !fp8) {
-    return unimplemented(std::string("Weights cannot be stored as ") + dtype_name(format.code) +
-                         " on this device: use bfloat16 or float32.");
-  }
-  if (format == WeightFormat(format.code)) return {};
-  return unimplemented("Scales of weights for groups of " + std::to_string(format.group_n) + " outputs and " +
-                       std::to_string(format.group_k) + " columns are not built: built is one for each output.");
+  if (is_built(device, format)) return {};
+  return unimplemented("Weights cannot be stored as " + described(format) +
+                       " on this device: use bfloat16 or float32.");
 }
 
 }  // namespace
@@ -38,11 +42,11 @@ Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> par
   if (layout == LinearLayout::kGateUp && (parts.size() != 2 || parts[0].rows != parts[1].rows)) {
     return invalid_argument("Gate and up projections must be two matrices with the same number of rows.");
   }
-  return kernels_on<LinearKernels>(device.kind()).pack_linear(device, parts, k, format.code, layout);
+  return kernels_on<LinearKernels>(device.kind()).pack_linear(device, parts, k, format, layout);
 }
 
 int64_t packed_bytes(DeviceKind device, int64_t n, int64_t k, WeightFormat format, LinearLayout layout) {
-  return kernels_on<LinearKernels>(device).packed_bytes(n, k, format.code, layout);
+  return kernels_on<LinearKernels>(device).packed_bytes(n, k, format, layout);
 }
 
 bool linear_takes_fp8(DeviceKind device, const GpuInfo& gpu) {
@@ -53,7 +57,7 @@ bool linear_takes_fp8(DeviceKind device, const GpuInfo& gpu) {
 namespace {
 
 bool fit(const LinearWeight& w, const Input& x) {
-  if (is_codes(w.format) || x.is_codes()) {
+  if (w.format.multiplies_codes() || x.is_codes()) {
     return w.format.code == x.values.dtype && x.scales.dtype == DType::kF32 && x.scales.rank == 1 &&
            x.scales.shape[0] == x.rows();
   }
@@ -91,7 +95,7 @@ bool linear_summarises(const Stream& stream, const LinearWeight& w, DType activa
 }
 
 void linear(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end, Arena& scratch) {
-  if (!is_codes(w.format) || x.is_codes()) return multiply(stream, w, x, y, end);
+  if (!w.format.multiplies_codes() || x.is_codes()) return multiply(stream, w, x, y, end);
   ArenaScope scope(scratch);
   const Input codes = take_rows(scratch, w.format.code, x.rows(), w.k);
   quantise_rows(stream, x.values, codes);
@@ -99,7 +103,7 @@ void linear(Stream& stream, const LinearWeight& w, const Input& x, TensorView y,
 }
 
 Input input_for(const LinearWeight& w, DType activation, int64_t rows, Arena& scratch) {
-  return take_rows(scratch, is_codes(w.format) ? w.format.code : activation, rows, w.k);
+  return take_rows(scratch, w.format.multiplies_codes() ? w.format.code : activation, rows, w.k);
 }
 
 }  // namespace volley::ops

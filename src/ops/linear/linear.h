@@ -25,17 +25,28 @@ struct WeightRows {
   int64_t rows = 0;
 };
 
-// How the values of a weight matrix are stored.
+// How the values of a weight matrix are stored. Codes stand for code * scale; group_n outputs and group_k columns (0:
+// all) share an fp32 scale.
 struct WeightFormat {
-  WeightFormat() = default;
-  WeightFormat(DType code, int16_t group_n = 1, int16_t group_k = 0)  // NOLINT: values without scales are their type
+  constexpr WeightFormat() = default;
+  constexpr WeightFormat(DType code, int16_t group_n = 1,
+                         int16_t group_k = 0)  // NOLINT: values without scales are their type
       : code(code), group_n(group_n), group_k(group_k) {}
   bool operator==(const WeightFormat&) const = default;
 
-  DType code = DType::kBF16;  // kBF16, kF32 or kF8E4M3
-  // kF8E4M3: codes of group_n outputs and group_k columns (0: all) share an fp32 scale. Built is one for each output.
+  bool is_codes() const { return code == DType::kF8E4M3 || code == DType::kI4; }
+  // Whether rows become codes, too, before they are multiplied. Codes with scales along k are widened instead.
+  bool multiplies_codes() const { return is_codes() && group_k == 0; }
+
+  DType code = DType::kBF16;  // kBF16, kF32, kF8E4M3, or kI4: -8 … 7
   int16_t group_n = 1, group_k = 0;
 };
+
+// e4m3 with a scale for each output, for rows that become e4m3, too. CUDA alone, where linear_takes_fp8().
+inline constexpr WeightFormat kFp8Rows = {DType::kF8E4M3, 1, 0};
+// Weights alone as codes. The CPU alone.
+inline constexpr WeightFormat kFp8Weights = {DType::kF8E4M3, 1, 128};
+inline constexpr WeightFormat kInt4Weights = {DType::kI4, 1, 32};
 
 enum class LinearLayout {
   kPlain,   // outputs in the order of the parts' rows
@@ -52,8 +63,10 @@ struct LinearWeight {
 };
 
 // Packs `parts` (each [rows, k], stacked) once. kBF16 rounds fp32 and fp16 sources to bf16; kF32 is exact.
-// kF8E4M3 quantises each row as quantise_rows() does; only where linear_takes_fp8() says so, and for k a multiple of 16
-// and a number of outputs that is a multiple of 4: kUnimplemented otherwise.
+// kFp8Rows quantises each row as quantise_rows() does; for k a multiple of 16 and a number of outputs that is a
+// multiple of 4. kFp8Weights does so with each group; kInt4Weights takes the scale of a group that leaves the least
+// squared error among some. A group that holds a NaN or an infinity becomes NaN. What a device has no kernels for is
+// kUnimplemented.
 Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> parts, int64_t k, WeightFormat format,
                                  LinearLayout layout = LinearLayout::kPlain);
 
@@ -61,7 +74,7 @@ Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> par
 int64_t packed_bytes(DeviceKind device, int64_t n, int64_t k, WeightFormat format,
                      LinearLayout layout = LinearLayout::kPlain);
 
-// Whether weights may be stored as kF8E4M3. gpu: not looked at on the CPU.
+// Whether weights may be stored as kFp8Rows. gpu: not looked at on the CPU.
 bool linear_takes_fp8(DeviceKind device, const GpuInfo& gpu);
 
 enum class EndKind {
@@ -78,13 +91,15 @@ struct End {
 };
 
 // x: [rows, k]. bf16 x with bf16 weights: products of bf16, sums in fp32. Where either is fp32, products and sums are.
-// FP8 weights multiply codes; plain x becomes codes first, in scratch memory that is given back. Each sum of products
+// Weights that are codes with scales along k are widened to bf16, which is exact; each group's sum is multiplied by its
+// scale and added. Rows in fp32, and CPUs without the bf16 dot product, multiply code * scale, rounded to fp32.
+// kFp8Rows multiplies codes; plain x becomes codes first, in scratch memory that is given back. Each sum of products
 // of codes is multiplied by the weight row's scale, then by x's row's. The matrix unit keeps about 13 bits of such a
 // sum behind its largest product, so its error is larger than that of fp32 sums, but small beside what quantising did.
 // y: [rows, n] (kSwiGlu: [rows, n / 2]), bf16 or fp32 (kAdd: fp32). y must not overlap x. rows may be 0.
 void linear(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end, Arena& scratch);
 
-// Room for rows as products with w take them: of `activation`, or codes where w is stored as codes. Whoever makes the
+// Room for rows as products with w take them: of `activation`, or codes where w multiplies codes. Whoever makes the
 // rows (a norm, say) writes them there in one go.
 Input input_for(const LinearWeight& w, DType activation, int64_t rows, Arena& scratch);
 

@@ -37,7 +37,12 @@ void gather_block(const PanelProduct& p, int64_t row, int64_t rows, int64_t k0, 
   }
 }
 
+// The rows' columns [k0, k0 + k), filled up with zeros as the kernel reads them.
 void pack_tile(const PanelProduct& p, int64_t row, int64_t rows, int64_t k0, int64_t k, void* tile) {
+  if (const int64_t padded = divide_up(k, p.pad) * p.pad; padded != k) {
+    const int64_t step_bytes = rows * (p.pairs ? 2 : 4);  // of a column; a pair's bytes lie side by side
+    std::memset(static_cast<char*>(tile) + k / 2 * 2 * step_bytes, 0, (padded - k / 2 * 2) * step_bytes);
+  }
   alignas(64) char gathered[kTileBytes];  // no larger than the tile
   const int64_t size = static_cast<int64_t>(dtype_size(p.x.dtype));
   const char* x = static_cast<const char*>(p.x.data) + (row * p.k + k0) * size;
@@ -88,8 +93,9 @@ void run_tile(const PanelProduct& p, int64_t row, int64_t rows, int64_t panel, i
   alignas(64) unsigned char tile[kTileBytes];
   alignas(64) float sums[kSumBytes / sizeof(float)];
   const int64_t k = p.k;
-  const int64_t most = kTileBytes / (rows * (p.pairs ? 2 : 4)) / 2 * 2;
-  const int64_t block = divide_up(divide_up(k, divide_up(k, most)), 2) * 2;
+  const int64_t least = std::max<int64_t>(p.step, 2);
+  const int64_t most = kTileBytes / (rows * (p.pairs ? 2 : 4)) / least * least;
+  const int64_t block = divide_up(divide_up(k, divide_up(k, most)), least) * least;
   const char* weights = p.weights + panel * p.panel_bytes;
   for (int64_t k0 = 0; k0 < k; k0 += block) {
     const int64_t count = std::min(block, k - k0);
@@ -97,10 +103,10 @@ void run_tile(const PanelProduct& p, int64_t row, int64_t rows, int64_t panel, i
     p.multiply({.x = tile,
                 .rows = rows,
                 .k = count,
-                .weights = weights + k0 * p.k_bytes,
+                .weights = weights + k0 / p.step * p.step_bytes,
                 .panel_bytes = p.panel_bytes,
                 .panels = panels,
-                .next = k0 + block < k ? weights + (k0 + block) * p.k_bytes : next,
+                .next = k0 + block < k ? weights + (k0 + block) / p.step * p.step_bytes : next,
                 .sums = sums,
                 .first = k0 == 0});
   }
@@ -109,20 +115,41 @@ void run_tile(const PanelProduct& p, int64_t row, int64_t rows, int64_t panel, i
 
 }  // namespace
 
-PanelProduct PanelProduct::make(const char* weights, int64_t n, int64_t k, DType storage, LinearLayout layout,
-                                const TensorView& x, const TensorView& y, EndKind kind) {
-  const bool bf16 = storage == DType::kBF16;
-  const bool pairs = bf16 && x.dtype == DType::kBF16 && cpu_has_avx512_bf16();
+namespace {
+
+using Multiply = void (*)(const TileProduct&);
+
+Multiply multiply_of(DType code, bool pairs) {
+  switch (code) {
+    case DType::kI4:
+      return pairs ? multiply_tile_int4_avx512bf16 : multiply_tile_int4;
+    case DType::kF8E4M3:
+      return pairs ? multiply_tile_fp8_avx512bf16 : multiply_tile_fp8;
+    case DType::kBF16:
+      return pairs ? multiply_tile_avx512bf16 : multiply_tile_bf16;
+    default:
+      return multiply_tile_f32;
+  }
+}
+
+}  // namespace
+
+PanelProduct PanelProduct::make(const char* weights, int64_t n, int64_t k, const WeightFormat& format,
+                                LinearLayout layout, const TensorView& x, const TensorView& y, EndKind kind) {
+  const bool codes = format.is_codes(), bf16 = format.code == DType::kBF16;
+  const bool pairs = (bf16 || codes) && x.dtype == DType::kBF16 && cpu_has_avx512_bf16();
   return {.weights = weights,
           .k = k,
           .panels = linear_panels(n, layout),
-          .panel_bytes = linear_panel_bytes(k, storage),
+          .panel_bytes = linear_panel_bytes(k, format),
           .unit = layout == LinearLayout::kGateUp ? 2 : 1,
-          .k_bytes = bf16 ? kLineBytes / 2 : kLineBytes,
+          .step = codes  ? format.group_k
+                  : bf16 ? 2
+                         : 1,
+          .step_bytes = codes ? linear_group_bytes(format) : kLineBytes,
+          .pad = codes ? kCodePad : 2,
           .pairs = pairs,
-          .multiply = pairs  ? multiply_tile_avx512bf16
-                      : bf16 ? multiply_tile_bf16
-                             : multiply_tile_f32,
+          .multiply = multiply_of(format.code, pairs),
           .x = x,
           .y = y,
           .kind = kind};
@@ -172,15 +199,15 @@ LinearPlan LinearPlan::make(int64_t rows, int64_t k, int64_t panels, int64_t pan
 
 namespace {
 
-int64_t packed_bytes_cpu(int64_t n, int64_t k, DType storage, LinearLayout layout) {
-  return linear_panels(n, layout) * linear_panel_bytes(k, storage);
+int64_t packed_bytes_cpu(int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout) {
+  return linear_panels(n, layout) * linear_panel_bytes(k, format);
 }
 
 void linear_cpu(Stream& stream, const LinearWeight& w, const Input& input, TensorView y, const End& end) {
   if (stream.dry()) return;
   const TensorView& x = input.values;
   PanelProduct product =
-      PanelProduct::make(static_cast<const char*>(w.packed.data()), w.n, w.k, w.format.code, w.layout, x, y, end.kind);
+      PanelProduct::make(static_cast<const char*>(w.packed.data()), w.n, w.k, w.format, w.layout, x, y, end.kind);
   if (end.bias.data != nullptr) product.bias = end.bias.as<float>();
   const int64_t rows = x.shape[0], unit = product.unit, units = product.panels / unit;
   const LinearPlan plan = LinearPlan::make(rows, w.k, product.panels, product.panel_bytes, unit, stream.threads());

@@ -3,9 +3,12 @@
 //
 // Packed layout: panels of 16 outputs, zero-padded. A bf16 panel is [ceil(k / 2)][16][2], so that one 64-byte line
 // holds 16 outputs of two neighbouring k, which is what vdpbf16ps multiplies; an fp32 panel is [k][16]. kGateUp
-// alternates panels: 16 gates, the 16 ups of the same outputs, and so on.
+// alternates panels: 16 gates, the 16 ups of the same outputs, and so on. A panel of codes is a run of groups of
+// format.group_k columns, the last one padded with zeros: 16 fp32 scales, then the codes, 64 bytes after 64. Their
+// words belong to the 16 outputs; code i of a word's lower (upper) half is that of the even (odd) column of pair i.
 //
-// Order of a sum: k ascending, into one fp32 accumulator per output. Where k is cut into blocks, the accumulator is
+// Order of a sum: k ascending, into one fp32 accumulator per output (of codes: per output and group, and one more for
+// the sum of groups times scales). Where k is cut into blocks, the accumulator is
 // stored and loaded again unchanged, so that the cut shows in no bit.
 #pragma once
 
@@ -52,9 +55,14 @@ struct TileOutput {
 // Kernels. The portable ones run on the best instruction set that Highway finds.
 void multiply_tile_bf16(const TileProduct& product);  // float x, bf16 weights
 void multiply_tile_f32(const TileProduct& product);   // float x, fp32 weights
+void multiply_tile_fp8(const TileProduct& product);   // float x, kFp8Weights
+void multiply_tile_int4(const TileProduct& product);  // float x, kInt4Weights
 void write_tile(const TileOutput& output);
 // AVX-512 BF16 only, see cpu_has_avx512_bf16(): pairs of bf16, bf16 weights.
 void multiply_tile_avx512bf16(const TileProduct& product);
+// The same with kFp8Weights and kInt4Weights. REQUIRES of both: pairs up to a multiple of kCodePad columns.
+void multiply_tile_fp8_avx512bf16(const TileProduct& product);
+void multiply_tile_int4_avx512bf16(const TileProduct& product);
 // Packs x[rows, k] (row_stride elements apart) as `TileProduct::x` wants it, k odd padded with zero.
 void pack_tile_avx512bf16(const BFloat16* x, int64_t row_stride, int64_t rows, int64_t k, uint32_t* tile);
 
@@ -65,9 +73,11 @@ struct PanelProduct {
   int64_t k = 0;
   int64_t panels = 0;
   int64_t panel_bytes = 0;
-  int64_t unit = 1;     // panels that must stay together: 2 for gate and up
-  int64_t k_bytes = 0;  // of a panel, per k (of an even number of k)
-  bool pairs = false;   // vdpbf16ps
+  int64_t unit = 1;        // panels that must stay together: 2 for gate and up
+  int64_t step = 1;        // of k, that lie together: a block of k starts at a multiple
+  int64_t step_bytes = 0;  // of a panel
+  int64_t pad = 2;         // the rows of a tile are filled up with zeros to a multiple of so many k
+  bool pairs = false;      // vdpbf16ps
   void (*multiply)(const TileProduct&) = nullptr;
   TensorView x, y;
   EndKind kind = EndKind::kStore;
@@ -77,7 +87,7 @@ struct PanelProduct {
   const int32_t* y_rows = nullptr;
 
   // n: of the packed matrix, all parts. x and y as linear() has them.
-  static PanelProduct make(const char* weights, int64_t n, int64_t k, DType storage, LinearLayout layout,
+  static PanelProduct make(const char* weights, int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout,
                            const TensorView& x, const TensorView& y, EndKind kind);
 };
 
@@ -95,20 +105,32 @@ struct LinearPlan {
   static LinearPlan make(int64_t rows, int64_t k, int64_t panels, int64_t panel_bytes, int64_t unit, int threads);
 };
 
-Result<LinearWeight> pack_linear_cpu(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
-                                     LinearLayout layout);
+Result<LinearWeight> pack_linear_cpu(Device& device, std::span<const WeightRows> parts, int64_t k,
+                                     const WeightFormat& format, LinearLayout layout);
 
 // Packs `parts` to `packed`: linear_panels() panels of linear_panel_bytes(), zeroed before.
-void pack_panels_cpu(ThreadPool& pool, std::span<const WeightRows> parts, int64_t k, DType storage, LinearLayout layout,
-                     char* packed);
+void pack_panels_cpu(ThreadPool& pool, std::span<const WeightRows> parts, int64_t k, const WeightFormat& format,
+                     LinearLayout layout, char* packed);
+
+// The codes of group_k values of 16 outputs, that begin in column `lane` of a group's words; `values` past `count` are
+// zeros. group: zeroed before.
+void pack_group_cpu(const float* values, int64_t count, int64_t lane, const WeightFormat& format, char* group);
+
+inline constexpr int64_t kMostGroup = 128;  // columns of a group
+inline constexpr int64_t kCodePad = 8;      // columns that 64 bytes of int4 hold
+// Of one group of a panel of codes: scales, then codes.
+inline int64_t linear_group_bytes(const WeightFormat& format) {
+  return kLineBytes + kPanelWidth * format.group_k / (format.code == DType::kI4 ? 2 : 1);
+}
 
 // Panels of a packed weight, and bytes of one.
 inline int64_t linear_panels(int64_t n, LinearLayout layout) {
   return layout == LinearLayout::kGateUp ? 2 * ((n / 2 + kPanelWidth - 1) / kPanelWidth)
                                          : (n + kPanelWidth - 1) / kPanelWidth;
 }
-inline int64_t linear_panel_bytes(int64_t k, DType storage) {
-  return (storage == DType::kBF16 ? (k + 1) / 2 : k) * kLineBytes;
+inline int64_t linear_panel_bytes(int64_t k, const WeightFormat& format) {
+  if (format.is_codes()) return (k + format.group_k - 1) / format.group_k * linear_group_bytes(format);
+  return (format.code == DType::kBF16 ? (k + 1) / 2 : k) * kLineBytes;
 }
 
 }  // namespace volley::ops

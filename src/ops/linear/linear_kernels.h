@@ -7,9 +7,9 @@
 namespace volley::ops {
 
 struct LinearKernels {
-  Result<LinearWeight> (*pack_linear)(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
-                                      LinearLayout layout);
-  int64_t (*packed_bytes)(int64_t n, int64_t k, DType storage, LinearLayout layout);
+  Result<LinearWeight> (*pack_linear)(Device& device, std::span<const WeightRows> parts, int64_t k,
+                                      const WeightFormat& format, LinearLayout layout);
+  int64_t (*packed_bytes)(int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout);
   void (*linear)(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end);
   // As linear_takes_fp8() and linear_summarises(); null where there is no such thing.
   bool (*takes_fp8)(const GpuInfo& gpu);

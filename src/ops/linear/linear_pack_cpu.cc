@@ -63,43 +63,67 @@ void pack_row(const void* row, DType source, int64_t begin, int64_t end, int64_t
   }
 }
 
+void read_row(const void* row, DType source, int64_t begin, int64_t count, float* values) {
+  for (int64_t i = 0; i < count; ++i) {
+    values[i] = source == DType::kF32   ? load_at<float>(row, begin + i)
+                : source == DType::kF16 ? to_float(load_at<Float16>(row, begin + i))
+                                        : to_float(load_at<BFloat16>(row, begin + i));
+  }
+}
+
+// One row, quantised.
+void pack_codes(const void* row, DType source, int64_t k, int64_t lane, const WeightFormat& format, char* panel) {
+  float values[kMostGroup];
+  for (int64_t i = 0; i < k; i += format.group_k, panel += linear_group_bytes(format)) {
+    const int64_t count = std::min<int64_t>(format.group_k, k - i);
+    read_row(row, source, i, count, values);
+    pack_group_cpu(values, count, lane, format, panel);
+  }
+}
+
 }  // namespace
 
-void pack_panels_cpu(ThreadPool& pool, std::span<const WeightRows> parts, int64_t k, DType storage, LinearLayout layout,
-                     char* packed) {
+void pack_panels_cpu(ThreadPool& pool, std::span<const WeightRows> parts, int64_t k, const WeightFormat& format,
+                     LinearLayout layout, char* packed) {
   std::vector<int64_t> first_row;  // of each part, among all rows
   int64_t n = 0;
   for (const WeightRows& part : parts) {
     first_row.push_back(n);
     n += part.rows;
   }
-  const int64_t panel_bytes = linear_panel_bytes(k, storage);
+  const int64_t panel_bytes = linear_panel_bytes(k, format);
+  // Codes of a group are made together.
+  const int64_t chunk = format.is_codes() ? k : kChunk;
   const auto pack_panel = [&](int64_t p, int) {
     char* panel = packed + p * panel_bytes;
     const bool pairs = layout == LinearLayout::kGateUp;
     const int64_t begin = pairs ? p % 2 * (n / 2) + p / 2 * kPanelWidth : p * kPanelWidth;
     const int64_t end = std::min(begin + kPanelWidth, pairs ? (p % 2 + 1) * (n / 2) : n);
-    for (int64_t k0 = 0; k0 < k; k0 += kChunk) {
+    for (int64_t k0 = 0; k0 < k; k0 += chunk) {
       for (int64_t row = begin; row < end; ++row) {
         const size_t part = std::upper_bound(first_row.begin(), first_row.end(), row) - first_row.begin() - 1;
         const char* source = static_cast<const char*>(parts[part].data) +
                              (row - first_row[part]) * k * static_cast<int64_t>(dtype_size(parts[part].dtype));
-        pack_row(source, parts[part].dtype, k0, std::min(k0 + kChunk, k), row - begin, storage, panel);
+        if (format.is_codes()) {
+          pack_codes(source, parts[part].dtype, k, row - begin, format, panel);
+        } else {
+          pack_row(source, parts[part].dtype, k0, std::min(k0 + kChunk, k), row - begin, format.code, panel);
+        }
       }
     }
   };
   pool.parallel_for(linear_panels(n, layout), pack_panel);
 }
 
-Result<LinearWeight> pack_linear_cpu(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
-                                     LinearLayout layout) {
+Result<LinearWeight> pack_linear_cpu(Device& device, std::span<const WeightRows> parts, int64_t k,
+                                     const WeightFormat& format, LinearLayout layout) {
   int64_t n = 0;
   for (const WeightRows& part : parts) n += part.rows;
-  const int64_t bytes = linear_panels(n, layout) * linear_panel_bytes(k, storage);
+  const int64_t bytes = linear_panels(n, layout) * linear_panel_bytes(k, format);
   VOLLEY_ASSIGN(Buffer packed, device.allocate(static_cast<size_t>(bytes)));
-  if (device.stream().dry()) return LinearWeight{n, k, storage, layout, std::move(packed)};
-  pack_panels_cpu(device.stream().pool(), parts, k, storage, layout, static_cast<char*>(packed.data()));
-  return LinearWeight{n, k, storage, layout, std::move(packed)};
+  if (device.stream().dry()) return LinearWeight{n, k, format, layout, std::move(packed)};
+  pack_panels_cpu(device.stream().pool(), parts, k, format, layout, static_cast<char*>(packed.data()));
+  return LinearWeight{n, k, format, layout, std::move(packed)};
 }
 
 }  // namespace volley::ops

@@ -1,0 +1,173 @@
+// Products of bf16 rows with weights that are codes, on AVX-512 BF16: codes become bf16 in registers. Compiled with
+// flags of its own, so the rules at the top of linear_cpu_avx512bf16.cc hold here, too.
+#include "ops/linear/linear_cpu.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+namespace volley::ops {
+namespace {
+
+// As in linear_cpu_avx512bf16.cc: enough sums in flight to hide their latency, as many as the registers hold.
+constexpr int panels_in_flight(int rows) {
+  return rows <= 4 ? 4 : rows <= 6 ? 3 : rows <= 12 ? 2 : 1;
+}
+constexpr int kPrefetchRows = 5;
+
+// A pair of codes of each output as a pair of bf16, from 64 bytes of codes. Table look-ups read the lowest 5 bits of a
+// half word: of int4 one more than a code has, which is why its table stands there twice.
+struct Int4 {
+  static constexpr int kPairs = 4;  // pairs of columns in 64 bytes
+  static constexpr int64_t kGroup = kInt4Weights.group_k;
+  __m512i table = _mm512_set_epi16(  // 7 … -8, 7 … -8
+      0x40e0, 0x40c0, 0x40a0, 0x4080, 0x4040, 0x4000, 0x3f80, 0, -0x4080, -0x4000, -0x3fc0, -0x3f80, -0x3f60, -0x3f40,
+      -0x3f20, -0x3f00, 0x40e0, 0x40c0, 0x40a0, 0x4080, 0x4040, 0x4000, 0x3f80, 0, -0x4080, -0x4000, -0x3fc0, -0x3f80,
+      -0x3f60, -0x3f40, -0x3f20, -0x3f00);
+
+  template <int kPair>
+  __m512i pair(__m512i words) const {
+    return _mm512_permutexvar_epi16(kPair == 0 ? words : _mm512_srli_epi16(words, 4 * kPair), table);
+  }
+};
+
+// Exponent and mantissa move to where bf16 has them, and the exponent's bias goes from 7 to 127. Codes without an
+// exponent are multiples of 2^-9 and come from a table.
+struct Fp8 {
+  static constexpr int kPairs = 2;
+  static constexpr int64_t kGroup = kFp8Weights.group_k;
+  __m512i small = _mm512_castsi128_si512(
+      _mm_set_epi16(0x3c60, 0x3c40, 0x3c20, 0x3c00, 0x3bc0, 0x3b80, 0x3b00, 0));  // 7, 6, … times 2^-9
+  __m512i sign = _mm512_set1_epi16(-0x8000), magnitude = _mm512_set1_epi16(0x07f0);
+  __m512i exponent = _mm512_set1_epi16(0x0780), bias = _mm512_set1_epi16(120 << 7);
+  __m512i mantissa = _mm512_set1_epi16(7);
+
+  template <int kPair>
+  __m512i pair(__m512i words) const {
+    const __m512i high = kPair == 0 ? _mm512_slli_epi16(words, 8) : words;  // the code in the upper byte
+    const __m512i code = _mm512_and_si512(_mm512_srli_epi16(high, 4), magnitude);
+    const __mmask32 subnormal = _mm512_testn_epi16_mask(code, exponent);
+    __m512i value = _mm512_add_epi16(code, bias);
+    value =
+        _mm512_mask_permutexvar_epi16(value, subnormal, _mm512_and_si512(_mm512_srli_epi16(high, 8), mantissa), small);
+    return _mm512_or_si512(value, _mm512_and_si512(high, sign));
+  }
+};
+
+template <typename Code, int kRows, int kPanels, int kPair>
+inline void add_pair(const Code& code, const __m512i (&words)[kPanels], const uint32_t* x,
+                     __m512 (&c)[kRows][kPanels]) {
+  __m512i w[kPanels];
+#pragma GCC unroll 16
+  for (int p = 0; p < kPanels; ++p) w[p] = code.template pair<kPair>(words[p]);
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    const __m512i pair = _mm512_set1_epi32(static_cast<int>(x[kPair * kRows + r]));
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+      c[r][p] = _mm512_dpbf16_ps(c[r][p], reinterpret_cast<__m512bh>(pair), reinterpret_cast<__m512bh>(w[p]));
+    }
+  }
+}
+
+template <typename Code, int kRows, int kPanels>
+void multiply(const TileProduct& t, const char* weights, float* sums, const char* next) {
+  constexpr int64_t kColumns = 2 * Code::kPairs;  // of 64 bytes
+  const Code code;
+  const uint32_t* x = static_cast<const uint32_t*>(t.x);
+  bool first = t.first;
+  for (int64_t k = 0; k < t.k; k += Code::kGroup, first = false) {
+    const int64_t count = t.k - k < Code::kGroup ? t.k - k : Code::kGroup;
+    const char* scales = weights;
+    weights += kLineBytes;
+    __m512 c[kRows][kPanels];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+      for (int p = 0; p < kPanels; ++p) c[r][p] = _mm512_setzero_ps();
+    }
+    for (int64_t i = 0; i < count;
+         i += kColumns, weights += kLineBytes, next += kLineBytes, x += Code::kPairs * kRows) {
+      __m512i words[kPanels];
+#pragma GCC unroll 16
+      for (int p = 0; p < kPanels; ++p) {
+        words[p] = _mm512_load_si512(weights + p * t.panel_bytes);
+        if constexpr (kRows >= kPrefetchRows) _mm_prefetch(next + p * t.panel_bytes, _MM_HINT_T0);
+      }
+      add_pair<Code, kRows, kPanels, 0>(code, words, x, c);
+      add_pair<Code, kRows, kPanels, 1>(code, words, x, c);
+      if constexpr (Code::kPairs == 4) {
+        add_pair<Code, kRows, kPanels, 2>(code, words, x, c);
+        add_pair<Code, kRows, kPanels, 3>(code, words, x, c);
+      }
+    }
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+      const __m512 scale = _mm512_load_ps(scales + p * t.panel_bytes);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        float* sum = sums + (p * kRows + r) * kPanelWidth;
+        const __m512 before = first ? _mm512_setzero_ps() : _mm512_load_ps(sum);
+        _mm512_store_ps(sum, _mm512_fmadd_ps(c[r][p], scale, before));
+      }
+    }
+  }
+}
+
+template <typename Code, int kRows>
+void multiply_panels(const TileProduct& t) {
+  constexpr int kMax = panels_in_flight(kRows), kTwo = kMax < 2 ? kMax : 2, kThree = kMax < 3 ? kMax : 3;
+  const int64_t blocks = (t.panels + kMax - 1) / kMax;
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t begin = t.panels * b / blocks, end = t.panels * (b + 1) / blocks;
+    const char* weights = t.weights + begin * t.panel_bytes;
+    const char* next = b + 1 < blocks ? t.weights + end * t.panel_bytes : t.next;
+    float* sums = t.sums + begin * kRows * kPanelWidth;
+    switch (end - begin) {
+      case 1:
+        multiply<Code, kRows, 1>(t, weights, sums, next);
+        break;
+      case 2:
+        multiply<Code, kRows, kTwo>(t, weights, sums, next);
+        break;
+      case 3:
+        multiply<Code, kRows, kThree>(t, weights, sums, next);
+        break;
+      default:
+        multiply<Code, kRows, kMax>(t, weights, sums, next);
+        break;
+    }
+  }
+}
+
+template <typename Code>
+constexpr void (*kMultiplyPanels[kTileRows])(const TileProduct&) = {
+    multiply_panels<Code, 1>,  multiply_panels<Code, 2>,  multiply_panels<Code, 3>,  multiply_panels<Code, 4>,
+    multiply_panels<Code, 5>,  multiply_panels<Code, 6>,  multiply_panels<Code, 7>,  multiply_panels<Code, 8>,
+    multiply_panels<Code, 9>,  multiply_panels<Code, 10>, multiply_panels<Code, 11>, multiply_panels<Code, 12>,
+    multiply_panels<Code, 13>, multiply_panels<Code, 14>, multiply_panels<Code, 15>, multiply_panels<Code, 16>};
+
+}  // namespace
+
+void multiply_tile_fp8_avx512bf16(const TileProduct& product) {
+  kMultiplyPanels<Fp8>[product.rows - 1](product);
+}
+void multiply_tile_int4_avx512bf16(const TileProduct& product) {
+  kMultiplyPanels<Int4>[product.rows - 1](product);
+}
+
+}  // namespace volley::ops
+
+#else  // cpu_has_avx512_bf16() is false there
+
+namespace volley::ops {
+
+void multiply_tile_fp8_avx512bf16(const TileProduct&) {
+  VOLLEY_CHECK_MSG(false, "AVX-512 BF16 is for x86-64");
+}
+void multiply_tile_int4_avx512bf16(const TileProduct&) {
+  VOLLEY_CHECK_MSG(false, "AVX-512 BF16 is for x86-64");
+}
+
+}  // namespace volley::ops
+
+#endif

@@ -1,0 +1,89 @@
+// From values to codes and scales, a group at a time: once per matrix, at load.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "ops/linear/linear_cpu.h"
+
+namespace volley::ops {
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+// The value of the largest magnitude; NaN where one is not finite.
+float extreme(const float* values, int64_t count) {
+  float most = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (!std::isfinite(values[i])) return kNaN;
+    if (std::fabs(values[i]) > std::fabs(most)) most = values[i];
+  }
+  return most;
+}
+
+// As quantise_rows() does with a row.
+float fp8_codes(const float* values, int64_t count, uint8_t* codes) {
+  const float most = extreme(values, count);
+  if (std::isnan(most)) return kNaN;
+  const float scale = std::max(std::fabs(most) / kMaxFloat8E4M3, std::numeric_limits<float>::min());
+  const float inverse = 1 / scale;
+  for (int64_t i = 0; i < count; ++i) codes[i] = to_float8_e4m3(values[i] * inverse).bits;
+  return scale;
+}
+
+float int4_code(float value) {
+  constexpr float kRound = 0x1.8p23f;  // rounds to whole numbers when added and taken off again
+  return std::clamp(value + kRound - kRound, -8.0f, 7.0f);
+}
+
+// Codes come from value * inverse. Of the inverses that make the extreme value a code from 7 to 9 in magnitude, the one
+// is taken whose codes, with the scale that suits them best, leave the least squared error.
+float int4_codes(const float* values, int64_t count, uint8_t* codes) {
+  const float most = extreme(values, count);
+  if (std::isnan(most)) return kNaN;
+  std::fill_n(codes, count, uint8_t{8});
+  if (most == 0) return 0;
+  constexpr float kTop[] = {-8.0f, -7.0f, 7.0f, -7.5f, -8.5f, -9.0f};
+  float best_gain = -1, best_inverse = 0, best_scale = 0;
+  for (const float top : kTop) {
+    const float inverse = top / most;
+    float dot = 0, squares = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const float code = int4_code(values[i] * inverse);
+      dot += values[i] * code;
+      squares += code * code;
+    }
+    // The squared error is that of zeros less dot^2 / squares.
+    const float gain = squares > 0 ? dot / squares * dot : 0;
+    if (gain <= best_gain) continue;
+    best_gain = gain;
+    best_inverse = inverse;
+    best_scale = squares > 0 ? dot / squares : 0;
+  }
+  if (!std::isfinite(best_inverse)) return 0;  // too small to divide by
+  for (int64_t i = 0; i < count; ++i) codes[i] = static_cast<uint8_t>(int4_code(values[i] * best_inverse) + 8.0f);
+  return best_scale;
+}
+
+}  // namespace
+
+void pack_group_cpu(const float* values, int64_t count, int64_t lane, const WeightFormat& format, char* group) {
+  const bool int4 = format.code == DType::kI4;
+  uint8_t codes[kMostGroup];
+  std::fill_n(codes, format.group_k, uint8_t{0});
+  if (int4) std::fill_n(codes, format.group_k, uint8_t{8});
+  const float scale = int4 ? int4_codes(values, count, codes) : fp8_codes(values, count, codes);
+  std::memcpy(group + lane * sizeof(float), &scale, sizeof(float));
+  // A word holds `per_half` codes in each half.
+  const int64_t per_half = int4 ? 4 : 2;
+  const int bits = int4 ? 4 : 8;
+  for (int64_t i = 0; i < format.group_k; i += 2 * per_half) {
+    uint32_t word = 0;
+    for (int64_t j = 0; j < 2 * per_half; ++j) {
+      word |= static_cast<uint32_t>(codes[i + j]) << (j % 2 * 16 + j / 2 * bits);
+    }
+    std::memcpy(group + kLineBytes + i / (2 * per_half) * kLineBytes + lane * sizeof(word), &word, sizeof(word));
+  }
+}
+
+}  // namespace volley::ops
