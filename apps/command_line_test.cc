@@ -57,6 +57,8 @@ TEST(CommandLine, GenerateTakesEveryOption) {
                              "dflash",
                              "--block-size",
                              "8",
+                             "--quantization",
+                             "int4",
                              "--draft-quantization",
                              "fp8",
                              "--draft-window",
@@ -107,6 +109,7 @@ TEST(CommandLine, GenerateTakesEveryOption) {
   EXPECT_EQ(base.draft_attention_backend, "plain");
   EXPECT_EQ(base.threads, 2);
   EXPECT_EQ(base.block_size, 8);
+  EXPECT_EQ(base.quantization, Quantization::kInt4);
   EXPECT_EQ(base.draft_quantization, DraftQuantization::kFp8);
   EXPECT_EQ(base.draft_window, 64);
   EXPECT_EQ(base.draft_window_mask, DraftWindowMask::kBidirectional);
@@ -243,8 +246,8 @@ TEST(CommandLine, NamesTheUnknownWordAndTheNearestOne) {
   EXPECT_EQ(
       message({"serve", "--memory-fractoin", "0.9"}),
       "--memory-fractoin is no option of volley serve (did you mean --memory-fraction?); see volley serve --help");
-  EXPECT_EQ(message({"serve", "--quantization=fp8"}),
-            "--quantization is no option of volley serve; see volley serve --help");
+  EXPECT_EQ(message({"serve", "--kv-transfer=fp8"}),
+            "--kv-transfer is no option of volley serve; see volley serve --help");
   EXPECT_EQ(message({"serve", "--prompt", "a"}),
             "--prompt is an option of volley generate, not of volley serve; see volley serve --help");
   EXPECT_EQ(message({"bench", "serving", "--ulr", "u"}),

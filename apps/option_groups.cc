@@ -101,6 +101,11 @@ DraftQuantization draft_quantization(const std::string& name) {
   return name == "none" ? DraftQuantization::kNone : DraftQuantization::kAuto;
 }
 
+Quantization quantization(const std::string& name) {
+  if (name == "fp8") return Quantization::kFp8;
+  return name == "int4" ? Quantization::kInt4 : Quantization::kNone;
+}
+
 ComputeType compute_type(const std::string& name) {
   if (name == "bfloat16") return ComputeType::kBFloat16;
   return name == "float32" ? ComputeType::kFloat32 : ComputeType::kAuto;
@@ -154,6 +159,10 @@ void add_main_options(CLI::App* app, EngineFlags* flags, const std::string& slot
                   "what computes: auto (a GPU that can be used, else the CPU), cpu, cuda or cuda:N")
       ->check(device_name());
   add_dtype_option(app, &base.dtype);
+  app->add_option_function<std::string>(
+         "--quantization", [&base](const std::string& name) { base.quantization = quantization(name); },
+         "the target's weights, quantised while they load: none, fp8 (8 bits) or int4 (4 bits, CPU)")
+      ->check(CLI::IsMember({"none", "fp8", "int4"}));
   app->add_option("--max-model-len", base.max_model_len, "prompt and output tokens of a request [the model's]")
       ->check(positive());
   app->add_option("--max-num-seqs", base.max_num_seqs, "requests that run at once [" + slots + "]")->check(positive());
@@ -184,8 +193,8 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
   app->add_option_function<std::string>(
          "--draft-quantization",
          [&base](const std::string& name) { base.draft_quantization = draft_quantization(name); },
-         "the drafter's weights and its copy of the output head: fp8, none, or auto (fp8 on GPUs of compute capability "
-         "9.0 in bfloat16); the text is the same")
+         "the drafter's weights: fp8, none, or auto (fp8 on GPUs of compute capability 9.0 in bfloat16; on the CPU as "
+         "--quantization); the text is the same")
       ->check(CLI::IsMember({"auto", "none", "fp8"}));
   app->add_option_function<std::string>(
          "--draft-window-mask", [&base](const std::string& name) { base.draft_window_mask = draft_window_mask(name); },

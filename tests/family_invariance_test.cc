@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <span>
 
 #include "families/family.h"
 #include "fixtures.h"
@@ -154,22 +155,27 @@ void expect_partial_acceptance(const Configuration& c, const EngineStats& stats)
   EXPECT_LE(length, 12) << c.name << ": too little was rejected to show anything";
 }
 
-class FamilyInvariance : public ::testing::TestWithParam<std::string> {};
-
-TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
-  const std::string model = "tests/data/targets/" + GetParam();
+// Every configuration of `rows` against plain decoding of one request at a time. name: of a folder of
+// tests/data/targets.
+void check_target(const std::string& name, Quantization quantization, std::span<const Configuration> rows) {
+  const std::string model = "tests/data/targets/" + name;
   const auto target = families::read_target(model);
   ASSERT_TRUE(target.ok()) << target.error().message;
-  const ReplayFolder drafter(GetParam());
+  const ReplayFolder drafter(name);
+  const auto run = [&](const Configuration& c, const std::string& draft) {
+    EngineOptions options = options_of(c, model, draft);
+    options.quantization = quantization;
+    return make_engine(options);
+  };
   const int count = full_matrix() ? 200 : kSanitized ? 6 : 24;
   for (const float temperature : {0.0f, 0.8f}) {
     const auto requests = make_requests(target->decoder.vocab, count, temperature);
     const Configuration plain_run = {"plain", 0, 0, 1, 512, 16, 1, false, {}, false, false};
-    const auto plain = run_all(*make_engine(options_of(plain_run, model, "")), requests, 1);
+    const auto plain = run_all(*run(plain_run, ""), requests, 1);
     drafter.record(requests, plain);
-    for (const Configuration& c : configurations()) {
+    for (const Configuration& c : rows) {
       drafter.configure(c.accuracy);
-      const auto engine = make_engine(options_of(c, model, drafter.path()));
+      const auto engine = run(c, drafter.path());
       const auto outputs = run_all(*engine, requests, c.concurrency);
       int different = 0;
       for (size_t i = 0; i < plain.size(); ++i) {
@@ -178,8 +184,8 @@ TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
       }
       const EngineStats stats = engine->stats();
       const double length = tokens_per_step(stats);
-      std::printf("%-18s T %.1f  %-34s %d of %zu differ, acceptance length %.2f, %lld preemptions\n",
-                  GetParam().c_str(), temperature, c.name, different, plain.size(), length,
+      std::printf("%-18s T %.1f  %-4s %-34s %d of %zu differ, acceptance length %.2f, %lld preemptions\n", name.c_str(),
+                  temperature, engine->info().quantization.c_str(), c.name, different, plain.size(), length,
                   static_cast<long long>(stats.preemptions));
       EXPECT_EQ(different, 0) << c.name;
       if (c.block_size > 0) expect_partial_acceptance(c, stats);
@@ -187,6 +193,36 @@ TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
       totals->add(outputs.size(), different, fixed ? std::optional(length) : std::nullopt);
     }
   }
+}
+
+class FamilyInvariance : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
+  check_target(GetParam(), Quantization::kNone, configurations());
+}
+
+// Of each kind of layer one target; what a device has no format for is refused.
+constexpr const char* kQuantisedTargets[] = {"plain", "narrow_fp32", "moe_mixed", "next_experts"};
+
+TEST(QuantisedInvariance, SpeculationAndEverythingElseIsInvisible) {
+  const std::vector<Configuration>& all = configurations();
+  const std::span<const Configuration> rows(all.data(), full_matrix() ? 6 : 3);
+  int formats = 0;
+  for (const Quantization quantization : {Quantization::kFp8, Quantization::kInt4}) {
+    for (const char* name : kQuantisedTargets) {
+      EngineOptions options = options_of(all.back(), std::string("tests/data/targets/") + name, "");
+      options.quantization = quantization;
+      const auto probe = Engine::create(options);
+      if (!probe.ok()) {
+        EXPECT_EQ(probe.error().code, ErrorCode::kUnimplemented) << probe.error().message;
+        EXPECT_NE(kTestDevice, std::string("cpu")) << probe.error().message;
+        continue;
+      }
+      ++formats;
+      check_target(name, quantization, rows);
+    }
+  }
+  if (formats == 0) GTEST_SKIP() << "this device has no format of quantised weights for these targets";
 }
 
 // The random drafters of tests/data: windows, causality, biases, rotations and vocabularies of their own. Little is

@@ -156,6 +156,7 @@ std::string report_json(const BenchReport& report) {
   if (!report.engine.draft_attention_backend.empty()) {
     json["draft_attention_backend"] = report.engine.draft_attention_backend;
   }
+  json["quantization"] = report.engine.quantization;
   if (!report.draft.empty()) json["draft_quantization"] = report.engine.draft_quantization;
   json["threads"] = report.engine.threads;
   json["prompt_tokens"] = report.prompt_tokens;

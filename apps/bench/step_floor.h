@@ -25,9 +25,9 @@ struct StepFloor {
   double flop_ms(double peak_flops) const { return peak_flops > 0 ? flops / peak_flops * 1e3 : 0; }
 };
 
-// Bytes of a weight in memory.
+// Bytes of a weight in memory, scales included.
 struct WeightBytes {
-  int64_t target = 2, draft = 2;
+  double target = 2, draft = 2;
 };
 
 // How many weights a step reads of each model.

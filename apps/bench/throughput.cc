@@ -164,8 +164,12 @@ class ThroughputMeasurement {
     // Weights may be stored narrower than the arithmetic.
     const model::Decoder& target = subject.target.decoder;
     const int64_t parameters = model::count(model::params(target)) + (draft ? model::count(draft->params) : 0);
-    const int64_t bytes_per_weight = info.weight_bytes < 3 * parameters ? 2 : 4;
-    const WeightBytes bytes{bytes_per_weight, info.draft_quantization == "fp8" ? 1 : bytes_per_weight};
+    const double plain = info.weight_bytes < 3 * parameters ? 2 : 4;
+    const auto bytes_of = [&](const std::string& quantization) {
+      if (quantization == "int4") return ops::bytes_per_value(ops::kInt4Weights);
+      return quantization == "fp8" ? 1.0 : plain;
+    };
+    const WeightBytes bytes{bytes_of(info.quantization), bytes_of(info.draft_quantization)};
     row->peak_flops = bf16 && row->speed.bf16_flops > 0 ? row->speed.bf16_flops : row->speed.f32_flops;
     const RunSummary& summary = row->summary;
     const double answered = static_cast<double>(std::max<int64_t>(1, summary.requests - summary.errors));

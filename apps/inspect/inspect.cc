@@ -310,6 +310,7 @@ void print_json(const Findings& found) {
                               found.target_weights);
   json["target"]["max_positions"] = t.max_positions;
   json["target"]["tokenizer"] = found.tokenizer;
+  if (found.plan) json["target"]["quantization"] = engine::quantization_name(found.plan->target_numerics.storage);
   if (found.draft) {
     const spec::ProposerFacts& d = found.draft->facts();
     json["draft"] =
@@ -317,7 +318,7 @@ void print_json(const Findings& found) {
     json["draft"]["block_size"] = d.block_size;
     json["draft"]["mask_token_id"] = d.mask_token;
     json["draft"]["target_layer_ids"] = d.feature_layers;
-    if (found.plan) json["draft"]["quantization"] = found.plan->draft_quantised() ? "fp8" : "none";
+    if (found.plan) json["draft"]["quantization"] = engine::quantization_name(found.plan->draft_numerics.storage);
   }
   json["fits"] = found.fits();
   if (found.pair && !found.pair->ok()) json["pair_error"] = found.pair->error().message;

@@ -21,9 +21,15 @@ namespace volley {
 
 enum class ComputeType { kAuto, kBFloat16, kFloat32 };  // kAuto: bfloat16 for bf16 checkpoints, else float32
 enum class Speculation { kOn, kOff };
-// How the drafter's weights, and its copy of the output head, lie in memory; the text never depends on it. kFp8: e4m3
-// with a scale for each row. kAuto: kFp8 where there is a fast kernel for it, with bfloat16 arithmetic (a GPU of
-// compute capability 9.0, and sizes that it takes), else kNone.
+// How the target's weights lie in memory; embedding, router and gates stay as they are. The checkpoint is quantised
+// while it loads.
+//   kFp8: e4m3. On GPUs of compute capability 9.0 with a scale for each row, and what they multiply becomes e4m3, too;
+//         the output head stays. On the CPU weights alone, with a scale for each 128 values.
+//   kInt4: -8 to 7, with a scale for each 32 values; the output head as kFp8. The CPU alone.
+enum class Quantization { kNone, kFp8, kInt4 };
+// The same of the drafter's weights, and on a GPU of its copy of the output head; the text never depends on it. kAuto:
+// kFp8 where a GPU has a fast kernel for it, with bfloat16 arithmetic (compute capability 9.0, and sizes that it
+// takes); on the CPU as the target's.
 enum class DraftQuantization { kAuto, kNone, kFp8 };
 // What a drafter's sliding-window layers see inside a block: what comes before (kCausal), or all of it. Another mask
 // than the drafter was trained with costs acceptance; the text never depends on it. kAuto: what its config.json says,
@@ -66,6 +72,7 @@ struct EngineOptions {
   bool skip_tokenizer = false;
   Speculation speculation = Speculation::kOn;
   int block_size = 0;  // tokens of a block, its first (known) token included; 0: the drafter's own
+  Quantization quantization = Quantization::kNone;
   DraftQuantization draft_quantization = DraftQuantization::kAuto;
   int draft_window = 0;  // last context positions the drafter attends to; 0: all (or as its config says)
   DraftWindowMask draft_window_mask = DraftWindowMask::kAuto;
@@ -248,7 +255,8 @@ struct EngineInfo {
   int64_t kv_pages = 0;
   int64_t kv_bytes_per_token = 0;  // target and drafter
   int64_t weight_bytes = 0;        // packed, target and drafter
-  std::string draft_quantization;  // of the drafter's weights: "none" or "fp8"; empty without a drafter
+  std::string quantization;        // of the target's weights: "none", "fp8" or "int4"
+  std::string draft_quantization;  // of the drafter's, likewise; empty without one
   int max_num_seqs = 0;
   int threads = 0;
   std::vector<TokenId> eos_token_ids;

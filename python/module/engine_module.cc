@@ -57,6 +57,10 @@ void bind_options(nb::module_& m) {
       .value("FULL", VerifyPolicy::Kind::kFull)
       .value("FIXED", VerifyPolicy::Kind::kFixed);
   verify.def(nb::init<>()).def_rw("kind", &VerifyPolicy::kind).def_rw("tokens", &VerifyPolicy::tokens);
+  nb::enum_<Quantization>(m, "Quantization")
+      .value("NONE", Quantization::kNone)
+      .value("FP8", Quantization::kFp8)
+      .value("INT4", Quantization::kInt4);
   nb::enum_<DraftQuantization>(m, "DraftQuantization")
       .value("AUTO", DraftQuantization::kAuto)
       .value("NONE", DraftQuantization::kNone)
@@ -75,6 +79,7 @@ void bind_options(nb::module_& m) {
       .def_rw("threads", &EngineOptions::threads)
       .def_rw("speculation", &EngineOptions::speculation)
       .def_rw("block_size", &EngineOptions::block_size)
+      .def_rw("quantization", &EngineOptions::quantization)
       .def_rw("draft_quantization", &EngineOptions::draft_quantization)
       .def_rw("draft_window", &EngineOptions::draft_window)
       .def_rw("draft_window_mask", &EngineOptions::draft_window_mask)
@@ -179,6 +184,7 @@ void bind_state(nb::module_& m) {
       .def_ro("vocab_size", &EngineInfo::vocab_size)
       .def_ro("max_model_len", &EngineInfo::max_model_len)
       .def_ro("block_size", &EngineInfo::block_size)
+      .def_ro("quantization", &EngineInfo::quantization)
       .def_ro("draft_quantization", &EngineInfo::draft_quantization)
       .def_ro("page_size", &EngineInfo::page_size)
       .def_ro("kv_pages", &EngineInfo::kv_pages)

@@ -59,8 +59,8 @@ std::string fingerprint(const std::string& text) {
 // same.
 void describe(std::ostream& out, const char* name, const model::Decoder& spec, std::span<const model::Param> params,
               const model::Numerics& numerics) {
-  out << name << " hidden " << spec.hidden << " vocab " << spec.vocab << " storage " << dtype_name(numerics.storage)
-      << " activation " << dtype_name(numerics.activation) << " weights";
+  out << name << " hidden " << spec.hidden << " vocab " << spec.vocab << " storage "
+      << ops::format_name(numerics.storage) << " activation " << dtype_name(numerics.activation) << " weights";
   for (const model::Param& param : params) out << " " << param.role << ":" << param.rows() << "x" << param.columns;
   out << " attention";
   for (size_t i = 0; i < spec.layers.size(); ++i) {
@@ -96,8 +96,8 @@ spec::MeasurePlan measure_plan(const ResolvedModels& models) {
     ++plan.experts.layers;
     not_routed += int64_t{e->router.experts - e->router.top_k} * 3 * e->inner * target.hidden;
   }
-  plan.target_weight_bytes = static_cast<double>((model::count(model::params(target)) - looked_up - not_routed) *
-                                                 static_cast<int64_t>(dtype_size(models.target_numerics.storage)));
+  plan.target_weight_bytes = static_cast<double>(model::count(model::params(target)) - looked_up - not_routed) *
+                             ops::bytes_per_value(models.target_numerics.storage);
   plan.vocab = target.vocab;
   if (const model::Attention* a = target.first_attention()) plan.heads_per_kv_head = a->heads / a->kv_heads;
   return plan;

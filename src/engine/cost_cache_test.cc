@@ -132,6 +132,7 @@ TEST(CostKey, NamesWhatTimesDependOn) {
     std::get<model::Attention>(m.target.decoder.layers[3].mixer).window = 64;
   })) << "a window reads less";
   EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.target_numerics.storage = DType::kF32; }));
+  EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.target_numerics.storage = ops::kInt4Weights; }));
   EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.draft = spec::read_proposer("models/pocket-dflash").value(); }));
   EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.block_size = 8; }));
   EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.max_num_seqs = 8; }));

@@ -155,45 +155,73 @@ DType kv_dtype(ComputeType requested, DType activation) {
   return activation;
 }
 
-// Whether FP8 has kernels for matrices of these shapes (ops/linear/linear.h).
-bool fits_fp8(std::span<const model::Param> params) {
+// Whether kFp8Rows has kernels for matrices of these shapes (ops/linear/linear.h).
+bool fits_fp8_rows(std::span<const model::Param> params) {
   return std::all_of(params.begin(), params.end(), [](const model::Param& param) {
-    return !param.is_matrix() || (param.columns % ops::kQuantisedColumns == 0 && param.rows() % 4 == 0);
+    const bool codes = param.is_matrix() && param.codes == model::Param::Codes::kAny;
+    return !codes || (param.columns % ops::kQuantisedColumns == 0 && param.rows() % 4 == 0);
   });
 }
 
-// What the drafter's matrices are stored as, where `plain` is what its checkpoint and --dtype make of them.
-Result<DType> draft_storage(DraftQuantization requested, const ResolvedModels& models, model::Numerics plain) {
-  const bool built = ops::linear_takes_fp8(models.device.kind, models.device.gpu);
+// Why matrices of these shapes cannot be stored as kFp8Rows on the device, for the option that asks for it.
+Status check_fp8_rows(const std::string& option, const DeviceChoice& device, std::span<const model::Param> params,
+                      const std::string& instead) {
+  if (!ops::linear_takes_fp8(device.kind, device.gpu)) {
+    return unimplemented(
+        option + " fp8 is built for GPUs of compute capability 9.0 (H100, H200) and for the CPU: use " + instead + ".");
+  }
+  if (fits_fp8_rows(params)) return {};
+  return unimplemented(
+      option + " fp8 needs a model whose sizes (hidden, intermediate, heads times head size) are multiples of " +
+      std::to_string(ops::kQuantisedColumns) + ", and outputs that are multiples of 4: use " + instead + ".");
+}
+
+// What the target's matrices are stored as; `plain` is what its checkpoint and --dtype make of them.
+Result<ops::WeightFormat> target_storage(Quantization requested, const ResolvedModels& models,
+                                         const ops::WeightFormat& plain) {
+  const bool cpu = models.device.kind == DeviceKind::kCpu;
+  if (requested == Quantization::kNone) return plain;
+  if (cpu) return requested == Quantization::kInt4 ? ops::kInt4Weights : ops::kFp8Weights;
+  if (requested == Quantization::kInt4) {
+    return unimplemented("--quantization int4 is built for the CPU alone so far: use fp8 or none, or --device cpu.");
+  }
+  const model::Decoder& decoder = models.target.decoder;
+  for (size_t i = 0; i < decoder.layers.size(); ++i) {
+    if (decoder.experts(i) == nullptr && decoder.attention(i) != nullptr) continue;
+    return unimplemented(
+        "--quantization fp8 is not built for CUDA of models with experts or recurrent layers so far: use none, or "
+        "--device cpu.");
+  }
+  VOLLEY_RETURN_IF_ERROR(check_fp8_rows("--quantization", models.device, model::params(decoder), "none"));
+  return ops::kFp8Rows;
+}
+
+// The same of the drafter's.
+Result<ops::WeightFormat> draft_storage(DraftQuantization requested, const ResolvedModels& models,
+                                        const model::Numerics& plain) {
+  const bool cpu = models.device.kind == DeviceKind::kCpu;
   std::vector<model::Param> params = models.draft->facts().params;
-  model::append(params, models.draft->copied_params(models.target.decoder, DType::kF8E4M3));
-  const bool fits = fits_fp8(params);
+  model::append(params, models.draft->copied_params(models.target.decoder, ops::kFp8Rows));
   switch (requested) {
     case DraftQuantization::kNone:
       return plain.storage;
     case DraftQuantization::kFp8:
-      if (!built) {
-        return unimplemented(
-            "--draft-quantization fp8 is built for GPUs of compute capability 9.0 (H100, H200) alone: use auto or "
-            "none.");
-      }
-      if (!fits) {
-        return unimplemented(
-            "--draft-quantization fp8 needs a drafter whose sizes (hidden, intermediate, heads times head size) are "
-            "multiples of " +
-            std::to_string(ops::kQuantisedColumns) +
-            ", and outputs that are multiples of 4: use "
-            "auto or none.");
-      }
-      return DType::kF8E4M3;
+      if (cpu) return ops::kFp8Weights;
+      VOLLEY_RETURN_IF_ERROR(check_fp8_rows("--draft-quantization", models.device, params, "auto or none"));
+      return ops::kFp8Rows;
     case DraftQuantization::kAuto:
       break;
   }
-  return built && plain.activation == DType::kBF16 && fits ? DType::kF8E4M3 : plain.storage;
+  const ops::WeightFormat& target = models.target_numerics.storage;
+  if (cpu) return target.is_codes() ? target : plain.storage;
+  const bool fast = ops::linear_takes_fp8(models.device.kind, models.device.gpu) && fits_fp8_rows(params);
+  return fast && plain.activation == DType::kBF16 ? ops::kFp8Rows : plain.storage;
 }
 
 Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
   models.target_numerics = model::resolve_numerics(options.dtype, models.target_checkpoint->main_dtype());
+  VOLLEY_ASSIGN(models.target_numerics.storage,
+                target_storage(options.quantization, models, models.target_numerics.storage));
   models.kv_dtype = kv_dtype(options.kv_cache_dtype, models.target_numerics.activation);
   models.draft_numerics = models.target_numerics;
   if (models.draft_checkpoint) {
@@ -286,6 +314,11 @@ DeviceChoice on_gpu(int ordinal, const GpuFacts& gpu) {
 }
 
 }  // namespace
+
+const char* quantization_name(const ops::WeightFormat& storage) {
+  if (!storage.is_codes()) return "none";
+  return storage.code == DType::kI4 ? "int4" : "fp8";
+}
 
 int32_t logit_rows(DeviceKind device) {
   return device == DeviceKind::kCpu ? 256 : 1024;

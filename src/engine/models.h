@@ -35,6 +35,9 @@ Result<std::unique_ptr<Device>> make_device(const DeviceChoice& choice, int thre
 // kUnimplemented for a target with layers that the device has no kernels for.
 Status check_built_for(DeviceKind device, const families::TargetConfig& target);
 
+// "none", "fp8" or "int4".
+const char* quantization_name(const ops::WeightFormat& storage);
+
 // Rows of logits that exist at a time, and with them the most that a verify budget can share out: on a GPU more, so
 // that the head is read less often.
 int32_t logit_rows(DeviceKind device);
@@ -65,8 +68,8 @@ struct ResolvedModels {
   // Rounds whose positions are reserved ahead: the CPU finishes a round before the next is planned, a GPU has the next
   // one under way.
   int32_t reserve_rounds() const { return device.kind == DeviceKind::kCpu ? 1 : 2; }
-  // Whether the drafter has weights of a storage of its own, and with them a head.
-  bool draft_quantised() const { return draft && draft_numerics.storage == DType::kF8E4M3; }
+  // Whether the drafter's weights are stored as codes.
+  bool draft_quantised() const { return draft && draft_numerics.storage.is_codes(); }
   // Whether a prompt's beginning may come from the prefix cache: not where layers keep a state, which only its position
   // has, instead of K and V.
   bool shares_prefixes() const { return target.decoder.delta_layers() == 0; }

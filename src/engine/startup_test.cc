@@ -105,17 +105,25 @@ TEST_F(Startup, SpeculationWithoutADrafter) {
   EXPECT_EQ(refusal(ErrorCode::kInternal), "");
 }
 
-TEST_F(Startup, AQuantisedDrafterOnTheCpu) {
+// The drafter follows the target, unless it is asked for otherwise.
+TEST_F(Startup, QuantisedModelsOnTheCpu) {
+  using Draft = DraftQuantization;
   options_.device = "cpu";
-  options_.draft_quantization = DraftQuantization::kFp8;
-  EXPECT_MENTIONS(refusal(ErrorCode::kUnimplemented), "--draft-quantization");
-  options_.speculation = Speculation::kOff;  // no drafter, nothing to quantise
-  EXPECT_EQ(refusal(ErrorCode::kInternal), "");
-  options_.speculation = Speculation::kOn;
-  options_.draft_quantization = DraftQuantization::kAuto;
-  const auto engine = Engine::create(options_);
-  ASSERT_TRUE(engine.ok());
-  EXPECT_EQ((*engine)->info().draft_quantization, "none");
+  const auto check = [&](Quantization target, Draft draft, const std::string& target_is, const std::string& draft_is) {
+    options_.quantization = target;
+    options_.draft_quantization = draft;
+    const auto engine = Engine::create(options_);
+    ASSERT_TRUE(engine.ok()) << engine.error().message;
+    EXPECT_EQ((*engine)->info().quantization, target_is);
+    EXPECT_EQ((*engine)->info().draft_quantization, draft_is);
+  };
+  check(Quantization::kNone, Draft::kAuto, "none", "none");
+  check(Quantization::kNone, Draft::kFp8, "none", "fp8");
+  check(Quantization::kFp8, Draft::kAuto, "fp8", "fp8");
+  check(Quantization::kInt4, Draft::kAuto, "int4", "int4");
+  check(Quantization::kInt4, Draft::kNone, "int4", "none");
+  options_.speculation = Speculation::kOff;
+  check(Quantization::kInt4, Draft::kFp8, "int4", "");
 }
 
 TEST_F(Startup, MemoryThatCannotHoldOneRequest) {

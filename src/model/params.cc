@@ -7,6 +7,7 @@ namespace volley::model {
 namespace {
 
 using Kind = Param::Kind;
+using Codes = Param::Codes;
 
 using Ranges = std::vector<std::pair<int64_t, int64_t>>;
 
@@ -42,9 +43,9 @@ class LayerList {
   }
 
  private:
-  void add(Kind kind, const char* role, int64_t columns, std::vector<Param::Part> parts) {
+  void add(Kind kind, const char* role, int64_t columns, std::vector<Param::Part> parts, Codes codes = Codes::kAny) {
     for (Param::Part& part : parts) part.name = prefix_ + part.name;
-    list_.push_back({prefix_ + role, kind, columns, std::move(parts)});
+    list_.push_back({prefix_ + role, kind, columns, std::move(parts), false, codes});
   }
 
   void add_norm(const char* role, Param::Part part) {
@@ -103,7 +104,7 @@ class LayerList {
                {folder + "in_proj_a.weight", s.v_heads, Split::kOutputs}};
     }
     add(Kind::kMatrix, "delta_in", spec_.hidden, std::move(in));
-    add(Kind::kMatrix, "delta_gates", spec_.hidden, std::move(gates));
+    add(Kind::kMatrix, "delta_gates", spec_.hidden, std::move(gates), Codes::kNone);
     add(Kind::kVector, "delta_conv", 0,
         {{folder + "conv1d.weight", channels * s.taps, Split::kOutputs, {}, {channels, 1, s.taps}}});
     add(Kind::kVector, "delta_a_log", 0, {{folder + "A_log", s.v_heads, Split::kOutputs}});
@@ -120,7 +121,7 @@ class LayerList {
 
   void add_ffn(const Experts& experts) {
     const int32_t count = experts.router.experts;
-    add(Kind::kMatrix, "router", spec_.hidden, {{"mlp.gate.weight", count}});
+    add(Kind::kMatrix, "router", spec_.hidden, {{"mlp.gate.weight", count}}, Codes::kNone);
     std::vector<Param::Part> gate_up, down;
     for (int32_t e = 0; e < count; ++e) {
       const std::string expert = "mlp.experts." + std::to_string(e) + ".";
@@ -132,7 +133,7 @@ class LayerList {
     add(Kind::kExperts, "experts_down", experts.inner, std::move(down));
     if (const int64_t inner = experts.shared_inner; inner > 0) {
       const std::string shared = "mlp.shared_expert.";
-      add(Kind::kMatrix, "shared_gate", spec_.hidden, {{"mlp.shared_expert_gate.weight", 1}});
+      add(Kind::kMatrix, "shared_gate", spec_.hidden, {{"mlp.shared_expert_gate.weight", 1}}, Codes::kNone);
       add(Kind::kGateUp, "shared_gate_up", spec_.hidden,
           {{shared + "gate_proj.weight", inner, Split::kOutputs}, {shared + "up_proj.weight", inner, Split::kOutputs}});
       add(Kind::kMatrix, "shared_down", inner, {{shared + "down_proj.weight", spec_.hidden, Split::kInputs}});
@@ -183,7 +184,8 @@ Param head_param(const Decoder& spec) {
           Kind::kMatrix,
           spec.hidden,
           {{spec.tied_embeddings ? kEmbedding : kHead, spec.vocab, Split::kVocab}},
-          spec.tied_embeddings};
+          spec.tied_embeddings,
+          Codes::kBytes};
 }
 
 std::vector<Param> body_params(const Decoder& spec) {

@@ -37,6 +37,12 @@ struct Param {
     kExpertsGateUp,  // the same, two parts for each expert, gate and up
     kIndex,          // whole numbers that name tokens: int32, and no parameters
   };
+  // What a matrix may be stored as in a quantised model.
+  enum class Codes {
+    kAny,
+    kBytes,  // 8 bits at least, and its rows stay as they are: the output head
+    kNone,   // a small one that decides: a router, gates
+  };
   struct Part {
     std::string name;  // as the Hugging Face layout calls it, without the leading "model."
     int64_t rows = 0;  // of a vector: elements
@@ -51,6 +57,7 @@ struct Param {
   std::vector<Part> parts;
   // Its tensors are part of another one as well: it takes memory, but it is no parameter of its own.
   bool again = false;
+  Codes codes = Codes::kAny;
   float plus = 0;  // of a vector: added to each element when it is loaded
 
   bool is_matrix() const { return kind == Kind::kMatrix || kind == Kind::kGateUp; }

@@ -44,8 +44,12 @@ Numerics resolve_numerics(ComputeType requested, DType checkpoint) {
   return bf16 ? Numerics{DType::kBF16, DType::kBF16} : Numerics{DType::kF32, DType::kF32};
 }
 
-DType matrix_storage(const Numerics& numerics, std::span<const DType> parts) {
-  if (numerics.storage == DType::kF8E4M3) return DType::kF8E4M3;
+ops::WeightFormat matrix_storage(const Numerics& numerics, std::span<const DType> parts, Param::Codes codes) {
+  const ops::WeightFormat& storage = numerics.storage;
+  if (storage.is_codes()) {
+    if (codes == Param::Codes::kAny) return storage;
+    if (codes == Param::Codes::kBytes && !storage.multiplies_codes()) return ops::kFp8Weights;
+  }
   if (numerics.activation == DType::kBF16) return DType::kBF16;
   const bool bf16 = std::all_of(parts.begin(), parts.end(), [](DType part) { return part == DType::kBF16; });
   return bf16 ? DType::kBF16 : DType::kF32;
@@ -53,12 +57,12 @@ DType matrix_storage(const Numerics& numerics, std::span<const DType> parts) {
 
 namespace {
 
-DType storage_in(const weights::Checkpoint& checkpoint, const Param& param, Numerics numerics) {
-  // Experts are not stored as codes so far.
-  if (param.is_experts() && numerics.storage == DType::kF8E4M3) numerics.storage = numerics.activation;
+ops::WeightFormat storage_in(const weights::Checkpoint& checkpoint, const Param& param, const Numerics& numerics) {
   std::vector<DType> parts;
   for (const Param::Part& part : param.parts) parts.push_back(checkpoint.dtype_of(part.name));
-  return matrix_storage(numerics, parts);
+  // Grouped products do not multiply codes so far.
+  const bool plain = param.is_experts() && numerics.storage.multiplies_codes();
+  return matrix_storage(numerics, parts, plain ? Param::Codes::kNone : param.codes);
 }
 
 }  // namespace
@@ -80,8 +84,8 @@ WeightBytes weight_bytes(std::span<const Param> list, const Numerics& numerics, 
   for (const Param& param : list) {
     if (param.is_matrix() || param.is_experts()) {
       const int64_t matrices = param.is_experts() ? param.experts() : 1;
-      const DType storage = storage_in(checkpoint, param, numerics);
-      bytes.matrices[storage] +=
+      const ops::WeightFormat storage = storage_in(checkpoint, param, numerics);
+      bytes.matrices[storage.code] +=
           matrices * ops::packed_bytes(device, param.rows() / matrices, param.columns, storage, layout_of(param));
     } else if (param.kind == Param::Kind::kVector || param.kind == Param::Kind::kIndex) {
       static_assert(sizeof(float) == sizeof(int32_t));
@@ -100,7 +104,7 @@ WeightLoader::WeightLoader(Device& device, const weights::Checkpoint& checkpoint
   for (const Param& param : list) VOLLEY_CHECK(params_.emplace(param.role, &param).second);
 }
 
-DType WeightLoader::storage_of(const Param& param) const {
+ops::WeightFormat WeightLoader::storage_of(const Param& param) const {
   return storage_in(checkpoint_, param, numerics_);
 }
 

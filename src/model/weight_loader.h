@@ -22,7 +22,7 @@ namespace volley::model {
 // How a model's arithmetic runs, resolved from options and checkpoint.
 struct Numerics {
   DType activation = DType::kBF16;  // inputs of matrix products, q: kBF16 or kF32. The residual stream is always fp32.
-  DType storage = DType::kBF16;     // of most matrices (matrix_storage()): kBF16, kF32, or of a drafter kF8E4M3
+  ops::WeightFormat storage = DType::kBF16;  // of most matrices (matrix_storage()); codes: the model is quantised
   ops::AttentionBackend attention = ops::AttentionBackend::kAuto;
 };
 
@@ -30,10 +30,11 @@ struct Numerics {
 // float32.
 Numerics resolve_numerics(ComputeType requested, DType checkpoint);
 
-// What a matrix is stored as that is made of rows of these dtypes, one or several: with fp32 activations the smallest
-// type that holds them exactly, which is kBF16 where all are bf16 and kF32 otherwise. bf16 activations take kBF16, and
-// a quantised drafter kF8E4M3.
-DType matrix_storage(const Numerics& numerics, std::span<const DType> parts);
+// What a matrix is stored as that is made of rows of these dtypes, one or several. In a quantised model as codes, as
+// far as the matrix bears it; else with fp32 activations the smallest type that holds them exactly, which is kBF16
+// where all are bf16 and kF32 otherwise, and with bf16 activations kBF16.
+ops::WeightFormat matrix_storage(const Numerics& numerics, std::span<const DType> parts,
+                                 Param::Codes codes = Param::Codes::kAny);
 
 // Memory of the weights of `list` on a device, as the checkpoint has them. Exactly what a WeightLoader takes: tables
 // stay where the checkpoint is unless the device cannot read it, and count where that takes memory.
@@ -91,7 +92,7 @@ class WeightLoader {
     std::vector<ops::WeightRows> rows;
   };
   bool dry() const { return device_.stream().dry(); }
-  DType storage_of(const Param& param) const;
+  ops::WeightFormat storage_of(const Param& param) const;
   const Param& param(const std::string& role) const;
   Result<Sources> sources(const Param& param) const;
   void packed(const Sources& sources, const Buffer& weight);

@@ -8,9 +8,9 @@
 namespace volley::model {
 namespace {
 
-constexpr DType kBF16 = DType::kBF16, kF16 = DType::kF16, kF32 = DType::kF32, kF8 = DType::kF8E4M3;
+constexpr DType kBF16 = DType::kBF16, kF16 = DType::kF16, kF32 = DType::kF32;
 
-DType storage(const Numerics& numerics, std::vector<DType> parts) {
+ops::WeightFormat storage(const Numerics& numerics, std::vector<DType> parts) {
   return matrix_storage(numerics, parts);
 }
 
@@ -33,10 +33,19 @@ TEST(MatrixStorage, InBfloat16RoundsEverything) {
   }
 }
 
-TEST(MatrixStorage, OfAQuantisedDrafterIsOneType) {
-  const Numerics numerics{.activation = kBF16, .storage = kF8};
-  EXPECT_EQ(storage(numerics, {kBF16}), kF8);
-  EXPECT_EQ(storage(numerics, {kF32, kBF16}), kF8);
+TEST(MatrixStorage, OfAQuantisedModelIsAsItsMatricesBear) {
+  using Codes = Param::Codes;
+  for (const ops::WeightFormat& format : {ops::kFp8Rows, ops::kFp8Weights, ops::kInt4Weights}) {
+    for (const DType activation : {kBF16, kF32}) {
+      const Numerics numerics{.activation = activation, .storage = format};
+      EXPECT_EQ(storage(numerics, {kBF16}), format);
+      EXPECT_EQ(storage(numerics, {kF32, kBF16}), format);
+      const std::vector<DType> parts = {kBF16};
+      EXPECT_EQ(matrix_storage(numerics, parts, Codes::kNone), kBF16);
+      const ops::WeightFormat head = format.multiplies_codes() ? ops::WeightFormat(kBF16) : ops::kFp8Weights;
+      EXPECT_EQ(matrix_storage(numerics, parts, Codes::kBytes), head);
+    }
+  }
 }
 
 }  // namespace

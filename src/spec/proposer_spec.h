@@ -52,8 +52,9 @@ class ProposerSpec {
   const ProposerFacts& facts() const { return facts_; }
   // Whether it fits the target. kFailedPrecondition with both values. Needs no weights.
   virtual Status check_target(const model::Decoder& target) const = 0;
-  // Weights that it takes from the target's folder to store them another way; none if it is stored as the target is.
-  virtual std::vector<model::Param> copied_params(const model::Decoder& target, DType storage) const = 0;
+  // Weights that it takes from the target's folder to store them in `storage`, too; none where it borrows the target's.
+  virtual std::vector<model::Param> copied_params(const model::Decoder& target,
+                                                  const ops::WeightFormat& storage) const = 0;
   // Errors as WeightLoader.
   virtual Result<std::unique_ptr<Proposer>> load(const ProposerLoad& load) const = 0;
 

@@ -26,6 +26,11 @@ _DTYPES = {
     "bfloat16": _engine.ComputeType.BFLOAT16,
     "float32": _engine.ComputeType.FLOAT32,
 }
+_QUANTIZATIONS = {
+    "none": _engine.Quantization.NONE,
+    "fp8": _engine.Quantization.FP8,
+    "int4": _engine.Quantization.INT4,
+}
 _DRAFT_QUANTIZATIONS = {
     "auto": _engine.DraftQuantization.AUTO,
     "none": _engine.DraftQuantization.NONE,
@@ -38,6 +43,12 @@ _DRAFT_WINDOW_MASKS = {
 }
 _MOST_OPEN = 1024  # requests that one call keeps in the engine's queue
 _WAKE_S = 0.1  # how often a waiting call looks for Ctrl-C
+
+
+def _quantization(name: str) -> _engine.Quantization:
+    if name not in _QUANTIZATIONS:
+        raise ValueError(f"quantization is {name!r}: it must be one of {', '.join(_QUANTIZATIONS)}")
+    return _QUANTIZATIONS[name]
 
 
 def _draft_quantization(name: str) -> _engine.DraftQuantization:
@@ -104,6 +115,7 @@ class LLM:
         speculation: bool | None = None,
         block_size: int = 0,
         verify: str | int = "auto",
+        quantization: str = "none",
         draft_quantization: str = "auto",
         draft_window: int = 0,
         draft_window_mask: str = "auto",
@@ -138,6 +150,7 @@ class LLM:
         options.threads = threads
         options.block_size = block_size
         options.verify = _verify(verify)
+        options.quantization = _quantization(quantization)
         options.draft_quantization = _draft_quantization(draft_quantization)
         options.draft_window = draft_window
         options.draft_window_mask = _draft_window_mask(draft_window_mask)

@@ -7,12 +7,6 @@
 namespace volley::ops {
 namespace {
 
-std::string described(const WeightFormat& format) {
-  std::string text = dtype_name(format.code);
-  if (format.group_k > 0) text += " with a scale for each " + std::to_string(format.group_k) + " columns";
-  return text;
-}
-
 // What has kernels; formats of codes beside the plain ones.
 bool is_built(DeviceKind device, const WeightFormat& format) {
   if (format == DType::kBF16 || format == DType::kF32) return true;
@@ -22,11 +16,20 @@ bool is_built(DeviceKind device, const WeightFormat& format) {
 
 Status check_format(DeviceKind device, const WeightFormat& format) {
   if (is_built(device, format)) return {};
-  return unimplemented("Weights cannot be stored as " + described(format) +
+  return unimplemented("Weights cannot be stored as " + format_name(format) +
                        " on this device: use bfloat16 or float32.");
 }
 
 }  // namespace
+
+std::string format_name(const WeightFormat& format) {
+  return dtype_name(format.code) + (format.group_k > 0 ? "/" + std::to_string(format.group_k) : std::string());
+}
+
+double bytes_per_value(const WeightFormat& format) {
+  const double value = format.code == DType::kI4 ? 0.5 : static_cast<double>(dtype_size(format.code));
+  return format.group_k > 0 ? value + static_cast<double>(sizeof(float)) / format.group_k : value;
+}
 
 Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> parts, int64_t k, WeightFormat format,
                                  LinearLayout layout) {

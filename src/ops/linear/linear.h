@@ -9,6 +9,7 @@
 #include <volley/result.h>
 
 #include <span>
+#include <string>
 
 #include "device/arena.h"
 #include "device/device.h"
@@ -61,6 +62,11 @@ struct LinearWeight {
   Buffer packed;
   bool portable = false;  // CUDA: the kernel for GPUs without wgmma, on any GPU; the same bits
 };
+
+// "bfloat16", or of codes with their groups: "int4/32".
+std::string format_name(const WeightFormat& format);
+// Of a matrix, scales included.
+double bytes_per_value(const WeightFormat& format);
 
 // Packs `parts` (each [rows, k], stacked) once. kBF16 rounds fp32 and fp16 sources to bf16; kF32 is exact.
 // kFp8Rows quantises each row as quantise_rows() does; for k a multiple of 16 and a number of outputs that is a

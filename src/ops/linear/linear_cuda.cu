@@ -187,17 +187,17 @@ void linear_cuda(Stream& stream, const LinearWeight& w, const Input& x, TensorVi
 namespace {
 
 // On CUDA a format's code says all: kFp8Rows is the only one of codes.
-Result<LinearWeight> pack(Device& device, std::span<const WeightRows> parts, int64_t k, const WeightFormat& format,
-                          LinearLayout layout) {
+Result<LinearWeight> pack_weights(Device& device, std::span<const WeightRows> parts, int64_t k,
+                                  const WeightFormat& format, LinearLayout layout) {
   return pack_linear_cuda(device, parts, k, format.code, layout);
 }
-int64_t packed_bytes(int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout) {
+int64_t weight_bytes(int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout) {
   return linear_cuda_packed_bytes(n, k, format.code, layout);
 }
 
 }  // namespace
 
-const LinearKernels LinearKernels::kCuda = {pack, packed_bytes, linear_cuda, linear_cuda_takes_fp8,
+const LinearKernels LinearKernels::kCuda = {pack_weights, weight_bytes, linear_cuda, linear_cuda_takes_fp8,
                                             linear_cuda_summarises};
 
 }  // namespace volley::ops

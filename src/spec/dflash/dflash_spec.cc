@@ -20,10 +20,9 @@ class DFlashSpec final : public ProposerSpec {
 
   Status check_target(const model::Decoder& target) const override;
 
-  // A quantised drafter without a head of its own has a copy of the target's, in its own storage; any other borrows it.
-  std::vector<model::Param> copied_params(const model::Decoder& target, DType storage) const override {
-    if (storage != DType::kF8E4M3 || facts().draft_vocab > 0) return {};
-    return {model::head_param(target)};
+  std::vector<model::Param> copied_params(const model::Decoder& target,
+                                          const ops::WeightFormat& storage) const override {
+    return dflash::copied_params(facts(), target, storage);
   }
 
   Result<std::unique_ptr<Proposer>> load(const ProposerLoad& load) const override {

@@ -35,6 +35,14 @@ std::vector<size_t> injected_layers(const model::Decoder& decoder, bool windowed
   return layers;
 }
 
+std::vector<model::Param> copied_params(const ProposerFacts& facts, const model::Decoder& target,
+                                        const ops::WeightFormat& storage) {
+  if (!storage.multiplies_codes() || facts.draft_vocab > 0) return {};
+  model::Param head = model::head_param(target);
+  head.codes = model::Param::Codes::kAny;
+  return {std::move(head)};
+}
+
 Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const ProposerFacts& facts) {
   std::unique_ptr<Network> network(new Network);
   network->facts_ = facts;
@@ -57,8 +65,8 @@ Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const P
     load.device.upload(network->target_ids_.data(), ids.data(), ids.size() * sizeof(TokenId));
     return network;
   }
-  if (load.numerics.storage != DType::kF8E4M3) return network;
-  const std::vector<model::Param> copied = {model::head_param(load.target.spec())};
+  const std::vector<model::Param> copied = copied_params(facts, load.target.spec(), load.numerics.storage);
+  if (copied.empty()) return network;
   model::WeightLoader head_loader(load.device, load.target_checkpoint, load.numerics, copied);
   VOLLEY_ASSIGN(network->head_copy_, head_loader.linear("head"));
   network->packed_bytes_ += head_loader.packed_bytes();

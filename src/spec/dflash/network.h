@@ -11,6 +11,11 @@ namespace volley::spec::dflash {
 // Which layers' k and v projections the weight of the injection has: those without a window, then those with one.
 std::vector<size_t> injected_layers(const model::Decoder& decoder, bool windowed);
 
+// What a drafter takes from the target's folder: one that multiplies codes and has no head of its own, a copy of the
+// target's; any other borrows it.
+std::vector<model::Param> copied_params(const ProposerFacts& facts, const model::Decoder& target,
+                                        const ops::WeightFormat& storage);
+
 class Network {
  public:
   // Errors as model::WeightLoader; kDataLoss for weights that are no numbers, with which nothing would be accepted.

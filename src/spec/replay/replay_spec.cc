@@ -115,7 +115,10 @@ class ReplaySpec final : public ProposerSpec {
     }
     return {};
   }
-  std::vector<model::Param> copied_params(const model::Decoder& target, DType storage) const override { return {}; }
+  std::vector<model::Param> copied_params(const model::Decoder& target,
+                                          const ops::WeightFormat& storage) const override {
+    return {};
+  }
   Result<std::unique_ptr<Proposer>> load(const ProposerLoad& load) const override {
     return ReplayProposer::create(load.device, answers_, load.block_size, load.target.spec().vocab);
   }
