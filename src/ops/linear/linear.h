@@ -97,8 +97,8 @@ struct End {
 };
 
 // x: [rows, k]. bf16 x with bf16 weights: products of bf16, sums in fp32. Where either is fp32, products and sums are.
-// Weights that are codes with scales along k are widened to bf16, which is exact; each group's sum is multiplied by its
-// scale and added. Rows in fp32, and CPUs without the bf16 dot product, multiply code * scale, rounded to fp32.
+// Weights that are codes with scales along k are widened, which is exact, to bf16 for rows in bf16 where the CPU has
+// their dot product, else to fp32; each group's sum is multiplied by its scale and added.
 // kFp8Rows multiplies codes; plain x becomes codes first, in scratch memory that is given back. Each sum of products
 // of codes is multiplied by the weight row's scale, then by x's row's. The matrix unit keeps about 13 bits of such a
 // sum behind its largest product, so its error is larger than that of fp32 sums, but small beside what quantising did.

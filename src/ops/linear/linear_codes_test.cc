@@ -97,7 +97,7 @@ std::vector<float> product(Device& device, const LinearWeight& w, Rows& x, int64
 }
 
 // Each code times x is exact or rounded once, a group's sum rounds once an addend, its scale and the sum of groups once
-// a group. fp32 rows round code * scale first.
+// a group.
 void check_product(int64_t rows, int64_t k, int64_t n, const WeightFormat& format, DType x_dtype) {
   auto device = *make_cpu_device(2);
   const LinearWeight w = pack(*device, normal_values(n * k, 1), k, format);

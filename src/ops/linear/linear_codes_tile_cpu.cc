@@ -1,5 +1,5 @@
-// Products of fp32 rows with weights that are codes, on any CPU: a group of a panel is widened to fp32 and multiplied
-// by all rows of the tile. Compiled once per instruction set.
+// Products of fp32 rows with weights that are codes, on any CPU: codes become fp32 in registers. Compiled once per
+// instruction set.
 #include "ops/linear/linear_cpu.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -17,59 +17,162 @@ using FVec = hn::Vec<F32>;
 using UVec = hn::Vec<U32>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(F32()));
 
-// `word` holds an e4m3 code in its lowest byte. Its exponent and mantissa, moved to where fp32 has them, are 2^120
-// times too small; so are those of subnormal codes.
+// Value of code kCode in the lower half of each word.
 struct Fp8 {
-  static constexpr int kBits = 8, kPairs = 2;  // of a code; pairs of codes in a word
+  static constexpr int kPairs = 2;  // codes of half a word
   static constexpr int64_t kGroup = kFp8Weights.group_k;
-  static HWY_INLINE FVec value(UVec word) {
+  // Exponent and mantissa, moved to where fp32 has them, are 2^120 times too small; so are those of subnormal codes.
+  template <int kCode>
+  static HWY_INLINE FVec value(UVec half) {
     const F32 d;
-    const U32 du;
-    const auto magnitude = hn::BitCast(d, hn::ShiftLeft<20>(hn::And(word, hn::Set(du, 0x7f))));
-    const auto sign = hn::BitCast(d, hn::ShiftLeft<24>(hn::And(word, hn::Set(du, 0x80))));
-    return hn::Or(hn::Mul(magnitude, hn::Set(d, 0x1p120f)), sign);
+    const hn::RebindToSigned<F32> di;
+    const auto moved = hn::ShiftRight<4>(hn::BitCast(di, hn::ShiftLeft<24 - 8 * kCode>(half)));
+    const auto kept = hn::And(moved, hn::Set(di, static_cast<int32_t>(0x87f00000u)));
+    return hn::Mul(hn::BitCast(d, kept), hn::Set(d, 0x1p120f));
   }
 };
 
 struct Int4 {
-  static constexpr int kBits = 4, kPairs = 4;
+  static constexpr int kPairs = 4;
   static constexpr int64_t kGroup = kInt4Weights.group_k;
-  static HWY_INLINE FVec value(UVec word) {
+  // Bits 4 * kCode of the mantissa of 2^(23 - 4 * kCode) count as what they are.
+  template <int kCode>
+  static HWY_INLINE FVec value(UVec half) {
     const F32 d;
-    const hn::RebindToSigned<F32> di;
-    const auto code = hn::BitCast(di, hn::And(word, hn::Set(U32(), 0xf)));
-    return hn::ConvertTo(d, hn::Sub(code, hn::Set(di, 8)));
+    const U32 du;
+    constexpr float kOne = static_cast<float>(1 << (23 - 4 * kCode));
+    const auto code = hn::And(half, hn::Set(du, 0xfu << (4 * kCode)));
+    return hn::Sub(hn::BitCast(d, hn::Or(code, hn::BitCast(du, hn::Set(d, kOne)))), hn::Set(d, kOne + 8));
   }
 };
 
-// [kGroup][16] floats.
-template <typename Code>
-void widen(const char* group, float* weights) {
+// Rows that go through a panel together: their sums, and what widening takes, stay in registers.
+constexpr int kVecs = 16 / kLanes;  // that hold a panel's 16 outputs
+constexpr int kMaxRows = HWY_MAX(1, HWY_MIN((HWY_MAX_BYTES >= 64 ? 16 : 8) / kVecs, 8));
+// One row waits for its own sums; two panels at a time wait less.
+constexpr int panels_in_flight(int rows) {
+  return rows * 2 * kVecs <= (HWY_MAX_BYTES >= 64 ? 16 : 8) ? 2 : 1;
+}
+
+template <typename Code, int kRows, int kPanels, int kCode>
+HWY_INLINE void add_pair(const UVec (&words)[kPanels][kVecs], const float* x, int64_t rows,
+                         FVec (&c)[kRows][kPanels][kVecs]) {
   const F32 d;
-  const U32 du;
-  constexpr int64_t kLoad = 2 * Code::kPairs;  // columns of 64 bytes
-  for (int64_t lane = 0; lane < kPanelWidth; lane += kLanes) {
-    const auto scale = hn::Load(d, reinterpret_cast<const float*>(group) + lane);
-    for (int64_t i = 0; i < Code::kGroup; i += kLoad) {
-      const char* line = group + kLineBytes + i / kLoad * kLineBytes;
-      auto even = hn::Load(du, reinterpret_cast<const uint32_t*>(line) + lane);
-      auto odd = hn::ShiftRight<16>(even);
-      for (int64_t j = 0; j < Code::kPairs; ++j) {
-        float* to = weights + (i + 2 * j) * kPanelWidth + lane;
-        hn::Store(hn::Mul(Code::value(even), scale), d, to);
-        hn::Store(hn::Mul(Code::value(odd), scale), d, to + kPanelWidth);
-        even = hn::ShiftRight<Code::kBits>(even);
-        odd = hn::ShiftRight<Code::kBits>(odd);
+#pragma GCC unroll 16
+  for (int odd = 0; odd < 2; ++odd) {
+    const float* column = x + (2 * kCode + odd) * rows;
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+#pragma GCC unroll 16
+      for (int v = 0; v < kVecs; ++v) {
+        const auto value = Code::template value<kCode>(odd == 0 ? words[p][v] : hn::ShiftRight<16>(words[p][v]));
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) c[r][p][v] = hn::MulAdd(hn::Set(d, column[r]), value, c[r][p][v]);
       }
     }
   }
 }
 
-void widen_fp8(const char* group, float* weights) {
-  widen<Fp8>(group, weights);
+template <typename Code, int kRows, int kPanels>
+void multiply(const TileProduct& t, int64_t row, int64_t panel) {
+  const F32 d;
+  const U32 du;
+  constexpr int64_t kColumns = 2 * Code::kPairs;  // of 64 bytes
+  const char* weights = t.weights + panel * t.panel_bytes;
+  const float* x = static_cast<const float*>(t.x) + row;
+  for (int64_t k = 0; k < t.k; k += Code::kGroup) {
+    const int64_t count = HWY_MIN(Code::kGroup, t.k - k);
+    const char* scales = weights;
+    weights += kLineBytes;
+    FVec c[kRows][kPanels][kVecs];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+      for (int p = 0; p < kPanels; ++p) {
+#pragma GCC unroll 16
+        for (int v = 0; v < kVecs; ++v) c[r][p][v] = hn::Zero(d);
+      }
+    }
+    for (int64_t i = 0; i < count; i += kColumns, weights += kLineBytes, x += kColumns * t.rows) {
+      UVec words[kPanels][kVecs];
+#pragma GCC unroll 16
+      for (int p = 0; p < kPanels; ++p) {
+        const auto* line = reinterpret_cast<const uint32_t*>(weights + p * t.panel_bytes);
+#pragma GCC unroll 16
+        for (int v = 0; v < kVecs; ++v) words[p][v] = hn::Load(du, line + v * kLanes);
+      }
+      add_pair<Code, kRows, kPanels, 0>(words, x, t.rows, c);
+      add_pair<Code, kRows, kPanels, 1>(words, x, t.rows, c);
+      if constexpr (Code::kPairs == 4) {
+        add_pair<Code, kRows, kPanels, 2>(words, x, t.rows, c);
+        add_pair<Code, kRows, kPanels, 3>(words, x, t.rows, c);
+      }
+    }
+    // The last group's codes end before its bytes do.
+    weights = scales + kLineBytes + kPanelWidth * Code::kGroup / (Code::kPairs == 4 ? 2 : 1);
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+#pragma GCC unroll 16
+      for (int v = 0; v < kVecs; ++v) {
+        const auto scale = hn::Load(d, reinterpret_cast<const float*>(scales + p * t.panel_bytes) + v * kLanes);
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          float* sums = t.sums + ((panel + p) * t.rows + row + r) * kPanelWidth + v * kLanes;
+          const auto before = t.first && k == 0 ? hn::Zero(d) : hn::Load(d, sums);
+          hn::Store(hn::MulAdd(c[r][p][v], scale, before), d, sums);
+        }
+      }
+    }
+  }
 }
-void widen_int4(const char* group, float* weights) {
-  widen<Int4>(group, weights);
+
+template <typename Code, int kRows>
+void multiply_rows(const TileProduct& t, int64_t row) {
+  constexpr int kPanels = panels_in_flight(kRows);
+  int64_t panel = 0;
+  for (; panel + kPanels <= t.panels; panel += kPanels) multiply<Code, kRows, kPanels>(t, row, panel);
+  for (; panel < t.panels; ++panel) multiply<Code, kRows, 1>(t, row, panel);
+}
+
+template <typename Code>
+void multiply_tile(const TileProduct& t) {
+  const int64_t parts = (t.rows + kMaxRows - 1) / kMaxRows;
+  for (int64_t i = 0; i < parts; ++i) {
+    const int64_t row = t.rows * i / parts;
+    switch (t.rows * (i + 1) / parts - row) {
+      case 1:
+        multiply_rows<Code, 1>(t, row);
+        break;
+      case 2:
+        multiply_rows<Code, HWY_MIN(2, kMaxRows)>(t, row);
+        break;
+      case 3:
+        multiply_rows<Code, HWY_MIN(3, kMaxRows)>(t, row);
+        break;
+      case 4:
+        multiply_rows<Code, HWY_MIN(4, kMaxRows)>(t, row);
+        break;
+      case 5:
+        multiply_rows<Code, HWY_MIN(5, kMaxRows)>(t, row);
+        break;
+      case 6:
+        multiply_rows<Code, HWY_MIN(6, kMaxRows)>(t, row);
+        break;
+      case 7:
+        multiply_rows<Code, HWY_MIN(7, kMaxRows)>(t, row);
+        break;
+      default:
+        multiply_rows<Code, kMaxRows>(t, row);
+        break;
+    }
+  }
+}
+
+void multiply_fp8(const TileProduct& t) {
+  multiply_tile<Fp8>(t);
+}
+void multiply_int4(const TileProduct& t) {
+  multiply_tile<Int4>(t);
 }
 
 }  // namespace volley::ops::HWY_NAMESPACE
@@ -77,40 +180,15 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace volley::ops {
-namespace {
 
-HWY_EXPORT(widen_fp8);
-HWY_EXPORT(widen_int4);
-
-template <typename Widen>
-void multiply_tile(const TileProduct& t, const WeightFormat& format, const Widen& widen) {
-  alignas(64) float weights[kMostGroup * kPanelWidth];
-  const int64_t group_k = format.group_k;
-  for (int64_t p = 0; p < t.panels; ++p) {
-    const char* group = t.weights + p * t.panel_bytes;
-    for (int64_t k = 0; k < t.k; k += group_k, group += linear_group_bytes(format)) {
-      widen(group, weights);
-      const char* widened = reinterpret_cast<const char*>(weights);
-      multiply_tile_f32({.x = static_cast<const float*>(t.x) + k * t.rows,
-                         .rows = t.rows,
-                         .k = group_k < t.k - k ? group_k : t.k - k,
-                         .weights = widened,
-                         .panel_bytes = 0,
-                         .panels = 1,
-                         .next = widened,
-                         .sums = t.sums + p * t.rows * kPanelWidth,
-                         .first = t.first && k == 0});
-    }
-  }
-}
-
-}  // namespace
+HWY_EXPORT(multiply_fp8);
+HWY_EXPORT(multiply_int4);
 
 void multiply_tile_fp8(const TileProduct& product) {
-  multiply_tile(product, kFp8Weights, HWY_DYNAMIC_DISPATCH(widen_fp8));
+  HWY_DYNAMIC_DISPATCH(multiply_fp8)(product);
 }
 void multiply_tile_int4(const TileProduct& product) {
-  multiply_tile(product, kInt4Weights, HWY_DYNAMIC_DISPATCH(widen_int4));
+  HWY_DYNAMIC_DISPATCH(multiply_int4)(product);
 }
 
 }  // namespace volley::ops
