@@ -1,4 +1,4 @@
-"""No field of a request may cost more than its size: the server's CPU time for texts of n, 2n, 4n and 8n bytes."""
+"""No field of a request may cost more than its size: the server's user time for texts of n, 2n, 4n and 8n bytes."""
 
 from __future__ import annotations
 
@@ -120,10 +120,12 @@ def own() -> Iterator[Server]:
         yield running
 
 
-def cpu_s(server: Server) -> float:
+def user_s(server: Server) -> float:
+    """User time alone. What the kernel takes for a first touch of a page depends on the host, not on our code: 0.15 s
+    for 45,000 pages, then 0.26 s for 29,000. How much memory a request may touch has a test of its own."""
     with open(f"/proc/{server.process.pid}/stat") as file:
         fields = file.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return int(fields[11]) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_mib(server: Server) -> int:
@@ -133,10 +135,10 @@ def peak_mib(server: Server) -> int:
 
 def cost(server: Server, path: str, body: dict[str, Any]) -> float:
     data = json.dumps(body).encode()
-    before = cpu_s(server)
+    before = user_s(server)
     status, _, answer = server.request("POST", path, data)
     assert status in (200, 400, 404), answer[:200]
-    return cpu_s(server) - before
+    return user_s(server) - before
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -171,12 +173,12 @@ def send_and_leave(server: Server, path: str, body: dict[str, Any]) -> None:
 def test_nobody_works_for_a_client_that_left(own: Server) -> None:
     body = {"prompt": words(9 * 2**20)}
     whole = cost(own, TOKENIZE, body)
-    before = cpu_s(own)
+    before = user_s(own)
     for _ in range(3):
         send_and_leave(own, TOKENIZE, body)
     # Until it works no more.
     last = None
-    while last is None or cpu_s(own) - last > 0.02:
-        last = cpu_s(own)
+    while last is None or user_s(own) - last > 0.02:
+        last = user_s(own)
         time.sleep(1)
-    assert cpu_s(own) - before < 2 * whole, whole
+    assert user_s(own) - before < 2 * whole, whole
