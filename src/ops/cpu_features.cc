@@ -20,6 +20,14 @@ bool cpu_has_avx512_bf16() {
 #endif
 }
 
+bool cpu_has_avx512_vbmi() {
+#if defined(__x86_64__)
+  return cpu_has_avx512_bf16() && __builtin_cpu_supports("avx512vbmi");
+#else
+  return false;
+#endif
+}
+
 std::string cpu_instruction_set() {
   // The best supported target has the lowest bit.
   const int64_t supported = hwy::SupportedTargets();

@@ -9,6 +9,9 @@ namespace volley::ops {
 // AVX-512 BF16 (vdpbf16ps), and everything of AVX-512 that the kernels beside it use (F, BW, VL, DQ).
 bool cpu_has_avx512_bf16();
 
+// The same and look-ups of bytes in tables of 128 (VBMI): every CPU that has vdpbf16ps but Cooper Lake.
+bool cpu_has_avx512_vbmi();
+
 // E.g. "AVX3 + BF16", "AVX2", "SSE4": what the kernels of this process run on.
 std::string cpu_instruction_set();
 

@@ -1,5 +1,5 @@
-// Products of bf16 rows with weights that are codes, on AVX-512 BF16: codes become bf16 in registers. Compiled with
-// flags of its own, so the rules at the top of linear_cpu_avx512bf16.cc hold here, too.
+// Products of bf16 rows with weights that are codes, on AVX-512 BF16 with VBMI: codes become bf16 in registers.
+// Compiled with flags of its own, so the rules at the top of linear_cpu_avx512bf16.cc hold here, too.
 #include "ops/linear/linear_cpu.h"
 
 #if defined(__x86_64__)
@@ -24,37 +24,54 @@ struct Int4 {
       -0x3f20, -0x3f00, 0x40e0, 0x40c0, 0x40a0, 0x4080, 0x4040, 0x4000, 0x3f80, 0, -0x4080, -0x4000, -0x3fc0, -0x3f80,
       -0x3f60, -0x3f40, -0x3f20, -0x3f00);
 
+  using Words = __m512i;
+  Words read(__m512i codes) const { return codes; }
   template <int kPair>
-  __m512i pair(__m512i words) const {
+  __m512i pair(Words words) const {
     return _mm512_permutexvar_epi16(kPair == 0 ? words : _mm512_srli_epi16(words, 4 * kPair), table);
   }
 };
 
-// Exponent and mantissa move to where bf16 has them, and the exponent's bias goes from 7 to 127. Codes without an
-// exponent are multiples of 2^-9 and come from a table.
+// The bf16 of each e4m3 without its sign, byte by byte: table look-ups of single bytes read the lowest 7 bits.
+struct Fp8Table {
+  alignas(64) uint8_t high[128], low[128];
+};
+constexpr Fp8Table make_fp8_table() {
+  constexpr int kSmall[8] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};  // multiples of 2^-9
+  Fp8Table table = {};
+  for (int i = 0; i < 128; ++i) {
+    const int bits = i < 8 ? kSmall[i] : (i << 4) + (120 << 7);  // the exponent's bias goes from 7 to 127
+    table.high[i] = static_cast<uint8_t>(bits >> 8);
+    table.low[i] = static_cast<uint8_t>(bits & 0xff);
+  }
+  return table;
+}
+constexpr Fp8Table kFp8Table = make_fp8_table();
+
 struct Fp8 {
   static constexpr int kPairs = 2;
   static constexpr int64_t kGroup = kFp8Weights.group_k;
-  __m512i small = _mm512_castsi128_si512(
-      _mm_set_epi16(0x3c60, 0x3c40, 0x3c20, 0x3c00, 0x3bc0, 0x3b80, 0x3b00, 0));  // 7, 6, … times 2^-9
-  __m512i sign = _mm512_set1_epi16(-0x8000), magnitude = _mm512_set1_epi16(0x07f0);
-  __m512i exponent = _mm512_set1_epi16(0x0780), bias = _mm512_set1_epi16(120 << 7);
-  __m512i mantissa = _mm512_set1_epi16(7);
+  static constexpr int kOrAnd = 0xf8;  // a | (b & c)
+  __m512i high_0 = _mm512_load_si512(kFp8Table.high), high_1 = _mm512_load_si512(kFp8Table.high + 64);
+  __m512i low_0 = _mm512_load_si512(kFp8Table.low), low_1 = _mm512_load_si512(kFp8Table.low + 64);
+  __m512i sign = _mm512_set1_epi8(-0x80), upper = _mm512_set1_epi16(-0x100), lower = _mm512_set1_epi16(0xff);
 
+  struct Words {
+    __m512i high, low;  // bytes of bf16, where their codes were
+  };
+  Words read(__m512i codes) const {
+    const __m512i high = _mm512_permutex2var_epi8(high_0, codes, high_1);
+    return {_mm512_ternarylogic_epi32(high, codes, sign, kOrAnd), _mm512_permutex2var_epi8(low_0, codes, low_1)};
+  }
   template <int kPair>
-  __m512i pair(__m512i words) const {
-    const __m512i high = kPair == 0 ? _mm512_slli_epi16(words, 8) : words;  // the code in the upper byte
-    const __m512i code = _mm512_and_si512(_mm512_srli_epi16(high, 4), magnitude);
-    const __mmask32 subnormal = _mm512_testn_epi16_mask(code, exponent);
-    __m512i value = _mm512_add_epi16(code, bias);
-    value =
-        _mm512_mask_permutexvar_epi16(value, subnormal, _mm512_and_si512(_mm512_srli_epi16(high, 8), mantissa), small);
-    return _mm512_or_si512(value, _mm512_and_si512(high, sign));
+  __m512i pair(const Words& words) const {
+    return kPair == 0 ? _mm512_ternarylogic_epi32(_mm512_slli_epi16(words.high, 8), words.low, lower, kOrAnd)
+                      : _mm512_ternarylogic_epi32(_mm512_srli_epi16(words.low, 8), words.high, upper, kOrAnd);
   }
 };
 
 template <typename Code, int kRows, int kPanels, int kPair>
-inline void add_pair(const Code& code, const __m512i (&words)[kPanels], const uint32_t* x,
+inline void add_pair(const Code& code, const typename Code::Words (&words)[kPanels], const uint32_t* x,
                      __m512 (&c)[kRows][kPanels]) {
   __m512i w[kPanels];
 #pragma GCC unroll 16
@@ -87,10 +104,10 @@ void multiply(const TileProduct& t, const char* weights, float* sums, const char
     }
     for (int64_t i = 0; i < count;
          i += kColumns, weights += kLineBytes, next += kLineBytes, x += Code::kPairs * kRows) {
-      __m512i words[kPanels];
+      typename Code::Words words[kPanels];
 #pragma GCC unroll 16
       for (int p = 0; p < kPanels; ++p) {
-        words[p] = _mm512_load_si512(weights + p * t.panel_bytes);
+        words[p] = code.read(_mm512_load_si512(weights + p * t.panel_bytes));
         if constexpr (kRows >= kPrefetchRows) _mm_prefetch(next + p * t.panel_bytes, _MM_HINT_T0);
       }
       add_pair<Code, kRows, kPanels, 0>(code, words, x, c);
@@ -157,7 +174,7 @@ void multiply_tile_int4_avx512bf16(const TileProduct& product) {
 
 }  // namespace volley::ops
 
-#else  // cpu_has_avx512_bf16() is false there
+#else  // cpu_has_avx512_vbmi() is false there
 
 namespace volley::ops {
 

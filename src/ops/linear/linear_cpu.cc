@@ -137,7 +137,7 @@ Multiply multiply_of(DType code, bool pairs) {
 PanelProduct PanelProduct::make(const char* weights, int64_t n, int64_t k, const WeightFormat& format,
                                 LinearLayout layout, const TensorView& x, const TensorView& y, EndKind kind) {
   const bool codes = format.is_codes(), bf16 = format.code == DType::kBF16;
-  const bool pairs = (bf16 || codes) && x.dtype == DType::kBF16 && cpu_has_avx512_bf16();
+  const bool pairs = x.dtype == DType::kBF16 && ((bf16 && cpu_has_avx512_bf16()) || (codes && cpu_has_avx512_vbmi()));
   return {.weights = weights,
           .k = k,
           .panels = linear_panels(n, layout),

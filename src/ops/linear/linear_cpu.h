@@ -60,7 +60,8 @@ void multiply_tile_int4(const TileProduct& product);  // float x, kInt4Weights
 void write_tile(const TileOutput& output);
 // AVX-512 BF16 only, see cpu_has_avx512_bf16(): pairs of bf16, bf16 weights.
 void multiply_tile_avx512bf16(const TileProduct& product);
-// The same with kFp8Weights and kInt4Weights. REQUIRES of both: pairs up to a multiple of kCodePad columns.
+// The same with kFp8Weights and kInt4Weights. REQUIRES of both: cpu_has_avx512_vbmi(), pairs up to a multiple of
+// kCodePad columns.
 void multiply_tile_fp8_avx512bf16(const TileProduct& product);
 void multiply_tile_int4_avx512bf16(const TileProduct& product);
 // Packs x[rows, k] (row_stride elements apart) as `TileProduct::x` wants it, k odd padded with zero.
