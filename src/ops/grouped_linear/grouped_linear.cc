@@ -3,6 +3,7 @@
 #include <string>
 
 #include "ops/grouped_linear/grouped_linear_kernels.h"
+#include "ops/linear/linear_kernels.h"
 
 namespace volley::ops {
 
@@ -12,9 +13,8 @@ Result<ExpertWeights> pack_experts(Device& device, std::span<const WeightRows> p
     return invalid_argument("Weights of experts need at least one expert and one column, not " +
                             std::to_string(experts) + " and " + std::to_string(k) + ".");
   }
-  const bool codes = device.kind() == DeviceKind::kCpu && (format == kFp8Weights || format == kInt4Weights);
-  if (format != DType::kBF16 && format != DType::kF32 && !codes) {
-    return unimplemented(std::string("Weights of experts cannot be stored as ") + dtype_name(format.code) +
+  if (format != DType::kBF16 && format != DType::kF32 && !multiplies_as_stored(device.kind(), format)) {
+    return unimplemented("Weights of experts cannot be stored as " + format_name(format) +
                          " on this device: use bfloat16 or float32.");
   }
   const int64_t each = layout == LinearLayout::kGateUp ? 2 : 1;
@@ -22,11 +22,8 @@ Result<ExpertWeights> pack_experts(Device& device, std::span<const WeightRows> p
     return invalid_argument(std::to_string(experts) + " experts need " + std::to_string(experts * each) +
                             " matrices here, not " + std::to_string(parts.size()) + ".");
   }
+  VOLLEY_RETURN_IF_ERROR(check_parts(parts, format));
   for (const WeightRows& part : parts) {
-    if (part.dtype != DType::kBF16 && part.dtype != DType::kF16 && part.dtype != DType::kF32) {
-      return invalid_argument(std::string("A weight matrix of type ") + dtype_name(part.dtype) +
-                              " cannot be loaded: convert it to bfloat16, float16 or float32.");
-    }
     if (part.rows != parts[0].rows) {
       return invalid_argument("Experts must be matrices of one shape, not of " + std::to_string(parts[0].rows) +
                               " and " + std::to_string(part.rows) + " rows.");

@@ -179,10 +179,10 @@ Result<ExpertWeights> pack_experts_cuda(Device& device, std::span<const WeightRo
   VOLLEY_ASSIGN(Buffer raw, device.allocate(static_cast<size_t>(rows * w.k * 4)));
   for (size_t i = 0; i < parts.size(); ++i) {
     const WeightRows& part = parts[i];
-    device.upload(raw.data(), part.data, static_cast<size_t>(rows * w.k) * dtype_size(part.dtype));
+    upload_rows(device, part, 0, rows, w.k, raw.data());
     const int64_t expert = static_cast<int64_t>(i) / each;
     const PackArgs args{raw.data(),
-                        part.dtype,
+                        part.values ? DType::kF32 : part.dtype,
                         0,
                         rows,
                         rows,

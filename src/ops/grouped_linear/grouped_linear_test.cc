@@ -321,6 +321,9 @@ void check_bits_of_linear(LinearLayout layout, const WeightFormat& format) {
     const std::vector<char> bytes = encoded({&w.values[e * n * k], &w.values[(e + 1) * n * k]}, kBF16);
     std::vector<WeightRows> parts = {{bytes.data(), kBF16, n}};
     if (layout == kGateUp) parts = {{bytes.data(), kBF16, n / 2}, {bytes.data() + n / 2 * k * 2, kBF16, n / 2}};
+    for (size_t i = 0; i < parts.size(); ++i) {
+      bring_codes(parts[i], format, e * n + static_cast<int64_t>(i) * parts[i].rows);
+    }
     const LinearWeight alone = std::move(pack_linear(*device, parts, k, format, layout)).value();
     const DeviceTensor x_device(*device, encoded(x, kBF16)), y(*device, rows * outputs * 4);
     Arena none{Buffer()};
@@ -336,7 +339,8 @@ void check_bits_of_linear(LinearLayout layout, const WeightFormat& format) {
 
 TEST(GroupedLinear, GivesTheBitsOfLinear) {
   for (LinearLayout layout : {kPlain, kGateUp}) {
-    for (const WeightFormat& format : {WeightFormat(kBF16), kFp8Weights, kInt4Weights}) {
+    for (const WeightFormat& format : {WeightFormat(kBF16), kFp8Weights, kInt4Weights, kMxfp4Weights, kNvfp4Weights,
+                                       WeightFormat(DType::kI4, 1, 128, true)}) {
       check_bits_of_linear(layout, format);
     }
   }

@@ -40,6 +40,17 @@ inline std::vector<float> decoded(const std::vector<char>& bytes, DType dtype) {
   return values;
 }
 
+// Codes as a checkpoint may have them, where a format is only read; `first` and on of all rows.
+inline void bring_codes(WeightRows& part, const WeightFormat& format, int64_t first) {
+  if (!format.zeros && format.code != DType::kF4E2M1) return;
+  part.codes = [first](int64_t row, const CodedRow& out) {
+    const int64_t at = (first + row) * 7919;
+    for (size_t i = 0; i < out.codes.size(); ++i) out.codes[i] = static_cast<uint8_t>((at + i * i / 3) % 16);
+    for (size_t g = 0; g < out.scales.size(); ++g) out.scales[g] = 0.01f * static_cast<float>(at % 13 + g + 1);
+    for (size_t g = 0; g < out.zeros.size(); ++g) out.zeros[g] = static_cast<uint8_t>((at + g) % 17);
+  };
+}
+
 struct Experts {
   int64_t count = 0, n = 0, k = 0;
   DType dtype = DType::kBF16;
@@ -54,6 +65,7 @@ struct Experts {
     std::vector<WeightRows> parts;
     for (int64_t i = 0; i < count * each; ++i) {
       parts.push_back({bytes.data() + i * rows * k * static_cast<int64_t>(dtype_size(dtype)), dtype, rows});
+      if (format) bring_codes(parts.back(), *format, i * rows);
     }
     packed = std::move(pack_experts(device, parts, count, k, format.value_or(dtype), layout)).value();
     packed.portable = portable;

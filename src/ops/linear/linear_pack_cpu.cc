@@ -71,6 +71,21 @@ void read_row(const void* row, DType source, int64_t begin, int64_t count, float
   }
 }
 
+// One row of codes, as they are.
+void store_codes(const WeightRows& part, int64_t row, int64_t k, int64_t lane, const WeightFormat& format,
+                 char* panel) {
+  const auto groups = static_cast<size_t>((k + format.group_k - 1) / format.group_k);
+  std::vector<uint8_t> codes(static_cast<size_t>(k)), zeros(format.zeros ? groups : 0);
+  std::vector<float> scales(groups);
+  part.codes(row, {codes, scales, zeros});
+  for (size_t g = 0; g < groups; ++g, panel += linear_group_bytes(format)) {
+    const int64_t i = static_cast<int64_t>(g) * format.group_k;
+    const int64_t count = std::min<int64_t>(format.group_k, k - i);
+    store_group_cpu({&codes[i], count, scales[g], format.zeros ? static_cast<float>(zeros[g]) : 0.0f}, lane, format,
+                    panel);
+  }
+}
+
 // One row, quantised.
 void pack_codes(const void* row, DType source, int64_t k, int64_t lane, const WeightFormat& format, char* panel) {
   float values[kMostGroup];
@@ -92,8 +107,9 @@ void pack_panels_cpu(ThreadPool& pool, std::span<const WeightRows> parts, int64_
     n += part.rows;
   }
   const int64_t panel_bytes = linear_panel_bytes(k, format);
-  // Codes of a group are made together.
-  const int64_t chunk = format.is_codes() ? k : kChunk;
+  // Codes of a group are made together, and what reads rows reads whole ones.
+  const bool reads = std::ranges::any_of(parts, [](const WeightRows& part) { return part.values != nullptr; });
+  const int64_t chunk = format.is_codes() || reads ? k : kChunk;
   const auto pack_panel = [&](int64_t p, int) {
     char* panel = packed + p * panel_bytes;
     const bool pairs = layout == LinearLayout::kGateUp;
@@ -102,12 +118,24 @@ void pack_panels_cpu(ThreadPool& pool, std::span<const WeightRows> parts, int64_
     for (int64_t k0 = 0; k0 < k; k0 += chunk) {
       for (int64_t row = begin; row < end; ++row) {
         const size_t part = std::upper_bound(first_row.begin(), first_row.end(), row) - first_row.begin() - 1;
-        const char* source = static_cast<const char*>(parts[part].data) +
-                             (row - first_row[part]) * k * static_cast<int64_t>(dtype_size(parts[part].dtype));
+        const WeightRows& from = parts[part];
+        const int64_t lane = row - begin, of_part = row - first_row[part];
+        if (from.codes) {
+          store_codes(from, of_part, k, lane, format, panel);
+          continue;
+        }
+        if (from.values) {
+          std::vector<float> values(static_cast<size_t>(k));
+          from.values(of_part, values.data());
+          pack_row<float>(values.data(), 0, k, lane, format.code, panel);
+          continue;
+        }
+        const char* source =
+            static_cast<const char*>(from.data) + of_part * k * static_cast<int64_t>(dtype_size(from.dtype));
         if (format.is_codes()) {
-          pack_codes(source, parts[part].dtype, k, row - begin, format, panel);
+          pack_codes(source, from.dtype, k, lane, format, panel);
         } else {
-          pack_row(source, parts[part].dtype, k0, std::min(k0 + kChunk, k), row - begin, format.code, panel);
+          pack_row(source, from.dtype, k0, std::min(k0 + chunk, k), lane, format.code, panel);
         }
       }
     }
