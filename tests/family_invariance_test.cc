@@ -155,10 +155,9 @@ void expect_partial_acceptance(const Configuration& c, const EngineStats& stats)
   EXPECT_LE(length, 12) << c.name << ": too little was rejected to show anything";
 }
 
-// Every configuration of `rows` against plain decoding of one request at a time. name: of a folder of
-// tests/data/targets.
-void check_target(const std::string& name, Quantization quantization, std::span<const Configuration> rows) {
-  const std::string model = "tests/data/targets/" + name;
+// Every configuration of `rows` against plain decoding of one request at a time. folder: of tests/data.
+void check_target(const std::string& folder, Quantization quantization, std::span<const Configuration> rows) {
+  const std::string model = "tests/data/" + folder, name = fs::path(folder).filename();
   const auto target = families::read_target(model);
   ASSERT_TRUE(target.ok()) << target.error().message;
   const ReplayFolder drafter(name);
@@ -198,7 +197,7 @@ void check_target(const std::string& name, Quantization quantization, std::span<
 class FamilyInvariance : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
-  check_target(GetParam(), Quantization::kNone, configurations());
+  check_target("targets/" + GetParam(), Quantization::kNone, configurations());
 }
 
 // Of each kind of layer one target; what a device has no format for is refused.
@@ -219,10 +218,17 @@ TEST(QuantisedInvariance, SpeculationAndEverythingElseIsInvisible) {
         continue;
       }
       ++formats;
-      check_target(name, quantization, rows);
+      check_target(std::string("targets/") + name, quantization, rows);
     }
   }
   if (formats == 0) GTEST_SKIP() << "this device has no format of quantised weights for these targets";
+}
+
+// Checkpoints that are quantised already, in every format.
+TEST(QuantisedInvariance, CheckpointsAreInvisibleToo) {
+  const std::vector<Configuration>& all = configurations();
+  const std::span<const Configuration> rows(all.data(), full_matrix() ? 6 : 2);
+  for (const std::string& name : folders("quantised")) check_target("quantised/" + name, Quantization::kNone, rows);
 }
 
 // The random drafters of tests/data: windows, causality, biases, rotations and vocabularies of their own. Little is

@@ -61,7 +61,28 @@ TEST(TargetParity, LogitsAreThoseOfTransformers) {
   if (kTestDevice == std::string("cpu")) EXPECT_GE(chunked, 6);
 }
 
-// Greedy answers through the engine, of every family: 64 tokens, windows shorter than the prompt among them.
+// Greedy answers through the engine: 64 tokens.
+void expect_answer(const std::string& dir, const Fixture& expected) {
+  EngineOptions options;
+  options.model_dir = dir;
+  options.skip_tokenizer = true;
+  options.device = kTestDevice;
+  options.speculation = Speculation::kOff;
+  options.dtype = ComputeType::kFloat32;
+  options.threads = 1;
+  options.max_num_seqs = 1;
+  const auto engine = make_engine(options);
+  GenerateRequest request;
+  request.prompt = expected.ids("prompt_ids", 40);
+  request.max_tokens = 64;
+  request.ignore_eos = true;
+  request.sampling.temperature = 0;
+  request.sampling.repetition_penalty = 1.5f;  // as in make_fixtures.py
+  const auto outputs = run_all(*engine, {request}, 1);
+  EXPECT_EQ(outputs[0].tokens, expected.ids("greedy_ids", 64)) << dir;
+}
+
+// Of every family, windows shorter than the prompt among them.
 TEST(TargetParity, AnswersAreThoseOfTransformers) {
   int with_answer = 0;
   for (const std::string& name : targets_here()) {
@@ -69,25 +90,32 @@ TEST(TargetParity, AnswersAreThoseOfTransformers) {
     const Fixture expected(dir + "/expected");
     if (!expected.has("greedy_ids")) continue;  // made before answers were kept
     ++with_answer;
-    EngineOptions options;
-    options.model_dir = dir;
-    options.skip_tokenizer = true;
-    options.device = kTestDevice;
-    options.speculation = Speculation::kOff;
-    options.dtype = ComputeType::kFloat32;
-    options.threads = 1;
-    options.max_num_seqs = 1;
-    const auto engine = make_engine(options);
-    GenerateRequest request;
-    request.prompt = expected.ids("prompt_ids", 40);
-    request.max_tokens = 64;
-    request.ignore_eos = true;
-    request.sampling.temperature = 0;
-    request.sampling.repetition_penalty = 1.5f;  // as in make_fixtures.py
-    const auto outputs = run_all(*engine, {request}, 1);
-    EXPECT_EQ(outputs[0].tokens, expected.ids("greedy_ids", 64)) << name;
+    expect_answer(dir, expected);
   }
   EXPECT_GE(with_answer, 7);
+}
+
+// Checkpoints that are quantised already (scripts/make_quantised_fixtures.py), against the same weights widened: codes
+// are multiplied as they are, so nothing but the order of sums differs.
+TEST(QuantisedParity, LogitsAreThoseOfTheWidenedWeights) {
+  for (const std::string& name : folders("quantised")) {
+    const std::string dir = "tests/data/quantised/" + name;
+    const Fixture expected(dir + "/expected");
+    ModelRunner model(dir, "", ComputeType::kFloat32, 64);
+    const auto ids = expected.ids("prompt_ids", 40);
+    const auto logits = model.logits(ids);
+    const double error = relative_error(logits, expected.matrix("logits", 40, model.spec().vocab));
+    std::printf("%-18s relative error %.1e\n", name.c_str(), error);
+    EXPECT_LT(error, model.spec().delta_layers() > 0 ? kRecurrentTolerance : kTolerance) << name;
+    EXPECT_EQ(model.logits(ids, 7), logits) << name;
+  }
+}
+
+TEST(QuantisedParity, AnswersAreThoseOfTheWidenedWeights) {
+  for (const std::string& name : folders("quantised")) {
+    const std::string dir = "tests/data/quantised/" + name;
+    expect_answer(dir, Fixture(dir + "/expected"));
+  }
 }
 
 TEST(TargetParity, ThePocketTargetToo) {

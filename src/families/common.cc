@@ -47,12 +47,6 @@ Status refuse_variants(const ConfigFields& config) {
   if (activation != "silu") {
     return config.unbuilt("hidden_act", "is \"" + activation + "\", which is not built; built is silu");
   }
-  VOLLEY_ASSIGN(const std::optional<ConfigFields> quantization, config.object("quantization_config"));
-  if (quantization) {
-    VOLLEY_ASSIGN(const std::string method, quantization->text("quant_method", "unnamed"));
-    return config.unbuilt("quantization_config",
-                          "(method " + method + ") is not built; use a checkpoint in BF16, F16 or F32");
-  }
   return {};
 }
 

@@ -214,6 +214,28 @@ int64_t count(std::span<const Param> list) {
   return sum;
 }
 
+namespace {
+
+// Parts that one product multiplies are all plain, or codes of one format.
+Status check_part(const weights::Checkpoint& checkpoint, const Param& param, const Param::Part& part) {
+  const std::vector<int64_t> shape = param.stored_shape(part);
+  if (!param.is_matrix() && !param.is_experts()) return checkpoint.check(part.name, shape);
+  VOLLEY_ASSIGN(const std::optional<weights::CodeFormat> format, checkpoint.code_format(part.name, shape));
+  if (!format) {
+    VOLLEY_RETURN_IF_ERROR(checkpoint.check(part.name, shape));
+  }
+  const Param::Part& first = param.parts[0];
+  const auto other = checkpoint.code_format(first.name, param.stored_shape(first));
+  if (!other.ok()) return {};  // said where that part is checked
+  const auto name = [](const std::optional<weights::CodeFormat>& f) { return f ? f->name : std::string("plain"); };
+  if (format.has_value() == other->has_value() && (!format || format->agrees_with(**other))) return {};
+  return unimplemented(checkpoint.origin() + ": \"" + first.name + "\" is stored as " + name(*other) + " and \"" +
+                       part.name + "\" as " + name(format) +
+                       ": one product takes both, so they must be quantised alike; nothing else is built.");
+}
+
+}  // namespace
+
 Result<int64_t> check_tensors(const weights::Checkpoint& checkpoint, std::span<const Param> list) {
   std::set<std::string, std::less<>> asked;
   std::optional<Error> first;
@@ -222,7 +244,7 @@ Result<int64_t> check_tensors(const weights::Checkpoint& checkpoint, std::span<c
     for (const Param::Part& part : param.parts) {
       if (!asked.insert(part.name).second) continue;
       const Status status = param.kind == Kind::kIndex ? checkpoint.check_integers(part.name, part.rows)
-                                                       : checkpoint.check(part.name, param.stored_shape(part));
+                                                       : check_part(checkpoint, param, part);
       if (status.ok()) continue;
       ++wrong;
       if (!first) first = status.error();
