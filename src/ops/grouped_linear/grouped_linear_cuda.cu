@@ -70,10 +70,13 @@ __global__ void plain_kernel(const GroupedArgs args) {
   const int entry = args.entries[grouped];
   const uint8_t* weights = args.weights + args.chosen[entry] * args.expert_bytes;
   const int64_t x_row = source_row(args, grouped);
+  const float* bias = args.bias == nullptr ? nullptr : args.bias + int64_t{args.chosen[entry]} * args.n + output;
   float v = warp_sum(args, weights, output, 0, x_row);
+  if (bias != nullptr) v += *bias;
   if (args.layout == LinearLayout::kGateUp) {
-    const float up = warp_sum(args, weights, output, 1, x_row);
-    v = v / (1.0f + expf(-v)) * up;
+    float up = warp_sum(args, weights, output, 1, x_row);
+    if (bias != nullptr) up += bias[args.outputs];
+    v = args.clamp.limit > 0 ? clamped_swiglu_exactly(v, up, args.clamp) : swiglu_one_exactly(v, up);
   }
   if (threadIdx.x % 32 != 0) return;
   const int64_t y_row = args.rows == GroupedRows::kIn ? grouped : entry;
@@ -215,7 +218,7 @@ GroupedTileSize grouped_tile_size(int64_t entries, int64_t experts) {
 }
 
 GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                         const GroupedCall& call) {
+                         const GroupedCall& call, const End& end) {
   GroupedArgs args;
   args.weights = static_cast<const uint8_t*>(w.packed.data());
   args.x = static_cast<const uint8_t*>(x.data);
@@ -238,12 +241,14 @@ GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& ro
   args.x_dtype = x.dtype;
   args.y_dtype = y.dtype;
   args.routing_ready = call.routing_ready;
+  if (end.bias.data != nullptr) args.bias = end.bias.as<float>();
+  if (end.kind == EndKind::kClampedSwiGlu) args.clamp = end.clamp;
   return args;
 }
 
 void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                         const GroupedCall& call) {
-  const GroupedArgs args = grouped_args(w, x, routing, y, call);
+                         const GroupedCall& call, const End& end) {
+  const GroupedArgs args = grouped_args(w, x, routing, y, call, end);
   const GpuInfo& gpu = stream.gpu();
   switch (grouped_cuda_kernel(gpu, w, x.dtype)) {
     case LinearKernel::kTiles:
@@ -275,8 +280,9 @@ bool experts_ffn_cuda(Stream& stream, const ExpertsCall& call, const Routing& ro
   const int64_t entries = routing.rows() * routing.top_k();
   if (!tiles || grouped_tile_size(entries, routing.expert_count()) != GroupedTileSize::kFewRows) return false;
   ExpertsArgs args;
-  args.gate_up = grouped_args(call.gate_up, call.x.values, routing, call.inner, {.rows = GroupedRows::kIn});
-  args.down = grouped_args(call.down, call.inner, routing, call.outer, {.rows = GroupedRows::kOut});
+  args.gate_up =
+      grouped_args(call.gate_up, call.x.values, routing, call.inner, {.rows = GroupedRows::kIn}, call.gate_up_end);
+  args.down = grouped_args(call.down, call.inner, routing, call.outer, {.rows = GroupedRows::kOut}, call.down_end);
   args.dealt = call.counters.as<int32_t>();
   args.written = args.dealt + 1;
   experts_tiles_cuda(stream, args, routing.rows(), gpu.multiprocessors);

@@ -87,6 +87,15 @@ enum class EndKind {
   kStore,   // y[m, n] = sum + bias[n]
   kAdd,     // y[m, n] += sum + bias[n]     (the residual stream)
   kSwiGlu,  // y[m, j] = silu(gate[m, j]) * up[m, j], j < n / 2; REQUIRES layout kGateUp
+  // y[m, j] = g * sigmoid(alpha * g) * (u + 1) with g = min(gate[m, j], limit) and u = up[m, j] within -limit … limit.
+  // As kSwiGlu; grouped_linear() alone.
+  kClampedSwiGlu,
+};
+
+// Of kClampedSwiGlu.
+struct SwiGluClamp {
+  float alpha = 1, limit = 0;
+  bool operator==(const SwiGluClamp&) const = default;
 };
 
 // What becomes of finished sums.
@@ -94,6 +103,7 @@ struct End {
   EndKind kind = EndKind::kStore;
   TensorView bias = {};         // [n] fp32; or a null view. REQUIRES: not kSwiGlu, no summaries
   RowSummaries summaries = {};  // rows of y that are summarised instead. REQUIRES: kStore, fp32 y, linear_summarises()
+  SwiGluClamp clamp = {};
 };
 
 // x: [rows, k]. bf16 x with bf16 weights: products of bf16, sums in fp32. Where either is fp32, products and sums are.
