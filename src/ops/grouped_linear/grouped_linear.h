@@ -28,8 +28,8 @@ struct ExpertWeights {
 };
 
 // Packs the parts of expert 0, then those of expert 1, …: one for each expert (kPlain), or gate and up (kGateUp), each
-// [rows, k]. format as pack_linear() has it, without kFp8Rows. Errors as pack_linear(), and kInvalidArgument for
-// experts of different shapes or a number of parts that is not experts times one or two.
+// [rows, k], of any strides. format as pack_linear() has it, without kFp8Rows. Errors as pack_linear(), and
+// kInvalidArgument for experts of different shapes or a number of parts that is not experts times one or two.
 Result<ExpertWeights> pack_experts(Device& device, std::span<const WeightRows> parts, int64_t experts, int64_t k,
                                    WeightFormat format, LinearLayout layout);
 

@@ -1,6 +1,8 @@
 // Packing, the choice of kernel, the plain kernel (any dtype and shape that the contract allows, on any GPU; nothing
 // there is fast), and the combination.
 #include <algorithm>
+#include <cstring>
+#include <vector>
 
 #include "base/math.h"
 #include "device/cuda/dependent.cuh"
@@ -88,6 +90,22 @@ void grouped_plain_cuda(Stream& stream, const GroupedArgs& args) {
   how.block = dim3(256);
   how.grid = dim3(static_cast<unsigned>(args.entry_count), static_cast<unsigned>(divide_up(args.outputs, 8)));
   cuda::launch(plain_kernel, how, stream, args);
+}
+
+// Rows of other strides, row by row.
+void copy_dense(const WeightRows& part, int64_t k, std::byte* to) {
+  constexpr int64_t kBlock = 64;  // rows and columns whose cache lines are still there for the next row
+  const auto size = static_cast<int64_t>(dtype_size(part.dtype));
+  const auto* from = static_cast<const std::byte*>(part.data);
+  for (int64_t row0 = 0; row0 < part.rows; row0 += kBlock) {
+    for (int64_t k0 = 0; k0 < k; k0 += kBlock) {
+      for (int64_t row = row0; row < std::min(row0 + kBlock, part.rows); ++row) {
+        for (int64_t i = k0; i < std::min(k0 + kBlock, k); ++i) {
+          std::memcpy(to + (row * k + i) * size, from + (row * part.row_step(k) + i * part.column_stride) * size, size);
+        }
+      }
+    }
+  }
 }
 
 constexpr int kCombineThreads = 128;
@@ -179,10 +197,16 @@ Result<ExpertWeights> pack_experts_cuda(Device& device, std::span<const WeightRo
   VOLLEY_ASSIGN(w.packed, device.allocate(static_cast<size_t>(w.experts * bytes)));
   if (device.stream().dry()) return Result<ExpertWeights>(std::move(w));
   const int64_t each = static_cast<int64_t>(parts.size()) / w.experts, rows = parts[0].rows;
+  std::vector<std::byte> dense;
   VOLLEY_ASSIGN(Buffer raw, device.allocate(static_cast<size_t>(rows * w.k * 4)));
   for (size_t i = 0; i < parts.size(); ++i) {
     const WeightRows& part = parts[i];
-    device.upload(raw.data(), part.data, static_cast<size_t>(rows * w.k) * dtype_size(part.dtype));
+    const size_t bytes_of_part = static_cast<size_t>(rows * w.k) * dtype_size(part.dtype);
+    if (!part.is_dense(w.k)) {
+      dense.resize(bytes_of_part);
+      copy_dense(part, w.k, dense.data());
+    }
+    device.upload(raw.data(), part.is_dense(w.k) ? part.data : dense.data(), bytes_of_part);
     const int64_t expert = static_cast<int64_t>(i) / each;
     const PackArgs args{raw.data(),
                         part.dtype,

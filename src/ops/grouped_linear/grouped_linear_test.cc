@@ -267,6 +267,40 @@ GROUPED_TEST(WholeChainGivesTheBitsOfItsParts) {
   }
 }
 
+// Parts that are columns of a matrix, or every second row or column, are packed as if they lay row by row.
+GROUPED_TEST(PacksRowsOfAnyStrides) {
+  GROUPED_TEST_DEVICE;
+  const int64_t count = 3, rows = 38, k = 70;
+  for (const DType dtype : {kBF16, kF32}) {
+    const auto size = static_cast<int64_t>(dtype_size(dtype));
+    const std::vector<float> values = rounded(normal_values(count * 2 * rows * k, 12), dtype);  // [count][row][2][k]
+    std::vector<float> transposed(values.size()), apart(values.size());                         // [count][k][row][2]
+    for (int64_t i = 0; i < std::ssize(values); ++i) {
+      const int64_t column = i % k, row = i / k % (2 * rows), expert = i / (2 * rows * k);
+      transposed[(expert * k + column) * 2 * rows + row] = values[i];
+      apart[((expert * 2 + row % 2) * rows + row / 2) * k + column] = values[i];
+    }
+    const std::vector<char> in_turn = encoded(values, dtype), columns = encoded(transposed, dtype),
+                            dense = encoded(apart, dtype);
+    std::vector<WeightRows> parts[3];
+    for (int64_t i = 0; i < 2 * count; ++i) {
+      const int64_t expert = i / 2 * 2 * rows * k;
+      parts[0].push_back({dense.data() + i * rows * k * size, dtype, rows});
+      parts[1].push_back({in_turn.data() + (expert + i % 2 * k) * size, dtype, rows, 2 * k});
+      parts[2].push_back({columns.data() + (expert + i % 2) * size, dtype, rows, 2, 2 * rows});
+    }
+    const TestRouting routing(device, count, 2, 20);
+    Experts w(device, count, 2 * rows, k, dtype, kGateUp);
+    const std::vector<float> x = rounded(normal_values(20 * k, 5), dtype);
+    std::vector<std::vector<char>> results;
+    for (const auto& some : parts) {
+      w.packed = std::move(pack_experts(device, some, count, k, dtype, kGateUp)).value();
+      results.push_back(grouped_for_test(device, w, x, dtype, routing.routing(), kF32, kIn));
+      ASSERT_EQ(results.back(), results.front()) << dtype_name(dtype);
+    }
+  }
+}
+
 // Rows that were left out hold NaN, and their results stay as they were.
 GROUPED_TEST(LeavesRowsOut) {
   GROUPED_TEST_DEVICE;

@@ -19,11 +19,17 @@
 
 namespace volley::ops {
 
-// Rows of a matrix as a checkpoint holds them: [rows, k], row-major, bf16, fp16 or fp32.
+// Rows of a matrix as a checkpoint holds them: [rows, k], bf16, fp16 or fp32.
 struct WeightRows {
   const void* data = nullptr;
   DType dtype = DType::kBF16;
   int64_t rows = 0;
+  // Elements from a row to the next (0: k), and from a column to the next. Other than these: pack_experts() alone.
+  int64_t row_stride = 0, column_stride = 1;
+
+  int64_t row_step(int64_t k) const { return row_stride == 0 ? k : row_stride; }
+  // Whether they lie row by row without gaps.
+  bool is_dense(int64_t k) const { return row_step(k) == k && column_stride == 1; }
 };
 
 // How the values of a weight matrix are stored. Codes stand for code * scale; group_n outputs and group_k columns (0:
