@@ -406,6 +406,20 @@ def run_target(folder: Path, ids):
     return logits, torch.stack([(o[0] if isinstance(o, tuple) else o).reshape(len(ids), -1) for o in outputs])
 
 
+@torch.no_grad()
+def chosen_experts(folder: Path, ids):
+    """Of each layer with experts those of each row, highest score first, one row after the other."""
+    model, chosen = load(folder), {}
+
+    def keep(layer):
+        return lambda module, args, out: chosen.update({f"experts.{layer}": out[2].float().flatten()})
+    for i, layer in enumerate(model.model.layers):
+        if hasattr(layer.mlp, "gate"):
+            layer.mlp.gate.register_forward_hook(keep(i))
+    model(torch.tensor([ids]))
+    return chosen
+
+
 def nest(folder: Path, generator):
     """Rewrites a text model's folder as that of a model with vision, whose text it is."""
     config = json.loads((folder / "config.json").read_text())
@@ -451,6 +465,7 @@ def make_target(index, name):
         expected["chunked_logits"] = run_target(folder, ids)[0]
     choose_delta_rule(chunked=False)
     expected["logits"], expected["layers"] = run_target(folder, ids)
+    expected |= chosen_experts(folder, ids)
     if index >= WITHOUT_ANSWER:
         expected["greedy_ids"] = torch.tensor(greedy_answer(folder, ids)).float()
     if name in NESTED:

@@ -29,7 +29,10 @@ void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const
   const ops::RouterRule& rule = setup_.spec.router;
   const int64_t rows = pass.rows.rows, entries = rows * rule.top_k;
   ArenaScope scope(pass.scratch);
-  const ops::Routing routing = ops::take_routing(pass.scratch, rule, rows);
+  ops::Routing routing = ops::take_routing(pass.scratch, rule, rows);
+  if (pass.routing.chosen.data != nullptr) {
+    routing.experts = {pass.routing.chosen.rows(setup_.layer, 1).data, DType::kI32, {rows, rule.top_k}};
+  }
   ops::RouteCall call;
   call.logit_bias = router_bias_.view;
   call.row_slots = pass.rows.slots;
