@@ -414,8 +414,9 @@ def chosen_experts(folder: Path, ids):
     def keep(layer):
         return lambda module, args, out: chosen.update({f"experts.{layer}": out[2].float().flatten()})
     for i, layer in enumerate(model.model.layers):
-        if hasattr(layer.mlp, "gate"):
-            layer.mlp.gate.register_forward_hook(keep(i))
+        router = getattr(layer.mlp, "gate", getattr(layer.mlp, "router", None))
+        if router is not None:
+            router.register_forward_hook(keep(i))
     model(torch.tensor([ids]))
     return chosen
 
