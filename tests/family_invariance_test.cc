@@ -311,7 +311,7 @@ TEST(WindowedLayers, LongContextsTakeFewPages) {
   EXPECT_EQ(engine->stats().page_groups[1].used, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, FamilyInvariance, ::testing::ValuesIn(targets_here()),
+INSTANTIATE_TEST_SUITE_P(Targets, FamilyInvariance, ::testing::ValuesIn(folders("targets")),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

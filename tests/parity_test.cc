@@ -35,7 +35,7 @@ constexpr double kTolerance = 1e-6;
 constexpr double kRecurrentTolerance = 2e-5;
 
 TEST(TargetParity, LogitsAreThoseOfTransformers) {
-  const auto names = targets_here();
+  const auto names = folders("targets");
   ASSERT_GE(names.size(), 17u);
   int chunked = 0;
   for (const std::string& name : names) {
@@ -64,7 +64,7 @@ TEST(TargetParity, LogitsAreThoseOfTransformers) {
 // A router whose rounding differs would send rows elsewhere before the logits show much of it.
 TEST(TargetParity, ExpertsAreThoseOfTransformers) {
   int rows = 0;
-  for (const std::string& name : targets_here()) {
+  for (const std::string& name : folders("targets")) {
     const std::string dir = "tests/data/targets/" + name;
     const Fixture expected(dir + "/expected");
     ModelRunner model(dir, "", ComputeType::kFloat32, 64);
@@ -85,7 +85,7 @@ TEST(TargetParity, ExpertsAreThoseOfTransformers) {
 // Greedy answers through the engine, of every family: 64 tokens, windows shorter than the prompt among them.
 TEST(TargetParity, AnswersAreThoseOfTransformers) {
   int with_answer = 0;
-  for (const std::string& name : targets_here()) {
+  for (const std::string& name : folders("targets")) {
     const std::string dir = "tests/data/targets/" + name;
     const Fixture expected(dir + "/expected");
     if (!expected.has("greedy_ids")) continue;  // made before answers were kept

@@ -1,0 +1,146 @@
+// Blocks of the CUDA kernel on the CPU, one after the other: the very functions that its threads call, between barriers
+// for all threads of a block in turn. What this file says itself is what gated_delta_cuda.cu says: where the barriers
+// are, and how lanes are added.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "device/device.h"
+#include "ops/gated_delta/gated_delta_phases.h"
+
+namespace volley::ops::delta {
+
+template <typename T, int kQuads, int kTaps>
+class SimulatedBlock {
+  static constexpr int kPadded = kQuads * kLanes * 4;
+
+ public:
+  SimulatedBlock(const Call& call, int32_t segment, int32_t head)
+      : call_(call),
+        segment_(segment),
+        head_(head),
+        threads_(block_threads(call.v_dim)),
+        memory_(shared_floats(kPadded, call.v_dim), NAN),
+        s_(shared_parts(memory_.data(), kPadded, call.v_dim)),
+        states_(threads_) {}
+
+  void run() {
+    for (int t = 0; t < threads_; ++t) clear_padding(call_, kPadded, t, threads_, s_);
+    for (int32_t row = segment_; row < call_.rows; row += std::max(1, call_.n_segments)) {
+      if (call_.row_slots[row] < 0 || call_.row_slots[row] >= call_.slots) clear(row);
+    }
+    work_ = plan(call_, segment_, head_);
+    VOLLEY_CHECK(work_.valid);
+    if (work_.slot == nullptr) return;
+    if (work_.replayed == kRepeated) {
+      for (int i = 0; i < work_.rows.rows; ++i) clear(work_.rows.row_begin + i);
+      return;
+    }
+    for (int t = 0; t < threads_; ++t) load_state(call_, work_, t, states_[t]);
+    const int32_t all = work_.replayed + work_.rows.rows;
+    for (int32_t first = 0; first < all; first += kChunk) chunk(first, std::min(kChunk, all - first));
+    if (++cursor_of(work_)->arrived < call_.v_heads / call_.k_heads) return;
+    for (int t = 0; t < threads_; ++t) move_kept<T>(call_, work_, t, threads_);
+    for (int t = 0; t < threads_; ++t) keep_new<T>(call_, work_, t, threads_);
+  }
+
+ private:
+  // Halves are added to halves, as __shfl_xor_sync() does.
+  static float warp_sum(std::vector<float> x) {
+    for (int lane = kWarp / 2; lane > 0; lane /= 2) {
+      for (int i = 0; i < lane; ++i) x[i] += x[i + lane];
+    }
+    return x[0];
+  }
+
+  void clear(int32_t row) {
+    for (int lane = 0; lane < kWarp; ++lane) clear_output<T>(call_, head_, row, lane);
+  }
+
+  void chunk(int32_t first, int rows) {
+    for (int item = 0; item < conv_items(call_); ++item) {
+      convolve<T, kTaps>(call_, work_, first, rows, item, kPadded, s_);
+    }
+    for (int at = 0; at < rows; ++at) {
+      std::vector<float> qq(kWarp), kk(kWarp), qk(kWarp);
+      for (int lane = 0; lane < kWarp; ++lane) {
+        const RowSums sums = row_sums(s_.q + at * kPadded, s_.k + at * kPadded, call_.k_dim, lane);
+        qq[lane] = sums.qq, kk[lane] = sums.kk, qk[lane] = sums.qk;
+      }
+      const RowSums sums = {warp_sum(qq), warp_sum(kk), warp_sum(qk)};
+      for (int lane = 0; lane < kWarp; ++lane) {
+        finish_inputs(call_, work_, first + at, at, kPadded, sums, lane, s_);
+      }
+    }
+    for (int at = 0; at < rows; ++at) {
+      for (int t = 0; t < threads_; t += kLanes) {
+        first + at < work_.replayed ? step<false>(t, at) : step<true>(t, at);
+      }
+      if (first + at + 1 != work_.replayed + work_.committed) continue;
+      for (int t = 0; t < threads_; ++t) store_state(call_, work_, t, states_[t]);
+    }
+    for (int at = 0; at < rows; ++at) {
+      const int32_t row = first + at - work_.replayed;
+      if (row < 0) continue;
+      const float* o = s_.o + at * call_.v_dim;
+      std::vector<float> squares(kWarp);
+      for (int lane = 0; lane < kWarp; ++lane) squares[lane] = output_squares(o, call_.v_dim, lane);
+      for (int lane = 0; lane < kWarp; ++lane) {
+        write_output<T>(call_, head_, work_.rows.row_begin + row, o, warp_sum(squares), lane);
+      }
+    }
+  }
+
+  // The eight threads from `thread` on.
+  template <bool kOut>
+  void step(int thread, int at) {
+    const float *k = s_.k + at * kPadded, *q = s_.q + at * kPadded;
+    const int column = thread / kLanes * kColumns;
+    float memory[kLanes][kColumns], read[kLanes][kColumns], delta[kColumns];
+    for (int p = 0; p < kLanes; ++p) read_state<kQuads, kOut>(states_[thread + p], k, q, p, memory[p], read[p]);
+    const auto sum = [](const float(&x)[kLanes][kColumns], int c) {
+      return ((x[0][c] + x[4][c]) + (x[2][c] + x[6][c])) + ((x[1][c] + x[5][c]) + (x[3][c] + x[7][c]));
+    };
+    for (int c = 0; c < kColumns; ++c) {
+      const float v = s_.v[at * call_.v_dim + column + c];
+      delta[c] = delta_of(v, s_.beta[at], s_.decay[at], sum(memory, c));
+      if (kOut) s_.o[at * call_.v_dim + column + c] = output_of(sum(read, c), s_.decay[at], s_.qk[at], delta[c]);
+    }
+    for (int p = 0; p < kLanes; ++p) change_state(states_[thread + p], k, s_.decay[at], p, delta);
+  }
+
+  const Call& call_;
+  const int32_t segment_, head_;
+  const int threads_;
+  std::vector<float> memory_;
+  const Shared s_;
+  std::vector<State<kQuads>> states_;
+  Work work_;
+};
+
+template <typename T, int kQuads>
+void simulate(const Call& call) {
+  for (int32_t segment = 0; segment < std::max(1, call.n_segments); ++segment) {
+    for (int32_t head = 0; head < call.v_heads; ++head) {
+      call.taps == 4 ? SimulatedBlock<T, kQuads, 4>(call, segment, head).run()
+                     : SimulatedBlock<T, kQuads, 0>(call, segment, head).run();
+    }
+  }
+}
+
+template <typename T>
+void simulate(const Call& call) {
+  if (call.k_dim <= 32) return simulate<T, 1>(call);
+  if (call.k_dim <= 64) return simulate<T, 2>(call);
+  if (call.k_dim <= 128) return simulate<T, 4>(call);
+  simulate<T, 8>(call);
+}
+
+// As gated_delta() on CUDA, with everything in host memory.
+inline void simulate_gated_delta(Stream& /*stream*/, const Rows& rows, const GatedDelta& args, Arena& /*scratch*/) {
+  const Call call = call_of(rows, args);
+  args.state.dtype == DType::kF32 ? simulate<float>(call) : simulate<BFloat16>(call);
+}
+
+}  // namespace volley::ops::delta
