@@ -215,7 +215,7 @@ TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
 }
 
 // Of each kind of layer one target; what a device has no format for is refused.
-constexpr const char* kQuantisedTargets[] = {"plain", "narrow_fp32", "moe_mixed", "next_experts"};
+constexpr const char* kQuantisedTargets[] = {"plain", "narrow_fp32", "moe_mixed", "next_experts", "oss_odd"};
 
 TEST(QuantisedInvariance, SpeculationAndEverythingElseIsInvisible) {
   const std::vector<Configuration>& all = configurations();

@@ -26,6 +26,7 @@ class ExpertsBlock final : public FfnBlock {
   Setup setup_;
   ops::LinearWeight router_;
   ops::ExpertWeights gate_up_, down_;
+  Vector router_bias_, gate_up_bias_, down_bias_;                 // where there are biases
   ops::LinearWeight shared_gate_, shared_gate_up_, shared_down_;  // where there is a shared expert
 };
 
