@@ -115,16 +115,15 @@ __global__ void __launch_bounds__(kMostThreads) gated_delta_kernel(const Call ca
   State<kQuads> state;
   load_state(call, work, thread, state);
   const int32_t committed = work.replayed + work.committed, all = work.replayed + work.rows.rows;
-  for (int32_t first = 0; first < all; first += kChunk) {
-    const int rows = min(kChunk, all - first);
-    for (int item = thread; item < conv_items(call); item += threads) {
-      convolve<T, kTaps>(call, work, first, rows, item, kPadded, s);
-    }
+  for (int32_t first = 0; first < all; first += chunk_rows(kPadded)) {
+    const int rows = min(chunk_rows(kPadded), all - first);
+    prepare<T, kTaps>(call, work, first, rows, thread, threads, kPadded, s);
     __syncthreads();
     for (int at = warp; at < rows; at += warps) {
-      RowSums sums = row_sums(s.q + at * kPadded, s.k + at * kPadded, call.k_dim, lane);
+      RowPart<kQuads> part;
+      RowSums sums = read_row(s, at, lane, part);
       sums = {warp_sum(sums.qq), warp_sum(sums.kk), warp_sum(sums.qk)};
-      finish_inputs(call, work, first + at, at, kPadded, sums, lane, s);
+      scale_row(call, at, sums, lane, part, s);
     }
     __syncthreads();
     for (int at = 0; at < rows; ++at) {

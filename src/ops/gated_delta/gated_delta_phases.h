@@ -3,7 +3,7 @@
 // folder.
 //
 // A block takes one v head of one segment. Its state [k_dim][v_dim] lies in registers: thread t holds columns 4 (t / 8)
-// to 4 (t / 8) + 3 of every eighth group of four rows, from group t % 8 on. Rows of the sequence come kChunk at a time:
+// to 4 (t / 8) + 3 of every eighth group of four rows, from group t % 8 on. Rows of the sequence come some at a time:
 // their convolutions by all threads, a channel pair and kGroup rows at once; their norms by a warp a row; then one row
 // after the other through the state, which needs no barrier, because the 8 threads that share a column are in one warp;
 // then their outputs by a warp a row.
@@ -21,7 +21,6 @@ namespace volley::ops::delta {
 
 inline constexpr int kLanes = 8;    // threads that share four columns of the state
 inline constexpr int kColumns = 4;  // of a thread
-inline constexpr int kChunk = 16;   // rows of the sequence that are prepared together
 inline constexpr int kGroup = 4;    // rows that a thread convolves at once
 inline constexpr int kWarp = 32;
 inline constexpr int32_t kRepeated = -1;  // Work::replayed of a segment that begins with the last row of the state
@@ -90,27 +89,33 @@ struct Work {
   bool valid = true;          // positions and rows are where they may be
 };
 
+// Rows of the sequence that are prepared together: 32, unless that takes more shared memory than every GPU has.
+VOLLEY_HOST_DEVICE constexpr int chunk_rows(int padded) {
+  return padded > 128 ? 16 : 32;
+}
+
 // The block's part of shared memory, in floats.
 struct Shared {
-  float *q, *k;  // [kChunk][kPadded]: k_dim values and zeros
-  float* v;      // [kChunk][v_dim], and so is o
+  float *q, *k;  // [chunk_rows][padded]: k_dim values and zeros
+  float* v;      // [chunk_rows][v_dim], and so is o
   float* o;
-  float *decay, *beta, *qk;  // [kChunk]
+  float *decay, *beta, *qk;  // [chunk_rows]
 };
 
 VOLLEY_HOST_DEVICE constexpr int shared_floats(int padded, int v_dim) {
-  return kChunk * (2 * padded + 2 * v_dim + 3);
+  return chunk_rows(padded) * (2 * padded + 2 * v_dim + 3);
 }
 
 VOLLEY_HOST_DEVICE inline Shared shared_parts(float* memory, int padded, int v_dim) {
+  const int rows = chunk_rows(padded);
   Shared s;
   s.q = memory;
-  s.k = s.q + kChunk * padded;
-  s.v = s.k + kChunk * padded;
-  s.o = s.v + kChunk * v_dim;
-  s.decay = s.o + kChunk * v_dim;
-  s.beta = s.decay + kChunk;
-  s.qk = s.beta + kChunk;
+  s.k = s.q + rows * padded;
+  s.v = s.k + rows * padded;
+  s.o = s.v + rows * v_dim;
+  s.decay = s.o + rows * v_dim;
+  s.beta = s.decay + rows;
+  s.qk = s.beta + rows;
   return s;
 }
 
@@ -180,7 +185,11 @@ struct alignas(2 * sizeof(T)) Pair {
 };
 
 VOLLEY_HOST_DEVICE inline float sigmoid(float x) {
+#ifdef __CUDA_ARCH__
+  return __fdividef(1.0f, 1.0f + expf(-x));  // errs by two units in the last place, in a fifth of the instructions
+#else
   return 1.0f / (1.0f + expf(-x));
+#endif
 }
 
 // As torch.nn.functional.softplus.
@@ -188,61 +197,57 @@ VOLLEY_HOST_DEVICE inline float softplus(float x) {
   return x > 20.0f ? x : log1pf(expf(x));
 }
 
-// Channels c and c + 1 of row i of what the slot keeps and the segment's rows as one sequence: the rows before the
-// state's position, those of the tape that are replayed, the new ones.
-template <typename T>
-VOLLEY_HOST_DEVICE inline void history(const Call& call, const Work& work, int32_t i, int32_t c, float& a, float& b) {
-  const int32_t kept = call.taps - 1 + work.replayed;
-  if (i >= kept) {
-    const T* from = static_cast<const T*>(call.projected);
-    return Pair<T>::load(from + static_cast<int64_t>(work.rows.row_begin + i - kept) * call.row_width + c, a, b);
-  }
-  a = b = 0;
-  if (work.fresh) return;
-  const T* from = reinterpret_cast<const T*>(work.slot + call.rows_at);
-  Pair<T>::load(from + static_cast<int64_t>(i) * call.channels + c, a, b);
+// --- Convolutions and gates of a chunk: rows [first, first + rows) of what the slot keeps and the segment's rows as
+// one sequence, from the state's position on. Each item is a thread's. ---
+
+VOLLEY_HOST_DEVICE inline int conv_items(const Call& call, int rows) {
+  return (2 * call.k_dim + call.v_dim) / 2 * ((rows + kGroup - 1) / kGroup);
 }
 
-// --- Convolutions of a chunk. ---
-
-VOLLEY_HOST_DEVICE inline int conv_items(const Call& call) {
-  return (2 * call.k_dim + call.v_dim) / 2 * (kChunk / kGroup);
+// Two channels of the head: where they are in a row, and where their results go.
+struct ConvPlace {
+  int32_t channel;
+  float* to;
+  int stride;
+};
+VOLLEY_HOST_DEVICE inline ConvPlace conv_place(const Call& call, const Work& work, int c, int padded, const Shared& s) {
+  if (c < call.k_dim) return {work.k_head * call.k_dim + c, s.q + c, padded};
+  c -= call.k_dim;
+  if (c < call.k_dim) return {call.k_width + work.k_head * call.k_dim + c, s.k + c, padded};
+  c -= call.k_dim;
+  return {2 * call.k_width + work.head * call.v_dim + c, s.v + c, call.v_dim};
 }
 
-// Item `item` of rows [first, first + rows) of the sequence from the state's position on.
+// The rows before the state's position come first, then those of the tape that are replayed, then the new ones.
 template <typename T, int kTaps>
 VOLLEY_HOST_DEVICE inline void convolve(const Call& call, const Work& work, int32_t first, int rows, int item,
                                         int padded, const Shared& s) {
-  const int pairs = (2 * call.k_dim + call.v_dim) / 2;
-  const int begin = item / pairs * kGroup, c = item % pairs * 2;  // c: of q, k and v of the head, side by side
-  if (begin >= rows) return;
-  int32_t channel;
-  float* to;
-  int stride = padded;
-  if (c < call.k_dim) {
-    channel = work.k_head * call.k_dim + c;
-    to = s.q + c;
-  } else if (c < 2 * call.k_dim) {
-    channel = call.k_width + work.k_head * call.k_dim + c - call.k_dim;
-    to = s.k + c - call.k_dim;
-  } else {
-    channel = 2 * call.k_width + work.head * call.v_dim + c - 2 * call.k_dim;
-    to = s.v + c - 2 * call.k_dim;
-    stride = call.v_dim;
-  }
+  const int pairs = (2 * call.k_dim + call.v_dim) / 2, begin = item / pairs * kGroup;
+  const ConvPlace place = conv_place(call, work, item % pairs * 2, padded, s);
   const int taps = kTaps > 0 ? kTaps : call.taps;
   constexpr int kMost = kTaps > 0 ? kTaps : 8;
-  float raw[2][kGroup + kMost - 1], weights[2][kMost];
+  const int32_t kept_rows = taps - 1 + work.replayed, row = first + begin;
+  const T* kept =
+      reinterpret_cast<const T*>(work.slot + call.rows_at) + static_cast<int64_t>(row) * call.channels + place.channel;
+  const T* fresh = static_cast<const T*>(call.projected) +
+                   (static_cast<int64_t>(work.rows.row_begin) + row - kept_rows) * call.row_width + place.channel;
+  float raw[2][kGroup + kMost - 1];
+  VOLLEY_UNROLL
+  for (int i = 0; i < kGroup + kMost - 1; ++i) {
+    const bool is_new = row + i >= kept_rows;
+    raw[0][i] = raw[1][i] = 0;
+    if (begin + i < rows + taps - 1 && (is_new || !work.fresh)) {
+      Pair<T>::load(is_new ? fresh : kept, raw[0][i], raw[1][i]);
+    }
+    kept += call.channels;
+    fresh += call.row_width;
+  }
+  float weights[2][kMost];
   VOLLEY_UNROLL
   for (int j = 0; j < kMost; ++j) {
     if (j >= taps) break;
-    weights[0][j] = call.conv[static_cast<int64_t>(channel) * taps + j];
-    weights[1][j] = call.conv[static_cast<int64_t>(channel + 1) * taps + j];
-  }
-  VOLLEY_UNROLL
-  for (int i = 0; i < kGroup + kMost - 1; ++i) {
-    raw[0][i] = raw[1][i] = 0;
-    if (begin + i < rows + taps - 1) history<T>(call, work, first + begin + i, channel, raw[0][i], raw[1][i]);
+    weights[0][j] = call.conv[static_cast<int64_t>(place.channel) * taps + j];
+    weights[1][j] = call.conv[static_cast<int64_t>(place.channel + 1) * taps + j];
   }
   VOLLEY_UNROLL
   for (int i = 0; i < kGroup; ++i) {
@@ -254,46 +259,12 @@ VOLLEY_HOST_DEVICE inline void convolve(const Call& call, const Work& work, int3
       sums[0] = fmaf(weights[0][j], raw[0][i + j], sums[0]);
       sums[1] = fmaf(weights[1][j], raw[1][i + j], sums[1]);
     }
-    Pair<float>::store(sums[0] * sigmoid(sums[0]), sums[1] * sigmoid(sums[1]), to + (begin + i) * stride);
+    Pair<float>::store(sums[0] * sigmoid(sums[0]), sums[1] * sigmoid(sums[1]), place.to + (begin + i) * place.stride);
   }
 }
 
-// What follows k_dim in rows of q and k, once for all chunks.
-VOLLEY_HOST_DEVICE inline void clear_padding(const Call& call, int padded, int thread, int threads, const Shared& s) {
-  const int each = padded - call.k_dim;
-  for (int i = thread; i < kChunk * each; i += threads) {
-    const int at = i / each * padded + call.k_dim + i % each;
-    s.q[at] = s.k[at] = 0;
-  }
-}
-
-// --- Norms and gates of a row, by a warp. ---
-
-// Sums over a row's q and k; of a lane, then of the warp as a tree.
-struct RowSums {
-  float qq = 0, kk = 0, qk = 0;
-};
-
-VOLLEY_HOST_DEVICE inline RowSums row_sums(const float* q, const float* k, int k_dim, int lane) {
-  RowSums sums;
-  for (int i = lane; i < k_dim; i += kWarp) {
-    sums.qq = fmaf(q[i], q[i], sums.qq);
-    sums.kk = fmaf(k[i], k[i], sums.kk);
-    sums.qk = fmaf(q[i], k[i], sums.qk);
-  }
-  return sums;
-}
-
-VOLLEY_HOST_DEVICE inline void finish_inputs(const Call& call, const Work& work, int32_t t, int at, int padded,
-                                             const RowSums& sums, int lane, const Shared& s) {
-  const float scale_q = 1.0f / (sqrtf(sums.qq + 1e-6f) * sqrtf(static_cast<float>(call.k_dim)));
-  const float scale_k = 1.0f / sqrtf(sums.kk + 1e-6f);
-  float *q = s.q + at * padded, *k = s.k + at * padded;
-  for (int i = lane; i < call.k_dim; i += kWarp) {
-    q[i] *= scale_q;
-    k[i] *= scale_k;
-  }
-  if (lane != 0) return;
+VOLLEY_HOST_DEVICE inline void take_gates(const Call& call, const Work& work, int32_t first, int at, const Shared& s) {
+  const int32_t t = first + at;
   const float* gates =
       t < work.replayed
           ? reinterpret_cast<const float*>(work.slot + call.gates_at) + int64_t{t} * 2 * call.v_heads
@@ -301,7 +272,71 @@ VOLLEY_HOST_DEVICE inline void finish_inputs(const Call& call, const Work& work,
   const float a = gates[call.v_heads + work.head];
   s.beta[at] = sigmoid(gates[work.head]);
   s.decay[at] = expf(-expf(call.a_log[work.head]) * softplus(a + call.dt_bias[work.head]));
-  s.qk[at] = sums.qk * scale_q * scale_k;
+}
+
+// A thread's items of a chunk.
+template <typename T, int kTaps>
+VOLLEY_HOST_DEVICE inline void prepare(const Call& call, const Work& work, int32_t first, int rows, int thread,
+                                       int threads, int padded, const Shared& s) {
+  const int convolutions = conv_items(call, rows);
+  for (int item = thread; item < convolutions + rows; item += threads) {
+    if (item < convolutions) {
+      convolve<T, kTaps>(call, work, first, rows, item, padded, s);
+    } else {
+      take_gates(call, work, first, item - convolutions, s);
+    }
+  }
+}
+
+// What follows k_dim in rows of q and k, once for all chunks.
+VOLLEY_HOST_DEVICE inline void clear_padding(const Call& call, int padded, int thread, int threads, const Shared& s) {
+  const int each = padded - call.k_dim;
+  for (int i = thread; i < chunk_rows(padded) * each; i += threads) {
+    const int at = i / each * padded + call.k_dim + i % each;
+    s.q[at] = s.k[at] = 0;
+  }
+}
+
+// --- Norms of a row's q and k, by a warp. ---
+
+// Sums over a row's q and k; of a lane, then of the warp as a tree.
+struct RowSums {
+  float qq = 0, kk = 0, qk = 0;
+};
+
+// A lane's part of a row's q and k. kEach: padded / 32.
+template <int kEach>
+struct RowPart {
+  float q[kEach], k[kEach];
+};
+
+template <int kEach>
+VOLLEY_HOST_DEVICE inline RowSums read_row(const Shared& s, int at, int lane, RowPart<kEach>& part) {
+  RowSums sums;
+  VOLLEY_UNROLL
+  for (int i = 0; i < kEach; ++i) {
+    const int from = (at * kEach + i) * kWarp + lane;
+    part.q[i] = s.q[from];
+    part.k[i] = s.k[from];
+    sums.qq = fmaf(part.q[i], part.q[i], sums.qq);
+    sums.kk = fmaf(part.k[i], part.k[i], sums.kk);
+    sums.qk = fmaf(part.q[i], part.k[i], sums.qk);
+  }
+  return sums;
+}
+
+template <int kEach>
+VOLLEY_HOST_DEVICE inline void scale_row(const Call& call, int at, const RowSums& sums, int lane,
+                                         const RowPart<kEach>& part, const Shared& s) {
+  const float scale_q = 1.0f / (sqrtf(sums.qq + 1e-6f) * sqrtf(static_cast<float>(call.k_dim)));
+  const float scale_k = 1.0f / sqrtf(sums.kk + 1e-6f);
+  VOLLEY_UNROLL
+  for (int i = 0; i < kEach; ++i) {
+    const int to = (at * kEach + i) * kWarp + lane;
+    s.q[to] = part.q[i] * scale_q;
+    s.k[to] = part.k[i] * scale_k;
+  }
+  if (lane == 0) s.qk[at] = sums.qk * scale_q * scale_k;
 }
 
 // --- A row's step, by a thread on its part of the state. kQuads: groups of four rows that it has. ---

@@ -39,6 +39,7 @@ class SimulatedBlock {
     }
     for (int t = 0; t < threads_; ++t) load_state(call_, work_, t, states_[t]);
     const int32_t all = work_.replayed + work_.rows.rows;
+    constexpr int kChunk = chunk_rows(kPadded);
     for (int32_t first = 0; first < all; first += kChunk) chunk(first, std::min(kChunk, all - first));
     if (++cursor_of(work_)->arrived < call_.v_heads / call_.k_heads) return;
     for (int t = 0; t < threads_; ++t) move_kept<T>(call_, work_, t, threads_);
@@ -59,19 +60,16 @@ class SimulatedBlock {
   }
 
   void chunk(int32_t first, int rows) {
-    for (int item = 0; item < conv_items(call_); ++item) {
-      convolve<T, kTaps>(call_, work_, first, rows, item, kPadded, s_);
-    }
+    for (int t = 0; t < threads_; ++t) prepare<T, kTaps>(call_, work_, first, rows, t, threads_, kPadded, s_);
     for (int at = 0; at < rows; ++at) {
+      std::vector<RowPart<kQuads>> parts(kWarp);
       std::vector<float> qq(kWarp), kk(kWarp), qk(kWarp);
       for (int lane = 0; lane < kWarp; ++lane) {
-        const RowSums sums = row_sums(s_.q + at * kPadded, s_.k + at * kPadded, call_.k_dim, lane);
+        const RowSums sums = read_row(s_, at, lane, parts[lane]);
         qq[lane] = sums.qq, kk[lane] = sums.kk, qk[lane] = sums.qk;
       }
       const RowSums sums = {warp_sum(qq), warp_sum(kk), warp_sum(qk)};
-      for (int lane = 0; lane < kWarp; ++lane) {
-        finish_inputs(call_, work_, first + at, at, kPadded, sums, lane, s_);
-      }
+      for (int lane = 0; lane < kWarp; ++lane) scale_row(call_, at, sums, lane, parts[lane], s_);
     }
     for (int at = 0; at < rows; ++at) {
       for (int t = 0; t < threads_; t += kLanes) {
