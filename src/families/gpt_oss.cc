@@ -58,7 +58,7 @@ Result<model::Experts> read_own_experts(const ConfigFields& config) {
   if (top_k != experts.router.top_k) return config.wrong("experts_per_token", "contradicts \"num_experts_per_tok\"");
   VOLLEY_ASSIGN(const double limit,
                 config.number("swiglu_limit", {.min = 0, .max = 1e6, .min_excluded = true}, kLimit));
-  experts.bias = experts.interleaved = true;
+  experts.bias = experts.interleaved = experts.transposed = true;
   experts.clamp = {kAlpha, static_cast<float>(limit)};
   return experts;
 }

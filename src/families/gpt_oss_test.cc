@@ -42,7 +42,7 @@ TEST(GptOssConfig, SaysWhatLayersAre) {
     EXPECT_EQ(experts->router.top_k, 2);
     EXPECT_TRUE(experts->router.renormalise) << "softmax over the chosen ones";
     EXPECT_EQ(experts->inner, 80);
-    EXPECT_TRUE(experts->bias && experts->interleaved);
+    EXPECT_TRUE(experts->bias && experts->interleaved && experts->transposed);
     EXPECT_EQ(experts->clamp, (ops::SwiGluClamp{1.702f, 7.0f}));
   }
   EXPECT_FALSE(target.decoder.ropes[0].truncate);

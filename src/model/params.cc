@@ -128,19 +128,22 @@ class LayerList {
     for (int32_t e = 0; e < count; ++e) {
       const std::string expert = "mlp.experts." + std::to_string(e) + ".";
       if (experts.interleaved) {
-        const std::vector<int64_t> pairs = {spec_.hidden, 2 * int64_t{experts.inner}};
+        const bool across = experts.transposed;
+        const auto stored = [across](int64_t outputs, int64_t inputs) {
+          return across ? std::vector<int64_t>{inputs, outputs} : std::vector<int64_t>{outputs, inputs};
+        };
+        const int64_t inner = experts.inner, hidden = spec_.hidden;
         for (const int64_t first : {0, 1}) {
-          gate_up.push_back(
-              {expert + "gate_up_proj.weight", experts.inner, Split::kExperts, {}, pairs, first, 2, true});
+          gate_up.push_back({expert + "gate_up_proj.weight",
+                             inner,
+                             Split::kExperts,
+                             {},
+                             stored(2 * inner, hidden),
+                             first,
+                             2,
+                             across});
         }
-        down.push_back({expert + "down_proj.weight",
-                        spec_.hidden,
-                        Split::kExperts,
-                        {},
-                        {experts.inner, spec_.hidden},
-                        0,
-                        1,
-                        true});
+        down.push_back({expert + "down_proj.weight", hidden, Split::kExperts, {}, stored(hidden, inner), 0, 1, across});
         continue;
       }
       gate_up.push_back({expert + "gate_proj.weight", experts.inner, Split::kExperts});

@@ -53,9 +53,9 @@ struct Experts {
   int32_t inner = 0;       // of one expert
   bool bias = false;       // of the router and of both products of an expert
   ops::SwiGluClamp clamp;  // limit > 0: the activation is ops::EndKind::kClampedSwiGlu
-  // Checkpoints hold an expert as gate_up_proj [hidden, 2 * inner], gate and up in turn, and down_proj [inner, hidden],
-  // instead of gate_proj and up_proj [inner, hidden] and down_proj [hidden, inner].
-  bool interleaved = false;
+  // Checkpoints hold an expert as gate_up_proj [2 * inner, hidden], gate and up in turn, and down_proj [hidden, inner],
+  // instead of gate_proj, up_proj and down_proj; transposed: as [hidden, 2 * inner] and [inner, hidden].
+  bool interleaved = false, transposed = false;
   // Width of one more expert, which every row goes through, times the sigmoid of its own gate. 0: there is none.
   int32_t shared_inner = 0;
 };
