@@ -84,6 +84,7 @@ class Bench {
     batch.rows = all;
     batch.segments = static_cast<ops::RowSegment*>(upload(segments).data);
     batch.n_segments = requests;
+    batch.max_segment_rows = rows;
     batch.slots = TensorView(upload(slots).data, DType::kI32, {all});
     std::vector<TensorView> positions;
     for (int round = 0; round < rounds; ++round) {

@@ -8,6 +8,9 @@
 // after the other through the state, which needs no barrier, because the 8 threads that share a column are in one warp;
 // then their outputs by a warp a row.
 //
+// Where there are few heads to compute, a cluster of blocks takes one v head: each holds a tile of the state's columns
+// and prepares all of q and k, but its part of v alone; outputs go to the block that finishes the row, row % tiles.
+//
 // How a sum is added up goes by k_dim, v_dim and taps alone, never by how many rows there are or where they come from.
 #pragma once
 
@@ -82,11 +85,12 @@ inline Call call_of(const Rows& rows, const GatedDelta& args) {
 struct Work {
   RowSegment rows;
   int32_t head = 0, k_head = 0;
-  std::byte* slot = nullptr;  // null: the segment has no rows, or is of no slot
-  bool fresh = false;         // it begins its sequence
-  int32_t replayed = 0;       // rows of the tape that go into the state first
-  int32_t committed = 0;      // rows of the segment that go into the state
-  bool valid = true;          // positions and rows are where they may be
+  int32_t tile = 0, tiles = 1;  // of the state's columns
+  std::byte* slot = nullptr;    // null: the segment has no rows, or is of no slot
+  bool fresh = false;           // it begins its sequence
+  int32_t replayed = 0;         // rows of the tape that go into the state first
+  int32_t committed = 0;        // rows of the segment that go into the state
+  bool valid = true;            // positions and rows are where they may be
 };
 
 // Rows of the sequence that are prepared together: 32, unless that takes more shared memory than every GPU has.
@@ -119,17 +123,31 @@ VOLLEY_HOST_DEVICE inline Shared shared_parts(float* memory, int padded, int v_d
   return s;
 }
 
-VOLLEY_HOST_DEVICE inline int block_threads(int v_dim) {
+// Threads that hold the state of a head; each of its tiles is some of them in their order.
+VOLLEY_HOST_DEVICE inline int state_threads(int v_dim) {
   return v_dim / kColumns * kLanes;
+}
+
+// In how many tiles a head's columns are cut, so that `heads` heads keep the multiprocessors busy: 1, 2 or 4, of whole
+// warps. Rows of a long segment go one after the other, and each is done sooner where a block has fewer columns.
+inline int tiles_for(int v_dim, int64_t heads, bool long_segments, int multiprocessors) {
+  int tiles = 1;
+  while (tiles < 4 && v_dim % (2 * tiles * kColumns * (kWarp / kLanes)) == 0 &&
+         (long_segments || heads * tiles < multiprocessors)) {
+    tiles *= 2;
+  }
+  return tiles;
 }
 
 VOLLEY_HOST_DEVICE inline DeltaCursor* cursor_of(const Work& work) {
   return reinterpret_cast<DeltaCursor*>(work.slot) + work.k_head;
 }
 
-VOLLEY_HOST_DEVICE inline Work plan(const Call& call, int32_t segment, int32_t head) {
+VOLLEY_HOST_DEVICE inline Work plan(const Call& call, int32_t segment, int32_t head, int32_t tile, int32_t tiles) {
   Work work;
   work.head = head;
+  work.tile = tile;
+  work.tiles = tiles;
   work.k_head = head / (call.v_heads / call.k_heads);
   if (segment >= call.n_segments) return work;
   work.rows = call.segments[segment];
@@ -200,8 +218,11 @@ VOLLEY_HOST_DEVICE inline float softplus(float x) {
 // --- Convolutions and gates of a chunk: rows [first, first + rows) of what the slot keeps and the segment's rows as
 // one sequence, from the state's position on. Each item is a thread's. ---
 
-VOLLEY_HOST_DEVICE inline int conv_items(const Call& call, int rows) {
-  return (2 * call.k_dim + call.v_dim) / 2 * ((rows + kGroup - 1) / kGroup);
+VOLLEY_HOST_DEVICE inline int conv_pairs(const Call& call, const Work& work) {
+  return call.k_dim + call.v_dim / work.tiles / 2;
+}
+VOLLEY_HOST_DEVICE inline int conv_items(const Call& call, const Work& work, int rows) {
+  return conv_pairs(call, work) * ((rows + kGroup - 1) / kGroup);
 }
 
 // Two channels of the head: where they are in a row, and where their results go.
@@ -214,7 +235,7 @@ VOLLEY_HOST_DEVICE inline ConvPlace conv_place(const Call& call, const Work& wor
   if (c < call.k_dim) return {work.k_head * call.k_dim + c, s.q + c, padded};
   c -= call.k_dim;
   if (c < call.k_dim) return {call.k_width + work.k_head * call.k_dim + c, s.k + c, padded};
-  c -= call.k_dim;
+  c += work.tile * (call.v_dim / work.tiles) - call.k_dim;
   return {2 * call.k_width + work.head * call.v_dim + c, s.v + c, call.v_dim};
 }
 
@@ -222,7 +243,7 @@ VOLLEY_HOST_DEVICE inline ConvPlace conv_place(const Call& call, const Work& wor
 template <typename T, int kTaps>
 VOLLEY_HOST_DEVICE inline void convolve(const Call& call, const Work& work, int32_t first, int rows, int item,
                                         int padded, const Shared& s) {
-  const int pairs = (2 * call.k_dim + call.v_dim) / 2, begin = item / pairs * kGroup;
+  const int pairs = conv_pairs(call, work), begin = item / pairs * kGroup;
   const ConvPlace place = conv_place(call, work, item % pairs * 2, padded, s);
   const int taps = kTaps > 0 ? kTaps : call.taps;
   constexpr int kMost = kTaps > 0 ? kTaps : 8;
@@ -278,7 +299,7 @@ VOLLEY_HOST_DEVICE inline void take_gates(const Call& call, const Work& work, in
 template <typename T, int kTaps>
 VOLLEY_HOST_DEVICE inline void prepare(const Call& call, const Work& work, int32_t first, int rows, int thread,
                                        int threads, int padded, const Shared& s) {
-  const int convolutions = conv_items(call, rows);
+  const int convolutions = conv_items(call, work, rows);
   for (int item = thread; item < convolutions + rows; item += threads) {
     if (item < convolutions) {
       convolve<T, kTaps>(call, work, first, rows, item, padded, s);

@@ -233,6 +233,7 @@ class World {
     rows.slots = row_slots_.view(DType::kI32, {n});
     rows.segments = static_cast<RowSegment*>(segments_.view(DType::kU8, {1}).data);
     rows.n_segments = segments;
+    rows.max_segment_rows = n;
     GatedDelta args;
     args.shape = shape;
     args.projected = projected_.view(state_.dtype, {n, w_.row_width()});
