@@ -23,9 +23,10 @@ from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize, Fp8Quantize
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from make_fixtures import (DATA, POSITIONS, base_config, choose_delta_rule, greedy_answer, hybrid, is_hybrid, llama, moe,
-                           qwen3_5_moe, random_layers, run_target, stack_experts, write_json, write_tensors)
+from make_fixtures import (DATA, POSITIONS, base_config, choose_delta_rule, gpt_oss, greedy_answer, is_hybrid, llama, moe, qwen3_5_moe,
+                           random_layers, run_target, stack_experts, write_json, write_tensors)
 
 LEFT_ALONE = ("mlp.gate.weight", "shared_expert_gate.weight", "in_proj_a.weight", "in_proj_b.weight", "conv1d.weight")
 
@@ -185,6 +186,27 @@ def gptq(group, act_order=False, version="gptq"):
     return config, quantise
 
 
+def transformers_mxfp4():
+    """Experts alone, in blocks of rows that are outputs; their plain form is transposed."""
+    config = {"quant_method": "mxfp4", "modules_to_not_convert": [
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
+    magnitudes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+    def quantise(module, weight):
+        if weight.dim() != 3:
+            return None
+        groups = weight.transpose(1, 2).unflatten(2, (-1, 32))
+        exponent = torch.floor(torch.log2(groups.abs().amax(3, keepdim=True))) - 2
+        scaled = groups / 2**exponent
+        codes = (scaled.abs().unsqueeze(-1) - magnitudes).abs().argmin(-1) + 8 * (scaled < 0)
+        blocks = (codes[..., 0::2] + 16 * codes[..., 1::2]).to(torch.uint8)
+        scales = (exponent.squeeze(3) + 127).to(torch.uint8)
+        widened = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+        return {f"{module}_blocks": blocks, f"{module}_scales": scales}, widened.float()
+
+    return config, quantise
+
+
 DYNAMIC = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True, "symmetric": True}
 FP8 = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False}
 
@@ -217,6 +239,7 @@ FIXTURES = {
     "gptq_act_order": (llama(64, 4, 2, 16, 64, 70, 2, False), gptq(16, act_order=True), False),
     "gptq_v2_channel": (moe(48, 3, 1, 16, 24, 66, 2, False, experts=4, chosen=2, inner=24), gptq(-1, version="gptq_v2"),
                         False),
+    "mxfp4_blocks": (gpt_oss(64, 4, 2, 16, 32, 80, 2, False, experts=5, chosen=2, window=9), transformers_mxfp4(), False),
 }
 
 
@@ -236,9 +259,10 @@ def make(index, name):
         tensors["lm_head.weight"] = torch.randn(vocab, hidden, generator=generator) * hidden**-0.5
     stored, widened = {}, {}
     for key, tensor in tensors.items():
-        if is_quantised(key, tensor):
-            codes, widened[key] = quantise(key.removesuffix(".weight"), tensor)
-            stored |= codes
+        codes = quantise(key.removesuffix(".weight"), tensor) if is_quantised(key, tensor) else None
+        if codes:
+            widened[key] = codes[1]
+            stored |= codes[0]
         else:
             stored[key] = tensor.bfloat16()
             widened[key] = stored[key].float()

@@ -70,7 +70,7 @@ BytesOfType bytes_in_file(const weights::Checkpoint& checkpoint, std::span<const
   for (const model::Param& param : params) {
     if (param.again || param.kind == model::Param::Kind::kIndex) continue;
     for (const model::Param::Part& part : param.parts) {
-      if (const auto coded = checkpoint.code_format(part.name, param.stored_shape(part)); coded.ok() && *coded) {
+      if (const auto coded = checkpoint.code_format(part.name, param.coded_shape(part)); coded.ok() && *coded) {
         bytes[(*coded)->name] += (*coded)->bytes;
         continue;
       }

@@ -1,6 +1,7 @@
 #include "families/quantisation.h"
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 
 #include "weights/mapped_file.h"

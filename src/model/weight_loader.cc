@@ -9,8 +9,9 @@
 namespace volley::model {
 namespace {
 
-void append_floats(const weights::SourceTensor& source, int64_t begin, int64_t n, std::vector<float>& out) {
-  for (int64_t i = begin; i < begin + n; ++i) {
+void append_floats(const weights::SourceTensor& source, int64_t begin, int64_t n, int64_t step,
+                   std::vector<float>& out) {
+  for (int64_t i = begin; i < begin + n * step; i += step) {
     switch (source.dtype) {
       case DType::kBF16:
         out.push_back(to_float(reinterpret_cast<const BFloat16*>(source.data)[i]));
@@ -26,7 +27,7 @@ void append_floats(const weights::SourceTensor& source, int64_t begin, int64_t n
 }
 
 std::vector<std::pair<int64_t, int64_t>> ranges_of(const Param::Part& part) {
-  if (part.ranges.empty()) return {{0, part.rows}};
+  if (part.ranges.empty()) return {{part.first, part.rows}};
   return part.ranges;
 }
 
@@ -58,7 +59,7 @@ ops::WeightFormat matrix_storage(const Numerics& numerics, std::span<const DType
 
 std::optional<weights::CodeFormat> coded_as(const weights::Checkpoint& checkpoint, const Param& param) {
   if (!param.is_matrix() && !param.is_experts()) return std::nullopt;
-  const auto format = checkpoint.code_format(param.parts[0].name, param.stored_shape(param.parts[0]));
+  const auto format = checkpoint.code_format(param.parts[0].name, param.coded_shape(param.parts[0]));
   return format.ok() ? *format : std::nullopt;
 }
 
@@ -98,7 +99,7 @@ ops::WeightRows coded_rows(std::shared_ptr<const weights::CodedMatrix> matrix, c
                            const ops::WeightFormat& storage) {
   auto rows = std::make_shared<std::vector<int64_t>>();  // of the matrix
   for (const auto& [first, n] : ranges_of(part)) {
-    for (int64_t i = 0; i < n; ++i) rows->push_back(first + i);
+    for (int64_t i = 0; i < n; ++i) rows->push_back(first + i * part.step);
   }
   ops::WeightRows result;
   result.rows = part.rows;
@@ -191,7 +192,7 @@ Result<Vector> WeightLoader::vector(const std::string& role) {
   values.reserve(static_cast<size_t>(param.rows()));
   for (const Param::Part& part : param.parts) {
     VOLLEY_ASSIGN(const weights::SourceTensor source, checkpoint_.get(part.name, param.stored_shape(part)));
-    for (const auto& [first, n] : ranges_of(part)) append_floats(source, first, n, values);
+    for (const auto& [first, n] : ranges_of(part)) append_floats(source, first, n, part.step, values);
   }
   if (param.plus != 0) std::ranges::for_each(values, [&](float& value) { value += param.plus; });
   device_.upload(result.view.data, values.data(), values.size() * sizeof(float));
@@ -208,6 +209,7 @@ Result<WeightLoader::Sources> WeightLoader::sources(const Param& param) const {
   Sources sources;
   const bool coded = coded_as(checkpoint_, param).has_value();
   const ops::WeightFormat storage = storage_of(param);
+  const Param::Part* before = nullptr;
   for (const Param::Part& part : param.parts) {
     if (dry()) {
       sources.rows.push_back({nullptr, checkpoint_.dtype_of(part.name), part.rows});
@@ -215,16 +217,26 @@ Result<WeightLoader::Sources> WeightLoader::sources(const Param& param) const {
       continue;
     }
     if (coded) {
-      VOLLEY_ASSIGN(auto matrix, checkpoint_.coded(part.name, param.stored_shape(part)));
+      VOLLEY_ASSIGN(auto matrix, checkpoint_.coded(part.name, param.coded_shape(part)));
       sources.tensors.insert(sources.tensors.end(), matrix->sources().begin(), matrix->sources().end());
       sources.rows.push_back(coded_rows(std::move(matrix), part, storage));
       continue;
     }
-    VOLLEY_ASSIGN(sources.tensors.emplace_back(), checkpoint_.get(part.name, param.stored_shape(part)));
+    // Gate and up may be parts of one tensor.
+    if (before == nullptr || before->name != part.name) {
+      VOLLEY_ASSIGN(sources.tensors.emplace_back(), checkpoint_.get(part.name, param.stored_shape(part)));
+    }
+    before = &part;
     const weights::SourceTensor& tensor = sources.tensors.back();
-    const int64_t row_bytes = param.columns * static_cast<int64_t>(dtype_size(tensor.dtype));
+    const auto size = static_cast<int64_t>(dtype_size(tensor.dtype));
+    if (part.transposed) {
+      sources.rows.push_back(
+          {tensor.data + part.first * size, tensor.dtype, part.rows, part.step, tensor.shape.back()});
+      continue;
+    }
     for (const auto& [first, n] : ranges_of(part)) {
-      sources.rows.push_back({tensor.data + first * row_bytes, tensor.dtype, n});
+      const std::byte* begin = tensor.data + first * param.columns * size;
+      sources.rows.push_back({begin, tensor.dtype, n, part.step * param.columns});
     }
   }
   return sources;

@@ -38,22 +38,40 @@ BFloat16 as_bfloat16(BFloat16 s) {
   return s;
 }
 
+// One row of a part: `stride` elements from a value to the next.
+struct SourceRow {
+  const char* data;
+  DType dtype;
+  int64_t stride;
+
+  SourceRow(const WeightRows& part, int64_t row, int64_t k)
+      : data(static_cast<const char*>(part.data) +
+             row * part.row_step(k) * static_cast<int64_t>(dtype_size(part.dtype))),
+        dtype(part.dtype),
+        stride(part.column_stride) {}
+
+  template <typename T>
+  T at(int64_t i) const {
+    return load_at<T>(data, i * stride);
+  }
+};
+
 // Writes k in [begin, end) of one row into column `lane` of its panel.
 template <typename Source>
-void pack_row(const void* row, int64_t begin, int64_t end, int64_t lane, DType storage, void* panel) {
+void pack_row(const SourceRow& row, int64_t begin, int64_t end, int64_t lane, DType storage, void* panel) {
   if (storage == DType::kF32) {
     float* out = static_cast<float*>(panel);
-    for (int64_t i = begin; i < end; ++i) out[i * kPanelWidth + lane] = as_float(load_at<Source>(row, i));
+    for (int64_t i = begin; i < end; ++i) out[i * kPanelWidth + lane] = as_float(row.at<Source>(i));
     return;
   }
   BFloat16* out = static_cast<BFloat16*>(panel);
   for (int64_t i = begin; i < end; ++i) {
-    out[(i / 2 * kPanelWidth + lane) * 2 + i % 2] = as_bfloat16(load_at<Source>(row, i));
+    out[(i / 2 * kPanelWidth + lane) * 2 + i % 2] = as_bfloat16(row.at<Source>(i));
   }
 }
 
-void pack_row(const void* row, DType source, int64_t begin, int64_t end, int64_t lane, DType storage, void* panel) {
-  switch (source) {
+void pack_row(const SourceRow& row, int64_t begin, int64_t end, int64_t lane, DType storage, void* panel) {
+  switch (row.dtype) {
     case DType::kF32:
       return pack_row<float>(row, begin, end, lane, storage, panel);
     case DType::kF16:
@@ -63,11 +81,11 @@ void pack_row(const void* row, DType source, int64_t begin, int64_t end, int64_t
   }
 }
 
-void read_row(const void* row, DType source, int64_t begin, int64_t count, float* values) {
+void read_row(const SourceRow& row, int64_t begin, int64_t count, float* values) {
   for (int64_t i = 0; i < count; ++i) {
-    values[i] = source == DType::kF32   ? load_at<float>(row, begin + i)
-                : source == DType::kF16 ? to_float(load_at<Float16>(row, begin + i))
-                                        : to_float(load_at<BFloat16>(row, begin + i));
+    values[i] = row.dtype == DType::kF32   ? row.at<float>(begin + i)
+                : row.dtype == DType::kF16 ? to_float(row.at<Float16>(begin + i))
+                                           : to_float(row.at<BFloat16>(begin + i));
   }
 }
 
@@ -87,11 +105,11 @@ void store_codes(const WeightRows& part, int64_t row, int64_t k, int64_t lane, c
 }
 
 // One row, quantised.
-void pack_codes(const void* row, DType source, int64_t k, int64_t lane, const WeightFormat& format, char* panel) {
+void pack_codes(const SourceRow& row, int64_t k, int64_t lane, const WeightFormat& format, char* panel) {
   float values[kMostGroup];
   for (int64_t i = 0; i < k; i += format.group_k, panel += linear_group_bytes(format)) {
     const int64_t count = std::min<int64_t>(format.group_k, k - i);
-    read_row(row, source, i, count, values);
+    read_row(row, i, count, values);
     pack_group_cpu(values, count, lane, format, panel);
   }
 }
@@ -127,15 +145,14 @@ void pack_panels_cpu(ThreadPool& pool, std::span<const WeightRows> parts, int64_
         if (from.values) {
           std::vector<float> values(static_cast<size_t>(k));
           from.values(of_part, values.data());
-          pack_row<float>(values.data(), 0, k, lane, format.code, panel);
+          pack_row<float>({{values.data(), DType::kF32, 1}, 0, k}, 0, k, lane, format.code, panel);
           continue;
         }
-        const char* source =
-            static_cast<const char*>(from.data) + of_part * k * static_cast<int64_t>(dtype_size(from.dtype));
+        const SourceRow source(from, of_part, k);
         if (format.is_codes()) {
-          pack_codes(source, from.dtype, k, lane, format, panel);
+          pack_codes(source, k, lane, format, panel);
         } else {
-          pack_row(source, from.dtype, k0, std::min(k0 + chunk, k), lane, format.code, panel);
+          pack_row(source, k0, std::min(k0 + chunk, k), lane, format.code, panel);
         }
       }
     }
