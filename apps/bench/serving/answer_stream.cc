@@ -31,13 +31,6 @@ std::optional<int64_t> integer_at(const Json& json, const char* pointer) {
   return value.get<int64_t>();
 }
 
-std::string error_message(const Json& json) {
-  for (const char* path : {"/error/message", "/message", "/detail", "/error"}) {
-    if (const std::string text = text_at(json, path); !text.empty()) return text;
-  }
-  return json.dump();
-}
-
 // Both endpoints, and the fields that reasoning models and tools add.
 std::string text_of(const Json& event) {
   std::string text = text_at(event, "/choices/0/text");
@@ -52,17 +45,7 @@ std::string text_of(const Json& event) {
 
 void AnswerStream::read(std::string_view bytes, Time now) {
   if (head_.size() < kMaxHeadBytes) head_ += bytes.substr(0, kMaxHeadBytes - head_.size());
-  buffer_ += bytes;
-  size_t begin = 0;
-  for (size_t end; (end = buffer_.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    std::string_view line(buffer_.data() + begin, end - begin);
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (!line.starts_with("data:")) continue;
-    line.remove_prefix(5);
-    if (line.starts_with(' ')) line.remove_prefix(1);
-    event(line, now);
-  }
-  buffer_.erase(0, begin);
+  lines_.read(bytes, [this, now](std::string_view data) { event(data, now); });
 }
 
 void AnswerStream::event(std::string_view data, Time now) {
@@ -75,7 +58,7 @@ void AnswerStream::event(std::string_view data, Time now) {
     record_.error = "The endpoint sent an event that is not a JSON object.";
     return;
   }
-  if (json.contains("error") && !json["error"].is_null()) record_.error = error_message(json);
+  if (json.contains("error") && !json["error"].is_null()) record_.error = endpoint_error(json);
   if (const std::string piece = text_of(json); !piece.empty()) text(piece, now);
   for (const char* path : {"/choices/0/volley/tokens_per_step", "/volley/tokens_per_step"}) {
     const Json steps = at(json, path);
@@ -107,8 +90,7 @@ AnswerRecord AnswerStream::end(int status, const std::string& failure, Time now)
   if (!failure.empty()) {
     record_.error = failure;
   } else if (status != 200) {
-    const Json json = Json::parse(head_, nullptr, false);
-    record_.error = "HTTP " + std::to_string(status) + ": " + (json.is_object() ? error_message(json) : head_);
+    record_.error = status_error(status, head_);
   } else if (record_.error.empty() && !done_) {
     record_.error = "The stream ended without its [DONE].";
   } else if (record_.error.empty() && !usage_) {

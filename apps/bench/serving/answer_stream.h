@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/client/event_lines.h"
+
 namespace volley::apps {
 
 struct AnswerRecord {
@@ -41,8 +43,8 @@ class AnswerStream {
 
   const Time sent_;
   AnswerRecord record_;
-  std::string buffer_;  // of an unfinished line
-  std::string head_;    // the response's first bytes: what an error says
+  EventLines lines_;
+  std::string head_;  // the response's first bytes: what an error says
   Time last_text_{};
   bool done_ = false, usage_ = false;
 };

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/bench/serving/answer_stream.h"
-#include "apps/bench/serving/http_client.h"
+#include "apps/client/http_client.h"
 
 namespace volley::apps {
 

@@ -7,10 +7,10 @@
 #include <random>
 
 #include "apps/bench/serving/dataset.h"
-#include "apps/bench/serving/endpoint.h"
 #include "apps/bench/serving/load.h"
 #include "apps/bench/serving/plot.h"
 #include "apps/bench/serving/report.h"
+#include "apps/bench/serving/serving_call.h"
 #include "apps/exit_codes.h"
 #include "apps/generate/ordered_output.h"
 #include "apps/standard_streams.h"

@@ -1,16 +1,16 @@
-// An OpenAI-compatible endpoint: what it serves, and the requests that go there.
+// An OpenAI-compatible endpoint: what it serves, and the fields of requests that go there.
 #pragma once
 
 #include <volley/result.h>
 
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "apps/bench/serving/dataset.h"
-#include "apps/bench/serving/http_client.h"
+#include "apps/client/http_client.h"
 #include "apps/request_settings.h"
 
 namespace volley::apps {
@@ -34,15 +34,8 @@ Result<std::string> endpoint_base(const std::string& url);
 Result<Endpoint> probe_endpoint(HttpClient* client, const std::string& url, const std::optional<std::string>& model,
                                 std::vector<std::string> headers, const std::function<bool()>& stopped);
 
-struct RequestShape {
-  bool chat = true;                 // else /v1/completions; samples with messages need chat
-  RequestSettings settings;         // what is not given is not sent
-  std::optional<bool> speculation;  // of Volley: its own switch
-  std::string cache_salt;           // prefixes are shared among requests of one salt only; sent where it is known
-  std::string extra_json;           // a JSON object whose fields override the others; may be empty
-};
-
-// A streamed request with usage. `index`: its seed is the settings' seed plus this, so that equal prompts differ.
-HttpCall make_call(const Endpoint& endpoint, const Sample& sample, const RequestShape& shape, uint64_t index);
+// Writes the fields that `settings` holds under their names in the API, but for stops, logprobs and grammars.
+// `index` is added to a seed, so that equal prompts differ.
+void put_settings(const RequestSettings& settings, uint64_t index, nlohmann::ordered_json* body);
 
 }  // namespace volley::apps

@@ -1,4 +1,4 @@
-#include "apps/bench/serving/http_client.h"
+#include "apps/client/http_client.h"
 
 #include <curl/curl.h>
 

@@ -1,4 +1,4 @@
-#include "apps/bench/serving/endpoint.h"
+#include "apps/client/endpoint.h"
 
 #include <nlohmann/json.hpp>
 
@@ -12,7 +12,9 @@ void put(Json* body, const char* name, const std::optional<T>& value) {
   if (value) (*body)[name] = *value;
 }
 
-void put_settings(Json* body, const RequestSettings& settings, uint64_t index) {
+}  // namespace
+
+void put_settings(const RequestSettings& settings, uint64_t index, nlohmann::ordered_json* body) {
   put(body, "max_tokens", settings.max_tokens);
   put(body, "min_tokens", settings.min_tokens);
   put(body, "temperature", settings.temperature);
@@ -26,8 +28,6 @@ void put_settings(Json* body, const RequestSettings& settings, uint64_t index) {
   // Servers read a seed as a signed number.
   if (settings.seed) (*body)["seed"] = (*settings.seed + index) & 0x7fffffffffffffffu;
 }
-
-}  // namespace
 
 Result<std::string> endpoint_base(const std::string& url) {
   if (!url.starts_with("http://") && !url.starts_with("https://")) {
@@ -75,30 +75,6 @@ Result<Endpoint> probe_endpoint(HttpClient* client, const std::string& url, cons
     return endpoint;
   }
   return not_found(where + (model ? " does not list the model " + *model + "." : " lists no model."));
-}
-
-HttpCall make_call(const Endpoint& endpoint, const Sample& sample, const RequestShape& shape, uint64_t index) {
-  Json body = {{"model", endpoint.model}};
-  if (!shape.chat) {
-    body["prompt"] = sample.prompt;
-  } else if (sample.messages_json.empty()) {
-    body["messages"] = Json::array({{{"role", "user"}, {"content", sample.prompt}}});
-  } else {
-    body["messages"] = Json::parse(sample.messages_json);
-  }
-  RequestSettings settings = shape.settings;
-  if (!settings.max_tokens) settings.max_tokens = sample.max_tokens;
-  put_settings(&body, settings, index);
-  body["stream"] = true;
-  body["stream_options"] = {{"include_usage", true}};
-  if (!shape.cache_salt.empty() && endpoint.knows_cache_salt()) body["cache_salt"] = shape.cache_salt;
-  if (endpoint.is_volley()) {
-    body["volley"] = {{"tokens_per_step", true}};
-    if (shape.speculation) body["volley"]["speculation"] = *shape.speculation;
-  }
-  if (!shape.extra_json.empty()) body.update(Json::parse(shape.extra_json));
-  return {endpoint.base + (shape.chat ? "/chat/completions" : "/completions"),
-          body.dump(-1, ' ', false, Json::error_handler_t::replace), endpoint.headers};
 }
 
 }  // namespace volley::apps
