@@ -22,11 +22,13 @@ from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
+from safetensors.torch import load_file
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize, Fp8Quantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from make_fixtures import (DATA, POSITIONS, base_config, choose_delta_rule, gpt_oss, greedy_answer, is_hybrid, llama, moe, qwen3_5_moe,
-                           random_layers, run_target, stack_experts, write_json, write_tensors)
+import dflash_reference
+from make_fixtures import (CONTEXTS, DATA, POSITIONS, base_config, choose_delta_rule, gpt_oss, greedy_answer, is_hybrid, llama, moe, qwen3_5_moe,
+                           random_layers, read_target, run_target, stack_experts, write_json, write_tensors)
 
 LEFT_ALONE = ("mlp.gate.weight", "shared_expert_gate.weight", "in_proj_a.weight", "in_proj_b.weight", "conv1d.weight")
 
@@ -280,6 +282,35 @@ def make(index, name):
     write_tensors(folder / "expected", expected)
 
 
+# Of tests/data/drafters, quantised: its name, what it is made from, and the scheme.
+DRAFTERS = {"quantised": ("one_layer", transformers_fp8((32, 16)))}
+
+
+@torch.no_grad()
+def make_drafter(name):
+    source, (quantization, quantise) = DRAFTERS[name]
+    source, folder = DATA / "drafters" / source, DATA / "drafters" / name
+    config = json.loads((source / "config.json").read_text())
+    tensors, expected = (load_file(path / "model.safetensors") for path in (source, source / "expected"))
+    target = (source / "expected" / "target.txt").read_text()
+    stored, widened = {}, {}
+    for key, tensor in tensors.items():
+        widened[key] = tensor.float()
+        codes = quantise(key.removesuffix(".weight"), tensor.float()) if is_quantised(key, tensor) else None
+        stored |= codes[0] if codes else {key: tensor}
+        if codes:
+            widened[key] = codes[1]
+    embeddings = read_target(target.strip())["embeddings"]
+    for context in CONTEXTS:
+        block = expected[f"block_ids.{context}"].long()
+        hidden = dflash_reference.draft_hidden(config, widened, expected["features"][:context], embeddings[block])
+        expected[f"hidden.{context}"] = hidden.float()
+    write_tensors(folder, stored)
+    write_json(folder / "config.json", {**config, "quantization_config": quantization})
+    write_tensors(folder / "expected", expected)
+    (folder / "expected" / "target.txt").write_text(target)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
@@ -291,6 +322,10 @@ def main():
             make(index, name)
             size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             print(f"{name}: {size / 1e3:.0f} kB")
+    for name in DRAFTERS:
+        if name in options.names or not (options.names or (DATA / "drafters" / name).exists()):
+            shutil.rmtree(DATA / "drafters" / name, ignore_errors=True)
+            make_drafter(name)
 
 
 if __name__ == "__main__":
