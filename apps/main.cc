@@ -5,6 +5,7 @@
 #include "apps/batch/batch.h"
 #include "apps/bench/bench.h"
 #include "apps/bench/serving.h"
+#include "apps/chat/chat.h"
 #include "apps/console.h"
 #include "apps/demo.h"
 #include "apps/exit_codes.h"
@@ -24,6 +25,7 @@ struct Dispatch {
   Console* console;
 
   int operator()(const GenerateCommand& command) const { return run_generate(command, interrupt, console); }
+  int operator()(const ChatCommand& command) const { return run_chat(command, interrupt, console); }
   int operator()(const ServeCommand& command) const { return run_serve(command, interrupt, console); }
   int operator()(const BatchCommand& command) const { return run_batch(command, interrupt, console); }
   int operator()(const BenchCommand& command) const { return run_bench(command, interrupt, console); }

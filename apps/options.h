@@ -35,6 +35,16 @@ struct GenerateCommand {
   int concurrency = 1;
 };
 
+struct ChatCommand {
+  EngineFlags engine;              // with `url` its model alone counts: the name of one that the endpoint serves
+  std::optional<std::string> url;  // of an endpoint; empty: a model in this process
+  std::optional<std::string> api_key;
+  RequestSettings settings;
+  std::optional<bool> thinking, show_reasoning;
+  std::optional<std::string> system;
+  std::optional<std::string> history;  // a file, or "none"; empty: below the user's state folder
+};
+
 struct ServeCommand {
   EngineFlags engine;
   serve::ServerOptions server;              // as given; names, keys, log and version are filled in by run_serve
@@ -87,8 +97,8 @@ struct PrintAndExit {
   std::string text;  // help or version
 };
 
-using Command = std::variant<GenerateCommand, ServeCommand, BatchCommand, BenchCommand, BenchServingCommand,
-                             InspectCommand, DemoCommand, PrintAndExit>;
+using Command = std::variant<GenerateCommand, ChatCommand, ServeCommand, BatchCommand, BenchCommand,
+                             BenchServingCommand, InspectCommand, DemoCommand, PrintAndExit>;
 
 // kInvalidArgument with one sentence for an unknown option, a value out of range, or options that exclude each other.
 Result<Command> parse_command_line(int argc, const char* const* argv);

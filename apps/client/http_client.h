@@ -1,4 +1,4 @@
-// HTTP requests to a server under load: many at once on one thread, answers as they arrive (libcurl's multi interface).
+// HTTP requests to a server: many at once on one thread, answers as they arrive (libcurl's multi interface).
 // Threads: wake() from any; everything else from the one that owns the client.
 #pragma once
 
