@@ -10,7 +10,7 @@ SOURCES = $(shell find include src apps bench python tests textkit/include -name
 JOBS := $(shell nproc)
 
 .PHONY: help setup demo build cuda test-cuda cuda-check cuda-toolkit test test-long test-web test-clients test-python \
-  soak asan tsan sbom format format-check clean
+  soak neighbours asan tsan sbom format format-check clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -62,6 +62,9 @@ test-python: build  ## the Python package: builds its wheel, installs it below b
 
 soak: build  ## DURATION seconds (3600) of thrice the load that it can carry, each answer compared: build/soak
 	@scripts/run_soak.sh $(DURATION)
+
+neighbours: build  ## what each attack of tests/data/hostile costs those who share the server: build/neighbours.json
+	@tests/hostile/neighbours.py
 
 asan: setup  ## every test under AddressSanitizer and UndefinedBehaviorSanitizer
 	@mkdir -p build
