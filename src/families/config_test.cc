@@ -220,8 +220,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"tied_number", R"({"tie_word_embeddings":1})", kInvalid, {"tie_word_embeddings"}},
         BadConfig{"gelu", R"({"hidden_act":"gelu"})", kUnbuilt, {"hidden_act", "gelu", "silu"}},
         BadConfig{"no_head_norms", R"({"use_qk_norm":false})", kUnbuilt, {"use_qk_norm"}},
-        BadConfig{
-            "quantised", R"({"quantization_config":{"quant_method":"awq"}})", kUnbuilt, {"quantization_config", "awq"}},
+        BadConfig{"quantised",
+                  R"({"quantization_config":{"quant_method":"bitnet"}})",
+                  kUnbuilt,
+                  {"quantization_config", "bitnet"}},
         BadConfig{"sliding_layer",
                   R"({"layer_types":["full_attention","sliding_attention","full_attention"]})",
                   kInvalid,
