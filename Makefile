@@ -10,7 +10,7 @@ SOURCES = $(shell find include src apps bench python tests textkit/include -name
 JOBS := $(shell nproc)
 
 .PHONY: help setup demo build cuda test-cuda cuda-check cuda-toolkit test test-long test-web test-clients test-python \
-  suite soak asan tsan sbom format format-check clean
+  suite soak neighbours asan tsan sbom format format-check clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -66,6 +66,9 @@ suite:  ## the suite: `make suite ARGS="--url http://127.0.0.1:8000 --task gsm8k
 
 soak: build  ## DURATION seconds (3600) of thrice the load that it can carry, each answer compared: build/soak
 	@scripts/run_soak.sh $(DURATION)
+
+neighbours: build  ## what each attack of tests/data/hostile costs those who share the server: build/neighbours.json
+	@tests/hostile/neighbours.py
 
 asan: setup  ## every test under AddressSanitizer and UndefinedBehaviorSanitizer
 	@mkdir -p build

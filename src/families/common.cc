@@ -116,7 +116,7 @@ Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layer
                             "has \"" + type + "\", which is not built; built are full_attention and sliding_attention");
     }
     if (!windows) return config.wrong("use_sliding_window", "is false, but layer_types has sliding_attention");
-    VOLLEY_ASSIGN(attention_of(layers[i]).window, config.integer("sliding_window", 1, INT32_MAX, window));
+    VOLLEY_ASSIGN(attention_of(layers[i]).window, config.integer("sliding_window", 1, kMaxWindow, window));
     if (window) attention_of(layers[i]).window = *window;
   }
   return {};
