@@ -93,6 +93,8 @@ void bind_options(nb::module_& m) {
       .def_rw("target_step_ms", &EngineOptions::target_step_ms)
       .def_rw("max_model_len", &EngineOptions::max_model_len)
       .def_rw("prefix_cache", &EngineOptions::prefix_cache)
+      .def_rw("state_snapshot_tokens", &EngineOptions::state_snapshot_tokens)
+      .def_rw("state_snapshot_memory_bytes", &EngineOptions::state_snapshot_memory_bytes)
       .def_rw("graphs", &EngineOptions::graphs)
       .def_rw("verify", &EngineOptions::verify)
       .def_rw("cost_cache_dir", &EngineOptions::cost_cache_dir)
@@ -137,6 +139,7 @@ void bind_request(nb::module_& m) {
       .def_rw("cache_namespace", &GenerateRequest::cache_namespace)
       .def_rw("grammar", &GenerateRequest::grammar, kOptional)
       .def_rw("prompt_logprobs", &GenerateRequest::prompt_logprobs)
+      .def_rw("shares_prompt", &GenerateRequest::shares_prompt)
       .def_rw("speculation", &GenerateRequest::speculation);
 }
 
