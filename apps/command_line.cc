@@ -50,6 +50,42 @@ void add_generate(CLI::App* root, GenerateCommand* command) {
       ->check(between(1, 65536, "a number of requests from 1 to 65536"));
 }
 
+void add_chat(CLI::App* root, ChatCommand* command) {
+  CLI::App* app = root->add_subcommand("chat", "a conversation in the terminal");
+  {
+    const GroupOfHelp group(app, "Chat");
+    app->add_option("--url", command->url,
+                    "talk to this OpenAI-compatible server; --model is then a name that it serves")
+        ->check(not_empty())
+        ->type_name("URL");
+    app->add_option("--api-key", command->api_key,
+                    "key for --url; other users of this machine can see it in the list of processes")
+        ->check(not_empty())
+        ->type_name("KEY");
+    app->add_option("--system", command->system, "the system message")->check(some_text())->type_name("TEXT");
+    const auto on_off = [app](const char* name, std::optional<bool>* value, const char* help) {
+      app->add_option_function<std::string>(
+             name, [value](const std::string& text) { *value = text == "on"; }, help)
+          ->check(CLI::IsMember({"on", "off"}));
+    };
+    on_off("--thinking", &command->thinking,
+           "whether the model thinks first, where its chat template knows enable_thinking");
+    on_off("--show-reasoning", &command->show_reasoning,
+           "what it thinks, dim [on where the answer goes to a terminal]");
+    app->add_option("--max-tokens", command->settings.max_tokens, "most tokens of an answer [as many as fit]")
+        ->check(positive());
+    app->add_option("--history", command->history,
+                    "file that keeps what was typed, or none [$XDG_STATE_HOME/volley/chat_history, else below "
+                    "~/.local/state]")
+        ->check(not_empty())
+        ->type_name("FILE|none");
+  }
+  add_main_options(app, &command->engine, "1");
+  add_sampling_options(app, &command->settings, "Sampling (defaults: the model's generation_config.json)");
+  add_speculation_options(app, &command->engine);
+  add_engine_options(app, &command->engine);
+}
+
 void add_limits(CLI::App* app, ServeCommand* command) {
   const std::string group = "Limits";
   serve::ServerOptions& server = command->server;
@@ -194,7 +230,23 @@ Status check_generate(const GenerateCommand& command) {
   return {};
 }
 
-// The subcommand that was parsed last, and how it is called: "volley bench serving".
+// Options of the engine say nothing to an endpoint.
+Status check_chat(const CLI::App& app, const ChatCommand& command) {
+  VOLLEY_RETURN_IF_ERROR(check_one_engine(command.engine));
+  if (!command.url) {
+    if (command.api_key) return invalid_argument("--api-key is for --url: give that, too, or leave it out");
+    return {};
+  }
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string& group = option->get_group();
+    const bool engine = group == "Model" || group == "Speculation" || group == "Engine";
+    if (!engine || option->count() == 0 || option->get_name() == "--model") continue;
+    return invalid_argument(option->get_name() + " is for a model in this process: leave it out beside --url");
+  }
+  return {};
+}
+
+// The subcommand that was parsed last, and how it is called: "volley bench".
 const CLI::App& innermost(const CLI::App& root, std::string* name) {
   const CLI::App* app = &root;
   *name = root.get_name();
@@ -264,7 +316,7 @@ Status check_command(const CLI::App& root, const std::vector<std::string>& words
   const std::string& word = words.front();
   if (word.starts_with("-") || std::ranges::count(commands, word) > 0) return {};
   std::string hint = nearest_name(word, commands);
-  if (word == "chat" || word == "complete") hint = "generate --chat TEXT";
+  if (word == "complete") hint = "generate --prompt TEXT";
   return usage_error("\"" + word + "\" is no command of volley" +
                          (hint.empty() ? ": there are " + list : " (did you mean " + hint + "?)"),
                      "volley");
@@ -280,23 +332,29 @@ Result<Command> parse_command_line(int argc, const char* const* argv) {
   root.require_subcommand(1);
   root.fallthrough(false);
   GenerateCommand generate;
+  ChatCommand chat;
   ServeCommand serve;
   BatchCommand batch;
   BenchCommand bench;
-  BenchServingCommand bench_serving;
   InspectCommand inspect;
   DemoCommand demo;
   add_generate(&root, &generate);
+  add_chat(&root, &chat);
   add_serve(&root, &serve);
   add_batch(&root, &batch);
-  add_bench(&root, &bench, &bench_serving);
+  add_bench(&root, &bench);
   add_inspect(&root, &inspect);
   root.add_subcommand("demo", "three answers of the pocket models, with and without speculation")
       ->add_option("--threads", demo.threads, "threads that compute [the cores this process may use]")
       ->check(positive());
   for (CLI::App* app : root.get_subcommands({})) app->footer(kExitCodes);
 
-  std::vector<std::string> words = translate_aliases({argv + std::min(argc, 1), argv + argc});
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  // Another program's options: nothing of them is ours to read.
+  if (words.size() >= 2 && words[0] == "bench" && words[1] == "serving") {
+    return Command(BenchServingCommand{{words.begin() + 2, words.end()}});
+  }
+  words = translate_aliases(std::move(words));
   VOLLEY_RETURN_IF_ERROR(check_command(root, words));
   try {
     std::ranges::reverse(words);  // as CLI11 takes them
@@ -315,6 +373,10 @@ Result<Command> parse_command_line(int argc, const char* const* argv) {
     VOLLEY_RETURN_IF_ERROR(check_generate(generate));
     return Command(std::move(generate));
   }
+  if (const CLI::App* app = root.get_subcommand("chat"); root.got_subcommand("chat")) {
+    VOLLEY_RETURN_IF_ERROR(check_chat(*app, chat));
+    return Command(std::move(chat));
+  }
   if (root.got_subcommand("serve")) {
     VOLLEY_RETURN_IF_ERROR(check_one_engine(serve.engine));
     // More than the queue holds would be a 429 however often it is sent.
@@ -325,9 +387,9 @@ Result<Command> parse_command_line(int argc, const char* const* argv) {
     VOLLEY_RETURN_IF_ERROR(check_one_engine(batch.engine));
     return Command(std::move(batch));
   }
-  if (const CLI::App* app = root.get_subcommand("bench"); app->got_subcommand("serving")) {
-    VOLLEY_RETURN_IF_ERROR(check_bench_serving(*app, bench_serving));
-    return Command(std::move(bench_serving));
+  if (root.get_subcommand("bench")->got_subcommand("serving")) {
+    return usage_error("options stand before serving, where they mean nothing: write volley bench serving first",
+                       "volley bench");
   }
   if (root.got_subcommand("bench")) {
     VOLLEY_RETURN_IF_ERROR(check_bench(bench));

@@ -48,6 +48,11 @@ void InterruptWatch::set_handler(std::function<void()> handler) {
   handler_ = std::move(handler);
 }
 
+void InterruptWatch::set_ctrl_c_handler(std::function<void()> handler) {
+  const std::lock_guard lock(mutex_);
+  ctrl_c_handler_ = std::move(handler);
+}
+
 int InterruptWatch::exit_status() const {
   return status_of(signal_.load(std::memory_order_acquire));
 }
@@ -64,6 +69,10 @@ void InterruptWatch::watch() {
     if (read(signals_, &info, sizeof info) != static_cast<ssize_t>(sizeof info)) continue;
     const int signal = static_cast<int>(info.ssi_signo);
     const std::lock_guard lock(mutex_);
+    if (signal == SIGINT && ctrl_c_handler_) {
+      ctrl_c_handler_();
+      continue;
+    }
     if (!handler_ || interrupted()) _exit(status_of(signal));
     signal_.store(signal, std::memory_order_release);
     handler_();

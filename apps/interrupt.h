@@ -22,6 +22,9 @@ class InterruptWatch {
   // process at once, with the status below: nothing is worth saving yet. An empty function takes the handler away, and
   // returns only when no call of it is running.
   void set_handler(std::function<void()> handler);
+  // While there is one, every Ctrl-C calls it and does nothing else; SIGTERM is as before. An empty function takes it
+  // away, as above.
+  void set_ctrl_c_handler(std::function<void()> handler);
   bool interrupted() const { return signal_.load(std::memory_order_acquire) != 0; }
   // What the process ends with after the first signal: kExitInterrupted or kExitTerminated. REQUIRES: interrupted().
   int exit_status() const;
@@ -32,7 +35,7 @@ class InterruptWatch {
   int signals_ = -1, stop_ = -1;  // signalfd, eventfd
   std::atomic<int> signal_{0};    // the first one
   std::mutex mutex_;
-  std::function<void()> handler_;  // guarded by mutex_
+  std::function<void()> handler_, ctrl_c_handler_;  // guarded by mutex_
   std::thread thread_;
 };
 

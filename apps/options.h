@@ -35,6 +35,16 @@ struct GenerateCommand {
   int concurrency = 1;
 };
 
+struct ChatCommand {
+  EngineFlags engine;              // with `url` its model alone counts: the name of one that the endpoint serves
+  std::optional<std::string> url;  // of an endpoint; empty: a model in this process
+  std::optional<std::string> api_key;
+  RequestSettings settings;
+  std::optional<bool> thinking, show_reasoning;
+  std::optional<std::string> system;
+  std::optional<std::string> history;  // a file, or "none"; empty: below the user's state folder
+};
+
 struct ServeCommand {
   EngineFlags engine;
   serve::ServerOptions server;              // as given; names, keys, log and version are filled in by run_serve
@@ -69,26 +79,8 @@ struct BenchCommand {
   bool json = false;
 };
 
-// DatasetKind and the loads are checked names and positive numbers.
 struct BenchServingCommand {
-  std::string url;
-  std::optional<std::string> baseline_url;  // the same model without speculation
-  std::optional<std::string> model, api_key_file;
-  std::string dataset;
-  std::string format = "auto";    // dataset_kind_name()
-  std::string endpoint = "auto";  // auto, chat, completions
-  std::string instruction = "Reason step by step, and end with a line \"#### \" and the number.";  // of GSM8K
-  RequestSettings settings;
-  std::string extra_json;             // fields of every request; empty: none
-  std::vector<int> concurrency;       // empty, like request_rates: 1 and 8
-  std::vector<double> request_rates;  // a second
-  int num_prompts = 128;
-  std::optional<int> warmup;  // requests before each measurement
-  uint64_t arrival_seed = 1;
-  int timeout_s = 600;
-  bool sweep = false;
-  std::optional<std::string> output, plot;
-  bool json = false;
+  std::vector<std::string> arguments;  // of volley-suite, as they were given
 };
 
 struct InspectCommand {
@@ -105,8 +97,8 @@ struct PrintAndExit {
   std::string text;  // help or version
 };
 
-using Command = std::variant<GenerateCommand, ServeCommand, BatchCommand, BenchCommand, BenchServingCommand,
-                             InspectCommand, DemoCommand, PrintAndExit>;
+using Command = std::variant<GenerateCommand, ChatCommand, ServeCommand, BatchCommand, BenchCommand,
+                             BenchServingCommand, InspectCommand, DemoCommand, PrintAndExit>;
 
 // kInvalidArgument with one sentence for an unknown option, a value out of range, or options that exclude each other.
 Result<Command> parse_command_line(int argc, const char* const* argv);

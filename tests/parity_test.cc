@@ -35,7 +35,7 @@ constexpr double kTolerance = 1e-6;
 constexpr double kRecurrentTolerance = 2e-5;
 
 TEST(TargetParity, LogitsAreThoseOfTransformers) {
-  const auto names = targets_here();
+  const auto names = folders("targets");
   ASSERT_GE(names.size(), 17u);
   int chunked = 0;
   for (const std::string& name : names) {
@@ -61,10 +61,31 @@ TEST(TargetParity, LogitsAreThoseOfTransformers) {
   if (kTestDevice == std::string("cpu")) EXPECT_GE(chunked, 6);
 }
 
+// A router whose rounding differs would send rows elsewhere before the logits show much of it.
+TEST(TargetParity, ExpertsAreThoseOfTransformers) {
+  int rows = 0;
+  for (const std::string& name : folders("targets")) {
+    const std::string dir = "tests/data/targets/" + name;
+    const Fixture expected(dir + "/expected");
+    ModelRunner model(dir, "", ComputeType::kFloat32, 64);
+    const auto& layers = model.spec().layers;
+    const auto ids = expected.ids("prompt_ids", 40);
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const auto* experts = std::get_if<model::Experts>(&layers[i].ffn);
+      if (experts == nullptr) continue;
+      const int top_k = experts->router.top_k;
+      EXPECT_EQ(model.experts(ids, top_k)[i], expected.ids("experts." + std::to_string(i), 40 * top_k))
+          << name << ", layer " << i;
+      rows += 40;
+    }
+  }
+  EXPECT_GE(rows, 200) << "rows of layers with experts";
+}
+
 // Greedy answers through the engine, of every family: 64 tokens, windows shorter than the prompt among them.
 TEST(TargetParity, AnswersAreThoseOfTransformers) {
   int with_answer = 0;
-  for (const std::string& name : targets_here()) {
+  for (const std::string& name : folders("targets")) {
     const std::string dir = "tests/data/targets/" + name;
     const Fixture expected(dir + "/expected");
     if (!expected.has("greedy_ids")) continue;  // made before answers were kept

@@ -15,14 +15,15 @@ size_t whole_bytes(std::string_view text) {
   return text.size();
 }
 
-std::string coloured(std::string_view text, bool drafted) {
-  return std::string(drafted ? kDrafted : kChosen).append(text).append(kReset);
-}
-
 }  // namespace
 
+std::string TokenColours::coloured(std::string_view text, Origin origin) {
+  if (origin == Origin::kUnknown) return std::string(text);
+  return std::string(origin == Origin::kDrafted ? kDrafted : kChosen).append(text).append(kReset);
+}
+
 std::string TokenColours::legend() {
-  return coloured("drafted and accepted", true) + "  " + coloured("chosen by the target", false);
+  return coloured("drafted and accepted", Origin::kDrafted) + "  " + coloured("chosen by the target", Origin::kChosen);
 }
 
 void TokenColours::push(TokenId token, bool drafted) {
@@ -36,11 +37,11 @@ void TokenColours::push(TokenId token, bool drafted) {
   }
 }
 
-std::string TokenColours::paint(const Event& event) {
+std::vector<TokenColours::Span> TokenColours::spans(const Event& event) {
   for (size_t i = 0; i < event.tokens.size(); ++i) {
     push(event.tokens[i], static_cast<int32_t>(i) < event.accepted);
   }
-  std::string painted;
+  std::vector<Span> spans;
   std::string_view text = event.text;
   while (!text.empty() && !segments_.empty()) {
     const bool drafted = segments_.front().drafted;
@@ -52,10 +53,19 @@ std::string TokenColours::paint(const Event& event) {
       segment.bytes -= taken;
       if (segment.bytes == 0) segments_.pop_front();
     }
-    if (bytes > 0) painted += coloured(text.substr(0, bytes), drafted);
+    if (bytes > 0) {
+      spans.push_back({std::string(text.substr(0, bytes)), drafted ? Origin::kDrafted : Origin::kChosen});
+    }
     text.remove_prefix(bytes);
   }
-  return painted.append(text);
+  if (!text.empty()) spans.push_back({std::string(text), Origin::kUnknown});
+  return spans;
+}
+
+std::string TokenColours::paint(const Event& event) {
+  std::string painted;
+  for (const Span& span : spans(event)) painted += coloured(span.text, span.origin);
+  return painted;
 }
 
 }  // namespace volley::apps

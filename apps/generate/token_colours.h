@@ -7,6 +7,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace volley::apps {
@@ -17,9 +18,17 @@ class TokenColours {
   // `decode` must leave out special tokens, as the events' texts do.
   explicit TokenColours(Decode decode) : decode_(std::move(decode)) {}
 
-  // The event's text with colour codes: its bytes are kept as they are, and each begins and ends uncoloured.
+  enum class Origin { kUnknown, kDrafted, kChosen };
+  struct Span {
+    std::string text;
+    Origin origin = Origin::kUnknown;
+  };
+  // The event's text in spans, neighbours of unlike origin; its bytes are kept as they are.
+  std::vector<Span> spans(const Event& event);
+  // The same with colour codes; each event begins and ends uncoloured.
   std::string paint(const Event& event);
 
+  static std::string coloured(std::string_view text, Origin origin);
   static std::string legend();  // one line that says what the colours mean
 
  private:

@@ -5,6 +5,17 @@
 #include <string_view>
 
 namespace volley {
+namespace {
+
+// One of freedesktop.org's base directories, or its place below the home folder.
+std::string folder_of(const char* variable, const char* below_home) {
+  const char* folder = std::getenv(variable);
+  if (folder != nullptr && *folder == '/') return folder;
+  const char* home = std::getenv("HOME");
+  return home != nullptr && *home == '/' ? std::string(home) + below_home : "";
+}
+
+}  // namespace
 
 bool env_disable_bf16() {
   const char* value = std::getenv("VOLLEY_DISABLE_BF16");
@@ -17,10 +28,11 @@ bool env_no_color() {
 }
 
 std::string env_cache_home() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache == '/') return cache;
-  const char* home = std::getenv("HOME");
-  return home != nullptr && *home == '/' ? std::string(home) + "/.cache" : "";
+  return folder_of("XDG_CACHE_HOME", "/.cache");
+}
+
+std::string env_state_home() {
+  return folder_of("XDG_STATE_HOME", "/.local/state");
 }
 
 std::optional<std::string> env_api_keys() {

@@ -15,6 +15,9 @@ bool env_no_color();
 // XDG_CACHE_HOME (freedesktop.org's base directories), else $HOME/.cache. Empty: neither is an absolute path.
 std::string env_cache_home();
 
+// XDG_STATE_HOME, else $HOME/.local/state. Empty: neither is an absolute path.
+std::string env_state_home();
+
 // VOLLEY_API_KEYS: keys that clients of `volley serve` must send one of, separated by commas. Nothing: not set. Secret:
 // not for logs or messages.
 std::optional<std::string> env_api_keys();

@@ -356,13 +356,6 @@ Result<std::unique_ptr<Device>> make_device(const DeviceChoice& choice, int thre
   return choice.kind == DeviceKind::kCpu ? make_cpu_device(threads) : make_cuda_device(choice.ordinal);
 }
 
-Status check_built_for(DeviceKind device, const families::TargetConfig& target) {
-  if (device == DeviceKind::kCpu || target.decoder.delta_layers() == 0) return {};
-  return unimplemented(target.architecture +
-                       " has gated delta layers (linear attention), which are not built for CUDA yet: run it on the "
-                       "CPU with --device cpu, or use a model without them.");
-}
-
 Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   VOLLEY_RETURN_IF_ERROR(check_ranges(options));
   ResolvedModels models;
@@ -376,7 +369,6 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   }
   VOLLEY_ASSIGN(models.target, families::read_target(options.model_dir));
   VOLLEY_RETURN_IF_ERROR(check_vocabulary(models.target.decoder));
-  VOLLEY_RETURN_IF_ERROR(check_built_for(models.device.kind, models.target));
   VOLLEY_RETURN_IF_ERROR(resolve_draft(options, models));
   VOLLEY_RETURN_IF_ERROR(resolve_limits(options, models));
   VOLLEY_ASSIGN(models.target_checkpoint,

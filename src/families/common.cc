@@ -128,7 +128,7 @@ Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layer
   return {};
 }
 
-Result<model::Experts> read_experts(const ConfigFields& config, bool renormalise) {
+Result<model::Experts> read_experts(const ConfigFields& config, bool renormalise, std::optional<int32_t> inner) {
   model::Experts experts;
   ops::RouterRule& rule = experts.router;
   // transformers 5 knows the number by either name.
@@ -137,7 +137,7 @@ Result<model::Experts> read_experts(const ConfigFields& config, bool renormalise
   VOLLEY_ASSIGN(rule.experts, config.integer(count, 1, kMaxWidth));
   VOLLEY_ASSIGN(rule.top_k, config.integer("num_experts_per_tok", 1, kMaxWidth));
   VOLLEY_ASSIGN(rule.renormalise, config.boolean("norm_topk_prob", renormalise));
-  VOLLEY_ASSIGN(experts.inner, config.integer("moe_intermediate_size", 1, kMaxWidth));
+  VOLLEY_ASSIGN(experts.inner, config.integer("moe_intermediate_size", 1, kMaxWidth, inner));
   if (const Status status = ops::check_router(rule); !status.ok()) {
     return Error{status.error().code, config.where() + ": " + status.error().message};
   }

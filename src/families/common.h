@@ -39,8 +39,9 @@ Status read_head_norms(const ConfigFields& config, std::vector<model::Layer>& la
 // Which layers have a mixture of experts where a file may say so: those of every "decoder_sparse_step"th layer that
 // "mlp_only_layers" does not name.
 Status read_sparse_layers(const ConfigFields& config, const model::Experts& experts, std::vector<model::Layer>& layers);
-// The number, choice and inner width of experts. renormalise: "norm_topk_prob" where the file does not say it.
-Result<model::Experts> read_experts(const ConfigFields& config, bool renormalise);
+// The number, choice and inner width of experts. renormalise: "norm_topk_prob" where the file does not say it. inner:
+// "moe_intermediate_size" where it need not.
+Result<model::Experts> read_experts(const ConfigFields& config, bool renormalise, std::optional<int32_t> inner = {});
 // Newer files hold all experts of a layer as one tensor.
 void add_expert_stacks(const model::Experts& experts, weights::NameRules& names);
 

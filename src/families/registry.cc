@@ -17,6 +17,7 @@ struct Family {
 };
 
 constexpr Family kFamilies[] = {
+    {"GptOssForCausalLM", "gpt_oss", read_gpt_oss},
     {"LlamaForCausalLM", "llama", read_llama},
     {"MistralForCausalLM", "mistral", read_mistral},
     {"Qwen2ForCausalLM", "qwen2", read_qwen2},

@@ -80,6 +80,7 @@ class LayerList {
     if (a.bias) add(Kind::kVector, "qkv_bias", 0, qkv("bias", 0));
     add(Kind::kMatrix, "o", q, {{"self_attn.o_proj.weight", spec_.hidden, Split::kInputs}});
     if (a.o_bias) add(Kind::kVector, "o_bias", 0, {{"self_attn.o_proj.bias", spec_.hidden}});
+    if (a.sinks) add(Kind::kVector, "sinks", 0, {{"self_attn.sinks", a.heads, Split::kOutputs}});
   }
 
   void add_mixer(const GatedDelta& delta) {
@@ -122,9 +123,29 @@ class LayerList {
   void add_ffn(const Experts& experts) {
     const int32_t count = experts.router.experts;
     add(Kind::kMatrix, "router", spec_.hidden, {{"mlp.gate.weight", count}}, Codes::kNone);
+    if (experts.bias) add_biases(experts);
     std::vector<Param::Part> gate_up, down;
     for (int32_t e = 0; e < count; ++e) {
       const std::string expert = "mlp.experts." + std::to_string(e) + ".";
+      if (experts.interleaved) {
+        const bool across = experts.transposed;
+        const auto stored = [across](int64_t outputs, int64_t inputs) {
+          return across ? std::vector<int64_t>{inputs, outputs} : std::vector<int64_t>{outputs, inputs};
+        };
+        const int64_t inner = experts.inner, hidden = spec_.hidden;
+        for (const int64_t first : {0, 1}) {
+          gate_up.push_back({expert + "gate_up_proj.weight",
+                             inner,
+                             Split::kExperts,
+                             {},
+                             stored(2 * inner, hidden),
+                             first,
+                             2,
+                             across});
+        }
+        down.push_back({expert + "down_proj.weight", hidden, Split::kExperts, {}, stored(hidden, inner), 0, 1, across});
+        continue;
+      }
       gate_up.push_back({expert + "gate_proj.weight", experts.inner, Split::kExperts});
       gate_up.push_back({expert + "up_proj.weight", experts.inner, Split::kExperts});
       down.push_back({expert + "down_proj.weight", spec_.hidden, Split::kExperts});
@@ -138,6 +159,27 @@ class LayerList {
           {{shared + "gate_proj.weight", inner, Split::kOutputs}, {shared + "up_proj.weight", inner, Split::kOutputs}});
       add(Kind::kMatrix, "shared_down", inner, {{shared + "down_proj.weight", spec_.hidden, Split::kInputs}});
     }
+  }
+
+  // Those of the experts are one tensor for all of them, of gates and ups in turn.
+  void add_biases(const Experts& experts) {
+    const int64_t count = experts.router.experts, inner = experts.inner, hidden = spec_.hidden;
+    add(Kind::kVector, "router_bias", 0, {{"mlp.gate.bias", count}});
+    std::vector<Param::Part> gate_up;
+    for (int64_t e = 0; e < count; ++e) {
+      for (const int64_t first : {0, 1}) {
+        gate_up.push_back({"mlp.experts.gate_up_proj_bias",
+                           inner,
+                           Split::kExperts,
+                           {},
+                           {count, 2 * inner},
+                           e * 2 * inner + first,
+                           2});
+      }
+    }
+    add(Kind::kVector, "experts_gate_up_bias", 0, std::move(gate_up));
+    add(Kind::kVector, "experts_down_bias", 0,
+        {{"mlp.experts.down_proj_bias", count * hidden, Split::kExperts, {}, {count, hidden}}});
   }
 
   const Decoder& spec_;

@@ -8,8 +8,9 @@
 namespace volley::model {
 namespace {
 
-void append_floats(const weights::SourceTensor& source, int64_t begin, int64_t n, std::vector<float>& out) {
-  for (int64_t i = begin; i < begin + n; ++i) {
+void append_floats(const weights::SourceTensor& source, int64_t begin, int64_t n, int64_t step,
+                   std::vector<float>& out) {
+  for (int64_t i = begin; i < begin + n * step; i += step) {
     switch (source.dtype) {
       case DType::kBF16:
         out.push_back(to_float(reinterpret_cast<const BFloat16*>(source.data)[i]));
@@ -25,7 +26,7 @@ void append_floats(const weights::SourceTensor& source, int64_t begin, int64_t n
 }
 
 std::vector<std::pair<int64_t, int64_t>> ranges_of(const Param::Part& part) {
-  if (part.ranges.empty()) return {{0, part.rows}};
+  if (part.ranges.empty()) return {{part.first, part.rows}};
   return part.ranges;
 }
 
@@ -124,7 +125,7 @@ Result<Vector> WeightLoader::vector(const std::string& role) {
   values.reserve(static_cast<size_t>(param.rows()));
   for (const Param::Part& part : param.parts) {
     VOLLEY_ASSIGN(const weights::SourceTensor source, checkpoint_.get(part.name, param.stored_shape(part)));
-    for (const auto& [first, n] : ranges_of(part)) append_floats(source, first, n, values);
+    for (const auto& [first, n] : ranges_of(part)) append_floats(source, first, n, part.step, values);
   }
   if (param.plus != 0) std::ranges::for_each(values, [&](float& value) { value += param.plus; });
   device_.upload(result.view.data, values.data(), values.size() * sizeof(float));
@@ -139,16 +140,27 @@ Status WeightLoader::optional_vector(const std::string& role, Vector& out) {
 
 Result<WeightLoader::Sources> WeightLoader::sources(const Param& param) const {
   Sources sources;
+  const Param::Part* before = nullptr;
   for (const Param::Part& part : param.parts) {
     if (dry()) {
       sources.rows.push_back({nullptr, checkpoint_.dtype_of(part.name), part.rows});
       continue;
     }
-    VOLLEY_ASSIGN(sources.tensors.emplace_back(), checkpoint_.get(part.name, param.stored_shape(part)));
+    // Gate and up may be parts of one tensor.
+    if (before == nullptr || before->name != part.name) {
+      VOLLEY_ASSIGN(sources.tensors.emplace_back(), checkpoint_.get(part.name, param.stored_shape(part)));
+    }
+    before = &part;
     const weights::SourceTensor& tensor = sources.tensors.back();
-    const int64_t row_bytes = param.columns * static_cast<int64_t>(dtype_size(tensor.dtype));
+    const auto size = static_cast<int64_t>(dtype_size(tensor.dtype));
+    if (part.transposed) {
+      sources.rows.push_back(
+          {tensor.data + part.first * size, tensor.dtype, part.rows, part.step, tensor.shape.back()});
+      continue;
+    }
     for (const auto& [first, n] : ranges_of(part)) {
-      sources.rows.push_back({tensor.data + first * row_bytes, tensor.dtype, n});
+      const std::byte* begin = tensor.data + first * param.columns * size;
+      sources.rows.push_back({begin, tensor.dtype, n, part.step * param.columns});
     }
   }
   return sources;

@@ -112,17 +112,24 @@ class NamedCheckpoint final : public Checkpoint {
     names = std::move(all);
   }
 
-  std::string stored(std::string_view name) const {
+  std::string stored(std::string_view ours) const {
+    std::string name(ours);
+    for (const NameRules::Alias& alias : rules_.inner) name = replaced(std::move(name), alias.ours, alias.stored);
     for (const std::string& prefix : rules_.prefixes) {
-      std::string full = prefix + std::string(name);
+      std::string full = prefix + name;
       if (files_->has(full)) return full;
       for (const NameRules::Alias& alias : rules_.aliases) {
         if (!name.starts_with(alias.ours)) continue;
-        full = prefix + alias.stored + std::string(name.substr(alias.ours.size()));
+        full = prefix + alias.stored + name.substr(alias.ours.size());
         if (files_->has(full)) return full;
       }
     }
-    return rules_.prefixes.front() + std::string(name);  // get() will say that it is missing, by the usual name
+    return rules_.prefixes.front() + name;  // get() will say that it is missing, by the usual name
+  }
+
+  static std::string replaced(std::string name, const std::string& from, const std::string& to) {
+    const size_t at = name.find(from);
+    return at == std::string::npos ? name : name.replace(at, from.size(), to);
   }
 
   std::string ours(std::string name) const {
@@ -131,6 +138,7 @@ class NamedCheckpoint final : public Checkpoint {
       name.erase(0, prefix.size());
       break;
     }
+    for (const NameRules::Alias& alias : rules_.inner) name = replaced(std::move(name), alias.stored, alias.ours);
     for (const NameRules::Alias& alias : rules_.aliases) {
       if (name.starts_with(alias.stored)) return alias.ours + name.substr(alias.stored.size());
     }

@@ -18,6 +18,8 @@ struct NameRules {
     std::string ours, stored;
   };
   std::vector<Alias> aliases = {};
+  // What these files call parts inside of names: "mlp.gate." is "mlp.router." in some.
+  std::vector<Alias> inner = {};
   // Tensors that some files hold as one of rank 3: LAYER + folder + stored, [count, parts * rows, columns], is what
   // other files have as LAYER + folder + N + "." + part, [rows, columns], for N from 0 on.
   struct Stack {

@@ -113,14 +113,29 @@ inline End end_of(const ExpertWeights& w) {
   return {w.layout == LinearLayout::kGateUp ? EndKind::kSwiGlu : EndKind::kStore};
 }
 
+// Ends with a bias for each expert, and with the clamped activation where there are gates.
+struct BiasedEnd {
+  std::vector<float> values;
+  DeviceTensor bias;
+  End end;
+
+  BiasedEnd(Device& device, const ExpertWeights& w)
+      : values(normal_values(w.experts * w.n, 31)), bias(device, values), end(end_of(w)) {
+    end.bias = bias.view(DType::kF32, {w.experts, w.n});
+    if (end.kind == EndKind::kSwiGlu) end.kind = EndKind::kClampedSwiGlu;
+    end.clamp = {1.702f, 7.0f};
+  }
+};
+
 // One grouped product of x, and what it leaves; what it does not write is NaN.
 inline std::vector<char> grouped_for_test(Device& device, const Experts& w, const std::vector<float>& x, DType x_dtype,
-                                          const Routing& routing, DType y_dtype, GroupedRows rows) {
+                                          const Routing& routing, DType y_dtype, GroupedRows rows,
+                                          const std::optional<End>& end = {}) {
   const int64_t x_rows = static_cast<int64_t>(x.size()) / w.k, entries = routing.rows() * routing.top_k();
   const int64_t outputs = w.packed.layout == LinearLayout::kGateUp ? w.n / 2 : w.n;
   const DeviceTensor from(device, encoded(x, x_dtype)), to(device, entries * outputs * dtype_size(y_dtype));
   grouped_linear(device.stream(), w.packed, from.view(x_dtype, {x_rows, w.k}), routing,
-                 to.view(y_dtype, {entries, outputs}), {.rows = rows}, end_of(w.packed));
+                 to.view(y_dtype, {entries, outputs}), {.rows = rows}, end.value_or(end_of(w.packed)));
   return to.read<char>();
 }
 

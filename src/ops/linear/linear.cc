@@ -40,7 +40,7 @@ Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> par
       return invalid_argument(std::string("A weight matrix of type ") + dtype_name(part.dtype) +
                               " cannot be loaded: convert it to bfloat16, float16 or float32.");
     }
-    VOLLEY_CHECK_GE(part.rows, 0);
+    VOLLEY_CHECK(part.rows >= 0 && part.is_dense(k));
   }
   if (layout == LinearLayout::kGateUp && (parts.size() != 2 || parts[0].rows != parts[1].rows)) {
     return invalid_argument("Gate and up projections must be two matrices with the same number of rows.");

@@ -19,11 +19,17 @@
 
 namespace volley::ops {
 
-// Rows of a matrix as a checkpoint holds them: [rows, k], row-major, bf16, fp16 or fp32.
+// Rows of a matrix as a checkpoint holds them: [rows, k], bf16, fp16 or fp32.
 struct WeightRows {
   const void* data = nullptr;
   DType dtype = DType::kBF16;
   int64_t rows = 0;
+  // Elements from a row to the next (0: k), and from a column to the next. Other than these: pack_experts() alone.
+  int64_t row_stride = 0, column_stride = 1;
+
+  int64_t row_step(int64_t k) const { return row_stride == 0 ? k : row_stride; }
+  // Whether they lie row by row without gaps.
+  bool is_dense(int64_t k) const { return row_step(k) == k && column_stride == 1; }
 };
 
 // How the values of a weight matrix are stored. Codes stand for code * scale; group_n outputs and group_k columns (0:
@@ -87,6 +93,15 @@ enum class EndKind {
   kStore,   // y[m, n] = sum + bias[n]
   kAdd,     // y[m, n] += sum + bias[n]     (the residual stream)
   kSwiGlu,  // y[m, j] = silu(gate[m, j]) * up[m, j], j < n / 2; REQUIRES layout kGateUp
+  // y[m, j] = g * sigmoid(alpha * g) * (u + 1) with g = min(gate[m, j], limit) and u = up[m, j] within -limit … limit.
+  // As kSwiGlu; grouped_linear() alone.
+  kClampedSwiGlu,
+};
+
+// Of kClampedSwiGlu.
+struct SwiGluClamp {
+  float alpha = 1, limit = 0;
+  bool operator==(const SwiGluClamp&) const = default;
 };
 
 // What becomes of finished sums.
@@ -94,6 +109,7 @@ struct End {
   EndKind kind = EndKind::kStore;
   TensorView bias = {};         // [n] fp32; or a null view. REQUIRES: not kSwiGlu, no summaries
   RowSummaries summaries = {};  // rows of y that are summarised instead. REQUIRES: kStore, fp32 y, linear_summarises()
+  SwiGluClamp clamp = {};
 };
 
 // x: [rows, k]. bf16 x with bf16 weights: products of bf16, sums in fp32. Where either is fp32, products and sums are.

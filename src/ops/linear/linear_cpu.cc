@@ -71,6 +71,8 @@ void write_rows(const PanelProduct& p, const float* sums, int64_t row, int64_t r
                  .panels = panels,
                  .kind = p.kind,
                  .bias = p.bias == nullptr ? nullptr : p.bias + column,
+                 .up_bias = p.bias == nullptr || p.unit == 1 ? nullptr : p.bias + columns + column,
+                 .clamp = p.clamp,
                  .dtype = p.y.dtype,
                  .y = y + row * columns * size,
                  .stride = columns,

@@ -45,11 +45,13 @@ struct TileOutput {
   int64_t rows;
   int64_t panels;
   EndKind kind;
-  const float* bias;  // of these panels' first output; or null
-  DType dtype;        // of y
-  void* y;            // the first row's first output of these panels
-  int64_t stride;     // elements from one row of y to the next
-  int64_t columns;    // outputs that y has from there on; more than 16 for whole panels
+  const float* bias;     // of these panels' first output; or null
+  const float* up_bias;  // of the same output, with gates: `bias` is the gates'
+  SwiGluClamp clamp;
+  DType dtype;      // of y
+  void* y;          // the first row's first output of these panels
+  int64_t stride;   // elements from one row of y to the next
+  int64_t columns;  // outputs that y has from there on; more than 16 for whole panels
 };
 
 // Kernels. The portable ones run on the best instruction set that Highway finds.
@@ -82,7 +84,8 @@ struct PanelProduct {
   void (*multiply)(const TileProduct&) = nullptr;
   TensorView x, y;
   EndKind kind = EndKind::kStore;
-  const float* bias = nullptr;  // of outputs; or null
+  const float* bias = nullptr;  // of outputs, of gates and then ups where there are both; or null
+  SwiGluClamp clamp;
   const int32_t* x_rows = nullptr;
   int64_t x_divisor = 1;
   const int32_t* y_rows = nullptr;

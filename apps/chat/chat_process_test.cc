@@ -1,0 +1,246 @@
+// `volley chat` as its user has it: at a pseudo terminal and behind pipes, with a model of its own and with a server.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace volley::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Named before any fork.
+const std::string& state_home() {
+  static const std::string path =
+      (fs::temp_directory_path() / ("volley_chat_state_" + std::to_string(getpid()))).string();
+  return path;
+}
+
+[[noreturn]] void execute(std::vector<std::string> arguments) {
+  setenv("XDG_STATE_HOME", state_home().c_str(), 1);
+  setenv("TERM", "xterm", 1);
+  setenv("LC_ALL", "C", 1);
+  unsetenv("NO_COLOR");
+  arguments.insert(arguments.begin(), "volley");
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  execv(VOLLEY_PROGRAM, argv.data());
+  _exit(127);
+}
+
+int exit_status(pid_t pid) {
+  int raw = 0;
+  EXPECT_EQ(waitpid(pid, &raw, 0), pid);
+  return WIFEXITED(raw) ? WEXITSTATUS(raw) : 1000 + WTERMSIG(raw);
+}
+
+class Terminal {
+ public:
+  explicit Terminal(const std::vector<std::string>& arguments) {
+    const winsize size{24, 100, 0, 0};
+    pid_ = forkpty(&fd_, nullptr, nullptr, &size);
+    if (pid_ == 0) execute(arguments);
+  }
+  ~Terminal() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    close(fd_);
+  }
+
+  void type(const std::string& keys) {
+    EXPECT_EQ(write(fd_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
+  }
+  // What comes until `text` does, at most 60 s; all of it, where it does not.
+  std::string until(const std::string& text) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    for (size_t found; (found = seen_.find(text)) == std::string::npos;) {
+      pollfd ready{fd_, POLLIN, 0};
+      std::array<char, 4096> piece;
+      const ssize_t got = poll(&ready, 1, 100) > 0 ? read(fd_, piece.data(), piece.size()) : 0;
+      if (got > 0) seen_.append(piece.data(), static_cast<size_t>(got));
+      if (got < 0 || std::chrono::steady_clock::now() > end) {
+        ADD_FAILURE() << "no \"" << text << "\" in: " << seen_;
+        return std::exchange(seen_, "");
+      }
+    }
+    const size_t found = seen_.find(text) + text.size();
+    const std::string before = seen_.substr(0, found);
+    seen_.erase(0, found);
+    return before;
+  }
+  // The same up to the next prompt.
+  std::string answer(const std::string& keys) {
+    type(keys);
+    return until("\x1b[?2004h> ");
+  }
+  int status() { return exit_status(std::exchange(pid_, -1)); }
+  void signal(int number) const { kill(pid_, number); }
+
+ private:
+  int fd_ = -1;
+  pid_t pid_ = -1;
+  std::string seen_;
+};
+
+std::string without_codes(const std::string& text) {
+  return std::regex_replace(text, std::regex("\x1b\\[[0-9?]*[a-zA-Z]"), "");
+}
+
+constexpr const char* kSort = "Sort these numbers: 50, 49, 35, 79.";
+
+class Chat : public testing::Test {
+ protected:
+  Chat() { fs::remove_all(state_home()); }
+  ~Chat() override { fs::remove_all(state_home()); }
+};
+
+TEST_F(Chat, TurnsAtATerminal) {
+  Terminal terminal({"chat", "--verify", "full"});
+  EXPECT_NE(terminal.until("> ").find("Chat with pocket"), std::string::npos);
+  const std::string answer = terminal.answer(std::string(kSort) + "\r");
+  EXPECT_NE(without_codes(answer).find("35, 49, 50, 79\r\n"), std::string::npos) << answer;
+  EXPECT_NE(answer.find("\x1b[32m"), std::string::npos) << "accepted tokens are green";
+  EXPECT_NE(answer.find("\x1b[1m"), std::string::npos) << "the target's own are bold";
+  EXPECT_NE(terminal.answer("/stats\r").find(" tokens a step."), std::string::npos);
+  EXPECT_NE(without_codes(terminal.answer("/regenerate\r")).find("/regenerate\r\n"), std::string::npos);
+  const std::string from_history = terminal.answer("\x1b[A\x1b[A\x1b[A\r");
+  EXPECT_NE(from_history.find(kSort), std::string::npos) << from_history;
+  terminal.type("/quit\r");
+  EXPECT_EQ(terminal.status(), 0);
+  const std::string history = state_home() + "/volley/chat_history";
+  struct stat entry {};
+  ASSERT_EQ(stat(history.c_str(), &entry), 0);
+  EXPECT_EQ(entry.st_mode & 0777, 0600u) << "what was typed is its owner's";
+}
+
+TEST_F(Chat, InputsOfSeveralLinesAndCharacters) {
+  const std::string kept = state_home() + "_kept.json";
+  Terminal terminal({"chat", "--max-tokens", "4", "--history", "none"});
+  terminal.until("\x1b[?2004h> ");
+  terminal.answer("\x1b[200~pasted\n\tlines\r\x1b[201~\r");
+  terminal.answer("alt\x1b\renter\r");
+  terminal.type("\"\"\"/fenced\r");
+  terminal.until(". ");
+  terminal.answer("\xC3\xA4\xF0\x9F\x98\x80\"\"\"\r");
+  terminal.answer("/save " + kept + "\r");
+  std::ifstream file(kept);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  for (const char* message : {R"("pasted\n\tlines")", R"("alt\nenter")", "\"/fenced\\n\xC3\xA4\xF0\x9F\x98\x80\""}) {
+    EXPECT_NE(text.find(message), std::string::npos) << message << " in " << text;
+  }
+  fs::remove(kept);
+  terminal.type("\x04");
+  EXPECT_EQ(terminal.status(), 0);
+  EXPECT_FALSE(fs::exists(state_home() + "/volley"));
+}
+
+TEST_F(Chat, CtrlCStopsAnAnswerAndNotTheProgram) {
+  // The answer would go on for a second or so.
+  Terminal terminal({"chat", "--spec", "off", "--ignore-eos", "--max-tokens", "1900"});
+  terminal.until("\x1b[?2004h> ");
+  terminal.type("Tell me a story.\r");
+  terminal.until("One");
+  EXPECT_NE(terminal.answer("\x03").find("Stopped."), std::string::npos);
+  EXPECT_NE(terminal.answer("/stats\r").find("prompt tokens"), std::string::npos);
+  terminal.answer("dropped\x03");
+  terminal.signal(SIGTERM);
+  EXPECT_EQ(terminal.status(), 143);
+}
+
+// A process with its standard streams as pipes or files.
+class Piped {
+ public:
+  Piped(const std::vector<std::string>& arguments, const std::string& input) {
+    std::array<int, 2> in{}, out{};
+    EXPECT_EQ(pipe(in.data()), 0);
+    EXPECT_EQ(pipe(out.data()), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(in[0], STDIN_FILENO);
+      dup2(out[1], STDOUT_FILENO);
+      for (const int fd : {in[0], in[1], out[0], out[1]}) close(fd);
+      execute(arguments);
+    }
+    close(in[0]);
+    close(out[1]);
+    EXPECT_EQ(write(in[1], input.data(), input.size()), static_cast<ssize_t>(input.size()));
+    close(in[1]);
+    out_ = out[0];
+  }
+  ~Piped() {
+    if (pid_ > 0) {
+      kill(pid_, SIGTERM);
+      waitpid(pid_, nullptr, 0);
+    }
+    close(out_);
+  }
+  std::string line() const {
+    std::string line;
+    for (char c = 0; c != '\n' && read(out_, &c, 1) == 1;) line += c;
+    return line;
+  }
+  std::string rest() const {
+    std::string text;
+    for (std::string next; !(next = line()).empty();) text += next;
+    return text;
+  }
+  int status() { return exit_status(std::exchange(pid_, -1)); }
+
+ private:
+  pid_t pid_ = -1;
+  int out_ = -1;
+};
+
+TEST_F(Chat, APipeIsOneMessageAndTheAnswerAlone) {
+  Piped chat({"chat"}, std::string(kSort) + "\n");
+  EXPECT_EQ(chat.rest(), "35, 49, 50, 79\n");
+  EXPECT_EQ(chat.status(), 0);
+  Piped empty({"chat"}, "\n");
+  EXPECT_EQ(empty.rest(), "");
+  EXPECT_EQ(empty.status(), 2);
+}
+
+TEST_F(Chat, AServerAnswersAsTheModelDoes) {
+  Piped server({"serve", "--port", "0", "--verify", "full"}, "");
+  std::smatch url;
+  const std::string line = server.line();
+  ASSERT_TRUE(std::regex_search(line, url, std::regex("http://[^ ]*:[0-9]+"))) << line;
+  const std::string address = url[0];
+  Piped chat({"chat", "--url", address + "/v1"}, kSort);
+  EXPECT_EQ(chat.rest(), "35, 49, 50, 79\n");
+  EXPECT_EQ(chat.status(), 0);
+  Piped unknown({"chat", "--url", address, "--model", "other"}, "x");
+  EXPECT_EQ(unknown.status(), 2);
+
+  Terminal terminal({"chat", "--url", address, "--max-tokens", "1900", "--ignore-eos", "--history", "none"});
+  terminal.until("\x1b[?2004h> ");
+  terminal.answer("/set max_tokens 14\r");
+  const std::string answer = terminal.answer(std::string(kSort) + "\r");
+  EXPECT_NE(without_codes(answer).find("35, 49, 50, 79"), std::string::npos) << answer;
+  EXPECT_NE(answer.find("\x1b[32m"), std::string::npos) << "the server says what was drafted";
+  terminal.answer("/clear\r");
+  terminal.answer("/set max_tokens 1900\r");
+  terminal.type("Tell me a story.\r");
+  terminal.until("One");
+  EXPECT_NE(terminal.answer("\x03").find("Stopped."), std::string::npos);
+  terminal.type("\x04");
+  EXPECT_EQ(terminal.status(), 0);
+}
+
+}  // namespace
+}  // namespace volley::apps

@@ -1,0 +1,218 @@
+#include "apps/chat/session.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+
+#include "apps/option_aliases.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "serve/json_text.h"
+
+namespace volley::apps {
+namespace {
+
+constexpr size_t kMaxFileBytes = 64u << 20;
+constexpr std::string_view kDim = "\x1b[2m", kReset = "\x1b[0m";
+constexpr const char* kCommands[] = {"/help", "/clear", "/system", "/set",        "/stats",
+                                     "/save", "/load",  "/quit",   "/regenerate", "/exit"};
+constexpr const char* kHelp =
+    "/clear                begin anew; the system message stays\n"
+    "/system [TEXT]        a system message, or none\n"
+    "/set [NAME VALUE]     a setting of answers, such as temperature 0.7; all of them; default takes one back\n"
+    "/stats [on|off]       figures of the last answer, or of each from now on\n"
+    "/regenerate           answer the last message again\n"
+    "/save FILE            keep messages and settings\n"
+    "/load FILE            go on with kept ones\n"
+    "/quit                 leave, as Ctrl-D does\n"
+    "Ctrl-C stops an answer. Alt-Enter begins a new line; so does every line between \"\"\" and \"\"\".\n"
+    "A text that begins with / is a message when a space stands before it.\n";
+
+// What a terminal would take for a command stays visible text.
+std::string printable(std::string_view text) {
+  std::string shown;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find_first_of("\n\t"), text.size());
+    shown += serve::escape_controls(text.substr(0, end));
+    if (end < text.size()) shown += text[end];
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return shown;
+}
+
+// The user's text keeps its own line breaks but those around it.
+std::string message_of(const std::string& input) {
+  return std::string(trim(input));
+}
+
+}  // namespace
+
+bool ChatSession::take(const std::string& input) {
+  const std::string text = message_of(input);
+  if (text.empty()) return true;
+  if (!input.starts_with('/')) {
+    ask(text);
+    return true;
+  }
+  const size_t end = std::min(text.find_first_of(" \t\n"), text.size());
+  command(text.substr(0, end), std::string(trim(std::string_view(text).substr(end))));
+  return !quit_;
+}
+
+void ChatSession::command(const std::string& name, const std::string& rest) {
+  const bool takes_words =
+      name == "/system" || name == "/set" || name == "/stats" || name == "/save" || name == "/load";
+  const bool known = std::ranges::find(kCommands, name) != std::end(kCommands);
+  if (!known) {
+    const std::string nearest = nearest_name(name, {std::begin(kCommands), std::end(kCommands)});
+    say_(name + " is no command" + (nearest.empty() ? "" : " (did you mean " + nearest + "?)") +
+         ": /help lists them. A space before it makes it a message.");
+  } else if (!takes_words && !rest.empty()) {
+    say_(name + " takes nothing: leave out \"" + rest + "\".");
+  } else if (name == "/quit" || name == "/exit") {
+    quit_ = true;
+  } else if (name == "/help") {
+    print_(kHelp);
+  } else if (name == "/clear") {
+    conversation_.messages.clear();
+    say_("The conversation is empty.");
+  } else if (name == "/system") {
+    conversation_.system = rest;
+    say_(rest.empty() ? "There is no system message." : "The system message is set.");
+  } else if (name == "/set") {
+    set(rest);
+  } else if (name == "/stats" && (rest == "on" || rest == "off")) {
+    stats_after_each_ = rest == "on";
+  } else if (name == "/stats") {
+    say_(!rest.empty() ? "/stats takes on, off or nothing." : last_ ? describe_stats() : "There is no answer yet.");
+  } else if (name == "/regenerate") {
+    regenerate();
+  } else if (rest.empty()) {
+    say_(name + " needs a file: " + name + " FILE.");
+  } else if (name == "/save") {
+    save(rest);
+  } else {
+    load(rest);
+  }
+}
+
+void ChatSession::set(const std::string& rest) {
+  const size_t end = std::min(rest.find_first_of(" \t"), rest.size());
+  const std::string value(trim(std::string_view(rest).substr(end)));
+  if (rest.empty()) {
+    print_(settings_.describe());
+  } else if (value.empty()) {
+    say_("/set needs a name and a value, such as /set temperature 0.7.");
+  } else if (const Status status = settings_.set(rest.substr(0, end), value); !status.ok()) {
+    say_(status.error().message);
+  }
+}
+
+void ChatSession::save(const std::string& path) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << conversation_file(conversation_, settings_);
+  file.close();
+  say_(file ? "Saved to " + path + "." : path + " cannot be written.");
+}
+
+void ChatSession::load(const std::string& path) {
+  const Result<std::string> text = read_file(path, kMaxFileBytes);
+  if (!text.ok()) {
+    say_(text.error().message);
+    return;
+  }
+  auto read = read_conversation(*text, &settings_);
+  if (!read.ok()) {
+    say_(path + " is no kept conversation: " + read.error().message + ".");
+    return;
+  }
+  conversation_ = std::move(*read);
+  say_("Loaded " + std::to_string(conversation_.messages.size()) + " messages.");
+}
+
+void ChatSession::regenerate() {
+  const Conversation before = conversation_;
+  std::string text;
+  if (!conversation_.take_back_answer(&text)) {
+    say_("There is no message to answer.");
+    return;
+  }
+  // An answer that does not come must not cost the one that is there.
+  if (!ask(text) && conversation_.messages.size() < before.messages.size()) conversation_ = before;
+}
+
+bool ChatSession::ask(const std::string& text) {
+  conversation_.messages.push_back({"user", text, ""});
+  in_reasoning_ = line_open_ = false;
+  auto answer = backend_.answer(conversation_, settings_, [this](const ChatSpan& span) { show(span); });
+  if (!answer.ok()) {
+    conversation_.messages.pop_back();
+    say_(answer.error().message);
+    return false;
+  }
+  finish(*answer);
+  if (answer->content.empty() && answer->finish != FinishReason::kStop) {
+    conversation_.messages.pop_back();  // nothing to go on from
+  } else {
+    conversation_.messages.push_back({"assistant", std::move(answer->content), std::move(answer->reasoning)});
+  }
+  return answer->finish == FinishReason::kStop || answer->finish == FinishReason::kLength;
+}
+
+void ChatSession::show(const ChatSpan& span) {
+  if (span.reasoning && !look_.show_reasoning) return;
+  const std::string text = printable(span.text);
+  if (in_reasoning_ && !span.reasoning) print_(line_open_ ? "\n\n" : "\n");
+  in_reasoning_ = span.reasoning;
+  line_open_ = !text.ends_with('\n');
+  if (!look_.colours) {
+    print_(text);
+  } else {
+    // A model that drafts nothing would be bold throughout.
+    const auto origin = backend_.knows_origins() ? span.origin : TokenColours::Origin::kUnknown;
+    print_((span.reasoning ? std::string(kDim) : std::string()) + TokenColours::coloured(text, origin) +
+           (span.reasoning ? std::string(kReset) : std::string()));
+  }
+}
+
+void ChatSession::finish(const ChatAnswer& answer) {
+  if (line_open_ || answer.content.empty()) print_("\n");
+  last_ = answer.stats;
+  switch (answer.finish) {
+    case FinishReason::kCancelled:
+      say_("Stopped.");
+      break;
+    case FinishReason::kLength:
+      say_("The answer has reached its length: /set max_tokens, or /clear where the context is full.");
+      break;
+    case FinishReason::kTimeout:
+    case FinishReason::kError:
+      say_(answer.error ? answer.error->message : "The answer was not finished.");
+      break;
+    case FinishReason::kStop:
+      break;
+  }
+  if (stats_after_each_) say_(describe_stats());
+  if (look_.spaced) print_("\n");
+}
+
+std::string ChatSession::describe_stats() const {
+  const ChatStats& s = *last_;
+  const double decode_s = s.total_s - s.ttft_s;
+  char line[256];
+  std::snprintf(line, sizeof line, "%lld prompt tokens (%lld cached), %lld tokens in %.2f s, first after %.0f ms",
+                static_cast<long long>(s.prompt_tokens), static_cast<long long>(s.cached_tokens),
+                static_cast<long long>(s.completion_tokens), s.total_s, s.ttft_s * 1e3);
+  std::string text = line;
+  if (s.completion_tokens > 1 && decode_s > 0) {
+    std::snprintf(line, sizeof line, ", %.1f tok/s", static_cast<double>(s.completion_tokens - 1) / decode_s);
+    text += line;
+  }
+  if (s.tokens_per_step) {
+    std::snprintf(line, sizeof line, ", %.2f tokens a step", *s.tokens_per_step);
+    text += line;
+  }
+  return text + ".";
+}
+
+}  // namespace volley::apps

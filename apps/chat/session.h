@@ -1,0 +1,60 @@
+// What happens to each input of a chat: a message for the model, or a command that begins with "/". Threads: stop()
+// from any; everything else from one.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "apps/chat/chat_backend.h"
+#include "apps/chat/conversation.h"
+
+namespace volley::apps {
+
+struct ChatLook {
+  bool colours = false;         // codes are understood
+  bool show_reasoning = false;  // it is shown, dim where there are colours
+  bool spaced = false;          // an empty line after each answer
+};
+
+class ChatSession {
+ public:
+  using Print = std::function<void(std::string_view text)>;
+  // `print` gets what the user reads, in pieces; `say` gets sentences that are no part of an answer. `backend` must
+  // outlive the session.
+  ChatSession(ChatBackend* backend, const ChatLook& look, Print print, Print say)
+      : backend_(*backend), look_(look), print_(std::move(print)), say_(std::move(say)) {}
+
+  Conversation& conversation() { return conversation_; }
+  ChatSettings& settings() { return settings_; }
+
+  // Takes one input. False: /quit.
+  bool take(const std::string& input);
+  // Asks, whatever the text begins with. False: there is no whole answer.
+  bool ask(const std::string& text);
+  void stop() { backend_.stop(); }  // the answer that runs
+
+ private:
+  void command(const std::string& name, const std::string& rest);
+  void set(const std::string& rest);
+  void save(const std::string& path);
+  void load(const std::string& path);
+  void regenerate();
+  void show(const ChatSpan& span);
+  void finish(const ChatAnswer& answer);
+  std::string describe_stats() const;
+
+  ChatBackend& backend_;
+  const ChatLook look_;
+  const Print print_, say_;
+  Conversation conversation_;
+  ChatSettings settings_;
+  std::optional<ChatStats> last_;  // of the last answer
+  bool stats_after_each_ = false;
+  bool quit_ = false;
+  bool in_reasoning_ = false;  // of the answer that is being shown
+  bool line_open_ = false;     // what was printed last did not end a line
+};
+
+}  // namespace volley::apps

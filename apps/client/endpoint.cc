@@ -1,0 +1,80 @@
+#include "apps/client/endpoint.h"
+
+#include <nlohmann/json.hpp>
+
+namespace volley::apps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <typename T>
+void put(Json* body, const char* name, const std::optional<T>& value) {
+  if (value) (*body)[name] = *value;
+}
+
+}  // namespace
+
+void put_settings(const RequestSettings& settings, uint64_t index, nlohmann::ordered_json* body) {
+  put(body, "max_tokens", settings.max_tokens);
+  put(body, "min_tokens", settings.min_tokens);
+  put(body, "temperature", settings.temperature);
+  put(body, "top_p", settings.top_p);
+  put(body, "top_k", settings.top_k);
+  put(body, "min_p", settings.min_p);
+  put(body, "repetition_penalty", settings.repetition_penalty);
+  put(body, "presence_penalty", settings.presence_penalty);
+  put(body, "frequency_penalty", settings.frequency_penalty);
+  put(body, "ignore_eos", settings.ignore_eos);
+  // Servers read a seed as a signed number.
+  if (settings.seed) (*body)["seed"] = (*settings.seed + index) & 0x7fffffffffffffffu;
+}
+
+Result<std::string> endpoint_base(const std::string& url) {
+  if (!url.starts_with("http://") && !url.starts_with("https://")) {
+    return invalid_argument("--url " + url + " is not the address of a server: give http://HOST:PORT.");
+  }
+  std::string base = url;
+  while (base.ends_with('/')) base.pop_back();
+  if (!base.ends_with("/v1")) base += "/v1";
+  return base;
+}
+
+Result<Endpoint> probe_endpoint(HttpClient* client, const std::string& url, const std::optional<std::string>& model,
+                                std::vector<std::string> headers, const std::function<bool()>& stopped) {
+  Endpoint endpoint;
+  VOLLEY_ASSIGN(endpoint.base, endpoint_base(url));
+  endpoint.headers = std::move(headers);
+  std::string body, failure;
+  int status = 0;
+  bool ended = false;
+  client->start(
+      {endpoint.base + "/models", "", endpoint.headers}, [&](std::string_view bytes, auto) { body += bytes; },
+      [&](int code, const std::string& why, auto) {
+        status = code;
+        failure = why;
+        ended = true;
+      });
+  while (!ended && !stopped()) client->poll(std::chrono::milliseconds(100));
+  client->cancel_all();
+  if (!ended) return Error{ErrorCode::kCancelled, "Interrupted."};
+  const std::string where = endpoint.base + "/models";
+  if (!failure.empty()) return Error{ErrorCode::kUnavailable, where + " does not answer: " + failure + "."};
+  const Json json = Json::parse(body, nullptr, false);
+  const auto data = json.is_object() ? json.find("data") : json.end();
+  if (status != 200 || data == json.end() || !data->is_array()) {
+    return Error{ErrorCode::kUnavailable, where + " answers with status " + std::to_string(status) +
+                                              " and no list of models: is this an OpenAI-compatible server?"};
+  }
+  for (const Json& entry : *data) {
+    if (!entry.is_object() || !entry.contains("id") || !entry["id"].is_string()) continue;
+    const std::string id = entry["id"];
+    if (model && id != *model) continue;
+    endpoint.model = id;
+    const Json owner = entry.value("owned_by", Json());
+    if (owner.is_string()) endpoint.owner = owner;
+    return endpoint;
+  }
+  return not_found(where + (model ? " does not list the model " + *model + "." : " lists no model."));
+}
+
+}  // namespace volley::apps

@@ -1,0 +1,39 @@
+// An OpenAI-compatible endpoint: what it serves, and the fields of requests that go there.
+#pragma once
+
+#include <volley/result.h>
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/client/http_client.h"
+#include "apps/request_settings.h"
+
+namespace volley::apps {
+
+struct Endpoint {
+  std::string base;                  // "http://host:port/v1"
+  std::string model;                 // the first that it serves, unless one was named
+  std::string owner;                 // who serves it, as it says itself: "volley", "vllm", …
+  std::vector<std::string> headers;  // of every call
+
+  bool is_volley() const { return owner == "volley"; }
+};
+
+// "http://host:8000", with or without "/v1" and "/". kInvalidArgument: not http or https.
+Result<std::string> endpoint_base(const std::string& url);
+
+// Asks GET /v1/models. kUnavailable: no answer, with the reason; kNotFound: it serves no model, or not `model`.
+// `stopped` ends the waiting.
+Result<Endpoint> probe_endpoint(HttpClient* client, const std::string& url, const std::optional<std::string>& model,
+                                std::vector<std::string> headers, const std::function<bool()>& stopped);
+
+// Writes the fields that `settings` holds under their names in the API, but for stops, logprobs and grammars.
+// `index` is added to a seed, so that equal prompts differ.
+void put_settings(const RequestSettings& settings, uint64_t index, nlohmann::ordered_json* body);
+
+}  // namespace volley::apps
