@@ -216,6 +216,17 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
       ->type_name("DIR|none");
   app->add_flag_callback(
       "--no-prefix-cache", [&base] { base.prefix_cache = false; }, "do not share the KV of equal prompt beginnings");
+  app->add_option(
+         "--state-snapshot-tokens", base.state_snapshot_tokens,
+         "tokens of a prompt between snapshots of recurrent layers, from which others can go on; rounded up to "
+         "pages [--prefill-chunk]")
+      ->check(positive());
+  app->add_option_function<int64_t>(
+         "--state-snapshot-memory-mb", [&base](int64_t mb) { base.state_snapshot_memory_bytes = mb << 20; },
+         "megabytes that these snapshots may take [two for each of --max-num-seqs, in at most a quarter of what "
+         "weights "
+         "and states leave]")
+      ->check(between(1, 1e7, "megabytes from 1 to 10000000"));
   app->add_flag_callback(
       "--no-mmap", [&base] { base.mmap = false; },
       "read the weight files into memory instead of mapping them: for network disks, and files that others may change");

@@ -86,6 +86,7 @@ EngineOptions options_of(const Configuration& c, const std::string& model, const
   options.prefill_chunk = c.prefill_chunk;
   options.page_size = c.page_size;
   options.threads = c.threads;
+  options.state_snapshot_tokens = 2 * c.page_size;
   options.prefix_cache = c.prefix_cache;
   options.graphs = c.graphs;
   if (c.block_size > 0) options.verify = c.verify;
@@ -168,6 +169,19 @@ void expect_partial_acceptance(const Configuration& c, const EngineStats& stats)
   EXPECT_LE(length, 12) << c.name << ": too little was rejected to show anything";
 }
 
+// Again, now that the prefix cache knows the prompts.
+void expect_warm(Engine& engine, const std::vector<GenerateRequest>& requests, const Configuration& c,
+                 const std::vector<Output>& plain) {
+  const EngineStats cold = engine.stats();
+  const auto outputs = run_all(engine, requests, c.concurrency);
+  for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(outputs[i].tokens, plain[i].tokens) << c.name << ", warm, " << i;
+  const EngineStats warm = engine.stats();
+  EXPECT_GT(warm.cached_tokens - cold.cached_tokens, static_cast<int64_t>(requests.size()) * 4) << c.name;
+  if (warm.state_bytes == 0) return;
+  const auto hits = [](const EngineStats& stats) { return stats.snapshots.prompt_hits + stats.snapshots.end_hits; };
+  EXPECT_GT(hits(warm) - hits(cold), 0) << c.name;
+}
+
 // Every configuration of `rows` against plain decoding of one request at a time. folder: of tests/data.
 void check_target(const std::string& folder, Quantization quantization, std::span<const Configuration> rows) {
   const std::string model = "tests/data/" + folder, name = fs::path(folder).filename();
@@ -200,6 +214,7 @@ void check_target(const std::string& folder, Quantization quantization, std::spa
                   temperature, engine->info().quantization.c_str(), c.name, different, plain.size(), length,
                   static_cast<long long>(stats.preemptions));
       EXPECT_EQ(different, 0) << c.name;
+      if (c.prefix_cache && !c.tight_pool) expect_warm(*engine, requests, c, plain);
       if (c.block_size > 0) expect_partial_acceptance(c, stats);
       const bool fixed = c.block_size > 0 && c.verify.kind != VerifyPolicy::Kind::kAuto;
       totals->add(outputs.size(), different, fixed ? std::optional(length) : std::nullopt);
@@ -282,6 +297,87 @@ TEST(DrafterInvariance, DraftersOfEveryFormAreInvisible) {
     }
     EXPECT_GT(drafted, 0) << drafter;
   }
+}
+
+// Every turn of a conversation goes on from the state that the one before it ended with, drafted or not, and says what
+// a cold run of the whole says.
+TEST(RecurrentLayers, EveryTurnOfAConversationHitsItsPrefix) {
+  constexpr int kTurns = 20, kAnswer = 6, kLonger = 256;
+  for (const char* name : {"hybrid_wide", "next_experts"}) {
+    const std::string model = std::string("tests/data/targets/") + name;
+    const auto target = families::read_target(model);
+    ASSERT_TRUE(target.ok()) << target.error().message;
+    const ReplayFolder drafter(std::string("turns-") + name);
+    const auto options_with = [&](bool prefix_cache, int block, const std::string& draft) {
+      Configuration c = {"", block, 0, 2, 16, 16, 1, prefix_cache, {VerifyPolicy::Kind::kFull}, false, false};
+      EngineOptions options = options_of(c, model, draft);
+      options.max_model_len = kLonger;
+      options.state_snapshot_tokens = 32;
+      return options;
+    };
+    std::mt19937 random(3);
+    std::vector<GenerateRequest> turns;
+    std::vector<Output> cold;
+    const auto cold_engine = make_engine(options_with(false, 0, ""));
+    std::vector<TokenId> so_far;
+    for (int turn = 0; turn < kTurns; ++turn) {
+      GenerateRequest request;
+      const int more = 1 + static_cast<int>(random() % 10);
+      for (int i = 0; i < more; ++i) so_far.push_back(static_cast<TokenId>(random() % target->decoder.vocab));
+      request.prompt = so_far;
+      request.sampling.seed = 40 + static_cast<uint64_t>(turn);
+      request.sampling.temperature = turn % 2 == 0 ? 0 : 0.9f;
+      request.ignore_eos = true;
+      request.max_tokens = kAnswer;
+      turns.push_back(request);
+      cold.push_back(run_all(*cold_engine, {request}, 1)[0]);
+      so_far.insert(so_far.end(), cold.back().tokens.begin(), cold.back().tokens.end());
+    }
+    drafter.record(turns, cold);
+    drafter.configure(0.7f);
+    for (const int block : {0, 8}) {
+      const auto engine = make_engine(options_with(true, block, drafter.path()));
+      int64_t before = 0;
+      for (int turn = 0; turn < kTurns; ++turn) {
+        const Output warm = run_all(*engine, {turns[static_cast<size_t>(turn)]}, 1)[0];
+        EXPECT_EQ(warm.tokens, cold[static_cast<size_t>(turn)].tokens) << name << ", turn " << turn;
+        const int64_t cached = engine->stats().cached_tokens - before;
+        before += cached;
+        if (turn == 0) continue;
+        // The last token of an answer has no state yet.
+        const auto old = std::ssize(turns[static_cast<size_t>(turn) - 1].prompt) + kAnswer - 1;
+        EXPECT_EQ(cached, old) << name << ", block " << block << ", turn " << turn;
+      }
+      EXPECT_EQ(engine->stats().snapshots.end_hits, kTurns - 1);
+      EXPECT_GT(engine->stats().snapshots.bytes, 0);
+    }
+  }
+}
+
+// The answers to one prompt share it: it is computed once, but for its last page.
+TEST(RecurrentLayers, AnswersToOnePromptShareIt) {
+  const std::string model = "tests/data/targets/hybrid_wide";
+  const auto target = families::read_target(model);
+  ASSERT_TRUE(target.ok()) << target.error().message;
+  Configuration c = {"", 0, 0, 4, 64, 16, 1, true, {}, false, false};
+  std::vector<GenerateRequest> requests(4, make_requests(target->decoder.vocab, 1, 0.8f)[0]);
+  requests[0].prompt.resize(75, 5);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].prompt = requests[0].prompt;
+    requests[i].sampling.choice_index = static_cast<int>(i);
+    requests[i].shares_prompt = true;
+    requests[i].group = 9;
+  }
+  EngineOptions options = options_of(c, model, "");
+  options.max_num_batched_tokens = 64 + 4;
+  const auto engine = make_engine(options);
+  auto shared = run_all(*engine, {requests[0]}, 1);
+  const auto others = run_all(*engine, {requests[1], requests[2], requests[3]}, 3);
+  shared.insert(shared.end(), others.begin(), others.end());
+  EXPECT_EQ(engine->stats().cached_tokens, 3 * 64) << "of three that follow the first";
+  c.prefix_cache = false;
+  const auto alone = run_all(*make_engine(options_of(c, model, "")), requests, 1);
+  for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(shared[i].tokens, alone[i].tokens) << i;
 }
 
 // Layers with windows keep what rows to come see, however long contexts are and while prompts are computed.

@@ -267,6 +267,9 @@ void print_text(const Findings& found) {
     const int64_t slots = found.plan->max_num_seqs;
     std::printf("  states       %s for %s of recurrent layers, %s each\n", format_bytes(memory.state_bytes).c_str(),
                 counted(slots, "request").c_str(), format_bytes(memory.state_bytes / slots).c_str());
+    std::printf("  snapshots    %s for %lld of them, every %s of a prompt and at a request's end\n",
+                format_bytes(memory.snapshot_bytes).c_str(), static_cast<long long>(memory.snapshots),
+                counted(found.plan->snapshot_tokens, "token").c_str());
   }
   std::printf("  a step       %s for up to %s\n", format_bytes(memory.step_bytes).c_str(),
               counted(found.plan->max_num_batched_tokens, "row").c_str());
@@ -354,6 +357,9 @@ void print_json(const Findings& found) {
                       {"step_bytes", memory.step_bytes},
                       {"graph_bytes", memory.graph_bytes},
                       {"state_bytes", memory.state_bytes},
+                      {"snapshots", memory.snapshots},
+                      {"snapshot_bytes", memory.snapshot_bytes},
+                      {"snapshot_tokens", memory.state_bytes > 0 ? found.plan->snapshot_tokens : 0},
                       {"kv_bytes_per_token", memory.page_bytes() / found.plan->page_size},
                       {"kv_dtype", dtype_name(found.plan->kv_dtype)},
                       {"pages", memory.pages()},

@@ -93,6 +93,13 @@ struct EngineOptions {
   int max_model_len = 0;  // prompt + output; 0: the target's max_position_embeddings
   int max_queue = 4096;   // waiting requests before submit answers kResourceExhausted
   bool prefix_cache = true;
+  // Recurrent layers keep a state instead of K and V, so a prompt's beginning is reused only where a snapshot of it
+  // lies: while prompts are computed at multiples of so many tokens, and at a request's end. A multiple of page_size
+  // (else rounded up); 0: prefill_chunk.
+  int state_snapshot_tokens = 0;
+  // That all snapshots may take; the least recently used ones go. 0: two for each slot, in at most a quarter of what
+  // weights, states and a step leave.
+  int64_t state_snapshot_memory_bytes = 0;
   bool mmap = true;  // map weight files, which must then not be cut short while the engine lives; false: read them
   // How long a step waits for the masks of grammars; a request whose masks are not there by then ends with an error.
   int grammar_mask_timeout_ms = 250;
@@ -188,7 +195,8 @@ struct GenerateRequest {
   // -1: none; k >= 0: each prompt token's logprob and the k highest of its position (max 20). Such a request computes
   // its whole prompt: it takes nothing from the prefix cache.
   int32_t prompt_logprobs = -1;
-  bool speculation = true;  // false: this request is decoded plainly; its tokens are the same
+  bool shares_prompt = false;  // others with the same prompt come with it: what can be shared of it is kept for them
+  bool speculation = true;     // false: this request is decoded plainly; its tokens are the same
   // Who comes first when requests wait for each other; never a token. Tenants get equal parts of prompt rows and slots,
   // and within a tenant groups do: requests of one tenant with one `group` count as one. 0: a group of its own.
   std::string tenant;
@@ -288,6 +296,12 @@ struct EngineStats {
   };
   std::vector<PageGroup> page_groups;
   int64_t state_bytes = 0;  // memory of what recurrent layers keep of requests, all slots' together
+  // Snapshots of such states: how many there is room for, how many are held (by the prefix cache or while they are
+  // made), the bytes of those, and requests that began with one, of a prompt or of a request's end.
+  struct Snapshots {
+    int64_t total = 0, held = 0, bytes = 0;
+    int64_t prompt_hits = 0, end_hits = 0;
+  } snapshots;
   // Time by phase of the round (on CUDA only with EngineOptions::profile), and of the host beside it.
   double draft_s = 0, target_s = 0, choose_s = 0, commit_s = 0, host_s = 0;
   // The device's time in steps, and between steps of which the next was there already: what it waited for nothing.

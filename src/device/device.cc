@@ -83,6 +83,16 @@ class CpuDevice final : public Device {
   Result<Buffer> allocate_host(size_t bytes) override { return allocate(bytes); }
   void enqueue_upload(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
   void enqueue_download(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
+  // By all threads: a state of a recurrent model is tens of megabytes.
+  void enqueue_copy(void* to, const void* from, size_t bytes) override {
+    constexpr size_t kPiece = size_t{256} << 10;
+    const auto pieces = static_cast<int64_t>((bytes + kPiece - 1) / kPiece);
+    pool_.parallel_for(pieces, [&](int64_t i, int) {
+      const size_t begin = static_cast<size_t>(i) * kPiece;
+      std::memcpy(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin,
+                  std::min(kPiece, bytes - begin));
+    });
+  }
   std::unique_ptr<Fence> make_fence() override { return std::make_unique<CpuFence>(); }
   void synchronize() override {}
   std::unique_ptr<StepGraph> record(const std::function<void()>&) override { return nullptr; }

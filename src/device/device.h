@@ -125,6 +125,8 @@ class Device {
   // is reached.
   virtual void enqueue_upload(void* to, const void* from, size_t bytes) = 0;
   virtual void enqueue_download(void* to, const void* from, size_t bytes) = 0;
+  // Within the device's memory, in the order of the stream's work. The two must not overlap.
+  virtual void enqueue_copy(void* to, const void* from, size_t bytes) = 0;
   virtual std::unique_ptr<Fence> make_fence() = 0;
   // Waits for the stream's work.
   virtual void synchronize() = 0;

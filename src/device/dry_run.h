@@ -55,6 +55,7 @@ class DryDevice final : public Device {
   void download(void*, const void*, size_t) override;  // a CHECK failure: there is nothing
   void enqueue_upload(void*, const void*, size_t) override {}
   void enqueue_download(void*, const void*, size_t) override {}
+  void enqueue_copy(void*, const void*, size_t) override {}
   std::unique_ptr<Fence> make_fence() override;
   void synchronize() override {}
   std::unique_ptr<StepGraph> record(const std::function<void()>& enqueue) override;

@@ -35,6 +35,7 @@ class WatchedDevice final : public Device {
   void download(void* to, const void* from, size_t size) override { device_->download(to, from, size); }
   void enqueue_upload(void* to, const void* from, size_t size) override { device_->enqueue_upload(to, from, size); }
   void enqueue_download(void* to, const void* from, size_t size) override { device_->enqueue_download(to, from, size); }
+  void enqueue_copy(void* to, const void* from, size_t size) override { device_->enqueue_copy(to, from, size); }
   std::unique_ptr<Fence> make_fence() override { return device_->make_fence(); }
   void synchronize() override { device_->synchronize(); }
   std::unique_ptr<StepGraph> record(const std::function<void()>& enqueue) override { return device_->record(enqueue); }
@@ -108,6 +109,10 @@ class FaultyDevice final : public Device {
   void enqueue_download(void* to, const void* from, size_t size) override {
     before_(false);
     device_->enqueue_download(to, from, size);
+  }
+  void enqueue_copy(void* to, const void* from, size_t size) override {
+    before_(false);
+    device_->enqueue_copy(to, from, size);
   }
   std::unique_ptr<Fence> make_fence() override { return std::make_unique<FaultyFence>(device_->make_fence(), before_); }
   void synchronize() override {

@@ -117,6 +117,23 @@ Error too_many_states(const MemoryPlanInput& in, int64_t usable) {
       "raise --memory-fraction, or use a smaller model.");
 }
 
+Status plan_snapshots(const MemoryPlanInput& in, int64_t free, int64_t usable, MemoryPlan& plan) {
+  if (in.snapshot_unit == 0) return {};
+  const int64_t chosen = std::min(int64_t{2} * in.max_num_seqs, std::max<int64_t>(0, free) / 4 / in.snapshot_unit);
+  plan.snapshots = in.snapshot_memory > 0 ? in.snapshot_memory / in.snapshot_unit : chosen;
+  plan.snapshot_bytes = plan.snapshots * in.snapshot_unit;
+  const std::string asked = "--state-snapshot-memory-mb gives snapshots of recurrent layers ";
+  if (in.snapshot_memory > 0 && plan.snapshots == 0) {
+    return resource_exhausted(asked + format_bytes(in.snapshot_memory) + ", and one takes " +
+                              format_bytes(in.snapshot_unit) + ": raise it, or use --no-prefix-cache.");
+  }
+  if (in.snapshot_memory == 0 || plan.snapshot_bytes < free) return {};
+  return resource_exhausted(asked + format_bytes(in.snapshot_memory) +
+                            ", and weights, states and a step's memory leave " +
+                            format_bytes(std::max<int64_t>(0, free)) + " of the " + format_bytes(usable) +
+                            " of memory that may be used: lower it.");
+}
+
 }  // namespace
 
 Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
@@ -130,7 +147,8 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   const auto usable = static_cast<int64_t>(share * static_cast<double>(in.available_bytes));
   const int64_t free = usable - plan.weight_bytes - in.state_bytes - in.step_bytes - in.graph_bytes;
   if (in.state_bytes > 0 && free < 0) return too_many_states(in, usable);
-  const int64_t room = std::max<int64_t>(0, free);
+  VOLLEY_RETURN_IF_ERROR(plan_snapshots(in, free, usable, plan));
+  const int64_t room = std::max<int64_t>(0, free - plan.snapshot_bytes);
   int64_t pages = 0;
   if (in.kv_pages > kMaxPages) {
     return resource_exhausted("--kv-pages is " + std::to_string(in.kv_pages) + ": there can be at most " +
@@ -160,8 +178,9 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
                               "): lower --max-model-len, or give the cache more memory.");
   }
   if (plan.kv_bytes() > room) {
-    const std::string states =
-        plan.state_bytes > 0 ? "states of recurrent layers (" + format_bytes(plan.state_bytes) + "), " : "";
+    const std::string states = plan.state_bytes > 0 ? "states of recurrent layers (" +
+                                                          format_bytes(plan.state_bytes + plan.snapshot_bytes) + "), "
+                                                    : "";
     return resource_exhausted("Weights (" + format_bytes(plan.weight_bytes) + "), " + states + "KV cache (" +
                               format_bytes(plan.kv_bytes()) + ") and a step's memory (" +
                               format_bytes(plan.step_bytes + plan.graph_bytes) + ") need more than the " +

@@ -29,15 +29,18 @@ struct MemoryPlanInput {
   int64_t available_bytes = 0;  // memory that can be had now
   double fraction =
       0;  // of it that weights, pages and a step's memory may take; 0: all, and pages half of what is left
-  int64_t state_bytes = 0;  // of recurrent layers, of all slots
-  int64_t step_bytes = 0;   // memory that a step works in
-  int64_t graph_bytes = 0;  // of recorded steps
+  int64_t state_bytes = 0;      // of recurrent layers, of all slots
+  int64_t snapshot_unit = 0;    // of one snapshot of a slot's states; 0: there are none to be
+  int64_t snapshot_memory = 0;  // asked for, of all of them; 0: choose
+  int64_t step_bytes = 0;       // memory that a step works in
+  int64_t graph_bytes = 0;      // of recorded steps
 };
 
 struct MemoryPlan {
   int64_t weight_bytes = 0;       // target and drafter: packed matrices and rotary tables
   std::vector<kv::Group> groups;  // with their pages
   int64_t state_bytes = 0;
+  int64_t snapshots = 0, snapshot_bytes = 0;  // of states: how many, and what they take
   int64_t step_bytes = 0;
   int64_t graph_bytes = 0;
   int64_t pages_per_request = 0;  // of group 0, of one request of max_model_len, its reserve included
@@ -51,7 +54,8 @@ struct MemoryPlan {
 // A window has pages for all slots while they decode and for the prompt rows under way, but no more than group 0. Where
 // group 0 has more than the full contexts of all slots, for prefixes, the window has more in the same proportion.
 // kResourceExhausted when the pages cannot hold one request of max_model_len, or weights, states and pages exceed what
-// can be had: the message says what to lower.
+// can be had: the message says what to lower. Snapshots come before pages: as many as asked for, else two for each slot
+// in a quarter of the room, which may be none.
 Result<MemoryPlan> plan_memory(const MemoryPlanInput& input);
 
 // How many slots there are where that was not asked for: `most`, or as many as have their states of slot_bytes in half

@@ -39,6 +39,8 @@ Status check_ranges(const EngineOptions& o) {
   if (o.draft_window < 0) return negative("--draft-window", o.draft_window);
   if (o.kv_pages < 0) return negative("--kv-pages", o.kv_pages);
   if (o.kv_memory_bytes < 0) return negative("kv_memory_bytes", o.kv_memory_bytes);
+  if (o.state_snapshot_tokens < 0) return negative("--state-snapshot-tokens", o.state_snapshot_tokens);
+  if (o.state_snapshot_memory_bytes < 0) return negative("state_snapshot_memory_bytes", o.state_snapshot_memory_bytes);
   if (o.max_queue < 1) return invalid_argument("max_queue must be at least 1.");
   const auto above = [](const char* name, int64_t value, int64_t most) {
     return invalid_argument(std::string(name) + " is " + std::to_string(value) + ": it must be at most " +
@@ -407,14 +409,14 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   models.weights = weight_bytes(models);
   plan.weight_bytes = models.weights.total();
   limit_slots(options, models);
-  if (!models.shares_prefixes() && options.prefix_cache) {
-    models.warnings.push_back(
-        "The prefix cache is off: of recurrent layers there are no snapshots yet, so every prompt is computed whole.");
-  }
   models.kv = model::kv_layout(kv_shapes(models), models.page_size, models.kv_dtype);
   model::add_states(models.target.decoder, models.max_num_seqs, models.block_size - 1,
                     models.target_numerics.activation, models.kv);
   plan.state_bytes = models.kv.state_bytes();
+  if (options.prefix_cache) plan.snapshot_unit = models.kv.slot_bytes();
+  plan.snapshot_memory = options.state_snapshot_memory_bytes;
+  const int32_t distance = options.state_snapshot_tokens > 0 ? options.state_snapshot_tokens : models.prefill_chunk;
+  models.snapshot_tokens = static_cast<int32_t>(round_up(distance, models.page_size));
   const sched::SchedulerConfig scheduler = models.scheduler();
   plan.groups = models.kv.groups;
   plan.positions = models.max_positions();
@@ -434,6 +436,14 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   plan.graph_bytes = step.graphs;
   VOLLEY_ASSIGN(models.memory, plan_memory(plan));
   models.kv.groups = models.memory.groups;
+  models.kv.snapshots = models.memory.snapshots;
+  if (!models.shares_prefixes() && options.prefix_cache) {
+    models.warnings.push_back(
+        "The prefix cache is off: memory leaves no room for snapshots of recurrent layers (" +
+        format_bytes(plan.snapshot_unit) +
+        " each), so every prompt is computed whole. Lower --max-num-seqs, or give them memory with "
+        "--state-snapshot-memory-mb.");
+  }
   return models;
 }
 
@@ -447,6 +457,10 @@ sched::SchedulerConfig ResolvedModels::scheduler() const {
   config.block_size = block_size;
   config.reserve_rounds = reserve_rounds();
   config.groups = kv.groups;
+  config.snapshot_tokens = snapshot_tokens;
+  if (kv.snapshots > 0) {
+    config.groups.push_back({.life = kv::Life::kState, .bytes = kv.slot_bytes(), .pages = kv.snapshots});
+  }
   return config;
 }
 

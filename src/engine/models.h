@@ -55,7 +55,8 @@ struct ResolvedModels {
   int32_t prefill_chunk = 0;
   double target_step_s = 0;  // of steps with prompts beside requests that decode; 0: no bound
   int32_t page_size = 0;
-  model::KvLayout kv;  // its groups have the plan's pages
+  int32_t snapshot_tokens = 0;  // between snapshots of recurrent states, while prompts are computed
+  model::KvLayout kv;           // its groups have the plan's pages
   MemoryPlan memory;
   model::WeightBytes weights;  // of all models, rotary tables among the rest
   std::vector<std::string> warnings;
@@ -67,9 +68,9 @@ struct ResolvedModels {
   int32_t reserve_rounds() const { return device.kind == DeviceKind::kCpu ? 1 : 2; }
   // Whether the drafter's weights are stored as codes.
   bool draft_quantised() const { return draft && draft_numerics.storage.is_codes(); }
-  // Whether a prompt's beginning may come from the prefix cache: not where layers keep a state, which only its position
-  // has, instead of K and V.
-  bool shares_prefixes() const { return target.decoder.delta_layers() == 0; }
+  // Whether a prompt's beginning may come from the prefix cache: where layers keep a state, which only its position
+  // has, instead of K and V, only if there are snapshots of it.
+  bool shares_prefixes() const { return target.decoder.delta_layers() == 0 || kv.snapshots > 0; }
   // Positions a sequence may touch: its tokens and the blocks reserved past them.
   int32_t max_positions() const { return max_model_len + block_size * reserve_rounds(); }
   // What the scheduler is to do; what is an engine's option, and not a model's, is left as it is.

@@ -208,20 +208,33 @@ TEST_F(Startup, ABfloat16CacheWithFloat32Weights) {
   EXPECT_EQ(models->kv_dtype, DType::kBF16);
 }
 
-// A user hears of a cache that is off before the weights are read.
-TEST_F(Startup, RecurrentLayersAreWithoutAPrefixCache) {
+TEST_F(Startup, RecurrentLayersBringSnapshotsOfTheirStates) {
   options_.model_dir = "tests/data/targets/hybrid_tied";
   options_.speculation = Speculation::kOff;
-  const auto warned = [&] {
-    const auto models = engine::resolve_models(options_);
-    EXPECT_TRUE(models.ok()) << models.error().message;
-    EXPECT_FALSE(models->shares_prefixes());
-    EXPECT_GT(models->memory.state_bytes, 0);
-    return ::testing::PrintToString(models->warnings).find("prefix cache is off") != std::string::npos;
-  };
-  EXPECT_TRUE(warned());
+  options_.state_snapshot_tokens = 100;
+  options_.page_size = 16;
+  const auto models = engine::resolve_models(options_);
+  ASSERT_TRUE(models.ok()) << models.error().message;
+  EXPECT_TRUE(models->shares_prefixes());
+  EXPECT_GT(models->memory.state_bytes, 0);
+  EXPECT_EQ(models->memory.snapshots, 2 * models->max_num_seqs);
+  EXPECT_EQ(models->memory.snapshot_bytes, 2 * models->memory.state_bytes);
+  EXPECT_EQ(models->snapshot_tokens, 112) << "whole pages";
+  options_.state_snapshot_memory_bytes = 3 * models->kv.slot_bytes() + 1;
+  EXPECT_EQ(engine::resolve_models(options_)->memory.snapshots, 3);
+  options_.state_snapshot_memory_bytes = models->kv.slot_bytes() - 1;
+  const auto none = engine::resolve_models(options_);
+  ASSERT_FALSE(none.ok());
+  EXPECT_MENTIONS(none.error().message, "--state-snapshot-memory-mb");
+  options_.state_snapshot_memory_bytes = int64_t{1} << 50;
+  const auto too_many = engine::resolve_models(options_);
+  ASSERT_FALSE(too_many.ok());
+  EXPECT_MENTIONS(too_many.error().message, "lower it");
+  options_.state_snapshot_memory_bytes = 0;
   options_.prefix_cache = false;
-  EXPECT_FALSE(warned()) << "it was not asked for";
+  const auto off = engine::resolve_models(options_);
+  ASSERT_TRUE(off.ok()) << off.error().message;
+  EXPECT_EQ(off->memory.snapshot_bytes, 0) << "it was not asked for";
 }
 
 TEST_F(Startup, AttentionBackendsAreAGpus) {

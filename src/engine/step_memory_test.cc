@@ -107,7 +107,8 @@ TEST(LoadedMemory, StatesArePlannedToTheByte) {
     options.max_num_seqs = slots;
     const Loaded world = load(options);
     const MemoryPlan& plan = world.models.memory;
-    EXPECT_EQ(world.device->bytes(), plan.weight_bytes + plan.kv_bytes() + plan.page_bytes() + plan.state_bytes);
+    EXPECT_EQ(world.device->bytes(),
+              plan.weight_bytes + plan.kv_bytes() + plan.page_bytes() + plan.state_bytes + plan.snapshot_bytes);
     // Two layers of 6 heads of 16 x 16 in fp32, and of 3 rows of 160 channels; the rest is the cursor and alignment.
     const int64_t least = 2 * (6 * 16 * 16 + 3 * 160) * int64_t{sizeof(float)};
     EXPECT_GE(plan.state_bytes, slots * least);
@@ -116,8 +117,10 @@ TEST(LoadedMemory, StatesArePlannedToTheByte) {
     plain = plan.state_bytes / slots;
     auto round = make_round(*world.device, options, world.models, const_cast<LoadedModels&>(world.loaded), {});
     ASSERT_TRUE(round.ok()) << round.error().message;
-    EXPECT_EQ(world.device->bytes(),
-              plan.weight_bytes + plan.kv_bytes() + plan.page_bytes() + plan.state_bytes + plan.step_bytes);
+    EXPECT_EQ(world.device->bytes(), plan.weight_bytes + plan.kv_bytes() + plan.page_bytes() + plan.state_bytes +
+                                         plan.snapshot_bytes + plan.step_bytes);
+    EXPECT_EQ(plan.snapshots, 2 * slots);
+    EXPECT_EQ(plan.snapshot_bytes, 2 * plan.state_bytes);
   }
   model::KvLayout drafting;
   const auto target = families::read_target(options.model_dir);
@@ -125,6 +128,29 @@ TEST(LoadedMemory, StatesArePlannedToTheByte) {
   model::add_states(target->decoder, 1, 15, DType::kF32, drafting);
   const int64_t tape = 2 * 15 * (160 + 2 * 6) * int64_t{sizeof(float)};
   EXPECT_NEAR(static_cast<double>(drafting.state_bytes()), static_cast<double>(plain + tape), 2 * 3 * 64);
+}
+
+// A state and a tape a request, no copy for each position: what a published model's layers should take, in MiB.
+TEST(RecurrentStates, TakeWhatOneStateAndATapeDo) {
+  struct Published {
+    const char* name;
+    int layers, k_heads, v_heads;
+    double state, tape;  // tape: rows as they come from the projection, of a block of 16 and the 3 before it
+  };
+  for (const Published& model :
+       {Published{"4B, 9B", 24, 16, 32, 49, 7.2}, Published{"35B-A3B", 30, 16, 32, 61.4, 9.0},
+        Published{"Coder-Next", 36, 16, 32, 73.7, 10.9}, Published{"27B", 48, 16, 48, 146.8, 18.1},
+        Published{"122B", 36, 16, 64, 146.5, 16.4}}) {
+    const ops::DeltaShape shape = {model.k_heads, model.v_heads, 128, 128, 4};
+    const auto mib = [&](int32_t tape_rows) {
+      const int64_t bytes = model.layers * ops::delta_state_bytes(shape, tape_rows, DType::kBF16);
+      return static_cast<double>(bytes) / (1 << 20);
+    };
+    EXPECT_NEAR(mib(0), model.state, 0.05 * model.state) << model.name;
+    // The state has the 3 rows before it in both figures.
+    const double rows_before = 3.0 / 19.0 * model.tape;
+    EXPECT_NEAR(mib(15), model.state + model.tape - rows_before, 0.05 * model.state) << model.name;
+  }
 }
 
 // Without a mapping the table of embeddings, which a CPU reads where it lies, takes memory too.

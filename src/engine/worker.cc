@@ -207,6 +207,7 @@ void Worker::handle(Admission admission) {
   grammars_ += it->second.grammar ? 1 : 0;
   const sched::RequestTraits traits{.speculation = request.speculation,
                                     .reuses_prefix = request.prompt_logprobs < 0,
+                                    .shares_prompt = request.shares_prompt,
                                     .tenant = std::move(request.tenant),
                                     .group = request.group,
                                     .priority = request.priority};
@@ -418,6 +419,14 @@ void Worker::apply_plan(sched::StepPlan& plan) {
       totals_.cached_tokens += started.start;
     }
   }
+  for (const sched::MemoryCopy& copy : plan.copies) {
+    spec::Round& round = *parts_.on_device.round;
+    if (copy.kind == sched::MemoryCopy::Kind::kSave) round.save_state(copy.slot.value, copy.to);
+    if (copy.kind == sched::MemoryCopy::Kind::kRestore) round.restore_state(copy.from, copy.slot.value);
+    if (copy.kind == sched::MemoryCopy::Kind::kPage) {
+      round.copy_page(static_cast<size_t>(copy.group), copy.from, copy.to);
+    }
+  }
   for (const sched::PageEdit& edit : plan.page_edits) {
     parts_.on_device.round->set_page(edit.slot.value, static_cast<size_t>(edit.group), edit.index, edit.page);
   }
@@ -464,7 +473,7 @@ void Worker::hand_out(const sched::StepPlan& plan, std::vector<spec::RoundResult
       continue;
     }
     if (segment.decodes) watch(request, results[i]);
-    outcomes.push_back({segment.id, std::move(results[i].tokens), finished});
+    outcomes.push_back({segment.id, std::move(results[i].tokens), finished, results[i].ended || results[i].exhausted});
   }
   scheduler_.apply(outcomes);
   for (RequestId id : ended) erase(requests_.find(id));
@@ -501,6 +510,10 @@ void Worker::publish_stats() {
   for (size_t i = 0; i < now.pages.size(); ++i) {
     const kv::Group& group = parts_.scheduler.groups[i];
     const kv::Cache::Use& use = now.pages[i];
+    if (group.life == kv::Life::kState) {
+      stats.snapshots = {use.total, use.used, use.used * group.bytes, now.prompt_snapshot_hits, now.end_snapshot_hits};
+      continue;
+    }
     stats.page_groups.push_back({group.window, use.total, use.used, use.cached, group.pages * group.bytes});
   }
   if (const auto& kv = parts_.on_device.models.kv) stats.state_bytes = kv->state_bytes();

@@ -1,6 +1,7 @@
 #include "kv/cache.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -25,9 +26,21 @@ std::vector<PageEdit> Lease::take_edits() {
   return edits;
 }
 
+Beginning Lease::take_beginning() {
+  Beginning beginning;
+  if (!borrowed_.empty()) beginning.snapshot = borrowed_.back()[borrowed_.back().begin()];
+  beginning.copies = std::exchange(copies_, {});
+  borrowed_.clear();
+  return beginning;
+}
+
 Cache::Cache(const CacheConfig& config)
     : config_(config), pools_(make_pools(config_)), tree_(pools_, config_.groups, config_.page_size) {
   for (size_t i = 1; i < groups(); ++i) {
+    if (group(i).life == Life::kState && i + 1 == groups()) {
+      kinds_.resize(static_cast<size_t>(group(i).pages));
+      continue;
+    }
     VOLLEY_CHECK(group(i).life == Life::kWindow);
     VOLLEY_CHECK_GT(group(i).window, 0);
   }
@@ -43,8 +56,11 @@ Cache::~Cache() {
 Lease Cache::open(const std::string& space, std::span<const TokenId> tokens, bool reuse) {
   Lease lease;
   if (config_.prefix_cache && reuse) {
-    lease.lists_ = tree_.match(space, tokens);
-    lease.cached_ = static_cast<int64_t>(lease.lists_[0].end()) * config_.page_size;
+    PrefixTree::Match match = tree_.match(space, tokens);
+    lease.lists_ = std::move(match.lists);
+    lease.borrowed_ = std::move(match.tail);
+    lease.cached_ = lease.last_snapshot_ = static_cast<int64_t>(match.tokens);
+    lease.shared_ = static_cast<int64_t>(match.pages_found) * config_.page_size;
   } else {
     for (PagePool& pool : pools_) lease.lists_.emplace_back(pool);
   }
@@ -67,11 +83,48 @@ bool Cache::grow(Lease& lease, const Need& need) {
     if (evicted > 0) VOLLEY_CHECK_EQ(tree_.evict(i, evicted), evicted);
     lease.lists_[i].grow_to(lease.lists_[i].end() + static_cast<size_t>(pages));
   }
+  begin(lease);
   return true;
+}
+
+// What a hit found inside a page is copied to the request's own.
+void Cache::begin(Lease& lease) {
+  if (lease.borrowed_.empty()) return;
+  for (size_t i = 0; i + 1 < groups(); ++i) {
+    const PageList& last = lease.borrowed_[i];
+    if (last.size() == 0) continue;
+    const size_t index = last.begin();
+    lease.copies_.push_back({static_cast<int32_t>(i), last[index], lease.lists_[i][index]});
+  }
+  const PageList& snapshot = lease.borrowed_.back();
+  ++hits_[static_cast<size_t>(kinds_[static_cast<size_t>(snapshot[snapshot.begin()].value)])];
+}
+
+std::optional<PageId> Cache::snapshot(Lease& lease, int64_t position, SnapshotKind kind) {
+  if (!has_snapshots()) return std::nullopt;
+  VOLLEY_CHECK_GT(position, lease.last_snapshot());
+  PagePool& pool = pools_.back();
+  if (pool.free() == 0 && tree_.evict(groups() - 1, 1) == 0) return std::nullopt;
+  // As a page of the group it is the end of the page that the position ends.
+  PageList page(pool, static_cast<size_t>((position - 1) / config_.page_size));
+  page.grow_to(page.begin() + 1);
+  const PageId id = page[page.begin()];
+  kinds_[static_cast<size_t>(id.value)] = kind;
+  lease.snapshots_.push_back({position, std::move(page)});
+  return id;
 }
 
 void Cache::keep(const std::string& space, std::span<const TokenId> computed, Lease& lease) {
   if (!config_.prefix_cache) return;
+  const auto position = static_cast<int64_t>(computed.size());
+  while (!lease.snapshots_.empty() && lease.snapshots_.front().position <= position) {
+    Lease::Snapshot snapshot = std::move(lease.snapshots_.front());
+    lease.snapshots_.pop_front();
+    lease.last_snapshot_ = snapshot.position;
+    std::swap(lease.lists_.back(), snapshot.page);
+    tree_.insert(space, computed.first(static_cast<size_t>(snapshot.position)), lease.lists_);
+    lease.lists_.back() = PageList(pools_.back());
+  }
   const size_t whole =
       computed.size() / static_cast<size_t>(config_.page_size) * static_cast<size_t>(config_.page_size);
   tree_.insert(space, computed.first(whole), lease.lists_);

@@ -7,11 +7,19 @@
 //
 // A hit needs the windows of all groups, the drafter's too, though its context decides no token: pages without content
 // would make acceptance depend on what was evicted. Its pages go with the target's but under pressure in its own group.
+//
+// Where layers are recurrent a hit needs a snapshot of their state exactly where it ends. A snapshot is the copy of a
+// slot's memory: the owner of the cache says when a slot stands at a position (snapshot()), makes the copy, and keeps
+// it once the tokens up to there are known to be computed (keep()). Such a prefix may end inside a page, which whoever
+// goes on from it copies.
 #pragma once
 
 #include <volley/sampling.h>
 
+#include <array>
 #include <cstdint>
+#include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,7 +32,7 @@ namespace volley::kv {
 
 struct CacheConfig {
   int32_t page_size = 0;
-  std::vector<Group> groups;  // the first is whole
+  std::vector<Group> groups;  // the first is whole; the last may be of snapshots
   bool prefix_cache = true;
 };
 
@@ -35,6 +43,18 @@ struct PageEdit {
   PageId page;
 };
 
+// Memory of the device that is to be copied before a request's first row.
+struct PageCopy {
+  int32_t group = 0;
+  PageId from, to;
+};
+struct Beginning {
+  std::optional<PageId> snapshot;  // the state that the slot begins with; without: the request begins at position 0
+  std::vector<PageCopy> copies;
+};
+
+enum class SnapshotKind { kPrompt, kEnd };  // taken where a prompt was computed, and where a request ended or paused
+
 // The pages of one request. They go back when it ends; the cache must outlive it. Movable.
 class Lease {
  public:
@@ -43,11 +63,26 @@ class Lease {
   int64_t pages(size_t group) const { return static_cast<int64_t>(lists_[group].size()); }
   // Edits since the last call, for a table in which nothing of this request is known at first.
   std::vector<PageEdit> take_edits();
+  // After the first grow(), once. The copies' sources are the cache's again: what is copied later must stay behind
+  // them.
+  Beginning take_beginning();
+  // Leading positions in whole pages that the prefix cache had, though perhaps no snapshot there.
+  int64_t shared() const { return shared_; }
+  // The last position at which it has a snapshot, or one under way.
+  int64_t last_snapshot() const { return snapshots_.empty() ? last_snapshot_ : snapshots_.back().position; }
 
  private:
+  struct Snapshot {
+    int64_t position = 0;
+    PageList page;
+  };
+
   friend class Cache;
-  std::vector<PageList> lists_;  // by group
-  int64_t cached_ = 0;
+  std::vector<PageList> lists_;     // by group; of snapshots always empty
+  std::vector<PageList> borrowed_;  // until take_beginning(): what the hit found, of each group the page to copy
+  std::vector<PageCopy> copies_;
+  std::deque<Snapshot> snapshots_;  // made or under way, and not in the cache yet; by position
+  int64_t cached_ = 0, shared_ = 0, last_snapshot_ = 0;
 };
 
 class Cache {
@@ -63,8 +98,14 @@ class Cache {
   // Pages for `need`, from free and cached ones. False when they are too few in some group; nothing has changed then.
   bool grow(Lease& lease, const Need& need);
 
-  // The K and V of `computed`, the request's first tokens, are there: they stay in the cache as far as they fill pages.
+  // The K and V of `computed`, the request's first tokens, are there: they stay in the cache as far as they fill pages,
+  // and with a snapshot where they end, wholly.
   void keep(const std::string& space, std::span<const TokenId> computed, Lease& lease);
+
+  // A place for a snapshot at `position`, until keep() takes it: free, or the least recently used one's. Nothing where
+  // there are no snapshots, or all are in use. REQUIRES: no snapshot of the lease lies there or behind.
+  std::optional<PageId> snapshot(Lease& lease, int64_t position, SnapshotKind kind);
+  bool has_snapshots() const { return config_.prefix_cache && config_.groups.back().life == Life::kState; }
 
   // As keep(), where it must be because a window has moved on; then what no row to come sees goes.
   void advance(const std::string& space, std::span<const TokenId> computed, Lease& lease);
@@ -86,15 +127,20 @@ class Cache {
     int64_t total = 0, used = 0, cached = 0;  // used: by leases or tree; cached: by the tree alone
   };
   Use use(size_t group) const;
+  // Requests that began with a snapshot, by kind.
+  int64_t hits(SnapshotKind kind) const { return hits_[static_cast<size_t>(kind)]; }
   size_t groups() const { return config_.groups.size(); }
   const Group& group(size_t index) const { return config_.groups[index]; }
 
  private:
+  void begin(Lease& lease);
   int64_t missing(const Lease& lease, size_t group, const Need& need) const;
 
   const CacheConfig config_;
   std::vector<PagePool> pools_;
   PrefixTree tree_;
+  std::vector<SnapshotKind> kinds_;  // by snapshot
+  std::array<int64_t, 2> hits_ = {};
 };
 
 }  // namespace volley::kv

@@ -179,6 +179,79 @@ TEST(KvCache, AHitBringsTheWindowAndHidesWhatLiesBefore) {
   EXPECT_EQ(edits.size(), 20u);
 }
 
+// A cache with snapshots; what each holds is known to the test.
+CacheConfig recurrent(int64_t pages, int64_t snapshots) {
+  return {.page_size = 4, .groups = {{.pages = pages}, {.life = Life::kState, .pages = snapshots}}};
+}
+
+// Computes all tokens; snapshots at these positions.
+void run_with(Cache& cache, const Tokens& tokens, const std::vector<int64_t>& positions) {
+  Lease lease = cache.open("", tokens, true);
+  ASSERT_TRUE(cache.grow(lease, {.positions = std::ssize(tokens)}));
+  lease.take_beginning();
+  for (const int64_t position : positions) {
+    if (position > lease.last_snapshot()) ASSERT_TRUE(cache.snapshot(lease, position, SnapshotKind::kPrompt));
+  }
+  cache.keep("", tokens, lease);
+}
+
+TEST(KvCache, AHitWithStatesNeedsASnapshotThere) {
+  Cache cache(recurrent(40, 4));
+  const Tokens tokens = counting(0, 30);
+  run_with(cache, tokens, {});
+  EXPECT_EQ(hit(cache, tokens), 0) << "pages alone";
+  EXPECT_EQ(cache.open("", tokens, true).shared(), 28);
+  run_with(cache, tokens, {8, 20});
+  EXPECT_EQ(hit(cache, tokens), 20);
+  EXPECT_EQ(hit(cache, counting(0, 19)), 8);
+  EXPECT_EQ(hit(cache, counting(0, 7)), 0);
+  EXPECT_EQ(cache.use(1).used, 2);
+  run_with(cache, tokens, {30});
+  EXPECT_EQ(hit(cache, tokens), 30) << "a tail";
+  EXPECT_EQ(hit(cache, counting(0, 50)), 30);
+  EXPECT_EQ(hit(cache, counting(0, 29)), 20);
+  cache.drop_prefixes();
+  EXPECT_EQ(cache.use(0).used, 0);
+  EXPECT_EQ(cache.use(1).used, 0);
+}
+
+// Who goes on from the middle of a page writes to its own.
+TEST(KvCache, ATailIsCopied) {
+  Cache cache(recurrent(10, 4));
+  const Tokens tokens = counting(0, 6);
+  run_with(cache, tokens, {6});
+  EXPECT_EQ(cache.use(0).used, 2);
+  Lease lease = cache.open("", counting(0, 12), true);
+  EXPECT_EQ(lease.cached(), 6);
+  ASSERT_TRUE(cache.grow(lease, {.computed = 6, .positions = 12}));
+  const Beginning beginning = lease.take_beginning();
+  EXPECT_TRUE(beginning.snapshot);
+  ASSERT_EQ(beginning.copies.size(), 1u);
+  EXPECT_EQ(beginning.copies[0].group, 0);
+  const std::vector<PageEdit> edits = lease.take_edits();
+  ASSERT_EQ(edits.size(), 3u);
+  EXPECT_EQ(edits[1].page, beginning.copies[0].to);
+  EXPECT_NE(beginning.copies[0].from, beginning.copies[0].to);
+  EXPECT_EQ(cache.use(0).used, 4) << "the tail is still the cache's";
+  EXPECT_EQ(cache.hits(SnapshotKind::kPrompt), 1);
+}
+
+TEST(KvCache, TheLeastRecentlyUsedSnapshotGoes) {
+  Cache cache(recurrent(40, 2));
+  const Tokens a = counting(0, 8), b = counting(100, 8), c = counting(200, 6);
+  run_with(cache, a, {8});
+  run_with(cache, b, {8});
+  EXPECT_EQ(hit(cache, a), 8);
+  run_with(cache, c, {6});
+  EXPECT_EQ(hit(cache, b), 0);
+  EXPECT_EQ(hit(cache, a), 8);
+  EXPECT_EQ(hit(cache, c), 6);
+  Lease lease = cache.open("", a, true);
+  Lease one = cache.open("", {}, true), two = cache.open("", {}, true);
+  EXPECT_TRUE(cache.snapshot(one, 4, SnapshotKind::kEnd)) << "the other one's";
+  EXPECT_FALSE(cache.snapshot(two, 4, SnapshotKind::kEnd)) << "both are in use";
+}
+
 // Requests that come, share, compute, are cut short and leave. Every page's content is known, and what a row sees must
 // be right; whatever leases and tree hold adds up.
 class Play {
@@ -198,7 +271,7 @@ class Play {
     } else if (below(20) == 0) {
       cache_.drop_prefixes();
     }
-    for (size_t group = 0; group < cache_.groups(); ++group) {
+    for (size_t group = 0; group < pages_groups(); ++group) {
       std::set<PageId> held;
       for (Request& request : requests_) {
         for (const PageId page : request.tables[group]) {
@@ -214,6 +287,9 @@ class Play {
 
  private:
   static constexpr uint64_t kNothing = 0;
+  bool has_states() const { return config_.groups.back().life == Life::kState; }
+  size_t pages_groups() const { return cache_.groups() - (has_states() ? 1 : 0); }
+  uint64_t& state(PageId snapshot) { return memory_.back().at(static_cast<size_t>(snapshot.value)); }
   struct Request {
     std::string space;
     Tokens tokens;
@@ -245,7 +321,7 @@ class Play {
   }
   // What a row at `computed` sees.
   void check(const Request& request) {
-    for (size_t group = 0; group < cache_.groups(); ++group) {
+    for (size_t group = 0; group < pages_groups(); ++group) {
       const int32_t window = cache_.group(group).window;
       for (int64_t at = window > 0 ? std::max<int64_t>(0, request.computed - window + 1) : 0; at < request.computed;
            ++at) {
@@ -259,11 +335,36 @@ class Play {
     for (int n = 1 + below(60); n > 0; --n) request.tokens.push_back(below(8) == 0 ? 1 : 0);
     request.lease = cache_.open(request.space, request.tokens, below(5) > 0);
     request.computed = request.lease.cached();
-    cached_ += request.computed;
     request.tables.resize(cache_.groups());
+    if (has_states() && !begin(request)) return;
+    cached_ += request.computed;
     edit(request);
     check(request);
+    if (has_states()) compute(request);
     requests_.push_back(std::move(request));
+  }
+
+  // Pages for its first row, the copies that a hit needs, and the state that it begins with.
+  bool begin(Request& request) {
+    const auto length = static_cast<int64_t>(request.tokens.size());
+    if (!cache_.grow(request.lease, {.computed = request.computed, .positions = length, .ahead = 14})) return false;
+    const Beginning beginning = request.lease.take_beginning();
+    for (const PageCopy& copy : beginning.copies) {
+      auto& memory = memory_[static_cast<size_t>(copy.group)];
+      std::copy_n(memory.begin() + copy.from.value * config_.page_size, config_.page_size,
+                  memory.begin() + copy.to.value * config_.page_size);
+    }
+    EXPECT_EQ(beginning.snapshot.has_value(), request.computed > 0);
+    if (beginning.snapshot) EXPECT_EQ(state(*beginning.snapshot), content(request, request.computed - 1));
+    return true;
+  }
+
+  // Where whole pages end while it goes on, anywhere when it ends.
+  void snapshot(Request& request, SnapshotKind kind) {
+    if (!has_states() || request.computed <= std::max(request.lease.cached(), request.lease.last_snapshot())) return;
+    if (kind == SnapshotKind::kPrompt && request.computed % config_.page_size != 0) return;
+    const auto id = cache_.snapshot(request.lease, request.computed, kind);
+    if (id) state(*id) = content(request, request.computed - 1);
   }
 
   void compute(Request& request) {
@@ -275,13 +376,14 @@ class Play {
     }
     edit(request);
     check(request);
-    for (size_t group = 0; group < cache_.groups(); ++group) {
+    for (size_t group = 0; group < pages_groups(); ++group) {
       const int64_t written = std::min(request.computed + ahead, length);
       for (int64_t at = request.computed; at < written; ++at) {
         cell(group, request, at) = at < request.computed + rows ? content(request, at) : kNothing;
       }
     }
     request.computed += rows;
+    if (below(2) == 0) snapshot(request, SnapshotKind::kPrompt);
     const auto computed = std::span(request.tokens).first(static_cast<size_t>(request.computed));
     cache_.advance(request.space, computed, request.lease);
     if (below(4) == 0) cache_.keep(request.space, computed, request.lease);
@@ -291,6 +393,7 @@ class Play {
 
   void end(std::list<Request>::iterator request) {
     const auto computed = std::span(request->tokens).first(static_cast<size_t>(request->computed));
+    if (below(3) > 0) snapshot(*request, SnapshotKind::kEnd);
     if (below(3) > 0) cache_.keep(request->space, computed, request->lease);
     requests_.erase(request);
   }
@@ -313,6 +416,7 @@ TEST(KvCache, RowsFindWhatTheySeeAndPagesAddUp) {
       const auto window = 1 + static_cast<int32_t>(random() % 25);
       config.groups.push_back({.life = Life::kWindow, .window = window, .pages = 40});
     }
+    if (seed % 4 >= 2) config.groups.push_back({.life = Life::kState, .pages = static_cast<int64_t>(seed % 13)});
     Play play(seed, config);
     for (int i = 0; i < 600; ++i) ASSERT_NO_FATAL_FAILURE(play.step()) << "seed " << seed << ", operation " << i;
     cached += play.cached();

@@ -3,7 +3,8 @@
 // A page holds page_size positions of all layers of its group. Group 0 is always the one whose pages live as long as
 // their sequence, of full-attention layers; where a model has none its pages hold nothing and weigh nothing, and still
 // count positions. The other groups are of sliding-window layers, one for each size of window: their pages go when no
-// row to come can see them. (Recurrent layers have no pages: a state a slot, model/kv_memory.h.)
+// row to come can see them. Recurrent layers have a state a slot (model/kv_memory.h); the last group may be of
+// snapshots of it: a page of that group is one snapshot, which lies at one position and goes into no page table.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +19,7 @@ namespace volley::kv {
 enum class Life {
   kWhole,   // as long as the sequence
   kWindow,  // while rows to come may see it
+  kState,   // snapshots of states, while there is room
 };
 
 struct Group {
@@ -39,7 +41,7 @@ inline int64_t pages_for(int64_t positions, int32_t page_size) {
 
 // The first page that a row at `position` or a later one may see.
 inline int64_t first_page(const Group& group, int64_t position, int32_t page_size) {
-  return group.life == Life::kWhole ? 0 : std::max<int64_t>(0, position - group.window + 1) / page_size;
+  return group.life != Life::kWindow ? 0 : std::max<int64_t>(0, position - group.window + 1) / page_size;
 }
 
 // What a request has to own. Rows to come are at `computed` or later: up to there its K and V are known to be there,
@@ -56,6 +58,7 @@ struct PageRange {
   int64_t size() const { return end - begin; }
 };
 inline PageRange range_of(const Group& group, const Need& need, int32_t page_size) {
+  if (group.life == Life::kState) return {};
   const int64_t positions =
       group.life == Life::kWhole ? need.positions : std::min(need.positions, need.computed + need.ahead);
   return {first_page(group, need.computed, page_size), pages_for(positions, page_size)};
@@ -63,6 +66,7 @@ inline PageRange range_of(const Group& group, const Need& need, int32_t page_siz
 
 // A bound of range_of().size() for every `computed` of a request.
 inline int64_t most_pages(const Group& group, int64_t positions, int64_t ahead, int32_t page_size) {
+  if (group.life == Life::kState) return 0;
   const int64_t all = pages_for(positions, page_size);
   // The range may begin and end inside a page.
   return group.life == Life::kWhole ? all : std::min(all, pages_for(group.window - 1 + ahead, page_size) + 1);

@@ -37,7 +37,8 @@ struct PrefixTree::Node {
   Node& adopt(std::unique_ptr<Node> child, size_t page_size) {
     Node& node = *child;
     node.parent = this;
-    std::vector<TokenId> key(node.tokens.begin(), node.tokens.begin() + static_cast<ptrdiff_t>(page_size));
+    const auto length = static_cast<ptrdiff_t>(std::min(page_size, node.tokens.size()));
+    std::vector<TokenId> key(node.tokens.begin(), node.tokens.begin() + length);
     const auto [place, added] = children.emplace(std::move(key), std::move(child));
     VOLLEY_CHECK(added);
     node.self = place;
@@ -63,52 +64,98 @@ PrefixTree::~PrefixTree() {
   }
 }
 
-std::vector<PageList> PrefixTree::match(const std::string& space, std::span<const TokenId> tokens) {
+// Where a prefix can be used up to: whole pages, and a tail behind them.
+struct PrefixTree::Usable {
+  size_t pages = 0, tokens = 0;
+  Node* tail = nullptr;
+};
+
+PrefixTree::Match PrefixTree::match(const std::string& space, std::span<const TokenId> tokens) {
+  Match found;
   std::vector<Node*> path;
+  Usable end;
   const auto root = roots_.find(space);
-  if (root != roots_.end()) path = descend(*root->second, tokens);
-  const size_t n = usable(path);
-  std::vector<PageList> lists;
+  if (root != roots_.end()) {
+    path = descend(*root->second, tokens);
+    path.insert(path.begin(), root->second.get());
+    end = usable(path, tokens);
+  }
+  for (const Node* node : path) found.pages_found += node->size();
+  found.tokens = end.tokens;
   for (size_t group = 0; group < groups_.size(); ++group) {
-    const auto begin =
-        static_cast<size_t>(first_page(groups_[group], static_cast<int64_t>(page_tokens(n)), page_size_));
+    const bool states = groups_[group].life == Life::kState;
+    const auto begin = std::min(
+        end.pages, static_cast<size_t>(first_page(groups_[group], static_cast<int64_t>(end.tokens), page_size_)));
     std::vector<PageId> pages;
+    PageId snapshot = kNoPage;
     size_t at = 0;
     for (const Node* node : path) {
       for (size_t i = 0; i < node->size(); ++i, ++at) {
-        if (at >= begin && at < n) pages.push_back(node->pages[group][i]);
+        if (states && at + 1 == end.pages && end.tail == nullptr) snapshot = node->pages[group][i];
+        if (!states && at >= begin && at < end.pages) pages.push_back(node->pages[group][i]);
       }
     }
     for (const PageId page : pages) pools_[group].retain(page);
-    lists.emplace_back(pools_[group], begin, std::move(pages));
+    found.lists.emplace_back(pools_[group], states ? 0 : begin, std::move(pages));
+    if (end.tail != nullptr) snapshot = end.tail->pages[group][0];
+    if (!has_states() || end.tokens == 0) continue;
+    std::vector<PageId> last;
+    if (snapshot != kNoPage) last.push_back(snapshot);
+    for (const PageId page : last) pools_[group].retain(page);
+    found.tail.emplace_back(pools_[group], end.pages, std::move(last));
   }
-  return lists;
+  ++clock_;  // the path may end in another leaf
+  if (end.tail != nullptr) touch(*end.tail);
+  return found;
 }
 
-// Up to which page of a path the prefix can be used.
-size_t PrefixTree::usable(std::span<Node* const> path) const {
-  size_t length = 0;
-  for (const Node* node : path) length += node->size();
-  std::vector<bool> complete(length + 1, true);  // [n]: no window lacks a page that the row behind page n - 1 sees
-  for (size_t group = 1; group < groups_.size(); ++group) {
-    size_t at = 0, from = 0;  // pages [from, at) are there
-    for (const Node* node : path) {
-      for (const PageId page : node->pages[group]) {
-        ++at;
-        if (page == kNoPage) from = at;
-        const auto end = static_cast<int64_t>(page_tokens(at));
-        if (first_page(groups_[group], end, page_size_) < static_cast<int64_t>(from)) complete[at] = false;
-      }
-    }
+// The longest tail behind `node` that `rest` begins with.
+PrefixTree::Node* PrefixTree::tail_of(const Node& node, std::span<const TokenId> rest) const {
+  for (size_t n = std::min(rest.size(), page_tokens(1) - 1); n > 0; --n) {
+    const auto child = node.children.find(rest.first(n));
+    if (child != node.children.end() && child->second->pages.back()[0] != kNoPage) return child->second.get();
   }
-  while (!complete[length]) --length;
-  return length;
+  return nullptr;
+}
+
+// The longest usable prefix along a path from the root.
+PrefixTree::Usable PrefixTree::usable(std::span<Node* const> path, std::span<const TokenId> tokens) const {
+  Usable best;
+  const size_t windows = groups_.size() - (has_states() ? 1 : 0);
+  std::vector<size_t> from(windows);  // pages [from, at) of the group are there
+  const auto windows_reach = [&](size_t end) {
+    for (size_t group = 1; group < windows; ++group) {
+      if (first_page(groups_[group], static_cast<int64_t>(end), page_size_) < static_cast<int64_t>(from[group]))
+        return false;
+    }
+    return true;
+  };
+  size_t at = 0;
+  for (const Node* node : path) {
+    for (size_t i = 0; i < node->size(); ++i) {
+      ++at;
+      for (size_t group = 1; group < windows; ++group) {
+        if (node->pages[group][i] == kNoPage) from[group] = at;
+      }
+      if (has_states() && node->pages.back()[i] == kNoPage) continue;
+      if (windows_reach(page_tokens(at))) best = {at, page_tokens(at), nullptr};
+    }
+    if (!has_states()) continue;
+    Node* tail = tail_of(*node, tokens.subspan(page_tokens(at)));
+    if (tail == nullptr || !windows_reach(page_tokens(at) + tail->tokens.size())) continue;
+    if (std::ranges::any_of(tail->pages, [](const auto& pages) { return pages[0] == kNoPage; })) continue;
+    best = {at, page_tokens(at) + tail->tokens.size(), tail};
+  }
+  return best;
 }
 
 void PrefixTree::insert(const std::string& space, std::span<const TokenId> tokens, std::span<PageList> lists) {
-  VOLLEY_CHECK_EQ(tokens.size() % page_tokens(1), 0u);
-  VOLLEY_CHECK(lists[0].begin() == 0 && tokens.size() <= page_tokens(lists[0].end()));
-  if (tokens.empty()) return;
+  const size_t pages = tokens.size() / page_tokens(1);
+  const std::span<const TokenId> whole = tokens.first(page_tokens(pages)), rest = tokens.subspan(whole.size());
+  VOLLEY_CHECK(rest.empty() || has_states());
+  VOLLEY_CHECK(lists[0].begin() == 0 && whole.size() <= page_tokens(lists[0].end()));
+  const bool tail = !rest.empty() && lists.back().has(pages);
+  if (whole.empty() && !tail) return;
   const auto root = roots_.try_emplace(space).first;
   if (root->second == nullptr) {
     root->second = std::make_unique<Node>(nodes_++, groups_.size());
@@ -116,12 +163,32 @@ void PrefixTree::insert(const std::string& space, std::span<const TokenId> token
   }
   size_t found = 0;
   Node* end = root->second.get();
-  for (Node* node : descend(*root->second, tokens)) {
+  for (Node* node : descend(*root->second, whole)) {
     merge(*node, lists, found);
     found += node->size();
     end = node;
   }
-  append(*end, tokens.subspan(page_tokens(found)), lists, found);
+  end = append(*end, whole.subspan(page_tokens(found)), lists, found);
+  if (tail) insert_tail(*end, rest, lists, pages);
+}
+
+// Behind a node that ends where the whole pages do.
+void PrefixTree::insert_tail(Node& end, std::span<const TokenId> tokens, std::span<PageList> lists, size_t page) {
+  const auto there = end.children.find(tokens);
+  if (there != end.children.end()) {
+    touch(*there->second);
+    return merge(*there->second, lists, page);
+  }
+  if (end.is_leaf()) leaves_.erase(end.last_used);
+  auto made = std::make_unique<Node>(nodes_++, groups_.size());
+  made->tokens.assign(tokens.begin(), tokens.end());
+  Node& node = end.adopt(std::move(made), page_tokens(1));
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    const PageId own = lists[group].has(page) ? lists[group][page] : kNoPage;
+    node.pages[group].push_back(own);
+    if (own != kNoPage) hold(group, own);
+  }
+  touch(node);
 }
 
 // The node's run is pages `begin` … of the lists: they get the node's pages, and a window of the node theirs where it
@@ -171,10 +238,11 @@ int64_t PrefixTree::evict_ends(int64_t pages) {
       }
       ++freed;
     }
-    leaf.tokens.resize(page_tokens(leaf.size()));
+    leaf.tokens.resize(std::min(leaf.tokens.size(), page_tokens(leaf.size())));  // a tail is shorter
     if (leaf.size() == 0) {
+      const uint64_t parents = leaf.parent->is_root() ? age : std::min(age, leaf.parent->last_used);
       remove_leaf(leaf);
-      oldest = leaves_.lower_bound(age);  // the parent may be a leaf now, and is as old or younger
+      oldest = leaves_.lower_bound(parents);  // the parent may be a leaf now
     } else {
       list_windows(leaf);
       ++oldest;
@@ -205,6 +273,7 @@ int64_t PrefixTree::evict_windows(size_t group, Place place, int64_t pages) {
 
 // How many of the node's pages a prefix that ends with the node, or a little behind it, needs of a window.
 size_t PrefixTree::pages_at_end(size_t group, const Node& node) const {
+  if (groups_[group].life == Life::kState) return 0;  // the oldest goes first, whatever its place
   return std::min(node.size(), static_cast<size_t>(pages_for(groups_[group].window - 1, page_size_)));
 }
 
@@ -279,8 +348,10 @@ void PrefixTree::split(Node& node, size_t pages) {
 }
 
 // Adds a run behind the node at which descend() stopped: pages `begin` … of the lists.
-void PrefixTree::append(Node& end, std::span<const TokenId> tokens, std::span<const PageList> lists, size_t begin) {
-  if (tokens.empty()) return;
+// Returns the node that ends with it.
+PrefixTree::Node* PrefixTree::append(Node& end, std::span<const TokenId> tokens, std::span<const PageList> lists,
+                                     size_t begin) {
+  if (tokens.empty()) return &end;
   Node* node = &end;
   if (!end.is_leaf()) {  // a leaf just grows: a conversation of many turns stays one run
     auto child = std::make_unique<Node>(nodes_++, groups_.size());
@@ -299,6 +370,7 @@ void PrefixTree::append(Node& end, std::span<const TokenId> tokens, std::span<co
     }
   }
   list_windows(*node);
+  return node;
 }
 
 // Unlinks a leaf whose pages are gone. A namespace without pages goes too.

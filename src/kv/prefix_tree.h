@@ -3,7 +3,11 @@
 // After SGLang's RadixAttention (Zheng et al. 2024), with whole pages as the unit. Threads: one.
 //
 // Every page of a run has its page of group 0. In the other groups (windows) pages may be missing: a prefix can be used
-// up to a place at which every group has the pages that the next row sees.
+// up to a place at which every group has the pages that the next row sees. Where there are snapshots of states it must
+// lie at one besides: page i of that group is the snapshot at the end of page i of the run.
+//
+// A sequence with a snapshot may end inside a page: its last positions are a page of their own, a tail, which is a
+// leaf. Who goes on from there copies that page.
 //
 // Who holds a page of group 0 of the tree holds those before it too: match() hands out whole prefixes, and insert()
 // moves the caller to the tree's pages. So a page that nobody uses never has one behind it that somebody uses, and
@@ -38,11 +42,18 @@ class PrefixTree {
   // The longest cached prefix of `tokens` in `space` (a namespace: cache salt, adapter, image hash) that can be used,
   // whole pages only: for each group a list that ends where the prefix does. Of windows it has what the next row sees.
   // Marks the prefix as just used.
-  std::vector<PageList> match(const std::string& space, std::span<const TokenId> tokens);
+  struct Match {
+    std::vector<PageList> lists;  // of whole pages; of snapshots always empty
+    std::vector<PageList> tail;   // empty, or for each group the page of a tail, and the snapshot's list
+    size_t tokens = 0;            // of the prefix, the tail's too
+    size_t pages_found = 0;       // whole pages of group 0 that are there, usable or not
+  };
+  Match match(const std::string& space, std::span<const TokenId> tokens);
 
   // Adds the pages of a prefix, a whole number of pages: lists[0] has all of them, the others what is left. Where the
   // tree has a page already it keeps that one, and the caller's list moves to it. So duplicates of a prefix that two
-  // requests computed at the same time end here.
+  // requests computed at the same time end here. With snapshots `tokens` may end inside a page: that end becomes a
+  // tail, if the snapshots' list has the page that it ends in.
   void insert(const std::string& space, std::span<const TokenId> tokens, std::span<PageList> lists);
 
   // Drops pages of a group that nobody else references, until `pages` became free or none is left. Returns how many
@@ -66,7 +77,7 @@ class PrefixTree {
   std::vector<Node*> descend(Node& root, std::span<const TokenId> tokens);
   void touch(Node& node);
   void split(Node& node, size_t pages);
-  void append(Node& end, std::span<const TokenId> tokens, std::span<const PageList> lists, size_t begin);
+  Node* append(Node& end, std::span<const TokenId> tokens, std::span<const PageList> lists, size_t begin);
   void merge(Node& node, std::span<PageList> lists, size_t begin);
   void remove_leaf(Node& leaf);
 
@@ -77,7 +88,11 @@ class PrefixTree {
   void list_windows(Node& node);
   void unlist_windows(Node& node);
   size_t pages_at_end(size_t group, const Node& node) const;
-  size_t usable(std::span<Node* const> path) const;
+  struct Usable;
+  Usable usable(std::span<Node* const> path, std::span<const TokenId> tokens) const;
+  Node* tail_of(const Node& node, std::span<const TokenId> rest) const;
+  void insert_tail(Node& end, std::span<const TokenId> tokens, std::span<PageList> lists, size_t page);
+  bool has_states() const { return groups_.back().life == Life::kState; }
 
   size_t page_tokens(size_t pages) const { return pages * static_cast<size_t>(page_size_); }
 

@@ -27,7 +27,7 @@ struct OneGroup {
 };
 
 PageList match(PrefixTree& tree, const Tokens& tokens, const std::string& space = "") {
-  return std::move(tree.match(space, tokens)[0]);
+  return std::move(tree.match(space, tokens).lists[0]);
 }
 
 // Puts the list's pages into the tree. The list then has those that the tree has.

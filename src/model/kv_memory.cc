@@ -88,9 +88,41 @@ Result<std::unique_ptr<KvMemory>> KvMemory::allocate(Device& device, const KvLay
   auto* state = static_cast<std::byte*>(memory->state_buffer_.data());
   for (const ops::DeltaShape& shape : layout.states) {
     memory->states_.push_back({state, layout.slots, layout.tape_rows, layout.state_dtype});
-    state += layout.slots * ops::delta_state_bytes(shape, layout.tape_rows, layout.state_dtype);
+    memory->state_strides_.push_back(ops::delta_state_bytes(shape, layout.tape_rows, layout.state_dtype));
+    state += layout.slots * memory->state_strides_.back();
+  }
+  if (layout.snapshots > 0) {
+    VOLLEY_ASSIGN(memory->snapshot_buffer_, device.allocate(static_cast<size_t>(layout.snapshot_bytes())));
   }
   return memory;
+}
+
+std::byte* KvMemory::snapshot(PageId id) const {
+  VOLLEY_CHECK(id.value >= 0 && id.value < layout_.snapshots);
+  return static_cast<std::byte*>(snapshot_buffer_.data()) + id.value * slot_bytes();
+}
+
+void KvMemory::save_state(Device& device, int32_t slot, PageId id) const {
+  std::byte* to = snapshot(id);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    device.enqueue_copy(to, states_[i].base + slot * state_strides_[i], static_cast<size_t>(state_strides_[i]));
+    to += state_strides_[i];
+  }
+}
+
+void KvMemory::restore_state(Device& device, PageId id, int32_t slot) const {
+  const std::byte* from = snapshot(id);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    device.enqueue_copy(states_[i].base + slot * state_strides_[i], from, static_cast<size_t>(state_strides_[i]));
+    from += state_strides_[i];
+  }
+}
+
+void KvMemory::copy_page(Device& device, size_t group, PageId from, PageId to) const {
+  const int64_t bytes = layout_.groups[group].bytes;
+  if (bytes == 0) return;
+  auto* const base = static_cast<std::byte*>(buffers_[group].data());
+  device.enqueue_copy(base + to.value * bytes, base + from.value * bytes, static_cast<size_t>(bytes));
 }
 
 std::array<size_t, ops::kMaxViews> KvMemory::groups_of_views(size_t begin, size_t n) const {

@@ -1,7 +1,8 @@
 // The memory of what layers keep of the sequences. KV pages are a buffer for each cache group (kv/layout.h), whose
 // pages hold page_size positions of every layer of the group. Target and drafter share groups, so a page table serves
 // both and a prefix hit brings the drafter's context along. Recurrent layers of the target have a state a slot
-// (ops/gated_delta). Threads: immutable; what the memory holds belongs to the stream's order.
+// (ops/gated_delta), and snapshots of it: copies of a slot's whole memory, which are that slot at its time. Threads:
+// immutable; what the memory holds belongs to the stream's order.
 #pragma once
 
 #include <array>
@@ -39,7 +40,9 @@ struct KvLayout {
   int32_t slots = 0, tape_rows = 0;     // of each
   DType state_dtype = DType::kBF16;     // of the rows that they keep
   int64_t slot_bytes() const;           // of all states of a slot
+  int64_t snapshots = 0;                // that there is room for
   int64_t state_bytes() const { return slots * slot_bytes(); }
+  int64_t snapshot_bytes() const { return snapshots * slot_bytes(); }
 };
 KvLayout kv_layout(std::vector<KvShape> layers, int32_t page_size, DType dtype);
 
@@ -59,7 +62,12 @@ class KvMemory {
   size_t size() const { return layers_.size(); }
   // Those of the target's recurrent layers, in order.
   std::span<const ops::DeltaState> states() const { return states_; }
-  int64_t state_bytes() const { return static_cast<int64_t>(state_buffer_.bytes()); }
+  int64_t state_bytes() const { return layout_.state_bytes(); }
+  int64_t slot_bytes() const { return layout_.slot_bytes(); }
+  // Copies in the order of the stream. REQUIRES: between steps of the slot, in that order.
+  void save_state(Device& device, int32_t slot, PageId snapshot) const;
+  void restore_state(Device& device, PageId snapshot, int32_t slot) const;
+  void copy_page(Device& device, size_t group, PageId from, PageId to) const;
   // Whose pages the views of a pass over these layers go through, by view (ops/rows.h): those of group 0, and those of
   // their window. REQUIRES: their windows are of one size.
   std::array<size_t, ops::kMaxViews> groups_of_views(size_t begin, size_t n) const;
@@ -72,7 +80,10 @@ class KvMemory {
   KvLayout layout_;
   std::vector<Buffer> buffers_;  // by group
   std::vector<ops::KvLayer> layers_;
-  Buffer state_buffer_;
+  std::byte* snapshot(PageId id) const;
+
+  Buffer state_buffer_, snapshot_buffer_;
+  std::vector<int64_t> state_strides_;  // bytes of a slot, by layer
   std::vector<ops::DeltaState> states_;
 };
 

@@ -62,9 +62,20 @@ bool Scheduler::State::start(Request& request, StepPlan& plan) {
 
   if (!request.has_started()) request.set_age(starts++);
   running.emplace(request.age(), &request);
+  const kv::Beginning beginning = pages.take_beginning();
   request.start(Resources{SlotLease(slots), std::move(pages)}, cached);
   shares.start(request.id(), request.prefill_length() - cached);
   if (request.decoding()) shares.computed(request.id());
+  if (beginning.snapshot) {
+    copies.push_back({.kind = MemoryCopy::Kind::kRestore,
+                      .slot = request.slot(),
+                      .group = 0,
+                      .from = *beginning.snapshot,
+                      .to = {}});
+  }
+  for (const kv::PageCopy& copy : beginning.copies) {
+    copies.push_back({.slot = {}, .group = copy.group, .from = copy.from, .to = copy.to});
+  }
   plan.started.push_back({.id = request.id(), .slot = request.slot(), .start = cached});
   return true;
 }

@@ -49,9 +49,9 @@ void Scheduler::State::finish_segment(const PlannedSegment& segment, const StepR
     request.commit(result->tokens);
     VOLLEY_CHECK(result->finished || request.remaining() > 0);
     if (result->finished) {
-      vacate(request);
-      shares.remove(segment.id);
       forget(segment.id);
+      vacate(request, request.under_way() && !result->device_knows);
+      shares.remove(segment.id);
       requests.erase(segment.id);
       return;
     }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -38,6 +39,9 @@ StepPlan Scheduler::State::plan(const VerifyLimit& limit, const PromptBudget& pr
   plan_decoding(limit, plan);
   plan_prompts(limit, prompts, plan);
   publish_pages(plan);
+  if (!plan.empty()) {
+    plan.copies = std::exchange(copies, std::exchange(later_copies, {}));
+  }
   VOLLEY_CHECK_LE(plan.rows, config.max_num_batched_tokens);
   VOLLEY_CHECK(!plan.empty() || requests.empty() || !flights.empty());  // something can always run
   if (plan.empty()) return plan;
@@ -68,11 +72,11 @@ DecodingOutlook Scheduler::State::decoding(const PromptBudget& prompts) const {
   const int32_t most = rows_for_prompts(static_cast<int32_t>(outlook.requests.size()));
   PromptAllowance allowance(prompts, !outlook.requests.empty());
   const auto count = [&](const Request& request) {
-    const int32_t left = request.prefill_length() - request.next_row();
+    const int32_t left = chunk_end(request) - request.next_row();
     const int32_t rows =
         allowance.take(request.next_row(), std::min({config.prefill_chunk, left, most - outlook.prompt_rows}));
     outlook.prompt_rows += rows;
-    outlook.prompts_ending += rows == left ? 1 : 0;
+    outlook.prompts_ending += request.next_row() + rows == request.prefill_length() ? 1 : 0;
     return rows;
   };
   int32_t free_slots = slots.free();
@@ -163,7 +167,7 @@ void Scheduler::State::plan_prompts(const VerifyLimit& limit, const PromptBudget
     if (waits && request.decoding()) {
       resume(request, limit, plan);
     } else if (!request.decodes_next()) {
-      const int32_t left = request.prefill_length() - request.next_row();
+      const int32_t left = chunk_end(request) - request.next_row();
       const int32_t rows = allowance.take(request.next_row(), std::min({config.prefill_chunk, most - plan.rows, left}));
       if (rows > 0) add_chunk(request, rows, plan);
     }
@@ -180,12 +184,37 @@ void Scheduler::State::add_decoding(Request& request, int32_t draft, StepPlan& p
   plan.segments.push_back(segment);
 }
 
+// How far the next chunk may go: to the end, or to where a snapshot of the state is wanted. That is at absolute
+// multiples, at the end of what others had in common with it, and, if others have the same prompt, at the last page
+// that they can take.
+int32_t Scheduler::State::chunk_end(const Request& request) const {
+  const int32_t end = request.prefill_length();
+  if (!cache.has_snapshots()) return end;
+  const int32_t row = request.next_row();
+  int32_t first = (row / config.snapshot_tokens + 1) * config.snapshot_tokens;
+  const auto stop = [&](int64_t at) {
+    if (at > row && at < first) first = static_cast<int32_t>(at);
+  };
+  if (request.running()) stop(request.resources().pages.shared());
+  if (request.traits().shares_prompt) stop((end - 1) / config.page_size * config.page_size);
+  return std::min(first, end);
+}
+
 // The next rows of a prefill.
 void Scheduler::State::add_chunk(Request& request, int32_t rows, StepPlan& plan) {
   PlannedSegment segment{.id = request.id(), .slot = request.slot(), .start = request.next_row()};
   segment.known = rows;
   segment.chooses = segment.start + segment.known == request.length();
   plan.rows += segment.known;
+  const int32_t end = segment.start + segment.known;
+  if (cache.has_snapshots() && end == chunk_end(request) &&
+      (end < request.prefill_length() || end % config.snapshot_tokens == 0)) {
+    kv::Lease& pages = request.resources().pages;
+    if (const auto snapshot = cache.snapshot(pages, end, kv::SnapshotKind::kPrompt)) {
+      later_copies.push_back(
+          {.kind = MemoryCopy::Kind::kSave, .slot = segment.slot, .group = 0, .from = {}, .to = *snapshot});
+    }
+  }
   plan.segments.push_back(segment);
 }
 

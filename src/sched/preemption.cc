@@ -81,14 +81,25 @@ void Scheduler::State::restart() {
   flights.clear();
   while (!running.empty()) {
     Request& request = *running.begin()->second;
-    vacate(request);
+    vacate(request, true);
     shares.resume(request.id(), request.age());
   }
+  copies.clear();
+  later_copies.clear();
   cache.drop_prefixes();
 }
 
-// A running request gives back what it holds; the K and V that it computed stay cached as far as they fill pages.
-void Scheduler::State::vacate(Request& request) {
+// A running request gives back what it holds; the K and V that it computed stay cached as far as they fill pages, and
+// where there are recurrent layers to their end, with the state that the slot is left in. state_moved_on: a step that
+// is under way has taken that further than the tokens that are known.
+void Scheduler::State::vacate(Request& request, bool state_moved_on) {
+  kv::Lease& pages = request.resources().pages;
+  if (!state_moved_on && request.computed() > std::max(pages.cached(), pages.last_snapshot())) {
+    if (const auto snapshot = cache.snapshot(pages, request.computed(), kv::SnapshotKind::kEnd)) {
+      copies.push_back(
+          {.kind = MemoryCopy::Kind::kSave, .slot = request.slot(), .group = 0, .from = {}, .to = *snapshot});
+    }
+  }
   cache.keep(request.space(), request.computed_tokens(), request.resources().pages);
   running.erase(request.age());
   request.stop();

@@ -88,9 +88,10 @@ class Request {
   // like when the steps under way are done, as far as the host can know:
   bool decodes_next() const { return decoding() || (prefilling() && next_row() == prefill_length()); }
   int32_t next_row() const { return computed() + rows_under_way_; }  // of a prefill: leading tokens computed by then
-  int32_t remaining_next() const { return remaining() - choices_under_way_; }  // at most: each brings one or more
-  void take_off(int32_t prefill_rows, bool chooses);                           // a step with these was planned
-  void land(int32_t prefill_rows, bool chooses);                               // its results are in
+  bool under_way() const { return rows_under_way_ > 0 || choices_under_way_ > 0; }  // in a step without results
+  int32_t remaining_next() const { return remaining() - choices_under_way_; }       // at most: each brings one or more
+  void take_off(int32_t prefill_rows, bool chooses);                                // a step with these was planned
+  void land(int32_t prefill_rows, bool chooses);                                    // its results are in
 
   void set_age(uint64_t age);  // REQUIRES: !has_started()
 

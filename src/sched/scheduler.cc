@@ -16,7 +16,9 @@ Scheduler::State::State(const SchedulerConfig& options)
   VOLLEY_CHECK_GE(config.max_num_batched_tokens, config.max_num_seqs);  // a row for each decoding request
   VOLLEY_CHECK_GT(config.prefill_chunk, 0);
   VOLLEY_CHECK_GT(config.max_model_len, 0);
-  for (const kv::Group& group : config.groups) VOLLEY_CHECK_GT(group.pages, 0);
+  for (const kv::Group& group : config.groups) VOLLEY_CHECK(group.pages > 0 || group.life == kv::Life::kState);
+  VOLLEY_CHECK(!cache.has_snapshots() ||
+               (config.snapshot_tokens > 0 && config.snapshot_tokens % config.page_size == 0));
   VOLLEY_CHECK_GT(config.block_size, 0);
   VOLLEY_CHECK_GT(config.reserve_rounds, 0);
 }
@@ -56,7 +58,7 @@ bool Scheduler::remove(RequestId id) {
   Request* request = s.find(id);
   if (request == nullptr) return false;
   s.forget(id);
-  if (request->running()) s.vacate(*request);
+  if (request->running()) s.vacate(*request, request->under_way());
   s.shares.remove(id);
   s.requests.erase(id);
   return true;
@@ -101,6 +103,8 @@ SchedulerStats Scheduler::stats() const {
   stats.running = std::ssize(s.running);
   stats.preemptions = s.preemptions;
   for (size_t group = 0; group < s.cache.groups(); ++group) stats.pages.push_back(s.cache.use(group));
+  stats.prompt_snapshot_hits = s.cache.hits(kv::SnapshotKind::kPrompt);
+  stats.end_snapshot_hits = s.cache.hits(kv::SnapshotKind::kEnd);
   return stats;
 }
 

@@ -41,6 +41,8 @@ struct SchedulerConfig {
                                // results of the first are in (a device that runs ahead: 2)
   std::vector<kv::Group> groups = {};  // of pages
   bool prefix_cache = true;
+  int32_t snapshot_tokens = 0;  // of recurrent states, while prompts are computed: at multiples of this, which is one
+                                // of page_size. Looked at where the last group is of snapshots
 };
 
 // How many drafted tokens the decoding requests of a step may verify.
@@ -83,12 +85,22 @@ struct PageEdit {
   PageId page;
 };
 
+// A copy within the device's memory.
+struct MemoryCopy {
+  enum class Kind { kSave, kRestore, kPage };
+  Kind kind = Kind::kPage;
+  SlotId slot;        // kSave: its state becomes the snapshot `to`; kRestore: the snapshot `from` becomes its state
+  int32_t group = 0;  // kPage: page `from` of the group becomes `to`
+  PageId from, to;
+};
+
 // A plan that preempts starts nobody.
 struct StepPlan {
   std::vector<RequestId> preempted;      // lost their slots (before anything below happens)
   std::vector<PlannedSegment> started;   // just got a slot: id and slot; start = cached tokens (from the prefix tree)
   std::vector<PageEdit> page_edits;      // new entries, entries that moved to a page with the same K and V, and those
                                          // of pages that are gone, which become the scrap page
+  std::vector<MemoryCopy> copies;        // to be made in this order, after the steps before this one and before it
   std::vector<PlannedSegment> segments;  // decoding requests first, by slot; then prefill chunks, in turn
   int32_t rows = 0;                      // of the step
   int32_t decode_rows = 0;               // of these, the decoding requests'
@@ -102,11 +114,13 @@ struct StepResult {
   RequestId id = 0;
   std::vector<TokenId> tokens;  // 1 … draft + 1 of them
   bool finished = false;        // the request ends here
+  bool device_knows = false;    // so does the device: it does not go on in a step that is under way
 };
 
 struct SchedulerStats {
   int64_t waiting = 0, running = 0, preemptions = 0;
-  std::vector<kv::Cache::Use> pages;  // by group
+  std::vector<kv::Cache::Use> pages;  // by group, snapshots too
+  int64_t prompt_snapshot_hits = 0, end_snapshot_hits = 0;
 };
 
 class Scheduler {

@@ -72,6 +72,50 @@ class FakeDevice {
     for (const kv::Group& group : config.groups) {
       memory_.emplace_back(static_cast<size_t>((group.pages + 1) * config.page_size), kGarbage);
     }
+    states_.resize(static_cast<size_t>(config.max_num_seqs));
+    if (has_states()) snapshots_.resize(static_cast<size_t>(config.groups.back().pages));
+  }
+
+  void copy(const StepPlan& plan) {
+    for (const MemoryCopy& copy : plan.copies) {
+      const auto page = [&](PageId id) {
+        const auto size = config_.page_size;
+        return std::span(memory_[static_cast<size_t>(copy.group)]).subspan(static_cast<size_t>(id.value * size), size);
+      };
+      switch (copy.kind) {
+        case MemoryCopy::Kind::kSave:
+          snapshots_.at(static_cast<size_t>(copy.to.value)) = states_.at(static_cast<size_t>(copy.slot.value));
+          break;
+        case MemoryCopy::Kind::kRestore:
+          states_.at(static_cast<size_t>(copy.slot.value)) = snapshots_.at(static_cast<size_t>(copy.from.value));
+          break;
+        case MemoryCopy::Kind::kPage:
+          std::ranges::copy(page(copy.from), page(copy.to).begin());
+      }
+    }
+  }
+
+  // What ops/gated_delta does: the state stands behind a segment's first rows, the last ones are on the tape. What is
+  // replayed of the tape must be the sequence's.
+  void take_state(const PlannedSegment& segment, std::span<const TokenId> before, std::span<const TokenId> after) {
+    if (!has_states()) return;
+    State& state = states_[static_cast<size_t>(segment.slot.value)];
+    if (segment.start > 0) {
+      const int32_t replayed = segment.start - state.position;
+      ASSERT_GE(replayed, 0) << "request " << segment.id << " at " << segment.start;
+      ASSERT_LT(replayed, std::ssize(state.after));
+      ASSERT_EQ(state.after[static_cast<size_t>(replayed)], hash(before.first(static_cast<size_t>(segment.start))))
+          << "request " << segment.id << " at " << segment.start;
+    }
+    const int32_t rows = segment.known + segment.draft, end = segment.start + rows;
+    state.position = segment.start + std::max(1, rows - (config_.block_size - 1));
+    state.after.clear();
+    for (int32_t at = state.position; at <= end; ++at) {
+      const std::span<const TokenId> tokens = at <= std::ssize(before) ? before : after;
+      // Of what was drafted the first tokens were right.
+      const bool right = at <= std::ssize(before) || at < std::ssize(after);
+      state.after.push_back(right ? hash(tokens.first(static_cast<size_t>(at))) : kGarbage);
+    }
   }
 
   void edit(const StepPlan& plan) {
@@ -129,7 +173,13 @@ class FakeDevice {
  private:
   using Table = std::vector<PageId>;
 
-  size_t groups() const { return config_.groups.size(); }
+  struct State {
+    int32_t position = 0;
+    std::vector<uint64_t> after;  // [i]: the state that replaying i rows of the tape gives
+  };
+
+  bool has_states() const { return config_.groups.back().life == kv::Life::kState; }
+  size_t groups() const { return config_.groups.size() - (has_states() ? 1 : 0); }  // of pages
   Table& table(size_t group, SlotId slot) { return tables_[group][static_cast<size_t>(slot.value)]; }
   PageId page_at(size_t group, SlotId slot, int32_t at) {
     return table(group, slot)[static_cast<size_t>(at / config_.page_size)];
@@ -146,6 +196,7 @@ class FakeDevice {
   SchedulerConfig config_;
   std::vector<std::vector<uint64_t>> memory_;  // by group, the scrap page too
   std::vector<std::vector<Table>> tables_;     // by group and slot
+  std::vector<State> states_, snapshots_;      // by slot, and by snapshot
   int64_t most_owned_ = 0;
 };
 
@@ -181,6 +232,7 @@ class Simulation {
       ASSERT_NO_FATAL_FAILURE(this->step());
     }
     preemptions_ = scheduler_->stats().preemptions;
+    snapshot_hits_ = {scheduler_->stats().prompt_snapshot_hits, scheduler_->stats().end_snapshot_hits};
     for (const kv::Cache::Use& use : scheduler_->stats().pages) EXPECT_EQ(use.used, use.cached);
     scheduler_->drop_prefix_cache();
     for (const kv::Cache::Use& use : scheduler_->stats().pages) EXPECT_EQ(use.used, 0);
@@ -190,6 +242,7 @@ class Simulation {
   int64_t preemptions() const { return preemptions_; }
   int64_t finished() const { return finished_; }
   int64_t cached_tokens() const { return cached_tokens_; }
+  std::pair<int64_t, int64_t> snapshot_hits() const { return snapshot_hits_; }  // of prompts, of ends
   int64_t shared_steps() const { return shared_steps_; }
   int64_t most_owned() const { return device_.most_owned(); }
   const Partition& partition(size_t job) const { return partitions_[job]; }
@@ -231,6 +284,7 @@ class Simulation {
     StepPlan plan = scheduler_->plan(limit);
     ASSERT_NO_FATAL_FAILURE(check_plan(plan, limit));
     shared_steps_ += plan.shared ? 1 : 0;
+    device_.copy(plan);
     ASSERT_NO_FATAL_FAILURE(device_.edit(plan));
     const bool planned = !plan.empty();
     if (chance(fail_one_in)) {
@@ -291,7 +345,10 @@ class Simulation {
     for (const PlannedSegment& segment : segments) {
       Tokens& tokens = sequences_.at(segment.id);
       const Tokens before = tokens;
-      if (!ended(segment.id, before)) tokens = choose(segment, before);
+      if (!ended(segment.id, before)) {
+        tokens = choose(segment, before);
+        ASSERT_NO_FATAL_FAILURE(device_.take_state(segment, before, tokens));
+      }
       ASSERT_NO_FATAL_FAILURE(device_.write(segment, before, tokens, slots_in_use, runs_ahead));
       if (segment.chooses && tokens.size() > before.size()) results.push_back(result(segment, before, tokens));
     }
@@ -343,7 +400,8 @@ class Simulation {
     }
     return {.id = segment.id,
             .tokens = Tokens(after.begin() + static_cast<ptrdiff_t>(before.size()), after.end()),
-            .finished = finished};
+            .finished = finished,
+            .device_knows = finished};
   }
 
   void check_plan(const StepPlan& plan, const VerifyLimit& limit) {
@@ -420,6 +478,7 @@ class Simulation {
   std::map<int32_t, RequestId> slots_;
   std::map<RequestId, Tokens> sequences_;        // as the device knows them
   std::deque<std::vector<StepResult>> flights_;  // computed, and not yet applied
+  std::pair<int64_t, int64_t> snapshot_hits_;
   int64_t preemptions_ = 0, finished_ = 0, cached_tokens_ = 0, shared_steps_ = 0;
 };
 
@@ -439,6 +498,7 @@ std::vector<Job> any_jobs(uint32_t seed, int count) {
     for (int n = 1 + below(8); n > 0; --n) job.prompt.push_back(1 + below(3));
     if (below(2) == 0) job.traits.tenant = std::string(1, static_cast<char>('a' + below(3)));
     if (below(3) == 0) job.traits.group = 1 + static_cast<uint64_t>(i / 20);
+    if (below(4) == 0) job.traits.shares_prompt = true;
     if (below(5) == 0) job.traits.priority = below(5) - 2;
     jobs.push_back(std::move(job));
   }
@@ -450,6 +510,7 @@ void set_smallest_pools(SchedulerConfig& config, const std::vector<Job>& jobs, i
   int64_t context = 0;
   for (const Job& job : jobs) context = std::max(context, last_context(std::ssize(job.prompt), job.max_tokens));
   for (kv::Group& group : config.groups) {
+    if (group.life == kv::Life::kState) continue;
     group.pages =
         more + kv::most_pages(group, context + positions_ahead(config), chunks_ahead(config), config.page_size);
   }
@@ -477,15 +538,28 @@ void add_windows(SchedulerConfig& config, int count, uint32_t seed) {
   }
 }
 
+// Snapshots of states, few enough to be evicted all the time; last of the groups.
+void add_snapshots(SchedulerConfig& config, uint32_t seed) {
+  std::mt19937 random(seed + 2000);
+  config.snapshot_tokens = config.page_size * (1 + static_cast<int32_t>(random() % 4));
+  config.groups.push_back({.life = kv::Life::kState, .pages = static_cast<int64_t>(random() % 60)});
+}
+
+// Windows, and whether there are recurrent layers.
+using Layers = std::pair<int, bool>;
+
 // Every text is the model's own, whatever pages, rows, drafts, cancellations and failures did; nothing leaks or stalls.
-class AnyText : public ::testing::TestWithParam<int> {};
+class AnyText : public ::testing::TestWithParam<Layers> {};
 
 TEST_P(AnyText, NeverDependsOnTheSchedule) {
+  const auto [windows, states] = GetParam();
   int64_t preemptions = 0, finished = 0, cached = 0, shared = 0;
+  std::pair<int64_t, int64_t> hits;
   for (uint32_t seed = 0; seed < 100; ++seed) {
     std::mt19937 random(seed);
     SchedulerConfig config = any_config(random);
-    add_windows(config, GetParam(), seed);
+    add_windows(config, windows, seed);
+    if (states) add_snapshots(config, seed);
     const auto jobs = any_jobs(seed, 150);
     set_smallest_pools(config, jobs, static_cast<int64_t>(seed % 6) * 2);
     Simulation simulation(config, seed);
@@ -500,15 +574,21 @@ TEST_P(AnyText, NeverDependsOnTheSchedule) {
     finished += simulation.finished();
     cached += simulation.cached_tokens();
     shared += simulation.shared_steps();
+    hits.first += simulation.snapshot_hits().first;
+    hits.second += simulation.snapshot_hits().second;
   }
   // The pressure was there: else the test would protect nothing.
   EXPECT_GT(preemptions, 1000);
-  EXPECT_GT(finished, 8000);
-  EXPECT_GT(cached, GetParam() == 0 ? 20000 : 10000) << "with windows so small, others' windows evict much";
-  EXPECT_GT(shared, GetParam() == 0 ? 1000 : 500);
+  EXPECT_GT(finished, states ? 7500 : 8000);
+  EXPECT_GT(cached, windows == 0 && !states ? 20000 : 10000) << "with windows so small, others' windows evict much";
+  EXPECT_GT(shared, windows == 0 ? 1000 : 500);
+  EXPECT_EQ(hits.first > 500, states) << hits.first;
+  EXPECT_EQ(hits.second > 100, states) << hits.second << ": few tails outlive the pressure on pages";
 }
 
-INSTANTIATE_TEST_SUITE_P(Windows, AnyText, ::testing::Values(0, 1, 2));
+INSTANTIATE_TEST_SUITE_P(Of, AnyText,
+                         ::testing::Values(Layers{0, false}, Layers{1, false}, Layers{2, false}, Layers{0, true},
+                                           Layers{1, true}, Layers{2, true}));
 
 // tokens_per_step of a request is the same alone and under pressure: a preempted one resumes between two verify steps.
 TEST(Simulation, PreemptionKeepsThePartitionIntoVerifySteps) {
@@ -517,6 +597,7 @@ TEST(Simulation, PreemptionKeepsThePartitionIntoVerifySteps) {
     std::mt19937 random(seed);
     SchedulerConfig config = any_config(random);
     add_windows(config, static_cast<int>(seed % 3), seed);
+    if (seed % 2 == 1) add_snapshots(config, seed);
     config.max_num_seqs = 6;
     config.max_num_batched_tokens = 6 * config.block_size + 20;  // rows never shorten a draft
     const auto jobs = any_jobs(seed, 60);

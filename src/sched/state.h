@@ -40,7 +40,8 @@ struct Scheduler::State {
   int32_t most_prompt_rows(int32_t decode_rows) const;
   int32_t rows_left(const StepPlan& plan) const { return config.max_num_batched_tokens - plan.rows; }
   static void add_decoding(Request& request, int32_t draft, StepPlan& plan);
-  static void add_chunk(Request& request, int32_t rows, StepPlan& plan);
+  void add_chunk(Request& request, int32_t rows, StepPlan& plan);
+  int32_t chunk_end(const Request& request) const;
   void publish_pages(StepPlan& plan);
 
   // admission.cc
@@ -56,7 +57,7 @@ struct Scheduler::State {
   kv::Need need_of(const Request& request) const;  // while it runs
   Request& victim();
   void preempt(Request& request, StepPlan& plan);
-  void vacate(Request& request);
+  void vacate(Request& request, bool state_moved_on = false);
   void restart();
 
   // commit.cc
@@ -76,6 +77,8 @@ struct Scheduler::State {
   FairShares shares;                     // of all of them
   std::map<uint64_t, Request*> running;  // by age
   std::deque<std::vector<PlannedSegment>> flights;  // segments of the plans whose results are not in, oldest first
+  // What the next plan brings, and what the one after it does: states that are saved when the step before is done.
+  std::vector<MemoryCopy> copies, later_copies;
   uint64_t starts = 0;
   int64_t preemptions = 0;
 };

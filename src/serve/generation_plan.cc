@@ -295,6 +295,7 @@ ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiReque
     if (held > kMaxHeldBytes) return too_many_copies(request);
     // The whole answer of a chat shows its prompt once.
     const bool shown_once = request.kind == ApiKind::kChat && !request.stream;
+    generate.shares_prompt = request.n > 1;
     for (int j = 0; j < request.n; ++j) {
       generate.sampling.choice_index = static_cast<uint32_t>(j);
       plan.choices.push_back(generate);

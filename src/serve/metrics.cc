@@ -153,6 +153,13 @@ void add_cache(const EngineStats& stats, Snapshot& out) {
   by_window("volley:kv_bytes", "Memory of those pages.", &EngineStats::PageGroup::bytes);
   out.gauge("volley:state_bytes", "Memory of the states of recurrent layers, all slots together.",
             static_cast<double>(stats.state_bytes));
+  const EngineStats::Snapshots& snapshots = stats.snapshots;
+  out.gauge("volley:state_snapshots", "Snapshots of such states that are held.", static_cast<double>(snapshots.held));
+  out.gauge("volley:state_snapshot_bytes", "Memory of those.", static_cast<double>(snapshots.bytes));
+  const char* const hits = "volley:state_snapshot_hits_total";
+  const char* const help = "Requests that began with a snapshot, taken from a prompt or at a request's end.";
+  out.counter(hits, help, static_cast<double>(snapshots.prompt_hits), {{"kind", "prompt"}});
+  out.counter(hits, help, static_cast<double>(snapshots.end_hits), {{"kind", "end"}});
   out.gauge("volley:grammar_memory_bytes", "Memory of compiled grammars, kept ones and those of running requests.",
             static_cast<double>(stats.grammar_bytes));
   out.gauge("volley:grammars_cached", "Compiled grammars that are kept.", static_cast<double>(stats.grammars_cached));

@@ -160,6 +160,21 @@ void Round::set_page(int32_t slot, size_t group, int32_t index, PageId page) {
   edits_.push_back({static_cast<int32_t>(static_cast<int64_t>(group) * memory_->table_rows) + slot, index, page.value});
 }
 
+void Round::save_state(int32_t slot, PageId snapshot) {
+  VOLLEY_CHECK(slot >= 0 && slot < config_.slots);
+  kv_.save_state(device_, slot, snapshot);
+}
+
+void Round::restore_state(PageId snapshot, int32_t slot) {
+  VOLLEY_CHECK(slot >= 0 && slot < config_.slots);
+  kv_.restore_state(device_, snapshot, slot);
+}
+
+void Round::copy_page(size_t group, PageId from, PageId to) {
+  VOLLEY_CHECK_LT(group, kv_.groups().size());
+  kv_.copy_page(device_, group, from, to);
+}
+
 // Memory for grammar masks is taken when the first request with a grammar comes, and grows.
 Status Round::reserve_masks(int32_t rows) {
   Memory& m = *memory_;

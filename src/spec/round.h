@@ -126,6 +126,11 @@ class Round {
   void clear_slot(int32_t slot);
   // page_table of the group [slot][index] = page.
   void set_page(int32_t slot, size_t group, int32_t index, PageId page);
+  // The slot's recurrent state to a snapshot and back, and a page of a group to another one: in the order of the calls,
+  // behind the steps that are enqueued and before those that will be. The host does not wait.
+  void save_state(int32_t slot, PageId snapshot);
+  void restore_state(PageId snapshot, int32_t slot);
+  void copy_page(size_t group, PageId from, PageId to);
   const std::vector<kv::Group>& page_groups() const { return kv_.groups(); }
 
   // Steps that may be under way at once.

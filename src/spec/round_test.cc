@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <random>
 
 #include "spec/round_testing.h"
 
@@ -363,6 +364,67 @@ TEST(RoundDeath, RefusesWhatMakesNoSense) {
   TinyWorld plain({.slots = 1});
   prefill(plain, 0, 0);
   EXPECT_DEATH(plain.step({decoding(0, 1)}), "proposer_");
+}
+
+// Protects: the state behind n tokens is a function of the tokens, bit for bit, however they fell into steps, whatever
+// was drafted and thrown away, and across snapshots, which a slot may be given while the saved one goes on elsewhere.
+TEST(Round, AStateIsAFunctionOfItsTokens) {
+  std::mt19937 random(9);
+  const auto below = [&](int32_t bound) { return static_cast<int32_t>(random() % static_cast<uint32_t>(bound)); };
+  int32_t rejected = 0, restored = 0;
+  for (int run = 0; run < 24; ++run) {
+    const size_t i = static_cast<size_t>(run) % 4;
+    std::vector<TokenId> all = requests()[i].prompt;
+    all.insert(all.end(), answer(i).begin(), answer(i).end());
+    const int32_t n = static_cast<int32_t>(std::ssize(all)) - 1 - below(20);
+    TinyWorld cold({.max_rows = kPositions});
+    cold.start(0, requests()[i]);
+    cold.step({known(0, all, 0, n - 1)});
+    cold.step({known(0, all, n - 1, 1)});
+
+    TinyWorld world({.block_size = 2 + below(7), .threads = 1 + below(2)});
+    know_answers(world);
+    world.proposer->are_wrong = sometimes;
+    int32_t slot = 0, computed = 0;
+    world.start(slot, requests()[i]);
+    // As a prefix hit does: what was saved goes on in another slot, and this one is used for something else.
+    const auto move_on = [&](std::span<const TokenId> output) {
+      if (below(3) > 0 || slot == 2) return;
+      world.round->save_state(slot, PageId(slot));
+      const int32_t from = slot++;
+      world.start(slot, requests()[i], output);
+      world.share_pages(slot, 0);
+      world.round->clear_slot(from);
+      world.start(from, requests()[5]);
+      if (from > 0) world.step({known(from, requests()[5].prompt)});
+      world.round->restore_state(PageId(from), slot);
+      ++restored;
+    };
+    const auto prompt = static_cast<int32_t>(requests()[i].prompt.size());
+    std::vector<TokenId> output;
+    while (computed < prompt) {
+      const int32_t rows = 1 + below(std::min(prompt - computed, 12));
+      const RoundSegment segment = known(slot, std::span(all).first(prompt), computed, rows);
+      const std::vector<RoundResult> results = world.step({segment});
+      computed += rows;
+      if (segment.chooses) append(output, results[0]);
+      move_on(output);
+    }
+    while (computed + world.round->block_size() < n) {
+      const int32_t draft = below(world.round->block_size());
+      const RoundResult result = world.step({decoding(slot, draft)})[0];
+      append(output, result);
+      computed += static_cast<int32_t>(result.tokens.size());
+      rejected += result.drafted - result.accepted;
+      move_on(output);
+    }
+    expect_begins(output, i);
+    if (computed < n - 1) world.step({known(slot, all, computed, n - 1 - computed)});
+    world.step({known(slot, all, n - 1, 1)});
+    EXPECT_EQ(world.state(slot), cold.state(0)) << "request " << i << ", " << n << " tokens";
+  }
+  EXPECT_GT(rejected, 50);
+  EXPECT_GT(restored, 12);
 }
 
 }  // namespace

@@ -173,6 +173,7 @@ class TinyWorld {
     model::KvLayout layout = model::kv_layout(model::kv_shapes(decoder), options.page_size, DType::kF32);
     for (kv::Group& group : layout.groups) group.pages = int64_t{options.slots} * pages_a_slot_;
     model::add_states(decoder, options.slots, options.block_size - 1, numerics.activation, layout);
+    layout.snapshots = layout.states.empty() ? 0 : options.slots;
     kv_ = must(model::KvMemory::allocate(*device_, layout));
     std::unique_ptr<ScriptedProposer> scripted;
     if (options.block_size > 1) scripted = std::make_unique<ScriptedProposer>(options.block_size, decoder.hidden);
@@ -206,6 +207,27 @@ class TinyWorld {
         round->set_page(slot, group, i, PageId((slot + 1) * pages_a_slot_ - 1 - i));
       }
     }
+  }
+
+  // The slot goes on where another one stands: on its pages.
+  void share_pages(int32_t slot, int32_t with) {
+    for (size_t group = 0; group < kv_->groups().size(); ++group) {
+      for (int32_t i = 0; i < pages_a_slot_; ++i) {
+        round->set_page(slot, group, i, PageId((with + 1) * pages_a_slot_ - 1 - i));
+      }
+    }
+  }
+  // Of the recurrent layer: where it stands, its state and the rows before it, without the tape.
+  std::vector<std::byte> state(int32_t slot) const {
+    const ops::DeltaState& states = kv_->states()[0];
+    const auto shape = std::get<model::GatedDelta>(target_->spec().layers.back().mixer).shape;
+    const auto stride = ops::delta_state_bytes(shape, states.tape_rows, states.dtype);
+    const int64_t cursor = 64, state = shape.v_width() * shape.k_dim * int64_t{sizeof(float)};
+    const int64_t rows = (shape.taps - 1) * shape.channels() * static_cast<int64_t>(dtype_size(states.dtype));
+    const std::byte* begin = states.base + slot * stride;
+    std::vector<std::byte> bytes(begin, begin + 4);  // the position; how long the tape is may differ
+    bytes.insert(bytes.end(), begin + cursor, begin + cursor + state + rows);
+    return bytes;
   }
 
   void enqueue(const std::vector<RoundSegment>& segments, const VerifyBudget& budget = {}) {

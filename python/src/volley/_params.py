@@ -189,6 +189,7 @@ class SamplingParams:
     def _request(self, engine: _engine.Engine, prompt: Sequence[int], choice: int) -> _engine.Request:
         request = _engine.Request()
         request.prompt = list(prompt)
+        request.shares_prompt = self.n > 1
         request.sampling = self._sampling(choice)
         request.max_tokens = -1 if self.max_tokens is None else self.max_tokens
         request.min_tokens = self.min_tokens

@@ -154,6 +154,9 @@ class CudaDevice final : public Device {
   void enqueue_download(void* to, const void* from, size_t bytes) override {
     VOLLEY_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_handle_));
   }
+  void enqueue_copy(void* to, const void* from, size_t bytes) override {
+    VOLLEY_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_handle_));
+  }
   std::unique_ptr<Fence> make_fence() override { return std::make_unique<CudaFence>(stream_handle_); }
   void synchronize() override { VOLLEY_CUDA_CHECK(cudaStreamSynchronize(stream_handle_)); }
 
