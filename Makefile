@@ -10,7 +10,7 @@ SOURCES = $(shell find include src apps bench python tests textkit/include -name
 JOBS := $(shell nproc)
 
 .PHONY: help setup demo build cuda test-cuda cuda-check cuda-toolkit test test-long test-web test-clients test-python \
-  soak asan tsan sbom format format-check clean
+  suite soak neighbours asan tsan sbom format format-check clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -57,11 +57,18 @@ test-web: build  ## the web page in Chromium; installs Node.js and Chromium if t
 test-clients: build  ## OpenAI's clients for Python and Node.js, and generated requests, against the server
 	@scripts/run_client_tests.sh
 
-test-python: build  ## the Python package: builds its wheel, installs it below build/python, checks types, runs its tests
-	@scripts/run_python_tests.sh
+test-python: build  ## the Python package, built and installed below build/python, and the suite: types and tests
+	@status=0; scripts/run_python_tests.sh || status=1; scripts/run_suite_tests.sh || status=1; exit $$status
+
+suite:  ## the suite: `make suite ARGS="--url http://127.0.0.1:8000 --task gsm8k=FILE --output FOLDER"`
+	@scripts/setup-suite.sh
+	@build/suite/venv/bin/volley-suite $(ARGS)
 
 soak: build  ## DURATION seconds (3600) of thrice the load that it can carry, each answer compared: build/soak
 	@scripts/run_soak.sh $(DURATION)
+
+neighbours: build  ## what each attack of tests/data/hostile costs those who share the server: build/neighbours.json
+	@tests/hostile/neighbours.py
 
 asan: setup  ## every test under AddressSanitizer and UndefinedBehaviorSanitizer
 	@mkdir -p build

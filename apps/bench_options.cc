@@ -9,71 +9,6 @@
 namespace volley::apps {
 namespace {
 
-void add_serving_load_options(CLI::App* app, BenchServingCommand* command) {
-  const std::string group = "Load";
-  auto* concurrency = app->add_option("--concurrency", command->concurrency, "requests open at once, a list [1,8]")
-                          ->delimiter(',')
-                          ->check(between(1, 4096, "a number of requests from 1 to 4096"))
-                          ->group(group);
-  app->add_option("--request-rate", command->request_rates, "instead: requests started a second (Poisson), a list")
-      ->delimiter(',')
-      ->check(between(1e-3, 1e5, "a rate from 0.001 to 100000"))
-      ->excludes(concurrency)
-      ->group(group);
-  app->add_option("--arrival-seed", command->arrival_seed, "of the Poisson process [1]")->check(seed())->group(group);
-  app->add_option("--num-prompts", command->num_prompts, "requests a measurement, the first of the dataset [128]")
-      ->check(positive())
-      ->group(group);
-  app->add_option("--warmup", command->warmup, "requests before each measurement [the concurrency, at most 8]")
-      ->check(not_negative())
-      ->group(group);
-  app->add_flag("--sweep", command->sweep, "each load without and with speculation, and the speedup")->group(group);
-  app->add_option("--timeout", command->timeout_s, "seconds that one answer may take [600]")
-      ->check(positive())
-      ->group(group);
-}
-
-void add_bench_serving(CLI::App* bench, BenchServingCommand* command) {
-  CLI::App* app = bench->add_subcommand("serving", "drives an OpenAI-compatible endpoint, Volley's or another");
-  app->add_option("--url", command->url, "the endpoint, such as http://127.0.0.1:8000")
-      ->required()
-      ->check(not_empty())
-      ->type_name("URL");
-  app->add_option("--baseline-url", command->baseline_url,
-                  "of --sweep: an endpoint without speculation [the same one, with Volley's switch]")
-      ->check(not_empty())
-      ->type_name("URL");
-  app->add_option("--model", command->model, "name in the API [the first that the endpoint lists]")->check(not_empty());
-  app->add_option("--api-key-file", command->api_key_file, "file that holds the endpoint's key")
-      ->check(not_empty())
-      ->type_name("FILE");
-  app->add_option("--dataset", command->dataset, "GSM8K or HumanEval as published, or JSON lines; may be gzipped")
-      ->required()
-      ->check(not_empty())
-      ->type_name("FILE");
-  app->add_option("--format", command->format, "of the dataset: auto, gsm8k, humaneval or jsonl [auto]")
-      ->check(CLI::IsMember({"auto", "gsm8k", "humaneval", "jsonl"}));
-  app->add_option("--instruction", command->instruction, "line after each GSM8K question, none for none")
-      ->check(some_text());
-  app->add_option("--endpoint", command->endpoint, "chat or completions [completions for HumanEval, else chat]")
-      ->check(CLI::IsMember({"auto", "chat", "completions"}));
-  add_sampling_options(app, &command->settings, "Sampling (greedy unless --temperature is given)");
-  app->add_option("--max-tokens", command->settings.max_tokens, "most tokens of an answer [the line's, else 512]")
-      ->check(positive());
-  app->add_option("--extra-body", command->extra_json, "more fields for every request, a JSON object")
-      ->check(json_object())
-      ->type_name("JSON");
-  add_serving_load_options(app, command);
-  app->add_option("--output", command->output, "write the measurements as JSON")
-      ->check(not_empty())
-      ->type_name("FILE.json");
-  app->add_option("--plot", command->plot, "draw throughput and time per token over the load")
-      ->check(not_empty())
-      ->type_name("FILE.svg");
-  app->add_flag("--json", command->json, "end with the measurements as one line of JSON on stdout");
-  app->footer(kExitCodes);
-}
-
 // add_speculation_options() has them for one run.
 void add_bench_verify(CLI::App* app, BenchCommand* command) {
   app->add_option_function<std::vector<std::string>>(
@@ -123,7 +58,7 @@ void add_bench_verify(CLI::App* app, BenchCommand* command) {
 
 }  // namespace
 
-void add_bench(CLI::App* root, BenchCommand* command, BenchServingCommand* serving) {
+void add_bench(CLI::App* root, BenchCommand* command) {
   CLI::App* app = root->add_subcommand("bench", "throughput over concurrency, with and without speculation");
   add_main_options(app, &command->engine, "the largest --concurrency");
   add_engine_options(app, &command->engine);
@@ -155,7 +90,9 @@ void add_bench(CLI::App* root, BenchCommand* command, BenchServingCommand* servi
       ->check(not_empty())
       ->type_name("FILE.json");
   app->add_flag("--json", command->json, "end with the measurements as one line of JSON on stdout");
-  add_bench_serving(app, serving);
+  // For the help alone: parse_command_line() hands it over before anything is parsed.
+  app->add_subcommand("serving",
+                      "volley-suite: datasets against any OpenAI endpoint; has options and --help of its own");
 }
 
 Status check_bench(const BenchCommand& command) {
@@ -176,20 +113,6 @@ Status check_bench(const BenchCommand& command) {
   }
   if (command.trace && (command.verify.size() > 1 || command.speculation.size() > 1)) {
     return invalid_argument("--trace follows one engine: give one --verify and at most one --spec");
-  }
-  return {};
-}
-
-Status check_bench_serving(const CLI::App& bench, const BenchServingCommand& command) {
-  for (const CLI::Option* option : bench.get_options()) {
-    if (option->count() > 0) {
-      return invalid_argument(option->get_name() +
-                              " stands before serving, where it means nothing: write volley bench "
-                              "serving and then the options");
-    }
-  }
-  if (command.baseline_url && !command.sweep) {
-    return invalid_argument("--baseline-url is the other side of --sweep: add --sweep, or leave it out");
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// The command lines of `volley bench` and `volley bench serving`. Like option_groups.h, for the files that build the
+// The command line of `volley bench`. Like option_groups.h, for the files that build the
 // command line.
 #pragma once
 
@@ -8,10 +8,9 @@
 
 namespace volley::apps {
 
-void add_bench(CLI::App* root, BenchCommand* command, BenchServingCommand* serving);
+void add_bench(CLI::App* root, BenchCommand* command);
 
-// What no single option's check can see. `bench`: the subcommand before `serving`.
+// What no single option's check can see.
 Status check_bench(const BenchCommand& command);
-Status check_bench_serving(const CLI::App& bench, const BenchServingCommand& command);
 
 }  // namespace volley::apps

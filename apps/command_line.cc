@@ -246,7 +246,7 @@ Status check_chat(const CLI::App& app, const ChatCommand& command) {
   return {};
 }
 
-// The subcommand that was parsed last, and how it is called: "volley bench serving".
+// The subcommand that was parsed last, and how it is called: "volley bench".
 const CLI::App& innermost(const CLI::App& root, std::string* name) {
   const CLI::App* app = &root;
   *name = root.get_name();
@@ -336,21 +336,25 @@ Result<Command> parse_command_line(int argc, const char* const* argv) {
   ServeCommand serve;
   BatchCommand batch;
   BenchCommand bench;
-  BenchServingCommand bench_serving;
   InspectCommand inspect;
   DemoCommand demo;
   add_generate(&root, &generate);
   add_chat(&root, &chat);
   add_serve(&root, &serve);
   add_batch(&root, &batch);
-  add_bench(&root, &bench, &bench_serving);
+  add_bench(&root, &bench);
   add_inspect(&root, &inspect);
   root.add_subcommand("demo", "three answers of the pocket models, with and without speculation")
       ->add_option("--threads", demo.threads, "threads that compute [the cores this process may use]")
       ->check(positive());
   for (CLI::App* app : root.get_subcommands({})) app->footer(kExitCodes);
 
-  std::vector<std::string> words = translate_aliases({argv + std::min(argc, 1), argv + argc});
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  // Another program's options: nothing of them is ours to read.
+  if (words.size() >= 2 && words[0] == "bench" && words[1] == "serving") {
+    return Command(BenchServingCommand{{words.begin() + 2, words.end()}});
+  }
+  words = translate_aliases(std::move(words));
   VOLLEY_RETURN_IF_ERROR(check_command(root, words));
   try {
     std::ranges::reverse(words);  // as CLI11 takes them
@@ -383,9 +387,9 @@ Result<Command> parse_command_line(int argc, const char* const* argv) {
     VOLLEY_RETURN_IF_ERROR(check_one_engine(batch.engine));
     return Command(std::move(batch));
   }
-  if (const CLI::App* app = root.get_subcommand("bench"); app->got_subcommand("serving")) {
-    VOLLEY_RETURN_IF_ERROR(check_bench_serving(*app, bench_serving));
-    return Command(std::move(bench_serving));
+  if (root.get_subcommand("bench")->got_subcommand("serving")) {
+    return usage_error("options stand before serving, where they mean nothing: write volley bench serving first",
+                       "volley bench");
   }
   if (root.got_subcommand("bench")) {
     VOLLEY_RETURN_IF_ERROR(check_bench(bench));

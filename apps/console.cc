@@ -6,8 +6,15 @@
 #include <cstdio>
 
 #include "base/environment.h"
+#include "serve/log.h"
 
 namespace volley::apps {
+namespace {
+
+// A message may quote a name from a file, of any length.
+constexpr size_t kMaxSentence = 4096;
+
+}  // namespace
 
 Console::Console()
     : stdout_terminal_(isatty(STDOUT_FILENO) == 1),
@@ -15,11 +22,11 @@ Console::Console()
       colours_(stdout_terminal_ && !env_no_color()) {}
 
 void Console::note(const std::string& line) {
-  print_line("volley: " + escape_controls(line));
+  print_line("volley: " + serve::for_log(line, kMaxSentence));
 }
 
 void Console::error(const std::string& sentence) {
-  print_line("volley: " + escape_controls(sentence));
+  print_line("volley: " + serve::for_log(sentence, kMaxSentence));
 }
 
 void Console::coloured(const std::string& line) {

@@ -12,5 +12,11 @@ TEST(Console, NotesAreOneLineWithTheProgramsName) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "volley: field \"a\\x0Ab\"\n");
 }
 
+TEST(Console, SentencesAreBounded) {
+  testing::internal::CaptureStderr();
+  Console().error(std::string(1'000'000, 'A'));
+  EXPECT_LT(testing::internal::GetCapturedStderr().size(), 4200u);
+}
+
 }  // namespace
 }  // namespace volley::apps

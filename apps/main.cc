@@ -4,7 +4,7 @@
 
 #include "apps/batch/batch.h"
 #include "apps/bench/bench.h"
-#include "apps/bench/serving/serving.h"
+#include "apps/bench/serving.h"
 #include "apps/chat/chat.h"
 #include "apps/console.h"
 #include "apps/demo.h"
@@ -29,7 +29,7 @@ struct Dispatch {
   int operator()(const ServeCommand& command) const { return run_serve(command, interrupt, console); }
   int operator()(const BatchCommand& command) const { return run_batch(command, interrupt, console); }
   int operator()(const BenchCommand& command) const { return run_bench(command, interrupt, console); }
-  int operator()(const BenchServingCommand& command) const { return run_bench_serving(command, interrupt, console); }
+  int operator()(const BenchServingCommand& command) const { return run_bench_serving(command, console); }
   int operator()(const InspectCommand& command) const { return run_inspect(command, console); }
   int operator()(const DemoCommand& command) const { return run_demo(command, interrupt, console); }
   int operator()(const PrintAndExit& command) const {
@@ -49,6 +49,8 @@ int run(int argc, char** argv) {
     console.error(command.error().message);
     return kExitUsage;
   }
+  // Before the watch blocks signals for whatever this process becomes.
+  if (const auto* suite = std::get_if<BenchServingCommand>(&*command)) return run_bench_serving(*suite, &console);
   InterruptWatch interrupt;
   return std::visit(Dispatch{&interrupt, &console}, *command);
 }

@@ -3,7 +3,6 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "serve/json_text.h"
 
@@ -62,17 +61,6 @@ const CLI::Validator& positive() {
 const CLI::Validator& not_negative() {
   static const CLI::Validator validator =
       between(0, std::numeric_limits<int32_t>::max(), "a whole number from 0 to 2147483647");
-  return validator;
-}
-
-const CLI::Validator& json_object() {
-  static const CLI::Validator validator(
-      [](std::string& text) {
-        const auto parsed = serve::parse_json(text);
-        const auto* json = std::get_if<nlohmann::json>(&parsed);
-        return json != nullptr && json->is_object() ? std::string() : text + " is not a JSON object";
-      },
-      "");
   return validator;
 }
 

@@ -23,7 +23,6 @@ const CLI::Validator& not_negative();  // from 0
 const CLI::Validator& seed();          // of 64 bits, which a double does not hold
 const CLI::Validator& not_empty();     // CLI11 takes an empty text for an option that was not given
 const CLI::Validator& some_text();     // for the model to read: not empty, and UTF-8
-const CLI::Validator& json_object();
 
 // The options that are added while it lives have a heading of their own in --help.
 class GroupOfHelp {

@@ -79,26 +79,8 @@ struct BenchCommand {
   bool json = false;
 };
 
-// DatasetKind and the loads are checked names and positive numbers.
 struct BenchServingCommand {
-  std::string url;
-  std::optional<std::string> baseline_url;  // the same model without speculation
-  std::optional<std::string> model, api_key_file;
-  std::string dataset;
-  std::string format = "auto";    // dataset_kind_name()
-  std::string endpoint = "auto";  // auto, chat, completions
-  std::string instruction = "Reason step by step, and end with a line \"#### \" and the number.";  // of GSM8K
-  RequestSettings settings;
-  std::string extra_json;             // fields of every request; empty: none
-  std::vector<int> concurrency;       // empty, like request_rates: 1 and 8
-  std::vector<double> request_rates;  // a second
-  int num_prompts = 128;
-  std::optional<int> warmup;  // requests before each measurement
-  uint64_t arrival_seed = 1;
-  int timeout_s = 600;
-  bool sweep = false;
-  std::optional<std::string> output, plot;
-  bool json = false;
+  std::vector<std::string> arguments;  // of volley-suite, as they were given
 };
 
 struct InspectCommand {

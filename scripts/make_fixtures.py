@@ -88,6 +88,15 @@ def qwen3_5_moe(*sizes, experts, chosen, inner, shared, **more):
                   moe_intermediate_size=inner, shared_expert_intermediate_size=shared, **more)
 
 
+def gpt_oss(*sizes, experts, chosen, window, **more):
+    """The width of an expert is "intermediate_size"."""
+    return family_config("GptOssForCausalLM", "gpt_oss", sizes, **{
+        "attention_bias": True, "num_local_experts": experts, "num_experts_per_tok": chosen,
+        "experts_per_token": chosen, "sliding_window": window, "swiglu_limit": 7.0, "router_aux_loss_coef": 0.9,
+        "output_router_logits": False, "rms_norm_eps": 1e-5, "rope_theta": 150000.0, "rope_scaling": {
+            "rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False, **YARN}, **more})
+
+
 def is_hybrid(config):
     return "linear_num_key_heads" in config
 
@@ -144,6 +153,10 @@ TARGETS = {
     "hybrid_experts": (qwen3_5_moe(40, 2, 2, 64, None, 79, 4, False, k_heads=2, v_heads=4, k_dim=32, v_dim=16,
                                    experts=7, chosen=2, inner=24, shared=16, full_attention_interval=2,
                                    partial_rotary_factor=0.25), "bf16", 1),
+    "oss_alternating": (gpt_oss(72, 8, 1, 64, 40, 89, 4, False, experts=8, chosen=4, window=13), "bf16", 2),
+    "oss_many_experts": (gpt_oss(32, 8, 1, 16, 32, 93, 2, False, experts=128, chosen=4, window=8), "bf16", 1),
+    "oss_odd": (gpt_oss(44, 6, 3, 48, 28, 71, 3, True, experts=5, chosen=3, window=9, attention_bias=False, layer_types=[
+        "full_attention", "sliding_attention", "sliding_attention"]), "fp32", 1),
 }
 STACKED = ("moe_stacked", "hybrid_experts")  # all experts of a layer as one tensor
 SEEDS = {"next_experts": 1120}  # where the one of its place gives an answer with a choice that is too close to compare
@@ -204,6 +217,10 @@ DRAFTERS = {
     "softcapped": ("qwen3_window", drafter_config(
         "qwen3_window", 2, 2, 16, 44, 1, {"mask_token_id": 70, "target_layer_ids": [1]}, block_size=8,
         final_logit_softcapping=1.5), "fp32", ""),
+    "bias_untruncated": ("oss_alternating", drafter_config(
+        "oss_alternating", 8, 1, 64, 60, 2, {"mask_token_id": 88, "target_layer_ids": [0, 1, 3]}, block_size=8,
+        attention_bias=True, rms_norm_eps=1e-5, rope_theta=150000.0,
+        rope_scaling=TARGETS["oss_alternating"][0]["rope_scaling"]), "bf16", ""),
 }
 IN_SPECULATORS_FORMAT = ("speculators", "reduced_vocabulary")
 
@@ -265,6 +282,17 @@ def random_layers(config, generator):
             return {"self_attn.q_norm": above_one(d), "self_attn.k_norm": above_one(d)}
         return {"self_attn.q_norm": norm(d), "self_attn.k_norm": norm(d)} if model_type.startswith("qwen3") else {}
 
+    def interleaved_experts(layer):
+        """Gates beyond what they are clamped at, and sinks that outweigh a window, are not rare."""
+        experts = config["num_local_experts"]
+        return {f"layers.{layer}.{name}": scale * torch.randn(*shape, generator=generator) for name, scale, shape in (
+            ("self_attn.sinks", 2, (config["num_attention_heads"],)),
+            ("mlp.router.weight", 3 * hidden**-0.5, (experts, hidden)), ("mlp.router.bias", 1, (experts,)),
+            ("mlp.experts.gate_up_proj", hidden**-0.5, (experts, hidden, 2 * ffn)),
+            ("mlp.experts.gate_up_proj_bias", 3, (experts, 2 * ffn)),
+            ("mlp.experts.down_proj", 0.2 * ffn**-0.5, (experts, ffn, hidden)),
+            ("mlp.experts.down_proj_bias", 0.5, (experts, hidden)))}
+
     def network(layer):
         chosen = layer not in config.get("mlp_only_layers", []) and (layer + 1) % config.get("decoder_sparse_step", 1) == 0
         if "num_experts" not in config or not chosen:
@@ -312,7 +340,9 @@ def random_layers(config, generator):
             "input_layernorm": above_one(hidden), "post_attention_layernorm": above_one(hidden)}.items()}
         tensors |= linear_attention(i) if is_linear(i) else attention(i)
         tensors |= {f"layers.{i}.{name}.weight": value for name, value in {
-            **({} if is_linear(i) else head_norms()), **network(i)}.items()}
+            **({} if is_linear(i) else head_norms()), **({} if model_type == "gpt_oss" else network(i))}.items()}
+        if model_type == "gpt_oss":
+            tensors |= interleaved_experts(i)
         if model_type == "qwen2" or config.get("attention_bias"):
             tensors |= {f"layers.{i}.self_attn.{name}_proj.bias": 0.5 * torch.randn(n, generator=generator)
                         for name, n in (("q", q), ("k", kv), ("v", kv))}
@@ -376,6 +406,21 @@ def run_target(folder: Path, ids):
     return logits, torch.stack([(o[0] if isinstance(o, tuple) else o).reshape(len(ids), -1) for o in outputs])
 
 
+@torch.no_grad()
+def chosen_experts(folder: Path, ids):
+    """Of each layer with experts those of each row, highest score first, one row after the other."""
+    model, chosen = load(folder), {}
+
+    def keep(layer):
+        return lambda module, args, out: chosen.update({f"experts.{layer}": out[2].float().flatten()})
+    for i, layer in enumerate(model.model.layers):
+        router = getattr(layer.mlp, "gate", getattr(layer.mlp, "router", None))
+        if router is not None:
+            router.register_forward_hook(keep(i))
+    model(torch.tensor([ids]))
+    return chosen
+
+
 def nest(folder: Path, generator):
     """Rewrites a text model's folder as that of a model with vision, whose text it is."""
     config = json.loads((folder / "config.json").read_text())
@@ -421,6 +466,7 @@ def make_target(index, name):
         expected["chunked_logits"] = run_target(folder, ids)[0]
     choose_delta_rule(chunked=False)
     expected["logits"], expected["layers"] = run_target(folder, ids)
+    expected |= chosen_experts(folder, ids)
     if index >= WITHOUT_ANSWER:
         expected["greedy_ids"] = torch.tensor(greedy_answer(folder, ids)).float()
     if name in NESTED:

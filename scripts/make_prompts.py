@@ -3,6 +3,7 @@
     python3 scripts/make_prompts.py
 
 tests/data/mixed_prompts.jsonl: 300 prompts of all tasks. tests/data/word_problems.jsonl: 500 word problems with their answers.
+tests/data/pocket_tasks.jsonl: 40 of each task, with what suite/ judges answers by.
 Each line is also a request that `volley generate --input` and `volley bench --input` take as it is.
 """
 from __future__ import annotations
@@ -39,6 +40,40 @@ def words(r, n):
         yield {**request(prompt), "expected": tasks.expected_answer(answer)}
 
 
+def code_test(answer):
+    """A program that compares the answer's function with the right one."""
+    source = answer.removeprefix("```python\n").removesuffix("\n```")
+    name = source[len("def "):source.index("(")]
+    # Called with a list, or with a number where only that works.
+    return name, f"""asked = {name}
+{source}
+for value in ([3, 1, 12, 40, 7, 20, 16, 5, 9], [6], 2, 5):
+    try:
+        right = {name}(value)
+    except TypeError:
+        continue
+    assert asked(value) == right, value
+"""
+
+
+def judged(r, n):
+    for task, (draw, _) in tasks.TASKS.items():
+        for _ in range(n):
+            prompt, answer = draw(r)
+            row = {"task": task, **request(prompt)}
+            if task in ("word", "calc"):
+                row |= {"judge": "number", "expected": tasks.expected_answer(answer)}
+            elif task == "json":
+                row |= {"judge": "json", "expected": json.loads(answer)}
+            elif task == "list":
+                row |= {"judge": "text", "expected": answer}
+            elif task == "code":
+                name, test = code_test(answer)
+                row |= {"judge": "code", "entry_point": name, "test": test}
+            yield row
+
+
 if __name__ == "__main__":
     write("mixed_prompts.jsonl", mixed(random.Random(20_260_101), 300))
     write("word_problems.jsonl", words(random.Random(20_260_102), 500))
+    write("pocket_tasks.jsonl", judged(random.Random(20_260_103), 40))

@@ -2,7 +2,7 @@
 # Usage: run_client_tests.sh [--long]
 #   --long  2,500 generated requests against openapi.json instead of 600, and 500 stop-string cases instead of 60
 # Clients for Python and Node.js (OpenAI's and Anthropic's packages and what is built on them) and schemathesis, against `volley serve` with the pocket models
-# (VOLLEY_PROGRAM, else the release build). Appends "passed failed" to the file that VOLLEY_TEST_TOTALS names, if any.
+# (VOLLEY_PROGRAM, else the release build), and the attacks of tests/data/hostile. Appends "passed failed" to the file that VOLLEY_TEST_TOTALS names, if any.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +18,7 @@ python_log=build/clients/python.log
 node_log=build/clients/node.log
 # The tests' caches belong into build/ too.
 export PYTHONDONTWRITEBYTECODE=1
-build/clients/venv/bin/python -m pytest -q -p no:cacheprovider --durations=5 tests/clients </dev/null 2>&1 |
+build/clients/venv/bin/python -m pytest -q -p no:cacheprovider --durations=5 tests/clients tests/hostile </dev/null 2>&1 |
   tee "$python_log" || status=$?
 node --test tests/clients/node/*.test.mjs </dev/null 2>&1 | tee "$node_log" || status=$?
 

@@ -33,10 +33,9 @@ Rows logits(const std::string& dir, ComputeType type, const std::string& device,
 
 TEST(DeviceParity, BFloat16IsAsNearToFloat32OnTheGpuAsOnTheCpu) {
   const std::vector<std::pair<std::string, std::optional<uint64_t>>> models = {
-      {"models/pocket", std::nullopt},
-      {"tests/data/targets/plain", 3},
-      {"tests/data/targets/mha_llama3", 4},
-      {"tests/data/targets/wide_heads_yarn", 5}};
+      {"models/pocket", std::nullopt},       {"tests/data/targets/plain", 3},
+      {"tests/data/targets/mha_llama3", 4},  {"tests/data/targets/wide_heads_yarn", 5},
+      {"tests/data/targets/hybrid_wide", 6}, {"tests/data/targets/next_mixed", 7}};
   for (const auto& [dir, dummy] : models) {
     const Rows exact = logits(dir, ComputeType::kFloat32, "cpu", dummy);
     const double cpu = distance(logits(dir, ComputeType::kBFloat16, "cpu", dummy), exact);

@@ -14,8 +14,6 @@
 #include <utility>
 
 #include "device/device.h"
-#include "families/family.h"
-#include "weights/fixtures_for_test.h"
 
 namespace volley::testing {
 namespace {
@@ -48,16 +46,6 @@ class CostFolder : public ::testing::Environment {
 [[maybe_unused]] const auto* const kNeedsTheDevice = ::testing::AddGlobalTestEnvironment(new NeedsTheDevice);
 
 }  // namespace
-
-std::vector<std::string> targets_here() {
-  std::vector<std::string> names = weights::folders("targets");
-  if (kTestDevice == std::string("cpu")) return names;
-  std::erase_if(names, [](const std::string& name) {
-    const auto target = families::read_target("tests/data/targets/" + name);
-    return target.ok() && target->decoder.delta_layers() > 0;
-  });
-  return names;
-}
 
 bool full_matrix() {
   const char* matrix = std::getenv("VOLLEY_TEST_MATRIX");

@@ -21,9 +21,6 @@ inline constexpr const char* kTestDevice = VOLLEY_TEST_DEVICE;
 inline constexpr const char* kTestDevice = "cpu";
 #endif
 
-// Names of the folders of tests/data/targets that this device runs: recurrent layers are built for the CPU alone.
-std::vector<std::string> targets_here();
-
 // VOLLEY_TEST_MATRIX=full: matrices of tests run whole instead of the part that fits into a suite.
 bool full_matrix();
 

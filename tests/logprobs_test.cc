@@ -203,7 +203,7 @@ class WithTokenizer {
 TEST(Logprobs, AreThoseOfTransformersOnEveryTarget) {
   constexpr int kPositions = 40;
   int targets = 0;
-  for (const std::string& name : targets_here()) {
+  for (const std::string& name : folders("targets")) {
     const WithTokenizer model(name);
     EngineOptions options;
     options.device = kTestDevice;

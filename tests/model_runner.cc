@@ -160,18 +160,35 @@ ops::Rows ModelRunner::batch(int32_t start, std::span<const TokenId> ids, const 
   return pass.rows;
 }
 
+TensorView ModelRunner::target_rows(int32_t start, std::span<const TokenId> ids, TensorView chosen) {
+  const ops::Rows batch = this->batch(start, ids, spec::target_visibility(spec()));
+  model::Pass pass = target_pass(batch);
+  pass.routing.chosen = chosen;
+  target_->plan(pass);
+  const TensorView x = scratch_->take(DType::kF32, {std::ssize(ids), spec().hidden});
+  target_->embed(device_->stream(), batch.token_ids, x);
+  target_->forward(pass, {}, x);
+  return x;
+}
+
+std::vector<std::vector<int32_t>> ModelRunner::experts(std::span<const TokenId> ids, int32_t top_k) {
+  ArenaScope scope(*scratch_);
+  const auto layers = std::ssize(spec().layers), entries = std::ssize(ids) * top_k;
+  const TensorView chosen = scratch_->take(DType::kI32, {layers, entries});
+  target_rows(0, ids, chosen);
+  std::vector<std::vector<int32_t>> out(layers, std::vector<int32_t>(entries));
+  for (int64_t i = 0; i < layers; ++i) {
+    device_->download(out[i].data(), chosen.rows(i, 1).data, entries * sizeof(int32_t));
+  }
+  return out;
+}
+
 std::vector<std::vector<float>> ModelRunner::logits(std::span<const TokenId> ids, int32_t chunk) {
   std::vector<std::vector<float>> out;
   for (size_t begin = 0; begin < ids.size(); begin += chunk) {
     ArenaScope scope(*scratch_);
     const auto rows = static_cast<int32_t>(std::min<size_t>(chunk, ids.size() - begin));
-    const ops::Rows batch =
-        this->batch(static_cast<int32_t>(begin), ids.subspan(begin, rows), spec::target_visibility(spec()));
-    model::Pass pass = target_pass(batch);
-    target_->plan(pass);
-    const TensorView x = scratch_->take(DType::kF32, {rows, spec().hidden});
-    target_->embed(device_->stream(), batch.token_ids, x);
-    target_->forward(pass, {}, x);
+    const TensorView x = target_rows(static_cast<int32_t>(begin), ids.subspan(begin, rows), {});
     const TensorView logits = scratch_->take(DType::kF32, {rows, spec().vocab});
     const TensorView index = on_device<int32_t>(DType::kI32, counting(rows));
     target_->logits(device_->stream(), x, index, logits, *scratch_);

@@ -22,6 +22,9 @@ class ModelRunner {
 
   // Logits after each of the ids, [ids][vocab], computed in passes of `chunk` rows.
   std::vector<std::vector<float>> logits(std::span<const TokenId> ids, int32_t chunk = 1 << 20);
+  // The experts that each of the ids is sent to, highest score first: [layers][ids * experts of a row]. Layers without
+  // experts have nothing that means anything.
+  std::vector<std::vector<int32_t>> experts(std::span<const TokenId> ids, int32_t top_k);
 
   // The drafter's final hidden states of one block, [block][hidden], over a context of given features.
   // features: [context][columns]; block_ids: the known token, then masks.
@@ -34,6 +37,9 @@ class ModelRunner {
   const model::Decoder& spec() const { return target_->spec(); }
 
  private:
+  // Runs the target over ids from position `start` on; the residual stream after it, in scratch memory. chosen: as
+  // model::RoutingOptions has it.
+  TensorView target_rows(int32_t start, std::span<const TokenId> ids, TensorView chosen);
   ops::Rows batch(int32_t start, std::span<const TokenId> ids, const ops::Visibility& visibility);
   // Scratch memory of the device with these values, and the values of rows on the device.
   template <typename T>

@@ -35,7 +35,7 @@ constexpr double kTolerance = 1e-6;
 constexpr double kRecurrentTolerance = 2e-5;
 
 TEST(TargetParity, LogitsAreThoseOfTransformers) {
-  const auto names = targets_here();
+  const auto names = folders("targets");
   ASSERT_GE(names.size(), 17u);
   int chunked = 0;
   for (const std::string& name : names) {
@@ -61,33 +61,82 @@ TEST(TargetParity, LogitsAreThoseOfTransformers) {
   if (kTestDevice == std::string("cpu")) EXPECT_GE(chunked, 6);
 }
 
-// Greedy answers through the engine, of every family: 64 tokens, windows shorter than the prompt among them.
+// A router whose rounding differs would send rows elsewhere before the logits show much of it.
+TEST(TargetParity, ExpertsAreThoseOfTransformers) {
+  int rows = 0;
+  for (const std::string& name : folders("targets")) {
+    const std::string dir = "tests/data/targets/" + name;
+    const Fixture expected(dir + "/expected");
+    ModelRunner model(dir, "", ComputeType::kFloat32, 64);
+    const auto& layers = model.spec().layers;
+    const auto ids = expected.ids("prompt_ids", 40);
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const auto* experts = std::get_if<model::Experts>(&layers[i].ffn);
+      if (experts == nullptr) continue;
+      const int top_k = experts->router.top_k;
+      EXPECT_EQ(model.experts(ids, top_k)[i], expected.ids("experts." + std::to_string(i), 40 * top_k))
+          << name << ", layer " << i;
+      rows += 40;
+    }
+  }
+  EXPECT_GE(rows, 200) << "rows of layers with experts";
+}
+
+// Greedy answers through the engine: 64 tokens.
+void expect_answer(const std::string& dir, const Fixture& expected) {
+  EngineOptions options;
+  options.model_dir = dir;
+  options.skip_tokenizer = true;
+  options.device = kTestDevice;
+  options.speculation = Speculation::kOff;
+  options.dtype = ComputeType::kFloat32;
+  options.threads = 1;
+  options.max_num_seqs = 1;
+  const auto engine = make_engine(options);
+  GenerateRequest request;
+  request.prompt = expected.ids("prompt_ids", 40);
+  request.max_tokens = 64;
+  request.ignore_eos = true;
+  request.sampling.temperature = 0;
+  request.sampling.repetition_penalty = 1.5f;  // as in make_fixtures.py
+  const auto outputs = run_all(*engine, {request}, 1);
+  EXPECT_EQ(outputs[0].tokens, expected.ids("greedy_ids", 64)) << dir;
+}
+
+// Of every family, windows shorter than the prompt among them.
 TEST(TargetParity, AnswersAreThoseOfTransformers) {
   int with_answer = 0;
-  for (const std::string& name : targets_here()) {
+  for (const std::string& name : folders("targets")) {
     const std::string dir = "tests/data/targets/" + name;
     const Fixture expected(dir + "/expected");
     if (!expected.has("greedy_ids")) continue;  // made before answers were kept
     ++with_answer;
-    EngineOptions options;
-    options.model_dir = dir;
-    options.skip_tokenizer = true;
-    options.device = kTestDevice;
-    options.speculation = Speculation::kOff;
-    options.dtype = ComputeType::kFloat32;
-    options.threads = 1;
-    options.max_num_seqs = 1;
-    const auto engine = make_engine(options);
-    GenerateRequest request;
-    request.prompt = expected.ids("prompt_ids", 40);
-    request.max_tokens = 64;
-    request.ignore_eos = true;
-    request.sampling.temperature = 0;
-    request.sampling.repetition_penalty = 1.5f;  // as in make_fixtures.py
-    const auto outputs = run_all(*engine, {request}, 1);
-    EXPECT_EQ(outputs[0].tokens, expected.ids("greedy_ids", 64)) << name;
+    expect_answer(dir, expected);
   }
   EXPECT_GE(with_answer, 7);
+}
+
+// Checkpoints that are quantised already (scripts/make_quantised_fixtures.py), against the same weights widened: codes
+// are multiplied as they are, so nothing but the order of sums differs.
+TEST(QuantisedParity, LogitsAreThoseOfTheWidenedWeights) {
+  for (const std::string& name : folders("quantised")) {
+    const std::string dir = "tests/data/quantised/" + name;
+    const Fixture expected(dir + "/expected");
+    ModelRunner model(dir, "", ComputeType::kFloat32, 64);
+    const auto ids = expected.ids("prompt_ids", 40);
+    const auto logits = model.logits(ids);
+    const double error = relative_error(logits, expected.matrix("logits", 40, model.spec().vocab));
+    std::printf("%-18s relative error %.1e\n", name.c_str(), error);
+    EXPECT_LT(error, model.spec().delta_layers() > 0 ? kRecurrentTolerance : kTolerance) << name;
+    EXPECT_EQ(model.logits(ids, 7), logits) << name;
+  }
+}
+
+TEST(QuantisedParity, AnswersAreThoseOfTheWidenedWeights) {
+  for (const std::string& name : folders("quantised")) {
+    const std::string dir = "tests/data/quantised/" + name;
+    expect_answer(dir, Fixture(dir + "/expected"));
+  }
 }
 
 TEST(TargetParity, ThePocketTargetToo) {

@@ -22,8 +22,6 @@ struct Endpoint {
   std::vector<std::string> headers;  // of every call
 
   bool is_volley() const { return owner == "volley"; }
-  // Whether equal prompts of different salts share nothing.
-  bool knows_cache_salt() const { return is_volley() || owner == "vllm"; }
 };
 
 // "http://host:8000", with or without "/v1" and "/". kInvalidArgument: not http or https.

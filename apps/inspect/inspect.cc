@@ -26,28 +26,38 @@ using engine::format_bytes;
 
 namespace fs = std::filesystem;
 
-using BytesOfType = std::map<DType, int64_t>;
+using BytesOfType = std::map<std::string, int64_t>;  // by dtype, or what codes are called
 
 // "bfloat16", or "bfloat16 (12.5 MiB), float32 (1.0 MiB)".
 std::string list_types(const BytesOfType& bytes) {
   std::string text;
-  for (const auto& [dtype, count] : bytes) {
-    text += (text.empty() ? "" : ", ") + std::string(dtype_name(dtype));
+  for (const auto& [type, count] : bytes) {
+    text += (text.empty() ? "" : ", ") + type;
     if (bytes.size() > 1) text += " (" + format_bytes(count) + ")";
   }
   return text;
 }
 
+BytesOfType by_name(const std::map<DType, int64_t>& bytes) {
+  BytesOfType named;
+  for (const auto& [dtype, count] : bytes) named[dtype_name(dtype)] += count;
+  return named;
+}
+
 // What the headers of a folder's weight files say. A folder of configurations alone has none, which is no mistake.
 struct Weights {
   std::optional<DType> dtype;              // empty: there are none
+  std::string quantisation;                // as its files call it; empty: there is none
   std::optional<Result<int64_t>> tensors;  // how many are needed, all there; or what is wrong
   BytesOfType bytes;                       // of those that are needed, in the file
   std::map<std::string, int64_t> skipped;  // tensors that nobody reads, by what they are for
 
   bool present() const { return dtype.has_value(); }
   bool good() const { return !tensors || tensors->ok(); }
-  std::string dtype_text() const { return present() ? dtype_name(*dtype) : "no weights in the folder"; }
+  std::string dtype_text() const {
+    if (!present()) return "no weights in the folder";
+    return quantisation.empty() ? dtype_name(*dtype) : quantisation;
+  }
   // With every dtype that the needed tensors have.
   std::string types_text() const { return present() && good() ? list_types(bytes) : dtype_text(); }
   std::string tensors_text() const {
@@ -60,8 +70,13 @@ BytesOfType bytes_in_file(const weights::Checkpoint& checkpoint, std::span<const
   for (const model::Param& param : params) {
     if (param.again || param.kind == model::Param::Kind::kIndex) continue;
     for (const model::Param::Part& part : param.parts) {
+      if (const auto coded = checkpoint.code_format(part.name, param.coded_shape(part)); coded.ok() && *coded) {
+        bytes[(*coded)->name] += (*coded)->bytes;
+        continue;
+      }
       const DType dtype = checkpoint.dtype_of(part.name);
-      bytes[dtype] += part.rows * std::max<int64_t>(1, param.columns) * static_cast<int64_t>(dtype_size(dtype));
+      bytes[dtype_name(dtype)] +=
+          part.rows * std::max<int64_t>(1, param.columns) * static_cast<int64_t>(dtype_size(dtype));
     }
   }
   return bytes;
@@ -112,6 +127,7 @@ Result<Weights> examine_weights(const std::string& dir, const weights::NameRules
   VOLLEY_ASSIGN(const std::shared_ptr<const weights::Checkpoint> files, weights::open_safetensors(dir));
   const auto checkpoint = weights::with_names(files, names);
   found.dtype = checkpoint->main_dtype();
+  found.quantisation = checkpoint->quantisation();
   found.tensors = model::check_tensors(*checkpoint, params);
   found.bytes = bytes_in_file(*checkpoint, params);
   found.skipped = count_skipped(files, names);
@@ -243,7 +259,7 @@ void print_text(const Findings& found) {
   std::printf("memory         %s are available on %s\n", format_bytes(device.available_bytes).c_str(),
               device_name(device).c_str());
   std::printf("  weights      %s as %s\n", format_bytes(memory.weight_bytes).c_str(),
-              list_types(found.plan->weights.matrices).c_str());
+              list_types(by_name(found.plan->weights.matrices)).c_str());
   std::printf("  KV           %s a token%s, as %s\n", format_bytes(memory.page_bytes() / page_size).c_str(),
               found.draft ? " (target and drafter)" : "", dtype_name(found.plan->kv_dtype));
   if (device.kind == DeviceKind::kCuda) std::printf("  attention    %s\n", attention_text(*found.plan).c_str());
@@ -303,6 +319,12 @@ Json model_json(const Described& model, const Weights& weights) {
   return json;
 }
 
+// A drafter without weights has no checkpoint.
+std::string quantization_json(const model::Numerics& numerics,
+                              const std::shared_ptr<const weights::Checkpoint>& checkpoint) {
+  return checkpoint ? engine::quantization_name(numerics.storage, *checkpoint) : "none";
+}
+
 void print_json(const Findings& found) {
   Json json;
   const families::TargetConfig& t = found.target;
@@ -310,7 +332,8 @@ void print_json(const Findings& found) {
                               found.target_weights);
   json["target"]["max_positions"] = t.max_positions;
   json["target"]["tokenizer"] = found.tokenizer;
-  if (found.plan) json["target"]["quantization"] = engine::quantization_name(found.plan->target_numerics.storage);
+  if (found.plan)
+    json["target"]["quantization"] = quantization_json(found.plan->target_numerics, found.plan->target_checkpoint);
   if (found.draft) {
     const spec::ProposerFacts& d = found.draft->facts();
     json["draft"] =
@@ -318,7 +341,8 @@ void print_json(const Findings& found) {
     json["draft"]["block_size"] = d.block_size;
     json["draft"]["mask_token_id"] = d.mask_token;
     json["draft"]["target_layer_ids"] = d.feature_layers;
-    if (found.plan) json["draft"]["quantization"] = engine::quantization_name(found.plan->draft_numerics.storage);
+    if (found.plan)
+      json["draft"]["quantization"] = quantization_json(found.plan->draft_numerics, found.plan->draft_checkpoint);
   }
   json["fits"] = found.fits();
   if (found.pair && !found.pair->ok()) json["pair_error"] = found.pair->error().message;

@@ -255,7 +255,7 @@ struct EngineInfo {
   int64_t kv_pages = 0;
   int64_t kv_bytes_per_token = 0;  // target and drafter
   int64_t weight_bytes = 0;        // packed, target and drafter
-  std::string quantization;        // of the target's weights: "none", "fp8" or "int4"
+  std::string quantization;        // of the target's weights: "none", "fp8" or "int4", or what its files call it
   std::string draft_quantization;  // of the drafter's, likewise; empty without one
   int max_num_seqs = 0;
   int threads = 0;

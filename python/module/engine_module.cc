@@ -45,6 +45,19 @@ void check(const Status& status) {
 // Marks attributes that may be None.
 const auto kOptional = nb::for_setter(nb::arg("value").none());
 
+// "EngineInfo(architecture='…', …)": all attributes, in the order in which they are bound.
+std::string describe(nb::handle self) {
+  std::string text = nb::cast<std::string>(self.type().attr("__name__")) + "(";
+  const char* separator = "";
+  for (nb::handle name : self.type().attr("__dict__")) {
+    const auto attribute = nb::cast<std::string>(name);
+    if (attribute.starts_with('_')) continue;
+    text += separator + attribute + "=" + nb::cast<std::string>(nb::repr(self.attr(attribute.c_str())));
+    separator = ", ";
+  }
+  return text + ")";
+}
+
 void bind_options(nb::module_& m) {
   nb::enum_<ComputeType>(m, "ComputeType")
       .value("AUTO", ComputeType::kAuto)
@@ -112,7 +125,8 @@ void bind_request(nb::module_& m) {
       .def_rw("logit_bias", &SamplingParams::logit_bias)
       .def_rw("seed", &SamplingParams::seed, kOptional)
       .def_rw("choice_index", &SamplingParams::choice_index)
-      .def_rw("logprobs", &SamplingParams::logprobs);
+      .def_rw("logprobs", &SamplingParams::logprobs)
+      .def("__repr__", describe);
   nb::class_<GrammarSpec> grammar(m, "Grammar");
   nb::enum_<GrammarSpec::Kind>(grammar, "Kind")
       .value("JSON_OBJECT", GrammarSpec::Kind::kJsonObject)
@@ -125,6 +139,17 @@ void bind_request(nb::module_& m) {
       .def_rw("kind", &GrammarSpec::kind)
       .def_rw("text", &GrammarSpec::text)
       .def_rw("choices", &GrammarSpec::choices);
+  nb::class_<ThinkingBudget>(m, "ThinkingBudget")
+      .def(nb::init<>())
+      .def_rw("tokens", &ThinkingBudget::tokens)
+      .def_rw("begin", &ThinkingBudget::begin)
+      .def_rw("end", &ThinkingBudget::end)
+      .def_rw("begun", &ThinkingBudget::begun);
+  nb::class_<RepetitionDetection>(m, "RepetitionDetection")
+      .def(nb::init<>())
+      .def_rw("min_size", &RepetitionDetection::min_size)
+      .def_rw("max_size", &RepetitionDetection::max_size)
+      .def_rw("min_count", &RepetitionDetection::min_count);
   nb::class_<GenerateRequest>(m, "Request")
       .def(nb::init<>())
       .def_rw("prompt", &GenerateRequest::prompt)
@@ -137,7 +162,13 @@ void bind_request(nb::module_& m) {
       .def_rw("cache_namespace", &GenerateRequest::cache_namespace)
       .def_rw("grammar", &GenerateRequest::grammar, kOptional)
       .def_rw("prompt_logprobs", &GenerateRequest::prompt_logprobs)
-      .def_rw("speculation", &GenerateRequest::speculation);
+      .def_rw("skip_special_tokens", &GenerateRequest::skip_special_tokens)
+      .def_rw("allowed_tokens", &GenerateRequest::allowed_tokens)
+      .def_rw("bad_words", &GenerateRequest::bad_words)
+      .def_rw("thinking", &GenerateRequest::thinking, kOptional)
+      .def_rw("repetition", &GenerateRequest::repetition, kOptional)
+      .def_rw("speculation", &GenerateRequest::speculation)
+      .def_rw("priority", &GenerateRequest::priority);
 }
 
 void bind_results(nb::module_& m) {
@@ -158,12 +189,14 @@ void bind_results(nb::module_& m) {
       .def_ro("total_s", &Usage::total_s);
   nb::class_<Completion>(m, "Completion")
       .def_ro("index", &Completion::index)
+      .def_ro("ended", &Completion::ended)
       .def_ro("tokens", &Completion::tokens)
       .def_ro("text", &Completion::text)
       .def_ro("logprobs", &Completion::logprobs)
       .def_ro("prompt_logprobs", &Completion::prompt_logprobs)
       .def_prop_ro("finish_reason", [](const Completion& c) { return finish_reason_name(c.finish.reason); })
       .def_prop_ro("stop_token", [](const Completion& c) { return c.finish.stop_token; })
+      .def_prop_ro("repeated", [](const Completion& c) { return c.finish.repeated; })
       .def_prop_ro("stop_text", [](const Completion& c) { return c.finish.stop_text; })
       .def_prop_ro("tokens_per_step", [](const Completion& c) { return c.finish.tokens_per_step; })
       .def_prop_ro("usage", [](const Completion& c) { return c.finish.usage; })
@@ -192,7 +225,8 @@ void bind_state(nb::module_& m) {
       .def_ro("threads", &EngineInfo::threads)
       .def_ro("eos_token_ids", &EngineInfo::eos_token_ids)
       .def_ro("default_sampling", &EngineInfo::default_sampling)
-      .def_ro("warnings", &EngineInfo::warnings);
+      .def_ro("warnings", &EngineInfo::warnings)
+      .def("__repr__", describe);
   nb::class_<EngineStats::Verify>(m, "VerifyStats")
       .def_ro("steps", &EngineStats::Verify::steps)
       .def_ro("probes", &EngineStats::Verify::probes)
@@ -205,7 +239,8 @@ void bind_state(nb::module_& m) {
       .def_ro("verified_at", &EngineStats::Verify::verified_at)
       .def_ro("survived_at", &EngineStats::Verify::survived_at)
       .def_ro("predicted_at", &EngineStats::Verify::predicted_at)
-      .def_ro("last", &EngineStats::Verify::last);
+      .def_ro("last", &EngineStats::Verify::last)
+      .def("__repr__", describe);
   nb::class_<EngineStats>(m, "EngineStats")
       .def_ro("requests_waiting", &EngineStats::requests_waiting)
       .def_ro("requests_running", &EngineStats::requests_running)
@@ -220,10 +255,13 @@ void bind_state(nb::module_& m) {
       .def_ro("generated_tokens", &EngineStats::generated_tokens)
       .def_ro("drafted_tokens", &EngineStats::drafted_tokens)
       .def_ro("accepted_tokens", &EngineStats::accepted_tokens)
+      .def_ro("accepted_at", &EngineStats::accepted_at)
+      .def_ro("drafted_at", &EngineStats::drafted_at)
       .def_ro("pages_total", &EngineStats::pages_total)
       .def_ro("pages_used", &EngineStats::pages_used)
       .def_ro("pages_cached", &EngineStats::pages_cached)
-      .def_ro("verify", &EngineStats::verify);
+      .def_ro("verify", &EngineStats::verify)
+      .def("__repr__", describe);
 }
 
 std::shared_ptr<Engine> create(const EngineOptions& options) {
@@ -257,7 +295,7 @@ void bind_engine(nb::module_& m) {
       .def("render_chat", render_chat, "messages_json"_a, "tools_json"_a, "template_kwargs_json"_a,
            "add_generation_prompt"_a, "continue_final_message"_a, no_gil);
   nb::class_<Session>(m, "Session")
-      .def(nb::init<std::shared_ptr<Engine>>(), "engine"_a)
+      .def(nb::init<std::shared_ptr<Engine>, bool>(), "engine"_a, "streaming"_a = false)
       .def(
           "submit",
           [](Session& session, int64_t index, const GenerateRequest& request) {
@@ -266,7 +304,9 @@ void bind_engine(nb::module_& m) {
           "index"_a, "request"_a, no_gil)
       .def("open", &Session::open)
       .def("wait", &Session::wait, "seconds"_a, no_gil)
-      .def("cancel", &Session::cancel, no_gil);
+      .def_prop_ro("descriptor", &Session::descriptor)
+      .def("cancel", nb::overload_cast<>(&Session::cancel), no_gil)
+      .def("cancel", nb::overload_cast<int64_t>(&Session::cancel), "index"_a, no_gil);
   m.def("create", create, "options"_a, "Loads the models and starts the engine.");
 }
 

@@ -5,6 +5,7 @@
 #include <volley/engine.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,9 +13,10 @@
 
 namespace volley::python {
 
-// Everything that one request gave.
+// What a request gave: everything, or in a streaming session what one of its events brought.
 struct Completion {
-  int64_t index = 0;  // the caller's number
+  int64_t index = 0;   // the caller's number
+  bool ended = false;  // of a stream: this was its last event, and `finish` is set
   std::vector<TokenId> tokens;
   std::string text;
   std::vector<PositionLogprobs> logprobs, prompt_logprobs;
@@ -24,23 +26,26 @@ struct Completion {
 // Threads: one at a time.
 class Session {
  public:
-  explicit Session(std::shared_ptr<Engine> engine);
+  // streaming: every event becomes a Completion of its own. The numbers of requests that are open must differ.
+  Session(std::shared_ptr<Engine> engine, bool streaming);
   ~Session();  // cancels what is open and does not wait for it
 
   // The engine's error, if it refuses the request.
   Status submit(int64_t index, GenerateRequest request);
   int64_t open() const;  // submitted, and not handed out by wait() as ended
-  // Those that have ended since the last call; waits up to `seconds` for the first.
+  // What has come since the last call; waits up to `seconds` for the first.
   std::vector<Completion> wait(double seconds);
+  // Readable while wait() has something, for event loops; the session's own. -1 without streaming.
+  int descriptor() const;
   void cancel();
+  void cancel(int64_t index);  // that one alone, if it is open
 
  private:
   struct State;
 
   std::shared_ptr<Engine> engine_;
-  std::shared_ptr<State> state_;  // shared with the sinks, which may outlive the session
-  std::vector<RequestId> ids_;
-  int64_t open_ = 0;
+  std::shared_ptr<State> state_;       // shared with the sinks, which may outlive the session
+  std::map<int64_t, RequestId> open_;  // by the caller's numbers
 };
 
 }  // namespace volley::python

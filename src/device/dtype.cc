@@ -19,6 +19,7 @@ size_t dtype_size(DType dtype) {
     case DType::kF8E4M3:
       return 1;
     case DType::kI4:
+    case DType::kF4E2M1:
       break;
   }
   check_failed(__FILE__, __LINE__, "a dtype of whole bytes", "");
@@ -40,6 +41,8 @@ const char* dtype_name(DType dtype) {
       return "float8_e4m3";
     case DType::kI4:
       return "int4";
+    case DType::kF4E2M1:
+      return "float4_e2m1";
   }
   return "unknown";
 }

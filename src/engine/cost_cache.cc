@@ -121,6 +121,7 @@ std::string cost_key(const ResolvedModels& models, const EngineOptions& options,
     for (const int32_t layer : draft.feature_layers) key << " " << layer;
     key << " window " << options.draft_window << "\n";
   }
+  key << "weights " << info.quantization << " " << info.draft_quantization << "\n";
   key << "block " << models.block_size << " slots " << models.max_num_seqs << " rows " << models.max_num_batched_tokens
       << " positions " << models.max_positions() << " page " << models.page_size << " kv "
       << dtype_name(models.kv_dtype) << " requests " << requests << " attention "

@@ -129,8 +129,10 @@ EngineInfo describe(const ResolvedModels& models, const LoadedModels& loaded, De
   info.kv_pages = models.memory.pages();
   info.kv_bytes_per_token = models.memory.page_bytes() / models.page_size;
   info.weight_bytes = loaded.target->packed_bytes() + (loaded.proposer ? loaded.proposer->packed_bytes() : 0);
-  info.quantization = quantization_name(models.target_numerics.storage);
-  if (models.draft_checkpoint) info.draft_quantization = quantization_name(models.draft_numerics.storage);
+  info.quantization = quantization_name(models.target_numerics.storage, *models.target_checkpoint);
+  if (models.draft_checkpoint) {
+    info.draft_quantization = quantization_name(models.draft_numerics.storage, *models.draft_checkpoint);
+  }
   info.max_num_seqs = models.max_num_seqs;
   info.threads = cpu ? device.stream().pool().threads() : 0;
   info.eos_token_ids = models.target.eos_ids;

@@ -181,6 +181,9 @@ Result<ops::WeightFormat> target_storage(Quantization requested, const ResolvedM
                                          const ops::WeightFormat& plain) {
   const bool cpu = models.device.kind == DeviceKind::kCpu;
   if (requested == Quantization::kNone) return plain;
+  if (const std::string stored = models.target_checkpoint->quantisation(); !stored.empty()) {
+    return invalid_argument("The checkpoint is quantised already (" + stored + "): leave --quantization out.");
+  }
   if (cpu) return requested == Quantization::kInt4 ? ops::kInt4Weights : ops::kFp8Weights;
   if (requested == Quantization::kInt4) {
     return unimplemented("--quantization int4 is built for the CPU alone so far: use fp8 or none, or --device cpu.");
@@ -200,6 +203,11 @@ Result<ops::WeightFormat> target_storage(Quantization requested, const ResolvedM
 Result<ops::WeightFormat> draft_storage(DraftQuantization requested, const ResolvedModels& models,
                                         const model::Numerics& plain) {
   const bool cpu = models.device.kind == DeviceKind::kCpu;
+  if (const std::string stored = models.draft_checkpoint->quantisation(); !stored.empty()) {
+    if (requested != DraftQuantization::kFp8) return plain.storage;
+    return invalid_argument("The drafter's checkpoint is quantised already (" + stored +
+                            "): leave --draft-quantization out.");
+  }
   std::vector<model::Param> params = models.draft->facts().params;
   model::append(params, models.draft->copied_params(models.target.decoder, ops::kFp8Rows));
   switch (requested) {
@@ -218,8 +226,22 @@ Result<ops::WeightFormat> draft_storage(DraftQuantization requested, const Resol
   return fast && plain.activation == DType::kBF16 ? ops::kFp8Rows : plain.storage;
 }
 
+void warn_of_widened(ResolvedModels& models) {
+  const auto warn = [&](const char* whose, std::span<const model::Param> params, const weights::Checkpoint& checkpoint,
+                        const model::Numerics& numerics) {
+    for (const std::string& what : model::widened_codes(params, checkpoint, numerics, models.device.kind)) {
+      models.warnings.push_back(whose + what + ": this device has no kernel for them as they are stored.");
+    }
+  };
+  warn("The target's weights in ", model::params(models.target.decoder), *models.target_checkpoint,
+       models.target_numerics);
+  if (!models.draft_checkpoint) return;
+  warn("The drafter's weights in ", models.draft->facts().params, *models.draft_checkpoint, models.draft_numerics);
+}
+
 Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
   models.target_numerics = model::resolve_numerics(options.dtype, models.target_checkpoint->main_dtype());
+  models.target_numerics.fp8_rows = ops::linear_takes_fp8(models.device.kind, models.device.gpu);
   VOLLEY_ASSIGN(models.target_numerics.storage,
                 target_storage(options.quantization, models, models.target_numerics.storage));
   models.kv_dtype = kv_dtype(options.kv_cache_dtype, models.target_numerics.activation);
@@ -229,9 +251,11 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
     const ComputeType type =
         models.target_numerics.activation == DType::kBF16 ? ComputeType::kBFloat16 : ComputeType::kFloat32;
     models.draft_numerics = model::resolve_numerics(type, models.draft_checkpoint->main_dtype());
+    models.draft_numerics.fp8_rows = models.target_numerics.fp8_rows;
     VOLLEY_ASSIGN(models.draft_numerics.storage,
                   draft_storage(options.draft_quantization, models, models.draft_numerics));
   }
+  warn_of_widened(models);
   return {};
 }
 
@@ -315,7 +339,8 @@ DeviceChoice on_gpu(int ordinal, const GpuFacts& gpu) {
 
 }  // namespace
 
-const char* quantization_name(const ops::WeightFormat& storage) {
+std::string quantization_name(const ops::WeightFormat& storage, const weights::Checkpoint& checkpoint) {
+  if (const std::string stored = checkpoint.quantisation(); !stored.empty()) return stored;
   if (!storage.is_codes()) return "none";
   return storage.code == DType::kI4 ? "int4" : "fp8";
 }
@@ -354,13 +379,6 @@ Result<std::unique_ptr<Device>> make_device(const DeviceChoice& choice, int thre
   return choice.kind == DeviceKind::kCpu ? make_cpu_device(threads) : make_cuda_device(choice.ordinal);
 }
 
-Status check_built_for(DeviceKind device, const families::TargetConfig& target) {
-  if (device == DeviceKind::kCpu || target.decoder.delta_layers() == 0) return {};
-  return unimplemented(target.architecture +
-                       " has gated delta layers (linear attention), which are not built for CUDA yet: run it on the "
-                       "CPU with --device cpu, or use a model without them.");
-}
-
 Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   VOLLEY_RETURN_IF_ERROR(check_ranges(options));
   ResolvedModels models;
@@ -374,7 +392,6 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   }
   VOLLEY_ASSIGN(models.target, families::read_target(options.model_dir));
   VOLLEY_RETURN_IF_ERROR(check_vocabulary(models.target.decoder));
-  VOLLEY_RETURN_IF_ERROR(check_built_for(models.device.kind, models.target));
   VOLLEY_RETURN_IF_ERROR(resolve_draft(options, models));
   VOLLEY_RETURN_IF_ERROR(resolve_limits(options, models));
   VOLLEY_ASSIGN(models.target_checkpoint,

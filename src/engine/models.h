@@ -32,11 +32,8 @@ DeviceChoice automatic_device(const Result<GpuFacts>& gpu, int64_t cpu_bytes);
 // Errors as make_cpu_device() and make_cuda_device().
 Result<std::unique_ptr<Device>> make_device(const DeviceChoice& choice, int threads);
 
-// kUnimplemented for a target with layers that the device has no kernels for.
-Status check_built_for(DeviceKind device, const families::TargetConfig& target);
-
-// "none", "fp8" or "int4".
-const char* quantization_name(const ops::WeightFormat& storage);
+// "none", "fp8" or "int4"; of a checkpoint that is quantised already what its files call it.
+std::string quantization_name(const ops::WeightFormat& storage, const weights::Checkpoint& checkpoint);
 
 // Rows of logits that exist at a time, and with them the most that a verify budget can share out: on a GPU more, so
 // that the head is read less often.

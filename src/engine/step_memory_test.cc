@@ -98,7 +98,6 @@ TEST(LoadedMemory, IsWhatWasPlanned) {
 
 // States of recurrent layers are there for every slot, and their tape for the drafts that a block can have.
 TEST(LoadedMemory, StatesArePlannedToTheByte) {
-  if (VOLLEY_TEST_DEVICE != std::string("cpu")) GTEST_SKIP() << "recurrent layers are built for the CPU alone";
   EngineOptions options = pocket();
   options.model_dir = "tests/data/targets/hybrid_wide";
   options.dummy_weights.reset();

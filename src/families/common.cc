@@ -47,12 +47,6 @@ Status refuse_variants(const ConfigFields& config) {
   if (activation != "silu") {
     return config.unbuilt("hidden_act", "is \"" + activation + "\", which is not built; built is silu");
   }
-  VOLLEY_ASSIGN(const std::optional<ConfigFields> quantization, config.object("quantization_config"));
-  if (quantization) {
-    VOLLEY_ASSIGN(const std::string method, quantization->text("quant_method", "unnamed"));
-    return config.unbuilt("quantization_config",
-                          "(method " + method + ") is not built; use a checkpoint in BF16, F16 or F32");
-  }
   return {};
 }
 
@@ -122,13 +116,13 @@ Status read_windows(const ConfigFields& config, std::vector<model::Layer>& layer
                             "has \"" + type + "\", which is not built; built are full_attention and sliding_attention");
     }
     if (!windows) return config.wrong("use_sliding_window", "is false, but layer_types has sliding_attention");
-    VOLLEY_ASSIGN(attention_of(layers[i]).window, config.integer("sliding_window", 1, INT32_MAX, window));
+    VOLLEY_ASSIGN(attention_of(layers[i]).window, config.integer("sliding_window", 1, kMaxWindow, window));
     if (window) attention_of(layers[i]).window = *window;
   }
   return {};
 }
 
-Result<model::Experts> read_experts(const ConfigFields& config, bool renormalise) {
+Result<model::Experts> read_experts(const ConfigFields& config, bool renormalise, std::optional<int32_t> inner) {
   model::Experts experts;
   ops::RouterRule& rule = experts.router;
   // transformers 5 knows the number by either name.
@@ -137,7 +131,7 @@ Result<model::Experts> read_experts(const ConfigFields& config, bool renormalise
   VOLLEY_ASSIGN(rule.experts, config.integer(count, 1, kMaxWidth));
   VOLLEY_ASSIGN(rule.top_k, config.integer("num_experts_per_tok", 1, kMaxWidth));
   VOLLEY_ASSIGN(rule.renormalise, config.boolean("norm_topk_prob", renormalise));
-  VOLLEY_ASSIGN(experts.inner, config.integer("moe_intermediate_size", 1, kMaxWidth));
+  VOLLEY_ASSIGN(experts.inner, config.integer("moe_intermediate_size", 1, kMaxWidth, inner));
   if (const Status status = ops::check_router(rule); !status.ok()) {
     return Error{status.error().code, config.where() + ": " + status.error().message};
   }

@@ -9,6 +9,8 @@ namespace volley::families {
 // Bounds that no model comes near, so that products of two fit into an int64.
 inline constexpr int32_t kMaxWidth = 1 << 20;
 inline constexpr int32_t kMaxLayers = 1 << 12;
+// Of a sliding window, which is added to positions.
+inline constexpr int32_t kMaxWindow = 1 << 24;
 
 // A decoder of equal layers with grouped-query attention and a dense SwiGLU network: sizes, heads, norm, rotary
 // embedding and ties. Every layer is full and causal, without norms of heads and biases: what else a family has is its
@@ -39,8 +41,9 @@ Status read_head_norms(const ConfigFields& config, std::vector<model::Layer>& la
 // Which layers have a mixture of experts where a file may say so: those of every "decoder_sparse_step"th layer that
 // "mlp_only_layers" does not name.
 Status read_sparse_layers(const ConfigFields& config, const model::Experts& experts, std::vector<model::Layer>& layers);
-// The number, choice and inner width of experts. renormalise: "norm_topk_prob" where the file does not say it.
-Result<model::Experts> read_experts(const ConfigFields& config, bool renormalise);
+// The number, choice and inner width of experts. renormalise: "norm_topk_prob" where the file does not say it. inner:
+// "moe_intermediate_size" where it need not.
+Result<model::Experts> read_experts(const ConfigFields& config, bool renormalise, std::optional<int32_t> inner = {});
 // Newer files hold all experts of a layer as one tensor.
 void add_expert_stacks(const model::Experts& experts, weights::NameRules& names);
 

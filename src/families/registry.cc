@@ -5,6 +5,7 @@
 
 #include "families/common.h"
 #include "families/generation.h"
+#include "families/quantisation.h"
 
 namespace volley::families {
 namespace {
@@ -17,6 +18,7 @@ struct Family {
 };
 
 constexpr Family kFamilies[] = {
+    {"GptOssForCausalLM", "gpt_oss", read_gpt_oss},
     {"LlamaForCausalLM", "llama", read_llama},
     {"MistralForCausalLM", "mistral", read_mistral},
     {"Qwen2ForCausalLM", "qwen2", read_qwen2},
@@ -58,6 +60,7 @@ Result<TargetConfig> read_target(const std::string& dir) {
   }
   VOLLEY_ASSIGN(TargetConfig target, family->read(config));
   target.architecture = architecture;
+  VOLLEY_ASSIGN(target.names.quantisation, read_quantisation(config, dir));
   VOLLEY_ASSIGN(std::vector<TokenId> eos_ids, read_eos_ids(config, target.decoder.vocab));
   if (!eos_ids.empty()) target.eos_ids = std::move(eos_ids);
   VOLLEY_RETURN_IF_ERROR(read_generation_config(dir, target));

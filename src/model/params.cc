@@ -1,5 +1,6 @@
 #include "model/params.h"
 
+#include <algorithm>
 #include <numeric>
 #include <set>
 
@@ -80,6 +81,7 @@ class LayerList {
     if (a.bias) add(Kind::kVector, "qkv_bias", 0, qkv("bias", 0));
     add(Kind::kMatrix, "o", q, {{"self_attn.o_proj.weight", spec_.hidden, Split::kInputs}});
     if (a.o_bias) add(Kind::kVector, "o_bias", 0, {{"self_attn.o_proj.bias", spec_.hidden}});
+    if (a.sinks) add(Kind::kVector, "sinks", 0, {{"self_attn.sinks", a.heads, Split::kOutputs}});
   }
 
   void add_mixer(const GatedDelta& delta) {
@@ -122,9 +124,29 @@ class LayerList {
   void add_ffn(const Experts& experts) {
     const int32_t count = experts.router.experts;
     add(Kind::kMatrix, "router", spec_.hidden, {{"mlp.gate.weight", count}}, Codes::kNone);
+    if (experts.bias) add_biases(experts);
     std::vector<Param::Part> gate_up, down;
     for (int32_t e = 0; e < count; ++e) {
       const std::string expert = "mlp.experts." + std::to_string(e) + ".";
+      if (experts.interleaved) {
+        const bool across = experts.transposed;
+        const auto stored = [across](int64_t outputs, int64_t inputs) {
+          return across ? std::vector<int64_t>{inputs, outputs} : std::vector<int64_t>{outputs, inputs};
+        };
+        const int64_t inner = experts.inner, hidden = spec_.hidden;
+        for (const int64_t first : {0, 1}) {
+          gate_up.push_back({expert + "gate_up_proj.weight",
+                             inner,
+                             Split::kExperts,
+                             {},
+                             stored(2 * inner, hidden),
+                             first,
+                             2,
+                             across});
+        }
+        down.push_back({expert + "down_proj.weight", hidden, Split::kExperts, {}, stored(hidden, inner), 0, 1, across});
+        continue;
+      }
       gate_up.push_back({expert + "gate_proj.weight", experts.inner, Split::kExperts});
       gate_up.push_back({expert + "up_proj.weight", experts.inner, Split::kExperts});
       down.push_back({expert + "down_proj.weight", spec_.hidden, Split::kExperts});
@@ -138,6 +160,27 @@ class LayerList {
           {{shared + "gate_proj.weight", inner, Split::kOutputs}, {shared + "up_proj.weight", inner, Split::kOutputs}});
       add(Kind::kMatrix, "shared_down", inner, {{shared + "down_proj.weight", spec_.hidden, Split::kInputs}});
     }
+  }
+
+  // Those of the experts are one tensor for all of them, of gates and ups in turn.
+  void add_biases(const Experts& experts) {
+    const int64_t count = experts.router.experts, inner = experts.inner, hidden = spec_.hidden;
+    add(Kind::kVector, "router_bias", 0, {{"mlp.gate.bias", count}});
+    std::vector<Param::Part> gate_up;
+    for (int64_t e = 0; e < count; ++e) {
+      for (const int64_t first : {0, 1}) {
+        gate_up.push_back({"mlp.experts.gate_up_proj_bias",
+                           inner,
+                           Split::kExperts,
+                           {},
+                           {count, 2 * inner},
+                           e * 2 * inner + first,
+                           2});
+      }
+    }
+    add(Kind::kVector, "experts_gate_up_bias", 0, std::move(gate_up));
+    add(Kind::kVector, "experts_down_bias", 0,
+        {{"mlp.experts.down_proj_bias", count * hidden, Split::kExperts, {}, {count, hidden}}});
   }
 
   const Decoder& spec_;
@@ -169,6 +212,12 @@ int64_t Param::rows() const {
 std::vector<int64_t> Param::stored_shape(const Part& part) const {
   if (!part.stored.empty()) return part.stored;
   return columns > 0 ? std::vector<int64_t>{part.rows, columns} : std::vector<int64_t>{part.rows};
+}
+
+std::vector<int64_t> Param::coded_shape(const Part& part) const {
+  std::vector<int64_t> shape = stored_shape(part);
+  if (part.transposed) std::reverse(shape.begin(), shape.end());
+  return shape;
 }
 
 std::vector<Param> layer_params(const Decoder& spec, int layer) {
@@ -214,6 +263,29 @@ int64_t count(std::span<const Param> list) {
   return sum;
 }
 
+namespace {
+
+// Parts that one product multiplies are all plain, or codes of one format.
+Status check_part(const weights::Checkpoint& checkpoint, const Param& param, const Param::Part& part) {
+  const std::vector<int64_t> shape = param.stored_shape(part);
+  if (!param.is_matrix() && !param.is_experts()) return checkpoint.check(part.name, shape);
+  VOLLEY_ASSIGN(const std::optional<weights::CodeFormat> format,
+                checkpoint.code_format(part.name, param.coded_shape(part)));
+  if (!format) {
+    VOLLEY_RETURN_IF_ERROR(checkpoint.check(part.name, shape));
+  }
+  const Param::Part& first = param.parts[0];
+  const auto other = checkpoint.code_format(first.name, param.coded_shape(first));
+  if (!other.ok()) return {};  // said where that part is checked
+  const auto name = [](const std::optional<weights::CodeFormat>& f) { return f ? f->name : std::string("plain"); };
+  if (format.has_value() == other->has_value() && (!format || format->agrees_with(**other))) return {};
+  return unimplemented(checkpoint.origin() + ": \"" + first.name + "\" is stored as " + name(*other) + " and \"" +
+                       part.name + "\" as " + name(format) +
+                       ": one product takes both, so they must be quantised alike; nothing else is built.");
+}
+
+}  // namespace
+
 Result<int64_t> check_tensors(const weights::Checkpoint& checkpoint, std::span<const Param> list) {
   std::set<std::string, std::less<>> asked;
   std::optional<Error> first;
@@ -222,7 +294,7 @@ Result<int64_t> check_tensors(const weights::Checkpoint& checkpoint, std::span<c
     for (const Param::Part& part : param.parts) {
       if (!asked.insert(part.name).second) continue;
       const Status status = param.kind == Kind::kIndex ? checkpoint.check_integers(part.name, part.rows)
-                                                       : checkpoint.check(part.name, param.stored_shape(part));
+                                                       : check_part(checkpoint, param, part);
       if (status.ok()) continue;
       ++wrong;
       if (!first) first = status.error();

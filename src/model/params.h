@@ -50,6 +50,9 @@ struct Param {
     // Which rows of the checkpoint's tensor these are, in their order, as (first, number); empty: all of them.
     std::vector<std::pair<int64_t, int64_t>> ranges = {};
     std::vector<int64_t> stored = {};  // that tensor's shape where it is not [rows, columns], of a vector [rows]
+    // Without ranges: rows first, first + step, … of the tensor. transposed: that are its columns; of experts alone.
+    int64_t first = 0, step = 1;
+    bool transposed = false;
   };
   std::string role;  // unique in a model: "layers.3.qkv"
   Kind kind = Kind::kMatrix;
@@ -68,6 +71,8 @@ struct Param {
   int64_t elements() const { return rows() * (columns > 0 ? columns : 1); }
   // The checkpoint's shape of a part's tensor.
   std::vector<int64_t> stored_shape(const Part& part) const;
+  // The same where it is codes: these are never transposed.
+  std::vector<int64_t> coded_shape(const Part& part) const;
 };
 
 ops::LinearLayout layout_of(const Param& param);

@@ -26,6 +26,9 @@ struct RoutingOptions {
   uint32_t seed = 0;
   int32_t skipped_slot = -1;         // rows of this slot mean nothing and touch no expert
   int64_t* touched_total = nullptr;  // device memory, or null: counts the experts that the pass touches
+  // [layers, rows * top_k] int32 in device memory, or a null view: gets the experts of each row, of layers with
+  // experts.
+  TensorView chosen = {};
 };
 
 struct Pass {

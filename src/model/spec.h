@@ -11,6 +11,7 @@
 
 #include "model/rope.h"
 #include "ops/gated_delta/gated_delta.h"
+#include "ops/linear/linear.h"
 #include "ops/router/router.h"
 
 namespace volley::model {
@@ -25,6 +26,7 @@ struct Attention {
   bool qk_norm = false;  // RMSNorm of every head of q and k, before the rotation
   bool bias = false;     // of the projections to q, k and v
   bool o_bias = false;   // of the output projection
+  bool sinks = false;    // a learned logit a head in the sum that divides (ops/attention/attention.h)
   // Its output is multiplied by the sigmoid of another projection, whose rows q_proj holds behind q's, head by head.
   bool gate = false;
 
@@ -48,7 +50,12 @@ struct Dense {
 // A mixture of SwiGLU networks, of which a router chooses some for each row.
 struct Experts {
   ops::RouterRule router;
-  int32_t inner = 0;  // of one expert
+  int32_t inner = 0;       // of one expert
+  bool bias = false;       // of the router and of both products of an expert
+  ops::SwiGluClamp clamp;  // limit > 0: the activation is ops::EndKind::kClampedSwiGlu
+  // Checkpoints hold an expert as gate_up_proj [2 * inner, hidden], gate and up in turn, and down_proj [hidden, inner],
+  // instead of gate_proj, up_proj and down_proj; transposed: as [hidden, 2 * inner] and [inner, hidden].
+  bool interleaved = false, transposed = false;
   // Width of one more expert, which every row goes through, times the sigmoid of its own gate. 0: there is none.
   int32_t shared_inner = 0;
 };

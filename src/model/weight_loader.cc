@@ -4,12 +4,14 @@
 #include <array>
 
 #include "device/dry_run.h"
+#include "weights/coded.h"
 
 namespace volley::model {
 namespace {
 
-void append_floats(const weights::SourceTensor& source, int64_t begin, int64_t n, std::vector<float>& out) {
-  for (int64_t i = begin; i < begin + n; ++i) {
+void append_floats(const weights::SourceTensor& source, int64_t begin, int64_t n, int64_t step,
+                   std::vector<float>& out) {
+  for (int64_t i = begin; i < begin + n * step; i += step) {
     switch (source.dtype) {
       case DType::kBF16:
         out.push_back(to_float(reinterpret_cast<const BFloat16*>(source.data)[i]));
@@ -25,7 +27,7 @@ void append_floats(const weights::SourceTensor& source, int64_t begin, int64_t n
 }
 
 std::vector<std::pair<int64_t, int64_t>> ranges_of(const Param::Part& part) {
-  if (part.ranges.empty()) return {{0, part.rows}};
+  if (part.ranges.empty()) return {{part.first, part.rows}};
   return part.ranges;
 }
 
@@ -55,9 +57,75 @@ ops::WeightFormat matrix_storage(const Numerics& numerics, std::span<const DType
   return bf16 ? DType::kBF16 : DType::kF32;
 }
 
+std::optional<weights::CodeFormat> coded_as(const weights::Checkpoint& checkpoint, const Param& param) {
+  if (!param.is_matrix() && !param.is_experts()) return std::nullopt;
+  const auto format = checkpoint.code_format(param.parts[0].name, param.coded_shape(param.parts[0]));
+  return format.ok() ? *format : std::nullopt;
+}
+
+ops::WeightFormat coded_storage(const weights::CodeFormat& coded, const Param& param, const Numerics& numerics,
+                                DeviceKind device) {
+  const bool bf16 = numerics.activation == DType::kBF16;
+  const bool rows = numerics.fp8_rows && bf16 && coded.code == DType::kF8E4M3 && coded.group == 0;
+  if (rows && param.is_matrix() && param.columns % ops::kQuantisedColumns == 0 && param.rows() % 4 == 0) {
+    return ops::kFp8Rows;
+  }
+  // The largest group of the kernels' that a scale covers a whole number of.
+  int16_t group = 128;
+  while (group > 16 && coded.group % group != 0) group /= 2;
+  const ops::WeightFormat as_stored = {coded.code, 1, group, coded.zeros};
+  if (!coded.scattered && ops::multiplies_as_stored(device, as_stored)) return as_stored;
+  return bf16 ? DType::kBF16 : DType::kF32;
+}
+
+std::vector<std::string> widened_codes(std::span<const Param> list, const weights::Checkpoint& checkpoint,
+                                       const Numerics& numerics, DeviceKind device) {
+  std::vector<std::string> sentences;
+  for (const Param& param : list) {
+    const auto coded = coded_as(checkpoint, param);
+    if (!coded) continue;
+    const ops::WeightFormat storage = coded_storage(*coded, param, numerics, device);
+    if (storage.is_codes()) continue;
+    const std::string sentence = coded->name + " are computed as " + ops::format_name(storage);
+    if (std::ranges::find(sentences, sentence) == sentences.end()) sentences.push_back(sentence);
+  }
+  return sentences;
+}
+
 namespace {
 
-ops::WeightFormat storage_in(const weights::Checkpoint& checkpoint, const Param& param, const Numerics& numerics) {
+// The rows of a part that are codes, as pack_linear() and pack_experts() take them. The matrix outlives the closures.
+ops::WeightRows coded_rows(std::shared_ptr<const weights::CodedMatrix> matrix, const Param::Part& part,
+                           const ops::WeightFormat& storage) {
+  auto rows = std::make_shared<std::vector<int64_t>>();  // of the matrix
+  for (const auto& [first, n] : ranges_of(part)) {
+    for (int64_t i = 0; i < n; ++i) rows->push_back(first + i * part.step);
+  }
+  ops::WeightRows result;
+  result.rows = part.rows;
+  if (!storage.is_codes()) {
+    result.values = [matrix, rows](int64_t row, float* values) { matrix->widen((*rows)[row], values); };
+    return result;
+  }
+  result.codes = [matrix, rows, group = storage.group_k](int64_t row, const ops::CodedRow& out) {
+    const auto groups = static_cast<size_t>(matrix->groups());
+    std::vector<float> scales(groups);
+    std::vector<uint8_t> zeros(out.zeros.empty() ? 0 : groups);
+    matrix->read((*rows)[row], out.codes.data(), scales.data(), zeros.data());
+    // A scale may cover several groups of the kernels'.
+    const int64_t covers = matrix->format().group;
+    for (size_t g = 0; g < out.scales.size(); ++g) {
+      const size_t from = covers > 0 ? g * static_cast<size_t>(group) / static_cast<size_t>(covers) : 0;
+      out.scales[g] = scales[from];
+      if (!out.zeros.empty()) out.zeros[g] = zeros[from];
+    }
+  };
+  return result;
+}
+
+ops::WeightFormat storage_in(const weights::Checkpoint& checkpoint, const Param& param, const Numerics& numerics,
+                             DeviceKind device) {
+  if (const auto coded = coded_as(checkpoint, param)) return coded_storage(*coded, param, numerics, device);
   std::vector<DType> parts;
   for (const Param::Part& part : param.parts) parts.push_back(checkpoint.dtype_of(part.name));
   // Grouped products do not multiply codes so far.
@@ -84,7 +152,7 @@ WeightBytes weight_bytes(std::span<const Param> list, const Numerics& numerics, 
   for (const Param& param : list) {
     if (param.is_matrix() || param.is_experts()) {
       const int64_t matrices = param.is_experts() ? param.experts() : 1;
-      const ops::WeightFormat storage = storage_in(checkpoint, param, numerics);
+      const ops::WeightFormat storage = storage_in(checkpoint, param, numerics, device);
       bytes.matrices[storage.code] +=
           matrices * ops::packed_bytes(device, param.rows() / matrices, param.columns, storage, layout_of(param));
     } else if (param.kind == Param::Kind::kVector || param.kind == Param::Kind::kIndex) {
@@ -105,7 +173,7 @@ WeightLoader::WeightLoader(Device& device, const weights::Checkpoint& checkpoint
 }
 
 ops::WeightFormat WeightLoader::storage_of(const Param& param) const {
-  return storage_in(checkpoint_, param, numerics_);
+  return storage_in(checkpoint_, param, numerics_, device_.kind());
 }
 
 const Param& WeightLoader::param(const std::string& role) const {
@@ -124,7 +192,7 @@ Result<Vector> WeightLoader::vector(const std::string& role) {
   values.reserve(static_cast<size_t>(param.rows()));
   for (const Param::Part& part : param.parts) {
     VOLLEY_ASSIGN(const weights::SourceTensor source, checkpoint_.get(part.name, param.stored_shape(part)));
-    for (const auto& [first, n] : ranges_of(part)) append_floats(source, first, n, values);
+    for (const auto& [first, n] : ranges_of(part)) append_floats(source, first, n, part.step, values);
   }
   if (param.plus != 0) std::ranges::for_each(values, [&](float& value) { value += param.plus; });
   device_.upload(result.view.data, values.data(), values.size() * sizeof(float));
@@ -139,16 +207,36 @@ Status WeightLoader::optional_vector(const std::string& role, Vector& out) {
 
 Result<WeightLoader::Sources> WeightLoader::sources(const Param& param) const {
   Sources sources;
+  const bool coded = coded_as(checkpoint_, param).has_value();
+  const ops::WeightFormat storage = storage_of(param);
+  const Param::Part* before = nullptr;
   for (const Param::Part& part : param.parts) {
     if (dry()) {
       sources.rows.push_back({nullptr, checkpoint_.dtype_of(part.name), part.rows});
+      if (coded && storage.is_codes()) sources.rows.back().codes = [](int64_t, const ops::CodedRow&) {};
       continue;
     }
-    VOLLEY_ASSIGN(sources.tensors.emplace_back(), checkpoint_.get(part.name, param.stored_shape(part)));
+    if (coded) {
+      VOLLEY_ASSIGN(auto matrix, checkpoint_.coded(part.name, param.coded_shape(part)));
+      sources.tensors.insert(sources.tensors.end(), matrix->sources().begin(), matrix->sources().end());
+      sources.rows.push_back(coded_rows(std::move(matrix), part, storage));
+      continue;
+    }
+    // Gate and up may be parts of one tensor.
+    if (before == nullptr || before->name != part.name) {
+      VOLLEY_ASSIGN(sources.tensors.emplace_back(), checkpoint_.get(part.name, param.stored_shape(part)));
+    }
+    before = &part;
     const weights::SourceTensor& tensor = sources.tensors.back();
-    const int64_t row_bytes = param.columns * static_cast<int64_t>(dtype_size(tensor.dtype));
+    const auto size = static_cast<int64_t>(dtype_size(tensor.dtype));
+    if (part.transposed) {
+      sources.rows.push_back(
+          {tensor.data + part.first * size, tensor.dtype, part.rows, part.step, tensor.shape.back()});
+      continue;
+    }
     for (const auto& [first, n] : ranges_of(part)) {
-      sources.rows.push_back({tensor.data + first * row_bytes, tensor.dtype, n});
+      const std::byte* begin = tensor.data + first * param.columns * size;
+      sources.rows.push_back({begin, tensor.dtype, n, part.step * param.columns});
     }
   }
   return sources;

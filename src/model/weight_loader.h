@@ -24,6 +24,9 @@ struct Numerics {
   DType activation = DType::kBF16;  // inputs of matrix products, q: kBF16 or kF32. The residual stream is always fp32.
   ops::WeightFormat storage = DType::kBF16;  // of most matrices (matrix_storage()); codes: the model is quantised
   ops::AttentionBackend attention = ops::AttentionBackend::kAuto;
+  // Whether a checkpoint's e4m3 with one scale for a row or for all of them is stored as ops::kFp8Rows, where the shape
+  // has kernels. Other codes are stored as they are where the device multiplies them, else as plain values.
+  bool fp8_rows = false;
 };
 
 // --dtype for one checkpoint, whose bytes are mostly of that dtype: kAuto is bfloat16 for bf16 checkpoints, else
@@ -35,6 +38,17 @@ Numerics resolve_numerics(ComputeType requested, DType checkpoint);
 // where all are bf16 and kF32 otherwise, and with bf16 activations kBF16.
 ops::WeightFormat matrix_storage(const Numerics& numerics, std::span<const DType> parts,
                                  Param::Codes codes = Param::Codes::kAny);
+
+// How the checkpoint stores a matrix whose values are codes there; no value for what is plain. REQUIRES:
+// check_tensors().
+std::optional<weights::CodeFormat> coded_as(const weights::Checkpoint& checkpoint, const Param& param);
+// What a matrix is stored as that the checkpoint has as codes.
+ops::WeightFormat coded_storage(const weights::CodeFormat& coded, const Param& param, const Numerics& numerics,
+                                DeviceKind device);
+// Sentences for people about matrices of `list` that the device does not multiply as the checkpoint stores them:
+// "mxfp4 weights are computed as bfloat16".
+std::vector<std::string> widened_codes(std::span<const Param> list, const weights::Checkpoint& checkpoint,
+                                       const Numerics& numerics, DeviceKind device);
 
 // Memory of the weights of `list` on a device, as the checkpoint has them. Exactly what a WeightLoader takes: tables
 // stay where the checkpoint is unless the device cannot read it, and count where that takes memory.
@@ -89,7 +103,7 @@ class WeightLoader {
   // What pack_*() take, of the checkpoint.
   struct Sources {
     std::vector<weights::SourceTensor> tensors;
-    std::vector<ops::WeightRows> rows;
+    std::vector<ops::WeightRows> rows;  // some hold on to matrices of codes
   };
   bool dry() const { return device_.stream().dry(); }
   ops::WeightFormat storage_of(const Param& param) const;

@@ -409,6 +409,51 @@ TEST(ChatTemplate, TemplatesThatDoNotEndAreRefusedAtTheStart) {
   EXPECT_THAT(refusal({{"chat_template.jinja", std::string(300'000, 'x')}}), HasSubstr("has 300000 bytes"));
 }
 
+// What a step may do is bounded, too: values grow without being printed, and lists hold one another many times.
+TEST(ChatTemplate, ValuesThatGrowAreRefusedAtTheStart) {
+  const auto refusal = [](const std::string& source) {
+    const ModelDir dir({{"chat_template.jinja", source}});
+    const auto chat = ChatTemplate::load(dir.path());
+    EXPECT_FALSE(chat.ok()) << source.substr(0, 200);
+    return chat.ok() ? "" : chat.error().message;
+  };
+  const auto grown = [](const std::string& step, const std::string& after) {
+    return "{% set n = namespace(x='ab', l=[1]) %}{% for i in range(60) %}{% set " + step + " %}{% endfor %}" + after;
+  };
+  EXPECT_THAT(refusal(grown("n.x = n.x ~ n.x", "{{ 1 }}")), HasSubstr("takes more than 64 MiB of memory"));
+  EXPECT_THAT(refusal(grown("n.x = n.x.replace('a', n.x)", "{{ 1 }}")), HasSubstr("takes more than 64 MiB of memory"));
+  EXPECT_THAT(refusal(grown("n.l = [n.l, n.l]", "{% set y = n.l|tojson %}")),
+              HasSubstr("makes values of more than 256 MiB in all"));
+  EXPECT_THAT(refusal(grown("n.l = [n.l, n.l]", "{{ n.l }}")), HasSubstr("prints more than 1048576 bytes"));
+  EXPECT_THAT(refusal("{% set x %}{% for i in range(9999) %}" + std::string(100'000, 'x') + "{% endfor %}{% endset %}"),
+              HasSubstr("takes more than 64 MiB of memory"));
+  const auto chat = from_source(
+      "{% set n = namespace(x='ab') %}{% if messages[0].content == 'grow' %}{% for i in range(60) %}"
+      "{% set n.x = n.x + n.x %}{% endfor %}{% endif %}{{ messages[0].content }}");
+  EXPECT_THAT(error_of(chat, {.messages_json = R"([{"role": "user", "content": "grow"}])"}),
+              HasSubstr("takes more than 512 MiB of memory for these messages"));
+  EXPECT_EQ(render(chat, {.messages_json = R"([{"role": "user", "content": "a"}])"}), "a")
+      << "the next one is as before";
+}
+
+// The engine reads, and frees, an expression by recursion.
+TEST(ChatTemplate, LongExpressionsAreRefusedAtTheStart) {
+  const auto repeated = [](const std::string& text, int times) {
+    std::string result;
+    for (int i = 0; i < times; ++i) result += text;
+    return result;
+  };
+  for (const std::string& inner :
+       {repeated("-", 200'000) + "1", repeated("not ", 60'000) + "1", "1" + repeated("+1", 100'000),
+        "[{'a': {'b': 1}}, " + repeated("-", 200'000) + "1]"}) {
+    const ModelDir dir({{"chat_template.jinja", "{# {{ #}{{ " + inner + " }}"}});
+    const auto chat = ChatTemplate::load(dir.path());
+    ASSERT_FALSE(chat.ok());
+    EXPECT_THAT(chat.error().message, HasSubstr("an expression of more than 2000 words and signs"));
+  }
+  EXPECT_EQ(render(from_source("{{ '" + repeated("- ", 50'000) + "'|length }}"), {.messages_json = "[]"}), "100000");
+}
+
 TEST(ChatTemplate, RenderingEndsForEveryRequest) {
   const auto chat = from_source(
       "{% if messages[0].content == 'loop' %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}"

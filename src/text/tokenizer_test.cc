@@ -181,6 +181,14 @@ TEST(TokenizerLimits, AddedTokens) {
   EXPECT_EQ(load_tokenizer(file)->vocab_size(), 5'001);
   add(76'000);
   EXPECT_THAT(refusal(file), AllOf(HasSubstr("tokenizer.json"), HasSubstr("has 81000 added_tokens")));
+  file["added_tokens"] = json::array({{{"id", 1},
+                                       {"content", std::string(5'000'000, 'x')},
+                                       {"single_word", false},
+                                       {"lstrip", false},
+                                       {"rstrip", false},
+                                       {"normalized", false},
+                                       {"special", true}}});
+  EXPECT_THAT(refusal(file), HasSubstr("have 5000000 bytes of text"));
 }
 
 // A normaliser that multiplies the text takes all memory with the first prompt.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +23,29 @@ struct SourceTensor {
   std::vector<int64_t> shape;
   std::shared_ptr<const void> owner;
 };
+
+// What a file's header says of a tensor.
+struct TensorInfo {
+  std::string dtype;  // as the file spells it: "BF16", "F8_E4M3"
+  std::vector<int64_t> shape;
+  uint64_t bytes = 0;
+};
+
+// How a matrix is stored whose values are codes times scales.
+struct CodeFormat {
+  DType code = DType::kF8E4M3;  // kF8E4M3, kF4E2M1 or kI4
+  int32_t group = 0;            // columns of a row that share a scale; 0: all
+  bool zeros = false;           // groups have zero points
+  bool scattered = false;       // columns of a group lie anywhere
+  std::string name;             // for people
+  int64_t bytes = 0;            // in the file, scales included
+
+  // Whether products take them alike.
+  bool agrees_with(const CodeFormat& other) const {
+    return code == other.code && group == other.group && zeros == other.zeros && scattered == other.scattered;
+  }
+};
+class CodedMatrix;  // weights/coded.h
 
 // Threads: const functions from any thread.
 class Checkpoint {
@@ -41,6 +65,19 @@ class Checkpoint {
   virtual Result<std::vector<int64_t>> integers(std::string_view name, int64_t count) const = 0;
   // Its errors that need no bytes.
   virtual Status check_integers(std::string_view name, int64_t count) const = 0;
+  // A tensor of any dtype as it lies in the file; no value where there is none.
+  virtual std::optional<TensorInfo> info(std::string_view name) const { return std::nullopt; }
+  // `count` of its bytes from `first` on, as a tensor of kU8. REQUIRES: they lie within it.
+  virtual Result<SourceTensor> bytes(std::string_view name, uint64_t first, uint64_t count) const;
+  // How the matrix of that name and shape is stored where its values are codes; no value where they are plain. Errors
+  // name what is missing (kNotFound), wrong (kFailedPrecondition) or not built (kUnimplemented). Needs no bytes.
+  virtual Result<std::optional<CodeFormat>> code_format(std::string_view name, std::span<const int64_t> shape) const {
+    return std::optional<CodeFormat>();
+  }
+  // That matrix. REQUIRES: code_format() has a value.
+  virtual Result<std::shared_ptr<const CodedMatrix>> coded(std::string_view name, std::span<const int64_t> shape) const;
+  // What its matrices are quantised to, as its files call it; empty where nothing is.
+  virtual std::string quantisation() const { return {}; }
   // The dtype most of its bytes have: decides ComputeType::kAuto.
   virtual DType main_dtype() const = 0;
   // What that tensor is stored as; kBF16 where there is none, or one that cannot be read, as get() will say.

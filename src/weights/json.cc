@@ -9,38 +9,47 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 
-// Watches the parser for what the parser itself allows: one key twice in an object, and any depth.
-class Watcher {
+// Reads without keeping, and refuses what the parser itself allows: one key twice in an object, and any depth. (A
+// callback of json::parse() could see the same, but then each value that ends is looked for among all of its parent's.)
+class Watcher final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  bool operator()(int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-    using Event = nlohmann::json::parse_event_t;
-    if (!complaint_.empty()) return false;  // keep nothing more: an error is the answer already
-    if (depth > kMaxDepth) return complain("is nested deeper than " + std::to_string(kMaxDepth) + " levels");
-    switch (event) {
-      case Event::object_start:
-        keys_.emplace_back();
-        break;
-      case Event::object_end:
-        keys_.pop_back();
-        break;
-      case Event::key:
-        if (const auto& key = parsed.get_ref<const std::string&>(); !keys_.back().insert(key).second) {
-          return complain("has \"" + key + "\" twice");
-        }
-        break;
-      default:
-        break;
-    }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(size_t) override {
+    keys_.emplace_back();
+    return deeper();
+  }
+  bool key(string_t& key) override { return keys_.back().insert(key).second || complain("has \"" + key + "\" twice"); }
+  bool end_object() override {
+    keys_.pop_back();
+    --depth_;
     return true;
+  }
+  bool start_array(size_t) override { return deeper(); }
+  bool end_array() override {
+    --depth_;
+    return true;
+  }
+  bool parse_error(size_t, const std::string&, const nlohmann::json::exception&) override {
+    return complain("is not valid JSON: the file is damaged or of another kind");
   }
   const std::string& complaint() const { return complaint_; }
 
  private:
+  bool deeper() {
+    return ++depth_ <= kMaxDepth || complain("is nested deeper than " + std::to_string(kMaxDepth) + " levels");
+  }
   bool complain(std::string text) {
     complaint_ = std::move(text);
     return false;
   }
 
+  int depth_ = 0;
   std::vector<std::set<std::string>> keys_;  // of each object that is open
   std::string complaint_;
 };
@@ -50,12 +59,9 @@ class Watcher {
 Result<nlohmann::json> parse_json_object(std::span<const std::byte> text, const std::string& what) {
   const char* begin = reinterpret_cast<const char*>(text.data());
   Watcher watcher;
-  const auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-    return watcher(depth, event, parsed);
-  };
-  nlohmann::json json = nlohmann::json::parse(begin, begin + text.size(), watch, /*allow_exceptions=*/false);
+  nlohmann::json::sax_parse(begin, begin + text.size(), &watcher);
   if (!watcher.complaint().empty()) return data_loss(what + " " + watcher.complaint() + ".");
-  if (json.is_discarded()) return data_loss(what + " is not valid JSON: the file is damaged or of another kind.");
+  nlohmann::json json = nlohmann::json::parse(begin, begin + text.size(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return data_loss(what + " is not a JSON object.");
   return json;
 }

@@ -17,7 +17,7 @@ class NamedCheckpoint final : public Checkpoint {
     VOLLEY_CHECK(!rules_.prefixes.empty());
   }
 
-  bool has(std::string_view name) const override { return files_->has(stored(name)) || in_stack(name); }
+  bool has(std::string_view name) const override { return holds(stored(name)) || in_stack(name); }
   Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const override {
     const std::optional<Place> place = in_stack(name);
     if (!place || shape.size() != 2) return files_->get(stored(name), shape);
@@ -42,13 +42,33 @@ class NamedCheckpoint final : public Checkpoint {
     const std::optional<Place> place = in_stack(name);
     return files_->dtype_of(place ? place->stored : stored(name));
   }
+  std::optional<TensorInfo> info(std::string_view name) const override { return files_->info(stored(name)); }
+  Result<SourceTensor> bytes(std::string_view name, uint64_t first, uint64_t count) const override {
+    return files_->bytes(stored(name), first, count);
+  }
+  Result<std::optional<CodeFormat>> code_format(std::string_view name, std::span<const int64_t> shape) const override {
+    VOLLEY_ASSIGN(const std::optional<Codes> codes, find(name, shape));
+    return codes ? std::optional(codes->format) : std::nullopt;
+  }
+  Result<std::shared_ptr<const CodedMatrix>> coded(std::string_view name,
+                                                   std::span<const int64_t> shape) const override {
+    VOLLEY_ASSIGN(const std::optional<Codes> codes, find(name, shape));
+    VOLLEY_CHECK_MSG(codes.has_value(), std::string(name));
+    return codes->open();
+  }
+  std::string quantisation() const override { return rules_.quantisation ? rules_.quantisation->name : std::string(); }
   bool takes_memory() const override { return files_->takes_memory(); }
-  DType main_dtype() const override { return files_->main_dtype(); }
+  // What 16 bits the rest of a quantised model has decides nothing: its matrices have fewer.
+  DType main_dtype() const override {
+    const DType dtype = files_->main_dtype();
+    return rules_.quantisation && dtype == DType::kF16 ? DType::kBF16 : dtype;
+  }
   void done_with(const SourceTensor& tensor) const override { files_->done_with(tensor); }
   std::string origin() const override { return files_->origin(); }
 
   std::vector<std::string> names() const override {
     std::vector<std::string> names = files_->names();
+    if (rules_.quantisation) keep_weights_alone(names);
     for (std::string& name : names) name = ours(std::move(name));
     unstack(names);
     std::erase_if(names, [this](const std::string& name) {
@@ -65,6 +85,24 @@ class NamedCheckpoint final : public Checkpoint {
     int64_t index = 0;             // among its count * parts
   };
 
+  Result<std::optional<Codes>> find(std::string_view name, std::span<const int64_t> shape) const {
+    constexpr std::string_view kWeight = ".weight";
+    if (!rules_.quantisation || shape.size() != 2) return std::optional<Codes>();
+    if (const std::optional<Place> place = in_stack(name)) {
+      return find_codes(files_, *rules_.quantisation,
+                        {place->stored, true, place->count, place->parts, place->index, shape[0], shape[1]});
+    }
+    if (!name.ends_with(kWeight)) return std::optional<Codes>();
+    std::string module = stored(name);
+    module.erase(module.size() - kWeight.size());
+    return find_codes(files_, *rules_.quantisation, {std::move(module), false, 1, 1, 0, shape[0], shape[1]});
+  }
+
+  // Whether the files have that tensor, or codes in its place.
+  bool holds(const std::string& full) const {
+    return files_->has(full) || (rules_.quantisation && has_codes(*files_, full));
+  }
+
   std::optional<Place> in_stack(std::string_view name) const {
     for (const NameRules::Stack& stack : rules_.stacks) {
       const size_t folder = name.find(stack.folder);
@@ -77,7 +115,7 @@ class NamedCheckpoint final : public Checkpoint {
       const auto part = std::find_if(stack.parts.begin(), stack.parts.end(), ends);
       if (part == stack.parts.end()) continue;
       std::string whole = stored(std::string(name.substr(0, begin)) + stack.stored);
-      if (!files_->has(whole)) continue;
+      if (!holds(whole)) continue;
       const auto parts = static_cast<int64_t>(stack.parts.size());
       return Place{std::move(whole), stack.count, parts, n * parts + (part - stack.parts.begin())};
     }
@@ -112,17 +150,24 @@ class NamedCheckpoint final : public Checkpoint {
     names = std::move(all);
   }
 
-  std::string stored(std::string_view name) const {
+  std::string stored(std::string_view ours) const {
+    std::string name(ours);
+    for (const NameRules::Alias& alias : rules_.inner) name = replaced(std::move(name), alias.ours, alias.stored);
     for (const std::string& prefix : rules_.prefixes) {
-      std::string full = prefix + std::string(name);
-      if (files_->has(full)) return full;
+      std::string full = prefix + name;
+      if (holds(full)) return full;
       for (const NameRules::Alias& alias : rules_.aliases) {
         if (!name.starts_with(alias.ours)) continue;
-        full = prefix + alias.stored + std::string(name.substr(alias.ours.size()));
-        if (files_->has(full)) return full;
+        full = prefix + alias.stored + name.substr(alias.ours.size());
+        if (holds(full)) return full;
       }
     }
-    return rules_.prefixes.front() + std::string(name);  // get() will say that it is missing, by the usual name
+    return rules_.prefixes.front() + name;  // get() will say that it is missing, by the usual name
+  }
+
+  static std::string replaced(std::string name, const std::string& from, const std::string& to) {
+    const size_t at = name.find(from);
+    return at == std::string::npos ? name : name.replace(at, from.size(), to);
   }
 
   std::string ours(std::string name) const {
@@ -131,6 +176,7 @@ class NamedCheckpoint final : public Checkpoint {
       name.erase(0, prefix.size());
       break;
     }
+    for (const NameRules::Alias& alias : rules_.inner) name = replaced(std::move(name), alias.stored, alias.ours);
     for (const NameRules::Alias& alias : rules_.aliases) {
       if (name.starts_with(alias.stored)) return alias.ours + name.substr(alias.stored.size());
     }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "weights/checkpoint.h"
+#include "weights/schemes/schemes.h"
 
 namespace volley::weights {
 
@@ -18,6 +19,8 @@ struct NameRules {
     std::string ours, stored;
   };
   std::vector<Alias> aliases = {};
+  // What these files call parts inside of names: "mlp.gate." is "mlp.router." in some.
+  std::vector<Alias> inner = {};
   // Tensors that some files hold as one of rank 3: LAYER + folder + stored, [count, parts * rows, columns], is what
   // other files have as LAYER + folder + N + "." + part, [rows, columns], for N from 0 on.
   struct Stack {
@@ -33,9 +36,13 @@ struct NameRules {
     std::string begins, what;  // what: for people, "vision"
   };
   std::vector<Skipped> skipped = {};
+  // How the files' matrices are quantised; null: they are not.
+  std::shared_ptr<const Quantisation> quantisation = {};
 };
 
-// A view of `files` by those names.
+// A view of `files` by those names. With NameRules::quantisation, matrices that are codes are found under the name that
+// their plain weights would have ("…q_proj.weight"), and names() leaves out what belongs to them (scales).
+//
 std::shared_ptr<const Checkpoint> with_names(std::shared_ptr<const Checkpoint> files, NameRules rules);
 
 }  // namespace volley::weights

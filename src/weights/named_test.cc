@@ -55,8 +55,8 @@ const NameRules kRules = {.prefixes = {"", "model."},
                           .aliases = {{"layers.0.", "midlayer."}, {"fc.", "encoder.fc."}},
                           .copies = {"t2d", "lm_head.weight"}};
 
-std::shared_ptr<const Checkpoint> view(std::vector<std::string> names) {
-  return with_names(std::make_shared<Names>(std::move(names)), kRules);
+std::shared_ptr<const Checkpoint> view(std::vector<std::string> names, const NameRules& rules = kRules) {
+  return with_names(std::make_shared<Names>(std::move(names)), rules);
 }
 
 TEST(NamedCheckpoint, FindsPrefixesAndAliases) {
@@ -68,6 +68,16 @@ TEST(NamedCheckpoint, FindsPrefixesAndAliases) {
   EXPECT_FALSE(checkpoint->has("layers.1.mlp.up_proj.weight"));
   EXPECT_THAT(checkpoint->names(),
               ElementsAre("fc.weight", "layers.0.mlp.up_proj.weight", "norm.weight", "layers.1.b", "odd"));
+}
+
+TEST(NamedCheckpoint, KnowsOtherWordsInsideNames) {
+  NameRules rules;
+  rules.inner = {{"mlp.gate.", "mlp.router."}};
+  const auto checkpoint = view({"model.layers.0.mlp.router.weight", "model.layers.1.mlp.gate.weight"}, rules);
+  EXPECT_TRUE(checkpoint->has("layers.0.mlp.gate.weight"));
+  EXPECT_FALSE(checkpoint->has("layers.1.mlp.gate.weight"));
+  EXPECT_THAT(checkpoint->names(), ElementsAre("layers.0.mlp.gate.weight", "layers.1.mlp.gate.weight"));
+  EXPECT_EQ(checkpoint->get("layers.2.mlp.gate.bias", {}).error().message, "model.layers.2.mlp.router.bias");
 }
 
 TEST(NamedCheckpoint, WhatIsMissingIsAskedForByItsUsualName) {

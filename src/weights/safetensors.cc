@@ -123,6 +123,24 @@ class SafetensorsCheckpoint final : public Checkpoint {
     return values;
   }
 
+  std::optional<TensorInfo> info(std::string_view name) const override {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) return std::nullopt;
+    const HeaderEntry& entry = found->second.entry;
+    return TensorInfo{entry.dtype, entry.shape, entry.end - entry.begin};
+  }
+
+  Result<SourceTensor> bytes(std::string_view name, uint64_t first, uint64_t count) const override {
+    const auto found = tensors_.find(name);
+    VOLLEY_CHECK_MSG(found != tensors_.end(), std::string(name));
+    HeaderEntry entry = found->second.entry;
+    VOLLEY_CHECK(first <= entry.end - entry.begin && count <= entry.end - entry.begin - first);
+    entry.begin += first;
+    entry.end = entry.begin + count;
+    VOLLEY_ASSIGN(TensorFile::Bytes bytes, found->second.file->read(entry));
+    return SourceTensor{bytes.data, DType::kU8, {static_cast<int64_t>(count)}, std::move(bytes.owner)};
+  }
+
   bool takes_memory() const override { return access_ == FileAccess::kRead; }
   DType main_dtype() const override { return main_dtype_; }
 

@@ -31,7 +31,7 @@ typedef enum textkit_status {
   TEXTKIT_INTERNAL = 4,            /* a bug here or in a library below */
   TEXTKIT_EXHAUSTED = 5,           /* no room now: the same call may work later */
   TEXTKIT_CANCELLED = 6,           /* the caller asked for it, see textkit_cancel */
-  TEXTKIT_OUT_OF_MEMORY = 7,       /* for a large result; a lack of memory elsewhere ends the process */
+  TEXTKIT_OUT_OF_MEMORY = 7,       /* there is none for this call; others are as before */
 } textkit_status;
 
 /* Asks a call that takes long to give up. asked is called now and then, on the calling thread, with context; true ends
@@ -109,7 +109,7 @@ typedef struct textkit_template_files {
 } textkit_template_files;
 
 /* Compiles the templates "default" and "tool_use". A folder without a template is no error: rendering is.
- * TEXTKIT_DATA_LOSS: one that does not compile, or that needs too many steps or prints too much for one word. */
+ * TEXTKIT_DATA_LOSS: one that does not compile, or that needs too many steps, too much memory or text for one word. */
 textkit_status textkit_template_new(const textkit_template_files* files, textkit_template** chat_template,
                                     textkit_bytes* error);
 void textkit_template_free(textkit_template* chat_template);
@@ -125,7 +125,7 @@ typedef struct textkit_template_input {
 } textkit_template_input;
 
 /* An exception that the template raises is TEXTKIT_INVALID_ARGUMENT with its message, and so is a template that runs
- * into the limits on its steps and its text for these messages. */
+ * into the limits on its steps, its memory and its text for these messages. */
 textkit_status textkit_template_render(const textkit_template* chat_template, const textkit_template_input* input,
                                        textkit_bytes* text, textkit_bytes* error);
 

@@ -6,6 +6,8 @@ use std::panic::{catch_unwind, AssertUnwindSafe, PanicHookInfo};
 use std::path::Path;
 use std::sync::Once;
 
+use crate::meter;
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -178,16 +180,21 @@ fn keep_panic(info: &PanicHookInfo) {
     PANIC.with(|kept| *kept.borrow_mut() = message + &place);
 }
 
-/// What `call` returns, or the message of its panic. Within [`guard`], which keeps panics from being printed.
-pub fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(|_| PANIC.with(|kept| kept.take()))
+/// What `call` returns, or what its panic means: `otherwise` makes a failure of a panic's message where it was not a lack
+/// of memory. Within [`guard`], which keeps panics from being printed.
+pub fn caught<T>(call: impl FnOnce() -> T, otherwise: impl FnOnce(String) -> Failure) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| match meter::is_out_of_memory(panic.as_ref()) {
+        true => Failure::out_of_memory("the work on this text"),
+        false => otherwise(PANIC.with(|kept| kept.take())),
+    })
 }
 
 /// Runs `call` so that neither its error nor its panic leaves this library other than as a status and a message.
 pub fn guard(error: *mut Bytes, call: impl FnOnce() -> Result<(), Failure>) -> Status {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| std::panic::set_hook(Box::new(keep_panic)));
-    let result = caught(call).unwrap_or_else(|panic| Err(Failure::internal(panic)));
+    meter::unwind_without_memory();
+    let result = caught(call, Failure::internal).unwrap_or_else(Err);
     match result {
         Ok(()) => Status::Ok,
         Err(failure) => {

@@ -2,24 +2,41 @@
 //! template serves the forms in which clients send them.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use minijinja::value::Value;
 use minijinja::Environment;
 use serde_json::{json, Map, Value as Json};
 
 use crate::abi::{Cancel, Failure};
-use crate::environment::{chat_environment, render_message, strftime_now, without_generation_blocks};
+use crate::environment::{
+    chat_environment, longest_expression, render_message, strftime_now, without_generation_blocks,
+};
 use crate::json::to_template;
+use crate::meter::Budget;
 use crate::rendering::{render_within, Limits, Unrendered};
 
 /// What one rendering may take. A template is a program that came with the weights: without limits it could keep the
 /// start, or every request, from ever ending. A long conversation with many tools takes some 100,000 steps. No body of a
 /// request has as many bytes: a template that prints them repeats what it was sent.
-const REQUEST: Limits = Limits { steps: 20_000_000, bytes: 64 << 20 };
+const REQUEST: Limits = Limits {
+    steps: 20_000_000,
+    bytes: 64 << 20,
+    budget: Budget { bytes: 512 << 20, total_bytes: 16 << 30, cpu: Duration::from_secs(60) },
+};
 /// One short message at the start, which takes a few hundred steps.
-const PROBE: Limits = Limits { steps: 100_000, bytes: 1 << 20 };
+const PROBE: Limits = Limits {
+    steps: 100_000,
+    bytes: 1 << 20,
+    budget: Budget { bytes: 64 << 20, total_bytes: 256 << 20, cpu: Duration::from_secs(10) },
+};
 /// The longest templates that models come with have some 30 KiB.
 const MAX_SOURCE_BYTES: usize = 1 << 18;
+
+/// Words and signs between `{{` and `}}`, or `{%` and `%}`. The engine reads an expression by recursion.
+const MAX_EXPRESSION: usize = 2_000;
+/// Templates by name in tokenizer_config.json; models have up to four.
+const MAX_TEMPLATES: usize = 64;
 
 const DEFAULT: &str = "chat_template";
 const TOOL_USE: &str = "chat_template.tool_use";
@@ -82,6 +99,9 @@ impl ChatTemplate {
             let unusable = |why: String| Failure::data_loss(format!("the chat template of {file} {why}"));
             if source.len() > MAX_SOURCE_BYTES {
                 return Err(unusable(format!("has {} bytes, more than {MAX_SOURCE_BYTES}", source.len())));
+            }
+            if longest_expression(source) > MAX_EXPRESSION {
+                return Err(unusable(format!("has an expression of more than {MAX_EXPRESSION} words and signs")));
             }
             template
                 .environment
@@ -281,6 +301,12 @@ fn template_sources<'a>(
         None | Some(Json::Null) => Ok(Vec::new()),
         Some(Json::String(source)) => Ok(vec![(DEFAULT, source)]),
         Some(Json::Array(list)) => {
+            if list.len() > MAX_TEMPLATES {
+                return Err(Failure::data_loss(format!(
+                    "chat_template in tokenizer_config.json has {} templates, more than {MAX_TEMPLATES}",
+                    list.len()
+                )));
+            }
             let mut sources = Vec::new();
             for entry in list {
                 let name = entry.get("name").and_then(Json::as_str).ok_or_else(malformed)?;

@@ -49,6 +49,46 @@ pub fn without_generation_blocks(source: &str) -> String {
     out
 }
 
+/// Words and signs of the longest expression or statement; a text in quotes is one.
+pub fn longest_expression(source: &str) -> usize {
+    let mut longest = 0;
+    let mut rest = source.as_bytes();
+    while let Some(start) = rest.windows(2).position(|pair| matches!(pair, b"{{" | b"{%" | b"{#")) {
+        let inner = &rest[start + 2..];
+        let (size, end) = match rest[start + 1] {
+            b'#' => (0, inner.windows(2).position(|pair| pair == b"#}").unwrap_or(inner.len())),
+            _ => expression(inner),
+        };
+        longest = longest.max(size);
+        rest = &inner[end..];
+    }
+    longest
+}
+
+/// The words and signs up to where an expression closes, and where that is.
+fn expression(text: &[u8]) -> (usize, usize) {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80;
+    let (mut size, mut at, mut open) = (0, 0, 0i64);
+    while at < text.len() && (open > 0 || !(text[at..].starts_with(b"}}") || text[at..].starts_with(b"%}"))) {
+        let first = text[at];
+        size += usize::from(!first.is_ascii_whitespace());
+        at += 1;
+        match first {
+            b'(' | b'[' | b'{' => open += 1,
+            b')' | b']' | b'}' => open -= 1,
+            b'\'' | b'"' => {
+                while at < text.len() && text[at] != first {
+                    at += 1 + usize::from(text[at] == b'\\');
+                }
+                at += 1;
+            }
+            first if is_word(first) => at += text[at..].iter().take_while(|&&byte| is_word(byte)).count(),
+            _ => {}
+        }
+    }
+    (size, at.min(text.len()))
+}
+
 /// An exception that the template itself raised, to be told apart from its failures.
 #[derive(Debug)]
 struct Raised(String);

@@ -1,6 +1,9 @@
 //! Tokenizers, chat templates and grammars behind the C ABI of `include/textkit.h`, which states the contracts. This file holds the
 //! entry points and nothing else: each checks its pointers, calls safe code inside [`abi::guard`] and stores the result.
 
+// The one way to make a lack of memory an error of one call. CMakeLists.txt there allows it for this crate.
+#![feature(alloc_error_hook)]
+
 mod abi;
 mod bounds;
 mod chat;

@@ -1,17 +1,20 @@
 //! Rendering a template within limits on its steps and on what it prints, and as long as somebody waits for it.
 
 use std::cell::Cell;
+use std::fmt::{self, Write};
 use std::io;
 
 use minijinja::value::Value;
 use minijinja::{escape_formatter, Environment, Error, ErrorKind, Output, State};
 
 use crate::abi::{Cancel, Failure};
+use crate::meter::{self, Budget, Stopped};
 
 #[derive(Clone, Copy)]
 pub struct Limits {
-    pub steps: u64,   // instructions of the engine
-    pub bytes: usize, // of text, also of text that a template captures and does not print
+    pub steps: u64,     // instructions of the engine
+    pub bytes: usize,   // of text, also of text that a template captures and does not print
+    pub budget: Budget, // a step may do any amount of work
 }
 
 pub enum Unrendered {
@@ -27,13 +30,31 @@ thread_local! {
 
 /// Sees every expression that is printed, captures and macros included, where the writer below sees the page alone.
 pub fn print(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
-    let size = value.as_str().map_or_else(|| value.to_string().len(), str::len);
+    let size = value.as_str().map_or_else(|| size_of_text(value), str::len);
     let left = PRINTABLE.get().checked_sub(size);
     PRINTABLE.set(left.unwrap_or(0));
     match left {
         Some(_) => escape_formatter(out, state, value),
         None => Err(Error::new(ErrorKind::WriteFailure, "too much text")),
     }
+}
+
+/// Stops where there is too much of it: lists may hold one another many times.
+fn size_of_text(value: &Value) -> usize {
+    struct Size(usize);
+    impl fmt::Write for Size {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0 += text.len();
+            if self.0 > PRINTABLE.get() {
+                Err(fmt::Error)
+            } else {
+                Ok(())
+            }
+        }
+    }
+    let mut size = Size(0);
+    let _ = write!(size, "{value}");
+    size.0
 }
 
 struct Page {
@@ -79,14 +100,25 @@ pub fn render_within(
     PRINTABLE.set(limits.bytes);
     let mut page = Page { text: Vec::new(), limit: limits.bytes, cancel, ended: None };
     let template = environment.get_template(name).map_err(Unrendered::Template)?;
-    let outcome = template.render_captured_to(context, &mut page).map(drop);
+    let rendered = meter::within(limits.budget, cancel, || {
+        let outcome = template.render_captured_to(context, &mut page).map(drop);
+        outcome.map_err(|error| find_limit(&error, limits).map_or(Unrendered::Template(error), Unrendered::Limit))
+    });
     if let Some(failure) = page.ended {
         return Err(Unrendered::Ended(failure));
     }
-    if let Err(error) = outcome {
-        return Err(find_limit(&error, limits).map_or(Unrendered::Template(error), Unrendered::Limit));
-    }
+    rendered.map_err(|stopped| past_budget(stopped, limits.budget))??;
     String::from_utf8(page.text).map_err(|error| Unrendered::Ended(Failure::internal(error.to_string())))
+}
+
+fn past_budget(stopped: Stopped, budget: Budget) -> Unrendered {
+    Unrendered::Limit(match stopped {
+        Stopped::Bytes => format!("takes more than {} MiB of memory", budget.bytes >> 20),
+        Stopped::TotalBytes => format!("makes values of more than {} MiB in all", budget.total_bytes >> 20),
+        Stopped::Cpu => format!("takes more than {} s", budget.cpu.as_secs()),
+        Stopped::Cancelled(failure) => return Unrendered::Ended(failure),
+        Stopped::NoMemory => return Unrendered::Ended(Failure::out_of_memory("the chat template's text")),
+    })
 }
 
 /// A limit shows behind the macros and blocks that were open when it was reached.

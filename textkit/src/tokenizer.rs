@@ -29,6 +29,19 @@ fn append(ids: &mut Vec<i32>, more: Vec<i32>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What a panic of the library's regular expressions means.
+fn explain(panic: String) -> Failure {
+    if panic.contains("retry-limit") {
+        return Failure::invalid(
+            "splitting this text takes too many steps: a pattern in the model's tokenizer.json backtracks on it",
+        );
+    }
+    match panic.contains("fail to memory allocation") {
+        true => Failure::out_of_memory("splitting this text"),
+        false => Failure::internal(panic),
+    }
+}
+
 /// The special tokens before and after the text.
 fn around(cutter: &Cutter, options: &EncodeOptions) -> (Vec<i32>, Vec<i32>) {
     let own = |ids: &[u32]| match options.add_special_tokens {
@@ -98,14 +111,7 @@ impl Tokenizer {
     fn encode_whole(&self, text: &str, add_special_tokens: bool) -> Result<Vec<i32>, Failure> {
         // encode_fast is encode without character offsets, which nobody here reads. A regular expression that runs into
         // its limit panics, because the library has no other way to say so.
-        let encoded = caught(|| self.inner.encode_fast(text, add_special_tokens)).map_err(|panic| {
-            match panic.contains("retry-limit") {
-                true => Failure::invalid(
-                    "splitting this text takes too many steps: a pattern in the model's tokenizer.json backtracks on it",
-                ),
-                false => Failure::internal(panic),
-            }
-        })?;
+        let encoded = caught(|| self.inner.encode_fast(text, add_special_tokens), explain)?;
         let encoding =
             encoded.map_err(|error| Failure::invalid(format!("the tokenizer refuses this text: {error}")))?;
         Ok(encoding.get_ids().iter().map(|&id| id as i32).collect())

@@ -3,7 +3,6 @@
 
 use std::sync::Once;
 
-use serde::de::IgnoredAny;
 use serde::Deserialize;
 use serde_json::Value as Json;
 
@@ -12,6 +11,8 @@ use crate::abi::Failure;
 /// The library's time to add tokens grows with the square of their number: 65,536, as models of speech have, take some
 /// 15 s. Most models have fewer than 10,000.
 const MAX_ADDED_TOKENS: usize = 80_000;
+/// Of their texts together, each byte of which is a state of the automaton that looks for them.
+const MAX_ADDED_BYTES: usize = 2 << 20;
 /// How many bytes one byte may become. A charsmap that knows the longest compatibility character (33 bytes), and then
 /// a replacement, come to some 130.
 const MAX_GROWTH: f64 = 256.0;
@@ -20,9 +21,15 @@ const MAX_GROWTH: f64 = 256.0;
 const MAX_RETRIES: u64 = 30_000_000;
 
 #[derive(Deserialize)]
+struct Added {
+    #[serde(default)]
+    content: String,
+}
+
+#[derive(Deserialize)]
 struct Parts {
     #[serde(default)]
-    added_tokens: Vec<IgnoredAny>,
+    added_tokens: Vec<Added>,
     #[serde(default)]
     normalizer: Json,
     #[serde(default)]
@@ -37,6 +44,12 @@ pub fn check(json: &[u8]) -> Result<(), Failure> {
             "it has {} added_tokens, and {MAX_ADDED_TOKENS} are the most that can be loaded: put them into the model's \
              vocabulary",
             parts.added_tokens.len()
+        )));
+    }
+    let bytes: usize = parts.added_tokens.iter().map(|token| token.content.len()).sum();
+    if bytes > MAX_ADDED_BYTES {
+        return Err(Failure::data_loss(format!(
+            "its added_tokens have {bytes} bytes of text, and {MAX_ADDED_BYTES} are the most that can be loaded"
         )));
     }
     for (name, part) in [("normalizer", &parts.normalizer), ("decoder", &parts.decoder)] {

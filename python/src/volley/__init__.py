@@ -10,6 +10,8 @@
 from importlib.metadata import version
 
 from ._engine import EngineInfo, EngineStats
+from ._async import AsyncLLM
+from ._base import Prompt
 from ._errors import (
     InternalError,
     InvalidArgumentError,
@@ -19,28 +21,38 @@ from ._errors import (
     UnimplementedError,
     VolleyError,
 )
-from ._llm import LLM, Prompt
+from ._llm import LLM
+from ._metrics import Counter, Gauge, Metric, Vector
 from ._outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
-from ._params import SamplingParams, StructuredOutputsParams
+from ._params import RepetitionDetectionParams, RequestOutputKind, SamplingParams, StructuredOutputsParams
+from ._tokenizer import Tokenizer
 
 __version__ = version("volley")
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CompletionOutput",
+    "Counter",
     "EngineInfo",
     "EngineStats",
+    "Gauge",
     "InternalError",
     "InvalidArgumentError",
     "Logprob",
+    "Metric",
     "NotFoundError",
     "Prompt",
+    "RepetitionDetectionParams",
     "RequestMetrics",
     "RequestOutput",
+    "RequestOutputKind",
     "ResourceExhaustedError",
     "SamplingParams",
     "StructuredOutputsParams",
+    "Tokenizer",
     "UnavailableError",
     "UnimplementedError",
+    "Vector",
     "VolleyError",
 ]

@@ -2,270 +2,56 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import TracebackType
-from typing import Any, TypeAlias
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from . import _engine
+from ._base import EngineBase, Messages, Prompt, as_list, of_prompt
 from ._errors import VolleyError
-from ._outputs import RequestOutput, _completion_output, _prompt_logprobs
+from ._outputs import OutputBuilder, RequestOutput
 from ._params import SamplingParams
 
-#: Text, token ids, or {"prompt": text} or {"prompt_token_ids": ids}.
-Prompt: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
-#: Messages of one conversation: {"role": …, "content": …} each.
-Messages: TypeAlias = "Sequence[Mapping[str, Any]]"
-
-_MODELS = Path(__file__).parent / "models"
-_DTYPES = {
-    "auto": _engine.ComputeType.AUTO,
-    "bfloat16": _engine.ComputeType.BFLOAT16,
-    "float32": _engine.ComputeType.FLOAT32,
-}
-_QUANTIZATIONS = {
-    "none": _engine.Quantization.NONE,
-    "fp8": _engine.Quantization.FP8,
-    "int4": _engine.Quantization.INT4,
-}
-_DRAFT_QUANTIZATIONS = {
-    "auto": _engine.DraftQuantization.AUTO,
-    "none": _engine.DraftQuantization.NONE,
-    "fp8": _engine.DraftQuantization.FP8,
-}
-_DRAFT_WINDOW_MASKS = {
-    "auto": _engine.DraftWindowMask.AUTO,
-    "causal": _engine.DraftWindowMask.CAUSAL,
-    "bidirectional": _engine.DraftWindowMask.BIDIRECTIONAL,
-}
 _MOST_OPEN = 1024  # requests that one call keeps in the engine's queue
 _WAKE_S = 0.1  # how often a waiting call looks for Ctrl-C
 
-
-def _quantization(name: str) -> _engine.Quantization:
-    if name not in _QUANTIZATIONS:
-        raise ValueError(f"quantization is {name!r}: it must be one of {', '.join(_QUANTIZATIONS)}")
-    return _QUANTIZATIONS[name]
+#: True: a progress bar on stderr if that is a terminal; or what makes one, with tqdm's arguments.
+Progress = bool | Callable[..., Any]
 
 
-def _draft_quantization(name: str) -> _engine.DraftQuantization:
-    if name not in _DRAFT_QUANTIZATIONS:
-        raise ValueError(f"draft_quantization is {name!r}: it must be one of {', '.join(_DRAFT_QUANTIZATIONS)}")
-    return _DRAFT_QUANTIZATIONS[name]
-
-
-def _draft_window_mask(name: str) -> _engine.DraftWindowMask:
-    if name not in _DRAFT_WINDOW_MASKS:
-        raise ValueError(f"draft_window_mask is {name!r}: it must be one of {', '.join(_DRAFT_WINDOW_MASKS)}")
-    return _DRAFT_WINDOW_MASKS[name]
-
-
-def _dtype(name: str, option: str) -> _engine.ComputeType:
-    if name not in _DTYPES:
-        raise ValueError(f"{option} is {name!r}: it must be one of {', '.join(_DTYPES)}")
-    return _DTYPES[name]
-
-
-def _verify(policy: str | int) -> _engine.VerifyPolicy:
-    kinds = {"auto": _engine.VerifyPolicy.Kind.AUTO, "full": _engine.VerifyPolicy.Kind.FULL}
-    result = _engine.VerifyPolicy()
-    if isinstance(policy, str) and policy in kinds:
-        result.kind = kinds[policy]
-    elif isinstance(policy, int) and not isinstance(policy, bool) and 0 <= policy < 1024:
-        result.kind = _engine.VerifyPolicy.Kind.FIXED
-        result.tokens = policy
-    else:
-        raise ValueError(f"verify is {policy!r}: it must be 'auto', 'full' or a number of drafted tokens from 0 to 1023")
-    return result
-
-
-def _cost_cache(asked: str | Path | None) -> str:
-    """The folder to keep what a step costs in, as the program's --cost-cache; empty: nowhere."""
-    if asked is None or asked in ("", "none"):
-        return ""
-    if asked != "auto":
-        return str(asked)
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        home = Path(cache) if cache.startswith("/") else Path.home() / ".cache"
-    except RuntimeError:  # this user has no home
-        return ""
-    return str(home / "volley")
-
-
-class LLM:
-    """A model and its drafter, loaded. Calls may come from several threads: their requests run together.
-
-    Without `model` it is the pocket pair that comes with the package; with a `model` and no `draft`, decoding is plain.
-    Every other option is the engine's, 0 or None its own choice; docs/serving.md describes them.
+class LLM(EngineBase):
+    __doc__ = f"""{EngineBase.__doc__}
+    Calls may come from several threads: their requests run together.
     """
-
-    def __init__(
-        self,
-        model: str | Path | None = None,
-        draft: str | Path | None = None,
-        *,
-        device: str = "auto",
-        dtype: str = "auto",
-        kv_cache_dtype: str = "auto",
-        threads: int = 0,
-        speculation: bool | None = None,
-        block_size: int = 0,
-        verify: str | int = "auto",
-        quantization: str = "none",
-        draft_quantization: str = "auto",
-        draft_window: int = 0,
-        draft_window_mask: str = "auto",
-        page_size: int = 0,
-        kv_pages: int = 0,
-        kv_memory_bytes: int = 0,
-        memory_fraction: float = 0,
-        max_num_seqs: int = 0,
-        max_num_batched_tokens: int = 0,
-        prefill_chunk: int = 0,
-        target_step_ms: int = -1,
-        max_model_len: int = 0,
-        enable_prefix_caching: bool = True,
-        graphs: bool = True,
-        cost_cache: str | Path | None = "auto",
-        dummy_weights: int | None = None,
-    ) -> None:
-        if model is None:
-            model = _MODELS / "pocket"
-            draft = draft or _MODELS / "pocket-dflash"
-        if speculation and draft is None:
-            raise ValueError("speculation=True needs a drafter: give its folder with draft=…")
-        options = _engine.EngineOptions()
-        options.model_dir = str(model)
-        if draft is not None and speculation is not False:
-            options.draft_dir = str(draft)
-        else:
-            options.speculation = _engine.Speculation.OFF
-        options.device = device
-        options.dtype = _dtype(dtype, "dtype")
-        options.kv_cache_dtype = _dtype(kv_cache_dtype, "kv_cache_dtype")
-        options.threads = threads
-        options.block_size = block_size
-        options.verify = _verify(verify)
-        options.quantization = _quantization(quantization)
-        options.draft_quantization = _draft_quantization(draft_quantization)
-        options.draft_window = draft_window
-        options.draft_window_mask = _draft_window_mask(draft_window_mask)
-        options.page_size = page_size
-        options.kv_pages = kv_pages
-        options.kv_memory_bytes = kv_memory_bytes
-        options.memory_fraction = memory_fraction
-        options.max_num_seqs = max_num_seqs
-        options.max_num_batched_tokens = max_num_batched_tokens
-        options.prefill_chunk = prefill_chunk
-        options.target_step_ms = target_step_ms
-        options.max_model_len = max_model_len
-        options.prefix_cache = enable_prefix_caching
-        options.graphs = graphs
-        options.cost_cache_dir = _cost_cache(cost_cache)
-        options.dummy_weights = dummy_weights
-        self._loaded: _engine.Engine | None = _engine.create(options)
-        self._eos = set(self.info.eos_token_ids)
-        self._request_ids = itertools.count()
-
-    # --- what it is ---------------------------------------------------------------------------------------------
-
-    @property
-    def _running(self) -> _engine.Engine:
-        if self._loaded is None:
-            raise RuntimeError("this LLM is closed")
-        return self._loaded
-
-    @property
-    def info(self) -> _engine.EngineInfo:
-        """What was loaded and how it runs."""
-        return self._running.info()
-
-    def stats(self) -> _engine.EngineStats:
-        """Counters since the start, as of the last step that has ended."""
-        return self._running.stats()
-
-    def get_default_sampling_params(self) -> SamplingParams:
-        """The model's generation_config.json over the library's defaults."""
-        sampling = self.info.default_sampling
-        return SamplingParams(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
-            repetition_penalty=sampling.repetition_penalty,
-        )
-
-    def reset_prefix_cache(self) -> None:
-        """Forgets cached prefixes that no running request uses."""
-        self._running.drop_prefix_cache()
-
-    def close(self) -> None:
-        """Frees the models. Calls that are running end first; later ones raise RuntimeError."""
-        self._loaded = None
-
-    def __enter__(self) -> LLM:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    # --- text and tokens ----------------------------------------------------------------------------------------
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        return self._running.encode(text, add_special_tokens)
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        return self._running.decode(list(token_ids), skip_special_tokens)
-
-    def render_chat(
-        self,
-        messages: Messages,
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-    ) -> str:
-        """The text that the model reads for a conversation."""
-        if continue_final_message and add_generation_prompt:
-            raise ValueError("continue_final_message=True needs add_generation_prompt=False")
-        return self._running.render_chat(
-            json.dumps(list(messages)),
-            json.dumps(list(tools)) if tools else "",
-            json.dumps(dict(chat_template_kwargs)) if chat_template_kwargs else "",
-            add_generation_prompt,
-            continue_final_message,
-        )
-
-    # --- generation ---------------------------------------------------------------------------------------------
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: Progress = True,
+        priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Answers prompts, in their order. `sampling_params`: one for all, one for each, or None for the model's own.
 
         All prompts run at once, as far as the engine has slots. An error of one ends the call and cancels the others.
+        `priority`: of each prompt; lower is earlier.
         """
+        each = as_list(prompts)
+        params = self._params(sampling_params, len(each))
         texts, ids = [], []
-        for prompt in _as_list(prompts):
-            text, tokens = _split(prompt)
+        for prompt, its_params in zip(each, params, strict=True):
+            text, tokens = self._prepare(prompt, its_params)
             texts.append(text)
-            ids.append(self.encode(text) if tokens is None and text is not None else tokens or [])
-        return self._run(texts, ids, sampling_params)
+            ids.append(tokens)
+        return self._run(texts, ids, params, use_tqdm, priority)
 
     def chat(
         self,
         messages: Messages | Sequence[Messages],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        use_tqdm: Progress = True,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -273,123 +59,152 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers one conversation or several, put into the model's chat template."""
         conversations = [messages] if not messages or isinstance(messages[0], Mapping) else messages
+        params = self._params(sampling_params, len(conversations))
         texts: list[str | None] = []
-        for conversation in conversations:
-            texts.append(
-                self.render_chat(
-                    conversation,  # type: ignore[arg-type]  # told apart by its first element
-                    add_generation_prompt=add_generation_prompt,
-                    continue_final_message=continue_final_message,
-                    tools=tools,
-                    chat_template_kwargs=chat_template_kwargs,
-                )
+        ids = []
+        for conversation, its_params in zip(conversations, params, strict=True):
+            text = self.render_chat(
+                conversation,  # type: ignore[arg-type]  # told apart by its first element
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                tools=tools,
+                chat_template_kwargs=chat_template_kwargs,
             )
-        # The template writes the special tokens itself.
-        ids = [self.encode(text or "", add_special_tokens=False) for text in texts]
-        return self._run(texts, ids, sampling_params)
+            texts.append(text)
+            # The template writes the special tokens itself.
+            ids.append(its_params._truncated(self.encode(text, add_special_tokens=False), self.info.max_model_len))
+        return self._run(texts, ids, params, use_tqdm, None)
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+        """Answers one prompt while it is generated: an output for each step, as `output_kind` says.
+
+        Leaving the loop early (close() of the iterator) cancels the request.
+        """
+        params = sampling_params or self.get_default_sampling_params()
+        text, ids = self._prepare(prompt, params)
+        return self._stream(text, ids, params)
+
+    def _stream(self, text: str | None, ids: list[int], params: SamplingParams) -> Iterator[RequestOutput]:
+        builder = OutputBuilder(str(next(self._request_ids)), text, ids, params, self._eos, self._token_text)
+        session = _engine.Session(self._running, streaming=True)
+        try:
+            for choice in range(params.n):
+                session.submit(choice, params._request(self._running, ids, choice))
+            while session.open() > 0:
+                for piece in session.wait(_WAKE_S):
+                    piece.raise_error()
+                    output = builder.add(piece)
+                    if output is not None:
+                        yield output
+        finally:
+            _end(session)
+
+    def _params(
+        self, sampling_params: SamplingParams | Sequence[SamplingParams] | None, prompts: int
+    ) -> Sequence[SamplingParams]:
+        """One for each prompt."""
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        if isinstance(sampling_params, SamplingParams):
+            return [sampling_params] * prompts
+        if len(sampling_params) != prompts:
+            raise ValueError(f"{len(sampling_params)} sampling_params for {prompts} prompts: give one, or one for each")
+        return sampling_params
 
     def _run(
         self,
         texts: Sequence[str | None],
         ids: Sequence[list[int]],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        sampling_params: Sequence[SamplingParams],
+        use_tqdm: Progress,
+        priority: Sequence[int] | None,
     ) -> list[RequestOutput]:
-        if sampling_params is None:
-            sampling_params = self.get_default_sampling_params()
-        if isinstance(sampling_params, SamplingParams):
-            sampling_params = [sampling_params] * len(ids)
-        if len(sampling_params) != len(ids):
-            raise ValueError(f"{len(sampling_params)} sampling_params for {len(ids)} prompts: give one, or one for each")
+        if priority is not None and len(priority) != len(ids):
+            raise ValueError(f"{len(priority)} priorities for {len(ids)} prompts: give one for each")
         jobs = [(prompt, choice) for prompt, params in enumerate(sampling_params) for choice in range(params.n)]
-        completions = self._complete(
-            [sampling_params[prompt]._request(ids[prompt], choice) for prompt, choice in jobs],
-            [prompt for prompt, _ in jobs],
-        )
-        by_prompt: list[list[_engine.Completion]] = [[] for _ in ids]
-        for (prompt, _), completion in zip(jobs, completions, strict=True):
-            by_prompt[prompt].append(completion)
-        return [
-            self._output(text, prompt, params, answers)
-            for text, prompt, params, answers in zip(texts, ids, sampling_params, by_prompt, strict=True)
-        ]
+        requests = []
+        for prompt, choice in jobs:
+            request = sampling_params[prompt]._request(self._running, ids[prompt], choice)
+            if priority is not None:
+                request.priority = priority[prompt]
+            requests.append(request)
+        with _bar(use_tqdm, len(requests)) as bar:
+            completions = self._complete(requests, [prompt for prompt, _ in jobs], bar)
+        outputs: list[RequestOutput] = []
+        rest = iter(completions)
+        for text, prompt_ids, params in zip(texts, ids, sampling_params, strict=True):
+            builder = OutputBuilder(
+                str(next(self._request_ids)), text, prompt_ids, params, self._eos, self._token_text
+            )
+            for choice in range(params.n):
+                builder.add(next(rest), choice)
+            outputs.append(builder.whole())
+        return outputs
 
-    def _complete(self, requests: Sequence[_engine.Request], prompts: Sequence[int]) -> list[_engine.Completion]:
+    def _complete(
+        self, requests: Sequence[_engine.Request], prompts: Sequence[int], bar: _Bar
+    ) -> list[_engine.Completion]:
         """Runs requests to their ends. `prompts`: the number of each one's prompt, for errors."""
         session = _engine.Session(self._running)
         done: dict[int, _engine.Completion] = {}
         try:
             for index, request in enumerate(requests):
                 while session.open() >= _MOST_OPEN:
-                    self._collect(session, done, prompts)
+                    self._collect(session, done, prompts, bar)
                 try:
                     session.submit(index, request)
                 except VolleyError as error:
-                    raise _of_prompt(error, prompts[index], prompts) from None
+                    raise of_prompt(error, prompts[index], prompts) from None
             while session.open() > 0:
-                self._collect(session, done, prompts)
+                self._collect(session, done, prompts, bar)
         except BaseException:
             # Ctrl-C too: nothing of this call may go on running.
-            session.cancel()
-            while session.open() > 0:
-                session.wait(_WAKE_S)
+            _end(session)
             raise
         return [done[index] for index in range(len(requests))]
 
     def _collect(
-        self, session: _engine.Session, done: dict[int, _engine.Completion], prompts: Sequence[int]
+        self, session: _engine.Session, done: dict[int, _engine.Completion], prompts: Sequence[int], bar: _Bar
     ) -> None:
         # Short waits: between them the interpreter runs the handlers of signals.
         for completion in session.wait(_WAKE_S):
             try:
                 completion.raise_error()
             except VolleyError as error:
-                raise _of_prompt(error, prompts[completion.index], prompts) from None
+                raise of_prompt(error, prompts[completion.index], prompts) from None
             done[completion.index] = completion
-
-    def _output(
-        self, text: str | None, ids: list[int], params: SamplingParams, answers: Sequence[_engine.Completion]
-    ) -> RequestOutput:
-        def token_text(token: int) -> str:
-            return self._running.decode([token], False)
-
-        first = answers[0]
-        return RequestOutput(
-            request_id=str(next(self._request_ids)),
-            prompt=text,
-            prompt_token_ids=ids,
-            prompt_logprobs=None if params.prompt_logprobs is None else _prompt_logprobs(first, token_text),
-            outputs=[
-                _completion_output(answer, index, params.logprobs is not None, self._eos, token_text)
-                for index, answer in enumerate(answers)
-            ],
-            finished=True,
-            num_cached_tokens=first.usage.cached_tokens,
-        )
+            bar.update(1)
 
 
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str | Mapping):
-        return [prompts]
-    if prompts and isinstance(prompts[0], int):
-        return [prompts]  # type: ignore[list-item]  # one prompt of token ids
-    return list(prompts)  # type: ignore[arg-type]  # several: told apart by the first element
+def _end(session: _engine.Session) -> None:
+    """Cancels what is open and waits for it."""
+    session.cancel()
+    while session.open() > 0:
+        session.wait(_WAKE_S)
 
 
-def _split(prompt: Prompt) -> tuple[str | None, list[int] | None]:
-    """The text or the token ids of a prompt."""
-    if isinstance(prompt, str):
-        return prompt, None
-    if isinstance(prompt, Mapping):
-        if "prompt_token_ids" in prompt:
-            return prompt.get("prompt"), list(prompt["prompt_token_ids"])
-        if "prompt" in prompt:
-            return str(prompt["prompt"]), None
-        raise ValueError("a prompt's mapping must have \"prompt\" or \"prompt_token_ids\"")
-    return None, list(prompt)
+class _Bar:
+    """A progress bar, or nothing."""
+
+    def __init__(self, bar: Any = None) -> None:
+        self._bar = bar
+
+    def update(self, count: int) -> None:
+        if self._bar is not None:
+            self._bar.update(count)
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
 
 
-def _of_prompt(error: VolleyError, prompt: int, prompts: Sequence[int]) -> VolleyError:
-    """The error with the number of its prompt, where there are several."""
-    if prompts[-1] == 0:
-        return error
-    return type(error)(f"prompt {prompt}: {error}", error.code)
+def _bar(use_tqdm: Progress, total: int) -> _Bar:
+    if use_tqdm is False:
+        return _Bar()
+    if callable(use_tqdm):
+        return _Bar(use_tqdm(total=total, desc="Processed prompts"))
+    make = importlib.import_module("tqdm.auto").tqdm
+    return _Bar(make(total=total, desc="Processed prompts", dynamic_ncols=True, disable=None))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from . import _engine
+from ._params import RequestOutputKind, SamplingParams
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,13 @@ class CompletionOutput:
     token_ids: list[int]  #: the stop token included
     cumulative_logprob: float | None
     logprobs: list[dict[int, Logprob]] | None  #: by token id: the chosen token and the likeliest ones
-    finish_reason: str  #: "stop" or "length"
+    finish_reason: str | None  #: "stop", "length", "repetition", "cancelled"; None while it runs
     stop_reason: int | str | None  #: the stop token or string that ended it; None for the model's own end
-    tokens_per_step: list[int]  #: tokens that each verify step gave, the bonus token included
-    metrics: RequestMetrics
+    tokens_per_step: list[int]  #: tokens that each verify step gave, the bonus token included; empty while it runs
+    metrics: RequestMetrics  #: zeros while it runs
+
+    def finished(self) -> bool:
+        return self.finish_reason is not None
 
 
 @dataclass(frozen=True)
@@ -64,32 +68,122 @@ def _position(position: _engine.PositionLogprobs, token_text: Callable[[int], st
     return entries
 
 
-def _completion_output(
-    completion: _engine.Completion, index: int, wants_logprobs: bool, eos: set[int], token_text: Callable[[int], str]
-) -> CompletionOutput:
-    positions = completion.logprobs
-    stop: int | str | None = completion.stop_text
-    if stop is None and completion.stop_token not in eos:
-        stop = completion.stop_token
-    usage = completion.usage
-    return CompletionOutput(
-        index=index,
-        text=completion.text,
-        token_ids=completion.tokens,
-        cumulative_logprob=sum(p.chosen.logprob for p in positions) if wants_logprobs else None,
-        logprobs=[_position(p, token_text) for p in positions] if wants_logprobs else None,
-        finish_reason=completion.finish_reason,
-        stop_reason=stop,
-        tokens_per_step=completion.tokens_per_step,
-        metrics=RequestMetrics(
-            usage.queue_s, usage.ttft_s, usage.total_s, usage.drafted_tokens, usage.accepted_tokens
-        ),
-    )
+def _positions(
+    positions: Sequence[_engine.PositionLogprobs], token_text: Callable[[int], str]
+) -> list[dict[int, Logprob]]:
+    return [_position(position, token_text) for position in positions]
 
 
-def _prompt_logprobs(
-    completion: _engine.Completion, token_text: Callable[[int], str]
-) -> list[dict[int, Logprob] | None]:
-    positions: list[dict[int, Logprob] | None] = [None]
-    positions.extend(_position(p, token_text) for p in completion.prompt_logprobs)
-    return positions
+def _reason(last: _engine.Completion) -> str:
+    return "repetition" if last.repeated else last.finish_reason
+
+
+class _Answer:
+    """What one answer has given so far."""
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self.text = ""
+        self.positions: list[_engine.PositionLogprobs] = []
+        self.last: _engine.Completion | None = None
+
+
+class OutputBuilder:
+    """Pieces of a request's answers into the outputs that its output_kind asks for."""
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt: str | None,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        eos: set[int],
+        token_text: Callable[[int], str],
+    ) -> None:
+        self._id, self._prompt, self._ids, self._params = request_id, prompt, prompt_token_ids, params
+        self._eos, self._token_text = eos, token_text
+        self._answers = [_Answer() for _ in range(params.n)]
+        self._prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+
+    def add(self, piece: _engine.Completion, index: int | None = None) -> RequestOutput | None:
+        """`index`: of the answer, where it is not the piece's own. None where no output is due."""
+        answer = self._answers[piece.index if index is None else index]
+        positions, tokens, text = piece.logprobs, piece.tokens, self._text(piece)
+        answer.token_ids += tokens
+        answer.text += text
+        answer.positions += positions
+        answer.last = piece
+        if self._params.prompt_logprobs is not None and piece.prompt_logprobs:
+            self._prompt_logprobs = [None, *_positions(piece.prompt_logprobs, self._token_text)]
+        if self._params.output_kind is RequestOutputKind.FINAL_ONLY:
+            return self.whole() if self.finished else None
+        if self._params.output_kind is RequestOutputKind.CUMULATIVE:
+            return self.whole()
+        return self._output([self._completion(self._answers.index(answer), tokens, text, positions)])
+
+    @property
+    def finished(self) -> bool:
+        return all(answer.last is not None and answer.last.ended for answer in self._answers)
+
+    def whole(self) -> RequestOutput:
+        """Everything so far."""
+        return self._output([
+            self._completion(index, list(answer.token_ids), answer.text, answer.positions)
+            for index, answer in enumerate(self._answers)
+        ])
+
+    def _text(self, piece: _engine.Completion) -> str:
+        if not self._params.detokenize:
+            return ""
+        text = piece.text
+        if piece.ended and self._params.include_stop_str_in_output:
+            if piece.stop_text is not None:
+                text += piece.stop_text
+            elif piece.stop_token is not None and not (
+                self._params.skip_special_tokens and piece.stop_token in self._eos
+            ):
+                text += self._token_text(piece.stop_token)
+        return text
+
+    def _completion(
+        self, index: int, token_ids: list[int], text: str, positions: Sequence[_engine.PositionLogprobs]
+    ) -> CompletionOutput:
+        last = self._answers[index].last
+        ended = last is not None and last.ended
+        stop: int | str | None = None
+        if last is not None and ended:
+            stop = last.stop_text
+            if stop is None and last.stop_token not in self._eos:
+                stop = last.stop_token
+            if stop is None and last.repeated:
+                stop = "repetition_detected"
+        usage = last.usage if last is not None and ended else None
+        wants = self._params.logprobs is not None
+        return CompletionOutput(
+            index=index,
+            text=text,
+            token_ids=token_ids,
+            cumulative_logprob=sum(p.chosen.logprob for p in self._answers[index].positions) if wants else None,
+            logprobs=_positions(positions, self._token_text) if wants else None,
+            finish_reason=_reason(last) if last is not None and ended else None,
+            stop_reason=stop,
+            tokens_per_step=last.tokens_per_step if last is not None and ended else [],
+            metrics=RequestMetrics(
+                usage.queue_s, usage.ttft_s, usage.total_s, usage.drafted_tokens, usage.accepted_tokens
+            ) if usage is not None else RequestMetrics(0.0, 0.0, 0.0, 0, 0),
+        )
+
+    def _output(self, outputs: list[CompletionOutput]) -> RequestOutput:
+        first = self._answers[0].last
+        prompt_logprobs = self._prompt_logprobs
+        if prompt_logprobs is None and self._params.prompt_logprobs is not None:
+            prompt_logprobs = [None]  # a prompt of one token, which nothing precedes
+        return RequestOutput(
+            request_id=self._id,
+            prompt=self._prompt,
+            prompt_token_ids=self._ids,
+            prompt_logprobs=prompt_logprobs,
+            outputs=outputs,
+            finished=self.finished,
+            num_cached_tokens=first.usage.cached_tokens if first is not None and first.ended else 0,
+        )

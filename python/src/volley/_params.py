@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import enum
 import json as json_module
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from . import _engine
+
+
+_ONE_OF = "StructuredOutputsParams takes exactly one of json, regex, choice, grammar, lark and json_object=True"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,34 +25,80 @@ class StructuredOutputsParams:
     grammar: str | None = None  #: GBNF, its rule is `root`
     lark: str | None = None  #: llguidance's Lark dialect, its rule is `start`
     json_object: bool | None = None  #: any JSON object
+    structural_tag: Any = None  #: not supported: use grammar or lark
+    disable_any_whitespace: bool | None = None  #: False: any white space in JSON; else at most a space or a line break
+    disable_additional_properties: bool = False  #: not supported: say additionalProperties in the schema
+    whitespace_pattern: str | None = None  #: not supported
+
+    def __post_init__(self) -> None:
+        if self.structural_tag is not None:
+            raise ValueError("structural_tag is not supported: use grammar or lark")
+        if self.disable_additional_properties:
+            raise ValueError("disable_additional_properties is not supported: say additionalProperties in the schema")
+        if self.whitespace_pattern is not None:
+            raise ValueError("whitespace_pattern is not supported: use grammar or lark")
+
+    def _schema(self) -> str | None:
+        if self.disable_any_whitespace is not False or (self.json is None and not self.json_object):
+            return self.json if isinstance(self.json, str | None) else json_module.dumps(self.json)
+        if self.json is not None and self.json_object:
+            raise ValueError(_ONE_OF)
+        schema = json_module.loads(self.json) if isinstance(self.json, str) else self.json or {"type": "object"}
+        return json_module.dumps({**schema, "x-guidance": {"whitespace_flexible": True}})
 
     def _grammar(self) -> _engine.Grammar:
         kinds = _engine.Grammar.Kind
-        schema = self.json if isinstance(self.json, str | None) else json_module.dumps(self.json)
+        schema = self._schema()
         texts = [
             (kinds.JSON_SCHEMA, schema),
             (kinds.REGEX, self.regex),
             (kinds.EBNF, self.grammar),
             (kinds.LARK, self.lark),
             (kinds.CHOICE, None if self.choice is None else ""),
-            (kinds.JSON_OBJECT, "" if self.json_object else None),
+            (kinds.JSON_OBJECT, "" if self.json_object and schema is None else None),
         ]
         given = [(kind, text) for kind, text in texts if text is not None]
         if len(given) != 1:
-            raise ValueError(
-                "StructuredOutputsParams takes exactly one of json, regex, choice, grammar, lark and json_object=True"
-            )
+            raise ValueError(_ONE_OF)
         grammar = _engine.Grammar()
         grammar.kind, grammar.text = given[0]
         grammar.choices = list(self.choice or [])
         return grammar
 
 
+class RequestOutputKind(enum.Enum):
+    """What each output of a stream holds."""
+
+    CUMULATIVE = 0  #: everything so far
+    DELTA = 1  #: what is new
+    FINAL_ONLY = 2  #: one output, at the end
+
+
 @dataclass(frozen=True, kw_only=True)
+class RepetitionDetectionParams:
+    """Ends an answer whose last tokens are one pattern again and again."""
+
+    max_pattern_size: int = 0  #: 0: off
+    min_pattern_size: int = 0
+    min_count: int = 0  #: times in a row, at least 2
+
+
+# What is taken for the sake of code written for vLLM, as long as it asks for nothing; and what to do instead.
+_REFUSED: dict[str, tuple[Any, str]] = {
+    "logits_processors": (None, "use logit_bias, bad_words, allowed_token_ids or structured_outputs"),
+    "guided_decoding": (None, "use structured_outputs"),
+    "logprob_token_ids": (None, "logprobs has the likeliest tokens of each position"),
+    "flat_logprobs": (False, "logprobs is a list with a dict for each position"),
+    "extra_args": (None, "there are no others"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SamplingParams:
     """How a request's tokens are chosen and when it ends. The engine checks the ranges when the request starts."""
 
     n: int = 1  #: answers to each prompt
+    best_of: int | None = None  #: must equal n
     temperature: float = 1.0  #: 0 takes the likeliest token
     top_p: float = 1.0
     top_k: int = 0  #: 0 or -1: off
@@ -56,22 +107,69 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None  #: these alone, ids that end the answer included
+    bad_words: Sequence[str] | None = None  #: the output never holds one of these, after a space or not
     seed: int | None = None  #: the same seed gives the same tokens, whatever else runs; None: drawn for each answer
     max_tokens: int | None = 16  #: None: as many as fit into the context
     min_tokens: int = 0
     stop: str | Sequence[str] | None = None  #: the text ends before the first of these
     stop_token_ids: Sequence[int] | None = None
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
+    repetition_detection: RepetitionDetectionParams | None = None
+    thinking_token_budget: int | None = None  #: of models that think between the tokens <think> and </think>
     logprobs: int | None = None  #: the chosen token's and the k highest of each position, at most 20
     prompt_logprobs: int | None = None  #: the same for the prompt
+    detokenize: bool = True  #: False: texts are empty
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True  #: means nothing here: the tokenizer's decoder decides on spaces
+    truncate_prompt_tokens: int | None = None  #: only the last so many tokens of the prompt; -1: what fits
+    skip_reading_prefix_cache: bool | None = None
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE  #: of streams
     structured_outputs: StructuredOutputsParams | None = None
     speculation: bool = True  #: False decodes plainly: the tokens are the same, only later
+    # Not supported:
+    logits_processors: Any = None
+    guided_decoding: Any = None
+    logprob_token_ids: Any = None
+    flat_logprobs: bool = False
+    extra_args: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.n < 1:
             raise ValueError(f"n is {self.n}: ask for at least one answer")
+        if self.best_of is not None and self.best_of != self.n:
+            raise ValueError(f"best_of is {self.best_of} and n is {self.n}: best_of is not supported unless it equals n")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ValueError(f"max_tokens is {self.max_tokens}: it must be at least 1, or None")
+        if not self.detokenize and self.stop:
+            raise ValueError("stop looks at the text: it needs detokenize=True")
+        cut = self.truncate_prompt_tokens
+        if cut is not None and cut != -1 and cut < 1:
+            raise ValueError(f"truncate_prompt_tokens is {cut}: it must be -1, for what fits, or at least 1")
+        for name, (nothing, instead) in _REFUSED.items():
+            asked = getattr(self, name)
+            if asked is not nothing and asked not in ([], {}):
+                raise ValueError(f"{name} is not supported: {instead}")
+
+    def __repr__(self) -> str:
+        """What differs from the defaults."""
+        changed = [
+            f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if getattr(self, one.name) != one.default
+        ]
+        return f"SamplingParams({', '.join(changed)})"
+
+    def clone(self) -> SamplingParams:
+        return replace(self)
+
+    def _truncated(self, prompt: list[int], max_model_len: int) -> list[int]:
+        """The end of the prompt, which is what it asks."""
+        keep = self.truncate_prompt_tokens
+        if keep is None:
+            return prompt
+        if keep == -1:
+            keep = max(1, max_model_len - (self.max_tokens or 1))
+        return prompt[-keep:]
 
     def _sampling(self, choice: int) -> _engine.Sampling:
         sampling = _engine.Sampling()
@@ -88,7 +186,7 @@ class SamplingParams:
         sampling.logprobs = -1 if self.logprobs is None else self.logprobs
         return sampling
 
-    def _request(self, prompt: Sequence[int], choice: int) -> _engine.Request:
+    def _request(self, engine: _engine.Engine, prompt: Sequence[int], choice: int) -> _engine.Request:
         request = _engine.Request()
         request.prompt = list(prompt)
         request.sampling = self._sampling(choice)
@@ -97,9 +195,60 @@ class SamplingParams:
         request.ignore_eos = self.ignore_eos
         request.stop = [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
         request.stop_token_ids = list(self.stop_token_ids or [])
+        request.skip_special_tokens = self.skip_special_tokens
         if self.prompt_logprobs is not None and choice == 0:
             request.prompt_logprobs = self.prompt_logprobs
         if self.structured_outputs is not None:
             request.grammar = self.structured_outputs._grammar()
+        if self.skip_reading_prefix_cache:
+            request.cache_namespace = uuid.uuid4().hex  # where nobody has left anything
         request.speculation = self.speculation
+        self._restrict(engine, request)
         return request
+
+    def _restrict(self, engine: _engine.Engine, request: _engine.Request) -> None:
+        """Which tokens may be chosen, beside structured outputs."""
+        if self.allowed_token_ids is not None:
+            if not self.allowed_token_ids:
+                raise ValueError("allowed_token_ids is empty: nothing could be chosen")
+            request.allowed_tokens = sorted(set(self.allowed_token_ids))
+        request.bad_words = [ids for word in self.bad_words or [] for ids in _bad_word(engine, word)]
+        rule = self.repetition_detection
+        if rule is not None and rule.max_pattern_size > 0:
+            request.repetition = _repetition(rule)
+        if self.thinking_token_budget is not None:
+            request.thinking = _thinking(engine, self.thinking_token_budget, request.prompt)
+
+
+def _bad_word(engine: _engine.Engine, word: str) -> list[list[int]]:
+    """A word's tokens as it is and behind a space, which is most often written with other tokens."""
+    bare = word.lstrip(" ")
+    alone, behind_space = engine.encode(bare, False), engine.encode(" " + bare, False)
+    if not alone:
+        raise ValueError(f"bad_words holds {word!r}, which gives no tokens")
+    return [alone] if behind_space[-len(alone) :] == alone else [alone, behind_space]
+
+
+def _repetition(rule: RepetitionDetectionParams) -> _engine.RepetitionDetection:
+    if rule.min_pattern_size > rule.max_pattern_size:
+        raise ValueError("repetition_detection: min_pattern_size must not be above max_pattern_size")
+    if rule.min_count < 2:
+        raise ValueError("repetition_detection: min_count must be at least 2: a pattern repeats from then on")
+    result = _engine.RepetitionDetection()
+    result.min_size = max(1, rule.min_pattern_size)
+    result.max_size, result.min_count = rule.max_pattern_size, rule.min_count
+    return result
+
+
+def _thinking(engine: _engine.Engine, tokens: int, prompt: list[int]) -> _engine.ThinkingBudget:
+    begin, end = engine.encode("<think>", False), engine.encode("</think>", False)
+    if len(begin) != 1 or len(end) != 1:
+        raise ValueError("thinking_token_budget needs a model that thinks between the tokens <think> and </think>")
+    if tokens < 0:
+        raise ValueError(f"thinking_token_budget is {tokens}: it must be at least 0")
+    result = _engine.ThinkingBudget()
+    result.tokens, result.begin, result.end = tokens, begin[0], end[0]
+    # Some templates begin the thoughts: the prompt's last marker says whether they are open.
+    markers = [token for token in prompt if token in (begin[0], end[0])]
+    result.begun = bool(markers) and markers[-1] == begin[0]
+    return result

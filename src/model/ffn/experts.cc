@@ -14,6 +14,9 @@ Result<std::unique_ptr<FfnBlock>> ExpertsBlock::load(WeightLoader& loader, const
   VOLLEY_ASSIGN(block->router_, loader.linear(prefix + "router"));
   VOLLEY_ASSIGN(block->gate_up_, loader.experts(prefix + "experts_gate_up"));
   VOLLEY_ASSIGN(block->down_, loader.experts(prefix + "experts_down"));
+  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(prefix + "router_bias", block->router_bias_));
+  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(prefix + "experts_gate_up_bias", block->gate_up_bias_));
+  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(prefix + "experts_down_bias", block->down_bias_));
   if (setup.spec.shared_inner > 0) {
     VOLLEY_ASSIGN(block->shared_gate_, loader.linear(prefix + "shared_gate"));
     VOLLEY_ASSIGN(block->shared_gate_up_, loader.linear(prefix + "shared_gate_up"));
@@ -26,8 +29,12 @@ void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const
   const ops::RouterRule& rule = setup_.spec.router;
   const int64_t rows = pass.rows.rows, entries = rows * rule.top_k;
   ArenaScope scope(pass.scratch);
-  const ops::Routing routing = ops::take_routing(pass.scratch, rule, rows);
+  ops::Routing routing = ops::take_routing(pass.scratch, rule, rows);
+  if (pass.routing.chosen.data != nullptr) {
+    routing.experts = {pass.routing.chosen.rows(setup_.layer, 1).data, DType::kI32, {rows, rule.top_k}};
+  }
   ops::RouteCall call;
+  call.logit_bias = router_bias_.view;
   call.row_slots = pass.rows.slots;
   call.skipped_slot = pass.routing.skipped_slot;
   call.touched_total = pass.routing.touched_total;
@@ -40,13 +47,16 @@ void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const
   // Logits are made for simulated routing, too: it takes the place of their values, not of their cost.
   call.logits = pass.scratch.take(DType::kF32, {rows, rule.experts});
   ops::route_rows(pass.stream, rule, router_, h, call, routing, pass.scratch);
+  const ops::EndKind activation = setup_.spec.clamp.limit > 0 ? ops::EndKind::kClampedSwiGlu : ops::EndKind::kSwiGlu;
   const ops::ExpertsCall ffn = {.gate_up = gate_up_,
                                 .down = down_,
                                 .x = h,
                                 .inner = pass.scratch.take(setup_.activation, {entries, setup_.spec.inner}),
                                 .outer = pass.scratch.take(DType::kF32, {entries, down_.n}),
                                 .counters = call.zeroed,
-                                .y = x.x};
+                                .y = x.x,
+                                .gate_up_end = {activation, gate_up_bias_.view, {}, setup_.spec.clamp},
+                                .down_end = {ops::EndKind::kStore, down_bias_.view}};
   ops::experts_ffn(pass.stream, ffn, routing);
   if (setup_.spec.shared_inner > 0) add_shared(pass, h, x);
 }

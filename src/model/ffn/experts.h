@@ -12,7 +12,7 @@ class ExpertsBlock final : public FfnBlock {
   struct Setup {
     Experts spec;
     DType activation = DType::kBF16;
-    uint32_t layer = 0;  // for simulated routing
+    uint32_t layer = 0;  // its number: what made-up and recorded routing go by
   };
   // prefix: of the layer's roles, "layers.3.". Errors as WeightLoader, and ops::check_router()'s.
   static Result<std::unique_ptr<FfnBlock>> load(WeightLoader& loader, const std::string& prefix, const Setup& setup);
@@ -26,6 +26,7 @@ class ExpertsBlock final : public FfnBlock {
   Setup setup_;
   ops::LinearWeight router_;
   ops::ExpertWeights gate_up_, down_;
+  Vector router_bias_, gate_up_bias_, down_bias_;                 // where there are biases
   ops::LinearWeight shared_gate_, shared_gate_up_, shared_down_;  // where there is a shared expert
 };
 

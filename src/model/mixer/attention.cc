@@ -31,6 +31,7 @@ Result<std::unique_ptr<MixerBlock>> AttentionBlock::load(WeightLoader& loader, c
   VOLLEY_RETURN_IF_ERROR(loader.optional_vector(prefix + "k_norm", block->k_norm_));
   VOLLEY_RETURN_IF_ERROR(loader.optional_vector(prefix + "qkv_bias", block->qkv_bias_));
   VOLLEY_RETURN_IF_ERROR(loader.optional_vector(prefix + "o_bias", block->o_bias_));
+  VOLLEY_RETURN_IF_ERROR(loader.optional_vector(prefix + "sinks", block->sinks_));
   VOLLEY_ASSIGN(block->qkv_, loader.linear(prefix + "qkv"));
   VOLLEY_ASSIGN(block->o_, loader.linear(prefix + "o"));
   return std::unique_ptr<MixerBlock>(std::move(block));
@@ -80,6 +81,7 @@ void AttentionBlock::run(Pass& pass, const ops::Input& h, const Residual& x) con
     attention.work = plan->work;
     attention.after_write = true;
     attention.kv = kv;
+    attention.sinks = sinks_.view;
     attention.out = a;
     ops::attention(pass.stream, rows, view, attention, pass.scratch);
     if (spec.gate) ops::sigmoid_gate(pass.stream, a, qkv, spec.q_width() + 2 * spec.kv_width());

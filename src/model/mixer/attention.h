@@ -27,7 +27,7 @@ class AttentionBlock final : public MixerBlock {
 
  private:
   AttentionSetup setup_;
-  Vector q_norm_, k_norm_, qkv_bias_, o_bias_;
+  Vector q_norm_, k_norm_, qkv_bias_, o_bias_, sinks_;
   ops::LinearWeight qkv_, o_;
 };
 

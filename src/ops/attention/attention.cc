@@ -18,6 +18,7 @@ void check_tensors(const Rows& rows, const RowView& view, const Attention& args)
   VOLLEY_CHECK_EQ(args.q.dim(0), rows.rows);
   VOLLEY_CHECK_EQ(args.q.count(), int64_t{rows.rows} * args.heads * kv.head_dim);
   VOLLEY_CHECK_EQ(args.out.count(), args.q.count());
+  VOLLEY_CHECK(args.sinks.data == nullptr || (args.sinks.dtype == DType::kF32 && args.sinks.count() == args.heads));
   for (const TensorView* bound : {&view.begin, &view.end}) {
     VOLLEY_CHECK(bound->dtype == DType::kI32 && bound->count() >= rows.rows);
   }

@@ -3,7 +3,8 @@
 //
 // out = softmax(q K^T * scale) V per head. Scores, sums and outputs are accumulated in fp32; with bf16 KV the
 // probabilities are rounded to bf16 before the product with V, and the sum that divides is the sum of the rounded ones,
-// so that the weights of V add up to one.
+// so that the weights of V add up to one. With sinks (Xiao et al., 2023, arXiv:2309.17453; here learned, a logit for
+// each head, not scaled) the sum has exp(sink) as one more term, whose V is zero; it is added at last.
 //
 // Batch invariance: a row's bits depend on its q, its range and the K and V in it; a position that it does not see
 // cannot reach it, even if it holds NaN. Chunks of positions at absolute boundaries give partial results (maximum, sum,
@@ -79,7 +80,8 @@ struct Attention {
   // be older than the pass.
   bool after_write = false;
   KvLayer kv;
-  TensorView out;  // [rows, heads * head_dim], dtype of q
+  TensorView sinks;  // [heads] fp32; or a null view
+  TensorView out;    // [rows, heads * head_dim], dtype of q
 };
 
 // view: the cache group of args.kv. What it takes of `scratch` it gives back. CUDA takes none: its scratch is the

@@ -70,14 +70,23 @@ class BlockRun {
     std::fill(running, running + rows_ * stride, 0.0f);
     for (int i = 0; i < rows_; ++i) running[i * stride] = -std::numeric_limits<float>::infinity();
   }
-  void finish(const float* running) const {
+  void finish(float* running) const {
     const int stride = partial_floats(args_.kv.head_dim);
+    if (args_.sinks.data != nullptr) fold_sinks(running);
     for (int i = 0; i < rows_; ++i) {
       kernels_.finish(running + i * stride, row_of(args_.out, i), args_.kv.head_dim);
     }
   }
 
  private:
+  // A sink is a chunk of one position without V, after all others.
+  void fold_sinks(float* running) const {
+    alignas(64) float sink[kMaxPartial] = {0.0f, 1.0f};
+    for (int i = 0; i < rows_; ++i) {
+      sink[0] = args_.sinks.as<float>()[element_[i] % args_.heads] * std::numbers::log2e_v<float>;
+      kernels_.fold(running + i * partial_floats(args_.kv.head_dim), sink, args_.kv.head_dim);
+    }
+  }
   std::byte* row_of(const TensorView& tensor, int i) const {
     return static_cast<std::byte*>(tensor.data) +
            element_[i] * args_.kv.head_dim * static_cast<int64_t>(dtype_size(tensor.dtype));

@@ -21,6 +21,7 @@ struct PlainArgs {
   void* out;
   int rows, heads, group;
   float scale;
+  const float* sinks;
   const int32_t *visible_begin, *visible_end, *page_table;
   int slots, max_pages;
   const RowSegment* segments;
@@ -101,10 +102,16 @@ __device__ void attend(const PlainArgs& args, int row, int head, const int32_t* 
 #pragma unroll
     for (int j = 0; j < kMaxHeadDim / 32; ++j) outputs[j] = fmaf(outputs[j], factor, added[j]);
   }
+  float factor = 1.0f;  // of the outputs
+  if (args.sinks != nullptr) {
+    const float merged = fmaxf(maximum, args.sinks[head]);
+    factor = expf(maximum - merged);
+    sum = fmaf(sum, factor, expf(args.sinks[head] - merged));
+  }
 #pragma unroll
   for (int j = 0; j < kMaxHeadDim / 32; ++j) {
     const int element = lane + 32 * j;
-    if (element < d) cuda::store_float(args.out, kv.dtype, first + element, outputs[j] / sum);
+    if (element < d) cuda::store_float(args.out, kv.dtype, first + element, outputs[j] * factor / sum);
   }
   __syncwarp();  // q is about to change
 }
@@ -135,6 +142,7 @@ void attention_plain_cuda(Stream& stream, const Rows& rows, const RowView& view,
   a.heads = args.heads;
   a.group = args.heads / args.kv.kv_heads;
   a.scale = args.scale;
+  a.sinks = args.sinks.data == nullptr ? nullptr : args.sinks.as<float>();
   a.visible_begin = view.begin.as<int32_t>();
   a.visible_end = view.end.as<int32_t>();
   a.page_table = view.page_table.as<int32_t>();

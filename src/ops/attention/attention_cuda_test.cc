@@ -17,16 +17,23 @@ std::vector<std::byte> part(const std::vector<std::byte>& bytes, size_t rows, si
   return {bytes.begin() + first * stride, bytes.begin() + (first + n) * stride};
 }
 
-class AttentionCuda : public testing::TestWithParam<DType> {};
+// By the type of q, K and V, and whether heads have sinks.
+class AttentionCuda : public testing::TestWithParam<std::tuple<DType, bool>> {
+ protected:
+  static DType dtype() { return std::get<DType>(GetParam()); }
+  static Shape shape(int head_dim, int heads, int kv_heads, int page_size) {
+    return {dtype(), head_dim, heads, kv_heads, page_size, std::get<bool>(GetParam())};
+  }
+};
 
 TEST_P(AttentionCuda, MatchesTheOracle) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   for (int head_dim : {32, 64, 80, 128, 256}) {
     for (int group : {1, 3, 4, 8}) {
       const int kv_heads = group == 8 ? 1 : 2;
-      const Shape shape{GetParam(), head_dim, group * kv_heads, kv_heads, group % 2 == 0 ? 64 : 16};
-      AttentionWorld world(device, shape, kMixedLengths);
-      EXPECT_LE(worst_error(world, mixed_rows()), 1.0) << name_of(shape);
+      const Shape own = shape(head_dim, group * kv_heads, kv_heads, group % 2 == 0 ? 64 : 16);
+      AttentionWorld world(device, own, kMixedLengths);
+      EXPECT_LE(worst_error(world, mixed_rows()), 1.0) << name_of(own);
     }
   }
 }
@@ -34,7 +41,7 @@ TEST_P(AttentionCuda, MatchesTheOracle) {
 TEST_P(AttentionCuda, MatchesTheOracleOverSeveralChunks) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   for (int head_dim : {64, 128, 256}) {
-    AttentionWorld world(device, {GetParam(), head_dim, 4, 1, 32}, {2600, 1500});
+    AttentionWorld world(device, shape(head_dim, 4, 1, 32), {2600, 1500});
     std::vector<Row> rows = causal(0, 2590, 10);
     rows.push_back({1, 0, 512, 1});     // ends with a chunk
     rows.push_back({1, 500, 1025, 2});  // of some chunks only the edge
@@ -56,11 +63,11 @@ TEST_P(AttentionCuda, RowsDoNotDependOnTheirCompany) {
   for (const auto& [head_dim, heads, kv_heads] : {std::tuple{128, 8, 2}, {64, 6, 2}, {256, 4, 1}, {80, 4, 2}}) {
     std::vector<std::vector<std::byte>> results;
     for (int page_size : {16, 48, 64}) {
-      AttentionWorld world(device, {GetParam(), head_dim, heads, kv_heads, page_size}, lengths, true, page_size);
+      AttentionWorld world(device, shape(head_dim, heads, kv_heads, page_size), lengths, true, page_size);
       results.push_back(world.run(rows, page_size == 48));
       EXPECT_EQ(results.back(), results.front()) << page_size;
     }
-    AttentionWorld world(device, {GetParam(), head_dim, heads, kv_heads, 32}, lengths);
+    AttentionWorld world(device, shape(head_dim, heads, kv_heads, 32), lengths);
     for (size_t i = 0; i < rows.size(); ++i) {
       EXPECT_EQ(world.run({rows[i]}), part(results[0], rows.size(), i, 1)) << head_dim << " row " << i;
     }
@@ -73,7 +80,7 @@ TEST_P(AttentionCuda, RowsDoNotDependOnTheirCompany) {
 TEST_P(AttentionCuda, CuttingChangesNothing) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   const int slots = 60;
-  AttentionWorld world(device, {GetParam(), 64, 16, 8, 64}, std::vector<int>(slots, 700));
+  AttentionWorld world(device, shape(64, 16, 8, 64), std::vector<int>(slots, 700));
   std::vector<Row> rows;
   for (int slot = 0; slot < slots; ++slot) rows.push_back({slot, 0, 690 + slot % 10, slot});
   const auto together = world.run(rows);
@@ -91,12 +98,12 @@ TEST_P(AttentionCuda, CuttingChangesNothing) {
 // A prefix has the same bits whether it was written at once or in pieces, into pages full of NaN.
 TEST_P(AttentionCuda, WritingInPiecesChangesNothing) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  const Shape shape{GetParam(), 64, 6, 2, 32};
+  const Shape own = shape(64, 6, 2, 32);
   const std::vector<Row> rows = causal(0, 300, 7);
-  AttentionWorld whole(device, shape, {307});
+  AttentionWorld whole(device, own, {307});
   const auto want = whole.run(rows);
   for (int piece : {7, 16, 50}) {
-    AttentionWorld world(device, shape, {307}, false);
+    AttentionWorld world(device, own, {307}, false);
     for (int p = 0; p < 307; p += piece) world.write(0, p, std::min(307, p + piece));
     EXPECT_EQ(world.run(rows), want) << piece;
   }
@@ -104,7 +111,7 @@ TEST_P(AttentionCuda, WritingInPiecesChangesNothing) {
 
 TEST_P(AttentionCuda, SurvivesLargeScores) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  AttentionWorld world(device, {GetParam(), 64, 6, 2, 16}, {600});
+  AttentionWorld world(device, shape(64, 6, 2, 16), {600});
   for (int p : {3, 250, 599}) {
     auto x = world.values(0, p);
     for (float& v : x) v *= 300.0f;
@@ -112,7 +119,7 @@ TEST_P(AttentionCuda, SurvivesLargeScores) {
   }
   for (const auto& row : {Row{0, 0, 600, 1}, Row{0, 0, 200, 2}, Row{0, 251, 599, 3}}) {
     const auto out = world.run({row});
-    for (int i = 0; i < 6 * 64; ++i) EXPECT_TRUE(std::isfinite(element(out, i, GetParam()))) << i;
+    for (int i = 0; i < 6 * 64; ++i) EXPECT_TRUE(std::isfinite(element(out, i, dtype()))) << i;
   }
 }
 
@@ -121,8 +128,8 @@ TEST_P(AttentionCuda, SurvivesLargeScores) {
 TEST_P(AttentionCuda, HiddenInfinitiesStayHidden) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   for (int head_dim : {64, 80, 128, 256}) {
-    const Shape shape{GetParam(), head_dim, 6, 2, 16};
-    AttentionWorld clean(device, shape, {1000}), spoiled(device, shape, {1000});
+    const Shape own = shape(head_dim, 6, 2, 16);
+    AttentionWorld clean(device, own, {1000}), spoiled(device, own, {1000});
     const std::vector<Row> rows = {{0, 0, 991, 1}, {0, 0, 993, 2}, {0, 0, 994, 3}, {0, 600, 990, 4}, {0, 992, 994, 5}};
     std::vector<float> bad(2 * 2 * head_dim, std::numeric_limits<float>::infinity());
     bad[5] = std::numeric_limits<float>::quiet_NaN();
@@ -134,18 +141,22 @@ TEST_P(AttentionCuda, HiddenInfinitiesStayHidden) {
     for (size_t i : {size_t{0}, size_t{3}, size_t{4}}) {
       EXPECT_EQ(part(got, 5, i, 1), part(expected, 5, i, 1)) << head_dim << " row " << i;
     }
-    EXPECT_TRUE(std::isnan(element(part(got, 5, 1, 1), 0, shape.dtype)));
+    EXPECT_TRUE(std::isnan(element(part(got, 5, 1, 1), 0, dtype())));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, AttentionCuda, testing::Values(DType::kBF16, DType::kF32),
-                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Devices, AttentionCuda,
+                         testing::Combine(testing::Values(DType::kBF16, DType::kF32), testing::Bool()),
+                         [](const auto& info) {
+                           return std::string(dtype_name(std::get<DType>(info.param))) +
+                                  (std::get<bool>(info.param) ? "_sinks" : "");
+                         });
 
 // The kernel for GPUs without wgmma: prompts, several chunks, windows, infinities that only some rows see.
 TEST(AttentionCudaTiles, PortableKernelGivesTheSameBits) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  for (int head_dim : {64, 128, 256}) {
-    AttentionWorld world(device, {DType::kBF16, head_dim, 8, 2, 16}, {2600, 300, 90});
+  for (const auto& [head_dim, sinks] : {std::pair{64, false}, {64, true}, {128, false}, {256, false}, {256, true}}) {
+    AttentionWorld world(device, {DType::kBF16, head_dim, 8, 2, 16, sinks}, {2600, 300, 90});
     world.write_values(0, {2570}, std::vector<float>(2 * 2 * head_dim, std::numeric_limits<float>::infinity()));
     std::vector<Row> rows = causal(0, 2562, 20);
     for (const Row& row : causal(1, 200, 100)) rows.push_back(row);
@@ -157,8 +168,8 @@ TEST(AttentionCudaTiles, PortableKernelGivesTheSameBits) {
 // The plain kernel on the shapes that the others are for, and whom it does without.
 TEST(AttentionCudaTiles, PlainKernelServesTheSameShapes) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  for (int head_dim : {64, 128, 256}) {
-    AttentionWorld world(device, {DType::kBF16, head_dim, 8, 2, 16}, {700, 300, 90});
+  for (const auto& [head_dim, sinks] : {std::pair{64, false}, {64, true}, {128, false}, {256, false}}) {
+    AttentionWorld world(device, {DType::kBF16, head_dim, 8, 2, 16, sinks}, {700, 300, 90});
     std::vector<Row> rows = causal(0, 684, 16);
     for (const Row& row : causal(1, 200, 9)) rows.push_back(row);
     EXPECT_LE(worst_error(world, rows, AttentionBackend::kPlain), 1.0) << head_dim;
@@ -203,7 +214,7 @@ TEST(AttentionCudaTiles, FewItemsOfManyChunks) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   const int slots = 33;
   for (int first : {2550, 4060}) {
-    AttentionWorld world(device, {DType::kBF16, 256, 4, 2, 64}, std::vector<int>(slots, first + 32));
+    AttentionWorld world(device, {DType::kBF16, 256, 4, 2, 64, first == 4060}, std::vector<int>(slots, first + 32));
     std::vector<Row> rows;
     for (int slot = 0; slot < slots; ++slot) {
       for (const Row& row : causal(slot, first, 32)) rows.push_back(row);
@@ -238,8 +249,9 @@ TEST(AttentionCudaTiles, ContextsOfManyThousands) {
 // rows: against the portable kernel, and a sequence's rows wherever they stand.
 TEST(AttentionCudaTiles, ContextsAtTheBoundsOfChunks) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  for (const auto& [head_dim, heads, kv_heads] : {std::tuple{128, 8, 2}, {64, 8, 8}, {256, 4, 2}}) {
-    AttentionWorld world(device, {DType::kBF16, head_dim, heads, kv_heads, 64}, {700, 1100, 2100, 4300});
+  for (const auto& [head_dim, heads, kv_heads, sinks] :
+       {std::tuple{128, 8, 2, false}, {64, 8, 8, false}, {64, 16, 2, true}, {256, 4, 2, false}}) {
+    AttentionWorld world(device, {DType::kBF16, head_dim, heads, kv_heads, 64, sinks}, {700, 1100, 2100, 4300});
     for (int copies : {1, 2, 4, 8, 12}) {
       std::vector<std::vector<Row>> batches;
       for (int end : {120, 129, 384, 512, 513, 640, 700}) batches.push_back(causal(0, end - 9, 9));
@@ -423,10 +435,11 @@ TEST(AttentionCudaTiles, RandomBatches) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   std::mt19937 random(5);
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
-  for (const auto& [head_dim, heads, kv_heads] : {std::tuple{128, 8, 2}, {64, 7, 1}, {128, 2, 2}}) {
+  for (const auto& [head_dim, heads, kv_heads, sinks] :
+       {std::tuple{128, 8, 2, false}, {64, 7, 1, false}, {128, 2, 2, false}, {64, 16, 2, true}, {128, 3, 1, true}}) {
     std::vector<int> lengths;
     for (int slot = 0; slot < 6; ++slot) lengths.push_back(pick(1, slot % 2 == 0 ? 200 : 2700));
-    AttentionWorld world(device, {DType::kBF16, head_dim, heads, kv_heads, 64}, lengths);
+    AttentionWorld world(device, {DType::kBF16, head_dim, heads, kv_heads, 64, sinks}, lengths);
     std::vector<Row> rows;
     for (int slot = 0; slot < 6; ++slot) {
       const int n = pick(1, 70);

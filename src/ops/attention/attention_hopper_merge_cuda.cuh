@@ -62,7 +62,7 @@ __device__ inline uint32_t TileMeeting::take_shares() const {
 }
 
 // How the rows of a unit are merged: for each partial result, the factor of what is merged so far, that of the partial
-// result, and its sum. A row of 17, so that the lanes of find_steps() write to different banks.
+// result, its sum, and the maximum so far. A row of 17, so that the lanes of find_steps() write to different banks.
 using MergeSteps = float4[kMaxChunks][17];
 
 // Merges a tile's units [begin, end) with all warps that compute, in turns of units of the same rows. Outputs come into
@@ -138,7 +138,7 @@ __device__ void TileMerger<Shape>::find_steps(int rows) const {
       float before = __shfl_up_sync(0xffffffff, highest, 1);
       if (lane == 0) before = -INFINITY;
       const MergeFactors factors = merge_maximum(before, maximum);
-      if (exists) steps()[lane][first_row + i + row] = make_float4(factors.old, factors.added, sum, 0.0f);
+      if (exists) steps()[lane][first_row + i + row] = make_float4(factors.old, factors.added, sum, before);
     }
   }
 }
@@ -166,6 +166,8 @@ __device__ void TileMerger<Shape>::merge_units(int first, int stop) const {
       for (int k = 0; k < kTogether; ++k) added[k] = outputs[k][i * 32];
       merged.add(added, sums, factors);
     }
+    merged.maximum[0] = steps()[partials - 1][lane / 4].w;
+    merged.maximum[1] = steps()[partials - 1][lane / 4 + 8].w;
     store_units<Shape>(args, item, kv_head, unit, kWarps, stop, merged);
   }
 }

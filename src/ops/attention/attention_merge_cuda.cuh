@@ -10,7 +10,7 @@ namespace volley::ops {
 template <int kUnits>
 struct UnitMerge {
   float4 outputs[kUnits] = {};
-  float sum[2] = {};
+  float sum[2] = {}, maximum[2] = {};  // maximum: to be set after the last
 
   // Of the next partial result: the lane's outputs, and for both rows the sum and merge_maximum()'s factors.
   __device__ void add(const float4 (&added)[kUnits], const float (&added_sum)[2], const MergeFactors (&factors)[2]) {
@@ -43,7 +43,8 @@ __device__ void store_units(const TilesArgs& args, const Tile& tile, int kv_head
   for (int i = 0; i < 2; ++i) {
     const int row = unit / kRowUnits<Shape> * 16 + lane / 4 + 8 * i;
     if (!has_result(args, tile, row)) continue;
-    const float inverse = 1.0f / merged.sum[i];
+    const float inverse =
+        inverse_sum(args.sinks, head_of(args, tile.first + row, kv_head), merged.maximum[i], merged.sum[i]);
     __nv_bfloat16* to = result_of(args, tile.row, tile.first + row, kv_head, Shape::kHeadDim) +
                         unit % kRowUnits<Shape> * 8 + lane % 4 * 2;
 #pragma unroll

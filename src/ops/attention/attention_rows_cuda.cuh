@@ -28,6 +28,7 @@ struct TilesArgs {
   Divisor units_of_item;  // by kv_heads
   Divisor group;
   float scale_log2;
+  const float* sinks;  // [heads]; or null
   const int32_t *visible_begin, *visible_end, *page_table;
   int max_pages;
   Divisor page_size;
@@ -234,10 +235,13 @@ __device__ __forceinline__ void store_partial(const TilesArgs& args, const WorkI
   for (int j = 0; j < Shape::kOutputs; ++j, outputs += item.tile_partials * 32) *outputs = state.output(j);
 }
 
-// Where the outputs of a segment's query row go.
+// The head of a segment's query row, and where its outputs go.
+__device__ inline int head_of(const TilesArgs& args, int query, int kv_head) {
+  return kv_head * static_cast<int>(args.group.by) + args.group.remainder(query);
+}
 __device__ inline __nv_bfloat16* result_of(const TilesArgs& args, int first_row, int query, int kv_head, int head_dim) {
   const int64_t row = first_row + args.group.divide(query);
-  return args.out + (row * args.heads + kv_head * args.group.by + args.group.remainder(query)) * head_dim;
+  return args.out + (row * args.heads + head_of(args, query, kv_head)) * head_dim;
 }
 
 template <typename Shape>
@@ -248,7 +252,8 @@ __device__ void store_result(const TilesArgs& args, const WorkItem& item, int kv
   for (int i = 0; i < 2; ++i) {
     if (state.visible.end[i] == 0) continue;  // there is no such row, or it has chunks of another length
     const int r = row + 8 * i;
-    const float inverse = 1.0f / state.merged_sum[i];
+    const float inverse =
+        inverse_sum(args.sinks, head_of(args, item.first + r, kv_head), state.merged_maximum[i], state.merged_sum[i]);
     __nv_bfloat16* to = result_of(args, item.row, item.first + r, kv_head, Shape::kHeadDim) + column;
 #pragma unroll
     for (int j = 0; j < Shape::kOutputs; ++j) {

@@ -25,6 +25,14 @@ __device__ inline float merge(float old, float added, MergeFactors factors) {
   return fmaf(added, factors.added, old * factors.old);
 }
 
+// What the merged outputs of a row are multiplied by at last. sinks: a logit for each head; or null. One is merged as
+// if it were a partial result of one position without V, after all others.
+__device__ inline float inverse_sum(const float* sinks, int head, float maximum, float sum) {
+  if (sinks == nullptr) return 1.0f / sum;
+  const MergeFactors factors = merge_maximum(maximum, sinks[head] * 1.44269504f);
+  return factors.old / merge(sum, 1.0f, factors);
+}
+
 // Adding zero makes one zero of the two, so that positions hidden by a probability of zero cannot show in its sign.
 __device__ inline float finish(float output, float inverse_sum) {
   return output * inverse_sum + 0.0f;

@@ -28,22 +28,28 @@ class World {
   AttentionWorld world_;
 };
 
-class AttentionShapes : public testing::TestWithParam<DType> {};
+// By the type of q, K and V, and whether heads have sinks.
+class AttentionShapes : public testing::TestWithParam<std::tuple<DType, bool>> {
+ protected:
+  static DType dtype() { return std::get<DType>(GetParam()); }
+  static Shape shape(int head_dim, int heads, int kv_heads, int page_size) {
+    return {dtype(), head_dim, heads, kv_heads, page_size, std::get<bool>(GetParam())};
+  }
+};
 
 TEST_P(AttentionShapes, MatchesTheOracle) {
   for (int head_dim : {32, 64, 80, 128, 256}) {
     for (int group : {1, 3, 4, 8}) {
       const int kv_heads = group == 8 ? 1 : 2;
-      const Shape shape{GetParam(), head_dim, group * kv_heads, kv_heads, group % 2 == 0 ? 64 : 16};
-      World world(shape, kMixedLengths);
-      EXPECT_LE(worst_error(*world, mixed_rows()), 1.0) << name_of(shape);
+      const Shape own = shape(head_dim, group * kv_heads, kv_heads, group % 2 == 0 ? 64 : 16);
+      World world(own, kMixedLengths);
+      EXPECT_LE(worst_error(*world, mixed_rows()), 1.0) << name_of(own);
     }
   }
 }
 
 TEST_P(AttentionShapes, MatchesTheOracleOverSeveralChunks) {
-  const Shape shape{GetParam(), 64, 6, 2, 32};
-  World world(shape, {2100, 1500});
+  World world(shape(64, 6, 2, 32), {2100, 1500});
   std::vector<Row> rows = causal(0, 2090, 10);
   rows.push_back({1, 0, 512, 1});     // ends with a chunk
   rows.push_back({1, 500, 1025, 2});  // three chunks, of two only the edge
@@ -56,7 +62,7 @@ TEST_P(AttentionShapes, MatchesTheOracleOnEveryInstructionSet) {
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().Update(target);
-    World world({GetParam(), 80, 6, 2, 16}, kMixedLengths);
+    World world(shape(80, 6, 2, 16), kMixedLengths);
     EXPECT_LE(worst_error(*world, mixed_rows()), 1.0) << hwy::TargetName(target);
     const auto together = world.run(mixed_rows());
     const size_t stride = together.size() / mixed_rows().size();
@@ -71,7 +77,7 @@ TEST_P(AttentionShapes, MatchesTheOracleOnEveryInstructionSet) {
 
 // Scores far apart: the smallest probabilities vanish, and nothing overflows.
 TEST_P(AttentionShapes, SurvivesLargeScores) {
-  World world({GetParam(), 64, 6, 2, 16}, {600});
+  World world(shape(64, 6, 2, 16), {600});
   for (int p : {3, 250, 599}) {
     auto x = world.values(0, p);
     for (float& v : x) v *= 300.0f;
@@ -80,7 +86,7 @@ TEST_P(AttentionShapes, SurvivesLargeScores) {
   for (const auto& row : {Row{0, 0, 600, 1}, Row{0, 0, 200, 2}, Row{0, 251, 599, 3}}) {
     const auto out = world.run({row});
     for (int i = 0; i < 6 * 64; ++i) {
-      const float x = element(out, i, GetParam());
+      const float x = element(out, i, dtype());
       EXPECT_TRUE(std::isfinite(x)) << i;
     }
   }
@@ -97,12 +103,12 @@ TEST_P(AttentionShapes, RowsDoNotDependOnTheirCompany) {
     lengths.insert(lengths.end(), {1500, 1400});
     for (int page_size : {16, 48, 64}) {
       for (int threads : {1, 2, 3}) {
-        World world({GetParam(), 64, heads, kv_heads, page_size}, lengths, threads);
+        World world(shape(64, heads, kv_heads, page_size), lengths, threads);
         results.push_back(world.run(rows));
         EXPECT_EQ(results.back(), results.front()) << page_size << " " << threads;
       }
     }
-    World world({GetParam(), 64, heads, kv_heads, 32}, lengths, 2);
+    World world(shape(64, heads, kv_heads, 32), lengths, 2);
     const size_t stride = results[0].size() / rows.size();
     for (size_t i = 0; i < rows.size(); ++i) {
       const auto alone = world.run({rows[i]});
@@ -115,24 +121,24 @@ TEST_P(AttentionShapes, RowsDoNotDependOnTheirCompany) {
 
 // A prefix has the same bits whether it was written at once, in chunks or one by one, into pages full of NaN.
 TEST_P(AttentionShapes, WritingInPiecesChangesNothing) {
-  const Shape shape{GetParam(), 64, 6, 2, 32};
+  const Shape own = shape(64, 6, 2, 32);
   std::vector<Row> rows = causal(0, 600, 7);
   std::vector<std::vector<std::byte>> results;
   for (int piece : {607, 1, 7, 16, 50}) {
-    World world(shape, {607}, 2, false);
+    World world(own, {607}, 2, false);
     for (int p = 0; p < 607; p += piece) world.write(0, p, std::min(607, p + piece));
     results.push_back(world.run(rows));
     EXPECT_EQ(results.back(), results.front()) << piece;
   }
-  World world(shape, {607});
+  World world(own, {607});
   EXPECT_LE(worst_error(*world, rows), 1.0);
 }
 
 // What lies past a row's range, an overflow of a rejected token included, reaches neither it nor its neighbours' bits.
 TEST_P(AttentionShapes, HiddenInfinitiesStayHidden) {
-  const Shape shape{GetParam(), 64, 6, 2, 16};
-  World clean(shape, {1000});
-  World spoiled(shape, {1000});
+  const Shape own = shape(64, 6, 2, 16);
+  World clean(own, {1000});
+  World spoiled(own, {1000});
   const std::vector<Row> rows = {{0, 0, 991, 1}, {0, 0, 993, 2}, {0, 0, 994, 3}, {0, 600, 990, 4}, {0, 992, 994, 5}};
   std::vector<float> bad(2 * 2 * 64, std::numeric_limits<float>::infinity());
   bad[5] = std::numeric_limits<float>::quiet_NaN();
@@ -145,11 +151,15 @@ TEST_P(AttentionShapes, HiddenInfinitiesStayHidden) {
   for (size_t i : {size_t{0}, size_t{3}, size_t{4}}) {
     EXPECT_EQ(std::memcmp(got.data() + i * stride, expected.data() + i * stride, stride), 0) << "row " << i;
   }
-  EXPECT_TRUE(std::isnan(element(got, stride / dtype_size(shape.dtype), shape.dtype)));
+  EXPECT_TRUE(std::isnan(element(got, stride / dtype_size(dtype()), dtype())));
 }
 
-INSTANTIATE_TEST_SUITE_P(Attention, AttentionShapes, testing::Values(DType::kBF16, DType::kF32),
-                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Attention, AttentionShapes,
+                         testing::Combine(testing::Values(DType::kBF16, DType::kF32), testing::Bool()),
+                         [](const auto& info) {
+                           return std::string(dtype_name(std::get<DType>(info.param))) +
+                                  (std::get<bool>(info.param) ? "_sinks" : "");
+                         });
 
 // The bound that sizes the arena holds for any batch within it: whatever the plan takes, and on any number of threads.
 TEST(AttentionPlan, ScratchStaysWithinItsBound) {

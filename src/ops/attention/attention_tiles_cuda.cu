@@ -47,6 +47,7 @@ __global__ void __launch_bounds__(kMergeWarps * 32)
       const MergeFactors factors[2] = {merge_maximum(maximum[0], state[0].x), merge_maximum(maximum[1], state[1].x)};
       merged.add({outputs[i * 32]}, sums, factors);
     }
+    merged.maximum[0] = maximum[0], merged.maximum[1] = maximum[1];
     store_units<Shape>(args, tile, kv_head, unit, 1, unit + 1, merged);
   }
 }
@@ -74,6 +75,7 @@ TilesArgs tiles_args(const Rows& rows, const RowView& view, const Attention& arg
   a.units_of_item = Divisor(args.kv.kv_heads);
   a.group = Divisor(args.heads / args.kv.kv_heads);
   a.scale_log2 = args.scale * std::numbers::log2e_v<float>;
+  a.sinks = args.sinks.data == nullptr ? nullptr : args.sinks.as<float>();
   a.visible_begin = view.begin.as<int32_t>();
   a.visible_end = view.end.as<int32_t>();
   a.page_table = view.page_table.as<int32_t>();

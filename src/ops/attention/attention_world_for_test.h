@@ -25,6 +25,7 @@ struct AttentionShape {
   int heads = 6;
   int kv_heads = 2;
   int page_size = 16;
+  bool sinks = false;
 };
 
 struct AttentionRow {
@@ -83,6 +84,9 @@ class AttentionWorld {
            shape.head_dim,
            shape.dtype};
     const size_t angles = static_cast<size_t>(pages_per_slot_) * shape.page_size * shape.head_dim / 2;
+    std::vector<float> sinks;
+    for (int h = 0; h < shape.heads; ++h) sinks.push_back(sink(h));
+    sinks_ = std::make_unique<DeviceTensor>(device, sinks);
     cos_ = std::make_unique<DeviceTensor>(device, std::vector<float>(angles, 1.0f));
     sin_ = std::make_unique<DeviceTensor>(device, std::vector<float>(angles, 0.0f));
     const int64_t scratch =
@@ -103,6 +107,9 @@ class AttentionWorld {
   int longest() const { return *std::max_element(lengths_.begin(), lengths_.end()); }
   const AttentionShape& shape() const { return shape_; }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
+
+  // From sinks that hardly count to some that outweigh thousands of positions.
+  static float sink(int head) { return static_cast<float>(head * 7 % 5) * 3.0f - 3.5f; }
 
   // K and V of a position: [kv_heads][head_dim] each, K first; a function of (slot, position) alone.
   std::vector<float> values(int slot, int position) const {
@@ -216,6 +223,7 @@ class AttentionWorld {
     args.heads = shape_.heads;
     args.scale = scale();
     args.kv = kv_;
+    if (shape_.sinks) args.sinks = sinks_->view(DType::kF32, {shape_.heads});
     args.out = out.view(shape_.dtype, {n, width});
     const auto enqueue = [&] {
       args.work = plan_attention(device_.stream(), batch, view, heads, work_arena);
@@ -266,7 +274,7 @@ class AttentionWorld {
   std::vector<int> lengths_;
   Device& device_;
   int pages_per_slot_ = 0;
-  std::unique_ptr<DeviceTensor> page_table_, memory_, cos_, sin_;
+  std::unique_ptr<DeviceTensor> page_table_, memory_, cos_, sin_, sinks_;
   KvLayer kv_;
   std::unique_ptr<Arena> arena_;
   Launch launch_;
@@ -293,7 +301,7 @@ inline double worst_error(AttentionWorld& world, const std::vector<AttentionRow>
       const int k_at = h / group * shape.head_dim;
       const int v_at = (shape.kv_heads + h / group) * shape.head_dim;
       std::vector<double> w(kv.size());
-      double sum = 0;
+      double sum = shape.sinks ? std::exp(double{world.sink(h)}) : 0.0;
       for (size_t p = 0; p < kv.size(); ++p) {
         double s = 0;
         for (int d = 0; d < shape.head_dim; ++d) s += double{q[d]} * rounded(kv[p][k_at + d], shape.dtype);
@@ -339,7 +347,8 @@ inline const std::vector<int> kMixedLengths = {40, 40, 80, 90, 90, 1, 48};
 
 inline std::string name_of(const AttentionShape& s) {
   return std::string(dtype_name(s.dtype)) + " head_dim " + std::to_string(s.head_dim) + " heads " +
-         std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + " page " + std::to_string(s.page_size);
+         std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + " page " + std::to_string(s.page_size) +
+         (s.sinks ? " sinks" : "");
 }
 
 }  // namespace volley::ops

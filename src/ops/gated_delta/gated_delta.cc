@@ -2,7 +2,8 @@
 
 #include <string>
 
-#include "ops/gated_delta/gated_delta_cpu.h"
+#include "ops/gated_delta/gated_delta_kernels.h"
+#include "ops/gated_delta/gated_delta_layout.h"
 
 namespace volley::ops {
 namespace {
@@ -56,8 +57,10 @@ void gated_delta(Stream& stream, const Rows& rows, const GatedDelta& args, Arena
   check_vector(args.dt_bias, shape.v_heads);
   check_vector(args.norm, shape.v_dim);
   VOLLEY_CHECK(rows.cache_positions.dtype == DType::kI32 && rows.cache_positions.count() >= rows.rows);
-  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "gated delta layers are not built for CUDA yet");
-  gated_delta_cpu(stream, rows, args, scratch);
+  if (stream.kind() == DeviceKind::kCuda) {
+    VOLLEY_CHECK(rows.slots.dtype == DType::kI32 && rows.slots.count() >= rows.rows);
+  }
+  kernels_on<GatedDeltaKernels>(stream).gated_delta(stream, rows, args, scratch);
 }
 
 }  // namespace volley::ops

@@ -1,5 +1,5 @@
 // The gated delta rule (Yang et al. 2024, arXiv:2412.06464) with its short convolution, gates and output norm: all of a
-// recurrent layer between its projections. CPU only so far.
+// recurrent layer between its projections.
 //
 // A row brings q | k | v | z and, for each v head, b and a. A depthwise causal convolution over the last `taps` rows
 // and SiLU make q, k and v; q and k of a head are divided by sqrt(sum of squares + 1e-6), q by sqrt(k_dim) besides. v
@@ -42,8 +42,8 @@ struct DeltaShape {
 // kUnimplemented or kInvalidArgument for a shape that there are no kernels for, naming the number.
 Status check_delta_shape(const DeltaShape& shape);
 
-// What one layer keeps of the sequences: one piece of memory a slot, which belongs to whoever made it. Zeroed memory is
-// a slot that nothing has been computed in.
+// What one layer keeps of the sequences: one piece of memory a slot, which belongs to whoever made it, and which must
+// be zeroed before its first use. It is copyable as bytes between calls.
 struct DeltaState {
   std::byte* base = nullptr;  // of slot 0, aligned to 64 bytes
   int32_t slots = 0;
@@ -69,6 +69,9 @@ struct GatedDelta {
 // at. A segment that begins with the last row of the state is of a slot that committed nothing, because it has ended:
 // its rows become 0, and the slot stays as it is. REQUIRES: otherwise that position is 0, or lies on the tape that the
 // slot's last call left or right behind it; a slot in at most one segment.
+//
+// CUDA reads segments and positions on the device, and stops with a trap where they are not so. Segments of slots from
+// state.slots on (a scrap slot) are none, and rows of no segment are those whose slot is none of the state's.
 void gated_delta(Stream& stream, const Rows& rows, const GatedDelta& args, Arena& scratch);
 
 }  // namespace volley::ops

@@ -1,10 +1,11 @@
-#include "ops/gated_delta/gated_delta_cpu.h"
+#include "ops/gated_delta/gated_delta_kernels.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "device/cpu/thread_pool.h"
+#include "ops/gated_delta/gated_delta_layout.h"
 
 // Arrays of vectors cannot be made of sizeless ones; machines that have those have a fixed-size target too.
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
@@ -319,8 +320,6 @@ void move_on(const GatedDelta& args, const DeltaLayout& layout, const DeltaSegme
   cursor.tape = tape;
 }
 
-}  // namespace
-
 void gated_delta_cpu(Stream& stream, const Rows& rows, const GatedDelta& args, Arena& scratch) {
   const DeltaShape& shape = args.shape;
   const DeltaLayout layout(shape, args.state.tape_rows, args.state.dtype);
@@ -348,6 +347,10 @@ void gated_delta_cpu(Stream& stream, const Rows& rows, const GatedDelta& args, A
                                     : move_on<BFloat16>(args, layout, segments[i]);
   });
 }
+
+}  // namespace
+
+const GatedDeltaKernels GatedDeltaKernels::kCpu = {gated_delta_cpu};
 
 }  // namespace volley::ops
 #endif

@@ -1,264 +1,22 @@
 // Protects: values against an fp64 oracle; that outputs and states have the same bits however a sequence's rows fall
-// into calls and however many drafted rows were wrong; that a slot's leftovers reach nobody.
-#include "ops/gated_delta/gated_delta.h"
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <cstring>
-#include <random>
-
-#include "ops/gated_delta/gated_delta_cpu.h"
+// into calls and however many drafted rows were wrong; that a slot's leftovers reach nobody. The same of what threads
+// of the CUDA kernel do, over blocks that are simulated here.
+#include "ops/gated_delta/gated_delta_simulated.h"
+#include "ops/gated_delta/gated_delta_testing.h"
 #include "ops/instruction_sets_for_test.h"
-#include "ops/values_for_test.h"
 
 namespace volley::ops {
 namespace {
 
-constexpr float kEps = 1e-6f;
-
-struct Weights {
-  DeltaShape shape;
-  std::vector<float> conv, a_log, dt_bias, norm;
-
-  explicit Weights(const DeltaShape& shape)
-      : shape(shape),
-        conv(normal_values(shape.channels() * shape.taps, 1)),
-        a_log(normal_values(shape.v_heads, 2)),
-        dt_bias(normal_values(shape.v_heads, 3)),
-        norm(normal_values(shape.v_dim, 4)) {}
-  int64_t row_width() const { return shape.channels() + shape.v_width(); }
-};
-
-// The rows of a sequence: what the projections would bring.
-struct Sequence {
-  std::vector<float> projected, gates;
-  Sequence(const Weights& w, int rows, uint32_t seed)
-      : projected(normal_values(rows * w.row_width(), seed)),
-        gates(normal_values(rows * 2 * w.shape.v_heads, seed + 1)) {
-    for (float& x : projected) x = to_float(to_bfloat16(x));  // the same in either type
-  }
-};
-
-// One row after the other, in fp64.
-std::vector<std::vector<double>> oracle(const Weights& w, const Sequence& sequence, int rows) {
-  const DeltaShape& s = w.shape;
-  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
-  std::vector<double> state(s.v_width() * s.k_dim);
-  std::vector<std::vector<double>> out;
-  for (int t = 0; t < rows; ++t) {
-    std::vector<double> mixed(s.channels());
-    for (int64_t c = 0; c < s.channels(); ++c) {
-      for (int j = 0; j < s.taps; ++j) {
-        const int row = t + j - (s.taps - 1);
-        if (row >= 0) mixed[c] += double{w.conv[c * s.taps + j]} * sequence.projected[row * w.row_width() + c];
-      }
-      mixed[c] *= sigmoid(mixed[c]);
-    }
-    const auto unit = [&](int64_t begin, double scale) {
-      double squares = 0;
-      for (int i = 0; i < s.k_dim; ++i) squares += mixed[begin + i] * mixed[begin + i];
-      std::vector<double> x(s.k_dim);
-      for (int i = 0; i < s.k_dim; ++i) x[i] = mixed[begin + i] * scale / std::sqrt(squares + 1e-6);
-      return x;
-    };
-    std::vector<double>& y = out.emplace_back(s.v_width());
-    for (int h = 0; h < s.v_heads; ++h) {
-      const int kh = h / (s.v_heads / s.k_heads);
-      const auto q = unit(kh * s.k_dim, 1 / std::sqrt(double(s.k_dim))), k = unit(s.k_width() + kh * s.k_dim, 1);
-      const float* gates = &sequence.gates[t * 2 * s.v_heads];
-      const double x = double{gates[s.v_heads + h]} + w.dt_bias[h];
-      const double decay = std::exp(-std::exp(double{w.a_log[h]}) * std::log1p(std::exp(x)));
-      const double beta = sigmoid(gates[h]);
-      double* S = &state[int64_t{h} * s.k_dim * s.v_dim];
-      double squares = 0;
-      for (int j = 0; j < s.v_dim; ++j) {
-        double memory = 0, o = 0;
-        for (int i = 0; i < s.k_dim; ++i) memory += k[i] * (S[i * s.v_dim + j] *= decay);
-        const double delta = beta * (mixed[2 * s.k_width() + h * s.v_dim + j] - memory);
-        for (int i = 0; i < s.k_dim; ++i) o += q[i] * (S[i * s.v_dim + j] += k[i] * delta);
-        y[h * s.v_dim + j] = o;
-        squares += o * o;
-      }
-      for (int j = 0; j < s.v_dim; ++j) {
-        const double z = sequence.projected[t * w.row_width() + s.channels() + h * s.v_dim + j];
-        y[h * s.v_dim + j] *= w.norm[j] / std::sqrt(squares / s.v_dim + kEps) * z * sigmoid(z);
-      }
-    }
-  }
-  return out;
+std::unique_ptr<Device> cpu(int threads) {
+  return *make_cpu_device(threads);
 }
-
-// The memory of some slots, full of NaN as former owners may leave it.
-class World {
- public:
-  World(const Weights& weights, int slots, int tape_rows, DType dtype, int threads)
-      : w_(weights), device_(*make_cpu_device(threads)), layout_(weights.shape, tape_rows, dtype) {
-    memory_ = *device_->allocate(static_cast<size_t>(slots * layout_.bytes));
-    std::memset(memory_.data(), 0xff, memory_.bytes());
-    state_ = {static_cast<std::byte*>(memory_.data()), slots, tape_rows, dtype};
-  }
-
-  // Rows of one slot in a call: some of a sequence from `position` on, then others that are none of it.
-  struct Piece {
-    int slot, position, rows, wrong;
-    const Sequence* sequence;
-  };
-  // Outputs of each piece, `wrong` rows left out: [rows * v_width()].
-  std::vector<std::vector<float>> run(const std::vector<Piece>& pieces, int spare_rows = 0) {
-    const DeltaShape& shape = w_.shape;
-    std::vector<float> projected, gates;
-    std::vector<int32_t> positions;
-    std::vector<RowSegment> segments;
-    const auto take = [&](const std::vector<float>& from, int64_t width, const Piece& p, std::vector<float>& to) {
-      to.insert(to.end(), from.begin() + p.position * width, from.begin() + (p.position + p.rows) * width);
-      const auto others = normal_values(p.wrong * width, 1000 + static_cast<uint32_t>(++calls_));
-      to.insert(to.end(), others.begin(), others.end());
-    };
-    for (const Piece& p : pieces) {
-      segments.push_back({static_cast<int32_t>(positions.size()), p.rows + p.wrong, p.slot});
-      for (int i = 0; i < p.rows + p.wrong; ++i) positions.push_back(p.position + i);
-      take(p.sequence->projected, w_.row_width(), p, projected);
-      take(p.sequence->gates, 2 * shape.v_heads, p, gates);
-    }
-    const auto n = static_cast<int64_t>(positions.size()) + spare_rows;
-    positions.resize(n);
-    projected.resize(n * w_.row_width(), NAN);
-    gates.resize(n * 2 * shape.v_heads, NAN);
-    std::vector<BFloat16> halves, half_out(n * shape.v_width());
-    for (const float x : projected) halves.push_back(to_bfloat16(x));
-    std::vector<float> out(n * shape.v_width());
-    const bool f32 = state_.dtype == DType::kF32;
-    Rows rows;
-    rows.rows = static_cast<int32_t>(n);
-    rows.cache_positions = TensorView(positions.data(), DType::kI32, {n});
-    rows.segments = segments.data();
-    rows.n_segments = static_cast<int32_t>(segments.size());
-    GatedDelta args;
-    args.shape = shape;
-    args.projected =
-        TensorView(f32 ? static_cast<void*>(projected.data()) : halves.data(), state_.dtype, {n, w_.row_width()});
-    args.gates = TensorView(gates.data(), DType::kF32, {n, 2 * shape.v_heads});
-    args.conv = vector(w_.conv);
-    args.a_log = vector(w_.a_log);
-    args.dt_bias = vector(w_.dt_bias);
-    args.norm = vector(w_.norm);
-    args.eps = kEps;
-    args.state = state_;
-    args.out = TensorView(f32 ? static_cast<void*>(out.data()) : half_out.data(), state_.dtype, {n, shape.v_width()});
-    Arena scratch(*device_->allocate(8 << 20));
-    gated_delta(device_->stream(), rows, args, scratch);
-    if (!f32) std::transform(half_out.begin(), half_out.end(), out.begin(), [](BFloat16 x) { return to_float(x); });
-    for (int64_t i = (n - spare_rows) * shape.v_width(); i < n * shape.v_width(); ++i) EXPECT_EQ(out[i], 0);
-    std::vector<std::vector<float>> parts;
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      const auto begin = out.begin() + segments[i].row_begin * shape.v_width();
-      parts.emplace_back(begin, begin + pieces[i].rows * shape.v_width());
-    }
-    return parts;
-  }
-
-  // The state of a slot and the rows that its convolution still sees, as bits.
-  std::vector<std::byte> state(int slot) const {
-    const std::byte* begin = state_.base + slot * layout_.bytes;
-    const int64_t before = (w_.shape.taps - 1) * w_.shape.channels() * static_cast<int64_t>(dtype_size(state_.dtype));
-    std::vector<std::byte> bits(begin + layout_.state, begin + layout_.state + w_.shape.v_width() * w_.shape.k_dim * 4);
-    bits.insert(bits.end(), begin + layout_.rows, begin + layout_.rows + before);
-    return bits;
-  }
-
- private:
-  static TensorView vector(const std::vector<float>& values) {
-    return TensorView(const_cast<float*>(values.data()), DType::kF32, {static_cast<int64_t>(values.size())});
-  }
-
-  const Weights& w_;
-  std::unique_ptr<Device> device_;
-  DeltaLayout layout_;
-  Buffer memory_;
-  DeltaState state_;
-  int calls_ = 0;
-};
-
-const DeltaShape kShapes[] = {
-    {1, 1, 16, 16, 4}, {2, 6, 32, 16, 3}, {2, 4, 16, 80, 4}, {1, 2, 128, 128, 4}, {2, 2, 16, 32, 1}};
 
 TEST(GatedDelta, MatchesOracleOnEveryInstructionSet) {
-  for_each_instruction_set([] {
-    for (const DeltaShape& shape : kShapes) {
-      const Weights w(shape);
-      const int rows = 70;
-      const Sequence sequence(w, rows, 10);
-      const auto want = oracle(w, sequence, rows);
-      for (const DType dtype : {DType::kF32, DType::kBF16}) {
-        World world(w, 1, 4, dtype, 2);
-        const auto got = world.run({{0, 0, rows, 0, &sequence}})[0];
-        double difference = 0, norm = 0;
-        for (int64_t i = 0; i < rows * shape.v_width(); ++i) {
-          const double value = want[i / shape.v_width()][i % shape.v_width()];
-          difference += std::pow(got[i] - value, 2);
-          norm += std::pow(value, 2);
-        }
-        // Over all rows, because the norm makes much of a row whose q and k are nearly at right angles: what is left of
-        // them is rounding. fp32 sums over k_dim and over the rows before; bf16 rounds the output once.
-        EXPECT_LT(std::sqrt(difference / norm), dtype == DType::kF32 ? 4e-6 : 0x1p-9) << "k_dim " << shape.k_dim;
-      }
-    }
+  const auto device = cpu(2);
+  for_each_instruction_set([&] {
+    for (const DeltaShape& shape : kShapes) check_values(*device, gated_delta, shape);
   });
-}
-
-// A sequence row by row, on its own.
-struct Reference {
-  std::vector<float> out;
-  std::vector<std::byte> state;
-  Reference(const Weights& w, const Sequence& sequence, int rows, DType dtype) {
-    World world(w, 1, 0, dtype, 1);
-    for (int t = 0; t < rows; ++t) {
-      const auto row = world.run({{0, t, 1, 0, &sequence}})[0];
-      out.insert(out.end(), row.begin(), row.end());
-    }
-    state = world.state(0);
-  }
-};
-
-void check_invariance(const DeltaShape& shape, DType dtype, int tape_rows, int threads, uint32_t seed) {
-  constexpr int kSlots = 3, kRows = 67;
-  const Weights w(shape);
-  std::vector<Sequence> sequences;
-  for (int i = 0; i < kSlots; ++i) sequences.emplace_back(w, kRows, 20 + 2 * i);
-  World world(w, kSlots, tape_rows, dtype, threads);
-  std::mt19937 random(seed);
-  std::vector<int> done(kSlots);
-  std::vector<std::vector<float>> out(kSlots);
-  const auto left = [&](int slot) { return kRows - done[slot]; };
-  while (left(0) + left(1) + left(2) > 0) {
-    std::vector<World::Piece> pieces;
-    for (int slot = 0; slot < kSlots; ++slot) {
-      if (left(slot) == 0 || random() % 4 == 0) continue;
-      // Now a part of a prompt, now a block of which some rows were wrong. The last row comes alone, so that all before
-      // it are in the state.
-      const bool prompt = random() % 3 == 0;
-      const int drafted = static_cast<int>(random() % (tape_rows + 1));
-      const int most = std::max(1, left(slot) - 1);
-      const int rows = std::min(
-          most, prompt ? 1 + static_cast<int>(random() % 30) : 1 + (drafted > 0 ? int(random() % (drafted + 1)) : 0));
-      const int wrong = prompt || left(slot) == 1 ? 0 : std::max(0, 1 + drafted - rows);
-      pieces.push_back({slot, done[slot], rows, wrong, &sequences[slot]});
-    }
-    std::shuffle(pieces.begin(), pieces.end(), random);
-    const auto parts = world.run(pieces, static_cast<int>(random() % 2));
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      const int slot = pieces[i].slot;
-      out[slot].insert(out[slot].end(), parts[i].begin(), parts[i].end());
-      done[slot] += pieces[i].rows;
-    }
-  }
-  for (int slot = 0; slot < kSlots; ++slot) {
-    const Reference alone(w, sequences[slot], kRows, dtype);
-    ASSERT_EQ(std::memcmp(out[slot].data(), alone.out.data(), alone.out.size() * sizeof(float)), 0) << "slot " << slot;
-    ASSERT_EQ(world.state(slot), alone.state) << "slot " << slot;
-  }
 }
 
 TEST(GatedDelta, BitsDoNotDependOnHowRowsFallIntoCalls) {
@@ -267,43 +25,54 @@ TEST(GatedDelta, BitsDoNotDependOnHowRowsFallIntoCalls) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       for (const int tape_rows : {0, 1, 3, 15}) {
         ++seed;
-        check_invariance(shape, dtype, tape_rows, seed % 2 == 0 ? 1 : 3, seed);
+        check_invariance(*cpu(seed % 2 == 0 ? 1 : 3), gated_delta, shape, dtype, tape_rows, seed);
       }
     }
   }
 }
 
 TEST(GatedDelta, ASlotBeginsAnewAtPositionZero) {
-  const Weights w(kShapes[1]);
-  const Sequence first(w, 40, 50), second(w, 40, 60);
-  World world(w, 1, 3, DType::kF32, 2);
-  world.run({{0, 0, 30, 3, &first}});
-  const auto got = world.run({{0, 0, 40, 0, &second}})[0];
-  EXPECT_EQ(got, World(w, 1, 3, DType::kF32, 1).run({{0, 0, 40, 0, &second}})[0]);
+  check_slot_begins_anew(*cpu(2), gated_delta);
 }
 
-// A round may step a slot that has ended, whose last row is in the state already.
 TEST(GatedDelta, ASlotThatCommittedNothingStaysAsItIs) {
-  const Weights w(kShapes[1]);
-  const Sequence first(w, 20, 70), second(w, 20, 80);
-  World world(w, 2, 3, DType::kF32, 2);
-  world.run({{0, 0, 8, 0, &first}, {1, 0, 6, 0, &second}});
-  world.run({{0, 8, 1, 2, &first}, {1, 6, 1, 0, &second}});
-  const auto before = world.state(0);
-  const auto parts = world.run({{0, 8, 1, 3, &first}, {1, 7, 4, 0, &second}});
-  EXPECT_THAT(parts[0], testing::Each(0.0f));
-  EXPECT_EQ(world.state(0), before);
-  const auto alone = World(w, 1, 0, DType::kF32, 1).run({{0, 0, 11, 0, &second}})[0];
-  EXPECT_EQ(parts[1], std::vector<float>(alone.begin() + 7 * w.shape.v_width(), alone.end()));
+  check_ended_slot_stays(*cpu(2), gated_delta);
 }
 
 TEST(GatedDeltaDeathTest, ARowThatTheSlotIsNotReadyForIsNoText) {
+  const auto device = cpu(1);
   const Weights w(kShapes[0]);
   const Sequence sequence(w, 20, 70);
-  World world(w, 1, 3, DType::kF32, 1);
+  World world(*device, w, 1, 3, DType::kF32);
   world.run({{0, 0, 8, 0, &sequence}});  // the state is at 5, the tape reaches to 8
   EXPECT_DEATH(world.run({{0, 9, 1, 0, &sequence}}), "CHECK");
   EXPECT_DEATH(world.run({{0, 3, 1, 0, &sequence}}), "CHECK");
+}
+
+TEST(GatedDeltaSimulated, MatchesOracle) {
+  const auto device = cpu(1);
+  for (const DeltaShape& shape : kShapes) check_values(*device, delta::simulate_gated_delta, shape);
+  for (const DeltaShape& shape : {DeltaShape{1, 1, 48, 144, 8}, {1, 1, 256, 16, 4}}) {
+    check_values(*device, delta::simulate_gated_delta, shape);
+  }
+}
+
+TEST(GatedDeltaSimulated, BitsDoNotDependOnHowRowsFallIntoCalls) {
+  const auto device = cpu(1);
+  uint32_t seed = 100;
+  for (const DeltaShape& shape : kShapes) {
+    for (const int tape_rows : {0, 3, 15}) {
+      check_invariance(*device, delta::simulate_gated_delta, shape, seed % 2 == 0 ? DType::kF32 : DType::kBF16,
+                       tape_rows, seed);
+      ++seed;
+    }
+  }
+}
+
+TEST(GatedDeltaSimulated, SlotsBeginAnewAndEnd) {
+  const auto device = cpu(1);
+  check_slot_begins_anew(*device, delta::simulate_gated_delta);
+  check_ended_slot_stays(*device, delta::simulate_gated_delta);
 }
 
 TEST(GatedDelta, ShapesWithoutKernelsAreNamed) {

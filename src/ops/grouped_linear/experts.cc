@@ -12,9 +12,9 @@ constexpr int64_t kMostMeanEntries = 32;  // of an expert: beyond, tiles of more
 constexpr int64_t kLeastTileRows = 16;
 
 void in_three_steps(Stream& stream, const ExpertsCall& call, const Routing& routing) {
-  grouped_linear(stream, call.gate_up, call.x, routing, call.inner, {.rows = GroupedRows::kIn}, {EndKind::kSwiGlu});
+  grouped_linear(stream, call.gate_up, call.x, routing, call.inner, {.rows = GroupedRows::kIn}, call.gate_up_end);
   grouped_linear(stream, call.down, call.inner, routing, call.outer, {.rows = GroupedRows::kOut, .routing_ready = true},
-                 {});
+                 call.down_end);
   combine_experts(stream, routing, call.outer, call.y);
 }
 

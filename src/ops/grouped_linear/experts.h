@@ -1,5 +1,6 @@
 // The feed-forward network of a mixture behind its router, as one operation:
-//   h = silu(x G_e^T) * (x U_e^T),  d = h D_e^T,  y += sum over slots of weight * d.
+//   h = silu(x G_e^T) * (x U_e^T),  d = h D_e^T,  y += sum over slots of weight * d,
+// with the biases and the activation that the products' ends say.
 //
 // The bits are those of grouped_linear() for gate and up, grouped_linear() for down and combine_experts(), one after
 // the other, and so is batch invariance. On sm_90a, with up to 32 entries an expert in the mean, one kernel does both
@@ -19,6 +20,9 @@ struct ExpertsCall {
   // [experts_counters()] int32, all 0 (RouteCall::zeroed); they are used up. A null view: a kernel each.
   TensorView counters;
   TensorView y;  // [rows, hidden] fp32, the residual stream
+  // As grouped_linear() has them.
+  End gate_up_end = {EndKind::kSwiGlu};
+  End down_end = {};
 };
 
 // x, weights and what lies between them as grouped_linear() has them. y overlaps nothing else. rows may be 0.

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "ops/grouped_linear/grouped_linear_kernels.h"
+#include "ops/linear/linear_kernels.h"
 
 namespace volley::ops {
 
@@ -12,9 +13,8 @@ Result<ExpertWeights> pack_experts(Device& device, std::span<const WeightRows> p
     return invalid_argument("Weights of experts need at least one expert and one column, not " +
                             std::to_string(experts) + " and " + std::to_string(k) + ".");
   }
-  const bool codes = device.kind() == DeviceKind::kCpu && (format == kFp8Weights || format == kInt4Weights);
-  if (format != DType::kBF16 && format != DType::kF32 && !codes) {
-    return unimplemented(std::string("Weights of experts cannot be stored as ") + dtype_name(format.code) +
+  if (format != DType::kBF16 && format != DType::kF32 && !multiplies_as_stored(device.kind(), format)) {
+    return unimplemented("Weights of experts cannot be stored as " + format_name(format) +
                          " on this device: use bfloat16 or float32.");
   }
   const int64_t each = layout == LinearLayout::kGateUp ? 2 : 1;
@@ -22,11 +22,8 @@ Result<ExpertWeights> pack_experts(Device& device, std::span<const WeightRows> p
     return invalid_argument(std::to_string(experts) + " experts need " + std::to_string(experts * each) +
                             " matrices here, not " + std::to_string(parts.size()) + ".");
   }
+  VOLLEY_RETURN_IF_ERROR(check_parts(parts, format));
   for (const WeightRows& part : parts) {
-    if (part.dtype != DType::kBF16 && part.dtype != DType::kF16 && part.dtype != DType::kF32) {
-      return invalid_argument(std::string("A weight matrix of type ") + dtype_name(part.dtype) +
-                              " cannot be loaded: convert it to bfloat16, float16 or float32.");
-    }
     if (part.rows != parts[0].rows) {
       return invalid_argument("Experts must be matrices of one shape, not of " + std::to_string(parts[0].rows) +
                               " and " + std::to_string(part.rows) + " rows.");
@@ -54,10 +51,13 @@ void grouped_linear(Stream& stream, const ExpertWeights& w, const Input& input, 
   VOLLEY_CHECK_EQ(y.shape[1], w.layout == LinearLayout::kGateUp ? w.n / 2 : w.n);
   VOLLEY_CHECK(x.dtype == DType::kF32 || (x.dtype == DType::kBF16 && w.format.code != DType::kF32));
   VOLLEY_CHECK(y.dtype == DType::kF32 || y.dtype == DType::kBF16);
-  VOLLEY_CHECK(end.kind == (w.layout == LinearLayout::kGateUp ? EndKind::kSwiGlu : EndKind::kStore));
-  VOLLEY_CHECK(end.bias.data == nullptr && end.summaries.whole == nullptr);
+  const bool gates = end.kind == EndKind::kSwiGlu || end.kind == EndKind::kClampedSwiGlu;
+  VOLLEY_CHECK(gates == (w.layout == LinearLayout::kGateUp) && end.kind != EndKind::kAdd);
+  VOLLEY_CHECK(end.kind != EndKind::kClampedSwiGlu || end.clamp.limit > 0);
+  VOLLEY_CHECK(end.bias.data == nullptr || (end.bias.dtype == DType::kF32 && end.bias.count() == w.experts * w.n));
+  VOLLEY_CHECK(end.summaries.whole == nullptr);
   if (entries == 0) return;
-  kernels_on<GroupedLinearKernels>(stream).grouped_linear(stream, w, x, routing, y, call);
+  kernels_on<GroupedLinearKernels>(stream).grouped_linear(stream, w, x, routing, y, call, end);
 }
 
 void combine_experts(Stream& stream, const Routing& routing, TensorView d, TensorView y) {

@@ -1,5 +1,6 @@
 // Products of rows with the weights of the experts that they were routed to, and the weighted sum of what comes out:
-//   h = silu(x G_e^T) * (x U_e^T),  d = h D_e^T,  y += sum over slots of weight * d.
+//   h = silu(x G_e^T) * (x U_e^T),  d = h D_e^T,  y += sum over slots of weight * d,
+// with biases and another activation where End says so.
 //
 // Batch invariance: the sums of an expert's product for a row are added in one fixed order that depends on the weight's
 // shape and storage alone, whatever other rows the expert gets; combine_experts() adds in the order of slots. Only
@@ -20,15 +21,15 @@ namespace volley::ops {
 struct ExpertWeights {
   int64_t experts = 0;
   int64_t n = 0, k = 0;  // of one expert; n counts all rows of all parts
-  WeightFormat format;   // kBF16 or kF32; on the CPU kFp8Weights or kInt4Weights, too
+  WeightFormat format;   // kBF16 or kF32; on the CPU codes in groups, too
   LinearLayout layout = LinearLayout::kPlain;
   Buffer packed;
   bool portable = false;  // CUDA: the kernel for GPUs without wgmma, on any GPU; the same bits
 };
 
 // Packs the parts of expert 0, then those of expert 1, …: one for each expert (kPlain), or gate and up (kGateUp), each
-// [rows, k]. format as pack_linear() has it, without kFp8Rows. Errors as pack_linear(), and kInvalidArgument for
-// experts of different shapes or a number of parts that is not experts times one or two.
+// [rows, k], of any strides. format as pack_linear() has it, without kFp8Rows. Errors as pack_linear(), and
+// kInvalidArgument for experts of different shapes or a number of parts that is not experts times one or two.
 Result<ExpertWeights> pack_experts(Device& device, std::span<const WeightRows> parts, int64_t experts, int64_t k,
                                    WeightFormat format, LinearLayout layout);
 
@@ -47,9 +48,10 @@ struct GroupedCall {
   bool routing_ready = false;
 };
 
-// y: [.., n] (kSwiGlu: [.., n / 2]), as linear() makes it of x and one expert's matrix. Built are kStore and kSwiGlu,
-// without a bias. x and y: bf16 or fp32; fp32 weights want fp32 x. Rows of x and y that belong to no entry are neither
-// read nor written. y must not overlap x. routing.rows() may be 0.
+// y: [.., n] (gates and ups: [.., n / 2]), as linear() makes it of x and one expert's matrix. Built are kStore, kSwiGlu
+// and kClampedSwiGlu, each with an optional bias, [experts, n] fp32, of gates and then ups where there are both; it is
+// added before anything else. x and y: bf16 or fp32; fp32 weights want fp32 x. Rows of x and y that belong to no entry
+// are neither read nor written. y must not overlap x. routing.rows() may be 0.
 void grouped_linear(Stream& stream, const ExpertWeights& w, const Input& x, const Routing& routing, TensorView y,
                     const GroupedCall& call, const End& end);
 

@@ -52,15 +52,15 @@ Result<ExpertWeights> pack_experts_cpu(Device& device, std::span<const WeightRow
 
 // The panels of all experts that have rows are shared out as if they were those of one matrix.
 void grouped_linear_cpu(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                        const GroupedCall& call) {
+                        const GroupedCall& call, const End& end) {
   if (stream.dry()) return;
   const int32_t* touched = routing.touched.as<int32_t>();
   const int32_t* offsets = routing.offsets.as<int32_t>();
   const int32_t* entries = routing.entries.as<int32_t>();
   const int64_t count = *routing.touched_count.as<int32_t>();
   if (count == 0) return;
-  const EndKind kind = w.layout == LinearLayout::kGateUp ? EndKind::kSwiGlu : EndKind::kStore;
-  PanelProduct all = PanelProduct::make(nullptr, w.n, w.k, w.format, w.layout, x, y, kind);
+  PanelProduct all = PanelProduct::make(nullptr, w.n, w.k, w.format, w.layout, x, y, end.kind);
+  all.clamp = end.clamp;
   if (call.rows == GroupedRows::kIn) {
     all.x_rows = entries;
     all.x_divisor = routing.top_k();
@@ -76,6 +76,7 @@ void grouped_linear_cpu(Stream& stream, const ExpertWeights& w, TensorView x, co
     const int64_t begin = offsets[expert], rows = offsets[expert + 1] - begin;
     PanelProduct product = all;
     product.weights = static_cast<const char*>(w.packed.data()) + expert * expert_bytes(w);
+    if (end.bias.data != nullptr) product.bias = end.bias.as<float>() + expert * w.n;
     // Rows are counted from the list's begin, so that they are also the grouped rows of x or y.
     const int64_t group = LinearPlan::make(rows, w.k, all.panels, all.panel_bytes, all.unit, 1).group;
     run_panels(product, group, begin, begin + rows, unit * all.unit, unit_end * all.unit);

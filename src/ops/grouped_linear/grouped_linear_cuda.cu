@@ -1,6 +1,8 @@
 // Packing, the choice of kernel, the plain kernel (any dtype and shape that the contract allows, on any GPU; nothing
 // there is fast), and the combination.
 #include <algorithm>
+#include <cstring>
+#include <vector>
 
 #include "base/math.h"
 #include "device/cuda/dependent.cuh"
@@ -70,10 +72,13 @@ __global__ void plain_kernel(const GroupedArgs args) {
   const int entry = args.entries[grouped];
   const uint8_t* weights = args.weights + args.chosen[entry] * args.expert_bytes;
   const int64_t x_row = source_row(args, grouped);
+  const float* bias = args.bias == nullptr ? nullptr : args.bias + int64_t{args.chosen[entry]} * args.n + output;
   float v = warp_sum(args, weights, output, 0, x_row);
+  if (bias != nullptr) v += *bias;
   if (args.layout == LinearLayout::kGateUp) {
-    const float up = warp_sum(args, weights, output, 1, x_row);
-    v = v / (1.0f + expf(-v)) * up;
+    float up = warp_sum(args, weights, output, 1, x_row);
+    if (bias != nullptr) up += bias[args.outputs];
+    v = args.clamp.limit > 0 ? clamped_swiglu_exactly(v, up, args.clamp) : swiglu_one_exactly(v, up);
   }
   if (threadIdx.x % 32 != 0) return;
   const int64_t y_row = args.rows == GroupedRows::kIn ? grouped : entry;
@@ -85,6 +90,22 @@ void grouped_plain_cuda(Stream& stream, const GroupedArgs& args) {
   how.block = dim3(256);
   how.grid = dim3(static_cast<unsigned>(args.entry_count), static_cast<unsigned>(divide_up(args.outputs, 8)));
   cuda::launch(plain_kernel, how, stream, args);
+}
+
+// Rows of other strides, row by row.
+void copy_dense(const WeightRows& part, int64_t k, std::byte* to) {
+  constexpr int64_t kBlock = 64;  // rows and columns whose cache lines are still there for the next row
+  const auto size = static_cast<int64_t>(dtype_size(part.dtype));
+  const auto* from = static_cast<const std::byte*>(part.data);
+  for (int64_t row0 = 0; row0 < part.rows; row0 += kBlock) {
+    for (int64_t k0 = 0; k0 < k; k0 += kBlock) {
+      for (int64_t row = row0; row < std::min(row0 + kBlock, part.rows); ++row) {
+        for (int64_t i = k0; i < std::min(k0 + kBlock, k); ++i) {
+          std::memcpy(to + (row * k + i) * size, from + (row * part.row_step(k) + i * part.column_stride) * size, size);
+        }
+      }
+    }
+  }
 }
 
 constexpr int kCombineThreads = 128;
@@ -176,13 +197,20 @@ Result<ExpertWeights> pack_experts_cuda(Device& device, std::span<const WeightRo
   VOLLEY_ASSIGN(w.packed, device.allocate(static_cast<size_t>(w.experts * bytes)));
   if (device.stream().dry()) return Result<ExpertWeights>(std::move(w));
   const int64_t each = static_cast<int64_t>(parts.size()) / w.experts, rows = parts[0].rows;
+  std::vector<std::byte> dense;
   VOLLEY_ASSIGN(Buffer raw, device.allocate(static_cast<size_t>(rows * w.k * 4)));
   for (size_t i = 0; i < parts.size(); ++i) {
     const WeightRows& part = parts[i];
-    device.upload(raw.data(), part.data, static_cast<size_t>(rows * w.k) * dtype_size(part.dtype));
+    if (part.values || part.is_dense(w.k)) {
+      upload_rows(device, part, 0, rows, w.k, raw.data());
+    } else {
+      dense.resize(static_cast<size_t>(rows * w.k) * dtype_size(part.dtype));
+      copy_dense(part, w.k, dense.data());
+      device.upload(raw.data(), dense.data(), dense.size());
+    }
     const int64_t expert = static_cast<int64_t>(i) / each;
     const PackArgs args{raw.data(),
-                        part.dtype,
+                        part.values ? DType::kF32 : part.dtype,
                         0,
                         rows,
                         rows,
@@ -215,7 +243,7 @@ GroupedTileSize grouped_tile_size(int64_t entries, int64_t experts) {
 }
 
 GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                         const GroupedCall& call) {
+                         const GroupedCall& call, const End& end) {
   GroupedArgs args;
   args.weights = static_cast<const uint8_t*>(w.packed.data());
   args.x = static_cast<const uint8_t*>(x.data);
@@ -238,12 +266,14 @@ GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& ro
   args.x_dtype = x.dtype;
   args.y_dtype = y.dtype;
   args.routing_ready = call.routing_ready;
+  if (end.bias.data != nullptr) args.bias = end.bias.as<float>();
+  if (end.kind == EndKind::kClampedSwiGlu) args.clamp = end.clamp;
   return args;
 }
 
 void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                         const GroupedCall& call) {
-  const GroupedArgs args = grouped_args(w, x, routing, y, call);
+                         const GroupedCall& call, const End& end) {
+  const GroupedArgs args = grouped_args(w, x, routing, y, call, end);
   const GpuInfo& gpu = stream.gpu();
   switch (grouped_cuda_kernel(gpu, w, x.dtype)) {
     case LinearKernel::kTiles:
@@ -275,8 +305,9 @@ bool experts_ffn_cuda(Stream& stream, const ExpertsCall& call, const Routing& ro
   const int64_t entries = routing.rows() * routing.top_k();
   if (!tiles || grouped_tile_size(entries, routing.expert_count()) != GroupedTileSize::kFewRows) return false;
   ExpertsArgs args;
-  args.gate_up = grouped_args(call.gate_up, call.x.values, routing, call.inner, {.rows = GroupedRows::kIn});
-  args.down = grouped_args(call.down, call.inner, routing, call.outer, {.rows = GroupedRows::kOut});
+  args.gate_up =
+      grouped_args(call.gate_up, call.x.values, routing, call.inner, {.rows = GroupedRows::kIn}, call.gate_up_end);
+  args.down = grouped_args(call.down, call.inner, routing, call.outer, {.rows = GroupedRows::kOut}, call.down_end);
   args.dealt = call.counters.as<int32_t>();
   args.written = args.dealt + 1;
   experts_tiles_cuda(stream, args, routing.rows(), gpu.multiprocessors);

@@ -58,10 +58,12 @@ struct GroupedArgs {
   LinearLayout layout = LinearLayout::kPlain;
   DType storage = DType::kBF16, x_dtype = DType::kBF16, y_dtype = DType::kF32;
   bool routing_ready = false;
+  const float* bias = nullptr;  // [experts][n]; or null
+  SwiGluClamp clamp;            // limit 0: the plain activation
 };
 
 GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                         const GroupedCall& call);
+                         const GroupedCall& call, const End& end);
 
 // What the kernel of both products takes.
 struct ExpertsArgs {

@@ -86,6 +86,20 @@ static __device__ __noinline__ float swiglu_one_exactly(float gate, float up) {
   return gate / (1.0f + expf(-gate)) * up;
 }
 
+// A NaN stays one, as it does not with fminf().
+__device__ inline void clamp_pair(float& gate, float& up, float limit) {
+  gate = gate > limit ? limit : gate;
+  up = up > limit ? limit : up < -limit ? -limit : up;
+}
+static __device__ __noinline__ float clamped_swiglu_exactly(float gate, float up, SwiGluClamp clamp) {
+  clamp_pair(gate, up, clamp.limit);
+  return gate / (1.0f + expf(-clamp.alpha * gate)) * (up + 1.0f);
+}
+__device__ inline float clamped_swiglu_quickly(float gate, float up, const SwiGluClamp& clamp) {
+  clamp_pair(gate, up, clamp.limit);
+  return gate * sigmoid_quickly(clamp.alpha * gate) * (up + 1.0f);
+}
+
 // What finish_panel() makes of sums.
 enum class PanelEnd {
   kPlain,
@@ -101,13 +115,25 @@ __device__ __forceinline__ void finish_panel(const GroupedArgs& args, const Grou
   const int lane = threadIdx.x % 32, output = warp * 8 + lane / 4, first_row = lane % 4 * 2;
   constexpr bool kGateUp = kEnd != PanelEnd::kPlain;
   const bool y_bf16 = kEnd == PanelEnd::kGateUpQuick || args.y_dtype == DType::kBF16;
+  const bool clamps = args.clamp.limit > 0;
   const auto swiglu_one = [&](float gate, float up) {
+    if (clamps) {
+      return y_bf16 ? clamped_swiglu_quickly(gate, up, args.clamp) : clamped_swiglu_exactly(gate, up, args.clamp);
+    }
     return y_bf16 ? silu_quickly(gate) * up : swiglu_one_exactly(gate, up);
   };
   // With SwiGLU, a lane and the one that has the neighbouring output each store both outputs of one of their two rows.
   const int odd = output % 2;
   const int column = kGateUp ? panel * 32 + output - odd : panel * static_cast<int>(kPanelRows) + 2 * output;
   const bool exists = column < args.outputs;
+  // Of the lane's first and second weight row.
+  const bool biased = args.bias != nullptr;
+  float bias[2] = {};
+  if (biased && exists) {
+    const float* own = args.bias + static_cast<int64_t>(tile.expert) * args.n + (kGateUp ? column + odd : column);
+    bias[0] = own[0];
+    bias[1] = own[kGateUp ? args.outputs : 1];
+  }
   const auto store = [&](int r, float2 v) {
     if (r >= tile.rows || !exists) return;
     const int grouped = tile.row + r, row = args.rows == GroupedRows::kIn ? grouped : args.entries[grouped];
@@ -116,7 +142,8 @@ __device__ __forceinline__ void finish_panel(const GroupedArgs& args, const Grou
 #pragma unroll
   for (int j = 0; j < kRows / 8; ++j) {
     if (j * 8 >= tile.rows) break;  // the whole warp
-    const float* d = &sums[4 * j];
+    float d[4] = {sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]};
+    if (biased) d[0] += bias[0], d[1] += bias[0], d[2] += bias[1], d[3] += bias[1];
     const int r = j * 8 + first_row;
     if constexpr (kGateUp) {
       const float v[2] = {swiglu_one(d[0], d[2]), swiglu_one(d[1], d[3])};

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/sanitized.h"
 #include "ops/grouped_linear/experts.h"
@@ -60,13 +61,35 @@ struct Case {
   GroupedRows way;
   int32_t favoured = 0;
   bool portable = false;
+  bool biased = false;  // BiasedEnd
 };
 
+// What the clamped activation makes of gate and up, and the errors that theirs become. Its slopes: at most 1.1 along
+// the gate, for any alpha, and nothing where it is clamped.
+std::pair<double, double> clamped(double gate, double gate_error, double up, double up_error, double quick) {
+  const double alpha = 1.702f, limit = 7;
+  gate = std::min(gate, limit);
+  up = std::clamp(up, -limit, limit);
+  const double gated = gate / (1 + std::exp(-alpha * gate));
+  const double error = (1.1 * gate_error + quick * std::fabs(gated)) * (std::fabs(up + 1) + up_error + kRound);
+  return {gated * (up + 1), error + std::fabs(gated) * (up_error + kRound * std::fabs(up + 1))};
+}
+
 // Value and bound of one output.
-std::pair<double, double> expected(const Experts& w, const Case& c, int64_t expert, int64_t output, const float* x) {
-  const Sum sum = oracle(w, expert, output, x);
+std::pair<double, double> expected(const Experts& w, const Case& c, const std::vector<float>& bias, int64_t expert,
+                                   int64_t output, const float* x) {
+  const auto sum_of = [&](int64_t row) {
+    Sum sum = oracle(w, expert, row, x);
+    if (c.biased) sum.value += bias[expert * c.n + row], sum.magnitude += std::fabs(bias[expert * c.n + row]);
+    return sum;
+  };
+  const Sum sum = sum_of(output);
   double want = sum.value, error = sum_bound(sum, c.k);
-  if (c.layout == LinearLayout::kGateUp) {
+  if (c.layout == LinearLayout::kGateUp && c.biased) {
+    const Sum up = sum_of(c.n / 2 + output);
+    const double quick = c.y == DType::kBF16 ? 0x1p-16 : 8 * kRound;
+    std::tie(want, error) = clamped(sum.value, error, up.value, sum_bound(up, c.k), quick);
+  } else if (c.layout == LinearLayout::kGateUp) {
     const Sum up = oracle(w, expert, c.n / 2 + output, x);
     want = silu(sum.value) * up.value;
     // What is about to be rounded to bf16 may take a quick exponential, good to 17 bits.
@@ -81,19 +104,21 @@ std::pair<double, double> expected(const Experts& w, const Case& c, int64_t expe
 void check_values(Device& device, const Case& c) {
   SCOPED_TRACE(testing::Message() << c.rows << " rows, " << c.top_k << " of " << c.experts << ", n " << c.n << " k "
                                   << c.k << ", " << dtype_name(c.x) << " x " << dtype_name(c.weights) << " to "
-                                  << dtype_name(c.y));
+                                  << dtype_name(c.y) << (c.biased ? ", biased" : ""));
   const Experts w(device, c.experts, c.n, c.k, c.weights, c.layout, c.portable);
   const TestRouting routing(device, c.experts, c.top_k, c.rows, c.favoured);
   const bool in = c.way == GroupedRows::kIn;
   const std::vector<float> x = rounded(normal_values((in ? c.rows : routing.entries()) * c.k, 5), c.x);
-  const std::vector<float> y = decoded(grouped_for_test(device, w, x, c.x, routing.routing(), c.y, c.way), c.y);
+  const BiasedEnd biased(device, w.packed);
+  const End end = c.biased ? biased.end : end_of(w.packed);
+  const std::vector<float> y = decoded(grouped_for_test(device, w, x, c.x, routing.routing(), c.y, c.way, end), c.y);
   const int64_t outputs = c.layout == LinearLayout::kGateUp ? c.n / 2 : c.n;
   // Every output of small cases, and some thousand of the others.
   const int64_t count = routing.entries() * outputs, step = c.k * count > (int64_t{1} << 23) ? 211 : 1;
   for (int64_t i = 0; i < count; i += step) {
     const int64_t grouped = i / outputs, entry = routing.routed.entries[grouped], output = i % outputs;
     const int64_t x_row = in ? entry / c.top_k : grouped, y_row = in ? grouped : entry;
-    const auto [want, bound] = expected(w, c, routing.routed.experts[entry], output, &x[x_row * c.k]);
+    const auto [want, bound] = expected(w, c, biased.values, routing.routed.experts[entry], output, &x[x_row * c.k]);
     ASSERT_NEAR(y[y_row * outputs + output], want, bound) << "grouped row " << grouped << " output " << output;
   }
   for (float v : y) ASSERT_FALSE(std::isnan(v)) << "an output was not written";
@@ -126,12 +151,30 @@ GROUPED_TEST(MatchesOracleWithUnevenExperts) {
   }
 }
 
+GROUPED_TEST(BiasesAndTheClampedActivationMatchTheOracle) {
+  GROUPED_TEST_DEVICE;
+  for (int64_t rows : {1, 3, 40}) {
+    for (const auto& [x, weights, y] :
+         {std::tuple{kBF16, kBF16, kBF16}, {kBF16, kBF16, kF32}, {kF32, kBF16, kF32}, {kF32, kF32, kF32}}) {
+      check_values(device, {8, 2, rows, 128, 72, x, weights, y, kGateUp, kIn, 0, false, true});
+      check_values(device, {8, 2, rows, 200, 136, x, weights, y, kPlain, kOut, 0, false, true});
+      check_values(device, {5, 3, rows, 37, 33, x, weights, y, kPlain, kIn, 0, false, true});
+      check_values(device, {5, 3, rows, 74, 129, x, weights, y, kGateUp, kOut, 0, false, true});
+    }
+  }
+  for (int64_t rows : {17, 65, 300}) {
+    check_values(device, {16, 4, rows, 256, 200, kBF16, kBF16, kBF16, kGateUp, kIn, 3, false, true});
+    check_values(device, {16, 4, rows, 264, 128, kBF16, kBF16, kF32, kPlain, kOut, 3, false, true});
+  }
+}
+
 // What may differ in the chain of a layer without a trace in its bits.
 enum class Chain { kApart, kWhole };
 
 // Some rows of it: gate and up, down, combination with the residual stream.
 std::vector<float> run_layer(Device& device, const Experts& gate_up, const Experts& down, const TestRouting& all,
-                             const std::vector<float>& x, int64_t begin, int64_t rows, DType d_dtype, Chain chain) {
+                             const std::vector<float>& x, int64_t begin, int64_t rows, DType d_dtype, Chain chain,
+                             bool biased = false) {
   RouterInputs in = all.inputs(begin, rows);
   in.zeroed = chain == Chain::kWhole ? experts_counters(all.rule, rows) : 0;
   RouterWorld world(device, all.rule, rows, in);
@@ -143,15 +186,18 @@ std::vector<float> run_layer(Device& device, const Experts& gate_up, const Exper
   const TensorView rows_in = from.view(gate_up.dtype, {rows, hidden}),
                    inner_rows = m.view(gate_up.dtype, {entries, inner}), out = d.view(d_dtype, {entries, hidden}),
                    sums = y.view(kF32, {rows, hidden});
+  const BiasedEnd gate_up_biased(device, gate_up.packed), down_biased(device, down.packed);
+  const End gate_up_end = biased ? gate_up_biased.end : end_of(gate_up.packed);
+  const End down_end = biased ? down_biased.end : end_of(down.packed);
   if (chain == Chain::kWhole) {
-    const ExpertsCall call = {gate_up.packed, down.packed, rows_in, inner_rows, out, world.call().zeroed, sums};
+    const ExpertsCall call = {gate_up.packed,      down.packed, rows_in,     inner_rows, out,
+                              world.call().zeroed, sums,        gate_up_end, down_end};
     experts_ffn(device.stream(), call, world.routing());
     return y.read<float>();
   }
-  grouped_linear(device.stream(), gate_up.packed, rows_in, world.routing(), inner_rows, {.rows = kIn},
-                 end_of(gate_up.packed));
+  grouped_linear(device.stream(), gate_up.packed, rows_in, world.routing(), inner_rows, {.rows = kIn}, gate_up_end);
   grouped_linear(device.stream(), down.packed, inner_rows, world.routing(), out, {.rows = kOut, .routing_ready = true},
-                 {});
+                 down_end);
   combine_experts(device.stream(), world.routing(), out, sums);
   return y.read<float>();
 }
@@ -161,19 +207,19 @@ struct Batch {
 };
 
 void check_rows_independent(Device& device, std::vector<Device*> others, DType dtype, int64_t rows, int64_t hidden,
-                            int64_t inner, std::vector<Batch> batches, bool portable = false) {
-  const Experts gate_up(device, 16, 2 * inner, hidden, dtype, kGateUp, portable);
-  const Experts down(device, 16, hidden, inner, dtype, kPlain, portable);
+                            int64_t inner, std::vector<Batch> batches, bool biased = false) {
+  const Experts gate_up(device, 16, 2 * inner, hidden, dtype, kGateUp);
+  const Experts down(device, 16, hidden, inner, dtype, kPlain);
   const TestRouting all(device, 16, 4, rows);
   const std::vector<float> x = rounded(normal_values(rows * hidden, 3), dtype);
   for (DType d_dtype : {kF32, dtype}) {
-    const std::vector<float> whole = run_layer(device, gate_up, down, all, x, 0, rows, d_dtype, Chain::kApart);
+    const std::vector<float> whole = run_layer(device, gate_up, down, all, x, 0, rows, d_dtype, Chain::kApart, biased);
     for (float v : whole) ASSERT_FALSE(std::isnan(v));
     others.push_back(&device);
     for (Device* other : others) {
       for (const Batch& b : batches) {
         for (Chain chain : {Chain::kApart, Chain::kWhole}) {
-          const auto some = run_layer(*other, gate_up, down, all, x, b.begin, b.rows, d_dtype, chain);
+          const auto some = run_layer(*other, gate_up, down, all, x, b.begin, b.rows, d_dtype, chain, biased);
           ASSERT_EQ(std::memcmp(some.data(), &whole[b.begin * hidden], some.size() * 4), 0)
               << b.rows << " rows from " << b.begin << ", " << dtype_name(dtype);
         }
@@ -192,6 +238,8 @@ GROUPED_TEST(RowsAreIndependent) {
   const std::vector<Batch> batches = {{0, 1}, {7, 1}, {99, 1}, {3, 2}, {10, 8}, {20, 33}, {35, 65}, {1, 99}};
   check_rows_independent(device, others, kBF16, 100, 264, 136, batches);
   check_rows_independent(device, others, kF32, 100, 77, 45, batches);
+  check_rows_independent(device, others, kBF16, 100, 264, 136, batches, true);
+  check_rows_independent(device, others, kF32, 100, 77, 45, batches, true);
 }
 
 // One operation for the whole chain gives the bits of its parts: experts with many rows beside experts with few and
@@ -208,11 +256,47 @@ GROUPED_TEST(WholeChainGivesTheBitsOfItsParts) {
         const TestRouting all(device, experts, top_k, rows, favoured, skipped);
         const std::vector<float> x = rounded(normal_values(rows * hidden, 3), kBF16);
         for (DType d : {kF32, kBF16}) {
-          ASSERT_EQ(run_layer(device, gate_up, down, all, x, 0, rows, d, Chain::kWhole),
-                    run_layer(device, gate_up, down, all, x, 0, rows, d, Chain::kApart))
-              << rows << " rows, " << top_k << " of " << experts << ", favoured " << favoured;
+          for (const bool biased : {false, true}) {
+            ASSERT_EQ(run_layer(device, gate_up, down, all, x, 0, rows, d, Chain::kWhole, biased),
+                      run_layer(device, gate_up, down, all, x, 0, rows, d, Chain::kApart, biased))
+                << rows << " rows, " << top_k << " of " << experts << ", favoured " << favoured;
+          }
         }
       }
+    }
+  }
+}
+
+// Parts that are columns of a matrix, or every second row or column, are packed as if they lay row by row.
+GROUPED_TEST(PacksRowsOfAnyStrides) {
+  GROUPED_TEST_DEVICE;
+  const int64_t count = 3, rows = 38, k = 70;
+  for (const DType dtype : {kBF16, kF32}) {
+    const auto size = static_cast<int64_t>(dtype_size(dtype));
+    const std::vector<float> values = rounded(normal_values(count * 2 * rows * k, 12), dtype);  // [count][row][2][k]
+    std::vector<float> transposed(values.size()), apart(values.size());                         // [count][k][row][2]
+    for (int64_t i = 0; i < std::ssize(values); ++i) {
+      const int64_t column = i % k, row = i / k % (2 * rows), expert = i / (2 * rows * k);
+      transposed[(expert * k + column) * 2 * rows + row] = values[i];
+      apart[((expert * 2 + row % 2) * rows + row / 2) * k + column] = values[i];
+    }
+    const std::vector<char> in_turn = encoded(values, dtype), columns = encoded(transposed, dtype),
+                            dense = encoded(apart, dtype);
+    std::vector<WeightRows> parts[3];
+    for (int64_t i = 0; i < 2 * count; ++i) {
+      const int64_t expert = i / 2 * 2 * rows * k;
+      parts[0].push_back({dense.data() + i * rows * k * size, dtype, rows});
+      parts[1].push_back({in_turn.data() + (expert + i % 2 * k) * size, dtype, rows, 2 * k});
+      parts[2].push_back({columns.data() + (expert + i % 2) * size, dtype, rows, 2, 2 * rows});
+    }
+    const TestRouting routing(device, count, 2, 20);
+    Experts w(device, count, 2 * rows, k, dtype, kGateUp);
+    const std::vector<float> x = rounded(normal_values(20 * k, 5), dtype);
+    std::vector<std::vector<char>> results;
+    for (const auto& some : parts) {
+      w.packed = std::move(pack_experts(device, some, count, k, dtype, kGateUp)).value();
+      results.push_back(grouped_for_test(device, w, x, dtype, routing.routing(), kF32, kIn));
+      ASSERT_EQ(results.back(), results.front()) << dtype_name(dtype);
     }
   }
 }
@@ -304,6 +388,8 @@ TEST(GroupedLinear, MatchesOracleOnEveryInstructionSet) {
     for (const auto& [x, weights] : {std::pair{kBF16, kBF16}, {kF32, kBF16}, {kF32, kF32}}) {
       check_values(*device, {6, 2, 20, 74, 45, x, weights, kF32, kGateUp, kIn});
       check_values(*device, {6, 2, 20, 50, 45, x, weights, kF32, kPlain, kOut});
+      check_values(*device, {6, 2, 20, 74, 45, x, weights, kF32, kGateUp, kIn, 0, false, true});
+      check_values(*device, {6, 2, 20, 50, 45, x, weights, kF32, kPlain, kOut, 0, false, true});
     }
   });
 }
@@ -321,6 +407,9 @@ void check_bits_of_linear(LinearLayout layout, const WeightFormat& format) {
     const std::vector<char> bytes = encoded({&w.values[e * n * k], &w.values[(e + 1) * n * k]}, kBF16);
     std::vector<WeightRows> parts = {{bytes.data(), kBF16, n}};
     if (layout == kGateUp) parts = {{bytes.data(), kBF16, n / 2}, {bytes.data() + n / 2 * k * 2, kBF16, n / 2}};
+    for (size_t i = 0; i < parts.size(); ++i) {
+      bring_codes(parts[i], format, e * n + static_cast<int64_t>(i) * parts[i].rows);
+    }
     const LinearWeight alone = std::move(pack_linear(*device, parts, k, format, layout)).value();
     const DeviceTensor x_device(*device, encoded(x, kBF16)), y(*device, rows * outputs * 4);
     Arena none{Buffer()};
@@ -336,7 +425,8 @@ void check_bits_of_linear(LinearLayout layout, const WeightFormat& format) {
 
 TEST(GroupedLinear, GivesTheBitsOfLinear) {
   for (LinearLayout layout : {kPlain, kGateUp}) {
-    for (const WeightFormat& format : {WeightFormat(kBF16), kFp8Weights, kInt4Weights}) {
+    for (const WeightFormat& format : {WeightFormat(kBF16), kFp8Weights, kInt4Weights, kMxfp4Weights, kNvfp4Weights,
+                                       WeightFormat(DType::kI4, 1, 128, true)}) {
       check_bits_of_linear(layout, format);
     }
   }

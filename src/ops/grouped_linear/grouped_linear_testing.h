@@ -40,6 +40,17 @@ inline std::vector<float> decoded(const std::vector<char>& bytes, DType dtype) {
   return values;
 }
 
+// Codes as a checkpoint may have them, where a format is only read; `first` and on of all rows.
+inline void bring_codes(WeightRows& part, const WeightFormat& format, int64_t first) {
+  if (!format.zeros && format.code != DType::kF4E2M1) return;
+  part.codes = [first](int64_t row, const CodedRow& out) {
+    const int64_t at = (first + row) * 7919;
+    for (size_t i = 0; i < out.codes.size(); ++i) out.codes[i] = static_cast<uint8_t>((at + i * i / 3) % 16);
+    for (size_t g = 0; g < out.scales.size(); ++g) out.scales[g] = 0.01f * static_cast<float>(at % 13 + g + 1);
+    for (size_t g = 0; g < out.zeros.size(); ++g) out.zeros[g] = static_cast<uint8_t>((at + g) % 17);
+  };
+}
+
 struct Experts {
   int64_t count = 0, n = 0, k = 0;
   DType dtype = DType::kBF16;
@@ -54,6 +65,7 @@ struct Experts {
     std::vector<WeightRows> parts;
     for (int64_t i = 0; i < count * each; ++i) {
       parts.push_back({bytes.data() + i * rows * k * static_cast<int64_t>(dtype_size(dtype)), dtype, rows});
+      if (format) bring_codes(parts.back(), *format, i * rows);
     }
     packed = std::move(pack_experts(device, parts, count, k, format.value_or(dtype), layout)).value();
     packed.portable = portable;
@@ -113,14 +125,29 @@ inline End end_of(const ExpertWeights& w) {
   return {w.layout == LinearLayout::kGateUp ? EndKind::kSwiGlu : EndKind::kStore};
 }
 
+// Ends with a bias for each expert, and with the clamped activation where there are gates.
+struct BiasedEnd {
+  std::vector<float> values;
+  DeviceTensor bias;
+  End end;
+
+  BiasedEnd(Device& device, const ExpertWeights& w)
+      : values(normal_values(w.experts * w.n, 31)), bias(device, values), end(end_of(w)) {
+    end.bias = bias.view(DType::kF32, {w.experts, w.n});
+    if (end.kind == EndKind::kSwiGlu) end.kind = EndKind::kClampedSwiGlu;
+    end.clamp = {1.702f, 7.0f};
+  }
+};
+
 // One grouped product of x, and what it leaves; what it does not write is NaN.
 inline std::vector<char> grouped_for_test(Device& device, const Experts& w, const std::vector<float>& x, DType x_dtype,
-                                          const Routing& routing, DType y_dtype, GroupedRows rows) {
+                                          const Routing& routing, DType y_dtype, GroupedRows rows,
+                                          const std::optional<End>& end = {}) {
   const int64_t x_rows = static_cast<int64_t>(x.size()) / w.k, entries = routing.rows() * routing.top_k();
   const int64_t outputs = w.packed.layout == LinearLayout::kGateUp ? w.n / 2 : w.n;
   const DeviceTensor from(device, encoded(x, x_dtype)), to(device, entries * outputs * dtype_size(y_dtype));
   grouped_linear(device.stream(), w.packed, from.view(x_dtype, {x_rows, w.k}), routing,
-                 to.view(y_dtype, {entries, outputs}), {.rows = rows}, end_of(w.packed));
+                 to.view(y_dtype, {entries, outputs}), {.rows = rows}, end.value_or(end_of(w.packed)));
   return to.read<char>();
 }
 

@@ -10,8 +10,7 @@ namespace {
 // What has kernels; formats of codes beside the plain ones.
 bool is_built(DeviceKind device, const WeightFormat& format) {
   if (format == DType::kBF16 || format == DType::kF32) return true;
-  if (device == DeviceKind::kCuda) return format == kFp8Rows;
-  return format == kFp8Weights || format == kInt4Weights;
+  return format == kFp8Rows ? device == DeviceKind::kCuda : multiplies_as_stored(device, format);
 }
 
 Status check_format(DeviceKind device, const WeightFormat& format) {
@@ -23,25 +22,45 @@ Status check_format(DeviceKind device, const WeightFormat& format) {
 }  // namespace
 
 std::string format_name(const WeightFormat& format) {
-  return dtype_name(format.code) + (format.group_k > 0 ? "/" + std::to_string(format.group_k) : std::string());
+  return (format.zeros ? "u" : "") + std::string(dtype_name(format.code)) +
+         (format.group_k > 0 ? "/" + std::to_string(format.group_k) : std::string());
 }
 
 double bytes_per_value(const WeightFormat& format) {
-  const double value = format.code == DType::kI4 ? 0.5 : static_cast<double>(dtype_size(format.code));
-  return format.group_k > 0 ? value + static_cast<double>(sizeof(float)) / format.group_k : value;
+  const double value = format.is_nibbles() ? 0.5 : static_cast<double>(dtype_size(format.code));
+  const double group = static_cast<double>(sizeof(float)) * (format.zeros ? 2 : 1);
+  return format.group_k > 0 ? value + group / format.group_k : value;
+}
+
+bool multiplies_as_stored(DeviceKind device, const WeightFormat& format) {
+  if (device != DeviceKind::kCpu || !format.is_codes() || format.group_n != 1) return false;
+  const int group = format.group_k;
+  return (group == 16 || group == 32 || group == 64 || group == 128) && (!format.zeros || format.code == DType::kI4);
+}
+
+Status check_parts(std::span<const WeightRows> parts, const WeightFormat& format) {
+  for (const WeightRows& part : parts) {
+    VOLLEY_CHECK(!part.codes || format.is_codes());
+    VOLLEY_CHECK(!part.values || !format.is_codes());
+    if (part.codes || part.values) continue;
+    if (part.dtype != DType::kBF16 && part.dtype != DType::kF16 && part.dtype != DType::kF32) {
+      return invalid_argument(std::string("A weight matrix of type ") + dtype_name(part.dtype) +
+                              " cannot be loaded: convert it to bfloat16, float16 or float32.");
+    }
+    if (format.is_codes() && (format.zeros || format.code == DType::kF4E2M1)) {
+      return unimplemented("Weights cannot be quantised to " + format_name(format) +
+                           " while they load: use a checkpoint that is.");
+    }
+  }
+  return {};
 }
 
 Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> parts, int64_t k, WeightFormat format,
                                  LinearLayout layout) {
   if (k < 1) return invalid_argument("A weight matrix needs at least one column, not " + std::to_string(k) + ".");
   VOLLEY_RETURN_IF_ERROR(check_format(device.kind(), format));
-  for (const WeightRows& part : parts) {
-    if (part.dtype != DType::kBF16 && part.dtype != DType::kF16 && part.dtype != DType::kF32) {
-      return invalid_argument(std::string("A weight matrix of type ") + dtype_name(part.dtype) +
-                              " cannot be loaded: convert it to bfloat16, float16 or float32.");
-    }
-    VOLLEY_CHECK_GE(part.rows, 0);
-  }
+  VOLLEY_RETURN_IF_ERROR(check_parts(parts, format));
+  for (const WeightRows& part : parts) VOLLEY_CHECK(part.rows >= 0 && part.is_dense(k));
   if (layout == LinearLayout::kGateUp && (parts.size() != 2 || parts[0].rows != parts[1].rows)) {
     return invalid_argument("Gate and up projections must be two matrices with the same number of rows.");
   }

@@ -8,6 +8,7 @@
 
 #include <volley/result.h>
 
+#include <functional>
 #include <span>
 #include <string>
 
@@ -19,35 +20,58 @@
 
 namespace volley::ops {
 
-// Rows of a matrix as a checkpoint holds them: [rows, k], row-major, bf16, fp16 or fp32.
+// A row as codes of some WeightFormat, for whoever knows how a checkpoint packs them to fill in.
+struct CodedRow {
+  // [k]: bits of e4m3 or e2m1; of int4 the value + 8, or with zero points + that of its group.
+  std::span<uint8_t> codes;
+  std::span<float> scales;   // one for each group
+  std::span<uint8_t> zeros;  // likewise, up to 16; empty for a format without zero points
+};
+
+// Rows of a matrix as a checkpoint holds them: [rows, k], bf16, fp16 or fp32. Or in some other way, which `values` or
+// `codes` reads: row r of them, from any thread.
 struct WeightRows {
   const void* data = nullptr;
   DType dtype = DType::kBF16;
   int64_t rows = 0;
+  // Elements from a row to the next (0: k), and from a column to the next. Other than these: pack_experts() alone.
+  int64_t row_stride = 0, column_stride = 1;
+  std::function<void(int64_t row, float* values)> values = {};         // to be packed as a plain type
+  std::function<void(int64_t row, const CodedRow& coded)> codes = {};  // to be packed as they are
+
+  int64_t row_step(int64_t k) const { return row_stride == 0 ? k : row_stride; }
+  // Whether they lie row by row without gaps.
+  bool is_dense(int64_t k) const { return row_step(k) == k && column_stride == 1; }
 };
 
 // How the values of a weight matrix are stored. Codes stand for code * scale; group_n outputs and group_k columns (0:
-// all) share an fp32 scale.
+// all) share an fp32 scale. With zero points a code counts from that of its group, an integer from 0 to 16.
 struct WeightFormat {
   constexpr WeightFormat() = default;
-  constexpr WeightFormat(DType code, int16_t group_n = 1,
-                         int16_t group_k = 0)  // NOLINT: values without scales are their type
-      : code(code), group_n(group_n), group_k(group_k) {}
+  constexpr WeightFormat(DType code, int16_t group_n = 1, int16_t group_k = 0,
+                         bool zeros = false)  // NOLINT: values without scales are their type
+      : code(code), group_n(group_n), group_k(group_k), zeros(zeros) {}
   bool operator==(const WeightFormat&) const = default;
 
-  bool is_codes() const { return code == DType::kF8E4M3 || code == DType::kI4; }
+  bool is_codes() const { return code == DType::kF8E4M3 || is_nibbles(); }
+  // Whether two codes share a byte.
+  bool is_nibbles() const { return code == DType::kI4 || code == DType::kF4E2M1; }
   // Whether rows become codes, too, before they are multiplied. Codes with scales along k are widened instead.
   bool multiplies_codes() const { return is_codes() && group_k == 0; }
 
-  DType code = DType::kBF16;  // kBF16, kF32, kF8E4M3, or kI4: -8 … 7
+  DType code = DType::kBF16;  // kBF16, kF32, kF8E4M3, kF4E2M1, or kI4: -8 … 7
   int16_t group_n = 1, group_k = 0;
+  bool zeros = false;  // kI4 alone
 };
 
 // e4m3 with a scale for each output, for rows that become e4m3, too. CUDA alone, where linear_takes_fp8().
 inline constexpr WeightFormat kFp8Rows = {DType::kF8E4M3, 1, 0};
-// Weights alone as codes. The CPU alone.
+// Weights alone as codes. The CPU alone, as are all codes in groups of 16, 32, 64 or 128 columns.
 inline constexpr WeightFormat kFp8Weights = {DType::kF8E4M3, 1, 128};
 inline constexpr WeightFormat kInt4Weights = {DType::kI4, 1, 32};
+// Groups with a power of two as their scale (OCP microscaling formats), and NVIDIA's, whose scales have two levels.
+inline constexpr WeightFormat kMxfp4Weights = {DType::kF4E2M1, 1, 32};
+inline constexpr WeightFormat kNvfp4Weights = {DType::kF4E2M1, 1, 16};
 
 enum class LinearLayout {
   kPlain,   // outputs in the order of the parts' rows
@@ -63,16 +87,18 @@ struct LinearWeight {
   bool portable = false;  // CUDA: the kernel for GPUs without wgmma, on any GPU; the same bits
 };
 
-// "bfloat16", or of codes with their groups: "int4/32".
+// "bfloat16", or of codes with their groups: "int4/32"; with zero points "uint4/32".
 std::string format_name(const WeightFormat& format);
+// Whether linear() and grouped_linear() have kernels for codes of that format, made elsewhere or here.
+bool multiplies_as_stored(DeviceKind device, const WeightFormat& format);
 // Of a matrix, scales included.
 double bytes_per_value(const WeightFormat& format);
 
 // Packs `parts` (each [rows, k], stacked) once. kBF16 rounds fp32 and fp16 sources to bf16; kF32 is exact.
 // kFp8Rows quantises each row as quantise_rows() does; for k a multiple of 16 and a number of outputs that is a
 // multiple of 4. kFp8Weights does so with each group; kInt4Weights takes the scale of a group that leaves the least
-// squared error among some. A group that holds a NaN or an infinity becomes NaN. What a device has no kernels for is
-// kUnimplemented.
+// squared error among some. A group that holds a NaN or an infinity becomes NaN. Parts that bring codes of their own
+// are packed as they are. What a device has no kernels for is kUnimplemented.
 Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> parts, int64_t k, WeightFormat format,
                                  LinearLayout layout = LinearLayout::kPlain);
 
@@ -87,6 +113,15 @@ enum class EndKind {
   kStore,   // y[m, n] = sum + bias[n]
   kAdd,     // y[m, n] += sum + bias[n]     (the residual stream)
   kSwiGlu,  // y[m, j] = silu(gate[m, j]) * up[m, j], j < n / 2; REQUIRES layout kGateUp
+  // y[m, j] = g * sigmoid(alpha * g) * (u + 1) with g = min(gate[m, j], limit) and u = up[m, j] within -limit … limit.
+  // As kSwiGlu; grouped_linear() alone.
+  kClampedSwiGlu,
+};
+
+// Of kClampedSwiGlu.
+struct SwiGluClamp {
+  float alpha = 1, limit = 0;
+  bool operator==(const SwiGluClamp&) const = default;
 };
 
 // What becomes of finished sums.
@@ -94,6 +129,7 @@ struct End {
   EndKind kind = EndKind::kStore;
   TensorView bias = {};         // [n] fp32; or a null view. REQUIRES: not kSwiGlu, no summaries
   RowSummaries summaries = {};  // rows of y that are summarised instead. REQUIRES: kStore, fp32 y, linear_summarises()
+  SwiGluClamp clamp = {};
 };
 
 // x: [rows, k]. bf16 x with bf16 weights: products of bf16, sums in fp32. Where either is fp32, products and sums are.

@@ -18,7 +18,7 @@ constexpr int kPrefetchRows = 5;
 // half word: of int4 one more than a code has, which is why its table stands there twice.
 struct Int4 {
   static constexpr int kPairs = 4;  // pairs of columns in 64 bytes
-  static constexpr int64_t kGroup = kInt4Weights.group_k;
+  static constexpr bool kZeros = false;
   __m512i table = _mm512_set_epi16(  // 7 … -8, 7 … -8
       0x40e0, 0x40c0, 0x40a0, 0x4080, 0x4040, 0x4000, 0x3f80, 0, -0x4080, -0x4000, -0x3fc0, -0x3f80, -0x3f60, -0x3f40,
       -0x3f20, -0x3f00, 0x40e0, 0x40c0, 0x40a0, 0x4080, 0x4040, 0x4000, 0x3f80, 0, -0x4080, -0x4000, -0x3fc0, -0x3f80,
@@ -27,7 +27,42 @@ struct Int4 {
   using Words = __m512i;
   Words read(__m512i codes) const { return codes; }
   template <int kPair>
-  __m512i pair(Words words) const {
+  __m512i pair(Words words, __m512i) const {
+    return _mm512_permutexvar_epi16(kPair == 0 ? words : _mm512_srli_epi16(words, 4 * kPair), table);
+  }
+};
+
+// With zero points: what is looked up are 5 bits of their difference.
+struct Uint4 {
+  static constexpr int kPairs = 4;
+  static constexpr bool kZeros = true;
+  __m512i table = _mm512_set_epi16(  // -1 … -16, 15 … 0
+      -0x4080, -0x4000, -0x3fc0, -0x3f80, -0x3f60, -0x3f40, -0x3f20, -0x3f00, -0x3ef0, -0x3ee0, -0x3ed0, -0x3ec0,
+      -0x3eb0, -0x3ea0, -0x3e90, -0x3e80, 0x4170, 0x4160, 0x4150, 0x4140, 0x4130, 0x4120, 0x4110, 0x4100, 0x40e0,
+      0x40c0, 0x40a0, 0x4080, 0x4040, 0x4000, 0x3f80, 0);
+  __m512i mask = _mm512_set1_epi16(0xf);
+
+  using Words = __m512i;
+  Words read(__m512i codes) const { return codes; }
+  template <int kPair>
+  __m512i pair(Words words, __m512i zero) const {
+    const __m512i codes = _mm512_and_si512(kPair == 0 ? words : _mm512_srli_epi16(words, 4 * kPair), mask);
+    return _mm512_permutexvar_epi16(_mm512_sub_epi16(codes, zero), table);
+  }
+};
+
+struct Fp4 {
+  static constexpr int kPairs = 4;
+  static constexpr bool kZeros = false;
+  __m512i table = _mm512_set_epi16(  // -6 … -0, 6 … 0, twice
+      -0x3f40, -0x3f80, -0x3fc0, -0x4000, -0x4040, -0x4080, -0x4100, -0x8000, 0x40c0, 0x4080, 0x4040, 0x4000, 0x3fc0,
+      0x3f80, 0x3f00, 0, -0x3f40, -0x3f80, -0x3fc0, -0x4000, -0x4040, -0x4080, -0x4100, -0x8000, 0x40c0, 0x4080, 0x4040,
+      0x4000, 0x3fc0, 0x3f80, 0x3f00, 0);
+
+  using Words = __m512i;
+  Words read(__m512i codes) const { return codes; }
+  template <int kPair>
+  __m512i pair(Words words, __m512i) const {
     return _mm512_permutexvar_epi16(kPair == 0 ? words : _mm512_srli_epi16(words, 4 * kPair), table);
   }
 };
@@ -50,7 +85,7 @@ constexpr Fp8Table kFp8Table = make_fp8_table();
 
 struct Fp8 {
   static constexpr int kPairs = 2;
-  static constexpr int64_t kGroup = kFp8Weights.group_k;
+  static constexpr bool kZeros = false;
   static constexpr int kOrAnd = 0xf8;  // a | (b & c)
   __m512i high_0 = _mm512_load_si512(kFp8Table.high), high_1 = _mm512_load_si512(kFp8Table.high + 64);
   __m512i low_0 = _mm512_load_si512(kFp8Table.low), low_1 = _mm512_load_si512(kFp8Table.low + 64);
@@ -64,18 +99,18 @@ struct Fp8 {
     return {_mm512_ternarylogic_epi32(high, codes, sign, kOrAnd), _mm512_permutex2var_epi8(low_0, codes, low_1)};
   }
   template <int kPair>
-  __m512i pair(const Words& words) const {
+  __m512i pair(const Words& words, __m512i) const {
     return kPair == 0 ? _mm512_ternarylogic_epi32(_mm512_slli_epi16(words.high, 8), words.low, lower, kOrAnd)
                       : _mm512_ternarylogic_epi32(_mm512_srli_epi16(words.low, 8), words.high, upper, kOrAnd);
   }
 };
 
 template <typename Code, int kRows, int kPanels, int kPair>
-inline void add_pair(const Code& code, const typename Code::Words (&words)[kPanels], const uint32_t* x,
-                     __m512 (&c)[kRows][kPanels]) {
+inline void add_pair(const Code& code, const typename Code::Words (&words)[kPanels], const __m512i (&zeros)[kPanels],
+                     const uint32_t* x, __m512 (&c)[kRows][kPanels]) {
   __m512i w[kPanels];
 #pragma GCC unroll 16
-  for (int p = 0; p < kPanels; ++p) w[p] = code.template pair<kPair>(words[p]);
+  for (int p = 0; p < kPanels; ++p) w[p] = code.template pair<kPair>(words[p], zeros[p]);
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     const __m512i pair = _mm512_set1_epi32(static_cast<int>(x[kPair * kRows + r]));
@@ -92,10 +127,19 @@ void multiply(const TileProduct& t, const char* weights, float* sums, const char
   const Code code;
   const uint32_t* x = static_cast<const uint32_t*>(t.x);
   bool first = t.first;
-  for (int64_t k = 0; k < t.k; k += Code::kGroup, first = false) {
-    const int64_t count = t.k - k < Code::kGroup ? t.k - k : Code::kGroup;
+  for (int64_t k = 0; k < t.k; k += t.group, first = false) {
+    const int64_t count = t.k - k < t.group ? t.k - k : t.group;
     const char* scales = weights;
-    weights += kLineBytes;
+    weights += Code::kZeros ? 2 * kLineBytes : kLineBytes;
+    __m512i zeros[kPanels];
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+      zeros[p] = _mm512_setzero_si512();
+      if constexpr (Code::kZeros) {
+        zeros[p] = _mm512_cvtps_epi32(_mm512_load_ps(scales + kLineBytes + p * t.panel_bytes));
+        zeros[p] = _mm512_or_si512(zeros[p], _mm512_slli_epi32(zeros[p], 16));
+      }
+    }
     __m512 c[kRows][kPanels];
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
@@ -110,11 +154,11 @@ void multiply(const TileProduct& t, const char* weights, float* sums, const char
         words[p] = code.read(_mm512_load_si512(weights + p * t.panel_bytes));
         if constexpr (kRows >= kPrefetchRows) _mm_prefetch(next + p * t.panel_bytes, _MM_HINT_T0);
       }
-      add_pair<Code, kRows, kPanels, 0>(code, words, x, c);
-      add_pair<Code, kRows, kPanels, 1>(code, words, x, c);
+      add_pair<Code, kRows, kPanels, 0>(code, words, zeros, x, c);
+      add_pair<Code, kRows, kPanels, 1>(code, words, zeros, x, c);
       if constexpr (Code::kPairs == 4) {
-        add_pair<Code, kRows, kPanels, 2>(code, words, x, c);
-        add_pair<Code, kRows, kPanels, 3>(code, words, x, c);
+        add_pair<Code, kRows, kPanels, 2>(code, words, zeros, x, c);
+        add_pair<Code, kRows, kPanels, 3>(code, words, zeros, x, c);
       }
     }
 #pragma GCC unroll 16
@@ -171,6 +215,12 @@ void multiply_tile_fp8_avx512bf16(const TileProduct& product) {
 void multiply_tile_int4_avx512bf16(const TileProduct& product) {
   kMultiplyPanels<Int4>[product.rows - 1](product);
 }
+void multiply_tile_uint4_avx512bf16(const TileProduct& product) {
+  kMultiplyPanels<Uint4>[product.rows - 1](product);
+}
+void multiply_tile_fp4_avx512bf16(const TileProduct& product) {
+  kMultiplyPanels<Fp4>[product.rows - 1](product);
+}
 
 }  // namespace volley::ops
 
@@ -182,6 +232,12 @@ void multiply_tile_fp8_avx512bf16(const TileProduct&) {
   VOLLEY_CHECK_MSG(false, "AVX-512 BF16 is for x86-64");
 }
 void multiply_tile_int4_avx512bf16(const TileProduct&) {
+  VOLLEY_CHECK_MSG(false, "AVX-512 BF16 is for x86-64");
+}
+void multiply_tile_uint4_avx512bf16(const TileProduct&) {
+  VOLLEY_CHECK_MSG(false, "AVX-512 BF16 is for x86-64");
+}
+void multiply_tile_fp4_avx512bf16(const TileProduct&) {
   VOLLEY_CHECK_MSG(false, "AVX-512 BF16 is for x86-64");
 }
 

@@ -1,4 +1,4 @@
-// From values to codes and scales, a group at a time: once per matrix, at load.
+// From values to codes and scales, and from codes to the packed layout, a group at a time: once per matrix, at load.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -67,23 +67,40 @@ float int4_codes(const float* values, int64_t count, uint8_t* codes) {
 
 }  // namespace
 
-void pack_group_cpu(const float* values, int64_t count, int64_t lane, const WeightFormat& format, char* group) {
-  const bool int4 = format.code == DType::kI4;
+void store_group_cpu(const CodeGroup& from, int64_t lane, const WeightFormat& format, char* group) {
+  const bool nibbles = format.is_nibbles();
   uint8_t codes[kMostGroup];
-  std::fill_n(codes, format.group_k, uint8_t{0});
-  if (int4) std::fill_n(codes, format.group_k, uint8_t{8});
-  const float scale = int4 ? int4_codes(values, count, codes) : fp8_codes(values, count, codes);
+  const float zero = format.zeros ? from.zero : format.code == DType::kI4 ? 8.0f : 0.0f;
+  std::copy_n(from.codes, from.count, codes);
+  // The rows are filled up with zeros, too: any code will do.
+  std::fill(codes + from.count, codes + format.group_k, static_cast<uint8_t>(std::min(zero, 15.0f)));
+  float scale = from.scale;
+  // The kernels' tables have no code for NaN.
+  const auto is_nan = [](uint8_t code) { return (code & 0x7f) == 0x7f; };
+  if (!nibbles && std::any_of(codes, codes + from.count, is_nan)) scale = kNaN;
   std::memcpy(group + lane * sizeof(float), &scale, sizeof(float));
+  if (format.zeros) std::memcpy(group + kLineBytes + lane * sizeof(float), &zero, sizeof(float));
+  char* words = group + linear_group_head_bytes(format);
   // A word holds `per_half` codes in each half.
-  const int64_t per_half = int4 ? 4 : 2;
-  const int bits = int4 ? 4 : 8;
+  const int64_t per_half = nibbles ? 4 : 2;
+  const int bits = nibbles ? 4 : 8;
   for (int64_t i = 0; i < format.group_k; i += 2 * per_half) {
     uint32_t word = 0;
     for (int64_t j = 0; j < 2 * per_half; ++j) {
       word |= static_cast<uint32_t>(codes[i + j]) << (j % 2 * 16 + j / 2 * bits);
     }
-    std::memcpy(group + kLineBytes + i / (2 * per_half) * kLineBytes + lane * sizeof(word), &word, sizeof(word));
+    std::memcpy(words + i / (2 * per_half) * kLineBytes + lane * sizeof(word), &word, sizeof(word));
   }
+}
+
+void pack_group_cpu(const float* values, int64_t count, int64_t lane, const WeightFormat& format, char* group) {
+  const bool int4 = format.code == DType::kI4;
+  VOLLEY_CHECK(!format.zeros && (int4 || format.code == DType::kF8E4M3));
+  uint8_t codes[kMostGroup];
+  std::fill_n(codes, count, uint8_t{0});
+  if (int4) std::fill_n(codes, count, uint8_t{8});
+  const float scale = int4 ? int4_codes(values, count, codes) : fp8_codes(values, count, codes);
+  store_group_cpu({codes, count, scale, 0}, lane, format, group);
 }
 
 }  // namespace volley::ops

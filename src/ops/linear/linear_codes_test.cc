@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -16,15 +17,43 @@
 namespace volley::ops {
 namespace {
 
-constexpr WeightFormat kFormats[] = {kFp8Weights, kInt4Weights};
+constexpr WeightFormat kFormats[] = {kFp8Weights,
+                                     kInt4Weights,
+                                     WeightFormat(DType::kF8E4M3, 1, 32),
+                                     WeightFormat(DType::kI4, 1, 128),
+                                     WeightFormat(DType::kI4, 1, 16, true),
+                                     WeightFormat(DType::kI4, 1, 64, true),
+                                     kMxfp4Weights,
+                                     kNvfp4Weights};
+// What is made of values, as a checkpoint's codes are not.
+constexpr WeightFormat kQuantised[] = {kFp8Weights, kInt4Weights, WeightFormat(DType::kI4, 1, 64)};
 constexpr double kRound = 0x1p-24;  // half a unit in the last place of fp32, relative
 constexpr double kRoundBF16 = 0x1p-8;
 
+// Codes of all kinds, scales of both signs and zero points up to 16, where the format is only read; the values else.
 LinearWeight pack(Device& device, const std::vector<float>& values, int64_t k, const WeightFormat& format,
                   LinearLayout layout = LinearLayout::kPlain) {
+  const int64_t groups = (k + format.group_k - 1) / format.group_k;
+  const auto coded = [&](int64_t first) {
+    return [&values, &format, k, groups, first](int64_t row, const CodedRow& out) {
+      for (int64_t i = 0; i < k; ++i) {
+        const auto bits = std::bit_cast<uint32_t>(values[(first + row) * k + i]);
+        out.codes[i] = static_cast<uint8_t>((bits >> 9) % 16);
+      }
+      for (int64_t g = 0; g < groups; ++g) {
+        const float value = values[(first + row) * k + g * format.group_k];
+        out.scales[g] = value * 0.01f;
+        if (format.zeros) out.zeros[g] = static_cast<uint8_t>(std::bit_cast<uint32_t>(value) % 17);
+      }
+    };
+  };
   const int64_t n = static_cast<int64_t>(values.size()) / k, half = layout == LinearLayout::kGateUp ? n / 2 : n;
   std::vector<WeightRows> parts = {{values.data(), DType::kF32, half}};
   if (half != n) parts.push_back({values.data() + half * k, DType::kF32, n - half});
+  if (format.zeros || format.code == DType::kF4E2M1) {
+    parts[0].codes = coded(0);
+    if (half != n) parts[1].codes = coded(half);
+  }
   return std::move(pack_linear(device, parts, k, format, layout)).value();
 }
 
@@ -37,8 +66,8 @@ struct Unpacked {
 };
 
 Unpacked unpack(const LinearWeight& w) {
-  const bool int4 = w.format.code == DType::kI4;
-  const int64_t pairs = int4 ? 4 : 2, half = w.n / 2;
+  const bool nibbles = w.format.is_nibbles();
+  const int64_t pairs = nibbles ? 4 : 2, half = w.n / 2, head = w.format.zeros ? 2 * kLineBytes : kLineBytes;
   Unpacked u = {w.k, (w.k + w.format.group_k - 1) / w.format.group_k, w.format.group_k, {}, {}};
   for (int64_t row = 0; row < w.n; ++row) {
     int64_t panel = row / kPanelWidth, lane = row % kPanelWidth;
@@ -51,12 +80,18 @@ Unpacked unpack(const LinearWeight& w) {
       const char* group = groups + i / u.group_k * linear_group_bytes(w.format);
       const int64_t column = i % u.group_k, in_word = column % (2 * pairs);
       uint32_t word = 0;
-      std::memcpy(&word, group + kLineBytes + column / (2 * pairs) * kLineBytes + lane * 4, 4);
-      const uint32_t code = word >> (in_word % 2 * 16 + in_word / 2 * (int4 ? 4 : 8));
-      float scale = 0;
+      std::memcpy(&word, group + head + column / (2 * pairs) * kLineBytes + lane * 4, 4);
+      const uint32_t code = word >> (in_word % 2 * 16 + in_word / 2 * (nibbles ? 4 : 8));
+      float scale = 0, zero = 8;
       std::memcpy(&scale, group + lane * 4, 4);
-      u.codes.push_back(int4 ? static_cast<double>(code & 0xf) - 8
-                             : to_float(Float8E4M3{static_cast<uint8_t>(code & 0xff)}));
+      if (w.format.zeros) std::memcpy(&zero, group + kLineBytes + lane * 4, 4);
+      if (w.format.code == DType::kI4) {
+        u.codes.push_back(static_cast<double>(code & 0xf) - zero);
+      } else if (nibbles) {
+        u.codes.push_back(kFloat4E2M1[code & 7] * ((code & 8) == 0 ? 1 : -1));
+      } else {
+        u.codes.push_back(to_float(Float8E4M3{static_cast<uint8_t>(code & 0xff)}));
+      }
       if (column == 0) u.scales.push_back(scale);
     }
   }
@@ -116,7 +151,7 @@ void check_product(int64_t rows, int64_t k, int64_t n, const WeightFormat& forma
       const double bound = (static_cast<double>(k + 2 * u.groups) + 2) * kRound * magnitude;
       const int64_t at = m * n + j;
       ASSERT_NEAR(stored[at], sum, bound) << m << ", " << j << " of " << rows << " x " << k << " x " << n << " "
-                                          << dtype_name(format.code) << " " << dtype_name(x_dtype);
+                                          << format_name(format) << " " << dtype_name(x_dtype);
       ASSERT_EQ(added[at], before[at] + stored[at]);
     }
   }
@@ -271,7 +306,7 @@ TEST(LinearCodes, Int4LosesNoMoreThanAPlainScale) {
 TEST(LinearCodes, WhatIsNotFiniteStaysVisible) {
   auto device = *make_cpu_device(1);
   const int64_t k = 150;
-  for (const WeightFormat& format : kFormats) {
+  for (const WeightFormat& format : kQuantised) {
     std::vector<float> values = normal_values(4 * k, 4);
     values[k + 3] = std::nanf("");
     values[2 * k + 140] = std::numeric_limits<float>::infinity();
@@ -299,8 +334,78 @@ TEST(LinearCodes, OtherFormatsAreRefused) {
   auto device = *make_cpu_device(1);
   const std::vector<float> values(16 * 32);
   const WeightRows part = {values.data(), DType::kF32, 16};
-  for (const WeightFormat& format : {kFp8Rows, WeightFormat(DType::kI4, 1, 64), WeightFormat(DType::kI4)}) {
+  for (const WeightFormat& format :
+       {kFp8Rows, WeightFormat(DType::kI4, 1, 48), WeightFormat(DType::kI4), WeightFormat(DType::kF8E4M3, 1, 32, true),
+        kMxfp4Weights, WeightFormat(DType::kI4, 1, 32, true)}) {
     EXPECT_EQ(pack_linear(*device, {{part}}, 32, format).error().code, ErrorCode::kUnimplemented);
+  }
+}
+
+// A checkpoint's codes stay what they are, in parts that are fused, too: packed rows give them back.
+TEST(LinearCodes, CodesArePackedAsTheyAre) {
+  auto device = *make_cpu_device(1);
+  const int64_t k = 200, rows[] = {17, 5};
+  for (const WeightFormat& format : kFormats) {
+    const int64_t groups = (k + format.group_k - 1) / format.group_k;
+    const auto code_of = [&](int64_t row, int64_t i) {
+      const auto code = static_cast<uint8_t>(row * 37 + i * 11);
+      return static_cast<uint8_t>(format.is_nibbles() ? code % 16 : code % 127);
+    };
+    const auto scale_of = [](int64_t row, int64_t g) { return 0.25f + static_cast<float>(row * 8 + g); };
+    std::vector<WeightRows> parts(2);
+    for (int64_t first = 0, p = 0; p < 2; first += rows[p++]) {
+      parts[p].rows = rows[p];
+      parts[p].codes = [=](int64_t row, const CodedRow& out) {
+        for (int64_t i = 0; i < k; ++i) out.codes[i] = code_of(first + row, i);
+        for (int64_t g = 0; g < groups; ++g) out.scales[g] = scale_of(first + row, g);
+        for (uint8_t& zero : out.zeros) zero = 5;
+      };
+    }
+    const Unpacked u = unpack(std::move(pack_linear(*device, parts, k, format)).value());
+    for (int64_t row = 0; row < rows[0] + rows[1]; ++row) {
+      for (int64_t i = 0; i < k; ++i) {
+        const uint8_t code = code_of(row, i);
+        const double want = format.code == DType::kI4 ? code - (format.zeros ? 5 : 8)
+                            : format.is_nibbles()     ? kFloat4E2M1[code & 7] * (code < 8 ? 1 : -1)
+                                                      : to_float(Float8E4M3{code});
+        ASSERT_EQ(u.value(row, i), want * scale_of(row, i / format.group_k)) << format_name(format);
+      }
+    }
+  }
+}
+
+// A code that is no number makes its group none.
+TEST(LinearCodes, StoredNaNStaysVisible) {
+  auto device = *make_cpu_device(1);
+  WeightRows part;
+  part.rows = 2;
+  part.codes = [](int64_t row, const CodedRow& out) {
+    std::ranges::fill(out.codes, uint8_t{0x38});
+    std::ranges::fill(out.scales, 1.0f);
+    if (row == 1) out.codes[7] = 0xff;
+  };
+  const LinearWeight w = std::move(pack_linear(*device, {{part}}, 40, kFp8Weights)).value();
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    Rows x(1, 40, dtype, 5);
+    const std::vector<float> y = product(*device, w, x, 0, 1);
+    EXPECT_TRUE(std::isfinite(y[0]));
+    EXPECT_TRUE(std::isnan(y[1]));
+  }
+}
+
+// Rows that their part widens are packed as the same values in memory are.
+TEST(LinearCodes, WidenedRowsArePackedAsValues) {
+  auto device = *make_cpu_device(1);
+  const int64_t k = 300, n = 21;
+  const std::vector<float> values = normal_values(n * k, 6);
+  WeightRows part;
+  part.rows = n;
+  part.values = [&](int64_t row, float* to) { std::copy_n(&values[row * k], k, to); };
+  const WeightRows plain = {values.data(), DType::kF32, n};
+  for (const DType storage : {DType::kBF16, DType::kF32}) {
+    const LinearWeight a = std::move(pack_linear(*device, {{part}}, k, storage)).value();
+    const LinearWeight b = std::move(pack_linear(*device, {{plain}}, k, storage)).value();
+    EXPECT_EQ(std::memcmp(a.packed.data(), b.packed.data(), b.packed.bytes()), 0);
   }
 }
 

@@ -20,10 +20,10 @@ constexpr int kLanes = static_cast<int>(hn::MaxLanes(F32()));
 // Value of code kCode in the lower half of each word.
 struct Fp8 {
   static constexpr int kPairs = 2;  // codes of half a word
-  static constexpr int64_t kGroup = kFp8Weights.group_k;
+  static constexpr bool kZeros = false;
   // Exponent and mantissa, moved to where fp32 has them, are 2^120 times too small; so are those of subnormal codes.
   template <int kCode>
-  static HWY_INLINE FVec value(UVec half) {
+  static HWY_INLINE FVec value(UVec half, FVec) {
     const F32 d;
     const hn::RebindToSigned<F32> di;
     const auto moved = hn::ShiftRight<4>(hn::BitCast(di, hn::ShiftLeft<24 - 8 * kCode>(half)));
@@ -32,17 +32,34 @@ struct Fp8 {
   }
 };
 
+// Of int4 less its zero point.
+template <bool kWithZeros>
 struct Int4 {
   static constexpr int kPairs = 4;
-  static constexpr int64_t kGroup = kInt4Weights.group_k;
+  static constexpr bool kZeros = kWithZeros;
   // Bits 4 * kCode of the mantissa of 2^(23 - 4 * kCode) count as what they are.
   template <int kCode>
-  static HWY_INLINE FVec value(UVec half) {
+  static HWY_INLINE FVec value(UVec half, FVec zero) {
     const F32 d;
     const U32 du;
     constexpr float kOne = static_cast<float>(1 << (23 - 4 * kCode));
     const auto code = hn::And(half, hn::Set(du, 0xfu << (4 * kCode)));
-    return hn::Sub(hn::BitCast(d, hn::Or(code, hn::BitCast(du, hn::Set(d, kOne)))), hn::Set(d, kOne + 8));
+    const auto from = kZeros ? hn::Add(hn::Set(d, kOne), zero) : hn::Set(d, kOne + 8);  // exact
+    return hn::Sub(hn::BitCast(d, hn::Or(code, hn::BitCast(du, hn::Set(d, kOne)))), from);
+  }
+};
+
+struct Fp4 {
+  static constexpr int kPairs = 4;
+  static constexpr bool kZeros = false;
+  // As Fp8, with an exponent of two bits.
+  template <int kCode>
+  static HWY_INLINE FVec value(UVec half, FVec) {
+    const F32 d;
+    const hn::RebindToSigned<F32> di;
+    const auto moved = hn::ShiftRight<6>(hn::BitCast(di, hn::ShiftLeft<28 - 4 * kCode>(half)));
+    const auto kept = hn::And(moved, hn::Set(di, static_cast<int32_t>(0x81c00000u)));
+    return hn::Mul(hn::BitCast(d, kept), hn::Set(d, 0x1p126f));
   }
 };
 
@@ -55,8 +72,8 @@ constexpr int panels_in_flight(int rows) {
 }
 
 template <typename Code, int kRows, int kPanels, int kCode>
-HWY_INLINE void add_pair(const UVec (&words)[kPanels][kVecs], const float* x, int64_t rows,
-                         FVec (&c)[kRows][kPanels][kVecs]) {
+HWY_INLINE void add_pair(const UVec (&words)[kPanels][kVecs], const FVec (&zeros)[kPanels][kVecs], const float* x,
+                         int64_t rows, FVec (&c)[kRows][kPanels][kVecs]) {
   const F32 d;
 #pragma GCC unroll 16
   for (int odd = 0; odd < 2; ++odd) {
@@ -65,7 +82,8 @@ HWY_INLINE void add_pair(const UVec (&words)[kPanels][kVecs], const float* x, in
     for (int p = 0; p < kPanels; ++p) {
 #pragma GCC unroll 16
       for (int v = 0; v < kVecs; ++v) {
-        const auto value = Code::template value<kCode>(odd == 0 ? words[p][v] : hn::ShiftRight<16>(words[p][v]));
+        const auto half = odd == 0 ? words[p][v] : hn::ShiftRight<16>(words[p][v]);
+        const auto value = Code::template value<kCode>(half, zeros[p][v]);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) c[r][p][v] = hn::MulAdd(hn::Set(d, column[r]), value, c[r][p][v]);
       }
@@ -80,10 +98,20 @@ void multiply(const TileProduct& t, int64_t row, int64_t panel) {
   constexpr int64_t kColumns = 2 * Code::kPairs;  // of 64 bytes
   const char* weights = t.weights + panel * t.panel_bytes;
   const float* x = static_cast<const float*>(t.x) + row;
-  for (int64_t k = 0; k < t.k; k += Code::kGroup) {
-    const int64_t count = HWY_MIN(Code::kGroup, t.k - k);
+  constexpr int64_t kHead = Code::kZeros ? 2 * kLineBytes : kLineBytes;
+  for (int64_t k = 0; k < t.k; k += t.group) {
+    const int64_t count = HWY_MIN(t.group, t.k - k);
     const char* scales = weights;
-    weights += kLineBytes;
+    weights += kHead;
+    FVec zeros[kPanels][kVecs];
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+#pragma GCC unroll 16
+      for (int v = 0; v < kVecs; ++v) {
+        const auto* line = reinterpret_cast<const float*>(scales + kLineBytes + p * t.panel_bytes);
+        zeros[p][v] = Code::kZeros ? hn::Load(d, line + v * kLanes) : hn::Zero(d);
+      }
+    }
     FVec c[kRows][kPanels][kVecs];
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
@@ -101,15 +129,15 @@ void multiply(const TileProduct& t, int64_t row, int64_t panel) {
 #pragma GCC unroll 16
         for (int v = 0; v < kVecs; ++v) words[p][v] = hn::Load(du, line + v * kLanes);
       }
-      add_pair<Code, kRows, kPanels, 0>(words, x, t.rows, c);
-      add_pair<Code, kRows, kPanels, 1>(words, x, t.rows, c);
+      add_pair<Code, kRows, kPanels, 0>(words, zeros, x, t.rows, c);
+      add_pair<Code, kRows, kPanels, 1>(words, zeros, x, t.rows, c);
       if constexpr (Code::kPairs == 4) {
-        add_pair<Code, kRows, kPanels, 2>(words, x, t.rows, c);
-        add_pair<Code, kRows, kPanels, 3>(words, x, t.rows, c);
+        add_pair<Code, kRows, kPanels, 2>(words, zeros, x, t.rows, c);
+        add_pair<Code, kRows, kPanels, 3>(words, zeros, x, t.rows, c);
       }
     }
     // The last group's codes end before its bytes do.
-    weights = scales + kLineBytes + kPanelWidth * Code::kGroup / (Code::kPairs == 4 ? 2 : 1);
+    weights = scales + kHead + kPanelWidth * t.group / (Code::kPairs == 4 ? 2 : 1);
 #pragma GCC unroll 16
     for (int p = 0; p < kPanels; ++p) {
 #pragma GCC unroll 16
@@ -172,7 +200,13 @@ void multiply_fp8(const TileProduct& t) {
   multiply_tile<Fp8>(t);
 }
 void multiply_int4(const TileProduct& t) {
-  multiply_tile<Int4>(t);
+  multiply_tile<Int4<false>>(t);
+}
+void multiply_uint4(const TileProduct& t) {
+  multiply_tile<Int4<true>>(t);
+}
+void multiply_fp4(const TileProduct& t) {
+  multiply_tile<Fp4>(t);
 }
 
 }  // namespace volley::ops::HWY_NAMESPACE
@@ -183,12 +217,20 @@ namespace volley::ops {
 
 HWY_EXPORT(multiply_fp8);
 HWY_EXPORT(multiply_int4);
+HWY_EXPORT(multiply_uint4);
+HWY_EXPORT(multiply_fp4);
 
 void multiply_tile_fp8(const TileProduct& product) {
   HWY_DYNAMIC_DISPATCH(multiply_fp8)(product);
 }
 void multiply_tile_int4(const TileProduct& product) {
   HWY_DYNAMIC_DISPATCH(multiply_int4)(product);
+}
+void multiply_tile_uint4(const TileProduct& product) {
+  HWY_DYNAMIC_DISPATCH(multiply_uint4)(product);
+}
+void multiply_tile_fp4(const TileProduct& product) {
+  HWY_DYNAMIC_DISPATCH(multiply_fp4)(product);
 }
 
 }  // namespace volley::ops

@@ -71,6 +71,8 @@ void write_rows(const PanelProduct& p, const float* sums, int64_t row, int64_t r
                  .panels = panels,
                  .kind = p.kind,
                  .bias = p.bias == nullptr ? nullptr : p.bias + column,
+                 .up_bias = p.bias == nullptr || p.unit == 1 ? nullptr : p.bias + columns + column,
+                 .clamp = p.clamp,
                  .dtype = p.y.dtype,
                  .y = y + row * columns * size,
                  .stride = columns,
@@ -103,6 +105,7 @@ void run_tile(const PanelProduct& p, int64_t row, int64_t rows, int64_t panel, i
     p.multiply({.x = tile,
                 .rows = rows,
                 .k = count,
+                .group = p.group,
                 .weights = weights + k0 / p.step * p.step_bytes,
                 .panel_bytes = p.panel_bytes,
                 .panels = panels,
@@ -119,10 +122,13 @@ namespace {
 
 using Multiply = void (*)(const TileProduct&);
 
-Multiply multiply_of(DType code, bool pairs) {
-  switch (code) {
+Multiply multiply_of(const WeightFormat& format, bool pairs) {
+  switch (format.code) {
     case DType::kI4:
+      if (format.zeros) return pairs ? multiply_tile_uint4_avx512bf16 : multiply_tile_uint4;
       return pairs ? multiply_tile_int4_avx512bf16 : multiply_tile_int4;
+    case DType::kF4E2M1:
+      return pairs ? multiply_tile_fp4_avx512bf16 : multiply_tile_fp4;
     case DType::kF8E4M3:
       return pairs ? multiply_tile_fp8_avx512bf16 : multiply_tile_fp8;
     case DType::kBF16:
@@ -147,9 +153,10 @@ PanelProduct PanelProduct::make(const char* weights, int64_t n, int64_t k, const
                   : bf16 ? 2
                          : 1,
           .step_bytes = codes ? linear_group_bytes(format) : kLineBytes,
+          .group = codes ? format.group_k : 0,
           .pad = codes ? kCodePad : 2,
           .pairs = pairs,
-          .multiply = multiply_of(format.code, pairs),
+          .multiply = multiply_of(format, pairs),
           .x = x,
           .y = y,
           .kind = kind};

@@ -4,8 +4,9 @@
 // Packed layout: panels of 16 outputs, zero-padded. A bf16 panel is [ceil(k / 2)][16][2], so that one 64-byte line
 // holds 16 outputs of two neighbouring k, which is what vdpbf16ps multiplies; an fp32 panel is [k][16]. kGateUp
 // alternates panels: 16 gates, the 16 ups of the same outputs, and so on. A panel of codes is a run of groups of
-// format.group_k columns, the last one padded with zeros: 16 fp32 scales, then the codes, 64 bytes after 64. Their
-// words belong to the 16 outputs; code i of a word's lower (upper) half is that of the even (odd) column of pair i.
+// format.group_k columns, the last one padded with zeros: 16 fp32 scales, as many zero points (fp32, too) where the
+// format has them, then the codes, 64 bytes after 64. Their words belong to the 16 outputs; code i of a word's lower
+// (upper) half is that of the even (odd) column of pair i.
 //
 // Order of a sum: k ascending, into one fp32 accumulator per output (of codes: per output and group, and one more for
 // the sum of groups times scales). Where k is cut into blocks, the accumulator is
@@ -31,6 +32,7 @@ struct TileProduct {
   const void* x;        // packed rows: uint32 [ceil(k / 2)][rows] pairs of bf16, or float [k rounded up to even][rows]
   int64_t rows;         // 1 … kTileRows
   int64_t k;            // of this block; even, but for the last block
+  int64_t group;        // of codes: columns of a group
   const char* weights;  // the first panel's line of this block's first k
   int64_t panel_bytes;  // from one panel to the next
   int64_t panels;
@@ -45,25 +47,31 @@ struct TileOutput {
   int64_t rows;
   int64_t panels;
   EndKind kind;
-  const float* bias;  // of these panels' first output; or null
-  DType dtype;        // of y
-  void* y;            // the first row's first output of these panels
-  int64_t stride;     // elements from one row of y to the next
-  int64_t columns;    // outputs that y has from there on; more than 16 for whole panels
+  const float* bias;     // of these panels' first output; or null
+  const float* up_bias;  // of the same output, with gates: `bias` is the gates'
+  SwiGluClamp clamp;
+  DType dtype;      // of y
+  void* y;          // the first row's first output of these panels
+  int64_t stride;   // elements from one row of y to the next
+  int64_t columns;  // outputs that y has from there on; more than 16 for whole panels
 };
 
 // Kernels. The portable ones run on the best instruction set that Highway finds.
 void multiply_tile_bf16(const TileProduct& product);  // float x, bf16 weights
 void multiply_tile_f32(const TileProduct& product);   // float x, fp32 weights
-void multiply_tile_fp8(const TileProduct& product);   // float x, kFp8Weights
-void multiply_tile_int4(const TileProduct& product);  // float x, kInt4Weights
+// float x, codes in groups
+void multiply_tile_fp8(const TileProduct& product);
+void multiply_tile_int4(const TileProduct& product);
+void multiply_tile_uint4(const TileProduct& product);  // int4 with zero points
+void multiply_tile_fp4(const TileProduct& product);
 void write_tile(const TileOutput& output);
 // AVX-512 BF16 only, see cpu_has_avx512_bf16(): pairs of bf16, bf16 weights.
 void multiply_tile_avx512bf16(const TileProduct& product);
-// The same with kFp8Weights and kInt4Weights. REQUIRES of both: cpu_has_avx512_vbmi(), pairs up to a multiple of
-// kCodePad columns.
+// The same with codes in groups. REQUIRES: cpu_has_avx512_vbmi(), pairs up to a multiple of kCodePad columns.
 void multiply_tile_fp8_avx512bf16(const TileProduct& product);
 void multiply_tile_int4_avx512bf16(const TileProduct& product);
+void multiply_tile_uint4_avx512bf16(const TileProduct& product);
+void multiply_tile_fp4_avx512bf16(const TileProduct& product);
 // Packs x[rows, k] (row_stride elements apart) as `TileProduct::x` wants it, k odd padded with zero.
 void pack_tile_avx512bf16(const BFloat16* x, int64_t row_stride, int64_t rows, int64_t k, uint32_t* tile);
 
@@ -77,12 +85,14 @@ struct PanelProduct {
   int64_t unit = 1;        // panels that must stay together: 2 for gate and up
   int64_t step = 1;        // of k, that lie together: a block of k starts at a multiple
   int64_t step_bytes = 0;  // of a panel
+  int64_t group = 0;       // of codes: columns of a group
   int64_t pad = 2;         // the rows of a tile are filled up with zeros to a multiple of so many k
   bool pairs = false;      // vdpbf16ps
   void (*multiply)(const TileProduct&) = nullptr;
   TensorView x, y;
   EndKind kind = EndKind::kStore;
-  const float* bias = nullptr;  // of outputs; or null
+  const float* bias = nullptr;  // of outputs, of gates and then ups where there are both; or null
+  SwiGluClamp clamp;
   const int32_t* x_rows = nullptr;
   int64_t x_divisor = 1;
   const int32_t* y_rows = nullptr;
@@ -113,15 +123,26 @@ Result<LinearWeight> pack_linear_cpu(Device& device, std::span<const WeightRows>
 void pack_panels_cpu(ThreadPool& pool, std::span<const WeightRows> parts, int64_t k, const WeightFormat& format,
                      LinearLayout layout, char* packed);
 
-// The codes of group_k values of 16 outputs, that begin in column `lane` of a group's words; `values` past `count` are
-// zeros. group: zeroed before.
+// One output's codes of one group.
+struct CodeGroup {
+  const uint8_t* codes;
+  int64_t count;  // up to format.group_k; what is missing are zeros
+  float scale;
+  float zero;  // of a format with zero points
+};
+// Writes them to the words of output `lane`. group: zeroed before.
+void store_group_cpu(const CodeGroup& codes, int64_t lane, const WeightFormat& format, char* group);
+// The same of values, which become codes. format: kF8E4M3, or kI4 without zero points.
 void pack_group_cpu(const float* values, int64_t count, int64_t lane, const WeightFormat& format, char* group);
 
 inline constexpr int64_t kMostGroup = 128;  // columns of a group
-inline constexpr int64_t kCodePad = 8;      // columns that 64 bytes of int4 hold
-// Of one group of a panel of codes: scales, then codes.
+inline constexpr int64_t kCodePad = 8;      // columns that 64 bytes of half bytes hold
+// Of one group of a panel of codes before the codes: scales, zero points.
+inline int64_t linear_group_head_bytes(const WeightFormat& format) {
+  return format.zeros ? 2 * kLineBytes : kLineBytes;
+}
 inline int64_t linear_group_bytes(const WeightFormat& format) {
-  return kLineBytes + kPanelWidth * format.group_k / (format.code == DType::kI4 ? 2 : 1);
+  return linear_group_head_bytes(format) + kPanelWidth * format.group_k / (format.is_nibbles() ? 2 : 1);
 }
 
 // Panels of a packed weight, and bytes of one.

@@ -1,7 +1,9 @@
 // Packing, the choice of kernel, and the plain kernel: any dtype and shape that the contract allows, on any GPU. It is
 // for small odd shapes and fp32; nothing here is fast.
 #include <algorithm>
+#include <cstring>
 #include <string>
+#include <vector>
 
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.h"
@@ -112,7 +114,34 @@ Status check_fp8(const GpuInfo& gpu, std::span<const WeightRows> parts, int64_t 
                        std::to_string(kQuantisedColumns) + " and 4. Use bfloat16.");
 }
 
+// Of a row as it goes to the device: plain values, or a scale and then codes.
+int64_t raw_row_bytes(const WeightRows& part, int64_t k) {
+  if (part.codes) return k + static_cast<int64_t>(sizeof(float));
+  return k * static_cast<int64_t>(part.values ? sizeof(float) : dtype_size(part.dtype));
+}
+
 }  // namespace
+
+void upload_rows(Device& device, const WeightRows& part, int64_t first, int64_t rows, int64_t k, void* raw) {
+  const auto bytes = static_cast<size_t>(rows * raw_row_bytes(part, k));
+  if (part.codes) {
+    const auto codes_at = static_cast<size_t>(rows) * sizeof(float);
+    std::vector<uint8_t> host(bytes);
+    for (int64_t r = 0; r < rows; ++r) {
+      float scale = 0;
+      part.codes(first + r, {{&host[codes_at + r * k], static_cast<size_t>(k)}, {&scale, 1}, {}});
+      std::memcpy(&host[r * sizeof(float)], &scale, sizeof(float));
+    }
+    device.upload(raw, host.data(), bytes);
+  } else if (part.values) {
+    std::vector<float> host(static_cast<size_t>(rows * k));
+    for (int64_t r = 0; r < rows; ++r) part.values(first + r, &host[r * k]);
+    device.upload(raw, host.data(), bytes);
+  } else {
+    const auto* from = static_cast<const char*>(part.data);
+    device.upload(raw, from + first * raw_row_bytes(part, k), bytes);
+  }
+}
 
 Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
                                       LinearLayout layout) {
@@ -124,7 +153,7 @@ Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows
   int64_t raw_bytes = 0;
   for (const WeightRows& part : parts) {
     w.n += part.rows;
-    raw_bytes = std::max(raw_bytes, part.rows * k * static_cast<int64_t>(dtype_size(part.dtype)));
+    raw_bytes = std::max(raw_bytes, part.rows * raw_row_bytes(part, k));
   }
   const int64_t packed_bytes = linear_cuda_packed_bytes(w.n, k, storage, layout);
   VOLLEY_ASSIGN(w.packed, device.allocate(static_cast<size_t>(packed_bytes)));
@@ -132,20 +161,24 @@ Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows
   VOLLEY_ASSIGN(Buffer raw, device.allocate(static_cast<size_t>(std::min(raw_bytes, std::max(kPackBytes, k * 4)))));
   int64_t first_row = 0;
   for (const WeightRows& part : parts) {
-    const int64_t row_bytes = k * static_cast<int64_t>(dtype_size(part.dtype));
+    const int64_t row_bytes = raw_row_bytes(part, k);
+    const DType dtype = part.values ? DType::kF32 : part.dtype;
     const int64_t at_once = std::max<int64_t>(1, static_cast<int64_t>(raw.bytes()) / row_bytes);
     for (int64_t done = 0; done < part.rows; done += at_once) {
       const int64_t rows = std::min(at_once, part.rows - done);
-      device.upload(raw.data(), static_cast<const char*>(part.data) + done * row_bytes,
-                    static_cast<size_t>(rows * row_bytes));
+      upload_rows(device, part, done, rows, k, raw.data());
+      if (part.codes) {
+        store_fp8_rows_cuda(device.stream(), raw.data(), first_row + done, rows, w);
+        continue;
+      }
       if (storage == DType::kF8E4M3) {
-        pack_fp8_rows_cuda(device.stream(), raw.data(), part.dtype, first_row + done, rows, w);
+        pack_fp8_rows_cuda(device.stream(), raw.data(), dtype, first_row + done, rows, w);
         continue;
       }
       cuda::Launch how;
       how.grid = dim3(static_cast<unsigned>(std::min<int64_t>((rows * k + 255) / 256, 4096)));
       how.block = dim3(256);
-      cuda::launch(pack_kernel, how, device.stream(), raw.data(), part.dtype, first_row + done, rows, k, w.n, layout,
+      cuda::launch(pack_kernel, how, device.stream(), raw.data(), dtype, first_row + done, rows, k, w.n, layout,
                    storage, w.packed.data());
     }
     first_row += part.rows;

@@ -115,6 +115,10 @@ Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows
 // Rows [first_row, first_row + rows) of an FP8 weight from `raw`: [rows, k] of dtype, on the device.
 void pack_fp8_rows_cuda(Stream& stream, const void* raw, DType dtype, int64_t first_row, int64_t rows,
                         const LinearWeight& w);
+// The same of rows that are e4m3 already: raw has `rows` fp32 scales, then the codes.
+void store_fp8_rows_cuda(Stream& stream, const void* raw, int64_t first_row, int64_t rows, const LinearWeight& w);
+// Rows of a part to `raw`, on the device: plain values, of WeightRows::values as fp32; or codes as above.
+void upload_rows(Device& device, const WeightRows& part, int64_t first, int64_t rows, int64_t k, void* raw);
 void linear_cuda(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end);
 
 // The kernels. linear_tiles_cuda and linear_portable_cuda REQUIRE what linear_cuda_kernel asks for them; the first, a

@@ -26,13 +26,16 @@ static __device__ __noinline__ float4 swiglu_exactly(float4 gate, float4 up) {
   return {one(gate.x, up.x), one(gate.y, up.y), one(gate.z, up.z), one(gate.w, up.w)};
 }
 
-// g / (1 + exp(-g)) in four instructions, with an error in the 18th bit or later. Numbers below the normal ones are
+// 1 / (1 + exp(-g)) in four instructions, with an error in the 18th bit or later. Numbers below the normal ones are
 // zero.
-__device__ inline float silu_quickly(float g) {
+__device__ inline float sigmoid_quickly(float g) {
   float e, r;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(g * -1.44269504f));
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
-  return g * r;
+  return r;
+}
+__device__ inline float silu_quickly(float g) {
+  return g * sigmoid_quickly(g);
 }
 
 // silu(gate) * up. A result that is about to be rounded to bf16 takes the quick exponential and reciprocal: with the

@@ -18,4 +18,8 @@ struct LinearKernels {
   static const LinearKernels kCpu, kCuda;
 };
 
+// kInvalidArgument for parts of a type that cannot be packed as `format`, kUnimplemented for a format that is only
+// read.
+Status check_parts(std::span<const WeightRows> parts, const WeightFormat& format);
+
 }  // namespace volley::ops

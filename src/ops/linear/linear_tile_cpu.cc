@@ -177,6 +177,16 @@ HWY_INLINE FVec silu(FVec gate) {
   return hn::Div(gate, hn::Add(hn::Set(d, 1.0f), e));
 }
 
+// gate / (1 + exp(-alpha * gate)) * (up + 1), of clamped ones. A NaN stays one: it is the second operand.
+HWY_INLINE FVec clamped_swiglu(FVec gate, FVec up, const SwiGluClamp& clamp) {
+  const F32 d;
+  const auto limit = hn::Set(d, clamp.limit);
+  gate = hn::Min(limit, gate);
+  up = hn::Max(hn::Neg(limit), hn::Min(limit, up));
+  const auto e = hn::Exp(d, hn::Min(hn::Mul(gate, hn::Set(d, -clamp.alpha)), hn::Set(d, 88.0f)));
+  return hn::Mul(hn::Div(gate, hn::Add(hn::Set(d, 1.0f), e)), hn::Add(up, hn::Set(d, 1.0f)));
+}
+
 HWY_INLINE void store(FVec v, float* to) {
   hn::StoreU(v, F32(), to);
 }
@@ -184,15 +194,24 @@ HWY_INLINE void store(FVec v, uint16_t* to) {
   store_bf16(F32(), v, to);
 }
 
-// 16 outputs of one row. bias: theirs, or null.
+constexpr bool has_gates(EndKind end) {
+  return end == EndKind::kSwiGlu || end == EndKind::kClampedSwiGlu;
+}
+
+// 16 outputs of one row. bias, up_bias: theirs, or null.
 template <EndKind kEnd, typename T>
-HWY_INLINE void write_panel(const float* sums, const float* ups, const float* bias, T* y) {
+HWY_INLINE void write_panel(const float* sums, const float* ups, const float* bias, const float* up_bias,
+                            const SwiGluClamp& clamp, T* y) {
   const F32 d;
   for (int i = 0; i < kPanelWidth; i += kLanes) {
     auto v = hn::Load(d, sums + i);
     if (bias != nullptr) v = hn::Add(v, hn::LoadU(d, bias + i));
     if constexpr (kEnd == EndKind::kAdd) v = hn::Add(hn::LoadU(d, y + i), v);
-    if constexpr (kEnd == EndKind::kSwiGlu) v = hn::Mul(silu(v), hn::Load(d, ups + i));
+    if constexpr (has_gates(kEnd)) {
+      auto up = hn::Load(d, ups + i);
+      if (up_bias != nullptr) up = hn::Add(up, hn::LoadU(d, up_bias + i));
+      v = kEnd == EndKind::kSwiGlu ? hn::Mul(silu(v), up) : clamped_swiglu(v, up, clamp);
+    }
     store(v, y + i);
   }
 }
@@ -200,7 +219,8 @@ HWY_INLINE void write_panel(const float* sums, const float* ups, const float* bi
 // A panel that y ends in goes through whole vectors as well, so that a column's bits do not depend on where y ends.
 template <EndKind kEnd, typename T>
 void write_rows(const TileOutput& o) {
-  constexpr int64_t kStep = kEnd == EndKind::kSwiGlu ? 2 : 1;
+  constexpr int64_t kStep = has_gates(kEnd) ? 2 : 1;
+  const auto at = [](const float* bias, int64_t column) { return bias == nullptr ? nullptr : bias + column; };
   const int64_t panel_sums = o.rows * kPanelWidth;
   for (int64_t r = 0; r < o.rows; ++r) {
     const float* sums = o.sums + r * kPanelWidth;
@@ -208,14 +228,19 @@ void write_rows(const TileOutput& o) {
     const int64_t end = HWY_MIN(o.columns, o.panels / kStep * kPanelWidth);
     int64_t column = 0;
     for (; column + kPanelWidth <= end; column += kPanelWidth, sums += kStep * panel_sums) {
-      write_panel<kEnd>(sums, sums + panel_sums, o.bias == nullptr ? nullptr : o.bias + column, y + column);
+      write_panel<kEnd>(sums, sums + panel_sums, at(o.bias, column), at(o.up_bias, column), o.clamp, y + column);
     }
     if (column < end) {
       T some[kPanelWidth] = {};
-      float bias[kPanelWidth] = {};
+      float biases[2][kPanelWidth] = {};
       std::memcpy(some, y + column, (end - column) * sizeof(T));
-      if (o.bias != nullptr) std::memcpy(bias, o.bias + column, (end - column) * sizeof(float));
-      write_panel<kEnd>(sums, sums + panel_sums, o.bias == nullptr ? nullptr : bias, some);
+      const auto some_of = [&](const float* bias, float* to) -> const float* {
+        if (bias == nullptr) return nullptr;
+        std::memcpy(to, bias + column, (end - column) * sizeof(float));
+        return to;
+      };
+      write_panel<kEnd>(sums, sums + panel_sums, some_of(o.bias, biases[0]), some_of(o.up_bias, biases[1]), o.clamp,
+                        some);
       std::memcpy(y + column, some, (end - column) * sizeof(T));
     }
   }
@@ -230,6 +255,8 @@ void write(const TileOutput& o) {
       return write_rows<EndKind::kAdd, float>(o);
     case EndKind::kSwiGlu:
       return f32 ? write_rows<EndKind::kSwiGlu, float>(o) : write_rows<EndKind::kSwiGlu, uint16_t>(o);
+    case EndKind::kClampedSwiGlu:
+      return f32 ? write_rows<EndKind::kClampedSwiGlu, float>(o) : write_rows<EndKind::kClampedSwiGlu, uint16_t>(o);
   }
 }
 

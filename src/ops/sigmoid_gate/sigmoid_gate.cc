@@ -1,59 +1,15 @@
 #include "ops/sigmoid_gate/sigmoid_gate.h"
 
-#include <algorithm>
-#include <cmath>
-
-#include "device/cpu/thread_pool.h"
+#include "ops/sigmoid_gate/sigmoid_gate_kernels.h"
 
 namespace volley::ops {
-namespace {
-
-// Half of that is the least that is worth a thread's while: an exponential takes some 5 ns.
-constexpr int64_t kElementsPerTask = 2048;
-
-float value_of(float x) {
-  return x;
-}
-float value_of(BFloat16 x) {
-  return to_float(x);
-}
-void store_value(float x, float& to) {
-  to = x;
-}
-void store_value(float x, BFloat16& to) {
-  to = to_bfloat16(x);
-}
-
-float sigmoid(float x) {
-  return 1.0f / (1.0f + std::exp(-x));
-}
-
-template <typename T>
-void gate_rows(const TensorView& y, const TensorView& gates, int64_t first, int64_t begin, int64_t end) {
-  const int64_t n = y.dim(1), m = gates.dim(1);
-  for (int64_t i = begin; i < end; ++i) {
-    T* row = y.as<T>() + i * n;
-    const float* gate = gates.as<float>() + i * m + first;
-    const float of_row = m == 1 ? sigmoid(gate[0]) : 0;
-    for (int64_t j = 0; j < n; ++j) store_value(value_of(row[j]) * (m == 1 ? of_row : sigmoid(gate[j])), row[j]);
-  }
-}
-
-}  // namespace
 
 void sigmoid_gate(Stream& stream, TensorView y, TensorView gates, int64_t first) {
   VOLLEY_CHECK(y.rank == 2 && gates.rank == 2 && (y.dtype == DType::kBF16 || y.dtype == DType::kF32));
   VOLLEY_CHECK(gates.dtype == DType::kF32 && gates.dim(0) == y.dim(0));
   VOLLEY_CHECK(gates.dim(1) == 1 ? first == 0 : first >= 0 && first + y.dim(1) <= gates.dim(1));
-  VOLLEY_CHECK_MSG(stream.kind() == DeviceKind::kCpu, "output gates are not built for CUDA yet");
-  if (stream.dry() || y.dim(0) == 0) return;
-  const int64_t rows = y.dim(0);
-  const int64_t tasks = std::min(rows, std::max<int64_t>(1, y.count() / kElementsPerTask));
-  stream.pool().parallel_for(tasks, [&](int64_t task, int) {
-    const int64_t begin = rows * task / tasks, end = rows * (task + 1) / tasks;
-    y.dtype == DType::kF32 ? gate_rows<float>(y, gates, first, begin, end)
-                           : gate_rows<BFloat16>(y, gates, first, begin, end);
-  });
+  if (y.count() == 0) return;
+  kernels_on<SigmoidGateKernels>(stream).sigmoid_gate(stream, y, gates, first);
 }
 
 }  // namespace volley::ops

@@ -1,4 +1,4 @@
-// Output gates: y *= sigmoid(gate), in place. In fp32, rounded once. CPU only so far.
+// Output gates: y *= sigmoid(gate), in place. In fp32, rounded once.
 // Batch invariance: a row depends on nothing but itself.
 #pragma once
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "families/common.h"
+#include "families/quantisation.h"
 #include "spec/dflash/config.h"
 #include "spec/dflash/speculators_format.h"
 #include "spec/dflash/vocabulary.h"
@@ -134,7 +135,7 @@ Status check_kind(const ConfigFields& config) {
 }
 
 // Reads the DFlash format. states_target_layers: whether its files say how many layers the target has.
-Result<ProposerFacts> read_facts(const ConfigFields& config, bool states_target_layers) {
+Result<ProposerFacts> read_facts(const ConfigFields& config, const std::string& dir, bool states_target_layers) {
   VOLLEY_RETURN_IF_ERROR(check_kind(config));
   VOLLEY_ASSIGN(const std::optional<ConfigFields> own, config.object("dflash_config"));
   const nlohmann::json nothing = nlohmann::json::object();
@@ -160,6 +161,7 @@ Result<ProposerFacts> read_facts(const ConfigFields& config, bool states_target_
   VOLLEY_ASSIGN(facts.mask_token, fields.of("mask_token_id").integer("mask_token_id", 0, INT32_MAX));
   VOLLEY_RETURN_IF_ERROR(read_target_layers(fields, facts));
   VOLLEY_RETURN_IF_ERROR(read_logits(fields, facts));
+  VOLLEY_ASSIGN(facts.names.quantisation, families::read_quantisation(config, dir));
   VOLLEY_RETURN_IF_ERROR(config.refuse_unread(kAlsoInert));
   facts.params = draft_params(facts);
   return facts;
@@ -170,9 +172,9 @@ Result<ProposerFacts> read_facts(const ConfigFields& config, bool states_target_
 Result<ProposerFacts> read_config(const std::string& dir) {
   VOLLEY_ASSIGN(const nlohmann::json json, families::read_json_file(dir + "/config.json"));
   const ConfigFields config(json, dir + "/config.json");
-  if (!is_speculators_format(config)) return read_facts(config, true);
+  if (!is_speculators_format(config)) return read_facts(config, dir, true);
   VOLLEY_ASSIGN(const nlohmann::json converted, from_speculators_format(config));
-  VOLLEY_ASSIGN(ProposerFacts facts, read_facts(ConfigFields(converted, config.where()), false));
+  VOLLEY_ASSIGN(ProposerFacts facts, read_facts(ConfigFields(converted, config.where()), dir, false));
   for (const char* copy : {"embed_tokens.weight", "verifier_lm_head.weight", "verifier_norm.weight"}) {
     facts.names.copies.push_back(copy);
   }

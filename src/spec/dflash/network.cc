@@ -1,12 +1,32 @@
 #include "spec/dflash/network.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "model/mixer/attention.h"
 #include "ops/logits/logits.h"
 #include "spec/dflash/vocabulary.h"
+#include "weights/coded.h"
 #include "weights/finite.h"
 
 namespace volley::spec::dflash {
 namespace {
+
+Result<bool> is_finite(const weights::Checkpoint& checkpoint, const std::string& name,
+                       const std::vector<int64_t>& shape) {
+  VOLLEY_ASSIGN(const std::optional<weights::CodeFormat> coded, checkpoint.code_format(name, shape));
+  if (!coded) {
+    VOLLEY_ASSIGN(const weights::SourceTensor tensor, checkpoint.get(name, shape));
+    return weights::all_finite(tensor);
+  }
+  VOLLEY_ASSIGN(const std::shared_ptr<const weights::CodedMatrix> matrix, checkpoint.coded(name, shape));
+  std::vector<float> values(static_cast<size_t>(shape[1]));
+  for (int64_t row = 0; row < shape[0]; ++row) {
+    matrix->widen(row, values.data());
+    if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) return false;
+  }
+  return true;
+}
 
 Status check_finite(const weights::Checkpoint& checkpoint, const std::vector<model::Param>& params) {
   if (checkpoint.names().empty()) return {};  // made up
@@ -15,8 +35,8 @@ Status check_finite(const weights::Checkpoint& checkpoint, const std::vector<mod
     for (const model::Param::Part& part : param.parts) {
       std::vector<int64_t> shape = {part.rows};
       if (param.columns > 0) shape.push_back(param.columns);
-      VOLLEY_ASSIGN(const weights::SourceTensor tensor, checkpoint.get(part.name, shape));
-      if (weights::all_finite(tensor)) continue;
+      VOLLEY_ASSIGN(const bool finite, is_finite(checkpoint, part.name, shape));
+      if (finite) continue;
       return data_loss(checkpoint.origin() + ": the drafter's tensor \"" + part.name +
                        "\" holds infinite values or NaN, with which nothing that it drafts would be accepted: fetch "
                        "the drafter again, or turn speculation off.");

@@ -24,7 +24,7 @@ constexpr std::string_view kAlsoInert[] = {
 constexpr const char* kOverrides[] = {"layer_types", "use_sliding_window", "sliding_window", "max_window_layers"};
 
 // What else the DFlash format has under the same name.
-constexpr const char* kSame[] = {"draft_vocab_size", "target_hidden_size", "projector_type"};
+constexpr const char* kSame[] = {"draft_vocab_size", "target_hidden_size", "projector_type", "quantization_config"};
 
 constexpr int32_t kMaxBlock = 1024;
 constexpr int32_t kMaxTargetLayers = 1 << 12;

@@ -1,0 +1,262 @@
+#include "families/quantisation.h"
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+
+#include "weights/mapped_file.h"
+
+namespace volley::families {
+namespace {
+
+using weights::Quantisation;
+
+constexpr int32_t kMostBlock = 1 << 20;
+
+// What describes how weights were quantised, repeats what tensors say, or concerns activations, which are not quantised
+// by a file's scales here.
+constexpr std::string_view kDescribes[] = {
+    "act_group_aware",
+    "activation_scheme",
+    "actorder",
+    "backend",
+    "batch_size",
+    "block_name_to_quantize",
+    "cache_block_outputs",
+    "config_groups",
+    "damp_auto_increment",
+    "damp_percent",
+    "dataset",
+    "dynamic",
+    "exclude_modules",
+    "exllama_config",
+    "format",
+    "global_compression_ratio",
+    "ignore",
+    "ignored_layers",
+    "input_activations",
+    "is_marlin_format",
+    "kv_cache_quant_algo",
+    "kv_cache_scheme",
+    "lm_head",
+    "meta",
+    "model_file_base_name",
+    "model_name_or_path",
+    "model_seqlen",
+    "modules_in_block_to_quantize",
+    "modules_to_not_convert",
+    "observer",
+    "observer_kwargs",
+    "offload_to_disk",
+    "output_activations",
+    "packing_dtype",
+    "pack_dtype",
+    "producer",
+    "quant_method",
+    "quantization_status",
+    "scale_dtype",
+    "static_groups",
+    "sym",
+    "symmetric",
+    "targets",
+    "tokenizer",
+    "true_sequential",
+    "version",
+    "zp_dtype",
+};
+
+Result<int32_t> read_group(const ConfigFields& fields, std::optional<int32_t> fallback) {
+  VOLLEY_ASSIGN(const int32_t group, fields.integer("group_size", -1, kMostBlock, fallback));
+  return group;
+}
+
+void add_group(int32_t group, Quantisation& q) {
+  if (group > 0) q.groups.push_back(group);
+}
+
+Status read_block(const ConfigFields& fields, const char* key, Quantisation& q) {
+  VOLLEY_ASSIGN(const std::vector<int32_t> block, fields.integers(key, 1, kMostBlock));
+  if (block.empty()) return {};
+  if (block.size() != 2) return fields.wrong(key, "must hold two numbers: rows and columns of a block");
+  if (block[1] % 16 != 0) {
+    return fields.unbuilt(key, "has blocks of " + std::to_string(block[1]) + " columns: built are multiples of 16");
+  }
+  q.block_rows = block[0];
+  q.block_columns = block[1];
+  return {};
+}
+
+Status read_fp8(const ConfigFields& fields, Quantisation& q) {
+  VOLLEY_ASSIGN(const std::string format, fields.text("fmt", "e4m3"));
+  if (format != "e4m3") return fields.unbuilt("fmt", "is \"" + format + "\", which is not built; built is e4m3");
+  VOLLEY_ASSIGN(const std::string scales, fields.text("scale_fmt", "float"));
+  if (scales != "ue8m0" && scales != "float") {
+    return fields.unbuilt("scale_fmt", "is \"" + scales + "\", which is not built; built are ue8m0 and float");
+  }
+  return read_block(fields, "weight_block_size", q);
+}
+
+Status read_bits(const ConfigFields& fields) {
+  for (const char* key : {"bits", "w_bit"}) {
+    if (!fields.has(key)) continue;
+    VOLLEY_ASSIGN(const int32_t bits, fields.integer(key, 1, 16));
+    if (bits != 4) return fields.unbuilt(key, "is " + std::to_string(bits) + ", which is not built; built is 4");
+  }
+  return {};
+}
+
+Status read_awq(const ConfigFields& fields, Quantisation& q) {
+  VOLLEY_RETURN_IF_ERROR(read_bits(fields));
+  for (const char* key : {"version", "format"}) {
+    VOLLEY_ASSIGN(std::string layout, fields.text(key, "gemm"));
+    std::ranges::transform(layout, layout.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    if (layout != "gemm") {
+      return fields.unbuilt(key, "is \"" + layout + "\", which is not built; built is the order of gemm");
+    }
+  }
+  VOLLEY_ASSIGN(const bool zeros, fields.boolean("zero_point", true));
+  if (!zeros) return fields.unbuilt("zero_point", "is false, which is not built; built is true");
+  VOLLEY_ASSIGN(const int32_t group, read_group(fields, fields.has("q_group_size") ? std::optional(-1) : 128));
+  VOLLEY_ASSIGN(const int32_t other, fields.integer("q_group_size", -1, kMostBlock, -1));
+  add_group(group, q);
+  add_group(other, q);
+  q.integers = Quantisation::Integers::kAwq;
+  return {};
+}
+
+Status read_gptq(const ConfigFields& fields, Quantisation& q) {
+  VOLLEY_RETURN_IF_ERROR(read_bits(fields));
+  std::string layout = "gptq";
+  for (const char* key : {"format", "checkpoint_format"}) {
+    VOLLEY_ASSIGN(layout, fields.text(key, layout));
+  }
+  if (layout != "gptq" && layout != "gptq_v2") {
+    return fields.unbuilt("checkpoint_format", "is \"" + layout + "\", which is not built; built are gptq and gptq_v2");
+  }
+  VOLLEY_ASSIGN(const int32_t group, read_group(fields, 128));
+  add_group(group, q);
+  // Modules with settings of their own, some with other bits. compressed-tensors has a flag of that name.
+  if (fields.has("dynamic") && !fields.json()["dynamic"].empty()) {
+    return fields.unbuilt("dynamic", "gives modules settings of their own, which is not built");
+  }
+  VOLLEY_ASSIGN(q.act_order, fields.boolean("desc_act", false));
+  q.integers = Quantisation::Integers::kGptq;
+  q.zeros_less_one = layout == "gptq";
+  return {};
+}
+
+// One group of modules: all that matters of it are the sizes that shapes do not say.
+Status read_scheme(const ConfigFields& group, Quantisation& q) {
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> weights, group.object("weights"));
+  if (!weights) return {};
+  VOLLEY_ASSIGN(const int32_t bits, weights->integer("num_bits", 1, 16, 8));
+  VOLLEY_ASSIGN(const std::string type, weights->text("type", "int"));
+  if (!(type == "float" && (bits == 8 || bits == 4)) && !(type == "int" && bits == 4)) {
+    return weights->unbuilt("num_bits", "is " + std::to_string(bits) + " of type " + type +
+                                            ", which is not built; built are float of 8 or 4 and int of 4 bits");
+  }
+  VOLLEY_ASSIGN(const std::string strategy, weights->text("strategy", "channel"));
+  constexpr std::string_view kBuilt[] = {"tensor", "channel", "group", "tensor_group", "block"};
+  if (std::ranges::find(kBuilt, strategy) == std::end(kBuilt)) {
+    return weights->unbuilt("strategy", "is \"" + strategy +
+                                            "\", which is not built; built are tensor, channel, group, tensor_group "
+                                            "and block");
+  }
+  if (strategy == "block") {
+    VOLLEY_RETURN_IF_ERROR(read_block(*weights, "block_structure", q));
+  }
+  VOLLEY_ASSIGN(const int32_t size, read_group(*weights, -1));
+  add_group(size, q);
+  return {};
+}
+
+Status read_compressed(const ConfigFields& fields, Quantisation& q) {
+  constexpr std::string_view kFormats[] = {"float-quantized",      "naive-quantized",      "pack-quantized",
+                                           "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision"};
+  VOLLEY_ASSIGN(const std::string format, fields.text("format", "mixed-precision"));
+  if (std::ranges::find(kFormats, format) == std::end(kFormats)) {
+    std::string built;
+    for (const std::string_view one : kFormats) built += (built.empty() ? "" : ", ") + std::string(one);
+    return fields.unbuilt("format", "is \"" + format + "\", which is not built; built are " + built);
+  }
+  q.name += " " + format;
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> sparsity, fields.object("sparsity_config"));
+  if (sparsity) {
+    VOLLEY_ASSIGN(const std::string kind, sparsity->text("format", "dense"));
+    if (kind != "dense") return sparsity->unbuilt("format", "is \"" + kind + "\", which is not built; built is dense");
+    sparsity->take_all();
+  }
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> groups, fields.object("config_groups"));
+  if (!groups) return fields.wrong("config_groups", "is missing: it must say how weights are quantised");
+  for (const auto& [name, value] : groups->json().items()) {
+    if (!value.is_object()) continue;  // a preset's name with its modules: the tensors say the rest
+    VOLLEY_ASSIGN(const std::optional<ConfigFields> group, groups->object(name.c_str()));
+    VOLLEY_RETURN_IF_ERROR(read_scheme(*group, q));
+  }
+  return {};
+}
+
+Status read_modelopt(const ConfigFields& fields, Quantisation& q) {
+  VOLLEY_ASSIGN(const std::string algorithm, fields.text("quant_algo"));
+  if (algorithm != "FP8" && algorithm != "NVFP4") {
+    return fields.unbuilt("quant_algo", "is \"" + algorithm + "\", which is not built; built are FP8 and NVFP4");
+  }
+  VOLLEY_ASSIGN(const int32_t group, read_group(fields, 16));
+  if (algorithm == "NVFP4" && group != 16) {
+    return fields.unbuilt("group_size", "is " + std::to_string(group) + ", which is not built; built is 16");
+  }
+  q.name += " " + algorithm;
+  return {};
+}
+
+Status no_more(const ConfigFields&, Quantisation&) {
+  return {};
+}
+
+struct Method {
+  const char* name;
+  Status (*read)(const ConfigFields&, Quantisation&);
+};
+constexpr Method kMethods[] = {{"fp8", read_fp8},
+                               {"compressed-tensors", read_compressed},
+                               {"awq", read_awq},
+                               {"gptq", read_gptq},
+                               {"mxfp4", no_more},
+                               {"modelopt", read_modelopt},
+                               {"modelopt_fp4", read_modelopt}};
+
+Result<std::shared_ptr<const Quantisation>> read_method(const ConfigFields& fields, const std::string& name) {
+  const auto* method = std::ranges::find_if(kMethods, [&](const Method& m) { return m.name == name; });
+  if (method == std::end(kMethods)) {
+    std::string built;
+    for (const Method& m : kMethods) built += (built.empty() ? "" : ", ") + std::string(m.name);
+    return fields.unbuilt("quant_method", "is \"" + name + "\", which is not built; built are " + built);
+  }
+  auto q = std::make_shared<Quantisation>();
+  q->name = name;
+  VOLLEY_RETURN_IF_ERROR(method->read(fields, *q));
+  VOLLEY_RETURN_IF_ERROR(fields.refuse_unread(kDescribes));
+  return std::shared_ptr<const Quantisation>(std::move(q));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Quantisation>> read_quantisation(const ConfigFields& config, const std::string& dir) {
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> fields, config.object("quantization_config"));
+  if (fields) {
+    VOLLEY_ASSIGN(const std::string method, fields->text("quant_method"));
+    VOLLEY_ASSIGN(std::shared_ptr<const Quantisation> q, read_method(*fields, method));
+    fields->take_all();
+    return q;
+  }
+  const std::string path = dir + "/hf_quant_config.json";
+  const auto json = dir.empty() ? Result<nlohmann::json>(not_found("")) : read_json_file(path);
+  if (!json.ok() && json.error().code == ErrorCode::kNotFound) return std::shared_ptr<const Quantisation>();
+  if (!json.ok()) return json.error();
+  const ConfigFields outer(*json, path);
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> inner, outer.object("quantization"));
+  if (!inner) return outer.wrong("quantization", "is missing: it must say how weights are quantised");
+  return read_method(*inner, "modelopt");
+}
+
+}  // namespace volley::families

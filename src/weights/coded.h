@@ -1,0 +1,39 @@
+// A matrix that a checkpoint holds as codes with scales, whatever the layout of its files.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "weights/checkpoint.h"
+
+namespace volley::weights {
+
+// Reads one matrix [rows, columns] of codes. Threads: const functions from any thread.
+class CodedMatrix {
+ public:
+  CodedMatrix(CodeFormat format, int64_t rows, int64_t columns)
+      : format_(std::move(format)), rows_(rows), columns_(columns) {}
+  virtual ~CodedMatrix() = default;
+
+  const CodeFormat& format() const { return format_; }
+  int64_t columns() const { return columns_; }
+  int64_t groups() const { return format_.group > 0 ? (columns_ + format_.group - 1) / format_.group : 1; }
+  // Row `row`: columns() codes (of kI4 from 0 to 15), groups() scales, and where the format has zero points groups() of
+  // them. A code of kI4 counts from its group's zero point, or from 8.
+  virtual void read(int64_t row, uint8_t* codes, float* scales, uint8_t* zeros) const = 0;
+  // The values of row `row`: (code - zero point) * scale, in fp32.
+  void widen(int64_t row, float* values) const;
+  // The bytes that it reads, for Checkpoint::done_with().
+  const std::vector<SourceTensor>& sources() const { return sources_; }
+
+ protected:
+  std::vector<SourceTensor> sources_;
+  std::vector<int32_t> group_of_column_;  // of a format that is scattered
+
+ private:
+  CodeFormat format_;
+  int64_t rows_, columns_;
+};
+
+}  // namespace volley::weights

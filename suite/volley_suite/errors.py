@@ -1,0 +1,2 @@
+class SuiteError(Exception):
+    """What the user can mend, in a sentence."""
