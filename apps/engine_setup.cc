@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "apps/exit_codes.h"
+#include "apps/known_drafters.h"
 #include "apps/model_location.h"
 #include "base/environment.h"
 #include "families/family.h"
@@ -17,12 +18,6 @@
 
 namespace volley::apps {
 namespace {
-
-std::string folder_name(const std::string& dir) {
-  std::filesystem::path path = std::filesystem::path(dir).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  return path.filename().string();
-}
 
 // Where what a step costs is kept; empty: nowhere.
 std::string cost_cache_dir(const EngineFlags& flags) {
@@ -51,26 +46,46 @@ std::string folder_problem(const std::string& dir) {
 Status check_folder(const std::string& option, const std::string& dir, const std::string& what) {
   const std::string problem = folder_problem(dir);
   if (problem.empty()) return {};
+  std::error_code ignored;
+  if (is_hub_name(dir) && !std::filesystem::exists(dir, ignored)) {
+    const std::string cache = env_hf_hub_cache();
+    return not_found(problem + ", and no such model in " + (cache.empty() ? "a Hugging Face cache" : cache) +
+                     ": get it with hf download " + dir + ", or name the " + what + " with " + option + ".");
+  }
   return not_found(problem + ": name the " + what + " on this machine's disk with " + option +
                    " (config.json, model.safetensors), which this user must be able to read.");
 }
 
 }  // namespace
 
+Result<ModelFolders> locate_models(const std::optional<std::string>& model, const std::optional<std::string>& draft) {
+  const std::string cache = env_hf_hub_cache();
+  ModelFolders folders;
+  if (model) {
+    folders.target = locate_model(*model, cache);
+  } else {
+    VOLLEY_ASSIGN(const ModelPair pocket, find_pocket_models());
+    folders.target = locate_model(pocket.target, cache);
+    if (!draft || draft == "auto") folders.draft = locate_model(pocket.draft, cache);
+  }
+  if (!draft || draft == "none" || (!model && draft == "auto")) return folders;
+  if (draft == "auto") {
+    VOLLEY_ASSIGN(folders.draft, locate_known_drafter(folders.target, cache));
+  } else {
+    folders.draft = locate_model(*draft, cache);
+  }
+  return folders;
+}
+
 Result<EngineSetup> resolve_engine(const EngineFlags& flags, int concurrency) {
   EngineSetup setup;
   EngineOptions& options = setup.options;
   options = flags.base;
   const bool draft_none = flags.draft == "none";
-  if (flags.draft && !draft_none) options.draft_dir = *flags.draft;
-  if (flags.model) {
-    options.model_dir = *flags.model;
-  } else {
-    VOLLEY_ASSIGN(const ModelPair pocket, find_pocket_models());
-    options.model_dir = pocket.target;
-    if (!flags.draft) options.draft_dir = pocket.draft;
-  }
-  setup.model_name = folder_name(options.model_dir);
+  VOLLEY_ASSIGN(const ModelFolders folders, locate_models(flags.model, flags.draft));
+  options.model_dir = folders.target.dir;
+  options.draft_dir = folders.draft.dir;
+  setup.model_name = folders.target.name;
 
   const bool has_drafter = !options.draft_dir.empty();
   if (flags.speculation == Speculation::kOn && !has_drafter) {
@@ -92,10 +107,12 @@ Result<EngineSetup> resolve_engine(const EngineFlags& flags, int concurrency) {
     }
     options.draft_dir.clear();  // its weights and its KV would only take memory
     if (!flags.speculation && !draft_none) {
-      setup.notes.push_back("No drafter was given, so decoding is plain: --draft DIR turns speculation on.");
+      const auto known = known_drafter(setup.model_name);
+      setup.notes.push_back("No drafter was given, so decoding is plain: --draft " +
+                            (known ? "auto takes " + *known + "." : "DIR turns speculation on."));
     }
   }
-  if (!options.draft_dir.empty()) setup.draft_name = folder_name(options.draft_dir);
+  if (!options.draft_dir.empty()) setup.draft_name = folders.draft.name;
   if (options.simulate_acceptance) {
     setup.notes.push_back("Acceptance is simulated: the texts are meaningless, only the times count.");
   } else if (options.dummy_weights) {

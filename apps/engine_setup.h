@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/console.h"
+#include "apps/model_location.h"
 #include "apps/options.h"
 #include "engine/models.h"
 
@@ -15,10 +16,17 @@ namespace volley::apps {
 
 struct EngineSetup {
   EngineOptions options;
-  std::string model_name;          // the last part of the target's folder
+  std::string model_name;          // the hub's name, or the last part of the target's folder
   std::string draft_name;          // of the drafter's; empty: none
   std::vector<std::string> notes;  // what the user should know: lines for stderr
 };
+
+struct ModelFolders {
+  LocatedModel target, draft;  // draft.dir empty: none
+};
+// What --model and --draft mean: folders, names in the local Hugging Face cache, nothing (the pocket pair), and of the
+// drafter "none" and "auto". kNotFound: "auto" finds none.
+Result<ModelFolders> locate_models(const std::optional<std::string>& model, const std::optional<std::string>& draft);
 
 // Decides models and speculation. Without --model: the pocket pair. With --model and no --draft: no drafter, with a
 // note. kInvalidArgument: speculation was asked for without a drafter. `concurrency`: requests the client keeps open,

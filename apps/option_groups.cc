@@ -124,12 +124,16 @@ Speculation speculation_of(const std::string& name) {
 }
 
 void add_model_options(CLI::App* app, std::optional<std::string>* model, std::optional<std::string>* draft) {
-  app->add_option("--model", *model, "Hugging Face folder of the target [the pocket model that comes with volley]")
+  app->add_option("--model", *model,
+                  "the target: a Hugging Face folder, or a name in the local Hugging Face cache [the pocket model that "
+                  "comes with volley]")
       ->check(not_empty())
-      ->type_name("DIR");
-  app->add_option("--draft", *draft, "folder of its DFlash drafter, or none [pocket's, or none beside --model]")
+      ->type_name("DIR|ORG/NAME");
+  app->add_option(
+         "--draft", *draft,
+         "its DFlash drafter, likewise; auto: the one that is known for it; or none [pocket's, or none beside --model]")
       ->check(not_empty())
-      ->type_name("DIR|none");
+      ->type_name("DIR|ORG/NAME|auto|none");
 }
 
 void add_dtype_option(CLI::App* app, ComputeType* dtype) {

@@ -31,6 +31,13 @@ std::string env_cache_home() {
   return folder_of("XDG_CACHE_HOME", "/.cache");
 }
 
+std::string env_hf_hub_cache() {
+  if (const char* cache = std::getenv("HF_HUB_CACHE"); cache != nullptr && *cache != '\0') return cache;
+  if (const char* home = std::getenv("HF_HOME"); home != nullptr && *home != '\0') return std::string(home) + "/hub";
+  const std::string cache = env_cache_home();
+  return cache.empty() ? "" : cache + "/huggingface/hub";
+}
+
 std::string env_state_home() {
   return folder_of("XDG_STATE_HOME", "/.local/state");
 }

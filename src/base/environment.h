@@ -15,6 +15,10 @@ bool env_no_color();
 // XDG_CACHE_HOME (freedesktop.org's base directories), else $HOME/.cache. Empty: neither is an absolute path.
 std::string env_cache_home();
 
+// Where Hugging Face's tools keep what they download: HF_HUB_CACHE, else HF_HOME/hub, else huggingface/hub below
+// env_cache_home(). Empty: nowhere.
+std::string env_hf_hub_cache();
+
 // XDG_STATE_HOME, else $HOME/.local/state. Empty: neither is an absolute path.
 std::string env_state_home();
 
