@@ -91,7 +91,8 @@ struct PassChoices {
 void fill_draft_rows(Stream& stream, const Step& step, int32_t block_size, TokenId mask_token,
                      const Visibility& visibility, const Rows& rows, const PassChoices& choices);
 
-// The target's pass. drafts: the step's drafted tokens, device memory.
+// The target's pass. drafts: the step's drafted tokens, device memory. Segments of slots that are done have no rows;
+// what is reserved for them goes to the scrap slot.
 void fill_verify_rows(Stream& stream, const Step& step, const TokenId* drafts, const Visibility& visibility,
                       const Rows& rows, const PassChoices& choices);
 

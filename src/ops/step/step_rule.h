@@ -72,11 +72,17 @@ VOLLEY_HOST_DEVICE inline TokenId verify_token(const Step& step, const StepSegme
   return i == 0 ? step.slots[segment.slot].last_token : drafts[segment.draft_begin + i - 1];
 }
 
+// Rows that mean something. A slot that is done has none: a step that was under way when it ended must leave its
+// recurrent state where the sequence ends, because that may be kept.
+VOLLEY_HOST_DEVICE inline int32_t verify_rows(const Step& step, const StepSegment& segment) {
+  return step.slots[segment.slot].done != 0 ? 0 : segment.known + segment.draft;
+}
+
 VOLLEY_HOST_DEVICE inline void fill_verify_row(const Step& step, int32_t index, const TokenId* drafts,
                                                const Visibility& visibility, const Rows& out,
                                                const PassChoices& choices, int32_t i) {
   const StepSegment& segment = step.segments[index];
-  const int32_t rows = segment.known + segment.draft, row = segment.row_begin + i;
+  const int32_t rows = verify_rows(step, segment), row = segment.row_begin + i;
   const int32_t first = first_index(segment, step.slots[segment.slot]);
   if (i < rows) {
     fill_row(out, row, segment.slot, verify_token(step, segment, drafts, i), first, i, rows, visibility);
@@ -94,7 +100,7 @@ VOLLEY_HOST_DEVICE inline void fill_verify_segment(const Step& step, int32_t ind
                                                    const Rows& out, const PassChoices& choices) {
   const StepSegment& segment = step.segments[index];
   const int32_t first = first_index(segment, step.slots[segment.slot]);
-  out.segments[index] = {segment.row_begin, segment.known + segment.draft, segment.slot};
+  out.segments[index] = {segment.row_begin, verify_rows(step, segment), segment.slot};
   ChoiceSegment choice;
   choice.slot = segment.slot;
   choice.row_begin = segment.choice_begin - segment.choice_chunk;

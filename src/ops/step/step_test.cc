@@ -218,6 +218,27 @@ TEST_P(StepOp, LayerWindowOfCausalRowsEndsAtTheRow) {
   EXPECT_EQ(fixture_->window_end(2), (Ints{11, 12}));
 }
 
+// Protects: a step that was under way when a request ended changes nothing of what its slot keeps.
+TEST_P(StepOp, SlotsThatAreDoneHaveNoRows) {
+  Fixture& f = *fixture_;
+  for (int32_t i : {0, 1}) {
+    f.slot(i).length = 6 + i;
+    f.slot(i).last_token = 60 + i;
+    f.slot(i).done = i == 0 ? 1 : 0;
+  }
+  StepSegment done{.slot = 0, .draft = 1, .chooses = 1, .rows_reserved = 2, .choices_reserved = 2};
+  StepSegment goes_on{
+      .slot = 1, .chooses = 1, .rows_reserved = 1, .row_begin = 2, .choice_begin = 2, .choices_reserved = 1};
+  const Step step = f.step({done, goes_on});
+  const DeviceTensor drafts(*device_, Ints{70});
+  const Rows rows = f.rows();
+  fill_verify_rows(device_->stream(), step, Fixture::at<TokenId>(drafts), {}, rows, f.choices());
+  EXPECT_EQ(f.slot_ids(3), (Ints{step.scrap_slot, step.scrap_slot, 1}));
+  EXPECT_EQ(f.positions(3), (Ints{0, 0, 6}));
+  EXPECT_EQ(f.row_segments()[0].rows, 0);
+  EXPECT_EQ(f.row_segments()[1].rows, 1);
+}
+
 // The slot table after a step: a block that is partly kept, a prompt's last chunk, and a slot that was done.
 TEST_P(StepOp, AcceptMovesSlotsOn) {
   Fixture& f = *fixture_;
