@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <clocale>
 #include <cstring>
@@ -89,7 +90,9 @@ bool LineEditor::Terminal::fill(int wait_ms) {
     const ssize_t got = ::read(STDIN_FILENO, piece, sizeof piece);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return false;
-    bytes.append(piece, static_cast<size_t>(got));
+    // ^D typed while no line is read comes as a zero, after which libedit would take the next key for text.
+    const auto end = std::remove(piece, piece + got, '\0');
+    bytes.append(piece, end);
     return true;
   }
 }
