@@ -8,5 +8,6 @@ from volley import LLM
 
 @pytest.fixture(scope="session")
 def llm() -> Iterator[LLM]:
-    with LLM(dtype="float32", max_num_seqs=8) as model:
+    # Whether it pays to draft is a matter of time on a busy machine.
+    with LLM(dtype="float32", max_num_seqs=8, verify="full") as model:
         yield model

@@ -62,8 +62,7 @@ def test_a_seed_gives_the_same_tokens_with_and_without_speculation(llm: LLM) -> 
     for a, b in zip(drafted, plain, strict=True):
         assert a.outputs[0].token_ids == b.outputs[0].token_ids
         assert b.outputs[0].metrics.drafted_tokens == 0
-    # The sum over both: the engine drafts where that seems to pay, and the short answer may go without.
-    assert sum(output.outputs[0].metrics.accepted_tokens for output in drafted) > 0
+    assert all(output.outputs[0].metrics.accepted_tokens > 0 for output in drafted)
 
 
 def test_n_answers_differ(llm: LLM) -> None:

@@ -93,14 +93,16 @@ def test_several_answers_an_error_and_an_abort() -> None:
             async for _ in engine.generate("x", SamplingParams(temperature=-1)):
                 pass
 
+        begun = asyncio.Event()
+
         async def read() -> RequestOutput:
             async for output in engine.generate(STORY, ENDLESS, "long"):
                 latest = output
+                begun.set()
             return latest
 
         reader = asyncio.create_task(read())
-        while engine.stats().requests_running == 0:
-            await asyncio.sleep(0.002)
+        await begun.wait()
         with pytest.raises(ValueError, match="still runs"):
             async for _ in engine.generate("x", GREEDY, "long"):
                 pass
@@ -109,9 +111,9 @@ def test_several_answers_an_error_and_an_abort() -> None:
         ended = await reader
         assert ended.outputs[0].finish_reason == "cancelled" and len(ended.outputs[0].token_ids) < 1500
         # A task that is cancelled, and a loop that is left.
+        begun.clear()
         reader = asyncio.create_task(read())
-        while engine.stats().requests_running == 0:
-            await asyncio.sleep(0.002)
+        await begun.wait()
         reader.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reader
