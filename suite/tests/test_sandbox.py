@@ -90,7 +90,8 @@ def test_files_outside_stay_as_they_are(tmp_path: Path) -> None:
         "while True: time.sleep(1)",
         "import sys; sys.setrecursionlimit(10**9)\ndef f(): f()\nf()",
         "import os, time; os.closerange(0, 64); time.sleep(600)",
-        "import threading\nfor _ in range(8): threading.Thread(target=lambda: all(x == 0 for x in iter(int, 1))).start()",
+        "import threading\nfor _ in range(8): threading.Thread(target=lambda: all(x == 0 for x in iter(int, 1))).start()\n"
+        "for thread in threading.enumerate()[1:]: thread.join()",
     ],
 )
 def test_its_time_is_bounded_and_nothing_stays(program: str) -> None:
