@@ -33,10 +33,6 @@ void use_utf8() {
   if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-unsigned char insert_newline(EditLine* editor, int) {
-  return el_insertstr(editor, "\n") == 0 ? CC_REFRESH : CC_ERROR;
-}
-
 }  // namespace
 
 struct LineEditor::Terminal {
@@ -136,6 +132,8 @@ int LineEditor::Terminal::next(wchar_t* into) {
       pasting = false;
       continue;
     }
+    // Alt-Enter is a newline as text. (Not by a binding: libedit never frees what is bound.)
+    if (!pasting && (at_marker("\x1b\r") || at_marker("\x1b\n"))) bytes.insert(0, "\x16\n");
     if (interrupted) return 0;
     if (bytes.empty()) continue;
     const unsigned char first = static_cast<unsigned char>(bytes.front());
@@ -174,10 +172,10 @@ LineEditor::LineEditor(std::FILE* out, std::string history_file) : state_(std::m
   el_set(editor, EL_PROMPT, &Terminal::prompt_of);
   el_set(editor, EL_HIST, history, state.history);
   el_set(editor, EL_GETCFN, &Terminal::next_character);
-  el_set(editor, EL_ADDFN, "volley-newline", "Insert a newline", &insert_newline);
-  const char* const keys[][2] = {{"\x1b\r", "volley-newline"}, {"\x1b\n", "volley-newline"},
-                                 {"^R", "em-inc-search-prev"}, {"\x1b[3~", "ed-delete-next-char"},
-                                 {"\x1b[H", "ed-move-to-beg"}, {"\x1b[F", "ed-move-to-end"}};
+  const char* const keys[][2] = {{"^R", "em-inc-search-prev"},
+                                 {"\x1b[3~", "ed-delete-next-char"},
+                                 {"\x1b[H", "ed-move-to-beg"},
+                                 {"\x1b[F", "ed-move-to-end"}};
   for (const auto& [key, function] : keys) el_set(editor, EL_BIND, key, function, nullptr);
   el_source(editor, nullptr);  // the user's ~/.editrc
 }
