@@ -98,6 +98,7 @@ TEST(LoadedMemory, IsWhatWasPlanned) {
 
 // States of recurrent layers are there for every slot, and their tape for the drafts that a block can have.
 TEST(LoadedMemory, StatesArePlannedToTheByte) {
+  if (const auto device = resolve_device(VOLLEY_TEST_DEVICE); !device.ok()) GTEST_SKIP() << device.error().message;
   EngineOptions options = pocket();
   options.model_dir = "tests/data/targets/hybrid_wide";
   options.dummy_weights.reset();
