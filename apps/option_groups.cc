@@ -153,7 +153,7 @@ void add_main_options(CLI::App* app, EngineFlags* flags, const std::string& slot
   add_dtype_option(app, &base.dtype);
   app->add_option_function<std::string>(
          "--quantization", [&base](const std::string& name) { base.quantization = quantization(name); },
-         "the target's weights, quantised while they load: none, fp8 (8 bits) or int4 (4 bits, CPU)")
+         "the target's weights, quantised while they load: none, fp8 (8 bits) or int4 (4 bits)")
       ->check(CLI::IsMember({"none", "fp8", "int4"}));
   app->add_option("--max-model-len", base.max_model_len, "prompt and output tokens of a request [the model's]")
       ->check(positive());

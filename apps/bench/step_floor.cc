@@ -23,9 +23,9 @@ StepFloor step_floor(const StepWeights& weights, const StepShape& shape, WeightB
                      int64_t kv_bytes_per_token) {
   const double rows = static_cast<double>(shape.requests * shape.block);
   StepFloor floor;
-  floor.weight_bytes = static_cast<double>(weights.target) * bytes.target +
-                       static_cast<double>(weights.draft) * bytes.draft +
-                       shape.experts * static_cast<double>(weights.expert) * bytes.target;
+  floor.weight_bytes =
+      static_cast<double>(weights.target) * bytes.target + static_cast<double>(weights.draft) * bytes.draft +
+      shape.experts * static_cast<double>(weights.expert) * (bytes.experts > 0 ? bytes.experts : bytes.target);
   floor.kv_bytes = static_cast<double>(shape.requests) * shape.mean_context * static_cast<double>(kv_bytes_per_token);
   floor.flops = 2.0 * rows * static_cast<double>(weights.target + weights.draft + weights.row_experts * weights.expert);
   return floor;

@@ -28,6 +28,7 @@ struct StepFloor {
 // Bytes of a weight in memory, scales included.
 struct WeightBytes {
   double target = 2, draft = 2;
+  double experts = 0;  // of the target's experts; 0: as its other weights
 };
 
 // How many weights a step reads of each model.

@@ -34,6 +34,8 @@ TEST(StepFloor, CountsTheExpertsThatWereTouched) {
   const StepFloor floor = step_floor(weights, {1, 4, 0, 20}, {}, 0);
   EXPECT_DOUBLE_EQ(floor.weight_bytes, 2 * (1000 + 20 * 50));
   EXPECT_DOUBLE_EQ(floor.flops, 2 * 4 * (1000 + 8 * 50));
+  const StepFloor quantised = step_floor(weights, {1, 4, 0, 20}, {2, 2, 0.5}, 0);
+  EXPECT_DOUBLE_EQ(quantised.weight_bytes, 2 * 1000 + 20 * 50 / 2);
 }
 
 TEST(StepFloor, KvGrowsWithRequestsAndContext) {

@@ -169,7 +169,9 @@ class ThroughputMeasurement {
       if (quantization == "int4") return ops::bytes_per_value(ops::kInt4Weights);
       return quantization == "fp8" ? 1.0 : plain;
     };
-    const WeightBytes bytes{bytes_of(info.quantization), bytes_of(info.draft_quantization)};
+    // MXFP4 is the experts' alone.
+    const double experts = info.quantization == "mxfp4" ? ops::bytes_per_value(ops::kMxfp4Weights) : 0;
+    const WeightBytes bytes{bytes_of(info.quantization), bytes_of(info.draft_quantization), experts};
     row->peak_flops = bf16 && row->speed.bf16_flops > 0 ? row->speed.bf16_flops : row->speed.f32_flops;
     const RunSummary& summary = row->summary;
     const double answered = static_cast<double>(std::max<int64_t>(1, summary.requests - summary.errors));

@@ -25,7 +25,7 @@ enum class Speculation { kOn, kOff };
 // while it loads.
 //   kFp8: e4m3. On GPUs of compute capability 9.0 with a scale for each row, and what they multiply becomes e4m3, too;
 //         the output head stays. On the CPU weights alone, with a scale for each 128 values.
-//   kInt4: -8 to 7, with a scale for each 32 values; the output head as kFp8. The CPU alone.
+//   kInt4: -8 to 7, with a scale for each 32 values; the output head as kFp8 on the CPU, and as it is on a GPU.
 enum class Quantization { kNone, kFp8, kInt4 };
 // The same of the drafter's weights, and on a GPU of its copy of the output head; the text never depends on it. kAuto:
 // kFp8 where a GPU has a fast kernel for it, with bfloat16 arithmetic (compute capability 9.0, and sizes that it

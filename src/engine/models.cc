@@ -10,7 +10,9 @@
 #include "ops/step/step.h"
 #include "sched/reservation.h"
 #include "spec/proposers.h"
+#include "weights/dummy_codes.h"
 #include "weights/named.h"
+#include "weights/schemes/schemes.h"
 
 namespace volley::engine {
 namespace {
@@ -66,7 +68,9 @@ Result<std::shared_ptr<const weights::Checkpoint>> open_checkpoint(const EngineO
                                                                    const weights::NameRules& names,
                                                                    std::span<const model::Param> params) {
   if (options.dummy_weights) {
-    return std::shared_ptr<const weights::Checkpoint>(weights::make_dummy_checkpoint(*options.dummy_weights));
+    std::shared_ptr<const weights::Checkpoint> dummy = weights::make_dummy_checkpoint(*options.dummy_weights);
+    const std::string method = names.quantisation ? names.quantisation->name : std::string();
+    return weights::with_dummy_codes(std::move(dummy), method, *options.dummy_weights);
   }
   VOLLEY_ASSIGN(auto files,
                 weights::open_safetensors(dir, options.mmap ? weights::FileAccess::kMap : weights::FileAccess::kRead));
@@ -187,9 +191,7 @@ Result<ops::WeightFormat> target_storage(Quantization requested, const ResolvedM
     return invalid_argument("The checkpoint is quantised already (" + stored + "): leave --quantization out.");
   }
   if (cpu) return requested == Quantization::kInt4 ? ops::kInt4Weights : ops::kFp8Weights;
-  if (requested == Quantization::kInt4) {
-    return unimplemented("--quantization int4 is built for the CPU alone so far: use fp8 or none, or --device cpu.");
-  }
+  if (requested == Quantization::kInt4) return ops::kInt4Weights;
   const model::Decoder& decoder = models.target.decoder;
   for (size_t i = 0; i < decoder.layers.size(); ++i) {
     if (decoder.experts(i) == nullptr && decoder.attention(i) != nullptr) continue;

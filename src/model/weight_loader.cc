@@ -128,8 +128,9 @@ ops::WeightFormat storage_in(const weights::Checkpoint& checkpoint, const Param&
   if (const auto coded = coded_as(checkpoint, param)) return coded_storage(*coded, param, numerics, device);
   std::vector<DType> parts;
   for (const Param::Part& part : param.parts) parts.push_back(checkpoint.dtype_of(part.name));
-  // Grouped products do not multiply codes so far.
-  const bool plain = param.is_experts() && numerics.storage.multiplies_codes();
+  // Not built: rows of experts as codes; on CUDA codes of 8 bits for rows that are none.
+  const bool rows_stay = device == DeviceKind::kCuda && param.codes == Param::Codes::kBytes;
+  const bool plain = rows_stay || (param.is_experts() && numerics.storage.multiplies_codes());
   return matrix_storage(numerics, parts, plain ? Param::Codes::kNone : param.codes);
 }
 

@@ -48,5 +48,28 @@ TEST(MatrixStorage, OfAQuantisedModelIsAsItsMatricesBear) {
   }
 }
 
+// What a checkpoint has as codes stays so where the device multiplies them.
+TEST(CodedStorage, IsAsTheDeviceMultiplies) {
+  const Numerics numerics;
+  const Param param{"w", Param::Kind::kMatrix, 512, {{"w.weight", 64}}};
+  const auto stored = [&](DeviceKind device, const weights::CodeFormat& coded) {
+    return coded_storage(coded, param, numerics, device);
+  };
+  weights::CodeFormat coded;
+  for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    coded = {.code = DType::kI4, .group = 64, .zeros = true};
+    EXPECT_EQ(stored(device, coded), ops::WeightFormat(DType::kI4, 1, 64, true));
+    coded.group = 0;
+    EXPECT_EQ(stored(device, coded), ops::WeightFormat(DType::kI4, 1, 128, true));
+    coded.scattered = true;
+    EXPECT_EQ(stored(device, coded), kBF16);
+    EXPECT_EQ(stored(device, {.code = DType::kF4E2M1, .group = 32}), ops::kMxfp4Weights);
+    EXPECT_EQ(stored(device, {.code = DType::kF4E2M1, .group = 16}), ops::kNvfp4Weights);
+  }
+  coded = {.code = DType::kF8E4M3, .group = 128};
+  EXPECT_EQ(stored(DeviceKind::kCpu, coded), ops::kFp8Weights);
+  EXPECT_EQ(stored(DeviceKind::kCuda, coded), kBF16);
+}
+
 }  // namespace
 }  // namespace volley::model

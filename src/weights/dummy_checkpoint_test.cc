@@ -2,10 +2,12 @@
 // same arithmetic each time and its activations neither vanish nor overflow.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 
-#include "weights/checkpoint.h"
+#include "weights/coded.h"
+#include "weights/dummy_codes.h"
 
 namespace volley::weights {
 namespace {
@@ -76,6 +78,33 @@ TEST(DummyCheckpoint, NormWeightsAreOne) {
 
 TEST(DummyCheckpoint, EmptyTensorsAreEmpty) {
   EXPECT_TRUE(values(*make_dummy_checkpoint(6), "w", {3, 0}).empty());
+}
+
+// Experts alone, repeatable, of the size of plain weights.
+TEST(DummyCheckpoint, ExpertsAreCodesWhereTheConfigurationSaysSo) {
+  const std::array<int64_t, 2> shape = {40, 320};
+  const auto dummy = [](const char* method) {
+    return with_dummy_codes(std::shared_ptr<const Checkpoint>(make_dummy_checkpoint(7)), method, 7);
+  };
+  const std::string expert = "model.layers.0.mlp.experts.3.down_proj.weight";
+  EXPECT_FALSE(dummy("awq")->code_format(expert, shape)->has_value());
+  const auto codes = dummy("mxfp4");
+  EXPECT_FALSE(codes->code_format("model.layers.0.self_attn.q_proj.weight", shape)->has_value());
+  ASSERT_TRUE(codes->code_format(expert, shape)->has_value());
+  EXPECT_EQ((*codes->code_format(expert, shape))->bytes, 40 * (160 + 10));
+  const auto read = [&](const std::string& name) {
+    std::vector<float> values(40 * 320);
+    for (int64_t row = 0; row < 40; ++row) (*dummy("mxfp4")->coded(name, shape))->widen(row, &values[row * 320]);
+    return values;
+  };
+  const std::vector<float> x = read(expert);
+  EXPECT_EQ(x, read(expert));
+  EXPECT_NE(x, read("model.layers.0.mlp.experts.4.down_proj.weight"));
+  double squares = 0;
+  for (const float v : x) squares += v * v;
+  const double deviation = std::sqrt(squares / static_cast<double>(x.size())) * std::sqrt(320.0);
+  EXPECT_GT(deviation, 0.7);
+  EXPECT_LT(deviation, 1.42);
 }
 
 }  // namespace

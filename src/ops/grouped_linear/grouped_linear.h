@@ -21,7 +21,7 @@ namespace volley::ops {
 struct ExpertWeights {
   int64_t experts = 0;
   int64_t n = 0, k = 0;  // of one expert; n counts all rows of all parts
-  WeightFormat format;   // kBF16 or kF32; on the CPU codes in groups, too
+  WeightFormat format;   // kBF16, kF32 or codes in groups
   LinearLayout layout = LinearLayout::kPlain;
   Buffer packed;
   bool portable = false;  // CUDA: the kernel for GPUs without wgmma, on any GPU; the same bits

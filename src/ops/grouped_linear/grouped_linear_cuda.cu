@@ -9,6 +9,7 @@
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.h"
 #include "ops/grouped_linear/grouped_linear_cuda.h"
+#include "ops/grouped_linear/grouped_linear_cuda_codes.h"
 #include "ops/grouped_linear/grouped_linear_cuda_work.cuh"
 #include "ops/grouped_linear/grouped_linear_kernels.h"
 
@@ -97,7 +98,8 @@ void copy_dense(const WeightRows& part, int64_t k, std::byte* to) {
   constexpr int64_t kBlock = 64;  // rows and columns whose cache lines are still there for the next row
   const auto size = static_cast<int64_t>(dtype_size(part.dtype));
   const auto* from = static_cast<const std::byte*>(part.data);
-  for (int64_t row0 = 0; row0 < part.rows; row0 += kBlock) {
+  for_each_in_parallel(divide_up(part.rows, kBlock), [&](int64_t block) {
+    const int64_t row0 = block * kBlock;
     for (int64_t k0 = 0; k0 < k; k0 += kBlock) {
       for (int64_t row = row0; row < std::min(row0 + kBlock, part.rows); ++row) {
         for (int64_t i = k0; i < std::min(k0 + kBlock, k); ++i) {
@@ -105,7 +107,7 @@ void copy_dense(const WeightRows& part, int64_t k, std::byte* to) {
         }
       }
     }
-  }
+  });
 }
 
 constexpr int kCombineThreads = 128;
@@ -193,6 +195,7 @@ void launch_combine(Stream& stream, const CombineArgs& args, int64_t rows) {
 }  // namespace
 
 Result<ExpertWeights> pack_experts_cuda(Device& device, std::span<const WeightRows> parts, ExpertWeights w) {
+  if (w.format.is_nibbles()) return pack_code_experts(device, parts, std::move(w));
   const int64_t bytes = grouped_cuda_expert_bytes(w.n, w.k, w.format.code, w.layout);
   VOLLEY_ASSIGN(w.packed, device.allocate(static_cast<size_t>(w.experts * bytes)));
   if (device.stream().dry()) return Result<ExpertWeights>(std::move(w));
@@ -273,6 +276,7 @@ GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& ro
 
 void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
                          const GroupedCall& call, const End& end) {
+  if (w.format.is_nibbles()) return grouped_codes_cuda(stream, w, x, routing, y, call, end);
   const GroupedArgs args = grouped_args(w, x, routing, y, call, end);
   const GpuInfo& gpu = stream.gpu();
   switch (grouped_cuda_kernel(gpu, w, x.dtype)) {

@@ -1,6 +1,7 @@
 // Protects, on a GPU: what grouped_linear_test.cc says, which is built into the same program; the portable kernel; that
-// tiles of both sizes and both generations' kernels give the same bits; that a recorded product serves the routing that
-// is there when it runs. The layout is checked without a GPU.
+// tiles of both sizes and both generations' kernels give the same bits; that experts of 4-bit codes give the bits of
+// the bf16 weights that they stand for; that a recorded product serves the routing that is there when it runs. The
+// layout is checked without a GPU.
 #include "ops/grouped_linear/grouped_linear_cuda.h"
 
 #include <set>
@@ -40,6 +41,74 @@ TEST(GroupedLinearCuda, PortableKernelGivesTheSameBits) {
         w.packed.portable = true;
         ASSERT_EQ(grouped_for_test(device, w, x, kBF16, routing.routing(), p.y, p.rows), want) << rows;
         ASSERT_EQ(grouped_for_test(device, w, x, kBF16, routing.routing(), p.y, p.rows, biased.end), want_biased);
+      }
+    }
+  }
+}
+
+// Codes of experts, as a checkpoint may have them; and the same as values.
+std::vector<WeightRows> coded_parts(const ExpertWeights& w, bool as_values) {
+  const int64_t each = w.layout == LinearLayout::kGateUp ? 2 : 1, rows = w.n / each;
+  const int64_t k = w.k, group_k = w.format.group_k, groups = (k + group_k - 1) / group_k;
+  std::vector<WeightRows> parts;
+  for (int64_t i = 0; i < w.experts * each; ++i) {
+    WeightRows part;
+    part.rows = rows;
+    part.codes = [=, zeros = w.format.zeros](int64_t row, const CodedRow& out) {
+      const int64_t at = (i * rows + row) * 7919;
+      for (int64_t c = 0; c < k; ++c) out.codes[c] = static_cast<uint8_t>((at + c * c / 3 + c) % 16);
+      for (int64_t g = 0; g < groups; ++g) {
+        out.scales[g] =
+            std::ldexp(zeros ? 1 + 0x1p-10f * static_cast<float>(at % 512) : 1.0f, -static_cast<int>((at + g) % 9));
+        if (zeros) out.zeros[g] = static_cast<uint8_t>((at + g) % 17);
+      }
+    };
+    if (as_values) {
+      part.values = [=, codes = part.codes, format = w.format](int64_t row, float* values) {
+        std::vector<uint8_t> bits(k), zeros(format.zeros ? groups : 0);
+        std::vector<float> scales(groups);
+        codes(row, {bits, scales, zeros});
+        for (int64_t c = 0; c < k; ++c) {
+          const float scale = scales[c / group_k];
+          if (format.code == DType::kI4) {
+            values[c] = static_cast<float>(bits[c] - (format.zeros ? zeros[c / group_k] : 8)) * scale;
+          } else {
+            values[c] = kFloat4E2M1[bits[c] & 7] * (bits[c] < 8 ? scale : -scale);
+          }
+        }
+      };
+      part.codes = {};
+    }
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+TEST(GroupedLinearCuda, CodesGiveTheBitsOfTheWidenedWeights) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (const WeightFormat& format : {kMxfp4Weights, WeightFormat(DType::kI4, 1, 128, true)}) {
+    for (const Product& p : {kIn, kOut}) {
+      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1000, 520}, {74, 77}}) {
+        Experts codes(device, 16, n, k, kBF16, p.layout), plain(device, 16, n, k, kBF16, p.layout);
+        codes.packed.format = format;
+        const std::vector<WeightRows> values = coded_parts(codes.packed, true);
+        plain.packed = std::move(pack_experts(device, values, 16, k, kBF16, p.layout)).value();
+        codes.packed =
+            std::move(pack_experts(device, coded_parts(codes.packed, false), 16, k, format, p.layout)).value();
+        for (int64_t rows : {1, 8, 40, 300}) {
+          for (int32_t favoured : {0, 4}) {
+            SCOPED_TRACE(testing::Message() << format_name(format) << " n " << n << " rows " << rows);
+            const TestRouting routing(device, 16, 4, rows, favoured);
+            const std::vector<float> x = x_of(p, routing, k);
+            const BiasedEnd biased(device, plain.packed);
+            const auto want = grouped_for_test(device, plain, x, kBF16, routing.routing(), p.y, p.rows, biased.end);
+            for (bool portable : {false, true}) {
+              codes.packed.portable = portable;
+              ASSERT_EQ(grouped_for_test(device, codes, x, kBF16, routing.routing(), p.y, p.rows, biased.end), want)
+                  << (portable ? "portable" : "");
+            }
+          }
+        }
       }
     }
   }

@@ -33,7 +33,7 @@ double bytes_per_value(const WeightFormat& format) {
 }
 
 bool multiplies_as_stored(DeviceKind device, const WeightFormat& format) {
-  if (device != DeviceKind::kCpu || !format.is_codes() || format.group_n != 1) return false;
+  if (!format.is_codes() || format.group_n != 1 || (device != DeviceKind::kCpu && !format.is_nibbles())) return false;
   const int group = format.group_k;
   return (group == 16 || group == 32 || group == 64 || group == 128) && (!format.zeros || format.code == DType::kI4);
 }

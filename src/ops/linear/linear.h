@@ -66,7 +66,7 @@ struct WeightFormat {
 
 // e4m3 with a scale for each output, for rows that become e4m3, too. CUDA alone, where linear_takes_fp8().
 inline constexpr WeightFormat kFp8Rows = {DType::kF8E4M3, 1, 0};
-// Weights alone as codes. The CPU alone, as are all codes in groups of 16, 32, 64 or 128 columns.
+// Weights alone as codes. Bytes on the CPU alone; half bytes on CUDA, too; in groups of 16, 32, 64 or 128 columns.
 inline constexpr WeightFormat kFp8Weights = {DType::kF8E4M3, 1, 128};
 inline constexpr WeightFormat kInt4Weights = {DType::kI4, 1, 32};
 // Groups with a power of two as their scale (OCP microscaling formats), and NVIDIA's, whose scales have two levels.
@@ -97,8 +97,8 @@ double bytes_per_value(const WeightFormat& format);
 // Packs `parts` (each [rows, k], stacked) once. kBF16 rounds fp32 and fp16 sources to bf16; kF32 is exact.
 // kFp8Rows quantises each row as quantise_rows() does; for k a multiple of 16 and a number of outputs that is a
 // multiple of 4. kFp8Weights does so with each group; kInt4Weights takes the scale of a group that leaves the least
-// squared error among some. A group that holds a NaN or an infinity becomes NaN. Parts that bring codes of their own
-// are packed as they are. What a device has no kernels for is kUnimplemented.
+// squared error among some (on CUDA rounded to bf16). A group that holds a NaN or an infinity becomes NaN. Parts with
+// codes of their own are packed as they are. What a device has no kernels for is kUnimplemented.
 Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> parts, int64_t k, WeightFormat format,
                                  LinearLayout layout = LinearLayout::kPlain);
 
@@ -133,8 +133,8 @@ struct End {
 };
 
 // x: [rows, k]. bf16 x with bf16 weights: products of bf16, sums in fp32. Where either is fp32, products and sums are.
-// Weights that are codes with scales along k are widened, which is exact, to bf16 for rows in bf16 where the CPU has
-// their dot product, else to fp32; each group's sum is multiplied by its scale and added.
+// Weights that are codes with scales along k are widened, exactly; on the CPU each group's sum is multiplied by its
+// scale and added; on CUDA code times scale is rounded to bf16 for rows in bf16: the bits are those of such weights.
 // kFp8Rows multiplies codes; plain x becomes codes first, in scratch memory that is given back. Each sum of products
 // of codes is multiplied by the weight row's scale, then by x's row's. The matrix unit keeps about 13 bits of such a
 // sum behind its largest product, so its error is larger than that of fp32 sums, but small beside what quantising did.

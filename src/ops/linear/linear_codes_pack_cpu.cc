@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "ops/linear/linear_cpu.h"
+#include "ops/linear/linear_int4.h"
 
 namespace volley::ops {
 namespace {
@@ -36,9 +37,9 @@ float int4_code(float value) {
   return std::clamp(value + kRound - kRound, -8.0f, 7.0f);
 }
 
-// Codes come from value * inverse. Of the inverses that make the extreme value a code from 7 to 9 in magnitude, the one
-// is taken whose codes, with the scale that suits them best, leave the least squared error.
-float int4_codes(const float* values, int64_t count, uint8_t* codes) {
+}  // namespace
+
+float quantise_int4(const float* values, int64_t count, uint8_t* codes) {
   const float most = extreme(values, count);
   if (std::isnan(most)) return kNaN;
   std::fill_n(codes, count, uint8_t{8});
@@ -64,8 +65,6 @@ float int4_codes(const float* values, int64_t count, uint8_t* codes) {
   for (int64_t i = 0; i < count; ++i) codes[i] = static_cast<uint8_t>(int4_code(values[i] * best_inverse) + 8.0f);
   return best_scale;
 }
-
-}  // namespace
 
 void store_group_cpu(const CodeGroup& from, int64_t lane, const WeightFormat& format, char* group) {
   const bool nibbles = format.is_nibbles();
@@ -99,7 +98,7 @@ void pack_group_cpu(const float* values, int64_t count, int64_t lane, const Weig
   uint8_t codes[kMostGroup];
   std::fill_n(codes, count, uint8_t{0});
   if (int4) std::fill_n(codes, count, uint8_t{8});
-  const float scale = int4 ? int4_codes(values, count, codes) : fp8_codes(values, count, codes);
+  const float scale = int4 ? quantise_int4(values, count, codes) : fp8_codes(values, count, codes);
   store_group_cpu({codes, count, scale, 0}, lane, format, group);
 }
 

@@ -8,6 +8,7 @@
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.h"
 #include "ops/linear/linear_cuda.h"
+#include "ops/linear/linear_cuda_codes.h"
 #include "ops/linear/linear_kernels.h"
 
 namespace volley::ops {
@@ -127,15 +128,15 @@ void upload_rows(Device& device, const WeightRows& part, int64_t first, int64_t 
   if (part.codes) {
     const auto codes_at = static_cast<size_t>(rows) * sizeof(float);
     std::vector<uint8_t> host(bytes);
-    for (int64_t r = 0; r < rows; ++r) {
+    for_each_in_parallel(rows, [&](int64_t r) {
       float scale = 0;
       part.codes(first + r, {{&host[codes_at + r * k], static_cast<size_t>(k)}, {&scale, 1}, {}});
       std::memcpy(&host[r * sizeof(float)], &scale, sizeof(float));
-    }
+    });
     device.upload(raw, host.data(), bytes);
   } else if (part.values) {
     std::vector<float> host(static_cast<size_t>(rows * k));
-    for (int64_t r = 0; r < rows; ++r) part.values(first + r, &host[r * k]);
+    for_each_in_parallel(rows, [&](int64_t r) { part.values(first + r, &host[r * k]); });
     device.upload(raw, host.data(), bytes);
   } else {
     const auto* from = static_cast<const char*>(part.data);
@@ -200,6 +201,7 @@ void linear_plain_cuda(Stream& stream, const LinearWeight& w, TensorView x, Tens
 
 void linear_cuda(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end) {
   const int64_t rows = y.shape[0];
+  if (w.format.is_nibbles()) return linear_codes_cuda(stream, w, x, y, end);
   if (end.summaries.whole != nullptr) {
     return linear_tiles_cuda(stream, w, x, y, end, LinearCudaPlan::make_summarising(w, rows));
   }
@@ -219,12 +221,14 @@ void linear_cuda(Stream& stream, const LinearWeight& w, const Input& x, TensorVi
 
 namespace {
 
-// On CUDA a format's code says all: kFp8Rows is the only one of codes.
+// What is not nibbles, a format's code says all of: kFp8Rows is the only one of bytes.
 Result<LinearWeight> pack_weights(Device& device, std::span<const WeightRows> parts, int64_t k,
                                   const WeightFormat& format, LinearLayout layout) {
+  if (format.is_nibbles()) return pack_codes(device, parts, k, format, layout);
   return pack_linear_cuda(device, parts, k, format.code, layout);
 }
 int64_t weight_bytes(int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout) {
+  if (format.is_nibbles()) return linear_codes_bytes(n, k, format, layout);
   return linear_cuda_packed_bytes(n, k, format.code, layout);
 }
 

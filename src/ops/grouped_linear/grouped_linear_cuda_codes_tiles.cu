@@ -1,0 +1,162 @@
+// Grouped products with 4-bit codes on sm_90a: the tiles of grouped_linear_cuda_tiles.cuh, whose weights are widened on
+// their way to the matrix unit.
+#include <algorithm>
+
+#include "ops/grouped_linear/grouped_linear_cuda_codes.h"
+#include "ops/grouped_linear/grouped_linear_cuda_tiles.cuh"
+#include "ops/linear/linear_cuda_codes_consume.cuh"
+
+namespace volley::ops {
+namespace {
+
+template <int kPanels_, int kMaxRows_, PanelEnd kEnd_>
+struct CodeShape : GroupedShape<kPanels_, kMaxRows_, kEnd_> {
+  using Base = GroupedShape<kPanels_, kMaxRows_, kEnd_>;
+  static constexpr int kWeightBytes = kPanels_ * 2 * code_half_bytes(kMostCodeWords);
+  static constexpr int kNSideAt = kWeightBytes;
+  static constexpr int kStageBytes = kWeightBytes + kMaxRows_ * 128;
+  // Warps that copy weights, stage by stage in turn: codes are used up faster than one thread asks for copies.
+  static constexpr int kCopyWarps = Base::kUnevenRegisters ? 1 : 4;
+  static constexpr int kThreads = Base::kConsumers + kCopyWarps * 32 + Base::kXThreads, kWarps = kThreads / 32;
+  static constexpr int kFitting = ((225 << 10) - 1024 - Base::kOwnBytes) / kStageBytes / kCopyWarps * kCopyWarps;
+  static constexpr int kStages = kFitting < 24 ? kFitting : 24;
+  static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // the ring starts on 1024
+  static_assert(kStageBytes % 1024 == 0 && kStages >= 3);
+};
+
+// One thread of each warp that copies calls it. warp: which of them.
+template <typename Shape>
+__device__ __forceinline__ void copy_codes(const Ring& ring, RingWriter& writer, const GroupedCodeArgs& args,
+                                           const GroupedTile& tile, int warp) {
+  using namespace hopper;
+  const int panels = min(Shape::kPanels, args.grouped.panels - tile.panel);
+  const int block_bytes = 2 * code_half_bytes(args.codes.words);
+  const int64_t panel_bytes = static_cast<int64_t>(args.grouped.k_blocks) * block_bytes;
+  const uint8_t* from = args.grouped.weights + tile.expert * args.grouped.expert_bytes + tile.panel * panel_bytes;
+  const uint64_t policy = tile.alone ? l2_evict_first() : l2_evict_normal();
+#pragma unroll 1
+  for (int block = 0; block < args.grouped.k_blocks; ++block, from += block_bytes) {
+    if (writer.stage % Shape::kCopyWarps == warp) {
+      barrier_wait(&ring.empty[writer.stage], writer.parity);
+      barrier_expect(&ring.full[writer.stage], panels * block_bytes);
+      uint8_t* to = ring.stages + writer.stage * Shape::kStageBytes;
+      for (int p = 0; p < panels; ++p) {
+        bulk_copy(to + p * block_bytes, from + p * panel_bytes, block_bytes, &ring.full[writer.stage], policy);
+      }
+    }
+    writer.advance<Shape>();
+  }
+}
+
+template <typename Shape, int kRows>
+__device__ __forceinline__ void multiply_codes(const Ring& ring, RingReader& reader, const GroupedCodeArgs& args,
+                                               const GroupedTile& tile) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  float sums[kRows / 2] = {};
+  const uint32_t half = hopper::shared_address(ring.stages) + warp / 2 * code_half_bytes(args.codes.words);
+  consume_codes<GroupedColumns<Shape, kRows>>(ring, reader, {args.codes, half, warp % 2}, args.grouped.k_blocks, sums);
+  if (threadIdx.x % 128 == 0) hopper::barrier_arrive(&ring.empty[reader.held]);  // before this tile's end is written
+  reader.held = -1;
+  finish_panel<Shape::kEnd, kRows>(args.grouped, tile, tile.panel + warp / 4, warp % 4, sums);
+}
+
+// With the first of kRows that holds the tile's.
+template <typename Shape, int kRows, int... kMore>
+__device__ __forceinline__ void multiply_codes_of(const Ring& ring, RingReader& reader, const GroupedCodeArgs& args,
+                                                  const GroupedTile& tile) {
+  if constexpr (sizeof...(kMore) == 0) {
+    static_assert(kRows == Shape::kMaxRows);
+    multiply_codes<Shape, kRows>(ring, reader, args, tile);
+  } else if (tile.rows <= kRows) {
+    multiply_codes<Shape, kRows>(ring, reader, args, tile);
+  } else {
+    multiply_codes_of<Shape, kMore...>(ring, reader, args, tile);
+  }
+}
+
+template <typename Shape, int... kRows>
+__global__ void __launch_bounds__(Shape::kThreads, 1) grouped_code_tiles_kernel(const GroupedCodeArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // the dispatch sends no other GPU here (grouped_codes_cuda)
+  using namespace hopper;
+  extern __shared__ uint8_t dynamic[];
+  __shared__ uint64_t full[Shape::kStages], empty[Shape::kStages];
+  __shared__ GroupedWork work;
+  __shared__ int sources[Shape::kMaxRows];
+  const Ring ring{full, empty, dynamic + (1024 - shared_address(dynamic) % 1024) % 1024};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Shape::kStages; ++i) {
+      barrier_init(&full[i], Shape::kArrivals);
+      barrier_init(&empty[i], Shape::kPanels);
+    }
+    barrier_init_fence();
+  }
+  if (!args.grouped.routing_ready) cuda::wait_for_predecessors();
+  list_work<Shape::kWarps, Shape::kMaxRows>(args.grouped, work);  // and barriers are there
+  cuda::launch_dependents();
+
+  if (threadIdx.x >= Shape::kConsumers) {
+    if constexpr (Shape::kUnevenRegisters) registers_shrink_to<72>();
+    const int thread = static_cast<int>(threadIdx.x) - Shape::kConsumers;
+    constexpr int kCopyThreads = Shape::kCopyWarps * 32;
+    if (thread < kCopyThreads && thread % 32 == 0) {
+      RingWriter writer;
+      for_tiles<Shape::kPanels>(args.grouped, work, [&](const GroupedTile& tile) {
+        copy_codes<Shape>(ring, writer, args, tile, thread / 32);
+      });
+    }
+    if (thread >= kCopyThreads) {
+      cuda::wait_for_predecessors();
+      produce_x<Shape>(ring, args.grouped, work, thread - kCopyThreads, sources);
+    }
+  } else {
+    if constexpr (Shape::kUnevenRegisters) registers_grow_to<216>();
+    // What comes before in the stream has ended when the first rows of x are there.
+    RingReader reader;
+    for_tiles<Shape::kPanels>(args.grouped, work, [&](const GroupedTile& tile) {
+      multiply_codes_of<Shape, kRows...>(ring, reader, args, tile);
+    });
+  }
+#else
+  __trap();
+#endif
+}
+
+template <typename Shape, int... kRows>
+void launch(Stream& stream, const GroupedCodeArgs& code_args, int processors) {
+  const GroupedArgs& args = code_args.grouped;
+  const int64_t across = (args.panels + Shape::kPanels - 1) / Shape::kPanels;
+  const int64_t most = std::min(args.experts, args.entry_count) + args.entry_count / Shape::kMaxRows;  // tiles of rows
+  cuda::Launch how;
+  how.grid = dim3(static_cast<unsigned>(std::min<int64_t>(processors, most * across)));
+  how.block = dim3(Shape::kThreads);
+  how.shared_bytes = Shape::kSharedBytes;
+  how.early = true;
+  cuda::launch(grouped_code_tiles_kernel<Shape, kRows...>, how, stream, code_args);
+}
+
+template <PanelEnd kEnd>
+void launch_few(Stream& stream, const GroupedCodeArgs& args, int processors) {
+  using Shape = CodeShape<2, static_cast<int>(GroupedTileSize::kFewRows), kEnd>;
+  launch<Shape, 8, 16, 32, 64>(stream, args, processors);
+}
+template <PanelEnd kEnd>
+void launch_many(Stream& stream, const GroupedCodeArgs& args, int processors) {
+  using Shape = CodeShape<2, static_cast<int>(GroupedTileSize::kManyRows), kEnd>;
+  launch<Shape, 32, 64, 128, 256>(stream, args, processors);
+}
+
+}  // namespace
+
+void grouped_codes_tiles_cuda(Stream& stream, const GroupedCodeArgs& args, GroupedTileSize size, int processors) {
+  const bool pairs = args.grouped.layout == LinearLayout::kGateUp;
+  const bool few = size == GroupedTileSize::kFewRows;
+  if (!pairs) {
+    return few ? launch_few<PanelEnd::kPlain>(stream, args, processors)
+               : launch_many<PanelEnd::kPlain>(stream, args, processors);
+  }
+  // SwiGLU to fp32 is for tests and comparisons.
+  if (few || args.grouped.y_dtype == DType::kF32) return launch_few<PanelEnd::kGateUp>(stream, args, processors);
+  launch_many<PanelEnd::kGateUpQuick>(stream, args, processors);
+}
+
+}  // namespace volley::ops

@@ -1,0 +1,77 @@
+// The loop of the tile kernels of sm_90a where the M side are 4-bit codes: each warp widens its 16 rows in registers
+// while the matrix unit multiplies what was widened before.
+#pragma once
+
+#include "ops/linear/linear_cuda_codes_products.cuh"
+#include "ops/linear/linear_cuda_ring.cuh"
+#include "ops/linear/linear_cuda_widen.cuh"
+
+namespace volley::ops {
+
+// What a warp multiplies.
+struct OwnCodes {
+  CodeKind kind;
+  uint32_t half;  // the address of its half in the first stage
+  int set;        // of the half's 16 rows
+};
+
+// Addresses that the loop keeps.
+struct CodeRing {
+  uint32_t full, empty;  // barriers
+  uint32_t x;            // of the first stage, for the matrix unit
+};
+
+template <typename Shape>
+__device__ __forceinline__ void give_back_codes(const CodeRing& ring, RingReader& reader) {
+  if (threadIdx.x % 128 == 0 && reader.held >= 0) {
+    if constexpr (Shape::kCommon != Common::kNothing) {
+      for (uint32_t block : {0u, 1u}) hopper::barrier_arrive_at(ring.empty + reader.held * 8, block);
+    } else {
+      hopper::barrier_arrive(ring.empty + reader.held * 8);
+    }
+  }
+}
+
+// The next block of k, widened to `a`, which the block before the last has done with.
+template <typename Shape>
+__device__ __forceinline__ void multiply_block(const CodeRing& ring, RingReader& reader, const OwnCodes& own,
+                                               uint32_t (&a)[4][4], float (&sums)[Shape::kColumns / 2]) {
+  using namespace hopper;
+  barrier_wait(ring.full + reader.stage * 8, reader.parity);
+  if constexpr (requires { Shape::kThreadsCopy; }) shared_writes_to_units();  // rows of x that threads copied
+  widen_half(own.kind, own.half + reader.stage * Shape::kStageBytes, own.set, a);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    asm volatile("" : "+r"(a[k][0]), "+r"(a[k][1]), "+r"(a[k][2]), "+r"(a[k][3])::"memory");
+  }
+  products_begin();
+  const uint32_t x = ring.x + reader.stage * (Shape::kStageBytes / 16);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) RegisterProduct<Shape::kColumns>::run(sums, a[k], matrix_descriptor(x + k * 2));
+  products_commit();
+  products_wait<1>();  // the block before: its stage, and the registers that the next is widened to
+  give_back_codes<Shape>(ring, reader);
+  reader.held = reader.stage;
+  if (++reader.stage == Shape::kStages) {
+    reader.stage = 0;
+    reader.parity ^= 1;
+  }
+}
+
+// Adds the products of the next `count` blocks of k, as consume() does with bf16.
+template <typename Shape>
+__device__ __forceinline__ void consume_codes(const Ring& stages, RingReader& reader, const OwnCodes& own, int count,
+                                              float (&sums)[Shape::kColumns / 2]) {
+  using namespace hopper;
+  const CodeRing ring = {held_in_register(shared_address(stages.full)), held_in_register(shared_address(stages.empty)),
+                         held_in_register(descriptor_low(shared_address(stages.stages + Shape::kNSideAt)))};
+  uint32_t even[4][4], odd[4][4];
+#pragma unroll 1
+  for (int i = 0; i < count; i += 2) {
+    multiply_block<Shape>(ring, reader, own, even, sums);
+    if (i + 1 < count) multiply_block<Shape>(ring, reader, own, odd, sums);
+  }
+  products_wait<0>();
+}
+
+}  // namespace volley::ops

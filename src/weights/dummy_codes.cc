@@ -1,0 +1,89 @@
+#include "weights/dummy_codes.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/mix.h"
+#include "weights/coded.h"
+
+namespace volley::weights {
+namespace {
+
+class DummyMatrix final : public CodedMatrix {
+ public:
+  DummyMatrix(const CodeFormat& format, int64_t rows, int64_t columns, uint64_t key)
+      : CodedMatrix(format, rows, columns), key_(key) {
+    // The root of a random code's mean square is 2.9.
+    scale_ = static_cast<float>(std::exp2(std::round(std::log2(1 / (2.9 * std::sqrt(static_cast<double>(columns)))))));
+  }
+
+  void read(int64_t row, uint8_t* codes, float* scales, uint8_t*) const override {
+    constexpr int64_t kPerHash = 16;
+    const uint64_t key = mix_bits(key_ + (static_cast<uint64_t>(row) + 1) * kSplitMixStep);
+    for (int64_t begin = 0; begin < columns(); begin += kPerHash) {
+      uint64_t bits = mix_bits(key + (static_cast<uint64_t>(begin) + 1) * kSplitMixStep);
+      for (int64_t i = begin; i < std::min(columns(), begin + kPerHash); ++i, bits >>= 4) codes[i] = bits & 0xf;
+    }
+    std::fill_n(scales, groups(), scale_);
+  }
+
+ private:
+  uint64_t key_;
+  float scale_;
+};
+
+class DummyCodes final : public Checkpoint {
+ public:
+  DummyCodes(std::shared_ptr<const Checkpoint> dummy, uint64_t seed) : dummy_(std::move(dummy)), seed_(seed) {}
+
+  bool has(std::string_view name) const override { return dummy_->has(name); }
+  Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const override {
+    return dummy_->get(name, shape);
+  }
+  Result<SourceTensor> get_part(std::string_view name, std::span<const int64_t> whole, int64_t first,
+                                std::span<const int64_t> shape) const override {
+    return dummy_->get_part(name, whole, first, shape);
+  }
+  Status check(std::string_view name, std::span<const int64_t> shape) const override {
+    return dummy_->check(name, shape);
+  }
+  Result<std::vector<int64_t>> integers(std::string_view name, int64_t count) const override {
+    return dummy_->integers(name, count);
+  }
+  Status check_integers(std::string_view name, int64_t count) const override {
+    return dummy_->check_integers(name, count);
+  }
+  DType main_dtype() const override { return dummy_->main_dtype(); }
+  std::string quantisation() const override { return "mxfp4"; }
+
+  Result<std::optional<CodeFormat>> code_format(std::string_view name, std::span<const int64_t> shape) const override {
+    if (shape.size() != 2 || name.find(".experts.") == std::string_view::npos) return std::optional<CodeFormat>();
+    CodeFormat format;
+    format.code = DType::kF4E2M1;
+    format.group = 32;
+    format.name = "mxfp4";
+    format.bytes = shape[0] * (shape[1] / 2 + (shape[1] + 31) / 32);
+    return std::optional(std::move(format));
+  }
+  Result<std::shared_ptr<const CodedMatrix>> coded(std::string_view name,
+                                                   std::span<const int64_t> shape) const override {
+    VOLLEY_ASSIGN(const std::optional<CodeFormat> format, code_format(name, shape));
+    uint64_t key = mix_bits(seed_ + 1);
+    for (const char c : name) key = mix_bits(key ^ static_cast<unsigned char>(c));
+    return std::shared_ptr<const CodedMatrix>(std::make_shared<DummyMatrix>(*format, shape[0], shape[1], key));
+  }
+
+ private:
+  std::shared_ptr<const Checkpoint> dummy_;
+  uint64_t seed_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Checkpoint> with_dummy_codes(std::shared_ptr<const Checkpoint> dummy, const std::string& method,
+                                                   uint64_t seed) {
+  if (method != "mxfp4") return dummy;
+  return std::make_shared<DummyCodes>(std::move(dummy), seed);
+}
+
+}  // namespace volley::weights
