@@ -90,6 +90,7 @@ EngineOptions options_of(const Configuration& c, const std::string& model, const
   options.prefix_cache = c.prefix_cache;
   options.graphs = c.graphs;
   if (c.block_size > 0) options.verify = c.verify;
+  options.kv_pages = 4096;  // the rest of the memory is for other processes that run these tests beside this one
   if (c.tight_pool) options.kv_pages = (kMaxModelLen + 16 + c.page_size - 1) / c.page_size + 2;
   return options;
 }
