@@ -24,7 +24,7 @@ FOREIGN = {
     "docker": {"--rm", "--time", "--env-file", "--build-arg", "--gpus"},
     "rsync, systemctl, mypy": {"--inplace", "--now", "--strict"},
     "node": {"--test"},
-    "hf": {"--exclude", "--include"},
+    "kubectl": {"--from-file"},
     # docs/migration.md: options of vLLM and SGLang that Volley does not take
     "vLLM, SGLang": {
         "--allowed-origins",
