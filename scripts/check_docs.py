@@ -24,7 +24,7 @@ FOREIGN = {
     "docker": {"--rm", "--time", "--env-file", "--build-arg", "--gpus"},
     "rsync, systemctl, mypy": {"--inplace", "--now", "--strict"},
     "node": {"--test"},
-    "kubectl": {"--from-file"},
+    "kubectl, hf": {"--from-file", "--exclude"},
     # docs/migration.md: options of vLLM and SGLang that Volley does not take
     "vLLM, SGLang": {
         "--allowed-origins",
