@@ -229,7 +229,7 @@ TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
   check_target("targets/" + GetParam(), Quantization::kNone, configurations());
 }
 
-// Of each kind of layer one target; what a device has no format for is refused.
+// One target for each kind of layer. A device refuses a format that it does not have.
 constexpr const char* kQuantisedTargets[] = {"plain", "narrow_fp32", "moe_mixed", "next_experts", "oss_odd"};
 
 TEST(QuantisedInvariance, SpeculationAndEverythingElseIsInvisible) {
