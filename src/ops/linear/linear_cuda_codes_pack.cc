@@ -22,7 +22,7 @@ Status check_scales(const CodedRow& row) {
   return {};
 }
 
-// Of a row as CodedRow wants it.
+// Room for a row, as CodedRow wants it.
 struct RowMemory {
   std::vector<float> values, scales;
   std::vector<uint8_t> codes, zeros;
