@@ -68,6 +68,7 @@ HttpRequest request_head(const Message& message) {
   request.authorization = header(http::field::authorization);
   request.origin = header(http::field::origin);
   request.if_none_match = header(http::field::if_none_match);
+  request.accept_encoding = header(http::field::accept_encoding);
   request.requested_headers = header(http::field::access_control_request_headers);
   request.request_id = header("X-Request-Id");
   request.api_key = header("X-Api-Key");
