@@ -119,7 +119,8 @@ describe('answers', () => {
       '```html\n<script>globalThis.owned = 1</script><img src=x onerror=owned=1>\n```\n\n',
       '$\\href{javascript:owned=1}{x}$ $\\includegraphics{https://evil.example/p.png}$ $\\htmlStyle{display:none}{y}$\n\n',
       '$\\def\\a{\\a\\a}\\a$ $\\fcolorbox{red}{blue}{x}$ $\\pmb{x}$ $\\url{javascript:owned=1}$ $\\rule{9999em}{9999em}$ $\\unknown{$\n\n',
-      '$$\\begin{matrix} x \\\\[1000em] y$$\n\n| <script>owned=1</script> | b |\n|---|---|\n| <img src=x onerror=owned=1> | `<b>` |\n',
+      '$$\\begin{matrix} x \\\\[1000em] y$$\n\n| <script>owned=1</script> | b |\n|---|---|\n| <img src=x onerror=owned=1> | `<b>` |\n\n',
+      `${'> - '.repeat(400)}deep\n\n${'**a *b '.repeat(400)}\n\n${'[a]('.repeat(400)}`,
     ];
     return withPage({steps: [firstToken('x '), ...hostile.map((piece) => block(5, piece, ''))]}, {}, async (page) => {
       await ask(page, '<img src=x onerror="globalThis.owned = 1">');

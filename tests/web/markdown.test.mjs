@@ -61,6 +61,28 @@ describe('Markdown of models', () => {
     ]);
   });
 
+  it('bounds how deep a hostile model nests, and loses no text of it', () => {
+    const depth = (node) => 1 + Math.max(0, ...(node.children ?? []).map(depth));
+    const deep = (open, close = '') => `${open.repeat(60)}x${close.repeat(60)}`;
+    const lists = Array.from({length: 60}, (_, i) => `${'  '.repeat(i)}- x${i}`).join('\n');
+    for (const source of [
+      deep('> '),
+      deep('> - '),
+      lists,
+      deep('**a *b ', '* **'),
+      `| ${deep('*a **b ', '** *')} |\n|---|`,
+    ]) {
+      const blocks = parseMarkdown(source);
+      assert.ok(Math.max(...blocks.map(depth)) <= 30, source.slice(0, 20));
+      assert.ok(JSON.stringify(shape(source)).includes('x'), source.slice(0, 20));
+      const check = (node, parent) => {
+        assert.equal(node.type === 'item', parent === 'list');
+        for (const child of node.children ?? []) check(child, node.type);
+      };
+      for (const one of blocks) check(one, null);
+    }
+  });
+
   it('reads on from the beginning of any block as if it had read all', () => {
     const source =
       '# T\n\npara *one*\n\n- a\n- b\n\n| a |\n|---|\n| 1 |\n\n```\ncode\n```\n\n$$\nx\n$$\n\n> said\n\nend $x$';

@@ -13,6 +13,7 @@ export function parseMarkdown(source, from = 0) {
   return readTree(masked).children.map((node) => reader.block(node));
 }
 
+const kMostDepth = 24; // of blocks in blocks: what a hostile model nests deeper stays text
 const kNoFormula = '\uE000'; // for a dollar that is money
 
 // The same length, with $$ or $ for the other marks of formulas, and without the dollars that mark none.
@@ -25,8 +26,8 @@ function maskFormulas(text) {
     return fence[0] + body + fence[1];
   };
   return maskMoney(text)
-    .replace(/(?<!\\)\\\[([^]*?)\\\]/g, asDollars)
-    .replace(/(?<!\\)\\\(([^]*?)\\\)/g, asDollars);
+    .replace(/(?<!\\)\\\[([^]{0,4000}?)\\\]/g, asDollars)
+    .replace(/(?<!\\)\\\(([^]{0,4000}?)\\\)/g, asDollars);
 }
 
 // A dollar opens a formula before something that is no space, if the next one closes it: after something that is no
@@ -57,6 +58,7 @@ class Reader {
   #text;
   #masked;
   #base;
+  #depth = 0;
 
   constructor(text, masked, base) {
     this.#text = text;
@@ -67,7 +69,7 @@ class Reader {
   block(node) {
     const [start, end] = this.#range(node);
     const at = {start: start + this.#base, end: end + this.#base};
-    switch (node.type) {
+    switch (this.#depth < kMostDepth || node.type === 'listItem' ? node.type : 'raw') {
       case 'paragraph':
         return {type: 'paragraph', ...at, children: this.#inlines(node)};
       case 'heading':
@@ -103,16 +105,23 @@ class Reader {
   }
 
   #blocks(node) {
-    return node.children.map((child) => this.block(child));
+    return this.#deeper(() => node.children.map((child) => this.block(child)));
   }
 
   #inlines(node) {
-    return node.children.flatMap((child) => this.#inline(child));
+    return this.#deeper(() => node.children.flatMap((child) => this.#inline(child)));
+  }
+
+  #deeper(read) {
+    ++this.#depth;
+    const children = read();
+    --this.#depth;
+    return children;
   }
 
   #inline(node) {
     const [start, end] = this.#range(node);
-    switch (node.type) {
+    switch (this.#depth < kMostDepth ? node.type : 'raw') {
       case 'text':
         return this.#leaves(node.value, start, end);
       case 'inlineCode':
@@ -135,8 +144,12 @@ class Reader {
             ? {type: 'link', href: node.url, children: [this.#raw(start, end)]}
             : this.#raw(start, end),
         ];
+      case 'strong':
+      case 'emphasis':
+      case 'delete':
+        return [{type: kSpans[node.type], children: this.#inlines(node)}];
       default:
-        return [kSpans[node.type] ? {type: kSpans[node.type], children: this.#inlines(node)} : this.#raw(start, end)];
+        return [this.#raw(start, end)];
     }
   }
 
