@@ -157,6 +157,7 @@ describe('conversations', () => {
       await importText(page, file({...good, title: hostile, turns: [{message: hostile, answers: []}]}));
       await page.locator('#history li').waitFor();
       await page.click('#history li .open');
+      await page.locator('.message .said').waitFor();
       assert.deepEqual(await messages(page), [hostile]);
       assert.equal(await page.evaluate(() => globalThis.owned), undefined);
     }));

@@ -224,29 +224,43 @@ describe('the page of a real server', () => {
     async () => {
       const folder = process.env.VOLLEY_SCREENSHOTS;
       await mkdir(folder, {recursive: true});
-      const shoot = (name, options, act) =>
-        withPage({deviceScaleFactor: 1, ...options}, async (page) => {
-          await act(page);
-          await page.waitForTimeout(100);
-          await page.screenshot({path: `${folder}/${name}.png`});
-        });
+      const usual = await startVolley(); // which drafts as it does by itself
+      const shoot = async (name, options, act) => {
+        const page = await openPage(browser, usual.url, {deviceScaleFactor: 1, ...options});
+        await act(page);
+        await page.waitForTimeout(100);
+        await page.screenshot({path: `${folder}/${name}.png`});
+        await closePage(page);
+      };
       const chat = async (page) => {
         await setSeed(page, 4);
         await ask(page, kStory);
         await page.evaluate(() => document.activeElement.blur());
       };
-      await shoot('welcome', {}, async () => {});
-      await shoot('light', {}, chat);
-      await shoot('dark', {colorScheme: 'dark'}, chat);
-      await shoot('phone', {viewport: {width: 390, height: 844}}, chat);
-      await shoot('settings', {}, async (page) => {
-        await chat(page);
-        await page.click('#open-settings');
-      });
-      await shoot('compare', {}, async (page) => {
-        await page.check('#compare');
-        await chat(page);
-      });
+      try {
+        await shoot('welcome', {}, async () => {});
+        await shoot('light', {}, chat);
+        await shoot('dark', {colorScheme: 'dark'}, chat);
+        await shoot('phone', {viewport: {width: 390, height: 844}}, chat);
+        await shoot('settings', {}, async (page) => {
+          await chat(page);
+          await page.click('#open-settings');
+        });
+        await shoot('schema', {colorScheme: 'dark'}, async (page) => {
+          await page.click('#open-settings');
+          await page.fill('[name="schema"]', '{"type": "object", "required": ["name"]');
+        });
+        await shoot('chats', {}, async (page) => {
+          await chat(page);
+          await page.click('#open-history');
+        });
+        await shoot('compare', {viewport: {width: 1280, height: 960}}, async (page) => {
+          await page.check('#compare');
+          await chat(page);
+        });
+      } finally {
+        await usual.stop();
+      }
     },
   );
 });
