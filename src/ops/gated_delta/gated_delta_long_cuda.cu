@@ -1,5 +1,7 @@
 // The kernels of gated_delta_long.h: prepare, step and finish for each slab, and at last the slots move on. What their
 // threads do is in the headers; here are the barriers, the sums across lanes, the copies and the launches.
+#include <algorithm>
+
 #include "device/cuda/dependent.cuh"
 #include "ops/gated_delta/gated_delta_cuda.cuh"
 #include "ops/gated_delta/gated_delta_long.h"
@@ -9,8 +11,12 @@ namespace volley::ops::delta {
 namespace {
 
 constexpr int kPrepareThreads = 256, kFinishThreads = 256, kMoveThreads = 256;
-constexpr int kStages = 3, kTogether = 8;  // rows that are stepped over together
+constexpr int kFinishRows = 4;
+constexpr int kTogether = 8;  // rows that are stepped over together
 static_assert(kStageRows % kTogether == 0);
+// Stages of rows in shared memory: as many as every GPU has it for.
+template <int kQuads>
+constexpr int kStages = kQuads > 4 ? 2 : 3;
 
 // The segment that has place `place`: all lanes of a warp ask, and get the same. n_segments: there is none.
 __device__ int32_t long_segment(const Call& call, int place) {
@@ -124,14 +130,14 @@ __global__ void __launch_bounds__(kWidth / kStepColumns * kLanes)
     for (int piece = thread; piece < kPieces; piece += kThreads) {
       const float* from = staged_piece(call, work, slabs, begin + first, column, kWidth, piece);
       const int64_t stride = staged_piece(call, work, slabs, begin + first + 1, column, kWidth, piece) - from;
-      const float* to = stages + stage % kStages * (kStageRows * kRow) + piece * 4;
+      const float* to = stages + stage % kStages<kQuads> * (kStageRows * kRow) + piece * 4;
 #pragma unroll 4
       for (int row = 0; row < rows; ++row, from += stride, to += kRow) {
         fragments::copy16(fragments::shared_address(to), from, 16);
       }
     }
   };
-  for (int stage = 0; stage < kStages - 1; ++stage) {
+  for (int stage = 0; stage < kStages<kQuads> - 1; ++stage) {
     if (stage < n) copy_stage(stage);
     fragments::copies_commit();
   }
@@ -140,11 +146,11 @@ __global__ void __launch_bounds__(kWidth / kStepColumns * kLanes)
   const int64_t stride = call.v_width;
   float* out = slabs.v + begin * call.v_width + work.head * call.v_dim + column + thread / kLanes * kStepColumns;
   for (int stage = 0; stage < n; ++stage) {
-    fragments::copies_wait<kStages - 2>();
+    fragments::copies_wait<kStages<kQuads> - 2>();
     __syncthreads();  // and everybody is done with the stage before, whose memory the next copies take
-    if (stage + kStages - 1 < n) copy_stage(stage + kStages - 1);
+    if (stage + kStages<kQuads> - 1 < n) copy_stage(stage + kStages<kQuads> - 1);
     fragments::copies_commit();
-    const float* staged = stages + stage % kStages * (kStageRows * kRow);
+    const float* staged = stages + stage % kStages<kQuads> * (kStageRows * kRow);
     const int32_t first = stage * kStageRows, rows = min(kStageRows, slab.rows - first);
     int32_t at = 0;
     while (at < rows) {
@@ -162,21 +168,24 @@ __global__ void __launch_bounds__(kWidth / kStepColumns * kLanes)
   }
 }
 
-// A warp a row and head.
+// A warp kFinishRows rows of a head.
 template <typename T>
 __global__ void __launch_bounds__(kFinishThreads) finish_kernel(const Call call, const Slabs slabs, int32_t index) {
   cuda::wait_for_predecessors();
   cuda::launch_dependents();
   const int item = static_cast<int>(blockIdx.x) * (kFinishThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, at = item / call.v_heads, head = item % call.v_heads;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, head = item % call.v_heads;
+  const int begin = item / call.v_heads * kFinishRows;
   const auto place = static_cast<int>(blockIdx.y);
   const Work work = long_work(call, place, head);
   if (work.slot == nullptr) return;
   const Slab slab = slab_of(work, slabs.rows, index);
-  const int32_t row = slab.first + at - work.replayed;
-  if (at >= slab.rows || row < 0) return;
-  const float* o = slabs.v + (int64_t{place} * slabs.place_rows + at) * call.v_width + head * call.v_dim;
-  write_output<T>(call, head, work.rows.row_begin + row, o, warp_sum(output_squares(o, call.v_dim, lane)), lane);
+  for (int at = begin; at < min(begin + kFinishRows, slab.rows); ++at) {
+    const int32_t row = slab.first + at - work.replayed;
+    if (row < 0) continue;
+    const float* o = slabs.v + (int64_t{place} * slabs.place_rows + at) * call.v_width + head * call.v_dim;
+    write_output<T>(call, head, work.rows.row_begin + row, o, warp_sum(output_squares(o, call.v_dim, lane)), lane);
+  }
 }
 
 template <typename T>
@@ -192,12 +201,21 @@ __global__ void __launch_bounds__(kMoveThreads) move_kernel(const Call call) {
   keep_new<T>(call, work, static_cast<int>(threadIdx.x), kMoveThreads);
 }
 
+// Memory that no more blocks of the grid share a multiprocessor than must. Otherwise those that start while the kernel
+// before still runs pile up where it ended first, and steps take 1.3 times as long.
+size_t spreading_bytes(size_t needed, int64_t blocks, const GpuInfo& gpu) {
+  const int64_t each = (blocks + gpu.multiprocessors - 1) / gpu.multiprocessors;
+  return std::max(needed, static_cast<size_t>(gpu.block_shared_bytes / (each + 1) + 16));
+}
+
 template <int kQuads, int kWidth>
 void launch_steps(Stream& stream, const Call& call, const Slabs& slabs, int32_t index) {
   cuda::Launch how;
   how.grid = dim3(static_cast<unsigned>(call.v_width / kWidth), static_cast<unsigned>(slabs.places));
   how.block = dim3(static_cast<unsigned>(step_threads(kWidth)));
-  how.shared_bytes = kStages * kStageRows * staged_floats(kQuads * kLanes * 4, kWidth) * sizeof(float);
+  how.shared_bytes =
+      spreading_bytes(kStages<kQuads> * kStageRows * staged_floats(kQuads * kLanes * 4, kWidth) * sizeof(float),
+                      int64_t{how.grid.x} * how.grid.y, stream.gpu());
   how.early = true;
   cuda::launch(step_kernel<kQuads, kWidth>, how, stream, call, slabs, index);
 }
@@ -217,7 +235,8 @@ void launch(Stream& stream, const Call& call, int32_t max_segment_rows, Arena& s
   prepare.block = dim3(kPrepareThreads);
   prepare.shared_bytes = shared_floats(kPadded, call.v_dim) * sizeof(float);
   constexpr int kAtOnce = kFinishThreads / kWarp;
-  finish.grid = dim3(static_cast<unsigned>((slabs.place_rows * call.v_heads + kAtOnce - 1) / kAtOnce), places);
+  const int items = (slabs.place_rows + kFinishRows - 1) / kFinishRows * call.v_heads;
+  finish.grid = dim3(static_cast<unsigned>((items + kAtOnce - 1) / kAtOnce), places);
   finish.block = dim3(kFinishThreads);
   move.grid = dim3(static_cast<unsigned>(call.k_heads), places);
   move.block = dim3(kMoveThreads);
