@@ -16,6 +16,7 @@
 #include "apps/options.h"
 #include "apps/serve.h"
 #include "apps/standard_streams.h"
+#include "base/environment.h"
 
 namespace volley::apps {
 namespace {
@@ -44,7 +45,9 @@ int run(int argc, char** argv) {
   prepare_standard_streams();
   report_lost_files();
   Console console;
-  auto command = parse_command_line(argc, argv);
+  std::vector<std::string> warnings;
+  auto command = parse_command_line(argc, argv, env_volley_variables(), &warnings);
+  for (const std::string& warning : warnings) console.note(warning);
   if (!command.ok()) {
     console.error(command.error().message);
     return kExitUsage;

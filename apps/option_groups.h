@@ -15,6 +15,11 @@ inline constexpr const char* kExitCodes =
     "output is wrong; 3 the models could not be loaded; 4 the device failed; 130 ended by Ctrl-C, 143 by SIGTERM. The "
     "first signal lets the program end in order (serve: running requests too), a second one ends it at once.";
 
+inline constexpr const char* kOptionSources =
+    "Every option may come from a variable (--max-num-seqs from VOLLEY_MAX_NUM_SEQS) or from --config FILE. The "
+    "command "
+    "line counts before a variable, a variable before the file.";
+
 // Checks that say what the value must be. `description`: "a port from 0 to 65535". Unlike CLI::Range, between() refuses
 // what is not a finite number.
 CLI::Validator between(double low, double high, const std::string& description);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -100,7 +101,12 @@ struct PrintAndExit {
 using Command = std::variant<GenerateCommand, ChatCommand, ServeCommand, BatchCommand, BenchCommand,
                              BenchServingCommand, InspectCommand, DemoCommand, PrintAndExit>;
 
-// kInvalidArgument with one sentence for an unknown option, a value out of range, or options that exclude each other.
-Result<Command> parse_command_line(int argc, const char* const* argv);
+using Variables = std::vector<std::pair<std::string, std::string>>;  // name and value
+
+// What the command line says; where it says nothing, `variables` (base/environment.h); then the file of --config.
+// `warnings`, unless null: a sentence for each variable that nothing reads. kInvalidArgument with one sentence for an
+// unknown option, a value out of range, or options that exclude each other.
+Result<Command> parse_command_line(int argc, const char* const* argv, const Variables& variables = {},
+                                   std::vector<std::string>* warnings = nullptr);
 
 }  // namespace volley::apps

@@ -1,5 +1,8 @@
 #include "base/environment.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -45,6 +48,18 @@ std::string env_state_home() {
 std::optional<std::string> env_api_keys() {
   const char* value = std::getenv("VOLLEY_API_KEYS");
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+std::vector<std::pair<std::string, std::string>> env_volley_variables() {
+  std::vector<std::pair<std::string, std::string>> found;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (!text.starts_with("VOLLEY_") || equals == std::string_view::npos) continue;
+    found.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  std::ranges::sort(found);
+  return found;
 }
 
 }  // namespace volley
