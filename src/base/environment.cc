@@ -10,6 +10,11 @@
 namespace volley {
 namespace {
 
+std::optional<std::string> variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
 // One of freedesktop.org's base directories, or its place below the home folder.
 std::string folder_of(const char* variable, const char* below_home) {
   const char* folder = std::getenv(variable);
@@ -46,8 +51,11 @@ std::string env_state_home() {
 }
 
 std::optional<std::string> env_api_keys() {
-  const char* value = std::getenv("VOLLEY_API_KEYS");
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  return variable("VOLLEY_API_KEYS");
+}
+
+std::optional<std::string> env_cuda_visible_devices() {
+  return variable("CUDA_VISIBLE_DEVICES");
 }
 
 std::vector<std::pair<std::string, std::string>> env_volley_variables() {
