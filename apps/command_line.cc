@@ -1,9 +1,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
-#include <set>
 
 #include "apps/bench_options.h"
+#include "apps/completion.h"
 #include "apps/help_text.h"
 #include "apps/option_aliases.h"
 #include "apps/option_groups.h"
@@ -17,6 +17,7 @@ namespace {
 void add_generate(CLI::App* root, GenerateCommand* command) {
   CLI::App* app = root->add_subcommand("generate", "answer prompts of the command line or of a file");
   add_main_options(app, &command->engine, "as --concurrency");
+  add_text_options(app, &command->engine);
   add_speculation_options(app, &command->engine);
   add_engine_options(app, &command->engine);
   add_sampling_options(app, &command->settings, "Sampling (defaults: the model's generation_config.json)");
@@ -84,6 +85,7 @@ void add_chat(CLI::App* root, ChatCommand* command) {
         ->type_name("FILE|none");
   }
   add_main_options(app, &command->engine, "1");
+  add_text_options(app, &command->engine);
   add_sampling_options(app, &command->settings, "Sampling (defaults: the model's generation_config.json)");
   add_speculation_options(app, &command->engine);
   add_engine_options(app, &command->engine);
@@ -92,6 +94,7 @@ void add_chat(CLI::App* root, ChatCommand* command) {
 void add_batch(CLI::App* root, BatchCommand* command) {
   CLI::App* app = root->add_subcommand("batch", "a file of requests in OpenAI's batch format; can be resumed");
   add_main_options(app, &command->engine, "as --concurrency");
+  add_text_options(app, &command->engine);
   add_speculation_options(app, &command->engine);
   add_engine_options(app, &command->engine);
   app->add_option("--input", command->input, "one request a line: custom_id, method, url, body")
@@ -116,12 +119,36 @@ void add_inspect(CLI::App* root, InspectCommand* command) {
   app->add_flag("--json", command->json, "one line of JSON instead of text");
 }
 
+// Takes what serve takes, so that a server's options can be looked at.
+void add_collect_env(CLI::App* root, CollectEnvCommand* command) {
+  CLI::App* app = root->add_subcommand(
+      "collect-env",
+      "what a report of a problem should say: build, machine, models, options; takes those of serve, too");
+  add_serve_options(app, &command->serve);
+  app->add_flag("--json", command->json, "one line of JSON instead of text");
+}
+
 // Checks the options of subcommands that run one engine for requests as they come.
 Status check_one_engine(const EngineFlags& flags) {
   VOLLEY_RETURN_IF_ERROR(check_engine(flags));
   if (!flags.simulations.empty() && flags.simulations.front().of_requests.size() > 1) {
     return invalid_argument("--simulate-acceptance " + flags.simulations.front().text +
                             " says something else of each request, which only volley bench can do: give one entry");
+  }
+  return {};
+}
+
+Status check_tls(const serve::TlsOptions& tls) {
+  const bool asks = tls.client_certificate != serve::TlsOptions::ClientCertificate::kNone;
+  if (tls.certificate.empty()) {
+    if (tls.key.empty() && tls.client_authorities.empty() && !asks) return {};
+    return invalid_argument("HTTPS needs a certificate: give --ssl-certfile beside the other --ssl options");
+  }
+  if (asks && tls.client_authorities.empty()) {
+    return invalid_argument("--ssl-cert-reqs needs to know whose certificates count: give --ssl-ca-certs");
+  }
+  if (!asks && !tls.client_authorities.empty()) {
+    return invalid_argument("--ssl-ca-certs asks nobody for a certificate: add --ssl-cert-reqs required or optional");
   }
   return {};
 }
@@ -138,16 +165,21 @@ Status check_generate(const GenerateCommand& command) {
 
 // Options of the engine say nothing to an endpoint.
 // A variable may be there for another program's sake.
-Status check_chat(const CLI::App& app, const ChatCommand& command, const std::set<std::string>& given) {
+Status check_chat(const CLI::App& app, const ChatCommand& command, const std::vector<GivenOption>& given) {
+  const auto chosen = [&given](const std::string& name) {
+    return std::ranges::any_of(given, [&name](const GivenOption& option) {
+      return option.name == name && option.source != variable_of(name);
+    });
+  };
   VOLLEY_RETURN_IF_ERROR(check_one_engine(command.engine));
   if (!command.url) {
-    if (given.contains("--api-key")) return invalid_argument("--api-key is for --url: give that, too, or leave it out");
+    if (chosen("--api-key")) return invalid_argument("--api-key is for --url: give that, too, or leave it out");
     return {};
   }
   for (const CLI::Option* option : app.get_options()) {
     const std::string& group = option->get_group();
     const bool engine = group == "Model" || group == "Speculation" || group == "Engine";
-    if (!engine || !given.contains(option->get_name()) || option->get_name() == "--model") continue;
+    if (!engine || !chosen(option->get_name()) || option->get_name() == "--model") continue;
     return invalid_argument(option->get_name() + " is for a model in this process: leave it out beside --url");
   }
   return {};
@@ -226,6 +258,8 @@ struct Commands {
   BenchCommand bench;
   InspectCommand inspect;
   DemoCommand demo;
+  CollectEnvCommand collect_env;
+  std::string shell;   // of completion
   std::string config;  // read by settings_beside()
 };
 
@@ -240,7 +274,7 @@ class CommandLine {
     std::ranges::reverse(words);  // as CLI11 takes them
     root.parse(words);
   }
-  Result<Command> command(const std::set<std::string>& given);
+  Result<Command> command(const std::vector<GivenOption>& given);
 
   CLI::App root{"Volley: an LLM serving engine that decodes with DFlash speculation.", "volley"};
 
@@ -263,16 +297,21 @@ CommandLine::CommandLine() {
   root.add_subcommand("demo", "three answers of the pocket models, with and without speculation")
       ->add_option("--threads", commands_.demo.threads, "threads that compute [the cores this process may use]")
       ->check(positive());
+  add_collect_env(&root, &commands_.collect_env);
   for (CLI::App* app : root.get_subcommands({})) {
     app->add_option("--config", commands_.config, "YAML: option names and their values, such as port: 8000")
         ->check(not_empty())
         ->type_name("FILE");
     app->footer(std::string(kOptionSources) + "\n" + kExitCodes);
   }
+  root.add_subcommand("completion", "a script that completes this command line in bash, zsh or fish")
+      ->add_option("shell", commands_.shell, "bash: source <(volley completion bash)")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
 }
 
-// `given`: the options that somebody chose for this very call, on the command line or in a file.
-Result<Command> CommandLine::command(const std::set<std::string>& given) {
+// `given`: what the words and other sources said.
+Result<Command> CommandLine::command(const std::vector<GivenOption>& given) {
   if (root.got_subcommand("generate")) {
     VOLLEY_RETURN_IF_ERROR(check_generate(commands_.generate));
     return Command(std::move(commands_.generate));
@@ -284,6 +323,8 @@ Result<Command> CommandLine::command(const std::set<std::string>& given) {
   if (root.got_subcommand("serve")) {
     ServeCommand& serve = commands_.serve;
     VOLLEY_RETURN_IF_ERROR(check_one_engine(serve.engine));
+    VOLLEY_RETURN_IF_ERROR(check_tls(serve.tls));
+    if (!serve.tls.certificate.empty()) serve.server.tls = serve.tls;
     // More than the queue holds would be a 429 however often it is sent.
     serve.server.max_choices = std::min(serve.server.max_choices, serve.engine.base.max_queue);
     return Command(std::move(serve));
@@ -299,6 +340,16 @@ Result<Command> CommandLine::command(const std::set<std::string>& given) {
   if (root.got_subcommand("bench")) {
     VOLLEY_RETURN_IF_ERROR(check_bench(commands_.bench));
     return Command(std::move(commands_.bench));
+  }
+  if (root.got_subcommand("collect-env")) {
+    commands_.collect_env.options = given;
+    return Command(std::move(commands_.collect_env));
+  }
+  if (root.got_subcommand("completion")) {
+    const Shell shell = commands_.shell == "bash"  ? Shell::kBash
+                        : commands_.shell == "zsh" ? Shell::kZsh
+                                                   : Shell::kFish;
+    return Command(PrintAndExit{completion_script(root, shell)});
   }
   if (root.got_subcommand("inspect")) return Command(std::move(commands_.inspect));
   return Command(commands_.demo);
@@ -335,15 +386,20 @@ Result<Command> parse_command_line(int argc, const char* const* argv, const Vari
   } catch (const CLI::ParseError& error) {
     return parse_error(alone.root, error.what());
   }
-  std::set<std::string> given;
+  std::vector<GivenOption> given;
   std::string name;
   CLI::App& app = innermost(alone.root, &name);
   for (const CLI::Option* option : options_of(app)) {
-    if (option->count() > 0) given.insert(option->get_name());
+    if (option->count() == 0) continue;
+    given.push_back({option->get_name(),
+                     option->get_expected_max() == 0 ? std::vector<std::string>() : option->results(), "command line"});
   }
   VOLLEY_ASSIGN(const std::vector<OptionSetting> settings, settings_beside(app, name, variables));
   for (const OptionSetting& setting : settings) {
-    if (!setting.from_variable) given.insert(setting.option);
+    given.push_back({setting.option, setting.values, setting.source});
+  }
+  for (const auto& [variable, value] : variables) {
+    if (is_read_elsewhere(variable)) given.push_back({variable, {value}, "environment"});
   }
   const std::vector<std::string> more = words_of(settings);
   words.insert(words.end(), more.begin(), more.end());

@@ -6,6 +6,7 @@
 #include "apps/bench/bench.h"
 #include "apps/bench/serving.h"
 #include "apps/chat/chat.h"
+#include "apps/collect_env.h"
 #include "apps/console.h"
 #include "apps/demo.h"
 #include "apps/exit_codes.h"
@@ -33,6 +34,7 @@ struct Dispatch {
   int operator()(const BenchServingCommand& command) const { return run_bench_serving(command, console); }
   int operator()(const InspectCommand& command) const { return run_inspect(command, console); }
   int operator()(const DemoCommand& command) const { return run_demo(command, interrupt, console); }
+  int operator()(const CollectEnvCommand& command) const { return run_collect_env(command, console); }
   int operator()(const PrintAndExit& command) const {
     std::fputs(command.text.c_str(), stdout);
     const Status written = flush_standard_output();

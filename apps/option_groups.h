@@ -50,6 +50,8 @@ void add_model_options(CLI::App* app, std::optional<std::string>* model, std::op
 void add_dtype_option(CLI::App* app, ComputeType* dtype);
 // The models, where they run and how much they may take. `slots`: the default of --max-num-seqs, in words.
 void add_main_options(CLI::App* app, EngineFlags* flags, const std::string& slots);
+// The chat template, and what is sampled where a request does not say.
+void add_text_options(CLI::App* app, EngineFlags* flags);
 // What else the engine takes.
 void add_engine_options(CLI::App* app, EngineFlags* flags);
 // One engine's mode; bench has lists of the same options instead.

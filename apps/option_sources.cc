@@ -179,13 +179,6 @@ Status Collector::take_file(const std::string& path) {
   return {};
 }
 
-// Read elsewhere (base/environment.h), by the unit file in deploy/, or by the repository's own tests.
-bool is_read_elsewhere(const std::string& name) {
-  constexpr std::array<std::string_view, 4> kNames = {"VOLLEY_API_KEYS", "VOLLEY_ARGS", "VOLLEY_DISABLE_BF16",
-                                                      "VOLLEY_PROGRAM"};
-  return std::ranges::count(kNames, name) > 0 || name.starts_with("VOLLEY_TEST_");
-}
-
 }  // namespace
 
 std::vector<const CLI::Option*> options_of(const CLI::App& app) {
@@ -207,6 +200,14 @@ std::vector<std::string> option_names(const CLI::App& app) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
   return names;
+}
+
+// By base/environment.h, the unit file in deploy/, or by the repository's own tests.
+bool is_read_elsewhere(const std::string& name) {
+  constexpr std::array<std::string_view, 9> kNames = {"VOLLEY_CHROMIUM",    "VOLLEY_API_CASES",    "VOLLEY_API_KEYS",
+                                                      "VOLLEY_ARGS",        "VOLLEY_DISABLE_BF16", "VOLLEY_PROGRAM",
+                                                      "VOLLEY_SCREENSHOTS", "VOLLEY_STOP_CASES",   "VOLLEY_STREAMS"};
+  return std::ranges::count(kNames, name) > 0 || name.starts_with("VOLLEY_TEST_");
 }
 
 std::string variable_of(const std::string& option) {

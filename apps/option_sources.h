@@ -30,6 +30,9 @@ std::string variable_of(const std::string& option);
 // them afterwards. kInvalidArgument, with the source: a value is wrong, or the file has an unknown key.
 Result<std::vector<OptionSetting>> settings_beside(CLI::App& app, const std::string& name, const Variables& variables);
 
+// Whether this variable, which is no option, is read by something else of this repository.
+bool is_read_elsewhere(const std::string& variable);
+
 // A sentence for each variable that begins with VOLLEY_ and that nothing reads. `root`: has all subcommands.
 std::vector<std::string> unknown_variables(const CLI::App& root, const Variables& variables);
 

@@ -63,10 +63,36 @@ void add_server_options(CLI::App* app, ServeCommand* command) {
   app->add_option("--reasoning-parser", server.reasoning_parser,
                   "whether it thinks between <think> and </think>: auto, none or think [auto]")
       ->check(not_empty());
+  app->add_option("--api-key", command->api_keys,
+                  "a key that clients must send; may be given several times; other users of this machine can see it in "
+                  "the list of processes, so prefer VOLLEY_API_KEY or the file")
+      ->check(not_empty())
+      ->type_name("KEY")
+      ->type_size(1)
+      ->expected(1)
+      ->take_all();
   app->add_option("--api-key-file", command->api_key_file,
-                  "keys that clients must send, one a line; VOLLEY_API_KEYS adds more, separated by commas")
+                  "such keys, one a line; VOLLEY_API_KEYS adds more, separated by commas")
       ->check(not_empty())
       ->type_name("FILE");
+  const auto pem = [app](const char* name, std::string& path, const char* help) {
+    app->add_option(name, path, help)->check(not_empty())->type_name("FILE.pem");
+  };
+  serve::TlsOptions& tls = command->tls;
+  pem("--ssl-certfile", tls.certificate, "HTTPS: the server's certificate and those of its issuers [plain HTTP]");
+  pem("--ssl-keyfile", tls.key, "the certificate's key, without a password [in --ssl-certfile]");
+  pem("--ssl-ca-certs", tls.client_authorities, "whose certificates clients must show");
+  app->add_option_function<std::string>(
+         "--ssl-cert-reqs",
+         [&tls](const std::string& text) {
+           using Wanted = serve::TlsOptions::ClientCertificate;
+           const bool optional = text == "1" || text == "optional";
+           tls.client_certificate = text == "0" || text == "none" ? Wanted::kNone
+                                    : optional                    ? Wanted::kOptional
+                                                                  : Wanted::kRequired;
+         },
+         "whether clients must show one: none, optional or required, or 0, 1 or 2 [none]")
+      ->check(CLI::IsMember({"none", "optional", "required", "0", "1", "2"}));
   app->add_option("--cors-origin", server.cors_origins,
                   "origin whose web pages may read answers, or * for all; may be given several times [none]")
       ->check(not_empty())
@@ -97,6 +123,7 @@ void add_server_options(CLI::App* app, ServeCommand* command) {
 
 void add_serve_options(CLI::App* app, ServeCommand* command) {
   add_main_options(app, &command->engine, "32; on CUDA 128");
+  add_text_options(app, &command->engine);
   add_server_options(app, command);
   add_limits(app, command);
   add_speculation_options(app, &command->engine);
