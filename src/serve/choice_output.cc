@@ -48,6 +48,7 @@ ChoiceOutput::ChoiceOutput(const ResponseInfo& info, int index)
   if (!info.parser) return;
   OutputParser::Options options = *info.parser;
   options.call_id_prefix += std::to_string(index) + "_";
+  options.in_order = info.in_order;
   parser_.emplace(options);
   if (options.harmony) harmony_.emplace(*info.harmony, *options.harmony);
 }

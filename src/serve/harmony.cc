@@ -53,6 +53,7 @@ class HarmonyStage final : public OutputStage {
   explicit HarmonyStage(const OutputParser::Options& options)
       : calls_(options.tools != ToolFormat::kNone),
         shows_reasoning_(options.reasoning != ReasoningStart::kOff),
+        in_order_(options.in_order),
         reader_(*options.harmony),
         writer_(options.call_id_prefix) {}
 
@@ -81,6 +82,7 @@ class HarmonyStage final : public OutputStage {
     if (call_) return;
     call_ = reader_.message();
     no_arguments_ = true;
+    if (in_order_) last_reasoning_ = last_content_ = std::nullopt;
     writer_.announce(reader_.recipient(), out);
   }
 
@@ -108,10 +110,11 @@ class HarmonyStage final : public OutputStage {
     std::optional<int>& last = reasoning ? last_reasoning_ : last_content_;
     if (last && *last != message) to += '\n';
     last = message;
+    if (in_order_) (reasoning ? last_content_ : last_reasoning_).reset();
     to += text;
   }
 
-  const bool calls_, shows_reasoning_;
+  const bool calls_, shows_reasoning_, in_order_;
   HarmonyReader reader_;
   CallWriter writer_;
   std::optional<int> call_;  // the message of the call that is open

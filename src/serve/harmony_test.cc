@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <sstream>
 
 #include "serve/harmony_prompt.h"
@@ -251,6 +252,76 @@ TEST_F(Harmony, WhatIsNotWantedApartIsContent) {
   EXPECT_EQ(read(text, false), (Message{"{}", "a", {}}));
   EXPECT_EQ(read(text, true, false), (Message{"a", "", {{"f", "{}"}}}));
   EXPECT_EQ(read(text, false, false), (Message{"a\n{}", "", {}}));
+}
+
+// Where parts are shown in the order in which they came, only neighbours need a line end between them.
+TEST_F(Harmony, NeighboursAloneAreJoinedInOrder) {
+  OutputParser::Options in_order = options();
+  in_order.in_order = true;
+  const std::string next = "<|end|><|start|>assistant";
+  const std::string thought = "<|channel|>analysis<|message|>a", said = "<|channel|>commentary<|message|>b";
+  const std::string call = "<|channel|>commentary to=functions.f<|message|>{}";
+  for (const auto& [text, content, reasoning] :
+       {std::tuple{thought + next + thought + next + said + next + said, "b\nb", "a\na"},
+        {thought + next + said + next + thought + next + said, "bb", "aa"},
+        {said + next + call + next + said, "bb", ""}}) {
+    const Message read_in_order = read(engine_.encode(text, false).value(), 2, in_order);
+    EXPECT_EQ(read_in_order.content, content) << text;
+    EXPECT_EQ(read_in_order.reasoning, reasoning) << text;
+  }
+}
+
+// Any sequence of tokens reads the same in all pieces, and its thoughts have as many bytes as their tokens are counted.
+TEST_F(Harmony, AnySequenceReadsTheSameInAllPieces) {
+  const char* const texts[] = {"assistant",
+                               "analysis",
+                               "final",
+                               "commentary",
+                               " to=functions.f",
+                               "to=",
+                               "user",
+                               "functions.f to=assistant",
+                               "json",
+                               "{\"a\": 1}",
+                               "Hm.",
+                               "\n",
+                               " ",
+                               "assist",
+                               "x<|end|>y"};
+  const char* const heads[] = {"<|channel|>analysis<|message|>", "<|channel|>final<|message|>",
+                               "<|channel|>commentary to=functions.g <|constrain|>json<|message|>"};
+  std::mt19937 random(7);
+  int thoughts_seen = 0, calls_seen = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::vector<TokenId> tokens;
+    for (size_t left = random() % 24; left > 0; --left) {
+      const auto add = [&](const char* text, bool marks) {
+        const auto ids = engine_.encode_within(text, false, {.plain = !marks}).value();
+        tokens.insert(tokens.end(), ids.begin(), ids.end());
+      };
+      switch (random() % 5) {
+        case 0:
+        case 1:
+          tokens.push_back(kFirstMark + static_cast<TokenId>(random() % kHarmonyMarks));
+          break;
+        case 2:
+          add(heads[random() % std::size(heads)], true);
+          break;
+        default:
+          add(texts[random() % std::size(texts)], false);
+      }
+    }
+    const Message whole = read(tokens, 1000, options());
+    for (const size_t size : {1u, 2u, 3u, 7u}) ASSERT_EQ(read(tokens, size, options()), whole) << i;
+    if (std::ranges::count(tokens, '\n') == 0) {
+      const std::string& text = whole.reasoning;
+      EXPECT_EQ(thoughts(tokens), std::ssize(text) - std::count(text.begin(), text.end(), '\n')) << i;
+    }
+    thoughts_seen += !whole.reasoning.empty();
+    calls_seen += !whole.calls.empty();
+  }
+  EXPECT_GT(thoughts_seen, 50);
+  EXPECT_GT(calls_seen, 10);
 }
 
 TEST_F(Harmony, TokensOfThoughtsAreCounted) {

@@ -73,6 +73,8 @@ class OutputParser {
     std::shared_ptr<const ToolTypes> types = nullptr;
     // The output is Harmony and stands here; `reasoning` other than kOff: thoughts are told from the content.
     std::shared_ptr<const HarmonyReader> harmony = nullptr;
+    // Its messages of one kind are paragraphs of one text: all of them, or (true) only neighbours.
+    bool in_order = false;
   };
 
   explicit OutputParser(const Options& options);
