@@ -52,6 +52,9 @@ struct OutputFormat {
   // Not null: outputs are Harmony, whether tools and reasoning are told from content or not.
   std::shared_ptr<const HarmonyTokens> harmony;
   bool preambles = true;  // its template takes content beside thoughts and a call
+  // What the chat template takes for `enable_thinking` by itself. Nothing: it does not read it.
+  std::optional<bool> thinks_by_default;
+  bool reads_reasoning_effort = false;  // the chat template prints another prompt for another `reasoning_effort`
   // Why calls that the model makes by its own choice may not be seen; for the log, when a request has tools.
   std::string tool_warning;
 };
