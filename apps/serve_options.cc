@@ -57,11 +57,11 @@ void add_server_options(CLI::App* app, ServeCommand* command) {
   app->add_option("--served-model-name", server.served_model_names, "name in the API [that of the model's folder]")
       ->check(not_empty());
   app->add_option("--tool-call-parser", server.tool_call_parser,
-                  "how the model writes tool calls: auto (its chat template says), none, hermes, llama, qwen3_coder or "
-                  "mistral [auto]")
+                  "how the model writes tool calls: auto (its chat template says), none, hermes, llama, qwen3_coder, "
+                  "mistral or harmony [auto]")
       ->check(not_empty());
   app->add_option("--reasoning-parser", server.reasoning_parser,
-                  "whether it thinks between <think> and </think>: auto, none or think [auto]")
+                  "how it thinks: auto, none, think (between <think> and </think>) or harmony [auto]")
       ->check(not_empty());
   app->add_option("--api-key", command->api_keys,
                   "a key that clients must send; may be given several times; other users of this machine can see it in "

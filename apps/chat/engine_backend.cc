@@ -1,9 +1,12 @@
+#include <algorithm>
 #include <atomic>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "apps/chat/chat_backend.h"
 #include "apps/client/request_pool.h"
+#include "serve/harmony.h"
+#include "serve/harmony_prompt.h"
 #include "serve/output_parser.h"
 
 namespace volley::apps {
@@ -29,13 +32,19 @@ class EngineBackend final : public ChatBackend {
     if (settings.thinking) {
       chat.template_kwargs_json = nlohmann::json({{"enable_thinking", *settings.thinking}}).dump();
     }
-    VOLLEY_ASSIGN(const std::string prompt, engine_.render_chat(chat));
+    VOLLEY_ASSIGN(const std::string prompt, serve::render_chat_prompt(engine_, format_, chat));
     GenerateRequest request;
     request.sampling = engine_.info().default_sampling;
-    VOLLEY_ASSIGN(request.prompt, engine_.encode(prompt, false));
+    VOLLEY_ASSIGN(request.prompt, serve::encode_chat(engine_, format_, prompt, false, {}));
     apply_settings(settings.sampling, &request);
     serve::OutputParser::Options options;
     options.reasoning = serve::reasoning_start(format_, prompt);
+    if (format_.harmony) {
+      const auto start = serve::HarmonyReader::after(engine_, *format_.harmony, request.prompt);
+      options.harmony = std::make_shared<serve::HarmonyReader>(start);
+      request.parts = serve::harmony_parts(*format_.harmony, start);
+      serve::end_turns(*format_.harmony, request);
+    }
     serve::OutputParser parser(options);
     VOLLEY_RETURN_IF_ERROR(pool_.submit(0, std::move(request), true));
     return run(&parser, on_span);
@@ -55,7 +64,24 @@ class EngineBackend final : public ChatBackend {
       if (stopped_.exchange(false)) pool_.cancel_all();
       RequestPool::News news = pool_.wait(std::chrono::seconds(1));
       for (const Event& event : news.streamed) {
-        for (const TokenColours::Span& span : colours.spans(event)) show(parser->push(span.text), span.origin);
+        size_t at = 0;
+        auto mark = event.marks.begin();
+        const auto pass_marks = [&](TokenColours::Origin origin) {
+          for (; mark != event.marks.end() && mark->at <= at; ++mark) {
+            if (const auto known = format_.harmony->mark_of(mark->token)) show(parser->mark(*known), origin);
+          }
+        };
+        pass_marks(TokenColours::Origin::kUnknown);
+        for (const TokenColours::Span& span : colours.spans(event)) {
+          std::string_view text = span.text;
+          while (!text.empty()) {
+            const size_t size = mark == event.marks.end() ? text.size() : std::min(text.size(), mark->at - at);
+            show(parser->push(text.substr(0, size)), span.origin);
+            text.remove_prefix(size);
+            at += size;
+            pass_marks(span.origin);
+          }
+        }
       }
       if (news.done.empty()) continue;
       show(parser->finish(), TokenColours::Origin::kUnknown);

@@ -175,6 +175,18 @@ struct RepetitionDetection {
 inline constexpr int32_t kMaxLogitBias = 1024;
 inline constexpr int32_t kMaxEndIds = 128;  // stop_token_ids and the model's own together
 
+// The text of a model whose answers consist of parts between control tokens.
+struct TextParts {
+  // Tokens that are no text, special or not: Event::marks says where they stood. No character and no stop string
+  // reaches over one.
+  std::vector<TokenId> marks;
+  // Whether stop strings count behind this mark. `before`: the text between it and the one before, the first kilobyte.
+  // Called for every mark in order, on the engine's thread: must return fast, must not throw. Each request has a copy
+  // of its own. Empty: they count everywhere.
+  std::function<bool(TokenId mark, std::string_view before)> stops_count;
+  bool stops_count_at_start = true;  // before the first mark
+};
+
 struct GenerateRequest {
   std::vector<TokenId> prompt;  // at least one token
   SamplingParams sampling;
@@ -183,6 +195,7 @@ struct GenerateRequest {
   bool ignore_eos = false;
   std::vector<TokenId> stop_token_ids;  // beside the model's own end-of-sequence ids
   std::vector<std::string> stop;        // the text ends before the first of these
+  std::optional<TextParts> parts;       // nothing: the text is one
   std::string cache_namespace;          // prefixes are shared within one namespace only
   std::optional<GrammarSpec> grammar;   // submit() answers kInvalidArgument when it cannot be compiled
   bool skip_special_tokens = true;      // false: the text holds those that are not its end
@@ -233,9 +246,15 @@ struct Finish {
 
 // News of one request. `finish` is set on exactly one event of each accepted request, its last one.
 struct Event {
+  struct Mark {
+    TokenId token = 0;
+    size_t at = 0;  // in `text`: it stands before this byte
+  };
+
   RequestId id = 0;
   std::vector<TokenId> tokens;             // new token ids, in order
   std::string text;                        // new text: whole UTF-8 sequences, never part of a stop string
+  std::vector<Mark> marks;                 // TextParts, in order; not the token that ends the request
   std::vector<PositionLogprobs> logprobs;  // one a token, if asked for
   // On the event with the first token, if asked for: one a prompt token but the first, which nothing precedes.
   std::vector<PositionLogprobs> prompt_logprobs;
@@ -323,11 +342,12 @@ struct EngineStats {
   } verify;
 };
 
-// What bounds the work of tokenising a text.
+// What bounds the work of tokenising a text, and what it is taken for.
 struct EncodeLimits {
   // Where a text is certain to have more tokens than this, any of them are enough, as long as there are more.
   size_t max_tokens = std::numeric_limits<size_t>::max();
-  size_t last_tokens = 0;                        // not 0: only so many, the last ones
+  size_t last_tokens = 0;  // not 0: only so many, the last ones
+  bool plain = false;      // no token but those of the text itself: what is spelt like a special token is letters
   const std::atomic<bool>* cancelled = nullptr;  // once true the call soon answers kCancelled; borrowed for the call
 };
 

@@ -28,6 +28,8 @@ double seconds(RequestOutput::Clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
 
+constexpr size_t kPartBeginning = 1024;
+
 // Leaves the first `size` tokens.
 void cut(spec::RoundResult& result, size_t size) {
   result.tokens.resize(size);
@@ -43,7 +45,10 @@ RequestOutput::RequestOutput(RequestId id, EventSink sink, std::shared_ptr<const
       sink_(std::move(sink)),
       detokenizer_(std::move(tokenizer), rules.skip_special_tokens),
       stops_(rules.stop),
+      no_stops_yet_(stops_),
       has_stops_(!rules.stop.empty()),
+      parts_(std::move(rules.parts)),
+      stops_count_(!parts_ || parts_->stops_count_at_start),
       min_tokens_(rules.min_tokens),
       submitted_(submitted) {
   if (rules.repetition) repetition_.emplace(*rules.repetition);
@@ -76,21 +81,46 @@ void RequestOutput::cut_repetition(spec::RoundResult& result) {
 bool RequestOutput::append_text(Event& event, bool ended, spec::RoundResult& result) {
   // The id that ends a request is part of its tokens, not of its text.
   const size_t with_text = result.tokens.size() - (ended ? 1 : 0);
-  if (!has_stops_) {
+  if (!has_stops_ && !parts_) {
     event.text += detokenizer_.push(std::span(result.tokens).first(with_text));
     return false;
   }
   for (size_t i = 0; i < with_text; ++i) {
     const bool counts = usage_.completion_tokens + static_cast<int32_t>(i) >= min_tokens_;
-    text::StopMatcher::Output output = stops_.push(detokenizer_.push(std::span(result.tokens).subspan(i, 1)), counts);
-    event.text += output.text;
-    if (!output.match) continue;
-    stop_text_ = std::move(output.match);
+    const TokenId token = result.tokens[i];
+    if (parts_ && std::ranges::find(parts_->marks, token) != parts_->marks.end()) {
+      if (!append_matched(detokenizer_.finish(), counts, event)) {
+        end_part(token, event);
+        continue;
+      }
+    } else if (!append_matched(detokenizer_.push({&token, 1}), counts, event)) {
+      continue;
+    }
     repeated_ = false;
     cut(result, i + 1);
     return true;
   }
   return false;
+}
+
+bool RequestOutput::append_matched(const std::string& text, bool counts, Event& event) {
+  if (parts_ && part_.size() < kPartBeginning) part_.append(text, 0, kPartBeginning - part_.size());
+  if (!stops_count_) {
+    event.text += text;
+    return false;
+  }
+  text::StopMatcher::Output output = stops_.push(text, counts);
+  event.text += output.text;
+  stop_text_ = std::move(output.match);
+  return stop_text_.has_value();
+}
+
+void RequestOutput::end_part(TokenId mark, Event& event) {
+  if (stops_count_) event.text += stops_.finish();
+  event.marks.push_back({mark, event.text.size()});
+  if (parts_->stops_count) stops_count_ = parts_->stops_count(mark, part_);
+  part_.clear();
+  stops_ = no_stops_yet_;
 }
 
 bool RequestOutput::push(spec::RoundResult& result, bool decoded, int32_t drafted, bool complete,
@@ -143,10 +173,7 @@ void RequestOutput::finish(FinishReason reason, std::optional<Error> error, Cloc
 FinishReason RequestOutput::append_tail(Event& event, FinishReason reason) {
   const std::string held = detokenizer_.finish();
   if (reason != FinishReason::kCancelled && reason != FinishReason::kError) {
-    text::StopMatcher::Output tail = stops_.push(held, usage_.completion_tokens > min_tokens_);
-    event.text += tail.text;
-    if (tail.match) {
-      stop_text_ = std::move(tail.match);
+    if (append_matched(held, usage_.completion_tokens > min_tokens_, event)) {
       repeated_ = false;
       return FinishReason::kStop;
     }

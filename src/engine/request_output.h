@@ -21,6 +21,7 @@ class RequestOutput {
     // the request there.
     int32_t min_tokens = 0;
     bool skip_special_tokens = true;
+    std::optional<TextParts> parts = {};
     std::optional<RepetitionDetection> repetition = {};
   };
 
@@ -49,12 +50,19 @@ class RequestOutput {
   void cut_repetition(spec::RoundResult& result);
   // Text of event.tokens, up to a stop string; true when one was found.
   bool append_text(Event& event, bool ended, spec::RoundResult& result);
+  // Text of the current part; `counts` as in StopMatcher. True when it ends in a stop string.
+  bool append_matched(const std::string& text, bool counts, Event& event);
+  void end_part(TokenId mark, Event& event);
 
   RequestId id_;
   EventSink sink_;
   text::Detokenizer detokenizer_;
   text::StopMatcher stops_;
+  const text::StopMatcher no_stops_yet_;  // the state in which each part begins
   bool has_stops_;
+  std::optional<TextParts> parts_;
+  bool stops_count_;  // in this part
+  std::string part_;  // its beginning, where parts_->stops_count asks for it
   int32_t min_tokens_;
   Clock::time_point submitted_;
   std::optional<Clock::time_point> first_scheduled_, first_token_;

@@ -180,6 +180,7 @@ void Worker::handle(Admission admission) {
                        {.stop = std::move(request.stop),
                         .min_tokens = request.min_tokens,
                         .skip_special_tokens = request.skip_special_tokens,
+                        .parts = std::move(request.parts),
                         .repetition = request.repetition},
                        static_cast<int32_t>(request.prompt.size()), admission.submitted);
   std::shared_ptr<GrammarMasks> grammar;

@@ -168,7 +168,7 @@ Api::Reply Api::answer(const Route& found, Call call) {
     case Endpoint::kCountMessageTokens:
       return count_message_tokens(std::move(call));
     case Endpoint::kTokenize:
-      return tokenize(serving->engine, call.request.body, rules(), call.cancelled);
+      return tokenize(serving->engine, serving->format, call.request.body, rules(), call.cancelled);
     case Endpoint::kDetokenize:
       return detokenize(serving->engine, call.request.body, rules());
     case Endpoint::kModels:

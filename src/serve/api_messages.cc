@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "serve/api.h"
+#include "serve/harmony_prompt.h"
 #include "serve/messages_request.h"
 #include "serve/messages_writer.h"
 
@@ -25,15 +26,15 @@ Api::Reply Api::message(Call call) {
 HttpResponse Api::count_message_tokens(Call call) {
   auto parsed = parse_messages_request(call.request.body, rules(), true);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return error_response(*error);
-  const Engine& engine = serving_.load()->engine;
+  const auto& [engine, format] = *serving_.load();
   ChatMessages& chat = std::get<MessagesRequest>(parsed).chat.chat;
   chat.cancelled = call.cancelled;
-  const auto prompt = engine.render_chat(chat);
+  const auto prompt = render_chat_prompt(engine, format, chat);
   if (!prompt.ok()) return error_response(api_error(prompt.error(), "messages"));
   EncodeLimits limits;
   limits.max_tokens = options_.max_body_bytes;  // no text has more tokens than bytes
   limits.cancelled = call.cancelled;
-  const auto ids = engine.encode_within(*prompt, false, limits);
+  const auto ids = encode_chat(engine, format, *prompt, false, limits);
   if (!ids.ok()) return error_response(api_error(ids.error(), "messages"));
   HttpResponse response;
   response.body = nlohmann::json({{"input_tokens", ids->size()}}).dump();

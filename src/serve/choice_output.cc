@@ -48,7 +48,9 @@ ChoiceOutput::ChoiceOutput(const ResponseInfo& info, int index)
   if (!info.parser) return;
   OutputParser::Options options = *info.parser;
   options.call_id_prefix += std::to_string(index) + "_";
+  options.in_order = info.in_order;
   parser_.emplace(options);
+  if (options.harmony) harmony_.emplace(*info.harmony, *options.harmony);
 }
 
 std::string ChoiceOutput::text_of(const Event& event, bool first) const {
@@ -58,7 +60,7 @@ std::string ChoiceOutput::text_of(const Event& event, bool first) const {
   if (event.finish && info_.shape.include_stop) {
     if (event.finish->stop_text) {
       text += *event.finish->stop_text;
-    } else if (event.finish->stop_token) {
+    } else if (event.finish->stop_token && !(harmony_ && info_.harmony->mark_of(*event.finish->stop_token))) {
       text += info_.decode({&*event.finish->stop_token, 1}, info_.shape.skip_special_tokens);
     }
   }
@@ -92,6 +94,12 @@ void ChoiceOutput::add_prompt_logprobs(const Event& event, News& news) {
 }
 
 void ChoiceOutput::count_thoughts(const Event& event) {
+  if (harmony_) {
+    for (const TokenId token : event.tokens) {
+      harmony_->push(token, [&](TokenId id) { return info_.decode({&id, 1}, false); });
+    }
+    return;
+  }
   for (size_t i = 0; i < event.tokens.size() && !thoughts_.done(); ++i) {
     thoughts_.push(info_.decode({&event.tokens[i], 1}, false));
   }
@@ -123,36 +131,46 @@ Json ChoiceOutput::final_json() const {
   return json;
 }
 
-void ChoiceOutput::parse(std::string text, News& news) {
-  if (info_.in_order) {
-    parse_in_order(text, news);
-  } else if (parser_) {
-    news.delta = parser_->push(text);
-    if (news.last) append(news.delta, parser_->finish());
-  } else {
-    news.delta.content = std::move(text);
+void ChoiceOutput::parse(std::string text, const std::vector<Event::Mark>& marks, News& news) {
+  if (!parser_) {
+    take({std::move(text), {}, {}}, news);
+    return;
   }
-  if (!info_.shape.reasoning) news.delta.reasoning.clear();
+  const auto parse_piece = [&](std::string_view piece) {
+    if (info_.in_order) {
+      parse_in_order(piece, news);
+    } else {
+      take(parser_->push(piece), news);
+    }
+  };
+  size_t begin = 0;
+  for (const Event::Mark& mark : marks) {
+    parse_piece(std::string_view(text).substr(begin, mark.at - begin));
+    begin = mark.at;
+    if (const auto known = info_.harmony->mark_of(mark.token)) take(parser_->mark(*known), news);
+  }
+  parse_piece(std::string_view(text).substr(begin));
+  if (news.last) take(parser_->finish(), news);
+}
+
+void ChoiceOutput::take(OutputDelta delta, News& news) const {
+  if (!info_.shape.reasoning) delta.reasoning.clear();
+  if (info_.in_order) {
+    add_in_order(std::move(delta), news.in_order);
+  } else {
+    append(news.delta, std::move(delta));
+  }
 }
 
 // Character by character: a delta of more of them does not say what came first, and how many an event has is a matter
 // of speculation, which nothing of an answer may depend on.
 void ChoiceOutput::parse_in_order(std::string_view text, News& news) {
-  if (!parser_) {
-    add_in_order({std::string(text), {}, {}}, news.in_order);
-    return;
-  }
-  const auto add = [&](OutputDelta delta) {
-    if (!info_.shape.reasoning) delta.reasoning.clear();
-    add_in_order(std::move(delta), news.in_order);
-  };
   for (size_t begin = 0; begin < text.size();) {
     size_t end = begin + 1;
     while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
-    add(parser_->push(text.substr(begin, end - begin)));
+    take(parser_->push(text.substr(begin, end - begin)), news);
     begin = end;
   }
-  if (news.last) add(parser_->finish());
 }
 
 ChoiceOutput::News ChoiceOutput::read(const Event& event) {
@@ -161,7 +179,7 @@ ChoiceOutput::News ChoiceOutput::read(const Event& event) {
   news.last = event.finish.has_value();
   if (!info_.shape.echo_only) completion_tokens_ += static_cast<int64_t>(event.tokens.size());
   count_thoughts(event);
-  parse(text_of(event, news.first), news);
+  parse(text_of(event, news.first), event.marks, news);
   add_logprobs(event, news);
   if (info_.shape.token_ids && !info_.shape.echo_only) news.tokens = event.tokens;
   if (news.last) finish_ = event.finish;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "serve/harmony.h"
 #include "serve/logprobs_json.h"
 #include "serve/output_parser.h"
 #include "serve/reasoning_counter.h"
@@ -34,16 +35,17 @@ class ChoiceOutput {
 
   News read(const Event& event);
 
-  int64_t completion_tokens() const { return completion_tokens_; }  // so far
-  int64_t reasoning_tokens() const { return thoughts_.tokens(); }   // so far
-  const char* finish_reason() const;                                // REQUIRES: the last event was read
+  int64_t completion_tokens() const { return completion_tokens_; }                                 // so far
+  int64_t reasoning_tokens() const { return harmony_ ? harmony_->tokens() : thoughts_.tokens(); }  // so far
+  const char* finish_reason() const;           // REQUIRES: the last event was read
   nlohmann::ordered_json stop_reason() const;  // vLLM's: the stop string or id of the client's, "repetition_detected";
                                                // "timeout"; or null
   const std::optional<Finish>& finish() const { return finish_; }
 
  private:
-  void parse(std::string text, News& news);
+  void parse(std::string text, const std::vector<Event::Mark>& marks, News& news);
   void parse_in_order(std::string_view text, News& news);
+  void take(OutputDelta delta, News& news) const;
   std::string text_of(const Event& event, bool first) const;
   void add_logprobs(const Event& event, News& news);
   void add_prompt_logprobs(const Event& event, News& news);
@@ -55,6 +57,7 @@ class ChoiceOutput {
   const PromptInfo& prompt_;
   LogprobsWriter logprobs_writer_{info_};
   ReasoningCounter thoughts_;
+  std::optional<HarmonyCounter> harmony_;  // instead of thoughts_
   std::optional<OutputParser> parser_;
   bool begun_ = false;
   int64_t completion_tokens_ = 0;

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "serve/answer_size.h"
+#include "serve/harmony.h"
+#include "serve/harmony_prompt.h"
 #include "serve/reasoning_grammar.h"
 
 namespace volley::serve {
@@ -63,7 +65,9 @@ std::optional<ApiError> encode_prompt(const PlanContext& context, const ApiReque
   limits.cancelled = context.cancelled;
   // One more shows that some were left out; more than could ever fit are refused below.
   if (limits.last_tokens > 0) limits.last_tokens = std::min(limits.last_tokens, limits.max_tokens) + 1;
-  auto encoded = context.engine.encode_within(prompt.text, request.add_special_tokens, limits);
+  auto encoded = request.kind == ApiKind::kChat
+                     ? encode_chat(context.engine, context.format, prompt.text, request.add_special_tokens, limits)
+                     : context.engine.encode_within(prompt.text, request.add_special_tokens, limits);
   if (!encoded.ok()) return api_error(encoded.error(), field);
   if (limits.last_tokens == 0 && encoded->size() > limits.max_tokens) {
     return context_too_long(field, context_is(context.engine) + "has more than " + std::to_string(limits.max_tokens) +
@@ -86,7 +90,7 @@ ApiResult<std::vector<EncodedPrompt>> encode_prompts(const PlanContext& context,
   std::vector<Prompt> sources = std::move(request.prompts);
   if (request.kind == ApiKind::kChat) {
     request.chat.cancelled = context.cancelled;
-    auto rendered = engine.render_chat(request.chat);
+    auto rendered = render_chat_prompt(engine, context.format, request.chat);
     if (!rendered.ok()) return api_error(rendered.error(), field);
     sources.emplace_back(std::move(*rendered));
   }
@@ -203,8 +207,31 @@ void score_whole_context(const Engine& engine, GenerateRequest& generate, Prompt
   generate.thinking.reset();
 }
 
+// As ReasoningStart, where a prompt in Harmony ends.
+ReasoningStart reasoning_start(const HarmonyReader& harmony) {
+  switch (harmony.part()) {
+    case HarmonyReader::Part::kReasoning:
+      return ReasoningStart::kOpen;
+    case HarmonyReader::Part::kHead:
+      return ReasoningStart::kClosed;
+    default:
+      return ReasoningStart::kOff;
+  }
+}
+
+// The template prints whatever it is given as the level.
+std::optional<ApiError> check_effort(const OutputFormat& format, const ChatMessages& chat) {
+  if (!format.harmony || chat.template_kwargs_json.empty()) return std::nullopt;
+  const auto kwargs = nlohmann::json::parse(chat.template_kwargs_json);
+  const auto effort = kwargs.find("reasoning_effort");
+  if (effort == kwargs.end() || *effort == "low" || *effort == "medium" || *effort == "high") return std::nullopt;
+  return invalid_field("reasoning_effort", "\"reasoning_effort\" must be low, medium or high for this model, not " +
+                                               excerpt(*effort) + ": its Harmony format knows no other.");
+}
+
 // How the output is read, and the grammar that the request's tools ask for.
-std::optional<ApiError> plan_chat_output(const OutputFormat& format, ReasoningStart start, ApiRequest& request,
+std::optional<ApiError> plan_chat_output(const OutputFormat& format, ReasoningStart start,
+                                         std::shared_ptr<const HarmonyReader> harmony, ApiRequest& request,
                                          ResponseInfo& info) {
   auto constraint = tool_grammar(request.tools, format, start);
   if (!constraint.ok()) return api_error(constraint.error(), "tools");
@@ -225,6 +252,18 @@ std::optional<ApiError> plan_chat_output(const OutputFormat& format, ReasoningSt
     options.tools = tool_format(request.tools, format);
   }
   if (options.tools != ToolFormat::kNone) options.types = tool_types(request.tools, format);
+  if (harmony) {
+    // Only a client's own grammar has an answer begin without a head.
+    const bool headless = request.generate.grammar && request.generate.grammar->lead.empty() &&
+                          harmony->part() == HarmonyReader::Part::kHead;
+    options.reasoning = request.separate_reasoning && format.reasoning ? ReasoningStart::kClosed : ReasoningStart::kOff;
+    request.generate.parts = harmony_parts(*format.harmony, *harmony);
+    if (headless) request.generate.parts->stops_count_at_start = true;
+    end_turns(*format.harmony, request.generate);
+    info.harmony = format.harmony;
+    options.harmony = std::move(harmony);
+    info.parser = options;
+  }
   if (options.tools != ToolFormat::kNone || options.reasoning != ReasoningStart::kOff) info.parser = options;
   if (grammar) {
     request.generate.grammar = std::move(grammar);
@@ -257,6 +296,7 @@ ResponseInfo make_info(const Engine& engine, const ApiRequest& request, std::str
 
 ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiRequest request, std::string id) {
   const Engine& engine = context.engine;
+  if (auto error = check_effort(context.format, request.chat)) return *error;
   auto encoded = encode_prompts(context, request);
   if (const auto* error = std::get_if<ApiError>(&encoded)) return *error;
   auto& prompts = std::get<0>(encoded);
@@ -266,8 +306,17 @@ ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiReque
   plan.max_response_bytes = context.max_response_bytes;
   plan.info = make_info(engine, request, std::move(id));
   if (request.kind == ApiKind::kChat) {
-    plan.info.reasoning = reasoning_start(context.format, prompts.front().text, continued_content(request.chat));
-    if (auto error = plan_chat_output(context.format, plan.info.reasoning, request, plan.info)) return *error;
+    std::shared_ptr<const HarmonyReader> harmony;
+    if (context.format.harmony) {
+      const auto& ids = prompts.front().ids;
+      harmony = std::make_shared<HarmonyReader>(HarmonyReader::after(engine, *context.format.harmony, ids));
+      plan.info.reasoning = reasoning_start(*harmony);
+    } else {
+      plan.info.reasoning = reasoning_start(context.format, prompts.front().text, continued_content(request.chat));
+    }
+    if (auto error = plan_chat_output(context.format, plan.info.reasoning, std::move(harmony), request, plan.info)) {
+      return *error;
+    }
   }
   if (auto error = encode_bad_words(engine, request)) return *error;
   if (auto error = plan_thinking(context, plan.info.reasoning, request)) return *error;

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <string>
 
+#include "serve/harmony.h"
 #include "serve/tool_call_scanner.h"
 
 namespace volley::serve {
@@ -22,9 +23,11 @@ constexpr ToolParserName kToolParsers[] = {
     {"none", ToolFormat::kNone},           {"hermes", ToolFormat::kHermes},     {"qwen", ToolFormat::kHermes},
     {"qwen25", ToolFormat::kHermes},       {"qwen3", ToolFormat::kHermes},      {"llama", ToolFormat::kLlama},
     {"llama3", ToolFormat::kLlama},        {"llama3_json", ToolFormat::kLlama}, {"qwen3_coder", ToolFormat::kQwenCoder},
-    {"qwen3_xml", ToolFormat::kQwenCoder}, {"mistral", ToolFormat::kMistral},
+    {"qwen3_xml", ToolFormat::kQwenCoder}, {"mistral", ToolFormat::kMistral},   {"harmony", ToolFormat::kHarmony},
+    {"openai", ToolFormat::kHarmony},      {"gpt-oss", ToolFormat::kHarmony},
 };
 constexpr std::string_view kReasoningParsers[] = {"think", "qwen3", "deepseek_r1", "deepseek-r1"};
+constexpr std::string_view kHarmonyReasoningParsers[] = {"harmony", "openai_gptoss", "gpt-oss"};
 
 // Names and words that no template prints by itself.
 constexpr const char* kAsk = R"([{"role": "user", "content": "Hello."}])";
@@ -40,6 +43,12 @@ constexpr const char* kThought = R"([
     {"role": "user", "content": "Hello."},
     {"role": "assistant", "content": "<think>\nvolley_thought\n</think>\n\nvolley_answer"},
     {"role": "user", "content": "Hello."}])";
+
+constexpr const char* kPreamble = R"([
+    {"role": "user", "content": "Hello."},
+    {"role": "assistant", "content": "volley_answer", "thinking": "volley_thought", "tool_calls": [
+     {"id": "call00000", "type": "function", "function": {"name": "volley_probe", "arguments": "{}"}}]},
+    {"role": "tool", "tool_call_id": "call00000", "name": "volley_probe", "content": "Done."}])";
 
 // Empty if the template refuses the conversation: that says nothing.
 std::string render(const Engine& engine, const char* messages, const char* tools, const char* kwargs,
@@ -73,9 +82,16 @@ bool ends_with_marker(std::string_view text, std::string_view marker) {
   return text.ends_with(marker);
 }
 
+bool prints_harmony(const Engine& engine) {
+  const std::string ask = render(engine, kAsk, "", "", true);
+  return ask.find("<|start|>user<|message|>") != std::string::npos && ends_with_marker(ask, "<|start|>assistant");
+}
+
 void probe_tools(const Engine& engine, OutputFormat& format) {
   const std::string call = render(engine, kCall, kTools, "", false);
-  if (follows(call, "<tool_call>", "<function=volley_probe")) {
+  if (prints_harmony(engine)) {
+    format.tools = ToolFormat::kHarmony;
+  } else if (follows(call, "<tool_call>", "<function=volley_probe")) {
     format.tools = ToolFormat::kQwenCoder;
   } else if (follows(call, kCallsMarker, "[") || follows(call, kCallsMarker, "volley_probe")) {
     format.tools = ToolFormat::kMistral;
@@ -130,6 +146,27 @@ void find_markers(const Engine& engine, OutputFormat& format) {
   }
 }
 
+// Both parsers of one kind, or one of them "none".
+Status find_harmony(const Engine& engine, bool tools, bool reasoning, std::string_view tool_parser,
+                    std::string_view reasoning_parser, OutputFormat& format) {
+  if (!tools && !reasoning) return {};
+  if ((!tools && format.tools != ToolFormat::kNone) || (!reasoning && format.reasoning)) {
+    return invalid_argument("The tool call parser \"" + std::string(tool_parser) + "\" and the reasoning parser \"" +
+                            std::string(reasoning_parser) +
+                            "\" do not go together: in Harmony one reads both. Give both \"auto\" or \"harmony\".");
+  }
+  std::string missing;
+  const auto tokens = HarmonyTokens::find(engine, missing);
+  if (!tokens) {
+    return failed_precondition("The model's answers are in the Harmony format, but its tokenizer.json has no token " +
+                               missing + ", which the format needs: use the checkpoint's own tokenizer, or set " +
+                               "--tool-call-parser and --reasoning-parser to none to get the text as it is.");
+  }
+  format.harmony = std::make_shared<const HarmonyTokens>(*tokens);
+  format.preambles = !render(engine, kPreamble, kTools, "", true).empty();
+  return {};
+}
+
 Error unknown_name(std::string_view what, std::string_view name, std::string_view names) {
   return invalid_argument("There is no " + std::string(what) + " parser \"" + std::string(name) + "\": use " +
                           std::string(names) + ".");
@@ -147,16 +184,22 @@ Result<OutputFormat> find_output_format(const Engine& engine, std::string_view t
   } else if (tool_parser == kAuto) {
     probe_tools(engine, format);
   } else {
-    return unknown_name("tool call", tool_parser, "auto, none, hermes, llama, qwen3_coder or mistral");
+    return unknown_name("tool call", tool_parser, "auto, none, hermes, llama, qwen3_coder, mistral or harmony");
   }
   if (format.tools == ToolFormat::kMistral) find_markers(engine, format);
+  bool harmony_reasoning = std::ranges::count(kHarmonyReasoningParsers, reasoning_parser) > 0;
   if (reasoning_parser == kAuto) {
-    format.reasoning = probe_reasoning(engine);
+    harmony_reasoning = prints_harmony(engine);
+    format.reasoning = harmony_reasoning || probe_reasoning(engine);
+  } else if (harmony_reasoning) {
+    format.reasoning = true;
   } else if (std::count(std::begin(kReasoningParsers), std::end(kReasoningParsers), reasoning_parser) > 0) {
     format.reasoning = true;
   } else if (reasoning_parser != "none") {
-    return unknown_name("reasoning", reasoning_parser, "auto, none or think");
+    return unknown_name("reasoning", reasoning_parser, "auto, none, think or harmony");
   }
+  VOLLEY_RETURN_IF_ERROR(find_harmony(engine, format.tools == ToolFormat::kHarmony, harmony_reasoning, tool_parser,
+                                      reasoning_parser, format));
   probe_thinking_variables(engine, format);
   format.tool_call_tokens = is_token(engine, "<tool_call>") && is_token(engine, "</tool_call>");
   format.think_tokens = is_token(engine, kThink) && is_token(engine, "</think>");

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "serve/harmony.h"
 #include "serve/tool_call_scanner.h"
 #include "serve/tool_call_stages.h"
 
@@ -114,6 +115,10 @@ ReasoningStart reasoning_start(const OutputFormat& format, std::string_view prom
 }
 
 OutputParser::OutputParser(const Options& options) {
+  if (options.harmony) {
+    stage_ = harmony_stage(options);
+    return;
+  }
   stage_ = options.tools == ToolFormat::kNone ? content_stage() : tool_call_stage(options);
   if (options.reasoning == ReasoningStart::kOff) return;
   stage_ = std::make_unique<ReasoningStage>(options.reasoning == ReasoningStart::kOpen, std::move(stage_));
@@ -122,6 +127,12 @@ OutputParser::OutputParser(const Options& options) {
 OutputDelta OutputParser::push(std::string_view text) {
   OutputDelta delta;
   stage_->push(text, delta);
+  return count(std::move(delta));
+}
+
+OutputDelta OutputParser::mark(HarmonyMark mark) {
+  OutputDelta delta;
+  stage_->mark(mark, delta);
   return count(std::move(delta));
 }
 

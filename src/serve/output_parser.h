@@ -12,6 +12,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,11 +49,17 @@ enum class ReasoningStart {
 // too.
 ReasoningStart reasoning_start(const OutputFormat& format, std::string_view prompt, std::string_view continued = {});
 
+// The control tokens of Harmony (serve/harmony.h).
+enum class HarmonyMark { kStart, kMessage, kChannel, kConstrain, kEnd, kReturn, kCall };
+inline constexpr size_t kHarmonyMarks = 7;
+class HarmonyReader;
+
 // One stage of a parser: takes text and appends to a delta.
 class OutputStage {
  public:
   virtual ~OutputStage() = default;
   virtual void push(std::string_view text, OutputDelta& out) = 0;
+  virtual void mark(HarmonyMark, OutputDelta&) {}
   virtual void finish(OutputDelta& out) = 0;  // what was held back
 };
 
@@ -64,11 +71,16 @@ class OutputParser {
     std::string call_id_prefix = "call_";  // ids are this and the call's index: unique if the prefix is
     // Types of the request's tools, for kQwenCoder and kMistral (these need it, see ToolFormat); may be null.
     std::shared_ptr<const ToolTypes> types = nullptr;
+    // The output is Harmony and stands here; `reasoning` other than kOff: thoughts are told from the content.
+    std::shared_ptr<const HarmonyReader> harmony = nullptr;
+    // Its messages of one kind are paragraphs of one text: all of them, or (true) only neighbours.
+    bool in_order = false;
   };
 
   explicit OutputParser(const Options& options);
 
   OutputDelta push(std::string_view text);  // what is certain now; may be empty
+  OutputDelta mark(HarmonyMark mark);       // a control token, between two texts
   OutputDelta finish();                     // the text is over: what was held back
 
   // The number of calls announced so far. If there are any at the end, finish_reason is "tool_calls" instead of "stop".

@@ -14,6 +14,8 @@ namespace volley::serve {
 struct ThinkRules {
   std::string start;  // what stands at the beginning of the rule `start`; empty: the model does not think
   std::string rules;  // the rules that it needs
+  // Behind the thoughts: what leads to the text of the answer, where a message of its own does.
+  std::string answer = {};
 };
 ThinkRules think_rules(const OutputFormat& format, ReasoningStart reasoning);
 

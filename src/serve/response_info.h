@@ -39,6 +39,7 @@ struct ResponseInfo {
   std::vector<PromptInfo> prompts;                  // at least one
   std::vector<TokenId> stop_token_ids;              // the client's own
   std::optional<OutputParser::Options> parser;      // of chat; nothing: all text is content
+  std::shared_ptr<const HarmonyTokens> harmony;     // with parser->harmony
   ReasoningStart reasoning = ReasoningStart::kOff;  // whether the model thinks, shown or not
   bool in_order = false;                            // an answer says in which order its parts were generated
   TokenText token_text;  // a token by itself as log-probabilities name it, special tokens included

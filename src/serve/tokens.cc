@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "serve/chat_messages.h"
+#include "serve/harmony_prompt.h"
 #include "serve/json_text.h"
 #include "serve/request_fields.h"
 
@@ -59,8 +60,8 @@ TokenizeRequest read_tokenize(FieldReader& in, std::string_view body, const Requ
 
 }  // namespace
 
-HttpResponse tokenize(const Engine& engine, std::string_view body, const RequestRules& rules,
-                      const std::atomic<bool>* cancelled) {
+HttpResponse tokenize(const Engine& engine, const OutputFormat& format, std::string_view body,
+                      const RequestRules& rules, const std::atomic<bool>* cancelled) {
   const auto parsed = parse_json_object(body);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return error_response(*error);
   FieldReader in(std::get<json>(parsed));
@@ -69,14 +70,15 @@ HttpResponse tokenize(const Engine& engine, std::string_view body, const Request
   const char* field = request.is_chat ? "messages" : "prompt";
   if (request.is_chat) {
     request.chat.cancelled = cancelled;
-    auto rendered = engine.render_chat(request.chat);
+    auto rendered = render_chat_prompt(engine, format, request.chat);
     if (!rendered.ok()) return error_response(api_error(rendered.error(), field));
     request.prompt = std::move(*rendered);
   }
   EncodeLimits limits;
   limits.max_tokens = rules.max_response_bytes / (request.with_strings ? kIdBytes + kStringBytes : kIdBytes);
   limits.cancelled = cancelled;
-  const auto ids = engine.encode_within(request.prompt, request.add_special_tokens, limits);
+  const auto ids = request.is_chat ? encode_chat(engine, format, request.prompt, request.add_special_tokens, limits)
+                                   : engine.encode_within(request.prompt, request.add_special_tokens, limits);
   if (!ids.ok()) return error_response(api_error(ids.error(), field));
   if (ids->size() > limits.max_tokens) {
     return error_response(invalid_field(field, "The text has more than " + std::to_string(limits.max_tokens) +

@@ -246,6 +246,7 @@ std::unique_ptr<OutputStage> tool_call_stage(const OutputParser::Options& option
       return mistral_stage(options);
     case ToolFormat::kQwenCoder:
       return std::make_unique<TaggedStage<XmlCallScanner>>(XmlCallScanner(options.types), options.call_id_prefix);
+    case ToolFormat::kHarmony:  // has a stage of its own, without tools too
     case ToolFormat::kHermes:
     case ToolFormat::kNone:
       break;

@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "serve/harmony.h"
 #include "serve/json_text.h"
 #include "serve/reasoning_grammar.h"
 #include "serve/tool_parameters.h"
@@ -198,6 +199,8 @@ class GrammarWriter {
       start = free ? llama_free() : calls("\"; \"");
     } else if (format_.tools == ToolFormat::kMistral) {
       start = mistral(free);
+    } else if (format_.tools == ToolFormat::kHarmony) {
+      start = harmony(free, think);
     } else {
       start = free ? hermes_free() : hermes_required();
     }
@@ -258,6 +261,17 @@ class GrammarWriter {
     return "(to_call calls" + more + " | TEXT)?";
   }
 
+  // A call ends the answer, so there is one at most. Free text may be a preamble before it.
+  std::string harmony(bool free, const ThinkRules& think) {
+    const auto token = [&](HarmonyMark mark) { return "<[" + std::to_string(format_.harmony->id_of(mark)) + "]> "; };
+    const std::string channel = token(HarmonyMark::kChannel), message = token(HarmonyMark::kMessage);
+    rules_ += "call: " + channel + "object\n";
+    if (!free) return "call";
+    rules_ += "preamble: " + channel + "\"commentary\" " + message + "/(?s:.+)/? " + token(HarmonyMark::kEnd) +
+              token(HarmonyMark::kStart) + "\"assistant\"\n";
+    return "(preamble thought*)* (call | " + think.answer + "/(?s:.+)/?)";
+  }
+
   void write_objects() {
     std::string choices;
     for (size_t i = 0; i < request_.tools.size(); ++i) {
@@ -278,7 +292,12 @@ class GrammarWriter {
   }
 
   void write_object(const Tool& tool, const std::string& index) {
-    if (format_.tools == ToolFormat::kMistral && format_.named_calls) {
+    if (format_.tools == ToolFormat::kHarmony) {
+      const auto token = [&](HarmonyMark mark) { return "<[" + std::to_string(format_.harmony->id_of(mark)) + "]> "; };
+      rules_ += "tool_" + index + ": " + json_string("commentary to=functions." + tool.name + " ") + " " +
+                token(HarmonyMark::kConstrain) + "\"json\" " + token(HarmonyMark::kMessage) + "arguments_" + index +
+                "\n";
+    } else if (format_.tools == ToolFormat::kMistral && format_.named_calls) {
       rules_ += "tool_" + index + ": " + json_string(tool.name) + " " + grammar_of(format_.arguments_marker) +
                 " arguments_" + index + "\n";
     } else {

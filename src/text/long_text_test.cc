@@ -190,7 +190,7 @@ TEST(LongText, TokenisingCanBeCancelled) {
   while (text.size() < kMebibyte) text += "a word, and ";
   for (const size_t last : {size_t{0}, size_t{1} << 30}) {
     const Patience patience;
-    const textkit_encode_options options{false, SIZE_MAX, last, patience.cancel()};
+    const textkit_encode_options options{false, SIZE_MAX, last, false, patience.cancel()};
     textkit_ids ids{nullptr, 0};
     EXPECT_EQ(textkit_tokenizer_encode(tokenizer, {text.data(), text.size()}, &options, &ids, &error),
               TEXTKIT_CANCELLED);

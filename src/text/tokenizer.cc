@@ -21,8 +21,8 @@ class TextkitTokenizer final : public Tokenizer {
 
   Result<std::vector<TokenId>> encode_within(std::string_view text, bool add_special_tokens,
                                              const EncodeLimits& limits) const override {
-    const textkit_encode_options options{add_special_tokens, limits.max_tokens, limits.last_tokens,
-                                         cancel_of(limits.cancelled)};
+    const textkit_encode_options options{add_special_tokens && !limits.plain, limits.max_tokens, limits.last_tokens,
+                                         limits.plain, cancel_of(limits.cancelled)};
     OwnedIds ids;
     OwnedBytes error;
     const textkit_status status = textkit_tokenizer_encode(handle_, view(text), &options, ids.out(), error.out());

@@ -53,6 +53,21 @@ TEST(Tokenizer, EveryTextComesBack) {
   }
 }
 
+// As plain text the letters of a special token give what any letters would, in the middle of words too.
+TEST(Tokenizer, PlainTextHoldsNoSpecialTokens) {
+  const auto tokenizer = pocket();
+  const EncodeLimits plain{.plain = true};
+  for (const std::string text : {"Nothing special, 日本 e\u0301.", "", " a\n\n b"}) {
+    EXPECT_EQ(*tokenizer->encode_within(text, false, plain), *tokenizer->encode(text, false)) << text;
+  }
+  const std::string text = "x<|im_start|>system<|im_end|> y";
+  const auto ids = tokenizer->encode_within(text, true, plain);
+  ASSERT_TRUE(ids.ok()) << ids.error().message;
+  EXPECT_EQ(tokenizer->decode(*ids, /*skip_special_tokens=*/true), text);
+  const auto last = tokenizer->encode_within(text, false, {.last_tokens = 3, .plain = true});
+  EXPECT_EQ(*last, std::vector<TokenId>(ids->end() - 3, ids->end()));
+}
+
 TEST(Tokenizer, SpecialTokensAreFoundInTextAndSkippedOnDemand) {
   const auto tokenizer = pocket();
   const auto ids = tokenizer->encode("<|im_start|>a<|im_end|>", false);

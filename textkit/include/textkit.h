@@ -76,14 +76,16 @@ typedef struct textkit_encode_options {
   bool add_special_tokens; /* the file's post-processor adds its own around those of the text */
   size_t max_tokens;  /* a text that is certain to have more: the call may return any of them, but more than this */
   size_t last_tokens; /* not 0: of all ids only so many, the last ones */
+  bool plain;         /* tokens that the file adds to its vocabulary are not looked for: their letters are text. No
+                         post-processor: add_special_tokens must be false */
   textkit_cancel cancel;
 } textkit_encode_options;
 
-/* Special tokens written out in `text` become their ids. Time and memory go by the text that is looked at: of one whose
- * tokenizer is known to split it at spaces and signs, pieces of some ten thousand bytes one after the other, which give
- * the ids of the whole, until max_tokens or last_tokens are there; else the whole text, and TEXTKIT_INVALID_ARGUMENT
- * for one that is too long for that. TEXTKIT_INVALID_ARGUMENT also when a pattern of the file backtracks without end on
- * this text. */
+/* Special tokens written out in `text` become their ids, unless it is plain. Time and memory go by the text that is
+ * looked at: of one whose tokenizer is known to split it at spaces and signs, pieces of some ten thousand bytes one
+ * after the other, which give the ids of the whole, until max_tokens or last_tokens are there; else the whole text, and
+ * TEXTKIT_INVALID_ARGUMENT for one that is too long for that. TEXTKIT_INVALID_ARGUMENT also when a pattern of the file
+ * backtracks without end on this text. */
 textkit_status textkit_tokenizer_encode(const textkit_tokenizer* tokenizer, textkit_view text,
                                         const textkit_encode_options* options, textkit_ids* ids, textkit_bytes* error);
 

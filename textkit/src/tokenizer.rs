@@ -3,6 +3,7 @@
 use crate::abi::{caught, Cancel, Failure};
 use crate::pieces::Cutter;
 use crate::tokenizer_limits;
+use tokenizers::{Model, Normalizer, OffsetType, PreTokenizedString, PreTokenizer};
 
 /// The longest text that is taken without a cut: the tokenizer needs some 150 bytes of memory for each byte. Words without
 /// an end are shorter than the texts of a tokenizer that cannot be cut.
@@ -14,6 +15,7 @@ pub struct EncodeOptions {
     add_special_tokens: bool,
     max_tokens: usize,
     last_tokens: usize,
+    plain: bool,
     cancel: Cancel,
 }
 
@@ -95,7 +97,8 @@ impl Tokenizer {
         options: &EncodeOptions,
     ) -> Result<Vec<i32>, Failure> {
         if options.last_tokens == 0 && text.len() / 32 > options.max_tokens {
-            let ids = self.encode_whole(beginning(text, (options.max_tokens * 16).min(most)), add_special_tokens)?;
+            let start = beginning(text, (options.max_tokens * 16).min(most));
+            let ids = self.encode_whole(start, add_special_tokens, options.plain)?;
             if ids.len() / 2 > options.max_tokens {
                 return Ok(ids);
             }
@@ -105,16 +108,32 @@ impl Tokenizer {
                 "the text holds more than {most} bytes without a place where the tokenizer can split it: shorten it"
             )));
         }
-        self.encode_whole(text, add_special_tokens)
+        self.encode_whole(text, add_special_tokens, options.plain)
     }
 
-    fn encode_whole(&self, text: &str, add_special_tokens: bool) -> Result<Vec<i32>, Failure> {
+    fn encode_whole(&self, text: &str, add_special_tokens: bool, plain: bool) -> Result<Vec<i32>, Failure> {
         // encode_fast is encode without character offsets, which nobody here reads. A regular expression that runs into
         // its limit panics, because the library has no other way to say so.
-        let encoded = caught(|| self.inner.encode_fast(text, add_special_tokens), explain)?;
+        let encoded = match plain {
+            true => caught(|| self.encode_plain(text), explain)?,
+            false => caught(|| self.inner.encode_fast(text, add_special_tokens), explain)?,
+        };
         let encoding =
             encoded.map_err(|error| Failure::invalid(format!("the tokenizer refuses this text: {error}")))?;
         Ok(encoding.get_ids().iter().map(|&id| id as i32).collect())
+    }
+
+    /// The library's steps but for its search for added tokens, which cannot be left out of encode_fast.
+    fn encode_plain(&self, text: &str) -> tokenizers::Result<tokenizers::Encoding> {
+        let mut parts = PreTokenizedString::from(text);
+        if let Some(normalizer) = self.inner.get_normalizer() {
+            parts.normalize(|part| normalizer.normalize(part))?;
+        }
+        if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut parts)?;
+        }
+        parts.tokenize(|part| self.inner.get_model().tokenize(part.get()))?;
+        parts.into_encoding(None, 0, OffsetType::None)
     }
 
     fn encode_pieces(&self, cutter: &Cutter, text: &str, options: &EncodeOptions) -> Result<Vec<i32>, Failure> {

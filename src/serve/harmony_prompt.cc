@@ -1,0 +1,211 @@
+#include "serve/harmony_prompt.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "serve/harmony.h"
+#include "serve/json_text.h"
+
+namespace volley::serve {
+namespace {
+
+using nlohmann::json;
+
+// A noncharacter of Unicode, which no text is meant to hold, behind the first letter of what looks like a token.
+constexpr std::string_view kMark = "\xEF\xB7\x90";
+
+std::string json_string(std::string_view text) {
+  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+void replace_all(std::string& text, std::string_view from, std::string_view to) {
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+}
+
+std::string marked(std::string_view token) {
+  return std::string(token.substr(0, 1)).append(kMark).append(token.substr(1));
+}
+
+// Behind the quote that ends the string which begins at `begin`.
+size_t end_of_string(std::string_view json_text, size_t begin) {
+  size_t at = begin + 1;
+  while (at < json_text.size() && json_text[at] != '"') at += json_text[at] == '\\' ? 2 : 1;
+  return std::min(at + 1, json_text.size());
+}
+
+// One message while it is taken apart.
+struct Message {
+  std::vector<std::pair<std::string, std::string_view>> members;
+  std::string role, content, thoughts, answers;  // `answers`: the call's id
+  std::vector<std::string_view> calls;
+};
+
+std::string text_of(std::string_view value) {
+  if (!value.starts_with('"')) return {};
+  return json::parse(value).get<std::string>();
+}
+
+Message read_message(std::string_view text) {
+  Message message;
+  for (auto& [key, value] : object_members(text)) {
+    if (key == "role") message.role = text_of(value);
+    if (key == "content") message.content = text_of(value);
+    if (key == "tool_call_id") message.answers = text_of(value);
+    if (key == "tool_calls" && value.starts_with('[')) message.calls = array_elements(value);
+    const bool thoughts = key == "reasoning_content" || key == "reasoning" || key == "thinking";
+    if (thoughts && message.thoughts.empty()) message.thoughts = text_of(value);
+    message.members.emplace_back(std::move(key), value);
+  }
+  return message;
+}
+
+// The message with other content, thoughts and calls; none of the latter if `call` is empty.
+std::string write_message(const Message& message, std::string_view content, std::string_view thoughts,
+                          std::string_view call) {
+  std::string text = "{\"role\":" + json_string(message.role) + ",\"content\":" + json_string(content);
+  if (!thoughts.empty()) text += ",\"thinking\":" + json_string(thoughts);
+  if (!call.empty()) text.append(",\"tool_calls\":[").append(call).append("]");
+  for (const auto& [key, value] : message.members) {
+    const bool written = key == "role" || key == "content" || key == "tool_calls" || key == "reasoning_content" ||
+                         key == "reasoning" || key == "thinking";
+    if (!written) text.append(",").append(json_string(key)).append(":").append(value);
+  }
+  return text + "}";
+}
+
+// Where the tokens stand that the template printed.
+struct Found {
+  size_t at = 0;
+  HarmonyMark mark{};
+};
+
+std::vector<Found> find_tokens(std::string_view text) {
+  std::vector<Found> found;
+  for (size_t at = text.find("<|"); at != std::string_view::npos; at = text.find("<|", at + 1)) {
+    const auto texts = HarmonyTokens::texts();
+    const auto token = std::ranges::find_if(texts, [&](std::string_view t) { return text.substr(at).starts_with(t); });
+    if (token != texts.end()) found.push_back({at, static_cast<HarmonyMark>(token - texts.begin())});
+  }
+  return found;
+}
+
+// From the last piece backwards, so that of a long prompt only what is kept is tokenised.
+Result<std::vector<TokenId>> encode_harmony(const Engine& engine, const HarmonyTokens& tokens, std::string_view text,
+                                            EncodeLimits limits) {
+  const std::vector<Found> found = find_tokens(text);
+  const EncodeLimits asked = limits;
+  limits.plain = true;
+  std::vector<std::vector<TokenId>> pieces;
+  size_t size = 0, end = text.size();
+  const auto add = [&](std::vector<TokenId> ids) {
+    size += ids.size();
+    pieces.push_back(std::move(ids));
+  };
+  for (size_t i = found.size() + 1; i-- > 0;) {
+    const size_t begin = i > 0 ? found[i - 1].at + HarmonyTokens::text_of(found[i - 1].mark).size() : 0;
+    if (begin < end) {
+      if (asked.last_tokens > 0) limits.last_tokens = asked.last_tokens - size;
+      VOLLEY_ASSIGN(auto ids, engine.encode_within(unmarked(text.substr(begin, end - begin)), false, limits));
+      add(std::move(ids));
+    }
+    if (i > 0) {
+      add({tokens.id_of(found[i - 1].mark)});
+      end = found[i - 1].at;
+    }
+    if ((asked.last_tokens > 0 && size >= asked.last_tokens) || size > asked.max_tokens) break;
+  }
+  std::vector<TokenId> ids;
+  ids.reserve(size);
+  for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece)
+    ids.insert(ids.end(), piece->begin(), piece->end());
+  if (asked.last_tokens > 0 && ids.size() > asked.last_tokens) {
+    ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(asked.last_tokens));
+  }
+  return ids;
+}
+
+}  // namespace
+
+std::string mark_lookalikes(std::string_view json_text) {
+  std::string out;
+  for (size_t at = 0; at < json_text.size();) {
+    const size_t begin = std::min(json_text.find('"', at), json_text.size());
+    out.append(json_text.substr(at, begin - at));
+    if (begin == json_text.size()) break;
+    at = end_of_string(json_text, begin);
+    const std::string_view literal = json_text.substr(begin, at - begin);
+    std::string text;
+    if (literal.find('|') != std::string_view::npos || literal.find("\\u") != std::string_view::npos) {
+      text = json::parse(literal).get<std::string>();
+    }
+    const std::string before = text;
+    for (const std::string_view token : HarmonyTokens::texts()) replace_all(text, token, marked(token));
+    out.append(text == before ? literal : json_string(text));
+  }
+  return out;
+}
+
+std::string unmarked(std::string_view text) {
+  std::string out(text);
+  if (out.find(kMark) == std::string::npos) return out;
+  for (const std::string_view token : HarmonyTokens::texts()) replace_all(out, marked(token), token);
+  return out;
+}
+
+std::string harmony_messages(std::string_view messages_json, bool preambles) {
+  std::vector<Message> messages;
+  for (const std::string_view text : array_elements(messages_json)) messages.push_back(read_message(text));
+  std::vector<std::string> out;
+  const auto write_result = [&](const Message& m) { out.push_back(write_message(m, m.content, {}, {})); };
+  for (size_t i = 0; i < messages.size(); ++i) {
+    Message& message = messages[i];
+    if (message.role != "assistant" || message.calls.empty()) {
+      out.push_back(write_message(message, message.content, message.thoughts, {}));
+      continue;
+    }
+    size_t end = i + 1;
+    while (end < messages.size() && messages[end].role == "tool") ++end;
+    if (!preambles && !message.thoughts.empty() && !message.content.empty()) {
+      message.thoughts += "\n" + std::exchange(message.content, {});
+    }
+    std::vector<bool> written(messages.size());
+    for (const std::string_view call : message.calls) {
+      out.push_back(
+          write_message(message, std::exchange(message.content, {}), std::exchange(message.thoughts, {}), call));
+      const std::string id = text_of(find_member(call, "id"));
+      for (size_t j = i + 1; j < end; ++j) {
+        if (written[j] || messages[j].answers != id || id.empty()) continue;
+        write_result(messages[j]);
+        written[j] = true;
+      }
+    }
+    for (size_t j = i + 1; j < end; ++j) {
+      if (!written[j]) write_result(messages[j]);
+    }
+    i = end - 1;
+  }
+  std::string text = "[";
+  for (const std::string& message : out) text.append(text.size() > 1 ? "," : "").append(message);
+  return text + "]";
+}
+
+Result<std::string> render_chat_prompt(const Engine& engine, const OutputFormat& format, ChatMessages chat) {
+  if (format.harmony) {
+    chat.messages_json = mark_lookalikes(harmony_messages(chat.messages_json, format.preambles));
+    chat.tools_json = mark_lookalikes(chat.tools_json);
+    chat.template_kwargs_json = mark_lookalikes(chat.template_kwargs_json);
+  }
+  return engine.render_chat(chat);
+}
+
+Result<std::vector<TokenId>> encode_chat(const Engine& engine, const OutputFormat& format, std::string_view rendered,
+                                         bool add_special_tokens, const EncodeLimits& limits) {
+  if (!format.harmony) return engine.encode_within(rendered, add_special_tokens, limits);
+  return encode_harmony(engine, *format.harmony, rendered, limits);
+}
+
+}  // namespace volley::serve

@@ -1,0 +1,32 @@
+// A chat's prompt: rendered, and as token ids. Most formats take the template's text as it is. In Harmony's
+// (serve/harmony.h) a control token is one only where the template printed it: the same characters in a message, a
+// tool or an argument stay text, whoever wrote them. Pure functions; take long for long prompts.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serve/output_format.h"
+
+namespace volley::serve {
+
+// The template's text, for encode_chat() alone: what looks like a control token and is none is marked in it.
+Result<std::string> render_chat_prompt(const Engine& engine, const OutputFormat& format, ChatMessages chat);
+
+Result<std::vector<TokenId>> encode_chat(const Engine& engine, const OutputFormat& format, std::string_view rendered,
+                                         bool add_special_tokens, const EncodeLimits& limits);
+
+// Parts of the above, for tests.
+
+// Messages as Harmony's templates take them: thoughts as "thinking"; one call a message, followed by its results,
+// because templates name a result by the call before it. `preambles`: a message may have content beside its thoughts
+// and a call; else both become its thoughts.
+std::string harmony_messages(std::string_view messages_json, bool preambles);
+// Strings of JSON text in which nothing looks like a control token; unmarked() undoes it.
+std::string mark_lookalikes(std::string_view json_text);
+std::string unmarked(std::string_view text);
+
+}  // namespace volley::serve

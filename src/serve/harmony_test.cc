@@ -1,0 +1,456 @@
+#include "serve/harmony.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+
+#include "serve/harmony_prompt.h"
+#include "serve/output_parser_for_test.h"
+#include "text/test_model.h"
+#include "text/text.h"
+
+namespace volley::serve {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr const char* kTemplate = "tests/data/harmony/chat_template.jinja";
+constexpr TokenId kFirstMark = 256;
+constexpr const char* kNames[] = {"start", "message", "channel", "constrain", "end", "return", "call"};
+
+std::string file_text(const std::string& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file) << path;
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// A token is a byte, or a control token of Harmony (some can be missing); texts are rendered with a template.
+class HarmonyEngine final : public Engine {
+ public:
+  explicit HarmonyEngine(const std::string& source = file_text(kTemplate), size_t marks = kHarmonyMarks)
+      : marks_(marks) {
+    const text::ModelDir dir({{"chat_template.jinja", source}});
+    template_ = text::ChatTemplate::load(dir.path()).value();
+  }
+
+  Result<std::string> render_chat(const ChatMessages& chat) const override {
+    return template_->render({.messages_json = chat.messages_json,
+                              .tools_json = chat.tools_json,
+                              .kwargs_json = chat.template_kwargs_json,
+                              .add_generation_prompt = chat.add_generation_prompt,
+                              .continue_final_message = chat.continue_final_message});
+  }
+  Result<std::vector<TokenId>> encode_within(std::string_view text, bool, const EncodeLimits& limits) const override {
+    std::vector<TokenId> ids;
+    while (!text.empty()) {
+      size_t size = 1;
+      TokenId id = static_cast<unsigned char>(text.front());
+      for (size_t i = 0; i < marks_ && !limits.plain; ++i) {
+        if (!text.starts_with(HarmonyTokens::texts()[i])) continue;
+        size = HarmonyTokens::texts()[i].size();
+        id = kFirstMark + static_cast<TokenId>(i);
+      }
+      ids.push_back(id);
+      text.remove_prefix(size);
+    }
+    encoded_ += ids.size();
+    if (limits.last_tokens > 0 && ids.size() > limits.last_tokens) {
+      ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(limits.last_tokens));
+    }
+    return ids;
+  }
+  std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const override {
+    std::string text;
+    for (const TokenId id : ids) {
+      if (id < kFirstMark) {
+        text += static_cast<char>(id);
+      } else if (!skip_special_tokens) {
+        text += HarmonyTokens::texts()[static_cast<size_t>(id - kFirstMark)];
+      }
+    }
+    return text;
+  }
+
+  Result<RequestId> submit(GenerateRequest, EventSink) override { return internal_error("not asked for"); }
+  void cancel(RequestId) override {}
+  Status set_verify(const VerifyPolicy&) override { return {}; }
+  void set_target_step_ms(int) override {}
+  void drop_prefix_cache() override {}
+  const EngineInfo& info() const override { return info_; }
+  EngineStats stats() const override { return {}; }
+  size_t encoded() const { return encoded_; }
+
+ private:
+  const size_t marks_;
+  mutable size_t encoded_ = 0;
+  std::shared_ptr<const text::ChatTemplate> template_;
+  EngineInfo info_;
+};
+
+OutputFormat format_of(const Engine& engine, const char* tools = "auto", const char* reasoning = "auto") {
+  auto format = find_output_format(engine, tools, reasoning);
+  EXPECT_TRUE(format.ok()) << format.error().message;
+  return format.ok() ? *format : OutputFormat{};
+}
+
+// Pieces as in the fixtures: a control token, or text that may look like one.
+std::vector<TokenId> tokens_of(const json& pieces) {
+  std::vector<TokenId> tokens;
+  for (const json& piece : pieces) {
+    if (piece.contains("mark")) {
+      tokens.push_back(kFirstMark + static_cast<TokenId>(std::ranges::find(kNames, piece["mark"]) - kNames));
+    } else {
+      for (const char c : piece["text"].get<std::string>()) tokens.push_back(static_cast<unsigned char>(c));
+    }
+  }
+  return tokens;
+}
+
+json pieces_of(const std::vector<TokenId>& tokens) {
+  json pieces = json::array();
+  std::string text;
+  const auto end_text = [&] {
+    if (!text.empty()) pieces.push_back({{"text", text}});
+    text.clear();
+  };
+  for (const TokenId token : tokens) {
+    if (token < kFirstMark) {
+      text += static_cast<char>(token);
+      continue;
+    }
+    end_text();
+    pieces.push_back({{"mark", kNames[token - kFirstMark]}});
+  }
+  end_text();
+  return pieces;
+}
+
+class Harmony : public ::testing::Test {
+ protected:
+  // Where an answer begins behind a prompt with a user's message.
+  OutputParser::Options options(bool tools = true, bool reasoning = true) const {
+    const std::vector<TokenId> prompt = tokens_of(json::parse(R"([{"mark": "start"}, {"text": "assistant"}])"));
+    OutputParser::Options options;
+    options.tools = tools ? ToolFormat::kHarmony : ToolFormat::kNone;
+    options.reasoning = reasoning ? ReasoningStart::kClosed : ReasoningStart::kOff;
+    options.harmony = std::make_shared<HarmonyReader>(HarmonyReader::after(engine_, *format_.harmony, prompt));
+    return options;
+  }
+
+  // Text between two marks comes in pieces of `size` tokens.
+  Message read(const std::vector<TokenId>& tokens, size_t size, const OutputParser::Options& options) const {
+    OutputParser parser(options);
+    Message message;
+    std::string text;
+    const auto push = [&] {
+      if (!text.empty()) message.add(parser.push(text));
+      text.clear();
+    };
+    for (const TokenId token : tokens) {
+      if (const auto mark = format_.harmony->mark_of(token)) {
+        push();
+        message.add(parser.mark(*mark));
+        continue;
+      }
+      text += static_cast<char>(token);
+      if (text.size() == size) push();
+    }
+    push();
+    message.add(parser.finish());
+    return message;
+  }
+
+  // With control tokens spelled out, for short tests.
+  Message read(const std::string& text, bool tools = true, bool reasoning = true) const {
+    const std::vector<TokenId> tokens = engine_.encode(text, false).value();
+    const Message whole = read(tokens, text.size() + 1, options(tools, reasoning));
+    for (size_t size = 1; size < 9; ++size) EXPECT_EQ(read(tokens, size, options(tools, reasoning)), whole) << text;
+    return whole;
+  }
+
+  int64_t thoughts(const std::vector<TokenId>& tokens) const {
+    HarmonyCounter counter(*format_.harmony, *options().harmony);
+    for (const TokenId token : tokens) counter.push(token, [&](TokenId id) { return engine_.decode({&id, 1}, false); });
+    return counter.tokens();
+  }
+
+  HarmonyEngine engine_;
+  OutputFormat format_ = format_of(engine_);
+};
+
+// The package openai-harmony renders the same prompts and reads the same answers (scripts/harmony_fixtures.py).
+TEST_F(Harmony, IsWhatTheLibraryMakesOfFiftyConversations) {
+  std::ifstream file("tests/data/harmony/conversations.jsonl");
+  int conversations = 0;
+  for (std::string line; std::getline(file, line); ++conversations) {
+    const auto fixture = ordered_json::parse(line);
+    SCOPED_TRACE("conversation " + std::to_string(conversations));
+    ChatMessages chat;
+    chat.messages_json = fixture["messages"].dump();
+    if (!fixture["tools"].empty()) chat.tools_json = fixture["tools"].dump();
+    chat.template_kwargs_json =
+        json({{"reasoning_effort", fixture["reasoning_effort"]}, {"current_date", fixture["date"]}}).dump();
+    const auto text = render_chat_prompt(engine_, format_, chat);
+    ASSERT_TRUE(text.ok()) << text.error().message;
+    const auto prompt = encode_chat(engine_, format_, *text, false, {}).value();
+    EXPECT_EQ(pieces_of(prompt), json::parse(fixture["prompt"].dump()));
+
+    Message expected{fixture["message"]["content"], fixture["message"]["reasoning"], {}};
+    for (const auto& call : fixture["message"]["calls"]) expected.calls.push_back({call["name"], call["arguments"]});
+    OutputParser::Options start = options();
+    start.harmony = std::make_shared<HarmonyReader>(HarmonyReader::after(engine_, *format_.harmony, prompt));
+    const std::vector<TokenId> answer = tokens_of(json::parse(fixture["answer"].dump()));
+    for (size_t size = 1; size <= answer.size() + 1; ++size) {
+      ASSERT_EQ(read(answer, size, start), expected) << "in pieces of " << size;
+    }
+  }
+  EXPECT_EQ(conversations, 50);
+}
+
+TEST_F(Harmony, TextWithoutAHeadIsContent) {
+  EXPECT_EQ(read("Hello there."), (Message{"Hello there.", "", {}}));
+  EXPECT_EQ(read(" to=the point"), (Message{" to=the point", "", {}}));
+  EXPECT_EQ(read("<|channel|>analysis<|message|>a<|end|>The answer"), (Message{"The answer", "a", {}}));
+  EXPECT_EQ(read("<|channel|>analysis<|message|>a<|end|>assis"), (Message{"assis", "a", {}}));
+  EXPECT_EQ(read("<|channel|>analysis<|message|>a<|end|>\n<|start|>assistant<|channel|>final<|message|>b"),
+            (Message{"b", "a", {}}));
+  EXPECT_EQ(read("<|channel|>final\nHello"), (Message{"final\nHello", "", {}}));
+  const std::string endless(300, 'x');
+  EXPECT_EQ(read("<|channel|>" + endless), (Message{endless, "", {}}));
+  EXPECT_EQ(read("<|start|>" + endless + "<|message|>y"), (Message{endless + "y", "", {}}));
+  EXPECT_EQ(read("<|start|>assistants say<|message|>y"), (Message{"assistants sayy", "", {}}));
+}
+
+TEST_F(Harmony, ACallIsReadByItsRecipient) {
+  const std::string body = "<|message|>{\"a\": 1}<|call|>";
+  const Message called{"", "", {{"f.g", "{\"a\": 1}"}}};
+  EXPECT_EQ(read("<|channel|>commentary to=functions.f.g" + body), called);
+  EXPECT_EQ(read("<|channel|>commentary<|constrain|>json to=functions.f.g" + body), called);
+  EXPECT_EQ(read("<|channel|>to=functions.f.g" + body), called);
+  EXPECT_EQ(read("<|channel|>commentary to=python" + body), (Message{"", "", {{"python", "{\"a\": 1}"}}}));
+  EXPECT_EQ(read("<|channel|>commentary to=user" + body), (Message{"{\"a\": 1}", "", {}}));
+  EXPECT_EQ(read("<|channel|>commentary to=functions.f<|message|>"), (Message{"", "", {{"f", "{}"}}}));
+  const std::string two = "<|channel|>commentary to=functions.f<|message|>{}<|call|><|start|>assistant";
+  EXPECT_EQ(read(two + "<|channel|>commentary to=functions.g<|message|>[]"),
+            (Message{"", "", {{"f", "{}"}, {"g", "[]"}}}));
+}
+
+TEST_F(Harmony, WhatIsNotWantedApartIsContent) {
+  const std::string text =
+      "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary to=functions.f<|message|>{}";
+  EXPECT_EQ(read(text), (Message{"", "a", {{"f", "{}"}}}));
+  EXPECT_EQ(read(text, false), (Message{"{}", "a", {}}));
+  EXPECT_EQ(read(text, true, false), (Message{"a", "", {{"f", "{}"}}}));
+  EXPECT_EQ(read(text, false, false), (Message{"a\n{}", "", {}}));
+}
+
+// Where parts are shown in the order in which they came, only neighbours need a line end between them.
+TEST_F(Harmony, NeighboursAloneAreJoinedInOrder) {
+  OutputParser::Options in_order = options();
+  in_order.in_order = true;
+  const std::string next = "<|end|><|start|>assistant";
+  const std::string thought = "<|channel|>analysis<|message|>a", said = "<|channel|>commentary<|message|>b";
+  const std::string call = "<|channel|>commentary to=functions.f<|message|>{}";
+  for (const auto& [text, content, reasoning] :
+       {std::tuple{thought + next + thought + next + said + next + said, "b\nb", "a\na"},
+        {thought + next + said + next + thought + next + said, "bb", "aa"},
+        {said + next + call + next + said, "bb", ""}}) {
+    const Message read_in_order = read(engine_.encode(text, false).value(), 2, in_order);
+    EXPECT_EQ(read_in_order.content, content) << text;
+    EXPECT_EQ(read_in_order.reasoning, reasoning) << text;
+  }
+}
+
+// Any sequence of tokens reads the same in all pieces, and its thoughts have as many bytes as their tokens are counted.
+TEST_F(Harmony, AnySequenceReadsTheSameInAllPieces) {
+  const char* const texts[] = {"assistant",
+                               "analysis",
+                               "final",
+                               "commentary",
+                               " to=functions.f",
+                               "to=",
+                               "user",
+                               "functions.f to=assistant",
+                               "json",
+                               "{\"a\": 1}",
+                               "Hm.",
+                               "\n",
+                               " ",
+                               "assist",
+                               "x<|end|>y"};
+  const char* const heads[] = {"<|channel|>analysis<|message|>", "<|channel|>final<|message|>",
+                               "<|channel|>commentary to=functions.g <|constrain|>json<|message|>"};
+  std::mt19937 random(7);
+  int thoughts_seen = 0, calls_seen = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::vector<TokenId> tokens;
+    for (size_t left = random() % 24; left > 0; --left) {
+      const auto add = [&](const char* text, bool marks) {
+        const auto ids = engine_.encode_within(text, false, {.plain = !marks}).value();
+        tokens.insert(tokens.end(), ids.begin(), ids.end());
+      };
+      switch (random() % 5) {
+        case 0:
+        case 1:
+          tokens.push_back(kFirstMark + static_cast<TokenId>(random() % kHarmonyMarks));
+          break;
+        case 2:
+          add(heads[random() % std::size(heads)], true);
+          break;
+        default:
+          add(texts[random() % std::size(texts)], false);
+      }
+    }
+    const Message whole = read(tokens, 1000, options());
+    for (const size_t size : {1u, 2u, 3u, 7u}) ASSERT_EQ(read(tokens, size, options()), whole) << i;
+    if (std::ranges::count(tokens, '\n') == 0) {
+      const std::string& text = whole.reasoning;
+      EXPECT_EQ(thoughts(tokens), std::ssize(text) - std::count(text.begin(), text.end(), '\n')) << i;
+    }
+    thoughts_seen += !whole.reasoning.empty();
+    calls_seen += !whole.calls.empty();
+  }
+  EXPECT_GT(thoughts_seen, 50);
+  EXPECT_GT(calls_seen, 10);
+}
+
+TEST_F(Harmony, TokensOfThoughtsAreCounted) {
+  const auto count = [&](const char* text) { return thoughts(engine_.encode(text, false).value()); };
+  EXPECT_EQ(count("<|channel|>analysis<|message|>four<|end|><|start|>assistant<|channel|>final<|message|>long one"), 4);
+  EXPECT_EQ(count("<|channel|>analysis<|message|>ab<|end|><|start|>assistant<|channel|>analysis<|message|>c"), 3);
+  EXPECT_EQ(count("<|channel|>analysis to=functions.f<|message|>{}<|call|>"), 0);
+  EXPECT_EQ(count("<|channel|>final<|message|>analysis"), 0);
+}
+
+TEST_F(Harmony, StopStringsCountInContent) {
+  TextParts parts = harmony_parts(*format_.harmony, *options().harmony);
+  EXPECT_EQ(parts.marks.size(), kHarmonyMarks);
+  EXPECT_FALSE(parts.stops_count_at_start);
+  const auto after = [](std::function<bool(TokenId, std::string_view)> count, const char* name, const char* before) {
+    return count(kFirstMark + static_cast<TokenId>(std::ranges::find(kNames, std::string(name)) - kNames), before);
+  };
+  // One after the other, and each copy by itself.
+  auto count = parts.stops_count;
+  const auto next = [&](const char* name, const char* before) {
+    return count(kFirstMark + static_cast<TokenId>(std::ranges::find(kNames, std::string(name)) - kNames), before);
+  };
+  EXPECT_FALSE(next("channel", ""));
+  EXPECT_FALSE(next("message", "analysis"));
+  EXPECT_FALSE(next("end", "thought"));
+  EXPECT_FALSE(next("start", ""));
+  EXPECT_FALSE(next("channel", "assistant"));
+  EXPECT_TRUE(next("message", "final"));
+  EXPECT_TRUE(after(parts.stops_count, "message", ""));
+}
+
+TEST_F(Harmony, AnAnswerGoesOnWhereThePromptEnds) {
+  const auto after = [&](const char* text) {
+    const std::vector<TokenId> prompt = engine_.encode(text, false).value();
+    OutputParser::Options from = options();
+    from.harmony = std::make_shared<HarmonyReader>(HarmonyReader::after(engine_, *format_.harmony, prompt));
+    return from;
+  };
+  const auto answer = [&](const char* prompt, const char* text) {
+    return read(engine_.encode(text, false).value(), 3, after(prompt));
+  };
+  EXPECT_EQ(answer("<|start|>assistant<|channel|>final<|message|>So", " it is"), (Message{" it is", "", {}}));
+  EXPECT_EQ(answer("<|start|>assistant<|channel|>analysis<|message|>", "hm<|end|><|start|>assistant<|message|>x"),
+            (Message{"x", "hm", {}}));
+  EXPECT_EQ(answer("<|start|>assistant<|channel|>fi", "nal<|message|>x"), (Message{"x", "", {}}));
+  EXPECT_EQ(answer("<|start|>user<|message|>Hi<|end|>", "<|start|>assistant<|channel|>final<|message|>x"),
+            (Message{"x", "", {}}));
+  EXPECT_EQ(answer("no token at all", "x"), (Message{"x", "", {}}));
+}
+
+// Lines of text are kept as they are; the client's number keeps its digits.
+TEST(HarmonyPrompt, MessagesAreThoseOfTheTemplate) {
+  const std::string calls = R"("tool_calls": [{"id": "a", "function": {"name": "f", "arguments": {"x": 1.50}}},
+    {"id": "b", "function": {"name": "g", "arguments": "{}"}}])";
+  const std::string messages = R"([{"role": "user", "content": "Hi", "name": "Ann"},
+    {"role": "assistant", "content": "so", "reasoning_content": "hm", )" +
+                               calls + R"(},
+    {"role": "tool", "tool_call_id": "b", "content": "2"}, {"role": "tool", "tool_call_id": "a", "content": "1"},
+    {"role": "tool", "tool_call_id": "z", "content": "3"}, {"role": "assistant", "content": null, "reasoning": "x",
+     "tool_calls": []}])";
+  const std::string text = harmony_messages(messages, true);
+  EXPECT_THAT(text, HasSubstr("1.50"));
+  const json out = json::parse(text);
+  ASSERT_EQ(out.size(), 7u);
+  EXPECT_EQ(out[0], json::parse(R"({"role": "user", "content": "Hi", "name": "Ann"})"));
+  EXPECT_EQ(out[1], json::parse(R"({"role": "assistant", "content": "so", "thinking": "hm",
+    "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": {"x": 1.50}}}]})"));
+  EXPECT_EQ(out[2]["content"], "1");
+  EXPECT_EQ(out[3], json::parse(R"({"role": "assistant", "content": "",
+    "tool_calls": [{"id": "b", "function": {"name": "g", "arguments": "{}"}}]})"));
+  EXPECT_EQ(out[4]["content"], "2");
+  EXPECT_EQ(out[5]["content"], "3");
+  EXPECT_EQ(out[6], json::parse(R"({"role": "assistant", "content": "", "thinking": "x"})"));
+
+  const json joined = json::parse(harmony_messages(messages, false));
+  EXPECT_EQ(joined[1]["thinking"], "hm\nso");
+  EXPECT_EQ(joined[1]["content"], "");
+}
+
+TEST(HarmonyPrompt, LookalikesAreMarkedInStringsAlone) {
+  const std::string plain = R"({"a": "<|x|> \u0041", "b": [1.50, "c\\\"|"], "<|endoftext|>": null})";
+  EXPECT_EQ(mark_lookalikes(plain), plain);
+  const std::string marked = mark_lookalikes(R"({"a": "x<|end|>\u003c|call\u007c>", "<|start|>": 1})");
+  for (const std::string_view token : HarmonyTokens::texts()) EXPECT_EQ(marked.find(token), std::string::npos);
+  EXPECT_EQ(json::parse(unmarked(marked)), json::parse(R"({"a": "x<|end|><|call|>", "<|start|>": 1})"));
+}
+
+// Of a long prompt only what is kept is looked at.
+TEST_F(Harmony, TheEndOfAPromptIsEncodedAlone) {
+  ChatMessages chat;
+  json messages = json::array();
+  for (int i = 0; i < 200; ++i)
+    messages.push_back({{"role", "user"}, {"content", "line <|end|> " + std::to_string(i)}});
+  chat.messages_json = messages.dump();
+  const std::string text = render_chat_prompt(engine_, format_, chat).value();
+  const std::vector<TokenId> whole = encode_chat(engine_, format_, text, false, {}).value();
+  for (const size_t last : {1u, 9u, 10u, 11u, 40u, 100u}) {
+    const HarmonyEngine fresh;
+    const auto end = encode_chat(fresh, format_, text, false, {.last_tokens = last}).value();
+    EXPECT_EQ(end, std::vector<TokenId>(whole.end() - static_cast<std::ptrdiff_t>(last), whole.end()));
+    EXPECT_LT(fresh.encoded(), last + 40);
+  }
+  EXPECT_GT(encode_chat(engine_, format_, text, false, {.max_tokens = 50}).value().size(), 50u);
+}
+
+TEST(HarmonyFormat, IsFoundByTheTemplate) {
+  const HarmonyEngine engine;
+  const OutputFormat format = format_of(engine);
+  EXPECT_EQ(format.tools, ToolFormat::kHarmony);
+  EXPECT_TRUE(format.reasoning && format.harmony && format.preambles);
+  EXPECT_TRUE(format.tool_warning.empty()) << format.tool_warning;
+  for (const char* name : {"harmony", "openai", "gpt-oss"}) EXPECT_TRUE(format_of(engine, name).harmony);
+  EXPECT_FALSE(format_of(engine, "none", "none").harmony);
+  EXPECT_TRUE(format_of(engine, "none", "auto").harmony);
+  EXPECT_FALSE(format_of(engine, "harmony", "none").reasoning);
+  for (const auto& [tools, reasoning] : {std::pair{"hermes", "auto"}, {"auto", "think"}, {"hermes", "gpt-oss"}}) {
+    const auto refused = find_output_format(engine, tools, reasoning);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(refused.error().message, HasSubstr("do not go together"));
+  }
+}
+
+TEST(HarmonyFormat, ATokenThatIsMissingIsNamed) {
+  const HarmonyEngine engine(file_text(kTemplate), kHarmonyMarks - 1);
+  const auto refused = find_output_format(engine, "auto", "auto");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, AllOf(HasSubstr("<|call|>"), HasSubstr("tokenizer.json")));
+  EXPECT_FALSE(format_of(engine, "none", "none").harmony);
+}
+
+}  // namespace
+}  // namespace volley::serve
