@@ -10,7 +10,7 @@ SOURCES = $(shell find include src apps bench python tests textkit/include -name
 JOBS := $(shell nproc)
 
 .PHONY: help setup demo build cuda test-cuda cuda-check cuda-toolkit test test-long test-web test-clients test-python \
-  suite soak neighbours asan tsan sbom format format-check clean
+  suite soak neighbours fuzz asan tsan sbom format format-check clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -69,6 +69,9 @@ soak: build  ## DURATION seconds (3600) of thrice the load that it can carry, ea
 
 neighbours: build  ## what each attack of tests/data/hostile costs those who share the server: build/neighbours.json
 	@tests/hostile/neighbours.py
+
+fuzz: setup  ## each fuzz target for SECONDS (60); needs clang: build/fuzz
+	@scripts/run_fuzz.sh $(SECONDS)
 
 asan: setup  ## every test under AddressSanitizer and UndefinedBehaviorSanitizer
 	@mkdir -p build

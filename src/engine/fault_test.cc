@@ -6,6 +6,7 @@
 #include <chrono>
 #include <future>
 #include <mutex>
+#include <new>
 #include <string>
 #include <thread>
 
@@ -29,7 +30,7 @@ constexpr int kMostFaults = 120;
 // A tiny pair on a device whose n-th piece of work (launch, copy, fence) or allocation goes wrong.
 class Fault : public WorkerTest {
  protected:
-  enum class Kind { kNone, kWork, kMemory, kHang };
+  enum class Kind { kNone, kWork, kMemory, kHostMemory, kHang };
 
   void SetUp() override { set_work_hook(&work_); }
   void TearDown() override {
@@ -137,6 +138,7 @@ class Fault : public WorkerTest {
     if (--times_ <= 0) kind_ = Kind::kNone;
     if (kind == Kind::kMemory) return false;
     if (kind == Kind::kHang) return gone_on_.wait(), true;
+    if (kind == Kind::kHostMemory) throw std::bad_alloc();
     ++thrown_;
     throw DeviceFault("The device failed: the test says so.");
   }
@@ -229,6 +231,31 @@ TEST_F(Fault, EveryAllocationOfARoundFailingOnceEndsAtMostWhoNeedsIt) {
   EXPECT_GE(allocations, 4);
   EXPECT_GE(refused, 4);
   EXPECT_TRUE(failures().empty());
+}
+
+// The engine's thread cannot know what was half done, so it ends, and everybody hears why.
+TEST_F(Fault, AHostWithoutMemoryEndsEveryRequestOnceWithTheReason) {
+  size_t engines = 0;
+  for (const int64_t n : {1, 40, 150}) {
+    worker_ = std::make_unique<Worker>(tiny_parts());
+    arm(Kind::kHostMemory, n);
+    std::vector<std::vector<TokenId>> tokens;
+    auto ends = submit_all(tokens);
+    int failed = 0;
+    for (auto& end : ends) {
+      ASSERT_EQ(end.wait_for(300s), std::future_status::ready) << "a request hangs";
+      const Finish finish = end.get();
+      if (finish.reason == FinishReason::kLength) continue;  // it was faster
+      ++failed;
+      ASSERT_TRUE(finish.error);
+      EXPECT_EQ(finish.error->code, ErrorCode::kUnavailable);
+      EXPECT_NE(finish.error->message.find("no memory"), std::string::npos);
+    }
+    EXPECT_GT(failed, 0);
+    EXPECT_FALSE(worker_->submit({99, request_of(3), nullptr, [](const Event&) {}, {}}).ok());
+    worker_.reset();
+    EXPECT_EQ(failures().size(), ++engines);
+  }
 }
 
 TEST_F(Fault, WithoutMemoryAtTheStartThereIsNoEngine) {

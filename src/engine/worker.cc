@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <new>
 
 #include "device/fault.h"
 
@@ -122,6 +123,10 @@ void Worker::loop() {
       goes_on = false;
     } catch (const DeviceFault& fault) {
       goes_on = recover(fault.what());
+    } catch (const std::bad_alloc&) {
+      // Wherever it was, a change may be half done, so nothing goes on from here. Clients hear it, whom a process that
+      // ends at once would leave without a word.
+      return give_up("The process has no memory left for the engine: give it more, or run fewer requests at once.");
     }
   }
   end_all();

@@ -1,4 +1,5 @@
-"""No field of a request may cost more than its size: the server's user time for texts of n, 2n, 4n and 8n bytes."""
+"""No field of a request may cost more than its size: the server's user time for texts of n, 2n, 4n and 8n bytes. FIELDS
+are what a field's worst texts look like, growing_fields.py has every field of openapi.json, a new one too."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import growing_fields
+from growing_fields import to_json, words
 from support import Server, user
 
 Body = Callable[[int], dict[str, Any]]
@@ -20,11 +23,8 @@ CHAT = "/v1/chat/completions"
 TOKENIZE = "/tokenize"
 
 FLOOR_S = 0.05  # times below this say nothing about growth
+PATIENCE_S = 60.0
 MOST = 1.3  # the exponent: between linear and n log n on the one hand, and quadratic on the other
-
-
-def words(size: int) -> str:
-    return ("the quick brown fox, and so on; " * (size // 32 + 1))[:size]
 
 
 def listed(size: int, of: Callable[[int], Any], each: int) -> list[Any]:
@@ -45,6 +45,23 @@ def tool(number: int) -> dict[str, Any]:
 
 def described(text: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "f", "description": text}}
+
+
+def nulls(size: int) -> dict[str, Any]:
+    return {f"p{i:06}": {"type": "null"} for i in range(size // 28)}
+
+
+def rules(size: int) -> str:
+    return "".join(listed(size, lambda i: f"a{i} ::= a{i + 1} | \"b\"\n", 24)) + f"a{size // 24} ::= \"c\"\n"
+
+
+def schema_format(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+
+
+def taking(properties: dict[str, Any]) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties}
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
 
 
 def parts(size: int) -> list[dict[str, Any]]:
@@ -109,7 +126,17 @@ FIELDS: dict[str, tuple[str, Body]] = {
     "tokenize, with texts": (TOKENIZE, lambda n: {"prompt": words(n // 4), "return_token_strs": True}),
     "tokenize messages": (TOKENIZE, lambda n: {"messages": user(words(n))}),
     "detokenize": ("/detokenize", lambda n: {"tokens": listed(n, lambda i: i % 1000, 5)}),
+    "schema's properties": (COMPLETIONS, lambda n: completion(guided_json={"properties": nulls(n)})),
+    "schema's enum": (COMPLETIONS, lambda n: completion(guided_json={"enum": listed(n, str, 9)})),
+    "schema's string": (COMPLETIONS, lambda n: completion(guided_json={"const": words(n)})),
+    "schema's definitions": (COMPLETIONS, lambda n: completion(guided_json={"$defs": nulls(n)})),
+    "schema as a text": (COMPLETIONS, lambda n: completion(guided_json=json.dumps({"enum": listed(n, str, 9)}))),
+    "regex's branches": (COMPLETIONS, lambda n: completion(regex="|".join(listed(n, str, 7)))),
+    "ebnf's rules": (COMPLETIONS, lambda n: completion(ebnf="root ::= a0\n" + rules(n))),
+    "response's schema": (CHAT, lambda n: chat(response_format=schema_format({"enum": listed(n, str, 9)}))),
+    "tool's parameters": (CHAT, lambda n: chat(tools=[taking(nulls(n))], tool_choice="required")),
 }
+CASES = FIELDS | growing_fields.cases()
 
 
 @pytest.fixture(scope="module")
@@ -134,21 +161,30 @@ def peak_mib(server: Server) -> int:
 
 
 def cost(server: Server, path: str, body: dict[str, Any]) -> float:
-    data = json.dumps(body).encode()
+    return cost_of_bytes(server, path, json.dumps(body).encode())
+
+
+def cost_of_bytes(server: Server, path: str, data: bytes) -> float:
     before = user_s(server)
     status, _, answer = server.request("POST", path, data)
     assert status in (200, 400, 404), answer[:200]
     return user_s(server) - before
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("name", CASES)
 def test_cost_grows_as_size(own: Server, name: str) -> None:
-    path, body = FIELDS[name]
-    sizes = [2**20 * part // 8 for part in (4, 8, 16, 32)]
-    costs = {size: cost(own, path, body(size)) for size in sizes}
+    path, body = CASES[name]
+    most = 4 * 2**20 if name in FIELDS else 2**20  # those of growing_fields.py are many
+    smallest, *_, largest = sizes = [most * part // 8 for part in (1, 2, 4, 8)]
     # Eight times the size: a quadratic field costs 64 times as much, and is past the floor by then.
-    small, large = max(costs[sizes[0]], FLOOR_S), costs[sizes[-1]]
-    assert large <= small * (sizes[-1] / sizes[0]) ** MOST, costs
+    growth = (largest / smallest) ** MOST
+    costs = {largest: cost_of_bytes(own, path, to_json(body(largest), largest))}
+    if costs[largest] <= FLOOR_S * growth:
+        return
+    # What others do on the machine only adds to a cost, so the least of several is the nearest.
+    for size in [*sizes, *sizes]:
+        costs[size] = min(cost_of_bytes(own, path, to_json(body(size), size)), costs.get(size, PATIENCE_S))
+    assert costs[largest] <= max(costs[smallest], FLOOR_S) * growth, costs
 
 
 def test_large_texts_take_no_memory(own: Server) -> None:

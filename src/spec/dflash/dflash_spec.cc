@@ -61,6 +61,14 @@ Status DFlashSpec::check_target(const model::Decoder& target) const {
 
 }  // namespace
 
+std::vector<size_t> injected_layers(const model::Decoder& decoder, bool windowed) {
+  std::vector<size_t> layers;
+  for (size_t i = 0; i < decoder.layers.size(); ++i) {
+    if ((decoder.attention(i)->window > 0) == windowed) layers.push_back(i);
+  }
+  return layers;
+}
+
 std::vector<model::Param> draft_params(const ProposerFacts& facts) {
   using Kind = model::Param::Kind;
   const model::Decoder& decoder = facts.decoder;

@@ -47,14 +47,6 @@ Status check_finite(const weights::Checkpoint& checkpoint, const std::vector<mod
 
 }  // namespace
 
-std::vector<size_t> injected_layers(const model::Decoder& decoder, bool windowed) {
-  std::vector<size_t> layers;
-  for (size_t i = 0; i < decoder.layers.size(); ++i) {
-    if ((decoder.attention(i)->window > 0) == windowed) layers.push_back(i);
-  }
-  return layers;
-}
-
 std::vector<model::Param> copied_params(const ProposerFacts& facts, const model::Decoder& target,
                                         const ops::WeightFormat& storage) {
   if (!storage.multiplies_codes() || facts.draft_vocab > 0) return {};

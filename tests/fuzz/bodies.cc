@@ -1,0 +1,39 @@
+// Bodies of requests: JSON, schemas and fields of all four APIs.
+#include "fuzz.h"
+#include "serve/messages_request.h"
+#include "serve/openai_request.h"
+#include "serve/responses_request.h"
+
+using namespace volley;
+
+namespace {
+
+const EngineInfo& info() {
+  static const EngineInfo info = [] {
+    EngineInfo made;
+    made.vocab_size = 2048;
+    made.max_model_len = 2048;
+    made.eos_token_ids = {2};
+    return made;
+  }();
+  return info;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto [kind, body] = fuzz::choose(data, size, 5);
+  static const std::vector<std::string> models = {"pocket"};
+  static serve::ResponseStore store(8, 1 << 16);
+  const serve::RequestRules rules{info(), models};
+  if (kind == 0) {
+    (void)serve::parse_chat_request(body, rules);
+  } else if (kind == 1) {
+    (void)serve::parse_completion_request(body, rules);
+  } else if (kind == 2) {
+    (void)serve::parse_responses_request(body, {rules, store, "", "1", 1 << 16});
+  } else {
+    (void)serve::parse_messages_request(body, rules, kind == 4);
+  }
+  return 0;
+}

@@ -1,0 +1,49 @@
+// tokenizer.json, and the chat templates of tokenizer_config.json and chat_template.jinja.
+#include <textkit.h>
+
+#include "fuzz.h"
+
+namespace {
+
+textkit_view view(std::string_view text) {
+  return {text.data(), text.size()};
+}
+
+void encode(std::string_view file) {
+  textkit_tokenizer* tokenizer = nullptr;
+  textkit_bytes error{};
+  if (textkit_tokenizer_new(view(file), &tokenizer, &error) != TEXTKIT_OK) return textkit_bytes_free(error);
+  const textkit_encode_options options{true, 1000, 0, {nullptr, nullptr}};
+  textkit_ids ids{};
+  textkit_bytes text{};
+  if (textkit_tokenizer_encode(tokenizer, view("Hello, w\xC3\xB6rld  12"), &options, &ids, &error) != TEXTKIT_OK) {
+    textkit_bytes_free(error);
+  } else if (textkit_tokenizer_decode(tokenizer, ids.data, ids.size, false, &text, &error) != TEXTKIT_OK) {
+    textkit_bytes_free(error);
+  }
+  textkit_ids_free(ids);
+  textkit_bytes_free(text);
+  textkit_tokenizer_free(tokenizer);
+}
+
+void render(const textkit_template_files& files) {
+  textkit_template* chat = nullptr;
+  textkit_bytes error{}, text{};
+  if (textkit_template_new(&files, &chat, &error) != TEXTKIT_OK) return textkit_bytes_free(error);
+  textkit_template_input input{};
+  input.messages = view(R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}])");
+  input.add_generation_prompt = true;
+  if (textkit_template_render(chat, &input, &text, &error) != TEXTKIT_OK) textkit_bytes_free(error);
+  textkit_bytes_free(text);
+  textkit_template_free(chat);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto [kind, text] = volley::fuzz::choose(data, size, 3);
+  if (kind == 0) encode(text);
+  if (kind == 1) render({view(text), {}, {}});
+  if (kind == 2) render({{}, {}, view(text)});
+  return 0;
+}
