@@ -11,6 +11,7 @@
 
 #include "apps/request_settings.h"
 #include "apps/verify_spec.h"
+#include "serve/file_store.h"
 #include "serve/server.h"
 
 namespace volley::apps {
@@ -49,6 +50,8 @@ struct ServeCommand {
   EngineFlags engine;
   serve::ServerOptions server;              // as given; names, keys, log and version are filled in by run_serve
   std::optional<std::string> api_key_file;  // keys, one a line
+  std::optional<std::string> files_dir;     // of /v1/files and /v1/batches; empty: there are none
+  serve::FileStore::Limits files;
   std::string log_level = "info";
   int drain_timeout_s = 30;  // what still runs so long after a signal is cancelled
 };
