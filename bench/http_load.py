@@ -1,13 +1,10 @@
 #!/usr/bin/env python3
 """What an HTTP client gets of the engine's tokens: `volley bench` and `volley serve` of the same shapes, one after the
-other, with a made-up tokenizer as large as the model's vocabulary. The standard library alone.
+other, with a made-up tokenizer as large as the model's vocabulary. docs/benchmarks.md has the command.
 
-  http_load.py --volley build/cuda/bin/volley --model models/shapes/qwen3-8b --draft models/shapes/qwen3-8b-dflash \
-      --streams 1 32 128 --more 300 --json load.json -- --max-model-len 1024
-
-Both run closed loops of the same requests: random prompts as token ids, a fixed number of greedy tokens, end-of-sequence
-ignored. tok/s are all tokens over all the time, the ramps included. A stream's rate is its tokens over the time from its
-first to its last piece.
+Both run closed loops of the same requests: random prompts as token ids, a fixed number of greedy tokens, whatever ends
+a sequence ignored. tok/s are all tokens over all the time, the ramps included. A stream's rate is its tokens over the
+time from its first to its last piece.
 """
 
 from __future__ import annotations
@@ -92,8 +89,8 @@ class Stream:
 async def ask(port: int, body: bytes) -> Stream:
     stream = Stream()
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
     tail = b""
     while data := await reader.read(1 << 16):
         stream.last = time.monotonic()
@@ -216,7 +213,8 @@ def bench(model: Path, streams: int, requests: int, options: argparse.Namespace)
     if done.returncode != 0:
         raise SystemExit(f"http_load: volley bench ended with {done.returncode}")
     report = json.loads(done.stdout.splitlines()[-1])
-    report["process_cpu_s"] = after.children_user + after.children_system - before.children_user - before.children_system
+    user, system = after.children_user - before.children_user, after.children_system - before.children_system
+    report["process_cpu_s"] = user + system
     return report
 
 
@@ -227,7 +225,7 @@ def main() -> None:
     parser.add_argument("--draft", type=Path, required=True)
     parser.add_argument("--simulate-acceptance", default="geometric:0.8553")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 32, 128])
-    parser.add_argument("--more", type=int, default=300, help="streams at once, on as many slots as the most of --streams")
+    parser.add_argument("--more", type=int, default=300, help="streams, on as many slots as the most of --streams")
     parser.add_argument("--requests", type=int, nargs="+", default=[16, 128, 512], help="for each of --streams")
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--prompt-tokens", type=int, default=128)
@@ -240,7 +238,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model, vocabulary = with_tokenizer(options.model, Path(folder))
-        print(f"tokenizer.json of {vocabulary} tokens, {(model / 'tokenizer.json').stat().st_size >> 20} MiB", flush=True)
+        print(f"a tokenizer of {vocabulary} tokens", flush=True)
         report: dict[str, Any] = {"http": [], "bench": []}
         pairs = list(zip(options.streams, options.requests))
         if not options.no_bench:
@@ -249,7 +247,7 @@ def main() -> None:
                 each = row["rows"][0]
                 rate, full = each["completion_tokens"] / each["wall_s"], each["full"]["tok_s"]
                 cpu = 1e6 * row["process_cpu_s"] / each["completion_tokens"]
-                print(f"bench {pair}: {rate:.0f} tok/s, all at once {full:.0f}, {cpu:.1f} us of CPU a token", flush=True)
+                print(f"bench {pair}: {rate:.0f} tok/s, all at once {full:.0f}, CPU {cpu:.1f} us a token", flush=True)
         server = Server(model, vocabulary, options)
         try:
             load(server, max(options.streams), max(options.streams), options)  # warm

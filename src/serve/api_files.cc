@@ -34,7 +34,7 @@ HttpResponse not_found(std::string_view what, const std::string& id) {
   return error_response(error);
 }
 
-// One page of what is listed with the oldest first: {"object": "list", "data": […], "first_id", "last_id", "has_more"}.
+// One page of what is listed with the oldest first: {"object", "data", "first_id", "last_id", "has_more"}.
 template <typename Item>
 HttpResponse page_of(const HttpRequest& request, std::vector<Item> items, size_t usual, size_t most,
                      std::string (*json_of)(const Item&)) {

@@ -227,7 +227,8 @@ def test_a_killed_server_goes_on(tmp_path: Path) -> None:
         with Server(options) as running:
             client = running.client()
             if not batch_id:
-                text = "".join(count_line(str(i)) for i in range(lines)) + line("bad", {"prompt": 1.5}, "/v1/completions")
+                text = "".join(count_line(str(i)) for i in range(lines))
+                text += line("bad", {"prompt": 1.5}, "/v1/completions")
                 batch_id = create(client, text, "/v1/completions").id
                 output = tmp_path / "files/batches" / f"{batch_id}.output.jsonl"
             if kills == 5:
