@@ -282,7 +282,7 @@ def make(index, name):
     write_tensors(folder / "expected", expected)
 
 
-# Of tests/data/drafters, quantised: its name, what it is made from, and the scheme.
+# Quantised drafters of tests/data/drafters: the name, what it is made from, and the scheme.
 DRAFTERS = {"quantised": ("one_layer", transformers_fp8((32, 16)))}
 
 

@@ -50,7 +50,7 @@ const Solved& plain() {
   return solved;
 }
 
-// Of 500; a sanitizer's build asks fewer, of which one may be wrong.
+// How many of 500 must be right. A sanitizer's build asks 12, and one may be wrong.
 int bar(int of_500) {
   return kSanitized ? 11 : of_500;
 }

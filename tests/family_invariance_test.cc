@@ -90,6 +90,7 @@ EngineOptions options_of(const Configuration& c, const std::string& model, const
   options.prefix_cache = c.prefix_cache;
   options.graphs = c.graphs;
   if (c.block_size > 0) options.verify = c.verify;
+  options.kv_pages = 4096;  // the rest of the memory is for other processes that run these tests beside this one
   if (c.tight_pool) options.kv_pages = (kMaxModelLen + 16 + c.page_size - 1) / c.page_size + 2;
   return options;
 }
@@ -228,7 +229,7 @@ TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
   check_target("targets/" + GetParam(), Quantization::kNone, configurations());
 }
 
-// Of each kind of layer one target; what a device has no format for is refused.
+// One target for each kind of layer. A device refuses a format that it does not have.
 constexpr const char* kQuantisedTargets[] = {"plain", "narrow_fp32", "moe_mixed", "next_experts", "oss_odd"};
 
 TEST(QuantisedInvariance, SpeculationAndEverythingElseIsInvisible) {

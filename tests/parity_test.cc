@@ -103,7 +103,7 @@ void expect_answer(const std::string& dir, const Fixture& expected) {
   EXPECT_EQ(outputs[0].tokens, expected.ids("greedy_ids", 64)) << dir;
 }
 
-// Of every family, windows shorter than the prompt among them.
+// Targets of every family; some have windows shorter than the prompt.
 TEST(TargetParity, AnswersAreThoseOfTransformers) {
   int with_answer = 0;
   for (const std::string& name : folders("targets")) {

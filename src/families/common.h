@@ -9,7 +9,7 @@ namespace volley::families {
 // Bounds that no model comes near, so that products of two fit into an int64.
 inline constexpr int32_t kMaxWidth = 1 << 20;
 inline constexpr int32_t kMaxLayers = 1 << 12;
-// Of a sliding window, which is added to positions.
+// Bounds a sliding window, which is added to positions.
 inline constexpr int32_t kMaxWindow = 1 << 24;
 
 // A decoder of equal layers with grouped-query attention and a dense SwiGLU network: sizes, heads, norm, rotary

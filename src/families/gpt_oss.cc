@@ -11,7 +11,7 @@ namespace {
 // As in transformers, where the file does not have the fields.
 constexpr int32_t kWindow = 128;
 constexpr double kLimit = 7.0;
-// Of the gate inside the sigmoid; no file says it.
+// Factor of the gate inside the sigmoid; no file says it.
 constexpr float kAlpha = 1.702f;
 
 // Fields for which transformers has sizes of this family's own where the file does not state them.

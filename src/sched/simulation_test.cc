@@ -112,7 +112,7 @@ class FakeDevice {
     state.after.clear();
     for (int32_t at = state.position; at <= end; ++at) {
       const std::span<const TokenId> tokens = at <= std::ssize(before) ? before : after;
-      // Of what was drafted the first tokens were right.
+      // The first drafted tokens were right.
       const bool right = at <= std::ssize(before) || at < std::ssize(after);
       state.after.push_back(right ? hash(tokens.first(static_cast<size_t>(at))) : kGarbage);
     }

@@ -217,7 +217,7 @@ class TinyWorld {
       }
     }
   }
-  // Of the recurrent layer: where it stands, its state and the rows before it, without the tape.
+  // What the recurrent layer keeps: its position, its state and the rows before it, without the tape.
   std::vector<std::byte> state(int32_t slot) const {
     const ops::DeltaState& states = kv_->states()[0];
     const auto shape = std::get<model::GatedDelta>(target_->spec().layers.back().mixer).shape;

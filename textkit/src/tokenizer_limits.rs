@@ -11,7 +11,7 @@ use crate::abi::Failure;
 /// The library's time to add tokens grows with the square of their number: 65,536, as models of speech have, take some
 /// 15 s. Most models have fewer than 10,000.
 const MAX_ADDED_TOKENS: usize = 80_000;
-/// Of their texts together, each byte of which is a state of the automaton that looks for them.
+/// Bytes of their texts together. Each byte is a state of the automaton that looks for them.
 const MAX_ADDED_BYTES: usize = 2 << 20;
 /// How many bytes one byte may become. A charsmap that knows the longest compatibility character (33 bytes), and then
 /// a replacement, come to some 130.

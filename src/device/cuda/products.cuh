@@ -5,7 +5,7 @@
 // Both operands lie in rows of 128 bytes (64 or 128 elements of k) with the 128-byte swizzle: the 16-byte piece c of
 // row r is at r * 128 + ((c ^ (r % 8)) * 16), from an address that is a multiple of 1024. A product takes 32 bytes.
 //
-// Of D, thread t of the warpgroup holds d[4 j + 2 i + e] = D[16 (t / 32) + (t % 32) / 4 + 8 i, 8 j + 2 (t % 4) + e].
+// Thread t of the warpgroup holds of D: d[4 j + 2 i + e] = D[16 (t / 32) + (t % 32) / 4 + 8 i, 8 j + 2 (t % 4) + e].
 #pragma once
 
 #include <cstdint>

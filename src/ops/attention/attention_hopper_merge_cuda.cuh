@@ -115,8 +115,8 @@ __device__ void TileMerger<Shape>::copy(int first, int stop) const {
   commit_copies();
 }
 
-// Of the tile's rows 16 `rows` …: a lane stands for a partial result, because the maximum before it does not depend on
-// any order.
+// Finds the steps of the tile's rows from 16 * `rows` on. A lane stands for a partial result: the maximum before it
+// does not depend on any order.
 template <typename Shape>
 __device__ void TileMerger<Shape>::find_steps(int rows) const {
   const int lane = threadIdx.x % 32, first_row = threadIdx.x / 32 * kRowsEach;

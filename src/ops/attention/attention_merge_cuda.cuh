@@ -12,7 +12,7 @@ struct UnitMerge {
   float4 outputs[kUnits] = {};
   float sum[2] = {}, maximum[2] = {};  // maximum: to be set after the last
 
-  // Of the next partial result: the lane's outputs, and for both rows the sum and merge_maximum()'s factors.
+  // Adds the next partial result: its outputs in this lane, and for both rows its sum and merge_maximum()'s factors.
   __device__ void add(const float4 (&added)[kUnits], const float (&added_sum)[2], const MergeFactors (&factors)[2]) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) sum[row] = merge(sum[row], added_sum[row], factors[row]);

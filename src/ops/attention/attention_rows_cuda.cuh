@@ -263,7 +263,7 @@ __device__ void store_result(const TilesArgs& args, const WorkItem& item, int kv
   }
 }
 
-// Of rows row and row + 8 of a tile. What is not the item's sees nothing.
+// The ranges of rows row and row + 8 of a tile. A row outside the item sees nothing.
 __device__ inline RowRanges load_ranges(const TilesArgs& args, const WorkItem& item, int row) {
   RowRanges ranges;
 #pragma unroll

@@ -108,7 +108,7 @@ class Contest {
   // peak: the highest z, about; reached: a score that some token reaches.
   __device__ Contest(float peak, float reached) : peak_(peak) { raise(reached); }
 
-  // Of the best of four tokens, the highest of which is at `highest`; +inf: it cannot win with any words.
+  // The odds of the best of four tokens, whose highest logit is `highest`; +inf: it cannot win with any words.
   template <typename Words>
   __device__ float odds(float highest, Words&& words_of) const {
     if (!(highest + kGumbelMax >= low_)) return INFINITY;

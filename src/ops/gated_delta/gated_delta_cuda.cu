@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kMostThreads) gated_delta_kernel(const Call ca
     }
     return;
   }
-  // Of a cluster's blocks some warps hold the state of their tile; all prepare and finish rows.
+  // In a cluster only some warps of a block hold the state of their tile; all warps prepare and finish rows.
   const int holders = state_threads(call.v_dim) / kTiles, holder = tile * holders + thread;
   const bool holds = kTiles == 1 || thread < holders;
   State<kQuads> state;

@@ -346,7 +346,7 @@ inline void check_slot_begins_anew(Device& device, const DeltaRun& run) {
   EXPECT_EQ(got, World(device, w, 1, 3, DType::kF32, run).run({{0, 0, 40, 0, &second}})[0]);
 }
 
-// A round may step a slot that has ended, whose last row is in the state already.
+// A segment that begins with the last row of the state changes nothing; slots that are done bring no segments.
 inline void check_ended_slot_stays(Device& device, const DeltaRun& run) {
   const Weights w(kShapes[1]);
   const Sequence first(w, 20, 70), second(w, 20, 80);

@@ -126,7 +126,7 @@ __device__ __forceinline__ void finish_panel(const GroupedArgs& args, const Grou
   const int odd = output % 2;
   const int column = kGateUp ? panel * 32 + output - odd : panel * static_cast<int>(kPanelRows) + 2 * output;
   const bool exists = column < args.outputs;
-  // Of the lane's first and second weight row.
+  // The bias of the lane's first and second weight row.
   const bool biased = args.bias != nullptr;
   float bias[2] = {};
   if (biased && exists) {

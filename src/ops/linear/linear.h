@@ -91,7 +91,7 @@ struct LinearWeight {
 std::string format_name(const WeightFormat& format);
 // Whether linear() and grouped_linear() have kernels for codes of that format, made elsewhere or here.
 bool multiplies_as_stored(DeviceKind device, const WeightFormat& format);
-// Of a matrix, scales included.
+// Bytes that a value of a matrix takes, scales included.
 double bytes_per_value(const WeightFormat& format);
 
 // Packs `parts` (each [rows, k], stacked) once. kBF16 rounds fp32 and fp16 sources to bf16; kF32 is exact.
@@ -118,7 +118,7 @@ enum class EndKind {
   kClampedSwiGlu,
 };
 
-// Of kClampedSwiGlu.
+// Constants of kClampedSwiGlu.
 struct SwiGluClamp {
   float alpha = 1, limit = 0;
   bool operator==(const SwiGluClamp&) const = default;

@@ -32,7 +32,7 @@ struct Fp8 {
   }
 };
 
-// Of int4 less its zero point.
+// Reads int4 codes less their zero point.
 template <bool kWithZeros>
 struct Int4 {
   static constexpr int kPairs = 4;

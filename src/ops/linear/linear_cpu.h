@@ -23,7 +23,8 @@ namespace volley::ops {
 inline constexpr int64_t kPanelWidth = 16;
 inline constexpr int64_t kLineBytes = 64;
 inline constexpr int64_t kTileRows = 16;  // rows that go through a panel together
-// Of the packed x of one block of k. It is also how far ahead 16 rows prefetch; 4 KB and 16 KB were slower from memory.
+// Size of the packed x of one block of k. It is also how far ahead 16 rows prefetch; 4 KB and 16 KB were slower from
+// memory.
 inline constexpr int64_t kTileBytes = 8 << 10;
 inline constexpr int64_t kSumBytes = 16 << 10;  // of the accumulators of one group of panels
 
@@ -137,7 +138,7 @@ void pack_group_cpu(const float* values, int64_t count, int64_t lane, const Weig
 
 inline constexpr int64_t kMostGroup = 128;  // columns of a group
 inline constexpr int64_t kCodePad = 8;      // columns that 64 bytes of half bytes hold
-// Of one group of a panel of codes before the codes: scales, zero points.
+// Bytes before the codes of one group of a panel: scales, zero points.
 inline int64_t linear_group_head_bytes(const WeightFormat& format) {
   return format.zeros ? 2 * kLineBytes : kLineBytes;
 }

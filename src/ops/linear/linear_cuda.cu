@@ -114,7 +114,7 @@ Status check_fp8(const GpuInfo& gpu, std::span<const WeightRows> parts, int64_t 
                        std::to_string(kQuantisedColumns) + " and 4. Use bfloat16.");
 }
 
-// Of a row as it goes to the device: plain values, or a scale and then codes.
+// Bytes of a row as it goes to the device: plain values, or a scale and then codes.
 int64_t raw_row_bytes(const WeightRows& part, int64_t k) {
   if (part.codes) return k + static_cast<int64_t>(sizeof(float));
   return k * static_cast<int64_t>(part.values ? sizeof(float) : dtype_size(part.dtype));

@@ -13,8 +13,9 @@ namespace {
 // chains changes nothing.
 constexpr int kChains = 512;
 
-// Of the kernel for vectors. Few, because what a block does once costs its instructions in each of its warps, and with
-// two chains each has enough reads under way. 512 are slower, and 128 but for some sizes (docs/cuda-notes.md).
+// The kernel for vectors has few threads, because what a block does once costs its instructions in each of its warps.
+// With two chains each thread has enough reads under way. 512 are slower, and 128 but for some sizes
+// (docs/cuda-notes.md).
 constexpr int kVectorThreads = 256;
 
 struct NormArgs {

@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kWarps * 32) write_kernel(WriteArgs args) {
   const bool is_v = !is_q && in_layer >= kv_groups;
   const Pairs<kDim> pairs(args.kv.head_dim);
   const int d = pairs.dim;
-  // Of its kind: the lane's head in the first round. In later ones those that follow the warp's.
+  // The lane's head among q, K or V in the first round. Later rounds take the heads that follow the warp's.
   const int first = (is_q   ? group
                      : is_v ? in_layer - kv_groups
                             : in_layer) *

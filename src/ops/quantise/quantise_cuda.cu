@@ -34,7 +34,7 @@ __device__ uint2 codes_of(const Floats& v, float inverse) {
   return {codes(v.low, inverse), codes(v.high, inverse)};
 }
 
-// Of the row, from the largest of each thread. Writes the scale; returns its inverse.
+// Makes the row's scale from the largest value of each thread. Writes the scale; returns its inverse.
 __device__ float inverse_scale(uint32_t largest, float* scales) {
   const float scale = code_scale(block_largest<kThreads>(largest));
   if (threadIdx.x == 0) scales[blockIdx.x] = scale;

@@ -201,7 +201,7 @@ __device__ inline int simulate_experts(const RouteArgs& args, int32_t slot, int3
   int chosen = INT_MAX;                                                                  // the lanes' are ascending
   for (int i = 0; i < args.rule.top_k; ++i) {
     const int wanted = __shfl_sync(kAll, rank, i);
-    // Of those chosen, the ones at or below the wanted rank; the more there are, the higher the expert.
+    // Counts the chosen experts at or below the wanted rank; the more there are, the higher the expert.
     const int at = __popc(__ballot_sync(kAll, lane < i && chosen - lane <= wanted));
     const int before = __shfl_up_sync(kAll, chosen, 1);
     if (lane == at) {

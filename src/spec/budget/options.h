@@ -14,9 +14,8 @@ struct Option {
   int32_t draft = 0, rows = 0;  // as in Decision
   double tokens = 0;            // expected of the round
   double seconds = 0;           // of the round
-  // Of the round, but what prompts in the pass add to plain decoding is theirs, not the decoding requests'. At least
-  // what the round would take without them: rows are no cheaper for being many, even if the difference of two
-  // predictions is.
+  // Seconds of the round without what prompts in the pass add to plain decoding. At least what the round would take
+  // without prompts: rows are no cheaper for being many, even if the difference of two predictions says so.
   double charged = 0;
   double rate() const { return tokens / charged; }
 };

@@ -1,0 +1,62 @@
+"""deploy/kubernetes: Kubernetes takes the manifest, and what it says of the server is so."""
+
+import re
+import subprocess
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from support import PROGRAM, ROOT, Server
+
+KUBERNETES = "1.37"
+RESOURCES: list[dict[str, Any]] = list(
+    yaml.safe_load_all((ROOT / "deploy/kubernetes/volley.yaml").read_text())
+)
+
+
+def of_kind(kind: str) -> dict[str, Any]:
+    (resource,) = [resource for resource in RESOURCES if resource["kind"] == kind]
+    return resource
+
+
+POD = of_kind("Deployment")["spec"]["template"]
+CONTAINER = POD["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: resource["kind"])
+def test_the_schema_is_kept(resource: dict[str, Any]) -> None:
+    kubernetes_validate.validate(resource, KUBERNETES, strict=True)
+
+
+def test_a_wrong_field_is_found() -> None:
+    wrong = of_kind("Service") | {"spec": {"ports": [{"prot": 8000}]}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, KUBERNETES, strict=True)
+
+
+def test_labels_and_ports_meet() -> None:
+    labels = POD["metadata"]["labels"].items()
+    assert of_kind("Deployment")["spec"]["selector"]["matchLabels"].items() <= labels
+    assert of_kind("Service")["spec"]["selector"].items() <= labels
+    assert of_kind("Service")["spec"]["ports"][0]["targetPort"] == CONTAINER["ports"][0]["name"]
+    assert f"--port={CONTAINER['ports'][0]['containerPort']}" in CONTAINER["args"]
+
+
+def test_options_exist() -> None:
+    command, *options = CONTAINER["args"]
+    text = subprocess.run([PROGRAM, command, "--help"], capture_output=True, text=True, check=True).stdout
+    known = set(re.findall(r"--[a-z][a-z-]*", text))
+    assert {option.split("=")[0] for option in options} <= known
+
+
+def test_a_stop_has_time_to_drain() -> None:
+    (drain,) = [int(arg.split("=")[1]) for arg in CONTAINER["args"] if arg.startswith("--drain-timeout=")]
+    sleep = CONTAINER["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert POD["spec"]["terminationGracePeriodSeconds"] > sleep + drain + 2
+
+
+@pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
+def test_probes_are_answered(server: Server, probe: str) -> None:
+    assert server.request("GET", CONTAINER[probe]["httpGet"]["path"])[0] == 200
