@@ -4,8 +4,8 @@
 #include <fstream>
 #include <utility>
 
-#include "serve/batch_line.h"
 #include "base/line_reader.h"
+#include "serve/batch_line.h"
 
 namespace volley::serve {
 namespace {

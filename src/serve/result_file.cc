@@ -10,8 +10,8 @@
 #include <limits>
 #include <utility>
 
-#include "base/line_reader.h"
 #include "base/file.h"
+#include "base/line_reader.h"
 
 namespace volley::serve {
 namespace {
