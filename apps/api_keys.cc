@@ -26,7 +26,8 @@ Status add_key(std::string_view text, const std::string& source, std::vector<std
 }  // namespace
 
 Result<std::vector<std::string>> read_api_keys(const std::optional<std::string>& file,
-                                               const std::optional<std::string>& listed) {
+                                               const std::optional<std::string>& listed,
+                                               const std::vector<std::string>& given) {
   std::vector<std::string> keys;
   if (file) {
     const Result<std::string> text = read_file(*file, kMaxKeyFileBytes);
@@ -45,6 +46,10 @@ Result<std::vector<std::string>> read_api_keys(const std::optional<std::string>&
   }
   if (listed && keys.size() == of_file) {
     return invalid_argument("VOLLEY_API_KEYS is set and holds no API key: put one in, or unset it.");
+  }
+  for (const std::string& key : given) {
+    if (trim(key).empty()) return invalid_argument("--api-key is empty: give a key, or leave it out.");
+    VOLLEY_RETURN_IF_ERROR(add_key(key, "--api-key", keys));
   }
   return keys;
 }

@@ -26,6 +26,9 @@ TEST(ApiKeys, ReadsFileAndEnvironment) {
   EXPECT_EQ(read_api_keys(file.path(), "third, fourth,").value(), (Keys{"first", "second", "third", "fourth"}));
   EXPECT_EQ(read_api_keys(file.path(), std::nullopt).value(), (Keys{"first", "second"}));
   EXPECT_EQ(read_api_keys(std::nullopt, std::nullopt).value(), Keys{});
+  EXPECT_EQ(read_api_keys(file.path(), "third", {"fourth", "fifth"}).value(),
+            (Keys{"first", "second", "third", "fourth", "fifth"}));
+  EXPECT_EQ(read_api_keys(std::nullopt, std::nullopt, {"only"}).value(), Keys{"only"});
 }
 
 TEST(ApiKeys, RefusesWhatWouldLeaveTheServerOpen) {
@@ -37,6 +40,7 @@ TEST(ApiKeys, RefusesWhatWouldLeaveTheServerOpen) {
   for (const std::string list : {"", ",", " , ,"}) {
     EXPECT_EQ(read_api_keys(std::nullopt, list).error().code, ErrorCode::kInvalidArgument) << list;
   }
+  EXPECT_EQ(read_api_keys(std::nullopt, std::nullopt, {" "}).error().code, ErrorCode::kInvalidArgument);
   const auto spaced = read_api_keys(std::nullopt, "good,se cret");
   ASSERT_FALSE(spaced.ok());
   EXPECT_EQ(spaced.error().message.find("cret"), std::string::npos) << "a message must not quote a key";

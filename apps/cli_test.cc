@@ -73,6 +73,10 @@ class Program {
     return false;
   }
   std::string out() const { return read(base_ + ".out"); }
+  std::string finished_out() {
+    EXPECT_EQ(status(), 0) << err();
+    return out();
+  }
   std::string err() const { return read(base_ + ".err"); }
   Json last_json() const {
     const std::string text = out();
@@ -129,6 +133,68 @@ class OwnModel {
  private:
   std::string path_;
 };
+
+// Ready to paste into a report: facts, the options that count with their sources, and no secret.
+TEST(Cli, CollectEnvSaysWhatCountsAndHidesKeys) {
+  const TempFile config("collect.yaml", "max-num-seqs: 3\napi-key: [secret-one]\n");
+  setenv("VOLLEY_API_KEYS", "secret-two", 1);
+  Program json({"collect-env", "--config", config.path(), "--port", "1", "--model", "models/pocket", "--json"});
+  ASSERT_EQ(json.status(), 0) << json.err();
+  Program text({"collect-env", "--config", config.path()});
+  ASSERT_EQ(text.status(), 0) << text.err();
+  unsetenv("VOLLEY_API_KEYS");
+  EXPECT_EQ((json.out() + text.out() + json.err() + text.err()).find("secret"), std::string::npos);
+  const Json facts = json.last_json();
+  EXPECT_GE(facts["cpu"]["usable_cores"], 1);
+  EXPECT_GT(facts["memory"]["available_bytes"], 0);
+  EXPECT_TRUE(facts["gpu"].contains("devices"));
+  EXPECT_GT(facts["models"]["target"]["parameters"], 0);
+  std::map<std::string, std::string> sources;
+  for (const Json& option : facts["options"]) sources[option["option"]] = option["source"];
+  EXPECT_EQ(sources["--port"], "command line");
+  EXPECT_EQ(sources["--max-num-seqs"], config.path() + ":1");
+  EXPECT_EQ(sources["--api-key"], config.path() + ":2");
+  EXPECT_EQ(sources["VOLLEY_API_KEYS"], "environment");
+  EXPECT_NE(text.out().find("--max-num-seqs 3 (" + config.path() + ":1)"), std::string::npos) << text.out();
+}
+
+// Variables reach the program, and one that nothing reads is named.
+TEST(Cli, VariablesOfTheEnvironment) {
+  setenv("VOLLEY_THREADS", "x", 1);
+  Program wrong({"demo"});
+  EXPECT_EQ(wrong.status(), 2);
+  unsetenv("VOLLEY_THREADS");
+  expect_one_error(wrong);
+  EXPECT_NE(wrong.err().find("VOLLEY_THREADS: x"), std::string::npos) << wrong.err();
+  setenv("VOLLEY_THREAD", "1", 1);
+  Program unknown({"completion", "bash"});
+  EXPECT_EQ(unknown.status(), 0);
+  unsetenv("VOLLEY_THREAD");
+  EXPECT_EQ(unknown.err(), "volley: nothing reads the variable VOLLEY_THREAD (did you mean VOLLEY_THREADS?)\n");
+}
+
+// The pocket model is greedy by its own settings.
+TEST(Cli, DefaultsOfSamplingAndTheTemplateCanBeReplaced) {
+  const auto answer = [](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"generate", "--chat", "Tell me a story.", "--max-tokens", "24",
+                                          "--seed",   "5"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    Program program(arguments);
+    EXPECT_EQ(program.status(), 0) << program.err();
+    return program.out();
+  };
+  const std::string hot = answer({"--temperature", "3"});
+  EXPECT_EQ(answer({"--override-generation-config", R"({"temperature": 3})"}), hot);
+  EXPECT_NE(answer({}), hot);
+  EXPECT_EQ(answer({"--generation-config", "none"}), answer({"--temperature", "1"}));
+  const TempFile story("story.jinja", "{{ told }}");
+  EXPECT_EQ(answer({"--chat-template", story.path(), "--default-chat-template-kwargs", R"({"told": "Once upon"})"}),
+            Program({"generate", "--prompt", "Once upon", "--max-tokens", "24", "--seed", "5"}).finished_out());
+  const TempFile broken("broken.jinja", "{% if %}");
+  Program refused({"generate", "--chat", "x", "--chat-template", broken.path()});
+  EXPECT_EQ(refused.status(), 2);
+  EXPECT_NE(refused.err().find(broken.path()), std::string::npos) << refused.err();
+}
 
 // Weights that somebody cuts short in place while they are mapped, as `cp` over them does: a sentence, not a bare
 // signal. The pipe keeps the program running until its first answer is there.

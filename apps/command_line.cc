@@ -3,10 +3,13 @@
 #include <memory>
 
 #include "apps/bench_options.h"
+#include "apps/completion.h"
 #include "apps/help_text.h"
 #include "apps/option_aliases.h"
 #include "apps/option_groups.h"
+#include "apps/option_sources.h"
 #include "apps/options.h"
+#include "apps/serve_options.h"
 
 namespace volley::apps {
 namespace {
@@ -14,6 +17,7 @@ namespace {
 void add_generate(CLI::App* root, GenerateCommand* command) {
   CLI::App* app = root->add_subcommand("generate", "answer prompts of the command line or of a file");
   add_main_options(app, &command->engine, "as --concurrency");
+  add_text_options(app, &command->engine);
   add_speculation_options(app, &command->engine);
   add_engine_options(app, &command->engine);
   add_sampling_options(app, &command->settings, "Sampling (defaults: the model's generation_config.json)");
@@ -81,115 +85,8 @@ void add_chat(CLI::App* root, ChatCommand* command) {
         ->type_name("FILE|none");
   }
   add_main_options(app, &command->engine, "1");
+  add_text_options(app, &command->engine);
   add_sampling_options(app, &command->settings, "Sampling (defaults: the model's generation_config.json)");
-  add_speculation_options(app, &command->engine);
-  add_engine_options(app, &command->engine);
-}
-
-void add_limits(CLI::App* app, ServeCommand* command) {
-  const std::string group = "Limits";
-  serve::ServerOptions& server = command->server;
-  const auto count = [&](const char* name, auto& value, const char* help) {
-    app->add_option(name, value, help)->check(positive())->group(group);
-  };
-  const auto seconds = [&](const char* name, std::chrono::milliseconds& value, const char* help, int least) {
-    app->add_option_function<int>(
-           name, [&value](const int& given) { value = std::chrono::seconds(given); }, help)
-        ->check(between(least, 1e6, "a number of seconds from " + std::to_string(least) + " to 1000000"))
-        ->type_name("SECONDS")
-        ->group(group);
-  };
-  count("--max-queue", command->engine.base.max_queue, "requests that may wait; one more is a 429 [4096]");
-  count("--max-n", server.max_n, "choices of one prompt [128]");
-  count("--max-choices", server.max_choices, "prompts times choices of one request, at most --max-queue [1024]");
-  count("--max-response-bytes", server.max_response_bytes,
-        "of an answer; one that is sure to be larger is a 400 [67108864]");
-  const auto size = [&](const char* name, size_t& value, const char* help) {
-    app->add_option(name, value, help)->check(between(0, 1e12, "a number from 0 to 1000000000000"))->group(group);
-  };
-  size("--max-stored-responses", server.max_stored_responses,
-       "answers of /v1/responses that are kept to go on from; 0: none [1000]");
-  size("--max-stored-bytes", server.max_stored_bytes,
-       "of them with their conversations; the oldest go first [67108864]");
-  count("--max-files", command->files.max_files, "in --files-dir, and as many batches [10000]");
-  count("--max-file-bytes", command->files.max_file_bytes, "of a file; more is a 413 [536870912]");
-  count("--max-files-bytes", command->files.max_total_bytes,
-        "of all files and results of batches together [17179869184]");
-  count("--max-body-bytes", server.max_body_bytes, "of a request; more is a 413 [10485760]");
-  count("--max-total-body-bytes", server.max_total_body_bytes,
-        "of all bodies that are arriving, at least --max-body-bytes; more is a 503 [268435456]");
-  count("--max-header-bytes", server.max_header_bytes, "of a request; more is a 431 [16384]");
-  count("--max-connections", server.max_connections, "open at once; one more gets a 503 [1024]");
-  count("--max-unsent-bytes", server.max_unsent_bytes,
-        "that wait for the reader of a stream; more cancels it [1048576]");
-  seconds("--request-timeout", server.request_timeout, "for an answer, then a 504; 0: no limit [0]", 0);
-  seconds("--receive-timeout", server.receive_timeout, "for a request to arrive, then a 408 [30]", 1);
-  seconds("--idle-timeout", server.idle_timeout, "between requests of a connection [75]", 1);
-  app->add_option("--drain-timeout", command->drain_timeout_s,
-                  "seconds that running requests get after a signal, then they are cancelled [30]")
-      ->check(between(0, 1e6, "a number of seconds from 0 to 1000000"))
-      ->type_name("SECONDS")
-      ->group(group);
-}
-
-void add_server_options(CLI::App* app, ServeCommand* command) {
-  serve::ServerOptions& server = command->server;
-  const GroupOfHelp group(app, "Server");
-  app->add_option("--host", server.host, "address to listen on, or a name: all it stands for [127.0.0.1]")
-      ->check(not_empty());
-  app->add_option("--port", server.port, "port to listen on, 0 for any free one [8000]")
-      ->check(between(0, 65535, "a port from 0 to 65535"));
-  app->add_option("--served-model-name", server.served_model_names, "name in the API [that of the model's folder]")
-      ->check(not_empty());
-  app->add_option("--tool-call-parser", server.tool_call_parser,
-                  "how the model writes tool calls: auto (its chat template says), none, hermes, llama, qwen3_coder or "
-                  "mistral [auto]")
-      ->check(not_empty());
-  app->add_option("--reasoning-parser", server.reasoning_parser,
-                  "whether it thinks between <think> and </think>: auto, none or think [auto]")
-      ->check(not_empty());
-  app->add_option("--api-key-file", command->api_key_file,
-                  "keys that clients must send, one a line; VOLLEY_API_KEYS adds more, separated by commas")
-      ->check(not_empty())
-      ->type_name("FILE");
-  app->add_option("--files-dir", command->files_dir,
-                  "folder for what /v1/files and /v1/batches keep; without it they are refused")
-      ->check(not_empty())
-      ->type_name("FOLDER");
-  app->add_option("--batch-concurrency", server.batch_concurrency,
-                  "lines of batches kept open at once [half of --max-num-seqs]")
-      ->check(positive());
-  app->add_option("--cors-origin", server.cors_origins,
-                  "origin whose web pages may read answers, or * for all; may be given several times [none]")
-      ->check(not_empty())
-      ->type_name("ORIGIN");
-  app->add_option(
-         "--allowed-hosts", server.allowed_hosts,
-         "names by which requests may call the server, beside those of this machine, separated by commas; * for "
-         "any [any, but where --host is a loopback address none]")
-      ->check(not_empty())
-      ->delimiter(',')
-      ->type_size(1)
-      ->expected(1)
-      ->take_all()
-      ->type_name("HOST");
-  app->add_option_function<std::string>(
-         "--log-format",
-         [&server](const std::string& name) {
-           server.log_format = name == "json" ? serve::LogFormat::kJson : serve::LogFormat::kText;
-         },
-         "text, or json: one object a line [text]")
-      ->check(CLI::IsMember({"text", "json"}));
-  app->add_option("--log-level", command->log_level, "debug, info (every request), warning or error [info]")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
-  app->add_flag("--log-prompts", server.log_prompts, "log what the model reads, up to 8 KiB of each prompt");
-}
-
-void add_serve(CLI::App* root, ServeCommand* command) {
-  CLI::App* app = root->add_subcommand("serve", "an OpenAI-compatible HTTP server");
-  add_main_options(app, &command->engine, "32; on CUDA 128");
-  add_server_options(app, command);
-  add_limits(app, command);
   add_speculation_options(app, &command->engine);
   add_engine_options(app, &command->engine);
 }
@@ -197,6 +94,7 @@ void add_serve(CLI::App* root, ServeCommand* command) {
 void add_batch(CLI::App* root, BatchCommand* command) {
   CLI::App* app = root->add_subcommand("batch", "a file of requests in OpenAI's batch format; can be resumed");
   add_main_options(app, &command->engine, "as --concurrency");
+  add_text_options(app, &command->engine);
   add_speculation_options(app, &command->engine);
   add_engine_options(app, &command->engine);
   app->add_option("--input", command->input, "one request a line: custom_id, method, url, body")
@@ -221,12 +119,36 @@ void add_inspect(CLI::App* root, InspectCommand* command) {
   app->add_flag("--json", command->json, "one line of JSON instead of text");
 }
 
+// Takes what serve takes, so that a server's options can be looked at.
+void add_collect_env(CLI::App* root, CollectEnvCommand* command) {
+  CLI::App* app = root->add_subcommand(
+      "collect-env",
+      "what a report of a problem should say: build, machine, models, options; takes those of serve, too");
+  add_serve_options(app, &command->serve);
+  app->add_flag("--json", command->json, "one line of JSON instead of text");
+}
+
 // Checks the options of subcommands that run one engine for requests as they come.
 Status check_one_engine(const EngineFlags& flags) {
   VOLLEY_RETURN_IF_ERROR(check_engine(flags));
   if (!flags.simulations.empty() && flags.simulations.front().of_requests.size() > 1) {
     return invalid_argument("--simulate-acceptance " + flags.simulations.front().text +
                             " says something else of each request, which only volley bench can do: give one entry");
+  }
+  return {};
+}
+
+Status check_tls(const serve::TlsOptions& tls) {
+  const bool asks = tls.client_certificate != serve::TlsOptions::ClientCertificate::kNone;
+  if (tls.certificate.empty()) {
+    if (tls.key.empty() && tls.client_authorities.empty() && !asks) return {};
+    return invalid_argument("HTTPS needs a certificate: give --ssl-certfile beside the other --ssl options");
+  }
+  if (asks && tls.client_authorities.empty()) {
+    return invalid_argument("--ssl-cert-reqs needs to know whose certificates count: give --ssl-ca-certs");
+  }
+  if (!asks && !tls.client_authorities.empty()) {
+    return invalid_argument("--ssl-ca-certs asks nobody for a certificate: add --ssl-cert-reqs required or optional");
   }
   return {};
 }
@@ -242,24 +164,31 @@ Status check_generate(const GenerateCommand& command) {
 }
 
 // Options of the engine say nothing to an endpoint.
-Status check_chat(const CLI::App& app, const ChatCommand& command) {
+// A variable may be there for another program's sake.
+Status check_chat(const CLI::App& app, const ChatCommand& command, const std::vector<GivenOption>& given) {
+  const auto chosen = [&given](const std::string& name) {
+    return std::ranges::any_of(given, [&name](const GivenOption& option) {
+      return option.name == name && option.source != variable_of(name);
+    });
+  };
   VOLLEY_RETURN_IF_ERROR(check_one_engine(command.engine));
   if (!command.url) {
-    if (command.api_key) return invalid_argument("--api-key is for --url: give that, too, or leave it out");
+    if (chosen("--api-key")) return invalid_argument("--api-key is for --url: give that, too, or leave it out");
     return {};
   }
   for (const CLI::Option* option : app.get_options()) {
     const std::string& group = option->get_group();
     const bool engine = group == "Model" || group == "Speculation" || group == "Engine";
-    if (!engine || option->count() == 0 || option->get_name() == "--model") continue;
+    if (!engine || !chosen(option->get_name()) || option->get_name() == "--model") continue;
     return invalid_argument(option->get_name() + " is for a model in this process: leave it out beside --url");
   }
   return {};
 }
 
 // The subcommand that was parsed last, and how it is called: "volley bench".
-const CLI::App& innermost(const CLI::App& root, std::string* name) {
-  const CLI::App* app = &root;
+template <typename App>
+App& innermost(App& root, std::string* name) {
+  App* app = &root;
   *name = root.get_name();
   for (auto chosen = app->get_subcommands(); !chosen.empty(); chosen = app->get_subcommands()) {
     app = chosen.front();
@@ -270,19 +199,6 @@ const CLI::App& innermost(const CLI::App& root, std::string* name) {
 
 Error usage_error(const std::string& sentence, const std::string& name) {
   return invalid_argument(sentence + "; see " + name + " --help");
-}
-
-std::vector<std::string> option_names(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  }
-  for (const CLI::App* group : app.get_subcommands({})) {  // groups of options have no name
-    if (!group->get_name().empty()) continue;
-    const std::vector<std::string> inner = option_names(*group);
-    names.insert(names.end(), inner.begin(), inner.end());
-  }
-  return names;
 }
 
 // The first option among the words that the command line does not have, or the first such word.
@@ -333,15 +249,8 @@ Status check_command(const CLI::App& root, const std::vector<std::string>& words
                      "volley");
 }
 
-}  // namespace
-
-Result<Command> parse_command_line(int argc, const char* const* argv) {
-  CLI::App root("Volley: an LLM serving engine that decodes with DFlash speculation.", "volley");
-  root.formatter(std::make_shared<HelpFormatter>(help_width()));
-  root.footer(kExitCodes);
-  root.set_version_flag("--version", "volley " VOLLEY_VERSION);
-  root.require_subcommand(1);
-  root.fallthrough(false);
+// What the command line fills in: of all the subcommands, one.
+struct Commands {
   GenerateCommand generate;
   ChatCommand chat;
   ServeCommand serve;
@@ -349,65 +258,158 @@ Result<Command> parse_command_line(int argc, const char* const* argv) {
   BenchCommand bench;
   InspectCommand inspect;
   DemoCommand demo;
-  add_generate(&root, &generate);
-  add_chat(&root, &chat);
-  add_serve(&root, &serve);
-  add_batch(&root, &batch);
-  add_bench(&root, &bench);
-  add_inspect(&root, &inspect);
-  root.add_subcommand("demo", "three answers of the pocket models, with and without speculation")
-      ->add_option("--threads", demo.threads, "threads that compute [the cores this process may use]")
-      ->check(positive());
-  for (CLI::App* app : root.get_subcommands({})) app->footer(kExitCodes);
+  CollectEnvCommand collect_env;
+  std::string shell;   // of completion
+  std::string config;  // read by settings_beside()
+};
 
-  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
-  // Another program's options: nothing of them is ours to read.
-  if (words.size() >= 2 && words[0] == "bench" && words[1] == "serving") {
-    return Command(BenchServingCommand{{words.begin() + 2, words.end()}});
-  }
-  words = translate_aliases(std::move(words));
-  VOLLEY_RETURN_IF_ERROR(check_command(root, words));
-  try {
+class CommandLine {
+ public:
+  CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+
+  // Throws what CLI11 throws.
+  void parse(std::vector<std::string> words) {
     std::ranges::reverse(words);  // as CLI11 takes them
     root.parse(words);
-  } catch (const CLI::CallForVersion& version) {
-    return Command(PrintAndExit{std::string(version.what()) + "\n"});
-  } catch (const CLI::CallForHelp&) {
-    std::string name;
-    const CLI::App& asked = innermost(root, &name);
-    if (&asked == &root) return Command(PrintAndExit{root.help()});
-    return Command(PrintAndExit{asked.help(name.substr(0, name.size() - asked.get_name().size() - 1))});
-  } catch (const CLI::ParseError& error) {
-    return parse_error(root, error.what());
   }
+  Result<Command> command(const std::vector<GivenOption>& given);
+
+  CLI::App root{"Volley: an LLM serving engine that decodes with DFlash speculation.", "volley"};
+
+ private:
+  Commands commands_;
+};
+
+CommandLine::CommandLine() {
+  root.formatter(std::make_shared<HelpFormatter>(help_width()));
+  root.footer(kExitCodes);
+  root.set_version_flag("--version", "volley " VOLLEY_VERSION);
+  root.require_subcommand(1);
+  root.fallthrough(false);
+  add_generate(&root, &commands_.generate);
+  add_chat(&root, &commands_.chat);
+  add_serve_options(root.add_subcommand("serve", "an OpenAI-compatible HTTP server"), &commands_.serve);
+  add_batch(&root, &commands_.batch);
+  add_bench(&root, &commands_.bench);
+  add_inspect(&root, &commands_.inspect);
+  root.add_subcommand("demo", "three answers of the pocket models, with and without speculation")
+      ->add_option("--threads", commands_.demo.threads, "threads that compute [the cores this process may use]")
+      ->check(positive());
+  add_collect_env(&root, &commands_.collect_env);
+  for (CLI::App* app : root.get_subcommands({})) {
+    app->add_option("--config", commands_.config, "YAML: option names and their values, such as port: 8000")
+        ->check(not_empty())
+        ->type_name("FILE");
+    app->footer(std::string(kOptionSources) + "\n" + kExitCodes);
+  }
+  root.add_subcommand("completion", "a script that completes this command line in bash, zsh or fish")
+      ->add_option("shell", commands_.shell, "bash: source <(volley completion bash)")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+}
+
+// `given`: what the words and other sources said.
+Result<Command> CommandLine::command(const std::vector<GivenOption>& given) {
   if (root.got_subcommand("generate")) {
-    VOLLEY_RETURN_IF_ERROR(check_generate(generate));
-    return Command(std::move(generate));
+    VOLLEY_RETURN_IF_ERROR(check_generate(commands_.generate));
+    return Command(std::move(commands_.generate));
   }
   if (const CLI::App* app = root.get_subcommand("chat"); root.got_subcommand("chat")) {
-    VOLLEY_RETURN_IF_ERROR(check_chat(*app, chat));
-    return Command(std::move(chat));
+    VOLLEY_RETURN_IF_ERROR(check_chat(*app, commands_.chat, given));
+    return Command(std::move(commands_.chat));
   }
   if (root.got_subcommand("serve")) {
+    ServeCommand& serve = commands_.serve;
     VOLLEY_RETURN_IF_ERROR(check_one_engine(serve.engine));
+    VOLLEY_RETURN_IF_ERROR(check_tls(serve.tls));
+    if (!serve.tls.certificate.empty()) serve.server.tls = serve.tls;
     // More than the queue holds would be a 429 however often it is sent.
     serve.server.max_choices = std::min(serve.server.max_choices, serve.engine.base.max_queue);
     return Command(std::move(serve));
   }
   if (root.got_subcommand("batch")) {
-    VOLLEY_RETURN_IF_ERROR(check_one_engine(batch.engine));
-    return Command(std::move(batch));
+    VOLLEY_RETURN_IF_ERROR(check_one_engine(commands_.batch.engine));
+    return Command(std::move(commands_.batch));
   }
   if (root.get_subcommand("bench")->got_subcommand("serving")) {
     return usage_error("options stand before serving, where they mean nothing: write volley bench serving first",
                        "volley bench");
   }
   if (root.got_subcommand("bench")) {
-    VOLLEY_RETURN_IF_ERROR(check_bench(bench));
-    return Command(std::move(bench));
+    VOLLEY_RETURN_IF_ERROR(check_bench(commands_.bench));
+    return Command(std::move(commands_.bench));
   }
-  if (root.got_subcommand("inspect")) return Command(std::move(inspect));
-  return Command(demo);
+  if (root.got_subcommand("collect-env")) {
+    commands_.collect_env.options = given;
+    return Command(std::move(commands_.collect_env));
+  }
+  if (root.got_subcommand("completion")) {
+    const Shell shell = commands_.shell == "bash"  ? Shell::kBash
+                        : commands_.shell == "zsh" ? Shell::kZsh
+                                                   : Shell::kFish;
+    return Command(PrintAndExit{completion_script(root, shell)});
+  }
+  if (root.got_subcommand("inspect")) return Command(std::move(commands_.inspect));
+  return Command(commands_.demo);
+}
+
+Command help_of(const CLI::App& root) {
+  std::string name;
+  const CLI::App& asked = innermost(root, &name);
+  if (&asked == &root) return PrintAndExit{root.help()};
+  return PrintAndExit{asked.help(name.substr(0, name.size() - asked.get_name().size() - 1))};
+}
+
+}  // namespace
+
+// The words are parsed twice: alone, which says what they give, and with what other sources add to them.
+Result<Command> parse_command_line(int argc, const char* const* argv, const Variables& variables,
+                                   std::vector<std::string>* warnings) {
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  // Another program's options: nothing of them is ours to read.
+  if (words.size() >= 2 && words[0] == "bench" && words[1] == "serving") {
+    return Command(BenchServingCommand{{words.begin() + 2, words.end()}});
+  }
+  words = translate_aliases(std::move(words));
+  CommandLine alone;
+  VOLLEY_RETURN_IF_ERROR(check_command(alone.root, words));
+  if (warnings != nullptr) *warnings = unknown_variables(alone.root, variables);
+  try {
+    alone.parse(words);
+  } catch (const CLI::CallForVersion& version) {
+    return Command(PrintAndExit{std::string(version.what()) + "\n"});
+  } catch (const CLI::CallForHelp&) {
+    return help_of(alone.root);
+  } catch (const CLI::RequiredError&) {  // another source may have it
+  } catch (const CLI::ParseError& error) {
+    return parse_error(alone.root, error.what());
+  }
+  std::vector<GivenOption> given;
+  std::string name;
+  CLI::App& app = innermost(alone.root, &name);
+  for (const CLI::Option* option : options_of(app)) {
+    if (option->count() == 0) continue;
+    given.push_back({option->get_name(),
+                     option->get_expected_max() == 0 ? std::vector<std::string>() : option->results(), "command line"});
+  }
+  VOLLEY_ASSIGN(const std::vector<OptionSetting> settings, settings_beside(app, name, variables));
+  for (const OptionSetting& setting : settings) {
+    given.push_back({setting.option, setting.values, setting.source});
+  }
+  for (const auto& [variable, value] : variables) {
+    if (is_read_elsewhere(variable)) given.push_back({variable, {value}, "environment"});
+  }
+  const std::vector<std::string> more = words_of(settings);
+  words.insert(words.end(), more.begin(), more.end());
+  CommandLine all;
+  try {
+    all.parse(words);
+  } catch (const CLI::ParseError& error) {
+    return parse_error(all.root, error.what());
+  }
+  return all.command(given);
 }
 
 }  // namespace volley::apps

@@ -230,7 +230,8 @@ TEST(CommandLine, NamesTheUnknownWordAndTheNearestOne) {
     return parsed.ok() ? "accepted" : parsed.error().message;
   };
   EXPECT_EQ(message({}),
-            "volley needs a command: generate, chat, serve, batch, bench, inspect, demo; see volley --help");
+            "volley needs a command: generate, chat, serve, batch, bench, inspect, demo, collect-env, completion; see "
+            "volley --help");
   EXPECT_EQ(message({"serv", "--port", "1"}),
             "\"serv\" is no command of volley (did you mean serve?); see volley --help");
   EXPECT_EQ(message({"complete"}),
@@ -239,9 +240,8 @@ TEST(CommandLine, NamesTheUnknownWordAndTheNearestOne) {
             "--threads is for a model in this process: leave it out beside --url");
   EXPECT_EQ(message({"chat", "--api-key", "k"}), "--api-key is for --url: give that, too, or leave it out");
   EXPECT_EQ(message({"frobnicate"}),
-            "\"frobnicate\" is no command of volley: there are generate, chat, serve, batch, bench, inspect, demo; see "
-            "volley "
-            "--help");
+            "\"frobnicate\" is no command of volley: there are generate, chat, serve, batch, bench, inspect, demo, "
+            "collect-env, completion; see volley --help");
   EXPECT_EQ(
       message({"serve", "--memory-fractoin", "0.9"}),
       "--memory-fractoin is no option of volley serve (did you mean --memory-fraction?); see volley serve --help");

@@ -10,6 +10,7 @@
 #include "apps/exit_codes.h"
 #include "apps/known_drafters.h"
 #include "apps/model_location.h"
+#include "apps/text_defaults.h"
 #include "base/environment.h"
 #include "families/family.h"
 #include "model/spec.h"
@@ -81,6 +82,7 @@ Result<EngineSetup> resolve_engine(const EngineFlags& flags, int concurrency) {
   EngineSetup setup;
   EngineOptions& options = setup.options;
   options = flags.base;
+  setup.text = flags.text;
   const bool draft_none = flags.draft == "none";
   VOLLEY_ASSIGN(const ModelFolders folders, locate_models(flags.model, flags.draft));
   options.model_dir = folders.target.dir;
@@ -136,6 +138,7 @@ Result<engine::ResolvedModels> check_models(const EngineOptions& options) {
 Result<std::unique_ptr<Engine>> create_engine(const EngineSetup& setup, Console* console) {
   for (const std::string& note : setup.notes) console->note(note);
   VOLLEY_RETURN_IF_ERROR(check_folders(setup.options));
+  VOLLEY_ASSIGN(TextDefaults defaults, read_text_defaults(setup.text, setup.options.model_dir));
   EngineOptions options = setup.options;
   if (!options.on_warning) options.on_warning = [console](const std::string& warning) { console->note(warning); };
   auto engine = Engine::create(
@@ -144,7 +147,8 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineSetup& setup, Console*
   if (engine.ok()) {
     for (const std::string& warning : engine.value()->info().warnings) console->note(warning);
   }
-  return engine;
+  if (!engine.ok()) return engine;
+  return with_text_defaults(std::move(*engine), std::move(defaults));
 }
 
 int creation_exit_status(const EngineSetup& setup, const Error& error) {

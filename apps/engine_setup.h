@@ -16,6 +16,7 @@ namespace volley::apps {
 
 struct EngineSetup {
   EngineOptions options;
+  TextFlags text;
   std::string model_name;          // the hub's name, or the last part of the target's folder
   std::string draft_name;          // of the drafter's; empty: none
   std::vector<std::string> notes;  // what the user should know: lines for stderr

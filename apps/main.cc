@@ -6,6 +6,7 @@
 #include "apps/bench/bench.h"
 #include "apps/bench/serving.h"
 #include "apps/chat/chat.h"
+#include "apps/collect_env.h"
 #include "apps/console.h"
 #include "apps/demo.h"
 #include "apps/exit_codes.h"
@@ -16,6 +17,7 @@
 #include "apps/options.h"
 #include "apps/serve.h"
 #include "apps/standard_streams.h"
+#include "base/environment.h"
 
 namespace volley::apps {
 namespace {
@@ -32,6 +34,7 @@ struct Dispatch {
   int operator()(const BenchServingCommand& command) const { return run_bench_serving(command, console); }
   int operator()(const InspectCommand& command) const { return run_inspect(command, console); }
   int operator()(const DemoCommand& command) const { return run_demo(command, interrupt, console); }
+  int operator()(const CollectEnvCommand& command) const { return run_collect_env(command, console); }
   int operator()(const PrintAndExit& command) const {
     std::fputs(command.text.c_str(), stdout);
     const Status written = flush_standard_output();
@@ -44,7 +47,9 @@ int run(int argc, char** argv) {
   prepare_standard_streams();
   report_lost_files();
   Console console;
-  auto command = parse_command_line(argc, argv);
+  std::vector<std::string> warnings;
+  auto command = parse_command_line(argc, argv, env_volley_variables(), &warnings);
+  for (const std::string& warning : warnings) console.note(warning);
   if (!command.ok()) {
     console.error(command.error().message);
     return kExitUsage;

@@ -3,7 +3,9 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 
+#include "families/generation.h"
 #include "serve/json_text.h"
 
 namespace volley::apps {
@@ -65,6 +67,26 @@ const CLI::Validator& not_negative() {
 }
 
 namespace {
+
+const CLI::Validator& json_object() {
+  static const CLI::Validator validator(
+      [](std::string& text) -> std::string {
+        const auto json = nlohmann::json::parse(text, nullptr, false);
+        return json.is_object() ? "" : R"(it must be a JSON object, such as {"enable_thinking": false})";
+      },
+      "");
+  return validator;
+}
+
+const CLI::Validator& generation_overrides() {
+  static const CLI::Validator validator(
+      [](std::string& text) {
+        const Status checked = families::check_sampling_overrides(text);
+        return checked.ok() ? "" : checked.error().message;
+      },
+      "");
+  return validator;
+}
 
 // Whether this build and this machine have it is the engine's to say.
 const CLI::Validator& device_name() {
@@ -163,6 +185,29 @@ void add_main_options(CLI::App* app, EngineFlags* flags, const std::string& slot
          "share of the free memory that weights and KV pages may take [0.9 on CUDA; on the CPU KV pages take at most "
          "half of what weights leave]")
       ->check(CLI::Range(0.01, 1.0));
+}
+
+void add_text_options(CLI::App* app, EngineFlags* flags) {
+  TextFlags& text = flags->text;
+  const GroupOfHelp group(app, "Model");
+  app->add_option("--chat-template", text.chat_template, "a Jinja template instead of the model's own")
+      ->check(not_empty())
+      ->type_name("FILE");
+  app->add_option("--default-chat-template-kwargs", text.template_kwargs,
+                  "variables of the template for every chat; those of a request count before them")
+      ->check(json_object())
+      ->type_name("JSON");
+  app->add_option_function<std::string>(
+         "--generation-config",
+         [&text](const std::string& source) { text.generation_config = source == "vllm" ? "none" : source; },
+         "defaults of sampling: auto (the model's generation_config.json), none (temperature 1, all tokens), or a "
+         "folder that has another such file [auto]")
+      ->check(not_empty())
+      ->type_name("auto|none|DIR");
+  app->add_option("--override-generation-config", text.sampling_overrides,
+                  "fields that count before it, such as {\"temperature\": 0.5}")
+      ->check(generation_overrides())
+      ->type_name("JSON");
 }
 
 void add_engine_options(CLI::App* app, EngineFlags* flags) {

@@ -15,6 +15,11 @@ inline constexpr const char* kExitCodes =
     "output is wrong; 3 the models could not be loaded; 4 the device failed; 130 ended by Ctrl-C, 143 by SIGTERM. The "
     "first signal lets the program end in order (serve: running requests too), a second one ends it at once.";
 
+inline constexpr const char* kOptionSources =
+    "Every option may come from a variable (--max-num-seqs from VOLLEY_MAX_NUM_SEQS) or from --config FILE. The "
+    "command "
+    "line counts before a variable, a variable before the file.";
+
 // Checks that say what the value must be. `description`: "a port from 0 to 65535". Unlike CLI::Range, between() refuses
 // what is not a finite number.
 CLI::Validator between(double low, double high, const std::string& description);
@@ -45,6 +50,8 @@ void add_model_options(CLI::App* app, std::optional<std::string>* model, std::op
 void add_dtype_option(CLI::App* app, ComputeType* dtype);
 // The models, where they run and how much they may take. `slots`: the default of --max-num-seqs, in words.
 void add_main_options(CLI::App* app, EngineFlags* flags, const std::string& slots);
+// The chat template, and what is sampled where a request does not say.
+void add_text_options(CLI::App* app, EngineFlags* flags);
 // What else the engine takes.
 void add_engine_options(CLI::App* app, EngineFlags* flags);
 // One engine's mode; bench has lists of the same options instead.

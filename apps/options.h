@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -16,6 +17,14 @@
 
 namespace volley::apps {
 
+// In place of the model's own; see text_defaults.h.
+struct TextFlags {
+  std::optional<std::string> chat_template;  // a file
+  std::string template_kwargs;               // a JSON object, or empty
+  std::string generation_config = "auto";    // or "none", or a folder
+  std::string sampling_overrides;            // a JSON object, or empty
+};
+
 // The options that generate, serve and bench share, as given. engine_setup.h turns them into EngineOptions.
 struct EngineFlags {
   std::optional<std::string> model;        // empty: the embedded default pair
@@ -24,6 +33,7 @@ struct EngineFlags {
   std::vector<Simulation> simulations;     // at most one with one entry, but for bench
   double confidence_odds = 1;              // of all of them
   std::optional<std::string> cost_cache;   // a folder, or "none"; empty: the user's cache folder
+  TextFlags text;                          // of generate, chat, serve and batch
   EngineOptions base;                      // everything else, straight from the command line
 };
 
@@ -48,7 +58,9 @@ struct ChatCommand {
 
 struct ServeCommand {
   EngineFlags engine;
-  serve::ServerOptions server;              // as given; names, keys, log and version are filled in by run_serve
+  serve::ServerOptions server;  // as given; names, keys, log and version are filled in by run_serve
+  serve::TlsOptions tls;        // becomes the server's where it names a certificate
+  std::vector<std::string> api_keys;
   std::optional<std::string> api_key_file;  // keys, one a line
   std::optional<std::string> files_dir;     // of /v1/files and /v1/batches; empty: there are none
   serve::FileStore::Limits files;
@@ -96,14 +108,32 @@ struct DemoCommand {
   int threads = 0;
 };
 
+// A word of the command line, a variable or a line of a file that counts.
+struct GivenOption {
+  std::string name;                 // "--port", or a variable that is no option
+  std::vector<std::string> values;  // of a flag: none
+  std::string source;               // "command line", "VOLLEY_PORT", "volley.yaml:3"
+};
+
+struct CollectEnvCommand {
+  ServeCommand serve;
+  std::vector<GivenOption> options;
+  bool json = false;
+};
+
 struct PrintAndExit {
-  std::string text;  // help or version
+  std::string text;  // help, version or a script for a shell
 };
 
 using Command = std::variant<GenerateCommand, ChatCommand, ServeCommand, BatchCommand, BenchCommand,
-                             BenchServingCommand, InspectCommand, DemoCommand, PrintAndExit>;
+                             BenchServingCommand, InspectCommand, DemoCommand, CollectEnvCommand, PrintAndExit>;
 
-// kInvalidArgument with one sentence for an unknown option, a value out of range, or options that exclude each other.
-Result<Command> parse_command_line(int argc, const char* const* argv);
+using Variables = std::vector<std::pair<std::string, std::string>>;  // name and value
+
+// What the command line says; where it says nothing, `variables` (base/environment.h); then the file of --config.
+// `warnings`, unless null: a sentence for each variable that nothing reads. kInvalidArgument with one sentence for an
+// unknown option, a value out of range, or options that exclude each other.
+Result<Command> parse_command_line(int argc, const char* const* argv, const Variables& variables = {},
+                                   std::vector<std::string>* warnings = nullptr);
 
 }  // namespace volley::apps

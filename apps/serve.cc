@@ -24,9 +24,9 @@
 namespace volley::apps {
 namespace {
 
-std::string url_of(const std::string& host, uint16_t port) {
+std::string url_of(const std::string& host, uint16_t port, bool tls) {
   const bool ipv6 = host.find(':') != std::string::npos;
-  return "http://" + (ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  return std::string(tls ? "https://" : "http://") + (ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
 void open_log(const ServeCommand& command, serve::ServerOptions& options) {
@@ -112,7 +112,7 @@ Result<serve::ServerOptions> server_options(const ServeCommand& command, const E
   options.version = VOLLEY_VERSION;
   constexpr int kCompilers = 4;  // as many grammars are compiled at once, and nothing else waits for these threads
   options.worker_threads = serve::good_worker_threads(usable_cores()) + kCompilers;
-  VOLLEY_ASSIGN(options.api_keys, read_api_keys(command.api_key_file, env_api_keys()));
+  VOLLEY_ASSIGN(options.api_keys, read_api_keys(command.api_key_file, env_api_keys(), command.api_keys));
   open_log(command, options);
   if (command.files_dir) {
     VOLLEY_ASSIGN(options.file_store, serve::FileStore::open(*command.files_dir, command.files));
@@ -163,7 +163,7 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
   const LoadLog load(*engine, std::chrono::seconds(10), [&log](const std::string& line) { log.info(line); });
   const InterruptScope scope(
       interrupt, [&running, timeout = std::chrono::seconds(command.drain_timeout_s)] { running.drain(timeout); });
-  served.url = url_of(command.server.host, running.port());
+  served.url = url_of(command.server.host, running.port(), command.server.tls.has_value());
   std::printf("%s\n", start_line(engine->info(), served).c_str());
   std::fflush(stdout);
   const bool idle = running.wait();

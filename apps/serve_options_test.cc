@@ -102,6 +102,56 @@ TEST(ServeOptions, ARequestFitsIntoTheQueue) {
   EXPECT_EQ(max_choices({}), 1024);
 }
 
+TEST(ServeOptions, KeysTextAndTls) {
+  const auto parsed = parse({"--api-key",
+                             "a",
+                             "--api-key",
+                             "b,c",
+                             "--chat-template",
+                             "t",
+                             "--default-chat-template-kwargs",
+                             R"({"a": 1, "b": 2})",
+                             "--generation-config",
+                             "vllm",
+                             "--override-generation-config",
+                             R"({"top_k": 5})",
+                             "--ssl-certfile",
+                             "c",
+                             "--ssl-keyfile",
+                             "k",
+                             "--ssl-ca-certs",
+                             "ca",
+                             "--ssl-cert-reqs",
+                             "2"});
+  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+  const auto& command = std::get<ServeCommand>(*parsed);
+  EXPECT_EQ(command.api_keys, (std::vector<std::string>{"a", "b,c"}));
+  EXPECT_EQ(command.engine.text.chat_template, "t");
+  EXPECT_EQ(command.engine.text.template_kwargs, R"({"a": 1, "b": 2})");
+  EXPECT_EQ(command.engine.text.generation_config, "none");
+  EXPECT_EQ(command.engine.text.sampling_overrides, R"({"top_k": 5})");
+  ASSERT_TRUE(command.server.tls);
+  EXPECT_EQ(command.server.tls->certificate, "c");
+  EXPECT_EQ(command.server.tls->key, "k");
+  EXPECT_EQ(command.server.tls->client_authorities, "ca");
+  EXPECT_EQ(command.server.tls->client_certificate, serve::TlsOptions::ClientCertificate::kRequired);
+  EXPECT_FALSE(std::get<ServeCommand>(*parse({})).server.tls);
+}
+
+// Half of an HTTPS would be none.
+TEST(ServeOptions, TlsNeedsItsParts) {
+  for (const std::vector<const char*>& arguments :
+       std::vector<std::vector<const char*>>{{"--ssl-keyfile", "k"},
+                                             {"--ssl-certfile", "c", "--ssl-cert-reqs", "required"},
+                                             {"--ssl-certfile", "c", "--ssl-ca-certs", "ca"},
+                                             {"--ssl-cert-reqs", "3"},
+                                             {"--default-chat-template-kwargs", "[1]"},
+                                             {"--override-generation-config", R"({"top_k": 1.5})"},
+                                             {"--override-generation-config", R"({"max_new_tokens": 5})"}}) {
+    EXPECT_FALSE(parse(arguments).ok()) << arguments[0];
+  }
+}
+
 TEST(ServeOptions, RefusesWhatIsOutOfRange) {
   for (const std::vector<const char*>& arguments : std::vector<std::vector<const char*>>{{"--max-n", "0"},
                                                                                          {"--request-timeout", "-1"},

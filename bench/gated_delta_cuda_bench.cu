@@ -14,7 +14,7 @@ namespace {
 using namespace volley;  // NOLINT: a program, not a header
 
 constexpr ops::DeltaShape kShape = {16, 32, 128, 128, 4};
-constexpr int kLayers = 24, kMostRequests = 64, kBlock = 16, kAccepted = 6, kMostRows = 2048;
+constexpr int kLayers = 24, kMostRequests = 64, kBlock = 16, kAccepted = 6, kMostRows = 8192;
 constexpr int kRounds = 4;
 
 class Bench {
@@ -101,7 +101,7 @@ class Bench {
     args.norm = weights_.view(DType::kF32, {kShape.v_dim});
     args.eps = 1e-6f;
     args.out = out_.view(kType, {all, kShape.v_width()});
-    Arena scratch(take(1 << 20));
+    Arena scratch(take(64 << 20));
     const double us = bench::graph_us(device_, [&] {
       for (int round = 0; round < rounds; ++round) {
         batch.cache_positions = positions[static_cast<size_t>(round)];
@@ -134,6 +134,6 @@ int main() {
   Bench bench(**made);
   for (const int requests : {1, 2, 4, 8, 16, 32, 64}) bench.rounds(requests, kBlock, kAccepted);
   for (const int requests : {1, 8, 64}) bench.rounds(requests, 1, 1);
-  for (const int rows : {256, kMostRows}) bench.prompt(rows);
+  for (const int rows : {256, 2048, kMostRows}) bench.prompt(rows);
   return 0;
 }

@@ -328,7 +328,7 @@ std::string quantization_json(const model::Numerics& numerics,
   return checkpoint ? engine::quantization_name(numerics.storage, *checkpoint) : "none";
 }
 
-void print_json(const Findings& found) {
+Json json_of(const Findings& found) {
   Json json;
   const families::TargetConfig& t = found.target;
   json["target"] = model_json({found.model_dir, t.architecture, t.decoder, model::count(model::params(t.decoder))},
@@ -380,10 +380,19 @@ void print_json(const Findings& found) {
   } else {
     json["memory_error"] = found.plan_error->message;
   }
-  std::printf("%s\n", json.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+  return json;
+}
+
+void print_json(const Findings& found) {
+  std::printf("%s\n", json_of(found).dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
 }  // namespace
+
+Result<Json> inspect_models(const InspectCommand& command) {
+  VOLLEY_ASSIGN(const Findings found, examine(command));
+  return json_of(found);
+}
 
 int run_inspect(const InspectCommand& command, Console* console) {
   const auto found = examine(command);

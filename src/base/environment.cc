@@ -1,11 +1,19 @@
 #include "base/environment.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
 namespace volley {
 namespace {
+
+std::optional<std::string> variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
 
 // One of freedesktop.org's base directories, or its place below the home folder.
 std::string folder_of(const char* variable, const char* below_home) {
@@ -43,8 +51,23 @@ std::string env_state_home() {
 }
 
 std::optional<std::string> env_api_keys() {
-  const char* value = std::getenv("VOLLEY_API_KEYS");
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  return variable("VOLLEY_API_KEYS");
+}
+
+std::optional<std::string> env_cuda_visible_devices() {
+  return variable("CUDA_VISIBLE_DEVICES");
+}
+
+std::vector<std::pair<std::string, std::string>> env_volley_variables() {
+  std::vector<std::pair<std::string, std::string>> found;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (!text.starts_with("VOLLEY_") || equals == std::string_view::npos) continue;
+    found.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  std::ranges::sort(found);
+  return found;
 }
 
 }  // namespace volley

@@ -3,6 +3,8 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace volley {
 
@@ -25,5 +27,12 @@ std::string env_state_home();
 // VOLLEY_API_KEYS: keys that clients of `volley serve` must send one of, separated by commas. Nothing: not set. Secret:
 // not for logs or messages.
 std::optional<std::string> env_api_keys();
+
+// CUDA_VISIBLE_DEVICES: the GPUs that the driver shows this process. Nothing: not set.
+std::optional<std::string> env_cuda_visible_devices();
+
+// Every variable whose name begins with VOLLEY_, with its value, sorted: options of the program (apps/options.h). Some
+// are secret: not for logs or messages.
+std::vector<std::pair<std::string, std::string>> env_volley_variables();
 
 }  // namespace volley

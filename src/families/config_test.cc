@@ -1,5 +1,6 @@
 // Protects: what a target's config.json and generation_config.json say is what the engine runs; what is not built or
 // makes no sense is refused with the name of the field, never guessed.
+#include "families/generation.h"
 #include "families/target_config_for_test.h"
 #include "weights/fixtures_for_test.h"
 
@@ -150,6 +151,43 @@ TEST(GenerationConfig, ReadsEveryField) {
 TEST(GenerationConfig, WithoutSamplingTheTemperatureIsZero) {
   EXPECT_EQ(accepted("{}", R"({"do_sample":false,"temperature":0.6})").default_sampling.temperature, 0.0f);
   EXPECT_EQ(accepted("{}", R"({"temperature":null})").default_sampling.temperature, 1.0f);
+}
+
+// What an operator says counts before the model's file.
+TEST(DefaultSampling, SourcesAndOverrides) {
+  const ConfigFolder folder;
+  folder.write("generation_config.json", R"({"do_sample": false, "temperature": 0.6, "top_k": 20, "eos_token_id": 5})");
+  const auto sampling = [&](const SamplingSource& source) {
+    const auto read = read_default_sampling(folder.path(), source);
+    EXPECT_TRUE(read.ok()) << read.error().message;
+    return read.ok() ? *read : SamplingParams();
+  };
+  EXPECT_EQ(sampling({}).temperature, 0.0f);
+  EXPECT_EQ(sampling({}).top_k, 20);
+  EXPECT_EQ(sampling({.config = "none"}).temperature, 1.0f);
+  EXPECT_EQ(sampling({.config = "none"}).top_k, 0);
+  EXPECT_EQ(sampling({.overrides = R"({"top_k": 7})"}).temperature, 0.0f);
+  EXPECT_EQ(sampling({.overrides = R"({"top_k": 7})"}).top_k, 7);
+  EXPECT_EQ(sampling({.overrides = R"({"temperature": 0.5})"}).temperature, 0.5f) << "who names one wants to sample";
+  EXPECT_EQ(sampling({.overrides = R"({"temperature": null, "do_sample": true})"}).temperature, 1.0f);
+  const ConfigFolder other;
+  other.write("generation_config.json", R"({"top_k": 9})");
+  EXPECT_EQ(sampling({.config = other.path()}).top_k, 9);
+  EXPECT_EQ(sampling({.config = other.path()}).temperature, 1.0f);
+}
+
+TEST(DefaultSampling, AnOverrideThatCannotBeIsNamed) {
+  for (const auto& [overrides, named] :
+       std::vector<std::pair<const char*, const char*>>{{R"({"max_new_tokens": 5})", "max_new_tokens"},
+                                                        {R"({"top_p": 2})", "top_p"},
+                                                        {R"({"temperature": "hot"})", "temperature"},
+                                                        {"[1]", "JSON object"},
+                                                        {"{", "JSON object"}}) {
+    const Status checked = check_sampling_overrides(overrides);
+    ASSERT_FALSE(checked.ok()) << overrides;
+    EXPECT_EQ(checked.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(checked.error().message.find(named), std::string::npos) << checked.error().message;
+  }
 }
 
 class BadGenerationConfig : public testing::TestWithParam<BadConfig> {};

@@ -20,17 +20,30 @@ Result<std::vector<TokenId>> read_eos_ids(const ConfigFields& fields, int32_t vo
   return ids;
 }
 
-Status read_generation_config(const std::string& dir, TargetConfig& target) {
-  const std::string path = dir + "/generation_config.json";
-  const Result<nlohmann::json> json = read_json_file(path);
-  if (!json.ok()) return json.error().code == ErrorCode::kNotFound ? Status() : Status(json.error());
-  const ConfigFields fields(*json, path);
-  VOLLEY_ASSIGN(std::vector<TokenId> eos_ids, read_eos_ids(fields, target.decoder.vocab));
-  if (!eos_ids.empty()) target.eos_ids = std::move(eos_ids);
+namespace {
 
+constexpr const char* kFile = "/generation_config.json";
+constexpr std::string_view kDefaults[] = {"do_sample", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"};
+constexpr const char* kOverrides = "the overrides";
+
+Result<nlohmann::json> read_overrides(const std::string& text) {
+  if (text.empty()) return nlohmann::json::object();
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) {
+    return invalid_argument(R"(it must be a JSON object, such as {"temperature": 0.5})");
+  }
+  for (const auto& [key, value] : json.items()) {
+    if (std::ranges::count(kDefaults, key) > 0) continue;
+    std::string list;
+    for (const std::string_view name : kDefaults) list += (list.empty() ? "" : ", ") + std::string(name);
+    return invalid_argument("\"" + key + "\" is no default that can be set; there are " + list);
+  }
+  return json;
+}
+
+Status read_sampling(const ConfigFields& fields, SamplingParams& sampling) {
   constexpr NumberRange kProbability{.min = 0, .max = 1};
   constexpr NumberRange kPositiveProbability{.min = 0, .max = 1, .min_excluded = true};
-  SamplingParams& sampling = target.default_sampling;
   VOLLEY_ASSIGN(const bool do_sample, fields.boolean("do_sample", true));
   VOLLEY_ASSIGN(const double temperature, fields.number("temperature", {.min = 0, .max = 1e6}, sampling.temperature));
   VOLLEY_ASSIGN(const double top_p, fields.number("top_p", kPositiveProbability, sampling.top_p));
@@ -44,6 +57,46 @@ Status read_generation_config(const std::string& dir, TargetConfig& target) {
   sampling.min_p = static_cast<float>(min_p);
   sampling.repetition_penalty = static_cast<float>(repetition);
   return {};
+}
+
+// An absent file is an empty object.
+Result<nlohmann::json> read_defaults(const std::string& path, bool needed) {
+  Result<nlohmann::json> json = read_json_file(path);
+  if (json.ok() || json.error().code != ErrorCode::kNotFound) return json;
+  if (needed) return invalid_argument("There is no " + path + ": name a folder that has one, or auto, or none.");
+  return nlohmann::json::object();
+}
+
+}  // namespace
+
+Status read_generation_config(const std::string& dir, TargetConfig& target) {
+  VOLLEY_ASSIGN(const nlohmann::json json, read_defaults(dir + kFile, false));
+  const ConfigFields fields(json, dir + kFile);
+  VOLLEY_ASSIGN(std::vector<TokenId> eos_ids, read_eos_ids(fields, target.decoder.vocab));
+  if (!eos_ids.empty()) target.eos_ids = std::move(eos_ids);
+  return read_sampling(fields, target.default_sampling);
+}
+
+Status check_sampling_overrides(const std::string& overrides) {
+  VOLLEY_ASSIGN(const nlohmann::json json, read_overrides(overrides));
+  SamplingParams ignored;
+  return read_sampling(ConfigFields(json, kOverrides), ignored);
+}
+
+Result<SamplingParams> read_default_sampling(const std::string& dir, const SamplingSource& source) {
+  VOLLEY_RETURN_IF_ERROR(check_sampling_overrides(source.overrides));
+  const bool own = source.config == "auto";
+  const std::string path = (own ? dir : source.config) + kFile;
+  nlohmann::json json = nlohmann::json::object();
+  if (source.config != "none") {
+    VOLLEY_ASSIGN(json, read_defaults(path, !own));
+  }
+  VOLLEY_ASSIGN(const nlohmann::json overrides, read_overrides(source.overrides));
+  if (overrides.contains("temperature")) json.erase("do_sample");
+  json.update(overrides);
+  SamplingParams sampling;
+  VOLLEY_RETURN_IF_ERROR(read_sampling(ConfigFields(json, path), sampling));
+  return sampling;
 }
 
 }  // namespace volley::families

@@ -12,6 +12,7 @@
 #include "serve/generation_plan.h"
 #include "serve/log_sink.h"
 #include "serve/messages_writer.h"
+#include "serve/model_card.h"
 #include "serve/openapi.h"
 #include "serve/tokens.h"
 #include "serve/web/page.h"
@@ -32,14 +33,6 @@ HttpResponse json_response(const Json& json) {
   HttpResponse response;
   response.body = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   return response;
-}
-
-Json model_json(const std::string& name, std::time_t created, int max_model_len) {
-  return {{"id", name},
-          {"object", "model"},
-          {"created", static_cast<int64_t>(created)},
-          {"owned_by", "volley"},
-          {"max_model_len", max_model_len}};
 }
 
 // A browser may send JSON to any address without asking if it calls it text or nothing: that is refused here.
@@ -82,16 +75,22 @@ HttpResponse page(const HttpRequest& request) {
   const std::string_view path = target.substr(0, target.find_first_of("?#"));
   const PageFile* file = find_page_file(path);
   if (!file) return error_response(path_not_found(request.method, path.substr(0, 200)));
+  const bool gzip = !file->gzip.empty() && accepts_gzip(request.accept_encoding);
+  if (!gzip && file->bytes.empty()) {
+    return error_response(http_error(406, "This file is sent compressed alone: send \"Accept-Encoding: gzip\"."));
+  }
   HttpResponse response;
   for (const auto& [name, value] : page_headers()) response.headers.emplace_back(name, value);
-  response.headers.emplace_back("ETag", file->etag);
-  if (request.if_none_match.find(file->etag) != std::string::npos) {
+  const std::string etag = "\"" + std::string(file->version) + (gzip ? "-gzip\"" : "\"");
+  response.headers.emplace_back("ETag", etag);
+  if (request.if_none_match.find(etag) != std::string::npos) {
     response.status = 304;
     response.content_type = "";
     return response;
   }
+  if (gzip) response.headers.emplace_back("Content-Encoding", "gzip");
   response.content_type = file->content_type;
-  response.body = file->bytes;
+  response.body = gzip ? file->gzip : file->bytes;
   return response;
 }
 
@@ -236,17 +235,19 @@ RequestRules Api::rules() const {
 }
 
 HttpResponse Api::models() const {
+  const Serving* serving = serving_;
   Json data = Json::array();
   for (const std::string& name : options_.served_model_names) {
-    data.push_back(model_json(name, started_, rules().info.max_model_len));
+    data.push_back(model_card(name, started_, serving->engine.info(), serving->format));
   }
   return json_response({{"object", "list"}, {"data", std::move(data)}});
 }
 
 HttpResponse Api::model(const std::string& name) const {
+  const Serving* serving = serving_;
   const auto& names = options_.served_model_names;
   if (std::find(names.begin(), names.end(), name) == names.end()) return error_response(model_not_found(name));
-  return json_response(model_json(name, started_, rules().info.max_model_len));
+  return json_response(model_card(name, started_, serving->engine.info(), serving->format));
 }
 
 // While the server drains, every request is answered before it comes here.

@@ -140,5 +140,32 @@ TEST_F(ApiEndpointsTest, ServesThePage) {
   EXPECT_EQ(answer(api, get("/web/no-such-file.js")).response->status, 404);
 }
 
+TEST_F(ApiEndpointsTest, ServesThePageCompressedToThoseWhoReadThat) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  const auto ask = [&](const char* path, const char* encodings) {
+    HttpRequest request = get(path);
+    request.accept_encoding = encodings;
+    return answer(api, request).response.value();
+  };
+  const auto header = [](const HttpResponse& response, const std::string& name) {
+    for (const auto& [key, value] : response.headers) {
+      if (key == name) return value;
+    }
+    return std::string();
+  };
+  const HttpResponse plain = ask("/", ""), packed = ask("/", "gzip, deflate, br");
+  EXPECT_EQ(header(plain, "Content-Encoding"), "");
+  EXPECT_EQ(header(packed, "Content-Encoding"), "gzip");
+  EXPECT_EQ(header(packed, "Vary"), "Accept-Encoding");
+  EXPECT_LT(packed.body.size(), plain.body.size());
+  EXPECT_NE(header(packed, "ETag"), header(plain, "ETag"));
+  EXPECT_EQ(ask("/web/vendor/katex.js", "gzip").status, 200);
+  EXPECT_EQ(ask("/web/vendor/katex.js", "").status, 406);
+  const HttpResponse font = ask("/web/vendor/KaTeX_Main-Regular.woff2", "gzip");
+  EXPECT_EQ(font.content_type, "font/woff2");
+  EXPECT_EQ(header(font, "Content-Encoding"), "");
+}
+
 }  // namespace
 }  // namespace volley::serve

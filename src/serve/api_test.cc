@@ -276,6 +276,8 @@ TEST_F(ApiTest, ATimeoutGivesWhatThereIsOrA504) {
 
 TEST_F(ApiTest, ListsModels) {
   FakeEngine engine;
+  engine.mutable_info().default_sampling.temperature = 0.6f;
+  engine.mutable_info().block_size = 16;
   Api api(engine, make_options());
   const json list = answer(api, {"GET", "/v1/models", "", ""}).body();
   EXPECT_EQ(list.at("object"), "list");
@@ -283,6 +285,11 @@ TEST_F(ApiTest, ListsModels) {
   EXPECT_EQ(list.at("data").at(1).at("id"), "org/alias");
   EXPECT_EQ(list.at("data").at(1).at("object"), "model");
   EXPECT_EQ(list.at("data").at(1).at("max_model_len"), 4096);
+  // As a client shows them: 0.6 and not the float's 0.60000002.
+  const json& own = list.at("data").at(1).at("volley");
+  EXPECT_EQ(own.at("default_sampling").at("temperature"), 0.6);
+  EXPECT_EQ(own.at("default_sampling").size(), 7u);
+  EXPECT_EQ(own.at("block_size"), 16);
   EXPECT_EQ(answer(api, {"GET", "/v1/models/org%2Falias", "", ""}).body().at("id"), "org/alias");
   EXPECT_EQ(answer(api, {"GET", "/v1/models/nope", "", ""}).response->status, 404);
 }

@@ -24,6 +24,7 @@ struct HttpRequest {
   std::string authorization = {};
   std::string origin = {};
   std::string if_none_match = {};
+  std::string accept_encoding = {};
   std::string requested_headers = {};  // Access-Control-Request-Headers
   std::string request_id = {};         // X-Request-Id: the client's, or one of ours
   std::string api_key = {};            // X-Api-Key

@@ -106,6 +106,15 @@ bool probe_reasoning(const Engine& engine) {
   return thought.find("volley_answer") != std::string::npos && thought.find("volley_thought") == std::string::npos;
 }
 
+// Which of the variables that steer thinking change what the template prints.
+void probe_thinking_variables(const Engine& engine, OutputFormat& format) {
+  const auto ask = [&](const char* kwargs) { return render(engine, kAsk, "", kwargs, true); };
+  const std::string on = ask(R"({"enable_thinking": true})"), off = ask(R"({"enable_thinking": false})");
+  if (on != off && !on.empty() && !off.empty()) format.thinks_by_default = ask("") != off;
+  const std::string low = ask(R"({"reasoning_effort": "low"})"), high = ask(R"({"reasoning_effort": "high"})");
+  format.reads_reasoning_effort = low != high && !low.empty() && !high.empty();
+}
+
 // A marker that is one token, and one that shows up in text.
 bool is_token(const Engine& engine, std::string_view marker) {
   const auto ids = engine.encode(marker, /*add_special_tokens=*/false);
@@ -148,6 +157,7 @@ Result<OutputFormat> find_output_format(const Engine& engine, std::string_view t
   } else if (reasoning_parser != "none") {
     return unknown_name("reasoning", reasoning_parser, "auto, none or think");
   }
+  probe_thinking_variables(engine, format);
   format.tool_call_tokens = is_token(engine, "<tool_call>") && is_token(engine, "</tool_call>");
   format.think_tokens = is_token(engine, kThink) && is_token(engine, "</think>");
   return format;

@@ -44,6 +44,9 @@ struct OutputFormat {
   bool named_calls = false;  // the template writes a name and [ARGS] for each call, not a list
   CallMarker calls_marker{"[TOOL_CALLS]", {}};
   CallMarker arguments_marker{"[ARGS]", {}};
+  // What the chat template takes for `enable_thinking` by itself. Nothing: it does not read it.
+  std::optional<bool> thinks_by_default;
+  bool reads_reasoning_effort = false;  // the chat template prints another prompt for another `reasoning_effort`
   // Why calls that the model makes by its own choice may not be seen; for the log, when a request has tools.
   std::string tool_warning;
 };

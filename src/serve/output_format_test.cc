@@ -193,6 +193,17 @@ TEST(OutputFormat, ReasoningThatTheTemplateOpens) {
       find(TemplateEngine(std::string(kPlain) + "{% if add_generation_prompt %}<think>\n{% endif %}")).reasoning);
 }
 
+// What a client may offer as a switch: only variables that change what the model reads.
+TEST(OutputFormat, VariablesThatSteerThinking) {
+  EXPECT_EQ(find(TemplateEngine(kQwen)).thinks_by_default, std::optional(true));
+  EXPECT_FALSE(find(TemplateEngine(kQwen)).reads_reasoning_effort);
+  EXPECT_EQ(find(TemplateEngine(kPlain)).thinks_by_default, std::nullopt);
+  const std::string plain = kPlain;
+  EXPECT_EQ(find(TemplateEngine(plain + "{% if enable_thinking %}<think>{% endif %}")).thinks_by_default,
+            std::optional(false));
+  EXPECT_TRUE(find(TemplateEngine(plain + "Effort: {{ reasoning_effort }}")).reads_reasoning_effort);
+}
+
 TEST(OutputFormat, ATemplateThatRefusesToolTurnsIsNoError) {
   const std::string source =
       "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}" +

@@ -162,6 +162,9 @@ error_code Server::Impl::open_all(const std::vector<tcp::endpoint>& endpoints) {
 
 Status Server::Impl::listen() {
   const ServerOptions& options = shared_.options;
+  if (options.tls) {
+    VOLLEY_ASSIGN(shared_.tls, make_tls_context(*options.tls));
+  }
   VOLLEY_ASSIGN(const std::vector<tcp::endpoint> endpoints, resolve(io_, options.host, options.port));
   error_code error = open_all(endpoints);
   // A port that is free at one address may be taken at another.
@@ -253,10 +256,11 @@ void Server::Impl::refuse(tcp::socket socket) {
   const std::string bytes =
       exchange.whole(error_response(http_error(503, "Too many connections are open. Try again later.")), false);
   socket.non_blocking(true, ignored);
-  socket.write_some(asio::buffer(bytes), ignored);
+  // Without a handshake a client of TLS could not read it.
+  if (!shared_.tls) socket.write_some(asio::buffer(bytes), ignored);
   socket.shutdown(tcp::socket::shutdown_send, ignored);
   for (std::array<char, 4096> unread; socket.read_some(asio::buffer(unread), ignored) > 0;) continue;
-  exchange.end(true, nullptr);
+  exchange.end(!shared_.tls, nullptr);
 }
 
 // Only this connection is lost: out of memory, or a bug.

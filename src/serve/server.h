@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,16 @@ namespace volley::serve {
 
 class FileStore;
 class LogSink;
+
+// HTTPS: files in PEM format.
+struct TlsOptions {
+  enum class ClientCertificate { kNone, kOptional, kRequired };
+
+  std::string certificate;         // and those of its issuers, in the order of the chain
+  std::string key;                 // of the certificate, without a password; empty: it stands in `certificate`
+  std::string client_authorities;  // certificates of whom client certificates must come from; empty: none
+  ClientCertificate client_certificate = ClientCertificate::kNone;
+};
 
 struct ServerOptions {
   std::string host = "127.0.0.1";  // an address, or a name: all addresses it has; "0.0.0.0" or "::": every one
@@ -30,6 +41,7 @@ struct ServerOptions {
 
   std::vector<std::string> allowed_hosts;  // names that requests may call the server by; see AllowedHosts
   std::vector<std::string> api_keys;       // empty: no key is needed
+  std::optional<TlsOptions> tls;           // nothing: plain HTTP
   std::vector<std::string> cors_origins;   // pages of these origins may read answers; "*": of any
 
   std::string tool_call_parser = "auto";  // see find_output_format()
@@ -73,7 +85,7 @@ int good_worker_threads(int usable_cores);
 class Server {
  public:
   // Listens when it returns, and answers that it is alive and not ready. kUnavailable: the address cannot be bound, or
-  // the process may not have another file or thread.
+  // the process may not have another file or thread. kInvalidArgument: a key or a certificate is of no use.
   static Result<std::unique_ptr<Server>> start(ServerOptions options);
   // The engine is loaded: from now on everything is served. Once. The engine must outlive the server. kInvalidArgument:
   // there is no parser of a name that the options give.

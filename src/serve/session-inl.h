@@ -26,6 +26,7 @@
 #include "serve/exchange.h"
 #include "serve/request_head.h"
 #include "serve/text_body-inl.h"
+#include "serve/tls-inl.h"
 #include "serve/workers-inl.h"
 
 namespace volley::serve::transport {
@@ -47,6 +48,8 @@ constexpr Milliseconds kAskAgain{50};  // see Session::expire()
 constexpr Milliseconds kDrainIdle{0};
 constexpr Milliseconds kDrainRead{500};  // for the rest of a request that has begun to arrive
 constexpr Milliseconds kDrainLinger{500};
+constexpr Milliseconds kDrainHandshake{0};
+constexpr Milliseconds kGoodbye{500};  // for the end of TLS to be taken, at any time
 // How often a client that has only an answer to take is looked at: one that takes nothing is noticed after one to two
 // of these.
 constexpr Milliseconds kDrainWrite{1000};
@@ -68,6 +71,7 @@ HttpRequest request_head(const Message& message) {
   request.authorization = header(http::field::authorization);
   request.origin = header(http::field::origin);
   request.if_none_match = header(http::field::if_none_match);
+  request.accept_encoding = header(http::field::accept_encoding);
   request.requested_headers = header(http::field::access_control_request_headers);
   request.request_id = header("X-Request-Id");
   request.api_key = header("X-Api-Key");
@@ -103,6 +107,7 @@ struct Shared {
       : options(server_options), api(options), workers(options.worker_threads) {}
 
   const ServerOptions options;
+  std::shared_ptr<ssl::context> tls;  // null: plain HTTP; constant once the server listens
   Api api;
   AllowedHosts hosts;  // constant once the server listens
   std::atomic<bool> draining{false};
@@ -148,14 +153,14 @@ class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(tcp::socket socket, Shared& shared)
       : shared_(shared),
-        socket_(std::move(socket)),
+        stream_(std::move(socket), shared.tls.get()),
         body_share_(shared),
         buffer_(shared.options.max_header_bytes + kReadBytes),
-        deadline_(socket_.get_executor()),
-        time_limit_(socket_.get_executor()),
-        signal_(socket_.get_executor(), asio::steady_timer::time_point::max()) {}
+        deadline_(stream_.get_executor()),
+        time_limit_(stream_.get_executor()),
+        signal_(stream_.get_executor(), asio::steady_timer::time_point::max()) {}
 
-  asio::any_io_executor executor() { return socket_.get_executor(); }
+  asio::any_io_executor executor() { return stream_.get_executor(); }
 
   asio::awaitable<void> run();
 
@@ -175,6 +180,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // What is to be answered before the connection is closed, instead of reading the body.
   using Refusal = std::optional<HttpResponse>;
 
+  asio::awaitable<bool> shake_hands();
+  asio::awaitable<void> say_goodbye();
   asio::awaitable<bool> wait_for_bytes();
   asio::awaitable<std::optional<Exchange>> read_request();
   Refusal refusal(const Parser& parser, const HttpRequest& request, bool asks) const;
@@ -196,6 +203,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   void watch();
   void watch_for_reset();
+  void send_interim();
   void end_of_watch(bool client_left);
   void leave();
   asio::awaitable<void> end_watch();  // after job_ and generation_ were reset
@@ -204,7 +212,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // Every operation on the socket ends with an error.
   void interrupt() {
     error_code closed_already;
-    socket_.cancel(closed_already);
+    stream_.socket().cancel(closed_already);
   }
   void arm(Milliseconds timeout, Milliseconds when_draining);
   void disarm();
@@ -213,7 +221,7 @@ class Session : public std::enable_shared_from_this<Session> {
   int64_t taken_bytes();
 
   Shared& shared_;
-  tcp::socket socket_;
+  Stream stream_;
   BodyShare body_share_;
   boost::beast::flat_buffer buffer_;  // bytes received and not yet parsed: the next request of a pipelining client
   asio::steady_timer deadline_;
@@ -224,6 +232,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool writing_ = false;
   bool answer_begun_ = false;       // something of this request's answer was written
   bool interim_responses_ = false;  // its client understands them
+  bool sending_interim_ = false;    // through TLS, which takes one write at a time
   int64_t written_bytes_ = 0;       // given to the kernel
   int64_t taken_before_ = 0;        // taken_bytes() when the deadline was scheduled, while draining
   asio::steady_timer time_limit_;   // of the request that is being answered
@@ -240,11 +249,45 @@ class Session : public std::enable_shared_from_this<Session> {
 };
 
 inline asio::awaitable<void> Session::run() {
+  if (!co_await shake_hands()) co_return;
   while (!gone_) {
     auto exchange = co_await read_request();
     if (!exchange) break;
     if (!co_await answer(*exchange)) break;
   }
+  co_await say_goodbye();
+}
+
+// False: there will be no TLS with this client. One that speaks plain HTTP is told so in its language.
+inline asio::awaitable<bool> Session::shake_hands() {
+  if (!stream_.encrypted()) co_return true;
+  error_code error;
+  arm(shared_.options.receive_timeout, kDrainHandshake);
+  co_await stream_.tls().async_handshake(ssl::stream_base::server, token(error));
+  disarm();
+  if (!error) co_return true;
+  if (gone_) co_return false;
+  shared_.api.log().debug("a TLS handshake failed: " + (timed_out_ ? "it took too long" : openssl_reason(error)));
+  stream_.give_up_tls();
+  // Of another failure the client has an alert; it is read before a closed socket would reset the connection.
+  if (is_plain_http(error)) {
+    HttpResponse response = error_response(http_error(400, "This port takes HTTPS alone: write https:// in the URL."));
+    co_await close_with(Exchange(shared_.api), std::move(response));
+  } else if (!timed_out_ && !is_end_of_stream(error)) {
+    co_await linger();
+  }
+  co_return false;
+}
+
+// Tells a client of TLS that nothing was cut off. Does not wait for its goodbye.
+inline asio::awaitable<void> Session::say_goodbye() {
+  if (!stream_.encrypted() || gone_) co_return;
+  SSL* native = stream_.tls().native_handle();
+  SSL_set_shutdown(native, SSL_get_shutdown(native) | SSL_RECEIVED_SHUTDOWN);
+  error_code ignored;
+  arm(kGoodbye, kDrainLinger);
+  co_await stream_.tls().async_shutdown(token(ignored));
+  disarm();
 }
 
 inline void Session::stop() {
@@ -253,8 +296,8 @@ inline void Session::stop() {
   disarm();
   deadline_.cancel();
   time_limit_.cancel();
-  socket_.shutdown(tcp::socket::shutdown_both, ignored);
-  socket_.close(ignored);
+  stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
+  stream_.socket().close(ignored);
   cancel_job();
   notify();
 }
@@ -275,7 +318,7 @@ inline asio::awaitable<bool> Session::wait_for_bytes() {
     if (shared_.draining) co_return false;
     error_code error;
     arm(shared_.options.idle_timeout, kDrainIdle);
-    const size_t size = co_await socket_.async_read_some(buffer_.prepare(4096), token(error));
+    const size_t size = co_await stream_.async_read_some(buffer_.prepare(4096), token(error));
     buffer_.commit(size);
     if (error) co_return false;
   }
@@ -292,7 +335,7 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
   const size_t body_limit = shared_.options.max_body_bytes;
   parser.body_limit(std::max(body_limit, shared_.api.max_upload_bytes()));
   error_code error;
-  co_await http::async_read_header(socket_, buffer_, parser, token(error));
+  co_await http::async_read_header(stream_, buffer_, parser, token(error));
   HttpRequest request;
   Refusal refused;
   bool upload = false, keep_alive = false;
@@ -346,7 +389,7 @@ inline Session::Refusal Session::refusal(const Parser& parser, const HttpRequest
 inline asio::awaitable<Session::Refusal> Session::read_body(Parser& parser, error_code& error) {
   parser.eager(true);
   while (!error && !parser.is_done()) {
-    co_await http::async_read_some(socket_, buffer_, parser, token(error));
+    co_await http::async_read_some(stream_, buffer_, parser, token(error));
     if (!body_share_.grow_to(parser.get().body().size())) {
       std::string().swap(parser.get().body());  // an assignment would keep its memory
       co_return error_response(http_error(503, "Too many large requests are arriving at once. Try again in a moment."));
@@ -369,7 +412,7 @@ inline asio::awaitable<Session::Refusal> Session::read_upload(Parser& head, cons
   parser.eager(true);
   std::string& piece = parser.get().body();
   while (!error) {
-    if (!parser.is_done()) co_await http::async_read_some(socket_, buffer_, parser, token(error));
+    if (!parser.is_done()) co_await http::async_read_some(stream_, buffer_, parser, token(error));
     if (error || (piece.size() < FileUpload::kPieceBytes && !parser.is_done())) continue;
     disarm();
     bool good = true;
@@ -558,13 +601,17 @@ inline void Session::limit_time() {
 // True: the kernel has taken all of it, whatever became of the client since then.
 inline asio::awaitable<bool> Session::write(std::string_view bytes) {
   error_code error;
+  if (sending_interim_) {
+    while (sending_interim_) co_await wait_signal();
+    notify();  // who waits next looks at what the signals were for
+  }
   writing_ = true;
   if (!bytes.empty()) answer_begun_ = true;
   while (!bytes.empty() && !error && !gone_) {
     size_t slice = std::min(bytes.size(), kWriteBytes);
     arm(shared_.options.write_timeout, kDrainWrite);
     while (slice > 0 && !error && !gone_) {
-      const size_t size = co_await socket_.async_write_some(asio::buffer(bytes.data(), slice), token(error));
+      const size_t size = co_await stream_.async_write_some(asio::buffer(bytes.data(), slice), token(error));
       bytes.remove_prefix(size);
       slice -= size;
       written_bytes_ += static_cast<int64_t>(size);
@@ -579,11 +626,13 @@ inline asio::awaitable<bool> Session::write(std::string_view bytes) {
 // for a moment, into nothing.
 inline asio::awaitable<void> Session::linger() {
   error_code error;
-  socket_.shutdown(tcp::socket::shutdown_send, error);
+  co_await say_goodbye();
+  tcp::socket& socket = stream_.socket();  // TLS is over by now
+  socket.shutdown(tcp::socket::shutdown_send, error);
   arm(kLinger, kDrainLinger);
   while (!error && !gone_) {
     buffer_.consume(buffer_.size());
-    co_await socket_.async_read_some(buffer_.prepare(kReadBytes), token(error));
+    co_await socket.async_read_some(buffer_.prepare(kReadBytes), token(error));
   }
 }
 
@@ -592,7 +641,7 @@ inline asio::awaitable<void> Session::linger() {
 inline void Session::watch() {
   if (gone_ || watching_ || buffer_.max_size() - buffer_.size() < kReadBytes / 2) return;
   watching_ = true;
-  socket_.async_read_some(
+  stream_.async_read_some(
       buffer_.prepare(4096),
       asio::bind_cancellation_slot(watch_cancel_.slot(), [self = shared_from_this()](error_code error, size_t size) {
         self->watching_ = false;
@@ -600,11 +649,11 @@ inline void Session::watch() {
         const bool answering = self->generation_ || self->job_;
         if (answering && !error) {
           self->watch();
-        } else if (answering && error == asio::error::eof) {
+        } else if (answering && is_end_of_stream(error)) {
           self->watch_for_reset();
         } else {
           // An end that comes when the answer is ready is no reason not to send it.
-          self->end_of_watch(error && error != asio::error::operation_aborted && error != asio::error::eof);
+          self->end_of_watch(error && error != asio::error::operation_aborted && !is_end_of_stream(error));
         }
       }));
 }
@@ -614,13 +663,28 @@ inline void Session::watch() {
 // response, which clients of HTTP/1.1 pass over.
 inline void Session::watch_for_reset() {
   watching_ = true;
-  socket_.async_wait(tcp::socket::wait_error,
-                     asio::bind_cancellation_slot(watch_cancel_.slot(), [self = shared_from_this()](error_code error) {
-                       self->watching_ = false;
-                       self->end_of_watch(error != asio::error::operation_aborted);
-                     }));
-  if (answer_begun_ || !interim_responses_) return;
-  const ssize_t sent = ::send(socket_.native_handle(), kContinue.data(), kContinue.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  stream_.socket().async_wait(
+      tcp::socket::wait_error,
+      asio::bind_cancellation_slot(watch_cancel_.slot(), [self = shared_from_this()](error_code error) {
+        self->watching_ = false;
+        self->end_of_watch(error != asio::error::operation_aborted);
+      }));
+  if (!answer_begun_ && interim_responses_) send_interim();
+}
+
+inline void Session::send_interim() {
+  if (stream_.encrypted()) {
+    sending_interim_ = true;
+    stream_.async_write_some(asio::buffer(kContinue), [self = shared_from_this()](error_code error, size_t size) {
+      self->sending_interim_ = false;
+      self->written_bytes_ += static_cast<int64_t>(size);
+      if (error) self->leave();
+      self->notify();
+    });
+    return;
+  }
+  const ssize_t sent =
+      ::send(stream_.socket().native_handle(), kContinue.data(), kContinue.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent > 0) written_bytes_ += sent;
   // Without room for so little the client reads nothing; with room for a part of it, nothing can follow.
   if (sent >= 0 ? static_cast<size_t>(sent) != kContinue.size() : errno != EAGAIN) leave();
@@ -704,7 +768,7 @@ inline void Session::expire() {
 // which says too late that a slow client does read.
 inline int64_t Session::taken_bytes() {
   int queued = 0;
-  if (!socket_.is_open() || ::ioctl(socket_.native_handle(), SIOCOUTQ, &queued) != 0) queued = 0;
+  if (!stream_.socket().is_open() || ::ioctl(stream_.socket().native_handle(), SIOCOUTQ, &queued) != 0) queued = 0;
   return written_bytes_ - queued;
 }
 

@@ -3,6 +3,7 @@
 #include <ctime>
 
 #include "text/model_file.h"
+#include "text/template_file.h"
 #include "text/text.h"
 #include "text/textkit_handle.h"
 
@@ -40,18 +41,39 @@ textkit_view optional_view(const std::optional<std::string>& contents) {
   return contents ? textkit_view{contents->c_str(), contents->size()} : textkit_view{nullptr, 0};
 }
 
-}  // namespace
-
-Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const std::string& dir) {
+Result<std::shared_ptr<const ChatTemplate>> compile(const std::string& dir, const std::optional<std::string>& jinja,
+                                                    const std::string& prefix) {
   VOLLEY_ASSIGN(const auto config, read_model_file(dir + "/tokenizer_config.json"));
   VOLLEY_ASSIGN(const auto special_tokens, read_model_file(dir + "/special_tokens_map.json"));
-  VOLLEY_ASSIGN(const auto jinja, read_model_file(dir + "/chat_template.jinja"));
   const textkit_template_files files{optional_view(config), optional_view(special_tokens), optional_view(jinja)};
   textkit_template* handle = nullptr;
   OwnedBytes error;
   const textkit_status status = textkit_template_new(&files, &handle, error.out());
-  if (status != TEXTKIT_OK) return textkit_error(status, error, dir + ": ");
+  if (status != TEXTKIT_OK) return textkit_error(status, error, prefix);
   return std::shared_ptr<const ChatTemplate>(std::make_shared<TextkitTemplate>(handle));
+}
+
+// textkit calls every template that stands in a file of its own by the name it has in a model's folder.
+std::string without_usual_name(std::string message) {
+  constexpr std::string_view kUsual = " of chat_template.jinja";
+  if (const size_t at = message.find(kUsual); at != std::string::npos) message.erase(at, kUsual.size());
+  return message;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const std::string& dir) {
+  VOLLEY_ASSIGN(const auto jinja, read_model_file(dir + "/chat_template.jinja"));
+  return compile(dir, jinja, dir + ": ");
+}
+
+Result<std::shared_ptr<const ChatTemplate>> load_template_file(const std::string& dir, const std::string& file) {
+  auto jinja = read_model_file(file);
+  if (!jinja.ok()) return invalid_argument(jinja.error().message);
+  if (!*jinja) return invalid_argument("There is no file " + file + ": name a Jinja template.");
+  auto chat = compile(dir, *jinja, file + ": ");
+  if (!chat.ok()) return invalid_argument(without_usual_name(chat.error().message));
+  return chat;
 }
 
 }  // namespace volley::text

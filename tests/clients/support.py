@@ -45,7 +45,7 @@ class Server:
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        found = re.search(r"http://\S+", line)
+        found = re.search(r"https?://\S+", line)
         if not found:
             self.process.kill()
             raise RuntimeError(f"volley did not start: {line!r} {self.log()}")

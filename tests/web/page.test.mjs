@@ -57,6 +57,7 @@ describe('the page', () => {
       assert.deepEqual(await drawnBlocks(page), {
         accepted: 6,
         bonus: 3,
+        plain: 0,
         rejected: 15,
         rejectedInText: 15,
         bonusInText: 3,
@@ -93,15 +94,15 @@ describe('the page', () => {
   it('says what went wrong, in the middle of an answer and before one, and tries again', () =>
     withPage({breakAfter: 2}, {expected: /status of 400/}, async (page) => {
       await ask(page, 'Tell me');
-      assert.equal(await page.locator('[role="alert"] p').textContent(), 'The engine lost its mind.');
+      assert.equal(await page.locator('[role="alert"].failure p').textContent(), 'The engine lost its mind.');
       mock.script = {steps: kSteps, refusal: 'The prompt is too long.'};
       await page.click('text=Try again');
       await idle(page);
-      assert.equal(await page.locator('[role="alert"] p').textContent(), 'The prompt is too long.');
+      assert.equal(await page.locator('[role="alert"].failure p').textContent(), 'The prompt is too long.');
       mock.script = {steps: kSteps};
       await page.click('text=Try again');
       await idle(page);
-      assert.equal(await page.locator('[role="alert"]').count(), 0);
+      assert.equal(await page.locator('.failure').count(), 0);
       assert.equal(await answerText(page), kText);
     }));
 
@@ -115,7 +116,7 @@ describe('the page', () => {
     withPage({}, {expected: /ERR_/}, async (page) => {
       await page.route('**/v1/chat/completions', (route) => route.abort());
       await ask(page, 'Tell me');
-      assert.match(await page.locator('[role="alert"] p').textContent(), /cannot be reached/);
+      assert.match(await page.locator('[role="alert"].failure p').textContent(), /cannot be reached/);
     }));
 
   it('asks for a key on 401, keeps it for this tab only, and goes on', () =>
@@ -259,7 +260,7 @@ describe('the page', () => {
   it('copies the text of an answer', () =>
     withPage({}, {permissions: ['clipboard-read', 'clipboard-write']}, async (page) => {
       await ask(page, 'One');
-      await page.click('.actions button');
+      await page.click('.answer .actions button');
       await page.locator('text=Copied').waitFor();
       assert.equal(await page.evaluate(() => navigator.clipboard.readText()), kText);
     }));

@@ -1,9 +1,10 @@
 // The page as `volley serve` serves it, with the pocket models: nothing between the engine and the screen is scripted.
 // VOLLEY_SCREENSHOTS=FOLDER leaves pictures there.
 import assert from 'node:assert/strict';
-import {mkdir} from 'node:fs/promises';
+import {mkdir, readFile, readdir} from 'node:fs/promises';
 import {after, before, describe, it} from 'node:test';
 import {answerText, ask, closePage, drawnBlocks, figure, idle, launch, openPage, send} from './support/browser.mjs';
+import {kRoot} from './support/packages.mjs';
 import {parseEvents, startVolley} from './support/volley.mjs';
 
 const kStory = 'Tell me a story about a fox and a lantern.';
@@ -12,7 +13,8 @@ describe('the page of a real server', () => {
   let browser;
   let volley;
   before(async () => {
-    volley = await startVolley();
+    // What a step drafts is then no matter of how busy the machine is.
+    volley = await startVolley({args: ['--verify', 'full']});
     browser = await launch();
   });
   after(async () => {
@@ -52,6 +54,25 @@ describe('the page of a real server', () => {
     assert.equal((await fetch(volley.url, {method: 'HEAD'})).status, 200);
   });
 
+  it('is served compressed to those who read that, libraries to nobody else', async (test) => {
+    const folder = `${kRoot}src/serve/web/`;
+    const names = [...(await readdir(folder)), ...(await readdir(`${folder}vendor`)).map((name) => `vendor/${name}`)];
+    let [sent, whole] = [0, 0];
+    for (const name of names.filter((one) => one !== 'CMakeLists.txt' && /\.(html|css|js|svg|txt|woff2)$/.test(one))) {
+      const bytes = await readFile(folder + name);
+      const response = await fetch(volley.url + (name === 'index.html' ? '' : `web/${name}`)); // accepts gzip by itself
+      assert.equal(response.headers.get('content-encoding'), name.endsWith('.woff2') ? null : 'gzip', name);
+      sent += Number(response.headers.get('content-length'));
+      whole += bytes.length;
+      assert.ok(Buffer.from(await response.arrayBuffer()).equals(bytes), name);
+      const plain = await fetch(response.url, {headers: {'Accept-Encoding': 'identity'}});
+      const refused = name.startsWith('vendor/') && !name.endsWith('.woff2');
+      assert.equal(plain.status, refused ? 406 : 200, name);
+      if (!refused) assert.ok(Buffer.from(await plain.arrayBuffer()).equals(bytes), name);
+    }
+    test.diagnostic(`the page's files have ${whole} bytes, and are sent as ${sent}`);
+  });
+
   it('asks nobody but its server for anything', () =>
     withPage({}, async (page) => {
       assert.equal(await page.textContent('#model-name'), 'pocket');
@@ -83,7 +104,7 @@ describe('the page of a real server', () => {
         assert.equal(drawn.accepted, details.accepted_prediction_tokens);
         assert.equal(drawn.rejected, details.rejected_prediction_tokens);
         assert.equal(drawn.rejectedInText, details.rejected_prediction_tokens);
-        assert.equal(drawn.accepted + drawn.bonus + 1, usage.completion_tokens);
+        assert.equal(drawn.accepted + drawn.bonus + drawn.plain + 1, usage.completion_tokens);
         assert.ok(drawn.bonusInText > 0 && drawn.bonusInText <= drawn.bonus);
         assert.equal(await figure(page, 'tokens', seed - 1), String(usage.completion_tokens));
       }
@@ -98,6 +119,29 @@ describe('the page of a real server', () => {
       assert.equal(await answerText(page, 0), await answerText(page, 1));
       assert.equal(await figure(page, 'length', 1), '1.0');
       assert.ok(Number(await figure(page, 'length', 0)) > 2);
+    }));
+
+  it('shows what the server takes for an empty field, and holds an answer to a schema', () =>
+    withPage({}, async (page) => {
+      const {data} = await (await fetch(`${volley.url}v1/models`)).json();
+      const defaults = data[0].volley.default_sampling;
+      await page.click('#open-settings');
+      assert.equal(await page.getAttribute('[name="temperature"]', 'placeholder'), String(defaults.temperature));
+      assert.equal(await page.isVisible('#thinking'), data[0].volley.thinking !== null);
+      const schema = {
+        type: 'object',
+        properties: {name: {type: 'string', maxLength: 8}},
+        required: ['name'],
+        additionalProperties: false,
+      };
+      await page.fill('[name="schema"]', JSON.stringify(schema));
+      await ask(page, 'Turn the facts into JSON: Mia is 59 years old.');
+      const answer = JSON.parse(await page.locator('.answer-text code').textContent());
+      assert.deepEqual(Object.keys(answer), ['name']);
+      await page.locator('.answer-text .hljs-attr').first().waitFor();
+      await page.reload();
+      await page.locator('.answer').waitFor();
+      assert.deepEqual(JSON.parse(await page.locator('.answer-text code').textContent()), answer);
     }));
 
   it('applies the settings', () =>
@@ -118,7 +162,7 @@ describe('the page of a real server', () => {
       await page.fill('[name="max_tokens"]', '4000000');
       page.once('console', () => page.complaints.pop());
       await ask(page, kStory);
-      assert.match(await page.locator('[role="alert"]').textContent(), /context length/);
+      assert.match(await page.locator('.failure').textContent(), /context length/);
     }));
 
   it('stops: the server cancels the request', () =>
@@ -180,29 +224,43 @@ describe('the page of a real server', () => {
     async () => {
       const folder = process.env.VOLLEY_SCREENSHOTS;
       await mkdir(folder, {recursive: true});
-      const shoot = (name, options, act) =>
-        withPage({deviceScaleFactor: 1, ...options}, async (page) => {
-          await act(page);
-          await page.waitForTimeout(100);
-          await page.screenshot({path: `${folder}/${name}.png`});
-        });
+      const usual = await startVolley(); // which drafts as it does by itself
+      const shoot = async (name, options, act) => {
+        const page = await openPage(browser, usual.url, {deviceScaleFactor: 1, ...options});
+        await act(page);
+        await page.waitForTimeout(100);
+        await page.screenshot({path: `${folder}/${name}.png`});
+        await closePage(page);
+      };
       const chat = async (page) => {
         await setSeed(page, 4);
         await ask(page, kStory);
         await page.evaluate(() => document.activeElement.blur());
       };
-      await shoot('welcome', {}, async () => {});
-      await shoot('light', {}, chat);
-      await shoot('dark', {colorScheme: 'dark'}, chat);
-      await shoot('phone', {viewport: {width: 390, height: 844}}, chat);
-      await shoot('settings', {}, async (page) => {
-        await chat(page);
-        await page.click('#open-settings');
-      });
-      await shoot('compare', {}, async (page) => {
-        await page.check('#compare');
-        await chat(page);
-      });
+      try {
+        await shoot('welcome', {}, async () => {});
+        await shoot('light', {}, chat);
+        await shoot('dark', {colorScheme: 'dark'}, chat);
+        await shoot('phone', {viewport: {width: 390, height: 844}}, chat);
+        await shoot('settings', {}, async (page) => {
+          await chat(page);
+          await page.click('#open-settings');
+        });
+        await shoot('schema', {colorScheme: 'dark'}, async (page) => {
+          await page.click('#open-settings');
+          await page.fill('[name="schema"]', '{"type": "object", "required": ["name"]');
+        });
+        await shoot('chats', {}, async (page) => {
+          await chat(page);
+          await page.click('#open-history');
+        });
+        await shoot('compare', {viewport: {width: 1280, height: 960}}, async (page) => {
+          await page.check('#compare');
+          await chat(page);
+        });
+      } finally {
+        await usual.stop();
+      }
     },
   );
 });

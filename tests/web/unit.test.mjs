@@ -125,7 +125,9 @@ describe('BlockTrace', () => {
 describe('parseMarkdown', () => {
   const shape = (source) => {
     const walk = (node) =>
-      node.type === 'text' ? source.slice(node.start, node.end) : [node.type, ...(node.children ?? []).map(walk)];
+      node.type === 'text'
+        ? (node.text ?? source.slice(node.start, node.end))
+        : [node.type, ...(node.children ?? []).map(walk)];
     return parseMarkdown(source).map(walk);
   };
 
@@ -135,9 +137,9 @@ describe('parseMarkdown', () => {
     assert.deepEqual(shape(source), [
       ['heading', 'Title'],
       ['paragraph', 'Text\nmore'],
-      ['list', ['item', 'one'], ['item', 'two']],
-      ['list', ['item', 'three']],
-      ['quote', 'said', ['break'], 'twice'],
+      ['list', ['item', ['paragraph', 'one']], ['item', ['paragraph', 'two']]],
+      ['list', ['item', ['paragraph', 'three']]],
+      ['quote', ['paragraph', 'said\n', 'twice']],
       ['rule'],
       ['code', 'let a = *b*;'],
       ['paragraph', 'end'],

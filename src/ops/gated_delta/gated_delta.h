@@ -17,7 +17,8 @@
 //
 // Batch invariance: a row takes the same steps in fp32, one row after the other, whether it is decoded, verified,
 // replayed or part of a prompt. Outputs and states do not depend on how rows fall into calls, nor on other slots or
-// threads.
+// threads. The paper's chunked form is used nowhere: its bits are others, and a prompt that holds an earlier request's
+// answer could use neither the pages nor the state that the answer left.
 #pragma once
 
 #include <volley/result.h>

@@ -1,7 +1,8 @@
 // A block a (v head, segment): one launch a layer and step, and one read and one write of the state in it. What its
 // threads do is in gated_delta_phases.h; here are the barriers, the sums across lanes and the launch.
 //
-// On sm_90 a cluster of blocks may take one v head; the bits are the same.
+// On sm_90 a cluster of blocks may take one v head, and long segments go another way (gated_delta_long_cuda.cu); the
+// bits are the same.
 //
 // All counts and positions are read on the device, so a recorded launch serves any segments. The v heads of a k head
 // share what the slot keeps of its q and k: the last of their blocks to have read it moves the slot on.
@@ -9,24 +10,16 @@
 
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/hopper.cuh"
-#include "device/cuda/launch.h"
+#include "ops/gated_delta/gated_delta_cuda.cuh"
 #include "ops/gated_delta/gated_delta_kernels.h"
-#include "ops/gated_delta/gated_delta_phases.h"
+#include "ops/gated_delta/gated_delta_long.h"
 
 namespace volley::ops {
 namespace {
 
 using namespace delta;  // NOLINT: what this file is written in
 
-constexpr unsigned kAll = 0xffffffff;
-constexpr int kLongSegment = 64;
 constexpr int kMostThreads = 512;  // of 256 columns; with 128 columns two blocks run on a multiprocessor
-
-__device__ float warp_sum(float x) {
-#pragma unroll
-  for (int lane = kWarp / 2; lane > 0; lane /= 2) x += __shfl_xor_sync(kAll, x, lane);
-  return x;
-}
 
 // Sums over the eight lanes that share columns: of memory[c] in lane c, and in lane 4 + c of read[c], or of memory[c]
 // again. Lanes 4 apart are added first, then 2, then 1, whichever of the two kernels' loops this is.
@@ -37,15 +30,15 @@ __device__ float column_sum(const float (&memory)[kColumns], const float (&read)
   for (int c = 0; c < kColumns; ++c) {
     const float kept = !kOut || lane < 4 ? memory[c] : read[c];
     const float sent = !kOut || lane >= 4 ? memory[c] : read[c];
-    four[c] = kept + __shfl_xor_sync(kAll, sent, 4);
+    four[c] = kept + __shfl_xor_sync(kAllLanes, sent, 4);
   }
   const bool upper = lane & 2, odd = lane & 1;
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
     const float kept = upper ? four[c + 2] : four[c], sent = upper ? four[c] : four[c + 2];
-    two[c] = kept + __shfl_xor_sync(kAll, sent, 2);
+    two[c] = kept + __shfl_xor_sync(kAllLanes, sent, 2);
   }
-  return (odd ? two[1] : two[0]) + __shfl_xor_sync(kAll, odd ? two[0] : two[1], 1);
+  return (odd ? two[1] : two[0]) + __shfl_xor_sync(kAllLanes, odd ? two[0] : two[1], 1);
 }
 
 // All threads of the head's blocks.
@@ -85,7 +78,7 @@ __device__ void step_row(State<kQuads>& state, const Shared& s, int thread, int 
   const float sum = column_sum<kOut>(memory, read, lane);
   const float changed = delta_of(v, beta, decay, sum);  // in lanes 4 to 7 of read: not looked at
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c) delta[c] = __shfl_sync(kAll, changed, c, kLanes);
+  for (int c = 0; c < kColumns; ++c) delta[c] = __shfl_sync(kAllLanes, changed, c, kLanes);
   change_state(state, k, decay, lane, delta);
   if (!kOut || lane < 4) return;
   const float own = lane & 2 ? (lane & 1 ? delta[3] : delta[2]) : (lane & 1 ? delta[1] : delta[0]);
@@ -109,14 +102,17 @@ __device__ void move_on(const Call& call, const Work& work) {
   keep_new<T>(call, work, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
 }
 
-// Rows that belong to no slot become 0; the blocks of a head share them.
+// Rows that belong to no slot become 0; the blocks of a head share them. A lane asks for a row.
 template <typename T>
 __device__ void clear_rows_of_nobody(const Call& call, int32_t segment, int32_t head) {
-  const int warps = static_cast<int>(blockDim.x) / kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int stride = static_cast<int>(gridDim.y) * warps;
-  for (int32_t row = segment * warps + warp; row < call.rows; row += stride) {
-    const int32_t slot = call.row_slots[row];
-    if (slot < 0 || slot >= call.slots) clear_output<T>(call, head, row, static_cast<int>(threadIdx.x) % kWarp);
+  const int warps = static_cast<int>(blockDim.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int32_t begin = (segment * warps + static_cast<int32_t>(threadIdx.x) / kWarp) * kWarp;
+  for (int32_t first = begin; first < call.rows; first += static_cast<int32_t>(gridDim.y) * warps * kWarp) {
+    const int32_t slot = first + lane < call.rows ? call.row_slots[first + lane] : 0;
+    unsigned nobody = __ballot_sync(kAllLanes, slot < 0 || slot >= call.slots);
+    for (; nobody != 0; nobody &= nobody - 1) {
+      clear_output<T>(call, head, first + __ffs(static_cast<int>(nobody)) - 1, lane);
+    }
   }
 }
 
@@ -136,7 +132,7 @@ __global__ void __launch_bounds__(kMostThreads) gated_delta_kernel(const Call ca
   if (tile == 0) clear_rows_of_nobody<T>(call, segment, head);
   const Work work = plan(call, segment, head, tile, kTiles);
   if (!work.valid) __trap();  // our bug: a wrong position would give a text that nobody can tell from a right one
-  if (work.slot == nullptr) return;
+  if (work.slot == nullptr || is_long(call, work)) return;
   if (work.replayed == kRepeated) {
     for (int i = warp; tile == 0 && i < work.rows.rows; i += warps) {
       clear_output<T>(call, head, work.rows.row_begin + i, lane);
@@ -153,12 +149,7 @@ __global__ void __launch_bounds__(kMostThreads) gated_delta_kernel(const Call ca
     const int rows = min(chunk_rows(kPadded), all - first);
     prepare<T, kTaps>(call, work, first, rows, thread, threads, kPadded, s);
     __syncthreads();
-    for (int at = warp; at < rows; at += warps) {
-      RowPart<kQuads> part;
-      RowSums sums = read_row(s, at, lane, part);
-      sums = {warp_sum(sums.qq), warp_sum(sums.kk), warp_sum(sums.qk)};
-      scale_row(call, at, sums, lane, part, s);
-    }
+    norm_rows<kQuads>(call, rows, s);
     sync_tiles<kTiles>();  // and everybody has finished the rows of the chunk before
     for (int at = 0; holds && at < rows; ++at) {
       if (first + at < work.replayed) {
@@ -209,14 +200,17 @@ void launch(Stream& stream, const Call& call, int tiles) {
   launch<T, 8>(stream, call, tiles);
 }
 
-void gated_delta_cuda(Stream& stream, const Rows& rows, const GatedDelta& args, Arena& /*scratch*/) {
+void gated_delta_cuda(Stream& stream, const Rows& rows, const GatedDelta& args, Arena& scratch) {
   if (rows.rows == 0) return;
-  const Call call = call_of(rows, args);
+  Call call = call_of(rows, args);
   const GpuInfo& gpu = stream.gpu();
   const int64_t heads = int64_t{call.v_heads} * call.n_segments;
-  const bool long_segments = rows.max_segment_rows > kLongSegment;
-  const int tiles = gpu.at_least(90) ? tiles_for(call.v_dim, heads, long_segments, gpu.multiprocessors) : 1;
+  const bool longer = plan_slabs(call, rows.max_segment_rows).places > 0;
+  if (longer) call.long_rows = long_rows(call.rows);
+  const bool in_tiles = rows.max_segment_rows > kLeastLongRows;
+  const int tiles = gpu.at_least(90) ? tiles_for(call.v_dim, heads, in_tiles, gpu.multiprocessors) : 1;
   args.state.dtype == DType::kF32 ? launch<float>(stream, call, tiles) : launch<BFloat16>(stream, call, tiles);
+  if (longer) gated_delta_long_cuda(stream, call, args.state.dtype, rows.max_segment_rows, scratch);
 }
 
 }  // namespace

@@ -30,6 +30,13 @@ TEST(GatedDeltaCuda, BitsDoNotDependOnHowManyHeadsRunAtOnce) {
   check_invariance(device, gated_delta, {16, 32, 128, 128, 4}, DType::kBF16, 7, 301);
 }
 
+TEST(GatedDeltaCuda, BitsOfLongPromptsAreThoseOfShortCalls) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  check_long_prompts(device, gated_delta, {4, 8, 128, 128, 4}, DType::kBF16, 15);
+  check_long_prompts(device, gated_delta, {2, 4, 16, 80, 3}, DType::kF32, 0);
+  check_long_prompts(device, gated_delta, {1, 2, 256, 64, 4}, DType::kF32, 3);
+}
+
 TEST(GatedDeltaCuda, RecordedCallsServeAnySegments) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   uint32_t seed = 200;

@@ -42,6 +42,7 @@ struct Call {
   const RowSegment* segments = nullptr;
   const int32_t *cache_positions = nullptr, *row_slots = nullptr;
   int32_t n_segments = 0, rows = 0;
+  int32_t long_rows = INT32_MAX;  // segments of more rows are for the kernels of gated_delta_long.h
 };
 
 // REQUIRES: checked arguments (gated_delta.cc).
@@ -164,6 +165,11 @@ VOLLEY_HOST_DEVICE inline Work plan(const Call& call, int32_t segment, int32_t h
   work.committed = work.rows.rows - call.tape_rows;
   if (work.committed < 1) work.committed = 1;
   return work;
+}
+
+// Whether the segment is for the kernels of gated_delta_long.h. REQUIRES: work.valid.
+VOLLEY_HOST_DEVICE inline bool is_long(const Call& call, const Work& work) {
+  return work.slot != nullptr && work.replayed != kRepeated && work.rows.rows > call.long_rows;
 }
 
 VOLLEY_HOST_DEVICE inline float value_of(float x) {

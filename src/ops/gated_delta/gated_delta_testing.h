@@ -100,22 +100,24 @@ class World {
  public:
   static constexpr int kRows = 192, kSegments = 5;  // of a call, at most
 
-  World(Device& device, const Weights& weights, int slots, int tape_rows, DType dtype, DeltaRun run = gated_delta)
+  World(Device& device, const Weights& weights, int slots, int tape_rows, DType dtype, DeltaRun run = gated_delta,
+        int most_rows = kRows)
       : w_(weights),
         device_(device),
+        most_rows_(most_rows),
         run_(std::move(run)),
         layout_(weights.shape, tape_rows, dtype),
-        scratch_(*device.allocate(4 << 20)),
+        scratch_(*device.allocate(16 << 20)),
         memory_(device, nan_but_cursors(slots)),
         conv_(device, weights.conv),
         a_log_(device, weights.a_log),
         dt_bias_(device, weights.dt_bias),
         norm_(device, weights.norm),
-        projected_(device, kRows * w_.row_width() * dtype_size(dtype)),
-        gates_(device, kRows * 2 * w_.shape.v_heads * sizeof(float)),
-        out_(device, kRows * w_.shape.v_width() * dtype_size(dtype)),
-        positions_(device, kRows * sizeof(int32_t)),
-        row_slots_(device, kRows * sizeof(int32_t)),
+        projected_(device, most_rows * w_.row_width() * dtype_size(dtype)),
+        gates_(device, most_rows * 2 * w_.shape.v_heads * sizeof(float)),
+        out_(device, most_rows * w_.shape.v_width() * dtype_size(dtype)),
+        positions_(device, most_rows * sizeof(int32_t)),
+        row_slots_(device, most_rows * sizeof(int32_t)),
         segments_(device, kSegments * sizeof(RowSegment)) {
     const TensorView memory = memory_.view(DType::kU8, {static_cast<int64_t>(slots * layout_.bytes)});
     state_ = {static_cast<std::byte*>(memory.data), slots, tape_rows, dtype};
@@ -153,7 +155,7 @@ class World {
     }
     const auto used = static_cast<int64_t>(positions.size());
     const int64_t n = graph_ ? kRows : used + spare_rows;
-    EXPECT_LE(n, kRows);
+    EXPECT_LE(n, most_rows_);
     EXPECT_LE(segments.size(), size_t{kSegments});
     // Recorded segments that are left over: some have a row, some have none.
     for (int64_t row = used; graph_ && segments.size() < kSegments; ++row) {
@@ -250,6 +252,7 @@ class World {
 
   const Weights& w_;
   Device& device_;
+  const int most_rows_;
   const DeltaRun run_;
   DeltaLayout layout_;
   Arena scratch_;
@@ -334,6 +337,44 @@ inline void check_invariance(Device& device, const DeltaRun& run, const DeltaSha
     const Reference alone(device, run, w, sequences[slot], kRows, dtype);
     ASSERT_EQ(std::memcmp(out[slot].data(), alone.out.data(), alone.out.size() * sizeof(float)), 0) << "slot " << slot;
     ASSERT_EQ(world.state(slot), alone.state) << "slot " << slot;
+  }
+}
+
+// Prompts that come in few long calls, with a request that decodes beside them, against calls of at most 60 rows.
+inline void check_long_prompts(Device& device, const DeltaRun& run, const DeltaShape& shape, DType dtype,
+                               int tape_rows) {
+  constexpr int kEach = 2600, kShort = 60, kFirst[] = {1300, 1171, 1};
+  const Weights w(shape);
+  std::vector<Sequence> sequences;
+  for (int i = 0; i < 3; ++i) sequences.emplace_back(w, kEach, 90 + 2 * i);
+  World alone(device, w, 3, tape_rows, dtype, run), longer(device, w, 3, tape_rows, dtype, run, 2 * kEach);
+  std::vector<std::vector<float>> want(3), got(3);
+  const auto take = [&](World& world, const std::vector<World::Piece>& pieces, std::vector<std::vector<float>>& out) {
+    const auto parts = world.run(pieces);
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      out[pieces[i].slot].insert(out[pieces[i].slot].end(), parts[i].begin(), parts[i].end());
+    }
+  };
+  for (int slot = 0; slot < 3; ++slot) {
+    const int all = slot < 2 ? kEach : 3;
+    for (int done = 0; done < all - 1; done += kShort) {
+      take(alone, {{slot, done, std::min(kShort, all - 1 - done), 0, &sequences[slot]}}, want);
+    }
+    take(alone, {{slot, all - 1, 1, 0, &sequences[slot]}}, want);
+  }
+  std::vector<World::Piece> pieces[3];
+  for (int slot = 0; slot < 3; ++slot) {
+    const int all = slot < 2 ? kEach : 3, first = kFirst[slot];
+    pieces[0].push_back({slot, 0, first, 0, &sequences[slot]});
+    pieces[1].push_back({slot, first, all - 1 - first, 0, &sequences[slot]});
+    pieces[2].push_back({slot, all - 1, 1, 0, &sequences[slot]});
+  }
+  for (const auto& call : pieces) take(longer, call, got);
+  for (int slot = 0; slot < 3; ++slot) {
+    ASSERT_EQ(got[slot].size(), want[slot].size());
+    ASSERT_EQ(std::memcmp(got[slot].data(), want[slot].data(), want[slot].size() * sizeof(float)), 0)
+        << "slot " << slot;
+    ASSERT_EQ(longer.state(slot), alone.state(slot)) << "slot " << slot;
   }
 }
 

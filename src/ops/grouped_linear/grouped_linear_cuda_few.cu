@@ -5,10 +5,15 @@
 namespace volley::ops {
 namespace {
 
+// A block takes one panel where pairs would leave half of the multiprocessors without work. It shows in no bit.
 template <PanelEnd kEnd>
 void launch(Stream& stream, const GroupedArgs& args, int processors) {
-  using Shape = GroupedShape<2, static_cast<int>(GroupedTileSize::kFewRows), kEnd>;
-  launch_grouped_tiles<Shape, 8, 16, 32, 64>(stream, args, processors);
+  constexpr int kRows = static_cast<int>(GroupedTileSize::kFewRows);
+  const int64_t panels = std::min(args.experts, args.entry_count) * args.panels;
+  if (panels <= processors) {
+    return launch_grouped_tiles<GroupedShape<1, kRows, kEnd>, 8, 16, 32, 64>(stream, args, processors);
+  }
+  launch_grouped_tiles<GroupedShape<2, kRows, kEnd>, 8, 16, 32, 64>(stream, args, processors);
 }
 
 }  // namespace

@@ -175,6 +175,18 @@ TEST(LinearCuda, TilesMatchOracle) {
   }
 }
 
+// A gate of an output or two has a kernel of its own.
+TEST(LinearCuda, FewOutputsMatchOracle) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const DType bf16 = DType::kBF16, f32 = DType::kF32;
+  for (const int64_t k : {40, 2048, 5128}) {
+    for (const int64_t rows : {1, 9, 300}) {
+      check_values(device, {rows, 3, k, bf16, bf16, f32, EndKind::kStore});
+      check_values(device, {rows, 3, k, bf16, bf16, bf16, EndKind::kStore});
+    }
+  }
+}
+
 TEST(LinearCuda, PortableKernelMatchesOracle) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   for (int64_t rows : {1, 9, 31, 64, 130}) {
@@ -330,7 +342,8 @@ TEST(LinearCuda, RowsAreIndependent) {
   for (const Case& c :
        {Case{512, 6144, 4096, bf16, bf16, f32, EndKind::kStore}, Case{512, 4096, 4096, bf16, bf16, f32, EndKind::kAdd},
         Case{512, 24576, 1024, bf16, bf16, bf16, EndKind::kSwiGlu},
-        Case{512, 1000, 1032, bf16, bf16, f32, EndKind::kStore}}) {
+        Case{512, 1000, 1032, bf16, bf16, f32, EndKind::kStore},
+        Case{512, 3, 2048, bf16, bf16, f32, EndKind::kStore}}) {
     check_rows_independent(device, c, {1, 2, 8, 13, 16, 32, 48, 64, 100, 128, 192, 256, 400, 512});
   }
   check_rows_independent(device, {70, 101, 77, f32, f32, f32, EndKind::kStore}, {1, 2, 5, 64, 70});

@@ -24,7 +24,7 @@ constexpr int kThreads = 512, kWarps = kThreads / 32;  // a warp a row
 constexpr int kAtOnce = 8;                             // entries
 constexpr int kSliceBytes = kGroupRows * 128;          // of a group: 64 along k
 static_assert(kWarps >= kRowsWithProduct);
-constexpr int64_t kMostSharedBytes = 160 << 10;
+constexpr int64_t kMostSharedBytes = 224 << 10;
 
 struct ProductArgs {
   RouteArgs route;
@@ -40,12 +40,13 @@ struct SharedPlan {
   int h, sums, logits, bytes;
   int h_stride;
 
-  __host__ __device__ SharedPlan(int groups, int k_blocks, int split, int experts) {
+  // places: for rows, a multiple of the instruction's 8.
+  __host__ __device__ SharedPlan(int groups, int k_blocks, int split, int experts, int places) {
     h_stride = k_blocks * 128 + 16;  // so that neighbouring rows begin in different banks
     h = groups * k_blocks * kSliceBytes;
-    sums = h + static_cast<int>(kRowsWithProduct) * h_stride;
+    sums = h + places * h_stride;
     logits = sums + groups * (split - 1) * 32 * 8 * 4;
-    bytes = logits + static_cast<int>(kRowsWithProduct) * experts * 4 + 128;
+    bytes = logits + places * experts * 4 + 128;
   }
 };
 
@@ -176,7 +177,7 @@ __global__ void __launch_bounds__(kThreads) route_product_kernel(const __grid_co
   __shared__ int32_t chosen[kRowsWithProduct * kMaxExpertsPerRow];
   const int experts = args.route.rule.experts, rows = args.route.rows, warp = threadIdx.x / 32;
   const int rank = static_cast<int>(blockIdx.x), first_group = rank * args.groups;
-  const SharedPlan plan(args.groups, args.k_blocks, args.split, experts);
+  const SharedPlan plan(args.groups, args.k_blocks, args.split, experts, kTiles * 8);
   uint8_t* const shared = dynamic + (128 - hopper::shared_address(dynamic) % 128) % 128;
   if (threadIdx.x == 0) {
     barrier_init(&weights_there, 1);
@@ -275,7 +276,7 @@ bool route_few_rows_cuda(Stream& stream, const RouterRule& rule, const LinearWei
   args.k_blocks = static_cast<int>(linear_cuda_k_blocks(router.k));
   args.split = LinearCudaPlan::make(router.n, router.k, router.layout, rows).split;
   args.groups = static_cast<int>(groups);
-  const SharedPlan plan(args.groups, args.k_blocks, args.split, rule.experts);
+  const SharedPlan plan(args.groups, args.k_blocks, args.split, rule.experts, rows <= 8 ? 8 : kRowsWithProduct);
   if (args.groups * args.split > kWarps || plan.bytes > kMostSharedBytes) return false;
   const auto bytes = static_cast<size_t>(plan.bytes);
   if (rule.experts <= 128) {

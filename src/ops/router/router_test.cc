@@ -163,7 +163,8 @@ ROUTER_TEST(RowsGiveWhatProductAndChoicesGive) {
                                      {kRules[1], 320},
                                      {kRules[0], 64},
                                      {kRules[2], 256},
-                                     {softmax_rule(256, 16, false), 192}}) {
+                                     {softmax_rule(256, 16, false), 192},
+                                     {softmax_rule(256, 8, true), 2048}}) {
     const std::vector<float> values = normal_values(int64_t{rule.experts} * hidden, 31);
     std::vector<BFloat16> weights(values.size());
     std::ranges::transform(values, weights.begin(), [](float v) { return to_bfloat16(0.1f * v); });

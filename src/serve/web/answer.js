@@ -3,13 +3,13 @@ import {BlockTrace} from './blocks.js';
 
 export class Answer {
   trace = new BlockTrace();
-  reasoning = '';
   finish = null; // 'stop', 'length', … once the server has said so
   #usage = null;
   #timing = null; // the server's own: {ttft_s, total_s}
   #sentAt;
   #firstAt = null;
   #lastAt = null;
+  #kept = null; // {tokens, firstToken, rate} of an answer that was read from a record
 
   // Times are milliseconds of one clock.
   constructor(sentAt) {
@@ -22,8 +22,7 @@ export class Answer {
     const choice = chunk.choices?.[0];
     if (!choice) return;
     const {content, reasoning_content: reasoning} = choice.delta ?? {};
-    this.reasoning += reasoning ?? '';
-    this.trace.add(content ?? '', chunk.volley);
+    this.trace.add(content ?? '', chunk.volley, reasoning ?? '');
     if (choice.finish_reason) {
       this.finish = choice.finish_reason;
       this.trace.end();
@@ -35,6 +34,7 @@ export class Answer {
   }
 
   get tokens() {
+    if (this.#kept) return this.#kept.tokens;
     return this.trace.reported ? this.trace.tokens : (this.#usage?.completion_tokens ?? null);
   }
 
@@ -51,15 +51,34 @@ export class Answer {
 
   // Milliseconds from sending the request to the first token's arrival here.
   get firstToken() {
+    if (this.#kept) return this.#kept.firstToken;
     return this.#firstAt === null ? null : this.#firstAt - this.#sentAt;
   }
 
   // Tokens per second after the first: by the server's clock where it tells, because a fast answer arrives here in very
   // few pieces.
   get rate() {
+    if (this.#kept) return this.#kept.rate;
     const {ttft_s: first, total_s: total} = this.#timing ?? {};
     const seconds = total === undefined ? (this.#lastAt - this.#firstAt) / 1000 : total - first;
     return this.tokens > 1 && seconds > 0 ? (this.tokens - 1) / seconds : null;
+  }
+
+  // As plain data, and back; fromRecord throws for what toRecord did not write.
+  toRecord() {
+    const {finish, tokens, firstToken, rate} = this;
+    return {trace: this.trace.toRecord(), finish, tokens, firstToken, rate};
+  }
+
+  static fromRecord({trace, finish, tokens, firstToken, rate}) {
+    const answer = new Answer(0);
+    answer.trace = BlockTrace.fromRecord(trace);
+    const known = [tokens, firstToken, rate].every((value) => value === null || Number.isFinite(value));
+    if (!known || (finish !== null && typeof finish !== 'string'))
+      throw new TypeError('the figures of an answer are none');
+    answer.finish = finish;
+    answer.#kept = {tokens, firstToken, rate};
+    return answer;
   }
 }
 
@@ -78,9 +97,10 @@ export const format = {
     ms === null ? '–' : ms < 9950 ? `${kWhole.format(Math.max(1, ms))} ms` : `${kTenths.format(ms / 1000)} s`,
 };
 
-// What a pair of answers to one prompt and one seed shows: a sentence, and their rates where those can be compared.
+// What a pair of answers to one prompt and one seed shows: a sentence, and their rates where those can be compared. Either
+// may be missing.
 export function verdict(speculative, plain) {
-  if (speculative.finish === null || plain.finish === null) {
+  if (!speculative?.finish || !plain?.finish) {
     return {text: 'Not compared: one of the two did not reach its end.', rates: null};
   }
   if (plain.accepted > 0) return {text: 'Not compared: this server speculates whatever the request says.', rates: null};

@@ -1,46 +1,42 @@
-// Puts the page together: the composer, the buttons of the bar, and one request after the other.
-import {Answer, format, verdict} from './answer.js';
-import {ApiFailure, listModels, streamChat} from './chat_client.js';
-import {TurnView} from './conversation.js';
+// Puts the page together: the composer, the buttons of the bar, the two panels, and what the server offers.
+import {format} from './answer.js';
+import {Chat} from './chat.js';
+import {listModels} from './chat_client.js';
+import {History} from './history.js';
 import {Settings, kept} from './settings.js';
+import {Store} from './store.js';
 
 const $ = (id) => document.getElementById(id);
-const settings = new Settings($('settings-form'));
-const conversation = $('conversation');
-const welcome = $('welcome');
+const kCurrent = 'volley.conversation';
+const settings = new Settings($('settings-form'), $('thinking'));
+const store = new Store();
 const wide = matchMedia('(min-width: 60rem)');
+const chat = new Chat(
+  {
+    root: $('conversation'),
+    isCompared: () => $('compare').checked,
+    leadTo,
+    showReadout,
+    showRunning: (running) => (running ? swapButtons($('send'), $('stop')) : swapButtons($('stop'), $('send'))),
+    announce: (sentence) => ($('status').textContent = sentence),
+    changed: showConversation,
+    askForKey,
+  },
+  settings,
+  store,
+);
+const history = new History($('history'), store, {
+  get id() {
+    return chat.id;
+  },
+  open: (conversation) => chat.open(conversation),
+  startNew: () => chat.startNew({discard: true}),
+});
 
-let turns = []; // {message, reply}: reply is null until there is one
-let running = null; // the AbortController of what is being answered
-
-// -- one turn
-
-function messagesFor(turn) {
-  const messages = settings.system === '' ? [] : [{role: 'system', content: settings.system}];
-  for (const {message, reply} of turns.slice(0, turns.indexOf(turn))) {
-    if (reply) messages.push({role: 'user', content: message}, {role: 'assistant', content: reply});
-  }
-  messages.push({role: 'user', content: turn.message});
-  return messages;
-}
-
-// The notes are what the reader could otherwise misread.
-function notesOn(answer, speculation, stopped) {
-  const notes = [];
-  if (stopped) notes.push('Stopped.');
-  if (answer.finish === 'length') notes.push('Cut off at the token limit.');
-  if (answer.finish !== null && !answer.trace.reported)
-    notes.push('This server does not report its blocks, so none are drawn.');
-  if (
-    speculation &&
-    answer.finish !== null &&
-    answer.trace.reported &&
-    answer.trace.drafted === 0 &&
-    answer.tokens > 1
-  ) {
-    notes.push('Nothing was drafted: this server decodes plainly.');
-  }
-  return notes;
+function leadTo(field) {
+  panels.settings.show(true);
+  field.focus();
+  field.reportValidity();
 }
 
 function showReadout(answer) {
@@ -49,89 +45,11 @@ function showReadout(answer) {
   $('readout-first').textContent = format.time(answer?.firstToken ?? null);
 }
 
-// Draws at most once a frame, however many chunks arrive. Follows the text if the reader is at its end.
-function frameDrawer(draw) {
-  let asked = 0;
-  const now = () => {
-    cancelAnimationFrame(asked);
-    asked = 0;
-    const follows = conversation.scrollHeight - conversation.scrollTop - conversation.clientHeight < 120;
-    draw();
-    if (follows) conversation.scrollTop = conversation.scrollHeight;
-  };
-  return {now, soon: () => (asked ||= requestAnimationFrame(now))};
-}
-
-// Streams one answer into its view. Throws what streamChat throws, except that a stopped answer is an answer.
-async function runAnswer(view, body, speculation, signal) {
-  const answer = new Answer(performance.now());
-  const drawer = frameDrawer(() => {
-    view.update(answer);
-    showReadout(answer);
-  });
-  const volley = speculation ? {blocks: true} : {blocks: true, speculation: false};
-  try {
-    for await (const chunk of streamChat({...body, volley}, {key: settings.key, signal})) {
-      answer.take(chunk, performance.now());
-      drawer.soon();
-    }
-  } catch (error) {
-    drawer.now();
-    if (!signal.aborted) throw error;
-  }
-  view.finish(answer, {seed: body.seed, notes: notesOn(answer, speculation, signal.aborted)});
-  drawer.now();
-  return answer;
-}
-
-async function runTurn(turn, fields) {
-  const compared = $('compare').checked;
-  const seed = fields.seed ?? Math.floor(Math.random() * 2 ** 32);
-  const body = {...fields, seed, messages: messagesFor(turn)};
-  const signal = beginRunning();
-  turn.view.clear(compared);
-  let view;
-  try {
-    view = turn.view.addAnswer(compared ? 'With speculation' : 'Answer', compared);
-    const answer = await runAnswer(view, body, true, signal);
-    turn.reply = answer.trace.text;
-    if (compared && !signal.aborted) {
-      // One after the other: side by side they would share each step, and neither would be itself.
-      view = turn.view.addAnswer('Plain decoding', true);
-      const plain = await runAnswer(view, body, false, signal);
-      showReadout(answer);
-      const {text, rates} = verdict(answer, plain);
-      turn.view.showVerdict(text, rates);
-    }
-    announceEnd(answer, signal.aborted);
-  } catch (error) {
-    if (!(error instanceof ApiFailure)) console.error(error);
-    const sentence = error instanceof ApiFailure ? error.message : `The page failed on this answer: ${error.message}`;
-    view.fail(sentence, () => tryAgain(turn));
-    if (error.status === 401) askForKey(error.message, () => tryAgain(turn));
-  } finally {
-    endRunning();
-    conversation.scrollTop = conversation.scrollHeight;
-  }
-}
-
-function announceEnd(answer, stopped) {
-  const length = answer.trace.acceptanceLength;
-  const steps = length === null ? '' : `, ${format.length(length)} tokens per step`;
-  $('status').textContent =
-    `${stopped ? 'Stopped' : 'Answer complete'}: ${format.count(answer.tokens)} tokens${steps}.`;
-}
-
-function beginRunning() {
-  running = new AbortController();
-  swapButtons($('send'), $('stop'));
-  $('status').textContent = 'Answering.';
-  return running.signal;
-}
-
-function endRunning() {
-  running = null;
-  swapButtons($('stop'), $('send'));
+// The turns are another conversation's, or were kept: the welcome, this tab's memory and the list follow.
+function showConversation() {
+  $('welcome').hidden = !chat.isEmpty;
+  kept.set('sessionStorage', kCurrent, chat.isEmpty ? null : chat.id);
+  if (!$('history').hidden) history.show();
 }
 
 // The button that goes takes no focus with it.
@@ -142,35 +60,6 @@ function swapButtons(gone, shown) {
   if (focused) shown.focus();
 }
 
-// Null, and the reader is led to the field, if a setting cannot be used.
-function usableFields() {
-  const {fields, field} = settings.read();
-  if (!field) return fields;
-  showSettings(true);
-  field.focus();
-  field.reportValidity();
-  return null;
-}
-
-function tryAgain(turn) {
-  const fields = running ? null : usableFields();
-  if (fields) runTurn(turn, fields);
-}
-
-function submit(message) {
-  if (running || message.trim() === '') return;
-  const fields = usableFields();
-  if (!fields) return;
-  const turn = {message, reply: null, view: new TurnView(message)};
-  turns.push(turn);
-  welcome.hidden = true;
-  conversation.append(turn.view.element);
-  conversation.scrollTop = conversation.scrollHeight;
-  $('prompt').value = '';
-  fitPrompt();
-  runTurn(turn, fields);
-}
-
 // -- composer
 
 function fitPrompt() {
@@ -179,17 +68,23 @@ function fitPrompt() {
   prompt.style.height = `${Math.min(prompt.scrollHeight + 2, 240)}px`;
 }
 
+function submit(message = $('prompt').value) {
+  if (!chat.submit(message)) return;
+  $('prompt').value = '';
+  fitPrompt();
+}
+
 $('composer').addEventListener('submit', (event) => {
   event.preventDefault();
-  submit($('prompt').value);
+  submit();
 });
 $('prompt').addEventListener('input', fitPrompt);
 $('prompt').addEventListener('keydown', (event) => {
   if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
   event.preventDefault();
-  submit($('prompt').value);
+  submit();
 });
-$('stop').addEventListener('click', () => running?.abort());
+$('stop').addEventListener('click', () => chat.stop());
 for (const example of document.querySelectorAll('.example')) {
   example.addEventListener('click', () => {
     submit(example.textContent);
@@ -214,11 +109,7 @@ keepSwitch('show-blocks', (on) => document.body.classList.toggle('no-blocks', !o
 // -- bar
 
 $('new-chat').addEventListener('click', () => {
-  running?.abort();
-  for (const turn of turns) turn.view.element.remove();
-  turns = [];
-  welcome.hidden = false;
-  showReadout(null);
+  chat.startNew();
   $('status').textContent = 'New chat.';
   $('prompt').focus();
 });
@@ -240,33 +131,61 @@ $('theme').addEventListener('click', () => {
 prefersDark.addEventListener('change', showTheme);
 showTheme();
 
-// -- settings: beside the conversation where there is room, over it on a small screen
+// -- panels: beside the conversation where there is room, over it on a small screen
 
-function showSettings(open) {
-  $('settings').hidden = !open;
-  $('open-settings').setAttribute('aria-expanded', String(open));
-  coverMain();
+class Panel {
+  #element;
+  #opener;
+  #closer;
+  #shown;
+
+  // `shown`: called when it is.
+  constructor(name, shown = () => {}) {
+    this.#element = $(name);
+    this.#opener = $(`open-${name}`);
+    this.#closer = $(`close-${name}`);
+    this.#shown = shown;
+    this.#opener.addEventListener('click', () => {
+      this.show(!this.isOpen);
+      if (this.isOpen) this.#closer.focus();
+    });
+    this.#closer.addEventListener('click', () => this.close());
+  }
+
+  get isOpen() {
+    return !this.#element.hidden;
+  }
+  holds(element) {
+    return this.#element.contains(element);
+  }
+
+  show(open) {
+    this.#element.hidden = !open;
+    this.#opener.setAttribute('aria-expanded', String(open));
+    coverMain();
+    if (open) this.#shown();
+  }
+
+  close() {
+    this.show(false);
+    this.#opener.focus();
+  }
 }
+
+const panels = {settings: new Panel('settings'), history: new Panel('history', () => history.show())};
+
 function coverMain() {
-  const covered = !$('settings').hidden && !wide.matches;
-  $('main').inert = covered;
-  document.querySelector('.bar').inert = covered;
+  const covering = wide.matches ? undefined : Object.values(panels).find((panel) => panel.isOpen);
+  $('main').inert = Boolean(covering);
+  document.querySelector('.bar').inert = Boolean(covering);
 }
 wide.addEventListener('change', coverMain);
-$('open-settings').addEventListener('click', () => {
-  showSettings($('settings').hidden);
-  if (!$('settings').hidden) $('close-settings').focus();
-});
-function closeSettings() {
-  showSettings(false);
-  $('open-settings').focus();
-}
-$('close-settings').addEventListener('click', closeSettings);
 $('reset-settings').addEventListener('click', () => settings.reset());
 document.addEventListener('keydown', (event) => {
-  if (event.key !== 'Escape' || event.isComposing || $('key-dialog').open) return;
-  if ($('settings').contains(document.activeElement)) closeSettings();
-  else running?.abort();
+  if (event.key !== 'Escape' || event.isComposing || document.querySelector('dialog[open]')) return;
+  const panel = Object.values(panels).find((one) => one.holds(document.activeElement));
+  if (panel) panel.close();
+  else chat.stop();
 });
 
 // -- the key, and what the server offers
@@ -293,7 +212,7 @@ $('settings-form').addEventListener('change', showModel);
 async function offerModels(then = () => {}) {
   try {
     const models = await listModels(settings.key);
-    settings.offerModels(models.map(({id}) => id));
+    settings.offerModels(models);
     showModel();
     then();
   } catch (error) {
@@ -305,3 +224,11 @@ async function offerModels(then = () => {}) {
   }
 }
 offerModels();
+
+// A reload goes on where this tab was.
+async function restore() {
+  const id = kept.get('sessionStorage', kCurrent);
+  const conversation = id === null ? null : await store.get(id).catch(() => null);
+  if (conversation && chat.isEmpty) chat.open(conversation);
+}
+restore();

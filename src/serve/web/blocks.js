@@ -6,7 +6,8 @@
 const kPartOfCharacter = '\uFFFD';
 
 export class BlockTrace {
-  text = '';
+  text = ''; // the thoughts, if there are any, and then the answer
+  #contentStart = null; // where the answer begins, once it has
   // [{start, end, kind}], ascending and disjoint: stretches of `text` by where they come from, 'accepted' or 'bonus'.
   marks = [];
   // [{at, rejected}]: after which offset of `text` how many drafted tokens were thrown away.
@@ -21,10 +22,23 @@ export class BlockTrace {
   #waiting = []; // tokens whose text has not come yet: {piece, kind, rejected, begun}
 
   // `block` is the chunk's {drafted, accepted, tokens, pieces}, if it has one.
-  add(content, block) {
+  add(content, block, thoughts = '') {
     if (block && block.tokens > 0) this.#addBlock(block);
-    this.text += content;
+    // Thoughts after the answer began have no place in it.
+    if (this.#contentStart === null) this.text += thoughts;
+    if (content !== '') {
+      this.#contentStart ??= this.text.length;
+      this.text += content;
+    }
     if (this.reported) this.#place();
+  }
+
+  // Where in `text` the answer begins.
+  get contentStart() {
+    return this.#contentStart ?? this.text.length;
+  }
+  get content() {
+    return this.text.slice(this.contentStart);
   }
 
   // Nothing follows: what the tokens without text rejected (the last one ends the answer) stands behind it.
@@ -69,10 +83,21 @@ export class BlockTrace {
         token.piece = token.piece.slice(rest.length);
         return;
       }
+      if (this.#dropTextless(rest)) continue;
       const length = rest.startsWith(token.piece) ? token.piece.length : this.#lengthOfUnmatched(rest);
       this.#claim(length, this.#waiting[0]);
       this.#endToken();
     }
+  }
+
+  // Tokens that stand for no text, such as those that end the thoughts, and line ends that were taken off with them:
+  // passed over if the text goes on with a later token.
+  #dropTextless(rest) {
+    const fits = ({piece}) => piece !== '' && rest.startsWith(piece);
+    const next = this.#waiting.findIndex((token) => fits(token) || token.piece.includes(kPartOfCharacter));
+    if (next <= 0 || !fits(this.#waiting[next])) return false;
+    for (let i = 0; i < next; ++i) this.#endToken();
+    return true;
   }
 
   // A token's own text is not what stands in the answer when a character is made of several tokens: then everything up
@@ -104,4 +129,50 @@ export class BlockTrace {
     const {rejected} = this.#waiting.shift();
     if (rejected > 0) this.rejections.push({at: this.#placed, rejected});
   }
+
+  // As plain data, and back. The marks are numbers, because there are many of them.
+  toRecord() {
+    return {
+      text: this.text,
+      contentStart: this.contentStart,
+      marks: this.marks.flatMap(({start, end, kind}) => [start, end, kKinds.indexOf(kind)]),
+      rejections: this.rejections.flatMap(({at, rejected}) => [at, rejected]),
+      steps: this.steps.flatMap(({drafted, accepted, tokens}) => [drafted, accepted, tokens]),
+      totals: [this.tokens, this.drafted, this.accepted],
+      reported: this.reported,
+    };
+  }
+
+  // Throws for what toRecord() did not write: a file may hold anything.
+  static fromRecord({text, contentStart, marks, rejections, steps, totals, reported}) {
+    const trace = new BlockTrace();
+    if (typeof text !== 'string' || typeof reported !== 'boolean') throw new TypeError('an answer has no text');
+    trace.text = text;
+    trace.#placed = text.length;
+    [trace.#contentStart] = groups([contentStart], 1, text.length)[0];
+    trace.marks = groups(marks, 3, text.length).map(([start, end, kind]) => ({start, end, kind: kKinds[kind]}));
+    trace.rejections = groups(rejections, 2).map(([at, rejected]) => ({at, rejected}));
+    trace.steps = groups(steps, 3).map(([drafted, accepted, tokens]) => ({drafted, accepted, tokens}));
+    [trace.tokens, trace.drafted, trace.accepted] = groups(totals, 3)[0];
+    trace.reported = reported;
+    const ordered = trace.marks.every(({start, end, kind}, i) => {
+      return kind && start < end && start >= (trace.marks[i - 1]?.end ?? 0);
+    });
+    const columns = trace.steps.every(
+      ({drafted, accepted, tokens}) => accepted <= drafted && tokens <= kMostOfStep && drafted <= kMostOfStep,
+    );
+    if (!ordered || !columns) throw new TypeError('the marks of an answer are out of order');
+    return trace;
+  }
+}
+
+const kKinds = ['accepted', 'bonus'];
+const kMostOfStep = 4096; // tokens: more than any block has
+
+// A flat list of whole numbers from 0 to `most` in groups of `size`.
+function groups(list, size, most = Number.MAX_SAFE_INTEGER) {
+  const fits = (value) => Number.isSafeInteger(value) && value >= 0 && value <= most;
+  if (!Array.isArray(list) || list.length % size !== 0 || !list.every(fits))
+    throw new TypeError('not a list of numbers');
+  return Array.from({length: list.length / size}, (_, i) => list.slice(i * size, (i + 1) * size));
 }

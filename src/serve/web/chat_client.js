@@ -74,15 +74,22 @@ export async function* streamChat(body, {key, signal}) {
     body: JSON.stringify({...body, stream: true, stream_options: {include_usage: true}}),
     signal,
   });
-  let ended = false;
-  for await (const payload of eventPayloads(response.body)) {
-    if (payload === '[DONE]') {
-      ended = true;
-      break;
+  const payloads = eventPayloads(response.body);
+  try {
+    for (;;) {
+      const {value: payload, done} = await payloads.next().catch(asCut);
+      if (done) throw new ApiFailure(kCut);
+      if (payload === '[DONE]') return;
+      const chunk = JSON.parse(payload);
+      if (chunk.error) throw new ApiFailure(chunk.error.message);
+      yield chunk;
     }
-    const chunk = JSON.parse(payload);
-    if (chunk.error) throw new ApiFailure(chunk.error.message);
-    yield chunk;
+  } finally {
+    payloads.return();
   }
-  if (!ended) throw new ApiFailure('The connection ended before the answer did.');
+}
+
+const kCut = 'The connection ended before the answer did.';
+function asCut(error) {
+  throw error.name === 'AbortError' ? error : new ApiFailure(kCut);
 }

@@ -1,62 +1,87 @@
 // What a turn of the conversation looks like: a message, and one or two answers to it.
 import {format} from './answer.js';
+import {copyText, make, makeButton} from './dom.js';
 import {Strip} from './strip.js';
-import {TextView} from './text_view.js';
-
-function make(tag, className = '', text = '') {
-  const element = document.createElement(tag);
-  if (className) element.className = className;
-  if (text) element.textContent = text;
-  return element;
-}
-
-function makeButton(text, act) {
-  const button = make('button', 'quiet', text);
-  button.type = 'button';
-  button.addEventListener('click', () => act(button));
-  return button;
-}
-
-async function copyText(text, button) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    // Pages without TLS have no clipboard interface.
-    const area = document.body.appendChild(make('textarea', 'hidden'));
-    area.value = text;
-    area.select();
-    document.execCommand('copy');
-    area.remove();
-    button.focus();
-  }
-  button.textContent = 'Copied';
-  setTimeout(() => (button.textContent = 'Copy'), 1500);
-}
+import {TextView, paintThoughts} from './text_view.js';
 
 export class TurnView {
-  element = make('section', 'turn');
+  element = make('div', 'turn');
+  #bubble = make('div', 'message');
   #answers = make('div', 'answers');
   #verdict = make('div', 'verdict');
+  #acts;
 
-  constructor(message) {
-    const bubble = make('div', 'message');
-    bubble.append(make('h2', 'hidden', 'You'), make('p', '', message));
+  // `acts`: {edit(message), remove()}, what the reader may do with a message.
+  constructor(message, acts) {
+    this.#acts = acts;
     this.#verdict.hidden = true;
-    this.element.append(bubble, this.#answers, this.#verdict);
+    this.element.append(this.#bubble, this.#answers, this.#verdict);
+    this.element.setAttribute('role', 'group');
     this.element.setAttribute('aria-label', 'Turn');
+    this.showMessage(message);
+  }
+
+  showMessage(message) {
+    const actions = make('p', 'actions');
+    actions.append(
+      makeButton('Edit', () => this.#editMessage(message)),
+      makeButton('Delete', () => this.#acts.remove()),
+    );
+    this.#bubble.replaceChildren(make('h2', 'hidden', 'You'), make('p', 'said', message), actions);
+  }
+
+  takeFocus() {
+    this.#bubble.querySelector('button').focus({preventScroll: true});
+  }
+
+  #editMessage(message) {
+    const form = make('form', 'edit');
+    const area = form.appendChild(make('textarea'));
+    area.value = message;
+    area.rows = Math.min(12, message.split('\n').length + 1);
+    area.setAttribute('aria-label', 'Message');
+    const send = make('button', 'primary', 'Send again');
+    const close = () => {
+      this.showMessage(message);
+      this.takeFocus();
+    };
+    form.append(send, makeButton('Cancel', close, ''));
+    form.addEventListener('submit', (event) => {
+      event.preventDefault();
+      if (area.value.trim() !== '') this.#acts.edit(area.value);
+    });
+    area.addEventListener('keydown', (event) => {
+      if (event.isComposing) return;
+      if (event.key === 'Enter' && !event.shiftKey) {
+        event.preventDefault();
+        form.requestSubmit();
+      } else if (event.key === 'Escape') {
+        event.stopPropagation();
+        close();
+      }
+    });
+    this.#bubble.replaceChildren(make('h2', 'hidden', 'You'), form);
+    area.focus();
   }
 
   // Removes what was there: a turn can be tried again.
   clear(compared) {
     this.#answers.replaceChildren();
     this.#answers.classList.toggle('compared', compared);
-    this.#verdict.hidden = true;
+    this.#verdict.replaceChildren(make('p', '', 'Compared when both answers are complete.'));
+    this.#verdict.hidden = !compared;
   }
 
-  addAnswer(title, titleShown) {
-    const view = new AnswerView(title, titleShown);
+  addAnswer(title, options) {
+    const view = new AnswerView(title, options);
     this.#answers.append(view.element);
     return view;
+  }
+
+  showLack(retry) {
+    const box = make('div', 'failure');
+    box.append(make('p', '', 'There is no answer to this message.'), makeButton('Try again', retry));
+    this.#answers.replaceChildren(box);
   }
 
   // `rates`: tokens per second with speculation and without, or null where they say nothing.
@@ -91,24 +116,26 @@ const kFigures = [
 
 export class AnswerView {
   element = make('article', 'answer');
-  #heading;
   #text = make('div', 'answer-text');
-  #textView = new TextView(this.#text);
-  #reasoning = make('details', 'reasoning');
+  #textView;
+  #thoughts = make('details', 'reasoning');
+  #thoughtsText = make('div', 'reasoning-text');
   #strip;
   #figures = {};
   #foot = make('div', 'answer-foot');
 
-  constructor(title, titleShown) {
-    this.#heading = make('h3', titleShown ? 'answer-title' : 'hidden', title);
-    this.#reasoning.append(make('summary', '', 'Reasoning'), make('div', 'reasoning-text'));
-    this.#reasoning.hidden = true;
+  // `titled`: the title is shown and not only read out. `blockSize`: tokens that a step's column may have. `asJson`: the
+  // answer is JSON.
+  constructor(title, {titled, blockSize, asJson}) {
+    this.#textView = new TextView(this.#text, {asJson});
+    this.#thoughts.append(make('summary', '', 'Reasoning'), this.#thoughtsText);
+    this.#thoughts.hidden = true;
     const strip = make('figure', 'strip');
-    strip.hidden = true;
     const scroller = strip.appendChild(make('div', 'strip-scroller'));
     scroller.setAttribute('role', 'img');
+    scroller.setAttribute('aria-label', 'No steps yet');
     scroller.tabIndex = 0;
-    this.#strip = new Strip(strip);
+    this.#strip = new Strip(strip, blockSize);
     const list = make('dl', 'figures');
     for (const [name, label] of kFigures) {
       const pair = list.appendChild(make('div'));
@@ -117,31 +144,36 @@ export class AnswerView {
       pair.append(make('dt', '', label), this.#figures[name]);
     }
     this.#foot.append(list);
-    this.element.append(this.#heading, this.#reasoning, this.#text, strip, this.#foot);
-    this.element.setAttribute('aria-busy', 'true');
+    const heading = make('h3', titled ? 'answer-title' : 'hidden', title);
+    this.element.append(heading, this.#thoughts, this.#text, strip, this.#foot);
     this.element.setAttribute('aria-label', title);
   }
 
+  // It is being written, or will be when the one beside it is complete.
+  begin() {
+    this.element.setAttribute('aria-busy', 'true');
+  }
+
   update(answer) {
-    if (answer.reasoning !== '') {
-      this.#reasoning.hidden = false;
-      this.#reasoning.lastElementChild.textContent = answer.reasoning;
+    if (answer.trace.contentStart > 0) {
+      this.#thoughts.hidden = false;
+      paintThoughts(answer.trace, this.#thoughtsText);
     }
     this.#textView.update(answer.trace);
     this.#strip.update(answer.trace.steps);
     for (const [name, , text] of kFigures) this.#figures[name].textContent = text(answer);
-    this.#figures.share.parentElement.hidden = answer.acceptedShare === null;
   }
 
-  // `notes`: sentences about this answer. `details`: short facts that go beside the figures.
-  finish(answer, {seed, notes}) {
+  // `notes`: sentences about this answer. `regenerate`: null where that is another answer's.
+  finish(answer, {seed, notes, regenerate}) {
     this.update(answer);
     this.element.setAttribute('aria-busy', 'false');
     for (const note of notes) this.#foot.append(make('p', 'note', note));
     const actions = make('p', 'actions');
-    if (answer.trace.text !== '') {
-      actions.append(makeButton('Copy', (button) => copyText(answer.trace.text, button)));
+    if (answer.trace.content !== '') {
+      actions.append(makeButton('Copy', (button) => copyText(answer.trace.content, button)));
     }
+    if (regenerate) actions.append(makeButton('Regenerate', regenerate));
     actions.append(make('span', 'seed', `seed ${seed}`));
     this.#foot.append(actions);
   }

@@ -1,149 +1,207 @@
-// A small part of Markdown, read into a tree whose leaves are stretches of the source: {type: 'text', start, end}. The
-// source is a model's answer, possibly cut off anywhere, so everything that does not close stays plain text. No DOM.
+// A model's Markdown as a tree whose leaves are stretches of the source: {type: 'text', start, end}, with `text` where
+// an entity stands for something else. The source may be cut off anywhere. No DOM, and no HTML: what looks like it is
+// text, and so are links that lead anywhere but to http and https, and pictures.
 //
-// blocks: {type: 'paragraph' | 'heading' | 'quote' | 'code' | 'list' | 'rule', start, end, children, …}
+// blocks: {type: 'paragraph' | 'heading' | 'quote' | 'code' | 'list' | 'rule' | 'table' | 'formula', start, end, …}
+import {readTree} from './vendor/markdown.js';
 
-const kFence = /^ {0,3}(`{3,}|~{3,})([^\n`]*)$/;
-const kHeading = /^ {0,3}(#{1,6})[ \t]+(?=\S)/;
-const kItem = /^([ \t]*)(?:[-*+]|(\d{1,9})[.)])[ \t]+(?=\S)/;
-const kQuote = /^ {0,3}> ?/;
-const kRule = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
+// Reads from offset `from` on, where a block begins. All offsets are those of `source`.
+export function parseMarkdown(source, from = 0) {
+  const text = source.slice(from);
+  const masked = maskFormulas(text);
+  const reader = new Reader(text, masked, from);
+  return readTree(masked).children.map((node) => reader.block(node));
+}
 
-export function parseMarkdown(source) {
-  const lines = splitLines(source);
-  const blocks = [];
-  for (let i = 0; i < lines.length; ) {
-    i = readBlock(source, lines, i, blocks);
+const kMostDepth = 24; // of blocks in blocks: what a hostile model nests deeper stays text
+const kNoFormula = '\uE000'; // for a dollar that is money
+
+// The same length, with $$ or $ for the other marks of formulas, and without the dollars that mark none.
+function maskFormulas(text) {
+  const asDollars = (whole, body) => {
+    if (/\n[ \t]*\n/.test(body)) return whole;
+    const [first, last] = [body.split('\n', 1)[0], body.slice(body.lastIndexOf('\n') + 1)];
+    // Two dollars that begin a line with text and end on another would begin a block without an end.
+    const fence = !body.includes('\n') || (first.trim() === '' && last.trim() === '') ? ['$$', '$$'] : [' $', '$ '];
+    return fence[0] + body + fence[1];
+  };
+  return maskMoney(text)
+    .replace(/(?<!\\)\\\[([^]{0,4000}?)\\\]/g, asDollars)
+    .replace(/(?<!\\)\\\(([^]{0,4000}?)\\\)/g, asDollars);
+}
+
+// A dollar opens a formula before something that is no space, if the next one closes it: after something that is no
+// space, and not before a digit (the rule is Pandoc's).
+function maskMoney(text) {
+  const dollars = [...text.matchAll(/(?<![\\$])\$(?!\$)/g)].map(({index}) => index);
+  const kept = new Set();
+  for (let i = 0; i + 1 < dollars.length; ++i) {
+    const [open, close] = [dollars[i], dollars[i + 1]];
+    const body = text.slice(open + 1, close);
+    if (/^\s|\s$|\n[ \t]*\n/.test(body) || body === '' || /\d/.test(text[close + 1] ?? '')) continue;
+    kept.add(open).add(close);
+    ++i;
   }
-  return blocks;
-}
-
-function splitLines(source) {
-  const lines = [];
-  for (let start = 0; start < source.length; ) {
-    const found = source.indexOf('\n', start);
-    const end = found < 0 ? source.length : found;
-    lines.push({start, end, text: source.slice(start, end)});
-    start = end + 1;
+  let masked = '';
+  let last = 0;
+  for (const index of dollars) {
+    if (kept.has(index)) continue;
+    masked += text.slice(last, index) + kNoFormula;
+    last = index + 1;
   }
-  return lines;
+  return masked + text.slice(last);
 }
 
-// Reads the block that begins at line i; returns the line after it.
-function readBlock(source, lines, i, blocks) {
-  const line = lines[i];
-  if (line.text.trim() === '') return i + 1;
-  if (kFence.test(line.text)) return readCode(lines, i, blocks);
-  const heading = kHeading.exec(line.text);
-  if (heading) {
-    const children = parseInline(source, line.start + heading[0].length, line.end);
-    blocks.push({type: 'heading', level: heading[1].length, start: line.start, end: line.end, children});
-    return i + 1;
+const kSpans = {strong: 'strong', emphasis: 'em', delete: 'del'};
+
+class Reader {
+  #text;
+  #masked;
+  #base;
+  #depth = 0;
+
+  constructor(text, masked, base) {
+    this.#text = text;
+    this.#masked = masked;
+    this.#base = base;
   }
-  if (kRule.test(line.text)) {
-    blocks.push({type: 'rule', start: line.start, end: line.end, children: []});
-    return i + 1;
-  }
-  if (kQuote.test(line.text)) return readQuote(source, lines, i, blocks);
-  if (kItem.test(line.text)) return readList(source, lines, i, blocks);
-  let last = i;
-  while (last + 1 < lines.length && !beginsBlock(lines[last + 1].text)) ++last;
-  const [start, end] = [line.start, lines[last].end];
-  blocks.push({type: 'paragraph', start, end, children: parseInline(source, start, end)});
-  return last + 1;
-}
 
-function beginsBlock(text) {
-  return text.trim() === '' || [kFence, kHeading, kItem, kQuote, kRule].some((rule) => rule.test(text));
-}
-
-// A fence that is still open runs to the end: its answer is still being written.
-function readCode(lines, i, blocks) {
-  const [, fence, info] = kFence.exec(lines[i].text);
-  let last = i + 1;
-  const closes = (text) => text.trim().startsWith(fence) && text.trim().replaceAll(fence[0], '') === '';
-  while (last < lines.length && !closes(lines[last].text)) ++last;
-  const closed = last < lines.length;
-  const children = [];
-  const [from, to] = [lines[i + 1]?.start, lines[last - 1].end];
-  if (to > from) children.push({type: 'text', start: from, end: to});
-  const end = lines[closed ? last : last - 1].end;
-  blocks.push({type: 'code', language: info.trim(), start: lines[i].start, end, children});
-  return closed ? last + 1 : last;
-}
-
-function readQuote(source, lines, i, blocks) {
-  const children = [];
-  let last = i;
-  for (; last < lines.length && kQuote.test(lines[last].text); ++last) {
-    const {start, end, text} = lines[last];
-    if (children.length > 0) children.push({type: 'break'});
-    children.push(...parseInline(source, start + kQuote.exec(text)[0].length, end));
-  }
-  blocks.push({type: 'quote', start: lines[i].start, end: lines[last - 1].end, children});
-  return last;
-}
-
-// Items keep their depth as a number; lines that belong to none of them continue the item before.
-function readList(source, lines, i, blocks) {
-  const items = [];
-  let last = i;
-  for (; last < lines.length; ++last) {
-    const {start, end, text} = lines[last];
-    const item = kItem.exec(text);
-    if (item) {
-      const depth = Math.min(4, Math.floor(item[1].replaceAll('\t', '    ').length / 2));
-      items.push({depth, number: item[2] ?? null, start: start + item[0].length, end});
-    } else if (beginsBlock(text)) {
-      break;
-    } else {
-      items.at(-1).end = end;
+  block(node) {
+    const [start, end] = this.#range(node);
+    const at = {start: start + this.#base, end: end + this.#base};
+    switch (this.#depth < kMostDepth || node.type === 'listItem' ? node.type : 'raw') {
+      case 'paragraph':
+        return {type: 'paragraph', ...at, children: this.#inlines(node)};
+      case 'heading':
+        return {type: 'heading', level: node.depth, ...at, children: this.#inlines(node)};
+      case 'blockquote':
+        return {type: 'quote', ...at, children: this.#blocks(node)};
+      case 'thematicBreak':
+        return {type: 'rule', ...at, children: []};
+      case 'code':
+        return {type: 'code', language: node.lang ?? '', ...at, children: this.#code(node.value, start, end)};
+      case 'list':
+        return {type: 'list', first: node.ordered ? (node.start ?? 1) : null, ...at, children: this.#blocks(node)};
+      case 'listItem':
+        return {type: 'item', checked: node.checked ?? null, ...at, children: this.#blocks(node)};
+      case 'table': {
+        const cell = (one) => ({type: 'cell', children: this.#inlines(one)});
+        const rows = node.children.map((row) => ({type: 'row', children: row.children.map(cell)}));
+        return {type: 'table', aligned: node.align, ...at, children: rows};
+      }
+      case 'math':
+        return {type: 'formula', display: true, formula: this.#formula(node), ...at, children: []};
+      default:
+        return {type: 'paragraph', ...at, children: [this.#raw(start, end)]};
     }
   }
-  const children = items.map((item) => ({
-    type: 'item',
-    depth: item.depth,
-    number: item.number,
-    children: parseInline(source, item.start, item.end),
-  }));
-  blocks.push({type: 'list', start: lines[i].start, end: lines[last - 1].end, children});
-  return last;
+
+  #range({position}) {
+    return [position.start.offset, position.end.offset];
+  }
+
+  #raw(start, end) {
+    return {type: 'text', start: start + this.#base, end: end + this.#base};
+  }
+
+  #blocks(node) {
+    return this.#deeper(() => node.children.map((child) => this.block(child)));
+  }
+
+  #inlines(node) {
+    return this.#deeper(() => node.children.flatMap((child) => this.#inline(child)));
+  }
+
+  #deeper(read) {
+    ++this.#depth;
+    const children = read();
+    --this.#depth;
+    return children;
+  }
+
+  #inline(node) {
+    const [start, end] = this.#range(node);
+    switch (this.#depth < kMostDepth ? node.type : 'raw') {
+      case 'text':
+        return this.#leaves(node.value, start, end);
+      case 'inlineCode':
+        return [{type: 'inline-code', children: this.#leaves(node.value, start, end)}];
+      case 'inlineMath': {
+        const display = this.#text.startsWith('$$', start) || this.#text.startsWith('\\[', start);
+        const at = {start: start + this.#base, end: end + this.#base};
+        return [{type: 'formula', display, formula: this.#formula(node), ...at, children: []}];
+      }
+      case 'break':
+        return [{type: 'break'}];
+      case 'link':
+        return [
+          isAddress(node.url) ? {type: 'link', href: node.url, children: this.#inlines(node)} : this.#raw(start, end),
+        ];
+      case 'image':
+        // A picture is another host's: asking for it would tell that host of this answer.
+        return [
+          isAddress(node.url)
+            ? {type: 'link', href: node.url, children: [this.#raw(start, end)]}
+            : this.#raw(start, end),
+        ];
+      case 'strong':
+      case 'emphasis':
+      case 'delete':
+        return [{type: kSpans[node.type], children: this.#inlines(node)}];
+      default:
+        return [this.#raw(start, end)];
+    }
+  }
+
+  #formula({value}) {
+    return value.replaceAll(kNoFormula, '$');
+  }
+
+  #code(value, start, end) {
+    const line = this.#masked.indexOf('\n', start);
+    return line < 0 || line >= end ? [] : this.#leaves(value, line + 1, end);
+  }
+
+  // Where the characters of `value` stand in [start, end): all of the source but escapes, entities, and what containers
+  // put before each line.
+  #leaves(value, start, end) {
+    const leaves = [];
+    const same = (i, j) => this.#masked[i] === value[j] || (this.#masked[i] === '\n' && value[j] === ' ');
+    let i = start;
+    let j = 0;
+    while (j < value.length && i < end) {
+      const entity =
+        this.#masked[i] === '&' ? /^&(?:#x?[\da-f]+|[\da-z]+);/i.exec(this.#masked.slice(i, i + 40)) : null;
+      if (entity && !value.startsWith(entity[0], j)) {
+        const text = String.fromCodePoint(value.codePointAt(j));
+        leaves.push({...this.#raw(i, i + entity[0].length), text});
+        i += entity[0].length;
+        j += text.length;
+        continue;
+      }
+      // A container takes a part of a tab, and leaves spaces.
+      if (this.#masked[i] === '\t' && value[j] === ' ') {
+        const text = /^ {1,4}/.exec(value.slice(j, j + 4))[0];
+        leaves.push({...this.#raw(i, i + 1), text});
+        i += 1;
+        j += text.length;
+        continue;
+      }
+      let n = 0;
+      while (i + n < end && j + n < value.length && same(i + n, j + n) && (n === 0 || this.#masked[i + n] !== '&')) ++n;
+      if (n > 0) leaves.push(this.#raw(i, i + n));
+      j += n;
+      i += Math.max(n, 1);
+    }
+    if (j < value.length) leaves.push({...this.#raw(i, i), text: value.slice(j)});
+    return leaves;
+  }
 }
 
-const kInline = new RegExp(
-  [
-    '(?<ticks>`+)(?<code>(?:(?!\\k<ticks>)[^])+?)\\k<ticks>(?!`)',
-    '\\*\\*(?=\\S)(?<strong>[^]*?\\S)\\*\\*(?!\\*)',
-    '\\*(?=[^\\s*])(?<em>[^*]*?[^\\s*])\\*(?!\\*)',
-    '(?<![\\p{L}\\p{N}_])_(?=[^\\s_])(?<under>[^_]*?[^\\s_])_(?![\\p{L}\\p{N}_])',
-    '\\[(?<label>[^\\]\\n]+)\\]\\((?<href>https?://[^\\s()]+)\\)',
-  ].join('|'),
-  'du',
-);
-
-// The stretch [start, end) as leaves and {type: 'strong' | 'em' | 'inline-code' | 'link', children}.
-export function parseInline(source, start, end) {
-  const nodes = [];
-  while (start < end) {
-    const found = kInline.exec(source.slice(start, end));
-    const until = found ? start + found.index : end;
-    if (until > start) nodes.push({type: 'text', start, end: until});
-    if (!found) break;
-    nodes.push(inlineNode(source, start, found));
-    start = until + found[0].length;
+function isAddress(url) {
+  try {
+    return ['http:', 'https:'].includes(new URL(url).protocol);
+  } catch {
+    return false;
   }
-  return nodes;
-}
-
-function inlineNode(source, offset, found) {
-  const {code, strong, em, under, href} = found.groups;
-  const range = (name) => found.indices.groups[name].map((index) => offset + index);
-  if (code !== undefined) {
-    const [start, end] = range('code');
-    return {type: 'inline-code', children: [{type: 'text', start, end}]};
-  }
-  if (strong !== undefined) return {type: 'strong', children: parseInline(source, ...range('strong'))};
-  if (em !== undefined) return {type: 'em', children: parseInline(source, ...range('em'))};
-  if (under !== undefined) return {type: 'em', children: parseInline(source, ...range('under'))};
-  return {type: 'link', href, children: parseInline(source, ...range('label'))};
 }

@@ -42,8 +42,12 @@ TEST(Page, UnknownPathsAreNotFiles) {
   }
 }
 
+// What is there compressed alone is compared in tests/web/serving.test.mjs, where there is a reader of it.
 TEST(Page, BytesAreThoseOfTheSources) {
   for (const PageFile& file : page_files()) {
+    EXPECT_FALSE(file.bytes.empty() && file.gzip.empty()) << file.path;
+    EXPECT_TRUE(file.gzip.empty() || file.gzip.starts_with("\x1f\x8b")) << file.path;
+    if (file.bytes.empty()) continue;
     const std::string name = file.path == "/" ? "index.html" : std::string(file.path.substr(5));
     std::ifstream source("src/serve/web/" + name, std::ios::binary);
     std::ostringstream bytes;
@@ -57,7 +61,11 @@ TEST(Page, EveryFileItNamesIsEmbedded) {
   std::set<std::string> named = matches(document, "(?:src|href)=\"([^\"#][^\"]*)\"");
   EXPECT_GE(named.size(), 4U);
   for (const PageFile& file : page_files()) {
-    for (const std::string& import : matches(text_of(file), "from '\\./([^']+)'")) named.insert("web/" + import);
+    const std::string text = text_of(file);
+    for (const char* pattern : {"from '\\./([^']+)'", "import\\('\\./([^']+)'\\)", "'web/(vendor/[^']+)'"}) {
+      for (const std::string& import : matches(text, pattern)) named.insert("web/" + import);
+    }
+    if (file.path.ends_with(".woff2")) named.insert(std::string(file.path.substr(1)));  // named by a style sheet
   }
   for (const std::string& name : named) EXPECT_NE(find_page_file("/" + name), nullptr) << name;
   EXPECT_EQ(named.size() + 1, page_files().size()) << "a file is embedded that nothing names";
@@ -78,13 +86,22 @@ TEST(Page, NothingNeedsWhatThePolicyForbids) {
   }
 }
 
-TEST(Page, TagsAreQuotedAndDiffer) {
-  std::set<std::string_view> tags;
+TEST(Page, VersionsDiffer) {
+  std::set<std::string_view> versions;
   for (const PageFile& file : page_files()) {
-    EXPECT_TRUE(file.etag.size() > 10 && file.etag.front() == '"' && file.etag.back() == '"') << file.path;
-    tags.insert(file.etag);
+    EXPECT_EQ(file.version.size(), 16U) << file.path;
+    versions.insert(file.version);
   }
-  EXPECT_EQ(tags.size(), page_files().size());
+  EXPECT_EQ(versions.size(), page_files().size());
+}
+
+TEST(Page, ReadsWhatAClientAccepts) {
+  for (const char* yes : {"gzip", "deflate, gzip", "br;q=1.0, GZIP;q=0.8", "*", "gzip;q=0.001", "x-gzip"}) {
+    EXPECT_TRUE(accepts_gzip(yes)) << yes;
+  }
+  for (const char* no : {"", "identity", "br, deflate", "gzip;q=0", "gzip; q=0.000", ",,;", "gzipped"}) {
+    EXPECT_FALSE(accepts_gzip(no)) << no;
+  }
 }
 
 TEST(Page, PolicyAllowsNothingFromElsewhere) {

@@ -63,6 +63,7 @@ export function drawnBlocks(page, answer = 0) {
       return {
         accepted: shapes('accepted'),
         bonus: shapes('bonus'),
+        plain: shapes('plain'),
         rejected: shapes('rejected'),
         rejectedInText: rejections.reduce((sum, mark) => sum + Number(mark.dataset.rejected), 0),
         bonusInText: element.querySelectorAll('.answer-text .token.bonus').length,

@@ -7,11 +7,18 @@ import {fileURLToPath} from 'node:url';
 import {setTimeout as delay} from 'node:timers/promises';
 
 const kPage = fileURLToPath(new URL('../../../src/serve/web/', import.meta.url));
-const kTypes = {'.html': 'text/html', '.css': 'text/css', '.js': 'text/javascript', '.svg': 'image/svg+xml'};
+const kTypes = {
+  '.html': 'text/html',
+  '.css': 'text/css',
+  '.js': 'text/javascript',
+  '.svg': 'image/svg+xml',
+  '.woff2': 'font/woff2',
+  '.txt': 'text/plain',
+};
 // As page_headers() in src/serve/web/page.cc says.
 const kPolicy =
-  "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; " +
-  "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
+  "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; " +
+  "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
 
 // One step of an answer. Pieces: the accepted tokens, then the bonus.
 export const block = (drafted, ...pieces) => ({drafted, accepted: pieces.length - 1, tokens: pieces.length, pieces});
@@ -25,8 +32,9 @@ const delta = (fields, finish = null) => ({
   choices: [{index: 0, delta: fields, logprobs: null, finish_reason: finish}],
 });
 
-// `script`: {steps, pauseMs, blocks: false, honoursSwitch: false, key, models, refusal, breakAfter, loading}, where
-// `loading` is how many requests find the model still being loaded. `requests` keeps the bodies.
+// `script`: {steps, pauseMs, blocks: false, honoursSwitch: false, key, models, card, refusal, breakAfter, loading}, where
+// `loading` is how many requests find the model still being loaded, and `card` what the list of models says beside its
+// names. `requests` keeps the bodies.
 export async function startMock(script) {
   const state = {script, requests: [], aborted: 0};
   const server = createServer((request, response) => {
@@ -58,7 +66,7 @@ async function answer(state, request, response) {
   if (pathname === '/v1/models') {
     return sendJson(response, 200, {
       object: 'list',
-      data: (state.script.models ?? ['mock']).map((id) => ({id, object: 'model'})),
+      data: (state.script.models ?? ['mock']).map((id) => ({id, object: 'model', ...state.script.card})),
     });
   }
   let body = '';
@@ -114,7 +122,8 @@ async function stream(state, request, response) {
     usage.completion_tokens_details.accepted_prediction_tokens += step.accepted;
     usage.completion_tokens_details.rejected_prediction_tokens += step.drafted - step.accepted;
     const content = step.content ?? step.pieces.join('');
-    response.write(chunk({...delta({content}), ...(script.blocks === false ? {} : {volley: step})}));
+    const said = step.thoughts === undefined ? {content} : {reasoning_content: step.thoughts, reasoning: step.thoughts};
+    response.write(chunk({...delta(said), ...(script.blocks === false ? {} : {volley: step})}));
     if (script.pauseMs) await delay(script.pauseMs);
   }
   response.write(chunk(delta({}, 'stop')));

@@ -1,0 +1,15 @@
+// Scripts that complete the program's command line in a shell, from the tables that parse it.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace volley::apps {
+
+enum class Shell { kBash, kZsh, kFish };
+
+// A script for `shell` that completes subcommands, options, and values that are words, files or folders. `root`: has
+// all subcommands.
+std::string completion_script(const CLI::App& root, Shell shell);
+
+}  // namespace volley::apps

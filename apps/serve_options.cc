@@ -1,0 +1,144 @@
+#include "apps/serve_options.h"
+
+#include "apps/option_groups.h"
+
+namespace volley::apps {
+namespace {
+
+void add_limits(CLI::App* app, ServeCommand* command) {
+  const std::string group = "Limits";
+  serve::ServerOptions& server = command->server;
+  const auto count = [&](const char* name, auto& value, const char* help) {
+    app->add_option(name, value, help)->check(positive())->group(group);
+  };
+  const auto seconds = [&](const char* name, std::chrono::milliseconds& value, const char* help, int least) {
+    app->add_option_function<int>(
+           name, [&value](const int& given) { value = std::chrono::seconds(given); }, help)
+        ->check(between(least, 1e6, "a number of seconds from " + std::to_string(least) + " to 1000000"))
+        ->type_name("SECONDS")
+        ->group(group);
+  };
+  count("--max-queue", command->engine.base.max_queue, "requests that may wait; one more is a 429 [4096]");
+  count("--max-n", server.max_n, "choices of one prompt [128]");
+  count("--max-choices", server.max_choices, "prompts times choices of one request, at most --max-queue [1024]");
+  count("--max-response-bytes", server.max_response_bytes,
+        "of an answer; one that is sure to be larger is a 400 [67108864]");
+  const auto size = [&](const char* name, size_t& value, const char* help) {
+    app->add_option(name, value, help)->check(between(0, 1e12, "a number from 0 to 1000000000000"))->group(group);
+  };
+  size("--max-stored-responses", server.max_stored_responses,
+       "answers of /v1/responses that are kept to go on from; 0: none [1000]");
+  size("--max-stored-bytes", server.max_stored_bytes,
+       "of them with their conversations; the oldest go first [67108864]");
+  count("--max-files", command->files.max_files, "in --files-dir, and as many batches [10000]");
+  count("--max-file-bytes", command->files.max_file_bytes, "of a file; more is a 413 [536870912]");
+  count("--max-files-bytes", command->files.max_total_bytes,
+        "of all files and results of batches together [17179869184]");
+  count("--max-body-bytes", server.max_body_bytes, "of a request; more is a 413 [10485760]");
+  count("--max-total-body-bytes", server.max_total_body_bytes,
+        "of all bodies that are arriving, at least --max-body-bytes; more is a 503 [268435456]");
+  count("--max-header-bytes", server.max_header_bytes, "of a request; more is a 431 [16384]");
+  count("--max-connections", server.max_connections, "open at once; one more gets a 503 [1024]");
+  count("--max-unsent-bytes", server.max_unsent_bytes,
+        "that wait for the reader of a stream; more cancels it [1048576]");
+  seconds("--request-timeout", server.request_timeout, "for an answer, then a 504; 0: no limit [0]", 0);
+  seconds("--receive-timeout", server.receive_timeout, "for a request to arrive, then a 408 [30]", 1);
+  seconds("--idle-timeout", server.idle_timeout, "between requests of a connection [75]", 1);
+  app->add_option("--drain-timeout", command->drain_timeout_s,
+                  "seconds that running requests get after a signal, then they are cancelled [30]")
+      ->check(between(0, 1e6, "a number of seconds from 0 to 1000000"))
+      ->type_name("SECONDS")
+      ->group(group);
+}
+
+void add_server_options(CLI::App* app, ServeCommand* command) {
+  serve::ServerOptions& server = command->server;
+  const GroupOfHelp group(app, "Server");
+  app->add_option("--host", server.host, "address to listen on, or a name: all it stands for [127.0.0.1]")
+      ->check(not_empty());
+  app->add_option("--port", server.port, "port to listen on, 0 for any free one [8000]")
+      ->check(between(0, 65535, "a port from 0 to 65535"));
+  app->add_option("--served-model-name", server.served_model_names, "name in the API [that of the model's folder]")
+      ->check(not_empty());
+  app->add_option("--tool-call-parser", server.tool_call_parser,
+                  "how the model writes tool calls: auto (its chat template says), none, hermes, llama, qwen3_coder or "
+                  "mistral [auto]")
+      ->check(not_empty());
+  app->add_option("--reasoning-parser", server.reasoning_parser,
+                  "whether it thinks between <think> and </think>: auto, none or think [auto]")
+      ->check(not_empty());
+  app->add_option("--api-key", command->api_keys,
+                  "a key that clients must send; may be given several times; other users of this machine can see it in "
+                  "the list of processes, so prefer VOLLEY_API_KEY or the file")
+      ->check(not_empty())
+      ->type_name("KEY")
+      ->type_size(1)
+      ->expected(1)
+      ->take_all();
+  app->add_option("--api-key-file", command->api_key_file,
+                  "such keys, one a line; VOLLEY_API_KEYS adds more, separated by commas")
+      ->check(not_empty())
+      ->type_name("FILE");
+  const auto pem = [app](const char* name, std::string& path, const char* help) {
+    app->add_option(name, path, help)->check(not_empty())->type_name("FILE.pem");
+  };
+  serve::TlsOptions& tls = command->tls;
+  pem("--ssl-certfile", tls.certificate, "HTTPS: the server's certificate and those of its issuers [plain HTTP]");
+  pem("--ssl-keyfile", tls.key, "the certificate's key, without a password [in --ssl-certfile]");
+  pem("--ssl-ca-certs", tls.client_authorities, "whose certificates clients must show");
+  app->add_option_function<std::string>(
+         "--ssl-cert-reqs",
+         [&tls](const std::string& text) {
+           using Wanted = serve::TlsOptions::ClientCertificate;
+           const bool optional = text == "1" || text == "optional";
+           tls.client_certificate = text == "0" || text == "none" ? Wanted::kNone
+                                    : optional                    ? Wanted::kOptional
+                                                                  : Wanted::kRequired;
+         },
+         "whether clients must show one: none, optional or required, or 0, 1 or 2 [none]")
+      ->check(CLI::IsMember({"none", "optional", "required", "0", "1", "2"}));
+  app->add_option("--files-dir", command->files_dir,
+                  "folder for what /v1/files and /v1/batches keep; without it they are refused")
+      ->check(not_empty())
+      ->type_name("FOLDER");
+  app->add_option("--batch-concurrency", server.batch_concurrency,
+                  "lines of batches kept open at once [half of --max-num-seqs]")
+      ->check(positive());
+  app->add_option("--cors-origin", server.cors_origins,
+                  "origin whose web pages may read answers, or * for all; may be given several times [none]")
+      ->check(not_empty())
+      ->type_name("ORIGIN");
+  app->add_option(
+         "--allowed-hosts", server.allowed_hosts,
+         "names by which requests may call the server, beside those of this machine, separated by commas; * for "
+         "any [any, but where --host is a loopback address none]")
+      ->check(not_empty())
+      ->delimiter(',')
+      ->type_size(1)
+      ->expected(1)
+      ->take_all()
+      ->type_name("HOST");
+  app->add_option_function<std::string>(
+         "--log-format",
+         [&server](const std::string& name) {
+           server.log_format = name == "json" ? serve::LogFormat::kJson : serve::LogFormat::kText;
+         },
+         "text, or json: one object a line [text]")
+      ->check(CLI::IsMember({"text", "json"}));
+  app->add_option("--log-level", command->log_level, "debug, info (every request), warning or error [info]")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+  app->add_flag("--log-prompts", server.log_prompts, "log what the model reads, up to 8 KiB of each prompt");
+}
+
+}  // namespace
+
+void add_serve_options(CLI::App* app, ServeCommand* command) {
+  add_main_options(app, &command->engine, "32; on CUDA 128");
+  add_text_options(app, &command->engine);
+  add_server_options(app, command);
+  add_limits(app, command);
+  add_speculation_options(app, &command->engine);
+  add_engine_options(app, &command->engine);
+}
+
+}  // namespace volley::apps
