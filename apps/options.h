@@ -12,6 +12,7 @@
 
 #include "apps/request_settings.h"
 #include "apps/verify_spec.h"
+#include "serve/file_store.h"
 #include "serve/server.h"
 
 namespace volley::apps {
@@ -61,6 +62,8 @@ struct ServeCommand {
   serve::TlsOptions tls;        // becomes the server's where it names a certificate
   std::vector<std::string> api_keys;
   std::optional<std::string> api_key_file;  // keys, one a line
+  std::optional<std::string> files_dir;     // of /v1/files and /v1/batches; empty: there are none
+  serve::FileStore::Limits files;
   std::string log_level = "info";
   int drain_timeout_s = 30;  // what still runs so long after a signal is cancelled
 };

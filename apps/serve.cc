@@ -114,6 +114,9 @@ Result<serve::ServerOptions> server_options(const ServeCommand& command, const E
   options.worker_threads = serve::good_worker_threads(usable_cores()) + kCompilers;
   VOLLEY_ASSIGN(options.api_keys, read_api_keys(command.api_key_file, env_api_keys(), command.api_keys));
   open_log(command, options);
+  if (command.files_dir) {
+    VOLLEY_ASSIGN(options.file_store, serve::FileStore::open(*command.files_dir, command.files));
+  }
   return options;
 }
 

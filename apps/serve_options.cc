@@ -30,6 +30,10 @@ void add_limits(CLI::App* app, ServeCommand* command) {
        "answers of /v1/responses that are kept to go on from; 0: none [1000]");
   size("--max-stored-bytes", server.max_stored_bytes,
        "of them with their conversations; the oldest go first [67108864]");
+  count("--max-files", command->files.max_files, "in --files-dir, and as many batches [10000]");
+  count("--max-file-bytes", command->files.max_file_bytes, "of a file; more is a 413 [536870912]");
+  count("--max-files-bytes", command->files.max_total_bytes,
+        "of all files and results of batches together [17179869184]");
   count("--max-body-bytes", server.max_body_bytes, "of a request; more is a 413 [10485760]");
   count("--max-total-body-bytes", server.max_total_body_bytes,
         "of all bodies that are arriving, at least --max-body-bytes; more is a 503 [268435456]");
@@ -93,6 +97,13 @@ void add_server_options(CLI::App* app, ServeCommand* command) {
          },
          "whether clients must show one: none, optional or required, or 0, 1 or 2 [none]")
       ->check(CLI::IsMember({"none", "optional", "required", "0", "1", "2"}));
+  app->add_option("--files-dir", command->files_dir,
+                  "folder for what /v1/files and /v1/batches keep; without it they are refused")
+      ->check(not_empty())
+      ->type_name("FOLDER");
+  app->add_option("--batch-concurrency", server.batch_concurrency,
+                  "lines of batches kept open at once [half of --max-num-seqs]")
+      ->check(positive());
   app->add_option("--cors-origin", server.cors_origins,
                   "origin whose web pages may read answers, or * for all; may be given several times [none]")
       ->check(not_empty())

@@ -6,7 +6,8 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
+
+#include "base/file.h"
 
 namespace volley::apps {
 
@@ -24,14 +25,6 @@ Status flush_standard_output() {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return {};
   return write_error("standard output");
-}
-
-Error write_error(const std::string& where) {
-  const int code = errno;
-  // The error of a write that was not the last one: its number is lost.
-  const std::string reason = code != 0 ? std::strerror(code) : "an earlier write did not go through";
-  const bool full = code == ENOSPC || code == EDQUOT;
-  return data_loss("Writing to " + where + " failed: " + reason + (full ? ". Free some space and run again." : "."));
 }
 
 }  // namespace volley::apps

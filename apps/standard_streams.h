@@ -13,7 +13,4 @@ void prepare_standard_streams();
 // Flushes stdout. kDataLoss if this or any earlier write to it failed: "Writing to standard output failed: …".
 Status flush_standard_output();
 
-// The error of a write that has just failed, from errno.
-Error write_error(const std::string& where);
-
 }  // namespace volley::apps

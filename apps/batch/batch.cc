@@ -2,10 +2,10 @@
 
 #include <utility>
 
-#include "apps/batch/batch_line.h"
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
 #include "base/file.h"
+#include "serve/batch_line.h"
 
 namespace volley::apps {
 namespace {
@@ -13,17 +13,17 @@ namespace {
 Status read_results(const BatchCommand& command, BatchFiles* files) {
   auto cut = files->results.recover([&](int64_t number, std::string_view line) -> Status {
     const std::string where = command.output + " line " + std::to_string(number);
-    const auto id = read_custom_id(line);
+    const auto id = serve::read_custom_id(line);
     if (!id.ok()) {
       return data_loss(where + " is damaged: " + id.error().message + " Remove the line: it is then answered again.");
     }
     switch (files->index.mark_done(*id)) {
-      case BatchIndex::Mark::kMarked:
-        files->failed += is_failure(line);
+      case serve::BatchIndex::Mark::kMarked:
+        files->failed += serve::is_failure(line);
         return {};
-      case BatchIndex::Mark::kAlreadyDone:
+      case serve::BatchIndex::Mark::kAlreadyDone:
         return invalid_argument(where + " is a second result for \"" + *id + "\": remove one of the two.");
-      case BatchIndex::Mark::kUnknown:
+      case serve::BatchIndex::Mark::kUnknown:
         break;
     }
     return invalid_argument(where + " is a result for \"" + *id + "\", which " + command.input +
@@ -47,8 +47,8 @@ Result<BatchFiles> open_batch(const BatchCommand& command) {
   }
   // Reading a pipe would take its lines away from the second time, or wait for ever.
   VOLLEY_RETURN_IF_ERROR(check_input(command.input));
-  VOLLEY_ASSIGN(BatchIndex index, BatchIndex::read(command.input));
-  VOLLEY_ASSIGN(ResultFile results, ResultFile::open(command.output, command.input));
+  VOLLEY_ASSIGN(serve::BatchIndex index, serve::BatchIndex::read(command.input));
+  VOLLEY_ASSIGN(serve::ResultFile results, serve::ResultFile::open(command.output, command.input));
   BatchFiles files{std::move(index), std::move(results)};
   VOLLEY_RETURN_IF_ERROR(read_results(command, &files));
   return files;

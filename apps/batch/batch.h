@@ -2,11 +2,11 @@
 // request and response code as the server's. docs/batch.md is for users.
 #pragma once
 
-#include "apps/batch/batch_index.h"
-#include "apps/batch/result_file.h"
 #include "apps/console.h"
 #include "apps/interrupt.h"
 #include "apps/options.h"
+#include "serve/batch_index.h"
+#include "serve/result_file.h"
 
 namespace volley::apps {
 
@@ -15,13 +15,13 @@ int run_batch(const BatchCommand& command, InterruptWatch* interrupt, Console* c
 
 // What is there before the models are loaded: a bad file should not cost minutes.
 struct BatchFiles {
-  BatchIndex index;    // of the input, with the lines that the output answers marked as done
-  ResultFile results;  // open for the lines that are missing
-  int64_t failed = 0;  // lines of the output that tell of a failure
+  serve::BatchIndex index;    // of the input, with the lines that the output answers marked as done
+  serve::ResultFile results;  // open for the lines that are missing
+  int64_t failed = 0;         // lines of the output that tell of a failure
   bool cut_torn_line = false;
 };
-// kInvalidArgument: an input that cannot be run (BatchIndex::read), an output that cannot be written, or one that
-// holds ids that the input does not. kDataLoss: a damaged line in the output, named.
+// kInvalidArgument: an input that cannot be run (serve::BatchIndex::read), an output that cannot be written, or one
+// that holds ids that the input does not. kDataLoss: a damaged line in the output, named.
 Result<BatchFiles> open_batch(const BatchCommand& command);
 
 // Answers what is open. `served`: the model names that a request may use.

@@ -3,8 +3,8 @@
 #include <string>
 #include <utility>
 
-#include "apps/generate/line_reader.h"
 #include "apps/generate/request_line.h"
+#include "base/line_reader.h"
 #include "base/mix.h"
 
 namespace volley::apps {

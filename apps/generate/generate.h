@@ -5,10 +5,10 @@
 
 #include "apps/client/statistics.h"
 #include "apps/console.h"
-#include "apps/generate/line_reader.h"
 #include "apps/generate/ordered_output.h"
 #include "apps/interrupt.h"
 #include "apps/options.h"
+#include "base/line_reader.h"
 
 namespace volley::apps {
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "apps/standard_streams.h"
+#include "base/file.h"
 
 namespace volley::apps {
 namespace {

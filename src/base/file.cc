@@ -74,4 +74,12 @@ Result<std::string> read_file(const std::string& path, size_t max_bytes) {
   }
 }
 
+Error write_error(const std::string& where) {
+  const int code = errno;
+  // The error of a write that was not the last one: its number is lost.
+  const std::string reason = code != 0 ? std::strerror(code) : "an earlier write did not go through";
+  const bool full = code == ENOSPC || code == EDQUOT;
+  return data_loss("Writing to " + where + " failed: " + reason + (full ? ". Free some space and run again." : "."));
+}
+
 }  // namespace volley

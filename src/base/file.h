@@ -1,4 +1,4 @@
-// Files that a user names, read whole.
+// Files that a user names.
 #pragma once
 
 #include <volley/result.h>
@@ -38,5 +38,8 @@ Result<std::string> read_file(const std::string& path, size_t max_bytes);
 // Reads from `offset` on until `data` is full or the file ends, and says how many bytes it were. kDataLoss, with
 // `path`: the disk fails.
 Result<size_t> read_at(const OpenFile& file, uint64_t offset, void* data, size_t size, const std::string& path);
+
+// The error of a write that has just failed, from errno.
+Error write_error(const std::string& where);
 
 }  // namespace volley

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <limits>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -40,6 +41,18 @@ bool is_json(const HttpRequest& request) {
   type.erase(std::remove(type.begin(), type.end(), ' '), type.end());
   std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::tolower(c); });
   return type == "application/json" || (type.empty() && request.origin.empty());
+}
+
+// A browser sends forms to any address without asking: only pages of this server, and those that it lets, may.
+std::optional<HttpResponse> refuse_form(const HttpRequest& request, const Cors& cors) {
+  const bool own = request.origin == "http://" + request.host || request.origin == "https://" + request.host;
+  if (!request.origin.empty() && !own && cors.headers(request).empty()) {
+    return error_response(http_error(403, "Pages of " + request.origin.substr(0, 200) + " may not upload files here."));
+  }
+  if (MultipartReader::boundary_of(request.content_type)) return std::nullopt;
+  return error_response(http_error(415,
+                                   "The body must be a form with a file: send \"Content-Type: "
+                                   "multipart/form-data\" with a boundary."));
 }
 
 HttpResponse unauthorized(bool sent_one) {
@@ -91,7 +104,11 @@ Api::Api(const ServerOptions& options)
       metrics_(std::make_shared<Metrics>(options.served_model_names.front())),
       started_(std::time(nullptr)),
       id_prefix_(random_prefix()),
-      responses_(std::make_shared<ResponseStore>(options.max_stored_responses, options.max_stored_bytes)) {}
+      responses_(std::make_shared<ResponseStore>(options.max_stored_responses, options.max_stored_bytes)) {
+  if (!options_.file_store) return;
+  for (size_t key = 0; key < std::max<size_t>(options_.api_keys.size(), 1); ++key) owners_[owner_of_key(key)] = key;
+  batches_ = std::make_unique<BatchService>(*options_.file_store, log_);
+}
 
 Api::Api(Engine& engine, const ServerOptions& options) : Api(options) {
   if (const Status attached = attach(engine); !attached.ok()) throw std::invalid_argument(attached.error().message);
@@ -102,6 +119,7 @@ Status Api::attach(Engine& engine) {
                 find_output_format(engine, options_.tool_call_parser, options_.reasoning_parser));
   serving_owner_.reset(new Serving{engine, format});
   serving_ = serving_owner_.get();
+  if (batches_) start_batches(engine);
   return {};
 }
 
@@ -113,8 +131,13 @@ bool Api::takes_long(const HttpRequest& request) const {
 
 // What a client sends may ask for more memory than there is: that must cost its request and nothing else.
 Api::Reply Api::handle(const HttpRequest& request, std::function<void()> wake, const std::atomic<bool>* cancelled) {
+  return guarded({request, std::move(wake), cancelled});
+}
+
+Api::Reply Api::guarded(Call call) {
+  const HttpRequest& request = call.request;
   try {
-    return dispatch({request, std::move(wake), cancelled});
+    return dispatch(std::move(call));
   } catch (const std::bad_alloc&) {
     log_.error(request.method + " " + std::string(path_label(request)) + " failed: there is no memory left for it");
     return error_response(out_of_memory_error());
@@ -133,14 +156,16 @@ std::variant<Route, HttpResponse> Api::admit(const HttpRequest& request) const {
     return unauthorized(!request.authorization.empty() || !request.api_key.empty());
   }
   if (found.row->needs_engine && !serving_.load()) return loading();
-  if (found.row->method == "POST" && !is_json(request)) {
+  if (found.row->endpoint == Endpoint::kUploadFile) {
+    if (auto refused = refuse_form(request, cors_)) return std::move(*refused);
+  } else if (found.row->method == "POST" && !is_json(request)) {
     return error_response(http_error(415, "The body must be JSON: send \"Content-Type: application/json\"."));
   }
   return target;
 }
 
 Api::Reply Api::dispatch(Call call) {
-  auto target = admit(call.request);
+  auto target = call.line_owner ? route(call.request) : admit(call.request);
   if (auto* response = std::get_if<HttpResponse>(&target)) return std::move(*response);
   return answer(std::get<Route>(target), std::move(call));
 }
@@ -163,6 +188,16 @@ Api::Reply Api::answer(const Route& found, Call call) {
       return response_input(call.request, found.rest);
     case Endpoint::kCancelResponse:
       return cancel_response(call.request, found.rest);
+    case Endpoint::kUploadFile:
+    case Endpoint::kListFiles:
+    case Endpoint::kGetFile:
+    case Endpoint::kDeleteFile:
+    case Endpoint::kFileContent:
+    case Endpoint::kCreateBatch:
+    case Endpoint::kListBatches:
+    case Endpoint::kGetBatch:
+    case Endpoint::kCancelBatch:
+      return answer_files(found, call.request);
     case Endpoint::kMessages:
       return message(std::move(call));
     case Endpoint::kCountMessageTokens:
@@ -247,7 +282,7 @@ Api::Reply Api::generate(Prepared prepared, Call call) {
   plan.max_unsent_bytes = options_.max_unsent_bytes;
   plan.make_writer = std::move(prepared.make_writer);
   plan.holds_answer = prepared.holds_answer;
-  set_share(call.request, plan);
+  set_share(call, plan);
   log_prompts(call.request, plan);
   auto started = Generation::start(serving.engine, metrics_, std::move(plan), std::move(call.wake));
   if (const auto* error = std::get_if<ApiError>(&started)) return refuse(*error);
@@ -265,13 +300,24 @@ std::string Api::tenant_of(const HttpRequest& request) const {
   return "key " + std::to_string(key_of(request).value_or(0));
 }
 
-// An API key is a tenant, an HTTP request a group.
-void Api::set_share(const HttpRequest& request, Generation::Plan& plan) {
-  const std::string tenant = tenant_of(request);
+std::string Api::tenant_of(const Call& call) const {
+  if (!call.line_owner) return tenant_of(call.request);
+  const auto key = owners_.find(*call.line_owner);
+  return "key " + std::to_string(key == owners_.end() ? 0 : key->second);
+}
+
+// An API key is a tenant, an HTTP request a group. Lines of batches come behind all else that their tenant asks.
+void Api::set_share(const Call& call, Generation::Plan& plan) {
+  constexpr int64_t kBehindOthers = int64_t{1} << 30;
+  const std::string tenant = tenant_of(call);
   const uint64_t group = next_group_.fetch_add(1);
   for (GenerateRequest& choice : plan.choices) {
     choice.tenant = tenant;
     choice.group = group;
+    if (call.line_owner) {
+      choice.priority =
+          static_cast<int32_t>(std::min<int64_t>(choice.priority + kBehindOthers, std::numeric_limits<int32_t>::max()));
+    }
   }
 }
 

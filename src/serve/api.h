@@ -6,6 +6,7 @@
 #include <atomic>
 #include <ctime>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -14,7 +15,9 @@
 #include <vector>
 
 #include "serve/access.h"
+#include "serve/batch_service.h"
 #include "serve/chat_body.h"
+#include "serve/file_upload.h"
 #include "serve/generation.h"
 #include "serve/http.h"
 #include "serve/log.h"
@@ -55,6 +58,15 @@ class Api {
   // What every answer to this request carries, its failure included.
   HttpHeaders common_headers(const HttpRequest& request) const;
 
+  // A file that arrives instead of a body in memory. REQUIRES: takes_upload(request).
+  std::variant<std::unique_ptr<FileUpload>, HttpResponse> begin_upload(const HttpRequest& request);
+  bool takes_upload(const HttpRequest& request) const;
+  size_t max_upload_bytes() const;  // of a body that begin_upload() takes; 0: none
+  // Batches give up their open lines, which the next start answers.
+  void stop_batches() {
+    if (batches_) batches_->stop();
+  }
+
   Metrics& metrics() { return *metrics_; }
   const ServerLog& log() const { return log_; }
 
@@ -70,6 +82,7 @@ class Api {
     const HttpRequest& request;
     std::function<void()> wake;
     const std::atomic<bool>* cancelled = nullptr;
+    const std::string* line_owner = nullptr;  // of a batch's line, which has no key of its own
   };
 
   // A body as its endpoint reads it, and how the answer is written.
@@ -89,6 +102,17 @@ class Api {
   HttpResponse delete_response(const HttpRequest& request, const std::string& id);
   HttpResponse response_input(const HttpRequest& request, const std::string& id);
   HttpResponse cancel_response(const HttpRequest& request, const std::string& id);
+  // /v1/files and /v1/batches
+  HttpResponse answer_files(const Route& found, const HttpRequest& request);
+  HttpResponse list_files(const HttpRequest& request, const std::string& owner) const;
+  HttpResponse file_content(const StoredFile& file) const;
+  HttpResponse delete_file(const StoredFile& file);
+  HttpResponse list_batches(const HttpRequest& request, const std::string& owner) const;
+  HttpResponse cancel_batch(const std::string& owner, const std::string& id);
+  void start_batches(const Engine& engine);
+  std::string owner_of(const HttpRequest& request) const;
+  std::string owner_of_key(size_t key) const;
+  Reply guarded(Call call);
   Reply message(Call call);
   HttpResponse count_message_tokens(Call call);
   Reply generate(Prepared prepared, Call call);
@@ -98,7 +122,8 @@ class Api {
   HttpResponse readiness() const;
   std::optional<size_t> key_of(const HttpRequest& request) const;
   std::string tenant_of(const HttpRequest& request) const;
-  void set_share(const HttpRequest& request, Generation::Plan& plan);
+  std::string tenant_of(const Call& call) const;
+  void set_share(const Call& call, Generation::Plan& plan);
   void log_prompts(const HttpRequest& request, const Generation::Plan& plan) const;
   std::string new_id();
   void warn_once(const std::string& message);
@@ -117,7 +142,9 @@ class Api {
   std::atomic<uint64_t> next_id_{0};
   std::atomic<uint64_t> next_group_{1};  // 0 is none
   std::mutex warned_mutex_;
-  std::set<std::string> warned_;  // guarded by warned_mutex_: what the log was told
+  std::set<std::string> warned_;           // guarded by warned_mutex_: what the log was told
+  std::map<std::string, size_t> owners_;   // the number of the key by its owner's name; constant
+  std::unique_ptr<BatchService> batches_;  // null: there is no folder for files. Last: its threads use the rest
 };
 
 }  // namespace volley::serve

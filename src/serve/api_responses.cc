@@ -28,27 +28,11 @@ HttpResponse not_kept(const std::string& id) {
   return error_response(error);
 }
 
-// The value of a parameter behind "?"; empty: it was not sent.
-std::string query_value(const HttpRequest& request, std::string_view name) {
-  const size_t begin = request.target.find('?');
-  if (begin == std::string::npos) return "";
-  std::string_view rest = std::string_view(request.target).substr(begin + 1);
-  rest = rest.substr(0, rest.find('#'));
-  while (!rest.empty()) {
-    const std::string_view pair = rest.substr(0, rest.find('&'));
-    if (pair.starts_with(name) && pair.size() > name.size() && pair[name.size()] == '=') {
-      return percent_decode(pair.substr(name.size() + 1)).value_or("");
-    }
-    rest.remove_prefix(std::min(rest.size(), pair.size() + 1));
-  }
-  return "";
-}
-
 }  // namespace
 
 Api::Reply Api::respond(Call call) {
   const std::string suffix = new_id();
-  const std::string tenant = tenant_of(call.request);
+  const std::string tenant = tenant_of(call);
   const std::string id = "resp_" + suffix;
   auto parsed =
       parse_responses_request(call.request.body, {rules(), *responses_, tenant, suffix, options_.max_body_bytes});

@@ -1,5 +1,6 @@
 #include "serve/http.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -18,6 +19,8 @@ const char* reason_phrase(int status) {
       return "Bad Request";
     case 401:
       return "Unauthorized";
+    case 403:
+      return "Forbidden";
     case 404:
       return "Not Found";
     case 405:
@@ -26,6 +29,8 @@ const char* reason_phrase(int status) {
       return "Not Acceptable";
     case 408:
       return "Request Timeout";
+    case 409:
+      return "Conflict";
     case 413:
       return "Content Too Large";
     case 415:
@@ -80,7 +85,7 @@ std::string response_head(const HttpResponse& response, const Framing& framing) 
   if (bodiless) {
     // Neither may say how long the body is that it does not have.
   } else if (!framing.chunked) {
-    add_header(head, "Content-Length", std::to_string(response.body.size()));
+    add_header(head, "Content-Length", std::to_string(response.file ? response.file->bytes : response.body.size()));
   } else if (!framing.http_1_0) {
     add_header(head, "Transfer-Encoding", "chunked");
   }
@@ -100,6 +105,21 @@ std::string body_piece(std::string_view data, const Framing& framing) {
 
 std::string_view body_end(const Framing& framing) {
   return framing.http_1_0 ? "" : "0\r\n\r\n";
+}
+
+std::string query_value(const HttpRequest& request, std::string_view name) {
+  const size_t begin = request.target.find('?');
+  if (begin == std::string::npos) return "";
+  std::string_view rest = std::string_view(request.target).substr(begin + 1);
+  rest = rest.substr(0, rest.find('#'));
+  while (!rest.empty()) {
+    const std::string_view pair = rest.substr(0, rest.find('&'));
+    if (pair.starts_with(name) && pair.size() > name.size() && pair[name.size()] == '=') {
+      return percent_decode(pair.substr(name.size() + 1)).value_or("");
+    }
+    rest.remove_prefix(std::min(rest.size(), pair.size() + 1));
+  }
+  return "";
 }
 
 std::optional<std::string> percent_decode(std::string_view text) {

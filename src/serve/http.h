@@ -3,11 +3,14 @@
 
 #include <cstddef>
 #include <ctime>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "base/file.h"
 
 namespace volley::serve {
 
@@ -33,9 +36,10 @@ struct HttpResponse {
   std::string content_type = "application/json";  // empty: of a response without a body, 204 or 304
   HttpHeaders headers;                            // beside the ones that response_head() writes
   std::string body;
-  std::string error = {};    // for the log: of an error its code, or its type where it has none
-  std::string reason = {};   // for the log: of an error its message, without what it quotes of prompts
-  std::string message = {};  // of an error, for APIs that write it in a form of their own
+  std::shared_ptr<const OpenFile> file = {};  // the body is this file instead, as long as `bytes` says
+  std::string error = {};                     // for the log: of an error its code, or its type where it has none
+  std::string reason = {};                    // for the log: of an error its message, without what it quotes of prompts
+  std::string message = {};                   // of an error, for APIs that write it in a form of their own
 };
 
 // How a response is sent over one connection.
@@ -53,6 +57,9 @@ std::string response_head(const HttpResponse& response, const Framing& framing);
 std::string body_piece(std::string_view data, const Framing& framing);
 // What ends a body of unknown length.
 std::string_view body_end(const Framing& framing);
+
+// The value of a parameter behind "?"; empty: it was not sent.
+std::string query_value(const HttpRequest& request, std::string_view name);
 
 // "/v1/models/a%2Fb" → "/v1/models/a/b". An incomplete escape gives nothing.
 std::optional<std::string> percent_decode(std::string_view text);

@@ -282,6 +282,7 @@ void Server::Impl::for_sessions(void (Session::*action)()) {
 void Server::Impl::stop_accepting() {
   error_code ignored;
   shared_.draining = true;
+  shared_.api.stop_batches();
   for (tcp::acceptor& acceptor : acceptors_) acceptor.close(ignored);
 }
 

@@ -14,6 +14,7 @@
 
 namespace volley::serve {
 
+class FileStore;
 class LogSink;
 
 // HTTPS: files in PEM format.
@@ -59,6 +60,9 @@ struct ServerOptions {
   // Answers of /v1/responses that are kept, to go on from; the least recently used goes first. 0: none.
   size_t max_stored_responses = 1000;
   size_t max_stored_bytes = size_t{64} << 20;  // with the conversations before them
+  // For /v1/files and /v1/batches; null: they say that there is none.
+  std::shared_ptr<FileStore> file_store;
+  int batch_concurrency = 0;  // lines of batches that are open at once; 0: half of what the engine runs at once
   // What may wait to be sent to one client. A stream whose client reads so slowly that more piles up is cancelled. A
   // connection holds up to twice as much, what waits and what is being written, and half a MiB in the kernel.
   size_t max_unsent_bytes = size_t{1} << 20;

@@ -176,6 +176,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   using Parser = http::request_parser<TextBody>;
+  using PieceParser = http::request_parser<PieceBody>;
   // What is to be answered before the connection is closed, instead of reading the body.
   using Refusal = std::optional<HttpResponse>;
 
@@ -185,6 +186,10 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::awaitable<std::optional<Exchange>> read_request();
   Refusal refusal(const Parser& parser, const HttpRequest& request, bool asks) const;
   asio::awaitable<Refusal> read_body(Parser& parser, error_code& error);
+  asio::awaitable<Refusal> read_upload(Parser& head, const HttpRequest& request, error_code& error);
+  template <typename Work>
+  asio::awaitable<void> on_worker(Work work);
+  asio::awaitable<bool> send_file(const OpenFile& file);
   asio::awaitable<void> refuse(error_code error);
   asio::awaitable<void> close_with(Exchange exchange, HttpResponse response);
   asio::awaitable<bool> answer(Exchange& exchange);
@@ -240,6 +245,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool gone_ = false;         // nobody to answer: the client left, or the server stops
   std::shared_ptr<Job> job_;  // while a worker has the request
   std::shared_ptr<Generation> generation_;
+  std::shared_ptr<FileUpload> upload_;  // of the request that was read last
 };
 
 inline asio::awaitable<void> Session::run() {
@@ -323,35 +329,47 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
   if (!co_await wait_for_bytes()) co_return std::nullopt;
   arm(shared_.options.receive_timeout, kDrainRead);
   body_share_.release();
+  upload_.reset();
   Parser parser;
   parser.header_limit(static_cast<uint32_t>(shared_.options.max_header_bytes));
-  parser.body_limit(shared_.options.max_body_bytes);
+  const size_t body_limit = shared_.options.max_body_bytes;
+  parser.body_limit(std::max(body_limit, shared_.api.max_upload_bytes()));
   error_code error;
   co_await http::async_read_header(stream_, buffer_, parser, token(error));
   HttpRequest request;
   Refusal refused;
+  bool upload = false, keep_alive = false;
   if (!error) {
     request = request_head(parser.get());
+    upload = shared_.api.takes_upload(request);
+    keep_alive = parser.keep_alive();
+    if (!upload) parser.body_limit(body_limit);
+    if (!upload && parser.content_length().value_or(0) > body_limit) error = http::error::body_limit;
+  }
+  const bool http_1_0 = parser.get().version() < 11;
+  if (!error) {
     const bool asks = boost::beast::iequals(parser.get()[http::field::expect], "100-continue") && !parser.is_done();
     refused = refusal(parser, request, asks);
     if (!refused && asks) {
       if (!co_await write(kContinue)) co_return std::nullopt;
       arm(shared_.options.receive_timeout, kDrainRead);
     }
-    if (!refused) refused = co_await read_body(parser, error);
+    // Two statements: gcc 12 awaits both sides of a conditional expression.
+    if (!refused && upload) refused = co_await read_upload(parser, request, error);
+    if (!refused && !upload) refused = co_await read_body(parser, error);
   }
   disarm();
+  if (refused || error) upload_.reset();
   if (refused) {
-    co_await close_with({shared_.api, std::move(request), parser.get().version() < 11, false}, std::move(*refused));
+    co_await close_with({shared_.api, std::move(request), http_1_0, false}, std::move(*refused));
     co_return std::nullopt;
   }
   if (error) {
     co_await refuse(error);
     co_return std::nullopt;
   }
-  request.body = std::move(parser.get().body());
-  co_return std::optional<Exchange>(std::in_place, shared_.api, std::move(request), parser.get().version() < 11,
-                                    parser.keep_alive());
+  if (!upload) request.body = std::move(parser.get().body());
+  co_return std::optional<Exchange>(std::in_place, shared_.api, std::move(request), http_1_0, keep_alive);
 }
 
 // By the head alone. What is refused although its end is known and near is not refused here, but when it is handled:
@@ -378,6 +396,48 @@ inline asio::awaitable<Session::Refusal> Session::read_body(Parser& parser, erro
     }
   }
   co_return std::nullopt;
+}
+
+// A file goes to the disk as it comes, a piece at a time, by a worker: a disk may be slow. A client that sends each
+// piece in time may take as long as it needs.
+inline asio::awaitable<Session::Refusal> Session::read_upload(Parser& head, const HttpRequest& request,
+                                                              error_code& error) {
+  auto begun = shared_.api.begin_upload(request);
+  if (auto* refused = std::get_if<HttpResponse>(&begun)) co_return std::move(*refused);
+  upload_ = std::get<0>(std::move(begun));
+  if (!body_share_.grow_to(FileUpload::kPieceBytes)) {
+    co_return error_response(http_error(503, "Too many large requests are arriving at once. Try again in a moment."));
+  }
+  PieceParser parser(std::move(head));
+  parser.eager(true);
+  std::string& piece = parser.get().body();
+  while (!error) {
+    if (!parser.is_done()) co_await http::async_read_some(stream_, buffer_, parser, token(error));
+    if (error || (piece.size() < FileUpload::kPieceBytes && !parser.is_done())) continue;
+    disarm();
+    bool good = true;
+    co_await on_worker([&] { good = upload_->feed(piece); });
+    piece.clear();
+    if (gone_) error = asio::error::operation_aborted;
+    if (parser.is_done()) break;
+    if (!good && !is_short(parser)) co_return upload_->failure();
+    arm(shared_.options.receive_timeout, kDrainRead);
+  }
+  co_return std::nullopt;
+}
+
+// Waits for it, whatever becomes of the connection: `work` may use what the caller has.
+template <typename Work>
+asio::awaitable<void> Session::on_worker(Work work) {
+  const auto done = std::make_shared<bool>(false);  // of the strand
+  shared_.workers.post(true, [&work, done, weak = weak_from_this(), executor = executor()] {
+    work();
+    asio::post(executor, [done, weak] {
+      *done = true;
+      if (const auto self = weak.lock()) self->notify();
+    });
+  });
+  while (!*done) co_await wait_signal();
 }
 
 // Answers what could not be read as a request, if anybody is left to listen. Where the next request would begin is not
@@ -413,7 +473,10 @@ inline asio::awaitable<void> Session::close_with(Exchange exchange, HttpResponse
 
 // True: the connection can take another request.
 inline asio::awaitable<bool> Session::answer(Exchange& exchange) {
-  if (shared_.draining) co_return co_await send_response(exchange, stopping_response());
+  if (shared_.draining) {
+    upload_.reset();
+    co_return co_await send_response(exchange, stopping_response());
+  }
   limit_time();
   answer_begun_ = false;
   interim_responses_ = !exchange.http_1_0();
@@ -452,11 +515,17 @@ inline asio::awaitable<Api::Reply> Session::handle(Exchange& exchange) {
   }
   const auto job = job_ = std::make_shared<Job>();
   job->request = exchange.hand_over();
+  job->upload = std::move(upload_);
   watch();
   shared_.workers.post(job->request.body.size() > kLargeBody,
                        [job, share = std::move(body_share_), wake, api = &shared_.api, weak = weak_from_this(),
                         executor = executor()]() mutable {
-                         if (!job->cancelled) job->reply = api->handle(job->request, wake, &job->cancelled);
+                         if (!job->cancelled && job->upload) {
+                           job->reply = job->upload->finish();
+                         } else if (!job->cancelled) {
+                           job->reply = api->handle(job->request, wake, &job->cancelled);
+                         }
+                         job->upload.reset();
                          std::string().swap(job->request.body);  // an assignment would keep its memory
                          share.release();
                          asio::post(executor, [job, weak] {
@@ -478,10 +547,27 @@ inline void Session::cancel_job() {
 }
 
 inline asio::awaitable<bool> Session::send_response(Exchange& exchange, HttpResponse response) {
+  const auto file = exchange.request().method == "HEAD" ? nullptr : response.file;
   const std::string bytes = exchange.whole(std::move(response), shared_.draining);
-  const bool written = co_await write(bytes);
+  bool written = co_await write(bytes);
+  if (written && file) written = co_await send_file(*file);
   exchange.end(written, nullptr);
   co_return (written && exchange.reusable());
+}
+
+// False: the client left, or the disk failed; the connection ends then, because more bytes were announced.
+inline asio::awaitable<bool> Session::send_file(const OpenFile& file) {
+  std::string piece;
+  for (size_t sent = 0; sent < file.bytes && !gone_; sent += piece.size()) {
+    size_t got = 0;
+    piece.resize(std::min(file.bytes - sent, FileUpload::kPieceBytes));
+    co_await on_worker([&] {
+      const auto read = read_at(file, sent, piece.data(), piece.size(), "a file");
+      got = read.ok() ? *read : 0;
+    });
+    if (got < piece.size() || !co_await write(piece)) co_return false;
+  }
+  co_return !gone_;
 }
 
 // The answer of a generation, until its end or until there is nobody to send it to.

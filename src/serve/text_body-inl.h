@@ -1,4 +1,4 @@
-// A request's body in memory. Included by session-inl.h alone.
+// A request's body in memory, whole or a piece at a time. Included by session-inl.h alone.
 #pragma once
 
 #include <boost/beast/http/string_body.hpp>
@@ -36,6 +36,17 @@ struct TextBody : boost::beast::http::string_body {
   static boost::system::error_code no_memory() {
     return boost::system::errc::make_error_code(boost::system::errc::not_enough_memory);
   }
+};
+
+// One that may be too large to have room made for it at once: whoever reads it empties it as it comes.
+struct PieceBody : TextBody {
+  class reader : public TextBody::reader {
+   public:
+    using TextBody::reader::reader;
+    void init(const boost::optional<std::uint64_t>&, boost::system::error_code& error) {
+      TextBody::reader::init(boost::none, error);
+    }
+  };
 };
 
 }  // namespace volley::serve::transport

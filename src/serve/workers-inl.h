@@ -20,6 +20,7 @@ constexpr size_t kLargeBody = size_t{256} << 10;
 // A request on its way through a worker thread. Shared, because the connection may leave before the worker is done.
 struct Job {
   HttpRequest request;
+  std::shared_ptr<FileUpload> upload;  // if the request's body was one
   std::atomic<bool> cancelled{false};  // by the session: nobody waits for the reply any more
   std::optional<Api::Reply> reply;     // of the worker, then of the strand
   bool ready = false;                  // of the strand

@@ -1,4 +1,4 @@
-#include "apps/generate/line_reader.h"
+#include "base/line_reader.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-namespace volley::apps {
+namespace volley {
 
 Result<LineReader> LineReader::open(const std::string& path, size_t max_line_bytes) {
   const int fd = path == "-" ? dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -104,4 +104,4 @@ Result<LineReader::State> LineReader::next(Line* line, int wait_ms) {
   }
 }
 
-}  // namespace volley::apps
+}  // namespace volley

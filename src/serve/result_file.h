@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace volley::apps {
+namespace volley::serve {
 
 // Each line is one write at the file's end, so that a process that is killed leaves whole lines and at most one torn
 // one, the last. Lines reach the disk within kSyncInterval of a sync_if_due(): what a machine loses with its power is
@@ -47,4 +47,4 @@ class ResultFile {
   std::chrono::steady_clock::time_point last_sync_{};
 };
 
-}  // namespace volley::apps
+}  // namespace volley::serve

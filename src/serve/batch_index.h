@@ -10,7 +10,14 @@
 #include <utility>
 #include <vector>
 
-namespace volley::apps {
+namespace volley::serve {
+
+// What keeps a file from being run as a batch.
+struct LineProblem {
+  int64_t line = 0;     // from 1; 0: the whole file
+  std::string code;     // for programs: "invalid_line", "duplicate_custom_id"
+  std::string message;  // a sentence
+};
 
 // 16 bytes and a bit a line, however long the lines and their ids are: an id is kept as a hash of 64 bits, and lines
 // whose hashes are equal are told apart by reading them again. So the input must stay as it is while this is in use.
@@ -19,8 +26,9 @@ class BatchIndex {
   using Hash = std::function<uint64_t(std::string_view)>;
 
   // Reads the input once. kInvalidArgument: lines that are not JSON objects with a custom_id (the first of them are
-  // named), or two lines with the same one. `hash` is for tests of equal hashes.
-  static Result<BatchIndex> read(const std::string& path, Hash hash = {});
+  // named), or two lines with the same one. `hash` is for tests of equal hashes. `problems`, unless null, gets those
+  // lines one by one.
+  static Result<BatchIndex> read(const std::string& path, Hash hash = {}, std::vector<LineProblem>* problems = nullptr);
 
   int64_t lines() const { return static_cast<int64_t>(entries_.size()); }
   int64_t done() const { return done_count_; }
@@ -41,8 +49,8 @@ class BatchIndex {
   };
 
   BatchIndex(std::string path, Hash hash) : path_(std::move(path)), hash_(std::move(hash)) {}
-  Status read_lines();
-  Status check_duplicates() const;
+  Status read_lines(std::vector<LineProblem>* problems);
+  Status check_duplicates(std::vector<LineProblem>* problems) const;
   std::string id_at(int64_t offset) const;
   int64_t line_number(int64_t offset) const;
 
@@ -53,4 +61,4 @@ class BatchIndex {
   int64_t done_count_ = 0;
 };
 
-}  // namespace volley::apps
+}  // namespace volley::serve

@@ -1,5 +1,5 @@
 // Lines come out whole and in order, and one that is too long costs no memory and no other line.
-#include "apps/generate/line_reader.h"
+#include "base/line_reader.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-namespace volley::apps {
+namespace volley {
 namespace {
 
 class LineReaderTest : public testing::Test {
@@ -102,4 +102,4 @@ TEST_F(LineReaderTest, WhatCannotBeOpenedIsNamed) {
 }
 
 }  // namespace
-}  // namespace volley::apps
+}  // namespace volley

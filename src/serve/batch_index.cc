@@ -1,13 +1,13 @@
-#include "apps/batch/batch_index.h"
+#include "serve/batch_index.h"
 
 #include <algorithm>
 #include <fstream>
 #include <utility>
 
-#include "apps/batch/batch_line.h"
-#include "apps/generate/line_reader.h"
+#include "base/line_reader.h"
+#include "serve/batch_line.h"
 
-namespace volley::apps {
+namespace volley::serve {
 namespace {
 
 constexpr int kNamedProblems = 10;  // in one error
@@ -16,27 +16,28 @@ bool is_blank(const std::string& line) {
   return line.find_first_not_of(" \t\r") == std::string::npos;
 }
 
-std::string problems_error(const std::string& path, const std::vector<std::string>& problems, int64_t count) {
+std::string problems_error(const std::string& path, const std::vector<LineProblem>& problems, int64_t count) {
   std::string text = path + " cannot be run as a batch:";
-  for (const std::string& problem : problems) text += " " + problem;
+  for (const LineProblem& problem : problems) text += " line " + std::to_string(problem.line) + ": " + problem.message;
   const int64_t more = count - static_cast<int64_t>(problems.size());
   return more > 0 ? text + " And " + std::to_string(more) + " more." : text;
 }
 
 }  // namespace
 
-Result<BatchIndex> BatchIndex::read(const std::string& path, Hash hash) {
+Result<BatchIndex> BatchIndex::read(const std::string& path, Hash hash, std::vector<LineProblem>* problems) {
+  std::vector<LineProblem> unwanted;
+  if (problems == nullptr) problems = &unwanted;
   BatchIndex index(path, hash ? std::move(hash) : Hash(std::hash<std::string_view>()));
-  VOLLEY_RETURN_IF_ERROR(index.read_lines());
+  VOLLEY_RETURN_IF_ERROR(index.read_lines(problems));
   std::sort(index.entries_.begin(), index.entries_.end());
-  VOLLEY_RETURN_IF_ERROR(index.check_duplicates());
+  VOLLEY_RETURN_IF_ERROR(index.check_duplicates(problems));
   index.done_.resize(index.entries_.size());
   return index;
 }
 
-Status BatchIndex::read_lines() {
+Status BatchIndex::read_lines(std::vector<LineProblem>* problems) {
   VOLLEY_ASSIGN(LineReader reader, LineReader::open(path_));
-  std::vector<std::string> problems;
   int64_t count = 0, offset = 0;
   LineReader::Line line;
   for (;;) {
@@ -51,23 +52,24 @@ Status BatchIndex::read_lines() {
     if (id.ok()) {
       entries_.push_back({hash_(*id), begin});
     } else if (++count <= kNamedProblems) {
-      problems.push_back("line " + std::to_string(line.number) + ": " + id.error().message);
+      problems->push_back({line.number, "invalid_line", id.error().message});
     }
   }
-  if (count > 0) return invalid_argument(problems_error(path_, problems, count));
+  if (count > 0) return invalid_argument(problems_error(path_, *problems, count));
   return {};
 }
 
 // Compares the ids themselves only where hashes are equal, and stops at the first ids that are.
-Status BatchIndex::check_duplicates() const {
+Status BatchIndex::check_duplicates(std::vector<LineProblem>* problems) const {
   for (size_t i = 1; i < entries_.size(); ++i) {
     for (size_t j = i; j-- > 0 && entries_[j].hash == entries_[i].hash;) {
       const std::string id = id_at(entries_[i].offset);
       if (id_at(entries_[j].offset) != id) continue;
-      return invalid_argument(path_ + " cannot be run as a batch: lines " +
-                              std::to_string(line_number(entries_[j].offset)) + " and " +
-                              std::to_string(line_number(entries_[i].offset)) + " have the same custom_id \"" + id +
-                              "\", so their results could not be told apart.");
+      const int64_t first = line_number(entries_[j].offset), second = line_number(entries_[i].offset);
+      const std::string what = "lines " + std::to_string(first) + " and " + std::to_string(second) +
+                               " have the same custom_id \"" + id + "\", so their results could not be told apart.";
+      problems->push_back({second, "duplicate_custom_id", "The " + what});
+      return invalid_argument(path_ + " cannot be run as a batch: " + what);
     }
   }
   return {};
@@ -116,4 +118,4 @@ int64_t BatchIndex::line_number(int64_t offset) const {
   return number;
 }
 
-}  // namespace volley::apps
+}  // namespace volley::serve

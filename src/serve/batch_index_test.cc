@@ -1,5 +1,5 @@
 // Which lines are open: exact, even where hashes of ids are equal.
-#include "apps/batch/batch_index.h"
+#include "serve/batch_index.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace volley::apps {
+namespace volley::serve {
 namespace {
 
 namespace fs = std::filesystem;
@@ -70,4 +70,4 @@ TEST_F(BatchIndexTest, NamesLinesThatAreNoRequests) {
 }
 
 }  // namespace
-}  // namespace volley::apps
+}  // namespace volley::serve

@@ -1,4 +1,4 @@
-#include "apps/batch/batch_line.h"
+#include "serve/batch_line.h"
 
 #include <algorithm>
 #include <iterator>
@@ -7,12 +7,12 @@
 
 #include "serve/json_text.h"
 
-namespace volley::apps {
+namespace volley::serve {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kUrls[] = {"/v1/chat/completions", "/v1/completions"};
+constexpr std::string_view kUrls[] = {"/v1/chat/completions", "/v1/completions", "/v1/responses"};
 
 std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -35,8 +35,8 @@ std::string envelope(const std::string& id, const std::string& custom_id) {
 }  // namespace
 
 Result<std::string> read_custom_id(std::string_view line) {
-  const auto parsed = serve::parse_json(line);
-  if (const auto* error = std::get_if<serve::ApiError>(&parsed)) {
+  const auto parsed = parse_json(line);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) {
     std::string message = error->message;
     if (message.starts_with("The body")) message.replace(0, 8, "The line");
     return invalid_argument(std::move(message));
@@ -50,17 +50,28 @@ Result<std::string> read_custom_id(std::string_view line) {
   return id;
 }
 
-std::variant<serve::HttpRequest, LineError> read_batch_request(std::string_view line) {
+bool is_batch_url(std::string_view url) {
+  return std::find(std::begin(kUrls), std::end(kUrls), url) != std::end(kUrls);
+}
+
+std::string batch_urls() {
+  std::string list;
+  for (size_t i = 0; i < std::size(kUrls); ++i) {
+    if (i > 0) list += i + 1 < std::size(kUrls) ? ", " : " or ";
+    list.append("\"").append(kUrls[i]).append("\"");
+  }
+  return list;
+}
+
+std::variant<HttpRequest, LineError> read_batch_request(std::string_view line) {
   const nlohmann::json json = nlohmann::json::parse(line);
-  serve::HttpRequest request;
+  HttpRequest request;
   request.method = text_of(json, "method");
   request.target = text_of(json, "url");
   request.content_type = "application/json";
   if (request.method != "POST") return invalid_line("The line's \"method\" is not \"POST\".");
-  if (std::find(std::begin(kUrls), std::end(kUrls), request.target) == std::end(kUrls)) {
-    return LineError{"unsupported_url",
-                     "The line's \"url\" is not one that a batch can ask: \"/v1/chat/completions\" or "
-                     "\"/v1/completions\"."};
+  if (!is_batch_url(request.target)) {
+    return LineError{"unsupported_url", "The line's \"url\" is not one that a batch can ask: " + batch_urls() + "."};
   }
   const auto body = json.find("body");
   if (body == json.end() || !body->is_object()) {
@@ -70,7 +81,7 @@ std::variant<serve::HttpRequest, LineError> read_batch_request(std::string_view 
   if (stream != body->end() && *stream == true) {
     return LineError{"unsupported_parameter", "A batch has no streams: leave \"stream\" out of the body."};
   }
-  request.body = std::string(serve::find_member(line, "body"));
+  request.body = std::string(find_member(line, "body"));
   return request;
 }
 
@@ -82,7 +93,7 @@ bool is_failure(std::string_view result_line) {
   return status == response->end() || *status != 200;
 }
 
-std::string response_line(const std::string& id, const std::string& custom_id, const serve::HttpResponse& response) {
+std::string response_line(const std::string& id, const std::string& custom_id, const HttpResponse& response) {
   // The body is JSON already; only white space between its values could hold a newline, which would end the line.
   std::string body = response.body;
   if (body.find('\n') != std::string::npos) body = dump(Json::parse(body));
@@ -95,4 +106,4 @@ std::string error_line(const std::string& id, const std::string& custom_id, cons
          dump({{"code", error.code}, {"message", error.message}}) + "}";
 }
 
-}  // namespace volley::apps
+}  // namespace volley::serve

@@ -1,11 +1,11 @@
 // What a line of a batch must hold, and what its result looks like to a program that knows OpenAI's format.
-#include "apps/batch/batch_line.h"
+#include "serve/batch_line.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-namespace volley::apps {
+namespace volley::serve {
 namespace {
 
 using Json = nlohmann::json;
@@ -22,9 +22,9 @@ LineError error_of(std::string_view line) {
 TEST(BatchLine, TheBodyIsTakenByteForByte) {
   EXPECT_EQ(read_custom_id(kLine).value(), "r1");
   const auto request = read_batch_request(kLine);
-  ASSERT_TRUE(std::holds_alternative<serve::HttpRequest>(request));
-  EXPECT_EQ(std::get<serve::HttpRequest>(request).target, "/v1/completions");
-  EXPECT_EQ(std::get<serve::HttpRequest>(request).body, R"({"prompt": "x", "seed": 1e2 })");
+  ASSERT_TRUE(std::holds_alternative<HttpRequest>(request));
+  EXPECT_EQ(std::get<HttpRequest>(request).target, "/v1/completions");
+  EXPECT_EQ(std::get<HttpRequest>(request).body, R"({"prompt": "x", "seed": 1e2 })");
 }
 
 TEST(BatchLine, ALineWithoutAnIdIsRefused) {
@@ -44,7 +44,7 @@ TEST(BatchLine, WhatIsNoRequestSaysWhy) {
 }
 
 TEST(BatchLine, ResultsAreOneLineEach) {
-  serve::HttpResponse response;
+  HttpResponse response;
   response.body = "{\n\"text\": \"a\\nb\"}";
   const std::string answered = response_line("b-1", "r\"1", response);
   EXPECT_EQ(answered.find('\n'), std::string::npos);
@@ -66,4 +66,4 @@ TEST(BatchLine, ResultsAreOneLineEach) {
 }
 
 }  // namespace
-}  // namespace volley::apps
+}  // namespace volley::serve

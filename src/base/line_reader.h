@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace volley::apps {
+namespace volley {
 
 constexpr size_t kMaxLineBytes = 16u << 20;  // room for a prompt of two million token ids
 
@@ -53,4 +53,4 @@ class LineReader {
   bool end_ = false;
 };
 
-}  // namespace volley::apps
+}  // namespace volley

@@ -1,4 +1,4 @@
-#include "apps/batch/result_file.h"
+#include "serve/result_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -10,10 +10,10 @@
 #include <limits>
 #include <utility>
 
-#include "apps/generate/line_reader.h"
-#include "apps/standard_streams.h"
+#include "base/file.h"
+#include "base/line_reader.h"
 
-namespace volley::apps {
+namespace volley::serve {
 namespace {
 
 Status check_output(int fd, const std::string& path, const std::string& input) {
@@ -121,4 +121,4 @@ Status ResultFile::check_name() const {
   return not_found("The output " + path_ + " was deleted or replaced while the batch was running. " + lost);
 }
 
-}  // namespace volley::apps
+}  // namespace volley::serve

@@ -10,7 +10,7 @@
 
 #include "serve/http.h"
 
-namespace volley::apps {
+namespace volley::serve {
 
 // Why a line is not a request: the result line's "error".
 struct LineError {
@@ -21,14 +21,18 @@ struct LineError {
 // The "custom_id" of an input line or of a result line. kInvalidArgument: the line is not a JSON object that has one.
 Result<std::string> read_custom_id(std::string_view line);
 
+// What a line may ask, and all of them as a sentence lists them.
+bool is_batch_url(std::string_view url);
+std::string batch_urls();
+
 // The request that an input line asks for, its body byte for byte. REQUIRES: read_custom_id(line) is ok.
-std::variant<serve::HttpRequest, LineError> read_batch_request(std::string_view line);
+std::variant<HttpRequest, LineError> read_batch_request(std::string_view line);
 
 // Whether a result line tells of a failure: an error, or a response whose status is not 200. REQUIRES: as above.
 bool is_failure(std::string_view result_line);
 
 // Result lines, without a newline. `id` is the line's own name and the response's request_id.
-std::string response_line(const std::string& id, const std::string& custom_id, const serve::HttpResponse& response);
+std::string response_line(const std::string& id, const std::string& custom_id, const HttpResponse& response);
 std::string error_line(const std::string& id, const std::string& custom_id, const LineError& error);
 
-}  // namespace volley::apps
+}  // namespace volley::serve

@@ -1,5 +1,5 @@
 // The output survives a run that is killed: a torn line is cut at any byte, whole ones are read back.
-#include "apps/batch/result_file.h"
+#include "serve/result_file.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <vector>
 
-namespace volley::apps {
+namespace volley::serve {
 namespace {
 
 namespace fs = std::filesystem;
@@ -97,4 +97,4 @@ TEST_F(ResultFileTest, ADamagedLineEndsTheReading) {
 }
 
 }  // namespace
-}  // namespace volley::apps
+}  // namespace volley::serve

@@ -1,0 +1,476 @@
+#include "serve/batch_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+
+#include "serve/fields.h"
+#include "serve/json_text.h"
+#include "serve/result_file.h"
+
+namespace volley::serve {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kRunners = 4;  // batches that run at once; the lines that are open are shared among them
+constexpr int kRetries = 5;  // of a line that gets a 503
+constexpr size_t kMaxNoteBytes = size_t{1} << 20;
+constexpr size_t kMaxMetadata = 16, kMaxMetadataKey = 64, kMaxMetadataValue = 512;
+
+int64_t now() {
+  return static_cast<int64_t>(std::time(nullptr));
+}
+
+std::optional<ApiError> check_metadata(const nlohmann::json* metadata) {
+  if (metadata == nullptr) return std::nullopt;
+  bool good = metadata->is_object() && metadata->size() <= kMaxMetadata;
+  if (good) {
+    for (const auto& [key, value] : metadata->items()) {
+      good = good && count_code_points(key) <= kMaxMetadataKey && value.is_string() &&
+             count_code_points(value.get<std::string>()) <= kMaxMetadataValue;
+    }
+  }
+  if (good) return std::nullopt;
+  return invalid_field("metadata",
+                       "\"metadata\" must be an object of at most 16 texts, each up to 512 characters long and named "
+                       "with up to 64.");
+}
+
+// What POST /v1/batches asks for; its file has not been looked up.
+ApiResult<Batch> parse_batch(const std::string& body) {
+  const auto parsed = parse_json_object(body);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
+  FieldReader in(std::get<nlohmann::json>(parsed));
+  Batch batch;
+  const bool has_file = in.string("input_file_id", batch.input_file_id);
+  in.string("endpoint", batch.endpoint);
+  in.string("completion_window", batch.completion_window);
+  const nlohmann::json* metadata = in.get("metadata");
+  if (in.error()) return *in.error();
+  if (const auto unread = in.unread(); !unread.empty()) {
+    return unsupported_field(unread.front(), "The field " + in_quotes(unread.front()) + " is not supported.");
+  }
+  if (!has_file) return invalid_field("input_file_id", "\"input_file_id\" is missing: upload a file, POST /v1/files.");
+  if (!is_batch_url(batch.endpoint)) {
+    return invalid_field("endpoint", "\"endpoint\" must be " + batch_urls() + ".");
+  }
+  const auto window = read_window(batch.completion_window);
+  if (!window) {
+    return invalid_field("completion_window",
+                         "\"completion_window\" must be a time such as \"24h\": a number and s, m, h or d, up to 30 "
+                         "days.");
+  }
+  if (auto error = check_metadata(metadata)) return *error;
+  if (metadata != nullptr) batch.metadata = metadata->dump();
+  batch.created_at = now();
+  batch.expires_at = batch.created_at + *window;
+  return batch;
+}
+
+}  // namespace
+
+// Works on a copy of the batch, which the record gets at every change.
+class BatchService::Turn {
+ public:
+  Turn(BatchService* service, Record* record) : service_(*service), record_(*record), batch_(record->batch) {}
+
+  void run() {
+    if (batch_.status == BatchStatus::kFinalizing) return finalize();
+    if (batch_.status == BatchStatus::kCancelling && batch_.in_progress_at == 0) {
+      batch_.outcome = BatchStatus::kCancelled;
+      return end();
+    }
+    std::vector<LineProblem> problems;
+    auto index = BatchIndex::read(service_.store_.path(batch_.input_file_id), {}, &problems);
+    if (index.ok() && index->lines() == 0)
+      problems.push_back({0, "empty_file", "The file has no line with a request."});
+    if (!problems.empty() || !index.ok()) {
+      if (problems.empty()) problems.push_back({0, "unreadable_file", "The input file cannot be read any more."});
+      batch_.errors = std::move(problems);
+      batch_.outcome = BatchStatus::kFailed;
+      return end();
+    }
+    batch_.total = index->lines();
+    if (batch_.in_progress_at == 0) batch_.in_progress_at = now();
+    if (batch_.status == BatchStatus::kValidating) batch_.status = BatchStatus::kInProgress;
+    publish();
+    answer(&*index);
+    if (left_ || batch_.status != BatchStatus::kFinalizing) return;
+    finalize();
+  }
+
+ private:
+  std::string output_path() const { return path("output"); }
+  std::string error_path() const { return path("errors"); }
+  std::string path(const char* kind) const {
+    return service_.store_.batch_folder() + "/" + batch_.id + "." + kind + ".jsonl";
+  }
+
+  // A cancellation may have come meanwhile.
+  void take_over() {
+    if (record_.batch.status != BatchStatus::kCancelling) return;
+    batch_.cancelling_at = record_.batch.cancelling_at;
+    if (batch_.status == BatchStatus::kInProgress) batch_.status = BatchStatus::kCancelling;
+    if (batch_.status == BatchStatus::kFinalizing) batch_.outcome = BatchStatus::kCancelled;
+  }
+  void publish() {
+    const std::lock_guard lock(service_.mutex_);
+    take_over();
+    record_.batch = batch_;
+    service_.save(batch_);
+  }
+  bool cancelled() {
+    const std::lock_guard lock(service_.mutex_);
+    return record_.batch.status == BatchStatus::kCancelling;
+  }
+  bool expired() const { return now() >= batch_.expires_at; }
+
+  Status recover(BatchIndex* index, ResultFile* results, bool failures) {
+    int64_t bytes = 0;
+    auto cut = results->recover([&](int64_t number, std::string_view line) -> Status {
+      bytes += static_cast<int64_t>(line.size()) + 1;
+      const auto id = read_custom_id(line);
+      if (!id.ok() || index->mark_done(*id) != BatchIndex::Mark::kMarked) {
+        return data_loss("line " + std::to_string(number) + " is damaged");
+      }
+      ++(failures ? batch_.failed : batch_.completed);
+      return {};
+    });
+    return cut.ok() ? Status() : Status(cut.error());
+  }
+
+  void answer(BatchIndex* index) {
+    const std::string input = service_.store_.path(batch_.input_file_id);
+    auto output = ResultFile::open(output_path(), input), errors = ResultFile::open(error_path(), input);
+    Status status = output.ok() ? errors.ok() ? Status() : Status(errors.error()) : Status(output.error());
+    batch_.completed = batch_.failed = 0;
+    if (status.ok()) status = recover(index, &*output, false);
+    if (status.ok()) status = recover(index, &*errors, true);
+    if (!status.ok()) return give_up(status, "damaged_results", "The results so far cannot be read any more.");
+    service_.log_.info("batch " + batch_.id + ": " + std::to_string(index->lines() - index->done()) + " of " +
+                       std::to_string(index->lines()) + " lines to answer");
+    BatchRun run(input, index, hooks(&*output, &*errors), {batch_.endpoint, kRetries});
+    bool written_off = false;
+    {
+      const Wakeable wakeable(&service_, &record_, &run);
+      status = run.run();
+      written_off = status.ok() && !cancelled() && expired() && index->done() < index->lines();
+      if (written_off) {
+        status = run.write_off(
+            {"batch_expired", "This request could not be executed before the completion window expired."});
+      }
+    }
+    for (ResultFile* results : {&*output, &*errors}) {
+      if (const Status synced = results->sync(); status.ok()) status = synced;
+    }
+    if (!status.ok()) {
+      return give_up(status, full_ ? "storage_limit" : "storage_failed",
+                     full_ ? "The results took more room than the server has for files (--max-files-bytes)."
+                           : "The results could not be written: the server's disk is full or broken.");
+    }
+    left_ = index->done() < index->lines() && !cancelled();  // the server stops
+    if (left_) return;
+    finish(cancelled() ? BatchStatus::kCancelled : written_off ? BatchStatus::kExpired : BatchStatus::kCompleted);
+  }
+
+  // While it lives, stop() and cancel() wake the run.
+  class Wakeable {
+   public:
+    Wakeable(BatchService* service, Record* record, BatchRun* run) : service_(*service), record_(*record) { set(run); }
+    ~Wakeable() { set(nullptr); }
+    Wakeable(const Wakeable&) = delete;
+
+   private:
+    void set(BatchRun* run) {
+      const std::lock_guard lock(service_.mutex_);
+      record_.run = run;
+    }
+    BatchService& service_;
+    Record& record_;
+  };
+
+  BatchRun::Hooks hooks(ResultFile* output, ResultFile* errors) {
+    BatchRun::Hooks hooks;
+    hooks.ask = [this](const HttpRequest& request, std::function<void()> wake) {
+      return service_.ask_(request, batch_.owner, std::move(wake));
+    };
+    hooks.may_start = [this](size_t open) {
+      const int share = std::max(1, service_.options_.max_open_lines / std::max(1, service_.running_.load()));
+      return static_cast<int>(open) < share;
+    };
+    hooks.write = [this, output, errors](std::string line, bool failed) -> Status {
+      full_ = !service_.store_.reserve(line.size() + 1);
+      if (full_) return data_loss("there is no room for files left");
+      const size_t bytes = line.size() + 1;
+      Status written = (failed ? errors : output)->append(std::move(line));
+      if (!written.ok()) {
+        service_.store_.release(bytes);
+        return written;
+      }
+      ++(failed ? batch_.failed : batch_.completed);
+      return {};
+    };
+    hooks.beat = [this, output, errors](size_t) -> Status {
+      {
+        const std::lock_guard lock(service_.mutex_);
+        record_.batch.completed = batch_.completed;
+        record_.batch.failed = batch_.failed;
+      }
+      VOLLEY_RETURN_IF_ERROR(output->sync_if_due());
+      return errors->sync_if_due();
+    };
+    hooks.stopped = [this] { return service_.stopping_ || expired() || cancelled(); };
+    return hooks;
+  }
+
+  void give_up(const Status& status, const char* code, const char* message) {
+    service_.log_.error("batch " + batch_.id + " failed: " + status.error().message);
+    batch_.errors.push_back({0, code, message});
+    finish(BatchStatus::kFailed);
+  }
+
+  // The ids are noted before the files move: a server that is killed between the two finds them by their ids.
+  void finish(BatchStatus outcome) {
+    batch_.outcome = outcome;
+    batch_.status = BatchStatus::kFinalizing;
+    batch_.finalizing_at = now();
+    std::error_code error;
+    if (fs::file_size(output_path(), error) > 0 && !error) batch_.output_file_id = FileStore::new_id("file-");
+    if (fs::file_size(error_path(), error) > 0 && !error) batch_.error_file_id = FileStore::new_id("file-");
+    publish();
+  }
+
+  void finalize() {
+    move_results(output_path(), batch_.output_file_id, "_output.jsonl");
+    move_results(error_path(), batch_.error_file_id, "_error.jsonl");
+    end();
+  }
+
+  void move_results(const std::string& from, std::optional<std::string>& id, const char* suffix) {
+    std::error_code error;
+    if (!id) {
+      fs::remove(from, error);
+      return;
+    }
+    StoredFile about;
+    about.id = *id;
+    about.owner = batch_.owner;
+    about.filename = batch_.id + suffix;
+    about.purpose = "batch_output";
+    const Status adopted = service_.store_.adopt(from, std::move(about));
+    if (adopted.ok()) return;
+    service_.log_.error("batch " + batch_.id + ": its results cannot be kept: " + adopted.error().message);
+    batch_.errors.push_back(
+        {0, "storage_failed", "The results could not be kept: the server's disk is full or broken."});
+    batch_.outcome = BatchStatus::kFailed;
+    id.reset();
+  }
+
+  void end() {
+    batch_.status = batch_.outcome;
+    batch_.over_at = now();
+    publish();
+    service_.log_.info("batch " + batch_.id + " " + std::string(batch_status_name(batch_.status)) + ": " +
+                       std::to_string(batch_.completed) + " lines answered, " + std::to_string(batch_.failed) +
+                       " failed");
+  }
+
+  BatchService& service_;
+  Record& record_;
+  Batch batch_;
+  bool full_ = false, left_ = false;
+};
+
+BatchService::BatchService(FileStore& store, ServerLog log) : store_(store), log_(std::move(log)) {
+  load();
+}
+
+BatchService::~BatchService() {
+  stop();
+  for (std::thread& runner : runners_) runner.join();
+}
+
+void BatchService::load() {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(store_.batch_folder(), error)) {
+    const fs::path& path = entry.path();
+    if (path.extension() == ".jsonl") {
+      // Of batches that are not over: what is over has moved.
+      const auto size = entry.file_size(error);
+      if (!error) (void)store_.reserve(size);
+      continue;
+    }
+    if (path.extension() != ".json") continue;
+    const auto text = read_file(path, kMaxNoteBytes);
+    auto batch = text.ok() ? read_batch_note(*text) : std::nullopt;
+    if (!batch || batch->id != path.stem()) {
+      log_.error("The batch " + path.string() + " cannot be read and is left alone.");
+      continue;
+    }
+    next_sequence_ = std::max(next_sequence_, batch->sequence + 1);
+    auto record = std::make_unique<Record>();
+    record->batch = std::move(*batch);
+    const std::string id = record->batch.id;
+    records_.emplace(id, std::move(record));
+  }
+}
+
+void BatchService::start(Options options, Ask ask) {
+  options_ = std::move(options);
+  ask_ = std::move(ask);
+  for (int i = 0; i < kRunners; ++i) runners_.emplace_back([this] { loop(); });
+}
+
+void BatchService::stop() {
+  const std::lock_guard lock(mutex_);
+  stopping_ = true;
+  changed_.notify_all();
+  for (const auto& [id, record] : records_) {
+    if (record->run) record->run->wake();
+  }
+}
+
+void BatchService::loop() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    Record* record = next();
+    if (record == nullptr) {
+      changed_.wait(lock);
+      continue;
+    }
+    record->running = true;
+    ++running_;
+    Turn turn(this, record);
+    lock.unlock();
+    try {
+      turn.run();
+    } catch (const std::exception& error) {
+      log_.error("batch " + record->batch.id + " was interrupted: " + error.what());
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+    }
+    lock.lock();
+    --running_;
+    record->running = false;
+    changed_.notify_all();
+  }
+}
+
+// The oldest, but first of those whose owners have none that runs.
+BatchService::Record* BatchService::next() {
+  std::set<std::string> busy;
+  for (const auto& [id, record] : records_) {
+    if (record->running) busy.insert(record->batch.owner);
+  }
+  Record* best = nullptr;
+  const auto rank = [&](const Record& record) {
+    return std::pair(busy.contains(record.batch.owner), record.batch.sequence);
+  };
+  for (const auto& [id, record] : records_) {
+    if (record->running || is_over(record->batch.status) || !options_.owners.contains(record->batch.owner)) continue;
+    if (best == nullptr || rank(*record) < rank(*best)) best = record.get();
+  }
+  return best;
+}
+
+// What is not written the next start does again.
+void BatchService::save(const Batch& batch) const {
+  const Status written = write_whole(note_path(batch.id), batch_note(batch));
+  if (!written.ok()) log_.error("batch " + batch.id + ": its state cannot be kept: " + written.error().message);
+}
+
+// The oldest that is over is forgotten; its files stay.
+bool BatchService::make_room() {
+  if (records_.size() < store_.limits().max_files) return true;
+  auto oldest = records_.end();
+  for (auto it = records_.begin(); it != records_.end(); ++it) {
+    if (!is_over(it->second->batch.status) || it->second->running) continue;
+    if (oldest == records_.end() || it->second->batch.sequence < oldest->second->batch.sequence) oldest = it;
+  }
+  if (oldest == records_.end()) return false;
+  std::error_code error;
+  fs::remove(note_path(oldest->first), error);
+  records_.erase(oldest);
+  return true;
+}
+
+ApiResult<Batch> BatchService::create(const std::string& owner, const std::string& body) {
+  auto parsed = parse_batch(body);
+  if (std::holds_alternative<ApiError>(parsed)) return parsed;
+  Batch& batch = std::get<Batch>(parsed);
+  const std::lock_guard lock(mutex_);
+  // Under the lock, so that the file is not deleted before the batch is known to read it.
+  const auto file = store_.find(owner, batch.input_file_id);
+  if (!file) {
+    return invalid_field("input_file_id", "\"input_file_id\" names no file: upload one, POST /v1/files.");
+  }
+  if (!make_room()) {
+    return api_error({ErrorCode::kResourceExhausted, "Too many batches are waiting. Try again when one is over."});
+  }
+  batch.id = FileStore::new_id("batch_");
+  batch.owner = owner;
+  batch.sequence = next_sequence_++;
+  if (!write_whole(note_path(batch.id), batch_note(batch)).ok()) {
+    return http_error(503, "The batch cannot be kept: the server's disk is full or broken.");
+  }
+  auto record = std::make_unique<Record>();
+  record->batch = batch;
+  records_.emplace(batch.id, std::move(record));
+  changed_.notify_all();
+  return batch;
+}
+
+std::optional<Batch> BatchService::find(std::string_view owner, const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = records_.find(id);
+  if (found == records_.end() || found->second->batch.owner != owner) return std::nullopt;
+  return found->second->batch;
+}
+
+std::vector<Batch> BatchService::list(std::string_view owner) const {
+  std::vector<Batch> batches;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, record] : records_) {
+      if (record->batch.owner == owner) batches.push_back(record->batch);
+    }
+  }
+  std::sort(batches.begin(), batches.end(), [](const auto& a, const auto& b) { return a.sequence < b.sequence; });
+  return batches;
+}
+
+std::optional<ApiResult<Batch>> BatchService::cancel(std::string_view owner, const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = records_.find(id);
+  if (found == records_.end() || found->second->batch.owner != owner) return std::nullopt;
+  Record& record = *found->second;
+  Batch& batch = record.batch;
+  if (is_over(batch.status) || batch.status == BatchStatus::kFinalizing) {
+    ApiError error = http_error(
+        409, "The batch is " + std::string(batch_status_name(batch.status)) + " and cannot be cancelled any more.");
+    error.code = "conflict";
+    return ApiResult<Batch>(std::move(error));
+  }
+  if (batch.status != BatchStatus::kCancelling) {
+    batch.status = BatchStatus::kCancelling;
+    batch.cancelling_at = now();
+    save(batch);
+    if (record.run) record.run->wake();
+    changed_.notify_all();
+  }
+  return ApiResult<Batch>(batch);
+}
+
+std::optional<std::string> BatchService::reader_of(const std::string& file_id) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, record] : records_) {
+    if (record->batch.input_file_id == file_id && !is_over(record->batch.status)) return id;
+  }
+  return std::nullopt;
+}
+
+}  // namespace volley::serve

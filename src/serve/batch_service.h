@@ -1,0 +1,89 @@
+// /v1/batches: files of requests that the server answers beside its clients, in the manner of `volley batch`.
+//
+//   FOLDER/batches/ID.json            its state: written whole at every change but for the counts, which the lines tell
+//   FOLDER/batches/ID.output.jsonl    results, which only grow (result_file.h): of lines with status 200
+//   FOLDER/batches/ID.errors.jsonl    of the others
+//
+// When a batch is over the two become files of its owner. A server that is killed goes on where the lines end: each
+// line of the input has one result, in one of the two.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "serve/batch_run.h"
+#include "serve/batch_state.h"
+#include "serve/file_store.h"
+#include "serve/log.h"
+
+namespace volley::serve {
+
+class ResultFile;
+
+// Any thread.
+class BatchService {
+ public:
+  // Asks a line for an owner; see BatchRun::Hooks.
+  using Ask = std::function<BatchReply(const HttpRequest&, const std::string& owner, std::function<void()> wake)>;
+  struct Options {
+    std::set<std::string> owners;  // whose batches may run; those of others wait until a key of theirs is back
+    int max_open_lines = 1;        // of all batches together
+  };
+
+  // Reads what the store's folder has. `store` and what `ask` uses must outlive the service.
+  BatchService(FileStore& store, ServerLog log);
+  ~BatchService();  // stop(), and waits
+
+  // The engine is there: batches run from now on. Once.
+  void start(Options options, Ask ask);
+  // Gives up the lines that are open; the next start answers them. Returns at once.
+  void stop();
+
+  // `body`: of POST /v1/batches.
+  ApiResult<Batch> create(const std::string& owner, const std::string& body);
+  std::optional<Batch> find(std::string_view owner, const std::string& id) const;
+  std::vector<Batch> list(std::string_view owner) const;  // the oldest first
+  // Nothing: there is no such batch.
+  std::optional<ApiResult<Batch>> cancel(std::string_view owner, const std::string& id);
+  // A batch that is not over and reads this file.
+  std::optional<std::string> reader_of(const std::string& file_id) const;
+
+ private:
+  struct Record {
+    Batch batch;
+    bool running = false;
+    BatchRun* run = nullptr;  // to wake
+  };
+  // One batch in a runner's hands.
+  class Turn;
+
+  void load();
+  void loop();
+  Record* next();  // REQUIRES: mutex_
+  std::string note_path(const std::string& id) const { return store_.batch_folder() + "/" + id + ".json"; }
+  void save(const Batch& batch) const;
+  bool make_room();  // REQUIRES: mutex_
+
+  FileStore& store_;
+  const ServerLog log_;
+  Options options_;  // constant once started, like ask_
+  Ask ask_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<int> open_lines_{0}, running_{0};
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::unique_ptr<Record>> records_;  // guarded by mutex_; by id
+  int64_t next_sequence_ = 1;                               // guarded by mutex_
+  std::vector<std::thread> runners_;
+};
+
+}  // namespace volley::serve

@@ -1,0 +1,317 @@
+#include "serve/file_store.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/uuid/name_generator_sha1.hpp>
+#include <boost/uuid/random_generator.hpp>
+#include <boost/uuid/string_generator.hpp>
+#include <boost/uuid/uuid_io.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <utility>
+
+#include "serve/json_text.h"
+
+namespace volley::serve {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxNoteBytes = size_t{1} << 20;
+
+void sync_folder(const std::string& folder) {
+  const FileDescriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() >= 0) (void)!fsync(fd.get());  // some file systems cannot
+}
+
+std::string folder_of(const std::string& path) {
+  return path.substr(0, path.rfind('/'));
+}
+
+Status write_all(int fd, std::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::write(fd, bytes.data(), bytes.size());
+    if (wrote >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(wrote));
+    } else if (errno != EINTR) {
+      return write_error(path);
+    }
+  }
+  return {};
+}
+
+Status move_file(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) return write_error(to);
+  sync_folder(folder_of(to));
+  return {};
+}
+
+// The message names no path of the server's.
+ApiError disk_error() {
+  ApiError error = http_error(503,
+                              "The server cannot write to the disk of its files: it is full or broken. "
+                              "Delete files, or tell whoever runs the server.");
+  error.code = "storage_full";
+  return error;
+}
+
+ApiError limit_error(std::string message) {
+  ApiError error = http_error(400, std::move(message));
+  error.code = "storage_limit";
+  return error;
+}
+
+std::optional<StoredFile> read_note(const std::string& path) {
+  const auto text = read_file(path, kMaxNoteBytes);
+  if (!text.ok()) return std::nullopt;
+  const Json json = Json::parse(*text, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  StoredFile file;
+  try {
+    file = {json.at("id"),    json.at("owner"),      json.at("filename"), json.at("purpose"),
+            json.at("bytes"), json.at("created_at"), json.at("sequence")};
+  } catch (const Json::exception&) {
+    return std::nullopt;
+  }
+  return file;
+}
+
+}  // namespace
+
+Status write_whole(const std::string& path, const std::string& text) {
+  const std::string part = path + ".part";
+  {
+    const FileDescriptor fd(::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    if (fd.get() < 0) return write_error(path);
+    Status written = write_all(fd.get(), text, path);
+    if (written.ok() && fdatasync(fd.get()) != 0) written = write_error(path);
+    if (!written.ok()) {
+      ::unlink(part.c_str());
+      return written;
+    }
+  }
+  return move_file(part, path);
+}
+
+Result<std::shared_ptr<FileStore>> FileStore::open(const std::string& folder, Limits limits) {
+  const auto unusable = [&](const std::string& why) {
+    return invalid_argument("The folder of files " + folder + " (--files-dir) cannot be used: " + why + ".");
+  };
+  std::error_code error;
+  for (const char* inside : {"", "/files", "/batches"}) {
+    const std::string path = folder + inside;
+    const bool made = fs::create_directories(path, error);
+    if (error) return unusable(error.message());
+    // What clients send is for them alone.
+    if (made) fs::permissions(path, fs::perms::owner_all, error);
+  }
+  FileDescriptor lock(::open((folder + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (lock.get() < 0) return unusable(std::strerror(errno));
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return unusable("another server uses it");
+  std::shared_ptr<FileStore> store(new FileStore(folder, limits, std::move(lock)));
+  if (const Status loaded = store->load_owners(); !loaded.ok()) return unusable(loaded.error().message);
+  if (const Status loaded = store->load(); !loaded.ok()) return unusable(loaded.error().message);
+  return store;
+}
+
+Status FileStore::load_owners() {
+  const std::string path = folder_ + "/owners";
+  const auto text = read_file(path, 64);
+  if (text.ok() && text->size() == 36) {
+    owner_space_ = *text;
+    return {};
+  }
+  if (text.ok() || text.error().code != ErrorCode::kNotFound) {
+    return data_loss(path + " is damaged: nobody could be told whose the files are");
+  }
+  owner_space_ = to_string(boost::uuids::random_generator()());
+  return write_whole(path, owner_space_);
+}
+
+std::string FileStore::owner_of(std::string_view key) const {
+  if (key.empty()) return "";
+  const boost::uuids::name_generator_sha1 owners(boost::uuids::string_generator()(owner_space_));
+  return to_string(owners(key.data(), key.size()));
+}
+
+Status FileStore::load() {
+  std::vector<fs::path> unknown;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder_ + "/files", error)) {
+    if (entry.path().extension() != ".json") {
+      unknown.push_back(entry.path());
+      continue;
+    }
+    auto file = read_note(entry.path());
+    struct stat about {};
+    if (!file || file->id != entry.path().stem() || stat(path(file->id).c_str(), &about) != 0) {
+      unknown.push_back(entry.path());
+      continue;
+    }
+    total_bytes_ += static_cast<size_t>(file->bytes);
+    next_sequence_ = std::max(next_sequence_, file->sequence + 1);
+    files_.emplace(file->id, std::move(*file));
+  }
+  if (error) return data_loss(error.message());
+  for (const fs::path& left : unknown) {
+    if (left.filename().string().starts_with("file-") && !files_.contains(left.filename().string())) {
+      fs::remove(left, error);
+    }
+  }
+  return {};
+}
+
+std::string FileStore::new_id(std::string_view kind) {
+  std::random_device device;
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%08x%08x%08x", device(), device(), device());
+  return std::string(kind) + text.data();
+}
+
+ApiResult<std::unique_ptr<FileStore::Writer>> FileStore::begin() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (files_.size() + arriving_ >= limits_.max_files) {
+      return limit_error("The server keeps no more than " + std::to_string(limits_.max_files) +
+                         " files (--max-files): delete some.");
+    }
+    ++arriving_;
+  }
+  std::string id = new_id("file-");
+  const int fd = ::open((path(id) + ".part").c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  std::unique_ptr<Writer> writer(new Writer(this, std::move(id), fd));
+  if (fd < 0) return disk_error();
+  return writer;
+}
+
+FileStore::Writer::~Writer() {
+  {
+    const std::lock_guard lock(store_.mutex_);
+    --store_.arriving_;
+  }
+  if (kept_) return;
+  ::unlink((store_.path(id_) + ".part").c_str());
+  store_.release(static_cast<size_t>(bytes_));
+}
+
+std::optional<ApiError> FileStore::Writer::append(std::string_view bytes) {
+  const Limits& limits = store_.limits_;
+  if (static_cast<size_t>(bytes_) + bytes.size() > limits.max_file_bytes) {
+    return http_error(
+        413, "The file is larger than " + std::to_string(limits.max_file_bytes) + " bytes (--max-file-bytes).");
+  }
+  if (!store_.reserve(bytes.size())) {
+    return limit_error("The server keeps no more than " + std::to_string(limits.max_total_bytes) +
+                       " bytes of files (--max-files-bytes): delete some.");
+  }
+  bytes_ += static_cast<int64_t>(bytes.size());
+  if (!write_all(fd_.get(), bytes, id_).ok()) return disk_error();
+  return std::nullopt;
+}
+
+ApiResult<StoredFile> FileStore::Writer::keep(StoredFile about) {
+  const std::string path = store_.path(id_);
+  if (fdatasync(fd_.get()) != 0 || !move_file(path + ".part", path).ok()) return disk_error();
+  about.id = id_;
+  about.bytes = bytes_;
+  about = store_.numbered(std::move(about));
+  if (!store_.note(about).ok()) {
+    ::unlink(path.c_str());
+    return disk_error();
+  }
+  kept_ = true;
+  store_.add(about);
+  return about;
+}
+
+StoredFile FileStore::numbered(StoredFile file) {
+  const std::lock_guard lock(mutex_);
+  file.created_at = static_cast<int64_t>(std::time(nullptr));
+  file.sequence = next_sequence_++;
+  return file;
+}
+
+Status FileStore::note(const StoredFile& file) const {
+  const Json json = {
+      {"id", file.id},       {"owner", file.owner},           {"filename", file.filename}, {"purpose", file.purpose},
+      {"bytes", file.bytes}, {"created_at", file.created_at}, {"sequence", file.sequence}};
+  return write_whole(path(file.id) + ".json", json.dump());
+}
+
+void FileStore::add(StoredFile file) {
+  const std::lock_guard lock(mutex_);
+  files_.insert_or_assign(file.id, std::move(file));
+}
+
+// The note comes first: after a crash between the two it is dropped, and the file is still where its caller looks.
+Status FileStore::adopt(const std::string& from, StoredFile about) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (files_.contains(about.id)) return {};
+  }
+  struct stat state {};
+  if (stat(from.c_str(), &state) != 0) return write_error(from);
+  about.bytes = state.st_size;
+  about = numbered(std::move(about));
+  VOLLEY_RETURN_IF_ERROR(note(about));
+  VOLLEY_RETURN_IF_ERROR(move_file(from, path(about.id)));
+  add(std::move(about));
+  return {};
+}
+
+std::optional<StoredFile> FileStore::find(std::string_view owner, const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = files_.find(id);
+  if (found == files_.end() || found->second.owner != owner) return std::nullopt;
+  return found->second;
+}
+
+std::vector<StoredFile> FileStore::list(std::string_view owner) const {
+  std::vector<StoredFile> files;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, file] : files_) {
+      if (file.owner == owner) files.push_back(file);
+    }
+  }
+  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.sequence < b.sequence; });
+  return files;
+}
+
+ApiResult<OpenFile> FileStore::content(const StoredFile& file) const {
+  auto opened = open_regular_file(path(file.id));
+  if (!opened.ok()) return http_error(500, "The bytes of this file cannot be read any more.");
+  return std::move(*opened);
+}
+
+// Whoever reads it goes on reading: the bytes go with the last reader.
+void FileStore::erase(const StoredFile& file) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (files_.erase(file.id) == 0) return;
+  }
+  ::unlink((path(file.id) + ".json").c_str());
+  ::unlink(path(file.id).c_str());
+  release(static_cast<size_t>(file.bytes));
+}
+
+bool FileStore::reserve(size_t bytes) {
+  size_t all = total_bytes_.load();
+  while (bytes <= limits_.max_total_bytes && all <= limits_.max_total_bytes - bytes) {
+    if (total_bytes_.compare_exchange_weak(all, all + bytes)) return true;
+  }
+  return false;
+}
+
+}  // namespace volley::serve
