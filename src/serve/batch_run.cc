@@ -142,7 +142,10 @@ bool BatchRun::start() {
     open_.emplace(number, std::move(line));
   } else {
     const auto& response = std::get<HttpResponse>(reply);
-    if (response.status == kBusy && !open_.empty()) return false;
+    if (response.status == kBusy && (!open_.empty() || options_.shares_engine)) {
+      if (open_.empty()) pause_end_ = std::chrono::steady_clock::now() + kPause;
+      return false;
+    }
     if (!try_again(response, number, &line)) answer(number, line, response);
   }
   waiting_.reset();

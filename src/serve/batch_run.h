@@ -44,6 +44,8 @@ class BatchRun {
     std::string url = {};  // what every line must ask; empty: any that a batch may
     // How often a line is asked again that gets a 503: the server stops, or memory ran out. What stays is its result.
     int retries = 0;
+    // Others fill the engine's queue, too: a line that finds it full waits, even where no other line is open.
+    bool shares_engine = false;
   };
 
   // `index`: of `input`, with the lines that have a result marked. The run marks its own.

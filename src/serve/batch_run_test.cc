@@ -76,6 +76,21 @@ TEST_F(BatchRunTest, AsksAgainWhatGotA503) {
   EXPECT_EQ(failed_, 1);
 }
 
+// The queue of a server is full of other clients' requests: no result of a line that has none.
+TEST_F(BatchRunTest, WaitsForAQueueThatOthersFill) {
+  write_input(2);
+  BatchIndex lines = index();
+  BatchRun::Hooks busy = hooks();
+  busy.ask = [this, inner = busy.ask](const HttpRequest& request, const std::function<void()>& wake) {
+    status_ = asked_.empty() ? 429 : 200;
+    return inner(request, wake);
+  };
+  ASSERT_TRUE(BatchRun(path_, &lines, busy, {.shares_engine = true}).run().ok());
+  EXPECT_EQ(results_.at("0")["response"]["status_code"], 200);
+  EXPECT_EQ(asked_.begin()->second, 2);
+  EXPECT_EQ(failed_, 0);
+}
+
 // A server that stops answers 503: that is no result.
 TEST_F(BatchRunTest, AStopLeavesLinesForTheNextRun) {
   write_input(3);
