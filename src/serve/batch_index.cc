@@ -11,9 +11,18 @@ namespace volley::serve {
 namespace {
 
 constexpr int kNamedProblems = 10;  // in one error
+constexpr size_t kShownIdBytes = 100;
+// Lines with equal hashes are read again for each other. Chance gives no such lines; a client who looks for them could
+// keep a server busy for ever.
+constexpr size_t kMaxEqualHashes = 16;
 
 bool is_blank(const std::string& line) {
   return line.find_first_not_of(" \t\r") == std::string::npos;
+}
+
+// A message is kept with its batch, and an id may be as long as a line.
+std::string shown(const std::string& id) {
+  return id.size() <= kShownIdBytes ? id : id.substr(0, kShownIdBytes) + "…";
 }
 
 std::string problems_error(const std::string& path, const std::vector<LineProblem>& problems, int64_t count) {
@@ -62,12 +71,18 @@ Status BatchIndex::read_lines(std::vector<LineProblem>* problems) {
 // Compares the ids themselves only where hashes are equal, and stops at the first ids that are.
 Status BatchIndex::check_duplicates(std::vector<LineProblem>* problems) const {
   for (size_t i = 1; i < entries_.size(); ++i) {
+    const std::string id = entries_[i - 1].hash == entries_[i].hash ? id_at(entries_[i].offset) : std::string();
     for (size_t j = i; j-- > 0 && entries_[j].hash == entries_[i].hash;) {
-      const std::string id = id_at(entries_[i].offset);
+      if (i - j >= kMaxEqualHashes) {
+        const std::string what = "too many custom_ids have the same hash as \"" + shown(id) + "\": choose other ones.";
+        problems->push_back({line_number(entries_[i].offset), "invalid_line", "The file cannot be run: " + what});
+        return invalid_argument(path_ + " cannot be run as a batch: " + what);
+      }
       if (id_at(entries_[j].offset) != id) continue;
       const int64_t first = line_number(entries_[j].offset), second = line_number(entries_[i].offset);
       const std::string what = "lines " + std::to_string(first) + " and " + std::to_string(second) +
-                               " have the same custom_id \"" + id + "\", so their results could not be told apart.";
+                               " have the same custom_id \"" + shown(id) +
+                               "\", so their results could not be told apart.";
       problems->push_back({second, "duplicate_custom_id", "The " + what});
       return invalid_argument(path_ + " cannot be run as a batch: " + what);
     }

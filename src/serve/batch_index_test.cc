@@ -53,6 +53,25 @@ TEST_F(BatchIndexTest, TellsIdsWithEqualHashesApart) {
   EXPECT_FALSE(read(line_of("a") + line_of("b") + line_of("a"), constant).ok());
 }
 
+// Each would be read again for each other one.
+TEST_F(BatchIndexTest, RefusesManyIdsWithEqualHashes) {
+  const auto constant = [](std::string_view) { return uint64_t{7}; };
+  std::string text;
+  for (int i = 0; i < 16; ++i) text += line_of(std::to_string(i));
+  EXPECT_TRUE(read(text, constant).ok());
+  const auto refused = read(text + line_of("16"), constant);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("same hash"), std::string::npos) << refused.error().message;
+}
+
+// The message is kept with the batch.
+TEST_F(BatchIndexTest, CutsALongIdInAMessage) {
+  const std::string id(1 << 20, 'x');
+  const auto index = read(line_of(id) + line_of(id));
+  ASSERT_FALSE(index.ok());
+  EXPECT_LT(index.error().message.size(), 1000u);
+}
+
 TEST_F(BatchIndexTest, NamesTheLinesOfADuplicate) {
   const auto index = read(line_of("a") + "\n" + line_of("b") + line_of("a"));
   ASSERT_FALSE(index.ok());
