@@ -169,13 +169,12 @@ HttpResponse Api::file_content(const StoredFile& file) const {
 }
 
 HttpResponse Api::delete_file(const StoredFile& file) {
-  if (const auto batch = batches_->reader_of(file.id)) {
+  if (const auto batch = batches_->erase(file)) {
     ApiError error = http_error(
         409, "The file is read by the batch " + in_quotes(*batch) + ": cancel it first, or wait for its end.");
     error.code = "conflict";
     return error_response(error);
   }
-  options_.file_store->erase(file);
   return json_text(Json({{"id", file.id}, {"object", "file"}, {"deleted", true}}).dump());
 }
 

@@ -17,8 +17,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kRunners = 4;  // batches that run at once; the lines that are open are shared among them
-constexpr int kRetries = 5;  // of a line that gets a 503
+// Batches that run at once, which share the lines that are open; beyond these only an owner who has none.
+constexpr int kRunners = 4;
+constexpr size_t kMaxRunners = 64;
+constexpr int kInterruptions = 3;  // of one batch, then it has failed
+constexpr int kRetries = 5;        // of a line that gets a 503
+constexpr std::chrono::seconds kAfterInterruption{1};
 constexpr size_t kMaxNoteBytes = size_t{1} << 20;
 constexpr size_t kMaxMetadata = 16, kMaxMetadataKey = 64, kMaxMetadataValue = 512;
 
@@ -77,10 +81,12 @@ ApiResult<Batch> parse_batch(const std::string& body) {
 // Works on a copy of the batch, which the record gets at every change.
 class BatchService::Turn {
  public:
-  Turn(BatchService* service, Record* record) : service_(*service), record_(*record), batch_(record->batch) {}
+  Turn(BatchService* service, Record* record)
+      : service_(*service), record_(*record), batch_(record->batch), interruptions_(record->interruptions) {}
 
   void run() {
     if (batch_.status == BatchStatus::kFinalizing) return finalize();
+    if (interruptions_ >= kInterruptions) return abandon();
     if (batch_.status == BatchStatus::kCancelling && batch_.in_progress_at == 0) {
       batch_.outcome = BatchStatus::kCancelled;
       return end();
@@ -131,9 +137,7 @@ class BatchService::Turn {
   bool expired() const { return now() >= batch_.expires_at; }
 
   Status recover(BatchIndex* index, ResultFile* results, bool failures) {
-    int64_t bytes = 0;
     auto cut = results->recover([&](int64_t number, std::string_view line) -> Status {
-      bytes += static_cast<int64_t>(line.size()) + 1;
       const auto id = read_custom_id(line);
       if (!id.ok() || index->mark_done(*id) != BatchIndex::Mark::kMarked) {
         return data_loss("line " + std::to_string(number) + " is damaged");
@@ -154,7 +158,7 @@ class BatchService::Turn {
     if (!status.ok()) return give_up(status, "damaged_results", "The results so far cannot be read any more.");
     service_.log_.info("batch " + batch_.id + ": " + std::to_string(index->lines() - index->done()) + " of " +
                        std::to_string(index->lines()) + " lines to answer");
-    BatchRun run(input, index, hooks(&*output, &*errors), {batch_.endpoint, kRetries});
+    BatchRun run(input, index, hooks(&*output, &*errors), {batch_.endpoint, kRetries, true});
     bool written_off = false;
     {
       const Wakeable wakeable(&service_, &record_, &run);
@@ -234,6 +238,13 @@ class BatchService::Turn {
     finish(BatchStatus::kFailed);
   }
 
+  // What it stumbles over would stop it again, and a runner with it. Its results so far are kept.
+  void abandon() {
+    batch_.errors.push_back({0, "internal_error", "The server failed on this batch; its log says why."});
+    finish(BatchStatus::kFailed);
+    finalize();
+  }
+
   // The ids are noted before the files move: a server that is killed between the two finds them by their ids.
   void finish(BatchStatus outcome) {
     batch_.outcome = outcome;
@@ -283,6 +294,7 @@ class BatchService::Turn {
   BatchService& service_;
   Record& record_;
   Batch batch_;
+  const int interruptions_;
   bool full_ = false, left_ = false;
 };
 
@@ -302,7 +314,7 @@ void BatchService::load() {
     if (path.extension() == ".jsonl") {
       // Of batches that are not over: what is over has moved.
       const auto size = entry.file_size(error);
-      if (!error) (void)store_.reserve(size);
+      if (!error) store_.count(size);
       continue;
     }
     if (path.extension() != ".json") continue;
@@ -323,7 +335,8 @@ void BatchService::load() {
 void BatchService::start(Options options, Ask ask) {
   options_ = std::move(options);
   ask_ = std::move(ask);
-  for (int i = 0; i < kRunners; ++i) runners_.emplace_back([this] { loop(); });
+  const size_t others = std::max<size_t>(options_.owners.size(), 1) - 1;
+  for (size_t i = 0; i < std::min(kRunners + others, kMaxRunners); ++i) runners_.emplace_back([this] { loop(); });
 }
 
 void BatchService::stop() {
@@ -349,18 +362,20 @@ void BatchService::loop() {
     lock.unlock();
     try {
       turn.run();
+      lock.lock();
     } catch (const std::exception& error) {
       log_.error("batch " + record->batch.id + " was interrupted: " + error.what());
-      std::this_thread::sleep_for(std::chrono::seconds(1));
+      lock.lock();
+      ++record->interruptions;
+      changed_.wait_for(lock, kAfterInterruption, [this] { return stopping_.load(); });
     }
-    lock.lock();
     --running_;
     record->running = false;
     changed_.notify_all();
   }
 }
 
-// The oldest, but first of those whose owners have none that runs.
+// The oldest, but first of those whose owners have none that runs: nobody waits for the batches of one other owner.
 BatchService::Record* BatchService::next() {
   std::set<std::string> busy;
   for (const auto& [id, record] : records_) {
@@ -372,6 +387,7 @@ BatchService::Record* BatchService::next() {
   };
   for (const auto& [id, record] : records_) {
     if (record->running || is_over(record->batch.status) || !options_.owners.contains(record->batch.owner)) continue;
+    if (running_ >= kRunners && busy.contains(record->batch.owner)) continue;
     if (best == nullptr || rank(*record) < rank(*best)) best = record.get();
   }
   return best;
@@ -383,13 +399,14 @@ void BatchService::save(const Batch& batch) const {
   if (!written.ok()) log_.error("batch " + batch.id + ": its state cannot be kept: " + written.error().message);
 }
 
-// The oldest that is over is forgotten; its files stay.
-bool BatchService::make_room() {
+// The oldest that is over is forgotten, but first of those of the owner who needs the room; its files stay.
+bool BatchService::make_room(const std::string& owner) {
   if (records_.size() < store_.limits().max_files) return true;
   auto oldest = records_.end();
+  const auto rank = [&](const Record& record) { return std::pair(record.batch.owner != owner, record.batch.sequence); };
   for (auto it = records_.begin(); it != records_.end(); ++it) {
     if (!is_over(it->second->batch.status) || it->second->running) continue;
-    if (oldest == records_.end() || it->second->batch.sequence < oldest->second->batch.sequence) oldest = it;
+    if (oldest == records_.end() || rank(*it->second) < rank(*oldest->second)) oldest = it;
   }
   if (oldest == records_.end()) return false;
   std::error_code error;
@@ -403,12 +420,12 @@ ApiResult<Batch> BatchService::create(const std::string& owner, const std::strin
   if (std::holds_alternative<ApiError>(parsed)) return parsed;
   Batch& batch = std::get<Batch>(parsed);
   const std::lock_guard lock(mutex_);
-  // Under the lock, so that the file is not deleted before the batch is known to read it.
+  // Under the lock, as erase() is: the file is not deleted before the batch is known to read it.
   const auto file = store_.find(owner, batch.input_file_id);
   if (!file) {
     return invalid_field("input_file_id", "\"input_file_id\" names no file: upload one, POST /v1/files.");
   }
-  if (!make_room()) {
+  if (!make_room(owner)) {
     return api_error({ErrorCode::kResourceExhausted, "Too many batches are waiting. Try again when one is over."});
   }
   batch.id = FileStore::new_id("batch_");
@@ -465,11 +482,12 @@ std::optional<ApiResult<Batch>> BatchService::cancel(std::string_view owner, con
   return ApiResult<Batch>(batch);
 }
 
-std::optional<std::string> BatchService::reader_of(const std::string& file_id) const {
+std::optional<std::string> BatchService::erase(const StoredFile& file) {
   const std::lock_guard lock(mutex_);
   for (const auto& [id, record] : records_) {
-    if (record->batch.input_file_id == file_id && !is_over(record->batch.status)) return id;
+    if (record->batch.input_file_id == file.id && !is_over(record->batch.status)) return id;
   }
+  store_.erase(file);
   return std::nullopt;
 }
 

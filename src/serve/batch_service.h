@@ -36,7 +36,7 @@ class BatchService {
   using Ask = std::function<BatchReply(const HttpRequest&, const std::string& owner, std::function<void()> wake)>;
   struct Options {
     std::set<std::string> owners;  // whose batches may run; those of others wait until a key of theirs is back
-    int max_open_lines = 1;        // of all batches together
+    int max_open_lines = 1;        // of all batches together, but at least one of each that runs
   };
 
   // Reads what the store's folder has. `store` and what `ask` uses must outlive the service.
@@ -54,13 +54,14 @@ class BatchService {
   std::vector<Batch> list(std::string_view owner) const;  // the oldest first
   // Nothing: there is no such batch.
   std::optional<ApiResult<Batch>> cancel(std::string_view owner, const std::string& id);
-  // A batch that is not over and reads this file.
-  std::optional<std::string> reader_of(const std::string& file_id) const;
+  // Deletes the file unless a batch that is not over reads it: then that one's id.
+  std::optional<std::string> erase(const StoredFile& file);
 
  private:
   struct Record {
     Batch batch;
     bool running = false;
+    int interruptions = 0;    // turns that an exception ended
     BatchRun* run = nullptr;  // to wake
   };
   // One batch in a runner's hands.
@@ -71,14 +72,14 @@ class BatchService {
   Record* next();  // REQUIRES: mutex_
   std::string note_path(const std::string& id) const { return store_.batch_folder() + "/" + id + ".json"; }
   void save(const Batch& batch) const;
-  bool make_room();  // REQUIRES: mutex_
+  bool make_room(const std::string& owner);  // REQUIRES: mutex_
 
   FileStore& store_;
   const ServerLog log_;
   Options options_;  // constant once started, like ask_
   Ask ask_;
   std::atomic<bool> stopping_{false};
-  std::atomic<int> open_lines_{0}, running_{0};
+  std::atomic<int> running_{0};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::unique_ptr<Record>> records_;  // guarded by mutex_; by id

@@ -35,6 +35,14 @@ void sync_folder(const std::string& folder) {
   if (fd.get() >= 0) (void)!fsync(fd.get());  // some file systems cannot
 }
 
+bool is_uuid(const std::string& text) {
+  try {
+    return text.size() == 36 && !boost::uuids::string_generator()(text).is_nil();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 std::string folder_of(const std::string& path) {
   return path.substr(0, path.rfind('/'));
 }
@@ -128,7 +136,7 @@ Result<std::shared_ptr<FileStore>> FileStore::open(const std::string& folder, Li
 Status FileStore::load_owners() {
   const std::string path = folder_ + "/owners";
   const auto text = read_file(path, 64);
-  if (text.ok() && text->size() == 36) {
+  if (text.ok() && is_uuid(*text)) {
     owner_space_ = *text;
     return {};
   }

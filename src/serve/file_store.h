@@ -83,6 +83,7 @@ class FileStore {
 
   // Counts bytes against the limit. False: they would pass it.
   bool reserve(size_t bytes);
+  void count(size_t bytes) { total_bytes_ += bytes; }  // of what is there already, whatever the limit
   void release(size_t bytes) { total_bytes_ -= bytes; }
   // A name that nothing else has.
   static std::string new_id(std::string_view kind);

@@ -69,6 +69,14 @@ TEST_F(FileStoreTest, OwnersAreTheSameAfterARestartAndTellNothingElsewhere) {
   EXPECT_NE(open()->owner_of("key"), owner);
 }
 
+TEST_F(FileStoreTest, RefusesAFolderWhoseOwnersAreDamaged) {
+  open();
+  std::ofstream(folder_ / "owners") << std::string(36, 'z');
+  const auto store = FileStore::open(folder_.string(), {});
+  ASSERT_FALSE(store.ok());
+  EXPECT_NE(store.error().message.find("owners is damaged"), std::string::npos) << store.error().message;
+}
+
 TEST_F(FileStoreTest, DropsWhatACrashLeft) {
   std::string id;
   {

@@ -85,7 +85,16 @@ std::optional<ApiError> FileUpload::missing() const {
   return std::nullopt;
 }
 
+// On a worker's thread, which an exception would end with the whole process.
 HttpResponse FileUpload::finish() {
+  try {
+    return keep();
+  } catch (const std::bad_alloc&) {
+    return error_response(out_of_memory_error());
+  }
+}
+
+HttpResponse FileUpload::keep() {
   if (const auto error = missing()) return error_response(*error);
   StoredFile about;
   about.owner = owner_;

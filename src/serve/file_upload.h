@@ -29,6 +29,7 @@ class FileUpload {
   MultipartReader::Verdict begin(const MultipartReader::Part& part);
   MultipartReader::Verdict data(std::string_view bytes);
   std::optional<ApiError> missing() const;
+  HttpResponse keep();
 
   const std::shared_ptr<FileStore> store_;
   const std::string owner_;

@@ -1,0 +1,162 @@
+// Batches of several owners against an engine that a test plays: who waits for whom, and what an end leaves.
+#include "serve/batch_service.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+namespace volley::serve {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kLine =
+    R"({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}})";
+
+class BatchServiceTest : public ::testing::Test {
+ protected:
+  ~BatchServiceTest() override {
+    service_.reset();
+    store_.reset();
+    fs::remove_all(folder_);
+  }
+
+  void open(FileStore::Limits limits = {}) {
+    auto store = FileStore::open(folder_.string(), limits);
+    ASSERT_TRUE(store.ok()) << store.error().message;
+    store_ = *store;
+    service_ = std::make_unique<BatchService>(*store_, ServerLog(nullptr, LogFormat::kText));
+  }
+  void start(BatchService::Ask ask) { service_->start({{"one", "two", "three"}, 4}, std::move(ask)); }
+  StoredFile upload(const std::string& owner, const std::string& text) {
+    auto writer = std::get<0>(store_->begin());
+    EXPECT_FALSE(writer->append(text));
+    StoredFile about;
+    about.owner = owner;
+    about.filename = "in.jsonl";
+    about.purpose = "batch";
+    return std::get<StoredFile>(writer->keep(about));
+  }
+  ApiResult<Batch> create(const StoredFile& file) {
+    return service_->create(
+        file.owner, R"({"input_file_id":")" + file.id + R"(","endpoint":"/v1/completions","completion_window":"24h"})");
+  }
+  std::string add(const std::string& owner, const std::string& text = kLine) {
+    return std::get<Batch>(create(upload(owner, text))).id;
+  }
+  Batch wait_for_end(const std::string& owner, const std::string& id) {
+    for (int i = 0; i < 2000; ++i) {
+      const auto batch = service_->find(owner, id);
+      if (batch && is_over(batch->status)) return *batch;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ADD_FAILURE() << id << " does not end";
+    return {};
+  }
+  static HttpResponse done() {
+    HttpResponse response;
+    response.body = "{}";
+    return response;
+  }
+
+  const fs::path folder_ = fs::temp_directory_path() / ("volley_batch_service_" + std::to_string(getpid()));
+  std::shared_ptr<FileStore> store_;
+  std::unique_ptr<BatchService> service_;
+};
+
+// However many batches of one owner run, and for however long.
+TEST_F(BatchServiceTest, OneOwnersBatchesKeepNobodyWaiting) {
+  open();
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::set<std::string> asked;
+  bool released = false;
+  for (int i = 0; i < 6; ++i) add("one");
+  start([&](const HttpRequest&, const std::string& owner, const std::function<void()>&) -> BatchReply {
+    std::unique_lock lock(mutex);
+    asked.insert(owner);
+    changed.notify_all();
+    changed.wait(lock, [&] { return released; });
+    return done();
+  });
+  {
+    std::unique_lock lock(mutex);
+    ASSERT_TRUE(changed.wait_for(lock, std::chrono::seconds(20), [&] { return asked.contains("one"); }));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // for the others of that owner to take what they can
+  const std::string second = add("two"), third = add("three");
+  {
+    std::unique_lock lock(mutex);
+    EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(20), [&] { return asked.size() == 3; }));
+    released = true;
+    changed.notify_all();
+  }
+  EXPECT_EQ(wait_for_end("two", second).completed, 1);
+  EXPECT_EQ(wait_for_end("three", third).completed, 1);
+}
+
+TEST_F(BatchServiceTest, ABatchThatIsInterruptedAgainAndAgainHasFailed) {
+  open();
+  const std::string id = add("one");
+  start([](const HttpRequest&, const std::string&, const std::function<void()>&) -> BatchReply {
+    throw std::runtime_error("an engine's bug");
+  });
+  const Batch batch = wait_for_end("one", id);
+  EXPECT_EQ(batch.status, BatchStatus::kFailed);
+  ASSERT_EQ(batch.errors.size(), 1u);
+  EXPECT_EQ(batch.errors[0].code, "internal_error");
+}
+
+TEST_F(BatchServiceTest, AFileThatABatchReadsIsNotDeleted) {
+  open();
+  const StoredFile file = upload("one", kLine);
+  const std::string id = std::get<Batch>(create(file)).id;
+  EXPECT_EQ(service_->erase(file), id);
+  EXPECT_TRUE(store_->find("one", file.id));
+  start([](const HttpRequest&, const std::string&, const std::function<void()>&) -> BatchReply { return done(); });
+  EXPECT_EQ(wait_for_end("one", id).completed, 1);
+  EXPECT_FALSE(service_->erase(file));
+  EXPECT_FALSE(store_->find("one", file.id));
+}
+
+TEST_F(BatchServiceTest, AnOwnersNewBatchPushesOutItsOwnFirst) {
+  open({.max_files = 3});
+  const StoredFile of_one = upload("one", "no request"), of_two = upload("two", "no request");
+  start([](const HttpRequest&, const std::string&, const std::function<void()>&) -> BatchReply { return done(); });
+  std::vector<std::string> ids;
+  for (const StoredFile& file : {of_two, of_one, of_one, of_one}) {
+    ids.push_back(std::get<Batch>(create(file)).id);
+    EXPECT_EQ(wait_for_end(file.owner, ids.back()).status, BatchStatus::kFailed);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // for its runner to let go of it
+  }
+  EXPECT_TRUE(service_->find("two", ids[0]));
+  EXPECT_FALSE(service_->find("one", ids[1]));
+  EXPECT_TRUE(service_->find("one", ids[3]));
+}
+
+// Else their release would make room that is not there, or none at all.
+TEST_F(BatchServiceTest, ResultsBeyondALowerLimitCountAllTheSame) {
+  open();
+  service_.reset();
+  store_.reset();
+  const std::string from = (folder_ / "batches/batch_1.output.jsonl").string();
+  std::ofstream(from) << std::string(100, 'x');
+  open({.max_total_bytes = 50});
+  EXPECT_FALSE(store_->reserve(1));
+  StoredFile about;
+  about.id = "file-1";
+  ASSERT_TRUE(store_->adopt(from, about).ok());
+  store_->erase(*store_->find("", "file-1"));
+  EXPECT_TRUE(store_->reserve(50));
+  EXPECT_FALSE(store_->reserve(1));
+}
+
+}  // namespace
+}  // namespace volley::serve
