@@ -9,9 +9,11 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <string>
 #include <thread>
 
+#include "serve/file_store.h"
 #include "serve/server.h"
 #include "serve/testing/client.h"
 #include "serve/testing/fake_engine.h"
@@ -22,6 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
+namespace fs = std::filesystem;
 
 constexpr size_t kLargeAnswer = size_t{2} << 20;  // more than the kernel takes for a client that does not read
 
@@ -128,6 +131,40 @@ TEST(ServerLife, DrainDoesNotWaitForRequestsThatDoNotArrive) {
     EXPECT_EQ(response->status, 503);
   }
   for (Client* client : {&silent, &used, &half_header, &half_body}) EXPECT_TRUE(client->wait_for_close());
+}
+
+// Its file would be refused at its end all the same.
+TEST(ServerLife, DrainDoesNotWaitForAnUploadThatGoesOn) {
+  FakeEngine engine;
+  const fs::path folder = fs::temp_directory_path() / ("volley_life_" + std::to_string(getpid()));
+  ServerOptions options = make_options();
+  options.max_body_bytes = 1000;
+  options.file_store = *FileStore::open(folder.string(), {.max_file_bytes = size_t{100} << 20});
+  const auto server = start_server(engine, options);
+  const auto upload = [](size_t bytes) {
+    return "POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+           "Content-Length: " +
+           std::to_string(bytes) + "\r\n\r\n";
+  };
+  Client large(server->port());
+  ASSERT_TRUE(large.send(upload(size_t{200} << 20)));
+  const auto refused = large.receive();
+  ASSERT_TRUE(refused);
+  EXPECT_NE(refused->body.find("larger than " + std::to_string((100 << 20) + (64 << 10)) + " bytes"), std::string::npos)
+      << refused->body;
+  Client client(server->port());
+  ASSERT_TRUE(client.send(upload(size_t{50} << 20) +
+                          "--b\r\nContent-Disposition: form-data; name=file; filename=f\r\n\r\n" +
+                          std::string(size_t{1} << 20, 'x')));
+  ASSERT_TRUE(eventually([&] { return !fs::is_empty(folder / "files"); }));
+  std::jthread sender([&](const std::stop_token& stop) {
+    while (!stop.stop_requested() && client.send(std::string(100'000, 'x'))) std::this_thread::sleep_for(20ms);
+  });
+  EXPECT_LT(drain_time(*server), 4s);
+  sender.request_stop();
+  sender.join();
+  EXPECT_TRUE(fs::is_empty(folder / "files"));
+  fs::remove_all(folder);
 }
 
 TEST(ServerLife, DrainDoesNotWaitForAReaderThatWasCutOff) {

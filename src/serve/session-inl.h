@@ -190,7 +190,7 @@ class Session : public std::enable_shared_from_this<Session> {
   template <typename Work>
   asio::awaitable<void> on_worker(Work work);
   asio::awaitable<bool> send_file(const OpenFile& file);
-  asio::awaitable<void> refuse(error_code error);
+  asio::awaitable<void> refuse(error_code error, size_t body_limit);
   asio::awaitable<void> close_with(Exchange exchange, HttpResponse response);
   asio::awaitable<bool> answer(Exchange& exchange);
   asio::awaitable<Api::Reply> handle(Exchange& exchange);
@@ -339,9 +339,11 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
   HttpRequest request;
   Refusal refused;
   bool upload = false, keep_alive = false;
-  if (!error) {
+  if (!error || error == http::error::body_limit) {  // what the limit is, the head says
     request = request_head(parser.get());
     upload = shared_.api.takes_upload(request);
+  }
+  if (!error) {
     keep_alive = parser.keep_alive();
     if (!upload) parser.body_limit(body_limit);
     if (!upload && parser.content_length().value_or(0) > body_limit) error = http::error::body_limit;
@@ -365,7 +367,7 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
     co_return std::nullopt;
   }
   if (error) {
-    co_await refuse(error);
+    co_await refuse(error, upload ? std::max(body_limit, shared_.api.max_upload_bytes()) : body_limit);
     co_return std::nullopt;
   }
   if (!upload) request.body = std::move(parser.get().body());
@@ -420,6 +422,7 @@ inline asio::awaitable<Session::Refusal> Session::read_upload(Parser& head, cons
     piece.clear();
     if (gone_) error = asio::error::operation_aborted;
     if (parser.is_done()) break;
+    if (shared_.draining) co_return stopping_response();  // its end would get no other answer
     if (!good && !is_short(parser)) co_return upload_->failure();
     arm(shared_.options.receive_timeout, kDrainRead);
   }
@@ -442,7 +445,7 @@ asio::awaitable<void> Session::on_worker(Work work) {
 
 // Answers what could not be read as a request, if anybody is left to listen. Where the next request would begin is not
 // known after that, so the connection ends.
-inline asio::awaitable<void> Session::refuse(error_code error) {
+inline asio::awaitable<void> Session::refuse(error_code error, size_t body_limit) {
   HttpResponse response;
   if (timed_out_ && shared_.draining) {
     response = stopping_response();
@@ -451,8 +454,7 @@ inline asio::awaitable<void> Session::refuse(error_code error) {
   } else if (error == TextBody::no_memory()) {
     response = error_response(out_of_memory_error());
   } else if (error == http::error::body_limit) {
-    response = error_response(
-        http_error(413, "The body is larger than " + std::to_string(shared_.options.max_body_bytes) + " bytes."));
+    response = error_response(http_error(413, "The body is larger than " + std::to_string(body_limit) + " bytes."));
   } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     response = error_response(
         http_error(431, "The headers are larger than " + std::to_string(shared_.options.max_header_bytes) + " bytes."));
@@ -602,7 +604,9 @@ inline void Session::limit_time() {
 inline asio::awaitable<bool> Session::write(std::string_view bytes) {
   error_code error;
   if (sending_interim_) {
+    arm(shared_.options.write_timeout, kDrainWrite);  // a client that reads nothing keeps that one waiting, too
     while (sending_interim_) co_await wait_signal();
+    disarm();
     notify();  // who waits next looks at what the signals were for
   }
   writing_ = true;
@@ -704,11 +708,16 @@ inline void Session::leave() {
   cancel_job();
 }
 
+// A read through TLS has several steps, and a cancellation that comes between two of them is lost. Then the deadline
+// interrupts it: the client may send the rest of what it has begun much later, or never.
 inline asio::awaitable<void> Session::end_watch() {
+  if (!watching_) co_return;
+  arm(kAskAgain, kAskAgain);
   while (watching_) {
     watch_cancel_.emit(asio::cancellation_type::terminal);
     co_await wait_signal();
   }
+  disarm();
 }
 
 inline asio::awaitable<void> Session::wait_signal() {
