@@ -138,11 +138,13 @@ class OwnModel {
 TEST(Cli, CollectEnvSaysWhatCountsAndHidesKeys) {
   const TempFile config("collect.yaml", "max-num-seqs: 3\napi-key: [secret-one]\n");
   setenv("VOLLEY_API_KEYS", "secret-two", 1);
+  setenv("VOLLEY_ARGS", "--port 1 --api-key secret-three", 1);
   Program json({"collect-env", "--config", config.path(), "--port", "1", "--model", "models/pocket", "--json"});
   ASSERT_EQ(json.status(), 0) << json.err();
   Program text({"collect-env", "--config", config.path()});
   ASSERT_EQ(text.status(), 0) << text.err();
   unsetenv("VOLLEY_API_KEYS");
+  unsetenv("VOLLEY_ARGS");
   EXPECT_EQ((json.out() + text.out() + json.err() + text.err()).find("secret"), std::string::npos);
   const Json facts = json.last_json();
   EXPECT_GE(facts["cpu"]["usable_cores"], 1);

@@ -103,7 +103,9 @@ Json gpu_facts() {
   }
 }
 
-bool is_secret(const std::string& option) {
+// VOLLEY_ARGS of the unit file is a command line, and may hold a key as one does.
+bool is_secret(const std::string& option, const std::string& value) {
+  if (option == "VOLLEY_ARGS") return value.find("api-key") != std::string::npos;
   return option == "--api-key" || option == "VOLLEY_API_KEYS";
 }
 
@@ -112,7 +114,7 @@ Json option_facts(const CollectEnvCommand& command) {
   for (const GivenOption& given : command.options) {
     std::string value;
     for (const std::string& part : given.values) value += (value.empty() ? "" : ", ") + part;
-    if (is_secret(given.name)) value = "(hidden)";
+    if (is_secret(given.name, value)) value = "(hidden)";
     json.push_back({{"option", given.name}, {"value", value}, {"source", given.source}});
   }
   return json;

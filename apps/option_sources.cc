@@ -6,6 +6,7 @@
 
 #include "apps/config_file.h"
 #include "apps/option_aliases.h"
+#include "base/text.h"
 
 namespace volley::apps {
 namespace {
@@ -47,6 +48,12 @@ bool is_of_kubernetes(const std::string& name, const std::string& value) {
          (name.find("_TCP") != std::string::npos || name.find("_UDP") != std::string::npos);
 }
 
+// The option that a key of vLLM, SGLang or ours stands for; empty: how this program works anyway.
+std::string ours(const std::string& key) {
+  const std::vector<std::string> words = translate_aliases({"--" + key});
+  return words.empty() ? "" : words.front();
+}
+
 // The settings of one app, from the strongest source to the weakest.
 class Collector {
  public:
@@ -56,7 +63,7 @@ class Collector {
   Status take_file(const std::string& path);
   // Null: there is none of this name, or it asks for help.
   CLI::Option* find(const std::string& option) {
-    return option == "--help" || option == "--" ? nullptr : app_.get_option_no_throw(option);
+    return option.empty() || option == "--help" || option == "--" ? nullptr : app_.get_option_no_throw(option);
   }
   std::vector<OptionSetting> take() { return std::move(settings_); }
 
@@ -64,13 +71,18 @@ class Collector {
   void next_source();
   Status set(CLI::Option& option, std::vector<std::string> values, const std::string& source, const std::string& what,
              bool from_variable);
+  // For a key that is no option itself. Nothing: there is none that it turns off.
+  std::optional<Status> set_without(const std::string& key, const std::vector<std::string>& values,
+                                    const std::string& source, const std::string& what);
   Status set_entry(const ConfigEntry& entry, const std::string& path);
   // A stronger source gave it, or an option that excludes it.
   bool is_excluded(const CLI::Option& option) const;
 
   CLI::App& app_;
   const std::string name_;
-  std::set<const CLI::Option*> stronger_;  // given by a source before the one that is being read
+  std::set<const CLI::Option*> stronger_;    // given by a source before the one that is being read
+  std::set<const CLI::Option*> off_before_;  // flags that such a source has said no to
+  std::set<const CLI::Option*> off_;         // and this one
   std::vector<OptionSetting> settings_;
 };
 
@@ -78,10 +90,12 @@ void Collector::next_source() {
   for (const CLI::Option* option : options_of(app_)) {
     if (option->count() > 0) stronger_.insert(option);
   }
+  off_before_.merge(off_);
+  off_.clear();
 }
 
 bool Collector::is_excluded(const CLI::Option& option) const {
-  if (stronger_.contains(&option)) return true;
+  if (stronger_.contains(&option) || off_before_.contains(&option)) return true;
   for (const CLI::App* group : app_.get_subcommands({})) {
     if (!group->get_name().empty() || group->get_require_option_max() != 1) continue;
     const auto inner = group->get_options();
@@ -95,11 +109,15 @@ Status Collector::set(CLI::Option& option, std::vector<std::string> values, cons
                       const std::string& what, bool from_variable) {
   if (is_excluded(option)) return {};
   const std::string option_name = option.get_name();
-  if (option.count() > 0) return invalid_argument(source + ": " + what + " sets " + option_name + " a second time");
+  if (option.count() > 0 || off_.contains(&option))
+    return invalid_argument(source + ": " + what + " sets " + option_name + " a second time");
   if (is_flag(option)) {
     const Truth on = truth(values);
     if (on == Truth::kNeither) return invalid_argument(source + ": " + what + " is either true or false");
-    if (on == Truth::kNo) return {};
+    if (on == Truth::kNo) {
+      off_.insert(&option);
+      return {};
+    }
     values.clear();
   } else if (values.size() > 1 && !takes_several(option)) {
     return invalid_argument(source + ": " + what + " takes one value, not a list");
@@ -120,19 +138,32 @@ Status Collector::set(CLI::Option& option, std::vector<std::string> values, cons
   return {};
 }
 
+// "enable-prefix-caching: false" is --no-prefix-cache, as vLLM's --no-enable-prefix-caching is.
+std::optional<Status> Collector::set_without(const std::string& key, const std::vector<std::string>& values,
+                                             const std::string& source, const std::string& what) {
+  const Truth on = truth(values);
+  CLI::Option* opposite = find(ours("no-" + key));
+  if (opposite == nullptr || on == Truth::kNeither) return std::nullopt;
+  return set(*opposite, {on == Truth::kYes ? "false" : "true"}, source, what, false);
+}
+
 Status Collector::take_variables(const Variables& variables) {
   next_source();
   for (const auto& [name, value] : variables) {
     if (value.empty() || is_of_kubernetes(name, value)) continue;  // empty: as if it were not set
-    const std::vector<std::string> ours = translate_aliases({"--" + dashes(name.substr(kPrefix.size()))});
-    CLI::Option* option = ours.empty() ? nullptr : find(ours.front());
-    if (option == nullptr) continue;
+    const std::string key = dashes(name.substr(kPrefix.size()));
+    CLI::Option* option = find(ours(key));
+    if (option == nullptr) {
+      if (const auto done = set_without(key, {value}, name, name)) VOLLEY_RETURN_IF_ERROR(*done);
+      continue;
+    }
     std::vector<std::string> values = {value};
     if (takes_several(*option) && option->get_delimiter() == '\0' && !is_flag(*option)) {
       if (auto list = value.front() == '[' ? parse_list(value) : std::nullopt) {
         values = std::move(*list);
       } else {
         values = CLI::detail::split(value, ',');
+        for (std::string& item : values) item = std::string(trim(item));
       }
     }
     VOLLEY_RETURN_IF_ERROR(set(*option, std::move(values), name, name, true));
@@ -142,20 +173,13 @@ Status Collector::take_variables(const Variables& variables) {
 
 Status Collector::set_entry(const ConfigEntry& entry, const std::string& path) {
   const std::string source = path + ":" + std::to_string(entry.line);
-  const auto ours = [&](const std::string& key) {
-    const std::vector<std::string> words = translate_aliases({"--" + key});
-    return words.empty() ? std::string() : words.front();
-  };
   const std::string option_name = ours(entry.key);
-  const Truth on = truth(entry.values);
-  CLI::Option* option = option_name.empty() ? nullptr : find(option_name);
-  // "enable-prefix-caching: false" is --no-prefix-cache, as vLLM's --no-enable-prefix-caching is.
-  CLI::Option* opposite = find(ours("no-" + entry.key));
-  if (option == nullptr && opposite != nullptr && on != Truth::kNeither) {
-    return on == Truth::kYes ? Status() : set(*opposite, {"true"}, source, entry.key, false);
+  CLI::Option* option = find(option_name);
+  if (option == nullptr) {
+    if (const auto done = set_without(entry.key, entry.values, source, entry.key)) return *done;
   }
   if (option_name.empty()) {
-    if (on == Truth::kYes) return {};
+    if (truth(entry.values) == Truth::kYes) return {};
     return invalid_argument(source + ": " + entry.key + " is always on: leave the line out");
   }
   if (option == nullptr || option_name == "--config") {
@@ -232,11 +256,17 @@ std::vector<std::string> unknown_variables(const CLI::App& root, const Variables
   }
   std::vector<std::string> sentences;
   for (const auto& [name, value] : variables) {
-    const std::vector<std::string> ours = translate_aliases({"--" + dashes(name.substr(kPrefix.size()))});
-    if (is_read_elsewhere(name) || is_of_kubernetes(name, value) || ours.empty() ||
-        std::ranges::count(known, variable_of(ours.front())) > 0) {
+    const std::string key = dashes(name.substr(kPrefix.size()));
+    const auto is_known = [&known](const std::string& option) {
+      return option.empty() || std::ranges::count(known, variable_of(option)) > 0;
+    };
+    const Truth on = truth({value});
+    const bool has_opposite = is_known(ours("no-" + key)) && on != Truth::kNeither;
+    if (ours(key).empty() && on == Truth::kNo && !has_opposite) {
+      sentences.push_back(name + " says no to what is always on");
       continue;
     }
+    if (is_read_elsewhere(name) || is_of_kubernetes(name, value) || is_known(ours(key)) || has_opposite) continue;
     const std::string nearest = nearest_name(name, known);
     sentences.push_back("nothing reads the variable " + name +
                         (nearest.empty() ? "" : " (did you mean " + nearest + "?)"));

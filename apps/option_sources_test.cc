@@ -56,6 +56,18 @@ TEST_F(OptionSources, TheCommandLineCountsBeforeAVariableBeforeTheFile) {
   EXPECT_EQ(serve({"--max-running-requests=7"}, variables, file).engine.base.max_num_seqs, 7) << "by another name";
 }
 
+TEST_F(OptionSources, ANoOfAStrongerSourceCounts) {
+  EXPECT_FALSE(serve({}, {{"VOLLEY_LOG_PROMPTS", "false"}}, "log-prompts: true\n").server.log_prompts);
+  EXPECT_TRUE(serve({}, {{"VOLLEY_NO_PREFIX_CACHE", "0"}}, "enable-prefix-caching: no\n").engine.base.prefix_cache);
+  EXPECT_FALSE(serve({}, {{"VOLLEY_ENABLE_PREFIX_CACHING", "0"}}).engine.base.prefix_cache) << "as in a file";
+  EXPECT_FALSE(serve({}, {{"VOLLEY_PREFIX_CACHE", "0"}}).engine.base.prefix_cache);
+  EXPECT_FALSE(serve({}, {{"VOLLEY_ENABLE_PREFIX_CACHING", "0"}}, "no-prefix-cache: no\n").engine.base.prefix_cache);
+  EXPECT_TRUE(serve({}, {{"VOLLEY_ENABLE_PREFIX_CACHING", "1"}}, "no-prefix-cache: yes\n").engine.base.prefix_cache);
+  EXPECT_EQ(warnings_, std::vector<std::string>{});
+  serve({}, {{"VOLLEY_ENABLE_CHUNKED_PREFILL", "false"}});
+  EXPECT_EQ(warnings_, std::vector<std::string>{"VOLLEY_ENABLE_CHUNKED_PREFILL says no to what is always on"});
+}
+
 TEST_F(OptionSources, AFileAsVllmUsersWriteIt) {
   const ServeCommand command = serve({}, {}, R"(
 model: org/name        # a comment
@@ -87,7 +99,7 @@ request-timeout: 7
 TEST_F(OptionSources, Variables) {
   const ServeCommand command = serve({}, {{"VOLLEY_MODEL", "m"},
                                           {"VOLLEY_DRAFT", ""},
-                                          {"VOLLEY_SERVED_MODEL_NAME", "a,b"},
+                                          {"VOLLEY_SERVED_MODEL_NAME", "a, b"},
                                           {"VOLLEY_CORS_ORIGIN", R"(["https://a,b"])"},
                                           {"VOLLEY_NO_GRAPHS", "1"},
                                           {"VOLLEY_PROFILE", "0"},

@@ -31,8 +31,11 @@ void add_limits(CLI::App* app, ServeCommand* command) {
   size("--max-stored-bytes", server.max_stored_bytes,
        "of them with their conversations; the oldest go first [67108864]");
   count("--max-files", command->files.max_files, "in --files-dir, and as many batches [10000]");
-  count("--max-file-bytes", command->files.max_file_bytes, "of a file; more is a 413 [536870912]");
-  count("--max-files-bytes", command->files.max_total_bytes,
+  const auto large = [&](const char* name, size_t& value, const char* help) {
+    app->add_option(name, value, help)->check(between(1, 1e12, "a number from 1 to 1000000000000"))->group(group);
+  };
+  large("--max-file-bytes", command->files.max_file_bytes, "of a file; more is a 413 [536870912]");
+  large("--max-files-bytes", command->files.max_total_bytes,
         "of all files and results of batches together [17179869184]");
   count("--max-body-bytes", server.max_body_bytes, "of a request; more is a 413 [10485760]");
   count("--max-total-body-bytes", server.max_total_body_bytes,

@@ -92,6 +92,14 @@ TEST(ServeOptions, ReachTheServer) {
   EXPECT_EQ(std::get<ServeCommand>(*parse({})).server.request_timeout, 0s) << "no limit unless asked for";
 }
 
+// What is the default can be said.
+TEST(ServeOptions, BoundsOfFilesMayBeLarge) {
+  const auto parsed = parse({"--max-files-bytes", "17179869184", "--max-file-bytes", "4294967296"});
+  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+  EXPECT_EQ(std::get<ServeCommand>(*parsed).files.max_total_bytes, size_t{16} << 30);
+  EXPECT_EQ(std::get<ServeCommand>(*parsed).files.max_file_bytes, size_t{4} << 30);
+}
+
 // A request for more choices than may wait could never be queued.
 TEST(ServeOptions, ARequestFitsIntoTheQueue) {
   const auto max_choices = [](const std::vector<const char*>& arguments) {
