@@ -19,9 +19,9 @@ namespace fs = std::filesystem;
 
 // Batches that run at once, which share the lines that are open; beyond these only an owner who has none.
 constexpr int kRunners = 4;
-constexpr size_t kMaxRunners = 64;
-constexpr int kInterruptions = 3;  // of one batch, then it has failed
-constexpr int kRetries = 5;        // of a line that gets a 503
+constexpr size_t kMaxRunners = 16;  // each holds the index of its input
+constexpr int kInterruptions = 3;   // of one batch, then it has failed
+constexpr int kRetries = 5;         // of a line that gets a 503
 constexpr std::chrono::seconds kAfterInterruption{1};
 constexpr size_t kMaxNoteBytes = size_t{1} << 20;
 constexpr size_t kMaxMetadata = 16, kMaxMetadataKey = 64, kMaxMetadataValue = 512;

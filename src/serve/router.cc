@@ -21,7 +21,7 @@ constexpr EndpointRow kRows[] = {
     {"/v1/files", "GET", Endpoint::kListFiles, true, true, true},
     {"/v1/files/*", "GET", Endpoint::kGetFile, true, true, false},
     {"/v1/files/*", "DELETE", Endpoint::kDeleteFile, true, true, true},
-    {"/v1/files/*/content", "GET", Endpoint::kFileContent, true, true, true},  // these four wait for the disk
+    {"/v1/files/*/content", "GET", Endpoint::kFileContent, true, true, true},
     {"/v1/batches", "POST", Endpoint::kCreateBatch, true, true, true},
     {"/v1/batches", "GET", Endpoint::kListBatches, true, true, true},
     {"/v1/batches/*", "GET", Endpoint::kGetBatch, true, true, true},
