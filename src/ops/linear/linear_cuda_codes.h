@@ -49,7 +49,7 @@ struct CodeSource {
 // A panel of the rows that source() gives for 0 to 63. An error where a scale leaves no room for its zero point.
 Status pack_code_panel(const std::function<CodeSource(int64_t)>& source, int64_t k, const WeightFormat& format,
                        char* panel);
-// Calls run(i) for each i below count, by all of the machine's threads.
+// Calls run(i) for each i below count, by a thread for each core that the process may use.
 void for_each_in_parallel(int64_t count, const std::function<void(int64_t)>& run);
 
 // As pack_linear(). On any device: what becomes packed is made on the host.
