@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "serve/harmony.h"
@@ -200,19 +201,24 @@ std::string harmony_messages(std::string_view messages_json, bool preambles) {
     if (!preambles && !message.thoughts.empty() && !message.content.empty()) {
       message.thoughts += "\n" + std::exchange(message.content, {});
     }
-    std::vector<bool> written(messages.size());
+    std::unordered_map<std::string_view, std::vector<size_t>> results;  // by the call's id
+    for (size_t j = i + 1; j < end; ++j) {
+      if (!messages[j].answers.empty()) results[messages[j].answers].push_back(j);
+    }
+    std::vector<bool> written(end - i);
     for (const std::string_view call : message.calls) {
       out.push_back(
           write_message(message, std::exchange(message.content, {}), std::exchange(message.thoughts, {}), call));
-      const std::string id = text_of(find_member(call, "id"));
-      for (size_t j = i + 1; j < end; ++j) {
-        if (written[j] || messages[j].answers != id || id.empty()) continue;
+      const auto found = results.find(text_of(find_member(call, "id")));
+      if (found == results.end()) continue;
+      for (const size_t j : found->second) {
         write_result(messages[j]);
-        written[j] = true;
+        written[j - i] = true;
       }
+      results.erase(found);
     }
     for (size_t j = i + 1; j < end; ++j) {
-      if (!written[j]) write_result(messages[j]);
+      if (!written[j - i]) write_result(messages[j]);
     }
     i = end - 1;
   }
