@@ -91,6 +91,11 @@ std::string mark_arguments(std::string_view call) {
   });
 }
 
+// Empty if there is none: nobody has checked what a call is.
+std::string id_of(std::string_view call) {
+  return call.starts_with('{') ? text_of(find_member(call, "id")) : std::string();
+}
+
 // The message with other content, thoughts and calls; none of the latter if `call` is empty.
 std::string write_message(const Message& message, std::string_view content, std::string_view thoughts,
                           std::string_view call) {
@@ -209,7 +214,7 @@ std::string harmony_messages(std::string_view messages_json, bool preambles) {
     for (const std::string_view call : message.calls) {
       out.push_back(
           write_message(message, std::exchange(message.content, {}), std::exchange(message.thoughts, {}), call));
-      const auto found = results.find(text_of(find_member(call, "id")));
+      const auto found = results.find(id_of(call));
       if (found == results.end()) continue;
       for (const size_t j : found->second) {
         write_result(messages[j]);

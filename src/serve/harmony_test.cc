@@ -402,6 +402,19 @@ TEST(HarmonyPrompt, MessagesAreThoseOfTheTemplate) {
   EXPECT_EQ(joined[1]["content"], "");
 }
 
+// What is no call is the template's affair.
+TEST(HarmonyPrompt, CallsMayBeAnything) {
+  for (const char* call : {"null", "1", "true", R"("a")", R"("a,b:c")", "[]", R"([1, "id"])", "[[1, 2], 3]", "{}",
+                           R"({"function": null})", R"({"function": [1, 2]})", R"({"function": {"arguments": [1]}})",
+                           R"({"id": 5, "function": {"name": "f", "arguments": null}})"}) {
+    const std::string messages = R"([{"role": "assistant", "content": "", "tool_calls": [)" + std::string(call) +
+                                 R"(]}, {"role": "tool", "tool_call_id": "a", "content": "1"}])";
+    const json out = json::parse(harmony_messages(messages, true));
+    ASSERT_EQ(out.size(), 2u);
+    EXPECT_EQ(out[0]["tool_calls"], json::array({json::parse(call)})) << call;
+  }
+}
+
 TEST(HarmonyPrompt, LookalikesAreMarkedInStringsAlone) {
   const std::string plain = R"({"a": "<|x|> \u0041", "b": [1.50, "c\\\"|"], "<|endoftext|>": null})";
   EXPECT_EQ(mark_lookalikes(plain), plain);
