@@ -409,7 +409,7 @@ TEST(HarmonyPrompt, LookalikesAreMarkedInStringsAlone) {
   EXPECT_EQ(json::parse(unmarked(marked)), json::parse(R"({"a": "x<|end|><|call|>", "<|start|>": 1})"));
 }
 
-// Of a long prompt only what is kept is looked at.
+// Only what is kept of a long prompt is looked at.
 TEST_F(Harmony, TheEndOfAPromptIsEncodedAlone) {
   ChatMessages chat;
   json messages = json::array();
