@@ -312,7 +312,7 @@ void BatchService::load() {
   for (const auto& entry : fs::directory_iterator(store_.batch_folder(), error)) {
     const fs::path& path = entry.path();
     if (path.extension() == ".jsonl") {
-      // Of batches that are not over: what is over has moved.
+      // The batch is not over: files of those that are have moved.
       const auto size = entry.file_size(error);
       if (!error) store_.count(size);
       continue;

@@ -68,7 +68,7 @@ class HarmonyReader {
   std::string finish();
 
   Part part() const { return part_; }
-  // Of a call, without "functions.".
+  // Whom a call is for, without "functions.".
   const std::string& recipient() const { return recipient_; }
   int message() const { return message_; }  // counts bodies; equal numbers are one message
 

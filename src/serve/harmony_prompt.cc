@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "serve/harmony.h"
@@ -20,10 +21,16 @@ std::string json_string(std::string_view text) {
   return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+// In one pass: a text may be nothing but what is looked for.
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
-    text.replace(at, from.size(), to);
+  size_t at = text.find(from), begin = 0;
+  if (at == std::string::npos) return;
+  std::string out;
+  for (; at != std::string::npos; at = text.find(from, begin)) {
+    out.append(text, begin, at - begin).append(to);
+    begin = at + from.size();
   }
+  text = out.append(text, begin);
 }
 
 std::string marked(std::string_view token) {
@@ -63,12 +70,38 @@ Message read_message(std::string_view text) {
   return message;
 }
 
+// The object with another value of one member.
+template <typename Rewrite>
+std::string rewritten(std::string_view object, std::string_view name, const Rewrite& rewrite) {
+  if (!object.starts_with('{')) return std::string(object);
+  std::string out = "{";
+  for (const auto& [key, value] : object_members(object)) {
+    out.append(out.size() > 1 ? "," : "").append(json_string(key)).append(":");
+    out.append(key == name ? rewrite(value) : std::string(value));
+  }
+  return out + "}";
+}
+
+// Arguments are JSON within a string, and templates see what it holds: there a token may be spelt with escapes.
+std::string mark_arguments(std::string_view call) {
+  return rewritten(call, "function", [](std::string_view function) {
+    return rewritten(function, "arguments", [](std::string_view arguments) {
+      return arguments.starts_with('"') ? json_string(mark_lookalikes(text_of(arguments))) : std::string(arguments);
+    });
+  });
+}
+
+// Empty if there is none: nobody has checked what a call is.
+std::string id_of(std::string_view call) {
+  return call.starts_with('{') ? text_of(find_member(call, "id")) : std::string();
+}
+
 // The message with other content, thoughts and calls; none of the latter if `call` is empty.
 std::string write_message(const Message& message, std::string_view content, std::string_view thoughts,
                           std::string_view call) {
   std::string text = "{\"role\":" + json_string(message.role) + ",\"content\":" + json_string(content);
   if (!thoughts.empty()) text += ",\"thinking\":" + json_string(thoughts);
-  if (!call.empty()) text.append(",\"tool_calls\":[").append(call).append("]");
+  if (!call.empty()) text.append(",\"tool_calls\":[").append(mark_arguments(call)).append("]");
   for (const auto& [key, value] : message.members) {
     const bool written = key == "role" || key == "content" || key == "tool_calls" || key == "reasoning_content" ||
                          key == "reasoning" || key == "thinking";
@@ -140,7 +173,8 @@ std::string mark_lookalikes(std::string_view json_text) {
     const std::string_view literal = json_text.substr(begin, at - begin);
     std::string text;
     if (literal.find('|') != std::string_view::npos || literal.find("\\u") != std::string_view::npos) {
-      text = json::parse(literal).get<std::string>();
+      const json parsed = json::parse(literal, nullptr, /*allow_exceptions=*/false);
+      if (parsed.is_string()) text = parsed.get<std::string>();  // else no JSON text, and no string in it
     }
     const std::string before = text;
     for (const std::string_view token : HarmonyTokens::texts()) replace_all(text, token, marked(token));
@@ -172,19 +206,24 @@ std::string harmony_messages(std::string_view messages_json, bool preambles) {
     if (!preambles && !message.thoughts.empty() && !message.content.empty()) {
       message.thoughts += "\n" + std::exchange(message.content, {});
     }
-    std::vector<bool> written(messages.size());
+    std::unordered_map<std::string_view, std::vector<size_t>> results;  // by the call's id
+    for (size_t j = i + 1; j < end; ++j) {
+      if (!messages[j].answers.empty()) results[messages[j].answers].push_back(j);
+    }
+    std::vector<bool> written(end - i);
     for (const std::string_view call : message.calls) {
       out.push_back(
           write_message(message, std::exchange(message.content, {}), std::exchange(message.thoughts, {}), call));
-      const std::string id = text_of(find_member(call, "id"));
-      for (size_t j = i + 1; j < end; ++j) {
-        if (written[j] || messages[j].answers != id || id.empty()) continue;
+      const auto found = results.find(id_of(call));
+      if (found == results.end()) continue;
+      for (const size_t j : found->second) {
         write_result(messages[j]);
-        written[j] = true;
+        written[j - i] = true;
       }
+      results.erase(found);
     }
     for (size_t j = i + 1; j < end; ++j) {
-      if (!written[j]) write_result(messages[j]);
+      if (!written[j - i]) write_result(messages[j]);
     }
     i = end - 1;
   }

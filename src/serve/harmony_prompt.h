@@ -23,7 +23,7 @@ Result<std::vector<TokenId>> encode_chat(const Engine& engine, const OutputForma
 
 // Messages as Harmony's templates take them: thoughts as "thinking"; one call a message, followed by its results,
 // because templates name a result by the call before it. `preambles`: a message may have content beside its thoughts
-// and a call; else both become its thoughts.
+// and a call; else both become its thoughts. In arguments that are text what looks like a control token is marked.
 std::string harmony_messages(std::string_view messages_json, bool preambles);
 // Strings of JSON text in which nothing looks like a control token; unmarked() undoes it.
 std::string mark_lookalikes(std::string_view json_text);

@@ -269,7 +269,7 @@ inline asio::awaitable<bool> Session::shake_hands() {
   if (gone_) co_return false;
   shared_.api.log().debug("a TLS handshake failed: " + (timed_out_ ? "it took too long" : openssl_reason(error)));
   stream_.give_up_tls();
-  // Of another failure the client has an alert; it is read before a closed socket would reset the connection.
+  // Any other failure has sent the client an alert: it is read before a closed socket would reset the connection.
   if (is_plain_http(error)) {
     HttpResponse response = error_response(http_error(400, "This port takes HTTPS alone: write https:// in the URL."));
     co_await close_with(Exchange(shared_.api), std::move(response));

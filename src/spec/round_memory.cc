@@ -32,8 +32,12 @@ std::vector<int32_t> blocks_of(int32_t segments, int32_t rows, int32_t block_siz
   return drafts;
 }
 
-// Everything that is taken grows with a pass's rows, segments and choices and with the longest segment, so what each
-// can be beside the others bounds them all. REQUIRES: rows for all slots.
+// Segments beyond these take no more memory by their number alone (gated_delta_test.cc).
+constexpr int32_t kFewSegments = 8;
+
+// Everything that is taken grows with a pass's rows, segments and choices and with the longest segment. The more
+// segments there are, the shorter is the longest, and something may grow with both: so there are steps of few segments,
+// too. REQUIRES: rows for all slots.
 std::vector<LargeStep> largest_steps(const RoundConfig& config, int32_t block_size, int32_t most_shared) {
   const int32_t slots = config.slots, rows = config.max_rows;
   std::vector<LargeStep> steps;
@@ -47,7 +51,9 @@ std::vector<LargeStep> largest_steps(const RoundConfig& config, int32_t block_si
     steps.push_back({blocks, rows - rows_of(blocks)});
     steps.push_back({plain, rows - rows_of(plain)});
   }
-  steps.push_back({{}, rows});
+  for (int32_t segments = 1; segments <= std::min(kFewSegments, std::min(slots, rows)); ++segments) {
+    steps.push_back({std::vector<int32_t>(segments - 1), rows - (segments - 1)});
+  }
   for (size_t i = steps.size(); i-- > 0;) {
     LargeStep shared = steps[i];
     shared.shared = std::min(rows_of(shared.drafts), most_shared);

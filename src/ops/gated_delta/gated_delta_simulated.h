@@ -19,7 +19,7 @@ inline float warp_sum(std::vector<float> x) {
   return x[0];
 }
 
-// Of the eight lanes that share columns.
+// The sum over the eight lanes that share columns.
 template <int kEach>
 float lane_sum(const float (&x)[kLanes][kEach], int c) {
   return ((x[0][c] + x[4][c]) + (x[2][c] + x[6][c])) + ((x[1][c] + x[5][c]) + (x[3][c] + x[7][c]));

@@ -75,6 +75,38 @@ TEST(GatedDeltaSimulated, SlotsBeginAnewAndEnd) {
   check_ended_slot_stays(*device, delta::simulate_gated_delta);
 }
 
+// A round plans its memory by steps of up to eight segments, each with the longest that fits beside the others
+// (spec/round_memory.cc), and by those of all slots.
+TEST(GatedDeltaLong, NoStepTakesMoreMemoryThanThoseOfFewSegments) {
+  const auto floats = [](int32_t rows, int32_t segments, int32_t longest, int32_t tape_rows) {
+    delta::Call call;
+    call.k_heads = 2;
+    call.v_heads = 4;
+    call.v_width = 4 * 128;
+    call.rows = rows;
+    call.n_segments = segments;
+    call.tape_rows = tape_rows;
+    delta::Slabs slabs = delta::plan_slabs(call, longest);
+    slabs.padded = 128;
+    return delta::slab_floats(call, slabs);
+  };
+  for (const int32_t tape_rows : {0, 3, 15}) {
+    for (const int32_t most : {64, 65, 200, 256, 300, 455, 512, 1024, 8192}) {
+      for (const int32_t slots : {1, 2, 3, 5, 8, 64, 256}) {
+        int64_t planned = 0;
+        for (int32_t n = 1; n <= std::min({8, slots, most}); ++n) {
+          planned = std::max(planned, floats(most, n, most - n + 1, tape_rows));
+        }
+        for (int32_t rows = most; rows > 0; rows -= 1 + rows / 100) {
+          for (int32_t n = 1; n <= std::min(slots, rows); n += 1 + n / 16) {
+            ASSERT_LE(floats(rows, n, rows - n + 1, tape_rows), planned) << rows << " rows, " << n << " segments";
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(GatedDelta, ShapesWithoutKernelsAreNamed) {
   EXPECT_TRUE(check_delta_shape({16, 48, 128, 128, 4}).ok());
   EXPECT_EQ(check_delta_shape({3, 4, 128, 128, 4}).error().code, ErrorCode::kInvalidArgument);

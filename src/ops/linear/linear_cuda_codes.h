@@ -1,7 +1,8 @@
 // 4-bit codes on CUDA: packed layout, plan and entry points. Private to this folder and grouped_linear.
 //
 // What a code stands for is rounded to bf16, (code - zero point) * scale: in every way the product is that of a bf16
-// weight with these values (linear_cuda.h), bit for bit. (With rows in fp32 it is not rounded, as on the CPU.)
+// weight with these values (linear_cuda.h), bit for bit; but weights of at most three outputs in bf16 have a kernel
+// that adds in another order. (With rows in fp32 it is not rounded, as on the CPU.)
 //
 // Packed layout: panels of 64 rows as those of bf16, a panel a run of blocks of 64 columns, a block two halves of 32
 // rows. A half: 1024 bytes of codes, [2 sets of 16 rows][lane][step of 16 columns], each a word with what that lane
@@ -49,7 +50,7 @@ struct CodeSource {
 // A panel of the rows that source() gives for 0 to 63. An error where a scale leaves no room for its zero point.
 Status pack_code_panel(const std::function<CodeSource(int64_t)>& source, int64_t k, const WeightFormat& format,
                        char* panel);
-// Calls run(i) for each i below count, by all of the machine's threads.
+// Calls run(i) for each i below count, by a thread for each core that the process may use.
 void for_each_in_parallel(int64_t count, const std::function<void(int64_t)>& run);
 
 // As pack_linear(). On any device: what becomes packed is made on the host.

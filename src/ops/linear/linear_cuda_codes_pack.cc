@@ -87,7 +87,7 @@ int64_t linear_codes_bytes(int64_t n, int64_t k, const WeightFormat& format, Lin
 }
 
 void for_each_in_parallel(int64_t count, const std::function<void(int64_t)>& run) {
-  const int64_t threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, std::max<int64_t>(count, 1));
+  const int64_t threads = std::clamp<int64_t>(count, 1, usable_cores());
   std::atomic<int64_t> next = 0;
   const auto work = [&] {
     for (int64_t i; (i = next.fetch_add(1)) < count;) run(i);
