@@ -150,9 +150,13 @@ std::optional<Status> Collector::set_without(const std::string& key, const std::
 Status Collector::take_variables(const Variables& variables) {
   next_source();
   for (const auto& [name, value] : variables) {
-    if (value.empty() || is_of_kubernetes(name, value)) continue;  // empty: as if it were not set
     const std::string key = dashes(name.substr(kPrefix.size()));
     CLI::Option* option = find(ours(key));
+    // An empty secret would leave open what it was to close.
+    if (value.empty() && option != nullptr && option->get_name() == "--api-key") {
+      return invalid_argument(name + " is set and holds no API key: put one in, or unset it.");
+    }
+    if (value.empty() || is_of_kubernetes(name, value)) continue;  // empty: as if it were not set
     if (option == nullptr) {
       if (const auto done = set_without(key, {value}, name, name)) VOLLEY_RETURN_IF_ERROR(*done);
       continue;

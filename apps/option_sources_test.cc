@@ -177,6 +177,13 @@ TEST_F(OptionSources, RequiredOptionsMayComeFromAnywhere) {
   EXPECT_FALSE(parse({"batch"}, {{"VOLLEY_OUTPUT", "b"}}).ok());
 }
 
+// A server with an empty key would be open to all.
+TEST_F(OptionSources, AnEmptyKeyIsRefused) {
+  const auto parsed = parse({"serve"}, {{"VOLLEY_API_KEY", ""}});
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_NE(parsed.error().message.find("VOLLEY_API_KEY is set and holds no API key"), std::string::npos);
+}
+
 // Variables may be there for a server's sake.
 TEST_F(OptionSources, ChatPassesOverVariablesThatAreNotForIt) {
   EXPECT_TRUE(parse({"chat", "--url", "http://x"}, {{"VOLLEY_THREADS", "2"}}).ok());
