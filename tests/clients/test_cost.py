@@ -140,9 +140,9 @@ CASES = FIELDS | growing_fields.cases()
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[Server]:
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server of its own: nothing else may use CPU time."""
-    with Server("--threads 1 --max-num-seqs 4") as running:
+    with Server(f"--threads 1 --max-num-seqs 4 --files-dir {tmp_path_factory.mktemp('files')}") as running:
         running.request("POST", COMPLETIONS, completion())
         yield running
 
