@@ -13,7 +13,7 @@ void encode(std::string_view file) {
   textkit_tokenizer* tokenizer = nullptr;
   textkit_bytes error{};
   if (textkit_tokenizer_new(view(file), &tokenizer, &error) != TEXTKIT_OK) return textkit_bytes_free(error);
-  const textkit_encode_options options{true, 1000, 0, {nullptr, nullptr}};
+  const textkit_encode_options options{true, 1000, 0, false, {nullptr, nullptr}};
   textkit_ids ids{};
   textkit_bytes text{};
   if (textkit_tokenizer_encode(tokenizer, view("Hello, w\xC3\xB6rld  12"), &options, &ids, &error) != TEXTKIT_OK) {
