@@ -183,8 +183,14 @@ void expect_warm(Engine& engine, const std::vector<GenerateRequest>& requests, c
   EXPECT_GT(hits(warm) - hits(cold), 0) << c.name;
 }
 
-// Every configuration of `rows` against plain decoding of one request at a time. folder: of tests/data.
-void check_target(const std::string& folder, Quantization quantization, std::span<const Configuration> rows) {
+void expect_same(const std::vector<Output>& outputs, const std::vector<Output>& expected) {
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(outputs[i].tokens, expected[i].tokens) << i;
+}
+
+// Every configuration of `rows` against plain decoding of one request at a time, all on so many ranks. folder: of
+// tests/data.
+void check_target(const std::string& folder, Quantization quantization, std::span<const Configuration> rows,
+                  int ranks = 1) {
   const std::string model = "tests/data/" + folder, name = fs::path(folder).filename();
   const auto target = families::read_target(model);
   ASSERT_TRUE(target.ok()) << target.error().message;
@@ -192,6 +198,7 @@ void check_target(const std::string& folder, Quantization quantization, std::spa
   const auto run = [&](const Configuration& c, const std::string& draft) {
     EngineOptions options = options_of(c, model, draft);
     options.quantization = quantization;
+    options.tensor_parallel_size = ranks;
     return make_engine(options);
   };
   const int count = full_matrix() ? 200 : kSanitized ? 6 : 24;
@@ -200,6 +207,7 @@ void check_target(const std::string& folder, Quantization quantization, std::spa
     const Configuration plain_run = {"plain", 0, 0, 1, 512, 16, 1, false, {}, false, false};
     const auto plain = run_all(*run(plain_run, ""), requests, 1);
     drafter.record(requests, plain);
+    if (ranks > 1) expect_same(run_all(*run(plain_run, ""), requests, 4), plain);  // another start, other threads
     for (const Configuration& c : rows) {
       drafter.configure(c.accuracy);
       const auto engine = run(c, drafter.path());
@@ -211,9 +219,9 @@ void check_target(const std::string& folder, Quantization quantization, std::spa
       }
       const EngineStats stats = engine->stats();
       const double length = tokens_per_step(stats);
-      std::printf("%-18s T %.1f  %-4s %-34s %d of %zu differ, acceptance length %.2f, %lld preemptions\n", name.c_str(),
-                  temperature, engine->info().quantization.c_str(), c.name, different, plain.size(), length,
-                  static_cast<long long>(stats.preemptions));
+      std::printf("%-18s T %.1f  %-4s TP %d  %-34s %d of %zu differ, acceptance length %.2f, %lld preemptions\n",
+                  name.c_str(), temperature, engine->info().quantization.c_str(), engine->info().tensor_parallel_size,
+                  c.name, different, plain.size(), length, static_cast<long long>(stats.preemptions));
       EXPECT_EQ(different, 0) << c.name;
       if (c.prefix_cache && !c.tight_pool) expect_warm(*engine, requests, c, plain);
       if (c.block_size > 0) expect_partial_acceptance(c, stats);
@@ -227,6 +235,28 @@ class FamilyInvariance : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
   check_target("targets/" + GetParam(), Quantization::kNone, configurations());
+}
+
+// Whether the target can be divided among so many ranks here; where not, the option's name is in `why`.
+bool divides(EngineOptions options, int ranks, std::string& why) {
+  options.tensor_parallel_size = ranks;
+  const auto probe = Engine::create(options);
+  if (probe.ok()) return true;
+  why = probe.error().message;
+  EXPECT_NE(why.find("--tensor-parallel-size"), std::string::npos) << why;
+  return false;
+}
+
+class TensorParallel : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
+
+TEST_P(TensorParallel, SpeculationAndEverythingElseIsInvisible) {
+  const auto& [name, ranks] = GetParam();
+  std::string why;
+  const EngineOptions options = options_of(configurations().back(), "tests/data/targets/" + name, "");
+  if (!divides(options, ranks, why)) GTEST_SKIP() << why;
+  std::vector<Configuration> rows = configurations();
+  if (!full_matrix()) rows = {rows[0], rows[2], rows[8]};
+  check_target("targets/" + name, Quantization::kNone, rows, ranks);
 }
 
 // One target for each kind of layer. A device refuses a format that it does not have.
@@ -262,9 +292,13 @@ TEST(QuantisedInvariance, CheckpointsAreInvisibleToo) {
 
 // The random drafters of tests/data: windows, causality, biases, rotations and vocabularies of their own. Little is
 // accepted, so that nearly every round throws a block away, whose K and V must not be seen again.
-TEST(DrafterInvariance, DraftersOfEveryFormAreInvisible) {
+void check_drafters(int ranks) {
   for (const std::string& drafter : folders("drafters")) {
     const std::string model = "tests/data/targets/" + target_of_drafter(drafter);
+    Configuration drafts = configurations().front();
+    drafts.block_size = 4;
+    std::string why;
+    if (ranks > 1 && !divides(options_of(drafts, model, "tests/data/drafters/" + drafter), ranks, why)) continue;
     const auto config = families::read_target(model);
     ASSERT_TRUE(config.ok()) << config.error().message;
     std::vector<std::vector<TokenId>> plain;
@@ -284,6 +318,7 @@ TEST(DrafterInvariance, DraftersOfEveryFormAreInvisible) {
                                concurrency == 3};
       EngineOptions options = options_of(c, model, "tests/data/drafters/" + drafter);
       options.block_size = 0;  // the drafter's own
+      options.tensor_parallel_size = ranks;
       const auto engine = make_engine(options);
       std::vector<std::vector<TokenId>> tokens;
       for (const float temperature : {0.0f, 0.8f}) {
@@ -298,6 +333,15 @@ TEST(DrafterInvariance, DraftersOfEveryFormAreInvisible) {
     }
     EXPECT_GT(drafted, 0) << drafter;
   }
+}
+
+TEST(DrafterInvariance, DraftersOfEveryFormAreInvisible) {
+  check_drafters(1);
+}
+
+TEST(DrafterInvariance, OnSeveralRanksToo) {
+  if (kTestDevice != std::string("cpu")) GTEST_SKIP() << "--tensor-parallel-size is built for the CPU";
+  check_drafters(2);
 }
 
 // Every turn of a conversation goes on from the state that the one before it ended with, drafted or not, and says what
@@ -414,6 +458,11 @@ TEST(WindowedLayers, LongContextsTakeFewPages) {
   EXPECT_EQ(engine->stats().page_groups[1].used, 0);
 }
 
+INSTANTIATE_TEST_SUITE_P(Targets, TensorParallel,
+                         ::testing::Combine(::testing::ValuesIn(folders("targets")), ::testing::Values(2, 4)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "On" + std::to_string(std::get<1>(info.param));
+                         });
 INSTANTIATE_TEST_SUITE_P(Targets, FamilyInvariance, ::testing::ValuesIn(folders("targets")),
                          [](const auto& info) { return info.param; });
 

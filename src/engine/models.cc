@@ -53,6 +53,9 @@ Status check_ranges(const EngineOptions& o) {
   if (o.block_size > kMaxBlockSize) return above("--block-size", o.block_size, kMaxBlockSize);
   if (o.prefill_chunk > kMaxRows) return above("--prefill-chunk", o.prefill_chunk, kMaxRows);
   if (o.max_num_batched_tokens > kMaxRows) return above("--max-num-batched-tokens", o.max_num_batched_tokens, kMaxRows);
+  if (const int ranks = o.tensor_parallel_size; ranks != 1 && ranks != 2 && ranks != 4 && ranks != 8) {
+    return invalid_argument("--tensor-parallel-size is " + std::to_string(ranks) + ": use 1, 2, 4 or 8.");
+  }
   if (!(o.memory_fraction >= 0 && o.memory_fraction <= 1)) {
     return invalid_argument("--memory-fraction must be between 0 and 1.");
   }
@@ -263,6 +266,13 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
   return {};
 }
 
+Status resolve_ranks(const EngineOptions& options, ResolvedModels& models) {
+  models.ranks = options.tensor_parallel_size;
+  if (models.ranks == 1 || models.device.kind == DeviceKind::kCpu) return {};
+  return unimplemented("--tensor-parallel-size " + std::to_string(models.ranks) +
+                       " is built for --device cpu so far: leave it out for one GPU.");
+}
+
 Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
   VOLLEY_ASSIGN(const ops::AttentionBackend target, ops::parse_attention_backend(options.attention_backend));
   VOLLEY_ASSIGN(const ops::AttentionBackend draft, ops::parse_attention_backend(options.draft_attention_backend));
@@ -286,7 +296,7 @@ int64_t rope_bytes(const model::Decoder& spec, int64_t positions) {
   return bytes;
 }
 
-model::WeightBytes weight_bytes(const ResolvedModels& models) {
+model::WeightBytes weight_bytes(const ResolvedModels& models, int rank) {
   const DeviceKind device = models.device.kind;
   const model::Decoder& target = models.target.decoder;
   model::WeightBytes bytes =
@@ -318,11 +328,12 @@ void limit_slots(const EngineOptions& options, ResolvedModels& models) {
   model::add_states(models.target.decoder, 1, models.block_size - 1, models.target_numerics.activation, one);
   const double share = options.memory_fraction > 0 ? options.memory_fraction : 1.0;
   const auto usable = static_cast<int64_t>(share * static_cast<double>(models.device.available_bytes));
-  const int32_t slots = default_slots(models.max_num_seqs, one.state_bytes(), usable - models.weights.total());
+  const int64_t bytes = one.state_bytes() * models.ranks_sharing_memory();
+  const int32_t slots = default_slots(models.max_num_seqs, bytes, usable - models.weights.total());
   if (slots == models.max_num_seqs) return;
   models.max_num_seqs = slots;
   if (options.max_num_batched_tokens == 0) models.max_num_batched_tokens = default_rows(models);
-  models.warnings.push_back("The states of recurrent layers take " + format_bytes(one.state_bytes()) +
+  models.warnings.push_back("The states of recurrent layers take " + format_bytes(bytes) +
                             " a request: --max-num-seqs is " + std::to_string(slots) + ".");
 }
 
@@ -383,10 +394,16 @@ Result<std::unique_ptr<Device>> make_device(const DeviceChoice& choice, int thre
   return choice.kind == DeviceKind::kCpu ? make_cpu_device(threads) : make_cuda_device(choice.ordinal);
 }
 
+int threads_of_rank(int threads, int rank, int ranks) {
+  const int all = threads > 0 ? threads : usable_cores();
+  return std::max(1, all / ranks + (rank < all % ranks ? 1 : 0));
+}
+
 Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   VOLLEY_RETURN_IF_ERROR(check_ranges(options));
   ResolvedModels models;
   VOLLEY_ASSIGN(models.device, resolve_device(options.device));
+  VOLLEY_RETURN_IF_ERROR(resolve_ranks(options, models));
   if (!models.device.warning.empty()) models.warnings.push_back(models.device.warning);
   if (options.restart_on_device_error && models.device.kind != DeviceKind::kCpu) {
     return unimplemented(
@@ -408,19 +425,21 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   VOLLEY_RETURN_IF_ERROR(resolve_attention(options, models));
 
   MemoryPlanInput plan;
-  models.weights = weight_bytes(models);
+  for (int rank = 0; rank < models.ranks; ++rank) models.rank_weights.push_back(weight_bytes(models, rank));
+  for (int rank = 0; rank < models.ranks_sharing_memory(); ++rank) models.weights.add(models.rank_weights[rank]);
   plan.weight_bytes = models.weights.total();
   limit_slots(options, models);
   models.kv = model::kv_layout(kv_shapes(models), models.page_size, models.kv_dtype);
   model::add_states(models.target.decoder, models.max_num_seqs, models.block_size - 1,
                     models.target_numerics.activation, models.kv);
-  plan.state_bytes = models.kv.state_bytes();
-  if (options.prefix_cache) plan.snapshot_unit = models.kv.slot_bytes();
+  const int sharing = models.ranks_sharing_memory();
+  plan.state_bytes = models.kv.state_bytes() * sharing;
+  if (options.prefix_cache) plan.snapshot_unit = models.kv.slot_bytes() * sharing;
   plan.snapshot_memory = options.state_snapshot_memory_bytes;
   const int32_t distance = options.state_snapshot_tokens > 0 ? options.state_snapshot_tokens : models.prefill_chunk;
   models.snapshot_tokens = static_cast<int32_t>(round_up(distance, models.page_size));
   const sched::SchedulerConfig scheduler = models.scheduler();
-  plan.groups = models.kv.groups;
+  plan.groups = scheduler.groups;
   plan.positions = models.max_positions();
   plan.decode_ahead = sched::positions_ahead(scheduler);
   plan.prefill_ahead = sched::chunks_ahead(scheduler);
@@ -437,7 +456,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   plan.step_bytes = step.memory;
   plan.graph_bytes = step.graphs;
   VOLLEY_ASSIGN(models.memory, plan_memory(plan));
-  models.kv.groups = models.memory.groups;
+  for (size_t i = 0; i < models.kv.groups.size(); ++i) models.kv.groups[i].pages = models.memory.groups[i].pages;
   models.kv.snapshots = models.memory.snapshots;
   if (!models.shares_prefixes() && options.prefix_cache) {
     models.warnings.push_back(
@@ -459,16 +478,18 @@ sched::SchedulerConfig ResolvedModels::scheduler() const {
   config.block_size = block_size;
   config.reserve_rounds = reserve_rounds();
   config.groups = kv.groups;
+  for (kv::Group& group : config.groups) group.bytes *= ranks_sharing_memory();
   config.snapshot_tokens = snapshot_tokens;
   if (kv.snapshots > 0) {
-    config.groups.push_back({.life = kv::Life::kState, .bytes = kv.slot_bytes(), .pages = kv.snapshots});
+    const int64_t bytes = kv.slot_bytes() * ranks_sharing_memory();
+    config.groups.push_back({.life = kv::Life::kState, .bytes = bytes, .pages = kv.snapshots});
   }
   return config;
 }
 
 Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, int32_t draft_window,
-                                 const Progress& progress) {
-  const double total = static_cast<double>(std::max<int64_t>(1, resolved.memory.weight_bytes));
+                                 const Progress& progress, const RankPlace& place) {
+  const double total = static_cast<double>(std::max<int64_t>(1, resolved.memory.weight_bytes / resolved.ranks));
   int64_t before = 0;
   const auto report = [&](int64_t packed) {
     if (progress) progress("Loading weights", std::min(1.0, static_cast<double>(before + packed) / total));
