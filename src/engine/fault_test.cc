@@ -56,12 +56,21 @@ class Fault : public WorkerTest, public ::testing::WithParamInterface<TestedRank
     return options;
   }
 
-  WorkerParts tiny_parts() {
-    WorkerParts parts = make_parts(tiny_options(), [this](std::unique_ptr<Device> device, int rank) {
+  WrapDevice faulty() {
+    return [this](std::unique_ptr<Device> device, int rank) {
       if (rank != GetParam().rank) return device;
       if (rank > 0) faulty_thread_ = std::this_thread::get_id();
       return std::unique_ptr<Device>(std::make_unique<FaultyDevice>(std::move(device), &before_));
-    });
+    };
+  }
+
+  // Places among the pieces of work of a few requests. A rank that is not the first sees fewer.
+  static std::vector<int64_t> places() {
+    return GetParam().rank == 0 ? std::vector<int64_t>{1, 40, 150} : std::vector<int64_t>{1, 25, 50};
+  }
+
+  WorkerParts tiny_parts() {
+    WorkerParts parts = make_parts(tiny_options(), faulty());
     parts.remake = [made = parts.remake]() -> Result<std::unique_ptr<Replica>> {
       try {
         return made();
@@ -189,7 +198,7 @@ TEST_P(Fault, EveryPieceOfWorkFailingOnceChangesNoToken) {
 
 TEST_P(Fault, WithoutARestartEveryRequestEndsOnceWithTheReason) {
   size_t engines = 0;
-  for (const int64_t n : {1, 40, 150}) {
+  for (const int64_t n : places()) {
     WorkerParts parts = tiny_parts();
     parts.remake = {};
     worker_ = std::make_unique<Worker>(std::move(parts));
@@ -243,7 +252,7 @@ TEST_P(Fault, EveryAllocationOfARoundFailingOnceEndsAtMostWhoNeedsIt) {
 // The engine's thread cannot know what was half done, so it ends, and everybody hears why.
 TEST_P(Fault, AHostWithoutMemoryEndsEveryRequestOnceWithTheReason) {
   size_t engines = 0;
-  for (const int64_t n : {1, 40, 150}) {
+  for (const int64_t n : places()) {
     worker_ = std::make_unique<Worker>(tiny_parts());
     arm(Kind::kHostMemory, n);
     std::vector<std::vector<TokenId>> tokens;
@@ -329,7 +338,7 @@ TEST_P(Fault, AFaultWhileTheModelsAreLoadedIsAnError) {
   const auto models = resolve_models(tiny_options());
   ASSERT_TRUE(models.ok());
   arm(Kind::kWork, 1);
-  const auto made = make_replica(tiny_options(), *models, {});
+  const auto made = make_replica(tiny_options(), *models, {}, faulty());
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.error().code, ErrorCode::kUnavailable);
 }

@@ -5,6 +5,7 @@
 
 #include "engine/round_setup.h"
 #include "engine/validation.h"
+#include "model/shard.h"
 #include "ops/attention/attention.h"
 #include "ops/choice/choice.h"
 #include "ops/step/step.h"
@@ -240,10 +241,12 @@ void warn_of_widened(ResolvedModels& models) {
       models.warnings.push_back(whose + what + ": this device has no kernel for them as they are stored.");
     }
   };
-  warn("The target's weights in ", model::params(models.target.decoder), *models.target_checkpoint,
+  const auto of_rank = [&](std::vector<model::Param> list) { return model::shard(std::move(list), 0, models.ranks); };
+  warn("The target's weights in ", of_rank(model::params(models.target.decoder)), *models.target_checkpoint,
        models.target_numerics);
   if (!models.draft_checkpoint) return;
-  warn("The drafter's weights in ", models.draft->facts().params, *models.draft_checkpoint, models.draft_numerics);
+  warn("The drafter's weights in ", of_rank(models.draft->facts().params), *models.draft_checkpoint,
+       models.draft_numerics);
 }
 
 Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
@@ -268,9 +271,21 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
 
 Status resolve_ranks(const EngineOptions& options, ResolvedModels& models) {
   models.ranks = options.tensor_parallel_size;
-  if (models.ranks == 1 || models.device.kind == DeviceKind::kCpu) return {};
-  return unimplemented("--tensor-parallel-size " + std::to_string(models.ranks) +
-                       " is built for --device cpu so far: leave it out for one GPU.");
+  if (models.ranks == 1) return {};
+  VOLLEY_ASSIGN([[maybe_unused]] const auto group, comm::make_group(models.device.kind, models.ranks));
+  return {};
+}
+
+// Whether the models can be divided among the ranks.
+Status check_ranks(const ResolvedModels& models) {
+  VOLLEY_RETURN_IF_ERROR(model::check_ranks(models.target.decoder, models.ranks, "the target"));
+  if (!models.draft) return {};
+  return model::check_ranks(models.draft->facts().decoder, models.ranks, "the drafter");
+}
+
+// The target that a rank computes. States and KV of a position take the same on all ranks.
+model::Decoder target_of_rank(const ResolvedModels& models, int rank) {
+  return model::shard_of(models.target.decoder, rank, models.ranks);
 }
 
 Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
@@ -298,24 +313,28 @@ int64_t rope_bytes(const model::Decoder& spec, int64_t positions) {
 
 model::WeightBytes weight_bytes(const ResolvedModels& models, int rank) {
   const DeviceKind device = models.device.kind;
+  const auto bytes_of = [&](std::vector<model::Param> list, const model::Numerics& numerics,
+                            const weights::Checkpoint& checkpoint) {
+    return model::weight_bytes(model::shard(std::move(list), rank, models.ranks), numerics, checkpoint, device);
+  };
   const model::Decoder& target = models.target.decoder;
-  model::WeightBytes bytes =
-      model::weight_bytes(model::params(target), models.target_numerics, *models.target_checkpoint, device);
+  model::WeightBytes bytes = bytes_of(model::params(target), models.target_numerics, *models.target_checkpoint);
   bytes.rest += rope_bytes(target, models.max_positions());
   if (!models.draft_checkpoint) return bytes;
   const spec::ProposerFacts& draft = models.draft->facts();
-  bytes.add(model::weight_bytes(draft.params, models.draft_numerics, *models.draft_checkpoint, device));
+  bytes.add(bytes_of(draft.params, models.draft_numerics, *models.draft_checkpoint));
   bytes.rest += rope_bytes(draft.decoder, models.max_positions());
   const std::vector<model::Param> copied = models.draft->copied_params(target, models.draft_numerics.storage);
-  bytes.add(model::weight_bytes(copied, models.draft_numerics, *models.target_checkpoint, device));
+  bytes.add(bytes_of(copied, models.draft_numerics, *models.target_checkpoint));
   return bytes;
 }
 
-// The target's layers, then the drafter's.
+// The target's layers, then the drafter's: of a rank.
 std::vector<model::KvShape> kv_shapes(const ResolvedModels& models) {
-  std::vector<model::KvShape> shapes = model::kv_shapes(models.target.decoder);
+  std::vector<model::KvShape> shapes = model::kv_shapes(target_of_rank(models, 0));
   if (models.draft) {
-    const std::vector<model::KvShape> more = model::kv_shapes(models.draft->facts().decoder);
+    const model::Decoder draft = model::shard_of(models.draft->facts().decoder, 0, models.ranks);
+    const std::vector<model::KvShape> more = model::kv_shapes(draft);
     shapes.insert(shapes.end(), more.begin(), more.end());
   }
   return shapes;
@@ -325,7 +344,7 @@ std::vector<model::KvShape> kv_shapes(const ResolvedModels& models) {
 void limit_slots(const EngineOptions& options, ResolvedModels& models) {
   if (options.max_num_seqs > 0) return;
   model::KvLayout one;
-  model::add_states(models.target.decoder, 1, models.block_size - 1, models.target_numerics.activation, one);
+  model::add_states(target_of_rank(models, 0), 1, models.block_size - 1, models.target_numerics.activation, one);
   const double share = options.memory_fraction > 0 ? options.memory_fraction : 1.0;
   const auto usable = static_cast<int64_t>(share * static_cast<double>(models.device.available_bytes));
   const int64_t bytes = one.state_bytes() * models.ranks_sharing_memory();
@@ -414,6 +433,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   VOLLEY_ASSIGN(models.target, families::read_target(options.model_dir));
   VOLLEY_RETURN_IF_ERROR(check_vocabulary(models.target.decoder));
   VOLLEY_RETURN_IF_ERROR(resolve_draft(options, models));
+  VOLLEY_RETURN_IF_ERROR(check_ranks(models));
   VOLLEY_RETURN_IF_ERROR(resolve_limits(options, models));
   VOLLEY_ASSIGN(models.target_checkpoint,
                 open_checkpoint(options, options.model_dir, models.target.names, model::params(models.target.decoder)));
@@ -430,7 +450,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   plan.weight_bytes = models.weights.total();
   limit_slots(options, models);
   models.kv = model::kv_layout(kv_shapes(models), models.page_size, models.kv_dtype);
-  model::add_states(models.target.decoder, models.max_num_seqs, models.block_size - 1,
+  model::add_states(target_of_rank(models, 0), models.max_num_seqs, models.block_size - 1,
                     models.target_numerics.activation, models.kv);
   const int sharing = models.ranks_sharing_memory();
   plan.state_bytes = models.kv.state_bytes() * sharing;
@@ -495,20 +515,23 @@ Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved,
     if (progress) progress("Loading weights", std::min(1.0, static_cast<double>(before + packed) / total));
   };
   LoadedModels models;
-  const std::vector<model::Param> params = model::params(resolved.target.decoder);
+  const std::vector<model::Param> params =
+      model::shard(model::params(resolved.target.decoder), place.rank, resolved.ranks);
   model::WeightLoader loader(device, *resolved.target_checkpoint, resolved.target_numerics, params);
   loader.on_packed = report;
-  VOLLEY_ASSIGN(models.target, model::Network::load(loader, resolved.target_checkpoint, resolved.target.decoder,
-                                                    resolved.target_numerics, resolved.max_positions()));
+  VOLLEY_ASSIGN(models.target,
+                model::Network::load(loader, resolved.target_checkpoint, target_of_rank(resolved, place.rank),
+                                     resolved.target_numerics, resolved.max_positions(), place.group));
   VOLLEY_ASSIGN(models.kv, model::KvMemory::allocate(device, resolved.kv));
   if (resolved.draft) {
     before = models.target->packed_bytes();
     const size_t of_target = models.target->kv_layers();
-    VOLLEY_ASSIGN(models.proposer,
-                  resolved.draft->load({device, resolved.draft_checkpoint, *models.target, *resolved.target_checkpoint,
-                                        resolved.draft_numerics, resolved.max_positions(),
-                                        models.kv->layers(of_target, resolved.kv.layers.size() - of_target),
-                                        resolved.block_size, draft_window, report, resolved.draft_window_mask}));
+    VOLLEY_ASSIGN(
+        models.proposer,
+        resolved.draft->load({device, resolved.draft_checkpoint, *models.target, *resolved.target_checkpoint,
+                              resolved.draft_numerics, resolved.max_positions(),
+                              models.kv->layers(of_target, resolved.kv.layers.size() - of_target), resolved.block_size,
+                              draft_window, report, resolved.draft_window_mask, place.group}));
   }
   if (progress) progress("Loading weights", 1.0);
   return models;

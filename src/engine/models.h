@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "comm/comm.h"
 #include "engine/memory_plan.h"
 #include "families/family.h"
 #include "model/network.h"
@@ -94,7 +95,8 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options);
 // round.
 struct RankPlace {
   int rank = 0;
-  spec::MaskExchange* masks = nullptr;  // null: there are no others
+  comm::Communicator* group = nullptr;  // these two null: there are no others
+  spec::MaskExchange* masks = nullptr;
 };
 
 // A rank's models.

@@ -13,6 +13,7 @@ namespace volley::engine {
 // In the order in which it is made; it goes in the opposite one.
 struct Replica::Rank {
   std::unique_ptr<Device> device;
+  std::unique_ptr<comm::Communicator> group;  // null with one rank
   LoadedModels models;
   int64_t weight_bytes = 0;
   std::unique_ptr<spec::Round> round;
@@ -28,6 +29,8 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
   for (int rank = 0; rank < ranks; ++rank) replica->ranks_.push_back(std::make_unique<Rank>());
   if (ranks > 1) {
     replica->masks_ = std::make_unique<spec::MaskExchange>();
+    VOLLEY_ASSIGN(auto group, comm::make_group(models.device.kind, ranks));
+    for (int rank = 0; rank < ranks; ++rank) replica->ranks_[rank]->group = std::move(group[rank]);
     try {
       replica->threads_ = std::make_unique<RankThreads>(ranks, [made = replica.get()](int rank) { made->abort(rank); });
     } catch (const std::system_error&) {
@@ -39,7 +42,7 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
   const auto make = [&](int index) -> Status {
     Rank& rank = *replica->ranks_[static_cast<size_t>(index)];
     const Progress& report = index == 0 ? progress : Progress();
-    const RankPlace place = {index, replica->masks_.get()};
+    const RankPlace place = {index, rank.group.get(), replica->masks_.get()};
     VOLLEY_ASSIGN(rank.device, make_device(models.device, threads_of_rank(options.threads, index, ranks)));
     if (wrap) rank.device = wrap(std::move(rank.device), index);
     VOLLEY_ASSIGN(rank.models, load_models(*rank.device, models, options.draft_window, report, place));
@@ -74,6 +77,7 @@ void Replica::each(const F& f) {
 
 void Replica::abort(int rank) {
   masks_->stop();
+  ranks_[static_cast<size_t>(rank)]->group->abort();
 }
 
 int32_t Replica::vocab() const {
