@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <random>
@@ -145,6 +146,33 @@ TEST(Group, ARankThatIsGoneEndsTheOthersWait) {
       }
     }
   });
+}
+
+// By whoever watches the ranks, in the middle of anything: all of them end, and nobody touches what another has freed.
+TEST(Group, MayBeAbortedFromOutsideAtAnyTime) {
+  for (int i = 0; i < 100; ++i) {
+    auto group = make_cpu_group(3);
+    std::atomic<int> ended{0};
+    std::vector<std::thread> threads;
+    for (auto& communicator : group) {
+      threads.emplace_back([&ended, &communicator] {
+        auto device = make_cpu_device(1);
+        std::vector<float> partial(500), x(500), out(1500);
+        try {
+          while (true) {
+            communicator->add_sum((*device)->stream(), view(partial, 1, 500), view(x, 1, 500));
+            communicator->gather_columns((*device)->stream(), view(partial, 1, 500), view(out, 1, 1500));
+          }
+        } catch (const DeviceFault&) {
+          ++ended;
+        }
+      });
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100 * (i % 10)));
+    group[2]->abort();
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_EQ(ended.load(), 3);
+  }
 }
 
 // A thread that leaves by an exception takes its communicator with it.

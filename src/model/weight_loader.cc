@@ -151,8 +151,9 @@ namespace {
 Status check_cut(const Param& param, const ops::WeightFormat& storage) {
   if (!param.cuts_columns() || storage.group_k == 0 || param.columns % storage.group_k == 0) return {};
   return unimplemented("--tensor-parallel-size cuts the columns of \"" + param.parts[0].name + "\" after each " +
-                       std::to_string(param.columns) + ", inside a group of " + std::to_string(storage.group_k) +
-                       " that share a scale of " + ops::format_name(storage) + ": use fewer ranks.");
+                       std::to_string(param.columns) + ": that must be a multiple of " +
+                       std::to_string(storage.group_k) + ", as so many share a scale in " + ops::format_name(storage) +
+                       ". Use fewer ranks.");
 }
 
 }  // namespace
