@@ -290,6 +290,18 @@ TEST(QuantisedInvariance, CheckpointsAreInvisibleToo) {
   for (const std::string& name : folders("quantised")) check_target("quantised/" + name, Quantization::kNone, rows);
 }
 
+TEST(QuantisedInvariance, OnSeveralRanksToo) {
+  const std::vector<Configuration>& all = configurations();
+  int divided = 0;
+  for (const std::string& name : folders("quantised")) {
+    std::string why;
+    if (!divides(options_of(all.back(), "tests/data/quantised/" + name, ""), 2, why)) continue;
+    check_target("quantised/" + name, Quantization::kNone, {all.data(), full_matrix() ? 6u : 1u}, 2);
+    ++divided;
+  }
+  if (divided == 0) GTEST_SKIP() << "--tensor-parallel-size is not built for this device";
+}
+
 // The random drafters of tests/data: windows, causality, biases, rotations and vocabularies of their own. Little is
 // accepted, so that nearly every round throws a block away, whose K and V must not be seen again.
 void check_drafters(int ranks) {
