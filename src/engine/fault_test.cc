@@ -2,6 +2,7 @@
 // nothing hangs; and where the engine may start over, nobody notices.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -58,8 +59,8 @@ class Fault : public WorkerTest, public ::testing::WithParamInterface<TestedRank
 
   WrapDevice faulty() {
     return [this](std::unique_ptr<Device> device, int rank) {
+      if (rank > 0) threads_[static_cast<size_t>(rank)] = std::this_thread::get_id();
       if (rank != GetParam().rank) return device;
-      if (rank > 0) faulty_thread_ = std::this_thread::get_id();
       return std::unique_ptr<Device>(std::make_unique<FaultyDevice>(std::move(device), &before_));
     };
   }
@@ -162,10 +163,11 @@ class Fault : public WorkerTest, public ::testing::WithParamInterface<TestedRank
   std::promise<void> go_on_;
   std::shared_future<void> gone_on_ = go_on_.get_future().share();
   const std::function<bool(bool)> before_ = [this](bool allocates) { return before(allocates); };
-  // Rank 0 runs on whatever thread calls, every other rank on one of its own.
-  std::atomic<std::thread::id> faulty_thread_ = {};
+  // Of every rank but the first, which runs on whatever thread calls.
+  std::array<std::atomic<std::thread::id>, 2> threads_ = {};
   const std::function<void()> work_ = [this] {
-    if (GetParam().rank == 0 || std::this_thread::get_id() == faulty_thread_.load()) before(false);
+    const bool others = std::this_thread::get_id() == threads_[1].load();
+    if (others == (GetParam().rank == 1)) before(false);
   };
   std::mutex mutex_;
   std::vector<std::string> failures_;  // guarded by mutex_
@@ -343,7 +345,8 @@ TEST_P(Fault, AFaultWhileTheModelsAreLoadedIsAnError) {
   EXPECT_EQ(made.error().code, ErrorCode::kUnavailable);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Fault, ::testing::Values(TestedRank{1, 0}, TestedRank{2, 1}), name_of_rank);
+INSTANTIATE_TEST_SUITE_P(Ranks, Fault, ::testing::Values(TestedRank{1, 0}, TestedRank{2, 0}, TestedRank{2, 1}),
+                         name_of_rank);
 
 }  // namespace
 }  // namespace volley::engine
