@@ -1,7 +1,5 @@
 #include "comm/barrier.h"
 
-#include <thread>
-
 namespace volley::comm {
 namespace {
 
@@ -12,8 +10,8 @@ uint32_t turn_of(uint32_t state) {
 }
 
 // Ranks come within microseconds of one another where each has its cores. Where they share one, spinning keeps the
-// others from coming, so it soon yields, and then sleeps.
-constexpr int kSpins = 200, kYields = 50;
+// others from coming, so it soon sleeps.
+constexpr int kSpins = 200;
 
 }  // namespace
 
@@ -35,9 +33,7 @@ bool Barrier::wait() {
     state = state_.load(std::memory_order_acquire);
     return turn_of(state) == turn && (state & kAborted) == 0;
   };
-  for (int i = 0; i < kSpins + kYields; ++i) {
-    if (!waiting()) break;
-    if (i >= kSpins) std::this_thread::yield();
+  for (int i = 0; i < kSpins && waiting(); ++i) {
   }
   while (waiting()) state_.wait(state, std::memory_order_acquire);
   return turn_of(state) != turn;  // all had come, even if somebody aborted right after that

@@ -109,7 +109,7 @@ TEST(GatherColumns, PutsRowsSideBySide) {
 TEST(Group, KeepsCallsApart) {
   on_ranks(4, 1, [](Communicator& c, Stream& stream) {
     std::vector<float> partial(40), x(40), mine(2), out(8);
-    for (int i = 0; i < 3000; ++i) {
+    for (int i = 0; i < 500; ++i) {
       std::fill(partial.begin(), partial.end(), static_cast<float>(i * (c.rank() + 1)));
       std::fill(x.begin(), x.end(), 1.0f);
       c.add_sum(stream, view(partial, 2, 20), view(x, 2, 20));
@@ -190,7 +190,7 @@ TEST(Group, ACommunicatorThatIsDestroyedIsGone) {
 
 // Who ends right after the last call takes nothing from ranks that are still leaving it.
 TEST(Group, EndsOneRankAfterTheOther) {
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 50; ++i) {
     on_ranks(3, 1, [](Communicator& c, Stream& stream) {
       std::vector<float> partial = {1}, x = {0};
       EXPECT_NO_THROW(c.add_sum(stream, view(partial, 1, 1), view(x, 1, 1)));
@@ -206,7 +206,7 @@ TEST(Barrier, LetsNobodyPassBeforeAllHaveCome) {
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&] {
-      for (int i = 1; i <= 2000; ++i) {
+      for (int i = 1; i <= 500; ++i) {
         ++come;
         ASSERT_TRUE(barrier.wait());
         ASSERT_GE(come.load(), i * kThreads);
