@@ -135,18 +135,18 @@ INSTANTIATE_TEST_SUITE_P(All, TargetsOnRanks,
                          });
 
 TEST(TargetsOnRanks, AGroupOfOneHasTheBitsOfNone) {
-  for (const std::string& name : folders("targets")) {
-    const std::string dir = "tests/data/targets/" + name;
-    const Fixture expected(dir + "/expected");
-    const auto ids = expected.ids("prompt_ids", 40);
-    ModelRunner alone(dir, "", ComputeType::kFloat32, 64);
-    const Rows logits = alone.logits(ids);
-    const auto ask = [&](ModelRunner& runner) { return runner.logits(ids); };
-    EXPECT_TRUE(on_ranks<Rows>(1, dir, "", ComputeType::kFloat32, ask)[0] == logits) << name;
-    const bool recurrent = alone.spec().delta_layers() > 0;
-    EXPECT_LT(relative_error(logits, expected.matrix("logits", 40, alone.spec().vocab)),
-              recurrent ? kRecurrentTolerance : kTolerance)
-        << name;
+  for (const std::string folder : {"targets", "quantised"}) {
+    for (const std::string& name : folders(folder)) {
+      const std::string dir = "tests/data/" + folder + "/" + name;
+      const Fixture expected(dir + "/expected");
+      const auto ids = expected.ids("prompt_ids", 40);
+      ModelRunner alone(dir, "", ComputeType::kFloat32, 64);
+      const Rows logits = alone.logits(ids);
+      const auto ask = [&](ModelRunner& runner) { return runner.logits(ids); };
+      EXPECT_TRUE(on_ranks<Rows>(1, dir, "", ComputeType::kFloat32, ask)[0] == logits) << name;
+      const double bound = alone.spec().delta_layers() > 0 ? kRecurrentTolerance : kTolerance;
+      EXPECT_LT(relative_error(logits, expected.matrix("logits", 40, alone.spec().vocab)), bound) << name;
+    }
   }
 }
 

@@ -25,11 +25,12 @@ class Codes final : public CodedMatrix {
       group_of_column_.push_back(static_cast<int32_t>(c % groups()));
   }
 
-  void read(int64_t row, uint8_t* codes, float* scales, uint8_t* zeros) const override {
+  void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros) const override {
+    const int64_t row = place.row;
     const bool bytes = format().code == DType::kF8E4M3;
-    for (int64_t c = 0; c < columns(); ++c) {
+    for (int64_t c = place.first; c < place.first + place.n; ++c) {
       const auto mixed = static_cast<uint64_t>(row * 7919 + c * 104729) * 0x9e3779b97f4a7c15u >> 40;
-      codes[c] = static_cast<uint8_t>(bytes ? mixed % 0x70 : mixed % 16);
+      codes[c - place.first] = static_cast<uint8_t>(bytes ? mixed % 0x70 : mixed % 16);
     }
     for (int64_t g = 0; g < groups(); ++g) scales[g] = 0.25f * static_cast<float>(1 + (row + 3 * g) % 11);
     for (int64_t g = 0; format().zeros && g < groups(); ++g) zeros[g] = static_cast<uint8_t>((row + g) % 16);

@@ -107,19 +107,15 @@ ops::WeightRows coded_rows(std::shared_ptr<const weights::CodedMatrix> matrix, c
   const int64_t first = param.first_column, columns = param.columns;
   if (!storage.is_codes()) {
     result.values = [matrix, rows, first, columns](int64_t row, float* values) {
-      if (columns == matrix->columns()) return matrix->widen((*rows)[row], values);
-      std::vector<float> whole(static_cast<size_t>(matrix->columns()));
-      matrix->widen((*rows)[row], whole.data());
-      std::copy_n(whole.begin() + first, columns, values);
+      matrix->widen({(*rows)[row], first, columns}, values);
     };
     return result;
   }
   result.codes = [matrix, rows, first, columns, group = storage.group_k](int64_t row, const ops::CodedRow& out) {
     const auto groups = static_cast<size_t>(matrix->groups());
     std::vector<float> scales(groups);
-    std::vector<uint8_t> codes(static_cast<size_t>(matrix->columns())), zeros(out.zeros.empty() ? 0 : groups);
-    matrix->read((*rows)[row], codes.data(), scales.data(), zeros.data());
-    std::copy_n(codes.begin() + first, columns, out.codes.begin());
+    std::vector<uint8_t> zeros(out.zeros.empty() ? 0 : groups);
+    matrix->read({(*rows)[row], first, columns}, out.codes.data(), scales.data(), zeros.data());
     // A scale may cover several groups of the kernels'.
     const int64_t covers = matrix->format().group;
     for (size_t g = 0; g < out.scales.size(); ++g) {

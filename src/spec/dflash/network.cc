@@ -23,7 +23,7 @@ Result<bool> is_finite(const weights::Checkpoint& checkpoint, const std::string&
   VOLLEY_ASSIGN(const std::shared_ptr<const weights::CodedMatrix> matrix, checkpoint.coded(name, shape));
   std::vector<float> values(static_cast<size_t>(shape[1]));
   for (int64_t row = 0; row < shape[0]; ++row) {
-    matrix->widen(row, values.data());
+    matrix->widen({row, 0, shape[1]}, values.data());
     if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) return false;
   }
   return true;
