@@ -11,11 +11,14 @@ void CacheIndex::apply(std::span<const CacheEvent> events) {
     switch (event.kind) {
       case CacheEvent::Kind::kStored:
         VOLLEY_CHECK(event.parent == 0 || pages_.contains(event.parent));
-        VOLLEY_CHECK(pages_.insert(event.hash).second);
+        ++pages_[event.hash];
         break;
-      case CacheEvent::Kind::kRemoved:
-        VOLLEY_CHECK_EQ(pages_.erase(event.hash), size_t{1});
+      case CacheEvent::Kind::kRemoved: {
+        const auto page = pages_.find(event.hash);
+        VOLLEY_CHECK(page != pages_.end());
+        if (--page->second == 0) pages_.erase(page);
         break;
+      }
       case CacheEvent::Kind::kCleared:
         pages_.clear();
     }

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <unordered_set>
+#include <unordered_map>
 
 namespace volley::kv {
 
@@ -23,7 +23,8 @@ class CacheIndex {
   size_t leading(std::span<const uint64_t> pages) const;
 
  private:
-  std::unordered_set<uint64_t> pages_;  // hashes
+  // How often a hash is held: twice only where two pages collide, and clients can make them.
+  std::unordered_map<uint64_t, int32_t> pages_;
 };
 
 }  // namespace volley::kv

@@ -77,6 +77,17 @@ TEST(CacheEvents, SayWhatWasEvictedAndDropped) {
   EXPECT_EQ(events[0].kind, CacheEvent::Kind::kCleared);
 }
 
+// The hash is not cryptographic, so a client may find two pages with one hash: that must stop nothing.
+TEST(CacheEvents, OneHashOfTwoPagesIsHeldUntilBothAreGone) {
+  using Kind = CacheEvent::Kind;
+  CacheIndex index;
+  index.apply(std::vector<CacheEvent>{{Kind::kStored, 7}, {Kind::kStored, 7}, {Kind::kRemoved, 7}});
+  EXPECT_TRUE(index.holds(7));
+  index.apply(std::vector<CacheEvent>{{Kind::kRemoved, 7}});
+  EXPECT_FALSE(index.holds(7));
+  EXPECT_EQ(index.size(), 0u);
+}
+
 TEST(CacheEvents, AreNotMadeForNobody) {
   CacheConfig config = two_token_pages();
   config.events = false;

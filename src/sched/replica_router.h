@@ -32,7 +32,7 @@ class ReplicaRouter {
   static constexpr int64_t kLeastShare = 4;
   static constexpr int64_t kMostExpected = 512;
   static constexpr double kBusier = 1.5;
-  static constexpr int64_t kWorthOfRow = 8;
+  static constexpr int64_t kWorthOfRow = 2;
 
   ReplicaRouter(size_t replicas, int32_t page_size);
 
