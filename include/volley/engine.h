@@ -140,8 +140,8 @@ struct EngineOptions {
   // outlive the engine.
   std::function<void(const std::string&)> on_warning;
   // Gets the news of the prefix cache of a replica (0 where there is one), in order, from the first on. Called on the
-  // replica's thread, between two steps: must return fast, must not block or throw, may call nothing of the engine. Not
-  // called after the engine's destructor has returned. May be empty, and events then cost nothing.
+  // replica's thread between two steps, of several perhaps at once: must return fast, must not block or throw, may call
+  // nothing of the engine. Not after the engine's destructor has returned. May be empty, and events then cost nothing.
   std::function<void(int replica, std::span<const CacheEvent>)> on_cache_events;
 };
 

@@ -79,11 +79,12 @@ TEST(CacheEvents, SayWhatWasEvictedAndDropped) {
 
 // The hash is not cryptographic, so a client may find two pages with one hash: that must stop nothing.
 TEST(CacheEvents, OneHashOfTwoPagesIsHeldUntilBothAreGone) {
-  using Kind = CacheEvent::Kind;
+  const CacheEvent stored{.kind = CacheEvent::Kind::kStored, .hash = 7, .tokens = {}};
+  const CacheEvent removed{.kind = CacheEvent::Kind::kRemoved, .hash = 7, .tokens = {}};
   CacheIndex index;
-  index.apply(std::vector<CacheEvent>{{Kind::kStored, 7}, {Kind::kStored, 7}, {Kind::kRemoved, 7}});
+  index.apply(std::vector<CacheEvent>{stored, stored, removed});
   EXPECT_TRUE(index.holds(7));
-  index.apply(std::vector<CacheEvent>{{Kind::kRemoved, 7}});
+  index.apply(std::vector<CacheEvent>{removed});
   EXPECT_FALSE(index.holds(7));
   EXPECT_EQ(index.size(), 0u);
 }

@@ -391,7 +391,7 @@ void PrefixTree::drop() {
   for (size_t group = 0; group < groups_.size(); ++group) evict(group, held_[group]);
   if (!events_ || !roots_.empty()) return;
   news_.clear();  // whatever came before
-  news_.push_back({.kind = CacheEvent::Kind::kCleared});
+  news_.push_back({.kind = CacheEvent::Kind::kCleared, .tokens = {}});
 }
 
 std::vector<CacheEvent> PrefixTree::take_events() {
@@ -419,7 +419,7 @@ void PrefixTree::note_stored(const std::string& space, Node& node) {
 // The leaf's last page has gone.
 void PrefixTree::note_removed(Node& leaf) {
   if (leaf.hashes.empty()) return;  // a tail
-  news_.push_back({.kind = CacheEvent::Kind::kRemoved, .hash = leaf.hashes.back()});
+  news_.push_back({.kind = CacheEvent::Kind::kRemoved, .hash = leaf.hashes.back(), .tokens = {}});
   leaf.hashes.pop_back();
 }
 

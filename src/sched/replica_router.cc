@@ -45,7 +45,9 @@ size_t ReplicaRouter::choose(const Arrival& arrival) const {
   }
   const int64_t saved = longest_rows - cached_rows(replicas_[*least], arrival);
   if (saved < page_size_ || saved * kLeastShare < arrival.prompt) return *least;
-  const double bound = kBusier * static_cast<double>(replicas_[*least].work) + static_cast<double>(kWorthOfRow * saved);
+  const int64_t own = arrival.prompt - longest_rows + std::min(arrival.max_tokens, kMostExpected);
+  const double bound = kBusier * static_cast<double>(replicas_[*least].work) +
+                       static_cast<double>(kWorthOfRow * saved + kWorthOfOwn * own);
   return static_cast<double>(replicas_[*longest].work) <= bound ? *longest : *least;
 }
 

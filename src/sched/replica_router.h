@@ -6,8 +6,9 @@
 //          and a kLeastShare-th of the prompt, so that an opening that all prompts have in common sends nobody.
 //   work:  of open requests, the prompt rows to compute and the tokens to make. max_tokens is a bound that most do not
 //          reach: kMostExpected tokens of it count at most.
-//   much busier: its work is more than kBusier times the least, and kWorthOfRow times `saved` beside. A row that is
-//          saved would be this request's own to wait for, while others' work is shared by all that run.
+//   much busier: its work is more than kBusier times the least, and beside it kWorthOfRow times `saved` and kWorthOfOwn
+//          times the request's own: who comes to a few others runs along with them, and what is left behind is computed
+//          a second time and cached twice.
 // Replicas that are away (they load their models again) get nobody as long as another one is there.
 //
 // Cached is what the replica's events say (volley/cache_events.h), and the prompts of its open requests: who comes
@@ -33,6 +34,7 @@ class ReplicaRouter {
   static constexpr int64_t kMostExpected = 512;
   static constexpr double kBusier = 1.5;
   static constexpr int64_t kWorthOfRow = 2;
+  static constexpr int64_t kWorthOfOwn = 4;
 
   ReplicaRouter(size_t replicas, int32_t page_size);
 

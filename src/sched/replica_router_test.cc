@@ -71,13 +71,14 @@ TEST(ReplicaRouter, FollowsTheLongestCachedPart) {
   EXPECT_EQ(router.work(2), 8 + 8);
   EXPECT_EQ(router.add(arrival(2, counting(1, 40))), 2u) << "though others do nothing";
   std::vector<CacheEvent> gone;
-  for (const CacheEvent& event : stored(counting(1, 32))) gone.push_back({CacheEvent::Kind::kRemoved, event.hash});
+  for (const CacheEvent& event : stored(counting(1, 32)))
+    gone.push_back({.kind = CacheEvent::Kind::kRemoved, .hash = event.hash, .tokens = {}});
   router.ended(1);
   router.ended(2);
   std::ranges::reverse(gone);
   router.published(2, gone);
   EXPECT_EQ(router.add(arrival(3, counting(1, 40))), 1u) << "what replica 2 had is gone";
-  router.published(1, std::vector<CacheEvent>{{.kind = CacheEvent::Kind::kCleared}});
+  router.published(1, std::vector<CacheEvent>{{.kind = CacheEvent::Kind::kCleared, .tokens = {}}});
   router.ended(3);
   EXPECT_EQ(router.work(1), 0);
 }
@@ -108,9 +109,9 @@ TEST(ReplicaRouter, LeavesAReplicaThatIsMuchBusier) {
     std::ranges::copy(counting(static_cast<TokenId>(1000 + 50 * id), 20), std::back_inserter(prompt));
     return router.add(arrival(++id, prompt, 20));
   };
-  // Each brings 40 rows and tokens there; 20 rows are saved, and that is worth 40 of what others wait for.
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(next(), 0u) << i;
-  EXPECT_EQ(router.work(0), 80);
+  // Each brings 40 rows and tokens there, and saves 20 rows: it goes to up to 4 * 40 + 2 * 20 of others' work.
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(next(), 0u) << i;
+  EXPECT_EQ(router.work(0), 240);
   EXPECT_EQ(next(), 1u);
   EXPECT_EQ(router.work(1), 60);
   for (int i = 0; i < 200; ++i) ++sent[next()];
@@ -162,6 +163,7 @@ class Fleet {
     int conversations = 0, turns = 0;
     int32_t system = 0, message = 0, answer = 0;  // tokens; messages and answers are up to twice as long
     bool one_system_prompt = true;
+    bool bounds_answers = true;  // with max_tokens
     double arrivals_a_step = 0.5;
   };
 
@@ -229,7 +231,7 @@ class Fleet {
     add_tokens(conversation, length(conversation, load_.message));
     const int32_t answer = length(conversation, load_.answer);
     const RequestId id = ++last_id_;
-    const size_t replica = router_.add(arrival(id, conversation.said, answer));
+    const size_t replica = router_.add(arrival(id, conversation.said, load_.bounds_answers ? answer : 4000));
     ASSERT_TRUE(schedulers_[replica]->add(id, "", conversation.said, answer).ok());
     open_.emplace(id, index);
     left_[id] = answer;
@@ -277,13 +279,15 @@ class Fleet {
 // Conversations keep what one replica would have reused, and the work is shared out all the same.
 TEST(ReplicaRouterSimulation, ConversationsFindWhatWasSaidWhereverTheyRun) {
   for (const uint32_t seed : {1u, 2u, 3u}) {
-    for (const double arrivals : {0.05, 0.5, 5.0}) {
+    for (const auto& [arrivals, bounds] :
+         {std::pair(0.05, true), {0.5, true}, {5.0, true}, {0.05, false}, {0.5, false}, {5.0, false}}) {
       const Fleet::Load load{.conversations = 120,
                              .turns = 6,
                              .system = 60,
                              .message = 30,
                              .answer = 25,
                              .one_system_prompt = true,
+                             .bounds_answers = bounds,
                              .arrivals_a_step = arrivals};
       Fleet alone(1, load, seed);
       ASSERT_NO_FATAL_FAILURE(alone.run());
@@ -292,9 +296,9 @@ TEST(ReplicaRouterSimulation, ConversationsFindWhatWasSaidWhereverTheyRun) {
         ASSERT_NO_FATAL_FAILURE(fleet.run());
         ASSERT_EQ(fleet.prompts(), alone.prompts());
         const double kept = static_cast<double>(fleet.cached()) / static_cast<double>(alone.cached());
-        std::printf("seed %u, %.2f a step, %zu replicas: %.1f %% of %lld cached tokens, imbalance %.2f, %lld steps\n",
-                    seed, arrivals, replicas, 100 * kept, static_cast<long long>(alone.cached()), fleet.imbalance(),
-                    static_cast<long long>(fleet.steps()));
+        std::printf("seed %u, %.2f a step%s, %zu replicas: %.1f %% of %lld cached tokens, imbalance %.2f, %lld steps\n",
+                    seed, arrivals, bounds ? "" : " without max_tokens", replicas, 100 * kept,
+                    static_cast<long long>(alone.cached()), fleet.imbalance(), static_cast<long long>(fleet.steps()));
         EXPECT_GT(kept, 0.97);
         EXPECT_LE(fleet.steps(), alone.steps() + 60);
         // A few requests at a time need no more replicas than hold what they begin with.
@@ -312,6 +316,7 @@ TEST(ReplicaRouterSimulation, OnePrefixOfAllDoesNotKeepOneReplicaBusy) {
                          .message = 20,
                          .answer = 30,
                          .one_system_prompt = true,
+                         .bounds_answers = true,
                          .arrivals_a_step = 2};
   Fleet alone(1, load, 5), two(2, load, 5), four(4, load, 5);
   for (Fleet* fleet : {&alone, &two, &four}) ASSERT_NO_FATAL_FAILURE(fleet->run());
@@ -329,6 +334,7 @@ TEST(ReplicaRouterSimulation, SharesOutWhatHasNothingInCommon) {
                          .message = 50,
                          .answer = 30,
                          .one_system_prompt = false,
+                         .bounds_answers = true,
                          .arrivals_a_step = 3};
   Fleet fleet(3, load, 9);
   ASSERT_NO_FATAL_FAILURE(fleet.run());
