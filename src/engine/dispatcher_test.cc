@@ -234,6 +234,26 @@ TEST_F(Replicas, CancellingFindsTheReplica) {
   until([&] { return dispatcher_->stats().pages_used == 0; });
 }
 
+// The first loads it, and who starts over finds it with the others.
+TEST_F(Replicas, TheTargetIsLoadedOnceWhereTheyShareMemory) {
+  auto models = resolve_models(plain_options());
+  ASSERT_TRUE(models.ok());
+  const auto make_one = [&] {
+    auto parts = make_device_parts(plain_options(), *models, {});
+    VOLLEY_CHECK(parts.ok());
+    return std::move(parts).value();
+  };
+  models->shared_target = std::make_shared<SharedTarget>();
+  DeviceParts first = make_one(), second = make_one();
+  EXPECT_EQ(first.models.target, second.models.target);
+  first.reset();
+  first = make_one();
+  EXPECT_EQ(first.models.target, second.models.target);
+  models->shared_target = nullptr;
+  const DeviceParts own = make_one();
+  EXPECT_NE(own.models.target, second.models.target);
+}
+
 TEST(StatsSum, AddsUp) {
   EngineStats a, b;
   a.requests_running = 2;
