@@ -21,6 +21,7 @@ constexpr Alias kAliases[] = {
     {"--enable-auto-tool-choice", ""},
     {"--uvicorn-log-level", "--log-level"},
     {"-tp", "--tensor-parallel-size"},
+    {"-dp", "--data-parallel-size"},
     // SGLang
     {"--model-path", "--model"},
     {"--mem-fraction-static", "--memory-fraction"},
@@ -33,6 +34,8 @@ constexpr Alias kAliases[] = {
     {"--disable-cuda-graph", "--no-graphs"},
     {"--tp-size", "--tensor-parallel-size"},
     {"--tp", "--tensor-parallel-size"},
+    {"--dp-size", "--data-parallel-size"},
+    {"--dp", "--data-parallel-size"},
 };
 
 // Letters to insert, delete, replace or swap with the next (optimal string alignment).

@@ -9,6 +9,7 @@
 
 #include "comm/comm.h"
 #include "engine/memory_plan.h"
+#include "engine/shared_target.h"
 #include "families/family.h"
 #include "model/network.h"
 #include "sched/scheduler.h"
@@ -17,6 +18,8 @@
 #include "text/text.h"
 
 namespace volley::engine {
+
+inline constexpr int kMaxReplicas = 256;
 
 // Where the engine runs.
 struct DeviceChoice {
@@ -68,6 +71,8 @@ struct ResolvedModels {
   std::vector<std::string> warnings;
   std::shared_ptr<const weights::Checkpoint> target_checkpoint;  // by the model layer's names
   std::shared_ptr<const weights::Checkpoint> draft_checkpoint;   // null: no drafter, or one without weights
+  int64_t shared_weight_bytes = 0;  // of the target, which replicas of the engine have together; 0: each has its own
+  std::shared_ptr<SharedTarget> shared_target;  // for these; null: the target is loaded for this one
 
   // Rounds whose positions are reserved ahead: the CPU finishes a round before the next is planned, a GPU has the next
   // one under way.
@@ -101,7 +106,7 @@ struct RankPlace {
 
 // A rank's models.
 struct LoadedModels {
-  std::unique_ptr<model::Network> target;
+  std::shared_ptr<const model::Network> target;
   std::unique_ptr<model::KvMemory> kv;
   std::unique_ptr<spec::Proposer> proposer;  // null: speculation is off; refers to the two above
 };

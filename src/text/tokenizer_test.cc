@@ -130,8 +130,8 @@ TEST(Tokenizer, LoadErrorsNameTheFile) {
   }
 }
 
-// Ten megabytes in one call (one under a sanitizer): no limit on length, no quadratic step, and the pieces' ids are those
-// of the piece alone.
+// Ten megabytes in one call (one under a sanitizer): no limit on length, no quadratic step, and the pieces' ids are
+// those of the piece alone.
 TEST(Tokenizer, LongTexts) {
   const auto tokenizer = pocket();
   const std::string piece = "A hat costs $30, but it is on sale.\n";
