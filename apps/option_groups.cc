@@ -225,6 +225,9 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
       ->check(backends);
   app->add_option("--threads", base.threads, "threads that compute [the cores this process may use]")
       ->check(between(1, 4096, "a number of threads from 1 to 4096"));
+  app->add_option("--data-parallel-size", base.data_parallel_size,
+                  "replicas of the models, on CUDA on a GPU each; sizes below are a replica's, but for --max-queue [1]")
+      ->check(between(1, 256, "a number of replicas from 1 to 256"));
   app->add_option("--draft-window", base.draft_window, "last context positions that the drafter sees [all]")
       ->check(positive());
   app->add_option_function<std::string>(

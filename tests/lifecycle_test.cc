@@ -12,6 +12,8 @@
 #include <thread>
 
 #include "harness.h"
+#include "kv/cache_index.h"
+#include "kv/page_hash.h"
 
 namespace volley::testing {
 namespace {
@@ -132,6 +134,46 @@ TEST(Lifecycle, PrefixHitsAreCountedAndChangeNothing) {
   GenerateRequest elsewhere = chat_request(*engine, prompt);
   elsewhere.cache_namespace = "another tenant";
   EXPECT_EQ(run_all(*engine, {elsewhere}, 1)[0].finish.usage.cached_tokens, 0);
+}
+
+// What the events say is what the counters say: the pages that are cached, until they are forgotten.
+TEST(Lifecycle, CacheEventsSayWhatIsCached) {
+  EngineOptions options = pocket_options();
+  options.page_size = 16;
+  options.kv_pages = 200;  // some prefixes are evicted
+  options.max_model_len = 384;
+  std::mutex mutex;
+  kv::CacheIndex index;
+  int64_t removed = 0;
+  options.on_cache_events = [&](int replica, std::span<const CacheEvent> events) {
+    EXPECT_EQ(replica, 0);
+    const std::lock_guard lock(mutex);
+    index.apply(events);
+    for (const CacheEvent& event : events) removed += event.kind == CacheEvent::Kind::kRemoved ? 1 : 0;
+  };
+  const auto indexed = [&] {
+    const std::lock_guard lock(mutex);
+    return static_cast<int64_t>(index.size());
+  };
+  const auto engine = make_engine(options);
+  const auto cases = read_prompts("mixed_prompts.jsonl", 40);
+  std::vector<GenerateRequest> requests;
+  for (const PromptCase& c : cases) requests.push_back(chat_request(*engine, c.prompt, 40));
+  const GenerateRequest last = requests.back();
+  run_all(*engine, std::move(requests), 8);
+  const EngineStats stats = wait_for(*engine, [&](const EngineStats& now) {
+    return now.requests_running == 0 && now.pages_cached == now.pages_used && now.pages_cached == indexed();
+  });
+  EXPECT_GT(stats.pages_cached, 50);
+  if (!kSanitized) EXPECT_GT(removed, 0);
+  {
+    const std::lock_guard lock(mutex);
+    const auto pages = kv::page_hashes("", last.prompt, 16);
+    EXPECT_EQ(index.leading(pages), pages.size()) << "the last one's prompt is there";
+    EXPECT_EQ(index.leading(kv::page_hashes("salt", last.prompt, 16)), 0u);
+  }
+  engine->drop_prefix_cache();
+  wait_for(*engine, [&](const EngineStats& now) { return now.pages_used == 0 && indexed() == 0; });
 }
 
 TEST(Lifecycle, UsageAddsUp) {

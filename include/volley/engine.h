@@ -2,6 +2,7 @@
 // thread. See docs/architecture.md for what a round is and what always holds.
 #pragma once
 
+#include <volley/cache_events.h>
 #include <volley/result.h>
 #include <volley/sampling.h>
 
@@ -68,6 +69,10 @@ struct EngineOptions {
   // CUDA, of target and drafter: auto, wgmma, portable or plain. Each decodes exactly.
   std::string attention_backend = "auto", draft_attention_backend = "auto";
   int threads = 0;  // 0: the cores this process may use
+  // Replicas of the models in one engine: each has a scheduler, KV pages and slots of its own, and on CUDA a GPU, this
+  // one and those behind it. On the CPU they share the target's weights, the threads and the free memory. Requests go
+  // where their beginning is cached, else to where least is to do. Sizes below are a replica's, but for max_queue.
+  int data_parallel_size = 1;
   // Prompts are token ids alone and answers too: the folder needs no tokenizer.json.
   bool skip_tokenizer = false;
   Speculation speculation = Speculation::kOn;
@@ -91,7 +96,7 @@ struct EngineOptions {
   // at least a few. 0: no bound; negative: 500 on the CPU, 50 on CUDA.
   int target_step_ms = -1;
   int max_model_len = 0;  // prompt + output; 0: the target's max_position_embeddings
-  int max_queue = 4096;   // waiting requests before submit answers kResourceExhausted
+  int max_queue = 4096;   // waiting requests, of all replicas, before submit answers kResourceExhausted
   bool prefix_cache = true;
   // Recurrent layers keep a state instead of K and V, so a prompt's beginning is reused only where a snapshot of it
   // lies: while prompts are computed at multiples of so many tokens, and at a request's end. A multiple of page_size
@@ -131,8 +136,13 @@ struct EngineOptions {
   // must outlive the engine.
   std::function<void(const std::string&)> on_device_failure;
   // Gets what shows only while the engine runs (a drafter that is of no use), a sentence, each at most once. Called on
-  // the engine's thread: must return fast, must not throw. May be empty; must outlive the engine.
+  // the engine's thread, of several replicas never on two at once: must return fast, must not throw. May be empty; must
+  // outlive the engine.
   std::function<void(const std::string&)> on_warning;
+  // Gets the news of the prefix cache of a replica (0 where there is one), in order, from the first on. Called on the
+  // replica's thread, between two steps: must return fast, must not block or throw, may call nothing of the engine. Not
+  // called after the engine's destructor has returned. May be empty, and events then cost nothing.
+  std::function<void(int replica, std::span<const CacheEvent>)> on_cache_events;
 };
 
 // What is being loaded and how far: fraction in [0, 1]. Called from the thread that runs Engine::create.
@@ -279,9 +289,10 @@ struct EngineInfo {
   int max_model_len = 0;
   int block_size = 0;  // 1: no speculation
   int page_size = 0;
+  int data_parallel_size = 1;  // of as many replicas pages, weights, sequences and threads are the sums
   int64_t kv_pages = 0;
   int64_t kv_bytes_per_token = 0;  // target and drafter
-  int64_t weight_bytes = 0;        // packed, target and drafter
+  int64_t weight_bytes = 0;        // packed, target and drafter; what replicas share counts once
   std::string quantization;        // of the target's weights: "none", "fp8" or "int4", or what its files call it
   std::string draft_quantization;  // of the drafter's, likewise; empty without one
   int max_num_seqs = 0;
@@ -340,6 +351,10 @@ struct EngineStats {
     std::vector<double> predicted_at;
     std::string last;  // the last decision in words
   } verify;
+
+  // With EngineOptions::data_parallel_size above 1 the same of each replica, but for grammars; everything above is then
+  // their sums, each replica's consistent in itself. Else empty.
+  std::vector<EngineStats> replicas;
 };
 
 // What bounds the work of tokenising a text, and what it is taken for.

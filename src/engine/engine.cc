@@ -2,17 +2,19 @@
 #include <volley/engine.h>
 
 #include <atomic>
+#include <map>
 #include <random>
 
 #include "device/cpu/thread_pool.h"
 #include "device/fault.h"
 #include "engine/cost_cache.h"
+#include "engine/dispatcher.h"
 #include "engine/models.h"
+#include "engine/replica_options.h"
 #include "engine/round_setup.h"
 #include "engine/text_models.h"
 #include "engine/token_rules.h"
 #include "engine/validation.h"
-#include "engine/worker.h"
 #include "ops/cpu_features.h"
 #include "text/grammar.h"
 
@@ -27,13 +29,14 @@ uint64_t draw_seed() {
 
 class EngineImpl final : public Engine {
  public:
-  EngineImpl(EngineInfo info, TextModels text, text::GrammarLimits grammar_limits, WorkerParts parts)
+  EngineImpl(EngineInfo info, TextModels text, text::GrammarLimits grammar_limits, std::vector<WorkerParts> replicas,
+             const DispatcherConfig& dispatch)
       : info_(std::move(info)),
         text_(std::move(text)),
-        simulated_(parts.simulate_acceptance.has_value()),
-        measured_(parts.costs.has_value()),
+        simulated_(replicas.front().simulate_acceptance.has_value()),
+        measured_(replicas.front().costs.has_value()),
         grammar_limits_(grammar_limits),
-        worker_(std::move(parts)) {}
+        dispatcher_(std::move(replicas), dispatch) {}
 
   Result<RequestId> submit(GenerateRequest request, EventSink sink) override {
     VOLLEY_RETURN_IF_ERROR(check_request(request, info_));
@@ -46,13 +49,13 @@ class EngineImpl final : public Engine {
     if (!request.sampling.seed) request.sampling.seed = draw_seed();
     const RequestId id = next_id_.fetch_add(1);
     VOLLEY_RETURN_IF_ERROR(
-        worker_.submit({id, std::move(request), std::move(matcher), std::move(sink), RequestOutput::Clock::now()}));
+        dispatcher_.submit({id, std::move(request), std::move(matcher), std::move(sink), RequestOutput::Clock::now()}));
     return id;
   }
 
-  void cancel(RequestId id) override { worker_.cancel(id); }
-  void set_target_step_ms(int milliseconds) override { worker_.set_target_step(milliseconds * 1e-3); }
-  void drop_prefix_cache() override { worker_.drop_prefix_cache(); }
+  void cancel(RequestId id) override { dispatcher_.cancel(id); }
+  void set_target_step_ms(int milliseconds) override { dispatcher_.set_target_step(milliseconds * 1e-3); }
+  void drop_prefix_cache() override { dispatcher_.drop_prefix_cache(); }
   Status set_verify(const VerifyPolicy& policy) override {
     if (info_.block_size == 1) {
       return failed_precondition("There is no drafter, so there is nothing to verify: start with --draft DIR.");
@@ -61,12 +64,12 @@ class EngineImpl final : public Engine {
     if (policy.kind == VerifyPolicy::Kind::kAuto && !measured_) {
       return failed_precondition("What a step costs was not measured: start with --verify auto.");
     }
-    worker_.set_verify(policy);
+    dispatcher_.set_verify(policy);
     return {};
   }
   const EngineInfo& info() const override { return info_; }
   EngineStats stats() const override {
-    EngineStats stats = worker_.stats();
+    EngineStats stats = dispatcher_.stats();
     if (const text::GrammarCompiler* grammars = text_.tokenizer ? text_.tokenizer->grammars() : nullptr) {
       const text::GrammarUsage usage = grammars->usage();
       stats.grammars_cached = usage.grammars;
@@ -107,7 +110,7 @@ class EngineImpl final : public Engine {
   const bool measured_;   // what a step costs
   const text::GrammarLimits grammar_limits_;
   std::atomic<RequestId> next_id_{1};
-  Worker worker_;
+  Dispatcher dispatcher_;
 };
 
 EngineInfo describe(const ResolvedModels& models, const LoadedModels& loaded, Device& device) {
@@ -144,6 +147,7 @@ EngineInfo describe(const ResolvedModels& models, const LoadedModels& loaded, De
 sched::SchedulerConfig scheduler_config(const EngineOptions& options, const ResolvedModels& models) {
   sched::SchedulerConfig config = models.scheduler();
   config.prefix_cache = options.prefix_cache && models.shares_prefixes();
+  config.cache_events = config.prefix_cache && (options.data_parallel_size > 1 || options.on_cache_events);
   return config;
 }
 
@@ -153,37 +157,93 @@ double step_timeout_s(const EngineOptions& options, DeviceKind device) {
   return device == DeviceKind::kCpu ? kCpu : kGpu;
 }
 
-Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, const Progress& progress) {
-  VOLLEY_ASSIGN(ResolvedModels models, resolve_models(options));
-  VOLLEY_ASSIGN(TextModels text,
-                load_text(options.model_dir, options.skip_tokenizer, options.dummy_weights.has_value()));
-  WorkerParts parts;
+// Progress of one replica of several.
+Progress part_of(const Progress& progress, size_t index, size_t count) {
+  if (!progress || count == 1) return progress;
+  return [&progress, index, count](std::string_view phase, double fraction) {
+    progress(phase, (static_cast<double>(index) + fraction) / static_cast<double>(count));
+  };
+}
+
+// A worker's parts, but for what the dispatcher sets, and what is to be said of it.
+struct ReplicaParts {
+  WorkerParts worker;
+  EngineInfo info;
+};
+
+// costs: measured by replicas before this one, by their keys.
+Result<ReplicaParts> make_replica_parts(const EngineOptions& options, const ResolvedModels& models,
+                                        const TextModels& text, std::map<std::string, spec::CostModel>& costs,
+                                        const Progress& progress) {
+  ReplicaParts made;
+  WorkerParts& parts = made.worker;
   DeviceParts& on_device = parts.on_device;
   VOLLEY_ASSIGN(on_device.device, make_device(models.device, options.threads));
   VOLLEY_ASSIGN(on_device.models, load_models(*on_device.device, models, options.draft_window, progress));
-  EngineInfo info = describe(models, on_device.models, *on_device.device);
+  made.info = describe(models, on_device.models, *on_device.device);
   VOLLEY_ASSIGN(on_device.round, make_round(*on_device.device, options, models, on_device.models, progress));
   parts.tokenizer = text.tokenizer;
   parts.eos_ids = models.target.eos_ids;
   parts.scheduler = scheduler_config(options, models);
   parts.target_step_s = models.target_step_s;
-  parts.max_queue = options.max_queue;
   parts.verify = options.verify;
   parts.simulate_acceptance = options.simulate_acceptance;
-  parts.on_warning = options.on_warning;
   parts.step_timeout_s = step_timeout_s(options, models.device.kind);
-  parts.on_device_failure = options.on_device_failure;
   if (options.restart_on_device_error) {
     parts.remake = [options, models] { return make_device_parts(options, models, {}); };
   }
   if (models.draft) parts.drafter = {spec::has_windows(models.draft->facts()), models.draft_quantised()};
   if (models.draft && options.verify.kind == VerifyPolicy::Kind::kAuto) {
-    const CostCache cache(options.cost_cache_dir, cost_key(models, options, info));
-    VOLLEY_ASSIGN(parts.costs, round_costs(*on_device.round, models, cache, progress, info.warnings));
+    const std::string key = cost_key(models, options, made.info);
+    if (!costs.contains(key)) {
+      const CostCache cache(options.cost_cache_dir, key);
+      VOLLEY_ASSIGN(spec::CostModel measured,
+                    round_costs(*on_device.round, models, cache, progress, made.info.warnings));
+      costs.emplace(key, std::move(measured));
+    }
+    parts.costs = costs.at(key);
   }
+  return made;
+}
+
+DispatcherConfig dispatcher_config(const EngineOptions& options, const EngineInfo& info,
+                                   const sched::SchedulerConfig& scheduler) {
+  return {.max_queue = options.max_queue,
+          .page_size = info.page_size,
+          .prefix_cache = scheduler.prefix_cache,
+          .on_device_failure = options.on_device_failure,
+          .on_warning = options.on_warning,
+          .on_cache_events = options.on_cache_events};
+}
+
+// All replicas are planned before any takes memory.
+Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, const Progress& progress) {
+  VOLLEY_ASSIGN(const std::vector<EngineOptions> replicas, replica_options(options));
+  std::vector<ResolvedModels> models;
+  const auto shared = std::make_shared<SharedTarget>();
+  for (const EngineOptions& replica : replicas) {
+    VOLLEY_ASSIGN(ResolvedModels resolved, resolve_models(replica));
+    models.push_back(std::move(resolved));
+    if (models.back().device.kind == DeviceKind::kCpu) models.back().shared_target = shared;
+  }
+  VOLLEY_ASSIGN(TextModels text,
+                load_text(options.model_dir, options.skip_tokenizer, options.dummy_weights.has_value()));
+  std::vector<WorkerParts> workers;
+  std::vector<EngineInfo> infos;
+  std::map<std::string, spec::CostModel> costs;
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    VOLLEY_ASSIGN(ReplicaParts made,
+                  make_replica_parts(replicas[i], models[i], text, costs, part_of(progress, i, replicas.size())));
+    workers.push_back(std::move(made.worker));
+    infos.push_back(std::move(made.info));
+  }
+  const bool shares = models.front().shared_target != nullptr;
+  EngineInfo info =
+      describe_together(infos, shares ? workers.front().on_device.models.target->packed_bytes() : int64_t{0});
   const text::GrammarLimits limits = {options.grammar_memory_bytes, options.grammar_compile_timeout_ms};
+  const DispatcherConfig dispatch = dispatcher_config(options, info, workers.front().scheduler);
   return std::unique_ptr<Engine>(
-      std::make_unique<EngineImpl>(std::move(info), std::move(text), limits, std::move(parts)));
+      std::make_unique<EngineImpl>(std::move(info), std::move(text), limits, std::move(workers), dispatch));
 }
 
 }  // namespace

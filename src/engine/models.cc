@@ -33,6 +33,7 @@ Status check_ranges(const EngineOptions& o) {
   const auto negative = [](const char* name, int64_t value) {
     return invalid_argument(std::string(name) + " is " + std::to_string(value) + ": it must not be negative.");
   };
+  if (o.data_parallel_size < 1) return invalid_argument("--data-parallel-size must be at least 1.");
   if (o.threads < 0) return negative("--threads", o.threads);
   if (o.max_num_seqs < 0) return negative("--max-num-seqs", o.max_num_seqs);
   if (o.max_num_batched_tokens < 0) return negative("--max-num-batched-tokens", o.max_num_batched_tokens);
@@ -48,6 +49,7 @@ Status check_ranges(const EngineOptions& o) {
     return invalid_argument(std::string(name) + " is " + std::to_string(value) + ": it must be at most " +
                             std::to_string(most) + ".");
   };
+  if (o.data_parallel_size > kMaxReplicas) return above("--data-parallel-size", o.data_parallel_size, kMaxReplicas);
   if (o.threads > kMaxThreads) return above("--threads", o.threads, kMaxThreads);
   if (o.max_num_seqs > kMaxSlots) return above("--max-num-seqs", o.max_num_seqs, kMaxSlots);
   if (o.block_size > kMaxBlockSize) return above("--block-size", o.block_size, kMaxBlockSize);
@@ -311,6 +313,18 @@ std::vector<model::KvShape> kv_shapes(const ResolvedModels& models) {
   return shapes;
 }
 
+// Replicas on the CPU share the target's weights; everything else is each one's, from an equal part of what those
+// leave.
+void share_memory(const EngineOptions& options, ResolvedModels& models) {
+  if (options.data_parallel_size == 1 || models.device.kind != DeviceKind::kCpu) return;
+  const int64_t shared = model::weight_bytes(model::params(models.target.decoder), models.target_numerics,
+                                             *models.target_checkpoint, models.device.kind)
+                             .total();
+  const int64_t available = models.device.available_bytes;
+  models.device.available_bytes =
+      std::max<int64_t>(0, available - shared) / options.data_parallel_size + std::min(available, shared);
+}
+
 // Recurrent layers keep a state for every slot, whatever it runs.
 void limit_slots(const EngineOptions& options, ResolvedModels& models) {
   if (options.max_num_seqs > 0) return;
@@ -409,6 +423,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
 
   MemoryPlanInput plan;
   models.weights = weight_bytes(models);
+  share_memory(options, models);
   plan.weight_bytes = models.weights.total();
   limit_slots(options, models);
   models.kv = model::kv_layout(kv_shapes(models), models.page_size, models.kv_dtype);
@@ -477,8 +492,15 @@ Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved,
   const std::vector<model::Param> params = model::params(resolved.target.decoder);
   model::WeightLoader loader(device, *resolved.target_checkpoint, resolved.target_numerics, params);
   loader.on_packed = report;
-  VOLLEY_ASSIGN(models.target, model::Network::load(loader, resolved.target_checkpoint, resolved.target.decoder,
-                                                    resolved.target_numerics, resolved.max_positions()));
+  const auto load_target = [&] {
+    return model::Network::load(loader, resolved.target_checkpoint, resolved.target.decoder, resolved.target_numerics,
+                                resolved.max_positions());
+  };
+  if (resolved.shared_target != nullptr) {
+    VOLLEY_ASSIGN(models.target, resolved.shared_target->get(load_target));
+  } else {
+    VOLLEY_ASSIGN(models.target, load_target());
+  }
   VOLLEY_ASSIGN(models.kv, model::KvMemory::allocate(device, resolved.kv));
   if (resolved.draft) {
     before = models.target->packed_bytes();

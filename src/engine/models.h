@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "engine/memory_plan.h"
+#include "engine/shared_target.h"
 #include "families/family.h"
 #include "model/network.h"
 #include "sched/scheduler.h"
@@ -15,6 +16,8 @@
 #include "text/text.h"
 
 namespace volley::engine {
+
+inline constexpr int kMaxReplicas = 256;
 
 // Where the engine runs.
 struct DeviceChoice {
@@ -62,6 +65,7 @@ struct ResolvedModels {
   std::vector<std::string> warnings;
   std::shared_ptr<const weights::Checkpoint> target_checkpoint;  // by the model layer's names
   std::shared_ptr<const weights::Checkpoint> draft_checkpoint;   // null: no drafter, or one without weights
+  std::shared_ptr<SharedTarget> shared_target;  // of replicas in one memory; null: the target is loaded for this one
 
   // Rounds whose positions are reserved ahead: the CPU finishes a round before the next is planned, a GPU has the next
   // one under way.
@@ -84,7 +88,7 @@ struct ResolvedModels {
 Result<ResolvedModels> resolve_models(const EngineOptions& options);
 
 struct LoadedModels {
-  std::unique_ptr<model::Network> target;
+  std::shared_ptr<const model::Network> target;
   std::unique_ptr<model::KvMemory> kv;
   std::unique_ptr<spec::Proposer> proposer;  // null: speculation is off; refers to the two above
 };

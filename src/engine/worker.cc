@@ -31,6 +31,10 @@ Error nothing_to_choose() {
 
 }  // namespace
 
+Error queue_is_full(size_t waiting) {
+  return resource_exhausted("The queue is full (" + std::to_string(waiting) + " requests wait): try again later.");
+}
+
 Worker::Worker(WorkerParts parts)
     : parts_(std::move(parts)),
       scheduler_(parts_.scheduler),
@@ -50,12 +54,20 @@ Worker::Worker(WorkerParts parts)
 }
 
 Worker::~Worker() {
+  stop();
+  join();
+}
+
+void Worker::stop() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_all();
-  thread_.join();
+}
+
+void Worker::join() {
+  if (thread_.joinable()) thread_.join();
 }
 
 Status Worker::submit(Admission admission) {
@@ -64,7 +76,7 @@ Status Worker::submit(Admission admission) {
     if (!failure_.empty()) return Error{ErrorCode::kUnavailable, failure_};
     if (stopping_) return Error{ErrorCode::kUnavailable, "The engine is shutting down: send the request elsewhere."};
     if (queued_ >= static_cast<size_t>(parts_.max_queue)) {
-      return resource_exhausted("The queue is full (" + std::to_string(queued_) + " requests wait): try again later.");
+      return queue_is_full(queued_);
     }
     ++queued_;
     admission.sink = open_.add(admission.id, std::move(admission.sink));
@@ -113,6 +125,11 @@ EngineStats Worker::stats() const {
   lock.unlock();
   stats.verify.last = in_words(news);
   return stats;
+}
+
+size_t Worker::queued() const {
+  const std::lock_guard lock(mutex_);
+  return queued_;
 }
 
 void Worker::loop() {
@@ -502,6 +519,7 @@ void Worker::watch(const Request& request, const spec::RoundResult& result) {
 }
 
 void Worker::publish_stats() {
+  if (parts_.on_published) parts_.on_published(scheduler_.take_cache_events());
   const sched::SchedulerStats now = scheduler_.stats();
   EngineStats stats = totals_;
   stats.verify = verify_.stats();

@@ -43,7 +43,13 @@ struct WorkerParts {
   std::function<Result<DeviceParts>()> remake;
   double least_between_faults_s = 60;  // from one that was mended; the next within that ends the engine
   std::function<void(const std::string&)> on_device_failure;  // or empty
+  // On the engine's thread, or empty. Between two steps: what became of the prefix cache (REQUIRES: the scheduler makes
+  // events) by all requests that have ended, perhaps nothing. And around making on_device anew.
+  std::function<void(std::span<const CacheEvent>)> on_published;
+  std::function<void(bool begins)> on_restart;
 };
+
+Error queue_is_full(size_t waiting);  // kResourceExhausted
 
 // A request that passed every check.
 struct Admission {
@@ -57,7 +63,9 @@ struct Admission {
 class Worker {
  public:
   explicit Worker(WorkerParts parts);
-  ~Worker();  // cancels every request, then joins
+  ~Worker();    // cancels every request, then joins
+  void stop();  // begins with that
+  void join();  // goes on until the thread has ended
 
   // Any thread. kResourceExhausted when the queue is full, kUnavailable while
   // ending and when the device has failed.
@@ -67,6 +75,11 @@ class Worker {
   void set_verify(const VerifyPolicy& policy);  // REQUIRES: WorkerParts::costs, for kAuto
   void set_target_step(double seconds);         // PromptPace
   EngineStats stats() const;
+  size_t queued() const;  // requests that wait
+
+  // Ends every open request with this failure of the device, and takes no more. What comes after the first call does
+  // nothing.
+  void give_up(const std::string& failure);
 
  private:
   struct Cancel {
@@ -127,9 +140,6 @@ class Worker {
   void count(bool decodes, const spec::RoundResult& result);
   void watch(const Request& request, const spec::RoundResult& result);
   void publish_stats();
-
-  // Any thread, once: ends every open request, and the engine takes no more.
-  void give_up(const std::string& failure);
 
   WorkerParts parts_;
   sched::Scheduler scheduler_;

@@ -28,7 +28,9 @@ bool Worker::recover(const std::string& fault) {
   std::string failure = fault;
   if (parts_.remake && !ending && !(mended_ && now - *mended_ < least)) {
     if (parts_.on_warning) parts_.on_warning(fault + " The models are loaded again, and requests go on.");
+    if (parts_.on_restart) parts_.on_restart(true);
     const Status again = restart();
+    if (parts_.on_restart) parts_.on_restart(false);
     mended_ = Clock::now();
     if (again.ok()) return true;
     failure += " Starting over failed: " + again.error().message;

@@ -35,7 +35,7 @@ Beginning Lease::take_beginning() {
 }
 
 Cache::Cache(const CacheConfig& config)
-    : config_(config), pools_(make_pools(config_)), tree_(pools_, config_.groups, config_.page_size) {
+    : config_(config), pools_(make_pools(config_)), tree_(pools_, config_.groups, config_.page_size, config_.events) {
   for (size_t i = 1; i < groups(); ++i) {
     if (group(i).life == Life::kState && i + 1 == groups()) {
       kinds_.resize(static_cast<size_t>(group(i).pages));
@@ -143,7 +143,7 @@ void Cache::advance(const std::string& space, std::span<const TokenId> computed,
 }
 
 void Cache::drop_prefixes() {
-  for (size_t i = 0; i < groups(); ++i) tree_.evict(i, tree_.pages(i));
+  tree_.drop();
 }
 
 int32_t Cache::too_small(const Need& need) const {

@@ -34,6 +34,7 @@ struct CacheConfig {
   int32_t page_size = 0;
   std::vector<Group> groups;  // the first is whole; the last may be of snapshots
   bool prefix_cache = true;
+  bool events = false;  // take_events() is called
 };
 
 // An entry of a page table that changed: page_table of the group at [the lease's slot][index].
@@ -111,6 +112,10 @@ class Cache {
   void advance(const std::string& space, std::span<const TokenId> computed, Lease& lease);
 
   void drop_prefixes();  // that nobody uses
+
+  // As PrefixTree has them.
+  std::vector<CacheEvent> take_events() { return tree_.take_events(); }
+  std::vector<PrefixTree::Prefix> prefixes() const { return tree_.prefixes(); }
 
   // Whether a lease can ever satisfy need.positions with windows that move by steps of need.ahead: the first group that
   // has too few pages, or -1.

@@ -1,8 +1,10 @@
 #include "kv/prefix_tree.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
+#include "kv/page_hash.h"
 
 namespace volley::kv {
 namespace {
@@ -27,6 +29,7 @@ struct PrefixTree::Node {
   const std::string* space = nullptr;      // a root's namespace; null elsewhere
   std::vector<TokenId> tokens;             // empty in a root
   std::vector<std::vector<PageId>> pages;  // by group, each as long as the run; kNoPage where a window has none
+  std::vector<uint64_t> hashes;  // of the run's pages, as events name them; empty without events, and of tails
   uint64_t last_used = 0;
   Children children;
 
@@ -46,8 +49,13 @@ struct PrefixTree::Node {
   }
 };
 
-PrefixTree::PrefixTree(std::span<PagePool> pools, std::span<const Group> groups, int32_t page_size)
-    : pools_(pools), groups_(groups), page_size_(page_size), held_(groups.size()), windowed_(groups.size()) {
+PrefixTree::PrefixTree(std::span<PagePool> pools, std::span<const Group> groups, int32_t page_size, bool events)
+    : pools_(pools),
+      groups_(groups),
+      page_size_(page_size),
+      events_(events),
+      held_(groups.size()),
+      windowed_(groups.size()) {
   VOLLEY_CHECK_GT(page_size, 0);
   VOLLEY_CHECK(!groups.empty() && groups[0].life == Life::kWhole);
   VOLLEY_CHECK_EQ(pools.size(), groups.size());
@@ -169,6 +177,7 @@ void PrefixTree::insert(const std::string& space, std::span<const TokenId> token
     end = node;
   }
   end = append(*end, whole.subspan(page_tokens(found)), lists, found);
+  if (events_) note_stored(space, *end);
   if (tail) insert_tail(*end, rest, lists, pages);
 }
 
@@ -236,6 +245,7 @@ int64_t PrefixTree::evict_ends(int64_t pages) {
         let_go(group, leaf.pages[group].back());
         leaf.pages[group].pop_back();
       }
+      if (events_) note_removed(leaf);
       ++freed;
     }
     leaf.tokens.resize(std::min(leaf.tokens.size(), page_tokens(leaf.size())));  // a tail is shorter
@@ -336,6 +346,10 @@ void PrefixTree::split(Node& node, size_t pages) {
   tail->children.swap(node.children);  // keeps the iterators that the children hold
   for (auto& [key, child] : tail->children) child->parent = tail.get();
   node.tokens.resize(page_tokens(pages));
+  if (events_) {
+    tail->hashes.assign(node.hashes.begin() + static_cast<ptrdiff_t>(pages), node.hashes.end());
+    node.hashes.resize(pages);
+  }
   for (size_t group = 0; group < groups_.size(); ++group) {
     std::vector<PageId>& run = node.pages[group];
     tail->pages[group].assign(run.begin() + static_cast<ptrdiff_t>(pages), run.end());
@@ -371,6 +385,61 @@ PrefixTree::Node* PrefixTree::append(Node& end, std::span<const TokenId> tokens,
   }
   list_windows(*node);
   return node;
+}
+
+void PrefixTree::drop() {
+  for (size_t group = 0; group < groups_.size(); ++group) evict(group, held_[group]);
+  if (!events_ || !roots_.empty()) return;
+  news_.clear();  // whatever came before
+  news_.push_back({.kind = CacheEvent::Kind::kCleared});
+}
+
+std::vector<CacheEvent> PrefixTree::take_events() {
+  return std::exchange(news_, {});
+}
+
+// The pages at the node's end that have no hash yet are new.
+void PrefixTree::note_stored(const std::string& space, Node& node) {
+  if (node.is_root()) return;  // a tail alone
+  const bool first = node.parent->is_root();
+  uint64_t parent = !node.hashes.empty() ? node.hashes.back() : first ? 0 : node.parent->hashes.back();
+  while (node.hashes.size() < node.size()) {
+    const auto tokens = std::span(node.tokens).subspan(page_tokens(node.hashes.size()), page_tokens(1));
+    const uint64_t hash = page_hash(parent == 0 ? root_hash(space) : parent, tokens);
+    news_.push_back({.kind = CacheEvent::Kind::kStored,
+                     .hash = hash,
+                     .parent = parent,
+                     .tokens = {tokens.begin(), tokens.end()},
+                     .page_size = page_size_,
+                     .cache_namespace = space});
+    node.hashes.push_back(parent = hash);
+  }
+}
+
+// The leaf's last page has gone.
+void PrefixTree::note_removed(Node& leaf) {
+  if (leaf.hashes.empty()) return;  // a tail
+  news_.push_back({.kind = CacheEvent::Kind::kRemoved, .hash = leaf.hashes.back()});
+  leaf.hashes.pop_back();
+}
+
+std::vector<PrefixTree::Prefix> PrefixTree::prefixes() const {
+  std::vector<Prefix> found;
+  std::vector<std::pair<const Node*, Prefix>> open;
+  for (const auto& [space, root] : roots_) open.push_back({root.get(), {space, {}}});
+  while (!open.empty()) {
+    const auto [node, prefix] = std::move(open.back());
+    open.pop_back();
+    bool longest = !prefix.tokens.empty();
+    for (const auto& [key, child] : node->children) {
+      if (child->tokens.size() < page_tokens(1)) continue;  // a tail
+      longest = false;
+      open.push_back({child.get(), prefix});
+      std::ranges::copy(child->tokens, std::back_inserter(open.back().second.tokens));
+    }
+    if (longest) found.push_back(prefix);
+  }
+  return found;
 }
 
 // Unlinks a leaf whose pages are gone. A namespace without pages goes too.

@@ -14,6 +14,7 @@
 // every page that only the tree holds can be evicted. In the other groups it can be in any case.
 #pragma once
 
+#include <volley/cache_events.h>
 #include <volley/sampling.h>
 
 #include <array>
@@ -33,8 +34,9 @@ namespace volley::kv {
 
 class PrefixTree {
  public:
-  // A pool for each group; both must outlive the tree, and the pools serve no other. REQUIRES: group 0 is whole.
-  PrefixTree(std::span<PagePool> pools, std::span<const Group> groups, int32_t page_size);
+  // A pool for each group; both must outlive the tree, and the pools serve no other. events: whether take_events() is
+  // called; otherwise nothing is hashed or kept for it. REQUIRES: group 0 is whole.
+  PrefixTree(std::span<PagePool> pools, std::span<const Group> groups, int32_t page_size, bool events = false);
   ~PrefixTree();  // releases its pages
   PrefixTree(const PrefixTree&) = delete;
   PrefixTree& operator=(const PrefixTree&) = delete;
@@ -61,6 +63,17 @@ class PrefixTree {
   // first pages that end no run, because a prefix can be used only where its window ends; each least recently used
   // first.
   int64_t evict(size_t group, int64_t pages);
+  void drop();  // evicts all that it can
+
+  // What became of whole pages of group 0 since the last call, in order. Empty without `events`.
+  std::vector<CacheEvent> take_events();
+
+  // The longest prefixes there are, in whole pages. Takes time: for checks.
+  struct Prefix {
+    std::string space;
+    std::vector<TokenId> tokens;
+  };
+  std::vector<Prefix> prefixes() const;
 
   int64_t pages(size_t group) const { return held_[group]; }                    // held by the tree
   int64_t evictable(size_t group) const { return pools_[group].cache_only(); }  // of those, how many evict() can free
@@ -78,6 +91,8 @@ class PrefixTree {
   void touch(Node& node);
   void split(Node& node, size_t pages);
   Node* append(Node& end, std::span<const TokenId> tokens, std::span<const PageList> lists, size_t begin);
+  void note_stored(const std::string& space, Node& node);
+  void note_removed(Node& leaf);
   void merge(Node& node, std::span<PageList> lists, size_t begin);
   void remove_leaf(Node& leaf);
 
@@ -99,9 +114,11 @@ class PrefixTree {
   std::span<PagePool> pools_;
   std::span<const Group> groups_;
   int32_t page_size_;
-  std::vector<int64_t> held_;  // by group
-  uint64_t clock_ = 0;         // one tick an operation
-  uint64_t nodes_ = 0;         // made so far
+  bool events_;
+  std::vector<CacheEvent> news_;  // not taken yet
+  std::vector<int64_t> held_;     // by group
+  uint64_t clock_ = 0;            // one tick an operation
+  uint64_t nodes_ = 0;            // made so far
   std::unordered_map<std::string, std::unique_ptr<Node>> roots_;
   // Leaves by last use. The key is unique: one operation marks one path, and a path has one leaf.
   std::map<uint64_t, Node*> leaves_;

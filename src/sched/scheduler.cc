@@ -10,7 +10,10 @@ namespace volley::sched {
 
 Scheduler::State::State(const SchedulerConfig& options)
     : config(options),
-      cache({.page_size = options.page_size, .groups = options.groups, .prefix_cache = options.prefix_cache}),
+      cache({.page_size = options.page_size,
+             .groups = options.groups,
+             .prefix_cache = options.prefix_cache,
+             .events = options.cache_events}),
       slots(options.max_num_seqs),
       shares(int64_t{kCreditChunks} * options.prefill_chunk) {
   VOLLEY_CHECK_GE(config.max_num_batched_tokens, config.max_num_seqs);  // a row for each decoding request
@@ -94,6 +97,14 @@ int32_t Scheduler::under_way() const {
 
 void Scheduler::drop_prefix_cache() {
   state_->cache.drop_prefixes();
+}
+
+std::vector<CacheEvent> Scheduler::take_cache_events() {
+  return state_->cache.take_events();
+}
+
+const kv::Cache& Scheduler::cache() const {
+  return state_->cache;
 }
 
 SchedulerStats Scheduler::stats() const {

@@ -41,6 +41,7 @@ struct SchedulerConfig {
                                // results of the first are in (a device that runs ahead: 2)
   std::vector<kv::Group> groups = {};  // of pages
   bool prefix_cache = true;
+  bool cache_events = false;    // take_cache_events() is called
   int32_t snapshot_tokens = 0;  // of recurrent states, while prompts are computed: at multiples of this, which is one
                                 // of page_size. Looked at where the last group is of snapshots
 };
@@ -166,6 +167,9 @@ class Scheduler {
   int32_t under_way() const;  // plans without results
 
   void drop_prefix_cache();
+  // News of the prefix cache since the last call (volley/cache_events.h); empty unless SchedulerConfig asks for it.
+  std::vector<CacheEvent> take_cache_events();
+  const kv::Cache& cache() const;
   SchedulerStats stats() const;
   bool idle() const;  // nothing waiting or running
 

@@ -4,6 +4,7 @@
 // hash or token.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <random>
@@ -11,6 +12,8 @@
 #include <string>
 #include <utility>
 
+#include "kv/cache_index.h"
+#include "kv/page_hash.h"
 #include "sched/reservation.h"
 #include "sched/scheduler.h"
 #include "sched/scheduler_testing.h"
@@ -214,6 +217,7 @@ class Simulation {
   int fail_one_in = 0;        // steps in which one request fails on the device
   int drop_cache_one_in = 0;  // steps
   int restart_one_in = 0;     // steps in which the device loses everything
+  bool check_events = false;  // REQUIRES: SchedulerConfig::cache_events
 
   void run(std::vector<Job> jobs) {
     jobs_ = std::move(jobs);
@@ -230,12 +234,17 @@ class Simulation {
       if (chance(drop_cache_one_in)) scheduler_->drop_prefix_cache();
       if (chance(restart_one_in)) restart();
       ASSERT_NO_FATAL_FAILURE(this->step());
+      if (check_events) ASSERT_NO_FATAL_FAILURE(replay_events());
     }
     preemptions_ = scheduler_->stats().preemptions;
     snapshot_hits_ = {scheduler_->stats().prompt_snapshot_hits, scheduler_->stats().end_snapshot_hits};
     for (const kv::Cache::Use& use : scheduler_->stats().pages) EXPECT_EQ(use.used, use.cached);
     scheduler_->drop_prefix_cache();
     for (const kv::Cache::Use& use : scheduler_->stats().pages) EXPECT_EQ(use.used, 0);
+    if (check_events) {
+      ASSERT_NO_FATAL_FAILURE(replay_events());
+      EXPECT_EQ(index_.size(), 0u);
+    }
     scheduler_.reset();  // counts its pages once more
   }
 
@@ -245,6 +254,8 @@ class Simulation {
   std::pair<int64_t, int64_t> snapshot_hits() const { return snapshot_hits_; }  // of prompts, of ends
   int64_t shared_steps() const { return shared_steps_; }
   int64_t most_owned() const { return device_.most_owned(); }
+  size_t most_indexed() const { return most_indexed_; }  // pages of the index of events
+  int64_t events_of(CacheEvent::Kind kind) const { return events_[static_cast<size_t>(kind)]; }
   const Partition& partition(size_t job) const { return partitions_[job]; }
 
  private:
@@ -272,6 +283,22 @@ class Simulation {
     for (const kv::Cache::Use& use : scheduler_->stats().pages) EXPECT_EQ(use.used, 0);
     EXPECT_EQ(scheduler_->stats().running, 0);
     EXPECT_EQ(scheduler_->stats().waiting, std::ssize(alive_));
+  }
+
+  // The index of all events so far holds the pages that are cached, and nothing else.
+  void replay_events() {
+    const std::vector<CacheEvent> events = scheduler_->take_cache_events();
+    for (const CacheEvent& event : events) ++events_[static_cast<size_t>(event.kind)];
+    index_.apply(events);
+    std::set<uint64_t> cached;
+    for (const auto& [space, tokens] : scheduler_->cache().prefixes()) {
+      const std::vector<uint64_t> pages = kv::page_hashes(space, tokens, config_.page_size);
+      ASSERT_EQ(std::ssize(tokens), std::ssize(pages) * config_.page_size);
+      ASSERT_EQ(index_.leading(pages), pages.size());
+      cached.insert(pages.begin(), pages.end());
+    }
+    ASSERT_EQ(index_.size(), cached.size());
+    most_indexed_ = std::max(most_indexed_, index_.size());
   }
 
   void forget(RequestId id) {
@@ -478,6 +505,9 @@ class Simulation {
   std::map<int32_t, RequestId> slots_;
   std::map<RequestId, Tokens> sequences_;        // as the device knows them
   std::deque<std::vector<StepResult>> flights_;  // computed, and not yet applied
+  kv::CacheIndex index_;
+  std::array<int64_t, 3> events_ = {};
+  size_t most_indexed_ = 0;
   std::pair<int64_t, int64_t> snapshot_hits_;
   int64_t preemptions_ = 0, finished_ = 0, cached_tokens_ = 0, shared_steps_ = 0;
 };
@@ -554,6 +584,8 @@ class AnyText : public ::testing::TestWithParam<Layers> {};
 TEST_P(AnyText, NeverDependsOnTheSchedule) {
   const auto [windows, states] = GetParam();
   int64_t preemptions = 0, finished = 0, cached = 0, shared = 0;
+  size_t most_indexed = 0;
+  std::array<int64_t, 3> events = {};
   std::pair<int64_t, int64_t> hits;
   for (uint32_t seed = 0; seed < 100; ++seed) {
     std::mt19937 random(seed);
@@ -562,7 +594,9 @@ TEST_P(AnyText, NeverDependsOnTheSchedule) {
     if (states) add_snapshots(config, seed);
     const auto jobs = any_jobs(seed, 150);
     set_smallest_pools(config, jobs, static_cast<int64_t>(seed % 6) * 2);
+    config.cache_events = seed % 3 > 0;
     Simulation simulation(config, seed);
+    simulation.check_events = config.cache_events;
     simulation.vary_limit = true;
     simulation.cancel_one_in = 12;
     simulation.fail_one_in = 40;
@@ -576,12 +610,20 @@ TEST_P(AnyText, NeverDependsOnTheSchedule) {
     shared += simulation.shared_steps();
     hits.first += simulation.snapshot_hits().first;
     hits.second += simulation.snapshot_hits().second;
+    most_indexed = std::max(most_indexed, simulation.most_indexed());
+    for (size_t kind = 0; kind < events.size(); ++kind) {
+      events[kind] += simulation.events_of(static_cast<CacheEvent::Kind>(kind));
+    }
   }
   // The pressure was there: else the test would protect nothing.
   EXPECT_GT(preemptions, 1000);
   EXPECT_GT(finished, states ? 7500 : 8000);
   EXPECT_GT(cached, windows == 0 && !states ? 20000 : 10000) << "with windows so small, others' windows evict much";
   EXPECT_GT(shared, windows == 0 ? 1000 : 500);
+  EXPECT_GT(events[static_cast<size_t>(CacheEvent::Kind::kStored)], 10000);
+  EXPECT_GT(events[static_cast<size_t>(CacheEvent::Kind::kRemoved)], 5000);
+  EXPECT_GT(events[static_cast<size_t>(CacheEvent::Kind::kCleared)], 200);
+  EXPECT_GT(most_indexed, 20u);
   EXPECT_EQ(hits.first > 500, states) << hits.first;
   EXPECT_EQ(hits.second > 100, states) << hits.second << ": few tails outlive the pressure on pages";
 }

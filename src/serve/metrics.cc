@@ -7,6 +7,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <numeric>
 #include <string_view>
@@ -139,13 +140,40 @@ void add_requests(const EngineStats& stats, Snapshot& out) {
               static_cast<double>(stats.device_restarts));
 }
 
-void add_cache(const EngineStats& stats, Snapshot& out) {
+double kv_usage(const EngineStats& stats) {
   double usage = ratio(stats.pages_used - stats.pages_cached, stats.pages_total);
   for (const EngineStats::PageGroup& group : stats.page_groups) {
     usage = std::max(usage, ratio(group.used - group.cached, group.total));
   }
+  return usage;
+}
+
+// Under names of their own: the sums have the usual ones, and whoever adds up a family's values must not count twice.
+void add_replicas(const std::vector<EngineStats>& replicas, Snapshot& out) {
+  const auto each = [&](auto add, const char* name, const char* help, const auto& value) {
+    for (size_t i = 0; i < replicas.size(); ++i) {
+      (out.*add)(name, help, static_cast<double>(std::invoke(value, replicas[i])), {{"replica", std::to_string(i)}});
+    }
+  };
+  using S = EngineStats;
+  const auto gauge = &Snapshot::gauge, counter = &Snapshot::counter;
+  each(gauge, "volley:replica_requests_running", "Requests that hold a slot.", &S::requests_running);
+  each(gauge, "volley:replica_requests_waiting", "Requests in the queue.", &S::requests_waiting);
+  each(gauge, "volley:replica_kv_cache_usage_perc", "Share of KV pages that requests hold.", kv_usage);
+  each(counter, "volley:replica_prompt_tokens_total", "Prompt tokens, cached ones included.", &S::prompt_tokens);
+  each(counter, "volley:replica_prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+       &S::cached_tokens);
+  each(counter, "volley:replica_generation_tokens_total", "Tokens generated.", &S::generated_tokens);
+  each(counter, "volley:replica_engine_steps_total", "Passes of the target model.", &S::steps);
+  each(counter, "volley:replica_num_preemptions_total", "Requests sent back to the queue for want of pages.",
+       &S::preemptions);
+  each(counter, "volley:replica_device_restarts_total", "Faults of the device that were mended.", &S::device_restarts);
+}
+
+void add_cache(const EngineStats& stats, Snapshot& out) {
   out.gauge("volley:kv_cache_usage_perc",
-            "Share of KV pages that requests hold, of the layers that have fewest left; 1 is all of them.", usage);
+            "Share of KV pages that requests hold, of the layers that have fewest left; 1 is all of them.",
+            kv_usage(stats));
   const auto by_window = [&](const char* name, const char* help, int64_t EngineStats::PageGroup::*value) {
     for (const EngineStats::PageGroup& group : stats.page_groups) {
       out.gauge(name, help, static_cast<double>(group.*value), {{"window", std::to_string(group.window)}});
@@ -409,6 +437,7 @@ void Metrics::OpenRequest::add_tokens(int64_t count) {
 std::string Metrics::text(const EngineInfo& info, const EngineStats& stats, const OtherCounts& others) const {
   Snapshot snapshot(state_->model_name);
   add_requests(stats, snapshot);
+  add_replicas(stats.replicas, snapshot);
   add_cache(stats, snapshot);
   add_cache_config(info, snapshot);
   if (others.cache_events) add_cache_events(*others.cache_events, snapshot);

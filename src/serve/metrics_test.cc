@@ -77,6 +77,33 @@ TEST(Metrics, ShowsTheEnginesCounters) {
   expect_line(text, "# TYPE volley:prompt_tokens_total counter");
 }
 
+// The usual names have the sums, once.
+TEST(Metrics, ShowsEachReplica) {
+  EngineStats stats = sample_stats();
+  EngineStats one;
+  one.requests_running = 1;
+  one.pages_total = 100;
+  one.pages_used = 30;
+  one.pages_cached = 5;
+  EngineStats other;
+  other.requests_running = 2;
+  other.cached_tokens = 250;
+  other.device_restarts = 1;
+  stats.replicas = {one, other};
+  Metrics metrics("pocket");
+  const std::string text = metrics.text(stats);
+  const auto labels = [](int replica) {
+    return "{replica=\"" + std::to_string(replica) + "\",model_name=\"pocket\"} ";
+  };
+  expect_line(text, "volley:num_requests_running{model_name=\"pocket\"} 3");
+  expect_line(text, "volley:replica_requests_running" + labels(0) + "1");
+  expect_line(text, "volley:replica_requests_running" + labels(1) + "2");
+  expect_line(text, "volley:replica_kv_cache_usage_perc" + labels(0) + "0.25");
+  expect_line(text, "volley:replica_prefix_cache_hits_total" + labels(1) + "250");
+  expect_line(text, "volley:replica_device_restarts_total" + labels(1) + "1");
+  EXPECT_EQ(metrics.text(sample_stats()).find("volley:replica_"), std::string::npos) << "one replica is no part";
+}
+
 TEST(Metrics, ShowsWhatTheVerifyBudgetChose) {
   const std::string text = Metrics("pocket").text({}, sample_stats());
   const std::string model = "model_name=\"pocket\"} ";

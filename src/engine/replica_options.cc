@@ -1,0 +1,46 @@
+#include "engine/replica_options.h"
+
+#include <algorithm>
+#include <string>
+
+#include "engine/models.h"
+
+namespace volley::engine {
+
+Result<std::vector<EngineOptions>> replica_options(const EngineOptions& options) {
+  std::vector<EngineOptions> replicas = {options};
+  const int count = options.data_parallel_size;
+  if (count <= 1 || count > kMaxReplicas) return replicas;  // resolve_models() has a sentence for what is out of range
+  replicas.resize(static_cast<size_t>(count), options);
+  VOLLEY_ASSIGN(const DeviceChoice device, resolve_device(options.device));
+  const int threads = options.threads > 0 ? options.threads : usable_cores();
+  for (int i = 0; i < count; ++i) {
+    EngineOptions& replica = replicas[static_cast<size_t>(i)];
+    if (device.kind == DeviceKind::kCpu) {
+      replica.threads = std::max(1, threads / count + (i < threads % count ? 1 : 0));
+    } else {
+      replica.device = "cuda:" + std::to_string(device.ordinal + i);
+    }
+  }
+  return replicas;
+}
+
+EngineInfo describe_together(const std::vector<EngineInfo>& replicas, int64_t shared_weights) {
+  EngineInfo all = replicas.front();
+  all.data_parallel_size = static_cast<int>(replicas.size());
+  for (size_t i = 1; i < replicas.size(); ++i) {
+    const EngineInfo& more = replicas[i];
+    if (more.device != all.device) all.device += ", " + more.device;
+    all.max_model_len = std::min(all.max_model_len, more.max_model_len);
+    all.kv_pages += more.kv_pages;
+    all.weight_bytes += more.weight_bytes - shared_weights;
+    all.max_num_seqs += more.max_num_seqs;
+    all.threads += more.threads;
+    for (const std::string& warning : more.warnings) {
+      if (std::ranges::count(all.warnings, warning) == 0) all.warnings.push_back(warning);
+    }
+  }
+  return all;
+}
+
+}  // namespace volley::engine

@@ -1,0 +1,40 @@
+// The chain hash of cached pages (CacheEvent::hash): of a page's tokens and the hash of the page before it. Never 0.
+// Not cryptographic: who believes it must be able to be wrong.
+#pragma once
+
+#include <volley/sampling.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/mix.h"
+
+namespace volley::kv {
+
+// What stands before the first page of a namespace.
+inline uint64_t root_hash(std::string_view space) {
+  uint64_t hash = kSplitMixStep;
+  for (const char byte : space) hash = mix_bits(hash ^ static_cast<uint8_t>(byte)) + kSplitMixStep;
+  return std::max<uint64_t>(1, hash);
+}
+
+inline uint64_t page_hash(uint64_t before, std::span<const TokenId> tokens) {
+  uint64_t hash = before;
+  for (const TokenId token : tokens) hash = mix_bits(hash ^ static_cast<uint32_t>(token)) + kSplitMixStep;
+  return std::max<uint64_t>(1, hash);
+}
+
+// Of the whole pages of `tokens`, in order.
+inline std::vector<uint64_t> page_hashes(std::string_view space, std::span<const TokenId> tokens, int32_t page_size) {
+  std::vector<uint64_t> hashes;
+  const auto size = static_cast<size_t>(page_size);
+  for (uint64_t hash = root_hash(space); tokens.size() >= size; tokens = tokens.subspan(size)) {
+    hashes.push_back(hash = page_hash(hash, tokens.first(size)));
+  }
+  return hashes;
+}
+
+}  // namespace volley::kv

@@ -1,0 +1,188 @@
+// Several replicas in one engine: which of them runs a request shows in no token, and what was computed is found again.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "harness.h"
+#include "kv/cache_index.h"
+
+namespace volley::testing {
+namespace {
+
+EngineOptions options_of(int replicas) {
+  EngineOptions options = pocket_options();
+  options.data_parallel_size = replicas;
+  options.max_model_len = 1024;
+  options.page_size = 16;
+  options.kv_pages = 400;  // of each replica
+  options.max_num_seqs = 8;
+  options.threads = 2;
+  return options;
+}
+
+std::vector<GenerateRequest> make_requests(const Engine& engine, float temperature) {
+  std::vector<GenerateRequest> requests;
+  auto cases = read_prompts("mixed_prompts.jsonl", 24);
+  cases.resize(std::min<size_t>(cases.size(), full_matrix() ? 300 : 60));
+  for (size_t i = 0; i < cases.size(); ++i) {
+    GenerateRequest request = chat_request(engine, cases[i].prompt, 100, /*after_a_turn=*/i % 3 == 2);
+    request.sampling.temperature = temperature;
+    request.sampling.seed = 1000 + i;
+    if (i % 5 == 1) request.sampling.top_p = 0.9f;
+    if (i % 7 == 3) request.sampling.repetition_penalty = 1.1f;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+TEST(DataParallel, TheReplicaIsInvisible) {
+  for (const float temperature : {0.0f, 0.8f}) {
+    EngineOptions plain_options = options_of(1);
+    plain_options.speculation = Speculation::kOff;
+    plain_options.prefix_cache = false;
+    std::vector<Output> plain;
+    {
+      const auto engine = make_engine(plain_options);
+      plain = run_all(*engine, make_requests(*engine, temperature), 1);
+    }
+    for (const int replicas : {2, 3}) {
+      EngineOptions options = options_of(replicas);
+      if (replicas == 3) {  // some are preempted
+        options.max_model_len = 384;
+        options.kv_pages = (384 + 16) / 16 + 4;
+      }
+      const auto engine = make_engine(options);
+      EXPECT_EQ(engine->info().data_parallel_size, replicas);
+      EXPECT_EQ(engine->info().max_num_seqs, 8 * replicas);
+      const auto outputs = run_all(*engine, make_requests(*engine, temperature), 20);
+      int different = 0;
+      for (size_t i = 0; i < plain.size(); ++i) {
+        EXPECT_EQ(outputs[i].terminal_events, 1);
+        different += outputs[i].tokens == plain[i].tokens && outputs[i].text == plain[i].text ? 0 : 1;
+      }
+      const EngineStats stats = engine->stats();
+      ASSERT_EQ(std::ssize(stats.replicas), replicas);
+      std::printf("T %.1f, %d replicas: %d of %zu differ;", temperature, replicas, different, plain.size());
+      for (const EngineStats& replica : stats.replicas) {
+        std::printf(" %lld tokens", static_cast<long long>(replica.generated_tokens));
+        EXPECT_GT(replica.generated_tokens, 0) << "nobody was sent there";
+      }
+      std::printf(", %lld cached, %lld preemptions\n", static_cast<long long>(stats.cached_tokens),
+                  static_cast<long long>(stats.preemptions));
+      EXPECT_EQ(different, 0);
+      if (replicas == 3 && !kSanitized) EXPECT_GT(stats.preemptions, 0);
+    }
+  }
+}
+
+// A load of conversations, some of them at once. Returns the cached tokens of all turns.
+int64_t converse(Engine& engine, size_t conversations, int turns) {
+  const auto cases = read_prompts("mixed_prompts.jsonl");
+  std::vector<std::vector<TokenId>> said(conversations);
+  int64_t cached = 0;
+  for (int turn = 0; turn < turns; ++turn) {
+    std::vector<GenerateRequest> requests;
+    for (size_t i = 0; i < conversations; ++i) {
+      GenerateRequest request = chat_request(engine, cases[i * 10 + static_cast<size_t>(turn)].prompt, 24);
+      request.prompt.insert(request.prompt.begin(), said[i].begin(), said[i].end());
+      said[i] = request.prompt;
+      request.sampling.seed = i;
+      requests.push_back(std::move(request));
+    }
+    const auto outputs = run_all(engine, std::move(requests), 6);
+    for (size_t i = 0; i < conversations; ++i) {
+      EXPECT_FALSE(outputs[i].finish.error);
+      said[i].insert(said[i].end(), outputs[i].tokens.begin(), outputs[i].tokens.end());
+      cached += outputs[i].finish.usage.cached_tokens;
+    }
+  }
+  return cached;
+}
+
+TEST(DataParallel, ConversationsFindWhatWasSaid) {
+  const size_t conversations = kSanitized ? 6 : 18;
+  const int turns = kSanitized ? 3 : 6;
+  EngineOptions options = options_of(1);
+  options.kv_pages = 2000;  // nothing is evicted
+  std::optional<int64_t> alone;
+  for (const int replicas : {1, 2, 3}) {
+    options.data_parallel_size = replicas;
+    const auto engine = make_engine(options);
+    const int64_t cached = converse(*engine, conversations, turns);
+    if (!alone) alone = cached;
+    const EngineStats stats = engine->stats();
+    std::printf("%d replicas: %lld of %lld prompt tokens cached\n", replicas, static_cast<long long>(cached),
+                static_cast<long long>(stats.prompt_tokens));
+    EXPECT_GT(static_cast<double>(cached), 0.97 * static_cast<double>(*alone));
+    EXPECT_EQ(stats.cached_tokens, cached);
+    for (const EngineStats& replica : stats.replicas) {
+      EXPECT_GT(replica.requests_finished, std::ssize(stats.replicas) * turns) << "the load is shared out";
+    }
+  }
+  EXPECT_GT(*alone, 1000);
+}
+
+TEST(DataParallel, EventsAndCallsAreOfAllReplicas) {
+  EngineOptions options = options_of(2);
+  std::mutex mutex;
+  std::map<int, kv::CacheIndex> index;
+  options.on_cache_events = [&](int replica, std::span<const CacheEvent> events) {
+    const std::lock_guard lock(mutex);
+    index[replica].apply(events);
+  };
+  const auto engine = make_engine(options);
+  run_all(*engine, make_requests(*engine, 0), 16);
+  const auto agrees = [&](bool empty) {
+    const EngineStats stats = engine->stats();
+    const std::lock_guard lock(mutex);
+    for (int i = 0; i < 2; ++i) {
+      const EngineStats& replica = stats.replicas[static_cast<size_t>(i)];
+      if (replica.pages_cached != replica.pages_used) return false;
+      if (replica.pages_cached != static_cast<int64_t>(index[i].size()) || (replica.pages_used == 0) != empty) {
+        return false;
+      }
+    }
+    return true;
+  };
+  const auto soon = [](const auto& done) {
+    for (int i = 0; i < 4000 && !done(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return done();
+  };
+  EXPECT_TRUE(soon([&] { return agrees(false); }));
+  engine->drop_prefix_cache();
+  EXPECT_TRUE(soon([&] { return agrees(true); }));
+
+  ASSERT_TRUE(engine->set_verify({VerifyPolicy::Kind::kFixed, 0}).ok());
+  const int64_t drafted = engine->stats().drafted_tokens;
+  run_all(*engine, make_requests(*engine, 0), 16);
+  EXPECT_EQ(engine->stats().drafted_tokens, drafted) << "both decode plainly";
+}
+
+TEST(DataParallel, ReplicasOnTheCpuShareTheTarget) {
+  if (std::string_view(kTestDevice) != "cpu") GTEST_SKIP() << "a GPU has a copy of its own";
+  EngineOptions options = options_of(1);
+  options.speculation = Speculation::kOff;
+  options.draft_dir.clear();
+  const int64_t one = make_engine(options)->info().weight_bytes;
+  options.data_parallel_size = 3;
+  const auto engine = make_engine(options);
+  EXPECT_EQ(engine->info().weight_bytes, one);
+  EXPECT_EQ(engine->info().kv_pages, 3 * 400);
+  EXPECT_EQ(engine->info().threads, 3) << "one each, though two were asked for";
+}
+
+TEST(DataParallel, ASizeThatMeansNothingIsRefused) {
+  for (const int size : {0, -1, 257}) {
+    const auto engine = Engine::create(options_of(size));
+    ASSERT_FALSE(engine.ok());
+    EXPECT_EQ(engine.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(engine.error().message.find("--data-parallel-size"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace volley::testing
