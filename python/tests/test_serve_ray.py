@@ -48,7 +48,7 @@ def url() -> Iterator[str]:
         serve.run(build_app(SETTINGS))
         yield f"http://127.0.0.1:{port}"
     finally:
-        serve.shutdown()
+        serve.shutdown()  # type: ignore[no-untyped-call]
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -9,6 +9,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "serve/cache_event_publisher.h"
 #include "serve/generation_plan.h"
 #include "serve/log_sink.h"
 #include "serve/messages_writer.h"
@@ -263,6 +264,7 @@ std::string Api::metrics_text() const {
   const Engine& engine = serving_.load()->engine;
   OtherCounts others;
   if (options_.log_sink) others.dropped_log_lines = options_.log_sink->dropped();
+  if (options_.cache_events) others.cache_events = options_.cache_events->counts();
   return metrics_->text(engine.info(), engine.stats(), others);
 }
 

@@ -91,7 +91,7 @@ TEST(Metrics, ShowsEachReplica) {
   other.device_restarts = 1;
   stats.replicas = {one, other};
   Metrics metrics("pocket");
-  const std::string text = metrics.text(stats);
+  const std::string text = metrics.text({}, stats);
   const auto labels = [](int replica) {
     return "{replica=\"" + std::to_string(replica) + "\",model_name=\"pocket\"} ";
   };
@@ -101,7 +101,7 @@ TEST(Metrics, ShowsEachReplica) {
   expect_line(text, "volley:replica_kv_cache_usage_perc" + labels(0) + "0.25");
   expect_line(text, "volley:replica_prefix_cache_hits_total" + labels(1) + "250");
   expect_line(text, "volley:replica_device_restarts_total" + labels(1) + "1");
-  EXPECT_EQ(metrics.text(sample_stats()).find("volley:replica_"), std::string::npos) << "one replica is no part";
+  EXPECT_EQ(metrics.text({}, sample_stats()).find("volley:replica_"), std::string::npos) << "one replica is no part";
 }
 
 TEST(Metrics, ShowsWhatTheVerifyBudgetChose) {
