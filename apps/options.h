@@ -12,6 +12,7 @@
 
 #include "apps/request_settings.h"
 #include "apps/verify_spec.h"
+#include "serve/cache_event_publisher.h"
 #include "serve/file_store.h"
 #include "serve/server.h"
 
@@ -64,6 +65,7 @@ struct ServeCommand {
   std::optional<std::string> api_key_file;  // keys, one a line
   std::optional<std::string> files_dir;     // of /v1/files and /v1/batches; empty: there are none
   serve::FileStore::Limits files;
+  serve::CacheEventOptions cache_events;
   std::string log_level = "info";
   int drain_timeout_s = 30;  // what still runs so long after a signal is cancelled
 };

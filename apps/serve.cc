@@ -18,6 +18,7 @@
 #include "apps/load_log.h"
 #include "base/environment.h"
 #include "device/device.h"
+#include "serve/cache_event_publisher.h"
 #include "serve/log_sink.h"
 #include "serve/server.h"
 
@@ -114,6 +115,9 @@ Result<serve::ServerOptions> server_options(const ServeCommand& command, const E
   options.worker_threads = serve::good_worker_threads(usable_cores()) + kCompilers;
   VOLLEY_ASSIGN(options.api_keys, read_api_keys(command.api_key_file, env_api_keys(), command.api_keys));
   open_log(command, options);
+  if (command.cache_events.enabled && !setup.options.prefix_cache) {
+    return invalid_argument("--kv-events-config: without a prefix cache there are no events. Drop --no-prefix-cache.");
+  }
   if (command.files_dir) {
     VOLLEY_ASSIGN(options.file_store, serve::FileStore::open(*command.files_dir, command.files));
   }
@@ -132,6 +136,20 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
   if (!options.ok()) {
     console->error(options.error().message);
     return kExitUsage;
+  }
+  // Before the engine, which must not outlive it.
+  std::shared_ptr<serve::CacheEventPublisher> publisher;
+  if (command.cache_events.enabled) {
+    auto started = serve::CacheEventPublisher::start(command.cache_events, setup->options.data_parallel_size);
+    if (!started.ok()) {
+      console->error(started.error().message);
+      return kExitUsage;
+    }
+    publisher = std::move(*started);
+    options->cache_events = publisher;
+    setup->options.on_cache_events = [publisher = publisher.get()](int replica, std::span<const CacheEvent> events) {
+      publisher->publish(replica, events);
+    };
   }
   ServedModel served{options->served_model_names.front(), setup->draft_name, "", options->api_keys.size()};
   const serve::ServerLog log(options->log, options->log_format);

@@ -107,6 +107,16 @@ void add_server_options(CLI::App* app, ServeCommand* command) {
   app->add_option("--batch-concurrency", server.batch_concurrency,
                   "lines of batches kept open at once [half of --max-num-seqs]")
       ->check(positive());
+  app->add_option_function<std::string>(
+         "--kv-events-config",
+         [&events = command->cache_events](const std::string& text) {
+           auto parsed = serve::parse_cache_event_options(text);
+           if (!parsed.ok()) throw CLI::ValidationError("--kv-events-config", parsed.error().message);
+           events = std::move(*parsed);
+         },
+         "tells routers what the prefix cache holds, over ZeroMQ, as vLLM's option does: a JSON object with "
+         "enable_kv_cache_events, endpoint, replay_endpoint, topic, ... [no events]")
+      ->type_name("JSON");
   app->add_option("--cors-origin", server.cors_origins,
                   "origin whose web pages may read answers, or * for all; may be given several times [none]")
       ->check(not_empty())

@@ -110,6 +110,21 @@ TEST(ServeOptions, ARequestFitsIntoTheQueue) {
   EXPECT_EQ(max_choices({}), 1024);
 }
 
+TEST(ServeOptions, CacheEventsAreAnObject) {
+  const auto parsed =
+      parse({"--kv-events-config", R"({"enable_kv_cache_events": true, "endpoint": "ipc:///tmp/x", "topic": "t"})"});
+  ASSERT_TRUE(parsed.ok());
+  const auto& events = std::get<ServeCommand>(*parsed).cache_events;
+  EXPECT_TRUE(events.enabled);
+  EXPECT_EQ(events.endpoint, "ipc:///tmp/x");
+  EXPECT_EQ(events.topic, "t");
+  EXPECT_FALSE(std::get<ServeCommand>(*parse({})).cache_events.enabled);
+  const auto wrong = parse({"--kv-events-config", R"({"endpont": "x"})"});
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_NE(wrong.error().message.find("--kv-events-config"), std::string::npos) << wrong.error().message;
+  EXPECT_NE(wrong.error().message.find("endpont"), std::string::npos);
+}
+
 TEST(ServeOptions, KeysTextAndTls) {
   const auto parsed = parse({"--api-key",
                              "a",

@@ -25,6 +25,13 @@ FOREIGN = {
     "rsync, systemctl, mypy": {"--inplace", "--now", "--strict"},
     "node": {"--test"},
     "kubectl, hf": {"--from-file", "--exclude"},
+    "sglang-router": {
+        "--cache-threshold",
+        "--health-check-interval-secs",
+        "--health-failure-threshold",
+        "--policy",
+        "--worker-urls",
+    },
     # docs/migration.md: options of vLLM and SGLang that Volley does not take
     "vLLM, SGLang": {
         "--allowed-origins",

@@ -47,7 +47,7 @@ rm "$out/crates.json"
 
 if command -v dpkg-query >/dev/null; then
   dpkg-query -W -f='${Package}\t${Version}\n' 'libboost1.8*-dev' libspdlog-dev libfmt-dev libcli11-dev nlohmann-json3-dev \
-    prometheus-cpp-dev libhwy-dev libcurl4-openssl-dev libedit-dev libssl-dev libyaml-cpp-dev libc6 libstdc++6 2>/dev/null |
+    prometheus-cpp-dev libhwy-dev libcurl4-openssl-dev libedit-dev libssl-dev libyaml-cpp-dev libzmq3-dev cppzmq-dev libc6 libstdc++6 2>/dev/null |
     awk 'NF == 2' >"$out/system.txt" || true
 fi
 echo "sbom: $out"

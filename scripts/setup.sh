@@ -33,7 +33,7 @@ case "${ID:-}:${VERSION_ID:-}" in
 esac
 packages=(g++ cmake ninja-build make pkg-config ccache mold clang-format ca-certificates git "$boost" libspdlog-dev
   libcli11-dev nlohmann-json3-dev prometheus-cpp-dev libgtest-dev libgmock-dev libbenchmark-dev libhwy-dev libcurl4-openssl-dev
-  libedit-dev libssl-dev libyaml-cpp-dev)
+  libedit-dev libssl-dev libyaml-cpp-dev libzmq3-dev cppzmq-dev)
 
 missing=()
 if ! command -v dpkg-query >/dev/null; then

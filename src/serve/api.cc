@@ -9,11 +9,13 @@
 #include <random>
 #include <stdexcept>
 
+#include "serve/cache_event_publisher.h"
 #include "serve/generation_plan.h"
 #include "serve/log_sink.h"
 #include "serve/messages_writer.h"
 #include "serve/model_card.h"
 #include "serve/openapi.h"
+#include "serve/router_info.h"
 #include "serve/tokens.h"
 #include "serve/web/page.h"
 
@@ -218,8 +220,16 @@ Api::Reply Api::answer(const Route& found, Call call) {
       return json_response({{"version", options_.version}});
     case Endpoint::kMetrics:
       response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-      response.body = metrics_->text(serving->engine.stats(), options_.log_sink ? options_.log_sink->dropped() : 0);
+      response.body = metrics_text();
       return response;
+    case Endpoint::kLoad:
+      return json_response(load_json(metrics_->load()));
+    case Endpoint::kReplicaLoads:
+      return json_response(replica_loads_json(metrics_->load(), serving->engine.stats()));
+    case Endpoint::kServerInfo:
+      return json_response(server_info_json(options_, serving->engine.info()));
+    case Endpoint::kModelInfo:
+      return json_response(model_info_json(options_, serving->engine.info()));
     case Endpoint::kOpenApi:
       response.body = openapi_document();
       return response;
@@ -248,6 +258,14 @@ HttpResponse Api::model(const std::string& name) const {
   const auto& names = options_.served_model_names;
   if (std::find(names.begin(), names.end(), name) == names.end()) return error_response(model_not_found(name));
   return json_response(model_card(name, started_, serving->engine.info(), serving->format));
+}
+
+std::string Api::metrics_text() const {
+  const Engine& engine = serving_.load()->engine;
+  OtherCounts others;
+  if (options_.log_sink) others.dropped_log_lines = options_.log_sink->dropped();
+  if (options_.cache_events) others.cache_events = options_.cache_events->counts();
+  return metrics_->text(engine.info(), engine.stats(), others);
 }
 
 // While the server drains, every request is answered before it comes here.

@@ -120,6 +120,7 @@ class Api {
   HttpResponse models() const;
   HttpResponse model(const std::string& name) const;
   HttpResponse readiness() const;
+  std::string metrics_text() const;
   std::optional<size_t> key_of(const HttpRequest& request) const;
   std::string tenant_of(const HttpRequest& request) const;
   std::string tenant_of(const Call& call) const;

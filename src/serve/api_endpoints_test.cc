@@ -10,7 +10,7 @@ TEST_F(ApiEndpointsTest, IsNeitherHealthyNorReadyUntilTheEngineIsThere) {
   Api api(make_options());
   EXPECT_EQ(answer(api, get("/version")).response->status, 200);
   for (const HttpRequest& request :
-       {get("/health"), get("/ready"), get("/metrics"), get("/v1/models"), post(kTextPath, "{}")}) {
+       {get("/health"), get("/ready"), get("/metrics"), get("/load"), get("/v1/models"), post(kTextPath, "{}")}) {
     const Answer early = answer(api, request);
     EXPECT_EQ(early.response->status, 503) << request.target;
     EXPECT_EQ(early.body().at("error").at("code"), "loading");
@@ -21,6 +21,44 @@ TEST_F(ApiEndpointsTest, IsNeitherHealthyNorReadyUntilTheEngineIsThere) {
   EXPECT_EQ(answer(api, get("/health")).body(), json::parse(R"({"status": "ok"})")) << "healthy is who can be asked";
   EXPECT_EQ(answer(api, get("/ready")).body(), json::parse(R"({"status": "ready"})"));
   EXPECT_EQ(answer(api, post(kTextPath, R"({"prompt": "x"})")).response->status, 200);
+}
+
+// What vLLM and SGLang answer to those who spread requests over servers.
+TEST_F(ApiEndpointsTest, RoutersLearnTheLoad) {
+  FakeEngine engine([](const GenerateRequest&) { return FakeScript{{"abcd"}, /*endless=*/true}; }, 1ms);
+  Api api(engine, make_options());
+  const auto load = [&] { return answer(api, get("/load")).body().at("server_load").get<int>(); };
+  const auto entry = [&](const char* name) { return answer(api, get("/get_load")).body().at(0).at(name).get<int>(); };
+  EXPECT_EQ(load(), 0);
+  EXPECT_EQ(entry("num_tokens"), 0);
+  auto reply = api.handle(post(kTextPath, R"({"prompt": ["xyz", "uvw"], "n": 2})"), [] {});
+  const auto generation = std::get<std::shared_ptr<Generation>>(std::move(reply));
+  EXPECT_EQ(load(), 4);
+  EXPECT_EQ(entry("num_reqs"), 4);
+  EXPECT_GE(entry("num_tokens"), 12) << "their prompts";
+  EXPECT_TRUE(eventually([&] { return entry("num_tokens") >= 12 + 4 * 8; })) << "and what they have produced";
+  generation->abandon();
+  EXPECT_TRUE(eventually([&] { return load() == 0; }));
+  EXPECT_EQ(entry("num_tokens"), 0);
+
+  engine.refuse_submits(resource_exhausted("The queue is full."), 1);
+  EXPECT_EQ(answer(api, post(kTextPath, R"({"prompt": ["xyz", "uvw"]})")).response->status, 429);
+  EXPECT_TRUE(eventually([&] { return load() == 0; })) << "what was accepted is cancelled, the rest never open";
+}
+
+TEST_F(ApiEndpointsTest, RoutersLearnWhatIsServed) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.version = "1.2";
+  Api api(engine, options);
+  const json server = answer(api, get("/server_info")).body();
+  EXPECT_EQ(server.at("served_model_name"), "pocket");
+  EXPECT_EQ(server.at("version"), "1.2");
+  EXPECT_EQ(server.at("max_model_len"), engine.info().max_model_len);
+  EXPECT_EQ(server.at("max_total_tokens"), engine.info().kv_pages * engine.info().page_size);
+  const json model = answer(api, get("/model_info")).body();
+  EXPECT_EQ(model.at("is_generation"), true);
+  EXPECT_EQ(model.at("architectures"), json({engine.info().architecture}));
 }
 
 TEST_F(ApiEndpointsTest, AnUnknownParserIsAnErrorAtTheStart) {
@@ -48,7 +86,7 @@ TEST_F(ApiEndpointsTest, WantsAKeyForWhatCosts) {
   EXPECT_EQ(status_with("bearer other-key"), 200);
   const Answer refused = answer(api, get("/v1/models"));
   EXPECT_EQ(refused.body().at("error").at("code"), "invalid_api_key");
-  for (const char* open : {"/health", "/ready", "/version", "/metrics", "/openapi.json", "/"}) {
+  for (const char* open : {"/health", "/ready", "/version", "/metrics", "/load", "/get_load", "/openapi.json", "/"}) {
     EXPECT_EQ(answer(api, get(open)).response->status, 200) << open;
   }
 }

@@ -15,8 +15,13 @@ using Clock = std::chrono::steady_clock;
 // Runs on the engine's thread. Holds no Generation: the last events of an abandoned one still come here to be counted.
 class ChoiceSink {
  public:
-  ChoiceSink(Engine& engine, std::shared_ptr<Metrics> metrics, std::shared_ptr<Mailbox> mailbox, int choice)
-      : engine_(&engine), metrics_(std::move(metrics)), mailbox_(std::move(mailbox)), choice_(choice) {}
+  ChoiceSink(Engine& engine, std::shared_ptr<Metrics> metrics, std::shared_ptr<Mailbox> mailbox, int choice,
+             size_t prompt_tokens)
+      : engine_(&engine),
+        metrics_(std::move(metrics)),
+        mailbox_(std::move(mailbox)),
+        choice_(choice),
+        open_(std::make_shared<Metrics::OpenRequest>(metrics_, static_cast<int64_t>(prompt_tokens))) {}
 
   void operator()(const Event& event) {
     std::optional<double> gap_s;
@@ -26,6 +31,8 @@ class ChoiceSink {
       last_tokens_ = now;
     }
     metrics_->observe(event, gap_s);
+    if (open_) open_->add_tokens(static_cast<int64_t>(event.tokens.size()));
+    if (event.finish) open_.reset();
     if (!mailbox_->push(choice_, event) && !event.finish) engine_->cancel(event.id);
   }
 
@@ -35,6 +42,7 @@ class ChoiceSink {
   std::shared_ptr<Mailbox> mailbox_;
   int choice_;
   std::optional<Clock::time_point> last_tokens_;
+  std::shared_ptr<Metrics::OpenRequest> open_;  // shared with no one but copies of this that are not called
 };
 
 ApiError cancelled_error() {
@@ -78,8 +86,9 @@ ApiResult<std::shared_ptr<Generation>> Generation::start(Engine& engine, std::sh
                                                          std::function<void()> wake) {
   std::shared_ptr<Generation> generation(new Generation(engine, plan, std::move(wake)));
   for (size_t i = 0; i < plan.choices.size(); ++i) {
+    const size_t prompt_tokens = plan.choices[i].prompt.size();
     auto id = engine.submit(std::move(plan.choices[i]),
-                            ChoiceSink(engine, metrics, generation->mailbox_, static_cast<int>(i)));
+                            ChoiceSink(engine, metrics, generation->mailbox_, static_cast<int>(i), prompt_tokens));
     // All else that can be wrong with a request was looked at before.
     if (!id.ok()) return api_error(id.error(), plan.grammar_field);
     generation->ids_.push_back(*id);

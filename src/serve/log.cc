@@ -41,7 +41,8 @@ Json record_of(spdlog::level::level_enum level, const char* event) {
 }
 
 bool is_probe(std::string_view path) {
-  return path == "/health" || path == "/ready" || path == "/metrics" || path == "/version";
+  return path == "/health" || path == "/ready" || path == "/metrics" || path == "/version" || path == "/load" ||
+         path == "/get_load";
 }
 
 std::string access_text(const AccessRecord& record) {

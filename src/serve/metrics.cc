@@ -53,9 +53,14 @@ constexpr std::pair<std::string_view, std::string_view> kVllmNames[] = {
     {"prompt_tokens_total", "prompt_tokens_total"},
     {"generation_tokens_total", "generation_tokens_total"},
     {"request_success_total", "request_success_total"},
+    // Of these three its older names, too, which routers still read.
     {"kv_cache_usage_perc", "kv_cache_usage_perc"},
+    {"kv_cache_usage_perc", "gpu_cache_usage_perc"},
     {"prefix_cache_queries_total", "prefix_cache_queries_total"},
+    {"prefix_cache_queries_total", "gpu_prefix_cache_queries_total"},
     {"prefix_cache_hits_total", "prefix_cache_hits_total"},
+    {"prefix_cache_hits_total", "gpu_prefix_cache_hits_total"},
+    {"cache_config_info", "cache_config_info"},
     {"spec_decode_num_drafts_total", "spec_decode_num_drafts_total"},
     {"spec_decode_num_draft_tokens_total", "spec_decode_num_draft_tokens_total"},
     {"spec_decode_num_accepted_tokens_total", "spec_decode_num_accepted_tokens_total"},
@@ -195,6 +200,19 @@ void add_cache(const EngineStats& stats, Snapshot& out) {
               static_cast<double>(stats.prompt_tokens));
   out.counter("volley:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
               static_cast<double>(stats.cached_tokens));
+}
+
+// For routers that reckon in pages, as labels under vLLM's names for them.
+void add_cache_config(const EngineInfo& info, Snapshot& out) {
+  out.gauge("volley:cache_config_info", "Positions of a KV page, and how many pages there are, as labels.", 1,
+            {{"block_size", std::to_string(info.page_size)}, {"num_gpu_blocks", std::to_string(info.kv_pages)}});
+}
+
+void add_cache_events(const CacheEventPublisher::Counts& counts, Snapshot& out) {
+  out.counter("volley:kv_event_batches_total", "Batches of KV-cache events that were sent.",
+              static_cast<double>(counts.batches));
+  out.counter("volley:kv_event_batches_dropped_total", "Batches that found the queue full: subscribers see a gap.",
+              static_cast<double>(counts.dropped));
 }
 
 void add_speculation(const EngineStats& stats, Snapshot& out) {
@@ -400,16 +418,34 @@ void Metrics::count_body_bytes(int64_t change) {
   state_->body_bytes.Increment(static_cast<double>(change));
 }
 
-std::string Metrics::text(const EngineStats& stats, int64_t dropped_log_lines) const {
+Metrics::OpenRequest::OpenRequest(std::shared_ptr<Metrics> metrics, int64_t prompt_tokens)
+    : metrics_(std::move(metrics)) {
+  metrics_->open_requests_.fetch_add(1);
+  add_tokens(prompt_tokens);
+}
+
+Metrics::OpenRequest::~OpenRequest() {
+  metrics_->open_requests_.fetch_sub(1);
+  metrics_->open_tokens_.fetch_sub(tokens_);
+}
+
+void Metrics::OpenRequest::add_tokens(int64_t count) {
+  tokens_ += count;
+  metrics_->open_tokens_.fetch_add(count);
+}
+
+std::string Metrics::text(const EngineInfo& info, const EngineStats& stats, const OtherCounts& others) const {
   Snapshot snapshot(state_->model_name);
   add_requests(stats, snapshot);
   add_replicas(stats.replicas, snapshot);
   add_cache(stats, snapshot);
+  add_cache_config(info, snapshot);
+  if (others.cache_events) add_cache_events(*others.cache_events, snapshot);
   add_speculation(stats, snapshot);
   add_verify_budget(stats.verify, snapshot);
   add_phases(stats, snapshot);
   snapshot.counter("volley:log_lines_dropped_total", "Lines of the log that nobody took in time.",
-                   static_cast<double>(dropped_log_lines));
+                   static_cast<double>(others.dropped_log_lines));
   std::vector<MetricFamily> families = snapshot.take();
   std::vector<MetricFamily> own = state_->registry.Collect();
   families.insert(families.end(), std::make_move_iterator(own.begin()), std::make_move_iterator(own.end()));

@@ -5,15 +5,45 @@
 
 #include <volley/engine.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "serve/cache_event_publisher.h"
+
 namespace volley::serve {
+
+// What a router weighs a server by: requests that have been submitted and have not had their last event, and tokens of
+// their prompts and of what they have produced.
+struct Load {
+  int64_t requests = 0, tokens = 0;
+};
+
+// What others have counted since the start.
+struct OtherCounts {
+  int64_t dropped_log_lines = 0;
+  std::optional<CacheEventPublisher::Counts> cache_events;  // nothing: there is no publisher
+};
 
 class Metrics {
  public:
+  // One request, open for as long as this lives. One thread at a time.
+  class OpenRequest {
+   public:
+    OpenRequest(std::shared_ptr<Metrics> metrics, int64_t prompt_tokens);
+    ~OpenRequest();
+    OpenRequest(const OpenRequest&) = delete;
+    OpenRequest& operator=(const OpenRequest&) = delete;
+    void add_tokens(int64_t count);
+
+   private:
+    const std::shared_ptr<Metrics> metrics_;
+    int64_t tokens_ = 0;
+  };
+
   explicit Metrics(const std::string& model_name);
   ~Metrics();
 
@@ -24,10 +54,12 @@ class Metrics {
   void count_connections(int change);
   void count_body_bytes(int64_t change);  // received of bodies that no endpoint has read yet
 
-  // `dropped_log_lines`: since the start.
-  std::string text(const EngineStats& stats, int64_t dropped_log_lines = 0) const;
+  Load load() const { return {open_requests_.load(), open_tokens_.load()}; }
+
+  std::string text(const EngineInfo& info, const EngineStats& stats, const OtherCounts& others = {}) const;
 
  private:
+  std::atomic<int64_t> open_requests_{0}, open_tokens_{0};
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -52,7 +52,7 @@ void expect_line(const std::string& text, const std::string& line) {
 
 TEST(Metrics, ShowsTheEnginesCounters) {
   Metrics metrics("pocket");
-  const std::string text = metrics.text(sample_stats());
+  const std::string text = metrics.text({}, sample_stats());
   const std::string model = "{model_name=\"pocket\"} ";
   expect_line(text, "volley:num_requests_running" + model + "3");
   expect_line(text, "volley:num_requests_waiting" + model + "5");
@@ -91,7 +91,7 @@ TEST(Metrics, ShowsEachReplica) {
   other.device_restarts = 1;
   stats.replicas = {one, other};
   Metrics metrics("pocket");
-  const std::string text = metrics.text(stats);
+  const std::string text = metrics.text({}, stats);
   const auto labels = [](int replica) {
     return "{replica=\"" + std::to_string(replica) + "\",model_name=\"pocket\"} ";
   };
@@ -101,11 +101,11 @@ TEST(Metrics, ShowsEachReplica) {
   expect_line(text, "volley:replica_kv_cache_usage_perc" + labels(0) + "0.25");
   expect_line(text, "volley:replica_prefix_cache_hits_total" + labels(1) + "250");
   expect_line(text, "volley:replica_device_restarts_total" + labels(1) + "1");
-  EXPECT_EQ(metrics.text(sample_stats()).find("volley:replica_"), std::string::npos) << "one replica is no part";
+  EXPECT_EQ(metrics.text({}, sample_stats()).find("volley:replica_"), std::string::npos) << "one replica is no part";
 }
 
 TEST(Metrics, ShowsWhatTheVerifyBudgetChose) {
-  const std::string text = Metrics("pocket").text(sample_stats());
+  const std::string text = Metrics("pocket").text({}, sample_stats());
   const std::string model = "model_name=\"pocket\"} ";
   expect_line(text, "volley:verify_steps_total{" + model + "38");
   expect_line(text, "volley:verify_plain_steps_total{" + model + "4");
@@ -134,7 +134,7 @@ TEST(Metrics, HasVllmsNamesToo) {
   finish.usage.ttft_s = 1;
   finish.usage.total_s = 3;
   metrics.observe(event, std::nullopt);
-  const std::string text = metrics.text(sample_stats());
+  const std::string text = metrics.text({}, sample_stats());
   const std::string model = "{model_name=\"pocket\"} ";
   expect_line(text, "vllm:num_requests_running" + model + "3");
   expect_line(text, "vllm:kv_cache_usage_perc" + model + "0.6");
@@ -155,7 +155,7 @@ TEST(Metrics, HasVllmsNamesToo) {
 TEST(Metrics, TheDashboardAsksForNothingElse) {
   Metrics metrics("m");
   metrics.count_response("/health", 200);
-  const std::string text = metrics.text(sample_stats());
+  const std::string text = metrics.text({}, sample_stats());
   std::ifstream file("deploy/grafana/volley.json");
   ASSERT_TRUE(file);
   const std::string dashboard{std::istreambuf_iterator<char>(file), {}};
@@ -167,7 +167,7 @@ TEST(Metrics, TheDashboardAsksForNothingElse) {
 }
 
 TEST(Metrics, AnIdleEngineDividesByNothing) {
-  const std::string text = Metrics("m").text(EngineStats{});
+  const std::string text = Metrics("m").text({}, {});
   expect_line(text, "volley:kv_cache_usage_perc{model_name=\"m\"} 0");
   expect_line(text, "volley:spec_decode_acceptance_length{model_name=\"m\"} 0");
   EXPECT_EQ(text.find("nan"), std::string::npos);
@@ -180,14 +180,14 @@ TEST(Metrics, CountsEndsByReasonFromZero) {
     return std::string("volley:request_success_total{finished_reason=\"") + reason + "\",model_name=\"m\"} " +
            std::to_string(count);
   };
-  expect_line(metrics.text({}), line("abort", 0));
+  expect_line(metrics.text({}, {}), line("abort", 0));
   Event event;
   event.finish.emplace().reason = FinishReason::kCancelled;
   metrics.observe(event, std::nullopt);
   event.finish->reason = FinishReason::kLength;
   metrics.observe(event, std::nullopt);
   metrics.observe(event, std::nullopt);
-  const std::string text = metrics.text({});
+  const std::string text = metrics.text({}, {});
   expect_line(text, line("abort", 1));
   expect_line(text, line("length", 2));
   expect_line(text, line("stop", 0));
@@ -204,12 +204,49 @@ TEST(Metrics, ObservesLatencies) {
   finish.usage.ttft_s = 1.0;
   finish.usage.total_s = 3.0;
   metrics.observe(event, 0.04);
-  const std::string text = metrics.text({});
+  const std::string text = metrics.text({}, {});
   expect_line(text, "volley:inter_token_latency_seconds_count{model_name=\"m\"} 2");
   expect_line(text, "volley:time_to_first_token_seconds_sum{model_name=\"m\"} 1");
   expect_line(text, "volley:time_per_output_token_seconds_sum{model_name=\"m\"} 0.2");
   expect_line(text, "volley:request_queue_time_seconds_sum{model_name=\"m\"} 0.5");
   expect_line(text, "volley:e2e_request_latency_seconds_sum{model_name=\"m\"} 3");
+}
+
+// llm-d and vLLM's production stack read these names.
+TEST(Metrics, HasWhatRoutersRead) {
+  Metrics metrics("pocket");
+  EngineInfo info;
+  info.page_size = 16;
+  info.kv_pages = 200;
+  const std::string text = metrics.text(info, sample_stats());
+  const std::string model = "{model_name=\"pocket\"} ";
+  expect_line(text, "vllm:num_requests_running" + model + "3");
+  expect_line(text, "vllm:num_requests_waiting" + model + "5");
+  expect_line(text, "vllm:kv_cache_usage_perc" + model + "0.6");
+  expect_line(text, "vllm:gpu_cache_usage_perc" + model + "0.6");
+  expect_line(text, "vllm:gpu_prefix_cache_queries_total" + model + "1000");
+  expect_line(text, "vllm:gpu_prefix_cache_hits_total" + model + "250");
+  expect_line(text, "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"200\",model_name=\"pocket\"} 1");
+}
+
+TEST(Metrics, ShowsWhatBecameOfCacheEvents) {
+  Metrics metrics("m");
+  EXPECT_EQ(metrics.text({}, {}).find("kv_event"), std::string::npos) << "there is no publisher";
+  const std::string text = metrics.text({}, {}, {0, CacheEventPublisher::Counts{7, 2}});
+  expect_line(text, "volley:kv_event_batches_total{model_name=\"m\"} 7");
+  expect_line(text, "volley:kv_event_batches_dropped_total{model_name=\"m\"} 2");
+}
+
+TEST(Metrics, OpenRequestsAreTheLoad) {
+  const auto metrics = std::make_shared<Metrics>("m");
+  auto first = std::make_unique<Metrics::OpenRequest>(metrics, 100);
+  Metrics::OpenRequest second(metrics, 7);
+  first->add_tokens(16);
+  EXPECT_EQ(metrics->load().requests, 2);
+  EXPECT_EQ(metrics->load().tokens, 123);
+  first.reset();
+  EXPECT_EQ(metrics->load().requests, 1);
+  EXPECT_EQ(metrics->load().tokens, 7);
 }
 
 TEST(Metrics, CountsHttp) {
@@ -219,7 +256,7 @@ TEST(Metrics, CountsHttp) {
   metrics.count_response("other", 404);
   metrics.count_connections(2);
   metrics.count_connections(-1);
-  const std::string text = metrics.text({});
+  const std::string text = metrics.text({}, {});
   expect_line(text, "volley:http_requests_total{path=\"/health\",status=\"200\"} 2");
   expect_line(text, "volley:http_requests_total{path=\"other\",status=\"404\"} 1");
   expect_line(text, "volley:http_connections 1");

@@ -37,6 +37,10 @@ enum class Endpoint {
   kReady,
   kVersion,
   kMetrics,
+  kLoad,
+  kReplicaLoads,
+  kServerInfo,
+  kModelInfo,
   kOpenApi,
   kPage,
 };

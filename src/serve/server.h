@@ -14,6 +14,7 @@
 
 namespace volley::serve {
 
+class CacheEventPublisher;
 class FileStore;
 class LogSink;
 
@@ -36,6 +37,7 @@ struct ServerOptions {
   std::shared_ptr<spdlog::logger> log;  // null: no log
   std::shared_ptr<const LogSink>
       log_sink;  // what `log` writes to, for the metric of dropped lines; null: it drops none
+  std::shared_ptr<const CacheEventPublisher> cache_events;  // for the metrics of it; null: there is none
   LogFormat log_format = LogFormat::kText;
   bool log_prompts = false;  // prompts are the clients' secrets unless somebody asks for them here
 

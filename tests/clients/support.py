@@ -31,13 +31,13 @@ def user(text: str) -> list[dict[str, str]]:
 
 
 class Server:
-    """The program on a free port, with the pocket models."""
+    """The program with the pocket models, on a free port unless one is given."""
 
-    def __init__(self, options: str = "", environment: dict[str, str] | None = None) -> None:
+    def __init__(self, options: str = "", environment: dict[str, str] | None = None, port: int = 0) -> None:
         self._log = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen(
             # A slow machine is no failure.
-            [PROGRAM, "serve", "--port", "0", "--grammar-mask-timeout-ms", "3600000", *shlex.split(options)],
+            [PROGRAM, "serve", "--port", str(port), "--grammar-mask-timeout-ms", "3600000", *shlex.split(options)],
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,

@@ -1,7 +1,8 @@
-"""deploy/kubernetes: Kubernetes takes the manifest, and what it says of the server is so."""
+"""deploy/kubernetes: Kubernetes takes the manifests, and what they say of the programs is so."""
 
 import re
 import subprocess
+import sys
 from typing import Any
 
 import kubernetes_validate
@@ -11,13 +12,18 @@ import yaml
 from support import PROGRAM, ROOT, Server
 
 KUBERNETES = "1.37"
-RESOURCES: list[dict[str, Any]] = list(
-    yaml.safe_load_all((ROOT / "deploy/kubernetes/volley.yaml").read_text())
-)
 
 
-def of_kind(kind: str) -> dict[str, Any]:
-    (resource,) = [resource for resource in RESOURCES if resource["kind"] == kind]
+def resources_of(file: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((ROOT / "deploy/kubernetes" / file).read_text()))
+
+
+RESOURCES = resources_of("volley.yaml")
+ROUTER = resources_of("router.yaml")
+
+
+def of_kind(kind: str, resources: list[dict[str, Any]] = RESOURCES) -> dict[str, Any]:
+    (resource,) = [resource for resource in resources if resource["kind"] == kind]
     return resource
 
 
@@ -25,7 +31,7 @@ POD = of_kind("Deployment")["spec"]["template"]
 CONTAINER = POD["spec"]["containers"][0]
 
 
-@pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: resource["kind"])
+@pytest.mark.parametrize("resource", RESOURCES + ROUTER, ids=lambda resource: resource["kind"])
 def test_the_schema_is_kept(resource: dict[str, Any]) -> None:
     kubernetes_validate.validate(resource, KUBERNETES, strict=True)
 
@@ -42,6 +48,23 @@ def test_labels_and_ports_meet() -> None:
     assert of_kind("Service")["spec"]["selector"].items() <= labels
     assert of_kind("Service")["spec"]["ports"][0]["targetPort"] == CONTAINER["ports"][0]["name"]
     assert f"--port={CONTAINER['ports'][0]['containerPort']}" in CONTAINER["args"]
+
+
+def test_the_router_finds_the_servers() -> None:
+    pod = of_kind("Deployment", ROUTER)["spec"]["template"]
+    container = pod["spec"]["containers"][0]
+    options = dict(word.lstrip("-").split("=", 1) for word in container["args"] if "=" in word)
+    label, name = options["selector"].split("=")
+    assert POD["metadata"]["labels"][label] == name
+    assert int(options["service-discovery-port"]) == CONTAINER["ports"][0]["containerPort"]
+    assert int(options["port"]) == container["ports"][0]["containerPort"]
+    assert of_kind("Service", ROUTER)["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    account = of_kind("ServiceAccount", ROUTER)["metadata"]["name"]
+    assert pod["spec"]["serviceAccountName"] == account == of_kind("RoleBinding", ROUTER)["subjects"][0]["name"]
+    command = [sys.executable, *container["command"][1:], "--help"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    known = set(re.findall(r"--[a-z][a-z-]*", text))
+    assert {word.split("=")[0] for word in container["args"]} <= known
 
 
 def test_options_exist() -> None:
