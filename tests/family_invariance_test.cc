@@ -183,15 +183,21 @@ void expect_warm(Engine& engine, const std::vector<GenerateRequest>& requests, c
   EXPECT_GT(hits(warm) - hits(cold), 0) << c.name;
 }
 
+struct Formats {
+  Quantization weights = Quantization::kNone;
+  KvCacheType cache = KvCacheType::kAuto;
+};
+
 // Every configuration of `rows` against plain decoding of one request at a time. folder: of tests/data.
-void check_target(const std::string& folder, Quantization quantization, std::span<const Configuration> rows) {
+void check_target(const std::string& folder, const Formats& formats, std::span<const Configuration> rows) {
   const std::string model = "tests/data/" + folder, name = fs::path(folder).filename();
   const auto target = families::read_target(model);
   ASSERT_TRUE(target.ok()) << target.error().message;
   const ReplayFolder drafter(name);
   const auto run = [&](const Configuration& c, const std::string& draft) {
     EngineOptions options = options_of(c, model, draft);
-    options.quantization = quantization;
+    options.quantization = formats.weights;
+    options.kv_cache_dtype = formats.cache;
     return make_engine(options);
   };
   const int count = full_matrix() ? 200 : kSanitized ? 6 : 24;
@@ -226,7 +232,7 @@ void check_target(const std::string& folder, Quantization quantization, std::spa
 class FamilyInvariance : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
-  check_target("targets/" + GetParam(), Quantization::kNone, configurations());
+  check_target("targets/" + GetParam(), {}, configurations());
 }
 
 // One target for each kind of layer. A device refuses a format that it does not have.
@@ -247,7 +253,7 @@ TEST(QuantisedInvariance, SpeculationAndEverythingElseIsInvisible) {
         continue;
       }
       ++formats;
-      check_target(std::string("targets/") + name, quantization, rows);
+      check_target(std::string("targets/") + name, {quantization}, rows);
     }
   }
   if (formats == 0) GTEST_SKIP() << "this device has no format of quantised weights for these targets";
@@ -257,12 +263,23 @@ TEST(QuantisedInvariance, SpeculationAndEverythingElseIsInvisible) {
 TEST(QuantisedInvariance, CheckpointsAreInvisibleToo) {
   const std::vector<Configuration>& all = configurations();
   const std::span<const Configuration> rows(all.data(), full_matrix() ? 6 : 2);
-  for (const std::string& name : folders("quantised")) check_target("quantised/" + name, Quantization::kNone, rows);
+  for (const std::string& name : folders("quantised")) check_target("quantised/" + name, {}, rows);
+}
+
+// A cache of codes: windows, sinks, states beside it, rows of an fp32 model, and scales of the file.
+TEST(QuantisedInvariance, ACacheOfCodesIsInvisible) {
+  if (kTestDevice != std::string("cpu")) GTEST_SKIP() << "this device has no cache of codes";
+  const std::vector<Configuration>& all = configurations();
+  const std::span<const Configuration> rows(all.data(), full_matrix() ? 6 : 3);
+  for (const char* name : kQuantisedTargets) {
+    check_target(std::string("targets/") + name, {.cache = KvCacheType::kFp8}, rows);
+  }
+  check_target("quantised/fp8_tensor", {.cache = KvCacheType::kFp8}, rows);
 }
 
 // The random drafters of tests/data: windows, causality, biases, rotations and vocabularies of their own. Little is
 // accepted, so that nearly every round throws a block away, whose K and V must not be seen again.
-TEST(DrafterInvariance, DraftersOfEveryFormAreInvisible) {
+void check_drafters(KvCacheType cache) {
   for (const std::string& drafter : folders("drafters")) {
     const std::string model = "tests/data/targets/" + target_of_drafter(drafter);
     const auto config = families::read_target(model);
@@ -284,6 +301,7 @@ TEST(DrafterInvariance, DraftersOfEveryFormAreInvisible) {
                                concurrency == 3};
       EngineOptions options = options_of(c, model, "tests/data/drafters/" + drafter);
       options.block_size = 0;  // the drafter's own
+      options.kv_cache_dtype = cache;
       const auto engine = make_engine(options);
       std::vector<std::vector<TokenId>> tokens;
       for (const float temperature : {0.0f, 0.8f}) {
@@ -298,6 +316,15 @@ TEST(DrafterInvariance, DraftersOfEveryFormAreInvisible) {
     }
     EXPECT_GT(drafted, 0) << drafter;
   }
+}
+
+TEST(DrafterInvariance, DraftersOfEveryFormAreInvisible) {
+  check_drafters(KvCacheType::kAuto);
+}
+
+TEST(DrafterInvariance, AndInACacheOfCodes) {
+  if (kTestDevice != std::string("cpu")) GTEST_SKIP() << "this device has no cache of codes";
+  check_drafters(KvCacheType::kFp8);
 }
 
 // Every turn of a conversation goes on from the state that the one before it ended with, drafted or not, and says what
