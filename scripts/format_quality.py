@@ -1,7 +1,7 @@
 """What formats of weights and of the cache cost in quality, on the pocket pair: held-out word problems that come out right,
 the loss on held-out conversations, and tokens per step with the pocket drafter.
 
-    python3 scripts/format_quality.py [--program build/cpu/bin/volley] [--formats "bf16; kv fp8"] [--problems 500] [--texts 300]
+    python3 scripts/format_quality.py [--program build/cpu/bin/volley] [--formats bf16 "kv fp8"] [--problems 500] [--texts 300]
 
 A format is an option of the program, or a checkpoint that the field's own tools quantise here, from the pocket target's
 weights. The latter need what make_quantised_fixtures.py needs; without --formats they are left out where that is missing.
@@ -140,26 +140,34 @@ def measure(program: str, options: list[str], cases: list[dict], held_out: list[
             "tokens_per_step": tokens / max(1, tokens - accepted), "seconds": time.monotonic() - started}
 
 
+def is_good(found: dict, first: dict) -> bool:
+    return (found["right"] >= 0.97 * found["problems"] and found["loss"] <= 1.02 * first["loss"] and
+            found["tokens_per_step"] >= 0.95 * first["tokens_per_step"])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=str(ROOT / "build" / "cpu" / "bin" / "volley"))
-    parser.add_argument("--formats", help="names, separated by semicolons [all]")
+    parser.add_argument("--formats", nargs="+", metavar="NAME", help="[all that can be made here]")
     parser.add_argument("--problems", type=int, default=500)
     parser.add_argument("--texts", type=int, default=300)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--left-alone", default="", help="parts of names of matrices that stay as they are, by commas")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each format instead of a table")
+    parser.add_argument("--check", action="store_true",
+                        help="exit with 1 where a format gets fewer than 97 of 100 problems right, or has a loss 2 %% above "
+                             "or tokens per step 5 %% below those of the first format")
     options = parser.parse_args()
 
     checkpoints = {}
-    try:
-        checkpoints = schemes()
-    except ImportError as error:
-        print(f"without quantised checkpoints: {error}", file=sys.stderr)
-    names = [*OPTIONS, *checkpoints]
-    if options.formats:
-        names = [name.strip() for name in options.formats.split(";")]
+    if not options.formats or any(name not in OPTIONS for name in options.formats):
+        try:
+            checkpoints = schemes()
+        except ImportError as error:
+            print(f"without quantised checkpoints: {error}", file=sys.stderr)
+    names = options.formats or [*OPTIONS, *checkpoints]
     cases, held_out = problems(options.problems), texts(options.texts)
+    first, failed = None, False
     if not options.json:
         print("| format | right | loss | perplexity | tokens per step |\n|---|---|---|---|---|")
     for name in names:
@@ -173,11 +181,16 @@ def main():
             flags = ["--model", str(model), "--draft", str(DRAFTER), "--device", options.device, "--verify", "full",
                      *OPTIONS.get(name, [])]
             found = measure(options.program, flags, cases, held_out)
+        first = first or found
+        if options.check and not is_good(found, first):
+            failed = True
+            print(f"{name} is worse than it may be", file=sys.stderr)
         if options.json:
             print(json.dumps({"format": name, **found}), flush=True)
         else:
             print(f"| {name} | {found['right']} of {found['problems']} | {found['loss']:.5f} | {found['perplexity']:.4f} | "
                   f"{found['tokens_per_step']:.3f} |", flush=True)
+    sys.exit(failed)
 
 
 if __name__ == "__main__":
