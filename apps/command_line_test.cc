@@ -108,7 +108,7 @@ TEST(CommandLine, GenerateTakesEveryOption) {
   EXPECT_EQ(command.engine.draft, "d");
   EXPECT_EQ(command.engine.speculation, Speculation::kOn);
   EXPECT_EQ(base.dtype, ComputeType::kFloat32);
-  EXPECT_EQ(base.kv_cache_dtype, ComputeType::kFloat32);
+  EXPECT_EQ(base.kv_cache_dtype, KvCacheType::kFloat32);
   EXPECT_EQ(base.attention_backend, "portable");
   EXPECT_EQ(base.draft_attention_backend, "plain");
   EXPECT_EQ(base.threads, 2);
@@ -259,6 +259,18 @@ TEST(CommandLine, NamesTheUnknownWordAndTheNearestOne) {
             "\"some/model\" is one word too many: volley serve takes options, such as --model DIR; see volley serve "
             "--help");
   EXPECT_TRUE(message({"generate", "--prompt", "a", "--top-p", "2"}).ends_with("; see volley generate --help"));
+}
+
+TEST(CommandLine, ACacheOfCodesIsE4m3) {
+  for (const char* name : {"fp8", "fp8_e4m3"}) {
+    const auto parsed = parse({"serve", "--kv-cache-dtype", name});
+    ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+    EXPECT_EQ(std::get<ServeCommand>(*parsed).engine.base.kv_cache_dtype, KvCacheType::kFp8);
+  }
+  const auto other = parse({"serve", "--kv-cache-dtype", "fp8_e5m2"});
+  ASSERT_FALSE(other.ok());
+  EXPECT_NE(other.error().message.find("fp8_e5m2 is not built"), std::string::npos) << other.error().message;
+  EXPECT_FALSE(parse({"serve", "--kv-cache-dtype", "int8"}).ok());
 }
 
 TEST(CommandLine, TakesOtherServersNamesOfOptions) {

@@ -80,7 +80,8 @@ class Demo {
     for (size_t i = 0; i < requests.size() && !interrupt_->interrupted(); ++i) {
       std::printf("\n> %s\n", kPrompts[i]);
       std::fflush(stdout);
-      VOLLEY_ASSIGN(const Completion answer, stream_text(engine, &pool, requests[i], *interrupt_, console_));
+      VOLLEY_ASSIGN(const Completion answer,
+                    stream_text(engine, &pool, {requests[i], std::nullopt}, *interrupt_, console_));
       if (answer.finish.error) return *answer.finish.error;
       VOLLEY_RETURN_IF_ERROR(flush_standard_output());
     }

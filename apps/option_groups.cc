@@ -121,6 +121,22 @@ ComputeType compute_type(const std::string& name) {
   return name == "float32" ? ComputeType::kFloat32 : ComputeType::kAuto;
 }
 
+// fp8 and fp8_e4m3 are one.
+KvCacheType kv_cache_type(const std::string& name) {
+  if (name == "bfloat16") return KvCacheType::kBFloat16;
+  if (name == "float32") return KvCacheType::kFloat32;
+  return name == "auto" ? KvCacheType::kAuto : KvCacheType::kFp8;
+}
+
+// Refuses by name what others have.
+CLI::Validator kv_cache_is_built() {
+  return CLI::Validator(
+      [](const std::string& name) {
+        return name == "fp8_e5m2" ? "fp8_e5m2 is not built: use fp8, which is e4m3" : std::string();
+      },
+      "");
+}
+
 CLI::Validator type_name() {
   return CLI::IsMember({"auto", "bfloat16", "float32"});
 }
@@ -221,9 +237,10 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
   EngineOptions& base = flags->base;
   const GroupOfHelp group(app, "Engine");
   app->add_option_function<std::string>(
-         "--kv-cache-dtype", [&base](const std::string& name) { base.kv_cache_dtype = compute_type(name); },
-         "of cached keys and values: auto (as --dtype), bfloat16 or float32")
-      ->check(type_name());
+         "--kv-cache-dtype", [&base](const std::string& name) { base.kv_cache_dtype = kv_cache_type(name); },
+         "of cached keys and values: auto (as --dtype), bfloat16, float32, or fp8 (e4m3; the CPU alone)")
+      ->check(kv_cache_is_built())
+      ->check(CLI::IsMember({"auto", "bfloat16", "float32", "fp8", "fp8_e4m3"}));
   const auto backends = CLI::IsMember({"auto", "wgmma", "portable", "plain"});
   app->add_option("--attention-backend", base.attention_backend,
                   "CUDA: attention of the target: auto, wgmma (Hopper), portable or plain (slow)")

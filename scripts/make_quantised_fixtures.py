@@ -117,9 +117,9 @@ def modelopt_fp8():
         scale = weight.abs().max() / 448
         codes = (weight / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
         stored = {f"{module}.weight": codes, f"{module}.weight_scale": scale, f"{module}.input_scale": torch.tensor(0.5)}
-        for name in ("k", "v"):
+        for name, scale_of_layer in (("k", 0.02), ("v", 0.03)):  # of the cache: they change nothing elsewhere
             if module.endswith(f"{name}_proj"):
-                stored[f"{module}.{name}_scale"] = torch.tensor(1.0)
+                stored[f"{module}.{name}_scale"] = torch.tensor(scale_of_layer * (int(module.split(".")[2]) + 1))
         return stored, codes.float() * scale
 
     return config, quantise
@@ -146,9 +146,10 @@ def packed(values, order=range(8)):
 
 def autoawq(group):
     # Its own package initialises far more than the layer that packs.
-    package = types.ModuleType("awq")
-    package.__path__ = list(importlib.util.find_spec("awq").submodule_search_locations)
-    sys.modules["awq"] = package
+    if "awq" not in sys.modules:
+        package = types.ModuleType("awq")
+        package.__path__ = list(importlib.util.find_spec("awq").submodule_search_locations)
+        sys.modules["awq"] = package
     layer = importlib.import_module("awq.modules.linear.gemm").WQLinear_GEMM
     config = {"quant_method": "awq", "bits": 4, "group_size": group, "zero_point": True, "version": "gemm",
               "modules_to_not_convert": None}

@@ -1,5 +1,5 @@
-// The pocket target solves its word problems, 500 held-out ones, in every format of weights, with speculation on and
-// off alike; a quantised pair's drafts are nearly as good as the plain pair's.
+// The pocket target solves its word problems, 500 held-out ones, in every format of weights and of the cache, with
+// speculation on and off alike; a quantised pair's drafts are nearly as good as the plain pair's.
 #include <gtest/gtest.h>
 
 #include "harness.h"
@@ -13,11 +13,12 @@ struct Solved {
 };
 
 // With speculation on; nullopt where the device has no such format.
-std::optional<Solved> solve(Quantization quantization) {
+std::optional<Solved> solve(Quantization quantization, KvCacheType cache = KvCacheType::kAuto) {
   const auto cases = read_prompts("word_problems.jsonl", 12);
   EXPECT_EQ(cases.size(), kSanitized ? 12u : 500u);
   EngineOptions options = pocket_options();
   options.quantization = quantization;
+  options.kv_cache_dtype = cache;
   std::vector<std::vector<TokenId>> plain;
   Solved solved;
   for (const Speculation speculation : {Speculation::kOff, Speculation::kOn}) {
@@ -62,6 +63,13 @@ TEST(Accuracy, WordProblemsAreSolved) {
 TEST(Accuracy, WordProblemsAreSolvedInFp8) {
   const auto fp8 = solve(Quantization::kFp8);
   if (!fp8) GTEST_SKIP() << "fp8 is not built for this device";
+  EXPECT_GE(fp8->right, bar(495));
+  EXPECT_GE(fp8->tokens_per_step, (kSanitized ? 0.85 : 0.95) * plain().tokens_per_step);
+}
+
+TEST(Accuracy, WordProblemsAreSolvedWithAnFp8Cache) {
+  const auto fp8 = solve(Quantization::kNone, KvCacheType::kFp8);
+  if (!fp8) GTEST_SKIP() << "an fp8 cache is not built for this device";
   EXPECT_GE(fp8->right, bar(495));
   EXPECT_GE(fp8->tokens_per_step, (kSanitized ? 0.85 : 0.95) * plain().tokens_per_step);
 }

@@ -188,18 +188,24 @@ void expect_same(const std::vector<Output>& outputs, const std::vector<Output>& 
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(outputs[i].tokens, expected[i].tokens) << i;
 }
 
-// Every configuration of `rows` against plain decoding of one request at a time, all on so many ranks. folder: of
-// tests/data.
-void check_target(const std::string& folder, Quantization quantization, std::span<const Configuration> rows,
-                  int ranks = 1) {
+// What every configuration of a test has in common.
+struct Setup {
+  Quantization weights = Quantization::kNone;
+  KvCacheType cache = KvCacheType::kAuto;
+  int ranks = 1;
+};
+
+// Every configuration of `rows` against plain decoding of one request at a time. folder: of tests/data.
+void check_target(const std::string& folder, const Setup& setup, std::span<const Configuration> rows) {
   const std::string model = "tests/data/" + folder, name = fs::path(folder).filename();
   const auto target = families::read_target(model);
   ASSERT_TRUE(target.ok()) << target.error().message;
   const ReplayFolder drafter(name);
   const auto run = [&](const Configuration& c, const std::string& draft) {
     EngineOptions options = options_of(c, model, draft);
-    options.quantization = quantization;
-    options.tensor_parallel_size = ranks;
+    options.quantization = setup.weights;
+    options.kv_cache_dtype = setup.cache;
+    options.tensor_parallel_size = setup.ranks;
     return make_engine(options);
   };
   const int count = full_matrix() ? 200 : kSanitized ? 6 : 24;
@@ -235,7 +241,7 @@ void check_target(const std::string& folder, Quantization quantization, std::spa
 class FamilyInvariance : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
-  check_target("targets/" + GetParam(), Quantization::kNone, configurations());
+  check_target("targets/" + GetParam(), {}, configurations());
 }
 
 // Whether the models can be divided among so many ranks here; where not, the refusal names the option.
@@ -270,7 +276,7 @@ TEST_P(TensorParallel, SpeculationAndEverythingElseIsInvisible) {
   if (kTestDevice != std::string("cpu")) GTEST_SKIP() << "--tensor-parallel-size is built for the CPU";
   std::vector<Configuration> rows = configurations();
   if (!full_matrix()) rows = {rows[0], rows[2], rows[8]};
-  check_target("targets/" + GetParam().target, Quantization::kNone, rows, GetParam().ranks);
+  check_target("targets/" + GetParam().target, {.ranks = GetParam().ranks}, rows);
 }
 
 // One target for each kind of layer. A device refuses a format that it does not have.
@@ -291,7 +297,7 @@ TEST(QuantisedInvariance, SpeculationAndEverythingElseIsInvisible) {
         continue;
       }
       ++formats;
-      check_target(std::string("targets/") + name, quantization, rows);
+      check_target(std::string("targets/") + name, {quantization}, rows);
     }
   }
   if (formats == 0) GTEST_SKIP() << "this device has no format of quantised weights for these targets";
@@ -301,7 +307,18 @@ TEST(QuantisedInvariance, SpeculationAndEverythingElseIsInvisible) {
 TEST(QuantisedInvariance, CheckpointsAreInvisibleToo) {
   const std::vector<Configuration>& all = configurations();
   const std::span<const Configuration> rows(all.data(), full_matrix() ? 6 : 2);
-  for (const std::string& name : folders("quantised")) check_target("quantised/" + name, Quantization::kNone, rows);
+  for (const std::string& name : folders("quantised")) check_target("quantised/" + name, {}, rows);
+}
+
+// A cache of codes: windows, sinks, states beside it, rows of an fp32 model, and scales of the file.
+TEST(QuantisedInvariance, ACacheOfCodesIsInvisible) {
+  if (kTestDevice != std::string("cpu")) GTEST_SKIP() << "this device has no cache of codes";
+  const std::vector<Configuration>& all = configurations();
+  const std::span<const Configuration> rows(all.data(), full_matrix() ? 6 : 3);
+  for (const char* name : kQuantisedTargets) {
+    check_target(std::string("targets/") + name, {.cache = KvCacheType::kFp8}, rows);
+  }
+  check_target("quantised/fp8_tensor", {.cache = KvCacheType::kFp8}, rows);
 }
 
 TEST(QuantisedInvariance, OnSeveralRanksToo) {
@@ -309,7 +326,7 @@ TEST(QuantisedInvariance, OnSeveralRanksToo) {
   int divided = 0;
   for (const std::string& name : folders("quantised")) {
     if (!divides(options_of(all.back(), "tests/data/quantised/" + name, ""), 2)) continue;
-    check_target("quantised/" + name, Quantization::kNone, {all.data(), full_matrix() ? 6u : 1u}, 2);
+    check_target("quantised/" + name, {.ranks = 2}, {all.data(), full_matrix() ? 6u : 1u});
     ++divided;
   }
   if (divided == 0) GTEST_SKIP() << "--tensor-parallel-size is not built for this device";
@@ -317,12 +334,12 @@ TEST(QuantisedInvariance, OnSeveralRanksToo) {
 
 // The random drafters of tests/data: windows, causality, biases, rotations and vocabularies of their own. Little is
 // accepted, so that nearly every round throws a block away, whose K and V must not be seen again.
-void check_drafters(int ranks) {
+void check_drafters(const Setup& setup) {
   for (const std::string& drafter : folders("drafters")) {
     const std::string model = "tests/data/targets/" + target_of_drafter(drafter);
     Configuration drafts = configurations().front();
     drafts.block_size = 4;
-    if (ranks > 1 && !divides(options_of(drafts, model, "tests/data/drafters/" + drafter), ranks)) continue;
+    if (setup.ranks > 1 && !divides(options_of(drafts, model, "tests/data/drafters/" + drafter), setup.ranks)) continue;
     const auto config = families::read_target(model);
     ASSERT_TRUE(config.ok()) << config.error().message;
     std::vector<std::vector<TokenId>> plain;
@@ -342,7 +359,8 @@ void check_drafters(int ranks) {
                                concurrency == 3};
       EngineOptions options = options_of(c, model, "tests/data/drafters/" + drafter);
       options.block_size = 0;  // the drafter's own
-      options.tensor_parallel_size = ranks;
+      options.kv_cache_dtype = setup.cache;
+      options.tensor_parallel_size = setup.ranks;
       const auto engine = make_engine(options);
       std::vector<std::vector<TokenId>> tokens;
       for (const float temperature : {0.0f, 0.8f}) {
@@ -360,12 +378,17 @@ void check_drafters(int ranks) {
 }
 
 TEST(DrafterInvariance, DraftersOfEveryFormAreInvisible) {
-  check_drafters(1);
+  check_drafters({});
 }
 
 TEST(DrafterInvariance, OnSeveralRanksToo) {
   if (kTestDevice != std::string("cpu")) GTEST_SKIP() << "--tensor-parallel-size is built for the CPU";
-  check_drafters(2);
+  check_drafters({.ranks = 2});
+}
+
+TEST(DrafterInvariance, AndInACacheOfCodes) {
+  if (kTestDevice != std::string("cpu")) GTEST_SKIP() << "this device has no cache of codes";
+  check_drafters({.cache = KvCacheType::kFp8});
 }
 
 // Every turn of a conversation goes on from the state that the one before it ended with, drafted or not, and says what

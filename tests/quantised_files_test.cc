@@ -36,12 +36,29 @@ class Damaged {
   }
   ~Damaged() { fs::remove_all(path_); }
 
+  // One more tensor, of zeros.
+  void add(const std::string& name, const std::string& dtype, const Json& shape, size_t bytes) {
+    header[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {data_.size(), data_.size() + bytes}}};
+    data_.append(bytes, '\0');
+  }
+  // Where nobody looks for it.
+  void hide(const std::string& name) { rename(name, "model.layers.7." + name + ".input_scale"); }
+
+  // The bytes of a tensor become zero.
+  void clear(const std::string& name) {
+    const Json& offsets = header.at(name)["data_offsets"];
+    const size_t begin = offsets[0], end = offsets[1];
+    std::fill(data_.begin() + static_cast<std::ptrdiff_t>(begin), data_.begin() + static_cast<std::ptrdiff_t>(end),
+              '\0');
+  }
+
   void rename(const std::string& from, const std::string& to) {
     header[to] = header.at(from);
     header.erase(from);
   }
 
-  Error error() const {
+  // kv_memory: more than there is, so that what is wrong with the files must be said before memory is taken.
+  Error error(KvCacheType cache = KvCacheType::kAuto, int64_t kv_memory = int64_t{1} << 50) const {
     std::ofstream(path_ / "config.json") << config;
     const std::string text = header.dump();
     const uint64_t size = text.size();
@@ -54,6 +71,8 @@ class Damaged {
     options.skip_tokenizer = true;
     options.speculation = Speculation::kOff;
     options.draft_dir.clear();
+    options.kv_cache_dtype = cache;
+    options.kv_memory_bytes = kv_memory;
     const auto engine = Engine::create(options);
     EXPECT_FALSE(engine.ok());
     return engine.ok() ? Error{} : engine.error();
@@ -88,6 +107,67 @@ TEST(QuantisedFiles, WrongShapesOfScalesAreNamed) {
   EXPECT_THAT(int4.error().message, HasSubstr("group_size is 128"));
 }
 
+// Of every format, every tensor that its codes need.
+TEST(QuantisedFiles, EveryFormatNamesWhatIsMissingOrWrong) {
+  const std::string layer = "model.layers.1.mlp.", expert = layer + "experts.0.gate_proj.";
+  const struct {
+    const char* folder;
+    std::string module;
+    std::vector<std::string> needed;
+  } formats[] = {
+      {"fp8_block", kGate, {"weight_scale_inv"}},
+      {"fp8_channel", kGate, {"weight_scale"}},
+      {"fp8_experts_ue8m0", expert, {"weight_scale_inv"}},
+      {"fp8_partial_blocks", kGate, {"weight_scale"}},
+      {"fp8_stacked", layer + "experts.gate_up_", {"proj_scale_inv"}},
+      {"fp8_tensor", kGate, {"weight_scale"}},
+      {"int4_group32", kGate, {"weight_scale"}},
+      {"int4_channel", kGate, {"weight_scale"}},
+      {"int4_zeros", expert, {"weight_scale"}},
+      {"awq", kGate, {"scales", "qzeros"}},
+      {"gptq", kGate, {"scales", "qzeros"}},
+      {"gptq_act_order", kGate, {"scales", "qzeros"}},
+      {"gptq_v2_channel", expert, {"scales", "qzeros"}},
+      {"mxfp4", expert, {"weight_scale"}},
+      {"mxfp4_blocks", layer + "experts.gate_up_", {"proj_scales"}},
+      {"nvfp4", kGate, {"weight_scale", "weight_global_scale"}},
+  };
+  for (const auto& format : formats) {
+    for (const std::string& tensor : format.needed) {
+      SCOPED_TRACE(std::string(format.folder) + " " + tensor);
+      Damaged missing(format.folder);
+      missing.hide(format.module + tensor);
+      EXPECT_THAT(missing.error().message, HasSubstr(format.module));
+      Damaged wrong(format.folder);
+      Json& shape = wrong.header[format.module + tensor]["shape"];
+      if (shape.empty()) {  // two halves of the number
+        wrong.header[format.module + tensor]["dtype"] = "BF16";
+        shape = {2};
+      } else {  // as many elements
+        shape.insert(shape.begin(), 1);
+        shape.insert(shape.begin(), 1);
+      }
+      EXPECT_THAT(wrong.error().message, HasSubstr(format.module + tensor + "\" has "));
+      EXPECT_THAT(wrong.error().message, HasSubstr("shape"));
+      Damaged other(format.folder);
+      Json& dtype = other.header[format.module + tensor]["dtype"];
+      const std::string was = dtype;
+      dtype = was == "F32" || was == "I32" ? "U32" : was == "BF16" || was == "F16" ? "I16" : "I8";
+      EXPECT_THAT(other.error().message, HasSubstr(format.module + tensor + "\" has dtype "));
+    }
+  }
+}
+
+TEST(QuantisedFiles, PlainAndCodedInOneProductAreRefused) {
+  Damaged fp8("fp8_block");
+  const std::string k = "model.layers.1.self_attn.k_proj.";
+  const Json shape = fp8.header[k + "weight"]["shape"];
+  fp8.hide(k + "weight");
+  fp8.hide(k + "weight_scale_inv");
+  fp8.add(k + "weight", "BF16", shape, shape[0].get<size_t>() * shape[1].get<size_t>() * 2);
+  EXPECT_THAT(fp8.error().message, HasSubstr("must be quantised alike"));
+}
+
 TEST(QuantisedFiles, MixedFormatsInOneProductAreRefused) {
   Damaged int4("int4_zeros");
   const std::string expert = "model.layers.0.mlp.experts.1.gate_proj.weight_zero_point";
@@ -113,11 +193,26 @@ TEST(QuantisedFiles, UnknownMethodsAndFieldsAreNamed) {
   EXPECT_THAT(message("fp8_tensor", "quant_algo", "W4A8_AWQ"), HasSubstr("W4A8_AWQ"));
 }
 
-// Order by activations is allowed where desc_act says so.
+// Order by activations is allowed where desc_act says so. It is seen in the contents, while they load.
 TEST(QuantisedFiles, UnexpectedOrdersAreRefused) {
   Damaged gptq("gptq_act_order");
   gptq.config["quantization_config"]["desc_act"] = false;
-  EXPECT_THAT(gptq.error().message, HasSubstr("g_idx"));
+  EXPECT_THAT(gptq.error(KvCacheType::kAuto, 0).message, HasSubstr("g_idx"));
+}
+
+// Scales of the cache matter to a cache of codes alone.
+TEST(QuantisedFiles, WrongScalesOfTheCacheAreNamed) {
+  if (kTestDevice != std::string("cpu")) GTEST_SKIP() << "this device has no cache of codes";
+  const std::string name = "model.layers.1.self_attn.v_proj.v_scale";
+  Damaged heads("fp8_tensor");
+  heads.header[name]["dtype"] = "BF16";
+  heads.header[name]["shape"] = {2};
+  const Error error = heads.error(KvCacheType::kFp8);
+  EXPECT_EQ(error.code, ErrorCode::kFailedPrecondition);
+  EXPECT_THAT(error.message, HasSubstr("self_attn.v_proj.v_scale\" has a scale for each of several parts"));
+  Damaged zero("fp8_tensor");
+  zero.clear(name);
+  EXPECT_THAT(zero.error(KvCacheType::kFp8).message, HasSubstr("v_scale\" is 0.000000, which is no scale"));
 }
 
 TEST(QuantisedFiles, QuantisingTwiceIsRefused) {

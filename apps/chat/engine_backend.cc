@@ -1,10 +1,10 @@
-#include <algorithm>
 #include <atomic>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "apps/chat/chat_backend.h"
 #include "apps/client/request_pool.h"
+#include "apps/generate/answer_parts.h"
 #include "serve/harmony.h"
 #include "serve/harmony_prompt.h"
 #include "serve/output_parser.h"
@@ -64,24 +64,7 @@ class EngineBackend final : public ChatBackend {
       if (stopped_.exchange(false)) pool_.cancel_all();
       RequestPool::News news = pool_.wait(std::chrono::seconds(1));
       for (const Event& event : news.streamed) {
-        size_t at = 0;
-        auto mark = event.marks.begin();
-        const auto pass_marks = [&](TokenColours::Origin origin) {
-          for (; mark != event.marks.end() && mark->at <= at; ++mark) {
-            if (const auto known = format_.harmony->mark_of(mark->token)) show(parser->mark(*known), origin);
-          }
-        };
-        pass_marks(TokenColours::Origin::kUnknown);
-        for (const TokenColours::Span& span : colours.spans(event)) {
-          std::string_view text = span.text;
-          while (!text.empty()) {
-            const size_t size = mark == event.marks.end() ? text.size() : std::min(text.size(), mark->at - at);
-            show(parser->push(text.substr(0, size)), span.origin);
-            text.remove_prefix(size);
-            at += size;
-            pass_marks(span.origin);
-          }
-        }
+        parse_event(event, format_.harmony.get(), colours, *parser, show);
       }
       if (news.done.empty()) continue;
       show(parser->finish(), TokenColours::Origin::kUnknown);

@@ -22,6 +22,9 @@ namespace {
 
 void append(Completion* completion, const Event& event) {
   completion->tokens.insert(completion->tokens.end(), event.tokens.begin(), event.tokens.end());
+  for (const Event::Mark& mark : event.marks) {
+    completion->marks.push_back({mark.token, completion->text.size() + mark.at});
+  }
   completion->text += event.text;
   completion->logprobs.insert(completion->logprobs.end(), event.logprobs.begin(), event.logprobs.end());
 }

@@ -19,6 +19,8 @@ struct Completion {
   int64_t index = 0;  // the submitter's number
   std::vector<TokenId> tokens;
   std::string text;
+  std::vector<Event::Mark> marks;  // in the whole text, of a request with GenerateRequest::parts
+  std::string reasoning;           // apps/generate/answer_parts.h
   std::vector<PositionLogprobs> logprobs;
   Finish finish;
 };

@@ -8,7 +8,7 @@
 #include "apps/client/request_pool.h"
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
-#include "apps/generate/request_line.h"
+#include "apps/generate/answer_parts.h"
 #include "apps/generate/result_line.h"
 #include "apps/generate/text_stream.h"
 #include "apps/generate/token_colours.h"
@@ -41,8 +41,9 @@ Result<Prompt> command_line_prompt(const GenerateCommand& command) {
 Result<Completion> answer(Engine& engine, const GenerateCommand& command, RequestPool* pool,
                           const InterruptWatch& interrupt, const Console& console) {
   auto prompt = command_line_prompt(command);
+  ChatRequests requests(engine);
   auto request =
-      prompt.ok() ? build_request(engine, *prompt, command.settings, {}) : Result<GenerateRequest>(prompt.error());
+      prompt.ok() ? requests.build(*prompt, command.settings, {}) : Result<ChatRequests::Built>(prompt.error());
   if (!request.ok()) {
     pool->count_refused();
     return request.error();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/client/request_pool.h"
+#include "apps/generate/answer_parts.h"
 #include "apps/generate/generate.h"
 #include "apps/generate/request_line.h"
 #include "apps/generate/result_line.h"
@@ -26,6 +27,7 @@ class FileRun {
         output_(*files->output),
         interrupt_(*interrupt),
         console_(*console),
+        requests_(engine),
         pool_(engine),
         scope_(interrupt, [this] { pool_.wake(); }),
         // Answers wait in memory for an earlier one that takes longer: this many at most.
@@ -89,12 +91,12 @@ class FileRun {
       }
     }
     const std::string id = parsed.id_json.value_or(std::to_string(line.number));
-    auto request = parsed.prompt.ok() ? build_request(engine_, *parsed.prompt, command_.settings, parsed.settings)
-                                      : Result<GenerateRequest>(parsed.prompt.error());
+    auto request = parsed.prompt.ok() ? requests_.build(*parsed.prompt, command_.settings, parsed.settings)
+                                      : Result<ChatRequests::Built>(parsed.prompt.error());
     if (!request.ok()) pool_.count_refused();
-    const Status started = request.ok() ? pool_.submit(index, std::move(request).value()) : Status(request.error());
+    const Status started = request.ok() ? pool_.submit(index, std::move(request->request)) : Status(request.error());
     if (started.ok()) {
-      open_.emplace(index, OpenLine{id, line.number, line.bytes});
+      open_.emplace(index, OpenLine{id, line.number, line.bytes, std::move(request->parts)});
     } else {
       report(line.number, started.error());
       write(index, error_line(id, started.error()));
@@ -103,8 +105,10 @@ class FileRun {
   }
 
   void collect(std::chrono::milliseconds limit) {
-    for (const Completion& completion : pool_.wait(limit).done) {
+    RequestPool::News news = pool_.wait(limit);
+    for (Completion& completion : news.done) {
       const auto line = open_.extract(completion.index);
+      if (line.mapped().parts) separate(*line.mapped().parts, completion);
       if (completion.finish.error) report(line.mapped().number, *completion.finish.error);
       write(completion.index, result_line(line.mapped().id_json, completion));
       finished_bytes_ += line.mapped().bytes;
@@ -131,6 +135,7 @@ class FileRun {
   struct OpenLine {
     std::string id_json;
     int64_t number, bytes;
+    std::optional<AnswerParts> parts;
   };
 
   Engine& engine_;
@@ -139,6 +144,7 @@ class FileRun {
   OrderedOutput& output_;
   const InterruptWatch& interrupt_;
   Console& console_;
+  ChatRequests requests_;
   RequestPool pool_;
   InterruptScope scope_;
   const int64_t window_;

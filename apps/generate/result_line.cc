@@ -42,6 +42,7 @@ std::string result_line(const std::string& id_json, const Completion& completion
   line["id"] = Json::parse(id_json);
   line["token_ids"] = completion.tokens;
   line["text"] = completion.text;
+  if (!completion.reasoning.empty()) line["reasoning"] = completion.reasoning;
   line["finish_reason"] = finish_reason_name(finish.reason);
   line["prompt_tokens"] = finish.usage.prompt_tokens;
   line["cached_tokens"] = finish.usage.cached_tokens;

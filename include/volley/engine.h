@@ -21,6 +21,9 @@
 namespace volley {
 
 enum class ComputeType { kAuto, kBFloat16, kFloat32 };  // kAuto: bfloat16 for bf16 checkpoints, else float32
+// What keys and values are cached as. kAuto: as the arithmetic. kFp8, on the CPU alone: e4m3, divided by the scales of
+// the checkpoint's layers (k_scale, v_scale), or by 1; attention multiplies them in bf16.
+enum class KvCacheType { kAuto, kBFloat16, kFloat32, kFp8 };
 enum class Speculation { kOn, kOff };
 // How the target's weights lie in memory; embedding, router and gates stay as they are. The checkpoint is quantised
 // while it loads.
@@ -65,7 +68,7 @@ struct EngineOptions {
   std::string draft_dir;        // of the drafter; empty: none, and speculation must be kOff
   std::string device = "auto";  // auto (a GPU that can be used, else the CPU), cpu, cuda, cuda:N
   ComputeType dtype = ComputeType::kAuto;
-  ComputeType kv_cache_dtype = ComputeType::kAuto;  // kAuto: as dtype
+  KvCacheType kv_cache_dtype = KvCacheType::kAuto;
   // CUDA, of target and drafter: auto, wgmma, portable or plain. Each decodes exactly.
   std::string attention_backend = "auto", draft_attention_backend = "auto";
   int threads = 0;  // of all ranks together; 0: the cores this process may use

@@ -63,6 +63,11 @@ void bind_options(nb::module_& m) {
       .value("AUTO", ComputeType::kAuto)
       .value("BFLOAT16", ComputeType::kBFloat16)
       .value("FLOAT32", ComputeType::kFloat32);
+  nb::enum_<KvCacheType>(m, "KvCacheType")
+      .value("AUTO", KvCacheType::kAuto)
+      .value("BFLOAT16", KvCacheType::kBFloat16)
+      .value("FLOAT32", KvCacheType::kFloat32)
+      .value("FP8", KvCacheType::kFp8);
   nb::enum_<Speculation>(m, "Speculation").value("DFLASH", Speculation::kOn).value("OFF", Speculation::kOff);
   nb::class_<VerifyPolicy> verify(m, "VerifyPolicy");
   nb::enum_<VerifyPolicy::Kind>(verify, "Kind")

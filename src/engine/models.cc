@@ -155,13 +155,16 @@ Status resolve_limits(const EngineOptions& options, ResolvedModels& models) {
   return {};
 }
 
-DType kv_dtype(ComputeType requested, DType activation) {
+Result<DType> kv_dtype(KvCacheType requested, DType activation, DeviceKind device) {
   switch (requested) {
-    case ComputeType::kBFloat16:
+    case KvCacheType::kBFloat16:
       return DType::kBF16;
-    case ComputeType::kFloat32:
+    case KvCacheType::kFloat32:
       return DType::kF32;
-    case ComputeType::kAuto:
+    case KvCacheType::kFp8:
+      if (device == DeviceKind::kCpu) return DType::kF8E4M3;
+      return unimplemented("--kv-cache-dtype fp8 is not built for CUDA so far: use auto or bfloat16, or --device cpu.");
+    case KvCacheType::kAuto:
       break;
   }
   return activation;
@@ -256,7 +259,8 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
   models.target_numerics.fp8_rows = ops::linear_takes_fp8(models.device.kind, models.device.gpu);
   VOLLEY_ASSIGN(models.target_numerics.storage,
                 target_storage(options.quantization, models, models.target_numerics.storage));
-  models.kv_dtype = kv_dtype(options.kv_cache_dtype, models.target_numerics.activation);
+  VOLLEY_ASSIGN(models.kv_dtype,
+                kv_dtype(options.kv_cache_dtype, models.target_numerics.activation, models.device.kind));
   models.draft_numerics = models.target_numerics;
   if (models.draft_checkpoint) {
     // The drafter reads the target's features and shares its pages and head: its arithmetic is the target's.
@@ -331,15 +335,22 @@ model::WeightBytes weight_bytes(const ResolvedModels& models, int rank) {
   return bytes;
 }
 
-// The target's layers, then the drafter's: of a rank.
-std::vector<model::KvShape> kv_shapes(const ResolvedModels& models) {
-  std::vector<model::KvShape> shapes = model::kv_shapes(target_of_rank(models, 0));
-  if (models.draft) {
-    const model::Decoder draft = model::shard_of(models.draft->facts().decoder, 0, models.ranks);
-    const std::vector<model::KvShape> more = model::kv_shapes(draft);
-    shapes.insert(shapes.end(), more.begin(), more.end());
-  }
-  return shapes;
+// The target's layers, then the drafter's: of a rank. A cache of codes has the scales of their files.
+Result<std::vector<model::KvShape>> kv_shapes(const ResolvedModels& models) {
+  std::vector<model::KvShape> all;
+  const auto add = [&](const model::Decoder& spec, const weights::Checkpoint* checkpoint) -> Status {
+    std::vector<model::KvShape> shapes = model::kv_shapes(spec);
+    if (models.kv_dtype == DType::kF8E4M3 && checkpoint != nullptr) {
+      VOLLEY_RETURN_IF_ERROR(model::read_kv_scales(*checkpoint, spec, shapes));
+    }
+    all.insert(all.end(), shapes.begin(), shapes.end());
+    return {};
+  };
+  VOLLEY_RETURN_IF_ERROR(add(target_of_rank(models, 0), models.target_checkpoint.get()));
+  if (!models.draft) return all;
+  const model::Decoder draft = model::shard_of(models.draft->facts().decoder, 0, models.ranks);
+  VOLLEY_RETURN_IF_ERROR(add(draft, models.draft_checkpoint.get()));
+  return all;
 }
 
 // Replicas in one memory share the target's weights where a replica has them in one piece; everything else is each
@@ -466,7 +477,8 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   share_memory(options, models);
   plan.weight_bytes = models.weights.total();
   limit_slots(options, models);
-  models.kv = model::kv_layout(kv_shapes(models), models.page_size, models.kv_dtype);
+  VOLLEY_ASSIGN(std::vector<model::KvShape> shapes, kv_shapes(models));
+  models.kv = model::kv_layout(std::move(shapes), models.page_size, models.kv_dtype);
   model::add_states(target_of_rank(models, 0), models.max_num_seqs, models.block_size - 1,
                     models.target_numerics.activation, models.kv);
   const int sharing = models.ranks_sharing_memory();

@@ -201,11 +201,30 @@ TEST_F(Startup, AGpuThatIsNotThere) {
 TEST_F(Startup, ABfloat16CacheWithFloat32Weights) {
   options_.model_dir = "tests/data/targets/narrow_fp32";
   options_.speculation = Speculation::kOff;
-  options_.kv_cache_dtype = ComputeType::kBFloat16;
+  options_.kv_cache_dtype = KvCacheType::kBFloat16;
   const auto models = engine::resolve_models(options_);
   ASSERT_TRUE(models.ok()) << models.error().message;
   EXPECT_EQ(models->target_numerics.storage, DType::kF32);
   EXPECT_EQ(models->kv_dtype, DType::kBF16);
+}
+
+TEST_F(Startup, ACacheOfCodesTakesTheScalesOfTheFile) {
+  options_.device = "cpu";
+  options_.model_dir = "tests/data/quantised/fp8_tensor";
+  options_.speculation = Speculation::kOff;
+  const auto plain = engine::resolve_models(options_);
+  ASSERT_TRUE(plain.ok()) << plain.error().message;
+  EXPECT_EQ(plain->kv.layers[1].k_scale, 1);
+  options_.kv_cache_dtype = KvCacheType::kFp8;
+  const auto models = engine::resolve_models(options_);
+  ASSERT_TRUE(models.ok()) << models.error().message;
+  EXPECT_EQ(models->kv_dtype, DType::kF8E4M3);
+  EXPECT_EQ(2 * models->kv.groups[0].bytes, plain->kv.groups[0].bytes);
+  ASSERT_EQ(models->kv.layers.size(), 2u);
+  for (const size_t layer : {0, 1}) {
+    EXPECT_FLOAT_EQ(models->kv.layers[layer].k_scale, 0.02f * static_cast<float>(layer + 1));
+    EXPECT_FLOAT_EQ(models->kv.layers[layer].v_scale, 0.03f * static_cast<float>(layer + 1));
+  }
 }
 
 TEST_F(Startup, RecurrentLayersBringSnapshotsOfTheirStates) {

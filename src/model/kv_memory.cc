@@ -1,6 +1,8 @@
 #include "model/kv_memory.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 namespace volley::model {
 namespace {
@@ -19,6 +21,39 @@ size_t group_for(int32_t window, std::vector<kv::Group>& groups) {
   return static_cast<size_t>(same - groups.begin());
 }
 
+// The number of a tensor of one element.
+float first_value(const weights::SourceTensor& tensor) {
+  if (tensor.dtype == DType::kF32) {
+    float value = 0;
+    std::memcpy(&value, tensor.data, sizeof(value));
+    return value;
+  }
+  uint16_t bits = 0;
+  std::memcpy(&bits, tensor.data, sizeof(bits));
+  return tensor.dtype == DType::kF16 ? to_float(Float16{bits}) : to_float(BFloat16{bits});
+}
+
+// what: "k" or "v". The name is one of those that quantisers give; without a tensor it is 1.
+Result<float> read_scale(const weights::Checkpoint& checkpoint, const std::string& attention, const std::string& what) {
+  for (const std::string& module : {what + "_proj.", std::string(), std::string("attn.")}) {
+    const std::string name = attention + module + what + "_scale";
+    const std::optional<weights::TensorInfo> info = checkpoint.info(name);
+    if (!info) continue;
+    VOLLEY_ASSIGN(const weights::SourceTensor tensor, checkpoint.get(name, info->shape));
+    const bool one = std::ranges::all_of(info->shape, [](int64_t n) { return n == 1; });
+    if (!one) {
+      return failed_precondition(checkpoint.origin() + ": \"" + name +
+                                 "\" has a scale for each of several parts; built is one for a layer. Leave "
+                                 "--kv-cache-dtype fp8 out.");
+    }
+    const float scale = first_value(tensor);
+    if (std::isfinite(scale) && scale > 0) return scale;
+    return data_loss(checkpoint.origin() + ": \"" + name + "\" is " + std::to_string(scale) +
+                     ", which is no scale: fetch the file again, or leave --kv-cache-dtype fp8 out.");
+  }
+  return 1.0f;
+}
+
 }  // namespace
 
 std::vector<KvShape> kv_shapes(const Decoder& spec) {
@@ -27,6 +62,19 @@ std::vector<KvShape> kv_shapes(const Decoder& spec) {
     if (const Attention* a = spec.attention(i)) shapes.push_back({a->kv_heads, a->head_dim, a->window});
   }
   return shapes;
+}
+
+Status read_kv_scales(const weights::Checkpoint& checkpoint, const Decoder& spec, std::span<KvShape> shapes) {
+  size_t next = 0;
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    if (spec.attention(i) == nullptr) continue;
+    KvShape& shape = shapes[next++];
+    const std::string attention = "layers." + std::to_string(i) + ".self_attn.";
+    VOLLEY_ASSIGN(shape.k_scale, read_scale(checkpoint, attention, "k"));
+    VOLLEY_ASSIGN(shape.v_scale, read_scale(checkpoint, attention, "v"));
+  }
+  VOLLEY_CHECK_EQ(next, shapes.size());
+  return {};
 }
 
 int64_t kv_page_bytes(std::span<const KvShape> layers, int32_t page_size, DType dtype) {
@@ -79,8 +127,8 @@ Result<std::unique_ptr<KvMemory>> KvMemory::allocate(Device& device, const KvLay
   for (size_t i = 0; i < layout.layers.size(); ++i) {
     const KvShape& shape = layout.layers[i];
     const size_t group = layout.group_of[i];
-    memory->layers_.push_back(
-        {next[group], layout.groups[group].bytes, layout.page_size, shape.kv_heads, shape.head_dim, layout.dtype});
+    memory->layers_.push_back({next[group], layout.groups[group].bytes, layout.page_size, shape.kv_heads,
+                               shape.head_dim, layout.dtype, shape.k_scale, shape.v_scale});
     next[group] += layer_bytes(shape, layout.page_size, layout.dtype);
   }
   if (layout.states.empty()) return memory;

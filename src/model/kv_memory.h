@@ -13,6 +13,7 @@
 #include "kv/layout.h"
 #include "model/spec.h"
 #include "ops/paged_kv/paged_kv.h"
+#include "weights/checkpoint.h"
 
 namespace volley::model {
 
@@ -20,9 +21,15 @@ namespace volley::model {
 struct KvShape {
   int32_t kv_heads = 0, head_dim = 0;
   int32_t window = 0;
+  float k_scale = 1, v_scale = 1;  // of a cache of codes (ops::KvLayer)
 };
 // The layers that keep K and V, in order.
 std::vector<KvShape> kv_shapes(const Decoder& spec);
+
+// Sets the scales that the model's checkpoint has of its layers: tensors k_scale and v_scale of one number beside each
+// layer's projections, or of its attention. kFailedPrecondition for other shapes, kDataLoss for numbers that are no
+// scales. shapes: of kv_shapes(spec).
+Status read_kv_scales(const weights::Checkpoint& checkpoint, const Decoder& spec, std::span<KvShape> shapes);
 
 // Bytes that page_size positions of these layers take.
 int64_t kv_page_bytes(std::span<const KvShape> layers, int32_t page_size, DType dtype);
@@ -51,8 +58,8 @@ void add_states(const Decoder& target, int32_t slots, int32_t tape_rows, DType a
 
 class KvMemory {
  public:
-  // The layout's dtype is kBF16 or kF32. Each group's memory is taken from the device as whole pages and the scrap
-  // page, that of states as one piece: kResourceExhausted where it has no room.
+  // The layout's dtype is kBF16, kF32 or kF8E4M3. Each group's memory is taken from the device as whole pages and the
+  // scrap page, that of states as one piece: kResourceExhausted where it has no room.
   static Result<std::unique_ptr<KvMemory>> allocate(Device& device, const KvLayout& layout);
 
   // n layers from `begin` on, in the order of the layout.

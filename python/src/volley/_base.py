@@ -27,12 +27,26 @@ _DTYPES = {
     "bfloat16": _engine.ComputeType.BFLOAT16,
     "float32": _engine.ComputeType.FLOAT32,
 }
+_KV_CACHE_DTYPES = {
+    "auto": _engine.KvCacheType.AUTO,
+    "bfloat16": _engine.KvCacheType.BFLOAT16,
+    "float32": _engine.KvCacheType.FLOAT32,
+    "fp8": _engine.KvCacheType.FP8,
+    "fp8_e4m3": _engine.KvCacheType.FP8,
+}
 _QUANTIZATIONS = {
     "none": _engine.Quantization.NONE,
     "fp8": _engine.Quantization.FP8,
     "int4": _engine.Quantization.INT4,
 }
-_DRAFT_QUANTIZATIONS = {
+_DRAFT_KV_CACHE_DTYPES = {
+    "auto": _engine.KvCacheType.AUTO,
+    "bfloat16": _engine.KvCacheType.BFLOAT16,
+    "float32": _engine.KvCacheType.FLOAT32,
+    "fp8": _engine.KvCacheType.FP8,
+    "fp8_e4m3": _engine.KvCacheType.FP8,
+}
+_QUANTIZATIONS = {
     "auto": _engine.DraftQuantization.AUTO,
     "none": _engine.DraftQuantization.NONE,
     "fp8": _engine.DraftQuantization.FP8,
@@ -63,10 +77,16 @@ def _draft_window_mask(name: str) -> _engine.DraftWindowMask:
     return _DRAFT_WINDOW_MASKS[name]
 
 
-def _dtype(name: str, option: str) -> _engine.ComputeType:
+def _dtype(name: str) -> _engine.ComputeType:
     if name not in _DTYPES:
-        raise ValueError(f"{option} is {name!r}: it must be one of {', '.join(_DTYPES)}")
+        raise ValueError(f"dtype is {name!r}: it must be one of {', '.join(_DTYPES)}")
     return _DTYPES[name]
+
+
+def _kv_cache_dtype(name: str) -> _engine.KvCacheType:
+    if name not in _KV_CACHE_DTYPES:
+        raise ValueError(f"kv_cache_dtype is {name!r}: it must be one of {', '.join(_KV_CACHE_DTYPES)}")
+    return _KV_CACHE_DTYPES[name]
 
 
 def _verify(policy: str | int) -> _engine.VerifyPolicy:
@@ -147,8 +167,8 @@ class EngineBase:
         else:
             options.speculation = _engine.Speculation.OFF
         options.device = device
-        options.dtype = _dtype(dtype, "dtype")
-        options.kv_cache_dtype = _dtype(kv_cache_dtype, "kv_cache_dtype")
+        options.dtype = _dtype(dtype)
+        options.kv_cache_dtype = _kv_cache_dtype(kv_cache_dtype)
         options.threads = threads
         options.tensor_parallel_size = tensor_parallel_size
         options.data_parallel_size = data_parallel_size

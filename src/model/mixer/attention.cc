@@ -55,7 +55,8 @@ void AttentionBlock::run(Pass& pass, const ops::Input& h, const Residual& x) con
   const AttentionPlan* plan = find_plan(pass, spec);
   VOLLEY_CHECK(plan != nullptr);
   ArenaScope scope(pass.scratch);
-  const TensorView a = pass.scratch.take(kv.dtype, {rows.rows, spec.q_width()});  // it runs in the type of the cache
+  const DType dtype = ops::attention_dtype(kv.dtype);  // the cache's type decides, not the activations'
+  const TensorView a = pass.scratch.take(dtype, {rows.rows, spec.q_width()});
   {
     ArenaScope attention_scope(pass.scratch);
     const TensorView qkv = pass.scratch.take(DType::kF32, {rows.rows, qkv_.n});
@@ -70,7 +71,7 @@ void AttentionBlock::run(Pass& pass, const ops::Input& h, const Residual& x) con
     write.heads = spec.heads;
     write.kv = kv;
     write.rows_ready = pass.positions_written;
-    write.q_out = pass.scratch.take(kv.dtype, {rows.rows, spec.heads, spec.head_dim});
+    write.q_out = pass.scratch.take(dtype, {rows.rows, spec.heads, spec.head_dim});
     ops::write_qkv(pass.stream, rows, view, write);
     pass.positions_written = true;
 

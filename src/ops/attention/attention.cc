@@ -11,10 +11,11 @@ void check_tensors(const Rows& rows, const RowView& view, const Attention& args)
   const KvLayer& kv = args.kv;
   VOLLEY_CHECK(kv.base != nullptr && kv.page_size > 0 && kv.page_size % kKvTile == 0);
   VOLLEY_CHECK(kv.head_dim > 0 && kv.head_dim % 16 == 0 && kv.head_dim <= 256);
-  VOLLEY_CHECK(kv.dtype == DType::kBF16 || kv.dtype == DType::kF32);
+  VOLLEY_CHECK(kv.dtype == DType::kBF16 || kv.dtype == DType::kF32 || kv.dtype == DType::kF8E4M3);
+  VOLLEY_CHECK(kv.k_scale > 0 && kv.v_scale > 0);
   VOLLEY_CHECK(kv.kv_heads >= 1 && args.heads >= kv.kv_heads && args.heads % kv.kv_heads == 0);
   VOLLEY_CHECK(args.scale > 0);
-  VOLLEY_CHECK(args.q.dtype == kv.dtype && args.out.dtype == kv.dtype);
+  VOLLEY_CHECK(args.q.dtype == attention_dtype(kv.dtype) && args.out.dtype == args.q.dtype);
   VOLLEY_CHECK_EQ(args.q.dim(0), rows.rows);
   VOLLEY_CHECK_EQ(args.q.count(), int64_t{rows.rows} * args.heads * kv.head_dim);
   VOLLEY_CHECK_EQ(args.out.count(), args.q.count());

@@ -3,7 +3,8 @@
 //
 // out = softmax(q K^T * scale) V per head. Scores, sums and outputs are accumulated in fp32; with bf16 KV the
 // probabilities are rounded to bf16 before the product with V, and the sum that divides is the sum of the rounded ones,
-// so that the weights of V add up to one. With sinks (Xiao et al., 2023, arXiv:2309.17453; here learned, a logit for
+// so that the weights of V add up to one. e4m3 KV is widened to bf16, and the scales of K and V multiply scores and
+// outputs in fp32. With sinks (Xiao et al., 2023, arXiv:2309.17453; here learned, a logit for
 // each head, not scaled) the sum has exp(sink) as one more term, whose V is zero; it is added at last.
 //
 // Batch invariance: a row's bits depend on its q, its range and the K and V in it; a position that it does not see
@@ -71,7 +72,7 @@ AttentionWork plan_attention(Stream& stream, const Rows& rows, const RowView& vi
                              Arena& scratch);
 
 struct Attention {
-  TensorView q;       // [rows, heads, head_dim], dtype of kv
+  TensorView q;       // [rows, heads, head_dim], attention_dtype() of kv
   int32_t heads = 0;  // a multiple of kv.kv_heads
   float scale = 0;
   AttentionWork work;  // of plan_attention() for these rows and this view

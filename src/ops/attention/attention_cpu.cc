@@ -38,9 +38,11 @@ class BlockRun {
         page_table_(call.view.page_table),
         kernels_(kernels),
         segment_(call.rows.segments[block.segment]),
+        tiles_(args_.kv),
         group_(args_.heads / args_.kv.kv_heads),
         kv_head_(kv_head),
         rows_(block.end - block.begin) {
+    tiles_.dtype = attention_dtype(args_.kv.dtype);
     const int32_t* begin = call.view.begin.as<int32_t>();
     const int32_t* end = call.view.end.as<int32_t>();
     for (int i = 0; i < rows_; ++i) {
@@ -55,8 +57,9 @@ class BlockRun {
     return begin_[i] < (chunk + 1) * kAttentionChunk && end_[i] > chunk * kAttentionChunk;
   }
 
-  // Partial results of one chunk: [rows][partial_floats]; rows that see none of it are left undefined.
-  void run_chunk(int32_t chunk, float* partials) const;
+  // Partial results of one chunk: [rows][partial_floats]; rows that see none of it are left undefined. widened:
+  // widened_bytes() of room, or null where there are none.
+  void run_chunk(int32_t chunk, std::byte* widened, float* partials) const;
 
   // Ordered by chunk: fold each, then finish.
   void fold_chunk(int32_t chunk, const float* partials, float* running) const {
@@ -74,7 +77,7 @@ class BlockRun {
     const int stride = partial_floats(args_.kv.head_dim);
     if (args_.sinks.data != nullptr) fold_sinks(running);
     for (int i = 0; i < rows_; ++i) {
-      kernels_.finish(running + i * stride, row_of(args_.out, i), args_.kv.head_dim);
+      kernels_.finish(running + i * stride, args_.kv.v_scale, row_of(args_.out, i), args_.kv.head_dim);
     }
   }
 
@@ -92,6 +95,7 @@ class BlockRun {
            element_[i] * args_.kv.head_dim * static_cast<int64_t>(dtype_size(tensor.dtype));
   }
   void find_tiles(int32_t first_tile, int n_tiles, const std::byte** k, const std::byte** v) const;
+  void widen_tiles(int n_tiles, std::byte* widened, const std::byte** k, const std::byte** v) const;
   bool hidden_values_finite(const ChunkJob& job) const;
   void run_row_alone(const ChunkJob& all, int i, float* partial) const;
 
@@ -99,6 +103,7 @@ class BlockRun {
   const TensorView& page_table_;
   const ChunkKernels& kernels_;
   const RowSegment& segment_;
+  KvLayer tiles_;  // args_.kv, as the kernels get its tiles
   int32_t group_;
   int32_t kv_head_;
   int rows_;
@@ -123,12 +128,23 @@ void BlockRun::find_tiles(int32_t first_tile, int n_tiles, const std::byte** k, 
   }
 }
 
+// K and V of a chunk as the kernels take them: that of one head is read once for all rows of a block.
+void BlockRun::widen_tiles(int n_tiles, std::byte* widened, const std::byte** k, const std::byte** v) const {
+  const int64_t bytes = kv_tile_bytes(tiles_);
+  for (const std::byte** tiles : {k, v}) {
+    for (int i = 0; i < n_tiles; ++i, widened += bytes) {
+      kernels_.widen(tiles[i], int64_t{kKvTile} * tiles_.head_dim, widened);
+      tiles[i] = widened;
+    }
+  }
+}
+
 // Whether V is finite wherever some of the rows, but not all, see the tile's positions. If so, a probability of zero
 // hides a position: zero times its V adds nothing.
 bool BlockRun::hidden_values_finite(const ChunkJob& job) const {
   const int32_t all_begin = *std::max_element(begin_.begin(), begin_.begin() + rows_);
   const int32_t all_end = *std::min_element(end_.begin(), end_.begin() + rows_);
-  const int64_t bytes = kv_tile_bytes(args_.kv);
+  const int64_t bytes = kv_tile_bytes(tiles_);
   for (int t = 0; t < job.n_tiles; ++t) {
     const int32_t position = job.position + t * kKvTile;
     const bool seen_by_all = position >= all_begin && position + kKvTile <= all_end;
@@ -170,14 +186,14 @@ void BlockRun::run_row_alone(const ChunkJob& all, int i, float* partial) const {
   for (const int t : {0, job.n_tiles - 1}) {
     const uint32_t lanes = visible_lanes(job.position + t * kKvTile, begin_[i], end_[i]);
     std::byte* copy = copies[t == 0 ? 0 : 1];
-    copy_visible(all.v_tiles[range.begin + t], args_.kv, lanes, copy);
+    copy_visible(all.v_tiles[range.begin + t], tiles_, lanes, copy);
     v_tiles[t] = copy;
   }
   job.v_tiles = v_tiles;
   kernels_.chunk(job);
 }
 
-void BlockRun::run_chunk(int32_t chunk, float* partials) const {
+void BlockRun::run_chunk(int32_t chunk, std::byte* widened, float* partials) const {
   alignas(64) float scores[kJobRows * kMaxScoreStride];
   const std::byte *k_tiles[kChunkTiles], *v_tiles[kChunkTiles];
   const int32_t begin = *std::min_element(begin_.begin(), begin_.begin() + rows_);
@@ -188,11 +204,12 @@ void BlockRun::run_chunk(int32_t chunk, float* partials) const {
   job.n_tiles = end_tile - first_tile;
   job.position = first_tile * kKvTile;
   job.head_dim = args_.kv.head_dim;
-  job.scale_log2 = args_.scale * std::numbers::log2e_v<float>;
+  job.scale_log2 = args_.scale * std::numbers::log2e_v<float> * args_.kv.k_scale;
   job.k_tiles = k_tiles;
   job.v_tiles = v_tiles;
   job.scores = scores;
   find_tiles(first_tile, job.n_tiles, k_tiles, v_tiles);
+  if (widened != nullptr) widen_tiles(job.n_tiles, widened, k_tiles, v_tiles);
   const int stride = partial_floats(job.head_dim);
   if (!hidden_values_finite(job)) {
     for (int i = 0; i < rows_; ++i) run_row_alone(job, i, partials + i * stride);
@@ -211,17 +228,31 @@ void BlockRun::run_chunk(int32_t chunk, float* partials) const {
 }
 
 // A task: one block and KV head over all its chunks.
-void run_whole(const AttentionCall& call, const ChunkKernels& kernels, const AttentionBlock& block, int32_t kv_head) {
+void run_whole(const AttentionCall& call, const ChunkKernels& kernels, const AttentionBlock& block, int32_t kv_head,
+               std::byte* widened) {
   alignas(64) float running[kMaxBlockRows * kMaxPartial];
   alignas(64) float partials[kMaxBlockRows * kMaxPartial];
   const BlockRun run(call, kernels, block, kv_head);
   run.start(running);
   for (int32_t chunk = block.chunk_begin; chunk < block.chunk_end; ++chunk) {
-    run.run_chunk(chunk, partials);
+    run.run_chunk(chunk, widened, partials);
     run.fold_chunk(chunk, partials, running);
   }
   run.finish(running);
 }
+
+// Room for a chunk's K and V that are widened, a piece for each thread; null where they are not.
+class Widened {
+ public:
+  Widened(const KvLayer& kv, int threads, Arena& scratch) : bytes_(widened_bytes(kv.dtype, kv.head_dim)) {
+    if (bytes_ > 0) base_ = scratch.take(DType::kU8, {threads, bytes_}).as<std::byte>();
+  }
+  std::byte* of(int thread) const { return bytes_ > 0 ? base_ + thread * bytes_ : nullptr; }
+
+ private:
+  int64_t bytes_;
+  std::byte* base_ = nullptr;
+};
 
 // Where a split call keeps the partial results of (block, KV head, chunk).
 struct SplitScratch {
@@ -235,7 +266,7 @@ struct SplitScratch {
 };
 
 void run_split(Stream& stream, const AttentionCall& call, const ChunkKernels& kernels, const AttentionPlan& plan,
-               Arena& scratch) {
+               const Widened& widened, Arena& scratch) {
   const KvLayer& kv = call.args.kv;
   const int stride = partial_floats(kv.head_dim);
   const SplitScratch partials{scratch.take(DType::kF32, {plan.partials, stride}).as<float>(), stride};
@@ -244,12 +275,12 @@ void run_split(Stream& stream, const AttentionCall& call, const ChunkKernels& ke
     max_chunks = std::max<int64_t>(max_chunks, block.chunk_end - block.chunk_begin);
   }
   const int64_t items = static_cast<int64_t>(plan.blocks.size()) * kv.kv_heads;
-  stream.pool().parallel_for(items * max_chunks, [&](int64_t task, int) {
+  stream.pool().parallel_for(items * max_chunks, [&](int64_t task, int thread) {
     const AttentionBlock& block = plan.blocks[task / max_chunks / kv.kv_heads];
     const auto kv_head = static_cast<int32_t>(task / max_chunks % kv.kv_heads);
     const auto chunk = static_cast<int32_t>(block.chunk_begin + task % max_chunks);
     if (chunk >= block.chunk_end) return;
-    BlockRun(call, kernels, block, kv_head).run_chunk(chunk, partials.at(block, kv_head, chunk));
+    BlockRun(call, kernels, block, kv_head).run_chunk(chunk, widened.of(thread), partials.at(block, kv_head, chunk));
   });
   stream.pool().parallel_for(items, [&](int64_t item, int) {
     alignas(64) float running[kMaxBlockRows * kMaxPartial];
@@ -282,18 +313,21 @@ void attention_cpu(Stream& stream, const Rows& rows, const RowView& view, const 
   if (stream.dry()) {  // what rows see is not known: the most that it can be
     scratch.take(DType::kU8, {attention_scratch_bytes(rows.rows, args.heads, args.kv.head_dim, rows.max_positions,
                                                       stream.threads())});
+    Widened(args.kv, stream.threads(), scratch);
     return;
   }
   for (int32_t i = 0; i < rows.n_segments; ++i) check_segment(call, rows.segments[i]);
   ThreadPool& pool = stream.pool();
-  const ChunkKernels kernels = choose_kernels(args.kv.dtype);
+  const ChunkKernels kernels = choose_kernels(attention_dtype(args.kv.dtype));
   const AttentionPlan plan = plan_attention(call, pool.threads(), scratch);
-  if (plan.split) return run_split(stream, call, kernels, plan, scratch);
+  const Widened widened(args.kv, pool.threads(), scratch);
+  if (plan.split) return run_split(stream, call, kernels, plan, widened, scratch);
   const int64_t items = static_cast<int64_t>(plan.blocks.size()) * args.kv.kv_heads;
   const int64_t tasks = std::min(items, std::max<int64_t>(1, plan.macs / kMacsPerTask));
-  pool.parallel_for(tasks, [&](int64_t task, int) {
+  pool.parallel_for(tasks, [&](int64_t task, int thread) {
     for (int64_t item = items * task / tasks; item < items * (task + 1) / tasks; ++item) {
-      run_whole(call, kernels, plan.blocks[item / args.kv.kv_heads], static_cast<int32_t>(item % args.kv.kv_heads));
+      run_whole(call, kernels, plan.blocks[item / args.kv.kv_heads], static_cast<int32_t>(item % args.kv.kv_heads),
+                widened.of(thread));
     }
   });
 }

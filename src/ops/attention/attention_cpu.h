@@ -72,12 +72,15 @@ struct ChunkKernels {
   void (*chunk)(const ChunkJob& job) = nullptr;
   // running = running merged with the partial of the next chunk.
   void (*fold)(float* running, const float* chunk, int head_dim) = nullptr;
-  // out = running / sum, rounded to the dtype of the call.
-  void (*finish)(const float* running, void* out, int head_dim) = nullptr;
+  // out = running / sum * scale, rounded to the dtype of the call.
+  void (*finish)(const float* running, float scale, void* out, int head_dim) = nullptr;
   bool (*all_finite)(const std::byte* tile, int64_t bytes) = nullptr;
+  // The bf16 of n e4m3 codes, in order; n is a multiple of 32.
+  void (*widen)(const std::byte* codes, int64_t n, std::byte* to) = nullptr;
   bool avx512 = false;  // compiled for AVX-512
 };
 
+// dtype: attention_dtype() of K and V.
 ChunkKernels attention_kernels_portable(DType dtype);  // attention_cpu_simd.cc
 #if defined(__x86_64__)
 void attention_chunk_avx512bf16(const ChunkJob& job);  // attention_cpu_avx512bf16.cc

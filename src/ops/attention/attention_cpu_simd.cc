@@ -267,18 +267,18 @@ void fold(float* HWY_RESTRICT running, const float* HWY_RESTRICT chunk, int head
 
 // Adding +0 makes a zero positive: a row's zero must not show by its sign whether invisible positions (each adding +0
 // or -0) shared its tiles.
-void finish_f32(const float* HWY_RESTRICT running, void* HWY_RESTRICT out, int head_dim) {
+void finish_f32(const float* HWY_RESTRICT running, float scale, void* HWY_RESTRICT out, int head_dim) {
   const DF d;
-  const VF inverse = hn::Set(d, 1.0f / running[1]);
+  const VF inverse = hn::Set(d, scale / running[1]);
   float* to = static_cast<float*>(out);
   for (int i = 0; i < head_dim; i += kLanes) {
     hn::StoreU(hn::MulAdd(hn::LoadU(d, running + kPartialHeader + i), inverse, hn::Zero(d)), d, to + i);
   }
 }
 
-void finish_bf16(const float* HWY_RESTRICT running, void* HWY_RESTRICT out, int head_dim) {
+void finish_bf16(const float* HWY_RESTRICT running, float scale, void* HWY_RESTRICT out, int head_dim) {
   const DF d;
-  const VF inverse = hn::Set(d, 1.0f / running[1]);
+  const VF inverse = hn::Set(d, scale / running[1]);
   uint16_t* to = static_cast<uint16_t*>(out);
   for (int i = 0; i < head_dim; i += kLanes) {
     store_bf16(d, hn::MulAdd(hn::LoadU(d, running + kPartialHeader + i), inverse, hn::Zero(d)), to + i);
@@ -308,6 +308,22 @@ bool all_finite_f32(const std::byte* tile, int64_t bytes) {
   return hn::GetLane(hn::MaxOfLanes(d, high)) != 0x7f800000;
 }
 
+// The exponent moves from a bias of 7 to one of 127. The codes below 8 are multiples of 2^-9, whose first bit decides.
+void widen_e4m3(const std::byte* HWY_RESTRICT codes, int64_t n, std::byte* HWY_RESTRICT to) {
+  const hn::CappedTag<uint16_t, 32> d;
+  const hn::Rebind<uint8_t, decltype(d)> d8;
+  for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(d))) {
+    const auto code = hn::PromoteTo(d, hn::LoadU(d8, reinterpret_cast<const uint8_t*>(codes + i)));
+    const auto size = hn::And(code, hn::Set(d, 0x7f));
+    auto value = hn::Add(hn::ShiftLeft<4>(size), hn::Set(d, 0x3c00));
+    value = hn::IfThenElse(hn::Lt(size, hn::Set(d, 8)), hn::Add(hn::ShiftLeft<5>(size), hn::Set(d, 0x3b80)), value);
+    value = hn::IfThenElse(hn::Lt(size, hn::Set(d, 4)), hn::Add(hn::ShiftLeft<6>(size), hn::Set(d, 0x3b00)), value);
+    value = hn::IfThenElse(hn::Lt(size, hn::Set(d, 2)), hn::And(hn::Sub(hn::Zero(d), size), hn::Set(d, 0x3b00)), value);
+    value = hn::IfThenElse(hn::Eq(size, hn::Set(d, 0x7f)), hn::Set(d, 0x7fc0), value);
+    hn::StoreU(hn::Or(value, hn::ShiftLeft<8>(hn::Xor(code, size))), d, reinterpret_cast<uint16_t*>(to + 2 * i));
+  }
+}
+
 bool is_avx512() {
   return HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL;
 }
@@ -325,16 +341,21 @@ HWY_EXPORT(finish_bf16);
 HWY_EXPORT(finish_f32);
 HWY_EXPORT(all_finite_bf16);
 HWY_EXPORT(all_finite_f32);
+HWY_EXPORT(widen_e4m3);
 HWY_EXPORT(is_avx512);
 }  // namespace
 
 ChunkKernels attention_kernels_portable(DType dtype) {
   if (dtype == DType::kBF16) {
-    return {HWY_DYNAMIC_DISPATCH(chunk_bf16), HWY_DYNAMIC_DISPATCH(fold), HWY_DYNAMIC_DISPATCH(finish_bf16),
-            HWY_DYNAMIC_DISPATCH(all_finite_bf16), HWY_DYNAMIC_DISPATCH(is_avx512)()};
+    return {HWY_DYNAMIC_DISPATCH(chunk_bf16),      HWY_DYNAMIC_DISPATCH(fold),       HWY_DYNAMIC_DISPATCH(finish_bf16),
+            HWY_DYNAMIC_DISPATCH(all_finite_bf16), HWY_DYNAMIC_DISPATCH(widen_e4m3), HWY_DYNAMIC_DISPATCH(is_avx512)()};
   }
-  return {HWY_DYNAMIC_DISPATCH(chunk_f32), HWY_DYNAMIC_DISPATCH(fold), HWY_DYNAMIC_DISPATCH(finish_f32),
-          HWY_DYNAMIC_DISPATCH(all_finite_f32), HWY_DYNAMIC_DISPATCH(is_avx512)()};
+  return {HWY_DYNAMIC_DISPATCH(chunk_f32),
+          HWY_DYNAMIC_DISPATCH(fold),
+          HWY_DYNAMIC_DISPATCH(finish_f32),
+          HWY_DYNAMIC_DISPATCH(all_finite_f32),
+          nullptr,
+          HWY_DYNAMIC_DISPATCH(is_avx512)()};
 }
 
 }  // namespace volley::ops

@@ -159,6 +159,7 @@ void attention_plain_cuda(Stream& stream, const Rows& rows, const RowView& view,
 }
 
 void attention_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args, Arena& /*scratch*/) {
+  VOLLEY_CHECK(args.kv.dtype != DType::kF8E4M3);
   if (rows.rows == 0 || rows.n_segments == 0) return;
   if (args.work.backend == AttentionBackend::kPlain) {
     attention_plain_cuda(stream, rows, view, args);

@@ -67,6 +67,11 @@ int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t head_di
   return arena_bytes(blocks * static_cast<int64_t>(sizeof(AttentionBlock))) + arena_bytes(partial_bytes);
 }
 
+int64_t widened_bytes(DType kv, int32_t head_dim) {
+  if (attention_dtype(kv) == kv) return 0;
+  return int64_t{2} * kAttentionChunk * head_dim * static_cast<int64_t>(dtype_size(attention_dtype(kv)));
+}
+
 AttentionPlan plan_attention(const AttentionCall& call, int threads, Arena& scratch) {
   const Attention& args = call.args;
   const Rows& rows = call.rows;

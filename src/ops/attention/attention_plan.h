@@ -44,6 +44,9 @@ inline constexpr int64_t kMaxSplitRows = 2048;
 // Bytes of scratch that a call takes at most for max_rows rows of sequences of up to max_positions.
 int64_t attention_scratch_bytes(int64_t max_rows, int32_t heads, int32_t head_dim, int64_t max_positions, int threads);
 
+// Beside those, for each thread: the K and V of a chunk, widened. 0 where they are no codes.
+int64_t widened_bytes(DType kv, int32_t head_dim);
+
 // REQUIRES: args checked.
 AttentionPlan plan_attention(const AttentionCall& call, int threads, Arena& scratch);
 

@@ -26,6 +26,9 @@ struct AttentionShape {
   int kv_heads = 2;
   int page_size = 16;
   bool sinks = false;
+  // Of codes. Chosen so that some values are above the largest code, and some below the least normal one.
+  float k_scale() const { return dtype == DType::kF8E4M3 ? 0.0078f : 1.0f; }
+  float v_scale() const { return dtype == DType::kF8E4M3 ? 13.0f : 1.0f; }
 };
 
 struct AttentionRow {
@@ -34,11 +37,19 @@ struct AttentionRow {
   int id = 0;              // what its q is made from
 };
 
+// As q and attention's output are.
 inline float rounded(float x, DType dtype) {
-  return dtype == DType::kBF16 ? to_float(to_bfloat16(x)) : x;
+  return attention_dtype(dtype) == DType::kBF16 ? to_float(to_bfloat16(x)) : x;
 }
 
-inline void put(std::vector<std::byte>& to, size_t i, float x, DType dtype) {
+// As the cache keeps it.
+inline double cached(float x, DType dtype, float scale) {
+  if (dtype == DType::kF8E4M3) return double{to_float(to_float8_e4m3(x / scale))} * scale;
+  return rounded(x, dtype);
+}
+
+inline void put(std::vector<std::byte>& to, size_t i, float x, DType kv) {
+  const DType dtype = attention_dtype(kv);
   const BFloat16 half = to_bfloat16(x);
   std::memcpy(to.data() + i * dtype_size(dtype),
               dtype == DType::kF32 ? static_cast<const void*>(&x) : static_cast<const void*>(&half), dtype_size(dtype));
@@ -82,7 +93,9 @@ class AttentionWorld {
            shape.page_size,
            shape.kv_heads,
            shape.head_dim,
-           shape.dtype};
+           shape.dtype,
+           shape.k_scale(),
+           shape.v_scale()};
     const size_t angles = static_cast<size_t>(pages_per_slot_) * shape.page_size * shape.head_dim / 2;
     std::vector<float> sinks;
     for (int h = 0; h < shape.heads; ++h) sinks.push_back(sink(h));
@@ -91,7 +104,8 @@ class AttentionWorld {
     sin_ = std::make_unique<DeviceTensor>(device, std::vector<float>(angles, 0.0f));
     const int64_t scratch =
         attention_scratch_bytes(1024, shape.heads, shape.head_dim, longest(), device.stream().threads());
-    arena_ = std::make_unique<Arena>(std::move(device_.allocate(static_cast<size_t>(scratch))).value());
+    const int64_t widened = device.stream().threads() * widened_bytes(shape.dtype, shape.head_dim);
+    arena_ = std::make_unique<Arena>(std::move(device_.allocate(static_cast<size_t>(scratch + widened))).value());
     for (size_t slot = 0; write_all && slot < lengths.size(); ++slot) write(static_cast<int>(slot), 0, lengths[slot]);
   }
 
@@ -219,12 +233,12 @@ class AttentionWorld {
         device_.stream(), [&](Arena& arena) { plan_attention(device_.stream(), batch, view, heads, arena); });
     Arena work_arena(std::move(device_.allocate(static_cast<size_t>(std::max<int64_t>(work_bytes, 1)))).value());
     Attention args;
-    args.q = q_device.view(shape_.dtype, {n, shape_.heads, shape_.head_dim});
+    args.q = q_device.view(attention_dtype(shape_.dtype), {n, shape_.heads, shape_.head_dim});
     args.heads = shape_.heads;
     args.scale = scale();
     args.kv = kv_;
     if (shape_.sinks) args.sinks = sinks_->view(DType::kF32, {shape_.heads});
-    args.out = out.view(shape_.dtype, {n, width});
+    args.out = out.view(attention_dtype(shape_.dtype), {n, width});
     const auto enqueue = [&] {
       args.work = plan_attention(device_.stream(), batch, view, heads, work_arena);
       blocks_ = args.work.blocks;
@@ -257,7 +271,7 @@ class AttentionWorld {
  private:
   std::vector<std::byte> queries(const std::vector<AttentionRow>& rows) const {
     const size_t width = static_cast<size_t>(shape_.heads) * shape_.head_dim;
-    std::vector<std::byte> q(rows.size() * width * dtype_size(shape_.dtype));
+    std::vector<std::byte> q(rows.size() * width * dtype_size(attention_dtype(shape_.dtype)));
     for (size_t i = 0; i < rows.size(); ++i) {
       for (int h = 0; h < shape_.heads; ++h) {
         const auto x = q_of(rows[i], h);
@@ -304,21 +318,24 @@ inline double worst_error(AttentionWorld& world, const std::vector<AttentionRow>
       double sum = shape.sinks ? std::exp(double{world.sink(h)}) : 0.0;
       for (size_t p = 0; p < kv.size(); ++p) {
         double s = 0;
-        for (int d = 0; d < shape.head_dim; ++d) s += double{q[d]} * rounded(kv[p][k_at + d], shape.dtype);
+        for (int d = 0; d < shape.head_dim; ++d)
+          s += double{q[d]} * cached(kv[p][k_at + d], shape.dtype, shape.k_scale());
         sum += w[p] = std::exp(s * world.scale());
       }
       for (int d = 0; d < shape.head_dim; ++d) {
         double mean = 0, magnitude = 0, spread = 0;
-        for (size_t p = 0; p < kv.size(); ++p) mean += w[p] / sum * rounded(kv[p][v_at + d], shape.dtype);
+        for (size_t p = 0; p < kv.size(); ++p)
+          mean += w[p] / sum * cached(kv[p][v_at + d], shape.dtype, shape.v_scale());
         for (size_t p = 0; p < kv.size(); ++p) {
-          const double v = rounded(kv[p][v_at + d], shape.dtype);
+          const double v = cached(kv[p][v_at + d], shape.dtype, shape.v_scale());
           magnitude += w[p] / sum * std::abs(v);
           spread += w[p] / sum * std::abs(v - mean);
         }
         double tolerance = 2e-6 * magnitude;
-        if (shape.dtype == DType::kBF16) tolerance += std::ldexp(spread + std::abs(mean), -8);
+        if (attention_dtype(shape.dtype) == DType::kBF16) tolerance += std::ldexp(spread + std::abs(mean), -8);
         const size_t at = (r * shape.heads + h) * shape.head_dim + d;
-        const double error = std::abs(element(out, at, shape.dtype) - mean) / tolerance;
+        const double difference = std::abs(element(out, at, shape.dtype) - mean);
+        const double error = difference == 0 ? 0 : difference / tolerance;  // a V of zero has no tolerance
         worst = std::isnan(error) ? 1e30 : std::max(worst, error);
       }
     }

@@ -28,6 +28,7 @@ struct CacheConfig {
   bool norm = true;
   int layers = 1;  // more than one with heads == 0
   bool bias = false;
+  float k_scale = 1, v_scale = 1;
   int foreign_heads = 0;  // before those of a row of qkv, and behind them: NaN, which nobody may look at
 };
 
@@ -57,7 +58,9 @@ class TestCache {
            config.page_size,
            config.kv_heads,
            config.head_dim,
-           config.dtype};
+           config.dtype,
+           config.k_scale,
+           config.v_scale};
     const int half = config.head_dim / 2;
     for (int p = 0; p < kMaxPositions + kRopeShift; ++p) {
       for (int i = 0; i < half; ++i) {
@@ -105,7 +108,8 @@ class TestCache {
     }
     const auto rows = static_cast<int64_t>(cache.size());
     const int64_t half = config_.head_dim / 2;
-    const size_t q_bytes = rows * config_.heads * config_.head_dim * dtype_size(config_.dtype);
+    const DType q_dtype = attention_dtype(config_.dtype);
+    const size_t q_bytes = rows * config_.heads * config_.head_dim * dtype_size(q_dtype);
     const DeviceTensor qkv_device(device_, qkv), cache_device(device_, cache), rope_device(device_, rope),
         slots_device(device_, slots), table(device_, page_table_), cos(device_, cos_), sin(device_, sin_),
         q_norm(device_, q_norm_), k_norm(device_, k_norm_), bias(device_, bias_.empty() ? q_norm_ : bias_),
@@ -125,7 +129,7 @@ class TestCache {
     args.rope = {cos.view(DType::kF32, {kMaxPositions + kRopeShift, half}),
                  sin.view(DType::kF32, {kMaxPositions + kRopeShift, half})};
     args.kv = kv_;
-    if (config_.heads > 0) args.q_out = q.view(config_.dtype, {rows, config_.heads, config_.head_dim});
+    if (config_.heads > 0) args.q_out = q.view(q_dtype, {rows, config_.heads, config_.head_dim});
     Rows batch;
     batch.rows = static_cast<int32_t>(rows);
     batch.slots = slots_device.view(DType::kI32, {rows});
@@ -153,6 +157,9 @@ class TestCache {
       float x;
       std::memcpy(&x, &snapshot_[at], 4);
       return x;
+    }
+    if (config_.dtype == DType::kF8E4M3) {
+      return to_float(Float8E4M3{static_cast<uint8_t>(snapshot_[at])}) * (is_v ? config_.v_scale : config_.k_scale);
     }
     BFloat16 x;
     std::memcpy(&x, &snapshot_[at], 2);
@@ -204,13 +211,18 @@ class TestCache {
     return out;
   }
 
-  // Largest error of a head over its tolerance: rounding to bf16 is 2^-8 of the value; fp32 arithmetic on values of a
-  // few units 1e-6.
-  double worst(const std::vector<double>& expected, const auto& actual) const {
+  // Largest error of a head over its tolerance: rounding to bf16 is 2^-8 of the value, to e4m3 2^-4 of it or half a
+  // step of 2^-9; fp32 arithmetic on values of a few units 1e-6.
+  double worst(const std::vector<double>& expected, const auto& actual, DType dtype, double scale = 1) const {
     double worst = 0;
     for (size_t i = 0; i < expected.size(); ++i) {
-      const double tolerance = 1e-6 + (config_.dtype == DType::kBF16 ? std::abs(expected[i]) / 256 : 0);
-      worst = std::max(worst, std::abs(actual(static_cast<int>(i)) - expected[i]) / tolerance);
+      double wanted = expected[i], tolerance = 1e-6;
+      if (dtype == DType::kBF16) tolerance += std::abs(wanted) / 256;
+      if (dtype == DType::kF8E4M3) {
+        wanted = std::clamp(wanted, -kMaxFloat8E4M3 * scale, kMaxFloat8E4M3 * scale);
+        tolerance += std::max(std::abs(wanted) / 16, scale / 1024);
+      }
+      worst = std::max(worst, std::abs(actual(static_cast<int>(i)) - wanted) / tolerance);
     }
     return worst;
   }
@@ -246,12 +258,14 @@ inline void expect_oracle(TestCache& cache, const CacheConfig& config) {
         for (size_t i = 0; i < cache.bias().size(); ++i) x[i] += cache.bias()[i];
         for (int h = 0; h < config.heads; ++h) {
           const size_t at = (row * config.heads + h) * d;
-          ASSERT_LE(cache.worst(cache.expected(&x[h * d], cache.q_norm().data(), p),
-                                [&](int i) {
-                                  return config.dtype == DType::kF32
-                                             ? reinterpret_cast<const float*>(q.data())[at + i]
-                                             : to_float(reinterpret_cast<const BFloat16*>(q.data())[at + i]);
-                                }),
+          ASSERT_LE(cache.worst(
+                        cache.expected(&x[h * d], cache.q_norm().data(), p),
+                        [&](int i) {
+                          return config.dtype == DType::kF32
+                                     ? reinterpret_cast<const float*>(q.data())[at + i]
+                                     : to_float(reinterpret_cast<const BFloat16*>(q.data())[at + i]);
+                        },
+                        attention_dtype(config.dtype)),
                     1.0)
               << "q, row " << row;
         }
@@ -259,12 +273,16 @@ inline void expect_oracle(TestCache& cache, const CacheConfig& config) {
           const int layer = h / config.kv_heads;
           const float* k = &x[(config.heads + layer * config.kv_heads + h) * d];
           const float* v = k + config.kv_heads * d;
-          ASSERT_LE(cache.worst(cache.expected(k, &cache.k_norm()[layer * d], p),
-                                [&](int i) { return cache.stored(false, piece.slot, p, h, i); }),
+          ASSERT_LE(cache.worst(
+                        cache.expected(k, &cache.k_norm()[layer * d], p),
+                        [&](int i) { return cache.stored(false, piece.slot, p, h, i); }, config.dtype, config.k_scale),
                     1.0)
               << "k at " << p;
           for (int i = 0; i < d; ++i) {
-            const float want = config.dtype == DType::kF32 ? v[i] : to_float(to_bfloat16(v[i]));
+            float want = config.dtype == DType::kF32 ? v[i] : to_float(to_bfloat16(v[i]));
+            if (config.dtype == DType::kF8E4M3) {
+              want = to_float(to_float8_e4m3(v[i] / config.v_scale)) * config.v_scale;
+            }
             ASSERT_EQ(cache.stored(true, piece.slot, p, h, i), want) << "v at " << p;
           }
         }

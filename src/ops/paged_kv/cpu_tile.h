@@ -5,6 +5,7 @@
 // over full vectors: lanes are positions for q K^T, and elements of the head for P V.
 //   fp32:  K [head_dim][16]           V [16][head_dim]
 //   bf16:  K [head_dim / 2][16][2]    V [16 / 2][head_dim][2]
+//   e4m3:  as bf16, a byte each
 // The bf16 forms keep two neighbours of the summed index (head elements for K, positions for V) in one 32-bit word, as
 // the bf16 dot product wants them.
 #pragma once

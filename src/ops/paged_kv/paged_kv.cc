@@ -12,7 +12,8 @@ namespace {
 
 void check_layers(const KvLayer& kv, int32_t layers) {
   VOLLEY_CHECK(kv.base != nullptr);
-  VOLLEY_CHECK(kv.dtype == DType::kBF16 || kv.dtype == DType::kF32);
+  VOLLEY_CHECK(kv.dtype == DType::kBF16 || kv.dtype == DType::kF32 || kv.dtype == DType::kF8E4M3);
+  VOLLEY_CHECK(kv.k_scale > 0 && kv.v_scale > 0);
   VOLLEY_CHECK(kv.page_size > 0 && kv.page_size % kKvTile == 0);
   VOLLEY_CHECK(kv.head_dim > 0 && kv.head_dim % 16 == 0 && kv.head_dim <= 256);
   VOLLEY_CHECK_GE(kv.kv_heads, 1);

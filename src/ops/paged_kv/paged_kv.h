@@ -25,8 +25,15 @@ struct KvLayer {
   int32_t page_size = 0;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;        // a multiple of 16, at most 256
-  DType dtype = DType::kBF16;  // kBF16 or kF32
+  DType dtype = DType::kBF16;  // kBF16, kF32 or, on the CPU, kF8E4M3
+  // kF8E4M3: what is stored is K and V divided by these; what is larger than the largest code becomes the largest.
+  float k_scale = 1, v_scale = 1;
 };
+
+// The type of q and of attention's output: codes are multiplied in bf16, which holds each of them exactly.
+inline DType attention_dtype(DType kv) {
+  return kv == DType::kF8E4M3 ? DType::kBF16 : kv;
+}
 
 // Bytes of one layer's block in a page: 2 * kv_heads * page_size * head_dim * size of dtype.
 int64_t kv_layer_bytes(int32_t page_size, int32_t kv_heads, int32_t head_dim, DType dtype);
@@ -52,7 +59,7 @@ struct QkvWrite {
   // while the kernel that makes qkv still runs: a write lets nothing start before all that is older than it has ended,
   // so what the first write of the pass had to wait for is there.
   bool rows_ready = false;
-  KvLayer kv;        // of the first layer; the blocks of the others follow it in the page
+  KvLayer kv;        // of the first layer; the blocks of the others, of the same scales, follow it in the page
   TensorView q_out;  // [rows, heads, head_dim] bf16 or fp32; null view when heads == 0
 
   int32_t all_heads() const { return heads + layers * 2 * kv.kv_heads; }

@@ -94,8 +94,37 @@ void store_row(const float* HWY_RESTRICT x, int head_dim, uint16_t* HWY_RESTRICT
   for (int i = 0; i < head_dim; i += static_cast<int>(hn::Lanes(d))) store_bf16(d, hn::LoadU(d, x + i), to + i);
 }
 
-void store_k_row(const float* HWY_RESTRICT x, int head_dim, int in_tile, DType dtype, std::byte* tile) {
-  if (dtype == DType::kF32) {
+// The e4m3 nearest to each lane, as to_float8_e4m3() rounds.
+void store_e4m3(const float* HWY_RESTRICT x, float scale, int head_dim, uint8_t* HWY_RESTRICT to) {
+  const DF d;
+  const hn::RebindToUnsigned<DF> du;
+  const hn::RebindToSigned<DF> di;
+  const hn::Rebind<uint8_t, DF> d8;
+  for (int i = 0; i < head_dim; i += static_cast<int>(hn::Lanes(d))) {
+    const auto value = hn::Div(hn::LoadU(d, x + i), hn::Set(d, scale));
+    const auto magnitude = hn::Min(hn::Abs(value), hn::Set(d, kMaxFloat8E4M3));
+    const auto bits = hn::BitCast(du, magnitude);
+    const auto odd = hn::And(hn::ShiftRight<20>(bits), hn::Set(du, 1));
+    const auto rounded = hn::ShiftRight<20>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7ffff))));
+    const auto normal = hn::Sub(rounded, hn::Set(du, 120 << 3));
+    // Below 2^-6 steps are 2^-9 wide: the unit in the last place of a sum with 2^14.
+    const auto small = hn::And(hn::BitCast(du, hn::Add(magnitude, hn::Set(d, 0x1p14f))), hn::Set(du, 0xf));
+    auto code = hn::IfThenElse(hn::RebindMask(du, hn::Lt(magnitude, hn::Set(d, 0x1p-6f))), small, normal);
+    code = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(value)), hn::Set(du, 0x7f), code);
+    const auto sign = hn::And(hn::ShiftRight<24>(hn::BitCast(du, value)), hn::Set(du, 0x80));
+    hn::StoreU(hn::DemoteTo(d8, hn::BitCast(di, hn::Or(code, sign))), d8, to + i);
+  }
+}
+
+void store_k_row(const float* HWY_RESTRICT x, int head_dim, int in_tile, const KvLayer& kv, std::byte* tile) {
+  if (kv.dtype == DType::kF8E4M3) {
+    HWY_ALIGN uint8_t codes[kMaxHeadDim];
+    store_e4m3(x, kv.k_scale, head_dim, codes);
+    std::byte* to = tile + in_tile * 2;
+    for (int i = 0; i < head_dim; i += 2) std::memcpy(to + i * kKvTile, codes + i, 2);
+    return;
+  }
+  if (kv.dtype == DType::kF32) {
     float* to = reinterpret_cast<float*>(tile) + in_tile;
     for (int i = 0; i < head_dim; ++i) to[i * kKvTile] = x[i];
     return;
@@ -107,8 +136,15 @@ void store_k_row(const float* HWY_RESTRICT x, int head_dim, int in_tile, DType d
 }
 
 // V of an even position is the lower half of a word that it shares with the odd position after it.
-void store_v_row(const float* HWY_RESTRICT x, int head_dim, int in_tile, DType dtype, std::byte* tile) {
-  if (dtype == DType::kF32) {
+void store_v_row(const float* HWY_RESTRICT x, int head_dim, int in_tile, const KvLayer& kv, std::byte* tile) {
+  if (kv.dtype == DType::kF8E4M3) {
+    HWY_ALIGN uint8_t codes[kMaxHeadDim];
+    store_e4m3(x, kv.v_scale, head_dim, codes);
+    std::byte* to = tile + in_tile / 2 * head_dim * 2 + in_tile % 2;
+    for (int i = 0; i < head_dim; ++i) std::memcpy(to + i * 2, codes + i, 1);
+    return;
+  }
+  if (kv.dtype == DType::kF32) {
     std::memcpy(tile + static_cast<size_t>(in_tile) * head_dim * 4, x, static_cast<size_t>(head_dim) * 4);
     return;
   }
@@ -157,7 +193,7 @@ void write_unit(const WriteCall& call, const WriteUnit& unit) {
   };
   if (is_v) {
     std::byte* tile = prepare_tile(call, unit, layer, in_layer - kv_heads, false);
-    for (int r = 0; r < unit.rows; ++r) store_v_row(row(r), head_dim, first + r, args.kv.dtype, tile);
+    for (int r = 0; r < unit.rows; ++r) store_v_row(row(r), head_dim, first + r, args.kv, tile);
     return;
   }
   std::byte* tile = is_q ? nullptr : prepare_tile(call, unit, layer, in_layer, true);
@@ -170,7 +206,7 @@ void write_unit(const WriteCall& call, const WriteUnit& unit) {
     norm_and_rotate(row(r), weight, args.eps, args.rope.cos.as<float>() + angle, args.rope.sin.as<float>() + angle,
                     head_dim, y);
     if (!is_q) {
-      store_k_row(y, head_dim, first + r, args.kv.dtype, tile);
+      store_k_row(y, head_dim, first + r, args.kv, tile);
       continue;
     }
     const int64_t out = (int64_t{unit.row + r} * args.heads + unit.head) * head_dim;

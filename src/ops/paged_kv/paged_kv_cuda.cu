@@ -255,6 +255,7 @@ void launch_write(Stream& stream, const WriteArgs& args) {
 }
 
 void write_qkv_cuda(Stream& stream, const Rows& rows, const RowView& view, const QkvWrite& args) {
+  VOLLEY_CHECK(args.kv.dtype != DType::kF8E4M3);
   if (rows.rows == 0) return;
   VOLLEY_CHECK(rows.slots.dtype == DType::kI32 && rows.slots.count() >= rows.rows);
   WriteArgs a;

@@ -15,7 +15,8 @@ int64_t cpu_element_bytes(const KvLayer& kv, int head, bool is_v, int in_page, i
   const int64_t tile = (is_v ? tiles.v : tiles.k) - kv.base + in_page / kKvTile * kv_tile_bytes(kv);
   const int p = in_page % kKvTile;
   if (kv.dtype == DType::kF32) return tile + 4 * (is_v ? p * kv.head_dim + i : i * kKvTile + p);
-  return tile + 2 * (is_v ? (p / 2 * kv.head_dim + i) * 2 + p % 2 : (i / 2 * kKvTile + p) * 2 + i % 2);
+  const int at = is_v ? (p / 2 * kv.head_dim + i) * 2 + p % 2 : (i / 2 * kKvTile + p) * 2 + i % 2;
+  return tile + static_cast<int64_t>(dtype_size(kv.dtype)) * at;
 }
 
 using Config = CacheConfig;
@@ -39,7 +40,7 @@ void expect_oracle(const Config& config) {
 }
 
 TEST(WriteQkv, MatchesTheOracle) {
-  for (DType dtype : {DType::kBF16, DType::kF32}) {
+  for (DType dtype : {DType::kBF16, DType::kF32, DType::kF8E4M3}) {
     for (int head_dim : {16, 32, 64, 80, 128, 256}) {
       for (bool norm : {true, false}) expect_oracle({.dtype = dtype, .head_dim = head_dim, .norm = norm});
     }
@@ -52,6 +53,9 @@ TEST(WriteQkv, MatchesTheOracle) {
     expect_oracle({.dtype = dtype, .heads = 8, .kv_heads = 1, .page_size = 64});
     expect_oracle({.dtype = dtype, .heads = 3, .kv_heads = 3, .page_size = 48});
   }
+  // Values above the largest code, and below the least normal one.
+  expect_oracle({.dtype = DType::kF8E4M3, .k_scale = 0.0078f, .v_scale = 13.0f});
+  expect_oracle({.dtype = DType::kF8E4M3, .k_scale = 13.0f, .v_scale = 0.0031f});
 }
 
 TEST(WriteQkv, MatchesTheOracleOnEveryInstructionSet) {
@@ -61,6 +65,7 @@ TEST(WriteQkv, MatchesTheOracleOnEveryInstructionSet) {
     hwy::GetChosenTarget().Update(target);
     expect_oracle({.dtype = DType::kBF16});
     expect_oracle({.dtype = DType::kF32, .head_dim = 80});
+    expect_oracle({.dtype = DType::kF8E4M3, .head_dim = 80, .k_scale = 0.0078f, .v_scale = 13.0f});
   }
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
@@ -68,7 +73,7 @@ TEST(WriteQkv, MatchesTheOracleOnEveryInstructionSet) {
 
 // The same bits however a prefix was cut into writes, on any number of threads and page size.
 TEST(WriteQkv, PiecesThreadsAndPagesChangeNothing) {
-  for (DType dtype : {DType::kBF16, DType::kF32}) {
+  for (DType dtype : {DType::kBF16, DType::kF32, DType::kF8E4M3}) {
     Cache whole({.dtype = dtype});
     const auto q = whole->write({{1, 0, 100}});
     const size_t q_row = q.size() / 100;
@@ -89,7 +94,7 @@ TEST(WriteQkv, PiecesThreadsAndPagesChangeNothing) {
 // A reused page holds its former owner's bytes. Beginning a tile clears the rest of it; continuing one keeps what the
 // sequence wrote; nothing else (other tiles, other layers) is touched.
 TEST(WriteQkv, ClearsATileWhenItBegins) {
-  for (DType dtype : {DType::kBF16, DType::kF32}) {
+  for (DType dtype : {DType::kBF16, DType::kF32, DType::kF8E4M3}) {
     const Config config{.dtype = dtype, .heads = 0, .page_size = 32};
     Cache cache(config);
     cache->write({{0, 0, 5}});
@@ -117,11 +122,13 @@ TEST(WriteQkv, KeepsNaN) {
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().Update(target);
     for (const uint32_t bits : {0x7fffffffu, 0xffffffffu, 0x7f800001u}) {
-      Cache cache({.heads = 0, .norm = false});
-      cache->fill_input(std::bit_cast<float>(bits));
-      cache->write({{0, 0, 2}});
-      EXPECT_TRUE(std::isnan(cache->stored(false, 0, 1, 1, 3))) << hwy::TargetName(target) << " " << bits;
-      EXPECT_TRUE(std::isnan(cache->stored(true, 0, 1, 1, 3))) << hwy::TargetName(target) << " " << bits;
+      for (DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+        Cache cache({.dtype = dtype, .heads = 0, .norm = false});
+        cache->fill_input(std::bit_cast<float>(bits));
+        cache->write({{0, 0, 2}});
+        EXPECT_TRUE(std::isnan(cache->stored(false, 0, 1, 1, 3))) << hwy::TargetName(target) << " " << bits;
+        EXPECT_TRUE(std::isnan(cache->stored(true, 0, 1, 1, 3))) << hwy::TargetName(target) << " " << bits;
+      }
     }
   }
   hwy::SetSupportedTargetsForTest(0);

@@ -44,6 +44,14 @@ Status check_finite(const weights::Checkpoint& checkpoint, const std::vector<mod
   return {};
 }
 
+// How many of the layers from `first` on have the scales of that one.
+size_t layers_of_write(std::span<const ops::KvLayer> kv, const std::vector<size_t>& layers, size_t first) {
+  size_t end = first;
+  const ops::KvLayer& own = kv[layers[first]];
+  while (end < layers.size() && kv[layers[end]].k_scale == own.k_scale && kv[layers[end]].v_scale == own.v_scale) ++end;
+  return end - first;
+}
+
 }  // namespace
 
 std::vector<model::Param> copied_params(const ProposerFacts& facts, const model::Decoder& target,
@@ -102,27 +110,37 @@ void Network::inject(model::Pass& pass, TensorView features) const {
   ops::rms_norm(pass.stream, projected, hidden_norm_.view, decoder.norm_eps, {}, h);
   const TensorView kv = pass.scratch.take(DType::kF32, {rows, injection_.n});
   ops::linear(pass.stream, injection_, h, kv, {}, pass.scratch);
-  // One product for all layers; a write for those of each view, which lie one after the other in its group's pages.
+  // One product for all layers; a write for those of each view, which lie one after the other in its group's pages, as
+  // far as their scales are the same.
   int64_t done = 0;  // layers
   for (const bool windowed : {false, true}) {
     const std::vector<size_t> layers = injected_layers(decoder, windowed);
-    if (layers.empty()) continue;
-    const model::Attention& a = *decoder.attention(layers[0]);
-    const auto n = static_cast<int64_t>(layers.size()), width = 2 * a.kv_width();
-    const auto part = [](const TensorView& vector, int64_t begin, int64_t count) {
-      return vector.data == nullptr ? vector : TensorView(vector.as<float>() + begin, DType::kF32, {count});
-    };
-    ops::QkvWrite write;
-    write.layers = static_cast<int32_t>(n);
-    write.qkv = TensorView(kv.as<float>() + done * width, DType::kF32, {rows, injection_.n});
-    write.k_norm = part(injection_k_norm_.view, done * a.head_dim, n * a.head_dim);
-    write.bias = part(injection_bias_.view, done * width, n * width);
-    write.eps = decoder.norm_eps;
-    write.rope = body_->rope(a.rope);
-    write.kv = pass.kv[layers[0]];
-    ops::write_qkv(pass.stream, pass.rows, pass.rows.views[windowed ? ops::kWindowView : ops::kWholeView], write);
-    done += n;
+    for (size_t first = 0; first < layers.size();) {
+      const auto n = static_cast<int64_t>(layers_of_write(pass.kv, layers, first));
+      inject_layers(pass, kv, windowed, layers[first], done, n);
+      done += n;
+      first += static_cast<size_t>(n);
+    }
   }
+}
+
+void Network::inject_layers(model::Pass& pass, TensorView kv, bool windowed, size_t layer, int64_t done,
+                            int64_t n) const {
+  const model::Decoder& decoder = facts_.decoder;
+  const model::Attention& a = *decoder.attention(layer);
+  const int64_t width = 2 * a.kv_width();
+  const auto part = [](const TensorView& vector, int64_t begin, int64_t count) {
+    return vector.data == nullptr ? vector : TensorView(vector.as<float>() + begin, DType::kF32, {count});
+  };
+  ops::QkvWrite write;
+  write.layers = static_cast<int32_t>(n);
+  write.qkv = TensorView(kv.as<float>() + done * width, DType::kF32, {kv.dim(0), injection_.n});
+  write.k_norm = part(injection_k_norm_.view, done * a.head_dim, n * a.head_dim);
+  write.bias = part(injection_bias_.view, done * width, n * width);
+  write.eps = decoder.norm_eps;
+  write.rope = body_->rope(a.rope);
+  write.kv = pass.kv[layer];
+  ops::write_qkv(pass.stream, pass.rows, pass.rows.views[windowed ? ops::kWindowView : ops::kWholeView], write);
 }
 
 const ops::LinearWeight& Network::head() const {

@@ -48,6 +48,8 @@ class Network {
  private:
   Network() = default;
   const ops::LinearWeight& head() const;
+  // Writes n layers from `layer` on, which are `done` and those after it among the projected k and v, [rows, …].
+  void inject_layers(model::Pass& pass, TensorView kv, bool windowed, size_t layer, int64_t done, int64_t n) const;
 
   ProposerFacts facts_;
   const model::Network* target_ = nullptr;

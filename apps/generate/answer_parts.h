@@ -1,0 +1,46 @@
+// A chat's answer in Harmony (serve/harmony.h) consists of content and thoughts. Any other text is shown as it is: in
+// it the marks of thoughts can be seen. Threads: one.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "apps/client/request_pool.h"
+#include "apps/generate/request_line.h"
+#include "apps/generate/token_colours.h"
+#include "serve/output_format.h"
+#include "serve/output_parser.h"
+
+namespace volley::apps {
+
+// How to tell an answer's parts apart.
+struct AnswerParts {
+  std::shared_ptr<const serve::HarmonyTokens> tokens;
+  serve::OutputParser::Options options;
+};
+
+// Shows what a parser makes of an event, by spans of one origin. tokens: of the marks that the event may have; or null.
+void parse_event(const Event& event, const serve::HarmonyTokens* tokens, TokenColours& colours,
+                 serve::OutputParser& parser,
+                 const std::function<void(const serve::OutputDelta&, TokenColours::Origin)>& show);
+
+// An answer whose text is its content, with its thoughts beside it.
+void separate(const AnswerParts& parts, Completion& completion);
+
+class ChatRequests {
+ public:
+  explicit ChatRequests(const Engine& engine) : engine_(engine) {}
+
+  struct Built {
+    GenerateRequest request;
+    std::optional<AnswerParts> parts;  // nothing: the text is shown as it is
+  };
+  // As build_request(). Of a chat in Harmony stop strings count in content alone, and a call ends it.
+  Result<Built> build(const Prompt& prompt, const RequestSettings& defaults, const RequestSettings& line);
+
+ private:
+  const Engine& engine_;
+  std::optional<serve::OutputFormat> format_;  // found with the first chat
+};
+
+}  // namespace volley::apps
