@@ -214,7 +214,7 @@ void check_target(const std::string& folder, const Setup& setup, std::span<const
     const Configuration plain_run = {"plain", 0, 0, 1, 512, 16, 1, false, {}, false, false};
     const auto plain = run_all(*run(plain_run, ""), requests, 1);
     drafter.record(requests, plain);
-    if (ranks > 1) expect_same(run_all(*run(plain_run, ""), requests, 4), plain);  // another start, other threads
+    if (setup.ranks > 1) expect_same(run_all(*run(plain_run, ""), requests, 4), plain);  // another start, other threads
     for (const Configuration& c : rows) {
       drafter.configure(c.accuracy);
       const auto engine = run(c, drafter.path());
