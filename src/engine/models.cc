@@ -305,8 +305,10 @@ model::WeightBytes weight_bytes(const ResolvedModels& models) {
 std::vector<model::KvShape> kv_shapes(const ResolvedModels& models) {
   std::vector<model::KvShape> shapes = model::kv_shapes(models.target.decoder);
   if (models.draft) {
-    const std::vector<model::KvShape> more = model::kv_shapes(models.draft->facts().decoder);
-    shapes.insert(shapes.end(), more.begin(), more.end());
+    for (model::KvShape shape : model::kv_shapes(models.draft->facts().decoder)) {
+      shape.drafts = true;
+      shapes.push_back(shape);
+    }
   }
   return shapes;
 }
