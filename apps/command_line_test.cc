@@ -23,6 +23,8 @@ TEST(CommandLine, GenerateTakesEveryOption) {
                              "float32",
                              "--threads",
                              "2",
+                             "--tensor-parallel-size",
+                             "4",
                              "--chat",
                              "hi",
                              "--output",
@@ -108,6 +110,7 @@ TEST(CommandLine, GenerateTakesEveryOption) {
   EXPECT_EQ(base.attention_backend, "portable");
   EXPECT_EQ(base.draft_attention_backend, "plain");
   EXPECT_EQ(base.threads, 2);
+  EXPECT_EQ(base.tensor_parallel_size, 4);
   EXPECT_EQ(base.block_size, 8);
   EXPECT_EQ(base.quantization, Quantization::kInt4);
   EXPECT_EQ(base.draft_quantization, DraftQuantization::kFp8);

@@ -20,6 +20,7 @@ constexpr Alias kAliases[] = {
     {"--enforce-eager", "--no-graphs"},
     {"--enable-auto-tool-choice", ""},
     {"--uvicorn-log-level", "--log-level"},
+    {"-tp", "--tensor-parallel-size"},
     // SGLang
     {"--model-path", "--model"},
     {"--mem-fraction-static", "--memory-fraction"},
@@ -30,6 +31,8 @@ constexpr Alias kAliases[] = {
     {"--speculative-draft-model-path", "--draft"},
     {"--disable-radix-cache", "--no-prefix-cache"},
     {"--disable-cuda-graph", "--no-graphs"},
+    {"--tp-size", "--tensor-parallel-size"},
+    {"--tp", "--tensor-parallel-size"},
 };
 
 // Letters to insert, delete, replace or swap with the next (optimal string alignment).

@@ -10,9 +10,10 @@ using Words = std::vector<std::string>;
 
 TEST(OptionAliases, NamesOfOtherServersBecomeOurs) {
   EXPECT_EQ(translate_aliases({"serve", "--model-path", "m", "--gpu-memory-utilization=0.8", "--mem-fraction-static",
-                               "0.7", "--enable-prefix-caching", "--no-enable-prefix-caching", "--port", "1"}),
+                               "0.7", "--enable-prefix-caching", "--no-enable-prefix-caching", "-tp", "2",
+                               "--tp-size=4", "--port", "1"}),
             (Words{"serve", "--model", "m", "--memory-fraction=0.8", "--memory-fraction", "0.7", "--no-prefix-cache",
-                   "--port", "1"}));
+                   "--tensor-parallel-size", "2", "--tensor-parallel-size=4", "--port", "1"}));
   EXPECT_EQ(translate_aliases({"generate", "--prompt", "--model-pathology"}),
             (Words{"generate", "--prompt", "--model-pathology"}));
 }

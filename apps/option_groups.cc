@@ -210,6 +210,13 @@ void add_text_options(CLI::App* app, EngineFlags* flags) {
       ->type_name("JSON");
 }
 
+void add_tensor_parallel_option(CLI::App* app, int* ranks) {
+  app->add_option("--tensor-parallel-size", *ranks,
+                  "ranks that share every weight matrix and the KV heads: 1, 2, 4 or 8; more than 1 on the CPU so far, "
+                  "which share --threads [1]")
+      ->check(CLI::IsMember({1, 2, 4, 8}));
+}
+
 void add_engine_options(CLI::App* app, EngineFlags* flags) {
   EngineOptions& base = flags->base;
   const GroupOfHelp group(app, "Engine");
@@ -225,6 +232,7 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
       ->check(backends);
   app->add_option("--threads", base.threads, "threads that compute [the cores this process may use]")
       ->check(between(1, 4096, "a number of threads from 1 to 4096"));
+  add_tensor_parallel_option(app, &base.tensor_parallel_size);
   app->add_option("--draft-window", base.draft_window, "last context positions that the drafter sees [all]")
       ->check(positive());
   app->add_option_function<std::string>(

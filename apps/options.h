@@ -101,6 +101,7 @@ struct BenchServingCommand {
 struct InspectCommand {
   std::optional<std::string> model, draft;
   ComputeType dtype = ComputeType::kAuto;
+  int tensor_parallel_size = 1;
   bool json = false;
 };
 

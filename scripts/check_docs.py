@@ -36,8 +36,6 @@ FOREIGN = {
         "--speculative-config",
         "--speculative-num-draft-tokens",
         "--swap-space",
-        "--tensor-parallel-size",
-        "--tp-size",
     },
 }
 SOURCES = ("apps/option_aliases.cc", "bench", "suite/volley_suite", "scripts", "tests/soak", "tests/hostile")

@@ -13,6 +13,7 @@
 #include "families/family.h"
 #include "fixtures.h"
 #include "harness.h"
+#include "model/shard.h"
 
 namespace volley::testing {
 namespace {
@@ -199,8 +200,14 @@ void expect_warm(Engine& engine, const std::vector<GenerateRequest>& requests, c
   EXPECT_GT(hits(warm) - hits(cold), 0) << c.name;
 }
 
-// Every configuration of `rows` against plain decoding of one request at a time. folder: of tests/data.
-void check_target(const std::string& folder, Quantization quantization, std::span<const Configuration> rows) {
+void expect_same(const std::vector<Output>& outputs, const std::vector<Output>& expected) {
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(outputs[i].tokens, expected[i].tokens) << i;
+}
+
+// Every configuration of `rows` against plain decoding of one request at a time, all on so many ranks. folder: of
+// tests/data.
+void check_target(const std::string& folder, Quantization quantization, std::span<const Configuration> rows,
+                  int ranks = 1) {
   const std::string model = "tests/data/" + folder, name = fs::path(folder).filename();
   const auto target = families::read_target(model);
   ASSERT_TRUE(target.ok()) << target.error().message;
@@ -208,6 +215,7 @@ void check_target(const std::string& folder, Quantization quantization, std::spa
   const auto run = [&](const Configuration& c, const std::string& draft) {
     EngineOptions options = options_of(c, model, draft);
     options.quantization = quantization;
+    options.tensor_parallel_size = ranks;
     if (c.snapshots > 0) {
       // As many as their memory holds, so an engine must say what one takes.
       const int64_t bytes = make_engine(options)->stats().state_bytes / c.concurrency;
@@ -222,6 +230,7 @@ void check_target(const std::string& folder, Quantization quantization, std::spa
     const Configuration plain_run = {"plain", 0, 0, 1, 512, 16, 1, false, {}, false, false};
     const auto plain = run_all(*run(plain_run, ""), requests, 1);
     drafter.record(requests, plain);
+    if (ranks > 1) expect_same(run_all(*run(plain_run, ""), requests, 4), plain);  // another start, other threads
     for (const Configuration& c : rows) {
       drafter.configure(c.accuracy);
       const auto engine = run(c, drafter.path());
@@ -233,9 +242,9 @@ void check_target(const std::string& folder, Quantization quantization, std::spa
       }
       const EngineStats stats = engine->stats();
       const double length = tokens_per_step(stats);
-      std::printf("%-18s T %.1f  %-4s %-34s %d of %zu differ, acceptance length %.2f, %lld preemptions\n", name.c_str(),
-                  temperature, engine->info().quantization.c_str(), c.name, different, plain.size(), length,
-                  static_cast<long long>(stats.preemptions));
+      std::printf("%-18s T %.1f  %-4s TP %d  %-34s %d of %zu differ, acceptance length %.2f, %lld preemptions\n",
+                  name.c_str(), temperature, engine->info().quantization.c_str(), engine->info().tensor_parallel_size,
+                  c.name, different, plain.size(), length, static_cast<long long>(stats.preemptions));
       EXPECT_EQ(different, 0) << c.name;
       if (c.prefix_cache && !c.tight_pool) expect_warm(*engine, requests, c, plain);
       if (c.block_size > 0) expect_partial_acceptance(c, stats);
@@ -252,6 +261,41 @@ TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
   ASSERT_TRUE(target.ok()) << target.error().message;
   check_target("targets/" + GetParam(), Quantization::kNone,
                target->decoder.delta_layers() > 0 ? hybrid_configurations() : configurations());
+}
+
+// Whether the models can be divided among so many ranks here; where not, the refusal names the option.
+bool divides(EngineOptions options, int ranks) {
+  options.tensor_parallel_size = ranks;
+  const auto probe = Engine::create(options);
+  if (probe.ok()) return true;
+  EXPECT_NE(probe.error().message.find("--tensor-parallel-size"), std::string::npos) << probe.error().message;
+  return false;
+}
+
+struct Divided {
+  std::string target;
+  int ranks = 0;
+};
+
+// Targets whose heads and widths two or four ranks can divide among them.
+std::vector<Divided> divided_targets() {
+  std::vector<Divided> list;
+  for (const std::string& name : folders("targets")) {
+    const auto target = families::read_target("tests/data/targets/" + name);
+    for (const int ranks : {2, 4}) {
+      if (target.ok() && model::check_ranks(target->decoder, ranks, name).ok()) list.push_back({name, ranks});
+    }
+  }
+  return list;
+}
+
+class TensorParallel : public ::testing::TestWithParam<Divided> {};
+
+TEST_P(TensorParallel, SpeculationAndEverythingElseIsInvisible) {
+  if (kTestDevice != std::string("cpu")) GTEST_SKIP() << "--tensor-parallel-size is built for the CPU";
+  std::vector<Configuration> rows = configurations();
+  if (!full_matrix()) rows = {rows[0], rows[2], rows[8]};
+  check_target("targets/" + GetParam().target, Quantization::kNone, rows, GetParam().ranks);
 }
 
 // One target for each kind of layer. A device refuses a format that it does not have.
@@ -285,11 +329,25 @@ TEST(QuantisedInvariance, CheckpointsAreInvisibleToo) {
   for (const std::string& name : folders("quantised")) check_target("quantised/" + name, Quantization::kNone, rows);
 }
 
+TEST(QuantisedInvariance, OnSeveralRanksToo) {
+  const std::vector<Configuration>& all = configurations();
+  int divided = 0;
+  for (const std::string& name : folders("quantised")) {
+    if (!divides(options_of(all.back(), "tests/data/quantised/" + name, ""), 2)) continue;
+    check_target("quantised/" + name, Quantization::kNone, {all.data(), full_matrix() ? 6u : 1u}, 2);
+    ++divided;
+  }
+  if (divided == 0) GTEST_SKIP() << "--tensor-parallel-size is not built for this device";
+}
+
 // The random drafters of tests/data: windows, causality, biases, rotations and vocabularies of their own. Little is
 // accepted, so that nearly every round throws a block away, whose K and V must not be seen again.
-TEST(DrafterInvariance, DraftersOfEveryFormAreInvisible) {
+void check_drafters(int ranks) {
   for (const std::string& drafter : folders("drafters")) {
     const std::string model = "tests/data/targets/" + target_of_drafter(drafter);
+    Configuration drafts = configurations().front();
+    drafts.block_size = 4;
+    if (ranks > 1 && !divides(options_of(drafts, model, "tests/data/drafters/" + drafter), ranks)) continue;
     const auto config = families::read_target(model);
     ASSERT_TRUE(config.ok()) << config.error().message;
     std::vector<std::vector<TokenId>> plain;
@@ -309,6 +367,7 @@ TEST(DrafterInvariance, DraftersOfEveryFormAreInvisible) {
                                concurrency == 3};
       EngineOptions options = options_of(c, model, "tests/data/drafters/" + drafter);
       options.block_size = 0;  // the drafter's own
+      options.tensor_parallel_size = ranks;
       const auto engine = make_engine(options);
       std::vector<std::vector<TokenId>> tokens;
       for (const float temperature : {0.0f, 0.8f}) {
@@ -323,6 +382,15 @@ TEST(DrafterInvariance, DraftersOfEveryFormAreInvisible) {
     }
     EXPECT_GT(drafted, 0) << drafter;
   }
+}
+
+TEST(DrafterInvariance, DraftersOfEveryFormAreInvisible) {
+  check_drafters(1);
+}
+
+TEST(DrafterInvariance, OnSeveralRanksToo) {
+  if (kTestDevice != std::string("cpu")) GTEST_SKIP() << "--tensor-parallel-size is built for the CPU";
+  check_drafters(2);
 }
 
 // A prefix whose pages are there is a hit, though pages of the drafter's window before its end were evicted: it then
@@ -483,6 +551,8 @@ TEST(WindowedLayers, LongContextsTakeFewPages) {
   EXPECT_EQ(engine->stats().page_groups[1].used, 0);
 }
 
+INSTANTIATE_TEST_SUITE_P(Targets, TensorParallel, ::testing::ValuesIn(divided_targets()),
+                         [](const auto& info) { return info.param.target + "On" + std::to_string(info.param.ranks); });
 INSTANTIATE_TEST_SUITE_P(Targets, FamilyInvariance, ::testing::ValuesIn(folders("targets")),
                          [](const auto& info) { return info.param; });
 

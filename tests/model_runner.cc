@@ -7,6 +7,7 @@
 
 #include "device/dry_run.h"
 #include "families/family.h"
+#include "model/shard.h"
 #include "spec/dflash/config.h"
 #include "spec/pass.h"
 
@@ -38,24 +39,28 @@ std::unique_ptr<Device> make_device(const std::string& name) {
 }  // namespace
 
 ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft_dir, ComputeType dtype,
-                         int32_t max_positions, std::optional<uint64_t> dummy, const std::string& device)
+                         int32_t max_positions, std::optional<uint64_t> dummy, const std::string& device,
+                         comm::Communicator* group)
     : device_(make_device(device)) {
+  const int rank = group == nullptr ? 0 : group->rank(), ranks = group == nullptr ? 1 : group->ranks();
   const families::TargetConfig config = must(families::read_target(target_dir));
-  const model::Decoder& spec = config.decoder;
+  const model::Decoder spec = model::shard_of(config.decoder, rank, ranks);
   const auto checkpoint = open(target_dir, config.names, dummy);
   const model::Numerics numerics = model::resolve_numerics(dtype, checkpoint->main_dtype());
-  const std::vector<model::Param> params = model::params(spec);
+  const std::vector<model::Param> params = model::shard(model::params(config.decoder), rank, ranks);
   model::WeightLoader loader(*device_, *checkpoint, numerics, params);
-  target_ = must(model::Network::load(loader, checkpoint, spec, numerics, max_positions));
+  target_ = must(model::Network::load(loader, checkpoint, spec, numerics, max_positions, group));
   const DType kv = numerics.activation;
   std::vector<model::KvShape> shapes = model::kv_shapes(spec);
   if (!draft_dir.empty()) {
     const spec::ProposerFacts facts = must(spec::dflash::read_config(draft_dir));
     const auto draft_checkpoint = open(draft_dir, facts.names, dummy);
     const model::Numerics draft_numerics = model::resolve_numerics(dtype, draft_checkpoint->main_dtype());
-    draft_ = must(spec::dflash::Network::load(
-        {*device_, draft_checkpoint, *target_, *checkpoint, draft_numerics, max_positions}, facts));
-    for (const model::KvShape& shape : model::kv_shapes(facts.decoder)) shapes.push_back(shape);
+    const spec::ProposerLoad load = {
+        *device_, draft_checkpoint, *target_, *checkpoint, draft_numerics, max_positions, {}, 0, 0,
+        {},       std::nullopt,     group};
+    draft_ = must(spec::dflash::Network::load(load, facts));
+    for (const model::KvShape& shape : model::kv_shapes(draft_->facts().decoder)) shapes.push_back(shape);
   }
   const int64_t pages = (max_positions + kPageSize - 1) / kPageSize;
   model::KvLayout layout = model::kv_layout(std::move(shapes), kPageSize, kv);

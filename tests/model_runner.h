@@ -16,9 +16,10 @@ namespace volley::testing {
 class ModelRunner {
  public:
   // Aborts the test program with the error when a model cannot be loaded. draft_dir may be empty. dummy: seed of random
-  // weights.
+  // weights. group: this is one rank of several, on the CPU; the others make the same calls on threads of their own.
   ModelRunner(const std::string& target_dir, const std::string& draft_dir, ComputeType dtype, int32_t max_positions,
-              std::optional<uint64_t> dummy = std::nullopt, const std::string& device = kTestDevice);
+              std::optional<uint64_t> dummy = std::nullopt, const std::string& device = kTestDevice,
+              comm::Communicator* group = nullptr);
 
   // Logits after each of the ids, [ids][vocab], computed in passes of `chunk` rows.
   std::vector<std::vector<float>> logits(std::span<const TokenId> ids, int32_t chunk = 1 << 20);

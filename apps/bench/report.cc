@@ -160,6 +160,7 @@ std::string report_json(const BenchReport& report) {
   json["quantization"] = report.engine.quantization;
   if (!report.draft.empty()) json["draft_quantization"] = report.engine.draft_quantization;
   json["threads"] = report.engine.threads;
+  json["tensor_parallel_size"] = report.engine.tensor_parallel_size;
   json["prompt_tokens"] = report.prompt_tokens;
   json["output_tokens"] = report.output_tokens;
   if (!report.simulated_acceptance.empty()) json["simulated_acceptance"] = report.simulated_acceptance;

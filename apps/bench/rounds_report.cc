@@ -68,6 +68,7 @@ std::string rounds_json(const RoundsReport& report) {
   json["instruction_set"] = report.engine.instruction_set;
   json["dtype"] = report.engine.dtype;
   json["threads"] = report.engine.threads;
+  json["tensor_parallel_size"] = report.engine.tensor_parallel_size;
   json["block_size"] = report.engine.block_size;
   json["prompt_tokens"] = report.prompt_tokens;
   json["rounds"] = report.rounds;

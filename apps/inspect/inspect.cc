@@ -139,6 +139,7 @@ Result<Findings> examine(const InspectCommand& command) {
   flags.model = command.model;
   flags.draft = command.draft;
   flags.base.dtype = command.dtype;
+  flags.base.tensor_parallel_size = command.tensor_parallel_size;
   VOLLEY_ASSIGN(EngineSetup setup, resolve_engine(flags, 0));
   Findings found;
   found.model_dir = setup.options.model_dir;
@@ -200,6 +201,12 @@ std::string shape_text(const model::Decoder& s) {
   return text;
 }
 
+int64_t rank_page_bytes(const engine::ResolvedModels& plan) {
+  int64_t bytes = 0;
+  for (const kv::Group& group : plan.kv.groups) bytes += group.bytes;
+  return bytes;
+}
+
 void print_weights(const Weights& weights) {
   std::printf("  weights      %s\n", weights.types_text().c_str());
   if (weights.tensors) std::printf("  tensors      %s\n", weights.tensors_text().c_str());
@@ -220,6 +227,16 @@ std::string attention_text(const engine::ResolvedModels& plan) {
   std::string text = ops::attention_backend_name(plan.target_numerics.attention);
   if (plan.draft) text += std::string(", of the drafter ") + ops::attention_backend_name(plan.draft_numerics.attention);
   return text;
+}
+
+// A rank's part of what the other lines say of all. Steps are the same on each.
+void print_ranks(const engine::ResolvedModels& plan) {
+  int64_t most = 0;
+  for (const model::WeightBytes& weights : plan.rank_weights) most = std::max(most, weights.total());
+  std::printf("  a rank       of %d: weights %s, KV %s a token", plan.ranks, format_bytes(most).c_str(),
+              format_bytes(rank_page_bytes(plan) / plan.page_size).c_str());
+  if (plan.kv.state_bytes() > 0) std::printf(", states %s", format_bytes(plan.kv.state_bytes()).c_str());
+  std::printf("\n");
 }
 
 void print_text(const Findings& found) {
@@ -262,6 +279,7 @@ void print_text(const Findings& found) {
               list_types(by_name(found.plan->weights.matrices)).c_str());
   std::printf("  KV           %s a token%s, as %s\n", format_bytes(memory.page_bytes() / page_size).c_str(),
               found.draft ? " (target and drafter)" : "", dtype_name(found.plan->kv_dtype));
+  if (found.plan->ranks > 1) print_ranks(*found.plan);
   if (device.kind == DeviceKind::kCuda) std::printf("  attention    %s\n", attention_text(*found.plan).c_str());
   if (memory.state_bytes > 0) {
     const int64_t slots = found.plan->max_num_seqs;
@@ -368,6 +386,12 @@ Json json_of(const Findings& found) {
     for (const kv::Group& group : memory.groups) {
       json["memory"]["page_groups"].push_back(
           {{"window", group.window}, {"pages", group.pages}, {"page_bytes", group.bytes}});
+    }
+    json["memory"]["tensor_parallel_size"] = found.plan->ranks;
+    for (const model::WeightBytes& weights : found.plan->rank_weights) {
+      json["memory"]["ranks"].push_back({{"weight_bytes", weights.total()},
+                                         {"kv_bytes_per_token", rank_page_bytes(*found.plan) / found.plan->page_size},
+                                         {"state_bytes", found.plan->kv.state_bytes()}});
     }
     for (const auto& [dtype, count] : found.plan->weights.matrices)
       json["memory"]["matrix_bytes"][dtype_name(dtype)] = count;

@@ -67,7 +67,10 @@ struct EngineOptions {
   ComputeType kv_cache_dtype = ComputeType::kAuto;  // kAuto: as dtype
   // CUDA, of target and drafter: auto, wgmma, portable or plain. Each decodes exactly.
   std::string attention_backend = "auto", draft_attention_backend = "auto";
-  int threads = 0;  // 0: the cores this process may use
+  int threads = 0;  // of all ranks together; 0: the cores this process may use
+  // Ranks that share every weight matrix and the KV heads among them: 1, 2, 4 or 8. More than 1 on the CPU so far, as
+  // groups of threads.
+  int tensor_parallel_size = 1;
   // Prompts are token ids alone and answers too: the folder needs no tokenizer.json.
   bool skip_tokenizer = false;
   Speculation speculation = Speculation::kOn;
@@ -285,7 +288,8 @@ struct EngineInfo {
   std::string quantization;        // of the target's weights: "none", "fp8" or "int4", or what its files call it
   std::string draft_quantization;  // of the drafter's, likewise; empty without one
   int max_num_seqs = 0;
-  int threads = 0;
+  int tensor_parallel_size = 1;
+  int threads = 0;  // bytes and threads are of all ranks together
   std::vector<TokenId> eos_token_ids;
   SamplingParams default_sampling;    // generation_config.json over the library's defaults
   std::vector<std::string> warnings;  // e.g. a block size above what the drafter was trained for

@@ -111,7 +111,8 @@ std::string cost_key(const ResolvedModels& models, const EngineOptions& options,
   const spec::MeasurePlan plan = measure_plan(models);
   const int64_t requests = std::min<int64_t>(plan.slots, plan.pages / plan.pages_per_slot(models.block_size));
   std::ostringstream key;
-  key << "device " << info.device << " " << info.instruction_set << " threads " << info.threads << processor() << "\n";
+  key << "device " << info.device << " " << info.instruction_set << " threads " << info.threads << " ranks "
+      << models.ranks << processor() << "\n";
   const model::Decoder& target = models.target.decoder;
   describe(key, "target", target, model::params(target), models.target_numerics);
   if (models.draft) {
@@ -174,7 +175,7 @@ Status CostCache::write(const spec::CostModel& costs) const {
   return refuse(why);
 }
 
-Result<spec::CostModel> round_costs(spec::Round& round, const ResolvedModels& models, const CostCache& cache,
+Result<spec::CostModel> round_costs(spec::StepExecutor& round, const ResolvedModels& models, const CostCache& cache,
                                     const Progress& progress, std::vector<std::string>& warnings) {
   if (std::optional<spec::CostModel> kept = cache.read()) return std::move(*kept);
   const auto report = [&](double fraction) {

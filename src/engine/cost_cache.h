@@ -8,7 +8,7 @@
 
 #include "engine/models.h"
 #include "spec/budget/cost_model.h"
-#include "spec/round.h"
+#include "spec/step_executor.h"
 
 namespace volley::engine {
 
@@ -35,7 +35,7 @@ class CostCache {
 
 // From the cache, or measured now and put there; a cache that cannot be written adds a sentence to `warnings`.
 // REQUIRES: the round has had no requests.
-Result<spec::CostModel> round_costs(spec::Round& round, const ResolvedModels& models, const CostCache& cache,
+Result<spec::CostModel> round_costs(spec::StepExecutor& round, const ResolvedModels& models, const CostCache& cache,
                                     const Progress& progress, std::vector<std::string>& warnings);
 
 }  // namespace volley::engine

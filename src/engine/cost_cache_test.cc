@@ -135,6 +135,7 @@ TEST(CostKey, NamesWhatTimesDependOn) {
   EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.target_numerics.storage = ops::kInt4Weights; }));
   EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.draft = spec::read_proposer("models/pocket-dflash").value(); }));
   EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.block_size = 8; }));
+  EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.ranks = 2; }));
   EXPECT_TRUE(differs([](auto& m, auto&, auto&) { m.max_num_seqs = 8; }));
   EXPECT_TRUE(differs([](auto&, auto& o, auto&) { o.graphs = false; }));
   EXPECT_TRUE(differs([](auto&, auto&, auto& i) { i.threads = 1; }));

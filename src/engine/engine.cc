@@ -4,11 +4,10 @@
 #include <atomic>
 #include <random>
 
-#include "device/cpu/thread_pool.h"
 #include "device/fault.h"
 #include "engine/cost_cache.h"
 #include "engine/models.h"
-#include "engine/round_setup.h"
+#include "engine/replica.h"
 #include "engine/text_models.h"
 #include "engine/token_rules.h"
 #include "engine/validation.h"
@@ -110,13 +109,13 @@ class EngineImpl final : public Engine {
   Worker worker_;
 };
 
-EngineInfo describe(const ResolvedModels& models, const LoadedModels& loaded, Device& device) {
+EngineInfo describe(const ResolvedModels& models, const Replica& replica) {
   EngineInfo info;
   info.architecture = models.target.architecture;
   const bool cpu = models.device.kind == DeviceKind::kCpu;
   info.device = cpu ? "cpu" : "cuda:" + std::to_string(models.device.ordinal);
   info.dtype = dtype_name(models.target_numerics.activation);
-  info.instruction_set = cpu ? ops::cpu_instruction_set() : device.name();
+  info.instruction_set = cpu ? ops::cpu_instruction_set() : replica.device_name();
   if (!cpu) {
     info.attention_backend = ops::attention_backend_name(models.target_numerics.attention);
     if (models.draft_checkpoint)
@@ -128,13 +127,14 @@ EngineInfo describe(const ResolvedModels& models, const LoadedModels& loaded, De
   info.page_size = models.page_size;
   info.kv_pages = models.memory.pages();
   info.kv_bytes_per_token = models.memory.page_bytes() / models.page_size;
-  info.weight_bytes = loaded.target->packed_bytes() + (loaded.proposer ? loaded.proposer->packed_bytes() : 0);
+  info.weight_bytes = replica.weight_bytes();
   info.quantization = quantization_name(models.target_numerics.storage, *models.target_checkpoint);
   if (models.draft_checkpoint) {
     info.draft_quantization = quantization_name(models.draft_numerics.storage, *models.draft_checkpoint);
   }
   info.max_num_seqs = models.max_num_seqs;
-  info.threads = cpu ? device.stream().pool().threads() : 0;
+  info.tensor_parallel_size = replica.ranks();
+  info.threads = replica.threads();
   info.eos_token_ids = models.target.eos_ids;
   info.default_sampling = models.target.default_sampling;
   info.warnings = models.warnings;
@@ -158,11 +158,8 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
   VOLLEY_ASSIGN(TextModels text,
                 load_text(options.model_dir, options.skip_tokenizer, options.dummy_weights.has_value()));
   WorkerParts parts;
-  DeviceParts& on_device = parts.on_device;
-  VOLLEY_ASSIGN(on_device.device, make_device(models.device, options.threads));
-  VOLLEY_ASSIGN(on_device.models, load_models(*on_device.device, models, options.draft_window, progress));
-  EngineInfo info = describe(models, on_device.models, *on_device.device);
-  VOLLEY_ASSIGN(on_device.round, make_round(*on_device.device, options, models, on_device.models, progress));
+  VOLLEY_ASSIGN(parts.replica, Replica::create(options, models, progress));
+  EngineInfo info = describe(models, *parts.replica);
   parts.tokenizer = text.tokenizer;
   parts.eos_ids = models.target.eos_ids;
   parts.scheduler = scheduler_config(options, models);
@@ -174,12 +171,12 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
   parts.step_timeout_s = step_timeout_s(options, models.device.kind);
   parts.on_device_failure = options.on_device_failure;
   if (options.restart_on_device_error) {
-    parts.remake = [options, models] { return make_device_parts(options, models, {}); };
+    parts.remake = [options, models] { return make_replica(options, models, {}); };
   }
   if (models.draft) parts.drafter = {spec::has_windows(models.draft->facts()), models.draft_quantised()};
   if (models.draft && options.verify.kind == VerifyPolicy::Kind::kAuto) {
     const CostCache cache(options.cost_cache_dir, cost_key(models, options, info));
-    VOLLEY_ASSIGN(parts.costs, round_costs(*on_device.round, models, cache, progress, info.warnings));
+    VOLLEY_ASSIGN(parts.costs, round_costs(*parts.replica, models, cache, progress, info.warnings));
   }
   const text::GrammarLimits limits = {options.grammar_memory_bytes, options.grammar_compile_timeout_ms};
   return std::unique_ptr<Engine>(

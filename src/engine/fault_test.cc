@@ -2,6 +2,7 @@
 // nothing hangs; and where the engine may start over, nobody notices.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -28,7 +29,7 @@ constexpr int kMostFaults = 120;
 #endif
 
 // A tiny pair on a device whose n-th piece of work (launch, copy, fence) or allocation goes wrong.
-class Fault : public WorkerTest {
+class Fault : public WorkerTest, public ::testing::WithParamInterface<TestedRank> {
  protected:
   enum class Kind { kNone, kWork, kMemory, kHostMemory, kHang };
 
@@ -47,7 +48,8 @@ class Fault : public WorkerTest {
     options.dummy_weights.reset();
     options.skip_tokenizer = true;
     options.verify = {VerifyPolicy::Kind::kFull};
-    options.threads = 2;  // regions with one thread do not call the hook
+    options.tensor_parallel_size = GetParam().ranks;
+    options.threads = 2 * GetParam().ranks;  // regions with one thread do not call the hook
     options.max_num_batched_tokens = 64;
     options.prefill_chunk = 16;
     options.max_model_len = 96;
@@ -55,11 +57,22 @@ class Fault : public WorkerTest {
     return options;
   }
 
+  WrapDevice faulty() {
+    return [this](std::unique_ptr<Device> device, int rank) {
+      if (rank > 0) threads_[static_cast<size_t>(rank)] = std::this_thread::get_id();
+      if (rank != GetParam().rank) return device;
+      return std::unique_ptr<Device>(std::make_unique<FaultyDevice>(std::move(device), &before_));
+    };
+  }
+
+  // Places among the pieces of work of a few requests. A rank that is not the first sees fewer.
+  static std::vector<int64_t> places() {
+    return GetParam().rank == 0 ? std::vector<int64_t>{1, 40, 150} : std::vector<int64_t>{1, 25, 50};
+  }
+
   WorkerParts tiny_parts() {
-    WorkerParts parts = make_parts(tiny_options(), [this](std::unique_ptr<Device> device) {
-      return std::make_unique<FaultyDevice>(std::move(device), &before_);
-    });
-    parts.remake = [made = parts.remake]() -> Result<DeviceParts> {
+    WorkerParts parts = make_parts(tiny_options(), faulty());
+    parts.remake = [made = parts.remake]() -> Result<std::unique_ptr<Replica>> {
       try {
         return made();
       } catch (const DeviceFault& fault) {
@@ -150,14 +163,19 @@ class Fault : public WorkerTest {
   std::promise<void> go_on_;
   std::shared_future<void> gone_on_ = go_on_.get_future().share();
   const std::function<bool(bool)> before_ = [this](bool allocates) { return before(allocates); };
-  const std::function<void()> work_ = [this] { before(false); };
+  // Of every rank but the first, which runs on whatever thread calls.
+  std::array<std::atomic<std::thread::id>, 2> threads_ = {};
+  const std::function<void()> work_ = [this] {
+    const bool others = std::this_thread::get_id() == threads_[1].load();
+    if (others == (GetParam().rank == 1)) before(false);
+  };
   std::mutex mutex_;
   std::vector<std::string> failures_;  // guarded by mutex_
 };
 
 constexpr int64_t kNever = 1'000'000;
 
-TEST_F(Fault, EveryPieceOfWorkFailingOnceChangesNoToken) {
+TEST_P(Fault, EveryPieceOfWorkFailingOnceChangesNoToken) {
   worker_ = std::make_unique<Worker>(tiny_parts());
   std::vector<std::vector<TokenId>> expected, tokens;
   run_all(expected);
@@ -180,9 +198,9 @@ TEST_F(Fault, EveryPieceOfWorkFailingOnceChangesNoToken) {
   EXPECT_TRUE(failures().empty());
 }
 
-TEST_F(Fault, WithoutARestartEveryRequestEndsOnceWithTheReason) {
+TEST_P(Fault, WithoutARestartEveryRequestEndsOnceWithTheReason) {
   size_t engines = 0;
-  for (const int64_t n : {1, 40, 150}) {
+  for (const int64_t n : places()) {
     WorkerParts parts = tiny_parts();
     parts.remake = {};
     worker_ = std::make_unique<Worker>(std::move(parts));
@@ -208,7 +226,7 @@ TEST_F(Fault, WithoutARestartEveryRequestEndsOnceWithTheReason) {
   }
 }
 
-TEST_F(Fault, EveryAllocationOfARoundFailingOnceEndsAtMostWhoNeedsIt) {
+TEST_P(Fault, EveryAllocationOfARoundFailingOnceEndsAtMostWhoNeedsIt) {
   std::vector<std::vector<TokenId>> expected, tokens;
   int64_t allocations = 0, refused = 0;
   for (int64_t n = 0; n <= allocations; ++n) {
@@ -234,9 +252,9 @@ TEST_F(Fault, EveryAllocationOfARoundFailingOnceEndsAtMostWhoNeedsIt) {
 }
 
 // The engine's thread cannot know what was half done, so it ends, and everybody hears why.
-TEST_F(Fault, AHostWithoutMemoryEndsEveryRequestOnceWithTheReason) {
+TEST_P(Fault, AHostWithoutMemoryEndsEveryRequestOnceWithTheReason) {
   size_t engines = 0;
-  for (const int64_t n : {1, 40, 150}) {
+  for (const int64_t n : places()) {
     worker_ = std::make_unique<Worker>(tiny_parts());
     arm(Kind::kHostMemory, n);
     std::vector<std::vector<TokenId>> tokens;
@@ -258,9 +276,9 @@ TEST_F(Fault, AHostWithoutMemoryEndsEveryRequestOnceWithTheReason) {
   }
 }
 
-TEST_F(Fault, WithoutMemoryAtTheStartThereIsNoEngine) {
+TEST_P(Fault, WithoutMemoryAtTheStartThereIsNoEngine) {
   WorkerParts parts = tiny_parts();
-  parts.on_device.reset();
+  parts.replica.reset();
   arm(Kind::kMemory, kNever);
   ASSERT_TRUE(parts.remake().ok());
   const int64_t allocations = seen();
@@ -273,7 +291,7 @@ TEST_F(Fault, WithoutMemoryAtTheStartThereIsNoEngine) {
   }
 }
 
-TEST_F(Fault, ADeviceThatFailsAgainEndsTheEngine) {
+TEST_P(Fault, ADeviceThatFailsAgainEndsTheEngine) {
   WorkerParts parts = tiny_parts();
   parts.least_between_faults_s = 60;
   worker_ = std::make_unique<Worker>(std::move(parts));
@@ -286,7 +304,7 @@ TEST_F(Fault, ADeviceThatFailsAgainEndsTheEngine) {
   EXPECT_EQ(failures().size(), 1u);
 }
 
-TEST_F(Fault, ADeviceThatFailsWhileItIsMadeAnewEndsTheEngine) {
+TEST_P(Fault, ADeviceThatFailsWhileItIsMadeAnewEndsTheEngine) {
   worker_ = std::make_unique<Worker>(tiny_parts());
   std::vector<std::vector<TokenId>> tokens;
   arm(Kind::kWork, 50, 100);  // so while the models are loaded, too
@@ -298,7 +316,7 @@ TEST_F(Fault, ADeviceThatFailsWhileItIsMadeAnewEndsTheEngine) {
 
 // The engine's thread is stuck in the device, so somebody else must tell the clients; what that thread says when it is
 // free again nobody hears.
-TEST_F(Fault, AStepThatHangsEndsEveryRequestOnce) {
+TEST_P(Fault, AStepThatHangsEndsEveryRequestOnce) {
   WorkerParts parts = tiny_parts();
   parts.step_timeout_s = 0.5;
   worker_ = std::make_unique<Worker>(std::move(parts));
@@ -318,14 +336,17 @@ TEST_F(Fault, AStepThatHangsEndsEveryRequestOnce) {
   EXPECT_EQ(failures().size(), 1u);
 }
 
-TEST_F(Fault, AFaultWhileTheModelsAreLoadedIsAnError) {
+TEST_P(Fault, AFaultWhileTheModelsAreLoadedIsAnError) {
   const auto models = resolve_models(tiny_options());
   ASSERT_TRUE(models.ok());
   arm(Kind::kWork, 1);
-  const auto made = make_device_parts(tiny_options(), *models, {});
+  const auto made = make_replica(tiny_options(), *models, {}, faulty());
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.error().code, ErrorCode::kUnavailable);
 }
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Fault, ::testing::Values(TestedRank{1, 0}, TestedRank{2, 0}, TestedRank{2, 1}),
+                         name_of_rank);
 
 }  // namespace
 }  // namespace volley::engine

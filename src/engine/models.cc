@@ -5,6 +5,7 @@
 
 #include "engine/round_setup.h"
 #include "engine/validation.h"
+#include "model/shard.h"
 #include "ops/attention/attention.h"
 #include "ops/choice/choice.h"
 #include "ops/step/step.h"
@@ -53,6 +54,9 @@ Status check_ranges(const EngineOptions& o) {
   if (o.block_size > kMaxBlockSize) return above("--block-size", o.block_size, kMaxBlockSize);
   if (o.prefill_chunk > kMaxRows) return above("--prefill-chunk", o.prefill_chunk, kMaxRows);
   if (o.max_num_batched_tokens > kMaxRows) return above("--max-num-batched-tokens", o.max_num_batched_tokens, kMaxRows);
+  if (const int ranks = o.tensor_parallel_size; ranks != 1 && ranks != 2 && ranks != 4 && ranks != 8) {
+    return invalid_argument("--tensor-parallel-size is " + std::to_string(ranks) + ": use 1, 2, 4 or 8.");
+  }
   if (!(o.memory_fraction >= 0 && o.memory_fraction <= 1)) {
     return invalid_argument("--memory-fraction must be between 0 and 1.");
   }
@@ -237,10 +241,12 @@ void warn_of_widened(ResolvedModels& models) {
       models.warnings.push_back(whose + what + ": this device has no kernel for them as they are stored.");
     }
   };
-  warn("The target's weights in ", model::params(models.target.decoder), *models.target_checkpoint,
+  const auto of_rank = [&](std::vector<model::Param> list) { return model::shard(std::move(list), 0, models.ranks); };
+  warn("The target's weights in ", of_rank(model::params(models.target.decoder)), *models.target_checkpoint,
        models.target_numerics);
   if (!models.draft_checkpoint) return;
-  warn("The drafter's weights in ", models.draft->facts().params, *models.draft_checkpoint, models.draft_numerics);
+  warn("The drafter's weights in ", of_rank(models.draft->facts().params), *models.draft_checkpoint,
+       models.draft_numerics);
 }
 
 Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
@@ -261,6 +267,25 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
   }
   warn_of_widened(models);
   return {};
+}
+
+Status resolve_ranks(const EngineOptions& options, ResolvedModels& models) {
+  models.ranks = options.tensor_parallel_size;
+  if (models.ranks == 1) return {};
+  VOLLEY_ASSIGN([[maybe_unused]] const auto group, comm::make_group(models.device.kind, models.ranks));
+  return {};
+}
+
+// Whether the models can be divided among the ranks.
+Status check_ranks(const ResolvedModels& models) {
+  VOLLEY_RETURN_IF_ERROR(model::check_ranks(models.target.decoder, models.ranks, "the target"));
+  if (!models.draft) return {};
+  return model::check_ranks(models.draft->facts().decoder, models.ranks, "the drafter");
+}
+
+// The target that a rank computes. States and KV of a position take the same on all ranks.
+model::Decoder target_of_rank(const ResolvedModels& models, int rank) {
+  return model::shard_of(models.target.decoder, rank, models.ranks);
 }
 
 Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
@@ -286,26 +311,30 @@ int64_t rope_bytes(const model::Decoder& spec, int64_t positions) {
   return bytes;
 }
 
-model::WeightBytes weight_bytes(const ResolvedModels& models) {
+model::WeightBytes weight_bytes(const ResolvedModels& models, int rank) {
   const DeviceKind device = models.device.kind;
+  const auto bytes_of = [&](std::vector<model::Param> list, const model::Numerics& numerics,
+                            const weights::Checkpoint& checkpoint) {
+    return model::weight_bytes(model::shard(std::move(list), rank, models.ranks), numerics, checkpoint, device);
+  };
   const model::Decoder& target = models.target.decoder;
-  model::WeightBytes bytes =
-      model::weight_bytes(model::params(target), models.target_numerics, *models.target_checkpoint, device);
+  model::WeightBytes bytes = bytes_of(model::params(target), models.target_numerics, *models.target_checkpoint);
   bytes.rest += rope_bytes(target, models.max_positions());
   if (!models.draft_checkpoint) return bytes;
   const spec::ProposerFacts& draft = models.draft->facts();
-  bytes.add(model::weight_bytes(draft.params, models.draft_numerics, *models.draft_checkpoint, device));
+  bytes.add(bytes_of(draft.params, models.draft_numerics, *models.draft_checkpoint));
   bytes.rest += rope_bytes(draft.decoder, models.max_positions());
   const std::vector<model::Param> copied = models.draft->copied_params(target, models.draft_numerics.storage);
-  bytes.add(model::weight_bytes(copied, models.draft_numerics, *models.target_checkpoint, device));
+  bytes.add(bytes_of(copied, models.draft_numerics, *models.target_checkpoint));
   return bytes;
 }
 
-// The target's layers, then the drafter's.
+// The target's layers, then the drafter's: of a rank.
 std::vector<model::KvShape> kv_shapes(const ResolvedModels& models) {
-  std::vector<model::KvShape> shapes = model::kv_shapes(models.target.decoder);
+  std::vector<model::KvShape> shapes = model::kv_shapes(target_of_rank(models, 0));
   if (models.draft) {
-    for (model::KvShape shape : model::kv_shapes(models.draft->facts().decoder)) {
+    const model::Decoder draft = model::shard_of(models.draft->facts().decoder, 0, models.ranks);
+    for (model::KvShape shape : model::kv_shapes(draft)) {
       shape.drafts = true;
       shapes.push_back(shape);
     }
@@ -317,14 +346,15 @@ std::vector<model::KvShape> kv_shapes(const ResolvedModels& models) {
 void limit_slots(const EngineOptions& options, ResolvedModels& models) {
   if (options.max_num_seqs > 0) return;
   model::KvLayout one;
-  model::add_states(models.target.decoder, 1, models.block_size - 1, models.target_numerics.activation, one);
+  model::add_states(target_of_rank(models, 0), 1, models.block_size - 1, models.target_numerics.activation, one);
   const double share = options.memory_fraction > 0 ? options.memory_fraction : 1.0;
   const auto usable = static_cast<int64_t>(share * static_cast<double>(models.device.available_bytes));
-  const int32_t slots = default_slots(models.max_num_seqs, one.state_bytes(), usable - models.weights.total());
+  const int64_t bytes = one.state_bytes() * models.ranks_sharing_memory();
+  const int32_t slots = default_slots(models.max_num_seqs, bytes, usable - models.weights.total());
   if (slots == models.max_num_seqs) return;
   models.max_num_seqs = slots;
   if (options.max_num_batched_tokens == 0) models.max_num_batched_tokens = default_rows(models);
-  models.warnings.push_back("The states of recurrent layers take " + format_bytes(one.state_bytes()) +
+  models.warnings.push_back("The states of recurrent layers take " + format_bytes(bytes) +
                             " a request: --max-num-seqs is " + std::to_string(slots) + ".");
 }
 
@@ -385,10 +415,16 @@ Result<std::unique_ptr<Device>> make_device(const DeviceChoice& choice, int thre
   return choice.kind == DeviceKind::kCpu ? make_cpu_device(threads) : make_cuda_device(choice.ordinal);
 }
 
+int threads_of_rank(int threads, int rank, int ranks) {
+  const int all = threads > 0 ? threads : usable_cores();
+  return std::max(1, all / ranks + (rank < all % ranks ? 1 : 0));
+}
+
 Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   VOLLEY_RETURN_IF_ERROR(check_ranges(options));
   ResolvedModels models;
   VOLLEY_ASSIGN(models.device, resolve_device(options.device));
+  VOLLEY_RETURN_IF_ERROR(resolve_ranks(options, models));
   if (!models.device.warning.empty()) models.warnings.push_back(models.device.warning);
   if (options.restart_on_device_error && models.device.kind != DeviceKind::kCpu) {
     return unimplemented(
@@ -399,6 +435,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   VOLLEY_ASSIGN(models.target, families::read_target(options.model_dir));
   VOLLEY_RETURN_IF_ERROR(check_vocabulary(models.target.decoder));
   VOLLEY_RETURN_IF_ERROR(resolve_draft(options, models));
+  VOLLEY_RETURN_IF_ERROR(check_ranks(models));
   VOLLEY_RETURN_IF_ERROR(resolve_limits(options, models));
   VOLLEY_ASSIGN(models.target_checkpoint,
                 open_checkpoint(options, options.model_dir, models.target.names, model::params(models.target.decoder)));
@@ -410,19 +447,21 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   VOLLEY_RETURN_IF_ERROR(resolve_attention(options, models));
 
   MemoryPlanInput plan;
-  models.weights = weight_bytes(models);
+  for (int rank = 0; rank < models.ranks; ++rank) models.rank_weights.push_back(weight_bytes(models, rank));
+  for (int rank = 0; rank < models.ranks_sharing_memory(); ++rank) models.weights.add(models.rank_weights[rank]);
   plan.weight_bytes = models.weights.total();
   limit_slots(options, models);
   models.kv = model::kv_layout(kv_shapes(models), models.page_size, models.kv_dtype);
-  model::add_states(models.target.decoder, models.max_num_seqs, models.block_size - 1,
+  model::add_states(target_of_rank(models, 0), models.max_num_seqs, models.block_size - 1,
                     models.target_numerics.activation, models.kv);
-  plan.state_bytes = models.kv.state_bytes();
-  if (options.prefix_cache) plan.snapshot_unit = models.kv.slot_bytes();
+  const int sharing = models.ranks_sharing_memory();
+  plan.state_bytes = models.kv.state_bytes() * sharing;
+  if (options.prefix_cache) plan.snapshot_unit = models.kv.slot_bytes() * sharing;
   plan.snapshot_memory = options.state_snapshot_memory_bytes;
   const int32_t distance = options.state_snapshot_tokens > 0 ? options.state_snapshot_tokens : models.prefill_chunk;
   models.snapshot_tokens = static_cast<int32_t>(round_up(distance, models.page_size));
   const sched::SchedulerConfig scheduler = models.scheduler();
-  plan.groups = models.kv.groups;
+  plan.groups = scheduler.groups;
   plan.positions = models.max_positions();
   plan.decode_ahead = sched::positions_ahead(scheduler);
   plan.prefill_ahead = sched::chunks_ahead(scheduler);
@@ -439,7 +478,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   plan.step_bytes = step.memory;
   plan.graph_bytes = step.graphs;
   VOLLEY_ASSIGN(models.memory, plan_memory(plan));
-  models.kv.groups = models.memory.groups;
+  for (size_t i = 0; i < models.kv.groups.size(); ++i) models.kv.groups[i].pages = models.memory.groups[i].pages;
   models.kv.snapshots = models.memory.snapshots;
   if (!models.shares_prefixes() && options.prefix_cache) {
     models.warnings.push_back(
@@ -461,35 +500,40 @@ sched::SchedulerConfig ResolvedModels::scheduler() const {
   config.block_size = block_size;
   config.reserve_rounds = reserve_rounds();
   config.groups = kv.groups;
+  for (kv::Group& group : config.groups) group.bytes *= ranks_sharing_memory();
   config.snapshot_tokens = snapshot_tokens;
   if (kv.snapshots > 0) {
-    config.groups.push_back({.life = kv::Life::kState, .bytes = kv.slot_bytes(), .pages = kv.snapshots});
+    const int64_t bytes = kv.slot_bytes() * ranks_sharing_memory();
+    config.groups.push_back({.life = kv::Life::kState, .bytes = bytes, .pages = kv.snapshots});
   }
   return config;
 }
 
 Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, int32_t draft_window,
-                                 const Progress& progress) {
-  const double total = static_cast<double>(std::max<int64_t>(1, resolved.memory.weight_bytes));
+                                 const Progress& progress, const RankPlace& place) {
+  const double total = static_cast<double>(std::max<int64_t>(1, resolved.memory.weight_bytes / resolved.ranks));
   int64_t before = 0;
   const auto report = [&](int64_t packed) {
     if (progress) progress("Loading weights", std::min(1.0, static_cast<double>(before + packed) / total));
   };
   LoadedModels models;
-  const std::vector<model::Param> params = model::params(resolved.target.decoder);
+  const std::vector<model::Param> params =
+      model::shard(model::params(resolved.target.decoder), place.rank, resolved.ranks);
   model::WeightLoader loader(device, *resolved.target_checkpoint, resolved.target_numerics, params);
   loader.on_packed = report;
-  VOLLEY_ASSIGN(models.target, model::Network::load(loader, resolved.target_checkpoint, resolved.target.decoder,
-                                                    resolved.target_numerics, resolved.max_positions()));
+  VOLLEY_ASSIGN(models.target,
+                model::Network::load(loader, resolved.target_checkpoint, target_of_rank(resolved, place.rank),
+                                     resolved.target_numerics, resolved.max_positions(), place.group));
   VOLLEY_ASSIGN(models.kv, model::KvMemory::allocate(device, resolved.kv));
   if (resolved.draft) {
     before = models.target->packed_bytes();
     const size_t of_target = models.target->kv_layers();
-    VOLLEY_ASSIGN(models.proposer,
-                  resolved.draft->load({device, resolved.draft_checkpoint, *models.target, *resolved.target_checkpoint,
-                                        resolved.draft_numerics, resolved.max_positions(),
-                                        models.kv->layers(of_target, resolved.kv.layers.size() - of_target),
-                                        resolved.block_size, draft_window, report, resolved.draft_window_mask}));
+    VOLLEY_ASSIGN(
+        models.proposer,
+        resolved.draft->load({device, resolved.draft_checkpoint, *models.target, *resolved.target_checkpoint,
+                              resolved.draft_numerics, resolved.max_positions(),
+                              models.kv->layers(of_target, resolved.kv.layers.size() - of_target), resolved.block_size,
+                              draft_window, report, resolved.draft_window_mask, place.group}));
   }
   if (progress) progress("Loading weights", 1.0);
   return models;

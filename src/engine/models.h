@@ -7,10 +7,12 @@
 #include <memory>
 #include <optional>
 
+#include "comm/comm.h"
 #include "engine/memory_plan.h"
 #include "families/family.h"
 #include "model/network.h"
 #include "sched/scheduler.h"
+#include "spec/mask_exchange.h"
 #include "spec/proposer_spec.h"
 #include "text/text.h"
 
@@ -31,6 +33,8 @@ Result<DeviceChoice> resolve_device(const std::string& device);
 DeviceChoice automatic_device(const Result<GpuFacts>& gpu, int64_t cpu_bytes);
 // Errors as make_cpu_device() and make_cuda_device().
 Result<std::unique_ptr<Device>> make_device(const DeviceChoice& choice, int threads);
+// Threads of a rank's device, at least one, where all ranks together are to have `threads` (0: the usable cores).
+int threads_of_rank(int threads, int rank, int ranks);
 
 // "none", "fp8" or "int4"; of a checkpoint that is quantised already what its files call it.
 std::string quantization_name(const ops::WeightFormat& storage, const weights::Checkpoint& checkpoint);
@@ -42,6 +46,7 @@ int32_t logit_rows(DeviceKind device);
 // Options with every "choose for me" resolved, and what config.json says. Immutable.
 struct ResolvedModels {
   DeviceChoice device;
+  int ranks = 1;  // of the tensor-parallel group
   families::TargetConfig target;
   std::shared_ptr<const spec::ProposerSpec> draft;  // null: speculation is off
   int32_t block_size = 1;
@@ -55,10 +60,11 @@ struct ResolvedModels {
   int32_t prefill_chunk = 0;
   double target_step_s = 0;  // of steps with prompts beside requests that decode; 0: no bound
   int32_t page_size = 0;
-  int32_t snapshot_tokens = 0;  // between snapshots of recurrent states, while prompts are computed
-  model::KvLayout kv;           // its groups have the plan's pages
-  MemoryPlan memory;
-  model::WeightBytes weights;  // of all models, rotary tables among the rest
+  int32_t snapshot_tokens = 0;                   // between snapshots of recurrent states, while prompts are computed
+  model::KvLayout kv;                            // of a rank; its groups have the plan's pages
+  MemoryPlan memory;                             // of all ranks that share a memory, together
+  model::WeightBytes weights;                    // of all models, rotary tables among the rest; likewise
+  std::vector<model::WeightBytes> rank_weights;  // the same of each rank
   std::vector<std::string> warnings;
   std::shared_ptr<const weights::Checkpoint> target_checkpoint;  // by the model layer's names
   std::shared_ptr<const weights::Checkpoint> draft_checkpoint;   // null: no drafter, or one without weights
@@ -66,6 +72,8 @@ struct ResolvedModels {
   // Rounds whose positions are reserved ahead: the CPU finishes a round before the next is planned, a GPU has the next
   // one under way.
   int32_t reserve_rounds() const { return device.kind == DeviceKind::kCpu ? 1 : 2; }
+  // Ranks whose devices take their memory from the same one.
+  int ranks_sharing_memory() const { return device.kind == DeviceKind::kCpu ? ranks : 1; }
   // Whether the drafter's weights are stored as codes.
   bool draft_quantised() const { return draft && draft_numerics.storage.is_codes(); }
   // Whether a prompt's beginning may come from the prefix cache: where layers keep a state, which only its position
@@ -83,6 +91,15 @@ struct ResolvedModels {
 // (plan_memory()).
 Result<ResolvedModels> resolve_models(const EngineOptions& options);
 
+// Which rank of the tensor-parallel group loads, and what it shares with the others. All of it outlives the rank's
+// round.
+struct RankPlace {
+  int rank = 0;
+  comm::Communicator* group = nullptr;  // these two null: there are no others
+  spec::MaskExchange* masks = nullptr;
+};
+
+// A rank's models.
 struct LoadedModels {
   std::unique_ptr<model::Network> target;
   std::unique_ptr<model::KvMemory> kv;
@@ -92,6 +109,6 @@ struct LoadedModels {
 // Packs the weights and takes the pages. draft_window: positions before a block that the drafter sees; 0: all. Calls
 // `progress` from the calling thread. Errors as model::Network::load() and model::KvMemory::allocate().
 Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, int32_t draft_window,
-                                 const Progress& progress);
+                                 const Progress& progress, const RankPlace& place = {});
 
 }  // namespace volley::engine

@@ -1,15 +1,12 @@
 #include "engine/round_setup.h"
 
-#include <new>
-
 #include "device/dry_run.h"
-#include "device/fault.h"
 
 namespace volley::engine {
 
 Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOptions& options,
                                                 const ResolvedModels& models, LoadedModels& loaded,
-                                                const Progress& progress) {
+                                                const Progress& progress, const RankPlace& place) {
   spec::RoundConfig config;
   config.slots = models.max_num_seqs;
   config.max_rows = models.max_num_batched_tokens;
@@ -21,35 +18,32 @@ Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOpti
   config.simulate_routing = options.simulate_routing;
   config.mask_timeout = std::chrono::milliseconds(options.grammar_mask_timeout_ms);
   config.draft_lengths = models.draft_lengths;
+  config.masks = place.masks;
+  config.rank = place.rank;
   const auto recorded = [&](double fraction) {
     if (progress) progress("Recording graphs", fraction);
   };
   return spec::Round::create(device, *loaded.target, *loaded.kv, std::move(loaded.proposer), config, recorded);
 }
 
-Result<DeviceParts> make_device_parts(const EngineOptions& options, const ResolvedModels& models,
-                                      const Progress& progress) {
-  try {
-    DeviceParts parts;
-    VOLLEY_ASSIGN(parts.device, make_device(models.device, options.threads));
-    VOLLEY_ASSIGN(parts.models, load_models(*parts.device, models, options.draft_window, progress));
-    VOLLEY_ASSIGN(parts.round, make_round(*parts.device, options, models, parts.models, progress));
-    return parts;
-  } catch (const DeviceFault& fault) {
-    return Error{ErrorCode::kUnavailable, fault.what()};
-  } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::kUnavailable, "There is no memory to load the models again."};
-  }
-}
-
 Result<StepBytes> measure_step(const EngineOptions& options, const ResolvedModels& models) {
-  const bool cpu = models.device.kind == DeviceKind::kCpu;
-  const auto device = cpu ? std::make_unique<DryDevice>(options.threads > 0 ? options.threads : usable_cores())
-                          : std::make_unique<DryDevice>(models.device.gpu);
-  VOLLEY_ASSIGN(LoadedModels loaded, load_models(*device, models, options.draft_window, {}));
-  const int64_t before = device->bytes();
-  VOLLEY_ASSIGN(const auto round, make_round(*device, options, models, loaded, {}));
-  return StepBytes{device->bytes() - before, device->graph_bytes()};
+  StepBytes bytes;
+  std::vector<std::unique_ptr<comm::Communicator>> group(static_cast<size_t>(models.ranks));
+  if (models.ranks > 1) {
+    VOLLEY_ASSIGN(group, comm::make_group(models.device.kind, models.ranks));
+  }
+  for (int rank = 0; rank < models.ranks_sharing_memory(); ++rank) {
+    const bool cpu = models.device.kind == DeviceKind::kCpu;
+    const auto device = cpu ? std::make_unique<DryDevice>(threads_of_rank(options.threads, rank, models.ranks))
+                            : std::make_unique<DryDevice>(models.device.gpu);
+    const RankPlace place = {rank, group[static_cast<size_t>(rank)].get(), nullptr};
+    VOLLEY_ASSIGN(LoadedModels loaded, load_models(*device, models, options.draft_window, {}, place));
+    const int64_t before = device->bytes();
+    VOLLEY_ASSIGN(const auto round, make_round(*device, options, models, loaded, {}, place));
+    bytes.memory += device->bytes() - before;
+    bytes.graphs += device->graph_bytes();
+  }
+  return bytes;
 }
 
 }  // namespace volley::engine

@@ -1,4 +1,4 @@
-// The round that an engine of these models runs.
+// The round that a rank of an engine of these models runs, and the memory that it takes.
 #pragma once
 
 #include <memory>
@@ -8,34 +8,16 @@
 
 namespace volley::engine {
 
-// Takes loaded.proposer; the rest of `loaded`, and the device, must outlive the round. Errors as Round::create().
+// Takes loaded.proposer; the rest of `loaded`, the device and what `place` refers to must outlive the round. Errors as
+// Round::create().
 Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOptions& options,
                                                 const ResolvedModels& models, LoadedModels& loaded,
-                                                const Progress& progress);
+                                                const Progress& progress, const RankPlace& place = {});
 
-// What lives on a device, in the order in which it is made; it goes in the opposite one. REQUIRES of an assignment:
-// there is nothing yet.
-struct DeviceParts {
-  std::unique_ptr<Device> device;
-  LoadedModels models;
-  std::unique_ptr<spec::Round> round;
-
-  void reset() {
-    round.reset();
-    models = {};
-    device.reset();
-  }
-};
-
-// All of it. Errors as make_device(), load_models() and make_round(); a DeviceFault or std::bad_alloc meanwhile is
-// kUnavailable.
-Result<DeviceParts> make_device_parts(const EngineOptions& options, const ResolvedModels& models,
-                                      const Progress& progress);
-
-// Memory of the device that the round takes, found by making one on a device that has neither memory nor kernels; no
+// Memory that the round of every rank takes, found by making them on devices that have neither memory nor kernels; no
 // weight is read. models: all but `memory`. Errors as load_models() and make_round().
 struct StepBytes {
-  int64_t memory = 0;  // to the byte
+  int64_t memory = 0;  // of ranks that share a memory, together; to the byte
   int64_t graphs = 0;  // that the driver takes for recorded graphs, at most
 };
 Result<StepBytes> measure_step(const EngineOptions& options, const ResolvedModels& models);

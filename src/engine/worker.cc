@@ -13,7 +13,7 @@ namespace {
 using Clock = RequestOutput::Clock;
 
 VerifyConfig verify_config(WorkerParts& parts) {
-  const spec::Round& round = *parts.on_device.round;
+  const spec::StepExecutor& round = *parts.replica;
   VerifyConfig config;
   config.policy = parts.verify;
   config.max_draft = round.block_size() - 1;
@@ -37,8 +37,8 @@ Worker::Worker(WorkerParts parts)
       verify_(verify_config(parts_)),
       pace_(parts_.target_step_s),
       acceptance_(parts_.drafter),
-      vocab_(parts_.on_device.models.target->spec().vocab),
-      times_before_(parts_.on_device.round->times()),
+      vocab_(parts_.replica->vocab()),
+      times_before_(parts_.replica->times()),
       watchdog_(std::chrono::duration<double>(parts_.step_timeout_s), [this] {
         give_up("The device hangs: a step has taken more than " +
                 std::to_string(static_cast<int64_t>(std::ceil(parts_.step_timeout_s))) + " s (--step-timeout).");
@@ -118,7 +118,7 @@ EngineStats Worker::stats() const {
 void Worker::loop() {
   for (bool goes_on = true; goes_on;) {
     try {
-      parts_.on_device.device->attach_thread();
+      parts_.replica->attach_thread();
       run();
       goes_on = false;
     } catch (const DeviceFault& fault) {
@@ -254,11 +254,11 @@ void Worker::erase(Requests::iterator request) {
   grammars_ -= request->second.grammar ? 1 : 0;
   verify_.forget(request->first);
   const std::optional<int32_t> slot = take_slot(request->second);
-  if (request->second.grammar && parts_.on_device.round) {
-    parts_.on_device.round->discard(std::move(request->second.grammar));
+  if (request->second.grammar && parts_.replica) {
+    parts_.replica->discard(std::move(request->second.grammar));
   }
   requests_.erase(request);
-  if (slot) parts_.on_device.round->clear_slot(*slot);
+  if (slot) parts_.replica->clear_slot(*slot);
 }
 
 std::optional<int32_t> Worker::take_slot(Request& request) {
@@ -267,7 +267,7 @@ std::optional<int32_t> Worker::take_slot(Request& request) {
 }
 
 void Worker::release_slot(Request& request) {
-  if (const auto slot = take_slot(request)) parts_.on_device.round->clear_slot(*slot);
+  if (const auto slot = take_slot(request)) parts_.replica->clear_slot(*slot);
 }
 
 // As many steps as the device takes are under way; then the oldest one's results are handed out while the others run.
@@ -276,10 +276,10 @@ void Worker::step() {
   const Clock::time_point begin = Clock::now();
   const double waited = waited_s_;
   bool started = true;
-  while (started && std::ssize(flights_) < parts_.on_device.round->depth()) started = start_step();
+  while (started && std::ssize(flights_) < parts_.replica->depth()) started = start_step();
   if (!flights_.empty()) finish_step();
   ++totals_.steps;
-  const spec::PhaseTimes& times = parts_.on_device.round->times();
+  const spec::PhaseTimes& times = parts_.replica->times();
   const spec::PhaseTimes& before = times_before_;
   totals_.draft_s = times.draft - before.draft;
   totals_.target_s = times.target - before.target;
@@ -311,7 +311,7 @@ bool Worker::start_step() {
   for (const sched::PlannedSegment& planned : plan.segments) segments_.push_back(segment_of(planned));
   const Clock::time_point begin = Clock::now();
   enqueue(plan, verify);
-  if (parts_.on_device.round->depth() == 1) waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
+  if (parts_.replica->depth() == 1) waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
   flights_.push_back({std::move(plan), std::move(verify), !segments_.empty()});
   return true;
 }
@@ -353,7 +353,7 @@ void Worker::enqueue(sched::StepPlan& plan, VerifyStep& verify) {
     std::ranges::copy_if(segments_, std::back_inserter(kept), [&](const auto& s) { return !(needs(s) & without); });
     if (without != 0 && kept.size() == segments_.size()) continue;  // nobody needs that
     Status enqueued;
-    if (!kept.empty()) enqueued = parts_.on_device.round->enqueue(kept, verify_.budget(plan, kept, verify));
+    if (!kept.empty()) enqueued = parts_.replica->enqueue(kept, verify_.budget(plan, kept, verify));
     if (!enqueued.ok()) {
       refusal = enqueued;
       continue;
@@ -376,7 +376,7 @@ void Worker::finish_step() {
   flights_.pop_front();
   spec::StepTimes times;
   if (flight.enqueued) {
-    times = parts_.on_device.round->wait(results_);
+    times = parts_.replica->wait(results_);
   } else {
     results_.clear();
   }
@@ -401,7 +401,7 @@ Status Worker::start_slot(Request& request, const sched::PlannedSegment& started
   request.start.prompt = tokens.first(prompt);
   request.start.output = tokens.subspan(prompt);
   request.start.draft_context = started.draft_context;
-  const Status status = parts_.on_device.round->start_slot(started.slot.value, request.start);
+  const Status status = parts_.replica->start_slot(started.slot.value, request.start);
   request.start.prompt = request.start.output = {};  // the scheduler's tokens move as they grow
   if (!status.ok()) return status;
   request.slot = started.slot.value;
@@ -427,7 +427,7 @@ void Worker::apply_plan(sched::StepPlan& plan) {
     }
   }
   for (const sched::MemoryCopy& copy : plan.copies) {
-    spec::Round& round = *parts_.on_device.round;
+    spec::StepExecutor& round = *parts_.replica;
     if (copy.kind == sched::MemoryCopy::Kind::kSave) round.save_state(copy.slot.value, copy.to);
     if (copy.kind == sched::MemoryCopy::Kind::kRestore) round.restore_state(copy.from, copy.slot.value);
     if (copy.kind == sched::MemoryCopy::Kind::kPage) {
@@ -435,7 +435,7 @@ void Worker::apply_plan(sched::StepPlan& plan) {
     }
   }
   for (const sched::PageEdit& edit : plan.page_edits) {
-    parts_.on_device.round->set_page(edit.slot.value, static_cast<size_t>(edit.group), edit.index, edit.page);
+    parts_.replica->set_page(edit.slot.value, static_cast<size_t>(edit.group), edit.index, edit.page);
   }
 }
 
@@ -507,7 +507,7 @@ void Worker::publish_stats() {
   EngineStats stats = totals_;
   stats.verify = verify_.stats();
   stats.experts_touched = experts_before_;
-  if (parts_.on_device.round) stats.experts_touched += parts_.on_device.round->experts_touched();
+  if (parts_.replica) stats.experts_touched += parts_.replica->experts_touched();
   stats.requests_waiting = now.waiting;
   stats.requests_running = now.running;
   stats.preemptions = now.preemptions;
@@ -523,7 +523,7 @@ void Worker::publish_stats() {
     }
     stats.page_groups.push_back({group.window, use.total, use.used, use.cached, group.pages * group.bytes});
   }
-  if (const auto& kv = parts_.on_device.models.kv) stats.state_bytes = kv->state_bytes();
+  if (parts_.replica) stats.state_bytes = parts_.replica->state_bytes();
   std::lock_guard lock(mutex_);
   published_ = std::move(stats);
   published_news_ = verify_.news();

@@ -17,8 +17,8 @@
 #include "engine/models.h"
 #include "engine/open_requests.h"
 #include "engine/prompt_pace.h"
+#include "engine/replica.h"
 #include "engine/request_output.h"
-#include "engine/round_setup.h"
 #include "engine/verify_control.h"
 #include "engine/watchdog.h"
 #include "sched/scheduler.h"
@@ -27,7 +27,7 @@
 namespace volley::engine {
 
 struct WorkerParts {
-  DeviceParts on_device;
+  std::unique_ptr<Replica> replica;
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::vector<TokenId> eos_ids;
   sched::SchedulerConfig scheduler;
@@ -39,8 +39,8 @@ struct WorkerParts {
   DrafterTraits drafter;
   std::function<void(const std::string&)> on_warning;  // or empty
   double step_timeout_s = 0;                           // 0: none
-  // Makes on_device anew after a fault, with as many pages; empty: a fault ends the engine. As EngineOptions has it.
-  std::function<Result<DeviceParts>()> remake;
+  // Makes `replica` anew after a fault, with as many pages; empty: a fault ends the engine. As EngineOptions has it.
+  std::function<Result<std::unique_ptr<Replica>>()> remake;
   double least_between_faults_s = 60;  // from one that was mended; the next within that ends the engine
   std::function<void(const std::string&)> on_device_failure;  // or empty
 };

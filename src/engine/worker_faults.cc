@@ -46,12 +46,12 @@ void Worker::forget_device_state() {
 
 Status Worker::restart() {
   scheduler_.restart();
-  DeviceParts& parts = parts_.on_device;
-  const spec::PhaseTimes old = parts.round->times();
-  experts_before_ += parts.round->experts_touched();
-  parts.reset();  // all of it before anything new: there is no memory for both
-  VOLLEY_ASSIGN(parts, parts_.remake());
-  const spec::PhaseTimes now = parts.round->times();
+  std::unique_ptr<Replica>& replica = parts_.replica;
+  const spec::PhaseTimes old = replica->times();
+  experts_before_ += replica->experts_touched();
+  replica.reset();  // all of it before anything new: there is no memory for both
+  VOLLEY_ASSIGN(replica, parts_.remake());
+  const spec::PhaseTimes now = replica->times();
   carry(now.draft, old.draft, times_before_.draft);
   carry(now.target, old.target, times_before_.target);
   carry(now.choose, old.choose, times_before_.choose);

@@ -7,18 +7,27 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "engine/round_setup.h"
+#include "engine/replica.h"
 #include "engine/text_models.h"
 #include "engine/worker.h"
 
 namespace volley::engine {
 
+// The rank whose device a test has a hand on, and of how many.
+struct TestedRank {
+  int ranks = 1, rank = 0;
+};
+inline std::string name_of_rank(const ::testing::TestParamInfo<TestedRank>& info) {
+  return "Rank" + std::to_string(info.param.rank) + "Of" + std::to_string(info.param.ranks);
+}
+
 class WorkerTest : public ::testing::Test {
  protected:
-  using WrapDevice = std::function<std::unique_ptr<Device>(std::unique_ptr<Device>)>;
+  using WrapDevice = Replica::WrapDevice;
 
   // Random weights, four slots, no drafter: plain requests go through steps that are all alike.
   static EngineOptions plain_options() {
@@ -44,17 +53,10 @@ class WorkerTest : public ::testing::Test {
     text_ = std::move(text).value();
     WorkerParts parts;
     parts.scheduler = models->scheduler();
-    parts.remake = [options, wrap, models = *models]() -> Result<DeviceParts> {
-      DeviceParts made;
-      VOLLEY_ASSIGN(made.device, make_device(models.device, options.threads));
-      if (wrap) made.device = wrap(std::move(made.device));
-      VOLLEY_ASSIGN(made.models, load_models(*made.device, models, 0, {}));
-      VOLLEY_ASSIGN(made.round, make_round(*made.device, options, models, made.models, {}));
-      return made;
-    };
+    parts.remake = [options, wrap, models = *models] { return Replica::create(options, models, {}, wrap); };
     auto made = parts.remake();
     VOLLEY_CHECK_MSG(made.ok(), made.ok() ? "" : made.error().message);
-    parts.on_device = std::move(made).value();
+    parts.replica = std::move(made).value();
     parts.tokenizer = text_.tokenizer;
     parts.verify = options.verify;
     parts.max_queue = 10;

@@ -15,15 +15,17 @@
 namespace volley::engine {
 namespace {
 
-class WorkerMemory : public WorkerTest {
+class WorkerMemory : public WorkerTest, public ::testing::WithParamInterface<TestedRank> {
  protected:
   void SetUp() override {
     EngineOptions options = plain_options();
     options.grammar_mask_timeout_ms = mask_timeout_ms_;
-    worker_ = std::make_unique<Worker>(make_parts(options, [this](std::unique_ptr<Device> device) {
+    options.tensor_parallel_size = GetParam().ranks;
+    worker_ = std::make_unique<Worker>(make_parts(options, [this](std::unique_ptr<Device> device, int rank) {
+      if (rank != GetParam().rank) return device;
       auto watched = std::make_unique<WatchedDevice>(std::move(device));
       device_ = watched.get();
-      return watched;
+      return std::unique_ptr<Device>(std::move(watched));
     }));
   }
 
@@ -51,14 +53,14 @@ class WorkerMemory : public WorkerTest {
   int mask_timeout_ms_ = 3'600'000;  // a slow machine is no failure
 };
 
-TEST_F(WorkerMemory, IsEnoughForAll) {
+TEST_P(WorkerMemory, IsEnoughForAll) {
   const Ends ends = run_all_kinds();
   EXPECT_FALSE(ends.plain.error.has_value());
   EXPECT_FALSE(ends.grammar.error.has_value());
   EXPECT_FALSE(ends.logprobs.error.has_value());
 }
 
-TEST_F(WorkerMemory, WithoutThatForLogprobsGrammarsGoOn) {
+TEST_P(WorkerMemory, WithoutThatForLogprobsGrammarsGoOn) {
   device_->refuse = [](size_t bytes) { return bytes > kBetween; };
   const Ends ends = run_all_kinds();
   EXPECT_FALSE(ends.plain.error.has_value());
@@ -67,7 +69,7 @@ TEST_F(WorkerMemory, WithoutThatForLogprobsGrammarsGoOn) {
   EXPECT_EQ(ends.logprobs.error->code, ErrorCode::kResourceExhausted);
 }
 
-TEST_F(WorkerMemory, WithoutThatForGrammarsLogprobsGoOn) {
+TEST_P(WorkerMemory, WithoutThatForGrammarsLogprobsGoOn) {
   device_->refuse = [](size_t bytes) { return bytes < kBetween; };
   const Ends ends = run_all_kinds();
   EXPECT_FALSE(ends.plain.error.has_value());
@@ -76,7 +78,7 @@ TEST_F(WorkerMemory, WithoutThatForGrammarsLogprobsGoOn) {
   EXPECT_FALSE(ends.logprobs.error.has_value());
 }
 
-TEST_F(WorkerMemory, WithoutAnyThePlainOneGoesOn) {
+TEST_P(WorkerMemory, WithoutAnyThePlainOneGoesOn) {
   device_->refuse = [](size_t) { return true; };
   const Ends ends = run_all_kinds();
   EXPECT_FALSE(ends.plain.error.has_value());
@@ -113,7 +115,7 @@ class WorkerMaskTimeout : public WorkerMemory {
 
 // A request whose masks are late ends with an error and with the tokens that it had, the others beside it go on, and
 // their tokens are what they are without it.
-TEST_F(WorkerMaskTimeout, EndsTheRequestThatIsLateAlone) {
+TEST_P(WorkerMaskTimeout, EndsTheRequestThatIsLateAlone) {
   GenerateRequest plain = request_of(40);
   plain.max_tokens = 60;
   std::vector<TokenId> alone, beside, late_tokens;
@@ -134,6 +136,10 @@ TEST_F(WorkerMaskTimeout, EndsTheRequestThatIsLateAlone) {
     EXPECT_EQ(beside, alone);
   }
 }
+
+constexpr TestedRank kRanks[] = {{1, 0}, {2, 1}};
+INSTANTIATE_TEST_SUITE_P(Ranks, WorkerMemory, ::testing::ValuesIn(kRanks), name_of_rank);
+INSTANTIATE_TEST_SUITE_P(Ranks, WorkerMaskTimeout, ::testing::ValuesIn(kRanks), name_of_rank);
 
 }  // namespace
 }  // namespace volley::engine

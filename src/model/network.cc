@@ -8,13 +8,29 @@
 
 namespace volley::model {
 
+void head_logits(Stream& stream, const ops::LinearWeight& head, const ops::Input& h, TensorView logits,
+                 const ops::RowSummaries& summaries, comm::Communicator* group, Arena& scratch) {
+  if (group == nullptr) return ops::linear(stream, head, h, logits, {.summaries = summaries}, scratch);
+  VOLLEY_CHECK(summaries.whole == nullptr);
+  ArenaScope scope(scratch);
+  const TensorView mine = scratch.take(DType::kF32, {logits.dim(0), head.n});
+  ops::linear(stream, head, h, mine, {}, scratch);
+  group->gather_columns(stream, mine, logits);
+}
+
+bool head_summarises(const Stream& stream, const ops::LinearWeight& head, DType activation, comm::Communicator* group) {
+  return group == nullptr && ops::linear_summarises(stream, head, activation);
+}
+
 Result<std::unique_ptr<Network>> Network::load(WeightLoader& loader,
                                                std::shared_ptr<const weights::Checkpoint> checkpoint,
-                                               const Decoder& spec, Numerics numerics, int64_t positions) {
+                                               const Decoder& spec, Numerics numerics, int64_t positions,
+                                               comm::Communicator* group) {
   std::unique_ptr<Network> network(new Network);
   network->checkpoint_ = std::move(checkpoint);
   network->spec_ = spec;
   network->numerics_ = numerics;
+  if (group != nullptr && group->ranks() > 1) network->group_ = group;
   const int64_t packed_before = loader.packed_bytes();
   if (loader.has("embedding")) {
     VOLLEY_ASSIGN(network->embedding_, loader.table("embedding"));
@@ -61,7 +77,7 @@ void Network::plan(Pass& pass) const {
 
 void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
   const int64_t rows = pass.rows.rows;
-  const Residual residual = {x};
+  const Residual residual = {x, group_};
   ops::FeatureBlock next;  // which the next layer's norm takes, as it reads the same
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Block& layer = layers_[i];
@@ -104,7 +120,7 @@ void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorV
   ArenaScope scope(scratch);
   const ops::Input h = ops::input_for(head_, activation(), row_index.dim(0), scratch);
   final_norm(stream, x, row_index, h);
-  ops::linear(stream, head_, h, logits, {.summaries = summaries}, scratch);
+  head_logits(stream, head_, h, logits, summaries, group_, scratch);
 }
 
 }  // namespace volley::model

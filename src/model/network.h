@@ -16,14 +16,23 @@ struct Capture {
   TensorView features;              // [rows, layers * hidden], activation dtype; null view when not wanted
 };
 
+// logits = head(h) of an output head that the ranks of `group` (null: one) have together (vocabulary_part()): on every
+// rank the whole rows. summaries: where head_summarises().
+void head_logits(Stream& stream, const ops::LinearWeight& head, const ops::Input& h, TensorView logits,
+                 const ops::RowSummaries& summaries, comm::Communicator* group, Arena& scratch);
+// Not built: summaries of a head that several ranks have.
+bool head_summarises(const Stream& stream, const ops::LinearWeight& head, DType activation, comm::Communicator* group);
+
 class Network {
  public:
   // Loads what the loader's list has: all of params(), or body_params() alone for a network that borrows embedding and
   // head. positions: how many the rotary tables cover. checkpoint: kept, for what is read from it in place. Errors as
-  // WeightLoader.
+  // WeightLoader. group: the ranks that have the model together, or null; then the loader's list and the decoder are
+  // those of the rank (shard.h). It must outlive the network, whose forward passes and heads all ranks run together.
   static Result<std::unique_ptr<Network>> load(WeightLoader& loader,
                                                std::shared_ptr<const weights::Checkpoint> checkpoint,
-                                               const Decoder& spec, Numerics numerics, int64_t positions);
+                                               const Decoder& spec, Numerics numerics, int64_t positions,
+                                               comm::Communicator* group = nullptr);
 
   // Before forward(): what the layers of a pass share.
   void plan(Pass& pass) const;
@@ -39,10 +48,13 @@ class Network {
   // them are summarised instead, if the head can.
   void logits(Stream& stream, TensorView x, TensorView row_index, TensorView logits, Arena& scratch,
               const ops::RowSummaries& summaries = {}) const;
-  const ops::LinearWeight& head() const { return head_; }
-  bool head_summarises(const Stream& stream) const { return ops::linear_summarises(stream, head_, activation()); }
+  const ops::LinearWeight& head() const { return head_; }  // of several ranks: this one's rows
+  bool head_summarises(const Stream& stream) const {
+    return model::head_summarises(stream, head_, activation(), group_);
+  }
 
-  const Decoder& spec() const { return spec_; }
+  const Decoder& spec() const { return spec_; }  // of several ranks: what this one computes
+  comm::Communicator* group() const { return group_; }
   DType activation() const { return numerics_.activation; }
   // Layers that keep K and V.
   size_t kv_layers() const { return kv_layers_; }
@@ -62,6 +74,7 @@ class Network {
   std::shared_ptr<const weights::Checkpoint> checkpoint_;  // keeps the embedding table mapped
   Decoder spec_;
   Numerics numerics_;
+  comm::Communicator* group_ = nullptr;  // null: one rank
   std::vector<Rope> ropes_;
   std::vector<Block> layers_;
   Vector norm_;

@@ -72,8 +72,9 @@ class LayerList {
       if (a.gate && columns > 0) stored.push_back(columns);
       std::vector<Param::Part> parts = {
           {q_proj, q, Split::kOutputs, of_q, stored},
-          {std::string("self_attn.k_proj.") + what, kv, Split::kKvHeads, repeated(a.kv_heads, 0, dim, order)},
-          {std::string("self_attn.v_proj.") + what, kv, Split::kKvHeads}};
+          {std::string("self_attn.k_proj.") + what, kv, Split::kOutputs, repeated(a.kv_heads, 0, dim, order)},
+          {std::string("self_attn.v_proj.") + what, kv, Split::kOutputs}};
+      for (const size_t i : {1, 2}) parts[i].runs = {{kv, a.kv_heads}};
       if (a.gate) parts.push_back({q_proj, q, Split::kOutputs, repeated(a.heads, dim, stride, whole), stored});
       return parts;
     };
@@ -88,6 +89,7 @@ class LayerList {
     const ops::DeltaShape& s = delta.shape;
     const int64_t channels = s.channels(), width = s.v_width();
     const std::string folder = "linear_attn.";
+    const Param::Part::Run keys = {s.k_width(), s.k_heads}, values = {width}, heads_of_v = {s.v_heads};
     std::vector<Param::Part> in, gates;
     if (delta.by_key_head) {
       // A key head brings its rows of q, k, v and z, and of b and a.
@@ -99,16 +101,21 @@ class LayerList {
       for (const int64_t first : {int64_t{0}, heads}) append(ba, repeated(s.k_heads, first, 2 * heads, {{0, heads}}));
       in = {{folder + "in_proj_qkvz.weight", channels + width, Split::kOutputs, std::move(qkvz)}};
       gates = {{folder + "in_proj_ba.weight", 2 * s.v_heads, Split::kOutputs, std::move(ba)}};
+      in[0].runs = {keys, keys, values, values};
+      gates[0].runs = {heads_of_v, heads_of_v};
     } else {
       in = {{folder + "in_proj_qkv.weight", channels, Split::kOutputs},
             {folder + "in_proj_z.weight", width, Split::kOutputs}};
       gates = {{folder + "in_proj_b.weight", s.v_heads, Split::kOutputs},
                {folder + "in_proj_a.weight", s.v_heads, Split::kOutputs}};
+      in[0].runs = {keys, keys, values};
     }
     add(Kind::kMatrix, "delta_in", spec_.hidden, std::move(in));
     add(Kind::kMatrix, "delta_gates", spec_.hidden, std::move(gates), Codes::kNone);
     add(Kind::kVector, "delta_conv", 0,
         {{folder + "conv1d.weight", channels * s.taps, Split::kOutputs, {}, {channels, 1, s.taps}}});
+    const Param::Part::Run keys_taps = {s.k_width() * s.taps, s.k_heads};
+    list_.back().parts[0].runs = {keys_taps, keys_taps, {width * s.taps}};
     add(Kind::kVector, "delta_a_log", 0, {{folder + "A_log", s.v_heads, Split::kOutputs}});
     add(Kind::kVector, "delta_dt_bias", 0, {{folder + "dt_bias", s.v_heads, Split::kOutputs}});
     add(Kind::kVector, "delta_norm", 0, {{folder + "norm.weight", s.v_dim}});
@@ -137,19 +144,19 @@ class LayerList {
         for (const int64_t first : {0, 1}) {
           gate_up.push_back({expert + "gate_up_proj.weight",
                              inner,
-                             Split::kExperts,
+                             Split::kOutputs,
                              {},
                              stored(2 * inner, hidden),
                              first,
                              2,
                              across});
         }
-        down.push_back({expert + "down_proj.weight", hidden, Split::kExperts, {}, stored(hidden, inner), 0, 1, across});
+        down.push_back({expert + "down_proj.weight", hidden, Split::kInputs, {}, stored(hidden, inner), 0, 1, across});
         continue;
       }
-      gate_up.push_back({expert + "gate_proj.weight", experts.inner, Split::kExperts});
-      gate_up.push_back({expert + "up_proj.weight", experts.inner, Split::kExperts});
-      down.push_back({expert + "down_proj.weight", spec_.hidden, Split::kExperts});
+      gate_up.push_back({expert + "gate_proj.weight", experts.inner, Split::kOutputs});
+      gate_up.push_back({expert + "up_proj.weight", experts.inner, Split::kOutputs});
+      down.push_back({expert + "down_proj.weight", spec_.hidden, Split::kInputs});
     }
     add(Kind::kExpertsGateUp, "experts_gate_up", spec_.hidden, std::move(gate_up));
     add(Kind::kExperts, "experts_down", experts.inner, std::move(down));
@@ -171,7 +178,7 @@ class LayerList {
       for (const int64_t first : {0, 1}) {
         gate_up.push_back({"mlp.experts.gate_up_proj_bias",
                            inner,
-                           Split::kExperts,
+                           Split::kOutputs,
                            {},
                            {count, 2 * inner},
                            e * 2 * inner + first,
@@ -180,7 +187,7 @@ class LayerList {
     }
     add(Kind::kVector, "experts_gate_up_bias", 0, std::move(gate_up));
     add(Kind::kVector, "experts_down_bias", 0,
-        {{"mlp.experts.down_proj_bias", count * hidden, Split::kExperts, {}, {count, hidden}}});
+        {{"mlp.experts.down_proj_bias", count * hidden, Split::kNone, {}, {count, hidden}}});
   }
 
   const Decoder& spec_;
@@ -225,7 +232,7 @@ std::vector<Param> layer_params(const Decoder& spec, int layer) {
 }
 
 Param embedding_param(const Decoder& spec) {
-  return {"embedding", Kind::kTable, spec.hidden, {{kEmbedding, spec.vocab, Split::kVocab}}};
+  return {"embedding", Kind::kTable, spec.hidden, {{kEmbedding, spec.vocab}}};
 }
 
 Param head_param(const Decoder& spec) {

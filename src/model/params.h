@@ -19,11 +19,9 @@ namespace volley::model {
 // Along what a tensor is divided among the ranks of a tensor-parallel group.
 enum class Split {
   kNone,     // every rank has all of it
-  kOutputs,  // rows
-  kInputs,   // columns
-  kKvHeads,  // rows, by KV heads, which ranks beyond their number share
-  kExperts,  // parts, by expert
-  kVocab,    // rows, by token
+  kOutputs,  // rows, in equal numbers
+  kInputs,   // columns, likewise; all parts of a tensor alike
+  kVocab,    // rows, as vocabulary_part() (shard.h) says
 };
 
 // One weight as a device holds it, and the checkpoint's tensors that it is made of.
@@ -53,6 +51,12 @@ struct Param {
     // Without ranges: rows first, first + step, … of the tensor. transposed: that are its columns; of experts alone.
     int64_t first = 0, step = 1;
     bool transposed = false;
+    // Of kOutputs: rows that are divided by themselves, one run after the other as they are loaded; empty: one run of
+    // all. heads > 0: a run of so many heads, which ranks beyond their number share.
+    struct Run {
+      int64_t rows = 0, heads = 0;
+    };
+    std::vector<Run> runs = {};
   };
   std::string role;  // unique in a model: "layers.3.qkv"
   Kind kind = Kind::kMatrix;
@@ -61,7 +65,8 @@ struct Param {
   // Its tensors are part of another one as well: it takes memory, but it is no parameter of its own.
   bool again = false;
   Codes codes = Codes::kAny;
-  float plus = 0;  // of a vector: added to each element when it is loaded
+  float plus = 0;            // of a vector: added to each element when it is loaded
+  int64_t first_column = 0;  // of the checkpoint's tensors, of which it has `columns`
 
   bool is_matrix() const { return kind == Kind::kMatrix || kind == Kind::kGateUp; }
   bool is_experts() const { return kind == Kind::kExperts || kind == Kind::kExpertsGateUp; }
@@ -73,6 +78,8 @@ struct Param {
   std::vector<int64_t> stored_shape(const Part& part) const;
   // The same where it is codes: these are never transposed.
   std::vector<int64_t> coded_shape(const Part& part) const;
+  // Whether it has some columns of the checkpoint's tensors. REQUIRES: columns > 0.
+  bool cuts_columns() const { return coded_shape(parts[0]).back() != columns; }
 };
 
 ops::LinearLayout layout_of(const Param& param);

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "comm/comm.h"
 #include "device/arena.h"
 #include "model/spec.h"
 #include "ops/attention/attention.h"
@@ -42,14 +43,24 @@ struct Pass {
   std::span<const ops::DeltaState> states = {};  // of the network's layers that keep one, in order
 };
 
-// The residual stream: [rows, hidden] fp32.
+// The residual stream: [rows, hidden] fp32, the same on all ranks.
 struct Residual {
   TensorView x;
-  // x += w a + bias. a: [rows, w.k] in the activation dtype; bias: [hidden] fp32, or a null view.
-  void add(Pass& pass, const ops::LinearWeight& w, TensorView a, TensorView bias = {}) const {
-    ops::linear(pass.stream, w, a, x, {ops::EndKind::kAdd, bias}, pass.scratch);
-  }
+  comm::Communicator* group = nullptr;  // null: this rank is the only one
+  // x += w a + bias, summed over the ranks. a: [rows, w.k] in the activation dtype; bias: [hidden] fp32, or a null
+  // view.
+  void add(Pass& pass, const ops::LinearWeight& w, TensorView a, TensorView bias = {}) const;
+  // A bias that one rank adds for all.
+  TensorView once(TensorView bias) const { return group == nullptr || group->rank() == 0 ? bias : TensorView(); }
 };
+
+inline void Residual::add(Pass& pass, const ops::LinearWeight& w, TensorView a, TensorView bias) const {
+  if (group == nullptr) return ops::linear(pass.stream, w, a, x, {ops::EndKind::kAdd, bias}, pass.scratch);
+  ArenaScope scope(pass.scratch);
+  const TensorView partial = pass.scratch.take(DType::kF32, {x.dim(0), x.dim(1)});
+  ops::linear(pass.stream, w, a, partial, {ops::EndKind::kStore, once(bias)}, pass.scratch);
+  group->add_sum(pass.stream, partial, x);
+}
 
 // Lets the positions of a sequence see one another. Threads: immutable; calls that share a stream or scratch memory by
 // one thread at a time, here and below.

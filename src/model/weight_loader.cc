@@ -70,9 +70,10 @@ ops::WeightFormat coded_storage(const weights::CodeFormat& coded, const Param& p
   if (rows && param.is_matrix() && param.columns % ops::kQuantisedColumns == 0 && param.rows() % 4 == 0) {
     return ops::kFp8Rows;
   }
-  // The largest group of the kernels' that a scale covers a whole number of.
+  // The largest group of the kernels' that a scale covers a whole number of, and whose ends are a rank's columns'.
+  const bool ends = coded.group > 0 && param.cuts_columns();
   int16_t group = 128;
-  while (group > 16 && coded.group % group != 0) group /= 2;
+  while (group > 16 && (coded.group % group != 0 || (ends && param.columns % group != 0))) group /= 2;
   const ops::WeightFormat as_stored = {coded.code, 1, group, coded.zeros};
   if (!coded.scattered && ops::multiplies_as_stored(device, as_stored)) return as_stored;
   return bf16 ? DType::kBF16 : DType::kF32;
@@ -95,27 +96,31 @@ std::vector<std::string> widened_codes(std::span<const Param> list, const weight
 namespace {
 
 // The rows of a part that are codes, as pack_linear() and pack_experts() take them. The matrix outlives the closures.
-ops::WeightRows coded_rows(std::shared_ptr<const weights::CodedMatrix> matrix, const Param::Part& part,
-                           const ops::WeightFormat& storage) {
+ops::WeightRows coded_rows(std::shared_ptr<const weights::CodedMatrix> matrix, const Param& param,
+                           const Param::Part& part, const ops::WeightFormat& storage) {
   auto rows = std::make_shared<std::vector<int64_t>>();  // of the matrix
   for (const auto& [first, n] : ranges_of(part)) {
     for (int64_t i = 0; i < n; ++i) rows->push_back(first + i * part.step);
   }
   ops::WeightRows result;
   result.rows = part.rows;
+  const int64_t first = param.first_column, columns = param.columns;
   if (!storage.is_codes()) {
-    result.values = [matrix, rows](int64_t row, float* values) { matrix->widen((*rows)[row], values); };
+    result.values = [matrix, rows, first, columns](int64_t row, float* values) {
+      matrix->widen({(*rows)[row], first, columns}, values);
+    };
     return result;
   }
-  result.codes = [matrix, rows, group = storage.group_k](int64_t row, const ops::CodedRow& out) {
+  result.codes = [matrix, rows, first, columns, group = storage.group_k](int64_t row, const ops::CodedRow& out) {
     const auto groups = static_cast<size_t>(matrix->groups());
     std::vector<float> scales(groups);
     std::vector<uint8_t> zeros(out.zeros.empty() ? 0 : groups);
-    matrix->read((*rows)[row], out.codes.data(), scales.data(), zeros.data());
+    matrix->read({(*rows)[row], first, columns}, out.codes.data(), scales.data(), zeros.data());
     // A scale may cover several groups of the kernels'.
     const int64_t covers = matrix->format().group;
     for (size_t g = 0; g < out.scales.size(); ++g) {
-      const size_t from = covers > 0 ? g * static_cast<size_t>(group) / static_cast<size_t>(covers) : 0;
+      const int64_t column = first + static_cast<int64_t>(g) * group;
+      const auto from = static_cast<size_t>(covers > 0 ? column / covers : 0);
       out.scales[g] = scales[from];
       if (!out.zeros.empty()) out.zeros[g] = zeros[from];
     }
@@ -132,6 +137,19 @@ ops::WeightFormat storage_in(const weights::Checkpoint& checkpoint, const Param&
   const bool rows_stay = device == DeviceKind::kCuda && param.codes == Param::Codes::kBytes;
   const bool plain = rows_stay || (param.is_experts() && numerics.storage.multiplies_codes());
   return matrix_storage(numerics, parts, plain ? Param::Codes::kNone : param.codes);
+}
+
+}  // namespace
+
+namespace {
+
+// A rank's columns are whole groups of those that share a scale; else its codes would not be the whole model's.
+Status check_cut(const Param& param, const ops::WeightFormat& storage) {
+  if (!param.cuts_columns() || storage.group_k == 0 || param.columns % storage.group_k == 0) return {};
+  return unimplemented("--tensor-parallel-size cuts the columns of \"" + param.parts[0].name + "\" after each " +
+                       std::to_string(param.columns) + ": that must be a multiple of " +
+                       std::to_string(storage.group_k) + ", as so many share a scale in " + ops::format_name(storage) +
+                       ". Use fewer ranks.");
 }
 
 }  // namespace
@@ -208,8 +226,9 @@ Status WeightLoader::optional_vector(const std::string& role, Vector& out) {
 
 Result<WeightLoader::Sources> WeightLoader::sources(const Param& param) const {
   Sources sources;
-  const bool coded = coded_as(checkpoint_, param).has_value();
+  const auto coded = coded_as(checkpoint_, param);
   const ops::WeightFormat storage = storage_of(param);
+  if (!coded || coded->group > 0) VOLLEY_RETURN_IF_ERROR(check_cut(param, storage));
   const Param::Part* before = nullptr;
   for (const Param::Part& part : param.parts) {
     if (dry()) {
@@ -220,7 +239,7 @@ Result<WeightLoader::Sources> WeightLoader::sources(const Param& param) const {
     if (coded) {
       VOLLEY_ASSIGN(auto matrix, checkpoint_.coded(part.name, param.coded_shape(part)));
       sources.tensors.insert(sources.tensors.end(), matrix->sources().begin(), matrix->sources().end());
-      sources.rows.push_back(coded_rows(std::move(matrix), part, storage));
+      sources.rows.push_back(coded_rows(std::move(matrix), param, part, storage));
       continue;
     }
     // Gate and up may be parts of one tensor.
@@ -229,15 +248,15 @@ Result<WeightLoader::Sources> WeightLoader::sources(const Param& param) const {
     }
     before = &part;
     const weights::SourceTensor& tensor = sources.tensors.back();
-    const auto size = static_cast<int64_t>(dtype_size(tensor.dtype));
+    const auto size = static_cast<int64_t>(dtype_size(tensor.dtype)), width = tensor.shape.back();
     if (part.transposed) {
-      sources.rows.push_back(
-          {tensor.data + part.first * size, tensor.dtype, part.rows, part.step, tensor.shape.back()});
+      const std::byte* begin = tensor.data + (part.first + param.first_column * width) * size;
+      sources.rows.push_back({begin, tensor.dtype, part.rows, part.step, width});
       continue;
     }
     for (const auto& [first, n] : ranges_of(part)) {
-      const std::byte* begin = tensor.data + first * param.columns * size;
-      sources.rows.push_back({begin, tensor.dtype, n, part.step * param.columns});
+      const std::byte* begin = tensor.data + (first * width + param.first_column) * size;
+      sources.rows.push_back({begin, tensor.dtype, n, part.step * width});
     }
   }
   return sources;

@@ -41,6 +41,9 @@ struct ProposerLoad {
   int32_t context_window = 0;              // positions before the block that it sees; 0: all
   std::function<void(int64_t)> on_packed;  // may be empty; gets the bytes packed so far
   std::optional<ops::Mask> window_mask;    // of sliding-window layers, instead of what its files say
+  // The ranks that have target and drafter together, or null. `target` is this rank's, `kv` as its part of the
+  // drafter's layers (model::shard_of()) asks for.
+  comm::Communicator* group = nullptr;
 };
 
 // Threads: immutable.

@@ -185,7 +185,7 @@ Status Round::reserve_masks(int32_t rows) {
   VOLLEY_ASSIGN(Buffer masks, device_.allocate(bytes));
   VOLLEY_ASSIGN(Buffer host_masks, device_.allocate_host(bytes));
   VOLLEY_ASSIGN(Buffer host_drafts, device_.allocate_host(m.drafts.bytes()));
-  if (mask_threads_ == nullptr) {
+  if (mask_threads_ == nullptr && config_.rank == 0) {
     try {
       mask_threads_ = std::make_unique<MaskThreads>(std::min(kMaskThreads, usable_cores()), config_.mask_timeout);
     } catch (const std::system_error&) {
@@ -243,16 +243,20 @@ void Round::upload_scores(const Layout& layout, Flight& flight) {
   device_.enqueue_upload(m.scores.data(), host, static_cast<size_t>(m.scores_bytes(rows)));
 }
 
-Status Round::enqueue(std::span<const RoundSegment> segments, const VerifyBudget& budget) {
+Status Round::reserve(std::span<const RoundSegment> segments) {
   VOLLEY_CHECK_LT(under_way(), depth_);
-  VOLLEY_CHECK_LE(segments.size(), slots_.size());
   int32_t mask_rows = 0, scored = 0;
   for (const RoundSegment& segment : segments) {
     mask_rows += segment.masks != nullptr ? segment.draft + 1 : 0;
     scored += static_cast<int32_t>(segment.scored.size());
   }
   VOLLEY_RETURN_IF_ERROR(reserve_masks(mask_rows));
-  VOLLEY_RETURN_IF_ERROR(reserve_scores(scored, *free_.back()));
+  return reserve_scores(scored, *free_.back());
+}
+
+Status Round::enqueue(std::span<const RoundSegment> segments, const VerifyBudget& budget) {
+  VOLLEY_CHECK_LE(segments.size(), slots_.size());
+  VOLLEY_RETURN_IF_ERROR(reserve(segments));
   std::unique_ptr<Flight> flight = std::move(free_.back());
   free_.pop_back();
   auto* out = reinterpret_cast<ops::StepSegment*>(static_cast<std::byte*>(flight->step.data()) + Memory::kTableBytes);

@@ -3,10 +3,10 @@
 // the same code.
 //
 // The state of the slots lives on the device, so a step can be enqueued before the host has seen what the one before it
-// committed: enqueue() says which slots take part, wait() brings the results of the oldest step. On the CPU a step is
-// done when it is enqueued; on CUDA two may be under way, and steps that only decode are replays of recorded graphs.
+// committed. On the CPU a step is done when it is enqueued; on CUDA two may be under way, and steps that only decode
+// are replays of recorded graphs.
 //
-// The step knows nothing of requests, pages' owners or text; the engine does. Threads: one.
+// The step knows nothing of requests, pages' owners or text; the engine does. Threads: one at a time.
 #pragma once
 
 #include <algorithm>
@@ -21,9 +21,11 @@
 #include "model/network.h"
 #include "ops/choice/choice.h"
 #include "ops/step/step.h"
+#include "spec/mask_exchange.h"
 #include "spec/mask_threads.h"
 #include "spec/pass.h"
 #include "spec/proposer.h"
+#include "spec/step_executor.h"
 
 namespace volley::spec {
 
@@ -41,126 +43,49 @@ struct RoundConfig {
   // Tokens that a block may draft, ascending, the last is block_size - 1: a step drafts the least of these that is
   // enough for everybody. Empty: whole blocks only.
   std::vector<int32_t> draft_lengths;
+  // Of the rounds of a tensor-parallel group: rank 0 decides the masks of a step, the others take them from here.
+  // Null: the round is alone. Must outlive it.
+  MaskExchange* masks = nullptr;
+  int rank = 0;
 };
 
-// Acceptance that is simulated, to measure with random weights: a drafted token whose predecessors were accepted is
-// accepted with probability `p`, whatever the target chose; `confidence` is what the drafter is said to have said.
-struct SimulatedAcceptance {
-  float p = 0, confidence = 0;
-};
-
-// How many rows of the target's pass the decoding segments get.
-struct VerifyBudget {
-  static constexpr int32_t kAll = ops::SharePlan::kAll;
-  int32_t rows = kAll;                        // last tokens included; kAll: every drafted token is verified
-  const ops::SurvivalTable* table = nullptr;  // unless kAll; copied by enqueue()
-};
-
-// What ends a request on the device.
-struct SlotLimits {
-  std::vector<TokenId> end_ids;  // end-of-sequence (unless ignored) and stop ids; at most ops::kMaxEndIds
-  int32_t min_tokens = 0;        // end ids do not count before
-  int32_t max_tokens = 0;
-};
-
-struct SlotStart {
-  ops::SlotSampling sampling;
-  SlotLimits limits;
-  std::span<const TokenId> prompt;
-  std::span<const TokenId> output;  // of a resumed request
-  int32_t draft_context = 0;        // windows of the drafter have no K and V before this position
-};
-
-// Known tokens whose K and V are not there yet, then drafted ones.
-struct RoundSegment {
-  static constexpr int32_t kLastToken = ops::StepSegment::kFromSlot;
-  int32_t slot = 0;
-  int32_t start = kLastToken;      // sequence index of known[0]; kLastToken: the slot's last token, known is empty
-  std::span<const TokenId> known;  // copied by enqueue()
-  int32_t draft = 0;               // tokens to draft; all or some are verified; REQUIRES start == kLastToken when > 0
-  bool chooses = false;            // a token is chosen after the last known row
-  // For a request with a grammar, else null; asked while the target runs. Its answers depend on all committed tokens,
-  // so REQUIRES under_way() == 0.
-  std::shared_ptr<MaskSource> masks;
-  // Logprobs of a prompt: for as many of the first known rows the tokens that follow them. Copied by enqueue().
-  std::span<const TokenId> scored;
-  float shift = 0;  // the request's, for VerifyBudget::table
-  std::optional<SimulatedAcceptance> simulate;
-};
-
-struct RoundResult {
-  std::vector<TokenId> tokens;             // committed; empty when the segment does not choose, or its slot was done
-  int32_t drafted = 0;                     // tokens that were drafted and verified
-  std::vector<float> confidence;           // of each token that was drafted, verified or not
-  int32_t accepted = 0;                    // of `tokens`, how many were drafted
-  bool ended = false;                      // the last one is an end id
-  bool exhausted = false;                  // max_tokens reached
-  bool finite = true;                      // false: after `tokens` there was nothing to choose; the slot is done
-  std::vector<PositionLogprobs> logprobs;  // one a token, for slots that asked
-  std::vector<PositionLogprobs> scores;    // one for each of RoundSegment::scored, with the ops::kMaxLogprobs highest
-};
-
-// Seconds, summed over steps. The first four are only counted with RoundConfig::profile and on the CPU.
-struct PhaseTimes {
-  double draft = 0, target = 0, choose = 0, commit = 0;
-  double device = 0;  // from the start of each step's work to its end
-  double idle = 0;    // from the end of a step's work to the start of the next one's, where one followed at once
-};
-
-// Seconds of one step on the device.
-struct StepTimes {
-  double draft = 0;  // the drafter's pass
-  double rest = 0;   // everything after it
-};
-
-class Round {
+class Round final : public StepExecutor {
  public:
   // proposer may be null: plain decoding. References must outlive the round. progress: fraction of the graphs recorded.
   // On a dry device it comes to know what it takes, and can do nothing else.
   static Result<std::unique_ptr<Round>> create(Device& device, const model::Network& target, const model::KvMemory& kv,
                                                std::unique_ptr<Proposer> proposer, const RoundConfig& config,
                                                const std::function<void(double)>& progress = {});
-  ~Round();
+  ~Round() override;
 
-  // kResourceExhausted when there is no memory for what the request's sampling needs; the slot is then clear.
-  Status start_slot(int32_t slot, const SlotStart& start);
-  void clear_slot(int32_t slot);
-  // page_table of the group [slot][index] = page.
-  void set_page(int32_t slot, size_t group, int32_t index, PageId page);
-  // The slot's recurrent state to a snapshot and back, and a page of a group to another one: in the order of the calls,
-  // behind the steps that are enqueued and before those that will be. The host does not wait.
-  void save_state(int32_t slot, PageId snapshot);
-  void restore_state(PageId snapshot, int32_t slot);
-  void copy_page(size_t group, PageId from, PageId to);
-  const std::vector<kv::Group>& page_groups() const { return kv_.groups(); }
+  Status start_slot(int32_t slot, const SlotStart& start) override;
+  void clear_slot(int32_t slot) override;
+  void set_page(int32_t slot, size_t group, int32_t index, PageId page) override;
+  void save_state(int32_t slot, PageId snapshot) override;
+  void restore_state(PageId snapshot, int32_t slot) override;
+  void copy_page(size_t group, PageId from, PageId to) override;
+  const std::vector<kv::Group>& page_groups() const override { return kv_.groups(); }
 
-  // Steps that may be under way at once.
-  int32_t depth() const { return depth_; }
-  int32_t under_way() const { return static_cast<int32_t>(flights_.size()); }
+  int32_t depth() const override { return depth_; }
+  int32_t under_way() const override { return static_cast<int32_t>(flights_.size()); }
 
-  // REQUIRES: under_way() < depth(); a slot in at most one segment; with a budget, segments that decode come first, and
-  // its rows are at least as many as they and at most most_shared_rows().
-  // kResourceExhausted when there is no memory for grammar masks or a prompt's logprobs; nothing was enqueued then.
-  Status enqueue(std::span<const RoundSegment> segments, const VerifyBudget& budget = {});
-  // Results of the oldest step: results[i] belongs to its segments[i]. REQUIRES: under_way() > 0.
-  StepTimes wait(std::vector<RoundResult>& results);
+  // The memory that enqueue() of these segments asks for: afterwards it asks for none. Errors as enqueue().
+  Status reserve(std::span<const RoundSegment> segments);
+  Status enqueue(std::span<const RoundSegment> segments, const VerifyBudget& budget) override;
+  using StepExecutor::enqueue;
+  StepTimes wait(std::vector<RoundResult>& results) override;
 
-  // Drops a mask source where that delays no step.
-  void discard(std::shared_ptr<MaskSource> source);
+  void discard(std::shared_ptr<MaskSource> source) override;
 
-  // What a verify budget may be: rows above most_shared_rows() cannot be shared out (one chunk of logits holds no
-  // more), and row_buckets() are the sizes that are recorded (empty: any size is as good).
-  int32_t most_shared_rows() const { return std::min(config_.logit_rows, kMostSharedTokens / block_size()); }
-  const std::vector<int32_t>& row_buckets() const { return row_buckets_; }
-  const std::vector<int32_t>& draft_lengths() const { return config_.draft_lengths; }
+  int32_t most_shared_rows() const override { return std::min(config_.logit_rows, kMostSharedTokens / block_size()); }
+  const std::vector<int32_t>& row_buckets() const override { return row_buckets_; }
+  const std::vector<int32_t>& draft_lengths() const override { return config_.draft_lengths; }
 
-  // 1: no drafting.
-  int32_t block_size() const { return proposer_ ? proposer_->block_size() : 1; }
-  const PhaseTimes& times() const { return times_; }
+  int32_t block_size() const override { return proposer_ ? proposer_->block_size() : 1; }
+  const PhaseTimes& times() const override { return times_; }
   // The memory that steps work in, and the most that one has taken of it so far.
   const Arena& scratch() const { return *scratch_; }
-  // Distinct experts that the target's passes touched, summed over layers and the steps that wait() brought.
-  int64_t experts_touched() const { return experts_touched_; }
+  int64_t experts_touched() const override { return experts_touched_; }
 
  private:
   static constexpr int32_t kMostSharedTokens = 24'000;  // 96 KB
@@ -256,6 +181,7 @@ class Round {
   bool last_end_set_ = false;
   PhaseTimes times_;
   int64_t experts_touched_ = 0;
+  uint64_t masked_steps_ = 0;  // enqueued with masks
 };
 
 }  // namespace volley::spec

@@ -19,11 +19,15 @@ class CodedMatrix {
   const CodeFormat& format() const { return format_; }
   int64_t columns() const { return columns_; }
   int64_t groups() const { return format_.group > 0 ? (columns_ + format_.group - 1) / format_.group : 1; }
-  // Row `row`: columns() codes (of kI4 from 0 to 15), groups() scales, and where the format has zero points groups() of
-  // them. A code of kI4 counts from its group's zero point, or from 8.
-  virtual void read(int64_t row, uint8_t* codes, float* scales, uint8_t* zeros) const = 0;
-  // The values of row `row`: (code - zero point) * scale, in fp32.
-  void widen(int64_t row, float* values) const;
+  // Columns [first, first + n) of a row; no others are read.
+  struct Place {
+    int64_t row = 0, first = 0, n = 0;
+  };
+  // n codes (of kI4 from 0 to 15); the row's groups() scales, and where the format has zero points groups() of them. A
+  // code of kI4 counts from its group's zero point, or from 8.
+  virtual void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros) const = 0;
+  // The n values: (code - zero point) * scale, in fp32.
+  void widen(const Place& place, float* values) const;
   // The bytes that it reads, for Checkpoint::done_with().
   const std::vector<SourceTensor>& sources() const { return sources_; }
 

@@ -94,7 +94,8 @@ TEST(DummyCheckpoint, ExpertsAreCodesWhereTheConfigurationSaysSo) {
   EXPECT_EQ((*codes->code_format(expert, shape))->bytes, 40 * (160 + 10));
   const auto read = [&](const std::string& name) {
     std::vector<float> values(40 * 320);
-    for (int64_t row = 0; row < 40; ++row) (*dummy("mxfp4")->coded(name, shape))->widen(row, &values[row * 320]);
+    for (int64_t row = 0; row < 40; ++row)
+      (*dummy("mxfp4")->coded(name, shape))->widen({row, 0, 320}, &values[row * 320]);
     return values;
   };
   const std::vector<float> x = read(expert);

@@ -17,12 +17,15 @@ class DummyMatrix final : public CodedMatrix {
     scale_ = static_cast<float>(std::exp2(std::round(std::log2(1 / (2.9 * std::sqrt(static_cast<double>(columns)))))));
   }
 
-  void read(int64_t row, uint8_t* codes, float* scales, uint8_t*) const override {
+  void read(const Place& place, uint8_t* codes, float* scales, uint8_t*) const override {
     constexpr int64_t kPerHash = 16;
-    const uint64_t key = mix_bits(key_ + (static_cast<uint64_t>(row) + 1) * kSplitMixStep);
-    for (int64_t begin = 0; begin < columns(); begin += kPerHash) {
+    const uint64_t key = mix_bits(key_ + (static_cast<uint64_t>(place.row) + 1) * kSplitMixStep);
+    const int64_t first = place.first, end = first + place.n;
+    for (int64_t begin = first / kPerHash * kPerHash; begin < end; begin += kPerHash) {
       uint64_t bits = mix_bits(key + (static_cast<uint64_t>(begin) + 1) * kSplitMixStep);
-      for (int64_t i = begin; i < std::min(columns(), begin + kPerHash); ++i, bits >>= 4) codes[i] = bits & 0xf;
+      for (int64_t i = begin; i < std::min(end, begin + kPerHash); ++i, bits >>= 4) {
+        if (i >= first) codes[i - first] = bits & 0xf;
+      }
     }
     std::fill_n(scales, groups(), scale_);
   }

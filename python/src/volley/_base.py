@@ -112,6 +112,7 @@ class EngineBase:
         dtype: str = "auto",
         kv_cache_dtype: str = "auto",
         threads: int = 0,
+        tensor_parallel_size: int = 1,
         speculation: bool | None = None,
         block_size: int = 0,
         verify: str | int = "auto",
@@ -148,6 +149,7 @@ class EngineBase:
         options.dtype = _dtype(dtype, "dtype")
         options.kv_cache_dtype = _dtype(kv_cache_dtype, "kv_cache_dtype")
         options.threads = threads
+        options.tensor_parallel_size = tensor_parallel_size
         options.block_size = block_size
         options.verify = _verify(verify)
         options.quantization = _quantization(quantization)

@@ -41,24 +41,29 @@ void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const
   if (pass.routing.simulated) {
     call.simulated = {pass.rows.cache_positions, pass.routing.seed, setup_.layer};
   }
-  if (ops::experts_gain_from_counters(rule, setup_.spec.inner, rows)) {
-    call.zeroed = pass.scratch.take(DType::kI32, {ops::experts_counters(rule, rows)});
-  }
+  const bool gain = ops::experts_gain_from_counters(rule, setup_.spec.inner, rows);
+  const int64_t counters = gain ? ops::experts_counters(rule, rows) : 0;
+  // What a rank of several adds begins at 0, as counters do.
+  const int64_t sums = x.group != nullptr ? x.x.count() : 0;
+  if (sums + counters > 0) call.zeroed = pass.scratch.take(DType::kI32, {sums + counters});
+  const Residual own = x.group != nullptr ? Residual{{call.zeroed.data, DType::kF32, {rows, down_.n}}} : x;
   // Logits are made for simulated routing, too: it takes the place of their values, not of their cost.
   call.logits = pass.scratch.take(DType::kF32, {rows, rule.experts});
   ops::route_rows(pass.stream, rule, router_, h, call, routing, pass.scratch);
   const ops::EndKind activation = setup_.spec.clamp.limit > 0 ? ops::EndKind::kClampedSwiGlu : ops::EndKind::kSwiGlu;
-  const ops::ExpertsCall ffn = {.gate_up = gate_up_,
-                                .down = down_,
-                                .x = h,
-                                .inner = pass.scratch.take(setup_.activation, {entries, setup_.spec.inner}),
-                                .outer = pass.scratch.take(DType::kF32, {entries, down_.n}),
-                                .counters = call.zeroed,
-                                .y = x.x,
-                                .gate_up_end = {activation, gate_up_bias_.view, {}, setup_.spec.clamp},
-                                .down_end = {ops::EndKind::kStore, down_bias_.view}};
+  const ops::ExpertsCall ffn = {
+      .gate_up = gate_up_,
+      .down = down_,
+      .x = h,
+      .inner = pass.scratch.take(setup_.activation, {entries, setup_.spec.inner}),
+      .outer = pass.scratch.take(DType::kF32, {entries, down_.n}),
+      .counters = gain ? TensorView(call.zeroed.as<int32_t>() + sums, DType::kI32, {counters}) : TensorView(),
+      .y = own.x,
+      .gate_up_end = {activation, gate_up_bias_.view, {}, setup_.spec.clamp},
+      .down_end = {ops::EndKind::kStore, x.once(down_bias_.view)}};
   ops::experts_ffn(pass.stream, ffn, routing);
-  if (setup_.spec.shared_inner > 0) add_shared(pass, h, x);
+  if (setup_.spec.shared_inner > 0) add_shared(pass, h, own);
+  if (x.group != nullptr) x.group->add_sum(pass.stream, own.x, x.x);
 }
 
 // The gate is a number a row, so it can be taken before the second product, which adds to the residual stream.

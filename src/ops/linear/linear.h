@@ -34,7 +34,8 @@ struct WeightRows {
   const void* data = nullptr;
   DType dtype = DType::kBF16;
   int64_t rows = 0;
-  // Elements from a row to the next (0: k), and from a column to the next. Other than these: pack_experts() alone.
+  // Elements from a row to the next (0: k), and from a column to the next. Other than these: pack_experts(), and the
+  // CPU's pack_linear().
   int64_t row_stride = 0, column_stride = 1;
   std::function<void(int64_t row, float* values)> values = {};         // to be packed as a plain type
   std::function<void(int64_t row, const CodedRow& coded)> codes = {};  // to be packed as they are

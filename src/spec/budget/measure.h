@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "spec/budget/cost_model.h"
-#include "spec/round.h"
+#include "spec/step_executor.h"
 
 namespace volley::spec {
 
@@ -32,7 +32,8 @@ struct MeasurePlan {
 
 // REQUIRES: no slot is in use and no page belongs to anybody; both hold again afterwards. The round drafts.
 // kResourceExhausted when the device has no memory for a slot's sampling state.
-Result<CostModel> measure_costs(Round& round, const MeasurePlan& plan, const std::function<void(double)>& progress);
+Result<CostModel> measure_costs(StepExecutor& round, const MeasurePlan& plan,
+                                const std::function<void(double)>& progress);
 
 // The same with any way to run a round, for tests.
 struct RoundGeometry {

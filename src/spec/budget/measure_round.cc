@@ -10,7 +10,7 @@ constexpr int32_t kWarmUps = 4;
 // Runs rounds of the first slots, whose requests hold next to nothing.
 class MadeUpRequests {
  public:
-  MadeUpRequests(Round& round, const MeasurePlan& plan) : round_(round), plan_(plan) {}
+  MadeUpRequests(StepExecutor& round, const MeasurePlan& plan) : round_(round), plan_(plan) {}
   ~MadeUpRequests() { clear(); }
 
   Result<CostSample> run(const RoundShape& shape);
@@ -19,7 +19,7 @@ class MadeUpRequests {
   Status start(int32_t slots);
   void clear();
 
-  Round& round_;
+  StepExecutor& round_;
   const MeasurePlan& plan_;
   const Calibrator calibrator_;
   int32_t running_ = 0, rounds_ = 0;  // slots; since they started
@@ -81,7 +81,8 @@ Result<CostSample> MadeUpRequests::run(const RoundShape& shape) {
 
 }  // namespace
 
-Result<CostModel> measure_costs(Round& round, const MeasurePlan& plan, const std::function<void(double)>& progress) {
+Result<CostModel> measure_costs(StepExecutor& round, const MeasurePlan& plan,
+                                const std::function<void(double)>& progress) {
   VOLLEY_CHECK(round.under_way() == 0 && round.block_size() > 1);
   RoundGeometry geometry = {round.block_size(), round.draft_lengths(), round.row_buckets(), round.most_shared_rows()};
   if (geometry.draft_lengths.empty()) geometry.draft_lengths.push_back(geometry.block_size - 1);

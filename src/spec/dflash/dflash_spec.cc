@@ -85,8 +85,12 @@ std::vector<model::Param> draft_params(const ProposerFacts& facts) {
     const model::Attention& a = *decoder.attention(i);
     const std::string attention = "layers." + std::to_string(i) + ".self_attn.";
     for (const char* name : {"k_proj.", "v_proj."}) {
-      kv.parts.push_back({attention + name + "weight", a.kv_width(), model::Split::kKvHeads});
-      if (a.bias) bias.parts.push_back({attention + name + "bias", a.kv_width(), model::Split::kKvHeads});
+      for (model::Param* param : {&kv, &bias}) {
+        if (param == &bias && !a.bias) continue;
+        const char* what = param == &kv ? "weight" : "bias";
+        param->parts.push_back({attention + name + what, a.kv_width(), model::Split::kOutputs});
+        param->parts.back().runs = {{a.kv_width(), a.kv_heads}};
+      }
     }
     if (a.qk_norm) norm.parts.push_back({attention + "k_norm.weight", a.head_dim});
   }

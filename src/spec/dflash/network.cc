@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "model/mixer/attention.h"
+#include "model/shard.h"
 #include "ops/logits/logits.h"
 #include "spec/dflash/vocabulary.h"
 #include "weights/coded.h"
@@ -22,7 +23,7 @@ Result<bool> is_finite(const weights::Checkpoint& checkpoint, const std::string&
   VOLLEY_ASSIGN(const std::shared_ptr<const weights::CodedMatrix> matrix, checkpoint.coded(name, shape));
   std::vector<float> values(static_cast<size_t>(shape[1]));
   for (int64_t row = 0; row < shape[0]; ++row) {
-    matrix->widen(row, values.data());
+    matrix->widen({row, 0, shape[1]}, values.data());
     if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) return false;
   }
   return true;
@@ -33,9 +34,7 @@ Status check_finite(const weights::Checkpoint& checkpoint, const std::vector<mod
   for (const model::Param& param : params) {
     if (param.again || param.kind == model::Param::Kind::kIndex) continue;
     for (const model::Param::Part& part : param.parts) {
-      std::vector<int64_t> shape = {part.rows};
-      if (param.columns > 0) shape.push_back(param.columns);
-      VOLLEY_ASSIGN(const bool finite, is_finite(checkpoint, part.name, shape));
+      VOLLEY_ASSIGN(const bool finite, is_finite(checkpoint, part.name, param.stored_shape(part)));
       if (finite) continue;
       return data_loss(checkpoint.origin() + ": the drafter's tensor \"" + part.name +
                        "\" holds infinite values or NaN, with which nothing that it drafts would be accepted: fetch "
@@ -57,15 +56,21 @@ std::vector<model::Param> copied_params(const ProposerFacts& facts, const model:
 
 Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const ProposerFacts& facts) {
   std::unique_ptr<Network> network(new Network);
+  const int rank = load.group == nullptr ? 0 : load.group->rank();
+  const int ranks = load.group == nullptr ? 1 : load.group->ranks();
   network->facts_ = facts;
+  network->facts_.decoder = model::shard_of(facts.decoder, rank, ranks);
+  network->facts_.params = model::shard(facts.params, rank, ranks);
   network->target_ = &load.target;
-  if (!load.device.stream().dry()) VOLLEY_RETURN_IF_ERROR(check_finite(*load.checkpoint, facts.params));
-  model::WeightLoader loader(load.device, *load.checkpoint, load.numerics, facts.params);
+  // One rank looks at all of it: the others read their parts alone.
+  const bool looks = rank == 0 && !load.device.stream().dry();
+  if (looks) VOLLEY_RETURN_IF_ERROR(check_finite(*load.checkpoint, facts.params));
+  model::WeightLoader loader(load.device, *load.checkpoint, load.numerics, network->facts_.params);
   loader.on_packed = load.on_packed;
   VOLLEY_ASSIGN(network->fc_, loader.linear("fc"));
   VOLLEY_ASSIGN(network->hidden_norm_, loader.vector("hidden_norm"));
-  VOLLEY_ASSIGN(network->body_,
-                model::Network::load(loader, load.checkpoint, facts.decoder, load.numerics, load.positions));
+  VOLLEY_ASSIGN(network->body_, model::Network::load(loader, load.checkpoint, network->facts_.decoder, load.numerics,
+                                                     load.positions, load.group));
   VOLLEY_ASSIGN(network->injection_, loader.linear("injection.kv"));
   VOLLEY_RETURN_IF_ERROR(loader.optional_vector("injection.k_norm", network->injection_k_norm_));
   VOLLEY_RETURN_IF_ERROR(loader.optional_vector("injection.kv_bias", network->injection_bias_));
@@ -77,7 +82,8 @@ Result<std::unique_ptr<Network>> Network::load(const ProposerLoad& load, const P
     load.device.upload(network->target_ids_.data(), ids.data(), ids.size() * sizeof(TokenId));
     return network;
   }
-  const std::vector<model::Param> copied = copied_params(facts, load.target.spec(), load.numerics.storage);
+  const std::vector<model::Param> copied =
+      model::shard(copied_params(facts, load.target.spec(), load.numerics.storage), rank, ranks);
   if (copied.empty()) return network;
   model::WeightLoader head_loader(load.device, load.target_checkpoint, load.numerics, copied);
   VOLLEY_ASSIGN(network->head_copy_, head_loader.linear("head"));
@@ -132,7 +138,7 @@ void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorV
   const ops::Input h = ops::input_for(head(), activation(), rows, scratch);
   final_norm(stream, x, row_index, h);
   const TensorView made = reduced ? scratch.take(DType::kF32, {rows, facts_.draft_vocab}) : logits;
-  ops::linear(stream, head(), h, made, {.summaries = summaries}, scratch);
+  model::head_logits(stream, head(), h, made, summaries, body_->group(), scratch);
   if (facts_.logit_softcap > 0) ops::softcap(stream, made, facts_.logit_softcap);
   if (reduced) ops::spread_columns(stream, made, target_ids_.view(DType::kI32, {facts_.draft_vocab}), logits);
 }
@@ -140,7 +146,7 @@ void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorV
 // A summary is of what the product itself gives.
 bool Network::head_summarises(const Stream& stream) const {
   if (facts_.draft_vocab > 0 || facts_.logit_softcap > 0) return false;
-  return ops::linear_summarises(stream, head(), activation());
+  return model::head_summarises(stream, head(), activation(), body_->group());
 }
 
 }  // namespace volley::spec::dflash

@@ -19,6 +19,7 @@ std::vector<model::Param> copied_params(const ProposerFacts& facts, const model:
 class Network {
  public:
   // Errors as model::WeightLoader; kDataLoss for weights that are no numbers, with which nothing would be accepted.
+  // facts: the whole drafter's. Of several ranks each has its part of the layers and of the head, and all of fc.
   static Result<std::unique_ptr<Network>> load(const ProposerLoad& load, const ProposerFacts& facts);
 
   // Commits context: features of known positions, [rows, features * target hidden] in the activation dtype, go through
@@ -40,7 +41,7 @@ class Network {
               const ops::RowSummaries& summaries) const;
   bool head_summarises(const Stream& stream) const;
 
-  const ProposerFacts& facts() const { return facts_; }
+  const ProposerFacts& facts() const { return facts_; }  // of several ranks: its decoder is what this one computes
   DType activation() const { return body_->activation(); }
   int64_t packed_bytes() const { return packed_bytes_; }
 

@@ -22,10 +22,11 @@ class Fp4Matrix final : public CodedMatrix {
     sources_ = {std::move(codes), std::move(scales)};
   }
 
-  void read(int64_t row, uint8_t* codes, float* scales, uint8_t*) const override {
-    const int64_t at = layout_.first_row + row;
+  void read(const Place& place, uint8_t* codes, float* scales, uint8_t*) const override {
+    const int64_t at = layout_.first_row + place.row;
     const std::byte* bytes = sources_[0].data + at * columns() / 2;
-    for (int64_t i = 0; i < columns(); ++i) codes[i] = (static_cast<uint8_t>(bytes[i / 2]) >> (i % 2 * 4)) & 0xf;
+    for (int64_t i = place.first; i < place.first + place.n; ++i)
+      *codes++ = (static_cast<uint8_t>(bytes[i / 2]) >> (i % 2 * 4)) & 0xf;
     for (int64_t g = 0; g < groups(); ++g) {
       const float scale = float_at(sources_[1].data, scale_type_, at * groups() + g);
       scales[g] = layout_.divides ? scale / layout_.whole : scale * layout_.whole;

@@ -56,9 +56,12 @@ class Int4Matrix : public CodedMatrix {
 class PackedMatrix final : public Int4Matrix {
  public:
   using Int4Matrix::Int4Matrix;
-  void read(int64_t row, uint8_t* codes, float* scales, uint8_t* zeros) const override {
+  void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros) const override {
+    const int64_t row = place.row;
     const int64_t words = groups_of(columns(), kPerWord);
-    for (int64_t i = 0; i < columns(); ++i) codes[i] = nibble(code_word(row * words + i / kPerWord), i % kPerWord);
+    for (int64_t i = place.first; i < place.first + place.n; ++i) {
+      *codes++ = nibble(code_word(row * words + i / kPerWord), i % kPerWord);
+    }
     for (int64_t g = 0; g < groups(); ++g) {
       scales[g] = scale(row * groups() + g);
       if (format().zeros) zeros[g] = nibble(zero_word(row / kPerWord * groups() + g), row % kPerWord);
@@ -69,13 +72,16 @@ class PackedMatrix final : public Int4Matrix {
 class AwqMatrix final : public Int4Matrix {
  public:
   AwqMatrix(const CodeFormat& format, const Finder& finder) : Int4Matrix(format, finder), n_(finder.rows()) {}
-  void read(int64_t row, uint8_t* codes, float* scales, uint8_t* zeros) const override {
-    constexpr std::array<int64_t, kPerWord> kPlace = {0, 4, 1, 5, 2, 6, 3, 7};  // of an output in its word
-    const int64_t words = n_ / kPerWord, word = row / kPerWord, place = kPlace[row % kPerWord];
-    for (int64_t i = 0; i < columns(); ++i) codes[i] = nibble(code_word(i * words + word), place);
+  void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros) const override {
+    const int64_t row = place.row;
+    constexpr std::array<int64_t, kPerWord> kNibble = {0, 4, 1, 5, 2, 6, 3, 7};  // of an output in its word
+    const int64_t words = n_ / kPerWord, word = row / kPerWord, of_row = kNibble[row % kPerWord];
+    for (int64_t i = place.first; i < place.first + place.n; ++i) {
+      *codes++ = nibble(code_word(i * words + word), of_row);
+    }
     for (int64_t g = 0; g < groups(); ++g) {
       scales[g] = scale(g * n_ + row);
-      zeros[g] = nibble(zero_word(g * words + word), place);
+      zeros[g] = nibble(zero_word(g * words + word), of_row);
     }
   }
 
@@ -87,8 +93,11 @@ class GptqMatrix final : public Int4Matrix {
  public:
   GptqMatrix(const CodeFormat& format, const Finder& finder)
       : Int4Matrix(format, finder), n_(finder.rows()), less_one_(finder.quantisation().zeros_less_one ? 1 : 0) {}
-  void read(int64_t row, uint8_t* codes, float* scales, uint8_t* zeros) const override {
-    for (int64_t i = 0; i < columns(); ++i) codes[i] = nibble(code_word(i / kPerWord * n_ + row), i % kPerWord);
+  void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros) const override {
+    const int64_t row = place.row;
+    for (int64_t i = place.first; i < place.first + place.n; ++i) {
+      *codes++ = nibble(code_word(i / kPerWord * n_ + row), i % kPerWord);
+    }
     for (int64_t g = 0; g < groups(); ++g) {
       scales[g] = scale(g * n_ + row);
       const uint8_t zero = nibble(zero_word(g * (n_ / kPerWord) + row / kPerWord), row % kPerWord);

@@ -46,13 +46,14 @@ bool is_plain(const std::string& dtype) {
 
 }  // namespace
 
-void CodedMatrix::widen(int64_t row, float* values) const {
+void CodedMatrix::widen(const Place& place, float* values) const {
   const auto count = static_cast<size_t>(groups());
-  std::vector<uint8_t> codes(static_cast<size_t>(columns_)), zeros(count, 8);
+  std::vector<uint8_t> codes(static_cast<size_t>(place.n)), zeros(count, 8);
   std::vector<float> scales(count);
-  read(row, codes.data(), scales.data(), format_.zeros ? zeros.data() : nullptr);
-  for (int64_t i = 0; i < columns_; ++i) {
-    const int64_t group = format_.scattered ? group_of_column_[i] : format_.group > 0 ? i / format_.group : 0;
+  read(place, codes.data(), scales.data(), format_.zeros ? zeros.data() : nullptr);
+  for (int64_t i = 0; i < place.n; ++i) {
+    const int64_t column = place.first + i;
+    const int64_t group = format_.scattered ? group_of_column_[column] : format_.group > 0 ? column / format_.group : 0;
     float value = 0;
     switch (format_.code) {
       case DType::kF8E4M3:

@@ -1,0 +1,229 @@
+// Protects: sums in rank order, the same on all ranks; rows side by side; nobody passes a barrier before all have come;
+// a rank that is gone ends the others' waiting.
+#include "comm/comm.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "comm/barrier.h"
+#include "device/dry_run.h"
+#include "device/fault.h"
+
+namespace volley::comm {
+namespace {
+
+using testing::HasSubstr;
+
+// Runs body(rank's communicator, rank's stream) on a thread for each rank.
+void on_ranks(int ranks, int threads, const std::function<void(Communicator&, Stream&)>& body) {
+  auto group = make_cpu_group(ranks);
+  std::vector<std::thread> all;
+  for (auto& communicator : group) {
+    all.emplace_back([&body, &communicator, threads] {
+      auto device = make_cpu_device(threads);
+      ASSERT_TRUE(device.ok());
+      body(*communicator, (*device)->stream());
+    });
+  }
+  for (std::thread& thread : all) thread.join();
+}
+
+TensorView view(std::vector<float>& values, int64_t rows, int64_t columns) {
+  return {values.data(), DType::kF32, {rows, columns}};
+}
+
+// In fp32, 2^24 swallows 1 but not 1 + 1: each order of these has a sum of its own.
+TEST(AddSum, AddsInRankOrder) {
+  const std::vector<float> addends = {1, 16777216, -16777216, 1};
+  const std::vector<float> forward = {((1 + 16777216.0f) - 16777216) + 1};
+  ASSERT_EQ(forward[0], 1.0f);
+  ASSERT_EQ(((1 - 16777216.0f) + 16777216) + 1, 2.0f) << "another order has other bits";
+  on_ranks(4, 1, [&](Communicator& c, Stream& stream) {
+    std::vector<float> partial = {addends[c.rank()]}, x = {0};
+    c.add_sum(stream, view(partial, 1, 1), view(x, 1, 1));
+    EXPECT_EQ(x, forward) << "rank " << c.rank();
+  });
+}
+
+// The sum is whole before it is added: (p0 + p1) + x, not (x + p0) + p1.
+TEST(AddSum, AddsToXLast) {
+  on_ranks(2, 1, [](Communicator& c, Stream& stream) {
+    std::vector<float> partial = {c.rank() == 0 ? 16777216.0f : -16777216.0f}, x = {1};
+    c.add_sum(stream, view(partial, 1, 1), view(x, 1, 1));
+    EXPECT_EQ(x[0], 1.0f);
+  });
+}
+
+TEST(AddSum, HasTheSameBitsOnAllRanksForAnyShape) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const auto& [rows, n] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {3, 17}, {0, 8}, {40, 600}}) {
+      on_ranks(ranks, 2, [&, rows = rows, n = n](Communicator& c, Stream& stream) {
+        std::vector<std::vector<float>> partials;  // every rank knows all
+        std::minstd_rand random(7);
+        std::normal_distribution<float> normal;
+        const auto values = [&] {
+          std::vector<float> v(rows * n);
+          for (float& value : v) value = normal(random);
+          return v;
+        };
+        for (int r = 0; r < c.ranks(); ++r) partials.push_back(values());
+        std::vector<float> x = values(), want = x;
+        for (int64_t i = 0; i < rows * n; ++i) {
+          float sum = partials[0][i];
+          for (int r = 1; r < c.ranks(); ++r) sum += partials[r][i];
+          want[i] += sum;
+        }
+        c.add_sum(stream, view(partials[c.rank()], rows, n), view(x, rows, n));
+        EXPECT_EQ(x, want);
+      });
+    }
+  }
+}
+
+TEST(GatherColumns, PutsRowsSideBySide) {
+  const std::vector<int64_t> widths = {3, 0, 2, 5};
+  on_ranks(4, 2, [&](Communicator& c, Stream& stream) {
+    const int64_t n = widths[c.rank()];
+    for (const int64_t rows : {1, 7, 2000}) {
+      std::vector<float> mine(rows * n), out(rows * 10), want;
+      for (int64_t i = 0; i < rows * n; ++i) mine[i] = static_cast<float>(c.rank() * 100000 + i);
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int r = 0; r < 4; ++r) {
+          for (int64_t i = 0; i < widths[r]; ++i) want.push_back(static_cast<float>(r * 100000 + row * widths[r] + i));
+        }
+      }
+      c.gather_columns(stream, view(mine, rows, n), view(out, rows, 10));
+      ASSERT_EQ(out, want);
+    }
+  });
+}
+
+// Many calls one after the other, by more threads than there are cores: a rank that ran ahead would read or write what
+// belongs to another call.
+TEST(Group, KeepsCallsApart) {
+  on_ranks(4, 1, [](Communicator& c, Stream& stream) {
+    std::vector<float> partial(40), x(40), mine(2), out(8);
+    for (int i = 0; i < 500; ++i) {
+      std::fill(partial.begin(), partial.end(), static_cast<float>(i * (c.rank() + 1)));
+      std::fill(x.begin(), x.end(), 1.0f);
+      c.add_sum(stream, view(partial, 2, 20), view(x, 2, 20));
+      ASSERT_EQ(x, std::vector<float>(40, static_cast<float>(10 * i + 1)));
+      std::fill(mine.begin(), mine.end(), static_cast<float>(i + c.rank()));
+      c.gather_columns(stream, view(mine, 1, 2), view(out, 1, 8));
+      for (int k = 0; k < 8; ++k) ASSERT_EQ(out[k], static_cast<float>(i + k / 2));
+    }
+  });
+}
+
+TEST(Group, WaitsForNobodyOnADryStream) {
+  auto group = make_cpu_group(2);
+  DryDevice device(1);
+  const TensorView nothing(no_memory(), DType::kF32, {4, 4});
+  group[0]->add_sum(device.stream(), nothing, nothing);
+  group[0]->gather_columns(device.stream(), nothing, TensorView(no_memory(), DType::kF32, {4, 8}));
+}
+
+TEST(Group, ARankThatIsGoneEndsTheOthersWait) {
+  on_ranks(4, 1, [](Communicator& c, Stream& stream) {
+    std::vector<float> partial = {1}, x = {0};
+    c.add_sum(stream, view(partial, 1, 1), view(x, 1, 1));
+    if (c.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the others sleep by then
+      c.abort();
+    }
+    for (int i = 0; i < 2; ++i) {  // and whoever comes later
+      try {
+        c.add_sum(stream, view(partial, 1, 1), view(x, 1, 1));
+        ADD_FAILURE() << "rank " << c.rank() << " went on";
+      } catch (const DeviceFault& fault) {
+        EXPECT_THAT(fault.what(), HasSubstr("Rank 1 of 4 is gone"));
+      }
+    }
+  });
+}
+
+// By whoever watches the ranks, in the middle of anything: all of them end, and nobody touches what another has freed.
+TEST(Group, MayBeAbortedFromOutsideAtAnyTime) {
+  for (int i = 0; i < 100; ++i) {
+    auto group = make_cpu_group(3);
+    std::atomic<int> ended{0};
+    std::vector<std::thread> threads;
+    for (auto& communicator : group) {
+      threads.emplace_back([&ended, &communicator] {
+        auto device = make_cpu_device(1);
+        std::vector<float> partial(500), x(500), out(1500);
+        try {
+          while (true) {
+            communicator->add_sum((*device)->stream(), view(partial, 1, 500), view(x, 1, 500));
+            communicator->gather_columns((*device)->stream(), view(partial, 1, 500), view(out, 1, 1500));
+          }
+        } catch (const DeviceFault&) {
+          ++ended;
+        }
+      });
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100 * (i % 10)));
+    group[2]->abort();
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_EQ(ended.load(), 3);
+  }
+}
+
+// A thread that leaves by an exception takes its communicator with it.
+TEST(Group, ACommunicatorThatIsDestroyedIsGone) {
+  auto group = make_cpu_group(2);
+  std::thread other([&] {
+    auto device = make_cpu_device(1);
+    std::vector<float> partial = {1}, x = {0};
+    EXPECT_THROW(group[0]->add_sum((*device)->stream(), view(partial, 1, 1), view(x, 1, 1)), DeviceFault);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  group[1].reset();
+  other.join();
+}
+
+// Who ends right after the last call takes nothing from ranks that are still leaving it.
+TEST(Group, EndsOneRankAfterTheOther) {
+  for (int i = 0; i < 50; ++i) {
+    on_ranks(3, 1, [](Communicator& c, Stream& stream) {
+      std::vector<float> partial = {1}, x = {0};
+      EXPECT_NO_THROW(c.add_sum(stream, view(partial, 1, 1), view(x, 1, 1)));
+      c.abort();
+    });
+  }
+}
+
+TEST(Barrier, LetsNobodyPassBeforeAllHaveCome) {
+  constexpr int kThreads = 4;
+  Barrier barrier(kThreads);
+  std::atomic<int> come{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 1; i <= 500; ++i) {
+        ++come;
+        ASSERT_TRUE(barrier.wait());
+        ASSERT_GE(come.load(), i * kThreads);
+        ASSERT_TRUE(barrier.wait());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Group, OnGpusIsRefusedByName) {
+  EXPECT_TRUE(make_group(DeviceKind::kCpu, 2).ok());
+  const auto group = make_group(DeviceKind::kCuda, 2);
+  ASSERT_FALSE(group.ok());
+  EXPECT_EQ(group.error().code, ErrorCode::kUnimplemented);
+  EXPECT_THAT(group.error().message, HasSubstr("--tensor-parallel-size"));
+}
+
+}  // namespace
+}  // namespace volley::comm

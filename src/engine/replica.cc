@@ -1,0 +1,193 @@
+#include "engine/replica.h"
+
+#include <new>
+#include <optional>
+#include <system_error>
+
+#include "device/cpu/thread_pool.h"
+#include "device/fault.h"
+#include "engine/round_setup.h"
+
+namespace volley::engine {
+
+// In the order in which it is made; it goes in the opposite one.
+struct Replica::Rank {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<comm::Communicator> group;  // null with one rank
+  LoadedModels models;
+  int64_t weight_bytes = 0;
+  std::unique_ptr<spec::Round> round;
+};
+
+Replica::Replica() = default;
+Replica::~Replica() = default;
+
+Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, const ResolvedModels& models,
+                                                 const Progress& progress, const WrapDevice& wrap) {
+  std::unique_ptr<Replica> replica(new Replica());
+  const int ranks = models.ranks;
+  for (int rank = 0; rank < ranks; ++rank) replica->ranks_.push_back(std::make_unique<Rank>());
+  if (ranks > 1) {
+    replica->masks_ = std::make_unique<spec::MaskExchange>();
+    VOLLEY_ASSIGN(auto group, comm::make_group(models.device.kind, ranks));
+    for (int rank = 0; rank < ranks; ++rank) replica->ranks_[rank]->group = std::move(group[rank]);
+    try {
+      replica->threads_ = std::make_unique<RankThreads>(ranks, [made = replica.get()](int rank) { made->abort(rank); });
+    } catch (const std::system_error&) {
+      return resource_exhausted("The system does not give this process " + std::to_string(ranks) +
+                                " threads, one for each rank: lower --tensor-parallel-size.");
+    }
+  }
+  std::vector<Status> statuses(static_cast<size_t>(ranks));
+  const auto make = [&](int index) -> Status {
+    Rank& rank = *replica->ranks_[static_cast<size_t>(index)];
+    const Progress& report = index == 0 ? progress : Progress();
+    const RankPlace place = {index, rank.group.get(), replica->masks_.get()};
+    VOLLEY_ASSIGN(rank.device, make_device(models.device, threads_of_rank(options.threads, index, ranks)));
+    if (wrap) rank.device = wrap(std::move(rank.device), index);
+    VOLLEY_ASSIGN(rank.models, load_models(*rank.device, models, options.draft_window, report, place));
+    rank.weight_bytes = rank.models.target->packed_bytes();
+    if (rank.models.proposer) rank.weight_bytes += rank.models.proposer->packed_bytes();
+    VOLLEY_ASSIGN(rank.round, make_round(*rank.device, options, models, rank.models, report, place));
+    return {};
+  };
+  if (ranks == 1) {
+    VOLLEY_RETURN_IF_ERROR(make(0));
+    return replica;
+  }
+  replica->threads_->run([&](int rank) { statuses[static_cast<size_t>(rank)] = make(rank); });
+  for (const Status& status : statuses) VOLLEY_RETURN_IF_ERROR(status);
+  return replica;
+}
+
+const spec::Round& Replica::first() const {
+  return *ranks_.front()->round;
+}
+
+// f(rank's round), in the order of the ranks.
+template <typename F>
+void Replica::each(const F& f) {
+  if (ranks_.size() == 1) return f(*ranks_.front()->round);
+  for (const auto& rank : ranks_) {
+    rank->device->attach_thread();
+    f(*rank->round);
+  }
+  ranks_.front()->device->attach_thread();
+}
+
+void Replica::abort(int rank) {
+  masks_->stop();
+  ranks_[static_cast<size_t>(rank)]->group->abort();
+}
+
+int32_t Replica::vocab() const {
+  return ranks_.front()->models.target->spec().vocab;
+}
+
+int Replica::threads() const {
+  int threads = 0;
+  for (const auto& rank : ranks_) threads += rank->device->stream().threads();
+  return threads;
+}
+
+int64_t Replica::weight_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& rank : ranks_) bytes += rank->weight_bytes;
+  return bytes;
+}
+
+int64_t Replica::state_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& rank : ranks_) bytes += rank->models.kv->state_bytes();
+  return bytes;
+}
+
+std::string Replica::device_name() const {
+  return ranks_.front()->device->name();
+}
+
+void Replica::attach_thread() {
+  ranks_.front()->device->attach_thread();
+}
+
+Status Replica::start_slot(int32_t slot, const spec::SlotStart& start) {
+  Status status;
+  int started = 0;
+  each([&](spec::Round& round) {
+    if (status.ok()) status = round.start_slot(slot, start);
+    started += status.ok() ? 1 : 0;
+  });
+  if (!status.ok()) {
+    each([&](spec::Round& round) {
+      if (started-- > 0) round.clear_slot(slot);
+    });
+  }
+  return status;
+}
+
+void Replica::clear_slot(int32_t slot) {
+  each([&](spec::Round& round) { round.clear_slot(slot); });
+}
+
+void Replica::set_page(int32_t slot, size_t group, int32_t index, PageId page) {
+  for (const auto& rank : ranks_) rank->round->set_page(slot, group, index, page);  // asks nothing of a device
+}
+
+void Replica::save_state(int32_t slot, PageId snapshot) {
+  each([&](spec::Round& round) { round.save_state(slot, snapshot); });
+}
+
+void Replica::restore_state(PageId snapshot, int32_t slot) {
+  each([&](spec::Round& round) { round.restore_state(snapshot, slot); });
+}
+
+void Replica::copy_page(size_t group, PageId from, PageId to) {
+  each([&](spec::Round& round) { round.copy_page(group, from, to); });
+}
+
+// Memory first, on all ranks: a rank that has none must not leave the others waiting for its sums.
+Status Replica::enqueue(std::span<const spec::RoundSegment> segments, const spec::VerifyBudget& budget) {
+  if (ranks_.size() == 1) return ranks_.front()->round->enqueue(segments, budget);
+  Status reserved;
+  each([&](spec::Round& round) {
+    if (reserved.ok()) reserved = round.reserve(segments);
+  });
+  VOLLEY_RETURN_IF_ERROR(reserved);
+  threads_->run([&](int index) {
+    Rank& rank = *ranks_[static_cast<size_t>(index)];
+    rank.device->attach_thread();
+    const Status enqueued = rank.round->enqueue(segments, budget);
+    VOLLEY_CHECK_MSG(enqueued.ok(), enqueued.error().message);
+  });
+  return {};
+}
+
+spec::StepTimes Replica::wait(std::vector<spec::RoundResult>& results) {
+  const spec::StepTimes times = ranks_.front()->round->wait(results);
+  for (size_t i = 1; i < ranks_.size(); ++i) {
+    ranks_[i]->round->wait(other_results_);
+    for (size_t j = 0; j < results.size(); ++j) {
+      const spec::RoundResult &one = results[j], &other = other_results_[j];
+      if (one.tokens == other.tokens && one.ended == other.ended && one.finite == other.finite) continue;
+      throw DeviceFault("Ranks 0 and " + std::to_string(i) + " of the tensor-parallel group chose different tokens.");
+    }
+  }
+  return times;
+}
+
+void Replica::discard(std::shared_ptr<spec::MaskSource> source) {
+  ranks_.front()->round->discard(std::move(source));
+}
+
+Result<std::unique_ptr<Replica>> make_replica(const EngineOptions& options, const ResolvedModels& models,
+                                              const Progress& progress, const Replica::WrapDevice& wrap) {
+  try {
+    return Replica::create(options, models, progress, wrap);
+  } catch (const DeviceFault& fault) {
+    return Error{ErrorCode::kUnavailable, fault.what()};
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::kUnavailable, "There is no memory to load the models again."};
+  }
+}
+
+}  // namespace volley::engine

@@ -1,0 +1,87 @@
+// The ranks of a tensor-parallel group behind the interface of one round. Each has a device, its part of the weights
+// and of the KV, and a round of its own. All rounds get the same calls in the same order and come to the same tokens,
+// because what they exchange is added in rank order. Pages, slots and requests exist once, outside.
+//
+// A step runs on all ranks at once, everything else on the caller's thread, rank after rank. With one rank there is
+// neither a thread nor an exchange.
+//
+// Whatever fails on one rank fails the call: a refusal leaves every rank as it was; a DeviceFault or std::bad_alloc
+// stops the others in the middle of theirs, and the replica can then only be destroyed. Threads: one at a time.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/models.h"
+#include "engine/rank_threads.h"
+#include "spec/round.h"
+
+namespace volley::engine {
+
+class Replica final : public spec::StepExecutor {
+ public:
+  // What to use instead of a rank's device, for tests; may be empty.
+  using WrapDevice = std::function<std::unique_ptr<Device>(std::unique_ptr<Device>, int rank)>;
+
+  // Makes the devices, loads each rank's weights on its thread, and makes the rounds. Calls `progress` from the calling
+  // thread. Errors as make_device(), load_models() and spec::Round::create(); throws DeviceFault and std::bad_alloc.
+  static Result<std::unique_ptr<Replica>> create(const EngineOptions& options, const ResolvedModels& models,
+                                                 const Progress& progress, const WrapDevice& wrap = {});
+  ~Replica() override;
+
+  int ranks() const { return static_cast<int>(ranks_.size()); }
+  int32_t vocab() const;
+  // Of all ranks together.
+  int threads() const;
+  int64_t weight_bytes() const;
+  int64_t state_bytes() const;
+  std::string device_name() const;  // Device::name()
+
+  // Device::attach_thread().
+  void attach_thread();
+
+  Status start_slot(int32_t slot, const spec::SlotStart& start) override;
+  void clear_slot(int32_t slot) override;
+  void set_page(int32_t slot, size_t group, int32_t index, PageId page) override;
+  void save_state(int32_t slot, PageId snapshot) override;
+  void restore_state(PageId snapshot, int32_t slot) override;
+  void copy_page(size_t group, PageId from, PageId to) override;
+  Status enqueue(std::span<const spec::RoundSegment> segments, const spec::VerifyBudget& budget) override;
+  using StepExecutor::enqueue;
+  // A DeviceFault where the ranks' tokens differ.
+  spec::StepTimes wait(std::vector<spec::RoundResult>& results) override;
+  void discard(std::shared_ptr<spec::MaskSource> source) override;
+
+  // As rank 0 says: the others agree.
+  const std::vector<kv::Group>& page_groups() const override { return first().page_groups(); }
+  int32_t depth() const override { return first().depth(); }
+  int32_t under_way() const override { return first().under_way(); }
+  int32_t most_shared_rows() const override { return first().most_shared_rows(); }
+  const std::vector<int32_t>& row_buckets() const override { return first().row_buckets(); }
+  const std::vector<int32_t>& draft_lengths() const override { return first().draft_lengths(); }
+  int32_t block_size() const override { return first().block_size(); }
+  const spec::PhaseTimes& times() const override { return first().times(); }
+  int64_t experts_touched() const override { return first().experts_touched(); }
+
+ private:
+  struct Rank;
+
+  Replica();
+  const spec::Round& first() const;
+  template <typename F>
+  void each(const F& f);
+  void abort(int rank);
+
+  std::unique_ptr<spec::MaskExchange> masks_;  // null with one rank
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::unique_ptr<RankThreads> threads_;
+  std::vector<spec::RoundResult> other_results_;
+};
+
+// Replica::create() for a start that must not throw: a DeviceFault or std::bad_alloc meanwhile is kUnavailable.
+Result<std::unique_ptr<Replica>> make_replica(const EngineOptions& options, const ResolvedModels& models,
+                                              const Progress& progress, const Replica::WrapDevice& wrap = {});
+
+}  // namespace volley::engine

@@ -1,0 +1,167 @@
+#include "model/shard.h"
+
+#include <algorithm>
+
+#include "base/math.h"
+
+namespace volley::model {
+namespace {
+
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+
+// A number that ranks divide among them. shared: beyond it, ranks share.
+struct Divided {
+  std::string what;
+  int64_t n = 0;
+  bool shared = false;
+
+  bool among(int ranks) const { return n % ranks == 0 || (shared && ranks % n == 0); }
+};
+
+std::vector<Divided> divided(const Layer& layer) {
+  std::vector<Divided> list;
+  if (const auto* a = std::get_if<Attention>(&layer.mixer)) {
+    list = {{"attention heads", a->heads}, {"KV heads", a->kv_heads, true}};
+  } else {
+    const ops::DeltaShape& shape = std::get<GatedDelta>(layer.mixer).shape;
+    list = {{"value heads of recurrent layers", shape.v_heads}, {"key heads of recurrent layers", shape.k_heads, true}};
+  }
+  if (const auto* experts = std::get_if<Experts>(&layer.ffn)) {
+    list.push_back({"inner width of experts", experts->inner});
+    if (experts->shared_inner > 0) list.push_back({"inner width of shared experts", experts->shared_inner});
+  } else {
+    list.push_back({"inner width", std::get<Dense>(layer.ffn).inner});
+  }
+  return list;
+}
+
+// The first number that so many ranks cannot divide; null where they can divide all.
+const Divided* undivided(const std::vector<Divided>& list, int ranks) {
+  const auto found = std::ranges::find_if(list, [ranks](const Divided& d) { return !d.among(ranks); });
+  return found == list.end() ? nullptr : &*found;
+}
+
+int32_t share_of(int32_t n, int ranks) {
+  return n % ranks == 0 ? n / ranks : 1;
+}
+
+// Which rows of a run are the rank's.
+std::pair<int64_t, int64_t> share_of(const Param::Part::Run& run, int rank, int ranks) {
+  if (run.heads > 0 && run.heads % ranks != 0) {
+    VOLLEY_CHECK_EQ(ranks % run.heads, 0);
+    const int64_t rows = run.rows / run.heads;
+    return {rank * run.heads / ranks * rows, rows};
+  }
+  VOLLEY_CHECK_EQ(run.rows % ranks, 0);
+  return {run.rows / ranks * rank, run.rows / ranks};
+}
+
+// Rows [first, first + n) of those that `ranges` list.
+void append_slice(const Ranges& ranges, int64_t first, int64_t n, Ranges& out) {
+  for (const auto& [begin, rows] : ranges) {
+    const int64_t from = std::max<int64_t>(first, 0), to = std::min(first + n, rows);
+    if (from < to) out.emplace_back(begin + from, to - from);
+    first -= rows;
+  }
+}
+
+// The part becomes these rows of it, (first, number) in the order they are loaded in.
+void keep_rows(Param::Part& part, const Ranges& rows) {
+  if (part.ranges.empty() && rows.size() == 1) {
+    part.first += rows[0].first * part.step;
+    part.rows = rows[0].second;
+    return;
+  }
+  VOLLEY_CHECK_EQ(part.step, 1);
+  Ranges kept;
+  const Ranges all = part.ranges.empty() ? Ranges{{part.first, part.rows}} : part.ranges;
+  for (const auto& [first, n] : rows) append_slice(all, first, n, kept);
+  part.ranges = std::move(kept);
+  part.rows = 0;
+  for (const auto& [first, n] : part.ranges) part.rows += n;
+}
+
+void shard_rows(Param::Part& part, int rank, int ranks) {
+  Ranges rows;
+  if (part.split == Split::kVocab) {
+    rows.push_back(vocabulary_part(part.rows, rank, ranks));
+  } else {
+    if (part.runs.empty()) part.runs = {{part.rows}};
+    int64_t begin = 0;
+    for (const Param::Part::Run& run : part.runs) {
+      const auto [first, n] = share_of(run, rank, ranks);
+      rows.emplace_back(begin + first, n);
+      begin += run.rows;
+    }
+    VOLLEY_CHECK_EQ(begin, part.rows);
+  }
+  keep_rows(part, rows);
+}
+
+void shard_param(Param& param, int rank, int ranks) {
+  for (Param::Part& part : param.parts) part.stored = param.stored_shape(part);
+  if (param.parts[0].split == Split::kInputs) {
+    VOLLEY_CHECK_EQ(param.columns % ranks, 0);
+    param.columns /= ranks;
+    param.first_column = rank * param.columns;
+  }
+  for (Param::Part& part : param.parts) {
+    if (part.split == Split::kOutputs || part.split == Split::kVocab) shard_rows(part, rank, ranks);
+    part.split = Split::kNone;
+    part.runs.clear();
+  }
+}
+
+}  // namespace
+
+Status check_ranks(const Decoder& spec, int ranks, const std::string& whose) {
+  std::vector<Divided> list;
+  for (const Layer& layer : spec.layers) {
+    for (Divided& d : divided(layer)) list.push_back(std::move(d));
+  }
+  const Divided* wrong = undivided(list, ranks);
+  if (wrong == nullptr) return {};
+  int fits = ranks - 1;
+  while (undivided(list, fits) != nullptr) --fits;  // one rank fits
+  const std::string n = std::to_string(ranks);
+  return invalid_argument("--tensor-parallel-size " + n + " needs " + whose + "'s " + wrong->what +
+                          " to be a multiple of " + n + (wrong->shared ? " or a divisor of it" : "") + ", but it has " +
+                          std::to_string(wrong->n) + ": use " + std::to_string(fits) + ".");
+}
+
+Decoder shard_of(const Decoder& spec, int rank, int ranks) {
+  VOLLEY_CHECK(rank >= 0 && rank < ranks && check_ranks(spec, ranks, "it").ok());
+  Decoder shard = spec;
+  for (Layer& layer : shard.layers) {
+    if (auto* a = std::get_if<Attention>(&layer.mixer)) {
+      a->heads = share_of(a->heads, ranks);
+      a->kv_heads = share_of(a->kv_heads, ranks);
+    } else {
+      ops::DeltaShape& shape = std::get<GatedDelta>(layer.mixer).shape;
+      shape.k_heads = share_of(shape.k_heads, ranks);
+      shape.v_heads = share_of(shape.v_heads, ranks);
+    }
+    if (auto* experts = std::get_if<Experts>(&layer.ffn)) {
+      experts->inner /= ranks;
+      experts->shared_inner /= ranks;
+    } else {
+      std::get<Dense>(layer.ffn).inner /= ranks;
+    }
+  }
+  return shard;
+}
+
+std::vector<Param> shard(std::vector<Param> list, int rank, int ranks) {
+  VOLLEY_CHECK(rank >= 0 && rank < ranks);
+  if (ranks == 1) return list;
+  for (Param& param : list) shard_param(param, rank, ranks);
+  return list;
+}
+
+std::pair<int64_t, int64_t> vocabulary_part(int64_t vocab, int rank, int ranks) {
+  const int64_t rows = divide_up(divide_up(vocab, ops::kSummaryGroup), ranks) * ops::kSummaryGroup;
+  const int64_t first = std::min(rank * rows, vocab);
+  return {first, std::min(rows, vocab - first)};
+}
+
+}  // namespace volley::model

@@ -1,0 +1,33 @@
+// Which part of a model a rank of a tensor-parallel group has: heads, inner widths and the vocabulary of the output
+// head are divided among the ranks; routers, gates of shared experts, norms and the embedding are whole on each. What
+// attention and feed-forward networks add to the residual stream is then summed over the ranks (comm/comm.h).
+#pragma once
+
+#include <volley/result.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/params.h"
+#include "model/spec.h"
+
+namespace volley::model {
+
+// Whether the decoder can be divided among so many ranks. kInvalidArgument names what does not divide, and how many
+// ranks it would be for. whose: "the target", for the sentence.
+Status check_ranks(const Decoder& spec, int ranks, const std::string& whose);
+
+// What a rank computes: the decoder with its heads and widths; hidden size and vocabulary are the whole model's. Ranks
+// beyond the number of KV heads, or of key heads of a gated delta rule, share them. REQUIRES: check_ranks(). For
+// Network and kv_shapes(); its tensors are shard() of the whole decoder's list, not params() of this one.
+Decoder shard_of(const Decoder& spec, int rank, int ranks);
+
+// What a rank has of a whole list. Names and the checkpoint's shapes stay; rows, ranges and columns are the rank's.
+std::vector<Param> shard(std::vector<Param> list, int rank, int ranks);
+
+// Which rows of an output head a rank has, (first, number): whole groups of ops::kSummaryGroup, an equal number on each
+// rank but the last ones that have any. Ranks behind them have none.
+std::pair<int64_t, int64_t> vocabulary_part(int64_t vocab, int rank, int ranks);
+
+}  // namespace volley::model

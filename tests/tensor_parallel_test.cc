@@ -1,0 +1,237 @@
+// Models whose layers and heads several ranks have together, as threads: targets and drafters of all families against
+// the references of parity_test.cc, within its bounds; and the same bits on all ranks, from run to run, in any chunks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "device/dry_run.h"
+#include "families/family.h"
+#include "fixtures.h"
+#include "model/shard.h"
+#include "model_runner.h"
+#include "spec/dflash/config.h"
+
+namespace volley::testing {
+namespace {
+
+using Rows = std::vector<std::vector<float>>;
+
+// As in parity_test.cc, which says why.
+constexpr double kTolerance = 1e-6, kRecurrentTolerance = 2e-5;
+
+double relative_error(const Rows& a, const Rows& b) {
+  VOLLEY_CHECK_EQ(a.size(), b.size());
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    VOLLEY_CHECK_EQ(a[i].size(), b[i].size());
+    for (size_t j = 0; j < a[i].size(); ++j) {
+      difference += std::pow(double{a[i][j]} - double{b[i][j]}, 2);
+      norm += std::pow(double{b[i][j]}, 2);
+    }
+  }
+  return std::sqrt(difference / norm);
+}
+
+// What each rank's runner makes of it, by rank.
+template <typename T>
+std::vector<T> on_ranks(int ranks, const std::string& target, const std::string& draft, ComputeType dtype,
+                        const std::function<T(ModelRunner&)>& ask) {
+  auto group = comm::make_cpu_group(ranks);
+  std::vector<T> answers(ranks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      ModelRunner runner(target, draft, dtype, 64, std::nullopt, "cpu", group[rank].get());
+      answers[rank] = ask(runner);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return answers;
+}
+
+template <typename T>
+void expect_the_same(const std::vector<T>& answers, const std::string& what) {
+  for (size_t rank = 1; rank < answers.size(); ++rank) {
+    EXPECT_TRUE(answers[rank] == answers[0]) << what << ": rank " << rank << " has other bits";
+  }
+}
+
+// Why the model in that folder cannot be loaded by so many ranks; empty where it can.
+std::string refusal(const std::string& dir, int ranks) {
+  const auto config = families::read_target(dir);
+  VOLLEY_CHECK(config.ok());
+  if (const Status status = model::check_ranks(config->decoder, ranks, "the target"); !status.ok()) {
+    return status.error().message;
+  }
+  auto files = weights::open_safetensors(dir);
+  VOLLEY_CHECK(files.ok());
+  const std::shared_ptr<const weights::Checkpoint> checkpoint = weights::with_names(*std::move(files), config->names);
+  const model::Numerics numerics = model::resolve_numerics(ComputeType::kFloat32, checkpoint->main_dtype());
+  DryDevice device(1);
+  const auto list = model::shard(model::params(config->decoder), 0, ranks);
+  model::WeightLoader loader(device, *checkpoint, numerics, list);
+  const auto network =
+      model::Network::load(loader, checkpoint, model::shard_of(config->decoder, 0, ranks), numerics, 64);
+  if (network.ok()) {
+    const model::WeightBytes bytes = model::weight_bytes(list, numerics, *checkpoint, DeviceKind::kCpu);
+    int64_t packed = 0;
+    for (const auto& [dtype, n] : bytes.matrices) packed += n;
+    EXPECT_EQ((*network)->packed_bytes(), packed) << dir << ": the plan's bytes are those that a rank takes";
+  }
+  return network.ok() ? "" : network.error().message;
+}
+
+// A folder of tests/data, and how many of its models, of how many families, can be divided among the ranks: others have
+// odd numbers of heads, or groups of codes as wide as their layers.
+struct Case {
+  const char* folder;
+  int ranks;
+  size_t models, families;
+};
+
+class TargetsOnRanks : public ::testing::TestWithParam<Case> {};
+
+TEST_P(TargetsOnRanks, HaveTheLogitsOfTheReference) {
+  const auto [folder, ranks, models, of_families] = GetParam();
+  std::set<std::string> families;
+  size_t compared = 0;
+  for (const std::string& name : folders(folder)) {
+    const std::string dir = std::string("tests/data/") + folder + "/" + name;
+    const std::string family = families::read_target(dir)->decoder.family;
+    if (const std::string why = refusal(dir, ranks); !why.empty()) {
+      EXPECT_THAT(why, ::testing::HasSubstr("--tensor-parallel-size"));
+      std::printf("%-18s %s\n", name.c_str(), why.c_str());
+      continue;
+    }
+    const Fixture expected(dir + "/expected");
+    const auto ids = expected.ids("prompt_ids", 40);
+    const auto ask = [&](ModelRunner& runner) { return std::pair(runner.logits(ids), runner.logits(ids, 7)); };
+    using Answer = std::pair<Rows, Rows>;
+    const auto answers = on_ranks<Answer>(ranks, dir, "", ComputeType::kFloat32, ask);
+    expect_the_same(answers, name);
+    const Rows& logits = answers[0].first;
+    EXPECT_TRUE(answers[0].second == logits) << name << ": chunks change bits";
+    EXPECT_TRUE(on_ranks<Answer>(ranks, dir, "", ComputeType::kFloat32, ask)[0].first == logits) << name;
+    const auto config = families::read_target(dir);
+    const double error = relative_error(logits, expected.matrix("logits", 40, config->decoder.vocab));
+    std::printf("%-18s %d ranks, relative error %.1e\n", name.c_str(), ranks, error);
+    EXPECT_LT(error, config->decoder.delta_layers() > 0 ? kRecurrentTolerance : kTolerance) << name;
+    families.insert(family);
+    ++compared;
+  }
+  EXPECT_GE(compared, models);
+  EXPECT_GE(families.size(), of_families);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TargetsOnRanks,
+                         ::testing::Values(Case{"targets", 2, 20, 9}, Case{"targets", 4, 11, 6},
+                                           Case{"quantised", 2, 12, 4}, Case{"quantised", 4, 2, 1}),
+                         [](const auto& info) {
+                           return std::string(info.param.folder) + std::to_string(info.param.ranks);
+                         });
+
+TEST(TargetsOnRanks, AGroupOfOneHasTheBitsOfNone) {
+  for (const std::string folder : {"targets", "quantised"}) {
+    for (const std::string& name : folders(folder)) {
+      const std::string dir = "tests/data/" + folder + "/" + name;
+      const Fixture expected(dir + "/expected");
+      const auto ids = expected.ids("prompt_ids", 40);
+      ModelRunner alone(dir, "", ComputeType::kFloat32, 64);
+      const Rows logits = alone.logits(ids);
+      const auto ask = [&](ModelRunner& runner) { return runner.logits(ids); };
+      EXPECT_TRUE(on_ranks<Rows>(1, dir, "", ComputeType::kFloat32, ask)[0] == logits) << name;
+      const double bound = alone.spec().delta_layers() > 0 ? kRecurrentTolerance : kTolerance;
+      EXPECT_LT(relative_error(logits, expected.matrix("logits", 40, alone.spec().vocab)), bound) << name;
+    }
+  }
+}
+
+// bf16 rounds what ranks exchange nowhere else than one rank does.
+TEST(TargetsOnRanks, InBfloat16AreTheSameOnAllRanksInAnyChunks) {
+  int compared = 0;
+  for (const std::string& name : folders("targets")) {
+    const std::string dir = "tests/data/targets/" + name;
+    if (!refusal(dir, 2).empty()) continue;
+    const auto ids = Fixture(dir + "/expected").ids("prompt_ids", 40);
+    const auto ask = [&](ModelRunner& runner) { return std::pair(runner.logits(ids), runner.logits(ids, 3)); };
+    const auto answers = on_ranks<std::pair<Rows, Rows>>(2, dir, "", ComputeType::kBFloat16, ask);
+    expect_the_same(answers, name);
+    EXPECT_TRUE(answers[0].second == answers[0].first) << name << ": chunks change bits";
+    ++compared;
+  }
+  EXPECT_GE(compared, 10);
+}
+
+// All ranks send a row to the same experts, those of the reference.
+TEST(TargetsOnRanks, ChooseTheExpertsOfTheReference) {
+  int layers = 0;
+  for (const std::string& name : folders("targets")) {
+    const std::string dir = "tests/data/targets/" + name;
+    if (!refusal(dir, 2).empty()) continue;
+    const model::Decoder decoder = families::read_target(dir)->decoder;
+    const Fixture expected(dir + "/expected");
+    for (size_t i = 0; i < decoder.layers.size(); ++i) {
+      if (decoder.experts(i) == nullptr) continue;
+      const int top_k = decoder.experts(i)->router.top_k;
+      using Chosen = std::vector<std::vector<int32_t>>;
+      const auto ids = expected.ids("prompt_ids", 40);
+      const auto answers = on_ranks<Chosen>(2, dir, "", ComputeType::kFloat32,
+                                            [&](ModelRunner& runner) { return runner.experts(ids, top_k); });
+      for (const Chosen& chosen : answers) {
+        EXPECT_EQ(chosen[i], expected.ids("experts." + std::to_string(i), 40 * top_k)) << name << ", layer " << i;
+      }
+      ++layers;
+    }
+  }
+  EXPECT_GE(layers, 5);
+}
+
+class DraftersOnRanks : public ::testing::TestWithParam<int> {};
+
+TEST_P(DraftersOnRanks, HaveHiddenStatesAndLogitsOfTheReference) {
+  const int ranks = GetParam();
+  int compared = 0, with_logits = 0;
+  for (const std::string& name : folders("drafters")) {
+    const std::string dir = "tests/data/drafters/" + name, target = "tests/data/targets/" + target_of_drafter(name);
+    const spec::ProposerFacts facts = *spec::dflash::read_config(dir);
+    if (!refusal(target, ranks).empty() || !model::check_ranks(facts.decoder, ranks, "the drafter").ok()) continue;
+    ++compared;
+    const Fixture expected(dir + "/expected");
+    const Rows all = expected.matrix("features", 40, std::ssize(facts.feature_layers) * facts.decoder.hidden);
+    for (const int context : {1, 9, 40}) {
+      const std::string suffix = "." + std::to_string(context);
+      const auto block = expected.ids("block_ids" + suffix, facts.block_size);
+      const Rows features(all.begin(), all.begin() + context);
+      using Answer = std::pair<Rows, Rows>;
+      const auto answers = on_ranks<Answer>(ranks, target, dir, ComputeType::kFloat32, [&](ModelRunner& runner) {
+        return Answer(runner.draft_hidden(features, block), runner.draft_logits(features, block));
+      });
+      expect_the_same(answers, name);
+      const auto reference = expected.matrix("hidden" + suffix, facts.block_size, facts.decoder.hidden);
+      EXPECT_LT(relative_error(answers[0].first, reference), kTolerance) << name << ", context " << context;
+      if (!expected.has("logits" + suffix)) continue;
+      ++with_logits;
+      auto wanted = expected.matrix("logits" + suffix, facts.block_size, facts.decoder.vocab);
+      auto got = answers[0].second;
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        for (size_t token = 0; token < wanted[i].size(); ++token) {
+          ASSERT_EQ(std::isinf(got[i][token]), std::isinf(wanted[i][token])) << name << ", token " << token;
+          if (std::isinf(got[i][token])) got[i][token] = wanted[i][token] = 0;
+        }
+      }
+      EXPECT_LT(relative_error(got, wanted), kTolerance) << name << ", context " << context;
+    }
+  }
+  std::printf("%d drafters on %d ranks, %d with logits\n", compared, ranks, with_logits);
+  EXPECT_GE(compared, ranks == 2 ? 5 : 2);
+  EXPECT_GE(with_logits, ranks == 2 ? 3 : 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DraftersOnRanks, ::testing::Values(2, 4));
+
+}  // namespace
+}  // namespace volley::testing
