@@ -611,6 +611,15 @@ TEST(Cli, BenchRoundsThatDoNotFitAreAnError) {
   }
 }
 
+TEST(Cli, InspectSaysHowACheckpointIsQuantised) {
+  Program program({"inspect", "--model", "tests/data/quantised/fp8_next"});
+  EXPECT_EQ(program.status(), 3) << "it has no tokenizer";
+  EXPECT_NE(program.out().find("linear attention in 1, 2 of 3 experts of 128 and a shared one of 128"),
+            std::string::npos);
+  EXPECT_NE(program.out().find("fp8 in blocks of 128x128"), std::string::npos) << program.out();
+  EXPECT_NE(program.out().find("48, all there"), std::string::npos) << program.out();
+}
+
 TEST(Cli, InspectDescribesThePair) {
   Program program({"inspect", "--json"});
   ASSERT_EQ(program.status(), 0) << program.err();

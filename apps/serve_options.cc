@@ -37,6 +37,11 @@ void add_limits(CLI::App* app, ServeCommand* command) {
   large("--max-file-bytes", command->files.max_file_bytes, "of a file; more is a 413 [536870912]");
   large("--max-files-bytes", command->files.max_total_bytes,
         "of all files and results of batches together [17179869184]");
+  app->add_option_function<size_t>(
+         "--files-quota-mb", [command](size_t mb) { command->files.max_owner_bytes = mb << 20; },
+         "MiB of files and results of batches of one API key; more is a 413; 0: no such limit [0]")
+      ->check(between(0, 1e6, "a number of MiB from 0 to 1000000"))
+      ->group(group);
   count("--max-body-bytes", server.max_body_bytes, "of a request; more is a 413 [10485760]");
   count("--max-total-body-bytes", server.max_total_body_bytes,
         "of all bodies that are arriving, at least --max-body-bytes; more is a 503 [268435456]");

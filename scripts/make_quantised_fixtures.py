@@ -28,9 +28,10 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import dflash_reference
 from make_fixtures import (CONTEXTS, DATA, POSITIONS, base_config, choose_delta_rule, gpt_oss, greedy_answer, is_hybrid, llama, moe, qwen3_5_moe,
-                           random_layers, read_target, run_target, stack_experts, write_json, write_tensors)
+                           qwen3_next, random_layers, read_target, run_target, stack_experts, write_json, write_tensors)
 
-LEFT_ALONE = ("mlp.gate.weight", "shared_expert_gate.weight", "in_proj_a.weight", "in_proj_b.weight", "conv1d.weight")
+LEFT_ALONE = ("mlp.gate.weight", "shared_expert_gate.weight", "in_proj_a.weight", "in_proj_b.weight", "in_proj_ba.weight",
+              "conv1d.weight")
 
 
 def is_quantised(name, tensor):
@@ -39,9 +40,9 @@ def is_quantised(name, tensor):
 
 # A scheme is a function from a matrix to its tensors, by what they add to the name of its module, and the matrix that
 # these stand for.
-def transformers_fp8(block, scale_fmt="float"):
+def transformers_fp8(block, scale_fmt="float", left_alone=()):
     config = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": list(block), "fmt": "e4m3",
-              "modules_to_not_convert": ["lm_head"]}
+              "modules_to_not_convert": ["lm_head", *left_alone]}
     if scale_fmt != "float":
         config["scale_fmt"] = scale_fmt
     quantizer = SimpleNamespace(quantization_config=SimpleNamespace(weight_block_size=block, scale_fmt=scale_fmt))
@@ -243,6 +244,14 @@ FIXTURES = {
     "gptq_v2_channel": (moe(48, 3, 1, 16, 24, 66, 2, False, experts=4, chosen=2, inner=24), gptq(-1, version="gptq_v2"),
                         False),
     "mxfp4_blocks": (gpt_oss(64, 4, 2, 16, 32, 80, 2, False, experts=5, chosen=2, window=9), transformers_mxfp4(), False),
+    # As Qwen3-Coder-Next in FP8 is published: blocks, names and what is left alone.
+    "fp8_next": (qwen3_next(128, 4, 2, 64, 160, 94, 2, False, k_heads=2, v_heads=4, k_dim=32, v_dim=64, experts=3,
+                            chosen=2, inner=128, shared=128, partial_rotary_factor=0.25, full_attention_interval=2,
+                            decoder_sparse_step=1, mlp_only_layers=[]),
+                 transformers_fp8((128, 128), left_alone=[
+                     "model.embed_tokens", "model.layers.0.linear_attn.conv1d", "model.layers.0.linear_attn.in_proj_ba",
+                     *(f"model.layers.{i}.mlp.{gate}" for i in range(2) for gate in ("gate", "shared_expert_gate"))]),
+                 False),
 }
 
 

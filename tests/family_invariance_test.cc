@@ -31,6 +31,8 @@ struct Configuration {
   bool prefix_cache;
   VerifyPolicy verify;
   bool graphs, tight_pool;
+  int snapshot_pages = 2;  // between snapshots of recurrent layers
+  int snapshots = 0;       // that there is room for; 0: the engine's own choice
 };
 
 const std::vector<Configuration>& configurations() {
@@ -47,6 +49,17 @@ const std::vector<Configuration>& configurations() {
       {"off, 32 at once, tight", 0, 0, 32, 16, 32, 2, true, {}, true, true},
       {"off, 8 at once", 0, 0, 8, 512, 16, 1, false, {}, false, false},
   };
+  return rows;
+}
+
+// And what recurrent layers add: snapshots in every page of prompts whose chunks end anywhere in it, so that a state is
+// saved, copied and gone on from wherever it can be; and so few snapshots that they are evicted all the time, which
+// makes hits end early, ends of requests go unsaved, and preempted requests begin anew.
+std::vector<Configuration> hybrid_configurations() {
+  using Kind = VerifyPolicy::Kind;
+  std::vector<Configuration> rows = configurations();
+  rows.push_back({"block 16, chunks of 5, all snapshots", 16, 0.9f, 8, 5, 16, 2, true, {Kind::kFull}, true, false, 1});
+  rows.push_back({"block 8, three snapshots, tight", 8, 0.85f, 8, 16, 16, 2, true, {Kind::kFull}, true, true, 1, 3});
   return rows;
 }
 
@@ -87,7 +100,7 @@ EngineOptions options_of(const Configuration& c, const std::string& model, const
   options.prefill_chunk = c.prefill_chunk;
   options.page_size = c.page_size;
   options.threads = c.threads;
-  options.state_snapshot_tokens = 2 * c.page_size;
+  options.state_snapshot_tokens = c.snapshot_pages * c.page_size;
   options.prefix_cache = c.prefix_cache;
   options.graphs = c.graphs;
   if (c.block_size > 0) options.verify = c.verify;
@@ -100,8 +113,8 @@ double tokens_per_step(const EngineStats& stats) {
   return 1 + static_cast<double>(stats.accepted_tokens) / static_cast<double>(stats.verify_steps);
 }
 
-// Prompts of 1 to 90 random tokens, some with a common beginning of whole pages; ends do not end them, so that every
-// answer has its full length.
+// Prompts of 1 to 90 random tokens, some with a common beginning of whole pages, some that come three times at once, as
+// choices of one request do; ends do not end them, so that every answer has its full length.
 std::vector<GenerateRequest> make_requests(int32_t vocab, int count, float temperature) {
   std::mt19937 random(5);
   std::vector<TokenId> common;
@@ -112,6 +125,9 @@ std::vector<GenerateRequest> make_requests(int32_t vocab, int count, float tempe
     if (i % 3 == 0) request.prompt = common;
     const size_t more = 1 + random() % 50;
     for (size_t j = 0; j < more; ++j) request.prompt.push_back(static_cast<TokenId>(random() % vocab));
+    request.shares_prompt = i % 8 > 4;
+    if (request.shares_prompt) request.group = 1 + i / 8;
+    if (i % 8 > 5) request.prompt = requests[i - 1].prompt;
     request.sampling.temperature = temperature;
     request.sampling.seed = 100 + i;
     if (temperature > 0 && i % 4 == 1) request.sampling.top_k = 10;
@@ -206,9 +222,15 @@ void check_target(const std::string& folder, const Setup& setup, std::span<const
     options.quantization = setup.weights;
     options.kv_cache_dtype = setup.cache;
     options.tensor_parallel_size = setup.ranks;
+    if (c.snapshots > 0) {
+      // As many as their memory holds, so an engine must say what one takes.
+      const int64_t bytes = make_engine(options)->stats().state_bytes / c.concurrency;
+      options.state_snapshot_memory_bytes = c.snapshots * bytes;
+    }
     return make_engine(options);
   };
-  const int count = full_matrix() ? 200 : kSanitized ? 6 : 24;
+  const bool hybrid = target->decoder.delta_layers() > 0;
+  const int count = full_matrix() ? (hybrid ? 300 : 200) : kSanitized ? 6 : 24;
   for (const float temperature : {0.0f, 0.8f}) {
     const auto requests = make_requests(target->decoder.vocab, count, temperature);
     const Configuration plain_run = {"plain", 0, 0, 1, 512, 16, 1, false, {}, false, false};
@@ -241,7 +263,10 @@ void check_target(const std::string& folder, const Setup& setup, std::span<const
 class FamilyInvariance : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
-  check_target("targets/" + GetParam(), {}, configurations());
+  const auto target = families::read_target("tests/data/targets/" + GetParam());
+  ASSERT_TRUE(target.ok()) << target.error().message;
+  check_target("targets/" + GetParam(), Quantization::kNone,
+               target->decoder.delta_layers() > 0 ? hybrid_configurations() : configurations());
 }
 
 // Whether the models can be divided among so many ranks here; where not, the refusal names the option.
@@ -391,6 +416,45 @@ TEST(DrafterInvariance, AndInACacheOfCodes) {
   check_drafters({.cache = KvCacheType::kFp8});
 }
 
+// A prefix whose pages are there is a hit, though pages of the drafter's window before its end were evicted: it then
+// drafts with less context, and the text is the same.
+TEST(DrafterInvariance, WindowsOfADrafterVetoNoHit) {
+  constexpr int kPrompts = 6;
+  for (const std::string drafter : {"window_causal", "window_bidirectional"}) {
+    const std::string model = "tests/data/targets/" + target_of_drafter(drafter);
+    const auto config = families::read_target(model);
+    ASSERT_TRUE(config.ok()) << config.error().message;
+    const auto engine_with = [&](bool prefix_cache) {
+      const Configuration c = {"", 4, 0, 1, 16, 16, 1, prefix_cache, {VerifyPolicy::Kind::kFull}, true, false};
+      EngineOptions options = options_of(c, model, "tests/data/drafters/" + drafter);
+      options.block_size = 0;  // the drafter's own
+      options.kv_pages = 64;
+      return make_engine(options);
+    };
+    const auto warm = engine_with(true), cold = engine_with(false);
+    std::vector<GenerateRequest> prompts = make_requests(config->decoder.vocab, kPrompts, 0.8f);
+    std::mt19937 random(9);
+    for (GenerateRequest& request : prompts) {
+      request.prompt.clear();
+      for (int i = 0; i < 130; ++i) request.prompt.push_back(static_cast<TokenId>(random() % config->decoder.vocab));
+      request.max_tokens = 8;
+      request.shares_prompt = false;
+      run_all(*warm, {request}, 1);
+    }
+    const EngineStats before = warm->stats();
+    ASSERT_EQ(before.page_groups.size(), 2u);
+    EXPECT_LT(before.page_groups[1].total, kPrompts * 8) << drafter << ": no window was evicted";
+    for (GenerateRequest& request : prompts) {
+      request.prompt.resize(96 + 1 + random() % 9);
+      request.max_tokens = 40;
+      const int64_t cached = warm->stats().cached_tokens;
+      EXPECT_EQ(run_all(*warm, {request}, 1)[0].tokens, run_all(*cold, {request}, 1)[0].tokens) << drafter;
+      EXPECT_EQ(warm->stats().cached_tokens - cached, 96) << drafter;
+    }
+    EXPECT_GT(warm->stats().drafted_tokens, before.drafted_tokens) << drafter;
+  }
+}
+
 // Every turn of a conversation goes on from the state that the one before it ended with, drafted or not, and says what
 // a cold run of the whole says.
 TEST(RecurrentLayers, EveryTurnOfAConversationHitsItsPrefix) {
@@ -463,13 +527,18 @@ TEST(RecurrentLayers, AnswersToOnePromptShareIt) {
   EngineOptions options = options_of(c, model, "");
   options.max_num_batched_tokens = 64 + 4;
   const auto engine = make_engine(options);
+  c.prefix_cache = false;
+  const auto alone = run_all(*make_engine(options_of(c, model, "")), requests, 1);
+  const auto expect_shared = [&](const std::vector<Output>& shared, const Engine& engine) {
+    EXPECT_EQ(engine.stats().cached_tokens, 3 * 64) << "of the three that follow the first";
+    for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(shared[i].tokens, alone[i].tokens) << i;
+  };
   auto shared = run_all(*engine, {requests[0]}, 1);
   const auto others = run_all(*engine, {requests[1], requests[2], requests[3]}, 3);
   shared.insert(shared.end(), others.begin(), others.end());
-  EXPECT_EQ(engine->stats().cached_tokens, 3 * 64) << "of three that follow the first";
-  c.prefix_cache = false;
-  const auto alone = run_all(*make_engine(options_of(c, model, "")), requests, 1);
-  for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(shared[i].tokens, alone[i].tokens) << i;
+  expect_shared(shared, *engine);
+  const auto another = make_engine(options);
+  expect_shared(run_all(*another, requests, 4), *another);  // all at once
 }
 
 // Layers with windows keep what rows to come see, however long contexts are and while prompts are computed.

@@ -72,6 +72,43 @@ TEST_F(ServerOnEngine, ManyStreamsReadWhatTheEngineSays) {
   for (int i = 0; i < n; ++i) EXPECT_EQ(got[i], expected[i].text) << i;
 }
 
+// Linear attention and experts in FP8, as they are published: listed like any other, and answered as by the engine.
+TEST(ServerOnHybrid, AnFp8CheckpointIsListedAndAnswers) {
+  EngineOptions options = pocket_options();
+  options.model_dir = "tests/data/quantised/fp8_next";
+  options.draft_dir.clear();
+  options.speculation = Speculation::kOff;
+  options.skip_tokenizer = true;
+  options.max_model_len = 0;
+  const auto engine = make_engine(options);
+  EXPECT_EQ(engine->info().quantization, "fp8");
+  GenerateRequest request;
+  request.prompt = {5, 9, 2, 33, 61, 7};
+  request.max_tokens = 12;
+  request.ignore_eos = true;
+  request.sampling.temperature = 0;
+  const auto expected = run_all(*engine, {request}, 1)[0].tokens;
+  serve::ServerOptions server_options;
+  server_options.port = 0;
+  server_options.served_model_names = {"coder"};
+  const auto server = std::move(serve::Server::start(*engine, server_options)).value();
+  serve::Client client(server->port());
+  const auto listed = client.get("/v1/models");
+  ASSERT_TRUE(listed);
+  const json card = json::parse(listed->body).at("data").at(0);
+  EXPECT_EQ(card.at("id"), "coder");
+  EXPECT_EQ(card.at("max_model_len"), 256);
+  const json body = {{"prompt", request.prompt},
+                     {"max_tokens", 12},
+                     {"ignore_eos", true},
+                     {"temperature", 0},
+                     {"return_token_ids", true}};
+  const auto answered = client.post("/v1/completions", body.dump());
+  ASSERT_TRUE(answered);
+  ASSERT_EQ(answered->status, 200) << answered->body;
+  EXPECT_EQ(json::parse(answered->body).at("choices").at(0).at("token_ids"), json(expected));
+}
+
 TEST_F(ServerOnEngine, ClientsThatVanishGiveTheirSlotsAndPagesBack) {
   for (int i = 0; i < 12; ++i) {
     serve::Client client(server_->port());

@@ -55,6 +55,7 @@ Json row_json(const BenchRow& row) {
   if (row.experts() > 0) json["experts_a_step"] = row.experts();
   json["floor"] = {{"bytes", row.floor.bytes()},
                    {"kv_bytes", row.floor.kv_bytes},
+                   {"state_bytes", row.floor.state_bytes},
                    {"flops", row.floor.flops},
                    {"read_ms", row.floor.read_ms(row.speed)},
                    {"compute_ms", row.floor.flop_ms(row.peak_flops)}};

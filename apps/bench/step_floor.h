@@ -17,9 +17,9 @@ struct StepShape {
 };
 
 struct StepFloor {
-  double weight_bytes = 0, kv_bytes = 0, flops = 0;
+  double weight_bytes = 0, kv_bytes = 0, state_bytes = 0, flops = 0;
 
-  double bytes() const { return weight_bytes + kv_bytes; }
+  double bytes() const { return weight_bytes + kv_bytes + state_bytes; }
   double read_ms(const MachineSpeed& speed) const { return bytes() / speed.read_bytes_per_s * 1e3; }
   // 0 where the peak is not known.
   double flop_ms(double peak_flops) const { return peak_flops > 0 ? flops / peak_flops * 1e3 : 0; }
@@ -42,7 +42,17 @@ struct StepWeights {
 // too, and the output head a second time. Embeddings are looked up, not read. draft: null: none.
 StepWeights step_weights(const model::Decoder& target, const spec::ProposerFacts* draft);
 
-// Attention's own arithmetic is left out: at the lengths that are measured it is small.
-StepFloor step_floor(const StepWeights& weights, const StepShape& shape, WeightBytes bytes, int64_t kv_bytes_per_token);
+// What a request keeps.
+struct RequestBytes {
+  int64_t kv = 0;     // of a position: a step reads those of the whole context
+  int64_t state = 0;  // of recurrent layers, with the rows of a block that may yet be thrown away
+};
+
+// Bytes of `state` for blocks of `block` rows, in the target's activations.
+int64_t request_state_bytes(const model::Decoder& target, int64_t block, DType activation);
+
+// A step reads and writes what recurrent layers keep of each request once, however long its context. Arithmetic of
+// attention and of these layers is left out: at the lengths that are measured it is small.
+StepFloor step_floor(const StepWeights& weights, const StepShape& shape, WeightBytes bytes, RequestBytes request);
 
 }  // namespace volley::apps

@@ -417,6 +417,7 @@ Status Worker::start_slot(Request& request, const sched::PlannedSegment& started
   const auto prompt = static_cast<size_t>(scheduler_.prompt_length(started.id));
   request.start.prompt = tokens.first(prompt);
   request.start.output = tokens.subspan(prompt);
+  request.start.draft_context = started.draft_context;
   const Status status = parts_.replica->start_slot(started.slot.value, request.start);
   request.start.prompt = request.start.output = {};  // the scheduler's tokens move as they grow
   if (!status.ok()) return status;

@@ -61,6 +61,7 @@ Lease Cache::open(const std::string& space, std::span<const TokenId> tokens, boo
     lease.borrowed_ = std::move(match.tail);
     lease.cached_ = lease.last_snapshot_ = static_cast<int64_t>(match.tokens);
     lease.shared_ = static_cast<int64_t>(match.pages_found) * config_.page_size;
+    lease.optional_from_ = static_cast<int64_t>(match.optional_from);
   } else {
     for (PagePool& pool : pools_) lease.lists_.emplace_back(pool);
   }

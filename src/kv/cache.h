@@ -5,8 +5,8 @@
 // to be computed, never by steps under way, whose rows all begin there or later; so nothing that runs, is rolled back
 // or drafted can need them. With the prefix cache they stay in the tree until somebody needs their memory.
 //
-// A hit needs the windows of all groups, the drafter's too, though its context decides no token: pages without content
-// would make acceptance depend on what was evicted. Its pages go with the target's but under pressure in its own group.
+// A hit needs the windows of all groups that are required. What the drafter alone looks at decides no token and vetoes
+// no hit: where its pages were evicted the request begins without, and drafts with less context until it has its own.
 //
 // Where layers are recurrent a hit needs a snapshot of their state exactly where it ends. A snapshot is the copy of a
 // slot's memory: the owner of the cache says when a slot stands at a position (snapshot()), makes the copy, and keeps
@@ -69,6 +69,8 @@ class Lease {
   Beginning take_beginning();
   // Leading positions in whole pages that the prefix cache had, though perhaps no snapshot there.
   int64_t shared() const { return shared_; }
+  // Not 0: groups that are not required have no K and V before this position.
+  int64_t optional_from() const { return optional_from_; }
   // The last position at which it has a snapshot, or one under way.
   int64_t last_snapshot() const { return snapshots_.empty() ? last_snapshot_ : snapshots_.back().position; }
 
@@ -83,7 +85,7 @@ class Lease {
   std::vector<PageList> borrowed_;  // until take_beginning(): what the hit found, of each group the page to copy
   std::vector<PageCopy> copies_;
   std::deque<Snapshot> snapshots_;  // made or under way, and not in the cache yet; by position
-  int64_t cached_ = 0, shared_ = 0, last_snapshot_ = 0;
+  int64_t cached_ = 0, shared_ = 0, last_snapshot_ = 0, optional_from_ = 0;
 };
 
 class Cache {

@@ -179,6 +179,37 @@ TEST(KvCache, AHitBringsTheWindowAndHidesWhatLiesBefore) {
   EXPECT_EQ(edits.size(), 20u);
 }
 
+// What only the drafter looks at vetoes no hit: it begins with what is left of its window without a gap.
+TEST(KvCache, AWindowThatIsNotRequiredVetoesNoHit) {
+  CacheConfig config = windowed(40, 12);
+  config.groups[1].required = false;
+  Cache cache(config);
+  const Tokens tokens = counting(0, 40);
+  run(cache, tokens);
+  EXPECT_EQ(cache.open("", tokens, true).optional_from(), 0) << "all of it is there";
+  std::optional<Lease> other(cache.open("", {}, true));
+  ASSERT_TRUE(cache.grow(*other, {.computed = 0, .positions = 20, .ahead = 20}));  // pages 0 to 2 of the window went
+  {
+    Lease lease = cache.open("", counting(0, 16), true);  // a row at 16 sees 9 …, in page 2
+    EXPECT_EQ(lease.cached(), 16);
+    EXPECT_EQ(lease.optional_from(), 12);
+    EXPECT_EQ(lease.pages(1), 1);
+  }
+  ASSERT_TRUE(cache.grow(*other, {.computed = 0, .positions = 48, .ahead = 48}));
+  {
+    Lease lease = cache.open("", tokens, true);
+    EXPECT_EQ(lease.cached(), 40);
+    EXPECT_EQ(lease.optional_from(), 40);
+    EXPECT_EQ(lease.pages(1), 0);
+    const auto edits = lease.take_edits();
+    EXPECT_EQ(std::ranges::count(edits, scrap_page(cache.group(1)), &PageEdit::page), 10);
+  }
+  EXPECT_EQ(hit(cache, counting(0, 23)), 20);
+  other.reset();
+  EXPECT_EQ(run(cache, counting(0, 60)), 40) << "goes on, and leaves a whole window behind it";
+  EXPECT_EQ(cache.open("", counting(0, 60), true).optional_from(), 0);
+}
+
 // A cache with snapshots; what each holds is known to the test.
 CacheConfig recurrent(int64_t pages, int64_t snapshots) {
   return {.page_size = 4, .groups = {{.pages = pages}, {.life = Life::kState, .pages = snapshots}}};
@@ -187,7 +218,7 @@ CacheConfig recurrent(int64_t pages, int64_t snapshots) {
 // Computes all tokens; snapshots at these positions.
 void run_with(Cache& cache, const Tokens& tokens, const std::vector<int64_t>& positions) {
   Lease lease = cache.open("", tokens, true);
-  ASSERT_TRUE(cache.grow(lease, {.positions = std::ssize(tokens)}));
+  ASSERT_TRUE(cache.grow(lease, {.positions = std::ssize(tokens), .ahead = std::ssize(tokens)}));
   lease.take_beginning();
   for (const int64_t position : positions) {
     if (position > lease.last_snapshot()) ASSERT_TRUE(cache.snapshot(lease, position, SnapshotKind::kPrompt));
@@ -234,6 +265,36 @@ TEST(KvCache, ATailIsCopied) {
   EXPECT_NE(beginning.copies[0].from, beginning.copies[0].to);
   EXPECT_EQ(cache.use(0).used, 4) << "the tail is still the cache's";
   EXPECT_EQ(cache.hits(SnapshotKind::kPrompt), 1);
+}
+
+// A tail without the drafter's page is a hit too. The request's own page then lacks the tail's positions, so that it
+// never becomes the cache's.
+TEST(KvCache, ATailWithoutTheDraftersPageIsOfUse) {
+  CacheConfig config = recurrent(40, 4);
+  config.groups.insert(config.groups.begin() + 1,
+                       Group{.life = Life::kWindow, .window = 8, .pages = 12, .required = false});
+  Cache cache(config);
+  const Tokens tokens = counting(0, 20);
+  run_with(cache, counting(0, 6), {6});
+  {
+    Lease all = cache.open("", {}, true);
+    ASSERT_TRUE(cache.grow(all, {.computed = 0, .positions = 48, .ahead = 48}));
+    EXPECT_EQ(cache.use(1).cached, 0);
+  }
+  {
+    Lease lease = cache.open("", tokens, true);
+    EXPECT_EQ(lease.cached(), 6);
+    EXPECT_EQ(lease.optional_from(), 6);
+    ASSERT_TRUE(cache.grow(lease, {.computed = 6, .positions = 20, .ahead = 14}));
+    EXPECT_EQ(lease.take_beginning().copies.size(), 1u) << "of group 0 alone";
+    ASSERT_TRUE(cache.snapshot(lease, 20, SnapshotKind::kEnd));
+    cache.keep("", tokens, lease);
+    EXPECT_EQ(cache.use(1).used, 4);
+  }
+  EXPECT_EQ(cache.use(1).cached, 3) << "page 1 was the lease's alone";
+  Lease lease = cache.open("", tokens, true);
+  EXPECT_EQ(lease.cached(), 20);
+  EXPECT_EQ(lease.optional_from(), 0) << "a row at 20 sees 13 …, in page 3";
 }
 
 TEST(KvCache, TheLeastRecentlyUsedSnapshotGoes) {
@@ -284,6 +345,7 @@ class Play {
   }
   int64_t cached() const { return cached_; }
   int64_t refused() const { return refused_; }
+  int64_t without_context() const { return without_context_; }  // hits at which windows that are not required lacked
 
  private:
   static constexpr uint64_t kNothing = 0;
@@ -323,8 +385,9 @@ class Play {
   void check(const Request& request) {
     for (size_t group = 0; group < pages_groups(); ++group) {
       const int32_t window = cache_.group(group).window;
-      for (int64_t at = window > 0 ? std::max<int64_t>(0, request.computed - window + 1) : 0; at < request.computed;
-           ++at) {
+      int64_t begin = window > 0 ? std::max<int64_t>(0, request.computed - window + 1) : 0;
+      if (!cache_.group(group).required) begin = std::max(begin, request.lease.optional_from());
+      for (int64_t at = begin; at < request.computed; ++at) {
         ASSERT_EQ(cell(group, request, at), content(request, at)) << "group " << group << ", position " << at;
       }
     }
@@ -338,6 +401,7 @@ class Play {
     request.tables.resize(cache_.groups());
     if (has_states() && !begin(request)) return;
     cached_ += request.computed;
+    without_context_ += request.lease.optional_from() > 0 ? 1 : 0;
     edit(request);
     check(request);
     if (has_states()) compute(request);
@@ -403,27 +467,29 @@ class Play {
   Cache cache_;
   std::vector<std::vector<uint64_t>> memory_;  // by group
   std::list<Request> requests_;                // they end before the cache
-  int64_t cached_ = 0, refused_ = 0;
+  int64_t cached_ = 0, refused_ = 0, without_context_ = 0;
 };
 
 TEST(KvCache, RowsFindWhatTheySeeAndPagesAddUp) {
-  int64_t cached = 0, refused = 0;
+  int64_t cached = 0, refused = 0, without_context = 0;
   for (uint32_t seed = 0; seed < 40; ++seed) {
     std::mt19937 random(seed);
     CacheConfig config{.page_size = 1 + static_cast<int32_t>(seed % 5), .groups = {{.pages = 90}}};
     config.prefix_cache = seed % 8 != 7;
     for (uint32_t i = 0; i < 1 + seed % 2; ++i) {
       const auto window = 1 + static_cast<int32_t>(random() % 25);
-      config.groups.push_back({.life = Life::kWindow, .window = window, .pages = 40});
+      config.groups.push_back({.life = Life::kWindow, .window = window, .pages = 40, .required = (seed + i) % 3 > 0});
     }
     if (seed % 4 >= 2) config.groups.push_back({.life = Life::kState, .pages = static_cast<int64_t>(seed % 13)});
     Play play(seed, config);
     for (int i = 0; i < 600; ++i) ASSERT_NO_FATAL_FAILURE(play.step()) << "seed " << seed << ", operation " << i;
     cached += play.cached();
     refused += play.refused();
+    without_context += play.without_context();
   }
   EXPECT_GT(cached, 5000);
   EXPECT_GT(refused, 500);
+  EXPECT_GT(without_context, 100);
 }
 
 }  // namespace

@@ -24,9 +24,10 @@ enum class Life {
 
 struct Group {
   Life life = Life::kWhole;
-  int32_t window = 0;  // kWindow: a row at position p sees no position <= p - window
-  int64_t bytes = 1;   // of a page; weighs groups against one another
-  int64_t pages = 0;   // there are
+  int32_t window = 0;    // kWindow: a row at position p sees no position <= p - window
+  int64_t bytes = 1;     // of a page; weighs groups against one another
+  int64_t pages = 0;     // there are
+  bool required = true;  // kWindow: false where no token depends on it (a drafter's): a prefix is of use without
 };
 
 // Beyond the pages there are: it never belongs to a sequence. Table entries without a page point there, and rows that

@@ -22,12 +22,14 @@ class PageList {
       : pool_(other.pool_),
         begin_(other.begin_),
         pages_(std::exchange(other.pages_, {})),
+        complete_from_(other.complete_from_),
         hidden_(other.hidden_),
         published_(other.published_) {}
   PageList& operator=(PageList&& other) noexcept {
     std::swap(pool_, other.pool_);
     std::swap(begin_, other.begin_);
     std::swap(pages_, other.pages_);
+    std::swap(complete_from_, other.complete_from_);
     std::swap(hidden_, other.hidden_);
     std::swap(published_, other.published_);
     return *this;
@@ -43,6 +45,10 @@ class PageList {
   bool has(size_t index) const { return index >= begin() && index < end(); }
   PageId operator[](size_t index) const { return pages_[index - begin_]; }  // REQUIRES: has(index)
   std::span<const PageId> view() const { return pages_; }
+  // Pages before this index lack K and V of some of their first positions: they are the sequence's own, and nobody
+  // else's.
+  void set_complete_from(size_t index) { complete_from_ = index; }
+  bool offers(size_t index) const { return has(index) && index >= complete_from_; }
 
   // Takes pages from the pool until the list ends at `end`. REQUIRES: the pool has them.
   void grow_to(size_t end) {
@@ -78,6 +84,7 @@ class PageList {
   PagePool* pool_;
   size_t begin_;
   std::vector<PageId> pages_;
+  size_t complete_from_ = 0;
   size_t hidden_ = 0;     // entries of the table that are the scrap page
   size_t published_ = 0;  // behind them, entries of the table that are right
 };

@@ -1,6 +1,7 @@
 #include "kv/prefix_tree.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "base/check.h"
@@ -76,6 +77,7 @@ PrefixTree::~PrefixTree() {
 struct PrefixTree::Usable {
   size_t pages = 0, tokens = 0;
   Node* tail = nullptr;
+  std::vector<size_t> from = {};  // by window: pages [from, pages) of it are there
 };
 
 PrefixTree::Match PrefixTree::match(const std::string& space, std::span<const TokenId> tokens) {
@@ -92,8 +94,13 @@ PrefixTree::Match PrefixTree::match(const std::string& space, std::span<const To
   found.tokens = end.tokens;
   for (size_t group = 0; group < groups_.size(); ++group) {
     const bool states = groups_[group].life == Life::kState;
-    const auto begin = std::min(
+    auto begin = std::min(
         end.pages, static_cast<size_t>(first_page(groups_[group], static_cast<int64_t>(end.tokens), page_size_)));
+    const bool no_tail = end.tail != nullptr && end.tail->pages[group][0] == kNoPage;
+    if (!groups_[group].required && end.tokens > 0 && (no_tail || end.from[group] > begin)) {
+      begin = no_tail ? end.pages : end.from[group];
+      found.optional_from = std::max(found.optional_from, no_tail ? end.tokens : page_tokens(begin));
+    }
     std::vector<PageId> pages;
     PageId snapshot = kNoPage;
     size_t at = 0;
@@ -105,6 +112,7 @@ PrefixTree::Match PrefixTree::match(const std::string& space, std::span<const To
     }
     for (const PageId page : pages) pools_[group].retain(page);
     found.lists.emplace_back(pools_[group], states ? 0 : begin, std::move(pages));
+    if (no_tail) found.lists.back().set_complete_from(end.pages + 1);  // that page begins inside the tail
     if (end.tail != nullptr) snapshot = end.tail->pages[group][0];
     if (!has_states() || end.tokens == 0) continue;
     std::vector<PageId> last;
@@ -133,6 +141,7 @@ PrefixTree::Usable PrefixTree::usable(std::span<Node* const> path, std::span<con
   std::vector<size_t> from(windows);  // pages [from, at) of the group are there
   const auto windows_reach = [&](size_t end) {
     for (size_t group = 1; group < windows; ++group) {
+      if (!groups_[group].required) continue;
       if (first_page(groups_[group], static_cast<int64_t>(end), page_size_) < static_cast<int64_t>(from[group]))
         return false;
     }
@@ -146,13 +155,14 @@ PrefixTree::Usable PrefixTree::usable(std::span<Node* const> path, std::span<con
         if (node->pages[group][i] == kNoPage) from[group] = at;
       }
       if (has_states() && node->pages.back()[i] == kNoPage) continue;
-      if (windows_reach(page_tokens(at))) best = {at, page_tokens(at), nullptr};
+      if (windows_reach(page_tokens(at))) best = {at, page_tokens(at), nullptr, from};
     }
     if (!has_states()) continue;
     Node* tail = tail_of(*node, tokens.subspan(page_tokens(at)));
     if (tail == nullptr || !windows_reach(page_tokens(at) + tail->tokens.size())) continue;
-    if (std::ranges::any_of(tail->pages, [](const auto& pages) { return pages[0] == kNoPage; })) continue;
-    best = {at, page_tokens(at) + tail->tokens.size(), tail};
+    const auto lacks = [&](size_t group) { return groups_[group].required && tail->pages[group][0] == kNoPage; };
+    if (std::ranges::any_of(std::views::iota(size_t{0}, groups_.size()), lacks)) continue;
+    best = {at, page_tokens(at) + tail->tokens.size(), tail, from};
   }
   return best;
 }
@@ -193,7 +203,7 @@ void PrefixTree::insert_tail(Node& end, std::span<const TokenId> tokens, std::sp
   made->tokens.assign(tokens.begin(), tokens.end());
   Node& node = end.adopt(std::move(made), page_tokens(1));
   for (size_t group = 0; group < groups_.size(); ++group) {
-    const PageId own = lists[group].has(page) ? lists[group][page] : kNoPage;
+    const PageId own = lists[group].offers(page) ? lists[group][page] : kNoPage;
     node.pages[group].push_back(own);
     if (own != kNoPage) hold(group, own);
   }
@@ -209,8 +219,8 @@ void PrefixTree::merge(Node& node, std::span<PageList> lists, size_t begin) {
       PageList& list = lists[group];
       PageId& page = node.pages[group][i];
       if (!list.has(begin + i)) continue;
-      if (page == kNoPage) hold(group, page = list[begin + i]);
-      list.replace(begin + i, page);
+      if (page == kNoPage && list.offers(begin + i)) hold(group, page = list[begin + i]);
+      if (page != kNoPage) list.replace(begin + i, page);
     }
   }
   list_windows(node);
@@ -378,7 +388,7 @@ PrefixTree::Node* PrefixTree::append(Node& end, std::span<const TokenId> tokens,
   unlist_windows(*node);
   for (size_t group = 0; group < groups_.size(); ++group) {
     for (size_t at = begin; at < begin + tokens.size() / page_tokens(1); ++at) {
-      const PageId page = lists[group].has(at) ? lists[group][at] : kNoPage;
+      const PageId page = lists[group].offers(at) ? lists[group][at] : kNoPage;
       node->pages[group].push_back(page);
       if (page != kNoPage) hold(group, page);
     }

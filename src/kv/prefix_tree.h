@@ -3,8 +3,8 @@
 // After SGLang's RadixAttention (Zheng et al. 2024), with whole pages as the unit. Threads: one.
 //
 // Every page of a run has its page of group 0. In the other groups (windows) pages may be missing: a prefix can be used
-// up to a place at which every group has the pages that the next row sees. Where there are snapshots of states it must
-// lie at one besides: page i of that group is the snapshot at the end of page i of the run.
+// up to a place at which every required group has the pages that the next row sees. Where there are snapshots of states
+// it must lie at one besides: page i of that group is the snapshot at the end of page i of the run.
 //
 // A sequence with a snapshot may end inside a page: its last positions are a page of their own, a tail, which is a
 // leaf. Who goes on from there copies that page.
@@ -42,13 +42,14 @@ class PrefixTree {
   PrefixTree& operator=(const PrefixTree&) = delete;
 
   // The longest cached prefix of `tokens` in `space` (a namespace: cache salt, adapter, image hash) that can be used,
-  // whole pages only: for each group a list that ends where the prefix does. Of windows it has what the next row sees.
-  // Marks the prefix as just used.
+  // whole pages only: for each group a list that ends where the prefix does. Of windows it has what the next row sees;
+  // of those that are not required, what there is of it without a gap. Marks the prefix as just used.
   struct Match {
     std::vector<PageList> lists;  // of whole pages; of snapshots always empty
     std::vector<PageList> tail;   // empty, or for each group the page of a tail, and the snapshot's list
     size_t tokens = 0;            // of the prefix, the tail's too
     size_t pages_found = 0;       // whole pages of group 0 that are there, usable or not
+    size_t optional_from = 0;     // not 0: groups that are not required have nothing before this position
   };
   Match match(const std::string& space, std::span<const TokenId> tokens);
 

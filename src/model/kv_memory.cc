@@ -11,13 +11,14 @@ int64_t layer_bytes(const KvShape& shape, int32_t page_size, DType dtype) {
   return ops::kv_layer_bytes(page_size, shape.kv_heads, shape.head_dim, dtype);
 }
 
-size_t group_for(int32_t window, std::vector<kv::Group>& groups) {
-  if (window == 0) return 0;
-  const auto same = std::ranges::find(groups, window, &kv::Group::window);
+size_t group_for(const KvShape& shape, std::vector<kv::Group>& groups) {
+  if (shape.window == 0) return 0;
+  const auto same = std::ranges::find(groups, shape.window, &kv::Group::window);
   if (same == groups.end()) {
-    groups.push_back({.life = kv::Life::kWindow, .window = window, .bytes = 0});
+    groups.push_back({.life = kv::Life::kWindow, .window = shape.window, .bytes = 0, .required = !shape.drafts});
     return groups.size() - 1;
   }
+  same->required |= !shape.drafts;
   return static_cast<size_t>(same - groups.begin());
 }
 
@@ -90,7 +91,7 @@ KvLayout kv_layout(std::vector<KvShape> layers, int32_t page_size, DType dtype) 
   layout.dtype = dtype;
   layout.groups = {{.life = kv::Life::kWhole, .bytes = 0}};
   for (const KvShape& shape : layout.layers) {
-    const size_t group = group_for(shape.window, layout.groups);
+    const size_t group = group_for(shape, layout.groups);
     layout.group_of.push_back(group);
     layout.groups[group].bytes += layer_bytes(shape, page_size, dtype);
   }

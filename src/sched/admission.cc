@@ -76,7 +76,8 @@ bool Scheduler::State::start(Request& request, StepPlan& plan) {
   for (const kv::PageCopy& copy : beginning.copies) {
     copies.push_back({.slot = {}, .group = copy.group, .from = copy.from, .to = copy.to});
   }
-  plan.started.push_back({.id = request.id(), .slot = request.slot(), .start = cached});
+  const auto context = static_cast<int32_t>(request.resources().pages.optional_from());
+  plan.started.push_back({.id = request.id(), .slot = request.slot(), .start = cached, .draft_context = context});
   return true;
 }
 

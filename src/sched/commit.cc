@@ -56,9 +56,10 @@ void Scheduler::State::finish_segment(const PlannedSegment& segment, const StepR
       return;
     }
   }
-  if (prefilled && request.decoding()) {
-    shares.computed(segment.id);
-    // At once, not at the end: requests with the same prompt that are still waiting share it.
+  if (prefilled && request.decoding()) shares.computed(segment.id);
+  // At once, not at the end: requests with the same prompt that are still waiting share it.
+  const int32_t shared = request.traits().shares_prompt ? shared_length(request, config.page_size) : request.length();
+  if (prefilled && (request.decoding() || request.computed() >= shared)) {
     cache.keep(request.space(), request.computed_tokens(), request.resources().pages);
   }
   cache.advance(request.space(), request.computed_tokens(), request.resources().pages);

@@ -81,12 +81,14 @@ DecodingOutlook Scheduler::State::decoding(const PromptBudget& prompts) const {
   };
   int32_t free_slots = slots.free();
   std::vector<int64_t> room = cache.room();
+  SharedPrompts shared = shared_prompts();
   FairShares::Turns turns(shares);
   while (outlook.prompt_rows < most && !allowance.empty()) {
     const auto id = turns.next();
     if (!id) break;
     const Request& request = requests.at(*id);
     if (!request.running()) {
+      if (free_slots > 0 && shared.will_bring(request)) continue;
       const std::vector<int64_t> needed = cache.pages_of(need_to_start(request, 0));
       if (free_slots == 0 || !std::ranges::equal(needed, room, std::less_equal())) {
         turns.pass_waiting();  // it must wait, and nobody overtakes it
@@ -94,6 +96,7 @@ DecodingOutlook Scheduler::State::decoding(const PromptBudget& prompts) const {
       }
       std::ranges::transform(room, needed, room.begin(), std::minus());
       --free_slots;
+      if (shares_prompts()) shared.add(request);
     }
     if (!request.decodes_next()) turns.spend(count(request));
   }
@@ -145,9 +148,22 @@ int32_t Scheduler::State::most_prompt_rows(int32_t decode_rows) const {
   return shares.several_tenants() ? std::min(config.prefill_chunk, left) : left;
 }
 
+// Whether what one request computed is there for others.
+bool Scheduler::State::shares_prompts() const {
+  return config.prefix_cache && (!cache.has_snapshots() || config.groups.back().pages > 0);
+}
+
+SharedPrompts Scheduler::State::shared_prompts() const {
+  SharedPrompts shared(config.page_size);
+  if (!shares_prompts()) return shared;
+  for (const auto& [age, request] : running) shared.add(*request);
+  return shared;
+}
+
 // Prompts get their rows, and requests slots, in the order of fair shares. No overtaking: while the next that waits
-// cannot start, nobody else that waits does.
+// cannot start, nobody else that waits does. Only who waits for its own prompt lets others pass.
 void Scheduler::State::plan_prompts(const VerifyLimit& limit, const PromptBudget& prompts, StepPlan& plan) {
+  SharedPrompts shared = shared_prompts();
   FairShares::Turns turns(shares);
   // What a preemption freed is for those that run. A victim whose prompt someone else entered into the tree meanwhile
   // might fit again at once; it waits a step, so that no plan both takes a request's slot and gives it one.
@@ -159,10 +175,12 @@ void Scheduler::State::plan_prompts(const VerifyLimit& limit, const PromptBudget
     if (!id) return;
     Request& request = known(*id);
     const bool waits = !request.running();
+    if (waits && !slots.empty() && shared.will_bring(request)) continue;
     if (waits && !start(request, plan)) {
       turns.pass_waiting();
       continue;
     }
+    if (waits && shares_prompts()) shared.add(request);
     const int32_t before = plan.rows;
     if (waits && request.decoding()) {
       resume(request, limit, plan);
@@ -196,7 +214,7 @@ int32_t Scheduler::State::chunk_end(const Request& request) const {
     if (at > row && at < first) first = static_cast<int32_t>(at);
   };
   if (request.running()) stop(request.resources().pages.shared());
-  if (request.traits().shares_prompt) stop((end - 1) / config.page_size * config.page_size);
+  if (request.traits().shares_prompt) stop(shared_length(request, config.page_size));
   return std::min(first, end);
 }
 

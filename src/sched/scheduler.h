@@ -77,6 +77,8 @@ struct PlannedSegment {
                          // are verified, else all
   bool chooses = false;  // a token is chosen after the last known row (the last chunk of a new prompt; decoding)
   bool decodes = false;  // a verify step: counts in tokens_per_step (the prompt's last chunk does not)
+  int32_t draft_context = 0;  // of a request that has just started: groups that are not required (the drafter's
+                              // windows) have no K and V before this position
 };
 
 struct PageEdit {

@@ -23,6 +23,7 @@ namespace {
 
 constexpr TokenId kStop = 0;
 constexpr uint64_t kGarbage = 0xdead;
+constexpr uint64_t kChoices = 1000;  // groups from there on are the choices of one prompt
 
 uint64_t mix(uint64_t state, uint64_t value) {
   state = (state ^ value) * 0x9e3779b97f4a7c15u;
@@ -76,6 +77,7 @@ class FakeDevice {
       memory_.emplace_back(static_cast<size_t>((group.pages + 1) * config.page_size), kGarbage);
     }
     states_.resize(static_cast<size_t>(config.max_num_seqs));
+    draft_contexts_.resize(static_cast<size_t>(config.max_num_seqs));
     if (has_states()) snapshots_.resize(static_cast<size_t>(config.groups.back().pages));
   }
 
@@ -124,6 +126,7 @@ class FakeDevice {
   void edit(const StepPlan& plan) {
     for (const PlannedSegment& started : plan.started) {
       for (size_t group = 0; group < groups(); ++group) table(group, started.slot).clear();
+      draft_contexts_.at(static_cast<size_t>(started.slot.value)) = started.draft_context;
     }
     for (const PageEdit& edit : plan.page_edits) {
       Table& pages = table(static_cast<size_t>(edit.group), edit.slot);
@@ -139,7 +142,11 @@ class FakeDevice {
     const auto expected = contents(tokens);
     for (size_t group = 0; group < groups(); ++group) {
       const int32_t window = config_.groups[group].window;
-      for (int32_t at = window > 0 ? std::max(0, segment.start - window + 1) : 0; at < segment.start; ++at) {
+      int32_t begin = window > 0 ? std::max(0, segment.start - window + 1) : 0;
+      if (!config_.groups[group].required) {
+        begin = std::max(begin, draft_contexts_[static_cast<size_t>(segment.slot.value)]);
+      }
+      for (int32_t at = begin; at < segment.start; ++at) {
         ASSERT_EQ(cell(group, segment.slot, at), expected[static_cast<size_t>(at)])
             << "request " << segment.id << ", group " << group << ", position " << at << " of " << segment.start;
       }
@@ -200,6 +207,7 @@ class FakeDevice {
   std::vector<std::vector<uint64_t>> memory_;  // by group, the scrap page too
   std::vector<std::vector<Table>> tables_;     // by group and slot
   std::vector<State> states_, snapshots_;      // by slot, and by snapshot
+  std::vector<int32_t> draft_contexts_;        // by slot
   int64_t most_owned_ = 0;
 };
 
@@ -253,6 +261,8 @@ class Simulation {
   int64_t cached_tokens() const { return cached_tokens_; }
   std::pair<int64_t, int64_t> snapshot_hits() const { return snapshot_hits_; }  // of prompts, of ends
   int64_t shared_steps() const { return shared_steps_; }
+  int64_t without_context() const { return without_context_; }  // starts where windows of a drafter were gone
+  int64_t shared_starts() const { return shared_starts_; }      // of choices whose prompt another one had computed
   int64_t most_owned() const { return device_.most_owned(); }
   size_t most_indexed() const { return most_indexed_; }  // pages of the index of events
   int64_t events_of(CacheEvent::Kind kind) const { return events_[static_cast<size_t>(kind)]; }
@@ -443,14 +453,41 @@ class Simulation {
     for (const PlannedSegment& started : plan.started) {
       ASSERT_TRUE(slots_.emplace(started.slot.value, started.id).second) << "slot " << started.slot << " is taken";
       cached_tokens_ += started.start;
+      without_context_ += started.draft_context > 0 ? 1 : 0;
+      ASSERT_LE(started.draft_context, started.start);
       ages_.try_emplace(started.id, ages_.size());
+      prefilled_[started.id] = started.start;
     }
+    ASSERT_NO_FATAL_FAILURE(check_prompts_are_computed_once(plan));
+    for (const PlannedSegment& segment : plan.segments) prefilled_[segment.id] = segment.start + segment.known;
     if (flights_.empty()) {
       ASSERT_EQ(plan.empty(), scheduler_->idle()) << "something can always run";
     }
     ASSERT_LE(plan.rows, config_.max_num_batched_tokens);
     ASSERT_LE(std::ssize(slots_), config_.max_num_seqs);
     ASSERT_NO_FATAL_FAILURE(check_segments(plan, limit));
+  }
+
+  // Nobody starts to compute what another choice of its request is computing.
+  void check_prompts_are_computed_once(const StepPlan& plan) {
+    if (!config_.prefix_cache || no_snapshots()) return;
+    for (const PlannedSegment& started : plan.started) {
+      const Job& job = jobs_[started.id];
+      const auto shared = static_cast<int32_t>(std::ssize(job.prompt) - 1) / config_.page_size * config_.page_size;
+      const auto fresh = [&](RequestId id) { return scheduler_->tokens(id).size() == job.prompt.size(); };
+      if (job.traits.group < kChoices || shared == 0 || !fresh(started.id)) continue;
+      if (started.start >= shared) {
+        ++shared_starts_;
+        continue;
+      }
+      for (const auto& [slot, id] : slots_) {
+        if (id == started.id || jobs_[id].traits.group != job.traits.group || !fresh(id)) continue;
+        ASSERT_GE(prefilled_.at(id), shared) << id << " computes the prompt that " << started.id << " starts with";
+      }
+    }
+  }
+  bool no_snapshots() const {
+    return config_.groups.back().life == kv::Life::kState && config_.groups.back().pages == 0;
   }
 
   void check_segments(const StepPlan& plan, const VerifyLimit& limit) {
@@ -503,13 +540,15 @@ class Simulation {
   std::set<RequestId> alive_;
   std::map<RequestId, size_t> ages_;  // in which order they started for the first time
   std::map<int32_t, RequestId> slots_;
+  std::map<RequestId, int32_t> prefilled_;       // planned to be, of those that run
   std::map<RequestId, Tokens> sequences_;        // as the device knows them
   std::deque<std::vector<StepResult>> flights_;  // computed, and not yet applied
   kv::CacheIndex index_;
   std::array<int64_t, 3> events_ = {};
   size_t most_indexed_ = 0;
   std::pair<int64_t, int64_t> snapshot_hits_;
-  int64_t preemptions_ = 0, finished_ = 0, cached_tokens_ = 0, shared_steps_ = 0;
+  int64_t preemptions_ = 0, finished_ = 0, cached_tokens_ = 0, shared_steps_ = 0, shared_starts_ = 0;
+  int64_t without_context_ = 0;
 };
 
 // Prompts that share beginnings, as chats with one system prompt and several turns do.
@@ -531,6 +570,11 @@ std::vector<Job> any_jobs(uint32_t seed, int count) {
     if (below(4) == 0) job.traits.shares_prompt = true;
     if (below(5) == 0) job.traits.priority = below(5) - 2;
     jobs.push_back(std::move(job));
+    if (below(6) > 0) continue;
+    // Several choices of one prompt.
+    jobs.back().traits.shares_prompt = true;
+    jobs.back().traits.group = kChoices + static_cast<uint64_t>(i);
+    for (int n = 1 + below(4); n > 0 && i + 1 < count; --n, ++i) jobs.push_back(Job(jobs.back()));
   }
   return jobs;
 }
@@ -560,11 +604,13 @@ SchedulerConfig any_config(std::mt19937& random) {
   return config;
 }
 
-// Sliding windows of a few positions to a few pages.
+// Sliding windows of a few positions to a few pages. Every second one is a drafter's alone.
 void add_windows(SchedulerConfig& config, int count, uint32_t seed) {
   std::mt19937 random(seed + 1000);
   for (int i = 0; i < count; ++i) {
-    config.groups.push_back({.life = kv::Life::kWindow, .window = 1 + static_cast<int32_t>(random() % 20)});
+    config.groups.push_back({.life = kv::Life::kWindow,
+                             .window = 1 + static_cast<int32_t>(random() % 20),
+                             .required = (static_cast<uint32_t>(i) + seed) % 2 == 0});
   }
 }
 
@@ -583,7 +629,7 @@ class AnyText : public ::testing::TestWithParam<Layers> {};
 
 TEST_P(AnyText, NeverDependsOnTheSchedule) {
   const auto [windows, states] = GetParam();
-  int64_t preemptions = 0, finished = 0, cached = 0, shared = 0;
+  int64_t preemptions = 0, finished = 0, cached = 0, shared = 0, choices = 0, without_context = 0;
   size_t most_indexed = 0;
   std::array<int64_t, 3> events = {};
   std::pair<int64_t, int64_t> hits;
@@ -608,6 +654,8 @@ TEST_P(AnyText, NeverDependsOnTheSchedule) {
     finished += simulation.finished();
     cached += simulation.cached_tokens();
     shared += simulation.shared_steps();
+    choices += simulation.shared_starts();
+    without_context += simulation.without_context();
     hits.first += simulation.snapshot_hits().first;
     hits.second += simulation.snapshot_hits().second;
     most_indexed = std::max(most_indexed, simulation.most_indexed());
@@ -624,6 +672,8 @@ TEST_P(AnyText, NeverDependsOnTheSchedule) {
   EXPECT_GT(events[static_cast<size_t>(CacheEvent::Kind::kRemoved)], 5000);
   EXPECT_GT(events[static_cast<size_t>(CacheEvent::Kind::kCleared)], 200);
   EXPECT_GT(most_indexed, 20u);
+  EXPECT_GT(choices, 200);
+  EXPECT_EQ(without_context > 100, windows > 0) << without_context;
   EXPECT_EQ(hits.first > 500, states) << hits.first;
   EXPECT_EQ(hits.second > 100, states) << hits.second << ": few tails outlive the pressure on pages";
 }

@@ -4,7 +4,8 @@
 // Why every request ends. Of those that run the oldest, by their first start, is never preempted: alone it has room, so
 // it ends. Nobody overtakes the request whose turn it is to start: while it waits for pages nobody starts, those that
 // run end one after the other, and it starts at the latest when it is alone. Turns come around (fair_shares.h). And who
-// was preempted keeps its age, so it becomes the oldest in the end.
+// was preempted keeps its age, so it becomes the oldest in the end. Who waits for its prompt (shared_prompts.h) waits
+// for somebody who runs, and is next when that prompt is there.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include "sched/fair_shares.h"
 #include "sched/request.h"
 #include "sched/scheduler.h"
+#include "sched/shared_prompts.h"
 #include "sched/slot_pool.h"
 
 namespace volley::sched {
@@ -36,6 +38,8 @@ struct Scheduler::State {
   static void fit_drafts(const VerifyLimit& limit, int32_t most_rows, StepPlan& plan);
   int32_t rows_for_prompts(int32_t decoding) const;
   static int32_t draft_of(const Request& request, int32_t max_draft);
+  bool shares_prompts() const;
+  SharedPrompts shared_prompts() const;
   void plan_prompts(const VerifyLimit& limit, const PromptBudget& prompts, StepPlan& plan);
   int32_t most_prompt_rows(int32_t decode_rows) const;
   int32_t rows_left(const StepPlan& plan) const { return config.max_num_batched_tokens - plan.rows; }

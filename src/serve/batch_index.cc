@@ -34,18 +34,19 @@ std::string problems_error(const std::string& path, const std::vector<LineProble
 
 }  // namespace
 
-Result<BatchIndex> BatchIndex::read(const std::string& path, Hash hash, std::vector<LineProblem>* problems) {
+Result<BatchIndex> BatchIndex::read(const std::string& path, Hash hash, std::vector<LineProblem>* problems,
+                                    int64_t most_lines) {
   std::vector<LineProblem> unwanted;
   if (problems == nullptr) problems = &unwanted;
   BatchIndex index(path, hash ? std::move(hash) : Hash(std::hash<std::string_view>()));
-  VOLLEY_RETURN_IF_ERROR(index.read_lines(problems));
+  VOLLEY_RETURN_IF_ERROR(index.read_lines(problems, most_lines));
   std::sort(index.entries_.begin(), index.entries_.end());
   VOLLEY_RETURN_IF_ERROR(index.check_duplicates(problems));
   index.done_.resize(index.entries_.size());
   return index;
 }
 
-Status BatchIndex::read_lines(std::vector<LineProblem>* problems) {
+Status BatchIndex::read_lines(std::vector<LineProblem>* problems, int64_t most_lines) {
   VOLLEY_ASSIGN(LineReader reader, LineReader::open(path_));
   int64_t count = 0, offset = 0;
   LineReader::Line line;
@@ -55,6 +56,11 @@ Status BatchIndex::read_lines(std::vector<LineProblem>* problems) {
     if (state == LineReader::State::kNotYet) continue;
     const int64_t begin = std::exchange(offset, offset + line.bytes);
     if (!line.too_long && is_blank(line.text)) continue;
+    if (lines() == most_lines) {
+      const std::string what = "it has more than " + std::to_string(most_lines) + " requests: split it into several.";
+      problems->push_back({line.number, "too_many_lines", "The file cannot be run: " + what});
+      return invalid_argument(path_ + " cannot be run as a batch: " + what);
+    }
     const auto id = line.too_long ? Result<std::string>(invalid_argument("The line is longer than " +
                                                                          std::to_string(kMaxLineBytes >> 20) + " MiB."))
                                   : read_custom_id(line.text);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,7 +16,7 @@ namespace volley::serve {
 // What keeps a file from being run as a batch.
 struct LineProblem {
   int64_t line = 0;     // from 1; 0: the whole file
-  std::string code;     // for programs: "invalid_line", "duplicate_custom_id"
+  std::string code;     // for programs: "invalid_line", "duplicate_custom_id", "too_many_lines"
   std::string message;  // a sentence
 };
 
@@ -26,9 +27,10 @@ class BatchIndex {
   using Hash = std::function<uint64_t(std::string_view)>;
 
   // Reads the input once. kInvalidArgument: lines that are not JSON objects with a custom_id (the first of them are
-  // named), or two lines with the same one. `hash` is for tests of equal hashes. `problems`, unless null, gets those
-  // lines one by one.
-  static Result<BatchIndex> read(const std::string& path, Hash hash = {}, std::vector<LineProblem>* problems = nullptr);
+  // named), two lines with the same one, or more than `most_lines`: then it stops there. `hash` is for tests of equal
+  // hashes. `problems`, unless null, gets those lines one by one.
+  static Result<BatchIndex> read(const std::string& path, Hash hash = {}, std::vector<LineProblem>* problems = nullptr,
+                                 int64_t most_lines = std::numeric_limits<int64_t>::max());
 
   int64_t lines() const { return static_cast<int64_t>(entries_.size()); }
   int64_t done() const { return done_count_; }
@@ -49,7 +51,7 @@ class BatchIndex {
   };
 
   BatchIndex(std::string path, Hash hash) : path_(std::move(path)), hash_(std::move(hash)) {}
-  Status read_lines(std::vector<LineProblem>* problems);
+  Status read_lines(std::vector<LineProblem>* problems, int64_t most_lines);
   Status check_duplicates(std::vector<LineProblem>* problems) const;
   std::string id_at(int64_t offset) const;
   int64_t line_number(int64_t offset) const;

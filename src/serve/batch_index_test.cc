@@ -64,6 +64,22 @@ TEST_F(BatchIndexTest, RefusesManyIdsWithEqualHashes) {
   EXPECT_NE(refused.error().message.find("same hash"), std::string::npos) << refused.error().message;
 }
 
+// An index is in memory; what is too long for one is read no further.
+TEST_F(BatchIndexTest, RefusesMoreLinesThanItMayHold) {
+  std::string text = line_of("a") + "\n" + line_of("b");
+  std::ofstream(path_, std::ios::binary) << text;
+  EXPECT_TRUE(BatchIndex::read(path_.string(), {}, nullptr, 2).ok()) << "blank lines are none";
+  std::ofstream(path_, std::ios::binary) << text << line_of("c") << "no json\n";
+  std::vector<LineProblem> problems;
+  const auto refused = BatchIndex::read(path_.string(), {}, &problems, 2);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("more than 2 requests: split it"), std::string::npos)
+      << refused.error().message;
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_EQ(problems[0].code, "too_many_lines");
+  EXPECT_EQ(problems[0].line, 4);
+}
+
 // The message is kept with the batch.
 TEST_F(BatchIndexTest, CutsALongIdInAMessage) {
   const std::string id(1 << 20, 'x');

@@ -92,7 +92,7 @@ class BatchService::Turn {
       return end();
     }
     std::vector<LineProblem> problems;
-    auto index = BatchIndex::read(service_.store_.path(batch_.input_file_id), {}, &problems);
+    auto index = BatchIndex::read(service_.store_.path(batch_.input_file_id), {}, &problems, kMaxBatchLines);
     if (index.ok() && index->lines() == 0)
       problems.push_back({0, "empty_file", "The file has no line with a request."});
     if (!problems.empty() || !index.ok()) {
@@ -173,9 +173,7 @@ class BatchService::Turn {
       if (const Status synced = results->sync(); status.ok()) status = synced;
     }
     if (!status.ok()) {
-      return give_up(status, full_ ? "storage_limit" : "storage_failed",
-                     full_ ? "The results took more room than the server has for files (--max-files-bytes)."
-                           : "The results could not be written: the server's disk is full or broken.");
+      return give_up_writing(status);
     }
     left_ = index->done() < index->lines() && !cancelled();  // the server stops
     if (left_) return;
@@ -208,12 +206,12 @@ class BatchService::Turn {
       return static_cast<int>(open) < share;
     };
     hooks.write = [this, output, errors](std::string line, bool failed) -> Status {
-      full_ = !service_.store_.reserve(line.size() + 1);
-      if (full_) return data_loss("there is no room for files left");
       const size_t bytes = line.size() + 1;
+      room_ = service_.store_.reserve(batch_.owner, bytes);
+      if (room_ != FileStore::Room::kThere) return data_loss("there is no room for files left");
       Status written = (failed ? errors : output)->append(std::move(line));
       if (!written.ok()) {
-        service_.store_.release(bytes);
+        service_.store_.release(batch_.owner, bytes);
         return written;
       }
       ++(failed ? batch_.failed : batch_.completed);
@@ -230,6 +228,20 @@ class BatchService::Turn {
     };
     hooks.stopped = [this] { return service_.stopping_ || expired() || cancelled(); };
     return hooks;
+  }
+
+  void give_up_writing(const Status& status) {
+    switch (room_) {
+      case FileStore::Room::kThere:
+        return give_up(status, "storage_failed",
+                       "The results could not be written: the server's disk is full or broken.");
+      case FileStore::Room::kNoneForAll:
+        return give_up(status, "storage_limit",
+                       "The results took more room than the server has for files (--max-files-bytes).");
+      case FileStore::Room::kNoneForOwner:
+        return give_up(status, "storage_quota",
+                       "The results took more room than an API key has for files (--files-quota-mb): delete some.");
+    }
   }
 
   void give_up(const Status& status, const char* code, const char* message) {
@@ -295,7 +307,8 @@ class BatchService::Turn {
   Record& record_;
   Batch batch_;
   const int interruptions_;
-  bool full_ = false, left_ = false;
+  FileStore::Room room_ = FileStore::Room::kThere;  // for the last line
+  bool left_ = false;
 };
 
 BatchService::BatchService(FileStore& store, ServerLog log) : store_(store), log_(std::move(log)) {
@@ -309,12 +322,12 @@ BatchService::~BatchService() {
 
 void BatchService::load() {
   std::error_code error;
+  std::vector<std::pair<std::string, size_t>> results;  // by batch; of those that are not over: the others' have moved
   for (const auto& entry : fs::directory_iterator(store_.batch_folder(), error)) {
     const fs::path& path = entry.path();
     if (path.extension() == ".jsonl") {
-      // The batch is not over: files of those that are have moved.
       const auto size = entry.file_size(error);
-      if (!error) store_.count(size);
+      if (!error) results.emplace_back(path.stem().stem(), size);
       continue;
     }
     if (path.extension() != ".json") continue;
@@ -329,6 +342,10 @@ void BatchService::load() {
     record->batch = std::move(*batch);
     const std::string id = record->batch.id;
     records_.emplace(id, std::move(record));
+  }
+  for (const auto& [id, size] : results) {
+    const auto record = records_.find(id);
+    store_.count(record != records_.end() ? record->second->batch.owner : "", size);
   }
 }
 

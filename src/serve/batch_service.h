@@ -29,6 +29,10 @@ namespace volley::serve {
 
 class ResultFile;
 
+// A file of more lines is no batch: the index of one that runs is in memory, 16 bytes and a bit a line, for up to 16
+// batches at a time.
+inline constexpr int64_t kMaxBatchLines = 1'000'000;
+
 // Any thread.
 class BatchService {
  public:

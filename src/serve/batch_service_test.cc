@@ -36,10 +36,9 @@ class BatchServiceTest : public ::testing::Test {
   }
   void start(BatchService::Ask ask) { service_->start({{"one", "two", "three"}, 4}, std::move(ask)); }
   StoredFile upload(const std::string& owner, const std::string& text) {
-    auto writer = std::get<0>(store_->begin());
+    auto writer = std::get<0>(store_->begin(owner));
     EXPECT_FALSE(writer->append(text));
     StoredFile about;
-    about.owner = owner;
     about.filename = "in.jsonl";
     about.purpose = "batch";
     return std::get<StoredFile>(writer->keep(about));
@@ -149,13 +148,45 @@ TEST_F(BatchServiceTest, ResultsBeyondALowerLimitCountAllTheSame) {
   const std::string from = (folder_ / "batches/batch_1.output.jsonl").string();
   std::ofstream(from) << std::string(100, 'x');
   open({.max_total_bytes = 50});
-  EXPECT_FALSE(store_->reserve(1));
+  EXPECT_NE(store_->reserve("", 1), FileStore::Room::kThere);
   StoredFile about;
   about.id = "file-1";
   ASSERT_TRUE(store_->adopt(from, about).ok());
   store_->erase(*store_->find("", "file-1"));
-  EXPECT_TRUE(store_->reserve(50));
-  EXPECT_FALSE(store_->reserve(1));
+  EXPECT_EQ(store_->reserve("", 50), FileStore::Room::kThere);
+  EXPECT_NE(store_->reserve("", 1), FileStore::Room::kThere);
+}
+
+// Results count for whoever has asked; what there is of them is kept.
+TEST_F(BatchServiceTest, ResultsPastAKeysQuotaEndItsBatch) {
+  const std::string second =
+      R"({"custom_id": "b", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}})";
+  const std::string input = std::string(kLine) + "\n" + second;
+  open({.max_owner_bytes = input.size() + 200});
+  const std::string of_one = add("one", input), of_two = add("two");
+  start([](const HttpRequest& request, const std::string& owner, const std::function<void()>&) -> BatchReply {
+    HttpResponse response;
+    response.body = owner == "one" ? R"({"text":")" + std::string(150, 'x') + "\"}" : "{}";
+    return response;
+  });
+  const Batch batch = wait_for_end("one", of_one);
+  EXPECT_EQ(batch.status, BatchStatus::kFailed);
+  ASSERT_EQ(batch.errors.size(), 1u);
+  EXPECT_EQ(batch.errors[0].code, "storage_quota");
+  EXPECT_EQ(batch.completed, 0);
+  EXPECT_EQ(wait_for_end("two", of_two).status, BatchStatus::kCompleted);
+}
+
+// A restart counts results of a batch that is not over for its owner.
+TEST_F(BatchServiceTest, ResultsOfABatchThatIsNotOverCountForItsOwner) {
+  open();
+  const std::string id = add("one");
+  service_.reset();
+  store_.reset();
+  std::ofstream(folder_ / "batches" / (id + ".output.jsonl")) << std::string(300, 'x');
+  open({.max_owner_bytes = 350});
+  EXPECT_EQ(store_->reserve("one", 50), FileStore::Room::kNoneForOwner);
+  EXPECT_EQ(store_->reserve("two", 350), FileStore::Room::kThere);
 }
 
 }  // namespace

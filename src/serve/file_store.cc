@@ -167,7 +167,7 @@ Status FileStore::load() {
       unknown.push_back(entry.path());
       continue;
     }
-    total_bytes_ += static_cast<size_t>(file->bytes);
+    count(file->owner, static_cast<size_t>(file->bytes));
     next_sequence_ = std::max(next_sequence_, file->sequence + 1);
     files_.emplace(file->id, std::move(*file));
   }
@@ -187,7 +187,7 @@ std::string FileStore::new_id(std::string_view kind) {
   return std::string(kind) + text.data();
 }
 
-ApiResult<std::unique_ptr<FileStore::Writer>> FileStore::begin() {
+ApiResult<std::unique_ptr<FileStore::Writer>> FileStore::begin(std::string owner) {
   {
     const std::lock_guard lock(mutex_);
     if (files_.size() + arriving_ >= limits_.max_files) {
@@ -198,7 +198,7 @@ ApiResult<std::unique_ptr<FileStore::Writer>> FileStore::begin() {
   }
   std::string id = new_id("file-");
   const int fd = ::open((path(id) + ".part").c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  std::unique_ptr<Writer> writer(new Writer(this, std::move(id), fd));
+  std::unique_ptr<Writer> writer(new Writer(this, std::move(owner), std::move(id), fd));
   if (fd < 0) return disk_error();
   return writer;
 }
@@ -210,7 +210,7 @@ FileStore::Writer::~Writer() {
   }
   if (kept_) return;
   ::unlink((store_.path(id_) + ".part").c_str());
-  store_.release(static_cast<size_t>(bytes_));
+  store_.release(owner_, static_cast<size_t>(bytes_));
 }
 
 std::optional<ApiError> FileStore::Writer::append(std::string_view bytes) {
@@ -219,9 +219,19 @@ std::optional<ApiError> FileStore::Writer::append(std::string_view bytes) {
     return http_error(
         413, "The file is larger than " + std::to_string(limits.max_file_bytes) + " bytes (--max-file-bytes).");
   }
-  if (!store_.reserve(bytes.size())) {
-    return limit_error("The server keeps no more than " + std::to_string(limits.max_total_bytes) +
-                       " bytes of files (--max-files-bytes): delete some.");
+  switch (store_.reserve(owner_, bytes.size())) {
+    case Room::kThere:
+      break;
+    case Room::kNoneForAll:
+      return limit_error("The server keeps no more than " + std::to_string(limits.max_total_bytes) +
+                         " bytes of files (--max-files-bytes): delete some.");
+    case Room::kNoneForOwner: {
+      ApiError error = http_error(413, "The server keeps no more than " + std::to_string(limits.max_owner_bytes) +
+                                           " bytes of files and results for an API key (--files-quota-mb): delete "
+                                           "some.");
+      error.code = "storage_quota";
+      return error;
+    }
   }
   bytes_ += static_cast<int64_t>(bytes.size());
   if (!write_all(fd_.get(), bytes, id_).ok()) return disk_error();
@@ -232,6 +242,7 @@ ApiResult<StoredFile> FileStore::Writer::keep(StoredFile about) {
   const std::string path = store_.path(id_);
   if (fdatasync(fd_.get()) != 0 || !move_file(path + ".part", path).ok()) return disk_error();
   about.id = id_;
+  about.owner = owner_;
   about.bytes = bytes_;
   about = store_.numbered(std::move(about));
   if (!store_.note(about).ok()) {
@@ -311,15 +322,35 @@ void FileStore::erase(const StoredFile& file) {
   }
   ::unlink((path(file.id) + ".json").c_str());
   ::unlink(path(file.id).c_str());
-  release(static_cast<size_t>(file.bytes));
+  release(file.owner, static_cast<size_t>(file.bytes));
 }
 
-bool FileStore::reserve(size_t bytes) {
-  size_t all = total_bytes_.load();
-  while (bytes <= limits_.max_total_bytes && all <= limits_.max_total_bytes - bytes) {
-    if (total_bytes_.compare_exchange_weak(all, all + bytes)) return true;
-  }
-  return false;
+FileStore::Room FileStore::reserve(const std::string& owner, size_t bytes) {
+  const auto fits = [bytes](size_t used, size_t most) { return bytes <= most && used <= most - bytes; };
+  const std::lock_guard lock(mutex_);
+  if (!fits(total_bytes_, limits_.max_total_bytes)) return Room::kNoneForAll;
+  const auto own = owner_bytes_.find(owner);
+  const size_t used = own != owner_bytes_.end() ? own->second : 0;
+  if (limits_.max_owner_bytes > 0 && !fits(used, limits_.max_owner_bytes)) return Room::kNoneForOwner;
+  total_bytes_ += bytes;
+  owner_bytes_[owner] += bytes;
+  return Room::kThere;
+}
+
+void FileStore::count(const std::string& owner, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  total_bytes_ += bytes;
+  owner_bytes_[owner] += bytes;
+}
+
+void FileStore::release(const std::string& owner, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  total_bytes_ -= bytes;
+  const auto own = owner_bytes_.find(owner);
+  if (own == owner_bytes_.end()) return;
+  // Results whose batch could not be read at the start were counted for nobody.
+  own->second -= std::min(own->second, bytes);
+  if (own->second == 0) owner_bytes_.erase(own);
 }
 
 }  // namespace volley::serve

@@ -10,7 +10,6 @@
 
 #include <volley/result.h>
 
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -41,6 +40,7 @@ class FileStore {
     size_t max_file_bytes = size_t{512} << 20;
     size_t max_total_bytes = size_t{16} << 30;  // results of batches that are not over included
     size_t max_files = 10000;                   // and as many batches
+    size_t max_owner_bytes = 0;                 // of one owner, results included; 0: no other limit
   };
 
   // Makes the folder if there is none. kInvalidArgument: it cannot be used, or another server does.
@@ -59,18 +59,19 @@ class FileStore {
     ~Writer();
     Writer(const Writer&) = delete;
     std::optional<ApiError> append(std::string_view bytes);
-    ApiResult<StoredFile> keep(StoredFile about);  // its owner, filename and purpose. Once, last
+    ApiResult<StoredFile> keep(StoredFile about);  // its filename and purpose. Once, last
 
    private:
     friend class FileStore;
-    Writer(FileStore* store, std::string id, int fd) : store_(*store), id_(std::move(id)), fd_(fd) {}
+    Writer(FileStore* store, std::string owner, std::string id, int fd)
+        : store_(*store), owner_(std::move(owner)), id_(std::move(id)), fd_(fd) {}
     FileStore& store_;
-    const std::string id_;
+    const std::string owner_, id_;
     const FileDescriptor fd_;
     int64_t bytes_ = 0;
     bool kept_ = false;
   };
-  ApiResult<std::unique_ptr<Writer>> begin();
+  ApiResult<std::unique_ptr<Writer>> begin(std::string owner);
 
   // Moves a finished file in, under an id that its caller has noted. Does nothing if it is there already. The bytes
   // must have been reserved.
@@ -81,10 +82,11 @@ class FileStore {
   ApiResult<OpenFile> content(const StoredFile& file) const;
   void erase(const StoredFile& file);
 
-  // Counts bytes against the limit. False: they would pass it.
-  bool reserve(size_t bytes);
-  void count(size_t bytes) { total_bytes_ += bytes; }  // of what is there already, whatever the limit
-  void release(size_t bytes) { total_bytes_ -= bytes; }
+  enum class Room { kThere, kNoneForAll, kNoneForOwner };
+  // Counts an owner's bytes, unless they would pass a limit.
+  Room reserve(const std::string& owner, size_t bytes);
+  void count(const std::string& owner, size_t bytes);  // of what is there already, whatever the limit
+  void release(const std::string& owner, size_t bytes);
   // A name that nothing else has.
   static std::string new_id(std::string_view kind);
 
@@ -101,11 +103,12 @@ class FileStore {
   const Limits limits_;
   const FileDescriptor lock_;
   std::string owner_space_;
-  std::atomic<size_t> total_bytes_{0};
-  mutable std::mutex mutex_;
-  std::map<std::string, StoredFile> files_;  // guarded by mutex_; by id
-  size_t arriving_ = 0;                      // guarded by mutex_
-  int64_t next_sequence_ = 1;                // guarded by mutex_
+  mutable std::mutex mutex_;                   // guards what follows
+  std::map<std::string, StoredFile> files_;    // by id
+  std::map<std::string, size_t> owner_bytes_;  // of owners who have some
+  size_t total_bytes_ = 0;
+  size_t arriving_ = 0;
+  int64_t next_sequence_ = 1;
 };
 
 }  // namespace volley::serve

@@ -22,11 +22,10 @@ class FileStoreTest : public ::testing::Test {
     return store.ok() ? *store : nullptr;
   }
   static ApiResult<StoredFile> keep(FileStore& store, const std::string& owner, const std::string& bytes) {
-    auto writer = store.begin();
+    auto writer = store.begin(owner);
     if (auto* error = std::get_if<ApiError>(&writer)) return *error;
     if (auto error = std::get<0>(writer)->append(bytes)) return *error;
     StoredFile about;
-    about.owner = owner;
     about.filename = "../../evil";
     about.purpose = "batch";
     return std::get<0>(writer)->keep(about);
@@ -106,6 +105,30 @@ TEST_F(FileStoreTest, HoldsItsBounds) {
   store->erase(store->list("").front());
   EXPECT_EQ(status_of(keep(*store, "", std::string(10, 'x'))), 200);
   EXPECT_EQ(on_disk(), 4u);
+}
+
+TEST_F(FileStoreTest, AnOwnerHasAQuota) {
+  const FileStore::Limits limits = {.max_total_bytes = 25, .max_owner_bytes = 10};
+  const auto problem = [](const ApiResult<StoredFile>& kept) {
+    const auto* error = std::get_if<ApiError>(&kept);
+    return error ? error->status : 200;
+  };
+  {
+    const auto store = open(limits);
+    EXPECT_EQ(problem(keep(*store, "a", std::string(6, 'x'))), 200);
+    const auto refused = keep(*store, "a", std::string(5, 'x'));
+    ASSERT_EQ(problem(refused), 413);
+    EXPECT_EQ(std::get<ApiError>(refused).code, "storage_quota");
+    EXPECT_NE(std::get<ApiError>(refused).message.find("--files-quota-mb"), std::string::npos);
+    EXPECT_EQ(problem(keep(*store, "a", std::string(4, 'x'))), 200) << "what was refused is not counted";
+    EXPECT_EQ(problem(keep(*store, "b", std::string(10, 'x'))), 200) << "another key's is its own";
+    EXPECT_EQ(store->reserve("c", 10), FileStore::Room::kNoneForAll) << "all together have theirs too";
+    EXPECT_EQ(store->reserve("b", 1), FileStore::Room::kNoneForOwner);
+  }
+  const auto store = open(limits);
+  EXPECT_EQ(problem(keep(*store, "a", "x")), 413) << "after a restart too";
+  store->erase(store->list("a").front());
+  EXPECT_EQ(problem(keep(*store, "a", std::string(6, 'x'))), 200);
 }
 
 TEST_F(FileStoreTest, IsOneServers) {

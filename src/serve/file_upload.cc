@@ -54,7 +54,7 @@ MultipartReader::Verdict FileUpload::begin(const MultipartReader::Part& part) {
     if (filename_.empty() || filename_.size() > kMaxFilename) {
       return invalid_field("file", "The field \"file\" must have a file name of 1 to 255 bytes.");
     }
-    auto begun = store_->begin();
+    auto begun = store_->begin(owner_);
     if (auto* error = std::get_if<ApiError>(&begun)) return std::move(*error);
     file_ = std::get<0>(std::move(begun));
     return std::nullopt;
@@ -97,7 +97,6 @@ HttpResponse FileUpload::finish() {
 HttpResponse FileUpload::keep() {
   if (const auto error = missing()) return error_response(*error);
   StoredFile about;
-  about.owner = owner_;
   about.filename = filename_;
   about.purpose = *purpose_;
   const auto kept = file_->keep(std::move(about));

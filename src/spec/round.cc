@@ -141,6 +141,7 @@ Status Round::start_slot(int32_t slot, const SlotStart& start) {
   row.prompt_length = static_cast<int32_t>(start.prompt.size());
   row.min_tokens = start.limits.min_tokens;
   row.max_tokens = start.limits.max_tokens;
+  row.draft_context = start.draft_context;
   row.end_count = static_cast<int32_t>(start.limits.end_ids.size());
   std::copy(start.limits.end_ids.begin(), start.limits.end_ids.end(), row.end_ids);
   device_.upload(static_cast<ops::SlotRow*>(memory_->slots.data()) + slot, &row, sizeof(row));

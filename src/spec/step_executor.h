@@ -41,6 +41,7 @@ struct SlotStart {
   SlotLimits limits;
   std::span<const TokenId> prompt;
   std::span<const TokenId> output;  // of a resumed request
+  int32_t draft_context = 0;        // windows of the drafter have no K and V before this position
 };
 
 // Known tokens whose K and V are not there yet, then drafted ones.

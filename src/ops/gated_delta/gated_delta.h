@@ -68,8 +68,7 @@ struct GatedDelta {
 
 // Segments of `rows` say whose state a row belongs to, their first cache position where it stands; views are not looked
 // at. REQUIRES: that position is 0, or lies on the tape that the slot's last call left or right behind it; a slot in at
-// most one segment. A slot that is done brings no segment. Should one begin with the last row of the state, its rows
-// become 0, and the slot stays as it is.
+// most one segment. A slot without a segment, or with one of no rows, stays as it is.
 //
 // CUDA reads segments and positions on the device, and stops with a trap where they are not so. Segments of slots from
 // state.slots on (a scrap slot) are none, and rows of no segment are those whose slot is none of the state's.

@@ -272,9 +272,6 @@ namespace {
 
 HWY_EXPORT(run_unit);
 
-// DeltaSegment::replayed of a segment that begins with the last row of the state.
-constexpr int32_t kRepeated = -1;
-
 DeltaCursor& cursor_of(const DeltaSegment& segment) {
   return *reinterpret_cast<DeltaCursor*>(segment.slot);
 }
@@ -296,7 +293,7 @@ DeltaSegment plan_segment(const Rows& rows, const GatedDelta& args, const DeltaL
     std::memset(segment.slot + layout.rows, 0, static_cast<size_t>(before));
   }
   segment.replayed = position - cursor.position;
-  VOLLEY_CHECK(segment.replayed >= kRepeated && segment.replayed <= cursor.tape);
+  VOLLEY_CHECK(segment.replayed >= 0 && segment.replayed <= cursor.tape);
   segment.committed = std::max(1, segment.rows.rows - args.state.tape_rows);
   return segment;
 }
@@ -333,7 +330,7 @@ void gated_delta_cpu(Stream& stream, const Rows& rows, const GatedDelta& args, A
   for (int32_t i = 0; i < rows.n_segments; ++i) {
     if (rows.segments[i].rows == 0) continue;
     segments[n] = plan_segment(rows, args, layout, i);
-    if (segments[n].replayed != kRepeated) covered += segments[n++].rows.rows;
+    covered += segments[n++].rows.rows;
   }
   if (covered < rows.rows) std::memset(args.out.data, 0, static_cast<size_t>(args.out.bytes()));
   const auto run = HWY_DYNAMIC_DISPATCH(run_unit);

@@ -133,12 +133,6 @@ __global__ void __launch_bounds__(kMostThreads) gated_delta_kernel(const Call ca
   const Work work = plan(call, segment, head, tile, kTiles);
   if (!work.valid) __trap();  // our bug: a wrong position would give a text that nobody can tell from a right one
   if (work.slot == nullptr || is_long(call, work)) return;
-  if (work.replayed == kRepeated) {
-    for (int i = warp; tile == 0 && i < work.rows.rows; i += warps) {
-      clear_output<T>(call, head, work.rows.row_begin + i, lane);
-    }
-    return;
-  }
   // In a cluster only some warps of a block hold the state of their tile; all warps prepare and finish rows.
   const int holders = state_threads(call.v_dim) / kTiles, holder = tile * holders + thread;
   const bool holds = kTiles == 1 || thread < holders;

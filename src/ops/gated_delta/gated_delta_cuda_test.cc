@@ -51,7 +51,7 @@ TEST(GatedDeltaCuda, RecordedCallsServeAnySegments) {
 TEST(GatedDeltaCuda, SlotsBeginAnewAndEnd) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   check_slot_begins_anew(device, gated_delta);
-  check_ended_slot_stays(device, gated_delta);
+  check_slot_without_rows_stays(device, gated_delta);
 }
 
 }  // namespace

@@ -26,7 +26,6 @@ inline constexpr int kLanes = 8;    // threads that share four columns of the st
 inline constexpr int kColumns = 4;  // of a thread
 inline constexpr int kGroup = 4;    // rows that a thread convolves at once
 inline constexpr int kWarp = 32;
-inline constexpr int32_t kRepeated = -1;  // Work::replayed of a segment that begins with the last row of the state
 
 // A call, as its blocks see it.
 struct Call {
@@ -161,7 +160,7 @@ VOLLEY_HOST_DEVICE inline Work plan(const Call& call, int32_t segment, int32_t h
   const int32_t position = call.cache_positions[work.rows.row_begin];
   work.fresh = position == 0;
   work.replayed = work.fresh ? 0 : position - cursor.position;
-  work.valid = work.fresh || (work.replayed >= kRepeated && work.replayed <= cursor.tape);
+  work.valid = work.fresh || (work.replayed >= 0 && work.replayed <= cursor.tape);
   work.committed = work.rows.rows - call.tape_rows;
   if (work.committed < 1) work.committed = 1;
   return work;
@@ -169,7 +168,7 @@ VOLLEY_HOST_DEVICE inline Work plan(const Call& call, int32_t segment, int32_t h
 
 // Whether the segment is for the kernels of gated_delta_long.h. REQUIRES: work.valid.
 VOLLEY_HOST_DEVICE inline bool is_long(const Call& call, const Work& work) {
-  return work.slot != nullptr && work.replayed != kRepeated && work.rows.rows > call.long_rows;
+  return work.slot != nullptr && work.rows.rows > call.long_rows;
 }
 
 VOLLEY_HOST_DEVICE inline float value_of(float x) {

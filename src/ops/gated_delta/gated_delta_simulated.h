@@ -72,10 +72,6 @@ class SimulatedCluster {
     const Work& work = work_[0];
     VOLLEY_CHECK(work.valid);
     if (work.slot == nullptr || is_long(call_, work)) return;
-    if (work.replayed == kRepeated) {
-      for (int i = 0; i < work.rows.rows; ++i) clear(work.rows.row_begin + i);
-      return;
-    }
     for (int t = 0; t < threads_; ++t) load_state(call_, work, t, states_[t]);
     const int32_t all = work.replayed + work.rows.rows;
     constexpr int kChunk = chunk_rows(kPadded);

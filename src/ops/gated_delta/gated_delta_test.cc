@@ -35,8 +35,8 @@ TEST(GatedDelta, ASlotBeginsAnewAtPositionZero) {
   check_slot_begins_anew(*cpu(2), gated_delta);
 }
 
-TEST(GatedDelta, ASlotThatCommittedNothingStaysAsItIs) {
-  check_ended_slot_stays(*cpu(2), gated_delta);
+TEST(GatedDelta, ASlotWithoutRowsStaysAsItIs) {
+  check_slot_without_rows_stays(*cpu(2), gated_delta);
 }
 
 TEST(GatedDeltaDeathTest, ARowThatTheSlotIsNotReadyForIsNoText) {
@@ -46,7 +46,7 @@ TEST(GatedDeltaDeathTest, ARowThatTheSlotIsNotReadyForIsNoText) {
   World world(*device, w, 1, 3, DType::kF32);
   world.run({{0, 0, 8, 0, &sequence}});  // the state is at 5, the tape reaches to 8
   EXPECT_DEATH(world.run({{0, 9, 1, 0, &sequence}}), "CHECK");
-  EXPECT_DEATH(world.run({{0, 3, 1, 0, &sequence}}), "CHECK");
+  EXPECT_DEATH(world.run({{0, 4, 1, 0, &sequence}}), "CHECK") << "the state's last row, once more";
 }
 
 TEST(GatedDeltaSimulated, MatchesOracle) {
@@ -72,7 +72,7 @@ TEST(GatedDeltaSimulated, BitsDoNotDependOnHowRowsFallIntoCalls) {
 TEST(GatedDeltaSimulated, SlotsBeginAnewAndEnd) {
   const auto device = cpu(1);
   check_slot_begins_anew(*device, delta::simulate_gated_delta);
-  check_ended_slot_stays(*device, delta::simulate_gated_delta);
+  check_slot_without_rows_stays(*device, delta::simulate_gated_delta);
 }
 
 // A round plans its memory by steps of up to eight segments, each with the longest that fits beside the others

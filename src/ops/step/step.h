@@ -25,7 +25,7 @@ struct SlotRow {
   int32_t max_tokens = 0;     // outputs in all
   int32_t done = 0;           // an end id was committed, or max_tokens: nothing is committed any more
   int32_t end_count = 0;
-  int32_t unused = 0;
+  int32_t draft_context = 0;         // sliding-window layers of the drafter have no K and V before this position
   TokenId end_ids[kMaxEndIds] = {};  // any of them ends the request
 };
 

@@ -30,7 +30,8 @@ VOLLEY_HOST_DEVICE constexpr CachePosition cache_position(SequenceIndex index) {
 
 // Row `row` of the pass: the token at sequence index `first` + i of a segment of `rows` rows.
 VOLLEY_HOST_DEVICE inline void fill_row(const Rows& out, int32_t row, int32_t slot, TokenId token, int32_t first,
-                                        int32_t i, int32_t rows, const Visibility& visibility) {
+                                        int32_t i, int32_t rows, const Visibility& visibility,
+                                        int32_t window_from = 0) {
   const SequenceIndex index(first + i);
   const int32_t position = cache_position(index).value, end = cache_position(SequenceIndex(first + rows)).value;
   const int32_t begin = visibility.context_window > 0 ? most(0, first - visibility.context_window) : 0;
@@ -42,7 +43,7 @@ VOLLEY_HOST_DEVICE inline void fill_row(const Rows& out, int32_t row, int32_t sl
   set(out.views[kWholeView].begin, begin);
   set(out.views[kWholeView].end, visibility.mask == Mask::kCausal ? position + 1 : end);
   if (visibility.layer_window == 0) return;
-  set(out.views[kWindowView].begin, most(begin, position - visibility.layer_window + 1));
+  set(out.views[kWindowView].begin, most(most(begin, window_from), position - visibility.layer_window + 1));
   const int32_t last = visibility.window_mask == Mask::kCausal ? position + 1 : end;
   set(out.views[kWindowView].end, least(last, position + visibility.layer_window));
 }
@@ -52,7 +53,9 @@ VOLLEY_HOST_DEVICE inline void fill_draft_row(const Step& step, const StepSegmen
                                               const PassChoices& choices, int32_t i) {
   const SlotRow& slot = step.slots[segment.slot];
   const int32_t first = first_index(segment, slot), row = segment.block_index * block_size + i;
-  fill_row(out, row, segment.slot, i == 0 ? slot.last_token : mask_token, first, i, block_size, visibility);
+  // No row sees nothing: the block begins where the context that there is ends, or behind it.
+  fill_row(out, row, segment.slot, i == 0 ? slot.last_token : mask_token, first, i, block_size, visibility,
+           least(slot.draft_context, first));
   if (i > 0 && i <= segment.drafts_reserved) {
     static_cast<int32_t*>(choices.logit_rows.data)[segment.draft_begin + i - 1] = row;
   }

@@ -188,6 +188,22 @@ TEST_P(StepOp, DraftRowsAreTheLastTokenAndMasks) {
   EXPECT_EQ(choice.prefix, nullptr);
 }
 
+// Where windows of the drafter begin without K and V, its sliding-window layers do not look.
+TEST_P(StepOp, DraftRowsSeeNoWindowThatIsNotThere) {
+  Fixture& f = *fixture_;
+  f.slot(1).length = 31;
+  const StepSegment block{.slot = 1, .draft = 2, .chooses = 1, .block_index = 0, .drafts_reserved = 2};
+  for (const auto& [from, begin] : {std::pair{0, 25}, {22, 25}, {27, 27}, {30, 30}}) {
+    f.slot(1).draft_context = from;
+    const Rows out = f.rows(true);
+    fill_draft_rows(device_->stream(), f.step({block}), 3, 99, {Mask::kBidirectional, Mask::kBidirectional, 6}, out,
+                    f.choices());
+    EXPECT_EQ(f.window_begin(3), (Ints{begin, std::max(begin, 26), std::max(begin, 27)})) << from;
+    EXPECT_EQ(f.window_end(3), (Ints{33, 33, 33}));
+    EXPECT_EQ(f.visible_begin(3), Ints(3, 0)) << "full-attention layers have all of it";
+  }
+}
+
 // --draft-window counts context positions before the segment.
 TEST_P(StepOp, ContextWindowKeepsTheLastPositions) {
   fill(10, 2, {Mask::kBidirectional, Mask::kCausal, 0, 6});
