@@ -265,7 +265,7 @@ class FamilyInvariance : public ::testing::TestWithParam<std::string> {};
 TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
   const auto target = families::read_target("tests/data/targets/" + GetParam());
   ASSERT_TRUE(target.ok()) << target.error().message;
-  check_target("targets/" + GetParam(), Quantization::kNone,
+  check_target("targets/" + GetParam(), {},
                target->decoder.delta_layers() > 0 ? hybrid_configurations() : configurations());
 }
 
