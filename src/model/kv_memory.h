@@ -22,7 +22,7 @@ struct KvShape {
   int32_t kv_heads = 0, head_dim = 0;
   int32_t window = 0;
   float k_scale = 1, v_scale = 1;  // of a cache of codes (ops::KvLayer)
-  bool drafts = false;  // the drafter's: no token of a text depends on it
+  bool drafts = false;             // the drafter's: no token of a text depends on it
 };
 // The layers that keep K and V, in order.
 std::vector<KvShape> kv_shapes(const Decoder& spec);
