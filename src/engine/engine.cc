@@ -233,7 +233,8 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
     workers.push_back(std::move(made.worker));
     infos.push_back(std::move(made.info));
   }
-  EngineInfo info = describe_together(infos, models.front().shared_weight_bytes);
+  const bool shares = models.front().shared_target != nullptr;
+  EngineInfo info = describe_together(infos, shares ? workers.front().replica->target_bytes() : 0);
   const text::GrammarLimits limits = {options.grammar_memory_bytes, options.grammar_compile_timeout_ms};
   const DispatcherConfig dispatch = dispatcher_config(options, info, workers.front().scheduler);
   return std::unique_ptr<Engine>(

@@ -96,6 +96,12 @@ int64_t Replica::weight_bytes() const {
   return bytes;
 }
 
+int64_t Replica::target_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& rank : ranks_) bytes += rank->models.target->packed_bytes();
+  return bytes;
+}
+
 int64_t Replica::state_bytes() const {
   int64_t bytes = 0;
   for (const auto& rank : ranks_) bytes += rank->models.kv->state_bytes();

@@ -36,6 +36,7 @@ class Replica final : public spec::StepExecutor {
   // Of all ranks together.
   int threads() const;
   int64_t weight_bytes() const;
+  int64_t target_bytes() const;  // of these, the target's
   int64_t state_bytes() const;
   std::string device_name() const;  // Device::name()
 

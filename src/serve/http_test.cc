@@ -111,10 +111,11 @@ TEST(Router, WrongMethodNamesTheRightOne) {
             (std::pair<std::string, std::string>{"Allow", "GET, HEAD, DELETE"}));
 }
 
-// A key protects the model's work and its name; what a probe or a browser needs first is open.
+// A key protects the model's work and what is said of it; what a probe or a browser needs first is open.
 TEST(Router, KnowsWhatNeedsAKey) {
   for (const EndpointRow& row : endpoint_rows()) {
-    const bool model_work = row.path.starts_with("/v1/") || row.path.ends_with("tokenize");
+    const bool model_work =
+        row.path.starts_with("/v1/") || row.path.ends_with("tokenize") || row.path.ends_with("_info");
     EXPECT_EQ(row.needs_key, model_work) << row.path;
     EXPECT_TRUE(row.needs_engine || !row.needs_key) << row.path;
   }
