@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "model/kv_memory.h"
+#include "model/shard.h"
 #include "spec/budget/measure.h"
 
 namespace volley::engine {
@@ -81,7 +82,8 @@ spec::MeasurePlan measure_plan(const ResolvedModels& models) {
   plan.page_size = models.page_size;
   plan.pages = models.memory.pages();
   plan.max_model_len = models.max_model_len;
-  const int64_t page = model::kv_page_bytes(model::kv_shapes(target), models.page_size, models.kv_dtype);
+  const std::vector<model::KvShape> shapes = model::kv_shapes(model::shard_of(target, 0, models.ranks));
+  const int64_t page = models.ranks_sharing_memory() * model::kv_page_bytes(shapes, models.page_size, models.kv_dtype);
   plan.target_kv_bytes = static_cast<double>(page) / models.page_size;
   plan.draft_kv_bytes = static_cast<double>(models.memory.page_bytes() - page) / models.page_size;
   // A pass reads single rows of an embedding that is no output head.

@@ -363,9 +363,11 @@ void share_memory(const EngineOptions& options, ResolvedModels& models) {
                                                      *models.target_checkpoint, models.device.kind)
                                      .total();
   }
-  const int64_t available = models.device.available_bytes, shared = models.shared_weight_bytes;
-  models.device.available_bytes =
-      std::max<int64_t>(0, available - shared) / options.data_parallel_size + std::min(available, shared);
+  const double fraction = options.memory_fraction > 0 ? options.memory_fraction : 1.0;
+  const auto usable = static_cast<int64_t>(fraction * static_cast<double>(models.device.available_bytes));
+  const int64_t shared = std::min(usable, models.shared_weight_bytes);
+  const int64_t each = (usable - shared) / options.data_parallel_size + shared;
+  models.device.available_bytes = static_cast<int64_t>(static_cast<double>(each) / fraction);
 }
 
 // Recurrent layers keep a state for every slot, whatever it runs.

@@ -19,7 +19,7 @@
 
 namespace volley::engine {
 
-inline constexpr int kMaxReplicas = 256;
+inline constexpr int kMaxReplicas = 256, kMaxRanks = 8;
 
 // Where the engine runs.
 struct DeviceChoice {

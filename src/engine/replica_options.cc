@@ -10,7 +10,9 @@ namespace volley::engine {
 Result<std::vector<EngineOptions>> replica_options(const EngineOptions& options) {
   std::vector<EngineOptions> replicas = {options};
   const int count = options.data_parallel_size;
-  if (count <= 1 || count > kMaxReplicas) return replicas;  // resolve_models() has a sentence for what is out of range
+  if (count <= 1 || count > kMaxReplicas || options.tensor_parallel_size > kMaxRanks) {
+    return replicas;  // resolve_models() has a sentence for what is out of range
+  }
   replicas.resize(static_cast<size_t>(count), options);
   VOLLEY_ASSIGN(const DeviceChoice device, resolve_device(options.device));
   const int threads = options.threads > 0 ? options.threads : usable_cores();

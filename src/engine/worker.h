@@ -44,7 +44,8 @@ struct WorkerParts {
   double least_between_faults_s = 60;  // from one that was mended; the next within that ends the engine
   std::function<void(const std::string&)> on_device_failure;  // or empty
   // On the engine's thread, or empty. Between two steps: what became of the prefix cache (REQUIRES: the scheduler makes
-  // events) by all requests that have ended, perhaps nothing. And around making on_device anew.
+  // events) by all requests that have ended, perhaps nothing. And before the replica
+  // is made anew, and once it works.
   std::function<void(std::span<const CacheEvent>)> on_published;
   std::function<void(bool begins)> on_restart;
 };

@@ -30,9 +30,11 @@ bool Worker::recover(const std::string& fault) {
     if (parts_.on_warning) parts_.on_warning(fault + " The models are loaded again, and requests go on.");
     if (parts_.on_restart) parts_.on_restart(true);
     const Status again = restart();
-    if (parts_.on_restart) parts_.on_restart(false);
     mended_ = Clock::now();
-    if (again.ok()) return true;
+    if (again.ok()) {
+      if (parts_.on_restart) parts_.on_restart(false);
+      return true;
+    }
     failure += " Starting over failed: " + again.error().message;
   }
   give_up(failure);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kv/page_hash.h"
 
 namespace volley::sched {
 
@@ -15,6 +16,7 @@ Request::Request(Options options)
       max_tokens_(options.max_tokens),
       traits_(std::move(options.traits)) {
   VOLLEY_CHECK_GT(prompt_length_, 0);
+  if (traits_.shares_prompt) prompt_hash_ = kv::page_hash(kv::root_hash(space_), tokens_);
   VOLLEY_CHECK_GT(max_tokens_, 0);
 }
 

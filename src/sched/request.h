@@ -61,6 +61,8 @@ class Request {
   uint64_t age() const;
   bool has_started() const { return age_.has_value(); }
   const std::string& space() const { return space_; }
+  // Of space and prompt; others may have the same. 0 of a request that shares no prompt.
+  uint64_t prompt_hash() const { return prompt_hash_; }
   std::span<const TokenId> tokens() const { return tokens_; }  // prompt, then output
   std::span<const TokenId> computed_tokens() const { return tokens().first(static_cast<size_t>(computed())); }
   int32_t length() const { return static_cast<int32_t>(tokens_.size()); }
@@ -111,6 +113,7 @@ class Request {
   std::string space_;
   std::vector<TokenId> tokens_;
   int32_t prompt_length_;
+  uint64_t prompt_hash_ = 0;
   int32_t max_tokens_;
   RequestTraits traits_;
   int32_t rows_under_way_ = 0, choices_under_way_ = 0;

@@ -30,13 +30,14 @@ class SharedPrompts {
     if (shares(request) && request.computed() < shared_length(request, page_size_)) computed_.push_back(&request);
   }
 
-  // Whether somebody computes what this one will then find in the cache.
+  // Whether somebody computes what this one will then find in the cache. Goes by hashes, because a step asks for every
+  // choice that waits: one of another prompt with the same hash would wait for nothing, and then run.
   bool will_bring(const Request& request) const {
     if (!shares(request) || !request.reuses_prefix()) return false;
     return std::ranges::any_of(computed_, [&](const Request* other) {
       const RequestTraits &a = other->traits(), &b = request.traits();
       return a.group == b.group && a.priority == b.priority && a.tenant == b.tenant &&
-             other->space() == request.space() && std::ranges::equal(other->tokens(), request.tokens());
+             other->prompt_hash() == request.prompt_hash();
     });
   }
 

@@ -89,6 +89,9 @@ TEST_F(ApiEndpointsTest, WantsAKeyForWhatCosts) {
   for (const char* open : {"/health", "/ready", "/version", "/metrics", "/load", "/get_load", "/openapi.json", "/"}) {
     EXPECT_EQ(answer(api, get(open)).response->status, 200) << open;
   }
+  for (const char* closed : {"/server_info", "/model_info"}) {
+    EXPECT_EQ(answer(api, get(closed)).response->status, 401) << closed;
+  }
 }
 
 // Who shares with whom: a key is a tenant, and the choices of one HTTP request are one group. No key is handed on.

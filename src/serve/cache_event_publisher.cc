@@ -3,9 +3,12 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -23,6 +26,7 @@ namespace {
 constexpr size_t kMaxReplayBytes = size_t{256} << 20;
 constexpr std::chrono::milliseconds kLastWords{500};  // for subscribers to take what is sent at the end
 constexpr uint64_t kEndOfReplay = ~uint64_t{0};       // -1
+constexpr int64_t kMaxRequestBytes = 4096;            // of a frame that anybody may send
 
 std::array<uint8_t, 8> big_endian(uint64_t number) {
   std::array<uint8_t, 8> bytes{};
@@ -60,6 +64,29 @@ std::optional<std::string> endpoint_of(const std::string& endpoint, int replica)
 }
 
 }  // namespace
+
+// The port of a TCP endpoint, 0 where it has none.
+int64_t port_of(const std::string& endpoint) {
+  if (!endpoint.starts_with("tcp://")) return 0;
+  const std::string digits = endpoint.substr(endpoint.rfind(':') + 1);
+  const bool number = !digits.empty() && digits.size() <= 5 && digits.find_first_not_of("0123456789") == digits.npos;
+  return number ? std::stoi(digits) : 0;
+}
+
+// Replicas count their ports from those of the options, so these must lie far enough apart and below the highest.
+Status check_ports(const CacheEventOptions& options, int replicas) {
+  const int64_t events = port_of(options.endpoint), replay = port_of(options.replay_endpoint);
+  if (events > 0 && replay > 0 && std::abs(events - replay) < replicas) {
+    return invalid_argument(
+        "--kv-events-config: " + std::to_string(replicas) +
+        " replicas take as many ports from those of endpoint and replay_endpoint on: keep these so " + "far apart.");
+  }
+  if (std::max(events, replay) + replicas - 1 > 65'535) {
+    return invalid_argument("--kv-events-config: there is no port after 65535 for the last of " +
+                            std::to_string(replicas) + " replicas: use lower ones.");
+  }
+  return {};
+}
 
 // What one replica says. Its thread owns the sockets; publish() and the thread share the queue.
 class CacheEventPublisher::Stream {
@@ -133,6 +160,7 @@ Status CacheEventPublisher::Stream::open() {
   publisher_.set(zmq::sockopt::sndhwm, options_.hwm);
   publisher_.set(zmq::sockopt::linger, static_cast<int>(kLastWords.count()));
   publisher_.set(zmq::sockopt::ipv6, true);
+  publisher_.set(zmq::sockopt::maxmsgsize, kMaxRequestBytes);
   if (const Status bound = attach(publisher_, options_.endpoint, binds(options_.endpoint)); !bound.ok()) return bound;
   if (!options_.replay_endpoint.empty()) {
     replay_ = zmq::socket_t(context_, zmq::socket_type::router);
@@ -140,6 +168,7 @@ Status CacheEventPublisher::Stream::open() {
     replay_.set(zmq::sockopt::sndhwm, options_.buffer_steps + 1);
     replay_.set(zmq::sockopt::linger, 0);
     replay_.set(zmq::sockopt::ipv6, true);
+    replay_.set(zmq::sockopt::maxmsgsize, kMaxRequestBytes);
     if (const Status bound = attach(replay_, options_.replay_endpoint, true); !bound.ok()) return bound;
   }
   wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -189,7 +218,8 @@ void CacheEventPublisher::Stream::run() {
   for (;;) {
     try {
       zmq::poll(items);
-    } catch (const zmq::error_t&) {  // a signal
+    } catch (const zmq::error_t& error) {
+      if (error.num() != EINTR) return;
       continue;
     }
     uint64_t wakes = 0;
@@ -201,7 +231,10 @@ void CacheEventPublisher::Stream::run() {
     }
     send_queued();
     if (last) return;
-    if (items.size() > 1 && (items[1].revents & ZMQ_POLLIN) != 0) answer_replay();
+    try {
+      if (items.size() > 1 && (items[1].revents & ZMQ_POLLIN) != 0) answer_replay();
+    } catch (const std::exception&) {  // no memory left: the client asks again
+    }
   }
 }
 
@@ -270,6 +303,7 @@ CacheEventPublisher::~CacheEventPublisher() = default;
 
 Result<std::unique_ptr<CacheEventPublisher>> CacheEventPublisher::start(const CacheEventOptions& options,
                                                                         int replicas) {
+  VOLLEY_RETURN_IF_ERROR(check_ports(options, replicas));
   std::vector<std::unique_ptr<Stream>> streams;
   for (int replica = 0; replica < replicas; ++replica) {
     streams.push_back(std::make_unique<Stream>(options, replica));

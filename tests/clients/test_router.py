@@ -179,7 +179,9 @@ def test_a_server_that_goes_loses_no_new_request() -> None:
             assert len({ask() for _ in range(4)}) == 2
             with ThreadPoolExecutor(2) as pool:
                 running = [pool.submit(ask, 600) for _ in range(2)]  # one on each
+                deadline = time.monotonic() + 60
                 while min(worker.get_json("/load")["server_load"] for worker in (first, second)) < 1:
+                    assert time.monotonic() < deadline and not any(answer.done() for answer in running)
                     time.sleep(0.01)
                 first.process.send_signal(signal.SIGTERM)
                 left = {ask() for _ in range(10)}

@@ -39,14 +39,7 @@ _QUANTIZATIONS = {
     "fp8": _engine.Quantization.FP8,
     "int4": _engine.Quantization.INT4,
 }
-_DRAFT_KV_CACHE_DTYPES = {
-    "auto": _engine.KvCacheType.AUTO,
-    "bfloat16": _engine.KvCacheType.BFLOAT16,
-    "float32": _engine.KvCacheType.FLOAT32,
-    "fp8": _engine.KvCacheType.FP8,
-    "fp8_e4m3": _engine.KvCacheType.FP8,
-}
-_QUANTIZATIONS = {
+_DRAFT_QUANTIZATIONS = {
     "auto": _engine.DraftQuantization.AUTO,
     "none": _engine.DraftQuantization.NONE,
     "fp8": _engine.DraftQuantization.FP8,
