@@ -45,7 +45,9 @@ TEST(RankThreads, TheFirstFailureIsTheOneThatCounts) {
     };
     EXPECT_THROW(threads.run(call), std::bad_alloc) << failing;
     int calls = 0;
-    threads.run([&](int rank) { calls += rank == 0 ? 1 : 0; });
+    threads.run([&](int rank) {
+      if (rank == 0) ++calls;
+    });
     EXPECT_EQ(calls, 1) << "a failure is told once";
   }
 }
