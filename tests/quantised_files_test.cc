@@ -107,7 +107,7 @@ TEST(QuantisedFiles, WrongShapesOfScalesAreNamed) {
   EXPECT_THAT(int4.error().message, HasSubstr("group_size is 128"));
 }
 
-// Of every format, every tensor that its codes need.
+// Every tensor that the codes of a format need.
 TEST(QuantisedFiles, EveryFormatNamesWhatIsMissingOrWrong) {
   const std::string layer = "model.layers.1.mlp.", expert = layer + "experts.0.gate_proj.";
   const struct {

@@ -21,8 +21,8 @@ struct Shared {
   };
   explicit Shared(int ranks) : begin(ranks), end(ranks), posts(static_cast<size_t>(ranks)) {}
 
-  // Of a call. Who has come to its end has come to its beginning, so the end is never aborted: nobody leaves while
-  // others still read or write its memory.
+  // Both are a call's. Who has come to its end has come to its beginning, so the end is never aborted: nobody leaves
+  // while others still read or write its memory.
   Barrier begin, end;
   std::vector<Post> posts;  // by rank; written by it alone before a call begins
 };

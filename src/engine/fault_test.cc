@@ -163,7 +163,7 @@ class Fault : public WorkerTest, public ::testing::WithParamInterface<TestedRank
   std::promise<void> go_on_;
   std::shared_future<void> gone_on_ = go_on_.get_future().share();
   const std::function<bool(bool)> before_ = [this](bool allocates) { return before(allocates); };
-  // Of every rank but the first, which runs on whatever thread calls.
+  // Threads of all ranks but the first, which runs on whatever thread calls.
   std::array<std::atomic<std::thread::id>, 2> threads_ = {};
   const std::function<void()> work_ = [this] {
     const bool others = std::this_thread::get_id() == threads_[1].load();

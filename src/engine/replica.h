@@ -33,7 +33,7 @@ class Replica final : public spec::StepExecutor {
 
   int ranks() const { return static_cast<int>(ranks_.size()); }
   int32_t vocab() const;
-  // Of all ranks together.
+  // Sums over all ranks.
   int threads() const;
   int64_t weight_bytes() const;
   int64_t target_bytes() const;  // of these, the target's

@@ -27,7 +27,7 @@ inline uint64_t page_hash(uint64_t before, std::span<const TokenId> tokens) {
   return std::max<uint64_t>(1, hash);
 }
 
-// Of the whole pages of `tokens`, in order.
+// Hashes of the whole pages of `tokens`, in order.
 inline std::vector<uint64_t> page_hashes(std::string_view space, std::span<const TokenId> tokens, int32_t page_size) {
   std::vector<uint64_t> hashes;
   const auto size = static_cast<size_t>(page_size);

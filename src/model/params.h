@@ -51,7 +51,7 @@ struct Param {
     // Without ranges: rows first, first + step, … of the tensor. transposed: that are its columns; of experts alone.
     int64_t first = 0, step = 1;
     bool transposed = false;
-    // Of kOutputs: rows that are divided by themselves, one run after the other as they are loaded; empty: one run of
+    // For kOutputs: rows that are divided by themselves, one run after the other as they are loaded; empty: one run of
     // all. heads > 0: a run of so many heads, which ranks beyond their number share.
     struct Run {
       int64_t rows = 0, heads = 0;

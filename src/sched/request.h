@@ -61,7 +61,7 @@ class Request {
   uint64_t age() const;
   bool has_started() const { return age_.has_value(); }
   const std::string& space() const { return space_; }
-  // Of space and prompt; others may have the same. 0 of a request that shares no prompt.
+  // Made of space and prompt; others may have the same. 0 where no prompt is shared.
   uint64_t prompt_hash() const { return prompt_hash_; }
   std::span<const TokenId> tokens() const { return tokens_; }  // prompt, then output
   std::span<const TokenId> computed_tokens() const { return tokens().first(static_cast<size_t>(computed())); }

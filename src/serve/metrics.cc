@@ -53,7 +53,7 @@ constexpr std::pair<std::string_view, std::string_view> kVllmNames[] = {
     {"prompt_tokens_total", "prompt_tokens_total"},
     {"generation_tokens_total", "generation_tokens_total"},
     {"request_success_total", "request_success_total"},
-    // Of these three its older names, too, which routers still read.
+    // These three have its older names, too, which routers still read.
     {"kv_cache_usage_perc", "kv_cache_usage_perc"},
     {"kv_cache_usage_perc", "gpu_cache_usage_perc"},
     {"prefix_cache_queries_total", "prefix_cache_queries_total"},

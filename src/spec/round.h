@@ -43,7 +43,7 @@ struct RoundConfig {
   // Tokens that a block may draft, ascending, the last is block_size - 1: a step drafts the least of these that is
   // enough for everybody. Empty: whole blocks only.
   std::vector<int32_t> draft_lengths;
-  // Of the rounds of a tensor-parallel group: rank 0 decides the masks of a step, the others take them from here.
+  // For the rounds of a tensor-parallel group: rank 0 decides the masks of a step, the others take them from here.
   // Null: the round is alone. Must outlive it.
   MaskExchange* masks = nullptr;
   int rank = 0;

@@ -26,7 +26,7 @@ struct AttentionShape {
   int kv_heads = 2;
   int page_size = 16;
   bool sinks = false;
-  // Of codes. Chosen so that some values are above the largest code, and some below the least normal one.
+  // Scales of codes, chosen so that some values are above the largest code, and some below the least normal one.
   float k_scale() const { return dtype == DType::kF8E4M3 ? 0.0078f : 1.0f; }
   float v_scale() const { return dtype == DType::kF8E4M3 ? 13.0f : 1.0f; }
 };
