@@ -119,8 +119,10 @@ TEST(DataParallel, ConversationsFindWhatWasSaid) {
                 static_cast<long long>(stats.prompt_tokens));
     EXPECT_GT(static_cast<double>(cached), 0.97 * static_cast<double>(*alone));
     EXPECT_EQ(stats.cached_tokens, cached);
+    // A conversation stays where it is, so shares differ by whole conversations.
+    const int64_t share = static_cast<int64_t>(conversations) * turns / replicas;
     for (const EngineStats& replica : stats.replicas) {
-      EXPECT_GT(replica.requests_finished, std::ssize(stats.replicas) * turns) << "the load is shared out";
+      EXPECT_GE(replica.requests_finished, share / 2) << "the load is shared out";
     }
   }
   EXPECT_GT(*alone, 1000);
