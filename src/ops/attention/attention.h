@@ -26,7 +26,7 @@ namespace volley::ops {
 // same ones.
 enum class AttentionBackend {
   kAuto,      // the fastest that the GPU and the shape allow
-  kWgmma,     // the matrix unit of Hopper (sm_90a); bf16 with head_dim 64, 128 or 256
+  kWgmma,     // the matrix unit of Hopper (sm_90a); bf16 or e4m3 KV with head_dim 64, 128 or 256
   kPortable,  // warps' matrix products, on GPUs from sm_80 on; the same shapes
   kPlain,     // any dtype and head_dim; slow
 };

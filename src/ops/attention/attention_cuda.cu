@@ -5,6 +5,7 @@
 #include "device/cuda/dependent.cuh"
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.h"
+#include "ops/attention/attention_codes_cuda.cuh"
 #include "ops/attention/attention_cuda.h"
 #include "ops/attention/attention_kernels.h"
 #include "ops/paged_kv/cuda_page.cuh"
@@ -39,13 +40,20 @@ __device__ float warp_sum(float v) {
   return v;
 }
 
+// Of K or V.
+__device__ float load_cached(const std::byte* data, DType dtype, int i) {
+  if (dtype != DType::kF8E4M3) return cuda::load_float(data, dtype, i);
+  return low_bf16(widen_pair(static_cast<uint32_t>(data[i])));
+}
+
 // One query row by one warp: 32 positions at a time, aligned to absolute positions, a lane each for the scores; then a
 // lane for every 32nd output, positions in ascending order.
 __device__ void attend(const PlainArgs& args, int row, int head, const int32_t* pages, float* q) {
   const KvLayer& kv = args.kv;
+  const DType dtype = attention_dtype(kv.dtype);
   const int d = kv.head_dim, lane = threadIdx.x % 32, kv_head = head / args.group;
   const int64_t first = (static_cast<int64_t>(row) * args.heads + head) * d;
-  for (int i = lane; i < d; i += 32) q[i] = cuda::load_float(args.q, kv.dtype, first + i);
+  for (int i = lane; i < d; i += 32) q[i] = cuda::load_float(args.q, dtype, first + i);
   __syncwarp();
   const int32_t begin = args.visible_begin[row], end = args.visible_end[row];
   if (begin < 0 || end > static_cast<int64_t>(args.max_pages) * kv.page_size) __trap();
@@ -67,7 +75,7 @@ __device__ void attend(const PlainArgs& args, int row, int head, const int32_t* 
           const std::byte* k = block + kv_element_bytes(kv, kv_head, false, position % kv.page_size, i + half);
 #pragma unroll
           for (int j = 0; j < 8; ++j) {
-            dots[half + j] = fmaf(q[i + half + j], cuda::load_float(k, kv.dtype, j), dots[half + j]);
+            dots[half + j] = fmaf(q[i + half + j], load_cached(k, kv.dtype, j), dots[half + j]);
           }
         }
       }
@@ -82,7 +90,7 @@ __device__ void attend(const PlainArgs& args, int row, int head, const int32_t* 
     maximum = fmaxf(maximum, warp_max(score));
     const float reference = maximum == -INFINITY ? 0.0f : maximum;
     float p = seen ? expf(score - reference) : 0.0f;
-    if (kv.dtype == DType::kBF16) p = __bfloat162float(__float2bfloat16_rn(p));
+    if (dtype == DType::kBF16) p = __bfloat162float(__float2bfloat16_rn(p));
     const float factor = expf(before - reference);
     sum = fmaf(sum, factor, warp_sum(p));
     float added[kMaxHeadDim / 32] = {};
@@ -96,7 +104,7 @@ __device__ void attend(const PlainArgs& args, int row, int head, const int32_t* 
         const int element = lane + 32 * j;
         if (element >= d) continue;
         const std::byte* v = from + kv_element_bytes(kv, kv_head, true, in_page, element);
-        added[j] = fmaf(weight, cuda::load_float(v, kv.dtype, 0), added[j]);
+        added[j] = fmaf(weight, load_cached(v, kv.dtype, 0), added[j]);
       }
     }
 #pragma unroll
@@ -111,7 +119,8 @@ __device__ void attend(const PlainArgs& args, int row, int head, const int32_t* 
 #pragma unroll
   for (int j = 0; j < kMaxHeadDim / 32; ++j) {
     const int element = lane + 32 * j;
-    if (element < d) cuda::store_float(args.out, kv.dtype, first + element, outputs[j] * factor / sum);
+    if (element >= d) continue;
+    cuda::store_float(args.out, dtype, first + element, outputs[j] * factor / sum * kv.v_scale);
   }
   __syncwarp();  // q is about to change
 }
@@ -141,7 +150,7 @@ void attention_plain_cuda(Stream& stream, const Rows& rows, const RowView& view,
   a.rows = rows.rows;
   a.heads = args.heads;
   a.group = args.heads / args.kv.kv_heads;
-  a.scale = args.scale;
+  a.scale = args.scale * args.kv.k_scale;
   a.sinks = args.sinks.data == nullptr ? nullptr : args.sinks.as<float>();
   a.visible_begin = view.begin.as<int32_t>();
   a.visible_end = view.end.as<int32_t>();
@@ -159,7 +168,6 @@ void attention_plain_cuda(Stream& stream, const Rows& rows, const RowView& view,
 }
 
 void attention_cuda(Stream& stream, const Rows& rows, const RowView& view, const Attention& args, Arena& /*scratch*/) {
-  VOLLEY_CHECK(args.kv.dtype != DType::kF8E4M3);
   if (rows.rows == 0 || rows.n_segments == 0) return;
   if (args.work.backend == AttentionBackend::kPlain) {
     attention_plain_cuda(stream, rows, view, args);

@@ -17,7 +17,7 @@ std::vector<std::byte> part(const std::vector<std::byte>& bytes, size_t rows, si
   return {bytes.begin() + first * stride, bytes.begin() + (first + n) * stride};
 }
 
-// By the type of q, K and V, and whether heads have sinks.
+// By the type of K and V, and whether heads have sinks.
 class AttentionCuda : public testing::TestWithParam<std::tuple<DType, bool>> {
  protected:
   static DType dtype() { return std::get<DType>(GetParam()); }
@@ -132,7 +132,8 @@ TEST_P(AttentionCuda, HiddenInfinitiesStayHidden) {
     AttentionWorld clean(device, own, {1000}), spoiled(device, own, {1000});
     const std::vector<Row> rows = {{0, 0, 991, 1}, {0, 0, 993, 2}, {0, 0, 994, 3}, {0, 600, 990, 4}, {0, 992, 994, 5}};
     std::vector<float> bad(2 * 2 * head_dim, std::numeric_limits<float>::infinity());
-    bad[5] = std::numeric_limits<float>::quiet_NaN();
+    // Of K and of V: as a code, infinity is the largest value.
+    bad[5] = bad[2 * head_dim + 5] = std::numeric_limits<float>::quiet_NaN();
     spoiled.write_values(0, {994}, bad);
     const auto expected = clean.run(rows);
     EXPECT_EQ(spoiled.run(rows), expected) << head_dim;
@@ -146,18 +147,26 @@ TEST_P(AttentionCuda, HiddenInfinitiesStayHidden) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, AttentionCuda,
-                         testing::Combine(testing::Values(DType::kBF16, DType::kF32), testing::Bool()),
+                         testing::Combine(testing::Values(DType::kBF16, DType::kF32, DType::kF8E4M3), testing::Bool()),
                          [](const auto& info) {
                            return std::string(dtype_name(std::get<DType>(info.param))) +
                                   (std::get<bool>(info.param) ? "_sinks" : "");
                          });
 
+// By the type of K and V that the tile kernels take.
+class AttentionCudaTiles : public testing::TestWithParam<DType> {};
+
+INSTANTIATE_TEST_SUITE_P(Devices, AttentionCudaTiles, testing::Values(DType::kBF16, DType::kF8E4M3),
+                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+
 // The kernel for GPUs without wgmma: prompts, several chunks, windows, infinities that only some rows see.
-TEST(AttentionCudaTiles, PortableKernelGivesTheSameBits) {
+TEST_P(AttentionCudaTiles, PortableKernelGivesTheSameBits) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   for (const auto& [head_dim, sinks] : {std::pair{64, false}, {64, true}, {128, false}, {256, false}, {256, true}}) {
-    AttentionWorld world(device, {DType::kBF16, head_dim, 8, 2, 16, sinks}, {2600, 300, 90});
-    world.write_values(0, {2570}, std::vector<float>(2 * 2 * head_dim, std::numeric_limits<float>::infinity()));
+    AttentionWorld world(device, {GetParam(), head_dim, 8, 2, 16, sinks}, {2600, 300, 90});
+    using Limits = std::numeric_limits<float>;
+    const float bad = GetParam() == DType::kF8E4M3 ? Limits::quiet_NaN() : Limits::infinity();
+    world.write_values(0, {2570}, std::vector<float>(2 * 2 * head_dim, bad));
     std::vector<Row> rows = causal(0, 2562, 20);
     for (const Row& row : causal(1, 200, 100)) rows.push_back(row);
     for (int i = 0; i < 20; ++i) rows.push_back({2, 40 + i, 61 + i, 400 + i});
@@ -166,10 +175,10 @@ TEST(AttentionCudaTiles, PortableKernelGivesTheSameBits) {
 }
 
 // The plain kernel on the shapes that the others are for, and whom it does without.
-TEST(AttentionCudaTiles, PlainKernelServesTheSameShapes) {
+TEST_P(AttentionCudaTiles, PlainKernelServesTheSameShapes) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   for (const auto& [head_dim, sinks] : {std::pair{64, false}, {64, true}, {128, false}, {256, false}}) {
-    AttentionWorld world(device, {DType::kBF16, head_dim, 8, 2, 16, sinks}, {700, 300, 90});
+    AttentionWorld world(device, {GetParam(), head_dim, 8, 2, 16, sinks}, {700, 300, 90});
     std::vector<Row> rows = causal(0, 684, 16);
     for (const Row& row : causal(1, 200, 9)) rows.push_back(row);
     EXPECT_LE(worst_error(world, rows, AttentionBackend::kPlain), 1.0) << head_dim;
@@ -187,6 +196,8 @@ TEST(AttentionBackends, ThatAShapeDoesNotAllow) {
   EXPECT_NE(resolve(AttentionBackend::kAuto, DType::kBF16, 128).value(), AttentionBackend::kPlain);
   EXPECT_EQ(resolve(AttentionBackend::kPlain, DType::kBF16, 128).value(), AttentionBackend::kPlain);
   EXPECT_EQ(resolve(AttentionBackend::kPortable, DType::kBF16, 64).value(), AttentionBackend::kPortable);
+  EXPECT_EQ(resolve(AttentionBackend::kPortable, DType::kF8E4M3, 64).value(), AttentionBackend::kPortable);
+  EXPECT_EQ(resolve(AttentionBackend::kAuto, DType::kF8E4M3, 80).value(), AttentionBackend::kPlain);
   const auto refused = resolve(AttentionBackend::kPortable, DType::kF32, 128);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kUnimplemented);
@@ -210,11 +221,11 @@ TEST(AttentionBackends, ThatAGpuDoesNotAllow) {
 
 // Tiles in two items each, whose partial results come into shared memory in several turns, against one tile alone, in
 // many items. At 4060 a turn ends between two of the blocks of 16 rows that are merged together.
-TEST(AttentionCudaTiles, FewItemsOfManyChunks) {
+TEST_P(AttentionCudaTiles, FewItemsOfManyChunks) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   const int slots = 33;
   for (int first : {2550, 4060}) {
-    AttentionWorld world(device, {DType::kBF16, 256, 4, 2, 64, first == 4060}, std::vector<int>(slots, first + 32));
+    AttentionWorld world(device, {GetParam(), 256, 4, 2, 64, first == 4060}, std::vector<int>(slots, first + 32));
     std::vector<Row> rows;
     for (int slot = 0; slot < slots; ++slot) {
       for (const Row& row : causal(slot, first, 32)) rows.push_back(row);
@@ -228,9 +239,9 @@ TEST(AttentionCudaTiles, FewItemsOfManyChunks) {
 }
 
 // From 16k on a chunk is the 32nd of a power of two: ends on both sides of two of them, and all 32 chunks.
-TEST(AttentionCudaTiles, ContextsOfManyThousands) {
+TEST_P(AttentionCudaTiles, ContextsOfManyThousands) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  AttentionWorld world(device, {DType::kBF16, 128, 4, 1, 64}, {16400, 32784});
+  AttentionWorld world(device, {GetParam(), 128, 4, 1, 64}, {16400, 32784});
   std::vector<Row> rows = causal(0, 16376, 16);
   for (const Row& row : causal(1, 32760, 16)) rows.push_back(row);
   rows.push_back({1, 20'001, 32'769, 7});
@@ -247,11 +258,11 @@ TEST(AttentionCudaTiles, ContextsOfManyThousands) {
 
 // Contexts on both sides of each length of chunks, ranges that begin anywhere, few and many tiles of one to 64 query
 // rows: against the portable kernel, and a sequence's rows wherever they stand.
-TEST(AttentionCudaTiles, ContextsAtTheBoundsOfChunks) {
+TEST_P(AttentionCudaTiles, ContextsAtTheBoundsOfChunks) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   for (const auto& [head_dim, heads, kv_heads, sinks] :
        {std::tuple{128, 8, 2, false}, {64, 8, 8, false}, {64, 16, 2, true}, {256, 4, 2, false}}) {
-    AttentionWorld world(device, {DType::kBF16, head_dim, heads, kv_heads, 64, sinks}, {700, 1100, 2100, 4300});
+    AttentionWorld world(device, {GetParam(), head_dim, heads, kv_heads, 64, sinks}, {700, 1100, 2100, 4300});
     for (int copies : {1, 2, 4, 8, 12}) {
       std::vector<std::vector<Row>> batches;
       for (int end : {120, 129, 384, 512, 513, 640, 700}) batches.push_back(causal(0, end - 9, 9));
@@ -276,9 +287,9 @@ TEST(AttentionCudaTiles, ContextsAtTheBoundsOfChunks) {
 }
 
 // As many tiles as the plan has room for in shared memory, and more.
-TEST(AttentionCudaTiles, PlansOfManyTiles) {
+TEST_P(AttentionCudaTiles, PlansOfManyTiles) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  AttentionWorld world(device, {DType::kBF16, 64, 2, 2, 64}, {150, 90});
+  AttentionWorld world(device, {GetParam(), 64, 2, 2, 64}, {150, 90});
   for (int segments : {900, 930, 1000, 1023, 1024, 1025, 1100}) {
     std::vector<Row> rows;
     for (int i = 0; i < segments; ++i) rows.push_back({i % 2, 0, 20 + i % 70, i});
@@ -291,9 +302,9 @@ TEST(AttentionCudaTiles, PlansOfManyTiles) {
 
 // Positions, and with them the way the work is cut, are the device's: a graph captured for short sequences serves long
 // ones, and the other way round.
-TEST(AttentionCudaTiles, GraphServesOtherPositions) {
+TEST_P(AttentionCudaTiles, GraphServesOtherPositions) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  AttentionWorld world(device, {DType::kBF16, 128, 8, 2, 64}, {2700, 2700});
+  AttentionWorld world(device, {GetParam(), 128, 8, 2, 64}, {2700, 2700});
   std::vector<Row> shorter = causal(0, 20, 5), longer = causal(0, 2690, 5);
   for (int i = 0; i < 16; ++i) {
     shorter.push_back({1, 0, 60, 50 + i});
@@ -302,7 +313,7 @@ TEST(AttentionCudaTiles, GraphServesOtherPositions) {
   EXPECT_EQ(world.run(shorter, false, {}, &longer), world.run(longer));
   EXPECT_EQ(world.run(longer, false, {}, &shorter), world.run(shorter));
   // One sequence, in few items and in many.
-  AttentionWorld one(device, {DType::kBF16, 128, 8, 2, 64}, {5000});
+  AttentionWorld one(device, {GetParam(), 128, 8, 2, 64}, {5000});
   const std::vector<Row> few = causal(0, 600, 5), many = causal(0, 4990, 5);
   EXPECT_EQ(one.run(few, false, {}, &many), one.run(many));
   EXPECT_EQ(one.run(many, false, {}, &few), one.run(few));
@@ -310,9 +321,9 @@ TEST(AttentionCudaTiles, GraphServesOtherPositions) {
 
 // Attention that starts before the write in front of it has ended sees what that one writes. (The first write comes
 // right after the plan, which attention may read only because the write lets nobody start before the plan has ended.)
-TEST(AttentionCudaTiles, MayStartDuringTheWrite) {
+TEST_P(AttentionCudaTiles, MayStartDuringTheWrite) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  AttentionWorld world(device, {DType::kBF16, 128, 8, 2, 64}, {700, 40});
+  AttentionWorld world(device, {GetParam(), 128, 8, 2, 64}, {700, 40});
   for (const std::vector<Row>& rows : {causal(0, 684, 16), causal(1, 24, 16)}) {
     const auto want = world.run(rows);
     const int slot = rows[0].slot, first = rows[0].end - 1;
@@ -350,10 +361,10 @@ std::vector<Row> more_items_than_blocks(int blocks) {
 
 // A grid with a block for every item: those that the GPU has no place for start when others have ended. So the parts of
 // a tile are never all there at once, and the blocks that come first must not stay until they are.
-TEST(AttentionCudaTiles, BlocksThatStartLate) {
+TEST_P(AttentionCudaTiles, BlocksThatStartLate) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   for (int head_dim : {64, 128, 256}) {
-    AttentionWorld world(device, {DType::kBF16, head_dim, 8, 2, 64}, {6000, 100, 100});
+    AttentionWorld world(device, {GetParam(), head_dim, 8, 2, 64}, {6000, 100, 100});
     world.run(causal(0, 5990, 8));
     const std::vector<Row> rows = more_items_than_blocks(world.last_blocks());
     const auto together = world.run(rows);
@@ -365,9 +376,9 @@ TEST(AttentionCudaTiles, BlocksThatStartLate) {
   }
 }
 
-TEST(AttentionCudaTiles, AnyNumberOfMultiprocessors) {
+TEST_P(AttentionCudaTiles, AnyNumberOfMultiprocessors) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  AttentionWorld world(device, {DType::kBF16, 128, 8, 2, 64}, {2700, 300});
+  AttentionWorld world(device, {GetParam(), 128, 8, 2, 64}, {2700, 300});
   std::vector<Row> rows = causal(0, 2690, 9);
   for (const Row& row : causal(1, 200, 90)) rows.push_back(row);
   for (const auto backend : {AttentionBackend::kAuto, AttentionBackend::kPortable}) {
@@ -383,11 +394,11 @@ TEST(AttentionCudaTiles, AnyNumberOfMultiprocessors) {
 }
 
 // Two devices of one GPU have streams of their own, so that blocks of one's kernels take the places of the other's.
-TEST(AttentionCudaTiles, TwoStreamsShareTheGpu) {
+TEST_P(AttentionCudaTiles, TwoStreamsShareTheGpu) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(first);
   const auto second_owner = std::move(make_cuda_device(0)).value();
   Device& second = *second_owner;
-  const Shape shape{DType::kBF16, 128, 8, 2, 64};
+  const Shape shape{GetParam(), 128, 8, 2, 64};
   AttentionWorld one(first, shape, {6000, 100, 100}), other(second, shape, {6000, 100, 100});
   const std::vector<Row> cut = causal(0, 5990, 8);
   const auto alone = one.run(cut);
@@ -404,9 +415,9 @@ TEST(AttentionCudaTiles, TwoStreamsShareTheGpu) {
 }
 
 // Rows of one tile whose chunks differ in length, in ascending order and in none, whole and cut.
-TEST(AttentionCudaTiles, RowsWithChunksOfSeveralLengths) {
+TEST_P(AttentionCudaTiles, RowsWithChunksOfSeveralLengths) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  AttentionWorld world(device, {DType::kBF16, 128, 8, 2, 64}, {1040, 4104, 8200});
+  AttentionWorld world(device, {GetParam(), 128, 8, 2, 64}, {1040, 4104, 8200});
   std::vector<Row> rows = causal(0, 1016, 16);
   for (const Row& row : causal(1, 4088, 15)) rows.push_back(row);
   for (int i = 0; i < 12; ++i) rows.push_back({2, i == 6 ? 8000 : 0, std::vector{8190, 1000, 8195, 3000}[i % 4], i});
@@ -431,7 +442,7 @@ TEST(AttentionCudaTiles, RowsWithChunksOfSeveralLengths) {
 }
 
 // Random segments, ranges and sizes: every row as if it were alone, and values as the oracle's for some.
-TEST(AttentionCudaTiles, RandomBatches) {
+TEST_P(AttentionCudaTiles, RandomBatches) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   std::mt19937 random(5);
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
@@ -439,7 +450,7 @@ TEST(AttentionCudaTiles, RandomBatches) {
        {std::tuple{128, 8, 2, false}, {64, 7, 1, false}, {128, 2, 2, false}, {64, 16, 2, true}, {128, 3, 1, true}}) {
     std::vector<int> lengths;
     for (int slot = 0; slot < 6; ++slot) lengths.push_back(pick(1, slot % 2 == 0 ? 200 : 2700));
-    AttentionWorld world(device, {DType::kBF16, head_dim, heads, kv_heads, 64, sinks}, lengths);
+    AttentionWorld world(device, {GetParam(), head_dim, heads, kv_heads, 64, sinks}, lengths);
     std::vector<Row> rows;
     for (int slot = 0; slot < 6; ++slot) {
       const int n = pick(1, 70);

@@ -12,20 +12,36 @@ constexpr int kItemRing = 8;    // items that a block keeps at hand
 constexpr int kItemsAhead = 4;  // how far ahead it fetches them
 constexpr int kCopyRows = 16;   // positions of one copy: a page is a multiple of it
 
-template <int kHeadDim_>
+// full: of each kCopyRows of a tile.
+template <int kBytes, int kSlots>
+struct CodeRing {
+  alignas(128) uint8_t tiles[kSlots][kBytes];
+  uint64_t full[kSlots][kTilePositions / kCopyRows];
+};
+template <int kBytes>
+struct CodeRing<kBytes, 0> {};
+
+// kCodes: the cache holds e4m3 codes, which attention_hopper_codes_cuda.cuh widens on their way into the ring. They
+// come into a ring of their own first, which takes a quarter of the room.
+template <int kHeadDim_, bool kCodes_ = false>
 struct HopperShape {
   static constexpr int kHeadDim = kHeadDim_;
+  static constexpr bool kCodes = kCodes_;
   static constexpr int kHalves = kHeadDim > 128 ? 2 : 1;  // of the outputs, a warpgroup each
   static constexpr int kComputeThreads = 128 * kHalves;
   // One more warpgroup for the copying warp: registers can only be handed over by whole warpgroups.
   static constexpr int kThreads = kComputeThreads + 128;
-  static constexpr int kCopyRegisters = 32, kComputeRegisters = kHalves == 1 ? 224 : 232;
+  static constexpr int kCopyRegisters = kCodes ? 40 : 32;
+  static constexpr int kComputeRegisters = kHalves == 2 ? 232 : kCodes ? 216 : 224;
   static constexpr int kBlocks = attention_blocks_per_multiprocessor(kHeadDim);
   static constexpr int kGroupBytes = 8 * kHeadDim * 2;  // 8 positions, or query rows
   static constexpr int kTileBytes = kTilePositions * kHeadDim * 2;
-  static constexpr int kSlots = kHeadDim == 64 ? 8 : 4;              // of the ring, a tile of K or V each
-  static constexpr int kPieces = kTileBytes / 16 / kComputeThreads;  // of 16 bytes, a thread
-  static constexpr int kOutputs = kHeadDim / kHalves / 8;            // matrices of 8 outputs, a warp
+  static constexpr int kTileRoom = kHeadDim == 64 ? 8 : 4;               // tiles of K or V that there is room for
+  static constexpr int kSlots = kCodes ? kTileRoom / 4 * 3 : kTileRoom;  // of the ring, a tile each
+  static constexpr int kCodeSlots = kCodes ? kTileRoom / 2 : 0;          // of the ring of codes, half the bytes each
+  static constexpr int kFillers = kCodes ? 128 : 1;                      // threads that report a slot as full
+  static constexpr int kPieces = kTileBytes / 16 / kComputeThreads;      // of 16 bytes, a thread
+  static constexpr int kOutputs = kHeadDim / kHalves / 8;                // matrices of 8 outputs, a warp
 
   struct Shared {
     alignas(1024) uint8_t q[kTileBytes];
@@ -34,7 +50,19 @@ struct HopperShape {
     WorkItem items[kItemRing];
     uint64_t full[kSlots], empty[kSlots];
     uint32_t shares[2];  // of a tile's merging, those that this block takes: of this split item, and of the next
+    CodeRing<kTileBytes / 2, kCodeSlots> codes;
   };
+};
+
+// A place in a ring.
+template <int kSlots>
+struct RingPlace {
+  int slot = 0;
+  uint32_t parity = 0;
+  __device__ void next(int steps = 1) {
+    slot += steps;
+    if (slot >= kSlots) slot -= kSlots, parity ^= 1;
+  }
 };
 
 // Which unit (item and KV head) is a block's next: back and forth, so that no block gets the larger of every wave.
@@ -47,6 +75,16 @@ __device__ inline int32_t unit_of(int32_t index) {
 // that the first item and their number are on their way together.
 __device__ inline const WorkItem& item_of(const TilesArgs& args, int32_t unit) {
   return args.items[min(args.units_of_item.divide(unit), args.max_items - 1)];
+}
+
+// What whoever copies has to know of an item.
+struct CopyItem {
+  int2 range;
+  int32_t slot, written;
+};
+__device__ inline CopyItem read_item(const TilesArgs& args, int32_t index) {
+  const WorkItem& item = item_of(args, unit_of(index));
+  return {*reinterpret_cast<const int2*>(&item.begin), item.slot, item.written};
 }
 
 // Among the warps that compute.

@@ -1,5 +1,5 @@
-// Attention over swizzled bf16 pages on sm_90a: the copy engine brings K and V, a warpgroup multiplies. Values are
-// those of attention_portable_cuda.cuh, bit for bit.
+// Attention over swizzled pages on sm_90a: the copy engine brings K and V, a warpgroup multiplies. Values are those of
+// attention_portable_cuda.cuh, bit for bit.
 //
 // A block takes items (attention_cuda_work.cuh) one after the other. A warp of its own keeps a ring of slots in shared
 // memory full: K and V of one tile after the other, across items, each as soon as the slot's last readers are done.
@@ -10,39 +10,21 @@
 #pragma once
 
 #include "device/cuda/dependent.cuh"
+#include "device/cuda/launch.h"
+#include "ops/attention/attention_hopper_codes_cuda.cuh"
 #include "ops/attention/attention_hopper_merge_cuda.cuh"
 #include "ops/attention/warpgroup_products.cuh"
 
 namespace volley::ops {
 
-// A place in the ring.
-template <typename Shape>
-struct RingPlace {
-  int slot = 0;
-  uint32_t parity = 0;
-  __device__ void next(int steps = 1) {
-    slot += steps;
-    if (slot >= Shape::kSlots) slot -= Shape::kSlots, parity ^= 1;
-  }
-};
-
-// What the copying warp has to know of an item.
-struct CopyItem {
-  int2 range;
-  int32_t slot, written;
-};
-__device__ inline CopyItem read_item(const TilesArgs& args, int32_t index) {
-  const WorkItem& item = item_of(args, unit_of(index));
-  return {*reinterpret_cast<const int2*>(&item.begin), item.slot, item.written};
-}
-
-// The copying warp: K and V of the tiles of all units in turn. Lane i < 4 copies positions 16 i … of a tile.
+// The copying warp of a bf16 cache: K and V of the tiles of all units in turn. Lane i < 4 copies positions 16 i … of a
+// tile.
 template <typename Shape>
 __device__ void produce(const TilesArgs& args, typename Shape::Shared& shared, int32_t units, CopyItem item) {
   constexpr uint32_t kCopyBytes = kCopyRows * Shape::kHeadDim * 2;
   const int lane = threadIdx.x % 32;
   const uint64_t policy = args.shared_by_tiles ? hopper::l2_evict_normal() : hopper::l2_evict_first();
-  RingPlace<Shape> place;
+  RingPlace<Shape::kSlots> place;
   bool refill = false;  // all slots have been filled once
   bool waited = false;
   for (int32_t index = 0; unit_of(index) < units; ++index) {
@@ -176,7 +158,7 @@ struct ItemRun {
   typename Shape::Shared& shared;
   const WorkItem& item;
   int kv_head;
-  RingPlace<Shape> k, v;  // of the tile whose scores, or values, are multiplied next
+  RingPlace<Shape::kSlots> k, v;  // of the tile whose scores, or values, are multiplied next
 
   int32_t all_begin, all_end;  // the item's, in registers
   int row;                     // of the tile: this lane's first
@@ -190,7 +172,7 @@ struct ItemRun {
   }
   // Lets the copying warp have a slot, and goes on to the one after the next. All lanes arrive. One for the warp, after
   // __syncwarp(), would be right and is as fast, but racecheck does not see that the other lanes' reads come before.
-  __device__ void release(RingPlace<Shape>& place) {
+  __device__ void release(RingPlace<Shape::kSlots>& place) {
     hopper::barrier_arrive(&shared.empty[place.slot]);
     place.next(2);
   }
@@ -317,7 +299,7 @@ __device__ void compute(const TilesArgs& args, typename Shape::Shared& shared, i
   commit_copies();
   wait_for_copies<1>();
   compute_sync<Shape>();
-  RingPlace<Shape> k, v;
+  RingPlace<Shape::kSlots> k, v;
   v.next();
   bool cut = false;  // any item is a part of its tile
   const int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
@@ -361,9 +343,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   if (threadIdx.x == 0) {
     if (hopper::shared_address(dynamic) % 1024 != 0) __trap();
     for (int i = 0; i < Shape::kSlots; ++i) {
-      hopper::barrier_init(&shared.full[i], 1);
+      hopper::barrier_init(&shared.full[i], Shape::kFillers);
       hopper::barrier_init(&shared.empty[i], Shape::kComputeThreads);
     }
+    if constexpr (Shape::kCodes) init_codes<Shape>(shared);
     hopper::barrier_init_fence();
   }
   __syncthreads();
@@ -372,10 +355,11 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   const int32_t units = items * args.kv_heads;
   if (threadIdx.x >= Shape::kComputeThreads) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kCopyRegisters));
-    if (threadIdx.x < Shape::kComputeThreads + 32) {
+    if (threadIdx.x == Shape::kComputeThreads + 32) report_start(args, units);  // not of the warp that copies bf16
+    if constexpr (Shape::kCodes) {
+      produce_from_codes<Shape>(args, shared, units, first);
+    } else if (threadIdx.x < Shape::kComputeThreads + 32) {
       produce<Shape>(args, shared, units, first);
-    } else if (threadIdx.x == Shape::kComputeThreads + 32) {  // has nothing else to do
-      report_start(args, units);
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::kComputeRegisters));
@@ -384,6 +368,30 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 #else
   __trap();  // machine code for another GPU: nobody launches it
 #endif
+}
+
+template <typename Shape>
+void launch_hopper(Stream& stream, int blocks, bool early, const TilesArgs& args) {
+  cuda::Launch how;
+  how.grid = dim3(static_cast<unsigned>(blocks));
+  how.block = dim3(Shape::kThreads);
+  how.shared_bytes = sizeof(typename Shape::Shared);
+  how.early = early;
+  cuda::launch(attention_hopper_kernel<Shape>, how, stream, args);
+}
+
+// kCodes: of HopperShape.
+template <bool kCodes>
+void launch_hopper(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args) {
+  switch (head_dim) {
+    case 64:
+      return launch_hopper<HopperShape<64, kCodes>>(stream, blocks, early, args);
+    case 128:
+      return launch_hopper<HopperShape<128, kCodes>>(stream, blocks, early, args);
+    default:
+      VOLLEY_CHECK_EQ(head_dim, 256);
+      return launch_hopper<HopperShape<256, kCodes>>(stream, blocks, early, args);
+  }
 }
 
 }  // namespace volley::ops

@@ -43,8 +43,8 @@ __device__ void store_units(const TilesArgs& args, const Tile& tile, int kv_head
   for (int i = 0; i < 2; ++i) {
     const int row = unit / kRowUnits<Shape> * 16 + lane / 4 + 8 * i;
     if (!has_result(args, tile, row)) continue;
-    const float inverse =
-        inverse_sum(args.sinks, head_of(args, tile.first + row, kv_head), merged.maximum[i], merged.sum[i]);
+    const float factor =
+        output_factor(args, head_of(args, tile.first + row, kv_head), merged.maximum[i], merged.sum[i]);
     __nv_bfloat16* to = result_of(args, tile.row, tile.first + row, kv_head, Shape::kHeadDim) +
                         unit % kRowUnits<Shape> * 8 + lane % 4 * 2;
 #pragma unroll
@@ -52,7 +52,7 @@ __device__ void store_units(const TilesArgs& args, const Tile& tile, int kv_head
       const float4 v = merged.outputs[k];
       if (unit + k * stride >= until) continue;
       *reinterpret_cast<uint32_t*>(to + k * stride * 8) =
-          pack_bf16(finish(i == 0 ? v.x : v.z, inverse), finish(i == 0 ? v.y : v.w, inverse));
+          pack_bf16(finish(i == 0 ? v.x : v.z, factor), finish(i == 0 ? v.y : v.w, factor));
     }
   }
 }

@@ -1,4 +1,4 @@
-// Attention over swizzled bf16 pages for every GPU from sm_80 on: warps' matrix products on K and V that asynchronous
+// Attention over swizzled pages for every GPU from sm_80 on: warps' matrix products on K and V that asynchronous
 // copies bring into shared memory. GPUs with wgmma have attention_hopper_cuda.cuh; the values are the same, bit for
 // bit.
 //
@@ -6,18 +6,22 @@
 // and V of the next are on their way while it computes, across items. Four warps hold 16 query rows each; a warp
 // without rows only copies. With head_dim 256 a second set of four computes the same scores for the other half of the
 // outputs, because a lane has registers for 128 of them twice: one set for the chunk under way, one for the merged
-// chunks before it.
+// chunks before it. Where the cache holds e4m3 codes, those come in the room of one of the two tiles of K (and of V),
+// and are widened into that of the other when they are needed.
 #pragma once
 
 #include "device/cuda/dependent.cuh"
+#include "device/cuda/launch.h"
+#include "ops/attention/attention_codes_cuda.cuh"
 #include "ops/attention/attention_cuda.h"
 #include "ops/attention/attention_rows_cuda.cuh"
 
 namespace volley::ops {
 
-template <int kHeadDim_>
+template <int kHeadDim_, bool kCodes_ = false>
 struct PortableShape {
   static constexpr int kHeadDim = kHeadDim_;
+  static constexpr bool kCodes = kCodes_;                 // in the cache
   static constexpr int kHalves = kHeadDim > 128 ? 2 : 1;  // of the outputs, a set of four warps each
   static constexpr int kThreads = 128 * kHalves;
   static constexpr int kBlocks = attention_blocks_per_multiprocessor(kHeadDim);
@@ -25,8 +29,12 @@ struct PortableShape {
   static constexpr int kTileBytes = kTilePositions * kHeadDim * 2;
   static constexpr int kSharedBytes = 6 * kTileBytes + 1024;  // two each of q, K and V
   static constexpr int kPieces = kTileBytes / 16 / kThreads;  // of 16 bytes, a thread
-  static constexpr int kScoreSteps = kHeadDim / 16;           // of 16 elements
-  static constexpr int kOutputs = kHeadDim / kHalves / 8;     // matrices of 8 outputs, a warp
+  // As the cache holds them.
+  static constexpr int kCopyBytes = kCodes ? kTileBytes / 2 : kTileBytes;
+  static constexpr int kCopyGroupBytes = kCodes ? kGroupBytes / 2 : kGroupBytes;
+  static constexpr int kCopyPieces = kCopyBytes / 16 / kThreads;
+  static constexpr int kScoreSteps = kHeadDim / 16;        // of 16 elements
+  static constexpr int kOutputs = kHeadDim / kHalves / 8;  // matrices of 8 outputs, a warp
 };
 
 constexpr int kItemRing = 8;    // items that a block keeps at hand
@@ -91,19 +99,48 @@ struct TilesBlock {
     const int32_t index = args.page_size.divide(position), in_page = args.page_size.remainder(position);
     const int32_t page = args.page_table[static_cast<int64_t>(it.slot) * args.max_pages + index];
     if (page < 0) __trap();
-    load.offset = page * args.page_stride + head(cursor.index) * 2 * args.head_bytes + in_page / 8 * Shape::kGroupBytes;
+    load.offset =
+        page * args.page_stride + head(cursor.index) * 2 * args.head_bytes + in_page / 8 * Shape::kCopyGroupBytes;
     return load;
   }
 
   __device__ void copy_tile(uint32_t to, const TileLoad& load, int64_t extra) const {
 #pragma unroll
-    for (int i = 0; i < Shape::kPieces; ++i) {
+    for (int i = 0; i < Shape::kCopyPieces; ++i) {
+      constexpr int kRowPieces = Shape::kCodes ? 4 : 8;  // of a position, in a block of 64 elements
       const int piece = i * Shape::kThreads + threadIdx.x;
-      const int group = piece / (Shape::kGroupBytes / 16), in_group = piece % (Shape::kGroupBytes / 16);
+      const int group = piece / (Shape::kCopyGroupBytes / 16), in_group = piece % (Shape::kCopyGroupBytes / 16);
       const int64_t offset = __shfl_sync(0xffffffff, load.offset, group) + extra;
-      const int32_t position = load.position + group * 8 + in_group / 8 % 8;
+      const int32_t position = load.position + group * 8 + in_group / kRowPieces % 8;
       copy_or_zero(to + piece * 16, args.kv + offset + in_group * 16, position >= load.begin && position < load.end);
     }
+  }
+
+  // Where the copy of K (k) or V (v) in a slot goes, and where the tile lies that is multiplied.
+  __device__ uint32_t copied(uint32_t k_or_v, uint32_t slot) const {
+    return k_or_v + slot * Shape::kCopyBytes;
+  }
+  __device__ uint32_t tile(uint32_t k_or_v, uint32_t slot) const {
+    return Shape::kCodes ? k_or_v + Shape::kTileBytes : copied(k_or_v, slot);
+  }
+
+  // Codes: the copy in a slot becomes the tile, by all threads.
+  __device__ void widen_tile(uint32_t k_or_v, uint32_t slot) const {
+    const uint32_t from = copied(k_or_v, slot), to = tile(k_or_v, slot);
+#pragma unroll
+    for (int i = 0; i < Shape::kPieces; ++i) {
+      const int piece = i * Shape::kThreads + threadIdx.x;
+      uint2 codes;
+      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                   : "=r"(codes.x), "=r"(codes.y)
+                   : "r"(from + piece * 8)
+                   : "memory");
+      const uint4 wide = widen_piece(codes);
+      asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to + piece * 16), "r"(wide.x), "r"(wide.y),
+                   "r"(wide.z), "r"(wide.w)
+                   : "memory");
+    }
+    __syncthreads();
   }
 
   __device__ void copy_q(const ItemCursor& cursor) const {
@@ -202,7 +239,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   TileLoad next = block.find_tile(ahead), pending = next;  // K of `next` is to be copied, V of `pending`
   const auto copy_k = [&](uint32_t slot) {
     if (ahead.valid) {
-      block.copy_tile(block.k + slot * Shape::kTileBytes, next, 0);
+      block.copy_tile(block.copied(block.k, slot), next, 0);
       if (new_item) {
         block.copy_q(ahead);
         block.fetch_item(ahead.index + kItemsAhead);
@@ -216,7 +253,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     next = block.find_tile(ahead);
   };
   const auto copy_v = [&](uint32_t slot) {
-    if (pending.end > 0) block.copy_tile(block.v + slot * Shape::kTileBytes, pending, args.head_bytes);
+    if (pending.end > 0) block.copy_tile(block.copied(block.v, slot), pending, args.head_bytes);
     commit_copies();
   };
   copy_k(0);
@@ -245,16 +282,16 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       chunk_stop = chunk_end(position, item.shift);
     }
     const bool edge = position < item.all_begin || position + kTilePositions > item.all_end;
-    const uint32_t v = block.v + slot * Shape::kTileBytes;
+    const uint32_t v = block.tile(block.v, slot);
 
     wait_for_copies<2>();
     __syncthreads();  // K is there, and the V before this one has been read
     copy_v(slot ^ 1);
+    if constexpr (Shape::kCodes) block.widen_tile(block.k, slot);
     uint32_t p[kScoreTiles][2];
     if (active) {
       float s[kScoreTiles][4];
-      multiply_scores<Shape>(s, block.q + at.index % 2 * Shape::kTileBytes, block.k + slot * Shape::kTileBytes,
-                             warp_row);
+      multiply_scores<Shape>(s, block.q + at.index % 2 * Shape::kTileBytes, block.tile(block.k, slot), warp_row);
       if (edge) hide_scores(s, state, position);
       float factor[2];
       update_probabilities(s, args.scale_log2, state, p, factor);
@@ -263,6 +300,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     wait_for_copies<2>();
     __syncthreads();  // V is there, and K has been read
     copy_k(slot);
+    if constexpr (Shape::kCodes) block.widen_tile(block.v, slot);
     const bool spoiled = edge && __syncthreads_or(holds_non_finite<Shape>(v));
     if (active) {
       if (spoiled) {
@@ -291,6 +329,30 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     }
     first_tile = last;
     block.advance(at);
+  }
+}
+
+template <typename Shape>
+void launch_portable(Stream& stream, int blocks, bool early, const TilesArgs& args) {
+  cuda::Launch how;
+  how.grid = dim3(static_cast<unsigned>(blocks));
+  how.block = dim3(Shape::kThreads);
+  how.shared_bytes = Shape::kSharedBytes;
+  how.early = early;
+  cuda::launch(attention_portable_kernel<Shape>, how, stream, args);
+}
+
+// kCodes: of PortableShape.
+template <bool kCodes>
+void launch_portable(Stream& stream, int head_dim, int blocks, bool early, const TilesArgs& args) {
+  switch (head_dim) {
+    case 64:
+      return launch_portable<PortableShape<64, kCodes>>(stream, blocks, early, args);
+    case 128:
+      return launch_portable<PortableShape<128, kCodes>>(stream, blocks, early, args);
+    default:
+      VOLLEY_CHECK_EQ(head_dim, 256);
+      return launch_portable<PortableShape<256, kCodes>>(stream, blocks, early, args);
   }
 }
 

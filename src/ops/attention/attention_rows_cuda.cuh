@@ -27,7 +27,8 @@ struct TilesArgs {
   int heads, kv_heads;
   Divisor units_of_item;  // by kv_heads
   Divisor group;
-  float scale_log2;
+  float scale_log2;    // of scores, K's own included
+  float v_scale;       // of outputs
   const float* sinks;  // [heads]; or null
   const int32_t *visible_begin, *visible_end, *page_table;
   int max_pages;
@@ -235,6 +236,11 @@ __device__ __forceinline__ void store_partial(const TilesArgs& args, const WorkI
   for (int j = 0; j < Shape::kOutputs; ++j, outputs += item.tile_partials * 32) *outputs = state.output(j);
 }
 
+// What the merged outputs of a head's row are multiplied by at last.
+__device__ inline float output_factor(const TilesArgs& args, int head, float maximum, float sum) {
+  return args.v_scale * inverse_sum(args.sinks, head, maximum, sum);
+}
+
 // The head of a segment's query row, and where its outputs go.
 __device__ inline int head_of(const TilesArgs& args, int query, int kv_head) {
   return kv_head * static_cast<int>(args.group.by) + args.group.remainder(query);
@@ -252,13 +258,13 @@ __device__ void store_result(const TilesArgs& args, const WorkItem& item, int kv
   for (int i = 0; i < 2; ++i) {
     if (state.visible.end[i] == 0) continue;  // there is no such row, or it has chunks of another length
     const int r = row + 8 * i;
-    const float inverse =
-        inverse_sum(args.sinks, head_of(args, item.first + r, kv_head), state.merged_maximum[i], state.merged_sum[i]);
+    const float factor =
+        output_factor(args, head_of(args, item.first + r, kv_head), state.merged_maximum[i], state.merged_sum[i]);
     __nv_bfloat16* to = result_of(args, item.row, item.first + r, kv_head, Shape::kHeadDim) + column;
 #pragma unroll
     for (int j = 0; j < Shape::kOutputs; ++j) {
       *reinterpret_cast<uint32_t*>(to + j * 8) =
-          pack_bf16(finish(state.outputs[j][2 * i], inverse), finish(state.outputs[j][2 * i + 1], inverse));
+          pack_bf16(finish(state.outputs[j][2 * i], factor), finish(state.outputs[j][2 * i + 1], factor));
     }
   }
 }

@@ -25,8 +25,8 @@ __device__ inline float merge(float old, float added, MergeFactors factors) {
   return fmaf(added, factors.added, old * factors.old);
 }
 
-// What the merged outputs of a row are multiplied by at last. sinks: a logit for each head; or null. One is merged as
-// if it were a partial result of one position without V, after all others.
+// The inverse of a row's sum, measured as the merged outputs are. sinks: a logit for each head; or null. One is merged
+// as if it were a partial result of one position without V, after all others.
 __device__ inline float inverse_sum(const float* sinks, int head, float maximum, float sum) {
   if (sinks == nullptr) return 1.0f / sum;
   const MergeFactors factors = merge_maximum(maximum, sinks[head] * 1.44269504f);
@@ -34,8 +34,8 @@ __device__ inline float inverse_sum(const float* sinks, int head, float maximum,
 }
 
 // Adding zero makes one zero of the two, so that positions hidden by a probability of zero cannot show in its sign.
-__device__ inline float finish(float output, float inverse_sum) {
-  return output * inverse_sum + 0.0f;
+__device__ inline float finish(float output, float factor) {
+  return output * factor + 0.0f;
 }
 
 }  // namespace volley::ops

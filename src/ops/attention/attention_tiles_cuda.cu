@@ -74,7 +74,8 @@ TilesArgs tiles_args(const Rows& rows, const RowView& view, const Attention& arg
   a.kv_heads = args.kv.kv_heads;
   a.units_of_item = Divisor(args.kv.kv_heads);
   a.group = Divisor(args.heads / args.kv.kv_heads);
-  a.scale_log2 = args.scale * std::numbers::log2e_v<float>;
+  a.scale_log2 = args.scale * std::numbers::log2e_v<float> * args.kv.k_scale;
+  a.v_scale = args.kv.v_scale;
   a.sinks = args.sinks.data == nullptr ? nullptr : args.sinks.as<float>();
   a.visible_begin = view.begin.as<int32_t>();
   a.visible_end = view.end.as<int32_t>();
@@ -141,7 +142,7 @@ Result<AttentionBackend> resolve_attention_backend_cuda(const GpuInfo& gpu, Atte
       break;
   }
   if (tiles) return asked;
-  return not_built(asked, "is built for a bfloat16 KV cache and heads of 64, 128 or 256, but this model has " +
+  return not_built(asked, "is built for a bfloat16 or FP8 KV cache and heads of 64, 128 or 256, but this model has " +
                               std::string(dtype_name(kv)) + " and " + std::to_string(head_dim) +
                               ": use auto or plain.");
 }
@@ -150,10 +151,13 @@ void attention_tiles_cuda(Stream& stream, const Rows& rows, const RowView& view,
   VOLLEY_CHECK_MSG(args.work.lists != nullptr, "attention: no plan_attention() for these rows");
   const WorkLists lists = work_lists(args.work, args.kv.kv_heads);
   const TilesArgs tiles = tiles_args(rows, view, args, lists);
+  const bool codes = args.kv.dtype == DType::kF8E4M3;
   if (args.work.backend == AttentionBackend::kWgmma) {
-    return attention_hopper_tiles(stream, args.kv.head_dim, args.work.blocks, args.after_write, tiles);
+    const auto kernel = codes ? attention_hopper_code_tiles : attention_hopper_tiles;
+    return kernel(stream, args.kv.head_dim, args.work.blocks, args.after_write, tiles);
   }
-  attention_portable_tiles(stream, args.kv.head_dim, args.work.blocks, args.after_write, tiles);
+  const auto kernel = codes ? attention_portable_code_tiles : attention_portable_tiles;
+  kernel(stream, args.kv.head_dim, args.work.blocks, args.after_write, tiles);
   if (args.work.max_partials > 0) merge_partials(stream, args.kv.head_dim, args.work, tiles, lists.splits);
 }
 

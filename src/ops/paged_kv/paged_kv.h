@@ -25,13 +25,13 @@ struct KvLayer {
   int32_t page_size = 0;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;        // a multiple of 16, at most 256
-  DType dtype = DType::kBF16;  // kBF16, kF32 or, on the CPU, kF8E4M3
+  DType dtype = DType::kBF16;  // kBF16, kF32 or kF8E4M3
   // kF8E4M3: what is stored is K and V divided by these; what is larger than the largest code becomes the largest.
   float k_scale = 1, v_scale = 1;
 };
 
 // The type of q and of attention's output: codes are multiplied in bf16, which holds each of them exactly.
-inline DType attention_dtype(DType kv) {
+constexpr DType attention_dtype(DType kv) {
   return kv == DType::kF8E4M3 ? DType::kBF16 : kv;
 }
 

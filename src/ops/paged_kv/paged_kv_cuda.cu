@@ -1,4 +1,5 @@
 #include <cuda_bf16.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 
@@ -35,6 +36,11 @@ struct WriteArgs {
   void* q_out;
   DType q_dtype;
 };
+
+// The codes of two values, the first in the lower byte. A quotient, not a product with the inverse: as on the CPU.
+__device__ uint32_t code_pair(float low, float high, float scale) {
+  return __nv_cvt_float2_to_fp8x2({__fdiv_rn(low, scale), __fdiv_rn(high, scale)}, __NV_SATFINITE, __NV_E4M3);
+}
 
 // Which of a head's pairs (i, i + head_dim / 2) a lane holds. kDim is 64, 128 or 256: four neighbours, so that 8 to 32
 // lanes hold a head, and a warp four heads to one. 0, for any other head_dim: every 32nd.
@@ -76,6 +82,21 @@ struct Pairs {
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
         if (exists(i)) cuda::store_float(to(offset + at(i)), dtype, 0, v[i]);
+      }
+    }
+  }
+
+  // The same as e4m3, divided by `scale`: the nearest codes, ties to even; beyond the largest, that one.
+  template <typename Address>
+  __device__ void store_codes(const float (&v)[kPairs], int offset, float scale, const Address& to) const {
+    if constexpr (kDim > 0) {
+      const uint32_t low = code_pair(v[0], v[1], scale), high = code_pair(v[2], v[3], scale);
+      *static_cast<uint32_t*>(to(offset + first)) = low | high << 16;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        if (!exists(i)) continue;
+        *static_cast<uint8_t*>(to(offset + at(i))) = static_cast<uint8_t>(code_pair(v[i], 0.0f, scale));
       }
     }
   }
@@ -138,8 +159,8 @@ struct RowPlace {
 };
 
 // Heads of q, K or V of a row by a warp, kRounds * kBeside at most, which it reads all at once. What it computes
-// depends on the row and head_dim alone.
-template <int kDim, int kRounds>
+// depends on the row and head_dim alone. kCodes: K and V are stored as e4m3.
+template <int kDim, int kRounds, bool kCodes>
 __global__ void __launch_bounds__(kWarps * 32) write_kernel(WriteArgs args) {
   constexpr int kBeside = Pairs<kDim>::kBeside, kHeads = kRounds * kBeside;
   const int kv_heads = args.kv.kv_heads;
@@ -217,9 +238,18 @@ __global__ void __launch_bounds__(kWarps * 32) write_kernel(WriteArgs args) {
       KvLayer kv = args.kv;
       kv.head_dim = d;  // which the compiler may know
       uint8_t* const block = place.block + layer * args.layer_bytes;
-      store(kv.dtype, [&](int element) {
+      const auto to = [&](int element) {
         return static_cast<void*>(block + kv_element_bytes(kv, head, is_v, place.in_page, element));
-      });
+      };
+      if constexpr (kCodes) {
+        kv.dtype = DType::kF8E4M3;
+        const float scale = is_v ? kv.v_scale : kv.k_scale;
+        pairs.store_codes(a[round], 0, scale, to);
+        pairs.store_codes(b[round], pairs.half, scale, to);
+      } else {
+        __builtin_assume(kv.dtype != DType::kF8E4M3);
+        store(kv.dtype, to);
+      }
     }
   }
 }
@@ -233,29 +263,42 @@ int warps_of(const WriteArgs& args, int heads) {
   return (args.heads + heads - 1) / heads + args.layers * 2 * ((args.kv.kv_heads + heads - 1) / heads);
 }
 
-template <int kDim, int kRounds>
+template <int kDim, int kRounds, bool kCodes>
 void launch_write(Stream& stream, const WriteArgs& args) {
   const int groups = warps_of(args, kRounds * Pairs<kDim>::kBeside);
   cuda::Launch how;
   how.grid = dim3(static_cast<unsigned>(args.rows), static_cast<unsigned>((groups + kWarps - 1) / kWarps));
   how.block = dim3(kWarps * 32);
   how.early = true;
-  cuda::launch(write_kernel<kDim, kRounds>, how, stream, args);
+  cuda::launch(write_kernel<kDim, kRounds, kCodes>, how, stream, args);
 }
 
 // Many rows: so few blocks that all run at once, and so many reads of each that it matters little how long one takes.
-template <int kDim>
+template <int kDim, bool kCodes>
 void launch_write(Stream& stream, const WriteArgs& args) {
   constexpr int kBeside = Pairs<kDim>::kBeside;
   if (int64_t{args.rows} * warps_of(args, kBeside) <= kManyWarps) {
-    launch_write<kDim, 1>(stream, args);
+    launch_write<kDim, 1, kCodes>(stream, args);
   } else {
-    launch_write<kDim, std::max(1, kManyHeads / kBeside)>(stream, args);
+    launch_write<kDim, std::max(1, kManyHeads / kBeside), kCodes>(stream, args);
+  }
+}
+
+template <bool kCodes>
+void launch_any(Stream& stream, const WriteArgs& args) {
+  switch (args.kv.head_dim) {
+    case 64:
+      return launch_write<64, kCodes>(stream, args);
+    case 128:
+      return launch_write<128, kCodes>(stream, args);
+    case 256:
+      return launch_write<256, kCodes>(stream, args);
+    default:
+      return launch_write<0, 1, kCodes>(stream, args);
   }
 }
 
 void write_qkv_cuda(Stream& stream, const Rows& rows, const RowView& view, const QkvWrite& args) {
-  VOLLEY_CHECK(args.kv.dtype != DType::kF8E4M3);
   if (rows.rows == 0) return;
   VOLLEY_CHECK(rows.slots.dtype == DType::kI32 && rows.slots.count() >= rows.rows);
   WriteArgs a;
@@ -282,15 +325,10 @@ void write_qkv_cuda(Stream& stream, const Rows& rows, const RowView& view, const
   a.kv = args.kv;
   a.q_out = args.q_out.data;
   a.q_dtype = args.q_out.dtype;
-  switch (args.kv.head_dim) {
-    case 64:
-      return launch_write<64>(stream, a);
-    case 128:
-      return launch_write<128>(stream, a);
-    case 256:
-      return launch_write<256>(stream, a);
-    default:
-      return launch_write<0, 1>(stream, a);
+  if (args.kv.dtype == DType::kF8E4M3) {
+    launch_any<true>(stream, a);
+  } else {
+    launch_any<false>(stream, a);
   }
 }
 

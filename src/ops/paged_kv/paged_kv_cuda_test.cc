@@ -16,7 +16,7 @@ TEST(WriteQkvCuda, MatchesTheOracle) {
     TestCache cache(device, config, kv_element_bytes);
     expect_oracle(cache, config);
   };
-  for (DType dtype : {DType::kBF16, DType::kF32}) {
+  for (DType dtype : {DType::kBF16, DType::kF32, DType::kF8E4M3}) {
     for (int head_dim : {16, 32, 64, 80, 128, 256}) {
       for (bool norm : {true, false}) expect({.dtype = dtype, .head_dim = head_dim, .norm = norm});
     }
@@ -28,11 +28,35 @@ TEST(WriteQkvCuda, MatchesTheOracle) {
     expect({.dtype = dtype, .head_dim = 128, .heads = 8, .kv_heads = 1, .page_size = 64});
     expect({.dtype = dtype, .heads = 3, .kv_heads = 3, .page_size = 48});
   }
+  // Values above the largest code, and below the least normal one.
+  for (int head_dim : {64, 80, 128, 256}) {
+    expect({.dtype = DType::kF8E4M3, .head_dim = head_dim, .k_scale = 0.0078f, .v_scale = 13.0f});
+    expect({.dtype = DType::kF8E4M3, .head_dim = head_dim, .k_scale = 13.0f, .v_scale = 0.0031f});
+  }
+}
+
+// Between each code and the next: the middle, and its neighbours.
+TEST(WriteQkvCuda, CodesRoundAsOnTheCpu) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (int head_dim : {64, 80}) {
+    TestCache cache(device, {.dtype = DType::kF8E4M3, .head_dim = head_dim, .heads = 0, .norm = false},
+                    kv_element_bytes);
+    for (uint8_t code = 0; code < 0x7e; ++code) {
+      const float low = to_float(Float8E4M3{code}), high = to_float(Float8E4M3{static_cast<uint8_t>(code + 1)});
+      const float middle = (low + high) / 2;
+      for (const float value : {std::nextafter(middle, low), middle, std::nextafter(middle, high)}) {
+        const float x = code % 2 == 0 ? value : -value;
+        cache.fill_input(x);
+        cache.write({{0, 0, 1}});
+        ASSERT_EQ(cache.stored(true, 0, 0, 1, 3), to_float(to_float8_e4m3(x))) << x;
+      }
+    }
+  }
 }
 
 TEST(WriteQkvCuda, PiecesAndPagesChangeNothing) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  for (DType dtype : {DType::kBF16, DType::kF32}) {
+  for (DType dtype : {DType::kBF16, DType::kF32, DType::kF8E4M3}) {
     for (int head_dim : {64, 80, 128, 256}) {
       TestCache whole(device, {.dtype = dtype, .head_dim = head_dim}, kv_element_bytes);
       const auto q = whole.write({{1, 0, 100}});
@@ -56,8 +80,8 @@ TEST(WriteQkvCuda, PiecesAndPagesChangeNothing) {
 TEST(WriteQkvCuda, ManyRowsGiveTheBitsOfFew) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   constexpr int kRows = 180, kPiece = 60;
-  for (int head_dim : {128, 256}) {
-    const CacheConfig config{.head_dim = head_dim, .heads = 29, .kv_heads = 7};
+  for (const auto& [dtype, head_dim] : {std::pair{DType::kBF16, 128}, {DType::kBF16, 256}, {DType::kF8E4M3, 128}}) {
+    const CacheConfig config{.dtype = dtype, .head_dim = head_dim, .heads = 29, .kv_heads = 7};
     TestCache whole(device, config, kv_element_bytes), cut(device, config, kv_element_bytes);
     const auto q = whole.write({{0, 0, kRows}, {1, 0, kRows}, {2, 0, kRows}});
     const size_t piece_bytes = q.size() / (kSlots * kRows) * kPiece;
@@ -73,22 +97,26 @@ TEST(WriteQkvCuda, ManyRowsGiveTheBitsOfFew) {
 // Every element of the rows' positions is written, and nothing else.
 TEST(WriteQkvCuda, TouchesItsPositionsOnly) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  for (int head_dim : {64, 80, 128, 256}) {
-    TestCache cache(device, {.head_dim = head_dim, .heads = 0, .norm = false}, kv_element_bytes);
-    cache.fill_input(1.0f);
-    cache.write({{0, 3, 21}, {2, 64, 65}});
-    EXPECT_EQ(cache.touched(), int64_t{19} * 2 * 2 * head_dim * 2);
+  for (DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    for (int head_dim : {64, 80, 128, 256}) {
+      TestCache cache(device, {.dtype = dtype, .head_dim = head_dim, .heads = 0, .norm = false}, kv_element_bytes);
+      cache.fill_input(1.0f);
+      cache.write({{0, 3, 21}, {2, 64, 65}});
+      EXPECT_EQ(cache.touched(), int64_t{19} * 2 * 2 * head_dim * static_cast<int64_t>(dtype_size(dtype)));
+    }
   }
 }
 
 TEST(WriteQkvCuda, KeepsNaN) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
-  for (int head_dim : {64, 128}) {
-    TestCache cache(device, {.head_dim = head_dim, .heads = 0, .norm = false}, kv_element_bytes);
-    cache.fill_input(std::bit_cast<float>(0x7f800001u));
-    cache.write({{0, 0, 2}});
-    EXPECT_TRUE(std::isnan(cache.stored(false, 0, 1, 1, 3)));
-    EXPECT_TRUE(std::isnan(cache.stored(true, 0, 1, 1, 3)));
+  for (DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    for (int head_dim : {64, 128}) {
+      TestCache cache(device, {.dtype = dtype, .head_dim = head_dim, .heads = 0, .norm = false}, kv_element_bytes);
+      cache.fill_input(std::bit_cast<float>(0x7f800001u));
+      cache.write({{0, 0, 2}});
+      EXPECT_TRUE(std::isnan(cache.stored(false, 0, 1, 1, 3)));
+      EXPECT_TRUE(std::isnan(cache.stored(true, 0, 1, 1, 3)));
+    }
   }
 }
 
