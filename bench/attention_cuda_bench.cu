@@ -1,7 +1,8 @@
 // Attention and the writing of K and V on a GPU, in the shapes of Qwen3-8B: 36 layers with K and V of their own, one
 // after the other in a CUDA graph, against the GPU's read bandwidth in the same run. Pages of 64 positions in a
-// shuffled order. Prints one JSON object a line. --portable: the kernel for GPUs without wgmma;
-// --layers-apart: all pages of a layer together, instead of all layers of a page; --short: contexts up to 1040 alone.
+// shuffled order. Prints one JSON object a line. --portable: the kernel for GPUs without wgmma; --fp8: a cache of e4m3
+// codes; --layers-apart: all pages of a layer together, instead of all layers of a page; --short: contexts up to 1040
+// alone.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -33,6 +34,18 @@ Buffer upload(Device& device, const std::vector<T>& values) {
   return buffer;
 }
 
+// Bytes of ordinary codes, as any of bf16 are not: NaN is slower.
+Buffer allocate_codes(Device& device, size_t bytes) {
+  std::vector<uint8_t> codes(size_t{1} << 20);
+  std::mt19937 random(3);
+  for (uint8_t& code : codes) code = static_cast<uint8_t>(0x30 | (random() & 0x87));  // 0.5 to 1, and their negatives
+  Buffer buffer = allocate(device, bytes);
+  for (size_t at = 0; at < bytes; at += codes.size()) {
+    device.upload(static_cast<uint8_t*>(buffer.data()) + at, codes.data(), std::min(codes.size(), bytes - at));
+  }
+  return buffer;
+}
+
 struct Case {
   const char* what;
   int requests, rows, context;  // rows of each request, the last of which sees `context` positions
@@ -42,8 +55,8 @@ struct Case {
 // A batch: each request's rows at the end of its sequence, causal.
 class Batch {
  public:
-  Batch(Device& device, const Case& c, ops::AttentionBackend backend, bool layers_apart)
-      : device_(device), case_(c), layers_apart_(layers_apart) {
+  Batch(Device& device, const Case& c, ops::AttentionBackend backend, bool fp8, bool layers_apart)
+      : device_(device), case_(c), kv_dtype_(fp8 ? DType::kF8E4M3 : DType::kBF16), layers_apart_(layers_apart) {
     pages_ = (c.context + kPageSize - 1) / kPageSize;
     const int n = c.requests * c.rows;
     std::vector<int32_t> table(static_cast<size_t>(pages_) * c.requests), slots, positions, begin(n, 0), end;
@@ -58,9 +71,14 @@ class Batch {
         end.push_back(positions.back() + 1);
       }
     }
-    layer_bytes_ = ops::kv_layer_bytes(kPageSize, kKvHeads, kHeadDim, DType::kBF16);
-    memory_ = allocate(device, table.size() * static_cast<size_t>(layer_bytes_) * c.layers);
-    bench::fill_bf16(device, memory_.data(), static_cast<int64_t>(memory_.bytes() / 2), 1, 1.0f);
+    layer_bytes_ = ops::kv_layer_bytes(kPageSize, kKvHeads, kHeadDim, kv_dtype_);
+    const size_t bytes = table.size() * static_cast<size_t>(layer_bytes_) * c.layers;
+    if (fp8) {
+      memory_ = allocate_codes(device, bytes);
+    } else {
+      memory_ = allocate(device, bytes);
+      bench::fill_bf16(device, memory_.data(), static_cast<int64_t>(bytes / 2), 1, 1.0f);
+    }
     qkv_ = upload(device, std::vector<float>(static_cast<size_t>(n) * kWidth, 0.5f));
     q_ = allocate(device, static_cast<size_t>(n) * kHeads * kHeadDim * 2);
     bench::fill_bf16(device, q_.data(), int64_t{n} * kHeads * kHeadDim, 2, 2.0f);
@@ -82,7 +100,7 @@ class Batch {
     rows_.max_positions = 40960;  // what a server would say
     rows_.views[ops::kWholeView] = {begin_.view(DType::kI32, {n}), end_.view(DType::kI32, {n}),
                                     table_.view(DType::kI32, {c.requests, pages_})};
-    heads_ = {kHeads, kKvHeads, kHeadDim, DType::kBF16, backend};
+    heads_ = {kHeads, kKvHeads, kHeadDim, kv_dtype_, backend};
     work_memory_ = allocate(device, static_cast<size_t>(measure_scratch(device.stream(), [&](Arena& arena) {
                               ops::plan_attention(device.stream(), rows_, rows_.views[ops::kWholeView], heads_, arena);
                             })));
@@ -102,6 +120,7 @@ class Batch {
       kv.page_size = kPageSize;
       kv.kv_heads = kKvHeads;
       kv.head_dim = kHeadDim;
+      kv.dtype = kv_dtype_;
       if (write) {
         ops::QkvWrite args;
         args.qkv = qkv_.view(DType::kF32, {n, kWidth});
@@ -129,7 +148,7 @@ class Batch {
   }
 
   double kv_bytes() const {  // of a layer
-    return static_cast<double>(case_.requests) * case_.context * kKvHeads * kHeadDim * 4;
+    return 2.0 * case_.requests * case_.context * kKvHeads * kHeadDim * static_cast<double>(dtype_size(kv_dtype_));
   }
   double flop() const {  // of a layer
     double seen = 0;
@@ -140,6 +159,7 @@ class Batch {
  private:
   Device& device_;
   Case case_;
+  DType kv_dtype_;
   bool layers_apart_;
   int64_t layer_bytes_ = 0, pages_ = 0;  // pages_: of a request
   Buffer memory_, qkv_, q_, out_, table_, slots_, positions_, begin_, end_, segments_, norm_, angles_, work_memory_;
@@ -177,7 +197,7 @@ int main(int argc, char** argv) {
   for (const Case& c : kCases) {
     if (has("--short") && c.context > 1040) continue;
     Batch batch(device, c, has("--portable") ? ops::AttentionBackend::kPortable : ops::AttentionBackend::kAuto,
-                has("--layers-apart"));
+                has("--fp8"), has("--layers-apart"));
     const int layers = 36;
     const double plan = bench::graph_us(device, [&] { batch.run(false, false, 0); });
     const double attend = bench::graph_us(device, [&] { batch.run(false, true, layers); }) - plan;
