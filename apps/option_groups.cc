@@ -238,7 +238,7 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
   const GroupOfHelp group(app, "Engine");
   app->add_option_function<std::string>(
          "--kv-cache-dtype", [&base](const std::string& name) { base.kv_cache_dtype = kv_cache_type(name); },
-         "of cached keys and values: auto (as --dtype), bfloat16, float32, or fp8 (e4m3; the CPU alone)")
+         "of cached keys and values: auto (as --dtype), bfloat16, float32, or fp8 (e4m3)")
       ->check(kv_cache_is_built())
       ->check(CLI::IsMember({"auto", "bfloat16", "float32", "fp8", "fp8_e4m3"}));
   const auto backends = CLI::IsMember({"auto", "wgmma", "portable", "plain"});

@@ -337,7 +337,6 @@ TEST(QuantisedInvariance, CheckpointsAreInvisibleToo) {
 
 // A cache of codes: windows, sinks, states beside it, rows of an fp32 model, and scales of the file.
 TEST(QuantisedInvariance, ACacheOfCodesIsInvisible) {
-  if (kTestDevice != std::string("cpu")) GTEST_SKIP() << "this device has no cache of codes";
   const std::vector<Configuration>& all = configurations();
   const std::span<const Configuration> rows(all.data(), full_matrix() ? 6 : 3);
   for (const char* name : kQuantisedTargets) {
@@ -412,7 +411,6 @@ TEST(DrafterInvariance, OnSeveralRanksToo) {
 }
 
 TEST(DrafterInvariance, AndInACacheOfCodes) {
-  if (kTestDevice != std::string("cpu")) GTEST_SKIP() << "this device has no cache of codes";
   check_drafters({.cache = KvCacheType::kFp8});
 }
 

@@ -155,15 +155,14 @@ Status resolve_limits(const EngineOptions& options, ResolvedModels& models) {
   return {};
 }
 
-Result<DType> kv_dtype(KvCacheType requested, DType activation, DeviceKind device) {
+DType kv_dtype(KvCacheType requested, DType activation) {
   switch (requested) {
     case KvCacheType::kBFloat16:
       return DType::kBF16;
     case KvCacheType::kFloat32:
       return DType::kF32;
     case KvCacheType::kFp8:
-      if (device == DeviceKind::kCpu) return DType::kF8E4M3;
-      return unimplemented("--kv-cache-dtype fp8 is not built for CUDA so far: use auto or bfloat16, or --device cpu.");
+      return DType::kF8E4M3;
     case KvCacheType::kAuto:
       break;
   }
@@ -259,8 +258,7 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
   models.target_numerics.fp8_rows = ops::linear_takes_fp8(models.device.kind, models.device.gpu);
   VOLLEY_ASSIGN(models.target_numerics.storage,
                 target_storage(options.quantization, models, models.target_numerics.storage));
-  VOLLEY_ASSIGN(models.kv_dtype,
-                kv_dtype(options.kv_cache_dtype, models.target_numerics.activation, models.device.kind));
+  models.kv_dtype = kv_dtype(options.kv_cache_dtype, models.target_numerics.activation);
   models.draft_numerics = models.target_numerics;
   if (models.draft_checkpoint) {
     // The drafter reads the target's features and shares its pages and head: its arithmetic is the target's.

@@ -209,7 +209,6 @@ TEST_F(Startup, ABfloat16CacheWithFloat32Weights) {
 }
 
 TEST_F(Startup, ACacheOfCodesTakesTheScalesOfTheFile) {
-  options_.device = "cpu";
   options_.model_dir = "tests/data/quantised/fp8_tensor";
   options_.speculation = Speculation::kOff;
   const auto plain = engine::resolve_models(options_);
