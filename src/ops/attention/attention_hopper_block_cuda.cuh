@@ -31,8 +31,9 @@ struct HopperShape {
   static constexpr int kComputeThreads = 128 * kHalves;
   // One more warpgroup for the copying warp: registers can only be handed over by whole warpgroups.
   static constexpr int kThreads = kComputeThreads + 128;
-  static constexpr int kCopyRegisters = kCodes ? 40 : 32;
-  static constexpr int kComputeRegisters = kHalves == 2 ? 232 : kCodes ? 216 : 224;
+  // They share what a block starts with, 128 or 168 registers a thread. With codes: so that none is spilled (ptxas -v).
+  static constexpr int kCopyRegisters = !kCodes ? 32 : kHeadDim == 128 ? 40 : 56;
+  static constexpr int kComputeRegisters = kHalves == 1 ? 256 - kCopyRegisters : (3 * 168 - kCopyRegisters) / 16 * 8;
   static constexpr int kBlocks = attention_blocks_per_multiprocessor(kHeadDim);
   static constexpr int kGroupBytes = 8 * kHeadDim * 2;  // 8 positions, or query rows
   static constexpr int kTileBytes = kTilePositions * kHeadDim * 2;
