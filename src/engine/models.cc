@@ -255,7 +255,7 @@ void warn_of_widened(ResolvedModels& models) {
 
 Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
   models.target_numerics = model::resolve_numerics(options.dtype, models.target_checkpoint->main_dtype());
-  models.target_numerics.fp8_rows = ops::linear_takes_fp8(models.device.kind, models.device.gpu);
+  models.target_numerics.fp8_products = ops::linear_takes_fp8(models.device.kind, models.device.gpu);
   VOLLEY_ASSIGN(models.target_numerics.storage,
                 target_storage(options.quantization, models, models.target_numerics.storage));
   models.kv_dtype = kv_dtype(options.kv_cache_dtype, models.target_numerics.activation);
@@ -265,7 +265,7 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
     const ComputeType type =
         models.target_numerics.activation == DType::kBF16 ? ComputeType::kBFloat16 : ComputeType::kFloat32;
     models.draft_numerics = model::resolve_numerics(type, models.draft_checkpoint->main_dtype());
-    models.draft_numerics.fp8_rows = models.target_numerics.fp8_rows;
+    models.draft_numerics.fp8_products = models.target_numerics.fp8_products;
     VOLLEY_ASSIGN(models.draft_numerics.storage,
                   draft_storage(options.draft_quantization, models, models.draft_numerics));
   }

@@ -63,12 +63,46 @@ std::optional<weights::CodeFormat> coded_as(const weights::Checkpoint& checkpoin
   return format.ok() ? *format : std::nullopt;
 }
 
+namespace {
+
+// Whether the outputs that share scales in ops::kFp8Blocks do so in the checkpoint, too; and the columns.
+bool lies_in_blocks(const weights::CodeFormat& coded, const Param& param) {
+  constexpr int64_t kTogether = ops::kFp8Blocks.group_n, kColumns = ops::kFp8Blocks.group_k;
+  const bool cut = param.cuts_columns() && (param.columns % kColumns != 0 || param.first_column % kColumns != 0);
+  if (coded.group % kColumns != 0 || cut) return false;
+  int64_t packed = 0, block = 0;
+  const Param::Part* of = nullptr;  // whose block that is
+  for (const Param::Part& part : param.parts) {
+    if (layout_of(param) == ops::LinearLayout::kGateUp) packed = 0;
+    for (const auto& [first, n] : ranges_of(part)) {
+      for (int64_t i = 0; i < n; ++i, ++packed) {
+        const int64_t own = (first + i * part.step) / coded.block_rows;
+        const bool begins = packed % kTogether == 0;
+        if (!begins && (own != block || of->name != part.name)) return false;
+        block = own;
+        of = &part;
+      }
+    }
+  }
+  return true;
+}
+
+// How the device multiplies a matrix of e4m3 by rows of e4m3; no value where it has no kernel.
+std::optional<ops::WeightFormat> fp8_storage(const weights::CodeFormat& coded, const Param& param) {
+  if (coded.code != DType::kF8E4M3 || !param.is_matrix()) return std::nullopt;
+  const int64_t outputs = param.rows() / (layout_of(param) == ops::LinearLayout::kGateUp ? 2 : 1);
+  if (param.columns % ops::kQuantisedColumns != 0 || outputs % 4 != 0) return std::nullopt;
+  if (coded.group == 0) return ops::kFp8Rows;
+  return lies_in_blocks(coded, param) ? std::optional(ops::kFp8Blocks) : std::nullopt;
+}
+
+}  // namespace
+
 ops::WeightFormat coded_storage(const weights::CodeFormat& coded, const Param& param, const Numerics& numerics,
                                 DeviceKind device) {
   const bool bf16 = numerics.activation == DType::kBF16;
-  const bool rows = numerics.fp8_rows && bf16 && coded.code == DType::kF8E4M3 && coded.group == 0;
-  if (rows && param.is_matrix() && param.columns % ops::kQuantisedColumns == 0 && param.rows() % 4 == 0) {
-    return ops::kFp8Rows;
+  if (numerics.fp8_products && bf16) {
+    if (const auto storage = fp8_storage(coded, param)) return *storage;
   }
   // The largest group of the kernels' that a scale covers a whole number of, and whose ends are a rank's columns'.
   const bool ends = coded.group > 0 && param.cuts_columns();

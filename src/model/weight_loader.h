@@ -24,9 +24,10 @@ struct Numerics {
   DType activation = DType::kBF16;  // inputs of matrix products, q: kBF16 or kF32. The residual stream is always fp32.
   ops::WeightFormat storage = DType::kBF16;  // of most matrices (matrix_storage()); codes: the model is quantised
   ops::AttentionBackend attention = ops::AttentionBackend::kAuto;
-  // Whether a checkpoint's e4m3 with one scale for a row or for all of them is stored as ops::kFp8Rows, where the shape
-  // has kernels. Other codes are stored as they are where the device multiplies them, else as plain values.
-  bool fp8_rows = false;
+  // Whether a checkpoint's e4m3 is stored as ops::kFp8Rows (one scale for a row or for all of them) or ops::kFp8Blocks,
+  // where scales and shape have kernels. Other codes are stored as they are where the device multiplies them, else as
+  // plain values.
+  bool fp8_products = false;
 };
 
 // --dtype for one checkpoint, whose bytes are mostly of that dtype: kAuto is bfloat16 for bf16 checkpoints, else

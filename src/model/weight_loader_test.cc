@@ -71,5 +71,48 @@ TEST(CodedStorage, IsAsTheDeviceMultiplies) {
   EXPECT_EQ(stored(DeviceKind::kCuda, coded), kBF16);
 }
 
+// Where outputs that share scales in the kernels' blocks do so in the checkpoint, too.
+TEST(CodedStorage, OfBlocksStaysWhereBlocksAreNotCut) {
+  Numerics numerics;
+  numerics.fp8_products = true;
+  const weights::CodeFormat blocks = {.code = DType::kF8E4M3, .group = 128, .block_rows = 128};
+  const auto stored = [&](const weights::CodeFormat& coded, const Param& param) {
+    return coded_storage(coded, param, numerics, DeviceKind::kCuda);
+  };
+  using Kind = Param::Kind;
+  const Param qkv{"qkv", Kind::kMatrix, 512, {{"q", 256}, {"k", 96}, {"v", 64}}};
+  EXPECT_EQ(stored(blocks, qkv), ops::kFp8Blocks);
+  EXPECT_EQ(stored({.code = DType::kF8E4M3, .group = 256, .block_rows = 32}, qkv), ops::kFp8Blocks);
+  EXPECT_EQ(stored({.code = DType::kF8E4M3, .group = 64, .block_rows = 128}, qkv), kBF16);
+  EXPECT_EQ(stored({.code = DType::kF8E4M3, .group = 128, .block_rows = 48}, qkv), kBF16);
+  EXPECT_EQ(stored({.code = DType::kF8E4M3, .group = 128}, qkv), kBF16);  // a scale for each row
+  EXPECT_EQ(stored({.code = DType::kF8E4M3}, qkv), ops::kFp8Rows);
+  // A part that begins among outputs of another's block; gates and ups are packed by themselves.
+  EXPECT_EQ(stored(blocks, {"qkv", Kind::kMatrix, 512, {{"q", 80}, {"k", 80}}}), kBF16);
+  EXPECT_EQ(stored(blocks, {"gate_up", Kind::kGateUp, 512, {{"gate", 80}, {"up", 80}}}), ops::kFp8Blocks);
+  // Rows in another order, within a block and out of it; and ones that begin inside.
+  Param q{"q", Kind::kMatrix, 512, {{"q", 64}}};
+  q.parts[0].ranges = {{16, 16}, {0, 16}, {64, 32}};
+  EXPECT_EQ(stored(blocks, q), ops::kFp8Blocks);
+  q.parts[0].ranges = {{0, 16}, {128, 16}, {64, 32}};
+  EXPECT_EQ(stored(blocks, q), kBF16);
+  q.parts[0].ranges = {{112, 64}};
+  EXPECT_EQ(stored(blocks, q), kBF16);
+  // Columns of a rank; sizes without a kernel; experts; arithmetic in float32; other GPUs.
+  Param down{"down", Kind::kMatrix, 256, {{"down", 64}}};
+  down.parts[0].stored = {64, 512};
+  down.first_column = 256;
+  EXPECT_EQ(stored(blocks, down), ops::kFp8Blocks);
+  down.first_column = 64;
+  EXPECT_EQ(stored(blocks, down), kBF16);
+  EXPECT_EQ(stored(blocks, {"w", Kind::kMatrix, 24, {{"w", 64}}}), kBF16);
+  EXPECT_EQ(stored(blocks, {"w", Kind::kGateUp, 128, {{"gate", 66}, {"up", 66}}}), kBF16);
+  EXPECT_EQ(stored(blocks, {"w", Kind::kExperts, 128, {{"w", 64}}}), kBF16);
+  numerics.activation = kF32;
+  EXPECT_EQ(stored(blocks, qkv), kF32);
+  numerics = {};
+  EXPECT_EQ(stored(blocks, qkv), kBF16);
+}
+
 }  // namespace
 }  // namespace volley::model

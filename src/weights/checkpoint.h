@@ -35,14 +35,16 @@ struct TensorInfo {
 struct CodeFormat {
   DType code = DType::kF8E4M3;  // kF8E4M3, kF4E2M1 or kI4
   int32_t group = 0;            // columns of a row that share a scale; 0: all
+  int32_t block_rows = 1;       // with a group: rows that share scales, from a multiple of this on
   bool zeros = false;           // groups have zero points
   bool scattered = false;       // columns of a group lie anywhere
-  std::string name;             // for people
+  std::string name = {};        // for people
   int64_t bytes = 0;            // in the file, scales included
 
   // Whether products take them alike.
   bool agrees_with(const CodeFormat& other) const {
-    return code == other.code && group == other.group && zeros == other.zeros && scattered == other.scattered;
+    return code == other.code && group == other.group && block_rows == other.block_rows && zeros == other.zeros &&
+           scattered == other.scattered;
   }
 };
 class CodedMatrix;  // weights/coded.h

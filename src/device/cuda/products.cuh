@@ -40,6 +40,13 @@ __device__ inline void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// Keeps reads and writes of sums by other instructions where they are: behind a wait, or before products begin.
+template <int N>
+__device__ inline void sums_settle(float (&d)[N]) {
+#pragma unroll
+  for (float& sum : d) asm volatile("" : "+f"(sum)::"memory");
+}
+
 // What the matrix unit multiplies, 32 bytes of k at a time.
 enum class Operand { kBF16, kE4M3 };
 
@@ -49,23 +56,25 @@ struct Product;
 
 #define VOLLEY_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define VOLLEY_D16(i) VOLLEY_D4(i), VOLLEY_D4(i + 4), VOLLEY_D4(i + 8), VOLLEY_D4(i + 12)
-// SUMS: their numbers among the operands; A and B: the numbers of the descriptors; then the sums themselves.
-#define VOLLEY_PRODUCT(N, SUMS, A, B, ...)                                                                             \
-  template <>                                                                                                          \
-  struct Product<N> {                                                                                                  \
-    template <Operand kOperand>                                                                                        \
-    __device__ static void run(float* d, uint64_t a, uint64_t b) {                                                     \
-      if constexpr (kOperand == Operand::kBF16) {                                                                      \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" SUMS "}, %" #A ", %" #B              \
-                     ", 1, 1, 1, 0, 0;"                                                                                \
-                     : __VA_ARGS__                                                                                     \
-                     : "l"(a), "l"(b));                                                                                \
-      } else {                                                                                                         \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" SUMS "}, %" #A ", %" #B ", 1, 1, 1;" \
-                     : __VA_ARGS__                                                                                     \
-                     : "l"(a), "l"(b));                                                                                \
-      }                                                                                                                \
-    }                                                                                                                  \
+// SUMS: their numbers among the operands; A and B: the numbers of the descriptors; ADDS: that of whether D is added to;
+// then the sums themselves.
+#define VOLLEY_PRODUCT(N, SUMS, A, B, ADDS, ...)                                                                      \
+  template <>                                                                                                         \
+  struct Product<N> {                                                                                                 \
+    template <Operand kOperand, bool kAdds>                                                                           \
+    __device__ static void run(float* d, uint64_t a, uint64_t b) {                                                    \
+      if constexpr (kOperand == Operand::kBF16) {                                                                     \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" SUMS "}, %" #A ", %" #B ", %" #ADDS \
+                     ", 1, 1, 0, 0;"                                                                                  \
+                     : __VA_ARGS__                                                                                    \
+                     : "l"(a), "l"(b), "n"(kAdds ? 1 : 0));                                                           \
+      } else {                                                                                                        \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" SUMS "}, %" #A ", %" #B ", %" #ADDS \
+                     ", 1, 1;"                                                                                        \
+                     : __VA_ARGS__                                                                                    \
+                     : "l"(a), "l"(b), "n"(kAdds ? 1 : 0));                                                           \
+      }                                                                                                               \
+    }                                                                                                                 \
   };
 
 #define VOLLEY_SUMS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
@@ -80,19 +89,19 @@ struct Product;
 #define VOLLEY_SUMS_128 \
   VOLLEY_SUMS_112 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-VOLLEY_PRODUCT(8, "%0, %1, %2, %3", 4, 5, VOLLEY_D4(0))
-VOLLEY_PRODUCT(16, VOLLEY_SUMS_8, 8, 9, VOLLEY_D4(0), VOLLEY_D4(4))
-VOLLEY_PRODUCT(32, VOLLEY_SUMS_16, 16, 17, VOLLEY_D16(0))
-VOLLEY_PRODUCT(64, VOLLEY_SUMS_32, 32, 33, VOLLEY_D16(0), VOLLEY_D16(16))
-VOLLEY_PRODUCT(96, VOLLEY_SUMS_48, 48, 49, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32))
-VOLLEY_PRODUCT(128, VOLLEY_SUMS_64, 64, 65, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48))
-VOLLEY_PRODUCT(160, VOLLEY_SUMS_80, 80, 81, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48),
+VOLLEY_PRODUCT(8, "%0, %1, %2, %3", 4, 5, 6, VOLLEY_D4(0))
+VOLLEY_PRODUCT(16, VOLLEY_SUMS_8, 8, 9, 10, VOLLEY_D4(0), VOLLEY_D4(4))
+VOLLEY_PRODUCT(32, VOLLEY_SUMS_16, 16, 17, 18, VOLLEY_D16(0))
+VOLLEY_PRODUCT(64, VOLLEY_SUMS_32, 32, 33, 34, VOLLEY_D16(0), VOLLEY_D16(16))
+VOLLEY_PRODUCT(96, VOLLEY_SUMS_48, 48, 49, 50, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32))
+VOLLEY_PRODUCT(128, VOLLEY_SUMS_64, 64, 65, 66, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48))
+VOLLEY_PRODUCT(160, VOLLEY_SUMS_80, 80, 81, 82, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48),
                VOLLEY_D16(64))
-VOLLEY_PRODUCT(192, VOLLEY_SUMS_96, 96, 97, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48),
+VOLLEY_PRODUCT(192, VOLLEY_SUMS_96, 96, 97, 98, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48),
                VOLLEY_D16(64), VOLLEY_D16(80))
-VOLLEY_PRODUCT(224, VOLLEY_SUMS_112, 112, 113, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48),
+VOLLEY_PRODUCT(224, VOLLEY_SUMS_112, 112, 113, 114, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48),
                VOLLEY_D16(64), VOLLEY_D16(80), VOLLEY_D16(96))
-VOLLEY_PRODUCT(256, VOLLEY_SUMS_128, 128, 129, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48),
+VOLLEY_PRODUCT(256, VOLLEY_SUMS_128, 128, 129, 130, VOLLEY_D16(0), VOLLEY_D16(16), VOLLEY_D16(32), VOLLEY_D16(48),
                VOLLEY_D16(64), VOLLEY_D16(80), VOLLEY_D16(96), VOLLEY_D16(112))
 
 #undef VOLLEY_SUMS_8
@@ -116,12 +125,13 @@ constexpr int largest_product(int n, int limit) {
 }
 
 // N any multiple of 8 up to 256, as a few instructions of at most kLimit: the largest first. `b` covers all N rows. A
-// kernel that starts with fewer registers than an instruction's sums does not assemble: hence the limit.
-template <int N, int kLimit = 256, Operand kOperand = Operand::kBF16>
+// kernel that starts with fewer registers than an instruction's sums does not assemble: hence the limit. Unless it
+// adds, the products take the place of what D held.
+template <int N, int kLimit = 256, Operand kOperand = Operand::kBF16, bool kAdds = true>
 __device__ inline void multiply(float* d, uint64_t a, uint64_t b) {
   constexpr int kPiece = largest_product(N, kLimit);
-  Product<kPiece>::template run<kOperand>(d, a, b);
-  if constexpr (N > kPiece) multiply<N - kPiece, kLimit, kOperand>(d + kPiece / 2, a, b + kPiece * 128 / 16);
+  Product<kPiece>::template run<kOperand, kAdds>(d, a, b);
+  if constexpr (N > kPiece) multiply<N - kPiece, kLimit, kOperand, kAdds>(d + kPiece / 2, a, b + kPiece * 128 / 16);
 }
 
 }  // namespace volley::hopper

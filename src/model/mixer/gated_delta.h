@@ -17,7 +17,10 @@ class GatedDeltaBlock final : public MixerBlock {
   // prefix: of the layer's roles, "layers.3.". Errors as WeightLoader, and ops::check_delta_shape()'s.
   static Result<std::unique_ptr<MixerBlock>> load(WeightLoader& loader, const std::string& prefix, const Setup& setup);
 
-  const ops::LinearWeight& input_weight() const override { return in_; }
+  // Both weights read it: plain rows become codes where one needs them, but not the other way round.
+  const ops::LinearWeight& input_weight() const override {
+    return in_.format.multiplies_codes() && gates_.format != in_.format ? gates_ : in_;
+  }
   void plan(Pass& pass) const override {}
   void run(Pass& pass, const ops::Input& h, const Residual& x) const override;
 

@@ -10,7 +10,8 @@ namespace {
 // What has kernels; formats of codes beside the plain ones.
 bool is_built(DeviceKind device, const WeightFormat& format) {
   if (format == DType::kBF16 || format == DType::kF32) return true;
-  return format == kFp8Rows ? device == DeviceKind::kCuda : multiplies_as_stored(device, format);
+  if (format == kFp8Rows || format == kFp8Blocks) return device == DeviceKind::kCuda;
+  return multiplies_as_stored(device, format);
 }
 
 Status check_format(DeviceKind device, const WeightFormat& format) {
@@ -23,13 +24,16 @@ Status check_format(DeviceKind device, const WeightFormat& format) {
 
 std::string format_name(const WeightFormat& format) {
   return (format.zeros ? "u" : "") + std::string(dtype_name(format.code)) +
-         (format.group_k > 0 ? "/" + std::to_string(format.group_k) : std::string());
+         (format.in_blocks()   ? "/" + std::to_string(format.group_n) + "x"
+          : format.group_k > 0 ? "/"
+                               : "") +
+         (format.group_k > 0 ? std::to_string(format.group_k) : "");
 }
 
 double bytes_per_value(const WeightFormat& format) {
   const double value = format.is_nibbles() ? 0.5 : static_cast<double>(dtype_size(format.code));
   const double group = static_cast<double>(sizeof(float)) * (format.zeros ? 2 : 1);
-  return format.group_k > 0 ? value + group / format.group_k : value;
+  return format.group_k > 0 ? value + group / (format.group_k * format.group_n) : value;
 }
 
 bool multiplies_as_stored(DeviceKind device, const WeightFormat& format) {
@@ -47,7 +51,7 @@ Status check_parts(std::span<const WeightRows> parts, const WeightFormat& format
       return invalid_argument(std::string("A weight matrix of type ") + dtype_name(part.dtype) +
                               " cannot be loaded: convert it to bfloat16, float16 or float32.");
     }
-    if (format.is_codes() && (format.zeros || format.code == DType::kF4E2M1)) {
+    if (format.is_codes() && (format.zeros || format.code == DType::kF4E2M1 || format.in_blocks())) {
       return unimplemented("Weights cannot be quantised to " + format_name(format) +
                            " while they load: use a checkpoint that is.");
     }
@@ -81,8 +85,7 @@ namespace {
 
 bool fit(const LinearWeight& w, const Input& x) {
   if (w.format.multiplies_codes() || x.is_codes()) {
-    return w.format.code == x.values.dtype && x.scales.dtype == DType::kF32 && x.scales.rank == 1 &&
-           x.scales.shape[0] == x.rows();
+    return w.format.code == x.values.dtype && x.has_scales() && x.in_groups() == w.format.in_blocks();
   }
   return x.values.dtype == DType::kF32 || x.values.dtype == DType::kBF16;
 }
@@ -120,13 +123,13 @@ bool linear_summarises(const Stream& stream, const LinearWeight& w, DType activa
 void linear(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end, Arena& scratch) {
   if (!w.format.multiplies_codes() || x.is_codes()) return multiply(stream, w, x, y, end);
   ArenaScope scope(scratch);
-  const Input codes = take_rows(scratch, w.format.code, x.rows(), w.k);
+  const Input codes = take_rows(scratch, w.format.code, x.rows(), w.k, w.format.in_blocks());
   quantise_rows(stream, x.values, codes);
   multiply(stream, w, codes, y, end);
 }
 
 Input input_for(const LinearWeight& w, DType activation, int64_t rows, Arena& scratch) {
-  return take_rows(scratch, w.format.multiplies_codes() ? w.format.code : activation, rows, w.k);
+  return take_rows(scratch, w.format.multiplies_codes() ? w.format.code : activation, rows, w.k, w.format.in_blocks());
 }
 
 }  // namespace volley::ops

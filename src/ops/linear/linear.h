@@ -45,8 +45,9 @@ struct WeightRows {
   bool is_dense(int64_t k) const { return row_step(k) == k && column_stride == 1; }
 };
 
-// How the values of a weight matrix are stored. Codes stand for code * scale; group_n outputs and group_k columns (0:
-// all) share an fp32 scale. With zero points a code counts from that of its group, an integer from 0 to 16.
+// How the values of a weight matrix are stored. Codes stand for code * scale; group_n outputs (of kGateUp: of the
+// gates, and of the ups) and group_k columns (0: all) share an fp32 scale. With zero points a code counts from that of
+// its group, an integer from 0 to 16.
 struct WeightFormat {
   constexpr WeightFormat() = default;
   constexpr WeightFormat(DType code, int16_t group_n = 1, int16_t group_k = 0,
@@ -57,8 +58,10 @@ struct WeightFormat {
   bool is_codes() const { return code == DType::kF8E4M3 || is_nibbles(); }
   // Whether two codes share a byte.
   bool is_nibbles() const { return code == DType::kI4 || code == DType::kF4E2M1; }
-  // Whether rows become codes, too, before they are multiplied. Codes with scales along k are widened instead.
-  bool multiplies_codes() const { return is_codes() && group_k == 0; }
+  // Whether rows become codes, too, before they are multiplied. Other codes with scales along k are widened instead.
+  bool multiplies_codes() const { return is_codes() && (group_k == 0 || in_blocks()); }
+  // Whether neighbouring outputs share scales of columns; and rows have scales in groups.
+  bool in_blocks() const { return group_n > 1 && group_k > 0; }
 
   DType code = DType::kBF16;  // kBF16, kF32, kF8E4M3, kF4E2M1, or kI4: -8 … 7
   int16_t group_n = 1, group_k = 0;
@@ -67,6 +70,9 @@ struct WeightFormat {
 
 // e4m3 with a scale for each output, for rows that become e4m3, too. CUDA alone, where linear_takes_fp8().
 inline constexpr WeightFormat kFp8Rows = {DType::kF8E4M3, 1, 0};
+// The same with scales of blocks, for rows with a scale for each kScaleGroup columns; of codes made elsewhere. Larger
+// blocks of a checkpoint are some of these.
+inline constexpr WeightFormat kFp8Blocks = {DType::kF8E4M3, 32, kScaleGroup};
 // Weights alone as codes. Bytes on the CPU alone; half bytes on CUDA, too; in groups of 16, 32, 64 or 128 columns.
 inline constexpr WeightFormat kFp8Weights = {DType::kF8E4M3, 1, 128};
 inline constexpr WeightFormat kInt4Weights = {DType::kI4, 1, 32};
@@ -97,9 +103,9 @@ double bytes_per_value(const WeightFormat& format);
 
 // Packs `parts` (each [rows, k], stacked) once. kBF16 rounds fp32 and fp16 sources to bf16; kF32 is exact.
 // kFp8Rows quantises each row as quantise_rows() does; for k a multiple of 16 and a number of outputs that is a
-// multiple of 4. kFp8Weights does so with each group; kInt4Weights takes the scale of a group that leaves the least
-// squared error among some (on CUDA rounded to bf16). A group that holds a NaN or an infinity becomes NaN. Parts with
-// codes of their own are packed as they are. What a device has no kernels for is kUnimplemented.
+// multiple of 4, as kFp8Blocks are. kFp8Weights does so with each group; kInt4Weights takes the scale of a group that
+// leaves the least squared error among some (on CUDA rounded to bf16). A group that holds a NaN or an infinity becomes
+// NaN. Parts with codes of their own are packed as they are. What a device has no kernels for is kUnimplemented.
 Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> parts, int64_t k, WeightFormat format,
                                  LinearLayout layout = LinearLayout::kPlain);
 
@@ -107,7 +113,7 @@ Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> par
 int64_t packed_bytes(DeviceKind device, int64_t n, int64_t k, WeightFormat format,
                      LinearLayout layout = LinearLayout::kPlain);
 
-// Whether weights may be stored as kFp8Rows. gpu: not looked at on the CPU.
+// Whether weights may be stored as kFp8Rows and kFp8Blocks. gpu: not looked at on the CPU.
 bool linear_takes_fp8(DeviceKind device, const GpuInfo& gpu);
 
 enum class EndKind {
@@ -139,6 +145,7 @@ struct End {
 // kFp8Rows multiplies codes; plain x becomes codes first, in scratch memory that is given back. Each sum of products
 // of codes is multiplied by the weight row's scale, then by x's row's. The matrix unit keeps about 13 bits of such a
 // sum behind its largest product, so its error is larger than that of fp32 sums, but small beside what quantising did.
+// kFp8Blocks does so with the 128 columns of a block: their sum times the product of both scales is added in fp32.
 // y: [rows, n] (kSwiGlu: [rows, n / 2]), bf16 or fp32 (kAdd: fp32). y must not overlap x. rows may be 0.
 void linear(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end, Arena& scratch);
 
@@ -147,8 +154,8 @@ void linear(Stream& stream, const LinearWeight& w, const Input& x, TensorView y,
 Input input_for(const LinearWeight& w, DType activation, int64_t rows, Arena& scratch);
 
 // Whether rows of products of w with rows of `activation` can be summarised on the stream's device. On CUDA: on sm_90,
-// where both are bf16, or w is FP8; w is kPlain, not portable and not so small that its k is cut, and n is a multiple
-// of 4.
+// where both are bf16, or w is kFp8Rows; w is kPlain, not portable and not so small that its k is cut, and n is a
+// multiple of 4.
 bool linear_summarises(const Stream& stream, const LinearWeight& w, DType activation);
 
 }  // namespace volley::ops

@@ -179,23 +179,31 @@ Status check_fp8(const GpuInfo& gpu, std::span<const WeightRows> parts, int64_t 
                        std::to_string(kQuantisedColumns) + " and 4. Use bfloat16.");
 }
 
-// Bytes of a row as it goes to the device: plain values, or a scale and then codes.
-int64_t raw_row_bytes(const WeightRows& part, int64_t k) {
-  if (part.codes) return k + static_cast<int64_t>(sizeof(float));
+// Scales of a row's codes.
+int64_t scales_of_row(const WeightFormat& format, int64_t k) {
+  return format.in_blocks() ? linear_cuda_k_blocks(k, format.code) : 1;
+}
+
+// Bytes of a row as it goes to the device: plain values, or scales and codes.
+int64_t raw_row_bytes(const WeightRows& part, int64_t k, int64_t scales) {
+  if (part.codes) return k + scales * static_cast<int64_t>(sizeof(float));
   return k * static_cast<int64_t>(part.values ? sizeof(float) : dtype_size(part.dtype));
 }
 
 }  // namespace
 
-void upload_rows(Device& device, const WeightRows& part, int64_t first, int64_t rows, int64_t k, void* raw) {
-  const auto bytes = static_cast<size_t>(rows * raw_row_bytes(part, k));
+void upload_rows(Device& device, const WeightRows& part, int64_t first, int64_t rows, int64_t k, void* raw,
+                 int64_t scales) {
+  const int64_t row_bytes = raw_row_bytes(part, k, scales);
+  const auto bytes = static_cast<size_t>(rows * row_bytes);
   if (part.codes) {
-    const auto codes_at = static_cast<size_t>(rows) * sizeof(float);
+    const auto scale_bytes = static_cast<size_t>(scales) * sizeof(float);
+    const size_t codes_at = static_cast<size_t>(rows) * scale_bytes;
     std::vector<uint8_t> host(bytes);
     for_each_in_parallel(rows, [&](int64_t r) {
-      float scale = 0;
-      part.codes(first + r, {{&host[codes_at + r * k], static_cast<size_t>(k)}, {&scale, 1}, {}});
-      std::memcpy(&host[r * sizeof(float)], &scale, sizeof(float));
+      std::vector<float> of_row(static_cast<size_t>(scales));
+      part.codes(first + r, {{&host[codes_at + r * k], static_cast<size_t>(k)}, of_row, {}});
+      std::memcpy(&host[r * scale_bytes], of_row.data(), scale_bytes);
     });
     device.upload(raw, host.data(), bytes);
   } else if (part.values) {
@@ -204,34 +212,37 @@ void upload_rows(Device& device, const WeightRows& part, int64_t first, int64_t 
     device.upload(raw, host.data(), bytes);
   } else {
     const auto* from = static_cast<const char*>(part.data);
-    device.upload(raw, from + first * raw_row_bytes(part, k), bytes);
+    device.upload(raw, from + first * row_bytes, bytes);
   }
 }
 
-Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
-                                      LinearLayout layout) {
+Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows> parts, int64_t k,
+                                      const WeightFormat& format, LinearLayout layout) {
+  const DType storage = format.code;
+  const int64_t scales = scales_of_row(format, k);
   if (storage == DType::kF8E4M3) VOLLEY_RETURN_IF_ERROR(check_fp8(device.stream().gpu(), parts, k, layout));
   LinearWeight w;
   w.k = k;
-  w.format.code = storage;
+  w.format = format;
   w.layout = layout;
   int64_t raw_bytes = 0;
   for (const WeightRows& part : parts) {
     w.n += part.rows;
-    raw_bytes = std::max(raw_bytes, part.rows * raw_row_bytes(part, k));
+    raw_bytes = std::max(raw_bytes, part.rows * raw_row_bytes(part, k, scales));
   }
-  const int64_t packed_bytes = linear_cuda_packed_bytes(w.n, k, storage, layout);
+  const int64_t packed_bytes = linear_cuda_packed_bytes(w.n, k, format, layout);
   VOLLEY_ASSIGN(w.packed, device.allocate(static_cast<size_t>(packed_bytes)));
   if (device.stream().dry()) return Result<LinearWeight>(std::move(w));
-  VOLLEY_ASSIGN(Buffer raw, device.allocate(static_cast<size_t>(std::min(raw_bytes, std::max(kPackBytes, k * 4)))));
+  VOLLEY_ASSIGN(Buffer raw,
+                device.allocate(static_cast<size_t>(std::min(raw_bytes, std::max(kPackBytes, (k + scales) * 4)))));
   int64_t first_row = 0;
   for (const WeightRows& part : parts) {
-    const int64_t row_bytes = raw_row_bytes(part, k);
+    const int64_t row_bytes = raw_row_bytes(part, k, scales);
     const DType dtype = part.values ? DType::kF32 : part.dtype;
     const int64_t at_once = std::max<int64_t>(1, static_cast<int64_t>(raw.bytes()) / row_bytes);
     for (int64_t done = 0; done < part.rows; done += at_once) {
       const int64_t rows = std::min(at_once, part.rows - done);
-      upload_rows(device, part, done, rows, k, raw.data());
+      upload_rows(device, part, done, rows, k, raw.data(), scales);
       if (part.codes) {
         store_fp8_rows_cuda(device.stream(), raw.data(), first_row + done, rows, w);
         continue;
@@ -278,9 +289,9 @@ void linear_cuda(Stream& stream, const LinearWeight& w, const Input& x, TensorVi
   switch (linear_cuda_kernel(stream.gpu(), w, x.values.dtype)) {
     case LinearKernel::kTiles: {
       const bool biased = end.bias.data != nullptr;
-      return linear_tiles_cuda(stream, w, x, y, end,
-                               biased ? LinearCudaPlan::make_biased(w, rows)
-                                      : LinearCudaPlan::make(w.n, w.k, w.layout, rows, w.format.code));
+      return linear_tiles_cuda(
+          stream, w, x, y, end,
+          biased ? LinearCudaPlan::make_biased(w, rows) : LinearCudaPlan::make(w.n, w.k, w.layout, rows, w.format));
     }
     case LinearKernel::kPortable:
       return linear_portable_cuda(stream, w, x.values, y, end);
@@ -291,15 +302,14 @@ void linear_cuda(Stream& stream, const LinearWeight& w, const Input& x, TensorVi
 
 namespace {
 
-// What is not nibbles, a format's code says all of: kFp8Rows is the only one of bytes.
 Result<LinearWeight> pack_weights(Device& device, std::span<const WeightRows> parts, int64_t k,
                                   const WeightFormat& format, LinearLayout layout) {
   if (format.is_nibbles()) return pack_codes(device, parts, k, format, layout);
-  return pack_linear_cuda(device, parts, k, format.code, layout);
+  return pack_linear_cuda(device, parts, k, format, layout);
 }
 int64_t weight_bytes(int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout) {
   if (format.is_nibbles()) return linear_codes_bytes(n, k, format, layout);
-  return linear_cuda_packed_bytes(n, k, format.code, layout);
+  return linear_cuda_packed_bytes(n, k, format, layout);
 }
 
 }  // namespace

@@ -3,13 +3,14 @@
 // Packed layout: panels of 64 rows of weights; bf16: a panel is a run of blocks [64 rows][64 k] of 8 KB, k ascending,
 // padded with zeros, each swizzled as the matrix unit reads it from shared memory (device/cuda/products.cuh), so that
 // a plain contiguous copy brings it there. FP8: the same with blocks [64 rows][128 k], and behind the last panel the
-// scales of all packed rows. fp32: a panel is [64][k], row-major. kGateUp: the rows of a panel are 32 gates, then the
-// 32 ups of the same outputs.
+// scales of all packed rows, or of kFp8Blocks [32 packed rows][128 k]. fp32: a panel is [64][k], row-major. kGateUp:
+// the rows of a panel are 32 gates, then the 32 ups of the same outputs.
 //
 // Order of a sum (bf16 x bf16, FP8 x FP8): k is cut into one or two slices of whole blocks, which the weight's shape
 // decides; within a slice the matrix unit adds along k, 32 bytes at a time, into one fp32 accumulator; then first slice
-// plus second; of FP8 times the weight's scale, times x's. Tile sizes do not enter. Everything else goes to a plain
-// kernel with an order of its own, also fixed by the shape.
+// plus second; of FP8 times the weight's scale, times x's. Of kFp8Blocks the matrix unit adds 128 along k, and an fp32
+// sum takes each of these with its scales (linear_cuda_blocks.cuh). Tile sizes do not enter. Everything else goes to a
+// plain kernel with an order of its own, also fixed by the shape.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +37,8 @@ inline int64_t linear_cuda_panels(int64_t n, LinearLayout layout) {
 inline int64_t linear_cuda_k_blocks(int64_t k, DType storage = DType::kBF16) {
   return (k + linear_cuda_block_k(storage) - 1) / linear_cuda_block_k(storage);
 }
-int64_t linear_cuda_packed_bytes(int64_t n, int64_t k, DType storage, LinearLayout layout);
-// A scale for each packed row, in device memory. REQUIRES: w.format.code is kF8E4M3.
+int64_t linear_cuda_packed_bytes(int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout);
+// The scales, in device memory. REQUIRES: w.format.code is kF8E4M3.
 float* linear_cuda_scales(const LinearWeight& w);
 
 // Row of the packed matrix that holds row `row` of the stacked parts.
@@ -74,13 +75,14 @@ struct LinearCudaPlan {
   LinearTile tile;
   int64_t row_tiles = 0;
 
-  static LinearCudaPlan make(int64_t n, int64_t k, LinearLayout layout, int64_t rows, DType storage = DType::kBF16);
+  static LinearCudaPlan make(int64_t n, int64_t k, LinearLayout layout, int64_t rows,
+                             const WeightFormat& format = DType::kBF16);
   // The same with a tile that summarises rows. REQUIRES: linear_cuda_summarises().
   static LinearCudaPlan make_summarising(const LinearWeight& w, int64_t rows);
   // The same with a tile that adds a bias.
   static LinearCudaPlan make_biased(const LinearWeight& w, int64_t rows);
-  // All tiles that have a kernel for the layout, split and storage.
-  static std::vector<LinearTile> tiles(LinearLayout layout, int split, DType storage = DType::kBF16);
+  // All tiles that have a kernel for the layout, split and format.
+  static std::vector<LinearTile> tiles(LinearLayout layout, int split, const WeightFormat& format = DType::kBF16);
   static std::vector<LinearTile> summary_tiles();
   static std::vector<LinearTile> bias_tiles();
 };
@@ -110,15 +112,18 @@ LinearKernel linear_cuda_kernel(const GpuInfo& gpu, const LinearWeight& w, DType
 // Whether such a call can summarise rows: by tiles, with k in one slice.
 bool linear_cuda_summarises(const GpuInfo& gpu, const LinearWeight& w, DType x);
 
-Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows> parts, int64_t k, DType storage,
-                                      LinearLayout layout);
+Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows> parts, int64_t k,
+                                      const WeightFormat& format, LinearLayout layout);
 // Rows [first_row, first_row + rows) of an FP8 weight from `raw`: [rows, k] of dtype, on the device.
 void pack_fp8_rows_cuda(Stream& stream, const void* raw, DType dtype, int64_t first_row, int64_t rows,
                         const LinearWeight& w);
-// The same of rows that are e4m3 already: raw has `rows` fp32 scales, then the codes.
+// The same of rows that are e4m3 already: raw has the fp32 scales of `rows` rows, of each one or kFp8Blocks' groups,
+// then the codes.
 void store_fp8_rows_cuda(Stream& stream, const void* raw, int64_t first_row, int64_t rows, const LinearWeight& w);
-// Rows of a part to `raw`, on the device: plain values, of WeightRows::values as fp32; or codes as above.
-void upload_rows(Device& device, const WeightRows& part, int64_t first, int64_t rows, int64_t k, void* raw);
+// Rows of a part to `raw`, on the device: plain values, of WeightRows::values as fp32; or codes as above, with
+// so many scales a row.
+void upload_rows(Device& device, const WeightRows& part, int64_t first, int64_t rows, int64_t k, void* raw,
+                 int64_t scales = 1);
 void linear_cuda(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end);
 
 // The kernels. linear_tiles_cuda and linear_portable_cuda REQUIRE what linear_cuda_kernel asks for them; the first, a

@@ -20,13 +20,18 @@ __device__ int64_t panel_at(int64_t row, int64_t k) {
   return row / kPanelRows * ((k + kColumns - 1) / kColumns) * kBlockBytes;
 }
 
-// A block per row, of codes that are there.
+// A block per row, of codes that are there, with one scale a row or one for each block of columns; the first of the
+// `sharing` outputs that have the same ones brings these.
 __global__ void __launch_bounds__(kThreads)
     store_fp8_kernel(const float* raw_scales, int64_t first_row, int64_t n, int64_t k, LinearLayout layout,
-                     uint8_t* packed, float* scales) {
-  const auto* codes = reinterpret_cast<const uint8_t*>(raw_scales + gridDim.x) + blockIdx.x * k;
+                     int64_t blocks, int64_t sharing, uint8_t* packed, float* scales) {
+  const auto* codes = reinterpret_cast<const uint8_t*>(raw_scales + gridDim.x * blocks) + blockIdx.x * k;
   const int64_t row = packed_row(first_row + blockIdx.x, n, layout), r = row % kPanelRows;
-  if (threadIdx.x == 0) scales[row] = raw_scales[blockIdx.x];
+  if (row % sharing == 0) {
+    for (int64_t i = threadIdx.x; i < blocks; i += kThreads) {
+      scales[row / sharing * blocks + i] = raw_scales[blockIdx.x * blocks + i];
+    }
+  }
   uint8_t* panel = packed + panel_at(row, k);
   for (int64_t i = threadIdx.x; i < k; i += kThreads) panel[code_index(r, i)] = codes[i];
 }
@@ -63,8 +68,10 @@ void store_fp8_rows_cuda(Stream& stream, const void* raw, int64_t first_row, int
   cuda::Launch how;
   how.grid = dim3(static_cast<unsigned>(rows));
   how.block = dim3(kThreads);
-  cuda::launch(store_fp8_kernel, how, stream, static_cast<const float*>(raw), first_row, w.n, w.k, w.layout,
-               static_cast<uint8_t*>(w.packed.data()), linear_cuda_scales(w));
+  const int64_t blocks = w.format.in_blocks() ? linear_cuda_k_blocks(w.k, w.format.code) : 1;
+  const int64_t sharing = w.format.group_n;
+  cuda::launch(store_fp8_kernel, how, stream, static_cast<const float*>(raw), first_row, w.n, w.k, w.layout, blocks,
+               sharing, static_cast<uint8_t*>(w.packed.data()), linear_cuda_scales(w));
 }
 
 }  // namespace volley::ops

@@ -7,8 +7,7 @@
 #include <random>
 
 #include "device/cuda/launch.h"
-#include "ops/device_for_test.h"
-#include "ops/linear/linear_cuda.h"
+#include "ops/linear/linear_fp8_for_test.h"
 #include "ops/quantise/quantise_for_test.h"
 #include "ops/values_for_test.h"
 
@@ -17,16 +16,6 @@ namespace {
 
 constexpr DType kF8 = DType::kF8E4M3, kF32 = DType::kF32, kBF16 = DType::kBF16;
 constexpr double kRoundBF16 = 0x1p-8;
-// Addends of one step of the matrix unit lie on a grid of 2^-13 of the largest of them: what is finer is cut off.
-constexpr double kGrid = 0x1p-13;
-
-#define FP8_DEVICE_OR_SKIP(device)    \
-  VOLLEY_CUDA_DEVICE_OR_SKIP(device); \
-  if (!linear_cuda_takes_fp8(device.stream().gpu())) GTEST_SKIP() << "needs sm_90a"
-
-LinearLayout layout_of(EndKind kind) {
-  return kind == EndKind::kSwiGlu ? LinearLayout::kGateUp : LinearLayout::kPlain;
-}
 
 LinearWeight pack(Device& device, const std::vector<float>& values, int64_t k, LinearLayout layout) {
   const int64_t n = static_cast<int64_t>(values.size()) / k;
@@ -56,13 +45,7 @@ class TestInput {
   DeviceTensor codes_, scales_;
 };
 
-struct Case {
-  int64_t n, k;
-  EndKind kind;
-  DType y;
-
-  int64_t outputs() const { return kind == EndKind::kSwiGlu ? n / 2 : n; }
-};
+using Case = Fp8Case;
 
 // y of `count` rows of x from `begin` on; y starts as `before` where it is added to.
 std::vector<char> run(Device& device, const LinearWeight& w, const Case& c, const TestInput& x, int64_t begin,
@@ -82,34 +65,6 @@ std::vector<char> run(Device& device, const LinearWeight& w, const Case& c, cons
     linear(device.stream(), w, x.rows(begin, count), y, end, none);
   }
   return out.read<char>();
-}
-
-std::vector<float> decode(const std::vector<char>& bytes, DType dtype) {
-  std::vector<float> values(bytes.size() / dtype_size(dtype));
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (dtype == kF32) {
-      std::memcpy(&values[i], &bytes[i * 4], 4);
-    } else {
-      BFloat16 b;
-      std::memcpy(&b, &bytes[i * 2], 2);
-      values[i] = to_float(b);
-    }
-  }
-  return values;
-}
-
-// The plan for these rows, once with each tile.
-template <typename Check>
-void for_tiles(const Case& c, int64_t rows, const Check& check) {
-  LinearCudaPlan plan = LinearCudaPlan::make(c.n, c.k, layout_of(c.kind), rows, kF8);
-  for (const LinearTile& tile : LinearCudaPlan::tiles(layout_of(c.kind), plan.split, kF8)) {
-    plan.tile = tile;
-    plan.row_tiles = (rows + tile.rows - 1) / tile.rows;
-    SCOPED_TRACE(testing::Message() << tile.halves << " x " << tile.rows << (tile.shared ? " shared" : "") << ", n "
-                                    << c.n << " k " << c.k << " rows " << rows << " split " << plan.split);
-    check(plan);
-    if (testing::Test::HasFatalFailure()) return;
-  }
 }
 
 TEST(LinearCudaFp8, PacksWhatTheQuantiserMakes) {
@@ -174,7 +129,7 @@ TEST(LinearCudaFp8, WholeNumbersAreExact) {
     const LinearWeight w = pack(device, weights, c.k, LinearLayout::kPlain);
     const TestInput in(device, x, c.k);
     for (int64_t rows : {1, 9, 130, 300}) {
-      for_tiles(c, rows, [&](const LinearCudaPlan& plan) {
+      for_tiles(c, kFp8Rows, rows, [&](const LinearCudaPlan& plan) {
         const std::vector<float> y = decode(run(device, w, c, in, 0, rows, before, &plan), kF32);
         for (size_t i = 0; i < y.size(); ++i) {
           ASSERT_EQ(y[i], want[i]) << "row " << i / c.n << " output " << i % c.n;
@@ -184,28 +139,10 @@ TEST(LinearCudaFp8, WholeNumbersAreExact) {
   }
 }
 
-struct Sum {
-  double value = 0, bound = 0;
-};
-
-// Each step of 32 products and the sum so far is on the grid of the largest of these.
 Sum oracle(const QuantisedRow& w, const QuantisedRow& x) {
-  Sum sum;
-  for (size_t i = 0; i < w.values.size(); i += 32) {
-    double largest = std::fabs(sum.value);
-    for (size_t j = i; j < std::min(i + 32, w.values.size()); ++j) {
-      const double product = double{w.values[j]} * x.values[j];
-      sum.value += product;
-      largest = std::max(largest, std::fabs(product));
-    }
-    sum.bound += 33 * kGrid * std::max(largest, std::fabs(sum.value));
-  }
+  const Sum sum = sum_of_codes(w.values.data(), x.values.data(), static_cast<int64_t>(w.values.size()));
   const double scale = double{w.scale} * x.scale;
   return {sum.value * scale, sum.bound * scale * 1.001};
-}
-
-double silu(double x) {
-  return x / (1 + std::exp(-x));
 }
 
 // Values of every output, or of some thousand; and that errors are small where bounds are wide.
@@ -224,9 +161,7 @@ void check_values(Device& device, const Case& c, std::initializer_list<int64_t> 
       const QuantisedRow row(&x[i / outputs * c.k], c.k);
       Sum want = oracle(QuantisedRow(&values[output * c.k], c.k), row);
       if (c.kind == EndKind::kSwiGlu) {
-        const Sum up = oracle(QuantisedRow(&values[(outputs + output) * c.k], c.k), row);
-        const double bound = 1.1 * want.bound * (std::fabs(up.value) + up.bound);
-        want = {silu(want.value) * up.value, bound + std::fabs(silu(want.value)) * up.bound};
+        want = swiglu_of(want, oracle(QuantisedRow(&values[(outputs + output) * c.k], c.k), row));
       }
       if (c.kind == EndKind::kAdd) want.value += before[i];
       want.bound += std::fabs(want.value) * (c.y == kBF16 ? kRoundBF16 : 0x1p-22) + 0x1p-22;
@@ -285,7 +220,7 @@ void check_tiles(Device& device, int64_t rows, std::initializer_list<Case> cases
     x[3 * c.k + 5] = std::nanf("");
     const TestInput in(device, x, c.k);
     const size_t row_bytes = c.outputs() * dtype_size(c.y);
-    for_tiles(c, rows, [&](const LinearCudaPlan& plan) {
+    for_tiles(c, kFp8Rows, rows, [&](const LinearCudaPlan& plan) {
       std::vector<char> y = run(device, w, c, in, 0, rows, before, &plan);
       const auto third = y.begin() + static_cast<int64_t>(3 * row_bytes);
       for (float v : decode({third, third + static_cast<int64_t>(row_bytes)}, c.y)) ASSERT_TRUE(std::isnan(v));

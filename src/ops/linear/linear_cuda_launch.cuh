@@ -22,6 +22,13 @@ void launch_fp8_tiles_3(LinearTile tile, Stream& stream, const CUtensorMap& x_ma
 void launch_fp8_tiles_4(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 void launch_fp8_tiles_6(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 
+// FP8 in blocks, all rows that there are.
+void launch_fp8_block_tiles_2(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+void launch_fp8_block_tiles_3(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+void launch_fp8_block_tiles_4(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+void launch_fp8_block_tiles_6(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+void launch_fp8_block_bias_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+
 // Those that summarise rows.
 void launch_summary_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 void launch_fp8_summary_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
@@ -47,22 +54,28 @@ template <int... kRows>
 struct TileRows {};
 
 // The tile of kHalves and `rows` rows, one of kRows. Whether there is such a one.
-template <DType kStorage, int kHalves, bool kShared, bool kSummarises, bool kBiased, int... kRows>
+template <DType kStorage, int kHalves, bool kShared, bool kSummarises, bool kBiased, bool kInBlocks, int... kRows>
 bool launch_one_of(TileRows<kRows...>, int rows, Stream& stream, const CUtensorMap& x_map, const TileArgs& args) {
-  return (
-      (rows == kRows &&
-       (launch_tile<TileShape<kHalves, kRows, kShared, kStorage, kSummarises, kBiased>>(stream, x_map, args), true)) ||
-      ...);
+  return ((rows == kRows && (launch_tile<TileShape<kHalves, kRows, kShared, kStorage, kSummarises, kBiased, kInBlocks>>(
+                                 stream, x_map, args),
+                             true)) ||
+          ...);
 }
 
 template <int kHalves, typename Alone, typename Shared, DType kStorage = DType::kBF16, bool kSummarises = false,
-          bool kBiased = false>
+          bool kBiased = false, bool kInBlocks = false>
 void launch_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args) {
-  const bool launched =
-      tile.shared
-          ? launch_one_of<kStorage, kHalves, true, kSummarises, kBiased>(Shared(), tile.rows, stream, x_map, args)
-          : launch_one_of<kStorage, kHalves, false, kSummarises, kBiased>(Alone(), tile.rows, stream, x_map, args);
+  const bool launched = tile.shared ? launch_one_of<kStorage, kHalves, true, kSummarises, kBiased, kInBlocks>(
+                                          Shared(), tile.rows, stream, x_map, args)
+                                    : launch_one_of<kStorage, kHalves, false, kSummarises, kBiased, kInBlocks>(
+                                          Alone(), tile.rows, stream, x_map, args);
   VOLLEY_CHECK_MSG(launched, "linear: a tile that has no kernel");
+}
+
+template <int kHalves, bool kBiased = false>
+void launch_fp8_block_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args) {
+  launch_tiles<kHalves, TileRows<8, 16, 32, 64, 96, 128>, TileRows<>, DType::kF8E4M3, false, kBiased, true>(
+      tile, stream, x_map, args);
 }
 
 }  // namespace volley::ops

@@ -24,9 +24,10 @@ constexpr int64_t kLeastBlocks =
 constexpr LinearTile kRowTiles[] = {{3, 128, false, true}, {4, 128, false, true}, {6, 128, true, true}};
 
 // The others (linear_cuda_tiles_2.cu and its like). A pair of gate and up must not be cut.
-bool possible(LinearTile tile, LinearLayout layout, int split) {
+bool possible(LinearTile tile, LinearLayout layout, int split, bool in_blocks = false) {
   if (layout == LinearLayout::kGateUp && tile.halves % 2 != 0) return false;
   if (tile.halves < 4 && tile.rows > 128) return false;
+  if (in_blocks && tile.rows > 128) return false;  // sums twice: registers hold no more
   // A block of a pair takes all of k: with two slices the pair is for those. Few rows are not worth sharing.
   return !tile.shared || (split == 1 && tile.rows >= 160 && tile.halves >= 4);
 }
@@ -101,27 +102,29 @@ LinearTile best_tile(int64_t halves, int split, int64_t rows, std::span<const Li
 
 }  // namespace
 
-std::vector<LinearTile> LinearCudaPlan::tiles(LinearLayout layout, int split, DType storage) {
+std::vector<LinearTile> LinearCudaPlan::tiles(LinearLayout layout, int split, const WeightFormat& format) {
   std::vector<LinearTile> tiles;
   for (bool shared : {false, true}) {
     for (int rows : kTileRows) {
       for (int halves : kTileHalves) {
-        if (possible({halves, rows, shared}, layout, split)) tiles.push_back({halves, rows, shared});
+        const LinearTile tile = {halves, rows, shared};
+        if (possible(tile, layout, split, format.in_blocks())) tiles.push_back(tile);
       }
     }
   }
-  if (layout == LinearLayout::kPlain && split == 2 && storage == DType::kBF16) {
+  if (layout == LinearLayout::kPlain && split == 2 && format.code == DType::kBF16) {
     tiles.insert(tiles.end(), std::begin(kRowTiles), std::end(kRowTiles));
   }
   return tiles;
 }
 
-LinearCudaPlan LinearCudaPlan::make(int64_t n, int64_t k, LinearLayout layout, int64_t rows, DType storage) {
+LinearCudaPlan LinearCudaPlan::make(int64_t n, int64_t k, LinearLayout layout, int64_t rows,
+                                    const WeightFormat& format) {
   LinearCudaPlan plan;
   plan.halves = 2 * linear_cuda_panels(n, layout);
-  plan.k_blocks = linear_cuda_k_blocks(k, storage);
+  plan.k_blocks = linear_cuda_k_blocks(k, format.code);
   plan.split = best_split(plan.halves, plan.k_blocks, layout);
-  plan.tile = best_tile(plan.halves, plan.split, rows, tiles(layout, plan.split, storage));
+  plan.tile = best_tile(plan.halves, plan.split, rows, tiles(layout, plan.split, format));
   plan.row_tiles = divide_up(rows, plan.tile.rows);
   return plan;
 }
@@ -133,7 +136,7 @@ std::vector<LinearTile> LinearCudaPlan::summary_tiles() {
 }
 
 LinearCudaPlan LinearCudaPlan::make_summarising(const LinearWeight& w, int64_t rows) {
-  LinearCudaPlan plan = make(w.n, w.k, w.layout, rows, w.format.code);
+  LinearCudaPlan plan = make(w.n, w.k, w.layout, rows, w.format);
   plan.tile = best_tile(plan.halves, plan.split, rows, summary_tiles());
   plan.row_tiles = divide_up(rows, plan.tile.rows);
   return plan;
@@ -148,17 +151,18 @@ std::vector<LinearTile> LinearCudaPlan::bias_tiles() {
 }
 
 LinearCudaPlan LinearCudaPlan::make_biased(const LinearWeight& w, int64_t rows) {
-  LinearCudaPlan plan = make(w.n, w.k, w.layout, rows, w.format.code);
+  LinearCudaPlan plan = make(w.n, w.k, w.layout, rows, w.format);
   plan.tile = best_tile(plan.halves, plan.split, rows, bias_tiles());
   plan.row_tiles = divide_up(rows, plan.tile.rows);
   return plan;
 }
 
-int64_t linear_cuda_packed_bytes(int64_t n, int64_t k, DType storage, LinearLayout layout) {
-  const int64_t panels = linear_cuda_panels(n, layout);
-  if (storage == DType::kF32) return panels * kPanelRows * k * 4;
-  const int64_t scales = storage == DType::kF8E4M3 ? panels * kPanelRows * static_cast<int64_t>(sizeof(float)) : 0;
-  return panels * linear_cuda_k_blocks(k, storage) * kBlockBytes + scales;
+int64_t linear_cuda_packed_bytes(int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout) {
+  const int64_t panels = linear_cuda_panels(n, layout), blocks = linear_cuda_k_blocks(k, format.code);
+  if (format.code == DType::kF32) return panels * kPanelRows * k * 4;
+  int64_t scales = 0;
+  if (format.code == DType::kF8E4M3) scales = panels * kPanelRows / format.group_n * (format.in_blocks() ? blocks : 1);
+  return panels * blocks * kBlockBytes + scales * static_cast<int64_t>(sizeof(float));
 }
 
 float* linear_cuda_scales(const LinearWeight& w) {
@@ -187,8 +191,9 @@ LinearKernel linear_cuda_kernel(const GpuInfo& gpu, const LinearWeight& w, DType
 }
 
 bool linear_cuda_summarises(const GpuInfo& gpu, const LinearWeight& w, DType x) {
-  return w.layout == LinearLayout::kPlain && linear_cuda_kernel(gpu, w, x) == LinearKernel::kTiles &&
-         LinearCudaPlan::make(w.n, w.k, w.layout, 1, w.format.code).split == 1;
+  return w.layout == LinearLayout::kPlain && !w.format.in_blocks() &&
+         linear_cuda_kernel(gpu, w, x) == LinearKernel::kTiles &&
+         LinearCudaPlan::make(w.n, w.k, w.layout, 1, w.format).split == 1;
 }
 
 bool linear_cuda_takes_fp8(const GpuInfo& gpu) {

@@ -11,8 +11,8 @@ namespace volley::ops {
 
 struct TileArgs {
   const uint8_t* weights = nullptr;      // packed
-  const float* weight_scales = nullptr;  // FP8: of packed rows
-  const float* row_scales = nullptr;     // FP8: of the rows of x
+  const float* weight_scales = nullptr;  // FP8: of packed rows; in blocks [halves][k_blocks]
+  const float* row_scales = nullptr;     // FP8: of the rows of x; in groups [k_blocks][row_scales_stride]
   const uint8_t* whole = nullptr;        // RowSummaries::whole
   void* y = nullptr;
   int halves = 0;  // of panels: 32 weight rows each
@@ -24,6 +24,7 @@ struct TileArgs {
   bool y_bf16 = false;
   bool summary_weights = false;
   const float* bias = nullptr;  // of outputs, for tiles that add one
+  int row_scales_stride = 0;    // a multiple of 4
 };
 
 // What two blocks of a cluster copy to both of them, half each: rows of x or weights that they have in common.

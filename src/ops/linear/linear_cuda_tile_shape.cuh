@@ -10,20 +10,23 @@ namespace volley::ops {
 // neighbouring weights and the same rows are a cluster; each copies half of the rows, to both. kStorage: of weights
 // and x, kBF16 or kF8E4M3; a stage holds 128 bytes of every row of both. kSummarises: rows that TileArgs::whole does
 // not name end as summaries; one slice of k, kStore. kBiased: sums end with the bias added; apart, so that nobody else
-// fetches its code.
+// fetches its code. kInBlocks: kFp8Blocks (linear_cuda_blocks.cuh).
 template <int kHalves_, int kRows_, bool kShared_ = false, DType kStorage_ = DType::kBF16, bool kSummarises_ = false,
-          bool kBiased_ = false>
+          bool kBiased_ = false, bool kInBlocks_ = false>
 struct TileShape {
   static constexpr int kHalves = kHalves_, kRows = kRows_;
   static constexpr bool kShared = kShared_, kSummarises = kSummarises_, kBiased = kBiased_;
   static constexpr Common kCommon = kShared ? Common::kX : Common::kNothing;
   static constexpr bool kFp8 = kStorage_ == DType::kF8E4M3;
+  static constexpr bool kInBlocks = kInBlocks_;
+  static constexpr bool kScalesSums = kFp8 && !kInBlocks;  // when they are whole
+  static_assert(!kInBlocks || (kFp8 && !kShared && !kSummarises));
   static constexpr int kBlockColumns = static_cast<int>(linear_cuda_block_k(kStorage_));
   static constexpr int kGroups = (kHalves + 1) / 2;  // a warpgroup for 64 weight rows; the last may have 32 to spare
   static constexpr int kConsumers = kGroups * 128;
   // Three groups with many sums need more registers than an even share: the producers are a whole group then, and give
   // up most of theirs.
-  static constexpr bool kUnevenRegisters = kGroups == 3 && kRows >= 192;
+  static constexpr bool kUnevenRegisters = kGroups == 3 && kRows >= (kInBlocks ? 128 : 192);
   static constexpr int kThreads = kConsumers + (kUnevenRegisters ? 128 : 64);  // and a warp each for weights and x
 
   static constexpr int kColumns = kRows;  // of a product: the rows of x are the N side
@@ -40,9 +43,12 @@ struct TileShape {
   static constexpr int kExchangeBytes = kConsumers * kRows;
   static constexpr bool kExchangeOutsideRing = !kShared && kHalves <= 3 && kRows <= 64;
   static constexpr int kOtherBytes = 1024 + kSpareBytes + (kExchangeOutsideRing ? kExchangeBytes : 0);
-  static constexpr int kStages = ((225 << 10) - kOtherBytes) / kStageBytes;
+  // In blocks: the scales of a stage's rows, behind all else.
+  static constexpr int kStageScaleBytes = kInBlocks ? kRows * 4 : 0;
+  static constexpr int kStages = ((225 << 10) - kOtherBytes) / (kStageBytes + kStageScaleBytes);
   static constexpr int kRingBytes = kStages * kStageBytes;
-  static constexpr int kSharedBytes = kRingBytes + kOtherBytes;
+  static constexpr int kScalesAt = kRingBytes + kOtherBytes - 1024;
+  static constexpr int kSharedBytes = kRingBytes + kOtherBytes + kStages * kStageScaleBytes;
 
   // Sums wait in the ring's place as [group][row][output of 64]; 4 floats of padding spread a column's writes over the
   // banks.

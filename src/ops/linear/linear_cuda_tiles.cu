@@ -11,6 +11,10 @@ struct Tiles {
 constexpr Tiles kBf16Tiles[] = {{2, launch_tiles_2}, {3, launch_tiles_3}, {4, launch_tiles_4}, {6, launch_tiles_6}};
 constexpr Tiles kFp8Tiles[] = {
     {2, launch_fp8_tiles_2}, {3, launch_fp8_tiles_3}, {4, launch_fp8_tiles_4}, {6, launch_fp8_tiles_6}};
+constexpr Tiles kFp8BlockTiles[] = {{2, launch_fp8_block_tiles_2},
+                                    {3, launch_fp8_block_tiles_3},
+                                    {4, launch_fp8_block_tiles_4},
+                                    {6, launch_fp8_block_tiles_6}};
 
 void launch(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args,
             std::span<const Tiles> choice) {
@@ -48,6 +52,12 @@ void linear_tiles_cuda(Stream& stream, const LinearWeight& w, const Input& x, Te
     args.weight_scales = linear_cuda_scales(w);
     args.row_scales = x.scales.as<float>();
     const CUtensorMap x_map = cuda::byte_matrix_map(x.values.data, args.rows, w.k, box_rows);
+    if (w.format.in_blocks()) {
+      VOLLEY_CHECK(!summarises && !plan.tile.shared && w.format == kFp8Blocks);
+      args.row_scales_stride = static_cast<int>(x.scales.shape[1]);
+      if (biased) return launch_fp8_block_bias_tiles(plan.tile, stream, x_map, args);
+      return launch(plan.tile, stream, x_map, args, kFp8BlockTiles);
+    }
     if (summarises) return launch_fp8_summary_tiles(plan.tile, stream, x_map, args);
     if (biased) return launch_fp8_bias_tiles(plan.tile, stream, x_map, args);
     return launch(plan.tile, stream, x_map, args, kFp8Tiles);

@@ -11,6 +11,7 @@
 // (larger clusters do not fill the chip: 30 of four fit on an H200 at a time). docs/cuda-notes.md has the measurements.
 #pragma once
 
+#include "ops/linear/linear_cuda_blocks.cuh"
 #include "ops/linear/linear_cuda_epilogue.cuh"
 #include "ops/linear/linear_cuda_summaries.cuh"
 #include "ops/linear/linear_cuda_tile_shape.cuh"
@@ -44,7 +45,7 @@ __device__ void finish(const TileArgs& args, const float* group_sums, int rank, 
 
   float4 before[kBatch], other[kBatch], weight_scale[2] = {}, bias = {};
   float row_scale[kBatch] = {};
-  if constexpr (Shape::kFp8) {
+  if constexpr (Shape::kScalesSums) {
     const float* scales = args.weight_scales + half * 32 + group * 64 + lane * 4;
     for (int i = 0; i < (kPairs ? 2 : 1); ++i) {
       if (exists) weight_scale[i] = *reinterpret_cast<const float4*>(scales + i * 32);
@@ -72,10 +73,10 @@ __device__ void finish(const TileArgs& args, const float* group_sums, int rank, 
   };
   const bool adds = !kPairs && args.kind == EndKind::kAdd;
   const auto scale = [&](float4 sums, int i, int of) {
-    return Shape::kFp8 ? scaled(sums, weight_scale[of], row_scale[i]) : sums;
+    return Shape::kScalesSums ? scaled(sums, weight_scale[of], row_scale[i]) : sums;
   };
   const auto read_before = [&] {
-    if constexpr (Shape::kFp8) {
+    if constexpr (Shape::kScalesSums) {
       for_rows([&](int i, int r) { row_scale[i] = args.row_scales[row + first + r * kStep]; });
     }
     if (!adds) return;
@@ -148,7 +149,7 @@ __device__ void exchange_and_finish(const Ring& ring, const TileArgs& args, cons
   if constexpr (Shape::kBiased) {
     if (valid) bias = args.bias[output];
   }
-  if constexpr (Shape::kFp8) {
+  if constexpr (Shape::kScalesSums) {
     if (valid) weight_scale = args.weight_scales[output];
     for_values([&](int i, int64_t) { row_scale[i] = args.row_scales[first_row + i / 2 * 8 + i % 2]; });
   }
@@ -164,7 +165,7 @@ __device__ void exchange_and_finish(const Ring& ring, const TileArgs& args, cons
   }
   for_values([&](int i, int64_t to) {
     float v = i % 2 == 0 ? kept[i / 2].x : kept[i / 2].y;
-    if constexpr (Shape::kFp8) v = scaled(v, weight_scale, row_scale[i]);
+    if constexpr (Shape::kScalesSums) v = scaled(v, weight_scale, row_scale[i]);
     if constexpr (Shape::kBiased) v += bias;
     if (args.kind == EndKind::kAdd) v += before[i];
     if (args.y_bf16) {
@@ -181,12 +182,16 @@ __device__ void consume_and_finish(const Ring& ring, const TileArgs& args, Slice
   // The other block must have begun before anything is sent there.
   if (Shape::kExchangeOutsideRing && exchanges) hopper::cluster_arrive();
   // They are wanted last, and read from memory.
-  if (Shape::kFp8 && threadIdx.x < Shape::kHalves && half + threadIdx.x < args.halves) {
+  if (Shape::kScalesSums && threadIdx.x < Shape::kHalves && half + threadIdx.x < args.halves) {
     hopper::prefetch_to_l2(args.weight_scales + (half + threadIdx.x) * 32);
   }
   float registers[Shape::kRows / 2] = {};
-  RingReader reader;
-  consume<Shape>(ring, reader, slice.count, registers);
+  if constexpr (Shape::kInBlocks) {
+    consume_blocks<Shape>(ring, args, slice, half, registers);
+  } else {
+    RingReader reader;
+    consume<Shape>(ring, reader, slice.count, registers);
+  }
   if constexpr (Shape::kExchangeOutsideRing) {
     if (exchanges) return exchange_and_finish<Shape>(ring, args, registers, rank, half, row);
   }
@@ -230,7 +235,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shape::kStages; ++i) {
       barrier_init(&full[i], 2);
-      barrier_init(&empty[i], Shape::kGroups * (Shape::kShared ? 2 : 1));
+      barrier_init(&empty[i], Shape::kInBlocks ? Shape::kConsumers / 32 : Shape::kGroups * (Shape::kShared ? 2 : 1));
     }
     barrier_init_fence();
   }
@@ -244,7 +249,13 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   if (threadIdx.x >= Shape::kConsumers) {
     if constexpr (Shape::kUnevenRegisters) registers_shrink_to<32>();
     if (threadIdx.x == Shape::kConsumers) produce_weights<Shape>(ring, args, slice, half, rank);
-    if (threadIdx.x == Shape::kConsumers + 32) produce_x<Shape>(ring, &x_map, slice, row, rank);
+    if (threadIdx.x == Shape::kConsumers + 32) {
+      if constexpr (Shape::kInBlocks) {
+        produce_scaled_x<Shape>(ring, &x_map, args, slice, row);
+      } else {
+        produce_x<Shape>(ring, &x_map, slice, row, rank);
+      }
+    }
     // They end here: barriers of a cluster count threads that have ended as arrived.
   } else {
     if constexpr (Shape::kUnevenRegisters) registers_grow_to<160>();

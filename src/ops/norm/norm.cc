@@ -14,8 +14,7 @@ void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, Tensor
   VOLLEY_CHECK_EQ(y.shape[1], x.shape[1]);
   if (y.dtype == DType::kF8E4M3) {
     VOLLEY_CHECK(stream.kind() == DeviceKind::kCuda);
-    VOLLEY_CHECK(rows.scales.rank == 1 && rows.scales.dtype == DType::kF32);
-    VOLLEY_CHECK_EQ(rows.scales.shape[0], y.shape[0]);
+    VOLLEY_CHECK(rows.has_scales());
     VOLLEY_CHECK_EQ(y.shape[1] % kQuantisedColumns, 0);
   } else {
     VOLLEY_CHECK(y.dtype == DType::kF32 || y.dtype == DType::kBF16);

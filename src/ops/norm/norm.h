@@ -14,7 +14,7 @@ struct FeatureBlock {
 };
 
 // x: [rows, h] fp32. weight: [h] fp32. y: [rows, h], bf16 or fp32, or on CUDA codes and scales as quantise_rows() would
-// make them of the fp32 result; may be x itself when fp32.
+// make them of the fp32 result, of rows or in groups; may be x itself when fp32.
 // row_index: [rows of y] int32 rows of x to read (a gather), or a null view: y has the rows of x, in order.
 // copy: also gets x itself, as capture_feature() would make it, unless it is a null view. REQUIRES: no row_index then,
 // and features that overlap neither x nor y.

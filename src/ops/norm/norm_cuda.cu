@@ -25,6 +25,7 @@ struct NormArgs {
   void* y;
   DType y_dtype;
   float* y_scales;    // of codes
+  int64_t groups_at;  // of codes in groups: from a group's scales to the next one's; else 0
   uint8_t* features;  // null: no copy of x
   DType feature_dtype;
   int64_t feature_stride;  // bytes from row to row
@@ -75,6 +76,21 @@ __device__ uint2 to_bf16(float4 v) {
   return {reinterpret_cast<const uint32_t&>(low), reinterpret_cast<const uint32_t&>(high)};
 }
 
+// Writes the row's results as codes in groups, a warp a group.
+template <typename Result>
+__device__ void code_groups(const NormArgs& args, const Result& result) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  auto* const y = static_cast<uint8_t*>(args.y) + blockIdx.x * args.h;
+  for (int64_t group = threadIdx.x / 32; group * kScaleGroup < args.h; group += kChains / 32) {
+    const int64_t end = min(args.h, (group + 1) * kScaleGroup);
+    uint32_t largest = 0;
+    for (int64_t i = group * kScaleGroup + lane; i < end; i += 32) largest = max(largest, magnitude_bits(result(i)));
+    const float scale = code_scale(__reduce_max_sync(0xffffffff, largest)), inverse = 1.0f / scale;
+    if (lane == 0) args.y_scales[group * args.groups_at + blockIdx.x] = scale;
+    for (int64_t i = group * kScaleGroup + lane; i < end; i += 32) y[i] = code(result(i), inverse);
+  }
+}
+
 // A block a row, and a chain a thread.
 __global__ void __launch_bounds__(kChains) rms_norm_kernel(NormArgs args) {
   cuda::launch_dependents();
@@ -93,6 +109,7 @@ __global__ void __launch_bounds__(kChains) rms_norm_kernel(NormArgs args) {
     for (int64_t i = threadIdx.x; i < args.h; i += kChains) cuda::store_float(args.y, args.y_dtype, to + i, result(i));
     return;
   }
+  if (args.groups_at > 0) return code_groups(args, result);
   uint32_t largest = 0;
   for (int64_t i = threadIdx.x; i < args.h; i += kChains) largest = max(largest, magnitude_bits(result(i)));
   const float inverse = inverse_scale<kChains>(args, largest);
@@ -144,17 +161,28 @@ __global__ void __launch_bounds__(kVectorThreads) rms_norm_vectors_kernel(NormAr
     return float4{x[j].x * scale * weight[j].x, x[j].y * scale * weight[j].y, x[j].z * scale * weight[j].z,
                   x[j].w * scale * weight[j].w};
   };
-  float inverse = 0;
-  if (args.y_dtype == DType::kF8E4M3) {
-    uint32_t largest = 0;
+  const auto largest_of = [&](int j) {  // of values that do not exist 0, as x is
+    if (at(j) >= vectors) return 0u;
+    const float4 y = result(j);
+    return max(max(magnitude_bits(y.x), magnitude_bits(y.y)), max(magnitude_bits(y.z), magnitude_bits(y.w)));
+  };
+  float inverse[kHeld] = {};
+  if (args.y_dtype == DType::kF8E4M3 && args.groups_at > 0) {
+    static_assert(kScaleGroup == 4 * 32, "the vectors of a warp are a group");
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) {
-      if (at(j) >= vectors) break;
-      const float4 y = result(j);
-      largest = max(max(max(largest, magnitude_bits(y.x)), magnitude_bits(y.y)),
-                    max(magnitude_bits(y.z), magnitude_bits(y.w)));
+      const float scale = code_scale(__reduce_max_sync(0xffffffff, largest_of(j)));
+      inverse[j] = 1.0f / scale;
+      const bool writes = threadIdx.x % 32 == 0 && at(j) < vectors;
+      if (writes) args.y_scales[at(j) / 32 * args.groups_at + blockIdx.x] = scale;
     }
-    inverse = inverse_scale<kVectorThreads>(args, largest);
+  } else if (args.y_dtype == DType::kF8E4M3) {
+    uint32_t largest = 0;
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) largest = max(largest, largest_of(j));
+    const float of_row = inverse_scale<kVectorThreads>(args, largest);
+#pragma unroll
+    for (float& i : inverse) i = of_row;
   }
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
@@ -164,7 +192,7 @@ __global__ void __launch_bounds__(kVectorThreads) rms_norm_vectors_kernel(NormAr
     if (args.y_dtype == DType::kBF16) {
       static_cast<uint2*>(args.y)[to] = to_bf16(y);
     } else if (args.y_dtype == DType::kF8E4M3) {
-      static_cast<uint32_t*>(args.y)[to] = codes(y, inverse);
+      static_cast<uint32_t*>(args.y)[to] = codes(y, inverse[j]);
     } else {
       static_cast<float4*>(args.y)[to] = y;
     }
@@ -193,6 +221,7 @@ void rms_norm_cuda(Stream& stream, TensorView x, TensorView weight, float eps, T
   args.y = y.values.data;
   args.y_dtype = y.values.dtype;
   args.y_scales = static_cast<float*>(y.scales.data);
+  args.groups_at = y.in_groups() ? y.scales.shape[1] : 0;
   if (copy.features.data != nullptr) {
     const auto size = static_cast<int64_t>(dtype_size(copy.features.dtype));
     args.features = static_cast<uint8_t*>(copy.features.data) + copy.index * x.shape[1] * size;

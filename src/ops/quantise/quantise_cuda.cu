@@ -85,6 +85,29 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// In groups: a thread has eight values, 16 threads a group. scales: [groups, stride].
+template <typename Eight>
+__global__ void __launch_bounds__(kThreads)
+    quantise_groups_kernel(const Eight* x, int eights, uint2* values, float* scales, int64_t stride) {
+  constexpr int kGroupThreads = kScaleGroup / 8;
+  cuda::launch_dependents();
+  cuda::wait_for_predecessors();
+  const int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+  const int64_t at = blockIdx.x * static_cast<int64_t>(eights) + i;
+  const bool exists = i < eights;
+  Floats own = {};
+  if (exists) own = floats(x[at]);
+  uint32_t largest = largest_of(own);
+#pragma unroll
+  for (int lane = kGroupThreads / 2; lane > 0; lane /= 2) {
+    largest = max(largest, __shfl_xor_sync(0xffffffff, largest, lane));
+  }
+  if (!exists) return;
+  const float scale = code_scale(largest);
+  if (i % kGroupThreads == 0) scales[i / kGroupThreads * stride + blockIdx.x] = scale;
+  values[at] = codes_of(own, 1.0f / scale);
+}
+
 template <typename Eight>
 auto kernel_for(int eights) {
   if (eights <= kThreads) return quantise_rows_kernel<Eight, 1>;
@@ -101,6 +124,11 @@ void quantise_rows_cuda(Stream& stream, TensorView x, const Input& y) {
   const int eights = static_cast<int>(x.shape[1] / 8);
   auto* values = static_cast<uint2*>(y.values.data);
   const auto run = [&]<typename Eight>(const Eight* from) {
+    if (y.in_groups()) {
+      how.grid.y = static_cast<unsigned>((eights + kThreads - 1) / kThreads);
+      return cuda::launch(quantise_groups_kernel<Eight>, how, stream, from, eights, values, y.scales.as<float>(),
+                          y.scales.shape[1]);
+    }
     cuda::launch(kernel_for<Eight>(eights), how, stream, from, eights, values, y.scales.as<float>());
   };
   if (x.dtype == DType::kBF16) {

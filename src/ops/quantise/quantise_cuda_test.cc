@@ -1,5 +1,5 @@
-// Protects, on a GPU: codes and scales against an oracle, value for value; rows of zeros, of tiny, of huge and of no
-// numbers; that RMSNorm writes the codes that quantise_rows() makes of its fp32 result.
+// Protects, on a GPU: codes and scales of rows and of groups against an oracle, value for value; rows of zeros, of tiny,
+// of huge and of no numbers; that RMSNorm writes the codes that quantise_rows() makes of its fp32 result.
 #include "ops/quantise/quantise.h"
 
 #include <algorithm>
@@ -22,13 +22,21 @@ struct Codes {
 
 class CodesOnDevice {
  public:
-  CodesOnDevice(Device& device, int64_t rows, int64_t k)
-      : rows_(rows), k_(k), values_(device, rows * k), scales_(device, rows * sizeof(float)) {}
-  Input view() const { return {values_.view(kF8, {rows_, k_}), scales_.view(kF32, {rows_})}; }
+  CodesOnDevice(Device& device, int64_t rows, int64_t k, bool in_groups = false)
+      : rows_(rows),
+        k_(k),
+        groups_(in_groups ? (k + 127) / 128 : 0),
+        values_(device, rows * k),
+        scales_(device, (in_groups ? groups_ * stride() : rows) * sizeof(float)) {}
+  Input view() const {
+    const TensorView values = values_.view(kF8, {rows_, k_});
+    return {values, groups_ > 0 ? scales_.view(kF32, {groups_, stride()}) : scales_.view(kF32, {rows_})};
+  }
+  int64_t stride() const { return (rows_ + 3) / 4 * 4; }
   Codes read() const { return {values_.read<Float8E4M3>(), scales_.read<float>()}; }
 
  private:
-  int64_t rows_, k_;
+  int64_t rows_, k_, groups_;
   DeviceTensor values_, scales_;
 };
 
@@ -84,6 +92,38 @@ TEST(QuantiseCuda, MatchesOracle) {
   }
 }
 
+void expect_groups(const CodesOnDevice& codes, const std::vector<float>& values, int64_t rows, int64_t k) {
+  const Codes got = codes.read();
+  for (int64_t at = 0; at < rows * k; at += std::min<int64_t>(128, k - at % k)) {
+    const int64_t row = at / k, first = at % k, count = std::min<int64_t>(128, k - first);
+    const QuantisedRow want(&values[at], count);
+    ASSERT_EQ(got.scales[first / 128 * codes.stride() + row], want.scale) << "row " << row << " column " << first;
+    for (int64_t i = 0; i < count; ++i) {
+      ASSERT_EQ(to_float(got.values[at + i]), want.values[i]) << "row " << row << " column " << first + i;
+    }
+  }
+}
+
+TEST(QuantiseCuda, GroupsMatchTheOracle) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (int64_t k : {16, 128, 272, 4096, 4224, 12304}) {
+    const int64_t rows = 41;
+    std::vector<float> values = rows_of_all_kinds(rows, k);
+    const CodesOnDevice codes(device, rows, k, true);
+    const DeviceTensor x(device, values);
+    quantise_rows(device.stream(), x.view(kF32, {rows, k}), codes.view());
+    expect_groups(codes, values, rows, k);
+    std::vector<BFloat16> rounded;
+    for (float& v : values) {
+      rounded.push_back(to_bfloat16(v));
+      v = to_float(rounded.back());
+    }
+    const DeviceTensor x_rounded(device, rounded);
+    quantise_rows(device.stream(), x_rounded.view(kBF16, {rows, k}), codes.view());
+    expect_groups(codes, values, rows, k);
+  }
+}
+
 TEST(QuantiseCuda, ValuesThatTheTypeHasStayAsTheyAre) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
   std::vector<float> values;
@@ -127,6 +167,9 @@ TEST(QuantiseCuda, RmsNormWritesTheCodesOfItsResult) {
     rms_norm(device.stream(), from, w, 1e-6f, at, plain.view(kF32, {4, h}));
     rms_norm(device.stream(), from, w, 1e-6f, at, codes.view());
     expect_codes(codes.read(), plain.read<float>(), h);
+    const CodesOnDevice groups(device, 4, h, true);
+    rms_norm(device.stream(), from, w, 1e-6f, at, groups.view());
+    expect_groups(groups, plain.read<float>(), 4, h);
   }
 }
 
@@ -136,6 +179,11 @@ TEST(Quantise, TakesRoomForScalesOnlyWhereThereAreCodes) {
   const Input codes = take_rows(scratch, kF8, 3, 32);
   EXPECT_EQ(codes.values.bytes(), 3 * 32);
   EXPECT_EQ(codes.scales.bytes(), 3 * 4);
+  EXPECT_TRUE(codes.has_scales() && !codes.in_groups());
+  scratch.release(0);
+  const Input groups = take_rows(scratch, kF8, 3, 272, true);
+  EXPECT_EQ(groups.scales.bytes(), 3 * 4 * 4);
+  EXPECT_TRUE(groups.has_scales() && groups.in_groups());
   scratch.release(0);
   EXPECT_EQ(take_rows(scratch, kBF16, 3, 16).scales.data, nullptr);
 }

@@ -63,6 +63,8 @@ Result<std::optional<Codes>> find_fp8(const Finder& finder) {
     layout.block_columns = q.block_columns;
     layout.scale_columns = groups_of(columns, q.block_columns);
     format.group = q.block_columns;
+    // A matrix that is a part of another may begin inside a block.
+    if (finder.site().parts == 1) format.block_rows = q.block_rows;
     format.name += " in blocks of " + std::to_string(q.block_rows) + "x" + std::to_string(q.block_columns);
     of_one = {groups_of(rows, q.block_rows), layout.scale_columns};
   } else if (one) {
