@@ -1,5 +1,6 @@
-// Models whose layers and heads several ranks have together, as threads on CPUs or GPUs: targets and drafters of all families against
-// the references of parity_test.cc, within its bounds; and the same bits on all ranks, from run to run, in any chunks.
+// Models whose layers and heads several ranks have together, as threads on CPUs or GPUs: targets and drafters of all
+// families against the references of parity_test.cc, within its bounds; and the same bits on all ranks, from run to
+// run, in any chunks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -13,6 +13,7 @@
 #include "comm/gone.h"
 #include "comm/peer_kernels.cuh"
 #include "device/cuda/launch.h"
+#include "device/cuda/on_gpu.h"
 
 namespace volley::comm {
 namespace {
@@ -54,21 +55,8 @@ class Shared {
   std::thread watcher_;
 };
 
-// The calling thread's GPU, while it is another one.
-class OnGpu {
- public:
-  explicit OnGpu(int gpu) {
-    cudaGetDevice(&before_);
-    cudaSetDevice(gpu);
-  }
-  ~OnGpu() { cudaSetDevice(before_); }
-
- private:
-  int before_ = 0;
-};
-
 Status Shared::init() {
-  const OnGpu on(gpus_.front());
+  const cuda::OnGpu on(gpus_.front());
   void* word = nullptr;
   if (const cudaError_t e = cudaHostAlloc(&word, sizeof(uint32_t), cudaHostAllocPortable | cudaHostAllocMapped);
       e != cudaSuccess) {
@@ -88,7 +76,7 @@ Shared::~Shared() {
   if (watcher_.joinable()) watcher_.join();
   for (size_t i = 0; i < ranks_.size(); ++i) {  // who was aborted may still be on its way out
     if (ranks_[i].memory.data() == nullptr) continue;
-    const OnGpu on(gpus_[i]);
+    const cuda::OnGpu on(gpus_[i]);
     cudaDeviceSynchronize();
   }
   for (Rank& rank : ranks_) rank.memory.reset();

@@ -298,7 +298,8 @@ Status resolve_ranks(const EngineOptions& options, ResolvedModels& models) {
     }
     device.available_bytes = std::min(device.available_bytes, gpu->free_bytes);
     const GpuInfo &first = device.gpu, &other = gpu->info;
-    if (other.compute_capability == first.compute_capability && other.multiprocessors == first.multiprocessors) continue;
+    if (other.compute_capability == first.compute_capability && other.multiprocessors == first.multiprocessors)
+      continue;
     return failed_precondition("GPU " + std::to_string(device.ordinal) + " and GPU " +
                                std::to_string(device_of_rank(device, rank).ordinal) +
                                " are not alike: --tensor-parallel-size needs GPUs of one kind, or ranks would come to "

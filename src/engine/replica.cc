@@ -41,8 +41,8 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
   // Before anybody loads or records anything, all have what they exchange things in.
   const auto make_place = [&](int index) -> Status {
     Rank& rank = *replica->ranks_[static_cast<size_t>(index)];
-    VOLLEY_ASSIGN(rank.device, make_device(device_of_rank(models.device, index),
-                                           threads_of_rank(options.threads, index, ranks)));
+    VOLLEY_ASSIGN(rank.device,
+                  make_device(device_of_rank(models.device, index), threads_of_rank(options.threads, index, ranks)));
     if (wrap) rank.device = wrap(std::move(rank.device), index);
     return rank.group == nullptr ? Status() : rank.group->prepare(*rank.device);
   };
