@@ -180,11 +180,12 @@ class PeerCommunicator final : public Communicator {
   const int64_t in_parts_bytes_;
 };
 
-// As many multiprocessors as there is work for, and of several ranks on a GPU each its part: else those that wait could
-// keep those that they wait for from having any.
+// As many multiprocessors as there is work for. Of several ranks on a GPU each has its part, for a kernel and the next
+// one, which is there early: else those that wait could keep those that they wait for from having any.
 cuda::Launch PeerCommunicator::grid_for(const Stream& stream, int64_t packs) const {
   constexpr int kFewThreads = 128;
-  const int most = std::clamp(stream.gpu().multiprocessors / shared_->sharing(rank_), 1, kMostPeerBlocks);
+  const int sharing = shared_->sharing(rank_);
+  const int most = std::clamp(stream.gpu().multiprocessors / (sharing > 1 ? 2 * sharing : 1), 1, kMostPeerBlocks);
   const int threads = packs <= int64_t{most} * kFewThreads ? kFewThreads : kPeerThreads;
   cuda::Launch how;
   how.grid = dim3(static_cast<unsigned>(std::min<int64_t>(most, divide_up(packs, threads))));
