@@ -228,8 +228,8 @@ void add_text_options(CLI::App* app, EngineFlags* flags) {
 
 void add_tensor_parallel_option(CLI::App* app, int* ranks) {
   app->add_option("--tensor-parallel-size", *ranks,
-                  "ranks that share every weight matrix and the KV heads: 1, 2, 4 or 8; more than 1 on the CPU so far, "
-                  "which share --threads [1]")
+                  "ranks that share every weight matrix and the KV heads: 1, 2, 4 or 8; on CUDA a GPU each, from "
+                  "--device on; on the CPU they share --threads [1]")
       ->check(CLI::IsMember({1, 2, 4, 8}));
 }
 

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/environment.h"
 #include "device/device.h"
 
 namespace volley::testing {
@@ -30,6 +31,7 @@ class NeedsTheDevice : public ::testing::Environment {
  public:
   void SetUp() override {
     if (std::string(kTestDevice) == "cpu") return;
+    load_gpu_code_early();  // engines with several ranks come later, when CUDA has begun
     if (const auto gpu = examine_cuda_device(0); !gpu.ok()) GTEST_SKIP() << "needs a GPU: " << gpu.error().message;
   }
 };
@@ -46,6 +48,10 @@ class CostFolder : public ::testing::Environment {
 [[maybe_unused]] const auto* const kNeedsTheDevice = ::testing::AddGlobalTestEnvironment(new NeedsTheDevice);
 
 }  // namespace
+
+bool has_room_for(int ranks) {
+  return std::string(kTestDevice) == "cpu" || examine_cuda_device(ranks - 1).ok();
+}
 
 bool full_matrix() {
   const char* matrix = std::getenv("VOLLEY_TEST_MATRIX");

@@ -21,6 +21,9 @@ inline constexpr const char* kTestDevice = VOLLEY_TEST_DEVICE;
 inline constexpr const char* kTestDevice = "cpu";
 #endif
 
+// Whether kTestDevice is one that can be divided among so many ranks: a GPU for each.
+bool has_room_for(int ranks);
+
 // VOLLEY_TEST_MATRIX=full: matrices of tests run whole instead of the part that fits into a suite.
 bool full_matrix();
 

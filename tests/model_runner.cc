@@ -32,8 +32,15 @@ std::shared_ptr<const weights::Checkpoint> open(const std::string& dir, const we
   return weights::with_names(must(weights::open_safetensors(dir)), names);
 }
 
-std::unique_ptr<Device> make_device(const std::string& name) {
-  return must(name == "cpu" ? make_cpu_device(2) : make_cuda_device(0));
+std::unique_ptr<Device> make_device(const std::string& name, comm::Communicator* group) {
+  const int rank = group == nullptr ? 0 : group->rank();
+  auto device = must(name == "cpu" ? make_cpu_device(2) : make_cuda_device(rank));
+  if (group == nullptr) return device;
+  if (const Status prepared = group->prepare(*device); !prepared.ok()) {
+    std::fprintf(stderr, "%s\n", prepared.error().message.c_str());
+    std::exit(1);
+  }
+  return device;
 }
 
 }  // namespace
@@ -41,7 +48,7 @@ std::unique_ptr<Device> make_device(const std::string& name) {
 ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft_dir, ComputeType dtype,
                          int32_t max_positions, std::optional<uint64_t> dummy, const std::string& device,
                          comm::Communicator* group)
-    : device_(make_device(device)) {
+    : device_(make_device(device, group)) {
   const int rank = group == nullptr ? 0 : group->rank(), ranks = group == nullptr ? 1 : group->ranks();
   const families::TargetConfig config = must(families::read_target(target_dir));
   const model::Decoder spec = model::shard_of(config.decoder, rank, ranks);

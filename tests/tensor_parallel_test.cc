@@ -1,8 +1,10 @@
-// Models whose layers and heads several ranks have together, as threads: targets and drafters of all families against
-// the references of parity_test.cc, within its bounds; and the same bits on all ranks, from run to run, in any chunks.
+// Models whose layers and heads several ranks have together, as threads on CPUs or GPUs: targets and drafters of all
+// families against the references of parity_test.cc, within its bounds; and the same bits on all ranks, from run to
+// run, in any chunks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <cmath>
 #include <mutex>
 #include <set>
@@ -23,6 +25,13 @@ using Rows = std::vector<std::vector<float>>;
 // As in parity_test.cc, which says why.
 constexpr double kTolerance = 1e-6, kRecurrentTolerance = 2e-5;
 
+const bool kOnCpu = kTestDevice == std::string("cpu");
+
+// A GPU for each rank.
+bool has_devices(int ranks) {
+  return kOnCpu || examine_cuda_device(ranks - 1).ok();
+}
+
 double relative_error(const Rows& a, const Rows& b) {
   VOLLEY_CHECK_EQ(a.size(), b.size());
   double difference = 0, norm = 0;
@@ -40,13 +49,19 @@ double relative_error(const Rows& a, const Rows& b) {
 template <typename T>
 std::vector<T> on_ranks(int ranks, const std::string& target, const std::string& draft, ComputeType dtype,
                         const std::function<T(ModelRunner&)>& ask) {
-  auto group = comm::make_cpu_group(ranks);
+  auto made = comm::make_group(kOnCpu ? DeviceKind::kCpu : DeviceKind::kCuda, ranks, 0);
+  VOLLEY_CHECK_MSG(made.ok(), made.error().message);
+  comm::Group group = *std::move(made);
   std::vector<T> answers(ranks);
   std::vector<std::thread> threads;
+  std::barrier all(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      ModelRunner runner(target, draft, dtype, 64, std::nullopt, "cpu", group[rank].get());
+      ModelRunner runner(target, draft, dtype, 64, std::nullopt, kTestDevice, group[rank].get());
+      all.arrive_and_wait();  // all are prepared
       answers[rank] = ask(runner);
+      all.arrive_and_wait();  // nobody needs this one any more
+      group[rank].reset();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -97,6 +112,7 @@ class TargetsOnRanks : public ::testing::TestWithParam<Case> {};
 
 TEST_P(TargetsOnRanks, HaveTheLogitsOfTheReference) {
   const auto [folder, ranks, models, of_families] = GetParam();
+  if (!has_devices(ranks)) GTEST_SKIP() << "needs " << ranks << " GPUs";
   std::set<std::string> families;
   size_t compared = 0;
   for (const std::string& name : folders(folder)) {
@@ -152,6 +168,7 @@ TEST(TargetsOnRanks, AGroupOfOneHasTheBitsOfNone) {
 
 // bf16 rounds what ranks exchange nowhere else than one rank does.
 TEST(TargetsOnRanks, InBfloat16AreTheSameOnAllRanksInAnyChunks) {
+  if (!has_devices(2)) GTEST_SKIP() << "needs 2 GPUs";
   int compared = 0;
   for (const std::string& name : folders("targets")) {
     const std::string dir = "tests/data/targets/" + name;
@@ -168,6 +185,7 @@ TEST(TargetsOnRanks, InBfloat16AreTheSameOnAllRanksInAnyChunks) {
 
 // All ranks send a row to the same experts, those of the reference.
 TEST(TargetsOnRanks, ChooseTheExpertsOfTheReference) {
+  if (!has_devices(2)) GTEST_SKIP() << "needs 2 GPUs";
   int layers = 0;
   for (const std::string& name : folders("targets")) {
     const std::string dir = "tests/data/targets/" + name;
@@ -194,6 +212,7 @@ class DraftersOnRanks : public ::testing::TestWithParam<int> {};
 
 TEST_P(DraftersOnRanks, HaveHiddenStatesAndLogitsOfTheReference) {
   const int ranks = GetParam();
+  if (!has_devices(ranks)) GTEST_SKIP() << "needs " << ranks << " GPUs";
   int compared = 0, with_logits = 0;
   for (const std::string& name : folders("drafters")) {
     const std::string dir = "tests/data/drafters/" + name, target = "tests/data/targets/" + target_of_drafter(name);

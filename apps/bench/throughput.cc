@@ -123,14 +123,14 @@ class ThroughputMeasurement {
     return {};
   }
 
-  // Measures the device that the engine runs on.
+  // Measures the device that the engine runs on. GPUs of several ranks read at once.
   MachineSpeed probe(const Engine& engine) {
     constexpr int64_t kGpuBytes = int64_t{4} << 30;
     const std::string& device = engine.info().device;
     if (device.starts_with("cuda:")) {
       const auto read = measure_gpu_read(std::stoi(device.substr(5)), kGpuBytes);
       if (!read.ok()) console_.note("The GPU's read bandwidth was not measured: " + read.error().message);
-      return {read.ok() ? *read : 0, 0, 0};
+      return {read.ok() ? *read * engine.info().tensor_parallel_size : 0, 0, 0};
     }
     if (!probe_) probe_.emplace(engine.info().threads);
     return probe_->measure(engine.info().weight_bytes);

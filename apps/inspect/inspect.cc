@@ -273,13 +273,14 @@ void print_text(const Findings& found) {
   const engine::MemoryPlan& memory = found.plan->memory;
   const int64_t page_size = found.plan->page_size;
   const engine::DeviceChoice& device = found.plan->device;
+  const bool each = found.plan->ranks > 1 && device.kind == DeviceKind::kCuda;
   std::printf("memory         %s are available on %s\n", format_bytes(device.available_bytes).c_str(),
-              device_name(device).c_str());
+              each ? "each GPU, and this is what it takes:" : device_name(device).c_str());
   std::printf("  weights      %s as %s\n", format_bytes(memory.weight_bytes).c_str(),
               list_types(by_name(found.plan->weights.matrices)).c_str());
   std::printf("  KV           %s a token%s, as %s\n", format_bytes(memory.page_bytes() / page_size).c_str(),
               found.draft ? " (target and drafter)" : "", dtype_name(found.plan->kv_dtype));
-  if (found.plan->ranks > 1) print_ranks(*found.plan);
+  if (found.plan->ranks > 1 && !each) print_ranks(*found.plan);
   if (device.kind == DeviceKind::kCuda) std::printf("  attention    %s\n", attention_text(*found.plan).c_str());
   if (memory.state_bytes > 0) {
     const int64_t slots = found.plan->max_num_seqs;

@@ -72,8 +72,8 @@ struct EngineOptions {
   // CUDA, of target and drafter: auto, wgmma, portable or plain. Each decodes exactly.
   std::string attention_backend = "auto", draft_attention_backend = "auto";
   int threads = 0;  // of all ranks together; 0: the cores this process may use
-  // Ranks that share every weight matrix and the KV heads among them: 1, 2, 4 or 8. More than 1 on the CPU so far, as
-  // groups of threads.
+  // Ranks that share every weight matrix and the KV heads among them: 1, 2, 4 or 8. Groups of threads; on CUDA a GPU
+  // each, the device and those behind it. Then CUDA must not be used in the process before: how it loads is changed.
   int tensor_parallel_size = 1;
   // Replicas of the models in one engine: each has a scheduler, KV pages and slots of its own, and on CUDA a GPU, this
   // one and those behind it. On the CPU they share the target's weights, the threads and the free memory. Requests go

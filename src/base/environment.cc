@@ -58,6 +58,10 @@ std::optional<std::string> env_cuda_visible_devices() {
   return variable("CUDA_VISIBLE_DEVICES");
 }
 
+void load_gpu_code_early() {
+  setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+}
+
 std::vector<std::pair<std::string, std::string>> env_volley_variables() {
   std::vector<std::pair<std::string, std::string>> found;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {

@@ -1,4 +1,4 @@
-// The environment variables that Volley reads, all of them, here.
+// The environment variables that Volley reads and writes, all of them, here.
 #pragma once
 
 #include <optional>
@@ -30,6 +30,12 @@ std::optional<std::string> env_api_keys();
 
 // CUDA_VISIBLE_DEVICES: the GPUs that the driver shows this process. Nothing: not set.
 std::optional<std::string> env_cuda_visible_devices();
+
+// Writes CUDA_MODULE_LOADING=EAGER: the driver then loads all kernels before the first one runs. For GPUs whose kernels
+// wait for one another's: otherwise the first launch of each kernel loads it, for which the driver may wait for the
+// kernels under way, with a lock that other threads' launches need. To be called before the first use of CUDA in the
+// process; later it changes nothing.
+void load_gpu_code_early();
 
 // Every variable whose name begins with VOLLEY_, with its value, sorted: options of the program (apps/options.h). Some
 // are secret: not for logs or messages.

@@ -16,7 +16,7 @@ class Barrier {
   bool wait();
   // Waits that are not over end, and later ones do not begin. `who` is kept of the first call.
   void abort(int who);
-  // Who aborted. REQUIRES: wait() has returned false.
+  // Who aborted; -1: nobody so far.
   int aborted_by() const { return who_.load(std::memory_order_acquire); }
 
  private:

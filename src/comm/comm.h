@@ -16,9 +16,9 @@
 
 namespace volley::comm {
 
-// Threads: abort() from any; everything else by the rank's own. Calls wait for the other ranks. They throw DeviceFault
-// ("Rank 1 of 4 is gone ...") instead, and from then on, once a rank has been aborted. A dry stream does nothing and
-// waits for nobody.
+// Threads: abort() and check() from any; everything else by the rank's own. On the CPU calls wait for the other ranks;
+// on GPUs their work does, in the stream's order. Calls throw DeviceFault ("Rank 1 of 4 is gone ...") instead, and from
+// then on, once a rank has been aborted. A dry stream does nothing and waits for nobody.
 class Communicator {
  public:
   virtual ~Communicator() = default;  // as abort(): the others learn that this rank takes part no more
@@ -26,21 +26,44 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
 
-  // x += p0 + p1 + ..., in that order, p being the ranks' `partial`; the sum is added to x last. Both: [rows, n] fp32
-  // without gaps; x has the same values on all ranks before, and after. `partial` is free again on return.
-  virtual void add_sum(Stream& stream, TensorView partial, TensorView x) = 0;
-  // out: the ranks' `mine` side by side in rank order. mine: [rows, its columns] fp32, of which a rank may have none.
-  // out: [rows, all columns]; on every rank.
-  virtual void gather_columns(Stream& stream, TensorView mine, TensorView out) = 0;
+  // Takes what calls need of the rank's device, whose stream they get. The first call, and a graph that records one,
+  // must come after all ranks have returned from this. The device must outlive the communicator. kResourceExhausted
+  // where there is no memory.
+  virtual Status prepare(Device& device) = 0;
 
+  // x += p0 + p1 + ..., in that order, p being the ranks' `partial`; the sum is added to x last. Both: [rows, n] fp32
+  // without gaps; x has the same values on all ranks before, and after. `partial` is free again on return; on a GPU in
+  // the order of the stream.
+  virtual void add_sum(Stream& stream, TensorView partial, TensorView x) = 0;
+  // out: the ranks' `mine` side by side in rank order. mine: [rows, its columns] fp32, of which a rank may have none;
+  // `first`: the columns of the ranks before. out: [rows, all columns]; on every rank. A NaN may come as another one.
+  virtual void gather_columns(Stream& stream, TensorView mine, int64_t first, TensorView out) = 0;
+
+  // Throws the DeviceFault of an aborted group. On a GPU, what was enqueued before then has no results: to be called
+  // when they are there.
+  virtual void check() const = 0;
   // This rank takes part no more: it has failed, or ends. Whoever waits for it, or comes later, gets a DeviceFault.
   virtual void abort() = 0;
 };
 
-// Ranks that are threads of this process on CPU devices, by rank. They share memory.
-std::vector<std::unique_ptr<Communicator>> make_cpu_group(int ranks);
+using Group = std::vector<std::unique_ptr<Communicator>>;  // by rank
 
-// A group on devices of that kind. kUnimplemented where there is none so far.
-Result<std::vector<std::unique_ptr<Communicator>>> make_group(DeviceKind device, int ranks);
+// Ranks that are threads of this process on CPU devices. They share memory.
+Group make_cpu_group(int ranks);
+
+// How a group on GPUs works, for measurements and tests.
+struct CudaGroupOptions {
+  int64_t in_parts_bytes = -1;  // from where on sums are made in parts (peer_layout.h); negative: as is best
+};
+// Ranks that are threads of this process, each on the GPU of that number; there may be 1, 2, 4 or 8. Several on one GPU
+// are for tests: with few kernels beside them on it. kUnavailable where GPUs cannot reach each other's memory;
+// kUnimplemented in a build without CUDA.
+Result<Group> make_cuda_group(const std::vector<int>& gpus, const CudaGroupOptions& options = {});
+
+// Either, the latter on the GPUs from `first_gpu` on.
+Result<Group> make_group(DeviceKind device, int ranks, int first_gpu);
+
+// Ranks of which each goes through dry streams alone, and takes of a dry device what a real one would.
+Group make_dry_group(int ranks);
 
 }  // namespace volley::comm

@@ -8,10 +8,12 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <thread>
 
 #include "comm/barrier.h"
+#include "comm/peer_layout.h"
 #include "device/dry_run.h"
 #include "device/fault.h"
 
@@ -89,7 +91,7 @@ TEST(AddSum, HasTheSameBitsOnAllRanksForAnyShape) {
 TEST(GatherColumns, PutsRowsSideBySide) {
   const std::vector<int64_t> widths = {3, 0, 2, 5};
   on_ranks(4, 2, [&](Communicator& c, Stream& stream) {
-    const int64_t n = widths[c.rank()];
+    const int64_t n = widths[c.rank()], first = std::accumulate(widths.begin(), widths.begin() + c.rank(), int64_t{0});
     for (const int64_t rows : {1, 7, 2000}) {
       std::vector<float> mine(rows * n), out(rows * 10), want;
       for (int64_t i = 0; i < rows * n; ++i) mine[i] = static_cast<float>(c.rank() * 100000 + i);
@@ -98,7 +100,7 @@ TEST(GatherColumns, PutsRowsSideBySide) {
           for (int64_t i = 0; i < widths[r]; ++i) want.push_back(static_cast<float>(r * 100000 + row * widths[r] + i));
         }
       }
-      c.gather_columns(stream, view(mine, rows, n), view(out, rows, 10));
+      c.gather_columns(stream, view(mine, rows, n), first, view(out, rows, 10));
       ASSERT_EQ(out, want);
     }
   });
@@ -115,7 +117,7 @@ TEST(Group, KeepsCallsApart) {
       c.add_sum(stream, view(partial, 2, 20), view(x, 2, 20));
       ASSERT_EQ(x, std::vector<float>(40, static_cast<float>(10 * i + 1)));
       std::fill(mine.begin(), mine.end(), static_cast<float>(i + c.rank()));
-      c.gather_columns(stream, view(mine, 1, 2), view(out, 1, 8));
+      c.gather_columns(stream, view(mine, 1, 2), 2 * c.rank(), view(out, 1, 8));
       for (int k = 0; k < 8; ++k) ASSERT_EQ(out[k], static_cast<float>(i + k / 2));
     }
   });
@@ -126,7 +128,7 @@ TEST(Group, WaitsForNobodyOnADryStream) {
   DryDevice device(1);
   const TensorView nothing(no_memory(), DType::kF32, {4, 4});
   group[0]->add_sum(device.stream(), nothing, nothing);
-  group[0]->gather_columns(device.stream(), nothing, TensorView(no_memory(), DType::kF32, {4, 8}));
+  group[0]->gather_columns(device.stream(), nothing, 0, TensorView(no_memory(), DType::kF32, {4, 8}));
 }
 
 TEST(Group, ARankThatIsGoneEndsTheOthersWait) {
@@ -161,7 +163,8 @@ TEST(Group, MayBeAbortedFromOutsideAtAnyTime) {
         try {
           while (true) {
             communicator->add_sum((*device)->stream(), view(partial, 1, 500), view(x, 1, 500));
-            communicator->gather_columns((*device)->stream(), view(partial, 1, 500), view(out, 1, 1500));
+            communicator->gather_columns((*device)->stream(), view(partial, 1, 500), 500 * communicator->rank(),
+                                         view(out, 1, 1500));
           }
         } catch (const DeviceFault&) {
           ++ended;
@@ -217,12 +220,30 @@ TEST(Barrier, LetsNobodyPassBeforeAllHaveCome) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(Group, OnGpusIsRefusedByName) {
-  EXPECT_TRUE(make_group(DeviceKind::kCpu, 2).ok());
-  const auto group = make_group(DeviceKind::kCuda, 2);
-  ASSERT_FALSE(group.ok());
-  EXPECT_EQ(group.error().code, ErrorCode::kUnimplemented);
-  EXPECT_THAT(group.error().message, HasSubstr("--tensor-parallel-size"));
+TEST(Group, SaysWhoIsGone) {
+  auto group = make_cpu_group(2);
+  EXPECT_NO_THROW(group[0]->check());
+  group[1]->abort();
+  EXPECT_THROW(group[0]->check(), DeviceFault);
+}
+
+// What a dry run of a GPU learns: a mailbox's memory, and a launch for each kernel.
+TEST(Group, OnADryGpuTakesItsMemoryAndCountsItsKernels) {
+  auto group = make_dry_group(2);
+  DryDevice device(GpuInfo{90, 132, 227 << 10});
+  ASSERT_TRUE(group[1]->prepare(device).ok());
+  EXPECT_EQ(device.bytes(), kPeerBytes);
+  const DryRun dry(device.stream());
+  const auto nothing = [](int64_t rows, int64_t n) { return TensorView(no_memory(), DType::kF32, {rows, n}); };
+  group[1]->add_sum(device.stream(), nothing(16, 4096), nothing(16, 4096));
+  EXPECT_EQ(dry.launches(), 1);
+  group[1]->add_sum(device.stream(), nothing(2048, 4096), nothing(2048, 4096));  // 32 MiB, 8 at a time
+  EXPECT_EQ(dry.launches(), 5);
+  group[1]->gather_columns(device.stream(), nothing(16, 75968), 75968, nothing(16, 151936));
+  EXPECT_EQ(dry.launches(), 6);
+  DryDevice cpu(1);
+  ASSERT_TRUE(group[0]->prepare(cpu).ok());
+  EXPECT_EQ(cpu.bytes(), 0);
 }
 
 }  // namespace

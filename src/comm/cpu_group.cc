@@ -4,8 +4,8 @@
 #include "base/math.h"
 #include "comm/barrier.h"
 #include "comm/comm.h"
+#include "comm/gone.h"
 #include "device/cpu/thread_pool.h"
-#include "device/fault.h"
 
 namespace volley::comm {
 namespace {
@@ -35,8 +35,10 @@ class CpuCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int ranks() const override { return static_cast<int>(shared_->posts.size()); }
 
+  Status prepare(Device&) override { return {}; }
   void add_sum(Stream& stream, TensorView partial, TensorView x) override;
-  void gather_columns(Stream& stream, TensorView mine, TensorView out) override;
+  void gather_columns(Stream& stream, TensorView mine, int64_t first, TensorView out) override;
+  void check() const override;
   void abort() override { shared_->begin.abort(rank_); }
 
  private:
@@ -50,9 +52,11 @@ class CpuCommunicator final : public Communicator {
 
 void CpuCommunicator::begin(TensorView from, TensorView to) {
   shared_->posts[rank_] = {from, to};
-  if (shared_->begin.wait()) return;
-  throw DeviceFault("Rank " + std::to_string(shared_->begin.aborted_by()) + " of " + std::to_string(ranks()) +
-                    " is gone, so the group cannot go on.");
+  if (!shared_->begin.wait()) throw_gone(shared_->begin.aborted_by(), ranks());
+}
+
+void CpuCommunicator::check() const {
+  if (const int who = shared_->begin.aborted_by(); who >= 0) throw_gone(who, ranks());
 }
 
 // Every rank adds a part of the elements and writes it to all ranks: nobody adds twice, and all have the same bits.
@@ -88,15 +92,17 @@ void CpuCommunicator::add_elements(int64_t first, int64_t last) const {
   }
 }
 
-void CpuCommunicator::gather_columns(Stream& stream, TensorView mine, TensorView out) {
+void CpuCommunicator::gather_columns(Stream& stream, TensorView mine, int64_t first, TensorView out) {
   VOLLEY_CHECK(mine.dtype == DType::kF32 && out.dtype == DType::kF32 && mine.rank == 2 && out.rank == 2);
   VOLLEY_CHECK_EQ(mine.dim(0), out.dim(0));
   if (stream.dry()) return;
   begin(mine, out);
   const int64_t rows = out.dim(0), width = out.dim(1);
   int64_t all = 0;
-  for (const Shared::Post& post : shared_->posts) {
+  for (size_t r = 0; r < shared_->posts.size(); ++r) {
+    const Shared::Post& post = shared_->posts[r];
     VOLLEY_CHECK_EQ(post.from.dim(0), rows);
+    if (static_cast<int>(r) == rank_) VOLLEY_CHECK_EQ(all, first);
     all += post.from.dim(1);
   }
   VOLLEY_CHECK_EQ(all, width);
@@ -115,18 +121,12 @@ void CpuCommunicator::gather_columns(Stream& stream, TensorView mine, TensorView
 
 }  // namespace
 
-std::vector<std::unique_ptr<Communicator>> make_cpu_group(int ranks) {
+Group make_cpu_group(int ranks) {
   VOLLEY_CHECK_GE(ranks, 1);
   const auto shared = std::make_shared<Shared>(ranks);
-  std::vector<std::unique_ptr<Communicator>> group;
+  Group group;
   for (int r = 0; r < ranks; ++r) group.push_back(std::make_unique<CpuCommunicator>(shared, r));
   return group;
-}
-
-Result<std::vector<std::unique_ptr<Communicator>>> make_group(DeviceKind device, int ranks) {
-  if (device == DeviceKind::kCpu) return make_cpu_group(ranks);
-  return unimplemented(
-      "--tensor-parallel-size is built for the CPU so far: use --device cpu, or one GPU without that option.");
 }
 
 }  // namespace volley::comm

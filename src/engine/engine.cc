@@ -117,6 +117,9 @@ EngineInfo describe(const ResolvedModels& models, const Replica& replica) {
   info.architecture = models.target.architecture;
   const bool cpu = models.device.kind == DeviceKind::kCpu;
   info.device = cpu ? "cpu" : "cuda:" + std::to_string(models.device.ordinal);
+  for (int rank = 1; !cpu && rank < models.ranks; ++rank) {
+    info.device += ", cuda:" + std::to_string(device_of_rank(models.device, rank).ordinal);
+  }
   info.dtype = dtype_name(models.target_numerics.activation);
   info.instruction_set = cpu ? ops::cpu_instruction_set() : replica.device_name();
   if (!cpu) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/environment.h"
 #include "engine/round_setup.h"
 #include "engine/validation.h"
 #include "model/shard.h"
@@ -177,6 +178,13 @@ bool fits_fp8_rows(std::span<const model::Param> params) {
   });
 }
 
+// What all ranks together have of a list, each matrix in the shapes that it has there.
+std::vector<model::Param> on_all_ranks(const std::vector<model::Param>& list, int ranks) {
+  std::vector<model::Param> all;
+  for (int rank = 0; rank < ranks; ++rank) model::append(all, model::shard(list, rank, ranks));
+  return all;
+}
+
 // Why matrices of these shapes cannot be stored as kFp8Rows on the device, for the option that asks for it.
 Status check_fp8_rows(const std::string& option, const DeviceChoice& device, std::span<const model::Param> params,
                       const std::string& instead) {
@@ -207,7 +215,8 @@ Result<ops::WeightFormat> target_storage(Quantization requested, const ResolvedM
         "--quantization fp8 is not built for CUDA of models with experts or recurrent layers so far: use none, or "
         "--device cpu.");
   }
-  VOLLEY_RETURN_IF_ERROR(check_fp8_rows("--quantization", models.device, model::params(decoder), "none"));
+  VOLLEY_RETURN_IF_ERROR(
+      check_fp8_rows("--quantization", models.device, on_all_ranks(model::params(decoder), models.ranks), "none"));
   return ops::kFp8Rows;
 }
 
@@ -222,6 +231,7 @@ Result<ops::WeightFormat> draft_storage(DraftQuantization requested, const Resol
   }
   std::vector<model::Param> params = models.draft->facts().params;
   model::append(params, models.draft->copied_params(models.target.decoder, ops::kFp8Rows));
+  params = on_all_ranks(params, models.ranks);
   switch (requested) {
     case DraftQuantization::kNone:
       return plain.storage;
@@ -275,8 +285,26 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
 
 Status resolve_ranks(const EngineOptions& options, ResolvedModels& models) {
   models.ranks = options.tensor_parallel_size;
-  if (models.ranks == 1) return {};
-  VOLLEY_ASSIGN([[maybe_unused]] const auto group, comm::make_group(models.device.kind, models.ranks));
+  DeviceChoice& device = models.device;
+  if (models.ranks == 1 || device.kind == DeviceKind::kCpu) return {};
+  for (int rank = 1; rank < models.ranks; ++rank) {
+    const Result<GpuFacts> gpu = examine_cuda_device(device_of_rank(device, rank).ordinal);
+    if (!gpu.ok()) {
+      return Error{gpu.error().code, "--tensor-parallel-size " + std::to_string(models.ranks) +
+                                         " needs as many GPUs from GPU " + std::to_string(device.ordinal) + " on. " +
+                                         gpu.error().message};
+    }
+    device.available_bytes = std::min(device.available_bytes, gpu->free_bytes);
+    const GpuInfo &first = device.gpu, &other = gpu->info;
+    if (other.compute_capability == first.compute_capability && other.multiprocessors == first.multiprocessors)
+      continue;
+    return failed_precondition("GPU " + std::to_string(device.ordinal) + " and GPU " +
+                               std::to_string(device_of_rank(device, rank).ordinal) +
+                               " are not alike: --tensor-parallel-size needs GPUs of one kind, or ranks would come to "
+                               "different tokens.");
+  }
+  // Whether they reach one another.
+  VOLLEY_ASSIGN([[maybe_unused]] const auto group, comm::make_group(device.kind, models.ranks, device.ordinal));
   return {};
 }
 
@@ -437,6 +465,12 @@ DeviceChoice automatic_device(const Result<GpuFacts>& gpu, int64_t cpu_bytes) {
   return cpu;
 }
 
+DeviceChoice device_of_rank(const DeviceChoice& first, int rank) {
+  DeviceChoice choice = first;
+  if (choice.kind == DeviceKind::kCuda) choice.ordinal += rank;
+  return choice;
+}
+
 Result<std::unique_ptr<Device>> make_device(const DeviceChoice& choice, int threads) {
   return choice.kind == DeviceKind::kCpu ? make_cpu_device(threads) : make_cuda_device(choice.ordinal);
 }
@@ -449,6 +483,7 @@ int threads_of_rank(int threads, int rank, int ranks) {
 Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   VOLLEY_RETURN_IF_ERROR(check_ranges(options));
   ResolvedModels models;
+  if (options.tensor_parallel_size > 1 && options.device != "cpu") load_gpu_code_early();
   VOLLEY_ASSIGN(models.device, resolve_device(options.device));
   VOLLEY_RETURN_IF_ERROR(resolve_ranks(options, models));
   if (!models.device.warning.empty()) models.warnings.push_back(models.device.warning);

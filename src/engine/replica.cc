@@ -29,7 +29,7 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
   for (int rank = 0; rank < ranks; ++rank) replica->ranks_.push_back(std::make_unique<Rank>());
   if (ranks > 1) {
     replica->masks_ = std::make_unique<spec::MaskExchange>();
-    VOLLEY_ASSIGN(auto group, comm::make_group(models.device.kind, ranks));
+    VOLLEY_ASSIGN(auto group, comm::make_group(models.device.kind, ranks, models.device.ordinal));
     for (int rank = 0; rank < ranks; ++rank) replica->ranks_[rank]->group = std::move(group[rank]);
     try {
       replica->threads_ = std::make_unique<RankThreads>(ranks, [made = replica.get()](int rank) { made->abort(rank); });
@@ -38,25 +38,33 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
                                 " threads, one for each rank: lower --tensor-parallel-size.");
     }
   }
-  std::vector<Status> statuses(static_cast<size_t>(ranks));
+  // Before anybody loads or records anything, all have what they exchange things in.
+  const auto make_place = [&](int index) -> Status {
+    Rank& rank = *replica->ranks_[static_cast<size_t>(index)];
+    VOLLEY_ASSIGN(rank.device,
+                  make_device(device_of_rank(models.device, index), threads_of_rank(options.threads, index, ranks)));
+    if (wrap) rank.device = wrap(std::move(rank.device), index);
+    return rank.group == nullptr ? Status() : rank.group->prepare(*rank.device);
+  };
   const auto make = [&](int index) -> Status {
     Rank& rank = *replica->ranks_[static_cast<size_t>(index)];
     const Progress& report = index == 0 ? progress : Progress();
     const RankPlace place = {index, rank.group.get(), replica->masks_.get()};
-    VOLLEY_ASSIGN(rank.device, make_device(models.device, threads_of_rank(options.threads, index, ranks)));
-    if (wrap) rank.device = wrap(std::move(rank.device), index);
     VOLLEY_ASSIGN(rank.models, load_models(*rank.device, models, options.draft_window, report, place));
     rank.weight_bytes = rank.models.target->packed_bytes();
     if (rank.models.proposer) rank.weight_bytes += rank.models.proposer->packed_bytes();
     VOLLEY_ASSIGN(rank.round, make_round(*rank.device, options, models, rank.models, report, place));
     return {};
   };
-  if (ranks == 1) {
-    VOLLEY_RETURN_IF_ERROR(make(0));
-    return replica;
-  }
-  replica->threads_->run([&](int rank) { statuses[static_cast<size_t>(rank)] = make(rank); });
-  for (const Status& status : statuses) VOLLEY_RETURN_IF_ERROR(status);
+  const auto on_all = [&](const auto& f) -> Status {
+    if (ranks == 1) return f(0);
+    std::vector<Status> statuses(static_cast<size_t>(ranks));
+    replica->threads_->run([&](int rank) { statuses[static_cast<size_t>(rank)] = f(rank); });
+    for (const Status& status : statuses) VOLLEY_RETURN_IF_ERROR(status);
+    return {};
+  };
+  VOLLEY_RETURN_IF_ERROR(on_all(make_place));
+  VOLLEY_RETURN_IF_ERROR(on_all(make));
   return replica;
 }
 
@@ -175,10 +183,17 @@ spec::StepTimes Replica::wait(std::vector<spec::RoundResult>& results) {
     for (size_t j = 0; j < results.size(); ++j) {
       const spec::RoundResult &one = results[j], &other = other_results_[j];
       if (one.tokens == other.tokens && one.ended == other.ended && one.finite == other.finite) continue;
+      check();
       throw DeviceFault("Ranks 0 and " + std::to_string(i) + " of the tensor-parallel group chose different tokens.");
     }
   }
+  check();
   return times;
+}
+
+// What a GPU computed after another one was gone means nothing, and looks like any result.
+void Replica::check() const {
+  if (ranks_.size() > 1) ranks_.front()->group->check();
 }
 
 void Replica::discard(std::shared_ptr<spec::MaskSource> source) {

@@ -74,6 +74,7 @@ class Replica final : public spec::StepExecutor {
   template <typename F>
   void each(const F& f);
   void abort(int rank);
+  void check() const;
 
   std::unique_ptr<spec::MaskExchange> masks_;  // null with one rank
   std::vector<std::unique_ptr<Rank>> ranks_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/environment.h"
 #include "engine/models.h"
 
 namespace volley::engine {
@@ -14,6 +15,7 @@ Result<std::vector<EngineOptions>> replica_options(const EngineOptions& options)
     return replicas;  // resolve_models() has a sentence for what is out of range
   }
   replicas.resize(static_cast<size_t>(count), options);
+  if (options.tensor_parallel_size > 1 && options.device != "cpu") load_gpu_code_early();
   VOLLEY_ASSIGN(const DeviceChoice device, resolve_device(options.device));
   const int threads = options.threads > 0 ? options.threads : usable_cores();
   for (int i = 0; i < count; ++i) {

@@ -28,10 +28,8 @@ Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOpti
 
 Result<StepBytes> measure_step(const EngineOptions& options, const ResolvedModels& models) {
   StepBytes bytes;
-  std::vector<std::unique_ptr<comm::Communicator>> group(static_cast<size_t>(models.ranks));
-  if (models.ranks > 1) {
-    VOLLEY_ASSIGN(group, comm::make_group(models.device.kind, models.ranks));
-  }
+  comm::Group group(static_cast<size_t>(models.ranks));
+  if (models.ranks > 1) group = comm::make_dry_group(models.ranks);
   for (int rank = 0; rank < models.ranks_sharing_memory(); ++rank) {
     const bool cpu = models.device.kind == DeviceKind::kCpu;
     const auto device = cpu ? std::make_unique<DryDevice>(threads_of_rank(options.threads, rank, models.ranks))
@@ -39,6 +37,7 @@ Result<StepBytes> measure_step(const EngineOptions& options, const ResolvedModel
     const RankPlace place = {rank, group[static_cast<size_t>(rank)].get(), nullptr};
     VOLLEY_ASSIGN(LoadedModels loaded, load_models(*device, models, options.draft_window, {}, place));
     const int64_t before = device->bytes();
+    if (place.group != nullptr) VOLLEY_RETURN_IF_ERROR(place.group->prepare(*device));
     VOLLEY_ASSIGN(const auto round, make_round(*device, options, models, loaded, {}, place));
     bytes.memory += device->bytes() - before;
     bytes.graphs += device->graph_bytes();

@@ -4,6 +4,7 @@
 #include "model/ffn/experts.h"
 #include "model/mixer/attention.h"
 #include "model/mixer/gated_delta.h"
+#include "model/shard.h"
 #include "ops/embedding/embedding.h"
 
 namespace volley::model {
@@ -15,7 +16,9 @@ void head_logits(Stream& stream, const ops::LinearWeight& head, const ops::Input
   ArenaScope scope(scratch);
   const TensorView mine = scratch.take(DType::kF32, {logits.dim(0), head.n});
   ops::linear(stream, head, h, mine, {}, scratch);
-  group->gather_columns(stream, mine, logits);
+  const auto [first, rows] = vocabulary_part(logits.dim(1), group->rank(), group->ranks());
+  VOLLEY_CHECK_EQ(rows, head.n);
+  group->gather_columns(stream, mine, first, logits);
 }
 
 bool head_summarises(const Stream& stream, const ops::LinearWeight& head, DType activation, comm::Communicator* group) {

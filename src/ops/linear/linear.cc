@@ -64,8 +64,7 @@ Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> par
   if (k < 1) return invalid_argument("A weight matrix needs at least one column, not " + std::to_string(k) + ".");
   VOLLEY_RETURN_IF_ERROR(check_format(device.kind(), format));
   VOLLEY_RETURN_IF_ERROR(check_parts(parts, format));
-  const bool gaps = device.kind() == DeviceKind::kCpu;  // its packing reads rows wherever they are
-  for (const WeightRows& part : parts) VOLLEY_CHECK(part.rows >= 0 && (gaps || part.is_dense(k)));
+  for (const WeightRows& part : parts) VOLLEY_CHECK(part.rows >= 0);
   if (layout == LinearLayout::kGateUp && (parts.size() != 2 || parts[0].rows != parts[1].rows)) {
     return invalid_argument("Gate and up projections must be two matrices with the same number of rows.");
   }

@@ -34,8 +34,8 @@ struct WeightRows {
   const void* data = nullptr;
   DType dtype = DType::kBF16;
   int64_t rows = 0;
-  // Elements from a row to the next (0: k), and from a column to the next. Other than these: pack_experts(), and the
-  // CPU's pack_linear().
+  // Elements from a row to the next (0: k), and from a column to the next: rows may lie anywhere, as those of a part of
+  // a matrix do.
   int64_t row_stride = 0, column_stride = 1;
   std::function<void(int64_t row, float* values)> values = {};         // to be packed as a plain type
   std::function<void(int64_t row, const CodedRow& coded)> codes = {};  // to be packed as they are

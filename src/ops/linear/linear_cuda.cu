@@ -210,6 +210,21 @@ void upload_rows(Device& device, const WeightRows& part, int64_t first, int64_t 
     std::vector<float> host(static_cast<size_t>(rows * k));
     for_each_in_parallel(rows, [&](int64_t r) { part.values(first + r, &host[r * k]); });
     device.upload(raw, host.data(), bytes);
+  } else if (!part.is_dense(k)) {
+    const auto size = static_cast<int64_t>(dtype_size(part.dtype));
+    std::vector<char> host(bytes);
+    for_each_in_parallel(rows, [&](int64_t r) {
+      const char* from = static_cast<const char*>(part.data) + (first + r) * part.row_step(k) * size;
+      char* to = &host[static_cast<size_t>(r * k * size)];
+      if (part.column_stride == 1) {
+        std::memcpy(to, from, static_cast<size_t>(k * size));
+        return;
+      }
+      for (int64_t i = 0; i < k; ++i) {
+        std::memcpy(to + i * size, from + i * part.column_stride * size, static_cast<size_t>(size));
+      }
+    });
+    device.upload(raw, host.data(), bytes);
   } else {
     const auto* from = static_cast<const char*>(part.data);
     device.upload(raw, from + first * row_bytes, bytes);

@@ -440,6 +440,32 @@ TEST(LinearCudaPlan, BiasedPlansKeepTheSplit) {
   }
 }
 
+// A part of a matrix, as a rank of several has it: its rows lie apart, or its columns.
+TEST(LinearCuda, RowsWithGapsArePackedAsThoseWithout) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  constexpr int64_t kRows = 96, kColumns = 200, kWhole = 333;
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    const std::vector<float> dense = random_values(kRows * kColumns, 5, dtype == DType::kBF16);
+    std::vector<float> by_rows(kRows * kWhole, 9.0f), by_columns(kColumns * kWhole, 9.0f);
+    for (int64_t r = 0; r < kRows; ++r) {
+      for (int64_t i = 0; i < kColumns; ++i) {
+        by_rows[r * kWhole + i] = by_columns[i * kWhole + r] = dense[r * kColumns + i];
+      }
+    }
+    const auto packed = [&](const std::vector<float>& values, int64_t row_stride, int64_t column_stride) {
+      const std::vector<char> bytes = encode(values, dtype);
+      const WeightRows part = {bytes.data(), dtype, kRows, row_stride, column_stride};
+      const LinearWeight w = std::move(pack_linear(device, {&part, 1}, kColumns, dtype, LinearLayout::kPlain)).value();
+      std::vector<char> read(w.packed.bytes());
+      device.download(read.data(), w.packed.data(), read.size());
+      return read;
+    };
+    const std::vector<char> want = packed(dense, 0, 1);
+    EXPECT_TRUE(packed(by_rows, kWhole, 1) == want);
+    EXPECT_TRUE(packed(by_columns, 1, kWhole) == want);
+  }
+}
+
 // The split must not move with the rows; up to 128 rows the weights are read once and most of a tile is not padding; no
 // tile cuts a gate from its up.
 TEST(LinearCudaPlan, TilesFitTheRows) {

@@ -1,0 +1,112 @@
+// Sums and gathers among GPUs: 72 sums one after the other in a CUDA graph, as many as Qwen3-8B has in a pass, but with
+// nothing between them. Microseconds of one, on the slowest rank: each way of summing, and the one that is chosen.
+#include <algorithm>
+#include <barrier>
+#include <cstdio>
+#include <thread>
+#include <vector>
+
+#include "base/environment.h"
+#include "comm/comm.h"
+#include "device/cuda/launch.h"
+
+namespace {
+
+using namespace volley;  // NOLINT: a program, not a header
+
+constexpr int kCalls = 72, kReplays = 8, kRepeats = 7;
+constexpr int64_t kMostFloats = int64_t{2048} * 4096, kVocab = 151936, kMostRows = 256;
+
+// Ranks on as many GPUs, with memory.
+class Ranks {
+ public:
+  Ranks(int ranks, int64_t in_parts_bytes) {
+    std::vector<int> gpus;
+    for (int rank = 0; rank < ranks; ++rank) gpus.push_back(rank);
+    auto group = comm::make_cuda_group(gpus, {in_parts_bytes});
+    VOLLEY_CHECK_MSG(group.ok(), group.error().message);
+    group_ = std::move(*group);
+    for (int rank = 0; rank < ranks; ++rank) {
+      devices_.push_back(std::move(make_cuda_device(rank)).value());
+      VOLLEY_CHECK(group_[static_cast<size_t>(rank)]->prepare(*devices_.back()).ok());
+      for (const int64_t floats : {kMostFloats, std::max(kMostFloats, kMostRows * kVocab)}) {
+        memory_.push_back(std::move(devices_.back()->allocate(static_cast<size_t>(floats) * 4)).value());
+      }
+    }
+  }
+  ~Ranks() { group_.clear(); }
+
+  // Microseconds of one of the calls: the best of some replays of a graph of `calls`, on the slowest rank.
+  template <typename Call>
+  double us(int calls, const Call& call) {
+    std::vector<double> best(group_.size(), 1e9);
+    std::barrier recorded(std::ssize(group_));  // what takes memory may wait for all work of a GPU
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < group_.size(); ++i) {
+      threads.emplace_back([&, i] {
+        Device& device = *devices_[i];
+        device.attach_thread();
+        const auto graph = device.record([&] {
+          for (int c = 0; c < calls; ++c) {
+            call(*group_[i], device.stream(), static_cast<float*>(memory_[2 * i].data()),
+                 static_cast<float*>(memory_[2 * i + 1].data()));
+          }
+        });
+        recorded.arrive_and_wait();
+        const auto begin = device.make_fence(), end = device.make_fence();
+        for (int repeat = 0; repeat < kRepeats; ++repeat) {
+          graph->launch();  // the ranks begin to be timed together
+          begin->set();
+          for (int replay = 0; replay < kReplays; ++replay) graph->launch();
+          end->set();
+          end->wait();
+          best[i] = std::min(best[i], end->seconds_since(*begin) * 1e6 / kReplays / calls);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return *std::max_element(best.begin(), best.end());
+  }
+
+  double sum_us(int64_t rows, int64_t n) {
+    const int calls = rows * n > (1 << 20) ? 8 : kCalls;
+    return us(calls, [&](comm::Communicator& c, Stream& stream, float* partial, float* x) {
+      c.add_sum(stream, {partial, DType::kF32, {rows, n}}, {x, DType::kF32, {rows, n}});
+    });
+  }
+  double gather_us(int64_t rows) {
+    const int64_t n = kVocab / std::ssize(group_);
+    return us(4, [&](comm::Communicator& c, Stream& stream, float* mine, float* out) {
+      c.gather_columns(stream, {mine, DType::kF32, {rows, n}}, c.rank() * n, {out, DType::kF32, {rows, n * c.ranks()}});
+    });
+  }
+
+ private:
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<Buffer> memory_;
+  comm::Group group_;
+};
+
+}  // namespace
+
+int main() {
+  load_gpu_code_early();
+  for (const int ranks : {1, 2, 4, 8}) {
+    if (!examine_cuda_device(ranks - 1).ok()) break;
+    Ranks chosen(ranks, -1), whole(ranks, int64_t{1} << 60), parts(ranks, 0);
+    for (const int64_t rows : {1, 4, 16, 32, 64, 128, 256, 512, 2048}) {
+      std::printf(
+          "{\"ranks\": %d, \"rows\": %d, \"columns\": 4096, \"sum_us\": %.2f, \"whole_us\": %.2f, "
+          "\"in_parts_us\": %.2f}\n",
+          ranks, static_cast<int>(rows), chosen.sum_us(rows, 4096), whole.sum_us(rows, 4096),
+          ranks > 2 ? parts.sum_us(rows, 4096) : 0.0);
+      std::fflush(stdout);
+    }
+    for (const int64_t rows : {1, 16, 64, 256}) {
+      std::printf("{\"ranks\": %d, \"rows\": %d, \"columns\": %d, \"gather_us\": %.2f}\n", ranks,
+                  static_cast<int>(rows), static_cast<int>(kVocab), chosen.gather_us(rows));
+      std::fflush(stdout);
+    }
+  }
+  return 0;
+}

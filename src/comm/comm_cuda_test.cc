@@ -1,0 +1,413 @@
+// Protects the same as comm_test.cc does, of groups on GPUs: bits are those of the CPU's group; calls of any sizes, one
+// after the other and in recorded graphs, stay apart whatever the ranks' pace; nobody waits for a rank that is gone.
+//
+// Where there are fewer GPUs than ranks, all ranks are on the first one, each with a stream of its own. Skipped without
+// a GPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "base/environment.h"
+#include "comm/comm.h"
+#include "comm/peer_layout.h"
+#include "device/arena.h"
+#include "device/fault.h"
+
+namespace volley::comm {
+namespace {
+
+using testing::HasSubstr;
+
+// Before the first use of CUDA. Kernels that wait for one another must not share a queue of the driver, and none may be
+// loaded while others wait.
+const bool kPrepared = [] {
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+  load_gpu_code_early();
+  return true;
+}();
+
+std::vector<int> gpus_for(int ranks) {
+  std::vector<int> gpus;
+  for (int i = 0; i < ranks && examine_cuda_device(i).ok(); ++i) gpus.push_back(i);
+  if (std::ssize(gpus) < ranks) gpus.assign(static_cast<size_t>(ranks), 0);
+  return gpus;
+}
+
+bool has_gpu() {
+  return examine_cuda_device(0).ok();
+}
+
+constexpr int64_t kMemory = int64_t{128} << 20;
+
+// A rank: its part of a group, a device, and memory of both kinds that is there before anybody waits for anybody: some
+// calls that take memory wait for all work of a GPU.
+struct Rank {
+  Communicator& comm;
+  Device& device;
+  Arena& memory;
+  float* host;
+
+  float* take(int64_t floats) const { return memory.take(DType::kF32, {floats}).as<float>(); }
+  TensorView put(float* to, const std::vector<float>& values, int64_t rows, int64_t n) const {
+    device.upload(to, values.data(), values.size() * 4);
+    return {to, DType::kF32, {rows, n}};
+  }
+  std::vector<float> get(const float* from, int64_t floats) const {
+    device.enqueue_download(host, from, static_cast<size_t>(floats) * 4);
+    device.synchronize();
+    return {host, host + floats};
+  }
+};
+
+class Ranks {
+ public:
+  Ranks(int ranks, const CudaGroupOptions& options) {
+    const std::vector<int> gpus = gpus_for(ranks);
+    auto group = make_cuda_group(gpus, options);
+    VOLLEY_CHECK_MSG(group.ok(), group.error().message);
+    group_ = std::move(*group);
+    for (int rank = 0; rank < ranks; ++rank) {
+      devices_.push_back(std::move(make_cuda_device(gpus[static_cast<size_t>(rank)])).value());
+      Device& device = *devices_.back();
+      const Status prepared = group_[static_cast<size_t>(rank)]->prepare(device);
+      VOLLEY_CHECK_MSG(prepared.ok(), prepared.error().message);
+      memory_.push_back(std::make_unique<Arena>(std::move(device.allocate(kMemory)).value()));
+      host_.push_back(std::move(device.allocate_host(kMemory / 2)).value());
+    }
+  }
+  ~Ranks() { group_.clear(); }  // before the devices
+
+  // body on a thread for each rank, with all memory free. Who fails leaves nobody waiting.
+  void run(const std::function<void(const Rank&)>& body) {
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < group_.size(); ++i) {
+      threads.emplace_back([&, i] {
+        devices_[i]->attach_thread();
+        memory_[i]->release(0);
+        try {
+          body({*group_[i], *devices_[i], *memory_[i], static_cast<float*>(host_[i].data())});
+          if (::testing::Test::HasFatalFailure()) group_[i]->abort();
+          devices_[i]->synchronize();
+        } catch (const DeviceFault& fault) {
+          ADD_FAILURE() << "rank " << i << ": " << fault.what();
+          group_[i]->abort();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+ private:
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::unique_ptr<Arena>> memory_;
+  std::vector<Buffer> host_;
+  Group group_;
+};
+
+std::vector<float> normals(int64_t n, uint32_t seed) {
+  std::minstd_rand random(seed + 1);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(static_cast<size_t>(n));
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+// What the CPU's group makes of it on every rank.
+std::vector<float> sum_on_cpu(const std::vector<std::vector<float>>& partials, const std::vector<float>& x) {
+  const auto ranks = static_cast<int>(partials.size());
+  auto group = make_cpu_group(ranks);
+  std::vector<std::vector<float>> results(partials.size(), x);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      auto device = make_cpu_device(1);
+      std::vector<float> partial = partials[static_cast<size_t>(r)];
+      const auto n = std::ssize(x);
+      group[static_cast<size_t>(r)]->add_sum((*device)->stream(), {partial.data(), DType::kF32, {n}},
+                                             {results[static_cast<size_t>(r)].data(), DType::kF32, {n}});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& result : results) EXPECT_EQ(result, results[0]);
+  return results[0];
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 4) == 0;
+}
+
+// How many ranks, and from how many bytes on sums are made in parts.
+struct Case {
+  int ranks;
+  int64_t in_parts_bytes;
+};
+
+class CudaGroup : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (!has_gpu()) GTEST_SKIP() << "needs a GPU";
+  }
+  int ranks() const { return GetParam().ranks; }
+  void run(const std::function<void(const Rank&)>& body) {
+    if (all_ == nullptr) all_ = std::make_unique<Ranks>(ranks(), CudaGroupOptions{GetParam().in_parts_bytes});
+    all_->run(body);
+  }
+
+ private:
+  std::unique_ptr<Ranks> all_;
+};
+
+TEST_P(CudaGroup, SumsHaveTheBitsOfTheCpusOnAllRanks) {
+  struct Shape {
+    int64_t rows, n;
+  };
+  const std::vector<Shape> shapes = {{1, 1},      {3, 17},   {0, 8},      {1, 4096},   {16, 4096},
+                                     {5, 4100},   {7, 3001}, {40, 5120},  {300, 5120}, {129, 7169},
+                                     {640, 4096}, {1, 3},    {1100, 4096}};
+  for (size_t s = 0; s < shapes.size(); ++s) {
+    const auto [rows, n] = shapes[s];
+    std::vector<std::vector<float>> partials;
+    for (int r = 0; r < ranks(); ++r) partials.push_back(normals(rows * n, static_cast<uint32_t>(100 * s + r)));
+    const std::vector<float> x = normals(rows * n, static_cast<uint32_t>(100 * s + 99));
+    const std::vector<float> want = sum_on_cpu(partials, x);
+    // In fp64: whatever the order, the rounding of each addition is at most half a unit in the last place.
+    for (size_t i = 0; i < want.size(); ++i) {
+      double exact = x[i], size = std::abs(double{x[i]});
+      for (const auto& partial : partials) {
+        exact += partial[i];
+        size += std::abs(double{partial[i]});
+      }
+      ASSERT_NEAR(want[i], exact, size * (ranks() + 1) * 0x1p-24) << i;
+    }
+    run([&, rows = rows, n = n](const Rank& rank) {
+      float *const partial = rank.take(rows * n), *const sum = rank.take(rows * n);
+      for (int again = 0; again < 4; ++again) {  // through every mailbox
+        const TensorView p = rank.put(partial, partials[static_cast<size_t>(rank.comm.rank())], rows, n);
+        rank.comm.add_sum(rank.device.stream(), p, rank.put(sum, x, rows, n));
+        EXPECT_TRUE(same_bits(rank.get(sum, rows * n), want))
+            << rows << " x " << n << ", rank " << rank.comm.rank() << ", time " << again;
+      }
+    });
+  }
+}
+
+// Addends that begin anywhere, as a part of a larger tensor does.
+TEST_P(CudaGroup, SumsNeedNoAlignment) {
+  run([&](const Rank& rank) {
+    const int64_t n = 1000;
+    float *const partial = rank.take(n + 1), *const x = rank.take(n + 1);
+    rank.put(partial, std::vector<float>(n + 1, static_cast<float>(rank.comm.rank() + 1)), 1, n + 1);
+    rank.put(x, std::vector<float>(n + 1, 0.5f), 1, n + 1);
+    // On one rank alone: what a thread moves at once is nobody else's matter.
+    const int64_t off = rank.comm.rank() == 0 ? 1 : 0;
+    rank.comm.add_sum(rank.device.stream(), {partial + off, DType::kF32, {1, n}}, {x + off, DType::kF32, {1, n}});
+    const float want = 0.5f + static_cast<float>(ranks() * (ranks() + 1) / 2);
+    std::vector<float> all(n + 1, want);
+    all[off == 1 ? 0 : n] = 0.5f;
+    EXPECT_EQ(rank.get(x, n + 1), all) << "rank " << rank.comm.rank();
+  });
+}
+
+// Not numbers arrive as such, whatever their bits: also those that say that a mailbox is empty.
+TEST_P(CudaGroup, NothingThatIsAddedHoldsTheOthersUp) {
+  const std::vector<float> odd = {std::bit_cast<float>(0xffffffffu), std::bit_cast<float>(0x7fffffffu),
+                                  std::numeric_limits<float>::infinity(), -0.0f};
+  run([&](const Rank& rank) {
+    float *const partial = rank.take(4), *const x = rank.take(4);
+    const TensorView p = rank.put(partial, odd, 1, 4), to = rank.put(x, {1, 1, 1, -0.0f}, 1, 4);
+    rank.comm.add_sum(rank.device.stream(), p, to);
+    const std::vector<float> got = rank.get(x, 4);
+    EXPECT_TRUE(std::isnan(got[0]) && std::isnan(got[1]) && std::isinf(got[2]));
+    EXPECT_TRUE(got[3] == 0 && std::signbit(got[3])) << "every addend is -0";
+  });
+}
+
+TEST_P(CudaGroup, GathersColumnsOfWhichARankMayHaveNone) {
+  const std::vector<std::vector<int64_t>> all = {{3, 0, 2, 5, 1, 0, 0, 4},
+                                                 {0, 8, 4, 0, 4, 4, 4, 8},
+                                                 {16, 0, 0, 0, 0, 0, 0, 0},
+                                                 {75968, 75968, 640, 640, 8, 8, 8, 8}};
+  for (std::vector<int64_t> widths : all) {
+    widths.resize(static_cast<size_t>(ranks()));
+    const int64_t width = std::accumulate(widths.begin(), widths.end(), int64_t{0});
+    if (width == 0) continue;
+    for (const int64_t rows : {1, 7, 60}) {
+      run([&](const Rank& rank) {
+        const auto me = static_cast<size_t>(rank.comm.rank());
+        const int64_t n = widths[me];
+        const int64_t first = std::accumulate(widths.begin(), widths.begin() + rank.comm.rank(), int64_t{0});
+        float *const mine = rank.take(rows * n), *const out = rank.take(rows * width);
+        for (int again = 0; again < (width > 10'000 ? 3 : 8); ++again) {
+          const auto value = [&](size_t r, int64_t row, int64_t column) {
+            return static_cast<float>(r) * 1e6f + static_cast<float>((row * 131 + column * 7 + again * 1009) % 99991);
+          };
+          std::vector<float> own, want;
+          for (int64_t row = 0; row < rows; ++row) {
+            for (size_t r = 0; r < widths.size(); ++r) {
+              for (int64_t c = 0; c < widths[r]; ++c) {
+                want.push_back(value(r, row, c));
+                if (r == me) own.push_back(want.back());
+              }
+            }
+          }
+          const TensorView from = rank.put(mine, own, rows, n);
+          rank.comm.gather_columns(rank.device.stream(), from, first, {out, DType::kF32, {rows, width}});
+          ASSERT_TRUE(same_bits(rank.get(out, rows * width), want)) << rows << " x " << width << ", rank " << me;
+        }
+      });
+    }
+  }
+}
+
+// A rank that is ahead must neither write what another one still reads, nor read what is not there yet. Ranks wait at
+// random; only one in some calls is looked at, so that several are under way.
+TEST_P(CudaGroup, TenThousandCallsOfRandomSizesStayApart) {
+  constexpr int64_t kMost = 40'000;
+  constexpr int kCalls = 10'000;
+  run([&](const Rank& rank) {
+    const int me = rank.comm.rank();
+    float *const partial = rank.take(kMost), *const x = rank.take(kMost);
+    float* const out = rank.take(8 * kMost);
+    rank.put(partial, normals(kMost, static_cast<uint32_t>(me)), 1, kMost);
+    std::vector<std::vector<float>> partials;
+    for (int r = 0; r < ranks(); ++r) partials.push_back(normals(kMost, static_cast<uint32_t>(r)));
+    std::vector<float> want(kMost, 0.0f);
+    rank.put(x, want, 1, kMost);
+    std::minstd_rand shared(17), own(static_cast<uint32_t>(1000 + me));
+    for (int call = 0; call < kCalls; ++call) {
+      const bool large = shared() % 8 == 0;
+      const auto n = static_cast<int64_t>(1 + shared() % (large ? kMost : 600));
+      const auto begin = static_cast<int64_t>(shared() % static_cast<uint32_t>(kMost - n + 1));
+      if (shared() % 4 == 0) {  // what the sums are now, side by side
+        const TensorView from(x + begin, DType::kF32, {1, n});
+        rank.comm.gather_columns(rank.device.stream(), from, me * n, {out, DType::kF32, {1, ranks() * n}});
+        if (call % 50 == 0) {
+          const std::vector<float> got = rank.get(out, ranks() * n);
+          for (int64_t i = 0; i < std::ssize(got); ++i) {
+            ASSERT_EQ(got[static_cast<size_t>(i)], want[static_cast<size_t>(begin + i % n)]) << "call " << call;
+          }
+        }
+      } else {
+        rank.comm.add_sum(rank.device.stream(), {partial + begin, DType::kF32, {1, n}},
+                          {x + begin, DType::kF32, {1, n}});
+        for (int64_t i = begin; i < begin + n; ++i) {
+          float sum = partials[0][static_cast<size_t>(i)];
+          for (int r = 1; r < ranks(); ++r) sum += partials[static_cast<size_t>(r)][static_cast<size_t>(i)];
+          want[static_cast<size_t>(i)] += sum;
+        }
+      }
+      if (own() % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 300));
+      if (call % 500 == 499) {
+        ASSERT_EQ(rank.get(x, kMost), want) << "rank " << me << ", call " << call;
+      }
+    }
+  });
+}
+
+// A graph has nothing of a call's number, so it can be replayed, also between calls that are not recorded.
+TEST_P(CudaGroup, RecordedCallsCanBeReplayed) {
+  constexpr int64_t kRows = 16, kWidth = 1024;
+  std::vector<std::unique_ptr<StepGraph>> graphs(static_cast<size_t>(ranks()));
+  std::vector<float*> memory(static_cast<size_t>(ranks()));
+  const auto sum = [](const Rank& rank, float* at, int64_t rows, int64_t n) {
+    rank.comm.add_sum(rank.device.stream(), {at, DType::kF32, {rows, n}},
+                      {at + kRows * kWidth, DType::kF32, {rows, n}});
+  };
+  // Recorded before anybody waits for anybody: it takes memory.
+  run([&](const Rank& rank) {
+    const int me = rank.comm.rank();
+    float* const at = memory[static_cast<size_t>(me)] = rank.take((2 + ranks()) * kRows * kWidth);
+    rank.put(at, std::vector<float>(kRows * kWidth, static_cast<float>(me + 1)), kRows, kWidth);
+    rank.put(at + kRows * kWidth, std::vector<float>(kRows * kWidth, 0.0f), kRows, kWidth);
+    graphs[static_cast<size_t>(me)] = rank.device.record([&] {
+      for (int i = 0; i < 5; ++i) sum(rank, at, kRows, kWidth);
+      rank.comm.gather_columns(rank.device.stream(), {at + kRows * kWidth, DType::kF32, {kRows, kWidth}}, me * kWidth,
+                               {at + 2 * kRows * kWidth, DType::kF32, {kRows, ranks() * kWidth}});
+      sum(rank, at, 1, 100);
+    });
+    ASSERT_NE(graphs[static_cast<size_t>(me)], nullptr);
+  });
+  run([&](const Rank& rank) {
+    const auto me = static_cast<size_t>(rank.comm.rank());
+    float* const at = memory[me];
+    for (int replay = 0; replay < 100; ++replay) {
+      graphs[me]->launch();
+      if (replay % 10 == 9) rank.device.synchronize();  // no more than the driver's queue holds
+      if (replay % 7 == 0) sum(rank, at, 1, 9);
+    }
+    const std::vector<float> got = rank.get(at + kRows * kWidth, kRows * kWidth);
+    const auto once = static_cast<float>(ranks() * (ranks() + 1) / 2);
+    EXPECT_EQ(got[0], once * (600 + 15));
+    EXPECT_EQ(got[50], once * 600);
+    EXPECT_EQ(got[kRows * kWidth - 1], once * 500);
+    const std::vector<float> side_by_side = rank.get(at + 2 * kRows * kWidth, ranks() * kRows * kWidth);
+    EXPECT_EQ(side_by_side.back(), once * 500);
+    EXPECT_EQ(side_by_side[0], once * (99 * 6 + 5 + 15)) << "before the last sum of the last replay";
+  });
+}
+
+TEST_P(CudaGroup, ARankThatIsGoneEndsTheOthersWait) {
+  if (ranks() == 1) GTEST_SKIP() << "there are no others";
+  run([&](const Rank& rank) {
+    float *const partial = rank.take(5000), *const x = rank.take(5000);
+    const TensorView p(partial, DType::kF32, {1, 5000}), to(x, DType::kF32, {1, 5000});
+    rank.comm.add_sum(rank.device.stream(), p, to);
+    rank.device.synchronize();
+    EXPECT_NO_THROW(rank.comm.check());
+    if (rank.comm.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the others' kernels wait by then
+      rank.comm.abort();
+    } else {
+      try {
+        for (int i = 0; i < 20; ++i) rank.comm.add_sum(rank.device.stream(), p, to);
+      } catch (const DeviceFault&) {  // it was gone by then
+      }
+      rank.device.synchronize();  // ends
+    }
+    for (int i = 0; i < 2; ++i) {
+      try {
+        rank.comm.add_sum(rank.device.stream(), p, to);
+        ADD_FAILURE() << "rank " << rank.comm.rank() << " went on";
+      } catch (const DeviceFault& fault) {
+        EXPECT_THAT(fault.what(), HasSubstr("Rank 1 of " + std::to_string(ranks()) + " is gone"));
+      }
+    }
+    EXPECT_THROW(rank.comm.check(), DeviceFault);
+  });
+}
+
+// Small sums one way, and all of them the other.
+INSTANTIATE_TEST_SUITE_P(All, CudaGroup,
+                         ::testing::Values(Case{1, -1}, Case{2, -1}, Case{4, -1}, Case{4, 0}, Case{8, -1}, Case{8, 0}),
+                         [](const auto& info) {
+                           return std::to_string(info.param.ranks) + (info.param.in_parts_bytes == 0 ? "InParts" : "");
+                         });
+
+TEST(CudaGroupSetup, IsRefusedWhereThereAreTooFewGpus) {
+  const auto group = make_cuda_group({1000, 1001});
+  ASSERT_FALSE(group.ok());
+  EXPECT_EQ(group.error().code, ErrorCode::kUnavailable);
+}
+
+TEST(CudaGroupSetup, TakesWhatADryOneDoes) {
+  if (!has_gpu()) GTEST_SKIP() << "needs a GPU";
+  const auto device = std::move(make_cuda_device(0)).value();
+  auto group = std::move(make_cuda_group({0, 0})).value();
+  const auto before = examine_cuda_device(0)->free_bytes;
+  ASSERT_TRUE(group[0]->prepare(*device).ok());
+  EXPECT_GE(before - examine_cuda_device(0)->free_bytes, kPeerBytes);
+}
+
+}  // namespace
+}  // namespace volley::comm

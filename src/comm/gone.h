@@ -1,0 +1,15 @@
+// What the ranks of a group say when one of them is gone.
+#pragma once
+
+#include <string>
+
+#include "device/fault.h"
+
+namespace volley::comm {
+
+[[noreturn]] inline void throw_gone(int rank, int ranks) {
+  throw DeviceFault("Rank " + std::to_string(rank) + " of " + std::to_string(ranks) +
+                    " is gone, so the group cannot go on.");
+}
+
+}  // namespace volley::comm

@@ -1,0 +1,286 @@
+// Kernels by which GPUs tell one another floats. Every float is its own message: a rank stores it into the others'
+// mailboxes, where it takes the place of kEmpty, and they look until all that they wait for is no longer empty. So
+// there are neither flags nor fences: one trip over the link and no more.
+//
+// A mailbox must be empty when a kernel's messages arrive. Say kernel n of each rank uses mailbox n % 3. In kernel n, A
+// empties its mailbox of kernel n - 1, which it has read to the end, for messages of kernel n + 2. B sends those in its
+// kernel n + 2, which begins when its kernel n + 1 has ended; that one waited for A's messages of kernel n + 1, and A
+// sent them when its kernel n, with the emptying, had ended. So B's messages come after it. And none of kernel n - 1
+// comes late: A has read all of them. This needs that no rank ends a kernel before all have begun it, which messages
+// from each to each see to, or from each to one and from that one to each; and that a kernel touches nothing before the
+// kernels before it in its stream have ended. It needs nothing of grids and blocks: they may differ from kernel to
+// kernel and from rank to rank.
+//
+// All threads send before they wait, so nobody waits for blocks that have no room: but a rank's own blocks must have it
+// while others wait. Grids are at most as large as the GPU.
+#pragma once
+
+#include "comm/peer_layout.h"
+#include "device/cuda/dependent.cuh"
+
+namespace volley::comm {
+
+// The ranks' memory, as it is seen from this one.
+struct Peers {
+  char* memory[kMostPeers];
+  const uint32_t* aborted;  // host memory: not 0 once the group is
+  int rank;
+};
+
+inline constexpr int kPeerThreads = 512;  // of a block, at most
+
+namespace peer {
+
+// A NaN that no arithmetic gives.
+inline constexpr uint32_t kEmpty = 0xffffffff, kOtherNan = 0x7fffffff;
+
+// What a thread moves at once: 1 float or 4.
+template <int V>
+struct Pack {
+  uint32_t bits[V];
+};
+
+template <int V>
+__device__ inline Pack<V> load(const float* from) {
+  Pack<V> p;
+  if constexpr (V == 4) {
+    const uint4 u = *reinterpret_cast<const uint4*>(from);
+    p = {{u.x, u.y, u.z, u.w}};
+  } else {
+    p.bits[0] = __float_as_uint(*from);
+  }
+  return p;
+}
+
+template <int V>
+__device__ inline void store(float* to, const Pack<V>& p) {
+  if constexpr (V == 4) {
+    *reinterpret_cast<uint4*>(to) = make_uint4(p.bits[0], p.bits[1], p.bits[2], p.bits[3]);
+  } else {
+    *to = __uint_as_float(p.bits[0]);
+  }
+}
+
+template <int V>
+__device__ inline Pack<V> sendable(Pack<V> p) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    if (p.bits[i] == kEmpty) p.bits[i] = kOtherNan;
+  }
+  return p;
+}
+
+// Each float arrives whole; the four of a pack may arrive one after the other.
+template <int V>
+__device__ inline void send(float* to, const Pack<V>& p) {
+  if constexpr (V == 4) {
+    asm volatile("st.relaxed.sys.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+                 "r"(p.bits[0]), "r"(p.bits[1]), "r"(p.bits[2]), "r"(p.bits[3])
+                 : "memory");
+  } else {
+    asm volatile("st.relaxed.sys.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "r"(p.bits[0]) : "memory");
+  }
+}
+
+// Past the cache of the multiprocessor.
+template <int V>
+__device__ inline Pack<V> look(const float* from) {
+  Pack<V> p;
+  if constexpr (V == 4) {
+    asm volatile("ld.relaxed.sys.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(p.bits[0]), "=r"(p.bits[1]), "=r"(p.bits[2]), "=r"(p.bits[3])
+                 : "l"(__cvta_generic_to_global(from))
+                 : "memory");
+  } else {
+    asm volatile("ld.relaxed.sys.global.b32 %0, [%1];"
+                 : "=r"(p.bits[0])
+                 : "l"(__cvta_generic_to_global(from))
+                 : "memory");
+  }
+  return p;
+}
+
+template <int V>
+__device__ inline bool whole(const Pack<V>& p) {
+  bool all = true;
+#pragma unroll
+  for (int i = 0; i < V; ++i) all = all && p.bits[i] != kEmpty;
+  return all;
+}
+
+template <int V>
+__device__ inline Pack<V> sum(const Pack<V>& a, const Pack<V>& b) {
+  Pack<V> p;
+#pragma unroll
+  for (int i = 0; i < V; ++i) p.bits[i] = __float_as_uint(__uint_as_float(a.bits[i]) + __uint_as_float(b.bits[i]));
+  return p;
+}
+
+// A kernel's turn, as one of its threads knows it.
+struct Turn {
+  PeerHeader* header;
+  const uint32_t* aborted;
+  PeerBlock before;
+  bool gone;  // nobody waits any more, and results mean nothing
+  uint32_t looks = 0;
+
+  // After wait_for_predecessors().
+  __device__ explicit Turn(const Peers& peers)
+      : header(reinterpret_cast<PeerHeader*>(peers.memory[peers.rank])),
+        aborted(peers.aborted),
+        before(header->blocks[blockIdx.x]),
+        gone(*static_cast<volatile uint32_t*>(&header->gone) != 0) {}
+
+  // A rank's mailbox of this turn, or that of `later` ones.
+  __device__ float* mailbox(const Peers& peers, int rank, int later = 0) const {
+    const auto index = static_cast<int64_t>((before.kernels + static_cast<uint64_t>(later)) % kMailboxes);
+    return reinterpret_cast<float*>(peers.memory[rank] + sizeof(PeerHeader) + index * kMailboxBytes);
+  }
+
+  // Empties what the turn before used.
+  __device__ void empty_last(const Peers& peers) const {
+    auto* box = reinterpret_cast<uint4*>(mailbox(peers, peers.rank, kMailboxes - 1));
+    const int n = static_cast<int>((before.used + 3) / 4);
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+      box[i] = make_uint4(kEmpty, kEmpty, kEmpty, kEmpty);
+    }
+  }
+
+  // Looks until `from`, of which p was seen, is whole. A rank may be far behind, so there is no limit to it but abort.
+  template <int V>
+  __device__ Pack<V> await(const float* from, Pack<V> p) {
+    while (!gone && !whole(p)) {
+      p = look<V>(from);
+      if (++looks % 1024 == 0) look_up();
+    }
+    return p;
+  }
+  template <int V>
+  __device__ Pack<V> await(const float* from) {
+    return await<V>(from, look<V>(from));
+  }
+
+  // The host's memory is far away: threads ask it seldom, and the first to learn tells the others.
+  __device__ void look_up() {
+    volatile uint32_t* known = &header->gone;
+    if (*known == 0 && looks % (16 * 1024) == 0 && *static_cast<const volatile uint32_t*>(aborted) != 0) *known = 1;
+    gone = *known != 0;
+    if (looks > 64 * 1024) __nanosleep(200);
+  }
+
+  // Ends the turn, of which `used` floats of the mailbox were used. Every block says so for itself, and the first one
+  // for those that this grid has not got: so no block reads what another one writes.
+  __device__ void end(int64_t used) const {
+    __syncthreads();  // all of the block have read `before`
+    const PeerBlock now = {before.kernels + 1, used};
+    if (threadIdx.x == 0) header->blocks[blockIdx.x] = now;
+    if (blockIdx.x != 0) return;
+    for (int b = gridDim.x + threadIdx.x; b < kMostPeerBlocks; b += blockDim.x) header->blocks[b] = now;
+  }
+};
+
+// x[i] += the ranks' partial[i], i < count. All send all to all.
+template <int kRanks, int V>
+__global__ void __launch_bounds__(kPeerThreads)
+    sum_kernel(const __grid_constant__ Peers peers, const float* partial, float* x, int count) {
+  cuda::wait_for_predecessors();
+  Turn turn(peers);
+  const int first = (blockIdx.x * blockDim.x + threadIdx.x) * V, step = gridDim.x * blockDim.x * V;
+  for (int i = first; i < count; i += step) {
+    const Pack<V> p = sendable(load<V>(partial + i));
+    for (int r = 1; r < kRanks; ++r) {
+      send<V>(turn.mailbox(peers, (peers.rank + r) % kRanks) + peers.rank * count + i, p);
+    }
+  }
+  cuda::launch_dependents();
+  turn.empty_last(peers);
+  const float* box = turn.mailbox(peers, peers.rank);
+  for (int i = first; i < count; i += step) {
+    const Pack<V> own = load<V>(partial + i), old = load<V>(x + i);
+    Pack<V> parts[kRanks];
+#pragma unroll
+    for (int r = 0; r < kRanks; ++r) parts[r] = r == peers.rank ? own : look<V>(box + r * count + i);
+#pragma unroll
+    for (int r = 0; r < kRanks; ++r) {
+      if (r != peers.rank) parts[r] = turn.await<V>(box + r * count + i, parts[r]);
+    }
+    Pack<V> all = parts[0];
+#pragma unroll
+    for (int r = 1; r < kRanks; ++r) all = sum(all, parts[r]);
+    store<V>(x + i, sum(old, all));
+  }
+  turn.end(int64_t{kRanks} * count);
+}
+
+// The same; rank r adds the r-th part of `part` floats and sends the sums. A mailbox has the addends of the own part,
+// rank by rank, and then all sums.
+template <int kRanks, int V>
+__global__ void __launch_bounds__(kPeerThreads)
+    sum_in_parts_kernel(const __grid_constant__ Peers peers, const float* partial, float* x, int count, int part) {
+  cuda::wait_for_predecessors();
+  Turn turn(peers);
+  const int first = (blockIdx.x * blockDim.x + threadIdx.x) * V, step = gridDim.x * blockDim.x * V;
+  const int sums = kRanks * part, mine = peers.rank * part;
+  for (int i = first; i < count; i += step) {
+    const int owner = i / part;
+    if (owner == peers.rank) continue;
+    send<V>(turn.mailbox(peers, owner) + mine + (i - owner * part), sendable(load<V>(partial + i)));
+  }
+  cuda::launch_dependents();
+  turn.empty_last(peers);
+  const float* box = turn.mailbox(peers, peers.rank);
+  for (int j = first; j < part && mine + j < count; j += step) {
+    const int i = mine + j;
+    const Pack<V> own = load<V>(partial + i), old = load<V>(x + i);
+    Pack<V> parts[kRanks];
+#pragma unroll
+    for (int r = 0; r < kRanks; ++r) parts[r] = r == peers.rank ? own : look<V>(box + r * part + j);
+#pragma unroll
+    for (int r = 0; r < kRanks; ++r) {
+      if (r != peers.rank) parts[r] = turn.await<V>(box + r * part + j, parts[r]);
+    }
+    Pack<V> all = parts[0];
+#pragma unroll
+    for (int r = 1; r < kRanks; ++r) all = sum(all, parts[r]);
+    const Pack<V> sent = sendable(all);
+    for (int r = 1; r < kRanks; ++r) send<V>(turn.mailbox(peers, (peers.rank + r) % kRanks) + sums + i, sent);
+    store<V>(x + i, sum(old, all));
+  }
+  for (int i = first; i < count; i += step) {
+    if (i / part == peers.rank) continue;
+    const Pack<V> old = load<V>(x + i);
+    store<V>(x + i, sum(old, turn.await<V>(box + sums + i)));
+  }
+  turn.end(int64_t{sums} + count);
+}
+
+// out[row, begin + c] = mine[row, c] of every rank, each with its own `begin` and number of columns. Who has none is
+// waited for, too: behind the rows a mailbox has a float of each rank.
+template <int kRanks, int V>
+__global__ void __launch_bounds__(kPeerThreads) gather_kernel(const __grid_constant__ Peers peers, const float* mine,
+                                                              int columns, int begin, float* out, int rows, int width) {
+  cuda::wait_for_predecessors();
+  Turn turn(peers);
+  const int first = (blockIdx.x * blockDim.x + threadIdx.x) * V, step = gridDim.x * blockDim.x * V;
+  for (int i = first; i < rows * columns; i += step) {
+    const int row = i / columns, at = row * width + begin + (i - row * columns);
+    const Pack<V> p = sendable(load<V>(mine + i));
+    for (int r = 1; r < kRanks; ++r) send<V>(turn.mailbox(peers, (peers.rank + r) % kRanks) + at, p);
+    store<V>(out + at, p);
+  }
+  const int other = blockIdx.x == 0 && threadIdx.x < kRanks ? static_cast<int>(threadIdx.x) : peers.rank;
+  if (other != peers.rank) send<1>(turn.mailbox(peers, other) + rows * width + peers.rank, Pack<1>{{0}});
+  cuda::launch_dependents();
+  turn.empty_last(peers);
+  const float* box = turn.mailbox(peers, peers.rank);
+  if (other != peers.rank) turn.await<1>(box + rows * width + other);
+  for (int i = first; i < rows * width; i += step) {
+    const int column = i % width - begin;
+    if (column >= 0 && column < columns) continue;
+    store<V>(out + i, turn.await<V>(box + i));
+  }
+  turn.end(int64_t{rows} * width + kRanks);
+}
+
+}  // namespace peer
+}  // namespace volley::comm

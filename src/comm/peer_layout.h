@@ -1,0 +1,59 @@
+// What a rank on a GPU has in device memory to hear from the others, and how calls are cut into kernels. Plain numbers:
+// dry runs go by them, too.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/math.h"
+
+namespace volley::comm {
+
+inline constexpr int kMostPeers = 8;
+inline constexpr int kMostPeerBlocks = 256;  // of a kernel's grid
+
+// Mailboxes, used in turn: one is written, one may still be read by a rank that is behind, one is being emptied.
+inline constexpr int kMailboxes = 3;
+inline constexpr int64_t kMailboxBytes = int64_t{16} << 20;
+inline constexpr int64_t kMailboxFloats = kMailboxBytes / 4;
+
+// What a block of the kernels knows from the kernel before.
+struct PeerBlock {
+  uint64_t kernels = 0;  // so far: the next one uses mailbox kernels % kMailboxes
+  int64_t used = 0;      // floats of a mailbox, from its begin on, that the last one used
+};
+// At the begin of a rank's memory; the mailboxes follow.
+struct PeerHeader {
+  PeerBlock blocks[kMostPeerBlocks];
+  uint32_t gone = 0;  // a kernel of this rank has seen that the group is aborted
+  uint32_t unused[31] = {};
+};
+inline constexpr int64_t kPeerBytes = int64_t{sizeof(PeerHeader)} + kMailboxes * kMailboxBytes;
+
+// A sum is made in one of two ways, with the same bits. All send all their addends to all, and everybody adds; or each
+// rank adds a part, and sends the sums: less to send, but one after the other.
+struct SumCut {
+  bool in_parts = false;
+  int64_t chunk = 0;  // floats of a kernel, but of the last
+  // Floats of a rank's part of `count`.
+  static int64_t part(int64_t count, int ranks) { return round_up(divide_up(count, ranks), 4); }
+};
+
+// From so many bytes, all ranks' addends together, a sum of more than two ranks is made in parts.
+inline constexpr int64_t kInPartsBytes = int64_t{2} << 20;
+
+inline SumCut cut_sum(int64_t count, int ranks, int64_t in_parts_bytes) {
+  if (ranks > 2 && count * 4 * ranks >= in_parts_bytes) return {true, kMailboxFloats / 2};
+  return {false, kMailboxFloats / ranks / 4 * 4};
+}
+
+inline int64_t sum_kernels(int64_t count, int ranks, int64_t in_parts_bytes) {
+  return divide_up(count, cut_sum(count, ranks, in_parts_bytes).chunk);
+}
+
+// Rows of `width` floats that a kernel gathers, with a float of each rank beside them. REQUIRES: at least one fits.
+inline int64_t gathered_rows(int64_t width) {
+  return (kMailboxFloats - kMostPeers) / width;
+}
+
+}  // namespace volley::comm
