@@ -25,7 +25,7 @@ struct CodeExperts {
 };
 
 // One thread takes tiles, and copies. Three panels: a warpgroup that widens leaves two thirds of the issue slots to
-// others; and four experts of gpt-oss have 120 tiles of gate and up, one for each multiprocessor.
+// others; and four experts of 2 x 2880 outputs have 120 tiles of gate and up, one for each multiprocessor.
 template <int kMaxRows>
 using Shape = CodeShape<3, kMaxRows, PanelEnd::kPlain, 1>;
 

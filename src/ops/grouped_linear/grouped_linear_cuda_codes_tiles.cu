@@ -67,9 +67,11 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) grouped_code_tiles_kernel(
     if constexpr (Shape::kUnevenRegisters) registers_grow_to<216>();
     // What comes before in the stream has ended when the first rows of x are there.
     RingReader reader;
-    for_tiles<Shape::kPanels>(args.grouped, work, [&](const GroupedTile& tile) {
-      multiply_codes_of<Shape, kRows...>(ring, reader, args, tile);
-    });
+    // Inlined although it is long: else the reader and the arguments would lie in memory.
+    for_tiles<Shape::kPanels>(
+        args.grouped, work, [&](const GroupedTile& tile) __attribute__((always_inline)) {
+          multiply_codes_of<Shape, kRows...>(ring, reader, args, tile);
+        });
   }
 #else
   __trap();
