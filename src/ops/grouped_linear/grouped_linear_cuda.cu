@@ -304,8 +304,11 @@ void combine_experts_cuda(Stream& stream, const Routing& routing, TensorView d, 
 // Whether one kernel did both products, and combine_experts() the rest; if not, nothing was done.
 bool experts_ffn_cuda(Stream& stream, const ExpertsCall& call, const Routing& routing) {
   const GpuInfo& gpu = stream.gpu();
-  const bool tiles = grouped_cuda_kernel(gpu, call.gate_up, call.x.values.dtype) == LinearKernel::kTiles &&
-                     grouped_cuda_kernel(gpu, call.down, call.inner.dtype) == LinearKernel::kTiles;
+  const bool codes = call.gate_up.format.is_nibbles();
+  if (call.down.format.is_nibbles() != codes) return false;
+  const auto kernel = codes ? grouped_codes_kernel : grouped_cuda_kernel;
+  const bool tiles = kernel(gpu, call.gate_up, call.x.values.dtype) == LinearKernel::kTiles &&
+                     kernel(gpu, call.down, call.inner.dtype) == LinearKernel::kTiles;
   const int64_t entries = routing.rows() * routing.top_k();
   if (!tiles || grouped_tile_size(entries, routing.expert_count()) != GroupedTileSize::kFewRows) return false;
   ExpertsArgs args;
@@ -314,7 +317,15 @@ bool experts_ffn_cuda(Stream& stream, const ExpertsCall& call, const Routing& ro
   args.down = grouped_args(call.down, call.inner, routing, call.outer, {.rows = GroupedRows::kOut}, call.down_end);
   args.dealt = call.counters.as<int32_t>();
   args.written = args.dealt + 1;
-  experts_tiles_cuda(stream, args, routing.rows(), gpu.multiprocessors);
+  if (codes) {
+    const auto bytes = [](const ExpertWeights& w) { return grouped_codes_expert_bytes(w.n, w.k, w.format, w.layout); };
+    args.gate_up.expert_bytes = bytes(call.gate_up);
+    args.down.expert_bytes = bytes(call.down);
+    code_experts_tiles_cuda(stream, {args, CodeKind(call.gate_up.format), CodeKind(call.down.format)}, routing.rows(),
+                            gpu.multiprocessors);
+  } else {
+    experts_tiles_cuda(stream, args, routing.rows(), gpu.multiprocessors);
+  }
   combine_experts_cuda(stream, routing, call.outer, call.y);
   return true;
 }

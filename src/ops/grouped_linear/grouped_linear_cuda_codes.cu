@@ -79,17 +79,21 @@ Result<ExpertWeights> pack_code_experts(Device& device, std::span<const WeightRo
   return Result<ExpertWeights>(std::move(w));
 }
 
-void grouped_codes_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
-                        const GroupedCall& call, const End& end) {
-  GroupedCodeArgs args{grouped_args(w, x, routing, y, call, end), CodeKind(w.format)};
-  args.grouped.expert_bytes = grouped_codes_expert_bytes(w.n, w.k, w.format, w.layout);
-  LinearWeight as_bf16;  // what it is a product with
+LinearKernel grouped_codes_kernel(const GpuInfo& gpu, const ExpertWeights& w, DType x) {
+  LinearWeight as_bf16;
   as_bf16.n = w.n;
   as_bf16.k = w.k;
   as_bf16.layout = w.layout;
   as_bf16.portable = w.portable;
+  return linear_cuda_kernel(gpu, as_bf16, x);
+}
+
+void grouped_codes_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
+                        const GroupedCall& call, const End& end) {
+  GroupedCodeArgs args{grouped_args(w, x, routing, y, call, end), CodeKind(w.format)};
+  args.grouped.expert_bytes = grouped_codes_expert_bytes(w.n, w.k, w.format, w.layout);
   const GpuInfo& gpu = stream.gpu();
-  switch (linear_cuda_kernel(gpu, as_bf16, x.dtype)) {
+  switch (grouped_codes_kernel(gpu, w, x.dtype)) {
     case LinearKernel::kTiles:
       return grouped_codes_tiles_cuda(stream, args, grouped_tile_size(args.grouped.entry_count, args.grouped.experts),
                                       gpu.multiprocessors);

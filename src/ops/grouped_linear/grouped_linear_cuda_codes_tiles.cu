@@ -1,62 +1,17 @@
-// Grouped products with 4-bit codes on sm_90a: the tiles of grouped_linear_cuda_tiles.cuh, whose weights are widened on
-// their way to the matrix unit.
+// Grouped products with 4-bit codes on sm_90a.
 #include <algorithm>
 
-#include "ops/grouped_linear/grouped_linear_cuda_codes.h"
-#include "ops/grouped_linear/grouped_linear_cuda_tiles.cuh"
-#include "ops/linear/linear_cuda_codes_consume.cuh"
+#include "ops/grouped_linear/grouped_linear_cuda_codes_tiles.cuh"
 
 namespace volley::ops {
 namespace {
-
-template <int kPanels_, int kMaxRows_, PanelEnd kEnd_>
-struct CodeShape : GroupedShape<kPanels_, kMaxRows_, kEnd_> {
-  using Base = GroupedShape<kPanels_, kMaxRows_, kEnd_>;
-  static constexpr int kWeightBytes = kPanels_ * 2 * code_half_bytes(kMostCodeWords);
-  static constexpr int kNSideAt = kWeightBytes;
-  static constexpr int kStageBytes = kWeightBytes + kMaxRows_ * 128;
-  // Warps that copy weights, stage by stage in turn: codes are used up faster than one thread asks for copies.
-  static constexpr int kCopyWarps = Base::kUnevenRegisters ? 1 : 4;
-  static constexpr int kThreads = Base::kConsumers + kCopyWarps * 32 + Base::kXThreads, kWarps = kThreads / 32;
-  static constexpr int kFitting = ((225 << 10) - 1024 - Base::kOwnBytes) / kStageBytes / kCopyWarps * kCopyWarps;
-  static constexpr int kStages = kFitting < 24 ? kFitting : 24;
-  static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // the ring starts on 1024
-  static_assert(kStageBytes % 1024 == 0 && kStages >= 3);
-};
-
-// One thread of each warp that copies calls it. warp: which of them.
-template <typename Shape>
-__device__ __forceinline__ void copy_codes(const Ring& ring, RingWriter& writer, const GroupedCodeArgs& args,
-                                           const GroupedTile& tile, int warp) {
-  using namespace hopper;
-  const int panels = min(Shape::kPanels, args.grouped.panels - tile.panel);
-  const int block_bytes = 2 * code_half_bytes(args.codes.words);
-  const int64_t panel_bytes = static_cast<int64_t>(args.grouped.k_blocks) * block_bytes;
-  const uint8_t* from = args.grouped.weights + tile.expert * args.grouped.expert_bytes + tile.panel * panel_bytes;
-  const uint64_t policy = tile.alone ? l2_evict_first() : l2_evict_normal();
-#pragma unroll 1
-  for (int block = 0; block < args.grouped.k_blocks; ++block, from += block_bytes) {
-    if (writer.stage % Shape::kCopyWarps == warp) {
-      barrier_wait(&ring.empty[writer.stage], writer.parity);
-      barrier_expect(&ring.full[writer.stage], panels * block_bytes);
-      uint8_t* to = ring.stages + writer.stage * Shape::kStageBytes;
-      for (int p = 0; p < panels; ++p) {
-        bulk_copy(to + p * block_bytes, from + p * panel_bytes, block_bytes, &ring.full[writer.stage], policy);
-      }
-    }
-    writer.advance<Shape>();
-  }
-}
 
 template <typename Shape, int kRows>
 __device__ __forceinline__ void multiply_codes(const Ring& ring, RingReader& reader, const GroupedCodeArgs& args,
                                                const GroupedTile& tile) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   float sums[kRows / 2] = {};
-  const uint32_t half = hopper::shared_address(ring.stages) + warp / 2 * code_half_bytes(args.codes.words);
-  consume_codes<GroupedColumns<Shape, kRows>>(ring, reader, {args.codes, half, warp % 2}, args.grouped.k_blocks, sums);
-  if (threadIdx.x % 128 == 0) hopper::barrier_arrive(&ring.empty[reader.held]);  // before this tile's end is written
-  reader.held = -1;
+  sum_codes<Shape, kRows>(ring, reader, args.codes, args.grouped.k_blocks, sums);
   finish_panel<Shape::kEnd, kRows>(args.grouped, tile, tile.panel + warp / 4, warp % 4, sums);
 }
 
@@ -101,7 +56,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) grouped_code_tiles_kernel(
     if (thread < kCopyThreads && thread % 32 == 0) {
       RingWriter writer;
       for_tiles<Shape::kPanels>(args.grouped, work, [&](const GroupedTile& tile) {
-        copy_codes<Shape>(ring, writer, args, tile, thread / 32);
+        copy_codes<Shape>(ring, writer, args.grouped, args.codes, tile, thread / 32);
       });
     }
     if (thread >= kCopyThreads) {
@@ -112,9 +67,11 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) grouped_code_tiles_kernel(
     if constexpr (Shape::kUnevenRegisters) registers_grow_to<216>();
     // What comes before in the stream has ended when the first rows of x are there.
     RingReader reader;
-    for_tiles<Shape::kPanels>(args.grouped, work, [&](const GroupedTile& tile) {
-      multiply_codes_of<Shape, kRows...>(ring, reader, args, tile);
-    });
+    // Inlined although it is long: else the reader and the arguments would lie in memory.
+    for_tiles<Shape::kPanels>(
+        args.grouped, work, [&](const GroupedTile& tile) __attribute__((always_inline)) {
+          multiply_codes_of<Shape, kRows...>(ring, reader, args, tile);
+        });
   }
 #else
   __trap();

@@ -178,6 +178,56 @@ TEST(GroupedLinearCuda, GraphServesWhatTheRoutingIs) {
   EXPECT_EQ(different.size(), 3u);
 }
 
+// Both products of experts of 4-bit codes in one kernel give the bits of each product with the widened weights.
+TEST(GroupedLinearCuda, CodesInOneKernelGiveTheBitsOfTheWidenedWeights) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  constexpr int64_t kExperts = 16, hidden = 520, inner = 200;
+  const auto weights = [&](int64_t n, int64_t k, LinearLayout layout, const WeightFormat& format, bool as_codes) {
+    Experts w(device, kExperts, n, k, kBF16, layout);
+    w.packed.format = format;
+    const std::vector<WeightRows> parts = coded_parts(w.packed, !as_codes);
+    w.packed =
+        std::move(pack_experts(device, parts, kExperts, k, as_codes ? format : WeightFormat(kBF16), layout)).value();
+    return w;
+  };
+  for (const WeightFormat& format :
+       {kMxfp4Weights, kNvfp4Weights, kInt4Weights, WeightFormat(DType::kI4, 1, 128, true)}) {
+    const Experts gate_up = weights(2 * inner, hidden, LinearLayout::kGateUp, format, true);
+    const Experts down = weights(hidden, inner, LinearLayout::kPlain, format, true);
+    const Experts plain_gate_up = weights(2 * inner, hidden, LinearLayout::kGateUp, format, false);
+    const Experts plain_down = weights(hidden, inner, LinearLayout::kPlain, format, false);
+    const DeviceTensor gate_up_bias(device, normal_values(kExperts * 2 * inner, 6)),
+        down_bias(device, normal_values(kExperts * hidden, 7));
+    for (int64_t rows : {1, 7, 16, 40, 128}) {
+      SCOPED_TRACE(testing::Message() << format_name(format) << ", " << rows << " rows");
+      const RouterRule rule = TestRouting::make_rule(kExperts, 4);
+      const auto run = [&](const Experts& up, const Experts& back, bool in_one) {
+        RouterWorld world(device, rule, rows,
+                          {.logits = normal_values(rows * kExperts, 1), .zeroed = experts_counters(rule, rows)});
+        const DeviceTensor x(device, encoded(normal_values(rows * hidden, 2), kBF16)), m(device, rows * 4 * inner * 2),
+            d(device, rows * 4 * hidden * 4), y(device, std::vector<float>(rows * hidden));
+        ExpertsCall call = {up.packed,
+                            back.packed,
+                            x.view(kBF16, {rows, hidden}),
+                            m.view(kBF16, {rows * 4, inner}),
+                            d.view(kF32, {rows * 4, hidden}),
+                            in_one ? world.call().zeroed : TensorView(),
+                            y.view(kF32, {rows, hidden})};
+        call.gate_up_end = {.kind = EndKind::kClampedSwiGlu,
+                            .bias = gate_up_bias.view(kF32, {kExperts, 2 * inner}),
+                            .clamp = {1.702f, 7.0f}};
+        call.down_end.bias = down_bias.view(kF32, {kExperts, hidden});
+        world.run();
+        experts_ffn(device.stream(), call, world.routing());
+        return y.read<float>();
+      };
+      const std::vector<float> want = run(plain_gate_up, plain_down, false);
+      ASSERT_EQ(run(gate_up, down, true), want);
+      ASSERT_EQ(run(gate_up, down, false), want);
+    }
+  }
+}
+
 // Every row of a panel holds one row of the matrix.
 TEST(GroupedLinearCudaLayout, RowsHaveAPlaceOfTheirOwn) {
   std::set<int64_t> plain, pairs;

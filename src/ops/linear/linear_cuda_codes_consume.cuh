@@ -17,9 +17,20 @@ struct OwnCodes {
 
 // Addresses that the loop keeps.
 struct CodeRing {
-  uint32_t full, empty;  // barriers
-  uint32_t x;            // of the first stage, for the matrix unit
+  uint32_t full, empty;    // barriers
+  uint32_t x;              // of the first stage, for the matrix unit
+  uint32_t words, scales;  // in it, that this lane loads
 };
+
+// The codes at the reader's stage, as soon as they have arrived.
+template <typename Shape, typename Codes>
+__device__ __forceinline__ void load_block(const CodeRing& ring, const CodeKind& kind, const RingReader& reader,
+                                           Codes& codes) {
+  hopper::barrier_wait(ring.full + reader.stage * 8, reader.parity);
+  if constexpr (requires { Shape::kThreadsCopy; }) hopper::shared_writes_to_units();  // rows of x that threads copied
+  const uint32_t offset = reader.stage * Shape::kStageBytes;
+  codes.load(kind, ring.words + offset, ring.scales + offset);
+}
 
 template <typename Shape>
 __device__ __forceinline__ void give_back_codes(const CodeRing& ring, RingReader& reader) {
@@ -32,14 +43,20 @@ __device__ __forceinline__ void give_back_codes(const CodeRing& ring, RingReader
   }
 }
 
-// The next block of k, widened to `a`, which the block before the last has done with.
+// Whether codes are loaded while the block before is multiplied. With many sums there are no registers for it, and the
+// products take longer than widening.
 template <typename Shape>
-__device__ __forceinline__ void multiply_block(const CodeRing& ring, RingReader& reader, const OwnCodes& own,
-                                               uint32_t (&a)[4][4], float (&sums)[Shape::kColumns / 2]) {
+constexpr bool kLoadsAhead = Shape::kColumns < 128;
+
+// The block of k at the reader's stage, whose codes are in `codes`; then loads those of the block after it, if there is
+// one, while the matrix unit multiplies. a: registers that the block before the last has done with.
+template <typename Shape, typename Codes>
+__device__ __forceinline__ void multiply_block(const CodeRing& ring, const CodeKind& kind, RingReader& reader,
+                                               Codes& codes, bool is_last, uint32_t (&a)[4][4],
+                                               float (&sums)[Shape::kColumns / 2]) {
   using namespace hopper;
-  barrier_wait(ring.full + reader.stage * 8, reader.parity);
-  if constexpr (requires { Shape::kThreadsCopy; }) shared_writes_to_units();  // rows of x that threads copied
-  widen_half(own.kind, own.half + reader.stage * Shape::kStageBytes, own.set, a);
+  if constexpr (!kLoadsAhead<Shape>) load_block<Shape>(ring, kind, reader, codes);
+  codes::widen(kind, codes, a);
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     asm volatile("" : "+r"(a[k][0]), "+r"(a[k][1]), "+r"(a[k][2]), "+r"(a[k][3])::"memory");
@@ -49,13 +66,15 @@ __device__ __forceinline__ void multiply_block(const CodeRing& ring, RingReader&
 #pragma unroll
   for (int k = 0; k < 4; ++k) RegisterProduct<Shape::kColumns>::run(sums, a[k], matrix_descriptor(x + k * 2));
   products_commit();
-  products_wait<1>();  // the block before: its stage, and the registers that the next is widened to
-  give_back_codes<Shape>(ring, reader);
-  reader.held = reader.stage;
+  const int stage = reader.stage;
   if (++reader.stage == Shape::kStages) {
     reader.stage = 0;
     reader.parity ^= 1;
   }
+  if (kLoadsAhead<Shape> && !is_last) load_block<Shape>(ring, kind, reader, codes);
+  products_wait<1>();  // the block before: its stage, and the registers that the next is widened to
+  give_back_codes<Shape>(ring, reader);
+  reader.held = stage;
 }
 
 // Adds the products of the next `count` blocks of k, as consume() does with bf16.
@@ -63,15 +82,23 @@ template <typename Shape>
 __device__ __forceinline__ void consume_codes(const Ring& stages, RingReader& reader, const OwnCodes& own, int count,
                                               float (&sums)[Shape::kColumns / 2]) {
   using namespace hopper;
-  const CodeRing ring = {held_in_register(shared_address(stages.full)), held_in_register(shared_address(stages.empty)),
-                         held_in_register(descriptor_low(shared_address(stages.stages + Shape::kNSideAt)))};
-  uint32_t even[4][4], odd[4][4];
+  if (count == 0) return;
+  codes::with_reading(own.kind, [&](auto reading) {
+    codes::StoredCodes<decltype(reading)> codes;
+    const CodeRing ring = {held_in_register(shared_address(stages.full)),
+                           held_in_register(shared_address(stages.empty)),
+                           held_in_register(descriptor_low(shared_address(stages.stages + Shape::kNSideAt))),
+                           held_in_register(own.half + codes.words_at(own.set)),
+                           held_in_register(own.half + codes.scales_at(own.kind, own.set))};
+    uint32_t even[4][4], odd[4][4];
+    if constexpr (kLoadsAhead<Shape>) load_block<Shape>(ring, own.kind, reader, codes);
 #pragma unroll 1
-  for (int i = 0; i < count; i += 2) {
-    multiply_block<Shape>(ring, reader, own, even, sums);
-    if (i + 1 < count) multiply_block<Shape>(ring, reader, own, odd, sums);
-  }
-  products_wait<0>();
+    for (int i = 0; i < count; i += 2) {
+      multiply_block<Shape>(ring, own.kind, reader, codes, i + 1 == count, even, sums);
+      if (i + 1 < count) multiply_block<Shape>(ring, own.kind, reader, codes, i + 2 >= count, odd, sums);
+    }
+    products_wait<0>();
+  });
 }
 
 }  // namespace volley::ops

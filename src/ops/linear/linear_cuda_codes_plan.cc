@@ -10,8 +10,8 @@ constexpr int kTileHalves[] = {2, 3, 4, 6};
 constexpr int kTileRows[] = {8, 16, 32, 64, 128};
 constexpr int kBiasRows[] = {16, 64, 128};
 
-// Time of a call in nanoseconds per block of k, as linear_cuda_plan.cc has it for bf16; widening takes a warpgroup 115
-// alone, and 63 of what all of a block have together. Chooses tiles, and so affects no result.
+// Time of a call in nanoseconds per block of k, as linear_cuda_plan.cc has it for bf16; widening took a warpgroup 115
+// alone, before it had teams, and 63 of what all of a block have together. Chooses tiles, and so affects no result.
 double estimate(const LinearCudaPlan& plan, LinearTile tile, int64_t rows) {
   const auto row_tiles = static_cast<double>(divide_up(rows, tile.rows));
   const double tiles = static_cast<double>(divide_up(plan.halves, tile.halves)) * row_tiles;

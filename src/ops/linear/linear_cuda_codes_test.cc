@@ -25,7 +25,10 @@ constexpr WeightFormat kFormats[] = {kInt4Weights,
 enum class Scales { kF32, kBF16, kF16 };
 
 float scale_of(const WeightFormat& format, Scales scales, float value) {
-  if (format == kMxfp4Weights) return std::ldexp(1.0f, static_cast<int>(std::bit_cast<uint32_t>(value) % 9) - 8);
+  if (format == kMxfp4Weights) {
+    const uint32_t exponents = scales == Scales::kF32 ? 12 : 9;  // up to 8, or all below 2
+    return std::ldexp(1.0f, static_cast<int>(std::bit_cast<uint32_t>(value) % exponents) - 8);
+  }
   const float scale = value * 0.01f;
   if (scales == Scales::kBF16) return to_float(to_bfloat16(scale));
   if (scales == Scales::kF16 || format.zeros) return std::bit_cast<float>(std::bit_cast<uint32_t>(scale) & 0xffffe000);
@@ -292,6 +295,20 @@ TEST(LinearCudaCodes, GiveTheBitsInTheShapesOfModels) {
     check_case(device, format, Scales::kF16, {6144, 1024, 300, EndKind::kStore, kF32});
     check_case(device, format, Scales::kBF16, {4096, 2048, 300, EndKind::kAdd, kF32});
     check_case(device, format, Scales::kBF16, {24576, 512, 300, EndKind::kSwiGlu, kBF16});
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+// Rings that go around several times, chunks that are cut, and less of k than there are teams
+// (linear_cuda_codes_teams.cuh).
+TEST(LinearCudaCodes, GiveTheBitsOfLongAndShortSums) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (const WeightFormat& format :
+       {kInt4Weights, kMxfp4Weights, kNvfp4Weights, WeightFormat(DType::kI4, 1, 128, true)}) {
+    check_case(device, format, Scales::kBF16, {200, 12104, 130, EndKind::kAdd, kF32});
+    check_case(device, format, Scales::kF16, {400, 9 * 64, 40, EndKind::kSwiGlu, kBF16});
+    check_case(device, format, Scales::kBF16, {400, 72, 40, EndKind::kSwiGlu, kBF16});
+    check_case(device, format, Scales::kBF16, {200, 64, 40, EndKind::kStore, kF32, true});
     if (testing::Test::HasFatalFailure()) return;
   }
 }

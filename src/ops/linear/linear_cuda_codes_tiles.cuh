@@ -3,7 +3,7 @@
 #pragma once
 
 #include "device/cuda/launch.h"
-#include "ops/linear/linear_cuda_codes_consume.cuh"
+#include "ops/linear/linear_cuda_codes_teams.cuh"
 #include "ops/linear/linear_cuda_tiles.cuh"
 
 namespace volley::ops {
@@ -21,11 +21,16 @@ struct CodeTileShape : TileShape<kHalves_, kRows_, kShared_, DType::kBF16, false
   static constexpr int kNSideAt = kWeightBytes;
   static constexpr int kStageBytes = kWeightBytes + kRows_ * 128;
   static constexpr int kSpareBytes = 0;  // a group with rows to spare reads on in its own stage
-  static constexpr int kOtherBytes = 1024 + (Base::kExchangeOutsideRing ? Base::kExchangeBytes : 0);
+  // Teams that take chunks of k in turn (linear_cuda_codes_teams.cuh), as many as have the registers.
+  static constexpr int kTeams = kRows_ > 64 ? 1 : Base::kGroups == 1 ? 3 : Base::kGroups == 2 ? 2 : 1;
+  static constexpr int kChunk = Base::kGroups == 1 ? (kRows_ <= 32 ? 4 : 2) : kRows_ <= 32 ? 2 : 1;
+  static constexpr int kRelayAt = Base::kExchangeOutsideRing ? Base::kExchangeBytes : 0;  // behind the ring
+  static constexpr int kOtherBytes = 1024 + kRelayAt + (kTeams > 1 ? Base::kConsumers * kRows_ * 2 : 0);
   // Warps that copy weights, and as many that copy x, stage by stage in turn: codes are used up faster than one thread
   // asks for copies. As many as leave the others the registers that they need.
-  static constexpr int kCopyWarps = kRows_ <= 64 ? (kHalves_ <= 4 ? 4 : 2) : kRows_ == 128 && kHalves_ <= 4 ? 2 : 1;
-  static constexpr int kThreads = Base::kConsumers + 2 * kCopyWarps * 32;
+  static constexpr int kCopyWarps = kRows_ <= 128 ? 2 : 1;
+  static constexpr int kMultiply = kTeams * Base::kConsumers;  // threads
+  static constexpr int kThreads = kMultiply + 2 * kCopyWarps * 32;
   static constexpr int kFitting = ((225 << 10) - kOtherBytes) / kStageBytes / kCopyWarps * kCopyWarps;
   static constexpr int kStages = kFitting < 32 ? kFitting : 32;
   static constexpr int kRingBytes = kStages * kStageBytes;
@@ -91,17 +96,25 @@ __device__ void produce_rows(const Ring& ring, const CUtensorMap* x_map, Slice s
 }
 
 template <typename Shape>
-__device__ void consume_codes_and_finish(const Ring& ring, const CodeTileArgs& code_args, Slice slice, int rank,
-                                         int half, int row) {
+__device__ void consume_codes_and_finish(const Ring& ring, uint64_t* batons, const CodeTileArgs& code_args, Slice slice,
+                                         int rank, int half, int row) {
   const TileArgs& args = code_args.tile;
   const bool exchanges = args.split == 2 && args.kind != EndKind::kSwiGlu;
+  const bool finishes = Shape::kTeams == 1 || threadIdx.x < Shape::kConsumers;
   // The other block must have begun before anything is sent there.
-  if (Shape::kExchangeOutsideRing && exchanges) hopper::cluster_arrive();
-  const int warp = threadIdx.x / 32;
+  if (Shape::kExchangeOutsideRing && exchanges && finishes) hopper::cluster_arrive();
+  const int warp = threadIdx.x % Shape::kConsumers / 32;
   const uint32_t own_half = hopper::shared_address(ring.stages) + warp / 2 * code_half_bytes(code_args.kind.words);
+  const OwnCodes own = {code_args.kind, own_half, warp % 2};
   float registers[Shape::kRows / 2] = {};
-  RingReader reader;
-  consume_codes<Shape>(ring, reader, {code_args.kind, held_in_register(own_half), warp % 2}, slice.count, registers);
+  if constexpr (Shape::kTeams > 1) {
+    const Relay relay = {batons, reinterpret_cast<float4*>(ring.stages + Shape::kRingBytes + Shape::kRelayAt)};
+    consume_codes_in_turn<Shape>(ring, relay, own, slice.count, registers);
+    if (!finishes) return;  // as the warps that copy
+  } else {
+    RingReader reader;
+    consume_codes<Shape>(ring, reader, own, slice.count, registers);
+  }
   if constexpr (Shape::kExchangeOutsideRing) {
     if (exchanges) return exchange_and_finish<Shape>(ring, args, registers, rank, half, row);
   }
@@ -130,7 +143,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // the dispatch sends no other GPU here (linear_codes_cuda)
   using namespace hopper;
   extern __shared__ uint8_t dynamic[];
-  __shared__ uint64_t full[Shape::kStages], empty[Shape::kStages];
+  __shared__ uint64_t full[Shape::kStages], empty[Shape::kStages], batons[Shape::kMultiply / 32];
   const TileArgs& args = code_args.tile;
   const Ring ring{full, empty, dynamic + (1024 - shared_address(dynamic) % 1024) % 1024};
   const int cluster = Shape::kShared ? 2 : args.split;
@@ -147,6 +160,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       barrier_init(&full[i], 2);
       barrier_init(&empty[i], Shape::kGroups * (Shape::kShared ? 2 : 1));
     }
+    if (Shape::kTeams > 1) {
+      for (uint64_t& baton : batons) barrier_init(&baton, 1);
+    }
     barrier_init_fence();
   }
   if constexpr (Shape::kShared) {
@@ -155,8 +171,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     __syncthreads();
   }
   cuda::launch_dependents();
-  if (threadIdx.x >= Shape::kConsumers) {
-    const int warp = (threadIdx.x - Shape::kConsumers) / 32, first = warp % Shape::kCopyWarps;
+  if (threadIdx.x >= Shape::kMultiply) {
+    const int warp = (threadIdx.x - Shape::kMultiply) / 32, first = warp % Shape::kCopyWarps;
     if (threadIdx.x % 32 == 0) {
       if (warp < Shape::kCopyWarps) {
         produce_codes<Shape>(ring, code_args, slice, half, first);
@@ -166,7 +182,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     }
     // They end here: barriers of a cluster count threads that have ended as arrived.
   } else {
-    consume_codes_and_finish<Shape>(ring, code_args, slice, rank, half, row);
+    consume_codes_and_finish<Shape>(ring, batons, code_args, slice, rank, half, row);
   }
 #else
   __trap();

@@ -38,12 +38,13 @@ __device__ __forceinline__ uint32_t integers(uint32_t word, int i, uint32_t less
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(above) : "r"(word >> (4 * i)), "n"(0x000f000f), "r"(0x43004300));
   return fma2(above, kOne, less);
 }
-__device__ __forceinline__ uint32_t floats(uint32_t word, int i) {
-  // Two bits of exponent and one of mantissa, where bf16 has them, are 2^-126 of the value.
-  constexpr uint32_t kUp = 0x7e807e80, kMinusZero = 0x80008000;
+// Two bits of exponent and one of mantissa, where bf16 has them: the value times 2^-126.
+__device__ __forceinline__ uint32_t small_floats(uint32_t word, int i) {
   const uint32_t magnitude = i < 2 ? word << (6 - 4 * i) : word >> (4 * i - 6);
-  return fma2(((word << (12 - 4 * i)) & 0x80008000) | (magnitude & 0x01c001c0), kUp, kMinusZero);
+  return ((word << (12 - 4 * i)) & 0x80008000) | (magnitude & 0x01c001c0);
 }
+
+constexpr uint32_t kUp = 0x7e807e80, kMinusZero = 0x80008000;  // 2^126 and -0, twice
 
 // Rounds values * scale once.
 __device__ __forceinline__ uint32_t scaled_exactly(uint32_t values, float scale) {
@@ -52,45 +53,6 @@ __device__ __forceinline__ uint32_t scaled_exactly(uint32_t values, float scale)
   const float high = __fmul_rn(__uint_as_float(values & 0xffff0000), scale);
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
   return d;
-}
-
-// kShort: scales are bf16 numbers, so that bf16 arithmetic rounds once, too.
-template <bool kFp4, bool kZeros, bool kShort, int kWords>
-__device__ __forceinline__ void widen(const uint32_t (&words)[4], const uint32_t (&scales)[2 * kWords],
-                                      uint32_t (&a)[4][4]) {
-  uint32_t factor[2 * kWords], less[2 * kWords];
-#pragma unroll
-  for (int j = 0; j < 2 * kWords; ++j) {
-    less[j] = kZeros ? twice(0xc300 | (scales[j] & 0xff)) : 0xc308c308;
-    factor[j] = kShort ? __byte_perm(scales[j], 0, 0x3232) : kZeros ? scales[j] & 0xffffff00 : scales[j];
-  }
-#pragma unroll
-  for (int step = 0; step < 4; ++step) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int j = step * kWords / 4 * 2 + i % 2;
-      const uint32_t values = kFp4 ? floats(words[step], i) : integers(words[step], i, less[j]);
-      a[step][i] = kShort ? fma2(values, factor[j], 0x80008000) : scaled_exactly(values, __uint_as_float(factor[j]));
-    }
-  }
-}
-
-template <int kWords>
-__device__ __forceinline__ void widen(const CodeKind& kind, const uint32_t (&words)[4],
-                                      const uint32_t (&scales)[2 * kWords], uint32_t (&a)[4][4]) {
-  uint32_t tails = 0;
-#pragma unroll
-  for (uint32_t scale : scales) tails |= scale;
-  const bool is_short = __all_sync(0xffffffff, (tails & (kind.zeros ? 0xff00 : 0xffff)) == 0);
-  if (kind.fp4) {
-    return is_short ? widen<true, false, true, kWords>(words, scales, a)
-                    : widen<true, false, false, kWords>(words, scales, a);
-  }
-  if (kind.zeros) {
-    return is_short ? widen<false, true, true, kWords>(words, scales, a)
-                    : widen<false, true, false, kWords>(words, scales, a);
-  }
-  is_short ? widen<false, false, true, kWords>(words, scales, a) : widen<false, false, false, kWords>(words, scales, a);
 }
 
 template <int kCount>
@@ -107,22 +69,103 @@ __device__ __forceinline__ void load_shared(uint32_t address, uint32_t (&v)[kCou
   }
 }
 
-template <int kWords>
-__device__ __forceinline__ void widen_half(const CodeKind& kind, uint32_t half, int set, uint32_t (&a)[4][4]) {
-  const int lane = threadIdx.x % 32;
-  uint32_t words[4], scales[2 * kWords];
-  load_shared(half + (set * 32 + lane) * 16, words);
-  load_shared(half + kCodeBytes + (set * 8 + lane / 4) * kWords * 8, scales);
-  widen<kWords>(kind, words, scales, a);
+// How codes are to be read, where the compiler must know it: e2m1 or integers; and whether a row has up to two or four
+// scales in a block.
+template <bool kFp4_, int kWords_>
+struct Reading {
+  static constexpr bool kFp4 = kFp4_;
+  static constexpr int kWords = kWords_;
+};
+
+// Calls use(Reading()) with what `kind` says.
+template <typename Use>
+__device__ __forceinline__ void with_reading(const CodeKind& kind, const Use& use) {
+  if (kind.words == 4) return kind.fp4 ? use(Reading<true, 4>()) : use(Reading<false, 4>());
+  kind.fp4 ? use(Reading<true, 2>()) : use(Reading<false, 2>());
+}
+
+// What a lane needs of its warp's 16 rows of a block, as it is stored.
+template <typename Reading>
+struct StoredCodes {
+  uint32_t words[4], scales[2 * Reading::kWords];
+
+  // Offsets in a half of what the calling lane reads of the 16 rows, set 0 or 1.
+  static __device__ uint32_t words_at(int set) { return (set * 32 + threadIdx.x % 32) * 16; }
+  static __device__ uint32_t scales_at(const CodeKind& kind, int set) {
+    return kCodeBytes + (set * 8 + threadIdx.x % 32 / 4) * kind.words * 8;
+  }
+  // Addresses in shared memory.
+  __device__ __forceinline__ void load(const CodeKind& kind, uint32_t words_address, uint32_t scales_address) {
+    load_shared(words_address, words);
+    if (Reading::kWords == 2 && kind.words == 1) {
+      uint32_t one[2];
+      load_shared(scales_address, one);
+      for (int i = 0; i < 4; ++i) scales[i] = one[i % 2];
+    } else {
+      load_shared(scales_address, scales);
+    }
+  }
+};
+
+// The left sides of four steps of 16 columns. All lanes of a warp call it.
+template <typename Reading>
+__device__ __forceinline__ void widen(const CodeKind& kind, const StoredCodes<Reading>& from, uint32_t (&a)[4][4]) {
+  constexpr int kScales = 2 * Reading::kWords;
+  const auto scale_of = [](int step, int i) { return step * Reading::kWords / 4 * 2 + i % 2; };
+  // Where all scales are bf16 numbers, bf16 arithmetic rounds once, too. It takes 2^126 with the scale, below 2.
+  const uint32_t zero_mask = kind.zeros ? 0xff : 0;
+  const uint32_t tail = Reading::kFp4 ? 0x4000ffff : 0xffff & ~zero_mask;
+  uint32_t tails = 0;
+#pragma unroll
+  for (uint32_t scale : from.scales) tails |= scale;
+  const bool is_short = __all_sync(0xffffffff, (tails & tail) == 0);
+  uint32_t less[kScales];  // -(128 + zero point)
+#pragma unroll
+  for (int j = 0; j < kScales; ++j) {
+    less[j] = twice((from.scales[j] & zero_mask) | (kind.zeros ? 0xc300 : 0xc308));
+  }
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      a[step][i] =
+          Reading::kFp4 ? small_floats(from.words[step], i) : integers(from.words[step], i, less[scale_of(step, i)]);
+    }
+  }
+  if (is_short) {
+    uint32_t factor[kScales];
+#pragma unroll
+    for (int j = 0; j < kScales; ++j) {
+      factor[j] = __byte_perm(from.scales[j], 0, 0x3232);
+      if (Reading::kFp4) factor[j] = fma2(factor[j], kUp, kMinusZero);
+    }
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[step][i] = fma2(a[step][i], factor[scale_of(step, i)], kMinusZero);
+    }
+  } else {
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t scale = from.scales[scale_of(step, i)];
+        const uint32_t values = Reading::kFp4 ? fma2(a[step][i], kUp, kMinusZero) : a[step][i];
+        a[step][i] = scaled_exactly(values, __uint_as_float(scale & ~zero_mask));
+      }
+    }
+  }
 }
 
 }  // namespace codes
 
 // The left sides of four steps of 16 columns: of the calling warp's 16 rows, set 0 or 1 of a half in shared memory.
 __device__ __forceinline__ void widen_half(const CodeKind& kind, uint32_t half, int set, uint32_t (&a)[4][4]) {
-  if (kind.words == 1) return codes::widen_half<1>(kind, half, set, a);
-  if (kind.words == 2) return codes::widen_half<2>(kind, half, set, a);
-  codes::widen_half<4>(kind, half, set, a);
+  codes::with_reading(kind, [&](auto reading) {
+    codes::StoredCodes<decltype(reading)> stored;
+    stored.load(kind, half + stored.words_at(set), half + stored.scales_at(kind, set));
+    codes::widen(kind, stored, a);
+  });
 }
 
 // One value, in fp32: of packed row `row`.

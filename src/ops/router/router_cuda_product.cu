@@ -31,7 +31,13 @@ struct ProductArgs {
   const uint8_t* weights;  // packed
   const uint8_t* h;        // [rows, k] bf16
   int k_blocks, split;
-  int groups;  // of kGroupRows experts, in each block
+  int groups;  // of kGroupRows experts, in each block; the last blocks may have fewer
+
+  // Those of block `rank`.
+  __device__ int groups_of(int rank) const {
+    const int all = (route.rule.experts + kGroupRows - 1) / kGroupRows;
+    return max(0, min(groups, all - rank * groups));
+  }
 };
 
 // What a block's shared memory holds.
@@ -51,11 +57,11 @@ struct SharedPlan {
 };
 
 // One thread: weights may come before what runs before has ended.
-__device__ void copy_weights(const ProductArgs& args, int first_group, uint8_t* to, uint64_t* barrier) {
+__device__ void copy_weights(const ProductArgs& args, int first_group, int groups, uint8_t* to, uint64_t* barrier) {
   using namespace hopper;
   const uint64_t policy = l2_evict_normal();
-  barrier_expect(barrier, args.groups * args.k_blocks * kSliceBytes);
-  for (int g = 0; g < args.groups; ++g) {
+  barrier_expect(barrier, groups * args.k_blocks * kSliceBytes);
+  for (int g = 0; g < groups; ++g) {
     const int row = (first_group + g) * kGroupRows;
     const uint8_t* from =
         args.weights + static_cast<int64_t>(row) / kPanelRows * args.k_blocks * kBlockBytes + row % kPanelRows * 128;
@@ -176,20 +182,20 @@ __global__ void __launch_bounds__(kThreads) route_product_kernel(const __grid_co
   __shared__ uint64_t weights_there, rows_there;
   __shared__ int32_t chosen[kRowsWithProduct * kMaxExpertsPerRow];
   const int experts = args.route.rule.experts, rows = args.route.rows, warp = threadIdx.x / 32;
-  const int rank = static_cast<int>(blockIdx.x), first_group = rank * args.groups;
+  const int rank = static_cast<int>(blockIdx.x), first_group = rank * args.groups, groups = args.groups_of(rank);
   const SharedPlan plan(args.groups, args.k_blocks, args.split, experts, kTiles * 8);
   uint8_t* const shared = dynamic + (128 - hopper::shared_address(dynamic) % 128) % 128;
   if (threadIdx.x == 0) {
     barrier_init(&weights_there, 1);
     barrier_init(&rows_there, 1);
     barrier_init_fence();
-    copy_weights(args, first_group, shared, &weights_there);
+    copy_weights(args, first_group, groups, shared, &weights_there);
   }
   cuda::launch_dependents();
   cluster_arrive_relaxed();  // this block runs
   __syncthreads();
   cuda::wait_for_predecessors();
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 0 && groups > 0) {  // else nobody would wait for the copies before this block ends
     const int bytes = args.k_blocks * 128;
     barrier_expect(&rows_there, rows * bytes);
     for (int r = 0; r < rows; ++r) {
@@ -203,7 +209,7 @@ __global__ void __launch_bounds__(kThreads) route_product_kernel(const __grid_co
   // A warp a group and slice.
   const int group = warp / args.split, slice = warp % args.split;
   float sums[2][4] = {};
-  const bool multiplies = group < args.groups;
+  const bool multiplies = group < groups;
   if (multiplies) {
     barrier_wait(&weights_there, 0);
     barrier_wait(&rows_there, 0);
@@ -266,7 +272,7 @@ bool route_few_rows_cuda(Stream& stream, const RouterRule& rule, const LinearWei
   const int64_t rows = out.rows(), groups = divide_up(rule.experts, kBlocks * kGroupRows);
   if (rows == 0 || rows > kRowsWithProduct ||
       linear_cuda_kernel(stream.gpu(), router, h.values.dtype) != LinearKernel::kTiles ||
-      router.format.code != DType::kBF16 || router.k % kBlockK != 0 || rule.experts % (kBlocks * kGroupRows) != 0) {
+      router.format.code != DType::kBF16 || router.k % kBlockK != 0) {
     return false;
   }
   ProductArgs args;

@@ -163,6 +163,8 @@ ROUTER_TEST(RowsGiveWhatProductAndChoicesGive) {
                                      {kRules[1], 320},
                                      {kRules[0], 64},
                                      {kRules[2], 256},
+                                     {kRules[3], 2880},
+                                     {kRules[9], 512},
                                      {softmax_rule(256, 16, false), 192},
                                      {softmax_rule(256, 8, true), 2048}}) {
     const std::vector<float> values = normal_values(int64_t{rule.experts} * hidden, 31);

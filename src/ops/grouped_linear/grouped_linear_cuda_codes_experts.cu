@@ -1,0 +1,39 @@
+// Both products of a mixture in one kernel, where the experts are 4-bit codes.
+#include "ops/grouped_linear/grouped_linear_cuda_codes_tiles.cuh"
+#include "ops/grouped_linear/grouped_linear_cuda_experts.cuh"
+
+namespace volley::ops {
+namespace {
+
+struct CodeExperts {
+  using Args = CodeExpertsArgs;
+  static __host__ __device__ const ExpertsArgs& products(const Args& args) { return args.products; }
+
+  template <typename Shape>
+  static __device__ __forceinline__ void copy(const Ring& ring, RingWriter& writer, const Args& args, bool gate_up,
+                                              const GroupedTile& tile) {
+    copy_codes<Shape>(ring, writer, gate_up ? args.products.gate_up : args.products.down,
+                      gate_up ? args.gate_up : args.down, tile, 0);
+  }
+  template <typename Shape, int kRows>
+  static __device__ __forceinline__ void sum(const Ring& ring, RingReader& reader, const Args& args, bool gate_up,
+                                             float (&sums)[kRows / 2]) {
+    const CodeKind codes = gate_up ? args.gate_up : args.down;
+    sum_codes<Shape, kRows>(ring, reader, codes, gate_up ? args.products.gate_up.k_blocks : args.products.down.k_blocks,
+                            sums);
+  }
+};
+
+// One thread takes tiles, and copies. Three panels: a warpgroup that widens leaves two thirds of the issue slots to
+// others; and four experts of 2 x 2880 outputs have 120 tiles of gate and up, one for each multiprocessor.
+template <int kMaxRows>
+using Shape = CodeShape<3, kMaxRows, PanelEnd::kPlain, 1>;
+
+}  // namespace
+
+void code_experts_tiles_cuda(Stream& stream, const CodeExpertsArgs& args, int64_t rows, int processors) {
+  if (rows <= 16) return launch_experts<Shape<16>, CodeExperts, 8, 16>(stream, args, processors);
+  launch_experts<Shape<64>, CodeExperts, 8, 16, 32, 64>(stream, args, processors);
+}
+
+}  // namespace volley::ops

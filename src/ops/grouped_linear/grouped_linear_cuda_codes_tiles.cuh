@@ -1,0 +1,61 @@
+// What the kernels of sm_90a for experts of 4-bit codes share: the tiles of grouped_linear_cuda_tiles.cuh, whose
+// weights are widened on their way to the matrix unit.
+#pragma once
+
+#include "ops/grouped_linear/grouped_linear_cuda_codes.h"
+#include "ops/grouped_linear/grouped_linear_cuda_tiles.cuh"
+#include "ops/linear/linear_cuda_codes_consume.cuh"
+
+namespace volley::ops {
+
+// kCopyWarps: warps that copy weights, stage by stage in turn.
+template <int kPanels_, int kMaxRows_, PanelEnd kEnd_, int kCopyWarps_ = (kMaxRows_ > 128 ? 1 : 4)>
+struct CodeShape : GroupedShape<kPanels_, kMaxRows_, kEnd_> {
+  using Base = GroupedShape<kPanels_, kMaxRows_, kEnd_>;
+  static constexpr int kWeightBytes = kPanels_ * 2 * code_half_bytes(kMostCodeWords);
+  static constexpr int kNSideAt = kWeightBytes;
+  static constexpr int kStageBytes = kWeightBytes + kMaxRows_ * 128;
+  static constexpr int kCopyWarps = kCopyWarps_;
+  static constexpr int kThreads = Base::kConsumers + kCopyWarps * 32 + Base::kXThreads, kWarps = kThreads / 32;
+  static constexpr int kFitting = ((225 << 10) - 1024 - Base::kOwnBytes) / kStageBytes / kCopyWarps * kCopyWarps;
+  static constexpr int kStages = kFitting < 24 ? kFitting : 24;
+  static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // the ring starts on 1024
+  static_assert(kStageBytes % 1024 == 0 && kStages >= 3);
+};
+
+// One thread of each warp that copies calls it. warp: which of them.
+template <typename Shape>
+__device__ __forceinline__ void copy_codes(const Ring& ring, RingWriter& writer, const GroupedArgs& args,
+                                           const CodeKind& codes, const GroupedTile& tile, int warp) {
+  using namespace hopper;
+  const int panels = min(Shape::kPanels, args.panels - tile.panel);
+  const int block_bytes = 2 * code_half_bytes(codes.words);
+  const int64_t panel_bytes = static_cast<int64_t>(args.k_blocks) * block_bytes;
+  const uint8_t* from = args.weights + tile.expert * args.expert_bytes + tile.panel * panel_bytes;
+  const uint64_t policy = tile.alone ? l2_evict_first() : l2_evict_normal();
+#pragma unroll 1
+  for (int block = 0; block < args.k_blocks; ++block, from += block_bytes) {
+    if (writer.stage % Shape::kCopyWarps == warp) {
+      barrier_wait(&ring.empty[writer.stage], writer.parity);
+      barrier_expect(&ring.full[writer.stage], panels * block_bytes);
+      uint8_t* to = ring.stages + writer.stage * Shape::kStageBytes;
+      for (int p = 0; p < panels; ++p) {
+        bulk_copy(to + p * block_bytes, from + p * panel_bytes, block_bytes, &ring.full[writer.stage], policy);
+      }
+    }
+    writer.advance<Shape>();
+  }
+}
+
+// Adds up a tile, all of k, and gives its last stage back.
+template <typename Shape, int kRows>
+__device__ __forceinline__ void sum_codes(const Ring& ring, RingReader& reader, const CodeKind& codes, int k_blocks,
+                                          float (&sums)[kRows / 2]) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const uint32_t half = hopper::shared_address(ring.stages) + warp / 2 * code_half_bytes(codes.words);
+  consume_codes<GroupedColumns<Shape, kRows>>(ring, reader, {codes, half, warp % 2}, k_blocks, sums);
+  if (threadIdx.x % 128 == 0) hopper::barrier_arrive(&ring.empty[reader.held]);  // before this tile's end is written
+  reader.held = -1;
+}
+
+}  // namespace volley::ops

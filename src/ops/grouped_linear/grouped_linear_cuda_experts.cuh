@@ -1,0 +1,237 @@
+// Both products of a mixture behind its router in one kernel on sm_90a: gate and up, then down.
+//
+// Blocks take tiles from one list, those of gate and up before those of down, and the ring of stages runs on from one
+// to the other: the weights of down are on their way while the last tiles of gate and up are multiplied. What orders
+// the rest are counters in memory: rows of h are fetched when all panels of gate and up for their tile of rows are
+// written. Tiles are handed out one at a time, so what a block waits for was taken by a block that runs: no number of
+// blocks must fit at once.
+#pragma once
+
+#include <algorithm>
+
+#include "ops/grouped_linear/grouped_linear_cuda_tiles.cuh"
+
+namespace volley::ops {
+
+// How weights in bf16 are copied and multiplied; for codes, see grouped_linear_cuda_codes_experts.cu.
+struct PlainExperts {
+  using Args = ExpertsArgs;
+  static __host__ __device__ const ExpertsArgs& products(const Args& args) { return args; }
+
+  template <typename Shape>
+  static __device__ __forceinline__ void copy(const Ring& ring, RingWriter& writer, const Args& args, bool gate_up,
+                                              const GroupedTile& tile) {
+    copy_weights<Shape>(ring, writer, gate_up ? args.gate_up : args.down, tile);
+  }
+  template <typename Shape, int kRows>
+  static __device__ __forceinline__ void sum(const Ring& ring, RingReader& reader, const Args& args, bool gate_up,
+                                             float (&sums)[kRows / 2]) {
+    sum_tile<Shape, kRows>(ring, reader, gate_up ? args.gate_up.k_blocks : args.down.k_blocks, sums);
+  }
+};
+
+// A counter that other blocks add to: what they wrote before is seen by who sees their part of the count.
+__device__ inline int32_t count_acquired(const int32_t* counter) {
+  int32_t v;
+  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(counter) : "memory");
+  return v;
+}
+__device__ inline void count_released(int32_t* counter) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
+}
+
+enum class Phase { kGateUp, kDown, kEnd };
+
+struct ExpertsTile {
+  GroupedTile tile;
+  int row_tile;  // of all experts'
+  Phase phase;
+};
+
+// The tiles that a block has taken, from the thread that takes them to those that work on them.
+struct TileQueue {
+  static constexpr int kSlots = 4;
+  uint64_t full[kSlots], empty[kSlots];
+  ExpertsTile tiles[kSlots];
+};
+
+struct QueueReader {
+  int slot = 0;
+  uint32_t parity = 0;
+
+  __device__ void advance() {
+    if (++slot == TileQueue::kSlots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// All that read a slot of the queue, lane by lane: those that multiply, and those that fetch rows.
+template <typename Shape>
+constexpr int kReaders = Shape::kConsumers + Shape::kXThreads;
+
+__device__ inline ExpertsTile take(TileQueue& queue, QueueReader& at) {
+  hopper::barrier_wait(&queue.full[at.slot], at.parity);
+  const ExpertsTile taken = queue.tiles[at.slot];
+  hopper::barrier_arrive(&queue.empty[at.slot]);
+  at.advance();
+  return taken;
+}
+
+template <typename Shape>
+__device__ int tiles_across(const GroupedArgs& args) {
+  return (args.panels + Shape::kPanels - 1) / Shape::kPanels;
+}
+
+template <typename Shape>
+__device__ ExpertsTile experts_tile(const ExpertsArgs& args, const GroupedWork& work, int t) {
+  const int experts = args.gate_up.experts, row_tiles = work.row_tiles[experts];
+  const int across = tiles_across<Shape>(args.gate_up), across_down = tiles_across<Shape>(args.down);
+  ExpertsTile taken = {};
+  taken.phase = Phase::kEnd;
+  const int down = t - row_tiles * across;
+  if (down >= row_tiles * across_down) return taken;
+  taken.phase = down < 0 ? Phase::kGateUp : Phase::kDown;
+  taken.tile =
+      tile_of<Shape::kPanels>(work, experts, down < 0 ? across : across_down, down < 0 ? t : down, &taken.row_tile);
+  return taken;
+}
+
+// One thread: takes tiles, hands them to the others and copies their weights.
+template <typename Shape, typename Weights>
+__device__ void take_tiles(const Ring& ring, TileQueue& queue, const typename Weights::Args& args,
+                           const GroupedWork& work, int first) {
+  const ExpertsArgs& products = Weights::products(args);
+  RingWriter writer;
+  QueueReader at;
+  for (int t = first;;) {
+    const ExpertsTile taken = experts_tile<Shape>(products, work, t);
+    hopper::barrier_wait(&queue.empty[at.slot], at.parity ^ 1);
+    queue.tiles[at.slot] = taken;
+    hopper::barrier_arrive(&queue.full[at.slot]);
+    at.advance();
+    if (taken.phase == Phase::kEnd) return;
+    Weights::template copy<Shape>(ring, writer, args, taken.phase == Phase::kGateUp, taken.tile);
+    // Not before there is room for its first stage: others may have it sooner.
+    hopper::barrier_wait(&ring.empty[writer.stage], writer.parity);
+    t = atomicAdd(products.dealt, 1);
+  }
+}
+
+template <typename Shape>
+__device__ void produce_rows(const Ring& ring, TileQueue& queue, const ExpertsArgs& args, int thread, int* sources) {
+  RingWriter writer;
+  for (QueueReader at;;) {
+    const ExpertsTile taken = take(queue, at);
+    if (taken.phase == Phase::kEnd) return;
+    x_sync<Shape>();  // nobody reads the sources of the tile before
+    const GroupedArgs& product = taken.phase == Phase::kGateUp ? args.gate_up : args.down;
+    for (int r = thread; r < taken.tile.rows; r += Shape::kXThreads) {
+      sources[r] = source_row(product, taken.tile.row + r);
+    }
+    if (taken.phase == Phase::kDown && thread == 0) {
+      while (count_acquired(args.written + taken.row_tile) != args.gate_up.panels) {
+      }
+    }
+    x_sync<Shape>();
+    fetch_rows<Shape>(ring, writer, product, taken.tile.rows, thread, sources);
+  }
+}
+
+// The 128 threads of a panel.
+__device__ inline void panel_sync(int group) {
+  asm volatile("bar.sync %0, 128;" ::"r"(2 + group) : "memory");
+}
+
+template <typename Shape, typename Weights, int kRows>
+__device__ __forceinline__ void run_tile(const Ring& ring, RingReader& reader, const typename Weights::Args& own_args,
+                                         const ExpertsTile& taken) {
+  const ExpertsArgs& args = Weights::products(own_args);
+  const GroupedTile& tile = taken.tile;
+  const int group = static_cast<int>(threadIdx.x) / 128, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int panel = tile.panel + group;
+  const bool gate_up = taken.phase == Phase::kGateUp;
+  float sums[kRows / 2] = {};
+  Weights::template sum<Shape, kRows>(ring, reader, own_args, gate_up, sums);
+  if (!gate_up) return finish_panel<PanelEnd::kPlain, kRows>(args.down, tile, panel, warp, sums);
+  finish_panel<PanelEnd::kGateUpQuick, kRows>(args.gate_up, tile, panel, warp, sums);
+  panel_sync(group);  // all have written
+  if (threadIdx.x % 128 == 0 && panel < args.gate_up.panels) count_released(args.written + taken.row_tile);
+}
+
+// With the first of kRows that holds the tile's.
+template <typename Shape, typename Weights, int kRows, int... kMore, typename... Arguments>
+__device__ __forceinline__ void run_tile_of(int rows, Arguments&&... arguments) {
+  if constexpr (sizeof...(kMore) == 0) {
+    static_assert(kRows == Shape::kMaxRows);
+    run_tile<Shape, Weights, kRows>(arguments...);
+  } else if (rows <= kRows) {
+    run_tile<Shape, Weights, kRows>(arguments...);
+  } else {
+    run_tile_of<Shape, Weights, kMore...>(rows, arguments...);
+  }
+}
+
+template <typename Shape, typename Weights, int... kRows>
+__global__ void __launch_bounds__(Shape::kThreads, 1)
+    experts_kernel(const __grid_constant__ typename Weights::Args own_args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // the dispatch sends no other GPU here (experts_ffn_cuda)
+  using namespace hopper;
+  const ExpertsArgs& args = Weights::products(own_args);
+  extern __shared__ uint8_t dynamic[];
+  __shared__ uint64_t full[Shape::kStages], empty[Shape::kStages];
+  __shared__ GroupedWork work;
+  __shared__ TileQueue queue;
+  __shared__ int sources[Shape::kMaxRows];
+  const Ring ring{full, empty, dynamic + (1024 - shared_address(dynamic) % 1024) % 1024};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Shape::kStages; ++i) {
+      barrier_init(&full[i], Shape::kArrivals);
+      barrier_init(&empty[i], Shape::kPanels);
+    }
+    for (int i = 0; i < TileQueue::kSlots; ++i) {
+      barrier_init(&queue.full[i], 1);
+      barrier_init(&queue.empty[i], kReaders<Shape>);
+    }
+    barrier_init_fence();
+  }
+  cuda::wait_for_predecessors();
+  const int thread = static_cast<int>(threadIdx.x) - Shape::kConsumers;
+  int first = 0;
+  if (thread == 0) first = atomicAdd(args.dealt, 1);
+  list_work<Shape::kWarps, Shape::kMaxRows>(args.gate_up, work);  // and barriers are there
+  cuda::launch_dependents();
+
+  if (thread >= 0) {
+    if (thread == 0) take_tiles<Shape, Weights>(ring, queue, own_args, work, first);
+    if (thread >= 32) produce_rows<Shape>(ring, queue, args, thread - 32, sources);
+    return;
+  }
+  RingReader reader;
+  for (QueueReader at;;) {
+    const ExpertsTile taken = take(queue, at);
+    if (taken.phase == Phase::kEnd) return;
+    run_tile_of<Shape, Weights, kRows...>(taken.tile.rows, ring, reader, own_args, taken);
+  }
+#else
+  __trap();
+#endif
+}
+
+template <typename Shape, typename Weights, int... kRows>
+void launch_experts(Stream& stream, const typename Weights::Args& args, int processors) {
+  const ExpertsArgs& products = Weights::products(args);
+  const GroupedArgs& g = products.gate_up;
+  const auto across = [](const GroupedArgs& of) { return (of.panels + Shape::kPanels - 1) / Shape::kPanels; };
+  const int64_t row_tiles = std::min(g.experts, g.entry_count) + g.entry_count / Shape::kMaxRows;  // at most
+  cuda::Launch how;
+  how.grid =
+      dim3(static_cast<unsigned>(std::min<int64_t>(processors, row_tiles * (across(g) + across(products.down)))));
+  how.block = dim3(Shape::kThreads);
+  how.shared_bytes = Shape::kSharedBytes;
+  how.early = true;
+  cuda::launch(experts_kernel<Shape, Weights, kRows...>, how, stream, args);
+}
+
+}  // namespace volley::ops
