@@ -305,7 +305,7 @@ void combine_experts_cuda(Stream& stream, const Routing& routing, TensorView d, 
 bool experts_ffn_cuda(Stream& stream, const ExpertsCall& call, const Routing& routing) {
   const GpuInfo& gpu = stream.gpu();
   const bool codes = call.gate_up.format.is_nibbles();
-  if (call.down.format.is_nibbles() != codes) return false;
+  if (codes ? call.down.format != call.gate_up.format : call.down.format.is_nibbles()) return false;
   const auto kernel = codes ? grouped_codes_kernel : grouped_cuda_kernel;
   const bool tiles = kernel(gpu, call.gate_up, call.x.values.dtype) == LinearKernel::kTiles &&
                      kernel(gpu, call.down, call.inner.dtype) == LinearKernel::kTiles;

@@ -14,8 +14,8 @@ struct GroupedCodeArgs {
 
 // What the kernel of both products takes.
 struct CodeExpertsArgs {
-  ExpertsArgs products;  // expert_bytes: of codes
-  CodeKind gate_up, down;
+  ExpertsArgs products;    // expert_bytes: of codes
+  CodeKind gate_up, down;  // of one format
 };
 
 constexpr int64_t grouped_codes_expert_bytes(int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout) {

@@ -5,6 +5,7 @@
 namespace volley::ops {
 namespace {
 
+template <typename Reading>
 struct CodeExperts {
   using Args = CodeExpertsArgs;
   static __host__ __device__ const ExpertsArgs& products(const Args& args) { return args.products; }
@@ -19,21 +20,25 @@ struct CodeExperts {
   static __device__ __forceinline__ void sum(const Ring& ring, RingReader& reader, const Args& args, bool gate_up,
                                              float (&sums)[kRows / 2]) {
     const CodeKind codes = gate_up ? args.gate_up : args.down;
-    sum_codes<Shape, kRows>(ring, reader, codes, gate_up ? args.products.gate_up.k_blocks : args.products.down.k_blocks,
-                            sums);
+    sum_codes<Shape, kRows, Reading>(ring, reader, codes,
+                                     gate_up ? args.products.gate_up.k_blocks : args.products.down.k_blocks, sums);
   }
 };
 
-// One thread takes tiles, and copies. Three panels: a warpgroup that widens leaves two thirds of the issue slots to
-// others; and four experts of 2 x 2880 outputs have 120 tiles of gate and up, one for each multiprocessor.
-template <int kMaxRows>
-using Shape = CodeShape<3, kMaxRows, PanelEnd::kPlain, 1>;
+// One thread takes tiles, and copies. Three panels for few rows: a warpgroup that widens leaves two thirds of the issue
+// slots to others; and four experts of 2 x 2880 outputs have 120 tiles of gate and up, one for each multiprocessor.
+// With more rows three have no registers.
+template <int kPanels, int kMaxRows>
+using Shape = CodeShape<kPanels, kMaxRows, PanelEnd::kPlain, 1>;
 
 }  // namespace
 
 void code_experts_tiles_cuda(Stream& stream, const CodeExpertsArgs& args, int64_t rows, int processors) {
-  if (rows <= 16) return launch_experts<Shape<16>, CodeExperts, 8, 16>(stream, args, processors);
-  launch_experts<Shape<64>, CodeExperts, 8, 16, 32, 64>(stream, args, processors);
+  codes::with_reading(args.gate_up, [&](auto reading) {
+    using Weights = CodeExperts<decltype(reading)>;
+    if (rows <= 16) return launch_experts<Shape<3, 16>, Weights, 16>(stream, args, processors);
+    launch_experts<Shape<2, 64>, Weights, 16, 64>(stream, args, processors);
+  });
 }
 
 }  // namespace volley::ops

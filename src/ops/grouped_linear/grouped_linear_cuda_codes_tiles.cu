@@ -6,30 +6,30 @@
 namespace volley::ops {
 namespace {
 
-template <typename Shape, int kRows>
+template <typename Shape, typename Reading, int kRows>
 __device__ __forceinline__ void multiply_codes(const Ring& ring, RingReader& reader, const GroupedCodeArgs& args,
                                                const GroupedTile& tile) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   float sums[kRows / 2] = {};
-  sum_codes<Shape, kRows>(ring, reader, args.codes, args.grouped.k_blocks, sums);
+  sum_codes<Shape, kRows, Reading>(ring, reader, args.codes, args.grouped.k_blocks, sums);
   finish_panel<Shape::kEnd, kRows>(args.grouped, tile, tile.panel + warp / 4, warp % 4, sums);
 }
 
 // With the first of kRows that holds the tile's.
-template <typename Shape, int kRows, int... kMore>
+template <typename Shape, typename Reading, int kRows, int... kMore>
 __device__ __forceinline__ void multiply_codes_of(const Ring& ring, RingReader& reader, const GroupedCodeArgs& args,
                                                   const GroupedTile& tile) {
   if constexpr (sizeof...(kMore) == 0) {
     static_assert(kRows == Shape::kMaxRows);
-    multiply_codes<Shape, kRows>(ring, reader, args, tile);
+    multiply_codes<Shape, Reading, kRows>(ring, reader, args, tile);
   } else if (tile.rows <= kRows) {
-    multiply_codes<Shape, kRows>(ring, reader, args, tile);
+    multiply_codes<Shape, Reading, kRows>(ring, reader, args, tile);
   } else {
-    multiply_codes_of<Shape, kMore...>(ring, reader, args, tile);
+    multiply_codes_of<Shape, Reading, kMore...>(ring, reader, args, tile);
   }
 }
 
-template <typename Shape, int... kRows>
+template <typename Shape, typename Reading, int... kRows>
 __global__ void __launch_bounds__(Shape::kThreads, 1) grouped_code_tiles_kernel(const GroupedCodeArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // the dispatch sends no other GPU here (grouped_codes_cuda)
   using namespace hopper;
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) grouped_code_tiles_kernel(
     // Inlined although it is long: else the reader and the arguments would lie in memory.
     for_tiles<Shape::kPanels>(
         args.grouped, work, [&](const GroupedTile& tile) __attribute__((always_inline)) {
-          multiply_codes_of<Shape, kRows...>(ring, reader, args, tile);
+          multiply_codes_of<Shape, Reading, kRows...>(ring, reader, args, tile);
         });
   }
 #else
@@ -88,7 +88,9 @@ void launch(Stream& stream, const GroupedCodeArgs& code_args, int processors) {
   how.block = dim3(Shape::kThreads);
   how.shared_bytes = Shape::kSharedBytes;
   how.early = true;
-  cuda::launch(grouped_code_tiles_kernel<Shape, kRows...>, how, stream, code_args);
+  codes::with_reading(code_args.codes, [&](auto reading) {
+    cuda::launch(grouped_code_tiles_kernel<Shape, decltype(reading), kRows...>, how, stream, code_args);
+  });
 }
 
 template <PanelEnd kEnd>

@@ -47,13 +47,13 @@ __device__ __forceinline__ void copy_codes(const Ring& ring, RingWriter& writer,
   }
 }
 
-// Adds up a tile, all of k, and gives its last stage back.
-template <typename Shape, int kRows>
+// Adds up a tile, all of k, and gives its last stage back. Reading: that of `codes`.
+template <typename Shape, int kRows, typename Reading>
 __device__ __forceinline__ void sum_codes(const Ring& ring, RingReader& reader, const CodeKind& codes, int k_blocks,
                                           float (&sums)[kRows / 2]) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const uint32_t half = hopper::shared_address(ring.stages) + warp / 2 * code_half_bytes(codes.words);
-  consume_codes<GroupedColumns<Shape, kRows>>(ring, reader, {codes, half, warp % 2}, k_blocks, sums);
+  consume_codes_as<GroupedColumns<Shape, kRows>, Reading>(ring, reader, {codes, half, warp % 2}, k_blocks, sums);
   if (threadIdx.x % 128 == 0) hopper::barrier_arrive(&ring.empty[reader.held]);  // before this tile's end is written
   reader.held = -1;
 }

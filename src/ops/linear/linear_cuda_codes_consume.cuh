@@ -77,28 +77,33 @@ __device__ __forceinline__ void multiply_block(const CodeRing& ring, const CodeK
   reader.held = stage;
 }
 
-// Adds the products of the next `count` blocks of k, as consume() does with bf16.
+// Adds the products of the next `count` blocks of k, as consume() does with bf16. For loops: with several readings in
+// one, the compiler makes each product wait for the one before.
+template <typename Shape, typename Reading>
+__device__ __forceinline__ void consume_codes_as(const Ring& stages, RingReader& reader, const OwnCodes& own, int count,
+                                                 float (&sums)[Shape::kColumns / 2]) {
+  using namespace hopper;
+  if (count == 0) return;
+  codes::StoredCodes<Reading> codes;
+  const CodeRing ring = {held_in_register(shared_address(stages.full)), held_in_register(shared_address(stages.empty)),
+                         held_in_register(descriptor_low(shared_address(stages.stages + Shape::kNSideAt))),
+                         held_in_register(own.half + codes.words_at(own.set)),
+                         held_in_register(own.half + codes.scales_at(own.kind, own.set))};
+  uint32_t even[4][4], odd[4][4];
+  if constexpr (kLoadsAhead<Shape>) load_block<Shape>(ring, own.kind, reader, codes);
+#pragma unroll 1
+  for (int i = 0; i < count; i += 2) {
+    multiply_block<Shape>(ring, own.kind, reader, codes, i + 1 == count, even, sums);
+    if (i + 1 < count) multiply_block<Shape>(ring, own.kind, reader, codes, i + 2 >= count, odd, sums);
+  }
+  products_wait<0>();
+}
+
 template <typename Shape>
 __device__ __forceinline__ void consume_codes(const Ring& stages, RingReader& reader, const OwnCodes& own, int count,
                                               float (&sums)[Shape::kColumns / 2]) {
-  using namespace hopper;
-  if (count == 0) return;
-  codes::with_reading(own.kind, [&](auto reading) {
-    codes::StoredCodes<decltype(reading)> codes;
-    const CodeRing ring = {held_in_register(shared_address(stages.full)),
-                           held_in_register(shared_address(stages.empty)),
-                           held_in_register(descriptor_low(shared_address(stages.stages + Shape::kNSideAt))),
-                           held_in_register(own.half + codes.words_at(own.set)),
-                           held_in_register(own.half + codes.scales_at(own.kind, own.set))};
-    uint32_t even[4][4], odd[4][4];
-    if constexpr (kLoadsAhead<Shape>) load_block<Shape>(ring, own.kind, reader, codes);
-#pragma unroll 1
-    for (int i = 0; i < count; i += 2) {
-      multiply_block<Shape>(ring, own.kind, reader, codes, i + 1 == count, even, sums);
-      if (i + 1 < count) multiply_block<Shape>(ring, own.kind, reader, codes, i + 2 >= count, odd, sums);
-    }
-    products_wait<0>();
-  });
+  codes::with_reading(
+      own.kind, [&](auto reading) { consume_codes_as<Shape, decltype(reading)>(stages, reader, own, count, sums); });
 }
 
 }  // namespace volley::ops

@@ -79,7 +79,7 @@ struct Reading {
 
 // Calls use(Reading()) with what `kind` says.
 template <typename Use>
-__device__ __forceinline__ void with_reading(const CodeKind& kind, const Use& use) {
+__host__ __device__ __forceinline__ void with_reading(const CodeKind& kind, const Use& use) {
   if (kind.words == 4) return kind.fp4 ? use(Reading<true, 4>()) : use(Reading<false, 4>());
   kind.fp4 ? use(Reading<true, 2>()) : use(Reading<false, 2>());
 }
