@@ -1,6 +1,7 @@
 // A server with a tiny gpt-oss and a tokenizer that has Harmony's control tokens: what its answers are on the wire. The
 // weights are random: biases make it write control tokens often.
 #include <gtest/gtest.h>
+#include <volley/chat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -194,6 +195,90 @@ TEST_F(HarmonyServer, AnswersAreWhatTheirTokensSay) {
     contents += !read.content.empty();
   }
   EXPECT_GT(contents, 5);
+}
+
+// The public interface without a server (volley/chat.h), with and without a grammar and stop strings.
+TEST_F(HarmonyServer, TheLibraryReadsChatsAsTheServerDoes) {
+  const auto form = ChatFormat::find(*engine_);
+  ASSERT_TRUE(form.ok() && *form != nullptr);
+  const auto prompt = (*form)->render({.messages_json = R"([{"role": "user", "content": "a"}])"});
+  ASSERT_TRUE(prompt.ok()) << prompt.error().message;
+  EXPECT_EQ(prompt->text, "<|start|>user<|message|>a<|end|><|start|>assistant");
+  int contents = 0, thoughts = 0;
+  for (int seed = 0; seed < 24; ++seed) {
+    json body = request(seed);
+    body["logit_bias"] = seed % 2 == 0 ? bias(4, 2.5) : bias_to_answer();
+    GenerateRequest own;
+    own.prompt = prompt->tokens;
+    own.sampling = engine_->info().default_sampling;
+    own.sampling.temperature = 1;
+    own.sampling.seed = static_cast<uint64_t>(seed);
+    own.max_tokens = 120;
+    for (const auto& [id, value] : body["logit_bias"].items()) {
+      own.sampling.logit_bias.emplace_back(std::stoi(id), value.get<float>());
+    }
+    if (seed % 2 == 1) {
+      body["structured_outputs"] = {{"choice", {"yes", "no"}}};
+      own.grammar.emplace();
+      own.grammar->kind = GrammarSpec::Kind::kChoice;
+      own.grammar->choices = {"yes", "no"};
+    }
+    if (seed % 3 == 0) body["stop"] = own.stop = {"e"};
+    const auto reader = (*form)->prepare(own, false, "call_");
+    Answer read;
+    const auto add = [&](size_t, const Event& event) {
+      const ChatDelta delta = reader->read(event.text, event.marks, event.finish.has_value());
+      read.content += delta.content;
+      read.reasoning += delta.reasoning;
+      EXPECT_TRUE(delta.tool_calls.empty());
+      if (event.finish) read.finish = finish_reason_name(event.finish->reason);
+    };
+    run_all(*engine_, {own}, 1, add);
+    EXPECT_EQ(read, whole(post(body))) << seed << read.content;
+    contents += !read.content.empty();
+    thoughts += !read.reasoning.empty();
+  }
+  EXPECT_GT(contents, 5);
+  EXPECT_GT(thoughts, 5);
+}
+
+TEST_F(HarmonyServer, TheLibraryReadsCalls) {
+  const auto form = ChatFormat::find(*engine_);
+  ASSERT_TRUE(form.ok() && *form != nullptr);
+  EXPECT_EQ((*form)->end_tokens(), (std::vector<TokenId>{kReturn, kCall}));
+  // <|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.look<|message|>{}
+  const std::string text = "analysisHm.assistantcommentary to=functions.look{\"up\": true}";
+  const std::vector<Event::Mark> marks = {{kChannel, 0}, {kMessage, 8},  {kEnd, 11},
+                                          {kStart, 11},  {kChannel, 20}, {kMessage, 48}};
+  for (const bool tools : {true, false}) {
+    for (size_t size = 1; size <= text.size(); size += 7) {  // bytes of a piece
+      GenerateRequest own;
+      own.prompt = (*form)->render({.messages_json = R"([{"role": "user", "content": "a"}])"}).value().tokens;
+      const auto reader = (*form)->prepare(own, tools, "call_7_");
+      EXPECT_NE(std::ranges::find(own.stop_token_ids, kCall), own.stop_token_ids.end());
+      std::string content, reasoning, arguments, name, id;
+      for (size_t begin = 0; begin < text.size(); begin += size) {
+        std::vector<Event::Mark> here;
+        for (const Event::Mark& mark : marks) {
+          if (mark.at >= begin && mark.at < begin + size) here.push_back({mark.token, mark.at - begin});
+        }
+        const ChatDelta delta = reader->read(text.substr(begin, size), here, begin + size >= text.size());
+        content += delta.content;
+        reasoning += delta.reasoning;
+        for (const ChatDelta::ToolCall& call : delta.tool_calls) {
+          EXPECT_EQ(call.index, 0);
+          id += call.id;
+          name += call.name;
+          arguments += call.arguments;
+        }
+      }
+      EXPECT_EQ(reasoning, "Hm.");
+      EXPECT_EQ(content, tools ? "" : "{\"up\": true}");
+      EXPECT_EQ(arguments, tools ? "{\"up\": true}" : "");
+      EXPECT_EQ(name, tools ? "look" : "");
+      EXPECT_EQ(id, tools ? "call_7_0" : "");
+    }
+  }
 }
 
 TEST_F(HarmonyServer, BothTokensEndATurn) {

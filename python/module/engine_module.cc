@@ -4,7 +4,9 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
+#include <volley/chat.h>
 #include <volley/engine.h>
 
 #include <stdexcept>
@@ -288,6 +290,40 @@ std::string render_chat(const Engine& engine, const std::string& messages_json, 
       {messages_json, tools_json, template_kwargs_json, add_generation_prompt, continue_final_message}));
 }
 
+void bind_chat(nb::module_& m) {
+  const auto no_gil = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<ChatDelta> delta(m, "ChatDelta");
+  nb::class_<ChatDelta::ToolCall>(delta, "ToolCall")
+      .def_ro("index", &ChatDelta::ToolCall::index)
+      .def_ro("id", &ChatDelta::ToolCall::id)
+      .def_ro("name", &ChatDelta::ToolCall::name)
+      .def_ro("arguments", &ChatDelta::ToolCall::arguments);
+  delta.def_ro("content", &ChatDelta::content)
+      .def_ro("reasoning", &ChatDelta::reasoning)
+      .def_ro("tool_calls", &ChatDelta::tool_calls);
+  nb::class_<ChatReader>(m, "ChatReader")
+      .def(
+          "read", [](ChatReader& reader, const Completion& c) { return reader.read(c.text, c.marks, c.ended); },
+          "piece"_a);
+  nb::class_<ChatPrompt>(m, "ChatPrompt").def_ro("text", &ChatPrompt::text).def_ro("tokens", &ChatPrompt::tokens);
+  nb::class_<ChatFormat>(m, "ChatFormat")
+      .def(
+          "render",
+          [](const ChatFormat& format, const std::string& messages_json, const std::string& tools_json,
+             const std::string& template_kwargs_json, bool add_generation_prompt, bool continue_final_message) {
+            return value_of(format.render(
+                {messages_json, tools_json, template_kwargs_json, add_generation_prompt, continue_final_message}));
+          },
+          "messages_json"_a, "tools_json"_a, "template_kwargs_json"_a, "add_generation_prompt"_a,
+          "continue_final_message"_a, no_gil)
+      .def("end_tokens", &ChatFormat::end_tokens)
+      .def("prepare", &ChatFormat::prepare, "request"_a, "tools"_a, "call_id_prefix"_a);
+  m.def(
+      "find_chat_format", [](const Engine& engine) { return value_of(ChatFormat::find(engine)); }, "engine"_a,
+      nb::keep_alive<0, 1>(), nb::sig("def find_chat_format(engine: Engine) -> ChatFormat | None"),
+      "None: the model's answers are one text.");
+}
+
 void bind_engine(nb::module_& m) {
   const auto no_gil = nb::call_guard<nb::gil_scoped_release>();
   nb::class_<Engine>(m, "Engine")
@@ -333,4 +369,5 @@ NB_MODULE(_engine, m) {
   volley::python::bind_results(m);
   volley::python::bind_state(m);
   volley::python::bind_engine(m);
+  volley::python::bind_chat(m);
 }

@@ -44,6 +44,9 @@ void append(std::vector<T>* to, const std::vector<T>& from) {
 
 void take(const Event& event, Completion* completion) {
   append(&completion->tokens, event.tokens);
+  for (const Event::Mark& mark : event.marks) {
+    completion->marks.push_back({mark.token, completion->text.size() + mark.at});
+  }
   completion->text += event.text;
   append(&completion->logprobs, event.logprobs);
   append(&completion->prompt_logprobs, event.prompt_logprobs);

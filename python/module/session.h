@@ -19,6 +19,7 @@ struct Completion {
   bool ended = false;  // of a stream: this was its last event, and `finish` is set
   std::vector<TokenId> tokens;
   std::string text;
+  std::vector<Event::Mark> marks;  // in `text`, of a request with GenerateRequest::parts
   std::vector<PositionLogprobs> logprobs, prompt_logprobs;
   Finish finish;
 };

@@ -225,6 +225,9 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
     models.push_back(std::move(resolved));
     if (models.back().shared_weight_bytes > 0) models.back().shared_target = shared;
   }
+  if (auto warning = too_few_threads(options, models.front().device.kind)) {
+    models.front().warnings.push_back(std::move(*warning));
+  }
   VOLLEY_ASSIGN(TextModels text,
                 load_text(options.model_dir, options.skip_tokenizer, options.dummy_weights.has_value()));
   std::vector<WorkerParts> workers;

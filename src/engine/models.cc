@@ -589,7 +589,8 @@ Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved,
                                 resolved.target_numerics, resolved.max_positions(), place.group);
   };
   if (resolved.shared_target != nullptr) {
-    VOLLEY_ASSIGN(models.target, resolved.shared_target->get(load_target));
+    const auto fits = [&] { return available_memory_bytes() > resolved.shared_weight_bytes; };
+    VOLLEY_ASSIGN(models.target, resolved.shared_target->get(load_target, fits));
   } else {
     VOLLEY_ASSIGN(models.target, load_target());
   }

@@ -25,6 +25,7 @@ Replica::~Replica() = default;
 Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, const ResolvedModels& models,
                                                  const Progress& progress, const WrapDevice& wrap) {
   std::unique_ptr<Replica> replica(new Replica());
+  replica->shared_target_ = models.shared_target;
   const int ranks = models.ranks;
   for (int rank = 0; rank < ranks; ++rank) replica->ranks_.push_back(std::make_unique<Rank>());
   if (ranks > 1) {
@@ -122,6 +123,10 @@ std::string Replica::device_name() const {
 
 void Replica::attach_thread() {
   ranks_.front()->device->attach_thread();
+}
+
+void Replica::distrust_target() {
+  if (shared_target_ != nullptr) shared_target_->distrust(ranks_.front()->models.target);
 }
 
 Status Replica::start_slot(int32_t slot, const spec::SlotStart& start) {

@@ -43,6 +43,9 @@ class Replica final : public spec::StepExecutor {
   // Device::attach_thread().
   void attach_thread();
 
+  // It has faulted: whoever takes its place gets other weights than those that it shares (SharedTarget::distrust()).
+  void distrust_target();
+
   Status start_slot(int32_t slot, const spec::SlotStart& start) override;
   void clear_slot(int32_t slot) override;
   void set_page(int32_t slot, size_t group, int32_t index, PageId page) override;
@@ -76,7 +79,8 @@ class Replica final : public spec::StepExecutor {
   void abort(int rank);
   void check() const;
 
-  std::unique_ptr<spec::MaskExchange> masks_;  // null with one rank
+  std::shared_ptr<SharedTarget> shared_target_;  // null: the target is its own
+  std::unique_ptr<spec::MaskExchange> masks_;    // null with one rank
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::unique_ptr<RankThreads> threads_;
   std::vector<spec::RoundResult> other_results_;

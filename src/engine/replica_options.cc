@@ -29,6 +29,18 @@ Result<std::vector<EngineOptions>> replica_options(const EngineOptions& options)
   return replicas;
 }
 
+std::optional<std::string> too_few_threads(const EngineOptions& options, DeviceKind device) {
+  const int ranks = options.tensor_parallel_size * options.data_parallel_size;
+  const int threads = options.threads > 0 ? options.threads : usable_cores();
+  if (device != DeviceKind::kCpu || threads >= ranks) return std::nullopt;
+  const std::string have = options.threads > 0 ? "--threads is " + std::to_string(threads)
+                                               : "There are " + std::to_string(threads) + " cores";
+  return have + ", fewer than the " + std::to_string(ranks) +
+         " ranks of all replicas. Each has a thread all the same, and they take turns: fewer ranks or replicas would "
+         "be "
+         "faster.";
+}
+
 EngineInfo describe_together(const std::vector<EngineInfo>& replicas, int64_t shared_weights) {
   EngineInfo all = replicas.front();
   all.data_parallel_size = static_cast<int>(replicas.size());

@@ -3,13 +3,21 @@
 
 #include <volley/engine.h>
 
+#include <optional>
+#include <string>
 #include <vector>
+
+#include "device/device.h"
 
 namespace volley::engine {
 
 // One for each of options.data_parallel_size: on GPUs the next devices each, on the CPU their part of the threads, at
 // least one. Errors as resolve_device().
 Result<std::vector<EngineOptions>> replica_options(const EngineOptions& options);
+
+// Each rank of each replica takes at least one thread. A sentence where these are more than the options, or the cores
+// where they leave the number open, have; nothing on GPUs. options: the engine's.
+std::optional<std::string> too_few_threads(const EngineOptions& options, DeviceKind device);
 
 // What the engine says of itself, from what its replicas do. shared_weights: bytes that all but one do not have.
 EngineInfo describe_together(const std::vector<EngineInfo>& replicas, int64_t shared_weights);

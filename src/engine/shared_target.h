@@ -1,7 +1,9 @@
 // The target's weights where several replicas compute from the same memory: the first that asks loads them, and they
-// stay while somebody has them. Threads: any.
+// stay while somebody has them. A replica that faults may have done so because of them, so it starts over with others:
+// the first that does loads them anew, and those that fault later find these. Threads: any.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -12,21 +14,40 @@ namespace volley::engine {
 
 class SharedTarget {
  public:
-  // load: Result<std::unique_ptr<model::Network>>(), of the same models for everybody.
+  using Target = std::shared_ptr<const model::Network>;
+
+  // load: Result<std::unique_ptr<model::Network>>(), of the same models for everybody. fits: whether there is memory
+  // for them beside those that others still have; else they go on with these, as a fault has other causes, too.
   template <typename Load>
-  Result<std::shared_ptr<const model::Network>> get(const Load& load) {
+  Result<Target> get(const Load& load, const std::function<bool()>& fits) {
     const std::lock_guard lock(mutex_);
-    std::shared_ptr<const model::Network> target = target_.lock();
-    if (target == nullptr) {
+    Target target = target_.lock();
+    if (target != nullptr) return target;
+    target = distrusted_.lock();
+    if (target == nullptr || fits()) {
       VOLLEY_ASSIGN(target, load());
-      target_ = target;
+      ++loads_;
     }
+    target_ = target;
     return target;
   }
 
+  // A replica with this one has faulted, and will ask again.
+  void distrust(const Target& target) {
+    const std::lock_guard lock(mutex_);
+    if (target == nullptr || target_.lock() != target) return;  // another one is there already
+    distrusted_ = std::exchange(target_, {});
+  }
+
+  int loads() const {  // so far
+    const std::lock_guard lock(mutex_);
+    return loads_;
+  }
+
  private:
-  std::mutex mutex_;  // held while loading
-  std::weak_ptr<const model::Network> target_;
+  mutable std::mutex mutex_;                                 // held while loading
+  std::weak_ptr<const model::Network> target_, distrusted_;  // guarded by mutex_
+  int loads_ = 0;                                            // guarded by mutex_
 };
 
 }  // namespace volley::engine

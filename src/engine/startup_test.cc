@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "engine/models.h"
+#include "engine/replica_options.h"
 
 namespace volley {
 namespace {
@@ -195,6 +196,32 @@ TEST_F(Startup, AGpuThatIsNotThere) {
   ASSERT_FALSE(engine.ok());
   EXPECT_TRUE(engine.error().code == ErrorCode::kUnimplemented || engine.error().code == ErrorCode::kUnavailable);
   EXPECT_MENTIONS(engine.error().message, "--device cpu");
+}
+
+TEST_F(Startup, FewerThreadsThanRanksAreSaid) {
+  options_.device = "cpu";
+  options_.speculation = Speculation::kOff;
+  options_.max_num_seqs = 1;
+  options_.kv_pages = 50;
+  const auto warnings = [&](int threads, int ranks, int replicas) {
+    options_.threads = threads;
+    options_.tensor_parallel_size = ranks;
+    options_.data_parallel_size = replicas;
+    const auto engine = Engine::create(options_);
+    EXPECT_TRUE(engine.ok()) << engine.error().message;
+    return engine.ok() ? (*engine)->info().warnings : std::vector<std::string>();
+  };
+  const auto few = warnings(3, 2, 2);
+  ASSERT_EQ(few.size(), 1u);
+  EXPECT_MENTIONS(few[0], "--threads is 3");
+  EXPECT_MENTIONS(few[0], "4 ranks");
+  EXPECT_EQ(warnings(1, 2, 1).size(), 1u);
+  EXPECT_EQ(warnings(1, 1, 2).size(), 1u);
+  EXPECT_TRUE(warnings(4, 2, 2).empty());
+  EXPECT_TRUE(warnings(1, 1, 1).empty());
+  options_.threads = 1;
+  options_.tensor_parallel_size = options_.data_parallel_size = 2;
+  EXPECT_FALSE(engine::too_few_threads(options_, DeviceKind::kCuda)) << "a GPU each";
 }
 
 // Attention's output is in the cache's type then, and meets a matrix in float32.

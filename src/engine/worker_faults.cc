@@ -53,6 +53,7 @@ Status Worker::restart() {
   std::unique_ptr<Replica>& replica = parts_.replica;
   const spec::PhaseTimes old = replica->times();
   experts_before_ += replica->experts_touched();
+  replica->distrust_target();
   replica.reset();  // all of it before anything new: there is no memory for both
   VOLLEY_ASSIGN(replica, parts_.remake());
   const spec::PhaseTimes now = replica->times();

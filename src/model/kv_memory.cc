@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 namespace volley::model {
 namespace {
@@ -22,16 +23,27 @@ size_t group_for(const KvShape& shape, std::vector<kv::Group>& groups) {
   return static_cast<size_t>(same - groups.begin());
 }
 
-// The number of a tensor of one element.
-float first_value(const weights::SourceTensor& tensor) {
-  if (tensor.dtype == DType::kF32) {
-    float value = 0;
+// The number of a tensor of one element; no value for a dtype that is not built here.
+std::optional<float> first_value(const weights::SourceTensor& tensor) {
+  const auto read = [&](auto value) {
     std::memcpy(&value, tensor.data, sizeof(value));
     return value;
+  };
+  switch (tensor.dtype) {
+    case DType::kF32:
+      return read(0.0f);
+    case DType::kF16:
+      return to_float(read(Float16{}));
+    case DType::kBF16:
+      return to_float(read(BFloat16{}));
+    default:
+      return std::nullopt;
   }
-  uint16_t bits = 0;
-  std::memcpy(&bits, tensor.data, sizeof(bits));
-  return tensor.dtype == DType::kF16 ? to_float(Float16{bits}) : to_float(BFloat16{bits});
+}
+
+Error not_built(const weights::Checkpoint& checkpoint, const std::string& name, const std::string& dtype) {
+  return unimplemented(checkpoint.origin() + ": \"" + name + "\" has dtype " + dtype +
+                       ", which is not built for scales: F32, F16 and BF16 are. Leave --kv-cache-dtype fp8 out.");
 }
 
 // what: "k" or "v". The name is one of those that quantisers give; without a tensor it is 1.
@@ -40,6 +52,9 @@ Result<float> read_scale(const weights::Checkpoint& checkpoint, const std::strin
     const std::string name = attention + module + what + "_scale";
     const std::optional<weights::TensorInfo> info = checkpoint.info(name);
     if (!info) continue;
+    if (info->dtype != "F32" && info->dtype != "F16" && info->dtype != "BF16") {
+      return not_built(checkpoint, name, info->dtype);
+    }
     VOLLEY_ASSIGN(const weights::SourceTensor tensor, checkpoint.get(name, info->shape));
     const bool one = std::ranges::all_of(info->shape, [](int64_t n) { return n == 1; });
     if (!one) {
@@ -47,9 +62,10 @@ Result<float> read_scale(const weights::Checkpoint& checkpoint, const std::strin
                                  "\" has a scale for each of several parts; built is one for a layer. Leave "
                                  "--kv-cache-dtype fp8 out.");
     }
-    const float scale = first_value(tensor);
-    if (std::isfinite(scale) && scale > 0) return scale;
-    return data_loss(checkpoint.origin() + ": \"" + name + "\" is " + std::to_string(scale) +
+    const std::optional<float> scale = first_value(tensor);
+    if (!scale) return not_built(checkpoint, name, dtype_name(tensor.dtype));
+    if (std::isfinite(*scale) && *scale > 0) return *scale;
+    return data_loss(checkpoint.origin() + ": \"" + name + "\" is " + std::to_string(*scale) +
                      ", which is no scale: fetch the file again, or leave --kv-cache-dtype fp8 out.");
   }
   return 1.0f;

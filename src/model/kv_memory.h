@@ -28,8 +28,8 @@ struct KvShape {
 std::vector<KvShape> kv_shapes(const Decoder& spec);
 
 // Sets the scales that the model's checkpoint has of its layers: tensors k_scale and v_scale of one number beside each
-// layer's projections, or of its attention. kFailedPrecondition for other shapes, kDataLoss for numbers that are no
-// scales. shapes: of kv_shapes(spec).
+// layer's projections, or of its attention. They are F32, F16 or BF16: kUnimplemented for others. kFailedPrecondition
+// for other shapes, kDataLoss for numbers that are no scales. shapes: of kv_shapes(spec).
 Status read_kv_scales(const weights::Checkpoint& checkpoint, const Decoder& spec, std::span<KvShape> shapes);
 
 // Bytes that page_size positions of these layers take.

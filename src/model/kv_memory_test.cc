@@ -1,6 +1,9 @@
 #include "model/kv_memory.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "weights/test_files.h"
 
 namespace volley::model {
 namespace {
@@ -55,6 +58,48 @@ TEST(KvMemory, LayersOfAGroupLieInItsPagesAndNowhereElse) {
   EXPECT_EQ((*memory)->groups_of_views(4, 3)[ops::kWindowView], 2u);
   EXPECT_EQ((*memory)->groups_of_views(4, 3)[ops::kWholeView], 0u);
   EXPECT_DEATH((*memory)->groups_of_views(0, 7), "CHECK failed");
+}
+
+// A layer whose k_scale is stored as these bytes.
+Result<float> read_k_scale(const std::string& dtype, const std::string& bytes) {
+  const weights::TempFolder folder;
+  folder.write("model.safetensors", weights::safetensors_bytes(R"({"layers.0.self_attn.k_scale":{"dtype":")" + dtype +
+                                                                   R"(","shape":[],"data_offsets":[0,)" +
+                                                                   std::to_string(bytes.size()) + "]}}",
+                                                               bytes));
+  const auto checkpoint = weights::open_safetensors(folder.path());
+  if (!checkpoint.ok()) return checkpoint.error();
+  Decoder spec;
+  spec.layers.resize(1);
+  std::vector<KvShape> shapes = kv_shapes(spec);
+  VOLLEY_RETURN_IF_ERROR(read_kv_scales(**checkpoint, spec, shapes));
+  EXPECT_EQ(shapes.at(0).v_scale, 1);
+  return shapes.at(0).k_scale;
+}
+
+TEST(KvScales, AreReadInTheirOwnType) {
+  const std::vector<std::pair<std::string, std::string>> stored = {
+      {"F32", std::string("\0\0\x20\x3d", 4)}, {"F16", std::string("\0\x29", 2)}, {"BF16", "\x20\x3d"}};
+  for (const auto& [dtype, bytes] : stored) {
+    const auto scale = read_k_scale(dtype, bytes);
+    ASSERT_TRUE(scale.ok()) << dtype << scale.error().message;
+    EXPECT_EQ(*scale, 0.0390625f) << dtype;
+  }
+}
+
+TEST(KvScales, OfOtherTypesAreRefusedByName) {
+  using testing::HasSubstr;
+  const std::vector<std::pair<std::string, size_t>> others = {{"F64", 8}, {"F8_E4M3", 1}, {"F8_E8M0", 1}, {"I32", 4}};
+  for (const auto& [dtype, size] : others) {
+    const auto scale = read_k_scale(dtype, std::string(size, '\x20'));
+    ASSERT_FALSE(scale.ok()) << dtype;
+    EXPECT_EQ(scale.error().code, ErrorCode::kUnimplemented);
+    EXPECT_THAT(scale.error().message, HasSubstr("k_scale\" has dtype " + dtype));
+    EXPECT_THAT(scale.error().message, HasSubstr("--kv-cache-dtype"));
+  }
+  const auto nothing = read_k_scale("F32", std::string(4, '\0'));
+  ASSERT_FALSE(nothing.ok());
+  EXPECT_EQ(nothing.error().code, ErrorCode::kDataLoss);
 }
 
 }  // namespace

@@ -345,7 +345,8 @@ void BatchService::load() {
   }
   for (const auto& [id, size] : results) {
     const auto record = records_.find(id);
-    store_.count(record != records_.end() ? record->second->batch.owner : "", size);
+    // Where the note is damaged nobody knows whose they are: "" is an owner, too, that of a server without keys.
+    store_.count(record != records_.end() ? std::optional(record->second->batch.owner) : std::nullopt, size);
   }
 }
 

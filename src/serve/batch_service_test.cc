@@ -189,5 +189,22 @@ TEST_F(BatchServiceTest, ResultsOfABatchThatIsNotOverCountForItsOwner) {
   EXPECT_EQ(store_->reserve("two", 350), FileStore::Room::kThere);
 }
 
+// A note that cannot be read says no owner: its results take room, and nobody's own.
+TEST_F(BatchServiceTest, ResultsOfADamagedBatchCountForNobody) {
+  open();
+  const std::string id = add("");
+  const size_t input = std::string_view(kLine).size();
+  service_.reset();
+  store_.reset();
+  std::ofstream(folder_ / "batches" / (id + ".output.jsonl")) << std::string(300, 'x');
+  std::ofstream(folder_ / "batches" / (id + ".json")) << "{}";
+  open({.max_total_bytes = 1000 + input, .max_owner_bytes = 350 + input});
+  EXPECT_FALSE(service_->find("", id));
+  EXPECT_EQ(store_->reserve("", 350), FileStore::Room::kThere);
+  EXPECT_EQ(store_->reserve("", 1), FileStore::Room::kNoneForOwner);
+  EXPECT_EQ(store_->reserve("one", 350), FileStore::Room::kThere);
+  EXPECT_EQ(store_->reserve("two", 1), FileStore::Room::kNoneForAll) << "300 bytes of results are there";
+}
+
 }  // namespace
 }  // namespace volley::serve

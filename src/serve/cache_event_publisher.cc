@@ -19,26 +19,13 @@
 
 #include "base/check.h"
 #include "serve/cache_event_batch.h"
+#include "serve/cache_event_replay.h"
+#include "serve/cache_event_wire.h"
 
 namespace volley::serve {
 namespace {
 
-constexpr size_t kMaxReplayBytes = size_t{256} << 20;
 constexpr std::chrono::milliseconds kLastWords{500};  // for subscribers to take what is sent at the end
-constexpr uint64_t kEndOfReplay = ~uint64_t{0};       // -1
-constexpr int64_t kMaxRequestBytes = 4096;            // of a frame that anybody may send
-
-std::array<uint8_t, 8> big_endian(uint64_t number) {
-  std::array<uint8_t, 8> bytes{};
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(number >> (56 - 8 * i));
-  return bytes;
-}
-
-uint64_t from_big_endian(const zmq::message_t& bytes) {
-  uint64_t number = 0;
-  for (size_t i = 0; i < bytes.size(); ++i) number = number << 8 | bytes.data<uint8_t>()[i];
-  return number;
-}
 
 double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -96,7 +83,7 @@ class CacheEventPublisher::Stream {
 
   Status open();
   void publish(std::span<const CacheEvent> events);
-  Counts counts() const { return {sent_.load(), dropped_.load()}; }
+  Counts counts() const { return {sent_.load(), dropped_.load(), replay_ ? replay_->bytes_waiting() : 0}; }
 
  private:
   struct Batch {
@@ -104,24 +91,19 @@ class CacheEventPublisher::Stream {
     double seconds = 0;
     std::vector<CacheEvent> events;
   };
-  struct Sent {
-    uint64_t number = 0;
-    std::vector<uint8_t> bytes;
-  };
 
   Status attach(zmq::socket_t& socket, const std::string& endpoint, bool bind);
   void run();
   void send_queued();
   void send(const Batch& batch);
-  void keep(uint64_t number, std::vector<uint8_t> bytes);
-  void answer_replay();
   void wake();
 
   const CacheEventOptions options_;
   const int replica_;
   zmq::context_t context_{1};
-  zmq::socket_t publisher_, replay_;
-  int wake_ = -1;  // eventfd: there is something in the queue, or the end has come
+  zmq::socket_t publisher_;
+  std::unique_ptr<CacheEventReplay> replay_;  // null: nothing is repeated
+  int wake_ = -1;  // eventfd: there is something in the queue or room for what is repeated, or the end has come
 
   std::mutex mutex_;
   std::deque<Batch> queue_;  // guarded by mutex_
@@ -131,8 +113,6 @@ class CacheEventPublisher::Stream {
   bool missed_ = false;  // publish() alone: a batch was dropped, and no later one was queued
   std::atomic<int64_t> sent_{0}, dropped_{0};
 
-  std::deque<Sent> kept_;  // this and the next: the thread's
-  size_t kept_bytes_ = 0;
   std::thread thread_;
 };
 
@@ -156,6 +136,11 @@ Status CacheEventPublisher::Stream::attach(zmq::socket_t& socket, const std::str
 }
 
 Status CacheEventPublisher::Stream::open() {
+  wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_ < 0) {
+    return Error{ErrorCode::kUnavailable,
+                 "--kv-events-config: the process may not open another file: raise ulimit -n."};
+  }
   publisher_ = zmq::socket_t(context_, zmq::socket_type::pub);
   publisher_.set(zmq::sockopt::sndhwm, options_.hwm);
   publisher_.set(zmq::sockopt::linger, static_cast<int>(kLastWords.count()));
@@ -163,18 +148,8 @@ Status CacheEventPublisher::Stream::open() {
   publisher_.set(zmq::sockopt::maxmsgsize, kMaxRequestBytes);
   if (const Status bound = attach(publisher_, options_.endpoint, binds(options_.endpoint)); !bound.ok()) return bound;
   if (!options_.replay_endpoint.empty()) {
-    replay_ = zmq::socket_t(context_, zmq::socket_type::router);
-    // A ROUTER socket drops what finds its queue full: everything that is kept and the end fit in.
-    replay_.set(zmq::sockopt::sndhwm, options_.buffer_steps + 1);
-    replay_.set(zmq::sockopt::linger, 0);
-    replay_.set(zmq::sockopt::ipv6, true);
-    replay_.set(zmq::sockopt::maxmsgsize, kMaxRequestBytes);
-    if (const Status bound = attach(replay_, options_.replay_endpoint, true); !bound.ok()) return bound;
-  }
-  wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake_ < 0) {
-    return Error{ErrorCode::kUnavailable,
-                 "--kv-events-config: the process may not open another file: raise ulimit -n."};
+    replay_ = std::make_unique<CacheEventReplay>(context_, options_.buffer_steps, options_.topic, wake_);
+    if (const Status bound = attach(replay_->socket(), options_.replay_endpoint, true); !bound.ok()) return bound;
   }
   thread_ = std::thread([this] { run(); });
   return {};
@@ -189,6 +164,9 @@ CacheEventPublisher::Stream::~Stream() {
     wake();
     thread_.join();
   }
+  replay_.reset();
+  publisher_.close();
+  context_.close();  // waits for ZeroMQ's threads, which write to wake_
   if (wake_ >= 0) ::close(wake_);
 }
 
@@ -214,7 +192,7 @@ void CacheEventPublisher::Stream::publish(std::span<const CacheEvent> events) {
 
 void CacheEventPublisher::Stream::run() {
   std::vector<zmq::pollitem_t> items = {{nullptr, wake_, ZMQ_POLLIN, 0}};
-  if (replay_) items.push_back({replay_.handle(), 0, ZMQ_POLLIN, 0});
+  if (replay_) items.push_back({replay_->socket().handle(), 0, ZMQ_POLLIN, 0});
   for (;;) {
     try {
       zmq::poll(items);
@@ -232,7 +210,8 @@ void CacheEventPublisher::Stream::run() {
     send_queued();
     if (last) return;
     try {
-      if (items.size() > 1 && (items[1].revents & ZMQ_POLLIN) != 0) answer_replay();
+      if (items.size() > 1 && (items[1].revents & ZMQ_POLLIN) != 0) replay_->receive();
+      if (replay_) replay_->go_on();
     } catch (const std::exception&) {  // no memory left: the client asks again
     }
   }
@@ -263,39 +242,7 @@ void CacheEventPublisher::Stream::send(const Batch& batch) {
                                                    zmq::buffer(bytes)};
   // A PUB socket never waits: what a slow subscriber has no room for it misses, and sees by the number.
   zmq::send_multipart(publisher_, frames);
-  if (replay_) keep(batch.number, std::move(bytes));
-}
-
-void CacheEventPublisher::Stream::keep(uint64_t number, std::vector<uint8_t> bytes) {
-  kept_bytes_ += bytes.size();
-  kept_.push_back({number, std::move(bytes)});
-  while (!kept_.empty() &&
-         (kept_.size() > static_cast<size_t>(options_.buffer_steps) || kept_bytes_ > kMaxReplayBytes)) {
-    kept_bytes_ -= kept_.front().bytes.size();
-    kept_.pop_front();
-  }
-}
-
-// Anything that is no request is passed over: whoever sent it gets nothing.
-void CacheEventPublisher::Stream::answer_replay() {
-  std::vector<zmq::message_t> request;
-  if (!zmq::recv_multipart(replay_, std::back_inserter(request), zmq::recv_flags::dontwait)) return;
-  if (request.size() != 3 || request[1].size() != 0 || request[2].size() != 8) return;
-  const zmq::const_buffer client = zmq::buffer(request[0].data(), request[0].size());
-  const uint64_t first = from_big_endian(request[2]);
-  const auto repeat = [&](std::string_view topic, uint64_t number, const std::vector<uint8_t>& bytes) {
-    const auto encoded = big_endian(number);
-    const std::array<zmq::const_buffer, 5> frames = {client, zmq::const_buffer(), zmq::buffer(topic),
-                                                     zmq::buffer(encoded), zmq::buffer(bytes)};
-    try {
-      zmq::send_multipart(replay_, frames, zmq::send_flags::dontwait);
-    } catch (const zmq::error_t&) {  // the client has gone
-    }
-  };
-  for (const Sent& sent : kept_) {
-    if (sent.number >= first) repeat(options_.topic, sent.number, sent.bytes);
-  }
-  repeat("", kEndOfReplay, {});
+  if (replay_) replay_->keep(batch.number, std::move(bytes));
 }
 
 CacheEventPublisher::CacheEventPublisher(std::vector<std::unique_ptr<Stream>> streams) : streams_(std::move(streams)) {}
@@ -323,6 +270,7 @@ CacheEventPublisher::Counts CacheEventPublisher::counts() const {
     const Counts counts = stream->counts();
     all.batches += counts.batches;
     all.dropped += counts.dropped;
+    all.replay += counts.replay;
   }
   return all;
 }

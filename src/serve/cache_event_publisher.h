@@ -3,7 +3,8 @@
 // endian, from 0 on; each replica has sockets and numbers of its own.
 //
 // To ask again, a DEALER or REQ socket sends (empty, first number wanted); it gets (empty, topic, number, batch) for
-// each batch that is kept from there on, and at last (empty, empty, -1, empty).
+// each batch that is kept from there on, and at last (empty, empty, -1, empty). At most 4 MiB, or one batch, wait for a
+// client: it gets more as it takes them (serve/cache_event_replay.h).
 #pragma once
 
 #include <volley/cache_events.h>
@@ -40,6 +41,7 @@ class CacheEventPublisher {
   struct Counts {
     int64_t batches = 0;  // handed to ZeroMQ
     int64_t dropped = 0;  // batches that found the queue full
+    size_t replay = 0;    // bytes of repeated batches that wait for their clients
   };
 
   // kUnavailable: an address cannot be bound. kInvalidArgument: it is none.

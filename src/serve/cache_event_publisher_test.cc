@@ -10,6 +10,8 @@
 #include <zmq.hpp>
 #include <zmq_addon.hpp>
 
+#include "serve/cache_event_replay.h"
+
 namespace volley::serve {
 namespace {
 
@@ -129,6 +131,53 @@ TEST_F(CacheEventPublisherTest, RepeatsWhatIsKept) {
     }
     EXPECT_EQ(receive(socket), (Frames{"", "", bytes_of(~uint64_t{0}), ""}));
   }
+}
+
+// Some megabytes at a time, however much is asked for, and yet all of it.
+TEST_F(CacheEventPublisherTest, LittleWaitsForAClientThatTakesNothing) {
+  constexpr size_t kMost = CacheEventReplay::kMaxQueuedBytes;
+  options_.replay_endpoint = "ipc://" + folder_ + "/replay";
+  const auto publisher = start();
+  std::vector<CacheEvent> large;
+  for (uint64_t i = 1; i <= 2000; ++i) {
+    large.push_back({CacheEvent::Kind::kStored, 2 * i, 2 * i + 1, std::vector<TokenId>(64, 7), 64, {}});
+  }
+  constexpr uint64_t kBatches = 100;
+  for (uint64_t i = 0; i < kBatches; ++i) publisher->publish(0, large);
+  while (publisher->counts().batches < static_cast<int64_t>(kBatches)) std::this_thread::sleep_for(1ms);
+  const auto ask = [&](zmq::socket_t& socket) {
+    const std::string first = bytes_of(0);
+    zmq::send_multipart(socket, std::array<zmq::const_buffer, 2>{zmq::const_buffer(), zmq::buffer(first)});
+  };
+  std::vector<zmq::socket_t> clients;
+  for (int i = 0; i < 2; ++i) {
+    zmq::socket_t& client = clients.emplace_back(context_, zmq::socket_type::dealer);
+    client.set(zmq::sockopt::rcvhwm, 1);
+    client.set(zmq::sockopt::linger, 0);
+    client.connect(options_.replay_endpoint);
+    for (size_t j = 0; j < CacheEventReplay::kMaxAsked + 10; ++j) ask(client);
+  }
+  while (publisher->counts().replay < kMost) std::this_thread::sleep_for(1ms);  // that of both
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_LE(publisher->counts().replay, clients.size() * kMost);
+    std::this_thread::sleep_for(1ms);
+  }
+  clients.pop_back();  // one leaves, the other takes its answers, one after another
+  size_t bytes = 0;
+  for (size_t answer = 0; answer < CacheEventReplay::kMaxAsked; ++answer) {
+    for (uint64_t number = 0; number < kBatches; ++number) {
+      const Frames frames = receive(clients[0]);
+      ASSERT_EQ(frames.size(), 4u) << number;
+      ASSERT_EQ(frames[2], bytes_of(number));
+      bytes += frames[3].size();
+    }
+    ASSERT_EQ(receive(clients[0]), (Frames{"", "", bytes_of(~uint64_t{0}), ""})) << answer;
+  }
+  EXPECT_GT(bytes, 10 * kMost) << "there was more to wait";
+  while (publisher->counts().replay > 0) std::this_thread::sleep_for(1ms);
+  // Who had too many requests waiting may ask again.
+  ask(clients[0]);
+  EXPECT_EQ(receive(clients[0]).size(), 4u);
 }
 
 TEST_F(CacheEventPublisherTest, WhatIsNoRequestIsPassedOver) {

@@ -337,10 +337,10 @@ FileStore::Room FileStore::reserve(const std::string& owner, size_t bytes) {
   return Room::kThere;
 }
 
-void FileStore::count(const std::string& owner, size_t bytes) {
+void FileStore::count(const std::optional<std::string>& owner, size_t bytes) {
   const std::lock_guard lock(mutex_);
   total_bytes_ += bytes;
-  owner_bytes_[owner] += bytes;
+  if (owner) owner_bytes_[*owner] += bytes;
 }
 
 void FileStore::release(const std::string& owner, size_t bytes) {

@@ -85,7 +85,8 @@ class FileStore {
   enum class Room { kThere, kNoneForAll, kNoneForOwner };
   // Counts an owner's bytes, unless they would pass a limit.
   Room reserve(const std::string& owner, size_t bytes);
-  void count(const std::string& owner, size_t bytes);  // of what is there already, whatever the limit
+  // Counts what is there already, whatever the limit: for all, and for its owner, where that is known.
+  void count(const std::optional<std::string>& owner, size_t bytes);
   void release(const std::string& owner, size_t bytes);
   // A name that nothing else has.
   static std::string new_id(std::string_view kind);

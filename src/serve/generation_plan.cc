@@ -207,18 +207,6 @@ void score_whole_context(const Engine& engine, GenerateRequest& generate, Prompt
   generate.thinking.reset();
 }
 
-// As ReasoningStart, where a prompt in Harmony ends.
-ReasoningStart reasoning_start(const HarmonyReader& harmony) {
-  switch (harmony.part()) {
-    case HarmonyReader::Part::kReasoning:
-      return ReasoningStart::kOpen;
-    case HarmonyReader::Part::kHead:
-      return ReasoningStart::kClosed;
-    default:
-      return ReasoningStart::kOff;
-  }
-}
-
 // The template prints whatever it is given as the level.
 std::optional<ApiError> check_effort(const OutputFormat& format, const ChatMessages& chat) {
   if (!format.harmony || chat.template_kwargs_json.empty()) return std::nullopt;

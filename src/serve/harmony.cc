@@ -292,6 +292,17 @@ void end_turns(const HarmonyTokens& tokens, GenerateRequest& generate) {
   }
 }
 
+ReasoningStart reasoning_start(const HarmonyReader& start) {
+  switch (start.part()) {
+    case HarmonyReader::Part::kReasoning:
+      return ReasoningStart::kOpen;
+    case HarmonyReader::Part::kHead:
+      return ReasoningStart::kClosed;
+    default:
+      return ReasoningStart::kOff;
+  }
+}
+
 TextParts harmony_parts(const HarmonyTokens& tokens, const HarmonyReader& start) {
   TextParts parts;
   parts.marks.assign(tokens.ids().begin(), tokens.ids().end());

@@ -117,6 +117,8 @@ class HarmonyCounter {
   int64_t count_ = 0;
 };
 
+// As ReasoningStart, where a prompt ends.
+ReasoningStart reasoning_start(const HarmonyReader& start);
 // How the engine cuts such a text: stop strings count in content.
 TextParts harmony_parts(const HarmonyTokens& tokens, const HarmonyReader& start);
 // <|return|> and <|call|> end a turn, whatever the checkpoint's files list.

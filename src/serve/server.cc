@@ -15,6 +15,9 @@
 #include <utility>
 
 #include "serve/session-inl.h"
+#include "serve/session_answer-inl.h"
+#include "serve/session_read-inl.h"
+#include "serve/session_watch-inl.h"
 
 namespace volley::serve {
 namespace {

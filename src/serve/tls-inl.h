@@ -1,4 +1,4 @@
-// TLS of the server's connections. Included by session-inl.h and server.cc alone, as session-inl.h is.
+// TLS of the server's connections. Included by session_shared-inl.h and server.cc alone, as session-inl.h is.
 //
 // Threads: make_tls_context() any; a Stream on its connection's strand.
 #pragma once

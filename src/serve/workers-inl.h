@@ -1,4 +1,4 @@
-// The threads that parse, render and tokenise, and what they work on. Included by session-inl.h alone.
+// The threads that parse, render and tokenise, and what they work on. Included by session_shared-inl.h alone.
 #pragma once
 
 #include <atomic>

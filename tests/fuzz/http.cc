@@ -1,7 +1,8 @@
 // The framing of requests on a connection, in pieces as they may arrive: Beast's parser with the server's limits, and
 // what the server itself asks of a head.
 #include "fuzz.h"
-#include "serve/session-inl.h"
+#include "serve/session_shared-inl.h"
+#include "serve/text_body-inl.h"
 
 using namespace volley;
 using serve::transport::error_code;

@@ -23,7 +23,7 @@ from ._errors import (
 )
 from ._llm import LLM
 from ._metrics import Counter, Gauge, Metric, Vector
-from ._outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from ._outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, ToolCall
 from ._params import RepetitionDetectionParams, RequestOutputKind, SamplingParams, StructuredOutputsParams
 from ._tokenizer import Tokenizer
 
@@ -51,6 +51,7 @@ __all__ = [
     "SamplingParams",
     "StructuredOutputsParams",
     "Tokenizer",
+    "ToolCall",
     "UnavailableError",
     "UnimplementedError",
     "Vector",

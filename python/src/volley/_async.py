@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from . import _engine
-from ._base import EngineBase, Messages, Prompt
+from ._base import NO_CHAT, Chat, EngineBase, Messages, Prompt
 from ._outputs import OutputBuilder, RequestOutput
 from ._params import SamplingParams
 
@@ -59,15 +59,12 @@ class AsyncLLM(EngineBase):
     ) -> AsyncIterator[RequestOutput]:
         """The same for a conversation, put into the model's chat template."""
         params = sampling_params or self.get_default_sampling_params()
-        text = self.render_chat(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            chat_template_kwargs=chat_template_kwargs,
+        text, tokens = self._chat_prompt(
+            messages, add_generation_prompt, continue_final_message, tools, chat_template_kwargs
         )
-        ids = params._truncated(self.encode(text, add_special_tokens=False), self.info.max_model_len)
-        async for output in self._run(text, ids, params, request_id, priority):
+        ids = params._truncated(tokens, self.info.max_model_len)
+        chat = Chat(self._chat_format(), bool(tools))
+        async for output in self._run(text, ids, params, request_id, priority, chat):
             yield output
 
     async def abort(self, request_id: str | Sequence[str]) -> None:
@@ -83,20 +80,27 @@ class AsyncLLM(EngineBase):
         self.close()
 
     async def _run(
-        self, text: str | None, ids: list[int], params: SamplingParams, request_id: str | None, priority: int
+        self,
+        text: str | None,
+        ids: list[int],
+        params: SamplingParams,
+        request_id: str | None,
+        priority: int,
+        chat: Chat = NO_CHAT,
     ) -> AsyncIterator[RequestOutput]:
         session = self._attach()
         name = request_id if request_id is not None else str(next(self._request_ids))
         if name in self._by_id:
             raise ValueError(f"request_id {name!r} is of a request that still runs")
-        builder = OutputBuilder(name, text, ids, params, self._eos, self._token_text)
+        requests = [params._request(self._running, ids, choice) for choice in range(params.n)]
+        readers = chat.prepare(requests)
+        builder = OutputBuilder(name, text, ids, params, chat.ends(self._eos), self._token_text, readers)
         pieces: asyncio.Queue[_engine.Completion] = asyncio.Queue()
         numbers = self._by_id[name] = []
         open_ = 0
         try:
-            for choice in range(params.n):
+            for request in requests:
                 number = next(self._numbers)
-                request = params._request(self._running, ids, choice)
                 request.priority = priority
                 session.submit(number, request)
                 self._queues[number] = pieces

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -185,6 +186,7 @@ class EngineBase:
         options.cost_cache_dir = _cost_cache(cost_cache)
         options.dummy_weights = dummy_weights
         self._loaded: _engine.Engine | None = _engine.create(options)
+        self._chat: tuple[_engine.ChatFormat | None] | None = None  # None: nobody has asked
         self._eos = set(self.info.eos_token_ids)
         self._request_ids = itertools.count()
         self._names = (Path(model).name, Path(draft).name if options.draft_dir and draft is not None else None)
@@ -238,6 +240,7 @@ class EngineBase:
 
     def close(self) -> None:
         """Frees the models. Calls that are running end first; later ones raise RuntimeError."""
+        self._chat = None
         self._loaded = None
 
     def __enter__(self: _Self) -> _Self:
@@ -270,15 +273,43 @@ class EngineBase:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
         """The text that the model reads for a conversation."""
+        return self._chat_prompt(
+            messages, add_generation_prompt, continue_final_message, tools, chat_template_kwargs, encode=False
+        )[0]
+
+    def _chat_format(self) -> _engine.ChatFormat | None:
+        """Of models whose answers have parts."""
+        if self._chat is None:
+            self._chat = (_engine.find_chat_format(self._running),)
+        return self._chat[0]
+
+    def _chat_prompt(
+        self,
+        messages: Messages,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        tools: Sequence[Mapping[str, Any]] | None,
+        chat_template_kwargs: Mapping[str, Any] | None,
+        *,
+        encode: bool = True,
+    ) -> tuple[str, list[int]]:
+        """A conversation's prompt: its text and its tokens."""
         if continue_final_message and add_generation_prompt:
             raise ValueError("continue_final_message=True needs add_generation_prompt=False")
-        return self._running.render_chat(
+        arguments = (
             json.dumps(list(messages)),
             json.dumps(list(tools)) if tools else "",
             json.dumps(dict(chat_template_kwargs)) if chat_template_kwargs else "",
             add_generation_prompt,
             continue_final_message,
         )
+        form = self._chat_format()
+        if form is not None:
+            prompt = form.render(*arguments)
+            return prompt.text, prompt.tokens
+        text = self._running.render_chat(*arguments)
+        # The template writes the special tokens itself.
+        return text, self.encode(text, add_special_tokens=False) if encode else []
 
     # --- prompts ------------------------------------------------------------------------------------------------
 
@@ -290,6 +321,27 @@ class EngineBase:
 
     def _token_text(self, token: int) -> str:
         return self._running.decode([token], False)
+
+
+class Chat:
+    """How the answers of a chat are read: `form` is None where they are one text."""
+
+    def __init__(self, form: _engine.ChatFormat | None, tools: bool) -> None:
+        self._form, self._tools = form, tools
+
+    def prepare(self, requests: Sequence[_engine.Request]) -> list[_engine.ChatReader]:
+        """A reader for each of these requests; none at all for those whose answers are one text."""
+        if self._form is None:
+            return []
+        return [self._form.prepare(r, self._tools, f"call_{uuid.uuid4().hex[:16]}_") for r in requests]
+
+    def ends(self, eos: set[int]) -> set[int]:
+        """The tokens that end a text by themselves."""
+        return eos if self._form is None else eos | set(self._form.end_tokens())
+
+
+#: Of prompts that are no chats.
+NO_CHAT = Chat(None, False)
 
 
 def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

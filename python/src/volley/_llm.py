@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from . import _engine
-from ._base import EngineBase, Messages, Prompt, as_list, of_prompt
+from ._base import NO_CHAT, Chat, EngineBase, Messages, Prompt, as_list, of_prompt
 from ._errors import VolleyError
 from ._outputs import OutputBuilder, RequestOutput
 from ._params import SamplingParams
@@ -63,17 +64,16 @@ class LLM(EngineBase):
         texts: list[str | None] = []
         ids = []
         for conversation, its_params in zip(conversations, params, strict=True):
-            text = self.render_chat(
+            text, tokens = self._chat_prompt(
                 conversation,  # type: ignore[arg-type]  # told apart by its first element
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                tools=tools,
-                chat_template_kwargs=chat_template_kwargs,
+                add_generation_prompt,
+                continue_final_message,
+                tools,
+                chat_template_kwargs,
             )
             texts.append(text)
-            # The template writes the special tokens itself.
-            ids.append(its_params._truncated(self.encode(text, add_special_tokens=False), self.info.max_model_len))
-        return self._run(texts, ids, params, use_tqdm, None)
+            ids.append(its_params._truncated(tokens, self.info.max_model_len))
+        return self._run(texts, ids, params, use_tqdm, None, Chat(self._chat_format(), bool(tools)))
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Answers one prompt while it is generated: an output for each step, as `output_kind` says.
@@ -118,6 +118,7 @@ class LLM(EngineBase):
         sampling_params: Sequence[SamplingParams],
         use_tqdm: Progress,
         priority: Sequence[int] | None,
+        chat: Chat = NO_CHAT,
     ) -> list[RequestOutput]:
         if priority is not None and len(priority) != len(ids):
             raise ValueError(f"{len(priority)} priorities for {len(ids)} prompts: give one for each")
@@ -128,13 +129,20 @@ class LLM(EngineBase):
             if priority is not None:
                 request.priority = priority[prompt]
             requests.append(request)
+        readers = iter(chat.prepare(requests))
         with _bar(use_tqdm, len(requests)) as bar:
             completions = self._complete(requests, [prompt for prompt, _ in jobs], bar)
         outputs: list[RequestOutput] = []
         rest = iter(completions)
         for text, prompt_ids, params in zip(texts, ids, sampling_params, strict=True):
             builder = OutputBuilder(
-                str(next(self._request_ids)), text, prompt_ids, params, self._eos, self._token_text
+                str(next(self._request_ids)),
+                text,
+                prompt_ids,
+                params,
+                chat.ends(self._eos),
+                self._token_text,
+                list(itertools.islice(readers, params.n)),
             )
             for choice in range(params.n):
                 builder.add(next(rest), choice)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from . import _engine
 from ._params import RequestOutputKind, SamplingParams
@@ -28,6 +28,16 @@ class RequestMetrics:
 
 
 @dataclass(frozen=True)
+class ToolCall:
+    """A call of a tool, or a piece of one: the pieces of a call have one index, and only the first has id and name."""
+
+    index: int
+    id: str
+    name: str
+    arguments: str  #: JSON text, as the model wrote it
+
+
+@dataclass(frozen=True)
 class CompletionOutput:
     """One answer."""
 
@@ -40,6 +50,8 @@ class CompletionOutput:
     stop_reason: int | str | None  #: the stop token or string that ended it; None for the model's own end
     tokens_per_step: list[int]  #: tokens that each verify step gave, the bonus token included; empty while it runs
     metrics: RequestMetrics  #: zeros while it runs
+    reasoning: str | None = None  #: of a chat with gpt-oss: its thoughts; `text` is then the content alone
+    tool_calls: list[ToolCall] = field(default_factory=list)  #: of such a chat
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -78,12 +90,31 @@ def _reason(last: _engine.Completion) -> str:
     return "repetition" if last.repeated else last.finish_reason
 
 
+@dataclass
+class _Parts:
+    """The text of an answer or of a piece: `reasoning` and `tool_calls` are empty where it is not told apart."""
+
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+
+    def add(self, more: _Parts) -> None:
+        self.text += more.text
+        self.reasoning += more.reasoning
+        for piece in more.tool_calls:
+            if piece.index == len(self.tool_calls):
+                self.tool_calls.append(piece)
+                continue
+            call = self.tool_calls[piece.index]
+            self.tool_calls[piece.index] = replace(call, arguments=call.arguments + piece.arguments)
+
+
 class _Answer:
     """What one answer has given so far."""
 
     def __init__(self) -> None:
         self.token_ids: list[int] = []
-        self.text = ""
+        self.parts = _Parts()
         self.positions: list[_engine.PositionLogprobs] = []
         self.last: _engine.Completion | None = None
 
@@ -99,7 +130,10 @@ class OutputBuilder:
         params: SamplingParams,
         eos: set[int],
         token_text: Callable[[int], str],
+        readers: Sequence[_engine.ChatReader] = (),
     ) -> None:
+        """`readers`: of each answer, where answers have parts."""
+        self._readers = readers
         self._id, self._prompt, self._ids, self._params = request_id, prompt, prompt_token_ids, params
         self._eos, self._token_text = eos, token_text
         self._answers = [_Answer() for _ in range(params.n)]
@@ -107,10 +141,11 @@ class OutputBuilder:
 
     def add(self, piece: _engine.Completion, index: int | None = None) -> RequestOutput | None:
         """`index`: of the answer, where it is not the piece's own. None where no output is due."""
-        answer = self._answers[piece.index if index is None else index]
-        positions, tokens, text = piece.logprobs, piece.tokens, self._text(piece)
+        number = piece.index if index is None else index
+        answer = self._answers[number]
+        positions, tokens, parts = piece.logprobs, piece.tokens, self._parts(piece, number)
         answer.token_ids += tokens
-        answer.text += text
+        answer.parts.add(parts)
         answer.positions += positions
         answer.last = piece
         if self._params.prompt_logprobs is not None and piece.prompt_logprobs:
@@ -119,7 +154,7 @@ class OutputBuilder:
             return self.whole() if self.finished else None
         if self._params.output_kind is RequestOutputKind.CUMULATIVE:
             return self.whole()
-        return self._output([self._completion(self._answers.index(answer), tokens, text, positions)])
+        return self._output([self._completion(number, tokens, parts, positions)])
 
     @property
     def finished(self) -> bool:
@@ -128,14 +163,22 @@ class OutputBuilder:
     def whole(self) -> RequestOutput:
         """Everything so far."""
         return self._output([
-            self._completion(index, list(answer.token_ids), answer.text, answer.positions)
+            self._completion(index, list(answer.token_ids), answer.parts, answer.positions)
             for index, answer in enumerate(self._answers)
         ])
 
-    def _text(self, piece: _engine.Completion) -> str:
+    def _parts(self, piece: _engine.Completion, index: int) -> _Parts:
         if not self._params.detokenize:
-            return ""
-        text = piece.text
+            return _Parts()
+        if not self._readers:
+            return _Parts(piece.text + self._stop_text(piece))
+        delta = self._readers[index].read(piece)
+        calls = [ToolCall(call.index, call.id, call.name, call.arguments) for call in delta.tool_calls]
+        return _Parts(delta.content + self._stop_text(piece), delta.reasoning, calls)
+
+    def _stop_text(self, piece: _engine.Completion) -> str:
+        """What ended the answer, where it is part of the text."""
+        text = ""
         if piece.ended and self._params.include_stop_str_in_output:
             if piece.stop_text is not None:
                 text += piece.stop_text
@@ -146,7 +189,7 @@ class OutputBuilder:
         return text
 
     def _completion(
-        self, index: int, token_ids: list[int], text: str, positions: Sequence[_engine.PositionLogprobs]
+        self, index: int, token_ids: list[int], parts: _Parts, positions: Sequence[_engine.PositionLogprobs]
     ) -> CompletionOutput:
         last = self._answers[index].last
         ended = last is not None and last.ended
@@ -161,7 +204,7 @@ class OutputBuilder:
         wants = self._params.logprobs is not None
         return CompletionOutput(
             index=index,
-            text=text,
+            text=parts.text,
             token_ids=token_ids,
             cumulative_logprob=sum(p.chosen.logprob for p in self._answers[index].positions) if wants else None,
             logprobs=_positions(positions, self._token_text) if wants else None,
@@ -171,6 +214,8 @@ class OutputBuilder:
             metrics=RequestMetrics(
                 usage.queue_s, usage.ttft_s, usage.total_s, usage.drafted_tokens, usage.accepted_tokens
             ) if usage is not None else RequestMetrics(0.0, 0.0, 0.0, 0, 0),
+            reasoning=parts.reasoning or None,
+            tool_calls=list(parts.tool_calls),
         )
 
     def _output(self, outputs: list[CompletionOutput]) -> RequestOutput:

@@ -1,0 +1,60 @@
+// Chats with models whose answers are messages between control tokens, as gpt-oss writes them (the Harmony format): the
+// prompt's tokens, and an answer's content, thoughts and calls. Chats with other models need none of this: their prompt
+// is the text of Engine::render_chat(), and their answer is one text.
+#pragma once
+
+#include <volley/engine.h>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace volley {
+
+// What a piece of an answer adds.
+struct ChatDelta {
+  struct ToolCall {
+    int index = 0;
+    std::string id, name;   // of a call's first piece; empty in later ones
+    std::string arguments;  // a piece of their JSON text, as the model wrote it
+  };
+  std::string content, reasoning;
+  std::vector<ToolCall> tool_calls;  // at most one a call
+};
+
+// Reads one answer from its beginning on. However its text is cut into pieces, the deltas add up to the same. Threads:
+// one at a time.
+class ChatReader {
+ public:
+  virtual ~ChatReader() = default;
+  // The text and marks of the request's next events, `at` counted in `text`. last: the answer ends here.
+  virtual ChatDelta read(std::string_view text, std::span<const Event::Mark> marks, bool last) = 0;
+};
+
+struct ChatPrompt {
+  std::string text;             // for people: `tokens` tell control tokens from what users spell like them
+  std::vector<TokenId> tokens;  // GenerateRequest::prompt
+};
+
+// Threads: any.
+class ChatFormat {
+ public:
+  // Asks the engine's chat template. Null: the model's answers are one text. The engine is borrowed.
+  // kFailedPrecondition names a control token that the vocabulary lacks.
+  static Result<std::unique_ptr<ChatFormat>> find(const Engine& engine);
+  virtual ~ChatFormat() = default;
+
+  // Errors as Engine::render_chat() and encode().
+  virtual Result<ChatPrompt> render(const ChatMessages& chat) const = 0;
+  // The tokens that end an answer and belong to the form, not to what was said.
+  virtual std::vector<TokenId> end_tokens() const = 0;
+  // Makes a request out of one whose prompt is set: stop strings count in content, a call ends the answer, and a
+  // grammar (but for kLark and kEbnf) is on the content behind the thoughts. What is returned reads its answer. tools:
+  // the chat has tools, so the answer may have calls; their ids are call_id_prefix and the call's number.
+  virtual std::unique_ptr<ChatReader> prepare(GenerateRequest& request, bool tools,
+                                              const std::string& call_id_prefix) const = 0;
+};
+
+}  // namespace volley

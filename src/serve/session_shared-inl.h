@@ -1,0 +1,124 @@
+// What all connections of the server share, and what they do with the head of a request. Included by session-inl.h
+// alone.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <boost/asio.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <chrono>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "serve/api.h"
+#include "serve/exchange.h"
+#include "serve/request_head.h"
+#include "serve/tls-inl.h"
+#include "serve/workers-inl.h"
+
+namespace volley::serve::transport {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using Clock = asio::steady_timer::clock_type;
+using Milliseconds = std::chrono::milliseconds;
+
+constexpr size_t kReadBytes = size_t{64} << 10;
+
+// All but the body.
+template <typename Message>
+HttpRequest request_head(const Message& message) {
+  const auto header = [&](auto name) { return std::string(message[name]); };
+  HttpRequest request;
+  request.method = std::string(message.method_string());
+  Target target = split_target(message.target());
+  request.target = std::move(target.path);
+  request.host = target.authority.empty() ? header(http::field::host) : std::move(target.authority);
+  request.content_type = header(http::field::content_type);
+  request.authorization = header(http::field::authorization);
+  request.origin = header(http::field::origin);
+  request.if_none_match = header(http::field::if_none_match);
+  request.accept_encoding = header(http::field::accept_encoding);
+  request.requested_headers = header(http::field::access_control_request_headers);
+  request.request_id = header("X-Request-Id");
+  request.api_key = header("X-Api-Key");
+  return request;
+}
+
+// `request`: what request_head() made of the message.
+template <typename Message>
+HeadFields head_fields(const Message& message, const HttpRequest& request) {
+  const auto values = [&](http::field name) {
+    std::vector<std::string_view> found;
+    const auto [begin, end] = message.equal_range(name);
+    std::transform(begin, end, std::back_inserter(found), [](const auto& field) { return field.value(); });
+    return found;
+  };
+  return {message.version() < 11, message.count(http::field::content_length) > 0,
+          values(http::field::transfer_encoding), values(http::field::host), request.host};
+}
+
+// The rest of a request that is refused already is read, and the connection kept, where it costs no more than this.
+template <typename Parser>
+bool is_short(const Parser& parser) {
+  return parser.is_done() || parser.content_length_remaining().value_or(kReadBytes + 1) <= kReadBytes;
+}
+
+inline HttpResponse stopping_response() {
+  return error_response(http_error(503, "The server is stopping. Send the request again."));
+}
+
+// What every session shares.
+struct Shared {
+  explicit Shared(const ServerOptions& server_options)
+      : options(server_options), api(options), workers(options.worker_threads) {}
+
+  const ServerOptions options;
+  std::shared_ptr<ssl::context> tls;  // null: plain HTTP; constant once the server listens
+  Api api;
+  AllowedHosts hosts;  // constant once the server listens
+  std::atomic<bool> draining{false};
+  std::atomic<size_t> body_bytes{0};  // see ServerOptions::max_total_body_bytes
+  Workers workers;                    // last: what they still do uses the rest
+};
+
+// What one connection holds of a body, counted among all. Goes with the body to the worker that reads it.
+class BodyShare {
+ public:
+  explicit BodyShare(Shared& shared) : shared_(shared) {}
+  ~BodyShare() { release(); }
+  BodyShare(BodyShare&& other) noexcept : shared_(other.shared_), held_(std::exchange(other.held_, 0)) {}
+  BodyShare& operator=(BodyShare&&) = delete;
+
+  // False: all connections together would hold too much. The share is given back then: the body is to be dropped.
+  bool grow_to(size_t size) {
+    const size_t limit = std::max(shared_.options.max_total_body_bytes, shared_.options.max_body_bytes);
+    const size_t more = size - held_;
+    size_t all = shared_.body_bytes.load();
+    while (all + more <= limit) {
+      if (!shared_.body_bytes.compare_exchange_weak(all, all + more)) continue;
+      held_ = size;
+      shared_.api.metrics().count_body_bytes(static_cast<int64_t>(more));
+      return true;
+    }
+    release();
+    return false;
+  }
+  void release() {
+    if (held_ == 0) return;
+    shared_.api.metrics().count_body_bytes(-static_cast<int64_t>(held_));
+    shared_.body_bytes.fetch_sub(std::exchange(held_, 0));
+  }
+
+ private:
+  Shared& shared_;
+  size_t held_ = 0;
+};
+
+}  // namespace volley::serve::transport
