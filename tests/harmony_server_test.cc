@@ -201,7 +201,7 @@ TEST_F(HarmonyServer, AnswersAreWhatTheirTokensSay) {
 TEST_F(HarmonyServer, TheLibraryReadsChatsAsTheServerDoes) {
   const auto form = ChatFormat::find(*engine_);
   ASSERT_TRUE(form.ok() && *form != nullptr);
-  const auto prompt = (*form)->render({.messages_json = R"([{"role": "user", "content": "a"}])"});
+  const auto prompt = (*form)->render({R"([{"role": "user", "content": "a"}])", "", ""});
   ASSERT_TRUE(prompt.ok()) << prompt.error().message;
   EXPECT_EQ(prompt->text, "<|start|>user<|message|>a<|end|><|start|>assistant");
   int contents = 0, thoughts = 0;
@@ -253,7 +253,7 @@ TEST_F(HarmonyServer, TheLibraryReadsCalls) {
   for (const bool tools : {true, false}) {
     for (size_t size = 1; size <= text.size(); size += 7) {  // bytes of a piece
       GenerateRequest own;
-      own.prompt = (*form)->render({.messages_json = R"([{"role": "user", "content": "a"}])"}).value().tokens;
+      own.prompt = (*form)->render({R"([{"role": "user", "content": "a"}])", "", ""}).value().tokens;
       const auto reader = (*form)->prepare(own, tools, "call_7_");
       EXPECT_NE(std::ranges::find(own.stop_token_ids, kCall), own.stop_token_ids.end());
       std::string content, reasoning, arguments, name, id;
