@@ -15,7 +15,8 @@ namespace {
 using namespace volley;  // NOLINT: a program, not a header
 
 constexpr int kCalls = 72, kReplays = 8, kRepeats = 7;
-constexpr int64_t kMostFloats = int64_t{2048} * 4096, kVocab = 151936, kMostRows = 256;
+constexpr int64_t kVocab = 151936;
+constexpr int64_t kMostFloats = 256 * kVocab;  // of a sum, and of what is gathered
 
 // Ranks on as many GPUs, with memory.
 class Ranks {
@@ -29,9 +30,7 @@ class Ranks {
     for (int rank = 0; rank < ranks; ++rank) {
       devices_.push_back(std::move(make_cuda_device(rank)).value());
       VOLLEY_CHECK(group_[static_cast<size_t>(rank)]->prepare(*devices_.back()).ok());
-      for (const int64_t floats : {kMostFloats, std::max(kMostFloats, kMostRows * kVocab)}) {
-        memory_.push_back(std::move(devices_.back()->allocate(static_cast<size_t>(floats) * 4)).value());
-      }
+      for (int i = 0; i < 2; ++i) memory_.push_back(std::move(devices_.back()->allocate(kMostFloats * 4)).value());
     }
   }
   ~Ranks() { group_.clear(); }
