@@ -142,6 +142,10 @@ ApiResult<nlohmann::json> parse_json(std::string_view body) {
   if (const auto offset = find_invalid_utf8(body)) {
     return invalid_body("The body is not valid UTF-8: byte " + std::to_string(*offset) + " cannot stand there.");
   }
+  // The parser takes one for the end and does not look behind it, where others read on.
+  if (const size_t offset = body.find('\0'); offset != body.npos) {
+    return invalid_body("The body is not valid JSON: byte " + std::to_string(offset) + " is 0.");
+  }
   if (body.starts_with("\xEF\xBB\xBF")) return invalid_body("The body starts with a byte order mark. Leave it out.");
   // Checked first: later steps, and chat templates after them, walk the value recursively.
   if (too_deep(body)) {

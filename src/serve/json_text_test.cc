@@ -55,6 +55,15 @@ TEST(ParseJson, SaysWhereItBreaks) {
   EXPECT_NE(parse_failure("{\"a\": -1e999}").find("too large"), std::string::npos);
 }
 
+TEST(ParseJson, NothingHidesBehindAZero) {
+  using namespace std::string_view_literals;
+  for (const std::string_view body : {"{\"a\": 1}\0\": {\"a\""sv, "{\"a\": 1}\0"sv, "{\"a\0\": 1}"sv, "\0"sv}) {
+    const auto parsed = parse_json(body);
+    ASSERT_TRUE(std::holds_alternative<ApiError>(parsed));
+    EXPECT_NE(std::get<ApiError>(parsed).message.find("is 0."), std::string::npos);
+  }
+}
+
 TEST(ParseJson, MessagesStayShort) {
   EXPECT_LT(parse_failure("{\"a\": " + std::string(100000, 'x') + "}").size(), 400u);
   EXPECT_LT(parse_failure("{\"a\": \"" + std::string(100000, 'x')).size(), 400u);
