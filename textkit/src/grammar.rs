@@ -268,12 +268,18 @@ impl Compiler {
                 // nobody may wait any longer
             }
         };
-        if let Err(error) = std::thread::Builder::new().stack_size(STACK).spawn(work) {
-            self.end();
-            return Err(Failure::exhausted(format!("There is no thread to compile the grammar in ({error}).")));
-        }
+        let thread = match std::thread::Builder::new().stack_size(STACK).spawn(work) {
+            Ok(thread) => thread,
+            Err(error) => {
+                self.end();
+                return Err(Failure::exhausted(format!("There is no thread to compile the grammar in ({error}).")));
+            }
+        };
         match receiver.recv_timeout(limits.time) {
-            Ok(compiled) => compiled,
+            Ok(compiled) => {
+                let _ = thread.join(); // it ends; leak checkers take what a thread on its way out holds for lost
+                compiled
+            }
             Err(RecvTimeoutError::Disconnected) => Err(Failure::internal("compiling the grammar failed")),
             Err(RecvTimeoutError::Timeout) => {
                 stop.now();
