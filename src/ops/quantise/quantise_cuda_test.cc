@@ -1,5 +1,5 @@
-// Protects, on a GPU: codes and scales of rows and of groups against an oracle, value for value; rows of zeros, of tiny,
-// of huge and of no numbers; that RMSNorm writes the codes that quantise_rows() makes of its fp32 result.
+// Protects, on a GPU: codes and scales of rows and of groups against an oracle, value for value; rows of zeros, of
+// tiny, of huge and of no numbers; that RMSNorm writes the codes that quantise_rows() makes of its fp32 result.
 #include "ops/quantise/quantise.h"
 
 #include <algorithm>
