@@ -21,8 +21,8 @@
 namespace volley {
 
 enum class ComputeType { kAuto, kBFloat16, kFloat32 };  // kAuto: bfloat16 for bf16 checkpoints, else float32
-// What keys and values are cached as. kAuto: as the arithmetic. kFp8: e4m3, divided by the scales of
-// the checkpoint's layers (k_scale, v_scale), or by 1; attention multiplies them in bf16.
+// What keys and values are cached as. kAuto: as the arithmetic. kFp8: e4m3, divided by the scales of the checkpoint's
+// layers (k_scale, v_scale), or by 1; attention multiplies them in bf16.
 enum class KvCacheType { kAuto, kBFloat16, kFloat32, kFp8 };
 enum class Speculation { kOn, kOff };
 // How the target's weights lie in memory; embedding, router and gates stay as they are. The checkpoint is quantised

@@ -36,8 +36,7 @@ std::optional<std::string> too_few_threads(const EngineOptions& options, DeviceK
   const std::string have = options.threads > 0 ? "--threads is " + std::to_string(threads)
                                                : "There are " + std::to_string(threads) + " cores";
   return have + ", fewer than the " + std::to_string(ranks) +
-         " ranks of all replicas. Each has a thread all the same, and they take turns: fewer ranks or replicas would "
-         "be "
+         " ranks of all replicas. Each has a thread all the same, and they take turns: fewer ranks or replicas are "
          "faster.";
 }
 
