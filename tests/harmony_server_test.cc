@@ -205,7 +205,7 @@ TEST_F(HarmonyServer, TheLibraryReadsChatsAsTheServerDoes) {
   ASSERT_TRUE(prompt.ok()) << prompt.error().message;
   EXPECT_EQ(prompt->text, "<|start|>user<|message|>a<|end|><|start|>assistant");
   int contents = 0, thoughts = 0;
-  for (int seed = 0; seed < 24; ++seed) {
+  for (int seed = 0; seed < 72; ++seed) {
     json body = request(seed);
     body["logit_bias"] = seed % 2 == 0 ? bias(4, 2.5) : bias_to_answer();
     GenerateRequest own;

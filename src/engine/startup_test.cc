@@ -202,7 +202,7 @@ TEST_F(Startup, FewerThreadsThanRanksAreSaid) {
   options_.device = "cpu";
   options_.speculation = Speculation::kOff;
   options_.max_num_seqs = 1;
-  options_.kv_pages = 50;
+  options_.kv_pages = 200;
   const auto warnings = [&](int threads, int ranks, int replicas) {
     options_.threads = threads;
     options_.tensor_parallel_size = ranks;
