@@ -253,6 +253,12 @@ impl Grammars {
     }
 }
 
+/// Whether tokens themselves may stand in the grammar (`<[12]>`, `<|end|>`), not only their text. A parser that goes back
+/// over one of those may allow anything from then on, so it is not asked to.
+fn may_name_tokens(key: &Key) -> bool {
+    key.kind == Kind::Lark && key.text.contains('<')
+}
+
 impl Compiler {
     fn compile_in_time(self: &Arc<Compiler>, key: &Key, limits: Limits) -> Result<Arc<Compiled>, Failure> {
         self.begin()?;
@@ -313,7 +319,7 @@ impl Compiler {
         let mut prototype =
             self.factory.create_parser(grammar).map_err(|error| Failure::invalid(explain(key, &error)))?;
         prototype.start_without_prompt();
-        let rolls_back = prototype.parser.grammar().lexer_spec().can_rollback();
+        let rolls_back = prototype.parser.grammar().lexer_spec().can_rollback() && !may_name_tokens(key);
         let bytes = meter::bytes() - before + key.bytes();
         self.total.fetch_add(bytes, Ordering::Relaxed);
         let (idle, last_use) = (Mutex::default(), AtomicU64::new(0));
