@@ -253,10 +253,10 @@ impl Grammars {
     }
 }
 
-/// Whether tokens themselves may stand in the grammar (`<[12]>`, `<|end|>`), not only their text. A parser that goes back
-/// over one of those may allow anything from then on, so it is not asked to.
+/// Whether the grammar may name tokens by their numbers (`<[12]>`). A parser that goes back over one that has a text of its
+/// own comes out at another place, so it is not asked to.
 fn may_name_tokens(key: &Key) -> bool {
-    key.kind == Kind::Lark && key.text.contains('<')
+    matches!(key.kind, Kind::Lark | Kind::Ebnf) && key.text.contains("<[")
 }
 
 impl Compiler {
