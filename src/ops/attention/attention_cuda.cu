@@ -40,7 +40,7 @@ __device__ float warp_sum(float v) {
   return v;
 }
 
-// Of K or V.
+// Value i of cached K or V.
 __device__ float load_cached(const std::byte* data, DType dtype, int i) {
   if (dtype != DType::kF8E4M3) return cuda::load_float(data, dtype, i);
   return low_bf16(widen_pair(static_cast<uint32_t>(data[i])));

@@ -132,7 +132,7 @@ TEST_P(AttentionCuda, HiddenInfinitiesStayHidden) {
     AttentionWorld clean(device, own, {1000}), spoiled(device, own, {1000});
     const std::vector<Row> rows = {{0, 0, 991, 1}, {0, 0, 993, 2}, {0, 0, 994, 3}, {0, 600, 990, 4}, {0, 992, 994, 5}};
     std::vector<float> bad(2 * 2 * head_dim, std::numeric_limits<float>::infinity());
-    // Of K and of V: as a code, infinity is the largest value.
+    // One in K and one in V: as a code, infinity is the largest value.
     bad[5] = bad[2 * head_dim + 5] = std::numeric_limits<float>::quiet_NaN();
     spoiled.write_values(0, {994}, bad);
     const auto expected = clean.run(rows);

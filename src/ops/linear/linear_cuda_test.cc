@@ -10,6 +10,7 @@
 
 #include "device/cuda/launch.h"
 #include "ops/device_for_test.h"
+#include "ops/values_for_test.h"
 
 namespace volley::ops {
 namespace {
@@ -36,20 +37,6 @@ std::vector<char> encode(const std::vector<float>& values, DType dtype) {
     }
   }
   return bytes;
-}
-
-std::vector<float> decode(const std::vector<char>& bytes, DType dtype) {
-  std::vector<float> values(bytes.size() / dtype_size(dtype));
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (dtype == DType::kF32) {
-      std::memcpy(&values[i], &bytes[i * 4], 4);
-    } else {
-      BFloat16 b;
-      std::memcpy(&b, &bytes[i * 2], 2);
-      values[i] = to_float(b);
-    }
-  }
-  return values;
 }
 
 struct Weights {

@@ -10,6 +10,7 @@
 
 #include "ops/device_for_test.h"
 #include "ops/linear/linear_cuda.h"
+#include "ops/values_for_test.h"
 
 namespace volley::ops {
 
@@ -30,20 +31,6 @@ struct Fp8Case {
 
 inline LinearLayout layout_of(EndKind kind) {
   return kind == EndKind::kSwiGlu ? LinearLayout::kGateUp : LinearLayout::kPlain;
-}
-
-inline std::vector<float> decode(const std::vector<char>& bytes, DType dtype) {
-  std::vector<float> values(bytes.size() / dtype_size(dtype));
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (dtype == DType::kF32) {
-      std::memcpy(&values[i], &bytes[i * 4], 4);
-    } else {
-      BFloat16 b;
-      std::memcpy(&b, &bytes[i * 2], 2);
-      values[i] = to_float(b);
-    }
-  }
-  return values;
 }
 
 // The plan for these rows, once with each tile.

@@ -24,7 +24,7 @@ __host__ __device__ inline int kv_element_size(DType dtype) {
   return dtype == DType::kF32 ? 4 : dtype == DType::kF8E4M3 ? 1 : 2;
 }
 
-// Of bf16: from the 16-byte piece 0 of K of a head's first position in a page to piece `piece` of position `in_page`.
+// In bf16: from the 16-byte piece 0 of K of a head's first position in a page to piece `piece` of position `in_page`.
 __host__ __device__ inline int64_t kv_swizzled_bytes(int head_dim, int in_page, int piece) {
   const int in_group = in_page % 8;
   return int64_t{in_page / 8} * 16 * head_dim + piece / 8 * 1024 + in_group * 128 + ((piece % 8) ^ in_group) * 16;
