@@ -148,7 +148,8 @@ void read_structured_outputs(FieldReader& in, std::string_view body, Collector& 
     read_choice(outputs, "choice", path + "choice", to);
     read_text(outputs, "grammar", Kind::kEbnf, path + "grammar", to);
     read_json_object(outputs, "json_object", path + "json_object", to);
-    outputs.know("disable_fallback");  // there is one implementation and nothing to fall back to
+    // vLLM's choice of an implementation: there is one here, and nothing to fall back to.
+    for (const char* name : {"disable_fallback", "_backend", "_backend_was_auto"}) outputs.know(name);
     bool compact = true;
     if (outputs.boolean("disable_any_whitespace", compact) && !compact) to.allow_any_whitespace();
     constexpr const char* kClosed = "disable_additional_properties";
@@ -159,6 +160,11 @@ void read_structured_outputs(FieldReader& in, std::string_view body, Collector& 
       if (outputs.get(name)) {
         outputs.fail(unsupported_field(name, in_quotes(path + name) + " is not supported: leave it out."));
       }
+    }
+    // A constraint that is not known would let the text go free.
+    if (const auto unread = outputs.unread(); !unread.empty()) {
+      outputs.fail(unsupported_field(unread.front(), "\"structured_outputs\" has no " + in_quotes(unread.front()) +
+                                                         "; it takes json, regex, choice, grammar or json_object."));
     }
   });
 }

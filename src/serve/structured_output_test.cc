@@ -102,6 +102,8 @@ TEST(StructuredOutput, NamesWhatIsWrong) {
       {R"({"guided_regex": ""})", "guided_regex"},
       {R"({"structured_outputs": {"regex": 1}})", "structured_outputs.regex"},
       {R"({"structured_outputs": {"whitespace_pattern": " "}})", "structured_outputs.whitespace_pattern"},
+      {R"({"structured_outputs": {"lark": "start: \"a\""}})", "structured_outputs.lark"},
+      {R"({"structured_outputs": {"regex": "a", "Json": {}}})", "structured_outputs.Json"},
       {R"({"structured_outputs": {"disable_any_whitespace": 1}})", "structured_outputs.disable_any_whitespace"},
       {R"({"structured_outputs": {"disable_additional_properties": true}})",
        "structured_outputs.disable_additional_properties"},
@@ -131,6 +133,14 @@ TEST(StructuredOutput, FreeWhiteSpaceIsAnOptionOfTheSchema) {
   const std::string own = R"({"x-guidance": {"whitespace_pattern": "[ ]"}})";
   EXPECT_EQ(text_of(R"({"guided_json": )" + own + R"(, "structured_outputs": )" + free + "}}"), own);
   EXPECT_EQ(text_of(R"({"guided_json": {}, "structured_outputs": {"disable_any_whitespace": true}})"), "{}");
+}
+
+// vLLM's clients send along which implementation they chose.
+TEST(StructuredOutput, TheChoiceOfAnImplementationChangesNothing) {
+  const Read result =
+      read(R"({"structured_outputs": {"regex": "a", "_backend": "xgrammar", "_backend_was_auto": true}})");
+  ASSERT_FALSE(result.error);
+  EXPECT_EQ(result.grammar.value().text, "a");
 }
 
 TEST(StructuredOutput, TwoConstraintsAreOneTooMany) {
