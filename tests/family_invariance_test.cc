@@ -230,7 +230,7 @@ void check_target(const std::string& folder, const Setup& setup, std::span<const
     return make_engine(options);
   };
   const bool hybrid = target->decoder.delta_layers() > 0;
-  const int count = full_matrix() ? (hybrid ? 300 : 200) : kSanitized ? 6 : 24;
+  const int count = full_matrix() ? (hybrid ? 300 : 200) : kSanitized ? 6 : 12;
   for (const float temperature : {0.0f, 0.8f}) {
     const auto requests = make_requests(target->decoder.vocab, count, temperature);
     const Configuration plain_run = {"plain", 0, 0, 1, 512, 16, 1, false, {}, false, false};
