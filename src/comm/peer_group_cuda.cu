@@ -84,7 +84,8 @@ class Shared {
  private:
   struct Rank {
     Buffer memory;
-    cudaStream_t stream = nullptr;  // guarded by mutex_; null: nobody looks at it
+    cudaStream_t stream = nullptr;             // guarded by mutex_; null: nobody looks at it
+    std::atomic<const char*> fault = nullptr;  // CUDA's words for why it was aborted
   };
 
   void watch();
@@ -166,6 +167,7 @@ void Shared::watch() {
       const cudaError_t e = cudaStreamQuery(ranks_[i].stream);
       if (e == cudaSuccess || e == cudaErrorNotReady) continue;
       ranks_[i].stream = nullptr;
+      ranks_[i].fault = cudaGetErrorString(e);
       abort(static_cast<int>(i));
     }
   }
@@ -194,7 +196,8 @@ void Shared::abort(int rank) {
 }
 
 void Shared::check() const {
-  if (const uint32_t who = std::atomic_ref(*aborted_).load(); who != 0) throw_gone(static_cast<int>(who) - 1, ranks());
+  const uint32_t who = std::atomic_ref(*aborted_).load();
+  if (who != 0) throw_gone(static_cast<int>(who) - 1, ranks(), ranks_[who - 1].fault);
 }
 
 class PeerCommunicator final : public Communicator {
