@@ -83,7 +83,7 @@ spec::MeasurePlan measure_plan(const ResolvedModels& models) {
   plan.pages = models.memory.pages();
   plan.max_model_len = models.max_model_len;
   const std::vector<model::KvShape> shapes = model::kv_shapes(model::shard_of(target, 0, models.ranks));
-  // Of all ranks, as the weights are; the memory plan is of one memory.
+  // All ranks together, as the weights are; the memory plan is of one memory.
   const int64_t page = models.ranks * model::kv_page_bytes(shapes, models.page_size, models.kv_dtype);
   const int64_t both = models.ranks / models.ranks_sharing_memory() * models.memory.page_bytes();
   plan.target_kv_bytes = static_cast<double>(page) / models.page_size;
