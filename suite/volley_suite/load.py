@@ -6,6 +6,7 @@ import asyncio
 import random
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
@@ -57,14 +58,18 @@ async def run_load(
     """Calls `work` for each job. An exception of one ends all."""
     async with asyncio.TaskGroup() as group:
         if load.concurrency:
-            waiting = iter(jobs)
+            waiting = deque(jobs)
 
             async def worker() -> None:
-                for job in waiting:
-                    await work(job)
+                while waiting:
+                    await work(waiting.popleft())
 
-            for _ in range(min(load.concurrency, len(jobs))):
-                group.create_task(worker())
+            workers = [group.create_task(worker()) for _ in range(min(load.concurrency, len(jobs)))]
+            try:
+                if workers:
+                    await asyncio.wait(workers)
+            finally:
+                waiting.clear()  # a request that ends as it is cancelled may swallow that: its worker then takes no other
             return
         begin = time.perf_counter()
         tasks: list[asyncio.Task[None]] = []
