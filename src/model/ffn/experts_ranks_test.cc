@@ -8,6 +8,7 @@
 #include <random>
 #include <thread>
 
+#include "base/sanitized.h"
 #include "comm/comm.h"
 #include "model/ffn/experts.h"
 #include "model/shard.h"
@@ -16,7 +17,7 @@ namespace volley::model {
 namespace {
 
 constexpr int64_t kHidden = 32;
-constexpr int64_t kGroups = 2500, kGroupRows = 3, kSteps = kGroups * (1 + kGroupRows);
+constexpr int64_t kGroups = kSanitized ? 250 : 2500, kGroupRows = 3, kSteps = kGroups * (1 + kGroupRows);
 
 Decoder decoder() {
   Experts experts;
@@ -85,6 +86,7 @@ TEST(ExpertsOnRanks, IdleRanksChangeNothing) {
   for (float& v : rows) v = normal(random);
   const Answers whole = run(nullptr, rows);
   EXPECT_EQ(whole.idle, 0);
+  std::vector<float> last;
   for (const int ranks : {2, 4}) {
     const std::vector<Answers> answers = run_on(ranks, rows);
     int64_t idle = 0;
@@ -94,6 +96,7 @@ TEST(ExpertsOnRanks, IdleRanksChangeNothing) {
       idle += rank.idle;
     }
     EXPECT_GT(idle, kSteps / 4) << ranks << " ranks";
+    last = answers[0].together;
     for (size_t begin = 0; begin < rows.size(); begin += kHidden) {
       float most = 0;
       for (size_t i = begin; i < begin + kHidden; ++i) most = std::max(most, std::fabs(whole.together[i]));
@@ -103,7 +106,7 @@ TEST(ExpertsOnRanks, IdleRanksChangeNothing) {
       }
     }
   }
-  EXPECT_TRUE(run_on(4, rows)[3].together == run_on(4, rows)[0].together) << "from run to run";
+  EXPECT_TRUE(run_on(4, rows)[0].together == last) << "from run to run";
 }
 
 }  // namespace
