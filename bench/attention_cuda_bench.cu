@@ -34,7 +34,7 @@ Buffer upload(Device& device, const std::vector<T>& values) {
   return buffer;
 }
 
-// Bytes of ordinary codes, as any of bf16 are not: NaN is slower.
+// Bytes that are ordinary codes, because NaN is slower.
 Buffer allocate_codes(Device& device, size_t bytes) {
   std::vector<uint8_t> codes(size_t{1} << 20);
   std::mt19937 random(3);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What takes too long for every change: all tests with the long ones, invariance with every request, fuzzing, the neighbour
-# test and the soak test. Every part runs even if one before it fails; the last line says which did. Minutes of fuzzing a
-# target and of soaking: VOLLEY_FUZZ_MINUTES (10), VOLLEY_SOAK_MINUTES (60).
+# What takes too long for every change: all tests with the long ones, whole where they otherwise take a part of their
+# requests, fuzzing, the neighbour test and the soak test. Every part runs even if one before it fails; the last line
+# says which did. Minutes of fuzzing a target and of soaking: VOLLEY_FUZZ_MINUTES (10), VOLLEY_SOAK_MINUTES (60).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 exec </dev/null
@@ -12,7 +12,9 @@ part() {
   "$@" || failed+=("$*")
 }
 part make test-long
-part env VOLLEY_TEST_MATRIX=full build/cpu/tests/family_invariance_test
+for test in accuracy family_invariance grammar invariance lifecycle; do
+  part env VOLLEY_TEST_MATRIX=full "build/cpu/tests/${test}_test"
+done
 part make fuzz SECONDS=$((${VOLLEY_FUZZ_MINUTES:-10} * 60))
 part make neighbours
 part make soak DURATION=$((${VOLLEY_SOAK_MINUTES:-60} * 60))

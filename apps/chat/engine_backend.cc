@@ -38,12 +38,12 @@ class EngineBackend final : public ChatBackend {
     VOLLEY_ASSIGN(request.prompt, serve::encode_chat(engine_, format_, prompt, false, {}));
     apply_settings(settings.sampling, &request);
     serve::OutputParser::Options options;
-    options.reasoning = serve::reasoning_start(format_, prompt);
     if (format_.harmony) {
-      const auto start = serve::HarmonyReader::after(engine_, *format_.harmony, request.prompt);
-      options.harmony = std::make_shared<serve::HarmonyReader>(start);
-      request.parts = serve::harmony_parts(*format_.harmony, start);
-      serve::end_turns(*format_.harmony, request);
+      auto start = serve::HarmonyReader::after(engine_, *format_.harmony, request.prompt);
+      serve::plan_harmony(*format_.harmony, std::make_shared<serve::HarmonyReader>(std::move(start)), format_.reasoning,
+                          request, options);
+    } else {
+      options.reasoning = serve::reasoning_start(format_, prompt);
     }
     serve::OutputParser parser(options);
     VOLLEY_RETURN_IF_ERROR(pool_.submit(0, std::move(request), true));

@@ -66,13 +66,11 @@ Result<ChatRequests::Built> ChatRequests::build(const Prompt& prompt, const Requ
   VOLLEY_ASSIGN(const std::string rendered, serve::render_chat_prompt(engine_, *format_, std::move(chat)));
   VOLLEY_ASSIGN(std::vector<TokenId> ids, serve::encode_chat(engine_, *format_, rendered, false, {}));
   VOLLEY_ASSIGN(built.request, build_request(engine_, Prompt(std::move(ids)), defaults, line));
-  const auto start = serve::HarmonyReader::after(engine_, *format_->harmony, built.request.prompt);
-  built.request.parts = serve::harmony_parts(*format_->harmony, start);
-  serve::end_turns(*format_->harmony, built.request);
+  auto start = serve::HarmonyReader::after(engine_, *format_->harmony, built.request.prompt);
   AnswerParts parts;
   parts.tokens = format_->harmony;
-  parts.options.reasoning = serve::reasoning_start(*format_, rendered);
-  parts.options.harmony = std::make_shared<serve::HarmonyReader>(start);
+  serve::plan_harmony(*format_->harmony, std::make_shared<serve::HarmonyReader>(std::move(start)), format_->reasoning,
+                      built.request, parts.options);
   built.parts = std::move(parts);
   return built;
 }

@@ -73,13 +73,13 @@ struct EngineOptions {
   std::string attention_backend = "auto", draft_attention_backend = "auto";
   int threads = 0;  // of all ranks together; 0: the cores this process may use
   // Ranks that share every weight matrix and the KV heads among them: 1, 2, 4 or 8. Groups of threads; on CUDA a GPU
-  // each, the device and those behind it. Then CUDA must not be used in the process before: how it loads is changed.
+  // each, the device and those behind it: then nothing may have used CUDA before, as CUDA_MODULE_LOADING=EAGER is set.
   int tensor_parallel_size = 1;
   // These ranks divide a layer's experts among them, whole ones in order, instead of the inner width of each expert.
   // For a target without experts an error; with one rank it changes nothing, and a warning says so.
   bool enable_expert_parallel = false;
-  // Replicas of the models in one engine: each has a scheduler, KV pages and slots of its own, and on CUDA a GPU, this
-  // one and those behind it. On the CPU they share the target's weights, the threads and the free memory. Requests go
+  // Replicas of the models in one engine, each with a scheduler, KV pages and slots, and on CUDA its ranks' GPUs, one
+  // replica's behind the other's. On the CPU they share the target's weights, threads and free memory. Requests go
   // where their beginning is cached, else to where least is to do. Sizes below are a replica's, but for max_queue.
   int data_parallel_size = 1;
   // Prompts are token ids alone and answers too: the folder needs no tokenizer.json.

@@ -26,9 +26,9 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
 
-  // Takes what calls need of the rank's device, whose stream they get. The first call, and a graph that records one,
-  // must come after all ranks have returned from this. The device must outlive the communicator. kResourceExhausted
-  // where there is no memory.
+  // Allocates the device memory that calls use; they are given this device's stream. The first call, and a graph that
+  // records one, must come after all ranks have returned from this. The device must outlive the communicator.
+  // kResourceExhausted where there is no memory.
   virtual Status prepare(Device& device) = 0;
 
   // x += p0 + p1 + ..., in that order, p being the ranks' `partial`; the sum is added to x last. Both: [rows, n] fp32
@@ -57,10 +57,10 @@ struct CudaGroupOptions {
 };
 // Ranks that are threads of this process, each on the GPU of that number; there may be 1, 2, 4 or 8. Several on one GPU
 // are for tests: with few kernels beside them on it. kUnavailable where GPUs cannot reach each other's memory;
-// kUnimplemented in a build without CUDA.
+// kFailedPrecondition where a group that lives has two of them; kUnimplemented in a build without CUDA.
 Result<Group> make_cuda_group(const std::vector<int>& gpus, const CudaGroupOptions& options = {});
 
-// Either, the latter on the GPUs from `first_gpu` on.
+// make_cpu_group(), or make_cuda_group() on as many GPUs as ranks from `first_gpu` on.
 Result<Group> make_group(DeviceKind device, int ranks, int first_gpu);
 
 // Ranks of which each goes through dry streams alone, and takes of a dry device what a real one would.

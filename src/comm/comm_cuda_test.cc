@@ -400,6 +400,17 @@ TEST(CudaGroupSetup, IsRefusedWhereThereAreTooFewGpus) {
   EXPECT_EQ(group.error().code, ErrorCode::kUnavailable);
 }
 
+// One GPU in common cannot close a circle of groups that wait for each other.
+TEST(CudaGroupSetup, TwoGroupsHaveAtMostOneGpuInCommon) {
+  if (!examine_cuda_device(1).ok()) GTEST_SKIP() << "needs 2 GPUs";
+  auto group = make_cuda_group({0, 1});
+  ASSERT_TRUE(group.ok());
+  EXPECT_EQ(make_cuda_group({1, 0}).error().code, ErrorCode::kFailedPrecondition);
+  EXPECT_TRUE(make_cuda_group({1, 1}).ok());
+  group->clear();
+  EXPECT_TRUE(make_cuda_group({1, 0}).ok());
+}
+
 TEST(CudaGroupSetup, TakesWhatADryOneDoes) {
   if (!has_gpu()) GTEST_SKIP() << "needs a GPU";
   const auto device = std::move(make_cuda_device(0)).value();

@@ -4,10 +4,13 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <new>
+#include <set>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "comm/comm.h"
 #include "comm/gone.h"
@@ -20,10 +23,50 @@ namespace {
 
 constexpr auto kBetweenLooks = std::chrono::milliseconds(20);
 
+// The GPUs of a group that lives. Kernels of a group wait for those of other GPUs, and what comes after them may fill a
+// GPU meanwhile. So two groups with two GPUs in common could wait for each other for ever, each with one of them full.
+class Claim {
+ public:
+  static Result<std::unique_ptr<Claim>> make(const std::vector<int>& gpus) {
+    const std::lock_guard lock(mutex());
+    const std::set<int> wanted(gpus.begin(), gpus.end());
+    for (const std::set<int>& claimed : all()) {
+      if (std::ranges::count_if(wanted, [&](int gpu) { return claimed.contains(gpu); }) < 2) continue;
+      return failed_precondition(
+          "A tensor-parallel group of this process runs on some of these GPUs, and two of them could wait for each "
+          "other for ever. Give each model GPUs of its own.");
+    }
+    return std::unique_ptr<Claim>(new Claim(all().insert(wanted)));
+  }
+  ~Claim() {
+    const std::lock_guard lock(mutex());
+    all().erase(mine_);
+  }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+
+ private:
+  using All = std::multiset<std::set<int>>;
+
+  explicit Claim(All::iterator mine) : mine_(mine) {}
+
+  static std::mutex& mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+  static All& all() {
+    static All all;  // guarded by mutex()
+    return all;
+  }
+
+  const All::iterator mine_;
+};
+
 // What the ranks have together. It goes with the last of them, because each one's memory is read and written by all.
 class Shared {
  public:
-  explicit Shared(const std::vector<int>& gpus) : gpus_(gpus), ranks_(gpus.size()) {}
+  Shared(const std::vector<int>& gpus, std::unique_ptr<Claim> claim)
+      : claim_(std::move(claim)), gpus_(gpus), ranks_(gpus.size()) {}
   ~Shared();
 
   Status init();
@@ -41,11 +84,13 @@ class Shared {
  private:
   struct Rank {
     Buffer memory;
-    cudaStream_t stream = nullptr;  // guarded by mutex_; null: nobody looks at it
+    cudaStream_t stream = nullptr;             // guarded by mutex_; null: nobody looks at it
+    std::atomic<const char*> fault = nullptr;  // CUDA's words for why it was aborted
   };
 
   void watch();
 
+  const std::unique_ptr<Claim> claim_;
   const std::vector<int> gpus_;
   std::vector<Rank> ranks_;
   uint32_t* aborted_ = nullptr;  // pinned, for all GPUs: 0, or 1 + the rank that aborted first
@@ -87,6 +132,7 @@ Status Shared::prepare(int index, Device& device) {
   Rank& rank = ranks_[static_cast<size_t>(index)];
   const int gpu = gpus_[static_cast<size_t>(index)];
   VOLLEY_ASSIGN(rank.memory, device.allocate(kPeerBytes));
+  const cuda::OnGpu on(gpu);
   for (const int other : gpus_) {
     if (other == gpu) continue;
     const cudaError_t e = cudaDeviceEnablePeerAccess(other, 0);
@@ -121,6 +167,7 @@ void Shared::watch() {
       const cudaError_t e = cudaStreamQuery(ranks_[i].stream);
       if (e == cudaSuccess || e == cudaErrorNotReady) continue;
       ranks_[i].stream = nullptr;
+      ranks_[i].fault = cudaGetErrorString(e);
       abort(static_cast<int>(i));
     }
   }
@@ -149,7 +196,8 @@ void Shared::abort(int rank) {
 }
 
 void Shared::check() const {
-  if (const uint32_t who = std::atomic_ref(*aborted_).load(); who != 0) throw_gone(static_cast<int>(who) - 1, ranks());
+  const uint32_t who = std::atomic_ref(*aborted_).load();
+  if (who != 0) throw_gone(static_cast<int>(who) - 1, ranks(), ranks_[who - 1].fault);
 }
 
 class PeerCommunicator final : public Communicator {
@@ -292,7 +340,8 @@ Result<Group> make_cuda_group(const std::vector<int>& gpus, const CudaGroupOptio
   const auto ranks = static_cast<int>(gpus.size());
   VOLLEY_CHECK(ranks == 1 || ranks == 2 || ranks == 4 || ranks == kMostPeers);
   VOLLEY_RETURN_IF_ERROR(check_gpus(gpus));
-  const auto shared = std::make_shared<Shared>(gpus);
+  VOLLEY_ASSIGN(std::unique_ptr<Claim> claim, Claim::make(gpus));
+  const auto shared = std::make_shared<Shared>(gpus, std::move(claim));
   VOLLEY_RETURN_IF_ERROR(shared->init());
   const int64_t in_parts = options.in_parts_bytes >= 0 ? options.in_parts_bytes : kInPartsBytes;
   Group group;

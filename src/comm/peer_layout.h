@@ -25,8 +25,8 @@ struct PeerBlock {
 // At the begin of a rank's memory; the mailboxes follow.
 struct PeerHeader {
   PeerBlock blocks[kMostPeerBlocks];
-  uint32_t gone = 0;  // a kernel of this rank has seen that the group is aborted
-  uint32_t unused[31] = {};
+  uint32_t gone = 0;         // a kernel of this rank has seen that the group is aborted
+  uint32_t unused[31] = {};  // so that mailboxes begin at a multiple of 128 bytes
 };
 inline constexpr int64_t kPeerBytes = int64_t{sizeof(PeerHeader)} + kMailboxes * kMailboxBytes;
 

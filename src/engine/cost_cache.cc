@@ -83,9 +83,11 @@ spec::MeasurePlan measure_plan(const ResolvedModels& models) {
   plan.pages = models.memory.pages();
   plan.max_model_len = models.max_model_len;
   const std::vector<model::KvShape> shapes = model::kv_shapes(model::shard_of(target, 0, models.ranks));
-  const int64_t page = models.ranks_sharing_memory() * model::kv_page_bytes(shapes, models.page_size, models.kv_dtype);
+  // Of all ranks, as the weights are; the memory plan is of one memory.
+  const int64_t page = models.ranks * model::kv_page_bytes(shapes, models.page_size, models.kv_dtype);
+  const int64_t both = models.ranks / models.ranks_sharing_memory() * models.memory.page_bytes();
   plan.target_kv_bytes = static_cast<double>(page) / models.page_size;
-  plan.draft_kv_bytes = static_cast<double>(models.memory.page_bytes() - page) / models.page_size;
+  plan.draft_kv_bytes = static_cast<double>(both - page) / models.page_size;
   // A pass reads single rows of an embedding that is no output head.
   const int64_t looked_up = target.tied_embeddings ? 0 : int64_t{target.vocab} * target.hidden;
   // And for a row the experts that it is routed to. All layers of a family have the same.

@@ -239,7 +239,7 @@ TEST_F(Replicas, CancellingFindsTheReplica) {
   until([&] { return dispatcher_->stats().pages_used == 0; });
 }
 
-// The first loads it, and who starts over finds it with the others.
+// The first loads it and the others find it; after a fault it is loaded anew, once.
 TEST_F(Replicas, TheTargetIsLoadedOnceWhereTheyShareMemory) {
   auto models = resolve_models(plain_options());
   ASSERT_TRUE(models.ok());
@@ -267,12 +267,16 @@ TEST_F(Replicas, TheTargetIsLoadedOnceWhereTheyShareMemory) {
   second = load_one();
   EXPECT_EQ(first.target, second.target);
   EXPECT_EQ(models->shared_target->loads(), 2);
-  // Where there is no memory for both, they go on with what there is.
-  models->shared_target->distrust(first.target);
-  const auto never = [&]() -> Result<std::unique_ptr<model::Network>> { return internal_error("nobody loads"); };
-  const auto same = models->shared_target->get(never, [] { return false; });
-  ASSERT_TRUE(same.ok());
-  EXPECT_EQ(*same, first.target);
+  // Where there is no memory for both, or the files cannot be read any more, they go on with what there is.
+  const auto fails = [&]() -> Result<std::unique_ptr<model::Network>> { return internal_error("cannot be read"); };
+  for (const bool fits : {false, true}) {
+    models->shared_target->distrust(first.target);
+    const auto same = models->shared_target->get(fails, [&] { return fits; });
+    ASSERT_TRUE(same.ok());
+    EXPECT_EQ(*same, first.target);
+  }
+  EXPECT_EQ(models->shared_target->loads(), 2);
+  EXPECT_FALSE(SharedTarget().get(fails, [] { return true; }).ok()) << "nobody has any";
   models->shared_target = nullptr;
   const LoadedModels own = load_one();
   EXPECT_NE(own.target, second.target);

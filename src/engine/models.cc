@@ -252,15 +252,20 @@ void warn_of_widened(ResolvedModels& models) {
   const auto warn = [&](const char* whose, std::span<const model::Param> params, const weights::Checkpoint& checkpoint,
                         const model::Numerics& numerics) {
     for (const std::string& what : model::widened_codes(params, checkpoint, numerics, models.device.kind)) {
-      models.warnings.push_back(whose + what + ": this device has no kernel for them as they are stored.");
+      std::string sentence = whose + what + ": this device has no kernel for them as they are stored.";
+      if (std::ranges::find(models.warnings, sentence) == models.warnings.end()) {
+        models.warnings.push_back(std::move(sentence));
+      }
     }
   };
-  const auto of_rank = [&](std::vector<model::Param> list) { return model::shard(std::move(list), 0, models.ranks); };
-  warn("The target's weights in ", of_rank(model::params(models.target.decoder)), *models.target_checkpoint,
-       models.target_numerics);
-  if (!models.draft_checkpoint) return;
-  warn("The drafter's weights in ", of_rank(models.draft->facts().params), *models.draft_checkpoint,
-       models.draft_numerics);
+  // Where a rank's rows begin decides, too.
+  for (int rank = 0; rank < models.ranks; ++rank) {
+    warn("The target's weights in ", model::shard(model::params(models.target.decoder), rank, models.ranks),
+         *models.target_checkpoint, models.target_numerics);
+    if (!models.draft_checkpoint) continue;
+    warn("The drafter's weights in ", model::shard(models.draft->facts().params, rank, models.ranks),
+         *models.draft_checkpoint, models.draft_numerics);
+  }
 }
 
 Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
@@ -520,7 +525,11 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
 
   MemoryPlanInput plan;
   for (int rank = 0; rank < models.ranks; ++rank) models.rank_weights.push_back(weight_bytes(models, rank));
-  for (int rank = 0; rank < models.ranks_sharing_memory(); ++rank) models.weights.add(models.rank_weights[rank]);
+  if (models.ranks_sharing_memory() == models.ranks) {
+    for (const model::WeightBytes& rank : models.rank_weights) models.weights.add(rank);
+  } else {  // a GPU each, of which all get the plan of the one that has most
+    models.weights = *std::ranges::max_element(models.rank_weights, {}, &model::WeightBytes::total);
+  }
   share_memory(options, models);
   plan.weight_bytes = models.weights.total();
   limit_slots(options, models);
@@ -600,7 +609,11 @@ Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved,
                                 resolved.target_numerics, resolved.max_positions(), place.group);
   };
   if (resolved.shared_target != nullptr) {
-    const auto fits = [&] { return available_memory_bytes() > resolved.shared_weight_bytes; };
+    const auto fits = [&] {
+      const MemoryPlan& plan = resolved.memory;  // all of it is to be had yet
+      return available_memory_bytes() > plan.weight_bytes + plan.kv_bytes() + plan.state_bytes + plan.snapshot_bytes +
+                                            plan.step_bytes + plan.graph_bytes;
+    };
     VOLLEY_ASSIGN(models.target, resolved.shared_target->get(load_target, fits));
   } else {
     VOLLEY_ASSIGN(models.target, load_target());

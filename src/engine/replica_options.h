@@ -11,8 +11,8 @@
 
 namespace volley::engine {
 
-// One for each of options.data_parallel_size: on GPUs the next devices each, on the CPU their part of the threads, at
-// least one. Errors as resolve_device().
+// One for each of options.data_parallel_size: on GPUs the next tensor_parallel_size devices each, on the CPU their part
+// of the threads, at least one. Errors as resolve_device().
 Result<std::vector<EngineOptions>> replica_options(const EngineOptions& options);
 
 // Each rank of each replica takes at least one thread. A sentence where these are more than the options, or the cores

@@ -17,7 +17,8 @@ class SharedTarget {
   using Target = std::shared_ptr<const model::Network>;
 
   // load: Result<std::unique_ptr<model::Network>>(), of the same models for everybody. fits: whether there is memory
-  // for them beside those that others still have; else they go on with these, as a fault has other causes, too.
+  // for the replica with weights of its own beside those that others still have. Where not, or where they cannot be
+  // loaded, it goes on with these, as a fault has other causes, too.
   template <typename Load>
   Result<Target> get(const Load& load, const std::function<bool()>& fits) {
     const std::lock_guard lock(mutex_);
@@ -25,8 +26,12 @@ class SharedTarget {
     if (target != nullptr) return target;
     target = distrusted_.lock();
     if (target == nullptr || fits()) {
-      VOLLEY_ASSIGN(target, load());
-      ++loads_;
+      auto loaded = load();
+      if (!loaded.ok() && target == nullptr) return loaded.error();
+      if (loaded.ok()) {
+        target = std::move(*loaded);
+        ++loads_;
+      }
     }
     target_ = target;
     return target;

@@ -63,7 +63,7 @@ Result<float> read_scale(const weights::Checkpoint& checkpoint, const std::strin
                                  "--kv-cache-dtype fp8 out.");
     }
     const std::optional<float> scale = first_value(tensor);
-    if (!scale) return not_built(checkpoint, name, dtype_name(tensor.dtype));
+    VOLLEY_CHECK(scale.has_value());
     if (std::isfinite(*scale) && *scale > 0) return *scale;
     return data_loss(checkpoint.origin() + ": \"" + name + "\" is " + std::to_string(*scale) +
                      ", which is no scale: fetch the file again, or leave --kv-cache-dtype fp8 out.");

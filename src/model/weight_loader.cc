@@ -89,7 +89,7 @@ bool lies_in_blocks(const weights::CodeFormat& coded, const Param& param) {
 
 // How the device multiplies a matrix of e4m3 by rows of e4m3; no value where it has no kernel.
 std::optional<ops::WeightFormat> fp8_storage(const weights::CodeFormat& coded, const Param& param) {
-  if (coded.code != DType::kF8E4M3 || !param.is_matrix()) return std::nullopt;
+  if (coded.code != DType::kF8E4M3 || !param.is_matrix() || param.codes == Param::Codes::kNone) return std::nullopt;
   const int64_t outputs = param.rows() / (layout_of(param) == ops::LinearLayout::kGateUp ? 2 : 1);
   if (param.columns % ops::kQuantisedColumns != 0 || outputs % 4 != 0) return std::nullopt;
   if (coded.group == 0) return ops::kFp8Rows;

@@ -87,6 +87,11 @@ TEST(CodedStorage, OfBlocksStaysWhereBlocksAreNotCut) {
   EXPECT_EQ(stored({.code = DType::kF8E4M3, .group = 128, .block_rows = 48}, qkv), kBF16);
   EXPECT_EQ(stored({.code = DType::kF8E4M3, .group = 128}, qkv), kBF16);  // a scale for each row
   EXPECT_EQ(stored({.code = DType::kF8E4M3}, qkv), ops::kFp8Rows);
+  // A router's product takes no rows of codes.
+  Param router{"router", Kind::kMatrix, 512, {{"gate", 128}}};
+  router.codes = Param::Codes::kNone;
+  EXPECT_EQ(stored(blocks, router), kBF16);
+  EXPECT_EQ(stored({.code = DType::kF8E4M3}, router), kBF16);
   // A part that begins among outputs of another's block; gates and ups are packed by themselves.
   EXPECT_EQ(stored(blocks, {"qkv", Kind::kMatrix, 512, {{"q", 80}, {"k", 80}}}), kBF16);
   EXPECT_EQ(stored(blocks, {"gate_up", Kind::kGateUp, 512, {{"gate", 80}, {"up", 80}}}), ops::kFp8Blocks);

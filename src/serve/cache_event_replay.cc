@@ -58,12 +58,15 @@ void CacheEventReplay::receive() {
   std::vector<zmq::message_t> request;
   if (!zmq::recv_multipart(socket_, std::back_inserter(request), zmq::recv_flags::dontwait)) return;
   if (request.size() != 3 || request[1].size() != 0 || request[2].size() != 8) return;
-  Client& client = clients_[request[0].to_string()];
-  if (client.queue == nullptr) {
-    client.queue = std::make_shared<Queue>();
-    client.queue->of_all = waiting_;
-    client.queue->wake = wake_;
+  const std::string name = request[0].to_string();
+  auto found = clients_.find(name);
+  if (found == clients_.end()) {
+    const auto queue = std::make_shared<Queue>();
+    queue->of_all = waiting_;
+    queue->wake = wake_;
+    found = clients_.try_emplace(name, Client{.queue = queue}).first;
   }
+  Client& client = found->second;
   if (client.asked.size() < kMaxAsked) client.asked.push_back(from_big_endian(request[2]));
 }
 

@@ -27,13 +27,6 @@ void append(serve::OutputDelta&& piece, ChatDelta& delta) {
   }
 }
 
-// JSON and one of a few texts are what the content must be, and nothing else.
-bool may_hold_calls(const std::optional<GrammarSpec>& grammar) {
-  if (!grammar) return true;
-  const auto kind = grammar->kind;
-  return kind == GrammarSpec::Kind::kRegex || kind == GrammarSpec::Kind::kLark || kind == GrammarSpec::Kind::kEbnf;
-}
-
 class Reader final : public ChatReader {
  public:
   Reader(std::shared_ptr<const HarmonyTokens> tokens, const serve::OutputParser::Options& options)
@@ -62,6 +55,7 @@ class Harmony final : public ChatFormat {
   Harmony(const Engine& engine, serve::OutputFormat format) : engine_(engine), format_(std::move(format)) {}
 
   Result<ChatPrompt> render(const ChatMessages& chat) const override {
+    VOLLEY_RETURN_IF_ERROR(serve::check_reasoning_effort(format_, chat));
     VOLLEY_ASSIGN(const std::string rendered, serve::render_chat_prompt(engine_, format_, chat));
     ChatPrompt prompt;
     VOLLEY_ASSIGN(prompt.tokens, serve::encode_chat(engine_, format_, rendered, false, {}));
@@ -75,20 +69,14 @@ class Harmony final : public ChatFormat {
 
   std::unique_ptr<ChatReader> prepare(GenerateRequest& request, bool tools,
                                       const std::string& call_id_prefix) const override {
-    const auto start = HarmonyReader::after(engine_, *format_.harmony, request.prompt);
-    request.parts = serve::harmony_parts(*format_.harmony, start);
-    serve::end_turns(*format_.harmony, request);
+    auto start = std::make_shared<HarmonyReader>(HarmonyReader::after(engine_, *format_.harmony, request.prompt));
     serve::OutputParser::Options options;
     options.call_id_prefix = call_id_prefix;
-    options.reasoning = format_.reasoning ? serve::ReasoningStart::kClosed : serve::ReasoningStart::kOff;
-    options.harmony = std::make_shared<HarmonyReader>(start);
-    if (tools && may_hold_calls(request.grammar)) options.tools = format_.tools;
+    if (tools && (!request.grammar || serve::may_hold_calls(*request.grammar))) options.tools = format_.tools;
     if (request.grammar) {
-      request.grammar = serve::after_reasoning(std::move(*request.grammar), format_, serve::reasoning_start(start));
-      // A grammar on everything may have an answer begin without a head.
-      const bool headless = request.grammar->lead.empty() && start.part() == HarmonyReader::Part::kHead;
-      if (headless) request.parts->stops_count_at_start = true;
+      request.grammar = serve::after_reasoning(std::move(*request.grammar), format_, serve::reasoning_start(*start));
     }
+    serve::plan_harmony(*format_.harmony, std::move(start), format_.reasoning, request, options);
     return std::make_unique<Reader>(format_.harmony, options);
   }
 

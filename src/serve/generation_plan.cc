@@ -207,16 +207,6 @@ void score_whole_context(const Engine& engine, GenerateRequest& generate, Prompt
   generate.thinking.reset();
 }
 
-// The template prints whatever it is given as the level.
-std::optional<ApiError> check_effort(const OutputFormat& format, const ChatMessages& chat) {
-  if (!format.harmony || chat.template_kwargs_json.empty()) return std::nullopt;
-  const auto kwargs = nlohmann::json::parse(chat.template_kwargs_json);
-  const auto effort = kwargs.find("reasoning_effort");
-  if (effort == kwargs.end() || *effort == "low" || *effort == "medium" || *effort == "high") return std::nullopt;
-  return invalid_field("reasoning_effort", "\"reasoning_effort\" must be low, medium or high for this model, not " +
-                                               excerpt(*effort) + ": its Harmony format knows no other.");
-}
-
 // How the output is read, and the grammar that the request's tools ask for.
 std::optional<ApiError> plan_chat_output(const OutputFormat& format, ReasoningStart start,
                                          std::shared_ptr<const HarmonyReader> harmony, ApiRequest& request,
@@ -229,27 +219,19 @@ std::optional<ApiError> plan_chat_output(const OutputFormat& format, ReasoningSt
   options.call_id_prefix = "call_" + info.id.substr(info.id.find_first_of("-_") + 1) + "_";
   options.reasoning = request.separate_reasoning ? start : ReasoningStart::kOff;
   if (auto& wish = request.generate.grammar) {
-    const auto kind = wish->kind;
-    // A grammar of the client's own holds from the first character on, and may be one of calls. JSON or one of a few
-    // texts is what the answer after the reasoning must be, and nothing else.
-    const bool own = kind == GrammarSpec::Kind::kLark || kind == GrammarSpec::Kind::kEbnf;
+    // A grammar of the client's own holds from the first character on.
+    const bool own = wish->kind == GrammarSpec::Kind::kLark || wish->kind == GrammarSpec::Kind::kEbnf;
     if (own && options.reasoning == ReasoningStart::kOpen) options.reasoning = ReasoningStart::kClosed;
-    if (own || kind == GrammarSpec::Kind::kRegex) options.tools = tool_format(request.tools, format);
+    if (may_hold_calls(*wish)) options.tools = tool_format(request.tools, format);
     wish = after_reasoning(std::move(*wish), format, start);
   } else {
     options.tools = tool_format(request.tools, format);
   }
   if (options.tools != ToolFormat::kNone) options.types = tool_types(request.tools, format);
   if (harmony) {
-    // Only a client's own grammar has an answer begin without a head.
-    const bool headless = request.generate.grammar && request.generate.grammar->lead.empty() &&
-                          harmony->part() == HarmonyReader::Part::kHead;
-    options.reasoning = request.separate_reasoning && format.reasoning ? ReasoningStart::kClosed : ReasoningStart::kOff;
-    request.generate.parts = harmony_parts(*format.harmony, *harmony);
-    if (headless) request.generate.parts->stops_count_at_start = true;
-    end_turns(*format.harmony, request.generate);
+    const bool reasoning = request.separate_reasoning && format.reasoning;
+    plan_harmony(*format.harmony, std::move(harmony), reasoning, request.generate, options);
     info.harmony = format.harmony;
-    options.harmony = std::move(harmony);
     info.parser = options;
   }
   if (options.tools != ToolFormat::kNone || options.reasoning != ReasoningStart::kOff) info.parser = options;
@@ -284,7 +266,9 @@ ResponseInfo make_info(const Engine& engine, const ApiRequest& request, std::str
 
 ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiRequest request, std::string id) {
   const Engine& engine = context.engine;
-  if (auto error = check_effort(context.format, request.chat)) return *error;
+  if (const Status effort = check_reasoning_effort(context.format, request.chat); !effort.ok()) {
+    return api_error(effort.error(), "reasoning_effort");
+  }
   auto encoded = encode_prompts(context, request);
   if (const auto* error = std::get_if<ApiError>(&encoded)) return *error;
   auto& prompts = std::get<0>(encoded);

@@ -284,14 +284,6 @@ std::unique_ptr<OutputStage> harmony_stage(const OutputParser::Options& options)
   return std::make_unique<HarmonyStage>(options);
 }
 
-void end_turns(const HarmonyTokens& tokens, GenerateRequest& generate) {
-  if (generate.ignore_eos) return;
-  for (const HarmonyMark mark : {HarmonyMark::kReturn, HarmonyMark::kCall}) {
-    auto& ids = generate.stop_token_ids;
-    if (std::ranges::find(ids, tokens.id_of(mark)) == ids.end()) ids.push_back(tokens.id_of(mark));
-  }
-}
-
 ReasoningStart reasoning_start(const HarmonyReader& start) {
   switch (start.part()) {
     case HarmonyReader::Part::kReasoning:
@@ -303,16 +295,25 @@ ReasoningStart reasoning_start(const HarmonyReader& start) {
   }
 }
 
-TextParts harmony_parts(const HarmonyTokens& tokens, const HarmonyReader& start) {
-  TextParts parts;
+void plan_harmony(const HarmonyTokens& tokens, std::shared_ptr<const HarmonyReader> start, bool reasoning,
+                  GenerateRequest& request, OutputParser::Options& options) {
+  // Only a grammar on everything has an answer begin without a head.
+  const bool headless = request.grammar && request.grammar->lead.empty() && start->part() == HarmonyReader::Part::kHead;
+  TextParts& parts = request.parts.emplace();
   parts.marks.assign(tokens.ids().begin(), tokens.ids().end());
-  parts.stops_count_at_start = start.part() == HarmonyReader::Part::kContent;
-  parts.stops_count = [tokens, reader = start](TokenId token, std::string_view before) mutable {
+  parts.stops_count_at_start = headless || start->part() == HarmonyReader::Part::kContent;
+  parts.stops_count = [tokens, reader = *start](TokenId token, std::string_view before) mutable {
     reader.text(before);
     if (const auto mark = tokens.mark_of(token)) reader.mark(*mark);
     return reader.part() == HarmonyReader::Part::kContent;
   };
-  return parts;
+  for (const HarmonyMark mark : {HarmonyMark::kReturn, HarmonyMark::kCall}) {
+    std::vector<TokenId>& ids = request.stop_token_ids;
+    if (request.ignore_eos || std::ranges::find(ids, tokens.id_of(mark)) != ids.end()) continue;
+    ids.push_back(tokens.id_of(mark));
+  }
+  options.reasoning = reasoning ? ReasoningStart::kClosed : ReasoningStart::kOff;
+  options.harmony = std::move(start);
 }
 
 }  // namespace volley::serve

@@ -119,9 +119,10 @@ class HarmonyCounter {
 
 // As ReasoningStart, where a prompt ends.
 ReasoningStart reasoning_start(const HarmonyReader& start);
-// How the engine cuts such a text: stop strings count in content.
-TextParts harmony_parts(const HarmonyTokens& tokens, const HarmonyReader& start);
-// <|return|> and <|call|> end a turn, whatever the checkpoint's files list.
-void end_turns(const HarmonyTokens& tokens, GenerateRequest& generate);
+// A request for such a text, and how it is read: stop strings count in content; <|return|> and <|call|> end the turn,
+// whatever the checkpoint's files list. start: where the prompt ends. reasoning: is told from content. The request's
+// grammar is the final one (after_reasoning()), or there is none.
+void plan_harmony(const HarmonyTokens& tokens, std::shared_ptr<const HarmonyReader> start, bool reasoning,
+                  GenerateRequest& request, OutputParser::Options& options);
 
 }  // namespace volley::serve

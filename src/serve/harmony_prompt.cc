@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "serve/fields.h"
 #include "serve/harmony.h"
 #include "serve/json_text.h"
 
@@ -230,6 +231,15 @@ std::string harmony_messages(std::string_view messages_json, bool preambles) {
   std::string text = "[";
   for (const std::string& message : out) text.append(text.size() > 1 ? "," : "").append(message);
   return text + "]";
+}
+
+Status check_reasoning_effort(const OutputFormat& format, const ChatMessages& chat) {
+  if (!format.harmony || chat.template_kwargs_json.empty()) return {};
+  const json kwargs = json::parse(chat.template_kwargs_json);
+  const auto effort = kwargs.find("reasoning_effort");
+  if (effort == kwargs.end() || *effort == "low" || *effort == "medium" || *effort == "high") return {};
+  return invalid_argument("\"reasoning_effort\" must be low, medium or high for this model, not " + excerpt(*effort) +
+                          ": its Harmony format knows no other.");
 }
 
 Result<std::string> render_chat_prompt(const Engine& engine, const OutputFormat& format, ChatMessages chat) {

@@ -13,6 +13,9 @@
 
 namespace volley::serve {
 
+// Harmony knows three levels of `reasoning_effort`, but its templates print whatever they are given. kInvalidArgument.
+Status check_reasoning_effort(const OutputFormat& format, const ChatMessages& chat);
+
 // The template's text, for encode_chat() alone: what looks like a control token and is none is marked in it.
 Result<std::string> render_chat_prompt(const Engine& engine, const OutputFormat& format, ChatMessages chat);
 

@@ -334,7 +334,10 @@ TEST_F(Harmony, TokensOfThoughtsAreCounted) {
 }
 
 TEST_F(Harmony, StopStringsCountInContent) {
-  TextParts parts = harmony_parts(*format_.harmony, *options().harmony);
+  GenerateRequest request;
+  OutputParser::Options read;
+  plan_harmony(*format_.harmony, options().harmony, true, request, read);
+  TextParts& parts = *request.parts;
   EXPECT_EQ(parts.marks.size(), kHarmonyMarks);
   EXPECT_FALSE(parts.stops_count_at_start);
   const auto after = [](std::function<bool(TokenId, std::string_view)> count, const char* name, const char* before) {

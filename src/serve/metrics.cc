@@ -213,6 +213,8 @@ void add_cache_events(const CacheEventPublisher::Counts& counts, Snapshot& out) 
               static_cast<double>(counts.batches));
   out.counter("volley:kv_event_batches_dropped_total", "Batches that found the queue full: subscribers see a gap.",
               static_cast<double>(counts.dropped));
+  out.gauge("volley:kv_event_replay_bytes", "Bytes of repeated batches that wait for the clients that asked for them.",
+            static_cast<double>(counts.replay));
 }
 
 void add_speculation(const EngineStats& stats, Snapshot& out) {

@@ -36,6 +36,11 @@ ThinkRules think_rules(const OutputFormat& format, ReasoningStart reasoning) {
   return think;
 }
 
+bool may_hold_calls(const GrammarSpec& grammar) {
+  return grammar.kind != GrammarSpec::Kind::kJsonObject && grammar.kind != GrammarSpec::Kind::kJsonSchema &&
+         grammar.kind != GrammarSpec::Kind::kChoice;
+}
+
 GrammarSpec after_reasoning(GrammarSpec grammar, const OutputFormat& format, ReasoningStart reasoning) {
   // An answer of which the prompt holds the beginning has no thoughts before it.
   if (format.harmony && reasoning == ReasoningStart::kOff) return grammar;

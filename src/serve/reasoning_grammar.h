@@ -19,6 +19,10 @@ struct ThinkRules {
 };
 ThinkRules think_rules(const OutputFormat& format, ReasoningStart reasoning);
 
+// Whether an answer under the grammar may have tool calls in it. A client's own grammar (Lark, EBNF) may be one of
+// calls. JSON and one of a few texts are what the answer must be, and nothing else.
+bool may_hold_calls(const GrammarSpec& grammar);
+
 // Holds what follows the reasoning to `grammar`, and the reasoning to nothing. Grammars that are a client's own (Lark,
 // EBNF) come back as they are: they are on all of the text.
 GrammarSpec after_reasoning(GrammarSpec grammar, const OutputFormat& format, ReasoningStart reasoning);

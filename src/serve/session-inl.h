@@ -1,5 +1,5 @@
 // One connection of the server: its beginning and its end. session_read-inl.h reads requests, session_answer-inl.h
-// answers them, session_watch-inl.h has its eyes on the client and on the clock. Included by server.cc alone: files
+// answers them, session_watch-inl.h watches for the client's end and for deadlines. Included by server.cc alone: files
 // with Asio and Beast in them are by far the slowest to compile, so there is one.
 //
 // Threads: each connection is a coroutine on a strand of its own, so a Session's members need no lock. Work that takes

@@ -1,5 +1,5 @@
 // What all connections of the server share, and what they do with the head of a request. Included by session-inl.h
-// alone.
+// and tests/fuzz/http.cc.
 #pragma once
 
 #include <algorithm>

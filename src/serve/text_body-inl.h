@@ -1,4 +1,5 @@
-// A request's body in memory, whole or a piece at a time. Included by session-inl.h alone.
+// A request's body in memory, whole or a piece at a time. Included by session-inl.h and
+// tests/fuzz/http.cc.
 #pragma once
 
 #include <boost/beast/http/string_body.hpp>

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::earley::SlicedBiasComputer;
-use llguidance::toktrie::InferenceCapabilities;
+use llguidance::toktrie::{InferenceCapabilities, TokTrie};
 use llguidance::{regex_to_lark, ParserFactory, TokenParser};
 use serde_json::{json, Value as Json};
 
@@ -253,10 +253,16 @@ impl Grammars {
     }
 }
 
-/// Whether the grammar may name tokens by their numbers (`<[12]>`). A parser that goes back over one that has a text of its
-/// own comes out at another place, so it is not asked to.
-fn may_name_tokens(key: &Key) -> bool {
-    matches!(key.kind, Kind::Lark | Kind::Ebnf) && key.text.contains("<[")
+/// Whether the grammar may name tokens that have a text of their own by their numbers (`<[12]>`). A parser that goes back
+/// over one comes out at another place, so it is not asked to. Control tokens have none.
+fn may_name_tokens(key: &Key, trie: &TokTrie) -> bool {
+    let numbers = |text: &str| -> Vec<String> {
+        text.split("<[").skip(1).filter_map(|rest| Some(rest.split_once("]>")?.0.trim().to_string())).collect()
+    };
+    let text = if matches!(key.kind, Kind::Lark | Kind::Ebnf) { key.text.as_str() } else { "" };
+    // Ranges and lists are no numbers: they are taken for ordinary tokens.
+    let control = |number: &String| number.parse().is_ok_and(|id| trie.is_special_token(id));
+    [text, &key.lead].iter().flat_map(|text| numbers(text)).any(|number| !control(&number))
 }
 
 impl Compiler {
@@ -319,7 +325,7 @@ impl Compiler {
         let mut prototype =
             self.factory.create_parser(grammar).map_err(|error| Failure::invalid(explain(key, &error)))?;
         prototype.start_without_prompt();
-        let rolls_back = prototype.parser.grammar().lexer_spec().can_rollback() && !may_name_tokens(key);
+        let rolls_back = prototype.parser.grammar().lexer_spec().can_rollback() && !may_name_tokens(key, self.factory.tok_env().tok_trie());
         let bytes = meter::bytes() - before + key.bytes();
         self.total.fetch_add(bytes, Ordering::Relaxed);
         let (idle, last_use) = (Mutex::default(), AtomicU64::new(0));

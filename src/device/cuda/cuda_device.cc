@@ -164,7 +164,14 @@ class CudaDevice final : public Device {
     cudaGraph_t graph = nullptr;
     stream_ = Stream(recording_, gpu_);
     VOLLEY_CUDA_CHECK(cudaStreamBeginCapture(recording_, cudaStreamCaptureModeThreadLocal));
-    enqueue();
+    try {
+      enqueue();
+    } catch (...) {  // while a stream records, this thread could free nothing
+      if (cudaStreamEndCapture(recording_, &graph) == cudaSuccess) cudaGraphDestroy(graph);
+      cudaGetLastError();
+      stream_ = Stream(stream_handle_, gpu_);
+      throw;
+    }
     VOLLEY_CUDA_CHECK(cudaStreamEndCapture(recording_, &graph));
     stream_ = Stream(stream_handle_, gpu_);
     return std::make_unique<CudaGraph>(stream_handle_, graph);

@@ -14,12 +14,12 @@ constexpr int kCopyRows = 16;   // positions of one copy: a page is a multiple o
 
 // full: of each kCopyRows of a tile.
 template <int kBytes, int kSlots>
-struct CodeRing {
+struct CodeSlots {
   alignas(128) uint8_t tiles[kSlots][kBytes];
   uint64_t full[kSlots][kTilePositions / kCopyRows];
 };
 template <int kBytes>
-struct CodeRing<kBytes, 0> {};
+struct CodeSlots<kBytes, 0> {};
 
 // kCodes: the cache holds e4m3 codes, which attention_hopper_codes_cuda.cuh widens on their way into the ring. They
 // come into a ring of their own first, which takes a quarter of the room.
@@ -51,7 +51,7 @@ struct HopperShape {
     WorkItem items[kItemRing];
     uint64_t full[kSlots], empty[kSlots];
     uint32_t shares[2];  // of a tile's merging, those that this block takes: of this split item, and of the next
-    CodeRing<kTileBytes / 2, kCodeSlots> codes;
+    CodeSlots<kTileBytes / 2, kCodeSlots> codes;
   };
 };
 

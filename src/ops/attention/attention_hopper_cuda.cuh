@@ -355,7 +355,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   const int32_t units = items * args.kv_heads;
   if (threadIdx.x >= Shape::kComputeThreads) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kCopyRegisters));
-    if (threadIdx.x == Shape::kComputeThreads + 32) report_start(args, units);  // not of the warp that copies bf16
+    if (threadIdx.x == Shape::kComputeThreads + 32) report_start(args, units);  // the warp that does not copy bf16
     if constexpr (Shape::kCodes) {
       produce_from_codes<Shape>(args, shared, units, first);
     } else if (threadIdx.x < Shape::kComputeThreads + 32) {

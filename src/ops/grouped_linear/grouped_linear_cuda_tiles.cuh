@@ -1,5 +1,5 @@
 // Grouped products on sm_90a: weights as the M side of the matrix unit, an expert's rows as its N side, so that few
-// rows cost no more tensor work than they must. What the kernel of a whole mixture (grouped_linear_cuda_experts.cu)
+// rows cost no more tensor work than they must. What the kernel of a whole mixture (grouped_linear_cuda_experts.cuh)
 // does for a tile, too.
 //
 // A block stays on its multiprocessor and takes one tile after the other from the device's list. Its ring of stages

@@ -1,4 +1,4 @@
-// Few rows against 4-bit codes on sm_90a: several warpgroups, a team each, for the same weight rows.
+// Few rows against 4-bit codes on sm_90a: teams of one or two warpgroups, for the same weight rows.
 //
 // Widening a block of 64 columns takes a warp longer than its bytes take to arrive, and the products of a row must be
 // added in the order of k. So teams take chunks of k in turn: each widens its chunk in registers while others do the
