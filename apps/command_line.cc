@@ -116,7 +116,7 @@ void add_inspect(CLI::App* root, InspectCommand* command) {
   CLI::App* app = root->add_subcommand("inspect", "what a model is, what memory it takes, and whether a drafter fits");
   add_model_options(app, &command->model, &command->draft);
   add_dtype_option(app, &command->dtype);
-  add_tensor_parallel_option(app, &command->tensor_parallel_size);
+  add_tensor_parallel_options(app, &command->tensor_parallel_size, &command->enable_expert_parallel);
   app->add_flag("--json", command->json, "one line of JSON instead of text");
 }
 
@@ -215,6 +215,9 @@ Error unexpected(const CLI::App& root, const CLI::App& app, const std::string& n
   for (const CLI::App* other : root.get_subcommands({})) {
     if (other == &app || std::ranges::count(option_names(*other), option) == 0) continue;
     return usage_error(option + " is an option of volley " + other->get_name() + ", not of " + name, name);
+  }
+  if (const std::string_view instead = instead_of(option); !instead.empty()) {
+    return usage_error(option + " is no option of " + name + ": " + std::string(instead), name);
   }
   const std::string nearest = nearest_name(option, option_names(app));
   return usage_error(option + " is no option of " + name + (nearest.empty() ? "" : " (did you mean " + nearest + "?)"),

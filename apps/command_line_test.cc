@@ -25,6 +25,7 @@ TEST(CommandLine, GenerateTakesEveryOption) {
                              "2",
                              "--tensor-parallel-size",
                              "4",
+                             "--enable-expert-parallel",
                              "--data-parallel-size",
                              "3",
                              "--chat",
@@ -113,6 +114,7 @@ TEST(CommandLine, GenerateTakesEveryOption) {
   EXPECT_EQ(base.draft_attention_backend, "plain");
   EXPECT_EQ(base.threads, 2);
   EXPECT_EQ(base.tensor_parallel_size, 4);
+  EXPECT_TRUE(base.enable_expert_parallel);
   EXPECT_EQ(base.data_parallel_size, 3);
   EXPECT_EQ(base.block_size, 8);
   EXPECT_EQ(base.quantization, Quantization::kInt4);

@@ -22,6 +22,7 @@ constexpr Alias kAliases[] = {
     {"--uvicorn-log-level", "--log-level"},
     {"-tp", "--tensor-parallel-size"},
     {"-dp", "--data-parallel-size"},
+    {"-ep", "--enable-expert-parallel"},
     // SGLang
     {"--model-path", "--model"},
     {"--mem-fraction-static", "--memory-fraction"},
@@ -36,7 +37,11 @@ constexpr Alias kAliases[] = {
     {"--tp", "--tensor-parallel-size"},
     {"--dp-size", "--data-parallel-size"},
     {"--dp", "--data-parallel-size"},
+    {"--enable-ep-moe", "--enable-expert-parallel"},
 };
+
+// SGLang's, whose value has no name here.
+constexpr std::string_view kExpertSizes[] = {"--ep-size", "--ep", "--expert-parallel-size"};
 
 // Letters to insert, delete, replace or swap with the next (optimal string alignment).
 size_t edits(std::string_view a, std::string_view b) {
@@ -71,6 +76,11 @@ std::vector<std::string> translate_aliases(std::vector<std::string> words) {
     }
   }
   return words;
+}
+
+std::string_view instead_of(std::string_view option) {
+  if (std::ranges::count(kExpertSizes, option) == 0) return {};
+  return "use --enable-expert-parallel, which divides experts among all ranks of --tensor-parallel-size";
 }
 
 std::string nearest_name(std::string_view word, const std::vector<std::string>& names) {

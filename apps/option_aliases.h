@@ -11,6 +11,9 @@ namespace volley::apps {
 // anyway is taken out. `words`: without the program's name.
 std::vector<std::string> translate_aliases(std::vector<std::string> words);
 
+// What to do instead of an option of theirs that has no name here, in words; empty: nothing is known of it.
+std::string_view instead_of(std::string_view option);
+
 // The one of `names` that `word` is most likely meant to be; empty if none is near.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& names);
 

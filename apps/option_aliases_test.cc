@@ -11,12 +11,19 @@ using Words = std::vector<std::string>;
 TEST(OptionAliases, NamesOfOtherServersBecomeOurs) {
   EXPECT_EQ(translate_aliases({"serve", "--model-path", "m", "--gpu-memory-utilization=0.8", "--mem-fraction-static",
                                "0.7", "--enable-prefix-caching", "--no-enable-prefix-caching", "-tp", "2",
-                               "--tp-size=4", "-dp", "2", "--dp-size=3", "--port", "1"}),
+                               "--tp-size=4", "-dp", "2", "--dp-size=3", "-ep", "--enable-ep-moe", "--port", "1"}),
             (Words{"serve", "--model", "m", "--memory-fraction=0.8", "--memory-fraction", "0.7", "--no-prefix-cache",
                    "--tensor-parallel-size", "2", "--tensor-parallel-size=4", "--data-parallel-size", "2",
-                   "--data-parallel-size=3", "--port", "1"}));
+                   "--data-parallel-size=3", "--enable-expert-parallel", "--enable-expert-parallel", "--port", "1"}));
   EXPECT_EQ(translate_aliases({"generate", "--prompt", "--model-pathology"}),
             (Words{"generate", "--prompt", "--model-pathology"}));
+}
+
+TEST(OptionAliases, NamesWithoutACounterpartSayWhatToDo) {
+  for (const char* theirs : {"--ep-size", "--ep", "--expert-parallel-size"}) {
+    EXPECT_TRUE(instead_of(theirs).starts_with("use --enable-expert-parallel")) << theirs;
+  }
+  EXPECT_EQ(instead_of("--page-size"), "");
 }
 
 TEST(OptionAliases, TheNearestNameIsTheOneMeant) {

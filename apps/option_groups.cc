@@ -226,11 +226,13 @@ void add_text_options(CLI::App* app, EngineFlags* flags) {
       ->type_name("JSON");
 }
 
-void add_tensor_parallel_option(CLI::App* app, int* ranks) {
+void add_tensor_parallel_options(CLI::App* app, int* ranks, bool* by_expert) {
   app->add_option("--tensor-parallel-size", *ranks,
                   "ranks that share every weight matrix and the KV heads: 1, 2, 4 or 8; on CUDA a GPU each, from "
                   "--device on; on the CPU they share --threads [1]")
       ->check(CLI::IsMember({1, 2, 4, 8}));
+  app->add_flag("--enable-expert-parallel", *by_expert,
+                "these ranks divide the experts of a mixture among them, instead of the inner width of each expert");
 }
 
 void add_engine_options(CLI::App* app, EngineFlags* flags) {
@@ -249,7 +251,7 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
       ->check(backends);
   app->add_option("--threads", base.threads, "threads that compute [the cores this process may use]")
       ->check(between(1, 4096, "a number of threads from 1 to 4096"));
-  add_tensor_parallel_option(app, &base.tensor_parallel_size);
+  add_tensor_parallel_options(app, &base.tensor_parallel_size, &base.enable_expert_parallel);
   app->add_option("--data-parallel-size", base.data_parallel_size,
                   "replicas of the models, on CUDA on a GPU each; sizes below are a replica's, but for --max-queue [1]")
       ->check(between(1, 256, "a number of replicas from 1 to 256"));

@@ -104,6 +104,7 @@ struct InspectCommand {
   std::optional<std::string> model, draft;
   ComputeType dtype = ComputeType::kAuto;
   int tensor_parallel_size = 1;
+  bool enable_expert_parallel = false;
   bool json = false;
 };
 

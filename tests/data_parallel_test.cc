@@ -186,5 +186,60 @@ TEST(DataParallel, ASizeThatMeansNothingIsRefused) {
   }
 }
 
+// Ranks that divide a mixture's experts.
+EngineOptions experts_options(int ranks, bool by_expert) {
+  EngineOptions options = options_of(1);
+  options.model_dir = "tests/data/targets/moe_single";
+  options.draft_dir.clear();
+  options.speculation = Speculation::kOff;
+  options.skip_tokenizer = true;
+  options.max_model_len = 128;
+  options.tensor_parallel_size = ranks;
+  options.enable_expert_parallel = by_expert;
+  return options;
+}
+
+std::vector<GenerateRequest> expert_requests() {
+  std::vector<GenerateRequest> requests(12);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    for (size_t j = 0; j < 3 + i; ++j) requests[i].prompt.push_back(static_cast<TokenId>((7 * i + 13 * j) % 73));
+    requests[i].sampling.temperature = i % 2 == 0 ? 0.0f : 0.8f;
+    requests[i].sampling.seed = i;
+    requests[i].max_tokens = 24;
+    requests[i].ignore_eos = true;
+  }
+  return requests;
+}
+
+// Each replica divides its own among its ranks.
+TEST(DataParallel, ReplicasDivideTheirExperts) {
+  EngineOptions options = experts_options(2, true);
+  const auto one = make_engine(options);
+  EXPECT_TRUE(one->info().expert_parallel);
+  options.data_parallel_size = 2;
+  const auto two = make_engine(options);
+  const auto wanted = run_all(*one, expert_requests(), 1), got = run_all(*two, expert_requests(), 6);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    ASSERT_EQ(wanted[i].tokens.size(), 24u);
+    EXPECT_EQ(got[i].tokens, wanted[i].tokens) << "request " << i;
+  }
+}
+
+// What is said of experts is of the whole target, however ranks divide them.
+TEST(DataParallel, ExpertsOfAllRanksAreCounted) {
+  std::vector<int64_t> touched;
+  for (const auto& [ranks, by_expert] : {std::pair{1, false}, {2, false}, {2, true}}) {
+    EngineOptions options = experts_options(ranks, by_expert);
+    options.simulate_routing = true;  // goes by slots and positions alone
+    const auto engine = make_engine(options);
+    run_all(*engine, expert_requests(), 1);
+    while (engine->stats().requests_running > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    touched.push_back(engine->stats().experts_touched);
+  }
+  EXPECT_GT(touched[0], 1000);
+  EXPECT_EQ(touched[1], touched[0]);
+  EXPECT_EQ(touched[2], touched[0]);
+}
+
 }  // namespace
 }  // namespace volley::testing

@@ -209,6 +209,7 @@ struct Setup {
   Quantization weights = Quantization::kNone;
   KvCacheType cache = KvCacheType::kAuto;
   int ranks = 1;
+  bool by_expert = false;  // ranks divide the experts among them
 };
 
 // Every configuration of `rows` against plain decoding of one request at a time. folder: of tests/data.
@@ -222,6 +223,7 @@ void check_target(const std::string& folder, const Setup& setup, std::span<const
     options.quantization = setup.weights;
     options.kv_cache_dtype = setup.cache;
     options.tensor_parallel_size = setup.ranks;
+    options.enable_expert_parallel = setup.by_expert;
     if (c.snapshots > 0) {
       // As many as their memory holds, so an engine must say what one takes.
       const int64_t bytes = make_engine(options)->stats().state_bytes / c.concurrency;
@@ -281,16 +283,23 @@ bool divides(EngineOptions options, int ranks) {
 struct Divided {
   std::string target;
   int ranks = 0;
+  bool by_expert = false;
 };
 
-// Targets whose heads and widths two or four ranks can divide among them.
+// Targets whose heads and widths, or experts, two or four ranks can divide among them.
 std::vector<Divided> divided_targets() {
   std::vector<Divided> list;
   for (const std::string& name : folders("targets")) {
-    const auto target = families::read_target("tests/data/targets/" + name);
+    auto target = families::read_target("tests/data/targets/" + name);
+    if (!target.ok()) continue;
     for (const int ranks : {2, 4}) {
       if (kSanitized && ranks == 4) continue;  // no other code than two
-      if (target.ok() && model::check_ranks(target->decoder, ranks, name).ok()) list.push_back({name, ranks});
+      if (model::check_ranks(target->decoder, ranks, name).ok()) list.push_back({name, ranks});
+    }
+    if (!target->decoder.divide_by_expert()) continue;
+    for (const int ranks : {2, 4}) {
+      if (kSanitized && ranks == 4) continue;
+      if (model::check_ranks(target->decoder, ranks, name).ok()) list.push_back({name, ranks, true});
     }
   }
   return list;
@@ -302,7 +311,8 @@ TEST_P(TensorParallel, SpeculationAndEverythingElseIsInvisible) {
   if (!has_room_for(GetParam().ranks)) GTEST_SKIP() << "needs " << GetParam().ranks << " GPUs";
   std::vector<Configuration> rows = configurations();
   if (!full_matrix()) rows = {rows[0], rows[2], rows[8]};
-  check_target("targets/" + GetParam().target, {.ranks = GetParam().ranks}, rows);
+  if (!full_matrix() && GetParam().by_expert) rows.erase(rows.begin());
+  check_target("targets/" + GetParam().target, {.ranks = GetParam().ranks, .by_expert = GetParam().by_expert}, rows);
 }
 
 // One target for each kind of layer. A device refuses a format that it does not have.
@@ -574,8 +584,10 @@ TEST(WindowedLayers, LongContextsTakeFewPages) {
   EXPECT_EQ(engine->stats().page_groups[1].used, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, TensorParallel, ::testing::ValuesIn(divided_targets()),
-                         [](const auto& info) { return info.param.target + "On" + std::to_string(info.param.ranks); });
+INSTANTIATE_TEST_SUITE_P(Targets, TensorParallel, ::testing::ValuesIn(divided_targets()), [](const auto& info) {
+  const Divided& d = info.param;
+  return d.target + "On" + std::to_string(d.ranks) + (d.by_expert ? "WithWholeExperts" : "");
+});
 INSTANTIATE_TEST_SUITE_P(Targets, FamilyInvariance, ::testing::ValuesIn(folders("targets")),
                          [](const auto& info) { return info.param; });
 

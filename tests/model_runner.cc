@@ -47,10 +47,11 @@ std::unique_ptr<Device> make_device(const std::string& name, comm::Communicator*
 
 ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft_dir, ComputeType dtype,
                          int32_t max_positions, std::optional<uint64_t> dummy, const std::string& device,
-                         comm::Communicator* group)
+                         comm::Communicator* group, bool by_expert)
     : device_(make_device(device, group)) {
   const int rank = group == nullptr ? 0 : group->rank(), ranks = group == nullptr ? 1 : group->ranks();
-  const families::TargetConfig config = must(families::read_target(target_dir));
+  families::TargetConfig config = must(families::read_target(target_dir));
+  if (by_expert) config.decoder.divide_by_expert();
   const model::Decoder spec = model::shard_of(config.decoder, rank, ranks);
   const auto checkpoint = open(target_dir, config.names, dummy);
   const model::Numerics numerics = model::resolve_numerics(dtype, checkpoint->main_dtype());
@@ -191,6 +192,10 @@ std::vector<std::vector<int32_t>> ModelRunner::experts(std::span<const TokenId> 
   std::vector<std::vector<int32_t>> out(layers, std::vector<int32_t>(entries));
   for (int64_t i = 0; i < layers; ++i) {
     device_->download(out[i].data(), chosen.rows(i, 1).data, entries * sizeof(int32_t));
+    const model::Experts* experts = spec().experts(static_cast<size_t>(i));
+    for (int32_t& expert : out[i]) {
+      if (experts != nullptr && expert >= 0) expert += experts->router.own_first;
+    }
   }
   return out;
 }

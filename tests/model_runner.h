@@ -17,14 +17,15 @@ class ModelRunner {
  public:
   // Aborts the test program with the error when a model cannot be loaded. draft_dir may be empty. dummy: seed of random
   // weights. group: this is one rank of several, on the CPU; the others make the same calls on threads of their own.
+  // by_expert: they divide the experts among them.
   ModelRunner(const std::string& target_dir, const std::string& draft_dir, ComputeType dtype, int32_t max_positions,
               std::optional<uint64_t> dummy = std::nullopt, const std::string& device = kTestDevice,
-              comm::Communicator* group = nullptr);
+              comm::Communicator* group = nullptr, bool by_expert = false);
 
   // Logits after each of the ids, [ids][vocab], computed in passes of `chunk` rows.
   std::vector<std::vector<float>> logits(std::span<const TokenId> ids, int32_t chunk = 1 << 20);
-  // The experts that each of the ids is sent to, highest score first: [layers][ids * experts of a row]. Layers without
-  // experts have nothing that means anything.
+  // The experts that each of the ids is sent to, highest score first: [layers][ids * experts of a row], -1 where
+  // another rank has it. Layers without experts have nothing that means anything.
   std::vector<std::vector<int32_t>> experts(std::span<const TokenId> ids, int32_t top_k);
 
   // The drafter's final hidden states of one block, [block][hidden], over a context of given features.

@@ -48,7 +48,7 @@ double relative_error(const Rows& a, const Rows& b) {
 // What each rank's runner makes of it, by rank.
 template <typename T>
 std::vector<T> on_ranks(int ranks, const std::string& target, const std::string& draft, ComputeType dtype,
-                        const std::function<T(ModelRunner&)>& ask) {
+                        const std::function<T(ModelRunner&)>& ask, bool by_expert = false) {
   auto made = comm::make_group(kOnCpu ? DeviceKind::kCpu : DeviceKind::kCuda, ranks, 0);
   VOLLEY_CHECK_MSG(made.ok(), made.error().message);
   comm::Group group = *std::move(made);
@@ -57,7 +57,7 @@ std::vector<T> on_ranks(int ranks, const std::string& target, const std::string&
   std::barrier all(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      ModelRunner runner(target, draft, dtype, 64, std::nullopt, kTestDevice, group[rank].get());
+      ModelRunner runner(target, draft, dtype, 64, std::nullopt, kTestDevice, group[rank].get(), by_expert);
       all.arrive_and_wait();  // all are prepared
       answers[rank] = ask(runner);
       all.arrive_and_wait();  // nobody needs this one any more
@@ -76,9 +76,10 @@ void expect_the_same(const std::vector<T>& answers, const std::string& what) {
 }
 
 // Why the model in that folder cannot be loaded by so many ranks; empty where it can.
-std::string refusal(const std::string& dir, int ranks) {
-  const auto config = families::read_target(dir);
+std::string refusal(const std::string& dir, int ranks, bool by_expert = false) {
+  auto config = families::read_target(dir);
   VOLLEY_CHECK(config.ok());
+  if (by_expert && !config->decoder.divide_by_expert()) return "no experts";
   if (const Status status = model::check_ranks(config->decoder, ranks, "the target"); !status.ok()) {
     return status.error().message;
   }
@@ -149,6 +150,66 @@ INSTANTIATE_TEST_SUITE_P(All, TargetsOnRanks,
                          [](const auto& info) {
                            return std::string(info.param.folder) + std::to_string(info.param.ranks);
                          });
+
+// Ranks that divide experts among them: the whole model, plain or quantised, with the same bits on all ranks and in any
+// chunks; also where the experts' width bears no cut.
+TEST(TargetsOnRanks, HaveTheLogitsOfTheReferenceWithWholeExperts) {
+  for (const auto& [folder, ranks, models] :
+       {std::tuple{std::string("targets"), 2, 4}, {"targets", 4, 2}, {"quantised", 2, 3}, {"quantised", 4, 2}}) {
+    if (!has_devices(ranks)) GTEST_SKIP() << "needs " << ranks << " GPUs";
+    int compared = 0;
+    for (const std::string& name : folders(folder)) {
+      const std::string dir = "tests/data/" + folder + "/" + name;
+      if (const std::string why = refusal(dir, ranks, true); !why.empty()) {
+        if (why != "no experts") std::printf("%-18s %s\n", name.c_str(), why.c_str());
+        continue;
+      }
+      const Fixture expected(dir + "/expected");
+      const auto ids = expected.ids("prompt_ids", 40);
+      using Answer = std::pair<Rows, Rows>;
+      const auto answers = on_ranks<Answer>(
+          ranks, dir, "", ComputeType::kFloat32,
+          [&](ModelRunner& runner) { return std::pair(runner.logits(ids), runner.logits(ids, 7)); }, true);
+      expect_the_same(answers, name);
+      const Rows& logits = answers[0].first;
+      EXPECT_TRUE(answers[0].second == logits) << name << ": chunks change bits";
+      const auto config = families::read_target(dir);
+      const double error = relative_error(logits, expected.matrix("logits", 40, config->decoder.vocab));
+      std::printf("%-18s %d ranks with whole experts, relative error %.1e\n", name.c_str(), ranks, error);
+      EXPECT_LT(error, config->decoder.delta_layers() > 0 ? kRecurrentTolerance : kTolerance) << name;
+      ++compared;
+    }
+    EXPECT_GE(compared, models) << folder << " on " << ranks;
+  }
+}
+
+// Every entry is one rank's, and goes where the reference sends it.
+TEST(TargetsOnRanks, DivideTheExpertsOfTheReference) {
+  if (!has_devices(2)) GTEST_SKIP() << "needs 2 GPUs";
+  int layers = 0;
+  for (const std::string& name : folders("targets")) {
+    const std::string dir = "tests/data/targets/" + name;
+    if (!refusal(dir, 2, true).empty()) continue;
+    const model::Decoder decoder = families::read_target(dir)->decoder;
+    const Fixture expected(dir + "/expected");
+    for (size_t i = 0; i < decoder.layers.size(); ++i) {
+      if (decoder.experts(i) == nullptr) continue;
+      const int top_k = decoder.experts(i)->router.top_k;
+      using Chosen = std::vector<std::vector<int32_t>>;
+      const auto ids = expected.ids("prompt_ids", 40);
+      const auto answers = on_ranks<Chosen>(
+          2, dir, "", ComputeType::kFloat32, [&](ModelRunner& runner) { return runner.experts(ids, top_k); }, true);
+      const auto wanted = expected.ids("experts." + std::to_string(i), 40 * top_k);
+      for (size_t entry = 0; entry < wanted.size(); ++entry) {
+        const int own = wanted[entry] < decoder.experts(i)->router.experts / 2 ? 0 : 1;
+        ASSERT_EQ(answers[own][i][entry], wanted[entry]) << name << ", layer " << i << ", entry " << entry;
+        ASSERT_EQ(answers[1 - own][i][entry], -1) << name << ", layer " << i << ", entry " << entry;
+      }
+      ++layers;
+    }
+  }
+  EXPECT_GE(layers, 5);
+}
 
 TEST(TargetsOnRanks, AGroupOfOneHasTheBitsOfNone) {
   for (const std::string folder : {"targets", "quantised"}) {

@@ -161,6 +161,7 @@ std::string report_json(const BenchReport& report) {
   if (!report.draft.empty()) json["draft_quantization"] = report.engine.draft_quantization;
   json["threads"] = report.engine.threads;
   json["tensor_parallel_size"] = report.engine.tensor_parallel_size;
+  if (report.engine.expert_parallel) json["expert_parallel"] = true;
   json["prompt_tokens"] = report.prompt_tokens;
   json["output_tokens"] = report.output_tokens;
   if (!report.simulated_acceptance.empty()) json["simulated_acceptance"] = report.simulated_acceptance;

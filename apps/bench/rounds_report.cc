@@ -69,6 +69,7 @@ std::string rounds_json(const RoundsReport& report) {
   json["dtype"] = report.engine.dtype;
   json["threads"] = report.engine.threads;
   json["tensor_parallel_size"] = report.engine.tensor_parallel_size;
+  if (report.engine.expert_parallel) json["expert_parallel"] = true;
   json["block_size"] = report.engine.block_size;
   json["prompt_tokens"] = report.prompt_tokens;
   json["rounds"] = report.rounds;

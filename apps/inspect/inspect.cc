@@ -15,6 +15,7 @@
 #include "engine/memory_plan.h"
 #include "engine/models.h"
 #include "families/family.h"
+#include "model/shard.h"
 #include "spec/proposers.h"
 #include "weights/checkpoint.h"
 
@@ -140,6 +141,7 @@ Result<Findings> examine(const InspectCommand& command) {
   flags.draft = command.draft;
   flags.base.dtype = command.dtype;
   flags.base.tensor_parallel_size = command.tensor_parallel_size;
+  flags.base.enable_expert_parallel = command.enable_expert_parallel;
   VOLLEY_ASSIGN(EngineSetup setup, resolve_engine(flags, 0));
   Findings found;
   found.model_dir = setup.options.model_dir;
@@ -239,6 +241,29 @@ void print_ranks(const engine::ResolvedModels& plan) {
   std::printf("\n");
 }
 
+// The experts of a rank, where ranks divide them; all layers with experts have as many.
+std::optional<std::pair<int32_t, int32_t>> experts_of_rank(const engine::ResolvedModels& plan, int rank) {
+  const model::Decoder& target = plan.target.decoder;
+  if (plan.ranks == 1 || !target.divides_by_expert()) return std::nullopt;
+  const model::Decoder shard = model::shard_of(target, rank, plan.ranks);
+  for (size_t i = 0; i < shard.layers.size(); ++i) {
+    if (const model::Experts* e = shard.experts(i)) return std::pair(e->router.own_first, e->router.own());
+  }
+  return std::nullopt;
+}
+
+void print_experts(const engine::ResolvedModels& plan) {
+  std::string text;
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    const auto own = experts_of_rank(plan, rank);
+    if (!own) return;
+    const auto [first, count] = *own;
+    text += (rank == 0 ? "rank 0: " : ", " + std::to_string(rank) + ": ") + std::to_string(first);
+    if (count > 1) text += " to " + std::to_string(first + count - 1);
+  }
+  std::printf("  experts      %s\n", text.c_str());
+}
+
 void print_text(const Findings& found) {
   const model::Decoder& t = found.target.decoder;
   std::printf("target         %s\n", found.model_dir.c_str());
@@ -281,6 +306,7 @@ void print_text(const Findings& found) {
   std::printf("  KV           %s a token%s, as %s\n", format_bytes(memory.page_bytes() / page_size).c_str(),
               found.draft ? " (target and drafter)" : "", dtype_name(found.plan->kv_dtype));
   if (found.plan->ranks > 1 && !each) print_ranks(*found.plan);
+  print_experts(*found.plan);
   if (device.kind == DeviceKind::kCuda) std::printf("  attention    %s\n", attention_text(*found.plan).c_str());
   if (memory.state_bytes > 0) {
     const int64_t slots = found.plan->max_num_seqs;
@@ -389,10 +415,15 @@ Json json_of(const Findings& found) {
           {{"window", group.window}, {"pages", group.pages}, {"page_bytes", group.bytes}});
     }
     json["memory"]["tensor_parallel_size"] = found.plan->ranks;
-    for (const model::WeightBytes& weights : found.plan->rank_weights) {
-      json["memory"]["ranks"].push_back({{"weight_bytes", weights.total()},
-                                         {"kv_bytes_per_token", rank_page_bytes(*found.plan) / found.plan->page_size},
-                                         {"state_bytes", found.plan->kv.state_bytes()}});
+    for (int rank = 0; rank < found.plan->ranks; ++rank) {
+      Json part = {{"weight_bytes", found.plan->rank_weights[static_cast<size_t>(rank)].total()},
+                   {"kv_bytes_per_token", rank_page_bytes(*found.plan) / found.plan->page_size},
+                   {"state_bytes", found.plan->kv.state_bytes()}};
+      if (const auto own = experts_of_rank(*found.plan, rank)) {
+        part["first_expert"] = own->first;
+        part["experts"] = own->second;
+      }
+      json["memory"]["ranks"].push_back(std::move(part));
     }
     for (const auto& [dtype, count] : found.plan->weights.matrices)
       json["memory"]["matrix_bytes"][dtype_name(dtype)] = count;

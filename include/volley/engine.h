@@ -75,6 +75,9 @@ struct EngineOptions {
   // Ranks that share every weight matrix and the KV heads among them: 1, 2, 4 or 8. Groups of threads; on CUDA a GPU
   // each, the device and those behind it: then nothing may have used CUDA before, as CUDA_MODULE_LOADING=EAGER is set.
   int tensor_parallel_size = 1;
+  // These ranks divide a layer's experts among them, whole ones in order, instead of the inner width of each expert.
+  // For a target without experts an error; with one rank it changes nothing, and a warning says so.
+  bool enable_expert_parallel = false;
   // Replicas of the models in one engine, each with a scheduler, KV pages and slots, and on CUDA its ranks' GPUs, one
   // replica's behind the other's. On the CPU they share the target's weights, threads and free memory. Requests go
   // where their beginning is cached, else to where least is to do. Sizes below are a replica's, but for max_queue.
@@ -303,7 +306,8 @@ struct EngineInfo {
   std::string draft_quantization;  // of the drafter's, likewise; empty without one
   int max_num_seqs = 0;
   int tensor_parallel_size = 1;
-  int threads = 0;  // bytes and threads are of all ranks together
+  bool expert_parallel = false;  // whether several ranks divide the experts among them
+  int threads = 0;               // bytes and threads are of all ranks together
   std::vector<TokenId> eos_token_ids;
   SamplingParams default_sampling;    // generation_config.json over the library's defaults
   std::vector<std::string> warnings;  // e.g. a block size above what the drafter was trained for

@@ -69,7 +69,7 @@ void describe(std::ostream& out, const char* name, const model::Decoder& spec, s
       out << " " << a->heads << "/" << a->kv_heads << "x" << a->head_dim << ":" << a->window;
     }
     if (const model::GatedDelta* d = spec.delta(i)) out << " delta " << d->shape.v_heads << "x" << d->shape.k_dim;
-    if (const model::Experts* e = spec.experts(i)) out << " top " << e->router.top_k;
+    if (const model::Experts* e = spec.experts(i)) out << " top " << e->router.top_k << (e->by_expert ? " whole" : "");
   }
   out << "\n";
 }

@@ -313,6 +313,16 @@ Status resolve_ranks(const EngineOptions& options, ResolvedModels& models) {
   return {};
 }
 
+Status divide_experts(const EngineOptions& options, ResolvedModels& models) {
+  if (!options.enable_expert_parallel) return {};
+  VOLLEY_RETURN_IF_ERROR(check_expert_parallel(options, models.target.decoder.divide_by_expert()));
+  if (models.ranks == 1) {
+    models.warnings.push_back(
+        "--enable-expert-parallel changes nothing with one rank: it goes with --tensor-parallel-size.");
+  }
+  return {};
+}
+
 // Whether the models can be divided among the ranks.
 Status check_ranks(const ResolvedModels& models) {
   VOLLEY_RETURN_IF_ERROR(model::check_ranks(models.target.decoder, models.ranks, "the target"));
@@ -500,6 +510,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   }
   VOLLEY_ASSIGN(models.target, families::read_target(options.model_dir));
   VOLLEY_RETURN_IF_ERROR(check_vocabulary(models.target.decoder));
+  VOLLEY_RETURN_IF_ERROR(divide_experts(options, models));
   VOLLEY_RETURN_IF_ERROR(resolve_draft(options, models));
   VOLLEY_RETURN_IF_ERROR(check_ranks(models));
   VOLLEY_RETURN_IF_ERROR(resolve_limits(options, models));

@@ -25,6 +25,7 @@ Replica::~Replica() = default;
 Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, const ResolvedModels& models,
                                                  const Progress& progress, const WrapDevice& wrap) {
   std::unique_ptr<Replica> replica(new Replica());
+  replica->divides_by_expert_ = models.target.decoder.divides_by_expert();
   replica->shared_target_ = models.shared_target;
   const int ranks = models.ranks;
   for (int rank = 0; rank < ranks; ++rank) replica->ranks_.push_back(std::make_unique<Rank>());
@@ -194,6 +195,13 @@ spec::StepTimes Replica::wait(std::vector<spec::RoundResult>& results) {
   }
   check();
   return times;
+}
+
+int64_t Replica::experts_touched() const {
+  if (!divides_by_expert_) return first().experts_touched();
+  int64_t sum = 0;
+  for (const auto& rank : ranks_) sum += rank->round->experts_touched();
+  return sum;
 }
 
 // What a GPU computed after another one was gone means nothing, and looks like any result.

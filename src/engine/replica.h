@@ -58,6 +58,8 @@ class Replica final : public spec::StepExecutor {
   spec::StepTimes wait(std::vector<spec::RoundResult>& results) override;
   void discard(std::shared_ptr<spec::MaskSource> source) override;
 
+  // Of the whole target: where ranks divide the experts, the sum of theirs, else what each says.
+  int64_t experts_touched() const override;
   // As rank 0 says: the others agree.
   const std::vector<kv::Group>& page_groups() const override { return first().page_groups(); }
   int32_t depth() const override { return first().depth(); }
@@ -67,7 +69,6 @@ class Replica final : public spec::StepExecutor {
   const std::vector<int32_t>& draft_lengths() const override { return first().draft_lengths(); }
   int32_t block_size() const override { return first().block_size(); }
   const spec::PhaseTimes& times() const override { return first().times(); }
-  int64_t experts_touched() const override { return first().experts_touched(); }
 
  private:
   struct Rank;
@@ -79,6 +80,7 @@ class Replica final : public spec::StepExecutor {
   void abort(int rank);
   void check() const;
 
+  bool divides_by_expert_ = false;
   std::shared_ptr<SharedTarget> shared_target_;  // null: the target is its own
   std::unique_ptr<spec::MaskExchange> masks_;    // null with one rank
   std::vector<std::unique_ptr<Rank>> ranks_;

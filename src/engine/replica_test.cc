@@ -63,6 +63,9 @@ TEST(Replica, TakesWhatWasPlanned) {
   hybrid.speculation = Speculation::kOff;
   hybrid.dummy_weights.reset();
   expect_planned(hybrid);
+  hybrid.tensor_parallel_size = 2;
+  hybrid.enable_expert_parallel = true;
+  expect_planned(hybrid);
 }
 
 TEST(Replica, DividesWeightsAndKv) {
@@ -100,6 +103,43 @@ TEST(Replica, RefusesWhatDoesNotDivide) {
   const std::string heads = refusal(pocket(4), ErrorCode::kInvalidArgument);
   EXPECT_NE(heads.find("--tensor-parallel-size 4"), std::string::npos) << heads;
   EXPECT_NE(heads.find("use 2"), std::string::npos) << heads;
+}
+
+// Whole experts take no more than parts of each, and as much on every rank.
+TEST(Replica, DividesExperts) {
+  EngineOptions options = pocket(2);
+  options.model_dir = "tests/data/targets/moe_single";
+  options.draft_dir.clear();
+  options.speculation = Speculation::kOff;
+  const ResolvedModels by_width = resolve(options);
+  options.enable_expert_parallel = true;
+  const ResolvedModels by_expert = resolve(options);
+  EXPECT_TRUE(by_expert.target.decoder.divides_by_expert());
+  EXPECT_FALSE(by_width.target.decoder.divides_by_expert());
+  const auto more_on_first = [](const ResolvedModels& m) {
+    return m.rank_weights[0].total() - m.rank_weights[1].total();
+  };
+  EXPECT_EQ(more_on_first(by_expert), more_on_first(by_width)) << "that of the output head";
+  EXPECT_LE(by_expert.weights.total(), by_width.weights.total()) << "panels of cut experts are padded";
+  EXPECT_TRUE(by_expert.warnings == by_width.warnings);
+  options.tensor_parallel_size = 1;
+  const ResolvedModels alone = resolve(options);
+  ASSERT_EQ(alone.warnings.size(), by_expert.warnings.size() + 1);
+  EXPECT_NE(alone.warnings.back().find("--enable-expert-parallel changes nothing"), std::string::npos);
+}
+
+TEST(Replica, RefusesToDivideExpertsWhereItCannot) {
+  EngineOptions options = pocket(2);
+  options.enable_expert_parallel = true;
+  const std::string dense = refusal(options, ErrorCode::kInvalidArgument);
+  EXPECT_NE(dense.find("--enable-expert-parallel divides the experts of a mixture"), std::string::npos) << dense;
+  options.model_dir = "tests/data/targets/moe_stacked";  // of five
+  options.draft_dir.clear();
+  options.speculation = Speculation::kOff;
+  options.tensor_parallel_size = 1;
+  options.data_parallel_size = 2;
+  const std::string replicas = refusal(options, ErrorCode::kUnimplemented);
+  EXPECT_NE(replicas.find("the replicas of --data-parallel-size is not built"), std::string::npos) << replicas;
 }
 
 }  // namespace

@@ -172,4 +172,16 @@ Status check_request(const GenerateRequest& request, const EngineInfo& info) {
   return check_sampling(request.sampling, info);
 }
 
+Status check_expert_parallel(const EngineOptions& options, bool has_experts) {
+  if (!has_experts) {
+    return invalid_argument(
+        "--enable-expert-parallel divides the experts of a mixture among ranks, and the target has none: leave it "
+        "out.");
+  }
+  if (options.tensor_parallel_size > 1 || options.data_parallel_size == 1) return {};
+  return unimplemented(
+      "--enable-expert-parallel divides experts among the ranks of --tensor-parallel-size; dividing them among the "
+      "replicas of --data-parallel-size is not built: use --tensor-parallel-size, or leave it out.");
+}
+
 }  // namespace volley::engine

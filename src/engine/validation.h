@@ -1,5 +1,5 @@
 // Whether a request can be run as it stands, and options that say how. One sentence for each thing that can be wrong,
-// each kInvalidArgument. Threads: any.
+// each kInvalidArgument but where it says otherwise. Threads: any.
 #pragma once
 
 #include <volley/engine.h>
@@ -9,5 +9,7 @@ namespace volley::engine {
 Status check_request(const GenerateRequest& request, const EngineInfo& info);
 Status check_simulation(const SimulatedAcceptance& simulated);
 Status check_verify(const VerifyPolicy& policy, int block_size);
+// EngineOptions::enable_expert_parallel. kUnimplemented where replicas alone would divide the experts.
+Status check_expert_parallel(const EngineOptions& options, bool has_experts);
 
 }  // namespace volley::engine

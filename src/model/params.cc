@@ -130,6 +130,8 @@ class LayerList {
 
   void add_ffn(const Experts& experts) {
     const int32_t count = experts.router.experts;
+    const Split outputs = experts.by_expert ? Split::kExperts : Split::kOutputs;
+    const Split inputs = experts.by_expert ? Split::kExperts : Split::kInputs;
     add(Kind::kMatrix, "router", spec_.hidden, {{"mlp.gate.weight", count}}, Codes::kNone);
     if (experts.bias) add_biases(experts);
     std::vector<Param::Part> gate_up, down;
@@ -142,21 +144,15 @@ class LayerList {
         };
         const int64_t inner = experts.inner, hidden = spec_.hidden;
         for (const int64_t first : {0, 1}) {
-          gate_up.push_back({expert + "gate_up_proj.weight",
-                             inner,
-                             Split::kOutputs,
-                             {},
-                             stored(2 * inner, hidden),
-                             first,
-                             2,
-                             across});
+          gate_up.push_back(
+              {expert + "gate_up_proj.weight", inner, outputs, {}, stored(2 * inner, hidden), first, 2, across});
         }
-        down.push_back({expert + "down_proj.weight", hidden, Split::kInputs, {}, stored(hidden, inner), 0, 1, across});
+        down.push_back({expert + "down_proj.weight", hidden, inputs, {}, stored(hidden, inner), 0, 1, across});
         continue;
       }
-      gate_up.push_back({expert + "gate_proj.weight", experts.inner, Split::kOutputs});
-      gate_up.push_back({expert + "up_proj.weight", experts.inner, Split::kOutputs});
-      down.push_back({expert + "down_proj.weight", spec_.hidden, Split::kInputs});
+      gate_up.push_back({expert + "gate_proj.weight", experts.inner, outputs});
+      gate_up.push_back({expert + "up_proj.weight", experts.inner, outputs});
+      down.push_back({expert + "down_proj.weight", spec_.hidden, inputs});
     }
     add(Kind::kExpertsGateUp, "experts_gate_up", spec_.hidden, std::move(gate_up));
     add(Kind::kExperts, "experts_down", experts.inner, std::move(down));
@@ -178,7 +174,7 @@ class LayerList {
       for (const int64_t first : {0, 1}) {
         gate_up.push_back({"mlp.experts.gate_up_proj_bias",
                            inner,
-                           Split::kOutputs,
+                           experts.by_expert ? Split::kExperts : Split::kOutputs,
                            {},
                            {count, 2 * inner},
                            e * 2 * inner + first,
@@ -186,8 +182,9 @@ class LayerList {
       }
     }
     add(Kind::kVector, "experts_gate_up_bias", 0, std::move(gate_up));
+    const Split down = experts.by_expert ? Split::kOutputs : Split::kNone;
     add(Kind::kVector, "experts_down_bias", 0,
-        {{"mlp.experts.down_proj_bias", count * hidden, Split::kNone, {}, {count, hidden}}});
+        {{"mlp.experts.down_proj_bias", count * hidden, down, {}, {count, hidden}}});
   }
 
   const Decoder& spec_;

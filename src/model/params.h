@@ -22,6 +22,7 @@ enum class Split {
   kOutputs,  // rows, in equal numbers
   kInputs,   // columns, likewise; all parts of a tensor alike
   kVocab,    // rows, as vocabulary_part() (shard.h) says
+  kExperts,  // parts, in equal numbers; all parts of a tensor alike
 };
 
 // One weight as a device holds it, and the checkpoint's tensors that it is made of.

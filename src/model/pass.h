@@ -26,9 +26,9 @@ struct RoutingOptions {
   bool simulated = false;
   uint32_t seed = 0;
   int32_t skipped_slot = -1;         // rows of this slot mean nothing and touch no expert
-  int64_t* touched_total = nullptr;  // device memory, or null: counts the experts that the pass touches
+  int64_t* touched_total = nullptr;  // device memory, or null: counts the experts of this rank that the pass touches
   // [layers, rows * top_k] int32 in device memory, or a null view: gets the experts of each row, of layers with
-  // experts.
+  // experts, as ops::Routing has them.
   TensorView chosen = {};
 };
 

@@ -1,6 +1,7 @@
 #include "model/shard.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/math.h"
 
@@ -27,7 +28,11 @@ std::vector<Divided> divided(const Layer& layer) {
     list = {{"value heads of recurrent layers", shape.v_heads}, {"key heads of recurrent layers", shape.k_heads, true}};
   }
   if (const auto* experts = std::get_if<Experts>(&layer.ffn)) {
-    list.push_back({"inner width of experts", experts->inner});
+    if (experts->by_expert) {
+      list.push_back({"experts, which --enable-expert-parallel divides,", experts->router.experts});
+    } else {
+      list.push_back({"inner width of experts", experts->inner});
+    }
     if (experts->shared_inner > 0) list.push_back({"inner width of shared experts", experts->shared_inner});
   } else {
     list.push_back({"inner width", std::get<Dense>(layer.ffn).inner});
@@ -98,8 +103,17 @@ void shard_rows(Param::Part& part, int rank, int ranks) {
   keep_rows(part, rows);
 }
 
+void keep_experts(Param& param, int rank, int ranks) {
+  VOLLEY_CHECK_EQ(std::ssize(param.parts) % ranks, 0);
+  const auto own = std::ssize(param.parts) / ranks, first = own * rank;
+  std::vector<Param::Part> kept(std::make_move_iterator(param.parts.begin() + first),
+                                std::make_move_iterator(param.parts.begin() + first + own));
+  param.parts = std::move(kept);
+}
+
 void shard_param(Param& param, int rank, int ranks) {
   for (Param::Part& part : param.parts) part.stored = param.stored_shape(part);
+  if (param.parts[0].split == Split::kExperts) keep_experts(param, rank, ranks);
   if (param.parts[0].split == Split::kInputs) {
     VOLLEY_CHECK_EQ(param.columns % ranks, 0);
     param.columns /= ranks;
@@ -142,7 +156,12 @@ Decoder shard_of(const Decoder& spec, int rank, int ranks) {
       shape.v_heads = share_of(shape.v_heads, ranks);
     }
     if (auto* experts = std::get_if<Experts>(&layer.ffn)) {
-      experts->inner /= ranks;
+      if (experts->by_expert) {
+        experts->router.own_count = experts->router.experts / ranks;
+        experts->router.own_first = rank * experts->router.own_count;
+      } else {
+        experts->inner /= ranks;
+      }
       experts->shared_inner /= ranks;
     } else {
       std::get<Dense>(layer.ffn).inner /= ranks;

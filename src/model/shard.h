@@ -1,6 +1,7 @@
-// Which part of a model a rank of a tensor-parallel group has: heads, inner widths and the vocabulary of the output
-// head are divided among the ranks; routers, gates of shared experts, norms and the embedding are whole on each. What
-// attention and feed-forward networks add to the residual stream is then summed over the ranks (comm/comm.h).
+// Which part of a model a rank of a tensor-parallel group has: heads, inner widths (or, of Experts::by_expert, experts)
+// and the vocabulary of the output head are divided among the ranks; routers, gates of shared experts, norms and the
+// embedding are whole on each. What attention and feed-forward networks add to the residual stream is then summed over
+// the ranks (comm/comm.h).
 #pragma once
 
 #include <volley/result.h>
@@ -18,9 +19,10 @@ namespace volley::model {
 // ranks it would be for. whose: "the target", for the sentence.
 Status check_ranks(const Decoder& spec, int ranks, const std::string& whose);
 
-// What a rank computes: the decoder with its heads and widths; hidden size and vocabulary are the whole model's. Ranks
-// beyond the number of KV heads, or of key heads of a gated delta rule, share them. REQUIRES: check_ranks(). For
-// Network and kv_shapes(); its tensors are shard() of the whole decoder's list, not params() of this one.
+// What a rank computes: the decoder with its heads, widths and experts (RouterRule::own_first); hidden size and
+// vocabulary are the whole model's. Ranks beyond the number of KV heads, or of key heads of a gated delta rule, share
+// them. REQUIRES: check_ranks(). For Network and kv_shapes(); its tensors are shard() of the whole decoder's list, not
+// params() of this one.
 Decoder shard_of(const Decoder& spec, int rank, int ranks);
 
 // What a rank has of a whole list. Names and the checkpoint's shapes stay; rows, ranges and columns are the rank's.

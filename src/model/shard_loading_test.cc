@@ -1,9 +1,11 @@
 // Protects: what a rank packs of a checkpoint's tensors is the whole model's, value for value: rows and columns, plain,
-// transposed or codes of every format; and a cut that codes do not bear is refused by name.
+// transposed or codes of every format, or whole experts; and a cut that codes do not bear is refused by name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <map>
+#include <set>
 
 #include "model/shard.h"
 #include "model/weight_loader.h"
@@ -20,13 +22,15 @@ using weights::CodeFormat;
 // Codes and scales that differ from one group to the next.
 class Codes final : public CodedMatrix {
  public:
-  Codes(const CodeFormat& format, int64_t rows, int64_t columns) : CodedMatrix(format, rows, columns) {
+  // salt: so that tensors differ.
+  Codes(const CodeFormat& format, int64_t rows, int64_t columns, int64_t salt)
+      : CodedMatrix(format, rows, columns), salt_(salt) {
     for (int64_t c = 0; format.scattered && c < columns; ++c)
       group_of_column_.push_back(static_cast<int32_t>(c % groups()));
   }
 
   void read(const Place& place, uint8_t* codes, float* scales, uint8_t* zeros) const override {
-    const int64_t row = place.row;
+    const int64_t row = place.row + salt_;
     const bool bytes = format().code == DType::kF8E4M3;
     for (int64_t c = place.first; c < place.first + place.n; ++c) {
       const auto mixed = static_cast<uint64_t>(row * 7919 + c * 104729) * 0x9e3779b97f4a7c15u >> 40;
@@ -35,6 +39,9 @@ class Codes final : public CodedMatrix {
     for (int64_t g = 0; g < groups(); ++g) scales[g] = 0.25f * static_cast<float>(1 + (row + 3 * g) % 11);
     for (int64_t g = 0; format().zeros && g < groups(); ++g) zeros[g] = static_cast<uint8_t>((row + g) % 16);
   }
+
+ private:
+  int64_t salt_;
 };
 
 // One tensor of random values for each name; as codes where it has a format.
@@ -43,6 +50,7 @@ class OneFormat final : public weights::Checkpoint {
   explicit OneFormat(std::optional<CodeFormat> format = std::nullopt) : format_(std::move(format)) {}
   bool has(std::string_view name) const override { return plain_->has(name); }
   Result<weights::SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const override {
+    asked.emplace_back(name);
     return plain_->get(name, shape);
   }
   Result<weights::SourceTensor> get_part(std::string_view name, std::span<const int64_t> whole, int64_t first,
@@ -58,9 +66,14 @@ class OneFormat final : public weights::Checkpoint {
   Result<std::optional<CodeFormat>> code_format(std::string_view, std::span<const int64_t>) const override {
     return format_;
   }
-  Result<std::shared_ptr<const CodedMatrix>> coded(std::string_view, std::span<const int64_t> shape) const override {
-    return std::shared_ptr<const CodedMatrix>(std::make_shared<Codes>(*format_, shape[0], shape[1]));
+  Result<std::shared_ptr<const CodedMatrix>> coded(std::string_view name,
+                                                   std::span<const int64_t> shape) const override {
+    asked.emplace_back(name);
+    const auto salt = static_cast<int64_t>(std::hash<std::string_view>()(name) % 1000);
+    return std::shared_ptr<const CodedMatrix>(std::make_shared<Codes>(*format_, shape[0], shape[1], salt));
   }
+
+  mutable std::vector<std::string> asked;  // names whose values were
 
  private:
   std::optional<CodeFormat> format_;
@@ -145,6 +158,83 @@ TEST_F(Loading, OfCodes) {
         }
       }
     }
+  }
+}
+
+// Ranks that divide experts among them pack the bytes that those have in the whole model, in every format and in either
+// form of the checkpoint, and read the tensors of no other; also where their width bears no cut.
+TEST_F(Loading, OfWholeExperts) {
+  std::vector<std::optional<CodeFormat>> formats = {std::nullopt};
+  for (const auto& [code, groups, zeros] :
+       std::vector<std::tuple<DType, std::vector<int32_t>, bool>>{{DType::kF8E4M3, {0, 128}, false},
+                                                                  {DType::kF4E2M1, {32}, false},
+                                                                  {DType::kI4, {0, 32, 128}, false},
+                                                                  {DType::kI4, {32}, true}}) {
+    for (const int32_t group : groups) {
+      formats.push_back(CodeFormat{.code = code, .group = group, .zeros = zeros, .name = "codes"});
+    }
+  }
+  Decoder decoder;
+  decoder.hidden = 128;
+  decoder.layers = {{Attention{}, Experts{}}};
+  Experts& experts = std::get<Experts>(decoder.layers[0].ffn);
+  experts.router.experts = 4;
+  experts.inner = 96;  // a part of it would end inside of groups
+  experts.by_expert = true;
+  for (const bool interleaved : {false, true}) {
+    experts.interleaved = interleaved;
+    const std::vector<Param> list = layer_params(decoder, 0);
+    for (const std::optional<CodeFormat>& format : formats) {
+      const OneFormat checkpoint(format);
+      for (const char* role : {"layers.0.experts_gate_up", "layers.0.experts_down"}) {
+        WeightLoader whole_loader(*device_, checkpoint, numerics_, list);
+        const auto whole = whole_loader.experts(role);
+        ASSERT_TRUE(whole.ok()) << whole.error().message;
+        for (const int ranks : {2, 4}) {
+          const size_t part = whole->packed.bytes() / ranks;
+          for (int rank = 0; rank < ranks; ++rank) {
+            const std::vector<Param> own = shard(list, rank, ranks);
+            WeightLoader loader(*device_, checkpoint, numerics_, own);
+            checkpoint.asked.clear();
+            const auto weight = loader.experts(role);
+            ASSERT_TRUE(weight.ok()) << weight.error().message;
+            ASSERT_EQ(weight->experts, 4 / ranks);
+            ASSERT_EQ(weight->packed.bytes(), part);
+            EXPECT_EQ(std::memcmp(weight->packed.data(), static_cast<char*>(whole->packed.data()) + rank * part, part),
+                      0)
+                << role << ", rank " << rank << " of " << ranks << (format ? ", codes" : "");
+            std::set<int> read;
+            for (const std::string& name : checkpoint.asked) {
+              read.insert(name.at(std::strlen("layers.0.mlp.experts.")) - '0');
+            }
+            EXPECT_EQ(std::ssize(read), 4 / ranks);
+            EXPECT_EQ(*read.begin(), rank * 4 / ranks);
+            EXPECT_EQ(*read.rbegin(), (rank + 1) * 4 / ranks - 1);
+          }
+        }
+      }
+    }
+  }
+}
+
+// The same experts, cut in four: 24 columns are no whole number of groups.
+TEST_F(Loading, RefusesToCutExpertsInsideAGroup) {
+  Decoder decoder;
+  decoder.hidden = 128;
+  decoder.layers = {{Attention{}, Experts{}}};
+  Experts& experts = std::get<Experts>(decoder.layers[0].ffn);
+  experts.router.experts = 4;
+  experts.inner = 96;
+  const OneFormat checkpoint(CodeFormat{.code = DType::kF4E2M1, .group = 32, .name = "codes"});
+  for (const bool by_expert : {false, true}) {
+    experts.by_expert = by_expert;
+    const std::vector<Param> list = shard(layer_params(decoder, 0), 1, 4);
+    WeightLoader loader(*device_, checkpoint, numerics_, list);
+    const auto weight = loader.experts("layers.0.experts_down");
+    ASSERT_EQ(weight.ok(), by_expert);
+    if (by_expert) continue;
+    EXPECT_THAT(weight.error().message, HasSubstr("after each 24: that must be a multiple of 16"));
+    EXPECT_THAT(weight.error().message, HasSubstr("--enable-expert-parallel"));
   }
 }
 

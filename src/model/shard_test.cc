@@ -174,6 +174,56 @@ TEST(Shard, DividesInterleavedExperts) {
   }
 }
 
+// Whole experts, in order, with their biases; in the form of every family.
+TEST(Shard, DividesExpertsAmongRanks) {
+  Experts experts;
+  experts.router.experts = 6, experts.router.top_k = 2;
+  experts.inner = 5, experts.shared_inner = 6;  // five bear no cut
+  experts.by_expert = true;
+  const Decoder apart = decoder_of(attention(2, 2), experts);
+  for (const int rank : {0, 1}) {
+    const auto list = on_rank(apart, rank, 2);
+    const Param& gate_up = role(list, "layers.0.experts_gate_up");
+    ASSERT_EQ(gate_up.experts(), 3);
+    EXPECT_EQ(gate_up.rows(), 30);
+    EXPECT_EQ(gate_up.parts[0].name, "layers.0.mlp.experts." + std::to_string(3 * rank) + ".gate_proj.weight");
+    EXPECT_EQ(gate_up.parts[5].name, "layers.0.mlp.experts." + std::to_string(3 * rank + 2) + ".up_proj.weight");
+    const Param& down = role(list, "layers.0.experts_down");
+    ASSERT_EQ(down.experts(), 3);
+    EXPECT_EQ(down.parts[1].name, "layers.0.mlp.experts." + std::to_string(3 * rank + 1) + ".down_proj.weight");
+    for (const Param* param : {&gate_up, &down}) {
+      EXPECT_FALSE(param->cuts_columns());
+      for (const Param::Part& part : param->parts) EXPECT_EQ(rows_of(part), range(0, param == &down ? 8 : 5));
+    }
+    EXPECT_EQ(role(list, "layers.0.router").rows(), 6) << "whole";
+    EXPECT_EQ(role(list, "layers.0.shared_down").columns, 3) << "by width";
+    const Decoder shard = shard_of(apart, rank, 2);
+    const Experts* own = shard.experts(0);
+    EXPECT_EQ(own->inner, 5);
+    EXPECT_EQ(own->shared_inner, 3);
+    EXPECT_EQ(own->router.experts, 6);
+    EXPECT_EQ(own->router.own_first, 3 * rank);
+    EXPECT_EQ(own->router.own(), 3);
+  }
+  experts.interleaved = experts.bias = true;
+  for (const bool transposed : {false, true}) {
+    experts.transposed = transposed;
+    const auto list = on_rank(decoder_of(attention(2, 2), experts), 1, 2);
+    const Param& gate_up = role(list, "layers.0.experts_gate_up");
+    EXPECT_THAT(rows_of(gate_up.parts[1]), ElementsAre(1, 3, 5, 7, 9));
+    EXPECT_EQ(gate_up.parts[1].name, "layers.0.mlp.experts.3.gate_up_proj.weight");
+    EXPECT_EQ(gate_up.parts[1].transposed, transposed);
+    EXPECT_EQ(gate_up.stored_shape(gate_up.parts[1]),
+              transposed ? (std::vector<int64_t>{8, 10}) : (std::vector<int64_t>{10, 8}));
+    const Param& bias = role(list, "layers.0.experts_gate_up_bias");
+    EXPECT_EQ(bias.rows(), 30);
+    EXPECT_THAT(rows_of(bias.parts[1]), ElementsAre(31, 33, 35, 37, 39)) << "ups of expert 3";
+    const Param& down_bias = role(list, "layers.0.experts_down_bias");
+    EXPECT_EQ(rows_of(down_bias.parts[0]), range(24, 24)) << "each adds those of its experts";
+    EXPECT_EQ(down_bias.stored_shape(down_bias.parts[0]), (std::vector<int64_t>{6, 8}));
+  }
+}
+
 TEST(Shard, DividesRecurrentHeads) {
   const GatedDelta delta{{2, 4, 16, 16, 4}};
   const Decoder decoder = decoder_of(delta, Dense{12});
@@ -224,11 +274,16 @@ TEST(Shard, LeavesNothingOut) {
   Experts experts;
   experts.router.experts = 3, experts.router.top_k = 1;
   experts.inner = 8, experts.shared_inner = 4;
+  Experts whole_experts = experts;
+  whole_experts.router.experts = 8;
+  whole_experts.by_expert = true;
+  Experts interleaved = whole_experts;
+  interleaved.interleaved = interleaved.bias = true;
   Attention gated = attention(8, 4);
   gated.gate = gated.bias = gated.sinks = true;
   for (const Mixer& mixer :
        {Mixer(gated), Mixer(GatedDelta{{4, 8, 16, 16, 4}}), Mixer(GatedDelta{{4, 8, 16, 16, 4}, true})}) {
-    for (const Ffn& ffn : {Ffn(Dense{16}), Ffn(experts)}) {
+    for (const Ffn& ffn : {Ffn(Dense{16}), Ffn(experts), Ffn(whole_experts), Ffn(interleaved)}) {
       const Decoder decoder = decoder_of(mixer, ffn);
       const std::vector<Param> whole = params(decoder);
       std::map<std::string, std::map<std::pair<int64_t, int64_t>, int>> had;  // values of a tensor, by how many ranks
@@ -277,6 +332,11 @@ TEST(CheckRanks, NamesWhatDoesNotDivideAndHowManyRanksWouldDo) {
   Experts experts;
   experts.router.experts = 3, experts.router.top_k = 1, experts.inner = 8, experts.shared_inner = 6;
   EXPECT_THAT(refusal(decoder_of(attention(4, 2), experts), 4), HasSubstr("shared experts"));
+  experts.router.experts = 6, experts.inner = 7, experts.shared_inner = 8, experts.by_expert = true;
+  EXPECT_TRUE(check_ranks(decoder_of(attention(4, 2), experts), 2, "the target").ok()) << "no expert is cut";
+  EXPECT_EQ(refusal(decoder_of(attention(4, 2), experts), 4),
+            "--tensor-parallel-size 4 needs the target's experts, which --enable-expert-parallel divides, to be a "
+            "multiple of 4, but it has 6: use 2.");
   EXPECT_THAT(refusal(decoder_of(GatedDelta{{2, 6, 16, 16, 4}}, Dense{12}), 4), HasSubstr("value heads"));
   EXPECT_TRUE(check_ranks(decoder_of(GatedDelta{{1, 2, 16, 16, 4}}, Dense{12}), 2, "the target").ok());
 }

@@ -58,6 +58,8 @@ struct Experts {
   bool interleaved = false, transposed = false;
   // Width of one more expert, which every row goes through, times the sigmoid of its own gate. 0: there is none.
   int32_t shared_inner = 0;
+  // Ranks of a tensor-parallel group divide the experts among them, in order, instead of the inner width of each.
+  bool by_expert = false;
 };
 
 using Mixer = std::variant<Attention, GatedDelta>;
@@ -86,6 +88,10 @@ struct Decoder {
   const Attention* first_attention() const;
   // Layers with a state of fixed size.
   size_t delta_layers() const;
+  // Sets Experts::by_expert; false where no layer has experts.
+  bool divide_by_expert();
+  // Whether it is set.
+  bool divides_by_expert() const;
 };
 
 inline const Attention* Decoder::first_attention() const {
@@ -93,6 +99,20 @@ inline const Attention* Decoder::first_attention() const {
     if (const auto* attention = std::get_if<Attention>(&layer.mixer)) return attention;
   }
   return nullptr;
+}
+
+inline bool Decoder::divide_by_expert() {
+  for (Layer& layer : layers) {
+    if (auto* experts = std::get_if<Experts>(&layer.ffn)) experts->by_expert = true;
+  }
+  return divides_by_expert();
+}
+
+inline bool Decoder::divides_by_expert() const {
+  return std::ranges::any_of(layers, [](const Layer& layer) {
+    const auto* experts = std::get_if<Experts>(&layer.ffn);
+    return experts != nullptr && experts->by_expert;
+  });
 }
 
 inline size_t Decoder::delta_layers() const {

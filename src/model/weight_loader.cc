@@ -183,7 +183,8 @@ Status check_cut(const Param& param, const ops::WeightFormat& storage) {
   return unimplemented("--tensor-parallel-size cuts the columns of \"" + param.parts[0].name + "\" after each " +
                        std::to_string(param.columns) + ": that must be a multiple of " +
                        std::to_string(storage.group_k) + ", as so many share a scale in " + ops::format_name(storage) +
-                       ". Use fewer ranks.");
+                       (param.is_experts() ? ". Use fewer ranks, or --enable-expert-parallel, which cuts no expert."
+                                           : ". Use fewer ranks."));
 }
 
 }  // namespace

@@ -127,6 +127,7 @@ class EngineBase:
         kv_cache_dtype: str = "auto",
         threads: int = 0,
         tensor_parallel_size: int = 1,
+        enable_expert_parallel: bool = False,
         data_parallel_size: int = 1,
         speculation: bool | None = None,
         block_size: int = 0,
@@ -165,6 +166,7 @@ class EngineBase:
         options.kv_cache_dtype = _kv_cache_dtype(kv_cache_dtype)
         options.threads = threads
         options.tensor_parallel_size = tensor_parallel_size
+        options.enable_expert_parallel = enable_expert_parallel
         options.data_parallel_size = data_parallel_size
         options.block_size = block_size
         options.verify = _verify(verify)

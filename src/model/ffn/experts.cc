@@ -60,7 +60,8 @@ void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const
       .counters = gain ? TensorView(call.zeroed.as<int32_t>() + sums, DType::kI32, {counters}) : TensorView(),
       .y = own.x,
       .gate_up_end = {activation, gate_up_bias_.view, {}, setup_.spec.clamp},
-      .down_end = {ops::EndKind::kStore, x.once(down_bias_.view)}};
+      // Parts of an expert have one bias together.
+      .down_end = {ops::EndKind::kStore, setup_.spec.by_expert ? down_bias_.view : x.once(down_bias_.view)}};
   ops::experts_ffn(pass.stream, ffn, routing);
   if (setup_.spec.shared_inner > 0) add_shared(pass, h, own);
   if (x.group != nullptr) x.group->add_sum(pass.stream, own.x, x.x);

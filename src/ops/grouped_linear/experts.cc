@@ -23,14 +23,15 @@ void in_three_steps(Stream& stream, const ExpertsCall& call, const Routing& rout
 int64_t experts_counters(const RouterRule& rule, int64_t rows) {
   const int64_t entries = rows * rule.top_k;
   if (entries > kMostMeanEntries * rule.experts) return 0;
-  return 1 + rule.experts + entries / kLeastTileRows;  // tiles handed out; panels written of each tile of rows
+  return 1 + rule.own() + entries / kLeastTileRows;  // tiles handed out; panels written of each tile of rows
 }
 
 bool experts_gain_from_counters(const RouterRule& rule, int64_t inner, int64_t rows) {
   // Where each tile of gate and up has a multiprocessor to itself, all end at once and there is little to read on to;
   // the kernel for down starts on idle ones meanwhile (one row of 8 experts of 768: 25 instead of 28 us).
   constexpr int64_t kProcessors = 132, kTileOutputs = 64;
-  const int64_t row_tiles = std::min<int64_t>(rows * rule.top_k, rule.experts);
+  const int64_t entries = divide_up(rows * rule.top_k * rule.own(), rule.experts);  // here, in the mean
+  const int64_t row_tiles = std::min<int64_t>(entries, rule.own());
   return experts_counters(rule, rows) > 0 && row_tiles * divide_up(inner, kTileOutputs) > kProcessors;
 }
 

@@ -20,20 +20,31 @@ float as_float(BFloat16 v) {
   return to_float(v);
 }
 
+// What a row adds up.
+struct RowSlots {
+  const int32_t* experts;  // negative: the slot was left out
+  const float* weights;
+  int64_t top_k;
+};
+
 template <typename T>
-void combine_row(const float* weights, int64_t top_k, const T* d, int64_t width, float* y) {
+void combine_row(const RowSlots& slots, const T* d, int64_t width, float* y) {
   constexpr int64_t kBlock = 256;  // sums that stay in the first-level cache
   for (int64_t begin = 0; begin < width; begin += kBlock) {
     const int64_t count = std::min(kBlock, width - begin);
     float sums[kBlock];
-    for (int64_t s = 0; s < top_k; ++s) {
+    bool any = false;
+    for (int64_t s = 0; s < slots.top_k; ++s) {
+      if (slots.experts[s] < 0) continue;
       const T* from = d + s * width + begin;
-      const float weight = weights[s];
+      const float weight = slots.weights[s];
       for (int64_t i = 0; i < count; ++i) {
         const float product = weight * as_float(from[i]);
-        sums[i] = s == 0 ? product : sums[i] + product;
+        sums[i] = any ? sums[i] + product : product;
       }
+      any = true;
     }
+    if (!any) return;
     for (int64_t i = 0; i < count; ++i) y[begin + i] += sums[i];
   }
 }
@@ -97,11 +108,11 @@ void combine_experts_cpu(Stream& stream, const Routing& routing, TensorView d, T
   const int64_t rows = y.shape[0], width = y.shape[1], top_k = routing.top_k();
   const int64_t tasks = std::clamp(rows * width * top_k / kTaskElements, int64_t{1}, rows);
   const auto combine = [&](int64_t r) {
-    if (routing.experts.as<int32_t>()[r * top_k] < 0) return;
-    const float* weights = routing.weights.as<float>() + r * top_k;
+    const int64_t first = r * top_k;
+    const RowSlots slots = {routing.experts.as<int32_t>() + first, routing.weights.as<float>() + first, top_k};
     float* to = y.as<float>() + r * width;
-    if (d.dtype == DType::kF32) return combine_row(weights, top_k, d.as<float>() + r * top_k * width, width, to);
-    combine_row(weights, top_k, d.as<BFloat16>() + r * top_k * width, width, to);
+    if (d.dtype == DType::kF32) return combine_row(slots, d.as<float>() + first * width, width, to);
+    combine_row(slots, d.as<BFloat16>() + first * width, width, to);
   };
   stream.pool().parallel_for(tasks, [&](int64_t t, int) {
     for (int64_t r = rows * t / tasks; r < rows * (t + 1) / tasks; ++r) combine(r);

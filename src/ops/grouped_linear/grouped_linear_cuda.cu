@@ -151,29 +151,37 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const CombineA
   const int64_t row = blockIdx.x, column = (static_cast<int64_t>(blockIdx.y) * kCombineThreads + threadIdx.x) * kWidth;
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
-  if (column >= args.width || args.experts[row * args.top_k] < 0) return;
+  if (column >= args.width) return;
   const int64_t to = row * args.width + column;
   Values<kWidth> y = load_values<kWidth>(args.y, false, to), sum = {};
+  bool any = false;  // the same for all threads of a row
   for (int begin = 0; begin < args.top_k; begin += kAhead) {
     Values<kWidth> d[kAhead] = {};
     float weights[kAhead] = {};
+    int32_t experts[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if (begin + i >= args.top_k) continue;
+      experts[i] = begin + i < args.top_k ? args.experts[row * args.top_k + begin + i] : -1;
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (experts[i] < 0) continue;
       const int64_t entry = row * args.top_k + begin + i;
       weights[i] = args.weights[entry];
       d[i] = load_values<kWidth>(args.d, args.d_bf16, entry * args.width + column);
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if (begin + i >= args.top_k) continue;
+      if (experts[i] < 0) continue;
 #pragma unroll
       for (int c = 0; c < kWidth; ++c) {
         const float product = weights[i] * d[i].v[c];
-        sum.v[c] = begin + i == 0 ? product : sum.v[c] + product;
+        sum.v[c] = any ? sum.v[c] + product : product;
       }
+      any = true;
     }
   }
+  if (!any) return;
 #pragma unroll
   for (int c = 0; c < kWidth; ++c) y.v[c] += sum.v[c];
   if constexpr (kWidth == 4) {
@@ -256,6 +264,7 @@ GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& ro
   args.chosen = routing.experts.as<int32_t>();
   args.expert_bytes = grouped_cuda_expert_bytes(w.n, w.k, w.format.code, w.layout);
   args.experts = static_cast<int>(w.experts);
+  args.spread = static_cast<int>(routing.spread);
   args.top_k = static_cast<int>(routing.top_k());
   args.entry_count = static_cast<int>(y.shape[0]);
   args.n = static_cast<int>(w.n);
@@ -281,7 +290,7 @@ void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, c
   const GpuInfo& gpu = stream.gpu();
   switch (grouped_cuda_kernel(gpu, w, x.dtype)) {
     case LinearKernel::kTiles:
-      return grouped_tiles_cuda(stream, args, grouped_tile_size(args.entry_count, args.experts), gpu.multiprocessors);
+      return grouped_tiles_cuda(stream, args, grouped_tile_size(args.entry_count, args.spread), gpu.multiprocessors);
     case LinearKernel::kPortable:
       return grouped_portable_cuda(stream, args, gpu.multiprocessors);
     case LinearKernel::kPlain:
@@ -310,7 +319,7 @@ bool experts_ffn_cuda(Stream& stream, const ExpertsCall& call, const Routing& ro
   const bool tiles = kernel(gpu, call.gate_up, call.x.values.dtype) == LinearKernel::kTiles &&
                      kernel(gpu, call.down, call.inner.dtype) == LinearKernel::kTiles;
   const int64_t entries = routing.rows() * routing.top_k();
-  if (!tiles || grouped_tile_size(entries, routing.expert_count()) != GroupedTileSize::kFewRows) return false;
+  if (!tiles || grouped_tile_size(entries, routing.spread) != GroupedTileSize::kFewRows) return false;
   ExpertsArgs args;
   args.gate_up =
       grouped_args(call.gate_up, call.x.values, routing, call.inner, {.rows = GroupedRows::kIn}, call.gate_up_end);

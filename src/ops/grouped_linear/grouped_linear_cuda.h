@@ -37,7 +37,8 @@ constexpr int64_t grouped_cuda_row(int64_t row, int part, LinearLayout layout) {
 // Rows of x that a tile of the kernels of sm_90a takes at most. What an expert has beyond goes to further tiles, which
 // read its weights again.
 enum class GroupedTileSize { kFewRows = 64, kManyRows = 256 };
-// By how many rows an expert gets in the mean. Chooses tiles, and so affects no result.
+// By how many rows an expert gets in the mean: all entries over Routing::spread. Chooses tiles, and so affects no
+// result.
 GroupedTileSize grouped_tile_size(int64_t entries, int64_t experts);
 
 // Which kernel takes this call, as in linear(). kTiles and kPortable give the same bits.
@@ -53,6 +54,7 @@ struct GroupedArgs {
   const int32_t* chosen = nullptr;  // [entries]: Routing::experts
   int64_t expert_bytes = 0;
   int experts = 0, top_k = 0, entry_count = 0;
+  int spread = 0;  // Routing::spread
   int n = 0, k = 0, k_blocks = 0, panels = 0, outputs = 0;
   GroupedRows rows = GroupedRows::kIn;
   LinearLayout layout = LinearLayout::kPlain;

@@ -1,6 +1,6 @@
 // Protects: every output against an fp64 oracle, for all dtypes, layouts, ways of rows and ragged shapes; that a row's
-// bits depend on nothing but the row; that rows that were left out are neither read nor written. Built twice: for the
-// CPU, and with VOLLEY_GROUPED_TEST_CUDA for a GPU.
+// bits depend on nothing but the row; that rows that were left out, and experts that are elsewhere, are neither read
+// nor written. Built twice: for the CPU, and with VOLLEY_GROUPED_TEST_CUDA for a GPU.
 #include "ops/grouped_linear/grouped_linear.h"
 
 #include <gtest/gtest.h>
@@ -333,6 +333,120 @@ GROUPED_TEST(LeavesRowsOut) {
     ASSERT_EQ(std::isnan(d[r * 2 * n]), r % 3 == 2);
     ASSERT_EQ(sums[r * n] == 2.0f, r % 3 == 2) << r;
     ASSERT_FALSE(std::isnan(sums[r * n]));
+  }
+}
+
+// A rank's experts [first, first + count) of a whole.
+Experts part_of(Device& device, const Experts& whole, int64_t first, int64_t count) {
+  const LinearLayout layout = whole.packed.layout;
+  Experts part(device, count, whole.n, whole.k, whole.dtype, layout);
+  const int64_t size = whole.n * whole.k;
+  part.values = {whole.values.begin() + first * size, whole.values.begin() + (first + count) * size};
+  const std::vector<char> bytes = encoded(part.values, whole.dtype);
+  const int64_t each = layout == kGateUp ? 2 : 1, rows = whole.n / each;
+  std::vector<WeightRows> parts;
+  for (int64_t i = 0; i < count * each; ++i) {
+    parts.push_back(
+        {bytes.data() + i * rows * whole.k * static_cast<int64_t>(dtype_size(whole.dtype)), whole.dtype, rows});
+  }
+  part.packed = std::move(pack_experts(device, parts, count, whole.k, whole.dtype, layout)).value();
+  return part;
+}
+
+// What rows whose experts a rank has add to nothing, in fp64, with the magnitude of its addends.
+void combine_oracle(const TestRouting& all, int64_t row, const Experts& down, const std::vector<float>& inner,
+                    int64_t column, Sum& sum) {
+  for (int64_t s = 0; s < all.rule.top_k; ++s) {
+    const int64_t entry = row * all.rule.top_k + s;
+    const int32_t expert = all.routed.experts[entry];
+    if (expert < 0) continue;
+    const Sum d = oracle(down, expert, column, &inner[entry * down.k]);
+    sum.value += all.routed.weights[entry] * d.value;
+    sum.magnitude += std::fabs(all.routed.weights[entry]) * d.magnitude;
+  }
+}
+
+// Ranks that divide the experts: each adds what its own give, the same bits in one operation or in its parts, for a row
+// alone or among others; together it is the whole. Entries of other ranks hold NaN, which reaches nothing.
+GROUPED_TEST(AddsTheExpertsThatAreHere) {
+  GROUPED_TEST_DEVICE;
+  constexpr int kExperts = 16, kTopK = 4, kHidden = 136, kInner = 64;
+  const Experts gate_up(device, kExperts, 2 * kInner, kHidden, kBF16, kGateUp);
+  const Experts down(device, kExperts, kHidden, kInner, kBF16, kPlain);
+  for (const int64_t rows : {1, 5, 70, 300}) {
+    const TestRouting whole(device, kExperts, kTopK, rows, 0, 3);
+    const std::vector<float> x = rounded(normal_values(rows * kHidden, 3), kBF16);
+    std::vector<double> addends(rows * kHidden);  // magnitudes of a row's: of each expert by itself
+    for (const int parts : {kExperts, 8, 2}) {
+      std::vector<double> sums(rows * kHidden), most(rows * kHidden);
+      for (int part = 0; part < parts; ++part) {
+        const int count = kExperts / parts;
+        const Experts own_gate_up = part_of(device, gate_up, part * count, count);
+        const Experts own_down = part_of(device, down, part * count, count);
+        TestRouting own(device, kExperts, kTopK, rows, 0, 3);
+        own.rule.own_first = part * count;
+        own.rule.own_count = count;
+        const std::vector<float> y = run_layer(device, own_gate_up, own_down, own, x, 0, rows, kBF16, Chain::kWhole);
+        ASSERT_EQ(y, run_layer(device, own_gate_up, own_down, own, x, 0, rows, kBF16, Chain::kApart));
+        for (const int64_t row : {int64_t{0}, rows / 2, rows - 1}) {
+          const std::vector<float> alone =
+              run_layer(device, own_gate_up, own_down, own, x, row, 1, kBF16, Chain::kWhole);
+          ASSERT_EQ(std::memcmp(alone.data(), &y[row * kHidden], alone.size() * 4), 0) << "row " << row;
+        }
+        for (size_t i = 0; i < y.size(); ++i) {
+          ASSERT_FALSE(std::isnan(y[i]));
+          sums[i] += double{y[i]} - x[i];
+          if (parts == kExperts) addends[i] += std::fabs(double{y[i]} - x[i]);
+          most[i] += std::fabs(y[i]) + std::fabs(x[i]);
+        }
+      }
+      const std::vector<float> together = run_layer(device, gate_up, down, whole, x, 0, rows, kBF16, Chain::kWhole);
+      for (size_t i = 0; i < sums.size(); ++i) {
+        const double bound = 2 * kRound * (kTopK * addends[i] + most[i] + std::fabs(together[i]));
+        ASSERT_NEAR(sums[i], double{together[i]} - x[i], bound) << i << " in " << parts << " parts";
+      }
+    }
+  }
+}
+
+// The second product and the combination against the oracle, where some experts of a row are elsewhere.
+GROUPED_TEST(CombinesWhatIsHere) {
+  GROUPED_TEST_DEVICE;
+  for (const auto& [experts, top_k, rows, n, k] :
+       {std::tuple{16, 4, 40, 264, 128}, {8, 8, 3, 37, 33}, {512, 10, 20, 130, 64}}) {
+    const Experts whole(device, experts, n, k, kBF16, kPlain);
+    for (const auto& [first, count] : {std::pair{0, experts / 4}, {experts / 4, experts / 2}, {experts - 1, 1}}) {
+      const Experts own = part_of(device, whole, first, count);
+      TestRouting routing(device, experts, top_k, rows, 0, 3);
+      routing.rule.own_first = first;
+      routing.rule.own_count = count;
+      RouterWorld world(device, routing.rule, rows, routing.all);
+      world.run();
+      routing.routed = world.read();
+      const std::vector<int32_t>& entries = routing.routed.entries;
+      const std::vector<float> x = rounded(normal_values(rows * top_k * k, 5), kBF16);  // grouped
+      std::vector<float> inner(x.size(), std::nanf(""));                                // of each entry
+      for (size_t i = 0; i < entries.size(); ++i) std::copy_n(&x[i * k], k, &inner[entries[i] * k]);
+      const std::vector<float> d = decoded(grouped_for_test(device, own, x, kBF16, world.routing(), kF32, kOut), kF32);
+      for (int64_t entry = 0; entry < rows * top_k; ++entry) {
+        ASSERT_EQ(std::isnan(d[entry * n]), routing.routed.experts[entry] < 0) << "entry " << entry;
+      }
+      const std::vector<float> before = normal_values(rows * n, 6);
+      const DeviceTensor from(device, d), to(device, before);
+      combine_experts(device.stream(), world.routing(), from.view(kF32, {rows * top_k, n}), to.view(kF32, {rows, n}));
+      const std::vector<float> y = to.read<float>();
+      for (int64_t row = 0; row < rows; ++row) {
+        const int32_t* chosen = &routing.routed.experts[row * top_k];
+        const bool any = std::any_of(chosen, chosen + top_k, [](int32_t e) { return e >= 0; });
+        for (int64_t i = row * n; i < (row + 1) * n; ++i) {
+          ASSERT_TRUE(any || y[i] == before[i]) << "row " << row;
+          Sum sum;
+          combine_oracle(routing, row, own, inner, i % n, sum);
+          const double bound = sum_bound(sum, k + top_k) + kRound * (std::fabs(before[i]) + std::fabs(y[i]));
+          ASSERT_NEAR(y[i], before[i] + sum.value, bound) << "row " << row << " column " << i % n;
+        }
+      }
+    }
   }
 }
 

@@ -52,9 +52,10 @@ Routing take_routing(Arena& scratch, const RouterRule& rule, int64_t rows) {
   r.experts = scratch.take(DType::kI32, {rows, rule.top_k});
   r.weights = scratch.take(DType::kF32, {rows, rule.top_k});
   r.entries = scratch.take(DType::kI32, {rows * rule.top_k});
-  r.offsets = scratch.take(DType::kI32, {rule.experts + 1});
-  r.touched = scratch.take(DType::kI32, {rule.experts});
+  r.offsets = scratch.take(DType::kI32, {rule.own() + 1});
+  r.touched = scratch.take(DType::kI32, {rule.own()});
   r.touched_count = scratch.take(DType::kI32, {1});
+  r.spread = rule.experts;
   return r;
 }
 
@@ -62,7 +63,8 @@ void route(Stream& stream, const RouterRule& rule, const RouteCall& call, const 
   VOLLEY_CHECK(check_router(rule).ok());
   const int64_t rows = out.rows();
   VOLLEY_CHECK_EQ(out.top_k(), rule.top_k);
-  VOLLEY_CHECK_EQ(out.expert_count(), rule.experts);
+  VOLLEY_CHECK_EQ(out.expert_count(), rule.own());
+  VOLLEY_CHECK(rule.own_first >= 0 && rule.own_first + rule.own() <= rule.experts);
   VOLLEY_CHECK_EQ(out.entries.shape[0], rows * rule.top_k);
   const bool simulated = call.simulated.positions.data != nullptr;
   if (simulated) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "base/host_device.h"
 #include "device/arena.h"
 
 namespace volley::ops {
@@ -33,14 +34,24 @@ struct RouterRule {
   int32_t groups = 1, top_groups = 1;
   bool renormalise = true;  // weights over their sum (kSigmoid: over the sum + 1e-20)
   float scaling = 1.0f;     // of the weights, at last
+  // Which experts are here: own_count from own_first on, where ranks have the others; own_count 0: all.
+  int32_t own_first = 0, own_count = 0;
+
+  VOLLEY_HOST_DEVICE int32_t own() const { return own_count > 0 ? own_count : experts; }
+  // An expert's number among those that are here; -1: it is not.
+  VOLLEY_HOST_DEVICE int32_t own_number(int32_t expert) const {
+    const int32_t number = expert - own_first;
+    return number >= 0 && number < own() ? number : -1;
+  }
 };
 
 // kUnimplemented or kInvalidArgument for a rule that route() cannot follow, naming the number.
 Status check_router(const RouterRule& rule);
 
 // Where the rows of a pass go. An entry is a (row, slot) pair, of number row * top_k + slot; slots are in order of
-// descending score. Device memory; for a row that is left out all experts are -1 and all weights 0, and its entries
-// are not among the grouped ones.
+// descending score. Experts are those that are here, counted from the first of them. Device memory; an entry that is
+// left out has expert -1 and weight 0, and is not among the grouped ones: all of a row that is left out, and those
+// whose expert is elsewhere.
 struct Routing {
   TensorView experts;  // [rows, top_k] int32
   TensorView weights;  // [rows, top_k] fp32
@@ -49,6 +60,7 @@ struct Routing {
   TensorView offsets;  // [experts + 1] int32: those of expert e are entries[offsets[e] .. offsets[e + 1])
   TensorView touched;  // [experts] int32: experts with entries, ascending; the first touched_count[0] mean something
   TensorView touched_count;  // [1] int32
+  int64_t spread = 0;        // experts that entries are shared out among, here and elsewhere
 
   int64_t rows() const { return experts.shape[0]; }
   int64_t top_k() const { return experts.shape[1]; }
@@ -73,7 +85,7 @@ struct RouteCall {
   int32_t skipped_slot = -1;  // rows of this slot are left out: they touch no expert
   SimulatedRouting simulated;
   TensorView zeroed;  // int32 of any shape that becomes 0: counters of kernels that follow; or a null view
-  // Device memory, or null: the number of experts touched is added to it. Read it when the stream's work is done.
+  // Device memory, or null: the number of experts touched here is added to it. Read it when the stream's work is done.
   int64_t* touched_total = nullptr;
 };
 

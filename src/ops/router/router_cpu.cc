@@ -104,8 +104,10 @@ void route_row(const RouterRule& rule, const RouteCall& call, int64_t r, const R
     score(rule, call, call.logits.as<float>() + r * rule.experts, row);
     choose(rule, row);
   }
-  std::copy_n(row.experts, rule.top_k, experts);
-  std::copy_n(row.weights, rule.top_k, weights);
+  for (int32_t s = 0; s < rule.top_k; ++s) {
+    experts[s] = rule.own_number(row.experts[s]);
+    weights[s] = experts[s] < 0 ? 0.0f : row.weights[s];
+  }
 }
 
 // A counting sort, which leaves entries of one expert in their order.

@@ -49,20 +49,21 @@ struct Runs {
 // What a thread knows of an expert: how many entries it has, and which is the first of them in order.
 __device__ void write_expert(const RouteArgs& args, int expert, int first, int count) {
   const int rank = cuda::block_sum_before<kGroupWarps>(count > 0 ? 1 : 0);
-  if (expert >= args.rule.experts) return;
+  const int experts = args.rule.own();
+  if (expert >= experts) return;
   args.offsets[expert] = first;
   if (count > 0) args.touched[rank] = expert;
-  if (expert != args.rule.experts - 1) return;
+  if (expert != experts - 1) return;
   const int touched = rank + (count > 0 ? 1 : 0);
-  args.offsets[args.rule.experts] = first + count;
+  args.offsets[experts] = first + count;
   *args.touched_count = touched;
   if (args.touched_total != nullptr) *args.touched_total += touched;
 }
 
-// By one block: a stable counting sort. chosen: the experts of all entries. counts: [kGroupWarps][experts] in shared
-// memory.
+// By one block: a stable counting sort. chosen: the experts of all entries. counts: [kGroupWarps][own experts] in
+// shared memory.
 __device__ void group_entries(const RouteArgs& args, const int32_t* chosen, int* counts) {
-  const int experts = args.rule.experts, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int experts = args.rule.own(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const Runs runs(chosen, args.rows * args.rule.top_k);
   int* own = counts + warp * experts;
   if (warp < runs.warps) {

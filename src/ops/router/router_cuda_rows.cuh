@@ -229,6 +229,8 @@ __device__ void route_row(const RouteArgs& args, int64_t row, float* choice, int
     }
   }
   if (lane < top_k) {
+    expert = args.rule.own_number(expert);
+    if (expert < 0) weight = 0;
     args.experts[row * top_k + lane] = expert;
     if (chosen_too != nullptr) chosen_too[row * top_k + lane] = expert;
     args.weights[row * top_k + lane] = weight;

@@ -1,6 +1,6 @@
 // Protects: experts and weights against an fp64 oracle, for every kind of rule; ties; that a row's choice depends on
-// the row alone; that the grouping holds every entry once, in order; rows that are left out; simulated routing. Built
-// twice: for the CPU, and with VOLLEY_ROUTER_TEST_CUDA for a GPU.
+// the row alone; that the grouping holds every entry once, in order; rows that are left out, and experts that are
+// elsewhere; simulated routing. Built twice: for the CPU, and with VOLLEY_ROUTER_TEST_CUDA for a GPU.
 #include "ops/router/router.h"
 
 #include <gtest/gtest.h>
@@ -46,10 +46,17 @@ RouterRule sigmoid_rule(int32_t experts, int32_t top_k, int32_t groups, int32_t 
   return rule;
 }
 
-// All entries of routed rows, once, by expert and ascending; and what says so.
+// Of a rank that has the experts [first, first + count).
+RouterRule part_of(RouterRule rule, int32_t first, int32_t count) {
+  rule.own_first = first;
+  rule.own_count = count;
+  return rule;
+}
+
+// All entries of routed rows whose expert is here, once, by expert and ascending; and what says so.
 void check_grouping(const RouterRule& rule, const Routed& r) {
   std::vector<int32_t> entries, touched, offsets = {0};
-  for (int32_t e = 0; e < rule.experts; ++e) {
+  for (int32_t e = 0; e < rule.own(); ++e) {
     for (size_t i = 0; i < r.experts.size(); ++i) {
       if (r.experts[i] == e) entries.push_back(static_cast<int32_t>(i));
     }
@@ -166,6 +173,10 @@ ROUTER_TEST(RowsGiveWhatProductAndChoicesGive) {
                                      {kRules[3], 2880},
                                      {kRules[9], 512},
                                      {softmax_rule(256, 16, false), 192},
+                                     {part_of(kRules[0], 64, 32), 2048},
+                                     {part_of(kRules[7], 224, 32), 1024},
+                                     {part_of(kRules[1], 0, 256), 320},
+                                     {part_of(kRules[3], 16, 16), 2880},
                                      {softmax_rule(256, 8, true), 2048}}) {
     const std::vector<float> values = normal_values(int64_t{rule.experts} * hidden, 31);
     std::vector<BFloat16> weights(values.size());
@@ -254,6 +265,43 @@ ROUTER_TEST(LeavesRowsOut) {
       ASSERT_EQ(some.weights[i], skipped ? 0 : all.weights[i]);
     }
     check_grouping(rule, some);
+  }
+}
+
+// Ranks that divide the experts choose alike, and each keeps the entries of its own: with the weights of the whole, and
+// simulated ones likewise.
+ROUTER_TEST(LeavesOutExpertsThatAreElsewhere) {
+  ROUTER_TEST_DEVICE;
+  for (const auto& [rule, parts] :
+       {std::pair{kRules[0], 8}, {kRules[1], 4}, {kRules[1], 1}, {kRules[2], 2}, {kRules[4], 3}, {kRules[7], 8}}) {
+    for (const int64_t rows : {1, 2, 17, 64, 65, 300}) {
+      for (const bool simulated : {false, true}) {
+        SCOPED_TRACE(testing::Message() << rule.top_k << " of " << rule.experts << " in " << parts << " parts, " << rows
+                                        << " rows" << (simulated ? ", simulated" : ""));
+        RouterInputs in = random_inputs(rule, rows, 13);
+        for (int64_t r = 0; r < rows; ++r) in.row_slots.push_back(r % 7 == 3 ? 9 : static_cast<int32_t>(r));
+        if (simulated) in.positions.assign(rows, 5);
+        in.skipped_slot = 9;
+        const Routed all = route_for_test(device, rule, rows, in);
+        std::vector<int> had(all.experts.size());
+        int64_t touched = 0;
+        for (int part = 0; part < parts; ++part) {
+          const int32_t count = rule.experts / parts, first = part * count;
+          const RouterRule own = part_of(rule, first, count);
+          const Routed r = route_for_test(device, own, rows, in);
+          for (size_t i = 0; i < all.experts.size(); ++i) {
+            const bool here = all.experts[i] >= first && all.experts[i] < first + count;
+            ASSERT_EQ(r.experts[i], here ? all.experts[i] - first : -1) << "entry " << i;
+            ASSERT_EQ(r.weights[i], here ? all.weights[i] : 0.0f) << "entry " << i;
+            had[i] += here ? 1 : 0;
+          }
+          check_grouping(own, r);
+          touched += r.total;
+        }
+        for (size_t i = 0; i < had.size(); ++i) ASSERT_EQ(had[i], all.experts[i] >= 0 ? 1 : 0);
+        ASSERT_EQ(touched, all.total);
+      }
+    }
   }
 }
 

@@ -57,7 +57,7 @@ class RouterWorld {
     const int64_t entries = rows_ * rule_.top_k;
     r.experts = read<int32_t>(routing_.experts, entries);
     r.weights = read<float>(routing_.weights, entries);
-    r.offsets = read<int32_t>(routing_.offsets, rule_.experts + 1);
+    r.offsets = read<int32_t>(routing_.offsets, rule_.own() + 1);
     r.entries = read<int32_t>(routing_.entries, r.offsets.back());
     r.touched = read<int32_t>(routing_.touched, read<int32_t>(routing_.touched_count, 1)[0]);
     r.total = total_.read<int64_t>()[0] - 1000;
