@@ -620,6 +620,20 @@ TEST(Cli, InspectSaysHowACheckpointIsQuantised) {
   EXPECT_NE(program.out().find("48, all there"), std::string::npos) << program.out();
 }
 
+TEST(Cli, InspectSaysWhichExpertsARankHas) {
+  const std::vector<std::string> arguments = {
+      "inspect", "--model", "tests/data/targets/moe_single", "--tensor-parallel-size", "2", "--enable-expert-parallel"};
+  Program text(arguments);
+  EXPECT_NE(text.out().find("experts      rank 0: 0 to 2, 1: 3 to 5\n"), std::string::npos) << text.out();
+  std::vector<std::string> as_json = arguments;
+  as_json.push_back("--json");
+  const Json json = Program(as_json).last_json();
+  const Json& ranks = json["memory"]["ranks"];
+  ASSERT_EQ(ranks.size(), 2u);
+  EXPECT_EQ(ranks[1]["first_expert"], 3);
+  EXPECT_EQ(ranks[1]["experts"], 3);
+}
+
 TEST(Cli, InspectDescribesThePair) {
   Program program({"inspect", "--json"});
   ASSERT_EQ(program.status(), 0) << program.err();

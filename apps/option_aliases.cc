@@ -38,9 +38,10 @@ constexpr Alias kAliases[] = {
     {"--dp-size", "--data-parallel-size"},
     {"--dp", "--data-parallel-size"},
     {"--enable-ep-moe", "--enable-expert-parallel"},
+    {"--no-enable-expert-parallel", ""},
 };
 
-// SGLang's, whose value has no name here.
+// SGLang's: a number of ranks, which none has here.
 constexpr std::string_view kExpertSizes[] = {"--ep-size", "--ep", "--expert-parallel-size"};
 
 // Letters to insert, delete, replace or swap with the next (optimal string alignment).
@@ -80,7 +81,8 @@ std::vector<std::string> translate_aliases(std::vector<std::string> words) {
 
 std::string_view instead_of(std::string_view option) {
   if (std::ranges::count(kExpertSizes, option) == 0) return {};
-  return "use --enable-expert-parallel, which divides experts among all ranks of --tensor-parallel-size";
+  return "use --enable-expert-parallel, which divides experts among all ranks of --tensor-parallel-size, or for 1 "
+         "nothing";
 }
 
 std::string nearest_name(std::string_view word, const std::vector<std::string>& names) {

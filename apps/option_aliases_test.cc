@@ -19,6 +19,11 @@ TEST(OptionAliases, NamesOfOtherServersBecomeOurs) {
             (Words{"generate", "--prompt", "--model-pathology"}));
 }
 
+TEST(OptionAliases, WhatIsSoAnywayIsLeftOut) {
+  EXPECT_EQ(translate_aliases({"serve", "--no-enable-expert-parallel", "--port", "1"}),
+            (Words{"serve", "--port", "1"}));
+}
+
 TEST(OptionAliases, NamesWithoutACounterpartSayWhatToDo) {
   for (const char* theirs : {"--ep-size", "--ep", "--expert-parallel-size"}) {
     EXPECT_TRUE(instead_of(theirs).starts_with("use --enable-expert-parallel")) << theirs;

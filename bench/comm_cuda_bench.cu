@@ -90,22 +90,27 @@ class Ranks {
 
 int main() {
   load_gpu_code_early();
+  constexpr int kSumRows[] = {1, 4, 16, 32, 64, 128, 256, 512, 2048};
   for (const int ranks : {1, 2, 4, 8}) {
     if (!examine_cuda_device(ranks - 1).ok()) break;
-    Ranks chosen(ranks, -1), whole(ranks, int64_t{1} << 60), parts(ranks, 0);
-    for (const int64_t rows : {1, 4, 16, 32, 64, 128, 256, 512, 2048}) {
+    std::vector<double> us[3];  // chosen, whole, in parts: one group after the other, as GPUs bear one
+    for (const auto& [way, in_parts_bytes] : {std::pair{0, int64_t{-1}}, {1, int64_t{1} << 60}, {2, int64_t{0}}}) {
+      Ranks group(ranks, in_parts_bytes);
+      for (const int rows : kSumRows) us[way].push_back(way < 2 || ranks > 2 ? group.sum_us(rows, 4096) : 0);
+      if (way > 0) continue;
+      for (const int rows : {1, 16, 64, 256}) {
+        std::printf("{\"ranks\": %d, \"rows\": %d, \"columns\": %d, \"gather_us\": %.2f}\n", ranks, rows,
+                    static_cast<int>(kVocab), group.gather_us(rows));
+        std::fflush(stdout);
+      }
+    }
+    for (size_t i = 0; i < std::size(kSumRows); ++i) {
       std::printf(
           "{\"ranks\": %d, \"rows\": %d, \"columns\": 4096, \"sum_us\": %.2f, \"whole_us\": %.2f, "
           "\"in_parts_us\": %.2f}\n",
-          ranks, static_cast<int>(rows), chosen.sum_us(rows, 4096), whole.sum_us(rows, 4096),
-          ranks > 2 ? parts.sum_us(rows, 4096) : 0.0);
-      std::fflush(stdout);
+          ranks, kSumRows[i], us[0][i], us[1][i], us[2][i]);
     }
-    for (const int64_t rows : {1, 16, 64, 256}) {
-      std::printf("{\"ranks\": %d, \"rows\": %d, \"columns\": %d, \"gather_us\": %.2f}\n", ranks,
-                  static_cast<int>(rows), static_cast<int>(kVocab), chosen.gather_us(rows));
-      std::fflush(stdout);
-    }
+    std::fflush(stdout);
   }
   return 0;
 }

@@ -218,6 +218,7 @@ TEST(DataParallel, ReplicasDivideTheirExperts) {
   EXPECT_TRUE(one->info().expert_parallel);
   options.data_parallel_size = 2;
   const auto two = make_engine(options);
+  EXPECT_TRUE(two->info().expert_parallel);
   const auto wanted = run_all(*one, expert_requests(), 1), got = run_all(*two, expert_requests(), 6);
   for (size_t i = 0; i < wanted.size(); ++i) {
     ASSERT_EQ(wanted[i].tokens.size(), 24u);

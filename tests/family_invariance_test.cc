@@ -250,9 +250,11 @@ void check_target(const std::string& folder, const Setup& setup, std::span<const
       }
       const EngineStats stats = engine->stats();
       const double length = tokens_per_step(stats);
-      std::printf("%-18s T %.1f  %-4s TP %d  %-34s %d of %zu differ, acceptance length %.2f, %lld preemptions\n",
-                  name.c_str(), temperature, engine->info().quantization.c_str(), engine->info().tensor_parallel_size,
-                  c.name, different, plain.size(), length, static_cast<long long>(stats.preemptions));
+      ASSERT_EQ(engine->info().expert_parallel, setup.by_expert);
+      std::printf("%-18s T %.1f  %-4s %s %d  %-34s %d of %zu differ, acceptance length %.2f, %lld preemptions\n",
+                  name.c_str(), temperature, engine->info().quantization.c_str(), setup.by_expert ? "EP" : "TP",
+                  engine->info().tensor_parallel_size, c.name, different, plain.size(), length,
+                  static_cast<long long>(stats.preemptions));
       EXPECT_EQ(different, 0) << c.name;
       if (c.prefix_cache && !c.tight_pool) expect_warm(*engine, requests, c, plain);
       if (c.block_size > 0) expect_partial_acceptance(c, stats);

@@ -75,11 +75,13 @@ void expect_the_same(const std::vector<T>& answers, const std::string& what) {
   }
 }
 
+const std::string kNoExperts = "no experts";
+
 // Why the model in that folder cannot be loaded by so many ranks; empty where it can.
 std::string refusal(const std::string& dir, int ranks, bool by_expert = false) {
   auto config = families::read_target(dir);
   VOLLEY_CHECK(config.ok());
-  if (by_expert && !config->decoder.divide_by_expert()) return "no experts";
+  if (by_expert && !config->decoder.divide_by_expert()) return kNoExperts;
   if (const Status status = model::check_ranks(config->decoder, ranks, "the target"); !status.ok()) {
     return status.error().message;
   }
@@ -107,19 +109,21 @@ struct Case {
   const char* folder;
   int ranks;
   size_t models, families;
+  bool by_expert = false;  // mixtures alone, whose experts stay whole
 };
 
 class TargetsOnRanks : public ::testing::TestWithParam<Case> {};
 
 TEST_P(TargetsOnRanks, HaveTheLogitsOfTheReference) {
-  const auto [folder, ranks, models, of_families] = GetParam();
+  const auto [folder, ranks, models, of_families, by_expert] = GetParam();
   if (!has_devices(ranks)) GTEST_SKIP() << "needs " << ranks << " GPUs";
   std::set<std::string> families;
   size_t compared = 0;
   for (const std::string& name : folders(folder)) {
     const std::string dir = std::string("tests/data/") + folder + "/" + name;
     const std::string family = families::read_target(dir)->decoder.family;
-    if (const std::string why = refusal(dir, ranks); !why.empty()) {
+    if (const std::string why = refusal(dir, ranks, by_expert); !why.empty()) {
+      if (why == kNoExperts) continue;
       EXPECT_THAT(why, ::testing::HasSubstr("--tensor-parallel-size"));
       std::printf("%-18s %s\n", name.c_str(), why.c_str());
       continue;
@@ -128,14 +132,15 @@ TEST_P(TargetsOnRanks, HaveTheLogitsOfTheReference) {
     const auto ids = expected.ids("prompt_ids", 40);
     const auto ask = [&](ModelRunner& runner) { return std::pair(runner.logits(ids), runner.logits(ids, 7)); };
     using Answer = std::pair<Rows, Rows>;
-    const auto answers = on_ranks<Answer>(ranks, dir, "", ComputeType::kFloat32, ask);
+    const auto answers = on_ranks<Answer>(ranks, dir, "", ComputeType::kFloat32, ask, by_expert);
     expect_the_same(answers, name);
     const Rows& logits = answers[0].first;
     EXPECT_TRUE(answers[0].second == logits) << name << ": chunks change bits";
-    EXPECT_TRUE(on_ranks<Answer>(ranks, dir, "", ComputeType::kFloat32, ask)[0].first == logits) << name;
+    EXPECT_TRUE(on_ranks<Answer>(ranks, dir, "", ComputeType::kFloat32, ask, by_expert)[0].first == logits) << name;
     const auto config = families::read_target(dir);
     const double error = relative_error(logits, expected.matrix("logits", 40, config->decoder.vocab));
-    std::printf("%-18s %d ranks, relative error %.1e\n", name.c_str(), ranks, error);
+    std::printf("%-18s %d ranks%s, relative error %.1e\n", name.c_str(), ranks, by_expert ? ", whole experts" : "",
+                error);
     EXPECT_LT(error, config->decoder.delta_layers() > 0 ? kRecurrentTolerance : kTolerance) << name;
     families.insert(family);
     ++compared;
@@ -146,42 +151,13 @@ TEST_P(TargetsOnRanks, HaveTheLogitsOfTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(All, TargetsOnRanks,
                          ::testing::Values(Case{"targets", 2, 20, 9}, Case{"targets", 4, 11, 6},
-                                           Case{"quantised", 2, 12, 4}, Case{"quantised", 4, 2, 1}),
+                                           Case{"quantised", 2, 12, 4}, Case{"quantised", 4, 2, 1},
+                                           Case{"targets", 2, 4, 3, true}, Case{"targets", 4, 2, 1, true},
+                                           Case{"quantised", 2, 3, 1, true}, Case{"quantised", 4, 2, 1, true}),
                          [](const auto& info) {
-                           return std::string(info.param.folder) + std::to_string(info.param.ranks);
+                           return std::string(info.param.folder) + std::to_string(info.param.ranks) +
+                                  (info.param.by_expert ? "WithWholeExperts" : "");
                          });
-
-// Ranks that divide experts among them: the whole model, plain or quantised, with the same bits on all ranks and in any
-// chunks; also where the experts' width bears no cut.
-TEST(TargetsOnRanks, HaveTheLogitsOfTheReferenceWithWholeExperts) {
-  for (const auto& [folder, ranks, models] :
-       {std::tuple{std::string("targets"), 2, 4}, {"targets", 4, 2}, {"quantised", 2, 3}, {"quantised", 4, 2}}) {
-    if (!has_devices(ranks)) GTEST_SKIP() << "needs " << ranks << " GPUs";
-    int compared = 0;
-    for (const std::string& name : folders(folder)) {
-      const std::string dir = "tests/data/" + folder + "/" + name;
-      if (const std::string why = refusal(dir, ranks, true); !why.empty()) {
-        if (why != "no experts") std::printf("%-18s %s\n", name.c_str(), why.c_str());
-        continue;
-      }
-      const Fixture expected(dir + "/expected");
-      const auto ids = expected.ids("prompt_ids", 40);
-      using Answer = std::pair<Rows, Rows>;
-      const auto answers = on_ranks<Answer>(
-          ranks, dir, "", ComputeType::kFloat32,
-          [&](ModelRunner& runner) { return std::pair(runner.logits(ids), runner.logits(ids, 7)); }, true);
-      expect_the_same(answers, name);
-      const Rows& logits = answers[0].first;
-      EXPECT_TRUE(answers[0].second == logits) << name << ": chunks change bits";
-      const auto config = families::read_target(dir);
-      const double error = relative_error(logits, expected.matrix("logits", 40, config->decoder.vocab));
-      std::printf("%-18s %d ranks with whole experts, relative error %.1e\n", name.c_str(), ranks, error);
-      EXPECT_LT(error, config->decoder.delta_layers() > 0 ? kRecurrentTolerance : kTolerance) << name;
-      ++compared;
-    }
-    EXPECT_GE(compared, models) << folder << " on " << ranks;
-  }
-}
 
 // Every entry is one rank's, and goes where the reference sends it.
 TEST(TargetsOnRanks, DivideTheExpertsOfTheReference) {

@@ -76,7 +76,7 @@ struct EngineOptions {
   // each, the device and those behind it: then nothing may have used CUDA before, as CUDA_MODULE_LOADING=EAGER is set.
   int tensor_parallel_size = 1;
   // These ranks divide a layer's experts among them, whole ones in order, instead of the inner width of each expert.
-  // For a target without experts an error; with one rank it changes nothing, and a warning says so.
+  // An error for a target without experts and for replicas of one rank; for one rank alone a warning.
   bool enable_expert_parallel = false;
   // Replicas of the models in one engine, each with a scheduler, KV pages and slots, and on CUDA its ranks' GPUs, one
   // replica's behind the other's. On the CPU they share the target's weights, threads and free memory. Requests go

@@ -57,7 +57,7 @@ struct CudaGroupOptions {
 };
 // Ranks that are threads of this process, each on the GPU of that number; there may be 1, 2, 4 or 8. Several on one GPU
 // are for tests: with few kernels beside them on it. kUnavailable where GPUs cannot reach each other's memory;
-// kFailedPrecondition where a group that lives has two of them; kUnimplemented in a build without CUDA.
+// kFailedPrecondition where a living group has two of them, or kernels load late; kUnimplemented without CUDA.
 Result<Group> make_cuda_group(const std::vector<int>& gpus, const CudaGroupOptions& options = {});
 
 // make_cpu_group(), or make_cuda_group() on as many GPUs as ranks from `first_gpu` on.

@@ -1,5 +1,7 @@
 // Groups whose ranks are GPUs of this machine that reach one another's memory. Plain loads and stores alone: no NVLink
 // multicast.
+#include <cudaTypedefs.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -318,6 +320,20 @@ void PeerCommunicator::gather_columns(Stream& stream, TensorView mine, int64_t f
   dispatch(ranks(), fours, [&]<int kRanks, int V>() { gather<kRanks, V>(stream, all, mine, first, out); });
 }
 
+// Whether the driver loads a kernel when it is first launched. It may then wait for kernels under way, and so for those
+// of another rank, which waits for the lock that it holds.
+bool loads_late() {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  VOLLEY_CUDA_CHECK(
+      cudaGetDriverEntryPointByVersion("cuModuleGetLoadingMode", &entry, 11070, cudaEnableDefault, &found));
+  if (found != cudaDriverEntryPointSuccess) return false;
+  CUmoduleLoadingMode mode = CU_MODULE_EAGER_LOADING;
+  VOLLEY_CHECK_EQ(static_cast<int>(reinterpret_cast<PFN_cuModuleGetLoadingMode_v11070>(entry)(&mode)),
+                  static_cast<int>(CUDA_SUCCESS));
+  return mode == CU_MODULE_LAZY_LOADING;
+}
+
 Status check_gpus(const std::vector<int>& gpus) {
   for (const int gpu : gpus) {
     if (const auto facts = examine_cuda_device(gpu); !facts.ok()) return facts.error();
@@ -330,6 +346,11 @@ Status check_gpus(const std::vector<int>& gpus) {
                                                 ", which --tensor-parallel-size needs: use GPUs that are linked, or "
                                                 "--data-parallel-size."};
     }
+  }
+  if (std::set<int>(gpus.begin(), gpus.end()).size() > 1 && loads_late()) {
+    return failed_precondition(
+        "This process used CUDA before --tensor-parallel-size was known, and its driver loads kernels late: set "
+        "CUDA_MODULE_LOADING=EAGER in the environment.");
   }
   return {};
 }

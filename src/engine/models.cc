@@ -315,10 +315,13 @@ Status resolve_ranks(const EngineOptions& options, ResolvedModels& models) {
 
 Status divide_experts(const EngineOptions& options, ResolvedModels& models) {
   if (!options.enable_expert_parallel) return {};
-  VOLLEY_RETURN_IF_ERROR(check_expert_parallel(options, models.target.decoder.divide_by_expert()));
+  model::Decoder divided = models.target.decoder;
+  VOLLEY_RETURN_IF_ERROR(check_expert_parallel(options, divided.divide_by_expert()));
   if (models.ranks == 1) {
     models.warnings.push_back(
         "--enable-expert-parallel changes nothing with one rank: it goes with --tensor-parallel-size.");
+  } else {
+    models.target.decoder = std::move(divided);
   }
   return {};
 }

@@ -58,7 +58,7 @@ class Replica final : public spec::StepExecutor {
   spec::StepTimes wait(std::vector<spec::RoundResult>& results) override;
   void discard(std::shared_ptr<spec::MaskSource> source) override;
 
-  // Of the whole target: where ranks divide the experts, the sum of theirs, else what each says.
+  // Counts the whole target's: where ranks divide the experts, the sum of theirs, else what each says.
   int64_t experts_touched() const override;
   // As rank 0 says: the others agree.
   const std::vector<kv::Group>& page_groups() const override { return first().page_groups(); }

@@ -15,6 +15,7 @@ struct Divided {
   std::string what;
   int64_t n = 0;
   bool shared = false;
+  int64_t experts = 0;  // of an inner width of theirs: how many there are
 
   bool among(int ranks) const { return n % ranks == 0 || (shared && ranks % n == 0); }
 };
@@ -31,7 +32,7 @@ std::vector<Divided> divided(const Layer& layer) {
     if (experts->by_expert) {
       list.push_back({"experts, which --enable-expert-parallel divides,", experts->router.experts});
     } else {
-      list.push_back({"inner width of experts", experts->inner});
+      list.push_back({"inner width of experts", experts->inner, false, experts->router.experts});
     }
     if (experts->shared_inner > 0) list.push_back({"inner width of shared experts", experts->shared_inner});
   } else {
@@ -135,12 +136,14 @@ Status check_ranks(const Decoder& spec, int ranks, const std::string& whose) {
   }
   const Divided* wrong = undivided(list, ranks);
   if (wrong == nullptr) return {};
-  int fits = ranks - 1;
-  while (undivided(list, fits) != nullptr) --fits;  // one rank fits
+  int fits = ranks / 2;
+  while (undivided(list, fits) != nullptr) fits /= 2;  // one rank fits
   const std::string n = std::to_string(ranks);
+  const bool whole = wrong->experts > 0 && wrong->experts % ranks == 0;
   return invalid_argument("--tensor-parallel-size " + n + " needs " + whose + "'s " + wrong->what +
                           " to be a multiple of " + n + (wrong->shared ? " or a divisor of it" : "") + ", but it has " +
-                          std::to_string(wrong->n) + ": use " + std::to_string(fits) + ".");
+                          std::to_string(wrong->n) + ": use " + std::to_string(fits) +
+                          (whole ? ", or --enable-expert-parallel." : "."));
 }
 
 Decoder shard_of(const Decoder& spec, int rank, int ranks) {

@@ -25,7 +25,7 @@ Status check_ranks(const Decoder& spec, int ranks, const std::string& whose);
 // params() of this one.
 Decoder shard_of(const Decoder& spec, int rank, int ranks);
 
-// What a rank has of a whole list. Names and the checkpoint's shapes stay; rows, ranges and columns are the rank's.
+// What a rank has of a decoder's list. Names and the checkpoint's shapes stay; rows, ranges and columns are the rank's.
 std::vector<Param> shard(std::vector<Param> list, int rank, int ranks);
 
 // Which rows of an output head a rank has, (first, number): whole groups of ops::kSummaryGroup, an equal number on each

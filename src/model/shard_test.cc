@@ -332,7 +332,9 @@ TEST(CheckRanks, NamesWhatDoesNotDivideAndHowManyRanksWouldDo) {
   Experts experts;
   experts.router.experts = 3, experts.router.top_k = 1, experts.inner = 8, experts.shared_inner = 6;
   EXPECT_THAT(refusal(decoder_of(attention(4, 2), experts), 4), HasSubstr("shared experts"));
-  experts.router.experts = 6, experts.inner = 7, experts.shared_inner = 8, experts.by_expert = true;
+  experts.router.experts = 8, experts.inner = 6, experts.shared_inner = 8;
+  EXPECT_THAT(refusal(decoder_of(attention(8, 8), experts), 8), HasSubstr("it has 6: use 2, or --enable-expert-par"));
+  experts.router.experts = 6, experts.inner = 7, experts.by_expert = true;
   EXPECT_TRUE(check_ranks(decoder_of(attention(4, 2), experts), 2, "the target").ok()) << "no expert is cut";
   EXPECT_EQ(refusal(decoder_of(attention(4, 2), experts), 4),
             "--tensor-parallel-size 4 needs the target's experts, which --enable-expert-parallel divides, to be a "

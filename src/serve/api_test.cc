@@ -279,6 +279,7 @@ TEST_F(ApiTest, ListsModels) {
   engine.mutable_info().default_sampling.temperature = 0.6f;
   engine.mutable_info().block_size = 16;
   engine.mutable_info().tensor_parallel_size = 2;
+  engine.mutable_info().expert_parallel = true;
   Api api(engine, make_options());
   const json list = answer(api, {"GET", "/v1/models", "", ""}).body();
   EXPECT_EQ(list.at("object"), "list");
@@ -292,6 +293,7 @@ TEST_F(ApiTest, ListsModels) {
   EXPECT_EQ(own.at("default_sampling").size(), 7u);
   EXPECT_EQ(own.at("block_size"), 16);
   EXPECT_EQ(own.at("tensor_parallel_size"), 2);
+  EXPECT_EQ(own.at("expert_parallel"), true);
   EXPECT_EQ(answer(api, {"GET", "/v1/models/org%2Falias", "", ""}).body().at("id"), "org/alias");
   EXPECT_EQ(answer(api, {"GET", "/v1/models/nope", "", ""}).response->status, 404);
 }

@@ -38,6 +38,7 @@ Json model_card(const std::string& name, std::time_t created, const EngineInfo& 
           {"volley",
            {{"block_size", info.block_size},
             {"tensor_parallel_size", info.tensor_parallel_size},
+            {"expert_parallel", info.expert_parallel},
             {"default_sampling", sampling_json(info.default_sampling)},
             {"thinking", thinking},
             {"reasoning_effort", format.reads_reasoning_effort}}}};

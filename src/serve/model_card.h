@@ -1,6 +1,6 @@
 // What GET /v1/models says of a model: OpenAI's fields, vLLM's max_model_len, and under "volley" what a client needs to
-// show its defaults as values: {"block_size", "tensor_parallel_size", "default_sampling", "thinking",
-// "reasoning_effort"}. Any thread.
+// show its defaults as values: {"block_size", "tensor_parallel_size", "expert_parallel", "default_sampling",
+// "thinking", "reasoning_effort"}. Any thread.
 #pragma once
 
 #include <volley/engine.h>

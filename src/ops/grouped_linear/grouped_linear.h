@@ -57,7 +57,7 @@ void grouped_linear(Stream& stream, const ExpertWeights& w, const Input& x, cons
 
 // y[row] += sum over slots s = 0, 1, … of weights[row, s] * d[row * top_k + s]: products and sums in fp32, added to y
 // at last. d: [rows * top_k, width], bf16 or fp32; y: [rows, width] fp32. Entries that were left out of the routing add
-// nothing and are not read; rows without any other stay.
+// nothing and are not read; a row without others stays.
 void combine_experts(Stream& stream, const Routing& routing, TensorView d, TensorView y);
 
 }  // namespace volley::ops

@@ -46,7 +46,7 @@ RouterRule sigmoid_rule(int32_t experts, int32_t top_k, int32_t groups, int32_t 
   return rule;
 }
 
-// Of a rank that has the experts [first, first + count).
+// The rule of a rank that has the experts [first, first + count).
 RouterRule part_of(RouterRule rule, int32_t first, int32_t count) {
   rule.own_first = first;
   rule.own_count = count;
