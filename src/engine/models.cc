@@ -76,8 +76,7 @@ Result<std::shared_ptr<const weights::Checkpoint>> open_checkpoint(const EngineO
                                                                    std::span<const model::Param> params) {
   if (options.dummy_weights) {
     std::shared_ptr<const weights::Checkpoint> dummy = weights::make_dummy_checkpoint(*options.dummy_weights);
-    const std::string method = names.quantisation ? names.quantisation->name : std::string();
-    return weights::with_dummy_codes(std::move(dummy), method, *options.dummy_weights);
+    return weights::with_dummy_codes(std::move(dummy), names.quantisation.get(), *options.dummy_weights);
   }
   VOLLEY_ASSIGN(auto files,
                 weights::open_safetensors(dir, options.mmap ? weights::FileAccess::kMap : weights::FileAccess::kRead));
