@@ -6,12 +6,14 @@
 //
 // Prints one JSON object a line. Options: --json FILE writes the same lines there; --rows N takes that number of rows
 // alone; --portable takes the kernels for GPUs without wgmma; --rested lets the GPU rest before each measurement;
-// --wide leaves the experts' outputs in fp32.
+// --wide leaves the experts' outputs in fp32; --codes NAME stores experts as codes: fp8 (scales of 128 columns, bf16
+// numbers), fp8-long (the same with fp32 scales), mxfp4 or int4.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cuda_limits.cuh"
@@ -28,7 +30,6 @@ constexpr int kLayers = 8;
 constexpr int64_t kHidden = 2048, kInner = 768, kExperts = 128, kTopK = 8, kMostRows = 2048;
 constexpr int kRows[] = {1, 4, 8, 16, 32, 64, 128, 256, 512, 2048};
 constexpr int64_t kMostCounters = 64 << 10;
-constexpr double kExpertBytes = 3.0 * kHidden * kInner * 2;
 constexpr double kFlopsPerUs = 790e6;  // what a GPU at its power limit sustains
 
 Buffer allocate(Device& device, int64_t bytes) {
@@ -42,6 +43,52 @@ ops::RouterRule rule() {
   r.experts = kExperts;
   r.top_k = kTopK;
   return r;
+}
+
+// How experts are stored.
+struct Storage {
+  std::string name = "bf16";
+  ops::WeightFormat format = DType::kBF16;
+  float scale = 0x1.24p-8f;
+};
+
+std::optional<Storage> storage_of(const std::string& name) {
+  for (const Storage& known :
+       {Storage{}, Storage{"fp8", ops::kFp8Weights, 0x1.24p-12f}, Storage{"fp8-long", ops::kFp8Weights, 0x1.23456p-12f},
+        Storage{"mxfp4", ops::kMxfp4Weights, 0x1p-8f}, Storage{"int4", ops::kInt4Weights}}) {
+    if (known.name == name) return known;
+  }
+  return std::nullopt;
+}
+
+// The same codes in all layers, whose memory is their own.
+ops::ExpertWeights code_experts(Device& device, const ops::ExpertWeights* first, const Storage& storage, int64_t n,
+                                int64_t k, ops::LinearLayout layout) {
+  if (first != nullptr) {
+    ops::ExpertWeights w;
+    w.experts = first->experts;
+    w.n = n;
+    w.k = k;
+    w.format = first->format;
+    w.layout = layout;
+    w.packed = allocate(device, static_cast<int64_t>(first->packed.bytes()));
+    device.enqueue_copy(w.packed.data(), first->packed.data(), first->packed.bytes());
+    return w;
+  }
+  const int64_t each = layout == ops::LinearLayout::kGateUp ? 2 : 1;
+  std::vector<ops::WeightRows> parts;
+  for (int64_t i = 0; i < kExperts * each; ++i) {
+    ops::WeightRows part;
+    part.rows = n / each;
+    part.codes = [i, &storage](int64_t row, const ops::CodedRow& out) {
+      auto state = static_cast<uint32_t>(i * 4096 + row + 1) * 2654435761u;
+      const uint32_t mask = storage.format.is_nibbles() ? 0xf : 0xbf;  // of e4m3 below 2
+      for (uint8_t& code : out.codes) code = (state = state * 1664525u + 1013904223u) >> 24 & mask;
+      for (float& scale : out.scales) scale = storage.scale;
+    };
+    parts.push_back(std::move(part));
+  }
+  return std::move(ops::pack_experts(device, parts, kExperts, k, storage.format, layout)).value();
 }
 
 ops::ExpertWeights experts(Device& device, int64_t n, int64_t k, ops::LinearLayout layout, uint32_t seed) {
@@ -60,9 +107,13 @@ struct Layer {
   ops::ExpertWeights gate_up, down;
   std::unique_ptr<Arena> arena;
 
-  Layer(Device& device, uint32_t seed, bool portable)
-      : gate_up(experts(device, 2 * kInner, kHidden, ops::LinearLayout::kGateUp, seed)),
-        down(experts(device, kHidden, kInner, ops::LinearLayout::kPlain, seed + 1)),
+  Layer(Device& device, uint32_t seed, bool portable, const Storage& storage, const Layer* first)
+      : gate_up(storage.format.is_codes() ? code_experts(device, first == nullptr ? nullptr : &first->gate_up, storage,
+                                                         2 * kInner, kHidden, ops::LinearLayout::kGateUp)
+                                          : experts(device, 2 * kInner, kHidden, ops::LinearLayout::kGateUp, seed)),
+        down(storage.format.is_codes() ? code_experts(device, first == nullptr ? nullptr : &first->down, storage,
+                                                      kHidden, kInner, ops::LinearLayout::kPlain)
+                                       : experts(device, kHidden, kInner, ops::LinearLayout::kPlain, seed + 1)),
         arena(std::make_unique<Arena>(allocate(device, measure_scratch(device.stream(), [](Arena& routing) {
                                                  ops::take_routing(routing, rule(), kMostRows);
                                                })))) {
@@ -91,12 +142,14 @@ enum Part {
 struct Model {
   Device& device;
   DType d_dtype;
+  std::string weights;
   std::vector<Layer> layers;
   Buffer x, logits, m, d, y, positions, slots, touched, counters;
 
-  Model(Device& device, bool portable, DType d_dtype)
+  Model(Device& device, bool portable, DType d_dtype, const Storage& storage)
       : device(device),
         d_dtype(d_dtype),
+        weights(storage.name),
         x(allocate(device, kMostRows * kHidden * 2)),
         logits(allocate(device, kMostRows * kExperts * 4)),
         m(allocate(device, kMostRows * kTopK * kInner * 2)),
@@ -111,7 +164,11 @@ struct Model {
     std::vector<int32_t> numbers(kMostRows);
     for (int64_t i = 0; i < kMostRows; ++i) numbers[i] = static_cast<int32_t>(i);
     device.upload(slots.data(), numbers.data(), numbers.size() * 4);
-    for (int i = 0; i < kLayers; ++i) layers.emplace_back(device, static_cast<uint32_t>(10 * i + 1), portable);
+    layers.reserve(kLayers);
+    for (int i = 0; i < kLayers; ++i) {
+      layers.emplace_back(device, static_cast<uint32_t>(10 * i + 1), portable, storage,
+                          i == 0 ? nullptr : layers.data());
+    }
     device.synchronize();
   }
 
@@ -180,7 +237,10 @@ std::string number(const char* name, double value, int digits) {
 }
 
 void measure(Model& model, const Lines& lines, int64_t rows, double bandwidth, int rest_ms) {
-  const double experts = model.touched_experts(rows), bytes = experts * kExpertBytes;
+  const Layer& layer = model.layers[0];
+  const double experts = model.touched_experts(rows);
+  const double bytes =
+      experts * static_cast<double>(layer.gate_up.packed.bytes() + layer.down.packed.bytes()) / kExperts;
   const double flops = 2.0 * static_cast<double>(rows * kTopK) * 3 * kHidden * kInner;
   const double floor = std::max(bytes / bandwidth, flops / kFlopsPerUs);
   const auto time = [&](int parts) {
@@ -190,9 +250,10 @@ void measure(Model& model, const Lines& lines, int64_t rows, double bandwidth, i
   };
   const double all = time(kLayer), apart = time(kApart), products = time(kGateUp | kDown);
   const double gate_up = time(kGateUp), down = time(kDown);
-  lines.print("{" + number("rows", static_cast<double>(rows), 0) + ", " + number("experts", experts, 1) + ", " +
-              number("MB", bytes * 1e-6, 1) + ", " + number("floor_us", floor, 1) + ", " + number("layer_us", all, 1) +
-              ", " + number("floor_over_layer", floor / all, 3) + ", " + number("apart_us", apart, 1) + ", " +
+  lines.print("{\"weights\": \"" + model.weights + "\", " + number("rows", static_cast<double>(rows), 0) + ", " +
+              number("experts", experts, 1) + ", " + number("MB", bytes * 1e-6, 1) + ", " +
+              number("floor_us", floor, 1) + ", " + number("layer_us", all, 1) + ", " +
+              number("floor_over_layer", floor / all, 3) + ", " + number("apart_us", apart, 1) + ", " +
               number("route_rows_us", time(kRouteRows), 1) + ", " + number("gate_up_and_down_us", products, 1) + ", " +
               number("gate_up_us", gate_up, 1) + ", " + number("gate_up_of_floor", floor * 2 / 3 / gate_up, 3) + ", " +
               number("down_us", down, 1) + ", " + number("down_of_floor", floor / 3 / down, 3) + ", " +
@@ -209,6 +270,12 @@ int main(int argc, char** argv) {
   };
   char** const json_at = asked("--json");
   char** const rows_at = asked("--rows");
+  char** const codes_at = asked("--codes");
+  const auto storage = storage_of(codes_at != nullptr && codes_at[1] != nullptr ? codes_at[1] : "bf16");
+  if (!storage) {
+    std::fprintf(stderr, "--codes is fp8, fp8-long, mxfp4 or int4.\n");
+    return 1;
+  }
   auto made = make_cuda_device(0);
   if (!made.ok()) {
     std::fprintf(stderr, "%s\n", made.error().message.c_str());
@@ -224,7 +291,7 @@ int main(int argc, char** argv) {
   }
   const double bandwidth = bench::read_bandwidth();
   lines.print("{" + number("read_TBps", bandwidth * 1e-6, 3) + "}");
-  Model model(**made, asked("--portable") != nullptr, asked("--wide") ? DType::kF32 : DType::kBF16);
+  Model model(**made, asked("--portable") != nullptr, asked("--wide") ? DType::kF32 : DType::kBF16, *storage);
   for (int rows : kRows) {
     if (rows_at != nullptr && rows_at[1] != nullptr && rows != std::atoi(rows_at[1])) continue;
     measure(model, lines, rows, bandwidth, asked("--rested") ? 200 : 0);

@@ -76,8 +76,7 @@ Result<std::shared_ptr<const weights::Checkpoint>> open_checkpoint(const EngineO
                                                                    std::span<const model::Param> params) {
   if (options.dummy_weights) {
     std::shared_ptr<const weights::Checkpoint> dummy = weights::make_dummy_checkpoint(*options.dummy_weights);
-    const std::string method = names.quantisation ? names.quantisation->name : std::string();
-    return weights::with_dummy_codes(std::move(dummy), method, *options.dummy_weights);
+    return weights::with_dummy_codes(std::move(dummy), names.quantisation.get(), *options.dummy_weights);
   }
   VOLLEY_ASSIGN(auto files,
                 weights::open_safetensors(dir, options.mmap ? weights::FileAccess::kMap : weights::FileAccess::kRead));
@@ -210,10 +209,9 @@ Result<ops::WeightFormat> target_storage(Quantization requested, const ResolvedM
   if (requested == Quantization::kInt4) return ops::kInt4Weights;
   const model::Decoder& decoder = models.target.decoder;
   for (size_t i = 0; i < decoder.layers.size(); ++i) {
-    if (decoder.experts(i) == nullptr && decoder.attention(i) != nullptr) continue;
+    if (decoder.attention(i) != nullptr) continue;
     return unimplemented(
-        "--quantization fp8 is not built for CUDA of models with experts or recurrent layers so far: use none, or "
-        "--device cpu.");
+        "--quantization fp8 is not built for CUDA of models with recurrent layers so far: use none, or --device cpu.");
   }
   VOLLEY_RETURN_IF_ERROR(
       check_fp8_rows("--quantization", models.device, on_all_ranks(model::params(decoder), models.ranks), "none"));

@@ -109,7 +109,8 @@ ops::WeightFormat coded_storage(const weights::CodeFormat& coded, const Param& p
   int16_t group = 128;
   while (group > 16 && (coded.group % group != 0 || (ends && param.columns % group != 0))) group /= 2;
   const ops::WeightFormat as_stored = {coded.code, 1, group, coded.zeros};
-  if (!coded.scattered && ops::multiplies_as_stored(device, as_stored)) return as_stored;
+  const auto multiplies = param.is_experts() ? ops::experts_multiply_as_stored : ops::multiplies_as_stored;
+  if (!coded.scattered && multiplies(device, as_stored)) return as_stored;
   return bf16 ? DType::kBF16 : DType::kF32;
 }
 
@@ -167,10 +168,12 @@ ops::WeightFormat storage_in(const weights::Checkpoint& checkpoint, const Param&
   if (const auto coded = coded_as(checkpoint, param)) return coded_storage(*coded, param, numerics, device);
   std::vector<DType> parts;
   for (const Param::Part& part : param.parts) parts.push_back(checkpoint.dtype_of(part.name));
-  // Not built: rows of experts as codes; on CUDA codes of 8 bits for rows that are none.
+  // Not built: rows of experts as codes; on CUDA codes of 8 bits for rows that are none, but of experts.
+  if (param.is_experts() && numerics.storage.multiplies_codes() && param.codes == Param::Codes::kAny) {
+    return ops::kFp8Weights;
+  }
   const bool rows_stay = device == DeviceKind::kCuda && param.codes == Param::Codes::kBytes;
-  const bool plain = rows_stay || (param.is_experts() && numerics.storage.multiplies_codes());
-  return matrix_storage(numerics, parts, plain ? Param::Codes::kNone : param.codes);
+  return matrix_storage(numerics, parts, rows_stay ? Param::Codes::kNone : param.codes);
 }
 
 }  // namespace

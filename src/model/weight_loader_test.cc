@@ -71,6 +71,33 @@ TEST(CodedStorage, IsAsTheDeviceMultiplies) {
   EXPECT_EQ(stored(DeviceKind::kCuda, coded), kBF16);
 }
 
+// Experts in e4m3 stay codes, with rows in any type.
+TEST(CodedStorage, OfExpertsIsBytesOnCudaToo) {
+  Param down{"down", Param::Kind::kExperts, 512, {{"w.weight", 64}}};
+  const auto stored = [&](const weights::CodeFormat& coded, DType activation, bool fp8_products) {
+    const Numerics numerics{.activation = activation, .fp8_products = fp8_products};
+    return coded_storage(coded, down, numerics, DeviceKind::kCuda);
+  };
+  for (const DType activation : {kBF16, kF32}) {
+    for (const bool products : {false, true}) {
+      weights::CodeFormat coded = {.code = DType::kF8E4M3, .group = 128, .block_rows = 128};
+      EXPECT_EQ(stored(coded, activation, products), ops::kFp8Weights);
+      coded = {.code = DType::kF8E4M3};  // a scale for each row, or one
+      EXPECT_EQ(stored(coded, activation, products), ops::kFp8Weights);
+      coded.group = 32;  // no kernel
+      EXPECT_EQ(stored(coded, activation, products), activation);
+    }
+  }
+  // A rank's columns that end inside a block.
+  const weights::CodeFormat blocks = {.code = DType::kF8E4M3, .group = 128, .block_rows = 128};
+  down.columns = 192;
+  down.first_column = 192;
+  down.parts[0].stored = {64, 768};
+  EXPECT_EQ(stored(blocks, kBF16, true), ops::WeightFormat(DType::kF8E4M3, 1, 64));
+  down.columns = down.first_column = 96;
+  EXPECT_EQ(stored(blocks, kBF16, true), kBF16);
+}
+
 // Where outputs that share scales in the kernels' blocks do so in the checkpoint, too.
 TEST(CodedStorage, OfBlocksStaysWhereBlocksAreNotCut) {
   Numerics numerics;
@@ -112,7 +139,7 @@ TEST(CodedStorage, OfBlocksStaysWhereBlocksAreNotCut) {
   EXPECT_EQ(stored(blocks, down), kBF16);
   EXPECT_EQ(stored(blocks, {"w", Kind::kMatrix, 24, {{"w", 64}}}), kBF16);
   EXPECT_EQ(stored(blocks, {"w", Kind::kGateUp, 128, {{"gate", 66}, {"up", 66}}}), kBF16);
-  EXPECT_EQ(stored(blocks, {"w", Kind::kExperts, 128, {{"w", 64}}}), kBF16);
+  EXPECT_EQ(stored(blocks, {"w", Kind::kExperts, 128, {{"w", 64}}}), ops::kFp8Weights);
   numerics.activation = kF32;
   EXPECT_EQ(stored(blocks, qkv), kF32);
   numerics = {};

@@ -84,7 +84,8 @@ TEST(DummyCheckpoint, EmptyTensorsAreEmpty) {
 TEST(DummyCheckpoint, ExpertsAreCodesWhereTheConfigurationSaysSo) {
   const std::array<int64_t, 2> shape = {40, 320};
   const auto dummy = [](const char* method) {
-    return with_dummy_codes(std::shared_ptr<const Checkpoint>(make_dummy_checkpoint(7)), method, 7);
+    const Quantisation quantisation{.name = method};
+    return with_dummy_codes(std::shared_ptr<const Checkpoint>(make_dummy_checkpoint(7)), &quantisation, 7);
   };
   const std::string expert = "model.layers.0.mlp.experts.3.down_proj.weight";
   EXPECT_FALSE(dummy("awq")->code_format(expert, shape)->has_value());
@@ -104,6 +105,44 @@ TEST(DummyCheckpoint, ExpertsAreCodesWhereTheConfigurationSaysSo) {
   double squares = 0;
   for (const float v : x) squares += v * v;
   const double deviation = std::sqrt(squares / static_cast<double>(x.size())) * std::sqrt(320.0);
+  EXPECT_GT(deviation, 0.7);
+  EXPECT_LT(deviation, 1.42);
+}
+
+// Projections, of experts and others; none where there are no blocks.
+TEST(DummyCheckpoint, ProjectionsAreBytesInBlocksWhereTheConfigurationSaysSo) {
+  const std::array<int64_t, 2> shape = {40, 320};
+  const auto dummy = [](int32_t block) {
+    const Quantisation quantisation{.name = "fp8", .block_rows = block, .block_columns = block};
+    return with_dummy_codes(std::shared_ptr<const Checkpoint>(make_dummy_checkpoint(7)), &quantisation, 7);
+  };
+  const std::string layer = "model.layers.0.";
+  const auto codes = dummy(128);
+  for (const char* name : {"mlp.experts.3.down_proj.weight", "self_attn.q_proj.weight", "linear_attn.out_proj.weight",
+                           "linear_attn.in_proj_qkvz.weight", "linear_attn.in_proj_z.weight"}) {
+    const auto format = codes->code_format(layer + name, shape);
+    ASSERT_TRUE(format->has_value()) << name;
+    EXPECT_EQ((*format)->code, DType::kF8E4M3);
+    EXPECT_EQ((*format)->group, 128);
+    EXPECT_EQ((*format)->block_rows, 128);
+    EXPECT_EQ((*format)->bytes, 40 * 320 + 3 * 4);
+    EXPECT_FALSE(dummy(0)->code_format(layer + name, shape)->has_value()) << name;
+  }
+  for (const char* name : {"mlp.gate.weight", "mlp.shared_expert_gate.weight", "linear_attn.in_proj_ba.weight",
+                           "linear_attn.in_proj_a.weight", "input_layernorm.weight"}) {
+    EXPECT_FALSE(codes->code_format(layer + name, shape)->has_value()) << name;
+  }
+  EXPECT_FALSE(codes->code_format("lm_head.weight", shape)->has_value());
+  const auto matrix = *codes->coded(layer + "mlp.experts.3.down_proj.weight", shape);
+  double squares = 0;
+  std::vector<float> row(320), part(100);
+  for (int64_t r = 0; r < 40; ++r) {
+    matrix->widen({r, 0, 320}, row.data());
+    matrix->widen({r, 75, 100}, part.data());
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), row.begin() + 75)) << "a rank's columns";
+    for (const float v : row) squares += v * v;
+  }
+  const double deviation = std::sqrt(squares / (40 * 320)) * std::sqrt(320.0);
   EXPECT_GT(deviation, 0.7);
   EXPECT_LT(deviation, 1.42);
 }

@@ -7,13 +7,19 @@
 
 namespace volley::ops {
 
+bool experts_multiply_as_stored(DeviceKind device, const WeightFormat& format) {
+  if (multiplies_as_stored(device, format)) return true;
+  const bool group = format.group_k == 64 || format.group_k == 128;
+  return device == DeviceKind::kCuda && format == WeightFormat(DType::kF8E4M3, 1, format.group_k) && group;
+}
+
 Result<ExpertWeights> pack_experts(Device& device, std::span<const WeightRows> parts, int64_t experts, int64_t k,
                                    WeightFormat format, LinearLayout layout) {
   if (k < 1 || experts < 1) {
     return invalid_argument("Weights of experts need at least one expert and one column, not " +
                             std::to_string(experts) + " and " + std::to_string(k) + ".");
   }
-  if (format != DType::kBF16 && format != DType::kF32 && !multiplies_as_stored(device.kind(), format)) {
+  if (format != DType::kBF16 && format != DType::kF32 && !experts_multiply_as_stored(device.kind(), format)) {
     return unimplemented("Weights of experts cannot be stored as " + format_name(format) +
                          " on this device: use bfloat16 or float32.");
   }

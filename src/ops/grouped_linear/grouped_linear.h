@@ -27,6 +27,10 @@ struct ExpertWeights {
   bool portable = false;  // CUDA: the kernel for GPUs without wgmma, on any GPU; the same bits
 };
 
+// Whether grouped_linear() has kernels for experts of codes of that format: where linear() has, and on CUDA for e4m3
+// with a scale for each 64 or 128 columns of a row.
+bool experts_multiply_as_stored(DeviceKind device, const WeightFormat& format);
+
 // Packs the parts of expert 0, then those of expert 1, …: one for each expert (kPlain), or gate and up (kGateUp), each
 // [rows, k], of any strides. format as pack_linear() has it, without kFp8Rows. Errors as pack_linear(), and
 // kInvalidArgument for experts of different shapes or a number of parts that is not experts times one or two.

@@ -16,6 +16,10 @@
 namespace volley::ops {
 namespace {
 
+bool is_codes(const WeightFormat& format) {
+  return format.is_nibbles() || is_byte_codes(format);
+}
+
 // Element of an expert's bf16 panels that holds (packed row, k).
 __device__ int64_t panel_index(int64_t row, int64_t k, int64_t columns) {
   const int64_t blocks = (columns + kBlockK - 1) / kBlockK;
@@ -203,7 +207,7 @@ void launch_combine(Stream& stream, const CombineArgs& args, int64_t rows) {
 }  // namespace
 
 Result<ExpertWeights> pack_experts_cuda(Device& device, std::span<const WeightRows> parts, ExpertWeights w) {
-  if (w.format.is_nibbles()) return pack_code_experts(device, parts, std::move(w));
+  if (is_codes(w.format)) return pack_code_experts(device, parts, std::move(w));
   const int64_t bytes = grouped_cuda_expert_bytes(w.n, w.k, w.format.code, w.layout);
   VOLLEY_ASSIGN(w.packed, device.allocate(static_cast<size_t>(w.experts * bytes)));
   if (device.stream().dry()) return Result<ExpertWeights>(std::move(w));
@@ -285,7 +289,7 @@ GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& ro
 
 void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
                          const GroupedCall& call, const End& end) {
-  if (w.format.is_nibbles()) return grouped_codes_cuda(stream, w, x, routing, y, call, end);
+  if (is_codes(w.format)) return grouped_codes_cuda(stream, w, x, routing, y, call, end);
   const GroupedArgs args = grouped_args(w, x, routing, y, call, end);
   const GpuInfo& gpu = stream.gpu();
   switch (grouped_cuda_kernel(gpu, w, x.dtype)) {
@@ -313,8 +317,9 @@ void combine_experts_cuda(Stream& stream, const Routing& routing, TensorView d, 
 // Whether one kernel did both products, and combine_experts() the rest; if not, nothing was done.
 bool experts_ffn_cuda(Stream& stream, const ExpertsCall& call, const Routing& routing) {
   const GpuInfo& gpu = stream.gpu();
-  const bool codes = call.gate_up.format.is_nibbles();
-  if (codes ? call.down.format != call.gate_up.format : call.down.format.is_nibbles()) return false;
+  const WeightFormat &in = call.gate_up.format, &out = call.down.format;
+  const bool codes = is_codes(in);
+  if (in != out && !(is_byte_codes(in) && is_byte_codes(out)) && (codes || is_codes(out))) return false;
   const auto kernel = codes ? grouped_codes_kernel : grouped_cuda_kernel;
   const bool tiles = kernel(gpu, call.gate_up, call.x.values.dtype) == LinearKernel::kTiles &&
                      kernel(gpu, call.down, call.inner.dtype) == LinearKernel::kTiles;

@@ -1,4 +1,4 @@
-// Experts of 4-bit codes: packing, the choice of kernel, and the plain kernel: any rows and shape, on any GPU.
+// Experts of codes: packing, the choice of kernel, and the plain kernel: any rows and shape, on any GPU.
 #include <memory>
 
 #include "base/math.h"
@@ -16,7 +16,8 @@ __device__ float warp_sum(const GroupedCodeArgs& args, const uint8_t* weights, i
   const int64_t packed = grouped_cuda_row(row, part, grouped.layout);
   float sum = 0;
   for (int64_t i = threadIdx.x % 32; i < grouped.k; i += 32) {
-    float w = widened(weights, args.codes, packed, i, grouped.k);
+    float w = args.codes.bytes ? codes::widened_byte(weights, args.codes, packed, i, grouped.k)
+                               : widened(weights, args.codes, packed, i, grouped.k);
     if (grouped.x_dtype == DType::kBF16) w = __bfloat162float(__float2bfloat16_rn(w));
     sum = fmaf(cuda::load_float(grouped.x, grouped.x_dtype, x_row * grouped.k + i), w, sum);
   }

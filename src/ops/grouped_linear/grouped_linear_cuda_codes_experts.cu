@@ -1,4 +1,4 @@
-// Both products of a mixture in one kernel, where the experts are 4-bit codes.
+// Both products of a mixture in one kernel, where the experts are codes.
 #include "ops/grouped_linear/grouped_linear_cuda_codes_tiles.cuh"
 #include "ops/grouped_linear/grouped_linear_cuda_experts.cuh"
 
@@ -25,15 +25,20 @@ struct CodeExperts {
   }
 };
 
-// One thread takes tiles, and copies. Three panels for few rows: a warpgroup that widens leaves two thirds of the issue
-// slots to others; and four experts of 2 x 2880 outputs have 120 tiles of gate and up, one for each multiprocessor.
-// With more rows three have no registers.
-template <int kPanels, int kMaxRows>
-using Shape = CodeShape<kPanels, kMaxRows, PanelEnd::kPlain, 1>;
+// One thread takes tiles, and copies. Three panels of 4-bit codes for few rows: a warpgroup that widens leaves two
+// thirds of the issue slots to others; and four experts of 2 x 2880 outputs have 120 tiles of gate and up, one for each
+// multiprocessor. With more rows three have no registers. Two warpgroups widen e4m3 faster than it arrives.
+template <int kPanels, int kMaxRows, bool kBytes = false>
+using Shape = CodeShape<kPanels, kMaxRows, PanelEnd::kPlain, kBytes, 1>;
 
 }  // namespace
 
 void code_experts_tiles_cuda(Stream& stream, const CodeExpertsArgs& args, int64_t rows, int processors) {
+  if (args.gate_up.bytes) {
+    using Weights = CodeExperts<codes::Bytes>;
+    if (rows <= 16) return launch_experts<Shape<2, 16, true>, Weights, 16>(stream, args, processors);
+    return launch_experts<Shape<2, 64, true>, Weights, 16, 64>(stream, args, processors);
+  }
   codes::with_reading(args.gate_up, [&](auto reading) {
     using Weights = CodeExperts<decltype(reading)>;
     if (rows <= 16) return launch_experts<Shape<3, 16>, Weights, 16>(stream, args, processors);

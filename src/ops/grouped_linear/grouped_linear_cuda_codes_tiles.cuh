@@ -1,4 +1,4 @@
-// What the kernels of sm_90a for experts of 4-bit codes share: the tiles of grouped_linear_cuda_tiles.cuh, whose
+// What the kernels of sm_90a for experts of codes share: the tiles of grouped_linear_cuda_tiles.cuh, whose
 // weights are widened on their way to the matrix unit.
 #pragma once
 
@@ -8,11 +8,14 @@
 
 namespace volley::ops {
 
-// kCopyWarps: warps that copy weights, stage by stage in turn.
-template <int kPanels_, int kMaxRows_, PanelEnd kEnd_, int kCopyWarps_ = (kMaxRows_ > 128 ? 1 : 4)>
+// kCopyWarps: warps that copy weights, stage by stage in turn. kBytes: e4m3 instead of 4-bit codes.
+template <int kPanels_, int kMaxRows_, PanelEnd kEnd_, bool kBytes_ = false,
+          int kCopyWarps_ = (kMaxRows_ > 128 ? 1 : 4)>
 struct CodeShape : GroupedShape<kPanels_, kMaxRows_, kEnd_> {
   using Base = GroupedShape<kPanels_, kMaxRows_, kEnd_>;
-  static constexpr int kWeightBytes = kPanels_ * 2 * code_half_bytes(kMostCodeWords);
+  static constexpr bool kBytes = kBytes_;
+  static constexpr int kMostBlockBytes = kBytes ? kMostByteBlock : 2 * code_half_bytes(kMostCodeWords);
+  static constexpr int kWeightBytes = (kPanels_ * kMostBlockBytes + 1023) / 1024 * 1024;
   static constexpr int kNSideAt = kWeightBytes;
   static constexpr int kStageBytes = kWeightBytes + kMaxRows_ * 128;
   static constexpr int kCopyWarps = kCopyWarps_;
@@ -29,20 +32,24 @@ __device__ __forceinline__ void copy_codes(const Ring& ring, RingWriter& writer,
                                            const CodeKind& codes, const GroupedTile& tile, int warp) {
   using namespace hopper;
   const int panels = min(Shape::kPanels, args.panels - tile.panel);
-  const int block_bytes = 2 * code_half_bytes(codes.words);
-  const int64_t panel_bytes = static_cast<int64_t>(args.k_blocks) * block_bytes;
+  const int panel_step = Shape::kBytes ? kMostByteBlock : 2 * code_half_bytes(codes.words);  // in a stage
+  const int64_t panel_bytes = Shape::kBytes ? byte_block_at(args.k_blocks, codes.pairs_share)
+                                            : static_cast<int64_t>(args.k_blocks) * panel_step;
   const uint8_t* from = args.weights + tile.expert * args.expert_bytes + tile.panel * panel_bytes;
   const uint64_t policy = tile.alone ? l2_evict_first() : l2_evict_normal();
 #pragma unroll 1
-  for (int block = 0; block < args.k_blocks; ++block, from += block_bytes) {
+  for (int block = 0; block < args.k_blocks; ++block) {
+    const bool has_scales = !(Shape::kBytes && codes.pairs_share && block % 2 == 1);
+    const int block_bytes = has_scales ? panel_step : kByteCodes;
     if (writer.stage % Shape::kCopyWarps == warp) {
       barrier_wait(&ring.empty[writer.stage], writer.parity);
       barrier_expect(&ring.full[writer.stage], panels * block_bytes);
       uint8_t* to = ring.stages + writer.stage * Shape::kStageBytes;
       for (int p = 0; p < panels; ++p) {
-        bulk_copy(to + p * block_bytes, from + p * panel_bytes, block_bytes, &ring.full[writer.stage], policy);
+        bulk_copy(to + p * panel_step, from + p * panel_bytes, block_bytes, &ring.full[writer.stage], policy);
       }
     }
+    from += block_bytes;
     writer.advance<Shape>();
   }
 }
@@ -52,8 +59,10 @@ template <typename Shape, int kRows, typename Reading>
 __device__ __forceinline__ void sum_codes(const Ring& ring, RingReader& reader, const CodeKind& codes, int k_blocks,
                                           float (&sums)[kRows / 2]) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const uint32_t half = hopper::shared_address(ring.stages) + warp / 2 * code_half_bytes(codes.words);
-  consume_codes_as<GroupedColumns<Shape, kRows>, Reading>(ring, reader, {codes, half, warp % 2}, k_blocks, sums);
+  const uint32_t stages = hopper::shared_address(ring.stages);
+  const OwnCodes own = Shape::kBytes ? OwnCodes{codes, stages + warp / 4 * kMostByteBlock, warp % 4}
+                                     : OwnCodes{codes, stages + warp / 2 * code_half_bytes(codes.words), warp % 2};
+  consume_codes_as<GroupedColumns<Shape, kRows>, Reading>(ring, reader, own, k_blocks, sums);
   if (threadIdx.x % 128 == 0) hopper::barrier_arrive(&ring.empty[reader.held]);  // before this tile's end is written
   reader.held = -1;
 }

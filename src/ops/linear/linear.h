@@ -73,7 +73,7 @@ inline constexpr WeightFormat kFp8Rows = {DType::kF8E4M3, 1, 0};
 // The same with scales of blocks, for rows with a scale for each kScaleGroup columns; of codes made elsewhere. Larger
 // blocks of a checkpoint are some of these.
 inline constexpr WeightFormat kFp8Blocks = {DType::kF8E4M3, 32, kScaleGroup};
-// Weights alone as codes. Bytes on the CPU alone; half bytes on CUDA, too; in groups of 16, 32, 64 or 128 columns.
+// Weights alone as codes, in groups of 16, 32, 64 or 128 columns. On CUDA half bytes; bytes of experts alone.
 inline constexpr WeightFormat kFp8Weights = {DType::kF8E4M3, 1, 128};
 inline constexpr WeightFormat kInt4Weights = {DType::kI4, 1, 32};
 // Groups with a power of two as their scale (OCP microscaling formats), and NVIDIA's, whose scales have two levels.
@@ -104,8 +104,8 @@ double bytes_per_value(const WeightFormat& format);
 // Packs `parts` (each [rows, k], stacked) once. kBF16 rounds fp32 and fp16 sources to bf16; kF32 is exact.
 // kFp8Rows quantises each row as quantise_rows() does; for k a multiple of 16 and a number of outputs that is a
 // multiple of 4, as kFp8Blocks are. kFp8Weights does so with each group; kInt4Weights takes the scale of a group that
-// leaves the least squared error among some (on CUDA rounded to bf16). A group that holds a NaN or an infinity becomes
-// NaN. Parts with codes of their own are packed as they are. What a device has no kernels for is kUnimplemented.
+// leaves the least squared error among some (on CUDA both round scales to bf16). A group with a NaN or an infinity
+// becomes NaN. Parts with codes of their own are packed as they are. What a device lacks kernels for is kUnimplemented.
 Result<LinearWeight> pack_linear(Device& device, std::span<const WeightRows> parts, int64_t k, WeightFormat format,
                                  LinearLayout layout = LinearLayout::kPlain);
 

@@ -22,8 +22,14 @@ float extreme(const float* values, int64_t count) {
   return most;
 }
 
-// As quantise_rows() does with a row.
-float fp8_codes(const float* values, int64_t count, uint8_t* codes) {
+float int4_code(float value) {
+  constexpr float kRound = 0x1.8p23f;  // rounds to whole numbers when added and taken off again
+  return std::clamp(value + kRound - kRound, -8.0f, 7.0f);
+}
+
+}  // namespace
+
+float quantise_fp8(const float* values, int64_t count, uint8_t* codes) {
   const float most = extreme(values, count);
   if (std::isnan(most)) return kNaN;
   const float scale = std::max(std::fabs(most) / kMaxFloat8E4M3, std::numeric_limits<float>::min());
@@ -31,13 +37,6 @@ float fp8_codes(const float* values, int64_t count, uint8_t* codes) {
   for (int64_t i = 0; i < count; ++i) codes[i] = to_float8_e4m3(values[i] * inverse).bits;
   return scale;
 }
-
-float int4_code(float value) {
-  constexpr float kRound = 0x1.8p23f;  // rounds to whole numbers when added and taken off again
-  return std::clamp(value + kRound - kRound, -8.0f, 7.0f);
-}
-
-}  // namespace
 
 float quantise_int4(const float* values, int64_t count, uint8_t* codes) {
   const float most = extreme(values, count);
@@ -98,7 +97,7 @@ void pack_group_cpu(const float* values, int64_t count, int64_t lane, const Weig
   uint8_t codes[kMostGroup];
   std::fill_n(codes, count, uint8_t{0});
   if (int4) std::fill_n(codes, count, uint8_t{8});
-  const float scale = int4 ? quantise_int4(values, count, codes) : fp8_codes(values, count, codes);
+  const float scale = int4 ? quantise_int4(values, count, codes) : quantise_fp8(values, count, codes);
   store_group_cpu({codes, count, scale, 0}, lane, format, group);
 }
 

@@ -1,18 +1,18 @@
-// The loop of the tile kernels of sm_90a where the M side are 4-bit codes: each warp widens its 16 rows in registers
+// The loop of the tile kernels of sm_90a where the M side are codes: each warp widens its 16 rows in registers
 // while the matrix unit multiplies what was widened before.
 #pragma once
 
 #include "ops/linear/linear_cuda_codes_products.cuh"
 #include "ops/linear/linear_cuda_ring.cuh"
-#include "ops/linear/linear_cuda_widen.cuh"
+#include "ops/linear/linear_cuda_widen_bytes.cuh"
 
 namespace volley::ops {
 
 // What a warp multiplies.
 struct OwnCodes {
   CodeKind kind;
-  uint32_t half;  // the address of its half in the first stage
-  int set;        // of the half's 16 rows
+  uint32_t half;  // the address of its half in the first stage; of e4m3 that of its panel
+  int set;        // which 16 rows of it
 };
 
 // Addresses that the loop keeps.
@@ -22,14 +22,18 @@ struct CodeRing {
   uint32_t words, scales;  // in it, that this lane loads
 };
 
-// The codes at the reader's stage, as soon as they have arrived.
-template <typename Shape, typename Codes>
+// The codes at the reader's stage, as soon as they have arrived. kSecond: it is the second of two blocks.
+template <typename Shape, bool kSecond = false, typename Codes>
 __device__ __forceinline__ void load_block(const CodeRing& ring, const CodeKind& kind, const RingReader& reader,
                                            Codes& codes) {
   hopper::barrier_wait(ring.full + reader.stage * 8, reader.parity);
   if constexpr (requires { Shape::kThreadsCopy; }) hopper::shared_writes_to_units();  // rows of x that threads copied
   const uint32_t offset = reader.stage * Shape::kStageBytes;
-  codes.load(kind, ring.words + offset, ring.scales + offset);
+  if constexpr (requires { Codes::kShares; }) {
+    codes.template load<kSecond>(kind, ring.words + offset, ring.scales + offset);
+  } else {
+    codes.load(kind, ring.words + offset, ring.scales + offset);
+  }
 }
 
 template <typename Shape>
@@ -49,13 +53,14 @@ template <typename Shape>
 constexpr bool kLoadsAhead = Shape::kColumns < 128;
 
 // The block of k at the reader's stage, whose codes are in `codes`; then loads those of the block after it, if there is
-// one, while the matrix unit multiplies. a: registers that the block before the last has done with.
-template <typename Shape, typename Codes>
+// one, while the matrix unit multiplies. a: registers that the block before the last has done with. kSecond: it is the
+// second of two blocks.
+template <typename Shape, bool kSecond, typename Codes>
 __device__ __forceinline__ void multiply_block(const CodeRing& ring, const CodeKind& kind, RingReader& reader,
                                                Codes& codes, bool is_last, uint32_t (&a)[4][4],
                                                float (&sums)[Shape::kColumns / 2]) {
   using namespace hopper;
-  if constexpr (!kLoadsAhead<Shape>) load_block<Shape>(ring, kind, reader, codes);
+  if constexpr (!kLoadsAhead<Shape>) load_block<Shape, kSecond>(ring, kind, reader, codes);
   codes::widen(kind, codes, a);
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
@@ -71,7 +76,7 @@ __device__ __forceinline__ void multiply_block(const CodeRing& ring, const CodeK
     reader.stage = 0;
     reader.parity ^= 1;
   }
-  if (kLoadsAhead<Shape> && !is_last) load_block<Shape>(ring, kind, reader, codes);
+  if (kLoadsAhead<Shape> && !is_last) load_block<Shape, !kSecond>(ring, kind, reader, codes);
   products_wait<1>();  // the block before: its stage, and the registers that the next is widened to
   give_back_codes<Shape>(ring, reader);
   reader.held = stage;
@@ -93,8 +98,8 @@ __device__ __forceinline__ void consume_codes_as(const Ring& stages, RingReader&
   if constexpr (kLoadsAhead<Shape>) load_block<Shape>(ring, own.kind, reader, codes);
 #pragma unroll 1
   for (int i = 0; i < count; i += 2) {
-    multiply_block<Shape>(ring, own.kind, reader, codes, i + 1 == count, even, sums);
-    if (i + 1 < count) multiply_block<Shape>(ring, own.kind, reader, codes, i + 2 >= count, odd, sums);
+    multiply_block<Shape, false>(ring, own.kind, reader, codes, i + 1 == count, even, sums);
+    if (i + 1 < count) multiply_block<Shape, true>(ring, own.kind, reader, codes, i + 2 >= count, odd, sums);
   }
   products_wait<0>();
 }

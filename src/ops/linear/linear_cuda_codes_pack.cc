@@ -1,10 +1,12 @@
-// 4-bit codes to their packed layout, on the host: once per matrix, at load.
+// Codes to their packed layout, on the host: once per matrix, at load.
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <limits>
 #include <memory>
 #include <thread>
 
+#include "ops/linear/linear_cuda_bytes.h"
 #include "ops/linear/linear_cuda_codes.h"
 #include "ops/linear/linear_int4.h"
 
@@ -38,7 +40,7 @@ struct RowMemory {
 void read_codes(const WeightRows& part, int64_t row, const WeightFormat& format, int64_t k, std::vector<float>& values,
                 const CodedRow& to) {
   if (part.codes) return part.codes(row, to);
-  VOLLEY_CHECK(!format.zeros && format.code == DType::kI4);
+  VOLLEY_CHECK(!format.zeros && format.code != DType::kF4E2M1);
   const int64_t first = row * part.row_step(k);
   for (int64_t i = 0; i < k; ++i) {
     const int64_t at = first + i * part.column_stride;
@@ -57,7 +59,8 @@ void read_codes(const WeightRows& part, int64_t row, const WeightFormat& format,
   for (int64_t g = 0; g * format.group_k < k; ++g) {
     const int64_t begin = g * format.group_k, count = std::min<int64_t>(format.group_k, k - begin);
     // A scale in bf16 takes half the instructions to multiply by, and less than one part in 256 of exactness.
-    to.scales[g] = to_float(to_bfloat16(quantise_int4(&values[begin], count, &to.codes[begin])));
+    const auto quantise = format.code == DType::kI4 ? quantise_int4 : quantise_fp8;
+    to.scales[g] = to_float(to_bfloat16(quantise(&values[begin], count, &to.codes[begin])));
   }
 }
 
@@ -80,6 +83,26 @@ void store_codes(const CodedRow& from, const WeightFormat& format, int64_t k, in
   }
 }
 
+// The same of e4m3 codes.
+void store_bytes(const CodedRow& from, const WeightFormat& format, int64_t k, int row, char* panel) {
+  const bool share = pairs_share_scales(format);
+  for (int64_t block = 0; block * kBlockK < k; ++block) {
+    auto* words = reinterpret_cast<uint32_t*>(panel + byte_block_at(block, share));
+    const int64_t first = block * kBlockK, last = std::min(k, first + kBlockK);
+    bool has_nan = false;
+    for (int64_t i = first; i < last; ++i) {
+      const BytePlace place = byte_place(row, static_cast<int>(i - first));
+      words[place.word] |= static_cast<uint32_t>(from.codes[i]) << place.bit;
+      has_nan = has_nan || (from.codes[i] & 0x7f) == 0x7f;
+    }
+    const bool is_second = share && block % 2 == 1;
+    auto* scales = is_second ? reinterpret_cast<uint32_t*>(panel + byte_block_at(block - 1, share)) : words;
+    uint32_t& scale = scales[byte_scale_place(row)];
+    if (!is_second) scale = std::bit_cast<uint32_t>(from.scales[first / format.group_k]);
+    if (has_nan) scale = std::bit_cast<uint32_t>(std::numeric_limits<float>::quiet_NaN());
+  }
+}
+
 }  // namespace
 
 int64_t linear_codes_bytes(int64_t n, int64_t k, const WeightFormat& format, LinearLayout layout) {
@@ -99,15 +122,18 @@ void for_each_in_parallel(int64_t count, const std::function<void(int64_t)>& run
 
 Status pack_code_panel(const std::function<CodeSource(int64_t)>& source, int64_t k, const WeightFormat& format,
                        char* panel) {
-  const auto blocks = static_cast<size_t>(linear_cuda_k_blocks(k));
-  std::memset(panel, 0, blocks * 2 * static_cast<size_t>(code_half_bytes(code_words(format.group_k))));
+  const bool bytes = is_byte_codes(format);
+  const int64_t blocks = linear_cuda_k_blocks(k);
+  std::memset(panel, 0,
+              static_cast<size_t>(bytes ? byte_block_at(blocks, pairs_share_scales(format))
+                                        : blocks * 2 * code_half_bytes(code_words(format.group_k))));
   RowMemory memory(format, k);
   for (int r = 0; r < kPanelRows; ++r) {
     const CodeSource from = source(r);
     if (from.part == nullptr) continue;
     read_codes(*from.part, from.row, format, k, memory.values, memory.row());
     if (format.zeros) VOLLEY_RETURN_IF_ERROR(check_scales(memory.row()));
-    store_codes(memory.row(), format, k, r, panel);
+    (bytes ? store_bytes : store_codes)(memory.row(), format, k, r, panel);
   }
   return {};
 }

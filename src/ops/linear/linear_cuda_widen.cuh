@@ -4,19 +4,26 @@
 
 #include <cstdint>
 
+#include "ops/linear/linear_cuda_bytes.h"
 #include "ops/linear/linear_cuda_codes.h"
 
 namespace volley::ops {
 
 // How codes are to be read, the same for a whole weight.
 struct CodeKind {
-  int words = 1;       // scales of a row in a block
-  bool fp4 = false;    // e2m1 instead of integers
-  bool zeros = false;  // scales have a zero point in their lower bits
+  int words = 1;             // scales of a row in a block
+  bool fp4 = false;          // e2m1 instead of integers
+  bool zeros = false;        // scales have a zero point in their lower bits
+  bool bytes = false;        // e4m3 (linear_cuda_bytes.h), which has kernels of its own
+  bool pairs_share = false;  // e4m3: pairs_share_scales()
 
   CodeKind() = default;
   explicit CodeKind(const WeightFormat& format)
-      : words(code_words(format.group_k)), fp4(format.code == DType::kF4E2M1), zeros(format.zeros) {}
+      : words(code_words(format.group_k)),
+        fp4(format.code == DType::kF4E2M1),
+        zeros(format.zeros),
+        bytes(is_byte_codes(format)),
+        pairs_share(bytes && pairs_share_scales(format)) {}
 };
 
 namespace codes {

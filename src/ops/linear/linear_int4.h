@@ -1,4 +1,4 @@
-// How values become 4-bit integers while they load. Private to this folder.
+// How values become codes while they load. Private to this folder.
 #pragma once
 
 #include <cstdint>
@@ -9,5 +9,8 @@ namespace volley::ops {
 // from value * inverse. Of the inverses that make the extreme value a code from 7 to 9 in magnitude, the one is taken
 // whose codes, with the scale that suits them best, leave the least squared error.
 float quantise_int4(const float* values, int64_t count, uint8_t* codes);
+
+// One group: e4m3 codes, as quantise_rows() makes them of a row. Returns the scale; NaN where a value is not finite.
+float quantise_fp8(const float* values, int64_t count, uint8_t* codes);
 
 }  // namespace volley::ops

@@ -1,0 +1,32 @@
+// Grouped products with e4m3 codes on sm_90a.
+//
+// One warp copies, and a kernel has two tile heights: with more of either the compiler runs out of registers, and makes
+// each product wait for the one before.
+#include "ops/grouped_linear/grouped_linear_cuda_codes_kernel.cuh"
+
+namespace volley::ops {
+namespace {
+
+template <PanelEnd kEnd>
+void launch_few(Stream& stream, const GroupedCodeArgs& args, int processors) {
+  launch_code_tiles<CodeShape<2, 64, kEnd, true, 1>, codes::Bytes, 16, 64>(stream, args, processors);
+}
+template <PanelEnd kEnd>
+void launch_many(Stream& stream, const GroupedCodeArgs& args, int processors) {
+  launch_code_tiles<CodeShape<2, 128, kEnd, true, 1>, codes::Bytes, 64, 128>(stream, args, processors);
+}
+
+}  // namespace
+
+void grouped_bytes_tiles_cuda(Stream& stream, const GroupedCodeArgs& args, GroupedTileSize size, int processors) {
+  const bool few = size == GroupedTileSize::kFewRows;
+  if (args.grouped.layout != LinearLayout::kGateUp) {
+    return few ? launch_few<PanelEnd::kPlain>(stream, args, processors)
+               : launch_many<PanelEnd::kPlain>(stream, args, processors);
+  }
+  // SwiGLU to fp32 is for tests and comparisons.
+  if (few || args.grouped.y_dtype == DType::kF32) return launch_few<PanelEnd::kGateUp>(stream, args, processors);
+  launch_many<PanelEnd::kGateUpQuick>(stream, args, processors);
+}
+
+}  // namespace volley::ops
