@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <cstring>
+#include <array>
 
 #include "base/math.h"
 #include "comm/barrier.h"
@@ -84,13 +84,14 @@ void CpuCommunicator::begin(TensorView from, TensorView to) {
 void CpuCommunicator::exchange(const NodeExchange::Part& part, int64_t begin) {
   NodeExchange& others = *shared_->others;
   if (place() == 0) {
-    std::vector<std::span<const float>> mine;
-    for (const Shared::Post& post : shared_->posts) {
+    std::array<std::span<const float>, kMostGroupRanks> mine;
+    for (int i = 0; i < local(); ++i) {
+      const TensorView from = shared_->posts[i].from;
       // A sum's elements are rows of one column here.
-      const int64_t columns = part.kind == NodeExchange::Kind::kSum ? 1 : post.from.dim(1);
-      mine.emplace_back(post.from.as<float>() + begin * columns, static_cast<size_t>(part.rows * columns));
+      const int64_t columns = part.kind == NodeExchange::Kind::kSum ? 1 : from.dim(1);
+      mine[i] = {from.as<float>() + begin * columns, static_cast<size_t>(part.rows * columns)};
     }
-    others.run(part, mine);
+    others.run(part, std::span(mine).first(local()));
   }
   VOLLEY_CHECK(shared_->here.wait());
   if (const int gone = others.failed_rank(); gone >= 0) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 
 #include "net/exchange.h"
 
@@ -37,9 +38,20 @@ NodeExchange::NodeExchange(std::vector<NodeLink> links, int ranks, int first, in
   VOLLEY_CHECK_LE(ranks, kMostGroupRanks);
 }
 
+// Others wait for its end, so it has one whatever happens.
 void NodeExchange::run(const Part& part, std::span<const std::span<const float>> mine) {
   VOLLEY_CHECK(memory_ != nullptr && std::ssize(mine) == local_ && part.rows * part.columns <= kNodeChunk);
   if (failed_rank_ >= 0) return;
+  try {
+    exchange(part, mine);
+  } catch (const std::bad_alloc&) {
+    failed_rank_ = first_;
+    failure_ = "it has no memory left";
+    shut_down();
+  }
+}
+
+void NodeExchange::exchange(const Part& part, std::span<const std::span<const float>> mine) {
   const auto head_of = [&](uint32_t ranks) {
     Head head;
     head.call = calls_;

@@ -45,6 +45,8 @@ class NodeExchange {
  private:
   struct Head;
 
+  void exchange(const Part& part, std::span<const std::span<const float>> mine);
+
   const std::vector<NodeLink> links_;
   const int first_, local_;
   float* memory_ = nullptr;

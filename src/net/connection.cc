@@ -82,14 +82,12 @@ int Connection::descriptor() const {
 }
 
 Status Connection::open() {
-  constexpr int kSilentMs = 4000;  // after which a peer that answers nothing is given up
   const int fd = descriptor();
   set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
   set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
   set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kSilentMs);
   error_code error;
   const tcp::endpoint here = socket_->tcp_socket.local_endpoint(error);
   if (error) return ended(error.value());
@@ -156,6 +154,11 @@ Status Connection::receive(std::span<std::byte> bytes, std::optional<Deadline> d
   return {};
 }
 
+void Connection::give_up_silence() {
+  constexpr int kMilliseconds = 4000;
+  set(descriptor(), IPPROTO_TCP, TCP_USER_TIMEOUT, kMilliseconds);
+}
+
 void Connection::shut_down() {
   ::shutdown(descriptor(), SHUT_RDWR);
 }
@@ -187,6 +190,7 @@ Result<std::unique_ptr<Connection>> Listener::accept(Deadline deadline) {
     std::unique_ptr<Connection> connection(new Connection());
     error_code failed;
     socket_->tcp_acceptor.accept(connection->socket_->tcp_socket, failed);
+    if (failed && std::chrono::steady_clock::now() >= deadline) return unavailable(failed.message());
     if (failed) {  // as said, or there are no more descriptors
       std::this_thread::sleep_for(milliseconds(10));
       continue;

@@ -1,5 +1,5 @@
-// Connections between the processes of one engine: TCP, without delay, in a network that is trusted. A peer whose
-// machine vanishes shows as one that ended, within five seconds (TCP keep-alive and user timeout).
+// Connections between the processes of one engine: TCP, without delay, in a network that is trusted. While nothing is on
+// its way, a peer whose machine vanishes shows within five seconds as one that ended (TCP keep-alive).
 #pragma once
 
 #include <volley/result.h>
@@ -40,6 +40,10 @@ class Connection {
   Status receive(std::span<std::byte> bytes, std::optional<Deadline> deadline = std::nullopt);
   // Ends it in both directions: the calls above return on both sides, and later ones do.
   void shut_down();
+
+  // The same while something is on its way: also where a peer's process does not read for five seconds, and more waits
+  // for it than buffers hold.
+  void give_up_silence();
 
   const std::string& local_host() const { return local_host_; }  // this side's address
   const Address& peer() const { return peer_; }

@@ -10,6 +10,7 @@ constexpr size_t kMostWaiting = size_t{1} << 30;
 
 Follower::Follower(std::unique_ptr<net::Connection> leader, CallLimits limits)
     : leader_(std::move(leader)), limits_(std::move(limits)) {
+  leader_->give_up_silence();
   thread_ = std::thread([this] { listen(); });
 }
 

@@ -11,7 +11,10 @@ constexpr size_t kMostReplies = 1000;  // that nobody has asked for yet
 }  // namespace
 
 Leader::Leader(std::vector<std::unique_ptr<net::Connection>> nodes) : nodes_(nodes.size()) {
-  for (size_t i = 0; i < nodes.size(); ++i) nodes_[i].connection = std::move(nodes[i]);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    nodes_[i].connection = std::move(nodes[i]);
+    nodes_[i].connection->give_up_silence();
+  }
   for (size_t i = 0; i < nodes_.size(); ++i) nodes_[i].thread = std::thread([this, i] { listen(i); });
 }
 
@@ -34,16 +37,13 @@ Leader::~Leader() {
 }
 
 void Leader::watch(std::function<void(const std::string&)> on_lost) {
-  std::string lost;
-  {
-    const std::lock_guard lock(mutex_);
-    lost = lost_;
-  }
-  const std::lock_guard lock(watch_mutex_);
+  const std::lock_guard watching(watch_mutex_);
   on_lost_ = std::move(on_lost);
-  if (lost.empty() || !on_lost_ || told_) return;
-  told_ = true;
-  on_lost_(lost);
+  std::unique_lock lock(mutex_);
+  const std::string lost = lost_;
+  lock.unlock();
+  told_ = !lost.empty();
+  if (told_ && on_lost_) on_lost_(lost);
 }
 
 void Leader::listen(size_t node) {

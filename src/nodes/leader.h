@@ -22,8 +22,8 @@ class Leader {
   Leader(const Leader&) = delete;
   Leader& operator=(const Leader&) = delete;
 
-  // Called once, on a thread of the leader's or at once, when a node is gone, with a sentence. Empty: nobody any more;
-  // returns when no call is running.
+  // Called at most once, on a thread of the leader's, when a node is gone, with a sentence; at once if it is already.
+  // Takes the place of the one before; empty: nobody is called. Returns when no call is running.
   void watch(std::function<void(const std::string&)> on_lost);
 
   // All other nodes together, once they have loaded. kUnavailable: one has failed, with its sentence.
@@ -74,7 +74,7 @@ class Leader {
   bool ending_ = false;  // guarded by mutex_
   std::mutex watch_mutex_;
   std::function<void(const std::string&)> on_lost_;  // guarded by watch_mutex_
-  bool told_ = false;                                // guarded by watch_mutex_
+  bool told_ = false;                                // on_lost_ was called; guarded by watch_mutex_
 };
 
 }  // namespace volley::nodes
