@@ -28,6 +28,14 @@ TEST(CommandLine, GenerateTakesEveryOption) {
                              "--enable-expert-parallel",
                              "--data-parallel-size",
                              "3",
+                             "--nnodes",
+                             "2",
+                             "--node-rank",
+                             "1",
+                             "--master-addr",
+                             "gpu-1",
+                             "--master-port",
+                             "77",
                              "--chat",
                              "hi",
                              "--output",
@@ -116,6 +124,10 @@ TEST(CommandLine, GenerateTakesEveryOption) {
   EXPECT_EQ(base.tensor_parallel_size, 4);
   EXPECT_TRUE(base.enable_expert_parallel);
   EXPECT_EQ(base.data_parallel_size, 3);
+  EXPECT_EQ(base.nnodes, 2);
+  EXPECT_EQ(base.node_rank, 1);
+  EXPECT_EQ(base.master_addr, "gpu-1");
+  EXPECT_EQ(base.master_port, 77);
   EXPECT_EQ(base.block_size, 8);
   EXPECT_EQ(base.quantization, Quantization::kInt4);
   EXPECT_EQ(base.draft_quantization, DraftQuantization::kFp8);
@@ -212,6 +224,12 @@ TEST(CommandLine, RefusesWithOneSentence) {
       {"serve", "--port", "65536"},
       {"serve", "--served-model-name", ""},
       {"serve", "--prompt", "a"},
+      {"serve", "--nnodes", "0"},
+      {"serve", "--node-rank", "-1"},
+      {"serve", "--master-port", "0"},
+      {"serve", "--dist-init-addr", "gpu-1"},
+      {"serve", "--dist-init-addr", ":5"},
+      {"serve", "--dist-init-addr", "gpu-1:0"},
       {"bench", "--concurrency", "0"},
       {"bench", "--spec", "fast"},
       {"generate", "--prompt", "a", "--device", "cuda:x"},
@@ -278,7 +296,7 @@ TEST(CommandLine, ACacheOfCodesIsE4m3) {
 TEST(CommandLine, TakesOtherServersNamesOfOptions) {
   const auto parsed = parse({"serve", "--model-path", "m", "--gpu-memory-utilization=0.5", "--context-length", "99",
                              "--max-running-requests", "7", "--speculative-draft-model-path", "d",
-                             "--disable-radix-cache", "--enable-prefix-caching"});
+                             "--disable-radix-cache", "--enable-prefix-caching", "--dist-init-addr", "[::1]:5000"});
   ASSERT_TRUE(parsed.ok()) << parsed.error().message;
   const EngineFlags& flags = std::get<ServeCommand>(*parsed).engine;
   EXPECT_EQ(flags.model, "m");
@@ -287,6 +305,8 @@ TEST(CommandLine, TakesOtherServersNamesOfOptions) {
   EXPECT_EQ(flags.base.max_model_len, 99);
   EXPECT_EQ(flags.base.max_num_seqs, 7);
   EXPECT_FALSE(flags.base.prefix_cache);
+  EXPECT_EQ(flags.base.master_addr, "::1");
+  EXPECT_EQ(flags.base.master_port, 5000);
 }
 
 // What one sets to serve comes before the engine's internals, and no line is wider than a terminal.

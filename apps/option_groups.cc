@@ -235,6 +235,49 @@ void add_tensor_parallel_options(CLI::App* app, int* ranks, bool* by_expert) {
                 "these ranks divide the experts of a mixture among them, instead of the inner width of each expert");
 }
 
+namespace {
+
+void add_node_options(CLI::App* app, EngineOptions* options) {
+  app->add_option("--nnodes", options->nnodes,
+                  "processes, one a machine, that have equal parts of the ranks of --tensor-parallel-size; all are "
+                  "started with the same options but for --node-rank; on the CPU [1]")
+      ->check(between(1, 8, "a number of nodes from 1 to 8"));
+  app->add_option("--node-rank", options->node_rank,
+                  "which of them this is; 0 has the server, the others compute for it [0]")
+      ->check(between(0, 7, "a number of a node from 0 to 7"));
+  app->add_option("--master-addr", options->master_addr,
+                  "node 0's address, where it listens for the others; without a password: in a trusted network only")
+      ->type_name("HOST")
+      ->check(not_empty());
+  app->add_option("--master-port", options->master_port, "its port for that [29501]")
+      ->check(between(1, 65535, "a port from 1 to 65535"));
+  app->add_option_function<std::string>(
+         "--dist-init-addr",
+         [options](const std::string& address) {
+           const size_t colon = address.rfind(':');
+           const std::string host = address.substr(0, colon);
+           const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+           options->master_addr = bracketed ? host.substr(1, host.size() - 2) : host;
+           options->master_port = std::stoi(address.substr(colon + 1));
+         },
+         "both as SGLang writes them")
+      ->type_name("HOST:PORT")
+      ->check(CLI::Validator(
+          [](std::string& text) -> std::string {
+            const size_t colon = text.rfind(':');
+            int port = 0;
+            const char* end = text.data() + text.size();
+            const bool split = colon != std::string::npos && colon > 0;
+            if (split && std::from_chars(text.data() + colon + 1, end, port).ptr == end && port >= 1 && port <= 65535) {
+              return "";
+            }
+            return text + " is not an address and a port, as in gpu-1:29501";
+          },
+          ""));
+}
+
+}  // namespace
+
 void add_engine_options(CLI::App* app, EngineFlags* flags) {
   EngineOptions& base = flags->base;
   const GroupOfHelp group(app, "Engine");
@@ -255,6 +298,7 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
   app->add_option("--data-parallel-size", base.data_parallel_size,
                   "replicas of the models, on CUDA on a GPU each; sizes below are a replica's, but for --max-queue [1]")
       ->check(between(1, 256, "a number of replicas from 1 to 256"));
+  add_node_options(app, &base);
   app->add_option("--draft-window", base.draft_window, "last context positions that the drafter sees [all]")
       ->check(positive());
   app->add_option_function<std::string>(

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <thread>
 
@@ -124,6 +125,42 @@ Result<serve::ServerOptions> server_options(const ServeCommand& command, const E
   return options;
 }
 
+// A node that is not the first: it has no server, and lives as long as node 0's engine. Where all get a signal at once,
+// node 0's requests end first; a second one ends this process.
+int run_follower(const ServeCommand& command, EngineSetup& setup, InterruptWatch* interrupt, Console* console) {
+  serve::ServerOptions options = command.server;
+  open_log(command, options);
+  const serve::ServerLog log(options.log, options.log_format);
+  const std::string name = "Node " + std::to_string(setup.options.node_rank);
+  if (const Status folders = check_folders(setup.options); !folders.ok()) {
+    console->error(folders.error().message);
+    return kExitModel;
+  }
+  for (const std::string& note : setup.notes) console->note(note);
+  setup.options.on_warning = [log](const std::string& warning) { log.warn(warning); };
+  log.info(name + " looks for node 0 at " + setup.options.master_addr + ", port " +
+           std::to_string(setup.options.master_port) + ".");
+  bool started = false;
+  std::optional<InterruptScope> scope;
+  const Status end = Engine::follow(
+      setup.options, [console](std::string_view phase, double done) { console->progress(std::string(phase), done); },
+      [&] {
+        started = true;
+        console->clear_progress();
+        log.info(name + " is ready and computes for node 0. It serves nothing itself.");
+        scope.emplace(interrupt,
+                      [&log, name] { log.info(name + " ends when node 0 does; another signal ends it at once."); });
+      });
+  scope.reset();
+  console->clear_progress();
+  if (end.ok()) {
+    log.info("Node 0 has ended in order.");
+    return kExitOk;
+  }
+  console->error(end.error().message);
+  return started ? kExitDevice : creation_exit_status(setup, end.error());
+}
+
 }  // namespace
 
 int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* console) {
@@ -132,6 +169,7 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
     console->error(setup.error().message);
     return setup.error().code == ErrorCode::kNotFound ? kExitModel : kExitUsage;
   }
+  if (setup->options.node_rank > 0) return run_follower(command, *setup, interrupt, console);
   auto options = server_options(command, *setup);
   if (!options.ok()) {
     console->error(options.error().message);

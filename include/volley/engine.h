@@ -75,6 +75,13 @@ struct EngineOptions {
   // Ranks that share every weight matrix and the KV heads among them: 1, 2, 4 or 8. Groups of threads; on CUDA a GPU
   // each, the device and those behind it: then nothing may have used CUDA before, as CUDA_MODULE_LOADING=EAGER is set.
   int tensor_parallel_size = 1;
+  // Processes, as a rule one a machine, that have equal parts of these ranks. Each runs the same program with the same
+  // models and options, but for node_rank, device, threads and what shares out memory. The engine is node 0's; the
+  // others call Engine::follow(). master_addr is node 0's address, where it alone listens; whoever can connect to it is
+  // trusted. On the CPU; without replicas, and restart_on_device_error.
+  int nnodes = 1, node_rank = 0;
+  std::string master_addr;
+  int master_port = 29501;
   // These ranks divide a layer's experts among them, whole ones in order, instead of the inner width of each expert.
   // An error for a target without experts and for replicas of one rank; for one rank alone a warning.
   bool enable_expert_parallel = false;
@@ -390,6 +397,11 @@ class Engine {
  public:
   // Loads the models (minutes for large ones) and starts the engine's thread. Errors name what does not fit.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, const Progress& progress = {});
+  // Of a node_rank above 0: loads its part of the models and computes what node 0 asks for, on this thread, until node
+  // 0's engine ends. Errors as create(); kUnavailable: node 0 is gone, or this device has failed. `started`, unless
+  // empty: called when all nodes have found one another and the models are loaded.
+  static Status follow(const EngineOptions& options, const Progress& progress = {},
+                       const std::function<void()>& started = {});
   virtual ~Engine() = default;  // cancels what runs: every request still gets its last event
 
   // Checks and queues a request. If it returns an id, `sink` gets events until the one with `finish`, the first of them

@@ -1,6 +1,6 @@
 // What the ranks of a tensor-parallel group say to one another: sums and rows side by side. A rank is a thread with a
-// device, a part of the weights and a communicator of its own. All ranks make the same calls in the same order, with
-// tensors of the same shapes but where a call says otherwise.
+// device, a part of the weights and a communicator of its own, in one process or in several. All ranks make the same
+// calls in the same order, with tensors of the same shapes but where a call says otherwise.
 //
 // Batch invariance: every element is a sum in rank order in fp32, whatever lies around it, so its bits depend on the
 // ranks' addends alone, and are the same on all ranks.
@@ -13,8 +13,11 @@
 
 #include "device/device.h"
 #include "device/tensor.h"
+#include "net/connection.h"
 
 namespace volley::comm {
+
+inline constexpr int kMostGroupRanks = 8;
 
 // Threads: abort() and check() from any; everything else by the rank's own. On the CPU calls wait for the other ranks;
 // on GPUs their work does, in the stream's order. Calls throw DeviceFault ("Rank 1 of 4 is gone ...") instead, and from
@@ -46,10 +49,19 @@ class Communicator {
   virtual void abort() = 0;
 };
 
-using Group = std::vector<std::unique_ptr<Communicator>>;  // by rank
+using Group = std::vector<std::unique_ptr<Communicator>>;  // by rank, of this process's
 
 // Ranks that are threads of this process on CPU devices. They share memory.
 Group make_cpu_group(int ranks);
+
+// The connection to another process of a group, for sums alone, and the ranks that it has.
+struct NodeLink {
+  std::unique_ptr<net::Connection> connection;
+  int first_rank = 0, ranks = 0;
+};
+// Ranks [first, first + local) of `ranks`, likewise; the others are in the processes of `links`, which call this, too.
+// The same bits as in one process. Floats travel as they are.
+Group make_node_group(int ranks, int first, int local, std::vector<NodeLink> links);
 
 // How a group on GPUs works, for measurements and tests.
 struct CudaGroupOptions {
@@ -63,7 +75,9 @@ Result<Group> make_cuda_group(const std::vector<int>& gpus, const CudaGroupOptio
 // make_cpu_group(), or make_cuda_group() on as many GPUs as ranks from `first_gpu` on.
 Result<Group> make_group(DeviceKind device, int ranks, int first_gpu);
 
-// Ranks of which each goes through dry streams alone, and takes of a dry device what a real one would.
+// Ranks of which each goes through dry streams alone, and takes of a dry device what a real one would: all of a group,
+// or [first, first + local).
 Group make_dry_group(int ranks);
+Group make_dry_group(int ranks, int first, int local);
 
 }  // namespace volley::comm

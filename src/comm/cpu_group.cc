@@ -1,10 +1,11 @@
 #include <algorithm>
-#include <cstring>
+#include <array>
 
 #include "base/math.h"
 #include "comm/barrier.h"
 #include "comm/comm.h"
 #include "comm/gone.h"
+#include "comm/node_exchange.h"
 #include "device/cpu/thread_pool.h"
 
 namespace volley::comm {
@@ -13,82 +14,145 @@ namespace {
 constexpr int64_t kLine = 16;               // floats: what ranks share out begins at whole lines of the cache
 constexpr int64_t kElementsPerTask = 8192;  // below, a thread takes longer to wake up than to add
 
-// What the ranks see of one another.
+// What the ranks of this process see of one another.
 struct Shared {
   // What a rank brings to a call.
   struct Post {
     TensorView from, to;
   };
-  explicit Shared(int ranks) : begin(ranks), end(ranks), posts(static_cast<size_t>(ranks)) {}
+  Shared(int all, int first_rank, int local, std::vector<NodeLink> links)
+      : ranks(all), first(first_rank), begin(local), here(local), end(local), posts(static_cast<size_t>(local)) {
+    if (!links.empty()) others = std::make_unique<NodeExchange>(std::move(links), all, first_rank, local);
+  }
+  void abort(int who) {
+    begin.abort(who);
+    if (others != nullptr) others->shut_down();
+  }
 
-  // Both are a call's. Who has come to its end has come to its beginning, so the end is never aborted: nobody leaves
+  const int ranks, first;
+  // Of a call: its begin; then, where there are other processes, for each part of it: what they sent is here; and its
+  // end, or a part's. Who has come to the last two has come to its beginning, so they are never aborted: nobody leaves
   // while others still read or write its memory.
-  Barrier begin, end;
-  std::vector<Post> posts;  // by rank; written by it alone before a call begins
+  Barrier begin, here, end;
+  std::vector<Post> posts;               // by rank, from `first` on; written by it alone before a call begins
+  std::unique_ptr<NodeExchange> others;  // null: all ranks are in this process. Used by the first one
 };
 
 class CpuCommunicator final : public Communicator {
  public:
   CpuCommunicator(std::shared_ptr<Shared> shared, int rank) : shared_(std::move(shared)), rank_(rank) {}
-  ~CpuCommunicator() override { shared_->begin.abort(rank_); }
+  ~CpuCommunicator() override { shared_->abort(rank_); }
 
   int rank() const override { return rank_; }
-  int ranks() const override { return static_cast<int>(shared_->posts.size()); }
+  int ranks() const override { return shared_->ranks; }
 
-  Status prepare(Device&) override { return {}; }
+  Status prepare(Device& device) override;
   void add_sum(Stream& stream, TensorView partial, TensorView x) override;
   void gather_columns(Stream& stream, TensorView mine, int64_t first, TensorView out) override;
   void check() const override;
-  void abort() override { shared_->begin.abort(rank_); }
+  void abort() override { shared_->abort(rank_); }
 
  private:
+  int local() const { return static_cast<int>(shared_->posts.size()); }
+  int place() const { return rank_ - shared_->first; }  // among those of this process
+  bool is_here(int rank) const { return rank >= shared_->first && rank < shared_->first + local(); }
   void begin(TensorView from, TensorView to);
+  void exchange(const NodeExchange::Part& part, int64_t begin);
   void end() { VOLLEY_CHECK(shared_->end.wait()); }
-  void add_elements(int64_t first, int64_t last) const;
+  void add_part(Stream& stream, int64_t begin, int64_t count) const;
+  void add_elements(int64_t begin, int64_t first, int64_t last) const;
+  void gather_rows(Stream& stream, int64_t begin, int64_t rows, int64_t first) const;
 
   std::shared_ptr<Shared> shared_;
   const int rank_;
+  Buffer memory_;  // of the first one in this process, for what comes from others
 };
 
+Status CpuCommunicator::prepare(Device& device) {
+  if (shared_->others == nullptr || place() != 0) return {};
+  VOLLEY_ASSIGN(memory_, device.allocate(static_cast<size_t>(NodeExchange::bytes(ranks() - local()))));
+  shared_->others->set_memory(static_cast<float*>(memory_.data()));
+  return {};
+}
+
 void CpuCommunicator::begin(TensorView from, TensorView to) {
-  shared_->posts[rank_] = {from, to};
+  shared_->posts[place()] = {from, to};
   if (!shared_->begin.wait()) throw_gone(shared_->begin.aborted_by(), ranks());
+}
+
+// Rows [begin, begin + part.rows) of what this process's ranks have posted, for those of the others.
+void CpuCommunicator::exchange(const NodeExchange::Part& part, int64_t begin) {
+  NodeExchange& others = *shared_->others;
+  if (place() == 0) {
+    std::array<std::span<const float>, kMostGroupRanks> mine;
+    for (int i = 0; i < local(); ++i) {
+      const TensorView from = shared_->posts[i].from;
+      // A sum's elements are rows of one column here.
+      const int64_t columns = part.kind == NodeExchange::Kind::kSum ? 1 : from.dim(1);
+      mine[i] = {from.as<float>() + begin * columns, static_cast<size_t>(part.rows * columns)};
+    }
+    others.run(part, std::span(mine).first(local()));
+  }
+  VOLLEY_CHECK(shared_->here.wait());
+  if (const int gone = others.failed_rank(); gone >= 0) {
+    shared_->begin.abort(gone);  // unless it was somebody here who ended the connections
+    const int who = shared_->begin.aborted_by();
+    throw_gone(who, ranks(), who == gone ? others.failure().c_str() : nullptr);
+  }
 }
 
 void CpuCommunicator::check() const {
   if (const int who = shared_->begin.aborted_by(); who >= 0) throw_gone(who, ranks());
 }
 
-// Every rank adds a part of the elements and writes it to all ranks: nobody adds twice, and all have the same bits.
 void CpuCommunicator::add_sum(Stream& stream, TensorView partial, TensorView x) {
   VOLLEY_CHECK(partial.dtype == DType::kF32 && x.dtype == DType::kF32 && partial.count() == x.count());
   if (stream.dry()) return;
   begin(partial, x);
   for (const Shared::Post& post : shared_->posts) VOLLEY_CHECK_EQ(post.from.count(), x.count());
-  const int64_t lines = divide_up(x.count(), kLine);
-  const int64_t first = lines * rank_ / ranks() * kLine;
-  const int64_t last = std::min(lines * (rank_ + 1) / ranks() * kLine, x.count());
+  if (shared_->others == nullptr || x.count() == 0) {
+    add_part(stream, 0, x.count());
+    return end();
+  }
+  for (int64_t at = 0; at < x.count(); at += kNodeChunk) {
+    const int64_t count = std::min(kNodeChunk, x.count() - at);
+    exchange({NodeExchange::Kind::kSum, count, 1}, at);
+    add_part(stream, at, count);
+    end();
+  }
+}
+
+// Every rank adds a part of the elements and writes it to all ranks of this process: nobody adds twice, and all have
+// the same bits.
+void CpuCommunicator::add_part(Stream& stream, int64_t begin, int64_t count) const {
+  const int64_t lines = divide_up(count, kLine);
+  const int64_t first = lines * place() / local() * kLine;
+  const int64_t last = std::min(lines * (place() + 1) / local() * kLine, count);
   const int64_t tasks = divide_up(std::max<int64_t>(0, last - first), kElementsPerTask);
   stream.pool().parallel_for(tasks, [&](int64_t task, int) {
     const int64_t at = first + task * kElementsPerTask;
-    add_elements(at, std::min(at + kElementsPerTask, last));
+    add_elements(begin, at, std::min(at + kElementsPerTask, last));
   });
-  end();
 }
 
-void CpuCommunicator::add_elements(int64_t first, int64_t last) const {
+// Elements [first, last) behind `begin`, where what others sent begins.
+void CpuCommunicator::add_elements(int64_t begin, int64_t first, int64_t last) const {
   constexpr int64_t kBlock = 256;  // that stays in registers and the nearest cache
+  const auto partial_of = [&](int rank, int64_t at) -> const float* {
+    if (!is_here(rank)) return shared_->others->received(rank).data() + at;
+    return shared_->posts[rank - shared_->first].from.as<float>() + begin + at;
+  };
   float sum[kBlock];
   for (int64_t at = first; at < last; at += kBlock) {
     const int64_t n = std::min(kBlock, last - at);
-    std::copy_n(shared_->posts[0].from.as<float>() + at, n, sum);
+    std::copy_n(partial_of(0, at), n, sum);
     for (int r = 1; r < ranks(); ++r) {
-      const float* partial = shared_->posts[r].from.as<float>() + at;
+      const float* partial = partial_of(r, at);
       for (int64_t i = 0; i < n; ++i) sum[i] += partial[i];
     }
-    const float* x = shared_->posts[rank_].to.as<float>() + at;
+    const float* x = shared_->posts[place()].to.as<float>() + begin + at;
     for (int64_t i = 0; i < n; ++i) sum[i] = x[i] + sum[i];
-    for (const Shared::Post& post : shared_->posts) std::copy_n(sum, n, post.to.as<float>() + at);
+    for (const Shared::Post& post : shared_->posts) std::copy_n(sum, n, post.to.as<float>() + begin + at);
   }
 }
 
@@ -97,35 +161,63 @@ void CpuCommunicator::gather_columns(Stream& stream, TensorView mine, int64_t fi
   VOLLEY_CHECK_EQ(mine.dim(0), out.dim(0));
   if (stream.dry()) return;
   begin(mine, out);
-  const int64_t rows = out.dim(0), width = out.dim(1);
-  int64_t all = 0;
-  for (size_t r = 0; r < shared_->posts.size(); ++r) {
-    const Shared::Post& post = shared_->posts[r];
-    VOLLEY_CHECK_EQ(post.from.dim(0), rows);
-    if (static_cast<int>(r) == rank_) VOLLEY_CHECK_EQ(all, first);
-    all += post.from.dim(1);
+  for (const Shared::Post& post : shared_->posts) VOLLEY_CHECK_EQ(post.from.dim(0), out.dim(0));
+  if (out.count() == 0) return end();
+  if (shared_->others == nullptr) {
+    gather_rows(stream, 0, out.dim(0), first);
+    return end();
   }
-  VOLLEY_CHECK_EQ(all, width);
-  const int64_t tasks = std::min(rows, divide_up(out.count(), kElementsPerTask));
+  VOLLEY_CHECK_LE(out.dim(1), kNodeChunk);
+  const int64_t rows = std::max<int64_t>(1, kNodeChunk / std::max<int64_t>(1, out.dim(1)));
+  for (int64_t at = 0; at < out.dim(0); at += rows) {
+    const int64_t n = std::min(rows, out.dim(0) - at);
+    exchange({NodeExchange::Kind::kColumns, n, out.dim(1)}, at);
+    gather_rows(stream, at, n, first);
+    end();
+  }
+}
+
+// Rows [begin, begin + rows) of this rank's result.
+void CpuCommunicator::gather_rows(Stream& stream, int64_t begin, int64_t rows, int64_t first) const {
+  struct Columns {
+    const float* from;  // of row `begin`
+    int64_t count;
+  };
+  const TensorView out = shared_->posts[place()].to;
+  std::vector<Columns> columns;
+  int64_t all = 0;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (rank == rank_) VOLLEY_CHECK_EQ(all, first);
+    if (is_here(rank)) {
+      const TensorView from = shared_->posts[rank - shared_->first].from;
+      columns.push_back({from.as<float>() + begin * from.dim(1), from.dim(1)});
+    } else {
+      const std::span<const float> from = shared_->others->received(rank);
+      columns.push_back({from.data(), std::ssize(from) / rows});
+    }
+    all += columns.back().count;
+  }
+  VOLLEY_CHECK_EQ(all, out.dim(1));
+  const int64_t tasks = std::min(rows, divide_up(rows * out.dim(1), kElementsPerTask));
   stream.pool().parallel_for(tasks, [&](int64_t task, int) {
     for (int64_t row = rows * task / tasks; row < rows * (task + 1) / tasks; ++row) {
-      float* to = out.as<float>() + row * width;
-      for (const Shared::Post& post : shared_->posts) {
-        const int64_t n = post.from.dim(1);
-        to = std::copy_n(post.from.as<float>() + row * n, n, to);
-      }
+      float* to = out.as<float>() + (begin + row) * out.dim(1);
+      for (const Columns& part : columns) to = std::copy_n(part.from + row * part.count, part.count, to);
     }
   });
-  end();
 }
 
 }  // namespace
 
 Group make_cpu_group(int ranks) {
-  VOLLEY_CHECK_GE(ranks, 1);
-  const auto shared = std::make_shared<Shared>(ranks);
+  return make_node_group(ranks, 0, ranks, {});
+}
+
+Group make_node_group(int ranks, int first, int local, std::vector<NodeLink> links) {
+  VOLLEY_CHECK(local >= 1 && first >= 0 && first + local <= ranks && (local == ranks) == links.empty());
+  const auto shared = std::make_shared<Shared>(ranks, first, local, std::move(links));
   Group group;
-  for (int r = 0; r < ranks; ++r) group.push_back(std::make_unique<CpuCommunicator>(shared, r));
+  for (int r = 0; r < local; ++r) group.push_back(std::make_unique<CpuCommunicator>(shared, first + r));
   return group;
 }
 

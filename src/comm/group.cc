@@ -1,4 +1,5 @@
 #include "comm/comm.h"
+#include "comm/node_exchange.h"
 #include "comm/peer_layout.h"
 
 namespace volley::comm {
@@ -6,14 +7,15 @@ namespace {
 
 class DryCommunicator final : public Communicator {
  public:
-  DryCommunicator(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
+  DryCommunicator(int rank, int ranks, int64_t cpu_bytes) : rank_(rank), ranks_(ranks), cpu_bytes_(cpu_bytes) {}
 
   int rank() const override { return rank_; }
   int ranks() const override { return ranks_; }
 
   Status prepare(Device& device) override {
-    if (device.kind() == DeviceKind::kCpu) return {};
-    VOLLEY_ASSIGN(memory_, device.allocate(kPeerBytes));
+    const int64_t bytes = device.kind() == DeviceKind::kCpu ? cpu_bytes_ : kPeerBytes;
+    if (bytes == 0) return {};
+    VOLLEY_ASSIGN(memory_, device.allocate(static_cast<size_t>(bytes)));
     return {};
   }
   void add_sum(Stream& stream, TensorView partial, TensorView x) override {
@@ -31,14 +33,23 @@ class DryCommunicator final : public Communicator {
 
  private:
   const int rank_, ranks_;
+  const int64_t cpu_bytes_;
   Buffer memory_;
 };
 
 }  // namespace
 
 Group make_dry_group(int ranks) {
+  return make_dry_group(ranks, 0, ranks);
+}
+
+// The first one's memory is for what comes from other processes.
+Group make_dry_group(int ranks, int first, int local) {
   Group group;
-  for (int rank = 0; rank < ranks; ++rank) group.push_back(std::make_unique<DryCommunicator>(rank, ranks));
+  for (int rank = first; rank < first + local; ++rank) {
+    const int64_t bytes = rank == first ? NodeExchange::bytes(ranks - local) : 0;
+    group.push_back(std::make_unique<DryCommunicator>(rank, ranks, bytes));
+  }
   return group;
 }
 

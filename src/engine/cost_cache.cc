@@ -116,7 +116,7 @@ std::string cost_key(const ResolvedModels& models, const EngineOptions& options,
   const int64_t requests = std::min<int64_t>(plan.slots, plan.pages / plan.pages_per_slot(models.block_size));
   std::ostringstream key;
   key << "device " << info.device << " " << info.instruction_set << " threads " << info.threads << " ranks "
-      << models.ranks << processor() << "\n";
+      << models.ranks << (models.nodes > 1 ? "/" + std::to_string(models.nodes) : "") << processor() << "\n";
   const model::Decoder& target = models.target.decoder;
   describe(key, "target", target, model::params(target), models.target_numerics);
   if (models.draft) {

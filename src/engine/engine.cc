@@ -9,6 +9,7 @@
 #include "engine/cost_cache.h"
 #include "engine/dispatcher.h"
 #include "engine/models.h"
+#include "engine/node_setup.h"
 #include "engine/replica.h"
 #include "engine/replica_options.h"
 #include "engine/text_models.h"
@@ -117,7 +118,7 @@ EngineInfo describe(const ResolvedModels& models, const Replica& replica) {
   info.architecture = models.target.architecture;
   const bool cpu = models.device.kind == DeviceKind::kCpu;
   info.device = cpu ? "cpu" : "cuda:" + std::to_string(models.device.ordinal);
-  for (int rank = 1; !cpu && rank < models.ranks; ++rank) {
+  for (int rank = 1; !cpu && rank < models.local_ranks(); ++rank) {
     info.device += ", cuda:" + std::to_string(device_of_rank(models.device, rank).ordinal);
   }
   info.dtype = dtype_name(models.target_numerics.activation);
@@ -179,10 +180,10 @@ struct ReplicaParts {
 // costs: measured by replicas before this one, by their keys.
 Result<ReplicaParts> make_replica_parts(const EngineOptions& options, const ResolvedModels& models,
                                         const TextModels& text, std::map<std::string, spec::CostModel>& costs,
-                                        const Progress& progress) {
+                                        const Progress& progress, nodes::Links links) {
   ReplicaParts made;
   WorkerParts& parts = made.worker;
-  VOLLEY_ASSIGN(parts.replica, Replica::create(options, models, progress));
+  VOLLEY_ASSIGN(parts.replica, Replica::create(options, models, progress, {}, std::move(links)));
   made.info = describe(models, *parts.replica);
   parts.tokenizer = text.tokenizer;
   parts.eos_ids = models.target.eos_ids;
@@ -219,6 +220,10 @@ DispatcherConfig dispatcher_config(const EngineOptions& options, const EngineInf
 
 // All replicas are planned before any takes memory.
 Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, const Progress& progress) {
+  if (options.nnodes > 1 && options.node_rank > 0) {
+    return invalid_argument("--node-rank " + std::to_string(options.node_rank) +
+                            " has no engine of its own: run volley serve with it, which computes for node 0.");
+  }
   VOLLEY_ASSIGN(const std::vector<EngineOptions> replicas, replica_options(options));
   std::vector<ResolvedModels> models;
   const auto shared = std::make_shared<SharedTarget>();
@@ -232,12 +237,17 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
   }
   VOLLEY_ASSIGN(TextModels text,
                 load_text(options.model_dir, options.skip_tokenizer, options.dummy_weights.has_value()));
+  nodes::Links links;
+  if (options.nnodes > 1) {
+    if (progress) progress("Waiting for the other nodes", 0);
+    VOLLEY_ASSIGN(links, meet_nodes(options, models.front()));
+  }
   std::vector<WorkerParts> workers;
   std::vector<EngineInfo> infos;
   std::map<std::string, spec::CostModel> costs;
   for (size_t i = 0; i < replicas.size(); ++i) {
-    VOLLEY_ASSIGN(ReplicaParts made,
-                  make_replica_parts(replicas[i], models[i], text, costs, part_of(progress, i, replicas.size())));
+    VOLLEY_ASSIGN(ReplicaParts made, make_replica_parts(replicas[i], models[i], text, costs,
+                                                        part_of(progress, i, replicas.size()), std::move(links)));
     workers.push_back(std::move(made.worker));
     infos.push_back(std::move(made.info));
   }

@@ -60,6 +60,7 @@ Status check_ranges(const EngineOptions& o) {
   if (const int ranks = o.tensor_parallel_size; ranks != 1 && ranks != 2 && ranks != 4 && ranks != 8) {
     return invalid_argument("--tensor-parallel-size is " + std::to_string(ranks) + ": use 1, 2, 4 or 8.");
   }
+  VOLLEY_RETURN_IF_ERROR(check_nodes(o));
   if (!(o.memory_fraction >= 0 && o.memory_fraction <= 1)) {
     return invalid_argument("--memory-fraction must be between 0 and 1.");
   }
@@ -288,7 +289,14 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
 
 Status resolve_ranks(const EngineOptions& options, ResolvedModels& models) {
   models.ranks = options.tensor_parallel_size;
+  models.nodes = options.nnodes;
+  models.node = options.node_rank;
   DeviceChoice& device = models.device;
+  if (models.nodes > 1 && device.kind != DeviceKind::kCpu) {
+    return unimplemented(
+        "--nnodes above 1 is not built for GPUs (their sums would go over NCCL): use --device cpu, or the GPUs of one "
+        "machine.");
+  }
   if (models.ranks == 1 || device.kind == DeviceKind::kCpu) return {};
   for (int rank = 1; rank < models.ranks; ++rank) {
     const Result<GpuFacts> gpu = examine_cuda_device(device_of_rank(device, rank).ordinal);
@@ -526,8 +534,10 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
 
   MemoryPlanInput plan;
   for (int rank = 0; rank < models.ranks; ++rank) models.rank_weights.push_back(weight_bytes(models, rank));
-  if (models.ranks_sharing_memory() == models.ranks) {
-    for (const model::WeightBytes& rank : models.rank_weights) models.weights.add(rank);
+  if (models.ranks_sharing_memory() == models.local_ranks()) {
+    for (int rank = 0; rank < models.local_ranks(); ++rank) {
+      models.weights.add(models.rank_weights[static_cast<size_t>(models.first_rank() + rank)]);
+    }
   } else {  // a GPU each, of which all get the plan of the one that has most
     models.weights = *std::ranges::max_element(models.rank_weights, {}, &model::WeightBytes::total);
   }
@@ -595,7 +605,8 @@ sched::SchedulerConfig ResolvedModels::scheduler() const {
 
 Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved, int32_t draft_window,
                                  const Progress& progress, const RankPlace& place) {
-  const double total = static_cast<double>(std::max<int64_t>(1, resolved.memory.weight_bytes / resolved.ranks));
+  const double total =
+      static_cast<double>(std::max<int64_t>(1, resolved.memory.weight_bytes / resolved.ranks_sharing_memory()));
   int64_t before = 0;
   const auto report = [&](int64_t packed) {
     if (progress) progress("Loading weights", std::min(1.0, static_cast<double>(before + packed) / total));

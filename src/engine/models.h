@@ -38,7 +38,7 @@ DeviceChoice automatic_device(const Result<GpuFacts>& gpu, int64_t cpu_bytes);
 DeviceChoice device_of_rank(const DeviceChoice& first, int rank);
 // Errors as make_cpu_device() and make_cuda_device().
 Result<std::unique_ptr<Device>> make_device(const DeviceChoice& choice, int threads);
-// Threads of a rank's device, at least one, where all ranks together are to have `threads` (0: the usable cores).
+// Threads of a rank's device, at least one, where all `ranks` of a process are to have `threads` (0: the usable cores).
 int threads_of_rank(int threads, int rank, int ranks);
 
 // "none", "fp8" or "int4"; of a checkpoint that is quantised already what its files call it.
@@ -51,7 +51,8 @@ int32_t logit_rows(DeviceKind device);
 // Options with every "choose for me" resolved, and what config.json says. Immutable.
 struct ResolvedModels {
   DeviceChoice device;
-  int ranks = 1;  // of the tensor-parallel group
+  int ranks = 1;            // of the tensor-parallel group
+  int nodes = 1, node = 0;  // processes that have equal parts of them, in order; which one this is
   families::TargetConfig target;
   std::shared_ptr<const spec::ProposerSpec> draft;  // null: speculation is off
   int32_t block_size = 1;
@@ -79,8 +80,11 @@ struct ResolvedModels {
   // Rounds whose positions are reserved ahead: the CPU finishes a round before the next is planned, a GPU has the next
   // one under way.
   int32_t reserve_rounds() const { return device.kind == DeviceKind::kCpu ? 1 : 2; }
+  // Ranks in this process, and the first of them.
+  int local_ranks() const { return ranks / nodes; }
+  int first_rank() const { return node * local_ranks(); }
   // Ranks whose devices take their memory from the same one.
-  int ranks_sharing_memory() const { return device.kind == DeviceKind::kCpu ? ranks : 1; }
+  int ranks_sharing_memory() const { return device.kind == DeviceKind::kCpu ? local_ranks() : 1; }
   // Whether the drafter's weights are stored as codes.
   bool draft_quantised() const { return draft && draft_numerics.storage.is_codes(); }
   // Whether a prompt's beginning may come from the prefix cache: where layers keep a state, which only its position

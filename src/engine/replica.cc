@@ -1,5 +1,6 @@
 #include "engine/replica.h"
 
+#include <algorithm>
 #include <new>
 #include <optional>
 #include <system_error>
@@ -23,15 +24,28 @@ Replica::Replica() = default;
 Replica::~Replica() = default;
 
 Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, const ResolvedModels& models,
-                                                 const Progress& progress, const WrapDevice& wrap) {
+                                                 const Progress& progress, const WrapDevice& wrap, nodes::Links links) {
   std::unique_ptr<Replica> replica(new Replica());
   replica->divides_by_expert_ = models.target.decoder.divides_by_expert();
   replica->shared_target_ = models.shared_target;
-  const int ranks = models.ranks;
+  replica->all_ranks_ = models.ranks;
+  const int ranks = models.local_ranks(), first = models.first_rank();
+  VOLLEY_CHECK_EQ(std::ssize(links.sums), models.nodes - 1);
   for (int rank = 0; rank < ranks; ++rank) replica->ranks_.push_back(std::make_unique<Rank>());
-  if (ranks > 1) {
-    replica->masks_ = std::make_unique<spec::MaskExchange>();
-    VOLLEY_ASSIGN(auto group, comm::make_group(models.device.kind, ranks, models.device.ordinal));
+  if (models.ranks > 1) {
+    if (models.nodes > 1 && models.node == 0) {
+      replica->leader_ = std::make_unique<nodes::Leader>(std::move(links.calls));
+      replica->masks_ = std::make_unique<spec::MaskExchange>(
+          [leader = replica->leader_.get()](std::span<const uint32_t> words) { leader->masks(words); });
+    } else {
+      replica->masks_ = std::make_unique<spec::MaskExchange>();
+    }
+    comm::Group group;
+    if (models.nodes > 1) {
+      group = comm::make_node_group(models.ranks, first, ranks, std::move(links.sums));
+    } else {
+      VOLLEY_ASSIGN(group, comm::make_group(models.device.kind, ranks, models.device.ordinal));
+    }
     for (int rank = 0; rank < ranks; ++rank) replica->ranks_[rank]->group = std::move(group[rank]);
     try {
       replica->threads_ = std::make_unique<RankThreads>(ranks, [made = replica.get()](int rank) { made->abort(rank); });
@@ -51,7 +65,7 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
   const auto make = [&](int index) -> Status {
     Rank& rank = *replica->ranks_[static_cast<size_t>(index)];
     const Progress& report = index == 0 ? progress : Progress();
-    const RankPlace place = {index, rank.group.get(), replica->masks_.get()};
+    const RankPlace place = {first + index, rank.group.get(), replica->masks_.get()};
     VOLLEY_ASSIGN(rank.models, load_models(*rank.device, models, options.draft_window, report, place));
     rank.weight_bytes = rank.models.target->packed_bytes();
     if (rank.models.proposer) rank.weight_bytes += rank.models.proposer->packed_bytes();
@@ -59,7 +73,7 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
     return {};
   };
   const auto on_all = [&](const auto& f) -> Status {
-    if (ranks == 1) return f(0);
+    if (replica->threads_ == nullptr) return f(0);
     std::vector<Status> statuses(static_cast<size_t>(ranks));
     replica->threads_->run([&](int rank) { statuses[static_cast<size_t>(rank)] = f(rank); });
     for (const Status& status : statuses) VOLLEY_RETURN_IF_ERROR(status);
@@ -67,6 +81,11 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
   };
   VOLLEY_RETURN_IF_ERROR(on_all(make_place));
   VOLLEY_RETURN_IF_ERROR(on_all(make));
+  if (replica->leader_ != nullptr) {
+    VOLLEY_ASSIGN(replica->others_, replica->leader_->ready());
+    replica->others_experts_.resize(static_cast<size_t>(models.nodes) - 1);
+    replica->watch_nodes({});
+  }
   return replica;
 }
 
@@ -85,6 +104,26 @@ void Replica::each(const F& f) {
   ranks_.front()->device->attach_thread();
 }
 
+void Replica::watch_nodes(std::function<void(const std::string&)> on_lost) {
+  if (leader_ == nullptr) return;
+  leader_->watch([this, told = std::move(on_lost)](const std::string& lost) {
+    if (told) told(lost);  // first: what ranks say that are stopped is not the cause
+    abort();
+  });
+}
+
+void Replica::end_nodes() {
+  if (leader_ != nullptr) leader_->end();
+}
+
+void Replica::publish_masks(std::span<const uint32_t> words) {
+  masks_->publish(words);
+}
+
+void Replica::abort() {
+  abort(0);
+}
+
 void Replica::abort(int rank) {
   masks_->stop();
   ranks_[static_cast<size_t>(rank)]->group->abort();
@@ -95,25 +134,25 @@ int32_t Replica::vocab() const {
 }
 
 int Replica::threads() const {
-  int threads = 0;
+  int threads = others_.threads;
   for (const auto& rank : ranks_) threads += rank->device->stream().threads();
   return threads;
 }
 
 int64_t Replica::weight_bytes() const {
-  int64_t bytes = 0;
+  int64_t bytes = others_.weight_bytes;
   for (const auto& rank : ranks_) bytes += rank->weight_bytes;
   return bytes;
 }
 
 int64_t Replica::target_bytes() const {
-  int64_t bytes = 0;
+  int64_t bytes = others_.target_bytes;
   for (const auto& rank : ranks_) bytes += rank->models.target->packed_bytes();
   return bytes;
 }
 
 int64_t Replica::state_bytes() const {
-  int64_t bytes = 0;
+  int64_t bytes = others_.state_bytes;
   for (const auto& rank : ranks_) bytes += rank->models.kv->state_bytes();
   return bytes;
 }
@@ -130,14 +169,21 @@ void Replica::distrust_target() {
   if (shared_target_ != nullptr) shared_target_->distrust(ranks_.front()->models.target);
 }
 
+// Other nodes start it meanwhile.
 Status Replica::start_slot(int32_t slot, const spec::SlotStart& start) {
+  if (leader_ != nullptr) leader_->start_slot(slot, start);
   Status status;
   int started = 0;
   each([&](spec::Round& round) {
     if (status.ok()) status = round.start_slot(slot, start);
     started += status.ok() ? 1 : 0;
   });
+  if (leader_ != nullptr) {
+    const Status others = leader_->answers();
+    if (status.ok()) status = others;
+  }
   if (!status.ok()) {
+    if (leader_ != nullptr) leader_->clear_slot(slot);
     each([&](spec::Round& round) {
       if (started-- > 0) round.clear_slot(slot);
     });
@@ -146,43 +192,76 @@ Status Replica::start_slot(int32_t slot, const spec::SlotStart& start) {
 }
 
 void Replica::clear_slot(int32_t slot) {
+  if (leader_ != nullptr) leader_->clear_slot(slot);
   each([&](spec::Round& round) { round.clear_slot(slot); });
 }
 
 void Replica::set_page(int32_t slot, size_t group, int32_t index, PageId page) {
+  if (leader_ != nullptr) leader_->set_page(slot, group, index, page);
   for (const auto& rank : ranks_) rank->round->set_page(slot, group, index, page);  // asks nothing of a device
 }
 
 void Replica::save_state(int32_t slot, PageId snapshot) {
+  if (leader_ != nullptr) leader_->save_state(slot, snapshot);
   each([&](spec::Round& round) { round.save_state(slot, snapshot); });
 }
 
 void Replica::restore_state(PageId snapshot, int32_t slot) {
+  if (leader_ != nullptr) leader_->restore_state(snapshot, slot);
   each([&](spec::Round& round) { round.restore_state(snapshot, slot); });
 }
 
 void Replica::copy_page(size_t group, PageId from, PageId to) {
+  if (leader_ != nullptr) leader_->copy_page(group, from, to);
   each([&](spec::Round& round) { round.copy_page(group, from, to); });
 }
 
-// Memory first, on all ranks: a rank that has none must not leave the others waiting for its sums.
-Status Replica::enqueue(std::span<const spec::RoundSegment> segments, const spec::VerifyBudget& budget) {
-  if (ranks_.size() == 1) return ranks_.front()->round->enqueue(segments, budget);
+Status Replica::reserve(std::span<const spec::RoundSegment> segments) {
   Status reserved;
   each([&](spec::Round& round) {
     if (reserved.ok()) reserved = round.reserve(segments);
   });
-  VOLLEY_RETURN_IF_ERROR(reserved);
-  threads_->run([&](int index) {
-    Rank& rank = *ranks_[static_cast<size_t>(index)];
-    rank.device->attach_thread();
-    const Status enqueued = rank.round->enqueue(segments, budget);
-    VOLLEY_CHECK_MSG(enqueued.ok(), enqueued.error().message);
-  });
+  return reserved;
+}
+
+// A step that decodes without masks asks for no memory, so nodes are asked for none. What they have for masks stays.
+Status Replica::reserve_on_all(std::span<const spec::RoundSegment> segments) {
+  VOLLEY_RETURN_IF_ERROR(reserve(segments));
+  if (leader_ == nullptr) return {};
+  int32_t mask_rows = 0;
+  bool scores = false;
+  for (const spec::RoundSegment& segment : segments) {
+    mask_rows += segment.masks != nullptr ? segment.draft + 1 : 0;
+    scores = scores || !segment.scored.empty();
+  }
+  if (!scores && mask_rows <= mask_rows_) return {};
+  leader_->reserve(segments);
+  VOLLEY_RETURN_IF_ERROR(leader_->answers());
+  mask_rows_ = std::max(mask_rows_, mask_rows);
+  return {};
+}
+
+// Memory first, on all ranks: a rank that has none must not leave the others waiting for its sums.
+Status Replica::enqueue(std::span<const spec::RoundSegment> segments, const spec::VerifyBudget& budget) {
+  if (threads_ == nullptr) return ranks_.front()->round->enqueue(segments, budget);
+  VOLLEY_RETURN_IF_ERROR(reserve_on_all(segments));
+  if (leader_ != nullptr) leader_->enqueue(segments, budget, depth() == 1);
+  try {
+    threads_->run([&](int index) {
+      Rank& rank = *ranks_[static_cast<size_t>(index)];
+      rank.device->attach_thread();
+      const Status enqueued = rank.round->enqueue(segments, budget);
+      VOLLEY_CHECK_MSG(enqueued.ok(), enqueued.error().message);
+    });
+  } catch (...) {
+    abort();  // the only rank here has others elsewhere
+    throw;
+  }
   return {};
 }
 
 spec::StepTimes Replica::wait(std::vector<spec::RoundResult>& results) {
+  if (leader_ != nullptr && depth() > 1) leader_->wait();
   const spec::StepTimes times = ranks_.front()->round->wait(results);
   for (size_t i = 1; i < ranks_.size(); ++i) {
     ranks_[i]->round->wait(other_results_);
@@ -194,19 +273,33 @@ spec::StepTimes Replica::wait(std::vector<spec::RoundResult>& results) {
     }
   }
   check();
+  if (leader_ != nullptr) compare_nodes(results);
   return times;
+}
+
+// Nothing is handed out that one of them has not come to.
+void Replica::compare_nodes(std::span<const spec::RoundResult> results) {
+  const std::vector<nodes::Report> reports = leader_->reports();
+  for (size_t i = 0; i < reports.size(); ++i) {
+    if (reports[i].digest != nodes::digest_of(results)) {
+      throw DeviceFault("Nodes 0 and " + std::to_string(i + 1) +
+                        " of the tensor-parallel group chose different tokens.");
+    }
+    others_experts_[i] = reports[i].experts_touched;
+  }
 }
 
 int64_t Replica::experts_touched() const {
   if (!divides_by_expert_) return first().experts_touched();
   int64_t sum = 0;
   for (const auto& rank : ranks_) sum += rank->round->experts_touched();
+  for (const int64_t others : others_experts_) sum += others;
   return sum;
 }
 
 // What a GPU computed after another one was gone means nothing, and looks like any result.
 void Replica::check() const {
-  if (ranks_.size() > 1) ranks_.front()->group->check();
+  if (threads_ != nullptr) ranks_.front()->group->check();
 }
 
 void Replica::discard(std::shared_ptr<spec::MaskSource> source) {

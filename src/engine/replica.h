@@ -5,6 +5,9 @@
 // A step runs on all ranks at once, everything else on the caller's thread, rank after rank. With one rank there is
 // neither a thread nor an exchange.
 //
+// Ranks may be in several processes (src/nodes). The replica of node 0 then sends its calls to the others', whose
+// replicas get them from engine/follow.h; what is said of all ranks here holds over all nodes.
+//
 // Whatever fails on one rank fails the call: a refusal leaves every rank as it was; a DeviceFault or std::bad_alloc
 // stops the others in the middle of theirs, and the replica can then only be destroyed. Threads: one at a time.
 #pragma once
@@ -16,6 +19,8 @@
 
 #include "engine/models.h"
 #include "engine/rank_threads.h"
+#include "nodes/leader.h"
+#include "nodes/meeting.h"
 #include "spec/round.h"
 
 namespace volley::engine {
@@ -27,18 +32,27 @@ class Replica final : public spec::StepExecutor {
 
   // Makes the devices, loads each rank's weights on its thread, and makes the rounds. Calls `progress` from the calling
   // thread. Errors as make_device(), load_models() and spec::Round::create(); throws DeviceFault and std::bad_alloc.
+  // links: REQUIRED with several nodes; those for calls are node 0's to take, and it returns when the others are ready,
+  // too. kUnavailable: one is gone.
   static Result<std::unique_ptr<Replica>> create(const EngineOptions& options, const ResolvedModels& models,
-                                                 const Progress& progress, const WrapDevice& wrap = {});
+                                                 const Progress& progress, const WrapDevice& wrap = {},
+                                                 nodes::Links links = {});
   ~Replica() override;
 
-  int ranks() const { return static_cast<int>(ranks_.size()); }
+  int ranks() const { return all_ranks_; }
   int32_t vocab() const;
-  // Sums over all ranks.
+  // Sums over all ranks, of node 0's; of another one's over its own.
   int threads() const;
   int64_t weight_bytes() const;
   int64_t target_bytes() const;  // of these, the target's
   int64_t state_bytes() const;
   std::string device_name() const;  // Device::name()
+
+  // Called when another node is gone, with a sentence, on any thread: calls that wait for it throw DeviceFault. Empty:
+  // nobody; returns when no call is running. Nothing where there are no other nodes.
+  void watch_nodes(std::function<void(const std::string&)> on_lost);
+  // The other nodes end in order. No call follows.
+  void end_nodes();
 
   // Device::attach_thread().
   void attach_thread();
@@ -52,11 +66,18 @@ class Replica final : public spec::StepExecutor {
   void save_state(int32_t slot, PageId snapshot) override;
   void restore_state(PageId snapshot, int32_t slot) override;
   void copy_page(size_t group, PageId from, PageId to) override;
+  // spec::Round::reserve() on all ranks of this node.
+  Status reserve(std::span<const spec::RoundSegment> segments);
   Status enqueue(std::span<const spec::RoundSegment> segments, const spec::VerifyBudget& budget) override;
   using StepExecutor::enqueue;
   // A DeviceFault where the ranks' tokens differ.
   spec::StepTimes wait(std::vector<spec::RoundResult>& results) override;
   void discard(std::shared_ptr<spec::MaskSource> source) override;
+
+  // On a node that is not the first: of a step's masks, which come from there. Any thread.
+  void publish_masks(std::span<const uint32_t> words);
+  // Ranks of this node that wait for others, or will, throw DeviceFault instead. Any thread.
+  void abort();
 
   // Counts the whole target's: where ranks divide the experts, the sum of theirs, else what each says.
   int64_t experts_touched() const override;
@@ -80,11 +101,20 @@ class Replica final : public spec::StepExecutor {
   void abort(int rank);
   void check() const;
 
+  // All ranks' memory for a step, where it can be refused.
+  Status reserve_on_all(std::span<const spec::RoundSegment> segments);
+  void compare_nodes(std::span<const spec::RoundResult> results);
+
   bool divides_by_expert_ = false;
+  int all_ranks_ = 1;
+  nodes::Ready others_;                          // what the other nodes have, of node 0
+  std::vector<int64_t> others_experts_;          // by the last report of each
+  int32_t mask_rows_ = 0;                        // that all nodes have memory for, as far as node 0 knows
   std::shared_ptr<SharedTarget> shared_target_;  // null: the target is its own
   std::unique_ptr<spec::MaskExchange> masks_;    // null with one rank
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::unique_ptr<RankThreads> threads_;
+  std::unique_ptr<nodes::Leader> leader_;  // null: there are no other nodes, or this is not the first
   std::vector<spec::RoundResult> other_results_;
 };
 

@@ -30,7 +30,7 @@ Result<std::vector<EngineOptions>> replica_options(const EngineOptions& options)
 }
 
 std::optional<std::string> too_few_threads(const EngineOptions& options, DeviceKind device) {
-  const int ranks = options.tensor_parallel_size * options.data_parallel_size;
+  const int ranks = options.tensor_parallel_size / options.nnodes * options.data_parallel_size;
   const int threads = options.threads > 0 ? options.threads : usable_cores();
   if (device != DeviceKind::kCpu || threads >= ranks) return std::nullopt;
   const std::string have = options.threads > 0 ? "--threads is " + std::to_string(threads)

@@ -28,13 +28,13 @@ Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOpti
 
 Result<StepBytes> measure_step(const EngineOptions& options, const ResolvedModels& models) {
   StepBytes bytes;
-  comm::Group group(static_cast<size_t>(models.ranks));
-  if (models.ranks > 1) group = comm::make_dry_group(models.ranks);
-  for (int rank = 0; rank < models.ranks_sharing_memory(); ++rank) {
+  comm::Group group(1);
+  if (models.ranks > 1) group = comm::make_dry_group(models.ranks, models.first_rank(), models.local_ranks());
+  for (int i = 0; i < models.ranks_sharing_memory(); ++i) {
     const bool cpu = models.device.kind == DeviceKind::kCpu;
-    const auto device = cpu ? std::make_unique<DryDevice>(threads_of_rank(options.threads, rank, models.ranks))
+    const auto device = cpu ? std::make_unique<DryDevice>(threads_of_rank(options.threads, i, models.local_ranks()))
                             : std::make_unique<DryDevice>(models.device.gpu);
-    const RankPlace place = {rank, group[static_cast<size_t>(rank)].get(), nullptr};
+    const RankPlace place = {models.first_rank() + i, group[static_cast<size_t>(i)].get(), nullptr};
     VOLLEY_ASSIGN(LoadedModels loaded, load_models(*device, models, options.draft_window, {}, place));
     const int64_t before = device->bytes();
     if (place.group != nullptr) VOLLEY_RETURN_IF_ERROR(place.group->prepare(*device));

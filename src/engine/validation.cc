@@ -172,6 +172,36 @@ Status check_request(const GenerateRequest& request, const EngineInfo& info) {
   return check_sampling(request.sampling, info);
 }
 
+Status check_nodes(const EngineOptions& o) {
+  if (o.nnodes < 1) return invalid_argument("--nnodes must be at least 1.");
+  if (o.node_rank < 0 || o.node_rank >= o.nnodes) {
+    return invalid_argument("--node-rank is " + std::to_string(o.node_rank) + ": of --nnodes " +
+                            std::to_string(o.nnodes) + " it is from 0 to " + std::to_string(o.nnodes - 1) + ".");
+  }
+  if (o.nnodes == 1) return {};
+  if (o.tensor_parallel_size % o.nnodes != 0) {
+    return invalid_argument("--tensor-parallel-size " + std::to_string(o.tensor_parallel_size) +
+                            " cannot be divided among --nnodes " + std::to_string(o.nnodes) +
+                            ": each node has equally many ranks, at least one.");
+  }
+  if (o.master_addr.empty()) {
+    return invalid_argument("--nnodes " + std::to_string(o.nnodes) +
+                            " needs --master-addr: the address of node 0, by which the others reach it.");
+  }
+  if (o.master_port < 1 || o.master_port > 65535) {
+    return invalid_argument("--master-port is " + std::to_string(o.master_port) + ": it must be from 1 to 65535.");
+  }
+  if (o.data_parallel_size > 1) {
+    return unimplemented(
+        "--data-parallel-size is not built with --nnodes above 1: start servers of several nodes behind a router.");
+  }
+  if (o.restart_on_device_error) {
+    return unimplemented(
+        "--restart-on-device-error is not built with --nnodes above 1: let the service manager start all nodes again.");
+  }
+  return {};
+}
+
 Status check_expert_parallel(const EngineOptions& options, bool has_experts) {
   if (!has_experts) {
     return invalid_argument(

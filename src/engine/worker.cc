@@ -50,6 +50,7 @@ Worker::Worker(WorkerParts parts)
   totals_.accepted_at.resize(parts_.scheduler.block_size - 1);
   totals_.drafted_at.resize(parts_.scheduler.block_size - 1);
   publish_stats();
+  parts_.replica->watch_nodes([this](const std::string& lost) { give_up(lost); });
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -67,7 +68,9 @@ void Worker::stop() {
 }
 
 void Worker::join() {
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  thread_.join();
+  if (parts_.replica) parts_.replica->watch_nodes({});
 }
 
 Status Worker::submit(Admission admission) {
@@ -147,6 +150,8 @@ void Worker::loop() {
     }
   }
   end_all();
+  const std::lock_guard lock(mutex_);
+  if (failure_.empty() && parts_.replica) parts_.replica->end_nodes();
 }
 
 void Worker::run() {

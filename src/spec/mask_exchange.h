@@ -4,24 +4,31 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
+#include <span>
+#include <vector>
 
 namespace volley::spec {
 
 class MaskExchange {
  public:
-  // `words` must stay as they are until every rank's step is enqueued.
-  void publish(const uint32_t* words);
-  // The words of the n-th publish(), counted from 1, once they are there. REQUIRES: n - 1 steps came before, and all
-  // ranks have enqueued them. Throws DeviceFault after stop().
-  const uint32_t* take(uint64_t n);
+  // on_publish, unless empty: called in every publish(), for ranks that are elsewhere.
+  explicit MaskExchange(std::function<void(std::span<const uint32_t> words)> on_publish = {})
+      : on_publish_(std::move(on_publish)) {}
+
+  void publish(std::span<const uint32_t> words);
+  // Copies the words of the n-th publish(), counted from 1, once they are there. REQUIRES: n - 1 steps came before, and
+  // all ranks have enqueued them. Throws DeviceFault after stop(), and where they are not as many.
+  void take(uint64_t n, std::span<uint32_t> words);
   // A rank failed: nobody waits any more.
   void stop();
 
  private:
+  const std::function<void(std::span<const uint32_t>)> on_publish_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  const uint32_t* words_ = nullptr;  // guarded by mutex_, as all below
+  std::vector<uint32_t> words_;  // guarded by mutex_, as all below
   uint64_t published_ = 0;
   bool stopped_ = false;
 };

@@ -99,12 +99,14 @@ void Round::verify(const Layout& layout, const std::function<void()>& forwarded)
 // needed for; a request's masks are a thread's work. The step does not wait for them without end.
 void Round::fill_masks(const Layout& layout, std::span<const RoundSegment> segments, Flight& flight) {
   if (layout.mask_rows == 0) return;
-  const auto upload = [&](const void* words) {
-    device_.enqueue_upload(memory_->masks.data(), words,
-                           static_cast<size_t>(layout.mask_rows) * memory_->mask_words * sizeof(uint32_t));
-  };
+  const std::span<uint32_t> words(array_of<uint32_t>(memory_->host_masks),
+                                  static_cast<size_t>(layout.mask_rows) * memory_->mask_words);
+  const auto upload = [&] { device_.enqueue_upload(memory_->masks.data(), words.data(), words.size_bytes()); };
   ++masked_steps_;
-  if (config_.rank > 0) return upload(config_.masks->take(masked_steps_));
+  if (config_.rank > 0) {
+    config_.masks->take(masked_steps_, words);
+    return upload();
+  }
   flight.drafts_here->wait();
   std::vector<MaskThreads::Task> tasks;
   for (size_t i = 0; i < segments.size(); ++i) {
@@ -113,11 +115,11 @@ void Round::fill_masks(const Layout& layout, std::span<const RoundSegment> segme
     MaskThreads::Task& task = tasks.emplace_back();
     task.source = segments[i].masks;
     task.drafted = {array_of<TokenId>(memory_->host_drafts) + segment.draft_begin, static_cast<size_t>(segment.draft)};
-    task.words = array_of<uint32_t>(memory_->host_masks) + int64_t{segment.mask_row} * memory_->mask_words;
+    task.words = words.data() + int64_t{segment.mask_row} * memory_->mask_words;
   }
   mask_threads_->fill(tasks, memory_->mask_words);
-  if (config_.masks != nullptr) config_.masks->publish(array_of<uint32_t>(memory_->host_masks));
-  upload(memory_->host_masks.data());
+  if (config_.masks != nullptr) config_.masks->publish(words);
+  upload();
 }
 
 // The target's choice after the last known row and after each drafted one.

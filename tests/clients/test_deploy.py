@@ -20,6 +20,7 @@ def resources_of(file: str) -> list[dict[str, Any]]:
 
 RESOURCES = resources_of("volley.yaml")
 ROUTER = resources_of("router.yaml")
+NODES = resources_of("nodes.yaml")
 
 
 def of_kind(kind: str, resources: list[dict[str, Any]] = RESOURCES) -> dict[str, Any]:
@@ -31,7 +32,12 @@ POD = of_kind("Deployment")["spec"]["template"]
 CONTAINER = POD["spec"]["containers"][0]
 
 
-@pytest.mark.parametrize("resource", RESOURCES + ROUTER, ids=lambda resource: resource["kind"])
+# A LeaderWorkerSet's schema is in no package index: of it only the pods, as a Deployment's.
+WORKER = of_kind("LeaderWorkerSet", NODES)["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+WORKERS = of_kind("Deployment") | {"spec": of_kind("Deployment")["spec"] | {"template": WORKER}}
+
+
+@pytest.mark.parametrize("resource", [*RESOURCES, *ROUTER, WORKERS, *NODES[1:]], ids=lambda resource: resource["kind"])
 def test_the_schema_is_kept(resource: dict[str, Any]) -> None:
     kubernetes_validate.validate(resource, KUBERNETES, strict=True)
 
@@ -67,8 +73,27 @@ def test_the_router_finds_the_servers() -> None:
     assert {word.split("=")[0] for word in container["args"]} <= known
 
 
-def test_options_exist() -> None:
-    command, *options = CONTAINER["args"]
+def test_nodes_have_the_fields_of_a_leader_worker_set() -> None:
+    nodes = NODES[0]
+    assert nodes["apiVersion"] == "leaderworkerset.x-k8s.io/v1" and set(nodes["spec"]) == {"replicas", "leaderWorkerTemplate"}
+    template = nodes["spec"]["leaderWorkerTemplate"]
+    assert set(template) == {"size", "restartPolicy", "workerTemplate"}
+    container = template["workerTemplate"]["spec"]["containers"][0]
+    options = dict(word.split("=", 1) for word in container["args"] if "=" in word)
+    assert int(options["--tensor-parallel-size"]) % template["size"] == 0
+    assert {"$(LWS_GROUP_SIZE)", "$(LWS_WORKER_INDEX)", "$(LWS_LEADER_ADDRESS)"} <= set(options.values())
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert (ports["http"], ports["nodes"]) == (int(options["--port"]), int(options["--master-port"]))
+    labels = template["workerTemplate"]["metadata"]["labels"].items()
+    assert labels <= of_kind("Service", NODES)["spec"]["selector"].items()
+    assert labels == of_kind("NetworkPolicy", NODES)["spec"]["podSelector"]["matchLabels"].items()
+    drain = int(options["--drain-timeout"])
+    assert template["workerTemplate"]["spec"]["terminationGracePeriodSeconds"] > drain + 5
+
+
+@pytest.mark.parametrize("container", [CONTAINER, WORKER["spec"]["containers"][0]], ids=["server", "nodes"])
+def test_options_exist(container: dict[str, Any]) -> None:
+    command, *options = container["args"]
     text = subprocess.run([PROGRAM, command, "--help"], capture_output=True, text=True, check=True).stdout
     known = set(re.findall(r"--[a-z][a-z-]*", text))
     assert {option.split("=")[0] for option in options} <= known

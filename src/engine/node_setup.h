@@ -1,0 +1,21 @@
+// The processes of one engine agree on what they are: models, options, pages.
+#pragma once
+
+#include "engine/models.h"
+#include "nodes/calls.h"
+#include "nodes/meeting.h"
+
+namespace volley::engine {
+
+// What must be the same on all nodes: everything that a step's calls mean something by, and every bit depends on.
+// `models` without its pages. Reads the models' folders; errors as base/file.h.
+Result<std::vector<nodes::Fact>> node_facts(const EngineOptions& options, const ResolvedModels& models);
+
+// Waits for the other nodes; `models` then has as many pages and snapshots as the node with the fewest. Errors as
+// nodes::meet() and node_facts().
+Result<nodes::Links> meet_nodes(const EngineOptions& options, ResolvedModels& models);
+
+// What calls from node 0 may say.
+nodes::CallLimits call_limits(const ResolvedModels& models);
+
+}  // namespace volley::engine

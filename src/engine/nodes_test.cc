@@ -1,0 +1,214 @@
+// Protects requests of an engine on two nodes against the one that is not the first: memory that it refuses, its
+// faults, its end. A thread stands for it; the two share nothing but connections.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "device/fault.h"
+#include "engine/device_testing.h"
+#include "engine/follow.h"
+#include "engine/node_setup.h"
+#include "engine/worker_for_test.h"
+#include "text/grammar.h"
+
+namespace volley::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Nodes : public WorkerTest {
+ protected:
+  void TearDown() override {
+    worker_.reset();
+    if (other_.joinable()) other_.join();
+  }
+
+  // wrap: the other node's device.
+  void start(const WrapDevice& wrap = {}) {
+    EngineOptions options = plain_options();
+    options.tensor_parallel_size = options.nnodes = 2;
+    options.master_addr = "127.0.0.1";
+    options.master_port = (*net::Listener::bind({"127.0.0.1", 0}))->port();
+    other_ = std::thread([this, options, wrap]() mutable {
+      options.node_rank = 1;
+      auto models = resolve_models(options);
+      ASSERT_TRUE(models.ok()) << models.error().message;
+      auto links = meet_nodes(options, *models);
+      ASSERT_TRUE(links.ok()) << links.error().message;
+      ended_.set_value(follow_links(options, *models, std::move(*links), {}, {}, wrap));
+    });
+    auto models = resolve_models(options);
+    ASSERT_TRUE(models.ok()) << models.error().message;
+    auto links = meet_nodes(options, *models);
+    ASSERT_TRUE(links.ok()) << links.error().message;
+    auto replica = Replica::create(options, *models, {}, {}, std::move(*links));
+    ASSERT_TRUE(replica.ok()) << replica.error().message;
+    EXPECT_EQ((*replica)->ranks(), 2);
+    EXPECT_EQ((*replica)->threads(), 2) << "of both";
+    auto text = load_text(options.model_dir, options.skip_tokenizer, true);
+    ASSERT_TRUE(text.ok()) << text.error().message;
+    text_ = std::move(*text);
+    WorkerParts parts;
+    parts.scheduler = models->scheduler();
+    parts.replica = std::move(*replica);
+    parts.tokenizer = text_.tokenizer;
+    parts.max_queue = 10;
+    parts.on_device_failure = [this](const std::string& failure) { failed_.set_value(failure); };
+    worker_ = std::make_unique<Worker>(std::move(parts));
+  }
+
+  // How the other node ended.
+  Status end_of_other() { return ended_.get_future().get(); }
+  std::string failure() { return failed_.get_future().get(); }
+
+  std::vector<TokenId> tokens_of(GenerateRequest request) {
+    std::vector<TokenId> tokens;
+    const Finish finish = submit(std::move(request), nullptr, &tokens).get();
+    EXPECT_FALSE(finish.error.has_value()) << finish.error->message;
+    return tokens;
+  }
+
+  std::thread other_;
+  std::promise<Status> ended_;
+  std::promise<std::string> failed_;
+};
+
+TEST_F(Nodes, EndTogether) {
+  start();
+  EXPECT_EQ(tokens_of(request_of(20)).size(), 4u);
+  worker_.reset();
+  const Status end = end_of_other();
+  EXPECT_TRUE(end.ok()) << end.error().message;
+}
+
+TEST_F(Nodes, WithoutMemoryForLogprobsOrMasksOnOneOthersGoOn) {
+  std::atomic<WatchedDevice*> device = nullptr;
+  start([&](std::unique_ptr<Device> made, int) {
+    auto watched = std::make_unique<WatchedDevice>(std::move(made));
+    device = watched.get();
+    return std::unique_ptr<Device>(std::move(watched));
+  });
+  std::atomic<bool> refuses = true;
+  device.load()->refuse = [&](size_t) { return refuses.load(); };
+  const auto plain = tokens_of(request_of(30));
+  GenerateRequest constrained = request_of(3);
+  constrained.grammar = GrammarSpec{.kind = GrammarSpec::Kind::kRegex, .text = "[a-z]{20}", .choices = {}};
+  GenerateRequest scored = request_of(300);
+  scored.prompt_logprobs = 2;
+  for (const bool room : {false, true, true}) {
+    refuses = !room;
+    auto beside = submit(request_of(30));
+    auto grammar = submit(constrained);
+    auto logprobs = submit(scored);
+    for (auto* end : {&grammar, &logprobs}) {
+      const Finish finish = end->get();
+      EXPECT_EQ(finish.error.has_value(), !room) << (finish.error ? finish.error->message : "no error");
+      if (!room && finish.error) {
+        EXPECT_EQ(finish.error->code, ErrorCode::kResourceExhausted);
+      }
+    }
+    EXPECT_FALSE(beside.get().error.has_value());
+    EXPECT_EQ(tokens_of(request_of(30)), plain);
+  }
+  worker_.reset();
+  EXPECT_TRUE(end_of_other().ok());
+}
+
+// A fault of the other's device in the middle of a step.
+TEST_F(Nodes, AFaultOfOneEndsEveryRequest) {
+  std::atomic<int64_t> left = -1;
+  const std::function<bool(bool)> before = [&left](bool) {
+    if (left > 0 && --left == 0) throw DeviceFault("the device fell over");
+    return true;
+  };
+  start([&before](std::unique_ptr<Device> made, int) {
+    return std::unique_ptr<Device>(std::make_unique<FaultyDevice>(std::move(made), &before));
+  });
+  EXPECT_EQ(tokens_of(request_of(20)).size(), 4u);
+  left = 40;
+  std::vector<std::future<Finish>> open;
+  for (int i = 0; i < 6; ++i) {
+    GenerateRequest request = request_of(20 + i);
+    request.max_tokens = 500;
+    open.push_back(submit(std::move(request)));
+  }
+  for (auto& each : open) {
+    const Finish finish = each.get();
+    ASSERT_TRUE(finish.error.has_value());
+    EXPECT_EQ(finish.error->code, ErrorCode::kUnavailable);
+  }
+  EXPECT_THAT(failure(), HasSubstr(" is gone"));
+  const Status end = end_of_other();
+  ASSERT_FALSE(end.ok());
+  EXPECT_EQ(end.error().message, "the device fell over");
+}
+
+// Who comes to other tokens has faulted, whatever it says.
+TEST_F(Nodes, TheFirstFaultsWhereTokensDiffer) {
+  // The other node answers for itself, without models: a digest that nobody has.
+  EngineOptions options = plain_options();
+  options.tensor_parallel_size = options.nnodes = 2;
+  options.master_addr = "127.0.0.1";
+  options.master_port = (*net::Listener::bind({"127.0.0.1", 0}))->port();
+  auto models = resolve_models(options);
+  ASSERT_TRUE(models.ok()) << models.error().message;
+  other_ = std::thread([this, options]() mutable {
+    options.node_rank = 1;
+    auto models = resolve_models(options);
+    ASSERT_TRUE(models.ok());
+    auto links = meet_nodes(options, *models);
+    ASSERT_TRUE(links.ok());
+    nodes::Follower follower(std::move(links->calls.front()), call_limits(*models));
+    auto replica = Replica::create(options, *models, {}, {}, std::move(*links));
+    ASSERT_TRUE(replica.ok());
+    ASSERT_TRUE(follower.reply(nodes::Ready{1, 0, 0, 0}).ok());
+    for (;;) {
+      auto call = follower.next();
+      if (!call.ok()) return ended_.set_value(call.error());
+      if (const auto* start = std::get_if<nodes::StartSlot>(&*call)) {
+        ASSERT_TRUE((*replica)->start_slot(start->slot, start->whole()).ok());
+        ASSERT_TRUE(follower.reply(nodes::Answer{}).ok());
+      }
+      if (const auto* page = std::get_if<nodes::SetPage>(&*call)) {
+        (*replica)->set_page(page->slot, page->group, page->index, page->page);
+      }
+      if (const auto* step = std::get_if<nodes::Enqueue>(&*call)) {
+        std::vector<spec::RoundResult> results;
+        ASSERT_TRUE((*replica)->enqueue(step->of.segments, {step->budget_rows, step->table.get()}).ok());
+        (*replica)->wait(results);
+        ASSERT_TRUE(follower.reply(nodes::Report{nodes::digest_of(results) + 1, 0}).ok());
+      }
+    }
+  });
+  auto links = meet_nodes(options, *models);
+  ASSERT_TRUE(links.ok()) << links.error().message;
+  auto replica = Replica::create(options, *models, {}, {}, std::move(*links));
+  ASSERT_TRUE(replica.ok()) << replica.error().message;
+  const std::vector<TokenId> prompt = {1, 2, 3};
+  spec::SlotStart start;
+  start.prompt = prompt;
+  start.sampling.prompt_length = 3;
+  start.limits.max_tokens = 5;
+  ASSERT_TRUE((*replica)->start_slot(0, start).ok());
+  for (size_t group = 0; group < models->kv.groups.size(); ++group) (*replica)->set_page(0, group, 0, PageId(0));
+  spec::RoundSegment segment;
+  segment.start = 0;
+  segment.known = prompt;
+  segment.chooses = true;
+  ASSERT_TRUE((*replica)->enqueue({&segment, 1}).ok());
+  std::vector<spec::RoundResult> results;
+  try {
+    (*replica)->wait(results);
+    ADD_FAILURE() << "it went on";
+  } catch (const DeviceFault& fault) {
+    EXPECT_THAT(fault.what(), HasSubstr("Nodes 0 and 1 of the tensor-parallel group chose different tokens"));
+  }
+  replica->reset();
+  EXPECT_FALSE(end_of_other().ok());
+}
+
+}  // namespace
+}  // namespace volley::engine

@@ -1,0 +1,202 @@
+#include "net/connection.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <cerrno>
+#include <system_error>
+#include <thread>
+
+namespace volley::net {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+
+Error unavailable(std::string message) {
+  return {ErrorCode::kUnavailable, std::move(message)};
+}
+
+Error ended(int error) {
+  return unavailable("the connection ended (" + std::generic_category().message(error) + ")");
+}
+
+// Milliseconds for poll(), rounded up.
+int time_left(std::optional<Deadline> deadline) {
+  if (!deadline) return -1;
+  const auto left = std::chrono::ceil<milliseconds>(*deadline - std::chrono::steady_clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
+}
+
+// False: the deadline came first.
+bool wait_readable(int descriptor, std::optional<Deadline> deadline) {
+  for (;;) {
+    pollfd waiting = {descriptor, POLLIN, 0};
+    const int ready = ::poll(&waiting, 1, time_left(deadline));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return true;  // the call that follows says what it is
+    if (ready == 0 && time_left(deadline) == 0) return false;
+  }
+}
+
+void set(int descriptor, int level, int option, int value) {
+  ::setsockopt(descriptor, level, option, &value, sizeof(value));  // without it things are slower, not wrong
+}
+
+Address address_of(const tcp::endpoint& endpoint) {
+  return {endpoint.address().to_string(), endpoint.port()};
+}
+
+}  // namespace
+
+std::string to_string(const Address& address) {
+  const bool v6 = address.host.find(':') != std::string::npos;
+  return (v6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);
+}
+
+struct Connection::Socket {
+  asio::io_context io{1};
+  tcp::socket tcp_socket{io};
+};
+
+struct Listener::Socket {
+  asio::io_context io{1};
+  tcp::acceptor tcp_acceptor{io};
+};
+
+Connection::Connection() : socket_(std::make_unique<Socket>()) {}
+Connection::~Connection() = default;
+Listener::Listener() : socket_(std::make_unique<Socket>()) {}
+Listener::~Listener() = default;
+
+int Connection::descriptor() const {
+  return socket_->tcp_socket.native_handle();
+}
+
+Status Connection::open() {
+  const int fd = descriptor();
+  set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
+  set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  error_code error;
+  const tcp::endpoint here = socket_->tcp_socket.local_endpoint(error);
+  if (error) return ended(error.value());
+  const tcp::endpoint there = socket_->tcp_socket.remote_endpoint(error);
+  if (error) return ended(error.value());
+  local_host_ = here.address().to_string();
+  peer_ = address_of(there);
+  // Calls below wait by themselves. Asio's own would wait for ever, whatever the deadline.
+  socket_->tcp_socket.native_non_blocking(true, error);
+  return error ? Status(ended(error.value())) : Status();
+}
+
+Result<std::unique_ptr<Connection>> Connection::connect(const Address& to, Deadline deadline) {
+  constexpr milliseconds kBetween(100);
+  for (;;) {
+    std::unique_ptr<Connection> connection(new Connection());
+    Socket& socket = *connection->socket_;
+    error_code failed;
+    tcp::resolver resolver(socket.io);
+    const auto endpoints = resolver.resolve(to.host, std::to_string(to.port), failed);
+    if (!failed) {
+      failed = asio::error::timed_out;
+      asio::async_connect(socket.tcp_socket, endpoints,
+                          [&](const error_code& error, const tcp::endpoint&) { failed = error; });
+      socket.io.run_until(deadline);
+    }
+    if (!failed) {
+      if (connection->open().ok()) return connection;
+    }
+    if (std::chrono::steady_clock::now() + kBetween >= deadline) {
+      return unavailable("Nobody listens at " + to_string(to) + " (" + failed.message() + ").");
+    }
+    std::this_thread::sleep_for(kBetween);
+  }
+}
+
+Status Connection::send(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) {
+      bytes = bytes.subspan(static_cast<size_t>(sent));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      pollfd waiting = {descriptor(), POLLOUT, 0};
+      ::poll(&waiting, 1, -1);
+    } else if (errno != EINTR) {
+      return ended(errno);
+    }
+  }
+  return {};
+}
+
+Status Connection::receive(std::span<std::byte> bytes, std::optional<Deadline> deadline) {
+  while (!bytes.empty()) {
+    if (!wait_readable(descriptor(), deadline)) return unavailable("nothing came in time");
+    const ssize_t got = ::recv(descriptor(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got > 0) {
+      bytes = bytes.subspan(static_cast<size_t>(got));
+    } else if (got == 0) {
+      return unavailable("the connection ended");
+    } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+      return ended(errno);
+    }
+  }
+  return {};
+}
+
+void Connection::give_up_silence() {
+  constexpr int kMilliseconds = 4000;
+  set(descriptor(), IPPROTO_TCP, TCP_USER_TIMEOUT, kMilliseconds);
+}
+
+void Connection::shut_down() {
+  ::shutdown(descriptor(), SHUT_RDWR);
+}
+
+Result<std::unique_ptr<Listener>> Listener::bind(const Address& at) {
+  std::unique_ptr<Listener> listener(new Listener());
+  Socket& socket = *listener->socket_;
+  error_code failed;
+  tcp::resolver resolver(socket.io);
+  const auto endpoints = resolver.resolve(at.host, std::to_string(at.port), tcp::resolver::passive, failed);
+  if (!failed) {
+    const tcp::endpoint endpoint = endpoints.begin()->endpoint();
+    socket.tcp_acceptor.open(endpoint.protocol(), failed);
+    if (!failed) socket.tcp_acceptor.set_option(tcp::acceptor::reuse_address(true), failed);
+    if (!failed) socket.tcp_acceptor.bind(endpoint, failed);
+    if (!failed) socket.tcp_acceptor.listen(asio::socket_base::max_listen_connections, failed);
+    if (!failed) socket.tcp_acceptor.non_blocking(true, failed);  // whoever came may have gone again
+  }
+  if (failed) {
+    return invalid_argument("This machine cannot listen at " + to_string(at) + ": " + failed.message() + ".");
+  }
+  listener->port_ = socket.tcp_acceptor.local_endpoint(failed).port();
+  return listener;
+}
+
+Result<std::unique_ptr<Connection>> Listener::accept(Deadline deadline) {
+  for (;;) {
+    if (!wait_readable(socket_->tcp_acceptor.native_handle(), deadline)) return unavailable("Nobody has come in time.");
+    std::unique_ptr<Connection> connection(new Connection());
+    error_code failed;
+    socket_->tcp_acceptor.accept(connection->socket_->tcp_socket, failed);
+    if (failed && std::chrono::steady_clock::now() >= deadline) return unavailable(failed.message());
+    if (failed) {  // as said, or there are no more descriptors
+      std::this_thread::sleep_for(milliseconds(10));
+      continue;
+    }
+    if (connection->open().ok()) return connection;
+  }
+}
+
+}  // namespace volley::net

@@ -1,0 +1,321 @@
+// Protects that a node hears what node 0 has said, and that bytes that were changed on the way become a sentence or a
+// call within the limits, never anything else.
+#include "nodes/calls.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "base/check.h"
+#include "nodes/replies.h"
+
+namespace volley::nodes {
+namespace {
+
+using ::testing::HasSubstr;
+
+CallLimits limits() {
+  CallLimits all;
+  all.slots = 4;
+  all.max_rows = 64;
+  all.max_positions = 100;
+  all.page_size = 16;
+  all.block_size = 8;
+  all.vocab = 50;
+  all.logit_rows = 32;
+  all.groups.resize(2);
+  all.groups[0].pages = 10;
+  all.groups[1].pages = 5;
+  all.snapshots = 3;
+  return all;
+}
+
+std::vector<net::Frame> frames_of(const Bytes& bytes) {
+  std::vector<net::Frame> frames;
+  for (size_t at = 0; at < bytes.size();) {
+    uint32_t head[2];
+    std::memcpy(head, bytes.data() + at, sizeof(head));
+    net::Frame frame;
+    frame.kind = head[1];
+    const auto begin = bytes.begin() + static_cast<int64_t>(at + sizeof(head));
+    frame.payload.assign(begin, begin + head[0]);
+    frames.push_back(std::move(frame));
+    at += sizeof(head) + head[0];
+  }
+  return frames;
+}
+
+template <typename T>
+T read(const Bytes& bytes) {
+  const auto frames = frames_of(bytes);
+  VOLLEY_CHECK_EQ(frames.size(), 1u);
+  auto call = read_call(frames[0], limits());
+  VOLLEY_CHECK_MSG(call.ok(), call.error().message);
+  VOLLEY_CHECK(std::holds_alternative<T>(*call));
+  return std::get<T>(std::move(*call));
+}
+
+std::string refusal(const Bytes& bytes) {
+  const auto call = read_call(frames_of(bytes).at(0), limits());
+  if (call.ok()) return "";
+  EXPECT_EQ(call.error().code, ErrorCode::kInvalidArgument);
+  return call.error().message;
+}
+
+const std::vector<TokenId> kPrompt = {1, 2, 3, 4}, kOutput = {5, 6};
+
+spec::SlotStart start() {
+  spec::SlotStart start;
+  SamplingParams& p = start.sampling.params;
+  p.temperature = 0.5f, p.top_p = 0.9f, p.top_k = 7, p.min_p = 0.1f;
+  p.repetition_penalty = 1.1f, p.presence_penalty = -1, p.frequency_penalty = 2;
+  p.logit_bias = {{3, 1.5f}, {49, -100}};
+  p.choice_index = 2;
+  p.logprobs = 5;
+  start.sampling.seed = 0x123456789abcdef0;
+  start.sampling.prompt_length = 4;
+  start.sampling.min_tokens = 1;
+  start.sampling.end_ids = {9};
+  start.limits.end_ids = {9, 10};
+  start.limits.min_tokens = 1;
+  start.limits.max_tokens = 30;
+  start.prompt = kPrompt;
+  start.output = kOutput;
+  start.draft_context = 3;
+  return start;
+}
+
+class Masked final : public spec::MaskSource {
+  void fill(std::span<const TokenId>, uint32_t*, int32_t) override {}
+  void give_up() override {}
+};
+
+std::vector<spec::RoundSegment> segments() {
+  std::vector<spec::RoundSegment> all(3);
+  all[0].slot = 2;
+  all[0].draft = 5;
+  all[0].chooses = true;
+  all[0].shift = -0.25f;
+  all[0].simulate = spec::SimulatedAcceptance{0.5f, 0.75f};
+  all[1].slot = 0;
+  all[1].chooses = true;
+  all[1].masks = std::make_shared<Masked>();
+  all[2].slot = 3;
+  all[2].start = 1;
+  all[2].known = std::span(kPrompt).subspan(1);
+  all[2].scored = std::span(kPrompt).subspan(2);
+  return all;
+}
+
+Bytes every_call() {
+  ops::SurvivalTable table;
+  table.log_odds[3][4] = 1.25f;
+  Bytes bytes;
+  append_start_slot(bytes, 3, start());
+  append_clear_slot(bytes, 1);
+  append_set_page(bytes, 1, 1, 6, PageId(5));
+  append_save_state(bytes, 1, PageId(2));
+  append_restore_state(bytes, PageId(0), 2);
+  append_copy_page(bytes, 0, PageId(9), PageId(3));
+  append_reserve(bytes, segments());
+  append_enqueue(bytes, segments(), {}, true);
+  append_enqueue(bytes, segments(), {6, &table}, false);
+  append_wait(bytes);
+  append_masks(bytes, std::vector<uint32_t>{1, 2, 3});
+  append_end(bytes);
+  return bytes;
+}
+
+TEST(Calls, SayHowASlotStarts) {
+  Bytes bytes;
+  const spec::SlotStart said = start();
+  append_start_slot(bytes, 3, said);
+  const auto call = read<StartSlot>(bytes);
+  const spec::SlotStart heard = call.whole();
+  EXPECT_EQ(call.slot, 3);
+  const SamplingParams &a = said.sampling.params, &b = heard.sampling.params;
+  EXPECT_TRUE(a.temperature == b.temperature && a.top_p == b.top_p && a.top_k == b.top_k && a.min_p == b.min_p);
+  EXPECT_TRUE(a.repetition_penalty == b.repetition_penalty && a.presence_penalty == b.presence_penalty &&
+              a.frequency_penalty == b.frequency_penalty);
+  EXPECT_EQ(a.logit_bias, b.logit_bias);
+  EXPECT_TRUE(a.choice_index == b.choice_index && a.logprobs == b.logprobs);
+  EXPECT_EQ(heard.sampling.seed, said.sampling.seed);
+  EXPECT_TRUE(heard.sampling.prompt_length == 4 && heard.sampling.min_tokens == 1);
+  EXPECT_EQ(heard.sampling.end_ids, said.sampling.end_ids);
+  EXPECT_EQ(heard.limits.end_ids, said.limits.end_ids);
+  EXPECT_TRUE(heard.limits.min_tokens == 1 && heard.limits.max_tokens == 30 && heard.draft_context == 3);
+  EXPECT_TRUE(std::ranges::equal(heard.prompt, kPrompt) && std::ranges::equal(heard.output, kOutput));
+}
+
+TEST(Calls, SayWhoTakesPartInAStep) {
+  ops::SurvivalTable table;
+  table.log_odds[15][31] = -3;
+  Bytes bytes;
+  append_enqueue(bytes, segments(), {6, &table}, true);
+  const auto call = read<Enqueue>(bytes);
+  EXPECT_EQ(call.budget_rows, 6);
+  EXPECT_TRUE(call.waits);
+  ASSERT_TRUE(call.table);
+  EXPECT_EQ(std::memcmp(call.table->log_odds, table.log_odds, sizeof(table.log_odds)), 0);
+  const auto said = segments();
+  ASSERT_EQ(call.of.segments.size(), said.size());
+  for (size_t i = 0; i < said.size(); ++i) {
+    const spec::RoundSegment &a = said[i], &b = call.of.segments[i];
+    EXPECT_TRUE(a.slot == b.slot && a.start == b.start && a.draft == b.draft && a.chooses == b.chooses) << i;
+    EXPECT_TRUE(a.shift == b.shift && (a.masks == nullptr) == (b.masks == nullptr)) << i;
+    ASSERT_EQ(a.simulate.has_value(), b.simulate.has_value()) << i;
+    if (a.simulate) {
+      EXPECT_TRUE(a.simulate->p == b.simulate->p && a.simulate->confidence == b.simulate->confidence);
+    }
+    EXPECT_TRUE(std::ranges::equal(a.known, b.known) && std::ranges::equal(a.scored, b.scored)) << i;
+  }
+  bytes.clear();
+  append_enqueue(bytes, segments(), {}, false);
+  const auto whole = read<Enqueue>(bytes);
+  EXPECT_TRUE(whole.budget_rows == spec::VerifyBudget::kAll && !whole.table && !whole.waits);
+}
+
+TEST(Calls, SayTheRest) {
+  const auto frames = frames_of(every_call());
+  std::vector<Call> calls;
+  for (const net::Frame& frame : frames) calls.push_back(*read_call(frame, limits()));
+  ASSERT_EQ(calls.size(), 12u);
+  EXPECT_EQ(std::get<ClearSlot>(calls[1]).slot, 1);
+  const auto& page = std::get<SetPage>(calls[2]);
+  EXPECT_TRUE(page.slot == 1 && page.group == 1 && page.index == 6 && page.page == PageId(5));
+  EXPECT_TRUE(std::get<SaveState>(calls[3]).slot == 1 && std::get<SaveState>(calls[3]).snapshot == PageId(2));
+  EXPECT_TRUE(std::get<RestoreState>(calls[4]).slot == 2 && std::get<RestoreState>(calls[4]).snapshot == PageId(0));
+  const auto& copy = std::get<CopyPage>(calls[5]);
+  EXPECT_TRUE(copy.group == 0 && copy.from == PageId(9) && copy.to == PageId(3));
+  EXPECT_EQ(std::get<Reserve>(calls[6]).of.segments.size(), 3u);
+  EXPECT_TRUE(std::holds_alternative<Wait>(calls[9]));
+  EXPECT_EQ(std::get<Masks>(calls[10]).words, (std::vector<uint32_t>{1, 2, 3}));
+  EXPECT_TRUE(std::holds_alternative<End>(calls[11]));
+}
+
+TEST(Calls, BeyondTheLimitsAreRefused) {
+  const auto of = [](const auto& append) {
+    Bytes bytes;
+    append(bytes);
+    return refusal(bytes);
+  };
+  EXPECT_THAT(of([](Bytes& b) { append_clear_slot(b, 4); }), HasSubstr("the slot is 4, not within 0 and 3"));
+  EXPECT_THAT(of([](Bytes& b) { append_set_page(b, 0, 2, 0, PageId(0)); }), HasSubstr("the cache group is 2"));
+  EXPECT_THAT(of([](Bytes& b) { append_set_page(b, 0, 0, 7, PageId(0)); }), HasSubstr("the place of a page is 7"));
+  EXPECT_THAT(of([](Bytes& b) { append_set_page(b, 0, 1, 0, PageId(6)); }), HasSubstr("the page is 6"));
+  EXPECT_THAT(of([](Bytes& b) { append_save_state(b, 0, PageId(3)); }), HasSubstr("the snapshot is 3"));
+  EXPECT_THAT(of([](Bytes& b) {
+                auto wrong = start();
+                wrong.limits.max_tokens = 97;
+                append_start_slot(b, 0, wrong);
+              }),
+              HasSubstr("the sequence is longer than it may be"));
+  const std::vector<TokenId> unknown = {50};
+  EXPECT_THAT(of([&](Bytes& b) {
+                auto wrong = start();
+                wrong.prompt = unknown;
+                append_start_slot(b, 0, wrong);
+              }),
+              HasSubstr("the prompt has the token 50"));
+  const auto step = [&](const auto& change) {
+    auto wrong = segments();
+    change(wrong);
+    Bytes bytes;
+    append_enqueue(bytes, wrong, {}, false);
+    return refusal(bytes);
+  };
+  using Segments = std::vector<spec::RoundSegment>;
+  EXPECT_EQ(step([](Segments&) {}), "");
+  EXPECT_THAT(step([](Segments& s) { s[1].slot = 2; }), HasSubstr("a slot takes part twice"));
+  EXPECT_THAT(step([](Segments& s) { s[0].draft = 8; }), HasSubstr("the number of drafted tokens is 8"));
+  EXPECT_THAT(step([](Segments& s) { std::swap(s[1], s[2]); }), HasSubstr("decodes comes after one that does not"));
+  EXPECT_THAT(step([](Segments& s) { s[2].start = 98; }), HasSubstr("a segment reaches too far"));
+  EXPECT_THAT(step([](Segments& s) { s[2].scored = kPrompt; }), HasSubstr("the tokens to score has 4 values"));
+  EXPECT_THAT(step([](Segments& s) { s.clear(); }), HasSubstr("nobody takes part"));
+  const std::vector<TokenId> many(60, 1);
+  EXPECT_THAT(step([&](Segments& s) { s[2].known = many; }), HasSubstr("more rows than it may have"));
+  Bytes bytes;
+  append_enqueue(bytes, segments(), {6, nullptr}, false);
+  EXPECT_THAT(refusal(bytes), HasSubstr("the rows to share out do not fit"));
+  EXPECT_THAT(read_call({999, {}}, limits()).error().message, HasSubstr("unknown kind"));
+}
+
+// Every call with bytes that were changed, cut off or added, a lot of times.
+TEST(Calls, ChangedBytesDoNoHarm) {
+  const auto frames = frames_of(every_call());
+  std::minstd_rand random(3);
+  int refused = 0, taken = 0;
+  for (int i = 0; i < 60'000; ++i) {
+    net::Frame frame = frames[random() % frames.size()];
+    for (auto n = random() % 3; n > 0 && !frame.payload.empty(); --n) {
+      std::byte& b = frame.payload[random() % frame.payload.size()];
+      b = random() % 2 == 0 ? static_cast<std::byte>(random()) : b ^ std::byte{0x80};
+    }
+    if (random() % 4 == 0) frame.payload.resize(random() % (frame.payload.size() + 3));
+    const auto call = read_call(frame, limits());
+    ++(call.ok() ? taken : refused);
+    if (!call.ok()) continue;
+    if (const auto* step = std::get_if<Enqueue>(&*call)) {
+      ASSERT_LE(step->of.segments.size(), 4u);
+      for (const spec::RoundSegment& segment : step->of.segments) {
+        ASSERT_TRUE(segment.slot >= 0 && segment.slot < 4 && segment.draft < 8);
+        for (const TokenId token : segment.known) ASSERT_TRUE(token >= 0 && token < 50);
+      }
+    }
+    if (const auto* page = std::get_if<SetPage>(&*call)) {
+      ASSERT_TRUE(page->group < 2 && page->index >= 0 && page->index < 7 && page->page.value >= 0);
+    }
+  }
+  EXPECT_GT(refused, 10'000);
+  EXPECT_GT(taken, 10'000);
+}
+
+TEST(Replies, ComeBackAsTheyWere) {
+  Bytes bytes;
+  append_reply(bytes, Ready{3, 100, 60, 5});
+  append_reply(bytes, Answer{});
+  append_reply(bytes, Answer{resource_exhausted("No room.")});
+  append_reply(bytes, Report{0xfedc'ba98'7654'3210, 77});
+  append_reply(bytes, Failed{std::string(20'000, 'x')});
+  const auto frames = frames_of(bytes);
+  const auto at = [&](size_t i) { return *read_reply(frames.at(i)); };
+  const auto ready = std::get<Ready>(at(0));
+  EXPECT_TRUE(ready.threads == 3 && ready.weight_bytes == 100 && ready.target_bytes == 60 && ready.state_bytes == 5);
+  EXPECT_TRUE(std::get<Answer>(at(1)).status.ok());
+  const auto answer = std::get<Answer>(at(2));
+  EXPECT_EQ(answer.status.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(answer.status.error().message, "No room.");
+  EXPECT_EQ(std::get<Report>(at(3)).digest, 0xfedc'ba98'7654'3210);
+  EXPECT_EQ(std::get<Report>(at(3)).experts_touched, 77);
+  EXPECT_EQ(std::get<Failed>(at(4)).sentence.size(), 8192u);
+  std::minstd_rand random(4);
+  for (int i = 0; i < 20'000; ++i) {
+    net::Frame frame = frames[random() % 4];
+    if (!frame.payload.empty()) frame.payload[random() % frame.payload.size()] = static_cast<std::byte>(random());
+    const auto reply = read_reply(frame);
+    if (!reply.ok()) {
+      EXPECT_EQ(reply.error().code, ErrorCode::kInvalidArgument);
+    }
+  }
+}
+
+TEST(Digest, TellsResultsApart) {
+  std::vector<spec::RoundResult> one(2);
+  one[0].tokens = {1, 2};
+  auto other = one;
+  EXPECT_EQ(digest_of(one), digest_of(other));
+  other[0].tokens = {1};
+  other[1].tokens = {2};
+  EXPECT_NE(digest_of(one), digest_of(other));
+  other = one;
+  other[1].ended = true;
+  EXPECT_NE(digest_of(one), digest_of(other));
+  other = one;
+  other[0].finite = false;
+  EXPECT_NE(digest_of(one), digest_of(other));
+}
+
+}  // namespace
+}  // namespace volley::nodes

@@ -1,0 +1,85 @@
+#include "nodes/follower.h"
+
+namespace volley::nodes {
+namespace {
+
+// Node 0 waits for results before it sends much more than this: more means that it is broken.
+constexpr size_t kMostWaiting = size_t{1} << 30;
+
+}  // namespace
+
+Follower::Follower(std::unique_ptr<net::Connection> leader, CallLimits limits)
+    : leader_(std::move(leader)), limits_(std::move(limits)) {
+  leader_->give_up_silence();
+  thread_ = std::thread([this] { listen(); });
+}
+
+Follower::~Follower() {
+  set_hooks({});
+  leader_->shut_down();
+  thread_.join();
+}
+
+void Follower::set_hooks(Hooks hooks) {
+  const std::lock_guard lock(hooks_mutex_);
+  hooks_ = std::move(hooks);
+}
+
+Status Follower::hear(const net::Frame& frame, bool& ended) {
+  VOLLEY_ASSIGN(Call call, read_call(frame, limits_));
+  if (const auto* masks = std::get_if<Masks>(&call)) {
+    const std::lock_guard lock(hooks_mutex_);
+    if (!hooks_.on_masks) return invalid_argument("masks came before there was a step");
+    return hooks_.on_masks(masks->words);
+  }
+  ended = std::holds_alternative<End>(call);
+  const std::lock_guard lock(mutex_);
+  bytes_ += frame.payload.size();
+  if (bytes_ > kMostWaiting) return invalid_argument("more calls came than can be waiting");
+  calls_.emplace_back(std::move(call), frame.payload.size());
+  changed_.notify_all();
+  return {};
+}
+
+void Follower::listen() {
+  for (bool ended = false; !ended;) {
+    const Result<net::Frame> frame = net::receive_frame(*leader_, kMostCallBytes);
+    const Status heard = frame.ok() ? hear(*frame, ended) : Status(frame.error());
+    if (heard.ok()) continue;
+    {
+      const std::lock_guard lock(mutex_);
+      lost_ = heard.error().message;
+      changed_.notify_all();
+    }
+    leader_->shut_down();
+    const std::lock_guard lock(hooks_mutex_);
+    if (hooks_.on_lost) hooks_.on_lost();
+    return;
+  }
+}
+
+Error Follower::gone() {
+  return {ErrorCode::kUnavailable, "Node 0 at " + net::to_string(leader_->peer()) + " is gone: " + lost_ + "."};
+}
+
+Result<Call> Follower::next() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !lost_.empty() || !calls_.empty(); });
+  if (!lost_.empty()) return gone();
+  Call call = std::move(calls_.front().first);
+  bytes_ -= calls_.front().second;
+  calls_.pop_front();
+  return call;
+}
+
+Status Follower::reply(const Reply& reply) {
+  Bytes out;
+  append_reply(out, reply);
+  const Status sent = leader_->send(out);
+  if (sent.ok()) return {};
+  const std::lock_guard lock(mutex_);
+  if (lost_.empty()) lost_ = sent.error().message;
+  return gone();
+}
+
+}  // namespace volley::nodes

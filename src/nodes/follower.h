@@ -1,0 +1,55 @@
+// The side of a node that is not node 0: the calls to replay, in order, and the answers.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "nodes/replies.h"
+
+namespace volley::nodes {
+
+// Threads: next() and reply() one at a time.
+class Follower {
+ public:
+  // What has to be heard while a call is replayed. On a thread of the follower's.
+  struct Hooks {
+    // The masks of the step that is being replayed, or that will be next. An error ends the connection.
+    std::function<Status(std::span<const uint32_t> words)> on_masks;
+    // Node 0 is gone, or says what it must not: nobody must wait for its sums any more.
+    std::function<void()> on_lost;
+  };
+
+  Follower(std::unique_ptr<net::Connection> leader, CallLimits limits);
+  ~Follower();
+  Follower(const Follower&) = delete;
+  Follower& operator=(const Follower&) = delete;
+
+  // Before the first reply; empty functions: nobody hears any more, and no call is running.
+  void set_hooks(Hooks hooks);
+
+  // The next call; after End there is none. Never Masks. kUnavailable: node 0 is gone, with the reason.
+  Result<Call> next();
+  // kUnavailable: as next().
+  Status reply(const Reply& reply);
+
+ private:
+  void listen();
+  Status hear(const net::Frame& frame, bool& ended);
+  Error gone();
+
+  const std::unique_ptr<net::Connection> leader_;
+  const CallLimits limits_;
+  std::mutex hooks_mutex_;
+  Hooks hooks_;  // guarded by hooks_mutex_
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::pair<Call, size_t>> calls_;  // with their bytes; guarded by mutex_
+  size_t bytes_ = 0;                           // of these; guarded by mutex_
+  std::string lost_;                           // guarded by mutex_; empty: it is there
+  std::thread thread_;
+};
+
+}  // namespace volley::nodes

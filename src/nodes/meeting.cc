@@ -1,0 +1,304 @@
+#include "nodes/meeting.h"
+
+#include <algorithm>
+#include <optional>
+#include <random>
+
+#include "base/check.h"
+#include "net/bytes.h"
+#include "net/frame.h"
+
+namespace volley::nodes {
+namespace {
+
+using net::ByteReader;
+using net::ByteWriter;
+using std::chrono::seconds;
+
+enum Kind : uint32_t { kHello = 1, kWelcome, kRefusal, kSums };
+
+constexpr uint64_t kMagic = 0x31534e59454c4c56;  // "VLLEYNS1"
+constexpr size_t kMostMessage = 1 << 20, kMostFacts = 256, kMostText = 8 << 10, kMostNumbers = 1024;
+constexpr seconds kIntroduction(5);  // for whoever has connected to say who it is
+
+struct Hello {
+  uint32_t protocol = kProtocol;  // another one: nothing but it and the node was read
+  int32_t node = 0;
+  uint16_t sums_port = 0;  // where it listens for the nodes after it
+  std::vector<Fact> facts;
+  std::vector<int64_t> numbers;
+};
+
+struct Welcome {
+  uint64_t session = 0;  // by which connections for sums know that they belong together
+  std::vector<int64_t> least;
+  std::vector<net::Address> sums;  // of each node; node 0's is the master's
+};
+
+std::vector<std::byte> encoded(const Hello& hello) {
+  ByteWriter w;
+  w.put(kMagic);
+  w.put(hello.protocol);
+  w.put(hello.node);
+  w.put(hello.sums_port);
+  w.put(static_cast<uint32_t>(hello.facts.size()));
+  for (const Fact& fact : hello.facts) {
+    w.put_string(fact.name);
+    w.put_string(fact.value);
+  }
+  w.put_array(std::span<const int64_t>(hello.numbers));
+  return w.bytes();
+}
+
+// Nothing: it is no node of ours.
+std::optional<Hello> read_hello(const net::Frame& frame) {
+  ByteReader r(frame.payload);
+  if (frame.kind != kHello || r.take<uint64_t>() != kMagic) return std::nullopt;
+  Hello hello;
+  hello.protocol = r.take<uint32_t>();
+  hello.node = r.take<int32_t>();
+  if (!r.failed() && hello.protocol != kProtocol) return hello;
+  hello.sums_port = r.take<uint16_t>();
+  const auto facts = r.take_within<uint32_t>(0, kMostFacts, "the number of facts");
+  for (uint32_t i = 0; i < facts && !r.failed(); ++i) {
+    Fact fact;
+    fact.name = r.take_string(kMostText, "a name");
+    fact.value = r.take_string(kMostText, "a value");
+    hello.facts.push_back(std::move(fact));
+  }
+  hello.numbers = r.take_array<int64_t>(kMostNumbers, "the numbers");
+  if (!r.finish("a hello").ok()) return std::nullopt;
+  return hello;
+}
+
+std::vector<std::byte> encoded(const Welcome& welcome) {
+  ByteWriter w;
+  w.put(welcome.session);
+  w.put_array(std::span<const int64_t>(welcome.least));
+  w.put(static_cast<uint32_t>(welcome.sums.size()));
+  for (const net::Address& address : welcome.sums) {
+    w.put_string(address.host);
+    w.put(address.port);
+  }
+  return w.bytes();
+}
+
+Result<Welcome> read_welcome(const net::Frame& frame, int nodes) {
+  ByteReader r(frame.payload);
+  Welcome welcome;
+  welcome.session = r.take<uint64_t>();
+  welcome.least = r.take_array<int64_t>(kMostNumbers, "the numbers");
+  const auto count = r.take<uint32_t>();
+  if (!r.failed() && count != static_cast<uint32_t>(nodes)) r.fail("it is for another number of nodes");
+  for (uint32_t i = 0; i < count && !r.failed(); ++i) {
+    net::Address address;
+    address.host = r.take_string(kMostText, "an address");
+    address.port = r.take<uint16_t>();
+    welcome.sums.push_back(std::move(address));
+  }
+  VOLLEY_RETURN_IF_ERROR(r.finish("the welcome of node 0"));
+  return welcome;
+}
+
+Error unavailable(std::string message) {
+  return {ErrorCode::kUnavailable, std::move(message)};
+}
+
+std::string node_name(int node) {
+  return "node " + std::to_string(node);
+}
+
+// What differs first; empty: nothing.
+std::string difference(const std::vector<Fact>& here, const Hello& hello) {
+  const std::vector<Fact>& there = hello.facts;
+  const auto sentence = [node = hello.node](const std::string& what, const std::string& theirs,
+                                            const std::string& ours) {
+    return "Node " + std::to_string(node) + " differs from node 0 in " + what + ": " + theirs + " there, " + ours +
+           " on node 0. Start all nodes with the same program, models and options.";
+  };
+  if (hello.protocol != kProtocol) {
+    return sentence("the protocol of nodes", std::to_string(hello.protocol), std::to_string(kProtocol));
+  }
+  for (const Fact& fact : here) {
+    const auto same = std::ranges::find(there, fact.name, &Fact::name);
+    if (same == there.end()) return sentence(fact.name, "nothing", fact.value);
+    if (same->value != fact.value) return sentence(fact.name, same->value, fact.value);
+  }
+  for (const Fact& fact : there) {
+    if (std::ranges::find(here, fact.name, &Fact::name) == here.end())
+      return sentence(fact.name, fact.value, "nothing");
+  }
+  return "";
+}
+
+std::string list_missing(const std::vector<std::optional<Hello>>& hellos) {
+  std::string missing;
+  for (size_t i = 1; i < hellos.size(); ++i) {
+    if (!hellos[i]) missing += (missing.empty() ? "" : ", ") + std::to_string(i);
+  }
+  return missing;
+}
+
+void refuse(net::Connection& connection, const std::string& sentence) {
+  ByteWriter w;
+  w.put_string(sentence);
+  (void)net::send_frame(connection, kRefusal, w.bytes());  // where it is gone nobody misses it
+}
+
+// The next connection for sums, and whose it is: of those who know the session.
+struct Sums {
+  std::unique_ptr<net::Connection> connection;
+  int node = 0;
+};
+Result<Sums> accept_sums(net::Listener& listener, uint64_t session, net::Deadline deadline) {
+  for (;;) {
+    VOLLEY_ASSIGN(std::unique_ptr<net::Connection> connection, listener.accept(deadline));
+    const auto frame = net::receive_frame(*connection, kMostMessage, net::after(kIntroduction));
+    if (!frame.ok() || frame->kind != kSums) continue;
+    ByteReader r(frame->payload);
+    const auto known = r.take<uint64_t>();
+    const auto node = r.take<int32_t>();
+    if (r.finish("a hello").ok() && known == session) return Sums{std::move(connection), node};
+  }
+}
+
+comm::NodeLink link_to(const Place& place, int node, std::unique_ptr<net::Connection> connection) {
+  return {std::move(connection), place.first_rank(node), place.ranks_each()};
+}
+
+// Connections of the nodes behind this one.
+Status accept_later_nodes(const Place& place, net::Listener& listener, uint64_t session, net::Deadline deadline,
+                          std::vector<comm::NodeLink>& links) {
+  std::vector<bool> come(static_cast<size_t>(place.nodes));
+  for (int missing = place.nodes - place.node - 1; missing > 0;) {
+    Result<Sums> sums = accept_sums(listener, session, deadline);
+    if (!sums.ok()) return unavailable("Not all nodes have connected to " + node_name(place.node) + " for sums.");
+    if (sums->node <= place.node || sums->node >= place.nodes || come[static_cast<size_t>(sums->node)]) continue;
+    come[static_cast<size_t>(sums->node)] = true;
+    links.push_back(link_to(place, sums->node, std::move(sums->connection)));
+    --missing;
+  }
+  return {};
+}
+
+Result<Links> meet_as_first(const Place& place, const std::vector<Fact>& facts, const std::vector<int64_t>& numbers,
+                            net::Deadline deadline) {
+  const auto nodes = static_cast<size_t>(place.nodes);
+  VOLLEY_ASSIGN(const std::unique_ptr<net::Listener> listener, net::Listener::bind(place.master));
+  std::vector<std::optional<Hello>> hellos(nodes);
+  std::vector<std::unique_ptr<net::Connection>> connections(nodes);
+  Welcome welcome;
+  std::random_device random;
+  welcome.session = (uint64_t{random()} << 32) | random();
+  for (size_t missing = nodes - 1; missing > 0;) {
+    Result<std::unique_ptr<net::Connection>> accepted = listener->accept(deadline);
+    if (!accepted.ok()) {
+      return unavailable("These nodes of " + std::to_string(nodes) + " have not come: " + list_missing(hellos) +
+                         ". Start each with its --node-rank and with --master-addr and --master-port of node 0.");
+    }
+    std::unique_ptr<net::Connection> connection = std::move(*accepted);
+    const auto frame = net::receive_frame(*connection, kMostMessage, net::after(kIntroduction));
+    std::optional<Hello> hello = frame.ok() ? read_hello(*frame) : std::nullopt;
+    if (!hello) continue;  // whoever it is, it is no node
+    if (hello->node < 1 || hello->node >= place.nodes) {
+      refuse(*connection, "There is no " + node_name(hello->node) + " of " + std::to_string(nodes) +
+                              ": --node-rank must be from 1 to " + std::to_string(nodes - 1) + " here.");
+      continue;
+    }
+    if (const std::string sentence = difference(facts, *hello); !sentence.empty()) {
+      refuse(*connection, sentence);
+      return invalid_argument(sentence);
+    }
+    if (hello->numbers.size() != numbers.size()) continue;  // no node of ours has the same facts and others of these
+    const auto node = static_cast<size_t>(hello->node);
+    if (!hellos[node]) --missing;
+    // One that was started again may come before its end shows here.
+    if (connections[node]) refuse(*connections[node], "Another " + node_name(hello->node) + " has come in its place.");
+    hellos[node] = std::move(hello);
+    connections[node] = std::move(connection);
+  }
+  welcome.least = numbers;
+  welcome.sums.resize(nodes);
+  for (size_t i = 1; i < nodes; ++i) {
+    welcome.sums[i] = {connections[i]->peer().host, hellos[i]->sums_port};
+    for (size_t j = 0; j < numbers.size(); ++j) {
+      welcome.least[j] = std::min(welcome.least[j], hellos[i]->numbers[j]);
+    }
+  }
+  Links links;
+  links.least = welcome.least;
+  for (size_t i = 1; i < nodes; ++i) {
+    const Status sent = net::send_frame(*connections[i], kWelcome, encoded(welcome));
+    if (!sent.ok()) {
+      return unavailable("Node " + std::to_string(i) + " has gone before the start was over: " + sent.error().message +
+                         ".");
+    }
+    links.calls.push_back(std::move(connections[i]));
+  }
+  VOLLEY_RETURN_IF_ERROR(accept_later_nodes(place, *listener, welcome.session, deadline, links.sums));
+  return links;
+}
+
+Result<std::unique_ptr<net::Connection>> connect_sums(const Place& place, const net::Address& to, uint64_t session,
+                                                      net::Deadline deadline) {
+  VOLLEY_ASSIGN(std::unique_ptr<net::Connection> connection, net::Connection::connect(to, deadline));
+  ByteWriter w;
+  w.put(session);
+  w.put(int32_t{place.node});
+  VOLLEY_RETURN_IF_ERROR(net::send_frame(*connection, kSums, w.bytes()));
+  return connection;
+}
+
+Result<Links> meet_first(const Place& place, const std::vector<Fact>& facts, const std::vector<int64_t>& numbers,
+                         net::Deadline deadline) {
+  Result<std::unique_ptr<net::Connection>> connected = net::Connection::connect(place.master, deadline);
+  if (!connected.ok()) {
+    return unavailable(connected.error().message +
+                       " Node 0 must be started, with this --master-addr and "
+                       "--master-port.");
+  }
+  std::unique_ptr<net::Connection> first = std::move(*connected);
+  // The nodes behind this one come to the address by which this one is known.
+  VOLLEY_ASSIGN(const std::unique_ptr<net::Listener> listener, net::Listener::bind({first->local_host(), 0}));
+  const auto gone = [](const Error& error) {
+    return unavailable("Node 0 has ended before the start was over: " + error.message + ".");
+  };
+  const Status sent =
+      net::send_frame(*first, kHello, encoded(Hello{kProtocol, place.node, listener->port(), facts, numbers}));
+  if (!sent.ok()) return gone(sent.error());
+  const Result<net::Frame> answer = net::receive_frame(*first, kMostMessage, deadline);
+  if (!answer.ok()) return gone(answer.error());
+  if (answer->kind == kRefusal) {
+    ByteReader r(answer->payload);
+    const std::string sentence = r.take_string(kMostMessage, "the sentence");
+    VOLLEY_RETURN_IF_ERROR(r.finish("the refusal of node 0"));
+    return invalid_argument(sentence);
+  }
+  if (answer->kind != kWelcome) return gone(internal_error("it says something else than a welcome"));
+  VOLLEY_ASSIGN(Welcome welcome, read_welcome(*answer, place.nodes));
+  if (welcome.least.size() != numbers.size()) return gone(internal_error("its numbers are others"));
+  welcome.sums[0] = place.master;
+  Links links;
+  links.least = std::move(welcome.least);
+  for (int node = 0; node < place.node; ++node) {
+    auto connection = connect_sums(place, welcome.sums[static_cast<size_t>(node)], welcome.session, deadline);
+    if (!connection.ok()) {
+      return unavailable("The " + node_name(node) + " cannot be reached for sums: " + connection.error().message);
+    }
+    links.sums.push_back(link_to(place, node, std::move(*connection)));
+  }
+  VOLLEY_RETURN_IF_ERROR(accept_later_nodes(place, *listener, welcome.session, deadline, links.sums));
+  links.calls.push_back(std::move(first));
+  return links;
+}
+
+}  // namespace
+
+Result<Links> meet(const Place& place, const std::vector<Fact>& facts, const std::vector<int64_t>& numbers,
+                   net::Deadline deadline) {
+  VOLLEY_CHECK(place.nodes > 1 && place.node >= 0 && place.node < place.nodes && place.ranks % place.nodes == 0);
+  VOLLEY_CHECK(facts.size() <= kMostFacts && numbers.size() <= kMostNumbers);
+  return place.node == 0 ? meet_as_first(place, facts, numbers, deadline) : meet_first(place, facts, numbers, deadline);
+}
+
+}  // namespace volley::nodes

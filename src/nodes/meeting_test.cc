@@ -1,0 +1,178 @@
+// Protects that nodes find one another, whoever comes first, and that those that do not fit together say why.
+#include "nodes/meeting.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "net/bytes.h"
+#include "net/frame.h"
+
+namespace volley::nodes {
+namespace {
+
+using ::testing::HasSubstr;
+
+net::Deadline soon() {
+  return net::after(std::chrono::minutes(1));
+}
+
+uint16_t free_port() {
+  return (*net::Listener::bind({"127.0.0.1", 0}))->port();
+}
+
+struct Said {
+  std::vector<Fact> facts = {{"--dtype", "bfloat16"}, {"--page-size", "16"}};
+  std::vector<int64_t> numbers = {10, 20};
+  std::function<void()> before = [] {};  // it comes
+};
+
+std::vector<Result<Links>> met(const std::vector<Said>& said, uint16_t port, int ranks,
+                               net::Deadline deadline = soon()) {
+  std::vector<std::optional<Result<Links>>> results(said.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < said.size(); ++i) {
+    threads.emplace_back([&, i] {
+      said[i].before();
+      const Place place{static_cast<int>(said.size()), static_cast<int>(i), ranks, {"127.0.0.1", port}};
+      results[i] = meet(place, said[i].facts, said[i].numbers, deadline);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<Result<Links>> all;
+  for (auto& result : results) all.push_back(std::move(*result));
+  return all;
+}
+
+TEST(Meeting, ConnectsEveryNodeWithEveryOther) {
+  std::vector<Said> said(4);
+  said[0].before = [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); };
+  said[2].numbers = {30, 5};
+  said[3].numbers = {7, 40};
+  auto all = met(said, free_port(), 8);
+  for (size_t i = 0; i < all.size(); ++i) {
+    ASSERT_TRUE(all[i].ok()) << all[i].error().message;
+    EXPECT_EQ(all[i]->least, (std::vector<int64_t>{7, 5}));
+    EXPECT_EQ(all[i]->calls.size(), i == 0 ? 3u : 1u);
+    ASSERT_EQ(all[i]->sums.size(), 3u);
+  }
+  // Each end of a connection for sums is where the other end says.
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (const comm::NodeLink& link : all[i]->sums) {
+      const auto node = static_cast<uint32_t>(i);
+      ASSERT_TRUE(link.connection->send(std::as_bytes(std::span(&node, 1))).ok());
+    }
+  }
+  for (const Result<Links>& links : all) {
+    for (const comm::NodeLink& link : links->sums) {
+      uint32_t node = 9;
+      ASSERT_TRUE(link.connection->receive(std::as_writable_bytes(std::span(&node, 1)), soon()).ok());
+      EXPECT_EQ(link.first_rank, static_cast<int>(2 * node));
+      EXPECT_EQ(link.ranks, 2);
+    }
+  }
+  for (uint32_t node = 1; node < 4; ++node) {
+    ASSERT_TRUE(all[0]->calls[node - 1]->send(std::as_bytes(std::span(&node, 1))).ok());
+    uint32_t heard = 0;
+    ASSERT_TRUE(all[node]->calls[0]->receive(std::as_writable_bytes(std::span(&heard, 1)), soon()).ok());
+    EXPECT_EQ(heard, node);
+  }
+}
+
+TEST(Meeting, NamesWhatDiffers) {
+  std::vector<Said> said(2);
+  said[1].facts[0].value = "float32";
+  for (const auto& result : met(said, free_port(), 2)) {
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(result.error().message,
+              "Node 1 differs from node 0 in --dtype: float32 there, bfloat16 on node 0. Start all nodes with the same "
+              "program, models and options.");
+  }
+  said[1].facts.pop_back();
+  said[1].facts[0].value = "bfloat16";
+  const auto fewer = met(said, free_port(), 2);
+  EXPECT_THAT(fewer[1].error().message, HasSubstr("--page-size: nothing there, 16 on node 0"));
+}
+
+TEST(Meeting, SaysWhoHasNotCome) {
+  const auto deadline = net::after(std::chrono::milliseconds(300));
+  const uint16_t port = free_port();
+  std::thread second([&] {
+    EXPECT_FALSE(meet({3, 1, 3, {"127.0.0.1", port}}, Said().facts, Said().numbers, deadline).ok());
+  });
+  const auto first = meet({3, 0, 3, {"127.0.0.1", port}}, Said().facts, Said().numbers, deadline);
+  second.join();
+  ASSERT_FALSE(first.ok());
+  EXPECT_EQ(first.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(first.error().message, HasSubstr("These nodes of 3 have not come: 2."));
+  const auto alone =
+      meet({2, 1, 2, {"127.0.0.1", free_port()}}, Said().facts, {}, net::after(std::chrono::milliseconds(50)));
+  ASSERT_FALSE(alone.ok());
+  EXPECT_THAT(alone.error().message, HasSubstr("Node 0 must be started"));
+}
+
+// A port is open to whoever finds it.
+TEST(Meeting, GoesOnAfterStrangers) {
+  const uint16_t port = free_port();
+  std::vector<Said> said(2);
+  said[1].before = [port] {
+    const auto connect = [port] { return std::move(*net::Connection::connect({"127.0.0.1", port}, soon())); };
+    connect();
+    const std::string_view http = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    ASSERT_TRUE(connect()->send(std::as_bytes(std::span(http))).ok());
+    net::ByteWriter magic_alone;
+    magic_alone.put(uint64_t{0x31534e59454c4c56});
+    ASSERT_TRUE(net::send_frame(*connect(), 1, magic_alone.bytes()).ok());
+  };
+  for (const auto& result : met(said, port, 2)) EXPECT_TRUE(result.ok()) << result.error().message;
+}
+
+TEST(Meeting, RefusesANodeThatCannotBe) {
+  const uint16_t port = free_port();
+  std::vector<Said> said(2);
+  said[1].before = [port] {
+    const auto fourth = meet({4, 3, 4, {"127.0.0.1", port}}, Said().facts, Said().numbers, soon());
+    ASSERT_FALSE(fourth.ok());
+    EXPECT_THAT(fourth.error().message, HasSubstr("There is no node 3 of 2"));
+  };
+  for (const auto& result : met(said, port, 2)) EXPECT_TRUE(result.ok()) << result.error().message;
+}
+
+// Its first process is gone, or was started by mistake: the later one counts. Of two that come at once it is either.
+TEST(Meeting, TakesANodeThatWasStartedAgain) {
+  const uint16_t port = free_port();
+  std::promise<std::string> refused;
+  std::vector<Said> said(3);
+  said[2].before = [heard = refused.get_future().share()] {
+    EXPECT_THAT(heard.get(), HasSubstr("Another node 1 has come in its place"));
+  };
+  int came = 0;
+  std::mutex mutex;
+  const auto come = [&](const Result<Links>& result) {
+    const std::lock_guard lock(mutex);
+    if (result.ok()) ++came;
+    if (!result.ok()) refused.set_value(result.error().message);
+  };
+  const auto start = [&](int node) {
+    return meet({3, node, 3, {"127.0.0.1", port}}, Said().facts, Said().numbers, soon());
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) threads.emplace_back([&] { come(start(1)); });
+  for (const int node : {0, 2}) {
+    threads.emplace_back([&, node] {
+      said[static_cast<size_t>(node)].before();
+      EXPECT_TRUE(start(node).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(came, 1);
+}
+
+}  // namespace
+}  // namespace volley::nodes

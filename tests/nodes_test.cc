@@ -1,0 +1,198 @@
+// Protects that an engine whose ranks are in several processes gives the tokens of one process, whatever requests ask
+// for, and refuses what it cannot do. Threads stand for processes; they share nothing but connections.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "harness.h"
+#include "net/connection.h"
+
+namespace volley::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+EngineOptions on_nodes(int ranks, int nodes) {
+  EngineOptions options = pocket_options();
+  options.device = "cpu";
+  options.threads = 1;
+  options.max_num_seqs = 4;
+  options.kv_pages = 400;
+  options.tensor_parallel_size = ranks;
+  options.nnodes = nodes;
+  if (nodes == 1) return options;
+  options.master_addr = "127.0.0.1";
+  options.master_port = (*net::Listener::bind({"127.0.0.1", 0}))->port();
+  return options;
+}
+
+// The engine of node 0, and threads that follow it; when it goes, they must have ended in order.
+class Cluster {
+ public:
+  explicit Cluster(const EngineOptions& options) {
+    for (int node = 1; node < options.nnodes; ++node) {
+      followers_.emplace_back([options, node]() mutable {
+        options.node_rank = node;
+        bool started = false;
+        const Status end = Engine::follow(options, {}, [&started] { started = true; });
+        EXPECT_TRUE(end.ok()) << end.error().message;
+        EXPECT_TRUE(started);
+      });
+    }
+    engine = make_engine(options);
+  }
+  ~Cluster() {
+    engine.reset();
+    for (std::thread& follower : followers_) follower.join();
+  }
+
+  std::unique_ptr<Engine> engine;
+
+ private:
+  std::vector<std::thread> followers_;
+};
+
+// Of every kind that the other nodes must hear of.
+std::vector<GenerateRequest> all_kinds(const Engine& engine) {
+  std::vector<GenerateRequest> requests;
+  const char* messages[] = {"Sort these numbers: 50, 49, 35, 79.", "Tell me a story about a dog and a ladder."};
+  for (const char* message : messages) {
+    for (int kind = 0; kind < 5; ++kind) {
+      GenerateRequest request = chat_request(engine, message, 40, kind == 1);
+      request.sampling.seed = static_cast<uint64_t>(kind) + 1;
+      if (kind == 1) request.sampling.temperature = 1, request.sampling.logprobs = 3;
+      if (kind == 2) {
+        request.sampling.temperature = 0.8f;
+        request.sampling.top_p = 0.9f;
+        request.sampling.repetition_penalty = 1.2f;
+        request.sampling.frequency_penalty = 0.5f;
+        request.sampling.logit_bias = {{7, 3.0f}, {9, -100.0f}};
+      }
+      if (kind == 3) request.grammar = GrammarSpec{GrammarSpec::Kind::kRegex, "[a-z ,]{5,60}", {}};
+      if (kind == 4) request.prompt_logprobs = 2, request.min_tokens = 30;
+      requests.push_back(std::move(request));
+    }
+  }
+  return requests;
+}
+
+void expect_the_same(const std::vector<Output>& outputs, const std::vector<Output>& expected, const char* what) {
+  ASSERT_EQ(outputs.size(), expected.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const auto& error = outputs[i].finish.error;
+    ASSERT_FALSE(error.has_value()) << what << ", request " << i << ": " << error->message;
+    EXPECT_EQ(outputs[i].tokens, expected[i].tokens) << what << ", request " << i;
+    EXPECT_EQ(outputs[i].finish.tokens_per_step, expected[i].finish.tokens_per_step) << what << ", request " << i;
+    ASSERT_EQ(outputs[i].logprobs.size(), expected[i].logprobs.size());
+    for (size_t j = 0; j < outputs[i].logprobs.size(); ++j) {
+      EXPECT_EQ(outputs[i].logprobs[j].chosen.logprob, expected[i].logprobs[j].chosen.logprob);
+    }
+  }
+}
+
+TEST(Nodes, GiveTheTokensOfOneProcess) {
+  const auto alone = make_engine(on_nodes(2, 1));
+  const auto expected = run_all(*alone, all_kinds(*alone), 4);
+  const Cluster two(on_nodes(2, 2));
+  EXPECT_EQ(two.engine->info().tensor_parallel_size, 2);
+  EXPECT_EQ(two.engine->info().weight_bytes, alone->info().weight_bytes);
+  EXPECT_EQ(two.engine->info().kv_bytes_per_token, alone->info().kv_bytes_per_token);
+  EXPECT_EQ(two.engine->info().kv_pages, alone->info().kv_pages);
+  for (int run = 0; run < 2; ++run) {  // the second finds prefixes in the cache
+    expect_the_same(run_all(*two.engine, all_kinds(*two.engine), 4), expected, run == 0 ? "first" : "second");
+  }
+}
+
+// A step's costs are measured on all nodes, and what they say differs from run to run; the tokens do not.
+TEST(Nodes, MeasureWhatAStepCosts) {
+  const auto alone = make_engine(on_nodes(2, 1));
+  const auto expected = run_all(*alone, all_kinds(*alone), 4);
+  EngineOptions options = on_nodes(2, 2);
+  options.verify.kind = VerifyPolicy::Kind::kAuto;
+  options.cost_cache_dir.clear();
+  const Cluster two(options);
+  const auto outputs = run_all(*two.engine, all_kinds(*two.engine), 4);
+  for (size_t i = 0; i < outputs.size(); ++i) EXPECT_EQ(outputs[i].tokens, expected[i].tokens) << i;
+}
+
+// Recurrent layers, whose states are saved and restored; and experts, whole ones on each node.
+TEST(Nodes, KeepStatesAndDivideExperts) {
+  const auto tiny = [](int nodes) {
+    EngineOptions options = on_nodes(2, nodes);
+    options.model_dir = "tests/data/targets/next_experts";
+    options.draft_dir.clear();
+    options.speculation = Speculation::kOff;
+    options.verify = {};
+    options.skip_tokenizer = true;
+    options.enable_expert_parallel = true;
+    options.max_model_len = 200;
+    options.prefill_chunk = 16;
+    return options;
+  };
+  const auto requests = [] {
+    std::vector<GenerateRequest> all(6);
+    for (size_t i = 0; i < all.size(); ++i) {
+      for (int j = 0; j < 70; ++j) all[i].prompt.push_back(static_cast<TokenId>(2 + (j * 7 + (j > 40 ? i : 0)) % 40));
+      all[i].sampling.seed = i;
+      all[i].max_tokens = 20;
+      all[i].ignore_eos = true;
+    }
+    return all;
+  };
+  const auto alone = make_engine(tiny(1));
+  const auto expected = run_all(*alone, requests(), 2);
+  const Cluster two(tiny(2));
+  const auto outputs = run_all(*two.engine, requests(), 2);
+  expect_the_same(outputs, expected, "states");
+  EXPECT_GT(two.engine->stats().cached_tokens, 0);
+  EXPECT_EQ(two.engine->stats().experts_touched, alone->stats().experts_touched);
+}
+
+std::string refusal(const EngineOptions& options) {
+  const auto engine = Engine::create(options);
+  return engine.ok() ? "" : engine.error().message;
+}
+
+TEST(Nodes, RefuseWhatIsNotBuilt) {
+  EngineOptions options = on_nodes(2, 3);
+  EXPECT_THAT(refusal(options), HasSubstr("--tensor-parallel-size 2 cannot be divided among --nnodes 3"));
+  options = on_nodes(2, 2);
+  options.master_addr.clear();
+  EXPECT_THAT(refusal(options), HasSubstr("needs --master-addr"));
+  options = on_nodes(2, 2);
+  options.master_port = 0;
+  EXPECT_THAT(refusal(options), HasSubstr("--master-port is 0"));
+  options = on_nodes(2, 2);
+  options.data_parallel_size = 2;
+  EXPECT_THAT(refusal(options), HasSubstr("--data-parallel-size is not built with --nnodes"));
+  options = on_nodes(2, 2);
+  options.restart_on_device_error = true;
+  EXPECT_THAT(refusal(options), HasSubstr("--restart-on-device-error is not built with --nnodes"));
+  options = on_nodes(2, 2);
+  options.node_rank = 1;
+  EXPECT_THAT(refusal(options), HasSubstr("has no engine of its own"));
+  options.node_rank = 2;
+  const Status beyond = Engine::follow(options);
+  ASSERT_FALSE(beyond.ok());
+  EXPECT_THAT(beyond.error().message, HasSubstr("--node-rank is 2: of --nnodes 2 it is from 0 to 1."));
+  options.node_rank = 0;
+  EXPECT_THAT(Engine::follow(options).error().message, HasSubstr("only nodes after it follow"));
+  EXPECT_EQ(refusal(on_nodes(2, 1)), "");
+}
+
+TEST(Nodes, ThatDifferSayInWhat) {
+  EngineOptions options = on_nodes(2, 2);
+  std::thread other([options]() mutable {
+    options.node_rank = 1;
+    options.page_size = 32;
+    const Status end = Engine::follow(options);
+    ASSERT_FALSE(end.ok());
+    EXPECT_THAT(end.error().message, HasSubstr("Node 1 differs from node 0 in --page-size: 32 there, 16 on node 0"));
+  });
+  EXPECT_THAT(refusal(options), HasSubstr("Node 1 differs from node 0 in --page-size"));
+  other.join();
+}
+
+}  // namespace
+}  // namespace volley::testing
