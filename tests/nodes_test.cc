@@ -53,7 +53,7 @@ class Cluster {
   std::vector<std::thread> followers_;
 };
 
-// Of every kind that the other nodes must hear of.
+// One of every kind that the other nodes must hear of.
 std::vector<GenerateRequest> all_kinds(const Engine& engine) {
   std::vector<GenerateRequest> requests;
   const char* messages[] = {"Sort these numbers: 50, 49, 35, 79.", "Tell me a story about a dog and a ladder."};

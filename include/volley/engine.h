@@ -397,7 +397,7 @@ class Engine {
  public:
   // Loads the models (minutes for large ones) and starts the engine's thread. Errors name what does not fit.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, const Progress& progress = {});
-  // Of a node_rank above 0: loads its part of the models and computes what node 0 asks for, on this thread, until node
+  // For node_rank above 0: loads its part of the models and computes what node 0 asks for, on this thread, until node
   // 0's engine ends. Errors as create(); kUnavailable: node 0 is gone, or this device has failed. `started`, unless
   // empty: called when all nodes have found one another and the models are loaded.
   static Status follow(const EngineOptions& options, const Progress& progress = {},

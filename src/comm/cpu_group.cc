@@ -30,7 +30,7 @@ struct Shared {
   }
 
   const int ranks, first;
-  // Of a call: its begin; then, where there are other processes, for each part of it: what they sent is here; and its
+  // A call has: its begin; then, where there are other processes, for each part of it: what they sent is here; and its
   // end, or a part's. Who has come to the last two has come to its beginning, so they are never aborted: nobody leaves
   // while others still read or write its memory.
   Barrier begin, here, end;
@@ -184,25 +184,27 @@ void CpuCommunicator::gather_rows(Stream& stream, int64_t begin, int64_t rows, i
     int64_t count;
   };
   const TensorView out = shared_->posts[place()].to;
-  std::vector<Columns> columns;
+  std::array<Columns, kMostGroupRanks> columns;  // no vector: who finds no memory here leaves the others waiting
   int64_t all = 0;
   for (int rank = 0; rank < ranks(); ++rank) {
     if (rank == rank_) VOLLEY_CHECK_EQ(all, first);
     if (is_here(rank)) {
       const TensorView from = shared_->posts[rank - shared_->first].from;
-      columns.push_back({from.as<float>() + begin * from.dim(1), from.dim(1)});
+      columns[rank] = {from.as<float>() + begin * from.dim(1), from.dim(1)};
     } else {
       const std::span<const float> from = shared_->others->received(rank);
-      columns.push_back({from.data(), std::ssize(from) / rows});
+      columns[rank] = {from.data(), std::ssize(from) / rows};
     }
-    all += columns.back().count;
+    all += columns[rank].count;
   }
   VOLLEY_CHECK_EQ(all, out.dim(1));
   const int64_t tasks = std::min(rows, divide_up(rows * out.dim(1), kElementsPerTask));
   stream.pool().parallel_for(tasks, [&](int64_t task, int) {
     for (int64_t row = rows * task / tasks; row < rows * (task + 1) / tasks; ++row) {
       float* to = out.as<float>() + (begin + row) * out.dim(1);
-      for (const Columns& part : columns) to = std::copy_n(part.from + row * part.count, part.count, to);
+      for (const Columns& part : std::span(columns).first(ranks())) {
+        to = std::copy_n(part.from + row * part.count, part.count, to);
+      }
     }
   });
 }
@@ -214,6 +216,7 @@ Group make_cpu_group(int ranks) {
 }
 
 Group make_node_group(int ranks, int first, int local, std::vector<NodeLink> links) {
+  VOLLEY_CHECK_LE(ranks, kMostGroupRanks);
   VOLLEY_CHECK(local >= 1 && first >= 0 && first + local <= ranks && (local == ranks) == links.empty());
   const auto shared = std::make_shared<Shared>(ranks, first, local, std::move(links));
   Group group;

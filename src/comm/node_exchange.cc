@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <new>
 
 #include "net/exchange.h"
@@ -23,9 +24,11 @@ NodeExchange::NodeExchange(std::vector<NodeLink> links, int ranks, int first, in
       local_(local),
       memory_begin_(static_cast<size_t>(ranks)),
       received_(static_cast<size_t>(ranks)) {
+  constexpr std::chrono::seconds kMostSilence(60);  // more than a process computes between two calls
   int covered = local;
   int64_t at = 0;
   for (const NodeLink& link : links_) {
+    link.connection->give_up_silence(kMostSilence);
     VOLLEY_CHECK(link.ranks >= 1 && link.first_rank >= 0 && link.first_rank + link.ranks <= ranks);
     VOLLEY_CHECK(link.first_rank + link.ranks <= first || link.first_rank >= first + local);
     covered += link.ranks;
@@ -34,6 +37,7 @@ NodeExchange::NodeExchange(std::vector<NodeLink> links, int ranks, int first, in
       at += kNodeChunk;
     }
   }
+  failure_.reserve(64);  // for when there is no memory
   VOLLEY_CHECK_EQ(covered, ranks);
   VOLLEY_CHECK_LE(ranks, kMostGroupRanks);
 }

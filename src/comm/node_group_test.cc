@@ -136,13 +136,13 @@ TEST(NodeGroup, HasTheBitsOfOneProcess) {
   }
 }
 
-// In fp32, 2^24 swallows 1 but not 1 + 1: each order of these has a sum of its own. x comes last.
+// In fp32, 2^24 swallows 1 but not 1 + 1: a sum of each node's first would be 1. x comes last.
 TEST(NodeGroup, AddsInRankOrder) {
-  const std::vector<float> addends = {1, 16777216, -16777216, 1};
+  const std::vector<float> addends = {16777216, 1, 1, -16777216};
   on_nodes({2, 2}, 1, [&](Communicator& c, Stream& stream) {
     std::vector<float> partial = {addends[c.rank()]}, x = {0.5f};
     c.add_sum(stream, view(partial, 1, 1), view(x, 1, 1));
-    EXPECT_EQ(x[0], 1.5f) << "rank " << c.rank();
+    EXPECT_EQ(x[0], 0.5f) << "rank " << c.rank();
   });
 }
 

@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <new>
+#include <optional>
+#include <system_error>
 
 #include "device/fault.h"
 #include "engine/node_setup.h"
@@ -21,8 +23,8 @@ class Replay {
  public:
   Replay(nodes::Follower& follower, Replica& replica, int32_t slots)
       : follower_(follower), replica_(replica), running_(static_cast<size_t>(slots)) {
-    follower_.set_hooks(
-        {[this](std::span<const uint32_t> words) { return take_masks(words); }, [&replica] { replica.abort(); }});
+    follower_.set_hooks({[this](std::vector<uint32_t> words) { return take_masks(std::move(words)); },
+                         [&replica] { replica.abort(); }});
   }
   ~Replay() { follower_.set_hooks({}); }
 
@@ -97,10 +99,10 @@ class Replay {
   }
 
   // On the follower's thread. Masks of the next step come when this node has told its results of the last one.
-  Status take_masks(std::span<const uint32_t> words) {
+  Status take_masks(std::vector<uint32_t> words) {
     if (published_ != masked_.load()) return invalid_argument("masks came before the last ones were used");
     ++published_;
-    replica_.publish_masks(words);
+    replica_.publish_masks(std::move(words));
     return {};
   }
 
@@ -121,7 +123,13 @@ nodes::Ready ready_of(const Replica& replica) {
 
 Status follow_links(const EngineOptions& options, const ResolvedModels& models, nodes::Links links,
                     const Progress& progress, const std::function<void()>& started, const Replica::WrapDevice& wrap) {
-  nodes::Follower follower(std::move(links.calls.front()), call_limits(models));
+  std::optional<nodes::Follower> follows;
+  try {
+    follows.emplace(std::move(links.calls.front()), call_limits(models));
+  } catch (const std::system_error&) {
+    return resource_exhausted("The system gives this process no more threads.");
+  }
+  nodes::Follower& follower = *follows;
   links.calls.clear();
   const auto fail = [&](const Error& error) {
     (void)follower.reply(nodes::Failed{error.message});  // where node 0 is gone nobody asks
@@ -133,8 +141,14 @@ Status follow_links(const EngineOptions& options, const ResolvedModels& models, 
     Replay replay(follower, **replica, models.max_num_seqs);
     VOLLEY_RETURN_IF_ERROR(follower.reply(ready_of(**replica)));
     if (started) started();
-    const Status replayed = replay.run();
-    return replayed.ok() ? replayed : fail(replayed.error());
+    try {
+      const Status replayed = replay.run();
+      return replayed.ok() ? replayed : fail(replayed.error());
+    } catch (const DeviceFault& fault) {
+      // Before the replica goes: its end is all that node 0 would hear. What ranks say when node 0 is gone is no cause.
+      if (const auto lost = follower.lost()) return *lost;
+      return fail({ErrorCode::kUnavailable, fault.what()});
+    }
   } catch (const DeviceFault& fault) {
     return fail({ErrorCode::kUnavailable, fault.what()});
   } catch (const std::bad_alloc&) {

@@ -9,6 +9,7 @@
 
 #include "device/fault.h"
 #include "engine/device_testing.h"
+#include "engine/dispatcher.h"
 #include "engine/follow.h"
 #include "engine/node_setup.h"
 #include "engine/worker_for_test.h"
@@ -140,10 +141,45 @@ TEST_F(Nodes, AFaultOfOneEndsEveryRequest) {
     ASSERT_TRUE(finish.error.has_value());
     EXPECT_EQ(finish.error->code, ErrorCode::kUnavailable);
   }
-  EXPECT_THAT(failure(), HasSubstr(" is gone"));
+  EXPECT_THAT(failure(), HasSubstr("the device fell over")) << "the cause, and not its consequences";
   const Status end = end_of_other();
   ASSERT_FALSE(end.ok());
   EXPECT_EQ(end.error().message, "the device fell over");
+}
+
+// It is loaded and gone before the engine has begun.
+TEST_F(Nodes, AnEngineBeginsWithoutTheOther) {
+  EngineOptions options = plain_options();
+  options.tensor_parallel_size = options.nnodes = 2;
+  options.master_addr = "127.0.0.1";
+  options.master_port = (*net::Listener::bind({"127.0.0.1", 0}))->port();
+  std::thread other([options]() mutable {
+    options.node_rank = 1;
+    auto models = resolve_models(options);
+    ASSERT_TRUE(models.ok());
+    auto links = meet_nodes(options, *models);
+    ASSERT_TRUE(links.ok());
+    nodes::Follower follower(std::move(links->calls.front()), call_limits(*models));
+    auto replica = Replica::create(options, *models, {}, {}, std::move(*links));
+    ASSERT_TRUE(replica.ok());
+    ASSERT_TRUE(follower.reply(nodes::Ready{1, 0, 0, 0}).ok());
+  });
+  auto models = resolve_models(options);
+  ASSERT_TRUE(models.ok()) << models.error().message;
+  auto links = meet_nodes(options, *models);
+  ASSERT_TRUE(links.ok()) << links.error().message;
+  auto replica = Replica::create(options, *models, {}, {}, std::move(*links));
+  other.join();
+  ASSERT_TRUE(replica.ok()) << replica.error().message;
+  std::vector<WorkerParts> parts(1);
+  parts[0].scheduler = models->scheduler();
+  parts[0].replica = std::move(*replica);
+  DispatcherConfig config;
+  config.max_queue = 10;
+  config.page_size = models->page_size;
+  config.on_device_failure = [this](const std::string& failure) { failed_.set_value(failure); };
+  const Dispatcher dispatcher(std::move(parts), config);
+  EXPECT_THAT(failure(), HasSubstr("Node 1 at 127.0.0.1"));
 }
 
 // Who comes to other tokens has faulted, whatever it says.

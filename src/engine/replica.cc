@@ -1,6 +1,7 @@
 #include "engine/replica.h"
 
 #include <algorithm>
+#include <chrono>
 #include <new>
 #include <optional>
 #include <system_error>
@@ -10,6 +11,12 @@
 #include "engine/round_setup.h"
 
 namespace volley::engine {
+namespace {
+
+// For a node whose rank is gone to say why.
+constexpr std::chrono::seconds kForTheCause(1);
+
+}  // namespace
 
 // In the order in which it is made; it goes in the opposite one.
 struct Replica::Rank {
@@ -116,8 +123,8 @@ void Replica::end_nodes() {
   if (leader_ != nullptr) leader_->end();
 }
 
-void Replica::publish_masks(std::span<const uint32_t> words) {
-  masks_->publish(words);
+void Replica::publish_masks(std::vector<uint32_t> words) {
+  masks_->publish_kept(std::move(words));
 }
 
 void Replica::abort() {
@@ -253,8 +260,14 @@ Status Replica::enqueue(std::span<const spec::RoundSegment> segments, const spec
       const Status enqueued = rank.round->enqueue(segments, budget);
       VOLLEY_CHECK_MSG(enqueued.ok(), enqueued.error().message);
     });
-  } catch (...) {
+  } catch (const DeviceFault&) {
     abort();  // the only rank here has others elsewhere
+    // Where it came from another node, that one says more.
+    const std::string cause = leader_ == nullptr ? "" : leader_->lost_within(kForTheCause);
+    if (!cause.empty()) throw DeviceFault(cause);
+    throw;
+  } catch (...) {
+    abort();
     throw;
   }
   return {};

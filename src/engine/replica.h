@@ -75,7 +75,7 @@ class Replica final : public spec::StepExecutor {
   void discard(std::shared_ptr<spec::MaskSource> source) override;
 
   // On a node that is not the first: of a step's masks, which come from there. Any thread.
-  void publish_masks(std::span<const uint32_t> words);
+  void publish_masks(std::vector<uint32_t> words);
   // Ranks of this node that wait for others, or will, throw DeviceFault instead. Any thread.
   void abort();
 

@@ -50,7 +50,6 @@ Worker::Worker(WorkerParts parts)
   totals_.accepted_at.resize(parts_.scheduler.block_size - 1);
   totals_.drafted_at.resize(parts_.scheduler.block_size - 1);
   publish_stats();
-  parts_.replica->watch_nodes([this](const std::string& lost) { give_up(lost); });
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -138,6 +137,8 @@ size_t Worker::queued() const {
 void Worker::loop() {
   for (bool goes_on = true; goes_on;) {
     try {
+      // On this thread, as it may say at once that a node is gone, and whoever makes workers may hold a lock.
+      parts_.replica->watch_nodes([this](const std::string& lost) { give_up(lost); });
       parts_.replica->attach_thread();
       run();
       goes_on = false;
@@ -150,8 +151,7 @@ void Worker::loop() {
     }
   }
   end_all();
-  const std::lock_guard lock(mutex_);
-  if (failure_.empty() && parts_.replica) parts_.replica->end_nodes();
+  if (!has_failed() && parts_.replica) parts_.replica->end_nodes();
 }
 
 void Worker::run() {

@@ -80,6 +80,11 @@ void Worker::give_up(const std::string& failure) {
   if (parts_.on_device_failure) parts_.on_device_failure(failure);
 }
 
+bool Worker::has_failed() const {
+  const std::lock_guard lock(mutex_);
+  return !failure_.empty();
+}
+
 // The slots go with the round.
 void Worker::end_all() {
   forget_device_state();
@@ -88,7 +93,7 @@ void Worker::end_all() {
     if (auto* admission = std::get_if<Admission>(&pending_.front())) handle(std::move(*admission));
     pending_.pop_front();
   }
-  const FinishReason reason = failure_.empty() ? FinishReason::kCancelled : FinishReason::kError;
+  const FinishReason reason = has_failed() ? FinishReason::kError : FinishReason::kCancelled;
   while (!requests_.empty()) end(requests_.begin()->first, reason, std::nullopt);  // who failed knows it already
   publish_stats();
 }

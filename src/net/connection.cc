@@ -93,6 +93,8 @@ Status Connection::open() {
   if (error) return ended(error.value());
   const tcp::endpoint there = socket_->tcp_socket.remote_endpoint(error);
   if (error) return ended(error.value());
+  // The system may take the port that nobody listens at for this side, and connect it to itself.
+  if (here == there) return ended(ECONNREFUSED);
   local_host_ = here.address().to_string();
   peer_ = address_of(there);
   // Calls below wait by themselves. Asio's own would wait for ever, whatever the deadline.
@@ -116,6 +118,7 @@ Result<std::unique_ptr<Connection>> Connection::connect(const Address& to, Deadl
     }
     if (!failed) {
       if (connection->open().ok()) return connection;
+      failed = asio::error::connection_refused;
     }
     if (std::chrono::steady_clock::now() + kBetween >= deadline) {
       return unavailable("Nobody listens at " + to_string(to) + " (" + failed.message() + ").");
@@ -154,9 +157,14 @@ Status Connection::receive(std::span<std::byte> bytes, std::optional<Deadline> d
   return {};
 }
 
-void Connection::give_up_silence() {
-  constexpr int kMilliseconds = 4000;
-  set(descriptor(), IPPROTO_TCP, TCP_USER_TIMEOUT, kMilliseconds);
+bool Connection::has_ended() const {
+  char next;
+  const ssize_t got = ::recv(descriptor(), &next, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+void Connection::give_up_silence(milliseconds after) {
+  set(descriptor(), IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(after.count()));
 }
 
 void Connection::shut_down() {
@@ -180,7 +188,7 @@ Result<std::unique_ptr<Listener>> Listener::bind(const Address& at) {
   if (failed) {
     return invalid_argument("This machine cannot listen at " + to_string(at) + ": " + failed.message() + ".");
   }
-  listener->port_ = socket.tcp_acceptor.local_endpoint(failed).port();
+  listener->address_ = address_of(socket.tcp_acceptor.local_endpoint(failed));
   return listener;
 }
 

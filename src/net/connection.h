@@ -1,5 +1,5 @@
-// Connections between the processes of one engine: TCP, without delay, in a network that is trusted. While nothing is on
-// its way, a peer whose machine vanishes shows within five seconds as one that ended (TCP keep-alive).
+// Connections between the processes of one engine: TCP, without delay, in a network that is trusted. While nothing is
+// on its way, a peer whose machine vanishes shows within five seconds as one that ended (TCP keep-alive).
 #pragma once
 
 #include <volley/result.h>
@@ -41,9 +41,12 @@ class Connection {
   // Ends it in both directions: the calls above return on both sides, and later ones do.
   void shut_down();
 
-  // The same while something is on its way: also where a peer's process does not read for five seconds, and more waits
-  // for it than buffers hold.
-  void give_up_silence();
+  // The same while something is on its way, after that time: also where a peer's process does not read for so long, and
+  // more waits for it than buffers hold.
+  void give_up_silence(std::chrono::milliseconds after);
+
+  // The peer has ended it, or it broke; what came before may not have been received.
+  bool has_ended() const;
 
   const std::string& local_host() const { return local_host_; }  // this side's address
   const Address& peer() const { return peer_; }
@@ -69,7 +72,8 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  uint16_t port() const { return port_; }
+  const Address& address() const { return address_; }
+  uint16_t port() const { return address_.port; }
   // The next peer. kUnavailable: nobody has come before the deadline.
   Result<std::unique_ptr<Connection>> accept(Deadline deadline);
 
@@ -78,7 +82,7 @@ class Listener {
   Listener();
 
   std::unique_ptr<Socket> socket_;
-  uint16_t port_ = 0;
+  Address address_;
 };
 
 }  // namespace volley::net

@@ -1,5 +1,6 @@
 #include "nodes/calls.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "base/check.h"
@@ -31,7 +32,8 @@ void append(Bytes& out, Kind kind, const ByteWriter& payload = {}) {
 }
 
 // For what no limit of the model bounds.
-constexpr float kMostFloat = 1e30f, kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLeastFloat = std::numeric_limits<float>::denorm_min(), kMostFloat = 1e30f;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 class NoSource final : public spec::MaskSource {
  public:
@@ -74,12 +76,12 @@ ops::SlotSampling take_sampling(ByteReader& r, const CallLimits& limits) {
   ops::SlotSampling s;
   SamplingParams& p = s.params;
   p.temperature = r.take_within(0.0f, kMostFloat, "the temperature");
-  p.top_p = r.take_within(0.0f, 1.0f, "top_p");
+  p.top_p = r.take_within(kLeastFloat, 1.0f, "top_p");
   p.min_p = r.take_within(0.0f, 1.0f, "min_p");
-  p.repetition_penalty = r.take_within(0.0f, kMostFloat, "the repetition penalty");
+  p.repetition_penalty = r.take_within(kLeastFloat, kMostFloat, "the repetition penalty");
   p.presence_penalty = r.take_within(-kMostFloat, kMostFloat, "the presence penalty");
   p.frequency_penalty = r.take_within(-kMostFloat, kMostFloat, "the frequency penalty");
-  p.top_k = r.take_within<int32_t>(-1, ops::kMaxVocab, "top_k");
+  p.top_k = r.take_within<int32_t>(-1, INT32_MAX, "top_k");
   const auto biases = r.take_within<uint32_t>(0, ops::kMaxLogitBias, "the number of logit biases");
   for (uint32_t i = 0; i < biases && !r.failed(); ++i) {
     const auto token = r.take_within<TokenId>(0, limits.vocab - 1, "the token of a logit bias");
@@ -99,6 +101,7 @@ int32_t take_slot(ByteReader& r, const CallLimits& limits) {
 }
 
 size_t take_group(ByteReader& r, const CallLimits& limits) {
+  VOLLEY_CHECK(!limits.groups.empty());
   return r.take_within<uint32_t>(0, static_cast<uint32_t>(limits.groups.size()) - 1, "the cache group");
 }
 
@@ -211,14 +214,19 @@ Segments take_segments(ByteReader& r, const CallLimits& limits) {
   return all;
 }
 
-// Rows of the target's pass.
-int64_t rows_of(const Enqueue& call) {
+// Rows of the target's pass, and of logits.
+struct StepRows {
+  int64_t target = 0, logits = 0;
+};
+StepRows rows_of(const Enqueue& call) {
   const bool shares = call.budget_rows != spec::VerifyBudget::kAll;
-  int64_t rows = shares ? call.budget_rows : 0;
+  StepRows rows;
+  if (shares) rows = {call.budget_rows, call.budget_rows};
   for (const spec::RoundSegment& s : call.of.segments) {
     const bool decodes = s.start == spec::RoundSegment::kLastToken;
-    if (!decodes) rows += std::ssize(s.known);
-    if (decodes && !shares) rows += 1 + s.draft;
+    const int64_t own = !decodes ? std::ssize(s.known) : shares ? 0 : 1 + s.draft;
+    rows.target += own;
+    rows.logits += std::ssize(s.scored) + (decodes ? own : s.chooses ? 1 : 0);
   }
   return rows;
 }
@@ -242,7 +250,8 @@ Enqueue take_enqueue(ByteReader& r, const CallLimits& limits) {
   if (shares && (call.table == nullptr || call.budget_rows < decoding || decoding == 0)) {
     r.fail("the rows to share out do not fit the step");
   }
-  if (rows_of(call) > limits.max_rows) r.fail("a step has more rows than it may have");
+  const StepRows rows = rows_of(call);
+  if (std::max(rows.target, rows.logits) > limits.max_rows) r.fail("a step has more rows than it may have");
   return call;
 }
 

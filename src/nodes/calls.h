@@ -12,7 +12,7 @@
 
 namespace volley::nodes {
 
-inline constexpr size_t kMostCallBytes = size_t{256} << 20;
+inline constexpr size_t kMostCallBytes = size_t{1} << 30;
 
 // What the numbers in a call may be.
 struct CallLimits {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 #include <random>
 
 #include "base/check.h"
@@ -149,6 +150,22 @@ TEST(Calls, SayHowASlotStarts) {
   EXPECT_TRUE(std::ranges::equal(heard.prompt, kPrompt) && std::ranges::equal(heard.output, kOutput));
 }
 
+// All that validation lets through comes back.
+TEST(Calls, SayExtremes) {
+  spec::SlotStart said = start();
+  SamplingParams& p = said.sampling.params;
+  for (const int32_t top_k : {-1, 0, INT32_MAX}) {
+    for (const float least : {std::numeric_limits<float>::denorm_min(), 1.0f}) {
+      p.temperature = p.top_p = p.repetition_penalty = least;
+      p.top_k = top_k;
+      Bytes bytes;
+      append_start_slot(bytes, 3, said);
+      const SamplingParams heard = read<StartSlot>(bytes).whole().sampling.params;
+      EXPECT_TRUE(heard.top_k == top_k && heard.top_p == least && heard.repetition_penalty == least);
+    }
+  }
+}
+
 TEST(Calls, SayWhoTakesPartInAStep) {
   ops::SurvivalTable table;
   table.log_odds[15][31] = -3;
@@ -206,6 +223,12 @@ TEST(Calls, BeyondTheLimitsAreRefused) {
   EXPECT_THAT(of([](Bytes& b) { append_set_page(b, 0, 0, 7, PageId(0)); }), HasSubstr("the place of a page is 7"));
   EXPECT_THAT(of([](Bytes& b) { append_set_page(b, 0, 1, 0, PageId(6)); }), HasSubstr("the page is 6"));
   EXPECT_THAT(of([](Bytes& b) { append_save_state(b, 0, PageId(3)); }), HasSubstr("the snapshot is 3"));
+  EXPECT_THAT(of([](Bytes& b) {
+                auto wrong = start();
+                wrong.sampling.params.top_p = 0;
+                append_start_slot(b, 0, wrong);
+              }),
+              HasSubstr("top_p is 0"));
   EXPECT_THAT(of([](Bytes& b) {
                 auto wrong = start();
                 wrong.limits.max_tokens = 97;

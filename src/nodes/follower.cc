@@ -1,5 +1,9 @@
 #include "nodes/follower.h"
 
+#include <new>
+
+#include "nodes/meeting.h"
+
 namespace volley::nodes {
 namespace {
 
@@ -10,7 +14,7 @@ constexpr size_t kMostWaiting = size_t{1} << 30;
 
 Follower::Follower(std::unique_ptr<net::Connection> leader, CallLimits limits)
     : leader_(std::move(leader)), limits_(std::move(limits)) {
-  leader_->give_up_silence();
+  leader_->give_up_silence(kMostSilence);
   thread_ = std::thread([this] { listen(); });
 }
 
@@ -27,25 +31,34 @@ void Follower::set_hooks(Hooks hooks) {
 
 Status Follower::hear(const net::Frame& frame, bool& ended) {
   VOLLEY_ASSIGN(Call call, read_call(frame, limits_));
-  if (const auto* masks = std::get_if<Masks>(&call)) {
+  if (auto* masks = std::get_if<Masks>(&call)) {
     const std::lock_guard lock(hooks_mutex_);
     if (!hooks_.on_masks) return invalid_argument("masks came before there was a step");
-    return hooks_.on_masks(masks->words);
+    return hooks_.on_masks(std::move(masks->words));
   }
   ended = std::holds_alternative<End>(call);
   const std::lock_guard lock(mutex_);
-  bytes_ += frame.payload.size();
+  const size_t bytes = sizeof(Call) + frame.payload.size();
+  bytes_ += bytes;
   if (bytes_ > kMostWaiting) return invalid_argument("more calls came than can be waiting");
-  calls_.emplace_back(std::move(call), frame.payload.size());
+  calls_.emplace_back(std::move(call), bytes);
   changed_.notify_all();
   return {};
 }
 
 void Follower::listen() {
   for (bool ended = false; !ended;) {
-    const Result<net::Frame> frame = net::receive_frame(*leader_, kMostCallBytes);
-    const Status heard = frame.ok() ? hear(*frame, ended) : Status(frame.error());
+    Status heard;
+    bool connected = false;
+    try {
+      const Result<net::Frame> frame = net::receive_frame(*leader_, kMostCallBytes);
+      connected = frame.ok();
+      heard = connected ? hear(*frame, ended) : Status(frame.error());
+    } catch (const std::bad_alloc&) {
+      heard = Error{ErrorCode::kResourceExhausted, "there is no memory for what it says"};
+    }
     if (heard.ok()) continue;
+    if (connected) (void)send(Failed{heard.error().message});  // node 0 cannot know else
     {
       const std::lock_guard lock(mutex_);
       lost_ = heard.error().message;
@@ -59,7 +72,14 @@ void Follower::listen() {
 }
 
 Error Follower::gone() {
-  return {ErrorCode::kUnavailable, "Node 0 at " + net::to_string(leader_->peer()) + " is gone: " + lost_ + "."};
+  return {ErrorCode::kUnavailable,
+          "Node 0 at " + net::to_string(leader_->peer()) + " is gone: " + lost_ + (lost_.ends_with('.') ? "" : ".")};
+}
+
+std::optional<Error> Follower::lost() {
+  const std::lock_guard lock(mutex_);
+  if (lost_.empty()) return std::nullopt;
+  return gone();
 }
 
 Result<Call> Follower::next() {
@@ -72,10 +92,15 @@ Result<Call> Follower::next() {
   return call;
 }
 
-Status Follower::reply(const Reply& reply) {
+Status Follower::send(const Reply& reply) {
   Bytes out;
   append_reply(out, reply);
-  const Status sent = leader_->send(out);
+  const std::lock_guard lock(send_mutex_);
+  return leader_->send(out);
+}
+
+Status Follower::reply(const Reply& reply) {
+  const Status sent = send(reply);
   if (sent.ok()) return {};
   const std::lock_guard lock(mutex_);
   if (lost_.empty()) lost_ = sent.error().message;

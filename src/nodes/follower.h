@@ -5,7 +5,9 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "nodes/replies.h"
 
@@ -17,11 +19,12 @@ class Follower {
   // What has to be heard while a call is replayed. On a thread of the follower's.
   struct Hooks {
     // The masks of the step that is being replayed, or that will be next. An error ends the connection.
-    std::function<Status(std::span<const uint32_t> words)> on_masks;
+    std::function<Status(std::vector<uint32_t> words)> on_masks;
     // Node 0 is gone, or says what it must not: nobody must wait for its sums any more.
     std::function<void()> on_lost;
   };
 
+  // Throws std::system_error where the system gives no thread.
   Follower(std::unique_ptr<net::Connection> leader, CallLimits limits);
   ~Follower();
   Follower(const Follower&) = delete;
@@ -34,14 +37,18 @@ class Follower {
   Result<Call> next();
   // kUnavailable: as next().
   Status reply(const Reply& reply);
+  // That error, once node 0 is gone.
+  std::optional<Error> lost();
 
  private:
   void listen();
   Status hear(const net::Frame& frame, bool& ended);
+  Status send(const Reply& reply);
   Error gone();
 
   const std::unique_ptr<net::Connection> leader_;
   const CallLimits limits_;
+  std::mutex send_mutex_;  // of replies: also the thread below has one, when it gives up
   std::mutex hooks_mutex_;
   Hooks hooks_;  // guarded by hooks_mutex_
   std::mutex mutex_;

@@ -1,6 +1,10 @@
 #include "nodes/leader.h"
 
+#include <new>
+#include <system_error>
+
 #include "device/fault.h"
+#include "nodes/meeting.h"
 
 namespace volley::nodes {
 namespace {
@@ -13,9 +17,14 @@ constexpr size_t kMostReplies = 1000;  // that nobody has asked for yet
 Leader::Leader(std::vector<std::unique_ptr<net::Connection>> nodes) : nodes_(nodes.size()) {
   for (size_t i = 0; i < nodes.size(); ++i) {
     nodes_[i].connection = std::move(nodes[i]);
-    nodes_[i].connection->give_up_silence();
+    nodes_[i].connection->give_up_silence(kMostSilence);
   }
-  for (size_t i = 0; i < nodes_.size(); ++i) nodes_[i].thread = std::thread([this, i] { listen(i); });
+  try {
+    for (size_t i = 0; i < nodes_.size(); ++i) nodes_[i].thread = std::thread([this, i] { listen(i); });
+  } catch (const std::system_error&) {
+    end_threads();
+    throw DeviceFault("The system gives this process no more threads for the nodes of the engine.");
+  }
 }
 
 // Nodes that were told to end get a while to read it.
@@ -30,10 +39,19 @@ Leader::~Leader() {
         return true;
       });
     }
+  }
+  end_threads();
+}
+
+void Leader::end_threads() {
+  {
+    const std::lock_guard lock(mutex_);
     ending_ = true;
   }
   for (const Node& node : nodes_) node.connection->shut_down();
-  for (Node& node : nodes_) node.thread.join();
+  for (Node& node : nodes_) {
+    if (node.thread.joinable()) node.thread.join();
+  }
 }
 
 void Leader::watch(std::function<void(const std::string&)> on_lost) {
@@ -46,32 +64,35 @@ void Leader::watch(std::function<void(const std::string&)> on_lost) {
   if (told_ && on_lost_) on_lost_(lost);
 }
 
+std::string Leader::lost_within(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, time, [this] { return !lost_.empty(); });
+  return lost_;
+}
+
+// Keeps the next reply; or says why the node is lost.
+std::string Leader::hear(size_t node) {
+  const Result<net::Frame> frame = net::receive_frame(*nodes_[node].connection, kMostReplyBytes);
+  if (!frame.ok()) return frame.error().message;
+  Result<Reply> reply = read_reply(*frame);
+  if (!reply.ok()) return reply.error().message;
+  if (const auto* failed = std::get_if<Failed>(&*reply)) return failed->sentence;
+  const std::lock_guard lock(mutex_);
+  nodes_[node].replies.push_back(std::move(*reply));
+  changed_.notify_all();
+  return nodes_[node].replies.size() > kMostReplies ? "it answers what nobody asked" : "";
+}
+
 void Leader::listen(size_t node) {
-  for (;;) {
-    const Result<net::Frame> frame = net::receive_frame(*nodes_[node].connection, kMostReplyBytes);
-    if (!frame.ok()) {
-      lose(node, frame.error().message);
-      break;
+  std::string why;
+  do {
+    try {
+      why = hear(node);
+    } catch (const std::bad_alloc&) {
+      why = "no memory for it";
     }
-    Result<Reply> reply = read_reply(*frame);
-    if (!reply.ok()) {
-      lose(node, reply.error().message);
-      break;
-    }
-    if (const auto* failed = std::get_if<Failed>(&*reply)) {
-      lose(node, failed->sentence);
-      break;
-    }
-    std::unique_lock lock(mutex_);
-    nodes_[node].replies.push_back(std::move(*reply));
-    const bool too_many = nodes_[node].replies.size() > kMostReplies;
-    changed_.notify_all();
-    lock.unlock();
-    if (too_many) {
-      lose(node, "it answers what nobody asked");
-      break;
-    }
-  }
+  } while (why.empty());
+  lose(node, why);
   const std::lock_guard lock(mutex_);
   nodes_[node].listens = false;
   changed_.notify_all();

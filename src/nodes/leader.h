@@ -2,6 +2,7 @@
 // it can be refused; everything else is sent along with the next step.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -13,18 +14,21 @@
 
 namespace volley::nodes {
 
-// Threads: watch() and lost() any; everything else one at a time. Calls throw DeviceFault once a node is gone.
+// Threads: watch() any; everything else one at a time. Calls throw DeviceFault once a node is gone.
 class Leader {
  public:
-  // nodes: connections to nodes 1, 2, ….
+  // nodes: connections to nodes 1, 2, …. Throws DeviceFault where the system gives no threads.
   explicit Leader(std::vector<std::unique_ptr<net::Connection>> nodes);
   ~Leader();  // without end() before, the others end with an error
   Leader(const Leader&) = delete;
   Leader& operator=(const Leader&) = delete;
 
-  // Called at most once, on a thread of the leader's, when a node is gone, with a sentence; at once if it is already.
-  // Takes the place of the one before; empty: nobody is called. Returns when no call is running.
+  // Called at most once, on a thread of the leader's, when a node is gone, with a sentence; on this thread, before it
+  // returns, if one is already. Takes the place of the one before; empty: nobody is called. Returns when no call is
+  // running.
   void watch(std::function<void(const std::string&)> on_lost);
+  // What watch() would say, once a node is gone or the time is over; empty: none is.
+  std::string lost_within(std::chrono::milliseconds time);
 
   // All other nodes together, once they have loaded. kUnavailable: one has failed, with its sentence.
   Result<Ready> ready();
@@ -60,7 +64,9 @@ class Leader {
   };
 
   void listen(size_t node);
+  std::string hear(size_t node);
   void lose(size_t node, const std::string& why);
+  void end_threads();
   void append_done();
   void flush();
   template <typename T>

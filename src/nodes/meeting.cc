@@ -1,6 +1,7 @@
 #include "nodes/meeting.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <random>
 
@@ -19,7 +20,8 @@ enum Kind : uint32_t { kHello = 1, kWelcome, kRefusal, kSums };
 
 constexpr uint64_t kMagic = 0x31534e59454c4c56;  // "VLLEYNS1"
 constexpr size_t kMostMessage = 1 << 20, kMostFacts = 256, kMostText = 8 << 10, kMostNumbers = 1024;
-constexpr seconds kIntroduction(5);  // for whoever has connected to say who it is
+constexpr seconds kIntroduction(5);                      // for whoever has connected to say who it is
+constexpr std::chrono::milliseconds kBetweenLooks(200);  // at whether those who have come are still there
 
 struct Hello {
   uint32_t protocol = kProtocol;  // another one: nothing but it and the node was read
@@ -145,14 +147,19 @@ void refuse(net::Connection& connection, const std::string& sentence) {
   (void)net::send_frame(connection, kRefusal, w.bytes());  // where it is gone nobody misses it
 }
 
+using Check = std::function<Status()>;  // whether those who have come are still there
+
 // The next connection for sums, and whose it is: of those who know the session.
 struct Sums {
   std::unique_ptr<net::Connection> connection;
   int node = 0;
 };
-Result<Sums> accept_sums(net::Listener& listener, uint64_t session, net::Deadline deadline) {
+Result<Sums> accept_sums(net::Listener& listener, uint64_t session, net::Deadline deadline, const Check& others) {
   for (;;) {
-    VOLLEY_ASSIGN(std::unique_ptr<net::Connection> connection, listener.accept(deadline));
+    VOLLEY_RETURN_IF_ERROR(others());
+    auto accepted = listener.accept(std::min(deadline, net::after(kBetweenLooks)));
+    if (!accepted.ok() && std::chrono::steady_clock::now() < deadline) continue;
+    VOLLEY_ASSIGN(std::unique_ptr<net::Connection> connection, std::move(accepted));
     const auto frame = net::receive_frame(*connection, kMostMessage, net::after(kIntroduction));
     if (!frame.ok() || frame->kind != kSums) continue;
     ByteReader r(frame->payload);
@@ -168,10 +175,11 @@ comm::NodeLink link_to(const Place& place, int node, std::unique_ptr<net::Connec
 
 // Connections of the nodes behind this one.
 Status accept_later_nodes(const Place& place, net::Listener& listener, uint64_t session, net::Deadline deadline,
-                          std::vector<comm::NodeLink>& links) {
+                          const Check& others, std::vector<comm::NodeLink>& links) {
   std::vector<bool> come(static_cast<size_t>(place.nodes));
   for (int missing = place.nodes - place.node - 1; missing > 0;) {
-    Result<Sums> sums = accept_sums(listener, session, deadline);
+    Result<Sums> sums = accept_sums(listener, session, deadline, others);
+    VOLLEY_RETURN_IF_ERROR(others());
     if (!sums.ok()) return unavailable("Not all nodes have connected to " + node_name(place.node) + " for sums.");
     if (sums->node <= place.node || sums->node >= place.nodes || come[static_cast<size_t>(sums->node)]) continue;
     come[static_cast<size_t>(sums->node)] = true;
@@ -191,10 +199,19 @@ Result<Links> meet_as_first(const Place& place, const std::vector<Fact>& facts, 
   std::random_device random;
   welcome.session = (uint64_t{random()} << 32) | random();
   for (size_t missing = nodes - 1; missing > 0;) {
-    Result<std::unique_ptr<net::Connection>> accepted = listener->accept(deadline);
+    for (size_t i = 1; i < nodes; ++i) {
+      if (!connections[i] || !connections[i]->has_ended()) continue;
+      connections[i].reset();  // it may be started again
+      hellos[i].reset();
+      ++missing;
+    }
+    Result<std::unique_ptr<net::Connection>> accepted = listener->accept(std::min(deadline, net::after(kBetweenLooks)));
+    if (!accepted.ok() && std::chrono::steady_clock::now() < deadline) continue;
     if (!accepted.ok()) {
       return unavailable("These nodes of " + std::to_string(nodes) + " have not come: " + list_missing(hellos) +
-                         ". Start each with its --node-rank and with --master-addr and --master-port of node 0.");
+                         ". Start each with its --node-rank and with --master-addr and --master-port of node 0, which "
+                         "listens at " +
+                         net::to_string(listener->address()) + ".");
     }
     std::unique_ptr<net::Connection> connection = std::move(*accepted);
     const auto frame = net::receive_frame(*connection, kMostMessage, net::after(kIntroduction));
@@ -209,7 +226,9 @@ Result<Links> meet_as_first(const Place& place, const std::vector<Fact>& facts, 
       refuse(*connection, sentence);
       return invalid_argument(sentence);
     }
-    if (hello->numbers.size() != numbers.size()) continue;  // no node of ours has the same facts and others of these
+    // No node of ours has the same facts and others of these.
+    if (hello->numbers.size() != numbers.size() || std::ranges::any_of(hello->numbers, [](int64_t n) { return n < 0; }))
+      continue;
     const auto node = static_cast<size_t>(hello->node);
     if (!hellos[node]) --missing;
     // One that was started again may come before its end shows here.
@@ -235,18 +254,30 @@ Result<Links> meet_as_first(const Place& place, const std::vector<Fact>& facts, 
     }
     links.calls.push_back(std::move(connections[i]));
   }
-  VOLLEY_RETURN_IF_ERROR(accept_later_nodes(place, *listener, welcome.session, deadline, links.sums));
+  const Check others = [&]() -> Status {
+    for (size_t i = 1; i < nodes; ++i) {
+      if (!links.calls[i - 1]->has_ended()) continue;
+      return unavailable("Node " + std::to_string(i) + " has gone before the start was over.");
+    }
+    return {};
+  };
+  VOLLEY_RETURN_IF_ERROR(accept_later_nodes(place, *listener, welcome.session, deadline, others, links.sums));
   return links;
 }
 
 Result<std::unique_ptr<net::Connection>> connect_sums(const Place& place, const net::Address& to, uint64_t session,
-                                                      net::Deadline deadline) {
-  VOLLEY_ASSIGN(std::unique_ptr<net::Connection> connection, net::Connection::connect(to, deadline));
-  ByteWriter w;
-  w.put(session);
-  w.put(int32_t{place.node});
-  VOLLEY_RETURN_IF_ERROR(net::send_frame(*connection, kSums, w.bytes()));
-  return connection;
+                                                      net::Deadline deadline, const Check& others) {
+  for (;;) {
+    VOLLEY_RETURN_IF_ERROR(others());
+    auto connected = net::Connection::connect(to, std::min(deadline, net::after(kBetweenLooks)));
+    if (!connected.ok() && std::chrono::steady_clock::now() < deadline) continue;
+    VOLLEY_ASSIGN(std::unique_ptr<net::Connection> connection, std::move(connected));
+    ByteWriter w;
+    w.put(session);
+    w.put(int32_t{place.node});
+    VOLLEY_RETURN_IF_ERROR(net::send_frame(*connection, kSums, w.bytes()));
+    return connection;
+  }
 }
 
 Result<Links> meet_first(const Place& place, const std::vector<Fact>& facts, const std::vector<int64_t>& numbers,
@@ -267,6 +298,7 @@ Result<Links> meet_first(const Place& place, const std::vector<Fact>& facts, con
       net::send_frame(*first, kHello, encoded(Hello{kProtocol, place.node, listener->port(), facts, numbers}));
   if (!sent.ok()) return gone(sent.error());
   const Result<net::Frame> answer = net::receive_frame(*first, kMostMessage, deadline);
+  if (!answer.ok() && !first->has_ended()) return unavailable("Node 0 is there, but not all nodes have come in time.");
   if (!answer.ok()) return gone(answer.error());
   if (answer->kind == kRefusal) {
     ByteReader r(answer->payload);
@@ -276,18 +308,24 @@ Result<Links> meet_first(const Place& place, const std::vector<Fact>& facts, con
   }
   if (answer->kind != kWelcome) return gone(internal_error("it says something else than a welcome"));
   VOLLEY_ASSIGN(Welcome welcome, read_welcome(*answer, place.nodes));
-  if (welcome.least.size() != numbers.size()) return gone(internal_error("its numbers are others"));
+  if (!std::ranges::equal(welcome.least, numbers,
+                          [](int64_t least, int64_t own) { return least >= 0 && least <= own; })) {
+    return gone(internal_error("its numbers are others"));
+  }
   welcome.sums[0] = place.master;
   Links links;
   links.least = std::move(welcome.least);
+  const Check others = [&]() -> Status {
+    return first->has_ended() ? Status(gone(internal_error("the connection ended"))) : Status();
+  };
   for (int node = 0; node < place.node; ++node) {
-    auto connection = connect_sums(place, welcome.sums[static_cast<size_t>(node)], welcome.session, deadline);
+    auto connection = connect_sums(place, welcome.sums[static_cast<size_t>(node)], welcome.session, deadline, others);
     if (!connection.ok()) {
       return unavailable("The " + node_name(node) + " cannot be reached for sums: " + connection.error().message);
     }
     links.sums.push_back(link_to(place, node, std::move(*connection)));
   }
-  VOLLEY_RETURN_IF_ERROR(accept_later_nodes(place, *listener, welcome.session, deadline, links.sums));
+  VOLLEY_RETURN_IF_ERROR(accept_later_nodes(place, *listener, welcome.session, deadline, others, links.sums));
   links.calls.push_back(std::move(first));
   return links;
 }

@@ -12,6 +12,8 @@
 namespace volley::nodes {
 
 inline constexpr uint32_t kProtocol = 1;  // of all messages; another one is refused
+// On connections for calls: whoever does not take them for so long is gone.
+inline constexpr std::chrono::seconds kMostSilence(4);
 
 // Which process this is. All have as many ranks, in the order of the nodes.
 struct Place {

@@ -101,7 +101,7 @@ TEST(Meeting, NamesWhatDiffers) {
 }
 
 TEST(Meeting, SaysWhoHasNotCome) {
-  const auto deadline = net::after(std::chrono::milliseconds(300));
+  const auto deadline = net::after(std::chrono::seconds(3));
   const uint16_t port = free_port();
   std::thread second([&] {
     EXPECT_FALSE(meet({3, 1, 3, {"127.0.0.1", port}}, Said().facts, Said().numbers, deadline).ok());
@@ -142,6 +142,25 @@ TEST(Meeting, RefusesANodeThatCannotBe) {
     EXPECT_THAT(fourth.error().message, HasSubstr("There is no node 3 of 2"));
   };
   for (const auto& result : met(said, port, 2)) EXPECT_TRUE(result.ok()) << result.error().message;
+}
+
+// It may be started again while the others come.
+TEST(Meeting, WaitsAgainForANodeThatIsGone) {
+  const uint16_t port = free_port();
+  const auto start = [port](int node, net::Deadline deadline) {
+    return meet({3, node, 3, {"127.0.0.1", port}}, Said().facts, Said().numbers, deadline);
+  };
+  std::thread first([&] {
+    const auto met = start(0, soon());
+    EXPECT_TRUE(met.ok()) << met.error().message;
+  });
+  const auto early = start(1, net::after(std::chrono::seconds(3)));
+  EXPECT_FALSE(early.ok());
+  std::thread second([&] { EXPECT_TRUE(start(2, soon()).ok()); });
+  const auto again = start(1, soon());
+  EXPECT_TRUE(again.ok()) << again.error().message;
+  first.join();
+  second.join();
 }
 
 // Its first process is gone, or was started by mistake: the later one counts. Of two that come at once it is either.

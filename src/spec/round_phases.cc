@@ -101,12 +101,11 @@ void Round::fill_masks(const Layout& layout, std::span<const RoundSegment> segme
   if (layout.mask_rows == 0) return;
   const std::span<uint32_t> words(array_of<uint32_t>(memory_->host_masks),
                                   static_cast<size_t>(layout.mask_rows) * memory_->mask_words);
-  const auto upload = [&] { device_.enqueue_upload(memory_->masks.data(), words.data(), words.size_bytes()); };
+  const auto upload = [&](std::span<const uint32_t> from) {
+    device_.enqueue_upload(memory_->masks.data(), from.data(), from.size_bytes());
+  };
   ++masked_steps_;
-  if (config_.rank > 0) {
-    config_.masks->take(masked_steps_, words);
-    return upload();
-  }
+  if (config_.rank > 0) return upload(config_.masks->take(masked_steps_, words.size()));
   flight.drafts_here->wait();
   std::vector<MaskThreads::Task> tasks;
   for (size_t i = 0; i < segments.size(); ++i) {
@@ -119,7 +118,7 @@ void Round::fill_masks(const Layout& layout, std::span<const RoundSegment> segme
   }
   mask_threads_->fill(tasks, memory_->mask_words);
   if (config_.masks != nullptr) config_.masks->publish(words);
-  upload();
+  upload(words);
 }
 
 // The target's choice after the last known row and after each drafted one.

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from types import TracebackType
 
 import openai
@@ -60,7 +61,7 @@ def answer(server: Server, text: str, **options: object) -> str:
 def stream_for_long(server: Server) -> str:
     """A stream that ends with an error, or with "whole"."""
     stream = server.client().completions.create(
-        model=MODEL, prompt="a", max_tokens=500, stream=True, extra_body={"ignore_eos": True}
+        model=MODEL, prompt="a", max_tokens=2000, stream=True, extra_body={"ignore_eos": True}
     )
     try:
         for _ in stream:
@@ -90,7 +91,7 @@ def test_a_node_that_is_killed_ends_every_request() -> None:
         answer(nodes.first, SORT)
         streams = [pool.submit(stream_for_long, nodes.first) for _ in range(6)]
         while nodes.first.metric("num_requests_running") < 6 and not any(stream.done() for stream in streams):
-            pass
+            time.sleep(0.01)
         nodes.other.kill()
         ends = [stream.result(timeout=60) for stream in streams]
         assert all("whole" not in end for end in ends), ends
@@ -111,12 +112,12 @@ def test_the_others_end_with_the_first_node(busy: bool) -> None:
     with Nodes() as nodes, concurrent.futures.ThreadPoolExecutor(1) as pool:
         answer(nodes.first, SORT)
         if busy:
-            pool.submit(stream_for_long, nodes.first)
-            while nodes.first.metric("num_requests_running") < 1:
-                pass
+            stream = pool.submit(stream_for_long, nodes.first)
+            while nodes.first.metric("num_requests_running") < 1 and not stream.done():
+                time.sleep(0.01)
         nodes.first.process.kill()
         assert nodes.other.wait(timeout=60) == 4
-        assert "is gone" in nodes.log()
+        assert "Node 0 at 127.0.0.1" in nodes.log()
 
 
 def test_nodes_that_differ_say_in_what() -> None:
