@@ -2,8 +2,15 @@
 // for, and refuses what it cannot do. Threads stand for processes; they share nothing but connections.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
+#include <cstdlib>
+#include <future>
 #include <thread>
+#include <utility>
 
 #include "harness.h"
 #include "net/connection.h"
@@ -147,6 +154,98 @@ TEST(Nodes, KeepStatesAndDivideExperts) {
   expect_the_same(outputs, expected, "states");
   EXPECT_GT(two.engine->stats().cached_tokens, 0);
   EXPECT_EQ(two.engine->stats().experts_touched, alone->stats().experts_touched);
+}
+
+constexpr const char* kPortVariable = "VOLLEY_TEST_NODES_PORT";
+
+EngineOptions with_process(int port) {
+  EngineOptions options = on_nodes(2, 2);
+  options.master_port = port;
+  return options;
+}
+
+// What the process below does; as a test of its own it has nobody to follow.
+TEST(NodeProcess, DISABLED_Follows) {
+  const char* port = std::getenv(kPortVariable);
+  ASSERT_NE(port, nullptr);
+  EngineOptions options = with_process(std::atoi(port));
+  options.node_rank = 1;
+  const Status end = Engine::follow(options);
+  EXPECT_TRUE(end.ok()) << end.error().message;
+}
+
+// Node 0 here, and node 1 in a process of its own, which is this program.
+class WithProcess : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    EngineOptions options = on_nodes(2, 2);
+    const std::string port = std::string(kPortVariable) + "=" + std::to_string(options.master_port);
+    std::string name = "nodes", filter = "--gtest_filter=NodeProcess.*", disabled = "--gtest_also_run_disabled_tests";
+    char* arguments[] = {name.data(), filter.data(), disabled.data(), nullptr};
+    std::vector<char*> variables;
+    for (char** each = environ; *each != nullptr; ++each) variables.push_back(*each);
+    std::string mutable_port = port;
+    variables.push_back(mutable_port.data());
+    variables.push_back(nullptr);
+    ASSERT_EQ(::posix_spawn(&other_, "/proc/self/exe", nullptr, nullptr, arguments, variables.data()), 0);
+    options.on_device_failure = [this](const std::string& failure) { failed_.set_value(failure); };
+    engine_ = make_engine(options);
+  }
+  void TearDown() override {
+    engine_.reset();
+    if (other_ > 0) {
+      ::kill(other_, SIGKILL);
+      status_of_other();
+    }
+  }
+
+  int status_of_other() {
+    int status = -1;
+    ::waitpid(std::exchange(other_, 0), &status, 0);
+    return status;
+  }
+  GenerateRequest endless() const {
+    GenerateRequest request = chat_request(*engine_, "Tell me a story.", 2000);
+    request.ignore_eos = true;
+    return request;
+  }
+
+  pid_t other_ = 0;
+  std::unique_ptr<Engine> engine_;
+  std::promise<std::string> failed_;
+};
+
+TEST_F(WithProcess, EndsInOrder) {
+  const auto outputs = run_all(*engine_, all_kinds(*engine_), 4);
+  for (const Output& output : outputs) EXPECT_FALSE(output.finish.error.has_value());
+  engine_.reset();
+  EXPECT_EQ(status_of_other(), 0);
+}
+
+TEST_F(WithProcess, ThatIsKilledEndsEveryRequest) {
+  std::vector<GenerateRequest> requests;
+  for (int i = 0; i < 6; ++i) requests.push_back(endless());
+  bool killed = false;
+  const auto outputs = run_all(*engine_, std::move(requests), 6, [&](size_t, const Event& event) {
+    if (event.tokens.empty() || std::exchange(killed, true)) return;
+    ::kill(other_, SIGKILL);
+  });
+  for (const Output& output : outputs) {
+    EXPECT_LE(output.terminal_events, 1);
+    ASSERT_TRUE(output.finish.error.has_value());
+    EXPECT_EQ(output.finish.error->code, ErrorCode::kUnavailable);
+  }
+  EXPECT_THAT(failed_.get_future().get(), HasSubstr(" is gone"));
+  EXPECT_TRUE(WIFSIGNALED(status_of_other()));
+}
+
+// No request is open and no step runs.
+TEST_F(WithProcess, ThatIsKilledIsMissedAtOnce) {
+  ::kill(other_, SIGKILL);
+  EXPECT_THAT(failed_.get_future().get(), HasSubstr("Node 1 at 127.0.0.1:"));
+  const auto refused = engine_->submit(endless(), [](const Event&) {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
 }
 
 std::string refusal(const EngineOptions& options) {
