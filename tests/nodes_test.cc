@@ -39,7 +39,7 @@ class Cluster {
  public:
   explicit Cluster(const EngineOptions& options) {
     for (int node = 1; node < options.nnodes; ++node) {
-      followers_.emplace_back([options, node]() mutable {
+      followers_.emplace_back([options = options, node]() mutable {
         options.node_rank = node;
         bool started = false;
         const Status end = Engine::follow(options, {}, [&started] { started = true; });

@@ -153,7 +153,8 @@ TEST_F(Nodes, AnEngineBeginsWithoutTheOther) {
   options.tensor_parallel_size = options.nnodes = 2;
   options.master_addr = "127.0.0.1";
   options.master_port = (*net::Listener::bind({"127.0.0.1", 0}))->port();
-  std::thread other([options]() mutable {
+  std::promise<void> loaded;
+  std::thread other([options, all_loaded = loaded.get_future()]() mutable {
     options.node_rank = 1;
     auto models = resolve_models(options);
     ASSERT_TRUE(models.ok());
@@ -163,12 +164,14 @@ TEST_F(Nodes, AnEngineBeginsWithoutTheOther) {
     auto replica = Replica::create(options, *models, {}, {}, std::move(*links));
     ASSERT_TRUE(replica.ok());
     ASSERT_TRUE(follower.reply(nodes::Ready{1, 0, 0, 0}).ok());
+    all_loaded.wait();
   });
   auto models = resolve_models(options);
   ASSERT_TRUE(models.ok()) << models.error().message;
   auto links = meet_nodes(options, *models);
   ASSERT_TRUE(links.ok()) << links.error().message;
   auto replica = Replica::create(options, *models, {}, {}, std::move(*links));
+  loaded.set_value();
   other.join();
   ASSERT_TRUE(replica.ok()) << replica.error().message;
   std::vector<WorkerParts> parts(1);

@@ -187,8 +187,13 @@ TEST(Link, WhatCannotBeReadEndsIt) {
     const auto call = follower.next();
     ASSERT_FALSE(call.ok());
     EXPECT_THAT(call.error().message, HasSubstr(masks ? "masks came before" : "the slot is 99"));
+    const auto frame = net::receive_frame(*pair.leader, 1 << 20);
+    ASSERT_TRUE(frame.ok()) << "the other side learns it";
+    const auto said = read_reply(*frame);
+    ASSERT_TRUE(said.ok() && std::holds_alternative<Failed>(*said));
+    EXPECT_THAT(call.error().message, HasSubstr(std::get<Failed>(*said).sentence));
     std::byte none;
-    EXPECT_FALSE(pair.leader->receive(std::span(&none, 1)).ok()) << "the other side learns it";
+    EXPECT_FALSE(pair.leader->receive(std::span(&none, 1)).ok());
   }
 }
 

@@ -150,17 +150,12 @@ TEST(Meeting, WaitsAgainForANodeThatIsGone) {
   const auto start = [port](int node, net::Deadline deadline) {
     return meet({3, node, 3, {"127.0.0.1", port}}, Said().facts, Said().numbers, deadline);
   };
-  std::thread first([&] {
-    const auto met = start(0, soon());
-    EXPECT_TRUE(met.ok()) << met.error().message;
-  });
-  const auto early = start(1, net::after(std::chrono::seconds(3)));
-  EXPECT_FALSE(early.ok());
-  std::thread second([&] { EXPECT_TRUE(start(2, soon()).ok()); });
+  auto first = std::async(std::launch::async, [&] { return start(0, soon()); });
+  EXPECT_FALSE(start(1, net::after(std::chrono::seconds(3))).ok());
+  auto third = std::async(std::launch::async, [&] { return start(2, soon()); });
   const auto again = start(1, soon());
-  EXPECT_TRUE(again.ok()) << again.error().message;
-  first.join();
-  second.join();
+  const auto one = first.get(), three = third.get();  // nobody goes before all have met
+  for (const auto* met : {&one, &again, &three}) EXPECT_TRUE(met->ok()) << met->error().message;
 }
 
 // Its first process is gone, or was started by mistake: the later one counts. Of two that come at once it is either.
@@ -171,12 +166,12 @@ TEST(Meeting, TakesANodeThatWasStartedAgain) {
   said[2].before = [heard = refused.get_future().share()] {
     EXPECT_THAT(heard.get(), HasSubstr("Another node 1 has come in its place"));
   };
-  int came = 0;
+  std::vector<Result<Links>> came;  // nobody goes before all have met
   std::mutex mutex;
-  const auto come = [&](const Result<Links>& result) {
+  const auto come = [&](Result<Links> result) {
     const std::lock_guard lock(mutex);
-    if (result.ok()) ++came;
-    if (!result.ok()) refused.set_value(result.error().message);
+    if (result.ok()) return came.push_back(std::move(result));
+    refused.set_value(result.error().message);
   };
   const auto start = [&](int node) {
     return meet({3, node, 3, {"127.0.0.1", port}}, Said().facts, Said().numbers, soon());
@@ -186,11 +181,11 @@ TEST(Meeting, TakesANodeThatWasStartedAgain) {
   for (const int node : {0, 2}) {
     threads.emplace_back([&, node] {
       said[static_cast<size_t>(node)].before();
-      EXPECT_TRUE(start(node).ok());
+      come(start(node));
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(came, 1);
+  EXPECT_EQ(came.size(), 3u);
 }
 
 }  // namespace
