@@ -205,6 +205,10 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
   setup->options.on_warning = [log](const std::string& warning) { log.warn(warning); };
   device.end(&running);
   setup->options.on_device_failure = [&device](const std::string& failure) { device(failure); };
+  if (setup->options.nnodes > 1) {
+    log.info("Node 0 of " + std::to_string(setup->options.nnodes) + " waits for the others at " +
+             setup->options.master_addr + ", port " + std::to_string(setup->options.master_port) + ".");
+  }
   auto loaded = create_engine(*setup, console);
   if (!loaded.ok()) {
     console->error(loaded.error().message);

@@ -173,12 +173,12 @@ comm::NodeLink link_to(const Place& place, int node, std::unique_ptr<net::Connec
   return {std::move(connection), place.first_rank(node), place.ranks_each()};
 }
 
-// Connections of the nodes behind this one.
-Status accept_later_nodes(const Place& place, net::Listener& listener, uint64_t session, net::Deadline deadline,
+// Connections of the nodes behind this one. listener: null for the last.
+Status accept_later_nodes(const Place& place, net::Listener* listener, uint64_t session, net::Deadline deadline,
                           const Check& others, std::vector<comm::NodeLink>& links) {
   std::vector<bool> come(static_cast<size_t>(place.nodes));
   for (int missing = place.nodes - place.node - 1; missing > 0;) {
-    Result<Sums> sums = accept_sums(listener, session, deadline, others);
+    Result<Sums> sums = accept_sums(*listener, session, deadline, others);
     VOLLEY_RETURN_IF_ERROR(others());
     if (!sums.ok()) return unavailable("Not all nodes have connected to " + node_name(place.node) + " for sums.");
     if (sums->node <= place.node || sums->node >= place.nodes || come[static_cast<size_t>(sums->node)]) continue;
@@ -261,7 +261,7 @@ Result<Links> meet_as_first(const Place& place, const std::vector<Fact>& facts, 
     }
     return {};
   };
-  VOLLEY_RETURN_IF_ERROR(accept_later_nodes(place, *listener, welcome.session, deadline, others, links.sums));
+  VOLLEY_RETURN_IF_ERROR(accept_later_nodes(place, listener.get(), welcome.session, deadline, others, links.sums));
   return links;
 }
 
@@ -289,13 +289,16 @@ Result<Links> meet_first(const Place& place, const std::vector<Fact>& facts, con
                        "--master-port.");
   }
   std::unique_ptr<net::Connection> first = std::move(*connected);
-  // The nodes behind this one come to the address by which this one is known.
-  VOLLEY_ASSIGN(const std::unique_ptr<net::Listener> listener, net::Listener::bind({first->local_host(), 0}));
+  // The nodes behind this one come to the address by which this one is known; where there are none, nobody may.
+  std::unique_ptr<net::Listener> listener;
+  if (place.node + 1 < place.nodes) {
+    VOLLEY_ASSIGN(listener, net::Listener::bind({first->local_host(), 0}));
+  }
+  const uint16_t sums_port = listener != nullptr ? listener->port() : 0;
   const auto gone = [](const Error& error) {
     return unavailable("Node 0 has ended before the start was over: " + error.message + ".");
   };
-  const Status sent =
-      net::send_frame(*first, kHello, encoded(Hello{kProtocol, place.node, listener->port(), facts, numbers}));
+  const Status sent = net::send_frame(*first, kHello, encoded(Hello{kProtocol, place.node, sums_port, facts, numbers}));
   if (!sent.ok()) return gone(sent.error());
   const Result<net::Frame> answer = net::receive_frame(*first, kMostMessage, deadline);
   if (!answer.ok() && !first->has_ended()) return unavailable("Node 0 is there, but not all nodes have come in time.");
@@ -325,7 +328,7 @@ Result<Links> meet_first(const Place& place, const std::vector<Fact>& facts, con
     }
     links.sums.push_back(link_to(place, node, std::move(*connection)));
   }
-  VOLLEY_RETURN_IF_ERROR(accept_later_nodes(place, *listener, welcome.session, deadline, others, links.sums));
+  VOLLEY_RETURN_IF_ERROR(accept_later_nodes(place, listener.get(), welcome.session, deadline, others, links.sums));
   links.calls.push_back(std::move(first));
   return links;
 }
