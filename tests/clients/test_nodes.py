@@ -126,7 +126,10 @@ def test_nodes_that_differ_say_in_what() -> None:
     command = [PROGRAM, "serve", "--port", "0", *(OPTIONS + place).split()]
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     other = subprocess.Popen(
-        [*command, "--node-rank", "1", "--page-size", "32"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [*command, "--node-rank", "1", "--page-size", "32"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     for process in (first, other):
         _, log = process.communicate(timeout=60)
