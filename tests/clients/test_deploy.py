@@ -75,7 +75,8 @@ def test_the_router_finds_the_servers() -> None:
 
 def test_nodes_have_the_fields_of_a_leader_worker_set() -> None:
     nodes = NODES[0]
-    assert nodes["apiVersion"] == "leaderworkerset.x-k8s.io/v1" and set(nodes["spec"]) == {"replicas", "leaderWorkerTemplate"}
+    assert nodes["apiVersion"] == "leaderworkerset.x-k8s.io/v1"
+    assert set(nodes["spec"]) == {"replicas", "leaderWorkerTemplate"}
     template = nodes["spec"]["leaderWorkerTemplate"]
     assert set(template) == {"size", "restartPolicy", "workerTemplate"}
     container = template["workerTemplate"]["spec"]["containers"][0]

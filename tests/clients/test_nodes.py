@@ -77,7 +77,7 @@ def test_answers_are_those_of_one_process_and_all_end_in_order() -> None:
         expected = [answer(alone, text, **options) for text, options in requests]
     with Nodes() as nodes:
         assert [answer(nodes.first, text, **options) for text, options in requests] == expected
-        assert answer(nodes.first, SORT, response_format={"type": "json_object"}).startswith("{")
+        assert answer(nodes.first, SORT, response_format={"type": "json_object"}).lstrip().startswith("{")
         nodes.other.send_signal(signal.SIGTERM)  # as a service manager does that stops all of them
         assert answer(nodes.first, SORT, temperature=0) == expected[0]
         assert nodes.first.stop() == 0
@@ -127,7 +127,10 @@ def test_nodes_that_differ_say_in_what() -> None:
     command = [PROGRAM, "serve", "--port", "0", *(OPTIONS + place).split()]
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     other = subprocess.Popen(
-        [*command, "--node-rank", "1", "--page-size", "32"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [*command, "--node-rank", "1", "--page-size", "32"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     for process in (first, other):
         _, log = process.communicate(timeout=60)
