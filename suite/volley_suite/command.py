@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -183,9 +184,22 @@ class _Progress:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
+def _end_on_interrupt() -> None:
+    """Ctrl-C cancels what runs until it has ended: what ends as it is cancelled may swallow that."""
+    loop, run = asyncio.get_running_loop(), asyncio.current_task()
+
+    def cancel() -> None:
+        if run is not None and not run.done():
+            run.cancel()
+            loop.call_later(0.5, cancel)
+
+    loop.add_signal_handler(signal.SIGINT, cancel)
+
+
 async def _measure(
     options: argparse.Namespace, loaded: list[tasks.Task], digests: dict[str, str], progress: _Progress
 ) -> tuple[Plan, dict[str, Any], Journal]:
+    _end_on_interrupt()
     loads = parse_loads(options.loads)
     endpoints = await _endpoints(options, max(load.most_open for load in loads))
     plan = Plan(
@@ -241,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         progress.clear()
         print(f"volley-suite: {error}", file=sys.stderr)
         return _USAGE
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         progress.clear()
         print("volley-suite: interrupted; the same command goes on from here.", file=sys.stderr)
         return _INTERRUPTED
