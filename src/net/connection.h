@@ -1,5 +1,5 @@
-// Connections between the processes of one engine: TCP, without delay, in a network that is trusted. While nothing is on
-// its way, a peer whose machine vanishes shows within five seconds as one that ended (TCP keep-alive).
+// Connections between the processes of one engine: TCP, without delay, in a network that is trusted. While nothing is
+// on its way, a peer whose machine vanishes shows within five seconds as one that ended (TCP keep-alive).
 #pragma once
 
 #include <volley/result.h>
