@@ -38,10 +38,9 @@ struct StoredCodes<Bytes> {
     load_shared(words_address + 512, words[1]);
     if constexpr (kSecond) {
       // Without a branch, at which the compiler would wait for the products under way.
-      asm volatile(
-          "{ .reg .pred own;\n setp.eq.u32 own, %3, 0;\n @own ld.shared.v2.b32 {%0, %1}, [%2]; }"
-          : "+r"(scales[0]), "+r"(scales[1])
-          : "r"(scales_address), "r"(static_cast<uint32_t>(kind.pairs_share)));
+      asm volatile("{ .reg .pred own;\n setp.eq.u32 own, %3, 0;\n @own ld.shared.v2.b32 {%0, %1}, [%2]; }"
+                   : "+r"(scales[0]), "+r"(scales[1])
+                   : "r"(scales_address), "r"(static_cast<uint32_t>(kind.pairs_share)));
     } else {
       load_shared(scales_address, scales);
     }
