@@ -26,7 +26,7 @@ class NodeExchange {
   struct Part {
     Kind kind = Kind::kSum;
     int64_t rows = 0;
-    // Of a rank: with kSum exactly, with kColumns at most. REQUIRES: rows * columns <= kNodeChunk.
+    // A rank has: with kSum exactly, with kColumns at most. REQUIRES: rows * columns <= kNodeChunk.
     int64_t columns = 0;
   };
   // Sends `mine` (of this process's ranks, in order) to all, and receives theirs. What failed is kept.

@@ -22,6 +22,15 @@ using ::testing::HasSubstr;
 
 class Nodes : public WorkerTest {
  protected:
+  // Node 0 of two, at a port that is free.
+  EngineOptions options_of_two() {
+    EngineOptions options = plain_options();
+    options.tensor_parallel_size = options.nnodes = 2;
+    options.master_addr = "127.0.0.1";
+    options.master_port = (*net::Listener::bind({"127.0.0.1", 0}))->port();
+    return options;
+  }
+
   void TearDown() override {
     worker_.reset();
     if (other_.joinable()) other_.join();
@@ -29,10 +38,7 @@ class Nodes : public WorkerTest {
 
   // wrap: the other node's device.
   void start(const WrapDevice& wrap = {}) {
-    EngineOptions options = plain_options();
-    options.tensor_parallel_size = options.nnodes = 2;
-    options.master_addr = "127.0.0.1";
-    options.master_port = (*net::Listener::bind({"127.0.0.1", 0}))->port();
+    EngineOptions options = options_of_two();
     other_ = std::thread([this, options, wrap]() mutable {
       options.node_rank = 1;
       auto models = resolve_models(options);
@@ -149,10 +155,7 @@ TEST_F(Nodes, AFaultOfOneEndsEveryRequest) {
 
 // It is loaded and gone before the engine has begun.
 TEST_F(Nodes, AnEngineBeginsWithoutTheOther) {
-  EngineOptions options = plain_options();
-  options.tensor_parallel_size = options.nnodes = 2;
-  options.master_addr = "127.0.0.1";
-  options.master_port = (*net::Listener::bind({"127.0.0.1", 0}))->port();
+  EngineOptions options = options_of_two();
   std::promise<void> loaded;
   std::thread other([options, all_loaded = loaded.get_future()]() mutable {
     options.node_rank = 1;
@@ -188,10 +191,7 @@ TEST_F(Nodes, AnEngineBeginsWithoutTheOther) {
 // Who comes to other tokens has faulted, whatever it says.
 TEST_F(Nodes, TheFirstFaultsWhereTokensDiffer) {
   // The other node answers for itself, without models: a digest that nobody has.
-  EngineOptions options = plain_options();
-  options.tensor_parallel_size = options.nnodes = 2;
-  options.master_addr = "127.0.0.1";
-  options.master_port = (*net::Listener::bind({"127.0.0.1", 0}))->port();
+  EngineOptions options = options_of_two();
   auto models = resolve_models(options);
   ASSERT_TRUE(models.ok()) << models.error().message;
   other_ = std::thread([this, options]() mutable {

@@ -10,28 +10,13 @@
 #include <random>
 
 #include "base/check.h"
+#include "nodes/limits_for_test.h"
 #include "nodes/replies.h"
 
 namespace volley::nodes {
 namespace {
 
 using ::testing::HasSubstr;
-
-CallLimits limits() {
-  CallLimits all;
-  all.slots = 4;
-  all.max_rows = 64;
-  all.max_positions = 100;
-  all.page_size = 16;
-  all.block_size = 8;
-  all.vocab = 50;
-  all.logit_rows = 32;
-  all.groups.resize(2);
-  all.groups[0].pages = 10;
-  all.groups[1].pages = 5;
-  all.snapshots = 3;
-  return all;
-}
 
 std::vector<net::Frame> frames_of(const Bytes& bytes) {
   std::vector<net::Frame> frames;

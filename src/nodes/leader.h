@@ -49,7 +49,7 @@ class Leader {
   void masks(std::span<const uint32_t> words);
   // For a step that was enqueued without `waits`.
   void wait();
-  // Of the oldest step that was waited for, from each node.
+  // From each node, of the oldest step that was waited for.
   std::vector<Report> reports();
 
   // The others end in order. No call follows.

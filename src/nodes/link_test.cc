@@ -11,25 +11,12 @@
 #include "device/fault.h"
 #include "nodes/follower.h"
 #include "nodes/leader.h"
+#include "nodes/limits_for_test.h"
 
 namespace volley::nodes {
 namespace {
 
 using ::testing::HasSubstr;
-
-CallLimits limits() {
-  CallLimits all;
-  all.slots = 4;
-  all.max_rows = 64;
-  all.max_positions = 100;
-  all.page_size = 16;
-  all.block_size = 8;
-  all.vocab = 50;
-  all.logit_rows = 32;
-  all.groups.resize(1);
-  all.groups[0].pages = 10;
-  return all;
-}
 
 struct Pair {
   std::unique_ptr<net::Connection> leader, follower;

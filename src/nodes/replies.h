@@ -34,7 +34,7 @@ void append_reply(Bytes& out, const Reply& reply);
 // kInvalidArgument: it is none of the above.
 Result<Reply> read_reply(const net::Frame& frame);
 
-// Of what ranks must have in common: the tokens, and how each request stands.
+// A digest of what ranks must have in common: the tokens, and how each request stands.
 uint64_t digest_of(std::span<const spec::RoundResult> results);
 
 }  // namespace volley::nodes

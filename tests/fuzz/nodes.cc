@@ -1,27 +1,12 @@
 // What nodes of one engine say to one another: calls within the limits of some model, and answers.
 #include "fuzz.h"
 #include "nodes/calls.h"
+#include "nodes/limits_for_test.h"
 #include "nodes/replies.h"
 
 using namespace volley;
 
 namespace {
-
-nodes::CallLimits limits() {
-  nodes::CallLimits all;
-  all.slots = 4;
-  all.max_rows = 64;
-  all.max_positions = 100;
-  all.page_size = 16;
-  all.block_size = 8;
-  all.vocab = 50;
-  all.logit_rows = 32;
-  all.groups.resize(2);
-  all.groups[0].pages = 10;
-  all.groups[1].pages = 5;
-  all.snapshots = 3;
-  return all;
-}
 
 void check(const nodes::Segments& step) {
   fuzz::require(step.segments.size() <= 4);
@@ -45,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     (void)nodes::read_reply(frame);
     return 0;
   }
-  const auto call = nodes::read_call(frame, limits());
+  const auto call = nodes::read_call(frame, nodes::limits());
   if (!call.ok()) return 0;
   if (const auto* step = std::get_if<nodes::Enqueue>(&*call)) check(step->of);
   if (const auto* step = std::get_if<nodes::Reserve>(&*call)) check(step->of);
