@@ -624,10 +624,13 @@ TEST(Cli, InspectSaysWhichExpertsARankHas) {
   const std::vector<std::string> arguments = {
       "inspect", "--model", "tests/data/targets/moe_single", "--tensor-parallel-size", "2", "--enable-expert-parallel"};
   Program text(arguments);
+  EXPECT_EQ(text.status(), 3) << "it has no tokenizer";
   EXPECT_NE(text.out().find("experts      rank 0: 0 to 2, 1: 3 to 5\n"), std::string::npos) << text.out();
   std::vector<std::string> as_json = arguments;
   as_json.push_back("--json");
-  const Json json = Program(as_json).last_json();
+  Program program(as_json);
+  EXPECT_EQ(program.status(), 3);
+  const Json json = program.last_json();
   const Json& ranks = json["memory"]["ranks"];
   ASSERT_EQ(ranks.size(), 2u);
   EXPECT_EQ(ranks[1]["first_expert"], 3);

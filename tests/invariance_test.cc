@@ -129,8 +129,10 @@ TEST_P(InvarianceAt, SpeculationAndEverythingElseIsInvisible) {
         static_cast<double>(stats.accepted_tokens + stats.verify_steps) / static_cast<double>(stats.verify_steps),
         static_cast<long long>(cached), static_cast<long long>(stats.preemptions));
     if (!c.prefix_cache) EXPECT_EQ(cached, 0) << c.name;
-    // The shared first turn is shorter than a page of 64, and a tight pool may have dropped it again.
-    if (c.prefix_cache && c.page_size == 16 && !c.tight_pool) EXPECT_GT(cached, 0) << c.name;
+    // The shared first turn is shorter than a page of 64, a tight pool may have dropped it again, and requests that all
+    // begin together find nothing.
+    const bool finds = c.prefix_cache && c.page_size == 16 && !c.tight_pool;
+    if (finds && static_cast<size_t>(c.concurrency) < plain.size()) EXPECT_GT(cached, 0) << c.name;
     EXPECT_EQ(different, 0) << c.name;
     if (c.tight_pool && c.concurrency > 1) {
       EXPECT_GT(stats.preemptions, 0) << c.name << ": the pool was not small enough to show anything";

@@ -151,7 +151,7 @@ void Worker::loop() {
     }
   }
   end_all();
-  if (!has_failed() && parts_.replica) parts_.replica->end_nodes();
+  if (!device_failure() && parts_.replica) parts_.replica->end_nodes();
 }
 
 void Worker::run() {

@@ -138,7 +138,7 @@ class Worker {
   Status restart();
   void forget_device_state();
   void end_all();
-  bool has_failed() const;
+  std::optional<Error> device_failure() const;
   void count(bool decodes, const spec::RoundResult& result);
   void watch(const Request& request, const spec::RoundResult& result);
   void publish_stats();

@@ -80,9 +80,10 @@ void Worker::give_up(const std::string& failure) {
   if (parts_.on_device_failure) parts_.on_device_failure(failure);
 }
 
-bool Worker::has_failed() const {
+std::optional<Error> Worker::device_failure() const {
   const std::lock_guard lock(mutex_);
-  return !failure_.empty();
+  if (failure_.empty()) return std::nullopt;
+  return Error{ErrorCode::kUnavailable, failure_};
 }
 
 // The slots go with the round.
@@ -93,8 +94,10 @@ void Worker::end_all() {
     if (auto* admission = std::get_if<Admission>(&pending_.front())) handle(std::move(*admission));
     pending_.pop_front();
   }
-  const FinishReason reason = has_failed() ? FinishReason::kError : FinishReason::kCancelled;
-  while (!requests_.empty()) end(requests_.begin()->first, reason, std::nullopt);  // who failed knows it already
+  // Whoever gave up tells every client; this thread may be faster.
+  const std::optional<Error> error = device_failure();
+  const FinishReason reason = error ? FinishReason::kError : FinishReason::kCancelled;
+  while (!requests_.empty()) end(requests_.begin()->first, reason, error);
   publish_stats();
 }
 
