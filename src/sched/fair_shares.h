@@ -60,6 +60,10 @@ class FairShares {
   void spend(RequestId id, int64_t rows);  // it gets these in a step. REQUIRES: it has a slot
 
   int64_t waiting() const { return waiting_; }
+  // Whether the first one's turn is before the second one's. REQUIRES: both have requests.
+  bool before(const std::string& tenant, const std::string& other) const {
+    return tenants_.at(tenant).spent < tenants_.at(other).spent;
+  }
   // Who was away for long is known until a new one comes.
   bool several_tenants() const { return tenants_.size() > 1; }
 

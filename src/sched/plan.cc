@@ -35,7 +35,7 @@ StepPlan Scheduler::State::plan(const VerifyLimit& limit, const PromptBudget& pr
   VOLLEY_CHECK_LT(limit.draft, config.block_size);
   StepPlan plan;
   reserve_ahead(plan);
-  if (plan.waits) return plan;
+  if (plan.waits || !share_slots(plan)) return plan;
   plan_decoding(limit, plan);
   plan_prompts(limit, prompts, plan);
   publish_pages(plan);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <vector>
@@ -67,6 +68,51 @@ Request& Scheduler::State::victim() {
     if (claim(*next->second) > claim(*loser)) loser = next->second;
   }
   return *loser;
+}
+
+Request* Scheduler::State::next_to_start() {
+  const SharedPrompts shared = shared_prompts();
+  FairShares::Turns turns(shares);
+  while (const auto id = turns.next()) {
+    Request& request = known(*id);
+    if (!request.running() && !shared.will_bring(request)) return &request;
+  }
+  return nullptr;
+}
+
+// Of the tenant with most requests that run one of the latest priority, of these the youngest; never the oldest of all.
+// Null: no tenant that comes after this one has two more than it.
+Request* Scheduler::State::who_gives_a_slot(const std::string& tenant) {
+  std::map<std::string_view, int32_t> running_of;
+  for (const auto& [age, request] : running) ++running_of[request->traits().tenant];
+  const auto claim = [&](const Request& request) {
+    return std::pair(running_of[request.traits().tenant], request.traits().priority);
+  };
+  Request* loser = nullptr;
+  for (auto next = running.rbegin(); next != std::prev(running.rend()); ++next) {
+    Request& request = *next->second;
+    const std::string& other = request.traits().tenant;
+    if (running_of[other] < running_of[tenant] + 2 || !shares.before(tenant, other)) continue;
+    if (loser == nullptr || claim(request) > claim(*loser)) loser = &request;
+  }
+  return loser;
+}
+
+// A tenant that asks for little must not wait until one that asks for much is done with a slot. False: it must wait for
+// the results under way.
+bool Scheduler::State::share_slots(StepPlan& plan) {
+  if (!slots.empty() || !shares.several_tenants() || shares.waiting() == 0) return true;
+  Request* next = next_to_start();
+  if (next == nullptr) return true;
+  Request* loser = who_gives_a_slot(next->traits().tenant);
+  if (loser == nullptr) return true;
+  if (!flights.empty()) {
+    plan.waits = true;  // the loser may be in a step that still writes to its pages
+    return false;
+  }
+  preempt(*loser, plan);
+  start(*next, plan);  // where pages are short, it is next when there are
+  return true;
 }
 
 void Scheduler::State::preempt(Request& request, StepPlan& plan) {

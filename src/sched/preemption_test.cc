@@ -148,6 +148,91 @@ TEST(Preemption, TakesFromTheTenantThatHoldsMost) {
   EXPECT_NE(segment_of(plan, 3), nullptr);
 }
 
+// Slots are shared out as pages are: who comes does not wait until the other tenant is done with one.
+class Slots : public ::testing::Test {
+ protected:
+  static constexpr int kSlots = 4;
+  static SchedulerConfig config() {
+    SchedulerConfig config = roomy();
+    config.max_num_seqs = kSlots;
+    return config;
+  }
+  void add(RequestId id, const char* tenant, int32_t priority = 0) {
+    RequestTraits traits;
+    traits.tenant = tenant;
+    traits.priority = priority;
+    ASSERT_TRUE(scheduler_.add(id, "", counting(100 * static_cast<TokenId>(id), 8), 24, traits).ok());
+  }
+  // Results come in at once.
+  StepPlan step() {
+    StepPlan plan = scheduler_.plan({.draft = 3});
+    scheduler_.apply(results_of(plan));
+    return plan;
+  }
+  void fill(const char* tenant) {
+    for (RequestId id = 1; id <= kSlots + 2; ++id) add(id, tenant);
+    for (int i = 0; i < 3; ++i) step();
+    ASSERT_EQ(scheduler_.stats().running, kSlots);
+  }
+
+  Scheduler scheduler_{config()};
+};
+
+TEST_F(Slots, GoToATenantThatHasFewer) {
+  fill("large");
+  add(11, "small");
+  StepPlan plan = step();
+  EXPECT_EQ(plan.preempted, std::vector<RequestId>{kSlots}) << "the youngest";
+  ASSERT_EQ(plan.started.size(), 1u);
+  EXPECT_EQ(plan.started[0].id, 11u) << "in the same step";
+  EXPECT_NE(segment_of(plan, 11), nullptr);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(step().preempted.empty()) << "it is not asked back";
+  // Two each at most: then nobody has two more than the other.
+  for (const RequestId id : {12, 13, 14}) add(id, "small");
+  std::vector<RequestId> preempted;
+  for (int i = 0; i < 4; ++i) {
+    plan = step();
+    preempted.insert(preempted.end(), plan.preempted.begin(), plan.preempted.end());
+  }
+  EXPECT_EQ(preempted, std::vector<RequestId>{kSlots - 1});
+  EXPECT_EQ(scheduler_.stats().running, kSlots);
+}
+
+TEST_F(Slots, OfALatePriorityGoFirst) {
+  for (RequestId id = 1; id <= kSlots; ++id) add(id, "large", id == 2 ? 5 : 0);
+  step();
+  add(11, "small");
+  EXPECT_EQ(step().preempted, std::vector<RequestId>{2});
+}
+
+TEST_F(Slots, StayWithinATenant) {
+  fill("large");
+  add(11, "large", -5);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(step().preempted.empty());
+}
+
+// Who gives a slot may be in a step that is under way.
+TEST(SlotsAhead, WaitForTheResults) {
+  SchedulerConfig config = roomy();
+  config.max_num_seqs = 2;
+  config.reserve_rounds = 2;
+  Scheduler scheduler(config);
+  RequestTraits large, small;
+  large.tenant = "large";
+  small.tenant = "small";
+  for (const RequestId id : {1, 2}) {
+    ASSERT_TRUE(scheduler.add(id, "", counting(100 * static_cast<TokenId>(id), 8), 24, large).ok());
+  }
+  scheduler.apply(results_of(scheduler.plan({.draft = 3})));
+  const StepPlan under_way = scheduler.plan({.draft = 3});
+  ASSERT_TRUE(scheduler.add(3, "", counting(300, 8), 24, small).ok());
+  const StepPlan none = scheduler.plan({.draft = 3});
+  EXPECT_TRUE(none.empty());
+  EXPECT_TRUE(none.waits);
+  scheduler.apply(results_of(under_way));
+  EXPECT_EQ(scheduler.plan({.draft = 3}).preempted, std::vector<RequestId>{2});
+}
+
 // Many prompts of one HTTP request do not push out somebody else's single one, nor early priorities late ones.
 TEST(Preemption, TakesFromTheLatestPriorityAndTheLargestGroup) {
   for (const bool by_priority : {false, true}) {

@@ -10,7 +10,8 @@
 // with most requests that run, the youngest; never the oldest of all. "Old" goes by when requests started for the first
 // time. Its pages go (full ones to the prefix tree), it waits before its tenant's other requests with its tokens, and
 // is computed again; its text does not change, and under a VerifyLimit that stays the same neither does how its tokens
-// fall into verify steps.
+// fall into verify steps. Where all slots are taken, a tenant whose turn it is gets one in the same way from the tenant
+// with most requests that run, if that has two more than it.
 #pragma once
 
 #include <volley/engine.h>
@@ -97,7 +98,7 @@ struct MemoryCopy {
   PageId from, to;
 };
 
-// A plan that preempts starts nobody.
+// A plan that preempts starts nobody, but for the one request that gets another tenant's slot.
 struct StepPlan {
   std::vector<RequestId> preempted;      // lost their slots (before anything below happens)
   std::vector<PlannedSegment> started;   // just got a slot: id and slot; start = cached tokens (from the prefix tree)

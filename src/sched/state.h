@@ -4,8 +4,9 @@
 // Why every request ends. Of those that run the oldest, by their first start, is never preempted: alone it has room, so
 // it ends. Nobody overtakes the request whose turn it is to start: while it waits for pages nobody starts, those that
 // run end one after the other, and it starts at the latest when it is alone. Turns come around (fair_shares.h). And who
-// was preempted keeps its age, so it becomes the oldest in the end. Who waits for its prompt (shared_prompts.h) waits
-// for somebody who runs, and is next when that prompt is there.
+// was preempted keeps its age, so it becomes the oldest in the end. A slot goes from one tenant to another only where
+// the first still has as many as the second then, so it is not asked back. Who waits for its prompt (shared_prompts.h)
+// waits for somebody who runs, and is next when that prompt is there.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +61,9 @@ struct Scheduler::State {
   bool reserve(Request& request, StepPlan& plan);
   kv::Need need_of(const Request& request) const;  // while it runs
   Request& victim();
+  bool share_slots(StepPlan& plan);
+  Request* next_to_start();  // null: nobody waits, but for a prompt that is being computed
+  Request* who_gives_a_slot(const std::string& tenant);
   void preempt(Request& request, StepPlan& plan);
   void vacate(Request& request, bool state_moved_on = false);
   void restart();
