@@ -336,6 +336,23 @@ TEST_P(Fault, AStepThatHangsEndsEveryRequestOnce) {
   EXPECT_EQ(failures().size(), 1u);
 }
 
+// A step may take long. Meanwhile the queue is as long as it was when the step began: who runs waits no more.
+TEST_P(Fault, WhoRunsInALongStepIsNotInTheQueue) {
+  WorkerParts parts = tiny_parts();
+  parts.max_queue = 1;
+  worker_ = std::make_unique<Worker>(std::move(parts));
+  arm(Kind::kHang, 20);
+  GenerateRequest request = request_of(12);
+  auto first = submit(request);
+  while (seen() < 20) std::this_thread::sleep_for(1ms);
+  auto second = submit(request);
+  auto third = submit(request);
+  release();
+  EXPECT_EQ(first.get().reason, FinishReason::kLength);
+  EXPECT_EQ(second.get().reason, FinishReason::kLength);
+  EXPECT_EQ(third.get().error->code, ErrorCode::kResourceExhausted) << "one waits already";
+}
+
 TEST_P(Fault, AFaultWhileTheModelsAreLoadedIsAnError) {
   const auto models = resolve_models(tiny_options());
   ASSERT_TRUE(models.ok());

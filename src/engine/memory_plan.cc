@@ -145,7 +145,8 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   plan.graph_bytes = in.graph_bytes;
   const double share = in.fraction > 0 ? in.fraction : 1.0;
   const auto usable = static_cast<int64_t>(share * static_cast<double>(in.available_bytes));
-  const int64_t free = usable - plan.weight_bytes - in.state_bytes - in.step_bytes - in.graph_bytes;
+  int64_t free = usable - plan.weight_bytes - in.state_bytes - in.step_bytes - in.graph_bytes;
+  for (const kv::Group& group : in.groups) free -= group.bytes;  // a scrap page of each
   if (in.state_bytes > 0 && free < 0) return too_many_states(in, usable);
   VOLLEY_RETURN_IF_ERROR(plan_snapshots(in, free, usable, plan));
   const int64_t room = std::max<int64_t>(0, free - plan.snapshot_bytes);

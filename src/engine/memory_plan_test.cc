@@ -43,7 +43,7 @@ TEST_F(MemoryPlanTest, KeepsRoomForPrefixesBesideTheSlots) {
   input_.fraction = 0.5;
   input_.max_num_seqs = 1;
   plan = plan_memory(input_);
-  const int64_t room = input_.available_bytes / 2 - plan->weight_bytes;
+  const int64_t room = input_.available_bytes / 2 - plan->weight_bytes - plan->page_bytes();  // one is the scrap page
   EXPECT_EQ(plan->pages(), room / 2 / plan->page_bytes());
   input_.max_num_seqs = 1'000'000;
   EXPECT_EQ(plan_memory(input_)->pages(), room / plan->page_bytes());
@@ -102,6 +102,18 @@ TEST_F(MemoryPlanTest, SaysThatStatesDoNotFit) {
   EXPECT_EQ(one.find("--max-num-seqs"), std::string::npos) << one;
 }
 
+// Every group has one, and what a plan says that it takes with all the memory there is must be there.
+TEST_F(MemoryPlanTest, CountsTheScrapPages) {
+  input_.fraction = 1;
+  input_.groups.push_back({.window = 64, .bytes = 16 * 320});
+  input_.kv_pages = 100;
+  const int64_t taken = plan_memory(input_)->kv_bytes() + input_.weight_bytes;
+  input_.available_bytes = taken + 16 * (1280 + 320);
+  EXPECT_TRUE(plan_memory(input_).ok());
+  --input_.available_bytes;
+  EXPECT_FALSE(plan_memory(input_).ok());
+}
+
 TEST_F(MemoryPlanTest, RefusesMoreThanThereIs) {
   input_.kv_pages = 1'000'000;
   const auto plan = plan_memory(input_);
@@ -146,7 +158,7 @@ TEST_F(WindowPlanTest, DividesTheMemoryThatThereIs) {
   input_.max_num_seqs = 600;  // whose full contexts do not fit
   const auto plan = plan_memory(input_);
   ASSERT_TRUE(plan.ok());
-  const int64_t room = input_.available_bytes / 2 - plan->weight_bytes;
+  const int64_t room = input_.available_bytes / 2 - plan->weight_bytes - plan->page_bytes();  // one is the scrap page
   EXPECT_LE(plan->kv_bytes(), room);
   EXPECT_GT(plan->kv_bytes(), room - 2 * plan->page_bytes()) << "all of it, but for less than a page";
   EXPECT_EQ(plan->groups[1].pages, 600 * kDecoding + 1024 / 16);

@@ -162,6 +162,7 @@ void Worker::run() {
       handle(std::move(command));
     }
     end_late();
+    count_queued();
     if (!scheduler_.idle() || !flights_.empty()) step();
     publish_stats();
   }
@@ -329,6 +330,7 @@ bool Worker::start_step() {
                    "the scheduler has requests but plans nothing");
   if (plan.empty()) return false;
   apply_plan(plan);
+  count_queued();
   segments_.clear();
   for (const sched::PlannedSegment& planned : plan.segments) segments_.push_back(segment_of(planned));
   const Clock::time_point begin = Clock::now();
@@ -547,12 +549,21 @@ void Worker::publish_stats() {
     stats.page_groups.push_back({group.window, use.total, use.used, use.cached, group.pages * group.bytes});
   }
   if (parts_.replica) stats.state_bytes = parts_.replica->state_bytes();
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   published_ = std::move(stats);
   published_news_ = verify_.news();
-  queued_ = static_cast<size_t>(now.waiting);
-  for (const Command& command : pending_) queued_ += std::holds_alternative<Admission>(command) ? 1 : 0;
-  for (const Command& command : commands_) queued_ += std::holds_alternative<Admission>(command) ? 1 : 0;
+  lock.unlock();
+  count_queued();
+}
+
+// Before a step, which may take long: whoever comes meanwhile is refused where too many wait.
+void Worker::count_queued() {
+  const int64_t waiting = scheduler_.stats().waiting;
+  const std::lock_guard lock(mutex_);
+  queued_ = static_cast<size_t>(waiting);
+  for (const auto* commands : {&pending_, &commands_}) {
+    for (const Command& command : *commands) queued_ += std::holds_alternative<Admission>(command) ? 1 : 0;
+  }
 }
 
 }  // namespace volley::engine

@@ -142,6 +142,7 @@ class Worker {
   void count(bool decodes, const spec::RoundResult& result);
   void watch(const Request& request, const spec::RoundResult& result);
   void publish_stats();
+  void count_queued();
 
   WorkerParts parts_;
   sched::Scheduler scheduler_;
@@ -166,7 +167,7 @@ class Worker {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Command> commands_;  // guarded by mutex_
-  size_t queued_ = 0;             // admissions in commands_ or waiting; guarded by mutex_
+  size_t queued_ = 0;             // admissions in commands_, or waiting when that was counted; guarded by mutex_
   bool stopping_ = false;         // guarded by mutex_
   std::string failure_;           // of the device; guarded by mutex_
   EngineStats published_;         // guarded by mutex_

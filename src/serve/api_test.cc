@@ -247,6 +247,30 @@ TEST_F(ApiTest, AReaderThatNeverTakesIsCancelled) {
   EXPECT_NE(events[events.size() - 2].find("too slowly"), std::string::npos);
 }
 
+// Where it is the last event that finds no room, its text is lost, and the answer must not look whole.
+TEST_F(ApiTest, ALastEventWithoutRoomIsAnErrorToo) {
+  FakeEngine engine([](const GenerateRequest&) {
+    FakeScript script;
+    script.pieces = {std::string(6000, 'x')};
+    script.at_once = true;
+    return script;
+  });
+  ServerOptions options = make_options();
+  options.max_unsent_bytes = 5000;
+  Api api(engine, options);
+  auto reply = api.handle(post(kTextPath, R"({"prompt": "x", "stream": true})"), [] {});
+  auto generation = std::get<std::shared_ptr<Generation>>(std::move(reply));
+  Generation::Output output;
+  std::string events;
+  EXPECT_TRUE(eventually([&] {
+    output = generation->take();
+    events += output.events;
+    return output.done;
+  }));
+  const std::string answer = output.response ? output.response->body : events;
+  EXPECT_NE(answer.find("too slowly"), std::string::npos) << answer;
+}
+
 // A timeout cuts an answer short as a length does; where there is nothing to cut the client learns that it got no
 // answer.
 TEST_F(ApiTest, ATimeoutGivesWhatThereIsOrA504) {

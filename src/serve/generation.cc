@@ -120,7 +120,9 @@ Generation::Output Generation::take() {
 void Generation::take_news(Output& out) {
   for (const Mailbox::Item& item : mailbox_->take()) {
     const auto& finish = item.event.finish;
-    if (finish && (finish->reason == FinishReason::kError || finish->reason == FinishReason::kCancelled)) {
+    // A last event that found no room has come without its text.
+    if (finish && (finish->reason == FinishReason::kError || finish->reason == FinishReason::kCancelled ||
+                   mailbox_->overflowed())) {
       fail(*finish, out);
       return;
     }

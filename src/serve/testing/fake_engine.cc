@@ -62,15 +62,18 @@ Event FakeEngine::step(Running& running) {
   event.id = running.id;
   const FakeScript& script = running.script;
   const bool script_over = running.next_piece == script.pieces.size();
-  if (running.cancelled || script_over) {
+  const auto finish_with = [&](FinishReason reason) {
     Finish& finish = event.finish.emplace();
-    finish.reason = running.cancelled ? FinishReason::kCancelled : script.reason;
+    finish.reason = reason;
     if (finish.reason == FinishReason::kError) finish.error = script.error;
     if (finish.reason == FinishReason::kStop) {
       finish.stop_text = script.stop_text;
       finish.stop_token = script.stop_token;
     }
     finish.usage = running.usage;
+  };
+  if (running.cancelled || script_over) {
+    finish_with(running.cancelled ? FinishReason::kCancelled : script.reason);
     return event;
   }
   if (running.next_piece == 0 && running.request.prompt_logprobs >= 0 && running.usage.completion_tokens == 0) {
@@ -90,6 +93,7 @@ Event FakeEngine::step(Running& running) {
     event.logprobs.push_back(std::move(position));
   }
   running.usage.completion_tokens += static_cast<int32_t>(event.tokens.size());
+  if (script.at_once && running.next_piece == script.pieces.size()) finish_with(script.reason);
   return event;
 }
 

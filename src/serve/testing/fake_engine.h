@@ -20,6 +20,7 @@ namespace volley::serve {
 struct FakeScript {
   std::vector<std::string> pieces = {"Hello", " world"};
   bool endless = false;  // repeats the pieces until cancelled
+  bool at_once = false;  // the last piece comes with the end, as an engine's does
   FinishReason reason = FinishReason::kStop;
   std::optional<Error> error = {};            // with kError
   std::optional<std::string> stop_text = {};  // with kStop
