@@ -552,7 +552,8 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   plan.state_bytes = models.kv.state_bytes() * sharing;
   if (options.prefix_cache) plan.snapshot_unit = models.kv.slot_bytes() * sharing;
   plan.snapshot_memory = options.state_snapshot_memory_bytes;
-  const int32_t distance = options.state_snapshot_tokens > 0 ? options.state_snapshot_tokens : models.prefill_chunk;
+  const int32_t asked = options.state_snapshot_tokens > 0 ? options.state_snapshot_tokens : models.prefill_chunk;
+  const int32_t distance = std::min(asked, models.max_model_len);  // further apart there are none
   models.snapshot_tokens = static_cast<int32_t>(round_up(distance, models.page_size));
   const sched::SchedulerConfig scheduler = models.scheduler();
   plan.groups = scheduler.groups;

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
 
 #include "engine/models.h"
@@ -265,6 +266,8 @@ TEST_F(Startup, RecurrentLayersBringSnapshotsOfTheirStates) {
   EXPECT_EQ(models->memory.snapshots, 2 * models->max_num_seqs);
   EXPECT_EQ(models->memory.snapshot_bytes, 2 * models->memory.state_bytes);
   EXPECT_EQ(models->snapshot_tokens, 112) << "whole pages";
+  options_.state_snapshot_tokens = std::numeric_limits<int32_t>::max();
+  EXPECT_EQ(engine::resolve_models(options_)->snapshot_tokens % 16, 0);
   options_.state_snapshot_memory_bytes = 3 * models->kv.slot_bytes() + 1;
   EXPECT_EQ(engine::resolve_models(options_)->memory.snapshots, 3);
   options_.state_snapshot_memory_bytes = models->kv.slot_bytes() - 1;

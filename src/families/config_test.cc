@@ -275,6 +275,7 @@ INSTANTIATE_TEST_SUITE_P(
                   R"({"use_sliding_window":true,"sliding_window":2147483647,"max_window_layers":0,"layer_types":null})",
                   kInvalid,
                   {"sliding_window", "16777216"}},
+        BadConfig{"not_causal", R"({"is_causal":false})", kUnbuilt, {"is_causal"}},
         BadConfig{"no_window_and_no_types",
                   R"({"use_sliding_window":true,"sliding_window":null,"max_window_layers":1,"layer_types":null})",
                   kInvalid,

@@ -86,7 +86,8 @@ bool is_multiplier(std::string_view key) {
 
 // Whether the field asks for what happens without it.
 bool is_neutral(std::string_view key, const nlohmann::json& value) {
-  constexpr std::string_view kOnByDefault[] = {"is_neox_style", "rope_is_neox_style", "use_aux_hidden_state"};
+  constexpr std::string_view kOnByDefault[] = {"is_neox_style", "rope_is_neox_style", "use_aux_hidden_state",
+                                               "is_causal"};
   if (value.is_null()) return true;
   if (value.is_boolean()) {
     const bool on = std::find(std::begin(kOnByDefault), std::end(kOnByDefault), key) != std::end(kOnByDefault);

@@ -33,7 +33,7 @@ Status read_layers(const ConfigFields& config, std::vector<model::Layer>& layers
   if (config.json().contains("sliding_window") && !config.has("sliding_window")) {
     return config.wrong("sliding_window", "is null: state the size of the window");
   }
-  VOLLEY_ASSIGN(const int32_t window, config.integer("sliding_window", 1, INT32_MAX, kWindow));
+  VOLLEY_ASSIGN(const int32_t window, config.integer("sliding_window", 1, kMaxWindow, kWindow));
   VOLLEY_ASSIGN(const bool bias, config.boolean("attention_bias", true));
   VOLLEY_ASSIGN(const std::vector<std::string> types, read_layer_types(config, layers.size()));
   for (size_t i = 0; i < layers.size(); ++i) {

@@ -84,6 +84,10 @@ TEST(TargetConfig, OneWindowForAllLayersMayBeTheDefault) {
   EXPECT_THAT(window(R"({"sliding_window":512})"), ElementsAre(512, 512, 512));
   EXPECT_THAT(window(R"({"sliding_window":"@null"})"), ElementsAre(0, 0, 0));
   EXPECT_THAT(window(R"({"sliding_window":null})"), ElementsAre(4096, 4096, 4096)) << "removed";
+  const auto past_all_positions = read(patched(good_config(), R"({"architectures":["MistralForCausalLM"],
+    "model_type":"mistral","layer_types":null,"use_sliding_window":null,"sliding_window":2147483647})"));
+  ASSERT_FALSE(past_all_positions.ok());
+  EXPECT_THAT(past_all_positions.error().message, testing::HasSubstr("16777216"));
 }
 
 Result<TargetConfig> read_experts(const char* patch) {

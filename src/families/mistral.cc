@@ -16,7 +16,7 @@ Result<TargetConfig> read_mistral(const ConfigFields& config) {
   VOLLEY_ASSIGN(DenseConfig dense, read_dense(config, "mistral"));
   int32_t window = config.json().contains("sliding_window") ? 0 : kDefaultWindow;
   if (config.has("sliding_window")) {
-    VOLLEY_ASSIGN(window, config.integer("sliding_window", 1, INT32_MAX));
+    VOLLEY_ASSIGN(window, config.integer("sliding_window", 1, kMaxWindow));
   }
   for (model::Layer& layer : dense.decoder.layers) attention_of(layer).window = window;
   return target_of(std::move(dense));

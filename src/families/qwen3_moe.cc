@@ -17,7 +17,7 @@ Status read_one_window(const ConfigFields& config, std::vector<model::Layer>& la
   const bool has_window = config.has("sliding_window");
   config.has("max_window_layers");  // written by the makers, and read by nobody in this family
   if (!windows || !has_window) return {};
-  VOLLEY_ASSIGN(const int32_t window, config.integer("sliding_window", 1, INT32_MAX));
+  VOLLEY_ASSIGN(const int32_t window, config.integer("sliding_window", 1, kMaxWindow));
   for (model::Layer& layer : layers) attention_of(layer).window = window;
   return {};
 }

@@ -57,8 +57,15 @@ kv::Need Scheduler::State::need_to_start(const Request& request, int64_t cached)
 bool Scheduler::State::start(Request& request, StepPlan& plan) {
   if (slots.empty()) return false;
   kv::Lease pages = cached_pages(request);
+  if (!cache.grow(pages, need_to_start(request, pages.cached()))) {
+    // A page that is cached in part is kept to be copied, beside the page that it is copied to. Who is alone, and may
+    // need every page there is, does without.
+    if (!running.empty()) return false;
+    pages = {};
+    pages = cache.open(request.space(), {}, false);
+    if (!cache.grow(pages, need_to_start(request, 0))) return false;
+  }
   const auto cached = static_cast<int32_t>(pages.cached());
-  if (!cache.grow(pages, need_to_start(request, cached))) return false;
 
   if (!request.has_started()) request.set_age(starts++);
   running.emplace(request.age(), &request);

@@ -250,8 +250,29 @@ TEST(Preemption, TakesFromTheLatestPriorityAndTheLargestGroup) {
   }
 }
 
-// Whoever runs got there first: a newcomer waits for pages, it does not push.
-TEST(Preemption, AdmissionNeverPreempts) {
+// What a request left in part of a page is copied for who goes on from it: a page beside those that this one needs, and
+// it may need all there are.
+TEST(Preemption, WhoNeedsEveryPageStartsWithoutAPartialOne) {
+  SchedulerConfig config = roomy();
+  config.groups = {{.pages = 5}, {.life = kv::Life::kState, .pages = 4}};
+  config.snapshot_tokens = 64;
+  config.max_model_len = 16;
+  config.block_size = 1;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.add(1, "", counting(0, 10), 1).ok());
+  const StepPlan first = scheduler.plan({});
+  std::vector<StepResult> results = results_of(first);
+  results[0].finished = true;
+  scheduler.apply(results);
+  ASSERT_GT(scheduler.stats().pages[0].cached, 0);
+  ASSERT_TRUE(scheduler.add(2, "", counting(0, 15), 1).ok());
+  const StepPlan plan = scheduler.plan({});
+  ASSERT_EQ(plan.started.size(), 1u);
+  EXPECT_EQ(plan.started[0].start, 0);
+}
+
+// Whoever runs got there first.
+TEST(Preemption, ANewcomerOfTheSameTenantWaits) {
   Scheduler scheduler(tight(true));
   start_three(scheduler);
   ASSERT_TRUE(scheduler.add(4, "", {1, 2}, 2).ok());

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <limits>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <stdexcept>
 
+#include "serve/batch_line.h"
 #include "serve/cache_event_publisher.h"
 #include "serve/generation_plan.h"
 #include "serve/log_sink.h"
@@ -324,18 +324,14 @@ std::string Api::tenant_of(const Call& call) const {
   return "key " + std::to_string(key == owners_.end() ? 0 : key->second);
 }
 
-// An API key is a tenant, an HTTP request a group. Lines of batches come behind all else that their tenant asks.
+// An API key is a tenant, an HTTP request a group.
 void Api::set_share(const Call& call, Generation::Plan& plan) {
-  constexpr int64_t kBehindOthers = int64_t{1} << 30;
   const std::string tenant = tenant_of(call);
   const uint64_t group = next_group_.fetch_add(1);
   for (GenerateRequest& choice : plan.choices) {
     choice.tenant = tenant;
     choice.group = group;
-    if (call.line_owner) {
-      choice.priority =
-          static_cast<int32_t>(std::min<int64_t>(choice.priority + kBehindOthers, std::numeric_limits<int32_t>::max()));
-    }
+    choice.priority = queue_priority(choice.priority, call.line_owner != nullptr);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -83,6 +84,12 @@ std::variant<HttpRequest, LineError> read_batch_request(std::string_view line) {
   }
   request.body = std::string(find_member(line, "body"));
   return request;
+}
+
+int32_t queue_priority(int32_t stated, bool is_batch_line) {
+  constexpr int32_t kMiddle = std::numeric_limits<int32_t>::max() / 2, kQuarter = kMiddle / 2;
+  if (!is_batch_line) return std::min(stated, kMiddle - 1);
+  return kMiddle + kQuarter + std::clamp(stated, -kQuarter, kQuarter);
 }
 
 bool is_failure(std::string_view result_line) {

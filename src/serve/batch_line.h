@@ -4,6 +4,7 @@
 
 #include <volley/result.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -27,6 +28,10 @@ std::string batch_urls();
 
 // The request that an input line asks for, its body byte for byte. REQUIRES: read_custom_id(line) is ok.
 std::variant<HttpRequest, LineError> read_batch_request(std::string_view line);
+
+// The engine's priority for the one that a request states. Lines of batches come behind all else that their tenant
+// asks: they have the upper half of the range, in which extreme priorities are alike.
+int32_t queue_priority(int32_t stated, bool is_batch_line);
 
 // Whether a result line tells of a failure: an error, or a response whose status is not 200. REQUIRES: as above.
 bool is_failure(std::string_view result_line);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include <nlohmann/json.hpp>
 
 namespace volley::serve {
@@ -63,6 +65,21 @@ TEST(BatchLine, ResultsAreOneLineEach) {
   EXPECT_TRUE(is_failure(failed));
   EXPECT_TRUE(Json::parse(failed)["response"].is_null());
   EXPECT_EQ(Json::parse(failed)["error"], (Json{{"code", "invalid_line"}, {"message", "Why."}}));
+}
+
+// Whatever the lines' priorities.
+TEST(BatchLine, ComesBehindAllElse) {
+  constexpr int32_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
+  int32_t before = kLeast;
+  for (const bool is_batch_line : {false, true}) {
+    for (const int32_t stated : {kLeast, -5, 0, 5, kMost}) {
+      EXPECT_GE(queue_priority(stated, is_batch_line), before) << stated;
+      before = queue_priority(stated, is_batch_line);
+    }
+  }
+  EXPECT_GT(queue_priority(kLeast, true), queue_priority(kMost, false));
+  EXPECT_GT(queue_priority(5, true), queue_priority(0, true));
+  EXPECT_EQ(queue_priority(-5, false), -5);
 }
 
 }  // namespace

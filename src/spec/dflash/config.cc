@@ -50,7 +50,7 @@ Status refuse_variants(const DraftFields& fields, const model::Decoder& decoder)
 Status read_layers(const DraftFields& fields, std::vector<model::Layer>& layers) {
   std::optional<int32_t> window;
   if (const ConfigFields& level = fields.of("swa_window_size"); level.has("swa_window_size")) {
-    VOLLEY_ASSIGN(window, level.integer("swa_window_size", 1, INT32_MAX));
+    VOLLEY_ASSIGN(window, level.integer("swa_window_size", 1, families::kMaxWindow));
   }
   VOLLEY_RETURN_IF_ERROR(families::read_windows(fields.top, layers, window));
   VOLLEY_ASSIGN(const bool all_slide, fields.of("use_swa").boolean("use_swa", false));
@@ -68,7 +68,7 @@ Status read_layers(const DraftFields& fields, std::vector<model::Layer>& layers)
     any_slides = any_slides || slides;
   }
   if (!all_slide || any_slides) return {};
-  VOLLEY_ASSIGN(const int32_t size, fields.top.integer("sliding_window", 1, INT32_MAX, window));
+  VOLLEY_ASSIGN(const int32_t size, fields.top.integer("sliding_window", 1, families::kMaxWindow, window));
   for (model::Layer& layer : layers) families::attention_of(layer).window = window.value_or(size);
   return {};
 }
