@@ -64,9 +64,9 @@ class Program {
     return WIFEXITED(raw) ? WEXITSTATUS(raw) : 1000 + WTERMSIG(raw);
   }
   void signal(int number) const { kill(pid_, number); }
-  // Until stdout holds `text`, at most 30 s.
+  // Until stdout holds `text`, at most 300 s.
   bool wait_for_output(const std::string& text) const {
-    for (int i = 0; i < 3000; ++i) {
+    for (int i = 0; i < 30'000; ++i) {
       if (out().find(text) != std::string::npos) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }

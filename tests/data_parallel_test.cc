@@ -151,7 +151,7 @@ TEST(DataParallel, EventsAndCallsAreOfAllReplicas) {
     return true;
   };
   const auto soon = [](const auto& done) {
-    for (int i = 0; i < 4000 && !done(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    for (int i = 0; i < 60'000 && !done(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return done();
   };
   EXPECT_TRUE(soon([&] { return agrees(false); }));

@@ -18,7 +18,7 @@ LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
 
 
 def _eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.005)
     return condition()
@@ -123,7 +123,7 @@ def test_ctrl_c_ends_a_call_and_its_requests(tmp_path: Path) -> None:
         "    llm.generate(['x'] * 2000, SamplingParams(max_tokens=900, ignore_eos=True))\n"
         "except KeyboardInterrupt:\n"
         "    open_requests = lambda: llm.stats().requests_running + llm.stats().requests_waiting\n"
-        "    deadline = time.monotonic() + 10\n"
+        "    deadline = time.monotonic() + 120\n"
         "    while open_requests() and time.monotonic() < deadline:\n"
         "        time.sleep(0.005)\n"
         "    print('interrupted', open_requests(), llm.stats().requests_cancelled > 0, flush=True)\n"

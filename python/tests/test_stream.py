@@ -24,7 +24,7 @@ def engine() -> Iterator[AsyncLLM]:
 
 
 def _quiet(llm: LLM | AsyncLLM) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while llm.stats().requests_running + llm.stats().requests_waiting > 0 and time.monotonic() < deadline:
         time.sleep(0.005)
     return llm.stats().requests_running + llm.stats().requests_waiting == 0

@@ -21,7 +21,7 @@ class Deadline : public WorkerTest {
   }
 
   void expect_idle() {
-    for (int i = 0; i < 1000 && worker_->stats().requests_running + worker_->stats().requests_waiting > 0; ++i) {
+    for (int i = 0; i < 60'000 && worker_->stats().requests_running + worker_->stats().requests_waiting > 0; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     EXPECT_EQ(worker_->stats().requests_running + worker_->stats().requests_waiting, 0);

@@ -136,7 +136,7 @@ class Fault : public WorkerTest, public ::testing::WithParamInterface<TestedRank
   }
 
   void expect_nothing_held() {
-    for (int i = 0; i < 2000 && worker_->stats().requests_running + worker_->stats().requests_waiting > 0; ++i) {
+    for (int i = 0; i < 300'000 && worker_->stats().requests_running + worker_->stats().requests_waiting > 0; ++i) {
       std::this_thread::sleep_for(1ms);
     }
     const EngineStats stats = worker_->stats();

@@ -13,6 +13,7 @@
 #include "engine/follow.h"
 #include "engine/node_setup.h"
 #include "engine/worker_for_test.h"
+#include "net/port_for_test.h"
 #include "text/grammar.h"
 
 namespace volley::engine {
@@ -27,7 +28,7 @@ class Nodes : public WorkerTest {
     EngineOptions options = plain_options();
     options.tensor_parallel_size = options.nnodes = 2;
     options.master_addr = "127.0.0.1";
-    options.master_port = (*net::Listener::bind({"127.0.0.1", 0}))->port();
+    options.master_port = port_.number();
     return options;
   }
 
@@ -78,6 +79,7 @@ class Nodes : public WorkerTest {
     return tokens;
   }
 
+  const net::PortForTest port_;
   std::thread other_;
   std::promise<Status> ended_;
   std::promise<std::string> failed_;

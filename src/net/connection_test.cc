@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "net/frame.h"
+#include "net/port_for_test.h"
 
 namespace volley::net {
 namespace {
@@ -103,10 +104,8 @@ TEST(Connection, MayBeEndedWhileItIsWaitedFor) {
 }
 
 TEST(Connection, WaitsForWhoeverListensLater) {
-  auto first = Listener::bind({"127.0.0.1", 0});
-  ASSERT_TRUE(first.ok());
-  const uint16_t port = (*first)->port();
-  first->reset();
+  const PortForTest own;
+  const uint16_t port = own.number();
   std::thread late([&] {
     std::this_thread::sleep_for(milliseconds(150));
     auto listener = Listener::bind({"127.0.0.1", port});

@@ -325,7 +325,6 @@ TEST(Server, ARequestThatNeverEndsTimesOut) {
   FakeEngine engine;
   ServerOptions options = make_options();
   options.receive_timeout = 100ms;
-  options.idle_timeout = 100ms;
   const auto server = start_server(engine, options);
   Client half(server->port());
   ASSERT_TRUE(half.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"));
@@ -333,7 +332,9 @@ TEST(Server, ARequestThatNeverEndsTimesOut) {
   ASSERT_TRUE(response);
   EXPECT_EQ(response->status, 408);
   EXPECT_TRUE(half.wait_for_close());
-  Client silent(server->port());
+  options.idle_timeout = 100ms;
+  const auto impatient = start_server(engine, options);
+  Client silent(impatient->port());
   EXPECT_TRUE(silent.wait_for_close()) << "an idle connection is closed";
 }
 

@@ -193,14 +193,16 @@ TEST_F(ServerTls, AnAnswerDoesNotWaitForTheRestOfTheNextRequest) {
 
 TEST_F(ServerTls, DrainWaitsForNoHandshake) {
   FakeEngine engine;
-  const auto server = start_server(engine, options());
+  ServerOptions patient = options();
+  patient.receive_timeout = patient.idle_timeout = patient.write_timeout = 600s;
+  const auto server = start_server(engine, patient);
   Client stalled(server->port());
   stalled.send("\x16\x03\x01");
   const TlsClient idle(server->port());
   const auto begin = std::chrono::steady_clock::now();
-  server->drain(20s);
+  server->drain(120s);
   server->wait();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 120s);
 }
 
 TEST_F(ServerTls, StopEndsHandshakesAndStreams) {
@@ -236,9 +238,9 @@ TEST_F(ServerTls, WhoReadsNothingHoldsNoConnection) {
   }
   std::this_thread::sleep_for(2s);
   const auto begin = std::chrono::steady_clock::now();
-  server->drain(20s);
+  server->drain(120s);
   server->wait();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 120s);
 }
 
 }  // namespace

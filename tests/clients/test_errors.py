@@ -180,7 +180,7 @@ def test_a_full_queue(small: Server) -> None:
     # The stream of a request that waits has not begun: its answer's head is read in a thread of its own.
     waiting = threading.Thread(target=lambda: client.chat.completions.create(messages=user(SORT), **fields).close())
     waiting.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while small.metric("num_requests_waiting") < 1:
         assert time.monotonic() < deadline
         time.sleep(0.005)
