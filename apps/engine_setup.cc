@@ -135,12 +135,13 @@ Result<engine::ResolvedModels> check_models(const EngineOptions& options) {
   return engine::resolve_models(options);
 }
 
-Result<std::unique_ptr<Engine>> create_engine(const EngineSetup& setup, Console* console) {
+Result<std::unique_ptr<Engine>> create_engine(const EngineSetup& setup, Console* console, DeviceFailure* device) {
   for (const std::string& note : setup.notes) console->note(note);
   VOLLEY_RETURN_IF_ERROR(check_folders(setup.options));
   VOLLEY_ASSIGN(TextDefaults defaults, read_text_defaults(setup.text, setup.options.model_dir));
   EngineOptions options = setup.options;
   if (!options.on_warning) options.on_warning = [console](const std::string& warning) { console->note(warning); };
+  options.on_device_failure = [device](const std::string& failure) { (*device)(failure); };
   auto engine = Engine::create(
       options, [console](std::string_view phase, double fraction) { console->progress(std::string(phase), fraction); });
   console->clear_progress();

@@ -141,6 +141,22 @@ TEST(ServeProcess, ADeviceThatFailsOrHangsEndsIt) {
   }
 }
 
+// Nobody waits for it any more, and the process must end all the same.
+TEST(ServeProcess, ADeviceThatHangsWhileItEndsIsSaid) {
+  ServeProcess process({"--threads", "2", "--step-timeout", "6", "--drain-timeout", "1"}, VOLLEY_FAULTY_PROGRAM);
+  const uint16_t port = process.port();
+  ASSERT_NE(port, 0);
+  Client running(port);
+  ASSERT_TRUE(running.send(Client::post_text(kPath, kLong)));
+  ASSERT_TRUE(running.wait_for("data: "));
+  process.signal(SIGUSR2);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  process.signal(SIGTERM);
+  const std::string errors = process.errors();
+  EXPECT_EQ(process.status(), 4);
+  EXPECT_NE(errors.find("--step-timeout"), std::string::npos) << errors;
+}
+
 // The same text as without the fault, in one stream.
 TEST(ServeProcess, ADeviceThatFailsIsMadeAnewWhereThatIsWanted) {
   ServeProcess process({"--threads", "2", "--restart-on-device-error"}, VOLLEY_FAULTY_PROGRAM);

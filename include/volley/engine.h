@@ -147,9 +147,9 @@ struct EngineOptions {
   // tokens. A second fault within a minute, and a device that hangs, end the engine all the same.
   bool restart_on_device_error = false;
   // The device failed or hangs, in a sentence: every request has had its last event, with kUnavailable, and submit()
-  // answers so from now on. Called once, on a thread of the engine's: must return fast, must not throw, may call
-  // nothing of the engine. Where the device hangs, the engine's destructor waits for it: end the process. May be empty;
-  // must outlive the engine.
+  // answers so from now on; while the engine's destructor runs, requests of other replicas may still end. Called once,
+  // on a thread of the engine's: must return fast, must not throw, may call nothing of the engine. Where the device
+  // hangs, the destructor waits for it: end the process. May be empty; must outlive the engine.
   std::function<void(const std::string&)> on_device_failure;
   // Gets what shows only while the engine runs (a drafter that is of no use), a sentence, each at most once. Called on
   // the engine's thread, of several replicas never on two at once: must return fast, must not throw. May be empty; must

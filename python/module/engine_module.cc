@@ -280,9 +280,20 @@ void bind_state(nb::module_& m) {
       .def("__repr__", describe);
 }
 
+// The engine goes when a step under way has ended, and one of a device that hangs never does: other threads go on
+// meanwhile. Python drops the last reference, so this thread has its lock.
+void drop(Engine* engine) {
+  const nb::gil_scoped_release release;
+  delete engine;
+}
+
 std::shared_ptr<Engine> create(const EngineOptions& options) {
-  const nb::gil_scoped_release release;  // minutes, for large models
-  return value_of(Engine::create(options));
+  std::unique_ptr<Engine> engine;
+  {
+    const nb::gil_scoped_release release;  // minutes, for large models
+    engine = value_of(Engine::create(options));
+  }
+  return {engine.release(), drop};
 }
 
 std::string render_chat(const Engine& engine, const std::string& messages_json, const std::string& tools_json,

@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <map>
+#include <new>
 #include <random>
+#include <system_error>
 
 #include "device/fault.h"
 #include "engine/cost_cache.h"
@@ -267,6 +269,13 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, con
     return engine::create_engine(options, progress);
   } catch (const DeviceFault& fault) {
     return Error{ErrorCode::kUnavailable, fault.what()};
+  } catch (const std::bad_alloc&) {
+    return resource_exhausted("There is no memory left for the models: give the process more.");
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again) {
+      return internal_error(std::string("The system refuses what the engine needs: ") + error.what() + ".");
+    }
+    return resource_exhausted("The system gives this process no more threads: lower --threads, or raise its limit.");
   }
 }
 

@@ -276,6 +276,42 @@ TEST_P(Fault, AHostWithoutMemoryEndsEveryRequestOnceWithTheReason) {
   }
 }
 
+// The same where the device has failed before, and the host's memory ends while it is made anew.
+TEST_P(Fault, AHostWithoutMemoryToStartOverEndsEveryRequestOnceWithTheReason) {
+  WorkerParts parts = tiny_parts();
+  parts.remake = []() -> Result<std::unique_ptr<Replica>> { throw std::bad_alloc(); };
+  worker_ = std::make_unique<Worker>(std::move(parts));
+  arm(Kind::kWork, 40);
+  std::vector<std::vector<TokenId>> tokens;
+  int failed = 0;
+  for (const Finish& finish : run_all(tokens)) {
+    if (finish.reason == FinishReason::kLength) continue;  // it was faster
+    ++failed;
+    ASSERT_TRUE(finish.error);
+    EXPECT_EQ(finish.error->code, ErrorCode::kUnavailable);
+    EXPECT_NE(finish.error->message.find("no memory"), std::string::npos);
+  }
+  EXPECT_GT(failed, 0);
+  worker_.reset();
+  EXPECT_EQ(failures().size(), 1u);
+}
+
+// And where it ends while the engine does.
+TEST_P(Fault, AHostWithoutMemoryToEndEndsAllTheSame) {
+  std::atomic<bool> ending = false;
+  WorkerParts parts = tiny_parts();
+  parts.on_published = [&ending](std::span<const CacheEvent>) {
+    if (ending) throw std::bad_alloc();
+  };
+  worker_ = std::make_unique<Worker>(std::move(parts));
+  std::vector<std::vector<TokenId>> tokens;
+  run_all(tokens);
+  expect_nothing_held();
+  ending = true;
+  worker_.reset();
+  EXPECT_EQ(failures().size(), 1u);
+}
+
 TEST_P(Fault, WithoutMemoryAtTheStartThereIsNoEngine) {
   WorkerParts parts = tiny_parts();
   parts.replica.reset();

@@ -6,6 +6,7 @@
 #include <optional>
 #include <system_error>
 
+#include "comm/gone.h"
 #include "device/cpu/thread_pool.h"
 #include "device/fault.h"
 #include "engine/round_setup.h"
@@ -260,9 +261,9 @@ Status Replica::enqueue(std::span<const spec::RoundSegment> segments, const spec
       const Status enqueued = rank.round->enqueue(segments, budget);
       VOLLEY_CHECK_MSG(enqueued.ok(), enqueued.error().message);
     });
-  } catch (const DeviceFault&) {
+  } catch (const comm::PeerLost&) {
     abort();  // the only rank here has others elsewhere
-    // Where it came from another node, that one says more.
+    // Where the peer is on another node, that one says more.
     const std::string cause = leader_ == nullptr ? "" : leader_->lost_within(kForTheCause);
     if (!cause.empty()) throw DeviceFault(cause);
     throw;

@@ -5,8 +5,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
+#include <new>
 #include <sstream>
+#include <system_error>
 
 #include "engine/models.h"
 #include "engine/replica_options.h"
@@ -312,6 +315,24 @@ TEST_F(Startup, DrafterWeightsThatAreNoNumbers) {
   file.write("\xc0\x7f", 2);  // NaN in bfloat16
   file.close();
   EXPECT_MENTIONS(refusal(ErrorCode::kDataLoss), "NaN");
+}
+
+// What the process is refused while it loads, wherever that is.
+TEST_F(Startup, WithoutMemoryOrThreadsThereIsAnError) {
+  const auto meanwhile = [&](const std::function<void()>& refuse) {
+    const auto engine = Engine::create(options_, [&](std::string_view, double) { refuse(); });
+    EXPECT_FALSE(engine.ok());
+    return engine.ok() ? Error{} : engine.error();
+  };
+  const Error memory = meanwhile([] { throw std::bad_alloc(); });
+  EXPECT_EQ(memory.code, ErrorCode::kResourceExhausted);
+  EXPECT_MENTIONS(memory.message, "no memory left for the models");
+  const Error threads =
+      meanwhile([] { throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again)); });
+  EXPECT_EQ(threads.code, ErrorCode::kResourceExhausted);
+  EXPECT_MENTIONS(threads.message, "no more threads");
+  const Error other = meanwhile([] { throw std::system_error(std::make_error_code(std::errc::io_error)); });
+  EXPECT_EQ(other.code, ErrorCode::kInternal);
 }
 
 TEST_F(Startup, TruncatedWeights) {

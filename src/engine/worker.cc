@@ -135,23 +135,28 @@ size_t Worker::queued() const {
 }
 
 void Worker::loop() {
-  for (bool goes_on = true; goes_on;) {
-    try {
-      // On this thread, as it may say at once that a node is gone, and whoever makes workers may hold a lock.
-      parts_.replica->watch_nodes([this](const std::string& lost) { give_up(lost); });
-      parts_.replica->attach_thread();
-      run();
-      goes_on = false;
-    } catch (const DeviceFault& fault) {
-      goes_on = recover(fault.what());
-    } catch (const std::bad_alloc&) {
-      // Wherever it was, a change may be half done, so nothing goes on from here. Clients hear it, whom a process that
-      // ends at once would leave without a word.
-      return give_up("The process has no memory left for the engine: give it more, or run fewer requests at once.");
+  try {
+    while (run_until_fault()) {
     }
+    end_all();
+    if (!device_failure() && parts_.replica) parts_.replica->end_nodes();
+  } catch (const std::bad_alloc&) {
+    // Wherever it was, a change may be half done, so nothing goes on from here. Clients hear it, whom a process that
+    // ends at once would leave without a word.
+    give_up("The process has no memory left for the engine: give it more, or run fewer requests at once.");
   }
-  end_all();
-  if (!device_failure() && parts_.replica) parts_.replica->end_nodes();
+}
+
+bool Worker::run_until_fault() {
+  try {
+    // On this thread, as it may say at once that a node is gone, and whoever makes workers may hold a lock.
+    parts_.replica->watch_nodes([this](const std::string& lost) { give_up(lost); });
+    parts_.replica->attach_thread();
+    run();
+    return false;
+  } catch (const DeviceFault& fault) {
+    return recover(fault.what());
+  }
 }
 
 void Worker::run() {

@@ -113,8 +113,9 @@ class Worker {
 
   // Below: the engine's thread only.
   void loop();
-  void run();            // until the engine ends, or throws DeviceFault
-  bool take_commands();  // into pending_; waits while idle; false when the engine ends
+  bool run_until_fault();  // true: the device was mended, and requests go on
+  void run();              // until the engine ends, or throws DeviceFault
+  bool take_commands();    // into pending_; waits while idle; false when the engine ends
   void handle(Command command);
   void handle(Admission admission);
   void end_late();  // whose deadline is over

@@ -241,7 +241,10 @@ class EngineBase:
         self._running.drop_prefix_cache()
 
     def close(self) -> None:
-        """Frees the models. Calls that are running end first; later ones raise RuntimeError."""
+        """Frees the models. Calls that are running end first; later ones raise RuntimeError.
+
+        A device that hangs keeps this waiting, and the interpreter's end too: os._exit() ends the process.
+        """
         self._chat = None
         self._loaded = None
 
