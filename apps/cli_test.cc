@@ -637,6 +637,27 @@ TEST(Cli, InspectSaysWhichExpertsARankHas) {
   EXPECT_EQ(ranks[1]["experts"], 3);
 }
 
+TEST(Cli, InspectSaysWhichExpertsAReplicaHas) {
+  const std::vector<std::string> arguments = {"inspect",
+                                              "--model",
+                                              "tests/data/targets/hybrid_experts",
+                                              "--data-parallel-size",
+                                              "2",
+                                              "--enable-expert-parallel"};
+  Program text(arguments);
+  EXPECT_NE(text.out().find("experts      replica 0: 0 to 2, 1: 3 to 6\n"), std::string::npos) << text.out();
+  EXPECT_NE(text.out().find("a replica    of 2: "), std::string::npos) << text.out();
+  std::vector<std::string> as_json = arguments;
+  as_json.push_back("--json");
+  Program program(as_json);
+  const Json memory = program.last_json()["memory"];
+  EXPECT_EQ(memory["data_parallel_size"], 2);
+  EXPECT_GT(memory["shared_weight_bytes"], 0);
+  ASSERT_EQ(memory["replicas"].size(), 2u);
+  EXPECT_EQ(memory["replicas"][1]["first_expert"], 3);
+  EXPECT_EQ(memory["replicas"][1]["experts"], 4);
+}
+
 TEST(Cli, InspectDescribesThePair) {
   Program program({"inspect", "--json"});
   ASSERT_EQ(program.status(), 0) << program.err();

@@ -231,8 +231,16 @@ void add_tensor_parallel_options(CLI::App* app, int* ranks, bool* by_expert) {
                   "ranks that share every weight matrix and the KV heads: 1, 2, 4 or 8; on CUDA a GPU each, from "
                   "--device on; on the CPU they share --threads [1]")
       ->check(CLI::IsMember({1, 2, 4, 8}));
-  app->add_flag("--enable-expert-parallel", *by_expert,
-                "these ranks divide the experts of a mixture among them, instead of the inner width of each expert");
+  app->add_flag(
+      "--enable-expert-parallel", *by_expert,
+      "these ranks divide the experts of a mixture among them, instead of the inner width of each expert; with "
+      "one rank, on the CPU, the replicas of --data-parallel-size do");
+}
+
+void add_data_parallel_option(CLI::App* app, int* replicas) {
+  app->add_option("--data-parallel-size", *replicas,
+                  "replicas of the models, on CUDA on a GPU each; sizes below are a replica's, but for --max-queue [1]")
+      ->check(between(1, 256, "a number of replicas from 1 to 256"));
 }
 
 namespace {
@@ -295,9 +303,7 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
   app->add_option("--threads", base.threads, "threads that compute [the cores this process may use]")
       ->check(between(1, 4096, "a number of threads from 1 to 4096"));
   add_tensor_parallel_options(app, &base.tensor_parallel_size, &base.enable_expert_parallel);
-  app->add_option("--data-parallel-size", base.data_parallel_size,
-                  "replicas of the models, on CUDA on a GPU each; sizes below are a replica's, but for --max-queue [1]")
-      ->check(between(1, 256, "a number of replicas from 1 to 256"));
+  add_data_parallel_option(app, &base.data_parallel_size);
   add_node_options(app, &base);
   app->add_option("--draft-window", base.draft_window, "last context positions that the drafter sees [all]")
       ->check(positive());

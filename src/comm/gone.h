@@ -13,14 +13,14 @@ class PeerLost : public DeviceFault {
   using DeviceFault::DeviceFault;
 };
 
-// cause: what is known of it, or null.
-inline std::string gone_sentence(int rank, int ranks, const char* cause = nullptr) {
-  return "Rank " + std::to_string(rank) + " of " + std::to_string(ranks) + " is gone" +
+// cause: what is known of it, or null. what: is gone.
+inline std::string gone_sentence(int rank, int ranks, const char* cause = nullptr, const char* what = "Rank") {
+  return std::string(what) + " " + std::to_string(rank) + " of " + std::to_string(ranks) + " is gone" +
          (cause == nullptr ? "" : std::string(" (") + cause + ")") + ", so the group cannot go on.";
 }
 
-[[noreturn]] inline void throw_gone(int rank, int ranks, const char* cause = nullptr) {
-  throw PeerLost(gone_sentence(rank, ranks, cause));
+[[noreturn]] inline void throw_gone(int rank, int ranks, const char* cause = nullptr, const char* what = "Rank") {
+  throw PeerLost(gone_sentence(rank, ranks, cause, what));
 }
 
 }  // namespace volley::comm

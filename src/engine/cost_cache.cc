@@ -100,6 +100,7 @@ spec::MeasurePlan measure_plan(const ResolvedModels& models) {
     ++plan.experts.layers;
     not_routed += int64_t{e->router.experts - e->router.top_k} * 3 * e->inner * target.hidden;
   }
+  plan.experts_share = 1.0 / models.expert_replicas;
   plan.target_weight_bytes = static_cast<double>(model::count(model::params(target)) - looked_up - not_routed) *
                              ops::bytes_per_value(models.target_numerics.storage);
   plan.vocab = target.vocab;
@@ -117,6 +118,7 @@ std::string cost_key(const ResolvedModels& models, const EngineOptions& options,
   std::ostringstream key;
   key << "device " << info.device << " " << info.instruction_set << " threads " << info.threads << " ranks "
       << models.ranks << (models.nodes > 1 ? "/" + std::to_string(models.nodes) : "") << processor() << "\n";
+  if (models.expert_replicas > 1) key << "experts of " << models.expert_replicas << " replicas\n";
   const model::Decoder& target = models.target.decoder;
   describe(key, "target", target, model::params(target), models.target_numerics);
   if (models.draft) {

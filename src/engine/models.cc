@@ -322,10 +322,13 @@ Status resolve_ranks(const EngineOptions& options, ResolvedModels& models) {
 Status divide_experts(const EngineOptions& options, ResolvedModels& models) {
   if (!options.enable_expert_parallel) return {};
   model::Decoder divided = models.target.decoder;
-  VOLLEY_RETURN_IF_ERROR(check_expert_parallel(options, divided.divide_by_expert()));
-  if (models.ranks == 1) {
+  VOLLEY_RETURN_IF_ERROR(check_expert_parallel(options, models.device.kind, divided.divide_by_expert()));
+  if (models.ranks == 1 && options.data_parallel_size == 1) {
     models.warnings.push_back(
-        "--enable-expert-parallel changes nothing with one rank: it goes with --tensor-parallel-size.");
+        "--enable-expert-parallel changes nothing with one rank: it goes with --tensor-parallel-size or "
+        "--data-parallel-size.");
+  } else if (models.ranks == 1) {
+    models.expert_replicas = options.data_parallel_size;  // their weights stay whole: all compute from the same memory
   } else {
     models.target.decoder = std::move(divided);
   }
@@ -570,7 +573,8 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   plan.fraction = options.memory_fraction;
   if (models.device.kind == DeviceKind::kCuda && plan.fraction == 0) plan.fraction = kDefaultGpuFraction;
   VOLLEY_ASSIGN(const StepBytes step, measure_step(options, models));
-  plan.step_bytes = step.memory;
+  models.exchange_bytes = step.exchange;
+  plan.step_bytes = step.memory + divide_up(step.exchange, models.expert_replicas);
   plan.graph_bytes = step.graphs;
   VOLLEY_ASSIGN(models.memory, plan_memory(plan));
   for (size_t i = 0; i < models.kv.groups.size(); ++i) models.kv.groups[i].pages = models.memory.groups[i].pages;

@@ -202,16 +202,23 @@ Status check_nodes(const EngineOptions& o) {
   return {};
 }
 
-Status check_expert_parallel(const EngineOptions& options, bool has_experts) {
+Status check_expert_parallel(const EngineOptions& options, DeviceKind device, bool has_experts) {
   if (!has_experts) {
     return invalid_argument(
-        "--enable-expert-parallel divides the experts of a mixture among ranks, and the target has none: leave it "
-        "out.");
+        "--enable-expert-parallel divides the experts of a mixture among ranks or replicas, and the target has none: "
+        "leave it out.");
   }
   if (options.tensor_parallel_size > 1 || options.data_parallel_size == 1) return {};
-  return unimplemented(
-      "--enable-expert-parallel divides experts among the ranks of --tensor-parallel-size; dividing them among the "
-      "replicas of --data-parallel-size is not built: use --tensor-parallel-size, or leave it out.");
+  const std::string divided = " with --enable-expert-parallel and --data-parallel-size " +
+                              std::to_string(options.data_parallel_size) + ", where replicas divide the experts";
+  if (device != DeviceKind::kCpu) {
+    return unimplemented("GPUs are not built" + divided +
+                         ": use --device cpu, --tensor-parallel-size, whose ranks divide them, or leave it out.");
+  }
+  if (options.restart_on_device_error) {
+    return unimplemented("--restart-on-device-error is not built" + divided + ": leave one of them out.");
+  }
+  return {};
 }
 
 }  // namespace volley::engine

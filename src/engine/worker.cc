@@ -37,6 +37,7 @@ Error queue_is_full(size_t waiting) {
 
 Worker::Worker(WorkerParts parts)
     : parts_(std::move(parts)),
+      lockstep_(parts_.replica->lockstep()),
       scheduler_(parts_.scheduler),
       verify_(verify_config(parts_)),
       pace_(parts_.target_step_s),
@@ -50,6 +51,12 @@ Worker::Worker(WorkerParts parts)
   totals_.accepted_at.resize(parts_.scheduler.block_size - 1);
   totals_.drafted_at.resize(parts_.scheduler.block_size - 1);
   publish_stats();
+  if (lockstep_) {
+    lockstep_.with->watch(lockstep_.replica, [this] {
+      const std::lock_guard lock(mutex_);  // it may be between looking and sleeping
+      wake_.notify_all();
+    });
+  }
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -70,6 +77,7 @@ void Worker::join() {
   if (!thread_.joinable()) return;
   thread_.join();
   if (parts_.replica) parts_.replica->watch_nodes({});
+  if (lockstep_) lockstep_.with->watch(lockstep_.replica, {});
 }
 
 Status Worker::submit(Admission admission) {
@@ -168,16 +176,33 @@ void Worker::run() {
     }
     end_late();
     count_queued();
-    if (!scheduler_.idle() || !flights_.empty()) step();
+    if (!scheduler_.idle() || !flights_.empty()) {
+      step();
+    } else if (lockstep_.behind()) {
+      take_part();
+    }
     publish_stats();
   }
+  follow_to_the_end();
+}
+
+void Worker::take_part() {
+  const Watchdog::Step watched(watchdog_);
+  parts_.replica->take_part();
+}
+
+// Whoever ends first still has experts that the others' passes need.
+void Worker::follow_to_the_end() {
+  if (!lockstep_) return;
+  lockstep_.with->leave(lockstep_.replica);
+  while (lockstep_.with->wait(lockstep_.replica)) take_part();
 }
 
 // What a fault left in pending_ comes first.
 bool Worker::take_commands() {
   std::unique_lock lock(mutex_);
   if (pending_.empty() && scheduler_.idle() && flights_.empty()) {
-    wake_.wait(lock, [&] { return stopping_ || !commands_.empty(); });
+    wake_.wait(lock, [&] { return stopping_ || !commands_.empty() || lockstep_.behind(); });
   }
   std::ranges::move(commands_, std::back_inserter(pending_));
   commands_.clear();

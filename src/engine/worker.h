@@ -120,6 +120,8 @@ class Worker {
   void handle(Admission admission);
   void end_late();  // whose deadline is over
   void step();
+  void take_part();          // in a pass of other replicas
+  void follow_to_the_end();  // as long as others begin any
   bool may_ask_for_masks() const;
   bool start_step();   // plans and enqueues one; false when there is nothing to enqueue now
   void finish_step();  // waits for the oldest one
@@ -146,6 +148,7 @@ class Worker {
   void count_queued();
 
   WorkerParts parts_;
+  const LockstepPlace lockstep_;  // of parts_.replica
   sched::Scheduler scheduler_;
   VerifyControl verify_;
   PromptPace pace_;

@@ -82,7 +82,8 @@ Result<CostSample> MadeUpRequests::run(const RoundShape& shape) {
   const int64_t touched = round_.experts_touched();
   VOLLEY_RETURN_IF_ERROR(round_.enqueue(segments_, budget));
   const StepTimes times = round_.wait(results_);
-  return CostSample{shape, {times.draft, times.rest}, static_cast<double>(round_.experts_touched() - touched)};
+  const double counted = static_cast<double>(round_.experts_touched() - touched) / plan_.experts_share;
+  return CostSample{shape, {times.draft, times.rest}, counted};
 }
 
 }  // namespace
