@@ -339,6 +339,16 @@ TEST_F(OpenAiRequest, PassesMessagesToTheTemplateUnchanged) {
       R"([{"role":"system","content":"s"},{"role": "assistant", "z": 1.50, "a": [2], "content": null},{"content":"x","role":"user"}])");
 }
 
+// As clients write them that send all fields of a message.
+TEST_F(OpenAiRequest, LeavesNullMembersOfMessagesOut) {
+  const std::string messages =
+      R"([{"role": "user", "content": [{"type": "text", "text": "x"}], "name": null}, {"tool_calls": null, "role":"assistant",
+          "content": "y", "z": 1.50, "function_call": null}, {"role": "assistant", "content": null, "refusal": null}])";
+  EXPECT_EQ(good(raw_chat(R"({"model": "pocket", "messages": )" + messages + "}")).chat.messages_json,
+            R"([{"content":"x","role":"user"},{"role":"assistant","content":"y","z":1.50},)"
+            R"({"role":"assistant","content":null}])");
+}
+
 TEST_F(OpenAiRequest, KnowsTheRolesOfTheSchemaAndNoOthers) {
   const auto with_role = [](const std::string& role) {
     return R"({"messages": [{"role": ")" + role + R"(", "content": "x"}]})";
