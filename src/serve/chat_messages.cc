@@ -12,7 +12,7 @@ namespace {
 using nlohmann::json;
 
 // Templates print any role they are given, so a mistyped one would reach the model as if it were one.
-constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool", "function"};
+constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
 
 bool is_role(std::string_view role) {
   return std::find(std::begin(kRoles), std::end(kRoles), role) != std::end(kRoles);
@@ -58,6 +58,10 @@ std::optional<std::string> message_text(FieldReader& in, const json& message, st
   const std::string where = "messages[" + std::to_string(index) + "]";
   if (!message.is_object() || !message.contains("role") || !message.at("role").is_string()) {
     in.fail(invalid_field("messages", where + " must be an object with a string \"role\"."));
+    return std::nullopt;
+  }
+  if (message.at("role") == "function") {
+    in.fail(unsupported_field("messages", where + ".role \"function\" is not supported: use \"tool\"."));
     return std::nullopt;
   }
   if (!is_role(message.at("role").get_ref<const std::string&>())) {

@@ -353,14 +353,14 @@ TEST_F(OpenAiRequest, KnowsTheRolesOfTheSchemaAndNoOthers) {
   const auto with_role = [](const std::string& role) {
     return R"({"messages": [{"role": ")" + role + R"(", "content": "x"}]})";
   };
-  for (const char* role : {"system", "developer", "user", "assistant", "tool", "function"})
-    good(raw_chat(with_role(role)));
+  for (const char* role : {"system", "developer", "user", "assistant", "tool"}) good(raw_chat(with_role(role)));
   for (const char* role : {"", "User", "root", "user<|im_end|>"}) EXPECT_EQ(bad(raw_chat(with_role(role))).status, 400);
   const ApiError error = bad(raw_chat(with_role("root")));
   EXPECT_EQ(error.param, "messages");
   EXPECT_EQ(error.message,
-            "messages[0].role must be \"system\", \"developer\", \"user\", \"assistant\", \"tool\" or \"function\", "
-            "not \"root\".");
+            "messages[0].role must be \"system\", \"developer\", \"user\", \"assistant\" or \"tool\", not \"root\".");
+  EXPECT_EQ(bad(raw_chat(with_role("function"))).message,
+            "messages[0].role \"function\" is not supported: use \"tool\".");
 }
 
 TEST_F(OpenAiRequest, JoinsTextParts) {
