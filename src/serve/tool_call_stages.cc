@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "serve/call_ids.h"
 #include "serve/mistral_stage.h"
 #include "serve/xml_call_scanner.h"
 
@@ -222,7 +223,9 @@ std::string MarkerHold::take() {
 }
 
 void CallWriter::announce(const std::string& name, OutputDelta& out) {
-  out.tool_calls.push_back({next_, id_prefix_ + std::to_string(next_), name, {}});
+  std::string id = id_prefix_ + std::to_string(next_);
+  if (short_ids_) id = short_call_id(id);
+  out.tool_calls.push_back({next_, std::move(id), name, {}});
   ++next_;
 }
 
