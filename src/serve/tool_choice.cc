@@ -187,7 +187,10 @@ std::string grammar_of(const CallMarker& marker) {
 class GrammarWriter {
  public:
   GrammarWriter(const ToolRequest& request, const OutputFormat& format, ReasoningStart reasoning)
-      : request_(request), format_(format), reasoning_(reasoning) {}
+      : request_(request),
+        format_(format),
+        reasoning_(reasoning),
+        parallel_(request.parallel && format.several_calls) {}
 
   std::string write() {
     const ThinkRules think = think_rules(format_, reasoning_);
@@ -210,7 +213,7 @@ class GrammarWriter {
 
  private:
   std::string calls(const std::string& separator) const {
-    return request_.parallel ? "call (" + separator + " call)*" : "call";
+    return parallel_ ? "call (" + separator + " call)*" : "call";
   }
 
   void hermes_call(const std::string& begin) {
@@ -233,12 +236,12 @@ class GrammarWriter {
     text_without("<tool_call>");
     if (format_.tool_call_tokens) {
       hermes_call("<tool_call>");
-      return request_.parallel ? "TEXT? (call TEXT?)*" : "TEXT? call?";
+      return parallel_ ? "TEXT? (call TEXT?)*" : "TEXT? call?";
     }
     // Without a token for it, the marker is the end of whatever text is before it.
     text_up_to("<tool_call>");
     hermes_call("to_call");
-    return request_.parallel ? "call* TEXT?" : "(call | TEXT)?";
+    return parallel_ ? "call* TEXT?" : "(call | TEXT)?";
   }
 
   // The whole answer is calls, or text that cannot be taken for one.
@@ -250,10 +253,10 @@ class GrammarWriter {
   // Calls end the answer. The list may have a space before it: models are trained with and without.
   std::string mistral(bool free) {
     const CallMarker& marker = format_.calls_marker;
-    const std::string list = request_.parallel ? R"(" "? "[" object (", " object)* "]")" : R"(" "? "[" object "]")";
+    const std::string list = parallel_ ? R"(" "? "[" object (", " object)* "]")" : R"(" "? "[" object "]")";
     rules_ += "calls: " + (format_.named_calls ? "object" : list) + "\n";
     rules_ += "call: " + grammar_of(marker) + " calls\n";
-    const std::string more = format_.named_calls && request_.parallel ? " call*" : "";
+    const std::string more = format_.named_calls && parallel_ ? " call*" : "";
     if (!free) return "call" + more;
     text_without(marker.text);
     if (marker.token) return "TEXT? (call" + more + ")?";
@@ -356,6 +359,7 @@ void read_tools(FieldReader& in, std::string_view body, ToolRequest& out) {
   }
   if (!tools || tools->empty()) {
     if (choice && *choice != "none" && *choice != "auto") {
+  const bool parallel_;
       in.fail(invalid_field("tool_choice", "\"tool_choice\" asks for a call, but the request has no \"tools\"."));
     }
     return;

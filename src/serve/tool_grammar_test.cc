@@ -137,6 +137,12 @@ TEST_F(ToolGrammarTest, Llama) {
   expect_accepted(grammar(llama(), kAutoAllowed), {"", "Hello {}.", "\n a", weather, weather + "; " + weather});
   expect_refused(grammar(llama(), kAutoAllowed), {"{", " {}", say, weather + " Bye."});
   expect_accepted(grammar(llama(), kNamed, ReasoningStart::kOpen), {"Hm.</think>\n" + weather});
+  OutputFormat one = llama();
+  one.several_calls = false;
+  for (const char* choice : {kRequired, kAutoAllowed}) {
+    expect_accepted(grammar(one, choice), {weather});
+    expect_refused(grammar(one, choice), {weather + "; " + weather});
+  }
 }
 
 std::string coder_call(const std::string& name, const std::string& parameters) {
