@@ -207,6 +207,25 @@ void score_whole_context(const Engine& engine, GenerateRequest& generate, Prompt
   generate.thinking.reset();
 }
 
+// Makes one constraint of `calls`, the grammar of the request's tools, and the client's, or leaves the one there is. A
+// form that no call can have is that of the text: where calls are asked for, none is to come. Returns whether the
+// client's is to let calls in.
+ApiResult<bool> join_constraints(const OutputFormat& format, ReasoningStart start, std::optional<GrammarSpec>& calls,
+                                 ApiRequest& request) {
+  std::optional<GrammarSpec>& wish = request.generate.grammar;
+  if (!wish) return false;
+  if (may_hold_calls(*wish)) {
+    if (calls) return two_constraints(request);
+    return false;
+  }
+  if (request.tools.choice == ToolRequest::Choice::kRequired) {
+    wish.reset();
+    return false;
+  }
+  calls.reset();
+  return may_call_instead(request.tools, format, start);
+}
+
 // How the output is read, and the grammar that the request's tools ask for.
 std::optional<ApiError> plan_chat_output(const OutputFormat& format, ReasoningStart start,
                                          std::shared_ptr<const HarmonyReader> harmony, ApiRequest& request,
@@ -214,11 +233,17 @@ std::optional<ApiError> plan_chat_output(const OutputFormat& format, ReasoningSt
   auto constraint = tool_grammar(request.tools, format, start);
   if (!constraint.ok()) return api_error(constraint.error(), "tools");
   std::optional<GrammarSpec>& grammar = *constraint;
-  if (grammar && request.generate.grammar) return two_constraints(request);
+  const auto joined = join_constraints(format, start, grammar, request);
+  if (const auto* error = std::get_if<ApiError>(&joined)) return *error;
+  const bool lets_calls_in = std::get<bool>(joined);
   OutputParser::Options options;
   options.call_id_prefix = "call_" + info.id.substr(info.id.find_first_of("-_") + 1) + "_";
   options.reasoning = request.separate_reasoning ? start : ReasoningStart::kOff;
-  if (auto& wish = request.generate.grammar) {
+  if (auto& wish = request.generate.grammar; wish && lets_calls_in) {
+    options.tools = tool_format(request.tools, format);
+    options.calls_or_json = true;
+    wish = calls_or(std::move(*wish), request.tools, format, start);
+  } else if (wish) {
     // A grammar of the client's own holds from the first character on.
     const bool own = wish->kind == GrammarSpec::Kind::kLark || wish->kind == GrammarSpec::Kind::kEbnf;
     if (own && options.reasoning == ReasoningStart::kOpen) options.reasoning = ReasoningStart::kClosed;

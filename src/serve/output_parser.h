@@ -75,6 +75,7 @@ class OutputParser {
     std::shared_ptr<const HarmonyReader> harmony = nullptr;
     // Its messages of one kind are paragraphs of one text: all of them, or (true) only neighbours.
     bool in_order = false;
+    bool calls_or_json = false;  // the output is calls alone, or JSON, whose strings may hold anything
   };
 
   explicit OutputParser(const Options& options);

@@ -192,10 +192,19 @@ class GrammarWriter {
         reasoning_(reasoning),
         parallel_(request.parallel && format.several_calls) {}
 
-  std::string write() {
+  std::string write() { return "start: " + output(request_.choice == Choice::kAuto ? Answer::kFree : Answer::kNone); }
+
+  // The lead of a grammar (text::GrammarCompiler): calls, or that grammar's text.
+  std::string write_lead() { return "whole: " + output(Answer::kRule); }
+
+ private:
+  // What an answer without calls is: there is none, any text, or what the rule `text` says.
+  enum class Answer { kNone, kFree, kRule };
+
+  std::string output(Answer answer) {
     const ThinkRules think = think_rules(format_, reasoning_);
     rules_ += think.rules;
-    const bool free = request_.choice == Choice::kAuto;
+    const bool free = answer == Answer::kFree;
     std::string start;
     if (format_.tools == ToolFormat::kLlama) {
       rules_ += "call: object\n";
@@ -203,15 +212,15 @@ class GrammarWriter {
     } else if (format_.tools == ToolFormat::kMistral) {
       start = mistral(free);
     } else if (format_.tools == ToolFormat::kHarmony) {
-      start = harmony(free, think);
+      start = harmony(answer, think);
     } else {
       start = free ? hermes_free() : hermes_required();
     }
+    if (answer == Answer::kRule && format_.tools != ToolFormat::kHarmony) start = "(" + start + " | text)";
     write_objects();
-    return "start: " + think.start + start + "\n" + rules_;
+    return think.start + start + "\n" + rules_;
   }
 
- private:
   std::string calls(const std::string& separator) const {
     return parallel_ ? "call (" + separator + " call)*" : "call";
   }
@@ -265,13 +274,14 @@ class GrammarWriter {
   }
 
   // A call ends the answer, so there is one at most. Free text may be a preamble before it.
-  std::string harmony(bool free, const ThinkRules& think) {
+  std::string harmony(Answer answer, const ThinkRules& think) {
     const auto token = [&](HarmonyMark mark) { return "<[" + std::to_string(format_.harmony->id_of(mark)) + "]> "; };
     const std::string channel = token(HarmonyMark::kChannel), message = token(HarmonyMark::kMessage);
     rules_ += "call: " + channel + "object\n";
-    if (!free) return "call";
+    if (answer == Answer::kNone) return "call";
     rules_ += "preamble: " + channel + "\"commentary\" " + message + "/(?s:.+)/? " + token(HarmonyMark::kEnd) +
               token(HarmonyMark::kStart) + "\"assistant\"\n";
+    if (answer == Answer::kRule) return "((preamble thought*)* call | " + think.answer + "text)";
     return "(preamble thought*)* (call | " + think.answer + "/(?s:.+)/?)";
   }
 
@@ -304,11 +314,16 @@ class GrammarWriter {
       rules_ += "tool_" + index + ": " + json_string(tool.name) + " " + grammar_of(format_.arguments_marker) +
                 " arguments_" + index + "\n";
     } else {
-      const std::string_view arguments = format_.tools == ToolFormat::kLlama ? "parameters" : "arguments";
-      const std::string head = "{\"name\": " + json_string(tool.name) + ", \"" + std::string(arguments) + "\": ";
-      rules_ += "tool_" + index + ": " + json_string(head) + " arguments_" + index + " \"}\"\n";
+      rules_ += "tool_" + index + ": " + object_head(tool.name) + " arguments_" + index + " \"}\"\n";
     }
     rules_ += "arguments_" + index + ": %json " + arguments_schema(tool.parameters_json) + "\n";
+  }
+
+  std::string object_head(const std::string& name) const {
+    const std::string name_json = json_string(name);
+    if (format_.tools != ToolFormat::kLlama) return json_string("{\"name\": " + name_json + ", \"arguments\": ");
+    // The answer may be another object. The lexer takes the longest token that may come: these are JSON's own.
+    return R"("{" "\"name\"" ":" " " )" + json_string(name_json) + R"( "," " " "\"parameters\"" ":" " ")";
   }
 
   void write_function(const Tool& tool, const std::string& index) {
@@ -344,6 +359,7 @@ class GrammarWriter {
   const ToolRequest& request_;
   const OutputFormat& format_;
   const ReasoningStart reasoning_;
+  const bool parallel_;
   std::string rules_;
 };
 
@@ -359,7 +375,6 @@ void read_tools(FieldReader& in, std::string_view body, ToolRequest& out) {
   }
   if (!tools || tools->empty()) {
     if (choice && *choice != "none" && *choice != "auto") {
-  const bool parallel_;
       in.fail(invalid_field("tool_choice", "\"tool_choice\" asks for a call, but the request has no \"tools\"."));
     }
     return;
@@ -407,6 +422,18 @@ Result<std::optional<GrammarSpec>> tool_grammar(const ToolRequest& request, cons
   grammar.kind = GrammarSpec::Kind::kLark;
   grammar.text = GrammarWriter(request, format, reasoning).write();
   return std::optional(std::move(grammar));
+}
+
+bool may_call_instead(const ToolRequest& request, const OutputFormat& format, ReasoningStart reasoning) {
+  // A message of Harmony's that the prompt has begun is the answer.
+  const bool begun = format.harmony && reasoning == ReasoningStart::kOff;
+  return request.choice == Choice::kAuto && format.tools != ToolFormat::kNone && !begun;
+}
+
+GrammarSpec calls_or(GrammarSpec answer, const ToolRequest& request, const OutputFormat& format,
+                     ReasoningStart reasoning) {
+  answer.lead = GrammarWriter(request, format, reasoning).write_lead();
+  return answer;
 }
 
 }  // namespace volley::serve
