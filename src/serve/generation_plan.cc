@@ -267,6 +267,18 @@ std::optional<ApiError> plan_chat_output(const OutputFormat& format, ReasoningSt
   return std::nullopt;
 }
 
+// A token's text where there is some before it: decoders of SentencePiece strip a space from the start of a text.
+std::string text_within(const Engine& engine, TokenId token) {
+  const TokenId twice[] = {token, token};
+  const std::string alone = engine.decode({twice, 1}, false), both = engine.decode(twice, false);
+  return both.starts_with(alone) ? both.substr(alone.size()) : alone;
+}
+
+// Whether the output's text goes on with that of the prompt. A chat's answer is a text of its own.
+bool continues_text(const ApiRequest& request) {
+  return request.kind == ApiKind::kCompletion || request.chat.continue_final_message;
+}
+
 ResponseInfo make_info(const Engine& engine, const ApiRequest& request, std::string id) {
   ResponseInfo info;
   info.kind = request.kind;
@@ -281,7 +293,7 @@ ResponseInfo make_info(const Engine& engine, const ApiRequest& request, std::str
   if (request.shape.tokens_as_ids) {
     info.token_text = [](TokenId id_) { return "token_id:" + std::to_string(id_); };
   } else {
-    info.token_text = [&engine](TokenId id_) { return engine.decode({&id_, 1}, false); };
+    info.token_text = [&engine](TokenId id_) { return text_within(engine, id_); };
   }
   info.decode = [&engine](std::span<const TokenId> ids, bool skip_special) { return engine.decode(ids, skip_special); };
   return info;
@@ -329,6 +341,10 @@ ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiReque
       shown.echo = as_sent ? std::move(prompt.text) : engine.decode(prompt.ids, false);
     }
     GenerateRequest generate = request.generate;
+    if (continues_text(request)) {
+      shown.context.assign(prompt.ids.end() - std::min<std::ptrdiff_t>(std::ssize(prompt.ids), 16), prompt.ids.end());
+      if (!generate.parts) generate.parts.emplace();  // without marks: the engine does likewise
+    }
     if (!request.max_tokens_given && generate.max_tokens > 0) {
       // The schema's own default gives way to the context; a client's wish is an error instead.
       const int64_t room = engine.info().max_model_len - shown.tokens;
