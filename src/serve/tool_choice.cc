@@ -158,6 +158,7 @@ std::string with_separators(const std::string& schema_json, const std::string& m
   std::string schema =
       R"({"x-guidance": {"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "})" + more;
   for (const auto& [key, value] : object_members(schema_json)) {
+    if (key == "x-guidance") continue;
     schema.append(", ").append(json_string(key)).append(": ").append(value);
   }
   return schema + "}";
@@ -322,8 +323,8 @@ class GrammarWriter {
   std::string object_head(const std::string& name) const {
     const std::string name_json = json_string(name);
     if (format_.tools != ToolFormat::kLlama) return json_string("{\"name\": " + name_json + ", \"arguments\": ");
-    // The answer may be another object. The lexer takes the longest token that may come: these are JSON's own.
-    return R"("{" "\"name\"" ":" " " )" + json_string(name_json) + R"( "," " " "\"parameters\"" ":" " ")";
+    // The answer may be another object. The lexer takes the longest token that may come: these are that object's own.
+    return R"("{" "\"name\"" ": " )" + json_string(name_json) + R"( ", " "\"parameters\"" ": ")";
   }
 
   void write_function(const Tool& tool, const std::string& index) {
@@ -432,6 +433,13 @@ bool may_call_instead(const ToolRequest& request, const OutputFormat& format, Re
 
 GrammarSpec calls_or(GrammarSpec answer, const ToolRequest& request, const OutputFormat& format,
                      ReasoningStart reasoning) {
+  if (format.tools == ToolFormat::kLlama && answer.kind == GrammarSpec::Kind::kJsonObject) {
+    answer = {GrammarSpec::Kind::kJsonSchema, R"({"type": "object"})", {}};
+  }
+  // A call is an object, too: where white space may come, the lexer would not see the call's.
+  if (format.tools == ToolFormat::kLlama && answer.kind == GrammarSpec::Kind::kJsonSchema) {
+    answer.text = with_separators(answer.text, "");
+  }
   answer.lead = GrammarWriter(request, format, reasoning).write_lead();
   return answer;
 }

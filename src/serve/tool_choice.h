@@ -56,8 +56,8 @@ Result<std::optional<GrammarSpec>> tool_grammar(const ToolRequest& request, cons
 // Whether an answer of this request may be calls or a text of the form that the request asks for beside the tools.
 bool may_call_instead(const ToolRequest& request, const OutputFormat& format, ReasoningStart reasoning);
 
-// `answer`, JSON or one of a few texts, or calls in its place; arguments follow the tools' schemas.
-// REQUIRES: may_call_instead().
+// `answer`, JSON or one of a few texts, or calls in its place; arguments follow the tools' schemas. With kLlama the
+// JSON is written as its calls are, with ", " and ": " and no other white space. REQUIRES: may_call_instead().
 GrammarSpec calls_or(GrammarSpec answer, const ToolRequest& request, const OutputFormat& format,
                      ReasoningStart reasoning);
 

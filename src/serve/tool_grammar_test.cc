@@ -237,9 +237,14 @@ TEST_F(ToolGrammarTest, CallsOrJson) {
       const ToolRequest request = tool_request(R"("tool_choice": "auto")");
       ASSERT_TRUE(may_call_instead(request, format, start));
       const GrammarSpec either = calls_or(trip, request, format, start);
-      expect_accepted(either, {lead + call, lead + calls, lead + "{}", lead + R"({"n": 1})", lead + R"({ "n":1 })",
-                               lead + R"({"name": "weather", "parameters": 5})", lead + R"({"name":"we", "n": 2.5})",
+      expect_accepted(either, {lead + call, lead + calls, lead + "{}", lead + R"({"n": 1})",
+                               lead + R"({"name": "weather", "parameters": 5})", lead + R"({"name": "we", "n": 2.5})",
                                lead + R"({"name": "Bonn"})"});
+      const bool is_llama = format.tools == ToolFormat::kLlama;
+      EXPECT_NE(accepts(either, lead + R"({ "n":1 })"), is_llama) << "white space is that of calls there";
+      const GrammarSpec any = calls_or({GrammarSpec::Kind::kJsonObject, "", {}}, request, format, start);
+      expect_accepted(any, {lead + call, lead + calls, lead + R"({"a": [1, {"name": "weather"}]})"});
+      expect_refused(any, {lead + "[]", lead + "Hello."});
       expect_refused(either, {lead, lead + "Hello.", lead + call + "{}", lead + "{}" + call, lead + R"({"m": 1})",
                               lead + R"({"n": 1} )" + call});
       const GrammarSpec of_choice = calls_or(choice({"yes", "no"}), request, format, start);
