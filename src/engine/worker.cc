@@ -234,12 +234,14 @@ void Worker::handle(Admission admission) {
   start.limits.min_tokens = request.min_tokens;
   start.limits.max_tokens = request.max_tokens;
   start.sampling.end_ids = start.limits.end_ids;
+  std::vector<TokenId> context = text_context(request);
   RequestOutput output(admission.id, std::move(admission.sink), parts_.tokenizer,
                        {.stop = std::move(request.stop),
                         .min_tokens = request.min_tokens,
                         .skip_special_tokens = request.skip_special_tokens,
                         .parts = std::move(request.parts),
-                        .repetition = request.repetition},
+                        .repetition = request.repetition,
+                        .context = std::move(context)},
                        static_cast<int32_t>(request.prompt.size()), admission.submitted);
   std::shared_ptr<GrammarMasks> grammar;
   std::optional<TokenRules> rules;

@@ -280,6 +280,20 @@ TEST_F(ApiMessagesTest, RefusesByName) {
   }
 }
 
+TEST_F(ApiMessagesTest, FieldsOfChatsThatAskForNothingAreTaken) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  for (const char* fields :
+       {R"({"n": 1, "best_of": 1, "echo": false, "stop": [], "parallel_tool_calls": true, "stream_options": {}})",
+        R"({"logprobs": false, "top_logprobs": 0, "return_token_ids": false, "response_format": {"type": "text"}})",
+        R"({"mcp_servers": [], "container": null, "add_generation_prompt": true, "continue_final_message": false})"}) {
+    json body = hello();
+    body.update(json::parse(fields));
+    const Answer got = answer(api, post(kPath, body.dump()));
+    EXPECT_EQ(got.response->status, 200) << got.response->body;
+  }
+}
+
 // As its clients read them, whatever failed.
 TEST_F(ApiMessagesTest, ErrorsHaveTheFormOfTheApi) {
   FakeEngine engine;

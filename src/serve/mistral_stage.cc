@@ -108,7 +108,7 @@ class HeadReader {
 class MistralStage final : public OutputStage {
  public:
   explicit MistralStage(const OutputParser::Options& options)
-      : heads_(options.types), writer_(options.call_id_prefix) {}
+      : heads_(options.types), writer_(options.call_id_prefix, /*short_ids=*/true) {}
 
   void push(std::string_view text, OutputDelta& out) override {
     std::string input(text);

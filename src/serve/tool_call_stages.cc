@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "serve/call_ids.h"
 #include "serve/mistral_stage.h"
 #include "serve/xml_call_scanner.h"
 
@@ -117,6 +118,35 @@ class TaggedStage final : public OutputStage {
   bool after_call_ = false;  // no content came since the last call
 };
 
+// Calls alone, or JSON, which shows by its first byte. Of an array that is not certain, so it may be a list of calls.
+class CallsOrJsonStage final : public OutputStage {
+ public:
+  explicit CallsOrJsonStage(std::unique_ptr<OutputStage> calls) : next_(std::move(calls)) {}
+
+  void push(std::string_view text, OutputDelta& out) override {
+    for (size_t i = 0; i < text.size() && !decided_; ++i) {
+      if (is_json_space(text[i])) continue;
+      decided_ = true;
+      if (text[i] == '{' || text[i] == '"') next_ = content_stage();
+      next_->push(std::exchange(blank_, {}), out);
+    }
+    if (decided_) {
+      next_->push(text, out);
+    } else {
+      blank_ += text;
+    }
+  }
+  void finish(OutputDelta& out) override {
+    next_->push(blank_, out);
+    next_->finish(out);
+  }
+
+ private:
+  std::unique_ptr<OutputStage> next_;
+  bool decided_ = false;
+  std::string blank_;
+};
+
 class LlamaStage final : public OutputStage {
  public:
   explicit LlamaStage(std::string id_prefix) : writer_(std::move(id_prefix)) {}
@@ -204,6 +234,20 @@ class LlamaStage final : public OutputStage {
   std::string held_;
 };
 
+// The formats whose calls do not begin as JSON does, but for lists of Mistral's.
+std::unique_ptr<OutputStage> marked_call_stage(const OutputParser::Options& options) {
+  switch (options.tools) {
+    case ToolFormat::kMistral:
+      return mistral_stage(options);
+    case ToolFormat::kQwenCoder:
+      return std::make_unique<TaggedStage<XmlCallScanner>>(XmlCallScanner(options.types), options.call_id_prefix);
+    default:  // kHarmony has a stage of its own, without tools too
+      break;
+  }
+  const ToolCallScanner scanner({.other_members = true, .arguments_may_miss = true});
+  return std::make_unique<TaggedStage<ToolCallScanner>>(scanner, options.call_id_prefix);
+}
+
 }  // namespace
 
 MarkerHold::Step MarkerHold::push(char c) {
@@ -222,7 +266,9 @@ std::string MarkerHold::take() {
 }
 
 void CallWriter::announce(const std::string& name, OutputDelta& out) {
-  out.tool_calls.push_back({next_, id_prefix_ + std::to_string(next_), name, {}});
+  std::string id = id_prefix_ + std::to_string(next_);
+  if (short_ids_) id = short_call_id(id);
+  out.tool_calls.push_back({next_, std::move(id), name, {}});
   ++next_;
 }
 
@@ -239,20 +285,11 @@ std::unique_ptr<OutputStage> content_stage() {
 }
 
 std::unique_ptr<OutputStage> tool_call_stage(const OutputParser::Options& options) {
-  switch (options.tools) {
-    case ToolFormat::kLlama:
-      return std::make_unique<LlamaStage>(options.call_id_prefix);
-    case ToolFormat::kMistral:
-      return mistral_stage(options);
-    case ToolFormat::kQwenCoder:
-      return std::make_unique<TaggedStage<XmlCallScanner>>(XmlCallScanner(options.types), options.call_id_prefix);
-    case ToolFormat::kHarmony:  // has a stage of its own, without tools too
-    case ToolFormat::kHermes:
-    case ToolFormat::kNone:
-      break;
-  }
-  const ToolCallScanner scanner({.other_members = true, .arguments_may_miss = true});
-  return std::make_unique<TaggedStage<ToolCallScanner>>(scanner, options.call_id_prefix);
+  if (options.tools == ToolFormat::kLlama)
+    return std::make_unique<LlamaStage>(options.call_id_prefix);  // calls are JSON
+  auto stage = marked_call_stage(options);
+  if (options.calls_or_json) stage = std::make_unique<CallsOrJsonStage>(std::move(stage));
+  return stage;
 }
 
 }  // namespace volley::serve

@@ -413,6 +413,7 @@ fn top_level(key: &Key) -> Result<TopLevelGrammar, Failure> {
     };
     Ok(TopLevelGrammar::from_lark(match key.lead.as_str() {
         "" => format!("start: {text}\n"),
+        whole if whole.starts_with("whole:") => format!("start: whole\ntext: {text}\n{whole}"),
         lead => format!("start: lead text\ntext: {text}\n{lead}"),
     }))
 }
