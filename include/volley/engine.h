@@ -83,7 +83,7 @@ struct EngineOptions {
   std::string master_addr;
   int master_port = 29501;
   // These ranks divide a layer's experts among them, whole ones in order, instead of the inner width of each expert.
-  // An error for a target without experts and for replicas of one rank; for one rank alone a warning.
+  // On the CPU replicas of one rank do so, too. An error for a target without experts; for one rank alone a warning.
   bool enable_expert_parallel = false;
   // Replicas of the models in one engine, each with a scheduler, KV pages and slots, and on CUDA its ranks' GPUs, one
   // replica's behind the other's. On the CPU they share the target's weights, threads and free memory. Requests go
@@ -313,7 +313,7 @@ struct EngineInfo {
   std::string draft_quantization;  // of the drafter's, likewise; empty without one
   int max_num_seqs = 0;
   int tensor_parallel_size = 1;
-  bool expert_parallel = false;  // whether several ranks divide the experts among them
+  bool expert_parallel = false;  // whether ranks or replicas divide the experts
   int threads = 0;               // bytes and threads are of all ranks together
   std::vector<TokenId> eos_token_ids;
   SamplingParams default_sampling;    // generation_config.json over the library's defaults
