@@ -232,7 +232,7 @@ TEST(Detokenizer, WorkPerIdIsBounded) {
 
 // What goes on with a text keeps the space that a decoder strips from the start of one.
 TEST(Detokenizer, AContextIsTextBeforeTheFirstId) {
-  const auto sentence_piece = byte_fallback(), piece = word_piece(), bytes = byte_level_tokenizer();
+  const auto sentence_piece = byte_fallback(), piece = word_piece(), bytes = broken_bytes();
   const auto text = [](const std::shared_ptr<const Tokenizer>& tokenizer, const Ids& context, const Ids& ids,
                        bool skip = true) {
     Detokenizer detokenizer(tokenizer, skip, context);
