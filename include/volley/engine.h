@@ -201,7 +201,7 @@ struct RepetitionDetection {
 inline constexpr int32_t kMaxLogitBias = 1024;
 inline constexpr int32_t kMaxEndIds = 128;  // stop_token_ids and the model's own together
 
-// The text of a model whose answers consist of parts between control tokens.
+// Text in parts between control tokens. Without marks it is one part, which the prompt has begun: a completion.
 struct TextParts {
   // Tokens that are no text, special or not: Event::marks says where they stood. No character and no stop string
   // reaches over one.
