@@ -645,6 +645,7 @@ TEST(Cli, InspectSaysWhichExpertsAReplicaHas) {
                                               "2",
                                               "--enable-expert-parallel"};
   Program text(arguments);
+  EXPECT_EQ(text.status(), 3) << "it has no tokenizer";
   EXPECT_NE(text.out().find("experts      replica 0: 0 to 2, 1: 3 to 6\n"), std::string::npos) << text.out();
   EXPECT_NE(text.out().find("a replica    of 2: "), std::string::npos) << text.out();
   std::vector<std::string> as_json = arguments;
