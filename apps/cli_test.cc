@@ -78,7 +78,9 @@ class Program {
     return out();
   }
   std::string err() const { return read(base_ + ".err"); }
+  // REQUIRES: status().
   Json last_json() const {
+    EXPECT_TRUE(ended_);
     const std::string text = out();
     const size_t end = text.find_last_not_of('\n');
     return Json::parse(text.substr(text.rfind('\n', end) + 1, std::string::npos));
@@ -651,6 +653,7 @@ TEST(Cli, InspectSaysWhichExpertsAReplicaHas) {
   std::vector<std::string> as_json = arguments;
   as_json.push_back("--json");
   Program program(as_json);
+  EXPECT_EQ(program.status(), 3);
   const Json memory = program.last_json()["memory"];
   EXPECT_EQ(memory["data_parallel_size"], 2);
   EXPECT_GT(memory["shared_weight_bytes"], 0);
