@@ -168,7 +168,7 @@ TEST_F(Nodes, AFaultOfOneEndsEveryRequest) {
   EXPECT_EQ(end.error().message, "the device fell over");
 }
 
-// Of several nodes that hear of a fault only by its consequences, none says so before the one that has it, although
+// Where several nodes hear of a fault only by its consequences, none says so before the one that has it, although
 // that one has a rank to wait for.
 TEST_F(Nodes, TheCauseIsToldWhoeverHearsOfItFirst) {
   using namespace std::chrono_literals;

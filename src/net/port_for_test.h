@@ -11,7 +11,7 @@
 
 namespace volley::net {
 
-// Of 127.0.0.1. It is bound to a socket that does not listen, so connections are refused; a Listener, which shares
+// At 127.0.0.1. It is bound to a socket that does not listen, so connections are refused; a Listener, which shares
 // addresses with sockets that do not listen, may take it, and leave it again.
 class PortForTest {
  public:

@@ -43,7 +43,7 @@ ops::EndKind ExpertsBlock::activation_end() const {
   return setup_.spec.clamp.limit > 0 ? ops::EndKind::kClampedSwiGlu : ops::EndKind::kSwiGlu;
 }
 
-// Of the rows that the pass has.
+// For the rows that the pass has.
 ops::Routing ExpertsBlock::take_own_routing(Pass& pass) const {
   const ops::RouterRule& rule = setup_.spec.router;
   const int64_t rows = pass.rows.rows;
