@@ -169,13 +169,14 @@ bool Worker::run_until_fault() {
 
 void Worker::run() {
   while (take_commands()) {
+    const bool news = !pending_.empty();
     while (!pending_.empty()) {
       Command command = std::move(pending_.front());
       pending_.pop_front();
       handle(std::move(command));
     }
     end_late();
-    count_queued();
+    if (news) count_queued();
     if (!scheduler_.idle() || !flights_.empty()) {
       step();
     } else if (lockstep_.behind()) {
@@ -362,7 +363,7 @@ bool Worker::start_step() {
                    "the scheduler has requests but plans nothing");
   if (plan.empty()) return false;
   apply_plan(plan);
-  count_queued();
+  if (!plan.started.empty()) count_queued();
   segments_.clear();
   for (const sched::PlannedSegment& planned : plan.segments) segments_.push_back(segment_of(planned));
   const Clock::time_point begin = Clock::now();
