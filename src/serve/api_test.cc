@@ -227,19 +227,29 @@ TEST_F(ApiTest, AnAbandonedGenerationIsCancelledAndSilent) {
   EXPECT_NE(metrics.body.find("finished_reason=\"abort\",model_name=\"pocket\"} 2"), std::string::npos);
 }
 
-TEST_F(ApiTest, AReaderThatNeverTakesIsCancelled) {
-  FakeEngine engine([](const GenerateRequest&) {
-    FakeScript script;
-    script.endless = true;
-    return script;
-  });
-  ServerOptions options = make_options();
-  options.max_unsent_bytes = 5000;
-  Api api(engine, options);
-  auto reply = api.handle(post(kTextPath, R"({"prompt": "x", "stream": true})"), [] {});
-  auto generation = std::get<std::shared_ptr<Generation>>(std::move(reply));
-  EXPECT_TRUE(eventually([&] { return engine.cancelled() == 1; }));
-  const auto output = generation->take();
+// A stream whose reader may leave 5000 bytes unread.
+class SlowReader : public ApiTest {
+ protected:
+  void ask(FakeScript script) {
+    engine_.emplace([script](const GenerateRequest&) { return script; });
+    ServerOptions options = make_options();
+    options.max_unsent_bytes = 5000;
+    api_.emplace(*engine_, options);
+    auto reply = api_->handle(post(kTextPath, R"({"prompt": "x", "stream": true})"), [] {});
+    generation_ = std::get<std::shared_ptr<Generation>>(std::move(reply));
+  }
+
+  std::optional<FakeEngine> engine_;
+  std::optional<Api> api_;
+  std::shared_ptr<Generation> generation_;
+};
+
+TEST_F(SlowReader, ThatNeverTakesIsCancelled) {
+  FakeScript script;
+  script.endless = true;
+  ask(script);
+  EXPECT_TRUE(eventually([&] { return engine_->cancelled() == 1; }));
+  const auto output = generation_->take();
   EXPECT_TRUE(output.done);
   EXPECT_LT(output.events.size(), 10000u);
   const auto events = stream_events(output.events);
@@ -248,22 +258,15 @@ TEST_F(ApiTest, AReaderThatNeverTakesIsCancelled) {
 }
 
 // Where it is the last event that finds no room, its text is lost, and the answer must not look whole.
-TEST_F(ApiTest, ALastEventWithoutRoomIsAnErrorToo) {
-  FakeEngine engine([](const GenerateRequest&) {
-    FakeScript script;
-    script.pieces = {std::string(6000, 'x')};
-    script.at_once = true;
-    return script;
-  });
-  ServerOptions options = make_options();
-  options.max_unsent_bytes = 5000;
-  Api api(engine, options);
-  auto reply = api.handle(post(kTextPath, R"({"prompt": "x", "stream": true})"), [] {});
-  auto generation = std::get<std::shared_ptr<Generation>>(std::move(reply));
+TEST_F(SlowReader, WithoutRoomForTheLastEventGetsAnError) {
+  FakeScript script;
+  script.pieces = {std::string(6000, 'x')};
+  script.at_once = true;
+  ask(script);
   Generation::Output output;
   std::string events;
   EXPECT_TRUE(eventually([&] {
-    output = generation->take();
+    output = generation_->take();
     events += output.events;
     return output.done;
   }));
