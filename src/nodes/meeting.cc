@@ -198,13 +198,13 @@ Result<Links> meet_as_first(const Place& place, const std::vector<Fact>& facts, 
   Welcome welcome;
   std::random_device random;
   welcome.session = (uint64_t{random()} << 32) | random();
-  for (size_t missing = nodes - 1; missing > 0;) {
-    for (size_t i = 1; i < nodes; ++i) {
+  for (;;) {
+    for (size_t i = 1; i < nodes; ++i) {  // after the last has come, too: another may have gone since
       if (!connections[i] || !connections[i]->has_ended()) continue;
       connections[i].reset();  // it may be started again
       hellos[i].reset();
-      ++missing;
     }
+    if (std::all_of(hellos.begin() + 1, hellos.end(), [](const auto& hello) { return hello.has_value(); })) break;
     Result<std::unique_ptr<net::Connection>> accepted = listener->accept(std::min(deadline, net::after(kBetweenLooks)));
     if (!accepted.ok() && std::chrono::steady_clock::now() < deadline) continue;
     if (!accepted.ok()) {
@@ -230,7 +230,6 @@ Result<Links> meet_as_first(const Place& place, const std::vector<Fact>& facts, 
     if (hello->numbers.size() != numbers.size() || std::ranges::any_of(hello->numbers, [](int64_t n) { return n < 0; }))
       continue;
     const auto node = static_cast<size_t>(hello->node);
-    if (!hellos[node]) --missing;
     // One that was started again may come before its end shows here.
     if (connections[node]) refuse(*connections[node], "Another " + node_name(hello->node) + " has come in its place.");
     hellos[node] = std::move(hello);
