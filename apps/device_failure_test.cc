@@ -86,13 +86,13 @@ class FaultyProgram : public testing::TestWithParam<int> {
   }
   // Once the file holds something, the device goes wrong.
   void break_device_after(const std::string& file) const {
-    for (int i = 0; i < 60'000 && read(file).empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int i = 0; i < 300'000 && read(file).empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     ASSERT_FALSE(read(file).empty()) << read("err");
     ::kill(pid_, GetParam());
   }
-  // Its exit status, 1000 + the signal that ended it, or -1: it still runs after a minute.
+  // Its exit status, 1000 + the signal that ended it, or -1: it still runs after five minutes.
   int status() {
-    for (int i = 0; i < 6000; ++i) {
+    for (int i = 0; i < 30'000; ++i) {
       int raw = 0;
       if (::waitpid(pid_, &raw, WNOHANG) == pid_) {
         pid_ = -1;
@@ -119,7 +119,7 @@ class FaultyProgram : public testing::TestWithParam<int> {
   }
 
   const fs::path folder_ = fs::temp_directory_path() / ("volley_device_failure_" + std::to_string(::getpid()));
-  const std::vector<std::string> engine_ = {"--threads", "2", "--step-timeout", "3"};
+  const std::vector<std::string> engine_ = {"--threads", "2", "--step-timeout", GetParam() == SIGUSR1 ? "600" : "3"};
   pid_t pid_ = -1;
 
  private:
@@ -154,7 +154,7 @@ TEST_P(FaultyProgram, BatchLeavesTheRestToTheSameCommand) {
     }
   }
   const std::vector<std::string> command = {"batch",      "--input",       path("in"), "--output",
-                                            path("done"), "--concurrency", "4"};
+                                            path("done"), "--concurrency", "4", "--verify", "full"};
   start(joined(command, engine_));
   break_device_after("done");
   EXPECT_EQ(status(), kExitDevice);

@@ -122,7 +122,7 @@ constexpr const char* kLong =
 // Every client learns it, and whoever started the process too.
 TEST(ServeProcess, ADeviceThatFailsOrHangsEndsIt) {
   for (const int signal : {SIGUSR1, SIGUSR2}) {
-    ServeProcess process({"--threads", "2", "--step-timeout", "5"}, VOLLEY_FAULTY_PROGRAM);
+    ServeProcess process({"--threads", "2", "--step-timeout", signal == SIGUSR1 ? "600" : "5"}, VOLLEY_FAULTY_PROGRAM);
     const uint16_t port = process.port();
     ASSERT_NE(port, 0);
     Client running(port);

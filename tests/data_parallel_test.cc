@@ -114,6 +114,11 @@ TEST(DataParallel, ConversationsFindWhatWasSaid) {
     const auto engine = make_engine(options);
     const int64_t cached = converse(*engine, conversations, turns);
     if (!alone) alone = cached;
+    // A client may hear of its end before it is counted.
+    const auto all = static_cast<int64_t>(conversations) * turns;
+    for (int i = 0; i < 60'000 && engine->stats().requests_finished < all; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
     const EngineStats stats = engine->stats();
     std::printf("%d replicas: %lld of %lld prompt tokens cached\n", replicas, static_cast<long long>(cached),
                 static_cast<long long>(stats.prompt_tokens));

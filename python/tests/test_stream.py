@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from volley import LLM, AsyncLLM, InvalidArgumentError, RequestOutput, RequestOutputKind, SamplingParams
@@ -23,11 +23,15 @@ def engine() -> Iterator[AsyncLLM]:
         yield model
 
 
-def _quiet(llm: LLM | AsyncLLM) -> bool:
+def _eventually(condition: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + 120
-    while llm.stats().requests_running + llm.stats().requests_waiting > 0 and time.monotonic() < deadline:
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.005)
-    return llm.stats().requests_running + llm.stats().requests_waiting == 0
+    return condition()
+
+
+def _quiet(llm: LLM | AsyncLLM) -> bool:
+    return _eventually(lambda: llm.stats().requests_running + llm.stats().requests_waiting == 0)
 
 
 def _joined(outputs: list[RequestOutput]) -> tuple[str, list[int]]:
@@ -57,7 +61,7 @@ def test_leaving_a_stream_cancels_it(llm: LLM) -> None:
     next(stream)
     cancelled = llm.stats().requests_cancelled
     stream.close()  # type: ignore[attr-defined]  # a generator
-    assert _quiet(llm) and llm.stats().requests_cancelled == cancelled + 1
+    assert _eventually(lambda: llm.stats().requests_cancelled == cancelled + 1) and _quiet(llm)
 
 
 def test_requests_of_a_loop_run_together(engine: AsyncLLM, llm: LLM) -> None:

@@ -192,10 +192,13 @@ TEST_P(Fault, EveryPieceOfWorkFailingOnceChangesNoToken) {
   worker_ = std::make_unique<Worker>(tiny_parts());
   std::vector<std::vector<TokenId>> expected, tokens;
   run_all(expected);
-  arm(Kind::kWork, kNever);
-  run_all(tokens);
-  EXPECT_EQ(tokens, expected);
-  const int64_t pieces = seen();
+  int64_t pieces = kNever;  // the fewest: requests that do not begin together take more steps
+  for (int i = 0; i < 3; ++i) {
+    arm(Kind::kWork, kNever);
+    run_all(tokens);
+    EXPECT_EQ(tokens, expected);
+    pieces = std::min(pieces, seen());
+  }
   EXPECT_GT(pieces, 100) << "else this test shows nothing";
   const int64_t stride = std::max<int64_t>(1, pieces / kMostFaults);
   for (int64_t n = 1; n <= pieces; n += stride) {
@@ -324,7 +327,7 @@ TEST_P(Fault, WithoutMemoryAtTheStartThereIsNoEngine) {
 
 TEST_P(Fault, ADeviceThatFailsAgainEndsTheEngine) {
   WorkerParts parts = tiny_parts();
-  parts.least_between_faults_s = 60;
+  parts.least_between_faults_s = 3600;
   worker_ = std::make_unique<Worker>(std::move(parts));
   std::vector<std::vector<TokenId>> tokens;
   arm(Kind::kWork, 50);

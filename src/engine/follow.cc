@@ -17,7 +17,7 @@ namespace volley::engine {
 namespace {
 
 // For whoever knows the cause to say it, where a rank of another node is gone.
-constexpr std::chrono::seconds kForTheCause(1);
+constexpr std::chrono::seconds kForTheCause(5);
 
 Error no_memory() {
   return {ErrorCode::kUnavailable, "The process has no memory left: give it more."};

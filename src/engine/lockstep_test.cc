@@ -220,7 +220,7 @@ TEST_F(ReplicasInLockstep, OneThatFailsWithoutWorkOfItsOwnEndsTheOthers) {
 }
 
 TEST_F(ReplicasInLockstep, OneThatHangsIsNoticed) {
-  start(0.5);
+  start(2);
   std::vector<std::future<Finish>> open;
   hangs_ = 1;
   for (int i = 0; i < 6; ++i) open.push_back(submit(i, 100));

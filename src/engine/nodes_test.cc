@@ -176,8 +176,11 @@ TEST_F(Nodes, TheCauseIsToldWhoeverHearsOfItFirst) {
   std::promise<void> fell;
   const std::shared_future<void> fallen = fell.get_future().share();
   std::atomic<std::thread::id> of_rank_1;
+  std::atomic<bool> slept = false;
   const std::function<bool(bool)> slow = [&](bool) {
-    if (armed && fallen.wait_for(300ms) == std::future_status::ready) std::this_thread::sleep_for(100ms);
+    if (armed && fallen.wait_for(300ms) == std::future_status::ready && !slept.exchange(true)) {
+      std::this_thread::sleep_for(100ms);
+    }
     return true;
   };
   const std::function<bool(bool)> before = [&](bool) {

@@ -15,7 +15,7 @@ namespace volley::engine {
 namespace {
 
 // For a node whose rank is gone to say why.
-constexpr std::chrono::seconds kForTheCause(1);
+constexpr std::chrono::seconds kForTheCause(5);
 
 }  // namespace
 

@@ -589,11 +589,14 @@ void Worker::publish_stats() {
   count_queued();
 }
 
-// Before a step, which may take long: whoever comes meanwhile is refused where too many wait.
+// Before a step, which may take long: whoever comes meanwhile is refused where too many wait, and whoever asks hears of
+// what has begun.
 void Worker::count_queued() {
-  const int64_t waiting = scheduler_.stats().waiting;
+  const sched::SchedulerStats now = scheduler_.stats();
   const std::lock_guard lock(mutex_);
-  queued_ = static_cast<size_t>(waiting);
+  published_.requests_waiting = now.waiting;
+  published_.requests_running = now.running;
+  queued_ = static_cast<size_t>(now.waiting);
   for (const auto* commands : {&pending_, &commands_}) {
     for (const Command& command : *commands) queued_ += std::holds_alternative<Admission>(command) ? 1 : 0;
   }

@@ -120,7 +120,9 @@ TEST(ServerLife, DrainCancelsWhatOutlivesItsDeadline) {
 
 TEST(ServerLife, DrainDoesNotWaitForRequestsThatDoNotArrive) {
   FakeEngine engine;
-  const auto server = start_server(engine, patient_options());
+  ServerOptions options = patient_options();
+  options.io_threads = 1;  // so that what came first is read first
+  const auto server = start_server(engine, options);
   Client silent(server->port());
   Client half_header(server->port());
   Client half_body(server->port());
@@ -206,10 +208,10 @@ TEST(ServerLife, DrainWaitsForASlowReader) {
   Client client(server->port(), 4096);
   ASSERT_TRUE(client.send(Client::post_text(kPath, kWhole)));
   ASSERT_TRUE(client.wait_for("www"));
-  server->drain(20s);
+  server->drain(120s);
   for (const auto slow_until = Clock::now() + 4s; Clock::now() < slow_until;) {
     ASSERT_TRUE(client.fill());
-    std::this_thread::sleep_for(200ms);
+    std::this_thread::sleep_for(100ms);
   }
   const auto response = client.receive();
   ASSERT_TRUE(response) << "cut off although it read all the time";
@@ -270,6 +272,7 @@ TEST(ServerLife, DrainCancelsWhatWorkersDo) {
   const auto response = client.receive();
   ASSERT_TRUE(response);
   EXPECT_EQ(response->status, 503);
+  ASSERT_TRUE(eventually([&] { return engine.encoding() == 0; }));
   EXPECT_TRUE(server->wait());
 }
 
