@@ -16,6 +16,7 @@
 #include "apps/known_drafters.h"
 #include "module/gil.h"
 #include "module/session.h"
+#include "module/warning_log.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -134,6 +135,10 @@ void bind_options(nb::module_& m) {
       .def_rw("verify", &EngineOptions::verify)
       .def_rw("cost_cache_dir", &EngineOptions::cost_cache_dir)
       .def_rw("dummy_weights", &EngineOptions::dummy_weights, kOptional);
+  nb::class_<WarningLog>(m, "WarningLog")
+      .def(nb::init<>())
+      .def("attach", &WarningLog::attach, "options"_a)
+      .def("take", &WarningLog::take);
 }
 
 void bind_request(nb::module_& m) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,16 @@ def test_options_that_errors_name() -> None:
             llm.generate("x", SamplingParams(max_tokens=4, structured_outputs=structure))
 
 
-def test_warnings_are_pythons() -> None:
+def test_warnings_are_pythons(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="block"), LLM(block_size=32, max_num_seqs=2) as llm:
         assert llm.info.block_size == 32
+    # One that comes while the engine runs: of a drafter whose weights are all zero.
+    shutil.copytree(MODELS / "pocket-dflash", tmp_path / "drafter")
+    weights = tmp_path / "drafter" / "model.safetensors"
+    data = weights.read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    weights.write_bytes(data[:begin] + bytes(len(data) - begin))
+    long = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
+    with LLM(MODELS / "pocket", tmp_path / "drafter", verify=2, max_num_seqs=8) as llm:
+        with pytest.warns(UserWarning, match="drafter is of no use"):
+            llm.generate([f"Count from {i}" for i in range(8)], long)

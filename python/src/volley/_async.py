@@ -118,6 +118,7 @@ class AsyncLLM(EngineBase):
                 self._queues.pop(number, None)
                 self._cancel(number)
             del self._by_id[name]
+        self._warn()
 
     def _attach(self) -> _engine.Session:
         """The session, whose news the running event loop hands out."""

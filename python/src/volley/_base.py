@@ -122,6 +122,8 @@ class EngineBase:
             "graphs": graphs,
             "dummy_weights": dummy_weights,
         })
+        self._log = _engine.WarningLog()
+        self._log.attach(options)
         self._loaded: _engine.Engine | None = _engine.create(options)
         self._process = os.getpid()
         self._chat: tuple[_engine.ChatFormat | None] | None = None  # None: nobody has asked
@@ -131,6 +133,11 @@ class EngineBase:
         self._names = (target.name, drafter.name if options.draft_dir and drafter is not None else None)
         for warning in info.warnings:
             warnings.warn(warning, stacklevel=2)
+
+    def _warn(self) -> None:
+        """Of what the engine has seen since: calls do so at their end."""
+        for warning in self._log.take():
+            warnings.warn(warning, stacklevel=4)  # where generate() was called
 
     # --- what it is ---------------------------------------------------------------------------------------------
 

@@ -94,6 +94,7 @@ class LLM(EngineBase):
                         yield output
         finally:
             _end(session)
+        self._warn()
 
     def _params(
         self, sampling_params: SamplingParams | Sequence[SamplingParams] | None, prompts: int
@@ -129,6 +130,7 @@ class LLM(EngineBase):
         readers = iter(chat.prepare(requests))
         with _bar(use_tqdm, len(requests)) as bar:
             completions = self._complete(engine, requests, prompts, bar)
+        self._warn()
         outputs: list[RequestOutput] = []
         rest = iter(completions)
         for prompt, params in zip(prepared, sampling_params, strict=True):

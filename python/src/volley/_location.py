@@ -84,9 +84,9 @@ def _known_drafter(target: Located) -> Located:
 
 def locate(model: str | Path | None, draft: str | Path | None) -> tuple[Located, Located | None]:
     """Target and drafter: the pocket pair without a `model`; `draft`: "auto" for the one that is known, "none"."""
-    target = _locate(model or _POCKET / "pocket", "model")
-    if draft == "none" or (model and not draft):
+    target = _locate(_POCKET / "pocket" if model is None else model, "model")
+    if draft == "none" or (model is not None and not draft):
         return target, None
-    if not model and draft in (None, "", "auto"):
+    if model is None and draft in (None, "", "auto"):
         draft = _POCKET / "pocket-dflash"
     return target, _known_drafter(target) if draft == "auto" else _locate(draft or "", "draft")
