@@ -56,11 +56,21 @@ def test_every_field_of_vllms_is_known() -> None:
     ("field", "value"),
     [("logits_processors", [lambda ids, logits: logits]), ("guided_decoding", {"regex": "a"}), ("extra_args", {"a": 1}),
      ("logprob_token_ids", [1]), ("flat_logprobs", True), ("best_of", 3), ("truncate_prompt_tokens", 0),
-     ("logprobs", -1), ("prompt_logprobs", -1), ("seed", -2)],
+     ("logprobs", -1), ("prompt_logprobs", -1), ("seed", 2**64)],
 )
 def test_what_is_not_supported_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=field):
         SamplingParams(**{field: value})
+
+
+def test_negative_seeds(llm: LLM) -> None:
+    def hot(seed: int) -> SamplingParams:
+        return SamplingParams(temperature=10, ignore_eos=True, seed=seed)
+
+    drawn = llm.generate(["a"] * 4, hot(-1))
+    assert len({tuple(output.outputs[0].token_ids) for output in drawn}) == 4
+    one, same = llm.generate(["a"] * 2, [hot(-2), hot(2**64 - 2)])
+    assert one.outputs[0].token_ids == same.outputs[0].token_ids
 
 
 def test_structured_outputs_have_their_own_class() -> None:

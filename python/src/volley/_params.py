@@ -151,8 +151,8 @@ class SamplingParams:
             count = getattr(self, name)
             if count is not None and count < 0:
                 raise ValueError(f"{name} is {count}: it must be from 0 to 20, all are not supported")
-        if self.seed is not None and not -1 <= self.seed < 2**64:
-            raise ValueError(f"seed is {self.seed}: it must be from 0 to 2**64 - 1; None or -1 draws one")
+        if self.seed is not None and not -(2**63) <= self.seed < 2**64:
+            raise ValueError(f"seed is {self.seed}: it must be from -2**63 to 2**64 - 1; None and -1 draw one")
         structure = self.structured_outputs
         if structure is not None and not isinstance(structure, StructuredOutputsParams):
             raise TypeError(f"structured_outputs is a {type(structure).__name__}: it must be a StructuredOutputsParams")
@@ -193,7 +193,8 @@ class SamplingParams:
         sampling.presence_penalty = self.presence_penalty
         sampling.frequency_penalty = self.frequency_penalty
         sampling.logit_bias = list((self.logit_bias or {}).items())
-        sampling.seed = None if self.seed == -1 else self.seed
+        if self.seed is not None and self.seed != -1:
+            sampling.seed = self.seed % 2**64  # of a negative one the bits
         sampling.choice_index = choice
         sampling.logprobs = -1 if self.logprobs is None else self.logprobs
         return sampling
