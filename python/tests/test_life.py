@@ -118,12 +118,16 @@ def test_calls_of_several_threads_do_not_mix(llm: LLM) -> None:
 def test_ctrl_c_ends_a_call_and_its_requests(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import signal, time\n"
+        "import signal, threading, time\n"
         "from volley import LLM, SamplingParams\n"
         # Where the tests run in the background of a shell, SIGINT is ignored, and so it would be here.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "llm = LLM()\n"
-        "print('ready', flush=True)\n"
+        "def tell():\n"
+        "    while not llm.stats().requests_running:\n"
+        "        time.sleep(0.005)\n"
+        "    print('ready', flush=True)\n"
+        "threading.Thread(target=tell).start()\n"
         "try:\n"
         "    llm.generate(['x'] * 2000, SamplingParams(max_tokens=900, ignore_eos=True))\n"
         "except KeyboardInterrupt:\n"
@@ -136,7 +140,6 @@ def test_ctrl_c_ends_a_call_and_its_requests(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "interrupted 0 True\n"
         assert process.wait(30) == 0
