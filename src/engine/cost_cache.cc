@@ -25,11 +25,14 @@ namespace fs = std::filesystem;
 // Such files have some 10 KB. Anything else that bears the name is measured over.
 constexpr size_t kMaxCostBytes = 4 << 20;
 
-// Names the program or library that this code is in: other kernels, other times.
+// Names the program or library that this code is in: other kernels, other times. Of a program the loader may know only
+// the word that it was called by.
 std::string build_id() {
   Dl_info info = {};
   struct stat file = {};
-  if (::dladdr(reinterpret_cast<const void*>(&build_id), &info) == 0 || ::stat(info.dli_fname, &file) != 0) return "";
+  if (::dladdr(reinterpret_cast<const void*>(&build_id), &info) == 0) return "";
+  const bool is_path = std::strchr(info.dli_fname, '/') != nullptr;
+  if (::stat(is_path ? info.dli_fname : "/proc/self/exe", &file) != 0) return "";
   return std::to_string(file.st_size) + " " + std::to_string(file.st_mtim.tv_sec) + "." +
          std::to_string(file.st_mtim.tv_nsec);
 }

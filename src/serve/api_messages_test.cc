@@ -198,6 +198,28 @@ TEST_F(ApiMessagesTest, ArgumentsThatWereCutOffAreAnEmptyInput) {
   EXPECT_EQ(message.at("stop_reason"), "max_tokens");
 }
 
+// An empty object would be a call that the model did not make.
+TEST_F(ApiMessagesTest, ArgumentsThatAreNoJsonAreHandedOnAsText) {
+  FakeEngine engine([](const GenerateRequest&) {
+    return FakeScript{.pieces = {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": True}}\n</tool_call>"}};
+  });
+  Api api(engine, make_options());
+  const json message = ask(api, with_tools(hello()));
+  EXPECT_EQ(message.at("content")[0].at("input"), json({{"INVALID_JSON", "{\"x\": True}"}}));
+  EXPECT_EQ(message.at("stop_reason"), "tool_use");
+}
+
+TEST_F(ApiMessagesTest, AStopSequenceInACallIsSaid) {
+  FakeEngine engine([](const GenerateRequest&) {
+    return FakeScript{.pieces = {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": "}, .stop_text = "q"};
+  });
+  Api api(engine, make_options());
+  const json message = ask(api, with_tools(hello()));
+  EXPECT_EQ(message.at("content")[0].at("input"), json::object());
+  EXPECT_EQ(message.at("stop_reason"), "stop_sequence");
+  EXPECT_EQ(message.at("stop_sequence"), "q");
+}
+
 TEST_F(ApiMessagesTest, ToolChoiceIsHeldByAGrammar) {
   FakeEngine engine;
   Api api(engine, make_options());

@@ -42,6 +42,10 @@ TEST(MistralCalls, Named) {
 }
 
 // As in other forms, a name is not looked up if the marker shows that it is one.
+TEST(MistralCalls, ControlCharactersInStringsAreEscaped) {
+  EXPECT_EQ(parse(mistral(), "[TOOL_CALLS]f{\"x\": \"a\nb\"}").calls, (std::vector<Call>{{"f", "{\"x\": \"a\\nb\"}"}}));
+}
+
 TEST(MistralCalls, MarkedNamesNeedNotBeKnown) {
   EXPECT_EQ(parse(mistral(), "[TOOL_CALLS]other[ARGS]{}"), (Message{"", "", {{"other", "{}"}}}));
   EXPECT_EQ(parse({ToolFormat::kMistral, ReasoningStart::kOff, "call_", nullptr}, "[TOOL_CALLS]other[ARGS]{}"),

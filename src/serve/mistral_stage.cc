@@ -167,7 +167,9 @@ class MistralStage final : public OutputStage {
   std::string arguments(char c, OutputDelta& out) {
     const JsonValueScanner::Step step = value_.push(c);
     if (step == JsonValueScanner::Step::kMore || step == JsonValueScanner::Step::kLast) {
-      writer_.add_arguments({&c, 1}, out);
+      std::string json;
+      value_.append_last(json);
+      writer_.add_arguments(json, out);
     }
     if (step == JsonValueScanner::Step::kMore) return {};
     place_ = Place::kText;

@@ -1,6 +1,7 @@
 #include "serve/tool_call_stages.h"
 
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "serve/call_ids.h"
@@ -18,7 +19,8 @@ class ContentStage final : public OutputStage {
   void finish(OutputDelta&) override {}
 };
 
-// Calls between <tool_call> and </tool_call>, each read by a Scanner of its own.
+// Calls between <tool_call> and </tool_call>, each read by a Scanner of its own. Qwen3-Coder is seen to leave the first
+// one out: there <function=f> of a tool that there is begins a call, too.
 template <class Scanner>
 class TaggedStage final : public OutputStage {
  public:
@@ -66,6 +68,16 @@ class TaggedStage final : public OutputStage {
 
   void text(char c, OutputDelta& out) {
     MarkerHold::Step step = begin_.push(c);
+    if constexpr (std::is_same_v<Scanner, XmlCallScanner>) {
+      if (step == MarkerHold::Step::kOther && c == 'f' && begin_.text().ends_with('<')) {
+        marker_ = begin_.take();
+        scanner_.emplace(unused_);
+        scanner_->begin_bare();  // "<f"
+        body_ = c;
+        place_ = Place::kCall;
+        return;
+      }
+    }
     if (step == MarkerHold::Step::kOther) {
       out.content += begin_.take();
       after_call_ = false;
@@ -73,6 +85,7 @@ class TaggedStage final : public OutputStage {
       if (step == MarkerHold::Step::kOther) out.content += c;
     }
     if (step == MarkerHold::Step::kFound) {
+      marker_ = begin_.take();
       scanner_.emplace(unused_);
       place_ = Place::kCall;
     }
@@ -84,7 +97,7 @@ class TaggedStage final : public OutputStage {
       body_ += c;
       return state == State::kBroken ? give_up(out) : std::string();
     }
-    begin_.take();
+    marker_.clear();
     body_.clear();
     after_call_ = true;
     if (state != State::kReading) place_ = Place::kAfterObject;
@@ -93,7 +106,7 @@ class TaggedStage final : public OutputStage {
 
   // The text was no call: its marker is content. Returns the rest.
   std::string give_up(OutputDelta& out) {
-    out.content += begin_.take();
+    out.content += std::exchange(marker_, {});
     after_call_ = false;
     place_ = Place::kText;
     return std::exchange(body_, {});
@@ -114,6 +127,7 @@ class TaggedStage final : public OutputStage {
   Place place_ = Place::kText;
   MarkerHold begin_{"<tool_call>"};
   MarkerHold end_{"</tool_call>"};
+  std::string marker_;       // of the call that is not announced yet, with white space before it
   std::string body_;         // behind the marker, until the call is announced
   bool after_call_ = false;  // no content came since the last call
 };
