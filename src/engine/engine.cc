@@ -150,7 +150,7 @@ EngineInfo describe(const ResolvedModels& models, const Replica& replica) {
       models.expert_replicas > 1 || (replica.ranks() > 1 && models.target.decoder.divides_by_expert());
   info.threads = replica.threads();
   info.eos_token_ids = models.target.eos_ids;
-  info.default_sampling = models.target.default_sampling;
+  info.default_sampling = models.default_sampling;
   info.warnings = models.warnings;
   return info;
 }

@@ -6,6 +6,7 @@
 #include "base/environment.h"
 #include "engine/round_setup.h"
 #include "engine/validation.h"
+#include "families/generation.h"
 #include "model/shard.h"
 #include "ops/attention/attention.h"
 #include "ops/choice/choice.h"
@@ -521,6 +522,12 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
         "out and let the service manager start the process again.");
   }
   VOLLEY_ASSIGN(models.target, families::read_target(options.model_dir));
+  // Whoever sets other defaults need not mind a file that is wrong.
+  if (auto sampling = families::read_default_sampling(options.model_dir, {}); sampling.ok()) {
+    models.default_sampling = *sampling;
+  } else {
+    models.warnings.push_back(sampling.error().message + " The engine takes no defaults of sampling from that file.");
+  }
   VOLLEY_RETURN_IF_ERROR(check_vocabulary(models.target.decoder));
   VOLLEY_RETURN_IF_ERROR(divide_experts(options, models));
   VOLLEY_RETURN_IF_ERROR(resolve_draft(options, models));

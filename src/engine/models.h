@@ -55,6 +55,7 @@ struct ResolvedModels {
   int ranks = 1;            // of the tensor-parallel group
   int nodes = 1, node = 0;  // processes that have equal parts of them, in order; which one this is
   families::TargetConfig target;
+  SamplingParams default_sampling;                  // generation_config.json over the library's defaults
   std::shared_ptr<const spec::ProposerSpec> draft;  // null: speculation is off
   int32_t block_size = 1;
   std::vector<int32_t> draft_lengths;          // that a step may draft, ascending; empty without a drafter

@@ -61,6 +61,18 @@ TEST_F(Startup, ThePairAsItIsStarts) {
   EXPECT_EQ(refusal(ErrorCode::kInternal), "");
 }
 
+// Who sets defaults of sampling need not mind the model's own; everybody else is told.
+TEST_F(Startup, DefaultsOfSamplingThatAreWrongAreLeftOut) {
+  std::ofstream(root_ / "target/generation_config.json")
+      << R"({"eos_token_id": [2, 0], "temperature": -1, "top_k": 9})";
+  const auto models = engine::resolve_models(options_);
+  ASSERT_TRUE(models.ok()) << models.error().message;
+  EXPECT_EQ(models->default_sampling.temperature, 1.0f);
+  EXPECT_EQ(models->default_sampling.top_k, 0);
+  ASSERT_FALSE(models->warnings.empty());
+  EXPECT_MENTIONS(models->warnings.front(), "generation_config.json: \"temperature\" is -1");
+}
+
 TEST_F(Startup, DrafterOfAnotherHiddenSize) {
   replace("draft/config.json", "\"hidden_size\": 256", "\"hidden_size\": 512");
   const std::string message = refusal(ErrorCode::kFailedPrecondition);

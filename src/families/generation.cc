@@ -74,7 +74,7 @@ Status read_generation_config(const std::string& dir, TargetConfig& target) {
   const ConfigFields fields(json, dir + kFile);
   VOLLEY_ASSIGN(std::vector<TokenId> eos_ids, read_eos_ids(fields, target.decoder.vocab));
   if (!eos_ids.empty()) target.eos_ids = std::move(eos_ids);
-  return read_sampling(fields, target.default_sampling);
+  return {};
 }
 
 Status check_sampling_overrides(const std::string& overrides) {

@@ -21,7 +21,8 @@ class GrammarCompiler;  // text/grammar.h
 // Immutable; any thread.
 class Tokenizer {
  public:
-  // DIR/tokenizer.json. kNotFound, kDataLoss name the file.
+  // DIR/tokenizer.json, with the special tokens that tokenizer_config.json adds where its tokenizer_class decides that.
+  // kNotFound, kDataLoss name the file.
   static Result<std::shared_ptr<const Tokenizer>> load(const std::string& dir);
   virtual ~Tokenizer() = default;
 
