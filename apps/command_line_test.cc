@@ -281,6 +281,22 @@ TEST(CommandLine, NamesTheUnknownWordAndTheNearestOne) {
   EXPECT_TRUE(message({"generate", "--prompt", "a", "--top-p", "2"}).ends_with("; see volley generate --help"));
 }
 
+// CLI11 reads 0100 as 64.
+TEST(CommandLine, ANumberDoesNotBeginWithZero) {
+  for (const std::vector<const char*>& arguments :
+       std::vector<std::vector<const char*>>{{"--max-num-seqs", "0100"},
+                                             {"--seed", "010"},
+                                             {"--top-k", "-01"},
+                                             {"--tensor-parallel-size", "010"},
+                                             {"--concurrency", "07"}}) {
+    const auto parsed = parse({"generate", "--prompt", "a", arguments[0], arguments[1]});
+    ASSERT_FALSE(parsed.ok()) << arguments[0];
+    EXPECT_NE(parsed.error().message.find("begins with a 0"), std::string::npos) << parsed.error().message;
+  }
+  const auto zeros = parse({"generate", "--prompt", "a", "--seed", "0", "--top-k", "0", "--min-p", "0.5"});
+  EXPECT_TRUE(zeros.ok()) << zeros.error().message;
+}
+
 TEST(CommandLine, ACacheOfCodesIsE4m3) {
   for (const char* name : {"fp8", "fp8_e4m3"}) {
     const auto parsed = parse({"serve", "--kv-cache-dtype", name});

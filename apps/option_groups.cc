@@ -10,12 +10,27 @@
 
 namespace volley::apps {
 
+namespace {
+
+// "010" and "-01": CLI11 takes them for octal numbers.
+bool is_octal(std::string_view text) {
+  if (text.starts_with('-')) text.remove_prefix(1);
+  return text.size() > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9';
+}
+
+std::string octal(const std::string& text, const std::string& description) {
+  return text + " begins with a 0: it must be " + description;
+}
+
+}  // namespace
+
 CLI::Validator between(double low, double high, const std::string& description) {
   return CLI::Validator(
       [low, high, description](std::string& text) -> std::string {
         double value = 0;
         const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
         const bool number = end == text.data() + text.size() && !std::isnan(value);
+        if (number && is_octal(text)) return octal(text, description);
         if (number && failure == std::errc() && value >= low && value <= high) return "";
         const bool large =
             failure == std::errc::result_out_of_range ? text.find("e-") == std::string::npos : value > high;
@@ -30,8 +45,9 @@ const CLI::Validator& seed() {
         uint64_t value = 0;
         const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
         const bool number = !text.empty() && end == text.data() + text.size();
-        if (number && failure == std::errc()) return "";
         const std::string what = "a whole number from 0 to 2^64 - 1";
+        if (number && is_octal(text)) return octal(text, what);
+        if (number && failure == std::errc()) return "";
         return number ? text + " is too large: it must be " + what : text + " is not " + what;
       },
       "");
@@ -230,6 +246,7 @@ void add_tensor_parallel_options(CLI::App* app, int* ranks, bool* by_expert) {
   app->add_option("--tensor-parallel-size", *ranks,
                   "ranks that share every weight matrix and the KV heads: 1, 2, 4 or 8; on CUDA a GPU each, from "
                   "--device on; on the CPU they share --threads [1]")
+      ->check(between(1, 8, "1, 2, 4 or 8"))
       ->check(CLI::IsMember({1, 2, 4, 8}));
   app->add_flag(
       "--enable-expert-parallel", *by_expert,
