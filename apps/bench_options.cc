@@ -1,5 +1,7 @@
 #include "apps/bench_options.h"
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -97,6 +99,12 @@ void add_bench(CLI::App* root, BenchCommand* command) {
 
 Status check_bench(const BenchCommand& command) {
   VOLLEY_RETURN_IF_ERROR(check_engine(command.engine));
+  const int64_t most = std::numeric_limits<int32_t>::max();  // tokens of a context
+  if (!command.input && !command.rounds && int64_t{command.prompt_tokens} + command.output_tokens > most) {
+    return invalid_argument("--prompt-tokens " + std::to_string(command.prompt_tokens) + " and --output-tokens " +
+                            std::to_string(command.output_tokens) + " are more than " + std::to_string(most) +
+                            " together: lower one of them");
+  }
   if (!command.rounds) {
     if (command.engine.simulations.size() > 1) {
       return invalid_argument("--simulate-acceptance is given more than once, which --rounds can measure: add it");

@@ -279,6 +279,8 @@ TEST(CommandLine, NamesTheUnknownWordAndTheNearestOne) {
             "\"some/model\" is one word too many: volley serve takes options, such as --model DIR; see volley serve "
             "--help");
   EXPECT_TRUE(message({"generate", "--prompt", "a", "--top-p", "2"}).ends_with("; see volley generate --help"));
+  EXPECT_EQ(message({"bench", "--prompt-tokens", "2147483647", "--output-tokens", "2"}),
+            "--prompt-tokens 2147483647 and --output-tokens 2 are more than 2147483647 together: lower one of them");
 }
 
 // CLI11 reads 0100 as 64.
