@@ -13,21 +13,19 @@ namespace {
 
 // add_speculation_options() has them for one run.
 void add_bench_verify(CLI::App* app, BenchCommand* command) {
-  app->add_option_function<std::vector<std::string>>(
-         "--simulate-acceptance",
-         [command](const std::vector<std::string>& texts) {
-           for (const std::string& text : texts) {
-             auto parsed = parse_simulation(text);
-             if (!parsed.ok()) throw CLI::ValidationError("--simulate-acceptance", parsed.error().message);
-             command->engine.simulations.push_back(std::move(*parsed));
-           }
-         },
-         "position i of a block is accepted with P^i, the texts mean nothing; P,P,…: of requests in turn; P+STEP:P: "
-         "another P from this decoding step of the request on; with --rounds it may be given several times")
-      ->type_name("geometric:LIST")
-      ->type_size(1)
-      ->expected(1)
-      ->take_all();
+  const auto simulate = [command](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) {
+      auto parsed = parse_simulation(text);
+      if (!parsed.ok()) throw CLI::ValidationError("--simulate-acceptance", parsed.error().message);
+      command->engine.simulations.push_back(std::move(*parsed));
+    }
+  };
+  one_value_each(app->add_option_function<std::vector<std::string>>(
+                     "--simulate-acceptance", simulate,
+                     "position i of a block is accepted with P^i, the texts mean nothing; P,P,…: of requests in turn; "
+                     "P+STEP:P: another P from this decoding step of the request on; with --rounds it may be given "
+                     "several times"))
+      ->type_name("geometric:LIST");
   app->add_option_function<std::vector<std::string>>(
          "--verify",
          [command](const std::vector<std::string>& texts) {

@@ -281,6 +281,28 @@ TEST(CommandLine, NamesTheUnknownWordAndTheNearestOne) {
   EXPECT_TRUE(message({"generate", "--prompt", "a", "--top-p", "2"}).ends_with("; see volley generate --help"));
   EXPECT_EQ(message({"bench", "--prompt-tokens", "2147483647", "--output-tokens", "2"}),
             "--prompt-tokens 2147483647 and --output-tokens 2 are more than 2147483647 together: lower one of them");
+  // A key that is one by mistake would open the server.
+  for (const std::vector<const char*>& swallowed :
+       std::vector<std::vector<const char*>>{{"serve", "--api-key", "sk-long", "8000"},
+                                             {"serve", "--allowed-hosts", "a.example", "8000"},
+                                             {"generate", "--prompt", "a", "--stop", "x", "8000"},
+                                             {"bench", "--simulate-acceptance", "geometric:0.5", "8000"}}) {
+    EXPECT_TRUE(message(swallowed).starts_with("\"8000\" is one word too many")) << message(swallowed);
+  }
+}
+
+TEST(CommandLine, TextsKeepTheirBrackets) {
+  const auto generate = parse({"generate", "--prompt", "a", "--stop", "[/INST]", "--stop=[a, b]", "--stop", "]["});
+  ASSERT_TRUE(generate.ok()) << generate.error().message;
+  EXPECT_EQ(std::get<GenerateCommand>(*generate).settings.stop, (std::vector<std::string>{"[/INST]", "[a, b]", "]["}));
+  const auto serve = parse({"serve", "--api-key", "[k]", "--api-key=[k,l]", "--allowed-hosts", "[::1],[::2]",
+                            "--served-model-name", "[m]", "n", "--served-model-name", "o", "--cors-origin", "[x]"});
+  ASSERT_TRUE(serve.ok()) << serve.error().message;
+  const auto& command = std::get<ServeCommand>(*serve);
+  EXPECT_EQ(command.api_keys, (std::vector<std::string>{"[k]", "[k,l]"}));
+  EXPECT_EQ(command.server.allowed_hosts, (std::vector<std::string>{"[::1]", "[::2]"}));
+  EXPECT_EQ(command.server.served_model_names, (std::vector<std::string>{"[m]", "n", "o"}));
+  EXPECT_EQ(command.server.cors_origins, (std::vector<std::string>{"[x]"}));
 }
 
 // CLI11 reads 0100 as 64.

@@ -82,6 +82,15 @@ const CLI::Validator& not_negative() {
   return validator;
 }
 
+CLI::Option* one_value_each(CLI::Option* option) {
+  return option->type_size(1)->expected(1)->take_all()->allow_extra_args(false);
+}
+
+CLI::Option* values_as_written(CLI::Option* option) {
+  constexpr int kMost = 1000;  // as long as it is not CLI11's number for no limit
+  return option->expected(1, kMost)->allow_extra_args(false);
+}
+
 namespace {
 
 const CLI::Validator& json_object() {

@@ -162,10 +162,10 @@ Status Collector::take_variables(const Variables& variables) {
       continue;
     }
     std::vector<std::string> values = {value};
-    if (takes_several(*option) && option->get_delimiter() == '\0' && !is_flag(*option)) {
+    if (takes_several(*option) && !is_flag(*option)) {
       if (auto list = value.front() == '[' ? parse_list(value) : std::nullopt) {
         values = std::move(*list);
-      } else {
+      } else if (option->get_delimiter() == '\0') {
         values = CLI::detail::split(value, ',');
         for (std::string& item : values) item = std::string(trim(item));
       }

@@ -170,6 +170,28 @@ TEST_F(OptionSources, OfOptionsThatExcludeOneAnotherTheStrongestSourceCounts) {
   EXPECT_FALSE(parse({"generate"}, {}, "prompt: a\nchat: b\n").ok());
 }
 
+TEST_F(OptionSources, TextsKeepTheirBrackets) {
+  const auto stops = [this](const std::string& variable, const std::string& file) {
+    Variables variables;
+    if (!variable.empty()) variables.emplace_back("VOLLEY_STOP", variable);
+    const auto parsed = parse({"generate", "--prompt", "p"}, variables, file);
+    EXPECT_TRUE(parsed.ok()) << parsed.error().message;
+    return parsed.ok() ? *std::get<GenerateCommand>(*parsed).settings.stop : std::vector<std::string>();
+  };
+  EXPECT_EQ(stops("[/INST]", ""), std::vector<std::string>{"[/INST]"});
+  EXPECT_EQ(stops("[INST], [/INST]", ""), (std::vector<std::string>{"[INST]", "[/INST]"}));
+  EXPECT_EQ(stops(R"(["[a, b]", "]["])", ""), (std::vector<std::string>{"[a, b]", "]["}));
+  EXPECT_EQ(stops("", "stop: '[/INST]'\n"), std::vector<std::string>{"[/INST]"});
+  EXPECT_EQ(stops("", "stop: ['[a, b]', x]\n"), (std::vector<std::string>{"[a, b]", "x"}));
+  EXPECT_EQ(serve({}, {{"VOLLEY_API_KEY", "[k]"}}).api_keys, std::vector<std::string>{"[k]"});
+  EXPECT_EQ(serve({}, {{"VOLLEY_SERVED_MODEL_NAME", "[m]"}}).server.served_model_names,
+            std::vector<std::string>{"[m]"});
+  EXPECT_EQ(serve({}, {{"VOLLEY_ALLOWED_HOSTS", R"(["a.example", "[::1]"])"}}).server.allowed_hosts,
+            (std::vector<std::string>{"a.example", "[::1]"}));
+  EXPECT_EQ(serve({}, {}, "allowed-hosts: ['[::1]', '[::2]']\n").server.allowed_hosts,
+            (std::vector<std::string>{"[::1]", "[::2]"}));
+}
+
 TEST_F(OptionSources, RequiredOptionsMayComeFromAnywhere) {
   const auto parsed = parse({"batch", "--output", "b"}, {}, "input: a\n");
   ASSERT_TRUE(parsed.ok()) << parsed.error().message;
