@@ -279,6 +279,9 @@ TEST(CommandLine, NamesTheUnknownWordAndTheNearestOne) {
             "\"some/model\" is one word too many: volley serve takes options, such as --model DIR; see volley serve "
             "--help");
   EXPECT_TRUE(message({"generate", "--prompt", "a", "--top-p", "2"}).ends_with("; see volley generate --help"));
+  EXPECT_EQ(message({"serve", "--enable-chunked-prefill=false"}),
+            "--enable-chunked-prefill is no option of volley serve: what it asks for is always so, leave it out; see "
+            "volley serve --help");
   EXPECT_EQ(message({"bench", "--prompt-tokens", "2147483647", "--output-tokens", "2"}),
             "--prompt-tokens 2147483647 and --output-tokens 2 are more than 2147483647 together: lower one of them");
   // A key that is one by mistake would open the server.
@@ -321,6 +324,14 @@ TEST(CommandLine, ANumberDoesNotBeginWithZero) {
   EXPECT_TRUE(zeros.ok()) << zeros.error().message;
 }
 
+TEST(CommandLine, AnAddressWithItsPortCountsOnce) {
+  for (const std::vector<const char*>& twice : std::vector<std::vector<const char*>>{
+           {"--master-addr", "a"}, {"--master-port", "2"}, {"--dist-init-addr", "a:2"}}) {
+    EXPECT_FALSE(parse({"serve", "--dist-init-addr", "b:1", twice[0], twice[1]}).ok()) << twice[0];
+    EXPECT_FALSE(parse({"serve", twice[0], twice[1], "--dist-init-addr", "b:1"}).ok()) << twice[0];
+  }
+}
+
 TEST(CommandLine, ACacheOfCodesIsE4m3) {
   for (const char* name : {"fp8", "fp8_e4m3"}) {
     const auto parsed = parse({"serve", "--kv-cache-dtype", name});
@@ -336,7 +347,7 @@ TEST(CommandLine, ACacheOfCodesIsE4m3) {
 TEST(CommandLine, TakesOtherServersNamesOfOptions) {
   const auto parsed = parse({"serve", "--model-path", "m", "--gpu-memory-utilization=0.5", "--context-length", "99",
                              "--max-running-requests", "7", "--speculative-draft-model-path", "d",
-                             "--disable-radix-cache", "--enable-prefix-caching", "--dist-init-addr", "[::1]:5000"});
+                             "--enable-prefix-caching=false", "--dist-init-addr", "[::1]:5000"});
   ASSERT_TRUE(parsed.ok()) << parsed.error().message;
   const EngineFlags& flags = std::get<ServeCommand>(*parsed).engine;
   EXPECT_EQ(flags.model, "m");

@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "apps/option_aliases.h"
 #include "families/generation.h"
 #include "serve/json_text.h"
 
@@ -285,27 +286,13 @@ void add_node_options(CLI::App* app, EngineOptions* options) {
       ->check(not_empty());
   app->add_option("--master-port", options->master_port, "its port for that [29501]")
       ->check(between(1, 65535, "a port from 1 to 65535"));
+  // What is an address has been translated into the two above: here it is for the help, and to say what it must be.
   app->add_option_function<std::string>(
-         "--dist-init-addr",
-         [options](const std::string& address) {
-           const size_t colon = address.rfind(':');
-           const std::string host = address.substr(0, colon);
-           const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-           options->master_addr = bracketed ? host.substr(1, host.size() - 2) : host;
-           options->master_port = std::stoi(address.substr(colon + 1));
-         },
-         "both as SGLang writes them")
+         std::string(kDistInitAddr), [](const std::string&) {}, "both as SGLang writes them")
       ->type_name("HOST:PORT")
       ->check(CLI::Validator(
-          [](std::string& text) -> std::string {
-            const size_t colon = text.rfind(':');
-            int port = 0;
-            const char* end = text.data() + text.size();
-            const bool split = colon != std::string::npos && colon > 0;
-            if (split && std::from_chars(text.data() + colon + 1, end, port).ptr == end && port >= 1 && port <= 65535) {
-              return "";
-            }
-            return text + " is not an address and a port, as in gpu-1:29501";
+          [](std::string& text) {
+            return split_address(text) ? "" : text + " is not an address and a port, as in gpu-1:29501";
           },
           ""));
 }
