@@ -29,6 +29,12 @@ const CLI::Validator& seed();          // of 64 bits, which a double does not ho
 const CLI::Validator& not_empty();     // CLI11 takes an empty text for an option that was not given
 const CLI::Validator& some_text();     // for the model to read: not empty, and UTF-8
 
+// Each time this option is given it has one value, as it is written: of options with lists CLI11 takes the words that
+// follow, too, and "[a, b]" for two values.
+CLI::Option* one_value_each(CLI::Option* option);
+// The words that follow are values, too, but a value stays as it is written.
+CLI::Option* values_as_written(CLI::Option* option);
+
 // The options that are added while it lives have a heading of their own in --help.
 class GroupOfHelp {
  public:

@@ -31,6 +31,12 @@ constexpr int32_t kMaxThreads = 1024;
 constexpr int32_t kMaxSlots = 65'536;
 constexpr int32_t kMaxBlockSize = 1024;
 constexpr int32_t kMaxRows = 1 << 20;
+// Of a pass on a GPU: the plain products have a block for four rows, and a grid is at most 65,535 high.
+constexpr int32_t kMaxGpuRows = 4 * 65'535;
+
+int32_t most_rows(DeviceKind device) {
+  return device == DeviceKind::kCuda ? kMaxGpuRows : kMaxRows;
+}
 
 Status check_ranges(const EngineOptions& o) {
   const auto negative = [](const char* name, int64_t value) {
@@ -127,7 +133,22 @@ Status resolve_draft(const EngineOptions& options, ResolvedModels& models) {
 // Room for every slot's whole block and a prompt's chunk beside them: neither waits for the other.
 int32_t default_rows(const ResolvedModels& models) {
   const int64_t blocks = int64_t{models.max_num_seqs} * models.block_size;
-  return static_cast<int32_t>(std::min<int64_t>(kMaxRows, blocks + models.prefill_chunk));
+  return static_cast<int32_t>(std::min<int64_t>(most_rows(models.device.kind), blocks + models.prefill_chunk));
+}
+
+Status check_rows(const ResolvedModels& models) {
+  const std::string most = std::to_string(most_rows(models.device.kind));
+  if (models.max_num_batched_tokens > most_rows(models.device.kind)) {
+    return invalid_argument("--max-num-batched-tokens is " + std::to_string(models.max_num_batched_tokens) +
+                            ": on a GPU it must be at most " + most + ".");
+  }
+  const int64_t drafted = int64_t{models.max_num_seqs} * models.block_size;
+  if (models.device.kind == DeviceKind::kCuda && drafted > kMaxGpuRows) {
+    return invalid_argument("--max-num-seqs " + std::to_string(models.max_num_seqs) + " with blocks of " +
+                            std::to_string(models.block_size) + " tokens drafts " + std::to_string(drafted) +
+                            " rows in one pass, on a GPU at most " + most + ": lower one of them.");
+  }
+  return {};
 }
 
 Status resolve_limits(const EngineOptions& options, ResolvedModels& models) {
@@ -154,7 +175,7 @@ Status resolve_limits(const EngineOptions& options, ResolvedModels& models) {
                             ", fewer than the " + std::to_string(models.max_num_seqs) +
                             " slots of --max-num-seqs: every running request needs at least one row a step.");
   }
-  return {};
+  return check_rows(models);
 }
 
 DType kv_dtype(KvCacheType requested, DType activation) {

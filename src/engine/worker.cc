@@ -293,7 +293,7 @@ void Worker::end(RequestId id, FinishReason reason, std::optional<Error> error) 
       ++totals_.requests_finished;
   }
   it->second.output.finish(reason, std::move(error), Clock::now());
-  erase(it);
+  erase({&id, 1});
 }
 
 // A request that waits, or whose prompt is being computed, ends with no token.
@@ -304,8 +304,16 @@ void Worker::end_late() {
   }
 }
 
-// The device comes last: where it fails, the request is gone all the same.
-void Worker::erase(Requests::iterator request) {
+// The device comes last: where it fails, the requests are gone all the same.
+void Worker::erase(std::span<const RequestId> ids) {
+  std::vector<int32_t> slots;
+  for (const RequestId id : ids) {
+    if (const auto slot = forget(requests_.find(id))) slots.push_back(*slot);
+  }
+  for (const int32_t slot : slots) parts_.replica->clear_slot(slot);
+}
+
+std::optional<int32_t> Worker::forget(Requests::iterator request) {
   if (request->second.deadline) deadlines_.erase({*request->second.deadline, request->first});
   grammars_ -= request->second.grammar ? 1 : 0;
   verify_.forget(request->first);
@@ -314,7 +322,7 @@ void Worker::erase(Requests::iterator request) {
     parts_.replica->discard(std::move(request->second.grammar));
   }
   requests_.erase(request);
-  if (slot) parts_.replica->clear_slot(*slot);
+  return slot;
 }
 
 std::optional<int32_t> Worker::take_slot(Request& request) {
@@ -540,7 +548,7 @@ void Worker::hand_out(const sched::StepPlan& plan, std::vector<spec::RoundResult
     outcomes.push_back({segment.id, std::move(results[i].tokens), finished, results[i].ended || results[i].exhausted});
   }
   scheduler_.apply(outcomes);
-  for (RequestId id : ended) erase(requests_.find(id));
+  erase(ended);
 }
 
 void Worker::count(bool decodes, const spec::RoundResult& result) {

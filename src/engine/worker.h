@@ -132,7 +132,8 @@ class Worker {
   Status start_slot(Request& request, const sched::PlannedSegment& started);
   void hand_out(const sched::StepPlan& plan, std::vector<spec::RoundResult>& results);
   void add_prompt_logprobs(const sched::PlannedSegment& segment, Request& request, spec::RoundResult& result);
-  void erase(Requests::iterator request);
+  void erase(std::span<const RequestId> ids);                 // REQUIRES: they are open
+  std::optional<int32_t> forget(Requests::iterator request);  // its slot, if it had one, for the caller to clear
   void end(RequestId id, FinishReason reason, std::optional<Error> error);
   std::optional<int32_t> take_slot(Request& request);
   void release_slot(Request& request);

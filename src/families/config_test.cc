@@ -238,6 +238,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadConfig{"top_k_fraction", R"({"top_k":2.5})", kInvalid, {"top_k"}},
                     BadConfig{"min_p", R"({"min_p":-0.1})", kInvalid, {"min_p"}},
                     BadConfig{"repetition", R"({"repetition_penalty":0})", kInvalid, {"repetition_penalty"}},
+                    BadConfig{"repetition_tiny", R"({"repetition_penalty":1e-38})", kInvalid, {"repetition_penalty"}},
                     BadConfig{"do_sample", R"({"do_sample":1})", kInvalid, {"do_sample"}}),
     [](const auto& info) { return info.param.name; });
 

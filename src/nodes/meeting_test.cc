@@ -140,6 +140,36 @@ TEST(Meeting, GoesOnAfterStrangers) {
   for (const auto& result : met(said, port, 2)) EXPECT_TRUE(result.ok()) << result.error().message;
 }
 
+// The address may be another service's.
+TEST(Meeting, SaysThatAStrangerIsNoNode) {
+  const auto listener = std::move(*net::Listener::bind({"127.0.0.1", 0}));
+  for (const bool framed : {false, true}) {
+    std::thread service([&] {
+      const auto connection = std::move(*listener->accept(soon()));
+      const std::string_view http = "HTTP/1.1 400 Bad Request\r\n\r\n";
+      if (!framed) ASSERT_TRUE(connection->send(std::as_bytes(std::span(http))).ok());
+      if (framed) ASSERT_TRUE(net::send_frame(*connection, 77, {}).ok());
+      std::byte end[1];
+      while (connection->receive(end, soon()).ok()) {
+      }  // until the node is gone
+    });
+    const auto met = meet({2, 1, 2, listener->address()}, Said().facts, Said().numbers, soon());
+    service.join();
+    ASSERT_FALSE(met.ok());
+    EXPECT_THAT(met.error().message,
+                HasSubstr("Whoever listens at " + net::to_string(listener->address()) + " is no node 0 of Volley: "));
+  }
+}
+
+// Its name may be known later than it starts.
+TEST(Meeting, TheFirstWaitsForItsOwnName) {
+  const auto deadline = net::after(std::chrono::seconds(1));
+  const auto met = meet({2, 0, 2, {"192.0.2.1", 29501}}, Said().facts, Said().numbers, deadline);
+  ASSERT_FALSE(met.ok());
+  EXPECT_GE(net::after(std::chrono::milliseconds(200)), deadline) << "it did not try again";
+  EXPECT_THAT(met.error().message, HasSubstr("This machine cannot listen at 192.0.2.1:29501: "));
+}
+
 TEST(Meeting, RefusesANodeThatCannotBe) {
   const net::PortForTest own;
   const uint16_t port = own.number();
