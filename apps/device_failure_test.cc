@@ -153,8 +153,8 @@ TEST_P(FaultyProgram, BatchLeavesTheRestToTheSameCommand) {
       input << line.dump() << '\n';
     }
   }
-  const std::vector<std::string> command = {"batch",      "--input",       path("in"), "--output",
-                                            path("done"), "--concurrency", "4", "--verify", "full"};
+  const std::vector<std::string> command = {"batch",         "--input", path("in"), "--output", path("done"),
+                                            "--concurrency", "4",       "--verify", "full"};
   start(joined(command, engine_));
   break_device_after("done");
   EXPECT_EQ(status(), kExitDevice);

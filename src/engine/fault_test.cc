@@ -387,52 +387,6 @@ TEST_P(Fault, WhoRunsInALongStepIsNotInTheQueue) {
   EXPECT_EQ(third.get().error->code, ErrorCode::kResourceExhausted) << "one waits already";
 }
 
-// The device hears of both slots after both requests have ended: a fault there leaves neither behind.
-TEST_P(Fault, AFaultAfterRequestsHaveEndedTogetherLeavesNone) {
-  if (GetParam().rank != 0) GTEST_SKIP() << "another rank hears of it later";
-  EngineOptions options = tiny_options();
-  options.draft_dir.clear();
-  options.speculation = Speculation::kOff;  // a token a step
-  WorkerParts parts = make_parts(options, faulty());
-  parts.least_between_faults_s = 0;
-  worker_ = std::make_unique<Worker>(std::move(parts));
-  const auto submit_to = [&](const GenerateRequest& request, const EventSink& sink) {
-    ASSERT_TRUE(worker_->submit({++last_id_, request, nullptr, sink, RequestOutput::Clock::now()}).ok());
-  };
-  GenerateRequest request = request_of(5);
-  request.max_tokens = 60;
-  std::promise<void> began, others_came;
-  std::promise<Finish> ended;
-  bool first = true;
-  submit_to(request, [&](const Event& event) {
-    if (std::exchange(first, false)) {
-      began.set_value();
-      others_came.get_future().wait();  // the engine waits, and takes both at once
-    }
-    if (event.finish) ended.set_value(*event.finish);
-  });
-  began.get_future().wait();
-  std::atomic<int> ends = 0;
-  request.max_tokens = 9;
-  request.bad_words = {{3}};
-  for (const TokenId token : {11, 12}) {
-    request.prompt[0] = token;
-    submit_to(request, [&](const Event& event) {
-      if (event.finish && ++ends == 2) arm(Kind::kWork, 1);
-    });
-  }
-  others_came.set_value();
-  EXPECT_EQ(ended.get_future().get().reason, FinishReason::kLength);
-  worker_->stop();
-  worker_->join();
-  EXPECT_EQ(ends, 2);
-  EXPECT_EQ(thrown(), 1);
-  const EngineStats stats = worker_->stats();
-  EXPECT_EQ(stats.device_restarts, 1);
-  EXPECT_EQ(stats.requests_finished, 3);
-  EXPECT_EQ(stats.requests_cancelled, 0) << "who was left behind ends with the engine";
-}
-
 TEST_P(Fault, AFaultWhileTheModelsAreLoadedIsAnError) {
   const auto models = resolve_models(tiny_options());
   ASSERT_TRUE(models.ok());
