@@ -124,10 +124,9 @@ TEST(DataParallel, ConversationsFindWhatWasSaid) {
                 static_cast<long long>(stats.prompt_tokens));
     EXPECT_GT(static_cast<double>(cached), 0.97 * static_cast<double>(*alone));
     EXPECT_EQ(stats.cached_tokens, cached);
-    // A conversation stays where it is, so shares differ by whole conversations.
-    const int64_t share = static_cast<int64_t>(conversations) * turns / replicas;
+    // A conversation stays where it is. How many a replica gets goes by how fast it is at this moment.
     for (const EngineStats& replica : stats.replicas) {
-      EXPECT_GE(replica.requests_finished, share / 2) << "the load is shared out";
+      EXPECT_GE(replica.requests_finished, turns) << "the load is shared out";
     }
   }
   EXPECT_GT(*alone, 1000);

@@ -203,7 +203,7 @@ TEST(QuantisedFiles, BiasesOfZerosAreNoBiases) {
   const std::string bias = kGate + "bias";
   Damaged zeros("gptq");
   const Json rows = zeros.header[kGate + "scales"]["shape"][1];
-  zeros.add(bias, "F16", {rows}, rows.get<size_t>() * 2);
+  zeros.add(bias, "F16", Json::array({rows}), rows.get<size_t>() * 2);
   EXPECT_EQ(zeros.error().code, ErrorCode::kResourceExhausted)
       << "nothing is wrong but the memory: " << zeros.error().message;
   zeros.set_byte(bias, 1, 0x80);
@@ -212,7 +212,7 @@ TEST(QuantisedFiles, BiasesOfZerosAreNoBiases) {
   EXPECT_EQ(zeros.error().code, ErrorCode::kUnimplemented);
   EXPECT_THAT(zeros.error().message, HasSubstr("mlp.gate_proj.bias"));
   Damaged elsewhere("gptq");
-  elsewhere.add("model.layers.1.mlp.other_proj.bias", "F16", {8}, 16);
+  elsewhere.add("model.layers.1.mlp.other_proj.bias", "F16", Json::array({8}), 16);
   EXPECT_THAT(elsewhere.error().message, HasSubstr("mlp.other_proj.bias"));
 }
 
