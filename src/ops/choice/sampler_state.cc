@@ -75,9 +75,8 @@ Status CpuSamplerState::start(int32_t slot, SlotSampling sampling, std::span<con
     slots_[slot] = std::move(fresh);
   } catch (const std::bad_alloc&) {
     return resource_exhausted(
-        "There is no memory left for the token counts that repetition, presence and frequency penalties need: leave "
-        "the "
-        "penalties out, or send the request again later.");
+        "There is no memory left for the token counts that repetition, presence and frequency penalties need: "
+        "leave the penalties out, or send the request again later.");
   }
   return {};
 }
