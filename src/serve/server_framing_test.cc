@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/sanitized.h"
 #include "serve/server.h"
 #include "serve/testing/client.h"
 #include "serve/testing/fake_engine.h"
@@ -213,6 +214,25 @@ TEST(ServerFraming, ABodyThatNoMemoryCanHoldIsRefused) {
     EXPECT_TRUE(client.wait_for_close());
   }
   EXPECT_EQ(other.get("/health")->status, 200);
+}
+
+// The end may be read just when the answer is ready: the connection must not wait for more.
+TEST(ServerFraming, AnEndThatComesWithTheAnswerEndsTheConnection) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.idle_timeout = 600s;
+  const auto server = start_server(engine, options);
+  for (int i = 0; i < (kSanitized ? 600 : 3000); ++i) {
+    Client client(server->port());
+    ASSERT_TRUE(client.send(Client::post_text("/tokenize", R"({"prompt": "a"})")));
+    const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(i % 300);
+    while (std::chrono::steady_clock::now() < end) continue;
+    client.send_end();
+    auto response = client.receive();
+    while (response && response->status == 100) response = client.receive();
+    ASSERT_TRUE(response) << i;
+    ASSERT_TRUE(client.wait_for_close()) << i;
+  }
 }
 
 // Whether a client is gone matters while its text is read, too; see ServerLife for those that are.

@@ -74,6 +74,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   asio::awaitable<bool> shake_hands();
   asio::awaitable<void> say_goodbye();
+  asio::awaitable<void> look_again();
   asio::awaitable<bool> wait_for_bytes();
   asio::awaitable<std::optional<Exchange>> read_request();
   Refusal refusal(const Parser& parser, const HttpRequest& request, bool asks) const;
@@ -134,6 +135,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool signalled_ = false;
   asio::cancellation_signal watch_cancel_;
   bool watching_ = false;
+  bool end_seen_ = false;     // by the watch: the client sends nothing more
   bool gone_ = false;         // nobody to answer: the client left, or the server stops
   std::shared_ptr<Job> job_;  // while a worker has the request
   std::shared_ptr<Generation> generation_;

@@ -10,6 +10,15 @@
 
 namespace volley::serve::transport {
 
+// Asio takes a socket whose end it has read for one without news: the next read would wait for ever for more. To ask
+// whether it can be read makes it look again.
+inline asio::awaitable<void> Session::look_again() {
+  error_code error;
+  arm(shared_.options.idle_timeout, kDrainIdle);
+  co_await stream_.socket().async_wait(tcp::socket::wait_read, token(error));
+  disarm();
+}
+
 // False: the connection ended, timed out or is drained before a new request began. An empty line before it counts as
 // nothing: some clients send one behind a body.
 inline asio::awaitable<bool> Session::wait_for_bytes() {
@@ -34,6 +43,7 @@ inline asio::awaitable<bool> Session::wait_for_bytes() {
 
 // Nothing: the connection is to be closed; what the client could be told, it was.
 inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
+  if (end_seen_) co_await look_again();
   if (!co_await wait_for_bytes()) co_return std::nullopt;
   arm(shared_.options.receive_timeout, kDrainRead);
   body_share_.release();

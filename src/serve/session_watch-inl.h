@@ -24,6 +24,7 @@ inline void Session::watch() {
       asio::bind_cancellation_slot(watch_cancel_.slot(), [self = shared_from_this()](error_code error, size_t size) {
         self->watching_ = false;
         self->buffer_.commit(size);
+        if (is_end_of_stream(error)) self->end_seen_ = true;
         const bool answering = self->generation_ || self->job_;
         if (answering && !error) {
           self->watch();

@@ -71,11 +71,11 @@ def answer(server: Server, text: str, **options: object) -> str:
 
 
 def stream_for_long(server: Server) -> str:
-    """A stream that ends with an error, or with "whole"."""
-    stream = server.client().completions.create(
-        model=MODEL, prompt="a", max_tokens=2000, stream=True, extra_body={"ignore_eos": True}
-    )
+    """An error, of the stream or before it has begun, or "whole"."""
     try:
+        stream = server.client().completions.create(
+            model=MODEL, prompt="a", max_tokens=2000, stream=True, extra_body={"ignore_eos": True}
+        )
         for _ in stream:
             pass
     except openai.OpenAIError as error:
