@@ -31,7 +31,7 @@ constexpr int32_t kMaxThreads = 1024;
 constexpr int32_t kMaxSlots = 65'536;
 constexpr int32_t kMaxBlockSize = 1024;
 constexpr int32_t kMaxRows = 1 << 20;
-// Of a pass on a GPU: the plain products have a block for four rows, and a grid is at most 65,535 high.
+// The most rows of a pass on a GPU: plain products have a block for four, and a grid is at most 65,535 high.
 constexpr int32_t kMaxGpuRows = 4 * 65'535;
 
 int32_t most_rows(DeviceKind device) {
