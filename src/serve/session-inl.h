@@ -96,6 +96,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   void watch();
   void watch_for_reset();
+  bool was_reset();
   void send_interim();
   void end_of_watch(bool client_left);
   void leave();

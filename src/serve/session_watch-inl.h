@@ -3,6 +3,7 @@
 #pragma once
 
 #include <linux/sockios.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -30,6 +31,7 @@ inline void Session::watch() {
           self->watch();
         } else if (answering && is_end_of_stream(error)) {
           self->watch_for_reset();
+          if (!self->answer_begun_ && self->interim_responses_) self->send_interim();
         } else {
           // An end that comes when the answer is ready is no reason not to send it.
           self->end_of_watch(error && error != asio::error::operation_aborted && !is_end_of_stream(error));
@@ -46,9 +48,20 @@ inline void Session::watch_for_reset() {
       tcp::socket::wait_error,
       asio::bind_cancellation_slot(watch_cancel_.slot(), [self = shared_from_this()](error_code error) {
         self->watching_ = false;
-        self->end_of_watch(error != asio::error::operation_aborted);
+        const bool reset = !error && self->was_reset();
+        if (!error && !reset && (self->generation_ || self->job_)) {
+          self->watch_for_reset();
+        } else {
+          self->end_of_watch(reset || (error && error != asio::error::operation_aborted));
+        }
       }));
-  if (!answer_begun_ && interim_responses_) send_interim();
+}
+
+// Asio may end a wait for an error without one: an event of a closed connection can reach the one that took its place
+// in Asio's tables. A read or a write tries again then, a wait does not look.
+inline bool Session::was_reset() {
+  pollfd state{stream_.socket().native_handle(), 0, 0};  // errors are reported unasked
+  return ::poll(&state, 1, 0) != 0;
 }
 
 inline void Session::send_interim() {
