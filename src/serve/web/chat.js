@@ -211,12 +211,13 @@ export class Chat {
     } finally {
       for (const unused of views.slice(views.indexOf(view) + 1)) unused.element.remove();
       if (compared) this.#showVerdict(turn);
-      // Another conversation may be on the screen by now, with a request of its own.
-      if (this.#running === controller) {
+      // Kept first: who sees that the answer is there may leave the page at once.
+      await this.#save(conversation).finally(() => {
+        // Another conversation may be on the screen by now, with a request of its own.
+        if (this.#running !== controller) return;
         this.#endRunning();
         this.#page.root.scrollTop = this.#page.root.scrollHeight;
-      }
-      await this.#save(conversation);
+      });
     }
   }
 
