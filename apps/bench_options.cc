@@ -1,5 +1,7 @@
 #include "apps/bench_options.h"
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,21 +13,19 @@ namespace {
 
 // add_speculation_options() has them for one run.
 void add_bench_verify(CLI::App* app, BenchCommand* command) {
-  app->add_option_function<std::vector<std::string>>(
-         "--simulate-acceptance",
-         [command](const std::vector<std::string>& texts) {
-           for (const std::string& text : texts) {
-             auto parsed = parse_simulation(text);
-             if (!parsed.ok()) throw CLI::ValidationError("--simulate-acceptance", parsed.error().message);
-             command->engine.simulations.push_back(std::move(*parsed));
-           }
-         },
-         "position i of a block is accepted with P^i, the texts mean nothing; P,P,…: of requests in turn; P+STEP:P: "
-         "another P from this decoding step of the request on; with --rounds it may be given several times")
-      ->type_name("geometric:LIST")
-      ->type_size(1)
-      ->expected(1)
-      ->take_all();
+  const auto simulate = [command](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) {
+      auto parsed = parse_simulation(text);
+      if (!parsed.ok()) throw CLI::ValidationError("--simulate-acceptance", parsed.error().message);
+      command->engine.simulations.push_back(std::move(*parsed));
+    }
+  };
+  one_value_each(app->add_option_function<std::vector<std::string>>(
+                     "--simulate-acceptance", simulate,
+                     "position i of a block is accepted with P^i, the texts mean nothing; P,P,…: of requests in turn; "
+                     "P+STEP:P: another P from this decoding step of the request on; with --rounds it may be given "
+                     "several times"))
+      ->type_name("geometric:LIST");
   app->add_option_function<std::vector<std::string>>(
          "--verify",
          [command](const std::vector<std::string>& texts) {
@@ -97,6 +97,12 @@ void add_bench(CLI::App* root, BenchCommand* command) {
 
 Status check_bench(const BenchCommand& command) {
   VOLLEY_RETURN_IF_ERROR(check_engine(command.engine));
+  const int64_t most = std::numeric_limits<int32_t>::max();  // tokens of a context
+  if (!command.input && !command.rounds && int64_t{command.prompt_tokens} + command.output_tokens > most) {
+    return invalid_argument("--prompt-tokens " + std::to_string(command.prompt_tokens) + " and --output-tokens " +
+                            std::to_string(command.output_tokens) + " are more than " + std::to_string(most) +
+                            " together: lower one of them");
+  }
   if (!command.rounds) {
     if (command.engine.simulations.size() > 1) {
       return invalid_argument("--simulate-acceptance is given more than once, which --rounds can measure: add it");

@@ -64,9 +64,9 @@ class Program {
     return WIFEXITED(raw) ? WEXITSTATUS(raw) : 1000 + WTERMSIG(raw);
   }
   void signal(int number) const { kill(pid_, number); }
-  // Until stdout holds `text`, at most 30 s.
+  // Until stdout holds `text`, at most 300 s.
   bool wait_for_output(const std::string& text) const {
-    for (int i = 0; i < 3000; ++i) {
+    for (int i = 0; i < 30'000; ++i) {
       if (out().find(text) != std::string::npos) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
@@ -78,7 +78,9 @@ class Program {
     return out();
   }
   std::string err() const { return read(base_ + ".err"); }
+  // REQUIRES: status().
   Json last_json() const {
+    EXPECT_TRUE(ended_);
     const std::string text = out();
     const size_t end = text.find_last_not_of('\n');
     return Json::parse(text.substr(text.rfind('\n', end) + 1, std::string::npos));
@@ -635,6 +637,29 @@ TEST(Cli, InspectSaysWhichExpertsARankHas) {
   ASSERT_EQ(ranks.size(), 2u);
   EXPECT_EQ(ranks[1]["first_expert"], 3);
   EXPECT_EQ(ranks[1]["experts"], 3);
+}
+
+TEST(Cli, InspectSaysWhichExpertsAReplicaHas) {
+  const std::vector<std::string> arguments = {"inspect",
+                                              "--model",
+                                              "tests/data/targets/hybrid_experts",
+                                              "--data-parallel-size",
+                                              "2",
+                                              "--enable-expert-parallel"};
+  Program text(arguments);
+  EXPECT_EQ(text.status(), 3) << "it has no tokenizer";
+  EXPECT_NE(text.out().find("experts      replica 0: 0 to 2, 1: 3 to 6\n"), std::string::npos) << text.out();
+  EXPECT_NE(text.out().find("a replica    of 2: "), std::string::npos) << text.out();
+  std::vector<std::string> as_json = arguments;
+  as_json.push_back("--json");
+  Program program(as_json);
+  EXPECT_EQ(program.status(), 3);
+  const Json memory = program.last_json()["memory"];
+  EXPECT_EQ(memory["data_parallel_size"], 2);
+  EXPECT_GT(memory["shared_weight_bytes"], 0);
+  ASSERT_EQ(memory["replicas"].size(), 2u);
+  EXPECT_EQ(memory["replicas"][1]["first_expert"], 3);
+  EXPECT_EQ(memory["replicas"][1]["experts"], 4);
 }
 
 TEST(Cli, InspectDescribesThePair) {

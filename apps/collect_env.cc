@@ -125,7 +125,13 @@ Json collect(const CollectEnvCommand& command) {
                {"cpu", cpu_facts()},        {"memory", memory_facts()},     {"gpu", gpu_facts()}};
   const EngineFlags& engine = command.serve.engine;
   if (engine.model) {
-    auto model = inspect_models({engine.model, engine.draft, engine.base.dtype, true});
+    auto model = inspect_models({.model = engine.model,
+                                 .draft = engine.draft,
+                                 .dtype = engine.base.dtype,
+                                 .tensor_parallel_size = engine.base.tensor_parallel_size,
+                                 .enable_expert_parallel = engine.base.enable_expert_parallel,
+                                 .data_parallel_size = engine.base.data_parallel_size,
+                                 .json = true});
     json["models"] = model.ok() ? std::move(*model) : Json(model.error().message);
   }
   json["options"] = option_facts(command);

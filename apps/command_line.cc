@@ -42,14 +42,11 @@ void add_generate(CLI::App* root, GenerateCommand* command) {
   app->add_option("--max-tokens", command->settings.max_tokens, "most tokens of an answer [as many as fit]")
       ->check(positive());
   app->add_option("--min-tokens", command->settings.min_tokens, "no end before so many tokens")->check(not_negative());
-  app->add_option_function<std::vector<std::string>>(
-         "--stop", [command](const std::vector<std::string>& stops) { command->settings.stop = stops; },
-         "the text ends before this; may be given several times")
+  one_value_each(app->add_option_function<std::vector<std::string>>(
+                     "--stop", [command](const std::vector<std::string>& stops) { command->settings.stop = stops; },
+                     "the text ends before this; may be given several times"))
       ->check(some_text())
-      ->type_name("TEXT")
-      ->type_size(1)
-      ->expected(1)
-      ->take_all();
+      ->type_name("TEXT");
   app->add_option("--concurrency", command->concurrency, "requests of --input that are kept open at once [1]")
       ->check(between(1, 65536, "a number of requests from 1 to 65536"));
 }
@@ -105,8 +102,8 @@ void add_batch(CLI::App* root, BatchCommand* command) {
       ->required()
       ->check(not_empty())
       ->type_name("FILE.jsonl");
-  app->add_option("--served-model-name", command->served_model_names,
-                  "name in the requests [that of the model's folder]")
+  values_as_written(app->add_option("--served-model-name", command->served_model_names,
+                                    "name in the requests [that of the model's folder]"))
       ->check(not_empty());
   app->add_option("--concurrency", command->concurrency, "requests that are kept open at once [32]")
       ->check(between(1, 65536, "a number of requests from 1 to 65536"));
@@ -117,6 +114,7 @@ void add_inspect(CLI::App* root, InspectCommand* command) {
   add_model_options(app, &command->model, &command->draft);
   add_dtype_option(app, &command->dtype);
   add_tensor_parallel_options(app, &command->tensor_parallel_size, &command->enable_expert_parallel);
+  add_data_parallel_option(app, &command->data_parallel_size);
   app->add_flag("--json", command->json, "one line of JSON instead of text");
 }
 

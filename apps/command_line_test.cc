@@ -279,6 +279,57 @@ TEST(CommandLine, NamesTheUnknownWordAndTheNearestOne) {
             "\"some/model\" is one word too many: volley serve takes options, such as --model DIR; see volley serve "
             "--help");
   EXPECT_TRUE(message({"generate", "--prompt", "a", "--top-p", "2"}).ends_with("; see volley generate --help"));
+  EXPECT_EQ(message({"serve", "--enable-chunked-prefill=false"}),
+            "--enable-chunked-prefill is no option of volley serve: what it asks for is always so, leave it out; see "
+            "volley serve --help");
+  EXPECT_EQ(message({"bench", "--prompt-tokens", "2147483647", "--output-tokens", "2"}),
+            "--prompt-tokens 2147483647 and --output-tokens 2 are more than 2147483647 together: lower one of them");
+  // A key that is one by mistake would open the server.
+  for (const std::vector<const char*>& swallowed :
+       std::vector<std::vector<const char*>>{{"serve", "--api-key", "sk-long", "8000"},
+                                             {"serve", "--allowed-hosts", "a.example", "8000"},
+                                             {"generate", "--prompt", "a", "--stop", "x", "8000"},
+                                             {"bench", "--simulate-acceptance", "geometric:0.5", "8000"}}) {
+    EXPECT_TRUE(message(swallowed).starts_with("\"8000\" is one word too many")) << message(swallowed);
+  }
+}
+
+TEST(CommandLine, TextsKeepTheirBrackets) {
+  const auto generate = parse({"generate", "--prompt", "a", "--stop", "[/INST]", "--stop=[a, b]", "--stop", "]["});
+  ASSERT_TRUE(generate.ok()) << generate.error().message;
+  EXPECT_EQ(std::get<GenerateCommand>(*generate).settings.stop, (std::vector<std::string>{"[/INST]", "[a, b]", "]["}));
+  const auto serve = parse({"serve", "--api-key", "[k]", "--api-key=[k,l]", "--allowed-hosts", "[::1],[::2]",
+                            "--served-model-name", "[m]", "n", "--served-model-name", "o", "--cors-origin", "[x]"});
+  ASSERT_TRUE(serve.ok()) << serve.error().message;
+  const auto& command = std::get<ServeCommand>(*serve);
+  EXPECT_EQ(command.api_keys, (std::vector<std::string>{"[k]", "[k,l]"}));
+  EXPECT_EQ(command.server.allowed_hosts, (std::vector<std::string>{"[::1]", "[::2]"}));
+  EXPECT_EQ(command.server.served_model_names, (std::vector<std::string>{"[m]", "n", "o"}));
+  EXPECT_EQ(command.server.cors_origins, (std::vector<std::string>{"[x]"}));
+}
+
+// CLI11 reads 0100 as 64.
+TEST(CommandLine, ANumberDoesNotBeginWithZero) {
+  for (const std::vector<const char*>& arguments :
+       std::vector<std::vector<const char*>>{{"--max-num-seqs", "0100"},
+                                             {"--seed", "010"},
+                                             {"--top-k", "-01"},
+                                             {"--tensor-parallel-size", "010"},
+                                             {"--concurrency", "07"}}) {
+    const auto parsed = parse({"generate", "--prompt", "a", arguments[0], arguments[1]});
+    ASSERT_FALSE(parsed.ok()) << arguments[0];
+    EXPECT_NE(parsed.error().message.find("begins with a 0"), std::string::npos) << parsed.error().message;
+  }
+  const auto zeros = parse({"generate", "--prompt", "a", "--seed", "0", "--top-k", "0", "--min-p", "0.5"});
+  EXPECT_TRUE(zeros.ok()) << zeros.error().message;
+}
+
+TEST(CommandLine, AnAddressWithItsPortCountsOnce) {
+  for (const std::vector<const char*>& twice : std::vector<std::vector<const char*>>{
+           {"--master-addr", "a"}, {"--master-port", "2"}, {"--dist-init-addr", "a:2"}}) {
+    EXPECT_FALSE(parse({"serve", "--dist-init-addr", "b:1", twice[0], twice[1]}).ok()) << twice[0];
+    EXPECT_FALSE(parse({"serve", twice[0], twice[1], "--dist-init-addr", "b:1"}).ok()) << twice[0];
+  }
 }
 
 TEST(CommandLine, ACacheOfCodesIsE4m3) {
@@ -296,7 +347,7 @@ TEST(CommandLine, ACacheOfCodesIsE4m3) {
 TEST(CommandLine, TakesOtherServersNamesOfOptions) {
   const auto parsed = parse({"serve", "--model-path", "m", "--gpu-memory-utilization=0.5", "--context-length", "99",
                              "--max-running-requests", "7", "--speculative-draft-model-path", "d",
-                             "--disable-radix-cache", "--enable-prefix-caching", "--dist-init-addr", "[::1]:5000"});
+                             "--enable-prefix-caching=false", "--dist-init-addr", "[::1]:5000"});
   ASSERT_TRUE(parsed.ok()) << parsed.error().message;
   const EngineFlags& flags = std::get<ServeCommand>(*parsed).engine;
   EXPECT_EQ(flags.model, "m");

@@ -95,18 +95,14 @@ Result<std::vector<ConfigEntry>> read_config_file(const std::string& path) {
 }
 
 std::optional<std::vector<std::string>> parse_list(const std::string& text) {
-  try {
-    const YAML::Node list = YAML::Load(text);
-    if (!list.IsSequence()) return std::nullopt;
-    std::vector<std::string> items;
-    for (const YAML::Node& item : list) {
-      if (!item.IsScalar()) return std::nullopt;
-      items.push_back(item.Scalar());
-    }
-    return items;
-  } catch (const YAML::Exception&) {
-    return std::nullopt;
+  const auto list = nlohmann::json::parse(text, nullptr, false);
+  if (!list.is_array()) return std::nullopt;
+  std::vector<std::string> items;
+  for (const nlohmann::json& item : list) {
+    if (!item.is_string()) return std::nullopt;
+    items.push_back(item.get<std::string>());
   }
+  return items;
 }
 
 }  // namespace volley::apps

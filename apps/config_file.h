@@ -20,7 +20,7 @@ struct ConfigEntry {
 // or without a value. kNotFound: there is no such file.
 Result<std::vector<ConfigEntry>> read_config_file(const std::string& path);
 
-// The texts of a YAML (or JSON) list; nothing: `text` is none.
+// The texts of a JSON list; nothing: `text` is none, as "[/INST]" is none.
 std::optional<std::vector<std::string>> parse_list(const std::string& text);
 
 }  // namespace volley::apps

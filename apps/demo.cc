@@ -64,12 +64,19 @@ class Demo {
     flags.speculation = speculation;
     flags.base.threads = command_.threads;
     VOLLEY_ASSIGN(const EngineSetup setup, resolve_engine(flags, 1));
-    VOLLEY_ASSIGN(const auto engine, create_engine(setup, &console_));
-    VOLLEY_ASSIGN(const auto requests, demo_requests(*engine));
-    if (show) VOLLEY_RETURN_IF_ERROR(show_answers(*engine, requests));
+    DeviceFailure device(&console_);
+    VOLLEY_ASSIGN(const auto engine, create_engine(setup, &console_, &device));
+    auto measurement = measure(*engine, show);
+    device.leave();
+    return measurement;
+  }
+
+  Result<Measurement> measure(Engine& engine, bool show) {
+    VOLLEY_ASSIGN(const auto requests, demo_requests(engine));
+    if (show) VOLLEY_RETURN_IF_ERROR(show_answers(engine, requests));
     Measurement measurement;
-    VOLLEY_RETURN_IF_ERROR(run_quietly(*engine, requests, 1, &measurement));  // warms caches and page tables up
-    VOLLEY_RETURN_IF_ERROR(run_quietly(*engine, requests, kRepeats, &measurement));
+    VOLLEY_RETURN_IF_ERROR(run_quietly(engine, requests, 1, &measurement));  // warms caches and page tables up
+    VOLLEY_RETURN_IF_ERROR(run_quietly(engine, requests, kRepeats, &measurement));
     return measurement;
   }
 

@@ -13,6 +13,7 @@
 #include "apps/text_defaults.h"
 #include "base/environment.h"
 #include "families/family.h"
+#include "families/generation.h"
 #include "model/spec.h"
 #include "spec/proposers.h"
 #include "weights/checkpoint.h"
@@ -135,12 +136,13 @@ Result<engine::ResolvedModels> check_models(const EngineOptions& options) {
   return engine::resolve_models(options);
 }
 
-Result<std::unique_ptr<Engine>> create_engine(const EngineSetup& setup, Console* console) {
+Result<std::unique_ptr<Engine>> create_engine(const EngineSetup& setup, Console* console, DeviceFailure* device) {
   for (const std::string& note : setup.notes) console->note(note);
   VOLLEY_RETURN_IF_ERROR(check_folders(setup.options));
   VOLLEY_ASSIGN(TextDefaults defaults, read_text_defaults(setup.text, setup.options.model_dir));
   EngineOptions options = setup.options;
   if (!options.on_warning) options.on_warning = [console](const std::string& warning) { console->note(warning); };
+  options.on_device_failure = [device](const std::string& failure) { (*device)(failure); };
   auto engine = Engine::create(
       options, [console](std::string_view phase, double fraction) { console->progress(std::string(phase), fraction); });
   console->clear_progress();
@@ -157,8 +159,10 @@ int creation_exit_status(const EngineSetup& setup, const Error& error) {
   const auto has_weights = [&options](const std::string& dir) {
     return options.dummy_weights || weights::open_safetensors(dir).ok();
   };
+  const bool samples =
+      setup.text.generation_config != "auto" || families::read_default_sampling(options.model_dir, {}).ok();
   const bool readable =
-      families::read_target(options.model_dir).ok() && has_weights(options.model_dir) &&
+      samples && families::read_target(options.model_dir).ok() && has_weights(options.model_dir) &&
       (options.draft_dir.empty() || (spec::read_proposer(options.draft_dir).ok() && has_weights(options.draft_dir)));
   const bool too_few_pages = error.code == ErrorCode::kResourceExhausted && options.kv_pages > 0;
   return (error.code == ErrorCode::kInvalidArgument || too_few_pages) && readable ? kExitUsage : kExitModel;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/console.h"
+#include "apps/device_failure.h"
 #include "apps/model_location.h"
 #include "apps/options.h"
 #include "engine/models.h"
@@ -42,8 +43,9 @@ Status check_folders(const EngineOptions& options);
 Result<engine::ResolvedModels> check_models(const EngineOptions& options);
 
 // Prints the notes, loads the models with progress on the terminal, prints the engine's warnings, also those that come
-// while it runs unless setup.options.on_warning takes them. console must outlive the engine.
-Result<std::unique_ptr<Engine>> create_engine(const EngineSetup& setup, Console* console);
+// while it runs unless setup.options.on_warning takes them. console and device, which learns of the device's failure,
+// must outlive the engine; device->leave() comes before its end.
+Result<std::unique_ptr<Engine>> create_engine(const EngineSetup& setup, Console* console, DeviceFailure* device);
 
 // What a failure of check_models or create_engine means for the process: options that the engine refuses are the user's
 // to correct (kExitUsage), everything else is a model that could not be loaded (kExitModel).

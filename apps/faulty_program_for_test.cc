@@ -1,5 +1,6 @@
 // The program with a device that goes wrong when a signal says so, to test the process: after SIGUSR1 its next piece of
-// work fails, once; after SIGUSR2 it hangs for good.
+// work fails, once; after SIGUSR2 it hangs for good. Until the first of them its work is slow: what a test
+// has asked for is not over before its signal comes.
 #include <signal.h>
 #include <unistd.h>
 
@@ -16,15 +17,18 @@
 namespace {
 
 std::atomic<int> g_signal{0};
+std::atomic<bool> g_slow{true};
 
 void on_signal(int signal) {
   g_signal = signal;
+  g_slow = false;
 }
 
 void before_work() {
   const int signal = g_signal.exchange(0);
   if (signal == SIGUSR1) throw volley::DeviceFault("The device failed: the test says so.");
   while (signal == SIGUSR2) ::pause();
+  if (g_slow) ::usleep(500);
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ TEST(LoadLog, SpeaksWhileThereIsWork) {
     const auto id = engine.submit(request, [](const Event&) {});
     ASSERT_TRUE(id.ok());
     std::unique_lock lock(mutex);
-    ASSERT_TRUE(said.wait_for(lock, std::chrono::seconds(8), [&] { return !lines.empty(); }));
+    ASSERT_TRUE(said.wait_for(lock, std::chrono::seconds(300), [&] { return !lines.empty(); }));
     EXPECT_NE(lines.front().find("1 running"), std::string::npos) << lines.front();
     lock.unlock();
     engine.cancel(*id);

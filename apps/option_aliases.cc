@@ -1,6 +1,8 @@
 #include "apps/option_aliases.h"
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <numeric>
 
 namespace volley::apps {
@@ -61,28 +63,73 @@ size_t edits(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
+// What undoes an alias that is how this program works anyway; empty: nothing does.
+std::string opposite_of(const std::string& name) {
+  if (name.starts_with("--no-")) return "--" + name.substr(5);
+  const auto alias = std::ranges::find(kAliases, "--no-" + name.substr(2), &Alias::theirs);
+  return alias == std::end(kAliases) ? "" : std::string(alias->ours);
+}
+
 }  // namespace
 
-std::vector<std::string> translate_aliases(std::vector<std::string> words) {
-  for (auto word = words.begin(); word != words.end();) {
-    const std::string name = word->substr(0, word->find('='));
-    const auto alias = std::ranges::find(kAliases, name, &Alias::theirs);
-    if (alias == std::end(kAliases)) {
-      ++word;
-    } else if (alias->ours.empty() && word->size() == name.size()) {
-      word = words.erase(word);
-    } else {
-      word->replace(0, name.size(), alias->ours);
-      ++word;
-    }
+std::optional<bool> truth(std::string word) {
+  std::ranges::transform(word, word.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const char* yes : {"true", "yes", "on", "1"}) {
+    if (word == yes) return true;
   }
-  return words;
+  for (const char* no : {"false", "no", "off", "0"}) {
+    if (word == no) return false;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::pair<std::string, std::string>> split_address(std::string_view text) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return std::nullopt;
+  std::string_view host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  int port = 0;
+  const char* end = text.data() + text.size();
+  const auto [read, failure] = std::from_chars(text.data() + colon + 1, end, port);
+  if (failure != std::errc() || read != end || port < 1 || port > 65535) return std::nullopt;
+  return std::pair(std::string(host), std::to_string(port));
+}
+
+std::vector<std::string> translate_aliases(std::vector<std::string> words) {
+  std::vector<std::string> ours;
+  for (size_t i = 0; i < words.size(); ++i) {
+    std::string& word = words[i];
+    const std::string name = word.substr(0, word.find('='));
+    const bool has_value = word.size() > name.size();
+    if (name == kDistInitAddr && (has_value || i + 1 < words.size())) {
+      if (const auto address = split_address(has_value ? word.substr(name.size() + 1) : words[i + 1])) {
+        ours.push_back("--master-addr=" + address->first);
+        ours.push_back("--master-port=" + address->second);
+        i += has_value ? 0 : 1;
+        continue;
+      }
+    }
+    const auto alias = std::ranges::find(kAliases, name, &Alias::theirs);
+    if (alias != std::end(kAliases) && alias->ours.empty()) {
+      const std::optional<bool> on = has_value ? truth(word.substr(name.size() + 1)) : true;
+      if (on.value_or(false)) continue;
+      const std::string opposite = opposite_of(name);
+      if (on.has_value() && !opposite.empty()) word = opposite;
+    } else if (alias != std::end(kAliases)) {
+      word.replace(0, name.size(), alias->ours);
+    }
+    ours.push_back(std::move(word));
+  }
+  return ours;
 }
 
 std::string_view instead_of(std::string_view option) {
-  if (std::ranges::count(kExpertSizes, option) == 0) return {};
-  return "use --enable-expert-parallel, which divides experts among all ranks of --tensor-parallel-size, or for 1 "
-         "nothing";
+  if (std::ranges::count(kExpertSizes, option) > 0) {
+    return "use --enable-expert-parallel, which divides experts among all ranks of --tensor-parallel-size, or for 1 "
+           "nothing";
+  }
+  const auto alias = std::ranges::find(kAliases, option, &Alias::theirs);
+  return alias != std::end(kAliases) && alias->ours.empty() ? "what it asks for is always so, leave it out" : "";
 }
 
 std::string nearest_name(std::string_view word, const std::vector<std::string>& names) {

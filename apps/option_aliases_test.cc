@@ -24,6 +24,27 @@ TEST(OptionAliases, WhatIsSoAnywayIsLeftOut) {
             (Words{"serve", "--port", "1"}));
 }
 
+TEST(OptionAliases, WhatIsSoAnywayCanBeTurnedOffWhereThatIsBuilt) {
+  EXPECT_EQ(translate_aliases({"--enable-prefix-caching=true", "--enable-chunked-prefill=1", "--port=1"}),
+            (Words{"--port=1"}));
+  EXPECT_EQ(translate_aliases({"--enable-prefix-caching=false", "--no-enable-expert-parallel=false"}),
+            (Words{"--no-prefix-cache", "--enable-expert-parallel"}));
+  const Words neither = {"--enable-chunked-prefill=false", "--enable-prefix-caching=maybe"};
+  EXPECT_EQ(translate_aliases(neither), neither);
+  EXPECT_EQ(instead_of("--enable-chunked-prefill"), "what it asks for is always so, leave it out");
+}
+
+TEST(OptionAliases, AnAddressWithItsPortIsTwoOptions) {
+  const Words two = {"serve", "--master-addr=gpu-1", "--master-port=5000", "--port", "1"};
+  EXPECT_EQ(translate_aliases({"serve", "--dist-init-addr", "gpu-1:5000", "--port", "1"}), two);
+  EXPECT_EQ(translate_aliases({"serve", "--dist-init-addr=gpu-1:05000", "--port", "1"}), two);
+  EXPECT_EQ(translate_aliases({"--dist-init-addr=[::1]:5000"}), (Words{"--master-addr=::1", "--master-port=5000"}));
+  for (const char* wrong : {"gpu-1", ":5", "gpu-1:0", "gpu-1:65536", "gpu-1:", "gpu-1:5x"}) {
+    EXPECT_EQ(translate_aliases({"--dist-init-addr", wrong}), (Words{"--dist-init-addr", wrong}));
+  }
+  EXPECT_EQ(translate_aliases({"--dist-init-addr"}), Words{"--dist-init-addr"});
+}
+
 TEST(OptionAliases, NamesWithoutACounterpartSayWhatToDo) {
   for (const char* theirs : {"--ep-size", "--ep", "--expert-parallel-size"}) {
     EXPECT_TRUE(instead_of(theirs).starts_with("use --enable-expert-parallel")) << theirs;

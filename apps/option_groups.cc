@@ -5,10 +5,25 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "apps/option_aliases.h"
 #include "families/generation.h"
 #include "serve/json_text.h"
 
 namespace volley::apps {
+
+namespace {
+
+// "010" and "-01": CLI11 takes them for octal numbers.
+bool is_octal(std::string_view text) {
+  if (text.starts_with('-')) text.remove_prefix(1);
+  return text.size() > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9';
+}
+
+std::string octal(const std::string& text, const std::string& description) {
+  return text + " begins with a 0: it must be " + description;
+}
+
+}  // namespace
 
 CLI::Validator between(double low, double high, const std::string& description) {
   return CLI::Validator(
@@ -16,6 +31,7 @@ CLI::Validator between(double low, double high, const std::string& description) 
         double value = 0;
         const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
         const bool number = end == text.data() + text.size() && !std::isnan(value);
+        if (number && is_octal(text)) return octal(text, description);
         if (number && failure == std::errc() && value >= low && value <= high) return "";
         const bool large =
             failure == std::errc::result_out_of_range ? text.find("e-") == std::string::npos : value > high;
@@ -30,8 +46,9 @@ const CLI::Validator& seed() {
         uint64_t value = 0;
         const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
         const bool number = !text.empty() && end == text.data() + text.size();
-        if (number && failure == std::errc()) return "";
         const std::string what = "a whole number from 0 to 2^64 - 1";
+        if (number && is_octal(text)) return octal(text, what);
+        if (number && failure == std::errc()) return "";
         return number ? text + " is too large: it must be " + what : text + " is not " + what;
       },
       "");
@@ -64,6 +81,15 @@ const CLI::Validator& not_negative() {
   static const CLI::Validator validator =
       between(0, std::numeric_limits<int32_t>::max(), "a whole number from 0 to 2147483647");
   return validator;
+}
+
+CLI::Option* one_value_each(CLI::Option* option) {
+  return option->type_size(1)->expected(1)->take_all()->allow_extra_args(false);
+}
+
+CLI::Option* values_as_written(CLI::Option* option) {
+  constexpr int kMost = 1000;  // as long as it is not CLI11's number for no limit
+  return option->expected(1, kMost)->allow_extra_args(false);
 }
 
 namespace {
@@ -230,9 +256,18 @@ void add_tensor_parallel_options(CLI::App* app, int* ranks, bool* by_expert) {
   app->add_option("--tensor-parallel-size", *ranks,
                   "ranks that share every weight matrix and the KV heads: 1, 2, 4 or 8; on CUDA a GPU each, from "
                   "--device on; on the CPU they share --threads [1]")
+      ->check(between(1, 8, "1, 2, 4 or 8"))
       ->check(CLI::IsMember({1, 2, 4, 8}));
-  app->add_flag("--enable-expert-parallel", *by_expert,
-                "these ranks divide the experts of a mixture among them, instead of the inner width of each expert");
+  app->add_flag(
+      "--enable-expert-parallel", *by_expert,
+      "these ranks divide the experts of a mixture among them, instead of the inner width of each expert; with "
+      "one rank, on the CPU, the replicas of --data-parallel-size do");
+}
+
+void add_data_parallel_option(CLI::App* app, int* replicas) {
+  app->add_option("--data-parallel-size", *replicas,
+                  "replicas of the models, on CUDA on a GPU each; sizes below are a replica's, but for --max-queue [1]")
+      ->check(between(1, 256, "a number of replicas from 1 to 256"));
 }
 
 namespace {
@@ -251,27 +286,13 @@ void add_node_options(CLI::App* app, EngineOptions* options) {
       ->check(not_empty());
   app->add_option("--master-port", options->master_port, "its port for that [29501]")
       ->check(between(1, 65535, "a port from 1 to 65535"));
+  // What is an address has been translated into the two above: here it is for the help, and to say what it must be.
   app->add_option_function<std::string>(
-         "--dist-init-addr",
-         [options](const std::string& address) {
-           const size_t colon = address.rfind(':');
-           const std::string host = address.substr(0, colon);
-           const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-           options->master_addr = bracketed ? host.substr(1, host.size() - 2) : host;
-           options->master_port = std::stoi(address.substr(colon + 1));
-         },
-         "both as SGLang writes them")
+         std::string(kDistInitAddr), [](const std::string&) {}, "both as SGLang writes them")
       ->type_name("HOST:PORT")
       ->check(CLI::Validator(
-          [](std::string& text) -> std::string {
-            const size_t colon = text.rfind(':');
-            int port = 0;
-            const char* end = text.data() + text.size();
-            const bool split = colon != std::string::npos && colon > 0;
-            if (split && std::from_chars(text.data() + colon + 1, end, port).ptr == end && port >= 1 && port <= 65535) {
-              return "";
-            }
-            return text + " is not an address and a port, as in gpu-1:29501";
+          [](std::string& text) {
+            return split_address(text) ? "" : text + " is not an address and a port, as in gpu-1:29501";
           },
           ""));
 }
@@ -295,9 +316,7 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
   app->add_option("--threads", base.threads, "threads that compute [the cores this process may use]")
       ->check(between(1, 4096, "a number of threads from 1 to 4096"));
   add_tensor_parallel_options(app, &base.tensor_parallel_size, &base.enable_expert_parallel);
-  app->add_option("--data-parallel-size", base.data_parallel_size,
-                  "replicas of the models, on CUDA on a GPU each; sizes below are a replica's, but for --max-queue [1]")
-      ->check(between(1, 256, "a number of replicas from 1 to 256"));
+  add_data_parallel_option(app, &base.data_parallel_size);
   add_node_options(app, &base);
   app->add_option("--draft-window", base.draft_window, "last context positions that the drafter sees [all]")
       ->check(positive());

@@ -29,6 +29,12 @@ const CLI::Validator& seed();          // of 64 bits, which a double does not ho
 const CLI::Validator& not_empty();     // CLI11 takes an empty text for an option that was not given
 const CLI::Validator& some_text();     // for the model to read: not empty, and UTF-8
 
+// Each time this option is given it has one value, as it is written: of options with lists CLI11 takes the words that
+// follow, too, and "[a, b]" for two values.
+CLI::Option* one_value_each(CLI::Option* option);
+// The words that follow are values, too, but a value stays as it is written.
+CLI::Option* values_as_written(CLI::Option* option);
+
 // The options that are added while it lives have a heading of their own in --help.
 class GroupOfHelp {
  public:
@@ -53,6 +59,7 @@ void add_main_options(CLI::App* app, EngineFlags* flags, const std::string& slot
 // The chat template, and what is sampled where a request does not say.
 void add_text_options(CLI::App* app, EngineFlags* flags);
 void add_tensor_parallel_options(CLI::App* app, int* ranks, bool* by_expert);
+void add_data_parallel_option(CLI::App* app, int* replicas);
 // What else the engine takes.
 void add_engine_options(CLI::App* app, EngineFlags* flags);
 // One engine's mode; bench has lists of the same options instead.

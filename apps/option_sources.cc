@@ -27,17 +27,8 @@ bool takes_several(const CLI::Option& option) {
   return option.get_expected_max() > 1 || option.get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
 }
 
-enum class Truth { kNo, kYes, kNeither };
-
-Truth truth(const std::vector<std::string>& values) {
-  const std::string word = values.size() == 1 ? dashes(values.front()) : "";
-  for (const char* yes : {"true", "yes", "on", "1"}) {
-    if (word == yes) return Truth::kYes;
-  }
-  for (const char* no : {"false", "no", "off", "0"}) {
-    if (word == no) return Truth::kNo;
-  }
-  return Truth::kNeither;
+std::optional<bool> truth_of(const std::vector<std::string>& values) {
+  return values.size() == 1 ? truth(values.front()) : std::nullopt;
 }
 
 // Where a Service is called volley, Kubernetes gives its pods VOLLEY_PORT=tcp://10.0.0.1:8000 and more like it.
@@ -107,14 +98,19 @@ bool Collector::is_excluded(const CLI::Option& option) const {
 
 Status Collector::set(CLI::Option& option, std::vector<std::string> values, const std::string& source,
                       const std::string& what, bool from_variable) {
-  if (is_excluded(option)) return {};
   const std::string option_name = option.get_name();
+  if (const auto address =
+          option_name == kDistInitAddr && values.size() == 1 ? split_address(values.front()) : std::nullopt) {
+    VOLLEY_RETURN_IF_ERROR(set(*find("--master-addr"), {address->first}, source, what, from_variable));
+    return set(*find("--master-port"), {address->second}, source, what, from_variable);
+  }
+  if (is_excluded(option)) return {};
   if (option.count() > 0 || off_.contains(&option))
     return invalid_argument(source + ": " + what + " sets " + option_name + " a second time");
   if (is_flag(option)) {
-    const Truth on = truth(values);
-    if (on == Truth::kNeither) return invalid_argument(source + ": " + what + " is either true or false");
-    if (on == Truth::kNo) {
+    const std::optional<bool> on = truth_of(values);
+    if (!on) return invalid_argument(source + ": " + what + " is either true or false");
+    if (!*on) {
       off_.insert(&option);
       return {};
     }
@@ -141,10 +137,10 @@ Status Collector::set(CLI::Option& option, std::vector<std::string> values, cons
 // "enable-prefix-caching: false" is --no-prefix-cache, as vLLM's --no-enable-prefix-caching is.
 std::optional<Status> Collector::set_without(const std::string& key, const std::vector<std::string>& values,
                                              const std::string& source, const std::string& what) {
-  const Truth on = truth(values);
+  const std::optional<bool> on = truth_of(values);
   CLI::Option* opposite = find(ours("no-" + key));
-  if (opposite == nullptr || on == Truth::kNeither) return std::nullopt;
-  return set(*opposite, {on == Truth::kYes ? "false" : "true"}, source, what, false);
+  if (opposite == nullptr || !on) return std::nullopt;
+  return set(*opposite, {*on ? "false" : "true"}, source, what, false);
 }
 
 Status Collector::take_variables(const Variables& variables) {
@@ -162,10 +158,10 @@ Status Collector::take_variables(const Variables& variables) {
       continue;
     }
     std::vector<std::string> values = {value};
-    if (takes_several(*option) && option->get_delimiter() == '\0' && !is_flag(*option)) {
+    if (takes_several(*option) && !is_flag(*option)) {
       if (auto list = value.front() == '[' ? parse_list(value) : std::nullopt) {
         values = std::move(*list);
-      } else {
+      } else if (option->get_delimiter() == '\0') {
         values = CLI::detail::split(value, ',');
         for (std::string& item : values) item = std::string(trim(item));
       }
@@ -183,7 +179,7 @@ Status Collector::set_entry(const ConfigEntry& entry, const std::string& path) {
     if (const auto done = set_without(entry.key, entry.values, source, entry.key)) return *done;
   }
   if (option_name.empty()) {
-    if (truth(entry.values) == Truth::kYes) return {};
+    if (truth_of(entry.values).value_or(false)) return {};
     return invalid_argument(source + ": " + entry.key + " is always on: leave the line out");
   }
   if (option == nullptr || option_name == "--config") {
@@ -264,9 +260,9 @@ std::vector<std::string> unknown_variables(const CLI::App& root, const Variables
     const auto is_known = [&known](const std::string& option) {
       return option.empty() || std::ranges::count(known, variable_of(option)) > 0;
     };
-    const Truth on = truth({value});
-    const bool has_opposite = is_known(ours("no-" + key)) && on != Truth::kNeither;
-    if (ours(key).empty() && on == Truth::kNo && !has_opposite) {
+    const std::optional<bool> on = truth(value);
+    const bool has_opposite = is_known(ours("no-" + key)) && on.has_value();
+    if (ours(key).empty() && on.has_value() && !*on && !has_opposite) {
       sentences.push_back(name + " says no to what is always on");
       continue;
     }

@@ -170,6 +170,49 @@ TEST_F(OptionSources, OfOptionsThatExcludeOneAnotherTheStrongestSourceCounts) {
   EXPECT_FALSE(parse({"generate"}, {}, "prompt: a\nchat: b\n").ok());
 }
 
+// One option of SGLang's is two of ours, each of which the strongest source gives.
+TEST_F(OptionSources, AnAddressWithItsPortOverridesNoStrongerSource) {
+  const auto place = [&](const std::vector<std::string>& words, const Variables& variables, const std::string& file) {
+    const ServeCommand command = serve(words, variables, file);
+    return command.engine.base.master_addr + " " + std::to_string(command.engine.base.master_port);
+  };
+  const Variables both = {{"VOLLEY_DIST_INIT_ADDR", "b:2"}};
+  EXPECT_EQ(place({}, {}, "dist-init-addr: c:3\n"), "c 3");
+  EXPECT_EQ(place({}, both, "dist-init-addr: c:3\n"), "b 2");
+  EXPECT_EQ(place({"--master-addr", "a", "--master-port", "1"}, both, ""), "a 1");
+  EXPECT_EQ(place({"--master-addr", "a"}, both, "dist-init-addr: c:3\n"), "a 2");
+  EXPECT_EQ(place({"--dist-init-addr", "[::1]:1"}, {{"VOLLEY_MASTER_ADDR", "b"}}, "master-port: 3\n"), "::1 1");
+  EXPECT_EQ(place({}, {{"VOLLEY_MASTER_ADDR", "b"}}, "dist-init-addr: '[::1]:3'\n"), "b 3");
+  EXPECT_EQ(refusal({"serve"}, {}, "dist-init-addr: c:3\nmaster-port: 4\n"),
+            "FILE:2: master-port sets --master-port a second time");
+  EXPECT_EQ(refusal({"serve"}, {{"VOLLEY_DIST_INIT_ADDR", "b:2"}, {"VOLLEY_MASTER_ADDR", "b"}}),
+            "VOLLEY_MASTER_ADDR: VOLLEY_MASTER_ADDR sets --master-addr a second time");
+  EXPECT_EQ(refusal({"serve"}, {}, "dist-init-addr: c\n"),
+            "FILE:1: dist-init-addr: c is not an address and a port, as in gpu-1:29501; see volley serve --help");
+}
+
+TEST_F(OptionSources, TextsKeepTheirBrackets) {
+  const auto stops = [this](const std::string& variable, const std::string& file) {
+    Variables variables;
+    if (!variable.empty()) variables.emplace_back("VOLLEY_STOP", variable);
+    const auto parsed = parse({"generate", "--prompt", "p"}, variables, file);
+    EXPECT_TRUE(parsed.ok()) << parsed.error().message;
+    return parsed.ok() ? *std::get<GenerateCommand>(*parsed).settings.stop : std::vector<std::string>();
+  };
+  EXPECT_EQ(stops("[/INST]", ""), std::vector<std::string>{"[/INST]"});
+  EXPECT_EQ(stops("[INST], [/INST]", ""), (std::vector<std::string>{"[INST]", "[/INST]"}));
+  EXPECT_EQ(stops(R"(["[a, b]", "]["])", ""), (std::vector<std::string>{"[a, b]", "]["}));
+  EXPECT_EQ(stops("", "stop: '[/INST]'\n"), std::vector<std::string>{"[/INST]"});
+  EXPECT_EQ(stops("", "stop: ['[a, b]', x]\n"), (std::vector<std::string>{"[a, b]", "x"}));
+  EXPECT_EQ(serve({}, {{"VOLLEY_API_KEY", "[k]"}}).api_keys, std::vector<std::string>{"[k]"});
+  EXPECT_EQ(serve({}, {{"VOLLEY_SERVED_MODEL_NAME", "[m]"}}).server.served_model_names,
+            std::vector<std::string>{"[m]"});
+  EXPECT_EQ(serve({}, {{"VOLLEY_ALLOWED_HOSTS", R"(["a.example", "[::1]"])"}}).server.allowed_hosts,
+            (std::vector<std::string>{"a.example", "[::1]"}));
+  EXPECT_EQ(serve({}, {}, "allowed-hosts: ['[::1]', '[::2]']\n").server.allowed_hosts,
+            (std::vector<std::string>{"[::1]", "[::2]"}));
+}
+
 TEST_F(OptionSources, RequiredOptionsMayComeFromAnywhere) {
   const auto parsed = parse({"batch", "--output", "b"}, {}, "input: a\n");
   ASSERT_TRUE(parsed.ok()) << parsed.error().message;

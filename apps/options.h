@@ -105,6 +105,7 @@ struct InspectCommand {
   ComputeType dtype = ComputeType::kAuto;
   int tensor_parallel_size = 1;
   bool enable_expert_parallel = false;
+  int data_parallel_size = 1;
   bool json = false;
 };
 

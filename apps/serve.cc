@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "apps/api_keys.h"
+#include "apps/device_failure.h"
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
 #include "apps/load_log.h"
@@ -74,38 +75,6 @@ class DecisionLog {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::jthread thread_;
-};
-
-// When the device has failed every request knows it, and the server has only to say so and to end.
-class DeviceFailure {
- public:
-  explicit DeviceFailure(const serve::ServerLog& log) : log_(log) {}
-
-  void end(serve::Server* server) {
-    const std::lock_guard lock(mutex_);
-    server_ = server;
-  }
-
-  void operator()(const std::string& failure) {
-    const std::lock_guard lock(mutex_);
-    failure_ = failure;
-    log_.error(failure);
-    if (server_ != nullptr) server_->drain(kLastWords);
-  }
-  // What it was; empty: there was none. The server may go then.
-  std::string take() {
-    const std::lock_guard lock(mutex_);
-    server_ = nullptr;
-    return failure_;
-  }
-
- private:
-  static constexpr std::chrono::milliseconds kLastWords{1000};  // for answers on their way
-
-  std::mutex mutex_;
-  serve::Server* server_ = nullptr;
-  const serve::ServerLog& log_;
-  std::string failure_;
 };
 
 Result<serve::ServerOptions> server_options(const ServeCommand& command, const EngineSetup& setup) {
@@ -194,7 +163,7 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
   raise_file_limit(*options, log);
   // Listens before the models are there: a port that is taken shows at once, and probes learn that it is loading. The
   // engine is declared first because it must outlive the server.
-  DeviceFailure device(log);
+  DeviceFailure device(console);
   std::unique_ptr<Engine> engine;
   auto server = serve::Server::start(std::move(*options));
   if (!server.ok()) {
@@ -203,13 +172,17 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
   }
   serve::Server& running = *server.value();
   setup->options.on_warning = [log](const std::string& warning) { log.warn(warning); };
-  device.end(&running);
-  setup->options.on_device_failure = [&device](const std::string& failure) { device(failure); };
+  // Every request knows it by then, and the server has only to say so and to end.
+  device.set_handler([&running, &log](const std::string& failure) {
+    constexpr std::chrono::milliseconds kLastWords{1000};  // for answers on their way
+    log.error(failure);
+    running.drain(kLastWords);
+  });
   if (setup->options.nnodes > 1) {
     log.info("Node 0 of " + std::to_string(setup->options.nnodes) + " waits for the others at " +
              setup->options.master_addr + ", port " + std::to_string(setup->options.master_port) + ".");
   }
-  auto loaded = create_engine(*setup, console);
+  auto loaded = create_engine(*setup, console, &device);
   if (!loaded.ok()) {
     console->error(loaded.error().message);
     return creation_exit_status(*setup, loaded.error());
@@ -217,6 +190,7 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
   engine = std::move(*loaded);
   if (const Status attached = running.attach(*engine); !attached.ok()) {
     console->error(attached.error().message);
+    device.leave();
     return kExitUsage;
   }
   const DecisionLog decisions(*engine, log, command.log_level == "debug");
@@ -227,10 +201,7 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
   std::printf("%s\n", start_line(engine->info(), served).c_str());
   std::fflush(stdout);
   const bool idle = running.wait();
-  if (const std::string failure = device.take(); !failure.empty()) {
-    console->error(failure);
-    std::_Exit(kExitDevice);  // who waits for that device may wait for ever
-  }
+  device.leave();
   if (!idle) {
     log.warn("The process ends although work on a request that was given up is not over.");
     std::_Exit(kExitOk);

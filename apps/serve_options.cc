@@ -66,7 +66,8 @@ void add_server_options(CLI::App* app, ServeCommand* command) {
       ->check(not_empty());
   app->add_option("--port", server.port, "port to listen on, 0 for any free one [8000]")
       ->check(between(0, 65535, "a port from 0 to 65535"));
-  app->add_option("--served-model-name", server.served_model_names, "name in the API [that of the model's folder]")
+  values_as_written(
+      app->add_option("--served-model-name", server.served_model_names, "name in the API [that of the model's folder]"))
       ->check(not_empty());
   app->add_option("--tool-call-parser", server.tool_call_parser,
                   "how the model writes tool calls: auto (its chat template says), none, hermes, llama, qwen3_coder, "
@@ -75,14 +76,12 @@ void add_server_options(CLI::App* app, ServeCommand* command) {
   app->add_option("--reasoning-parser", server.reasoning_parser,
                   "how it thinks: auto, none, think (between <think> and </think>) or harmony [auto]")
       ->check(not_empty());
-  app->add_option("--api-key", command->api_keys,
-                  "a key that clients must send; may be given several times; other users of this machine can see it in "
-                  "the list of processes, so prefer VOLLEY_API_KEY or the file")
+  one_value_each(
+      app->add_option("--api-key", command->api_keys,
+                      "a key that clients must send; may be given several times; other users of this machine can see "
+                      "it in the list of processes, so prefer VOLLEY_API_KEY or the file"))
       ->check(not_empty())
-      ->type_name("KEY")
-      ->type_size(1)
-      ->expected(1)
-      ->take_all();
+      ->type_name("KEY");
   app->add_option("--api-key-file", command->api_key_file,
                   "such keys, one a line; VOLLEY_API_KEYS adds more, separated by commas")
       ->check(not_empty())
@@ -122,19 +121,17 @@ void add_server_options(CLI::App* app, ServeCommand* command) {
          "tells routers what the prefix cache holds, over ZeroMQ, as vLLM's option does: a JSON object with "
          "enable_kv_cache_events, endpoint, replay_endpoint, topic, ... [no events]")
       ->type_name("JSON");
-  app->add_option("--cors-origin", server.cors_origins,
-                  "origin whose web pages may read answers, or * for all; may be given several times [none]")
+  values_as_written(
+      app->add_option("--cors-origin", server.cors_origins,
+                      "origin whose web pages may read answers, or * for all; may be given several times [none]"))
       ->check(not_empty())
       ->type_name("ORIGIN");
-  app->add_option(
-         "--allowed-hosts", server.allowed_hosts,
-         "names by which requests may call the server, beside those of this machine, separated by commas; * for "
-         "any [any, but where --host is a loopback address none]")
+  one_value_each(
+      app->add_option("--allowed-hosts", server.allowed_hosts,
+                      "names by which requests may call the server, beside those of this machine, separated by commas; "
+                      "* for any [any, but where --host is a loopback address none]"))
       ->check(not_empty())
       ->delimiter(',')
-      ->type_size(1)
-      ->expected(1)
-      ->take_all()
       ->type_name("HOST");
   app->add_option_function<std::string>(
          "--log-format",

@@ -60,11 +60,9 @@ Result<TextDefaults> read_text_defaults(const TextFlags& flags, const std::strin
     defaults.chat_template = std::move(*chat);
   }
   defaults.template_kwargs = flags.template_kwargs;
-  if (flags.generation_config != "auto" || !flags.sampling_overrides.empty()) {
-    auto sampling = families::read_default_sampling(model_dir, {flags.generation_config, flags.sampling_overrides});
-    if (!sampling.ok()) return of_option("--generation-config", sampling.error());
-    defaults.sampling = std::move(*sampling);
-  }
+  auto sampling = families::read_default_sampling(model_dir, {flags.generation_config, flags.sampling_overrides});
+  if (!sampling.ok()) return of_option("--generation-config", sampling.error());
+  if (flags.generation_config != "auto" || !flags.sampling_overrides.empty()) defaults.sampling = std::move(*sampling);
   return defaults;
 }
 

@@ -67,6 +67,24 @@ TEST(TextDefaults, Sampling) {
   EXPECT_EQ(engine->info().default_sampling.top_k, 0);
 }
 
+// A model whose own defaults of sampling are wrong serves those who leave them out, or replace what is wrong.
+TEST(TextDefaults, SamplingOfAWrongFile) {
+  const std::string folder = testing::TempDir() + "volley_wrong_sampling";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/generation_config.json") << R"({"temperature": -1, "top_k": 9})";
+  const auto own = read_text_defaults({}, folder);
+  ASSERT_FALSE(own.ok());
+  EXPECT_NE(own.error().message.find("--generation-config: " + folder), std::string::npos) << own.error().message;
+  EXPECT_NE(own.error().message.find("temperature"), std::string::npos) << own.error().message;
+  const auto none = read_text_defaults({.generation_config = "none"}, folder);
+  ASSERT_TRUE(none.ok()) << none.error().message;
+  EXPECT_EQ(none->sampling->temperature, 1.0f);
+  const auto replaced = read_text_defaults({.sampling_overrides = R"({"temperature": 0.5})"}, folder);
+  ASSERT_TRUE(replaced.ok()) << replaced.error().message;
+  EXPECT_EQ(replaced->sampling->top_k, 9);
+  std::filesystem::remove_all(folder);
+}
+
 TEST(TextDefaults, WhatCannotBeUsedIsNamed) {
   const TextFile file("{% if %}");
   EXPECT_TRUE(refusal({.chat_template = file.path()})

@@ -209,10 +209,11 @@ struct Setup {
   Quantization weights = Quantization::kNone;
   KvCacheType cache = KvCacheType::kAuto;
   int ranks = 1;
-  bool by_expert = false;  // ranks divide the experts among them
+  bool by_expert = false;  // ranks divide the experts among them, or, of one rank each, replicas
+  int replicas = 1;
 };
 
-// Every configuration of `rows` against plain decoding of one request at a time. folder: of tests/data.
+// Every configuration of `rows` against plain decoding of one request at a time, on one replica. folder: of tests/data.
 void check_target(const std::string& folder, const Setup& setup, std::span<const Configuration> rows) {
   const std::string model = "tests/data/" + folder, name = fs::path(folder).filename();
   const auto target = families::read_target(model);
@@ -223,10 +224,12 @@ void check_target(const std::string& folder, const Setup& setup, std::span<const
     options.quantization = setup.weights;
     options.kv_cache_dtype = setup.cache;
     options.tensor_parallel_size = setup.ranks;
-    options.enable_expert_parallel = setup.by_expert;
+    const bool plain = draft.empty() && c.concurrency == 1;
+    options.data_parallel_size = plain ? 1 : setup.replicas;
+    options.enable_expert_parallel = setup.by_expert && !(plain && setup.replicas > 1);
     if (c.snapshots > 0) {
       // As many as their memory holds, so an engine must say what one takes.
-      const int64_t bytes = make_engine(options)->stats().state_bytes / c.concurrency;
+      const int64_t bytes = make_engine(options)->stats().state_bytes / c.concurrency / setup.replicas;
       options.state_snapshot_memory_bytes = c.snapshots * bytes;
     }
     return make_engine(options);
@@ -253,8 +256,8 @@ void check_target(const std::string& folder, const Setup& setup, std::span<const
       ASSERT_EQ(engine->info().expert_parallel, setup.by_expert);
       std::printf("%-18s T %.1f  %-4s %s %d  %-34s %d of %zu differ, acceptance length %.2f, %lld preemptions\n",
                   name.c_str(), temperature, engine->info().quantization.c_str(), setup.by_expert ? "EP" : "TP",
-                  engine->info().tensor_parallel_size, c.name, different, plain.size(), length,
-                  static_cast<long long>(stats.preemptions));
+                  std::max(engine->info().tensor_parallel_size, setup.replicas), c.name, different, plain.size(),
+                  length, static_cast<long long>(stats.preemptions));
       EXPECT_EQ(different, 0) << c.name;
       if (c.prefix_cache && !c.tight_pool) expect_warm(*engine, requests, c, plain);
       if (c.block_size > 0) expect_partial_acceptance(c, stats);
@@ -315,6 +318,21 @@ TEST_P(TensorParallel, SpeculationAndEverythingElseIsInvisible) {
   if (!full_matrix()) rows = {rows[0], rows[2], rows[8]};
   if (!full_matrix() && GetParam().by_expert) rows.erase(rows.begin());
   check_target("targets/" + GetParam().target, {.ranks = GetParam().ranks, .by_expert = GetParam().by_expert}, rows);
+}
+
+// Replicas that divide the experts among them have the tokens of one that has them all. The last row is measured before
+// there are workers.
+TEST(ReplicasOfExperts, AreInvisibleToo) {
+  if (std::string_view(kTestDevice) != "cpu") GTEST_SKIP() << "not built for GPUs";
+  const std::vector<Configuration>& all = configurations();
+  std::vector<Configuration> rows = {all[0], all[2], all[8], all[5]};
+  if (full_matrix()) rows = all;
+  for (const char* name : {"moe_single", "hybrid_experts", "next_experts", "oss_many_experts"}) {
+    for (const int replicas : {2, 3}) {
+      if (replicas == 3 && !full_matrix() && name != std::string("moe_single")) continue;
+      check_target(std::string("targets/") + name, {.by_expert = true, .replicas = replicas}, rows);
+    }
+  }
 }
 
 // One target for each kind of layer. A device refuses a format that it does not have.

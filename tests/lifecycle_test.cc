@@ -21,7 +21,7 @@ namespace {
 // The engine publishes its counters between steps: waits until `done` holds for them.
 template <typename F>
 EngineStats wait_for(const Engine& engine, F&& done) {
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < 60'000; ++i) {
     const EngineStats stats = engine.stats();
     if (done(stats)) return stats;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -9,13 +9,14 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <deque>
 #include <future>
 #include <thread>
 #include <utility>
 
 #include "comm/comm.h"
 #include "harness.h"
-#include "net/connection.h"
+#include "net/port_for_test.h"
 
 namespace volley::testing {
 namespace {
@@ -48,7 +49,9 @@ EngineOptions on_nodes(int ranks, int nodes) {
   options.nnodes = nodes;
   if (nodes == 1) return options;
   options.master_addr = "127.0.0.1";
-  options.master_port = (*net::Listener::bind({"127.0.0.1", 0}))->port();
+  // Kept to the end: nobody else gets one of them meanwhile.
+  static std::deque<net::PortForTest> ports;
+  options.master_port = ports.emplace_back().number();
   return options;
 }
 

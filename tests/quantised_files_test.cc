@@ -52,6 +52,11 @@ class Damaged {
               '\0');
   }
 
+  void set_byte(const std::string& name, size_t i, int value) {
+    const size_t begin = header.at(name)["data_offsets"][0];
+    data_[begin + i] = static_cast<char>(value);
+  }
+
   void rename(const std::string& from, const std::string& to) {
     header[to] = header.at(from);
     header.erase(from);
@@ -191,6 +196,24 @@ TEST(QuantisedFiles, UnknownMethodsAndFieldsAreNamed) {
   EXPECT_THAT(message("awq", "version", "gemv"), HasSubstr("gemv"));
   EXPECT_THAT(message("int4_group32", "transform_config", Json{{"R1", 1}}), HasSubstr("transform_config"));
   EXPECT_THAT(message("fp8_tensor", "quant_algo", "W4A8_AWQ"), HasSubstr("W4A8_AWQ"));
+}
+
+// Some writers give every matrix a bias, of zeros where the model has none.
+TEST(QuantisedFiles, BiasesOfZerosAreNoBiases) {
+  const std::string bias = kGate + "bias";
+  Damaged zeros("gptq");
+  const Json rows = zeros.header[kGate + "scales"]["shape"][1];
+  zeros.add(bias, "F16", Json::array({rows}), rows.get<size_t>() * 2);
+  EXPECT_EQ(zeros.error().code, ErrorCode::kResourceExhausted)
+      << "nothing is wrong but the memory: " << zeros.error().message;
+  zeros.set_byte(bias, 1, 0x80);
+  EXPECT_EQ(zeros.error().code, ErrorCode::kResourceExhausted) << "of either sign";
+  zeros.set_byte(bias, 2 * rows.get<size_t>() - 1, 1);
+  EXPECT_EQ(zeros.error().code, ErrorCode::kUnimplemented);
+  EXPECT_THAT(zeros.error().message, HasSubstr("mlp.gate_proj.bias"));
+  Damaged elsewhere("gptq");
+  elsewhere.add("model.layers.1.mlp.other_proj.bias", "F16", Json::array({8}), 16);
+  EXPECT_THAT(elsewhere.error().message, HasSubstr("mlp.other_proj.bias"));
 }
 
 // Order by activations is allowed where desc_act says so. It is seen in the contents, while they load.

@@ -33,7 +33,7 @@ GenerateRequest endless(const Engine& engine, int32_t tokens) {
 
 // The counters when everybody has ended: the engine publishes them between steps.
 EngineStats settled(const Engine& engine) {
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < 60'000; ++i) {
     const EngineStats stats = engine.stats();
     if (stats.requests_running + stats.requests_waiting == 0) return stats;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

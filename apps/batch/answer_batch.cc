@@ -35,9 +35,13 @@ serve::ServerOptions api_options(const std::vector<std::string>& served, Console
   return options;
 }
 
-int finish(const Status& ended, BatchProgress* progress, const EngineStats& stats, const InterruptWatch& interrupt,
-           Console* console) {
+int finish(const Status& ended, BatchProgress* progress, const EngineStats& stats, const DeviceFailure& device,
+           const InterruptWatch& interrupt, Console* console) {
   progress->finish(stats);
+  if (device.happened()) {
+    console->note("The device has failed: the same command answers the rest.");
+    return kExitDevice;
+  }
   if (!ended.ok()) {
     console->error(ended.error().message);
     return kExitUsage;
@@ -52,7 +56,7 @@ int finish(const Status& ended, BatchProgress* progress, const EngineStats& stat
 }  // namespace
 
 int answer_batch(Engine& engine, const BatchCommand& command, const std::vector<std::string>& served, BatchFiles* files,
-                 InterruptWatch* interrupt, Console* console) {
+                 const DeviceFailure& device, InterruptWatch* interrupt, Console* console) {
   serve::Api api(engine, api_options(served, console));
   BatchProgress progress(console, files->index.lines(), files->index.done(), files->failed);
   serve::BatchRun::Hooks hooks;
@@ -60,7 +64,8 @@ int answer_batch(Engine& engine, const BatchCommand& command, const std::vector<
     return api.handle(request, std::move(wake));
   };
   hooks.may_start = [&](size_t open) { return static_cast<int>(open) < command.concurrency; };
-  hooks.write = [&](std::string line, bool failed) {
+  hooks.write = [&](std::string line, bool failed) -> Status {
+    if (failed && device.happened()) return Error{ErrorCode::kUnavailable, "The device has failed."};
     Status written = files->results.append(std::move(line));
     if (written.ok()) progress.count(failed);
     return written;
@@ -69,13 +74,14 @@ int answer_batch(Engine& engine, const BatchCommand& command, const std::vector<
     progress.show(static_cast<int64_t>(open));
     return files->results.sync_if_due();
   };
-  hooks.stopped = [&] { return interrupt->interrupted(); };
+  hooks.stopped = [&] { return interrupt->interrupted() || device.happened(); };
   hooks.count_tokens = [&](int64_t tokens) { progress.count_tokens(tokens); };
-  serve::BatchRun run(command.input, &files->index, std::move(hooks), {});
+  // A request hears of a device that fails before this command does: by the second time it has.
+  serve::BatchRun run(command.input, &files->index, std::move(hooks), {.retries = 1});
   const InterruptScope scope(interrupt, [&run] { run.wake(); });
   Status status = run.run();
   if (const Status synced = files->results.sync(); status.ok()) status = synced;
-  return finish(status, &progress, engine.stats(), *interrupt, console);
+  return finish(status, &progress, engine.stats(), device, *interrupt, console);
 }
 
 }  // namespace volley::apps

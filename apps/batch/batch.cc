@@ -71,14 +71,17 @@ int run_batch(const BatchCommand& command, InterruptWatch* interrupt, Console* c
                   " lines.");
     return files->failed > 0 ? kExitRequestsFailed : kExitOk;
   }
-  auto engine = create_engine(*setup, console);
+  DeviceFailure device(console);
+  auto engine = create_engine(*setup, console, &device);
   if (!engine.ok()) {
     console->error(engine.error().message);
     return creation_exit_status(*setup, engine.error());
   }
   std::vector<std::string> served = command.served_model_names;
   if (served.empty()) served = {setup->model_name};
-  return answer_batch(*engine.value(), command, served, &files.value(), interrupt, console);
+  const int status = answer_batch(*engine.value(), command, served, &files.value(), device, interrupt, console);
+  device.leave();
+  return status;
 }
 
 }  // namespace volley::apps

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "apps/console.h"
+#include "apps/device_failure.h"
 #include "apps/interrupt.h"
 #include "apps/options.h"
 #include "serve/batch_index.h"
@@ -24,8 +25,9 @@ struct BatchFiles {
 // that holds ids that the input does not. kDataLoss: a damaged line in the output, named.
 Result<BatchFiles> open_batch(const BatchCommand& command);
 
-// Answers what is open. `served`: the model names that a request may use.
+// Answers what is open. `served`: the model names that a request may use. Once the device has failed it writes no more
+// failures: the same command answers these lines.
 int answer_batch(Engine& engine, const BatchCommand& command, const std::vector<std::string>& served, BatchFiles* files,
-                 InterruptWatch* interrupt, Console* console);
+                 const DeviceFailure& device, InterruptWatch* interrupt, Console* console);
 
 }  // namespace volley::apps

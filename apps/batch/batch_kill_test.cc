@@ -57,7 +57,7 @@ class BatchKillTest : public testing::Test {
 };
 
 TEST_F(BatchKillTest, EachLineHasOneResult) {
-  constexpr int kLines = 400;
+  constexpr int kLines = 800;
   {
     std::ofstream input(input_);
     for (int i = 0; i < kLines; ++i) {
@@ -73,7 +73,7 @@ TEST_F(BatchKillTest, EachLineHasOneResult) {
     const int64_t before = results();
     const pid_t pid = start();
     // From its first new line on, so that kills fall into the writing however slow the build is.
-    for (int i = 0; i < 3000 && results() <= before; ++i) {
+    for (int i = 0; i < 60'000 && results() <= before; ++i) {
       ASSERT_EQ(waitpid(pid, nullptr, WNOHANG), 0) << "ended by itself:\n" << read(folder_ / "log");
       std::this_thread::sleep_for(milliseconds(2));
     }

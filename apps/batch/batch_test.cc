@@ -42,7 +42,7 @@ class BatchTest : public testing::Test {
       return kExitUsage;
     }
     testing::internal::CaptureStderr();
-    const int status = answer_batch(engine, command_, {"pocket"}, &files.value(), &interrupt, &console_);
+    const int status = answer_batch(engine, command_, {"pocket"}, &files.value(), device_, &interrupt, &console_);
     errors_ = testing::internal::GetCapturedStderr();
     return status;
   }
@@ -61,6 +61,7 @@ class BatchTest : public testing::Test {
   const fs::path folder_ = fs::temp_directory_path() / ("volley_batch_" + std::to_string(getpid()));
   BatchCommand command_;
   Console console_;
+  DeviceFailure device_{&console_};
   std::string errors_;
 };
 

@@ -42,6 +42,7 @@ class Bench {
     if (!output.ok()) return fail({kExitUsage, output.error().message});
     auto trace = OrderedOutput::open(command_.trace.value_or("-"));
     if (!trace.ok()) return fail({kExitUsage, trace.error().message});
+    output_ = &*output;
     trace_ = &*trace;
     Failure failure = check_modes();
     if (!failure.message.empty()) return fail(failure);
@@ -49,10 +50,8 @@ class Bench {
     for (std::span<const Mode> left = all; !left.empty() && failure.message.empty() && !interrupt_->interrupted();) {
       failure = measure_some(&left);
     }
-    // What was measured before a failure took its minutes too.
-    const bool measured = !report_.rows.empty() || !rounds_.runs.empty();
-    if (failure.message.empty() || measured) {
-      const Status written = publish(&*output);
+    if (failure.message.empty() || measured_any()) {
+      const Status written = publish();
       if (failure.message.empty() && !written.ok()) failure = {kExitUsage, written.error().message};
     }
     if (!failure.message.empty()) return fail(failure);
@@ -69,13 +68,16 @@ class Bench {
     return failure.status;
   }
 
-  Status publish(OrderedOutput* output) {
+  // What was measured before a failure took its minutes too.
+  bool measured_any() const { return !report_.rows.empty() || !rounds_.runs.empty(); }
+
+  Status publish() {
     console_.clear_progress();
     if (!command_.trace) {
       std::fputs((command_.rounds ? rounds_footer(rounds_) : table_footer(report_)).c_str(), stdout);
     }
     const std::string json = command_.rounds ? rounds_json(rounds_) : report_json(report_);
-    if (command_.output) VOLLEY_RETURN_IF_ERROR(output->put(0, json));
+    if (command_.output) VOLLEY_RETURN_IF_ERROR(output_->put(0, json));
     if (command_.json) std::printf("%s\n", json.c_str());
     return flush_standard_output();
   }
@@ -192,12 +194,13 @@ class Bench {
 
   // The first of `modes`, and those after it that take turns with it, as far as memory allows; they leave the list.
   Failure measure_some(std::span<const Mode>* modes) {
+    DeviceFailure device(&console_);
     std::vector<BenchSubject> subjects;
     do {
       const Mode& mode = modes->front();
       auto setup = setup_of(mode);
       if (!setup.ok()) return setup_failure(setup.error());
-      auto engine = create_engine(*setup, &console_);
+      auto engine = create_engine(*setup, &console_, &device);
       // There is no room for both: then this one comes by itself, afterwards.
       if (!engine.ok() && engine.error().code == ErrorCode::kResourceExhausted && !subjects.empty()) break;
       *modes = modes->subspan(1);
@@ -211,6 +214,8 @@ class Bench {
       }
     } while (!modes->empty() && takes_turns(subjects.back()));
     const Status measured = measure(subjects);
+    if (device.happened() && measured_any()) (void)publish();
+    device.leave();
     return measured.ok() ? Failure() : Failure{kExitUsage, measured.error().message};
   }
 
@@ -241,7 +246,7 @@ class Bench {
   Console& console_;
   BenchReport report_;
   RoundsReport rounds_;
-  OrderedOutput* trace_ = nullptr;
+  OrderedOutput *output_ = nullptr, *trace_ = nullptr;
 };
 
 }  // namespace

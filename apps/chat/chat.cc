@@ -166,7 +166,8 @@ int run_chat(const ChatCommand& command, InterruptWatch* interrupt, Console* con
     console->error(setup.error().message);
     return setup.error().code == ErrorCode::kNotFound ? kExitModel : kExitUsage;
   }
-  auto engine = create_engine(*setup, console);
+  DeviceFailure device(console);
+  auto engine = create_engine(*setup, console, &device);
   if (!engine.ok()) {
     console->error(engine.error().message);
     return creation_exit_status(*setup, engine.error());
@@ -176,7 +177,9 @@ int run_chat(const ChatCommand& command, InterruptWatch* interrupt, Console* con
     console->error(backend.error().message);
     return kExitModel;
   }
-  return Chat(command, backend->get(), interrupt, console).run();
+  const int status = Chat(command, backend->get(), interrupt, console).run();
+  device.leave();
+  return status;
 }
 
 }  // namespace volley::apps

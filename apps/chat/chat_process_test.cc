@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <array>
@@ -83,27 +84,20 @@ class Terminal {
     seen_.erase(0, found);
     return before;
   }
-  // The same up to the next prompt.
+  // The same up to the next prompt, and until its line is read: keys that come between the two are lost. The terminal's
+  // mode, which its other end shows as well, says so.
+  std::string prompt(const std::string& text = "\x1b[?2004h> ") {
+    const std::string before = until(text);
+    termios mode{};
+    for (int i = 0; i < 60'000 && tcgetattr(fd_, &mode) == 0 && (mode.c_lflag & ICANON) != 0; ++i) usleep(1000);
+    EXPECT_EQ(mode.c_lflag & ICANON, 0u) << "the line is not read";
+    return before;
+  }
   std::string answer(const std::string& keys) {
     type(keys);
-    return until("\x1b[?2004h> ");
+    return prompt();
   }
   int status() { return exit_status(std::exchange(pid_, -1)); }
-  // The same for keys that are lost where they come between a prompt and the mode that its line is read in: again and
-  // again until the program ends.
-  int status_after(const std::string& keys) {
-    for (int tries = 0; tries < 30; ++tries) {
-      type(keys);
-      for (int i = 0; i < 20; ++i) {
-        siginfo_t ended{};
-        EXPECT_EQ(waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT), 0);
-        if (ended.si_pid == pid_) return status();
-        usleep(100'000);
-      }
-    }
-    ADD_FAILURE() << "it did not end";
-    return -1;
-  }
   void signal(int number) const { kill(pid_, number); }
 
  private:
@@ -126,7 +120,7 @@ class Chat : public testing::Test {
 
 TEST_F(Chat, TurnsAtATerminal) {
   Terminal terminal({"chat", "--verify", "full"});
-  EXPECT_NE(terminal.until("> ").find("Chat with pocket"), std::string::npos);
+  EXPECT_NE(terminal.prompt().find("Chat with pocket"), std::string::npos);
   const std::string answer = terminal.answer(std::string(kSort) + "\r");
   EXPECT_NE(without_codes(answer).find("35, 49, 50, 79\r\n"), std::string::npos) << answer;
   EXPECT_NE(answer.find("\x1b[32m"), std::string::npos) << "accepted tokens are green";
@@ -146,11 +140,11 @@ TEST_F(Chat, TurnsAtATerminal) {
 TEST_F(Chat, InputsOfSeveralLinesAndCharacters) {
   const std::string kept = state_home() + "_kept.json";
   Terminal terminal({"chat", "--max-tokens", "4", "--history", "none"});
-  terminal.until("\x1b[?2004h> ");
+  terminal.prompt();
   terminal.answer("\x1b[200~pasted\n\tlines\r\x1b[201~\r");
   terminal.answer("alt\x1b\renter\r");
   terminal.type("\"\"\"/fenced\r");
-  terminal.until(". ");
+  terminal.prompt(". ");
   terminal.answer("\xC3\xA4\xF0\x9F\x98\x80\"\"\"\r");
   terminal.answer("/save " + kept + "\r");
   std::ifstream file(kept);
@@ -159,14 +153,15 @@ TEST_F(Chat, InputsOfSeveralLinesAndCharacters) {
     EXPECT_NE(text.find(message), std::string::npos) << message << " in " << text;
   }
   fs::remove(kept);
-  EXPECT_EQ(terminal.status_after("\x04"), 0);
+  terminal.type("\x04");
+  EXPECT_EQ(terminal.status(), 0);
   EXPECT_FALSE(fs::exists(state_home() + "/volley"));
 }
 
 TEST_F(Chat, CtrlCStopsAnAnswerAndNotTheProgram) {
   // The answer would go on for a second or so.
   Terminal terminal({"chat", "--spec", "off", "--ignore-eos", "--max-tokens", "1900"});
-  terminal.until("\x1b[?2004h> ");
+  terminal.prompt();
   terminal.type("Tell me a story.\r");
   terminal.until("One");
   EXPECT_NE(terminal.answer("\x03").find("Stopped."), std::string::npos);
@@ -242,7 +237,7 @@ TEST_F(Chat, AServerAnswersAsTheModelDoes) {
   EXPECT_EQ(unknown.status(), 2);
 
   Terminal terminal({"chat", "--url", address, "--max-tokens", "1900", "--ignore-eos", "--history", "none"});
-  terminal.until("\x1b[?2004h> ");
+  terminal.prompt();
   terminal.answer("/set max_tokens 14\r");
   const std::string answer = terminal.answer(std::string(kSort) + "\r");
   EXPECT_NE(without_codes(answer).find("35, 49, 50, 79"), std::string::npos) << answer;

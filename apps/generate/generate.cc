@@ -109,13 +109,16 @@ int run_generate(const GenerateCommand& command, InterruptWatch* interrupt, Cons
     console->error(files.error().message);
     return kExitUsage;
   }
-  auto engine = create_engine(*setup, console);
+  DeviceFailure device(console);
+  auto engine = create_engine(*setup, console, &device);
   if (!engine.ok()) {
     console->error(engine.error().message);
     return creation_exit_status(*setup, engine.error());
   }
   const auto mode = command.input ? generate_file : generate_one;
-  return mode(*engine.value(), command, &files.value(), interrupt, console);
+  const int status = mode(*engine.value(), command, &files.value(), interrupt, console);
+  device.leave();
+  return status;
 }
 
 }  // namespace volley::apps

@@ -252,6 +252,8 @@ Result<GenerateRequest> build_request(const Engine& engine, const Prompt& prompt
                                       const RequestSettings& line) {
   GenerateRequest request;
   request.sampling = engine.info().default_sampling;
+  // Parts without marks: the text goes on with that of the prompt.
+  if (!std::holds_alternative<PromptMessages>(prompt)) request.parts.emplace();
   if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
     request.prompt = *ids;
   } else if (const auto* text = std::get_if<PromptText>(&prompt)) {

@@ -91,6 +91,7 @@ std::string device_name(const engine::DeviceChoice& device) {
 // Everything that can be said about the pair; what went wrong is part of it.
 struct Findings {
   std::string model_dir, draft_dir;  // draft_dir empty: none
+  int replicas = 1;
   families::TargetConfig target;
   std::shared_ptr<const spec::ProposerSpec> draft;
   Weights target_weights, draft_weights;
@@ -142,9 +143,11 @@ Result<Findings> examine(const InspectCommand& command) {
   flags.base.dtype = command.dtype;
   flags.base.tensor_parallel_size = command.tensor_parallel_size;
   flags.base.enable_expert_parallel = command.enable_expert_parallel;
+  flags.base.data_parallel_size = command.data_parallel_size;
   VOLLEY_ASSIGN(EngineSetup setup, resolve_engine(flags, 0));
   Findings found;
   found.model_dir = setup.options.model_dir;
+  found.replicas = setup.options.data_parallel_size;
   found.draft_dir = setup.options.draft_dir;
   VOLLEY_RETURN_IF_ERROR(check_folders(setup.options));
   VOLLEY_ASSIGN(found.target, families::read_target(found.model_dir));
@@ -241,9 +244,13 @@ void print_ranks(const engine::ResolvedModels& plan) {
   std::printf("\n");
 }
 
-// The experts of a rank, where ranks divide them; all layers with experts have as many.
-std::optional<std::pair<int32_t, int32_t>> experts_of_rank(const engine::ResolvedModels& plan, int rank) {
+// The experts of a rank, or of a replica, where these divide them; all layers with experts have as many.
+std::optional<std::pair<int32_t, int32_t>> experts_of(const engine::ResolvedModels& plan, int rank) {
   const model::Decoder& target = plan.target.decoder;
+  for (size_t i = 0; plan.expert_replicas > 1 && i < target.layers.size(); ++i) {
+    const model::Experts* e = target.experts(i);
+    if (e != nullptr) return model::experts_part(e->router.experts, rank, plan.expert_replicas);
+  }
   if (plan.ranks == 1 || !target.divides_by_expert()) return std::nullopt;
   const model::Decoder shard = model::shard_of(target, rank, plan.ranks);
   for (size_t i = 0; i < shard.layers.size(); ++i) {
@@ -252,13 +259,26 @@ std::optional<std::pair<int32_t, int32_t>> experts_of_rank(const engine::Resolve
   return std::nullopt;
 }
 
+// What lines say of memory is a replica's; on the CPU all compute from the same target weights.
+void print_replicas(const engine::ResolvedModels& plan, int replicas) {
+  if (replicas == 1) return;
+  std::printf("  a replica    of %d", replicas);
+  if (plan.shared_weight_bytes > 0) {
+    std::printf(": %s of the weights are the same for all", format_bytes(plan.shared_weight_bytes).c_str());
+  }
+  if (plan.exchange_bytes > 0) {
+    std::printf("; steps of all have %s in common", format_bytes(plan.exchange_bytes).c_str());
+  }
+  std::printf("\n");
+}
+
 void print_experts(const engine::ResolvedModels& plan) {
-  std::string text;
-  for (int rank = 0; rank < plan.ranks; ++rank) {
-    const auto own = experts_of_rank(plan, rank);
+  std::string text = plan.expert_replicas > 1 ? "replica " : "rank ";
+  for (int rank = 0; rank < std::max(plan.ranks, plan.expert_replicas); ++rank) {
+    const auto own = experts_of(plan, rank);
     if (!own) return;
     const auto [first, count] = *own;
-    text += (rank == 0 ? "rank 0: " : ", " + std::to_string(rank) + ": ") + std::to_string(first);
+    text += (rank == 0 ? "" : ", ") + std::to_string(rank) + ": " + (count == 0 ? "none" : std::to_string(first));
     if (count > 1) text += " to " + std::to_string(first + count - 1);
   }
   std::printf("  experts      %s\n", text.c_str());
@@ -306,6 +326,7 @@ void print_text(const Findings& found) {
   std::printf("  KV           %s a token%s, as %s\n", format_bytes(memory.page_bytes() / page_size).c_str(),
               found.draft ? " (target and drafter)" : "", dtype_name(found.plan->kv_dtype));
   if (found.plan->ranks > 1 && !each) print_ranks(*found.plan);
+  print_replicas(*found.plan, found.replicas);
   print_experts(*found.plan);
   if (device.kind == DeviceKind::kCuda) std::printf("  attention    %s\n", attention_text(*found.plan).c_str());
   if (memory.state_bytes > 0) {
@@ -415,11 +436,17 @@ Json json_of(const Findings& found) {
           {{"window", group.window}, {"pages", group.pages}, {"page_bytes", group.bytes}});
     }
     json["memory"]["tensor_parallel_size"] = found.plan->ranks;
+    json["memory"]["data_parallel_size"] = found.replicas;
+    json["memory"]["shared_weight_bytes"] = found.plan->shared_weight_bytes;
+    for (int replica = 0; found.plan->expert_replicas > 1 && replica < found.replicas; ++replica) {
+      const auto [first, experts] = *experts_of(*found.plan, replica);
+      json["memory"]["replicas"].push_back({{"first_expert", first}, {"experts", experts}});
+    }
     for (int rank = 0; rank < found.plan->ranks; ++rank) {
       Json part = {{"weight_bytes", found.plan->rank_weights[static_cast<size_t>(rank)].total()},
                    {"kv_bytes_per_token", rank_page_bytes(*found.plan) / found.plan->page_size},
                    {"state_bytes", found.plan->kv.state_bytes()}};
-      if (const auto own = experts_of_rank(*found.plan, rank)) {
+      if (const auto own = experts_of(*found.plan, rank); own && found.plan->ranks > 1) {
         part["first_expert"] = own->first;
         part["experts"] = own->second;
       }

@@ -83,7 +83,7 @@ struct EngineOptions {
   std::string master_addr;
   int master_port = 29501;
   // These ranks divide a layer's experts among them, whole ones in order, instead of the inner width of each expert.
-  // An error for a target without experts and for replicas of one rank; for one rank alone a warning.
+  // On the CPU replicas of one rank do so, too. An error for a target without experts; for one rank alone a warning.
   bool enable_expert_parallel = false;
   // Replicas of the models in one engine, each with a scheduler, KV pages and slots, and on CUDA its ranks' GPUs, one
   // replica's behind the other's. On the CPU they share the target's weights, threads and free memory. Requests go
@@ -147,9 +147,9 @@ struct EngineOptions {
   // tokens. A second fault within a minute, and a device that hangs, end the engine all the same.
   bool restart_on_device_error = false;
   // The device failed or hangs, in a sentence: every request has had its last event, with kUnavailable, and submit()
-  // answers so from now on. Called once, on a thread of the engine's: must return fast, must not throw, may call
-  // nothing of the engine. Where the device hangs, the engine's destructor waits for it: end the process. May be empty;
-  // must outlive the engine.
+  // answers so from now on; while the engine's destructor runs, requests of other replicas may still end. Called once,
+  // on a thread of the engine's: must return fast, must not throw, may call nothing of the engine. Where the device
+  // hangs, the destructor waits for it: end the process. May be empty; must outlive the engine.
   std::function<void(const std::string&)> on_device_failure;
   // Gets what shows only while the engine runs (a drafter that is of no use), a sentence, each at most once. Called on
   // the engine's thread, of several replicas never on two at once: must return fast, must not throw. May be empty; must
@@ -201,7 +201,7 @@ struct RepetitionDetection {
 inline constexpr int32_t kMaxLogitBias = 1024;
 inline constexpr int32_t kMaxEndIds = 128;  // stop_token_ids and the model's own together
 
-// The text of a model whose answers consist of parts between control tokens.
+// Text in parts between control tokens. Without marks it is one part, which the prompt has begun: a completion.
 struct TextParts {
   // Tokens that are no text, special or not: Event::marks says where they stood. No character and no stop string
   // reaches over one.
@@ -313,7 +313,7 @@ struct EngineInfo {
   std::string draft_quantization;  // of the drafter's, likewise; empty without one
   int max_num_seqs = 0;
   int tensor_parallel_size = 1;
-  bool expert_parallel = false;  // whether several ranks divide the experts among them
+  bool expert_parallel = false;  // whether ranks or replicas divide the experts
   int threads = 0;               // bytes and threads are of all ranks together
   std::vector<TokenId> eos_token_ids;
   SamplingParams default_sampling;    // generation_config.json over the library's defaults

@@ -4,14 +4,19 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 #include <volley/chat.h>
 #include <volley/engine.h>
 
 #include <stdexcept>
 
+#include "apps/known_drafters.h"
+#include "module/gil.h"
 #include "module/session.h"
+#include "module/warning_log.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -96,6 +101,8 @@ void bind_options(nb::module_& m) {
       .def_rw("device", &EngineOptions::device)
       .def_rw("dtype", &EngineOptions::dtype)
       .def_rw("kv_cache_dtype", &EngineOptions::kv_cache_dtype)
+      .def_rw("attention_backend", &EngineOptions::attention_backend)
+      .def_rw("draft_attention_backend", &EngineOptions::draft_attention_backend)
       .def_rw("threads", &EngineOptions::threads)
       .def_rw("tensor_parallel_size", &EngineOptions::tensor_parallel_size)
       .def_rw("enable_expert_parallel", &EngineOptions::enable_expert_parallel)
@@ -115,13 +122,23 @@ void bind_options(nb::module_& m) {
       .def_rw("prefill_chunk", &EngineOptions::prefill_chunk)
       .def_rw("target_step_ms", &EngineOptions::target_step_ms)
       .def_rw("max_model_len", &EngineOptions::max_model_len)
+      .def_rw("max_queue", &EngineOptions::max_queue)
       .def_rw("prefix_cache", &EngineOptions::prefix_cache)
       .def_rw("state_snapshot_tokens", &EngineOptions::state_snapshot_tokens)
       .def_rw("state_snapshot_memory_bytes", &EngineOptions::state_snapshot_memory_bytes)
+      .def_rw("mmap", &EngineOptions::mmap)
+      .def_rw("grammar_mask_timeout_ms", &EngineOptions::grammar_mask_timeout_ms)
+      .def_rw("grammar_compile_timeout_ms", &EngineOptions::grammar_compile_timeout_ms)
+      .def_rw("grammar_memory_bytes", &EngineOptions::grammar_memory_bytes)
+      .def_rw("step_timeout_s", &EngineOptions::step_timeout_s)
       .def_rw("graphs", &EngineOptions::graphs)
       .def_rw("verify", &EngineOptions::verify)
       .def_rw("cost_cache_dir", &EngineOptions::cost_cache_dir)
       .def_rw("dummy_weights", &EngineOptions::dummy_weights, kOptional);
+  nb::class_<WarningLog>(m, "WarningLog")
+      .def(nb::init<>())
+      .def("attach", &WarningLog::attach, "options"_a)
+      .def("take", &WarningLog::take);
 }
 
 void bind_request(nb::module_& m) {
@@ -181,7 +198,10 @@ void bind_request(nb::module_& m) {
       .def_rw("thinking", &GenerateRequest::thinking, kOptional)
       .def_rw("repetition", &GenerateRequest::repetition, kOptional)
       .def_rw("speculation", &GenerateRequest::speculation)
-      .def_rw("priority", &GenerateRequest::priority);
+      .def_rw("priority", &GenerateRequest::priority)
+      .def(
+          "continue_text", [](GenerateRequest& request) { request.parts.emplace(); },
+          "The text goes on with the prompt's: it is a completion.");
 }
 
 void bind_results(nb::module_& m) {
@@ -257,6 +277,12 @@ void bind_state(nb::module_& m) {
       .def_ro("predicted_at", &EngineStats::Verify::predicted_at)
       .def_ro("last", &EngineStats::Verify::last)
       .def("__repr__", describe);
+  nb::class_<EngineStats::PageGroup>(m, "PageGroup")
+      .def_ro("window", &EngineStats::PageGroup::window)
+      .def_ro("total", &EngineStats::PageGroup::total)
+      .def_ro("used", &EngineStats::PageGroup::used)
+      .def_ro("cached", &EngineStats::PageGroup::cached)
+      .def("__repr__", describe);
   nb::class_<EngineStats>(m, "EngineStats")
       .def_ro("requests_waiting", &EngineStats::requests_waiting)
       .def_ro("requests_running", &EngineStats::requests_running)
@@ -276,13 +302,32 @@ void bind_state(nb::module_& m) {
       .def_ro("pages_total", &EngineStats::pages_total)
       .def_ro("pages_used", &EngineStats::pages_used)
       .def_ro("pages_cached", &EngineStats::pages_cached)
+      .def_ro("page_groups", &EngineStats::page_groups)
       .def_ro("verify", &EngineStats::verify)
       .def("__repr__", describe);
 }
 
+// The engine goes when a step under way has ended, and one of a device that hangs never does: other threads go on
+// meanwhile. Python drops the last reference, so this thread has its lock.
+// A process that was forked from the engine's has none of its threads, for which the engine's end would wait: there it
+// stays.
+struct Drop {
+  pid_t process = getpid();
+
+  void operator()(Engine* engine) const {
+    if (getpid() != process) return;
+    const WithoutGil unlocked;
+    delete engine;
+  }
+};
+
 std::shared_ptr<Engine> create(const EngineOptions& options) {
-  const nb::gil_scoped_release release;  // minutes, for large models
-  return value_of(Engine::create(options));
+  std::unique_ptr<Engine> engine;
+  {
+    const WithoutGil unlocked;  // minutes, for large models
+    engine = value_of(Engine::create(options));
+  }
+  return {engine.release(), Drop{}};
 }
 
 std::string render_chat(const Engine& engine, const std::string& messages_json, const std::string& tools_json,
@@ -293,7 +338,7 @@ std::string render_chat(const Engine& engine, const std::string& messages_json, 
 }
 
 void bind_chat(nb::module_& m) {
-  const auto no_gil = nb::call_guard<nb::gil_scoped_release>();
+  const auto no_gil = nb::call_guard<WithoutGil>();
   nb::class_<ChatDelta> delta(m, "ChatDelta");
   nb::class_<ChatDelta::ToolCall>(delta, "ToolCall")
       .def_ro("index", &ChatDelta::ToolCall::index)
@@ -327,7 +372,7 @@ void bind_chat(nb::module_& m) {
 }
 
 void bind_engine(nb::module_& m) {
-  const auto no_gil = nb::call_guard<nb::gil_scoped_release>();
+  const auto no_gil = nb::call_guard<WithoutGil>();
   nb::class_<Engine>(m, "Engine")
       .def("info", [](const Engine& engine) { return EngineInfo(engine.info()); })
       .def("stats", &Engine::stats)
@@ -358,6 +403,7 @@ void bind_engine(nb::module_& m) {
       .def("cancel", nb::overload_cast<>(&Session::cancel), no_gil)
       .def("cancel", nb::overload_cast<int64_t>(&Session::cancel), "index"_a, no_gil);
   m.def("create", create, "options"_a, "Loads the models and starts the engine.");
+  m.def("known_drafter", apps::known_drafter, "target"_a, "Its name on the Hugging Face hub.");
 }
 
 }  // namespace
@@ -365,6 +411,7 @@ void bind_engine(nb::module_& m) {
 
 NB_MODULE(_engine, m) {
   m.doc() = "The engine's C++ API. Use the package volley instead.";
+  nb::set_leak_warnings(false);  // what daemon threads have at the interpreter's end stays
   nb::register_exception_translator(volley::python::raise_in_python);
   volley::python::bind_options(m);
   volley::python::bind_request(m);

@@ -78,7 +78,7 @@ Status Session::submit(int64_t index, GenerateRequest request) {
 }
 
 int64_t Session::open() const {
-  return static_cast<int64_t>(open_.size());
+  return forked() ? 0 : static_cast<int64_t>(open_.size());
 }
 
 std::vector<Completion> Session::wait(double seconds) {
@@ -98,10 +98,12 @@ int Session::descriptor() const {
 }
 
 void Session::cancel() {
+  if (forked()) return;
   for (const auto& [index, id] : open_) engine_->cancel(id);
 }
 
 void Session::cancel(int64_t index) {
+  if (forked()) return;
   if (const auto found = open_.find(index); found != open_.end()) engine_->cancel(found->second);
 }
 

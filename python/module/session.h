@@ -2,6 +2,7 @@
 // Python: no lock of the interpreter is taken, held or awaited by it.
 #pragma once
 
+#include <unistd.h>
 #include <volley/engine.h>
 
 #include <cstdint>
@@ -24,7 +25,7 @@ struct Completion {
   Finish finish;
 };
 
-// Threads: one at a time.
+// Threads: one at a time. In a process that was forked nothing is open, and nothing can be cancelled.
 class Session {
  public:
   // streaming: every event becomes a Completion of its own. The numbers of requests that are open must differ.
@@ -44,6 +45,9 @@ class Session {
  private:
   struct State;
 
+  bool forked() const { return getpid() != process_; }
+
+  const pid_t process_ = getpid();
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<State> state_;       // shared with the sinks, which may outlive the session
   std::map<int64_t, RequestId> open_;  // by the caller's numbers

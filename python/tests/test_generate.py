@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
+import volley
 from volley import LLM, Prompt, SamplingParams, StructuredOutputsParams
 
 REFERENCE = Path(__file__).parents[2] / "tests" / "data" / "dflash_reference_pocket.jsonl"
+POCKET = Path(volley.__file__).parent / "share" / "volley" / "models" / "pocket"
 GREEDY = SamplingParams(temperature=0, max_tokens=48)
 STORY = [{"role": "user", "content": "Tell me a story about a fox and a bell."}]
 QUESTION = [{"role": "user", "content": "What is 12 + 30?"}]
@@ -40,6 +43,37 @@ def test_every_form_of_prompt_gives_the_same(llm: LLM) -> None:
         assert output.finished
         assert output.outputs[0].token_ids == one[0].outputs[0].token_ids
     assert llm.generate([], GREEDY) == []
+
+
+def test_keys_of_a_prompts_mapping(llm: LLM) -> None:
+    text = "The path behind the mill is narrow. " * 6
+    llm.reset_prefix_cache()
+
+    def cached(**keys: object) -> int:
+        return llm.generate({"prompt": text, **keys}, GREEDY)[0].num_cached_tokens
+
+    assert cached(cache_salt="a") == 0 and cached(cache_salt="b") == 0 and cached(multi_modal_data=None) == 0
+    assert cached(cache_salt="a") > 0
+    with pytest.raises(ValueError, match="multi_modal_data"):
+        cached(multi_modal_data={"image": "x"})
+    with pytest.raises(ValueError, match="cache_salt"):
+        cached(cache_salt="")
+
+
+def test_a_completion_keeps_the_space_that_a_decoder_strips(llm: LLM, tmp_path: Path) -> None:
+    shutil.copytree(POCKET, tmp_path / "model")
+    file = tmp_path / "model" / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}  # as SentencePiece's
+    tokenizer["decoder"] = {"type": "Sequence", "decoders": [tokenizer["decoder"], strip]}
+    file.write_text(json.dumps(tokenizer))
+    spaced = llm.encode(" the", add_special_tokens=False)[:1]
+    word = llm.decode(spaced)
+    assert word.startswith(" ")
+    params = SamplingParams(temperature=0, max_tokens=2, allowed_token_ids=spaced)
+    with LLM(tmp_path / "model", dtype="float32", max_num_seqs=2) as stripping:
+        assert stripping.generate("Where is", params)[0].outputs[0].text == word * 2
+        assert stripping.chat(QUESTION, params)[0].outputs[0].text == (word * 2)[1:]
 
 
 def test_chat_is_the_template_and_then_generate(llm: LLM) -> None:

@@ -106,7 +106,7 @@ def test_errors_and_other_paths_are_passed_on(url: str) -> None:
 
 def test_a_client_that_leaves_cancels_its_request(url: str) -> None:
     port = int(url.rsplit(":", 1)[1])
-    body = json.dumps({"messages": STORY, "max_tokens": 1500, "stream": True, "ignore_eos": True}).encode()
+    body = json.dumps({"messages": STORY, "max_tokens": 1500, "stream": True, "ignore_eos": True, "volley": {"speculation": False}}).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(head.encode() + b"\r\n\r\n" + body)

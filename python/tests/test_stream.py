@@ -5,10 +5,20 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from volley import LLM, AsyncLLM, InvalidArgumentError, RequestOutput, RequestOutputKind, SamplingParams
+from volley import (
+    LLM,
+    AsyncLLM,
+    InvalidArgumentError,
+    RequestOutput,
+    RequestOutputKind,
+    ResourceExhaustedError,
+    SamplingParams,
+    _outputs,
+)
 
 STORY = "Tell me a story about a fox and a bell."
 CHAT = [{"role": "user", "content": STORY}]
@@ -23,11 +33,15 @@ def engine() -> Iterator[AsyncLLM]:
         yield model
 
 
-def _quiet(llm: LLM | AsyncLLM) -> bool:
-    deadline = time.monotonic() + 10
-    while llm.stats().requests_running + llm.stats().requests_waiting > 0 and time.monotonic() < deadline:
+def _eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 120
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.005)
-    return llm.stats().requests_running + llm.stats().requests_waiting == 0
+    return condition()
+
+
+def _quiet(llm: LLM | AsyncLLM) -> bool:
+    return _eventually(lambda: llm.stats().requests_running + llm.stats().requests_waiting == 0)
 
 
 def _joined(outputs: list[RequestOutput]) -> tuple[str, list[int]]:
@@ -52,12 +66,31 @@ def test_a_stream_adds_up_to_the_answer(llm: LLM) -> None:
     assert len(final) == 1 and final[0].outputs[0].text == whole.text
 
 
+def test_each_position_of_a_stream_is_read_once(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = 0
+    one = _outputs._position
+
+    def count(position: Any, token_text: Any) -> Any:
+        nonlocal read
+        read += 1
+        return one(position, token_text)
+
+    monkeypatch.setattr(_outputs, "_position", count)
+    outputs = list(llm.stream(STORY, dataclasses.replace(GREEDY, logprobs=1, ignore_eos=True)))
+    answers = [output.outputs[0] for output in outputs]
+    assert len(answers) > 3 and read == len(answers[-1].token_ids)
+    for answer in answers:
+        assert answer.logprobs is not None and len(answer.logprobs) == len(answer.token_ids), "as it was handed out"
+        chosen = sum(entry[token].logprob for token, entry in zip(answer.token_ids, answer.logprobs, strict=True))
+        assert answer.cumulative_logprob == pytest.approx(chosen)
+
+
 def test_leaving_a_stream_cancels_it(llm: LLM) -> None:
     stream = llm.stream(STORY, ENDLESS)
     next(stream)
     cancelled = llm.stats().requests_cancelled
     stream.close()  # type: ignore[attr-defined]  # a generator
-    assert _quiet(llm) and llm.stats().requests_cancelled == cancelled + 1
+    assert _eventually(lambda: llm.stats().requests_cancelled == cancelled + 1) and _quiet(llm)
 
 
 def test_requests_of_a_loop_run_together(engine: AsyncLLM, llm: LLM) -> None:
@@ -128,11 +161,25 @@ def test_several_answers_an_error_and_an_abort() -> None:
         assert _quiet(engine)
 
 
+def test_a_queue_without_a_bound_and_with_one() -> None:
+    async def ask(engine: AsyncLLM, count: int) -> int:
+        async def one() -> int:
+            outputs = [output async for output in engine.generate([5], SamplingParams(max_tokens=1))]
+            return len(outputs[-1].outputs[0].token_ids)
+
+        return sum(await asyncio.gather(*(one() for _ in range(count))))
+
+    with AsyncLLM(max_num_seqs=64, speculation=False) as engine:
+        assert asyncio.run(ask(engine, 4200)) == 4200
+    with AsyncLLM(max_num_seqs=1, max_queue=1) as engine, pytest.raises(ResourceExhaustedError, match="queue"):
+        asyncio.run(ask(engine, 50))
+
+
 def test_shutdown_ends_what_runs() -> None:
     async def run() -> RequestOutput:
         engine = AsyncLLM(dtype="float32", max_num_seqs=2)
         latest = None
-        async for output in engine.generate(STORY, ENDLESS):
+        async for output in engine.generate(STORY, dataclasses.replace(ENDLESS, logprobs=1)):
             if latest is None:
                 engine.shutdown()
             latest = output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from volley import (
     LLM,
     Counter,
+    EngineStats,
     RepetitionDetectionParams,
     RequestOutputKind,
     SamplingParams,
@@ -37,6 +39,14 @@ def _answer(llm: LLM, **params: Any) -> Any:
     return llm.chat(QUESTION, SamplingParams(**{"temperature": 0, "max_tokens": 40, **params}))[0].outputs[0]
 
 
+def _settled(llm: LLM) -> EngineStats:
+    """A step's counters are there when it has ended, which may be after its answer."""
+    deadline = time.monotonic() + 120
+    while llm.stats().requests_running > 0 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return llm.stats()
+
+
 def test_every_field_of_vllms_is_known() -> None:
     known = {field.name for field in dataclasses.fields(SamplingParams)}
     assert set(VLLM_FIELDS) <= known
@@ -45,11 +55,27 @@ def test_every_field_of_vllms_is_known() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [("logits_processors", [lambda ids, logits: logits]), ("guided_decoding", {"regex": "a"}), ("extra_args", {"a": 1}),
-     ("logprob_token_ids", [1]), ("flat_logprobs", True), ("best_of", 3), ("truncate_prompt_tokens", 0)],
+     ("logprob_token_ids", [1]), ("flat_logprobs", True), ("best_of", 3), ("truncate_prompt_tokens", 0),
+     ("logprobs", -1), ("prompt_logprobs", -1), ("seed", 2**64)],
 )
 def test_what_is_not_supported_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=field):
         SamplingParams(**{field: value})
+
+
+def test_negative_seeds(llm: LLM) -> None:
+    def hot(seed: int) -> SamplingParams:
+        return SamplingParams(temperature=10, ignore_eos=True, seed=seed)
+
+    drawn = llm.generate(["a"] * 4, hot(-1))
+    assert len({tuple(output.outputs[0].token_ids) for output in drawn}) == 4
+    one, same = llm.generate(["a"] * 2, [hot(-2), hot(2**64 - 2)])
+    assert one.outputs[0].token_ids == same.outputs[0].token_ids
+
+
+def test_structured_outputs_have_their_own_class() -> None:
+    with pytest.raises(TypeError, match="StructuredOutputsParams"):
+        SamplingParams(structured_outputs={"regex": "a"})  # type: ignore[arg-type]
 
 
 def test_structured_fields_that_are_not_supported() -> None:
@@ -113,6 +139,9 @@ def test_the_prefix_cache_can_be_left_alone(llm: LLM) -> None:
     again = llm.generate(prompt, params)[0]
     assert again.num_cached_tokens == 0 and llm.generate(prompt, GREEDY)[0].num_cached_tokens > 0
     assert again.outputs[0].token_ids == first.outputs[0].token_ids
+    before = _settled(llm).cached_tokens
+    llm.generate(prompt, dataclasses.replace(params, n=10, max_tokens=4))  # more than there are slots
+    assert _settled(llm).cached_tokens > before, "the answers to one prompt share it"
 
 
 def test_free_white_space_in_json(llm: LLM) -> None:
@@ -120,6 +149,8 @@ def test_free_white_space_in_json(llm: LLM) -> None:
                       StructuredOutputsParams(json={"type": "object"}, disable_any_whitespace=False),
                       StructuredOutputsParams(json='{"type": "object"}', disable_any_whitespace=True)):
         assert _answer(llm, structured_outputs=structure).text.lstrip().startswith("{")
+    anything = StructuredOutputsParams(json={}, disable_any_whitespace=False)
+    assert json.loads(anything._grammar().text) == {"x-guidance": {"whitespace_flexible": True}}
     with pytest.raises(ValueError, match="exactly one"):
         _answer(llm, structured_outputs=StructuredOutputsParams(json={}, json_object=True, disable_any_whitespace=False))
 
@@ -134,6 +165,10 @@ def test_the_tokenizer(llm: LLM) -> None:
     assert text == llm.render_chat(QUESTION)
     prompt = tokenizer.apply_chat_template(QUESTION, add_generation_prompt=True)
     assert isinstance(prompt, list)
+    assert tokenizer.apply_chat_template(QUESTION, tokenize=False, add_generation_prompt=True, truncation=False) == text
+    for name in ("chat_template", "return_dict", "return_tensors", "truncation"):
+        with pytest.raises(ValueError, match=name):
+            tokenizer.apply_chat_template(QUESTION, **{name: "x"})  # type: ignore[arg-type]
     assert llm.generate(prompt, GREEDY)[0].outputs[0].token_ids == llm.chat(QUESTION, GREEDY)[0].outputs[0].token_ids
     assert len(tokenizer) == tokenizer.vocab_size == llm.info.vocab_size
     assert tokenizer.eos_token_id in llm.info.eos_token_ids
@@ -148,13 +183,15 @@ def test_metrics_count(llm: LLM) -> None:
     time.sleep(0.3)
     before = value("volley:generation_tokens")
     tokens = len(llm.generate(STORY, GREEDY)[0].outputs[0].token_ids)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while value("volley:generation_tokens") < before + tokens and time.monotonic() < deadline:
         time.sleep(0.005)
     assert value("volley:generation_tokens") >= before + tokens
     assert value("volley:spec_decode_num_accepted_tokens") <= value("volley:spec_decode_num_draft_tokens")
     assert value("volley:spec_decode_num_accepted_tokens_per_pos") <= value("volley:spec_decode_num_drafts")
     assert Counter("a", 1).labels == {}
+    assert _settled(llm).pages_used > 0
+    assert value("volley:kv_cache_usage_perc") == 0, "what is cached is free for requests"
 
 
 def test_names_can_be_read(llm: LLM) -> None:

@@ -97,7 +97,9 @@ void CpuCommunicator::exchange(const NodeExchange::Part& part, int64_t begin) {
   if (const int gone = others.failed_rank(); gone >= 0) {
     shared_->begin.abort(gone);  // unless it was somebody here who ended the connections
     const int who = shared_->begin.aborted_by();
-    throw_gone(who, ranks(), who == gone ? others.failure().c_str() : nullptr);
+    const char* const cause = who == gone ? others.failure().c_str() : nullptr;
+    if (cause != nullptr && is_here(who)) throw DeviceFault(gone_sentence(who, ranks(), cause));  // nobody knows more
+    throw_gone(who, ranks(), cause);
   }
 }
 

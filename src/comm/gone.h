@@ -7,10 +7,20 @@
 
 namespace volley::comm {
 
-// cause: what is known of it, or null.
-[[noreturn]] inline void throw_gone(int rank, int ranks, const char* cause = nullptr) {
-  throw DeviceFault("Rank " + std::to_string(rank) + " of " + std::to_string(ranks) + " is gone" +
-                    (cause == nullptr ? "" : std::string(" (") + cause + ")") + ", so the group cannot go on.");
+// Another rank has failed or is gone: a consequence, of which that rank may know more.
+class PeerLost : public DeviceFault {
+ public:
+  using DeviceFault::DeviceFault;
+};
+
+// cause: what is known of it, or null. what: is gone.
+inline std::string gone_sentence(int rank, int ranks, const char* cause = nullptr, const char* what = "Rank") {
+  return std::string(what) + " " + std::to_string(rank) + " of " + std::to_string(ranks) + " is gone" +
+         (cause == nullptr ? "" : std::string(" (") + cause + ")") + ", so the group cannot go on.";
+}
+
+[[noreturn]] inline void throw_gone(int rank, int ranks, const char* cause = nullptr, const char* what = "Rank") {
+  throw PeerLost(gone_sentence(rank, ranks, cause, what));
 }
 
 }  // namespace volley::comm

@@ -25,11 +25,14 @@ namespace fs = std::filesystem;
 // Such files have some 10 KB. Anything else that bears the name is measured over.
 constexpr size_t kMaxCostBytes = 4 << 20;
 
-// Names the program or library that this code is in: other kernels, other times.
+// Names the program or library that this code is in: other kernels, other times. Of a program the loader may know only
+// the word that it was called by.
 std::string build_id() {
   Dl_info info = {};
   struct stat file = {};
-  if (::dladdr(reinterpret_cast<const void*>(&build_id), &info) == 0 || ::stat(info.dli_fname, &file) != 0) return "";
+  if (::dladdr(reinterpret_cast<const void*>(&build_id), &info) == 0) return "";
+  const bool is_path = std::strchr(info.dli_fname, '/') != nullptr;
+  if (::stat(is_path ? info.dli_fname : "/proc/self/exe", &file) != 0) return "";
   return std::to_string(file.st_size) + " " + std::to_string(file.st_mtim.tv_sec) + "." +
          std::to_string(file.st_mtim.tv_nsec);
 }
@@ -100,6 +103,7 @@ spec::MeasurePlan measure_plan(const ResolvedModels& models) {
     ++plan.experts.layers;
     not_routed += int64_t{e->router.experts - e->router.top_k} * 3 * e->inner * target.hidden;
   }
+  plan.experts_share = 1.0 / models.expert_replicas;
   plan.target_weight_bytes = static_cast<double>(model::count(model::params(target)) - looked_up - not_routed) *
                              ops::bytes_per_value(models.target_numerics.storage);
   plan.vocab = target.vocab;
@@ -117,6 +121,7 @@ std::string cost_key(const ResolvedModels& models, const EngineOptions& options,
   std::ostringstream key;
   key << "device " << info.device << " " << info.instruction_set << " threads " << info.threads << " ranks "
       << models.ranks << (models.nodes > 1 ? "/" + std::to_string(models.nodes) : "") << processor() << "\n";
+  if (models.expert_replicas > 1) key << "experts of " << models.expert_replicas << " replicas\n";
   const model::Decoder& target = models.target.decoder;
   describe(key, "target", target, model::params(target), models.target_numerics);
   if (models.draft) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -141,6 +142,22 @@ TEST(CostKey, NamesWhatTimesDependOn) {
   EXPECT_TRUE(differs([](auto&, auto&, auto& i) { i.threads = 1; }));
   EXPECT_TRUE(differs([](auto&, auto&, auto& i) { i.instruction_set = "SSE2"; }));
   EXPECT_TRUE(differs([](auto&, auto&, auto& i) { i.device = "cuda:0"; }));
+}
+
+TEST(CostKey, HasTheBuild) {
+  EXPECT_THAT(cost_key(some_models(), {}, {}), testing::ContainsRegex("build [0-9]+ [0-9]+"));
+}
+
+// A program that was found by PATH is called by its bare name.
+TEST(CostKey, HasTheBuildOfAProgramFoundByPath) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::execl("/proc/self/exe", "named", "--gtest_filter=CostKey.HasTheBuild", static_cast<char*>(nullptr));
+    ::_exit(127);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 // Where full contexts do not fit, the number of pages comes from the memory that is free at this moment: it must not

@@ -123,9 +123,9 @@ void Dispatcher::warn(size_t replica, const std::string& warning) {
 }
 
 // Each replica says this when its requests have had their last events. The first to fail ends the others'; when the
-// last has, so has every request.
+// last has, so has every request. While the engine closes the others end by themselves, and it waits for this one.
 void Dispatcher::fail(const std::string& failure) {
-  bool first = false;
+  bool first = false, closing = false;
   {
     const std::lock_guard lock(mutex_);
     first = failure_.empty();
@@ -133,13 +133,16 @@ void Dispatcher::fail(const std::string& failure) {
   }
   if (first) {
     const std::lock_guard lock(life_mutex_);
-    if (!closing_) {
+    closing = closing_;
+    if (!closing) {
       for (const auto& worker : workers_) worker->give_up(failure);
     }
   }
   {
     const std::lock_guard lock(mutex_);
-    if (++failed_ < replicas_) return;
+    ++failed_;
+    if (told_ || (failed_ < replicas_ && !closing)) return;
+    told_ = true;
   }
   if (config_.on_device_failure) config_.on_device_failure(failure_);
 }

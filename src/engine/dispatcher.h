@@ -56,6 +56,7 @@ class Dispatcher {
   sched::ReplicaRouter router_;  // guarded by mutex_
   std::string failure_;          // the first one's; guarded by mutex_
   size_t failed_ = 0;            // replicas that have ended their requests; guarded by mutex_
+  bool told_ = false;            // on_device_failure was called; guarded by mutex_
   std::mutex warn_mutex_;        // held while on_warning runs
   std::mutex life_mutex_;        // held while workers are made, closed, or failed because another one was
   bool closing_ = false;         // guarded by life_mutex_

@@ -40,6 +40,7 @@ class Replicas : public WorkerTest {
       parts.back().scheduler.cache_events = true;
       parts.back().remake = restarts ? slow_remake(parts.back().remake) : nullptr;
       parts.back().least_between_faults_s = 0;
+      parts.back().step_timeout_s = step_timeout_s_;
     }
     DispatcherConfig config{.max_queue = max_queue,
                             .page_size = parts[0].scheduler.page_size,
@@ -116,7 +117,8 @@ class Replicas : public WorkerTest {
   }
 
   std::shared_ptr<SharedTarget> shared_target_;  // of the replicas that make() makes; null: each has its own
-  std::atomic<bool> fails_ = false, stands_ = false, remaking_ = false, released_ = false;
+  double step_timeout_s_ = 0;                    // of what make() makes
+  std::atomic<bool> fails_ = false, hangs_ = false, stands_ = false, remaking_ = false, released_ = false;
   std::atomic<int> standing_ = 0, ended_ = 0;
   std::promise<void> release_;
   std::shared_future<void> gone_on_ = release_.get_future().share();
@@ -125,6 +127,7 @@ class Replicas : public WorkerTest {
     return true;
   };
   const std::function<bool(bool)> before_first_ = [this](bool allocates) {
+    if (hangs_ && !allocates) ++standing_, gone_on_.wait();
     if (!allocates && fails_.exchange(false)) throw DeviceFault("The device failed: the test says so.");
     return before_others_(allocates);
   };
@@ -179,7 +182,7 @@ TEST_F(Replicas, OneThatCannotStartOverEndsAll) {
     std::vector<Open> open;
     for (int i = 0; i < 12; ++i) {
       GenerateRequest request = numbered(i);
-      request.max_tokens = 200;
+      request.max_tokens = 1500;  // nobody ends before the fault, however slow its replica's thread is
       open.push_back(submit(std::move(request)));
     }
     until([&] { return dispatcher_->stats().generated_tokens > 4 * round; });
@@ -200,6 +203,23 @@ TEST_F(Replicas, OneThatCannotStartOverEndsAll) {
         << "said before everybody had heard: " << failures()[0];
     failures_.clear();
   }
+}
+
+// The engine waits for it, so somebody must end the process.
+TEST_F(Replicas, OneThatHangsWhileAllCloseIsTold) {
+  step_timeout_s_ = 1;
+  make(2, false);
+  hangs_ = true;
+  std::vector<Open> open;
+  for (int i = 0; i < 4; ++i) open.push_back(submit(numbered(i)));
+  until([&] { return standing_ > 0; });
+  std::thread closes([this] { dispatcher_.reset(); });
+  until([&] { return !failures().empty(); });
+  EXPECT_NE(failures()[0].find("--step-timeout"), std::string::npos);
+  go_on();
+  closes.join();
+  EXPECT_EQ(failures().size(), 1u);
+  for (Open& one : open) wait(one);
 }
 
 TEST_F(Replicas, TheQueueIsOne) {

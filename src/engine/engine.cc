@@ -1,11 +1,15 @@
 // Engine::create and the thread-safe face of the worker.
 #include <volley/engine.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
+#include <new>
 #include <random>
+#include <system_error>
 
 #include "device/fault.h"
+#include "engine/companions.h"
 #include "engine/cost_cache.h"
 #include "engine/dispatcher.h"
 #include "engine/models.h"
@@ -142,10 +146,11 @@ EngineInfo describe(const ResolvedModels& models, const Replica& replica) {
   }
   info.max_num_seqs = models.max_num_seqs;
   info.tensor_parallel_size = replica.ranks();
-  info.expert_parallel = replica.ranks() > 1 && models.target.decoder.divides_by_expert();
+  info.expert_parallel =
+      models.expert_replicas > 1 || (replica.ranks() > 1 && models.target.decoder.divides_by_expert());
   info.threads = replica.threads();
   info.eos_token_ids = models.target.eos_ids;
-  info.default_sampling = models.target.default_sampling;
+  info.default_sampling = models.default_sampling;
   info.warnings = models.warnings;
   return info;
 }
@@ -177,10 +182,8 @@ struct ReplicaParts {
   EngineInfo info;
 };
 
-// costs: measured by replicas before this one, by their keys.
 Result<ReplicaParts> make_replica_parts(const EngineOptions& options, const ResolvedModels& models,
-                                        const TextModels& text, std::map<std::string, spec::CostModel>& costs,
-                                        const Progress& progress, nodes::Links links) {
+                                        const TextModels& text, const Progress& progress, nodes::Links links) {
   ReplicaParts made;
   WorkerParts& parts = made.worker;
   VOLLEY_ASSIGN(parts.replica, Replica::create(options, models, progress, {}, std::move(links)));
@@ -196,16 +199,27 @@ Result<ReplicaParts> make_replica_parts(const EngineOptions& options, const Reso
     parts.remake = [options, models] { return make_replica(options, models, {}); };
   }
   if (models.draft) parts.drafter = {spec::has_windows(models.draft->facts()), models.draft_quantised()};
-  if (models.draft && options.verify.kind == VerifyPolicy::Kind::kAuto) {
-    const std::string key = cost_key(models, options, made.info);
-    if (!costs.contains(key)) {
-      const CostCache cache(options.cost_cache_dir, key);
-      VOLLEY_ASSIGN(spec::CostModel measured, round_costs(*parts.replica, models, cache, progress, made.info.warnings));
-      costs.emplace(key, std::move(measured));
-    }
-    parts.costs = costs.at(key);
-  }
   return made;
+}
+
+// What a step of replicas[index] costs, where that is asked for. costs: measured by replicas before this one, by their
+// keys.
+Status measure_costs(const EngineOptions& options, const ResolvedModels& models, std::span<Replica* const> replicas,
+                     size_t index, ReplicaParts& made, std::map<std::string, spec::CostModel>& costs,
+                     const Progress& progress) {
+  if (!models.draft || options.verify.kind != VerifyPolicy::Kind::kAuto) return {};
+  const std::string key = cost_key(models, options, made.info);
+  if (!costs.contains(key)) {
+    const CostCache cache(options.cost_cache_dir, key);
+    VOLLEY_RETURN_IF_ERROR(with_companions(replicas, index, [&]() -> Status {
+      VOLLEY_ASSIGN(spec::CostModel measured,
+                    round_costs(*made.worker.replica, models, cache, progress, made.info.warnings));
+      costs.emplace(key, std::move(measured));
+      return {};
+    }));
+  }
+  made.worker.costs = costs.at(key);
+  return {};
 }
 
 DispatcherConfig dispatcher_config(const EngineOptions& options, const EngineInfo& info,
@@ -216,6 +230,20 @@ DispatcherConfig dispatcher_config(const EngineOptions& options, const EngineInf
           .on_device_failure = options.on_device_failure,
           .on_warning = options.on_warning,
           .on_cache_events = options.on_cache_events};
+}
+
+// Replicas that divide the experts among them.
+void join_in_lockstep(std::vector<ResolvedModels>& models) {
+  if (models.front().expert_replicas == 1) return;
+  // Those that were planned when less memory was free may have smaller steps.
+  int64_t rows = models.front().max_num_batched_tokens, bytes = 0;
+  for (const ResolvedModels& replica : models) {
+    rows = std::min<int64_t>(rows, replica.max_num_batched_tokens);
+    bytes = std::max(bytes, replica.exchange_bytes);
+  }
+  const auto lockstep =
+      std::make_shared<Lockstep>(comm::make_row_exchanges(static_cast<int>(models.size()), rows, bytes));
+  for (size_t i = 0; i < models.size(); ++i) models[i].lockstep = {lockstep, static_cast<int>(i)};
 }
 
 // All replicas are planned before any takes memory.
@@ -242,14 +270,25 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
     if (progress) progress("Waiting for the other nodes", 0);
     VOLLEY_ASSIGN(links, meet_nodes(options, models.front()));
   }
-  std::vector<WorkerParts> workers;
-  std::vector<EngineInfo> infos;
+  join_in_lockstep(models);
+  std::vector<ReplicaParts> made;
+  std::vector<Replica*> made_replicas;
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    VOLLEY_ASSIGN(ReplicaParts parts, make_replica_parts(replicas[i], models[i], text,
+                                                         part_of(progress, i, replicas.size()), std::move(links)));
+    made_replicas.push_back(parts.worker.replica.get());
+    made.push_back(std::move(parts));
+  }
   std::map<std::string, spec::CostModel> costs;
   for (size_t i = 0; i < replicas.size(); ++i) {
-    VOLLEY_ASSIGN(ReplicaParts made, make_replica_parts(replicas[i], models[i], text, costs,
-                                                        part_of(progress, i, replicas.size()), std::move(links)));
-    workers.push_back(std::move(made.worker));
-    infos.push_back(std::move(made.info));
+    VOLLEY_RETURN_IF_ERROR(
+        measure_costs(replicas[i], models[i], made_replicas, i, made[i], costs, part_of(progress, i, replicas.size())));
+  }
+  std::vector<WorkerParts> workers;
+  std::vector<EngineInfo> infos;
+  for (ReplicaParts& parts : made) {
+    workers.push_back(std::move(parts.worker));
+    infos.push_back(std::move(parts.info));
   }
   const bool shares = models.front().shared_target != nullptr;
   EngineInfo info = describe_together(infos, shares ? workers.front().replica->target_bytes() : 0);
@@ -267,6 +306,13 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, con
     return engine::create_engine(options, progress);
   } catch (const DeviceFault& fault) {
     return Error{ErrorCode::kUnavailable, fault.what()};
+  } catch (const std::bad_alloc&) {
+    return resource_exhausted("There is no memory left for the models: give the process more.");
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again) {
+      return internal_error(std::string("The system refuses what the engine needs: ") + error.what() + ".");
+    }
+    return resource_exhausted("The system gives this process no more threads: lower --threads, or raise its limit.");
   }
 }
 

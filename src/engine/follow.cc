@@ -3,16 +3,25 @@
 #include <volley/engine.h>
 
 #include <atomic>
+#include <chrono>
 #include <new>
 #include <optional>
 #include <system_error>
 
+#include "comm/gone.h"
 #include "device/fault.h"
 #include "engine/node_setup.h"
 #include "engine/replica_options.h"
 
 namespace volley::engine {
 namespace {
+
+// For whoever knows the cause to say it, where a rank of another node is gone.
+constexpr std::chrono::seconds kForTheCause(5);
+
+Error no_memory() {
+  return {ErrorCode::kUnavailable, "The process has no memory left: give it more."};
+}
 
 Error out_of_turn(const std::string& what) {
   return {ErrorCode::kUnavailable, "Node 0 asks for what cannot be: " + what + "."};
@@ -145,16 +154,21 @@ Status follow_links(const EngineOptions& options, const ResolvedModels& models, 
     try {
       const Status replayed = replay.run();
       return replayed.ok() ? replayed : fail(replayed.error());
-    } catch (const DeviceFault& fault) {
-      // Before the replica goes: its end is all that node 0 would hear. What ranks say when node 0 is gone is no cause.
-      if (const auto lost = follower.lost()) return *lost;
+    } catch (const comm::PeerLost& fault) {
+      // A consequence. Node 0 believes who speaks first, so whoever knows the cause must: it tells node 0, which ends.
+      if (const auto lost = follower.lost_within(kForTheCause)) return *lost;
       return fail({ErrorCode::kUnavailable, fault.what()});
+    } catch (const DeviceFault& fault) {
+      // Before the replica goes: its end is all that node 0 would hear.
+      return fail({ErrorCode::kUnavailable, fault.what()});
+    } catch (const std::bad_alloc&) {
+      return fail(no_memory());
     }
   } catch (const DeviceFault& fault) {  // before it was ready
     if (const auto lost = follower.lost()) return *lost;
     return fail({ErrorCode::kUnavailable, fault.what()});
   } catch (const std::bad_alloc&) {
-    return fail({ErrorCode::kUnavailable, "The process has no memory left: give it more."});
+    return fail(no_memory());
   }
 }
 

@@ -82,8 +82,8 @@ bool GrammarMasks::leaves_token(const uint32_t* words, int32_t mask_words, bool 
   return false;
 }
 
-void GrammarMasks::give_up() {
-  given_up_ = true;
+void GrammarMasks::give_up(Why why) {
+  given_up_ = why;
   if (matcher_) matcher_->stop();
 }
 
@@ -98,6 +98,9 @@ Result<bool> GrammarMasks::commit(spec::RoundResult& result) {
   };
   if (given_up_) {
     keep(0);
+    if (*given_up_ == Why::kNoMemory) {
+      return resource_exhausted("The process has no memory left to say which tokens may follow: give it more.");
+    }
     return invalid_argument(
         "The grammar took too long to say which tokens may follow: make it simpler, or start the server with a larger "
         "--grammar-mask-timeout-ms.");

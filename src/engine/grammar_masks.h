@@ -31,11 +31,12 @@ class GrammarMasks final : public spec::MaskSource {
   GrammarMasks(std::unique_ptr<text::Matcher> matcher, std::optional<TokenRules> rules, Limits limits);
 
   void fill(std::span<const TokenId> drafted, uint32_t* words, int32_t mask_words) override;
-  void give_up() override;
+  void give_up(Why why) override;
 
   // Takes in what the step of the last fill() committed. True: the grammar ended the request. kInvalidArgument: the
-  // grammar grew too complex on this text, nothing is left to choose, or fill() was given up, and the request cannot go
-  // on. In all these cases `result` keeps the tokens before that alone, and is finite.
+  // grammar grew too complex on this text, nothing is left to choose, or fill() was late and given up, and the request
+  // cannot go on. kResourceExhausted: fill() had no memory. In all these cases `result` keeps the tokens before that
+  // alone, and is finite.
   Result<bool> commit(spec::RoundResult& result);
 
  private:
@@ -56,7 +57,7 @@ class GrammarMasks final : public spec::MaskSource {
   text::Matcher::Filled filled_;  // of the last fill
   std::vector<TokenId>
       committed_;  // which the matcher has not seen yet: the next fill, off this thread, begins with it
-  bool given_up_ = false;
+  std::optional<Why> given_up_;
 };
 
 }  // namespace volley::engine

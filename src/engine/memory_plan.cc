@@ -47,9 +47,12 @@ int64_t bytes_of(const std::vector<kv::Group>& groups) {
   return bytes;
 }
 
-// The most pages of group 0 that fit into `bytes` with all that goes with them.
+// The most pages of group 0 that fit into `bytes` with all that goes with them. No more are tried than fit alone, so
+// that their bytes are a number.
 int64_t pages_within(const MemoryPlanInput& in, int64_t bytes) {
-  int64_t fits = 0, too_many = kMaxPages + 1;
+  int64_t page = 0;
+  for (const kv::Group& group : in.groups) page += group.life == kv::Life::kWhole ? group.bytes : 0;
+  int64_t fits = 0, too_many = (page > 0 ? std::min(kMaxPages, bytes / page) : kMaxPages) + 1;
   while (too_many - fits > 1) {
     const int64_t pages = fits + (too_many - fits) / 2;
     (bytes_of(divide_pages(in, pages)) <= bytes ? fits : too_many) = pages;

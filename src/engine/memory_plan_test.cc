@@ -57,6 +57,17 @@ TEST_F(MemoryPlanTest, TakesAtMostHalfOfWhatIsLeft) {
   EXPECT_LE(plan->kv_bytes(), (input_.available_bytes - plan->weight_bytes) / 2);
 }
 
+// 2^30 of these pages have 2^64 bytes.
+TEST_F(MemoryPlanTest, LargePagesAreCountedRight) {
+  input_.groups = {{.bytes = int64_t{1} << 34}};
+  input_.available_bytes = int64_t{1} << 42;
+  input_.fraction = 0.5;
+  input_.max_num_seqs = 100;
+  const auto plan = plan_memory(input_);
+  ASSERT_TRUE(plan.ok()) << plan.error().message;
+  EXPECT_EQ(plan->pages(), 126) << "128 less the weights' and the scrap page";
+}
+
 TEST_F(MemoryPlanTest, RefusesAPoolThatCannotHoldOneRequest) {
   input_.kv_pages = 62;
   const auto plan = plan_memory(input_);

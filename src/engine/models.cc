@@ -6,6 +6,7 @@
 #include "base/environment.h"
 #include "engine/round_setup.h"
 #include "engine/validation.h"
+#include "families/generation.h"
 #include "model/shard.h"
 #include "ops/attention/attention.h"
 #include "ops/choice/choice.h"
@@ -30,6 +31,12 @@ constexpr int32_t kMaxThreads = 1024;
 constexpr int32_t kMaxSlots = 65'536;
 constexpr int32_t kMaxBlockSize = 1024;
 constexpr int32_t kMaxRows = 1 << 20;
+// Of a pass on a GPU: the plain products have a block for four rows, and a grid is at most 65,535 high.
+constexpr int32_t kMaxGpuRows = 4 * 65'535;
+
+int32_t most_rows(DeviceKind device) {
+  return device == DeviceKind::kCuda ? kMaxGpuRows : kMaxRows;
+}
 
 Status check_ranges(const EngineOptions& o) {
   const auto negative = [](const char* name, int64_t value) {
@@ -126,7 +133,22 @@ Status resolve_draft(const EngineOptions& options, ResolvedModels& models) {
 // Room for every slot's whole block and a prompt's chunk beside them: neither waits for the other.
 int32_t default_rows(const ResolvedModels& models) {
   const int64_t blocks = int64_t{models.max_num_seqs} * models.block_size;
-  return static_cast<int32_t>(std::min<int64_t>(kMaxRows, blocks + models.prefill_chunk));
+  return static_cast<int32_t>(std::min<int64_t>(most_rows(models.device.kind), blocks + models.prefill_chunk));
+}
+
+Status check_rows(const ResolvedModels& models) {
+  const std::string most = std::to_string(most_rows(models.device.kind));
+  if (models.max_num_batched_tokens > most_rows(models.device.kind)) {
+    return invalid_argument("--max-num-batched-tokens is " + std::to_string(models.max_num_batched_tokens) +
+                            ": on a GPU it must be at most " + most + ".");
+  }
+  const int64_t drafted = int64_t{models.max_num_seqs} * models.block_size;
+  if (models.device.kind == DeviceKind::kCuda && drafted > kMaxGpuRows) {
+    return invalid_argument("--max-num-seqs " + std::to_string(models.max_num_seqs) + " with blocks of " +
+                            std::to_string(models.block_size) + " tokens drafts " + std::to_string(drafted) +
+                            " rows in one pass, on a GPU at most " + most + ": lower one of them.");
+  }
+  return {};
 }
 
 Status resolve_limits(const EngineOptions& options, ResolvedModels& models) {
@@ -153,7 +175,7 @@ Status resolve_limits(const EngineOptions& options, ResolvedModels& models) {
                             ", fewer than the " + std::to_string(models.max_num_seqs) +
                             " slots of --max-num-seqs: every running request needs at least one row a step.");
   }
-  return {};
+  return check_rows(models);
 }
 
 DType kv_dtype(KvCacheType requested, DType activation) {
@@ -323,10 +345,13 @@ Status resolve_ranks(const EngineOptions& options, ResolvedModels& models) {
 Status divide_experts(const EngineOptions& options, ResolvedModels& models) {
   if (!options.enable_expert_parallel) return {};
   model::Decoder divided = models.target.decoder;
-  VOLLEY_RETURN_IF_ERROR(check_expert_parallel(options, divided.divide_by_expert()));
-  if (models.ranks == 1) {
+  VOLLEY_RETURN_IF_ERROR(check_expert_parallel(options, models.device.kind, divided.divide_by_expert()));
+  if (models.ranks == 1 && options.data_parallel_size == 1) {
     models.warnings.push_back(
-        "--enable-expert-parallel changes nothing with one rank: it goes with --tensor-parallel-size.");
+        "--enable-expert-parallel changes nothing with one rank: it goes with --tensor-parallel-size or "
+        "--data-parallel-size.");
+  } else if (models.ranks == 1) {
+    models.expert_replicas = options.data_parallel_size;  // their weights stay whole: all compute from the same memory
   } else {
     models.target.decoder = std::move(divided);
   }
@@ -519,6 +544,12 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
         "out and let the service manager start the process again.");
   }
   VOLLEY_ASSIGN(models.target, families::read_target(options.model_dir));
+  // Whoever sets other defaults need not mind a file that is wrong.
+  if (auto sampling = families::read_default_sampling(options.model_dir, {}); sampling.ok()) {
+    models.default_sampling = *sampling;
+  } else {
+    models.warnings.push_back(sampling.error().message + " The engine takes no defaults of sampling from that file.");
+  }
   VOLLEY_RETURN_IF_ERROR(check_vocabulary(models.target.decoder));
   VOLLEY_RETURN_IF_ERROR(divide_experts(options, models));
   VOLLEY_RETURN_IF_ERROR(resolve_draft(options, models));
@@ -571,7 +602,8 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   plan.fraction = options.memory_fraction;
   if (models.device.kind == DeviceKind::kCuda && plan.fraction == 0) plan.fraction = kDefaultGpuFraction;
   VOLLEY_ASSIGN(const StepBytes step, measure_step(options, models));
-  plan.step_bytes = step.memory;
+  models.exchange_bytes = step.exchange;
+  plan.step_bytes = step.memory + divide_up(step.exchange, models.expert_replicas);
   plan.graph_bytes = step.graphs;
   VOLLEY_ASSIGN(models.memory, plan_memory(plan));
   for (size_t i = 0; i < models.kv.groups.size(); ++i) models.kv.groups[i].pages = models.memory.groups[i].pages;

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "comm/comm.h"
+#include "engine/lockstep.h"
 #include "engine/memory_plan.h"
 #include "engine/shared_target.h"
 #include "families/family.h"
@@ -54,6 +55,7 @@ struct ResolvedModels {
   int ranks = 1;            // of the tensor-parallel group
   int nodes = 1, node = 0;  // processes that have equal parts of them, in order; which one this is
   families::TargetConfig target;
+  SamplingParams default_sampling;                  // generation_config.json over the library's defaults
   std::shared_ptr<const spec::ProposerSpec> draft;  // null: speculation is off
   int32_t block_size = 1;
   std::vector<int32_t> draft_lengths;          // that a step may draft, ascending; empty without a drafter
@@ -76,6 +78,9 @@ struct ResolvedModels {
   std::shared_ptr<const weights::Checkpoint> draft_checkpoint;   // null: no drafter, or one without weights
   int64_t shared_weight_bytes = 0;  // of the target, which replicas of the engine have together; 0: each has its own
   std::shared_ptr<SharedTarget> shared_target;  // for these; null: the target is loaded for this one
+  int expert_replicas = 1;     // of the engine, which divide the target's experts among them; 1: each has them all
+  int64_t exchange_bytes = 0;  // of the memory in which these bring their rows together; of all of them
+  LockstepPlace lockstep;      // the replica's among these; the engine makes it
 
   // Rounds whose positions are reserved ahead: the CPU finishes a round before the next is planned, a GPU has the next
   // one under way.
@@ -108,6 +113,7 @@ struct RankPlace {
   int rank = 0;
   comm::Communicator* group = nullptr;  // these two null: there are no others
   spec::MaskExchange* masks = nullptr;
+  comm::RowExchange* exchange = nullptr;  // with other replicas, or null
 };
 
 // A rank's models.

@@ -1,10 +1,12 @@
-// Protects requests of an engine on two nodes against the one that is not the first: memory that it refuses, its
-// faults, its end. A thread stands for it; the two share nothing but connections.
+// Protects requests of an engine on several nodes against those that are not the first: memory that they refuse, their
+// faults, their end. A thread stands for each; they share nothing but connections.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
+#include <new>
 #include <thread>
 
 #include "device/fault.h"
@@ -13,6 +15,7 @@
 #include "engine/follow.h"
 #include "engine/node_setup.h"
 #include "engine/worker_for_test.h"
+#include "net/port_for_test.h"
 #include "text/grammar.h"
 
 namespace volley::engine {
@@ -22,39 +25,50 @@ using ::testing::HasSubstr;
 
 class Nodes : public WorkerTest {
  protected:
-  // Node 0 of two, at a port that is free.
-  EngineOptions options_of_two() {
+  // Node 0 of so many, at a port that is free.
+  EngineOptions options_of(int nodes, int ranks) {
     EngineOptions options = plain_options();
-    options.tensor_parallel_size = options.nnodes = 2;
+    options.nnodes = nodes;
+    options.tensor_parallel_size = ranks;
     options.master_addr = "127.0.0.1";
-    options.master_port = (*net::Listener::bind({"127.0.0.1", 0}))->port();
+    options.master_port = port_.number();
     return options;
   }
 
-  void TearDown() override {
+  EngineOptions options_of_two() { return options_of(2, 2); }
+
+  void TearDown() override { stop(); }
+  void stop() {
     worker_.reset();
-    if (other_.joinable()) other_.join();
+    for (std::thread& other : others_) other.join();
+    others_.clear();
   }
 
-  // wrap: the other node's device.
-  void start(const WrapDevice& wrap = {}) {
-    EngineOptions options = options_of_two();
-    other_ = std::thread([this, options, wrap]() mutable {
-      options.node_rank = 1;
-      auto models = resolve_models(options);
-      ASSERT_TRUE(models.ok()) << models.error().message;
-      auto links = meet_nodes(options, *models);
-      ASSERT_TRUE(links.ok()) << links.error().message;
-      ended_.set_value(follow_links(options, *models, std::move(*links), {}, {}, wrap));
-    });
+  // wrap: the last node's devices.
+  void start(const WrapDevice& wrap = {}) { start(options_of_two(), wrap); }
+  void start(const EngineOptions& options, const WrapDevice& wrap) {
+    ended_ = {};
+    failed_ = {};
+    for (int node = 1; node < options.nnodes; ++node) {
+      others_.emplace_back([this, options = EngineOptions(options), node, wrap]() mutable {
+        options.node_rank = node;
+        const bool last = node == options.nnodes - 1;
+        auto models = resolve_models(options);
+        ASSERT_TRUE(models.ok()) << models.error().message;
+        auto links = meet_nodes(options, *models);
+        ASSERT_TRUE(links.ok()) << links.error().message;
+        const Status end = follow_links(options, *models, std::move(*links), {}, {}, last ? wrap : WrapDevice());
+        if (last) ended_.set_value(end);
+      });
+    }
     auto models = resolve_models(options);
     ASSERT_TRUE(models.ok()) << models.error().message;
     auto links = meet_nodes(options, *models);
     ASSERT_TRUE(links.ok()) << links.error().message;
     auto replica = Replica::create(options, *models, {}, {}, std::move(*links));
     ASSERT_TRUE(replica.ok()) << replica.error().message;
-    EXPECT_EQ((*replica)->ranks(), 2);
-    EXPECT_EQ((*replica)->threads(), 2) << "of both";
+    EXPECT_EQ((*replica)->ranks(), options.tensor_parallel_size);
+    EXPECT_EQ((*replica)->threads(), options.tensor_parallel_size) << "of all nodes";
     auto text = load_text(options.model_dir, options.skip_tokenizer, true);
     ASSERT_TRUE(text.ok()) << text.error().message;
     text_ = std::move(*text);
@@ -67,7 +81,7 @@ class Nodes : public WorkerTest {
     worker_ = std::make_unique<Worker>(std::move(parts));
   }
 
-  // How the other node ended.
+  // How the last node ended.
   Status end_of_other() { return ended_.get_future().get(); }
   std::string failure() { return failed_.get_future().get(); }
 
@@ -78,7 +92,8 @@ class Nodes : public WorkerTest {
     return tokens;
   }
 
-  std::thread other_;
+  const net::PortForTest port_;
+  std::vector<std::thread> others_;
   std::promise<Status> ended_;
   std::promise<std::string> failed_;
 };
@@ -153,6 +168,68 @@ TEST_F(Nodes, AFaultOfOneEndsEveryRequest) {
   EXPECT_EQ(end.error().message, "the device fell over");
 }
 
+// Where several nodes hear of a fault only by its consequences, none says so before the one that has it, although
+// that one has a rank to wait for.
+TEST_F(Nodes, TheCauseIsToldWhoeverHearsOfItFirst) {
+  using namespace std::chrono_literals;
+  std::atomic<bool> armed = false;
+  std::promise<void> fell;
+  const std::shared_future<void> fallen = fell.get_future().share();
+  std::atomic<std::thread::id> of_rank_1;
+  std::atomic<bool> slept = false;
+  const std::function<bool(bool)> slow = [&](bool) {
+    if (armed && fallen.wait_for(300ms) == std::future_status::ready && !slept.exchange(true)) {
+      std::this_thread::sleep_for(100ms);
+    }
+    return true;
+  };
+  const std::function<bool(bool)> before = [&](bool) {
+    // What it is asked outside of a step comes from rank 0's thread.
+    if (std::this_thread::get_id() != of_rank_1.load() || !armed) return true;
+    fell.set_value();
+    throw DeviceFault("the device fell over");
+  };
+  EngineOptions options = options_of(4, 8);
+  options.model_dir = "tests/data/targets/oss_many_experts";
+  options.skip_tokenizer = true;
+  options.max_model_len = 128;
+  start(options, [&](std::unique_ptr<Device> made, int rank) {
+    if (rank == 1) of_rank_1 = std::this_thread::get_id();
+    return std::make_unique<FaultyDevice>(std::move(made), rank == 0 ? &slow : &before);
+  });
+  EXPECT_EQ(tokens_of(request_of(20)).size(), 4u);
+  armed = true;
+  GenerateRequest request = request_of(20);
+  request.max_tokens = 100;
+  const Finish finish = submit(std::move(request), nullptr, nullptr).get();
+  EXPECT_TRUE(finish.error.has_value());
+  const std::string why = failure();
+  EXPECT_THAT(why, HasSubstr("Node 3 at "));
+  EXPECT_THAT(why, HasSubstr("the device fell over"));
+  stop();
+  EXPECT_EQ(end_of_other().error().message, "the device fell over");
+}
+
+// A node without memory says so, although its ranks have left the others by then.
+TEST_F(Nodes, OneWithoutMemorySaysSo) {
+  std::atomic<int64_t> left = -1;
+  const std::function<bool(bool)> before = [&left](bool) {
+    if (left > 0 && --left == 0) throw std::bad_alloc();
+    return true;
+  };
+  start([&before](std::unique_ptr<Device> made, int) {
+    return std::unique_ptr<Device>(std::make_unique<FaultyDevice>(std::move(made), &before));
+  });
+  EXPECT_EQ(tokens_of(request_of(20)).size(), 4u);
+  left = 20;
+  GenerateRequest request = request_of(20);
+  request.max_tokens = 500;
+  const Finish finish = submit(std::move(request), nullptr, nullptr).get();
+  EXPECT_TRUE(finish.error.has_value());
+  EXPECT_THAT(failure(), HasSubstr("no memory left"));
+  EXPECT_THAT(end_of_other().error().message, HasSubstr("no memory left"));
+}
+
 // It is loaded and gone before the engine has begun.
 TEST_F(Nodes, AnEngineBeginsWithoutTheOther) {
   EngineOptions options = options_of_two();
@@ -214,7 +291,7 @@ TEST_F(Nodes, TheFirstFaultsWhereTokensDiffer) {
   EngineOptions options = options_of_two();
   auto models = resolve_models(options);
   ASSERT_TRUE(models.ok()) << models.error().message;
-  other_ = std::thread([this, options]() mutable {
+  others_.emplace_back([this, options]() mutable {
     options.node_rank = 1;
     auto models = resolve_models(options);
     ASSERT_TRUE(models.ok());

@@ -6,6 +6,7 @@
 #include <optional>
 #include <system_error>
 
+#include "comm/gone.h"
 #include "device/cpu/thread_pool.h"
 #include "device/fault.h"
 #include "engine/round_setup.h"
@@ -14,7 +15,7 @@ namespace volley::engine {
 namespace {
 
 // For a node whose rank is gone to say why.
-constexpr std::chrono::seconds kForTheCause(1);
+constexpr std::chrono::seconds kForTheCause(5);
 
 }  // namespace
 
@@ -29,8 +30,10 @@ struct Replica::Rank {
 
 Replica::Replica() = default;
 
+// Replicas that still run would wait for it.
 Replica::~Replica() {
   if (follower_ != nullptr) follower_->set_hooks({});
+  if (lockstep_) lockstep_.with->abort(lockstep_.replica);
 }
 
 Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, const ResolvedModels& models,
@@ -40,6 +43,9 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
   replica->divides_by_expert_ = models.target.decoder.divides_by_expert();
   replica->shared_target_ = models.shared_target;
   replica->all_ranks_ = models.ranks;
+  replica->lockstep_ = models.lockstep;
+  comm::RowExchange* const exchange =
+      models.lockstep ? &models.lockstep.with->exchange(models.lockstep.replica) : nullptr;
   const int ranks = models.local_ranks(), first = models.first_rank();
   VOLLEY_CHECK_EQ(std::ssize(links.sums), models.nodes - 1);
   for (int rank = 0; rank < ranks; ++rank) replica->ranks_.push_back(std::make_unique<Rank>());
@@ -79,12 +85,13 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
     VOLLEY_ASSIGN(rank.device,
                   make_device(device_of_rank(models.device, index), threads_of_rank(options.threads, index, ranks)));
     if (wrap) rank.device = wrap(std::move(rank.device), index);
+    if (exchange != nullptr) VOLLEY_RETURN_IF_ERROR(exchange->prepare(*rank.device));
     return rank.group == nullptr ? Status() : rank.group->prepare(*rank.device);
   };
   const auto make = [&](int index) -> Status {
     Rank& rank = *replica->ranks_[static_cast<size_t>(index)];
     const Progress& report = index == 0 ? progress : Progress();
-    const RankPlace place = {first + index, rank.group.get(), replica->masks_.get()};
+    const RankPlace place = {first + index, rank.group.get(), replica->masks_.get(), exchange};
     VOLLEY_ASSIGN(rank.models, load_models(*rank.device, models, options.draft_window, report, place));
     rank.weight_bytes = rank.models.target->packed_bytes();
     if (rank.models.proposer) rank.weight_bytes += rank.models.proposer->packed_bytes();
@@ -277,7 +284,14 @@ Status Replica::reserve_on_all(std::span<const spec::RoundSegment> segments) {
 
 // Memory first, on all ranks: a rank that has none must not leave the others waiting for its sums.
 Status Replica::enqueue(std::span<const spec::RoundSegment> segments, const spec::VerifyBudget& budget) {
-  if (threads_ == nullptr) return ranks_.front()->round->enqueue(segments, budget);
+  if (threads_ == nullptr) {
+    spec::Round& round = *ranks_.front()->round;
+    if (lockstep_) {
+      VOLLEY_RETURN_IF_ERROR(round.reserve(segments));  // what is refused is no pass
+      lockstep_.with->begin(lockstep_.replica);
+    }
+    return round.enqueue(segments, budget);
+  }
   VOLLEY_RETURN_IF_ERROR(reserve_on_all(segments));
   if (leader_ != nullptr) leader_->enqueue(segments, budget, depth() == 1);
   try {
@@ -287,9 +301,9 @@ Status Replica::enqueue(std::span<const spec::RoundSegment> segments, const spec
       const Status enqueued = rank.round->enqueue(segments, budget);
       VOLLEY_CHECK_MSG(enqueued.ok(), enqueued.error().message);
     });
-  } catch (const DeviceFault&) {
+  } catch (const comm::PeerLost&) {
     abort();  // the only rank here has others elsewhere
-    // Where it came from another node, that one says more.
+    // Where the peer is on another node, that one says more.
     const std::string cause = leader_ == nullptr ? "" : leader_->lost_within(kForTheCause);
     if (!cause.empty()) throw DeviceFault(cause);
     throw;
@@ -298,6 +312,11 @@ Status Replica::enqueue(std::span<const spec::RoundSegment> segments, const spec
     throw;
   }
   return {};
+}
+
+void Replica::take_part() {
+  lockstep_.with->begin(lockstep_.replica);
+  ranks_.front()->round->take_part();
 }
 
 spec::StepTimes Replica::wait(std::vector<spec::RoundResult>& results) {

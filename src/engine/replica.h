@@ -56,6 +56,11 @@ class Replica final : public spec::StepExecutor {
   // The other nodes end in order. No call follows.
   void end_nodes();
 
+  // Where it divides the experts with other replicas; its passes then wait for theirs.
+  const LockstepPlace& lockstep() const { return lockstep_; }
+  // A pass of the target without rows, for those of others. REQUIRES: lockstep(); no step is under way.
+  void take_part();
+
   // Device::attach_thread().
   void attach_thread();
 
@@ -81,7 +86,8 @@ class Replica final : public spec::StepExecutor {
   // Ranks of this node that wait for others, or will, throw DeviceFault instead. Any thread.
   void abort();
 
-  // Counts the whole target's: where ranks divide the experts, the sum of theirs, else what each says.
+  // Counts the whole target's: where ranks divide the experts, the sum of theirs, else what each says. Where replicas
+  // divide them, this one's, touched by rows of all.
   int64_t experts_touched() const override;
   // As rank 0 says: the others agree.
   const std::vector<kv::Group>& page_groups() const override { return first().page_groups(); }
@@ -109,6 +115,7 @@ class Replica final : public spec::StepExecutor {
   Status reserve_on_all(std::span<const spec::RoundSegment> segments);
   void compare_nodes(std::span<const spec::RoundResult> results);
 
+  LockstepPlace lockstep_;
   bool divides_by_expert_ = false;
   int all_ranks_ = 1;
   nodes::Ready others_;                          // what the other nodes have, of node 0

@@ -138,8 +138,10 @@ TEST(Replica, RefusesToDivideExpertsWhereItCannot) {
   options.speculation = Speculation::kOff;
   options.tensor_parallel_size = 1;
   options.data_parallel_size = 2;
-  const std::string replicas = refusal(options, ErrorCode::kUnimplemented);
-  EXPECT_NE(replicas.find("the replicas of --data-parallel-size is not built"), std::string::npos) << replicas;
+  EXPECT_EQ(resolve(options).expert_replicas, 2) << "replicas may have unequal parts";
+  options.restart_on_device_error = true;
+  const std::string restarts = refusal(options, ErrorCode::kUnimplemented);
+  EXPECT_NE(restarts.find("--restart-on-device-error is not built"), std::string::npos) << restarts;
 }
 
 }  // namespace

@@ -39,15 +39,22 @@ void cut(spec::RoundResult& result, size_t size) {
 
 }  // namespace
 
+std::vector<TokenId> text_context(const GenerateRequest& request) {
+  constexpr size_t kIds = 16;  // more than a character takes, and ids that show nothing
+  if (!request.parts || !request.parts->marks.empty()) return {};
+  return {request.prompt.end() - static_cast<std::ptrdiff_t>(std::min(kIds, request.prompt.size())),
+          request.prompt.end()};
+}
+
 RequestOutput::RequestOutput(RequestId id, EventSink sink, std::shared_ptr<const text::Tokenizer> tokenizer,
                              Rules rules, int32_t prompt_tokens, Clock::time_point submitted)
     : id_(id),
       sink_(std::move(sink)),
-      detokenizer_(std::move(tokenizer), rules.skip_special_tokens),
+      detokenizer_(std::move(tokenizer), rules.skip_special_tokens, rules.context),
       stops_(rules.stop),
       no_stops_yet_(stops_),
       has_stops_(!rules.stop.empty()),
-      parts_(std::move(rules.parts)),
+      parts_(rules.parts && rules.parts->marks.empty() ? std::nullopt : std::move(rules.parts)),
       stops_count_(!parts_ || parts_->stops_count_at_start),
       min_tokens_(rules.min_tokens),
       submitted_(submitted) {

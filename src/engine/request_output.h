@@ -11,6 +11,10 @@
 
 namespace volley::engine {
 
+// The last ids of the prompt, where the text goes on with that of the prompt: a request says so by parts without marks,
+// which are one part that the prompt has begun. Else none.
+std::vector<TokenId> text_context(const GenerateRequest& request);
+
 class RequestOutput {
  public:
   using Clock = std::chrono::steady_clock;
@@ -23,6 +27,7 @@ class RequestOutput {
     bool skip_special_tokens = true;
     std::optional<TextParts> parts = {};
     std::optional<RepetitionDetection> repetition = {};
+    std::vector<TokenId> context = {};  // text_context()
   };
 
   RequestOutput(RequestId id, EventSink sink, std::shared_ptr<const text::Tokenizer> tokenizer, Rules rules,

@@ -20,6 +20,7 @@ Result<std::unique_ptr<spec::Round>> make_round(Device& device, const EngineOpti
   config.draft_lengths = models.draft_lengths;
   config.masks = place.masks;
   config.rank = place.rank;
+  config.exchange = place.exchange;
   const auto recorded = [&](double fraction) {
     if (progress) progress("Recording graphs", fraction);
   };
@@ -34,13 +35,19 @@ Result<StepBytes> measure_step(const EngineOptions& options, const ResolvedModel
     const bool cpu = models.device.kind == DeviceKind::kCpu;
     const auto device = cpu ? std::make_unique<DryDevice>(threads_of_rank(options.threads, i, models.local_ranks()))
                             : std::make_unique<DryDevice>(models.device.gpu);
-    const RankPlace place = {models.first_rank() + i, group[static_cast<size_t>(i)].get(), nullptr};
+    RankPlace place = {models.first_rank() + i, group[static_cast<size_t>(i)].get(), nullptr, nullptr};
+    std::unique_ptr<comm::RowExchange> exchange;
+    if (models.expert_replicas > 1) {
+      exchange = comm::make_dry_row_exchange(models.expert_replicas, models.max_num_batched_tokens);
+      place.exchange = exchange.get();
+    }
     VOLLEY_ASSIGN(LoadedModels loaded, load_models(*device, models, options.draft_window, {}, place));
     const int64_t before = device->bytes();
     if (place.group != nullptr) VOLLEY_RETURN_IF_ERROR(place.group->prepare(*device));
     VOLLEY_ASSIGN(const auto round, make_round(*device, options, models, loaded, {}, place));
     bytes.memory += device->bytes() - before;
     bytes.graphs += device->graph_bytes();
+    if (exchange != nullptr) bytes.exchange = static_cast<int64_t>(exchange->common().peak());
   }
   return bytes;
 }

@@ -5,8 +5,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
+#include <new>
 #include <sstream>
+#include <system_error>
 
 #include "engine/models.h"
 #include "engine/replica_options.h"
@@ -56,6 +59,18 @@ class Startup : public ::testing::Test {
 
 TEST_F(Startup, ThePairAsItIsStarts) {
   EXPECT_EQ(refusal(ErrorCode::kInternal), "");
+}
+
+// Who sets defaults of sampling need not mind the model's own; everybody else is told.
+TEST_F(Startup, DefaultsOfSamplingThatAreWrongAreLeftOut) {
+  std::ofstream(root_ / "target/generation_config.json")
+      << R"({"eos_token_id": [2, 0], "temperature": -1, "top_k": 9})";
+  const auto models = engine::resolve_models(options_);
+  ASSERT_TRUE(models.ok()) << models.error().message;
+  EXPECT_EQ(models->default_sampling.temperature, 1.0f);
+  EXPECT_EQ(models->default_sampling.top_k, 0);
+  ASSERT_FALSE(models->warnings.empty());
+  EXPECT_MENTIONS(models->warnings.front(), "generation_config.json: \"temperature\" is -1");
 }
 
 TEST_F(Startup, DrafterOfAnotherHiddenSize) {
@@ -312,6 +327,24 @@ TEST_F(Startup, DrafterWeightsThatAreNoNumbers) {
   file.write("\xc0\x7f", 2);  // NaN in bfloat16
   file.close();
   EXPECT_MENTIONS(refusal(ErrorCode::kDataLoss), "NaN");
+}
+
+// What the process is refused while it loads, wherever that is.
+TEST_F(Startup, WithoutMemoryOrThreadsThereIsAnError) {
+  const auto meanwhile = [&](const std::function<void()>& refuse) {
+    const auto engine = Engine::create(options_, [&](std::string_view, double) { refuse(); });
+    EXPECT_FALSE(engine.ok());
+    return engine.ok() ? Error{} : engine.error();
+  };
+  const Error memory = meanwhile([] { throw std::bad_alloc(); });
+  EXPECT_EQ(memory.code, ErrorCode::kResourceExhausted);
+  EXPECT_MENTIONS(memory.message, "no memory left for the models");
+  const Error threads =
+      meanwhile([] { throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again)); });
+  EXPECT_EQ(threads.code, ErrorCode::kResourceExhausted);
+  EXPECT_MENTIONS(threads.message, "no more threads");
+  const Error other = meanwhile([] { throw std::system_error(std::make_error_code(std::errc::io_error)); });
+  EXPECT_EQ(other.code, ErrorCode::kInternal);
 }
 
 TEST_F(Startup, TruncatedWeights) {

@@ -115,5 +115,43 @@ TEST(TextParts, OnlyTheBeginningOfAPartIsKept) {
   EXPECT_THAT(befores, ElementsAre(std::string(1024, 'a')));
 }
 
+// As SentencePiece's decoders: the first space of a text is stripped.
+class Stripping final : public text::Tokenizer {
+ public:
+  Result<std::vector<TokenId>> encode_within(std::string_view, bool, const EncodeLimits&) const override {
+    return internal_error("not asked for");
+  }
+  std::string decode(std::span<const TokenId> ids, bool) const override {
+    std::string text;
+    for (const TokenId id : ids) text += static_cast<char>(id);
+    return text.starts_with(' ') ? text.substr(1) : text;
+  }
+  int32_t vocab_size() const override { return 128; }
+  std::optional<TokenId> token_id(std::string_view) const override { return std::nullopt; }
+};
+
+TEST(TextParts, PartsWithoutMarksGoOnWithThePrompt) {
+  GenerateRequest request;
+  request.prompt = tokens("Once upon a time");
+  const auto written = [&](std::vector<std::string> stop) {
+    std::string text;
+    RequestOutput output(
+        1, [&](const Event& event) { text += event.text; }, std::make_shared<Stripping>(),
+        {.stop = std::move(stop), .parts = request.parts, .context = text_context(request)}, 16,
+        RequestOutput::Clock::now());
+    spec::RoundResult result;
+    result.tokens = tokens(" there was");
+    output.push(result, true, 0, false, RequestOutput::Clock::now());
+    if (result.tokens.size() == 10) output.finish(FinishReason::kLength, std::nullopt, RequestOutput::Clock::now());
+    return text;
+  };
+  EXPECT_EQ(written({}), "there was") << "a text of its own";
+  request.parts.emplace();
+  EXPECT_EQ(written({}), " there was");
+  EXPECT_EQ(written({" there"}), "");
+  request.parts->marks = {0};
+  EXPECT_EQ(written({}), "there was");
+}
+
 }  // namespace
 }  // namespace volley::engine

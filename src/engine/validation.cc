@@ -53,6 +53,10 @@ Status check_token_rules(const GenerateRequest& request, const EngineInfo& info)
     VOLLEY_RETURN_IF_ERROR(check_token("thinking", thinking->begin, info));
     VOLLEY_RETURN_IF_ERROR(check_token("thinking", thinking->end, info));
     if (thinking->tokens < 0) return invalid_argument("The thinking budget must not be negative.");
+    if (thinking->begin == thinking->end) {
+      return invalid_argument("The thinking budget has token id " + std::to_string(thinking->end) +
+                              " for both the begin and the end of thinking: it needs two.");
+    }
   }
   if (const auto& repetition = request.repetition) {
     if (repetition->min_size < 1 || repetition->max_size < repetition->min_size || repetition->max_size > kMaxPattern) {
@@ -75,10 +79,8 @@ Status check_sampling(const SamplingParams& p, const EngineInfo& info) {
                             ": use -1 or 0 for all tokens, or a positive count.");
   }
   VOLLEY_RETURN_IF_ERROR(in_range("min_p", p.min_p, 0, 1));
-  if (!(p.repetition_penalty > 0 && p.repetition_penalty <= 100)) {
-    return invalid_argument("repetition_penalty is " + number(p.repetition_penalty) +
-                            ": it must be above 0 and at most 100.");
-  }
+  // Logits are divided by it, and must stay finite when they are divided by a low temperature, too.
+  VOLLEY_RETURN_IF_ERROR(in_range("repetition_penalty", p.repetition_penalty, 0.01f, 100));
   VOLLEY_RETURN_IF_ERROR(in_range("presence_penalty", p.presence_penalty, -2, 2));
   VOLLEY_RETURN_IF_ERROR(in_range("frequency_penalty", p.frequency_penalty, -2, 2));
   if (p.logprobs < -1 || p.logprobs > 20) {
@@ -202,16 +204,23 @@ Status check_nodes(const EngineOptions& o) {
   return {};
 }
 
-Status check_expert_parallel(const EngineOptions& options, bool has_experts) {
+Status check_expert_parallel(const EngineOptions& options, DeviceKind device, bool has_experts) {
   if (!has_experts) {
     return invalid_argument(
-        "--enable-expert-parallel divides the experts of a mixture among ranks, and the target has none: leave it "
-        "out.");
+        "--enable-expert-parallel divides the experts of a mixture among ranks or replicas, and the target has none: "
+        "leave it out.");
   }
   if (options.tensor_parallel_size > 1 || options.data_parallel_size == 1) return {};
-  return unimplemented(
-      "--enable-expert-parallel divides experts among the ranks of --tensor-parallel-size; dividing them among the "
-      "replicas of --data-parallel-size is not built: use --tensor-parallel-size, or leave it out.");
+  const std::string divided = " with --enable-expert-parallel and --data-parallel-size " +
+                              std::to_string(options.data_parallel_size) + ", where replicas divide the experts";
+  if (device != DeviceKind::kCpu) {
+    return unimplemented("GPUs are not built" + divided +
+                         ": use --device cpu, --tensor-parallel-size, whose ranks divide them, or leave it out.");
+  }
+  if (options.restart_on_device_error) {
+    return unimplemented("--restart-on-device-error is not built" + divided + ": leave one of them out.");
+  }
+  return {};
 }
 
 }  // namespace volley::engine

@@ -4,6 +4,8 @@
 
 #include <volley/engine.h>
 
+#include "device/device.h"
+
 namespace volley::engine {
 
 Status check_request(const GenerateRequest& request, const EngineInfo& info);
@@ -11,7 +13,7 @@ Status check_simulation(const SimulatedAcceptance& simulated);
 Status check_verify(const VerifyPolicy& policy, int block_size);
 // EngineOptions::nnodes and what goes with it. kUnimplemented: what is not built for several nodes.
 Status check_nodes(const EngineOptions& options);
-// EngineOptions::enable_expert_parallel. kUnimplemented where replicas alone would divide the experts.
-Status check_expert_parallel(const EngineOptions& options, bool has_experts);
+// EngineOptions::enable_expert_parallel. kUnimplemented: what is not built where replicas divide the experts.
+Status check_expert_parallel(const EngineOptions& options, DeviceKind device, bool has_experts);
 
 }  // namespace volley::engine

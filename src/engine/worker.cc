@@ -37,6 +37,7 @@ Error queue_is_full(size_t waiting) {
 
 Worker::Worker(WorkerParts parts)
     : parts_(std::move(parts)),
+      lockstep_(parts_.replica->lockstep()),
       scheduler_(parts_.scheduler),
       verify_(verify_config(parts_)),
       pace_(parts_.target_step_s),
@@ -50,6 +51,12 @@ Worker::Worker(WorkerParts parts)
   totals_.accepted_at.resize(parts_.scheduler.block_size - 1);
   totals_.drafted_at.resize(parts_.scheduler.block_size - 1);
   publish_stats();
+  if (lockstep_) {
+    lockstep_.with->watch(lockstep_.replica, [this] {
+      const std::lock_guard lock(mutex_);  // it may be between looking and sleeping
+      wake_.notify_all();
+    });
+  }
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -70,6 +77,7 @@ void Worker::join() {
   if (!thread_.joinable()) return;
   thread_.join();
   if (parts_.replica) parts_.replica->watch_nodes({});
+  if (lockstep_) lockstep_.with->watch(lockstep_.replica, {});
 }
 
 Status Worker::submit(Admission admission) {
@@ -135,44 +143,67 @@ size_t Worker::queued() const {
 }
 
 void Worker::loop() {
-  for (bool goes_on = true; goes_on;) {
-    try {
-      // On this thread, as it may say at once that a node is gone, and whoever makes workers may hold a lock.
-      parts_.replica->watch_nodes([this](const std::string& lost) { give_up(lost); });
-      parts_.replica->attach_thread();
-      run();
-      goes_on = false;
-    } catch (const DeviceFault& fault) {
-      goes_on = recover(fault.what());
-    } catch (const std::bad_alloc&) {
-      // Wherever it was, a change may be half done, so nothing goes on from here. Clients hear it, whom a process that
-      // ends at once would leave without a word.
-      return give_up("The process has no memory left for the engine: give it more, or run fewer requests at once.");
+  try {
+    while (run_until_fault()) {
     }
+    end_all();
+    if (!device_failure() && parts_.replica) parts_.replica->end_nodes();
+  } catch (const std::bad_alloc&) {
+    // Wherever it was, a change may be half done, so nothing goes on from here. Clients hear it, whom a process that
+    // ends at once would leave without a word.
+    give_up("The process has no memory left for the engine: give it more, or run fewer requests at once.");
   }
-  end_all();
-  if (!device_failure() && parts_.replica) parts_.replica->end_nodes();
+}
+
+bool Worker::run_until_fault() {
+  try {
+    // On this thread, as it may say at once that a node is gone, and whoever makes workers may hold a lock.
+    parts_.replica->watch_nodes([this](const std::string& lost) { give_up(lost); });
+    parts_.replica->attach_thread();
+    run();
+    return false;
+  } catch (const DeviceFault& fault) {
+    return recover(fault.what());
+  }
 }
 
 void Worker::run() {
   while (take_commands()) {
+    const bool news = !pending_.empty();
     while (!pending_.empty()) {
       Command command = std::move(pending_.front());
       pending_.pop_front();
       handle(std::move(command));
     }
     end_late();
-    count_queued();
-    if (!scheduler_.idle() || !flights_.empty()) step();
+    if (news) count_queued();
+    if (!scheduler_.idle() || !flights_.empty()) {
+      step();
+    } else if (lockstep_.behind()) {
+      take_part();
+    }
     publish_stats();
   }
+  follow_to_the_end();
+}
+
+void Worker::take_part() {
+  const Watchdog::Step watched(watchdog_);
+  parts_.replica->take_part();
+}
+
+// Whoever ends first still has experts that the others' passes need.
+void Worker::follow_to_the_end() {
+  if (!lockstep_) return;
+  lockstep_.with->leave(lockstep_.replica);
+  while (lockstep_.with->wait(lockstep_.replica)) take_part();
 }
 
 // What a fault left in pending_ comes first.
 bool Worker::take_commands() {
   std::unique_lock lock(mutex_);
   if (pending_.empty() && scheduler_.idle() && flights_.empty()) {
-    wake_.wait(lock, [&] { return stopping_ || !commands_.empty(); });
+    wake_.wait(lock, [&] { return stopping_ || !commands_.empty() || lockstep_.behind(); });
   }
   std::ranges::move(commands_, std::back_inserter(pending_));
   commands_.clear();
@@ -204,12 +235,14 @@ void Worker::handle(Admission admission) {
   start.limits.min_tokens = request.min_tokens;
   start.limits.max_tokens = request.max_tokens;
   start.sampling.end_ids = start.limits.end_ids;
+  std::vector<TokenId> context = text_context(request);
   RequestOutput output(admission.id, std::move(admission.sink), parts_.tokenizer,
                        {.stop = std::move(request.stop),
                         .min_tokens = request.min_tokens,
                         .skip_special_tokens = request.skip_special_tokens,
                         .parts = std::move(request.parts),
-                        .repetition = request.repetition},
+                        .repetition = request.repetition,
+                        .context = std::move(context)},
                        static_cast<int32_t>(request.prompt.size()), admission.submitted);
   std::shared_ptr<GrammarMasks> grammar;
   std::optional<TokenRules> rules;
@@ -260,7 +293,7 @@ void Worker::end(RequestId id, FinishReason reason, std::optional<Error> error) 
       ++totals_.requests_finished;
   }
   it->second.output.finish(reason, std::move(error), Clock::now());
-  erase(it);
+  erase({&id, 1});
 }
 
 // A request that waits, or whose prompt is being computed, ends with no token.
@@ -271,8 +304,16 @@ void Worker::end_late() {
   }
 }
 
-// The device comes last: where it fails, the request is gone all the same.
-void Worker::erase(Requests::iterator request) {
+// The device comes last: where it fails, the requests are gone all the same.
+void Worker::erase(std::span<const RequestId> ids) {
+  std::vector<int32_t> slots;
+  for (const RequestId id : ids) {
+    if (const auto slot = forget(requests_.find(id))) slots.push_back(*slot);
+  }
+  for (const int32_t slot : slots) parts_.replica->clear_slot(slot);
+}
+
+std::optional<int32_t> Worker::forget(Requests::iterator request) {
   if (request->second.deadline) deadlines_.erase({*request->second.deadline, request->first});
   grammars_ -= request->second.grammar ? 1 : 0;
   verify_.forget(request->first);
@@ -281,7 +322,7 @@ void Worker::erase(Requests::iterator request) {
     parts_.replica->discard(std::move(request->second.grammar));
   }
   requests_.erase(request);
-  if (slot) parts_.replica->clear_slot(*slot);
+  return slot;
 }
 
 std::optional<int32_t> Worker::take_slot(Request& request) {
@@ -330,7 +371,7 @@ bool Worker::start_step() {
                    "the scheduler has requests but plans nothing");
   if (plan.empty()) return false;
   apply_plan(plan);
-  count_queued();
+  if (!plan.started.empty()) count_queued();
   segments_.clear();
   for (const sched::PlannedSegment& planned : plan.segments) segments_.push_back(segment_of(planned));
   const Clock::time_point begin = Clock::now();
@@ -507,7 +548,7 @@ void Worker::hand_out(const sched::StepPlan& plan, std::vector<spec::RoundResult
     outcomes.push_back({segment.id, std::move(results[i].tokens), finished, results[i].ended || results[i].exhausted});
   }
   scheduler_.apply(outcomes);
-  for (RequestId id : ended) erase(requests_.find(id));
+  erase(ended);
 }
 
 void Worker::count(bool decodes, const spec::RoundResult& result) {
@@ -556,11 +597,14 @@ void Worker::publish_stats() {
   count_queued();
 }
 
-// Before a step, which may take long: whoever comes meanwhile is refused where too many wait.
+// Before a step, which may take long: whoever comes meanwhile is refused where too many wait, and whoever asks hears of
+// what has begun.
 void Worker::count_queued() {
-  const int64_t waiting = scheduler_.stats().waiting;
+  const sched::SchedulerStats now = scheduler_.stats();
   const std::lock_guard lock(mutex_);
-  queued_ = static_cast<size_t>(waiting);
+  published_.requests_waiting = now.waiting;
+  published_.requests_running = now.running;
+  queued_ = static_cast<size_t>(now.waiting);
   for (const auto* commands : {&pending_, &commands_}) {
     for (const Command& command : *commands) queued_ += std::holds_alternative<Admission>(command) ? 1 : 0;
   }

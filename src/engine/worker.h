@@ -113,12 +113,15 @@ class Worker {
 
   // Below: the engine's thread only.
   void loop();
-  void run();            // until the engine ends, or throws DeviceFault
-  bool take_commands();  // into pending_; waits while idle; false when the engine ends
+  bool run_until_fault();  // true: the device was mended, and requests go on
+  void run();              // until the engine ends, or throws DeviceFault
+  bool take_commands();    // into pending_; waits while idle; false when the engine ends
   void handle(Command command);
   void handle(Admission admission);
   void end_late();  // whose deadline is over
   void step();
+  void take_part();          // in a pass of other replicas
+  void follow_to_the_end();  // as long as others begin any
   bool may_ask_for_masks() const;
   bool start_step();   // plans and enqueues one; false when there is nothing to enqueue now
   void finish_step();  // waits for the oldest one
@@ -129,7 +132,8 @@ class Worker {
   Status start_slot(Request& request, const sched::PlannedSegment& started);
   void hand_out(const sched::StepPlan& plan, std::vector<spec::RoundResult>& results);
   void add_prompt_logprobs(const sched::PlannedSegment& segment, Request& request, spec::RoundResult& result);
-  void erase(Requests::iterator request);
+  void erase(std::span<const RequestId> ids);                 // REQUIRES: they are open
+  std::optional<int32_t> forget(Requests::iterator request);  // its slot, if it had one, for the caller to clear
   void end(RequestId id, FinishReason reason, std::optional<Error> error);
   std::optional<int32_t> take_slot(Request& request);
   void release_slot(Request& request);
@@ -145,6 +149,7 @@ class Worker {
   void count_queued();
 
   WorkerParts parts_;
+  const LockstepPlace lockstep_;  // of parts_.replica
   sched::Scheduler scheduler_;
   VerifyControl verify_;
   PromptPace pace_;

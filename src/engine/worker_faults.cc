@@ -78,6 +78,8 @@ void Worker::give_up(const std::string& failure) {
   wake_.notify_all();
   open_.fail({ErrorCode::kUnavailable, failure_});  // nobody changes it any more
   if (parts_.on_device_failure) parts_.on_device_failure(failure);
+  // Last: by then the others' requests have this cause, not that a replica is gone.
+  if (lockstep_) lockstep_.with->abort(lockstep_.replica);
 }
 
 std::optional<Error> Worker::device_failure() const {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <new>
 #include <thread>
 
 #include "base/sanitized.h"
@@ -107,6 +108,45 @@ class EndlessMatcher final : public text::Matcher {
   int good_;  // masks that do come, first
   std::promise<void> stopped_;
 };
+
+// What it needs on the host cannot be had.
+class PoorMatcher final : public text::Matcher {
+ public:
+  explicit PoorMatcher(int good) : good_(good) {}
+
+  Filled masks_along(std::span<const TokenId>, uint32_t* words, int32_t mask_words, text::TextEnd* ends) override {
+    if (good_-- <= 0) throw std::bad_alloc();
+    std::fill_n(words, mask_words, ~0u);
+    ends[0] = text::TextEnd::kNo;
+    return {1, {}};
+  }
+  Status commit(std::span<const TokenId>) override { return {}; }
+  void stop() override {}
+
+ private:
+  int good_;  // masks that there is memory for, first
+};
+
+TEST_P(WorkerMemory, WithoutThatOfTheHostForMasksOthersGoOn) {
+  GenerateRequest plain = request_of(40);
+  plain.max_tokens = 60;
+  std::vector<TokenId> alone, beside, poor_tokens;
+  EXPECT_FALSE(submit(plain, nullptr, &alone).get().error.has_value());
+  for (const int good : {0, 3}) {
+    beside.clear();
+    poor_tokens.clear();
+    GenerateRequest poor = request_of(3);
+    poor.max_tokens = 50;
+    auto others = submit(plain, nullptr, &beside);
+    const Finish ended = submit(poor, std::make_unique<PoorMatcher>(good), &poor_tokens).get();
+    EXPECT_EQ(ended.reason, FinishReason::kError);
+    ASSERT_TRUE(ended.error.has_value());
+    EXPECT_EQ(ended.error->code, ErrorCode::kResourceExhausted);
+    EXPECT_LE(poor_tokens.size(), static_cast<size_t>(good)) << "nothing is chosen without its masks";
+    EXPECT_FALSE(others.get().error.has_value());
+    EXPECT_EQ(beside, alone);
+  }
+}
 
 class WorkerMaskTimeout : public WorkerMemory {
  protected:

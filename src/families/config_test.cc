@@ -103,6 +103,17 @@ TEST(TargetConfig, YarnFillsInWhatIsMissing) {
   EXPECT_EQ(accepted(R"({"rope_scaling":{"type":"yarn","factor":2}})").decoder.ropes[0].original_max_position, 4096);
 }
 
+// transformers ignores the field; the models that state it were made for the product.
+TEST(TargetConfig, AttnFactorMultipliesWhatYarnComputes) {
+  const model::RopeSpec rope =
+      accepted(R"({"rope_scaling":{"type":"yarn","factor":4.0,"attn_factor":0.8782488562869419}})").decoder.ropes[0];
+  ASSERT_TRUE(rope.attention_factor.has_value());
+  EXPECT_DOUBLE_EQ(*rope.attention_factor, 1.0);
+  EXPECT_EQ(
+      accepted(R"({"rope_scaling":{"type":"yarn","factor":1.0,"attn_factor":0.5}})").decoder.ropes[0].attention_factor,
+      0.5);
+}
+
 // The usual recipe for longer contexts: rope_scaling alone, beside an unchanged max_position_embeddings.
 TEST(TargetConfig, YarnStretchesTheContextToFactorTimesTheLengthBefore) {
   const auto positions = [](const char* scaling) {
@@ -130,17 +141,24 @@ TEST(TargetConfig, EndOfSequenceIdsAreThoseOfTheGenerationConfigWhereItHasAny) {
   EXPECT_EQ(accepted("{}", R"({"eos_token_id":[]})").eos_ids, std::vector<TokenId>{7});
 }
 
+// What requests get from a model with this generation_config.json; empty: none.
+Result<SamplingParams> sampling_of(const std::string& generation) {
+  const ConfigFolder folder;
+  if (!generation.empty()) folder.write("generation_config.json", generation);
+  return read_default_sampling(folder.path(), {});
+}
+
 TEST(GenerationConfig, WithoutAFileTheLibrarysDefaultsHold) {
-  const SamplingParams sampling = accepted("{}").default_sampling;
+  const SamplingParams sampling = sampling_of("").value();
   EXPECT_EQ(sampling.temperature, 1.0f);
   EXPECT_EQ(sampling.top_p, 1.0f);
   EXPECT_EQ(sampling.top_k, 0);
 }
 
 TEST(GenerationConfig, ReadsEveryField) {
-  const SamplingParams sampling = accepted("{}", R"({"do_sample":true,"temperature":0.6,"top_p":0.95,"top_k":20,
+  const SamplingParams sampling = sampling_of(R"({"do_sample":true,"temperature":0.6,"top_p":0.95,"top_k":20,
     "min_p":0.05,"repetition_penalty":1.05,"transformers_version":"4.51.0"})")
-                                      .default_sampling;
+                                      .value();
   EXPECT_FLOAT_EQ(sampling.temperature, 0.6f);
   EXPECT_FLOAT_EQ(sampling.top_p, 0.95f);
   EXPECT_EQ(sampling.top_k, 20);
@@ -149,8 +167,8 @@ TEST(GenerationConfig, ReadsEveryField) {
 }
 
 TEST(GenerationConfig, WithoutSamplingTheTemperatureIsZero) {
-  EXPECT_EQ(accepted("{}", R"({"do_sample":false,"temperature":0.6})").default_sampling.temperature, 0.0f);
-  EXPECT_EQ(accepted("{}", R"({"temperature":null})").default_sampling.temperature, 1.0f);
+  EXPECT_EQ(sampling_of(R"({"do_sample":false,"temperature":0.6})").value().temperature, 0.0f);
+  EXPECT_EQ(sampling_of(R"({"temperature":null})").value().temperature, 1.0f);
 }
 
 // What an operator says counts before the model's file.
@@ -190,6 +208,17 @@ TEST(DefaultSampling, AnOverrideThatCannotBeIsNamed) {
   }
 }
 
+class BadSampling : public testing::TestWithParam<BadConfig> {};
+
+// Defaults that an operator sets, or leaves out, make the file's own harmless.
+TEST_P(BadSampling, IsRefusedByNameWhereItCounts) {
+  const auto sampling = sampling_of(GetParam().patch);
+  expect_refused(sampling, GetParam());
+  EXPECT_THAT(sampling.error().message, testing::HasSubstr("generation_config.json"));
+  const auto target = read(good_config(), GetParam().patch);
+  EXPECT_TRUE(target.ok()) << target.error().message;
+}
+
 class BadGenerationConfig : public testing::TestWithParam<BadConfig> {};
 
 TEST_P(BadGenerationConfig, IsRefusedByName) {
@@ -200,7 +229,7 @@ TEST_P(BadGenerationConfig, IsRefusedByName) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    All, BadGenerationConfig,
+    All, BadSampling,
     testing::Values(BadConfig{"temperature", R"({"temperature":-1})", kInvalid, {"temperature"}},
                     BadConfig{"temperature_text", R"({"temperature":"hot"})", kInvalid, {"temperature", "hot"}},
                     BadConfig{"top_p_zero", R"({"top_p":0})", kInvalid, {"top_p"}},
@@ -209,8 +238,13 @@ INSTANTIATE_TEST_SUITE_P(
                     BadConfig{"top_k_fraction", R"({"top_k":2.5})", kInvalid, {"top_k"}},
                     BadConfig{"min_p", R"({"min_p":-0.1})", kInvalid, {"min_p"}},
                     BadConfig{"repetition", R"({"repetition_penalty":0})", kInvalid, {"repetition_penalty"}},
-                    BadConfig{"do_sample", R"({"do_sample":1})", kInvalid, {"do_sample"}},
-                    BadConfig{"eos", R"({"eos_token_id":151})", kInvalid, {"eos_token_id", "151"}},
+                    BadConfig{"repetition_tiny", R"({"repetition_penalty":1e-38})", kInvalid, {"repetition_penalty"}},
+                    BadConfig{"do_sample", R"({"do_sample":1})", kInvalid, {"do_sample"}}),
+    [](const auto& info) { return info.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadGenerationConfig,
+    testing::Values(BadConfig{"eos", R"({"eos_token_id":151})", kInvalid, {"eos_token_id", "151"}},
                     BadConfig{"eos_in_list", R"({"eos_token_id":[7,-1]})", kInvalid, {"eos_token_id", "-1"}},
                     BadConfig{"damaged", R"({"eos_token_id":)", ErrorCode::kDataLoss, {}}),
     [](const auto& info) { return info.param.name; });
@@ -322,6 +356,15 @@ INSTANTIATE_TEST_SUITE_P(
                   {"beta_fast", "beta_slow"}},
         BadConfig{
             "yarn_truncate", R"({"rope_scaling":{"type":"yarn","factor":2,"truncate":"no"}})", kInvalid, {"truncate"}},
+        BadConfig{"attn_factor_twice",
+                  R"({"rope_scaling":{"type":"yarn","factor":2,"attn_factor":1,"attention_factor":1}})",
+                  kInvalid,
+                  {"attn_factor", "attention_factor"}},
+        BadConfig{"attn_factor_zero",
+                  R"({"rope_scaling":{"type":"yarn","factor":2,"attn_factor":0}})",
+                  kInvalid,
+                  {"attn_factor"}},
+        BadConfig{"interleaved", R"({"rope_interleaved":true})", kUnbuilt, {"rope_interleaved"}},
         BadConfig{"partial", R"({"partial_rotary_factor":0.5})", kUnbuilt, {"partial_rotary_factor"}},
         BadConfig{"partial_inside",
                   R"({"rope_parameters":{"rope_type":"default","partial_rotary_factor":0.5}})",
@@ -389,7 +432,7 @@ TEST(TargetConfig, ReadsThePocketModel) {
   ASSERT_TRUE(spec.ok()) << spec.error().message;
   EXPECT_EQ(spec->decoder.layers.size(), 8u);
   EXPECT_EQ(spec->eos_ids, (std::vector<TokenId>{2, 0}));
-  EXPECT_EQ(spec->default_sampling.temperature, 0.0f);
+  EXPECT_EQ(read_default_sampling("models/pocket", {}).value().temperature, 0.0f);
 }
 
 }  // namespace

@@ -18,14 +18,12 @@ struct TargetConfig {
   model::Decoder decoder;
   int32_t max_positions = 0;     // max_position_embeddings, or what YaRN stretches to if that is more
   std::vector<TokenId> eos_ids;  // generation_config.json's where it has any, else config.json's
-  // generation_config.json over the library's defaults (do_sample false: temperature 0).
-  SamplingParams default_sampling;
   weights::NameRules names;
 };
 
-// Reads DIR/config.json (and generation_config.json). kUnimplemented names a family, activation or scaling that is not
-// built, or a field of config.json that nobody here knows and that may change results; kInvalidArgument or kDataLoss
-// name the field that is wrong.
+// Reads DIR/config.json (and the end-of-sequence ids of generation_config.json). kUnimplemented names a family,
+// activation or scaling that is not built, or a field of config.json that nobody here knows and that may change
+// results; kInvalidArgument or kDataLoss name the field that is wrong.
 Result<TargetConfig> read_target(const std::string& dir);
 
 }  // namespace volley::families

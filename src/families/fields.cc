@@ -52,6 +52,7 @@ constexpr std::string_view kInert[] = {
     "finetuned",     // in some dictionaries of rotary embeddings
     "id2label",
     "initializer_range",
+    "is_llama_config",  // it and "transformers.js_config" in files that nanotron's converter wrote
     "keys_to_ignore_at_inference",
     "label2id",
     "max_length",
@@ -67,6 +68,7 @@ constexpr std::string_view kInert[] = {
     "sep_token_id",
     "tokenizer_class",
     "torch_dtype",
+    "transformers.js_config",
     "transformers_version",
     "unsloth_fixed",
     "unsloth_version",

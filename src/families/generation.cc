@@ -49,9 +49,8 @@ Status read_sampling(const ConfigFields& fields, SamplingParams& sampling) {
   VOLLEY_ASSIGN(const double top_p, fields.number("top_p", kPositiveProbability, sampling.top_p));
   VOLLEY_ASSIGN(sampling.top_k, fields.integer("top_k", -1, INT32_MAX, sampling.top_k));
   VOLLEY_ASSIGN(const double min_p, fields.number("min_p", kProbability, sampling.min_p));
-  VOLLEY_ASSIGN(
-      const double repetition,
-      fields.number("repetition_penalty", {.min = 0, .max = 1e6, .min_excluded = true}, sampling.repetition_penalty));
+  VOLLEY_ASSIGN(const double repetition,
+                fields.number("repetition_penalty", {.min = 0.01, .max = 1e6}, sampling.repetition_penalty));
   sampling.temperature = do_sample ? static_cast<float>(temperature) : 0.0f;
   sampling.top_p = static_cast<float>(top_p);
   sampling.min_p = static_cast<float>(min_p);
@@ -74,7 +73,7 @@ Status read_generation_config(const std::string& dir, TargetConfig& target) {
   const ConfigFields fields(json, dir + kFile);
   VOLLEY_ASSIGN(std::vector<TokenId> eos_ids, read_eos_ids(fields, target.decoder.vocab));
   if (!eos_ids.empty()) target.eos_ids = std::move(eos_ids);
-  return read_sampling(fields, target.default_sampling);
+  return {};
 }
 
 Status check_sampling_overrides(const std::string& overrides) {

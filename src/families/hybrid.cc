@@ -54,6 +54,11 @@ Status refuse_variants(const ConfigFields& config) {
   if (bias) return config.unbuilt("attention_bias", "is true, which is not built for this architecture");
   VOLLEY_ASSIGN(const bool gate, config.boolean("attn_output_gate", true));
   if (!gate) return config.unbuilt("attn_output_gate", "is false, which is not built for this architecture");
+  // What gates the output of linear attention; swish is another name of silu.
+  VOLLEY_ASSIGN(const std::string output, config.text("output_gate_type", "silu"));
+  if (output != "silu" && output != "swish") {
+    return config.unbuilt("output_gate_type", "is \"" + output + "\", which is not built; built are silu and swish");
+  }
   VOLLEY_ASSIGN(const std::string state, config.text("mamba_ssm_dtype", "float32"));
   if (state != "float32") {
     return config.unbuilt("mamba_ssm_dtype", "is \"" + state + "\"; states are built in float32 alone");

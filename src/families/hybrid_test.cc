@@ -56,6 +56,14 @@ TEST(HybridConfig, LayersAreWhatTheFileSays) {
             24);
 }
 
+TEST(HybridConfig, TheOutputOfLinearAttentionIsGatedBySilu) {
+  for (const char* name : {"silu", "swish"}) {
+    const auto target =
+        read(patched(hybrid_config(), (R"({"output_gate_type":")" + std::string(name) + "\"}").c_str()));
+    EXPECT_TRUE(target.ok()) << target.error().message;
+  }
+}
+
 TEST(HybridConfig, TextBesideVisionIsTheSameText) {
   json text = hybrid_config();
   text["eos_token_id"] = 9;
@@ -137,6 +145,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"unbuilt_heads", R"({"linear_key_head_dim":24})", kUnbuilt, {"24", "16"}},
         BadConfig{"unbuilt_convolution", R"({"linear_conv_kernel_dim":12})", kUnbuilt, {"12"}},
         BadConfig{"states_in_bf16", R"({"mamba_ssm_dtype":"bfloat16"})", kUnbuilt, {"mamba_ssm_dtype", "bfloat16"}},
+        BadConfig{"other_output_gate",
+                  R"({"output_gate_type":"sigmoid"})",
+                  kUnbuilt,
+                  {"output_gate_type", "sigmoid", "silu"}},
         BadConfig{"no_output_gate", R"({"attn_output_gate":false})", kUnbuilt, {"attn_output_gate"}},
         BadConfig{"bias", R"({"attention_bias":true})", kUnbuilt, {"attention_bias"}},
         BadConfig{"no_head_dim", R"({"head_dim":null})", kInvalid, {"head_dim"}},

@@ -27,6 +27,7 @@ constexpr std::string_view kDescribes[] = {
     "damp_auto_increment",
     "damp_percent",
     "dataset",
+    "disable_exllama",
     "dynamic",
     "exclude_modules",
     "exllama_config",
@@ -39,10 +40,12 @@ constexpr std::string_view kDescribes[] = {
     "kv_cache_quant_algo",
     "kv_cache_scheme",
     "lm_head",
+    "max_input_length",
     "meta",
     "model_file_base_name",
     "model_name_or_path",
     "model_seqlen",
+    "module_name_preceding_first_block",
     "modules_in_block_to_quantize",
     "modules_to_not_convert",
     "observer",
@@ -61,6 +64,8 @@ constexpr std::string_view kDescribes[] = {
     "targets",
     "tokenizer",
     "true_sequential",
+    "use_cuda_fp16",
+    "use_exllama",
     "version",
     "zp_dtype",
 };
@@ -124,6 +129,19 @@ Status read_awq(const ConfigFields& fields, Quantisation& q) {
   return {};
 }
 
+// Patterns of modules with settings of their own, some with other bits. What begins with "-:" is left plain, as its
+// tensors say, too; an empty value sets nothing. compressed-tensors has a flag of that name.
+Status refuse_own_settings(const ConfigFields& fields) {
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> modules, fields.object("dynamic"));
+  if (!modules) return {};
+  for (const auto& [pattern, settings] : modules->json().items()) {
+    if (pattern.starts_with("-:") || (settings.is_object() && settings.empty())) continue;
+    return fields.unbuilt("dynamic", "gives \"" + pattern + "\" settings of its own, which is not built");
+  }
+  modules->take_all();
+  return {};
+}
+
 Status read_gptq(const ConfigFields& fields, Quantisation& q) {
   VOLLEY_RETURN_IF_ERROR(read_bits(fields));
   std::string layout = "gptq";
@@ -135,10 +153,7 @@ Status read_gptq(const ConfigFields& fields, Quantisation& q) {
   }
   VOLLEY_ASSIGN(const int32_t group, read_group(fields, 128));
   add_group(group, q);
-  // Modules with settings of their own, some with other bits. compressed-tensors has a flag of that name.
-  if (fields.has("dynamic") && !fields.json()["dynamic"].empty()) {
-    return fields.unbuilt("dynamic", "gives modules settings of their own, which is not built");
-  }
+  VOLLEY_RETURN_IF_ERROR(refuse_own_settings(fields));
   VOLLEY_ASSIGN(q.act_order, fields.boolean("desc_act", false));
   q.integers = Quantisation::Integers::kGptq;
   q.zeros_less_one = layout == "gptq";

@@ -67,6 +67,19 @@ Status read_llama3(const ConfigFields& fields, model::RopeSpec& rope) {
   return {};
 }
 
+// "attn_factor" multiplies what YaRN computes: DeepSeek-R1-0528-Qwen3-8B states it so that the product is 1, as vLLM
+// read it when that came out. transformers ignores it.
+Status read_attn_factor(const ConfigFields& fields, model::RopeSpec& rope) {
+  if (!fields.has("attn_factor")) return {};
+  for (const char* other : {"attention_factor", "mscale", "mscale_all_dim"}) {
+    if (fields.has(other))
+      return fields.wrong("attn_factor", "stands beside \"" + std::string(other) + "\": remove one");
+  }
+  VOLLEY_ASSIGN(const double times, fields.number("attn_factor", {.min = 0, .max = 1e6, .min_excluded = true}));
+  rope.attention_factor = times * (rope.factor <= 1 ? 1.0 : 0.1 * std::log(rope.factor) + 1.0);
+  return {};
+}
+
 Status read_yarn(const ConfigFields& fields, int32_t max_positions, model::RopeSpec& rope) {
   rope.scaling = model::RopeSpec::Scaling::kYarn;
   VOLLEY_ASSIGN(rope.factor, fields.number("factor", kPositive, max_positions / rope.original_max_position));
@@ -81,6 +94,7 @@ Status read_yarn(const ConfigFields& fields, int32_t max_positions, model::RopeS
   VOLLEY_RETURN_IF_ERROR(optional_number("attention_factor", rope.attention_factor));
   VOLLEY_RETURN_IF_ERROR(optional_number("mscale", rope.mscale));
   VOLLEY_RETURN_IF_ERROR(optional_number("mscale_all_dim", rope.mscale_all_dim));
+  VOLLEY_RETURN_IF_ERROR(read_attn_factor(fields, rope));
   VOLLEY_ASSIGN(rope.truncate, fields.boolean("truncate", true));
   return {};
 }

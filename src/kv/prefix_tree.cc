@@ -249,6 +249,10 @@ int64_t PrefixTree::evict_ends(int64_t pages) {
   for (auto oldest = leaves_.begin(); oldest != leaves_.end() && freed < pages;) {
     const uint64_t age = oldest->first;
     Node& leaf = *oldest->second;
+    if (leaf.size() > 0 && pools_[0].references(leaf.pages[0].back()) > 1) {  // in use: none of its pages can go
+      ++oldest;
+      continue;
+    }
     unlist_windows(leaf);
     while (freed < pages && leaf.size() > 0 && pools_[0].references(leaf.pages[0].back()) == 1) {
       for (size_t group = 0; group < groups_.size(); ++group) {

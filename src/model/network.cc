@@ -110,6 +110,14 @@ void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
   }
 }
 
+void Network::take_part(Pass& pass) const {
+  VOLLEY_CHECK(pass.exchange != nullptr && pass.rows.rows == 0);
+  const TensorView h(nullptr, activation(), {0, spec_.hidden}), x(nullptr, DType::kF32, {0, spec_.hidden});
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (spec_.experts(i) != nullptr) layers_[i].ffn->run(pass, h, {x});
+  }
+}
+
 void Network::final_norm(Stream& stream, TensorView x, TensorView row_index, const ops::Input& h) const {
   ops::rms_norm(stream, x, norm_.view, spec_.norm_eps, row_index, h);
 }

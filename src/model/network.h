@@ -38,6 +38,8 @@ class Network {
   void plan(Pass& pass) const;
   // Runs the layers over the planned pass, in place on x: [rows, hidden] fp32.
   void forward(Pass& pass, const Capture& capture, TensorView x) const;
+  // A pass without rows: its experts serve those of the others. REQUIRES: Pass::exchange; nothing was planned.
+  void take_part(Pass& pass) const;
 
   // h[i] = final norm(x[row_index[i]]).
   void final_norm(Stream& stream, TensorView x, TensorView row_index, const ops::Input& h) const;

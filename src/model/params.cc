@@ -4,6 +4,8 @@
 #include <numeric>
 #include <set>
 
+#include "weights/finite.h"
+
 namespace volley::model {
 namespace {
 
@@ -288,6 +290,19 @@ Status check_part(const weights::Checkpoint& checkpoint, const Param& param, con
                        ": one product takes both, so they must be quantised alike; nothing else is built.");
 }
 
+// Some writers of quantised checkpoints give every matrix a bias, and fill those that the model does not have with
+// zeros, which change nothing.
+Result<bool> is_empty_bias(const weights::Checkpoint& checkpoint, const std::string& name,
+                           const std::set<std::string, std::less<>>& asked) {
+  constexpr std::string_view kBias = ".bias";
+  if (checkpoint.quantisation().empty() || !name.ends_with(kBias)) return false;
+  if (!asked.contains(name.substr(0, name.size() - kBias.size()) + ".weight")) return false;
+  const std::optional<weights::TensorInfo> info = checkpoint.info(name);
+  if (!info) return false;
+  VOLLEY_ASSIGN(const weights::SourceTensor bias, checkpoint.get(name, info->shape));
+  return weights::all_zero(bias);
+}
+
 }  // namespace
 
 Result<int64_t> check_tensors(const weights::Checkpoint& checkpoint, std::span<const Param> list) {
@@ -312,6 +327,8 @@ Result<int64_t> check_tensors(const weights::Checkpoint& checkpoint, std::span<c
   for (const std::string& name : checkpoint.names()) {
     if (asked.contains(name) || is_inert(name)) continue;
     if (name == kHead && asked.contains(kEmbedding)) continue;  // of a tied model: the embedding once more
+    VOLLEY_ASSIGN(const bool empty, is_empty_bias(checkpoint, name, asked));
+    if (empty) continue;
     return unimplemented(checkpoint.origin() + " holds the tensor \"" + name +
                          "\", which this architecture does not read: what it is for is not built, and without it "
                          "results would differ from those of the model's makers.");

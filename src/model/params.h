@@ -102,7 +102,8 @@ int64_t count(std::span<const Param> list);
 
 // Whether the checkpoint holds what the list names, in the right shapes, and nothing else that would change results:
 // its number of tensors, or an error that names the first that is missing, wrong (kFailedPrecondition, kNotFound) or
-// unknown (kUnimplemented). A tied model's own head and tables of rotary frequencies are no such thing.
+// unknown (kUnimplemented). A tied model's own head, tables of rotary frequencies and biases of zeros beside
+// matrices of a quantised checkpoint, whose bytes are read, are no such thing.
 Result<int64_t> check_tensors(const weights::Checkpoint& checkpoint, std::span<const Param> list);
 
 }  // namespace volley::model

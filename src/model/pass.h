@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/comm.h"
+#include "comm/row_exchange.h"
 #include "device/arena.h"
 #include "model/spec.h"
 #include "ops/attention/attention.h"
@@ -41,6 +42,9 @@ struct Pass {
   RoutingOptions routing = {};
   bool positions_written = false;                // some layer of this pass has written K and V
   std::span<const ops::DeltaState> states = {};  // of the network's layers that keep one, in order
+  // With the replicas that divide the experts of this model among them, or null. The same layers of it pass there at
+  // the same time.
+  comm::RowExchange* exchange = nullptr;
 };
 
 // The residual stream: [rows, hidden] fp32, the same on all ranks.

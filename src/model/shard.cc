@@ -180,6 +180,11 @@ std::vector<Param> shard(std::vector<Param> list, int rank, int ranks) {
   return list;
 }
 
+std::pair<int32_t, int32_t> experts_part(int32_t experts, int replica, int replicas) {
+  const auto first = [&](int64_t of) { return static_cast<int32_t>(experts * of / replicas); };
+  return {first(replica), first(replica + 1) - first(replica)};
+}
+
 std::pair<int64_t, int64_t> vocabulary_part(int64_t vocab, int rank, int ranks) {
   const int64_t rows = divide_up(divide_up(vocab, ops::kSummaryGroup), ranks) * ops::kSummaryGroup;
   const int64_t first = std::min(rank * rows, vocab);

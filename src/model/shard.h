@@ -32,4 +32,8 @@ std::vector<Param> shard(std::vector<Param> list, int rank, int ranks);
 // rank but the last ones that have any. Ranks behind them have none.
 std::pair<int64_t, int64_t> vocabulary_part(int64_t vocab, int rank, int ranks);
 
+// Which experts of a layer replica `replica` of several serves, (first, number): all in order, as equally as they
+// divide. A replica beyond their number has none.
+std::pair<int32_t, int32_t> experts_part(int32_t experts, int replica, int replicas);
+
 }  // namespace volley::model

@@ -68,6 +68,20 @@ struct Connection::Socket {
 };
 
 struct Listener::Socket {
+  error_code listen(const Address& at) {
+    error_code failed;
+    tcp::resolver resolver(io);
+    const auto endpoints = resolver.resolve(at.host, std::to_string(at.port), tcp::resolver::passive, failed);
+    if (failed) return failed;
+    const tcp::endpoint endpoint = endpoints.begin()->endpoint();
+    tcp_acceptor.open(endpoint.protocol(), failed);
+    if (!failed) tcp_acceptor.set_option(tcp::acceptor::reuse_address(true), failed);
+    if (!failed) tcp_acceptor.bind(endpoint, failed);
+    if (!failed) tcp_acceptor.listen(asio::socket_base::max_listen_connections, failed);
+    if (!failed) tcp_acceptor.non_blocking(true, failed);  // whoever came may have gone again
+    return failed;
+  }
+
   asio::io_context io{1};
   tcp::acceptor tcp_acceptor{io};
 };
@@ -171,25 +185,24 @@ void Connection::shut_down() {
   ::shutdown(descriptor(), SHUT_RDWR);
 }
 
-Result<std::unique_ptr<Listener>> Listener::bind(const Address& at) {
-  std::unique_ptr<Listener> listener(new Listener());
-  Socket& socket = *listener->socket_;
-  error_code failed;
-  tcp::resolver resolver(socket.io);
-  const auto endpoints = resolver.resolve(at.host, std::to_string(at.port), tcp::resolver::passive, failed);
-  if (!failed) {
-    const tcp::endpoint endpoint = endpoints.begin()->endpoint();
-    socket.tcp_acceptor.open(endpoint.protocol(), failed);
-    if (!failed) socket.tcp_acceptor.set_option(tcp::acceptor::reuse_address(true), failed);
-    if (!failed) socket.tcp_acceptor.bind(endpoint, failed);
-    if (!failed) socket.tcp_acceptor.listen(asio::socket_base::max_listen_connections, failed);
-    if (!failed) socket.tcp_acceptor.non_blocking(true, failed);  // whoever came may have gone again
+Result<std::unique_ptr<Listener>> Listener::bind(const Address& at, std::optional<Deadline> deadline) {
+  constexpr milliseconds kBetween(100);
+  for (;;) {
+    std::unique_ptr<Listener> listener(new Listener());
+    Socket& socket = *listener->socket_;
+    error_code failed = socket.listen(at);
+    if (!failed) {
+      listener->address_ = address_of(socket.tcp_acceptor.local_endpoint(failed));
+      return listener;
+    }
+    // A machine that has just started may get its name, or the address that this means, only now.
+    const bool later = failed == asio::error::host_not_found || failed == asio::error::host_not_found_try_again ||
+                       failed == std::errc::address_not_available;
+    if (!later || !deadline || std::chrono::steady_clock::now() + kBetween >= *deadline) {
+      return invalid_argument("This machine cannot listen at " + to_string(at) + ": " + failed.message() + ".");
+    }
+    std::this_thread::sleep_for(kBetween);
   }
-  if (failed) {
-    return invalid_argument("This machine cannot listen at " + to_string(at) + ": " + failed.message() + ".");
-  }
-  listener->address_ = address_of(socket.tcp_acceptor.local_endpoint(failed));
-  return listener;
 }
 
 Result<std::unique_ptr<Connection>> Listener::accept(Deadline deadline) {

@@ -66,8 +66,9 @@ class Connection {
 // Threads: one at a time.
 class Listener {
  public:
-  // On the address that the name has on this machine, and on no other; port 0: any. kInvalidArgument: it cannot.
-  static Result<std::unique_ptr<Listener>> bind(const Address& at);
+  // On the address that the name has on this machine, and on no other; port 0: any. Until the deadline, if there is
+  // one, tries again while the name is not known or means no address of this machine. kInvalidArgument: it cannot.
+  static Result<std::unique_ptr<Listener>> bind(const Address& at, std::optional<Deadline> deadline = std::nullopt);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;

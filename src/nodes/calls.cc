@@ -38,7 +38,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 class NoSource final : public spec::MaskSource {
  public:
   void fill(std::span<const TokenId>, uint32_t*, int32_t) override { VOLLEY_CHECK(false); }
-  void give_up() override {}
+  void give_up(Why) override {}
 };
 
 void put_sampling(ByteWriter& w, const ops::SlotSampling& s) {

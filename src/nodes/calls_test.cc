@@ -75,7 +75,7 @@ spec::SlotStart start() {
 
 class Masked final : public spec::MaskSource {
   void fill(std::span<const TokenId>, uint32_t*, int32_t) override {}
-  void give_up() override {}
+  void give_up(Why) override {}
 };
 
 std::vector<spec::RoundSegment> segments() {

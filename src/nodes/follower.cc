@@ -76,9 +76,9 @@ Error Follower::gone() {
           "Node 0 at " + net::to_string(leader_->peer()) + " is gone: " + lost_ + (lost_.ends_with('.') ? "" : ".")};
 }
 
-std::optional<Error> Follower::lost() {
-  const std::lock_guard lock(mutex_);
-  if (lost_.empty()) return std::nullopt;
+std::optional<Error> Follower::lost_within(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, time, [this] { return !lost_.empty(); })) return std::nullopt;
   return gone();
 }
 
@@ -104,6 +104,7 @@ Status Follower::reply(const Reply& reply) {
   if (sent.ok()) return {};
   const std::lock_guard lock(mutex_);
   if (lost_.empty()) lost_ = sent.error().message;
+  changed_.notify_all();
   return gone();
 }
 

@@ -1,6 +1,7 @@
 // The side of a node that is not node 0: the calls to replay, in order, and the answers.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -37,8 +38,8 @@ class Follower {
   Result<Call> next();
   // kUnavailable: as next().
   Status reply(const Reply& reply);
-  // That error, once node 0 is gone.
-  std::optional<Error> lost();
+  // That error, once node 0 is gone or the time is over; none: it is there.
+  std::optional<Error> lost_within(std::chrono::milliseconds time);
 
  private:
   void listen();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <thread>
 
@@ -134,6 +135,21 @@ TEST(Link, ANodeThatFailsSaysWhy) {
   int told = 0;
   leader.watch([&](const std::string&) { ++told; });
   EXPECT_EQ(told, 1);
+}
+
+TEST(Link, AFollowerWaitsForNewsOfNodeZero) {
+  using namespace std::chrono_literals;
+  Pair pair = connected();
+  Follower follower(std::move(pair.follower), limits());
+  EXPECT_FALSE(follower.lost_within(0ms)) << "it is there";
+  std::thread node([&] {
+    std::this_thread::sleep_for(20ms);
+    pair.leader.reset();
+  });
+  const auto lost = follower.lost_within(1h);
+  node.join();
+  ASSERT_TRUE(lost);
+  EXPECT_THAT(lost->message, HasSubstr("Node 0 at 127.0.0.1:"));
 }
 
 TEST(Link, AnAnswerThatNobodyAskedForEndsIt) {

@@ -106,6 +106,11 @@ Error unavailable(std::string message) {
   return {ErrorCode::kUnavailable, std::move(message)};
 }
 
+// At node 0's address.
+Error stranger(const net::Address& at, const std::string& cause) {
+  return unavailable("Whoever listens at " + net::to_string(at) + " is no node 0 of Volley: " + cause + ".");
+}
+
 std::string node_name(int node) {
   return "node " + std::to_string(node);
 }
@@ -192,19 +197,19 @@ Status accept_later_nodes(const Place& place, net::Listener* listener, uint64_t 
 Result<Links> meet_as_first(const Place& place, const std::vector<Fact>& facts, const std::vector<int64_t>& numbers,
                             net::Deadline deadline) {
   const auto nodes = static_cast<size_t>(place.nodes);
-  VOLLEY_ASSIGN(const std::unique_ptr<net::Listener> listener, net::Listener::bind(place.master));
+  VOLLEY_ASSIGN(const std::unique_ptr<net::Listener> listener, net::Listener::bind(place.master, deadline));
   std::vector<std::optional<Hello>> hellos(nodes);
   std::vector<std::unique_ptr<net::Connection>> connections(nodes);
   Welcome welcome;
   std::random_device random;
   welcome.session = (uint64_t{random()} << 32) | random();
-  for (size_t missing = nodes - 1; missing > 0;) {
-    for (size_t i = 1; i < nodes; ++i) {
+  for (;;) {
+    for (size_t i = 1; i < nodes; ++i) {  // after the last has come, too: another may have gone since
       if (!connections[i] || !connections[i]->has_ended()) continue;
       connections[i].reset();  // it may be started again
       hellos[i].reset();
-      ++missing;
     }
+    if (std::all_of(hellos.begin() + 1, hellos.end(), [](const auto& hello) { return hello.has_value(); })) break;
     Result<std::unique_ptr<net::Connection>> accepted = listener->accept(std::min(deadline, net::after(kBetweenLooks)));
     if (!accepted.ok() && std::chrono::steady_clock::now() < deadline) continue;
     if (!accepted.ok()) {
@@ -230,7 +235,6 @@ Result<Links> meet_as_first(const Place& place, const std::vector<Fact>& facts, 
     if (hello->numbers.size() != numbers.size() || std::ranges::any_of(hello->numbers, [](int64_t n) { return n < 0; }))
       continue;
     const auto node = static_cast<size_t>(hello->node);
-    if (!hellos[node]) --missing;
     // One that was started again may come before its end shows here.
     if (connections[node]) refuse(*connections[node], "Another " + node_name(hello->node) + " has come in its place.");
     hellos[node] = std::move(hello);
@@ -301,6 +305,9 @@ Result<Links> meet_first(const Place& place, const std::vector<Fact>& facts, con
   const Status sent = net::send_frame(*first, kHello, encoded(Hello{kProtocol, place.node, sums_port, facts, numbers}));
   if (!sent.ok()) return gone(sent.error());
   const Result<net::Frame> answer = net::receive_frame(*first, kMostMessage, deadline);
+  if (!answer.ok() && answer.error().code != ErrorCode::kUnavailable) {
+    return stranger(place.master, answer.error().message);
+  }
   if (!answer.ok() && !first->has_ended()) return unavailable("Node 0 is there, but not all nodes have come in time.");
   if (!answer.ok()) return gone(answer.error());
   if (answer->kind == kRefusal) {
@@ -309,13 +316,13 @@ Result<Links> meet_first(const Place& place, const std::vector<Fact>& facts, con
     VOLLEY_RETURN_IF_ERROR(r.finish("the refusal of node 0"));
     return invalid_argument(sentence);
   }
-  if (answer->kind != kWelcome) return gone(internal_error("it says something else than a welcome"));
+  if (answer->kind != kWelcome) return stranger(place.master, "it says something else than a welcome");
   VOLLEY_ASSIGN(Welcome welcome, read_welcome(*answer, place.nodes));
   if (!std::ranges::equal(welcome.least, numbers,
                           [](int64_t least, int64_t own) { return least >= 0 && least <= own; })) {
     return gone(internal_error("its numbers are others"));
   }
-  welcome.sums[0] = place.master;
+  welcome.sums[0] = first->peer();  // the name may mean another address by now, and need long to say so
   Links links;
   links.least = std::move(welcome.least);
   const Check others = [&]() -> Status {

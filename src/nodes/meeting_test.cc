@@ -12,6 +12,7 @@
 
 #include "net/bytes.h"
 #include "net/frame.h"
+#include "net/port_for_test.h"
 
 namespace volley::nodes {
 namespace {
@@ -20,10 +21,6 @@ using ::testing::HasSubstr;
 
 net::Deadline soon() {
   return net::after(std::chrono::minutes(1));
-}
-
-uint16_t free_port() {
-  return (*net::Listener::bind({"127.0.0.1", 0}))->port();
 }
 
 struct Said {
@@ -54,7 +51,8 @@ TEST(Meeting, ConnectsEveryNodeWithEveryOther) {
   said[0].before = [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); };
   said[2].numbers = {30, 5};
   said[3].numbers = {7, 40};
-  auto all = met(said, free_port(), 8);
+  const net::PortForTest port;
+  auto all = met(said, port.number(), 8);
   for (size_t i = 0; i < all.size(); ++i) {
     ASSERT_TRUE(all[i].ok()) << all[i].error().message;
     EXPECT_EQ(all[i]->least, (std::vector<int64_t>{7, 5}));
@@ -87,7 +85,8 @@ TEST(Meeting, ConnectsEveryNodeWithEveryOther) {
 TEST(Meeting, NamesWhatDiffers) {
   std::vector<Said> said(2);
   said[1].facts[0].value = "float32";
-  for (const auto& result : met(said, free_port(), 2)) {
+  const net::PortForTest port;
+  for (const auto& result : met(said, port.number(), 2)) {
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument);
     EXPECT_EQ(result.error().message,
@@ -96,30 +95,38 @@ TEST(Meeting, NamesWhatDiffers) {
   }
   said[1].facts.pop_back();
   said[1].facts[0].value = "bfloat16";
-  const auto fewer = met(said, free_port(), 2);
+  const auto fewer = met(said, port.number(), 2);
   EXPECT_THAT(fewer[1].error().message, HasSubstr("--page-size: nothing there, 16 on node 0"));
 }
 
 TEST(Meeting, SaysWhoHasNotCome) {
-  const auto deadline = net::after(std::chrono::seconds(3));
-  const uint16_t port = free_port();
-  std::thread second([&] {
-    EXPECT_FALSE(meet({3, 1, 3, {"127.0.0.1", port}}, Said().facts, Said().numbers, deadline).ok());
-  });
-  const auto first = meet({3, 0, 3, {"127.0.0.1", port}}, Said().facts, Said().numbers, deadline);
-  second.join();
-  ASSERT_FALSE(first.ok());
-  EXPECT_EQ(first.error().code, ErrorCode::kUnavailable);
-  EXPECT_THAT(first.error().message, HasSubstr("These nodes of 3 have not come: 2."));
+  std::string sentence;
+  for (const int wait : {3, 30, 300}) {  // seconds: longer where the second itself came too late
+    const auto deadline = net::after(std::chrono::seconds(wait));
+    const net::PortForTest own;
+    const uint16_t port = own.number();
+    std::thread second([&] {
+      EXPECT_FALSE(meet({3, 1, 3, {"127.0.0.1", port}}, Said().facts, Said().numbers, deadline).ok());
+    });
+    const auto first = meet({3, 0, 3, {"127.0.0.1", port}}, Said().facts, Said().numbers, deadline);
+    second.join();
+    ASSERT_FALSE(first.ok());
+    EXPECT_EQ(first.error().code, ErrorCode::kUnavailable);
+    sentence = first.error().message;
+    if (sentence.find("1, 2") == std::string::npos) break;
+  }
+  EXPECT_THAT(sentence, HasSubstr("These nodes of 3 have not come: 2."));
+  const net::PortForTest nobodys;
   const auto alone =
-      meet({2, 1, 2, {"127.0.0.1", free_port()}}, Said().facts, {}, net::after(std::chrono::milliseconds(50)));
+      meet({2, 1, 2, {"127.0.0.1", nobodys.number()}}, Said().facts, {}, net::after(std::chrono::milliseconds(50)));
   ASSERT_FALSE(alone.ok());
   EXPECT_THAT(alone.error().message, HasSubstr("Node 0 must be started"));
 }
 
 // A port is open to whoever finds it.
 TEST(Meeting, GoesOnAfterStrangers) {
-  const uint16_t port = free_port();
+  const net::PortForTest own;
+  const uint16_t port = own.number();
   std::vector<Said> said(2);
   said[1].before = [port] {
     const auto connect = [port] { return std::move(*net::Connection::connect({"127.0.0.1", port}, soon())); };
@@ -133,8 +140,39 @@ TEST(Meeting, GoesOnAfterStrangers) {
   for (const auto& result : met(said, port, 2)) EXPECT_TRUE(result.ok()) << result.error().message;
 }
 
+// The address may be another service's.
+TEST(Meeting, SaysThatAStrangerIsNoNode) {
+  const auto listener = std::move(*net::Listener::bind({"127.0.0.1", 0}));
+  for (const bool framed : {false, true}) {
+    std::thread service([&] {
+      const auto connection = std::move(*listener->accept(soon()));
+      const std::string_view http = "HTTP/1.1 400 Bad Request\r\n\r\n";
+      if (!framed) ASSERT_TRUE(connection->send(std::as_bytes(std::span(http))).ok());
+      if (framed) ASSERT_TRUE(net::send_frame(*connection, 77, {}).ok());
+      std::byte end[1];
+      while (connection->receive(end, soon()).ok()) {
+      }  // until the node is gone
+    });
+    const auto met = meet({2, 1, 2, listener->address()}, Said().facts, Said().numbers, soon());
+    service.join();
+    ASSERT_FALSE(met.ok());
+    EXPECT_THAT(met.error().message,
+                HasSubstr("Whoever listens at " + net::to_string(listener->address()) + " is no node 0 of Volley: "));
+  }
+}
+
+// Its name may be known later than it starts.
+TEST(Meeting, TheFirstWaitsForItsOwnName) {
+  const auto deadline = net::after(std::chrono::seconds(1));
+  const auto met = meet({2, 0, 2, {"192.0.2.1", 29501}}, Said().facts, Said().numbers, deadline);
+  ASSERT_FALSE(met.ok());
+  EXPECT_GE(net::after(std::chrono::milliseconds(200)), deadline) << "it did not try again";
+  EXPECT_THAT(met.error().message, HasSubstr("This machine cannot listen at 192.0.2.1:29501: "));
+}
+
 TEST(Meeting, RefusesANodeThatCannotBe) {
-  const uint16_t port = free_port();
+  const net::PortForTest own;
+  const uint16_t port = own.number();
   std::vector<Said> said(2);
   said[1].before = [port] {
     const auto fourth = meet({4, 3, 4, {"127.0.0.1", port}}, Said().facts, Said().numbers, soon());
@@ -146,13 +184,15 @@ TEST(Meeting, RefusesANodeThatCannotBe) {
 
 // It may be started again while the others come.
 TEST(Meeting, WaitsAgainForANodeThatIsGone) {
-  const uint16_t port = free_port();
+  const net::PortForTest own;
+  const uint16_t port = own.number();
   const auto start = [port](int node, net::Deadline deadline) {
     return meet({3, node, 3, {"127.0.0.1", port}}, Said().facts, Said().numbers, deadline);
   };
   auto first = std::async(std::launch::async, [&] { return start(0, soon()); });
   EXPECT_FALSE(start(1, net::after(std::chrono::seconds(3))).ok());
   auto third = std::async(std::launch::async, [&] { return start(2, soon()); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it comes first as a rule: then all seem to be there
   const auto again = start(1, soon());
   const auto one = first.get(), three = third.get();  // nobody goes before all have met
   for (const auto* met : {&one, &again, &three}) EXPECT_TRUE(met->ok()) << met->error().message;
@@ -160,7 +200,8 @@ TEST(Meeting, WaitsAgainForANodeThatIsGone) {
 
 // Its first process is gone, or was started by mistake: the later one counts. Of two that come at once it is either.
 TEST(Meeting, TakesANodeThatWasStartedAgain) {
-  const uint16_t port = free_port();
+  const net::PortForTest own;
+  const uint16_t port = own.number();
   std::promise<std::string> refused;
   std::vector<Said> said(3);
   said[2].before = [heard = refused.get_future().share()] {

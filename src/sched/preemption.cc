@@ -80,7 +80,7 @@ Request* Scheduler::State::next_to_start() {
   return nullptr;
 }
 
-// Of the tenant with most requests that run one of the latest priority, of these the youngest; never the oldest of all.
+// One of the latest priority of the tenant with most requests that run, then the youngest; never the oldest of all.
 // Null: no tenant that comes after this one has two more than it.
 Request* Scheduler::State::who_gives_a_slot(const std::string& tenant) {
   std::map<std::string_view, int32_t> running_of;

@@ -30,6 +30,12 @@ std::string bare_host(std::string_view host) {
   return bare;
 }
 
+bool is_address(const std::string& host) {
+  in_addr v4{};
+  in6_addr v6{};
+  return inet_pton(AF_INET, host.c_str(), &v4) == 1 || inet_pton(AF_INET6, host.c_str(), &v6) == 1;
+}
+
 // `host`: bare.
 bool is_loopback(const std::string& host) {
   if (host == "localhost" || host.ends_with(".localhost")) return true;
@@ -60,14 +66,16 @@ std::optional<size_t> ApiKeys::find(std::string_view authorization) const {
 }
 
 AllowedHosts::AllowedHosts(const std::vector<std::string>& names, bool loopback)
-    : any_(names.empty() ? !loopback : std::find(names.begin(), names.end(), "*") != names.end()) {
+    : any_(names.empty() ? !loopback : std::find(names.begin(), names.end(), "*") != names.end()),
+      addresses_(!loopback) {
   std::transform(names.begin(), names.end(), std::back_inserter(names_), bare_host);
 }
 
 bool AllowedHosts::allow(std::string_view host) const {
   if (any_ || host.empty()) return true;
   const std::string bare = bare_host(host);
-  return is_loopback(bare) || std::find(names_.begin(), names_.end(), bare) != names_.end();
+  return is_loopback(bare) || (addresses_ && is_address(bare)) ||
+         std::find(names_.begin(), names_.end(), bare) != names_.end();
 }
 
 std::string Cors::allowed(const std::string& origin) const {

@@ -28,7 +28,8 @@ class AllowedHosts {
  public:
   AllowedHosts() = default;  // any
   // `names`: hosts without ports; "*": any. `loopback`: the server listens on loopback addresses alone. localhost,
-  // names below it and loopback addresses are always allowed; if no name is given and not `loopback`, so is everything.
+  // names below it and loopback addresses are always allowed, and if not `loopback` all addresses, as probes use them:
+  // they cannot be pointed elsewhere. If no name is given and not `loopback`, everything is.
   AllowedHosts(const std::vector<std::string>& names, bool loopback);
 
   // `host`: that a request is for, with its port if it has one; empty, which no browser sends, is allowed.
@@ -36,6 +37,7 @@ class AllowedHosts {
 
  private:
   bool any_ = true;
+  bool addresses_ = true;
   std::vector<std::string> names_;  // in lower case
 };
 

@@ -37,6 +37,12 @@ TEST(AllowedHosts, OtherServersCheckOnlyWhatTheyAreAskedTo) {
   EXPECT_TRUE(named.allow("llm.example.com"));
   EXPECT_TRUE(named.allow("localhost:8000"));
   EXPECT_FALSE(named.allow("evil.example"));
+  for (const char* address : {"10.0.0.5:8000", "192.168.1.5", "[2001:db8::1]:8000", "2001:db8::1"}) {
+    EXPECT_TRUE(named.allow(address)) << "as probes call it: " << address;
+  }
+  for (const char* name : {"10.0.0.5.evil.example", "10.0.0", "10.0.0.5:a:b", "0x7f.1"}) {
+    EXPECT_FALSE(named.allow(name)) << name;
+  }
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ class ApiTest : public ::testing::Test {
       if (output.response) result.response = std::move(output.response);
       if (output.done) break;
       std::unique_lock lock(mutex);
-      if (!changed.wait_for(lock, 5s, [&] { return awake; })) {
+      if (!changed.wait_for(lock, 120s, [&] { return awake; })) {
         ADD_FAILURE() << "no news from the engine";
         break;
       }
@@ -72,7 +72,7 @@ class ApiTest : public ::testing::Test {
   }
 
   static bool eventually(const std::function<bool()>& condition) {
-    const auto deadline = std::chrono::steady_clock::now() + 8s;
+    const auto deadline = std::chrono::steady_clock::now() + 120s;
     while (std::chrono::steady_clock::now() < deadline) {
       if (condition()) return true;
       std::this_thread::sleep_for(2ms);

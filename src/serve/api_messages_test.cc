@@ -198,6 +198,28 @@ TEST_F(ApiMessagesTest, ArgumentsThatWereCutOffAreAnEmptyInput) {
   EXPECT_EQ(message.at("stop_reason"), "max_tokens");
 }
 
+// An empty object would be a call that the model did not make.
+TEST_F(ApiMessagesTest, ArgumentsThatAreNoJsonAreHandedOnAsText) {
+  FakeEngine engine([](const GenerateRequest&) {
+    return FakeScript{.pieces = {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": True}}\n</tool_call>"}};
+  });
+  Api api(engine, make_options());
+  const json message = ask(api, with_tools(hello()));
+  EXPECT_EQ(message.at("content")[0].at("input"), json({{"INVALID_JSON", "{\"x\": True}"}}));
+  EXPECT_EQ(message.at("stop_reason"), "tool_use");
+}
+
+TEST_F(ApiMessagesTest, AStopSequenceInACallIsSaid) {
+  FakeEngine engine([](const GenerateRequest&) {
+    return FakeScript{.pieces = {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": "}, .stop_text = "q"};
+  });
+  Api api(engine, make_options());
+  const json message = ask(api, with_tools(hello()));
+  EXPECT_EQ(message.at("content")[0].at("input"), json::object());
+  EXPECT_EQ(message.at("stop_reason"), "stop_sequence");
+  EXPECT_EQ(message.at("stop_sequence"), "q");
+}
+
 TEST_F(ApiMessagesTest, ToolChoiceIsHeldByAGrammar) {
   FakeEngine engine;
   Api api(engine, make_options());
@@ -277,6 +299,20 @@ TEST_F(ApiMessagesTest, RefusesByName) {
     const Answer got = answer(api, post(kPath, body.dump()));
     EXPECT_EQ(got.response->status, 400) << fields;
     EXPECT_EQ(got.body().at("error").at("param"), param) << fields;
+  }
+}
+
+TEST_F(ApiMessagesTest, FieldsOfChatsThatAskForNothingAreTaken) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  for (const char* fields :
+       {R"({"n": 1, "best_of": 1, "echo": false, "stop": [], "parallel_tool_calls": true, "stream_options": {}})",
+        R"({"logprobs": false, "top_logprobs": 0, "return_token_ids": false, "response_format": {"type": "text"}})",
+        R"({"mcp_servers": [], "container": null, "add_generation_prompt": true, "continue_final_message": false})"}) {
+    json body = hello();
+    body.update(json::parse(fields));
+    const Answer got = answer(api, post(kPath, body.dump()));
+    EXPECT_EQ(got.response->status, 200) << got.response->body;
   }
 }
 

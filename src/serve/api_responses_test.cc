@@ -369,6 +369,17 @@ TEST_F(ApiResponsesTest, RefusesByName) {
   EXPECT_EQ(answer(api, post(kPath, R"({"input": "x", "model": "gpt-9"})")).response->status, 404);
 }
 
+TEST_F(ApiResponsesTest, FieldsOfChatsThatAskForNothingAreTaken) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  for (const char* body :
+       {R"({"input": "x", "n": 1, "best_of": 1, "echo": false, "logprobs": false, "return_token_ids": false})",
+        R"({"input": "x", "response_format": {"type": "text"}, "context_management": [], "conversation": null})"}) {
+    const Answer got = answer(api, post(kPath, body));
+    EXPECT_EQ(got.response->status, 200) << got.response->body;
+  }
+}
+
 TEST_F(ApiResponsesTest, TextAndToolChoiceAreHeldByAGrammar) {
   FakeEngine engine;
   Api api(engine, make_options());

@@ -227,19 +227,29 @@ TEST_F(ApiTest, AnAbandonedGenerationIsCancelledAndSilent) {
   EXPECT_NE(metrics.body.find("finished_reason=\"abort\",model_name=\"pocket\"} 2"), std::string::npos);
 }
 
-TEST_F(ApiTest, AReaderThatNeverTakesIsCancelled) {
-  FakeEngine engine([](const GenerateRequest&) {
-    FakeScript script;
-    script.endless = true;
-    return script;
-  });
-  ServerOptions options = make_options();
-  options.max_unsent_bytes = 5000;
-  Api api(engine, options);
-  auto reply = api.handle(post(kTextPath, R"({"prompt": "x", "stream": true})"), [] {});
-  auto generation = std::get<std::shared_ptr<Generation>>(std::move(reply));
-  EXPECT_TRUE(eventually([&] { return engine.cancelled() == 1; }));
-  const auto output = generation->take();
+// A stream whose reader may leave 5000 bytes unread.
+class SlowReader : public ApiTest {
+ protected:
+  void ask(FakeScript script) {
+    engine_.emplace([script](const GenerateRequest&) { return script; });
+    ServerOptions options = make_options();
+    options.max_unsent_bytes = 5000;
+    api_.emplace(*engine_, options);
+    auto reply = api_->handle(post(kTextPath, R"({"prompt": "x", "stream": true})"), [] {});
+    generation_ = std::get<std::shared_ptr<Generation>>(std::move(reply));
+  }
+
+  std::optional<FakeEngine> engine_;
+  std::optional<Api> api_;
+  std::shared_ptr<Generation> generation_;
+};
+
+TEST_F(SlowReader, ThatNeverTakesIsCancelled) {
+  FakeScript script;
+  script.endless = true;
+  ask(script);
+  EXPECT_TRUE(eventually([&] { return engine_->cancelled() == 1; }));
+  const auto output = generation_->take();
   EXPECT_TRUE(output.done);
   EXPECT_LT(output.events.size(), 10000u);
   const auto events = stream_events(output.events);
@@ -248,22 +258,15 @@ TEST_F(ApiTest, AReaderThatNeverTakesIsCancelled) {
 }
 
 // Where it is the last event that finds no room, its text is lost, and the answer must not look whole.
-TEST_F(ApiTest, ALastEventWithoutRoomIsAnErrorToo) {
-  FakeEngine engine([](const GenerateRequest&) {
-    FakeScript script;
-    script.pieces = {std::string(6000, 'x')};
-    script.at_once = true;
-    return script;
-  });
-  ServerOptions options = make_options();
-  options.max_unsent_bytes = 5000;
-  Api api(engine, options);
-  auto reply = api.handle(post(kTextPath, R"({"prompt": "x", "stream": true})"), [] {});
-  auto generation = std::get<std::shared_ptr<Generation>>(std::move(reply));
+TEST_F(SlowReader, WithoutRoomForTheLastEventGetsAnError) {
+  FakeScript script;
+  script.pieces = {std::string(6000, 'x')};
+  script.at_once = true;
+  ask(script);
   Generation::Output output;
   std::string events;
   EXPECT_TRUE(eventually([&] {
-    output = generation->take();
+    output = generation_->take();
     events += output.events;
     return output.done;
   }));
@@ -401,21 +404,73 @@ TEST_F(ApiTest, ToolsAndAnotherConstraintAreOneTooMany) {
       {std::string(kTools) + R"(, "parallel_tool_calls": false)", "parallel_tool_calls"},
       {strict, "tools"}};
   for (const auto& [fields, first] : cases) {
-    const std::pair<const char*, const char*> others[] = {
-        {R"("guided_regex": "a")", "guided_regex"},
-        {R"("response_format": {"type": "json_object"})", "response_format"}};
-    for (const auto& [other, second] : others) {
-      const Answer refused = answer(api, post(kChatPath, chat_with(fields + ", " + other)));
-      EXPECT_EQ(refused.response->status, 400) << fields;
-      const json error = refused.body().at("error");
-      EXPECT_EQ(error.at("param"), first);
-      const auto message = error.at("message").get<std::string>();
-      EXPECT_NE(message.find("\"" + first + "\""), std::string::npos) << message;
-      EXPECT_NE(message.find("\"" + std::string(second) + "\""), std::string::npos) << message;
-    }
+    const std::string second = "guided_regex";
+    const Answer refused = answer(api, post(kChatPath, chat_with(fields + R"(, "guided_regex": "a")")));
+    EXPECT_EQ(refused.response->status, 400) << fields;
+    const json error = refused.body().at("error");
+    EXPECT_EQ(error.at("param"), first);
+    const auto message = error.at("message").get<std::string>();
+    EXPECT_NE(message.find("\"" + first + "\""), std::string::npos) << message;
+    EXPECT_NE(message.find("\"" + second + "\""), std::string::npos) << message;
     EXPECT_EQ(answer(api, post(kChatPath, chat_with(fields))).response->status, 200) << fields;
   }
   EXPECT_EQ(engine.submitted().size(), 3u);
+}
+
+TEST_F(ApiTest, ADeveloperSpeaksAsTheSystem) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  answer(api, post(kChatPath, R"({"messages": [{"content": "a", "role": "developer", "n": 1.50},
+                                               {"role": "user", "content": "developer"}]})"));
+  EXPECT_EQ(engine.decode(engine.submitted().at(0).prompt, false),
+            R"([{"role":"system","content":"a","n":1.50},{"role": "user", "content": "developer"}]||1|0)");
+}
+
+TEST_F(ApiTest, MistralsTemplatesGetShortIds) {
+  FakeEngine engine([](const GenerateRequest&) { return FakeScript{.pieces = {"[TOOL_CALLS]f[ARGS]{}"}}; });
+  ServerOptions options = make_options();
+  options.tool_call_parser = "mistral";
+  Api api(engine, options);
+  const Answer result =
+      answer(api, post(kChatPath, R"({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls":
+      [{"id": "call_123456", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+      {"role": "tool", "tool_call_id": "call_123456", "content": "y"}], )" +
+                                      std::string(kTools) + "}"));
+  EXPECT_EQ(result.body().at("choices").at(0).at("message").at("tool_calls").at(0).at("id").get<std::string>().size(),
+            9u);
+  const std::string prompt = engine.decode(engine.submitted().at(0).prompt, false);
+  const json messages = json::parse(prompt.substr(0, prompt.find("|")));
+  EXPECT_EQ(messages.at(1).at("tool_calls").at(0).at("id").get<std::string>().size(), 9u);
+  EXPECT_EQ(messages.at(2).at("tool_call_id"), messages.at(1).at("tool_calls").at(0).at("id"));
+}
+
+// As OpenAI has it: a format is that of the text, so a model that may call answers with calls or with JSON.
+TEST_F(ApiTest, ToolsAndAFormatOfTheTextGoTogether) {
+  std::string text;
+  FakeEngine engine([&](const GenerateRequest&) { return FakeScript{.pieces = {text}}; });
+  Api api(engine, make_options());
+  const auto ask = [&](const std::string& written, const std::string& fields) -> json {
+    text = written;
+    const Answer result =
+        answer(api, post(kChatPath, chat_with(R"("response_format": {"type": "json_object"}, )" + fields)));
+    EXPECT_EQ(result.response->status, 200) << result.response->body;
+    return result.body().at("choices").at(0);
+  };
+  const std::string strict = R"("tools": [{"type": "function", "function": {"name": "f", "strict": true}}])";
+  const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+  for (const std::string& fields :
+       {std::string(kTools), strict, std::string(kTools) + R"(, "parallel_tool_calls": false)"}) {
+    EXPECT_EQ(ask(call, fields).at("finish_reason"), "tool_calls") << fields;
+    const GrammarSpec grammar = engine.submitted().back().grammar.value();
+    EXPECT_EQ(grammar.kind, GrammarSpec::Kind::kJsonObject);
+    EXPECT_TRUE(grammar.lead.starts_with("whole: ")) << grammar.lead;
+    const std::string quoted = json{{"a", call}}.dump();  // a call in a string is none
+    EXPECT_EQ(ask(quoted, fields).at("message").at("content"), quoted);
+  }
+  EXPECT_EQ(ask(call, std::string(kTools) + R"(, "tool_choice": "required")").at("finish_reason"), "tool_calls");
+  EXPECT_EQ(engine.submitted().back().grammar.value().kind, GrammarSpec::Kind::kLark);
+  EXPECT_EQ(ask("{}", std::string(kTools) + R"(, "tool_choice": "none")").at("finish_reason"), "stop");
+  EXPECT_EQ(engine.submitted().back().grammar.value().lead, "");
 }
 
 TEST_F(ApiTest, ReasoningIsApartUnlessTheRequestSaysOtherwise) {

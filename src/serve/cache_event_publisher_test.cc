@@ -19,9 +19,9 @@ using namespace std::chrono_literals;
 using nlohmann::json;
 using Frames = std::vector<std::string>;
 
-// A socket's messages; nothing after 5 seconds.
+// A socket's messages; nothing after a minute.
 Frames receive(zmq::socket_t& socket) {
-  socket.set(zmq::sockopt::rcvtimeo, 5000);
+  socket.set(zmq::sockopt::rcvtimeo, 60'000);
   std::vector<zmq::message_t> parts;
   Frames frames;
   if (!zmq::recv_multipart(socket, std::back_inserter(parts))) return frames;
@@ -70,13 +70,17 @@ class CacheEventPublisherTest : public ::testing::Test {
     socket.set(zmq::sockopt::subscribe, "");
     socket.set(zmq::sockopt::rcvtimeo, 20);
     socket.connect(endpoint);
-    for (int attempt = 0; attempt < 250; ++attempt) {
+    for (int attempt = 0; attempt < 3000; ++attempt) {
       publisher.publish(replica, page(1000));
       ++published_;
       std::vector<zmq::message_t> parts;
       if (zmq::recv_multipart(socket, std::back_inserter(parts))) break;
     }
-    while (true) {  // all of them, so that what comes next is the test's
+    // All of them, so that what comes next is the test's. ZeroMQ's own threads may be late.
+    const auto sent = [&] { return publisher.counts().batches + publisher.counts().dropped; };
+    while (sent() < static_cast<int64_t>(published_)) std::this_thread::sleep_for(1ms);
+    socket.set(zmq::sockopt::rcvtimeo, 500);
+    while (true) {
       std::vector<zmq::message_t> parts;
       if (!zmq::recv_multipart(socket, std::back_inserter(parts))) return socket;
     }
@@ -221,7 +225,7 @@ TEST_F(CacheEventPublisherTest, AFullQueueDropsAndSaysSo) {
     for (const char byte : frames[1]) number = number << 8 | static_cast<uint8_t>(byte);
     const json events = events_of(frames[2]);
     const bool missing = last && number != *last + 1;
-    EXPECT_EQ(events[0].at("type") == "AllBlocksCleared", missing) << number;
+    if (last) EXPECT_EQ(events[0].at("type") == "AllBlocksCleared", missing) << number;
     gap = gap || missing;
     last = number;
     end = events.back().at("block_hashes") == json({5});

@@ -34,7 +34,10 @@ ApiError with_own_names(ApiError error, std::span<const FieldName> names) {
 
 void refuse_fields(FieldReader& in, std::span<const ChatOnlyField> fields) {
   for (const ChatOnlyField& field : fields) {
-    if (!in.get(field.name)) continue;
+    const json* value = in.get(field.name);
+    if (!value) continue;
+    const json neutral = json::parse(field.neutral);
+    if (std::find(neutral.begin(), neutral.end(), *value) != neutral.end()) continue;
     in.fail(unsupported_field(field.name,
                               in_quotes(field.name) + " is not supported here: " + std::string(field.instead) + "."));
   }

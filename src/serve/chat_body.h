@@ -22,9 +22,10 @@ struct FieldName {
 // quotes a name.
 ApiError with_own_names(ApiError error, std::span<const FieldName> names);
 
-// A field of chat completions that another API does not have, and what to send there: the end of a sentence.
+// A field of chat completions that another API does not have. `neutral`: as UnbuiltField has it. `instead`: what to
+// send there, the end of a sentence.
 struct ChatOnlyField {
-  std::string_view name, instead;
+  std::string_view name, neutral, instead;
 };
 
 void refuse_fields(FieldReader& in, std::span<const ChatOnlyField> fields);

@@ -12,7 +12,7 @@ namespace {
 using nlohmann::json;
 
 // Templates print any role they are given, so a mistyped one would reach the model as if it were one.
-constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool", "function"};
+constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
 
 bool is_role(std::string_view role) {
   return std::find(std::begin(kRoles), std::end(kRoles), role) != std::end(kRoles);
@@ -52,11 +52,16 @@ std::optional<std::string> join_parts(FieldReader& in, const json& parts, const 
   return text;
 }
 
-// One message as JSON text: the client's own bytes, except that a list of text parts becomes one string.
+// One message as JSON text: the client's own bytes, except that a list of text parts becomes one string, and that
+// members which are null are left out: a template takes one that is there for one that says something.
 std::optional<std::string> message_text(FieldReader& in, const json& message, std::string_view raw, size_t index) {
   const std::string where = "messages[" + std::to_string(index) + "]";
   if (!message.is_object() || !message.contains("role") || !message.at("role").is_string()) {
     in.fail(invalid_field("messages", where + " must be an object with a string \"role\"."));
+    return std::nullopt;
+  }
+  if (message.at("role") == "function") {
+    in.fail(unsupported_field("messages", where + ".role \"function\" is not supported: use \"tool\"."));
     return std::nullopt;
   }
   if (!is_role(message.at("role").get_ref<const std::string&>())) {
@@ -68,17 +73,24 @@ std::optional<std::string> message_text(FieldReader& in, const json& message, st
   const auto found = message.find("content");
   const json& content = found == message.end() ? kMissing : *found;
   const bool may_be_missing = message.at("role") == "assistant";
-  if (content.is_string() || (content.is_null() && may_be_missing)) return std::string(raw);
-  if (!content.is_array()) {
-    in.fail(invalid_field("messages",
-                          where + ".content must be a string or a list of text parts, not " + excerpt(content) + "."));
-    return std::nullopt;
+  const bool plain = content.is_string() || (content.is_null() && may_be_missing);
+  bool has_nulls = false;
+  for (const auto& [key, value] : message.items()) has_nulls = has_nulls || (key != "content" && value.is_null());
+  if (plain && !has_nulls) return std::string(raw);
+  std::string text = "{";
+  if (!plain) {
+    if (!content.is_array()) {
+      in.fail(invalid_field(
+          "messages", where + ".content must be a string or a list of text parts, not " + excerpt(content) + "."));
+      return std::nullopt;
+    }
+    const auto joined = join_parts(in, content, where);
+    if (!joined) return std::nullopt;
+    text += "\"content\":" + json(*joined).dump();
   }
-  const auto joined = join_parts(in, content, where);
-  if (!joined) return std::nullopt;
-  std::string text = "{\"content\":" + json(*joined).dump();
   for (const auto& [key, value] : object_members(raw)) {
-    if (key != "content") text.append(",").append(json(key).dump()).append(":").append(value);
+    if (key == "content" ? !plain : value == "null") continue;
+    text.append(text.size() > 1 ? "," : "").append(json(key).dump()).append(":").append(value);
   }
   return text + "}";
 }

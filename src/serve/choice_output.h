@@ -55,7 +55,7 @@ class ChoiceOutput {
 
   const ResponseInfo& info_;
   const PromptInfo& prompt_;
-  LogprobsWriter logprobs_writer_{info_};
+  LogprobsWriter logprobs_writer_{info_, prompt_};
   ReasoningCounter thoughts_;
   std::optional<HarmonyCounter> harmony_;  // instead of thoughts_
   std::optional<OutputParser> parser_;

@@ -207,6 +207,25 @@ void score_whole_context(const Engine& engine, GenerateRequest& generate, Prompt
   generate.thinking.reset();
 }
 
+// Makes one constraint of `calls`, the grammar of the request's tools, and the client's, or leaves the one there is. A
+// form that no call can have is that of the text: where calls are asked for, none is to come. Returns whether the
+// client's is to let calls in.
+ApiResult<bool> join_constraints(const OutputFormat& format, ReasoningStart start, std::optional<GrammarSpec>& calls,
+                                 ApiRequest& request) {
+  std::optional<GrammarSpec>& wish = request.generate.grammar;
+  if (!wish) return false;
+  if (may_hold_calls(*wish)) {
+    if (calls) return two_constraints(request);
+    return false;
+  }
+  if (request.tools.choice == ToolRequest::Choice::kRequired) {
+    wish.reset();
+    return false;
+  }
+  calls.reset();
+  return may_call_instead(request.tools, format, start);
+}
+
 // How the output is read, and the grammar that the request's tools ask for.
 std::optional<ApiError> plan_chat_output(const OutputFormat& format, ReasoningStart start,
                                          std::shared_ptr<const HarmonyReader> harmony, ApiRequest& request,
@@ -214,11 +233,17 @@ std::optional<ApiError> plan_chat_output(const OutputFormat& format, ReasoningSt
   auto constraint = tool_grammar(request.tools, format, start);
   if (!constraint.ok()) return api_error(constraint.error(), "tools");
   std::optional<GrammarSpec>& grammar = *constraint;
-  if (grammar && request.generate.grammar) return two_constraints(request);
+  const auto joined = join_constraints(format, start, grammar, request);
+  if (const auto* error = std::get_if<ApiError>(&joined)) return *error;
+  const bool lets_calls_in = std::get<bool>(joined);
   OutputParser::Options options;
   options.call_id_prefix = "call_" + info.id.substr(info.id.find_first_of("-_") + 1) + "_";
   options.reasoning = request.separate_reasoning ? start : ReasoningStart::kOff;
-  if (auto& wish = request.generate.grammar) {
+  if (auto& wish = request.generate.grammar; wish && lets_calls_in) {
+    options.tools = tool_format(request.tools, format);
+    options.calls_or_json = true;
+    wish = calls_or(std::move(*wish), request.tools, format, start);
+  } else if (wish) {
     // A grammar of the client's own holds from the first character on.
     const bool own = wish->kind == GrammarSpec::Kind::kLark || wish->kind == GrammarSpec::Kind::kEbnf;
     if (own && options.reasoning == ReasoningStart::kOpen) options.reasoning = ReasoningStart::kClosed;
@@ -242,6 +267,18 @@ std::optional<ApiError> plan_chat_output(const OutputFormat& format, ReasoningSt
   return std::nullopt;
 }
 
+// A token's text where there is some before it: decoders of SentencePiece strip a space from the start of a text.
+std::string text_within(const Engine& engine, TokenId token) {
+  const TokenId twice[] = {token, token};
+  const std::string alone = engine.decode({twice, 1}, false), both = engine.decode(twice, false);
+  return both.starts_with(alone) ? both.substr(alone.size()) : alone;
+}
+
+// Whether the output's text goes on with that of the prompt. A chat's answer is a text of its own.
+bool continues_text(const ApiRequest& request) {
+  return request.kind == ApiKind::kCompletion || request.chat.continue_final_message;
+}
+
 ResponseInfo make_info(const Engine& engine, const ApiRequest& request, std::string id) {
   ResponseInfo info;
   info.kind = request.kind;
@@ -256,7 +293,7 @@ ResponseInfo make_info(const Engine& engine, const ApiRequest& request, std::str
   if (request.shape.tokens_as_ids) {
     info.token_text = [](TokenId id_) { return "token_id:" + std::to_string(id_); };
   } else {
-    info.token_text = [&engine](TokenId id_) { return engine.decode({&id_, 1}, false); };
+    info.token_text = [&engine](TokenId id_) { return text_within(engine, id_); };
   }
   info.decode = [&engine](std::span<const TokenId> ids, bool skip_special) { return engine.decode(ids, skip_special); };
   return info;
@@ -304,6 +341,10 @@ ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiReque
       shown.echo = as_sent ? std::move(prompt.text) : engine.decode(prompt.ids, false);
     }
     GenerateRequest generate = request.generate;
+    if (continues_text(request)) {
+      shown.context.assign(prompt.ids.end() - std::min<std::ptrdiff_t>(std::ssize(prompt.ids), 16), prompt.ids.end());
+      if (!generate.parts) generate.parts.emplace();  // without marks: the engine does likewise
+    }
     if (!request.max_tokens_given && generate.max_tokens > 0) {
       // The schema's own default gives way to the context; a client's wish is an error instead.
       const int64_t room = engine.info().max_model_len - shown.tokens;

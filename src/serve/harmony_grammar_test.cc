@@ -128,5 +128,26 @@ TEST_F(HarmonyGrammar, AStrictToolLeavesTextFree) {
   EXPECT_FALSE(accepts(free, "<|channel|>analysis to=functions.weather <|constrain|>json<|message|>{}"));
 }
 
+TEST_F(HarmonyGrammar, ACallOrJson) {
+  const std::string body = "{" + std::string(kTools) + "}";
+  const json parsed = json::parse(body);
+  FieldReader in(parsed);
+  ToolRequest request;
+  read_tools(in, body, request);
+  ASSERT_TRUE(may_call_instead(request, format_, ReasoningStart::kClosed));
+  const GrammarSpec object{GrammarSpec::Kind::kJsonObject, "", {}};
+  const GrammarSpec either = calls_or(object, request, format_, ReasoningStart::kClosed);
+  const std::string preamble = "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant";
+  for (const std::string& lead : {std::string(), kThought, kThought + kThought}) {
+    for (const std::string& text : {kCall, kClock, kFinal + "{\"a\": 1}", preamble + kThought + kCall}) {
+      EXPECT_TRUE(accepts(either, lead + text)) << lead << text << "\n" << either.lead;
+    }
+    for (const std::string& text : {kFinal + "Hello.", kFinal, preamble + kFinal + "{}", kCall + kFinal + "{}"}) {
+      EXPECT_FALSE(accepts(either, lead + text)) << lead << text;
+    }
+  }
+  EXPECT_FALSE(may_call_instead(request, format_, ReasoningStart::kOff)) << "the final message has begun";
+}
+
 }  // namespace
 }  // namespace volley::serve

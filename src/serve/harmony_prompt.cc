@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "serve/call_ids.h"
 #include "serve/fields.h"
 #include "serve/harmony.h"
 #include "serve/json_text.h"
@@ -242,12 +243,37 @@ Status check_reasoning_effort(const OutputFormat& format, const ChatMessages& ch
                           ": its Harmony format knows no other.");
 }
 
+namespace {
+
+// Only Harmony knows the role "developer". Elsewhere it is the system that speaks, as in OpenAI's models before.
+std::string with_system_role(std::string_view messages_json) {
+  std::string out = "[";
+  for (const std::string_view message : array_elements(messages_json)) {
+    out += out.size() > 1 ? "," : "";
+    const std::string_view role = find_member(message, "role");
+    if (role.empty() || json::parse(role) != "developer") {
+      out += message;
+      continue;
+    }
+    out += R"({"role":"system")";
+    for (const auto& [key, value] : object_members(message)) {
+      if (key != "role") out.append(",").append(json_string(key)).append(":").append(value);
+    }
+    out += '}';
+  }
+  return out + "]";
+}
+
+}  // namespace
+
 Result<std::string> render_chat_prompt(const Engine& engine, const OutputFormat& format, ChatMessages chat) {
   if (format.harmony) {
     chat.messages_json = mark_lookalikes(harmony_messages(chat.messages_json, format.preambles));
     chat.tools_json = mark_lookalikes(chat.tools_json);
     chat.template_kwargs_json = mark_lookalikes(chat.template_kwargs_json);
   }
+  if (!format.harmony) chat.messages_json = with_system_role(chat.messages_json);
+  if (format.tools == ToolFormat::kMistral) chat.messages_json = with_short_call_ids(chat.messages_json);
   return engine.render_chat(chat);
 }
 

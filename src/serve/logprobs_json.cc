@@ -56,13 +56,32 @@ Json top_logprobs(const PositionLogprobs& position, size_t top, const TokenText&
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 // Tokens that end in U+FFFD for longer are no unfinished character: a character has four bytes at most.
 constexpr size_t kMaxOpen = 4;
+constexpr size_t kContext = 8;  // ids: more than a character takes
 
 }  // namespace
 
+// Bytes that are no character may decode otherwise with more bytes behind them: they are no context.
+std::string TextOffset::shown(const Decode& decode, bool skip_special) const {
+  std::string text = context_.empty() ? "" : decode(context_, skip_special);
+  return text.find(kReplacement) == std::string::npos ? text : "";
+}
+
+bool TextOffset::at_start(const Decode& decode, bool skip_special) const {
+  return offset_ == 0 && open_.empty() && shown(decode, skip_special).empty();
+}
+
 size_t TextOffset::take(TokenId token, const Decode& decode, bool skip_special) {
-  std::string before = open_.empty() ? "" : decode(open_, skip_special);
+  const std::string context = shown(decode, skip_special);
+  const auto open_text = [&] {
+    if (context.empty()) return decode(open_, skip_special);
+    std::vector<TokenId> ids = context_;
+    ids.insert(ids.end(), open_.begin(), open_.end());
+    const std::string text = decode(ids, skip_special);
+    return text.starts_with(context) ? text.substr(context.size()) : decode(open_, skip_special);
+  };
+  std::string before = open_.empty() ? "" : open_text();
   open_.push_back(token);
-  const std::string text = decode(open_, skip_special);
+  const std::string text = open_text();
   const bool unfinished = text.ends_with(kReplacement);
   // Unless the token shows that the character will not be finished, it stands inside of it.
   if (unfinished || !text.starts_with(before)) {
@@ -71,25 +90,35 @@ size_t TextOffset::take(TokenId token, const Decode& decode, bool skip_special) 
   const size_t begin = offset_ + count_code_points(before);
   if (unfinished && open_.size() < kMaxOpen) return begin;
   offset_ += count_code_points(text);
+  context_.insert(context_.end(), open_.begin(), open_.end());
+  if (context_.size() > kContext) context_.erase(context_.begin(), context_.end() - kContext);
   open_.clear();
   return begin;
+}
+
+TokenText LogprobsWriter::next_names() {
+  const bool first = !std::exchange(begun_, true) && offset_.at_start(info_.decode, info_.shape.skip_special_tokens);
+  if (!first || info_.shape.tokens_as_ids) return info_.token_text;
+  return [this](TokenId token) { return info_.decode({&token, 1}, false); };
 }
 
 void LogprobsWriter::add_chat(const std::vector<PositionLogprobs>& positions, Json& out) {
   if (out.is_null()) out = {{"content", Json::array()}, {"refusal", nullptr}};
   for (const PositionLogprobs& position : positions) {
-    Json entry = chat_logprob(position.chosen, info_.token_text);
+    const TokenText names = next_names();
+    Json entry = chat_logprob(position.chosen, names);
     Json top = Json::array();
-    for (const TokenLogprob& other : position.top) top.push_back(chat_logprob(other, info_.token_text));
+    for (const TokenLogprob& other : position.top) top.push_back(chat_logprob(other, names));
     entry["top_logprobs"] = std::move(top);
     out["content"].push_back(std::move(entry));
   }
 }
 
 void LogprobsWriter::add_position(const PositionLogprobs& position, size_t top, bool skip_special, Json& out) {
-  out["tokens"].push_back(info_.token_text(position.chosen.token));
+  const TokenText names = next_names();
+  out["tokens"].push_back(names(position.chosen.token));
   out["token_logprobs"].push_back(finite_logprob(position.chosen.logprob));
-  out["top_logprobs"].push_back(top_logprobs(position, top, info_.token_text));
+  out["top_logprobs"].push_back(top_logprobs(position, top, names));
   out["text_offset"].push_back(offset_.take(position.chosen.token, info_.decode, skip_special));
 }
 
@@ -103,13 +132,14 @@ void LogprobsWriter::add_completion(const std::vector<PositionLogprobs>& positio
 void LogprobsWriter::add_echo(const PromptInfo& prompt, const std::vector<PositionLogprobs>& rest, int top, Json& out) {
   if (out.is_null()) out = completion_logprobs();
   const TokenId first = prompt.ids.front();
-  out["tokens"].push_back(info_.token_text(first));
+  out["tokens"].push_back(next_names()(first));
   out["token_logprobs"].push_back(nullptr);
   out["top_logprobs"].push_back(nullptr);
   // The tokenizer may have put it before a text that is echoed as it was sent.
   const std::string text = info_.decode({&first, 1}, false);
   const bool shown = text.find(kReplacement) != std::string::npos || prompt.echo.starts_with(text);
   out["text_offset"].push_back(shown ? offset_.take(first, info_.decode, false) : 0);
+  begun_ = shown;
   for (const PositionLogprobs& position : rest) add_position(position, static_cast<size_t>(top), false, out);
 }
 

@@ -25,25 +25,25 @@ constexpr std::string_view kOneAnswer = "a message is one answer, without what b
 constexpr std::string_view kNoTokens = "messages have no token ids and no log-probabilities";
 
 constexpr ChatOnlyField kChatOnly[] = {
-    {"stop", "use \"stop_sequences\""},
-    {"max_completion_tokens", "use \"max_tokens\""},
-    {"response_format", "use \"output_config\" with a \"format\""},
-    {"reasoning_effort", "use \"output_config\" with an \"effort\""},
-    {"parallel_tool_calls", "\"tool_choice\" has \"disable_parallel_tool_use\""},
-    {"stream_options", "every stream has its usage"},
-    {"n", kOneAnswer},
-    {"best_of", kOneAnswer},
-    {"echo", kOneAnswer},
-    {"prompt_logprobs", kOneAnswer},
-    {"continue_final_message", "end \"messages\" with the assistant's text"},
-    {"add_generation_prompt", "end \"messages\" with the assistant's text"},
-    {"logprobs", kNoTokens},
-    {"top_logprobs", kNoTokens},
-    {"return_token_ids", kNoTokens},
-    {"return_tokens_as_token_ids", kNoTokens},
+    {"stop", "[[]]", "use \"stop_sequences\""},
+    {"max_completion_tokens", "[]", "use \"max_tokens\""},
+    {"response_format", R"([{"type": "text"}])", "use \"output_config\" with a \"format\""},
+    {"reasoning_effort", "[]", "use \"output_config\" with an \"effort\""},
+    {"parallel_tool_calls", "[true]", "\"tool_choice\" has \"disable_parallel_tool_use\""},
+    {"stream_options", "[{}]", "every stream has its usage"},
+    {"n", "[1]", kOneAnswer},
+    {"best_of", "[1]", kOneAnswer},
+    {"echo", "[false]", kOneAnswer},
+    {"prompt_logprobs", "[]", kOneAnswer},
+    {"continue_final_message", "[false]", "end \"messages\" with the assistant's text"},
+    {"add_generation_prompt", "[true]", "end \"messages\" with the assistant's text"},
+    {"logprobs", "[false]", kNoTokens},
+    {"top_logprobs", "[0]", kNoTokens},
+    {"return_token_ids", "[false]", kNoTokens},
+    {"return_tokens_as_token_ids", "[false]", kNoTokens},
     // The Messages API's own fields.
-    {"container", "no code is run here"},
-    {"mcp_servers", "send their tools as \"tools\""},
+    {"container", "[]", "no code is run here"},
+    {"mcp_servers", "[[]]", "send their tools as \"tools\""},
 };
 
 std::string type_of(const json& object) {

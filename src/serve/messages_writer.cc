@@ -111,10 +111,12 @@ class MessagesWriter final : public BlockWriter {
            R"(,"input":)" + input_json(block.text) + "}";
   }
 
-  // Arguments that were cut off are no JSON: what is left of them is an empty object, and "stop_reason" says why.
-  static std::string input_json(const std::string& arguments) {
-    const auto parsed = parse_json_object(arguments);
-    return std::holds_alternative<ApiError>(parsed) ? "{}" : arguments;
+  // Arguments that were cut off are no JSON: what is left of them is an empty object, and "stop_reason" says why. Those
+  // that the model wrote wrongly are handed on in the form in which Anthropic's API takes them back.
+  std::string input_json(const std::string& arguments) const {
+    if (!std::holds_alternative<ApiError>(parse_json_object(arguments))) return arguments;
+    if (arguments.empty() || !output().finish() || stop_reason() != "tool_use") return "{}";
+    return R"({"INVALID_JSON":)" + json_quote(arguments) + "}";
   }
 
   // `stop_reason`: as JSON.
@@ -126,9 +128,9 @@ class MessagesWriter final : public BlockWriter {
 
   std::string stop_reason() const {
     const std::string_view reason = output().finish_reason();
-    if (reason == "tool_calls") return "tool_use";
-    if (reason != "stop") return "max_tokens";
-    return output().finish()->stop_text ? "stop_sequence" : "end_turn";
+    if (reason != "stop" && reason != "tool_calls") return "max_tokens";
+    if (output().finish()->stop_text) return "stop_sequence";  // it may have cut a call
+    return reason == "tool_calls" ? "tool_use" : "end_turn";
   }
   std::string stop_sequence() const {
     const auto& text = output().finish()->stop_text;

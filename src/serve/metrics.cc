@@ -339,8 +339,8 @@ struct Metrics::State {
                                     "Mean tokens of a request's verify steps, bonus token included.", block_buckets())),
         verify_tokens(histogram("volley:verify_tokens", "Rows of one request in a verify step.", block_buckets())) {
     // Every reason is there from the start: a rate over a counter that appears later misses its first increment.
-    for (const FinishReason reason :
-         {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled, FinishReason::kError}) {
+    for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kTimeout,
+                                      FinishReason::kCancelled, FinishReason::kError}) {
       finished_by(reason);
     }
   }

@@ -180,7 +180,9 @@ TEST(Metrics, CountsEndsByReasonFromZero) {
     return std::string("volley:request_success_total{finished_reason=\"") + reason + "\",model_name=\"m\"} " +
            std::to_string(count);
   };
-  expect_line(metrics.text({}, {}), line("abort", 0));
+  for (const char* reason : {"abort", "length", "stop", "timeout", "error"}) {
+    expect_line(metrics.text({}, {}), line(reason, 0));
+  }
   Event event;
   event.finish.emplace().reason = FinishReason::kCancelled;
   metrics.observe(event, std::nullopt);

@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "serve/call_ids.h"
 #include "serve/output_parser_for_test.h"
 
 namespace volley::serve {
@@ -39,6 +42,10 @@ TEST(MistralCalls, Named) {
 }
 
 // As in other forms, a name is not looked up if the marker shows that it is one.
+TEST(MistralCalls, ControlCharactersInStringsAreEscaped) {
+  EXPECT_EQ(parse(mistral(), "[TOOL_CALLS]f{\"x\": \"a\nb\"}").calls, (std::vector<Call>{{"f", "{\"x\": \"a\\nb\"}"}}));
+}
+
 TEST(MistralCalls, MarkedNamesNeedNotBeKnown) {
   EXPECT_EQ(parse(mistral(), "[TOOL_CALLS]other[ARGS]{}"), (Message{"", "", {{"other", "{}"}}}));
   EXPECT_EQ(parse({ToolFormat::kMistral, ReasoningStart::kOff, "call_", nullptr}, "[TOOL_CALLS]other[ARGS]{}"),
@@ -58,7 +65,7 @@ TEST(MistralCalls, AreStreamed) {
   OutputDelta delta = parser.push("{\"ci");
   ASSERT_EQ(delta.tool_calls.size(), 1u);
   EXPECT_EQ(delta.tool_calls[0].name, "weather");
-  EXPECT_EQ(delta.tool_calls[0].id, "call_0");
+  EXPECT_EQ(delta.tool_calls[0].id, short_call_id("call_0"));
   EXPECT_EQ(delta.tool_calls[0].arguments, "{\"ci");
   EXPECT_EQ(parser.push("ty\": 1").tool_calls[0].arguments, "ty\": 1");
   EXPECT_EQ(parser.push("}").tool_calls[0].arguments, "}");
@@ -109,6 +116,34 @@ TEST(MistralCalls, BrokenAndCutOff) {
   EXPECT_EQ(parse(mistral(), "[" + kTimeObject + " Bye."), (Message{" Bye.", "", {kTime}}));
   EXPECT_EQ(parse(mistral(), "[TOOL_CALLS]f[ARGS]{\"a\": \"b").calls, (std::vector<Call>{{"f", "{\"a\": \"b"}}));
   EXPECT_EQ(parse(mistral(), "[TOOL_CALLS]f[ARGS]{\"a\"]x"), (Message{"]x", "", {{"f", "{\"a\""}}}));
+}
+
+// The templates refuse a history with other ids.
+TEST(MistralCalls, IdsAreNineLettersAndDigits) {
+  std::set<std::string> ids;
+  for (int i = 0; i < 2000; ++i) {
+    const std::string id = short_call_id("call_5f_0_" + std::to_string(i));
+    EXPECT_EQ(id.size(), 9u);
+    EXPECT_EQ(id.find_first_not_of("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"),
+              std::string::npos);
+    EXPECT_EQ(short_call_id(id), id);
+    ids.insert(id);
+  }
+  EXPECT_EQ(ids.size(), 2000u);
+  for (const char* other : {"", "abcdefgh", "abcdefgh-", "abcdefg\u00e9", "0123456789"}) {
+    EXPECT_EQ(short_call_id(other).size(), 9u);
+    EXPECT_NE(short_call_id(other), other);
+  }
+}
+
+TEST(MistralCalls, AHistoryGetsShortIds) {
+  const std::string a = short_call_id("toolu_a"), kept = R"({"role": "user",  "content": "id"})";
+  EXPECT_EQ(with_short_call_ids("[" + kept + R"(, {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "toolu_a", "n": 1.50}, {"id": "abcdef123"}, {"id": 7}, 8]},
+                {"role": "tool", "tool_call_id": "toolu_a", "content": "x"}, {"tool_calls": null}])"),
+            "[" + kept + R"(,{"role":"assistant","content":null,"tool_calls":[{"id":")" + a +
+                R"(","n":1.50},{"id":"abcdef123"},{"id":7},8]},{"role":"tool","tool_call_id":")" + a +
+                R"(","content":"x"},{"tool_calls":null}])");
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ class HeadReader {
 class MistralStage final : public OutputStage {
  public:
   explicit MistralStage(const OutputParser::Options& options)
-      : heads_(options.types), writer_(options.call_id_prefix) {}
+      : heads_(options.types), writer_(options.call_id_prefix, /*short_ids=*/true) {}
 
   void push(std::string_view text, OutputDelta& out) override {
     std::string input(text);
@@ -167,7 +167,9 @@ class MistralStage final : public OutputStage {
   std::string arguments(char c, OutputDelta& out) {
     const JsonValueScanner::Step step = value_.push(c);
     if (step == JsonValueScanner::Step::kMore || step == JsonValueScanner::Step::kLast) {
-      writer_.add_arguments({&c, 1}, out);
+      std::string json;
+      value_.append_last(json);
+      writer_.add_arguments(json, out);
     }
     if (step == JsonValueScanner::Step::kMore) return {};
     place_ = Place::kText;

@@ -36,6 +36,13 @@ constexpr const char* kCall = R"([
     {"role": "assistant", "content": "", "tool_calls": [{"id": "call00000", "type": "function",
      "function": {"name": "volley_probe", "arguments": "{\"volley_place\": \"here\"}"}}]},
     {"role": "tool", "tool_call_id": "call00000", "name": "volley_probe", "content": "Done."}])";
+constexpr const char* kTwoCalls = R"([
+    {"role": "user", "content": "Hello."},
+    {"role": "assistant", "content": "", "tool_calls": [
+     {"id": "call00000", "type": "function", "function": {"name": "volley_probe", "arguments": "{}"}},
+     {"id": "call00001", "type": "function", "function": {"name": "volley_probe", "arguments": "{}"}}]},
+    {"role": "tool", "tool_call_id": "call00000", "name": "volley_probe", "content": "Done."},
+    {"role": "tool", "tool_call_id": "call00001", "name": "volley_probe", "content": "Done."}])";
 constexpr const char* kTools = R"([{"type": "function", "function": {"name": "volley_probe", "description": "Nothing.",
     "parameters": {"type": "object", "properties": {"volley_place": {"type": "string", "description": "Where."}},
                    "required": ["volley_place"]}}}])";
@@ -201,6 +208,9 @@ Result<OutputFormat> find_output_format(const Engine& engine, std::string_view t
   VOLLEY_RETURN_IF_ERROR(find_harmony(engine, format.tools == ToolFormat::kHarmony, harmony_reasoning, tool_parser,
                                       reasoning_parser, format));
   probe_thinking_variables(engine, format);
+  // A second call would make the next turn's history one that the template refuses.
+  format.several_calls =
+      !render(engine, kTwoCalls, kTools, "", false).empty() || render(engine, kCall, kTools, "", false).empty();
   format.tool_call_tokens = is_token(engine, "<tool_call>") && is_token(engine, "</tool_call>");
   format.think_tokens = is_token(engine, kThink) && is_token(engine, "</think>");
   return format;

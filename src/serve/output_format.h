@@ -45,6 +45,7 @@ struct OutputFormat {
   // trained, not for the marker's letters.
   bool tool_call_tokens = false;
   bool think_tokens = false;
+  bool several_calls = true;  // its template takes more than one call in a turn
   // kMistral.
   bool named_calls = false;  // the template writes a name and [ARGS] for each call, not a list
   CallMarker calls_marker{"[TOOL_CALLS]", {}};

@@ -139,6 +139,7 @@ constexpr const char* kLlama = R"({%- for tool in tools %}{{ tool | tojson(inden
 TEST(OutputFormat, OfHermesAndQwen) {
   const OutputFormat format = find(TemplateEngine(kQwen, {"<tool_call>", "</tool_call>", "<think>", "</think>"}));
   EXPECT_EQ(format.tools, ToolFormat::kHermes);
+  EXPECT_TRUE(format.several_calls);
   EXPECT_TRUE(format.reasoning);
   EXPECT_TRUE(format.tool_call_tokens);
   EXPECT_TRUE(format.think_tokens);
@@ -148,6 +149,7 @@ TEST(OutputFormat, OfHermesAndQwen) {
 TEST(OutputFormat, OfLlama) {
   const OutputFormat format = find(TemplateEngine(kLlama));
   EXPECT_EQ(format.tools, ToolFormat::kLlama);
+  EXPECT_FALSE(format.several_calls);
   EXPECT_FALSE(format.reasoning);
   EXPECT_FALSE(format.tool_call_tokens);
   EXPECT_EQ(format.tool_warning, "");

@@ -68,13 +68,14 @@ class OutputParser {
   struct Options {
     ToolFormat tools = ToolFormat::kNone;  // kNone too for requests that may not call any
     ReasoningStart reasoning = ReasoningStart::kOff;
-    std::string call_id_prefix = "call_";  // ids are this and the call's index: unique if the prefix is
+    std::string call_id_prefix = "call_";  // ids are this and the call's index, or (kMistral) made of it
     // Types of the request's tools, for kQwenCoder and kMistral (these need it, see ToolFormat); may be null.
     std::shared_ptr<const ToolTypes> types = nullptr;
     // The output is Harmony and stands here; `reasoning` other than kOff: thoughts are told from the content.
     std::shared_ptr<const HarmonyReader> harmony = nullptr;
     // Its messages of one kind are paragraphs of one text: all of them, or (true) only neighbours.
     bool in_order = false;
+    bool calls_or_json = false;  // the output is calls alone, or JSON, whose strings may hold anything
   };
 
   explicit OutputParser(const Options& options);

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "serve/chat_body.h"
 #include "serve/output_parser_for_test.h"
 
 namespace volley::serve {
@@ -82,6 +83,39 @@ TEST(QwenCoderCalls, WhatIsNoCallIsContent) {
     expect_same_however_cut(coder(), text);
   }
   EXPECT_EQ(parse(coder(), "<tool_call>oops " + kTime), (Message{"<tool_call>oops", "", {{"time", "{}"}}}));
+}
+
+// As the model is seen to write them: without <tool_call>, then of a tool that there is alone.
+TEST(QwenCoderCalls, WithoutTheFirstMarker) {
+  const std::string bare = "<function=write>\n" + parameter("path", "*.md") + "</function>\n</tool_call>";
+  EXPECT_EQ(parse(coder(), "I'll look.\n\n" + bare), (Message{"I'll look.", "", {{"write", R"({"path": "*.md"})"}}}));
+  EXPECT_EQ(parse(coder(), bare + "\n" + bare + " Bye"),
+            (Message{" Bye", "", {{"write", R"({"path": "*.md"})"}, {"write", R"({"path": "*.md"})"}}}));
+  const std::string other = "See <function=other>\n" + parameter("path", "x") + "</function>, <f and <function=write";
+  EXPECT_EQ(parse(coder(), other), (Message{other, "", {}}));
+  for (const std::string& text : {"a\n" + bare, other, "<" + bare, "<tool_call>" + bare}) {
+    expect_same_however_cut(coder(), text);
+  }
+}
+
+// Without </parameter> a value ends where the next parameter of the tool or the end of the call begins a line.
+TEST(QwenCoderCalls, ValuesWithoutTheirEnd) {
+  const std::string open = "<tool_call>\n<function=write>\n<parameter=path>\n";
+  const std::string end = "\n</function>\n</tool_call>";
+  EXPECT_EQ(parse(coder(), open + "a" + end + "\n" + kTime),
+            (Message{"", "", {{"write", R"({"path": "a"})"}, {"time", "{}"}}}));
+  EXPECT_EQ(parse(coder(), open + "a\n<parameter=lines>\n7" + end + " Bye"),
+            (Message{" Bye", "", {{"write", R"({"path": "a", "lines": 7})"}}}));
+  EXPECT_EQ(parse(coder(), open + "a\n</function>").calls, (std::vector<Call>{{"write", R"({"path": "a"})"}}));
+  // Text that only looks like it.
+  const std::string text = "a\n<parameter=x>\n</function>\n<b>\n</function>\n\n<parameter=\n</func";
+  EXPECT_EQ(parse(coder(), open + text + "\n</parameter>" + end).calls,
+            (std::vector<Call>{{"write", "{\"path\": " + json_quote(text) + "}"}}));
+  EXPECT_EQ(parse(coder(), open + "a\n</func").calls, (std::vector<Call>{{"write", "{\"path\": \"a\\n</func"}}));
+  for (const std::string& body : {"a" + end + kTime, "a\n<parameter=lines>\n7" + end, text + "\n</parameter>" + end,
+                                  std::string("a\n</function>"), std::string("a\n</func")}) {
+    expect_same_however_cut(coder(), open + body);
+  }
 }
 
 // A call that was announced stays one. What breaks between parameters leaves it complete.

@@ -29,14 +29,15 @@ void read_seed(FieldReader& in, SamplingParams& sampling) {
     return;
   }
   const auto number = as_integer(*value);
-  if (!number || *number < -1) {
-    in.fail(invalid_field("seed", "\"seed\" must be an integer from 0 to " +
+  if (!number) {
+    in.fail(invalid_field("seed", "\"seed\" must be an integer from " +
+                                      std::to_string(std::numeric_limits<int64_t>::min()) + " to " +
                                       std::to_string(std::numeric_limits<uint64_t>::max()) +
                                       ", or null or -1 for none, not " + excerpt(*value) + "."));
   } else if (*number == -1) {
     sampling.seed.reset();
   } else {
-    sampling.seed = static_cast<uint64_t>(*number);
+    sampling.seed = static_cast<uint64_t>(*number);  // of a negative one the bits
   }
 }
 

@@ -25,6 +25,7 @@ struct PromptInfo {
   std::string echo;          // its text; empty: no echo
   // A prompt as long as the context, to be scored: its last token is what the engine was made to choose.
   bool last_is_chosen = false;
+  std::vector<TokenId> context = {};  // its last ids, where the output's text goes on with its text
 };
 
 struct ResponseInfo {
@@ -42,7 +43,7 @@ struct ResponseInfo {
   std::shared_ptr<const HarmonyTokens> harmony;     // with parser->harmony
   ReasoningStart reasoning = ReasoningStart::kOff;  // whether the model thinks, shown or not
   bool in_order = false;                            // an answer says in which order its parts were generated
-  TokenText token_text;  // a token by itself as log-probabilities name it, special tokens included
+  TokenText token_text;  // a token within a text as log-probabilities name it, special tokens included
   Decode decode;
 
   const PromptInfo& prompt_of(int choice) const { return prompts[static_cast<size_t>(choice / n)]; }

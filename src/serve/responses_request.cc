@@ -30,24 +30,24 @@ constexpr std::string_view kOneAnswer = "a response is one answer, without what 
 constexpr std::string_view kNoTokens = "responses have no token ids";
 
 constexpr ChatOnlyField kChatOnly[] = {
-    {"messages", "use \"input\""},
-    {"max_tokens", "use \"max_output_tokens\""},
-    {"max_completion_tokens", "use \"max_output_tokens\""},
-    {"response_format", "use \"text\" with a \"format\""},
-    {"reasoning_effort", "use \"reasoning\" with an \"effort\""},
-    {"logprobs", "use \"include\" and \"top_logprobs\""},
-    {"n", kOneAnswer},
-    {"best_of", kOneAnswer},
-    {"echo", kOneAnswer},
-    {"prompt_logprobs", kOneAnswer},
-    {"continue_final_message", "the model always answers in a message of its own"},
-    {"add_generation_prompt", "the model always answers in a message of its own"},
-    {"return_token_ids", kNoTokens},
-    {"return_tokens_as_token_ids", kNoTokens},
+    {"messages", "[]", "use \"input\""},
+    {"max_tokens", "[]", "use \"max_output_tokens\""},
+    {"max_completion_tokens", "[]", "use \"max_output_tokens\""},
+    {"response_format", R"([{"type": "text"}])", "use \"text\" with a \"format\""},
+    {"reasoning_effort", "[]", "use \"reasoning\" with an \"effort\""},
+    {"logprobs", "[false]", "use \"include\" and \"top_logprobs\""},
+    {"n", "[1]", kOneAnswer},
+    {"best_of", "[1]", kOneAnswer},
+    {"echo", "[false]", kOneAnswer},
+    {"prompt_logprobs", "[]", kOneAnswer},
+    {"continue_final_message", "[false]", "the model always answers in a message of its own"},
+    {"add_generation_prompt", "[true]", "the model always answers in a message of its own"},
+    {"return_token_ids", "[false]", kNoTokens},
+    {"return_tokens_as_token_ids", "[false]", kNoTokens},
     // The Responses API's own fields.
-    {"conversation", "use \"previous_response_id\""},
-    {"prompt", "send \"instructions\" and \"input\""},
-    {"context_management", "leave it out"},
+    {"conversation", "[]", "use \"previous_response_id\""},
+    {"prompt", "[]", "send \"instructions\" and \"input\""},
+    {"context_management", "[[]]", "leave it out"},
 };
 
 constexpr std::string_view kIncluded[] = {

@@ -34,12 +34,20 @@ FakeScript large_answer() {
   return script;
 }
 
-// How long the server takes to end, given that no request runs that may.
-Clock::duration drain_time(Server& server) {
+// What a drain must not wait for ends by itself much later than a drain's deadline.
+ServerOptions patient_options() {
+  ServerOptions options = make_options();
+  options.receive_timeout = options.idle_timeout = options.write_timeout = 600s;
+  return options;
+}
+
+// Whether the server ends before the deadline that it gives running requests, given that none runs that may.
+bool ends_before_its_deadline(Server& server) {
+  constexpr auto kDeadline = 120s;
   const auto begin = Clock::now();
-  server.drain(20s);
+  server.drain(kDeadline);
   server.wait();
-  return Clock::now() - begin;
+  return Clock::now() - begin < kDeadline;
 }
 
 TEST(ServerLife, WorkersByCores) {
@@ -86,7 +94,7 @@ TEST(ServerLife, DrainLetsRunningRequestsEnd) {
   Client client(server->port());
   ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
   ASSERT_TRUE(client.wait_for("\"x\""));
-  server->drain(10s);
+  server->drain(600s);
   EXPECT_TRUE(idle.wait_for_close());
   const auto response = client.receive();
   ASSERT_TRUE(response);
@@ -112,7 +120,9 @@ TEST(ServerLife, DrainCancelsWhatOutlivesItsDeadline) {
 
 TEST(ServerLife, DrainDoesNotWaitForRequestsThatDoNotArrive) {
   FakeEngine engine;
-  const auto server = start_server(engine);
+  ServerOptions options = patient_options();
+  options.io_threads = 1;  // so that what came first is read first
+  const auto server = start_server(engine, options);
   Client silent(server->port());
   Client half_header(server->port());
   Client half_body(server->port());
@@ -124,7 +134,7 @@ TEST(ServerLife, DrainDoesNotWaitForRequestsThatDoNotArrive) {
     const auto metrics = used.get("/metrics");
     return metrics && metrics->body.find("\nvolley:http_body_bytes 1\n") != std::string::npos;
   }));
-  EXPECT_LT(drain_time(*server), 2s);
+  EXPECT_TRUE(ends_before_its_deadline(*server));
   for (Client* client : {&half_header, &half_body}) {
     const auto response = client->receive();
     ASSERT_TRUE(response) << "a client that was about to ask learns that it may ask again";
@@ -137,7 +147,7 @@ TEST(ServerLife, DrainDoesNotWaitForRequestsThatDoNotArrive) {
 TEST(ServerLife, DrainDoesNotWaitForAnUploadThatGoesOn) {
   FakeEngine engine;
   const fs::path folder = fs::temp_directory_path() / ("volley_life_" + std::to_string(getpid()));
-  ServerOptions options = make_options();
+  ServerOptions options = patient_options();
   options.max_body_bytes = 1000;
   options.file_store = *FileStore::open(folder.string(), {.max_file_bytes = size_t{100} << 20});
   const auto server = start_server(engine, options);
@@ -160,7 +170,7 @@ TEST(ServerLife, DrainDoesNotWaitForAnUploadThatGoesOn) {
   std::jthread sender([&](const std::stop_token& stop) {
     while (!stop.stop_requested() && client.send(std::string(100'000, 'x'))) std::this_thread::sleep_for(20ms);
   });
-  EXPECT_LT(drain_time(*server), 4s);
+  EXPECT_TRUE(ends_before_its_deadline(*server));
   sender.request_stop();
   sender.join();
   EXPECT_TRUE(fs::is_empty(folder / "files"));
@@ -169,16 +179,16 @@ TEST(ServerLife, DrainDoesNotWaitForAnUploadThatGoesOn) {
 
 TEST(ServerLife, DrainDoesNotWaitForAReaderThatWasCutOff) {
   FakeEngine engine([](const GenerateRequest&) { return endless_script(std::string(2000, 'w')); }, 50us);
-  const auto server = start_server(engine);
+  const auto server = start_server(engine, patient_options());
   Client client(server->port(), 4096);
   ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
   ASSERT_TRUE(eventually([&] { return engine.cancelled() == 1; }));
-  EXPECT_LT(drain_time(*server), 3s);
+  EXPECT_TRUE(ends_before_its_deadline(*server));
 }
 
 TEST(ServerLife, DrainDoesNotWaitForAnAnswerThatNobodyTakes) {
   FakeEngine engine([](const GenerateRequest&) { return large_answer(); });
-  ServerOptions options = make_options();
+  ServerOptions options = patient_options();
   options.max_unsent_bytes = 8 * kLargeAnswer;
   const auto server = start_server(engine, options);
   Client whole(server->port(), 4096);
@@ -188,7 +198,7 @@ TEST(ServerLife, DrainDoesNotWaitForAnAnswerThatNobodyTakes) {
   ASSERT_TRUE(whole.wait_for("www"));
   ASSERT_TRUE(stream.wait_for("www"));
   ASSERT_TRUE(eventually([&] { return engine.running() == 0; }));
-  EXPECT_LT(drain_time(*server), 3s);
+  EXPECT_TRUE(ends_before_its_deadline(*server));
 }
 
 // What counts is that a reader takes something: it may take seconds for what the kernel calls a writable socket.
@@ -198,10 +208,10 @@ TEST(ServerLife, DrainWaitsForASlowReader) {
   Client client(server->port(), 4096);
   ASSERT_TRUE(client.send(Client::post_text(kPath, kWhole)));
   ASSERT_TRUE(client.wait_for("www"));
-  server->drain(20s);
+  server->drain(120s);
   for (const auto slow_until = Clock::now() + 4s; Clock::now() < slow_until;) {
     ASSERT_TRUE(client.fill());
-    std::this_thread::sleep_for(200ms);
+    std::this_thread::sleep_for(100ms);
   }
   const auto response = client.receive();
   ASSERT_TRUE(response) << "cut off although it read all the time";
@@ -217,11 +227,11 @@ TEST(ServerLife, DrainLetsTheRequestOfAStalledReaderRun) {
   Client client(server->port(), 4096);
   ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
   ASSERT_TRUE(client.wait_for("www"));
+  const auto begin = Clock::now();
   server->drain(2500ms);
-  std::this_thread::sleep_for(2200ms);
-  EXPECT_EQ(engine.cancelled(), 0);
-  server->wait();
   EXPECT_TRUE(eventually([&] { return engine.cancelled() == 1; })) << "the drain's own deadline counts";
+  EXPECT_GE(Clock::now() - begin, 2500ms) << "it was cut off before";
+  server->wait();
 }
 
 // The threads that tokenise and apply templates: whoever does not wait any more costs none of their time.
@@ -262,6 +272,7 @@ TEST(ServerLife, DrainCancelsWhatWorkersDo) {
   const auto response = client.receive();
   ASSERT_TRUE(response);
   EXPECT_EQ(response->status, 503);
+  ASSERT_TRUE(eventually([&] { return engine.encoding() == 0; }));
   EXPECT_TRUE(server->wait());
 }
 
@@ -358,7 +369,7 @@ TEST(ServerLife, ClientsThatFindNoDescriptorLeftAreTold) {
   address.sin_family = AF_INET;
   address.sin_port = htons(server->port());
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const timeval timeout{8, 0};
+  const timeval timeout{120, 0};
   for (const int client : clients) {
     ::setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
     EXPECT_EQ(::connect(client, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);

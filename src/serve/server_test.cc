@@ -325,7 +325,6 @@ TEST(Server, ARequestThatNeverEndsTimesOut) {
   FakeEngine engine;
   ServerOptions options = make_options();
   options.receive_timeout = 100ms;
-  options.idle_timeout = 100ms;
   const auto server = start_server(engine, options);
   Client half(server->port());
   ASSERT_TRUE(half.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"));
@@ -333,8 +332,37 @@ TEST(Server, ARequestThatNeverEndsTimesOut) {
   ASSERT_TRUE(response);
   EXPECT_EQ(response->status, 408);
   EXPECT_TRUE(half.wait_for_close());
-  Client silent(server->port());
+  options.idle_timeout = 100ms;
+  const auto impatient = start_server(engine, options);
+  Client silent(impatient->port());
   EXPECT_TRUE(silent.wait_for_close()) << "an idle connection is closed";
+}
+
+// What is known of a request that is refused before it has come whole is in the answer, the log and the metrics.
+TEST(Server, ARefusalKeepsTheHead) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.receive_timeout = 100ms;
+  options.cors_origins = {"https://page.example"};
+  const auto server = start_server(engine, options);
+  for (const auto& [length, status, type] : {std::tuple{"Content-Length: 1000000000", 413, "request_too_large"},
+                                             std::tuple{"Content-Length: 50", 408, "invalid_request_error"}}) {
+    Client client(server->port());
+    client.send(std::string("POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nOrigin: https://page.example\r\n") +
+                "X-Request-Id: mine\r\nContent-Type: application/json\r\n" + length + "\r\n\r\n{");
+    const auto response = client.receive();
+    ASSERT_TRUE(response) << length;
+    EXPECT_EQ(response->status, status);
+    EXPECT_EQ(response->headers.at("x-request-id"), "mine");
+    EXPECT_EQ(response->headers.at("access-control-allow-origin"), "https://page.example");
+    EXPECT_EQ(json::parse(response->body).at("type"), "error") << "as Anthropic's clients read it";
+    EXPECT_EQ(json::parse(response->body).at("error").at("type"), type);
+    EXPECT_TRUE(client.wait_for_close());
+  }
+  const std::string metrics = Client(server->port()).get("/metrics")->body;
+  for (const char* code : {"408", "413"}) {
+    EXPECT_NE(metrics.find(std::string("path=\"/v1/messages\",status=\"") + code), std::string::npos) << metrics;
+  }
 }
 
 TEST(Server, TooManyConnections) {
@@ -401,7 +429,7 @@ TEST(Server, ListensBeforeTheEngineIsThere) {
 TEST(Server, ARequestThatTakesTooLongEndsAndTheConnectionLivesOn) {
   FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 1ms);
   ServerOptions options = make_options();
-  options.request_timeout = 100ms;
+  options.request_timeout = 2s;  // the stream begins before
   const auto server = start_server(engine, options);
   Client client(server->port());
   const auto whole = client.post(kPath, kWhole);

@@ -82,7 +82,7 @@ class Session : public std::enable_shared_from_this<Session> {
   template <typename Work>
   asio::awaitable<void> on_worker(Work work);
   asio::awaitable<bool> send_file(const OpenFile& file);
-  asio::awaitable<void> refuse(error_code error, size_t body_limit);
+  asio::awaitable<void> refuse(Exchange exchange, error_code error, size_t body_limit);
   asio::awaitable<void> close_with(Exchange exchange, HttpResponse response);
   asio::awaitable<bool> answer(Exchange& exchange);
   asio::awaitable<Api::Reply> handle(Exchange& exchange);

@@ -47,7 +47,8 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
   HttpRequest request;
   Refusal refused;
   bool upload = false, keep_alive = false;
-  if (!error || error == http::error::body_limit) {  // what the limit is, the head says
+  const bool head_known = !error || error == http::error::body_limit;
+  if (head_known) {  // what the limit is, the head says
     request = request_head(parser.get());
     upload = shared_.api.takes_upload(request);
   }
@@ -75,7 +76,9 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
     co_return std::nullopt;
   }
   if (error) {
-    co_await refuse(error, upload ? std::max(body_limit, shared_.api.max_upload_bytes()) : body_limit);
+    Exchange exchange = head_known ? Exchange(shared_.api, std::move(request), http_1_0, false) : Exchange(shared_.api);
+    const size_t limit = upload ? std::max(body_limit, shared_.api.max_upload_bytes()) : body_limit;
+    co_await refuse(std::move(exchange), error, limit);
     co_return std::nullopt;
   }
   if (!upload) request.body = std::move(parser.get().body());
@@ -151,9 +154,9 @@ asio::awaitable<void> Session::on_worker(Work work) {
   while (!*done) co_await wait_signal();
 }
 
-// Answers what could not be read as a request, if anybody is left to listen. Where the next request would begin is not
-// known after that, so the connection ends.
-inline asio::awaitable<void> Session::refuse(error_code error, size_t body_limit) {
+// Answers what could not be read as a whole request, if anybody is left to listen. `exchange`: what is known of it.
+// Where the next request would begin is not known after that, so the connection ends.
+inline asio::awaitable<void> Session::refuse(Exchange exchange, error_code error, size_t body_limit) {
   HttpResponse response;
   if (timed_out_ && shared_.draining) {
     response = stopping_response();
@@ -172,7 +175,7 @@ inline asio::awaitable<void> Session::refuse(error_code error, size_t body_limit
   } else {
     co_return;
   }
-  co_await close_with(Exchange(shared_.api), std::move(response));
+  co_await close_with(std::move(exchange), std::move(response));
 }
 
 // The answer to a client that may still be sending.

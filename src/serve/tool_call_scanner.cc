@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "serve/tool_parameters.h"
+
 namespace volley::serve {
 namespace {
 
@@ -15,6 +17,8 @@ bool is_word(char c) {
 }  // namespace
 
 JsonValueScanner::Step JsonValueScanner::push(char c) {
+  last_ = c;
+  last_was_escaped_ = escaped_;
   if (!begun_) return begin(c);
   if (!in_string_) return outside_string(c);
   if (escaped_) {
@@ -26,6 +30,14 @@ JsonValueScanner::Step JsonValueScanner::push(char c) {
     if (closers_.empty()) return Step::kLast;
   }
   return Step::kMore;
+}
+
+void JsonValueScanner::append_last(std::string& json) const {
+  if (!in_string_ || static_cast<unsigned char>(last_) >= 0x20) {
+    json += last_;
+    return;
+  }
+  json.append(json_escape({&last_, 1}), last_was_escaped_ ? 1 : 0);  // its backslash has gone out
 }
 
 JsonValueScanner::Step JsonValueScanner::begin(char c) {
@@ -124,7 +136,7 @@ bool ToolCallScanner::value(char c) {
   if (step == JsonValueScanner::Step::kBroken) return false;
   if (step == JsonValueScanner::Step::kEndBefore) return end_value() && after_value(c);
   if (member_ == Member::kName) name_text_ += c;
-  if (member_ == Member::kArguments) arguments_ += c;
+  if (member_ == Member::kArguments) scanner_.append_last(arguments_);
   return step == JsonValueScanner::Step::kMore || end_value();
 }
 

@@ -23,12 +23,16 @@ class JsonValueScanner {
 
   // Called for the value's first byte and on; white space before it is the caller's.
   Step push(char c);
+  // The byte that came last, as JSON has it: models write line breaks in strings as they are.
+  void append_last(std::string& json) const;
 
  private:
   Step begin(char c);
   Step outside_string(char c);
 
   bool begun_ = false, in_string_ = false, escaped_ = false;
+  char last_ = 0;
+  bool last_was_escaped_ = false;
   std::string closers_;  // of the open brackets, innermost last
 };
 

@@ -1,8 +1,10 @@
 #include "serve/tool_call_stages.h"
 
 #include <optional>
+#include <type_traits>
 #include <utility>
 
+#include "serve/call_ids.h"
 #include "serve/mistral_stage.h"
 #include "serve/xml_call_scanner.h"
 
@@ -17,7 +19,8 @@ class ContentStage final : public OutputStage {
   void finish(OutputDelta&) override {}
 };
 
-// Calls between <tool_call> and </tool_call>, each read by a Scanner of its own.
+// Calls between <tool_call> and </tool_call>, each read by a Scanner of its own. Qwen3-Coder is seen to leave the first
+// one out: there <function=f> of a tool that there is begins a call, too.
 template <class Scanner>
 class TaggedStage final : public OutputStage {
  public:
@@ -65,6 +68,16 @@ class TaggedStage final : public OutputStage {
 
   void text(char c, OutputDelta& out) {
     MarkerHold::Step step = begin_.push(c);
+    if constexpr (std::is_same_v<Scanner, XmlCallScanner>) {
+      if (step == MarkerHold::Step::kOther && c == 'f' && begin_.text().ends_with('<')) {
+        marker_ = begin_.take();
+        scanner_.emplace(unused_);
+        scanner_->begin_bare();  // "<f"
+        body_ = c;
+        place_ = Place::kCall;
+        return;
+      }
+    }
     if (step == MarkerHold::Step::kOther) {
       out.content += begin_.take();
       after_call_ = false;
@@ -72,6 +85,7 @@ class TaggedStage final : public OutputStage {
       if (step == MarkerHold::Step::kOther) out.content += c;
     }
     if (step == MarkerHold::Step::kFound) {
+      marker_ = begin_.take();
       scanner_.emplace(unused_);
       place_ = Place::kCall;
     }
@@ -83,7 +97,7 @@ class TaggedStage final : public OutputStage {
       body_ += c;
       return state == State::kBroken ? give_up(out) : std::string();
     }
-    begin_.take();
+    marker_.clear();
     body_.clear();
     after_call_ = true;
     if (state != State::kReading) place_ = Place::kAfterObject;
@@ -92,7 +106,7 @@ class TaggedStage final : public OutputStage {
 
   // The text was no call: its marker is content. Returns the rest.
   std::string give_up(OutputDelta& out) {
-    out.content += begin_.take();
+    out.content += std::exchange(marker_, {});
     after_call_ = false;
     place_ = Place::kText;
     return std::exchange(body_, {});
@@ -113,8 +127,38 @@ class TaggedStage final : public OutputStage {
   Place place_ = Place::kText;
   MarkerHold begin_{"<tool_call>"};
   MarkerHold end_{"</tool_call>"};
+  std::string marker_;       // of the call that is not announced yet, with white space before it
   std::string body_;         // behind the marker, until the call is announced
   bool after_call_ = false;  // no content came since the last call
+};
+
+// Calls alone, or JSON, which shows by its first byte. Of an array that is not certain, so it may be a list of calls.
+class CallsOrJsonStage final : public OutputStage {
+ public:
+  explicit CallsOrJsonStage(std::unique_ptr<OutputStage> calls) : next_(std::move(calls)) {}
+
+  void push(std::string_view text, OutputDelta& out) override {
+    for (size_t i = 0; i < text.size() && !decided_; ++i) {
+      if (is_json_space(text[i])) continue;
+      decided_ = true;
+      if (text[i] == '{' || text[i] == '"') next_ = content_stage();
+      next_->push(std::exchange(blank_, {}), out);
+    }
+    if (decided_) {
+      next_->push(text, out);
+    } else {
+      blank_ += text;
+    }
+  }
+  void finish(OutputDelta& out) override {
+    next_->push(blank_, out);
+    next_->finish(out);
+  }
+
+ private:
+  std::unique_ptr<OutputStage> next_;
+  bool decided_ = false;
+  std::string blank_;
 };
 
 class LlamaStage final : public OutputStage {
@@ -204,6 +248,20 @@ class LlamaStage final : public OutputStage {
   std::string held_;
 };
 
+// The formats whose calls do not begin as JSON does, but for lists of Mistral's.
+std::unique_ptr<OutputStage> marked_call_stage(const OutputParser::Options& options) {
+  switch (options.tools) {
+    case ToolFormat::kMistral:
+      return mistral_stage(options);
+    case ToolFormat::kQwenCoder:
+      return std::make_unique<TaggedStage<XmlCallScanner>>(XmlCallScanner(options.types), options.call_id_prefix);
+    default:  // kHarmony has a stage of its own, without tools too
+      break;
+  }
+  const ToolCallScanner scanner({.other_members = true, .arguments_may_miss = true});
+  return std::make_unique<TaggedStage<ToolCallScanner>>(scanner, options.call_id_prefix);
+}
+
 }  // namespace
 
 MarkerHold::Step MarkerHold::push(char c) {
@@ -222,7 +280,9 @@ std::string MarkerHold::take() {
 }
 
 void CallWriter::announce(const std::string& name, OutputDelta& out) {
-  out.tool_calls.push_back({next_, id_prefix_ + std::to_string(next_), name, {}});
+  std::string id = id_prefix_ + std::to_string(next_);
+  if (short_ids_) id = short_call_id(id);
+  out.tool_calls.push_back({next_, std::move(id), name, {}});
   ++next_;
 }
 
@@ -239,20 +299,11 @@ std::unique_ptr<OutputStage> content_stage() {
 }
 
 std::unique_ptr<OutputStage> tool_call_stage(const OutputParser::Options& options) {
-  switch (options.tools) {
-    case ToolFormat::kLlama:
-      return std::make_unique<LlamaStage>(options.call_id_prefix);
-    case ToolFormat::kMistral:
-      return mistral_stage(options);
-    case ToolFormat::kQwenCoder:
-      return std::make_unique<TaggedStage<XmlCallScanner>>(XmlCallScanner(options.types), options.call_id_prefix);
-    case ToolFormat::kHarmony:  // has a stage of its own, without tools too
-    case ToolFormat::kHermes:
-    case ToolFormat::kNone:
-      break;
-  }
-  const ToolCallScanner scanner({.other_members = true, .arguments_may_miss = true});
-  return std::make_unique<TaggedStage<ToolCallScanner>>(scanner, options.call_id_prefix);
+  if (options.tools == ToolFormat::kLlama)
+    return std::make_unique<LlamaStage>(options.call_id_prefix);  // calls are JSON
+  auto stage = marked_call_stage(options);
+  if (options.calls_or_json) stage = std::make_unique<CallsOrJsonStage>(std::move(stage));
+  return stage;
 }
 
 }  // namespace volley::serve

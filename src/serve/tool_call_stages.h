@@ -36,7 +36,9 @@ class MarkerHold {
 // Writes calls into deltas.
 class CallWriter {
  public:
-  explicit CallWriter(std::string id_prefix) : id_prefix_(std::move(id_prefix)) {}
+  // `short_ids`: as serve/call_ids.h has them, made of what they would be.
+  explicit CallWriter(std::string id_prefix, bool short_ids = false)
+      : id_prefix_(std::move(id_prefix)), short_ids_(short_ids) {}
 
   void announce(const std::string& name, OutputDelta& out);
   // Continues the call that was announced last.
@@ -44,6 +46,7 @@ class CallWriter {
 
  private:
   const std::string id_prefix_;
+  const bool short_ids_;
   int next_ = 0;  // index of the call after the current one
 };
 

@@ -158,6 +158,7 @@ std::string with_separators(const std::string& schema_json, const std::string& m
   std::string schema =
       R"({"x-guidance": {"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "})" + more;
   for (const auto& [key, value] : object_members(schema_json)) {
+    if (key == "x-guidance") continue;
     schema.append(", ").append(json_string(key)).append(": ").append(value);
   }
   return schema + "}";
@@ -187,12 +188,24 @@ std::string grammar_of(const CallMarker& marker) {
 class GrammarWriter {
  public:
   GrammarWriter(const ToolRequest& request, const OutputFormat& format, ReasoningStart reasoning)
-      : request_(request), format_(format), reasoning_(reasoning) {}
+      : request_(request),
+        format_(format),
+        reasoning_(reasoning),
+        parallel_(request.parallel && format.several_calls) {}
 
-  std::string write() {
+  std::string write() { return "start: " + output(request_.choice == Choice::kAuto ? Answer::kFree : Answer::kNone); }
+
+  // The lead of a grammar (text::GrammarCompiler): calls, or that grammar's text.
+  std::string write_lead() { return "whole: " + output(Answer::kRule); }
+
+ private:
+  // What an answer without calls is: there is none, any text, or what the rule `text` says.
+  enum class Answer { kNone, kFree, kRule };
+
+  std::string output(Answer answer) {
     const ThinkRules think = think_rules(format_, reasoning_);
     rules_ += think.rules;
-    const bool free = request_.choice == Choice::kAuto;
+    const bool free = answer == Answer::kFree;
     std::string start;
     if (format_.tools == ToolFormat::kLlama) {
       rules_ += "call: object\n";
@@ -200,17 +213,17 @@ class GrammarWriter {
     } else if (format_.tools == ToolFormat::kMistral) {
       start = mistral(free);
     } else if (format_.tools == ToolFormat::kHarmony) {
-      start = harmony(free, think);
+      start = harmony(answer, think);
     } else {
       start = free ? hermes_free() : hermes_required();
     }
+    if (answer == Answer::kRule && format_.tools != ToolFormat::kHarmony) start = "(" + start + " | text)";
     write_objects();
-    return "start: " + think.start + start + "\n" + rules_;
+    return think.start + start + "\n" + rules_;
   }
 
- private:
   std::string calls(const std::string& separator) const {
-    return request_.parallel ? "call (" + separator + " call)*" : "call";
+    return parallel_ ? "call (" + separator + " call)*" : "call";
   }
 
   void hermes_call(const std::string& begin) {
@@ -233,12 +246,12 @@ class GrammarWriter {
     text_without("<tool_call>");
     if (format_.tool_call_tokens) {
       hermes_call("<tool_call>");
-      return request_.parallel ? "TEXT? (call TEXT?)*" : "TEXT? call?";
+      return parallel_ ? "TEXT? (call TEXT?)*" : "TEXT? call?";
     }
     // Without a token for it, the marker is the end of whatever text is before it.
     text_up_to("<tool_call>");
     hermes_call("to_call");
-    return request_.parallel ? "call* TEXT?" : "(call | TEXT)?";
+    return parallel_ ? "call* TEXT?" : "(call | TEXT)?";
   }
 
   // The whole answer is calls, or text that cannot be taken for one.
@@ -250,10 +263,10 @@ class GrammarWriter {
   // Calls end the answer. The list may have a space before it: models are trained with and without.
   std::string mistral(bool free) {
     const CallMarker& marker = format_.calls_marker;
-    const std::string list = request_.parallel ? R"(" "? "[" object (", " object)* "]")" : R"(" "? "[" object "]")";
+    const std::string list = parallel_ ? R"(" "? "[" object (", " object)* "]")" : R"(" "? "[" object "]")";
     rules_ += "calls: " + (format_.named_calls ? "object" : list) + "\n";
     rules_ += "call: " + grammar_of(marker) + " calls\n";
-    const std::string more = format_.named_calls && request_.parallel ? " call*" : "";
+    const std::string more = format_.named_calls && parallel_ ? " call*" : "";
     if (!free) return "call" + more;
     text_without(marker.text);
     if (marker.token) return "TEXT? (call" + more + ")?";
@@ -262,13 +275,14 @@ class GrammarWriter {
   }
 
   // A call ends the answer, so there is one at most. Free text may be a preamble before it.
-  std::string harmony(bool free, const ThinkRules& think) {
+  std::string harmony(Answer answer, const ThinkRules& think) {
     const auto token = [&](HarmonyMark mark) { return "<[" + std::to_string(format_.harmony->id_of(mark)) + "]> "; };
     const std::string channel = token(HarmonyMark::kChannel), message = token(HarmonyMark::kMessage);
     rules_ += "call: " + channel + "object\n";
-    if (!free) return "call";
+    if (answer == Answer::kNone) return "call";
     rules_ += "preamble: " + channel + "\"commentary\" " + message + "/(?s:.+)/? " + token(HarmonyMark::kEnd) +
               token(HarmonyMark::kStart) + "\"assistant\"\n";
+    if (answer == Answer::kRule) return "((preamble thought*)* call | " + think.answer + "text)";
     return "(preamble thought*)* (call | " + think.answer + "/(?s:.+)/?)";
   }
 
@@ -301,11 +315,16 @@ class GrammarWriter {
       rules_ += "tool_" + index + ": " + json_string(tool.name) + " " + grammar_of(format_.arguments_marker) +
                 " arguments_" + index + "\n";
     } else {
-      const std::string_view arguments = format_.tools == ToolFormat::kLlama ? "parameters" : "arguments";
-      const std::string head = "{\"name\": " + json_string(tool.name) + ", \"" + std::string(arguments) + "\": ";
-      rules_ += "tool_" + index + ": " + json_string(head) + " arguments_" + index + " \"}\"\n";
+      rules_ += "tool_" + index + ": " + object_head(tool.name) + " arguments_" + index + " \"}\"\n";
     }
     rules_ += "arguments_" + index + ": %json " + arguments_schema(tool.parameters_json) + "\n";
+  }
+
+  std::string object_head(const std::string& name) const {
+    const std::string name_json = json_string(name);
+    if (format_.tools != ToolFormat::kLlama) return json_string("{\"name\": " + name_json + ", \"arguments\": ");
+    // The answer may be another object. The lexer takes the longest token that may come: these are that object's own.
+    return R"("{" "\"name\"" ": " )" + json_string(name_json) + R"( ", " "\"parameters\"" ": ")";
   }
 
   void write_function(const Tool& tool, const std::string& index) {
@@ -341,6 +360,7 @@ class GrammarWriter {
   const ToolRequest& request_;
   const OutputFormat& format_;
   const ReasoningStart reasoning_;
+  const bool parallel_;
   std::string rules_;
 };
 
@@ -403,6 +423,25 @@ Result<std::optional<GrammarSpec>> tool_grammar(const ToolRequest& request, cons
   grammar.kind = GrammarSpec::Kind::kLark;
   grammar.text = GrammarWriter(request, format, reasoning).write();
   return std::optional(std::move(grammar));
+}
+
+bool may_call_instead(const ToolRequest& request, const OutputFormat& format, ReasoningStart reasoning) {
+  // A message of Harmony's that the prompt has begun is the answer.
+  const bool begun = format.harmony && reasoning == ReasoningStart::kOff;
+  return request.choice == Choice::kAuto && format.tools != ToolFormat::kNone && !begun;
+}
+
+GrammarSpec calls_or(GrammarSpec answer, const ToolRequest& request, const OutputFormat& format,
+                     ReasoningStart reasoning) {
+  if (format.tools == ToolFormat::kLlama && answer.kind == GrammarSpec::Kind::kJsonObject) {
+    answer = {GrammarSpec::Kind::kJsonSchema, R"({"type": "object"})", {}};
+  }
+  // A call is an object, too: where white space may come, the lexer would not see the call's.
+  if (format.tools == ToolFormat::kLlama && answer.kind == GrammarSpec::Kind::kJsonSchema) {
+    answer.text = with_separators(answer.text, "");
+  }
+  answer.lead = GrammarWriter(request, format, reasoning).write_lead();
+  return answer;
 }
 
 }  // namespace volley::serve

@@ -53,4 +53,12 @@ std::shared_ptr<const ToolTypes> tool_types(const ToolRequest& request, const Ou
 Result<std::optional<GrammarSpec>> tool_grammar(const ToolRequest& request, const OutputFormat& format,
                                                 ReasoningStart reasoning);
 
+// Whether an answer of this request may be calls or a text of the form that the request asks for beside the tools.
+bool may_call_instead(const ToolRequest& request, const OutputFormat& format, ReasoningStart reasoning);
+
+// `answer`, JSON or one of a few texts, or calls in its place; arguments follow the tools' schemas. With kLlama the
+// JSON is written as its calls are, with ", " and ": " and no other white space. REQUIRES: may_call_instead().
+GrammarSpec calls_or(GrammarSpec answer, const ToolRequest& request, const OutputFormat& format,
+                     ReasoningStart reasoning);
+
 }  // namespace volley::serve

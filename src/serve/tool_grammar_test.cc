@@ -137,6 +137,12 @@ TEST_F(ToolGrammarTest, Llama) {
   expect_accepted(grammar(llama(), kAutoAllowed), {"", "Hello {}.", "\n a", weather, weather + "; " + weather});
   expect_refused(grammar(llama(), kAutoAllowed), {"{", " {}", say, weather + " Bye."});
   expect_accepted(grammar(llama(), kNamed, ReasoningStart::kOpen), {"Hm.</think>\n" + weather});
+  OutputFormat one = llama();
+  one.several_calls = false;
+  for (const char* choice : {kRequired, kAutoAllowed}) {
+    expect_accepted(grammar(one, choice), {weather});
+    expect_refused(grammar(one, choice), {weather + "; " + weather});
+  }
 }
 
 std::string coder_call(const std::string& name, const std::string& parameters) {
@@ -209,6 +215,48 @@ TEST_F(ToolGrammarTest, MistralNamedCalls) {
   expect_accepted(grammar(mistral(true), kAutoAllowed), {"", "Hello [1].", weather, "Hm: " + weather + weather});
   expect_refused(grammar(mistral(true), kAutoAllowed), {"[TOOL_CALLS]", say, weather + say, weather + " Bye."});
   expect_accepted(grammar(mistral(true), kNamed, ReasoningStart::kOpen), {"Hm.</think>\n" + weather});
+}
+
+// A form of the text beside tools that may be called: calls or that, and nothing else.
+TEST_F(ToolGrammarTest, CallsOrJson) {
+  const std::string list = R"([TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Bonn"}}])";
+  const std::string named = R"([TOOL_CALLS]weather[ARGS]{"city": "Bonn"})";
+  const std::string bare = R"({"name": "weather", "parameters": {"city": "Bonn"}})";
+  const std::string tagged = coder_call("weather", parameter("city", "Bonn"));
+  const std::tuple<OutputFormat, std::string, std::string> formats[] = {{hermes(), kWeather, kWeather + "\n" + kSay},
+                                                                        {coder(), tagged, tagged + "\n" + tagged},
+                                                                        {llama(), bare, bare + "; " + bare},
+                                                                        {mistral(false), list, list},
+                                                                        {mistral(true), named, named + named}};
+  const GrammarSpec trip =
+      schema(nlohmann::ordered_json::parse(R"({"type": "object", "properties": {"name": {"type": "string"},
+      "parameters": {"type": "integer"}, "n": {"type": "number"}}, "additionalProperties": false})"));
+  for (const auto& [format, call, calls] : formats) {
+    for (const ReasoningStart start : {ReasoningStart::kOff, ReasoningStart::kOpen}) {
+      const std::string lead = start == ReasoningStart::kOpen ? "Hm.</think>\n" : "";
+      const ToolRequest request = tool_request(R"("tool_choice": "auto")");
+      ASSERT_TRUE(may_call_instead(request, format, start));
+      const GrammarSpec either = calls_or(trip, request, format, start);
+      expect_accepted(either, {lead + call, lead + calls, lead + "{}", lead + R"({"n": 1})",
+                               lead + R"({"name": "weather", "parameters": 5})", lead + R"({"name": "we", "n": 2.5})",
+                               lead + R"({"name": "Bonn"})"});
+      const bool is_llama = format.tools == ToolFormat::kLlama;
+      EXPECT_NE(accepts(either, lead + R"({ "n":1 })"), is_llama) << "white space is that of calls there";
+      const GrammarSpec any = calls_or({GrammarSpec::Kind::kJsonObject, "", {}}, request, format, start);
+      expect_accepted(any, {lead + call, lead + calls, lead + R"({"a": [1, {"name": "weather"}]})"});
+      expect_refused(any, {lead + "[]", lead + "Hello."});
+      expect_refused(either, {lead, lead + "Hello.", lead + call + "{}", lead + "{}" + call, lead + R"({"m": 1})",
+                              lead + R"({"n": 1} )" + call});
+      const GrammarSpec of_choice = calls_or(choice({"yes", "no"}), request, format, start);
+      expect_accepted(of_choice, {lead + call, lead + "yes", lead + "no"});
+      expect_refused(of_choice, {lead + "maybe", lead + "yes" + call});
+    }
+    const GrammarSpec one = calls_or(trip, tool_request(kAutoOne), format, ReasoningStart::kOff);
+    expect_accepted(one, {call, "{}"});
+    if (calls != call) expect_refused(one, {calls});
+    EXPECT_FALSE(may_call_instead(tool_request(kRequired), format, ReasoningStart::kOff));
+  }
+  EXPECT_FALSE(may_call_instead(tool_request(kAutoOne), {}, ReasoningStart::kOff)) << "calls would not be read";
 }
 
 // Whatever the masks let a model write, the parser finds calls in it whose arguments keep to their schemas.

@@ -11,6 +11,7 @@ constexpr std::string_view kFunction = "<function=";
 constexpr std::string_view kFunctionEnd = "</function>";
 constexpr std::string_view kParameter = "<parameter=";
 constexpr std::string_view kParameterEnd = "</parameter>";
+constexpr std::string_view kCallEnd = "</tool_call>";
 
 std::string_view skip_space(std::string_view text) {
   while (!text.empty() && is_json_space(text.front())) text.remove_prefix(1);
@@ -39,8 +40,15 @@ XmlCallScanner::State XmlCallScanner::push(char c) {
       return c == '\n' ? State::kReading : value(c);
     case Place::kValue:
       return value(c);
+    case Place::kOtherEnd:
+      return other_end(c);
   }
   return State::kBroken;
+}
+
+void XmlCallScanner::begin_bare() {
+  only_known_ = true;
+  held_ = "<f";
 }
 
 std::string XmlCallScanner::take_arguments() {
@@ -52,7 +60,13 @@ std::string XmlCallScanner::take_rest() {
 }
 
 void XmlCallScanner::finish() {
-  if (place_ == Place::kValue && !value_is_text_) arguments_ += skip_space(value_);
+  if (place_ == Place::kOtherEnd && other_end_.starts_with(kFunctionEnd)) {
+    end_value(std::exchange(before_other_end_, {}));
+    end_call(State::kDone);
+    return;
+  }
+  if (place_ == Place::kOtherEnd) add_value(before_other_end_ + other_end_);
+  if ((place_ == Place::kValue || place_ == Place::kOtherEnd) && !value_is_text_) arguments_ += skip_space(value_);
 }
 
 XmlCallScanner::State XmlCallScanner::head(char c) {
@@ -71,7 +85,7 @@ XmlCallScanner::State XmlCallScanner::name(char c) {
     name_ += c;
     return ends_no_name(c) ? State::kBroken : State::kReading;
   }
-  if (name_.empty()) return State::kBroken;
+  if (name_.empty() || (only_known_ && (!types_ || !types_->contains(name_)))) return State::kBroken;
   announced_ = true;
   arguments_ = "{";
   place_ = Place::kAfter;
@@ -125,11 +139,22 @@ XmlCallScanner::State XmlCallScanner::value(char c) {
   switch (value_end_.push(c)) {
     case MarkerHold::Step::kHeld:
       return State::kReading;
-    case MarkerHold::Step::kFound:
-      end_value();
+    case MarkerHold::Step::kFound: {
+      std::string space = value_end_.take();
+      space.resize(space.size() - kParameterEnd.size());
+      end_value(std::move(space));
       return State::kReading;
+    }
     case MarkerHold::Step::kOther:
       break;
+  }
+  if ((c == 'p' && value_end_.text().ends_with("\n<")) || (c == 'f' && value_end_.text().ends_with("\n</"))) {
+    before_other_end_ = value_end_.take();
+    const size_t tag = before_other_end_.rfind('<');
+    other_end_ = before_other_end_.substr(tag) + c;
+    before_other_end_.resize(tag);
+    place_ = Place::kOtherEnd;
+    return State::kReading;
   }
   const bool held = !value_end_.text().empty();
   add_value(value_end_.take());
@@ -146,9 +171,47 @@ void XmlCallScanner::add_value(std::string_view text) {
   }
 }
 
-void XmlCallScanner::end_value() {
-  std::string space = value_end_.take();
-  space.resize(space.size() - kParameterEnd.size());
+XmlCallScanner::State XmlCallScanner::other_end(char c) {
+  other_end_ += c;
+  const std::string_view text = other_end_;
+  if (text.starts_with(kFunctionEnd) && text.ends_with(kCallEnd)) {
+    end_value(std::exchange(before_other_end_, {}));
+    return end_call(State::kDone);
+  }
+  if (c == '>' && text.starts_with(kParameter)) {
+    const std::string key_here(text.substr(kParameter.size(), text.size() - kParameter.size() - 1));
+    if (is_parameter(key_here)) {
+      end_value(std::exchange(before_other_end_, {}));
+      key_ = key_here;
+      return key(c);
+    }
+  } else if (may_end_value()) {
+    return State::kReading;
+  }
+  // It is text. What comes behind its first byte is read again.
+  const std::string again = std::exchange(other_end_, {}).substr(1);
+  add_value(std::exchange(before_other_end_, {}) + "<");
+  place_ = Place::kValue;
+  for (const char next : again) push(next);
+  return State::kReading;
+}
+
+bool XmlCallScanner::may_end_value() const {
+  constexpr size_t kLongest = 256;
+  const std::string_view text = other_end_;
+  if (text.size() > kLongest) return false;
+  if (kFunctionEnd.starts_with(text) || kParameter.starts_with(text)) return true;
+  if (text.starts_with(kParameter)) return !ends_no_name(text.back());
+  return text.starts_with(kFunctionEnd) && kCallEnd.starts_with(skip_space(text.substr(kFunctionEnd.size())));
+}
+
+bool XmlCallScanner::is_parameter(const std::string& key) const {
+  if (!types_) return false;
+  const auto tool = types_->find(name_);
+  return tool != types_->end() && tool->second.contains(key);
+}
+
+void XmlCallScanner::end_value(std::string space) {
   if (space.ends_with('\n')) space.pop_back();
   add_value(space);
   arguments_ += value_is_text_ ? "\"" : json_of_bare_value(std::exchange(value_, {}), value_types_);

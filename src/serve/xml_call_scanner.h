@@ -21,6 +21,9 @@ class XmlCallScanner {
   explicit XmlCallScanner(std::shared_ptr<const ToolTypes> types) : types_(std::move(types)) {}
 
   State push(char c);
+  // In place of the first two bytes, "<f": the call has no marker before it, so it must be of a tool that `types`
+  // knows.
+  void begin_bare();
   // True from the end of <function=f> on.
   bool announced() const { return announced_; }
   const std::string& name() const { return name_; }
@@ -28,20 +31,23 @@ class XmlCallScanner {
   // After kBroken: bytes before that one that are not part of the call either. A call that breaks between parameters
   // has all of its arguments.
   std::string take_rest();
-  // The text is over: the value that is not complete becomes arguments as it is.
+  // The text is over: the value that is not complete becomes arguments as it is, unless </function> ended it.
   void finish();
 
  private:
-  // kAfter, kKey, kLineBreak, kValue: of a parameter.
-  enum class Place { kHead, kName, kAfter, kKey, kLineBreak, kValue };
+  // kAfter, kKey, kLineBreak, kValue, kOtherEnd: of a parameter.
+  enum class Place { kHead, kName, kAfter, kKey, kLineBreak, kValue, kOtherEnd };
 
   State head(char c);
   State name(char c);
   State after_parameter(char c);
   State key(char c);
   State value(char c);
+  State other_end(char c);
+  bool may_end_value() const;
+  bool is_parameter(const std::string& key) const;
   void add_value(std::string_view text);
-  void end_value();
+  void end_value(std::string space);
   State end_call(State state);
 
   const std::shared_ptr<const ToolTypes> types_;
@@ -53,6 +59,10 @@ class XmlCallScanner {
   unsigned value_types_ = kNoJsonType;
   bool value_is_text_ = false;
   MarkerHold value_end_{"</parameter>"};
+  // Models are seen to leave that out. Then a value ends before "\n<parameter=key>" with a key of the tool, and before
+  // "\n</function>" with "</tool_call>" or the end of the text behind it.
+  std::string other_end_, before_other_end_;  // what may become one, and the white space before it
+  bool only_known_ = false;
   bool first_ = true;
   std::string arguments_;
 };

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "comm/gone.h"
 #include "device/fault.h"
 
 namespace volley::spec {
@@ -30,7 +31,7 @@ void MaskExchange::publish_kept(std::vector<uint32_t> words) {
 std::span<const uint32_t> MaskExchange::take(uint64_t n, size_t count) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return stopped_ || published_ >= n; });
-  if (stopped_) throw DeviceFault("Another rank of the tensor-parallel group failed while masks were awaited.");
+  if (stopped_) throw comm::PeerLost("Another rank of the tensor-parallel group failed while masks were awaited.");
   VOLLEY_CHECK_EQ(published_, n);
   if (words_.size() != count) throw DeviceFault("Ranks of the tensor-parallel group are at different steps.");
   return words_;

@@ -16,12 +16,15 @@ class MaskSource {
 
   // Fills every row of words, [drafted + 1][mask_words]: row i is the position after `drafted[0 .. i)`, token v is bit
   // v % 32 of word v / 32, 1 = allowed. A row behind a token that its own row refuses may hold anything: it is never
-  // committed. Called for each step that the request takes part in, on a mask thread, one call at a time.
+  // committed. May throw std::bad_alloc. Called for each step that the request takes part in, on a mask thread, one
+  // call at a time.
   virtual void fill(std::span<const TokenId> drafted, uint32_t* words, int32_t mask_words) = 0;
 
-  // The step goes on without the masks of fill(), which may be running: what it fills is thrown away, what the step
-  // commits means nothing, and fill() should return soon. On the thread of the step; no other call follows.
-  virtual void give_up() = 0;
+  // The step goes on without the masks of fill(), which may be running, or threw std::bad_alloc: what it fills is
+  // thrown away, what the step commits means nothing, and fill() should return soon. On the thread of the step; no
+  // other call follows.
+  enum class Why { kLate, kNoMemory };
+  virtual void give_up(Why why) = 0;
 
   // What the last fill() took; MaskThreads keeps it here.
   std::chrono::nanoseconds last_time = std::chrono::nanoseconds::max();

@@ -1,6 +1,7 @@
 #include "spec/mask_threads.h"
 
 #include <algorithm>
+#include <new>
 #include <system_error>
 
 namespace volley::spec {
@@ -14,7 +15,7 @@ constexpr int kMostLate = 8;
 }  // namespace
 
 struct MaskThreads::Job {
-  enum class State { kOpen, kCopying, kDone, kGivenUp };
+  enum class State { kOpen, kCopying, kDone, kGivenUp, kNoMemory };
 
   std::shared_ptr<MaskSource> source;
   std::vector<TokenId> drafted;
@@ -53,6 +54,9 @@ void MaskThreads::fill(std::span<const Task> tasks, int32_t mask_words) {
     jobs.push_back(std::move(job));
   }
   std::ranges::stable_sort(jobs, {}, [](const auto& job) { return job->source->last_time; });
+  std::deque<std::shared_ptr<Job>> waiting(jobs.begin(), jobs.end());  // nothing may throw once threads have jobs
+  std::vector<MaskSource*> sources;  // the tasks keep them: late jobs drop theirs when they like
+  for (const auto& job : jobs) sources.push_back(job->source.get());
   const auto deadline = Clock::now() + limit_;
   std::unique_lock lock(mutex_);
   const int useful = std::min(width_, static_cast<int>(jobs.size())) + std::min(late_, kMostLate);
@@ -61,12 +65,11 @@ void MaskThreads::fill(std::span<const Task> tasks, int32_t mask_words) {
   } catch (const std::system_error&) {
     // The threads that are there do it.
   }
-  waiting_.assign(jobs.begin(), jobs.end());
+  waiting_.swap(waiting);
   open_ = jobs.size();
   wake_.notify_all();
   finished_.wait_until(lock, deadline, [&] { return open_ == 0; });
   waiting_.clear();
-  std::vector<std::shared_ptr<Job>> late;
   for (const auto& job : jobs) {
     if (job->state != Job::State::kOpen) continue;
     job->state = Job::State::kGivenUp;
@@ -75,13 +78,15 @@ void MaskThreads::fill(std::span<const Task> tasks, int32_t mask_words) {
       --running_;
       ++late_;
     }
-    late.push_back(job);
   }
   finished_.wait(lock, [&] { return open_ == 0; });  // what is being copied
   lock.unlock();
-  for (const auto& job : late) {
-    job->source->give_up();
-    std::fill_n(job->destination, (job->drafted.size() + 1) * static_cast<size_t>(mask_words), ~0u);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const Job& job = *jobs[i];
+    const bool no_memory = job.state == Job::State::kNoMemory;
+    if (!no_memory && job.state != Job::State::kGivenUp) continue;
+    sources[i]->give_up(no_memory ? MaskSource::Why::kNoMemory : MaskSource::Why::kLate);
+    std::fill_n(job.destination, (job.drafted.size() + 1) * static_cast<size_t>(mask_words), ~0u);
   }
 }
 
@@ -118,8 +123,13 @@ void MaskThreads::run(const std::shared_ptr<Job>& job, std::unique_lock<std::mut
   ++running_;
   lock.unlock();
   const auto begin = Clock::now();
-  job->words.resize((job->drafted.size() + 1) * static_cast<size_t>(job->mask_words));
-  job->source->fill(job->drafted, job->words.data(), job->mask_words);
+  bool filled = true;
+  try {
+    job->words.resize((job->drafted.size() + 1) * static_cast<size_t>(job->mask_words));
+    job->source->fill(job->drafted, job->words.data(), job->mask_words);
+  } catch (const std::bad_alloc&) {
+    filled = false;
+  }
   const auto time = Clock::now() - begin;
   lock.lock();
   if (job->state == Job::State::kGivenUp) {
@@ -127,6 +137,12 @@ void MaskThreads::run(const std::shared_ptr<Job>& job, std::unique_lock<std::mut
     job->source.reset();
     lock.lock();
     --late_;
+    return;
+  }
+  if (!filled) {
+    job->state = Job::State::kNoMemory;
+    --running_;
+    if (--open_ == 0) finished_.notify_one();
     return;
   }
   job->state = Job::State::kCopying;

@@ -29,8 +29,9 @@ class MaskThreads {
   MaskThreads(const MaskThreads&) = delete;
   MaskThreads& operator=(const MaskThreads&) = delete;
 
-  // Returns when every task's words are filled, or after `limit`: sources that are not done by then are given up, and
-  // their words allow everything. Who was quick last time goes first, so that a slow source is late alone.
+  // Returns when every task's words are filled, or after `limit`: sources that are not done by then, or had no memory,
+  // are given up, and their words allow everything. Who was quick last time goes first, so that a slow source is late
+  // alone.
   void fill(std::span<const Task> tasks, int32_t mask_words);
 
   // Drops the reference on one of the threads: what a grammar leaves behind takes a while to free.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <future>
+#include <new>
 
 namespace volley::spec {
 namespace {
@@ -21,9 +22,12 @@ class Counting : public MaskSource {
       std::fill_n(words + row * mask_words, mask_words, static_cast<uint32_t>(row));
     }
   }
-  void give_up() override { given_up = true; }
+  void give_up(Why why) override {
+    given_up = true;
+    no_memory = why == Why::kNoMemory;
+  }
 
-  bool given_up = false;
+  bool given_up = false, no_memory = false;
 };
 
 // Does not come to an end before it is told to.
@@ -36,8 +40,8 @@ class Endless final : public Counting {
     end_.get_future().wait();
     Counting::fill(drafted, words, mask_words);  // late, and into nobody's memory
   }
-  void give_up() override {
-    Counting::give_up();
+  void give_up(Why why) override {
+    Counting::give_up(why);
     if (ends_when_told) end_.set_value();
   }
   void end() { end_.set_value(); }
@@ -83,6 +87,27 @@ TEST(MaskThreads, GivesUpWhoeverIsLateAlone) {
   EXPECT_EQ(quick->given_up, quick_step.words == kAll);  // on a machine that stood still for so long
 }
 
+// As who is late: alone, in time or not.
+TEST(MaskThreads, GivesUpWhoeverHasNoMemoryAlone) {
+  class Poor final : public Counting {
+   public:
+    void fill(std::span<const TokenId>, uint32_t*, int32_t) override { throw std::bad_alloc(); }
+  };
+  MaskThreads threads(1, kForever);
+  for (int i = 0; i < 3; ++i) {
+    auto poor = std::make_shared<Poor>(), other = std::make_shared<Poor>();
+    auto rich = std::make_shared<Counting>();
+    Step poor_step, other_step, rich_step;
+    const MaskThreads::Task tasks[] = {poor_step.task(poor), rich_step.task(rich), other_step.task(other)};
+    threads.fill(tasks, 2);
+    EXPECT_TRUE(poor->no_memory && other->no_memory);
+    EXPECT_EQ(poor_step.words, kAll);
+    EXPECT_EQ(other_step.words, kAll);
+    EXPECT_FALSE(rich->given_up);
+    EXPECT_EQ(rich_step.words, kCounted);
+  }
+}
+
 // Jobs that are left behind keep neither the threads of later steps nor write into their memory.
 TEST(MaskThreads, GoesOnBesideWhatWasLeftBehind) {
   std::atomic<int> destroyed = 0;
@@ -124,7 +149,7 @@ TEST(MaskThreads, WhoWasQuickGoesFirst) {
    public:
     explicit Ordered(std::vector<int>* order, int id) : order_(order), id_(id) {}
     void fill(std::span<const TokenId>, uint32_t*, int32_t) override { order_->push_back(id_); }
-    void give_up() override {}
+    void give_up(Why) override {}
 
    private:
     std::vector<int>* order_;

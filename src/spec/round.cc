@@ -83,6 +83,7 @@ Status Round::allocate() {
   VOLLEY_ASSIGN(m.results, take(m.results_bytes()));
   VOLLEY_ASSIGN(m.committed, take(slots * 8));
   VOLLEY_ASSIGN(m.logprobs, take(rows * int64_t{sizeof(ops::RowLogprobs)}));
+  VOLLEY_CHECK(config_.exchange == nullptr || device_.kind() == DeviceKind::kCpu);
   m.mask_words = (target_.spec().vocab + 31) / 32;
   m.table_rows = slots + 1;
   m.tables = m.page_tables.view(DType::kI32, {groups * m.table_rows, width});

@@ -47,6 +47,9 @@ struct RoundConfig {
   // Null: the round is alone. Must outlive it.
   MaskExchange* masks = nullptr;
   int rank = 0;
+  // With the rounds of replicas that divide the target's experts among them (Pass::exchange): passes of one meet those
+  // of all others, number by number. Null: it has them all. Must outlive the round. On the CPU.
+  comm::RowExchange* exchange = nullptr;
 };
 
 class Round final : public StepExecutor {
@@ -74,6 +77,9 @@ class Round final : public StepExecutor {
   Status enqueue(std::span<const RoundSegment> segments, const VerifyBudget& budget) override;
   using StepExecutor::enqueue;
   StepTimes wait(std::vector<RoundResult>& results) override;
+  // A pass of the target without rows, for the others that have some. REQUIRES: RoundConfig::exchange; no step is under
+  // way.
+  void take_part();
 
   void discard(std::shared_ptr<MaskSource> source) override;
 

@@ -77,6 +77,7 @@ void Round::verify(const Layout& layout, const std::function<void()>& forwarded)
   model::Pass target{stream_, pass.rows, kv_.layers(0, target_.kv_layers()), *scratch_};
   target.routing = {config_.simulate_routing, kRoutingSeed, config_.slots, memory_->experts_touched()};
   target.states = kv_.states();
+  target.exchange = config_.exchange;
   target_.plan(target);
   const TensorView x = scratch_->take(DType::kF32, {layout.rows, target_.spec().hidden});
   model::Capture capture;
@@ -93,6 +94,16 @@ void Round::verify(const Layout& layout, const std::function<void()>& forwarded)
   accept(layout);
   if (profiled_ != nullptr) profiled_->chosen->set();
   if (capture.features.data != nullptr) commit(layout, pass, capture.features);
+}
+
+void Round::take_part() {
+  VOLLEY_CHECK(config_.exchange != nullptr && under_way() == 0);
+  const ops::Rows none;
+  model::Pass pass{stream_, none, {}, *scratch_};
+  pass.routing = {config_.simulate_routing, kRoutingSeed, config_.slots, memory_->experts_touched()};
+  pass.exchange = config_.exchange;
+  target_.take_part(pass);
+  device_.download(&experts_touched_, memory_->experts_touched(), sizeof(experts_touched_));
 }
 
 // Grammar masks depend on the drafted tokens. They come to the host while the target runs, which the masks are not

@@ -36,11 +36,6 @@ class TextkitTemplate final : public ChatTemplate {
   textkit_template* handle_;
 };
 
-// textkit tells a missing file from an empty one by the pointer.
-textkit_view optional_view(const std::optional<std::string>& contents) {
-  return contents ? textkit_view{contents->c_str(), contents->size()} : textkit_view{nullptr, 0};
-}
-
 Result<std::shared_ptr<const ChatTemplate>> compile(const std::string& dir, const std::optional<std::string>& jinja,
                                                     const std::string& prefix) {
   VOLLEY_ASSIGN(const auto config, read_model_file(dir + "/tokenizer_config.json"));

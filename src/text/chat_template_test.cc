@@ -140,6 +140,18 @@ TEST(ChatTemplate, TurnsOfToolCallsWithoutContent) {
   }
 }
 
+// Clients send a call's arguments as text. Most templates expect the object, some add the text to other text.
+TEST(ChatTemplate, ArgumentsOfCallsAsTheTemplateTakesThem) {
+  const std::string messages = R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": null,
+    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\":94.95886283158103}"}}]}])";
+  const Input input{.messages_json = messages};
+  const auto calls = [](const std::string& print) {
+    return from_source("{% for m in messages %}{% for c in m.tool_calls or [] %}" + print + "{% endfor %}{% endfor %}");
+  };
+  EXPECT_EQ(render(calls("{{ c.function.arguments | tojson }}"), input), R"({"x": 94.95886283158103})");
+  EXPECT_EQ(render(calls("{{ c.function.name + ' ' + c.function.arguments }}"), input), R"(f {"x":94.95886283158103})");
+}
+
 // In the manner of the Llama 3 family: a date, header tokens, trimmed content, the begin token from the config.
 TEST(ChatTemplate, HeadersDateAndBeginToken) {
   const std::string source = R"({{- bos_token }}

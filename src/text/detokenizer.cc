@@ -44,8 +44,16 @@ bool is_context(std::string_view text) {
 
 }  // namespace
 
-Detokenizer::Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens)
-    : tokenizer_(std::move(tokenizer)), skip_special_tokens_(skip_special_tokens) {}
+Detokenizer::Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens,
+                         std::span<const TokenId> context)
+    : tokenizer_(std::move(tokenizer)), skip_special_tokens_(skip_special_tokens) {
+  if (context.empty()) return;
+  std::string text = tokenizer_->decode(context, skip_special_tokens_);
+  if (text.ends_with(kReplacement) || !is_context(text)) return;
+  window_.assign(context.begin(), context.end());
+  shown_ = std::move(text);
+  shown_ids_ = window_.size();
+}
 
 std::string Detokenizer::push(std::span<const TokenId> ids) {
   if (ids.empty()) return {};

@@ -230,5 +230,29 @@ TEST(Detokenizer, WorkPerIdIsBounded) {
   }
 }
 
+// What goes on with a text keeps the space that a decoder strips from the start of one.
+TEST(Detokenizer, AContextIsTextBeforeTheFirstId) {
+  const auto sentence_piece = byte_fallback(), piece = word_piece(), bytes = broken_bytes();
+  const auto text = [](const std::shared_ptr<const Tokenizer>& tokenizer, const Ids& context, const Ids& ids,
+                       bool skip = true) {
+    Detokenizer detokenizer(tokenizer, skip, context);
+    std::string out;
+    for (const TokenId id : ids) out += detokenizer.push({&id, 1});
+    return out + detokenizer.finish();
+  };
+  const TokenId hello = 1, space = 2, lo = 3, byte = 6;
+  EXPECT_EQ(text(sentence_piece, {}, {hello, lo}), "Hellolo");
+  EXPECT_EQ(text(sentence_piece, {hello}, {hello, lo}), " Hellolo");
+  EXPECT_EQ(text(sentence_piece, {hello, space}, {lo, hello}), "lo Hello");
+  EXPECT_EQ(text(sentence_piece, {0}, {hello}), "Hello") << "a special token is no text";
+  EXPECT_EQ(text(sentence_piece, {0}, {hello}, /*skip=*/false), " Hello");
+  EXPECT_EQ(text(sentence_piece, {hello, 0}, {hello}), " Hello");
+  EXPECT_EQ(text(sentence_piece, {hello, byte + 0xE2}, {byte + 0x82, byte + 0xAC}), "\uFFFD\uFFFD")
+      << "half a character is no context";
+  EXPECT_EQ(text(sentence_piece, {hello}, {byte + 0xE2, byte + 0x82, byte + 0xAC, hello}), "€ Hello");
+  EXPECT_EQ(text(piece, {4}, {2, 4}), "aff it");
+  EXPECT_EQ(text(bytes, {1}, {2, 3, 4, 5}), text(bytes, {}, {2, 3, 4, 5}));
+}
+
 }  // namespace
 }  // namespace volley::text

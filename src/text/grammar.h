@@ -58,10 +58,11 @@ class GrammarCompiler {
  public:
   virtual ~GrammarCompiler() = default;
 
-  // A matcher at the start of the text. kInvalidArgument says what is wrong with the grammar or which limit it passes;
-  // kFailedPrecondition: a tokenizer whose tokens' bytes cannot be told. kResourceExhausted: matchers take all the
-  // memory that the limits give, or grammars that took too long are still being compiled. May take as long as the
-  // limits say.
+  // A matcher at the start of the text. A `lead` that begins with the rule `whole` says what the whole output is: the
+  // rule refers to the grammar's own text as `text`. kInvalidArgument says what is wrong with the grammar or which
+  // limit it passes; kFailedPrecondition: a tokenizer whose tokens' bytes cannot be told. kResourceExhausted: matchers
+  // take all the memory that the limits give, or grammars that took too long are still being compiled. May take as long
+  // as the limits say.
   virtual Result<std::unique_ptr<Matcher>> compile(const GrammarSpec& grammar,
                                                    const GrammarLimits& limits = {}) const = 0;
 

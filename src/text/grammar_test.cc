@@ -48,6 +48,14 @@ TEST_F(GrammarTest, SchemaAcceptsWhatItSaysAndRefusesTheRest) {
   }
 }
 
+// The last digit, too.
+TEST_F(GrammarTest, NumbersOfASchemaStayAsTheyAre) {
+  for (const char* number : {"94.95886283158103", "-18.183216676054286", "9223372036854775807"}) {
+    const GrammarSpec one{GrammarSpec::Kind::kJsonSchema, std::string(R"({"const": )") + number + "}", {}};
+    EXPECT_TRUE(accepts(one, number));
+  }
+}
+
 // One space or line break may stand between tokens: with room for more a model wanders there.
 TEST_F(GrammarTest, WhitespaceIsBounded) {
   const GrammarSpec any{GrammarSpec::Kind::kJsonObject, "", {}};
@@ -217,6 +225,10 @@ TEST_F(GrammarTest, SaysWhatIsWrong) {
               HasSubstr("The JSON schema cannot be used: the schema is not JSON"));
   EXPECT_THAT(error_of(schema({{"type", "strnig"}})), HasSubstr("strnig"));
   EXPECT_THAT(error_of(schema({{"type", "array"}, {"uniqueItems", true}})), HasSubstr("uniqueItems"));
+  for (const char* number : {"12345678901234567890123", "-9223372036854775809"}) {
+    const std::string text = std::string(R"({"enum": ["\"1", )") + number + "]}";
+    EXPECT_THAT(error_of({GrammarSpec::Kind::kJsonSchema, text, {}}), HasSubstr(number));
+  }
   EXPECT_THAT(error_of(schema({{"$ref", "#/$defs/none"}})), HasSubstr("none"));
   EXPECT_THAT(error_of(schema(false)), HasSubstr("The JSON schema cannot be used: "));
   EXPECT_THAT(error_of(schema({{"type", "string"}, {"minLength", 3}, {"maxLength", 2}})), HasSubstr("minLength"));

@@ -185,7 +185,7 @@ TEST(LongText, TokenisingCanBeCancelled) {
   const std::string source((std::istreambuf_iterator<char>(file)), {});
   textkit_tokenizer* tokenizer = nullptr;
   textkit_bytes error{nullptr, 0};
-  ASSERT_EQ(textkit_tokenizer_new({source.data(), source.size()}, &tokenizer, &error), TEXTKIT_OK);
+  ASSERT_EQ(textkit_tokenizer_new({source.data(), source.size()}, {}, &tokenizer, &error), TEXTKIT_OK);
   std::string text;
   while (text.size() < kMebibyte) text += "a word, and ";
   for (const size_t last : {size_t{0}, size_t{1} << 30}) {

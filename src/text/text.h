@@ -21,7 +21,8 @@ class GrammarCompiler;  // text/grammar.h
 // Immutable; any thread.
 class Tokenizer {
  public:
-  // DIR/tokenizer.json. kNotFound, kDataLoss name the file.
+  // DIR/tokenizer.json, with the special tokens that tokenizer_config.json adds where its tokenizer_class decides that.
+  // kNotFound, kDataLoss name the file.
   static Result<std::shared_ptr<const Tokenizer>> load(const std::string& dir);
   virtual ~Tokenizer() = default;
 
@@ -84,12 +85,16 @@ class ChatTemplate {
 // Each push decodes its own ids and a few before them, never the whole list. U+FFFD at the end is held back while it
 // may be an unfinished character: for four ids at most, and after that only the last one.
 //
+// `context`: ids before these, whose text they go on with: what a decoder does to the start of a text, as stripping a
+// space, is then not done to theirs. Ids that show no text, or end in half a character, are no context.
+//
 // This takes a decoder under which text, once a character is complete, does not change by what follows. Byte-level,
 // WordPiece, Metaspace and stripping decoders are such. ByteFallback is for valid UTF-8 only: in decoding at once, a
 // single bad byte turns the whole run of byte tokens around it into U+FFFD; here what was given out before it stays.
 class Detokenizer {
  public:
-  Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens);
+  Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens,
+              std::span<const TokenId> context = {});
   std::string push(std::span<const TokenId> ids);  // text that is certain now
   std::string finish();  // what was held back (incomplete sequences as U+FFFD); the next push begins a new text
 

@@ -5,6 +5,7 @@
 #include <volley/result.h>
 
 #include <atomic>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,11 @@ namespace volley::text {
 
 inline textkit_view view(std::string_view text) {
   return {text.data(), text.size()};
+}
+
+// textkit tells a missing file from an empty one by the pointer.
+inline textkit_view optional_view(const std::optional<std::string>& contents) {
+  return contents ? textkit_view{contents->c_str(), contents->size()} : textkit_view{nullptr, 0};
 }
 
 // Frees on leaving the scope.

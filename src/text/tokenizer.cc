@@ -57,9 +57,10 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::string& dir)
   const std::string path = dir + "/tokenizer.json";
   VOLLEY_ASSIGN(const auto json, read_model_file(path));
   if (!json) return not_found(path + " does not exist: a model folder needs the tokenizer.json of its checkpoint");
+  VOLLEY_ASSIGN(const auto config, read_model_file(dir + "/tokenizer_config.json"));
   textkit_tokenizer* handle = nullptr;
   OwnedBytes error;
-  const textkit_status status = textkit_tokenizer_new(view(*json), &handle, error.out());
+  const textkit_status status = textkit_tokenizer_new(view(*json), optional_view(config), &handle, error.out());
   if (status != TEXTKIT_OK) return textkit_error(status, error, path + " is not a tokenizer that can be used: ");
   return std::shared_ptr<const Tokenizer>(std::make_shared<TextkitTokenizer>(handle));
 }

@@ -116,6 +116,56 @@ TEST(Tokenizer, PostProcessorAddsItsTokensAndFileLimitsAreIgnored) {
   EXPECT_THAT(*tokenizer->encode("abab", false), ElementsAre(1, 2, 1, 2));
 }
 
+// Some files tokenizer_config.json say what is added, whatever tokenizer.json does
+// (scripts/make_tokenizer_fixtures.py).
+TEST(Tokenizer, SpecialTokensOfTheConfigAreThoseOfTransformers) {
+  const std::string folder = "tests/data/special_tokens/";
+  const json data = json::parse(std::ifstream(folder + "cases.json"));
+  ASSERT_GE(data["cases"].size(), 10u);
+  for (const auto& [name, fixture] : data["cases"].items()) {
+    json file = json::parse(std::ifstream(folder + "tokenizer.json"));
+    if (fixture["template"] == true) file["post_processor"] = data["template"];
+    const ModelDir dir({{"tokenizer.json", file.dump()}, {"tokenizer_config.json", fixture["config"].dump()}});
+    const auto tokenizer = Tokenizer::load(dir.path());
+    ASSERT_TRUE(tokenizer.ok()) << name << ": " << tokenizer.error().message;
+    const std::string text = data["text"];
+    const auto expected = fixture["ids"].get<std::vector<TokenId>>();
+    EXPECT_EQ(*(*tokenizer)->encode(text, true), expected) << name;
+    EXPECT_EQ((*tokenizer)->encode_within(text, true, {.last_tokens = 100}).value(), expected) << name;
+    auto plain = expected;
+    std::erase_if(plain, [](TokenId id) { return id >= 278; });
+    EXPECT_EQ(*(*tokenizer)->encode(text, false), plain) << name << ": a chat's template writes them itself";
+  }
+}
+
+// transformers 4 refuses the first of these.
+TEST(Tokenizer, AConfigWithoutATokenAddsNone) {
+  const json file = tokenizer_json({"<s>", "a", "b"}, 1, nullptr);
+  const auto ids = [&](const char* config) {
+    const ModelDir dir({{"tokenizer.json", file.dump()}, {"tokenizer_config.json", config}});
+    const auto tokenizer = Tokenizer::load(dir.path());
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+    return tokenizer.ok() ? *(*tokenizer)->encode("ab", true) : std::vector<TokenId>();
+  };
+  EXPECT_THAT(ids(R"({"tokenizer_class": "LlamaTokenizer", "bos_token": null})"), ElementsAre(1, 2));
+  EXPECT_THAT(ids(R"({"tokenizer_class": "LlamaTokenizer"})"), ElementsAre(0, 1, 2)) << "the class's own token";
+  EXPECT_THAT(ids(R"({"tokenizer_class": "LlamaTokenizer", "bos_token": "<begin>"})"), ElementsAre(1, 2));
+  EXPECT_THAT(ids(R"({"tokenizer_class": null, "add_bos_token": true})"), ElementsAre(1, 2));
+}
+
+TEST(Tokenizer, AConfigThatCannotBeUsedIsNamed) {
+  for (const char* config :
+       {"", "[]", R"({"tokenizer_class": "LlamaTokenizer", "add_bos_token": "yes"})",
+        R"({"tokenizer_class": "LlamaTokenizer", "add_bos_token": true, "bos_token": "<begin>"})", "\xff"}) {
+    const ModelDir dir(
+        {{"tokenizer.json", tokenizer_json({"<s>", "a"}, 1, nullptr).dump()}, {"tokenizer_config.json", config}});
+    const auto damaged = Tokenizer::load(dir.path());
+    ASSERT_FALSE(damaged.ok()) << config;
+    EXPECT_EQ(damaged.error().code, ErrorCode::kDataLoss);
+    EXPECT_THAT(damaged.error().message, HasSubstr("tokenizer_config.json"));
+  }
+}
+
 TEST(Tokenizer, LoadErrorsNameTheFile) {
   const auto missing = Tokenizer::load("models/nowhere");
   ASSERT_FALSE(missing.ok());
@@ -260,7 +310,7 @@ TEST(Textkit, PanicIsAnError) {
   const std::string contents = file.dump();
   textkit_tokenizer* handle = nullptr;
   textkit_bytes text{nullptr, 0}, error{nullptr, 0};
-  ASSERT_EQ(textkit_tokenizer_new({contents.data(), contents.size()}, &handle, &error), TEXTKIT_OK);
+  ASSERT_EQ(textkit_tokenizer_new({contents.data(), contents.size()}, {}, &handle, &error), TEXTKIT_OK);
   testing::internal::CaptureStderr();
   EXPECT_EQ(textkit_tokenizer_decode(handle, nullptr, 0, false, &text, &error), TEXTKIT_INTERNAL);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");

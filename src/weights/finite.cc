@@ -1,5 +1,6 @@
 #include "weights/finite.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -32,12 +33,17 @@ Exponent exponent_of(DType dtype) {
   }
 }
 
+size_t bytes_of(const SourceTensor& tensor) {
+  size_t bytes = dtype_size(tensor.dtype);
+  for (const int64_t dim : tensor.shape) bytes *= static_cast<size_t>(dim);
+  return bytes;
+}
+
 }  // namespace
 
 bool all_finite(const SourceTensor& tensor) {
   const Exponent exponent = exponent_of(tensor.dtype);
-  size_t bytes = dtype_size(tensor.dtype);
-  for (const int64_t dim : tensor.shape) bytes *= static_cast<size_t>(dim);
+  const size_t bytes = bytes_of(tensor);
   uint64_t carried = 0, word = 0;
   size_t at = 0;
   for (; at + sizeof(word) <= bytes; at += sizeof(word)) {
@@ -48,6 +54,17 @@ bool all_finite(const SourceTensor& tensor) {
   std::memcpy(&word, tensor.data + at, bytes - at);
   carried |= (word & exponent.bits) + exponent.lowest;
   return (carried & exponent.sign) == 0;
+}
+
+bool all_zero(const SourceTensor& tensor) {
+  const uint64_t sign = exponent_of(tensor.dtype).sign;
+  const size_t bytes = bytes_of(tensor);
+  for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, tensor.data + at, std::min(sizeof(word), bytes - at));
+    if ((word & ~sign) != 0) return false;
+  }
+  return true;
 }
 
 }  // namespace volley::weights

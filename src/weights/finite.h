@@ -1,4 +1,4 @@
-// Whether weights are numbers.
+// Whether weights are numbers, or nothing.
 #pragma once
 
 #include "weights/checkpoint.h"
@@ -7,5 +7,8 @@ namespace volley::weights {
 
 // Whether no element is infinite or NaN. Reads the whole tensor, as fast as memory is.
 bool all_finite(const SourceTensor& tensor);
+
+// Whether every element is zero, of either sign.
+bool all_zero(const SourceTensor& tensor);
 
 }  // namespace volley::weights

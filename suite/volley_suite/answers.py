@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from decimal import Decimal, InvalidOperation
+from typing import Any
 
 _NUMBER = re.compile(r"-?\$?(?:\d[\d,]*)?\.?\d+")
+_STYLE = r"(?:\\(?:text|textbf|mathbf|mathrm)\{)?"
 _LETTER = (
-    re.compile(r"\\boxed\{\s*(?:\\text\{)?\s*\(?([A-D])\b"),
-    re.compile(r"(?i:answer)(?:\s+is)?\s*:?\s*\**\s*\(?\$?([A-D])\b"),
+    re.compile(r"\\boxed\{\s*" + _STYLE + r"\s*\(?([A-D])\b"),
+    re.compile(r"(?i:answer)(?:\s+is)?\s*:?\s*\**\s*\(?\$?" + _STYLE + r"([A-D])\b"),
 )
 
 
@@ -48,18 +50,26 @@ def solution_number(solution: str) -> str | None:
     return found.group() if mark and found else None
 
 
+def _numbers_of_latex(text: str) -> str:
+    """Without marks of thousands, and without words that stand beside a number: "70{,}000", "5 \\text{ (2 kids)}"."""
+    joined = re.sub(r"(?<=\d)(?:\{,\}|\\[,! ])(?=\d)", "", text)
+    without_words = re.sub(r"\\text\{[^{}]*\}", " ", joined)
+    return without_words if _NUMBER.search(without_words) else joined
+
+
 def last_number(text: str) -> str | None:
     """GSM8K's extraction: behind the last ####, else in the last \\boxed{}, else the last number of all."""
     marked = solution_number(text)
     if marked is not None:
         return marked
     in_box = boxed(text)
-    found = [match for match in _NUMBER.finditer(text if in_box is None else in_box)]
+    where = _numbers_of_latex(text if in_box is None else in_box)
+    found = list(_NUMBER.finditer(where))
     if not found:
         return None
     number = found[-1].group()
     # "5-3" is a difference: its 3 is not negative.
-    before = (text if in_box is None else in_box)[: found[-1].start()].rstrip()
+    before = where[: found[-1].start()].rstrip()
     return number.lstrip("-") if number.startswith("-") and before[-1:].isdigit() else number
 
 
@@ -91,11 +101,20 @@ def letter_of(text: str) -> str | None:
     return None
 
 
+def _same_json(one: Any, other: Any) -> bool:
+    """As ==, but true is not 1."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same_json(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same_json, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
 def json_is_right(expected: str, text: str) -> bool:
     """The same value, however it is written; a code block around it does not matter."""
     body = re.sub(r"^```(?:json)?\n|\n?```$", "", text.strip())
     try:
-        return bool(json.loads(body) == json.loads(expected))
+        return _same_json(json.loads(body), json.loads(expected))
     except ValueError:
         return False
 

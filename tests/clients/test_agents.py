@@ -6,7 +6,7 @@ import json
 from typing import Any, Literal
 
 import pytest
-from agents import Agent, ModelSettings, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
+from agents import Agent, ModelSettings, OpenAIResponsesModel, Runner, RunResult, function_tool, set_tracing_disabled
 from anthropic import Anthropic
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI
@@ -68,6 +68,35 @@ def test_openai_agents_structured(server: Server) -> None:
         model_settings=ModelSettings(temperature=0, max_tokens=200),
     )
     assert isinstance(asyncio.run(Runner.run(agent, STORY)).final_output, Trip)
+
+
+def test_openai_agents_structured_beside_tools(server: Server) -> None:
+    """Each turn is calls or the structured answer; `function_tool` is strict."""
+
+    class Trip(BaseModel):
+        city: str
+        days: int
+
+    @function_tool
+    def clock(zone: Literal["CET", "UTC"]) -> str:
+        """The time."""
+        return "12:00"
+
+    agent = Agent(
+        name="pocket",
+        model=agents_model(server),
+        tools=[clock],
+        output_type=Trip,
+        model_settings=ModelSettings(temperature=0, max_tokens=200),
+    )
+    required = agent.clone(model_settings=ModelSettings(tool_choice="required", temperature=0, max_tokens=60))
+
+    async def run() -> tuple[RunResult, RunResult]:
+        return await Runner.run(agent, STORY, max_turns=5), await Runner.run(required, STORY, max_turns=5)
+
+    free, forced = asyncio.run(run())
+    assert isinstance(free.final_output, Trip)
+    assert [item.type for item in forced.new_items][:2] == ["tool_call_item", "tool_call_output_item"]
 
 
 @pytest.fixture

@@ -106,9 +106,14 @@ class Index:
             count += 1
 
     def catch_up(self) -> None:
-        """Takes what comes, until it is all that the server has sent."""
-        while self._server.metric("num_requests_running") > 0 or self._next < self._server.metric("kv_event_batches_total"):
+        """Takes what comes, until it is all that the server has sent. A batch is counted once it is sent, so one look is
+        not enough."""
+        quiet = 0
+        while quiet < 5:
+            running = self._server.metric("num_requests_running") > 0
+            quiet = 0 if running or self._next < self._server.metric("kv_event_batches_total") else quiet + 1
             while self._live.poll(20):
+                quiet = 0
                 self._apply(*self._live.recv_multipart())
 
     def cached_tokens(self, prompt: list[int]) -> int:

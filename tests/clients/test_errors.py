@@ -174,13 +174,13 @@ def test_a_full_queue(small: Server) -> None:
     """One runs, one waits, the third is told to come back: 429 with Retry-After, which the client's own retry reads."""
     client = small.client(api_key="key-one")
     slowly = {"ignore_eos": True, "volley": {"speculation": False}}
-    fields = {"model": MODEL, "max_tokens": 1500, "extra_body": slowly, "stream": True}
+    fields = {"model": MODEL, "max_tokens": 1900, "extra_body": slowly, "stream": True}
     running = client.chat.completions.create(messages=user(STORY), **fields)
     next(iter(running))
     # The stream of a request that waits has not begun: its answer's head is read in a thread of its own.
     waiting = threading.Thread(target=lambda: client.chat.completions.create(messages=user(SORT), **fields).close())
     waiting.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while small.metric("num_requests_waiting") < 1:
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -19,13 +19,24 @@ from support import MODEL, PROGRAM, ROOT, SORT, STORY, Server, user
 OPTIONS = "--device cpu --threads 1 --max-num-seqs 8 --tensor-parallel-size 2 --verify full"
 
 
+def own_port() -> socket.socket:
+    """Bound to a port that nobody else gets meanwhile. It does not listen: node 0 may."""
+    own = socket.socket()
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    own.bind(("127.0.0.1", 0))
+    return own
+
+
+def place_at(port: socket.socket) -> str:
+    return f" --nnodes 2 --master-addr 127.0.0.1 --master-port {port.getsockname()[1]}"
+
+
 class Nodes:
     """Node 1, then node 0 with the server."""
 
     def __init__(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            place = f" --nnodes 2 --master-addr 127.0.0.1 --master-port {free.getsockname()[1]}"
+        self._port = own_port()
+        place = place_at(self._port)
         self._log = tempfile.TemporaryFile(mode="w+")
         self.other = subprocess.Popen(
             [PROGRAM, "serve", *(OPTIONS + place).split(), "--node-rank", "1"],
@@ -51,6 +62,7 @@ class Nodes:
         self.other.kill()
         self.other.wait()
         self._log.close()
+        self._port.close()
 
 
 def answer(server: Server, text: str, **options: object) -> str:
@@ -121,10 +133,8 @@ def test_the_others_end_with_the_first_node(busy: bool) -> None:
 
 
 def test_nodes_that_differ_say_in_what() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        place = f" --nnodes 2 --master-addr 127.0.0.1 --master-port {free.getsockname()[1]}"
-    command = [PROGRAM, "serve", "--port", "0", *(OPTIONS + place).split()]
+    port = own_port()
+    command = [PROGRAM, "serve", "--port", "0", *(OPTIONS + place_at(port)).split()]
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     other = subprocess.Popen(
         [*command, "--node-rank", "1", "--page-size", "32"],
@@ -136,3 +146,4 @@ def test_nodes_that_differ_say_in_what() -> None:
         _, log = process.communicate(timeout=60)
         assert process.returncode == 2
         assert "Node 1 differs from node 0 in --page-size: 32 there, 16 on node 0" in log
+    port.close()

@@ -127,7 +127,7 @@ def test_it_learns_what_the_servers_are(router: Router, workers: list[Server]) -
 
 def test_it_reads_their_load(router: Router, workers: list[Server]) -> None:
     assert sorted(entry["load"] for entry in router.get("/get_loads")["workers"]) == [0, 0]
-    fields = {"max_tokens": 1500, "stream": True, "extra_body": {"ignore_eos": True}}
+    fields = {"max_tokens": 1500, "stream": True, "extra_body": {"ignore_eos": True, "volley": {"speculation": False}}}
     with workers[0].client().chat.completions.create(model=MODEL, messages=user(STORY), **fields) as stream:
         next(iter(stream))
         loads = {entry["worker"]: entry["load"] for entry in router.get("/get_loads")["workers"]}
@@ -178,7 +178,7 @@ def test_a_server_that_goes_loses_no_new_request() -> None:
 
             assert len({ask() for _ in range(4)}) == 2
             with ThreadPoolExecutor(2) as pool:
-                running = [pool.submit(ask, 600) for _ in range(2)]  # one on each
+                running = [pool.submit(ask, 1500) for _ in range(2)]  # one on each
                 deadline = time.monotonic() + 60
                 while min(worker.get_json("/load")["server_load"] for worker in (first, second)) < 1:
                     assert time.monotonic() < deadline and not any(answer.done() for answer in running)

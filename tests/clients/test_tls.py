@@ -68,7 +68,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def secure(certificates: Certificates) -> Iterator[Server]:
-    with Server(f"{certificates.options()} --receive-timeout 2") as running:
+    with Server(f"{certificates.options()} --receive-timeout 6") as running:
         yield running
         assert running.stop() == 0
 
@@ -82,7 +82,7 @@ def secure_for_members(certificates: Certificates) -> Iterator[Server]:
 
 
 def connect(server: Server) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    return socket.create_connection(("127.0.0.1", server.port), timeout=60)
 
 
 def everything(connection: socket.socket) -> bytes:
@@ -185,11 +185,11 @@ def test_stalled_handshakes_end_and_block_nobody(secure: Server, certificates: C
     began = time.monotonic()
     with httpx.Client(verify=certificates.context()) as client:
         assert client.get(secure.url + "/health").status_code == 200
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 6, "nobody waited for the stalled ones to be closed"
     for connection in stalled:
         assert everything(connection) == b""  # closed, after --receive-timeout
         connection.close()
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
 
 
 def test_past_the_limit_of_connections(certificates: Certificates) -> None:

@@ -116,6 +116,16 @@ def test_arguments_that_are_cut_off(ask: Asker) -> None:
     assert choice.finish_reason == "length"
 
 
+def test_a_format_is_that_of_the_text_beside_calls(ask: Asker) -> None:
+    format = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer", "maximum": 9}}}
+    fields = {"tools": TOOLS, "response_format": format, "max_tokens": 200}
+    called = ask.chat(STORY, tool_choice="required", parallel_tool_calls=False, **fields).choices[0]
+    assert len(called.tool_calls) == 1 and not called.text
+    assert int(ask.chat(STORY, tool_choice="none", **fields).text) <= 9
+    free = ask.chat(STORY, **fields).choices[0]
+    assert free.tool_calls or int(free.text) <= 9
+
+
 def test_n_choices_with_calls(ask: Asker) -> None:
     answer = ask.chat(
         STORY,
@@ -205,7 +215,7 @@ def test_a_conversation_with_a_tools_answer(ask: Asker) -> None:
         {"tools": [{"type": "function", "function": {}}]},
         {"tools": [CLOCK, CLOCK]},
         {"tools": [{"type": "custom", "custom": {"name": "f"}}]},
-        {"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}},
+        {"tools": TOOLS, "tool_choice": "required", "extra_body": {"guided_regex": "[a-z]+"}},
     ],
 )
 def test_wrong_requests(ask: Asker, fields: dict[str, Any]) -> None:

@@ -113,8 +113,9 @@ def is_cut(answer: list[dict[str, Any]], lone: list[dict[str, Any]]) -> bool:
             return True
         calls = {i: name + arguments for i, (name, arguments) in part["calls"].items()}
         full = {i: name + arguments for i, (name, arguments) in whole["calls"].items()}
-        # A call that is cut short may still stand in the text, in the model's own form.
-        text = whole["text"].startswith(part["text"]) or bool(full)
+        # A stop string that has begun is text still. A call that is cut short may stand there in the model's own form.
+        stop = whole["stop_reason"] if isinstance(whole["stop_reason"], str) else ""
+        text = (whole["text"] + stop).startswith(part["text"]) or bool(full)
         return part["stop_reason"] == "timeout" and text and all(full.get(i, "").startswith(c) for i, c in calls.items())
 
     return len(answer) == len(lone) and all(map(begins, answer, lone))

@@ -55,6 +55,19 @@ describe('conversations', () => {
       assert.equal(mock().requests[2].messages[1].content, kText);
     }));
 
+  it('keep what had come of an answer that failed, and go on from it', () =>
+    withPage({breakAfter: 3}, {}, async (page) => {
+      await ask(page, 'One');
+      await reload(page);
+      await page.locator('.answer').waitFor();
+      assert.match(await page.locator('.answer').textContent(), /The engine lost its mind\./);
+      const kept = await answerText(page, 0);
+      assert.ok(kept !== '' && kText.startsWith(kept), kept);
+      mock().script = {steps: kOther};
+      await ask(page, 'Two');
+      assert.equal(mock().requests[1].messages[1].content, kept);
+    }));
+
   it('are kept with what was there of an answer when the page was left', () =>
     withPage(
       {pauseMs: 700, steps: [...kSteps, ...Array.from({length: 40}, () => block(3, ' so', ' on'))]},

@@ -68,12 +68,14 @@ typedef struct textkit_tokenizer textkit_tokenizer;
 
 /* json: the contents of tokenizer.json (TEXTKIT_DATA_LOSS if it is not one, or asks for what would take hours or all
  * memory: src/tokenizer_limits.rs). Truncation and padding that the file may ask for are switched off: they are the
- * caller's business. */
-textkit_status textkit_tokenizer_new(textkit_view json, textkit_tokenizer** tokenizer, textkit_bytes* error);
+ * caller's business. config: optional, those of tokenizer_config.json, which for some tokenizer classes says what
+ * special tokens are added (src/special_tokens.rs; TEXTKIT_DATA_LOSS if it cannot be read). */
+textkit_status textkit_tokenizer_new(textkit_view json, textkit_view config, textkit_tokenizer** tokenizer,
+                                     textkit_bytes* error);
 void textkit_tokenizer_free(textkit_tokenizer* tokenizer);
 
 typedef struct textkit_encode_options {
-  bool add_special_tokens; /* the file's post-processor adds its own around those of the text */
+  bool add_special_tokens; /* the post-processor adds its own around those of the text */
   size_t max_tokens;  /* a text that is certain to have more: the call may return any of them, but more than this */
   size_t last_tokens; /* not 0: of all ids only so many, the last ones */
   bool plain;         /* tokens that the file adds to its vocabulary are not looked for: their letters are text. No

@@ -72,6 +72,7 @@ struct Named {
     name: &'static str,
     content: Content,
     prints_null: bool, // a turn of tool calls whose content is null; if not, the content becomes empty text
+    text_arguments: bool, // the arguments of calls stay text
 }
 
 pub struct ChatTemplate {
@@ -111,8 +112,9 @@ impl ChatTemplate {
                 unusable(format!("{limit} for one short message: put a template that ends into the model's folder"))
             };
             let content = template.probe_content(name).map_err(limit)?;
-            let prints_null = template.probe_null(name, content).map_err(limit)?;
-            let named = Some(Named { name, content, prints_null });
+            let text_arguments = template.probe_text_arguments(name, content).map_err(limit)?;
+            let prints_null = template.probe_null(name, content, text_arguments).map_err(limit)?;
+            let named = Some(Named { name, content, prints_null, text_arguments });
             *(if name == DEFAULT { &mut template.default } else { &mut template.tool_use }) = named;
         }
         template.limit(REQUEST);
@@ -139,7 +141,9 @@ impl ChatTemplate {
                 fill_content(message);
             }
             convert_content(message, template.content, index)?;
-            parse_tool_arguments(message);
+            if !template.text_arguments {
+                parse_tool_arguments(message);
+            }
         }
         let marker = match input.continue_final_message {
             true => Some(mark_final_message(&mut messages, &[input.messages, input.tools, input.kwargs])?),
@@ -232,22 +236,45 @@ impl ChatTemplate {
         })
     }
 
+    /// Whether a call's arguments must stay the text as which clients send them: a template that adds them to text refuses
+    /// an object.
+    fn probe_text_arguments(&self, name: &str, content: Content) -> Result<bool, String> {
+        let render = |arguments: Json| self.probe_call(name, content, Json::Null, arguments);
+        let texts = |arguments: Json| self.probe_call(name, content, json!("a"), arguments);
+        let object = json!({"volleyprobe": 1});
+        if render(object.clone())?.is_some() || texts(object)?.is_some() {
+            return Ok(false);
+        }
+        let text = json!("{\"volleyprobe\": 1}");
+        Ok(render(text.clone())?.is_some() || texts(text)?.is_some())
+    }
+
+    /// What a turn with a call looks like; none where the template refuses it.
+    fn probe_call(
+        &self,
+        name: &str,
+        content: Content,
+        answer: Json,
+        arguments: Json,
+    ) -> Result<Option<String>, String> {
+        let call = json!({"id": "call00000", "type": "function", "function": {"name": "f", "arguments": arguments}});
+        let mut messages = vec![
+            json!({"role": "user", "content": "a"}),
+            json!({"role": "assistant", "content": answer, "tool_calls": [call]}),
+        ];
+        for (index, message) in messages.iter_mut().enumerate() {
+            if convert_content(message, content, index).is_err() {
+                return Ok(None);
+            }
+        }
+        self.probe(name, messages, false)
+    }
+
     /// Clients send null as the content of a turn that is tool calls only. Some templates look for it, others add it to
     /// text and fail, or print the word None.
-    fn probe_null(&self, name: &str, content: Content) -> Result<bool, String> {
-        let render = |answer: Json| {
-            let call = json!({"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}});
-            let mut messages = vec![
-                json!({"role": "user", "content": "a"}),
-                json!({"role": "assistant", "content": answer, "tool_calls": [call]}),
-            ];
-            for (index, message) in messages.iter_mut().enumerate() {
-                if convert_content(message, content, index).is_err() {
-                    return Ok(None);
-                }
-            }
-            self.probe(name, messages, false)
-        };
+    fn probe_null(&self, name: &str, content: Content, text_arguments: bool) -> Result<bool, String> {
+        let arguments = if text_arguments { json!("{}") } else { json!({}) };
+        let render = |answer: Json| self.probe_call(name, content, answer, arguments.clone());
         Ok(match (render(Json::Null)?, render(json!(""))?) {
             (Some(null), Some(empty)) => {
                 ["None", "none"].iter().all(|word| null.matches(word).count() == empty.matches(word).count())

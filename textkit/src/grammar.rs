@@ -413,6 +413,7 @@ fn top_level(key: &Key) -> Result<TopLevelGrammar, Failure> {
     };
     Ok(TopLevelGrammar::from_lark(match key.lead.as_str() {
         "" => format!("start: {text}\n"),
+        whole if whole.starts_with("whole:") => format!("start: whole\ntext: {text}\n{whole}"),
         lead => format!("start: lead text\ntext: {text}\n{lead}"),
     }))
 }
@@ -421,6 +422,11 @@ fn top_level(key: &Key) -> Result<TopLevelGrammar, Failure> {
 fn json_schema(text: &str) -> Result<Json, Failure> {
     let mut schema: Json =
         serde_json::from_str(text).map_err(|error| Failure::invalid(format!("the schema is not JSON: {error}")))?;
+    if let Some(number) = rounded_integer(text) {
+        return Err(Failure::invalid(format!(
+            "the schema holds the integer {number}, which has more than 64 bits: write it as a number with a fraction or as text"
+        )));
+    }
     bounds::check_schema(&schema)?;
     if let Some(object) = schema.as_object_mut() {
         let options = object.entry("x-guidance").or_insert_with(|| json!({}));
@@ -431,6 +437,33 @@ fn json_schema(text: &str) -> Result<Json, Failure> {
         }
     }
     Ok(schema)
+}
+
+/// The first integer that the reader of JSON can hold only rounded. `text` is JSON.
+fn rounded_integer(text: &str) -> Option<&str> {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'"' => {
+                at += 1;
+                while at < bytes.len() && bytes[at] != b'"' {
+                    at += 1 + usize::from(bytes[at] == b'\\');
+                }
+                at += 1;
+            }
+            b'-' | b'0'..=b'9' => {
+                let length = bytes[at..].iter().take_while(|byte| b"+-.0123456789Ee".contains(byte)).count();
+                let number = &text[at..at + length];
+                if !number.contains(['.', 'e', 'E']) && number.parse::<i64>().is_err() && number.parse::<u64>().is_err() {
+                    return Some(number);
+                }
+                at += length;
+            }
+            _ => at += 1,
+        }
+    }
+    None
 }
 
 /// Anchors at the ends of a regular expression add nothing: the whole text must match anyway, and the engine passes

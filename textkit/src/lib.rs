@@ -15,6 +15,7 @@ mod matcher;
 mod meter;
 mod pieces;
 mod rendering;
+mod special_tokens;
 mod stop;
 mod tokenizer;
 mod tokenizer_limits;
@@ -65,9 +66,15 @@ pub unsafe extern "C" fn textkit_ids_free(ids: Ids) {
 /// # Safety
 /// Pointers as textkit.h says.
 #[no_mangle]
-pub unsafe extern "C" fn textkit_tokenizer_new(json: View, out: *mut *mut Tokenizer, error: *mut Bytes) -> Status {
+pub unsafe extern "C" fn textkit_tokenizer_new(
+    json: View,
+    config: View,
+    out: *mut *mut Tokenizer,
+    error: *mut Bytes,
+) -> Status {
     guard(error, || {
-        let tokenizer = Tokenizer::from_json(unsafe { json.bytes() })?;
+        let config = unsafe { config.optional("tokenizer_config.json") }?;
+        let tokenizer = Tokenizer::from_json(unsafe { json.bytes() }, config)?;
         unsafe { *out = Box::into_raw(Box::new(tokenizer)) };
         Ok(())
     })

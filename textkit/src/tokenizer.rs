@@ -2,6 +2,7 @@
 
 use crate::abi::{caught, Cancel, Failure};
 use crate::pieces::Cutter;
+use crate::special_tokens;
 use crate::tokenizer_limits;
 use tokenizers::{Model, Normalizer, OffsetType, PreTokenizedString, PreTokenizer};
 
@@ -60,13 +61,15 @@ fn beginning(text: &str, size: usize) -> &str {
 }
 
 impl Tokenizer {
-    pub fn from_json(json: &[u8]) -> Result<Tokenizer, Failure> {
+    /// `config`: what tokenizer_config.json holds, if there is one.
+    pub fn from_json(json: &[u8], config: Option<&str>) -> Result<Tokenizer, Failure> {
         tokenizer_limits::check(json)?;
         tokenizer_limits::limit_searches();
         let unreadable = |error: tokenizers::Error| Failure::data_loss(error.to_string());
         let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(unreadable)?;
         inner.with_truncation(None).map_err(unreadable)?;
         inner.with_padding(None);
+        special_tokens::install(&mut inner, config)?;
         let vocab_size = inner.get_vocab_size(true) as i32;
         let cutter = Cutter::new(&inner);
         Ok(Tokenizer { inner, cutter, vocab_size })

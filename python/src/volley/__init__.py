@@ -11,7 +11,6 @@ from importlib.metadata import version
 
 from ._engine import EngineInfo, EngineStats
 from ._async import AsyncLLM
-from ._base import Prompt
 from ._errors import (
     InternalError,
     InvalidArgumentError,
@@ -25,6 +24,7 @@ from ._llm import LLM
 from ._metrics import Counter, Gauge, Metric, Vector
 from ._outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, ToolCall
 from ._params import RepetitionDetectionParams, RequestOutputKind, SamplingParams, StructuredOutputsParams
+from ._prompts import Prompt
 from ._tokenizer import Tokenizer
 
 __version__ = version("volley")

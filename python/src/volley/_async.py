@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from . import _engine
-from ._base import NO_CHAT, Chat, EngineBase, Messages, Prompt
+from ._base import NO_CHAT, Chat, EngineBase
 from ._outputs import OutputBuilder, RequestOutput
 from ._params import SamplingParams
+from ._prompts import Messages, Prepared, Prompt
 
 
 class AsyncLLM(EngineBase):
@@ -41,8 +43,7 @@ class AsyncLLM(EngineBase):
         output then has the finish_reason "cancelled".
         """
         params = sampling_params or self.get_default_sampling_params()
-        text, ids = self._prepare(prompt, params)
-        async for output in self._run(text, ids, params, request_id, priority):
+        async for output in self._run(self._prepare(prompt, params), params, request_id, priority):
             yield output
 
     async def chat(
@@ -59,12 +60,11 @@ class AsyncLLM(EngineBase):
     ) -> AsyncIterator[RequestOutput]:
         """The same for a conversation, put into the model's chat template."""
         params = sampling_params or self.get_default_sampling_params()
-        text, tokens = self._chat_prompt(
-            messages, add_generation_prompt, continue_final_message, tools, chat_template_kwargs
+        prompt = self._prepare_chat(
+            messages, params, add_generation_prompt, continue_final_message, tools, chat_template_kwargs
         )
-        ids = params._truncated(tokens, self.info.max_model_len)
         chat = Chat(self._chat_format(), bool(tools))
-        async for output in self._run(text, ids, params, request_id, priority, chat):
+        async for output in self._run(prompt, params, request_id, priority, chat):
             yield output
 
     async def abort(self, request_id: str | Sequence[str]) -> None:
@@ -81,8 +81,7 @@ class AsyncLLM(EngineBase):
 
     async def _run(
         self,
-        text: str | None,
-        ids: list[int],
+        prompt: Prepared,
         params: SamplingParams,
         request_id: str | None,
         priority: int,
@@ -92,9 +91,10 @@ class AsyncLLM(EngineBase):
         name = request_id if request_id is not None else str(next(self._request_ids))
         if name in self._by_id:
             raise ValueError(f"request_id {name!r} is of a request that still runs")
-        requests = [params._request(self._running, ids, choice) for choice in range(params.n)]
+        engine = self._running
+        requests = params._requests(engine, prompt)
         readers = chat.prepare(requests)
-        builder = OutputBuilder(name, text, ids, params, chat.ends(self._eos), self._token_text, readers)
+        builder = OutputBuilder(name, prompt, params, chat.ends(self._eos), engine, readers)
         pieces: asyncio.Queue[_engine.Completion] = asyncio.Queue()
         numbers = self._by_id[name] = []
         open_ = 0
@@ -118,6 +118,7 @@ class AsyncLLM(EngineBase):
                 self._queues.pop(number, None)
                 self._cancel(number)
             del self._by_id[name]
+        self._warn()
 
     def _attach(self) -> _engine.Session:
         """The session, whose news the running event loop hands out."""
@@ -143,7 +144,8 @@ class AsyncLLM(EngineBase):
             self._session.cancel(number)
 
     def close(self) -> None:
-        if self._session is not None and self._loop is not None and not self._loop.is_closed():
+        here = os.getpid() == self._process  # a forked process shares what the loop watches
+        if here and self._session is not None and self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._session.descriptor)
         self._wake_readers()
         self._session = None

@@ -6,115 +6,29 @@ import itertools
 import json
 import os
 import uuid
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from . import _engine
-from ._errors import VolleyError
+from ._location import locate
 from ._metrics import Metric, metrics_of
+from ._options import cost_cache_dir, set_options
 from ._params import SamplingParams
+from ._prompts import Messages, Prepared, Prompt, split
 from ._tokenizer import Tokenizer
 
-#: Text, token ids, or {"prompt": text} or {"prompt_token_ids": ids}.
-Prompt: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
-#: Messages of one conversation: {"role": …, "content": …} each.
-Messages: TypeAlias = "Sequence[Mapping[str, Any]]"
-
-_MODELS = Path(__file__).parent / "share" / "volley" / "models"
-_DTYPES = {
-    "auto": _engine.ComputeType.AUTO,
-    "bfloat16": _engine.ComputeType.BFLOAT16,
-    "float32": _engine.ComputeType.FLOAT32,
-}
-_KV_CACHE_DTYPES = {
-    "auto": _engine.KvCacheType.AUTO,
-    "bfloat16": _engine.KvCacheType.BFLOAT16,
-    "float32": _engine.KvCacheType.FLOAT32,
-    "fp8": _engine.KvCacheType.FP8,
-    "fp8_e4m3": _engine.KvCacheType.FP8,
-}
-_QUANTIZATIONS = {
-    "none": _engine.Quantization.NONE,
-    "fp8": _engine.Quantization.FP8,
-    "int4": _engine.Quantization.INT4,
-}
-_DRAFT_QUANTIZATIONS = {
-    "auto": _engine.DraftQuantization.AUTO,
-    "none": _engine.DraftQuantization.NONE,
-    "fp8": _engine.DraftQuantization.FP8,
-}
-_DRAFT_WINDOW_MASKS = {
-    "auto": _engine.DraftWindowMask.AUTO,
-    "causal": _engine.DraftWindowMask.CAUSAL,
-    "bidirectional": _engine.DraftWindowMask.BIDIRECTIONAL,
-}
+_NO_BOUND = 2**31 - 1
 _Self = TypeVar("_Self", bound="EngineBase")
-
-
-def _quantization(name: str) -> _engine.Quantization:
-    if name not in _QUANTIZATIONS:
-        raise ValueError(f"quantization is {name!r}: it must be one of {', '.join(_QUANTIZATIONS)}")
-    return _QUANTIZATIONS[name]
-
-
-def _draft_quantization(name: str) -> _engine.DraftQuantization:
-    if name not in _DRAFT_QUANTIZATIONS:
-        raise ValueError(f"draft_quantization is {name!r}: it must be one of {', '.join(_DRAFT_QUANTIZATIONS)}")
-    return _DRAFT_QUANTIZATIONS[name]
-
-
-def _draft_window_mask(name: str) -> _engine.DraftWindowMask:
-    if name not in _DRAFT_WINDOW_MASKS:
-        raise ValueError(f"draft_window_mask is {name!r}: it must be one of {', '.join(_DRAFT_WINDOW_MASKS)}")
-    return _DRAFT_WINDOW_MASKS[name]
-
-
-def _dtype(name: str) -> _engine.ComputeType:
-    if name not in _DTYPES:
-        raise ValueError(f"dtype is {name!r}: it must be one of {', '.join(_DTYPES)}")
-    return _DTYPES[name]
-
-
-def _kv_cache_dtype(name: str) -> _engine.KvCacheType:
-    if name not in _KV_CACHE_DTYPES:
-        raise ValueError(f"kv_cache_dtype is {name!r}: it must be one of {', '.join(_KV_CACHE_DTYPES)}")
-    return _KV_CACHE_DTYPES[name]
-
-
-def _verify(policy: str | int) -> _engine.VerifyPolicy:
-    kinds = {"auto": _engine.VerifyPolicy.Kind.AUTO, "full": _engine.VerifyPolicy.Kind.FULL}
-    result = _engine.VerifyPolicy()
-    if isinstance(policy, str) and policy in kinds:
-        result.kind = kinds[policy]
-    elif isinstance(policy, int) and not isinstance(policy, bool) and 0 <= policy < 1024:
-        result.kind = _engine.VerifyPolicy.Kind.FIXED
-        result.tokens = policy
-    else:
-        raise ValueError(f"verify is {policy!r}: it must be 'auto', 'full' or a number of drafted tokens from 0 to 1023")
-    return result
-
-
-def _cost_cache(asked: str | Path | None) -> str:
-    """The folder to keep what a step costs in, as the program's --cost-cache; empty: nowhere."""
-    if asked is None or asked in ("", "none"):
-        return ""
-    if asked != "auto":
-        return str(asked)
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        home = Path(cache) if cache.startswith("/") else Path.home() / ".cache"
-    except RuntimeError:  # this user has no home
-        return ""
-    return str(home / "volley")
 
 
 class EngineBase:
     """A model and its drafter, loaded.
 
     Without `model` it is the pocket pair that comes with the package; with a `model` and no `draft`, decoding is plain.
-    Every other option is the engine's, 0 or None its own choice; docs/serving.md describes them.
+    Every other option is the engine's, None its own choice; docs/serving.md describes them.
     """
 
     def __init__(
@@ -122,76 +36,108 @@ class EngineBase:
         model: str | Path | None = None,
         draft: str | Path | None = None,
         *,
-        device: str = "auto",
-        dtype: str = "auto",
-        kv_cache_dtype: str = "auto",
-        threads: int = 0,
-        tensor_parallel_size: int = 1,
-        enable_expert_parallel: bool = False,
-        data_parallel_size: int = 1,
+        device: str | None = None,
+        dtype: str | None = None,
+        kv_cache_dtype: str | None = None,
+        attention_backend: str | None = None,
+        draft_attention_backend: str | None = None,
+        threads: int | None = None,
+        tensor_parallel_size: int | None = None,
+        enable_expert_parallel: bool | None = None,
+        data_parallel_size: int | None = None,
         speculation: bool | None = None,
-        block_size: int = 0,
-        verify: str | int = "auto",
-        quantization: str = "none",
-        draft_quantization: str = "auto",
-        draft_window: int = 0,
-        draft_window_mask: str = "auto",
-        page_size: int = 0,
-        kv_pages: int = 0,
-        kv_memory_bytes: int = 0,
-        memory_fraction: float = 0,
-        max_num_seqs: int = 0,
-        max_num_batched_tokens: int = 0,
-        prefill_chunk: int = 0,
-        target_step_ms: int = -1,
-        max_model_len: int = 0,
-        enable_prefix_caching: bool = True,
-        graphs: bool = True,
+        block_size: int | None = None,
+        verify: str | int | None = None,
+        quantization: str | None = None,
+        draft_quantization: str | None = None,
+        draft_window: int | None = None,
+        draft_window_mask: str | None = None,
+        page_size: int | None = None,
+        kv_pages: int | None = None,
+        kv_memory_bytes: int | None = None,
+        memory_fraction: float | None = None,
+        max_num_seqs: int | None = None,
+        max_num_batched_tokens: int | None = None,
+        max_queue: int | None = None,
+        prefill_chunk: int | None = None,
+        target_step_ms: int | None = None,
+        max_model_len: int | None = None,
+        enable_prefix_caching: bool | None = None,
+        state_snapshot_tokens: int | None = None,
+        state_snapshot_memory_bytes: int | None = None,
+        mmap: bool | None = None,
+        grammar_mask_timeout_ms: int | None = None,
+        grammar_compile_timeout_ms: int | None = None,
+        grammar_memory_bytes: int | None = None,
+        step_timeout_s: int | None = None,
+        graphs: bool | None = None,
         cost_cache: str | Path | None = "auto",
         dummy_weights: int | None = None,
     ) -> None:
-        if model is None:
-            model = _MODELS / "pocket"
-            draft = draft or _MODELS / "pocket-dflash"
-        if speculation and draft is None:
+        target, drafter = locate(model, draft)
+        if speculation and drafter is None:
             raise ValueError("speculation=True needs a drafter: give its folder with draft=…")
         options = _engine.EngineOptions()
-        options.model_dir = str(model)
-        if draft is not None and speculation is not False:
-            options.draft_dir = str(draft)
+        options.model_dir = target.folder
+        if drafter is not None and speculation is not False:
+            options.draft_dir = drafter.folder
         else:
             options.speculation = _engine.Speculation.OFF
-        options.device = device
-        options.dtype = _dtype(dtype)
-        options.kv_cache_dtype = _kv_cache_dtype(kv_cache_dtype)
-        options.threads = threads
-        options.tensor_parallel_size = tensor_parallel_size
-        options.enable_expert_parallel = enable_expert_parallel
-        options.data_parallel_size = data_parallel_size
-        options.block_size = block_size
-        options.verify = _verify(verify)
-        options.quantization = _quantization(quantization)
-        options.draft_quantization = _draft_quantization(draft_quantization)
-        options.draft_window = draft_window
-        options.draft_window_mask = _draft_window_mask(draft_window_mask)
-        options.page_size = page_size
-        options.kv_pages = kv_pages
-        options.kv_memory_bytes = kv_memory_bytes
-        options.memory_fraction = memory_fraction
-        options.max_num_seqs = max_num_seqs
-        options.max_num_batched_tokens = max_num_batched_tokens
-        options.prefill_chunk = prefill_chunk
-        options.target_step_ms = target_step_ms
-        options.max_model_len = max_model_len
-        options.prefix_cache = enable_prefix_caching
-        options.graphs = graphs
-        options.cost_cache_dir = _cost_cache(cost_cache)
-        options.dummy_weights = dummy_weights
+        options.max_queue = _NO_BOUND  # this process asks for itself
+        options.cost_cache_dir = cost_cache_dir(cost_cache)
+        set_options(options, {
+            "device": device,
+            "dtype": dtype,
+            "kv_cache_dtype": kv_cache_dtype,
+            "attention_backend": attention_backend,
+            "draft_attention_backend": draft_attention_backend,
+            "threads": threads,
+            "tensor_parallel_size": tensor_parallel_size,
+            "enable_expert_parallel": enable_expert_parallel,
+            "data_parallel_size": data_parallel_size,
+            "block_size": block_size,
+            "verify": verify,
+            "quantization": quantization,
+            "draft_quantization": draft_quantization,
+            "draft_window": draft_window,
+            "draft_window_mask": draft_window_mask,
+            "page_size": page_size,
+            "kv_pages": kv_pages,
+            "kv_memory_bytes": kv_memory_bytes,
+            "memory_fraction": memory_fraction,
+            "max_num_seqs": max_num_seqs,
+            "max_num_batched_tokens": max_num_batched_tokens,
+            "max_queue": max_queue,
+            "prefill_chunk": prefill_chunk,
+            "target_step_ms": target_step_ms,
+            "max_model_len": max_model_len,
+            "prefix_cache": enable_prefix_caching,
+            "state_snapshot_tokens": state_snapshot_tokens,
+            "state_snapshot_memory_bytes": state_snapshot_memory_bytes,
+            "mmap": mmap,
+            "grammar_mask_timeout_ms": grammar_mask_timeout_ms,
+            "grammar_compile_timeout_ms": grammar_compile_timeout_ms,
+            "grammar_memory_bytes": grammar_memory_bytes,
+            "step_timeout_s": step_timeout_s,
+            "graphs": graphs,
+            "dummy_weights": dummy_weights,
+        })
+        self._log = _engine.WarningLog()
+        self._log.attach(options)
         self._loaded: _engine.Engine | None = _engine.create(options)
+        self._process = os.getpid()
         self._chat: tuple[_engine.ChatFormat | None] | None = None  # None: nobody has asked
-        self._eos = set(self.info.eos_token_ids)
+        info = self.info
+        self._eos = set(info.eos_token_ids)
         self._request_ids = itertools.count()
-        self._names = (Path(model).name, Path(draft).name if options.draft_dir and draft is not None else None)
+        self._names = (target.name, drafter.name if options.draft_dir and drafter is not None else None)
+        for warning in info.warnings:
+            warnings.warn(warning, stacklevel=2)
+
+    def _warn(self) -> None:
+        """Of what the engine has seen since: calls do so at their end."""
+        for warning in self._log.take():
+            warnings.warn(warning, stacklevel=4)  # where generate() was called
 
     # --- what it is ---------------------------------------------------------------------------------------------
 
@@ -199,6 +145,9 @@ class EngineBase:
     def _running(self) -> _engine.Engine:
         if self._loaded is None:
             raise RuntimeError(f"this {type(self).__name__} is closed")
+        if os.getpid() != self._process:
+            name = type(self).__name__
+            raise RuntimeError(f"this {name} was loaded before the process was forked: load an {name} in each process")
         return self._loaded
 
     @property
@@ -211,7 +160,7 @@ class EngineBase:
         return self._running.stats()
 
     def get_metrics(self) -> list[Metric]:
-        """The same counters as /metrics of `volley serve` has them, under the same names."""
+        """Counters and gauges, most of them those of `volley serve`'s /metrics, counters without "_total"."""
         return metrics_of(self.stats())
 
     def __repr__(self) -> str:
@@ -219,7 +168,7 @@ class EngineBase:
         model, draft = self._names
         if self._loaded is None:
             return f"{name}(model={model!r}, draft={draft!r}, closed)"
-        info = self.info
+        info = self._loaded.info()
         return (
             f"{name}(model={model!r}, draft={draft!r}, device={info.device!r}, dtype={info.dtype!r}, "
             f"block_size={info.block_size}, max_model_len={info.max_model_len}, max_num_seqs={info.max_num_seqs})"
@@ -241,7 +190,10 @@ class EngineBase:
         self._running.drop_prefix_cache()
 
     def close(self) -> None:
-        """Frees the models. Calls that are running end first; later ones raise RuntimeError."""
+        """Frees the models when the calls that are running have ended; later ones raise RuntimeError.
+
+        A device that hangs keeps this waiting, and the interpreter's end too: os._exit() ends the process.
+        """
         self._chat = None
         self._loaded = None
 
@@ -257,7 +209,7 @@ class EngineBase:
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer, with the methods of transformers' that prompts are made with."""
-        return Tokenizer(self._running)
+        return Tokenizer(self.info, lambda: self._running)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return self._running.encode(text, add_special_tokens)
@@ -315,14 +267,24 @@ class EngineBase:
 
     # --- prompts ------------------------------------------------------------------------------------------------
 
-    def _prepare(self, prompt: Prompt, params: SamplingParams) -> tuple[str | None, list[int]]:
-        """A prompt's text, if it has one, and its tokens."""
-        text, tokens = split(prompt)
+    def _prepare(self, prompt: Prompt, params: SamplingParams) -> Prepared:
+        text, tokens, cache_salt = split(prompt)
         ids = self.encode(text) if tokens is None and text is not None else tokens or []
-        return text, params._truncated(ids, self.info.max_model_len)
+        return Prepared(text, params._truncated(ids, self.info.max_model_len), cache_salt)
 
-    def _token_text(self, token: int) -> str:
-        return self._running.decode([token], False)
+    def _prepare_chat(
+        self,
+        messages: Messages,
+        params: SamplingParams,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        tools: Sequence[Mapping[str, Any]] | None,
+        chat_template_kwargs: Mapping[str, Any] | None,
+    ) -> Prepared:
+        text, tokens = self._chat_prompt(
+            messages, add_generation_prompt, continue_final_message, tools, chat_template_kwargs
+        )
+        return Prepared(text, params._truncated(tokens, self.info.max_model_len), continued=False)
 
 
 class Chat:
@@ -344,31 +306,3 @@ class Chat:
 
 #: Of prompts that are no chats.
 NO_CHAT = Chat(None, False)
-
-
-def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str | Mapping):
-        return [prompts]
-    if prompts and isinstance(prompts[0], int):
-        return [prompts]  # type: ignore[list-item]  # one prompt of token ids
-    return list(prompts)  # type: ignore[arg-type]  # several: told apart by the first element
-
-
-def split(prompt: Prompt) -> tuple[str | None, list[int] | None]:
-    """The text or the token ids of a prompt."""
-    if isinstance(prompt, str):
-        return prompt, None
-    if isinstance(prompt, Mapping):
-        if "prompt_token_ids" in prompt:
-            return prompt.get("prompt"), list(prompt["prompt_token_ids"])
-        if "prompt" in prompt:
-            return str(prompt["prompt"]), None
-        raise ValueError("a prompt's mapping must have \"prompt\" or \"prompt_token_ids\"")
-    return None, list(prompt)
-
-
-def of_prompt(error: VolleyError, prompt: int, prompts: Sequence[int]) -> VolleyError:
-    """The error with the number of its prompt, where there are several."""
-    if prompts[-1] == 0:
-        return error
-    return type(error)(f"prompt {prompt}: {error}", error.code)

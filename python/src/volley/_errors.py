@@ -10,6 +10,9 @@ class VolleyError(Exception):
         super().__init__(message)
         self.code = code
 
+    def __reduce__(self) -> tuple[type[VolleyError], tuple[str, str]]:
+        return type(self), (str(self), self.code)
+
 
 class InvalidArgumentError(VolleyError, ValueError):
     """An option, a prompt or a parameter is wrong, or two that are right do not fit together."""

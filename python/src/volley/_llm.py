@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from . import _engine
-from ._base import NO_CHAT, Chat, EngineBase, Messages, Prompt, as_list, of_prompt
+from ._base import NO_CHAT, Chat, EngineBase
 from ._errors import VolleyError
 from ._outputs import OutputBuilder, RequestOutput
 from ._params import SamplingParams
+from ._prompts import Messages, Prepared, Prompt, as_list, of_prompt
 
 _MOST_OPEN = 1024  # requests that one call keeps in the engine's queue
 _WAKE_S = 0.1  # how often a waiting call looks for Ctrl-C
@@ -40,12 +41,8 @@ class LLM(EngineBase):
         """
         each = as_list(prompts)
         params = self._params(sampling_params, len(each))
-        texts, ids = [], []
-        for prompt, its_params in zip(each, params, strict=True):
-            text, tokens = self._prepare(prompt, its_params)
-            texts.append(text)
-            ids.append(tokens)
-        return self._run(texts, ids, params, use_tqdm, priority)
+        prepared = [self._prepare(prompt, its_params) for prompt, its_params in zip(each, params, strict=True)]
+        return self._run(prepared, params, use_tqdm, priority)
 
     def chat(
         self,
@@ -61,19 +58,18 @@ class LLM(EngineBase):
         """Answers one conversation or several, put into the model's chat template."""
         conversations = [messages] if not messages or isinstance(messages[0], Mapping) else messages
         params = self._params(sampling_params, len(conversations))
-        texts: list[str | None] = []
-        ids = []
-        for conversation, its_params in zip(conversations, params, strict=True):
-            text, tokens = self._chat_prompt(
+        prepared = [
+            self._prepare_chat(
                 conversation,  # type: ignore[arg-type]  # told apart by its first element
+                its_params,
                 add_generation_prompt,
                 continue_final_message,
                 tools,
                 chat_template_kwargs,
             )
-            texts.append(text)
-            ids.append(its_params._truncated(tokens, self.info.max_model_len))
-        return self._run(texts, ids, params, use_tqdm, None, Chat(self._chat_format(), bool(tools)))
+            for conversation, its_params in zip(conversations, params, strict=True)
+        ]
+        return self._run(prepared, params, use_tqdm, None, Chat(self._chat_format(), bool(tools)))
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Answers one prompt while it is generated: an output for each step, as `output_kind` says.
@@ -81,15 +77,15 @@ class LLM(EngineBase):
         Leaving the loop early (close() of the iterator) cancels the request.
         """
         params = sampling_params or self.get_default_sampling_params()
-        text, ids = self._prepare(prompt, params)
-        return self._stream(text, ids, params)
+        return self._stream(self._prepare(prompt, params), params)
 
-    def _stream(self, text: str | None, ids: list[int], params: SamplingParams) -> Iterator[RequestOutput]:
-        builder = OutputBuilder(str(next(self._request_ids)), text, ids, params, self._eos, self._token_text)
-        session = _engine.Session(self._running, streaming=True)
+    def _stream(self, prompt: Prepared, params: SamplingParams) -> Iterator[RequestOutput]:
+        engine = self._running
+        builder = OutputBuilder(str(next(self._request_ids)), prompt, params, self._eos, engine)
+        session = _engine.Session(engine, streaming=True)
         try:
-            for choice in range(params.n):
-                session.submit(choice, params._request(self._running, ids, choice))
+            for choice, request in enumerate(params._requests(engine, prompt)):
+                session.submit(choice, request)
             while session.open() > 0:
                 for piece in session.wait(_WAKE_S):
                     piece.raise_error()
@@ -98,6 +94,7 @@ class LLM(EngineBase):
                         yield output
         finally:
             _end(session)
+        self._warn()
 
     def _params(
         self, sampling_params: SamplingParams | Sequence[SamplingParams] | None, prompts: int
@@ -113,47 +110,43 @@ class LLM(EngineBase):
 
     def _run(
         self,
-        texts: Sequence[str | None],
-        ids: Sequence[list[int]],
+        prepared: Sequence[Prepared],
         sampling_params: Sequence[SamplingParams],
         use_tqdm: Progress,
         priority: Sequence[int] | None,
         chat: Chat = NO_CHAT,
     ) -> list[RequestOutput]:
-        if priority is not None and len(priority) != len(ids):
-            raise ValueError(f"{len(priority)} priorities for {len(ids)} prompts: give one for each")
-        jobs = [(prompt, choice) for prompt, params in enumerate(sampling_params) for choice in range(params.n)]
-        requests = []
-        for prompt, choice in jobs:
-            request = sampling_params[prompt]._request(self._running, ids[prompt], choice)
-            if priority is not None:
-                request.priority = priority[prompt]
-            requests.append(request)
+        if priority is not None and len(priority) != len(prepared):
+            raise ValueError(f"{len(priority)} priorities for {len(prepared)} prompts: give one for each")
+        engine = self._running
+        requests: list[_engine.Request] = []
+        prompts: list[int] = []  # of each request, the number of its own
+        for number, (prompt, params) in enumerate(zip(prepared, sampling_params, strict=True)):
+            for request in params._requests(engine, prompt):
+                if priority is not None:
+                    request.priority = priority[number]
+                requests.append(request)
+                prompts.append(number)
         readers = iter(chat.prepare(requests))
         with _bar(use_tqdm, len(requests)) as bar:
-            completions = self._complete(requests, [prompt for prompt, _ in jobs], bar)
+            completions = self._complete(engine, requests, prompts, bar)
+        self._warn()
         outputs: list[RequestOutput] = []
         rest = iter(completions)
-        for text, prompt_ids, params in zip(texts, ids, sampling_params, strict=True):
-            builder = OutputBuilder(
-                str(next(self._request_ids)),
-                text,
-                prompt_ids,
-                params,
-                chat.ends(self._eos),
-                self._token_text,
-                list(itertools.islice(readers, params.n)),
-            )
+        for prompt, params in zip(prepared, sampling_params, strict=True):
+            its_readers = list(itertools.islice(readers, params.n))
+            name = str(next(self._request_ids))
+            builder = OutputBuilder(name, prompt, params, chat.ends(self._eos), engine, its_readers)
             for choice in range(params.n):
                 builder.add(next(rest), choice)
             outputs.append(builder.whole())
         return outputs
 
     def _complete(
-        self, requests: Sequence[_engine.Request], prompts: Sequence[int], bar: _Bar
+        self, engine: _engine.Engine, requests: Sequence[_engine.Request], prompts: Sequence[int], bar: _Bar
     ) -> list[_engine.Completion]:
         """Runs requests to their ends. `prompts`: the number of each one's prompt, for errors."""
-        session = _engine.Session(self._running)
+        session = _engine.Session(engine)
         done: dict[int, _engine.Completion] = {}
         try:
             for index, request in enumerate(requests):

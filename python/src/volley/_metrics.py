@@ -38,13 +38,19 @@ class Gauge:
 Metric: TypeAlias = "Counter | Vector | Gauge"
 
 
+def _kv_usage(stats: _engine.EngineStats) -> float:
+    """What requests hold, of the layers that have fewest pages left."""
+    groups = [(stats.pages_used, stats.pages_cached, stats.pages_total)]
+    groups += [(group.used, group.cached, group.total) for group in stats.page_groups]
+    return max((used - cached) / total if total else 0.0 for used, cached, total in groups)
+
+
 def metrics_of(stats: _engine.EngineStats) -> list[Metric]:
     drafts = stats.drafted_at[0] if stats.drafted_at else 0
-    usage = stats.pages_used / stats.pages_total if stats.pages_total else 0.0
     return [
         Gauge("volley:num_requests_running", stats.requests_running),
         Gauge("volley:num_requests_waiting", stats.requests_waiting),
-        Gauge("volley:kv_cache_usage_perc", usage),
+        Gauge("volley:kv_cache_usage_perc", _kv_usage(stats)),
         Counter("volley:num_requests_finished", stats.requests_finished),
         Counter("volley:num_requests_cancelled", stats.requests_cancelled),
         Counter("volley:num_requests_failed", stats.requests_failed),

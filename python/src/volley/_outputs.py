@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from . import _engine
 from ._params import RequestOutputKind, SamplingParams
+from ._prompts import Prepared
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ class _Answer:
     def __init__(self) -> None:
         self.token_ids: list[int] = []
         self.parts = _Parts()
-        self.positions: list[_engine.PositionLogprobs] = []
+        self.logprobs: list[dict[int, Logprob]] = []
+        self.cumulative_logprob = 0.0
         self.last: _engine.Completion | None = None
 
 
@@ -125,17 +127,16 @@ class OutputBuilder:
     def __init__(
         self,
         request_id: str,
-        prompt: str | None,
-        prompt_token_ids: list[int],
+        prompt: Prepared,
         params: SamplingParams,
         eos: set[int],
-        token_text: Callable[[int], str],
+        engine: _engine.Engine,
         readers: Sequence[_engine.ChatReader] = (),
     ) -> None:
         """`readers`: of each answer, where answers have parts."""
         self._readers = readers
-        self._id, self._prompt, self._ids, self._params = request_id, prompt, prompt_token_ids, params
-        self._eos, self._token_text = eos, token_text
+        self._id, self._prompt, self._params = request_id, prompt, params
+        self._eos, self._engine = eos, engine  # this one, be it that its LLM is closed meanwhile
         self._answers = [_Answer() for _ in range(params.n)]
         self._prompt_logprobs: list[dict[int, Logprob] | None] | None = None
 
@@ -143,10 +144,13 @@ class OutputBuilder:
         """`index`: of the answer, where it is not the piece's own. None where no output is due."""
         number = piece.index if index is None else index
         answer = self._answers[number]
-        positions, tokens, parts = piece.logprobs, piece.tokens, self._parts(piece, number)
+        tokens, parts, positions = piece.tokens, self._parts(piece, number), piece.logprobs
+        logprobs = _positions(positions, self._token_text)
         answer.token_ids += tokens
         answer.parts.add(parts)
-        answer.positions += positions
+        answer.logprobs += logprobs
+        for position in positions:
+            answer.cumulative_logprob += position.chosen.logprob
         answer.last = piece
         if self._params.prompt_logprobs is not None and piece.prompt_logprobs:
             self._prompt_logprobs = [None, *_positions(piece.prompt_logprobs, self._token_text)]
@@ -154,7 +158,7 @@ class OutputBuilder:
             return self.whole() if self.finished else None
         if self._params.output_kind is RequestOutputKind.CUMULATIVE:
             return self.whole()
-        return self._output([self._completion(number, tokens, parts, positions)])
+        return self._output([self._completion(number, tokens, parts, logprobs)])
 
     @property
     def finished(self) -> bool:
@@ -163,9 +167,12 @@ class OutputBuilder:
     def whole(self) -> RequestOutput:
         """Everything so far."""
         return self._output([
-            self._completion(index, list(answer.token_ids), answer.parts, answer.positions)
+            self._completion(index, list(answer.token_ids), answer.parts, list(answer.logprobs))
             for index, answer in enumerate(self._answers)
         ])
+
+    def _token_text(self, token: int) -> str:
+        return self._engine.decode([token], False)
 
     def _parts(self, piece: _engine.Completion, index: int) -> _Parts:
         if not self._params.detokenize:
@@ -189,7 +196,7 @@ class OutputBuilder:
         return text
 
     def _completion(
-        self, index: int, token_ids: list[int], parts: _Parts, positions: Sequence[_engine.PositionLogprobs]
+        self, index: int, token_ids: list[int], parts: _Parts, logprobs: list[dict[int, Logprob]]
     ) -> CompletionOutput:
         last = self._answers[index].last
         ended = last is not None and last.ended
@@ -206,8 +213,8 @@ class OutputBuilder:
             index=index,
             text=parts.text,
             token_ids=token_ids,
-            cumulative_logprob=sum(p.chosen.logprob for p in self._answers[index].positions) if wants else None,
-            logprobs=_positions(positions, self._token_text) if wants else None,
+            cumulative_logprob=self._answers[index].cumulative_logprob if wants else None,
+            logprobs=logprobs if wants else None,
             finish_reason=_reason(last) if last is not None and ended else None,
             stop_reason=stop,
             tokens_per_step=last.tokens_per_step if last is not None and ended else [],
@@ -225,8 +232,8 @@ class OutputBuilder:
             prompt_logprobs = [None]  # a prompt of one token, which nothing precedes
         return RequestOutput(
             request_id=self._id,
-            prompt=self._prompt,
-            prompt_token_ids=self._ids,
+            prompt=self._prompt.text,
+            prompt_token_ids=self._prompt.ids,
             prompt_logprobs=prompt_logprobs,
             outputs=outputs,
             finished=self.finished,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from . import _engine
+from ._prompts import Prepared
 
 
 _ONE_OF = "StructuredOutputsParams takes exactly one of json, regex, choice, grammar, lark and json_object=True"
@@ -43,7 +44,9 @@ class StructuredOutputsParams:
             return self.json if isinstance(self.json, str | None) else json_module.dumps(self.json)
         if self.json is not None and self.json_object:
             raise ValueError(_ONE_OF)
-        schema = json_module.loads(self.json) if isinstance(self.json, str) else self.json or {"type": "object"}
+        schema = json_module.loads(self.json) if isinstance(self.json, str) else self.json
+        if schema is None:
+            schema = {"type": "object"}
         return json_module.dumps({**schema, "x-guidance": {"whitespace_flexible": True}})
 
     def _grammar(self) -> _engine.Grammar:
@@ -109,7 +112,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None  #: these alone, ids that end the answer included
     bad_words: Sequence[str] | None = None  #: the output never holds one of these, after a space or not
-    seed: int | None = None  #: the same seed gives the same tokens, whatever else runs; None: drawn for each answer
+    seed: int | None = None  #: the same seed gives the same tokens, whatever else runs; None, -1: drawn for each answer
     max_tokens: int | None = 16  #: None: as many as fit into the context
     min_tokens: int = 0
     stop: str | Sequence[str] | None = None  #: the text ends before the first of these
@@ -144,6 +147,15 @@ class SamplingParams:
             raise ValueError(f"max_tokens is {self.max_tokens}: it must be at least 1, or None")
         if not self.detokenize and self.stop:
             raise ValueError("stop looks at the text: it needs detokenize=True")
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(self, name)
+            if count is not None and count < 0:
+                raise ValueError(f"{name} is {count}: it must be from 0 to 20, all are not supported")
+        if self.seed is not None and not -(2**63) <= self.seed < 2**64:
+            raise ValueError(f"seed is {self.seed}: it must be from -2**63 to 2**64 - 1; None and -1 draw one")
+        structure = self.structured_outputs
+        if structure is not None and not isinstance(structure, StructuredOutputsParams):
+            raise TypeError(f"structured_outputs is a {type(structure).__name__}: it must be a StructuredOutputsParams")
         cut = self.truncate_prompt_tokens
         if cut is not None and cut != -1 and cut < 1:
             raise ValueError(f"truncate_prompt_tokens is {cut}: it must be -1, for what fits, or at least 1")
@@ -181,14 +193,26 @@ class SamplingParams:
         sampling.presence_penalty = self.presence_penalty
         sampling.frequency_penalty = self.frequency_penalty
         sampling.logit_bias = list((self.logit_bias or {}).items())
-        sampling.seed = self.seed
+        if self.seed is not None and self.seed != -1:
+            sampling.seed = self.seed % 2**64  # of a negative one the bits
         sampling.choice_index = choice
         sampling.logprobs = -1 if self.logprobs is None else self.logprobs
         return sampling
 
-    def _request(self, engine: _engine.Engine, prompt: Sequence[int], choice: int) -> _engine.Request:
+    def _requests(self, engine: _engine.Engine, prompt: Prepared) -> list[_engine.Request]:
+        """One for each answer."""
+        # What is cached is not read where nobody has left anything; the answers to one prompt share it all the same.
+        namespace = uuid.uuid4().hex if self.skip_reading_prefix_cache else prompt.cache_salt
+        requests = [self._request(engine, prompt, choice) for choice in range(self.n)]
+        for request in requests:
+            request.cache_namespace = namespace
+        return requests
+
+    def _request(self, engine: _engine.Engine, prompt: Prepared, choice: int) -> _engine.Request:
         request = _engine.Request()
-        request.prompt = list(prompt)
+        request.prompt = prompt.ids
+        if prompt.continued:
+            request.continue_text()
         request.shares_prompt = self.n > 1
         request.sampling = self._sampling(choice)
         request.max_tokens = -1 if self.max_tokens is None else self.max_tokens
@@ -201,8 +225,6 @@ class SamplingParams:
             request.prompt_logprobs = self.prompt_logprobs
         if self.structured_outputs is not None:
             request.grammar = self.structured_outputs._grammar()
-        if self.skip_reading_prefix_cache:
-            request.cache_namespace = uuid.uuid4().hex  # where nobody has left anything
         request.speculation = self.speculation
         self._restrict(engine, request)
         return request

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import _engine
 
 
+# transformers' arguments that would else become variables of the template, which ignores what it does not know.
+_REFUSED = (
+    *("chat_template", "return_dict", "return_tensors", "truncation", "padding", "max_length"),
+    *("return_assistant_tokens_mask", "tokenizer_kwargs"),
+)
+
+
 class Tokenizer:
     """Text to tokens and back, by the engine: no other library is needed. Thread-safe, and alive as long as its LLM."""
 
-    def __init__(self, engine: _engine.Engine) -> None:
-        self._engine = engine
-        self._info = engine.info()
+    def __init__(self, info: _engine.EngineInfo, running: Callable[[], _engine.Engine]) -> None:
+        """`running`: the engine, or RuntimeError when it is closed."""
+        self._info, self._running = info, running
 
     @property
     def vocab_size(self) -> int:
@@ -31,11 +38,11 @@ class Tokenizer:
         return ids[0] if ids else None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return self._engine.encode(text, add_special_tokens)
+        return self._running().encode(text, add_special_tokens)
 
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
         ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
-        return self._engine.decode(ids, skip_special_tokens)
+        return self._running().decode(ids, skip_special_tokens)
 
     def batch_decode(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool = False) -> list[str]:
         return [self.decode(ids, skip_special_tokens) for ids in sequences]
@@ -58,14 +65,17 @@ class Tokenizer:
         continue_final_message: bool = False,
         **template_variables: Any,
     ) -> str | list[int]:
-        text = self._engine.render_chat(
+        for name in _REFUSED:
+            if template_variables.pop(name, None) not in (None, False):
+                raise ValueError(f"{name} is not supported: the model's template gives a text or a list of token ids")
+        text = self._running().render_chat(
             json.dumps(list(conversation)),
             json.dumps(list(tools)) if tools else "",
             json.dumps(template_variables) if template_variables else "",
             add_generation_prompt,
             continue_final_message,
         )
-        return self._engine.encode(text, False) if tokenize else text
+        return self._running().encode(text, False) if tokenize else text
 
     def __len__(self) -> int:
         return self.vocab_size

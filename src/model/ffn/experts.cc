@@ -1,5 +1,8 @@
 #include "model/ffn/experts.h"
 
+#include <algorithm>
+
+#include "model/shard.h"
 #include "ops/grouped_linear/experts.h"
 #include "ops/router/route_rows.h"
 #include "ops/sigmoid_gate/sigmoid_gate.h"
@@ -25,22 +28,43 @@ Result<std::unique_ptr<FfnBlock>> ExpertsBlock::load(WeightLoader& loader, const
   return std::unique_ptr<FfnBlock>(std::move(block));
 }
 
-void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const {
-  const ops::RouterRule& rule = setup_.spec.router;
-  const int64_t rows = pass.rows.rows, entries = rows * rule.top_k;
-  ArenaScope scope(pass.scratch);
-  ops::Routing routing = ops::take_routing(pass.scratch, rule, rows);
-  if (pass.routing.chosen.data != nullptr) {
-    routing.experts = {pass.routing.chosen.rows(setup_.layer, 1).data, DType::kI32, {rows, rule.top_k}};
-  }
+ops::RouteCall ExpertsBlock::route_call(const Pass& pass) const {
   ops::RouteCall call;
   call.logit_bias = router_bias_.view;
   call.row_slots = pass.rows.slots;
   call.skipped_slot = pass.routing.skipped_slot;
-  call.touched_total = pass.routing.touched_total;
   if (pass.routing.simulated) {
     call.simulated = {pass.rows.cache_positions, pass.routing.seed, setup_.layer};
   }
+  return call;
+}
+
+ops::EndKind ExpertsBlock::activation_end() const {
+  return setup_.spec.clamp.limit > 0 ? ops::EndKind::kClampedSwiGlu : ops::EndKind::kSwiGlu;
+}
+
+// For the rows that the pass has.
+ops::Routing ExpertsBlock::take_own_routing(Pass& pass) const {
+  const ops::RouterRule& rule = setup_.spec.router;
+  const int64_t rows = pass.rows.rows;
+  ops::Routing routing = ops::take_routing(pass.scratch, rule, rows);
+  if (pass.routing.chosen.data != nullptr) {
+    routing.experts = {pass.routing.chosen.rows(setup_.layer, 1).data, DType::kI32, {rows, rule.top_k}};
+  }
+  return routing;
+}
+
+void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const {
+  if (pass.exchange != nullptr) {
+    VOLLEY_CHECK(x.group == nullptr);
+    return run_with_others(pass, h, x.x);
+  }
+  const ops::RouterRule& rule = setup_.spec.router;
+  const int64_t rows = pass.rows.rows, entries = rows * rule.top_k;
+  ArenaScope scope(pass.scratch);
+  const ops::Routing routing = take_own_routing(pass);
+  ops::RouteCall call = route_call(pass);
+  call.touched_total = pass.routing.touched_total;
   const bool gain = ops::experts_gain_from_counters(rule, setup_.spec.inner, rows);
   const int64_t counters = gain ? ops::experts_counters(rule, rows) : 0;
   // What a rank of several adds begins at 0, as counters do.
@@ -50,7 +74,6 @@ void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const
   // Logits are made for simulated routing, too: it takes the place of their values, not of their cost.
   call.logits = pass.scratch.take(DType::kF32, {rows, rule.experts});
   ops::route_rows(pass.stream, rule, router_, h, call, routing, pass.scratch);
-  const ops::EndKind activation = setup_.spec.clamp.limit > 0 ? ops::EndKind::kClampedSwiGlu : ops::EndKind::kSwiGlu;
   const ops::ExpertsCall ffn = {
       .gate_up = gate_up_,
       .down = down_,
@@ -59,12 +82,63 @@ void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const
       .outer = pass.scratch.take(DType::kF32, {entries, down_.n}),
       .counters = gain ? TensorView(call.zeroed.as<int32_t>() + sums, DType::kI32, {counters}) : TensorView(),
       .y = own.x,
-      .gate_up_end = {activation, gate_up_bias_.view, {}, setup_.spec.clamp},
+      .gate_up_end = {activation_end(), gate_up_bias_.view, {}, setup_.spec.clamp},
       // Parts of an expert have one bias together.
       .down_end = {ops::EndKind::kStore, setup_.spec.by_expert ? down_bias_.view : x.once(down_bias_.view)}};
   ops::experts_ffn(pass.stream, ffn, routing);
   if (setup_.spec.shared_inner > 0) add_shared(pass, h, own);
   if (x.group != nullptr) x.group->add_sum(pass.stream, own.x, x.x);
+}
+
+// All replicas go through the same pieces of the rows that they have together. Between begin() and meet() a piece's
+// inputs are written, between that and the next meet() the products of its entries, each by one replica; the row's own
+// replica reads them after that. begin() is behind all that was read of the layer before.
+void ExpertsBlock::run_with_others(Pass& pass, const ops::Input& h, TensorView x) const {
+  comm::RowExchange& exchange = *pass.exchange;
+  VOLLEY_CHECK(!h.is_codes());  // no CPU multiplies them
+  const ops::RouterRule& rule = setup_.spec.router;
+  const int64_t rows = pass.rows.rows, top_k = rule.top_k, hidden = down_.n;
+  const auto [first_expert, experts] = experts_part(rule.experts, exchange.replica(), exchange.replicas());
+  ArenaScope scope(pass.scratch), common_scope(exchange.common());
+  const ops::Routing own = take_own_routing(pass);
+  if (rows > 0) {
+    ArenaScope logits_scope(pass.scratch);
+    ops::RouteCall call = route_call(pass);
+    call.logits = pass.scratch.take(DType::kF32, {rows, rule.experts});
+    ops::route_rows(pass.stream, rule, router_, h, call, own, pass.scratch);
+  }
+  const auto [all, first] = exchange.begin(pass.stream, rows);
+  const int64_t most = std::min(all, exchange.most_rows());
+  const TensorView chosen = exchange.common().take(DType::kI32, {most, top_k});
+  const TensorView inputs = exchange.common().take(setup_.activation, {most, hidden});
+  const TensorView outer = exchange.common().take(DType::kF32, {most * top_k, hidden});
+  for (int64_t at = 0; at < all; at += most) {
+    const int64_t n = std::min(most, all - at);
+    // This replica's rows in the piece, and where they lie in it.
+    const int64_t begin = std::clamp(at - first, int64_t{0}, rows);
+    const int64_t count = std::clamp(at + n - first, int64_t{0}, rows) - begin;
+    const int64_t place = count > 0 ? first + begin - at : 0;
+    exchange.put(pass.stream, own.experts.rows(begin, count), chosen.rows(place, count));
+    exchange.put(pass.stream, h.values.rows(begin, count), inputs.rows(place, count));
+    exchange.meet(pass.stream);
+    {
+      ArenaScope piece_scope(pass.scratch);
+      const ops::Routing routing = ops::take_routing(pass.scratch, rule, n);
+      const TensorView inner = pass.scratch.take(setup_.activation, {n * top_k, setup_.spec.inner});
+      ops::group_chosen(pass.stream, chosen.rows(0, n), first_expert, experts, routing, pass.routing.touched_total);
+      ops::grouped_linear(pass.stream, gate_up_, inputs.rows(0, n), routing, inner, {.rows = ops::GroupedRows::kIn},
+                          {activation_end(), gate_up_bias_.view, {}, setup_.spec.clamp});
+      ops::grouped_linear(pass.stream, down_, inner, routing, outer.rows(0, n * top_k),
+                          {.rows = ops::GroupedRows::kOut, .routing_ready = true},
+                          {ops::EndKind::kStore, down_bias_.view});
+    }
+    exchange.meet(pass.stream);
+    ops::Routing mine;
+    mine.experts = own.experts.rows(begin, count);
+    mine.weights = own.weights.rows(begin, count);
+    ops::combine_experts(pass.stream, mine, outer.rows(place * top_k, count * top_k), x.rows(begin, count));
+  }
+  if (setup_.spec.shared_inner > 0 && rows > 0) add_shared(pass, h, {x});
 }
 
 // The gate is a number a row, so it can be taken before the second product, which adds to the residual stream.

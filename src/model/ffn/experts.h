@@ -1,5 +1,9 @@
 // A mixture of SwiGLU networks: a router chooses top_k experts a row, and their outputs are added by its weights, in
 // the order of their scores; then a shared one, which every row goes through, where there is one.
+//
+// With Pass::exchange replicas have the rows of a layer in common: each routes its own, all of them go to the replica
+// whose experts they chose, and what these make of them comes back unweighted. So a row's sum is added where the row
+// is, in the order of its scores, and has the bits that it has without other replicas.
 #pragma once
 
 #include "model/pass.h"
@@ -21,6 +25,10 @@ class ExpertsBlock final : public FfnBlock {
   void run(Pass& pass, const ops::Input& h, const Residual& x) const override;
 
  private:
+  ops::RouteCall route_call(const Pass& pass) const;
+  ops::EndKind activation_end() const;
+  ops::Routing take_own_routing(Pass& pass) const;
+  void run_with_others(Pass& pass, const ops::Input& h, TensorView x) const;
   void add_shared(Pass& pass, const ops::Input& h, const Residual& x) const;
 
   Setup setup_;

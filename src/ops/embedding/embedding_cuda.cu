@@ -8,10 +8,10 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Blocks along x share a row.
+// Blocks along y share a row: there may be more rows than a grid is high.
 cuda::Launch rows_launch(int64_t rows, int64_t columns) {
   cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>((columns + 4 * kThreads - 1) / (4 * kThreads)), static_cast<unsigned>(rows));
+  how.grid = dim3(static_cast<unsigned>(rows), static_cast<unsigned>((columns + 4 * kThreads - 1) / (4 * kThreads)));
   how.block = dim3(kThreads);
   how.early = true;
   return how;
@@ -26,9 +26,9 @@ __device__ int64_t checked_id(const int32_t* ids, int64_t row, int64_t vocab) {
 __global__ void embed_kernel(const void* table, DType dtype, int64_t vocab, int64_t h, const int32_t* ids, float* y) {
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
-  const int64_t id = checked_id(ids, blockIdx.y, vocab), to = static_cast<int64_t>(blockIdx.y) * h;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < h; i += stride) {
+  const int64_t id = checked_id(ids, blockIdx.x, vocab), to = static_cast<int64_t>(blockIdx.x) * h;
+  const int64_t stride = static_cast<int64_t>(gridDim.y) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x; i < h; i += stride) {
     y[to + i] = cuda::load_float(table, dtype, id * h + i);
   }
 }
@@ -37,21 +37,21 @@ __global__ void embed_kernel(const void* table, DType dtype, int64_t vocab, int6
 __global__ void __launch_bounds__(kThreads)
     embed_vectors_kernel(const uint2* table, int64_t vocab, int vectors, const int32_t* ids, float4* y) {
   cuda::launch_dependents();
-  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  const int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
   cuda::wait_for_predecessors();
-  const int64_t id = checked_id(ids, blockIdx.y, vocab);
+  const int64_t id = checked_id(ids, blockIdx.x, vocab);
   if (i >= vectors) return;
   const uint2 four = table[id * vectors + i];
   const float2 low = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(four.x));
   const float2 high = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(four.y));
-  y[static_cast<int64_t>(blockIdx.y) * vectors + i] = {low.x, low.y, high.x, high.y};
+  y[static_cast<int64_t>(blockIdx.x) * vectors + i] = {low.x, low.y, high.x, high.y};
 }
 
 __global__ void capture_kernel(const float* x, int64_t h, void* features, DType dtype, int64_t width, int64_t column) {
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
-  const int64_t row = blockIdx.y, stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < h; i += stride) {
+  const int64_t row = blockIdx.x, stride = static_cast<int64_t>(gridDim.y) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x; i < h; i += stride) {
     cuda::store_float(features, dtype, row * width + column + i, x[row * h + i]);
   }
 }

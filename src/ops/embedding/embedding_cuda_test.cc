@@ -52,5 +52,34 @@ TEST(EmbeddingCuda, FeaturesFillTheirColumnsOnly) {
   }
 }
 
+// More rows than a grid is high.
+TEST(EmbeddingCuda, TakesManyRows) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  const int64_t rows = 65'537, h = 8, vocab = 50;
+  const auto value = [](int64_t row, int64_t column) { return static_cast<float>(row * h + column); };
+  std::vector<int32_t> ids(rows);
+  for (int64_t r = 0; r < rows; ++r) ids[r] = static_cast<int32_t>(r * 31 % vocab);
+  std::vector<float> table(vocab * h);
+  for (int64_t i = 0; i < vocab * h; ++i) table[i] = value(i / h, i % h);
+  std::vector<BFloat16> narrow(table.size());
+  for (size_t i = 0; i < table.size(); ++i) narrow[i] = to_bfloat16(table[i]);  // up to 399: not all exact
+  const DeviceTensor order(device, ids), wide_table(device, table), narrow_table(device, narrow);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const DeviceTensor& from = dtype == DType::kF32 ? wide_table : narrow_table;
+    const DeviceTensor y(device, rows * h * sizeof(float));
+    embed(device.stream(), from.view(dtype, {vocab, h}), order.view(DType::kI32, {rows}),
+          y.view(DType::kF32, {rows, h}));
+    const std::vector<float> got = y.read<float>();
+    for (int64_t i = 0; i < rows * h; ++i) {
+      const int64_t at = ids[i / h] * h + i % h;
+      ASSERT_EQ(got[i], dtype == DType::kF32 ? table[at] : to_float(narrow[at])) << i;
+    }
+    const DeviceTensor features(device, rows * 2 * h * sizeof(float));
+    capture_feature(device.stream(), y.view(DType::kF32, {rows, h}), h, features.view(DType::kF32, {rows, 2 * h}));
+    const std::vector<float> captured = features.read<float>();
+    for (int64_t i = 0; i < rows * h; ++i) ASSERT_EQ(captured[(i / h * 2 + 1) * h + i % h], got[i]) << i;
+  }
+}
+
 }  // namespace
 }  // namespace volley::ops

@@ -238,7 +238,7 @@ TEST(GroupedLinearCudaBytes, GivesTheBitsOfTheWidenedWeights) {
                                               << n << " k " << k << " rows " << rows << " favoured " << favoured);
               const TestRouting routing(device, 16, 4, rows, favoured);
               const std::vector<float> x = x_of(p, routing, k, kBF16);
-              const BiasedEnd biased(device, plain.packed);
+              const BiasedEnd biased(device, plain);
               const auto want = grouped_for_test(device, plain, x, kBF16, routing.routing(), p.y, p.rows);
               const auto want_biased =
                   grouped_for_test(device, plain, x, kBF16, routing.routing(), p.y, p.rows, biased.end);

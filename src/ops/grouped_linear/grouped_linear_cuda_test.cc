@@ -36,7 +36,7 @@ TEST(GroupedLinearCuda, PortableKernelGivesTheSameBits) {
         const std::vector<float> x = x_of(p, routing, w.k);
         w.packed.portable = false;
         const auto want = grouped_for_test(device, w, x, kBF16, routing.routing(), p.y, p.rows);
-        const BiasedEnd biased(device, w.packed);
+        const BiasedEnd biased(device, w);
         const auto want_biased = grouped_for_test(device, w, x, kBF16, routing.routing(), p.y, p.rows, biased.end);
         w.packed.portable = true;
         ASSERT_EQ(grouped_for_test(device, w, x, kBF16, routing.routing(), p.y, p.rows), want) << rows;
@@ -44,44 +44,6 @@ TEST(GroupedLinearCuda, PortableKernelGivesTheSameBits) {
       }
     }
   }
-}
-
-// Codes of experts, as a checkpoint may have them; and the same as values.
-std::vector<WeightRows> coded_parts(const ExpertWeights& w, bool as_values) {
-  const int64_t each = w.layout == LinearLayout::kGateUp ? 2 : 1, rows = w.n / each;
-  const int64_t k = w.k, group_k = w.format.group_k, groups = (k + group_k - 1) / group_k;
-  std::vector<WeightRows> parts;
-  for (int64_t i = 0; i < w.experts * each; ++i) {
-    WeightRows part;
-    part.rows = rows;
-    part.codes = [=, zeros = w.format.zeros](int64_t row, const CodedRow& out) {
-      const int64_t at = (i * rows + row) * 7919;
-      for (int64_t c = 0; c < k; ++c) out.codes[c] = static_cast<uint8_t>((at + c * c / 3 + c) % 16);
-      for (int64_t g = 0; g < groups; ++g) {
-        out.scales[g] =
-            std::ldexp(zeros ? 1 + 0x1p-10f * static_cast<float>(at % 512) : 1.0f, -static_cast<int>((at + g) % 9));
-        if (zeros) out.zeros[g] = static_cast<uint8_t>((at + g) % 17);
-      }
-    };
-    if (as_values) {
-      part.values = [=, codes = part.codes, format = w.format](int64_t row, float* values) {
-        std::vector<uint8_t> bits(k), zeros(format.zeros ? groups : 0);
-        std::vector<float> scales(groups);
-        codes(row, {bits, scales, zeros});
-        for (int64_t c = 0; c < k; ++c) {
-          const float scale = scales[c / group_k];
-          if (format.code == DType::kI4) {
-            values[c] = static_cast<float>(bits[c] - (format.zeros ? zeros[c / group_k] : 8)) * scale;
-          } else {
-            values[c] = kFloat4E2M1[bits[c] & 7] * (bits[c] < 8 ? scale : -scale);
-          }
-        }
-      };
-      part.codes = {};
-    }
-    parts.push_back(std::move(part));
-  }
-  return parts;
 }
 
 TEST(GroupedLinearCuda, CodesGiveTheBitsOfTheWidenedWeights) {
@@ -100,7 +62,7 @@ TEST(GroupedLinearCuda, CodesGiveTheBitsOfTheWidenedWeights) {
             SCOPED_TRACE(testing::Message() << format_name(format) << " n " << n << " rows " << rows);
             const TestRouting routing(device, 16, 4, rows, favoured);
             const std::vector<float> x = x_of(p, routing, k);
-            const BiasedEnd biased(device, plain.packed);
+            const BiasedEnd biased(device, plain);
             const auto want = grouped_for_test(device, plain, x, kBF16, routing.routing(), p.y, p.rows, biased.end);
             for (bool portable : {false, true}) {
               codes.packed.portable = portable;

@@ -11,47 +11,12 @@
 #include "base/sanitized.h"
 #include "ops/grouped_linear/experts.h"
 #include "ops/grouped_linear/grouped_linear_testing.h"
-
-#ifdef VOLLEY_GROUPED_TEST_CUDA
-#define GROUPED_TEST_DEVICE VOLLEY_CUDA_DEVICE_OR_SKIP(device)
-#define GROUPED_TEST(name) TEST(GroupedLinearCuda, name)
-#else
+#ifndef VOLLEY_GROUPED_TEST_CUDA
 #include "ops/instruction_sets_for_test.h"
-#define GROUPED_TEST_DEVICE                      \
-  const auto device_owner = *make_cpu_device(2); \
-  Device& device = *device_owner
-#define GROUPED_TEST(name) TEST(GroupedLinear, name)
 #endif
 
 namespace volley::ops {
 namespace {
-
-constexpr double kRound = 0x1p-24;  // half a unit in the last place of fp32, relative
-constexpr double kRoundBF16 = 0x1p-8;
-
-struct Sum {
-  double value = 0, magnitude = 0;
-};
-
-Sum oracle(const Experts& w, int64_t expert, int64_t output, const float* x) {
-  Sum sum;
-  const float* weights = &w.values[(expert * w.n + output) * w.k];
-  for (int64_t i = 0; i < w.k; ++i) {
-    const double product = static_cast<double>(x[i]) * weights[i];
-    sum.value += product;
-    sum.magnitude += std::fabs(product);
-  }
-  return sum;
-}
-
-// The matrix unit of a GPU truncates when it aligns addends, so an addition may lose one unit rather than half of one.
-double sum_bound(const Sum& s, int64_t k) {
-  return 2 * static_cast<double>(k + 1) * kRound * s.magnitude;
-}
-
-double silu(double x) {
-  return x / (1 + std::exp(-x));
-}
 
 struct Case {
   int32_t experts, top_k;
@@ -64,43 +29,6 @@ struct Case {
   bool biased = false;  // BiasedEnd
 };
 
-// What the clamped activation makes of gate and up, and the errors that theirs become. Its slopes: at most 1.1 along
-// the gate, for any alpha, and nothing where it is clamped.
-std::pair<double, double> clamped(double gate, double gate_error, double up, double up_error, double quick) {
-  const double alpha = 1.702f, limit = 7;
-  gate = std::min(gate, limit);
-  up = std::clamp(up, -limit, limit);
-  const double gated = gate / (1 + std::exp(-alpha * gate));
-  const double error = (1.1 * gate_error + quick * std::fabs(gated)) * (std::fabs(up + 1) + up_error + kRound);
-  return {gated * (up + 1), error + std::fabs(gated) * (up_error + kRound * std::fabs(up + 1))};
-}
-
-// Value and bound of one output.
-std::pair<double, double> expected(const Experts& w, const Case& c, const std::vector<float>& bias, int64_t expert,
-                                   int64_t output, const float* x) {
-  const auto sum_of = [&](int64_t row) {
-    Sum sum = oracle(w, expert, row, x);
-    if (c.biased) sum.value += bias[expert * c.n + row], sum.magnitude += std::fabs(bias[expert * c.n + row]);
-    return sum;
-  };
-  const Sum sum = sum_of(output);
-  double want = sum.value, error = sum_bound(sum, c.k);
-  if (c.layout == LinearLayout::kGateUp && c.biased) {
-    const Sum up = sum_of(c.n / 2 + output);
-    const double quick = c.y == DType::kBF16 ? 0x1p-16 : 8 * kRound;
-    std::tie(want, error) = clamped(sum.value, error, up.value, sum_bound(up, c.k), quick);
-  } else if (c.layout == LinearLayout::kGateUp) {
-    const Sum up = oracle(w, expert, c.n / 2 + output, x);
-    want = silu(sum.value) * up.value;
-    // What is about to be rounded to bf16 may take a quick exponential, good to 17 bits.
-    const double quick = c.y == DType::kBF16 ? 0x1p-17 : 6 * kRound;
-    const double gate_error = 1.1 * error + quick * std::fabs(silu(sum.value));
-    const double up_error = sum_bound(up, c.k);
-    error = gate_error * (std::fabs(up.value) + up_error) + std::fabs(silu(sum.value)) * up_error;
-  }
-  return {want, error * (1 + kRoundBF16) + std::fabs(want) * ((c.y == DType::kBF16 ? kRoundBF16 : 0) + kRound)};
-}
-
 void check_values(Device& device, const Case& c) {
   SCOPED_TRACE(testing::Message() << c.rows << " rows, " << c.top_k << " of " << c.experts << ", n " << c.n << " k "
                                   << c.k << ", " << dtype_name(c.x) << " x " << dtype_name(c.weights) << " to "
@@ -109,7 +37,7 @@ void check_values(Device& device, const Case& c) {
   const TestRouting routing(device, c.experts, c.top_k, c.rows, c.favoured);
   const bool in = c.way == GroupedRows::kIn;
   const std::vector<float> x = rounded(normal_values((in ? c.rows : routing.entries()) * c.k, 5), c.x);
-  const BiasedEnd biased(device, w.packed);
+  const BiasedEnd biased(device, w);
   const End end = c.biased ? biased.end : end_of(w.packed);
   const std::vector<float> y = decoded(grouped_for_test(device, w, x, c.x, routing.routing(), c.y, c.way, end), c.y);
   const int64_t outputs = c.layout == LinearLayout::kGateUp ? c.n / 2 : c.n;
@@ -118,7 +46,8 @@ void check_values(Device& device, const Case& c) {
   for (int64_t i = 0; i < count; i += step) {
     const int64_t grouped = i / outputs, entry = routing.routed.entries[grouped], output = i % outputs;
     const int64_t x_row = in ? entry / c.top_k : grouped, y_row = in ? grouped : entry;
-    const auto [want, bound] = expected(w, c, biased.values, routing.routed.experts[entry], output, &x[x_row * c.k]);
+    const auto [want, bound] =
+        expected(w, c.biased ? &biased : nullptr, c.y, routing.routed.experts[entry], output, &x[x_row * c.k]);
     ASSERT_NEAR(y[y_row * outputs + output], want, bound) << "grouped row " << grouped << " output " << output;
   }
   for (float v : y) ASSERT_FALSE(std::isnan(v)) << "an output was not written";
@@ -168,40 +97,6 @@ GROUPED_TEST(BiasesAndTheClampedActivationMatchTheOracle) {
   }
 }
 
-// What may differ in the chain of a layer without a trace in its bits.
-enum class Chain { kApart, kWhole };
-
-// Some rows of it: gate and up, down, combination with the residual stream.
-std::vector<float> run_layer(Device& device, const Experts& gate_up, const Experts& down, const TestRouting& all,
-                             const std::vector<float>& x, int64_t begin, int64_t rows, DType d_dtype, Chain chain,
-                             bool biased = false) {
-  RouterInputs in = all.inputs(begin, rows);
-  in.zeroed = chain == Chain::kWhole ? experts_counters(all.rule, rows) : 0;
-  RouterWorld world(device, all.rule, rows, in);
-  world.run();
-  const int64_t entries = rows * all.rule.top_k, hidden = gate_up.k, inner = down.k;
-  const std::vector<float> some(x.begin() + begin * hidden, x.begin() + (begin + rows) * hidden);
-  const DeviceTensor from(device, encoded(some, gate_up.dtype)), m(device, entries * inner * 4),
-      d(device, entries * hidden * 4), y(device, some);
-  const TensorView rows_in = from.view(gate_up.dtype, {rows, hidden}),
-                   inner_rows = m.view(gate_up.dtype, {entries, inner}), out = d.view(d_dtype, {entries, hidden}),
-                   sums = y.view(kF32, {rows, hidden});
-  const BiasedEnd gate_up_biased(device, gate_up.packed), down_biased(device, down.packed);
-  const End gate_up_end = biased ? gate_up_biased.end : end_of(gate_up.packed);
-  const End down_end = biased ? down_biased.end : end_of(down.packed);
-  if (chain == Chain::kWhole) {
-    const ExpertsCall call = {gate_up.packed,      down.packed, rows_in,     inner_rows, out,
-                              world.call().zeroed, sums,        gate_up_end, down_end};
-    experts_ffn(device.stream(), call, world.routing());
-    return y.read<float>();
-  }
-  grouped_linear(device.stream(), gate_up.packed, rows_in, world.routing(), inner_rows, {.rows = kIn}, gate_up_end);
-  grouped_linear(device.stream(), down.packed, inner_rows, world.routing(), out, {.rows = kOut, .routing_ready = true},
-                 down_end);
-  combine_experts(device.stream(), world.routing(), out, sums);
-  return y.read<float>();
-}
-
 struct Batch {
   int64_t begin, rows;
 };
@@ -213,13 +108,15 @@ void check_rows_independent(Device& device, std::vector<Device*> others, DType d
   const TestRouting all(device, 16, 4, rows);
   const std::vector<float> x = rounded(normal_values(rows * hidden, 3), dtype);
   for (DType d_dtype : {kF32, dtype}) {
-    const std::vector<float> whole = run_layer(device, gate_up, down, all, x, 0, rows, d_dtype, Chain::kApart, biased);
+    const Layer layer = {gate_up, down, d_dtype, Chain::kApart, biased};
+    const std::vector<float> whole = run_layer(device, layer, all, x, 0, rows).y;
     for (float v : whole) ASSERT_FALSE(std::isnan(v));
     others.push_back(&device);
     for (Device* other : others) {
       for (const Batch& b : batches) {
         for (Chain chain : {Chain::kApart, Chain::kWhole}) {
-          const auto some = run_layer(*other, gate_up, down, all, x, b.begin, b.rows, d_dtype, chain, biased);
+          const Layer same = {gate_up, down, d_dtype, chain, biased};
+          const std::vector<float> some = run_layer(*other, same, all, x, b.begin, b.rows).y;
           ASSERT_EQ(std::memcmp(some.data(), &whole[b.begin * hidden], some.size() * 4), 0)
               << b.rows << " rows from " << b.begin << ", " << dtype_name(dtype);
         }
@@ -257,8 +154,9 @@ GROUPED_TEST(WholeChainGivesTheBitsOfItsParts) {
         const std::vector<float> x = rounded(normal_values(rows * hidden, 3), kBF16);
         for (DType d : {kF32, kBF16}) {
           for (const bool biased : {false, true}) {
-            ASSERT_EQ(run_layer(device, gate_up, down, all, x, 0, rows, d, Chain::kWhole, biased),
-                      run_layer(device, gate_up, down, all, x, 0, rows, d, Chain::kApart, biased))
+            const Layer whole = {gate_up, down, d, Chain::kWhole, biased},
+                        apart = {gate_up, down, d, Chain::kApart, biased};
+            ASSERT_EQ(run_layer(device, whole, all, x, 0, rows).y, run_layer(device, apart, all, x, 0, rows).y)
                 << rows << " rows, " << top_k << " of " << experts << ", favoured " << favoured;
           }
         }
@@ -333,120 +231,6 @@ GROUPED_TEST(LeavesRowsOut) {
     ASSERT_EQ(std::isnan(d[r * 2 * n]), r % 3 == 2);
     ASSERT_EQ(sums[r * n] == 2.0f, r % 3 == 2) << r;
     ASSERT_FALSE(std::isnan(sums[r * n]));
-  }
-}
-
-// A rank's experts [first, first + count) of a whole.
-Experts part_of(Device& device, const Experts& whole, int64_t first, int64_t count) {
-  const LinearLayout layout = whole.packed.layout;
-  Experts part(device, count, whole.n, whole.k, whole.dtype, layout);
-  const int64_t size = whole.n * whole.k;
-  part.values = {whole.values.begin() + first * size, whole.values.begin() + (first + count) * size};
-  const std::vector<char> bytes = encoded(part.values, whole.dtype);
-  const int64_t each = layout == kGateUp ? 2 : 1, rows = whole.n / each;
-  std::vector<WeightRows> parts;
-  for (int64_t i = 0; i < count * each; ++i) {
-    parts.push_back(
-        {bytes.data() + i * rows * whole.k * static_cast<int64_t>(dtype_size(whole.dtype)), whole.dtype, rows});
-  }
-  part.packed = std::move(pack_experts(device, parts, count, whole.k, whole.dtype, layout)).value();
-  return part;
-}
-
-// What rows whose experts a rank has add to nothing, in fp64, with the magnitude of its addends.
-void combine_oracle(const TestRouting& all, int64_t row, const Experts& down, const std::vector<float>& inner,
-                    int64_t column, Sum& sum) {
-  for (int64_t s = 0; s < all.rule.top_k; ++s) {
-    const int64_t entry = row * all.rule.top_k + s;
-    const int32_t expert = all.routed.experts[entry];
-    if (expert < 0) continue;
-    const Sum d = oracle(down, expert, column, &inner[entry * down.k]);
-    sum.value += all.routed.weights[entry] * d.value;
-    sum.magnitude += std::fabs(all.routed.weights[entry]) * d.magnitude;
-  }
-}
-
-// Ranks that divide the experts: each adds what its own give, the same bits in one operation or in its parts, for a row
-// alone or among others; together it is the whole. Entries of other ranks hold NaN, which reaches nothing.
-GROUPED_TEST(AddsTheExpertsThatAreHere) {
-  GROUPED_TEST_DEVICE;
-  constexpr int kExperts = 16, kTopK = 4, kHidden = 136, kInner = 64;
-  const Experts gate_up(device, kExperts, 2 * kInner, kHidden, kBF16, kGateUp);
-  const Experts down(device, kExperts, kHidden, kInner, kBF16, kPlain);
-  for (const int64_t rows : {1, 5, 70, 300}) {
-    const TestRouting whole(device, kExperts, kTopK, rows, 0, 3);
-    const std::vector<float> x = rounded(normal_values(rows * kHidden, 3), kBF16);
-    std::vector<double> addends(rows * kHidden);  // magnitudes of a row's: of each expert by itself
-    for (const int parts : {kExperts, 8, 2}) {
-      std::vector<double> sums(rows * kHidden), most(rows * kHidden);
-      for (int part = 0; part < parts; ++part) {
-        const int count = kExperts / parts;
-        const Experts own_gate_up = part_of(device, gate_up, part * count, count);
-        const Experts own_down = part_of(device, down, part * count, count);
-        TestRouting own(device, kExperts, kTopK, rows, 0, 3);
-        own.rule.own_first = part * count;
-        own.rule.own_count = count;
-        const std::vector<float> y = run_layer(device, own_gate_up, own_down, own, x, 0, rows, kBF16, Chain::kWhole);
-        ASSERT_EQ(y, run_layer(device, own_gate_up, own_down, own, x, 0, rows, kBF16, Chain::kApart));
-        for (const int64_t row : {int64_t{0}, rows / 2, rows - 1}) {
-          const std::vector<float> alone =
-              run_layer(device, own_gate_up, own_down, own, x, row, 1, kBF16, Chain::kWhole);
-          ASSERT_EQ(std::memcmp(alone.data(), &y[row * kHidden], alone.size() * 4), 0) << "row " << row;
-        }
-        for (size_t i = 0; i < y.size(); ++i) {
-          ASSERT_FALSE(std::isnan(y[i]));
-          sums[i] += double{y[i]} - x[i];
-          if (parts == kExperts) addends[i] += std::fabs(double{y[i]} - x[i]);
-          most[i] += std::fabs(y[i]) + std::fabs(x[i]);
-        }
-      }
-      const std::vector<float> together = run_layer(device, gate_up, down, whole, x, 0, rows, kBF16, Chain::kWhole);
-      for (size_t i = 0; i < sums.size(); ++i) {
-        const double bound = 2 * kRound * (kTopK * addends[i] + most[i] + std::fabs(together[i]));
-        ASSERT_NEAR(sums[i], double{together[i]} - x[i], bound) << i << " in " << parts << " parts";
-      }
-    }
-  }
-}
-
-// The second product and the combination against the oracle, where some experts of a row are elsewhere.
-GROUPED_TEST(CombinesWhatIsHere) {
-  GROUPED_TEST_DEVICE;
-  for (const auto& [experts, top_k, rows, n, k] :
-       {std::tuple{16, 4, 40, 264, 128}, {8, 8, 3, 37, 33}, {512, 10, 20, 130, 64}}) {
-    const Experts whole(device, experts, n, k, kBF16, kPlain);
-    for (const auto& [first, count] : {std::pair{0, experts / 4}, {experts / 4, experts / 2}, {experts - 1, 1}}) {
-      const Experts own = part_of(device, whole, first, count);
-      TestRouting routing(device, experts, top_k, rows, 0, 3);
-      routing.rule.own_first = first;
-      routing.rule.own_count = count;
-      RouterWorld world(device, routing.rule, rows, routing.all);
-      world.run();
-      routing.routed = world.read();
-      const std::vector<int32_t>& entries = routing.routed.entries;
-      const std::vector<float> x = rounded(normal_values(rows * top_k * k, 5), kBF16);  // grouped
-      std::vector<float> inner(x.size(), std::nanf(""));                                // of each entry
-      for (size_t i = 0; i < entries.size(); ++i) std::copy_n(&x[i * k], k, &inner[entries[i] * k]);
-      const std::vector<float> d = decoded(grouped_for_test(device, own, x, kBF16, world.routing(), kF32, kOut), kF32);
-      for (int64_t entry = 0; entry < rows * top_k; ++entry) {
-        ASSERT_EQ(std::isnan(d[entry * n]), routing.routed.experts[entry] < 0) << "entry " << entry;
-      }
-      const std::vector<float> before = normal_values(rows * n, 6);
-      const DeviceTensor from(device, d), to(device, before);
-      combine_experts(device.stream(), world.routing(), from.view(kF32, {rows * top_k, n}), to.view(kF32, {rows, n}));
-      const std::vector<float> y = to.read<float>();
-      for (int64_t row = 0; row < rows; ++row) {
-        const int32_t* chosen = &routing.routed.experts[row * top_k];
-        const bool any = std::any_of(chosen, chosen + top_k, [](int32_t e) { return e >= 0; });
-        for (int64_t i = row * n; i < (row + 1) * n; ++i) {
-          ASSERT_TRUE(any || y[i] == before[i]) << "row " << row;
-          Sum sum;
-          combine_oracle(routing, row, own, inner, i % n, sum);
-          const double bound = sum_bound(sum, k + top_k) + kRound * (std::fabs(before[i]) + std::fabs(y[i]));
-          ASSERT_NEAR(y[i], before[i] + sum.value, bound) << "row " << row << " column " << i % n;
-        }
-      }
-    }
   }
 }
 

@@ -1,14 +1,28 @@
-// What the tests of grouped products share, for a CPU and for a GPU: random experts, a routing, and calls on them.
+// What the tests of grouped products share, for a CPU and for a GPU: experts of random values or of codes, a routing,
+// calls on them, and the fp64 oracle of an output.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <tuple>
+#include <utility>
 
+#include "ops/grouped_linear/experts.h"
 #include "ops/grouped_linear/grouped_linear.h"
 #include "ops/router/router_testing.h"
 #include "ops/values_for_test.h"
+
+#ifdef VOLLEY_GROUPED_TEST_CUDA
+#define GROUPED_TEST_DEVICE VOLLEY_CUDA_DEVICE_OR_SKIP(device)
+#define GROUPED_TEST(name) TEST(GroupedLinearCuda, name)
+#else
+#define GROUPED_TEST_DEVICE                      \
+  const auto device_owner = *make_cpu_device(2); \
+  Device& device = *device_owner
+#define GROUPED_TEST(name) TEST(GroupedLinear, name)
+#endif
 
 namespace volley::ops {
 
@@ -51,15 +65,102 @@ inline void bring_codes(WeightRows& part, const WeightFormat& format, int64_t fi
   };
 }
 
+// Codes of experts of the shape of `w`, as a checkpoint may have them, or the same as values. w's first expert is
+// number `first` of a whole.
+inline std::vector<WeightRows> coded_parts(const ExpertWeights& w, bool as_values, int64_t first = 0) {
+  const int64_t each = w.layout == LinearLayout::kGateUp ? 2 : 1, rows = w.n / each;
+  const int64_t k = w.k, group_k = w.format.group_k, groups = (k + group_k - 1) / group_k;
+  std::vector<WeightRows> parts;
+  for (int64_t i = first * each; i < (first + w.experts) * each; ++i) {
+    WeightRows part;
+    part.rows = rows;
+    part.codes = [=, zeros = w.format.zeros, nibbles = w.format.is_nibbles()](int64_t row, const CodedRow& out) {
+      const int64_t at = (i * rows + row) * 7919;
+      for (int64_t c = 0; c < k; ++c) {
+        const int64_t code = at + c * c / 3 + c;
+        out.codes[c] = static_cast<uint8_t>(nibbles ? code % 16 : code / 127 % 2 * 128 + code % 127);  // no NaN
+      }
+      for (int64_t g = 0; g < groups; ++g) {
+        out.scales[g] =
+            std::ldexp(zeros ? 1 + 0x1p-10f * static_cast<float>(at % 512) : 1.0f, -3 - static_cast<int>((at + g) % 9));
+        if (zeros) out.zeros[g] = static_cast<uint8_t>((at + g) % 17);
+      }
+    };
+    if (as_values) {
+      part.values = [=, codes = part.codes, format = w.format](int64_t row, float* values) {
+        std::vector<uint8_t> bits(k), zeros(format.zeros ? groups : 0);
+        std::vector<float> scales(groups);
+        codes(row, {bits, scales, zeros});
+        for (int64_t c = 0; c < k; ++c) {
+          const float scale = scales[c / group_k];
+          if (format.code == DType::kF8E4M3) {
+            values[c] = to_float(Float8E4M3{bits[c]}) * scale;
+          } else if (format.code == DType::kI4) {
+            values[c] = static_cast<float>(bits[c] - (format.zeros ? zeros[c / group_k] : 8)) * scale;
+          } else {
+            values[c] = kFloat4E2M1[bits[c] & 7] * (bits[c] < 8 ? scale : -scale);
+          }
+        }
+      };
+      part.codes = {};
+    }
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+// One matrix [n, k] for each expert, and what its values are.
 struct Experts {
   int64_t count = 0, n = 0, k = 0;
-  DType dtype = DType::kBF16;
-  std::vector<float> values;  // [count][n][k], exact in dtype
+  DType dtype = DType::kBF16;  // of rows that are multiplied, if nothing else is said
+  int64_t first = 0;           // the number of the first among those of a whole
+  std::vector<float> values;   // [count][n][k], as they are multiplied
   ExpertWeights packed;
 
+  // Random values, exact in dtype. format: they are stored as, if not as dtype.
   Experts(Device& device, int64_t count, int64_t n, int64_t k, DType dtype, LinearLayout layout, bool portable = false,
           std::optional<WeightFormat> format = {})
       : count(count), n(n), k(k), dtype(dtype), values(rounded(normal_values(count * n * k, 11), dtype)) {
+    pack(device, layout, format);
+    packed.portable = portable;
+  }
+  // Codes with a scale for each group of columns, and what they stand for.
+  static Experts coded(Device& device, int64_t count, int64_t n, int64_t k, const WeightFormat& format,
+                       LinearLayout layout, int64_t first = 0) {
+    Experts w;
+    w.count = count, w.n = n, w.k = k, w.first = first;
+    ExpertWeights shape;
+    shape.experts = count, shape.n = n, shape.k = k, shape.format = format, shape.layout = layout;
+    for (const WeightRows& part : coded_parts(shape, true, first)) {
+      for (int64_t row = 0; row < part.rows; ++row) {
+        w.values.resize(w.values.size() + static_cast<size_t>(k));
+        part.values(row, w.values.data() + std::ssize(w.values) - k);
+      }
+    }
+    // A GPU multiplies rows in bf16 with code times scale rounded to bf16 (linear.h).
+    if (device.kind() == DeviceKind::kCuda) w.values = rounded(std::move(w.values), DType::kBF16);
+    w.packed = std::move(pack_experts(device, coded_parts(shape, false, first), count, k, format, layout)).value();
+    return w;
+  }
+  // Experts [first, first + count), as a rank has them.
+  Experts part(Device& device, int64_t first, int64_t count) const {
+    const WeightFormat& format = packed.format;
+    if (format.is_codes()) {
+      Experts own = coded(device, count, n, k, format, packed.layout, first);
+      own.packed.portable = packed.portable;
+      return own;
+    }
+    Experts own;
+    own.count = count, own.n = n, own.k = k, own.dtype = dtype, own.first = first;
+    own.values = {values.begin() + first * n * k, values.begin() + (first + count) * n * k};
+    own.pack(device, packed.layout);
+    own.packed.portable = packed.portable;
+    return own;
+  }
+
+ private:
+  Experts() = default;
+  void pack(Device& device, LinearLayout layout, const std::optional<WeightFormat>& format = {}) {
     const std::vector<char> bytes = encoded(values, dtype);
     const int64_t each = layout == LinearLayout::kGateUp ? 2 : 1, rows = n / each;
     std::vector<WeightRows> parts;
@@ -68,7 +169,6 @@ struct Experts {
       if (format) bring_codes(parts.back(), *format, i * rows);
     }
     packed = std::move(pack_experts(device, parts, count, k, format.value_or(dtype), layout)).value();
-    packed.portable = portable;
   }
 };
 
@@ -83,10 +183,10 @@ struct TestRouting {
 
   TestRouting(Device& device, int32_t experts, int32_t top_k, int64_t rows, int32_t favoured = 0,
               int64_t skipped_every = 0)
-      : rule(make_rule(experts, top_k)),
-        rows(rows),
-        all(inputs(rule, rows, favoured, skipped_every)),
-        world(device, rule, rows, all) {
+      : TestRouting(device, make_rule(experts, top_k), rows,
+                    inputs(make_rule(experts, top_k), rows, favoured, skipped_every)) {}
+  TestRouting(Device& device, const RouterRule& rule, int64_t rows, const RouterInputs& in)
+      : rule(rule), rows(rows), all(in), world(device, rule, rows, all) {
     world.run();
     routed = world.read();
   }
@@ -127,17 +227,87 @@ inline End end_of(const ExpertWeights& w) {
 
 // Ends with a bias for each expert, and with the clamped activation where there are gates.
 struct BiasedEnd {
-  std::vector<float> values;
+  std::vector<float> values;  // [count][n]: those of the whole's experts that are here
   DeviceTensor bias;
   End end;
 
-  BiasedEnd(Device& device, const ExpertWeights& w)
-      : values(normal_values(w.experts * w.n, 31)), bias(device, values), end(end_of(w)) {
-    end.bias = bias.view(DType::kF32, {w.experts, w.n});
+  BiasedEnd(Device& device, const Experts& w) : values(values_of(w)), bias(device, values), end(end_of(w.packed)) {
+    end.bias = bias.view(DType::kF32, {w.packed.experts, w.n});
     if (end.kind == EndKind::kSwiGlu) end.kind = EndKind::kClampedSwiGlu;
     end.clamp = {1.702f, 7.0f};
   }
+  static std::vector<float> values_of(const Experts& w) {
+    std::vector<float> whole = normal_values((w.first + w.packed.experts) * w.n, 31);
+    return {whole.begin() + w.first * w.n, whole.end()};
+  }
 };
+
+inline constexpr double kRound = 0x1p-24;  // half a unit in the last place of fp32, relative
+inline constexpr double kRoundBF16 = 0x1p-8;
+
+// A sum of products in fp64, with that of their magnitudes.
+struct Sum {
+  double value = 0, magnitude = 0;
+};
+
+inline Sum oracle(const Experts& w, int64_t expert, int64_t output, const float* x) {
+  Sum sum;
+  const float* weights = &w.values[(expert * w.n + output) * w.k];
+  for (int64_t i = 0; i < w.k; ++i) {
+    const double product = static_cast<double>(x[i]) * weights[i];
+    sum.value += product;
+    sum.magnitude += std::fabs(product);
+  }
+  return sum;
+}
+
+// The matrix unit of a GPU truncates when it aligns addends, so an addition may lose one unit rather than half of one.
+inline double sum_bound(const Sum& s, int64_t k) {
+  return 2 * static_cast<double>(k + 1) * kRound * s.magnitude;
+}
+
+inline double silu(double x) {
+  return x / (1 + std::exp(-x));
+}
+
+// What the clamped activation makes of gate and up, and the errors that theirs become. Its slopes: at most 1.1 along
+// the gate, for any alpha, and nothing where it is clamped.
+inline std::pair<double, double> clamped(double gate, double gate_error, double up, double up_error, double quick) {
+  const double alpha = 1.702f, limit = 7;
+  gate = std::min(gate, limit);
+  up = std::clamp(up, -limit, limit);
+  const double gated = gate / (1 + std::exp(-alpha * gate));
+  const double error = (1.1 * gate_error + quick * std::fabs(gated)) * (std::fabs(up + 1) + up_error + kRound);
+  return {gated * (up + 1), error + std::fabs(gated) * (up_error + kRound * std::fabs(up + 1))};
+}
+
+// Value and bound of one output, of experts w in the numbering of w; biased: null, or the ends that were used.
+inline std::pair<double, double> expected(const Experts& w, const BiasedEnd* biased, DType y, int64_t expert,
+                                          int64_t output, const float* x) {
+  const bool gates = w.packed.layout == LinearLayout::kGateUp;
+  const auto sum_of = [&](int64_t row) {
+    Sum sum = oracle(w, expert, row, x);
+    if (biased == nullptr) return sum;
+    const float bias = biased->values[expert * w.n + row];
+    return Sum{sum.value + bias, sum.magnitude + std::fabs(bias)};
+  };
+  const Sum sum = sum_of(output);
+  double want = sum.value, error = sum_bound(sum, w.k);
+  if (gates && biased != nullptr) {
+    const Sum up = sum_of(w.n / 2 + output);
+    const double quick = y == DType::kBF16 ? 0x1p-16 : 8 * kRound;
+    std::tie(want, error) = clamped(sum.value, error, up.value, sum_bound(up, w.k), quick);
+  } else if (gates) {
+    const Sum up = oracle(w, expert, w.n / 2 + output, x);
+    want = silu(sum.value) * up.value;
+    // What is about to be rounded to bf16 may take a quick exponential, good to 17 bits.
+    const double quick = y == DType::kBF16 ? 0x1p-17 : 6 * kRound;
+    const double gate_error = 1.1 * error + quick * std::fabs(silu(sum.value));
+    const double up_error = sum_bound(up, w.k);
+    error = gate_error * (std::fabs(up.value) + up_error) + std::fabs(silu(sum.value)) * up_error;
+  }
+  return {want, error * (1 + kRoundBF16) + std::fabs(want) * ((y == DType::kBF16 ? kRoundBF16 : 0) + kRound)};
+}
 
 // One grouped product of x, and what it leaves; what it does not write is NaN.
 inline std::vector<char> grouped_for_test(Device& device, const Experts& w, const std::vector<float>& x, DType x_dtype,
@@ -149,6 +319,57 @@ inline std::vector<char> grouped_for_test(Device& device, const Experts& w, cons
   grouped_linear(device.stream(), w.packed, from.view(x_dtype, {x_rows, w.k}), routing,
                  to.view(y_dtype, {entries, outputs}), {.rows = rows}, end.value_or(end_of(w.packed)));
   return to.read<char>();
+}
+
+// What may differ in the chain of a layer without a trace in its bits.
+enum class Chain { kApart, kWhole };
+
+// A mixture's layer: gate and up, down, combination with the residual stream.
+struct Layer {
+  const Experts &gate_up, &down;
+  DType d = DType::kF32;
+  Chain chain = Chain::kApart;
+  bool biased = false;   // BiasedEnd
+  bool residual = true;  // the residual stream begins as x; or as 0
+};
+struct LayerOutput {
+  Routed routed;
+  std::vector<float> inner;  // [rows * top_k, inner], grouped
+  std::vector<float> d;      // [rows * top_k, hidden]
+  std::vector<float> y;      // [rows, hidden]
+};
+
+// Some rows of it. What is not written is NaN.
+inline LayerOutput run_layer(Device& device, const Layer& layer, const TestRouting& all, const std::vector<float>& x,
+                             int64_t begin, int64_t rows) {
+  const Experts &gate_up = layer.gate_up, &down = layer.down;
+  const DType dtype = gate_up.dtype;
+  RouterInputs in = all.inputs(begin, rows);
+  in.zeroed = layer.chain == Chain::kWhole ? experts_counters(all.rule, rows) : 0;
+  RouterWorld world(device, all.rule, rows, in);
+  world.run();
+  const int64_t entries = rows * all.rule.top_k, hidden = gate_up.k, inner = down.k;
+  const auto bytes = [&](int64_t width, DType of) { return static_cast<size_t>(entries * width) * dtype_size(of); };
+  const std::vector<float> some(x.begin() + begin * hidden, x.begin() + (begin + rows) * hidden);
+  const DeviceTensor from(device, encoded(some, dtype)), m(device, bytes(inner, dtype)),
+      d(device, bytes(hidden, layer.d)), y(device, layer.residual ? some : std::vector<float>(some.size()));
+  const TensorView rows_in = from.view(dtype, {rows, hidden}), inner_rows = m.view(dtype, {entries, inner}),
+                   out = d.view(layer.d, {entries, hidden}), sums = y.view(DType::kF32, {rows, hidden});
+  const BiasedEnd gate_up_biased(device, gate_up), down_biased(device, down);
+  const End gate_up_end = layer.biased ? gate_up_biased.end : end_of(gate_up.packed);
+  const End down_end = layer.biased ? down_biased.end : end_of(down.packed);
+  if (layer.chain == Chain::kWhole) {
+    const ExpertsCall call = {gate_up.packed,      down.packed, rows_in,     inner_rows, out,
+                              world.call().zeroed, sums,        gate_up_end, down_end};
+    experts_ffn(device.stream(), call, world.routing());
+  } else {
+    grouped_linear(device.stream(), gate_up.packed, rows_in, world.routing(), inner_rows, {.rows = GroupedRows::kIn},
+                   gate_up_end);
+    grouped_linear(device.stream(), down.packed, inner_rows, world.routing(), out,
+                   {.rows = GroupedRows::kOut, .routing_ready = true}, down_end);
+    combine_experts(device.stream(), world.routing(), out, sums);
+  }
+  return {world.read(), decoded(m.read<char>(), dtype), decoded(d.read<char>(), layer.d), y.read<float>()};
 }
 
 }  // namespace volley::ops

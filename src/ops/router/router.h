@@ -94,4 +94,11 @@ struct RouteCall {
 // experts are chosen, and weights may become NaN by it. rows may be 0.
 void route(Stream& stream, const RouterRule& rule, const RouteCall& call, const Routing& out);
 
+// The grouping of rows whose experts were chosen elsewhere. chosen: [rows, top_k] int32, as route() leaves
+// Routing::experts where all are here. Entries of the experts [first, first + count) stay and are grouped, by the
+// numbers that these experts have among all; the others are left out. out: of take_routing() for all experts; its
+// weights stay as they are. touched_total: as RouteCall has it. rows may be 0. Built for the CPU.
+void group_chosen(Stream& stream, TensorView chosen, int32_t first, int32_t count, const Routing& out,
+                  int64_t* touched_total = nullptr);
+
 }  // namespace volley::ops

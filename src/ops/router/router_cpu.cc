@@ -148,8 +148,20 @@ void route_cpu(Stream& stream, const RouterRule& rule, const RouteCall& call, co
   if (call.touched_total != nullptr) *call.touched_total += touched;
 }
 
+void group_chosen_cpu(Stream& stream, TensorView chosen, int32_t first, int32_t count, const Routing& out,
+                      int64_t* touched_total) {
+  if (stream.dry()) return;
+  const int32_t* from = chosen.as<int32_t>();
+  int32_t* experts = out.experts.as<int32_t>();
+  for (int64_t i = 0; i < chosen.count(); ++i) {
+    experts[i] = from[i] >= first && from[i] < first + count ? from[i] : -1;
+  }
+  const int32_t touched = group(out);
+  if (touched_total != nullptr) *touched_total += touched;
+}
+
 }  // namespace
 
-const RouterKernels RouterKernels::kCpu = {route_cpu};
+const RouterKernels RouterKernels::kCpu = {route_cpu, nullptr, group_chosen_cpu};
 
 }  // namespace volley::ops

@@ -384,6 +384,44 @@ ROUTER_TEST(NoRows) {
 }
 
 #ifndef VOLLEY_ROUTER_TEST_CUDA
+// What replicas do with rows that others have routed: each groups the entries of its experts, by their numbers among
+// all, and together they group every entry once.
+TEST(Router, GroupsWhatWasChosenElsewhere) {
+  const auto device = *make_cpu_device(2);
+  const RouterRule rule = softmax_rule(13, 3);
+  const int64_t rows = 40;
+  RouterInputs in;
+  in.logits = normal_values(rows * rule.experts, 3);
+  in.row_slots.assign(rows, 0);
+  in.row_slots[5] = in.row_slots[39] = in.skipped_slot = 1;
+  RouterWorld chosen(*device, rule, rows, in);
+  chosen.run();
+  const Routed whole = chosen.read();
+  std::vector<int> grouped(whole.experts.size());
+  int64_t touched = 0;
+  for (const auto& [first, count] : std::vector<std::pair<int32_t, int32_t>>{{0, 4}, {4, 4}, {8, 0}, {8, 5}}) {
+    RouterWorld part(*device, rule, rows, in);
+    part.run();  // weights stay
+    int64_t total = 0;
+    group_chosen(device->stream(), chosen.routing().experts, first, count, part.routing(), &total);
+    Routed got = part.read();
+    got.total = total;
+    for (size_t i = 0; i < whole.experts.size(); ++i) {
+      const int32_t expert = whole.experts[i];
+      ASSERT_EQ(got.experts[i], expert >= first && expert < first + count ? expert : -1) << i;
+    }
+    check_grouping(rule, got);
+    EXPECT_EQ(got.weights, whole.weights);
+    for (const int32_t entry : got.entries) ++grouped[static_cast<size_t>(entry)];
+    touched += total;
+  }
+  for (size_t i = 0; i < grouped.size(); ++i) EXPECT_EQ(grouped[i], whole.experts[i] < 0 ? 0 : 1) << i;
+  EXPECT_EQ(touched, static_cast<int64_t>(whole.touched.size()));
+  const RouterWorld none(*device, rule, 0, {});
+  group_chosen(device->stream(), {nullptr, DType::kI32, {0, rule.top_k}}, 0, 13, none.routing());
+  EXPECT_EQ(none.read().offsets, std::vector<int32_t>(14));
+}
+
 TEST(RouterRule, RefusesWhatCannotBeFollowed) {
   const auto code = [](const RouterRule& rule) { return check_router(rule).error().code; };
   EXPECT_EQ(code(softmax_rule(4, 5)), ErrorCode::kInvalidArgument);

@@ -37,7 +37,7 @@ struct StepSegment {
   int32_t known = 1;
   int32_t draft = 0;            // drafted tokens to verify; 0 unless kFromSlot
   int32_t chooses = 0;          // a token is chosen after the last known row and after each drafted one
-  int32_t rows_reserved = 1;    // >= known + draft; what is left over repeats the segment's first row in the scrap slot
+  int32_t rows_reserved = 1;    // >= known + draft; what is left over: token 0 at position 0, in rows of the scrap slot
   int32_t row_begin = 0;        // first row in the target's pass
   int32_t token_begin = 0;      // first of its known tokens in Step::tokens, unless kFromSlot
   int32_t block_index = -1;     // its block in the drafter's pass; -1: it is not drafted for

@@ -18,7 +18,7 @@ namespace volley::serve {
 Client::Client(uint16_t port, int receive_buffer) {
   socket_ = ::socket(AF_INET, SOCK_STREAM, 0);
   if (receive_buffer > 0) ::setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
-  const timeval timeout{8, 0};
+  const timeval timeout{120, 0};  // a slow machine is no failure
   ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
   ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
   sockaddr_in address{};

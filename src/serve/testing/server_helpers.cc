@@ -34,7 +34,7 @@ std::unique_ptr<Server> start_server(Engine& engine, ServerOptions options) {
 }
 
 bool eventually(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + 8s;
+  const auto deadline = std::chrono::steady_clock::now() + 120s;
   while (std::chrono::steady_clock::now() < deadline) {
     if (condition()) return true;
     std::this_thread::sleep_for(2ms);

@@ -244,7 +244,9 @@ export class Chat {
     } catch (error) {
       drawer.now();
       if (!signal.aborted) {
-        turn.answers.pop();
+        // What has come is kept with the conversation, as that of a stopped answer is.
+        if (one.answer.trace.content === '') turn.answers.pop();
+        else one.notes = [error instanceof ApiFailure ? error.message : 'The page failed on this answer.'];
         throw error;
       }
     }

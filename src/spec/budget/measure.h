@@ -20,6 +20,7 @@ struct MeasurePlan {
   double target_kv_bytes = 0, draft_kv_bytes = 0;
   double target_weight_bytes = 0;
   ExpertCosts experts;            // of the target, without seconds
+  double experts_share = 1;       // of those that a pass touches, the part that the round counts
   int32_t vocab = 1;              // made-up requests hold different tokens, so that their experts differ
   int32_t heads_per_kv_head = 1;  // of the target
   int32_t max_model_len = 0;      // tokens of a request, at least 2

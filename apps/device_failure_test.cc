@@ -1,0 +1,180 @@
+// Protects what a command does about its device: whichever fails or hangs, the process ends with what it was, and keeps
+// what is worth keeping.
+#include "apps/device_failure.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "apps/exit_codes.h"
+
+namespace volley::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using testing::ExitedWithCode;
+
+constexpr const char* kFailure = "The device hangs.";
+
+TEST(DeviceFailure, EndsTheProcessWhoeverIsFirst) {
+  Console console;
+  EXPECT_EXIT(
+      {
+        DeviceFailure device(&console);
+        device(kFailure);
+        device.leave();
+      },
+      ExitedWithCode(kExitDevice), kFailure);
+  EXPECT_EXIT(
+      {
+        DeviceFailure device(&console);
+        device.leave();
+        device(kFailure);
+      },
+      ExitedWithCode(kExitDevice), kFailure);
+}
+
+TEST(DeviceFailure, IsHandledOnlyBeforeTheEnd) {
+  Console console;
+  std::string handled;
+  DeviceFailure device(&console);
+  device.set_handler([&handled](const std::string& failure) { handled = failure; });
+  EXPECT_FALSE(device.happened());
+  device(kFailure);
+  EXPECT_EQ(handled, kFailure);
+  EXPECT_TRUE(device.happened());
+  DeviceFailure none(&console);
+  none.leave();  // goes on
+}
+
+// The program with a device that a signal makes fail (SIGUSR1) or hang (SIGUSR2).
+class FaultyProgram : public testing::TestWithParam<int> {
+ protected:
+  FaultyProgram() { fs::create_directories(folder_); }
+  ~FaultyProgram() override {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+    fs::remove_all(folder_);
+  }
+
+  void start(std::vector<std::string> words, const char* program = VOLLEY_FAULTY_PROGRAM) {
+    words.insert(words.begin(), "volley");
+    pid_ = ::fork();
+    if (pid_ != 0) return;
+    redirect(STDIN_FILENO, "/dev/null", O_RDONLY);
+    redirect(STDOUT_FILENO, path("out"), O_WRONLY | O_CREAT | O_TRUNC);
+    redirect(STDERR_FILENO, path("err"), O_WRONLY | O_CREAT | O_TRUNC);
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    ::execv(program, argv.data());
+    ::_exit(127);
+  }
+  // Once the file holds something, the device goes wrong.
+  void break_device_after(const std::string& file) const {
+    for (int i = 0; i < 300'000 && read(file).empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ASSERT_FALSE(read(file).empty()) << read("err");
+    ::kill(pid_, GetParam());
+  }
+  // Its exit status, 1000 + the signal that ended it, or -1: it still runs after five minutes.
+  int status() {
+    for (int i = 0; i < 30'000; ++i) {
+      int raw = 0;
+      if (::waitpid(pid_, &raw, WNOHANG) == pid_) {
+        pid_ = -1;
+        return WIFEXITED(raw) ? WEXITSTATUS(raw) : 1000 + WTERMSIG(raw);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return -1;
+  }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string read(const std::string& name) const {
+    std::ifstream file(path(name), std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  std::string last_error() const {
+    std::istringstream lines(read("err"));
+    std::string last;
+    for (std::string line; std::getline(lines, line);) last = line;
+    return last;
+  }
+  void expect_the_failure_is_said() const {
+    const char* const said = GetParam() == SIGUSR1 ? "the test says so" : "--step-timeout";
+    EXPECT_NE(last_error().find(said), std::string::npos) << read("err");
+  }
+
+  const fs::path folder_ = fs::temp_directory_path() / ("volley_device_failure_" + std::to_string(::getpid()));
+  const std::vector<std::string> engine_ = {"--threads", "2", "--step-timeout", GetParam() == SIGUSR1 ? "600" : "3"};
+  pid_t pid_ = -1;
+
+ private:
+  static void redirect(int descriptor, const std::string& path, int flags) {
+    const int opened = ::open(path.c_str(), flags, 0600);
+    if (opened < 0 || ::dup2(opened, descriptor) < 0) ::_exit(126);
+  }
+};
+
+std::vector<std::string> joined(std::vector<std::string> words, const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST_P(FaultyProgram, GenerateEndsWithTheFailure) {
+  start(joined({"generate", "--prompt", "Once", "--max-tokens", "1500", "--ignore-eos", "--spec", "off"}, engine_));
+  break_device_after("out");
+  EXPECT_EQ(status(), kExitDevice);
+  expect_the_failure_is_said();
+}
+
+// Lines without an answer stay without a result, so that the same command answers them.
+TEST_P(FaultyProgram, BatchLeavesTheRestToTheSameCommand) {
+  constexpr int kLines = 60;
+  {
+    std::ofstream input(path("in"));
+    for (int i = 0; i < kLines; ++i) {
+      const Json body = {{"prompt", "Count from " + std::to_string(i)}, {"max_tokens", 40}, {"ignore_eos", true}};
+      const Json line = {
+          {"custom_id", std::to_string(i)}, {"method", "POST"}, {"url", "/v1/completions"}, {"body", body}};
+      input << line.dump() << '\n';
+    }
+  }
+  const std::vector<std::string> command = {"batch",         "--input", path("in"), "--output", path("done"),
+                                            "--concurrency", "4",       "--verify", "full"};
+  start(joined(command, engine_));
+  break_device_after("done");
+  EXPECT_EQ(status(), kExitDevice);
+  expect_the_failure_is_said();
+  const auto results = [this] {
+    std::vector<Json> results;
+    std::istringstream lines(read("done"));
+    for (std::string line; std::getline(lines, line);) results.push_back(Json::parse(line));
+    return results;
+  };
+  EXPECT_LT(results().size(), static_cast<size_t>(kLines)) << "else this test shows nothing";
+  for (const Json& result : results()) EXPECT_EQ(result["response"]["status_code"], 200) << result;
+  start(command, VOLLEY_PROGRAM);
+  EXPECT_EQ(status(), kExitOk) << read("err");
+  EXPECT_EQ(results().size(), static_cast<size_t>(kLines));
+  for (const Json& result : results()) EXPECT_EQ(result["response"]["status_code"], 200) << result;
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, FaultyProgram, testing::Values(SIGUSR1, SIGUSR2),
+                         [](const auto& info) { return std::string(info.param == SIGUSR1 ? "Fails" : "Hangs"); });
+
+}  // namespace
+}  // namespace volley::apps

@@ -1,0 +1,252 @@
+// Protects: replicas that divide a layer's experts, each with rows of its own or with none: every row has the bits that
+// it has where one has all experts, however many there are and whatever the others do, and nobody waits for ever.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "base/sanitized.h"
+#include "comm/row_exchange.h"
+#include "device/dry_run.h"
+#include "model/ffn/experts.h"
+
+namespace volley::model {
+namespace {
+
+constexpr int64_t kHidden = 32, kMostRows = 6;
+
+struct Kind {
+  const char* name;
+  int32_t experts, shared_inner;
+  bool bias;
+  DType activation;
+};
+constexpr Kind kKinds[] = {
+    {"plain", 8, 0, false, DType::kF32}, {"shared", 7, 16, false, DType::kBF16}, {"biases", 8, 0, true, DType::kF32}};
+
+Decoder decoder(const Kind& kind) {
+  Experts experts;
+  experts.router.experts = kind.experts, experts.router.top_k = 3;
+  experts.inner = 16;
+  experts.shared_inner = kind.shared_inner;
+  experts.bias = kind.bias;
+  if (kind.bias) experts.clamp.limit = 7;
+  Decoder decoder;
+  decoder.hidden = kHidden;
+  decoder.layers = {{Attention{}, experts}};
+  return decoder;
+}
+
+// Weights of a layer, which all replicas compute from.
+struct Layer {
+  explicit Layer(const Kind& kind) : kind(kind), spec(decoder(kind)), device(*make_cpu_device(1)) {
+    const auto checkpoint = weights::make_dummy_checkpoint(5);
+    const std::vector<Param> list = layer_params(spec, 0);
+    const DType storage = kind.activation;
+    WeightLoader loader(*device, *checkpoint, {storage, storage}, list);
+    block = *ExpertsBlock::load(loader, "layers.0.", {*spec.experts(0), kind.activation, 0});
+  }
+  const Kind kind;
+  const Decoder spec;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<FfnBlock> block;
+};
+
+// A replica's, or that of the only one.
+class Runner {
+ public:
+  Runner(const Layer& layer, comm::RowExchange* exchange)
+      : layer_(layer), exchange_(exchange), device_(*make_cpu_device(1)), scratch_(*device_->allocate(1 << 20)) {
+    if (exchange != nullptr) VOLLEY_CHECK(exchange->prepare(*device_).ok());
+  }
+
+  // What is added to rows of 0. h: [rows, hidden].
+  std::vector<float> run(const std::vector<float>& h) {
+    const auto rows = static_cast<int32_t>(std::ssize(h) / kHidden);
+    std::vector<float> in = h, x(h.size());
+    std::vector<BFloat16> narrow;
+    for (const float v : h) narrow.push_back(to_bfloat16(v));
+    ops::Rows batch;
+    batch.rows = rows;
+    Pass pass{device_->stream(), batch, {}, scratch_};
+    pass.routing.touched_total = &touched;
+    pass.exchange = exchange_;
+    const bool is_narrow = layer_.kind.activation == DType::kBF16;
+    void* const data = is_narrow ? static_cast<void*>(narrow.data()) : in.data();
+    layer_.block->run(pass, {TensorView(data, layer_.kind.activation, {rows, kHidden})},
+                      {TensorView(x.data(), DType::kF32, {rows, kHidden})});
+    EXPECT_EQ(scratch_.mark(), 0u);
+    return x;
+  }
+
+  int64_t touched = 0;
+
+ private:
+  const Layer& layer_;
+  comm::RowExchange* const exchange_;
+  std::unique_ptr<Device> device_;
+  Arena scratch_;
+};
+
+std::vector<float> row_of(uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> row(kHidden);
+  for (float& v : row) v = normal(random);
+  return row;
+}
+
+constexpr uint32_t kDifferentRows = 64;
+
+// The bits of each row, alone on the only replica.
+std::vector<std::vector<float>> answers_of(const Layer& layer) {
+  Runner whole(layer, nullptr);
+  std::vector<std::vector<float>> answers;
+  for (uint32_t i = 0; i < kDifferentRows; ++i) answers.push_back(whole.run(row_of(i)));
+  return answers;
+}
+
+// So many passes, in which replicas fall idle and wake at random, for stretches of random length.
+void check_replicas(const Layer& layer, int replicas, int64_t passes) {
+  const auto answers = answers_of(layer);
+  std::vector<std::vector<float>> rows;
+  for (uint32_t i = 0; i < kDifferentRows; ++i) rows.push_back(row_of(i));
+  auto exchanges = comm::make_row_exchanges(replicas, kMostRows, 1 << 20);
+  std::vector<int64_t> idle(static_cast<size_t>(replicas)), touched(static_cast<size_t>(replicas));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < replicas; ++r) {
+    threads.emplace_back([&, r] {
+      Runner runner(layer, exchanges[static_cast<size_t>(r)].get());
+      std::minstd_rand random(static_cast<uint32_t>(r + 1));
+      bool busy = true;
+      for (int64_t pass = 0; pass < passes; ++pass) {
+        if (random() % 8 == 0) busy = !busy;
+        if (random() % 64 == 0) std::this_thread::yield();
+        const int64_t count = busy ? 1 + static_cast<int64_t>(random() % kMostRows) : 0;
+        std::vector<float> h, wanted;
+        for (int64_t i = 0; i < count; ++i) {
+          const size_t which = random() % kDifferentRows;
+          h.insert(h.end(), rows[which].begin(), rows[which].end());
+          wanted.insert(wanted.end(), answers[which].begin(), answers[which].end());
+        }
+        ASSERT_TRUE(runner.run(h) == wanted)
+            << layer.kind.name << ", replica " << r << " of " << replicas << ", pass " << pass;
+        idle[static_cast<size_t>(r)] += count == 0 ? 1 : 0;
+      }
+      touched[static_cast<size_t>(r)] = runner.touched;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int r = 0; r < replicas; ++r) {
+    EXPECT_GT(idle[static_cast<size_t>(r)], passes / 4);
+    EXPECT_GT(touched[static_cast<size_t>(r)], 0) << "replica " << r << " computed nothing";
+  }
+}
+
+TEST(ExpertsOfReplicas, GiveEveryRowTheBitsOfOne) {
+  for (const Kind& kind : kKinds) {
+    const Layer layer(kind);
+    for (const int replicas : {1, 2, 3, 4}) check_replicas(layer, replicas, kSanitized ? 300 : 600);
+  }
+}
+
+TEST(ExpertsOfReplicas, FallIdleAndWakeAtRandom) {
+  const Layer layer(kKinds[1]);
+  for (const int replicas : {2, 4}) check_replicas(layer, replicas, kSanitized ? 500 : 10'000);
+}
+
+// More replicas than experts: some have none, and their rows go to the others.
+TEST(ExpertsOfReplicas, MayBeMoreThanExperts) {
+  const Layer layer(kKinds[0]);
+  const auto answers = answers_of(layer);
+  auto exchanges = comm::make_row_exchanges(11, kMostRows, 1 << 20);
+  std::vector<int64_t> touched(11);
+  std::vector<std::thread> threads;
+  for (uint32_t r = 0; r < 11; ++r) {
+    threads.emplace_back([&, r] {
+      Runner runner(layer, exchanges[r].get());
+      EXPECT_TRUE(runner.run(row_of(r)) == answers[r]) << r;
+      EXPECT_TRUE(runner.run(row_of(r + 20)) == answers[r + 20]) << r;
+      touched[r] = runner.touched;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GE(std::ranges::count(touched, 0), 3);
+}
+
+// All that pass together touch what they would touch on one.
+TEST(ExpertsOfReplicas, CountWhatAllRowsTouchOnce) {
+  const Layer layer(kKinds[0]);
+  std::vector<float> all;
+  for (uint32_t r = 0; r < 4; ++r) {
+    const auto row = row_of(r);
+    all.insert(all.end(), row.begin(), row.end());
+  }
+  Runner whole(layer, nullptr);
+  whole.run(all);
+  auto exchanges = comm::make_row_exchanges(4, kMostRows, 1 << 20);
+  std::atomic<int64_t> touched{0};
+  std::vector<std::thread> threads;
+  for (uint32_t r = 0; r < 4; ++r) {
+    threads.emplace_back([&, r] {
+      Runner runner(layer, exchanges[r].get());
+      runner.run(row_of(r));
+      touched += runner.touched;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(touched, whole.touched);
+}
+
+// A dry run takes what a pass may take at most, whoever has the rows: scratch memory, and common memory.
+TEST(ExpertsOfReplicas, DryRunsSeeWhatRealOnesTake) {
+  for (const Kind& kind : kKinds) {
+    const Layer layer(kind);
+    const auto dry = comm::make_dry_row_exchange(2, kMostRows);
+    DryDevice device(1);
+    ops::Rows batch;
+    const auto measure = [&](int32_t rows) {
+      return measure_scratch(device.stream(), [&](Arena& scratch) {
+        batch.rows = rows;
+        Pass pass{device.stream(), batch, {}, scratch};
+        pass.exchange = dry.get();
+        const TensorView h(rows == 0 ? nullptr : no_memory(), kind.activation, {rows, kHidden});
+        layer.block->run(pass, h, {TensorView(no_memory(), DType::kF32, {rows, kHidden})});
+      });
+    };
+    const int64_t most = measure(kMostRows);
+    EXPECT_LE(measure(0), most);
+    const auto common = static_cast<int64_t>(dry->common().peak());
+    // A real layer in memory of just that size: running out of an arena is a failed CHECK.
+    for (const auto& [first, second] : {std::pair<int64_t, int64_t>{kMostRows, 0}, {0, kMostRows}, {5, 4}, {1, 0}}) {
+      auto exchanges = comm::make_row_exchanges(2, kMostRows, common);
+      std::vector<std::thread> threads;
+      for (int r = 0; r < 2; ++r) {
+        threads.emplace_back([&, r, rows = static_cast<int32_t>(r == 0 ? first : second)] {
+          const auto own = *make_cpu_device(1);
+          VOLLEY_CHECK(exchanges[static_cast<size_t>(r)]->prepare(*own).ok());
+          Arena scratch(*own->allocate(static_cast<size_t>(most)));
+          std::vector<float> h(static_cast<size_t>(rows * kHidden), 0.5f), x(h.size());
+          ops::Rows some;
+          some.rows = rows;
+          Pass pass{own->stream(), some, {}, scratch};
+          pass.exchange = exchanges[static_cast<size_t>(r)].get();
+          layer.block->run(pass, {TensorView(h.data(), kind.activation, {rows, kHidden})},
+                           {TensorView(x.data(), DType::kF32, {rows, kHidden})});
+          if (rows == kMostRows) {
+            EXPECT_EQ(static_cast<int64_t>(scratch.peak()), most) << kind.name;
+          }
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      if (first + second >= kMostRows) {
+        EXPECT_EQ(static_cast<int64_t>(exchanges[0]->common().peak()), common) << kind.name;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace volley::model
