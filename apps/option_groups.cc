@@ -275,7 +275,7 @@ namespace {
 void add_node_options(CLI::App* app, EngineOptions* options) {
   app->add_option("--nnodes", options->nnodes,
                   "processes, one a machine, that have equal parts of the ranks of --tensor-parallel-size; all are "
-                  "started with the same options but for --node-rank; on the CPU [1]")
+                  "started with the same options but for --node-rank; on GPUs they need NCCL [1]")
       ->check(between(1, 8, "a number of nodes from 1 to 8"));
   app->add_option("--node-rank", options->node_rank,
                   "which of them this is; 0 has the server, the others compute for it [0]")

@@ -1,5 +1,6 @@
 // Sums and gathers among GPUs: 72 sums one after the other in a CUDA graph, as many as Qwen3-8B has in a pass, but with
 // nothing between them. Microseconds of one, on the slowest rank: each way of summing, and the one that is chosen.
+// First of GPUs that write into one another's memory, then, where there is NCCL, of the same GPUs over it.
 #include <algorithm>
 #include <barrier>
 #include <cstdio>
@@ -21,16 +22,24 @@ constexpr int64_t kMostFloats = 256 * kVocab;  // of a sum, and of what is gathe
 // Ranks on as many GPUs, with memory.
 class Ranks {
  public:
-  Ranks(int ranks, int64_t in_parts_bytes) {
+  Ranks(bool nccl, int ranks, int64_t in_parts_bytes) {
     std::vector<int> gpus;
     for (int rank = 0; rank < ranks; ++rank) gpus.push_back(rank);
-    auto group = comm::make_cuda_group(gpus, {in_parts_bytes});
+    auto group = nccl ? comm::make_nccl_group(ranks, 0, gpus, {}, {in_parts_bytes})
+                      : comm::make_cuda_group(gpus, {in_parts_bytes});
     VOLLEY_CHECK_MSG(group.ok(), group.error().message);
     group_ = std::move(*group);
-    for (int rank = 0; rank < ranks; ++rank) {
-      devices_.push_back(std::move(make_cuda_device(rank)).value());
-      VOLLEY_CHECK(group_[static_cast<size_t>(rank)]->prepare(*devices_.back()).ok());
-      for (int i = 0; i < 2; ++i) memory_.push_back(std::move(devices_.back()->allocate(kMostFloats * 4)).value());
+    for (int rank = 0; rank < ranks; ++rank) devices_.push_back(std::move(make_cuda_device(rank)).value());
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < group_.size(); ++i) {
+      threads.emplace_back([&, i] {
+        devices_[i]->attach_thread();
+        VOLLEY_CHECK(group_[i]->prepare(*devices_[i]).ok());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const auto& device : devices_) {
+      for (int i = 0; i < 2; ++i) memory_.push_back(std::move(device->allocate(kMostFloats * 4)).value());
     }
   }
   ~Ranks() { group_.clear(); }
@@ -76,7 +85,8 @@ class Ranks {
   double gather_us(int64_t rows) {
     const int64_t n = kVocab / std::ssize(group_);
     return us(4, [&](comm::Communicator& c, Stream& stream, float* mine, float* out) {
-      c.gather_columns(stream, {mine, DType::kF32, {rows, n}}, c.rank() * n, {out, DType::kF32, {rows, n * c.ranks()}});
+      c.gather_columns(stream, {mine, DType::kF32, {rows, n}}, c.rank() * n, n,
+                       {out, DType::kF32, {rows, n * c.ranks()}});
     });
   }
 
@@ -86,31 +96,39 @@ class Ranks {
   comm::Group group_;
 };
 
+void measure(bool nccl, int ranks) {
+  constexpr int kSumRows[] = {1, 4, 16, 32, 64, 128, 256, 512, 2048};
+  const char* over = nccl ? "nccl" : "peers";
+  std::vector<double> us[3];  // chosen, whole, in parts: one group after the other, as GPUs bear one
+  for (const auto& [way, in_parts_bytes] : {std::pair{0, int64_t{-1}}, {1, int64_t{1} << 60}, {2, int64_t{0}}}) {
+    Ranks group(nccl, ranks, in_parts_bytes);
+    for (const int rows : kSumRows) us[way].push_back(way < 2 || ranks > 2 ? group.sum_us(rows, 4096) : 0);
+    if (way > 0) continue;
+    for (const int rows : {1, 16, 64, 256}) {
+      std::printf("{\"over\": \"%s\", \"ranks\": %d, \"rows\": %d, \"columns\": %d, \"gather_us\": %.2f}\n", over,
+                  ranks, rows, static_cast<int>(kVocab), group.gather_us(rows));
+      std::fflush(stdout);
+    }
+  }
+  for (size_t i = 0; i < std::size(kSumRows); ++i) {
+    std::printf(
+        "{\"over\": \"%s\", \"ranks\": %d, \"rows\": %d, \"columns\": 4096, \"sum_us\": %.2f, \"whole_us\": %.2f, "
+        "\"in_parts_us\": %.2f}\n",
+        over, ranks, kSumRows[i], us[0][i], us[1][i], us[2][i]);
+  }
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 int main() {
   load_gpu_code_early();
-  constexpr int kSumRows[] = {1, 4, 16, 32, 64, 128, 256, 512, 2048};
+  const auto nccl = comm::nccl_version();
+  if (!nccl.ok()) std::fprintf(stderr, "%s\n", nccl.error().message.c_str());
   for (const int ranks : {1, 2, 4, 8}) {
     if (!examine_cuda_device(ranks - 1).ok()) break;
-    std::vector<double> us[3];  // chosen, whole, in parts: one group after the other, as GPUs bear one
-    for (const auto& [way, in_parts_bytes] : {std::pair{0, int64_t{-1}}, {1, int64_t{1} << 60}, {2, int64_t{0}}}) {
-      Ranks group(ranks, in_parts_bytes);
-      for (const int rows : kSumRows) us[way].push_back(way < 2 || ranks > 2 ? group.sum_us(rows, 4096) : 0);
-      if (way > 0) continue;
-      for (const int rows : {1, 16, 64, 256}) {
-        std::printf("{\"ranks\": %d, \"rows\": %d, \"columns\": %d, \"gather_us\": %.2f}\n", ranks, rows,
-                    static_cast<int>(kVocab), group.gather_us(rows));
-        std::fflush(stdout);
-      }
-    }
-    for (size_t i = 0; i < std::size(kSumRows); ++i) {
-      std::printf(
-          "{\"ranks\": %d, \"rows\": %d, \"columns\": 4096, \"sum_us\": %.2f, \"whole_us\": %.2f, "
-          "\"in_parts_us\": %.2f}\n",
-          ranks, kSumRows[i], us[0][i], us[1][i], us[2][i]);
-    }
-    std::fflush(stdout);
+    measure(false, ranks);
+    if (nccl.ok() && ranks > 1) measure(true, ranks);
   }
   return 0;
 }

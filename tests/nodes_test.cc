@@ -1,5 +1,6 @@
 // Protects that an engine whose ranks are in several processes gives the tokens of one process, whatever requests ask
-// for, and refuses what it cannot do. Threads stand for processes; they share nothing but connections.
+// for, and refuses what it cannot do. Threads stand for processes; they share nothing but connections. On GPUs each
+// rank has one of its own, and they sum over NCCL: without it, or with fewer GPUs, tests are skipped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/comm.h"
 #include "harness.h"
 #include "net/port_for_test.h"
 
@@ -21,9 +23,25 @@ namespace {
 
 using ::testing::HasSubstr;
 
+const bool kOnCpu = kTestDevice == std::string("cpu");
+
+// Why so many ranks in several processes cannot be here; empty: they can.
+std::string missing(int ranks) {
+  if (kOnCpu) return "";
+  if (!has_room_for(ranks)) return "needs " + std::to_string(ranks) + " GPUs";
+  const auto nccl = comm::nccl_version();
+  return nccl.ok() ? "" : nccl.error().message;
+}
+
+// Of one machine, which its processes share out among them.
+std::string device_of(int ranks, int nodes, int node) {
+  return kOnCpu ? "cpu" : "cuda:" + std::to_string(node * (ranks / nodes));
+}
+
+// Node 0's options.
 EngineOptions on_nodes(int ranks, int nodes) {
   EngineOptions options = pocket_options();
-  options.device = "cpu";
+  options.device = device_of(ranks, nodes, 0);
   options.threads = 1;
   options.max_num_seqs = 4;
   options.kv_pages = 400;
@@ -44,6 +62,7 @@ class Cluster {
     for (int node = 1; node < options.nnodes; ++node) {
       followers_.emplace_back([options = EngineOptions(options), node]() mutable {
         options.node_rank = node;
+        options.device = device_of(options.tensor_parallel_size, options.nnodes, node);
         bool started = false;
         const Status end = Engine::follow(options, {}, [&started] { started = true; });
         EXPECT_TRUE(end.ok()) << end.error().message;
@@ -102,6 +121,7 @@ void expect_the_same(const std::vector<Output>& outputs, const std::vector<Outpu
 }
 
 TEST(Nodes, GiveTheTokensOfOneProcess) {
+  if (const std::string what = missing(2); !what.empty()) GTEST_SKIP() << what;
   const auto alone = make_engine(on_nodes(2, 1));
   const auto expected = run_all(*alone, all_kinds(*alone), 4);
   const Cluster two(on_nodes(2, 2));
@@ -116,6 +136,7 @@ TEST(Nodes, GiveTheTokensOfOneProcess) {
 
 // A step's costs are measured on all nodes, and what they say differs from run to run; the tokens do not.
 TEST(Nodes, MeasureWhatAStepCosts) {
+  if (const std::string what = missing(2); !what.empty()) GTEST_SKIP() << what;
   const auto alone = make_engine(on_nodes(2, 1));
   const auto expected = run_all(*alone, all_kinds(*alone), 4);
   EngineOptions options = on_nodes(2, 2);
@@ -126,42 +147,61 @@ TEST(Nodes, MeasureWhatAStepCosts) {
   for (size_t i = 0; i < outputs.size(); ++i) EXPECT_EQ(outputs[i].tokens, expected[i].tokens) << i;
 }
 
+// A model of tests/data/targets, without a drafter.
+EngineOptions tiny_on_nodes(const std::string& folder, int ranks, int nodes) {
+  EngineOptions options = on_nodes(ranks, nodes);
+  options.model_dir = "tests/data/targets/" + folder;
+  options.draft_dir.clear();
+  options.speculation = Speculation::kOff;
+  options.verify = {};
+  options.skip_tokenizer = true;
+  options.max_model_len = 200;
+  options.prefill_chunk = 16;
+  options.page_size = 16;  // so that prompts have pages in common
+  return options;
+}
+
+std::vector<GenerateRequest> tiny_requests() {
+  std::vector<GenerateRequest> all(6);
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (int j = 0; j < 70; ++j) all[i].prompt.push_back(static_cast<TokenId>(2 + (j * 7 + (j > 40 ? i : 0)) % 40));
+    all[i].sampling.seed = i;
+    all[i].max_tokens = 20;
+    all[i].ignore_eos = true;
+  }
+  return all;
+}
+
+// Two of them have no row of the output head.
+TEST(Nodes, HaveSeveralRanksEach) {
+  if (const std::string what = missing(4); !what.empty()) GTEST_SKIP() << what;
+  auto alone = make_engine(tiny_on_nodes("plain", 4, 1));
+  const auto expected = run_all(*alone, tiny_requests(), 4);
+  alone.reset();  // no two groups have several GPUs in common
+  const Cluster two(tiny_on_nodes("plain", 4, 2));
+  expect_the_same(run_all(*two.engine, tiny_requests(), 4), expected, "two nodes of two ranks");
+}
+
 // Recurrent layers, whose states are saved and restored; and experts, whole ones on each node.
 TEST(Nodes, KeepStatesAndDivideExperts) {
+  if (const std::string what = missing(2); !what.empty()) GTEST_SKIP() << what;
   const auto tiny = [](int nodes) {
-    EngineOptions options = on_nodes(2, nodes);
-    options.model_dir = "tests/data/targets/next_experts";
-    options.draft_dir.clear();
-    options.speculation = Speculation::kOff;
-    options.verify = {};
-    options.skip_tokenizer = true;
+    EngineOptions options = tiny_on_nodes("next_experts", 2, nodes);
     options.enable_expert_parallel = true;
-    options.max_model_len = 200;
-    options.prefill_chunk = 16;
     return options;
-  };
-  const auto requests = [] {
-    std::vector<GenerateRequest> all(6);
-    for (size_t i = 0; i < all.size(); ++i) {
-      for (int j = 0; j < 70; ++j) all[i].prompt.push_back(static_cast<TokenId>(2 + (j * 7 + (j > 40 ? i : 0)) % 40));
-      all[i].sampling.seed = i;
-      all[i].max_tokens = 20;
-      all[i].ignore_eos = true;
-    }
-    return all;
   };
   const auto alone = make_engine(tiny(1));
   // One after the other, so that steps and their experts are the same; counted when the last step's are in.
   const auto stats_of = [&](const Engine& engine) {
-    while (engine.stats().requests_finished < std::ssize(requests())) std::this_thread::yield();
+    while (engine.stats().requests_finished < std::ssize(tiny_requests())) std::this_thread::yield();
     return engine.stats();
   };
-  const auto expected = run_all(*alone, requests(), 1);
+  const auto expected = run_all(*alone, tiny_requests(), 1);
   const Cluster two(tiny(2));
-  expect_the_same(run_all(*two.engine, requests(), 1), expected, "one at a time");
+  expect_the_same(run_all(*two.engine, tiny_requests(), 1), expected, "one at a time");
   EXPECT_GT(stats_of(*two.engine).cached_tokens, 0);
   EXPECT_EQ(stats_of(*two.engine).experts_touched, stats_of(*alone).experts_touched);
-  expect_the_same(run_all(*two.engine, requests(), 4), expected, "together");
+  expect_the_same(run_all(*two.engine, tiny_requests(), 4), expected, "together");
 }
 
 constexpr const char* kPortVariable = "VOLLEY_TEST_NODES_PORT";
@@ -178,6 +218,7 @@ TEST(NodeProcess, DISABLED_Follows) {
   ASSERT_NE(port, nullptr);
   EngineOptions options = with_process(std::atoi(port));
   options.node_rank = 1;
+  options.device = device_of(2, 2, 1);
   const Status end = Engine::follow(options);
   EXPECT_TRUE(end.ok()) << end.error().message;
 }
@@ -186,6 +227,7 @@ TEST(NodeProcess, DISABLED_Follows) {
 class WithProcess : public ::testing::Test {
  protected:
   void SetUp() override {
+    if (const std::string what = missing(2); !what.empty()) GTEST_SKIP() << what;
     EngineOptions options = on_nodes(2, 2);
     const std::string port = std::string(kPortVariable) + "=" + std::to_string(options.master_port);
     std::string name = "nodes", filter = "--gtest_filter=NodeProcess.*", disabled = "--gtest_also_run_disabled_tests";
@@ -262,6 +304,7 @@ std::string refusal(const EngineOptions& options) {
 }
 
 TEST(Nodes, RefuseWhatIsNotBuilt) {
+  if (const std::string what = missing(2); !what.empty()) GTEST_SKIP() << what;
   EngineOptions options = on_nodes(2, 3);
   EXPECT_THAT(refusal(options), HasSubstr("--tensor-parallel-size 2 cannot be divided among --nnodes 3"));
   options = on_nodes(2, 2);
@@ -289,13 +332,16 @@ TEST(Nodes, RefuseWhatIsNotBuilt) {
 }
 
 TEST(Nodes, ThatDifferSayInWhat) {
+  if (const std::string what = missing(2); !what.empty()) GTEST_SKIP() << what;
   EngineOptions options = on_nodes(2, 2);
   std::thread other([options]() mutable {
     options.node_rank = 1;
+    options.device = device_of(2, 2, 1);
     options.page_size = 32;
     const Status end = Engine::follow(options);
     ASSERT_FALSE(end.ok());
-    EXPECT_THAT(end.error().message, HasSubstr("Node 1 differs from node 0 in --page-size: 32 there, 16 on node 0"));
+    EXPECT_THAT(end.error().message, HasSubstr("Node 1 differs from node 0 in --page-size: 32 there, " +
+                                               std::string(kOnCpu ? "16" : "64") + " on node 0"));
   });
   EXPECT_THAT(refusal(options), HasSubstr("Node 1 differs from node 0 in --page-size"));
   other.join();

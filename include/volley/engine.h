@@ -78,7 +78,7 @@ struct EngineOptions {
   // Processes, as a rule one a machine, that have equal parts of these ranks. Each runs the same program with the same
   // models and options, but for node_rank, device, threads and what shares out memory. The engine is node 0's; the
   // others call Engine::follow(). master_addr is node 0's address, where it alone listens; whoever can connect to it is
-  // trusted. On the CPU; without replicas, and restart_on_device_error.
+  // trusted. On GPUs NCCL must be installed. Without replicas, and restart_on_device_error.
   int nnodes = 1, node_rank = 0;
   std::string master_addr;
   int master_port = 29501;

@@ -62,6 +62,11 @@ void load_gpu_code_early() {
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
 }
 
+void set_nccl_defaults() {
+  setenv("NCCL_NVLS_ENABLE", "0", 0);
+  setenv("NCCL_GRAPH_REGISTER", "0", 0);
+}
+
 std::vector<std::pair<std::string, std::string>> env_volley_variables() {
   std::vector<std::pair<std::string, std::string>> found;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {

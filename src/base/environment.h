@@ -37,6 +37,11 @@ std::optional<std::string> env_cuda_visible_devices();
 // process; later it changes nothing.
 void load_gpu_code_early();
 
+// Writes NCCL_NVLS_ENABLE=0 and NCCL_GRAPH_REGISTER=0, unless they are set. NCCL then uses no NVLink multicast, whose
+// faults reach beyond a process, and takes nothing for recorded work that a plan does not know of. To be called before
+// NCCL is loaded.
+void set_nccl_defaults();
+
 // Every variable whose name begins with VOLLEY_, with its value, sorted: options of the program (apps/options.h). Some
 // are secret: not for logs or messages.
 std::vector<std::pair<std::string, std::string>> env_volley_variables();

@@ -3,8 +3,24 @@
 
 namespace volley::comm {
 
-Result<Group> make_cuda_group(const std::vector<int>&, const CudaGroupOptions&) {
+namespace {
+
+Error without_cuda() {
   return unimplemented("This program was built without CUDA: build it with `make cuda`, or use --device cpu.");
+}
+
+}  // namespace
+
+Result<Group> make_cuda_group(const std::vector<int>&, const CudaGroupOptions&) {
+  return without_cuda();
+}
+
+Result<Group> make_nccl_group(int, int, const std::vector<int>&, std::vector<NodeLink>, const CudaGroupOptions&) {
+  return without_cuda();
+}
+
+Result<std::string> nccl_version() {
+  return without_cuda();
 }
 
 }  // namespace volley::comm

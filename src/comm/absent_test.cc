@@ -10,6 +10,10 @@ TEST(Group, OnGpusIsRefusedWhereCudaIsNotBuilt) {
   ASSERT_FALSE(group.ok());
   EXPECT_EQ(group.error().code, ErrorCode::kUnimplemented);
   EXPECT_NE(group.error().message.find("--device cpu"), std::string::npos) << group.error().message;
+  const auto of_nodes = make_group_of_nodes(DeviceKind::kCuda, 2, 0, 2, 0, {});
+  ASSERT_FALSE(of_nodes.ok());
+  EXPECT_EQ(of_nodes.error().code, ErrorCode::kUnimplemented);
+  EXPECT_EQ(nccl_version().error().code, ErrorCode::kUnimplemented);
 }
 
 }  // namespace

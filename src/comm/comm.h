@@ -1,6 +1,8 @@
 // What the ranks of a tensor-parallel group say to one another: sums and rows side by side. A rank is a thread with a
 // device, a part of the weights and a communicator of its own, in one process or in several. All ranks make the same
 // calls in the same order, with tensors of the same shapes but where a call says otherwise.
+// Three kinds: threads on CPUs, over TCP where there are several processes; GPUs of one process that write into one
+// another's memory; GPUs of several processes, over NCCL.
 //
 // Batch invariance: every element is a sum in rank order in fp32, whatever lies around it, so its bits depend on the
 // ranks' addends alone, and are the same on all ranks.
@@ -9,6 +11,7 @@
 #include <volley/result.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "device/device.h"
@@ -31,7 +34,8 @@ class Communicator {
 
   // Allocates the device memory that calls use; they are given this device's stream. The first call, and a graph that
   // records one, must come after all ranks have returned from this. The device must outlive the communicator.
-  // kResourceExhausted where there is no memory.
+  // kResourceExhausted where there is no memory. Over NCCL it waits for all ranks to come, which are threads then: it
+  // throws DeviceFault once one is gone, and kUnavailable is what NCCL refuses.
   virtual Status prepare(Device& device) = 0;
 
   // x += p0 + p1 + ..., in that order, p being the ranks' `partial`; the sum is added to x last. Both: [rows, n] fp32
@@ -39,8 +43,9 @@ class Communicator {
   // the order of the stream.
   virtual void add_sum(Stream& stream, TensorView partial, TensorView x) = 0;
   // out: the ranks' `mine` side by side in rank order. mine: [rows, its columns] fp32, of which a rank may have none;
-  // `first`: the columns of the ranks before. out: [rows, all columns]; on every rank. A NaN may come as another one.
-  virtual void gather_columns(Stream& stream, TensorView mine, int64_t first, TensorView out) = 0;
+  // `first`: the columns of the ranks before; `most`: those of the rank that has most, the same number on all ranks.
+  // out: [rows, all columns]; on every rank. A NaN may come as another one.
+  virtual void gather_columns(Stream& stream, TensorView mine, int64_t first, int64_t most, TensorView out) = 0;
 
   // Throws the DeviceFault of an aborted group. On a GPU, what was enqueued before then has no results: to be called
   // when they are there.
@@ -54,7 +59,8 @@ using Group = std::vector<std::unique_ptr<Communicator>>;  // by rank, of this p
 // Ranks that are threads of this process on CPU devices. They share memory.
 Group make_cpu_group(int ranks);
 
-// The connection to another process of a group, for sums alone, and the ranks that it has.
+// The connection to another process of a group, for sums alone (on GPUs: to learn that it is gone), and the ranks that
+// it has.
 struct NodeLink {
   std::unique_ptr<net::Connection> connection;
   int first_rank = 0, ranks = 0;
@@ -65,18 +71,34 @@ Group make_node_group(int ranks, int first, int local, std::vector<NodeLink> lin
 
 // How a group on GPUs works, for measurements and tests.
 struct CudaGroupOptions {
-  int64_t in_parts_bytes = -1;  // from where on sums are made in parts (peer_layout.h); negative: as is best
+  // From where on sums are made in parts (peer_layout.h, nccl_layout.h); negative: as is best.
+  int64_t in_parts_bytes = -1;
 };
 // Ranks that are threads of this process, each on the GPU of that number; there may be 1, 2, 4 or 8. Several on one GPU
 // are for tests: with few kernels beside them on it. kUnavailable where GPUs cannot reach each other's memory;
 // kFailedPrecondition where a living group has two of them, or kernels load late; kUnimplemented without CUDA.
 Result<Group> make_cuda_group(const std::vector<int>& gpus, const CudaGroupOptions& options = {});
 
+// Ranks [first, first + gpus.size()) of `ranks` (1, 2, 4 or 8), each a thread of this process on the GPU of that
+// number, over NCCL; the others are in the processes of `links`, which call this, too. Waits for the one that has rank
+// 0, at most a minute. The bits are those of the groups above. Each rank's prepare() must run on a thread of its own,
+// and recorded graphs must go before the group. kUnavailable: there is no NCCL, or no such GPU, or another process is
+// gone; the rest as make_cuda_group().
+Result<Group> make_nccl_group(int ranks, int first, const std::vector<int>& gpus, std::vector<NodeLink> links,
+                              const CudaGroupOptions& options = {});
+// The version of the NCCL that this process has, as "2.27.5". kUnavailable, with what to do, where there is none that
+// can be used; kUnimplemented without CUDA.
+Result<std::string> nccl_version();
+
 // make_cpu_group(), or make_cuda_group() on as many GPUs as ranks from `first_gpu` on.
 Result<Group> make_group(DeviceKind device, int ranks, int first_gpu);
+// Ranks [first, first + local) of a group of several processes: make_node_group(), or make_nccl_group() on `local` GPUs
+// from `first_gpu` on.
+Result<Group> make_group_of_nodes(DeviceKind device, int ranks, int first, int local, int first_gpu,
+                                  std::vector<NodeLink> links);
 
 // Ranks of which each goes through dry streams alone, and takes of a dry device what a real one would: all of a group,
-// or [first, first + local).
+// or [first, first + local), the others being in other processes.
 Group make_dry_group(int ranks);
 Group make_dry_group(int ranks, int first, int local);
 

@@ -2,14 +2,18 @@
 // after the other and in recorded graphs, stay apart whatever the ranks' pace; nobody waits for a rank that is gone.
 //
 // Where there are fewer GPUs than ranks, all ranks are on the first one, each with a stream of its own. Skipped without
-// a GPU.
+// a GPU. Groups over NCCL need a GPU for each rank, and are skipped without them, or without NCCL. Threads stand for
+// their processes, which share nothing but connections.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -20,6 +24,7 @@
 
 #include "base/environment.h"
 #include "comm/comm.h"
+#include "comm/nccl_layout.h"
 #include "comm/peer_layout.h"
 #include "device/arena.h"
 #include "device/fault.h"
@@ -70,20 +75,71 @@ struct Rank {
   }
 };
 
+enum class Kind { kPeers, kNccl, kNcclOfTwo };  // GPUs of one process, over NCCL, and that in two processes
+
+// Both ends of a connection.
+std::array<std::unique_ptr<net::Connection>, 2> connected() {
+  const auto soon = net::after(std::chrono::minutes(1));
+  auto listener = net::Listener::bind({"127.0.0.1", 0});
+  VOLLEY_CHECK(listener.ok());
+  auto there = net::Connection::connect({"127.0.0.1", (*listener)->port()}, soon);
+  auto here = (*listener)->accept(soon);
+  VOLLEY_CHECK(there.ok() && here.ok());
+  return {std::move(*here), std::move(*there)};
+}
+
+// The ranks of two processes with half of the GPUs each.
+Group make_nccl_group_of_two(const std::vector<int>& gpus, const CudaGroupOptions& options) {
+  auto ends = connected();
+  const auto ranks = static_cast<int>(gpus.size()), half = ranks / 2;
+  Group groups[2];
+  std::vector<std::thread> threads;
+  for (int node = 0; node < 2; ++node) {
+    threads.emplace_back([&, node] {
+      std::vector<NodeLink> links;
+      links.push_back({std::move(ends[static_cast<size_t>(node)]), (1 - node) * half, half});
+      const std::vector<int> mine(gpus.begin() + node * half, gpus.begin() + (node + 1) * half);
+      auto made = make_nccl_group(ranks, node * half, mine, std::move(links), options);
+      VOLLEY_CHECK_MSG(made.ok(), made.error().message);
+      groups[node] = std::move(*made);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (auto& communicator : groups[1]) groups[0].push_back(std::move(communicator));
+  return std::move(groups[0]);
+}
+
+Group make_group_of(Kind kind, const std::vector<int>& gpus, const CudaGroupOptions& options) {
+  if (kind == Kind::kNcclOfTwo) return make_nccl_group_of_two(gpus, options);
+  const auto ranks = static_cast<int>(gpus.size());
+  auto group = kind == Kind::kPeers ? make_cuda_group(gpus, options) : make_nccl_group(ranks, 0, gpus, {}, options);
+  VOLLEY_CHECK_MSG(group.ok(), group.error().message);
+  return std::move(*group);
+}
+
+// On a thread for each rank, as they wait for one another there.
+void prepare_all(Group& group, const std::vector<std::unique_ptr<Device>>& devices) {
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < group.size(); ++i) {
+    threads.emplace_back([&, i] {
+      devices[i]->attach_thread();
+      const Status prepared = group[i]->prepare(*devices[i]);
+      VOLLEY_CHECK_MSG(prepared.ok(), prepared.error().message);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 class Ranks {
  public:
-  Ranks(int ranks, const CudaGroupOptions& options) {
+  Ranks(Kind kind, int ranks, const CudaGroupOptions& options) {
     const std::vector<int> gpus = gpus_for(ranks);
-    auto group = make_cuda_group(gpus, options);
-    VOLLEY_CHECK_MSG(group.ok(), group.error().message);
-    group_ = std::move(*group);
-    for (int rank = 0; rank < ranks; ++rank) {
-      devices_.push_back(std::move(make_cuda_device(gpus[static_cast<size_t>(rank)])).value());
-      Device& device = *devices_.back();
-      const Status prepared = group_[static_cast<size_t>(rank)]->prepare(device);
-      VOLLEY_CHECK_MSG(prepared.ok(), prepared.error().message);
-      memory_.push_back(std::make_unique<Arena>(std::move(device.allocate(kMemory)).value()));
-      host_.push_back(std::move(device.allocate_host(kMemory / 2)).value());
+    group_ = make_group_of(kind, gpus, options);
+    for (const int gpu : gpus) devices_.push_back(std::move(make_cuda_device(gpu)).value());
+    prepare_all(group_, devices_);
+    for (const auto& device : devices_) {
+      memory_.push_back(std::make_unique<Arena>(std::move(device->allocate(kMemory)).value()));
+      host_.push_back(std::move(device->allocate_host(kMemory / 2)).value());
     }
   }
   ~Ranks() { group_.clear(); }  // before the devices
@@ -147,21 +203,39 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 4) == 0;
 }
 
-// How many ranks, and from how many bytes on sums are made in parts.
+// How many ranks, from how many bytes on sums are made in parts, and over what.
 struct Case {
   int ranks;
   int64_t in_parts_bytes;
+  Kind kind = Kind::kPeers;
 };
+
+// Why these ranks cannot be here; empty: they can.
+std::string missing(const Case& of) {
+  if (!has_gpu()) return "needs a GPU";
+  if (of.kind == Kind::kPeers) return "";
+  if (!examine_cuda_device(of.ranks - 1).ok()) return "needs " + std::to_string(of.ranks) + " GPUs";
+  const auto version = nccl_version();
+  return version.ok() ? "" : version.error().message;
+}
 
 class CudaGroup : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    if (!has_gpu()) GTEST_SKIP() << "needs a GPU";
+    if (const std::string what = missing(GetParam()); !what.empty()) GTEST_SKIP() << what;
   }
   int ranks() const { return GetParam().ranks; }
   void run(const std::function<void(const Rank&)>& body) {
-    if (all_ == nullptr) all_ = std::make_unique<Ranks>(ranks(), CudaGroupOptions{GetParam().in_parts_bytes});
+    if (all_ == nullptr) {
+      all_ = std::make_unique<Ranks>(GetParam().kind, ranks(), CudaGroupOptions{GetParam().in_parts_bytes});
+    }
     all_->run(body);
+  }
+  // Who `rank` says is gone when `gone` is: of another process it knows the first rank.
+  int gone_for(int rank, int gone) const {
+    if (GetParam().kind != Kind::kNcclOfTwo) return gone;
+    const int half = ranks() / 2;
+    return rank / half == gone / half ? gone : gone / half * half;
   }
 
  private:
@@ -262,7 +336,8 @@ TEST_P(CudaGroup, GathersColumnsOfWhichARankMayHaveNone) {
             }
           }
           const TensorView from = rank.put(mine, own, rows, n);
-          rank.comm.gather_columns(rank.device.stream(), from, first, {out, DType::kF32, {rows, width}});
+          rank.comm.gather_columns(rank.device.stream(), from, first, *std::ranges::max_element(widths),
+                                   {out, DType::kF32, {rows, width}});
           ASSERT_TRUE(same_bits(rank.get(out, rows * width), want)) << rows << " x " << width << ", rank " << me;
         }
       });
@@ -291,7 +366,7 @@ TEST_P(CudaGroup, TenThousandCallsOfRandomSizesStayApart) {
       const auto begin = static_cast<int64_t>(shared() % static_cast<uint32_t>(kMost - n + 1));
       if (shared() % 4 == 0) {  // what the sums are now, side by side
         const TensorView from(x + begin, DType::kF32, {1, n});
-        rank.comm.gather_columns(rank.device.stream(), from, me * n, {out, DType::kF32, {1, ranks() * n}});
+        rank.comm.gather_columns(rank.device.stream(), from, me * n, n, {out, DType::kF32, {1, ranks() * n}});
         if (call % 50 == 0) {
           const std::vector<float> got = rank.get(out, ranks() * n);
           for (int64_t i = 0; i < std::ssize(got); ++i) {
@@ -333,7 +408,7 @@ TEST_P(CudaGroup, RecordedCallsCanBeReplayed) {
     graphs[static_cast<size_t>(me)] = rank.device.record([&] {
       for (int i = 0; i < 5; ++i) sum(rank, at, kRows, kWidth);
       rank.comm.gather_columns(rank.device.stream(), {at + kRows * kWidth, DType::kF32, {kRows, kWidth}}, me * kWidth,
-                               {at + 2 * kRows * kWidth, DType::kF32, {kRows, ranks() * kWidth}});
+                               kWidth, {at + 2 * kRows * kWidth, DType::kF32, {kRows, ranks() * kWidth}});
       sum(rank, at, 1, 100);
     });
     ASSERT_NE(graphs[static_cast<size_t>(me)], nullptr);
@@ -380,19 +455,32 @@ TEST_P(CudaGroup, ARankThatIsGoneEndsTheOthersWait) {
         rank.comm.add_sum(rank.device.stream(), p, to);
         ADD_FAILURE() << "rank " << rank.comm.rank() << " went on";
       } catch (const DeviceFault& fault) {
-        EXPECT_THAT(fault.what(), HasSubstr("Rank 1 of " + std::to_string(ranks()) + " is gone"));
+        const int gone = gone_for(rank.comm.rank(), 1);
+        EXPECT_THAT(fault.what(),
+                    HasSubstr("Rank " + std::to_string(gone) + " of " + std::to_string(ranks()) + " is gone"));
       }
     }
     EXPECT_THROW(rank.comm.check(), DeviceFault);
   });
 }
 
+std::string name_of(const ::testing::TestParamInfo<Case>& info) {
+  const Case& of = info.param;
+  std::string name = std::to_string(of.ranks);
+  if (of.in_parts_bytes >= 0) name += of.in_parts_bytes == 0 ? "InParts" : "Whole";
+  return name + (of.kind == Kind::kNcclOfTwo ? "OfTwoProcesses" : "");
+}
+
 // Small sums one way, and all of them the other.
 INSTANTIATE_TEST_SUITE_P(All, CudaGroup,
                          ::testing::Values(Case{1, -1}, Case{2, -1}, Case{4, -1}, Case{4, 0}, Case{8, -1}, Case{8, 0}),
-                         [](const auto& info) {
-                           return std::to_string(info.param.ranks) + (info.param.in_parts_bytes == 0 ? "InParts" : "");
-                         });
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(OverNccl, CudaGroup,
+                         ::testing::Values(Case{2, -1, Kind::kNccl}, Case{2, -1, Kind::kNcclOfTwo},
+                                           Case{4, -1, Kind::kNccl}, Case{4, int64_t{1} << 60, Kind::kNccl},
+                                           Case{4, 0, Kind::kNccl}, Case{4, 0, Kind::kNcclOfTwo},
+                                           Case{8, -1, Kind::kNccl}, Case{8, 0, Kind::kNcclOfTwo}),
+                         name_of);
 
 TEST(CudaGroupSetup, IsRefusedWhereThereAreTooFewGpus) {
   const auto group = make_cuda_group({1000, 1001});
@@ -418,6 +506,68 @@ TEST(CudaGroupSetup, TakesWhatADryOneDoes) {
   const auto before = examine_cuda_device(0)->free_bytes;
   ASSERT_TRUE(group[0]->prepare(*device).ok());
   EXPECT_GE(before - examine_cuda_device(0)->free_bytes, kPeerBytes);
+}
+
+TEST(NcclGroupSetup, SaysWhatToInstall) {
+  const auto version = nccl_version();
+  if (version.ok()) {
+    EXPECT_THAT(*version, testing::StartsWith("2."));
+  } else {
+    EXPECT_EQ(version.error().code, ErrorCode::kUnavailable);
+    EXPECT_THAT(version.error().message, HasSubstr("nvidia-nccl-cu13"));
+  }
+}
+
+// No more than the reserve, its connections for all sizes among it.
+TEST(NcclGroupSetup, TakesNoMoreThanIsPlanned) {
+  for (const int ranks : {2, 4, 8}) {
+    const Case one = {ranks, -1, Kind::kNccl};
+    if (const std::string what = missing(one); !what.empty()) {
+      if (ranks > 2) break;
+      GTEST_SKIP() << what;
+    }
+    const std::vector<int> gpus = gpus_for(ranks);
+    std::vector<std::unique_ptr<Device>> devices;
+    for (const int gpu : gpus) devices.push_back(std::move(make_cuda_device(gpu)).value());
+    Group group = make_group_of(one.kind, gpus, {});
+    std::vector<int64_t> before;
+    for (const int gpu : gpus) before.push_back(examine_cuda_device(gpu)->free_bytes);
+    prepare_all(group, devices);
+    for (const int gpu : gpus) {
+      const int64_t taken = before[static_cast<size_t>(gpu)] - examine_cuda_device(gpu)->free_bytes;
+      EXPECT_GE(taken, kNcclBufferBytes);
+      EXPECT_LE(taken, kNcclBufferBytes + kNcclReservedBytes) << ranks << " ranks, GPU " << gpu;
+      std::printf("NCCL takes %lld MiB of GPU %d of %d\n", static_cast<long long>((taken - kNcclBufferBytes) >> 20),
+                  gpu, ranks);
+    }
+    group.clear();
+  }
+}
+
+// NCCL alone would wait for ever.
+TEST(NcclGroupSetup, WhoWaitsForAProcessLearnsThatItIsGone) {
+  if (const std::string what = missing({1, -1, Kind::kNccl}); !what.empty()) GTEST_SKIP() << what;
+  const auto device = std::move(make_cuda_device(0)).value();
+  auto ends = connected();
+  std::vector<NodeLink> to_other, to_this;
+  to_other.push_back({std::move(ends[0]), 1, 1});
+  to_this.push_back({std::move(ends[1]), 0, 1});
+  std::thread other([&] {  // it meets the first one, and is gone before it prepares
+    const auto group = make_nccl_group(2, 1, {0}, std::move(to_this));
+    ASSERT_TRUE(group.ok()) << group.error().message;
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  });
+  {
+    auto group = make_nccl_group(2, 0, {0}, std::move(to_other));
+    ASSERT_TRUE(group.ok()) << group.error().message;
+    try {
+      EXPECT_FALSE((*group)[0]->prepare(*device).ok());
+      ADD_FAILURE() << "it came back";
+    } catch (const DeviceFault& fault) {
+      EXPECT_THAT(fault.what(), HasSubstr("Rank 1 of 2 is gone"));
+    }
+  }
+  other.join();
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "comm/barrier.h"
+#include "comm/nccl_layout.h"
 #include "comm/peer_layout.h"
 #include "device/dry_run.h"
 #include "device/fault.h"
@@ -100,7 +101,7 @@ TEST(GatherColumns, PutsRowsSideBySide) {
           for (int64_t i = 0; i < widths[r]; ++i) want.push_back(static_cast<float>(r * 100000 + row * widths[r] + i));
         }
       }
-      c.gather_columns(stream, view(mine, rows, n), first, view(out, rows, 10));
+      c.gather_columns(stream, view(mine, rows, n), first, 5, view(out, rows, 10));
       ASSERT_EQ(out, want);
     }
   });
@@ -117,7 +118,7 @@ TEST(Group, KeepsCallsApart) {
       c.add_sum(stream, view(partial, 2, 20), view(x, 2, 20));
       ASSERT_EQ(x, std::vector<float>(40, static_cast<float>(10 * i + 1)));
       std::fill(mine.begin(), mine.end(), static_cast<float>(i + c.rank()));
-      c.gather_columns(stream, view(mine, 1, 2), 2 * c.rank(), view(out, 1, 8));
+      c.gather_columns(stream, view(mine, 1, 2), 2 * c.rank(), 2, view(out, 1, 8));
       for (int k = 0; k < 8; ++k) ASSERT_EQ(out[k], static_cast<float>(i + k / 2));
     }
   });
@@ -128,7 +129,7 @@ TEST(Group, WaitsForNobodyOnADryStream) {
   DryDevice device(1);
   const TensorView nothing(no_memory(), DType::kF32, {4, 4});
   group[0]->add_sum(device.stream(), nothing, nothing);
-  group[0]->gather_columns(device.stream(), nothing, 0, TensorView(no_memory(), DType::kF32, {4, 8}));
+  group[0]->gather_columns(device.stream(), nothing, 0, 4, TensorView(no_memory(), DType::kF32, {4, 8}));
 }
 
 TEST(Group, ARankThatIsGoneEndsTheOthersWait) {
@@ -163,7 +164,7 @@ TEST(Group, MayBeAbortedFromOutsideAtAnyTime) {
         try {
           while (true) {
             communicator->add_sum((*device)->stream(), view(partial, 1, 500), view(x, 1, 500));
-            communicator->gather_columns((*device)->stream(), view(partial, 1, 500), 500 * communicator->rank(),
+            communicator->gather_columns((*device)->stream(), view(partial, 1, 500), 500 * communicator->rank(), 500,
                                          view(out, 1, 1500));
           }
         } catch (const DeviceFault&) {
@@ -239,11 +240,50 @@ TEST(Group, OnADryGpuTakesItsMemoryAndCountsItsKernels) {
   EXPECT_EQ(dry.launches(), 1);
   group[1]->add_sum(device.stream(), nothing(2048, 4096), nothing(2048, 4096));  // 32 MiB, 8 at a time
   EXPECT_EQ(dry.launches(), 5);
-  group[1]->gather_columns(device.stream(), nothing(16, 75968), 75968, nothing(16, 151936));
+  group[1]->gather_columns(device.stream(), nothing(16, 75968), 75968, 75968, nothing(16, 151936));
   EXPECT_EQ(dry.launches(), 6);
   DryDevice cpu(1);
   ASSERT_TRUE(group[0]->prepare(cpu).ok());
   EXPECT_EQ(cpu.bytes(), 0);
+}
+
+// Where other processes have ranks, too, NCCL's own memory is among it, and its launches count twice.
+TEST(Group, OnADryGpuOfSeveralProcessesLeavesRoomForNccl) {
+  auto group = make_dry_group(4, 2, 2);
+  DryDevice device(GpuInfo{90, 132, 227 << 10});
+  ASSERT_TRUE(group[0]->prepare(device).ok());
+  EXPECT_EQ(device.bytes(), kNcclBufferBytes + kNcclReservedBytes);
+  const DryRun dry(device.stream());
+  const auto nothing = [](int64_t rows, int64_t n) { return TensorView(no_memory(), DType::kF32, {rows, n}); };
+  group[0]->add_sum(device.stream(), nothing(1, 4096), nothing(1, 4096));
+  EXPECT_EQ(dry.launches(), 3) << "a gather and the sum";
+  group[0]->add_sum(device.stream(), nothing(256, 4096), nothing(256, 4096));
+  EXPECT_EQ(dry.launches(), 3 + 6) << "parts, their sum, a gather, and all sums";
+  group[0]->gather_columns(device.stream(), nothing(16, 37888), 2 * 38016, 38016, nothing(16, 151936));
+  EXPECT_EQ(dry.launches(), 9 + 4);
+}
+
+// Whatever is summed or gathered, the buffer holds it.
+TEST(Group, OverNcclCutsCallsThatFit) {
+  for (const int ranks : {2, 4, 8}) {
+    for (const int64_t count : {int64_t{1}, int64_t{1} << 20, int64_t{1} << 30}) {
+      const SumCut whole = nccl_cut_sum(count, ranks, int64_t{1} << 60), parts = nccl_cut_sum(count, ranks, 0);
+      EXPECT_FALSE(whole.in_parts);
+      EXPECT_LE(ranks * whole.chunk, kNcclFloats);
+      EXPECT_EQ(parts.in_parts, ranks > 2);
+      if (parts.in_parts) {
+        EXPECT_LE(2 * ranks * SumCut::part(parts.chunk, ranks), kNcclFloats);
+      }
+      EXPECT_EQ(whole.chunk % 4 + parts.chunk % 4, 0);
+    }
+    for (const int64_t most : {1, 3, 4, 75968, 262144}) {
+      const NcclGatherCut cut = nccl_cut_gather(most, ranks);
+      EXPECT_LE(ranks * cut.block(cut.rows), kNcclFloats);
+      EXPECT_GT(ranks * cut.block(cut.rows + 1), kNcclFloats - 4 * ranks) << "no row less than there is room for";
+      EXPECT_GE(cut.stride, most);
+      EXPECT_EQ(cut.block(1) % 4, 0);
+    }
+  }
 }
 
 }  // namespace

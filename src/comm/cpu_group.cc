@@ -48,7 +48,7 @@ class CpuCommunicator final : public Communicator {
 
   Status prepare(Device& device) override;
   void add_sum(Stream& stream, TensorView partial, TensorView x) override;
-  void gather_columns(Stream& stream, TensorView mine, int64_t first, TensorView out) override;
+  void gather_columns(Stream& stream, TensorView mine, int64_t first, int64_t most, TensorView out) override;
   void check() const override;
   void abort() override { shared_->abort(rank_); }
 
@@ -158,9 +158,10 @@ void CpuCommunicator::add_elements(int64_t begin, int64_t first, int64_t last) c
   }
 }
 
-void CpuCommunicator::gather_columns(Stream& stream, TensorView mine, int64_t first, TensorView out) {
+void CpuCommunicator::gather_columns(Stream& stream, TensorView mine, int64_t first, int64_t most, TensorView out) {
   VOLLEY_CHECK(mine.dtype == DType::kF32 && out.dtype == DType::kF32 && mine.rank == 2 && out.rank == 2);
   VOLLEY_CHECK_EQ(mine.dim(0), out.dim(0));
+  VOLLEY_CHECK_LE(mine.dim(1), most);
   if (stream.dry()) return;
   begin(mine, out);
   for (const Shared::Post& post : shared_->posts) VOLLEY_CHECK_EQ(post.from.dim(0), out.dim(0));

@@ -102,14 +102,15 @@ Body calls(Answers& answers) {
       mine[0].insert(mine[0].end(), x.begin(), x.end());
       // Rank r has r % 3 columns and n / ranks more; the last one has the rest.
       const auto columns_of = [&](int rank) { return rank % 3 + n / c.ranks(); };
-      int64_t first = 0, all = 0;
+      int64_t first = 0, all = 0, most = 0;
       for (int rank = 0; rank < c.ranks(); ++rank) {
+        most = std::max(most, columns_of(rank));
         if (rank < c.rank()) first += columns_of(rank);
         all += columns_of(rank);
       }
       auto some = random_values(rows * columns_of(c.rank()), 20u + static_cast<uint32_t>(c.rank()));
       std::vector<float> out(static_cast<size_t>(rows * all));
-      c.gather_columns(stream, view(some, rows, columns_of(c.rank())), first, view(out, rows, all));
+      c.gather_columns(stream, view(some, rows, columns_of(c.rank())), first, most, view(out, rows, all));
       mine[1].insert(mine[1].end(), out.begin(), out.end());
     }
   };

@@ -1,7 +1,5 @@
 // Groups whose ranks are GPUs of this machine that reach one another's memory. Plain loads and stores alone: no NVLink
 // multicast.
-#include <cudaTypedefs.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -9,14 +7,15 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "comm/comm.h"
 #include "comm/gone.h"
+#include "comm/gpu_claim.h"
 #include "comm/peer_kernels.cuh"
+#include "comm/rank_dispatch.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/on_gpu.h"
 
@@ -25,49 +24,10 @@ namespace {
 
 constexpr auto kBetweenLooks = std::chrono::milliseconds(20);
 
-// The GPUs of a group that lives. Kernels of a group wait for those of other GPUs, and what comes after them may fill a
-// GPU meanwhile. So two groups with two GPUs in common could wait for each other for ever, each with one of them full.
-class Claim {
- public:
-  static Result<std::unique_ptr<Claim>> make(const std::vector<int>& gpus) {
-    const std::lock_guard lock(mutex());
-    const std::set<int> wanted(gpus.begin(), gpus.end());
-    for (const std::set<int>& claimed : all()) {
-      if (std::ranges::count_if(wanted, [&](int gpu) { return claimed.contains(gpu); }) < 2) continue;
-      return failed_precondition(
-          "A tensor-parallel group of this process runs on some of these GPUs, and two of them could wait for each "
-          "other for ever. Give each model GPUs of its own.");
-    }
-    return std::unique_ptr<Claim>(new Claim(all().insert(wanted)));
-  }
-  ~Claim() {
-    const std::lock_guard lock(mutex());
-    all().erase(mine_);
-  }
-  Claim(const Claim&) = delete;
-  Claim& operator=(const Claim&) = delete;
-
- private:
-  using All = std::multiset<std::set<int>>;
-
-  explicit Claim(All::iterator mine) : mine_(mine) {}
-
-  static std::mutex& mutex() {
-    static std::mutex mutex;
-    return mutex;
-  }
-  static All& all() {
-    static All all;  // guarded by mutex()
-    return all;
-  }
-
-  const All::iterator mine_;
-};
-
 // What the ranks have together. It goes with the last of them, because each one's memory is read and written by all.
 class Shared {
  public:
-  Shared(const std::vector<int>& gpus, std::unique_ptr<Claim> claim)
+  Shared(const std::vector<int>& gpus, std::unique_ptr<GpuClaim> claim)
       : claim_(std::move(claim)), gpus_(gpus), ranks_(gpus.size()) {}
   ~Shared();
 
@@ -92,7 +52,7 @@ class Shared {
 
   void watch();
 
-  const std::unique_ptr<Claim> claim_;
+  const std::unique_ptr<GpuClaim> claim_;
   const std::vector<int> gpus_;
   std::vector<Rank> ranks_;
   uint32_t* aborted_ = nullptr;  // pinned, for all GPUs: 0, or 1 + the rank that aborted first
@@ -212,7 +172,7 @@ class PeerCommunicator final : public Communicator {
   int ranks() const override { return shared_->ranks(); }
   Status prepare(Device& device) override { return shared_->prepare(rank_, device); }
   void add_sum(Stream& stream, TensorView partial, TensorView x) override;
-  void gather_columns(Stream& stream, TensorView mine, int64_t first, TensorView out) override;
+  void gather_columns(Stream& stream, TensorView mine, int64_t first, int64_t most, TensorView out) override;
   void check() const override { shared_->check(); }
   void abort() override { shared_->abort(rank_); }
 
@@ -250,29 +210,6 @@ Peers PeerCommunicator::peers(const Stream& stream) const {
   return shared_->peers(rank_);
 }
 
-bool in_fours(const TensorView& t, int64_t floats) {
-  return floats % 4 == 0 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
-}
-
-// f.template operator()<ranks, floats that a thread moves at once>()
-template <typename F>
-void dispatch(int ranks, bool fours, const F& f) {
-  const auto with = [&]<int kRanks>() {
-    fours ? f.template operator()<kRanks, 4>() : f.template operator()<kRanks, 1>();
-  };
-  switch (ranks) {
-    case 1:
-      return with.template operator()<1>();
-    case 2:
-      return with.template operator()<2>();
-    case 4:
-      return with.template operator()<4>();
-    default:
-      VOLLEY_CHECK_EQ(ranks, 8);
-      return with.template operator()<8>();
-  }
-}
-
 template <int kRanks, int V>
 void PeerCommunicator::add(Stream& stream, const Peers& peers, const float* partial, float* x, int64_t count) const {
   const SumCut cut = cut_sum(count, kRanks, in_parts_bytes_);
@@ -292,8 +229,8 @@ void PeerCommunicator::add_sum(Stream& stream, TensorView partial, TensorView x)
   VOLLEY_CHECK(partial.dtype == DType::kF32 && x.dtype == DType::kF32 && partial.count() == x.count());
   const int64_t count = x.count();
   const Peers all = peers(stream);
-  dispatch(ranks(), in_fours(partial, count) && in_fours(x, count),
-           [&]<int kRanks, int V>() { add<kRanks, V>(stream, all, partial.as<float>(), x.as<float>(), count); });
+  dispatch_ranks(ranks(), in_fours(partial, count) && in_fours(x, count),
+                 [&]<int kRanks, int V>() { add<kRanks, V>(stream, all, partial.as<float>(), x.as<float>(), count); });
 }
 
 template <int kRanks, int V>
@@ -308,30 +245,16 @@ void PeerCommunicator::gather(Stream& stream, const Peers& peers, TensorView min
   }
 }
 
-void PeerCommunicator::gather_columns(Stream& stream, TensorView mine, int64_t first, TensorView out) {
+void PeerCommunicator::gather_columns(Stream& stream, TensorView mine, int64_t first, int64_t most, TensorView out) {
   VOLLEY_CHECK(mine.dtype == DType::kF32 && out.dtype == DType::kF32 && mine.rank == 2 && out.rank == 2);
   VOLLEY_CHECK_EQ(mine.dim(0), out.dim(0));
   const int64_t columns = mine.dim(1), width = out.dim(1);
-  VOLLEY_CHECK(first >= 0 && first + columns <= width);
+  VOLLEY_CHECK(first >= 0 && columns <= most && first + columns <= width);
   if (out.count() == 0) return;
   VOLLEY_CHECK_GE(gathered_rows(width), 1);
   const Peers all = peers(stream);
   const bool fours = in_fours(mine, columns) && in_fours(out, width) && first % 4 == 0;
-  dispatch(ranks(), fours, [&]<int kRanks, int V>() { gather<kRanks, V>(stream, all, mine, first, out); });
-}
-
-// Whether the driver loads a kernel when it is first launched. It may then wait for kernels under way, and so for those
-// of another rank, which waits for the lock that it holds.
-bool loads_late() {
-  void* entry = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  VOLLEY_CUDA_CHECK(
-      cudaGetDriverEntryPointByVersion("cuModuleGetLoadingMode", &entry, 11070, cudaEnableDefault, &found));
-  if (found != cudaDriverEntryPointSuccess) return false;
-  CUmoduleLoadingMode mode = CU_MODULE_EAGER_LOADING;
-  VOLLEY_CHECK_EQ(static_cast<int>(reinterpret_cast<PFN_cuModuleGetLoadingMode_v11070>(entry)(&mode)),
-                  static_cast<int>(CUDA_SUCCESS));
-  return mode == CU_MODULE_LAZY_LOADING;
+  dispatch_ranks(ranks(), fours, [&]<int kRanks, int V>() { gather<kRanks, V>(stream, all, mine, first, out); });
 }
 
 Status check_gpus(const std::vector<int>& gpus) {
@@ -347,12 +270,7 @@ Status check_gpus(const std::vector<int>& gpus) {
                                                 "--data-parallel-size."};
     }
   }
-  if (std::set<int>(gpus.begin(), gpus.end()).size() > 1 && loads_late()) {
-    return failed_precondition(
-        "This process used CUDA before --tensor-parallel-size was known, and its driver loads kernels late: set "
-        "CUDA_MODULE_LOADING=EAGER in the environment.");
-  }
-  return {};
+  return std::ranges::count(gpus, gpus.front()) == std::ssize(gpus) ? Status() : check_kernels_load_early();
 }
 
 }  // namespace
@@ -361,7 +279,7 @@ Result<Group> make_cuda_group(const std::vector<int>& gpus, const CudaGroupOptio
   const auto ranks = static_cast<int>(gpus.size());
   VOLLEY_CHECK(ranks == 1 || ranks == 2 || ranks == 4 || ranks == kMostPeers);
   VOLLEY_RETURN_IF_ERROR(check_gpus(gpus));
-  VOLLEY_ASSIGN(std::unique_ptr<Claim> claim, Claim::make(gpus));
+  VOLLEY_ASSIGN(std::unique_ptr<GpuClaim> claim, GpuClaim::make(gpus));
   const auto shared = std::make_shared<Shared>(gpus, std::move(claim));
   VOLLEY_RETURN_IF_ERROR(shared->init());
   const int64_t in_parts = options.in_parts_bytes >= 0 ? options.in_parts_bytes : kInPartsBytes;

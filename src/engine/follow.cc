@@ -145,7 +145,8 @@ Status follow_links(const EngineOptions& options, const ResolvedModels& models, 
     return error;
   };
   try {
-    Result<std::unique_ptr<Replica>> replica = Replica::create(options, models, progress, wrap, std::move(links));
+    Result<std::unique_ptr<Replica>> replica =
+        Replica::create(options, models, progress, wrap, std::move(links), &follower);
     if (!replica.ok()) return fail(replica.error());
     Replay replay(follower, **replica, models.max_num_seqs);
     VOLLEY_RETURN_IF_ERROR(follower.reply(ready_of(**replica)));
@@ -163,7 +164,8 @@ Status follow_links(const EngineOptions& options, const ResolvedModels& models, 
     } catch (const std::bad_alloc&) {
       return fail(no_memory());
     }
-  } catch (const DeviceFault& fault) {
+  } catch (const DeviceFault& fault) {  // before it was ready
+    if (const auto lost = follower.lost()) return *lost;
     return fail({ErrorCode::kUnavailable, fault.what()});
   } catch (const std::bad_alloc&) {
     return fail(no_memory());

@@ -314,17 +314,14 @@ Status resolve_ranks(const EngineOptions& options, ResolvedModels& models) {
   models.nodes = options.nnodes;
   models.node = options.node_rank;
   DeviceChoice& device = models.device;
-  if (models.nodes > 1 && device.kind != DeviceKind::kCpu) {
-    return unimplemented(
-        "--nnodes above 1 is not built for GPUs (their sums would go over NCCL): use --device cpu, or the GPUs of one "
-        "machine.");
-  }
   if (models.ranks == 1 || device.kind == DeviceKind::kCpu) return {};
-  for (int rank = 1; rank < models.ranks; ++rank) {
+  for (int rank = 1; rank < models.local_ranks(); ++rank) {
     const Result<GpuFacts> gpu = examine_cuda_device(device_of_rank(device, rank).ordinal);
     if (!gpu.ok()) {
-      return Error{gpu.error().code, "--tensor-parallel-size " + std::to_string(models.ranks) +
-                                         " needs as many GPUs from GPU " + std::to_string(device.ordinal) + " on. " +
+      const std::string of_nodes = models.nodes == 1 ? "" : " on --nnodes " + std::to_string(models.nodes);
+      const std::string count = models.nodes == 1 ? "as many" : std::to_string(models.local_ranks());
+      return Error{gpu.error().code, "--tensor-parallel-size " + std::to_string(models.ranks) + of_nodes + " needs " +
+                                         count + " GPUs from GPU " + std::to_string(device.ordinal) + " on. " +
                                          gpu.error().message};
     }
     device.available_bytes = std::min(device.available_bytes, gpu->free_bytes);
@@ -335,6 +332,10 @@ Status resolve_ranks(const EngineOptions& options, ResolvedModels& models) {
                                std::to_string(device_of_rank(device, rank).ordinal) +
                                " are not alike: --tensor-parallel-size needs GPUs of one kind, or ranks would come to "
                                "different tokens.");
+  }
+  if (models.nodes > 1) {  // before anything is read: whether there is what they sum over
+    VOLLEY_ASSIGN([[maybe_unused]] const std::string nccl, comm::nccl_version());
+    return {};
   }
   // Whether they reach one another.
   VOLLEY_ASSIGN([[maybe_unused]] const auto group, comm::make_group(device.kind, models.ranks, device.ordinal));

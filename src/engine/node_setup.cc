@@ -98,6 +98,8 @@ Result<std::vector<nodes::Fact>> node_facts(const EngineOptions& options, const 
   } else {
     add("the kind of GPU",
         std::to_string(models.device.gpu.compute_capability) + "/" + std::to_string(models.device.gpu.multiprocessors));
+    VOLLEY_ASSIGN(const std::string nccl, comm::nccl_version());
+    add("the version of NCCL", nccl);
   }
   const bool random = options.dummy_weights.has_value();
   VOLLEY_ASSIGN(const std::string target, digest_of_folder(options.model_dir, !random));

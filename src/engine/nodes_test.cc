@@ -265,6 +265,26 @@ TEST_F(Nodes, AnEngineBeginsWithoutTheOther) {
   EXPECT_THAT(failure(), HasSubstr("Node 1 at 127.0.0.1"));
 }
 
+// It has met the others and is gone, whatever they are about to wait for.
+TEST_F(Nodes, WhoFollowsSaysThatTheFirstIsGone) {
+  EngineOptions options = options_of_two();
+  other_ = std::thread([this, options]() mutable {
+    options.node_rank = 1;
+    auto models = resolve_models(options);
+    ASSERT_TRUE(models.ok()) << models.error().message;
+    auto links = meet_nodes(options, *models);
+    ASSERT_TRUE(links.ok()) << links.error().message;
+    ended_.set_value(follow_links(options, *models, std::move(*links), {}, {}));
+  });
+  auto models = resolve_models(options);
+  ASSERT_TRUE(models.ok()) << models.error().message;
+  ASSERT_TRUE(meet_nodes(options, *models).ok());  // and its connections end here
+  const Status end = end_of_other();
+  ASSERT_FALSE(end.ok());
+  EXPECT_EQ(end.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(end.error().message, HasSubstr("Node 0 at 127.0.0.1"));
+}
+
 // Who comes to other tokens has faulted, whatever it says.
 TEST_F(Nodes, TheFirstFaultsWhereTokensDiffer) {
   // The other node answers for itself, without models: a digest that nobody has.

@@ -32,11 +32,13 @@ Replica::Replica() = default;
 
 // Replicas that still run would wait for it.
 Replica::~Replica() {
+  if (follower_ != nullptr) follower_->set_hooks({});
   if (lockstep_) lockstep_.with->abort(lockstep_.replica);
 }
 
 Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, const ResolvedModels& models,
-                                                 const Progress& progress, const WrapDevice& wrap, nodes::Links links) {
+                                                 const Progress& progress, const WrapDevice& wrap, nodes::Links links,
+                                                 nodes::Follower* follower) {
   std::unique_ptr<Replica> replica(new Replica());
   replica->divides_by_expert_ = models.target.decoder.divides_by_expert();
   replica->shared_target_ = models.shared_target;
@@ -57,7 +59,8 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
     }
     comm::Group group;
     if (models.nodes > 1) {
-      group = comm::make_node_group(models.ranks, first, ranks, std::move(links.sums));
+      VOLLEY_ASSIGN(group, comm::make_group_of_nodes(models.device.kind, models.ranks, first, ranks,
+                                                     models.device.ordinal, std::move(links.sums)));
     } else {
       VOLLEY_ASSIGN(group, comm::make_group(models.device.kind, ranks, models.device.ordinal));
     }
@@ -68,6 +71,13 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
       return resource_exhausted("The system does not give this process " + std::to_string(ranks) +
                                 " threads, one for each rank: lower --tensor-parallel-size.");
     }
+  }
+  // Ranks may wait for those of other nodes from here on.
+  replica->watch_nodes({});
+  if (follower != nullptr) {
+    replica->follower_ = follower;
+    follower->set_hooks({{}, [made = replica.get()] { made->abort(); }});
+    if (auto lost = follower->lost()) return std::move(*lost);
   }
   // Before anybody loads or records anything, all have what they exchange things in.
   const auto make_place = [&](int index) -> Status {
@@ -88,21 +98,36 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
     VOLLEY_ASSIGN(rank.round, make_round(*rank.device, options, models, rank.models, report, place));
     return {};
   };
-  const auto on_all = [&](const auto& f) -> Status {
-    if (replica->threads_ == nullptr) return f(0);
-    std::vector<Status> statuses(static_cast<size_t>(ranks));
-    replica->threads_->run([&](int rank) { statuses[static_cast<size_t>(rank)] = f(rank); });
-    for (const Status& status : statuses) VOLLEY_RETURN_IF_ERROR(status);
-    return {};
-  };
-  VOLLEY_RETURN_IF_ERROR(on_all(make_place));
-  VOLLEY_RETURN_IF_ERROR(on_all(make));
+  VOLLEY_RETURN_IF_ERROR(replica->start_ranks(make_place));
+  VOLLEY_RETURN_IF_ERROR(replica->start_ranks(make));
   if (replica->leader_ != nullptr) {
     VOLLEY_ASSIGN(replica->others_, replica->leader_->ready());
     replica->others_experts_.resize(static_cast<size_t>(models.nodes) - 1);
-    replica->watch_nodes({});
   }
   return replica;
+}
+
+// A rank that is refused leaves nobody waiting for it; what the others throw then is not the cause.
+Status Replica::start_ranks(const std::function<Status(int)>& f) {
+  if (threads_ == nullptr) return f(0);
+  std::vector<Status> statuses(ranks_.size());
+  const auto refusal = [&]() -> Status {
+    for (const Status& status : statuses) VOLLEY_RETURN_IF_ERROR(status);
+    return {};
+  };
+  try {
+    threads_->run([&](int rank) {
+      Status& status = statuses[static_cast<size_t>(rank)];
+      status = f(rank);
+      if (!status.ok()) abort(rank);
+    });
+  } catch (const DeviceFault&) {
+    VOLLEY_RETURN_IF_ERROR(refusal());
+    std::string cause = leader_ == nullptr ? "" : leader_->lost_within(kForTheCause);
+    if (!cause.empty()) return Error{ErrorCode::kUnavailable, std::move(cause)};
+    throw;
+  }
+  return refusal();
 }
 
 const spec::Round& Replica::first() const {
@@ -333,7 +358,14 @@ int64_t Replica::experts_touched() const {
 
 // What a GPU computed after another one was gone means nothing, and looks like any result.
 void Replica::check() const {
-  if (threads_ != nullptr) ranks_.front()->group->check();
+  if (threads_ == nullptr) return;
+  try {
+    ranks_.front()->group->check();
+  } catch (const DeviceFault&) {
+    const std::string cause = leader_ == nullptr ? "" : leader_->lost_within(kForTheCause);
+    if (!cause.empty()) throw DeviceFault(cause);
+    throw;
+  }
 }
 
 void Replica::discard(std::shared_ptr<spec::MaskSource> source) {

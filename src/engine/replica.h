@@ -19,6 +19,7 @@
 
 #include "engine/models.h"
 #include "engine/rank_threads.h"
+#include "nodes/follower.h"
 #include "nodes/leader.h"
 #include "nodes/meeting.h"
 #include "spec/round.h"
@@ -33,10 +34,11 @@ class Replica final : public spec::StepExecutor {
   // Makes the devices, loads each rank's weights on its thread, and makes the rounds. Calls `progress` from the calling
   // thread. Errors as make_device(), load_models() and spec::Round::create(); throws DeviceFault and std::bad_alloc.
   // links: REQUIRED with several nodes; those for calls are node 0's to take, and it returns when the others are ready,
-  // too. kUnavailable: one is gone.
+  // too. follower: of another node, whose hooks are the replica's until it goes; it ends what waits for ranks of other
+  // nodes when node 0 is gone. kUnavailable: one is gone.
   static Result<std::unique_ptr<Replica>> create(const EngineOptions& options, const ResolvedModels& models,
                                                  const Progress& progress, const WrapDevice& wrap = {},
-                                                 nodes::Links links = {});
+                                                 nodes::Links links = {}, nodes::Follower* follower = nullptr);
   ~Replica() override;
 
   int ranks() const { return all_ranks_; }
@@ -107,6 +109,8 @@ class Replica final : public spec::StepExecutor {
   void abort(int rank);
   void check() const;
 
+  // f(rank of this node) on all at once. The first refusal; where a rank is gone the cause, as far as it is known.
+  Status start_ranks(const std::function<Status(int)>& f);
   // All ranks' memory for a step, where it can be refused.
   Status reserve_on_all(std::span<const spec::RoundSegment> segments);
   void compare_nodes(std::span<const spec::RoundResult> results);
@@ -122,6 +126,7 @@ class Replica final : public spec::StepExecutor {
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::unique_ptr<RankThreads> threads_;
   std::unique_ptr<nodes::Leader> leader_;  // null: there are no other nodes, or this is not the first
+  nodes::Follower* follower_ = nullptr;    // whose hooks are this one's; null: nobody's
   std::vector<spec::RoundResult> other_results_;
 };
 

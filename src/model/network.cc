@@ -18,7 +18,7 @@ void head_logits(Stream& stream, const ops::LinearWeight& head, const ops::Input
   ops::linear(stream, head, h, mine, {}, scratch);
   const auto [first, rows] = vocabulary_part(logits.dim(1), group->rank(), group->ranks());
   VOLLEY_CHECK_EQ(rows, head.n);
-  group->gather_columns(stream, mine, first, logits);
+  group->gather_columns(stream, mine, first, vocabulary_part(logits.dim(1), 0, group->ranks()).second, logits);
 }
 
 bool head_summarises(const Stream& stream, const ops::LinearWeight& head, DType activation, comm::Communicator* group) {

@@ -1,0 +1,59 @@
+// What a rank of a group over NCCL has in device memory, and how calls are cut. Plain numbers: dry runs go by them,
+// too.
+#pragma once
+
+#include "comm/comm.h"
+#include "comm/peer_layout.h"
+
+namespace volley::comm {
+
+// What calls gather and send in, of each rank.
+inline constexpr int64_t kNcclBufferBytes = int64_t{32} << 20;
+inline constexpr int64_t kNcclFloats = kNcclBufferBytes / 4;
+
+// What NCCL takes of a GPU by itself, for its kernels and connections. No Device is asked for it, so plans reserve it;
+// comm_cuda_test holds the real figure against it.
+inline constexpr int64_t kNcclReservedBytes = int64_t{1} << 30;
+
+// From so many bytes, all ranks' addends together, a sum of more than two ranks is made in parts: each rank sends the
+// others their parts of its addends, adds its own part and gathers the sums. It is twice the sum's size that travels,
+// instead of `ranks` times, but one after the other.
+inline constexpr int64_t kNcclInPartsBytes = int64_t{1} << 20;
+
+inline SumCut nccl_cut_sum(int64_t count, int ranks, int64_t in_parts_bytes) {
+  if (ranks > 2 && count * 4 * ranks >= in_parts_bytes) {
+    return {true, kNcclFloats / 2 - int64_t{4} * kMostGroupRanks};  // all parts, rounded up, twice
+  }
+  return {false, kNcclFloats / ranks / 4 * 4};
+}
+
+// What a rank sends of the rows that are gathered at a time: an NcclBlockHead, then the rows, each of `stride` floats.
+struct NcclBlockHead {
+  int32_t columns = 0, first = 0, unused[2] = {};
+};
+struct NcclGatherCut {
+  int64_t stride = 0;  // floats of a row
+  int64_t rows = 0;    // of a block, at most
+  int64_t block(int64_t of_rows) const { return int64_t{sizeof(NcclBlockHead)} / 4 + of_rows * stride; }
+};
+// REQUIRES: a row of every rank fits.
+inline NcclGatherCut nccl_cut_gather(int64_t most, int ranks) {
+  NcclGatherCut cut;
+  cut.stride = std::max<int64_t>(4, round_up(most, 4));
+  cut.rows = (kNcclFloats / ranks / 4 * 4 - cut.block(0)) / cut.stride;
+  VOLLEY_CHECK_GE(cut.rows, 1);
+  return cut;
+}
+
+// Launches of a call, as recorded graphs count them: of what NCCL adds to its own kernel nothing is known before, and
+// it is counted as one more.
+inline constexpr int64_t kNcclLaunches = 2;
+inline int64_t nccl_sum_launches(int64_t count, int ranks, int64_t in_parts_bytes) {
+  const SumCut cut = nccl_cut_sum(count, ranks, in_parts_bytes);
+  return divide_up(count, cut.chunk) * (cut.in_parts ? 2 * kNcclLaunches + 2 : kNcclLaunches + 1);
+}
+inline int64_t nccl_gather_launches(int64_t rows, int64_t most, int ranks) {
+  return divide_up(rows, nccl_cut_gather(most, ranks).rows) * (kNcclLaunches + 2);
+}
+
+}  // namespace volley::comm

@@ -1,0 +1,106 @@
+// What the ranks of one process have together in a group over NCCL: their communicators, who is gone, and the end.
+//
+// NCCL's rules: a communicator is used by one thread at a time; when a rank has failed every other one must abort its
+// own communicator, which ends the kernels that wait; an abort waits for recorded graphs to go, and frees nothing
+// before all communicators of a process are aborted. So each rank has a thread that looks for faults, aborts the
+// communicator once somebody is gone, and is waited for when all ranks of the process have gone.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "comm/comm.h"
+#include "comm/nccl_api.h"
+
+namespace volley::comm {
+
+// Threads: abort(), check() and throw_if_gone() from any; what names a rank by that rank's.
+class NcclState : public std::enable_shared_from_this<NcclState> {
+ public:
+  // Ranks [first, first + gpus.size()) of `ranks`.
+  NcclState(const NcclApi& api, int ranks, int first, const std::vector<int>& gpus, std::vector<NodeLink> links);
+  NcclState(const NcclState&) = delete;
+  NcclState& operator=(const NcclState&) = delete;
+
+  const NcclApi& api() const { return api_; }
+  int ranks() const { return ranks_; }
+  int gpu(int rank) const { return member(rank).gpu; }
+
+  // Begins to look for faults: at the connections to other processes, at NCCL, and at the rank's stream once it is
+  // known. kResourceExhausted: the system gives no thread.
+  Status watch(int rank);
+  // Null: the stream goes.
+  void set_stream(int rank, cudaStream_t stream);
+  // Returns when all ranks have come. Errors as Communicator::prepare().
+  Status join(int rank, const NcclUniqueId& id);
+  // Memory that kernels of NCCL may use for as long as there is a communicator.
+  float* keep(int rank, Buffer memory);
+
+  // f(communicator), which returns an NcclResult. Throws DeviceFault where that is an error, or somebody is gone.
+  template <typename F>
+  void call(int rank, const F& f) {
+    Member& m = member(rank);
+    NcclResult result = NcclResult::kSuccess;
+    bool there = false;
+    {
+      const std::lock_guard lock(m.calls);
+      there = m.comm != nullptr;
+      if (there) result = f(m.comm);
+    }
+    if (!there) {
+      throw_if_gone();
+      VOLLEY_CHECK_MSG(there, "a rank has not prepared");
+    }
+    if (result != NcclResult::kSuccess) fail(rank, result);
+  }
+
+  // The first one counts. cause: what is known of it, or empty.
+  void abort(int rank, std::string cause = "");
+  void throw_if_gone() const;
+  void check(int rank);  // Communicator::check()
+
+  // The threads that watch() began end, because the group is aborted. REQUIRES: no graph of these communicators lives.
+  // Returns after ten seconds, whatever happens: who has not ended then is left behind.
+  void finish();
+
+ private:
+  struct Member {
+    int gpu = 0;
+    Buffer memory;
+    std::timed_mutex calls;    // of NCCL, with the communicator
+    NcclComm* comm = nullptr;  // guarded by `calls`
+    bool ended = false;        // the communicator is aborted, or will never be; guarded by `calls`
+    int remote_errors = 0;     // looks that saw one; of the thread below
+    std::thread thread;
+    cudaStream_t stream = nullptr;  // guarded by mutex_; null: nobody looks at it
+    bool over = true;               // guarded by mutex_: the thread has nothing more to do
+  };
+
+  Member& member(int rank) { return *members_[static_cast<size_t>(rank - first_)]; }
+  const Member& member(int rank) const { return *members_[static_cast<size_t>(rank - first_)]; }
+  int gone() const { return gone_.load(std::memory_order_acquire); }
+  bool gone_within(std::chrono::milliseconds time) const;
+  [[noreturn]] void fail(int rank, NcclResult result);
+  NcclResult async_error(Member& m) const;
+  void run(int rank);
+  void look(int rank);
+  void end_communicator(Member& m) const;
+
+  const NcclApi& api_;
+  const int ranks_, first_;
+  const std::vector<NodeLink> links_;
+  std::vector<std::unique_ptr<Member>> members_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::atomic<int> gone_{-1};  // who aborted first; -1: nobody so far
+  std::string cause_;          // guarded by mutex_
+};
+
+}  // namespace volley::comm
