@@ -166,7 +166,7 @@ using Progress = std::function<void(std::string_view phase, double fraction)>;
 
 using RequestId = uint64_t;
 
-// What the text must be (llguidance). The model may end the request only where the text is complete.
+// What the text must be (llguidance). End ids are allowed only where it is complete, a request's stop tokens anywhere.
 struct GrammarSpec {
   enum class Kind {
     kJsonObject,  // any JSON object; text unused
