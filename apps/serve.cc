@@ -109,6 +109,11 @@ int run_follower(const ServeCommand& command, EngineSetup& setup, InterruptWatch
   setup.options.on_warning = [log](const std::string& warning) { log.warn(warning); };
   log.info(name + " looks for node 0 at " + setup.options.master_addr + ", port " +
            std::to_string(setup.options.master_port) + ".");
+  // The process goes without what waits for the step.
+  setup.options.on_device_failure = [console](const std::string& failure) {
+    console->error(failure);
+    std::_Exit(kExitDevice);
+  };
   bool started = false;
   std::optional<InterruptScope> scope;
   const Status end = Engine::follow(

@@ -398,8 +398,8 @@ class Engine {
   // Loads the models (minutes for large ones) and starts the engine's thread. Errors name what does not fit.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, const Progress& progress = {});
   // For node_rank above 0: loads its part of the models and computes what node 0 asks for, on this thread, until node
-  // 0's engine ends. Errors as create(); kUnavailable: node 0 is gone, or this device has failed. `started`, unless
-  // empty: called when all nodes have found one another and the models are loaded.
+  // 0's engine ends. Errors as create(); kUnavailable: node 0 is gone, or this device has failed; of one that hangs
+  // on_device_failure hears. `started`, unless empty: called when all nodes have met and the models are loaded.
   static Status follow(const EngineOptions& options, const Progress& progress = {},
                        const std::function<void()>& started = {});
   virtual ~Engine() = default;  // cancels what runs: every request still gets its last event

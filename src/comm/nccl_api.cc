@@ -9,8 +9,8 @@ namespace volley::comm {
 namespace {
 
 constexpr const char* kLibrary = "libnccl.so.2";
-// From 2.18 on communicators of one process end in any order, and recorded work may be mixed with other work.
-constexpr int kOldest = 21800, kTooNew = 30000;
+// Kernels of older ones look only after a million polls whether their communicator is aborted, each anew.
+constexpr int kOldest = 22602, kTooNew = 30000;
 
 std::string version_text(int version) {
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
@@ -19,7 +19,7 @@ std::string version_text(int version) {
 
 Error unavailable(const std::string& why) {
   return {ErrorCode::kUnavailable,
-          "--nnodes on GPUs needs NCCL 2.18 or later, and " + why +
+          "--nnodes on GPUs needs NCCL 2.26.2 or later, and " + why +
               ". Install it (libnccl2 of NVIDIA's repository; or pip install nvidia-nccl-cu13, with its folder lib in "
               "LD_LIBRARY_PATH), or use --device cpu."};
 }

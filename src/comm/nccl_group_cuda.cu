@@ -74,7 +74,6 @@ class NcclCommunicator final : public Communicator {
 };
 
 NcclCommunicator::~NcclCommunicator() {
-  state().set_stream(rank_, nullptr);
   abort();
   for (cudaEvent_t mark : marks_) {
     if (mark != nullptr) cudaEventDestroy(mark);
@@ -90,7 +89,6 @@ Status NcclCommunicator::prepare(Device& device) {
   VOLLEY_RETURN_IF_ERROR(state().watch(rank_));
   VOLLEY_RETURN_IF_ERROR(state().join(rank_, shared_->id));
   warm_up(stream);
-  state().set_stream(rank_, stream);
   return {};
 }
 
@@ -99,7 +97,7 @@ Status NcclCommunicator::prepare(Device& device) {
 void NcclCommunicator::warm_up(cudaStream_t stream) {
   const auto done = [this, stream] { await([stream] { return cudaStreamQuery(stream); }); };
   const int64_t most = kNcclFloats / ranks() / 4 * 4;
-  for (int64_t n = 4;; n = std::min(16 * n, most)) {
+  for (int64_t n = 4;; n = std::min(4 * n, most)) {
     all_gather(stream, buffer_ + rank_ * n, buffer_, n);
     done();
     if (n == most) break;

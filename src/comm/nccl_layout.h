@@ -13,7 +13,7 @@ inline constexpr int64_t kNcclFloats = kNcclBufferBytes / 4;
 
 // What NCCL takes of a GPU by itself, for its kernels and connections. No Device is asked for it, so plans reserve it;
 // comm_cuda_test holds the real figure against it.
-inline constexpr int64_t kNcclReservedBytes = int64_t{1} << 30;
+inline constexpr int64_t kNcclReservedBytes = int64_t{3} << 29;
 
 // From so many bytes, all ranks' addends together, a sum of more than two ranks is made in parts: each rank sends the
 // others their parts of its addends, adds its own part and gathers the sums. It is twice the sum's size that travels,

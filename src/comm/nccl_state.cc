@@ -79,11 +79,6 @@ Status NcclState::watch(int rank) {
   return {};
 }
 
-void NcclState::set_stream(int rank, cudaStream_t stream) {
-  const std::lock_guard lock(mutex_);
-  member(rank).stream = stream;
-}
-
 float* NcclState::keep(int rank, Buffer memory) {
   Member& m = member(rank);
   m.memory = std::move(memory);
@@ -200,12 +195,6 @@ void NcclState::look(int rank) {
       if (link.connection->has_ended()) return abort(link.first_rank, "its process has ended, or was stopped");
     }
   }
-  cudaError_t stream = cudaSuccess;
-  {
-    const std::lock_guard lock(mutex_);
-    if (m.stream != nullptr) stream = cudaStreamQuery(m.stream);
-  }
-  if (stream != cudaSuccess && stream != cudaErrorNotReady) return abort(rank, cudaGetErrorString(stream));
   const NcclResult result = async_error(m);
   if (result == NcclResult::kSuccess) return;
   if (result == NcclResult::kRemoteError && ++m.remote_errors * kBetweenLooks < kForTheCause) return;

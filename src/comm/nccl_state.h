@@ -3,7 +3,8 @@
 // NCCL's rules: a communicator is used by one thread at a time; when a rank has failed every other one must abort its
 // own communicator, which ends the kernels that wait; an abort waits for recorded graphs to go, and frees nothing
 // before all communicators of a process are aborted. So each rank has a thread that looks for faults, aborts the
-// communicator once somebody is gone, and is waited for when all ranks of the process have gone.
+// communicator once somebody is gone, and is waited for when all ranks of the process have gone. It asks CUDA for
+// nothing before: such a call may wait for the GPU, and so for the abort.
 #pragma once
 
 #include <atomic>
@@ -33,11 +34,9 @@ class NcclState : public std::enable_shared_from_this<NcclState> {
   int ranks() const { return ranks_; }
   int gpu(int rank) const { return member(rank).gpu; }
 
-  // Begins to look for faults: at the connections to other processes, at NCCL, and at the rank's stream once it is
-  // known. kResourceExhausted: the system gives no thread.
+  // Begins to look for faults: at the connections to other processes, and at NCCL. kResourceExhausted: the system
+  // gives no thread.
   Status watch(int rank);
-  // Null: the stream goes.
-  void set_stream(int rank, cudaStream_t stream);
   // Returns when all ranks have come. Errors as Communicator::prepare().
   Status join(int rank, const NcclUniqueId& id);
   // Memory that kernels of NCCL may use for as long as there is a communicator.
@@ -79,8 +78,7 @@ class NcclState : public std::enable_shared_from_this<NcclState> {
     bool ended = false;        // the communicator is aborted, or will never be; guarded by `calls`
     int remote_errors = 0;     // looks that saw one; of the thread below
     std::thread thread;
-    cudaStream_t stream = nullptr;  // guarded by mutex_; null: nobody looks at it
-    bool over = true;               // guarded by mutex_: the thread has nothing more to do
+    bool over = true;  // guarded by mutex_: the thread has nothing more to do
   };
 
   Member& member(int rank) { return *members_[static_cast<size_t>(rank - first_)]; }

@@ -162,12 +162,6 @@ sched::SchedulerConfig scheduler_config(const EngineOptions& options, const Reso
   return config;
 }
 
-double step_timeout_s(const EngineOptions& options, DeviceKind device) {
-  constexpr double kCpu = 1800, kGpu = 60;
-  if (options.step_timeout_s >= 0) return options.step_timeout_s;
-  return device == DeviceKind::kCpu ? kCpu : kGpu;
-}
-
 // Progress of one replica of several.
 Progress part_of(const Progress& progress, size_t index, size_t count) {
   if (!progress || count == 1) return progress;

@@ -4,14 +4,17 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <new>
 #include <optional>
 #include <system_error>
+#include <utility>
 
 #include "comm/gone.h"
 #include "device/fault.h"
 #include "engine/node_setup.h"
 #include "engine/replica_options.h"
+#include "engine/watchdog.h"
 
 namespace volley::engine {
 namespace {
@@ -30,8 +33,13 @@ Error out_of_turn(const std::string& what) {
 // One call after the other. An error is node 0's, or means that it is gone.
 class Replay {
  public:
-  Replay(nodes::Follower& follower, Replica& replica, int32_t slots)
-      : follower_(follower), replica_(replica), running_(static_cast<size_t>(slots)) {
+  // on_hang: a call does not end in so many seconds, not even after node 0 is gone. On a thread of its own.
+  Replay(nodes::Follower& follower, Replica& replica, int32_t slots, double step_timeout_s,
+         std::function<void()> on_hang)
+      : follower_(follower),
+        replica_(replica),
+        running_(static_cast<size_t>(slots)),
+        watchdog_(std::chrono::duration<double>(step_timeout_s), std::move(on_hang)) {
     follower_.set_hooks({[this](std::vector<uint32_t> words) { return take_masks(std::move(words)); },
                          [&replica] { replica.abort(); }});
   }
@@ -40,6 +48,7 @@ class Replay {
   Status run() {
     while (!ended_) {
       VOLLEY_ASSIGN(const nodes::Call call, follower_.next());
+      const Watchdog::Step watched(watchdog_);
       VOLLEY_RETURN_IF_ERROR(std::visit(*this, call));
     }
     return {};
@@ -119,6 +128,7 @@ class Replay {
   Replica& replica_;
   std::vector<bool> running_;
   std::vector<spec::RoundResult> results_;
+  Watchdog watchdog_;
   bool ended_ = false;
   std::atomic<uint64_t> masked_{0};  // steps with masks that are enqueued
   uint64_t published_ = 0;           // masks that came; of the follower's thread
@@ -144,29 +154,34 @@ Status follow_links(const EngineOptions& options, const ResolvedModels& models, 
     (void)follower.reply(nodes::Failed{error.message});  // where node 0 is gone nobody asks
     return error;
   };
+  const auto say = [&](const DeviceFault& fault) -> Error {
+    // A consequence. Node 0 believes who speaks first, so whoever knows the cause must: it tells node 0, which ends.
+    if (dynamic_cast<const comm::PeerLost*>(&fault) != nullptr) {
+      if (auto lost = follower.lost_within(kForTheCause)) return std::move(*lost);
+    }
+    return fail({ErrorCode::kUnavailable, fault.what()});
+  };
   try {
     Result<std::unique_ptr<Replica>> replica =
         Replica::create(options, models, progress, wrap, std::move(links), &follower);
     if (!replica.ok()) return fail(replica.error());
-    Replay replay(follower, **replica, models.max_num_seqs);
+    const double timeout_s = step_timeout_s(options, models.device.kind);
+    Replay replay(follower, **replica, models.max_num_seqs, timeout_s, [&] {
+      if (options.on_device_failure) options.on_device_failure(step_hangs(timeout_s));
+    });
     VOLLEY_RETURN_IF_ERROR(follower.reply(ready_of(**replica)));
     if (started) started();
+    // Before the replica goes: its end is all that node 0 would hear.
     try {
       const Status replayed = replay.run();
       return replayed.ok() ? replayed : fail(replayed.error());
-    } catch (const comm::PeerLost& fault) {
-      // A consequence. Node 0 believes who speaks first, so whoever knows the cause must: it tells node 0, which ends.
-      if (const auto lost = follower.lost_within(kForTheCause)) return *lost;
-      return fail({ErrorCode::kUnavailable, fault.what()});
     } catch (const DeviceFault& fault) {
-      // Before the replica goes: its end is all that node 0 would hear.
-      return fail({ErrorCode::kUnavailable, fault.what()});
+      return say(fault);
     } catch (const std::bad_alloc&) {
       return fail(no_memory());
     }
   } catch (const DeviceFault& fault) {  // before it was ready
-    if (const auto lost = follower.lost()) return *lost;
-    return fail({ErrorCode::kUnavailable, fault.what()});
+    return say(fault);
   } catch (const std::bad_alloc&) {
     return fail(no_memory());
   }

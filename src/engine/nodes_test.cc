@@ -210,6 +210,29 @@ TEST_F(Nodes, TheCauseIsToldWhoeverHearsOfItFirst) {
   EXPECT_EQ(end_of_other().error().message, "the device fell over");
 }
 
+// Nobody else may be left to end its process.
+TEST_F(Nodes, AStepThatHangsIsSaidOnItsNode) {
+  std::atomic<bool> armed = false;
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
+  const std::function<bool(bool)> hang = [&](bool) {
+    if (armed) released.wait();
+    return true;
+  };
+  std::promise<std::string> said;
+  EngineOptions options = options_of_two();
+  options.step_timeout_s = 1;
+  options.on_device_failure = [&](const std::string& failure) { said.set_value(failure); };
+  start(options,
+        [&](std::unique_ptr<Device> made, int) { return std::make_unique<FaultyDevice>(std::move(made), &hang); });
+  EXPECT_EQ(tokens_of(request_of(20)).size(), 4u);
+  armed = true;
+  auto finish = submit(request_of(20), nullptr, nullptr);
+  EXPECT_THAT(said.get_future().get(), HasSubstr("--step-timeout"));
+  release.set_value();
+  EXPECT_FALSE(finish.get().error.has_value()) << "who does not end the process may go on";
+}
+
 // A node without memory says so, although its ranks have left the others by then.
 TEST_F(Nodes, OneWithoutMemorySaysSo) {
   std::atomic<int64_t> left = -1;
@@ -268,7 +291,7 @@ TEST_F(Nodes, AnEngineBeginsWithoutTheOther) {
 // It has met the others and is gone, whatever they are about to wait for.
 TEST_F(Nodes, WhoFollowsSaysThatTheFirstIsGone) {
   EngineOptions options = options_of_two();
-  other_ = std::thread([this, options]() mutable {
+  others_.emplace_back([this, options]() mutable {
     options.node_rank = 1;
     auto models = resolve_models(options);
     ASSERT_TRUE(models.ok()) << models.error().message;

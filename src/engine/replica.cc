@@ -77,7 +77,7 @@ Result<std::unique_ptr<Replica>> Replica::create(const EngineOptions& options, c
   if (follower != nullptr) {
     replica->follower_ = follower;
     follower->set_hooks({{}, [made = replica.get()] { made->abort(); }});
-    if (auto lost = follower->lost()) return std::move(*lost);
+    if (auto lost = follower->lost_within({})) return std::move(*lost);
   }
   // Before anybody loads or records anything, all have what they exchange things in.
   const auto make_place = [&](int index) -> Status {
@@ -121,7 +121,7 @@ Status Replica::start_ranks(const std::function<Status(int)>& f) {
       status = f(rank);
       if (!status.ok()) abort(rank);
     });
-  } catch (const DeviceFault&) {
+  } catch (const comm::PeerLost&) {
     VOLLEY_RETURN_IF_ERROR(refusal());
     std::string cause = leader_ == nullptr ? "" : leader_->lost_within(kForTheCause);
     if (!cause.empty()) return Error{ErrorCode::kUnavailable, std::move(cause)};
@@ -361,7 +361,7 @@ void Replica::check() const {
   if (threads_ == nullptr) return;
   try {
     ranks_.front()->group->check();
-  } catch (const DeviceFault&) {
+  } catch (const comm::PeerLost&) {
     const std::string cause = leader_ == nullptr ? "" : leader_->lost_within(kForTheCause);
     if (!cause.empty()) throw DeviceFault(cause);
     throw;

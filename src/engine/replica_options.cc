@@ -1,6 +1,7 @@
 #include "engine/replica_options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "base/environment.h"
@@ -38,6 +39,17 @@ std::optional<std::string> too_few_threads(const EngineOptions& options, DeviceK
   return have + ", fewer than the " + std::to_string(ranks) +
          " ranks of all replicas. Each has a thread all the same, and they take turns: fewer ranks or replicas are "
          "faster.";
+}
+
+double step_timeout_s(const EngineOptions& options, DeviceKind device) {
+  constexpr double kCpu = 1800, kGpu = 60;
+  if (options.step_timeout_s >= 0) return options.step_timeout_s;
+  return device == DeviceKind::kCpu ? kCpu : kGpu;
+}
+
+std::string step_hangs(double timeout_s) {
+  return "The device hangs: a step has taken more than " + std::to_string(static_cast<int64_t>(std::ceil(timeout_s))) +
+         " s (--step-timeout).";
 }
 
 EngineInfo describe_together(const std::vector<EngineInfo>& replicas, int64_t shared_weights) {

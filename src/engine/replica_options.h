@@ -19,6 +19,11 @@ Result<std::vector<EngineOptions>> replica_options(const EngineOptions& options)
 // where they leave the number open, have; nothing on GPUs. options: the engine's.
 std::optional<std::string> too_few_threads(const EngineOptions& options, DeviceKind device);
 
+// How long a step may take; 0: no bound.
+double step_timeout_s(const EngineOptions& options, DeviceKind device);
+// That one has taken longer, in a sentence.
+std::string step_hangs(double timeout_s);
+
 // What the engine says of itself, from what its replicas do. shared_weights: bytes that all but one do not have.
 EngineInfo describe_together(const std::vector<EngineInfo>& replicas, int64_t shared_weights);
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <new>
 
 #include "device/fault.h"
+#include "engine/replica_options.h"
 
 namespace volley::engine {
 namespace {
@@ -44,10 +44,8 @@ Worker::Worker(WorkerParts parts)
       acceptance_(parts_.drafter),
       vocab_(parts_.replica->vocab()),
       times_before_(parts_.replica->times()),
-      watchdog_(std::chrono::duration<double>(parts_.step_timeout_s), [this] {
-        give_up("The device hangs: a step has taken more than " +
-                std::to_string(static_cast<int64_t>(std::ceil(parts_.step_timeout_s))) + " s (--step-timeout).");
-      }) {
+      watchdog_(std::chrono::duration<double>(parts_.step_timeout_s),
+                [this] { give_up(step_hangs(parts_.step_timeout_s)); }) {
   totals_.accepted_at.resize(parts_.scheduler.block_size - 1);
   totals_.drafted_at.resize(parts_.scheduler.block_size - 1);
   publish_stats();
