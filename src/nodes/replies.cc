@@ -61,7 +61,7 @@ Result<Reply> read_reply(const net::Frame& frame) {
   switch (frame.kind) {
     case kReady: {
       Ready ready;
-      ready.threads = r.take_within<int32_t>(1, 1 << 20, "the number of threads");
+      ready.threads = r.take_within<int32_t>(0, 1 << 20, "the number of threads");
       for (int64_t* bytes : {&ready.weight_bytes, &ready.target_bytes, &ready.state_bytes}) {
         *bytes = r.take_within<int64_t>(0, kMost, "a number of bytes");
       }
