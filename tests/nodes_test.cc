@@ -33,7 +33,7 @@ std::string missing(int ranks) {
   return nccl.ok() ? "" : nccl.error().message;
 }
 
-// Of one machine, which its processes share out among them.
+// The processes of one machine share out its GPUs.
 std::string device_of(int ranks, int nodes, int node) {
   return kOnCpu ? "cpu" : "cuda:" + std::to_string(node * (ranks / nodes));
 }
