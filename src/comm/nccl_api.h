@@ -1,5 +1,6 @@
 // The few functions of NCCL that are used, found when a program runs: builds need no NCCL, and programs only where
-// ranks are GPUs of several processes. Names and numbers are those of NCCL's own header, which has kept them since 2.4.
+// ranks are GPUs of several processes. Names and numbers are those of NCCL's own header, which has them alike from 2.18
+// to 2.28.
 #pragma once
 
 #include <cuda_runtime_api.h>

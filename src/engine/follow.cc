@@ -26,6 +26,10 @@ Error no_memory() {
   return {ErrorCode::kUnavailable, "The process has no memory left: give it more."};
 }
 
+Error no_threads() {
+  return resource_exhausted("The system gives this process no more threads.");
+}
+
 Error out_of_turn(const std::string& what) {
   return {ErrorCode::kUnavailable, "Node 0 asks for what cannot be: " + what + "."};
 }
@@ -146,7 +150,7 @@ Status follow_links(const EngineOptions& options, const ResolvedModels& models, 
   try {
     follows.emplace(std::move(links.calls.front()), call_limits(models));
   } catch (const std::system_error&) {
-    return resource_exhausted("The system gives this process no more threads.");
+    return no_threads();
   }
   nodes::Follower& follower = *follows;
   links.calls.clear();
@@ -182,6 +186,8 @@ Status follow_links(const EngineOptions& options, const ResolvedModels& models, 
     }
   } catch (const DeviceFault& fault) {  // before it was ready
     return say(fault);
+  } catch (const std::system_error&) {
+    return fail(no_threads());
   } catch (const std::bad_alloc&) {
     return fail(no_memory());
   }

@@ -17,6 +17,11 @@ namespace {
 // For a node whose rank is gone to say why.
 constexpr std::chrono::seconds kForTheCause(5);
 
+// What another node says of it, where a rank is gone; empty: nothing is known.
+std::string cause_of_loss(nodes::Leader* leader) {
+  return leader == nullptr ? "" : leader->lost_within(kForTheCause);
+}
+
 }  // namespace
 
 // In the order in which it is made; it goes in the opposite one.
@@ -123,7 +128,7 @@ Status Replica::start_ranks(const std::function<Status(int)>& f) {
     });
   } catch (const comm::PeerLost&) {
     VOLLEY_RETURN_IF_ERROR(refusal());
-    std::string cause = leader_ == nullptr ? "" : leader_->lost_within(kForTheCause);
+    std::string cause = cause_of_loss(leader_.get());
     if (!cause.empty()) return Error{ErrorCode::kUnavailable, std::move(cause)};
     throw;
   }
@@ -304,7 +309,7 @@ Status Replica::enqueue(std::span<const spec::RoundSegment> segments, const spec
   } catch (const comm::PeerLost&) {
     abort();  // the only rank here has others elsewhere
     // Where the peer is on another node, that one says more.
-    const std::string cause = leader_ == nullptr ? "" : leader_->lost_within(kForTheCause);
+    const std::string cause = cause_of_loss(leader_.get());
     if (!cause.empty()) throw DeviceFault(cause);
     throw;
   } catch (...) {
@@ -362,7 +367,7 @@ void Replica::check() const {
   try {
     ranks_.front()->group->check();
   } catch (const comm::PeerLost&) {
-    const std::string cause = leader_ == nullptr ? "" : leader_->lost_within(kForTheCause);
+    const std::string cause = cause_of_loss(leader_.get());
     if (!cause.empty()) throw DeviceFault(cause);
     throw;
   }
