@@ -195,8 +195,8 @@ void print_tiles(const Time& time, Device& device, const Model& model, const Bla
     for (const auto& [us, tile] : times) {
       std::printf(
           "{\"what\": \"%s\", \"rows\": %d, \"halves\": %d, \"tile_rows\": %d, \"shared\": %d, \"by_rows\": %d, "
-          "\"us\": %.1f%s",
-          s.name, rows, tile.halves, tile.rows, tile.shared, tile.by_rows, us,
+          "\"in_pairs\": %d, \"us\": %.1f%s",
+          s.name, rows, tile.halves, tile.rows, tile.shared, tile.by_rows, tile.in_pairs, us,
           tile == planned.tile ? ", \"chosen\": true" : "");
       if (us < 1.1 * best) {
         std::printf(", \"chain_us\": %.1f", time_tile(time, device, model, rows, shape, tile, true) / kLayers);

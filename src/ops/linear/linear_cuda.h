@@ -53,11 +53,14 @@ constexpr int64_t packed_row(int64_t row, int64_t n, LinearLayout layout) {
 // need to both: x, which halves the bytes that a multiprocessor must get from the cache for it.
 // by_rows: with the rows of x as the M side of the matrix unit (linear_cuda_row_tiles.cuh), where k is split, bf16; if
 // shared, a block takes one slice after the other, and what both need are the weights.
+// in_pairs: two blocks share a multiprocessor. Where there are more blocks than multiprocessors, one reads while the
+// other finishes its sums.
 struct LinearTile {
   int halves = 0;
   int rows = 0;
   bool shared = false;
   bool by_rows = false;
+  bool in_pairs = false;
 
   bool shares_x() const { return shared && !by_rows; }
   bool operator==(const LinearTile&) const = default;

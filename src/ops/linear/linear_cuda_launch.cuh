@@ -22,6 +22,10 @@ void launch_fp8_tiles_3(LinearTile tile, Stream& stream, const CUtensorMap& x_ma
 void launch_fp8_tiles_4(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 void launch_fp8_tiles_6(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 
+// Tiles in pairs.
+void launch_pair_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+void launch_fp8_pair_tiles(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
+
 // FP8 in blocks, tiles of any number of rows.
 void launch_fp8_block_tiles_2(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);
 void launch_fp8_block_tiles_3(LinearTile tile, Stream& stream, const CUtensorMap& x_map, const TileArgs& args);

@@ -23,6 +23,11 @@ constexpr int64_t kLeastBlocks =
 // Tiles by rows that have a kernel (linear_cuda_tiles_rows.cu).
 constexpr LinearTile kRowTiles[] = {{3, 128, false, true}, {4, 128, false, true}, {6, 128, true, true}};
 
+// Tiles in pairs that have a kernel (linear_cuda_tiles_pairs.cu).
+constexpr int kPairRows[] = {8, 16, 32, 64};
+constexpr int kMostPairRows = 64;
+constexpr int kPairHalves = 2;
+
 // The others (linear_cuda_tiles_2.cu and its like). A pair of gate and up must not be cut.
 bool possible(LinearTile tile, LinearLayout layout, int split, bool in_blocks = false) {
   if (layout == LinearLayout::kGateUp && tile.halves % 2 != 0) return false;
@@ -87,7 +92,7 @@ LinearTile best_tile(int64_t halves, int split, int64_t rows, std::span<const Li
   double best_time = 1e30;
   int64_t best_padded = 0;
   for (const LinearTile& tile : tiles) {
-    if (!fits(tile, rows)) continue;
+    if (!fits(tile, rows) || tile.in_pairs) continue;
     const int64_t padded = divide_up(rows, tile.rows) * tile.rows;
     const double time = estimate(halves, tile, split, rows);
     // Among equals the one with less padding, then the larger, which reads x less often.
@@ -98,6 +103,18 @@ LinearTile best_tile(int64_t halves, int split, int64_t rows, std::span<const Li
     }
   }
   return best;
+}
+
+// Whether a multiprocessor gets one small block after the other. In between it does not read, unless it has two.
+bool comes_in_waves(const LinearCudaPlan& plan) {
+  return (plan.split == 2 || plan.tile.halves == kPairHalves) &&
+         divide_up(plan.halves, plan.tile.halves) * plan.split > kPlanProcessors;
+}
+
+// REQUIRES: rows are at most kMostPairRows.
+LinearTile pair_tile(int64_t rows) {
+  const int* fitting = std::find_if(std::begin(kPairRows), std::end(kPairRows), [&](int of) { return of >= rows; });
+  return {kPairHalves, *fitting, false, false, true};
 }
 
 }  // namespace
@@ -115,6 +132,9 @@ std::vector<LinearTile> LinearCudaPlan::tiles(LinearLayout layout, int split, co
   if (layout == LinearLayout::kPlain && split == 2 && format.code == DType::kBF16) {
     tiles.insert(tiles.end(), std::begin(kRowTiles), std::end(kRowTiles));
   }
+  if (!format.in_blocks()) {
+    for (int rows : kPairRows) tiles.push_back(pair_tile(rows));
+  }
   return tiles;
 }
 
@@ -125,6 +145,7 @@ LinearCudaPlan LinearCudaPlan::make(int64_t n, int64_t k, LinearLayout layout, i
   plan.k_blocks = linear_cuda_k_blocks(k, format.code);
   plan.split = best_split(plan.halves, plan.k_blocks, layout);
   plan.tile = best_tile(plan.halves, plan.split, rows, tiles(layout, plan.split, format));
+  if (rows <= kMostPairRows && !format.in_blocks() && comes_in_waves(plan)) plan.tile = pair_tile(rows);
   plan.row_tiles = divide_up(rows, plan.tile.rows);
   return plan;
 }

@@ -221,8 +221,8 @@ void check_tiles(Device& device, std::initializer_list<Case> cases) {
           c.kind == EndKind::kAdd ? DeviceTensor(device, encode(before, c.y)) : DeviceTensor(device, want.size());
       linear_tiles_cuda(device.stream(), w.packed, x_device.view(c.x, {c.rows, c.k}),
                         y_device.view(c.y, {c.rows, outputs_of(c)}), {c.kind}, plan);
-      ASSERT_EQ(y_device.read<char>(), want)
-          << tile.halves << " x " << tile.rows << (tile.shared ? " shared" : "") << (tile.by_rows ? " by rows" : "");
+      ASSERT_EQ(y_device.read<char>(), want) << tile.halves << " x " << tile.rows << (tile.shared ? " shared" : "")
+                                             << (tile.by_rows ? " by rows" : "") << (tile.in_pairs ? " in pairs" : "");
     }
   }
 }
@@ -373,6 +373,19 @@ TEST(LinearCudaPlan, FillsTheProcessors) {
     EXPECT_EQ(plan.tile.halves, want.halves) << want.n;
   }
   EXPECT_EQ(LinearCudaPlan::make(256, 256, plain, 16).split, 1);
+}
+
+// Gates and ups of Llama-3.1-8B are seven small blocks for each multiprocessor; a head's blocks are large.
+TEST(LinearCudaPlan, SmallBlocksThatComeInWavesShareAMultiprocessor) {
+  const auto plan = [](int64_t n, LinearLayout layout, int64_t rows, const WeightFormat& format = DType::kBF16) {
+    return LinearCudaPlan::make(n, 4096, layout, rows, format).tile;
+  };
+  EXPECT_EQ(plan(28672, LinearLayout::kGateUp, 16), (LinearTile{2, 16, false, false, true}));
+  EXPECT_EQ(plan(28672, LinearLayout::kGateUp, 64, kFp8Rows), (LinearTile{2, 64, false, false, true}));
+  EXPECT_FALSE(plan(28672, LinearLayout::kGateUp, 65).in_pairs);
+  EXPECT_FALSE(plan(28672, LinearLayout::kGateUp, 16, kFp8Blocks).in_pairs);
+  EXPECT_FALSE(plan(24576, LinearLayout::kGateUp, 16).in_pairs);
+  EXPECT_FALSE(plan(151936, LinearLayout::kPlain, 16).in_pairs);
 }
 
 // What was fastest on an H200 in the shapes of Qwen3-8B (linear_cuda_bench --tiles), qkv, o, gate and up, down.

@@ -10,9 +10,9 @@ namespace volley::ops {
 // neighbouring weights and the same rows are a cluster; each copies half of the rows, to both. kStorage: of weights
 // and x, kBF16 or kF8E4M3; a stage holds 128 bytes of every row of both. kSummarises: rows that TileArgs::whole does
 // not name end as summaries; one slice of k, kStore. kBiased: sums end with the bias added; apart, so that nobody else
-// fetches its code. kInBlocks: kFp8Blocks (linear_cuda_blocks.cuh).
+// fetches its code. kInBlocks: kFp8Blocks (linear_cuda_blocks.cuh). kBlocks: 1, or 2 that share a multiprocessor.
 template <int kHalves_, int kRows_, bool kShared_ = false, DType kStorage_ = DType::kBF16, bool kSummarises_ = false,
-          bool kBiased_ = false, bool kInBlocks_ = false>
+          bool kBiased_ = false, bool kInBlocks_ = false, int kBlocks_ = 1>
 struct TileShape {
   static constexpr int kHalves = kHalves_, kRows = kRows_;
   static constexpr bool kShared = kShared_, kSummarises = kSummarises_, kBiased = kBiased_;
@@ -43,9 +43,11 @@ struct TileShape {
   static constexpr int kExchangeBytes = kConsumers * kRows;
   static constexpr bool kExchangeOutsideRing = !kShared && kHalves <= 3 && kRows <= 64;
   static constexpr int kOtherBytes = 1024 + kSpareBytes + (kExchangeOutsideRing ? kExchangeBytes : 0);
+  static constexpr int kBlocks = kBlocks_;
+  static constexpr int kMemory = (kBlocks == 2 ? 112 : 225) << 10;
   // In blocks: the scales of a stage's rows, behind all else.
   static constexpr int kStageScaleBytes = kInBlocks ? kRows * 4 : 0;
-  static constexpr int kStages = ((225 << 10) - kOtherBytes) / (kStageBytes + kStageScaleBytes);
+  static constexpr int kStages = (kMemory - kOtherBytes) / (kStageBytes + kStageScaleBytes);
   static constexpr int kRingBytes = kStages * kStageBytes;
   static constexpr int kScalesAt = kRingBytes + kOtherBytes - 1024;
   static constexpr int kSharedBytes = kRingBytes + kOtherBytes + kStages * kStageScaleBytes;

@@ -60,12 +60,14 @@ void linear_tiles_cuda(Stream& stream, const LinearWeight& w, const Input& x, Te
     }
     if (summarises) return launch_fp8_summary_tiles(plan.tile, stream, x_map, args);
     if (biased) return launch_fp8_bias_tiles(plan.tile, stream, x_map, args);
+    if (plan.tile.in_pairs) return launch_fp8_pair_tiles(plan.tile, stream, x_map, args);
     return launch(plan.tile, stream, x_map, args, kFp8Tiles);
   }
   const CUtensorMap x_map = cuda::bf16_matrix_map(x.values.data, args.rows, w.k, box_rows);
   if (summarises) return launch_summary_tiles(plan.tile, stream, x_map, args);
   if (biased) return launch_bias_tiles(plan.tile, stream, x_map, args);
   if (plan.tile.by_rows) return launch_row_tiles(plan.tile, stream, x_map, args);
+  if (plan.tile.in_pairs) return launch_pair_tiles(plan.tile, stream, x_map, args);
   launch(plan.tile, stream, x_map, args, kBf16Tiles);
 }
 

@@ -215,7 +215,7 @@ __device__ void consume_and_finish(const Ring& ring, const TileArgs& args, Slice
 }
 
 template <typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads, 1)
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     linear_tiles_kernel(const __grid_constant__ CUtensorMap x_map, const TileArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // the dispatch sends no other GPU here (linear_cuda_kernel)
   using namespace hopper;
