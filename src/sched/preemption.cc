@@ -141,7 +141,8 @@ void Scheduler::State::restart() {
 void Scheduler::State::vacate(Request& request, bool state_moved_on) {
   kv::Lease& pages = request.resources().pages;
   if (!state_moved_on && request.computed() > std::max(pages.cached(), pages.last_snapshot())) {
-    if (const auto snapshot = cache.snapshot(pages, request.computed(), kv::SnapshotKind::kEnd)) {
+    if (const auto snapshot =
+            cache.snapshot(pages, request.computed(), kv::SnapshotKind::kEnd, kv::SnapshotPlace::kWanted)) {
       copies.push_back(
           {.kind = MemoryCopy::Kind::kSave, .slot = request.slot(), .group = 0, .from = {}, .to = *snapshot});
     }
