@@ -82,6 +82,21 @@ TEST(Snapshots, WhatChoicesHaveInCommonIsServedBehindManyMultiples) {
   EXPECT_EQ(segment_of(plan, 2)->start, 108);
 }
 
+// Who is taken out in the middle of its prompt goes on from there, even where its own snapshots are all there are.
+TEST(Snapshots, WhoIsTakenOutLeavesItsState) {
+  SchedulerConfig config = recurrent(1);
+  config.prefill_chunk = 12;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.add(1, "", counting(0, 46), 1).ok());
+  for (const int32_t computed : {12, 16, 28, 32, 44}) {  // at 32 it takes its last one
+    const StepPlan plan = scheduler.plan({});
+    ASSERT_EQ(plan.segments[0].start + plan.segments[0].known, computed);
+    scheduler.apply({});
+  }
+  ASSERT_TRUE(scheduler.remove(1));
+  EXPECT_EQ(run(scheduler, 2, counting(0, 46)), 44);
+}
+
 // A conversation that was there before is not forgotten for the multiples of a long prompt.
 TEST(Snapshots, ALongPromptLeavesOthersTheirs) {
   Scheduler scheduler(recurrent(6));
