@@ -125,6 +125,31 @@ TEST(KvCache, TheLeastRecentlyUsedSnapshotGoes) {
   EXPECT_FALSE(cache.snapshot(two, 4, SnapshotKind::kEnd, SnapshotPlace::kWanted)) << "both are in use";
 }
 
+// Nobody can go on from a tail whose snapshot is gone: its pages are free then, not held until they are the oldest.
+TEST(KvCache, ATailGoesWithItsSnapshot) {
+  CacheConfig config = recurrent(40, 1);
+  config.groups.insert(config.groups.begin() + 1, Group{.life = Life::kWindow, .window = 8, .pages = 20});
+  Cache cache(config);
+  run_with(cache, counting(0, 6), {6});
+  EXPECT_EQ(cache.use(0).used, 2);
+  run_with(cache, counting(100, 8), {8});
+  EXPECT_EQ(cache.use(0).used, 1 + 2);
+  EXPECT_EQ(cache.use(1).used, 1 + 2);
+  // Alone in its namespace, and while its request still has the page.
+  const Tokens tokens = counting(200, 3);
+  Lease lease = cache.open("other", tokens, true);
+  ASSERT_TRUE(cache.grow(lease, {.positions = 8, .ahead = 8}));
+  ASSERT_TRUE(cache.snapshot(lease, 3, SnapshotKind::kEnd, SnapshotPlace::kWanted));
+  cache.keep("other", tokens, lease);
+  EXPECT_EQ(cache.open("other", counting(200, 9), true).cached(), 3);
+  run_with(cache, counting(300, 8), {8});
+  EXPECT_EQ(cache.open("other", counting(200, 9), true).cached(), 0);
+  EXPECT_EQ(lease.pages(0), 2);
+  lease = cache.open("", {}, false);
+  EXPECT_EQ(cache.use(0).used, 1 + 2 + 2);
+  EXPECT_EQ(cache.use(0).cached, 1 + 2 + 2);
+}
+
 // Positions at which there is a snapshot of `tokens`.
 std::vector<int64_t> snapshots_of(Cache& cache, const Tokens& tokens) {
   std::vector<int64_t> found;
