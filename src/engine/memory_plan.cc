@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <limits>
+#include <utility>
 
 #include "base/math.h"
 
@@ -137,12 +138,30 @@ Status plan_snapshots(const MemoryPlanInput& in, int64_t free, int64_t usable, M
                             " of memory that may be used: lower it.");
 }
 
-}  // namespace
+Error too_few_pages(const MemoryPlanInput& in, const MemoryPlan& plan) {
+  MemoryPlanInput one = in;
+  one.max_num_seqs = 1;
+  const int64_t pages = plan.pages();
+  std::string message = "The KV cache has " + std::to_string(pages) + (pages == 1 ? " page (" : " pages (") +
+                        format_bytes(plan.kv_bytes()) + "), but one request of " + std::to_string(in.max_model_len) +
+                        " tokens needs " + std::to_string(plan.pages_per_request) + " (" +
+                        format_bytes(bytes_of(divide_pages(one, plan.pages_per_request))) + ")";
+  const bool asked = in.kv_pages > 0 || in.kv_memory_bytes > 0;
+  if (in.state_bytes == 0 || asked) {
+    return resource_exhausted(message + ": lower --max-model-len, or give the cache more memory.");
+  }
+  const bool many = in.max_num_seqs > 1;
+  return resource_exhausted(
+      message + ", and states of recurrent layers take " + format_bytes(in.state_bytes + plan.snapshot_bytes) + " (" +
+      (many ? std::to_string(in.max_num_seqs) + " requests" : "one request") + " and snapshots): lower " +
+      (many ? "--max-num-seqs or " : "") + "--max-model-len, or give the cache more memory.");
+}
 
-Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
+Result<MemoryPlan> plan_for_slots(const MemoryPlanInput& in) {
   MemoryPlan plan;
   plan.weight_bytes = in.weight_bytes;
   plan.pages_per_request = divide_up(in.positions, in.page_size);
+  plan.max_num_seqs = in.max_num_seqs;
   plan.state_bytes = in.state_bytes;
   plan.step_bytes = in.step_bytes;
   plan.graph_bytes = in.graph_bytes;
@@ -171,16 +190,7 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
     pages = std::min(pages, pages_within(in, most));
   }
   plan.groups = divide_pages(in, pages);
-  if (pages < plan.pages_per_request) {
-    MemoryPlanInput one = in;
-    one.max_num_seqs = 1;
-    return resource_exhausted("The KV cache has " + std::to_string(pages) + (pages == 1 ? " page (" : " pages (") +
-                              format_bytes(plan.kv_bytes()) + "), but one request of " +
-                              std::to_string(in.max_model_len) + " tokens needs " +
-                              std::to_string(plan.pages_per_request) + " (" +
-                              format_bytes(bytes_of(divide_pages(one, plan.pages_per_request))) +
-                              "): lower --max-model-len, or give the cache more memory.");
-  }
+  if (pages < plan.pages_per_request) return too_few_pages(in, plan);
   if (plan.kv_bytes() > room) {
     const std::string states = plan.state_bytes > 0 ? "states of recurrent layers (" +
                                                           format_bytes(plan.state_bytes + plan.snapshot_bytes) + "), "
@@ -191,6 +201,28 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
                               format_bytes(usable) +
                               " of memory that may be used: lower --max-model-len, --max-num-seqs or "
                               "--max-num-batched-tokens, raise --memory-fraction, or use a smaller model.");
+  }
+  return plan;
+}
+
+}  // namespace
+
+Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
+  Result<MemoryPlan> plan = plan_for_slots(in);
+  if (plan.ok() || !in.fewer_slots || in.state_bytes == 0) return plan;
+  const auto with = [&](int32_t slots) {
+    MemoryPlanInput fewer = in;
+    fewer.max_num_seqs = slots;
+    fewer.state_bytes = in.state_bytes / in.max_num_seqs * slots;
+    return plan_for_slots(fewer);
+  };
+  int32_t fits = 1, too_many = in.max_num_seqs;
+  plan = with(fits);
+  while (plan.ok() && too_many - fits > 1) {
+    const int32_t slots = fits + (too_many - fits) / 2;
+    Result<MemoryPlan> more = with(slots);
+    (more.ok() ? fits : too_many) = slots;
+    if (more.ok()) plan = std::move(more);
   }
   return plan;
 }

@@ -24,6 +24,7 @@ struct MemoryPlanInput {
   int32_t page_size = 16;
   int32_t max_model_len = 0;
   int32_t max_num_seqs = 0;
+  bool fewer_slots = false;     // nobody asked for max_num_seqs: states may be of fewer where pages need the memory
   int64_t kv_pages = 0;         // of group 0, asked for; 0: choose
   int64_t kv_memory_bytes = 0;  // asked for; 0: choose
   int64_t available_bytes = 0;  // memory that can be had now
@@ -39,6 +40,7 @@ struct MemoryPlanInput {
 struct MemoryPlan {
   int64_t weight_bytes = 0;       // target and drafter: packed matrices and rotary tables
   std::vector<kv::Group> groups;  // with their pages
+  int32_t max_num_seqs = 0;       // the input's, or fewer
   int64_t state_bytes = 0;
   int64_t snapshots = 0, snapshot_bytes = 0;  // of states: how many, and what they take
   int64_t step_bytes = 0;
@@ -55,7 +57,7 @@ struct MemoryPlan {
 // group 0 has more than the full contexts of all slots, for prefixes, the window has more in the same proportion.
 // kResourceExhausted when the pages cannot hold one request of max_model_len, or weights, states and pages exceed what
 // can be had: the message says what to lower. Snapshots come before pages: as many as asked for, else two for each slot
-// in a quarter of the room, which may be none.
+// in a quarter of the room, which may be none. With fewer_slots there are as many as leave pages for one request.
 Result<MemoryPlan> plan_memory(const MemoryPlanInput& input);
 
 // How many slots there are where that was not asked for: `most`, or as many as have their states of slot_bytes in half

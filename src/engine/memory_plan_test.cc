@@ -113,6 +113,35 @@ TEST_F(MemoryPlanTest, SaysThatStatesDoNotFit) {
   EXPECT_EQ(one.find("--max-num-seqs"), std::string::npos) << one;
 }
 
+// Slots that nobody asked for are no reason to refuse a model: one request of max_model_len comes before them.
+TEST_F(MemoryPlanTest, StatesLeavePagesForOneRequest) {
+  input_.fraction = 1;
+  input_.available_bytes = input_.weight_bytes + (8 << 20);
+  input_.max_num_seqs = 7;
+  input_.state_bytes = 7 << 20;
+  const auto asked = plan_memory(input_);  // 1 MiB for pages of 1.2 MiB
+  ASSERT_FALSE(asked.ok());
+  EXPECT_EQ(asked.error().message,
+            "The KV cache has 50 pages (1000.0 KiB), but one request of 1000 tokens needs 63 (1.2 MiB), and states of "
+            "recurrent layers take 7.0 MiB (7 requests and snapshots): lower --max-num-seqs or --max-model-len, or "
+            "give the cache more memory.");
+  input_.fewer_slots = true;
+  auto plan = plan_memory(input_);
+  ASSERT_TRUE(plan.ok()) << plan.error().message;
+  EXPECT_EQ(plan->max_num_seqs, 6);
+  EXPECT_EQ(plan->state_bytes, 6 << 20);
+  EXPECT_GE(plan->pages(), plan->pages_per_request);
+  input_.snapshot_unit = 1 << 20;  // a quarter of what states leave
+  EXPECT_EQ(plan_memory(input_)->max_num_seqs, 6);
+  input_.step_bytes = 5 << 20;  // which is 1.2 MiB where two have theirs, less the scrap page
+  EXPECT_EQ(plan_memory(input_)->max_num_seqs, 1);
+  input_.step_bytes = 6 << 20;
+  const auto none = plan_memory(input_);
+  ASSERT_FALSE(none.ok());
+  EXPECT_NE(none.error().message.find("(one request and snapshots): lower --max-model-len"), std::string::npos)
+      << none.error().message;
+}
+
 // Every group has one, and what a plan says that it takes with all the memory there is must be there.
 TEST_F(MemoryPlanTest, CountsTheScrapPages) {
   input_.fraction = 1;

@@ -446,7 +446,7 @@ void share_memory(const EngineOptions& options, ResolvedModels& models) {
   models.device.available_bytes = static_cast<int64_t>(static_cast<double>(each) / fraction);
 }
 
-// Recurrent layers keep a state for every slot, whatever it runs.
+// Recurrent layers keep a state for every slot, whatever it runs. The plan may have fewer slots yet.
 void limit_slots(const EngineOptions& options, ResolvedModels& models) {
   if (options.max_num_seqs > 0) return;
   model::KvLayout one;
@@ -458,8 +458,6 @@ void limit_slots(const EngineOptions& options, ResolvedModels& models) {
   if (slots == models.max_num_seqs) return;
   models.max_num_seqs = slots;
   if (options.max_num_batched_tokens == 0) models.max_num_batched_tokens = default_rows(models);
-  models.warnings.push_back("The states of recurrent layers take " + format_bytes(bytes) +
-                            " a request: --max-num-seqs is " + std::to_string(slots) + ".");
 }
 
 DeviceChoice on_cpu(int64_t available_bytes) {
@@ -575,6 +573,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   }
   share_memory(options, models);
   plan.weight_bytes = models.weights.total();
+  const int32_t default_seqs = models.max_num_seqs;
   limit_slots(options, models);
   VOLLEY_ASSIGN(std::vector<model::KvShape> shapes, kv_shapes(models));
   models.kv = model::kv_layout(std::move(shapes), models.page_size, models.kv_dtype);
@@ -596,6 +595,7 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   plan.page_size = models.page_size;
   plan.max_model_len = models.max_model_len;
   plan.max_num_seqs = models.max_num_seqs;
+  plan.fewer_slots = options.max_num_seqs == 0;
   plan.kv_pages = options.kv_pages;
   plan.kv_memory_bytes = options.kv_memory_bytes;
   plan.available_bytes = models.device.available_bytes;
@@ -608,6 +608,11 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   VOLLEY_ASSIGN(models.memory, plan_memory(plan));
   for (size_t i = 0; i < models.kv.groups.size(); ++i) models.kv.groups[i].pages = models.memory.groups[i].pages;
   models.kv.snapshots = models.memory.snapshots;
+  models.kv.slots = models.max_num_seqs = models.memory.max_num_seqs;
+  if (models.max_num_seqs < default_seqs) {
+    models.warnings.push_back("The states of recurrent layers take " + format_bytes(models.kv.slot_bytes() * sharing) +
+                              " a request: --max-num-seqs is " + std::to_string(models.max_num_seqs) + ".");
+  }
   if (!models.shares_prefixes() && options.prefix_cache) {
     models.warnings.push_back(
         "The prefix cache is off: memory leaves no room for snapshots of recurrent layers (" +

@@ -260,6 +260,11 @@ Result<std::shared_ptr<const Quantisation>> read_quantisation(const ConfigFields
   VOLLEY_ASSIGN(const std::optional<ConfigFields> fields, config.object("quantization_config"));
   if (fields) {
     VOLLEY_ASSIGN(const std::string method, fields->text("quant_method"));
+    VOLLEY_ASSIGN(const std::string again, fields->text("method", method));  // GPT-QModel writes it twice
+    if (again != method) {
+      return fields->wrong("method",
+                           "is \"" + again + "\", and quant_method is \"" + method + "\": both must be the same");
+    }
     VOLLEY_ASSIGN(std::shared_ptr<const Quantisation> q, read_method(*fields, method));
     fields->take_all();
     return q;

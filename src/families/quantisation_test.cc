@@ -54,5 +54,16 @@ TEST(QuantizationConfig, GptqThatLeavesModulesPlain) {
   }
 }
 
+// GPT-QModel of today names the method twice.
+TEST(QuantizationConfig, GptqWithItsMethodUnderTwoNames) {
+  EXPECT_EQ(accepted_dictionary(R"({"bits": 4, "checkpoint_format": "gptq", "desc_act": false, "format": "gptq",
+    "group_size": 128, "method": "gptq", "pack_dtype": "int32", "quant_method": "gptq", "sym": true})")
+                .integers,
+            Quantisation::Integers::kGptq);
+  const auto target = quantised(R"({"bits": 4, "group_size": 128, "method": "awq", "quant_method": "gptq"})");
+  ASSERT_FALSE(target.ok());
+  EXPECT_THAT(target.error().message, testing::HasSubstr("\"method\" is \"awq\", and quant_method is \"gptq\""));
+}
+
 }  // namespace
 }  // namespace volley::families

@@ -1,6 +1,7 @@
 #include "kv/cache.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -101,31 +102,57 @@ void Cache::begin(Lease& lease) {
   ++hits_[static_cast<size_t>(kinds_[static_cast<size_t>(snapshot[snapshot.begin()].value)])];
 }
 
-std::optional<PageId> Cache::snapshot(Lease& lease, int64_t position, SnapshotKind kind) {
+// Gives up the regular snapshot of the lease that leaves the smallest gap; `position` is where the next one will be.
+bool Cache::recycle(Lease& lease, int64_t position) {
+  std::vector<Lease::Snapshot>& all = lease.snapshots_;
+  auto least = all.end();
+  int64_t smallest = 0;
+  for (auto it = all.begin(); it != all.end(); ++it) {
+    if (it->place != SnapshotPlace::kRegular) continue;
+    const int64_t before = it == all.begin() ? lease.last_snapshot_ : std::prev(it)->position;
+    const int64_t gap = (std::next(it) == all.end() ? position : std::next(it)->position) - before;
+    if (least != all.end() && gap >= smallest) continue;
+    least = it;
+    smallest = gap;
+  }
+  if (least == all.end()) return false;
+  all.erase(least);
+  return true;
+}
+
+std::optional<PageId> Cache::snapshot(Lease& lease, int64_t position, SnapshotKind kind, SnapshotPlace place) {
   if (!has_snapshots()) return std::nullopt;
   VOLLEY_CHECK_GT(position, lease.last_snapshot());
   PagePool& pool = pools_.back();
-  if (pool.free() == 0 && tree_.evict(groups() - 1, 1) == 0) return std::nullopt;
+  const int64_t of_leases = pool.used() - pool.cache_only();
+  const bool enough = place == SnapshotPlace::kRegular && of_leases >= divide_up(pool.total(), 2);
+  const bool more = !enough && (pool.free() > 0 || tree_.evict(groups() - 1, 1) > 0);
+  if (!more && !recycle(lease, position)) return std::nullopt;
   // As a page of the group it is the end of the page that the position ends.
   PageList page(pool, static_cast<size_t>((position - 1) / config_.page_size));
   page.grow_to(page.begin() + 1);
   const PageId id = page[page.begin()];
   kinds_[static_cast<size_t>(id.value)] = kind;
-  lease.snapshots_.push_back({position, std::move(page)});
+  lease.snapshots_.push_back({position, place, std::move(page)});
   return id;
 }
 
 void Cache::keep(const std::string& space, std::span<const TokenId> computed, Lease& lease) {
   if (!config_.prefix_cache) return;
   const auto position = static_cast<int64_t>(computed.size());
-  while (!lease.snapshots_.empty() && lease.snapshots_.front().position <= position) {
-    Lease::Snapshot snapshot = std::move(lease.snapshots_.front());
-    lease.snapshots_.pop_front();
-    lease.last_snapshot_ = snapshot.position;
-    std::swap(lease.lists_.back(), snapshot.page);
-    tree_.insert(space, computed.first(static_cast<size_t>(snapshot.position)), lease.lists_);
+  auto next = lease.snapshots_.begin();
+  for (; next != lease.snapshots_.end() && next->position <= position; ++next) {
+    lease.last_snapshot_ = next->position;
+    std::swap(lease.lists_.back(), next->page);
+    tree_.insert(space, computed.first(static_cast<size_t>(next->position)), lease.lists_);
     lease.lists_.back() = PageList(pools_.back());
   }
+  lease.snapshots_.erase(lease.snapshots_.begin(), next);
+  keep_pages(space, computed, lease);
+}
+
+void Cache::keep_pages(const std::string& space, std::span<const TokenId> computed, Lease& lease) {
+  if (!config_.prefix_cache) return;
   const size_t whole =
       computed.size() / static_cast<size_t>(config_.page_size) * static_cast<size_t>(config_.page_size);
   tree_.insert(space, computed.first(whole), lease.lists_);
@@ -139,7 +166,7 @@ void Cache::advance(const std::string& space, std::span<const TokenId> computed,
   bool moves = false;
   for (size_t i = 1; i < groups(); ++i) moves |= begin_of(i) > lease.lists_[i].begin();
   if (!moves) return;
-  keep(space, computed, lease);
+  keep_pages(space, computed, lease);
   for (size_t i = 1; i < groups(); ++i) lease.lists_[i].drop_before(begin_of(i));
 }
 

@@ -12,13 +12,16 @@
 // slot's memory: the owner of the cache says when a slot stands at a position (snapshot()), makes the copy, and keeps
 // it once the tokens up to there are known to be computed (keep()). Such a prefix may end inside a page, which whoever
 // goes on from it copies.
+//
+// Until keep() a snapshot is its request's alone, and nobody can evict it. So regular ones, of which a long prompt has
+// many, stay below half of all: then a request makes room for the next one with one of its own, so that those it has
+// stay spread over its prompt and the latest is among them. The other half is for snapshots that are wanted.
 #pragma once
 
 #include <volley/sampling.h>
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -55,6 +58,8 @@ struct Beginning {
 };
 
 enum class SnapshotKind { kPrompt, kEnd };  // taken where a prompt was computed, and where a request ended or paused
+// Whether somebody is likely to go on from just there, or it is one of many along a prompt.
+enum class SnapshotPlace { kWanted, kRegular };
 
 // The pages of one request. They go back when it ends; the cache must outlive it. Movable.
 class Lease {
@@ -77,6 +82,7 @@ class Lease {
  private:
   struct Snapshot {
     int64_t position = 0;
+    SnapshotPlace place = SnapshotPlace::kWanted;
     PageList page;
   };
 
@@ -84,7 +90,7 @@ class Lease {
   std::vector<PageList> lists_;     // by group; of snapshots always empty
   std::vector<PageList> borrowed_;  // until take_beginning(): what the hit found, of each group the page to copy
   std::vector<PageCopy> copies_;
-  std::deque<Snapshot> snapshots_;  // made or under way, and not in the cache yet; by position
+  std::vector<Snapshot> snapshots_;  // made or under way, and not in the cache yet; by position
   int64_t cached_ = 0, shared_ = 0, last_snapshot_ = 0, optional_from_ = 0;
 };
 
@@ -105,12 +111,15 @@ class Cache {
   // and with a snapshot where they end, wholly.
   void keep(const std::string& space, std::span<const TokenId> computed, Lease& lease);
 
-  // A place for a snapshot at `position`, until keep() takes it: free, or the least recently used one's. Nothing where
-  // there are no snapshots, or all are in use. REQUIRES: no snapshot of the lease lies there or behind.
-  std::optional<PageId> snapshot(Lease& lease, int64_t position, SnapshotKind kind);
+  // Memory for a snapshot at `position`, until keep() takes it: free, or the least recently used one's, or a regular
+  // one's of the lease, which is then given up. Nothing where there are no snapshots, or none can be had; a regular one
+  // has only one of the lease's where leases have half of all. What is copied to it must stay behind earlier copies.
+  // REQUIRES: no snapshot of the lease lies there or behind.
+  std::optional<PageId> snapshot(Lease& lease, int64_t position, SnapshotKind kind, SnapshotPlace place);
   bool has_snapshots() const { return config_.prefix_cache && config_.groups.back().life == Life::kState; }
 
-  // As keep(), where it must be because a window has moved on; then what no row to come sees goes.
+  // As keep() without the snapshots, where it must be because a window has moved on; then what no row to come sees
+  // goes.
   void advance(const std::string& space, std::span<const TokenId> computed, Lease& lease);
 
   void drop_prefixes();  // that nobody uses
@@ -141,6 +150,8 @@ class Cache {
 
  private:
   void begin(Lease& lease);
+  void keep_pages(const std::string& space, std::span<const TokenId> computed, Lease& lease);
+  bool recycle(Lease& lease, int64_t position);
   int64_t missing(const Lease& lease, size_t group, const Need& need) const;
 
   const CacheConfig config_;

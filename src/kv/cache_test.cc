@@ -210,109 +210,6 @@ TEST(KvCache, AWindowThatIsNotRequiredVetoesNoHit) {
   EXPECT_EQ(cache.open("", counting(0, 60), true).optional_from(), 0);
 }
 
-// A cache with snapshots; what each holds is known to the test.
-CacheConfig recurrent(int64_t pages, int64_t snapshots) {
-  return {.page_size = 4, .groups = {{.pages = pages}, {.life = Life::kState, .pages = snapshots}}};
-}
-
-// Computes all tokens; snapshots at these positions.
-void run_with(Cache& cache, const Tokens& tokens, const std::vector<int64_t>& positions) {
-  Lease lease = cache.open("", tokens, true);
-  ASSERT_TRUE(cache.grow(lease, {.positions = std::ssize(tokens), .ahead = std::ssize(tokens)}));
-  lease.take_beginning();
-  for (const int64_t position : positions) {
-    if (position > lease.last_snapshot()) ASSERT_TRUE(cache.snapshot(lease, position, SnapshotKind::kPrompt));
-  }
-  cache.keep("", tokens, lease);
-}
-
-TEST(KvCache, AHitWithStatesNeedsASnapshotThere) {
-  Cache cache(recurrent(40, 4));
-  const Tokens tokens = counting(0, 30);
-  run_with(cache, tokens, {});
-  EXPECT_EQ(hit(cache, tokens), 0) << "pages alone";
-  EXPECT_EQ(cache.open("", tokens, true).shared(), 28);
-  run_with(cache, tokens, {8, 20});
-  EXPECT_EQ(hit(cache, tokens), 20);
-  EXPECT_EQ(hit(cache, counting(0, 19)), 8);
-  EXPECT_EQ(hit(cache, counting(0, 7)), 0);
-  EXPECT_EQ(cache.use(1).used, 2);
-  run_with(cache, tokens, {30});
-  EXPECT_EQ(hit(cache, tokens), 30) << "a tail";
-  EXPECT_EQ(hit(cache, counting(0, 50)), 30);
-  EXPECT_EQ(hit(cache, counting(0, 29)), 20);
-  cache.drop_prefixes();
-  EXPECT_EQ(cache.use(0).used, 0);
-  EXPECT_EQ(cache.use(1).used, 0);
-}
-
-// Who goes on from the middle of a page writes to its own.
-TEST(KvCache, ATailIsCopied) {
-  Cache cache(recurrent(10, 4));
-  const Tokens tokens = counting(0, 6);
-  run_with(cache, tokens, {6});
-  EXPECT_EQ(cache.use(0).used, 2);
-  Lease lease = cache.open("", counting(0, 12), true);
-  EXPECT_EQ(lease.cached(), 6);
-  ASSERT_TRUE(cache.grow(lease, {.computed = 6, .positions = 12}));
-  const Beginning beginning = lease.take_beginning();
-  EXPECT_TRUE(beginning.snapshot);
-  ASSERT_EQ(beginning.copies.size(), 1u);
-  EXPECT_EQ(beginning.copies[0].group, 0);
-  const std::vector<PageEdit> edits = lease.take_edits();
-  ASSERT_EQ(edits.size(), 3u);
-  EXPECT_EQ(edits[1].page, beginning.copies[0].to);
-  EXPECT_NE(beginning.copies[0].from, beginning.copies[0].to);
-  EXPECT_EQ(cache.use(0).used, 4) << "the tail is still the cache's";
-  EXPECT_EQ(cache.hits(SnapshotKind::kPrompt), 1);
-}
-
-// A tail without the drafter's page is a hit too. The request's own page then lacks the tail's positions, so that it
-// never becomes the cache's.
-TEST(KvCache, ATailWithoutTheDraftersPageIsOfUse) {
-  CacheConfig config = recurrent(40, 4);
-  config.groups.insert(config.groups.begin() + 1,
-                       Group{.life = Life::kWindow, .window = 8, .pages = 12, .required = false});
-  Cache cache(config);
-  const Tokens tokens = counting(0, 20);
-  run_with(cache, counting(0, 6), {6});
-  {
-    Lease all = cache.open("", {}, true);
-    ASSERT_TRUE(cache.grow(all, {.computed = 0, .positions = 48, .ahead = 48}));
-    EXPECT_EQ(cache.use(1).cached, 0);
-  }
-  {
-    Lease lease = cache.open("", tokens, true);
-    EXPECT_EQ(lease.cached(), 6);
-    EXPECT_EQ(lease.optional_from(), 6);
-    ASSERT_TRUE(cache.grow(lease, {.computed = 6, .positions = 20, .ahead = 14}));
-    EXPECT_EQ(lease.take_beginning().copies.size(), 1u) << "of group 0 alone";
-    ASSERT_TRUE(cache.snapshot(lease, 20, SnapshotKind::kEnd));
-    cache.keep("", tokens, lease);
-    EXPECT_EQ(cache.use(1).used, 4);
-  }
-  EXPECT_EQ(cache.use(1).cached, 3) << "page 1 was the lease's alone";
-  Lease lease = cache.open("", tokens, true);
-  EXPECT_EQ(lease.cached(), 20);
-  EXPECT_EQ(lease.optional_from(), 0) << "a row at 20 sees 13 …, in page 3";
-}
-
-TEST(KvCache, TheLeastRecentlyUsedSnapshotGoes) {
-  Cache cache(recurrent(40, 2));
-  const Tokens a = counting(0, 8), b = counting(100, 8), c = counting(200, 6);
-  run_with(cache, a, {8});
-  run_with(cache, b, {8});
-  EXPECT_EQ(hit(cache, a), 8);
-  run_with(cache, c, {6});
-  EXPECT_EQ(hit(cache, b), 0);
-  EXPECT_EQ(hit(cache, a), 8);
-  EXPECT_EQ(hit(cache, c), 6);
-  Lease lease = cache.open("", a, true);
-  Lease one = cache.open("", {}, true), two = cache.open("", {}, true);
-  EXPECT_TRUE(cache.snapshot(one, 4, SnapshotKind::kEnd)) << "the other one's";
-  EXPECT_FALSE(cache.snapshot(two, 4, SnapshotKind::kEnd)) << "both are in use";
-}
-
 // Requests that come, share, compute, are cut short and leave. Every page's content is known, and what a row sees must
 // be right; whatever leases and tree hold adds up.
 class Play {
@@ -427,7 +324,8 @@ class Play {
   void snapshot(Request& request, SnapshotKind kind) {
     if (!has_states() || request.computed <= std::max(request.lease.cached(), request.lease.last_snapshot())) return;
     if (kind == SnapshotKind::kPrompt && request.computed % config_.page_size != 0) return;
-    const auto id = cache_.snapshot(request.lease, request.computed, kind);
+    const auto place = below(2) == 0 ? SnapshotPlace::kWanted : SnapshotPlace::kRegular;
+    const auto id = cache_.snapshot(request.lease, request.computed, kind, place);
     if (id) state(*id) = content(request, request.computed - 1);
   }
 

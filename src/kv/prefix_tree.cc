@@ -129,7 +129,7 @@ PrefixTree::Match PrefixTree::match(const std::string& space, std::span<const To
 PrefixTree::Node* PrefixTree::tail_of(const Node& node, std::span<const TokenId> rest) const {
   for (size_t n = std::min(rest.size(), page_tokens(1) - 1); n > 0; --n) {
     const auto child = node.children.find(rest.first(n));
-    if (child != node.children.end() && child->second->pages.back()[0] != kNoPage) return child->second.get();
+    if (child != node.children.end()) return child->second.get();
   }
   return nullptr;
 }
@@ -290,9 +290,19 @@ int64_t PrefixTree::evict_windows(size_t group, Place place, int64_t pages) {
       let_go(group, page);
       ++freed;
     }
-    list_windows(node);
+    if (groups_[group].life == Life::kState && node.tokens.size() < page_tokens(1) && node.pages[group][0] == kNoPage) {
+      drop_tail(node);
+    } else {
+      list_windows(node);
+    }
   }
   return freed;
+}
+
+// A tail is of no use without its snapshot. REQUIRES: it is in no list of windows.
+void PrefixTree::drop_tail(Node& tail) {
+  for (size_t group = 0; group < groups_.size(); ++group) let_go(group, tail.pages[group][0]);
+  remove_leaf(tail);
 }
 
 // How many of the node's pages a prefix that ends with the node, or a little behind it, needs of a window.

@@ -7,7 +7,7 @@
 // it must lie at one besides: page i of that group is the snapshot at the end of page i of the run.
 //
 // A sequence with a snapshot may end inside a page: its last positions are a page of their own, a tail, which is a
-// leaf. Who goes on from there copies that page.
+// leaf and goes with its snapshot. Who goes on from there copies that page.
 //
 // Who holds a page of group 0 of the tree holds those before it too: match() hands out whole prefixes, and insert()
 // moves the caller to the tree's pages. So a page that nobody uses never has one behind it that somebody uses, and
@@ -62,7 +62,7 @@ class PrefixTree {
   // Drops pages of a group that nobody else references, until `pages` became free or none is left. Returns how many
   // became free. Group 0: the ends of runs, least recently used first, and with them what windows have there. Windows:
   // first pages that end no run, because a prefix can be used only where its window ends; each least recently used
-  // first.
+  // first. A tail's snapshot takes the tail's pages along.
   int64_t evict(size_t group, int64_t pages);
   void drop();  // evicts all that it can
 
@@ -101,6 +101,7 @@ class PrefixTree {
   void let_go(size_t group, PageId& page);
   int64_t evict_ends(int64_t pages);
   int64_t evict_windows(size_t group, Place place, int64_t pages);
+  void drop_tail(Node& tail);
   void list_windows(Node& node);
   void unlist_windows(Node& node);
   size_t pages_at_end(size_t group, const Node& node) const;

@@ -218,6 +218,15 @@ int32_t Scheduler::State::chunk_end(const Request& request) const {
   return std::min(first, end);
 }
 
+// Wanted are those that others are known to share, and the last one from which the same prompt can go on.
+kv::SnapshotPlace Scheduler::State::place_of(const Request& request, int32_t position) const {
+  const bool last =
+      position < request.prefill_length() && position + config.snapshot_tokens >= request.prefill_length();
+  const bool shared = position == request.resources().pages.shared() ||
+                      (request.traits().shares_prompt && position == shared_length(request, config.page_size));
+  return last || shared ? kv::SnapshotPlace::kWanted : kv::SnapshotPlace::kRegular;
+}
+
 // The next rows of a prefill.
 void Scheduler::State::add_chunk(Request& request, int32_t rows, StepPlan& plan) {
   PlannedSegment segment{.id = request.id(), .slot = request.slot(), .start = request.next_row()};
@@ -228,7 +237,7 @@ void Scheduler::State::add_chunk(Request& request, int32_t rows, StepPlan& plan)
   if (cache.has_snapshots() && end == chunk_end(request) &&
       (end < request.prefill_length() || end % config.snapshot_tokens == 0)) {
     kv::Lease& pages = request.resources().pages;
-    if (const auto snapshot = cache.snapshot(pages, end, kv::SnapshotKind::kPrompt)) {
+    if (const auto snapshot = cache.snapshot(pages, end, kv::SnapshotKind::kPrompt, place_of(request, end))) {
       later_copies.push_back(
           {.kind = MemoryCopy::Kind::kSave, .slot = segment.slot, .group = 0, .from = {}, .to = *snapshot});
     }

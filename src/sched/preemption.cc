@@ -140,13 +140,19 @@ void Scheduler::State::restart() {
 // is under way has taken that further than the tokens that are known.
 void Scheduler::State::vacate(Request& request, bool state_moved_on) {
   kv::Lease& pages = request.resources().pages;
-  if (!state_moved_on && request.computed() > std::max(pages.cached(), pages.last_snapshot())) {
-    if (const auto snapshot = cache.snapshot(pages, request.computed(), kv::SnapshotKind::kEnd)) {
-      copies.push_back(
-          {.kind = MemoryCopy::Kind::kSave, .slot = request.slot(), .group = 0, .from = {}, .to = *snapshot});
-    }
-  }
-  cache.keep(request.space(), request.computed_tokens(), request.resources().pages);
+  const auto save_end = [&] {
+    const auto snapshot = cache.snapshot(pages, request.computed(), kv::SnapshotKind::kEnd, kv::SnapshotPlace::kWanted);
+    if (!snapshot) return false;
+    copies.push_back(
+        {.kind = MemoryCopy::Kind::kSave, .slot = request.slot(), .group = 0, .from = {}, .to = *snapshot});
+    return true;
+  };
+  const bool ends_anew = !state_moved_on && request.computed() > std::max(pages.cached(), pages.last_snapshot());
+  const bool saved = ends_anew && save_end();
+  cache.keep(request.space(), request.computed_tokens(), pages);
+  // Its own wanted ones may have been all there are. They are the cache's now, and the end is worth more than the first
+  // of them.
+  if (ends_anew && !saved && save_end()) cache.keep(request.space(), request.computed_tokens(), pages);
   running.erase(request.age());
   request.stop();
 }

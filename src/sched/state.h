@@ -47,6 +47,7 @@ struct Scheduler::State {
   static void add_decoding(Request& request, int32_t draft, StepPlan& plan);
   void add_chunk(Request& request, int32_t rows, StepPlan& plan);
   int32_t chunk_end(const Request& request) const;
+  kv::SnapshotPlace place_of(const Request& request, int32_t position) const;  // of a snapshot
   void publish_pages(StepPlan& plan);
 
   // admission.cc

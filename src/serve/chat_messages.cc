@@ -53,7 +53,8 @@ std::optional<std::string> join_parts(FieldReader& in, const json& parts, const 
 }
 
 // One message as JSON text: the client's own bytes, except that a list of text parts becomes one string, and that
-// members which are null are left out: a template takes one that is there for one that says something.
+// members which are null are left out: a template takes one that is there for one that says something. Answers have
+// their thoughts under two names, of which most templates read reasoning_content, and clients send back either.
 std::optional<std::string> message_text(FieldReader& in, const json& message, std::string_view raw, size_t index) {
   const std::string where = "messages[" + std::to_string(index) + "]";
   if (!message.is_object() || !message.contains("role") || !message.at("role").is_string()) {
@@ -76,7 +77,10 @@ std::optional<std::string> message_text(FieldReader& in, const json& message, st
   const bool plain = content.is_string() || (content.is_null() && may_be_missing);
   bool has_nulls = false;
   for (const auto& [key, value] : message.items()) has_nulls = has_nulls || (key != "content" && value.is_null());
-  if (plain && !has_nulls) return std::string(raw);
+  const auto says = [&](const char* key) { return message.contains(key) && !message.at(key).is_null(); };
+  const bool copies_thoughts = message.contains("reasoning") && message.at("reasoning").is_string() &&
+                               message.at("role") == "assistant" && !says("reasoning_content");
+  if (plain && !has_nulls && !copies_thoughts) return std::string(raw);
   std::string text = "{";
   if (!plain) {
     if (!content.is_array()) {
@@ -91,6 +95,7 @@ std::optional<std::string> message_text(FieldReader& in, const json& message, st
   for (const auto& [key, value] : object_members(raw)) {
     if (key == "content" ? !plain : value == "null") continue;
     text.append(text.size() > 1 ? "," : "").append(json(key).dump()).append(":").append(value);
+    if (key == "reasoning" && copies_thoughts) text.append(",\"reasoning_content\":").append(value);
   }
   return text + "}";
 }

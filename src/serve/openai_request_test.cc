@@ -349,6 +349,20 @@ TEST_F(OpenAiRequest, LeavesNullMembersOfMessagesOut) {
             R"({"role":"assistant","content":null}])");
 }
 
+// Qwen's and DeepSeek's templates read reasoning_content alone; answers have both names, and clients send back one.
+TEST_F(OpenAiRequest, ThoughtsReachTheTemplateUnderEitherName) {
+  const auto passed = [&](const std::string& message) {
+    return good(raw_chat(R"({"messages": [)" + message + "]}")).chat.messages_json;
+  };
+  EXPECT_EQ(passed(R"({"role": "assistant", "reasoning": "h\u006d", "content": "x", "reasoning_content": null})"),
+            R"([{"role":"assistant","reasoning":"h\u006d","reasoning_content":"h\u006d","content":"x"}])");
+  for (const char* message : {R"({"role": "assistant", "reasoning": "a", "reasoning_content": "b", "content": "x"})",
+                              R"({"role": "assistant", "reasoning": {"a": 1}, "content": "x"})",
+                              R"({"role": "user", "reasoning": "a", "content": "x"})"}) {
+    EXPECT_EQ(passed(message), "[" + std::string(message) + "]");
+  }
+}
+
 TEST_F(OpenAiRequest, KnowsTheRolesOfTheSchemaAndNoOthers) {
   const auto with_role = [](const std::string& role) {
     return R"({"messages": [{"role": ")" + role + R"(", "content": "x"}]})";

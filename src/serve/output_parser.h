@@ -9,6 +9,9 @@
 // name, an end in the middle of a call's head. Once a call was announced it stays one; its arguments are then what was
 // generated, if need be cut off. White space directly before a call, after the last one, and around reasoning belongs
 // to the form and is dropped.
+//
+// Calls between <tool_call> marks inside the reasoning are reasoning. Only where the text ends with them, whole, and
+// never closed the reasoning, they are calls. So deltas stop at such a mark until it is known which of the two holds.
 #pragma once
 
 #include <memory>
