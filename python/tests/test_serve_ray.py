@@ -38,9 +38,11 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    # Bound, so that nobody else gets the port; it does not listen, so that Ray can.
+    own = socket.socket()
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    own.bind(("127.0.0.1", 0))
+    port = own.getsockname()[1]
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short: sockets' paths have an end
     ray.init(num_cpus=1, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False, _temp_dir=folder)
     try:
@@ -51,6 +53,7 @@ def url() -> Iterator[str]:
         serve.shutdown()  # type: ignore[no-untyped-call]
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+        own.close()
 
 
 def ask(url: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, str], bytes]:

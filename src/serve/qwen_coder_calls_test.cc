@@ -107,13 +107,22 @@ TEST(QwenCoderCalls, ValuesWithoutTheirEnd) {
   EXPECT_EQ(parse(coder(), open + "a\n<parameter=lines>\n7" + end + " Bye"),
             (Message{" Bye", "", {{"write", R"({"path": "a", "lines": 7})"}}}));
   EXPECT_EQ(parse(coder(), open + "a\n</function>").calls, (std::vector<Call>{{"write", R"({"path": "a"})"}}));
+  // The value has no byte: the line break before it is the form's.
+  EXPECT_EQ(parse(coder(), open + "</function>\n</tool_call>" + kTime),
+            (Message{"", "", {{"write", R"({"path": ""})"}, {"time", "{}"}}}));
+  EXPECT_EQ(parse(coder(), open + "<parameter=lines>\n7" + end).calls,
+            (std::vector<Call>{{"write", R"({"path": "", "lines": 7})"}}));
+  EXPECT_EQ(parse(coder(), open + "<parameter=x>" + end).calls,
+            (std::vector<Call>{{"write", R"({"path": "<parameter=x>"})"}}));
   // Text that only looks like it.
   const std::string text = "a\n<parameter=x>\n</function>\n<b>\n</function>\n\n<parameter=\n</func";
   EXPECT_EQ(parse(coder(), open + text + "\n</parameter>" + end).calls,
             (std::vector<Call>{{"write", "{\"path\": " + json_quote(text) + "}"}}));
   EXPECT_EQ(parse(coder(), open + "a\n</func").calls, (std::vector<Call>{{"write", "{\"path\": \"a\\n</func"}}));
-  for (const std::string& body : {"a" + end + kTime, "a\n<parameter=lines>\n7" + end, text + "\n</parameter>" + end,
-                                  std::string("a\n</function>"), std::string("a\n</func")}) {
+  for (const std::string& body :
+       {"</function>\n</tool_call>" + kTime, "<parameter=lines>\n7" + end, "<parameter=x>" + end, "a" + end + kTime,
+        "a\n<parameter=lines>\n7" + end, text + "\n</parameter>" + end, std::string("a\n</function>"),
+        std::string("a\n</func")}) {
     expect_same_however_cut(coder(), open + body);
   }
 }
@@ -127,12 +136,16 @@ TEST(QwenCoderCalls, BrokenAndCutOff) {
   EXPECT_EQ(parse(coder(), open + "<para>"), (Message{"\n<para>", "", {write}}));
   EXPECT_EQ(parse(coder(), open + "<parameter=a\n"), (Message{"\n<parameter=a\n", "", {write}}));
   EXPECT_EQ(parse(coder(), open + "</function>"), (Message{"", "", {write}}));
+  for (const char* cut : {"", "</", "</func", "\n</function"}) {
+    EXPECT_EQ(parse(coder(), open + cut), (Message{"", "", {write}})) << cut;
+  }
+  EXPECT_EQ(parse(coder(), "<tool_call>\n<function=time>\n"), (Message{"", "", {{"time", "{}"}}}));
   EXPECT_EQ(parse(coder(), open + "<param").calls, (std::vector<Call>{{"write", "{\"lines\": 7"}}));
   EXPECT_EQ(parse(coder(), open + "<parameter=path>\nab").calls,
             (std::vector<Call>{{"write", "{\"lines\": 7, \"path\": \"ab"}}));
   EXPECT_EQ(parse(coder(), open + "<parameter=tags>\n[1, ").calls,
             (std::vector<Call>{{"write", "{\"lines\": 7, \"tags\": [1,"}}));
-  for (const char* end : {"</tool_call>", "<para>", "<parameter=a\n", "<parameter=tags>\n[1, "}) {
+  for (const char* end : {"", "</func", "</tool_call>", "<para>", "<parameter=a\n", "<parameter=tags>\n[1, "}) {
     expect_same_however_cut(coder(), open + end);
   }
 }

@@ -37,7 +37,8 @@ XmlCallScanner::State XmlCallScanner::push(char c) {
       return key(c);
     case Place::kLineBreak:
       place_ = Place::kValue;
-      return c == '\n' ? State::kReading : value(c);
+      at_first_line_ = c == '\n';
+      return at_first_line_ ? State::kReading : value(c);
     case Place::kValue:
       return value(c);
     case Place::kOtherEnd:
@@ -67,6 +68,8 @@ void XmlCallScanner::finish() {
   }
   if (place_ == Place::kOtherEnd) add_value(before_other_end_ + other_end_);
   if ((place_ == Place::kValue || place_ == Place::kOtherEnd) && !value_is_text_) arguments_ += skip_space(value_);
+  const std::string_view tag = skip_space(held_);
+  if (place_ == Place::kAfter && (tag.empty() || tag.starts_with("</"))) end_call(State::kDone);
 }
 
 XmlCallScanner::State XmlCallScanner::head(char c) {
@@ -148,7 +151,7 @@ XmlCallScanner::State XmlCallScanner::value(char c) {
     case MarkerHold::Step::kOther:
       break;
   }
-  if ((c == 'p' && value_end_.text().ends_with("\n<")) || (c == 'f' && value_end_.text().ends_with("\n</"))) {
+  if ((c == 'p' && begins_line("<")) || (c == 'f' && begins_line("</"))) {
     before_other_end_ = value_end_.take();
     const size_t tag = before_other_end_.rfind('<');
     other_end_ = before_other_end_.substr(tag) + c;
@@ -163,7 +166,14 @@ XmlCallScanner::State XmlCallScanner::value(char c) {
   return State::kReading;
 }
 
+bool XmlCallScanner::begins_line(std::string_view tag) const {
+  const std::string_view held = value_end_.text();
+  return held.ends_with(tag) &&
+         (held.size() == tag.size() ? at_first_line_ : held[held.size() - tag.size() - 1] == '\n');
+}
+
 void XmlCallScanner::add_value(std::string_view text) {
+  if (!text.empty()) at_first_line_ = false;
   if (value_is_text_) {
     arguments_ += json_escape(text);
   } else {

@@ -31,7 +31,8 @@ class XmlCallScanner {
   // After kBroken: bytes before that one that are not part of the call either. A call that breaks between parameters
   // has all of its arguments.
   std::string take_rest();
-  // The text is over: the value that is not complete becomes arguments as it is, unless </function> ended it.
+  // The text is over: the value that is not complete becomes arguments as it is, unless </function> ended it. Behind a
+  // whole value the call is whole.
   void finish();
 
  private:
@@ -46,6 +47,7 @@ class XmlCallScanner {
   State other_end(char c);
   bool may_end_value() const;
   bool is_parameter(const std::string& key) const;
+  bool begins_line(std::string_view tag) const;  // what value_end_ holds ends with it
   void add_value(std::string_view text);
   void end_value(std::string space);
   State end_call(State state);
@@ -58,6 +60,7 @@ class XmlCallScanner {
   std::string value_;  // one that is not text, so far
   unsigned value_types_ = kNoJsonType;
   bool value_is_text_ = false;
+  bool at_first_line_ = false;  // of the value, behind the line break that belongs to the form
   MarkerHold value_end_{"</parameter>"};
   // Models are seen to leave that out. Then a value ends before "\n<parameter=key>" with a key of the tool, and before
   // "\n</function>" with "</tool_call>" or the end of the text behind it.

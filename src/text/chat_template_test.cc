@@ -12,6 +12,7 @@ namespace {
 
 using nlohmann::json;
 using testing::AllOf;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -446,6 +447,35 @@ TEST(ChatTemplate, ValuesThatGrowAreRefusedAtTheStart) {
               HasSubstr("takes more than 512 MiB of memory for these messages"));
   EXPECT_EQ(render(chat, {.messages_json = R"([{"role": "user", "content": "a"}])"}), "a")
       << "the next one is as before";
+}
+
+// The engine frees, prints and compares values by recursion, and a stack that ends takes the process along.
+TEST(ChatTemplate, ValuesThatNestDeeplyAreRefused) {
+  const auto nested = [](const std::string& step, const std::string& after) {
+    return from_source(
+        "{% set n = namespace(x=1, y=1) %}{% if messages[0].content == 'nest' %}"
+        "{% for i in range(99) %}{% for j in range(9999) %}{% set " +
+        step + " %}{% endfor %}{% endfor %}" + after + "{% endif %}{{ messages[0].content }}");
+  };
+  const Input nest{.messages_json = R"([{"role": "user", "content": "nest"}])"};
+  for (const char* step :
+       {"n.x = [n.x]", "n.x = {'a': n.x}", "n.x = (n.x,)", "n.x = namespace(x=n.x)", "n.x = [n.x] * 1"}) {
+    const auto chat = nested(step, "");
+    EXPECT_THAT(error_of(chat, nest), HasSubstr("holds more than 200000 values at once for these messages")) << step;
+    EXPECT_EQ(render(chat, {.messages_json = R"([{"role": "user", "content": "a"}])"}), "a");
+  }
+}
+
+// As deep as the limit lets them be, they can be used.
+TEST(ChatTemplate, ValuesBelowTheLimitOfDepthHaveStackEnough) {
+  for (const char* use : {"{{ n.x|string|length }}", "{{ n.x|tojson|length }}", "{{ n.x == n.y }}", "{{ n.x < n.y }}",
+                          "{{ {n.x: 1}|length }}", "{% set n.x = 1 %}"}) {
+    const auto chat = from_source(
+        "{% set n = namespace(x=1, y=1) %}{% if messages[0].content == 'nest' %}"
+        "{% for i in range(20000) %}{% set n.x = [n.x] %}{% set n.y = [n.y] %}{% endfor %}" +
+        std::string(use) + "{% endif %}{{ messages[0].content }}");
+    EXPECT_THAT(render(chat, {.messages_json = R"([{"role": "user", "content": "nest"}])"}), EndsWith("nest")) << use;
+  }
 }
 
 // The engine reads, and frees, an expression by recursion.

@@ -325,6 +325,40 @@ TEST_F(GrammarTest, CompilesAndMatchesFromManyThreads) {
   EXPECT_EQ(valid, std::vector<int>(4, 5));
 }
 
+// An id without a token between others matches nothing, and the tokens behind it keep their ids.
+TEST(Grammar, IdsMayHaveGaps) {
+  json file =
+      tokenizer_json({"<|end|>", "a", "b"}, 1,
+                     {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}});
+  file["model"]["vocab"] = {{"<|end|>", 0}, {"a", 2}, {"b", 40}, {"ab", 69}, {"c c", 70}};
+  for (const auto& [id, content] : {std::pair(69, "ab"), {70, "c c"}}) {
+    json added = file["added_tokens"][0];
+    added["id"] = id;
+    added["content"] = content;
+    added["special"] = false;
+    file["added_tokens"].push_back(added);
+  }
+  const auto tokenizer = load_tokenizer(file);
+  const auto masked = [&](const char* regex, std::span<const TokenId> text) {
+    const auto matcher = tokenizer->grammars()->compile({GrammarSpec::Kind::kRegex, regex, {}});
+    EXPECT_TRUE(matcher.ok()) << matcher.error().message;
+    std::vector<uint32_t> words(4);
+    TextEnd end{};
+    if (!matcher.ok()) return words;
+    EXPECT_TRUE((*matcher)->commit(text).ok());
+    EXPECT_TRUE((*matcher)->masks_along({}, words.data(), 4, &end).status.ok());
+    return words;
+  };
+  const std::vector<TokenId> ab = {69};
+  EXPECT_EQ(masked("[ -~]{4}", {}), (std::vector<uint32_t>{1u << 2, 1u << 8, 1u << 5 | 1u << 6, 0}));
+  EXPECT_EQ(masked("abb", ab), (std::vector<uint32_t>{0, 1u << 8, 0, 0}));
+  file["model"]["vocab"] = {{"a", 2}, {"b", 4'294'967'295}};
+  file["added_tokens"] = json::array();
+  const auto far = load_tokenizer(file)->grammars()->compile({GrammarSpec::Kind::kRegex, "a", {}});
+  ASSERT_FALSE(far.ok());
+  EXPECT_THAT(far.error().message, HasSubstr("this one has 4294967294"));
+}
+
 TEST(Grammar, TokenizersWithoutBytesSayNo) {
   const auto tokenizer = load_tokenizer(
       tokenizer_json({"[SEP]", "un", "##able"}, 1, {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}}));

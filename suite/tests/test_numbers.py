@@ -136,13 +136,13 @@ def test_loads() -> None:
 def test_what_is_sent_depends_on_who_answers() -> None:
     question = Question([{"role": "user", "content": "x"}], None, 7, True, (), "off", 3, "salt")
     sampled = Settings(temperature=0.5, top_k=4, seed=10, extra_body={"priority": 1})
-    endpoint = Endpoint(None, "m", "volley")  # type: ignore[arg-type]
+    endpoint = Endpoint(None, "m", "volley", 1)  # type: ignore[arg-type]
     fields = fields_of(endpoint, question, sampled)
     assert fields["extra_body"] == {
         "top_k": 4, "ignore_eos": True, "cache_salt": "salt", "priority": 1,
         "volley": {"tokens_per_step": True, "speculation": False},
     }
     assert (fields["seed"], fields["max_tokens"], fields["temperature"]) == (13, 7, 0.5)
-    other = fields_of(Endpoint(None, "m", "someone"), question, Settings(max_tokens=9, force_max_tokens=True))  # type: ignore[arg-type]
+    other = fields_of(Endpoint(None, "m", "someone", 1), question, Settings(max_tokens=9, force_max_tokens=True))  # type: ignore[arg-type]
     assert other["extra_body"] == {"ignore_eos": True} and other["max_tokens"] == 9 and "seed" not in other
     json.dumps(other)

@@ -121,6 +121,7 @@ class _Scripted(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.0"
     asked: list[dict[str, Any]] = []
     healthy = False
+    dribbles = False  # answers grow by a piece now and then, for longer than anybody waits
 
     def log_message(self, *_: object) -> None:
         pass
@@ -133,6 +134,8 @@ class _Scripted(http.server.BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.asked.append(body)
         number = len(self.asked)
+        if self.dribbles:
+            return self._dribble()
         events: list[Any] = [{"choices": [{"index": 0, "delta": {"reasoning_content": "hm "}}]},
                              {"choices": [{"index": 0, "delta": {"content": "#### 18"}, "finish_reason": "stop"}]},
                              {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 9, "total_tokens": 14,
@@ -145,6 +148,15 @@ class _Scripted(http.server.BaseHTTPRequestHandler):
             lines = [lines[:3], lines[:2] + lines[3:], lines[:1] + ['data: {"error": {"message": "it broke"}}\n\n']][kind - 1]
         self._send(200, "".join(lines), "text/event-stream")
 
+    def _dribble(self) -> None:
+        self._send(200, "", "text/event-stream")
+        for _ in range(300):
+            try:
+                self.wfile.write(b'data: {"choices": [{"index": 0, "delta": {"content": "x"}}]}\n\n')
+            except OSError:
+                return  # the client has left
+            time.sleep(0.1)
+
     def _send(self, status: int, text: str, kind: str = "application/json") -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
@@ -155,7 +167,7 @@ class _Scripted(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def scripted() -> Iterator[str]:
     _Scripted.asked = []
-    _Scripted.healthy = False
+    _Scripted.healthy = _Scripted.dribbles = False
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Scripted)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -188,6 +200,31 @@ def test_another_endpoint_and_its_errors(scripted: str, tmp_path: Path, capsys: 
     # Two endpoints: the one without speculation is asked for "off".
     assert main([*arguments[:-1], str(tmp_path / "two"), "--baseline-url", scripted, "--num-samples", "3"]) == 0
     assert [row["mode"] for row in _report(tmp_path / "two")["rows"]] == ["off", "on"]
+
+
+def test_the_time_limit_is_of_a_whole_answer(scripted: str, tmp_path: Path) -> None:
+    _Scripted.dribbles = True
+    arguments = ["--url", scripted, "--task", "random", "--num-samples", "1", "--loads", "1", "--warmup", "0",
+                 "--timeout", "0.5", "--output", str(tmp_path)]
+    assert main(arguments) == 1
+    assert "no whole answer within 0.5 s (--timeout)" in (tmp_path / "run.jsonl").read_text()
+
+
+def test_a_folder_is_of_the_servers_that_it_was_begun_with(
+    scripted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _Scripted.healthy = True
+    output = ["--task", "random", "--num-samples", "1", "--output", str(tmp_path)]
+    assert main(["--url", scripted, "--baseline-url", scripted, *output]) == 0
+    asked = len(_Scripted.asked)
+    elsewhere = scripted.replace("127.0.0.1", "localhost")
+    for url, baseline in ((elsewhere, scripted), (scripted, elsewhere)):
+        capsys.readouterr()
+        assert main(["--url", url, "--baseline-url", baseline, *output]) == 2
+        said = capsys.readouterr().err
+        assert "is of another run" in said and elsewhere in said and said.endswith("Give another --output.\n")
+    assert main(["--url", scripted, "--baseline-url", scripted, *output]) == 0
+    assert len(_Scripted.asked) == asked, "nothing was left to do"
 
 
 def test_completions_continue_prompts(server: str, tmp_path: Path) -> None:

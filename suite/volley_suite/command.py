@@ -155,6 +155,10 @@ def _identity(plan: Plan, endpoints: dict[str, Endpoint], digests: dict[str, str
         "version": 1,
         "model": next(iter(endpoints.values())).model,
         "server": next(iter(endpoints.values())).owner,
+        "endpoints": {
+            mode: {"url": str(endpoint.client.base_url), "model": endpoint.model, "server": endpoint.owner}
+            for mode, endpoint in endpoints.items()
+        },
         "tasks": {task.name: {"samples": len(task.samples), "file": digests[task.name]} for task in plan.tasks},
         "loads": [load.name for load in plan.loads],
         "modes": list(plan.modes),

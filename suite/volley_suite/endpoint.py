@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ class Endpoint:
     client: openai.AsyncOpenAI
     model: str
     owner: str  # who the list of models says owns it: "volley", "vllm", …
+    timeout_s: float  # of one answer, from its request to its end
 
     @property
     def is_volley(self) -> bool:
@@ -66,7 +68,7 @@ async def probe(url: str, model: str | None, api_key: str, timeout_s: float, con
         raise SuiteError(f"{base_url(url)}/models does not answer: {error}.") from error
     for entry in models:
         if model is None or entry.id == model:
-            return Endpoint(client, entry.id, entry.owned_by)
+            return Endpoint(client, entry.id, entry.owned_by, timeout_s)
     await client.close()
     what = f"does not list the model {model}" if model else "lists no model"
     raise SuiteError(f"{base_url(url)}/models {what}.")
@@ -134,9 +136,12 @@ async def ask(endpoint: Endpoint, question: Question, settings: Settings, answer
     begin = time.perf_counter()
     try:
         # Lines as they are: making the client's objects of each token costs as much as small models take for it.
-        async with create(**fields) as response:
+        # The client's own timeout begins again with each piece that comes.
+        async with asyncio.timeout(endpoint.timeout_s), create(**fields) as response:
             async for line in response.iter_lines():
                 stream.take(line, time.perf_counter() - begin)
+    except (TimeoutError, openai.APITimeoutError):
+        answer.error = f"no whole answer within {endpoint.timeout_s:g} s (--timeout)"
     except openai.APIStatusError as error:
         answer.error = f"HTTP {error.status_code}: {error.message}"
     except Exception as error:  # the transport's own classes are not in the client's interface

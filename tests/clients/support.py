@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import tempfile
 import urllib.error
@@ -24,6 +25,14 @@ MODEL = "pocket"
 SORT = "Sort these numbers: 50, 49, 35, 79."  # greedy: "35, 49, 50, 79"
 STORY = "Tell me a story about a dog and a ladder."  # several sentences
 JSON_FACTS = "Give me JSON for: Bela is 15 years old and lives in Nairobi."
+
+
+def own_port() -> socket.socket:
+    """Bound to a port that nobody else gets as long as this is open. It does not listen: a server of this test may."""
+    own = socket.socket()
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    own.bind(("127.0.0.1", 0))
+    return own
 
 
 def user(text: str) -> list[dict[str, str]]:

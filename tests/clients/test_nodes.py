@@ -14,17 +14,9 @@ from types import TracebackType
 import openai
 import pytest
 
-from support import MODEL, PROGRAM, ROOT, SORT, STORY, Server, user
+from support import MODEL, PROGRAM, ROOT, SORT, STORY, Server, own_port, user
 
 OPTIONS = "--device cpu --threads 1 --max-num-seqs 8 --tensor-parallel-size 2 --verify full"
-
-
-def own_port() -> socket.socket:
-    """Bound to a port that nobody else gets meanwhile. It does not listen: node 0 may."""
-    own = socket.socket()
-    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    own.bind(("127.0.0.1", 0))
-    return own
 
 
 def place_at(port: socket.socket) -> str:

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from support import MODEL, ROOT, STORY, Asker, Server, user
+from support import MODEL, ROOT, STORY, Asker, Server, own_port, user
 
 OPTIONS = "--threads 1 --max-num-seqs 8 --verify full"
 TOPICS = [
@@ -30,22 +29,18 @@ TOPICS = [
 NEXT = ["Go on.", "And what happened after that?"]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Router:
     """The router's process, once it knows its workers."""
 
     def __init__(self, workers: list[str], *options: str) -> None:
-        self.url = f"http://127.0.0.1:{free_port()}"
+        self._ports = [own_port(), own_port()]
+        port, metrics_port = (str(own.getsockname()[1]) for own in self._ports)
+        self.url = f"http://127.0.0.1:{port}"
         self._log = tempfile.TemporaryFile(mode="w+")
         fixed = {
             "--host": "127.0.0.1",
-            "--port": self.url.rsplit(":", 1)[1],
-            "--prometheus-port": str(free_port()),
+            "--port": port,
+            "--prometheus-port": metrics_port,
             "--health-check-interval-secs": "1",
             "--health-failure-threshold": "1",
             "--health-success-threshold": "1",
@@ -87,6 +82,8 @@ class Router:
         self.process.kill()
         self.process.wait()
         self._log.close()
+        for own in self._ports:
+            own.close()
 
 
 @pytest.fixture(scope="module")
@@ -163,8 +160,9 @@ def test_conversations_stay_where_their_cache_is(router: Router, server: Server)
 
 def test_a_server_that_goes_loses_no_new_request() -> None:
     """First one is drained while it answers, then it comes back, then the other one is killed."""
-    port = free_port()
-    with Server(OPTIONS, port=port) as first, Server(OPTIONS) as second:
+    own = own_port()
+    port = own.getsockname()[1]
+    with own, Server(OPTIONS, port=port) as first, Server(OPTIONS) as second:
         router = Router([first.url, second.url], "--policy", "round_robin", "--cb-timeout-duration-secs", "1")
         try:
             client = router.client()

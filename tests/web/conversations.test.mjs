@@ -18,6 +18,17 @@ async function reload(page) {
   await page.waitForFunction(() => document.getElementById('model-name').textContent !== '');
 }
 
+// As browsers duplicate a tab: what it remembers is copied.
+async function duplicate(page) {
+  const copy = await page.context().newPage();
+  await copy.goto(page.url());
+  const remembered = await page.evaluate(() => ({...sessionStorage}));
+  await copy.evaluate((entries) => Object.assign(sessionStorage, entries), remembered);
+  await reload(copy);
+  await copy.locator('.turn').waitFor();
+  return copy;
+}
+
 async function exported(page, click) {
   const [download] = await Promise.all([page.waitForEvent('download'), click()]);
   return readFile(await download.path(), 'utf8');
@@ -108,6 +119,40 @@ describe('conversations', () => {
       await page.waitForFunction(() => document.querySelectorAll('#history li').length === 0);
       await reload(page);
       assert.equal(await page.locator('.turn').count(), 0);
+    }));
+
+  it('become two where a tab and its copy go on from one', () =>
+    withPage({}, {}, async (page) => {
+      await ask(page, 'One');
+      const copy = await duplicate(page);
+      await ask(page, 'Two');
+      await ask(copy, 'Three');
+      await ask(page, 'Four');
+      await ask(copy, 'Five');
+      for (const [tab, expected] of [
+        [page, ['One', 'Two', 'Four']],
+        [copy, ['One', 'Three', 'Five']],
+      ]) {
+        await reload(tab);
+        await tab.locator('.turn').nth(2).waitFor();
+        assert.deepEqual(await messages(tab), expected);
+      }
+      await page.click('#open-history');
+      await page.locator('#history li').nth(1).waitFor();
+      assert.deepEqual(await rows(page), ['One', 'One']);
+    }));
+
+  it('stay where a tab empties what its copy has changed', () =>
+    withPage({}, {}, async (page) => {
+      await ask(page, 'One');
+      const copy = await duplicate(page);
+      await ask(copy, 'Two');
+      await page.locator('.message').locator('text=Delete').click();
+      await page.click('#confirm-yes');
+      await page.locator('.turn').waitFor({state: 'detached'});
+      await reload(copy);
+      await copy.locator('.turn').nth(1).waitFor();
+      assert.deepEqual(await messages(copy), ['One', 'Two']);
     }));
 
   it('go through a file and come back the same', () =>

@@ -34,8 +34,8 @@ typedef enum textkit_status {
   TEXTKIT_OUT_OF_MEMORY = 7,       /* there is none for this call; others are as before */
 } textkit_status;
 
-/* Asks a call that takes long to give up. asked is called now and then, on the calling thread, with context; true ends
- * the call with TEXTKIT_CANCELLED. asked may be NULL: never. */
+/* Asks a call that takes long to give up. asked is called now and then with context, on the calling thread or on
+ * another that it waits for; true ends the call with TEXTKIT_CANCELLED. asked may be NULL: never. */
 typedef struct textkit_cancel {
   bool (*asked)(const void* context);
   const void* context;

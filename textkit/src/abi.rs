@@ -29,6 +29,10 @@ pub struct Cancel {
     context: *const c_void,
 }
 
+// SAFETY: textkit.h says that `asked` may be called on another thread while the caller waits.
+unsafe impl Send for Cancel {}
+unsafe impl Sync for Cancel {}
+
 impl Cancel {
     pub const NEVER: Cancel = Cancel { asked: None, context: std::ptr::null() };
 

@@ -14,7 +14,7 @@ use crate::environment::{
 };
 use crate::json::to_template;
 use crate::meter::Budget;
-use crate::rendering::{render_within, Limits, Unrendered};
+use crate::rendering::{render_within, Limits, Unrendered, MAX_PIECES};
 
 /// What one rendering may take. A template is a program that came with the weights: without limits it could keep the
 /// start, or every request, from ever ending. A long conversation with many tools takes some 100,000 steps. No body of a
@@ -22,13 +22,13 @@ use crate::rendering::{render_within, Limits, Unrendered};
 const REQUEST: Limits = Limits {
     steps: 20_000_000,
     bytes: 64 << 20,
-    budget: Budget { bytes: 512 << 20, total_bytes: 16 << 30, cpu: Duration::from_secs(60) },
+    budget: Budget { bytes: 512 << 20, pieces: MAX_PIECES, total_bytes: 16 << 30, cpu: Duration::from_secs(60) },
 };
 /// One short message at the start, which takes a few hundred steps.
 const PROBE: Limits = Limits {
     steps: 100_000,
     bytes: 1 << 20,
-    budget: Budget { bytes: 64 << 20, total_bytes: 256 << 20, cpu: Duration::from_secs(10) },
+    budget: Budget { bytes: 64 << 20, pieces: MAX_PIECES, total_bytes: 256 << 20, cpu: Duration::from_secs(10) },
 };
 /// The longest templates that models come with have some 30 KiB.
 const MAX_SOURCE_BYTES: usize = 1 << 18;

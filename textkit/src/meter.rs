@@ -20,6 +20,7 @@ static METERED: Metered = Metered;
 #[derive(Clone, Copy)]
 pub struct Budget {
     pub bytes: usize,       // at once
+    pub pieces: usize,      // of memory at once: values nest no deeper than that
     pub total_bytes: usize, // of all allocations, freed ones too: goes by the work that is done
     pub cpu: Duration,
 }
@@ -27,6 +28,7 @@ pub struct Budget {
 /// Why work was ended.
 pub enum Stopped {
     Bytes,
+    Pieces,
     TotalBytes,
     Cpu,
     Cancelled(Failure),
@@ -37,6 +39,7 @@ pub enum Stopped {
 enum Reason {
     None,
     Bytes,
+    Pieces,
     TotalBytes,
     Cpu,
     Cancelled,
@@ -44,7 +47,8 @@ enum Reason {
 
 #[derive(Clone, Copy)]
 struct Watch {
-    most: isize, // of BYTES
+    most: isize,        // of BYTES
+    most_pieces: isize, // of PIECES
     total: usize,
     cpu: Duration,
     cancel: Cancel,
@@ -54,14 +58,16 @@ struct Watch {
 
 thread_local! {
     static BYTES: Cell<isize> = const { Cell::new(0) };
+    static PIECES: Cell<isize> = const { Cell::new(0) };
     static WATCH: Cell<Option<Watch>> = const { Cell::new(None) };
 }
 
 /// Between looks at the clock and at the caller's wishes.
 const ALLOCATIONS: u32 = 256;
 
-fn count(bytes: isize) {
+fn count(bytes: isize, pieces: isize) {
     let _ = BYTES.try_with(|total| total.set(total.get().wrapping_add(bytes)));
+    let _ = PIECES.try_with(|total| total.set(total.get().wrapping_add(pieces)));
 }
 
 /// Whether the work of this thread may take `bytes` more. Once it may not, it stays so until the work has ended.
@@ -76,6 +82,8 @@ fn watched(cell: &Cell<Option<Watch>>, mut watch: Watch, bytes: usize) -> bool {
     }
     if BYTES.get().saturating_add_unsigned(bytes) > watch.most {
         watch.reason = Reason::Bytes;
+    } else if PIECES.get() >= watch.most_pieces {
+        watch.reason = Reason::Pieces;
     } else if bytes > watch.total {
         watch.reason = Reason::TotalBytes;
     } else if watch.allocations % ALLOCATIONS == 0 {
@@ -106,7 +114,7 @@ unsafe impl GlobalAlloc for Metered {
         }
         let memory = unsafe { System.alloc(layout) };
         if !memory.is_null() {
-            count(layout.size() as isize);
+            count(layout.size() as isize, 1);
         }
         memory
     }
@@ -117,7 +125,7 @@ unsafe impl GlobalAlloc for Metered {
         }
         let memory = unsafe { System.alloc_zeroed(layout) };
         if !memory.is_null() {
-            count(layout.size() as isize);
+            count(layout.size() as isize, 1);
         }
         memory
     }
@@ -128,14 +136,14 @@ unsafe impl GlobalAlloc for Metered {
         }
         let moved = unsafe { System.realloc(memory, layout, size) };
         if !moved.is_null() {
-            count(size as isize - layout.size() as isize);
+            count(size as isize - layout.size() as isize, 0);
         }
         moved
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         unsafe { System.dealloc(memory, layout) };
-        count(-(layout.size() as isize));
+        count(-(layout.size() as isize), -1);
     }
 }
 
@@ -200,6 +208,7 @@ thread_local! {
 pub fn within<T>(budget: Budget, cancel: Cancel, work: impl FnOnce() -> T) -> Result<T, Stopped> {
     let watch = Watch {
         most: bytes().saturating_add_unsigned(budget.bytes),
+        most_pieces: PIECES.get().saturating_add_unsigned(budget.pieces),
         total: budget.total_bytes,
         cpu: cpu_time() + budget.cpu,
         cancel,
@@ -215,6 +224,7 @@ pub fn within<T>(budget: Budget, cancel: Cancel, work: impl FnOnce() -> T) -> Re
         (Err(panic), Reason::None) if is_out_of_memory(panic.as_ref()) => Err(Stopped::NoMemory),
         (Err(panic), Reason::None) => resume_unwind(panic),
         (_, Reason::Bytes) => Err(Stopped::Bytes),
+        (_, Reason::Pieces) => Err(Stopped::Pieces),
         (_, Reason::TotalBytes) => Err(Stopped::TotalBytes),
         (_, Reason::Cpu) => Err(Stopped::Cpu),
         (_, Reason::Cancelled) => {

@@ -7,8 +7,13 @@ use std::io;
 use minijinja::value::Value;
 use minijinja::{escape_formatter, Environment, Error, ErrorKind, Output, State};
 
-use crate::abi::{Cancel, Failure};
+use crate::abi::{caught, Cancel, Failure};
 use crate::meter::{self, Budget, Stopped};
+
+/// Pieces of memory that the values of a template may have at once. A value within another one is a piece or two, and the
+/// engine frees, prints and compares by recursion, up to 500 bytes of stack for each.
+pub const MAX_PIECES: usize = 200_000;
+const STACK: usize = 1 << 27;
 
 #[derive(Clone, Copy)]
 pub struct Limits {
@@ -89,8 +94,30 @@ impl io::Write for &mut Page {
     }
 }
 
-/// REQUIRES: `environment` prints with [`print`] and has `limits.steps` as its fuel.
+/// Renders on a thread of its own, for the stack: the caller's is too small for a value that nests as deeply as it may.
+///
+/// REQUIRES: `environment` prints with [`print`] and has `limits.steps` as its fuel; `limits.budget` allows no more than
+/// [`MAX_PIECES`].
 pub fn render_within(
+    limits: Limits,
+    cancel: Cancel,
+    environment: &Environment,
+    name: &str,
+    context: Value,
+) -> Result<String, Unrendered> {
+    let work = || {
+        let rendered = caught(|| render_here(limits, cancel, environment, name, context), Failure::internal);
+        rendered.unwrap_or_else(|failure| Err(Unrendered::Ended(failure)))
+    };
+    std::thread::scope(|scope| match std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work) {
+        Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        Err(error) => Err(Unrendered::Ended(Failure::exhausted(format!(
+            "There is no thread to render the chat template in ({error})."
+        )))),
+    })
+}
+
+fn render_here(
     limits: Limits,
     cancel: Cancel,
     environment: &Environment,
@@ -114,6 +141,7 @@ pub fn render_within(
 fn past_budget(stopped: Stopped, budget: Budget) -> Unrendered {
     Unrendered::Limit(match stopped {
         Stopped::Bytes => format!("takes more than {} MiB of memory", budget.bytes >> 20),
+        Stopped::Pieces => format!("holds more than {} values at once", budget.pieces),
         Stopped::TotalBytes => format!("makes values of more than {} MiB in all", budget.total_bytes >> 20),
         Stopped::Cpu => format!("takes more than {} s", budget.cpu.as_secs()),
         Stopped::Cancelled(failure) => return Unrendered::Ended(failure),

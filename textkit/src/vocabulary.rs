@@ -1,7 +1,10 @@
 //! A tokenizer as the grammar engine sees it: the bytes of every token, and canonical tokenization of forced text.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tokenizers::models::wordlevel::WordLevel;
+use tokenizers::AddedToken;
 use toktrie::{TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 use toktrie_hf_tokenizers::ByteTokenizer;
 
@@ -34,17 +37,59 @@ impl TokenizerEnv for Vocabulary {
     }
 }
 
-/// The vocabulary has one id more than the tokenizer, its last: the end of the text. What a model uses for the end (one
-/// id, several, none, or a stop id of the request) is the caller's knowledge.
+/// Ids without a token up to the last one: some vocabularies leave a few out. Each takes room in every mask.
+const MAX_GAPS: usize = 1 << 20;
+
+/// The vocabulary has one id more than the tokenizer's last, the end of the text. What a model uses for the end (one id,
+/// several, none, or a stop id of the request) is the caller's knowledge. An id that has no token matches nothing.
 pub fn vocabulary(tokenizer: &tokenizers::Tokenizer) -> Result<TokEnv, Failure> {
-    let bytes = ByteTokenizer::from_tokenizer(tokenizer.clone()).map_err(|error| {
-        Failure::precondition(format!("grammars need a byte-level or byte-fallback tokenizer: {error}"))
-    })?;
-    let mut words = bytes.token_bytes();
-    let end = words.len() as TokenId;
-    let mut name = vec![TokTrie::SPECIAL_TOKEN_MARKER];
-    name.extend_from_slice(b"<end of text>"); // spaces: no grammar can name it
-    words.push(name);
-    let trie = TokTrie::from(&TokRxInfo::new(end + 1, end), &words);
-    Ok(Arc::new(Vocabulary { trie, tokenizer: bytes.hf_tokenizer }))
+    let unusable = |why: String| Failure::precondition(format!("grammars need {why}"));
+    let ids: BTreeSet<u32> = tokenizer.get_vocab(true).into_values().collect();
+    let size = ids.last().map_or(0, |&last| last as usize + 1);
+    if size - ids.len() > MAX_GAPS {
+        let gaps = size - ids.len();
+        return Err(unusable(format!(
+            "a tokenizer with at most {MAX_GAPS} ids that have no token: this one has {gaps}"
+        )));
+    }
+    let added = tokenizer.get_added_tokens_decoder();
+    let is_control =
+        |token: &AddedToken| token.special || (token.content.starts_with('<') && token.content.ends_with('>'));
+    let mut words = vec![Vec::new(); size + 1];
+    let mut plain = Vec::new();
+    for id in ids {
+        let Some(name) = tokenizer.id_to_token(id) else { continue };
+        match added.get(&id) {
+            Some(token) if is_control(token) => words[id as usize] = control_token(&name),
+            _ => plain.push((id, name)),
+        }
+    }
+    let bytes = ByteTokenizer::from_tokenizer(numbered(tokenizer, &plain)?)
+        .map_err(|error| unusable(format!("a byte-level or byte-fallback tokenizer: {error}")))?;
+    for ((id, name), word) in plain.into_iter().zip(bytes.token_bytes()) {
+        // A token that was added need not spell its bytes as the others do.
+        words[id as usize] = if word.is_empty() && added.contains_key(&id) { name.into_bytes() } else { word };
+    }
+    words[size] = control_token("<end of text>"); // spaces: no grammar can name it
+    let trie = TokTrie::from(&TokRxInfo::new(size as u32 + 1, size as u32), &words);
+    let mut tokenizer = tokenizer.clone();
+    tokenizer.with_normalizer(bytes.hf_tokenizer.get_normalizer().cloned());
+    tokenizer.with_pre_tokenizer(bytes.hf_tokenizer.get_pre_tokenizer().cloned());
+    Ok(Arc::new(Vocabulary { trie, tokenizer }))
+}
+
+fn control_token(name: &str) -> Vec<u8> {
+    [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat()
+}
+
+/// A tokenizer that spells as `tokenizer` does and has these tokens in their order: ByteTokenizer takes the number of
+/// tokens for the end of their ids.
+fn numbered(tokenizer: &tokenizers::Tokenizer, tokens: &[(u32, String)]) -> Result<tokenizers::Tokenizer, Failure> {
+    let vocab = tokens.iter().zip(0..).map(|((_, name), number)| (name.clone(), number)).collect();
+    let model = WordLevel::builder().vocab(vocab).build().map_err(|error| Failure::internal(error.to_string()))?;
+    let mut numbered = tokenizers::Tokenizer::new(model);
+    numbered.with_normalizer(tokenizer.get_normalizer().cloned());
+    numbered.with_pre_tokenizer(tokenizer.get_pre_tokenizer().cloned());
+    numbered.with_decoder(tokenizer.get_decoder().cloned());
+    Ok(numbered)
 }

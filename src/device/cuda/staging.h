@@ -1,5 +1,5 @@
 // The way of weights to a GPU: through two pinned pieces of host memory. While the copy engine reads one, several
-// threads fill the other: one thread that copies out of a mapped file takes half as long again (docs/benchmarks.md).
+// threads fill the other: one thread that copies out of a mapped file takes half as long again.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -5,7 +5,7 @@
 // Either two blocks share a tile as a cluster, a slice each, and each sends the other half of its sums. Or a block
 // takes both slices, one after the other with sums for each, and exchanges nothing; two with neighbouring rows are a
 // cluster then, and copy half of the weights each, to both. The bits are those of all other tiles
-// (linear_cuda_tiles.cuh). docs/cuda-notes.md says where which is faster.
+// (linear_cuda_tiles.cuh). LinearCudaPlan.ChoosesTheFastestTiles says where which is faster.
 #pragma once
 
 #include "ops/linear/linear_cuda_epilogue.cuh"

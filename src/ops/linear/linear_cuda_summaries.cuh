@@ -80,7 +80,7 @@ __device__ inline GroupSummary summarise(const float4* outputs, bool wants_weigh
 }
 
 // The group's 64 outputs of each row that is not whole, a thread a row: four that share one must ask one another, and
-// took longer from 96 rows on (docs/cuda-notes.md). group_sums: what leave_sums() left; output: the group's first.
+// took longer from 96 rows on. group_sums: what leave_sums() left; output: the group's first.
 template <typename Shape>
 __device__ void summarise_rows(const TileArgs& args, const RowNotes<Shape>& notes, const float* group_sums, int row,
                                int output) {

@@ -14,8 +14,8 @@ namespace {
 constexpr int kChains = 512;
 
 // The kernel for vectors has few threads, because what a block does once costs its instructions in each of its warps.
-// With two chains each thread has enough reads under way. 512 are slower, and 128 but for some sizes
-// (docs/cuda-notes.md).
+// With two chains each thread has enough reads under way. 512 threads are slower, and so
+// are 128 but for some sizes.
 constexpr int kVectorThreads = 256;
 
 struct NormArgs {

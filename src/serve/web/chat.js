@@ -8,13 +8,21 @@ import {StoreFailure} from './store.js';
 const kSaveEvery = 2000; // milliseconds, while an answer is being written
 
 const newId = () => crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`; // randomUUID: of pages with TLS only
-const newConversation = () => ({id: newId(), created: Date.now(), turns: [], discarded: false});
+const newConversation = () => ({
+  id: newId(),
+  otherId: newId(),
+  created: Date.now(),
+  known: new Set(),
+  turns: [],
+  discarded: false,
+});
 
 export class Chat {
   #page;
   #settings;
   #store;
-  // {id, created, turns: [{message, answers, view}], discarded}; an answer is {speculative, seed, asJson, notes, answer}.
+  // {id, otherId, created, known, turns: [{message, answers, view}], discarded}; an answer is {speculative, seed, asJson,
+  // notes, answer}. `known` and `otherId`: as for Store.put(), because a tab may be a copy of another one.
   #conversation = newConversation();
   #running = null; // the AbortController of what is being answered
 
@@ -43,8 +51,8 @@ export class Chat {
     this.#show(newConversation());
   }
 
-  open({id, created, turns}) {
-    const conversation = {id, created, turns: [], discarded: false};
+  open({id, created, changed, turns}) {
+    const conversation = {...newConversation(), id, created, known: new Set([changed])};
     this.#show(conversation);
     for (const {message, answers} of turns) {
       const restored = answers.map((one) => ({...one, answer: Answer.fromRecord(one.answer)}));
@@ -286,13 +294,23 @@ export class Chat {
   async #save(conversation) {
     if (conversation.discarded) return;
     try {
-      if (conversation.turns.length === 0) await this.#store.delete(conversation.id);
-      else await this.#store.put(recordOf(conversation));
+      if (conversation.turns.length === 0) await this.#store.delete(conversation.id, conversation.known);
+      else await this.#put(conversation);
     } catch (error) {
       if (!(error instanceof StoreFailure)) throw error;
       showNotice(error.message);
     }
     this.#page.changed();
+  }
+
+  async #put(conversation) {
+    const record = recordOf(conversation);
+    const {known, otherId} = conversation;
+    known.add(record.changed);
+    const id = await this.#store.put(record, known, otherId);
+    if (id === conversation.id) return;
+    conversation.id = id;
+    conversation.otherId = newId();
   }
 }
 

@@ -36,12 +36,17 @@ export class Store {
     }
   }
 
-  async put(conversation) {
-    const json = JSON.stringify(conversation);
-    const {id, title, changed} = conversation;
+  // `known`: the times of change that the caller read or wrote; null: any. A conversation that another tab has changed
+  // since stays, and this one is kept beside it as `otherId`. Returns the id.
+  async put(conversation, known = null, otherId = null) {
+    const {title, changed} = conversation;
+    let {id} = conversation;
     await this.#run('readwrite', ({summaries, conversations, transaction}) => {
       const all = summaries.getAll();
       all.addEventListener('success', () => {
+        const isAnothers = (kept) => kept.id === id && !known.has(kept.changed);
+        if (known && all.result.some(isAnothers)) id = otherId;
+        const json = JSON.stringify({...conversation, id});
         const others = all.result.filter((other) => other.id !== id);
         const size = others.reduce((sum, other) => sum + other.size, json.length);
         if (others.length >= kMostConversations || size > kMostCharacters) {
@@ -53,12 +58,19 @@ export class Store {
       });
       return all;
     });
+    return id;
   }
 
-  async delete(id) {
+  // `known`: as for put(); what another tab has changed since stays.
+  async delete(id, known = null) {
     await this.#run('readwrite', ({summaries, conversations}) => {
-      summaries.delete(id);
-      return conversations.delete(id);
+      const kept = summaries.get(id);
+      kept.addEventListener('success', () => {
+        if (known && kept.result && !known.has(kept.result.changed)) return;
+        summaries.delete(id);
+        conversations.delete(id);
+      });
+      return kept;
     });
   }
 
