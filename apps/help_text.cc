@@ -42,6 +42,12 @@ HelpFormatter::HelpFormatter(int width) : width_(static_cast<size_t>(width)) {
   column_width(kNameColumns);
 }
 
+std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
+  const int most = option->get_expected_max();
+  const bool says_so = most == CLI::detail::expected_max_vector_size;
+  return CLI::Formatter::make_option_opts(option) + (most > 1 && !says_so ? " ..." : "");
+}
+
 std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
   return wrapped(CLI::Formatter::make_option_desc(option), width_ - kNameColumns);
 }

@@ -12,9 +12,11 @@ int help_width();
 // `text` in lines of at most `width` columns where words allow it; line ends of its own stay.
 std::string wrapped(const std::string& text, size_t width);
 
+// Behind the name of an option that may take several values at once stands " ...".
 class HelpFormatter : public CLI::Formatter {
  public:
   explicit HelpFormatter(int width);
+  std::string make_option_opts(const CLI::Option* option) const override;
   std::string make_option_desc(const CLI::Option* option) const override;
   std::string make_footer(const CLI::App* app) const override;
 

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/option_groups.h"
+
 namespace volley::apps {
 namespace {
 
@@ -42,6 +44,23 @@ TEST(HelpText, FitsTheTerminal) {
     const auto shown = words(app.help()), all = words(long_text);
     EXPECT_NE(std::search(shown.begin(), shown.end(), all.begin(), all.end()), shown.end());
   }
+}
+
+TEST(HelpText, ShowsWhichOptionsTakeSeveralValues) {
+  CLI::App app("An application.", "app");
+  app.formatter(std::make_shared<HelpFormatter>(80));
+  std::vector<std::string> some, each, any;
+  std::string one;
+  values_as_written(app.add_option("--some", some, "text"));
+  one_value_each(app.add_option("--each", each, "text"));
+  app.add_option("--any", any, "text");
+  app.add_option("--one", one, "text");
+  const std::vector<std::string> shown = words(app.help());
+  const auto behind = [&](const char* name) { return *(std::find(shown.begin(), shown.end(), name) + 2); };
+  EXPECT_EQ(behind("--some"), "...");
+  EXPECT_EQ(behind("--each"), "text");
+  EXPECT_EQ(behind("--any"), "...");
+  EXPECT_EQ(behind("--one"), "text");
 }
 
 }  // namespace

@@ -194,7 +194,10 @@ ChoiceOutput::News ChoiceOutput::read(const Event& event) {
 const char* ChoiceOutput::finish_reason() const {
   if (finish_->repeated) return "repetition";
   if (finish_->reason == FinishReason::kLength || finish_->reason == FinishReason::kTimeout) return "length";
-  return parser_ && parser_->calls() > 0 ? "tool_calls" : "stop";
+  if (!parser_ || parser_->calls() == 0) return "stop";
+  // A client takes "tool_calls" for calls that it can make.
+  const bool clients_stop = !stop_reason().is_null();
+  return clients_stop && !parser_->last_call_is_whole() ? "stop" : "tool_calls";
 }
 
 Json ChoiceOutput::stop_reason() const {

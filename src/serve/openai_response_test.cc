@@ -434,6 +434,32 @@ TEST(ToolCalls, StreamedAndWholeAgree) {
   EXPECT_EQ(chunks_of(bytes).back().at("choices").at(0).at("finish_reason"), "tool_calls");
 }
 
+// A stop of the client's may end the answer inside of a call, whose arguments are then no JSON: no call to make.
+TEST(ToolCalls, AStopThatCutsACallIsNoCall) {
+  const auto reason = [](const std::string& text, bool stop_text, std::optional<TokenId> stop_token) {
+    ResponseInfo info = make_info(ApiKind::kChat);
+    info.parser = OutputParser::Options{ToolFormat::kHermes, ReasoningStart::kOff, "call_"};
+    info.stop_token_ids = {7};
+    const auto whole = whole_response_writer(info, 1);
+    const auto stream = stream_response_writer(info, 1);
+    Event last = last_event(FinishReason::kStop, {}, text);
+    if (stop_text) last.finish->stop_text = "END";
+    last.finish->stop_token = stop_token;
+    whole->add(0, last);
+    const json end = chunks_of(stream->add(0, last)).back().at("choices").at(0);
+    const json choice = json::parse(whole->end()).at("choices").at(0);
+    EXPECT_EQ(end.at("finish_reason"), choice.at("finish_reason"));
+    return choice.at("finish_reason").get<std::string>();
+  };
+  const std::string cut = R"(<tool_call>{"name": "f", "arguments": {"a": [1, )", call = cut + "2]}}</tool_call>";
+  EXPECT_EQ(reason(cut, true, {}), "stop");
+  EXPECT_EQ(reason(cut, false, 7), "stop");
+  EXPECT_EQ(reason(call + cut, true, {}), "stop");
+  EXPECT_EQ(reason(call, true, {}), "tool_calls");
+  EXPECT_EQ(reason(call, false, 7), "tool_calls");
+  EXPECT_EQ(reason(cut, false, 2), "tool_calls") << "the model's own end: the client tells it what is wrong";
+}
+
 Event logprob_event() {
   Event event = text_event("ab");
   event.tokens = {'a', 'b'};

@@ -1,5 +1,6 @@
 #include "serve/output_parser.h"
 
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "serve/harmony.h"
@@ -215,8 +216,18 @@ OutputDelta OutputParser::finish() {
 }
 
 OutputDelta OutputParser::count(OutputDelta delta) {
-  for (const OutputDelta::ToolCall& call : delta.tool_calls) calls_ += call.id.empty() ? 0 : 1;
+  for (const OutputDelta::ToolCall& call : delta.tool_calls) {
+    if (!call.id.empty()) {
+      ++calls_;
+      last_arguments_.clear();
+    }
+    last_arguments_ += call.arguments;
+  }
   return delta;
+}
+
+bool OutputParser::last_call_is_whole() const {
+  return nlohmann::json::accept(last_arguments_);
 }
 
 }  // namespace volley::serve

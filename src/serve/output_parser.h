@@ -87,14 +87,18 @@ class OutputParser {
   OutputDelta mark(HarmonyMark mark);       // a control token, between two texts
   OutputDelta finish();                     // the text is over: what was held back
 
-  // The number of calls announced so far. If there are any at the end, finish_reason is "tool_calls" instead of "stop".
+  // The number of calls announced so far. If there are any at the end, finish_reason is "tool_calls" instead of "stop",
+  // but where the client's own stop cut the last one.
   int calls() const { return calls_; }
+  // Whether the arguments of the last call are JSON. REQUIRES: calls() > 0.
+  bool last_call_is_whole() const;
 
  private:
   OutputDelta count(OutputDelta delta);
 
   std::unique_ptr<OutputStage> stage_;
   int calls_ = 0;
+  std::string last_arguments_;  // of the last call
 };
 
 }  // namespace volley::serve
