@@ -363,6 +363,7 @@ int64_t Replica::experts_touched() const {
 
 // What a GPU computed after another one was gone means nothing, and looks like any result.
 void Replica::check() const {
+  if (lockstep_) lockstep_.with->exchange(lockstep_.replica).check();
   if (threads_ == nullptr) return;
   try {
     ranks_.front()->group->check();
