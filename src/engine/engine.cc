@@ -206,6 +206,7 @@ Status measure_costs(const EngineOptions& options, const ResolvedModels& models,
   if (!costs.contains(key)) {
     const CostCache cache(options.cost_cache_dir, key);
     VOLLEY_RETURN_IF_ERROR(with_companions(replicas, index, [&]() -> Status {
+      made.worker.replica->attach_thread();  // whoever was made last has left this thread with another GPU
       VOLLEY_ASSIGN(spec::CostModel measured,
                     round_costs(*made.worker.replica, models, cache, progress, made.info.warnings));
       costs.emplace(key, std::move(measured));

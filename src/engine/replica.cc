@@ -324,6 +324,10 @@ void Replica::take_part() {
   ranks_.front()->round->take_part();
 }
 
+void Replica::settle() {
+  ranks_.front()->round->settle();
+}
+
 spec::StepTimes Replica::wait(std::vector<spec::RoundResult>& results) {
   if (leader_ != nullptr && depth() > 1) leader_->wait();
   const spec::StepTimes times = ranks_.front()->round->wait(results);

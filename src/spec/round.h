@@ -79,9 +79,12 @@ class Round final : public StepExecutor {
   Status enqueue(std::span<const RoundSegment> segments, const VerifyBudget& budget) override;
   using StepExecutor::enqueue;
   StepTimes wait(std::vector<RoundResult>& results) override;
-  // A pass of the target without rows, for the others that have some. On a GPU it is under way on return, behind at most
-  // one other; throws DeviceFault once another replica is gone. REQUIRES: RoundConfig::exchange; no step is under way.
+  // A pass of the target without rows, for the others that have some. On a GPU it is under way on return, behind at
+  // most one other; throws DeviceFault once another replica is gone. REQUIRES: RoundConfig::exchange; no step is under
+  // way.
   void take_part();
+  // Waits for the last of these passes: what it touched is counted, and that nobody is gone is known.
+  void settle();
 
   void discard(std::shared_ptr<MaskSource> source) override;
 

@@ -117,6 +117,14 @@ void Round::take_part() {
   pass.end->set();
 }
 
+void Round::settle() {
+  if (idle_count_ == 0) return;
+  const IdlePass& last = *idle_passes_[(idle_count_ - 1) % idle_passes_.size()];
+  last.end->wait();
+  config_.exchange->check();
+  experts_touched_ = std::max(experts_touched_, *static_cast<const int64_t*>(last.touched.data()));
+}
+
 void Round::pass_without_rows() {
   const ops::Rows none;
   model::Pass pass{stream_, none, {}, *scratch_};
