@@ -284,7 +284,7 @@ std::vector<EngineOptions> made_alike(const std::vector<EngineOptions>& replicas
   if (!models.front().keeps_own_experts() || least->max_num_batched_tokens == most->max_num_batched_tokens) return {};
   std::vector<EngineOptions> alike = replicas;
   for (EngineOptions& options : alike) {
-    options.max_num_seqs = std::ranges::min(models, {}, &ResolvedModels::max_num_seqs).max_num_seqs;
+    options.max_num_seqs = std::ranges::min_element(models, {}, &ResolvedModels::max_num_seqs)->max_num_seqs;
     options.max_num_batched_tokens = least->max_num_batched_tokens;
   }
   return alike;
