@@ -47,7 +47,8 @@ Status check_kernels_load_early() {
   if (mode != CU_MODULE_LAZY_LOADING) return {};
   return failed_precondition(
       "This process used CUDA before it was known that its GPUs wait for one another (--tensor-parallel-size, "
-      "--enable-expert-parallel), and its driver loads kernels late: set CUDA_MODULE_LOADING=EAGER in the environment.");
+      "--enable-expert-parallel), and its driver loads kernels late: set CUDA_MODULE_LOADING=EAGER in the "
+      "environment.");
 }
 
 }  // namespace volley::comm

@@ -1,5 +1,5 @@
-// What members of a group on GPUs of this process have together, where each one's memory is written and read by all: the
-// memory, whether somebody has aborted, and a thread that looks whether their GPUs have failed. Ranks
+// What members of a group on GPUs of this process have together, where each one's memory is written and read by all:
+// the memory, whether somebody has aborted, and a thread that looks whether their GPUs have failed. Ranks
 // (peer_group_cuda.cu) and replicas (row_exchange_cuda.cu) are such members. For CUDA files alone.
 #pragma once
 

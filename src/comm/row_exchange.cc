@@ -114,8 +114,7 @@ void CpuRowExchange::wait() {
 
 class DryRowExchange final : public RowExchange {
  public:
-  DryRowExchange(int replica, int replicas, int64_t most_rows)
-      : RowExchange(replica, replicas), most_rows_(most_rows) {
+  DryRowExchange(int replica, int replicas, int64_t most_rows) : RowExchange(replica, replicas), most_rows_(most_rows) {
     set_common(Arena::measuring());
   }
 

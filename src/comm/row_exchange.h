@@ -32,7 +32,7 @@ namespace volley::comm {
 // and begin() do. A dry stream waits for nobody, and nothing is copied on it.
 class RowExchange {
  public:
-  // Of a layer. On the CPU what it has; on a GPU, what it has room for.
+  // A layer: on the CPU what it has, on a GPU what it has room for.
   struct Rows {
     int64_t all = 0;      // of all replicas
     int64_t first = 0;    // where this replica's begin

@@ -216,7 +216,7 @@ void CudaRowExchange::bring(Stream& stream, std::span<const Copy> copies) {
     VOLLEY_CHECK(fits(2));
     moves += divide_up(part.bytes, part.unit);
   }
-  // Of several replicas on a GPU each leaves room for the others.
+  // Each of several replicas on a GPU leaves room for the others.
   const int most = std::max(1, stream.gpu().multiprocessors / (shared_->sharing(replica()) > 1 ? 4 : 1));
   cuda::Launch how;
   how.grid = dim3(static_cast<unsigned>(std::min<int64_t>(most, divide_up(moves, kBringThreads))));

@@ -73,7 +73,8 @@ void check_layer(RowExchange& exchange, Stream& stream, int64_t layer) {
   }
   exchange.meet(stream);
   for (int64_t i = 0; i < rows * kWidth; ++i) {
-    ASSERT_EQ(out.as<float>()[first * kWidth + i], 2 * value_of(layer, first + i / kWidth, i % kWidth)) << "layer " << layer;
+    ASSERT_EQ(out.as<float>()[first * kWidth + i], 2 * value_of(layer, first + i / kWidth, i % kWidth))
+        << "layer " << layer;
   }
 }
 

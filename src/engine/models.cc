@@ -415,8 +415,8 @@ model::WeightBytes weight_bytes(const ResolvedModels& models, int rank) {
     return model::weight_bytes(model::shard(std::move(list), rank, models.ranks), numerics, checkpoint, device);
   };
   const model::Decoder& target = models.target.decoder;
-  model::WeightBytes bytes = model::weight_bytes(target_params(models, rank), models.target_numerics,
-                                                 *models.target_checkpoint, device);
+  model::WeightBytes bytes =
+      model::weight_bytes(target_params(models, rank), models.target_numerics, *models.target_checkpoint, device);
   bytes.rest += rope_bytes(target, models.max_positions());
   if (!models.draft_checkpoint) return bytes;
   const spec::ProposerFacts& draft = models.draft->facts();

@@ -90,9 +90,9 @@ void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const
   if (x.group != nullptr) x.group->add_sum(pass.stream, own.x, x.x);
 }
 
-// All replicas go through the same pieces of the rows that they have together; on GPUs there is one. Between begin() and
-// the end of bring() a piece's inputs are written, between that and the meet the products of its entries, each by one
-// replica; the row's own replica reads them after that. Experts have the numbers that they have among those whose
+// All replicas go through the same pieces of the rows that they have together; on GPUs there is one. Between begin()
+// and the end of bring() a piece's inputs are written, between that and the meet the products of its entries, each by
+// one replica; the row's own replica reads them after that. Experts have the numbers that they have among those whose
 // weights are here: all of them, in memory that replicas share, or this replica's.
 void ExpertsBlock::run_with_others(Pass& pass, const ops::Input& h, TensorView x) const {
   comm::RowExchange& exchange = *pass.exchange;

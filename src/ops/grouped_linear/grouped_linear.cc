@@ -66,8 +66,7 @@ void grouped_linear(Stream& stream, const ExpertWeights& w, const Input& input, 
   kernels_on<GroupedLinearKernels>(stream).grouped_linear(stream, w, x, routing, y, call, end);
 }
 
-void combine_experts(Stream& stream, const Routing& routing, TensorView d, TensorView y,
-                     const ExpertShards& shards) {
+void combine_experts(Stream& stream, const Routing& routing, TensorView d, TensorView y, const ExpertShards& shards) {
   VOLLEY_CHECK(d.rank == 2 && y.rank == 2 && y.dtype == DType::kF32);
   VOLLEY_CHECK(d.dtype == DType::kF32 || d.dtype == DType::kBF16);
   VOLLEY_CHECK_EQ(y.shape[0], routing.rows());

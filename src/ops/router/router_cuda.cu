@@ -28,8 +28,8 @@ struct AllEntries {
 struct EntriesOfParts {
   const int32_t* chosen;
   ExpertRange own;
-  int32_t* numbers;  // of all entries: gets what expert() says
-  int part_entries;  // a part has room for
+  int32_t* numbers;   // of all entries: gets what expert() says
+  int part_entries;   // a part has room for
   const int* before;  // [parts + 1], in shared memory: entries of the parts before
 
   __device__ int entry(int i) const {
@@ -226,8 +226,8 @@ void group_chosen_cuda(Stream& stream, const ChosenRows& chosen, const ExpertRan
   call.touched_total = touched_total;
   RouteArgs args = route_args(rule, call, out);
   args.rows = static_cast<int>(out.rows() / chosen.parts);
-  cuda::launch(group_chosen_kernel, group_launch(rule), stream, args, static_cast<const int32_t*>(chosen.experts.as<int32_t>()), own,
-               chosen.counts, chosen.parts);
+  cuda::launch(group_chosen_kernel, group_launch(rule), stream, args,
+               static_cast<const int32_t*>(chosen.experts.as<int32_t>()), own, chosen.counts, chosen.parts);
 }
 
 }  // namespace
