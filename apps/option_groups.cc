@@ -261,7 +261,7 @@ void add_tensor_parallel_options(CLI::App* app, int* ranks, bool* by_expert) {
   app->add_flag(
       "--enable-expert-parallel", *by_expert,
       "these ranks divide the experts of a mixture among them, instead of the inner width of each expert; with "
-      "one rank, on the CPU, the replicas of --data-parallel-size do");
+      "one rank the replicas of --data-parallel-size do");
 }
 
 void add_data_parallel_option(CLI::App* app, int* replicas) {

@@ -165,7 +165,8 @@ Result<Findings> examine(const InspectCommand& command) {
       (found.draft && !found.draft->facts().params.empty() && !found.draft_weights.present())) {
     setup.options.dummy_weights = 0;
   }
-  auto plan = engine::resolve_models(setup.options);
+  // The last of replicas that divide the experts has most of them.
+  auto plan = engine::resolve_models(setup.options, std::max(0, setup.options.data_parallel_size - 1));
   if (plan.ok()) {
     found.plan = std::move(plan).value();
   } else {
@@ -267,7 +268,10 @@ void print_replicas(const engine::ResolvedModels& plan, int replicas) {
     std::printf(": %s of the weights are the same for all", format_bytes(plan.shared_weight_bytes).c_str());
   }
   if (plan.exchange_bytes > 0) {
-    std::printf("; steps of all have %s in common", format_bytes(plan.exchange_bytes).c_str());
+    std::printf(plan.keeps_own_experts()
+                    ? ": its weights have its own experts alone; its steps bring rows together in %s"
+                    : "; steps of all have %s in common",
+                format_bytes(plan.exchange_bytes).c_str());
   }
   std::printf("\n");
 }

@@ -83,7 +83,7 @@ struct EngineOptions {
   std::string master_addr;
   int master_port = 29501;
   // These ranks divide a layer's experts among them, whole ones in order, instead of the inner width of each expert.
-  // On the CPU replicas of one rank do so, too. An error for a target without experts; for one rank alone a warning.
+  // Replicas of one rank do so, too. An error for a target without experts; for one rank alone a warning.
   bool enable_expert_parallel = false;
   // Replicas of the models in one engine, each with a scheduler, KV pages and slots, and on CUDA its ranks' GPUs, one
   // replica's behind the other's. On the CPU they share the target's weights, threads and free memory. Requests go

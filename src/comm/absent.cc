@@ -1,5 +1,6 @@
 // Groups on GPUs, in a build without CUDA.
 #include "comm/comm.h"
+#include "comm/row_exchange.h"
 
 namespace volley::comm {
 
@@ -16,6 +17,10 @@ Result<Group> make_cuda_group(const std::vector<int>&, const CudaGroupOptions&) 
 }
 
 Result<Group> make_nccl_group(int, int, const std::vector<int>&, std::vector<NodeLink>, const CudaGroupOptions&) {
+  return without_cuda();
+}
+
+Result<RowExchanges> make_cuda_row_exchanges(const std::vector<int>&, int64_t, int64_t) {
   return without_cuda();
 }
 

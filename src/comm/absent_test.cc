@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/comm.h"
+#include "comm/row_exchange.h"
 
 namespace volley::comm {
 namespace {
@@ -13,6 +14,7 @@ TEST(Group, OnGpusIsRefusedWhereCudaIsNotBuilt) {
   const auto of_nodes = make_group_of_nodes(DeviceKind::kCuda, 2, 0, 2, 0, {});
   ASSERT_FALSE(of_nodes.ok());
   EXPECT_EQ(of_nodes.error().code, ErrorCode::kUnimplemented);
+  EXPECT_EQ(make_cuda_row_exchanges({0, 1}, 8, 4096).error().code, ErrorCode::kUnimplemented);
   EXPECT_EQ(nccl_version().error().code, ErrorCode::kUnimplemented);
 }
 

@@ -24,7 +24,7 @@ Result<std::unique_ptr<GpuClaim>> GpuClaim::make(const std::vector<int>& gpus) {
   for (const std::set<int>& claimed : all()) {
     if (std::ranges::count_if(wanted, [&](int gpu) { return claimed.contains(gpu); }) < 2) continue;
     return failed_precondition(
-        "A tensor-parallel group of this process runs on some of these GPUs, and two of them could wait for each "
+        "A group of ranks or replicas of this process runs on some of these GPUs, and two of them could wait for each "
         "other for ever. Give each model GPUs of its own.");
   }
   return std::unique_ptr<GpuClaim>(new GpuClaim(all().insert(wanted)));
@@ -46,8 +46,9 @@ Status check_kernels_load_early() {
                   static_cast<int>(CUDA_SUCCESS));
   if (mode != CU_MODULE_LAZY_LOADING) return {};
   return failed_precondition(
-      "This process used CUDA before --tensor-parallel-size was known, and its driver loads kernels late: set "
-      "CUDA_MODULE_LOADING=EAGER in the environment.");
+      "This process used CUDA before it was known that its GPUs wait for one another (--tensor-parallel-size, "
+      "--enable-expert-parallel), and its driver loads kernels late: set CUDA_MODULE_LOADING=EAGER in the "
+      "environment.");
 }
 
 }  // namespace volley::comm

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "comm/barrier.h"
+#include "comm/exchange_layout.h"
 #include "comm/gone.h"
 #include "device/cpu/thread_pool.h"
 
@@ -14,15 +15,24 @@ namespace {
 
 constexpr int64_t kBytesPerTask = 32 << 10;  // below, a thread takes longer to wake up than to copy
 
-}  // namespace
+void check_copy(const RowExchange::Copy& copy) {
+  VOLLEY_CHECK(copy.from.dtype == copy.to.dtype);
+  VOLLEY_CHECK_EQ(copy.from.count(), copy.to.count());
+}
 
-struct RowExchange::Shared {
-  Shared(int count, int64_t most, int64_t size) : barrier(count), replicas(count), most_rows(most), bytes(size) {
+// What a dry stream of the CPU is told: a piece is as large as it can be.
+RowExchange::Rows most_of_a_piece(int64_t rows, int64_t most_rows) {
+  const int64_t all = std::max(rows, most_rows);
+  return {all, 0, std::min(all, most_rows), all};
+}
+
+// What replicas on the CPU have together.
+struct Shared {
+  Shared(int count, int64_t most, int64_t size) : barrier(count), most_rows(most), bytes(size) {
     for (std::vector<int64_t>& turn : rows) turn.resize(static_cast<size_t>(count));
   }
 
   Barrier barrier;
-  const int replicas;
   const int64_t most_rows, bytes;
   // What replicas bring to a layer. Two layers in turn: who is fast may write the next one's while others still read.
   std::array<std::vector<int64_t>, 2> rows;
@@ -30,87 +40,127 @@ struct RowExchange::Shared {
   Buffer memory;  // guarded by mutex while it is taken; nobody's rows outlive it, whoever goes first
 };
 
-RowExchange::RowExchange(std::shared_ptr<Shared> shared, int replica) : shared_(std::move(shared)), replica_(replica) {
-  if (shared_->bytes == 0) common_ = std::make_unique<Arena>(Arena::measuring());
-}
+class CpuRowExchange final : public RowExchange {
+ public:
+  CpuRowExchange(std::shared_ptr<Shared> shared, int replica, int replicas)
+      : RowExchange(replica, replicas), shared_(std::move(shared)) {}
+  ~CpuRowExchange() override { abort(); }
 
-RowExchange::~RowExchange() {
-  abort();
-}
+  Status prepare(Device& device) override;
+  Rows begin(Stream& stream, int64_t rows) override;
+  void bring(Stream& stream, std::span<const Copy> copies) override;
+  void meet(Stream& stream) override;
+  void check() const override {}  // the calls before have thrown
+  void abort() override { shared_->barrier.abort(replica()); }
 
-int RowExchange::replicas() const {
-  return shared_->replicas;
-}
+ private:
+  void wait();
 
-int64_t RowExchange::most_rows() const {
-  return shared_->most_rows;
-}
+  const std::shared_ptr<Shared> shared_;
+  bool odd_ = false;  // layers so far
+};
 
-Status RowExchange::prepare(Device& device) {
+// The first to call it takes the memory of all.
+Status CpuRowExchange::prepare(Device& device) {
   const std::lock_guard lock(shared_->mutex);
   Buffer& memory = shared_->memory;
   if (memory.data() == nullptr) {
     VOLLEY_ASSIGN(memory, device.allocate(static_cast<size_t>(shared_->bytes)));
   }
-  common_ = std::make_unique<Arena>(Buffer(memory.data(), memory.bytes(), [](void*, size_t) {}));
+  set_common(Arena(Buffer(memory.data(), memory.bytes(), [](void*, size_t) {})));
   return {};
 }
 
-RowExchange::Rows RowExchange::begin(Stream& stream, int64_t rows) {
-  if (stream.dry()) return {std::max(rows, most_rows()), 0};
+RowExchange::Rows CpuRowExchange::begin(Stream& stream, int64_t rows) {
+  if (stream.dry()) return most_of_a_piece(rows, shared_->most_rows);
   std::vector<int64_t>& turn = shared_->rows[odd_ ? 1 : 0];
   odd_ = !odd_;
-  turn[static_cast<size_t>(replica_)] = rows;
+  turn[static_cast<size_t>(replica())] = rows;
   wait();
   Rows all;
   for (int i = 0; i < replicas(); ++i) {
-    if (i == replica_) all.first = all.all;
+    if (i == replica()) all.first = all.all;
     all.all += turn[static_cast<size_t>(i)];
   }
+  all.at_once = std::min(all.all, shared_->most_rows);
+  all.likely = all.at_once;
   return all;
 }
+
+void CpuRowExchange::bring(Stream& stream, std::span<const Copy> copies) {
+  VOLLEY_CHECK_LE(copies.size(), kMostCopies);
+  for (const Copy& copy : copies) {
+    check_copy(copy);
+    if (stream.dry()) continue;
+    const int64_t bytes = copy.from.bytes();
+    if (bytes == 0) continue;
+    stream.pool().parallel_for(divide_up(bytes, kBytesPerTask), [&](int64_t task, int) {
+      const int64_t at = task * kBytesPerTask;
+      std::memcpy(static_cast<char*>(copy.to.data) + at, static_cast<const char*>(copy.from.data) + at,
+                  static_cast<size_t>(std::min(kBytesPerTask, bytes - at)));
+    });
+  }
+  meet(stream);
+}
+
+void CpuRowExchange::meet(Stream& stream) {
+  if (!stream.dry()) wait();
+}
+
+// Whoever goes may do so while others read and write what it shared with them: that memory is theirs, too.
+void CpuRowExchange::wait() {
+  if (!shared_->barrier.wait()) throw_gone(shared_->barrier.aborted_by(), replicas(), nullptr, "Replica");
+}
+
+class DryRowExchange final : public RowExchange {
+ public:
+  DryRowExchange(int replica, int replicas, int64_t most_rows) : RowExchange(replica, replicas), most_rows_(most_rows) {
+    set_common(Arena::measuring());
+  }
+
+  Status prepare(Device&) override { return {}; }
+  Rows begin(Stream& stream, int64_t rows) override {
+    VOLLEY_CHECK(stream.dry());
+    if (stream.kind() == DeviceKind::kCpu) return most_of_a_piece(rows, most_rows_);
+    VOLLEY_CHECK_LE(rows, most_rows_);
+    const int64_t all = replicas() * most_rows_;
+    return {all, replica() * most_rows_, all, replicas() * std::max<int64_t>(rows, 1)};
+  }
+  void bring(Stream& stream, std::span<const Copy> copies) override {
+    for (const Copy& copy : copies) check_copy(copy);
+    meet(stream);
+  }
+  void meet(Stream& stream) override {
+    if (stream.kind() == DeviceKind::kCuda) stream.skip_launch();
+  }
+  void check() const override {}
+  void abort() override {}
+
+ private:
+  const int64_t most_rows_;
+};
+
+}  // namespace
 
 Arena& RowExchange::common() {
   VOLLEY_CHECK(common_ != nullptr);
   return *common_;
 }
 
-void RowExchange::put(Stream& stream, TensorView from, TensorView to) const {
-  VOLLEY_CHECK(from.dtype == to.dtype);
-  VOLLEY_CHECK_EQ(from.count(), to.count());
-  const int64_t bytes = from.bytes();
-  if (stream.dry() || bytes == 0) return;
-  const int64_t tasks = divide_up(bytes, kBytesPerTask);
-  stream.pool().parallel_for(tasks, [&](int64_t task, int) {
-    const int64_t at = task * kBytesPerTask;
-    std::memcpy(static_cast<char*>(to.data) + at, static_cast<const char*>(from.data) + at,
-                static_cast<size_t>(std::min(kBytesPerTask, bytes - at)));
-  });
-}
-
-void RowExchange::meet(Stream& stream) {
-  if (!stream.dry()) wait();
-}
-
-// Whoever goes may do so while others read and write what it shared with them: that memory is theirs, too.
-void RowExchange::wait() {
-  if (!shared_->barrier.wait()) throw_gone(shared_->barrier.aborted_by(), replicas(), nullptr, "Replica");
-}
-
-void RowExchange::abort() {
-  shared_->barrier.abort(replica_);
-}
-
 RowExchanges make_row_exchanges(int replicas, int64_t most_rows, int64_t bytes) {
   VOLLEY_CHECK(replicas >= 1 && most_rows >= 1 && bytes >= 1);
-  const auto shared = std::make_shared<RowExchange::Shared>(replicas, most_rows, bytes);
+  const auto shared = std::make_shared<Shared>(replicas, most_rows, bytes);
   RowExchanges exchanges;
-  for (int i = 0; i < replicas; ++i) exchanges.push_back(std::make_unique<RowExchange>(shared, i));
+  for (int i = 0; i < replicas; ++i) exchanges.push_back(std::make_unique<CpuRowExchange>(shared, i, replicas));
   return exchanges;
 }
 
-std::unique_ptr<RowExchange> make_dry_row_exchange(int replicas, int64_t most_rows) {
-  return std::make_unique<RowExchange>(std::make_shared<RowExchange::Shared>(replicas, most_rows, 0), 0);
+std::unique_ptr<RowExchange> make_dry_row_exchange(int replica, int replicas, int64_t most_rows) {
+  return std::make_unique<DryRowExchange>(replica, replicas, most_rows);
+}
+
+int64_t row_exchange_bytes(DeviceKind device, int replicas, int64_t bytes) {
+  return device == DeviceKind::kCpu ? divide_up(bytes, replicas) : kExchangeHeaderBytes + bytes;
 }
 
 }  // namespace volley::comm

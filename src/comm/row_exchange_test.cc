@@ -62,8 +62,8 @@ void check_layer(RowExchange& exchange, Stream& stream, int64_t layer) {
   for (int64_t i = 0; i < rows * kWidth; ++i) mine[i] = value_of(layer, first + i / kWidth, i % kWidth);
   const TensorView in = exchange.common().take(DType::kF32, {all, kWidth});
   const TensorView out = exchange.common().take(DType::kF32, {all, kWidth});
-  exchange.put(stream, {mine.data(), DType::kF32, {rows, kWidth}}, in.rows(first, rows));
-  exchange.meet(stream);
+  const RowExchange::Copy copies[] = {{{mine.data(), DType::kF32, {rows, kWidth}}, in.rows(first, rows)}};
+  exchange.bring(stream, copies);
   for (int64_t row = 0; row < all; ++row) {
     for (int64_t i = 0; i < kWidth; ++i) {
       const float value = in.as<float>()[row * kWidth + i];
@@ -72,9 +72,9 @@ void check_layer(RowExchange& exchange, Stream& stream, int64_t layer) {
     }
   }
   exchange.meet(stream);
-  exchange.put(stream, out.rows(first, rows), {mine.data(), DType::kF32, {rows, kWidth}});
   for (int64_t i = 0; i < rows * kWidth; ++i) {
-    ASSERT_EQ(mine[i], 2 * value_of(layer, first + i / kWidth, i % kWidth)) << "layer " << layer;
+    ASSERT_EQ(out.as<float>()[first * kWidth + i], 2 * value_of(layer, first + i / kWidth, i % kWidth))
+        << "layer " << layer;
   }
 }
 
@@ -94,29 +94,46 @@ TEST(RowExchange, CopiesRowsOfAnySize) {
   on_replicas(2, 8, [](RowExchange& exchange, Stream& stream) {
     const int64_t bytes = 100'001;  // several tasks
     std::vector<uint8_t> mine(static_cast<size_t>(bytes), static_cast<uint8_t>(1 + exchange.replica()));
-    const auto [all, first] = exchange.begin(stream, bytes);
-    const TensorView common = exchange.common().take(DType::kU8, {all});
-    exchange.put(stream, {mine.data(), DType::kU8, {bytes}}, common.rows(first, bytes));
-    exchange.meet(stream);
-    for (int64_t i = 0; i < all; ++i) ASSERT_EQ(common.as<uint8_t>()[i], i < bytes ? 1 : 2) << i;
+    const RowExchange::Rows there = exchange.begin(stream, bytes);
+    const TensorView common = exchange.common().take(DType::kU8, {there.all});
+    const RowExchange::Copy copies[] = {{{mine.data(), DType::kU8, {bytes}}, common.rows(there.first, bytes)}};
+    exchange.bring(stream, copies);
+    for (int64_t i = 0; i < there.all; ++i) ASSERT_EQ(common.as<uint8_t>()[i], i < bytes ? 1 : 2) << i;
     exchange.meet(stream);
   });
 }
 
 TEST(RowExchange, ADryStreamMeasuresAndWaitsForNobody) {
-  const auto exchange = make_dry_row_exchange(4, 100);
+  const auto exchange = make_dry_row_exchange(0, 4, 100);
   DryDevice device(1);
-  const auto [all, first] = exchange->begin(device.stream(), 7);
-  EXPECT_EQ(all, 100);
-  EXPECT_EQ(first, 0);
-  EXPECT_EQ(exchange->begin(device.stream(), 130).all, 130) << "of smaller pieces";
+  const RowExchange::Rows there = exchange->begin(device.stream(), 7);
+  EXPECT_EQ(there.all, 100);
+  EXPECT_EQ(there.first, 0);
+  const RowExchange::Rows more = exchange->begin(device.stream(), 130);
+  EXPECT_EQ(more.all, 130);
+  EXPECT_EQ(more.at_once, 100);
   {
     const ArenaScope scope(exchange->common());
-    const TensorView common = exchange->common().take(DType::kF32, {all, 16});
-    exchange->put(device.stream(), {no_memory(), DType::kF32, {7, 16}}, common.rows(0, 7));
+    const TensorView common = exchange->common().take(DType::kF32, {there.all, 16});
+    const RowExchange::Copy copies[] = {{{no_memory(), DType::kF32, {7, 16}}, common.rows(0, 7)}};
+    exchange->bring(device.stream(), copies);
     exchange->meet(device.stream());
   }
   EXPECT_EQ(exchange->common().peak(), 6400u);
+}
+
+// There is room for all that all may bring, and each replica has its own place.
+TEST(RowExchange, ADryGpuHasRoomForEverybody) {
+  const auto exchange = make_dry_row_exchange(2, 4, 100);
+  GpuInfo gpu;
+  gpu.compute_capability = 90;
+  DryDevice device(gpu);
+  const RowExchange::Rows there = exchange->begin(device.stream(), 7);
+  EXPECT_EQ(there.all, 400);
+  EXPECT_EQ(there.at_once, 400);
+  EXPECT_EQ(there.first, 200);
+  EXPECT_EQ(there.likely, 28);
+  EXPECT_EQ(exchange->begin(device.stream(), 0).likely, 4);
 }
 
 // The last replica fails instead of coming to begin(), to the first meet() or to the second.

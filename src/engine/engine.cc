@@ -206,6 +206,7 @@ Status measure_costs(const EngineOptions& options, const ResolvedModels& models,
   if (!costs.contains(key)) {
     const CostCache cache(options.cost_cache_dir, key);
     VOLLEY_RETURN_IF_ERROR(with_companions(replicas, index, [&]() -> Status {
+      made.worker.replica->attach_thread();  // whoever was made last has left this thread with another GPU
       VOLLEY_ASSIGN(spec::CostModel measured,
                     round_costs(*made.worker.replica, models, cache, progress, made.info.warnings));
       costs.emplace(key, std::move(measured));
@@ -226,18 +227,67 @@ DispatcherConfig dispatcher_config(const EngineOptions& options, const EngineInf
           .on_cache_events = options.on_cache_events};
 }
 
+// Replicas on GPUs have common memory of one layout, and rows have the same bits on all.
+Status check_alike(const std::vector<ResolvedModels>& models) {
+  for (const ResolvedModels& replica : models) {
+    const ResolvedModels& first = models.front();
+    if (replica.device.gpu.compute_capability != first.device.gpu.compute_capability) {
+      return failed_precondition("GPU " + std::to_string(first.device.ordinal) + " and GPU " +
+                                 std::to_string(replica.device.ordinal) +
+                                 " are not alike: --enable-expert-parallel with --data-parallel-size needs GPUs of one "
+                                 "kind, or a request's tokens would depend on the others.");
+    }
+    VOLLEY_CHECK_EQ(replica.max_num_batched_tokens, first.max_num_batched_tokens);
+  }
+  return {};
+}
+
 // Replicas that divide the experts among them.
-void join_in_lockstep(std::vector<ResolvedModels>& models) {
-  if (models.front().expert_replicas == 1) return;
-  // Those that were planned when less memory was free may have smaller steps.
+Status join_in_lockstep(std::vector<ResolvedModels>& models) {
+  if (models.front().expert_replicas == 1) return {};
+  // On the CPU those that were planned when less memory was free may have smaller steps.
   int64_t rows = models.front().max_num_batched_tokens, bytes = 0;
+  std::vector<int> gpus;
   for (const ResolvedModels& replica : models) {
     rows = std::min<int64_t>(rows, replica.max_num_batched_tokens);
     bytes = std::max(bytes, replica.exchange_bytes);
+    gpus.push_back(replica.device.ordinal);
   }
-  const auto lockstep =
-      std::make_shared<Lockstep>(comm::make_row_exchanges(static_cast<int>(models.size()), rows, bytes));
+  comm::RowExchanges exchanges;
+  if (models.front().device.kind == DeviceKind::kCpu) {
+    exchanges = comm::make_row_exchanges(static_cast<int>(models.size()), rows, bytes);
+  } else {
+    VOLLEY_RETURN_IF_ERROR(check_alike(models));
+    VOLLEY_ASSIGN(exchanges, comm::make_cuda_row_exchanges(gpus, rows, bytes));
+  }
+  const auto lockstep = std::make_shared<Lockstep>(std::move(exchanges));
   for (size_t i = 0; i < models.size(); ++i) models[i].lockstep = {lockstep, static_cast<int>(i)};
+  return {};
+}
+
+Result<std::vector<ResolvedModels>> resolve_replicas(const std::vector<EngineOptions>& replicas) {
+  std::vector<ResolvedModels> models;
+  const auto shared = std::make_shared<SharedTarget>();
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    VOLLEY_ASSIGN(ResolvedModels resolved, resolve_models(replicas[i], static_cast<int>(i)));
+    models.push_back(std::move(resolved));
+    if (models.back().shared_weight_bytes > 0) models.back().shared_target = shared;
+  }
+  return models;
+}
+
+// Those of replicas that bring rows together on GPUs, where the one with least memory free decides what all may run.
+// Empty: they are as they should be.
+std::vector<EngineOptions> made_alike(const std::vector<EngineOptions>& replicas,
+                                      const std::vector<ResolvedModels>& models) {
+  const auto [least, most] = std::ranges::minmax_element(models, {}, &ResolvedModels::max_num_batched_tokens);
+  if (!models.front().keeps_own_experts() || least->max_num_batched_tokens == most->max_num_batched_tokens) return {};
+  std::vector<EngineOptions> alike = replicas;
+  for (EngineOptions& options : alike) {
+    options.max_num_seqs = std::ranges::min_element(models, {}, &ResolvedModels::max_num_seqs)->max_num_seqs;
+    options.max_num_batched_tokens = least->max_num_batched_tokens;
+  }
+  return alike;
 }
 
 // All replicas are planned before any takes memory.
@@ -246,13 +296,11 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
     return invalid_argument("--node-rank " + std::to_string(options.node_rank) +
                             " has no engine of its own: run volley serve with it, which computes for node 0.");
   }
-  VOLLEY_ASSIGN(const std::vector<EngineOptions> replicas, replica_options(options));
-  std::vector<ResolvedModels> models;
-  const auto shared = std::make_shared<SharedTarget>();
-  for (const EngineOptions& replica : replicas) {
-    VOLLEY_ASSIGN(ResolvedModels resolved, resolve_models(replica));
-    models.push_back(std::move(resolved));
-    if (models.back().shared_weight_bytes > 0) models.back().shared_target = shared;
+  VOLLEY_ASSIGN(std::vector<EngineOptions> replicas, replica_options(options));
+  VOLLEY_ASSIGN(std::vector<ResolvedModels> models, resolve_replicas(replicas));
+  if (auto alike = made_alike(replicas, models); !alike.empty()) {
+    replicas = std::move(alike);
+    VOLLEY_ASSIGN(models, resolve_replicas(replicas));
   }
   if (auto warning = too_few_threads(options, models.front().device.kind)) {
     models.front().warnings.push_back(std::move(*warning));
@@ -264,7 +312,7 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
     if (progress) progress("Waiting for the other nodes", 0);
     VOLLEY_ASSIGN(links, meet_nodes(options, models.front()));
   }
-  join_in_lockstep(models);
+  VOLLEY_RETURN_IF_ERROR(join_in_lockstep(models));
   std::vector<ReplicaParts> made;
   std::vector<Replica*> made_replicas;
   for (size_t i = 0; i < replicas.size(); ++i) {

@@ -1,5 +1,7 @@
 // Protects: replicas that divide the experts: whoever begins a pass is followed by all, whoever has ended follows until
-// all have, one that fails ends them all with its cause, and measuring before there are workers waits for nobody.
+// all have, one that fails ends them all with its cause, and measuring before there are workers waits for nobody. Built
+// twice: for the CPU, and with VOLLEY_LOCKSTEP_TEST_CUDA for GPUs, where replicas are on GPUs of their own, and once
+// more all on one.
 #include "engine/lockstep.h"
 
 #include <gmock/gmock.h>
@@ -8,9 +10,11 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <map>
 #include <random>
 #include <thread>
 
+#include "base/environment.h"
 #include "base/sanitized.h"
 #include "device/fault.h"
 #include "engine/companions.h"
@@ -25,6 +29,43 @@ namespace {
 
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
+
+#ifdef VOLLEY_LOCKSTEP_TEST_CUDA
+constexpr bool kOnGpus = true;
+// Before the first use of CUDA: kernels that wait for one another must not share a queue of the driver, and none may be
+// loaded while others wait.
+const bool kPrepared = [] {
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+  load_gpu_code_early();
+  return true;
+}();
+#else
+constexpr bool kOnGpus = false;
+#endif
+
+enum class Place { kCpu, kOneGpu, kGpus };
+
+constexpr const char* kPlaceNames[] = {"Cpu", "OneGpu", "Gpus"};
+
+std::string device_of(Place place, int replica) {
+  if (place == Place::kCpu) return "cpu";
+  return "cuda:" + std::to_string(place == Place::kGpus ? replica : 0);
+}
+
+bool is_here(Place place, int replicas) {
+  return place == Place::kCpu || examine_cuda_device(place == Place::kGpus ? replicas - 1 : 0).ok();
+}
+
+comm::RowExchanges exchanges_of(Place place, int replicas, const ResolvedModels& models) {
+  if (place == Place::kCpu) {
+    return comm::make_row_exchanges(replicas, models.max_num_batched_tokens, models.exchange_bytes);
+  }
+  std::vector<int> gpus;
+  for (int i = 0; i < replicas; ++i) gpus.push_back(place == Place::kGpus ? i : 0);
+  auto made = comm::make_cuda_row_exchanges(gpus, models.max_num_batched_tokens, models.exchange_bytes);
+  VOLLEY_CHECK_MSG(made.ok(), made.error().message);
+  return std::move(*made);
+}
 
 // Replicas that begin passes of their own at random, and follow otherwise; a pass meets the others' three times.
 TEST(Lockstep, PassesOfOneAreFollowedByAll) {
@@ -85,7 +126,7 @@ TEST(Lockstep, OneThatAbortsEndsWaiting) {
 }
 
 // Two replicas of a small mixture, each on a device that the test has a hand on.
-class ReplicasInLockstep : public ::testing::Test {
+class ReplicasInLockstep : public ::testing::TestWithParam<Place> {
  protected:
   static constexpr int kReplicas = 2;
 
@@ -97,6 +138,7 @@ class ReplicasInLockstep : public ::testing::Test {
     options.skip_tokenizer = true;
     options.max_num_seqs = 4;
     options.max_model_len = 256;
+    options.page_size = 16;
     options.kv_pages = 100;
     options.threads = 1;
     options.data_parallel_size = kReplicas;
@@ -105,15 +147,16 @@ class ReplicasInLockstep : public ::testing::Test {
   }
 
   void SetUp() override {
-    const EngineOptions options = options_of();
-    auto models = resolve_models(options);
-    ASSERT_TRUE(models.ok()) << models.error().message;
-    ASSERT_EQ(models->expert_replicas, kReplicas);
+    if (!is_here(GetParam(), kReplicas)) GTEST_SKIP() << "needs GPUs";
+    EngineOptions options = options_of();
     const auto text = load_text(options.model_dir, options.skip_tokenizer, true);
     ASSERT_TRUE(text.ok()) << text.error().message;
-    lockstep_ = std::make_shared<Lockstep>(
-        comm::make_row_exchanges(kReplicas, models->max_num_batched_tokens, models->exchange_bytes));
     for (int i = 0; i < kReplicas; ++i) {
+      options.device = device_of(GetParam(), i);
+      auto models = resolve_models(options, i);
+      ASSERT_TRUE(models.ok()) << models.error().message;
+      ASSERT_EQ(models->expert_replicas, kReplicas);
+      if (i == 0) lockstep_ = std::make_shared<Lockstep>(exchanges_of(GetParam(), kReplicas, *models));
       models->lockstep = {lockstep_, i};
       auto replica = Replica::create(options, *models, {}, [this, i](std::unique_ptr<Device> device, int) {
         return std::make_unique<FaultyDevice>(std::move(device), &before_[i]);
@@ -125,6 +168,12 @@ class ReplicasInLockstep : public ::testing::Test {
       parts.scheduler = models->scheduler();
       parts.max_queue = 100;
     }
+  }
+
+  void TearDown() override {
+    dispatcher_.reset();
+    parts_.clear();
+    lockstep_.reset();
   }
 
   void start(double step_timeout_s = 0) {
@@ -150,13 +199,23 @@ class ReplicasInLockstep : public ::testing::Test {
     request.ignore_eos = true;
     auto ended = std::make_shared<std::promise<Finish>>();
     auto finish = ended->get_future();
-    const auto sink = [ended](const Event& event) {
+    const int id = ++last_id_;
+    const auto sink = [this, ended, id](const Event& event) {
+      {
+        const std::lock_guard lock(mutex_);
+        tokens_[id].insert(tokens_[id].end(), event.tokens.begin(), event.tokens.end());
+      }
       if (event.finish) ended->set_value(*event.finish);  // throws if it had ended already
     };
     const Status taken = dispatcher_->submit(
-        {static_cast<RequestId>(++last_id_), std::move(request), nullptr, sink, RequestOutput::Clock::now()});
+        {static_cast<RequestId>(id), std::move(request), nullptr, sink, RequestOutput::Clock::now()});
     EXPECT_TRUE(taken.ok());
     return finish;
+  }
+
+  std::vector<TokenId> tokens_of(int id) {
+    const std::lock_guard lock(mutex_);
+    return tokens_[id];
   }
 
   static Finish wait(std::future<Finish>& finish) {
@@ -173,7 +232,8 @@ class ReplicasInLockstep : public ::testing::Test {
                                                   [this](bool allocates) { return before(1, allocates); }};
   std::vector<WorkerParts> parts_;
   std::mutex mutex_;
-  std::vector<std::string> failures_;  // guarded by mutex_
+  std::vector<std::string> failures_;           // guarded by mutex_
+  std::map<int, std::vector<TokenId>> tokens_;  // by request; guarded by mutex_
   std::unique_ptr<Dispatcher> dispatcher_;
   int last_id_ = 0;
 
@@ -186,7 +246,7 @@ class ReplicasInLockstep : public ::testing::Test {
 };
 
 // Whether it has requests of its own or only takes part in the other's passes.
-TEST_F(ReplicasInLockstep, OneThatFailsEndsAllRequestsWithItsCause) {
+TEST_P(ReplicasInLockstep, OneThatFailsEndsAllRequestsWithItsCause) {
   start();
   for (int i = 0; i < 8; ++i) {
     auto finish = submit(i, 8);
@@ -210,7 +270,7 @@ TEST_F(ReplicasInLockstep, OneThatFailsEndsAllRequestsWithItsCause) {
   EXPECT_THAT(failures_[0], HasSubstr("the test says so"));
 }
 
-TEST_F(ReplicasInLockstep, OneThatFailsWithoutWorkOfItsOwnEndsTheOthers) {
+TEST_P(ReplicasInLockstep, OneThatFailsWithoutWorkOfItsOwnEndsTheOthers) {
   start();
   fails_ = 1;
   auto first = submit(0, 200);  // one request at a time goes to the first replica
@@ -219,7 +279,7 @@ TEST_F(ReplicasInLockstep, OneThatFailsWithoutWorkOfItsOwnEndsTheOthers) {
   EXPECT_THAT(finish.error->message, HasSubstr("the test says so"));
 }
 
-TEST_F(ReplicasInLockstep, OneThatHangsIsNoticed) {
+TEST_P(ReplicasInLockstep, OneThatHangsIsNoticed) {
   start(2);
   std::vector<std::future<Finish>> open;
   hangs_ = 1;
@@ -234,11 +294,12 @@ TEST_F(ReplicasInLockstep, OneThatHangsIsNoticed) {
 }
 
 // Everybody is stopped at any moment, in the middle of passes of one or of both.
-TEST_F(ReplicasInLockstep, EndAtAnyMoment) {
-  for (int round = 0; round < (kSanitized ? 5 : 40); ++round) {
+TEST_P(ReplicasInLockstep, EndAtAnyMoment) {
+  for (int round = 0; round < (kSanitized ? 5 : kOnGpus ? 15 : 40); ++round) {
     if (round > 0) {
       parts_.clear();
-      SetUp();
+      lockstep_.reset();
+      ASSERT_NO_FATAL_FAILURE(SetUp());
     }
     start();
     std::vector<std::future<Finish>> open;
@@ -253,11 +314,12 @@ TEST_F(ReplicasInLockstep, EndAtAnyMoment) {
 }
 
 // Steps that one runs before there are workers.
-TEST_F(ReplicasInLockstep, OneRunsStepsWhileTheOthersTakePart) {
+TEST_P(ReplicasInLockstep, OneRunsStepsWhileTheOthersTakePart) {
   std::vector<Replica*> replicas;
   for (const WorkerParts& parts : parts_) replicas.push_back(parts.replica.get());
   const auto run_steps = [&](size_t index, int steps) {
     Replica& replica = *replicas[index];
+    replica.attach_thread();
     const std::vector<TokenId> prompt = {5};
     spec::SlotStart start;
     start.prompt = prompt;
@@ -293,15 +355,49 @@ TEST_F(ReplicasInLockstep, OneRunsStepsWhileTheOthersTakePart) {
   fails_ = -1;
 }
 
+// Idle ones wake, and busy ones fall idle: every request has the tokens that it has alone.
+TEST_P(ReplicasInLockstep, TokensAreTheSameWhoeverElseHasWork) {
+  start();
+  std::vector<std::vector<TokenId>> alone;
+  for (int i = 0; i < 6; ++i) {
+    auto finish = submit(i, 40);
+    ASSERT_EQ(wait(finish).reason, FinishReason::kLength);
+    alone.push_back(tokens_of(last_id_));
+  }
+  for (int round = 0; round < 4; ++round) {
+    std::vector<std::future<Finish>> open;
+    std::vector<int> ids;
+    for (int i = 0; i < 6; ++i) {
+      open.push_back(submit(i, 40));
+      ids.push_back(last_id_);
+      if (round % 2 == 1) std::this_thread::sleep_for(2ms);
+    }
+    for (auto& one : open) ASSERT_EQ(wait(one).reason, FinishReason::kLength);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_EQ(tokens_of(ids[i]).size(), 40u);
+      EXPECT_EQ(tokens_of(ids[i]), alone[i]) << "request " << i << ", round " << round;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(On, ReplicasInLockstep,
+                         ::testing::ValuesIn(kOnGpus ? std::vector{Place::kOneGpu, Place::kGpus}
+                                                     : std::vector{Place::kCpu}),
+                         [](const auto& info) { return kPlaceNames[static_cast<int>(info.param)]; });
+
 TEST(LockstepOptions, WhatIsNotBuiltIsRefusedByName) {
   EngineOptions options;
   options.data_parallel_size = 2;
   options.enable_expert_parallel = true;
   EXPECT_TRUE(check_expert_parallel(options, DeviceKind::kCpu, true).ok());
   EXPECT_EQ(check_expert_parallel(options, DeviceKind::kCpu, false).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(check_expert_parallel(options, DeviceKind::kCuda, true).ok());
+  options.data_parallel_size = 9;
+  EXPECT_TRUE(check_expert_parallel(options, DeviceKind::kCpu, true).ok());
   const Status on_gpus = check_expert_parallel(options, DeviceKind::kCuda, true);
   EXPECT_EQ(on_gpus.error().code, ErrorCode::kUnimplemented);
-  EXPECT_THAT(on_gpus.error().message, HasSubstr("--data-parallel-size 2"));
+  EXPECT_THAT(on_gpus.error().message, HasSubstr("--data-parallel-size 9"));
+  options.data_parallel_size = 2;
   options.restart_on_device_error = true;
   const Status restarts = check_expert_parallel(options, DeviceKind::kCpu, true);
   EXPECT_EQ(restarts.error().code, ErrorCode::kUnimplemented);
@@ -310,37 +406,60 @@ TEST(LockstepOptions, WhatIsNotBuiltIsRefusedByName) {
   EXPECT_TRUE(check_expert_parallel(options, DeviceKind::kCuda, true).ok());
 }
 
-// Memory is planned to the byte, that of the exchange with it: a replica's part of it is in its plan.
+// Memory is planned to the byte, that of the exchange with it: a replica's part of it is in its plan. On GPUs each has
+// its own experts alone, and common memory of its own.
 TEST(LockstepMemory, IsWhatWasPlanned) {
+  const Place place = kOnGpus ? Place::kOneGpu : Place::kCpu;
+  if (!is_here(place, 2)) GTEST_SKIP() << "needs a GPU";
   EngineOptions options;
-  options.device = "cpu";
+  options.device = device_of(place, 0);
   options.model_dir = "tests/data/targets/moe_single";
   options.speculation = Speculation::kOff;
   options.max_num_seqs = 4;
   options.kv_pages = 100;
   options.threads = 1;
+  const auto alone = resolve_models(options);
+  ASSERT_TRUE(alone.ok()) << alone.error().message;
   options.data_parallel_size = 2;
   options.enable_expert_parallel = true;
-  auto models = resolve_models(options);
-  ASSERT_TRUE(models.ok()) << models.error().message;
-  const auto lockstep =
-      std::make_shared<Lockstep>(comm::make_row_exchanges(2, models->max_num_batched_tokens, models->exchange_bytes));
-  int64_t step_bytes = 0;
-  WatchedDevice device(*make_cpu_device(1));
+  std::vector<ResolvedModels> models;
   for (int i = 0; i < 2; ++i) {
-    RankPlace place;
-    place.exchange = &lockstep->exchange(i);
-    auto loaded = load_models(device, *models, 0, {}, place);
-    ASSERT_TRUE(loaded.ok()) << loaded.error().message;
-    const int64_t before = device.bytes();
-    ASSERT_TRUE(place.exchange->prepare(device).ok());
-    const auto round = make_round(device, options, *models, *loaded, {}, place);
-    ASSERT_TRUE(round.ok()) << round.error().message;
-    step_bytes += device.bytes() - before;
-    EXPECT_EQ(static_cast<int64_t>(place.exchange->common().peak()), models->exchange_bytes);
-    EXPECT_EQ(place.exchange->common().capacity(), place.exchange->common().peak());
+    auto resolved = resolve_models(options, i);
+    ASSERT_TRUE(resolved.ok()) << resolved.error().message;
+    models.push_back(std::move(*resolved));
   }
-  EXPECT_NEAR(static_cast<double>(step_bytes), static_cast<double>(2 * models->memory.step_bytes), 1);
+  const auto lockstep = std::make_shared<Lockstep>(exchanges_of(place, 2, models[0]));
+  int64_t step_bytes = 0, planned = 0, weights = 0;
+  {
+    WatchedDevice device(std::move(make_device(models[0].device, 1)).value());
+    for (int i = 0; i < 2; ++i) {
+      RankPlace own;
+      own.exchange = &lockstep->exchange(i);
+      const int64_t empty = device.bytes();
+      auto loaded = load_models(device, models[i], 0, {}, own);
+      ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+      const MemoryPlan& plan = models[i].memory;
+      const int64_t before = device.bytes();
+      EXPECT_EQ(before - empty, plan.weight_bytes + plan.kv_bytes() + plan.page_bytes()) << "with scrap pages";
+      weights += plan.weight_bytes;
+      ASSERT_TRUE(own.exchange->prepare(device).ok());
+      const auto round = make_round(device, options, models[i], *loaded, {}, own);
+      ASSERT_TRUE(round.ok()) << round.error().message;
+      step_bytes += device.bytes() - before;
+      planned += plan.step_bytes;
+      EXPECT_EQ(static_cast<int64_t>(own.exchange->common().peak()), models[i].exchange_bytes);
+      EXPECT_EQ(own.exchange->common().capacity(), own.exchange->common().peak());
+    }
+    for (int i = 0; i < 2; ++i) lockstep->abort(i);
+  }
+  EXPECT_NEAR(static_cast<double>(step_bytes), static_cast<double>(planned), 1);
+  const int64_t whole = alone->memory.weight_bytes;
+  if (kOnGpus) {
+    EXPECT_LT(weights, 2 * whole) << "no expert is there twice";
+    EXPECT_GT(weights, whole);
+  } else {
+    EXPECT_EQ(weights, 2 * whole) << "each counts what all share";
+  }
 }
 
 }  // namespace

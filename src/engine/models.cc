@@ -4,6 +4,8 @@
 #include <charconv>
 
 #include "base/environment.h"
+#include "comm/row_exchange.h"
+#include "engine/replica_options.h"
 #include "engine/round_setup.h"
 #include "engine/validation.h"
 #include "families/generation.h"
@@ -342,6 +344,18 @@ Status resolve_ranks(const EngineOptions& options, ResolvedModels& models) {
   return {};
 }
 
+// Each GPU has experts of every layer.
+Status check_experts_of_gpus(const model::Decoder& target, const EngineOptions& options) {
+  for (size_t i = 0; i < target.layers.size(); ++i) {
+    const model::Experts* experts = target.experts(i);
+    if (experts == nullptr || experts->router.experts >= options.data_parallel_size) continue;
+    return invalid_argument("--data-parallel-size " + std::to_string(options.data_parallel_size) +
+                            " with --enable-expert-parallel needs as many experts, and the target has " +
+                            std::to_string(experts->router.experts) + ": lower it.");
+  }
+  return {};
+}
+
 Status divide_experts(const EngineOptions& options, ResolvedModels& models) {
   if (!options.enable_expert_parallel) return {};
   model::Decoder divided = models.target.decoder;
@@ -351,7 +365,8 @@ Status divide_experts(const EngineOptions& options, ResolvedModels& models) {
         "--enable-expert-parallel changes nothing with one rank: it goes with --tensor-parallel-size or "
         "--data-parallel-size.");
   } else if (models.ranks == 1) {
-    models.expert_replicas = options.data_parallel_size;  // their weights stay whole: all compute from the same memory
+    models.expert_replicas = options.data_parallel_size;
+    if (models.keeps_own_experts()) VOLLEY_RETURN_IF_ERROR(check_experts_of_gpus(models.target.decoder, options));
   } else {
     models.target.decoder = std::move(divided);
   }
@@ -400,7 +415,8 @@ model::WeightBytes weight_bytes(const ResolvedModels& models, int rank) {
     return model::weight_bytes(model::shard(std::move(list), rank, models.ranks), numerics, checkpoint, device);
   };
   const model::Decoder& target = models.target.decoder;
-  model::WeightBytes bytes = bytes_of(model::params(target), models.target_numerics, *models.target_checkpoint);
+  model::WeightBytes bytes =
+      model::weight_bytes(target_params(models, rank), models.target_numerics, *models.target_checkpoint, device);
   bytes.rest += rope_bytes(target, models.max_positions());
   if (!models.draft_checkpoint) return bytes;
   const spec::ProposerFacts& draft = models.draft->facts();
@@ -528,10 +544,17 @@ int threads_of_rank(int threads, int rank, int ranks) {
   return std::max(1, all / ranks + (rank < all % ranks ? 1 : 0));
 }
 
-Result<ResolvedModels> resolve_models(const EngineOptions& options) {
+std::vector<model::Param> target_params(const ResolvedModels& models, int rank) {
+  std::vector<model::Param> params = model::shard(model::params(models.target.decoder), rank, models.ranks);
+  if (!models.keeps_own_experts()) return params;
+  return model::keep_experts_of(std::move(params), models.expert_replica, models.expert_replicas);
+}
+
+Result<ResolvedModels> resolve_models(const EngineOptions& options, int replica) {
   VOLLEY_RETURN_IF_ERROR(check_ranges(options));
   ResolvedModels models;
-  if (options.tensor_parallel_size > 1 && options.device != "cpu") load_gpu_code_early();
+  models.expert_replica = replica;
+  if (gpus_wait_for_one_another(options)) load_gpu_code_early();
   VOLLEY_ASSIGN(models.device, resolve_device(options.device));
   VOLLEY_RETURN_IF_ERROR(resolve_ranks(options, models));
   if (!models.device.warning.empty()) models.warnings.push_back(models.device.warning);
@@ -603,7 +626,10 @@ Result<ResolvedModels> resolve_models(const EngineOptions& options) {
   if (models.device.kind == DeviceKind::kCuda && plan.fraction == 0) plan.fraction = kDefaultGpuFraction;
   VOLLEY_ASSIGN(const StepBytes step, measure_step(options, models));
   models.exchange_bytes = step.exchange;
-  plan.step_bytes = step.memory + divide_up(step.exchange, models.expert_replicas);
+  plan.step_bytes = step.memory;
+  if (models.expert_replicas > 1) {
+    plan.step_bytes += comm::row_exchange_bytes(models.device.kind, models.expert_replicas, step.exchange);
+  }
   plan.graph_bytes = step.graphs;
   VOLLEY_ASSIGN(models.memory, plan_memory(plan));
   for (size_t i = 0; i < models.kv.groups.size(); ++i) models.kv.groups[i].pages = models.memory.groups[i].pages;
@@ -651,8 +677,7 @@ Result<LoadedModels> load_models(Device& device, const ResolvedModels& resolved,
     if (progress) progress("Loading weights", std::min(1.0, static_cast<double>(before + packed) / total));
   };
   LoadedModels models;
-  const std::vector<model::Param> params =
-      model::shard(model::params(resolved.target.decoder), place.rank, resolved.ranks);
+  const std::vector<model::Param> params = target_params(resolved, place.rank);
   model::WeightLoader loader(device, *resolved.target_checkpoint, resolved.target_numerics, params);
   loader.on_packed = report;
   const auto load_target = [&] {

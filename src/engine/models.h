@@ -79,7 +79,8 @@ struct ResolvedModels {
   int64_t shared_weight_bytes = 0;  // of the target, which replicas of the engine have together; 0: each has its own
   std::shared_ptr<SharedTarget> shared_target;  // for these; null: the target is loaded for this one
   int expert_replicas = 1;     // of the engine, which divide the target's experts among them; 1: each has them all
-  int64_t exchange_bytes = 0;  // of the memory in which these bring their rows together; of all of them
+  int expert_replica = 0;      // which of these it is
+  int64_t exchange_bytes = 0;  // of common memory, in which these bring their rows together (comm/row_exchange.h)
   LockstepPlace lockstep;      // the replica's among these; the engine makes it
 
   // Rounds whose positions are reserved ahead: the CPU finishes a round before the next is planned, a GPU has the next
@@ -90,6 +91,8 @@ struct ResolvedModels {
   int first_rank() const { return node * local_ranks(); }
   // Ranks whose devices take their memory from the same one.
   int ranks_sharing_memory() const { return device.kind == DeviceKind::kCpu ? local_ranks() : 1; }
+  // Whether memory holds the experts of this replica alone; on the CPU all replicas compute from the same weights.
+  bool keeps_own_experts() const { return expert_replicas > 1 && device.kind != DeviceKind::kCpu; }
   // Whether the drafter's weights are stored as codes.
   bool draft_quantised() const { return draft && draft_numerics.storage.is_codes(); }
   // Whether a prompt's beginning may come from the prefix cache: where layers keep a state, which only its position
@@ -104,8 +107,10 @@ struct ResolvedModels {
 // Reads config.json files and checkpoint headers, checks that everything fits together, plans the memory. Errors:
 // kInvalidArgument for options, those of families/family.h, spec/proposers.h and weights/checkpoint.h for files,
 // kFailedPrecondition for a pair that does not fit, kUnimplemented for what is not built, kResourceExhausted for memory
-// (plan_memory()).
-Result<ResolvedModels> resolve_models(const EngineOptions& options);
+// (plan_memory()). replica: which of data_parallel_size it is for.
+Result<ResolvedModels> resolve_models(const EngineOptions& options, int replica = 0);
+// What a rank holds of the target's list.
+std::vector<model::Param> target_params(const ResolvedModels& models, int rank);
 
 // Which rank of the tensor-parallel group loads, and what it shares with the others. All of it outlives the rank's
 // round.

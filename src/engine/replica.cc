@@ -324,6 +324,10 @@ void Replica::take_part() {
   ranks_.front()->round->take_part();
 }
 
+void Replica::settle() {
+  ranks_.front()->round->settle();
+}
+
 spec::StepTimes Replica::wait(std::vector<spec::RoundResult>& results) {
   if (leader_ != nullptr && depth() > 1) leader_->wait();
   const spec::StepTimes times = ranks_.front()->round->wait(results);
@@ -363,6 +367,7 @@ int64_t Replica::experts_touched() const {
 
 // What a GPU computed after another one was gone means nothing, and looks like any result.
 void Replica::check() const {
+  if (lockstep_) lockstep_.with->exchange(lockstep_.replica).check();
   if (threads_ == nullptr) return;
   try {
     ranks_.front()->group->check();

@@ -60,6 +60,8 @@ class Replica final : public spec::StepExecutor {
   const LockstepPlace& lockstep() const { return lockstep_; }
   // A pass of the target without rows, for those of others. REQUIRES: lockstep(); no step is under way.
   void take_part();
+  // Waits for the last of these passes, which on a GPU may be under way.
+  void settle();
 
   // Device::attach_thread().
   void attach_thread();

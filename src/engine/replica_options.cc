@@ -9,6 +9,11 @@
 
 namespace volley::engine {
 
+bool gpus_wait_for_one_another(const EngineOptions& options) {
+  const bool replicas = options.enable_expert_parallel && options.data_parallel_size > 1;
+  return options.device != "cpu" && (options.tensor_parallel_size > 1 || replicas);
+}
+
 Result<std::vector<EngineOptions>> replica_options(const EngineOptions& options) {
   std::vector<EngineOptions> replicas = {options};
   const int count = options.data_parallel_size;
@@ -16,7 +21,7 @@ Result<std::vector<EngineOptions>> replica_options(const EngineOptions& options)
     return replicas;  // resolve_models() has a sentence for what is out of range
   }
   replicas.resize(static_cast<size_t>(count), options);
-  if (options.tensor_parallel_size > 1 && options.device != "cpu") load_gpu_code_early();
+  if (gpus_wait_for_one_another(options)) load_gpu_code_early();
   VOLLEY_ASSIGN(const DeviceChoice device, resolve_device(options.device));
   const int threads = options.threads > 0 ? options.threads : usable_cores();
   for (int i = 0; i < count; ++i) {

@@ -11,6 +11,9 @@
 
 namespace volley::engine {
 
+// Whether kernels on one GPU wait for those of others: ranks, or replicas that divide the experts.
+bool gpus_wait_for_one_another(const EngineOptions& options);
+
 // One for each of options.data_parallel_size: on GPUs the next tensor_parallel_size devices each, on the CPU their part
 // of the threads, at least one. Errors as resolve_device().
 Result<std::vector<EngineOptions>> replica_options(const EngineOptions& options);

@@ -38,7 +38,8 @@ Result<StepBytes> measure_step(const EngineOptions& options, const ResolvedModel
     RankPlace place = {models.first_rank() + i, group[static_cast<size_t>(i)].get(), nullptr, nullptr};
     std::unique_ptr<comm::RowExchange> exchange;
     if (models.expert_replicas > 1) {
-      exchange = comm::make_dry_row_exchange(models.expert_replicas, models.max_num_batched_tokens);
+      exchange =
+          comm::make_dry_row_exchange(models.expert_replica, models.expert_replicas, models.max_num_batched_tokens);
       place.exchange = exchange.get();
     }
     VOLLEY_ASSIGN(LoadedModels loaded, load_models(*device, models, options.draft_window, {}, place));

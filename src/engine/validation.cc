@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include "comm/row_exchange.h"
 #include "ops/choice/choice.h"
 
 namespace volley::engine {
@@ -213,9 +214,9 @@ Status check_expert_parallel(const EngineOptions& options, DeviceKind device, bo
   if (options.tensor_parallel_size > 1 || options.data_parallel_size == 1) return {};
   const std::string divided = " with --enable-expert-parallel and --data-parallel-size " +
                               std::to_string(options.data_parallel_size) + ", where replicas divide the experts";
-  if (device != DeviceKind::kCpu) {
-    return unimplemented("GPUs are not built" + divided +
-                         ": use --device cpu, --tensor-parallel-size, whose ranks divide them, or leave it out.");
+  if (device != DeviceKind::kCpu && options.data_parallel_size > comm::kMostGpuReplicas) {
+    return unimplemented("More than " + std::to_string(comm::kMostGpuReplicas) + " GPUs are not built" + divided +
+                         ": use fewer, or leave it out.");
   }
   if (options.restart_on_device_error) {
     return unimplemented("--restart-on-device-error is not built" + divided + ": leave one of them out.");

@@ -188,6 +188,7 @@ void Worker::run() {
 void Worker::take_part() {
   const Watchdog::Step watched(watchdog_);
   parts_.replica->take_part();
+  if (!lockstep_.behind()) parts_.replica->settle();  // nobody has begun more: there is time
 }
 
 // Whoever ends first still has experts that the others' passes need.

@@ -185,6 +185,27 @@ std::pair<int32_t, int32_t> experts_part(int32_t experts, int replica, int repli
   return {first(replica), first(replica + 1) - first(replica)};
 }
 
+std::vector<Param> keep_experts_of(std::vector<Param> list, int replica, int replicas) {
+  int32_t experts = 0;  // of the layer that the list has come to: its router comes first
+  for (Param& param : list) {
+    if (param.role.ends_with("router")) experts = static_cast<int32_t>(param.rows());
+    const bool down_bias = param.role.ends_with("experts_down_bias");
+    if (!param.is_experts() && !down_bias && !param.role.ends_with("experts_gate_up_bias")) continue;
+    VOLLEY_CHECK_GE(experts, replicas);
+    const auto [first, count] = experts_part(experts, replica, replicas);
+    for (Param::Part& part : param.parts) part.stored = param.stored_shape(part);
+    if (down_bias) {
+      const int64_t each = param.parts[0].rows / experts;
+      keep_rows(param.parts[0], {{first * each, count * each}});
+      continue;
+    }
+    const auto each = std::ssize(param.parts) / experts;
+    param.parts.erase(param.parts.begin() + each * (first + count), param.parts.end());
+    param.parts.erase(param.parts.begin(), param.parts.begin() + each * first);
+  }
+  return list;
+}
+
 std::pair<int64_t, int64_t> vocabulary_part(int64_t vocab, int rank, int ranks) {
   const int64_t rows = divide_up(divide_up(vocab, ops::kSummaryGroup), ranks) * ops::kSummaryGroup;
   const int64_t first = std::min(rank * rows, vocab);

@@ -33,7 +33,10 @@ std::vector<Param> shard(std::vector<Param> list, int rank, int ranks);
 std::pair<int64_t, int64_t> vocabulary_part(int64_t vocab, int rank, int ranks);
 
 // Which experts of a layer replica `replica` of several serves, (first, number): all in order, as equally as they
-// divide. A replica beyond their number has none.
+// divide. A replica beyond their number has none. As ops::expert_owner() says.
 std::pair<int32_t, int32_t> experts_part(int32_t experts, int replica, int replicas);
+// What a replica holds of a decoder's list whose memory is its own: all but the other replicas' experts and their
+// biases. REQUIRES: at least as many experts as replicas.
+std::vector<Param> keep_experts_of(std::vector<Param> list, int replica, int replicas);
 
 }  // namespace volley::model

@@ -217,6 +217,54 @@ TEST_F(Loading, OfWholeExperts) {
   }
 }
 
+// Experts of a replica that has memory of its own, in unequal numbers, with their biases; all else is whole.
+TEST_F(Loading, OfTheExpertsOfAReplica) {
+  Decoder decoder;
+  decoder.hidden = 128;
+  decoder.layers = {{Attention{}, Experts{}}};
+  Experts& experts = std::get<Experts>(decoder.layers[0].ffn);
+  experts.router.experts = 5;
+  experts.inner = 96;
+  experts.bias = true;
+  for (const bool interleaved : {false, true}) {
+    experts.interleaved = interleaved;
+    const std::vector<Param> list = layer_params(decoder, 0);
+    const OneFormat checkpoint;
+    WeightLoader whole_loader(*device_, checkpoint, numerics_, list);
+    for (const int replicas : {1, 2, 3, 5}) {
+      for (int replica = 0; replica < replicas; ++replica) {
+        const auto [first, count] = experts_part(5, replica, replicas);
+        const std::vector<Param> own = keep_experts_of(list, replica, replicas);
+        WeightLoader loader(*device_, checkpoint, numerics_, own);
+        for (const char* role : {"layers.0.experts_gate_up", "layers.0.experts_down"}) {
+          const auto all = whole_loader.experts(role), some = loader.experts(role);
+          ASSERT_TRUE(all.ok() && some.ok());
+          ASSERT_EQ(some->experts, count);
+          const auto each = static_cast<int64_t>(all->packed.bytes() / 5);
+          ASSERT_EQ(static_cast<int64_t>(some->packed.bytes()), each * count);
+          EXPECT_EQ(std::memcmp(some->packed.data(), static_cast<char*>(all->packed.data()) + each * first,
+                                static_cast<size_t>(each * count)),
+                    0)
+              << role << ", replica " << replica << " of " << replicas;
+        }
+        for (const auto& [role, width] : std::map<std::string, int64_t>{{"layers.0.experts_gate_up_bias", 192},
+                                                                        {"layers.0.experts_down_bias", 128}}) {
+          const auto all = whole_loader.vector(role), some = loader.vector(role);
+          ASSERT_TRUE(all.ok() && some.ok());
+          ASSERT_EQ(some->view.count(), count * width);
+          EXPECT_EQ(std::memcmp(some->view.data, all->view.as<float>() + first * width,
+                                static_cast<size_t>(count * width) * sizeof(float)),
+                    0)
+              << role << ", replica " << replica << " of " << replicas;
+        }
+        for (size_t i = 0; i < list.size(); ++i) {
+          if (own[i].role.find("experts") == std::string::npos) EXPECT_EQ(own[i].rows(), list[i].rows());
+        }
+      }
+    }
+  }
+}
+
 // The same experts, cut in four: 24 columns are no whole number of groups.
 TEST_F(Loading, RefusesToCutExpertsInsideAGroup) {
   Decoder decoder;

@@ -83,7 +83,6 @@ Status Round::allocate() {
   VOLLEY_ASSIGN(m.results, take(m.results_bytes()));
   VOLLEY_ASSIGN(m.committed, take(slots * 8));
   VOLLEY_ASSIGN(m.logprobs, take(rows * int64_t{sizeof(ops::RowLogprobs)}));
-  VOLLEY_CHECK(config_.exchange == nullptr || device_.kind() == DeviceKind::kCpu);
   m.mask_words = (target_.spec().vocab + 31) / 32;
   m.table_rows = slots + 1;
   m.tables = m.page_tables.view(DType::kI32, {groups * m.table_rows, width});
@@ -127,7 +126,7 @@ Status Round::allocate() {
     free_.push_back(std::move(flight));
   }
   last_end_ = device_.make_fence();
-  return {};
+  return config_.exchange != nullptr && device_.kind() != DeviceKind::kCpu ? take_all_memory() : Status();
 }
 
 Status Round::start_slot(int32_t slot, const SlotStart& start) {
@@ -179,24 +178,29 @@ void Round::copy_page(size_t group, PageId from, PageId to) {
 
 // Memory for grammar masks is taken when the first request with a grammar comes, and grows.
 Status Round::reserve_masks(int32_t rows) {
-  Memory& m = *memory_;
-  if (rows <= m.mask_rows) return {};
-  const int64_t room = std::max<int64_t>(rows, 2 * m.mask_rows);
-  const auto bytes = static_cast<size_t>(room * m.mask_words) * sizeof(uint32_t);
-  VOLLEY_ASSIGN(Buffer masks, device_.allocate(bytes));
-  VOLLEY_ASSIGN(Buffer host_masks, device_.allocate_host(bytes));
-  VOLLEY_ASSIGN(Buffer host_drafts, device_.allocate_host(m.drafts.bytes()));
-  if (mask_threads_ == nullptr && config_.rank == 0) {
+  if (rows > memory_->mask_rows) {
+    VOLLEY_RETURN_IF_ERROR(take_mask_memory(std::max<int64_t>(rows, 2 * memory_->mask_rows)));
+  }
+  if (rows > 0 && mask_threads_ == nullptr && config_.rank == 0) {
     try {
       mask_threads_ = std::make_unique<MaskThreads>(std::min(kMaskThreads, usable_cores()), config_.mask_timeout);
     } catch (const std::system_error&) {
       return resource_exhausted("The system gives this process no more threads, which grammars need.");
     }
   }
+  return {};
+}
+
+Status Round::take_mask_memory(int64_t rows) {
+  Memory& m = *memory_;
+  const auto bytes = static_cast<size_t>(rows * m.mask_words) * sizeof(uint32_t);
+  VOLLEY_ASSIGN(Buffer masks, device_.allocate(bytes));
+  VOLLEY_ASSIGN(Buffer host_masks, device_.allocate_host(bytes));
+  VOLLEY_ASSIGN(Buffer host_drafts, device_.allocate_host(m.drafts.bytes()));
   m.masks = std::move(masks);
   m.host_masks = std::move(host_masks);
   m.host_drafts = std::move(host_drafts);
-  m.mask_rows = room;
+  m.mask_rows = rows;
   return {};
 }
 

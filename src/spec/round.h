@@ -48,7 +48,9 @@ struct RoundConfig {
   MaskExchange* masks = nullptr;
   int rank = 0;
   // With the rounds of replicas that divide the target's experts among them (Pass::exchange): passes of one meet those
-  // of all others, number by number. Null: it has them all. Must outlive the round. On the CPU.
+  // of all others, number by number. Null: it has them all. Must outlive the round. On a GPU, where passes under way
+  // wait for those that others have yet to enqueue, all memory is taken when the round is made: what would take or free
+  // some later could wait for them, too.
   comm::RowExchange* exchange = nullptr;
 };
 
@@ -77,9 +79,12 @@ class Round final : public StepExecutor {
   Status enqueue(std::span<const RoundSegment> segments, const VerifyBudget& budget) override;
   using StepExecutor::enqueue;
   StepTimes wait(std::vector<RoundResult>& results) override;
-  // A pass of the target without rows, for the others that have some. REQUIRES: RoundConfig::exchange; no step is under
+  // A pass of the target without rows, for the others that have some. On a GPU it is under way on return, behind at
+  // most one other; throws DeviceFault once another replica is gone. REQUIRES: RoundConfig::exchange; no step is under
   // way.
   void take_part();
+  // Waits for the last of these passes: what it touched is counted, and that nobody is gone is known.
+  void settle();
 
   void discard(std::shared_ptr<MaskSource> source) override;
 
@@ -144,6 +149,9 @@ class Round final : public StepExecutor {
               const ops::SurvivalTable* table);
 
   Status reserve_masks(int32_t rows);
+  Status take_mask_memory(int64_t rows);
+  Status take_all_memory();
+  void pass_without_rows();
   Status reserve_scores(int32_t rows, Flight& flight);
   void upload_scores(const Layout& layout, Flight& flight);
   void fill_masks(const Layout& layout, std::span<const RoundSegment> segments, Flight& flight);
@@ -179,6 +187,11 @@ class Round final : public StepExecutor {
   std::map<DraftKey, std::unique_ptr<StepGraph>> draft_graphs_;
   std::map<VerifyKey, std::unique_ptr<StepGraph>> verify_graphs_;
   std::vector<int32_t> row_buckets_;  // of kShared, ascending
+  // Passes without rows on a GPU, of which two may be under way.
+  struct IdlePass;
+  std::vector<std::unique_ptr<IdlePass>> idle_passes_;  // taken in turn
+  std::unique_ptr<StepGraph> idle_graph_;               // null: they are not recorded
+  size_t idle_count_ = 0;                               // enqueued
 
   Flight* profiled_ = nullptr;  // the step that is being enqueued, unless it is a recorded one
   std::vector<std::unique_ptr<Flight>> free_;

@@ -154,6 +154,7 @@ void Round::record_graphs(const std::function<void(double)>& progress) {
     if (progress) progress(static_cast<double>(i + 1) / static_cast<double>(plans.size()));
   }
   row_buckets_.assign(rows.begin(), rows.end());
+  if (config_.exchange != nullptr) idle_graph_ = device_.record([&] { pass_without_rows(); });
 }
 
 }  // namespace volley::spec

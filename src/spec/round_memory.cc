@@ -106,4 +106,18 @@ int64_t Round::largest_scratch() {
   return static_cast<int64_t>(scratch_->peak());
 }
 
+// What steps with grammar masks and prompt logprobs take at most, and what passes without rows do.
+Status Round::take_all_memory() {
+  const int64_t blocks = int64_t{config_.slots} * block_size();
+  VOLLEY_RETURN_IF_ERROR(take_mask_memory(std::min<int64_t>(blocks, config_.max_rows)));
+  for (const auto& flight : free_) VOLLEY_RETURN_IF_ERROR(reserve_scores(config_.max_rows, *flight));
+  for (int i = 0; i < 2; ++i) {
+    auto pass = std::make_unique<IdlePass>();
+    VOLLEY_ASSIGN(pass->touched, device_.allocate_host(sizeof(int64_t)));
+    pass->end = device_.make_fence();
+    idle_passes_.push_back(std::move(pass));
+  }
+  return {};
+}
+
 }  // namespace volley::spec

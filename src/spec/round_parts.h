@@ -105,4 +105,9 @@ struct Round::Flight {
   bool followed = false;  // its step was enqueued while another was under way
 };
 
+struct Round::IdlePass {
+  Buffer touched;  // pinned: Memory::experts_touched() when it has ended
+  std::unique_ptr<Fence> end;
+};
+
 }  // namespace volley::spec

@@ -98,12 +98,39 @@ void Round::verify(const Layout& layout, const std::function<void()>& forwarded)
 
 void Round::take_part() {
   VOLLEY_CHECK(config_.exchange != nullptr && under_way() == 0);
+  if (device_.kind() == DeviceKind::kCpu) {
+    pass_without_rows();
+    device_.download(&experts_touched_, memory_->experts_touched(), sizeof(experts_touched_));
+    return;
+  }
+  // The last but one has ended; what it came to means something only if nobody was gone.
+  IdlePass& pass = *idle_passes_[idle_count_++ % idle_passes_.size()];
+  pass.end->wait();
+  config_.exchange->check();
+  experts_touched_ = std::max(experts_touched_, *static_cast<const int64_t*>(pass.touched.data()));
+  if (idle_graph_ != nullptr) {
+    idle_graph_->launch();
+  } else {
+    pass_without_rows();
+  }
+  device_.enqueue_download(pass.touched.data(), memory_->experts_touched(), sizeof(int64_t));
+  pass.end->set();
+}
+
+void Round::settle() {
+  if (idle_count_ == 0) return;
+  const IdlePass& last = *idle_passes_[(idle_count_ - 1) % idle_passes_.size()];
+  last.end->wait();
+  config_.exchange->check();
+  experts_touched_ = std::max(experts_touched_, *static_cast<const int64_t*>(last.touched.data()));
+}
+
+void Round::pass_without_rows() {
   const ops::Rows none;
   model::Pass pass{stream_, none, {}, *scratch_};
   pass.routing = {config_.simulate_routing, kRoutingSeed, config_.slots, memory_->experts_touched()};
   pass.exchange = config_.exchange;
   target_.take_part(pass);
-  device_.download(&experts_touched_, memory_->experts_touched(), sizeof(experts_touched_));
 }
 
 // Grammar masks depend on the drafted tokens. They come to the host while the target runs, which the masks are not

@@ -90,15 +90,20 @@ void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const
   if (x.group != nullptr) x.group->add_sum(pass.stream, own.x, x.x);
 }
 
-// All replicas go through the same pieces of the rows that they have together. Between begin() and meet() a piece's
-// inputs are written, between that and the next meet() the products of its entries, each by one replica; the row's own
-// replica reads them after that. begin() is behind all that was read of the layer before.
+// All replicas go through the same pieces of the rows that they have together; on GPUs there is one. Between begin()
+// and the end of bring() a piece's inputs are written, between that and the meet the products of its entries, each by
+// one replica; the row's own replica reads them after that. Experts have the numbers that they have among those whose
+// weights are here: all of them, in memory that replicas share, or this replica's.
 void ExpertsBlock::run_with_others(Pass& pass, const ops::Input& h, TensorView x) const {
   comm::RowExchange& exchange = *pass.exchange;
-  VOLLEY_CHECK(!h.is_codes());  // no CPU multiplies them
+  VOLLEY_CHECK(!h.is_codes());  // inputs travel as they are
   const ops::RouterRule& rule = setup_.spec.router;
   const int64_t rows = pass.rows.rows, top_k = rule.top_k, hidden = down_.n;
   const auto [first_expert, experts] = experts_part(rule.experts, exchange.replica(), exchange.replicas());
+  const bool whole = gate_up_.experts == rule.experts;
+  VOLLEY_CHECK(whole || gate_up_.experts == experts);
+  ops::RouterRule here = rule;
+  here.own_count = static_cast<int32_t>(gate_up_.experts);
   ArenaScope scope(pass.scratch), common_scope(exchange.common());
   const ops::Routing own = take_own_routing(pass);
   if (rows > 0) {
@@ -107,25 +112,30 @@ void ExpertsBlock::run_with_others(Pass& pass, const ops::Input& h, TensorView x
     call.logits = pass.scratch.take(DType::kF32, {rows, rule.experts});
     ops::route_rows(pass.stream, rule, router_, h, call, own, pass.scratch);
   }
-  const auto [all, first] = exchange.begin(pass.stream, rows);
-  const int64_t most = std::min(all, exchange.most_rows());
+  const comm::RowExchange::Rows there = exchange.begin(pass.stream, rows);
+  const int64_t most = there.at_once;
   const TensorView chosen = exchange.common().take(DType::kI32, {most, top_k});
   const TensorView inputs = exchange.common().take(setup_.activation, {most, hidden});
   const TensorView outer = exchange.common().take(DType::kF32, {most * top_k, hidden});
-  for (int64_t at = 0; at < all; at += most) {
-    const int64_t n = std::min(most, all - at);
+  for (int64_t at = 0; at < there.all; at += most) {
+    const int64_t n = std::min(most, there.all - at);
     // This replica's rows in the piece, and where they lie in it.
-    const int64_t begin = std::clamp(at - first, int64_t{0}, rows);
-    const int64_t count = std::clamp(at + n - first, int64_t{0}, rows) - begin;
-    const int64_t place = count > 0 ? first + begin - at : 0;
-    exchange.put(pass.stream, own.experts.rows(begin, count), chosen.rows(place, count));
-    exchange.put(pass.stream, h.values.rows(begin, count), inputs.rows(place, count));
-    exchange.meet(pass.stream);
+    const int64_t begin = std::clamp(at - there.first, int64_t{0}, rows);
+    const int64_t count = std::clamp(at + n - there.first, int64_t{0}, rows) - begin;
+    const int64_t place = count > 0 ? there.first + begin - at : 0;
+    const comm::RowExchange::Copy copies[] = {{own.experts.rows(begin, count), chosen.rows(place, count)},
+                                              {h.values.rows(begin, count), inputs.rows(place, count)}};
+    exchange.bring(pass.stream, copies);
     {
       ArenaScope piece_scope(pass.scratch);
-      const ops::Routing routing = ops::take_routing(pass.scratch, rule, n);
+      ops::Routing routing = ops::take_routing(pass.scratch, here, n);
+      routing.likely_entries = there.likely * top_k;
       const TensorView inner = pass.scratch.take(setup_.activation, {n * top_k, setup_.spec.inner});
-      ops::group_chosen(pass.stream, chosen.rows(0, n), first_expert, experts, routing, pass.routing.touched_total);
+      ops::ChosenRows of_all = {chosen.rows(0, n)};
+      of_all.counts = exchange.counts();
+      if (of_all.counts != nullptr) of_all.parts = exchange.replicas();
+      ops::group_chosen(pass.stream, of_all, {first_expert, experts, whole ? 0 : first_expert}, routing,
+                        pass.routing.touched_total);
       ops::grouped_linear(pass.stream, gate_up_, inputs.rows(0, n), routing, inner, {.rows = ops::GroupedRows::kIn},
                           {activation_end(), gate_up_bias_.view, {}, setup_.spec.clamp});
       ops::grouped_linear(pass.stream, down_, inner, routing, outer.rows(0, n * top_k),
@@ -136,7 +146,8 @@ void ExpertsBlock::run_with_others(Pass& pass, const ops::Input& h, TensorView x
     ops::Routing mine;
     mine.experts = own.experts.rows(begin, count);
     mine.weights = own.weights.rows(begin, count);
-    ops::combine_experts(pass.stream, mine, outer.rows(place * top_k, count * top_k), x.rows(begin, count));
+    ops::combine_experts(pass.stream, mine, outer.rows(place * top_k, count * top_k), x.rows(begin, count),
+                         {exchange.shifts(), exchange.replicas(), rule.experts});
   }
   if (setup_.spec.shared_inner > 0 && rows > 0) add_shared(pass, h, {x});
 }

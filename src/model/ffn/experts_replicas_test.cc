@@ -204,7 +204,7 @@ TEST(ExpertsOfReplicas, CountWhatAllRowsTouchOnce) {
 TEST(ExpertsOfReplicas, DryRunsSeeWhatRealOnesTake) {
   for (const Kind& kind : kKinds) {
     const Layer layer(kind);
-    const auto dry = comm::make_dry_row_exchange(2, kMostRows);
+    const auto dry = comm::make_dry_row_exchange(0, 2, kMostRows);
     DryDevice device(1);
     ops::Rows batch;
     const auto measure = [&](int32_t rows) {

@@ -66,14 +66,15 @@ void grouped_linear(Stream& stream, const ExpertWeights& w, const Input& input, 
   kernels_on<GroupedLinearKernels>(stream).grouped_linear(stream, w, x, routing, y, call, end);
 }
 
-void combine_experts(Stream& stream, const Routing& routing, TensorView d, TensorView y) {
+void combine_experts(Stream& stream, const Routing& routing, TensorView d, TensorView y, const ExpertShards& shards) {
   VOLLEY_CHECK(d.rank == 2 && y.rank == 2 && y.dtype == DType::kF32);
   VOLLEY_CHECK(d.dtype == DType::kF32 || d.dtype == DType::kBF16);
   VOLLEY_CHECK_EQ(y.shape[0], routing.rows());
   VOLLEY_CHECK_EQ(d.shape[0], routing.rows() * routing.top_k());
   VOLLEY_CHECK_EQ(d.shape[1], y.shape[1]);
+  VOLLEY_CHECK(shards.shifts == nullptr || (shards.replicas >= 1 && shards.experts >= 1));
   if (y.shape[0] == 0) return;
-  kernels_on<GroupedLinearKernels>(stream).combine_experts(stream, routing, d, y);
+  kernels_on<GroupedLinearKernels>(stream).combine_experts(stream, routing, d, y, shards);
 }
 
 }  // namespace volley::ops

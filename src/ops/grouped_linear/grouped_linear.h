@@ -62,6 +62,14 @@ void grouped_linear(Stream& stream, const ExpertWeights& w, const Input& x, cons
 // y[row] += sum over slots s = 0, 1, … of weights[row, s] * d[row * top_k + s]: products and sums in fp32, added to y
 // at last. d: [rows * top_k, width], bf16 or fp32; y: [rows, width] fp32. Entries that were left out of the routing add
 // nothing and are not read; a row without others stays.
-void combine_experts(Stream& stream, const Routing& routing, TensorView d, TensorView y);
+//
+// With shards the experts are divided among replicas (expert_owner(): routing.experts are numbers among all of them), d
+// is what this one's made, and what another one's made lies at the same place in that one's memory. CUDA.
+struct ExpertShards {
+  const int64_t* shifts = nullptr;  // [replicas], device memory: bytes from a place here to the same place there
+  int32_t replicas = 1, experts = 0;
+};
+void combine_experts(Stream& stream, const Routing& routing, TensorView d, TensorView y,
+                     const ExpertShards& shards = {});
 
 }  // namespace volley::ops

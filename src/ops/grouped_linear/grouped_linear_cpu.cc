@@ -102,7 +102,9 @@ void grouped_linear_cpu(Stream& stream, const ExpertWeights& w, TensorView x, co
   });
 }
 
-void combine_experts_cpu(Stream& stream, const Routing& routing, TensorView d, TensorView y) {
+void combine_experts_cpu(Stream& stream, const Routing& routing, TensorView d, TensorView y,
+                         const ExpertShards& shards) {
+  VOLLEY_CHECK_MSG(shards.shifts == nullptr, "replicas on the CPU have all products in one memory");
   if (stream.dry()) return;
   constexpr int64_t kTaskElements = 64 << 10;  // some microseconds: below that, handing the work out costs too much
   const int64_t rows = y.shape[0], width = y.shape[1], top_k = routing.top_k();

@@ -138,6 +138,33 @@ __device__ Values<kWidth> load_values(const void* from, bool bf16, int64_t at) {
   return values;
 }
 
+// The same of memory that another GPU wrote and may have: past the cache of the multiprocessor.
+template <int kWidth>
+__device__ Values<kWidth> look_at_values(const void* from, bool bf16, int64_t at) {
+  Values<kWidth> values;
+  if constexpr (kWidth == 4) {
+    const auto address = __cvta_generic_to_global(static_cast<const char*>(from) + at * (bf16 ? 2 : 4));
+    uint32_t w[4] = {};
+    if (bf16) {
+      asm volatile("ld.relaxed.sys.global.v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "l"(address) : "memory");
+      w[3] = w[1] & 0xffff0000u, w[2] = w[1] << 16, w[1] = w[0] & 0xffff0000u, w[0] <<= 16;
+    } else {
+      asm volatile("ld.relaxed.sys.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                   : "l"(address)
+                   : "memory");
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c) values.v[c] = __uint_as_float(w[c]);
+  } else if (bf16) {
+    const auto bits = static_cast<const volatile uint16_t*>(from)[at];
+    values.v[0] = __uint_as_float(static_cast<uint32_t>(bits) << 16);
+  } else {
+    values.v[0] = static_cast<const volatile float*>(from)[at];
+  }
+  return values;
+}
+
 struct CombineArgs {
   const int32_t* experts;
   const float* weights;
@@ -146,10 +173,17 @@ struct CombineArgs {
   float* y;
   int64_t width;
   int top_k;
+  ExpertShards shards;
 };
 
+// What the expert made, in the memory of the replica that has it.
+__device__ const void* made_by(const CombineArgs& args, int expert) {
+  const int owner = expert_owner(expert, args.shards.experts, args.shards.replicas);
+  return static_cast<const char*>(args.d) + args.shards.shifts[owner];
+}
+
 // A thread adds up kWidth neighbouring columns of a row.
-template <int kWidth>
+template <int kWidth, bool kShards>
 __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const CombineArgs args) {
   constexpr int kAhead = 8;  // slots whose values are read at once
   const int64_t row = blockIdx.x, column = (static_cast<int64_t>(blockIdx.y) * kCombineThreads + threadIdx.x) * kWidth;
@@ -172,7 +206,9 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const CombineA
       if (experts[i] < 0) continue;
       const int64_t entry = row * args.top_k + begin + i;
       weights[i] = args.weights[entry];
-      d[i] = load_values<kWidth>(args.d, args.d_bf16, entry * args.width + column);
+      const int64_t at = entry * args.width + column;
+      d[i] = kShards ? look_at_values<kWidth>(made_by(args, experts[i]), args.d_bf16, at)
+                     : load_values<kWidth>(args.d, args.d_bf16, at);
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
@@ -201,7 +237,8 @@ void launch_combine(Stream& stream, const CombineArgs& args, int64_t rows) {
   how.block = dim3(kCombineThreads);
   how.grid = dim3(static_cast<unsigned>(rows), static_cast<unsigned>(divide_up(args.width, kCombineThreads * kWidth)));
   how.early = true;
-  cuda::launch(combine_kernel<kWidth>, how, stream, args);
+  if (args.shards.shifts != nullptr) return cuda::launch(combine_kernel<kWidth, true>, how, stream, args);
+  cuda::launch(combine_kernel<kWidth, false>, how, stream, args);
 }
 
 }  // namespace
@@ -271,6 +308,7 @@ GroupedArgs grouped_args(const ExpertWeights& w, TensorView x, const Routing& ro
   args.spread = static_cast<int>(routing.spread);
   args.top_k = static_cast<int>(routing.top_k());
   args.entry_count = static_cast<int>(y.shape[0]);
+  args.likely = static_cast<int>(routing.likely());
   args.n = static_cast<int>(w.n);
   args.k = static_cast<int>(w.k);
   args.k_blocks = static_cast<int>(linear_cuda_k_blocks(w.k));
@@ -294,7 +332,7 @@ void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, c
   const GpuInfo& gpu = stream.gpu();
   switch (grouped_cuda_kernel(gpu, w, x.dtype)) {
     case LinearKernel::kTiles:
-      return grouped_tiles_cuda(stream, args, grouped_tile_size(args.entry_count, args.spread), gpu.multiprocessors);
+      return grouped_tiles_cuda(stream, args, grouped_tile_size(args.likely, args.spread), gpu.multiprocessors);
     case LinearKernel::kPortable:
       return grouped_portable_cuda(stream, args, gpu.multiprocessors);
     case LinearKernel::kPlain:
@@ -302,14 +340,16 @@ void grouped_linear_cuda(Stream& stream, const ExpertWeights& w, TensorView x, c
   }
 }
 
-void combine_experts_cuda(Stream& stream, const Routing& routing, TensorView d, TensorView y) {
+void combine_experts_cuda(Stream& stream, const Routing& routing, TensorView d, TensorView y,
+                          const ExpertShards& shards) {
   const CombineArgs args{routing.experts.as<int32_t>(),
                          routing.weights.as<float>(),
                          d.data,
                          d.dtype == DType::kBF16,
                          y.as<float>(),
                          y.shape[1],
-                         static_cast<int>(routing.top_k())};
+                         static_cast<int>(routing.top_k()),
+                         shards};
   if (args.width % 4 == 0) return launch_combine<4>(stream, args, y.shape[0]);
   launch_combine<1>(stream, args, y.shape[0]);
 }
@@ -340,7 +380,7 @@ bool experts_ffn_cuda(Stream& stream, const ExpertsCall& call, const Routing& ro
   } else {
     experts_tiles_cuda(stream, args, routing.rows(), gpu.multiprocessors);
   }
-  combine_experts_cuda(stream, routing, call.outer, call.y);
+  combine_experts_cuda(stream, routing, call.outer, call.y, {});
   return true;
 }
 

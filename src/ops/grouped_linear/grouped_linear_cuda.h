@@ -54,6 +54,7 @@ struct GroupedArgs {
   const int32_t* chosen = nullptr;  // [entries]: Routing::experts
   int64_t expert_bytes = 0;
   int experts = 0, top_k = 0, entry_count = 0;
+  int likely = 0;  // Routing::likely()
   int spread = 0;  // Routing::spread
   int n = 0, k = 0, k_blocks = 0, panels = 0, outputs = 0;
   GroupedRows rows = GroupedRows::kIn;

@@ -96,7 +96,7 @@ void grouped_codes_cuda(Stream& stream, const ExpertWeights& w, TensorView x, co
   const GpuInfo& gpu = stream.gpu();
   switch (grouped_codes_kernel(gpu, w, x.dtype)) {
     case LinearKernel::kTiles:
-      return grouped_codes_tiles_cuda(stream, args, grouped_tile_size(args.grouped.entry_count, args.grouped.spread),
+      return grouped_codes_tiles_cuda(stream, args, grouped_tile_size(args.grouped.likely, args.grouped.spread),
                                       gpu.multiprocessors);
     case LinearKernel::kPortable:
       return grouped_codes_portable_cuda(stream, args, gpu.multiprocessors);

@@ -145,7 +145,7 @@ void launch_portable(Stream& stream, const GroupedCodeArgs& code_args, int proce
 }  // namespace
 
 void grouped_codes_portable_cuda(Stream& stream, const GroupedCodeArgs& args, int processors) {
-  const int mean_rows = args.grouped.entry_count / args.grouped.spread;
+  const int mean_rows = args.grouped.likely / args.grouped.spread;
   if (args.codes.bytes) {
     return mean_rows <= 16 ? launch_portable<16, true>(stream, args, processors)
                            : launch_portable<64, true>(stream, args, processors);

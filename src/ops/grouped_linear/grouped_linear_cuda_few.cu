@@ -9,7 +9,7 @@ namespace {
 template <PanelEnd kEnd>
 void launch(Stream& stream, const GroupedArgs& args, int processors) {
   constexpr int kRows = static_cast<int>(GroupedTileSize::kFewRows);
-  const int64_t panels = std::min(args.experts, args.entry_count) * args.panels;
+  const int64_t panels = std::min(args.experts, args.likely) * args.panels;
   if (panels <= processors) {
     return launch_grouped_tiles<GroupedShape<1, kRows, kEnd>, 8, 16, 32, 64>(stream, args, processors);
   }

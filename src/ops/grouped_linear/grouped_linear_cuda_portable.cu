@@ -123,7 +123,7 @@ void launch_portable(Stream& stream, const GroupedArgs& args, int processors) {
 }  // namespace
 
 void grouped_portable_cuda(Stream& stream, const GroupedArgs& args, int processors) {
-  const int mean_rows = args.entry_count / args.spread;
+  const int mean_rows = args.likely / args.spread;
   if (mean_rows <= 16) return launch_portable<16>(stream, args, processors);
   launch_portable<64>(stream, args, processors);
 }

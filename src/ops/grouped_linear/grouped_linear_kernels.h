@@ -11,7 +11,8 @@ struct GroupedLinearKernels {
   Result<ExpertWeights> (*pack_experts)(Device& device, std::span<const WeightRows> parts, ExpertWeights w);
   void (*grouped_linear)(Stream& stream, const ExpertWeights& w, TensorView x, const Routing& routing, TensorView y,
                          const GroupedCall& call, const End& end);
-  void (*combine_experts)(Stream& stream, const Routing& routing, TensorView d, TensorView y);
+  void (*combine_experts)(Stream& stream, const Routing& routing, TensorView d, TensorView y,
+                          const ExpertShards& shards);
   // Whether one kernel did both products, and the sum is done, too; if not, nothing was. Null: there is no such kernel.
   bool (*experts_ffn)(Stream& stream, const ExpertsCall& call, const Routing& routing);
 

@@ -81,15 +81,15 @@ void route(Stream& stream, const RouterRule& rule, const RouteCall& call, const 
   kernels_on<RouterKernels>(stream).route(stream, rule, call, out);
 }
 
-void group_chosen(Stream& stream, TensorView chosen, int32_t first, int32_t count, const Routing& out,
+void group_chosen(Stream& stream, const ChosenRows& chosen, const ExpertRange& own, const Routing& out,
                   int64_t* touched_total) {
-  VOLLEY_CHECK(chosen.dtype == DType::kI32 && chosen.rank == 2);
-  VOLLEY_CHECK(chosen.shape[0] == out.rows() && chosen.shape[1] == out.top_k());
-  VOLLEY_CHECK(first >= 0 && count >= 0 && first + count <= out.expert_count());
+  VOLLEY_CHECK(chosen.experts.dtype == DType::kI32 && chosen.experts.rank == 2);
+  VOLLEY_CHECK(chosen.experts.shape[0] == out.rows() && chosen.experts.shape[1] == out.top_k());
+  VOLLEY_CHECK(own.zero >= 0 && own.count >= 0 && own.first >= own.zero);
+  VOLLEY_CHECK_LE(own.first + own.count - own.zero, out.expert_count());
   VOLLEY_CHECK_EQ(out.entries.shape[0], out.rows() * out.top_k());
-  const auto group = kernels_on<RouterKernels>(stream).group_chosen;
-  VOLLEY_CHECK_MSG(group != nullptr, "group_chosen() is not built for this device");
-  group(stream, chosen, first, count, out, touched_total);
+  VOLLEY_CHECK(chosen.parts >= 1 && chosen.parts <= kMostRowParts && out.rows() % chosen.parts == 0);
+  kernels_on<RouterKernels>(stream).group_chosen(stream, chosen, own, out, touched_total);
 }
 
 }  // namespace volley::ops

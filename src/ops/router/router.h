@@ -61,10 +61,14 @@ struct Routing {
   TensorView touched;  // [experts] int32: experts with entries, ascending; the first touched_count[0] mean something
   TensorView touched_count;  // [1] int32
   int64_t spread = 0;        // experts that entries are shared out among, here and elsewhere
+  // Where rows() is only a bound: about how many entries there are, which chooses how kernels cut their work and shows
+  // in no bit. 0: rows() * top_k().
+  int64_t likely_entries = 0;
 
   int64_t rows() const { return experts.shape[0]; }
   int64_t top_k() const { return experts.shape[1]; }
   int64_t expert_count() const { return offsets.shape[0] - 1; }
+  int64_t likely() const { return likely_entries > 0 ? likely_entries : rows() * top_k(); }
 };
 
 Routing take_routing(Arena& scratch, const RouterRule& rule, int64_t rows);
@@ -94,11 +98,32 @@ struct RouteCall {
 // experts are chosen, and weights may become NaN by it. rows may be 0.
 void route(Stream& stream, const RouterRule& rule, const RouteCall& call, const Routing& out);
 
-// The grouping of rows whose experts were chosen elsewhere. chosen: [rows, top_k] int32, as route() leaves
-// Routing::experts where all are here. Entries of the experts [first, first + count) stay and are grouped, by the
-// numbers that these experts have among all; the others are left out. out: of take_routing() for all experts; its
-// weights stay as they are. touched_total: as RouteCall has it. rows may be 0. Built for the CPU.
-void group_chosen(Stream& stream, TensorView chosen, int32_t first, int32_t count, const Routing& out,
+// Which of several replicas has an expert: replica r of R has the experts [E r / R, E (r + 1) / R), rounded down.
+VOLLEY_HOST_DEVICE inline int32_t expert_owner(int32_t expert, int32_t experts, int32_t replicas) {
+  return ((expert + 1) * replicas - 1) / experts;
+}
+
+inline constexpr int32_t kMostRowParts = 8;
+
+// Rows whose experts were chosen elsewhere.
+struct ChosenRows {
+  TensorView experts;  // [rows, top_k] int32, as route() leaves Routing::experts where all are here
+  // [parts] int32 in device memory: the rows lie in so many parts of equal size, and the first counts[i] of part i are
+  // there. Null: all rows are.
+  const int32_t* counts = nullptr;
+  int32_t parts = 1;  // at most kMostRowParts
+};
+
+// The experts [first, first + count) of all; `zero` is the one that has number 0 in a Routing.
+struct ExpertRange {
+  int32_t first = 0, count = 0, zero = 0;
+};
+
+// Groups the entries of the experts `own`; those of others, and of rows that are not there, are left out. out: of
+// take_routing() for as many experts as are numbered, and of `chosen`'s rows; its weights stay as they are, and so does
+// what it has of rows that are not there. touched_total: as RouteCall has it. rows may be 0. On a GPU counts are read
+// when the work runs. The CPU takes no counts.
+void group_chosen(Stream& stream, const ChosenRows& chosen, const ExpertRange& own, const Routing& out,
                   int64_t* touched_total = nullptr);
 
 }  // namespace volley::ops

@@ -148,13 +148,14 @@ void route_cpu(Stream& stream, const RouterRule& rule, const RouteCall& call, co
   if (call.touched_total != nullptr) *call.touched_total += touched;
 }
 
-void group_chosen_cpu(Stream& stream, TensorView chosen, int32_t first, int32_t count, const Routing& out,
+void group_chosen_cpu(Stream& stream, const ChosenRows& chosen, const ExpertRange& own, const Routing& out,
                       int64_t* touched_total) {
+  VOLLEY_CHECK(chosen.counts == nullptr);
   if (stream.dry()) return;
-  const int32_t* from = chosen.as<int32_t>();
+  const int32_t* from = chosen.experts.as<int32_t>();
   int32_t* experts = out.experts.as<int32_t>();
-  for (int64_t i = 0; i < chosen.count(); ++i) {
-    experts[i] = from[i] >= first && from[i] < first + count ? from[i] : -1;
+  for (int64_t i = 0; i < chosen.experts.count(); ++i) {
+    experts[i] = from[i] >= own.first && from[i] < own.first + own.count ? from[i] - own.zero : -1;
   }
   const int32_t touched = group(out);
   if (touched_total != nullptr) *touched_total += touched;

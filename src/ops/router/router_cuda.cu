@@ -16,18 +16,49 @@ constexpr int kRouteWarps = 8;
 constexpr int kGroupWarps = 32, kGroupThreads = kGroupWarps * 32;
 constexpr int kAhead = 8;  // experts that a lane reads at once when it groups
 
+// The entries that are grouped, each with the number of its expert among those that are here, or -1: all of a pass.
+struct AllEntries {
+  const int32_t* experts;
+
+  __device__ int expert(int i) const { return experts[i]; }
+  __device__ int entry(int i) const { return i; }
+};
+
+// The same of rows in parts, of which the first of each are there.
+struct EntriesOfParts {
+  const int32_t* chosen;
+  ExpertRange own;
+  int32_t* numbers;   // of all entries: gets what expert() says
+  int part_entries;   // a part has room for
+  const int* before;  // [parts + 1], in shared memory: entries of the parts before
+
+  __device__ int entry(int i) const {
+    int part = 0;
+    while (i >= before[part + 1]) ++part;
+    return part * part_entries + i - before[part];
+  }
+  // Past the cache of the multiprocessor: another GPU may have written it.
+  __device__ int expert(int i) const {
+    const int at = entry(i), expert = __ldcg(chosen + at), number = expert - own.first;
+    const int own_number = number >= 0 && number < own.count ? expert - own.zero : -1;
+    numbers[at] = own_number;
+    return own_number;
+  }
+};
+
 // Entries in runs of whole warps, a run for each of the first warps of a block.
+template <typename Entries>
 struct Runs {
-  const int32_t* experts;  // of all entries
+  const Entries& entries;
   int count, run, warps;
 
-  __device__ Runs(const int32_t* experts, int count)
-      : experts(experts),
+  __device__ Runs(const Entries& entries, int count)
+      : entries(entries),
         count(count),
         run(max(1, (count + kGroupThreads - 1) / kGroupThreads) * 32),
         warps((count + run - 1) / run) {}
 
-  // Entries of a warp's run, 32 at a time and in order: use(entry, expert, lanes of the same expert).
+  // Entries of a warp's run, 32 at a time and in order: use(which, expert, lanes of the same expert).
   template <typename Use>
   __device__ void for_entries(int warp, const Use& use) const {
     const int lane = threadIdx.x % 32, begin = min(warp * run, count), end = min(begin + run, count);
@@ -36,7 +67,7 @@ struct Runs {
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
         const int entry = at + i * 32 + lane;
-        some[i] = entry < end ? experts[entry] : -1;
+        some[i] = entry < end ? entries.expert(entry) : -1;
       }
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
@@ -60,11 +91,11 @@ __device__ void write_expert(const RouteArgs& args, int expert, int first, int c
   if (args.touched_total != nullptr) *args.touched_total += touched;
 }
 
-// By one block: a stable counting sort. chosen: the experts of all entries. counts: [kGroupWarps][own experts] in
-// shared memory.
-__device__ void group_entries(const RouteArgs& args, const int32_t* chosen, int* counts) {
+// By one block: a stable counting sort of `count` entries. counts: [kGroupWarps][own experts] in shared memory.
+template <typename Entries>
+__device__ void group_entries(const RouteArgs& args, const Entries& entries, int count, int* counts) {
   const int experts = args.rule.own(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const Runs runs(chosen, args.rows * args.rule.top_k);
+  const Runs<Entries> runs(entries, count);
   int* own = counts + warp * experts;
   if (warp < runs.warps) {
     for (int e = lane; e < experts; e += 32) own[e] = 0;
@@ -92,12 +123,12 @@ __device__ void group_entries(const RouteArgs& args, const int32_t* chosen, int*
   }
   write_expert(args, e, first, total);
   __syncthreads();
-  runs.for_entries(warp, [&](int entry, int expert, unsigned same) {
+  runs.for_entries(warp, [&](int which, int expert, unsigned same) {
     int at = 0;
     if (expert >= 0) at = own[expert] + __popc(same & ((1u << lane) - 1));
     __syncwarp();
     if (expert >= 0) {
-      args.entries[at] = entry;
+      args.entries[at] = entries.entry(which);
       if (lane == __ffs(static_cast<int>(same)) - 1) own[expert] += __popc(same);
     }
     __syncwarp();
@@ -126,14 +157,35 @@ __global__ void __launch_bounds__(kGroupThreads) route_and_group_kernel(const Ro
   float* choice = reinterpret_cast<float*>(counts + warp * args.rule.experts);
   for (int64_t row = warp; row < args.rows; row += kGroupWarps) route_row<kEach>(args, row, choice, chosen);
   __syncthreads();
-  group_entries(args, chosen, counts);
+  group_entries(args, AllEntries{chosen}, args.rows * args.rule.top_k, counts);
 }
 
 __global__ void __launch_bounds__(kGroupThreads) group_kernel(const RouteArgs args) {
   extern __shared__ int counts[];
   cuda::launch_dependents();
   cuda::wait_for_predecessors();
-  group_entries(args, args.experts, counts);
+  group_entries(args, AllEntries{args.experts}, args.rows * args.rule.top_k, counts);
+}
+
+// args.rows: of a part. counts_there: of each part, or null where all rows are there.
+__global__ void __launch_bounds__(kGroupThreads)
+    group_chosen_kernel(const RouteArgs args, const int32_t* chosen, const ExpertRange own, const int32_t* counts_there,
+                        int parts) {
+  extern __shared__ int counts[];
+  __shared__ int before[kMostRowParts + 1];
+  cuda::launch_dependents();
+  cuda::wait_for_predecessors();
+  if (threadIdx.x == 0) {
+    before[0] = 0;
+    for (int i = 0; i < parts; ++i) {
+      // Clamped: after a fault of another GPU it may be anything.
+      const int there = counts_there == nullptr ? args.rows : min(max(__ldcg(counts_there + i), 0), args.rows);
+      before[i + 1] = before[i] + there * args.rule.top_k;
+    }
+  }
+  __syncthreads();
+  const EntriesOfParts entries{chosen, own, args.experts, args.rows * args.rule.top_k, before};
+  group_entries(args, entries, before[parts], counts);
 }
 
 cuda::Launch group_launch(const RouterRule& rule) {
@@ -165,8 +217,21 @@ void route_cuda(Stream& stream, const RouterRule& rule, const RouteCall& call, c
   launch_route<16>(stream, args);
 }
 
+void group_chosen_cuda(Stream& stream, const ChosenRows& chosen, const ExpertRange& own, const Routing& out,
+                       int64_t* touched_total) {
+  RouterRule rule;
+  rule.experts = static_cast<int32_t>(out.expert_count());
+  rule.top_k = static_cast<int32_t>(out.top_k());
+  RouteCall call;
+  call.touched_total = touched_total;
+  RouteArgs args = route_args(rule, call, out);
+  args.rows = static_cast<int>(out.rows() / chosen.parts);
+  cuda::launch(group_chosen_kernel, group_launch(rule), stream, args,
+               static_cast<const int32_t*>(chosen.experts.as<int32_t>()), own, chosen.counts, chosen.parts);
+}
+
 }  // namespace
 
-const RouterKernels RouterKernels::kCuda = {route_cuda, route_few_rows_cuda};
+const RouterKernels RouterKernels::kCuda = {route_cuda, route_few_rows_cuda, group_chosen_cuda};
 
 }  // namespace volley::ops

@@ -15,8 +15,7 @@ struct RouterKernels {
   // Whether one kernel did what route_rows() does; if not, nothing was done. Null: there is no such kernel.
   bool (*route_few_rows)(Stream& stream, const RouterRule& rule, const LinearWeight& router, const Input& h,
                          const RouteCall& call, const Routing& out);
-  // Null: not built.
-  void (*group_chosen)(Stream& stream, TensorView chosen, int32_t first, int32_t count, const Routing& out,
+  void (*group_chosen)(Stream& stream, const ChosenRows& chosen, const ExpertRange& own, const Routing& out,
                        int64_t* touched_total);
 
   static const RouterKernels kCpu, kCuda;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <random>
 #include <set>
 
 #include "ops/router/route_rows.h"
@@ -383,45 +384,108 @@ ROUTER_TEST(NoRows) {
   EXPECT_TRUE(r.touched.empty());
 }
 
-#ifndef VOLLEY_ROUTER_TEST_CUDA
 // What replicas do with rows that others have routed: each groups the entries of its experts, by their numbers among
-// all, and together they group every entry once.
-TEST(Router, GroupsWhatWasChosenElsewhere) {
-  const auto device = *make_cpu_device(2);
+// all or among its own, and together they group every entry once.
+ROUTER_TEST(GroupsWhatWasChosenElsewhere) {
+  ROUTER_TEST_DEVICE;
   const RouterRule rule = softmax_rule(13, 3);
-  const int64_t rows = 40;
-  RouterInputs in;
-  in.logits = normal_values(rows * rule.experts, 3);
-  in.row_slots.assign(rows, 0);
-  in.row_slots[5] = in.row_slots[39] = in.skipped_slot = 1;
-  RouterWorld chosen(*device, rule, rows, in);
-  chosen.run();
-  const Routed whole = chosen.read();
-  std::vector<int> grouped(whole.experts.size());
-  int64_t touched = 0;
-  for (const auto& [first, count] : std::vector<std::pair<int32_t, int32_t>>{{0, 4}, {4, 4}, {8, 0}, {8, 5}}) {
-    RouterWorld part(*device, rule, rows, in);
-    part.run();  // weights stay
-    int64_t total = 0;
-    group_chosen(device->stream(), chosen.routing().experts, first, count, part.routing(), &total);
-    Routed got = part.read();
-    got.total = total;
-    for (size_t i = 0; i < whole.experts.size(); ++i) {
-      const int32_t expert = whole.experts[i];
-      ASSERT_EQ(got.experts[i], expert >= first && expert < first + count ? expert : -1) << i;
+  for (const int64_t rows : {40, 700}) {
+    RouterInputs in;
+    in.logits = normal_values(rows * rule.experts, 3);
+    in.row_slots.assign(rows, 0);
+    in.row_slots[5] = in.row_slots[39] = in.skipped_slot = 1;
+    RouterWorld chosen(device, rule, rows, in);
+    chosen.run();
+    const Routed whole = chosen.read();
+    for (const bool by_own_numbers : {false, true}) {
+      std::vector<int> grouped(whole.experts.size());
+      int64_t touched = 0;
+      for (const auto& [first, count] : std::vector<std::pair<int32_t, int32_t>>{{0, 4}, {4, 4}, {8, 0}, {8, 5}}) {
+        if (by_own_numbers && count == 0) continue;
+        const ExpertRange own = {first, count, by_own_numbers ? first : 0};
+        const RouterRule numbered = softmax_rule(by_own_numbers ? count : rule.experts, rule.top_k);
+        RouterWorld part(device, numbered, rows, {});
+        group_chosen(device.stream(), {chosen.routing().experts}, own, part.routing(), part.call().touched_total);
+        const Routed got = part.read();
+        for (size_t i = 0; i < whole.experts.size(); ++i) {
+          const int32_t expert = whole.experts[i];
+          ASSERT_EQ(got.experts[i], expert >= first && expert < first + count ? expert - own.zero : -1) << i;
+        }
+        check_grouping(numbered, got);
+        for (const int32_t entry : got.entries) ++grouped[static_cast<size_t>(entry)];
+        touched += got.total;
+      }
+      for (size_t i = 0; i < grouped.size(); ++i) EXPECT_EQ(grouped[i], whole.experts[i] < 0 ? 0 : 1) << i;
+      EXPECT_EQ(touched, static_cast<int64_t>(whole.touched.size()));
     }
-    check_grouping(rule, got);
-    EXPECT_EQ(got.weights, whole.weights);
-    for (const int32_t entry : got.entries) ++grouped[static_cast<size_t>(entry)];
-    touched += total;
   }
-  for (size_t i = 0; i < grouped.size(); ++i) EXPECT_EQ(grouped[i], whole.experts[i] < 0 ? 0 : 1) << i;
-  EXPECT_EQ(touched, static_cast<int64_t>(whole.touched.size()));
-  const RouterWorld none(*device, rule, 0, {});
-  group_chosen(device->stream(), {nullptr, DType::kI32, {0, rule.top_k}}, 0, 13, none.routing());
+  const RouterWorld none(device, rule, 0, {});
+  group_chosen(device.stream(), {{nullptr, DType::kI32, {0, rule.top_k}}}, {0, 13}, none.routing());
   EXPECT_EQ(none.read().offsets, std::vector<int32_t>(14));
 }
 
+#ifdef VOLLEY_ROUTER_TEST_CUDA
+// Rows in parts of which only the device knows how many are there: what lies in the rest is nobody's.
+ROUTER_TEST(GroupsTheRowsOfAPartThatAreThere) {
+  ROUTER_TEST_DEVICE;
+  const RouterRule rule = softmax_rule(13, 3);
+  constexpr int32_t kParts = 4;
+  const ExpertRange own = {3, 7, 3};
+  for (const int64_t most : {6, 900}) {
+    const int64_t rows = kParts * most;
+    for (const std::vector<int32_t>& counts :
+         std::vector<std::vector<int32_t>>{{0, 0, 0, 0}, {1, 0, 2, 5}, {6, 6, 6, 6}, {0, 3, 0, 1}, {6, 0, 0, 6}}) {
+      std::minstd_rand random(7);
+      std::vector<int32_t> experts(rows * rule.top_k), there(counts);
+      if (most > 6) there = {static_cast<int32_t>(most), counts[1] * 100, counts[2], counts[3] * 150};
+      for (size_t i = 0; i < experts.size(); i += 3) {  // different ones in a row; some rows are left out
+        const auto first = static_cast<int32_t>(random() % 14);
+        for (int32_t j = 0; j < 3; ++j) experts[i + j] = first == 13 ? -1 : (first + 4 * j) % 13;
+      }
+      const DeviceTensor chosen(device, experts), count(device, there);
+      RouterWorld part(device, softmax_rule(own.count, rule.top_k), rows, {});
+      ChosenRows in = {chosen.view(DType::kI32, {rows, rule.top_k})};
+      in.counts = count.view(DType::kI32, {kParts}).as<int32_t>();
+      in.parts = kParts;
+      group_chosen(device.stream(), in, own, part.routing(), part.call().touched_total);
+      const Routed got = part.read();
+      std::vector<std::vector<int32_t>> entries(own.count);
+      for (int32_t p = 0; p < kParts; ++p) {
+        for (int64_t i = p * most * rule.top_k; i < (p * most + there[p]) * rule.top_k; ++i) {
+          const int32_t number = experts[i] - own.first;
+          const bool here = number >= 0 && number < own.count;
+          ASSERT_EQ(got.experts[i], here ? number : -1) << i;
+          if (here) entries[number].push_back(static_cast<int32_t>(i));
+        }
+      }
+      std::vector<int32_t> want, offsets = {0}, touched;
+      for (int32_t e = 0; e < own.count; ++e) {
+        want.insert(want.end(), entries[e].begin(), entries[e].end());
+        offsets.push_back(static_cast<int32_t>(want.size()));
+        if (!entries[e].empty()) touched.push_back(e);
+      }
+      EXPECT_EQ(got.entries, want);
+      EXPECT_EQ(got.offsets, offsets);
+      EXPECT_EQ(got.touched, touched);
+      EXPECT_EQ(got.total, static_cast<int64_t>(touched.size()));
+    }
+  }
+}
+#endif
+
+TEST(RouterRule, EveryExpertHasOneOwner) {
+  for (const int32_t experts : {8, 13, 128}) {
+    for (int32_t replicas = 1; replicas <= 8; ++replicas) {
+      for (int32_t r = 0; r < replicas; ++r) {
+        for (int32_t e = experts * r / replicas; e < experts * (r + 1) / replicas; ++e) {
+          EXPECT_EQ(expert_owner(e, experts, replicas), r) << e << " of " << experts;
+        }
+      }
+    }
+  }
+}
+
+#ifndef VOLLEY_ROUTER_TEST_CUDA
 TEST(RouterRule, RefusesWhatCannotBeFollowed) {
   const auto code = [](const RouterRule& rule) { return check_router(rule).error().code; };
   EXPECT_EQ(code(softmax_rule(4, 5)), ErrorCode::kInvalidArgument);
