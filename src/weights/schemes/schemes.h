@@ -24,7 +24,7 @@ namespace volley::weights {
 struct Quantisation {
   enum class Integers { kPacked, kAwq, kGptq };
 
-  std::string name;                           // for people: "fp8", "gptq"
+  std::string name;                           // for people: "fp8", "gptq"; empty: matrices are plain
   int32_t block_rows = 0, block_columns = 0;  // of FP8 in blocks; 0: there are none
   std::vector<int32_t> groups = {};           // columns of a group of integers; what M's shapes choose from
   Integers integers = Integers::kPacked;
