@@ -50,8 +50,7 @@ constexpr std::string_view kDescribes[] = {
     "input_activations",
     "is_marlin_format",
     "iters",
-    "kv_cache_quant_algo",
-    "kv_cache_scheme",
+    "kv_cache_quant_targets",
     "lm_head",
     "low_gpu_mem_usage",
     "lr",
@@ -212,8 +211,36 @@ Status read_gptq(const ConfigFields& fields, Quantisation& q) {
   return {};
 }
 
+// A scheme of keys and values, or of a projection's outputs, which may be those.
+Status read_kv_scheme(const ConfigFields& fields, const char* key, Quantisation& q) {
+  const auto value = fields.json().find(key);
+  if (value == fields.json().end()) return {};
+  if (value->is_string()) {  // AutoFP8 says whether scales are in the files
+    VOLLEY_ASSIGN(const std::string kind, fields.text(key));
+    if (kind != "static" && kind != "dynamic") q.kv_format = in_quotes(kind) + " (" + in_quotes(key) + ")";
+    return {};
+  }
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> scheme, fields.object(key));
+  if (!scheme) return {};
+  VOLLEY_ASSIGN(const int32_t bits, scheme->integer("num_bits", 1, 16, 8));
+  VOLLEY_ASSIGN(const std::string type, scheme->text("type", "int"));
+  if (bits != 8 || type != "float") {
+    q.kv_format = type + " of " + std::to_string(bits) + " bits (" + in_quotes(key) + ")";
+  }
+  scheme->take_all();
+  return {};
+}
+
+Status read_kv_format(const ConfigFields& fields, Quantisation& q) {
+  constexpr const char* kAlgorithm = "kv_cache_quant_algo";
+  VOLLEY_ASSIGN(const std::string algorithm, fields.text(kAlgorithm, "FP8"));
+  if (in_lower_case(algorithm) != "fp8") q.kv_format = algorithm + " (" + in_quotes(kAlgorithm) + ")";
+  return read_kv_scheme(fields, "kv_cache_scheme", q);
+}
+
 // One group of modules: all that matters of it are the sizes that shapes do not say.
 Status read_scheme(const ConfigFields& group, Quantisation& q) {
+  VOLLEY_RETURN_IF_ERROR(read_kv_scheme(group, "output_activations", q));
   VOLLEY_ASSIGN(const std::optional<ConfigFields> weights, group.object("weights"));
   if (!weights) return {};
   VOLLEY_ASSIGN(const int32_t bits, weights->integer("num_bits", 1, 16, 8));
@@ -312,6 +339,7 @@ Result<std::shared_ptr<const Quantisation>> read_method(const ConfigFields& fiel
                                         ": what differs from it is not built");
   }
   VOLLEY_RETURN_IF_ERROR(method->read(fields, *q));
+  VOLLEY_RETURN_IF_ERROR(read_kv_format(fields, *q));
   VOLLEY_RETURN_IF_ERROR(fields.refuse_unread(kDescribes));
   return std::shared_ptr<const Quantisation>(std::move(q));
 }

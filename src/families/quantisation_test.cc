@@ -99,6 +99,35 @@ TEST(QuantizationConfig, AutoRoundsTuningDescribes) {
   }
 }
 
+// Scales that were made for another cache than e4m3 say so.
+TEST(QuantizationConfig, TheFormatOfTheCacheIsKept) {
+  const auto of = [](const char* method, const char* more) {
+    const std::string dictionary = R"({"quant_method": ")" + std::string(method) + "\", " + more + "}";
+    return accepted_dictionary(dictionary.c_str()).kv_format;
+  };
+  const auto compressed = [&](const char* scheme) {
+    return of("compressed-tensors", (R"("format": "float-quantized", "config_groups": {"group_0": {"weights":
+      {"num_bits": 8, "type": "float"}}}, "kv_cache_scheme": )" +
+                                     std::string(scheme))
+                                        .c_str());
+  };
+  EXPECT_EQ(of("fp8", R"("activation_scheme": "static")"), "");
+  EXPECT_EQ(of("fp8", R"("kv_cache_scheme": "static", "kv_cache_quant_targets": ["k_proj", "v_proj"])"), "");
+  EXPECT_EQ(of("modelopt", R"("quant_algo": "FP8", "kv_cache_quant_algo": "FP8")"), "");
+  EXPECT_EQ(of("modelopt", R"("quant_algo": "FP8", "kv_cache_quant_algo": null)"), "");
+  EXPECT_EQ(of("modelopt", R"("quant_algo": "NVFP4", "kv_cache_quant_algo": "NVFP4")"),
+            "NVFP4 (\"kv_cache_quant_algo\")");
+  EXPECT_EQ(compressed(R"({"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": false})"), "");
+  EXPECT_EQ(compressed("null"), "");
+  EXPECT_EQ(compressed(R"({"num_bits": 4, "type": "float", "strategy": "tensor"})"),
+            "float of 4 bits (\"kv_cache_scheme\")");
+  EXPECT_EQ(compressed(R"({"num_bits": 8, "type": "int", "strategy": "tensor"})"),
+            "int of 8 bits (\"kv_cache_scheme\")");
+  EXPECT_EQ(of("compressed-tensors", R"("format": "float-quantized", "config_groups": {"group_0": {"output_activations":
+    {"num_bits": 8, "type": "int", "strategy": "tensor"}, "weights": {"num_bits": 8, "type": "float"}}})"),
+            "int of 8 bits (\"output_activations\")");
+}
+
 // The matrices are plain then, and may be quantised while they load.
 TEST(QuantizationConfig, TheCacheMayBeQuantisedAlone) {
   for (const char* dictionary :

@@ -30,6 +30,7 @@ struct Quantisation {
   Integers integers = Integers::kPacked;
   bool act_order = false;       // GPTQ: columns of a group may lie anywhere, as M.g_idx says
   bool zeros_less_one = false;  // zero points are stored less 1 (the first format of GPTQ)
+  std::string kv_format = {};   // for people: what scales of keys and values are for; empty: e4m3
 };
 
 // Where a matrix [rows, columns] lies in the files.
