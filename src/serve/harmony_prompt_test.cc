@@ -65,7 +65,9 @@ TEST(HarmonyPrompt, LaterInstructionsThatATemplateDropsAreRefused) {
   EXPECT_THAT(rendered(deaf, messages), AllOf(HasSubstr("\"messages\""), HasSubstr("put them first")));
   ChatMessages chat;
   chat.messages_json = messages.dump();
-  EXPECT_EQ(render_chat_prompt(deaf, format_of(HarmonyEngine()), chat).error().code, ErrorCode::kInvalidArgument);
+  const auto refused = render_chat_prompt(deaf, format_of(HarmonyEngine()), chat);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
 }
 
 // As gpt-oss's own template has it: what is no string fails behind a +.
