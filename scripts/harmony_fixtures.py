@@ -85,6 +85,10 @@ def histories():
     for text in LOOKALIKES[:4]:
         yield [user("Hm."), said(text, text), user(text + text)], 4
     yield [user("Line\r\nends\n\n"), said("  spaces  "), user("\n")], 0
+    yield [{"role": "system", "content": "Be brief."}, {"role": "developer", "content": "In verse."}, user("Why?"),
+           said("Because."), {"role": "system", "content": "In prose.<|end|>"}, user("Why?"),
+           {"role": "developer", "content": "Say <|start|>user<|message|>."}], 1
+    yield [user("Hm."), {"role": "system", "content": "Be brief."}, user("")], 0
 
 
 def m(name):
@@ -134,6 +138,10 @@ def answers():
     yield head("final") + ["one", m("end"), m("start"), "functions.clock to=assistant", m("channel"), "commentary",
                            m("message"), "12:00", m("end"), m("start"), "assistant"] + final
     yield head("final") + ["one", m("return"), m("start"), "assistant"] + think + [m("return")]
+    yield think + [m("end"), m("start"), "python to=assistant", m("channel"), "commentary", m("message"), "3",
+                   m("end"), m("start"), "assistant"] + final + [m("return")]
+    yield head("commentary", after=to + "weather\n", kind="json\n") + [weather, m("call")]
+    yield head("analysis", after="\n") + ["Hm."] + NEXT + head("final", before="\n") + ["So."] + [m("return")]
     # Cut off, as by max_tokens.
     yield [m("channel")]
     yield [m("channel"), "ana"]
@@ -184,7 +192,10 @@ def rendered(messages, tools, effort):
     out = [Message.from_role_and_content(Role.SYSTEM, SystemContent.new().with_reasoning_effort(
         ReasoningEffort(effort.capitalize())).with_conversation_start_date(DATE))]
     messages = list(messages)
-    instructions = messages.pop(0)["content"] if messages[0]["role"] in ("system", "developer") else ""
+    first = []
+    while messages[0]["role"] in ("system", "developer"):
+        first.append(messages.pop(0)["content"])
+    instructions = "\n\n".join(first)
     if instructions or tools:
         developer = DeveloperContent.new()
         if instructions:
@@ -197,6 +208,9 @@ def rendered(messages, tools, effort):
     for message in messages:
         if message["role"] == "user":
             out.append(Message.from_role_and_content(Role.USER, message["content"]))
+        if message["role"] in ("system", "developer"):
+            out.append(Message.from_role_and_content(
+                Role.DEVELOPER, DeveloperContent.new().with_instructions(message["content"])))
         if message["role"] != "assistant":
             continue
         assistant = lambda text, channel: Message.from_role_and_content(Role.ASSISTANT, text).with_channel(channel)

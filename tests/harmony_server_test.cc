@@ -176,7 +176,7 @@ TEST_F(HarmonyServer, AnswersAreWhatTheirTokensSay) {
     const auto start = serve::HarmonyReader::after(*engine_, *tokens, prompt);
     options.harmony = std::make_shared<serve::HarmonyReader>(start);
     serve::OutputParser parser(options);
-    serve::HarmonyCounter counter(*tokens, start);
+    serve::HarmonyCounter counter(*tokens, start, false);
     serve::OutputDelta read;
     const auto add = [&](const serve::OutputDelta& delta) {
       read.content += delta.content;

@@ -237,6 +237,24 @@ TEST(QuantisedFiles, WrongScalesOfTheCacheAreNamed) {
   EXPECT_THAT(zero.error(KvCacheType::kFp8).message, HasSubstr("v_scale\" is 0.000000, which is no scale"));
 }
 
+TEST(QuantisedFiles, ScalesOfAnotherCacheAreRefusedWhereTheyAreNeeded) {
+  Damaged files("fp8_tensor");
+  files.config["quantization_config"]["kv_cache_quant_algo"] = "NVFP4";
+  EXPECT_THAT(files.error(KvCacheType::kFp8).message, HasSubstr("is a scale for a cache of NVFP4"));
+  EXPECT_EQ(files.error().code, ErrorCode::kResourceExhausted) << files.error().message;
+}
+
+// One for keys and values, as AutoFP8 wrote it.
+TEST(QuantisedFiles, AScaleForKeysAndValuesIsTaken) {
+  Damaged files("fp8_tensor");
+  const std::string attention = "model.layers.1.self_attn.";
+  files.hide(attention + "k_proj.k_scale");
+  files.rename(attention + "v_proj.v_scale", attention + "kv_scale");
+  EXPECT_EQ(files.error().code, ErrorCode::kResourceExhausted) << files.error().message;
+  files.clear(attention + "kv_scale");
+  EXPECT_THAT(files.error(KvCacheType::kFp8).message, HasSubstr("self_attn.kv_scale\" is 0.000000"));
+}
+
 TEST(QuantisedFiles, QuantisingTwiceIsRefused) {
   EngineOptions options = pocket_options();
   options.model_dir = "tests/data/quantised/fp8_block";

@@ -430,19 +430,20 @@ model::WeightBytes weight_bytes(const ResolvedModels& models, int rank) {
 // The target's layers, then the drafter's: of a rank. A cache of codes has the scales of their files.
 Result<std::vector<model::KvShape>> kv_shapes(const ResolvedModels& models) {
   std::vector<model::KvShape> all;
-  const auto add = [&](const model::Decoder& spec, const weights::Checkpoint* checkpoint, bool drafts) -> Status {
+  const auto add = [&](const model::Decoder& spec, const weights::Checkpoint* checkpoint,
+                       const weights::NameRules& names, bool drafts) -> Status {
     std::vector<model::KvShape> shapes = model::kv_shapes(spec);
     for (model::KvShape& shape : shapes) shape.drafts = drafts;
     if (models.kv_dtype == DType::kF8E4M3 && checkpoint != nullptr) {
-      VOLLEY_RETURN_IF_ERROR(model::read_kv_scales(*checkpoint, spec, shapes));
+      VOLLEY_RETURN_IF_ERROR(model::read_kv_scales(*checkpoint, names.quantisation.get(), spec, shapes));
     }
     all.insert(all.end(), shapes.begin(), shapes.end());
     return {};
   };
-  VOLLEY_RETURN_IF_ERROR(add(target_of_rank(models, 0), models.target_checkpoint.get(), false));
+  VOLLEY_RETURN_IF_ERROR(add(target_of_rank(models, 0), models.target_checkpoint.get(), models.target.names, false));
   if (!models.draft) return all;
   const model::Decoder draft = model::shard_of(models.draft->facts().decoder, 0, models.ranks);
-  VOLLEY_RETURN_IF_ERROR(add(draft, models.draft_checkpoint.get(), true));
+  VOLLEY_RETURN_IF_ERROR(add(draft, models.draft_checkpoint.get(), models.draft->facts().names, true));
   return all;
 }
 

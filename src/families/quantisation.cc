@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "weights/mapped_file.h"
@@ -13,12 +14,19 @@ using weights::Quantisation;
 
 constexpr int32_t kMostBlock = 1 << 20;
 
-// What describes how weights were quantised, repeats what tensors say, or concerns activations, which are not quantised
-// by a file's scales here.
+// What describes how weights were quantised (AutoRound writes how it tuned them), repeats what tensors say, or concerns
+// activations, which are not quantised by a file's scales here.
 constexpr std::string_view kDescribes[] = {
+    "act_data_type",
+    "act_dynamic",
     "act_group_aware",
+    "act_group_size",
+    "act_sym",
+    "activation_scale_ub",
     "activation_scheme",
     "actorder",
+    "amp",
+    "autoround_version",
     "backend",
     "batch_size",
     "block_name_to_quantize",
@@ -29,35 +37,44 @@ constexpr std::string_view kDescribes[] = {
     "dataset",
     "disable_exllama",
     "dynamic",
+    "enable_minmax_tuning",
+    "enable_norm_bias_tuning",
+    "enable_quanted_input",
     "exclude_modules",
     "exllama_config",
     "format",
     "global_compression_ratio",
+    "gradient_accumulate_steps",
     "ignore",
     "ignored_layers",
     "input_activations",
     "is_marlin_format",
-    "kv_cache_quant_algo",
-    "kv_cache_scheme",
+    "iters",
+    "kv_cache_quant_targets",
     "lm_head",
+    "low_gpu_mem_usage",
+    "lr",
     "max_input_length",
     "meta",
+    "minmax_lr",
     "model_file_base_name",
     "model_name_or_path",
     "model_seqlen",
     "module_name_preceding_first_block",
     "modules_in_block_to_quantize",
     "modules_to_not_convert",
+    "nsamples",
     "observer",
     "observer_kwargs",
     "offload_to_disk",
     "output_activations",
-    "packing_dtype",
     "pack_dtype",
+    "packing_dtype",
     "producer",
     "quant_method",
     "quantization_status",
     "scale_dtype",
+    "seqlen",
     "static_groups",
     "sym",
     "symmetric",
@@ -79,8 +96,35 @@ void add_group(int32_t group, Quantisation& q) {
   if (group > 0) q.groups.push_back(group);
 }
 
+std::string in_quotes(const std::string& text) {
+  return "\"" + text + "\"";
+}
+
+std::string in_lower_case(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+// A list, or text such as "128x128".
+Result<std::vector<int32_t>> read_sizes(const ConfigFields& fields, const char* key) {
+  const auto value = fields.json().find(key);
+  if (value == fields.json().end() || !value->is_string()) return fields.integers(key, 1, kMostBlock);
+  VOLLEY_ASSIGN(const std::string text, fields.text(key));
+  std::vector<int32_t> sizes;
+  for (const char *at = text.data(), *end = at + text.size();; ++at) {
+    int32_t size = 0;
+    const auto [behind, error] = std::from_chars(at, end, size);
+    if (error != std::errc() || size < 1 || size > kMostBlock || (behind != end && *behind != 'x')) {
+      return fields.wrong(key, "is \"" + text + "\", but must be two numbers, such as 128x128");
+    }
+    sizes.push_back(size);
+    at = behind;
+    if (at == end) return sizes;
+  }
+}
+
 Status read_block(const ConfigFields& fields, const char* key, Quantisation& q) {
-  VOLLEY_ASSIGN(const std::vector<int32_t> block, fields.integers(key, 1, kMostBlock));
+  VOLLEY_ASSIGN(const std::vector<int32_t> block, read_sizes(fields, key));
   if (block.empty()) return {};
   if (block.size() != 2) return fields.wrong(key, "must hold two numbers: rows and columns of a block");
   if (block[1] % 16 != 0) {
@@ -107,14 +151,21 @@ Status read_bits(const ConfigFields& fields) {
     VOLLEY_ASSIGN(const int32_t bits, fields.integer(key, 1, 16));
     if (bits != 4) return fields.unbuilt(key, "is " + std::to_string(bits) + ", which is not built; built is 4");
   }
+  // AutoRound's.
+  VOLLEY_ASSIGN(const int32_t activation_bits, fields.integer("act_bits", 1, 32, 16));
+  if (activation_bits < 16) {
+    return fields.unbuilt("act_bits", "is " + std::to_string(activation_bits) + ", which is not built; built is 16");
+  }
+  VOLLEY_ASSIGN(const std::string type, fields.text("data_type", "int"));
+  if (type != "int") return fields.unbuilt("data_type", "is \"" + type + "\", which is not built; built is int");
   return {};
 }
 
 Status read_awq(const ConfigFields& fields, Quantisation& q) {
   VOLLEY_RETURN_IF_ERROR(read_bits(fields));
-  for (const char* key : {"version", "format"}) {
+  for (const char* key : {"version", "format", "checkpoint_format"}) {
     VOLLEY_ASSIGN(std::string layout, fields.text(key, "gemm"));
-    std::ranges::transform(layout, layout.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    layout = in_lower_case(std::move(layout));
     if (layout != "gemm") {
       return fields.unbuilt(key, "is \"" + layout + "\", which is not built; built is the order of gemm");
     }
@@ -160,8 +211,36 @@ Status read_gptq(const ConfigFields& fields, Quantisation& q) {
   return {};
 }
 
+// A scheme of keys and values, or of a projection's outputs, which may be those.
+Status read_kv_scheme(const ConfigFields& fields, const char* key, Quantisation& q) {
+  const auto value = fields.json().find(key);
+  if (value == fields.json().end()) return {};
+  if (value->is_string()) {  // AutoFP8 says whether scales are in the files
+    VOLLEY_ASSIGN(const std::string kind, fields.text(key));
+    if (kind != "static" && kind != "dynamic") q.kv_format = in_quotes(kind) + " (" + in_quotes(key) + ")";
+    return {};
+  }
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> scheme, fields.object(key));
+  if (!scheme) return {};
+  VOLLEY_ASSIGN(const int32_t bits, scheme->integer("num_bits", 1, 16, 8));
+  VOLLEY_ASSIGN(const std::string type, scheme->text("type", "int"));
+  if (bits != 8 || type != "float") {
+    q.kv_format = type + " of " + std::to_string(bits) + " bits (" + in_quotes(key) + ")";
+  }
+  scheme->take_all();
+  return {};
+}
+
+Status read_kv_format(const ConfigFields& fields, Quantisation& q) {
+  constexpr const char* kAlgorithm = "kv_cache_quant_algo";
+  VOLLEY_ASSIGN(const std::string algorithm, fields.text(kAlgorithm, "FP8"));
+  if (in_lower_case(algorithm) != "fp8") q.kv_format = algorithm + " (" + in_quotes(kAlgorithm) + ")";
+  return read_kv_scheme(fields, "kv_cache_scheme", q);
+}
+
 // One group of modules: all that matters of it are the sizes that shapes do not say.
 Status read_scheme(const ConfigFields& group, Quantisation& q) {
+  VOLLEY_RETURN_IF_ERROR(read_kv_scheme(group, "output_activations", q));
   VOLLEY_ASSIGN(const std::optional<ConfigFields> weights, group.object("weights"));
   if (!weights) return {};
   VOLLEY_ASSIGN(const int32_t bits, weights->integer("num_bits", 1, 16, 8));
@@ -186,8 +265,9 @@ Status read_scheme(const ConfigFields& group, Quantisation& q) {
 }
 
 Status read_compressed(const ConfigFields& fields, Quantisation& q) {
-  constexpr std::string_view kFormats[] = {"float-quantized",      "naive-quantized",      "pack-quantized",
-                                           "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision"};
+  constexpr std::string_view kFormats[] = {
+      "float-quantized",      "naive-quantized", "pack-quantized", "nvfp4-pack-quantized",
+      "mxfp4-pack-quantized", "mixed-precision", "dense"};
   VOLLEY_ASSIGN(const std::string format, fields.text("format", "mixed-precision"));
   if (std::ranges::find(kFormats, format) == std::end(kFormats)) {
     std::string built;
@@ -208,10 +288,16 @@ Status read_compressed(const ConfigFields& fields, Quantisation& q) {
     VOLLEY_ASSIGN(const std::optional<ConfigFields> group, groups->object(name.c_str()));
     VOLLEY_RETURN_IF_ERROR(read_scheme(*group, q));
   }
+  if (groups->json().empty()) q.name.clear();  // the cache alone is quantised
   return {};
 }
 
 Status read_modelopt(const ConfigFields& fields, Quantisation& q) {
+  const bool cache = fields.has("kv_cache_quant_algo") || fields.has("kv_cache_scheme");
+  if (cache && !fields.has("quant_algo") && !fields.has("config_groups")) {
+    q.name.clear();  // the cache alone is quantised
+    return {};
+  }
   VOLLEY_ASSIGN(const std::string algorithm, fields.text("quant_algo"));
   if (algorithm != "FP8" && algorithm != "NVFP4") {
     return fields.unbuilt("quant_algo", "is \"" + algorithm + "\", which is not built; built are FP8 and NVFP4");
@@ -232,13 +318,10 @@ struct Method {
   const char* name;
   Status (*read)(const ConfigFields&, Quantisation&);
 };
-constexpr Method kMethods[] = {{"fp8", read_fp8},
-                               {"compressed-tensors", read_compressed},
-                               {"awq", read_awq},
-                               {"gptq", read_gptq},
-                               {"mxfp4", no_more},
-                               {"modelopt", read_modelopt},
-                               {"modelopt_fp4", read_modelopt}};
+constexpr Method kMethods[] = {{"fp8", read_fp8},           {"compressed-tensors", read_compressed},
+                               {"awq", read_awq},           {"gptq", read_gptq},
+                               {"mxfp4", no_more},          {"fbgemm_fp8", no_more},
+                               {"modelopt", read_modelopt}, {"modelopt_fp4", read_modelopt}};
 
 Result<std::shared_ptr<const Quantisation>> read_method(const ConfigFields& fields, const std::string& name) {
   const auto* method = std::ranges::find_if(kMethods, [&](const Method& m) { return m.name == name; });
@@ -249,7 +332,14 @@ Result<std::shared_ptr<const Quantisation>> read_method(const ConfigFields& fiel
   }
   auto q = std::make_shared<Quantisation>();
   q->name = name;
+  // GPTQModel writes it beside "quant_method", in capital letters or small ones.
+  VOLLEY_ASSIGN(const std::string again, fields.text("method", name));
+  if (in_lower_case(again) != name) {
+    return fields.unbuilt("method", "is " + in_quotes(again) + ", but \"quant_method\" is " + in_quotes(name) +
+                                        ": what differs from it is not built");
+  }
   VOLLEY_RETURN_IF_ERROR(method->read(fields, *q));
+  VOLLEY_RETURN_IF_ERROR(read_kv_format(fields, *q));
   VOLLEY_RETURN_IF_ERROR(fields.refuse_unread(kDescribes));
   return std::shared_ptr<const Quantisation>(std::move(q));
 }
@@ -260,13 +350,16 @@ Result<std::shared_ptr<const Quantisation>> read_quantisation(const ConfigFields
   VOLLEY_ASSIGN(const std::optional<ConfigFields> fields, config.object("quantization_config"));
   if (fields) {
     VOLLEY_ASSIGN(const std::string method, fields->text("quant_method"));
-    VOLLEY_ASSIGN(const std::string again, fields->text("method", method));  // GPT-QModel writes it twice
-    if (again != method) {
-      return fields->wrong("method",
-                           "is \"" + again + "\", and quant_method is \"" + method + "\": both must be the same");
-    }
     VOLLEY_ASSIGN(std::shared_ptr<const Quantisation> q, read_method(*fields, method));
     fields->take_all();
+    return q;
+  }
+  // What compressed-tensors called it at first.
+  VOLLEY_ASSIGN(const std::optional<ConfigFields> older, config.object("compression_config"));
+  if (older) {
+    VOLLEY_ASSIGN(const std::string method, older->text("quant_method", "compressed-tensors"));
+    VOLLEY_ASSIGN(std::shared_ptr<const Quantisation> q, read_method(*older, method));
+    older->take_all();
     return q;
   }
   const std::string path = dir + "/hf_quant_config.json";

@@ -47,11 +47,17 @@ Error not_built(const weights::Checkpoint& checkpoint, const std::string& name, 
 }
 
 // what: "k" or "v". The name is one of those that quantisers give; without a tensor it is 1.
-Result<float> read_scale(const weights::Checkpoint& checkpoint, const std::string& attention, const std::string& what) {
-  for (const std::string& module : {what + "_proj.", std::string(), std::string("attn.")}) {
-    const std::string name = attention + module + what + "_scale";
+Result<float> read_scale(const weights::Checkpoint& checkpoint, const std::string& kv_format,
+                         const std::string& attention, const std::string& what) {
+  const std::string projection = what + "_proj.", own = what + "_scale";
+  for (const std::string& name : {attention + projection + own, attention + own, attention + "attn." + own,
+                                  attention + projection + "output_scale", attention + "kv_scale"}) {
     const std::optional<weights::TensorInfo> info = checkpoint.info(name);
     if (!info) continue;
+    if (!kv_format.empty()) {
+      return unimplemented(checkpoint.origin() + ": \"" + name + "\" is a scale for a cache of " + kv_format +
+                           ", which is not built; built is float of 8 bits. Leave --kv-cache-dtype fp8 out.");
+    }
     if (info->dtype != "F32" && info->dtype != "F16" && info->dtype != "BF16") {
       return not_built(checkpoint, name, info->dtype);
     }
@@ -81,14 +87,16 @@ std::vector<KvShape> kv_shapes(const Decoder& spec) {
   return shapes;
 }
 
-Status read_kv_scales(const weights::Checkpoint& checkpoint, const Decoder& spec, std::span<KvShape> shapes) {
+Status read_kv_scales(const weights::Checkpoint& checkpoint, const weights::Quantisation* quantisation,
+                      const Decoder& spec, std::span<KvShape> shapes) {
+  const std::string kv_format = quantisation != nullptr ? quantisation->kv_format : std::string();
   size_t next = 0;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     if (spec.attention(i) == nullptr) continue;
     KvShape& shape = shapes[next++];
     const std::string attention = "layers." + std::to_string(i) + ".self_attn.";
-    VOLLEY_ASSIGN(shape.k_scale, read_scale(checkpoint, attention, "k"));
-    VOLLEY_ASSIGN(shape.v_scale, read_scale(checkpoint, attention, "v"));
+    VOLLEY_ASSIGN(shape.k_scale, read_scale(checkpoint, kv_format, attention, "k"));
+    VOLLEY_ASSIGN(shape.v_scale, read_scale(checkpoint, kv_format, attention, "v"));
   }
   VOLLEY_CHECK_EQ(next, shapes.size());
   return {};

@@ -14,6 +14,7 @@
 #include "model/spec.h"
 #include "ops/paged_kv/paged_kv.h"
 #include "weights/checkpoint.h"
+#include "weights/schemes/schemes.h"
 
 namespace volley::model {
 
@@ -27,10 +28,12 @@ struct KvShape {
 // The layers that keep K and V, in order.
 std::vector<KvShape> kv_shapes(const Decoder& spec);
 
-// Sets the scales that the model's checkpoint has of its layers: tensors k_scale and v_scale of one number beside each
-// layer's projections, or of its attention. They are F32, F16 or BF16: kUnimplemented for others. kFailedPrecondition
-// for other shapes, kDataLoss for numbers that are no scales. shapes: of kv_shapes(spec).
-Status read_kv_scales(const weights::Checkpoint& checkpoint, const Decoder& spec, std::span<KvShape> shapes);
+// Sets the scales that the model's checkpoint has of its layers: tensors of one number beside each layer's projections,
+// or of its attention, called k_scale and v_scale, output_scale of the projection, or kv_scale for both. They are F32,
+// F16 or BF16, and for a cache of e4m3 as `quantisation` says (null: nothing): kUnimplemented for others.
+// kFailedPrecondition for other shapes, kDataLoss for numbers that are no scales. shapes: of kv_shapes(spec).
+Status read_kv_scales(const weights::Checkpoint& checkpoint, const weights::Quantisation* quantisation,
+                      const Decoder& spec, std::span<KvShape> shapes);
 
 // Bytes that page_size positions of these layers take.
 int64_t kv_page_bytes(std::span<const KvShape> layers, int32_t page_size, DType dtype);

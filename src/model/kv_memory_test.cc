@@ -8,6 +8,8 @@
 namespace volley::model {
 namespace {
 
+using namespace std::string_literals;
+
 // A target of windows of 8 between full layers, and a drafter whose windows are wider.
 KvLayout mixed() {
   return kv_layout({{2, 16, 0}, {2, 16, 8}, {2, 16, 0}, {2, 16, 8}, {1, 32, 24}, {1, 32, 0}, {1, 32, 24}}, 16,
@@ -60,21 +62,35 @@ TEST(KvMemory, LayersOfAGroupLieInItsPagesAndNowhereElse) {
   EXPECT_DEATH((*memory)->groups_of_views(0, 7), "CHECK failed");
 }
 
-// A layer whose k_scale is stored as these bytes.
-Result<float> read_k_scale(const std::string& dtype, const std::string& bytes) {
+struct Stored {
+  std::string name, dtype, bytes;
+};
+
+// What is read of a layer with these tensors of one number.
+Result<KvShape> read_scales(const std::vector<Stored>& tensors, const weights::Quantisation* quantisation = nullptr) {
   const weights::TempFolder folder;
-  folder.write("model.safetensors", weights::safetensors_bytes(R"({"layers.0.self_attn.k_scale":{"dtype":")" + dtype +
-                                                                   R"(","shape":[],"data_offsets":[0,)" +
-                                                                   std::to_string(bytes.size()) + "]}}",
-                                                               bytes));
+  std::string header, data;
+  for (const Stored& tensor : tensors) {
+    header += (header.empty() ? "" : ",") + ("\"layers.0.self_attn." + tensor.name) + R"(":{"dtype":")" + tensor.dtype +
+              R"(","shape":[],"data_offsets":[)" + std::to_string(data.size()) + ",";
+    data += tensor.bytes;
+    header += std::to_string(data.size()) + "]}";
+  }
+  folder.write("model.safetensors", weights::safetensors_bytes("{" + header + "}", data));
   const auto checkpoint = weights::open_safetensors(folder.path());
   if (!checkpoint.ok()) return checkpoint.error();
   Decoder spec;
   spec.layers.resize(1);
   std::vector<KvShape> shapes = kv_shapes(spec);
-  VOLLEY_RETURN_IF_ERROR(read_kv_scales(**checkpoint, spec, shapes));
-  EXPECT_EQ(shapes.at(0).v_scale, 1);
-  return shapes.at(0).k_scale;
+  VOLLEY_RETURN_IF_ERROR(read_kv_scales(**checkpoint, quantisation, spec, shapes));
+  return shapes.at(0);
+}
+
+// A layer whose k_scale is stored as these bytes.
+Result<float> read_k_scale(const std::string& dtype, const std::string& bytes) {
+  VOLLEY_ASSIGN(const KvShape shape, read_scales({{"k_scale", dtype, bytes}}));
+  EXPECT_EQ(shape.v_scale, 1);
+  return shape.k_scale;
 }
 
 TEST(KvScales, AreReadInTheirOwnType) {
@@ -100,6 +116,41 @@ TEST(KvScales, OfOtherTypesAreRefusedByName) {
   const auto nothing = read_k_scale("F32", std::string(4, '\0'));
   ASSERT_FALSE(nothing.ok());
   EXPECT_EQ(nothing.error().code, ErrorCode::kDataLoss);
+}
+
+const std::string kTwo = "\0\x40"s, kHalf = "\0\x3f"s;  // in BF16
+
+// By every name that quantisers give.
+TEST(KvScales, AreFoundByTheirNames) {
+  for (const auto& [k, v] : {std::pair{"k_scale", "v_scale"},
+                             {"k_proj.k_scale", "v_proj.v_scale"},
+                             {"attn.k_scale", "attn.v_scale"},
+                             {"k_proj.output_scale", "v_proj.output_scale"}}) {
+    const auto shape = read_scales({{k, "BF16", kTwo}, {v, "BF16", kHalf}});
+    ASSERT_TRUE(shape.ok()) << k << shape.error().message;
+    EXPECT_EQ(shape->k_scale, 2) << k;
+    EXPECT_EQ(shape->v_scale, 0.5f) << v;
+  }
+  const auto both = read_scales({{"kv_scale", "BF16", kTwo}});
+  ASSERT_TRUE(both.ok()) << both.error().message;
+  EXPECT_EQ(both->k_scale, 2);
+  EXPECT_EQ(both->v_scale, 2);
+  const auto other = read_scales({{"q_proj.output_scale", "BF16", kTwo}});
+  ASSERT_TRUE(other.ok()) << other.error().message;
+  EXPECT_EQ(other->k_scale, 1);
+}
+
+// They would make e4m3 of the wrong range.
+TEST(KvScales, OfAnotherCacheAreRefused) {
+  const weights::Quantisation nvfp4 = {.name = "modelopt NVFP4", .kv_format = "NVFP4"};
+  const auto refused = read_scales({{"v_proj.v_scale", "BF16", kTwo}}, &nvfp4);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnimplemented);
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("v_scale\" is a scale for a cache of NVFP4"));
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("--kv-cache-dtype"));
+  EXPECT_TRUE(read_scales({{"q_proj.input_scale", "BF16", kTwo}}, &nvfp4).ok()) << "there is none to apply";
+  const weights::Quantisation fp8 = {.name = "modelopt FP8"};
+  EXPECT_EQ(read_scales({{"kv_scale", "BF16", kTwo}}, &fp8)->v_scale, 2);
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ ChoiceOutput::ChoiceOutput(const ResponseInfo& info, int index)
   options.call_id_prefix += std::to_string(index) + "_";
   options.in_order = info.in_order;
   parser_.emplace(options);
-  if (options.harmony) harmony_.emplace(*info.harmony, *options.harmony);
+  if (options.harmony) harmony_.emplace(*info.harmony, *options.harmony, options.tools != ToolFormat::kNone);
 }
 
 std::string ChoiceOutput::text_of(const Event& event, bool first) const {

@@ -12,6 +12,7 @@ namespace {
 constexpr std::array<std::string_view, kHarmonyMarks> kTexts = {
     "<|start|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>"};
 constexpr std::string_view kAssistant = "assistant";
+constexpr std::string_view kAnalysis = "analysis";
 constexpr std::string_view kTo = "to=";
 constexpr std::string_view kFunctions = "functions.";
 constexpr size_t kLongestSegment = 256;  // of a head
@@ -43,9 +44,15 @@ bool may_name_assistant(std::string_view text) {
   return text.empty() || (is_json_space(text.front()) && one_begins_other(skip_space(text), kTo));
 }
 
-bool is_foreign(std::string_view author) {
-  return author == "user" || author == "system" || author == "developer" || author == "tool" ||
-         author.find('.') != std::string_view::npos;
+bool is_line_end(char c) {
+  return c == '\r' || c == '\n';
+}
+
+// Text in several lines, which a head hardly is.
+bool has_lines(std::string_view text) {
+  text = skip_space(text);
+  const size_t end = std::min(text.find_first_of("\r\n"), text.size());
+  return !skip_space(text.substr(end)).empty();
 }
 
 class HarmonyStage final : public OutputStage {
@@ -99,8 +106,7 @@ class HarmonyStage final : public OutputStage {
       no_arguments_ = false;
       writer_.add_arguments(text, out);
     } else if (reader_.part() != HarmonyReader::Part::kOther) {
-      const bool thought = reader_.part() == HarmonyReader::Part::kReasoning;
-      add_text(text, reader_.message(), thought && shows_reasoning_, out);
+      add_text(text, reader_.message(), reader_.is_reasoning(calls_) && shows_reasoning_, out);
     }
   }
 
@@ -173,7 +179,9 @@ HarmonyReader HarmonyReader::after(const Engine& engine, const HarmonyTokens& to
 }
 
 bool HarmonyReader::may_be_head() const {
-  if (segment_.size() > kLongestSegment || segment_.find_first_of("\r\n") != std::string::npos) return false;
+  if (segment_.size() > kLongestSegment) return false;
+  // Behind a control token a line end is a space, as some outputs have one before the next token.
+  if (place_ == Place::kBetween && std::ranges::any_of(segment_, is_line_end)) return false;
   if (place_ == Place::kChannel || place_ == Place::kConstraint || may_name_assistant(segment_)) return true;
   if (place_ == Place::kBetween) return false;
   std::string_view rest = segment_;
@@ -228,7 +236,7 @@ void HarmonyReader::end_segment() {
     } else if (first && place_ == Place::kChannel) {
       channel_ = word;
     } else if (first && place_ == Place::kAuthor) {
-      foreign_ = is_foreign(word);
+      foreign_ = word != kAssistant;  // also a tool, by whatever name
     }
     first = false;
   }
@@ -268,15 +276,19 @@ std::string HarmonyReader::mark(HarmonyMark mark) {
   if (part_ != Part::kHead) return held;
   end_segment();
   const bool call = !recipient_.empty() && recipient_ != kAssistant && recipient_ != "user" && recipient_ != "all";
-  begin_body(foreign_ ? Part::kOther : call ? Part::kCall : channel_ == "analysis" ? Part::kReasoning : Part::kContent);
+  begin_body(foreign_ ? Part::kOther : call ? Part::kCall : channel_ == kAnalysis ? Part::kReasoning : Part::kContent);
   return held;
 }
 
-// Without a control token before it, text that is no head was none.
+bool HarmonyReader::is_reasoning(bool calls) const {
+  return part_ == Part::kReasoning || (part_ == Part::kCall && !calls && channel_ == kAnalysis);
+}
+
+// Without a control token before it, or in several lines, text that is no head was none.
 std::string HarmonyReader::finish() {
   const bool nothing_marked =
       place_ == Place::kBetween || (place_ == Place::kAuthor && of_prompt_ > 0 && segment_.size() > of_prompt_);
-  if (part_ != Part::kHead || segment_.empty() || !nothing_marked) return {};
+  if (part_ != Part::kHead || segment_.empty() || !(nothing_marked || has_lines(segment_))) return {};
   return give_up();
 }
 

@@ -3,13 +3,14 @@
 //   <|start|>assistant to=functions.f<|channel|>commentary <|constrain|>json<|message|>{"a": 1}<|call|>
 //
 // The prompt ends with the first message's "<|start|>assistant". Bodies on the channel "analysis" are reasoning; a
-// recipient ("to=…", in any part of the head) makes a call; all else is content. Messages by others than the assistant
-// are no part of the answer. A control token is one by its id alone: the same characters in other tokens are text.
+// recipient ("to=…", in any part of the head) makes a call; all else is content. Where calls are not told from text,
+// theirs is text of their channel. Messages by others than the assistant, such as tools, are no part of the answer. A
+// control token is one by its id alone: the same characters in other tokens are text.
 //
 // Outputs that are not quite in the form: <|start|> or <|channel|> within a body ends it, <|message|> and <|constrain|>
 // there mean nothing. Text where a head should be, and that cannot be one, is content, with every character. A head
-// that control tokens began and the end of the output cuts off is no text. Source: the format's published description
-// and the package openai-harmony.
+// that control tokens began may have line ends for spaces; if <|message|> never comes, one in a single line is no text,
+// and several lines are content. Source: the format's published description and the package openai-harmony.
 #pragma once
 
 #include <volley/engine.h>
@@ -68,6 +69,8 @@ class HarmonyReader {
   std::string finish();
 
   Part part() const { return part_; }
+  // Whether the text of part() is shown as thoughts. calls: calls are told from text.
+  bool is_reasoning(bool calls) const;
   // Whom a call is for, without "functions.".
   const std::string& recipient() const { return recipient_; }
   int message() const { return message_; }  // counts bodies; equal numbers are one message
@@ -93,17 +96,18 @@ class HarmonyReader {
 // REQUIRES: options.harmony.
 std::unique_ptr<OutputStage> harmony_stage(const OutputParser::Options& options);
 
-// Counts the tokens of reasoning bodies.
+// Counts the tokens of reasoning bodies. calls: as of HarmonyReader::is_reasoning().
 class HarmonyCounter {
  public:
-  HarmonyCounter(HarmonyTokens tokens, HarmonyReader start) : tokens_(tokens), reader_(std::move(start)) {}
+  HarmonyCounter(HarmonyTokens tokens, HarmonyReader start, bool calls)
+      : tokens_(tokens), reader_(std::move(start)), calls_(calls) {}
 
   // `text`: of the token by itself; asked for in heads alone.
   template <class Text>
   void push(TokenId token, const Text& text) {
     if (const auto mark = tokens_.mark_of(token)) {
       reader_.mark(*mark);
-    } else if (reader_.part() == HarmonyReader::Part::kReasoning) {
+    } else if (reader_.is_reasoning(calls_)) {
       ++count_;
     } else if (reader_.part() == HarmonyReader::Part::kHead) {
       reader_.text(text(token));
@@ -114,6 +118,7 @@ class HarmonyCounter {
  private:
   HarmonyTokens tokens_;
   HarmonyReader reader_;
+  bool calls_;
   int64_t count_ = 0;
 };
 

@@ -46,6 +46,10 @@ size_t end_of_string(std::string_view json_text, size_t begin) {
   return std::min(at + 1, json_text.size());
 }
 
+bool instructs(std::string_view role) {
+  return role == "system" || role == "developer";
+}
+
 // One message while it is taken apart.
 struct Message {
   std::vector<std::pair<std::string, std::string_view>> members;
@@ -82,6 +86,19 @@ std::string rewritten(std::string_view object, std::string_view name, const Rewr
     out.append(key == name ? rewrite(value) : std::string(value));
   }
   return out + "}";
+}
+
+// Templates read the first message's instructions alone. More of them at the start become one with it.
+void join_first_instructions(std::vector<Message>& messages) {
+  size_t end = 0;
+  while (end < messages.size() && instructs(messages[end].role)) ++end;
+  if (end < 2) return;
+  std::string& all = messages[0].content;
+  for (size_t i = 1; i < end; ++i) {
+    if (messages[i].content.empty()) continue;
+    all.append(all.empty() ? "" : "\n\n").append(messages[i].content);
+  }
+  messages.erase(messages.begin() + 1, messages.begin() + static_cast<std::ptrdiff_t>(end));
 }
 
 // Arguments are JSON within a string, and templates see what it holds: there a token may be spelt with escapes.
@@ -195,6 +212,7 @@ std::string unmarked(std::string_view text) {
 std::string harmony_messages(std::string_view messages_json, bool preambles) {
   std::vector<Message> messages;
   for (const std::string_view text : array_elements(messages_json)) messages.push_back(read_message(text));
+  join_first_instructions(messages);
   std::vector<std::string> out;
   const auto write_result = [&](const Message& m) { out.push_back(write_message(m, m.content, {}, {})); };
   for (size_t i = 0; i < messages.size(); ++i) {
@@ -234,6 +252,44 @@ std::string harmony_messages(std::string_view messages_json, bool preambles) {
   return text + "]";
 }
 
+std::string harmony_tools(std::string_view tools_json) {
+  // Templates add such a default to a text as it is, and write any other as JSON.
+  const auto parameter = [](std::string_view spec) {
+    const auto lists = [&](const char* name) {
+      const std::string_view list = spec.starts_with('{') ? find_member(spec, name) : std::string_view();
+      return list.starts_with('[') && !array_elements(list).empty();
+    };
+    if (!lists("enum") && !lists("oneOf")) return std::string(spec);
+    return rewritten(spec, "default", [](std::string_view value) {
+      return value.starts_with('"') ? std::string(value) : json_string(value);
+    });
+  };
+  const auto parameters = [&](std::string_view schema) {
+    return rewritten(schema, "properties", [&](std::string_view properties) {
+      if (!properties.starts_with('{')) return std::string(properties);
+      std::string out = "{";
+      for (const auto& [name, spec] : object_members(properties)) {
+        out.append(out.size() > 1 ? "," : "").append(json_string(name)).append(":").append(parameter(spec));
+      }
+      return out + "}";
+    });
+  };
+  const auto function = [&](std::string_view object) {
+    std::string out = rewritten(object, "parameters", parameters);
+    if (!object.starts_with('{')) return out;
+    const std::string_view description = find_member(object, "description");
+    if (description.empty()) return R"({"description":"")" + (out == "{}" ? "}" : "," + out.substr(1));
+    return description == "null" ? rewritten(out, "description", [](std::string_view) { return std::string("\"\""); })
+                                 : out;
+  };
+  if (!json::parse(tools_json, nullptr, /*allow_exceptions=*/false).is_array()) return std::string(tools_json);
+  std::string out = "[";
+  for (const std::string_view tool : array_elements(tools_json)) {
+    out.append(out.size() > 1 ? "," : "").append(rewritten(tool, "function", function));
+  }
+  return out + "]";
+}
+
 Status check_reasoning_effort(const OutputFormat& format, const ChatMessages& chat) {
   if (!format.harmony || chat.template_kwargs_json.empty()) return {};
   const json kwargs = json::parse(chat.template_kwargs_json);
@@ -264,17 +320,62 @@ std::string with_system_role(std::string_view messages_json) {
   return out + "]";
 }
 
+constexpr std::string_view kUserHead = "<|start|>user<|message|>";
+constexpr std::string_view kDeveloperHead = "<|start|>developer<|message|>";
+
+// Templates print instructions at the start alone, and drop later ones. These become a user's, which begin with the
+// head that they must have: no text of a client's can begin so, as a token in it is marked. Returns how many.
+size_t write_later_instructions(std::string& messages_json) {
+  std::string out = "[";
+  size_t later = 0;
+  bool first = true;
+  for (const std::string_view text : array_elements(messages_json)) {
+    const Message message = read_message(text);
+    const bool is_later = !first && instructs(message.role);
+    first = false;
+    if (is_later && message.content.empty()) continue;
+    out += out.size() > 1 ? "," : "";
+    if (!is_later) {
+      out += text;
+      continue;
+    }
+    ++later;
+    out += R"({"role":"user","content":)" +
+           json_string(std::string(kDeveloperHead) + "# Instructions\n\n" + message.content) + "}";
+  }
+  messages_json = out + "]";
+  return later;
+}
+
+Status head_later_instructions(std::string& rendered, size_t later) {
+  if (later == 0) return {};
+  const std::string both = std::string(kUserHead).append(kDeveloperHead);
+  size_t found = 0;
+  for (size_t at = rendered.find(both); at != std::string::npos; at = rendered.find(both, at + both.size())) ++found;
+  if (found != later) {
+    return invalid_argument(
+        "\"messages\" has instructions (\"system\" or \"developer\") behind other messages, where this model's chat "
+        "template cannot print them: put them first.");
+  }
+  replace_all(rendered, both, kDeveloperHead);
+  return {};
+}
+
 }  // namespace
 
 Result<std::string> render_chat_prompt(const Engine& engine, const OutputFormat& format, ChatMessages chat) {
-  if (format.harmony) {
-    chat.messages_json = mark_lookalikes(harmony_messages(chat.messages_json, format.preambles));
-    chat.tools_json = mark_lookalikes(chat.tools_json);
-    chat.template_kwargs_json = mark_lookalikes(chat.template_kwargs_json);
+  if (!format.harmony) {
+    chat.messages_json = with_system_role(chat.messages_json);
+    if (format.tools == ToolFormat::kMistral) chat.messages_json = with_short_call_ids(chat.messages_json);
+    return engine.render_chat(chat);
   }
-  if (!format.harmony) chat.messages_json = with_system_role(chat.messages_json);
-  if (format.tools == ToolFormat::kMistral) chat.messages_json = with_short_call_ids(chat.messages_json);
-  return engine.render_chat(chat);
+  chat.messages_json = mark_lookalikes(harmony_messages(chat.messages_json, format.preambles));
+  chat.tools_json = mark_lookalikes(harmony_tools(chat.tools_json));
+  chat.template_kwargs_json = mark_lookalikes(chat.template_kwargs_json);
+  const size_t later = write_later_instructions(chat.messages_json);
+  VOLLEY_ASSIGN(std::string rendered, engine.render_chat(chat));
+  VOLLEY_RETURN_IF_ERROR(head_later_instructions(rendered, later));
+  return rendered;
 }
 
 Result<std::vector<TokenId>> encode_chat(const Engine& engine, const OutputFormat& format, std::string_view rendered,

@@ -61,7 +61,7 @@ class NamedCheckpoint final : public Checkpoint {
   // What 16 bits the rest of a quantised model has decides nothing: its matrices have fewer.
   DType main_dtype() const override {
     const DType dtype = files_->main_dtype();
-    return rules_.quantisation && dtype == DType::kF16 ? DType::kBF16 : dtype;
+    return !quantisation().empty() && dtype == DType::kF16 ? DType::kBF16 : dtype;
   }
   void done_with(const SourceTensor& tensor) const override { files_->done_with(tensor); }
   std::string origin() const override { return files_->origin(); }
@@ -87,7 +87,7 @@ class NamedCheckpoint final : public Checkpoint {
 
   Result<std::optional<Codes>> find(std::string_view name, std::span<const int64_t> shape) const {
     constexpr std::string_view kWeight = ".weight";
-    if (!rules_.quantisation || shape.size() != 2) return std::optional<Codes>();
+    if (quantisation().empty() || shape.size() != 2) return std::optional<Codes>();
     if (const std::optional<Place> place = in_stack(name)) {
       return find_codes(files_, *rules_.quantisation,
                         {place->stored, true, place->count, place->parts, place->index, shape[0], shape[1]});

@@ -22,7 +22,7 @@ constexpr float kValues[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 1
 // Knows names alone; each tensor counts.
 class Names final : public Checkpoint {
  public:
-  explicit Names(std::vector<std::string> names) : names_(std::move(names)) {}
+  explicit Names(std::vector<std::string> names, DType main = DType::kBF16) : names_(std::move(names)), main_(main) {}
   bool has(std::string_view name) const override {
     return std::find(names_.begin(), names_.end(), name) != names_.end();
   }
@@ -44,11 +44,12 @@ class Names final : public Checkpoint {
   }
   Status check_integers(std::string_view name, int64_t) const override { return check(name, {}); }
   DType dtype_of(std::string_view name) const override { return has(name) ? DType::kF32 : DType::kBF16; }
-  DType main_dtype() const override { return DType::kBF16; }
+  DType main_dtype() const override { return main_; }
   std::vector<std::string> names() const override { return names_; }
 
  private:
   std::vector<std::string> names_;
+  DType main_;
 };
 
 const NameRules kRules = {.prefixes = {"", "model."},
@@ -84,6 +85,23 @@ TEST(NamedCheckpoint, WhatIsMissingIsAskedForByItsUsualName) {
   const auto missing = view({"odd"})->get("layers.0.b", {});
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.error().message, "layers.0.b");
+}
+
+// Scales of the cache are no weights, and files that have nothing else of a quantised model's are plain.
+TEST(NamedCheckpoint, ScalesOfTheCacheAloneLeaveAPlainModel) {
+  const std::string attention = "model.layers.0.self_attn.";
+  const auto files = std::make_shared<Names>(
+      std::vector<std::string>{attention + "k_proj.weight", attention + "k_proj.k_scale", attention + "v_scale",
+                               attention + "kv_scale", attention + "v_proj.output_scale"},
+      DType::kF16);
+  NameRules rules;
+  rules.quantisation = std::make_shared<Quantisation>();
+  const auto plain = with_names(files, rules);
+  EXPECT_THAT(plain->names(), ElementsAre("layers.0.self_attn.k_proj.weight"));
+  EXPECT_EQ(plain->quantisation(), "");
+  EXPECT_EQ(plain->main_dtype(), DType::kF16);
+  rules.quantisation = std::make_shared<Quantisation>(Quantisation{.name = "modelopt FP8"});
+  EXPECT_EQ(with_names(files, rules)->main_dtype(), DType::kBF16);
 }
 
 // Two experts of one gate and one up row of 3 columns, as one tensor and one by one.

@@ -24,12 +24,13 @@ namespace volley::weights {
 struct Quantisation {
   enum class Integers { kPacked, kAwq, kGptq };
 
-  std::string name;                           // for people: "fp8", "gptq"
+  std::string name;                           // for people: "fp8", "gptq"; empty: matrices are plain
   int32_t block_rows = 0, block_columns = 0;  // of FP8 in blocks; 0: there are none
   std::vector<int32_t> groups = {};           // columns of a group of integers; what M's shapes choose from
   Integers integers = Integers::kPacked;
   bool act_order = false;       // GPTQ: columns of a group may lie anywhere, as M.g_idx says
   bool zeros_less_one = false;  // zero points are stored less 1 (the first format of GPTQ)
+  std::string kv_format = {};   // for people: what scales of keys and values are for; empty: e4m3
 };
 
 // Where a matrix [rows, columns] lies in the files.
