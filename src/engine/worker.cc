@@ -195,6 +195,11 @@ void Worker::take_part() {
 void Worker::follow_to_the_end() {
   if (!lockstep_) return;
   lockstep_.with->leave(lockstep_.replica);
+  // Nobody asks for what is under way any more, but a pass without rows comes behind it.
+  for (; !flights_.empty(); flights_.pop_front()) {
+    const Watchdog::Step watched(watchdog_);
+    if (flights_.front().enqueued) parts_.replica->wait(results_);
+  }
   while (lockstep_.with->wait(lockstep_.replica)) take_part();
 }
 
