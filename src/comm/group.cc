@@ -16,7 +16,7 @@ class DryCommunicator final : public Communicator {
   int ranks() const override { return ranks_; }
 
   Status prepare(Device& device) override {
-    const int64_t gpu_bytes = nccl_ ? kNcclBufferBytes + kNcclReservedBytes : kPeerBytes;
+    const int64_t gpu_bytes = nccl_ ? kNcclBufferBytes + nccl_reserved_bytes(ranks_) : kPeerBytes;
     const int64_t bytes = device.kind() == DeviceKind::kCpu ? cpu_bytes_ : gpu_bytes;
     if (bytes == 0) return {};
     VOLLEY_ASSIGN(memory_, device.allocate(static_cast<size_t>(bytes)));
