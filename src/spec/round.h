@@ -49,8 +49,8 @@ struct RoundConfig {
   int rank = 0;
   // With the rounds of replicas that divide the target's experts among them (Pass::exchange): passes of one meet those
   // of all others, number by number. Null: it has them all. Must outlive the round. On a GPU, where passes under way
-  // wait for those that others have yet to enqueue, all memory is taken when the round is made: what would take or free
-  // some later could wait for them, too.
+  // wait for those that others have yet to enqueue, memory is taken when the round is made: what frees some later could
+  // wait for them, too. (The token counts of penalties are taken slot by slot, and kept.)
   comm::RowExchange* exchange = nullptr;
 };
 
