@@ -3,6 +3,7 @@
 #include <cmath>
 #include <new>
 #include <numbers>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -16,7 +17,7 @@ namespace {
 constexpr int kTableBits = 12;
 constexpr int kTableSize = 1 << kTableBits;
 constexpr size_t kPerHash = 64 / kTableBits;
-constexpr size_t kSharedCount = size_t{1} << 19;  // values from which on threads pay
+constexpr size_t kThreadCount = size_t{1} << 19;  // values that are worth a thread
 
 // x with P(standard normal < x) = p, 0.5 <= p < 1. Newton's method from 0: the distribution function is concave above
 // 0, so each step stays below the root and comes nearer.
@@ -43,6 +44,12 @@ class DummyCheckpoint final : public Checkpoint {
   bool has(std::string_view) const override { return true; }
 
   Result<SourceTensor> get(std::string_view name, std::span<const int64_t> shape) const override {
+    return get_part(name, shape, 0, shape);
+  }
+
+  // Values depend on the whole tensor's shape and on where they are in it, so a part is made without the rest.
+  Result<SourceTensor> get_part(std::string_view name, std::span<const int64_t> whole, int64_t first,
+                                std::span<const int64_t> shape) const override {
     size_t count = 1;
     for (const int64_t dim : shape) {
       VOLLEY_CHECK_GE(dim, 0);
@@ -54,22 +61,16 @@ class DummyCheckpoint final : public Checkpoint {
       return resource_exhausted("No memory for the " + std::to_string(count) + " random weights of \"" +
                                 std::string(name) + "\".");
     }
-    if (shape.size() <= 1) {
+    if (whole.size() <= 1) {
       std::fill_n(values.get(), count, to_bfloat16(1.0f).bits);
     } else if (count > 0) {
-      fill(values.get(), count, key_of(name, shape), 1.0 / std::sqrt(static_cast<double>(shape.back())));
+      fill(std::span(values.get(), count), static_cast<size_t>(first), key_of(name, whole),
+           1.0 / std::sqrt(static_cast<double>(whole.back())));
     }
     return SourceTensor{reinterpret_cast<const std::byte*>(values.get()), DType::kBF16,
                         std::vector<int64_t>(shape.begin(), shape.end()), values};
   }
 
-  Result<SourceTensor> get_part(std::string_view name, std::span<const int64_t> whole, int64_t first,
-                                std::span<const int64_t> shape) const override {
-    VOLLEY_ASSIGN(SourceTensor tensor, get(name, whole));
-    tensor.data += static_cast<size_t>(first) * dtype_size(tensor.dtype);
-    tensor.shape.assign(shape.begin(), shape.end());
-    return tensor;
-  }
   Status check(std::string_view, std::span<const int64_t>) const override { return {}; }
 
   // All zero: as offsets between vocabularies they say that a token's id is the same in both.
@@ -88,25 +89,29 @@ class DummyCheckpoint final : public Checkpoint {
     return key;
   }
 
-  // Models of billions of weights are filled this way: one hash gives five values, each a look-up.
-  void fill(uint16_t* values, size_t count, uint64_t key, double deviation) const {
+  // Values [first, first + values.size()) of a tensor. Models of billions of weights are filled this way: one hash
+  // gives five values, each a look-up.
+  void fill(std::span<uint16_t> values, size_t first, uint64_t key, double deviation) const {
     std::array<uint16_t, kTableSize> table;
     for (int i = 0; i < kTableSize; ++i) table[i] = to_bfloat16(static_cast<float>(normal_[i] * deviation)).bits;
     // Hash h makes values [h * kPerHash, (h + 1) * kPerHash), so threads can take any part.
-    const auto fill_hashes = [&](size_t begin, size_t end) {
-      for (size_t h = begin; h < end; ++h) {
+    const size_t end = first + values.size();
+    const auto fill_hashes = [&](size_t begin_hash, size_t end_hash) {
+      for (size_t h = begin_hash; h < end_hash; ++h) {
         uint64_t bits = mix_bits(key + (h + 1) * kSplitMixStep);
-        const size_t stop = std::min(count, (h + 1) * kPerHash);
-        for (size_t i = h * kPerHash; i < stop; ++i, bits >>= kTableBits) values[i] = table[bits % kTableSize];
+        for (size_t i = h * kPerHash; i < std::min(end, (h + 1) * kPerHash); ++i, bits >>= kTableBits) {
+          if (i >= first) values[i - first] = table[bits % kTableSize];
+        }
       }
     };
-    const size_t hashes = (count + kPerHash - 1) / kPerHash;
-    const size_t threads = count < kSharedCount ? 1 : std::max(1u, std::thread::hardware_concurrency());
+    const size_t begin_hash = first / kPerHash, hashes = (end + kPerHash - 1) / kPerHash - begin_hash;
+    const size_t threads = std::clamp(values.size() / kThreadCount, size_t{1},
+                                      static_cast<size_t>(std::max(1u, std::thread::hardware_concurrency())));
     std::vector<std::jthread> helpers;
     for (size_t t = 1; t < threads; ++t) {
-      helpers.emplace_back(fill_hashes, hashes * t / threads, hashes * (t + 1) / threads);
+      helpers.emplace_back(fill_hashes, begin_hash + hashes * t / threads, begin_hash + hashes * (t + 1) / threads);
     }
-    fill_hashes(0, hashes / threads);
+    fill_hashes(begin_hash, begin_hash + hashes / threads);
   }
 
   const uint64_t seed_;

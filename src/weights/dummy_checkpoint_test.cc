@@ -45,6 +45,20 @@ TEST(DummyCheckpoint, DependsOnSeedNameAndShapeAlone) {
   EXPECT_NE(x, values(*other_seed, "w", {7, 33}));
 }
 
+// Ranks read their own parts, and must hold slices of one model. Large enough for several threads.
+TEST(DummyCheckpoint, PartsAreThoseOfTheWhole) {
+  const auto checkpoint = make_dummy_checkpoint(1);
+  const std::vector<int64_t> whole = {1500, 1031};
+  const SourceTensor all = *checkpoint->get("w", whole);
+  for (const auto& [first, rows] : {std::pair(0, 1500), {0, 1}, {1, 2}, {7, 1300}, {1499, 1}, {3, 0}}) {
+    const std::vector<int64_t> shape = {rows, 1031};
+    const SourceTensor part = *checkpoint->get_part("w", whole, first * int64_t{1031}, shape);
+    EXPECT_EQ(part.shape, shape);
+    EXPECT_EQ(std::memcmp(part.data, all.data + first * 1031 * sizeof(BFloat16), rows * 1031 * sizeof(BFloat16)), 0)
+        << rows << " rows from " << first;
+  }
+}
+
 TEST(DummyCheckpoint, IsNormalWithVarianceOneOverTheLastDimension) {
   const auto x = values(*make_dummy_checkpoint(3), "w", {1000, 400});
   double sum = 0, squares = 0, fourths = 0;
