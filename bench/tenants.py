@@ -38,6 +38,7 @@ class Server:
         """Seconds to the first token; None: the queue was full."""
         prompt = [self.draw.randrange(5, self.options.vocabulary) for _ in range(self.options.prompt_tokens)]
         fields = {"prompt": prompt, "max_tokens": self.options.output_tokens, "ignore_eos": True, "temperature": 0}
+        fields["return_token_ids"] = True  # a token may have no text of its own
         body = json.dumps({**fields, "stream": True}).encode()
         begun = time.monotonic()
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 20)
@@ -50,7 +51,7 @@ class Server:
                 return None
             first, tail = None, b""
             while data := await reader.read(1 << 16):
-                if first is None and b'"text"' in data:
+                if first is None and b'"token_ids":[' in data:
                     first = time.monotonic() - begun
                 tail = (tail + data)[-256:]
             if status != 200 or first is None or b"data: [DONE]" not in tail:

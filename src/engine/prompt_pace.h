@@ -21,6 +21,9 @@ class PromptPace {
   explicit PromptPace(double target_seconds);
 
   sched::PromptBudget next() const;
+  // What those who decode should take at most of a step in which prompts have to wait: drafts that take longer would
+  // keep prompts from their part.
+  double for_decoding() const;
   // A step that ran, alone on the device.
   void observe(const sched::StepPlan& plan, double seconds);
 

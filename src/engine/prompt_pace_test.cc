@@ -102,6 +102,8 @@ TEST(PromptPace, WithoutATargetThereIsNoBound) {
   PromptPace pace(0);
   pace.observe(plan_of(4, 0, 100), 1.0);
   EXPECT_EQ(pace.next().rows_within(pace.next().seconds, 0, 2048), 2048);
+  EXPECT_GT(pace.for_decoding(), 1e9);
+  EXPECT_LT(PromptPace(0.1).for_decoding(), 0.5 * 0.1) << "prompts have the larger part";
 }
 
 }  // namespace

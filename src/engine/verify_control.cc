@@ -56,7 +56,7 @@ void VerifyControl::set(const VerifyPolicy& policy) {
   if (policy_) policy_->set_fixed(fixed_of(policy, config_.max_draft));
 }
 
-VerifyStep VerifyControl::next(const sched::DecodingOutlook& outlook) {
+VerifyStep VerifyControl::next(const sched::DecodingOutlook& outlook, double most_seconds) {
   VerifyStep step;
   // Without a table that says what survives there is nothing to share out by.
   if (policy_) step.limit.most_shared_rows = config_.most_shared_rows;
@@ -69,7 +69,9 @@ VerifyStep VerifyControl::next(const sched::DecodingOutlook& outlook) {
   if (outlook.requests.empty()) return step;  // who comes back from the queue begins with a plain step
   requests_.clear();
   for (const auto& entry : outlook.requests) requests_.push_back({entry.id, entry.most_draft});
-  step.decision = policy_->decide(requests_, {outlook.prompt_rows, outlook.prompts_ending}, outlook.positions);
+  spec::PassPrompts prompts = {outlook.prompt_rows, outlook.prompts_ending};
+  if (outlook.prompts_wait) prompts.most_seconds = most_seconds;
+  step.decision = policy_->decide(requests_, prompts, outlook.positions);
   step.limit.draft = step.decision->draft;
   step.limit.rows = step.decision->verify_rows;
   return step;

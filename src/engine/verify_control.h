@@ -7,6 +7,7 @@
 
 #include <volley/engine.h>
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -53,7 +54,8 @@ class VerifyControl {
 
   void set(const VerifyPolicy& policy);  // from the next step on. REQUIRES: VerifyConfig::costs, for kAuto
 
-  VerifyStep next(const sched::DecodingOutlook& outlook);
+  // most_seconds: what the decoding requests may take of a step that leaves prompts waiting (PromptPace).
+  VerifyStep next(const sched::DecodingOutlook& outlook, double most_seconds = std::numeric_limits<double>::infinity());
   // The rows that the decoding segments of a planned step get. `segments` may be fewer than were planned.
   spec::VerifyBudget budget(const sched::StepPlan& plan, std::span<const spec::RoundSegment> segments,
                             VerifyStep& step) const;

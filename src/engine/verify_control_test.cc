@@ -74,6 +74,19 @@ TEST(VerifyControl, WithoutADrafterNothingIsDrafted) {
   EXPECT_EQ(step.limit.most_shared_rows, 0);
 }
 
+// Only where prompts wait for later steps are drafts in their way, and only automatic ones give way.
+TEST(VerifyControl, DraftsKeepToTheirPartWhilePromptsWait) {
+  sched::DecodingOutlook outlook = two_requests();
+  outlook.prompt_rows = 8;
+  VerifyControl automatic(config_of({Kind::kAuto, 0}));
+  EXPECT_EQ(automatic.next(outlook, 1e-3).limit.draft, 3);
+  outlook.prompts_wait = true;
+  EXPECT_EQ(automatic.next(outlook, 1e-3).limit.draft, 0);
+  EXPECT_EQ(automatic.next(outlook, 1).limit.draft, 3);
+  VerifyControl full(config_of({Kind::kFull, 0}));
+  EXPECT_EQ(full.next(outlook, 1e-3).limit.draft, 3);
+}
+
 TEST(VerifyControl, FixedPoliciesDraftThatMuch) {
   VerifyControl full(config_of({Kind::kFull, 0}));
   EXPECT_EQ(full.next(two_requests()).limit.draft, 3);

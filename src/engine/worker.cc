@@ -369,7 +369,7 @@ bool Worker::may_ask_for_masks() const {
 bool Worker::start_step() {
   if (!flights_.empty() && may_ask_for_masks()) return false;
   const sched::PromptBudget prompts = pace_.next();
-  VerifyStep verify = verify_.next(scheduler_.decoding(prompts));
+  VerifyStep verify = verify_.next(scheduler_.decoding(prompts), pace_.for_decoding());
   sched::StepPlan plan = scheduler_.plan(verify.limit, prompts);
   VOLLEY_CHECK_MSG(!plan.empty() || !flights_.empty() || scheduler_.idle(),
                    "the scheduler has requests but plans nothing");

@@ -100,6 +100,7 @@ DecodingOutlook Scheduler::State::decoding(const PromptBudget& prompts) const {
     }
     if (!request.decodes_next()) turns.spend(count(request));
   }
+  outlook.prompts_wait = allowance.empty();
   return outlook;
 }
 

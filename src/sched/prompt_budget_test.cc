@@ -79,6 +79,7 @@ TEST(PromptBudgetInPlans, BoundsPromptsBesideStreams) {
   int32_t computed = 0, steps = 0;
   while (computed < 90) {
     EXPECT_EQ(scheduler.decoding(budget).prompt_rows, std::min(20, 90 - computed)) << "what plan() will do";
+    EXPECT_EQ(scheduler.decoding(budget).prompts_wait, 90 - computed > 20);
     const StepPlan plan = scheduler.plan({}, budget);
     ASSERT_LE(prompt_rows(plan), 20);
     ASSERT_GT(prompt_rows(plan), 0);

@@ -93,6 +93,8 @@ void Options::evaluate(const RoundToChoose& round, const CostModel& costs, Repla
     if (options_.size() == begins_.back()) break;
     begins_.push_back(options_.size());
   }
+  most_seconds_ = round.most_seconds;
+  bounded_ = !std::ranges::all_of(options_, [&](const Option& option) { return allowed(option); });
   worth_ = 0;
   if (round.joining == 0) return;
   alone.requests += round.joining;
@@ -112,6 +114,7 @@ const Option& Options::best() const {
   const Option* best = &options_.front();
   const auto left = [&](const Option& option) { return option.tokens - worth_ * option.charged; };
   for (const Option& option : options_) {
+    if (!allowed(option)) continue;
     if (others_wait()) {
       best = left(option) > left(*best) ? &option : best;
     } else {

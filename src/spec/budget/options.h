@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -26,7 +27,8 @@ struct RoundToChoose {
   int32_t most_draft = 0;  // of any request
   int32_t other_rows = 0;
   int64_t kv_tokens = 0;
-  int32_t joining = 0;  // requests that decode from the next round on
+  int32_t joining = 0;                                            // requests that decode from the next round on
+  double most_seconds = std::numeric_limits<double>::infinity();  // PassPrompts
 };
 
 class Options {
@@ -42,12 +44,16 @@ class Options {
     return std::span(options_).subspan(begins_[i], begins_[i + 1] - begins_[i]);
   }
   const Option& plain() const { return options_.front(); }
-  // Among equal rates the one with fewer drafted tokens, then with fewer rows.
+  // Among equal rates the one with fewer drafted tokens, then with fewer rows. best(): of those that most_seconds
+  // allows.
   const Option& best_of_length(size_t i) const;
   const Option& best() const;
   // Whether best() goes by what time is worth to requests that wait to join: where plain decoding of all of them gives
   // more tokens a second than anything now, each second costs so many, and what is left of the tokens counts.
   bool others_wait() const { return worth_ > 0; }
+  bool allowed(const Option& option) const { return option.draft == 0 || option.charged <= most_seconds_; }
+  // Whether RoundToChoose::most_seconds forbids some of the options.
+  bool bounded() const { return bounded_; }
 
   // The shape that runs, which is what costs are counted by: drafts and recorded passes come in some sizes only.
   RoundShape shape(const RoundToChoose& round, int32_t draft, int32_t rows) const;
@@ -66,7 +72,9 @@ class Options {
   std::vector<Option> options_;
   std::vector<size_t> begins_;
   std::vector<Size> sizes_;  // ascending
-  double worth_ = 0;         // tokens a second, 0 where nobody waits or nothing is gained by haste
+  double most_seconds_ = 0;
+  bool bounded_ = false;
+  double worth_ = 0;  // tokens a second, 0 where nobody waits or nothing is gained by haste
 };
 
 }  // namespace volley::spec

@@ -32,6 +32,36 @@ TEST(OptionsTest, OfEqualOnesThatWithFewerDraftsThenWithFewerRows) {
   EXPECT_EQ(best({1, 1, 1, 1, 1, 1, 1}), std::pair(7, 32));
 }
 
+// Prompts have their part of a step with a target: what they leave binds drafts, never plain decoding.
+TEST(OptionsTest, NoDraftTakesLongerThanItMay) {
+  BudgetConfig config;
+  config.max_draft = 7;
+  config.draft_lengths = {1, 3, 7};
+  config.most_shared_rows = config.max_rows = 128;
+  const CostModel costs({{{4, 0, 4}, {0, 1}}, {{4, 7, 32}, {0.1, 2}}}, {});
+  Population population(7);
+  BlockHistory history;
+  population.add(std::vector<float>(7, 0.99f), history);
+  const auto best = [&](double most_seconds) {
+    const std::vector<Replay::Request> requests(4, {&history, 7});
+    Replay replay;
+    replay.begin(requests, population, std::vector<int64_t>{0});
+    Options options(config);
+    RoundToChoose round = {4, 7, 16, 100};
+    round.most_seconds = most_seconds;
+    options.evaluate(round, costs, replay);
+    EXPECT_EQ(options.bounded(), most_seconds < 2);
+    EXPECT_TRUE(options.best().draft == 0 || options.best().charged <= most_seconds) << most_seconds;
+    return options.best();
+  };
+  const Option free = best(10);
+  EXPECT_EQ(free.rows, 32);
+  const Option bounded = best(1.5);
+  EXPECT_GT(bounded.draft, 0);
+  EXPECT_LT(bounded.rows, free.rows);
+  EXPECT_EQ(best(0.5).draft, 0);
+}
+
 // Less room than a step between the sizes that are looked at.
 TEST(OptionsTest, WhatThereIsRoomForIsOneOfTheSizes) {
   BudgetConfig config;

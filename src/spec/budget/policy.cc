@@ -164,7 +164,7 @@ const Option& BudgetPolicy::State::nearest(size_t length, double rows) const {
 
 const Option& BudgetPolicy::State::settle(int32_t requests) {
   const Option* chosen = &options.best();
-  if (options.others_wait()) return *chosen;  // which says nothing of the rounds to come
+  if (options.others_wait() || options.bounded()) return *chosen;  // which says nothing of the rounds to come
   bool kept = false;
   const bool same_load = 4 * std::abs(requests - settled_requests) <= settled_requests;
   for (size_t i = 0; same_load && i < options.lengths(); ++i) {
@@ -305,6 +305,7 @@ Decision BudgetPolicy::State::choose(std::span<const BudgetRequest> requests, co
     if (chosen.draft == 0) probed = probe(round, chosen);
     if (probed == nullptr) probed = rival(round, chosen);
   }
+  if (probed != nullptr && !options.allowed(*probed)) probed = nullptr;
   const Option& option = probed != nullptr ? *probed : chosen;
   last = {option.draft,           option.rows,    probed != nullptr, option.rate(),
           options.plain().rate(), option.seconds, option.tokens};
@@ -317,7 +318,8 @@ Decision BudgetPolicy::State::choose(std::span<const BudgetRequest> requests, co
 Decision BudgetPolicy::decide(std::span<const BudgetRequest> requests, PassPrompts prompts, int64_t kv_tokens) {
   State& s = *state_;
   if (requests.empty()) return {};
-  RoundToChoose round = {static_cast<int32_t>(requests.size()), 0, prompts.rows, kv_tokens, prompts.ending};
+  RoundToChoose round = {
+      static_cast<int32_t>(requests.size()), 0, prompts.rows, kv_tokens, prompts.ending, prompts.most_seconds};
   for (const BudgetRequest& request : requests) round.most_draft = std::max(round.most_draft, request.most_draft);
   if (s.config.fixed) return s.fixed(requests, round, *s.config.fixed);
   const std::optional<Decision> again = s.standing(requests, round);

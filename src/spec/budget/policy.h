@@ -10,6 +10,7 @@
 #include <volley/engine.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -41,6 +42,9 @@ struct BudgetRequest {
 struct PassPrompts {
   int32_t rows = 0;
   int32_t ending = 0;  // prompts that end in it: their requests decode in the round after
+  // What the decoding requests may take of the round, so that the prompts have the rest of a step's target time. Plain
+  // decoding may take what it takes.
+  double most_seconds = std::numeric_limits<double>::infinity();
 };
 
 struct Decision {
