@@ -56,9 +56,9 @@ Status Dispatcher::submit(Admission admission) {
     sink(event);
   };
   const std::lock_guard submitting(submit_mutex_);
-  size_t queued = 0;
-  for (const auto& worker : workers_) queued += worker->queued();
-  if (queued >= static_cast<size_t>(config_.max_queue)) return queue_is_full(queued);
+  QueuePlaces queued;
+  for (const auto& worker : workers_) queued.add(worker->queued());
+  VOLLEY_RETURN_IF_ERROR(queued.check(request.tenant, static_cast<size_t>(config_.max_queue)));
   size_t replica = 0;
   {
     const std::lock_guard lock(mutex_);

@@ -243,6 +243,35 @@ TEST_F(Replicas, TheQueueIsOne) {
   until([&] { return dispatcher_->stats().requests_finished == 7; });
 }
 
+// Who fills the queue keeps nobody else out of it, in one engine and over replicas.
+class QueueOfReplicas : public Replicas, public ::testing::WithParamInterface<int> {};
+
+TEST_P(QueueOfReplicas, HasAPlaceForASmallTenant) {
+  make(static_cast<size_t>(GetParam()), false, /*max_queue=*/8);
+  stands_ = true;
+  std::vector<Open> open;
+  const auto ask = [&](const char* tenant) {
+    GenerateRequest request = numbered(static_cast<int>(open.size()));
+    request.tenant = tenant;
+    Open one = submit(std::move(request));
+    if (!one.taken.ok()) return false;
+    open.push_back(std::move(one));
+    return true;
+  };
+  for (int i = 0; i < GetParam(); ++i) EXPECT_TRUE(ask("large"));
+  until([&] { return standing_ == GetParam(); });  // they leave the queue no later than the next step
+  while (ask("large")) {
+  }
+  EXPECT_GE(open.size(), 7u);
+  EXPECT_LE(open.size(), 7u + GetParam());
+  EXPECT_TRUE(ask("small"));
+  EXPECT_FALSE(ask("other")) << "eight are eight";
+  go_on();
+  for (Open& one : open) EXPECT_EQ(wait(one).reason, FinishReason::kLength);
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, QueueOfReplicas, ::testing::Values(1, 2));
+
 TEST_F(Replicas, CancellingFindsTheReplica) {
   make(3, false);
   stands_ = true;

@@ -31,10 +31,6 @@ Error nothing_to_choose() {
 
 }  // namespace
 
-Error queue_is_full(size_t waiting) {
-  return resource_exhausted("The queue is full (" + std::to_string(waiting) + " requests wait): try again later.");
-}
-
 Worker::Worker(WorkerParts parts)
     : parts_(std::move(parts)),
       lockstep_(parts_.replica->lockstep()),
@@ -83,10 +79,8 @@ Status Worker::submit(Admission admission) {
     std::lock_guard lock(mutex_);
     if (!failure_.empty()) return Error{ErrorCode::kUnavailable, failure_};
     if (stopping_) return Error{ErrorCode::kUnavailable, "The engine is shutting down: send the request elsewhere."};
-    if (queued_ >= static_cast<size_t>(parts_.max_queue)) {
-      return queue_is_full(queued_);
-    }
-    ++queued_;
+    VOLLEY_RETURN_IF_ERROR(queued_.check(admission.request.tenant, static_cast<size_t>(parts_.max_queue)));
+    queued_.add(admission.request.tenant);
     admission.sink = open_.add(admission.id, std::move(admission.sink));
     commands_.push_back(std::move(admission));
   }
@@ -135,7 +129,7 @@ EngineStats Worker::stats() const {
   return stats;
 }
 
-size_t Worker::queued() const {
+QueuePlaces Worker::queued() const {
   const std::lock_guard lock(mutex_);
   return queued_;
 }
@@ -605,13 +599,17 @@ void Worker::publish_stats() {
 // what has begun.
 void Worker::count_queued() {
   const sched::SchedulerStats now = scheduler_.stats();
+  QueuePlaces queued;
+  scheduler_.for_each_tenant([&](const std::string& tenant, size_t waiting) { queued.add(tenant, waiting); });
   const std::lock_guard lock(mutex_);
   published_.requests_waiting = now.waiting;
   published_.requests_running = now.running;
-  queued_ = static_cast<size_t>(now.waiting);
   for (const auto* commands : {&pending_, &commands_}) {
-    for (const Command& command : *commands) queued_ += std::holds_alternative<Admission>(command) ? 1 : 0;
+    for (const Command& command : *commands) {
+      if (const auto* admission = std::get_if<Admission>(&command)) queued.add(admission->request.tenant);
+    }
   }
+  queued_ = std::move(queued);
 }
 
 }  // namespace volley::engine

@@ -17,6 +17,7 @@
 #include "engine/models.h"
 #include "engine/open_requests.h"
 #include "engine/prompt_pace.h"
+#include "engine/queue_places.h"
 #include "engine/replica.h"
 #include "engine/request_output.h"
 #include "engine/verify_control.h"
@@ -50,8 +51,6 @@ struct WorkerParts {
   std::function<void(bool begins)> on_restart;
 };
 
-Error queue_is_full(size_t waiting);  // kResourceExhausted
-
 // A request that passed every check.
 struct Admission {
   RequestId id = 0;
@@ -76,7 +75,7 @@ class Worker {
   void set_verify(const VerifyPolicy& policy);  // REQUIRES: WorkerParts::costs, for kAuto
   void set_target_step(double seconds);         // PromptPace
   EngineStats stats() const;
-  size_t queued() const;  // requests that wait
+  QueuePlaces queued() const;  // requests that wait
 
   // Ends every open request with this failure of the device, and takes no more. What comes after the first call does
   // nothing.
@@ -172,7 +171,7 @@ class Worker {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Command> commands_;  // guarded by mutex_
-  size_t queued_ = 0;             // admissions in commands_, or waiting when that was counted; guarded by mutex_
+  QueuePlaces queued_;            // admissions in commands_, and who waited when that was counted; guarded by mutex_
   bool stopping_ = false;         // guarded by mutex_
   std::string failure_;           // of the device; guarded by mutex_
   EngineStats published_;         // guarded by mutex_

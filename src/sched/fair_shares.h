@@ -20,6 +20,7 @@
 #include <volley/engine.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -60,6 +61,9 @@ class FairShares {
   void spend(RequestId id, int64_t rows);  // it gets these in a step. REQUIRES: it has a slot
 
   int64_t waiting() const { return waiting_; }
+  void for_each_tenant(const std::function<void(const std::string& tenant, size_t waiting)>& tell) const {
+    for (const auto& [name, tenant] : tenants_) tell(name, tenant.waiting.size());
+  }
   // Whether the first one's turn is before the second one's. REQUIRES: both have requests.
   bool before(const std::string& tenant, const std::string& other) const {
     return tenants_.at(tenant).spent < tenants_.at(other).spent;

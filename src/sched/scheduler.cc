@@ -107,6 +107,10 @@ const kv::Cache& Scheduler::cache() const {
   return state_->cache;
 }
 
+void Scheduler::for_each_tenant(const std::function<void(const std::string&, size_t)>& tell) const {
+  state_->shares.for_each_tenant(tell);
+}
+
 SchedulerStats Scheduler::stats() const {
   const State& s = *state_;
   SchedulerStats stats;

@@ -17,6 +17,7 @@
 #include <volley/engine.h>
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -175,6 +176,8 @@ class Scheduler {
   std::vector<CacheEvent> take_cache_events();
   const kv::Cache& cache() const;
   SchedulerStats stats() const;
+  // Every tenant that has requests, or had some lately, and how many of them wait.
+  void for_each_tenant(const std::function<void(const std::string& tenant, size_t waiting)>& tell) const;
   bool idle() const;  // nothing waiting or running
 
  private:
