@@ -20,6 +20,7 @@
 #include "engine/dispatcher.h"
 #include "engine/follow.h"
 #include "engine/node_setup.h"
+#include "engine/validation.h"
 #include "engine/worker_for_test.h"
 #include "net/port_for_test.h"
 #include "text/grammar.h"
@@ -128,6 +129,17 @@ TEST_F(Nodes, EndTogether) {
   worker_.reset();
   const Status end = end_of_other();
   EXPECT_TRUE(end.ok()) << end.error().message;
+}
+
+// Whoever forgets one option would start a server of its own.
+TEST(NodeOptions, ArePointlessWithoutTheNumberOfNodes) {
+  EngineOptions options;
+  EXPECT_TRUE(check_nodes(options).ok());
+  options.master_addr = "10.0.0.1";
+  EXPECT_THAT(check_nodes(options).error().message, HasSubstr("say how many there are with --nnodes"));
+  options.master_addr.clear();
+  options.node_rank = 1;
+  EXPECT_THAT(check_nodes(options).error().message, HasSubstr("say how many there are with --nnodes"));
 }
 
 // Slots whose states do not fit on one node are nobody's, whichever node that is.
