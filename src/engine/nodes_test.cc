@@ -20,6 +20,7 @@
 #include "engine/dispatcher.h"
 #include "engine/follow.h"
 #include "engine/node_setup.h"
+#include "engine/replica_options.h"
 #include "engine/validation.h"
 #include "engine/worker_for_test.h"
 #include "net/port_for_test.h"
@@ -140,6 +141,25 @@ TEST(NodeOptions, ArePointlessWithoutTheNumberOfNodes) {
   options.master_addr.clear();
   options.node_rank = 1;
   EXPECT_THAT(check_nodes(options).error().message, HasSubstr("say how many there are with --nnodes"));
+}
+
+// mpirun binds a process to one core unless it is told otherwise.
+TEST(NodeOptions, SayWhereAProcessIsBoundToFewCores) {
+  EngineOptions options;
+  options.nnodes = 2;
+  const auto said = [&](int may_run_on, int of_machine) {
+    return bound_to_few_cores(options, DeviceKind::kCpu, may_run_on, of_machine).value_or("");
+  };
+  EXPECT_THAT(said(1, 64), HasSubstr("may run on 1 of 64 cores"));
+  EXPECT_THAT(said(15, 64), HasSubstr("--bind-to none"));
+  EXPECT_EQ(said(16, 64), "");
+  EXPECT_EQ(said(1, 4), "");
+  EXPECT_FALSE(bound_to_few_cores(options, DeviceKind::kCuda, 1, 64));
+  options.threads = 1;
+  EXPECT_EQ(said(1, 64), "") << "somebody has said so";
+  options.threads = 0;
+  options.nnodes = 1;
+  EXPECT_EQ(said(1, 64), "");
 }
 
 // Slots whose states do not fit on one node are nobody's, whichever node that is.
