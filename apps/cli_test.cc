@@ -287,6 +287,26 @@ TEST(Cli, UsageErrorsExitWithTwo) {
   }
 }
 
+// The second engine would wait ten minutes for nodes that ended with the first.
+TEST(Cli, BenchOfSeveralNodesMeasuresOneMode) {
+  const std::vector<std::string> nodes = {"bench", "--nnodes", "2", "--tensor-parallel-size", "2"};
+  for (const std::vector<std::string>& several : std::vector<std::vector<std::string>>{
+           {}, {"--spec", "off,dflash"}, {"--spec", "dflash", "--block-size", "4,8"}}) {
+    std::vector<std::string> arguments = nodes;
+    arguments.insert(arguments.end(), several.begin(), several.end());
+    Program program(arguments);
+    EXPECT_EQ(program.status(), 2);
+    EXPECT_NE(program.err().find("with --nnodes run bench once for each"), std::string::npos) << program.err();
+  }
+  for (const char* one : {"off", "dflash"}) {
+    std::vector<std::string> arguments = nodes;
+    arguments.insert(arguments.end(), {"--spec", one});
+    Program program(arguments);
+    EXPECT_EQ(program.status(), 2);
+    EXPECT_NE(program.err().find("needs --master-addr"), std::string::npos) << program.err();
+  }
+}
+
 TEST(Cli, ModelsThatCannotBeLoadedExitWithThree) {
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
            {"generate", "--model", "no/such/model", "--draft", "none", "--prompt", "a"},

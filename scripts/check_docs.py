@@ -24,7 +24,7 @@ FOREIGN = {
     "docker": {"--rm", "--time", "--env-file", "--build-arg", "--gpus"},
     "rsync, systemctl, mypy": {"--inplace", "--now", "--strict"},
     "node": {"--test"},
-    "mpirun, srun": {"--map-by", "--ntasks-per-node"},
+    "mpirun, srun": {"--bind-to", "--cpus-per-task", "--map-by", "--ntasks-per-node"},
     "kubectl, hf": {"--from-file", "--exclude"},
     "sglang-router": {
         "--cache-threshold",

@@ -163,6 +163,12 @@ class Bench {
     if (!drafts && !command_.verify.empty()) {
       return {kExitUsage, "--verify needs speculation: give a drafter, and dflash among --spec."};
     }
+    if (command_.engine.base.nnodes > 1 && all.size() > 1) {
+      return {kExitUsage,
+              "The other nodes compute for one engine, and each of " + std::to_string(all.size()) +
+                  " modes makes its own: with --nnodes run bench once for each, with one --spec and at most "
+                  "one --block-size, and give all nodes these, --max-model-len and --max-num-seqs."};
+    }
     for (const Mode& mode : all) {
       auto setup = setup_of(mode);
       if (!setup.ok()) return setup_failure(setup.error());

@@ -305,6 +305,9 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, cons
   if (auto warning = too_few_threads(options, models.front().device.kind)) {
     models.front().warnings.push_back(std::move(*warning));
   }
+  if (auto warning = bound_to_few_cores(options, models.front().device.kind)) {
+    models.front().warnings.push_back(std::move(*warning));
+  }
   VOLLEY_ASSIGN(TextModels text,
                 load_text(options.model_dir, options.skip_tokenizer, options.dummy_weights.has_value()));
   nodes::Links links;

@@ -201,6 +201,7 @@ Status Engine::follow(const EngineOptions& options, const Progress& progress, co
   if (options.node_rank < 1) return invalid_argument("--node-rank 0 has the engine: only nodes after it follow.");
   VOLLEY_ASSIGN(engine::ResolvedModels models, engine::resolve_models(options));
   if (auto warning = engine::too_few_threads(options, models.device.kind)) models.warnings.push_back(*warning);
+  if (auto warning = engine::bound_to_few_cores(options, models.device.kind)) models.warnings.push_back(*warning);
   if (options.on_warning) {
     for (const std::string& warning : models.warnings) options.on_warning(warning);
   }

@@ -121,8 +121,13 @@ Result<std::vector<nodes::Fact>> node_facts(const EngineOptions& options, const 
     add("--draft-window-mask", static_cast<int>(options.draft_window_mask));
   }
   add("--max-model-len", models.max_model_len);
-  add("--max-num-seqs", models.max_num_seqs);
-  add("--max-num-batched-tokens", models.max_num_batched_tokens);
+  // Chosen by free memory these are numbers to agree on, no facts (see meet_nodes()).
+  const bool chosen = options.max_num_seqs == 0 && models.kv.slot_bytes() > 0;
+  const auto add_unless = [&](bool by_memory, const char* name, int32_t value) {
+    add(name, by_memory ? "as memory allows" : std::to_string(value));
+  };
+  add_unless(chosen, "--max-num-seqs", models.max_num_seqs);
+  add_unless(chosen && options.max_num_batched_tokens == 0, "--max-num-batched-tokens", models.max_num_batched_tokens);
   add("--prefill-chunk", models.prefill_chunk);
   add("--page-size", models.page_size);
   add("--no-prefix-cache", options.prefix_cache ? "no" : "yes");
@@ -142,13 +147,21 @@ Result<nodes::Links> meet_nodes(const EngineOptions& options, ResolvedModels& mo
   VOLLEY_ASSIGN(const std::vector<nodes::Fact> facts, node_facts(options, models));
   std::vector<int64_t> numbers;
   for (const kv::Group& group : models.kv.groups) numbers.push_back(group.pages);
-  numbers.push_back(models.kv.snapshots);
+  numbers.insert(numbers.end(), {models.kv.snapshots, models.max_num_seqs, models.max_num_batched_tokens});
   VOLLEY_ASSIGN(nodes::Links links, nodes::meet(place, facts, numbers, net::after(kPatience)));
   for (size_t i = 0; i < models.kv.groups.size(); ++i) {
     models.kv.groups[i].pages = models.memory.groups[i].pages = links.least[i];
   }
-  models.kv.snapshots = models.memory.snapshots = links.least.back();
+  const auto rest = std::span(links.least).subspan(models.kv.groups.size());
+  models.kv.snapshots = models.memory.snapshots = rest[0];
   models.memory.snapshot_bytes = models.kv.snapshots * models.kv.slot_bytes() * models.ranks_sharing_memory();
+  if (rest[1] < models.max_num_seqs) {
+    models.warnings.push_back("Another node has less memory for states of recurrent layers: --max-num-seqs is " +
+                              std::to_string(rest[1]) + ".");
+  }
+  models.kv.slots = models.max_num_seqs = models.memory.max_num_seqs = static_cast<int32_t>(rest[1]);
+  models.memory.state_bytes = models.kv.state_bytes() * models.ranks_sharing_memory();
+  models.max_num_batched_tokens = static_cast<int32_t>(rest[2]);
   return links;
 }
 

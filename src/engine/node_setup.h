@@ -11,8 +11,8 @@ namespace volley::engine {
 // `models` without its pages. Reads the models' folders; errors as base/file.h.
 Result<std::vector<nodes::Fact>> node_facts(const EngineOptions& options, const ResolvedModels& models);
 
-// Waits for the other nodes; `models` then has as many pages and snapshots as the node with the fewest. Errors as
-// nodes::meet() and node_facts().
+// Waits for the other nodes; `models` then has as many pages, snapshots, slots and rows of a step as the node with the
+// fewest. Errors as nodes::meet() and node_facts().
 Result<nodes::Links> meet_nodes(const EngineOptions& options, ResolvedModels& models);
 
 // What calls from node 0 may say.

@@ -2,11 +2,17 @@
 // faults, their end. A thread stands for each; they share nothing but connections.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <future>
+#include <iterator>
 #include <new>
+#include <optional>
 #include <thread>
 
 #include "device/fault.h"
@@ -14,6 +20,8 @@
 #include "engine/dispatcher.h"
 #include "engine/follow.h"
 #include "engine/node_setup.h"
+#include "engine/replica_options.h"
+#include "engine/validation.h"
 #include "engine/worker_for_test.h"
 #include "net/port_for_test.h"
 #include "text/grammar.h"
@@ -37,7 +45,10 @@ class Nodes : public WorkerTest {
 
   EngineOptions options_of_two() { return options_of(2, 2); }
 
-  void TearDown() override { stop(); }
+  void TearDown() override {
+    stop();
+    if (!folder_.empty()) std::filesystem::remove_all(folder_);
+  }
   void stop() {
     worker_.reset();
     for (std::thread& other : others_) other.join();
@@ -81,6 +92,20 @@ class Nodes : public WorkerTest {
     worker_ = std::make_unique<Worker>(std::move(parts));
   }
 
+  // A folder of the same model but that states take more than all else, as those of large ones do.
+  std::string with_wide_states(const std::string& model) {
+    folder_ = std::filesystem::temp_directory_path() / ("volley-nodes-" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+    std::ifstream from(model + "/config.json");
+    std::string config{std::istreambuf_iterator<char>(from), {}};
+    for (const std::string name : {"linear_key_head_dim", "linear_value_head_dim"}) {
+      const size_t begin = config.find(": ", config.find('"' + name + '"')) + 2;
+      config.replace(begin, config.find(',', begin) - begin, "128");
+    }
+    std::ofstream(folder_ / "config.json") << config;
+    return folder_.string();
+  }
+
   // How the last node ended.
   Status end_of_other() { return ended_.get_future().get(); }
   std::string failure() { return failed_.get_future().get(); }
@@ -93,6 +118,7 @@ class Nodes : public WorkerTest {
   }
 
   const net::PortForTest port_;
+  std::filesystem::path folder_;  // of a model; empty: there is none
   std::vector<std::thread> others_;
   std::promise<Status> ended_;
   std::promise<std::string> failed_;
@@ -104,6 +130,90 @@ TEST_F(Nodes, EndTogether) {
   worker_.reset();
   const Status end = end_of_other();
   EXPECT_TRUE(end.ok()) << end.error().message;
+}
+
+// Whoever forgets one option would start a server of its own.
+TEST(NodeOptions, ArePointlessWithoutTheNumberOfNodes) {
+  EngineOptions options;
+  EXPECT_TRUE(check_nodes(options).ok());
+  options.master_addr = "10.0.0.1";
+  EXPECT_THAT(check_nodes(options).error().message, HasSubstr("say how many there are with --nnodes"));
+  options.master_addr.clear();
+  options.node_rank = 1;
+  EXPECT_THAT(check_nodes(options).error().message, HasSubstr("say how many there are with --nnodes"));
+}
+
+// mpirun binds a process to one core unless it is told otherwise.
+TEST(NodeOptions, SayWhereAProcessIsBoundToFewCores) {
+  EngineOptions options;
+  options.nnodes = 2;
+  const auto said = [&](int may_run_on, int of_machine) {
+    return bound_to_few_cores(options, DeviceKind::kCpu, may_run_on, of_machine).value_or("");
+  };
+  EXPECT_THAT(said(1, 64), HasSubstr("may run on 1 of 64 cores"));
+  EXPECT_THAT(said(15, 64), HasSubstr("--bind-to none"));
+  EXPECT_EQ(said(16, 64), "");
+  EXPECT_EQ(said(1, 4), "");
+  EXPECT_FALSE(bound_to_few_cores(options, DeviceKind::kCuda, 1, 64));
+  options.threads = 1;
+  EXPECT_EQ(said(1, 64), "") << "somebody has said so";
+  options.threads = 0;
+  options.nnodes = 1;
+  EXPECT_EQ(said(1, 64), "");
+}
+
+// Slots whose states do not fit on one node are nobody's, whichever node that is.
+TEST_F(Nodes, RunAsManyRequestsAsTheOneWithLeastMemory) {
+  EngineOptions options = options_of_two();
+  options.model_dir = with_wide_states("tests/data/targets/hybrid_tied");
+  options.skip_tokenizer = true;
+  options.max_model_len = 64;
+  options.prefill_chunk = 16;
+  options.max_num_seqs = options.max_num_batched_tokens = 0;
+  options.kv_pages = 0;
+  const auto roomy = resolve_models(options);
+  ASSERT_TRUE(roomy.ok()) << roomy.error().message;
+  auto scarce = roomy;
+  for (EngineOptions less = options; scarce->max_num_batched_tokens == roomy->max_num_batched_tokens;) {
+    less.memory_fraction = (less.memory_fraction > 0 ? less.memory_fraction : 1) * 0.95;
+    scarce = resolve_models(less);
+    ASSERT_TRUE(scarce.ok()) << scarce.error().message;
+  }
+  ASSERT_LT(scarce->max_num_seqs, roomy->max_num_seqs);
+  for (const int with_less : {0, 1}) {
+    std::vector<ResolvedModels> models;
+    for (const int node : {0, 1}) {
+      models.push_back(node == with_less ? *scarce : *roomy);
+      models.back().node = node;
+    }
+    std::array<std::optional<Result<nodes::Links>>, 2> met;
+    std::thread other([&] {
+      EngineOptions second = options;
+      second.node_rank = 1;
+      met[1] = meet_nodes(second, models[1]);
+    });
+    met[0] = meet_nodes(options, models[0]);
+    other.join();
+    for (size_t node = 0; node < 2; ++node) {
+      ASSERT_TRUE(met[node]->ok()) << met[node]->error().message;
+      EXPECT_EQ(models[node].max_num_seqs, scarce->max_num_seqs);
+      EXPECT_EQ(models[node].kv.slots, scarce->max_num_seqs);
+      EXPECT_EQ(models[node].memory.state_bytes, scarce->memory.state_bytes);
+      EXPECT_EQ(models[node].max_num_batched_tokens, scarce->max_num_batched_tokens);
+      EXPECT_EQ(call_limits(models[node]).slots, scarce->max_num_seqs);
+    }
+  }
+  // What somebody has asked for is as it is, or the start is refused.
+  ResolvedModels first = *roomy, second = *roomy;
+  second.node = 1;
+  std::thread other([&] {
+    EngineOptions asked = options;
+    asked.node_rank = 1;
+    asked.max_num_seqs = second.max_num_seqs;
+    EXPECT_THAT(meet_nodes(asked, second).error().message, HasSubstr(" there, as memory allows on node 0"));
+  });
+  EXPECT_THAT(meet_nodes(options, first).error().message, HasSubstr("--max-num-seqs: "));
+  other.join();
 }
 
 TEST_F(Nodes, WithoutMemoryForLogprobsOrMasksOnOneOthersGoOn) {

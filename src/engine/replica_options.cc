@@ -1,5 +1,8 @@
 #include "engine/replica_options.h"
 
+#include <sched.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -44,6 +47,22 @@ std::optional<std::string> too_few_threads(const EngineOptions& options, DeviceK
   return have + ", fewer than the " + std::to_string(ranks) +
          " ranks of all replicas. Each has a thread all the same, and they take turns: fewer ranks or replicas are "
          "faster.";
+}
+
+std::optional<std::string> bound_to_few_cores(const EngineOptions& options, DeviceKind device, int may_run_on,
+                                              int of_machine) {
+  const bool asked = options.nnodes == 1 || options.threads > 0 || device != DeviceKind::kCpu;
+  if (asked || int64_t{4} * may_run_on >= of_machine) return std::nullopt;
+  return "This process may run on " + std::to_string(may_run_on) + " of " + std::to_string(of_machine) +
+         " cores. If whoever started it has bound it: Open MPI takes --bind-to none, Slurm --cpus-per-task.";
+}
+
+// The affinity alone: a quota of a cgroup is somebody's choice.
+std::optional<std::string> bound_to_few_cores(const EngineOptions& options, DeviceKind device) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return std::nullopt;
+  return bound_to_few_cores(options, device, CPU_COUNT(&set), static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
 double step_timeout_s(const EngineOptions& options, DeviceKind device) {

@@ -22,6 +22,14 @@ Result<std::vector<EngineOptions>> replica_options(const EngineOptions& options)
 // where they leave the number open, have; nothing on GPUs. options: the engine's.
 std::optional<std::string> too_few_threads(const EngineOptions& options, DeviceKind device);
 
+// Launchers of several nodes bind a process to one core unless they are told otherwise. A sentence where one of several
+// nodes computes on the CPU and may run on less than a quarter of its machine's cores, and nobody has said how many
+// threads to use.
+std::optional<std::string> bound_to_few_cores(const EngineOptions& options, DeviceKind device, int may_run_on,
+                                              int of_machine);
+// The same of this process.
+std::optional<std::string> bound_to_few_cores(const EngineOptions& options, DeviceKind device);
+
 // How long a step may take; 0: no bound.
 double step_timeout_s(const EngineOptions& options, DeviceKind device);
 // That one has taken longer, in a sentence.

@@ -177,6 +177,11 @@ Status check_request(const GenerateRequest& request, const EngineInfo& info) {
 
 Status check_nodes(const EngineOptions& o) {
   if (o.nnodes < 1) return invalid_argument("--nnodes must be at least 1.");
+  if (o.nnodes == 1 && (o.node_rank > 0 || !o.master_addr.empty())) {
+    return invalid_argument(
+        "--node-rank and --master-addr are for an engine of several nodes: say how many there are with --nnodes, or "
+        "leave them out.");
+  }
   if (o.node_rank < 0 || o.node_rank >= o.nnodes) {
     return invalid_argument("--node-rank is " + std::to_string(o.node_rank) + ": of --nnodes " +
                             std::to_string(o.nnodes) + " it is from 0 to " + std::to_string(o.nnodes - 1) + ".");

@@ -41,10 +41,28 @@ std::vector<Divided> divided(const Layer& layer) {
   return list;
 }
 
+std::vector<Divided> divided(const Decoder& spec) {
+  std::vector<Divided> list;
+  for (const Layer& layer : spec.layers) {
+    for (Divided& d : divided(layer)) list.push_back(std::move(d));
+  }
+  return list;
+}
+
 // The first number that so many ranks cannot divide; null where they can divide all.
 const Divided* undivided(const std::vector<Divided>& list, int ranks) {
   const auto found = std::ranges::find_if(list, [ranks](const Divided& d) { return !d.among(ranks); });
   return found == list.end() ? nullptr : &*found;
+}
+
+// Whether so many ranks can have parts of experts, where they cannot have whole ones.
+bool cut_would_do(const Decoder& spec, int ranks) {
+  if (!spec.divides_by_expert()) return false;
+  Decoder cut = spec;
+  for (Layer& layer : cut.layers) {
+    if (auto* experts = std::get_if<Experts>(&layer.ffn)) experts->by_expert = false;
+  }
+  return undivided(divided(cut), ranks) == nullptr;
 }
 
 int32_t share_of(int32_t n, int ranks) {
@@ -130,10 +148,7 @@ void shard_param(Param& param, int rank, int ranks) {
 }  // namespace
 
 Status check_ranks(const Decoder& spec, int ranks, const std::string& whose) {
-  std::vector<Divided> list;
-  for (const Layer& layer : spec.layers) {
-    for (Divided& d : divided(layer)) list.push_back(std::move(d));
-  }
+  const std::vector<Divided> list = divided(spec);
   const Divided* wrong = undivided(list, ranks);
   if (wrong == nullptr) return {};
   int fits = ranks / 2;
@@ -143,7 +158,9 @@ Status check_ranks(const Decoder& spec, int ranks, const std::string& whose) {
   return invalid_argument("--tensor-parallel-size " + n + " needs " + whose + "'s " + wrong->what +
                           " to be a multiple of " + n + (wrong->shared ? " or a divisor of it" : "") + ", but it has " +
                           std::to_string(wrong->n) + ": use " + std::to_string(fits) +
-                          (whole ? ", or --enable-expert-parallel." : "."));
+                          (whole                       ? ", or --enable-expert-parallel."
+                           : cut_would_do(spec, ranks) ? ", or leave --enable-expert-parallel out."
+                                                       : "."));
 }
 
 Decoder shard_of(const Decoder& spec, int rank, int ranks) {

@@ -339,6 +339,12 @@ TEST(CheckRanks, NamesWhatDoesNotDivideAndHowManyRanksWouldDo) {
   EXPECT_EQ(refusal(decoder_of(attention(4, 2), experts), 4),
             "--tensor-parallel-size 4 needs the target's experts, which --enable-expert-parallel divides, to be a "
             "multiple of 4, but it has 6: use 2.");
+  experts.inner = 8;
+  EXPECT_THAT(refusal(decoder_of(attention(4, 2), experts), 4),
+              HasSubstr("but it has 6: use 2, or leave --enable-expert-parallel out."));
+  EXPECT_THAT(refusal(decoder_of(attention(6, 2), experts), 4),
+              HasSubstr("heads to be a multiple of 4, but it has 6: use 2."))
+      << "cut experts would not help";
   EXPECT_THAT(refusal(decoder_of(GatedDelta{{2, 6, 16, 16, 4}}, Dense{12}), 4), HasSubstr("value heads"));
   EXPECT_TRUE(check_ranks(decoder_of(GatedDelta{{1, 2, 16, 16, 4}}, Dense{12}), 2, "the target").ok());
 }

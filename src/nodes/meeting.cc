@@ -8,19 +8,18 @@
 #include "base/check.h"
 #include "net/bytes.h"
 #include "net/frame.h"
+#include "nodes/introductions.h"
 
 namespace volley::nodes {
 namespace {
 
 using net::ByteReader;
 using net::ByteWriter;
-using std::chrono::seconds;
 
 enum Kind : uint32_t { kHello = 1, kWelcome, kRefusal, kSums };
 
 constexpr uint64_t kMagic = 0x31534e59454c4c56;  // "VLLEYNS1"
 constexpr size_t kMostMessage = 1 << 20, kMostFacts = 256, kMostText = 8 << 10, kMostNumbers = 1024;
-constexpr seconds kIntroduction(5);                      // for whoever has connected to say who it is
 constexpr std::chrono::milliseconds kBetweenLooks(200);  // at whether those who have come are still there
 
 struct Hello {
@@ -159,18 +158,16 @@ struct Sums {
   std::unique_ptr<net::Connection> connection;
   int node = 0;
 };
-Result<Sums> accept_sums(net::Listener& listener, uint64_t session, net::Deadline deadline, const Check& others) {
+Result<Sums> accept_sums(Introductions& introductions, uint64_t session, net::Deadline deadline, const Check& others) {
   for (;;) {
     VOLLEY_RETURN_IF_ERROR(others());
-    auto accepted = listener.accept(std::min(deadline, net::after(kBetweenLooks)));
-    if (!accepted.ok() && std::chrono::steady_clock::now() < deadline) continue;
-    VOLLEY_ASSIGN(std::unique_ptr<net::Connection> connection, std::move(accepted));
-    const auto frame = net::receive_frame(*connection, kMostMessage, net::after(kIntroduction));
-    if (!frame.ok() || frame->kind != kSums) continue;
-    ByteReader r(frame->payload);
+    auto newcomer = introductions.next(std::min(deadline, net::after(kBetweenLooks)));
+    if (!newcomer && std::chrono::steady_clock::now() >= deadline) return unavailable("Nobody has come in time.");
+    if (!newcomer || newcomer->frame.kind != kSums) continue;
+    ByteReader r(newcomer->frame.payload);
     const auto known = r.take<uint64_t>();
     const auto node = r.take<int32_t>();
-    if (r.finish("a hello").ok() && known == session) return Sums{std::move(connection), node};
+    if (r.finish("a hello").ok() && known == session) return Sums{std::move(newcomer->connection), node};
   }
 }
 
@@ -182,8 +179,11 @@ comm::NodeLink link_to(const Place& place, int node, std::unique_ptr<net::Connec
 Status accept_later_nodes(const Place& place, net::Listener* listener, uint64_t session, net::Deadline deadline,
                           const Check& others, std::vector<comm::NodeLink>& links) {
   std::vector<bool> come(static_cast<size_t>(place.nodes));
-  for (int missing = place.nodes - place.node - 1; missing > 0;) {
-    Result<Sums> sums = accept_sums(*listener, session, deadline, others);
+  int missing = place.nodes - place.node - 1;
+  if (missing == 0) return {};
+  Introductions introductions(*listener, kMostMessage);
+  while (missing > 0) {
+    Result<Sums> sums = accept_sums(introductions, session, deadline, others);
     VOLLEY_RETURN_IF_ERROR(others());
     if (!sums.ok()) return unavailable("Not all nodes have connected to " + node_name(place.node) + " for sums.");
     if (sums->node <= place.node || sums->node >= place.nodes || come[static_cast<size_t>(sums->node)]) continue;
@@ -194,6 +194,14 @@ Status accept_later_nodes(const Place& place, net::Listener* listener, uint64_t 
   return {};
 }
 
+// Why this newcomer is none of the nodes that are waited for; empty: it is one.
+std::string objection(const Place& place, const Hello& hello) {
+  if (hello.protocol != kProtocol) return difference({}, hello);
+  if (hello.node >= 1 && hello.node < place.nodes) return "";
+  return "There is no " + node_name(hello.node) + " of " + std::to_string(place.nodes) +
+         ": --node-rank must be from 1 to " + std::to_string(place.nodes - 1) + " here.";
+}
+
 Result<Links> meet_as_first(const Place& place, const std::vector<Fact>& facts, const std::vector<int64_t>& numbers,
                             net::Deadline deadline) {
   const auto nodes = static_cast<size_t>(place.nodes);
@@ -201,6 +209,8 @@ Result<Links> meet_as_first(const Place& place, const std::vector<Fact>& facts, 
   std::vector<std::optional<Hello>> hellos(nodes);
   std::vector<std::unique_ptr<net::Connection>> connections(nodes);
   Welcome welcome;
+  Introductions introductions(*listener, kMostMessage);
+  std::string refused;  // what was said to the last who was
   std::random_device random;
   welcome.session = (uint64_t{random()} << 32) | random();
   for (;;) {
@@ -210,21 +220,22 @@ Result<Links> meet_as_first(const Place& place, const std::vector<Fact>& facts, 
       hellos[i].reset();
     }
     if (std::all_of(hellos.begin() + 1, hellos.end(), [](const auto& hello) { return hello.has_value(); })) break;
-    Result<std::unique_ptr<net::Connection>> accepted = listener->accept(std::min(deadline, net::after(kBetweenLooks)));
-    if (!accepted.ok() && std::chrono::steady_clock::now() < deadline) continue;
-    if (!accepted.ok()) {
+    auto newcomer = introductions.next(std::min(deadline, net::after(kBetweenLooks)));
+    if (!newcomer && std::chrono::steady_clock::now() < deadline) continue;
+    if (!newcomer) {
       return unavailable("These nodes of " + std::to_string(nodes) + " have not come: " + list_missing(hellos) +
                          ". Start each with its --node-rank and with --master-addr and --master-port of node 0, which "
                          "listens at " +
-                         net::to_string(listener->address()) + ".");
+                         net::to_string(listener->address()) + "." +
+                         (refused.empty() ? "" : " The last that was refused: " + refused));
     }
-    std::unique_ptr<net::Connection> connection = std::move(*accepted);
-    const auto frame = net::receive_frame(*connection, kMostMessage, net::after(kIntroduction));
-    std::optional<Hello> hello = frame.ok() ? read_hello(*frame) : std::nullopt;
+    std::unique_ptr<net::Connection> connection = std::move(newcomer->connection);
+    std::optional<Hello> hello = read_hello(newcomer->frame);
     if (!hello) continue;  // whoever it is, it is no node
-    if (hello->node < 1 || hello->node >= place.nodes) {
-      refuse(*connection, "There is no " + node_name(hello->node) + " of " + std::to_string(nodes) +
-                              ": --node-rank must be from 1 to " + std::to_string(nodes - 1) + " here.");
+    // It may be of an older engine, or none at all: those that are waited for may come yet.
+    if (std::string sentence = objection(place, *hello); !sentence.empty()) {
+      refuse(*connection, sentence);
+      refused = std::move(sentence);
       continue;
     }
     if (const std::string sentence = difference(facts, *hello); !sentence.empty()) {

@@ -39,6 +39,7 @@ struct Links {
 
 // Returns when all nodes have come. numbers: as many on all nodes, unless a fact differs. kInvalidArgument: nodes
 // differ, or the address cannot be listened at; kUnavailable: not all have come before the deadline, or one has gone.
+// Who speaks another protocol is refused, and waited for.
 Result<Links> meet(const Place& place, const std::vector<Fact>& facts, const std::vector<int64_t>& numbers,
                    net::Deadline deadline);
 

@@ -99,6 +99,50 @@ TEST(Meeting, NamesWhatDiffers) {
   EXPECT_THAT(fewer[1].error().message, HasSubstr("--page-size: nothing there, 16 on node 0"));
 }
 
+// A few bytes from anywhere end no start, and the end says what they were.
+TEST(Meeting, WaitsOnAfterAnotherProtocol) {
+  const net::PortForTest own;
+  const uint16_t port = own.number();
+  const auto forged = [port] {
+    const auto connection = std::move(*net::Connection::connect({"127.0.0.1", port}, soon()));
+    net::ByteWriter hello;
+    hello.put(uint64_t{0x31534e59454c4c56});
+    hello.put(kProtocol + 1);
+    hello.put(int32_t{1});
+    ASSERT_TRUE(net::send_frame(*connection, 1, hello.bytes()).ok());
+    const auto answer = net::receive_frame(*connection, 1 << 20, soon());
+    ASSERT_TRUE(answer.ok()) << answer.error().message;
+  };
+  std::vector<Said> said(2);
+  said[1].before = forged;
+  for (const auto& result : met(said, port, 2)) EXPECT_TRUE(result.ok()) << result.error().message;
+  std::thread stranger(forged);
+  const auto alone =
+      meet({2, 0, 2, {"127.0.0.1", port}}, said[0].facts, said[0].numbers, net::after(std::chrono::seconds(4)));
+  stranger.join();
+  ASSERT_FALSE(alone.ok());
+  EXPECT_EQ(alone.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(alone.error().message, HasSubstr("have not come: 1."));
+  EXPECT_THAT(alone.error().message,
+              HasSubstr("The last that was refused: Node 1 differs from node 0 in the protocol"));
+}
+
+// Each of them would take five seconds, one after the other, and the start longer than it may.
+TEST(Meeting, WhoSaysNothingKeepsNobodyWaiting) {
+  const net::PortForTest own;
+  const uint16_t port = own.number();
+  std::vector<std::unique_ptr<net::Connection>> silent;
+  std::vector<Said> said(2);
+  said[1].before = [&] {
+    for (int i = 0; i < 100; ++i) {
+      silent.push_back(std::move(*net::Connection::connect({"127.0.0.1", port}, soon())));
+      if (i % 2 > 0) continue;
+      ASSERT_TRUE(silent.back()->send(std::vector<std::byte>(5)).ok()) << "a part of a head";
+    }
+  };
+  for (const auto& result : met(said, port, 2)) EXPECT_TRUE(result.ok()) << result.error().message;
+}
+
 TEST(Meeting, SaysWhoHasNotCome) {
   std::string sentence;
   for (const int wait : {3, 30, 300}) {  // seconds: longer where the second itself came too late

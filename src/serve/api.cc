@@ -109,6 +109,7 @@ Api::Api(const ServerOptions& options)
       responses_(std::make_shared<ResponseStore>(options.max_stored_responses, options.max_stored_bytes)) {
   if (!options_.file_store) return;
   for (size_t key = 0; key < std::max<size_t>(options_.api_keys.size(), 1); ++key) owners_[owner_of_key(key)] = key;
+  if (owners_.size() > 1) options_.file_store->share();
   batches_ = std::make_unique<BatchService>(*options_.file_store, log_);
 }
 

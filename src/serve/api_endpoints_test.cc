@@ -1,6 +1,10 @@
 // Protects what surrounds a generation: readiness, keys, origins, request ids, tokens, the page.
 #include "serve/api_for_test.h"
 
+#include <unistd.h>
+
+#include <filesystem>
+
 namespace volley::serve {
 namespace {
 
@@ -92,6 +96,21 @@ TEST_F(ApiEndpointsTest, WantsAKeyForWhatCosts) {
   for (const char* closed : {"/server_info", "/model_info"}) {
     EXPECT_EQ(answer(api, get(closed)).response->status, 401) << closed;
   }
+}
+
+// One key alone may fill the folder of files, one of several may not.
+TEST_F(ApiEndpointsTest, SeveralKeysLeaveRoomForFilesOfOthers) {
+  const std::string folder = ::testing::TempDir() + "/volley_shared_files_" + std::to_string(getpid());
+  for (const size_t keys : {size_t{1}, size_t{2}}) {
+    ServerOptions options = make_options();
+    options.api_keys = {"sesame", "other-key"};
+    options.api_keys.resize(keys);
+    options.file_store = *FileStore::open(folder, {.max_total_bytes = 1000});
+    const Api api(options);
+    EXPECT_EQ(options.file_store->reserve(options.file_store->owner_of("sesame"), 501),
+              keys == 1 ? FileStore::Room::kThere : FileStore::Room::kLeftToOthers);
+  }
+  std::filesystem::remove_all(folder);
 }
 
 // Who shares with whom: a key is a tenant, and the choices of one HTTP request are one group. No key is handed on.

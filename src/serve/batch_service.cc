@@ -238,6 +238,9 @@ class BatchService::Turn {
       case FileStore::Room::kNoneForAll:
         return give_up(status, "storage_limit",
                        "The results took more room than the server has for files (--max-files-bytes).");
+      case FileStore::Room::kLeftToOthers:
+        return give_up(status, "storage_limit",
+                       "The results took more room than is left for other API keys (--max-files-bytes): delete some.");
       case FileStore::Room::kNoneForOwner:
         return give_up(status, "storage_quota",
                        "The results took more room than an API key has for files (--files-quota-mb): delete some.");

@@ -164,7 +164,7 @@ TEST_F(BatchServiceTest, ResultsPastAKeysQuotaEndItsBatch) {
   const std::string second =
       R"({"custom_id": "b", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}})";
   const std::string input = std::string(kLine) + "\n" + second;
-  open({.max_owner_bytes = input.size() + 200});
+  open({.max_owner_bytes = FileStore::kLeastBytes + 200});
   const std::string of_one = add("one", input), of_two = add("two");
   start([](const HttpRequest& request, const std::string& owner, const std::function<void()>&) -> BatchReply {
     HttpResponse response;
@@ -186,8 +186,9 @@ TEST_F(BatchServiceTest, ResultsOfABatchThatIsNotOverCountForItsOwner) {
   service_.reset();
   store_.reset();
   std::ofstream(folder_ / "batches" / (id + ".output.jsonl")) << std::string(300, 'x');
-  open({.max_owner_bytes = 350});
-  EXPECT_EQ(store_->reserve("one", 50), FileStore::Room::kNoneForOwner);
+  open({.max_owner_bytes = FileStore::kLeastBytes + 350});
+  EXPECT_EQ(store_->reserve("one", 51), FileStore::Room::kNoneForOwner);
+  EXPECT_EQ(store_->reserve("one", 50), FileStore::Room::kThere);
   EXPECT_EQ(store_->reserve("two", 350), FileStore::Room::kThere);
 }
 
@@ -200,7 +201,7 @@ TEST_F(BatchServiceTest, ResultsOfADamagedBatchCountForNobody) {
   store_.reset();
   std::ofstream(folder_ / "batches" / (id + ".output.jsonl")) << std::string(300, 'x');
   std::ofstream(folder_ / "batches" / (id + ".json")) << "{}";
-  open({.max_total_bytes = 1000 + input, .max_owner_bytes = 350 + input});
+  open({.max_total_bytes = 1000 + input, .max_owner_bytes = 350 + FileStore::kLeastBytes});
   EXPECT_FALSE(service_->find("", id));
   EXPECT_EQ(store_->reserve("", 350), FileStore::Room::kThere);
   EXPECT_EQ(store_->reserve("", 1), FileStore::Room::kNoneForOwner);

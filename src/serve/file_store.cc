@@ -80,6 +80,17 @@ ApiError limit_error(std::string message) {
   return error;
 }
 
+ApiError quota_error(size_t most) {
+  ApiError error = http_error(413, "The server keeps no more than " + std::to_string(most) +
+                                       " bytes of files and results for an API key (--files-quota-mb): delete some.");
+  error.code = "storage_quota";
+  return error;
+}
+
+size_t quota_bytes(size_t bytes_of_file) {
+  return std::max(bytes_of_file, FileStore::kLeastBytes);
+}
+
 std::optional<StoredFile> read_note(const std::string& path) {
   const auto text = read_file(path, kMaxNoteBytes);
   if (!text.ok()) return std::nullopt;
@@ -167,7 +178,12 @@ Status FileStore::load() {
       unknown.push_back(entry.path());
       continue;
     }
-    count(file->owner, static_cast<size_t>(file->bytes));
+    const auto bytes = static_cast<size_t>(file->bytes);
+    total_bytes_ += bytes;
+    Kept& kept = owners_[file->owner];
+    kept.bytes += bytes;
+    kept.quota_bytes += quota_bytes(bytes);
+    ++kept.files;
     next_sequence_ = std::max(next_sequence_, file->sequence + 1);
     files_.emplace(file->id, std::move(*file));
   }
@@ -194,6 +210,14 @@ ApiResult<std::unique_ptr<FileStore::Writer>> FileStore::begin(std::string owner
       return limit_error("The server keeps no more than " + std::to_string(limits_.max_files) +
                          " files (--max-files): delete some.");
     }
+    Kept& kept = owners_[owner];
+    if (shared_ && kept.files + 1 > limits_.max_files - files_.size() - arriving_ - 1) {
+      return limit_error("An API key keeps no more files than are left for others (--max-files): delete some.");
+    }
+    const size_t most = limits_.max_owner_bytes;
+    if (most > 0 && (most < kLeastBytes || kept.quota_bytes > most - kLeastBytes)) return quota_error(most);
+    kept.quota_bytes += kLeastBytes;
+    ++kept.files;
     ++arriving_;
   }
   std::string id = new_id("file-");
@@ -207,10 +231,12 @@ FileStore::Writer::~Writer() {
   {
     const std::lock_guard lock(store_.mutex_);
     --store_.arriving_;
+    if (!kept_) --store_.owners_[owner_].files;
   }
   if (kept_) return;
   ::unlink((store_.path(id_) + ".part").c_str());
-  store_.release(owner_, static_cast<size_t>(bytes_));
+  const auto bytes = static_cast<size_t>(bytes_);
+  store_.release(owner_, bytes, quota_bytes(bytes));
 }
 
 std::optional<ApiError> FileStore::Writer::append(std::string_view bytes) {
@@ -219,19 +245,18 @@ std::optional<ApiError> FileStore::Writer::append(std::string_view bytes) {
     return http_error(
         413, "The file is larger than " + std::to_string(limits.max_file_bytes) + " bytes (--max-file-bytes).");
   }
-  switch (store_.reserve(owner_, bytes.size())) {
+  const auto before = static_cast<size_t>(bytes_);
+  switch (store_.reserve(owner_, bytes.size(), quota_bytes(before + bytes.size()) - quota_bytes(before))) {
     case Room::kThere:
       break;
     case Room::kNoneForAll:
       return limit_error("The server keeps no more than " + std::to_string(limits.max_total_bytes) +
                          " bytes of files (--max-files-bytes): delete some.");
-    case Room::kNoneForOwner: {
-      ApiError error = http_error(413, "The server keeps no more than " + std::to_string(limits.max_owner_bytes) +
-                                           " bytes of files and results for an API key (--files-quota-mb): delete "
-                                           "some.");
-      error.code = "storage_quota";
-      return error;
-    }
+    case Room::kNoneForOwner:
+      return quota_error(limits.max_owner_bytes);
+    case Room::kLeftToOthers:
+      return limit_error(
+          "An API key keeps no more bytes of files than are left for others (--max-files-bytes): delete some.");
   }
   bytes_ += static_cast<int64_t>(bytes.size());
   if (!write_all(fd_.get(), bytes, id_).ok()) return disk_error();
@@ -285,6 +310,13 @@ Status FileStore::adopt(const std::string& from, StoredFile about) {
   about = numbered(std::move(about));
   VOLLEY_RETURN_IF_ERROR(note(about));
   VOLLEY_RETURN_IF_ERROR(move_file(from, path(about.id)));
+  {
+    const std::lock_guard lock(mutex_);
+    const auto bytes = static_cast<size_t>(about.bytes);
+    Kept& kept = owners_[about.owner];
+    kept.quota_bytes += quota_bytes(bytes) - bytes;
+    ++kept.files;
+  }
   add(std::move(about));
   return {};
 }
@@ -319,38 +351,58 @@ void FileStore::erase(const StoredFile& file) {
   {
     const std::lock_guard lock(mutex_);
     if (files_.erase(file.id) == 0) return;
+    --owners_[file.owner].files;
   }
   ::unlink((path(file.id) + ".json").c_str());
   ::unlink(path(file.id).c_str());
-  release(file.owner, static_cast<size_t>(file.bytes));
+  const auto bytes = static_cast<size_t>(file.bytes);
+  release(file.owner, bytes, quota_bytes(bytes));
+}
+
+void FileStore::share() {
+  const std::lock_guard lock(mutex_);
+  shared_ = true;
 }
 
 FileStore::Room FileStore::reserve(const std::string& owner, size_t bytes) {
-  const auto fits = [bytes](size_t used, size_t most) { return bytes <= most && used <= most - bytes; };
+  return reserve(owner, bytes, bytes);
+}
+
+FileStore::Room FileStore::reserve(const std::string& owner, size_t bytes, size_t own_bytes) {
+  const auto fits = [](size_t used, size_t more, size_t most) { return more <= most && used <= most - more; };
   const std::lock_guard lock(mutex_);
-  if (!fits(total_bytes_, limits_.max_total_bytes)) return Room::kNoneForAll;
-  const auto own = owner_bytes_.find(owner);
-  const size_t used = own != owner_bytes_.end() ? own->second : 0;
-  if (limits_.max_owner_bytes > 0 && !fits(used, limits_.max_owner_bytes)) return Room::kNoneForOwner;
+  if (!fits(total_bytes_, bytes, limits_.max_total_bytes)) return Room::kNoneForAll;
+  Kept& kept = owners_[owner];
+  if (limits_.max_owner_bytes > 0 && own_bytes > 0 && !fits(kept.quota_bytes, own_bytes, limits_.max_owner_bytes)) {
+    return Room::kNoneForOwner;
+  }
+  if (shared_ && !fits(kept.bytes, bytes, limits_.max_total_bytes - total_bytes_ - bytes)) return Room::kLeftToOthers;
   total_bytes_ += bytes;
-  owner_bytes_[owner] += bytes;
+  kept.bytes += bytes;
+  kept.quota_bytes += own_bytes;
   return Room::kThere;
 }
 
 void FileStore::count(const std::optional<std::string>& owner, size_t bytes) {
   const std::lock_guard lock(mutex_);
   total_bytes_ += bytes;
-  if (owner) owner_bytes_[*owner] += bytes;
+  if (!owner) return;
+  owners_[*owner].bytes += bytes;
+  owners_[*owner].quota_bytes += bytes;
 }
 
 void FileStore::release(const std::string& owner, size_t bytes) {
+  release(owner, bytes, bytes);
+}
+
+void FileStore::release(const std::string& owner, size_t bytes, size_t own_bytes) {
   const std::lock_guard lock(mutex_);
   total_bytes_ -= bytes;
-  const auto own = owner_bytes_.find(owner);
-  if (own == owner_bytes_.end()) return;
   // Results whose batch could not be read at the start were counted for nobody.
-  own->second -= std::min(own->second, bytes);
-  if (own->second == 0) owner_bytes_.erase(own);
+  Kept& kept = owners_[owner];
+  kept.bytes -= std::min(kept.bytes, bytes);
+  kept.quota_bytes -= std::min(kept.quota_bytes, own_bytes);
+  if (kept.bytes == 0 && kept.quota_bytes == 0 && kept.files == 0) owners_.erase(owner);
 }
 
 }  // namespace volley::serve

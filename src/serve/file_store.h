@@ -42,11 +42,15 @@ class FileStore {
     size_t max_files = 10000;                   // and as many batches
     size_t max_owner_bytes = 0;                 // of one owner, results included; 0: no other limit
   };
+  // What a file takes at least of its owner's bytes: a disk gives it no less.
+  static constexpr size_t kLeastBytes = 4096;
 
   // Makes the folder if there is none. kInvalidArgument: it cannot be used, or another server does.
   static Result<std::shared_ptr<FileStore>> open(const std::string& folder, Limits limits);
 
   const Limits& limits() const { return limits_; }
+  // Several owners use it from now on: one may keep no more files, and no more bytes, than are left for the others.
+  void share();
   std::string batch_folder() const { return folder_ + "/batches"; }
   // Where the bytes of a file are.
   std::string path(const std::string& id) const { return folder_ + "/files/" + id; }
@@ -82,7 +86,7 @@ class FileStore {
   ApiResult<OpenFile> content(const StoredFile& file) const;
   void erase(const StoredFile& file);
 
-  enum class Room { kThere, kNoneForAll, kNoneForOwner };
+  enum class Room { kThere, kNoneForAll, kNoneForOwner, kLeftToOthers };
   // Counts an owner's bytes, unless they would pass a limit.
   Room reserve(const std::string& owner, size_t bytes);
   // Counts what is there already, whatever the limit: for all, and for its owner, where that is known.
@@ -98,15 +102,24 @@ class FileStore {
   Status load_owners();
   Status note(const StoredFile& file) const;
   void add(StoredFile file);
+  // own_bytes: what an owner's quota counts of `bytes`.
+  Room reserve(const std::string& owner, size_t bytes, size_t own_bytes);
+  void release(const std::string& owner, size_t bytes, size_t own_bytes);
   StoredFile numbered(StoredFile file);
 
   const std::string folder_;
   const Limits limits_;
   const FileDescriptor lock_;
   std::string owner_space_;
-  mutable std::mutex mutex_;                   // guards what follows
-  std::map<std::string, StoredFile> files_;    // by id
-  std::map<std::string, size_t> owner_bytes_;  // of owners who have some
+  struct Kept {
+    size_t bytes = 0;        // as the total has them
+    size_t quota_bytes = 0;  // at least kLeastBytes a file
+    size_t files = 0;        // arriving ones too
+  };
+  mutable std::mutex mutex_;                 // guards what follows
+  std::map<std::string, StoredFile> files_;  // by id
+  std::map<std::string, Kept> owners_;
+  bool shared_ = false;
   size_t total_bytes_ = 0;
   size_t arriving_ = 0;
   int64_t next_sequence_ = 1;

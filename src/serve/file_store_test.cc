@@ -108,27 +108,69 @@ TEST_F(FileStoreTest, HoldsItsBounds) {
 }
 
 TEST_F(FileStoreTest, AnOwnerHasAQuota) {
-  const FileStore::Limits limits = {.max_total_bytes = 25, .max_owner_bytes = 10};
+  const FileStore::Limits limits = {.max_total_bytes = 25 << 10, .max_owner_bytes = 10 << 10};
   const auto problem = [](const ApiResult<StoredFile>& kept) {
     const auto* error = std::get_if<ApiError>(&kept);
     return error ? error->status : 200;
   };
   {
     const auto store = open(limits);
-    EXPECT_EQ(problem(keep(*store, "a", std::string(6, 'x'))), 200);
-    const auto refused = keep(*store, "a", std::string(5, 'x'));
+    EXPECT_EQ(problem(keep(*store, "a", std::string(6 << 10, 'x'))), 200);
+    const auto refused = keep(*store, "a", std::string(5 << 10, 'x'));
     ASSERT_EQ(problem(refused), 413);
     EXPECT_EQ(std::get<ApiError>(refused).code, "storage_quota");
     EXPECT_NE(std::get<ApiError>(refused).message.find("--files-quota-mb"), std::string::npos);
-    EXPECT_EQ(problem(keep(*store, "a", std::string(4, 'x'))), 200) << "what was refused is not counted";
-    EXPECT_EQ(problem(keep(*store, "b", std::string(10, 'x'))), 200) << "another key's is its own";
-    EXPECT_EQ(store->reserve("c", 10), FileStore::Room::kNoneForAll) << "all together have theirs too";
+    EXPECT_EQ(problem(keep(*store, "a", std::string(4 << 10, 'x'))), 200) << "what was refused is not counted";
+    EXPECT_EQ(problem(keep(*store, "b", std::string(10 << 10, 'x'))), 200) << "another key's is its own";
+    EXPECT_EQ(store->reserve("c", 10 << 10), FileStore::Room::kNoneForAll) << "all together have theirs too";
     EXPECT_EQ(store->reserve("b", 1), FileStore::Room::kNoneForOwner);
   }
   const auto store = open(limits);
   EXPECT_EQ(problem(keep(*store, "a", "x")), 413) << "after a restart too";
   store->erase(store->list("a").front());
-  EXPECT_EQ(problem(keep(*store, "a", std::string(6, 'x'))), 200);
+  EXPECT_EQ(problem(keep(*store, "a", std::string(6 << 10, 'x'))), 200);
+}
+
+// A disk has no smaller files, and many small ones are much.
+TEST_F(FileStoreTest, AnEmptyFileTakesOfItsOwnersQuota) {
+  const FileStore::Limits limits = {.max_owner_bytes = 2 * FileStore::kLeastBytes};
+  const auto code = [](const ApiResult<StoredFile>& kept) {
+    const auto* error = std::get_if<ApiError>(&kept);
+    return error ? error->code : "";
+  };
+  {
+    const auto store = open(limits);
+    EXPECT_EQ(code(keep(*store, "a", "")), "");
+    EXPECT_EQ(code(keep(*store, "a", std::string(FileStore::kLeastBytes + 1, 'x'))), "storage_quota");
+    EXPECT_EQ(code(keep(*store, "a", std::string(FileStore::kLeastBytes, 'x'))), "");
+    EXPECT_EQ(code(keep(*store, "a", "")), "storage_quota");
+    EXPECT_EQ(code(keep(*store, "b", "")), "");
+  }
+  const auto store = open(limits);
+  EXPECT_EQ(code(keep(*store, "a", "")), "storage_quota") << "after a restart too";
+  store->erase(store->list("a").front());
+  EXPECT_EQ(code(keep(*store, "a", "")), "");
+}
+
+// Whatever one of several keys keeps, there is room for another one.
+TEST_F(FileStoreTest, OneOfSeveralOwnersLeavesRoomForOthers) {
+  const auto kept = [](FileStore& store, const std::string& owner, const std::string& bytes) {
+    size_t files = 0;
+    for (; std::holds_alternative<StoredFile>(keep(store, owner, bytes)); ++files) EXPECT_LT(files, 100u);
+    return files;
+  };
+  const auto store = open({.max_total_bytes = 1000, .max_files = 20});
+  store->share();
+  EXPECT_EQ(kept(*store, "a", ""), 10u) << "half";
+  EXPECT_EQ(kept(*store, "b", ""), 5u) << "half of what is left";
+  EXPECT_EQ(kept(*store, "a", ""), 0u);
+  for (const std::string owner : {"a", "b"}) {
+    for (const StoredFile& file : store->list(owner)) store->erase(file);
+  }
+  EXPECT_EQ(kept(*store, "a", std::string(100, 'x')), 5u);
+  EXPECT_EQ(store->reserve("a", 1), FileStore::Room::kLeftToOthers);
+  EXPECT_EQ(store->reserve("b", 250), FileStore::Room::kThere);
+  EXPECT_EQ(store->reserve("b", 1), FileStore::Room::kLeftToOthers);
 }
 
 TEST_F(FileStoreTest, IsOneServers) {

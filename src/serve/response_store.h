@@ -1,9 +1,11 @@
-// What POST /v1/responses keeps, so that conversations can go on from it: bounded by count and by bytes. The least
-// recently used goes first. Any thread.
+// What POST /v1/responses keeps, so that conversations can go on from it: bounded by count and by bytes. Past a bound
+// the least recently used of the tenant who keeps most goes first. Any thread.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -33,13 +35,14 @@ class StoredTurn {
  private:
   friend class ResponseStore;
   struct Ledger;
-  explicit StoredTurn(std::shared_ptr<Ledger> ledger) : ledger_(std::move(ledger)) {}
+  StoredTurn(std::shared_ptr<Ledger> all, std::shared_ptr<Ledger> own) : all_(std::move(all)), own_(std::move(own)) {}
+  void take(size_t bytes);
 
-  std::shared_ptr<Ledger> ledger_;
+  std::shared_ptr<Ledger> all_, own_;  // of the store, of the tenant
   std::shared_ptr<const StoredTurn> previous_;
   std::vector<ResponseItem> input_, output_;
   std::string json_;
-  size_t bytes_ = 0;  // in the ledger
+  size_t bytes_ = 0;  // in the ledgers
   size_t conversation_bytes_ = 0;
 };
 
@@ -48,10 +51,11 @@ class ResponseStore {
   // Nothing is kept if either is 0.
   ResponseStore(size_t max_count, size_t max_bytes);
 
-  // The input of a response that is being generated, which counts from now on. Null: it does not fit, or nothing is
-  // kept. `previous` may be null.
-  std::shared_ptr<StoredTurn> begin(std::shared_ptr<const StoredTurn> previous, std::vector<ResponseItem> input);
-  // Keeps what begin() gave under `id` for `tenant`. Does nothing if it no longer fits.
+  // The input of a response that is being generated for `tenant`, which counts from now on. Null: it does not fit, or
+  // nothing is kept. `previous` may be null.
+  std::shared_ptr<StoredTurn> begin(std::string_view tenant, std::shared_ptr<const StoredTurn> previous,
+                                    std::vector<ResponseItem> input);
+  // Keeps what begin() gave under `id` for the same tenant. Does nothing if it no longer fits.
   void finish(std::string_view tenant, const std::string& id, std::shared_ptr<StoredTurn> turn,
               std::vector<ResponseItem> output, std::string json);
 
@@ -65,20 +69,31 @@ class ResponseStore {
   size_t bytes() const;  // of all turns that live, those no longer in the store too
 
  private:
+  struct Tenant;
   struct Entry {
-    std::string tenant, id;
+    std::string id;
     std::shared_ptr<const StoredTurn> turn;
+    Tenant* tenant = nullptr;
+    uint64_t used = 0;  // when: a later one is higher
   };
   using Order = std::list<Entry>;
+  struct Tenant {
+    Order order;  // the most recently used first
+    std::shared_ptr<StoredTurn::Ledger> ledger;
+  };
 
-  bool make_room(size_t bytes);                                             // REQUIRES: mutex_
-  Order::iterator look_up(std::string_view tenant, const std::string& id);  // REQUIRES: mutex_
+  // All of these REQUIRE mutex_.
+  Tenant& tenant_of(std::string_view name);
+  bool make_room(const Tenant& asking, size_t bytes);
+  void drop_oldest(Tenant& tenant);
+  std::optional<Order::iterator> look_up(std::string_view tenant, const std::string& id);
 
   const size_t max_count_, max_bytes_;
   const std::shared_ptr<StoredTurn::Ledger> ledger_;
-  mutable std::mutex mutex_;
-  Order order_;                                             // guarded by mutex_; the most recently used first
-  std::unordered_map<std::string, Order::iterator> by_id_;  // guarded by mutex_
+  mutable std::mutex mutex_;  // guards what follows
+  std::map<std::string, Tenant, std::less<>> tenants_;
+  std::unordered_map<std::string, Order::iterator> by_id_;
+  uint64_t uses_ = 0;
 };
 
 }  // namespace volley::serve

@@ -111,7 +111,7 @@ class Translator {
     for (const std::string& name : in_.unread()) {
       if (name.find('.') != std::string::npos) out.chat.ignored_fields.push_back(name);
     }
-    if (store_) out.turn = context_.store.begin(std::move(previous_), std::move(input_));
+    if (store_) out.turn = context_.store.begin(context_.tenant, std::move(previous_), std::move(input_));
     finish_echo(out);
     return out;
   }

@@ -68,7 +68,8 @@ struct ServerOptions {
   // What may wait to be sent to one client. A stream whose client reads so slowly that more piles up is cancelled. A
   // connection holds up to twice as much, what waits and what is being written, and half a MiB in the kernel.
   size_t max_unsent_bytes = size_t{1} << 20;
-  std::chrono::milliseconds receive_timeout{30'000};  // from a request's first byte to its last
+  std::chrono::milliseconds receive_timeout{30'000};  // from a request's first byte to its last; of a file, a piece's
+  size_t least_upload_rate = size_t{64} << 10;        // bytes a second of a file, beside receive_timeout for all of it
   std::chrono::milliseconds request_timeout{0};       // from there to the answer's end, else a 504; 0: no limit
   std::chrono::milliseconds idle_timeout{75'000};     // between requests of a connection
   std::chrono::milliseconds write_timeout{30'000};    // for every 64 KiB a client has to take

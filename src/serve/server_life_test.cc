@@ -177,6 +177,35 @@ TEST(ServerLife, DrainDoesNotWaitForAnUploadThatGoesOn) {
   fs::remove_all(folder);
 }
 
+// Whoever sends each piece in time would hold a connection and a part of a file for hours.
+TEST(ServerLife, AnUploadComesAtALeastRate) {
+  FakeEngine engine;
+  const fs::path folder = fs::temp_directory_path() / ("volley_rate_" + std::to_string(getpid()));
+  ServerOptions options = patient_options();
+  options.receive_timeout = 1s;
+  options.file_store = *FileStore::open(folder.string(), {});
+  const std::string head =
+      "--b\r\nContent-Disposition: form-data; name=purpose\r\n\r\nbatch\r\n"
+      "--b\r\nContent-Disposition: form-data; name=file; filename=f\r\n\r\n";
+  const std::string piece(300'000, 'x'), end = "\r\n--b--\r\n";
+  constexpr size_t kPieces = 8;
+  for (const auto& [rate, status] : {std::pair<size_t, int>{1, 200}, {size_t{1} << 30, 408}}) {
+    options.least_upload_rate = rate;
+    const auto server = start_server(engine, options);
+    Client client(server->port());
+    client.send(
+        "POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+        "Content-Length: " +
+        std::to_string(head.size() + kPieces * piece.size() + end.size()) + "\r\n\r\n" + head);
+    for (size_t i = 0; i < kPieces && client.send(piece); ++i) std::this_thread::sleep_for(200ms);
+    client.send(end);
+    const auto response = client.receive();
+    ASSERT_TRUE(response);
+    EXPECT_EQ(response->status, status) << response->body;
+  }
+  fs::remove_all(folder);
+}
+
 TEST(ServerLife, DrainDoesNotWaitForAReaderThatWasCutOff) {
   FakeEngine engine([](const GenerateRequest&) { return endless_script(std::string(2000, 'w')); }, 50us);
   const auto server = start_server(engine, patient_options());

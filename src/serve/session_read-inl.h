@@ -1,6 +1,7 @@
 // A connection reads a request, or refuses it. Included by server.cc alone, as session-inl.h is.
 #pragma once
 
+#include <algorithm>
 #include <boost/beast/http/read.hpp>
 #include <memory>
 #include <optional>
@@ -121,8 +122,8 @@ inline asio::awaitable<Session::Refusal> Session::read_body(Parser& parser, erro
   co_return std::nullopt;
 }
 
-// A file goes to the disk as it comes, a piece at a time, by a worker: a disk may be slow. A client that sends each
-// piece in time may take as long as it needs.
+// A file goes to the disk as it comes, a piece at a time, by a worker: a disk may be slow. A client must send each
+// piece in time, and all of them at the least rate; the disk's time is not its own.
 inline asio::awaitable<Session::Refusal> Session::read_upload(Parser& head, const HttpRequest& request,
                                                               error_code& error) {
   auto begun = shared_.api.begin_upload(request);
@@ -134,18 +135,25 @@ inline asio::awaitable<Session::Refusal> Session::read_upload(Parser& head, cons
   PieceParser parser(std::move(head));
   parser.eager(true);
   std::string& piece = parser.get().body();
+  const Milliseconds timeout = shared_.options.receive_timeout;
+  const auto rate = static_cast<int64_t>(shared_.options.least_upload_rate);
+  auto all_by = Clock::now() + timeout;
   while (!error) {
     if (!parser.is_done()) co_await http::async_read_some(stream_, buffer_, parser, token(error));
     if (error || (piece.size() < FileUpload::kPieceBytes && !parser.is_done())) continue;
     disarm();
+    all_by += Milliseconds(static_cast<int64_t>(piece.size()) * 1000 / rate);
+    const auto before = Clock::now();
     bool good = true;
     co_await on_worker([&] { good = upload_->feed(piece); });
+    all_by += Clock::now() - before;
     piece.clear();
     if (gone_) error = asio::error::operation_aborted;
     if (parser.is_done()) break;
     if (shared_.draining) co_return stopping_response();  // its end would get no other answer
     if (!good && !is_short(parser)) co_return upload_->failure();
-    arm(shared_.options.receive_timeout, kDrainRead);
+    const auto left = std::chrono::duration_cast<Milliseconds>(all_by - Clock::now());
+    arm(std::clamp(left, Milliseconds(0), timeout), kDrainRead);
   }
   co_return std::nullopt;
 }

@@ -33,11 +33,14 @@ CONTAINER = POD["spec"]["containers"][0]
 
 
 # A LeaderWorkerSet's schema is in no package index: of it only the pods, as a Deployment's.
-WORKER = of_kind("LeaderWorkerSet", NODES)["spec"]["leaderWorkerTemplate"]["workerTemplate"]
-WORKERS = of_kind("Deployment") | {"spec": of_kind("Deployment")["spec"] | {"template": WORKER}}
+GROUP = of_kind("LeaderWorkerSet", NODES)["spec"]["leaderWorkerTemplate"]
+LEADER, WORKER = GROUP["leaderTemplate"], GROUP["workerTemplate"]
+LEADERS, WORKERS = (
+    of_kind("Deployment") | {"spec": of_kind("Deployment")["spec"] | {"template": pod}} for pod in (LEADER, WORKER)
+)
 
 
-@pytest.mark.parametrize("resource", [*RESOURCES, *ROUTER, WORKERS, *NODES[1:]], ids=lambda resource: resource["kind"])
+@pytest.mark.parametrize("resource", [*RESOURCES, *ROUTER, LEADERS, WORKERS, *NODES[1:]], ids=lambda resource: resource["kind"])
 def test_the_schema_is_kept(resource: dict[str, Any]) -> None:
     kubernetes_validate.validate(resource, KUBERNETES, strict=True)
 
@@ -77,22 +80,36 @@ def test_nodes_have_the_fields_of_a_leader_worker_set() -> None:
     nodes = NODES[0]
     assert nodes["apiVersion"] == "leaderworkerset.x-k8s.io/v1"
     assert set(nodes["spec"]) == {"replicas", "leaderWorkerTemplate"}
-    template = nodes["spec"]["leaderWorkerTemplate"]
-    assert set(template) == {"size", "restartPolicy", "workerTemplate"}
-    container = template["workerTemplate"]["spec"]["containers"][0]
+    assert set(GROUP) == {"size", "restartPolicy", "leaderTemplate", "workerTemplate"}
+    container = LEADER["spec"]["containers"][0]
     options = dict(word.split("=", 1) for word in container["args"] if "=" in word)
-    assert int(options["--tensor-parallel-size"]) % template["size"] == 0
+    assert int(options["--tensor-parallel-size"]) % GROUP["size"] == 0
     assert {"$(LWS_GROUP_SIZE)", "$(LWS_WORKER_INDEX)", "$(LWS_LEADER_ADDRESS)"} <= set(options.values())
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert (ports["http"], ports["nodes"]) == (int(options["--port"]), int(options["--master-port"]))
-    labels = template["workerTemplate"]["metadata"]["labels"].items()
+    labels = LEADER["metadata"]["labels"].items()
     assert labels <= of_kind("Service", NODES)["spec"]["selector"].items()
     assert labels == of_kind("NetworkPolicy", NODES)["spec"]["podSelector"]["matchLabels"].items()
-    drain = int(options["--drain-timeout"])
-    assert template["workerTemplate"]["spec"]["terminationGracePeriodSeconds"] > drain + 5
+    stop = container["lifecycle"]["preStop"]["sleep"]["seconds"] + int(options["--drain-timeout"])
+    assert LEADER["spec"]["terminationGracePeriodSeconds"] > stop + 2
+    assert WORKER["spec"]["terminationGracePeriodSeconds"] > stop + 5
 
 
-@pytest.mark.parametrize("container", [CONTAINER, WORKER["spec"]["containers"][0]], ids=["server", "nodes"])
+# Only node 0 can say whether the engine is loaded, and where it cannot yet, nobody is to be sent to it.
+def test_the_first_of_the_nodes_has_probes_and_is_the_others_otherwise() -> None:
+    leader, worker = (pod["spec"]["containers"][0] for pod in (LEADER, WORKER))
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert leader[name]["httpGet"] == CONTAINER[name]["httpGet"]
+    assert leader["startupProbe"]["periodSeconds"] * leader["startupProbe"]["failureThreshold"] >= 1200
+    own = {"startupProbe", "livenessProbe", "readinessProbe", "lifecycle", "ports"}
+    assert worker == {key: value for key, value in leader.items() if key not in own} | {"ports": worker["ports"]}
+    assert [port for port in leader["ports"] if port["name"] == "nodes"] == worker["ports"]
+    pods = [{key: value for key, value in pod["spec"].items() if key != "containers"} for pod in (LEADER, WORKER)]
+    assert pods[0] == pods[1]
+    assert LEADER["metadata"] == WORKER["metadata"]
+
+
+@pytest.mark.parametrize("container", [CONTAINER, LEADER["spec"]["containers"][0]], ids=["server", "nodes"])
 def test_options_exist(container: dict[str, Any]) -> None:
     command, *options = container["args"]
     text = subprocess.run([PROGRAM, command, "--help"], capture_output=True, text=True, check=True).stdout
