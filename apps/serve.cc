@@ -19,6 +19,7 @@
 #include "apps/exit_codes.h"
 #include "apps/load_log.h"
 #include "base/environment.h"
+#include "base/memory_reserve.h"
 #include "device/device.h"
 #include "serve/cache_event_publisher.h"
 #include "serve/log_sink.h"
@@ -144,6 +145,7 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
     return setup.error().code == ErrorCode::kNotFound ? kExitModel : kExitUsage;
   }
   if (setup->options.node_rank > 0) return run_follower(command, *setup, interrupt, console);
+  keep_memory_reserve();
   auto options = server_options(command, *setup);
   if (!options.ok()) {
     console->error(options.error().message);

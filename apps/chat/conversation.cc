@@ -155,7 +155,7 @@ std::string conversation_file(const Conversation& conversation, const ChatSettin
 
 Result<Conversation> read_conversation(std::string_view text, ChatSettings* settings) {
   const auto checked = serve::parse_json(text);  // bounds the depth
-  if (std::get_if<nlohmann::json>(&checked) == nullptr) return invalid_argument("it is not JSON");
+  if (!std::holds_alternative<serve::OwnedJson>(checked)) return invalid_argument("it is not JSON");
   const Json json = Json::parse(text);
   const Json messages = json.is_object() ? json.value("messages", Json()) : json;
   if (!messages.is_array()) return invalid_argument("it holds no list of messages");

@@ -8,6 +8,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "base/memory_reserve.h"
 #include "serve/batch_line.h"
 #include "serve/cache_event_publisher.h"
 #include "serve/generation_plan.h"
@@ -158,6 +159,8 @@ std::variant<Route, HttpResponse> Api::admit(const HttpRequest& request) const {
   if (found.row->needs_key && !key_of(request)) {
     return unauthorized(!request.authorization.empty() || !request.api_key.empty());
   }
+  // Asked whatever comes: who asks takes the reserve back. A body could end what little there is.
+  if (!has_memory_reserve() && found.row->method == "POST") return error_response(out_of_memory_error());
   if (found.row->needs_engine && !serving_.load()) return loading();
   if (found.row->endpoint == Endpoint::kUploadFile) {
     if (auto refused = refuse_form(request, cors_)) return std::move(*refused);

@@ -58,6 +58,9 @@ class Api {
   // What every answer to this request carries, its failure included.
   HttpHeaders common_headers(const HttpRequest& request) const;
 
+  // The API key's number stands for it. Without keys all requests have the same.
+  std::string tenant_of(const HttpRequest& request) const;
+
   // A file that arrives instead of a body in memory. REQUIRES: takes_upload(request).
   std::variant<std::unique_ptr<FileUpload>, HttpResponse> begin_upload(const HttpRequest& request);
   bool takes_upload(const HttpRequest& request) const;
@@ -122,7 +125,6 @@ class Api {
   HttpResponse readiness() const;
   std::string metrics_text() const;
   std::optional<size_t> key_of(const HttpRequest& request) const;
-  std::string tenant_of(const HttpRequest& request) const;
   std::string tenant_of(const Call& call) const;
   void set_share(const Call& call, Generation::Plan& plan);
   void log_prompts(const HttpRequest& request, const Generation::Plan& plan) const;

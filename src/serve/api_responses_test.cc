@@ -252,6 +252,10 @@ TEST_F(ApiResponsesTest, ConversationsGoOn) {
   EXPECT_EQ(error(api, R"({"input": "x", "previous_response_id": "resp_0"})").at("code"),
             "previous_response_not_found");
   EXPECT_EQ(error(api, R"({"input": [{"type": "item_reference", "id": "msg_0_0"}]})").at("param"), "input");
+  // The message cuts it in the middle of a character.
+  const std::string long_id = std::string(99, 'a') + "é";
+  EXPECT_EQ(error(api, R"({"input": [{"type": "item_reference", "id": ")" + long_id + "\"}]}").at("code"),
+            "item_not_found");
 }
 
 TEST_F(ApiResponsesTest, WhatIsKeptCanBeReadAndDeleted) {

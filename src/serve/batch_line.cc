@@ -42,7 +42,7 @@ Result<std::string> read_custom_id(std::string_view line) {
     if (message.starts_with("The body")) message.replace(0, 8, "The line");
     return invalid_argument(std::move(message));
   }
-  const auto& json = std::get<nlohmann::json>(parsed);
+  const auto& json = *std::get<OwnedJson>(parsed);
   if (!json.is_object()) return invalid_argument("The line is not a JSON object.");
   std::string id = text_of(json, "custom_id");
   if (id.empty()) {
@@ -65,7 +65,8 @@ std::string batch_urls() {
 }
 
 std::variant<HttpRequest, LineError> read_batch_request(std::string_view line) {
-  const nlohmann::json json = nlohmann::json::parse(line);
+  const OwnedJson parsed = read_json(line);
+  const nlohmann::json& json = *parsed;
   HttpRequest request;
   request.method = text_of(json, "method");
   request.target = text_of(json, "url");
@@ -93,7 +94,8 @@ int32_t queue_priority(int32_t stated, bool is_batch_line) {
 }
 
 bool is_failure(std::string_view result_line) {
-  const nlohmann::json json = nlohmann::json::parse(result_line);
+  const OwnedJson parsed = read_json(result_line);
+  const nlohmann::json& json = *parsed;
   const auto response = json.find("response");
   if (response == json.end() || !response->is_object()) return true;
   const auto status = response->find("status_code");

@@ -49,7 +49,7 @@ std::optional<ApiError> check_metadata(const nlohmann::json* metadata) {
 ApiResult<Batch> parse_batch(const std::string& body) {
   const auto parsed = parse_json_object(body);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
-  FieldReader in(std::get<nlohmann::json>(parsed));
+  FieldReader in(*std::get<OwnedJson>(parsed));
   Batch batch;
   const bool has_file = in.string("input_file_id", batch.input_file_id);
   in.string("endpoint", batch.endpoint);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "serve/fields.h"
+#include "serve/json_text.h"
 
 namespace volley::serve {
 namespace {
@@ -60,8 +61,10 @@ MultipartReader::Verdict FileUpload::begin(const MultipartReader::Part& part) {
     return std::nullopt;
   }
   if (part.name != "purpose") {
-    return unsupported_field(part.name.substr(0, 64), "The field " + in_quotes(part.name.substr(0, 64)) +
-                                                          " is not supported: send \"purpose\" and \"file\".");
+    std::string name = part.name.substr(0, 64);
+    name.resize(find_invalid_utf8(name).value_or(name.size()));  // no half of a character
+    return unsupported_field(name,
+                             "The field " + in_quotes(name) + " is not supported: send \"purpose\" and \"file\".");
   }
   if (purpose_) return invalid_field("purpose", "The field \"purpose\" is there twice.");
   purpose_.emplace();

@@ -8,6 +8,7 @@
 #include "serve/answer_size.h"
 #include "serve/harmony.h"
 #include "serve/harmony_prompt.h"
+#include "serve/json_text.h"
 #include "serve/reasoning_grammar.h"
 
 namespace volley::serve {
@@ -140,9 +141,9 @@ ApiError too_many_copies(const ApiRequest& request) {
 // The content of the message that the model continues.
 std::string continued_content(const ChatMessages& chat) {
   if (!chat.continue_final_message) return "";
-  const auto messages = nlohmann::json::parse(chat.messages_json);
-  const auto content = messages.back().find("content");
-  return content != messages.back().end() && content->is_string() ? content->get<std::string>() : "";
+  const OwnedJson messages = read_json(chat.messages_json);
+  const auto content = messages->back().find("content");
+  return content != messages->back().end() && content->is_string() ? content->get<std::string>() : "";
 }
 
 ApiError two_constraints(const ApiRequest& request) {

@@ -282,7 +282,7 @@ std::string harmony_tools(std::string_view tools_json) {
     return description == "null" ? rewritten(out, "description", [](std::string_view) { return std::string("\"\""); })
                                  : out;
   };
-  if (!json::parse(tools_json, nullptr, /*allow_exceptions=*/false).is_array()) return std::string(tools_json);
+  if (!read_json(tools_json)->is_array()) return std::string(tools_json);
   std::string out = "[";
   for (const std::string_view tool : array_elements(tools_json)) {
     out.append(out.size() > 1 ? "," : "").append(rewritten(tool, "function", function));

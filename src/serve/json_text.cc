@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace volley::serve {
 namespace {
@@ -92,7 +93,92 @@ std::vector<std::string_view> split_items(std::string_view text) {
   return items;
 }
 
+// Without allocating. Recursive: the depth is bounded where the value was read.
+void take_apart(nlohmann::json& value) noexcept {
+  if (auto* array = value.get_ptr<nlohmann::json::array_t*>()) {
+    for (; !array->empty(); array->pop_back()) take_apart(array->back());
+  } else if (auto* object = value.get_ptr<nlohmann::json::object_t*>()) {
+    for (; !object->empty(); object->erase(object->begin())) take_apart(object->begin()->second);
+  }
+}
+
 }  // namespace
+
+// Builds a value as the library's own parser does, but counts first, and what it has built when memory runs out has an
+// owner.
+class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit JsonBuilder(size_t max_values) : left_(max_values) {}
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t&) override { return false; }  // not in text
+  bool start_object(size_t) override { return open(nlohmann::json::value_t::object); }
+  bool start_array(size_t) override { return open(nlohmann::json::value_t::array); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& name) override {
+    member_ = &open_.back()->get_ref<nlohmann::json::object_t&>()[std::move(name)];
+    take_apart(*member_);  // of an equal key
+    return true;
+  }
+  bool parse_error(size_t, const std::string&, const nlohmann::json::exception& error) override {
+    const bool range = dynamic_cast<const nlohmann::json::out_of_range*>(&error) != nullptr;
+    complaint_ = (range ? "The body holds a number that is too large: " : "The body is not valid JSON: ") +
+                 parser_message(error.what());
+    return false;
+  }
+
+  // Empty: all was read.
+  const std::string& complaint() const { return complaint_; }
+  OwnedJson take() { return std::move(root_); }
+
+ private:
+  template <typename Value>
+  bool add(Value&& value) {
+    return place(std::forward<Value>(value)) != nullptr;
+  }
+  bool open(nlohmann::json::value_t kind) {
+    nlohmann::json* placed = place(kind);
+    if (placed != nullptr) open_.push_back(placed);
+    return placed != nullptr;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+  template <typename Value>
+  nlohmann::json* place(Value&& value) {
+    if (left_ == 0) {
+      complaint_ = "The body holds more than " + std::to_string(kMaxJsonValues) + " values. Send them in parts.";
+      return nullptr;
+    }
+    --left_;
+    if (!open_.empty() && open_.back()->is_array()) {
+      return &open_.back()->get_ref<nlohmann::json::array_t&>().emplace_back(std::forward<Value>(value));
+    }
+    nlohmann::json* target = open_.empty() ? root_.value_.get() : member_;
+    *target = nlohmann::json(std::forward<Value>(value));
+    return target;
+  }
+
+  size_t left_;
+  OwnedJson root_;
+  std::vector<nlohmann::json*> open_;  // the arrays and objects that have begun, the innermost last
+  nlohmann::json* member_ = nullptr;   // of the innermost object: what its key stands for
+  std::string complaint_;
+};
+
+OwnedJson::OwnedJson() : OwnedJson(nullptr) {}
+OwnedJson::OwnedJson(nlohmann::json value) : value_(std::make_unique<nlohmann::json>(std::move(value))) {}
+OwnedJson::OwnedJson(OwnedJson&& other) noexcept = default;
+OwnedJson::~OwnedJson() {
+  if (value_) take_apart(*value_);
+}
 
 std::optional<size_t> find_invalid_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
@@ -138,7 +224,7 @@ size_t count_code_points(std::string_view utf8) {
       std::count_if(utf8.begin(), utf8.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
 }
 
-ApiResult<nlohmann::json> parse_json(std::string_view body) {
+ApiResult<OwnedJson> parse_json(std::string_view body) {
   if (const auto offset = find_invalid_utf8(body)) {
     return invalid_body("The body is not valid UTF-8: byte " + std::to_string(*offset) + " cannot stand there.");
   }
@@ -151,21 +237,24 @@ ApiResult<nlohmann::json> parse_json(std::string_view body) {
   if (too_deep(body)) {
     return invalid_body("The body nests arrays and objects deeper than " + std::to_string(kMaxJsonDepth) + " levels.");
   }
-  try {
-    return nlohmann::json::parse(body);
-  } catch (const nlohmann::json::parse_error& error) {
-    return invalid_body("The body is not valid JSON: " + parser_message(error.what()));
-  } catch (const nlohmann::json::out_of_range& error) {
-    return invalid_body("The body holds a number that is too large: " + parser_message(error.what()));
-  }
+  JsonBuilder builder(kMaxJsonValues);
+  nlohmann::json::sax_parse(body, &builder);
+  if (!builder.complaint().empty()) return invalid_body(builder.complaint());
+  return builder.take();
 }
 
-ApiResult<nlohmann::json> parse_json_object(std::string_view body) {
+ApiResult<OwnedJson> parse_json_object(std::string_view body) {
   auto parsed = parse_json(body);
-  if (const auto* value = std::get_if<nlohmann::json>(&parsed); value && !value->is_object()) {
+  if (const auto* value = std::get_if<OwnedJson>(&parsed); value && !(*value)->is_object()) {
     return invalid_body("The body must be a JSON object.");
   }
   return parsed;
+}
+
+OwnedJson read_json(std::string_view text) {
+  JsonBuilder builder(text.size());  // a value has a byte at least
+  nlohmann::json::sax_parse(text, &builder);
+  return builder.complaint().empty() ? builder.take() : OwnedJson();
 }
 
 std::vector<std::pair<std::string, std::string_view>> object_members(std::string_view object) {

@@ -1,6 +1,7 @@
 // JSON text from clients: checked before it is parsed, and cut into pieces without changing a byte.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -19,13 +20,36 @@ size_t count_code_points(std::string_view utf8);
 std::string escape_controls(std::string_view text);
 
 constexpr int kMaxJsonDepth = 100;
+constexpr size_t kMaxJsonValues = size_t{1} << 20;  // a value takes many times the memory of its text
 
-// A 400 for invalid UTF-8, for arrays and objects nested deeper than kMaxJsonDepth, for what is not JSON (with line and
-// column), and for numbers that no double holds. Of equal keys the last one counts.
-ApiResult<nlohmann::json> parse_json(std::string_view body);
+// A value that takes itself apart before it goes. The library's destructor allocates as many bytes as a container has,
+// and where there is no memory for them it ends the process. Moved from, it holds nothing and may only be destroyed.
+class OwnedJson {
+ public:
+  OwnedJson();  // null
+  explicit OwnedJson(nlohmann::json value);
+  ~OwnedJson();
+  OwnedJson(OwnedJson&& other) noexcept;
+  OwnedJson& operator=(OwnedJson&&) = delete;
+
+  const nlohmann::json& operator*() const { return *value_; }
+  const nlohmann::json* operator->() const { return value_.get(); }
+
+ private:
+  friend class JsonBuilder;
+  std::unique_ptr<nlohmann::json> value_;
+};
+
+// A 400 for invalid UTF-8, for arrays and objects nested deeper than kMaxJsonDepth, for more than kMaxJsonValues
+// values, for what is not JSON (with line and column), and for numbers that no double holds. Of equal keys the last one
+// counts.
+ApiResult<OwnedJson> parse_json(std::string_view body);
 
 // The same, and a 400 for what is not an object.
-ApiResult<nlohmann::json> parse_json_object(std::string_view body);
+ApiResult<OwnedJson> parse_json_object(std::string_view body);
+
+// Reads what is known to be JSON, however many values it has. Null where it is none after all.
+OwnedJson read_json(std::string_view text);
 
 // The members of an object, the elements of an array: values as the client wrote them, white space around them removed.
 // The text must have passed parse_json and be of that kind.

@@ -2,8 +2,14 @@
 #include "serve/json_text.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <cstdlib>
+#include <memory>
+#include <new>
 #include <nlohmann/json.hpp>
+
+#include "base/sanitized.h"
 
 namespace volley::serve {
 namespace {
@@ -77,6 +83,84 @@ TEST(ParseJson, BoundsDepthAndIgnoresBracketsInStrings) {
   EXPECT_EQ(parse_failure("[\"" + std::string(1000, '[') + "\\\"{{\"]"), "");
 }
 
+std::string list_of(size_t values, const std::string& value) {
+  std::string text = "[";
+  for (size_t i = 0; i < values; ++i) text.append(i > 0 ? "," : "").append(value);
+  return text + "]";
+}
+
+TEST(ParseJson, BoundsTheNumberOfValues) {
+  EXPECT_EQ(parse_failure(list_of(kMaxJsonValues - 1, "0")), "") << "the list is a value, too";
+  for (const char* value : {"0", "\"\"", "null", "[]", "{}", "{\"\":1}", "1.5", "-1", "true"}) {
+    EXPECT_NE(parse_failure(list_of(kMaxJsonValues, value)).find("more than 1048576 values"), std::string::npos)
+        << value;
+  }
+  // Prompts of token ids: several of a long context each.
+  EXPECT_EQ(parse_failure("{\"prompt\":" + list_of(7, list_of(131'072, "1")) + "}"), "");
+  EXPECT_EQ(parse_failure("{\"prompt\":" + list_of(3, list_of(262'144, "1")) + "}"), "");
+}
+
+TEST(ParseJson, BuildsWhatTheTextSays) {
+  const std::string text =
+      R"({"a":[1,-2,2.5,true,false,null,"x",[],{}],"b":{"c":{"d":[[1],[2,[3]]]}},"":0,"e":18446744073709551615})";
+  const auto parsed = parse_json(text);
+  EXPECT_EQ(std::get<OwnedJson>(parsed)->dump(), nlohmann::json::parse(text).dump());
+  EXPECT_EQ(read_json(text)->dump(), nlohmann::json::parse(text).dump());
+  EXPECT_EQ(read_json("7")->dump(), "7");
+  EXPECT_TRUE(read_json("[1")->is_null());
+  EXPECT_EQ(read_json(R"({"a":[[1],{"b":[2]}],"a":{"c":[3]}})")->dump(), R"({"a":{"c":[3]}})");
+}
+
+// From now on the process gets no address space, and the heap has nothing of a KiB or more.
+void take_all_memory() {
+  rlimit limit{1, RLIM_INFINITY};
+  if (setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(2);
+  for (size_t bytes = size_t{64} << 20; bytes >= 1024; bytes /= 2) {
+    while (void* taken = std::malloc(bytes)) *static_cast<volatile char*>(taken) = 1;
+  }
+}
+
+void allow_memory() {
+  rlimit limit{RLIM_INFINITY, RLIM_INFINITY};
+  if (setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(3);
+}
+
+// The library's destructor would ask for as much as the list has, where nothing may be thrown.
+TEST(OwnedJson, GoesWithoutMemory) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer takes more address space than any limit leaves";
+  const auto destroy = [] {
+    for (const char* value : {"[]", "{\"\":0}", "[1,1]", "1"}) {
+      auto parsed = std::make_unique<ApiResult<OwnedJson>>(parse_json("{\"a\":" + list_of(300'000, value) + "}"));
+      if (!std::holds_alternative<OwnedJson>(*parsed)) std::_Exit(3);
+      take_all_memory();
+      parsed.reset();
+      allow_memory();
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(destroy(), testing::ExitedWithCode(0), "");
+}
+
+TEST(OwnedJson, WhatIsReadInPartGoesWithoutMemory) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer takes more address space than any limit leaves";
+  const auto read = [] {
+    for (const char* value : {"[]", "{\"\":0}", "[1,1]"}) {
+      const std::string text = "{\"a\":" + list_of(300'000, value) + "}";
+      take_all_memory();
+      bool refused = false;
+      try {
+        (void)parse_json(text);
+      } catch (const std::bad_alloc&) {
+        refused = true;
+      }
+      allow_memory();
+      if (!refused) std::_Exit(4);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(read(), testing::ExitedWithCode(0), "");
+}
+
 TEST(Cut, KeepsEveryByteOfAValue) {
   const std::string object = R"( { "z" : 1.50 , "a":"x,}\"]" ,"l": [ 1, {"k": [2]} ] , "e":{}, "\u0061b": null } )";
   const auto members = object_members(object);
@@ -96,7 +180,7 @@ TEST(Cut, TheLastOfEqualKeysCounts) {
   EXPECT_EQ(find_member(object, "a"), "3");
   EXPECT_EQ(find_member(object, "c"), "");
   const auto parsed = parse_json(object);
-  EXPECT_EQ(std::get<nlohmann::json>(parsed).at("a"), 3) << "the parsed value and the cut text must agree";
+  EXPECT_EQ(std::get<OwnedJson>(parsed)->at("a"), 3) << "the parsed value and the cut text must agree";
 }
 
 // What users and files name cannot steer the terminal.

@@ -415,7 +415,7 @@ class Translator {
 ApiResult<MessagesRequest> parse_messages_request(std::string_view body, const RequestRules& rules, bool to_count) {
   const auto parsed = parse_json_object(body);
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
-  FieldReader in(std::get<json>(parsed));
+  FieldReader in(*std::get<OwnedJson>(parsed));
   return Translator(in, body, rules).translate(to_count);
 }
 

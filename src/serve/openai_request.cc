@@ -108,7 +108,7 @@ using Reader = ApiResult<ApiRequest> (*)(FieldReader&, std::string_view, const R
 ApiResult<ApiRequest> parse(Reader read, std::string_view body, const RequestRules& rules) {
   const auto parsed = parse_json_object(body);
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
-  FieldReader in(std::get<json>(parsed));
+  FieldReader in(*std::get<OwnedJson>(parsed));
   return read(in, body, rules);
 }
 

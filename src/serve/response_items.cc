@@ -4,6 +4,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "serve/chat_body.h"
+
 namespace volley::serve {
 namespace {
 
@@ -94,7 +96,7 @@ class ItemReader {
   std::optional<ResponseItem> refer(const std::string& id) {
     auto item = find_(id);
     if (item) return item;
-    ApiError error = invalid_field("input", where_ + " refers to the item " + json(id.substr(0, 100)).dump() +
+    ApiError error = invalid_field("input", where_ + " refers to the item " + json_quote(id.substr(0, 100)) +
                                                 ", which is not kept here. Send the item itself.");
     error.code = "item_not_found";
     in_.fail(std::move(error));

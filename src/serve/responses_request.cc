@@ -403,7 +403,7 @@ class Translator {
 ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const ResponsesContext& context) {
   const auto parsed = parse_json_object(body);
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
-  FieldReader in(std::get<json>(parsed));
+  FieldReader in(*std::get<OwnedJson>(parsed));
   return Translator(in, body, context).translate();
 }
 

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/memory_reserve.h"
 #include "serve/session-inl.h"
 #include "serve/session_answer-inl.h"
 #include "serve/session_read-inl.h"
@@ -28,7 +29,8 @@ using namespace transport;  // one part in two files
 constexpr int kSendBufferBytes = 256 << 10;
 constexpr Milliseconds kCancelGrace{1000};   // for cancelled requests to tell their clients
 constexpr Milliseconds kWorkerGrace{1000};   // for workers to see that nobody waits for them
-constexpr Milliseconds kAcceptBackoff{100};  // when the process is out of file descriptors
+constexpr Milliseconds kAcceptBackoff{100};  // when the process is out of file descriptors or memory
+constexpr Milliseconds kMemoryPause{10};     // for others to free some, where not even a timer can be had
 
 bool is_out_of_descriptors(const error_code& error) {
   return error == asio::error::no_descriptors || error == boost::system::errc::too_many_files_open_in_system;
@@ -118,13 +120,15 @@ class Server::Impl {
 
  private:
   error_code open_all(const std::vector<tcp::endpoint>& endpoints);
+  void run_io();
   asio::awaitable<void> accept(tcp::acceptor& acceptor);
+  asio::awaitable<bool> accept_one(tcp::acceptor& acceptor);
   bool refuse_next(tcp::acceptor& acceptor);
   void add(tcp::socket socket);
   void refuse(tcp::socket socket);
   void say_who_may_ask() const;
   void stop_accepting();
-  void log_failure(std::exception_ptr failure) const;
+  void log_failure(std::exception_ptr failure) const noexcept;
   // Runs `action` for each session, on the session's strand.
   void for_sessions(void (Session::*action)());
 
@@ -181,7 +185,7 @@ Status Server::Impl::listen() {
   spare_.take();
   for (tcp::acceptor& acceptor : acceptors_) asio::co_spawn(control_, accept(acceptor), asio::detached);
   const std::lock_guard lock(join_mutex_);
-  for (int i = 0; i < options.io_threads; ++i) threads_.emplace_back([this] { io_.run(); });
+  for (int i = 0; i < options.io_threads; ++i) threads_.emplace_back([this] { run_io(); });
   say_who_may_ask();
   return {};
 }
@@ -195,29 +199,61 @@ void Server::Impl::say_who_may_ask() const {
                          " may use this server. Give it keys (--api-key-file, VOLLEY_API_KEYS) unless that is meant.");
 }
 
-asio::awaitable<void> Server::Impl::accept(tcp::acceptor& acceptor) {
-  while (acceptor.is_open()) {
-    error_code error;
-    tcp::socket socket = co_await acceptor.async_accept(asio::any_io_executor(asio::make_strand(io_)), token(error));
-    if (error == asio::error::operation_aborted || !acceptor.is_open()) co_return;
-    if (is_out_of_descriptors(error)) {
-      if (!std::exchange(out_of_descriptors_, true)) {
-        shared_.api.log().warn("New connections get a 503: " + error.message() + "." + std::string(advice(error)));
-      }
-      if (refuse_next(acceptor)) continue;
-    } else if (error) {
-      shared_.api.log().warn("cannot accept a connection: " + error.message());
-    }
-    if (error) {
-      asio::steady_timer backoff(control_, kAcceptBackoff);
-      co_await backoff.async_wait(token(error));
-    } else if (sessions_.size() >= static_cast<size_t>(shared_.options.max_connections)) {
-      refuse(std::move(socket));
-    } else {
-      out_of_descriptors_ = false;
-      add(std::move(socket));
+// What a handler throws costs its own connection, which has closed itself; the others go on.
+void Server::Impl::run_io() {
+  for (;;) {
+    try {
+      io_.run();
+      return;
+    } catch (const std::exception&) {
+      log_failure(std::current_exception());
     }
   }
+}
+
+asio::awaitable<void> Server::Impl::accept(tcp::acceptor& acceptor) {
+  for (bool wait = false; acceptor.is_open();) {
+    try {
+      if (std::exchange(wait, false)) {
+        error_code ignored;
+        asio::steady_timer backoff(control_, kAcceptBackoff);
+        co_await backoff.async_wait(token(ignored));
+      }
+      wait = !co_await accept_one(acceptor);
+    } catch (const std::exception&) {
+      log_failure(std::current_exception());
+      std::this_thread::sleep_for(kMemoryPause);
+      wait = true;
+    }
+  }
+}
+
+// False: to try again has no sense at once.
+asio::awaitable<bool> Server::Impl::accept_one(tcp::acceptor& acceptor) {
+  error_code error;
+  tcp::socket socket = co_await acceptor.async_accept(asio::any_io_executor(asio::make_strand(io_)), token(error));
+  if (error == asio::error::operation_aborted || !acceptor.is_open()) co_return true;
+  if (is_out_of_descriptors(error)) {
+    if (!std::exchange(out_of_descriptors_, true)) {
+      shared_.api.log().warn("New connections get a 503: " + error.message() + "." + std::string(advice(error)));
+    }
+    co_return refuse_next(acceptor);
+  }
+  if (error) {
+    shared_.api.log().warn("cannot accept a connection: " + error.message());
+    co_return false;
+  }
+  out_of_descriptors_ = false;
+  (void)has_memory_reserve();  // takes it back if it can
+  const auto most = static_cast<size_t>(shared_.options.max_connections);
+  // Without memory the end of a connection may have failed to take it out.
+  if (sessions_.size() >= most) std::erase_if(sessions_, [](const auto& session) { return session.second.expired(); });
+  if (sessions_.size() >= most) {
+    refuse(std::move(socket));
+  } else {
+    add(std::move(socket));
+  }
+  co_return true;
 }
 
 // With the spare descriptor. False: another thread was faster to take it, or the client left.
@@ -237,7 +273,6 @@ void Server::Impl::add(tcp::socket socket) {
   const uint64_t id = next_session_++;
   const auto session = std::make_shared<Session>(std::move(socket), shared_);
   sessions_.emplace(id, session);
-  shared_.api.metrics().count_connections(1);
   const auto ended = [this, id, session](std::exception_ptr failure) {
     session->stop();
     shared_.api.metrics().count_connections(-1);
@@ -247,8 +282,15 @@ void Server::Impl::add(tcp::socket socket) {
       if (shared_.draining && sessions_.empty()) timer_.cancel();
     });
   };
-  asio::co_spawn(
-      session->executor(), [session] { return session->run(); }, ended);
+  shared_.api.metrics().count_connections(1);
+  try {
+    asio::co_spawn(
+        session->executor(), [session] { return session->run(); }, ended);
+  } catch (const std::exception&) {
+    shared_.api.metrics().count_connections(-1);
+    sessions_.erase(id);
+    throw;
+  }
 }
 
 // One write that fits into the socket's buffer, without waiting for the client. What it has sent already is read: a
@@ -267,11 +309,14 @@ void Server::Impl::refuse(tcp::socket socket) {
 }
 
 // Only this connection is lost: out of memory, or a bug.
-void Server::Impl::log_failure(std::exception_ptr failure) const {
+void Server::Impl::log_failure(std::exception_ptr failure) const noexcept {
   try {
     std::rethrow_exception(std::move(failure));
   } catch (const std::exception& error) {
-    shared_.api.log().error(std::string("a connection was ended by an exception: ") + error.what());
+    try {
+      shared_.api.log().error(std::string("a connection was ended by an exception: ") + error.what());
+    } catch (const std::exception&) {  // no memory to say so
+    }
   }
 }
 

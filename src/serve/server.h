@@ -51,7 +51,8 @@ struct ServerOptions {
 
   size_t max_body_bytes = size_t{10} << 20;  // a larger request is a 413 and is not buffered
   // What all connections together may have received of bodies that no endpoint has read yet; one more piece gets a 503.
-  // At least max_body_bytes, whatever stands here.
+  // At least max_body_bytes, whatever stands here. An API key, or an address where there are no keys, has at most half,
+  // and room for one body. Bodies up to 64 KiB are not counted.
   size_t max_total_body_bytes = size_t{256} << 20;
   size_t max_header_bytes = size_t{16} << 10;  // more is a 431
   int max_connections = 1024;                  // one more gets a 503

@@ -22,6 +22,13 @@ std::string post_head(const std::string& fields) {
   return "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + fields + "\r\n";
 }
 
+std::optional<ClientResponse> post_with_key(Server& server, const std::string& key, const std::string& json) {
+  Client client(server.port());
+  const std::string length = "Content-Length: " + std::to_string(json.size()) + "\r\n";
+  if (!client.send(post_head("Authorization: Bearer " + key + "\r\n" + length) + json)) return std::nullopt;
+  return client.receive();
+}
+
 // The one answer to these bytes, after which the connection ends.
 std::optional<ClientResponse> only_answer(Server& server, const std::string& bytes) {
   Client client(server.port());
@@ -164,12 +171,14 @@ TEST(ServerFraming, BodiesTogetherAreBounded) {
   ServerOptions options = make_options();
   options.max_body_bytes = 1'000'000;
   options.max_total_body_bytes = 2'500'000;
+  options.api_keys = {"a", "b", "c"};
   const auto server = start_server(engine, options);
   // Announced bytes cost nothing, received ones do.
   std::vector<std::unique_ptr<Client>> halves;
   for (int i = 0; i < 8; ++i) {
     halves.push_back(std::make_unique<Client>(server->port()));
-    ASSERT_TRUE(halves.back()->send(post_head("Content-Length: 1000000\r\n")));
+    const std::string key = i % 2 == 0 ? "a" : "b";
+    ASSERT_TRUE(halves.back()->send(post_head("Authorization: Bearer " + key + "\r\nContent-Length: 1000000\r\n")));
     if (i >= 2) continue;
     ASSERT_TRUE(halves.back()->send(std::string(999'999, ' ')));
   }
@@ -180,15 +189,59 @@ TEST(ServerFraming, BodiesTogetherAreBounded) {
   };
   ASSERT_TRUE(eventually([&] { return holds("1999998"); }));
   const std::string large = "{\"prompt\": \"" + std::string(900'000, 'x') + "\"}";
-  const auto refused = Client(server->port()).post(kPath, large);
+  const auto refused = post_with_key(*server, "c", large);
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->status, 503);
   EXPECT_EQ(refused->headers.at("retry-after"), "1");
   EXPECT_EQ(refused->headers.at("connection"), "close");
-  EXPECT_EQ(Client(server->port()).post(kPath, kWhole)->status, 200) << "small requests still fit";
+  EXPECT_EQ(post_with_key(*server, "c", kWhole)->status, 200) << "small requests still fit";
   halves.clear();
   EXPECT_TRUE(eventually([&] { return holds("0"); })) << "what a connection held is given back";
-  EXPECT_EQ(Client(server->port()).post(kPath, large)->status, 400) << "read, and too long for the model";
+  EXPECT_EQ(post_with_key(*server, "c", large)->status, 400) << "read, and too long for the model";
+}
+
+// Uploads that never end are held for as long as their client likes, up to the time of a request.
+TEST(ServerFraming, NoClientTakesTheRoomOfAllBodies) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.max_body_bytes = 1'000'000;
+  options.max_total_body_bytes = 2'500'000;
+  options.api_keys = {"a", "b"};
+  const auto server = start_server(engine, options);
+  std::vector<std::unique_ptr<Client>> unfinished;
+  for (int i = 0; i < 6; ++i) {
+    unfinished.push_back(std::make_unique<Client>(server->port()));
+    unfinished.back()->send(post_head("Authorization: Bearer a\r\nContent-Length: 1000000\r\n") +
+                            std::string(600'000, ' '));
+    if (i >= 2) EXPECT_TRUE(unfinished.back()->wait_for("HTTP/1.1 503 "));
+    if (i != 1) continue;
+    EXPECT_TRUE(eventually([&] {
+      return Client(server->port()).get("/metrics")->body.find("\nvolley:http_body_bytes 1200000\n") !=
+             std::string::npos;
+    })) << "almost half is taken";
+  }
+  const std::string large = "{\"prompt\": \"" + std::string(900'000, 'x') + "\"}";
+  EXPECT_EQ(post_with_key(*server, "b", large)->status, 400) << "read, and too long for the model";
+  EXPECT_EQ(post_with_key(*server, "a", kWhole)->status, 200) << "a small one depends on nothing";
+}
+
+// What arrives of small bodies is not counted: this many of them would be too much.
+TEST(ServerFraming, SmallBodiesAlwaysHaveRoom) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.max_body_bytes = 100'000;
+  options.max_total_body_bytes = 100'000;
+  const auto server = start_server(engine, options);
+  std::vector<std::unique_ptr<Client>> unfinished;
+  for (int i = 0; i < 10; ++i) {
+    unfinished.push_back(std::make_unique<Client>(server->port()));
+    ASSERT_TRUE(unfinished.back()->send(post_head("Content-Length: 60000\r\n") + std::string(50'000, ' ')));
+  }
+  EXPECT_EQ(Client(server->port()).post(kPath, kWhole)->status, 200);
+  for (const auto& client : unfinished) {
+    ASSERT_TRUE(client->send(std::string(10'000 - kWhole.size(), ' ') + kWhole));
+    EXPECT_EQ(client->receive()->status, 200);
+  }
 }
 
 // It would end the process, and every other request with it.

@@ -87,6 +87,7 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::awaitable<void> close_with(Exchange exchange, HttpResponse response);
   asio::awaitable<bool> answer(Exchange& exchange);
   asio::awaitable<Api::Reply> handle(Exchange& exchange);
+  std::string whose(const HttpRequest& request);
   void cancel_job();
   asio::awaitable<bool> send_response(Exchange& exchange, HttpResponse response);
   asio::awaitable<bool> send_generation(Exchange& exchange);
@@ -103,6 +104,16 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::awaitable<void> end_watch();  // after job_ and generation_ were reset
   asio::awaitable<void> wait_signal();
   void notify();
+  // A step of a handler that is no part of the coroutine: what it throws ends the connection, and the server logs it.
+  template <typename Step>
+  void guard(Step step) {
+    try {
+      step();
+    } catch (...) {
+      stop();
+      throw;
+    }
+  }
   // Every operation on the socket ends with an error.
   void interrupt() {
     error_code closed_already;
@@ -116,6 +127,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   Shared& shared_;
   Stream stream_;
+  std::string whose_;  // the request that was read last is
   BodyShare body_share_;
   boost::beast::flat_buffer buffer_;  // bytes received and not yet parsed: the next request of a pipelining client
   asio::steady_timer deadline_;

@@ -42,7 +42,7 @@ inline asio::awaitable<bool> Session::answer(Exchange& exchange) {
 // then goes on alone until it looks at the flag.
 inline asio::awaitable<Api::Reply> Session::handle(Exchange& exchange) {
   auto wake = [weak = weak_from_this(), executor = executor()] {
-    asio::post(executor, [weak] {
+    post_surely(executor, [weak] {
       if (const auto self = weak.lock()) self->notify();
     });
   };
@@ -56,18 +56,21 @@ inline asio::awaitable<Api::Reply> Session::handle(Exchange& exchange) {
   job->request = exchange.hand_over();
   job->upload = std::move(upload_);
   watch();
-  shared_.workers.post(job->request.body.size() > kLargeBody,
+  shared_.workers.post(job->request.body.size() > kLargeBody, whose_,
                        [job, share = std::move(body_share_), wake, api = &shared_.api, weak = weak_from_this(),
                         executor = executor()]() mutable {
-                         if (!job->cancelled && job->upload) {
-                           job->reply = job->upload->finish();
-                         } else if (!job->cancelled) {
-                           job->reply = api->handle(job->request, wake, &job->cancelled);
+                         try {
+                           if (!job->cancelled && job->upload) {
+                             job->reply = job->upload->finish();
+                           } else if (!job->cancelled) {
+                             job->reply = api->handle(job->request, wake, &job->cancelled);
+                           }
+                         } catch (const std::exception&) {  // no memory even to say so: there is no reply
                          }
                          job->upload.reset();
                          std::string().swap(job->request.body);  // an assignment would keep its memory
                          share.release();
-                         asio::post(executor, [job, weak] {
+                         post_surely(executor, [job, weak] {
                            job->ready = true;
                            if (const auto self = weak.lock()) self->notify();
                          });
@@ -75,7 +78,8 @@ inline asio::awaitable<Api::Reply> Session::handle(Exchange& exchange) {
   while (!job->ready && !job->cancelled) co_await wait_signal();
   job_.reset();
   if (over_time_) co_return error_response(timeout_error());
-  if (job->cancelled || !job->reply) co_return stopping_response();
+  if (job->cancelled) co_return stopping_response();
+  if (!job->reply) co_return error_response(out_of_memory_error());
   co_return std::move(*job->reply);
 }
 
@@ -129,10 +133,12 @@ inline void Session::limit_time() {
   // Cancelling comes too late for a call that is on its way already: it would find the next request.
   time_limit_.async_wait([self = shared_from_this(), turn = ++limit_turn_](error_code error) {
     if (error || turn != self->limit_turn_) return;
-    self->over_time_ = true;
-    if (self->generation_) self->generation_->expire();
-    self->cancel_job();
-    self->notify();
+    self->guard([&] {
+      self->over_time_ = true;
+      if (self->generation_) self->generation_->expire();
+      self->cancel_job();
+      self->notify();
+    });
   });
 }
 

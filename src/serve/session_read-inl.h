@@ -62,6 +62,8 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
   if (head_known) {  // what the limit is, the head says
     request = request_head(parser.get());
     upload = shared_.api.takes_upload(request);
+    whose_ = whose(request);
+    body_share_.begin(whose_);
   }
   if (!error) {
     keep_alive = parser.keep_alive();
@@ -94,6 +96,13 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
   }
   if (!upload) request.body = std::move(parser.get().body());
   co_return std::optional<Exchange>(std::in_place, shared_.api, std::move(request), http_1_0, keep_alive);
+}
+
+// The client is who sent the key. Where there are no keys, the address stands for it.
+inline std::string Session::whose(const HttpRequest& request) {
+  if (!shared_.options.api_keys.empty()) return shared_.api.tenant_of(request);
+  error_code left;
+  return stream_.socket().remote_endpoint(left).address().to_string();
 }
 
 // By the head alone. What is refused although its end is known and near is not refused here, but when it is handled:
@@ -158,18 +167,34 @@ inline asio::awaitable<Session::Refusal> Session::read_upload(Parser& head, cons
   co_return std::nullopt;
 }
 
-// Waits for it, whatever becomes of the connection: `work` may use what the caller has.
+// Waits for it, whatever becomes of the connection: `work` may use what the caller has. Throws what it throws.
 template <typename Work>
 asio::awaitable<void> Session::on_worker(Work work) {
-  const auto done = std::make_shared<bool>(false);  // of the strand
-  shared_.workers.post(true, [&work, done, weak = weak_from_this(), executor = executor()] {
-    work();
-    asio::post(executor, [done, weak] {
-      *done = true;
+  struct State {
+    std::atomic<bool> worked{false};
+    std::exception_ptr failure;
+    bool done = false;  // of the strand
+  };
+  const auto state = std::make_shared<State>();
+  shared_.workers.post(true, whose_, [&work, state, weak = weak_from_this(), executor = executor()] {
+    try {
+      work();
+    } catch (...) {
+      state->failure = std::current_exception();
+    }
+    state->worked = true;
+    post_surely(executor, [state, weak] {
+      state->done = true;
       if (const auto self = weak.lock()) self->notify();
     });
   });
-  while (!*done) co_await wait_signal();
+  try {
+    while (!state->done) co_await wait_signal();
+  } catch (...) {  // out of memory
+    while (!state->worked) std::this_thread::sleep_for(Milliseconds(1));
+    throw;
+  }
+  if (state->failure) std::rethrow_exception(state->failure);
 }
 
 // Answers what could not be read as a whole request, if anybody is left to listen. `exchange`: what is known of it.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "serve/api.h"
+#include "serve/body_pot.h"
 #include "serve/exchange.h"
 #include "serve/request_head.h"
 #include "serve/tls-inl.h"
@@ -30,6 +31,7 @@ using Clock = asio::steady_timer::clock_type;
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr size_t kReadBytes = size_t{64} << 10;
+constexpr size_t kSmallBody = size_t{64} << 10;  // has room however many large ones there are
 
 // All but the body.
 template <typename Message>
@@ -77,15 +79,18 @@ inline HttpResponse stopping_response() {
 // What every session shares.
 struct Shared {
   explicit Shared(const ServerOptions& server_options)
-      : options(server_options), api(options), workers(options.worker_threads) {}
+      : options(server_options),
+        api(options),
+        bodies(options.max_total_body_bytes, options.max_body_bytes),
+        workers(options.worker_threads) {}
 
   const ServerOptions options;
   std::shared_ptr<ssl::context> tls;  // null: plain HTTP; constant once the server listens
   Api api;
   AllowedHosts hosts;  // constant once the server listens
   std::atomic<bool> draining{false};
-  std::atomic<size_t> body_bytes{0};  // see ServerOptions::max_total_body_bytes
-  Workers workers;                    // last: what they still do uses the rest
+  BodyPot bodies;   // see ServerOptions::max_total_body_bytes
+  Workers workers;  // last: what they still do uses the rest
 };
 
 // What one connection holds of a body, counted among all. Goes with the body to the worker that reads it.
@@ -93,32 +98,39 @@ class BodyShare {
  public:
   explicit BodyShare(Shared& shared) : shared_(shared) {}
   ~BodyShare() { release(); }
-  BodyShare(BodyShare&& other) noexcept : shared_(other.shared_), held_(std::exchange(other.held_, 0)) {}
+  BodyShare(BodyShare&& other) noexcept
+      : shared_(other.shared_),
+        whose_(std::move(other.whose_)),
+        size_(std::exchange(other.size_, 0)),
+        held_(std::exchange(other.held_, 0)) {}
   BodyShare& operator=(BodyShare&&) = delete;
 
-  // False: all connections together would hold too much. The share is given back then: the body is to be dropped.
+  // REQUIRES: nothing is held.
+  void begin(const std::string& whose) { whose_ = whose; }
+  // False: all connections together, or all of this client's, would hold too much. The share is given back then: the
+  // body is to be dropped.
   bool grow_to(size_t size) {
-    const size_t limit = std::max(shared_.options.max_total_body_bytes, shared_.options.max_body_bytes);
-    const size_t more = size - held_;
-    size_t all = shared_.body_bytes.load();
-    while (all + more <= limit) {
-      if (!shared_.body_bytes.compare_exchange_weak(all, all + more)) continue;
+    if (size > kSmallBody) {
+      if (!shared_.bodies.take(whose_, size - held_)) {
+        release();
+        return false;
+      }
       held_ = size;
-      shared_.api.metrics().count_body_bytes(static_cast<int64_t>(more));
-      return true;
     }
-    release();
-    return false;
+    shared_.api.metrics().count_body_bytes(static_cast<int64_t>(size - size_));
+    size_ = size;
+    return true;
   }
   void release() {
-    if (held_ == 0) return;
-    shared_.api.metrics().count_body_bytes(-static_cast<int64_t>(held_));
-    shared_.body_bytes.fetch_sub(std::exchange(held_, 0));
+    if (size_ > 0) shared_.api.metrics().count_body_bytes(-static_cast<int64_t>(std::exchange(size_, 0)));
+    if (held_ > 0) shared_.bodies.give_back(whose_, std::exchange(held_, 0));
   }
 
  private:
   Shared& shared_;
-  size_t held_ = 0;
+  std::string whose_;
+  size_t size_ = 0;
+  size_t held_ = 0;  // in the pot
 };
 
 }  // namespace volley::serve::transport

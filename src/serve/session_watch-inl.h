@@ -19,42 +19,46 @@ namespace volley::serve::transport {
 // the start of the next request; a client that sends more than fits is no longer watched.
 inline void Session::watch() {
   if (gone_ || watching_ || buffer_.max_size() - buffer_.size() < kReadBytes / 2) return;
-  watching_ = true;
   stream_.async_read_some(
       buffer_.prepare(4096),
       asio::bind_cancellation_slot(watch_cancel_.slot(), [self = shared_from_this()](error_code error, size_t size) {
         self->watching_ = false;
         self->buffer_.commit(size);
         if (is_end_of_stream(error)) self->end_seen_ = true;
-        const bool answering = self->generation_ || self->job_;
-        if (answering && !error) {
-          self->watch();
-        } else if (answering && is_end_of_stream(error)) {
-          self->watch_for_reset();
-          if (!self->answer_begun_ && self->interim_responses_) self->send_interim();
-        } else {
-          // An end that comes when the answer is ready is no reason not to send it.
-          self->end_of_watch(error && error != asio::error::operation_aborted && !is_end_of_stream(error));
-        }
+        self->guard([&] {
+          const bool answering = self->generation_ || self->job_;
+          if (answering && !error) {
+            self->watch();
+          } else if (answering && is_end_of_stream(error)) {
+            self->watch_for_reset();
+            if (!self->answer_begun_ && self->interim_responses_) self->send_interim();
+          } else {
+            // An end that comes when the answer is ready is no reason not to send it.
+            self->end_of_watch(error && error != asio::error::operation_aborted && !is_end_of_stream(error));
+          }
+        });
       }));
+  watching_ = true;  // now that nothing was thrown: who waits for the end of the watch waits for the call
 }
 
 // The client sends nothing more. Whether it still reads, its end of stream does not say: it is gone if it resets the
 // connection when bytes come. The answer's first bytes may be far, so one that has not begun is preceded by an interim
 // response, which clients of HTTP/1.1 pass over.
 inline void Session::watch_for_reset() {
-  watching_ = true;
   stream_.socket().async_wait(
       tcp::socket::wait_error,
       asio::bind_cancellation_slot(watch_cancel_.slot(), [self = shared_from_this()](error_code error) {
         self->watching_ = false;
-        const bool reset = !error && self->was_reset();
-        if (!error && !reset && (self->generation_ || self->job_)) {
-          self->watch_for_reset();
-        } else {
-          self->end_of_watch(reset || (error && error != asio::error::operation_aborted));
-        }
+        self->guard([&] {
+          const bool reset = !error && self->was_reset();
+          if (!error && !reset && (self->generation_ || self->job_)) {
+            self->watch_for_reset();
+          } else {
+            self->end_of_watch(reset || (error && error != asio::error::operation_aborted));
+          }
+        });
       }));
+  watching_ = true;
 }
 
 // Asio may end a wait for an error without one: an event of a closed connection can reach the one that took its place
@@ -66,13 +70,15 @@ inline bool Session::was_reset() {
 
 inline void Session::send_interim() {
   if (stream_.encrypted()) {
-    sending_interim_ = true;
     stream_.async_write_some(asio::buffer(kContinue), [self = shared_from_this()](error_code error, size_t size) {
       self->sending_interim_ = false;
       self->written_bytes_ += static_cast<int64_t>(size);
-      if (error) self->leave();
-      self->notify();
+      self->guard([&] {
+        if (error) self->leave();
+        self->notify();
+      });
     });
+    sending_interim_ = true;
     return;
   }
   const ssize_t sent =
@@ -144,7 +150,7 @@ inline void Session::schedule() {
   }
   deadline_.expires_at(next);
   deadline_.async_wait([self = shared_from_this(), turn](error_code error) {
-    if (!error && turn == self->deadline_turn_) self->expire();
+    if (!error && turn == self->deadline_turn_) self->guard([&] { self->expire(); });
   });
 }
 

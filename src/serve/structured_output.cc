@@ -20,9 +20,10 @@ void with_any_whitespace(GrammarSpec& grammar) {
   if (grammar.kind != Kind::kJsonObject && grammar.kind != Kind::kJsonSchema) return;
   if (grammar.kind == Kind::kJsonObject) grammar = {Kind::kJsonSchema, R"({"type":"object"})", {}};
   const auto parsed = parse_json(grammar.text);
-  const json* schema = std::get_if<json>(&parsed);
-  if (!schema || !schema->is_object() || schema->contains("x-guidance")) return;
-  const std::string option = std::string(R"("x-guidance":{"whitespace_flexible":true})") + (schema->empty() ? "" : ",");
+  const OwnedJson* schema = std::get_if<OwnedJson>(&parsed);
+  if (!schema || !(*schema)->is_object() || (*schema)->contains("x-guidance")) return;
+  const std::string option =
+      std::string(R"("x-guidance":{"whitespace_flexible":true})") + ((*schema)->empty() ? "" : ",");
   grammar.text.insert(grammar.text.find('{') + 1, option);
 }
 
@@ -61,7 +62,7 @@ void read_schema(FieldReader& in, std::string_view name, std::string_view object
   if (value->is_string()) {
     const auto& text = value->get_ref<const std::string&>();
     const auto parsed = parse_json(text);
-    if (const json* schema = std::get_if<json>(&parsed); schema && schema->is_object()) {
+    if (const auto* schema = std::get_if<OwnedJson>(&parsed); schema && (*schema)->is_object()) {
       to.add(path, Kind::kJsonSchema, text);
       return;
     }

@@ -64,7 +64,7 @@ HttpResponse tokenize(const Engine& engine, const OutputFormat& format, std::str
                       const RequestRules& rules, const std::atomic<bool>* cancelled) {
   const auto parsed = parse_json_object(body);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return error_response(*error);
-  FieldReader in(std::get<json>(parsed));
+  FieldReader in(*std::get<OwnedJson>(parsed));
   TokenizeRequest request = read_tokenize(in, body, rules);
   if (in.error()) return error_response(*in.error());
   const char* field = request.is_chat ? "messages" : "prompt";
@@ -101,7 +101,7 @@ HttpResponse tokenize(const Engine& engine, const OutputFormat& format, std::str
 HttpResponse detokenize(const Engine& engine, std::string_view body, const RequestRules& rules) {
   const auto parsed = parse_json_object(body);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return error_response(*error);
-  FieldReader in(std::get<json>(parsed));
+  FieldReader in(*std::get<OwnedJson>(parsed));
   std::string model;
   read_model(in, rules, model);
   std::vector<TokenId> ids;

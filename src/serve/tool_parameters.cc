@@ -141,13 +141,16 @@ std::string_view word_of_python(std::string_view text) {
 
 ToolParameters tool_parameters(std::string_view parameters_json) {
   ToolParameters parameters;
-  const json root = json::parse(parameters_json);
+  const OwnedJson parsed_root = read_json(parameters_json);
+  const json& root = *parsed_root;
   const std::string_view properties = find_member(parameters_json, "properties");
   if (properties.empty() || !root.at("properties").is_object() || root.at("properties").empty()) {
     parameters.any_other = root.value("additionalProperties", json()) != false;
     return parameters;
   }
-  const json required = root.value("required", json::array());
+  const auto listed = root.find("required");
+  const json none;
+  const json& required = listed != root.end() ? *listed : none;
   for (const auto& [name, schema] : object_members(properties)) {
     const json parsed = json::parse(schema);
     ToolParameter parameter;

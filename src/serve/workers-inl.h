@@ -5,11 +5,18 @@
 #include <boost/asio.hpp>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "serve/api.h"
+#include "serve/turns.h"
 
 namespace volley::serve::transport {
 
@@ -26,23 +33,37 @@ struct Job {
   bool ready = false;                  // of the strand
 };
 
-// Threads for what takes long. Large requests have some of their own, so that others need not wait for them.
+// A call that somebody waits for, who would wait for ever if it never came: without memory for it, tries again.
+template <typename Executor, typename Handler>
+void post_surely(const Executor& executor, const Handler& handler) {
+  for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    try {
+      asio::post(executor, handler);
+      return;
+    } catch (const std::bad_alloc&) {
+      continue;
+    }
+  }
+}
+
+// Threads for what takes long. Large requests have some of their own, so that others need not wait for them. Those are
+// taken in turns by whose they are.
 class Workers {
  public:
   explicit Workers(int threads) : usual_(static_cast<size_t>(threads)), large_(static_cast<size_t>(threads + 1) / 2) {}
 
+  // std::bad_alloc: `work` will not run. What `work` itself throws is lost.
   template <typename Work>
-  void post(bool large, Work work) {
-    {
-      const std::lock_guard lock(mutex_);
-      ++pending_;
+  void post(bool large, const std::string& whose, Work work) {
+    std::function<void()> call = [work = std::make_shared<Work>(std::move(work))] { (*work)(); };
+    const std::lock_guard lock(mutex_);
+    if (large) {
+      asio::post(large_, [this] { run(next_large()); });  // not before this lock is open
+      turns_.add(whose, std::move(call));
+    } else {
+      asio::post(usual_, [this, call = std::move(call)] { run(call); });
     }
-    asio::post(large ? large_ : usual_, [this, work = std::move(work)]() mutable {
-      work();
-      const std::lock_guard lock(mutex_);
-      --pending_;
-      changed_.notify_all();
-    });
+    ++pending_;
   }
 
   // False: some still work after this time.
@@ -52,9 +73,26 @@ class Workers {
   }
 
  private:
+  std::function<void()> next_large() {
+    const std::lock_guard lock(mutex_);
+    return turns_.next();
+  }
+  // Nothing to call: there was no memory to add it.
+  void run(const std::function<void()>& call) {
+    if (!call) return;
+    try {
+      call();
+    } catch (const std::exception&) {  // would end the process
+    }
+    const std::lock_guard lock(mutex_);
+    --pending_;
+    changed_.notify_all();
+  }
+
   std::mutex mutex_;
   std::condition_variable changed_;
   int pending_ = 0;  // guarded by mutex_
+  Turns turns_;      // guarded by mutex_: large ones
   asio::thread_pool usual_, large_;
 };
 

@@ -51,6 +51,7 @@ Result<RequestId> FakeEngine::submit(GenerateRequest request, EventSink sink) {
 }
 
 void FakeEngine::cancel(RequestId id) {
+  if (cancel_fails_.exchange(false)) throw std::bad_alloc();
   const std::lock_guard lock(mutex_);
   for (Running& running : running_) {
     if (running.id == id) running.cancelled = true;

@@ -63,6 +63,7 @@ class FakeEngine final : public Engine {
   int cancelled() const;
   size_t longest_encoded() const { return longest_encoded_; }  // bytes
   void release() { released_ = true; }
+  void fail_next_cancel() { cancel_fails_ = true; }  // it throws std::bad_alloc
   int encoding() const { return encoding_; }  // endless texts, now
 
  private:
@@ -86,6 +87,7 @@ class FakeEngine final : public Engine {
   mutable std::atomic<size_t> longest_encoded_{0};
   mutable std::atomic<int> encoding_{0};
   std::atomic<bool> released_{false};
+  std::atomic<bool> cancel_fails_{false};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_:

@@ -1,0 +1,76 @@
+#include "base/memory_reserve.h"
+
+#include <malloc.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <new>
+
+namespace volley {
+namespace {
+
+enum class State { kUnused, kHeld, kGiven, kChanging };  // kChanging: one thread maps or unmaps
+
+// Constants of the process that a handler of `new` can use whenever it is called.
+std::atomic<State> state{State::kUnused};
+void* block = nullptr;  // of the thread that changes the state
+size_t block_bytes = 0;
+size_t most_bytes = 0;
+
+// Less where there is less: a process that lives near its limit would be without for ever.
+bool take() {
+  constexpr size_t kLeast = 16;  // a part of the most
+  for (size_t bytes = most_bytes; bytes >= most_bytes / kLeast && bytes > 0; bytes /= 2) {
+    void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) continue;
+    block = mapped;
+    block_bytes = bytes;
+    return true;
+  }
+  return false;
+}
+
+void on_failed_allocation() {
+  State held = State::kHeld;
+  if (state.compare_exchange_strong(held, State::kChanging)) {
+    munmap(block, block_bytes);
+    state = State::kGiven;
+    return;
+  }
+  // Another thread gives it back just now: then there will be room for this one, too.
+  if (held == State::kChanging) {
+    while (state == State::kChanging) continue;
+    return;
+  }
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void keep_memory_reserve() {
+  constexpr rlim_t kShare = 16;  // of the limit
+  most_bytes = kMemoryReserveBytes;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    constexpr rlim_t kPage = 4096;
+    const rlim_t share = std::max(limit.rlim_cur / kShare / kPage * kPage, kPage);
+    most_bytes = static_cast<size_t>(std::min<rlim_t>(share, kMemoryReserveBytes));
+    // A heap of a thread's own is 64 MiB of address space at once: it would swallow what is given back.
+    mallopt(M_ARENA_MAX, 1);
+  }
+  state = take() ? State::kHeld : State::kGiven;
+  std::set_new_handler(on_failed_allocation);
+}
+
+bool has_memory_reserve() {
+  State given = state.load();
+  if (given == State::kUnused || given == State::kHeld) return true;
+  if (given != State::kGiven || !state.compare_exchange_strong(given, State::kChanging)) return false;
+  const bool taken = take();
+  state = taken ? State::kHeld : State::kGiven;
+  return taken;
+}
+
+}  // namespace volley
