@@ -12,7 +12,7 @@
  * Threads: handles are immutable but for matchers. Any number of threads may use one at once (a matcher: one); _free
  *   needs all of them to be done.
  * Input and output: none. The library opens no file, prints nothing and reads no clock, but for the time
- *   limit of textkit_grammars_compile. */
+ *   limit of textkit_grammars_compile. It keeps some threads of its own, which wait when no call runs. */
 #pragma once
 
 #include <stdbool.h>

@@ -15,6 +15,7 @@ mod json;
 mod matcher;
 mod meter;
 mod pieces;
+mod render_threads;
 mod rendering;
 mod special_tokens;
 mod stop;
