@@ -29,7 +29,8 @@ struct Job {
 // Threads for what takes long. Large requests have some of their own, so that others need not wait for them.
 class Workers {
  public:
-  explicit Workers(int threads) : usual_(static_cast<size_t>(threads)), large_(static_cast<size_t>(threads + 1) / 2) {}
+  // Each kind has threads beyond those that grammars may hold up (text::kMostCompiling), where `threads` has.
+  explicit Workers(int threads) : usual_(static_cast<size_t>(threads)), large_(static_cast<size_t>(threads)) {}
 
   template <typename Work>
   void post(bool large, Work work) {
