@@ -30,6 +30,8 @@ const MAX_WAITING: usize = 4;
 const MAX_TURN: Duration = Duration::from_millis(200);
 /// Between looks at whether the caller has left.
 const LOOK: Duration = Duration::from_millis(20);
+/// Bytes that go back to the system at once. What is smaller the allocator keeps, in an arena for a few threads each.
+const MUCH: isize = 16 << 20;
 /// Lexer states above which a request fails: some 50 MB.
 const MAX_STATES: usize = 30_000;
 /// Grammars nest deeply where no limit below counts; their compilation recurses.
@@ -60,12 +62,14 @@ struct Running<'a> {
     all: &'a AtomicIsize, // Compiler::running
     before: isize,        // the meter at its start
     counted: Cell<isize>,
+    most: Cell<isize>, // of what was counted
 }
 
 impl Running<'_> {
     fn is_over(&self) -> bool {
         let held = meter::bytes() - self.before;
         self.all.fetch_add(held - self.counted.replace(held), Ordering::Relaxed);
+        self.most.set(self.most.get().max(held));
         self.stop.is_stopped()
     }
 
@@ -194,16 +198,23 @@ impl Compiler {
     }
 
     fn compile_now(&self, key: &Key, stop: &Stop, memory: isize, time: Duration) -> Result<Compiled, Failure> {
-        let most = memory / 4;
+        let running =
+            Running { stop, all: &self.running, before: meter::bytes(), counted: Cell::new(0), most: Cell::new(0) };
+        let compiled = self.compile_within(key, &running, memory / 4, time);
+        if compiled.is_err() && running.most.get() > MUCH {
+            meter::trim();
+        }
+        compiled
+    }
+
+    fn compile_within(&self, key: &Key, running: &Running, most: isize, time: Duration) -> Result<Compiled, Failure> {
         let budget = Budget {
             bytes: usize::try_from(most).unwrap_or(0),
             pieces: usize::MAX,
             total_bytes: usize::MAX,
             cpu: time,
         };
-        let running = Running { stop, all: &self.running, before: meter::bytes(), counted: Cell::new(0) };
-        let made = meter::within(budget, running.cancel(), || self.make(key, stop));
-        drop(running);
+        let made = meter::within(budget, running.cancel(), || self.make(key, running.stop));
         let Parts { prototype, rolls_back, bytes, first, failed } = made.map_err(|stopped| match stopped {
             Stopped::Cpu => too_long(time),
             Stopped::Bytes | Stopped::Pieces | Stopped::TotalBytes => too_large(most),
