@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <thread>
 
@@ -73,6 +74,26 @@ TEST(Grammar, EverySchemaIsSatisfiedAndSpeculationIsInvisible) {
     ASSERT_FALSE(why) << i << ": " << *why << "\n" << out.text << "\n" << schema_of_family(i).dump();
   }
   expect_same(outputs[0], outputs[1], "speculation");
+}
+
+// A grammar that would take minutes to compile: submit() does not stay with it for a client that has left.
+TEST(Grammar, CompilingEndsWithWhoAskedForIt) {
+  EngineOptions options = engine_options(Speculation::kOff);
+  options.grammar_compile_timeout_ms = 600'000;
+  options.grammar_memory_bytes = int64_t{8} << 30;
+  const auto engine = make_engine(options);
+  OrderedJson schema = {{"type", "object"}};
+  for (int i = 0; i < 4'000; ++i) {
+    const std::string name = "p" + std::to_string(i);
+    schema["properties"][name] = {{"type", "integer"}, {"multipleOf", 160'001 + 2 * i}};
+    schema["required"].push_back(name);
+  }
+  GenerateRequest request = with_grammar(*engine, {Kind::kJsonSchema, schema.dump(), {}});
+  const std::atomic<bool> cancelled{true};
+  request.cancelled = &cancelled;
+  const auto id = engine->submit(std::move(request), [](const Event&) {});
+  ASSERT_FALSE(id.ok());
+  EXPECT_EQ(id.error().code, ErrorCode::kCancelled);
 }
 
 // The validator of the test above must be able to say no.

@@ -245,6 +245,7 @@ struct GenerateRequest {
   // Seconds from submit(), after which the request ends at the next step with what it has (kTimeout), be it that it
   // still waits. 0: no limit.
   double timeout_s = 0;
+  const std::atomic<bool>* cancelled = nullptr;  // as in EncodeLimits, of submit(), which may compile a grammar
 };
 
 enum class FinishReason { kStop, kLength, kTimeout, kCancelled, kError };

@@ -48,6 +48,7 @@ class EngineImpl final : public Engine {
       return failed_precondition("The engine was not started with --simulate-acceptance: leave it out of requests.");
     }
     VOLLEY_ASSIGN(std::unique_ptr<text::Matcher> matcher, compile_grammar(request));
+    request.cancelled = nullptr;  // the request outlives it
     const int32_t room = info_.max_model_len - static_cast<int32_t>(request.prompt.size());
     request.max_tokens = request.max_tokens == -1 ? room : std::min(request.max_tokens, room);
     if (!request.sampling.seed) request.sampling.seed = draw_seed();
@@ -105,7 +106,9 @@ class EngineImpl final : public Engine {
     if (text_.tokenizer->grammars() == nullptr) {
       return failed_precondition("A grammar needs the model's tokenizer.json, and its folder has none.");
     }
-    return text_.tokenizer->grammars()->compile(*request.grammar, grammar_limits_);
+    text::GrammarLimits limits = grammar_limits_;
+    limits.cancelled = request.cancelled;
+    return text_.tokenizer->grammars()->compile(*request.grammar, limits);
   }
 
   const EngineInfo info_;

@@ -24,6 +24,18 @@ TEST_F(ApiTest, ChatRendersEncodesAndAnswers) {
   EXPECT_EQ(submitted.sampling.seed, 5u);
 }
 
+// submit() may compile a grammar, which nobody needs once the client has left.
+TEST_F(ApiTest, SubmittingCanBeCancelled) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  const std::atomic<bool> cancelled{false};
+  auto reply = api.handle(
+      post(kTextPath, R"({"prompt": "x", "n": 2})"), [] {}, &cancelled);
+  std::get<std::shared_ptr<Generation>>(reply)->abandon();
+  ASSERT_EQ(engine.submitted().size(), 2u);
+  for (const GenerateRequest& request : engine.submitted()) EXPECT_EQ(request.cancelled, &cancelled);
+}
+
 TEST_F(ApiTest, EveryChoiceHasItsIndexAndTheSameSeed) {
   FakeEngine engine([](const GenerateRequest& request) {
     FakeScript script;

@@ -362,6 +362,7 @@ ApiResult<Generation::Plan> plan_generation(const PlanContext& context, ApiReque
     for (int j = 0; j < request.n; ++j) {
       generate.sampling.choice_index = static_cast<uint32_t>(j);
       plan.choices.push_back(generate);
+      plan.choices.back().cancelled = context.cancelled;
       if (shown_once) generate.prompt_logprobs = -1;
     }
   }

@@ -76,7 +76,7 @@ struct ServerOptions {
   std::chrono::milliseconds write_timeout{30'000};    // for every 64 KiB a client has to take
 
   int io_threads = 2;  // move bytes
-  // Parse, apply chat templates, tokenise, compile grammars: see good_worker_threads(). Half as many more are there for
+  // Parse, apply chat templates, tokenise, compile grammars: see good_worker_threads(). As many more are there for
   // large requests alone.
   int worker_threads = 2;
 };

@@ -50,7 +50,8 @@ void post_surely(const Executor& executor, const Handler& handler) {
 // taken in turns by whose they are.
 class Workers {
  public:
-  explicit Workers(int threads) : usual_(static_cast<size_t>(threads)), large_(static_cast<size_t>(threads + 1) / 2) {}
+  // Each kind has threads beyond those that grammars may hold up (text::kMostCompiling), where `threads` has.
+  explicit Workers(int threads) : usual_(static_cast<size_t>(threads)), large_(static_cast<size_t>(threads)) {}
 
   // std::bad_alloc: `work` will not run. What `work` itself throws is lost.
   template <typename Work>

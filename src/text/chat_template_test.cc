@@ -1,8 +1,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <textkit.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <thread>
 
 #include "text/test_model.h"
 #include "text/text.h"
@@ -505,6 +511,79 @@ TEST(ChatTemplate, RenderingEndsForEveryRequest) {
   json messages = json::array();
   for (int i = 0; i < 10'000; ++i) messages.push_back({{"role", "user"}, {"content", "ab"}});
   EXPECT_EQ(render(chat, {.messages_json = messages.dump()}).size(), 20'000u) << "a long conversation is no loop";
+}
+
+// Lets the process take `bytes` more of address space.
+void limit_address_space(rlim_t bytes) {
+  std::ifstream statm("/proc/self/statm");
+  rlim_t pages = 0;
+  statm >> pages;
+  rlimit limit{};
+  getrlimit(RLIMIT_AS, &limit);
+  limit.rlim_cur = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + bytes;
+  setrlimit(RLIMIT_AS, &limit);
+}
+
+// The stack of a rendering takes 128 MiB of address space. What has one keeps it; where the first is missing, it is
+// memory that is missing, and not the client who asks too often.
+void render_where_memory_is_short() {
+  const auto chat = *ChatTemplate::load(kPocket);
+  limit_address_space(rlim_t{64} << 20);
+  std::atomic<int> rendered{0};
+  std::vector<std::thread> threads(4);
+  for (std::thread& thread : threads) {
+    thread = std::thread([&] {
+      for (int i = 0; i < 100; ++i) rendered += chat->render({.messages_json = kHi}).ok() ? 1 : 0;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const std::string large = json::array({{{"role", "user"}, {"content", std::string(300'000, 'x')}}}).dump();
+  const auto text = chat->render({.messages_json = large});
+  std::cerr << rendered << " chats, large: " << (text.ok() ? "ok" : error_code_name(text.error().code));
+  std::_Exit(0);
+}
+
+TEST(ChatTemplateDeathTest, RenderingGoesOnWhereMemoryIsShort) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a new process, of which this is the first rendering
+  EXPECT_EXIT(render_where_memory_is_short(), testing::ExitedWithCode(0), "400 chats, large: UNAVAILABLE");
+}
+
+// Renderings that are ended, in which everything unwinds, among others that are not.
+TEST(ChatTemplate, RenderingsThatEndAtALimitLeaveTheirThreadsToOthers) {
+  const auto chat = from_source(
+      "{% set n = namespace(x=1) %}{% if messages[0].content == 'nest' %}{% for i in range(99) %}{% for j in "
+      "range(9999) "
+      "%}{% set n.x = [n.x] %}{% endfor %}{% endfor %}{% endif %}{{ messages[0].content }}");
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 12; ++i) {
+    threads.emplace_back([&chat, i] {
+      const std::string content = i % 2 == 0 ? "nest" : std::to_string(i);
+      const std::string messages = json::array({{{"role", "user"}, {"content", content}}}).dump();
+      for (int again = 0; again < 5; ++again) {
+        const auto text = chat->render({.messages_json = messages});
+        EXPECT_EQ(text.ok(), i % 2 != 0);
+        EXPECT_EQ(text.ok() ? *text : content, content);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Nobody waits for a thread whose client has left.
+TEST(ChatTemplate, WhoHasLeftWaitsForNoThread) {
+  const auto chat = from_source(
+      "{% if messages[0].content == 'loop' %}{% for i in range(99999) %}{% for j in range(99999) %}{{ 'x' }}{% endfor "
+      "%}"
+      "{% endfor %}{% endif %}{{ messages[0].content }}");
+  std::atomic<bool> cancelled{false};
+  const Input loop{.messages_json = R"([{"role": "user", "content": "loop"}])", .cancelled = &cancelled};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 16; ++i) {
+    threads.emplace_back([&] { EXPECT_FALSE(chat->render(loop).ok()); });
+  }
+  cancelled = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(render(chat, {.messages_json = kHi}), "Hi");
 }
 
 TEST(ChatTemplate, LongMessages) {

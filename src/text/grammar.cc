@@ -1,5 +1,6 @@
 #include "text/grammar.h"
 
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -86,50 +87,74 @@ const char* what(GrammarSpec::Kind kind) {
 class TextkitGrammars final : public GrammarCompiler {
  public:
   explicit TextkitGrammars(const textkit_tokenizer* tokenizer) : tokenizer_(tokenizer) {}
-  ~TextkitGrammars() override { textkit_grammars_free(handle_); }
+  ~TextkitGrammars() override { textkit_grammars_free(made_); }
   TextkitGrammars(const TextkitGrammars&) = delete;
   TextkitGrammars& operator=(const TextkitGrammars&) = delete;
 
   Result<std::unique_ptr<Matcher>> compile(const GrammarSpec& grammar, const GrammarLimits& limits) const override {
+    static_assert(kMostCompiling == TEXTKIT_MOST_COMPILING);
     VOLLEY_ASSIGN(const textkit_grammars* grammars, handle());
     std::vector<textkit_view> choices;
     choices.reserve(grammar.choices.size());
     for (const std::string& choice : grammar.choices) choices.push_back(view(choice));
     textkit_matcher* matcher = nullptr;
     const textkit_grammar_limits given = {static_cast<uint64_t>(limits.memory_bytes),
-                                          static_cast<uint32_t>(limits.compile_ms)};
+                                          static_cast<uint32_t>(limits.compile_ms), cancel_of(limits.cancelled)};
     OwnedBytes error;
     const textkit_status status =
         textkit_grammars_compile(grammars, kind_of(grammar.kind), view(grammar.text), choices.data(), choices.size(),
                                  view(grammar.lead), &given, &matcher, error.out());
-    if (status == TEXTKIT_EXHAUSTED) return textkit_error(status, error);
+    if (status == TEXTKIT_EXHAUSTED || status == TEXTKIT_CANCELLED) return textkit_error(status, error);
     if (status != TEXTKIT_OK) return textkit_error(status, error, what(grammar.kind));
     return std::unique_ptr<Matcher>(std::make_unique<TextkitMatcher>(matcher));
   }
 
   GrammarUsage usage() const override {
-    const std::unique_lock lock(mutex_, std::try_to_lock);  // building the tokens' tree holds it for long
-    if (!lock || handle_ == nullptr) return {};
-    const textkit_grammar_usage usage = textkit_grammars_usage(handle_);
+    const textkit_grammars* grammars = made_;
+    if (grammars == nullptr) return {};
+    const textkit_grammar_usage usage = textkit_grammars_usage(grammars);
     return {static_cast<int64_t>(usage.bytes), static_cast<int64_t>(usage.grammars)};
   }
 
  private:
+  // Where threads that come at once wait for the first one's tree.
+  class Waiting {
+   public:
+    explicit Waiting(std::atomic<int>& count) : count_(count), before_(count++) {}
+    ~Waiting() { --count_; }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+    bool is_crowded() const { return before_ >= kMostCompiling; }
+
+   private:
+    std::atomic<int>& count_;
+    const int before_;
+  };
+
   Result<const textkit_grammars*> handle() const {
-    std::lock_guard lock(mutex_);
-    if (handle_ == nullptr) {
+    if (const textkit_grammars* grammars = made_) return grammars;
+    const Waiting waiting(waiting_);
+    if (waiting.is_crowded()) {
+      return resource_exhausted("Too many grammars wait for the tokenizer's first one: try again later.");
+    }
+    const std::lock_guard lock(mutex_);
+    if (made_ == nullptr) {
+      textkit_grammars* grammars = nullptr;
       OwnedBytes error;
-      const textkit_status status = textkit_grammars_new(tokenizer_, &handle_, error.out());
+      const textkit_status status = textkit_grammars_new(tokenizer_, &grammars, error.out());
       if (status != TEXTKIT_OK) {
         return textkit_error(status, error, "This model's tokenizer cannot be used with grammars: ");
       }
+      made_ = grammars;
     }
-    return handle_;
+    return made_.load();
   }
 
   const textkit_tokenizer* tokenizer_;
-  mutable std::mutex mutex_;
-  mutable textkit_grammars* handle_ = nullptr;  // guarded by mutex_ until it is set
+  mutable std::mutex mutex_;  // of who makes them
+  mutable std::atomic<int> waiting_{0};
+  mutable std::atomic<textkit_grammars*> made_{nullptr};
 };
 
 }  // namespace

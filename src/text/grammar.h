@@ -5,6 +5,7 @@
 #include <volley/engine.h>
 #include <volley/result.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -42,9 +43,14 @@ class Matcher {
 };
 
 struct GrammarLimits {
-  int64_t memory_bytes = int64_t{1} << 30;  // of all compiled grammars and matchers of the compiler together
-  int compile_ms = 2'000;                   // for one grammar
+  int64_t memory_bytes = int64_t{1} << 30;       // of all compiled grammars and matchers of the compiler together
+  int compile_ms = 2'000;                        // for one grammar
+  const std::atomic<bool>* cancelled = nullptr;  // once true compile() soon answers kCancelled; borrowed for the call
 };
+
+// So many threads may wait in compile() at once. A further one that would have to is refused: who serves others, too,
+// with the threads that call it needs more of them than this.
+inline constexpr int kMostCompiling = 8;
 
 // What the grammars of a compiler take.
 struct GrammarUsage {
@@ -61,8 +67,8 @@ class GrammarCompiler {
   // A matcher at the start of the text. A `lead` that begins with the rule `whole` says what the whole output is: the
   // rule refers to the grammar's own text as `text`. kInvalidArgument says what is wrong with the grammar or which
   // limit it passes; kFailedPrecondition: a tokenizer whose tokens' bytes cannot be told. kResourceExhausted: matchers
-  // take all the memory that the limits give, or grammars that took too long are still being compiled. May take as long
-  // as the limits say.
+  // take all the memory that the limits give, or kMostCompiling threads wait already. Ends at the limits, and what it
+  // took by then is given back soon after.
   virtual Result<std::unique_ptr<Matcher>> compile(const GrammarSpec& grammar,
                                                    const GrammarLimits& limits = {}) const = 0;
 

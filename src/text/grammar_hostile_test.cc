@@ -2,6 +2,10 @@
 // within the limits of time, states and memory that all grammars have.
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 #include "text/grammar_testing.h"
 
 namespace volley::text {
@@ -125,6 +129,103 @@ TEST_F(HostileGrammars, CompilingHasALimitOfTime) {
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
   EXPECT_THAT(made.error().message, HasSubstr("longer than 1 ms"));
+}
+
+// Numbers whose multiples have a large automaton each: all together they take minutes and many gigabytes. `first`: the
+// grammar is none of the cache's.
+GrammarSpec endless(int first) {
+  json schema = {{"type", "object"}};
+  for (int i = 0; i < 4'000; ++i) {
+    const std::string name = "p" + std::to_string(i);
+    schema["properties"][name] = {{"type", "integer"}, {"multipleOf", 160'001 + 2 * ((first + i * 37) % 19'999)}};
+    schema["required"].push_back(name);
+  }
+  return {GrammarSpec::Kind::kJsonSchema, schema.dump(), {}};
+}
+
+// Until nothing of what was given up is left.
+void expect_soon(const GrammarCompiler& grammars, int64_t bytes) {
+  for (int i = 0; i < 600 && grammars.usage().bytes > bytes; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  EXPECT_LE(grammars.usage().bytes, bytes);
+}
+
+// The limit of memory holds while a grammar is compiled, not only for what comes of it.
+TEST_F(HostileGrammars, CompilingHasALimitOfMemory) {
+  const GrammarCompiler& grammars = *tokenizer_->grammars();
+  const int64_t before = grammars.usage().bytes;
+  const auto made = grammars.compile(endless(0), {int64_t{256} << 20, 600'000});
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(made.error().message, HasSubstr("more than 64 MB"));
+  EXPECT_LE(grammars.usage().bytes, before);
+}
+
+// What is given up at the limit of time ends, and its place is free for others: there are fewer places than this.
+TEST_F(HostileGrammars, CompilingEndsAtItsLimitOfTime) {
+  const GrammarCompiler& grammars = *tokenizer_->grammars();
+  const int64_t before = grammars.usage().bytes;
+  for (int i = 0; i < 10; ++i) {
+    auto made = grammars.compile(endless(i), {int64_t{8} << 30, 300});
+    for (int again = 0; again < 100 && made.error().code == ErrorCode::kResourceExhausted; ++again) {
+      made = grammars.compile(endless(i), {int64_t{8} << 30, 300});
+    }
+    ASSERT_FALSE(made.ok());
+    EXPECT_THAT(made.error().message, HasSubstr("longer than 300 ms"));
+  }
+  expect_soon(grammars, before);
+  EXPECT_TRUE(grammars.compile(regex("after[0-9]"), kLimits).ok());
+}
+
+TEST_F(HostileGrammars, CompilingEndsWhenTheCallerHasLeft) {
+  const GrammarCompiler& grammars = *tokenizer_->grammars();
+  const int64_t before = grammars.usage().bytes;
+  const std::atomic<bool> cancelled{true};
+  const auto made = grammars.compile(endless(100), {int64_t{8} << 30, 600'000, &cancelled});
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code, ErrorCode::kCancelled);
+  expect_soon(grammars, before);
+}
+
+// A limit may end a compilation anywhere, also where the libraries make what all compilations share.
+TEST_F(HostileGrammars, WhatEndsAtALimitSpoilsNothingForOthers) {
+  const GrammarCompiler& grammars = *tokenizer_->grammars();
+  const auto refers = schema({{"$defs", {{"a", {{"$ref", "http://json-schema.org/draft-07/schema#"}}}}},
+                              {"type", "object"},
+                              {"properties", {{"x", {{"type", "string"}, {"format", "date-time"}}}}}});
+  int ended = 0;
+  for (int64_t memory = 1 << 12; memory < 1 << 22; memory += memory / 8) {
+    const auto made = grammars.compile(refers, {memory, 600'000});
+    ended += made.ok() ? 0 : 1;
+  }
+  EXPECT_GT(ended, 20);
+  const auto made = grammars.compile(refers, kLimits);
+  EXPECT_TRUE(made.ok()) << made.error().message;
+}
+
+// Who finds all places taken waits for one, but not everybody: those who call have other work for their threads. While
+// the places are taken for the time of their limit, threads that all waited would be refused some 80 times.
+TEST_F(HostileGrammars, FewWaitForAPlace) {
+  const GrammarCompiler& grammars = *tokenizer_->grammars();
+  std::atomic<int> holding{4}, refused{0}, number{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      EXPECT_FALSE(grammars.compile(endless(200 + i), {int64_t{64} << 30, 1'500}).ok());
+      --holding;
+    });
+  }
+  for (int i = 0; i < 2 * kMostCompiling; ++i) {
+    threads.emplace_back([&] {
+      while (holding == 4 && refused < 5'000) {
+        const auto made = grammars.compile(regex("few[0-9]{" + std::to_string(++number) + "}"), kLimits);
+        if (!made.ok() && made.error().message.starts_with("Too many grammars")) ++refused;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(refused, 1'000);
 }
 
 // A stopped matcher fails at once, and leaves others of its grammar as they are.

@@ -12,7 +12,7 @@
  * Threads: handles are immutable but for matchers. Any number of threads may use one at once (a matcher: one); _free
  *   needs all of them to be done.
  * Input and output: none. The library opens no file, prints nothing and reads no clock, but for the time
- *   limit of textkit_grammars_compile. */
+ *   limit of textkit_grammars_compile. It keeps some threads of its own, which wait when no call runs. */
 #pragma once
 
 #include <stdbool.h>
@@ -159,14 +159,21 @@ typedef enum textkit_grammar_kind {
 /* memory: bytes that all compiled grammars and matchers of a textkit_grammars may take together. Grammars that nobody
  *   matches go, the least recently used first, when they take more than half of it. Where matchers alone take more,
  *   nothing is compiled (TEXTKIT_EXHAUSTED), and a matcher that grows further fails.
- * compile_ms: after that time the call fails with TEXTKIT_INVALID_ARGUMENT. The work it began ends by itself, bounded
- * by the limits below; a few may be left so at once, then TEXTKIT_EXHAUSTED. */
+ *   One grammar may take a quarter of it (TEXTKIT_INVALID_ARGUMENT). While it is compiled, which few are at once, it may
+ *   take so much beside the others.
+ * compile_ms: after that time the call fails with TEXTKIT_INVALID_ARGUMENT. The work it began ends soon after, as it
+ *   does when the caller cancels. */
 typedef struct textkit_grammar_limits {
   uint64_t memory;
   uint32_t compile_ms;
+  textkit_cancel cancel; /* asked on the calling thread alone */
 } textkit_grammar_limits;
 
-/* Bytes that compiled grammars and matchers take now, and compiled grammars that are kept. */
+/* Calls of textkit_grammars_compile that compile, or wait for a turn to, at once. Others that would have to fail at
+ * once with TEXTKIT_EXHAUSTED. */
+#define TEXTKIT_MOST_COMPILING 8
+
+/* Bytes that compiled grammars, those being compiled and matchers take now, and compiled grammars that are kept. */
 typedef struct textkit_grammar_usage {
   uint64_t bytes;
   uint64_t grammars;

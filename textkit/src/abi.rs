@@ -36,6 +36,12 @@ unsafe impl Sync for Cancel {}
 impl Cancel {
     pub const NEVER: Cancel = Cancel { asked: None, context: std::ptr::null() };
 
+    /// # Safety
+    /// Any thread that has the value may call `asked` with `context`.
+    pub unsafe fn new(asked: unsafe extern "C" fn(*const c_void) -> bool, context: *const c_void) -> Cancel {
+        Cancel { asked: Some(asked), context }
+    }
+
     /// An error once the caller asked to stop.
     pub fn check(&self) -> Result<(), Failure> {
         // SAFETY: the caller of the library keeps function and context alive for the call.

@@ -14,6 +14,7 @@ use crate::environment::{
 };
 use crate::json::to_template;
 use crate::meter::Budget;
+use crate::render_threads::{RenderThreads, LARGE, USUAL};
 use crate::rendering::{render_within, Limits, Unrendered, MAX_PIECES};
 
 /// What one rendering may take. A template is a program that came with the weights: without limits it could keep the
@@ -30,6 +31,8 @@ const PROBE: Limits = Limits {
     bytes: 1 << 20,
     budget: Budget { bytes: 64 << 20, pieces: MAX_PIECES, total_bytes: 256 << 20, cpu: Duration::from_secs(10) },
 };
+/// Bytes of messages, tools and arguments above which a conversation is rendered among the large ones.
+const LARGE_INPUT: usize = 1 << 18;
 /// The longest templates that models come with have some 30 KiB.
 const MAX_SOURCE_BYTES: usize = 1 << 18;
 
@@ -150,14 +153,18 @@ impl ChatTemplate {
             false => None,
         };
         let variables = self.variables(messages, tools, kwargs, input.add_generation_prompt);
+        let size = input.messages.len() + input.tools.len() + input.kwargs.len();
+        let threads = if size > LARGE_INPUT { &LARGE } else { &USUAL };
         let text =
-            self.render_template(template.name, variables, input.now, input.cancel).map_err(|why| match why {
-                Unrendered::Limit(limit) => Failure::invalid(format!(
+            self.render_template(threads, template.name, variables, input.now, input.cancel).map_err(
+                |why| match why {
+                    Unrendered::Limit(limit) => Failure::invalid(format!(
                     "the model's chat template {limit} for these messages: send fewer or shorter messages and tools"
                 )),
-                Unrendered::Template(error) => Failure::invalid(render_message(&error)),
-                Unrendered::Ended(failure) => failure,
-            })?;
+                    Unrendered::Template(error) => Failure::invalid(render_message(&error)),
+                    Unrendered::Ended(failure) => failure,
+                },
+            )?;
         match marker {
             Some(marker) => cut_at_marker(text, &marker),
             None => Ok(text),
@@ -194,6 +201,7 @@ impl ChatTemplate {
 
     fn render_template(
         &self,
+        threads: &'static RenderThreads,
         name: &str,
         variables: Map<String, Json>,
         now: i64,
@@ -203,13 +211,13 @@ impl ChatTemplate {
             variables.iter().map(|(name, value)| (name.clone(), to_template(value))).collect();
         context.push(("strftime_now".into(), strftime_now(now)));
         drop(variables);
-        render_within(self.limits, cancel, &self.environment, name, Value::from_pairs(context))
+        render_within(threads, self.limits, cancel, &self.environment, name, Value::from_pairs(context))
     }
 
     /// None where the template refuses these messages, Err with the limit that it runs into.
     fn probe(&self, name: &str, messages: Vec<Json>, add_generation_prompt: bool) -> Result<Option<String>, String> {
         let variables = self.variables(messages, None, Map::new(), add_generation_prompt);
-        match self.render_template(name, variables, 0, Cancel::NEVER) {
+        match self.render_template(&USUAL, name, variables, 0, Cancel::NEVER) {
             Ok(text) => Ok(Some(text)),
             Err(Unrendered::Limit(limit)) => Err(limit),
             Err(Unrendered::Template(_)) => Ok(None),

@@ -7,6 +7,7 @@
 mod abi;
 mod bounds;
 mod chat;
+mod compiler;
 mod environment;
 mod gbnf;
 mod grammar;
@@ -14,6 +15,7 @@ mod json;
 mod matcher;
 mod meter;
 mod pieces;
+mod render_threads;
 mod rendering;
 mod special_tokens;
 mod stop;
@@ -228,6 +230,7 @@ pub unsafe extern "C" fn textkit_grammars_free(grammars: *mut Grammars) {
 pub struct GrammarLimits {
     memory: u64,
     compile_ms: u32,
+    cancel: Cancel,
 }
 
 #[repr(C)]
@@ -271,6 +274,7 @@ pub unsafe extern "C" fn textkit_grammars_compile(
         let limits = Limits {
             memory: isize::try_from(limits.memory).unwrap_or(isize::MAX),
             time: Duration::from_millis(limits.compile_ms.into()),
+            cancel: limits.cancel,
         };
         let matcher = unsafe { &*grammars }.compile(kind, text, &choices, lead, limits)?;
         unsafe { *out = Box::into_raw(Box::new(matcher)) };

@@ -9,11 +9,11 @@ use minijinja::{escape_formatter, Environment, Error, ErrorKind, Output, State};
 
 use crate::abi::{caught, Cancel, Failure};
 use crate::meter::{self, Budget, Stopped};
+use crate::render_threads::RenderThreads;
 
 /// Pieces of memory that the values of a template may have at once. A value within another one is a piece or two, and the
 /// engine frees, prints and compares by recursion, up to 500 bytes of stack for each.
 pub const MAX_PIECES: usize = 200_000;
-const STACK: usize = 1 << 27;
 
 #[derive(Clone, Copy)]
 pub struct Limits {
@@ -94,11 +94,12 @@ impl io::Write for &mut Page {
     }
 }
 
-/// Renders on a thread of its own, for the stack: the caller's is too small for a value that nests as deeply as it may.
+/// Renders on one of `threads`, for the stack: the caller's is too small for a value that nests as deeply as it may.
 ///
 /// REQUIRES: `environment` prints with [`print`] and has `limits.steps` as its fuel; `limits.budget` allows no more than
 /// [`MAX_PIECES`].
 pub fn render_within(
+    threads: &'static RenderThreads,
     limits: Limits,
     cancel: Cancel,
     environment: &Environment,
@@ -107,14 +108,11 @@ pub fn render_within(
 ) -> Result<String, Unrendered> {
     let work = || {
         let rendered = caught(|| render_here(limits, cancel, environment, name, context), Failure::internal);
-        rendered.unwrap_or_else(|failure| Err(Unrendered::Ended(failure)))
+        let rendered = rendered.unwrap_or_else(|failure| Err(Unrendered::Ended(failure)));
+        let clean = matches!(rendered, Ok(_) | Err(Unrendered::Template(_)));
+        (rendered, clean)
     };
-    std::thread::scope(|scope| match std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work) {
-        Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-        Err(error) => Err(Unrendered::Ended(Failure::exhausted(format!(
-            "There is no thread to render the chat template in ({error})."
-        )))),
-    })
+    threads.run(cancel, work).unwrap_or_else(|failure| Err(Unrendered::Ended(failure)))
 }
 
 fn render_here(
