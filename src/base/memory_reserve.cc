@@ -1,33 +1,30 @@
 #include "base/memory_reserve.h"
 
 #include <malloc.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <new>
 
 namespace volley {
 namespace {
 
-enum class State { kUnused, kHeld, kGiven, kChanging };  // kChanging: one thread maps or unmaps
+enum class State { kUnused, kHeld, kGiven, kChanging };  // kChanging: one thread takes it or gives it back
 
-// Constants of the process that a handler of `new` can use whenever it is called.
+// Of the process: a handler of `new` has no other place to look.
 std::atomic<State> state{State::kUnused};
 void* block = nullptr;  // of the thread that changes the state
-size_t block_bytes = 0;
 size_t most_bytes = 0;
 
-// Less where there is less: a process that lives near its limit would be without for ever.
+// Less where there is less: a process that lives near its limit would be without for ever. From the heap: what others
+// gave back to it is free for us, but no longer address space that could be mapped.
 bool take() {
   constexpr size_t kLeast = 16;  // a part of the most
   for (size_t bytes = most_bytes; bytes >= most_bytes / kLeast && bytes > 0; bytes /= 2) {
-    void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED) continue;
-    block = mapped;
-    block_bytes = bytes;
-    return true;
+    block = std::malloc(bytes);
+    if (block != nullptr) return true;
   }
   return false;
 }
@@ -35,7 +32,7 @@ bool take() {
 void on_failed_allocation() {
   State held = State::kHeld;
   if (state.compare_exchange_strong(held, State::kChanging)) {
-    munmap(block, block_bytes);
+    std::free(block);
     state = State::kGiven;
     return;
   }

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <vector>
 
 #include "base/sanitized.h"
 
@@ -68,6 +69,26 @@ TEST(MemoryReserve, TheAllocationThatFoundNothingIsTriedAgain) {
     expect(try_new(kInside) != nullptr, 1);
     expect(!has_memory_reserve(), 2);
     expect(try_new(kMemoryReserveBytes) == nullptr, 3);
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
+}
+
+// Blocks that are in use pin the address space of the heap around them.
+TEST(MemoryReserve, IsTakenFromWhatTheHeapHasFree) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer has its own operator new and more address space than a limit leaves";
+  const auto run = [] {
+    constexpr size_t kBlock = size_t{64} << 10, kBlocks = 1024;  // small enough to be no mappings of their own
+    keep_memory_reserve();
+    std::vector<void*> blocks;
+    for (size_t i = 0; i < kBlocks; ++i) blocks.push_back(::operator new(kBlock));
+    void* last = ::operator new(kBlock);
+    limit_address_space(address_space());
+    expect(try_new(kInside) != nullptr, 1);  // for good
+    expect(!has_memory_reserve(), 2);
+    for (void* block : blocks) ::operator delete(block);
+    expect(has_memory_reserve(), 3);
+    ::operator delete(last);
     std::_Exit(0);
   };
   EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
