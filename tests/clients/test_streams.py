@@ -63,13 +63,14 @@ class Crowd:
         """All results, and the highest resident memory of the server."""
         kinds = ["unread" if i % 5 == 1 else "vanishing" if i % 5 == 2 else "healthy" for i in range(STREAMS)]
         streams = [asyncio.create_task(self._stream(i, kind)) for i, kind in enumerate(kinds)]
+        others = [stream for stream, kind in zip(streams, kinds, strict=True) if kind != "unread"]
         await asyncio.sleep(1)
         self.opened.set()
         highest = 0
         while not all(stream.done() for stream in streams):
             await asyncio.sleep(0.2)
             highest = max(highest, self.server.resident_bytes())
-            if sum(not stream.done() for stream in streams) == kinds.count("unread") and self._idle():
+            if all(stream.done() for stream in others) and self._idle():
                 self.over.set()
         return [stream.result() for stream in streams], highest
 
