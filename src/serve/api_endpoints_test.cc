@@ -137,6 +137,20 @@ TEST_F(ApiEndpointsTest, KeysAndRequestsTakeShares) {
   EXPECT_NE(submitted[0].tenant, submitted[4].tenant);
 }
 
+// A part of the queue is kept free for others of a tenant that has a name.
+TEST_F(ApiEndpointsTest, ATenantAloneHasNoName) {
+  for (const std::vector<std::string>& keys : {std::vector<std::string>{}, {"sesame"}}) {
+    FakeEngine engine;
+    ServerOptions options = make_options();
+    options.api_keys = keys;
+    Api api(engine, options);
+    HttpRequest request = post(kTextPath, R"({"prompt": "x"})");
+    request.authorization = "Bearer sesame";
+    ASSERT_EQ(answer(api, request).response->status, 200);
+    EXPECT_EQ(engine.submitted().at(0).tenant, "");
+  }
+}
+
 TEST_F(ApiEndpointsTest, PagesOfNamedOriginsMayRead) {
   FakeEngine engine;
   ServerOptions options = make_options();

@@ -159,10 +159,9 @@ typedef enum textkit_grammar_kind {
 /* memory: bytes that all compiled grammars and matchers of a textkit_grammars may take together. Grammars that nobody
  *   matches go, the least recently used first, when they take more than half of it. Where matchers alone take more,
  *   nothing is compiled (TEXTKIT_EXHAUSTED), and a matcher that grows further fails.
- *   One grammar may take a quarter of it (TEXTKIT_INVALID_ARGUMENT). While it is compiled, which few are at once, it may
- *   take so much beside the others.
- * compile_ms: after that time the call fails with TEXTKIT_INVALID_ARGUMENT. The work it began ends soon after, as it
- *   does when the caller cancels. */
+ *   One grammar may take a quarter of it (TEXTKIT_INVALID_ARGUMENT). While it is compiled, which few are at once, it
+ * may take so much beside the others. compile_ms: after that time the call fails with TEXTKIT_INVALID_ARGUMENT. The
+ * work it began ends soon after, as it does when the caller cancels. */
 typedef struct textkit_grammar_limits {
   uint64_t memory;
   uint32_t compile_ms;

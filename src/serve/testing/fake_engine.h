@@ -64,7 +64,7 @@ class FakeEngine final : public Engine {
   size_t longest_encoded() const { return longest_encoded_; }  // bytes
   void release() { released_ = true; }
   void fail_next_cancel() { cancel_fails_ = true; }  // it throws std::bad_alloc
-  int encoding() const { return encoding_; }  // endless texts, now
+  int encoding() const { return encoding_; }         // endless texts, now
 
  private:
   struct Running {
