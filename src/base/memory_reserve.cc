@@ -13,7 +13,7 @@ namespace {
 
 enum class State { kUnused, kHeld, kGiven, kChanging };  // kChanging: one thread takes it or gives it back
 
-// Of the process: a handler of `new` has no other place to look.
+// The process has one reserve: a handler of `new` has no other place to look.
 std::atomic<State> state{State::kUnused};
 void* block = nullptr;  // of the thread that changes the state
 size_t most_bytes = 0;

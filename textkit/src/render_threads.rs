@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::abi::{Cancel, Failure};
 
 const STACK: usize = 1 << 27;
-/// Of each kind. A stack that was filled once keeps its memory.
+/// Each kind has so many. A stack that was filled once keeps its memory.
 const MAX_THREADS: usize = 4;
 /// Between looks at whether the caller has left.
 const LOOK: Duration = Duration::from_millis(20);
