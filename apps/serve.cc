@@ -83,8 +83,8 @@ Result<serve::ServerOptions> server_options(const ServeCommand& command, const E
   serve::ServerOptions options = command.server;
   if (options.served_model_names.empty()) options.served_model_names = {setup.model_name};
   options.version = VOLLEY_VERSION;
-  // Grammars hold up so many threads at most: others are there for what has none.
-  options.worker_threads = serve::good_worker_threads(usable_cores()) + text::kMostCompiling;
+  options.worker_threads = serve::good_worker_threads(usable_cores());
+  options.grammar_threads = text::kMostCompiling;
   VOLLEY_ASSIGN(options.api_keys, read_api_keys(command.api_key_file, env_api_keys(), command.api_keys));
   open_log(command, options);
   if (command.cache_events.enabled && !setup.options.prefix_cache) {

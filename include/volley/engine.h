@@ -408,6 +408,8 @@ class Engine {
   // Checks and queues a request. If it returns an id, `sink` gets events until the one with `finish`, the first of them
   // possibly before submit() returns (Event::id says whose they are); if it returns an error, none.
   virtual Result<RequestId> submit(GenerateRequest request, EventSink sink) = 0;
+  // Whether submit() finds this grammar compiled. Another takes it a while, and it may have to wait for others.
+  virtual bool has_compiled(const GrammarSpec& grammar) const = 0;
   // Ends a request at the next step; nothing happens if it has ended already.
   virtual void cancel(RequestId id) = 0;
   // From the next step on. Blocks are drafted in some lengths only, chosen at the start: another number of tokens is

@@ -58,6 +58,10 @@ class EngineImpl final : public Engine {
     return id;
   }
 
+  bool has_compiled(const GrammarSpec& grammar) const override {
+    const text::GrammarCompiler* grammars = text_.tokenizer->grammars();
+    return grammars != nullptr && grammars->has(grammar);
+  }
   void cancel(RequestId id) override { dispatcher_.cancel(id); }
   void set_target_step_ms(int milliseconds) override { dispatcher_.set_target_step(milliseconds * 1e-3); }
   void drop_prefix_cache() override { dispatcher_.drop_prefix_cache(); }

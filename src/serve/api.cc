@@ -67,6 +67,12 @@ HttpResponse unauthorized(bool sent_one) {
   return response;
 }
 
+// All choices of a request have the same grammar.
+bool compiles(const Engine& engine, const Generation::Plan& plan) {
+  const auto& grammar = plan.choices.front().grammar;
+  return grammar && !engine.has_compiled(*grammar);
+}
+
 HttpResponse loading() {
   ApiError error = http_error(503, "The model is still being loaded. Try again in a moment.");
   error.code = "loading";
@@ -134,14 +140,18 @@ bool Api::takes_long(const HttpRequest& request) const {
 }
 
 // What a client sends may ask for more memory than there is: that must cost its request and nothing else.
-Api::Reply Api::handle(const HttpRequest& request, std::function<void()> wake, const std::atomic<bool>* cancelled) {
-  return guarded({request, std::move(wake), cancelled});
+Api::Reply Api::handle(const HttpRequest& request, std::function<void()> wake, const std::atomic<bool>* cancelled,
+                       Rest* rest) {
+  return guarded({request, std::move(wake), cancelled, nullptr, rest});
 }
 
 Api::Reply Api::guarded(Call call) {
-  const HttpRequest& request = call.request;
+  return guarded(call.request, [&] { return dispatch(std::move(call)); });
+}
+
+Api::Reply Api::guarded(const HttpRequest& request, const Rest& work) {
   try {
-    return dispatch(std::move(call));
+    return work();
   } catch (const std::bad_alloc&) {
     log_.error(request.method + " " + std::string(path_label(request)) + " failed: there is no memory left for it");
     return error_response(out_of_memory_error());
@@ -294,20 +304,30 @@ Api::Reply Api::generate(Prepared prepared, Call call) {
   }
   const OutputFormat& format = serving.format;
   if (!prepared.request.tools.tools.empty() && !format.tool_warning.empty()) warn_once(format.tool_warning);
-  const auto refuse = [&](const ApiError& error) {
-    return error_response(with_own_names(error, prepared.field_names));
-  };
   const PlanContext context{serving.engine, format, options_.max_response_bytes, call.cancelled};
   auto planned = plan_generation(context, std::move(prepared.request), std::move(prepared.id));
-  if (const auto* error = std::get_if<ApiError>(&planned)) return refuse(*error);
+  if (const auto* error = std::get_if<ApiError>(&planned)) {
+    return error_response(with_own_names(*error, prepared.field_names));
+  }
   auto& plan = std::get<Generation::Plan>(planned);
   plan.max_unsent_bytes = options_.max_unsent_bytes;
   plan.make_writer = std::move(prepared.make_writer);
   plan.holds_answer = prepared.holds_answer;
   set_share(call, plan);
   log_prompts(call.request, plan);
-  auto started = Generation::start(serving.engine, metrics_, std::move(plan), std::move(call.wake));
-  if (const auto* error = std::get_if<ApiError>(&started)) return refuse(*error);
+  if (!call.rest || !compiles(serving.engine, plan)) {
+    return start(std::move(plan), prepared.field_names, std::move(call.wake));
+  }
+  *call.rest = [this, &request = call.request, names = prepared.field_names, wake = std::move(call.wake),
+                plan = std::make_shared<Generation::Plan>(std::move(plan))] {
+    return guarded(request, [&] { return start(std::move(*plan), names, wake); });
+  };
+  return HttpResponse{};
+}
+
+Api::Reply Api::start(Generation::Plan plan, std::span<const FieldName> field_names, std::function<void()> wake) {
+  auto started = Generation::start(serving_.load()->engine, metrics_, std::move(plan), std::move(wake));
+  if (const auto* error = std::get_if<ApiError>(&started)) return error_response(with_own_names(*error, field_names));
   return std::get<0>(std::move(started));
 }
 

@@ -33,6 +33,7 @@ namespace volley::serve {
 class Api {
  public:
   using Reply = std::variant<HttpResponse, std::shared_ptr<Generation>>;
+  using Rest = std::function<Reply()>;
 
   // Uses all options but the transport's. Until attach() there is no engine: it is alive and not ready.
   explicit Api(const ServerOptions& options);
@@ -50,8 +51,11 @@ class Api {
   bool takes_long(const HttpRequest& request) const;
 
   // `wake` is handed to the generation, if there is one. Once `cancelled` is true, which may be null, the reply does
-  // not matter any more, and comes soon.
-  Reply handle(const HttpRequest& request, std::function<void()> wake, const std::atomic<bool>* cancelled = nullptr);
+  // not matter any more, and comes soon. Where the request has a grammar that is not compiled yet and `rest` is not
+  // null, that is left for `rest`, whose reply is the one that matters: once, on any thread; until then it borrows
+  // what was given here.
+  Reply handle(const HttpRequest& request, std::function<void()> wake, const std::atomic<bool>* cancelled = nullptr,
+               Rest* rest = nullptr);
 
   // The client's X-Request-Id if it is fit for a log and a header, else a new one.
   std::string request_id(const std::string& sent);
@@ -86,6 +90,7 @@ class Api {
     std::function<void()> wake;
     const std::atomic<bool>* cancelled = nullptr;
     const std::string* line_owner = nullptr;  // of a batch's line, which has no key of its own
+    Rest* rest = nullptr;                     // see handle()
   };
 
   // A body as its endpoint reads it, and how the answer is written.
@@ -116,9 +121,11 @@ class Api {
   std::string owner_of(const HttpRequest& request) const;
   std::string owner_of_key(size_t key) const;
   Reply guarded(Call call);
+  Reply guarded(const HttpRequest& request, const Rest& work);
   Reply message(Call call);
   HttpResponse count_message_tokens(Call call);
   Reply generate(Prepared prepared, Call call);
+  Reply start(Generation::Plan plan, std::span<const FieldName> field_names, std::function<void()> wake);
   RequestRules rules() const;
   HttpResponse models() const;
   HttpResponse model(const std::string& name) const;

@@ -384,7 +384,7 @@ Result<std::unique_ptr<Server>> Server::start(Engine& engine, ServerOptions opti
 
 Result<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   if (options.served_model_names.empty()) return invalid_argument("the server needs at least one model name to serve");
-  if (options.io_threads < 1 || options.worker_threads < 1) {
+  if (options.io_threads < 1 || options.worker_threads < 1 || options.grammar_threads < 1) {
     return invalid_argument("the server needs at least one I/O thread and one worker thread");
   }
   try {

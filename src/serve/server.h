@@ -76,13 +76,13 @@ struct ServerOptions {
   std::chrono::milliseconds write_timeout{30'000};    // for every 64 KiB a client has to take
 
   int io_threads = 2;  // move bytes
-  // Parse, apply chat templates, tokenise, compile grammars: see good_worker_threads(). As many more are there for
-  // large requests alone.
+  // Parse, apply chat templates, tokenise: see good_worker_threads(). As many more are there for large requests alone.
   int worker_threads = 2;
+  int grammar_threads = 4;  // wait for the engine to compile one
 };
 
-// Where this process may use so many cores: half of them, but 2 to 8. A very long prompt or a large grammar takes a
-// thread for seconds, and other requests should not wait for it.
+// Where this process may use so many cores: half of them, but 2 to 8. A very long prompt takes a thread for seconds,
+// and other requests should not wait for it.
 int good_worker_threads(int usable_cores);
 
 // Every function may be called from any thread, but not from a signal handler.

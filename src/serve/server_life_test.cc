@@ -336,6 +336,31 @@ TEST(ServerLife, LargeRequestsLeaveWorkersToOthers) {
   EXPECT_EQ(Client(server->port()).post(kPath, kWhole)->status, 200);
 }
 
+// A grammar that takes long to compile holds up others of that kind alone, and no longer than its client is there.
+TEST(ServerLife, GrammarsLeaveWorkersToOthers) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.worker_threads = 1;
+  options.grammar_threads = 2;
+  const auto server = start_server(engine, options);
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.push_back(std::make_unique<Client>(server->port()));
+    ASSERT_TRUE(clients.back()->send(Client::post_text(kPath, R"({"prompt": "x", "regex": "new, endless"})")));
+  }
+  ASSERT_TRUE(eventually([&] { return engine.compiling() == 2; }));
+  EXPECT_EQ(Client(server->port()).post(kPath, kWhole)->status, 200);
+  EXPECT_EQ(Client(server->port()).post(kPath, R"({"prompt": "x", "regex": "known"})")->status, 200);
+  Client waits(server->port());
+  ASSERT_TRUE(waits.send(Client::post_text(kPath, R"({"prompt": "x", "regex": "new"})")));
+  EXPECT_EQ(engine.compiling(), 2);
+  clients.clear();
+  const auto response = waits.receive();
+  ASSERT_TRUE(response);
+  EXPECT_EQ(response->status, 200);
+  EXPECT_EQ(engine.compiling(), 0);
+}
+
 TEST(ServerLife, StopEndsEverythingAtOnce) {
   FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 1ms);
   auto server = start_server(engine);

@@ -55,26 +55,43 @@ inline asio::awaitable<Api::Reply> Session::handle(Exchange& exchange) {
   const auto job = job_ = std::make_shared<Job>();
   job->request = exchange.hand_over();
   job->upload = std::move(upload_);
+  // What is left once there is a reply, or will be none.
+  const auto end = [job, share = std::make_shared<BodyShare>(std::move(body_share_)), weak = weak_from_this(),
+                    executor = executor()] {
+    job->upload.reset();
+    std::string().swap(job->request.body);  // an assignment would keep its memory
+    share->release();
+    post_surely(executor, [job, weak] {
+      job->ready = true;
+      if (const auto self = weak.lock()) self->notify();
+    });
+  };
   watch();
-  shared_.workers.post(job->request.body.size() > kLargeBody, whose_,
-                       [job, share = std::move(body_share_), wake, api = &shared_.api, weak = weak_from_this(),
-                        executor = executor()]() mutable {
-                         try {
-                           if (!job->cancelled && job->upload) {
-                             job->reply = job->upload->finish();
-                           } else if (!job->cancelled) {
-                             job->reply = api->handle(job->request, wake, &job->cancelled);
-                           }
-                         } catch (const std::exception&) {  // no memory even to say so: there is no reply
-                         }
-                         job->upload.reset();
-                         std::string().swap(job->request.body);  // an assignment would keep its memory
-                         share.release();
-                         post_surely(executor, [job, weak] {
-                           job->ready = true;
-                           if (const auto self = weak.lock()) self->notify();
-                         });
-                       });
+  const auto lane = job->request.body.size() > kLargeBody ? Workers::kLarge : Workers::kUsual;
+  shared_.workers.post(lane, whose_, [job, end, wake, whose = whose_, &shared = shared_] {
+    bool over = true;
+    try {
+      Api::Rest rest;
+      if (!job->cancelled && job->upload) {
+        job->reply = job->upload->finish();
+      } else if (!job->cancelled) {
+        job->reply = shared.api.handle(job->request, wake, &job->cancelled, &rest);
+      }
+      if (rest) {
+        job->reply.reset();
+        shared.workers.post(Workers::kGrammar, whose, [job, end, rest = std::move(rest)] {
+          try {
+            if (!job->cancelled) job->reply = rest();
+          } catch (const std::exception&) {  // as below
+          }
+          end();
+        });
+        over = false;
+      }
+    } catch (const std::exception&) {  // no memory even to say so: there is no reply
+    }
+    if (over) end();
+  });
   while (!job->ready && !job->cancelled) co_await wait_signal();
   job_.reset();
   if (over_time_) co_return error_response(timeout_error());

@@ -82,7 +82,7 @@ struct Shared {
       : options(server_options),
         api(options),
         bodies(options.max_total_body_bytes, options.max_body_bytes),
-        workers(options.worker_threads) {}
+        workers(options.worker_threads, options.grammar_threads) {}
 
   const ServerOptions options;
   std::shared_ptr<ssl::context> tls;  // null: plain HTTP; constant once the server listens

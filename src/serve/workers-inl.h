@@ -1,6 +1,7 @@
 // The threads that parse, render and tokenise, and what they work on. Included by session_shared-inl.h alone.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <boost/asio.hpp>
 #include <chrono>
@@ -46,24 +47,27 @@ void post_surely(const Executor& executor, const Handler& handler) {
   }
 }
 
-// Threads for what takes long. Large requests have some of their own, so that others need not wait for them. Those are
-// taken in turns by whose they are.
+// Threads for what takes long, in lanes that do not wait for each other. In each lane those whose work it is take
+// turns.
 class Workers {
  public:
-  // Each kind has threads beyond those that grammars may hold up (text::kMostCompiling), where `threads` has.
-  explicit Workers(int threads) : usual_(static_cast<size_t>(threads)), large_(static_cast<size_t>(threads)) {}
+  enum Lane : size_t {
+    kGrammar,  // compiles one: may take seconds
+    kUsual,
+    kLarge,  // requests whose bodies are
+  };
 
-  // std::bad_alloc: `work` will not run. What `work` itself throws is lost.
+  // `threads` for each lane, but the grammars'.
+  Workers(int threads, int grammar_threads) : lanes_{Threads(grammar_threads), Threads(threads), Threads(threads)} {}
+
+  // std::bad_alloc: `work` will not run. What `work` itself throws is lost. Work of a lane may post to one above it.
   template <typename Work>
-  void post(bool large, const std::string& whose, Work work) {
+  void post(Lane lane, const std::string& whose, Work work) {
     std::function<void()> call = [work = std::make_shared<Work>(std::move(work))] { (*work)(); };
+    Threads& to = lanes_[lane];
     const std::lock_guard lock(mutex_);
-    if (large) {
-      asio::post(large_, [this] { run(next_large()); });  // not before this lock is open
-      turns_.add(whose, std::move(call));
-    } else {
-      asio::post(usual_, [this, call = std::move(call)] { run(call); });
-    }
+    asio::post(to.threads, [this, &to] { run(next(to)); });  // not before this lock is open
+    to.turns.add(whose, std::move(call));
     ++pending_;
   }
 
@@ -74,9 +78,15 @@ class Workers {
   }
 
  private:
-  std::function<void()> next_large() {
+  struct Threads {
+    explicit Threads(int count) : threads(static_cast<size_t>(count)) {}
+    Turns turns;  // guarded by mutex_
+    asio::thread_pool threads;
+  };
+
+  std::function<void()> next(Threads& lane) {
     const std::lock_guard lock(mutex_);
-    return turns_.next();
+    return lane.turns.next();
   }
   // Nothing to call: there was no memory to add it.
   void run(const std::function<void()>& call) {
@@ -92,9 +102,8 @@ class Workers {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  int pending_ = 0;  // guarded by mutex_
-  Turns turns_;      // guarded by mutex_: large ones
-  asio::thread_pool usual_, large_;
+  int pending_ = 0;               // guarded by mutex_
+  std::array<Threads, 3> lanes_;  // the last ends first
 };
 
 }  // namespace volley::serve::transport

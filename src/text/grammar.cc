@@ -68,6 +68,13 @@ textkit_grammar_kind kind_of(GrammarSpec::Kind kind) {
   return TEXTKIT_GRAMMAR_JSON_OBJECT;
 }
 
+std::vector<textkit_view> views(const std::vector<std::string>& texts) {
+  std::vector<textkit_view> views;
+  views.reserve(texts.size());
+  for (const std::string& text : texts) views.push_back(view(text));
+  return views;
+}
+
 const char* what(GrammarSpec::Kind kind) {
   switch (kind) {
     case GrammarSpec::Kind::kJsonObject:
@@ -94,9 +101,7 @@ class TextkitGrammars final : public GrammarCompiler {
   Result<std::unique_ptr<Matcher>> compile(const GrammarSpec& grammar, const GrammarLimits& limits) const override {
     static_assert(kMostCompiling == TEXTKIT_MOST_COMPILING);
     VOLLEY_ASSIGN(const textkit_grammars* grammars, handle());
-    std::vector<textkit_view> choices;
-    choices.reserve(grammar.choices.size());
-    for (const std::string& choice : grammar.choices) choices.push_back(view(choice));
+    const std::vector<textkit_view> choices = views(grammar.choices);
     textkit_matcher* matcher = nullptr;
     const textkit_grammar_limits given = {static_cast<uint64_t>(limits.memory_bytes),
                                           static_cast<uint32_t>(limits.compile_ms), cancel_of(limits.cancelled)};
@@ -109,6 +114,14 @@ class TextkitGrammars final : public GrammarCompiler {
     return std::unique_ptr<Matcher>(std::make_unique<TextkitMatcher>(matcher));
   }
 
+  bool has(const GrammarSpec& grammar) const override {
+    const textkit_grammars* grammars = made_;
+    if (grammars == nullptr) return false;
+    const std::vector<textkit_view> choices = views(grammar.choices);
+    return textkit_grammars_has(grammars, kind_of(grammar.kind), view(grammar.text), choices.data(), choices.size(),
+                                view(grammar.lead));
+  }
+
   GrammarUsage usage() const override {
     const textkit_grammars* grammars = made_;
     if (grammars == nullptr) return {};
@@ -117,27 +130,8 @@ class TextkitGrammars final : public GrammarCompiler {
   }
 
  private:
-  // Where threads that come at once wait for the first one's tree.
-  class Waiting {
-   public:
-    explicit Waiting(std::atomic<int>& count) : count_(count), before_(count++) {}
-    ~Waiting() { --count_; }
-    Waiting(const Waiting&) = delete;
-    Waiting& operator=(const Waiting&) = delete;
-
-    bool is_crowded() const { return before_ >= kMostCompiling; }
-
-   private:
-    std::atomic<int>& count_;
-    const int before_;
-  };
-
   Result<const textkit_grammars*> handle() const {
     if (const textkit_grammars* grammars = made_) return grammars;
-    const Waiting waiting(waiting_);
-    if (waiting.is_crowded()) {
-      return resource_exhausted("Too many grammars wait for the tokenizer's first one: try again later.");
-    }
     const std::lock_guard lock(mutex_);
     if (made_ == nullptr) {
       textkit_grammars* grammars = nullptr;
@@ -153,7 +147,6 @@ class TextkitGrammars final : public GrammarCompiler {
 
   const textkit_tokenizer* tokenizer_;
   mutable std::mutex mutex_;  // of who makes them
-  mutable std::atomic<int> waiting_{0};
   mutable std::atomic<textkit_grammars*> made_{nullptr};
 };
 

@@ -48,9 +48,9 @@ struct GrammarLimits {
   const std::atomic<bool>* cancelled = nullptr;  // once true compile() soon answers kCancelled; borrowed for the call
 };
 
-// So many threads may wait in compile() at once. A further one that would have to is refused: who serves others, too,
-// with the threads that call it needs more of them than this.
-inline constexpr int kMostCompiling = 8;
+// So many calls of compile() compile at once. A further one waits for one of these to end: who serves others, too, with
+// the threads that call it leaves grammars that are not compiled yet to so many threads of their own.
+inline constexpr int kMostCompiling = 4;
 
 // What the grammars of a compiler take.
 struct GrammarUsage {
@@ -67,10 +67,12 @@ class GrammarCompiler {
   // A matcher at the start of the text. A `lead` that begins with the rule `whole` says what the whole output is: the
   // rule refers to the grammar's own text as `text`. kInvalidArgument says what is wrong with the grammar or which
   // limit it passes; kFailedPrecondition: a tokenizer whose tokens' bytes cannot be told. kResourceExhausted: matchers
-  // take all the memory that the limits give, or kMostCompiling threads wait already. Ends at the limits, and what it
-  // took by then is given back soon after.
+  // take all the memory that the limits give. Ends at the limits, and what it took by then is given back soon after.
   virtual Result<std::unique_ptr<Matcher>> compile(const GrammarSpec& grammar,
                                                    const GrammarLimits& limits = {}) const = 0;
+
+  // Whether compile() would find it compiled, and so neither compile nor wait.
+  virtual bool has(const GrammarSpec& grammar) const = 0;
 
   virtual GrammarUsage usage() const = 0;
 };

@@ -168,9 +168,8 @@ typedef struct textkit_grammar_limits {
   textkit_cancel cancel; /* asked on the calling thread alone */
 } textkit_grammar_limits;
 
-/* Calls of textkit_grammars_compile that compile, or wait for a turn to, at once. Others that would have to fail at
- * once with TEXTKIT_EXHAUSTED. */
-#define TEXTKIT_MOST_COMPILING 8
+/* Calls of textkit_grammars_compile that compile at once. Others that would have to wait for one of these to end. */
+#define TEXTKIT_MOST_COMPILING 4
 
 /* Bytes that compiled grammars, those being compiled and matchers take now, and compiled grammars that are kept. */
 typedef struct textkit_grammar_usage {
@@ -187,6 +186,10 @@ textkit_status textkit_grammars_compile(const textkit_grammars* grammars, textki
                                         const textkit_grammar_limits* limits, textkit_matcher** matcher,
                                         textkit_bytes* error);
 void textkit_matcher_free(textkit_matcher* matcher);
+
+/* Whether textkit_grammars_compile would find it compiled, and so neither compile nor wait. */
+bool textkit_grammars_has(const textkit_grammars* grammars, textkit_grammar_kind kind, textkit_view text,
+                          const textkit_view* choices, size_t choices_size, textkit_view lead);
 
 /* Ends what runs on a matcher: any thread may call textkit_stop_now() at any time, also while a function of the matcher
  * runs. That call and all later ones on the matcher fail soon with TEXTKIT_INVALID_ARGUMENT. */

@@ -23,11 +23,8 @@ use crate::meter::{self, Budget, Stopped};
 use crate::stop::Stop;
 use crate::vocabulary::vocabulary;
 
-/// Grammars that are being compiled at once, those among them that unwind; and callers that wait for their turn at once,
-/// and how long. Their threads are needed by others: both together are textkit.h's TEXTKIT_MOST_COMPILING.
+/// Grammars that are being compiled at once, those among them that unwind: textkit.h's TEXTKIT_MOST_COMPILING.
 const MAX_COMPILING: usize = 4;
-const MAX_WAITING: usize = 4;
-const MAX_TURN: Duration = Duration::from_millis(200);
 /// Between looks at whether the caller has left.
 const LOOK: Duration = Duration::from_millis(20);
 /// Bytes that go back to the system at once. What is smaller the allocator keeps, in an arena for a few threads each.
@@ -46,14 +43,18 @@ pub struct Compiler {
     factory: ParserFactory,
     total: Arc<AtomicIsize>,
     running: AtomicIsize, // bytes of compilations under way
-    turns: Mutex<Turns>,
+    compiling: Mutex<usize>,
     done: Condvar, // one of them
 }
 
-#[derive(Default)]
-struct Turns {
-    compiling: usize,
-    waiting: usize,
+/// One of the few that may compile.
+pub struct Place(Arc<Compiler>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        *lock(&self.0.compiling) -= 1;
+        self.0.done.notify_one();
+    }
 }
 
 /// A compilation under way, and what it holds.
@@ -116,7 +117,7 @@ impl Compiler {
             factory,
             total: Arc::default(),
             running: AtomicIsize::new(0),
-            turns: Mutex::default(),
+            compiling: Mutex::default(),
             done: Condvar::new(),
         })
     }
@@ -131,28 +132,33 @@ impl Compiler {
         self.running.load(Ordering::Relaxed)
     }
 
-    pub fn compile_in_time(self: &Arc<Compiler>, key: &Key, limits: Limits) -> Result<Arc<Compiled>, Failure> {
-        self.begin()?;
+    /// Waits for one, but not once the caller has left.
+    pub fn place(self: &Arc<Compiler>, cancel: Cancel) -> Result<Place, Failure> {
+        let mut compiling = lock(&self.compiling);
+        while *compiling >= MAX_COMPILING {
+            cancel.check()?;
+            (compiling, _) = self.done.wait_timeout(compiling, LOOK).unwrap_or_else(PoisonError::into_inner);
+        }
+        *compiling += 1;
+        Ok(Place(self.clone()))
+    }
+
+    pub fn compile_in_time(place: Place, key: &Key, limits: Limits) -> Result<Arc<Compiled>, Failure> {
         let stop = Arc::new(Stop::default());
         let (sender, receiver) = sync_channel(1);
         let work = {
-            let (compiler, key, stop) = (self.clone(), key.clone(), stop.clone());
+            let (key, stop) = (key.clone(), stop.clone());
             let (memory, time) = (limits.memory, limits.time);
             move || {
-                let compiled = catch_unwind(AssertUnwindSafe(|| compiler.compile_now(&key, &stop, memory, time)));
-                compiler.end();
+                let compiled = catch_unwind(AssertUnwindSafe(|| place.0.compile_now(&key, &stop, memory, time)));
+                drop(place);
                 let failed = || Err(Failure::internal("compiling the grammar failed"));
                 let _ = sender.send(compiled.unwrap_or_else(|_| failed()).map(Arc::new));
                 // nobody may wait any longer
             }
         };
-        let thread = match std::thread::Builder::new().stack_size(STACK).spawn(work) {
-            Ok(thread) => thread,
-            Err(error) => {
-                self.end();
-                return Err(Failure::exhausted(format!("There is no thread to compile the grammar in ({error}).")));
-            }
-        };
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn(work);
+        let thread = thread.map_err(|_| Failure::out_of_memory("the thread that compiles the grammar"))?;
         let end = Instant::now() + limits.time;
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -171,30 +177,6 @@ impl Compiler {
                 }
             }
         }
-    }
-
-    fn begin(&self) -> Result<(), Failure> {
-        let crowded = || Err(Failure::exhausted("Too many grammars are being compiled at once: try again later."));
-        let mut turns = lock(&self.turns);
-        if turns.compiling >= MAX_COMPILING {
-            if turns.waiting >= MAX_WAITING {
-                return crowded();
-            }
-            turns.waiting += 1;
-            let turn = self.done.wait_timeout_while(turns, MAX_TURN, |turns| turns.compiling >= MAX_COMPILING);
-            (turns, _) = turn.unwrap_or_else(PoisonError::into_inner);
-            turns.waiting -= 1;
-            if turns.compiling >= MAX_COMPILING {
-                return crowded();
-            }
-        }
-        turns.compiling += 1;
-        Ok(())
-    }
-
-    fn end(&self) {
-        lock(&self.turns).compiling -= 1;
-        self.done.notify_one();
     }
 
     fn compile_now(&self, key: &Key, stop: &Stop, memory: isize, time: Duration) -> Result<Compiled, Failure> {

@@ -169,6 +169,11 @@ impl Grammars {
         (u64::try_from(bytes).unwrap_or(0), lock(&self.cache).len() as u64)
     }
 
+    /// Whether compile() would find it in the cache.
+    pub fn has(&self, kind: Kind, text: &str, choices: &[&str], lead: &str) -> bool {
+        lock(&self.cache).contains_key(&Key::new(kind, text, choices, lead))
+    }
+
     pub fn compile(
         &self,
         kind: Kind,
@@ -185,16 +190,22 @@ impl Grammars {
             let count = choices.len();
             return Err(Failure::invalid(format!("there are {count} choices: at most {MAX_CHOICES} are accepted")));
         }
-        let choices = choices.iter().map(|choice| choice.to_string()).collect();
-        let key = Key { kind, text: text.into(), choices, lead: lead.into() };
+        let key = Key::new(kind, text, choices, lead);
         self.make_room(limits.memory)?;
         let known = lock(&self.cache).get(&key).cloned();
         let compiled = match known {
             Some(compiled) => compiled,
-            // Two threads may have compiled the same text at once: the first one's is kept.
             None => {
-                let compiled = self.compiler.compile_in_time(&key, limits)?;
-                lock(&self.cache).entry(key).or_insert(compiled).clone()
+                let place = self.compiler.place(limits.cancel)?;
+                let since = lock(&self.cache).get(&key).cloned();
+                match since {
+                    Some(compiled) => compiled,
+                    // Two threads may have compiled the same text at once: the first one's is kept.
+                    None => {
+                        let compiled = Compiler::compile_in_time(place, &key, limits)?;
+                        lock(&self.cache).entry(key).or_insert(compiled).clone()
+                    }
+                }
             }
         };
         compiled.last_use.store(self.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
@@ -233,6 +244,11 @@ impl Grammars {
 }
 
 impl Key {
+    fn new(kind: Kind, text: &str, choices: &[&str], lead: &str) -> Key {
+        let choices = choices.iter().map(|choice| choice.to_string()).collect();
+        Key { kind, text: text.into(), choices, lead: lead.into() }
+    }
+
     pub fn bytes(&self) -> isize {
         let choices: usize = self.choices.iter().map(|choice| choice.len() + size_of::<String>()).sum();
         (self.text.len() + self.lead.len() + choices + size_of::<Key>()) as isize

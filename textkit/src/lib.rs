@@ -247,6 +247,49 @@ pub unsafe extern "C" fn textkit_grammars_usage(grammars: *const Grammars) -> Gr
     GrammarUsage { bytes, grammars }
 }
 
+/// A grammar as its caller names it.
+struct Named<'a> {
+    kind: Kind,
+    text: &'a str,
+    choices: Vec<&'a str>,
+    lead: &'a str,
+}
+
+/// # Safety
+/// The memory of the views and of `choices` outlives what is returned.
+unsafe fn named<'a>(
+    kind: i32,
+    text: View,
+    choices: *const View,
+    choices_size: usize,
+    lead: View,
+) -> Result<Named<'a>, Failure> {
+    const KINDS: [Kind; 6] = [Kind::JsonObject, Kind::JsonSchema, Kind::Regex, Kind::Choice, Kind::Lark, Kind::Ebnf];
+    let kind = usize::try_from(kind).ok().and_then(|kind| KINDS.get(kind));
+    let kind = *kind.ok_or_else(|| Failure::invalid("there is no such kind of grammar"))?;
+    let text = unsafe { text.text("the grammar") }?;
+    let choices = unsafe { abi::slice(choices, choices_size) };
+    let choices = choices.iter().map(|choice| unsafe { choice.text("a choice") });
+    let choices = choices.collect::<Result<Vec<_>, _>>()?;
+    let lead = unsafe { lead.text("what precedes the text") }?;
+    Ok(Named { kind, text, choices, lead })
+}
+
+/// # Safety
+/// Pointers as textkit.h says.
+#[no_mangle]
+pub unsafe extern "C" fn textkit_grammars_has(
+    grammars: *const Grammars,
+    kind: i32,
+    text: View,
+    choices: *const View,
+    choices_size: usize,
+    lead: View,
+) -> bool {
+    let named = unsafe { named(kind, text, choices, choices_size, lead) };
+    named.is_ok_and(|named| unsafe { &*grammars }.has(named.kind, named.text, &named.choices, named.lead))
+}
+
 /// # Safety
 /// Pointers as textkit.h says.
 #[no_mangle]
@@ -261,15 +304,8 @@ pub unsafe extern "C" fn textkit_grammars_compile(
     out: *mut *mut Matcher,
     error: *mut Bytes,
 ) -> Status {
-    const KINDS: [Kind; 6] = [Kind::JsonObject, Kind::JsonSchema, Kind::Regex, Kind::Choice, Kind::Lark, Kind::Ebnf];
     guard(error, || {
-        let kind = usize::try_from(kind).ok().and_then(|kind| KINDS.get(kind));
-        let kind = *kind.ok_or_else(|| Failure::invalid("there is no such kind of grammar"))?;
-        let text = unsafe { text.text("the grammar") }?;
-        let choices = unsafe { abi::slice(choices, choices_size) };
-        let choices = choices.iter().map(|choice| unsafe { choice.text("a choice") });
-        let choices = choices.collect::<Result<Vec<_>, _>>()?;
-        let lead = unsafe { lead.text("what precedes the text") }?;
+        let Named { kind, text, choices, lead } = unsafe { named(kind, text, choices, choices_size, lead) }?;
         let limits = unsafe { &*limits };
         let limits = Limits {
             memory: isize::try_from(limits.memory).unwrap_or(isize::MAX),

@@ -32,6 +32,12 @@ FakeEngine::~FakeEngine() {
 }
 
 Result<RequestId> FakeEngine::submit(GenerateRequest request, EventSink sink) {
+  if (request.grammar && request.grammar->text.find("endless") != std::string::npos) {
+    ++compiling_;
+    while (!request.cancelled || !*request.cancelled) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --compiling_;
+    return Error{ErrorCode::kCancelled, "cancelled"};
+  }
   const std::lock_guard lock(mutex_);
   if (refusal_ && --accepted_first_ < 0) return *refusal_;
   submitted_.push_back(request);

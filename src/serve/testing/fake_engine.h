@@ -38,7 +38,9 @@ class FakeEngine final : public Engine {
   explicit FakeEngine(Writer writer = {}, std::chrono::microseconds tick = std::chrono::microseconds(200));
   ~FakeEngine() override;
 
+  // A grammar that holds "endless" takes until it is cancelled.
   Result<RequestId> submit(GenerateRequest request, EventSink sink) override;
+  bool has_compiled(const GrammarSpec& grammar) const override { return grammar.text.find("new") == std::string::npos; }
   void cancel(RequestId id) override;
   Status set_verify(const VerifyPolicy&) override { return {}; }
   void set_target_step_ms(int) override {}
@@ -65,6 +67,7 @@ class FakeEngine final : public Engine {
   void release() { released_ = true; }
   void fail_next_cancel() { cancel_fails_ = true; }  // it throws std::bad_alloc
   int encoding() const { return encoding_; }         // endless texts, now
+  int compiling() const { return compiling_; }       // endless grammars, now
 
  private:
   struct Running {
@@ -86,6 +89,7 @@ class FakeEngine final : public Engine {
   const std::chrono::microseconds tick_;
   mutable std::atomic<size_t> longest_encoded_{0};
   mutable std::atomic<int> encoding_{0};
+  std::atomic<int> compiling_{0};
   std::atomic<bool> released_{false};
   std::atomic<bool> cancel_fails_{false};
   mutable std::mutex mutex_;
