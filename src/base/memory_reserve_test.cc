@@ -1,11 +1,10 @@
 // Protects the promise of the reserve: it is there when memory runs out, and comes back when there is some again. In
 // processes of their own, which have the limit of address space.
 #include "base/memory_reserve.h"
+#include "base/address_space_for_test.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <new>
 #include <vector>
@@ -14,19 +13,6 @@
 
 namespace volley {
 namespace {
-
-void limit_address_space(rlim_t bytes) {
-  rlimit limit{bytes, RLIM_INFINITY};
-  if (setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(10);
-}
-
-size_t address_space() {
-  size_t pages = 0;
-  std::FILE* file = std::fopen("/proc/self/statm", "r");
-  if (file == nullptr || std::fscanf(file, "%zu", &pages) != 1) std::_Exit(11);
-  std::fclose(file);
-  return pages * 4096;
-}
 
 void* try_new(size_t bytes) {
   try {

@@ -3,10 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <new>
 #include <thread>
 
+#include "base/operator_new_for_test-inl.h"
 #include "serve/testing/client.h"
 #include "serve/testing/fake_engine.h"
 #include "serve/testing/server_helpers.h"
@@ -17,26 +16,10 @@ static thread_local bool exempt = false;  // the test's own thread
 
 constexpr size_t kRefusedFrom = 512;
 
-// Not inlined, or the compiler would see free() beside new and warn.
-[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
-  if (refusing && !exempt && size >= kRefusedFrom) {
-    ++refused;
-    return nullptr;
-  }
-  return std::malloc(size == 0 ? 1 : size);
-}
-[[gnu::noinline]] void* operator new(size_t size) {
-  if (void* p = operator new(size, std::nothrow)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept {
-  std::free(p);
-}
-[[gnu::noinline]] void operator delete(void* p, size_t) noexcept {
-  std::free(p);
-}
-[[gnu::noinline]] void operator delete(void* p, const std::nothrow_t&) noexcept {
-  std::free(p);
+static bool refuses_allocation(size_t size) {
+  const bool refuses = refusing && !exempt && size >= kRefusedFrom;
+  if (refuses) ++refused;
+  return refuses;
 }
 
 namespace volley::serve {

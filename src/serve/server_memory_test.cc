@@ -1,14 +1,13 @@
 // Protects the process where memory runs out: a request is refused, and nothing else ends.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <atomic>
-#include <cstdio>
 #include <cstdlib>
 #include <new>
 #include <thread>
 #include <vector>
 
+#include "base/address_space_for_test.h"
 #include "base/memory_reserve.h"
 #include "base/sanitized.h"
 #include "serve/server.h"
@@ -20,19 +19,6 @@ namespace volley::serve {
 namespace {
 
 using namespace std::chrono_literals;
-
-size_t address_space() {
-  size_t pages = 0;
-  std::FILE* file = std::fopen("/proc/self/statm", "r");
-  if (file == nullptr || std::fscanf(file, "%zu", &pages) != 1) std::_Exit(11);
-  std::fclose(file);
-  return pages * 4096;
-}
-
-void limit_address_space(rlim_t bytes) {
-  const rlimit limit{bytes, RLIM_INFINITY};
-  if (setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(10);
-}
 
 int status_of(uint16_t port, const std::string& path, const std::string& body) {
   const auto response = Client(port).post(path, body);

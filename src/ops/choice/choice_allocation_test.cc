@@ -4,32 +4,16 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 
+#include "base/operator_new_for_test-inl.h"
 #include "ops/choice/choice_testing.h"
 
 static std::atomic<int64_t> allocations{0};
 static std::atomic<size_t> refused_from{SIZE_MAX};  // bytes
 
-// Not inlined, or the compiler would see free() beside new and warn.
-[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
+static bool refuses_allocation(size_t size) {
   allocations.fetch_add(1, std::memory_order_relaxed);
-  if (size >= refused_from.load(std::memory_order_relaxed)) return nullptr;
-  return std::malloc(size == 0 ? 1 : size);
-}
-[[gnu::noinline]] void* operator new(size_t size) {
-  if (void* p = operator new(size, std::nothrow)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept {
-  std::free(p);
-}
-[[gnu::noinline]] void operator delete(void* p, size_t) noexcept {
-  std::free(p);
-}
-[[gnu::noinline]] void operator delete(void* p, const std::nothrow_t&) noexcept {
-  std::free(p);
+  return size >= refused_from.load(std::memory_order_relaxed);
 }
 
 namespace volley::ops {
