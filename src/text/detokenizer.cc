@@ -59,7 +59,15 @@ std::string Detokenizer::push(std::span<const TokenId> ids) {
   if (ids.empty()) return {};
   const size_t old_size = window_.size();
   window_.insert(window_.end(), ids.begin(), ids.end());
-  std::string out = advance();
+  const std::string text = decode(0, window_.size());
+  std::string out;
+  const bool sound = text.starts_with(shown_) && text.find(kReplacement, shown_.size()) == std::string::npos;
+  if (ids.size() > 1 && !sound) {  // what is out before a later id changes it goes by the ids, not by their number
+    window_.resize(old_size);
+    for (const TokenId& id : ids) out += push({&id, 1});
+    return out;
+  }
+  out = advance(text);
   if (out.empty()) drop_traceless(old_size);
   return out;
 }
@@ -77,9 +85,9 @@ std::string Detokenizer::decode(size_t begin, size_t end) const {
   return tokenizer_->decode(std::span(window_).subspan(begin, end - begin), skip_special_tokens_);
 }
 
-std::string Detokenizer::advance() {
+// `text`: the decoding of window_.
+std::string Detokenizer::advance(const std::string& text) {
   const size_t size = window_.size();
-  const std::string text = decode(0, size);
   if (!text.ends_with(kReplacement)) return text.starts_with(shown_) ? show(size, text) : restart();
 
   // The end may be an unfinished character. Most often it begins with a token of its own, and all before it is certain.
@@ -88,7 +96,8 @@ std::string Detokenizer::advance() {
     const std::string before = decode(0, size - back);
     if (!before.ends_with(kReplacement) && before.starts_with(shown_)) {
       out = show(size - back, before);
-      if (!out.empty()) return out + advance();  // what is left ends in U+FFFD again and has no such token
+      // What is left ends in U+FFFD again and has no such token.
+      if (!out.empty()) return out + advance(decode(0, window_.size()));
       break;
     }
   }

@@ -163,19 +163,25 @@ TEST_F(DetokenizerProperty, ByteFallbackOfValidText) {
   }
 }
 
-// Invalid runs differ from decoding at once, as text.h says; what comes out is still text, and all characters after.
+// Invalid runs differ from decoding at once, as text.h says; what comes out is still text, the same however the ids are
+// split, and all characters after.
 TEST_F(DetokenizerProperty, ByteFallbackOfInvalidTextStaysText) {
   const auto tokenizer = byte_fallback();
   for (int list = 0; list < 500; ++list) {
     Ids ids(draw(0, 60));
     for (TokenId& id : ids) id = draw(0, tokenizer->vocab_size());
-    Detokenizer detokenizer(tokenizer, true);
+    Detokenizer detokenizer(tokenizer, true), alone(tokenizer, true);
+    std::string text, one_by_one;
     for (size_t at = 0; at < ids.size();) {
       const size_t count = std::min<size_t>(draw(1, 9), ids.size() - at);
-      ASSERT_TRUE(is_utf8(detokenizer.push(std::span(ids).subspan(at, count))));
+      text += detokenizer.push(std::span(ids).subspan(at, count));
+      ASSERT_TRUE(is_utf8(text));
       at += count;
     }
-    ASSERT_TRUE(is_utf8(detokenizer.finish()));
+    for (const TokenId& id : ids) one_by_one += alone.push({&id, 1});
+    text += detokenizer.finish();
+    ASSERT_TRUE(is_utf8(text));
+    ASSERT_EQ(text, one_by_one + alone.finish());
     const Ids after = {3, 3};
     ASSERT_EQ(detokenizer.push(after), "lolo");
   }

@@ -90,7 +90,8 @@ class ChatTemplate {
 //
 // This takes a decoder under which text, once a character is complete, does not change by what follows. Byte-level,
 // WordPiece, Metaspace and stripping decoders are such. ByteFallback is for valid UTF-8 only: in decoding at once, a
-// single bad byte turns the whole run of byte tokens around it into U+FFFD; here what was given out before it stays.
+// single bad byte turns the whole run of byte tokens around it into U+FFFD; here what was given out before it stays, as
+// if every id came alone.
 class Detokenizer {
  public:
   Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens,
@@ -100,7 +101,7 @@ class Detokenizer {
 
  private:
   std::string decode(size_t begin, size_t end) const;
-  std::string advance();
+  std::string advance(const std::string& text);
   std::string show(size_t end, const std::string& text);
   std::string restart();
   void shrink(size_t end, const std::string& text);
