@@ -7,7 +7,8 @@ namespace volley::apps {
 StepWeights step_weights(const model::Decoder& target, const spec::ProposerFacts* draft) {
   StepWeights weights;
   for (const model::Param& param : model::params(target)) {
-    if (param.kind != model::Param::Kind::kTable && !param.is_experts()) weights.target += param.elements();
+    if (param.kind == model::Param::Kind::kTable || param.is_experts()) continue;
+    (param.codes == model::Param::Codes::kBytes ? weights.head : weights.target) += param.elements();
   }
   for (size_t i = 0; i < target.layers.size(); ++i) {
     if (const model::Experts* experts = target.experts(i)) {
@@ -17,7 +18,7 @@ StepWeights step_weights(const model::Decoder& target, const spec::ProposerFacts
   }
   if (draft == nullptr || draft->params.empty()) return weights;
   weights.draft = model::count(draft->params);
-  if (draft->draft_vocab == 0) weights.draft += model::head_param(target).elements();  // which it borrows
+  if (draft->draft_vocab == 0) weights.head += model::head_param(target).elements();
   return weights;
 }
 
@@ -32,11 +33,13 @@ StepFloor step_floor(const StepWeights& weights, const StepShape& shape, WeightB
   StepFloor floor;
   floor.weight_bytes =
       static_cast<double>(weights.target) * bytes.target + static_cast<double>(weights.draft) * bytes.draft +
+      static_cast<double>(weights.head) * bytes.head +
       shape.experts * static_cast<double>(weights.expert) * (bytes.experts > 0 ? bytes.experts : bytes.target);
   const auto requests = static_cast<double>(shape.requests);
   floor.kv_bytes = requests * shape.mean_context * static_cast<double>(request.kv);
   floor.state_bytes = 2 * requests * static_cast<double>(request.state);
-  floor.flops = 2.0 * rows * static_cast<double>(weights.target + weights.draft + weights.row_experts * weights.expert);
+  const int64_t multiplied = weights.target + weights.draft + weights.head + weights.row_experts * weights.expert;
+  floor.flops = 2.0 * rows * static_cast<double>(multiplied);
   return floor;
 }
 

@@ -29,17 +29,19 @@ struct StepFloor {
 struct WeightBytes {
   double target = 2, draft = 2;
   double experts = 0;  // of the target's experts; 0: as its other weights
+  double head = 2;     // of output heads, which may stay as they are
 };
 
 // How many weights a step reads of each model.
 struct StepWeights {
-  int64_t target = 0, draft = 0;  // whatever the rows are
+  int64_t target = 0, draft = 0;  // whatever the rows are, without output heads
+  int64_t head = 0;               // of both models, or of one that both use, twice
   int64_t expert = 0;             // of one of the target's experts, of one layer
   int64_t row_experts = 0;        // that a row goes through, over all layers
 };
 
 // Every matrix of the target but experts is read once a step and multiplied with each row; with a drafter its matrices
-// too, and the output head a second time. Embeddings are looked up, not read. draft: null: none.
+// too, and the output head that it borrows a second time. Embeddings are looked up, not read. draft: null: none.
 StepWeights step_weights(const model::Decoder& target, const spec::ProposerFacts* draft);
 
 // What a request keeps.

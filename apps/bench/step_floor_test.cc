@@ -23,14 +23,17 @@ TEST(StepFloor, ShapesOfAnEightBillionPair) {
   const StepFloor drafted = step_floor(both, {1, 16, 0}, {}, {});
   EXPECT_NEAR(drafted.weight_bytes, 2 * (41 * layer + 2 * head + 5 * 4096.0 * 4096), 1e-3 * drafted.weight_bytes);
   const StepFloor quantised = step_floor(both, {1, 16, 0}, {2, 1}, {});
-  EXPECT_NEAR(drafted.weight_bytes - quantised.weight_bytes, 5 * layer + head + 5 * 4096.0 * 4096,
+  EXPECT_NEAR(drafted.weight_bytes - quantised.weight_bytes, 5 * layer + 5 * 4096.0 * 4096,
+              1e-3 * quantised.weight_bytes);
+  const StepFloor both_quantised = step_floor(both, {1, 16, 0}, {1, 1, 0, 2}, {});
+  EXPECT_NEAR(both_quantised.weight_bytes, 41 * layer + 2 * 2 * head + 5 * 4096.0 * 4096,
               1e-3 * quantised.weight_bytes);
   EXPECT_NEAR(drafted.flops / 16, drafted.weight_bytes, 1) << "two flops a weight of two bytes, for each row";
 }
 
 // A mixture reads what its step touches, and computes top_k experts a row.
 TEST(StepFloor, CountsTheExpertsThatWereTouched) {
-  const StepWeights weights = {1000, 0, 50, 8};
+  const StepWeights weights = {1000, 0, 0, 50, 8};
   const StepFloor floor = step_floor(weights, {1, 4, 0, 20}, {}, {});
   EXPECT_DOUBLE_EQ(floor.weight_bytes, 2 * (1000 + 20 * 50));
   EXPECT_DOUBLE_EQ(floor.flops, 2 * 4 * (1000 + 8 * 50));

@@ -171,7 +171,9 @@ class ThroughputMeasurement {
     };
     // MXFP4 is the experts' alone.
     const double experts = info.quantization == "mxfp4" ? ops::bytes_per_value(ops::kMxfp4Weights) : 0;
-    const WeightBytes bytes{bytes_of(info.quantization), bytes_of(info.draft_quantization), experts};
+    // On GPUs output heads are no codes, elsewhere of 8 bits at least.
+    const double head = info.device == "cpu" ? std::max(bytes_of(info.quantization), 1.0) : plain;
+    const WeightBytes bytes{bytes_of(info.quantization), bytes_of(info.draft_quantization), experts, head};
     row->peak_flops = bf16 && row->speed.bf16_flops > 0 ? row->speed.bf16_flops : row->speed.f32_flops;
     const RunSummary& summary = row->summary;
     const double answered = static_cast<double>(std::max<int64_t>(1, summary.requests - summary.errors));
