@@ -1,5 +1,6 @@
 #include "engine/dispatcher.h"
 
+#include <new>
 #include <utility>
 
 #include "engine/stats_sum.h"
@@ -64,12 +65,18 @@ Status Dispatcher::submit(Admission admission) {
     const std::lock_guard lock(mutex_);
     replica = router_.add(std::move(arrival));
   }
-  Status status = workers_[replica]->submit(std::move(admission));
-  if (!status.ok()) {
+  const auto take_back = [&] {
     const std::lock_guard lock(mutex_);
     router_.ended(id);
+  };
+  try {
+    Status status = workers_[replica]->submit(std::move(admission));
+    if (!status.ok()) take_back();
+    return status;
+  } catch (const std::bad_alloc&) {
+    take_back();
+    throw;
   }
-  return status;
 }
 
 // Before the client hears it: what it sends then finds the replica as it now is.

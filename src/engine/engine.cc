@@ -43,6 +43,7 @@ class EngineImpl final : public Engine {
         dispatcher_(std::move(replicas), dispatch) {}
 
   Result<RequestId> submit(GenerateRequest request, EventSink sink) override {
+    const auto submitted = RequestOutput::Clock::now();
     VOLLEY_RETURN_IF_ERROR(check_request(request, info_));
     if (request.simulate_acceptance && !simulated_) {
       return failed_precondition("The engine was not started with --simulate-acceptance: leave it out of requests.");
@@ -54,13 +55,13 @@ class EngineImpl final : public Engine {
     if (!request.sampling.seed) request.sampling.seed = draw_seed();
     const RequestId id = next_id_.fetch_add(1);
     VOLLEY_RETURN_IF_ERROR(
-        dispatcher_.submit({id, std::move(request), std::move(matcher), std::move(sink), RequestOutput::Clock::now()}));
+        dispatcher_.submit({id, std::move(request), std::move(matcher), std::move(sink), submitted}));
     return id;
   }
 
-  bool has_compiled(const GrammarSpec& grammar) const override {
+  bool compiles(const GrammarSpec& grammar) const override {
     const text::GrammarCompiler* grammars = text_.tokenizer->grammars();
-    return grammars != nullptr && grammars->has(grammar);
+    return grammars != nullptr && !grammars->is_quick(grammar);
   }
   void cancel(RequestId id) override { dispatcher_.cancel(id); }
   void set_target_step_ms(int milliseconds) override { dispatcher_.set_target_step(milliseconds * 1e-3); }
@@ -112,6 +113,7 @@ class EngineImpl final : public Engine {
     }
     text::GrammarLimits limits = grammar_limits_;
     limits.cancelled = request.cancelled;
+    limits.at_once = request.compiles_at_once;
     return text_.tokenizer->grammars()->compile(*request.grammar, limits);
   }
 

@@ -8,16 +8,15 @@ namespace volley::engine {
 EventSink OpenRequests::add(RequestId id, EventSink sink) {
   auto gate = std::make_shared<Gate>();
   gate->sink = std::move(sink);
-  {
-    const std::lock_guard lock(mutex_);
-    gates_.emplace(id, gate);
-  }
-  return [this, gate](const Event& event) {
+  EventSink outer = [this, gate](const Event& event) {
     pass(*gate, event);
     if (!event.finish) return;
     const std::lock_guard lock(mutex_);
     gates_.erase(event.id);
   };
+  const std::lock_guard lock(mutex_);
+  gates_.emplace(id, std::move(gate));  // last: where there is no memory for it, nobody is open
+  return outer;
 }
 
 void OpenRequests::pass(Gate& gate, const Event& event) {

@@ -8,8 +8,13 @@ size_t QueuePlaces::of(const std::string& tenant) const {
 }
 
 void QueuePlaces::add(const std::string& tenant, size_t requests) {
-  all_ += requests;
   if (!tenant.empty()) of_[tenant] += requests;
+  all_ += requests;
+}
+
+void QueuePlaces::remove(const std::string& tenant) {
+  if (const auto found = of_.find(tenant); found != of_.end()) --found->second;
+  --all_;
 }
 
 void QueuePlaces::add(const QueuePlaces& other) {

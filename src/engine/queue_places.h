@@ -16,12 +16,14 @@ class QueuePlaces {
   size_t of(const std::string& tenant) const;
   void add(const std::string& tenant, size_t requests = 1);
   void add(const QueuePlaces& other);
+  void remove(const std::string& tenant);  // one that was added
 
   // kResourceExhausted: there is no place for one more. All places are for all, but a tenant with a name may wait with
-  // at most kShare requests for each place that is free: so whoever asks for little finds one however much others ask
-  // for, and one alone has kShare of kShare + 1. (Dynamic thresholds: Choudhury and Hahne, 1998.)
+  // at most kShare requests for each place that is free: so whoever asks for little finds one where few others ask for
+  // much, and one alone has most_alone(). (Dynamic thresholds: Choudhury and Hahne, 1998.)
   Status check(const std::string& tenant, size_t most) const;
   static constexpr size_t kShare = 7;
+  static constexpr size_t most_alone(size_t most) { return (kShare * most + kShare) / (kShare + 1); }
 
  private:
   size_t all_ = 0;

@@ -28,6 +28,13 @@ TEST(QueuePlaces, OneThatTakesAllItCanLeavesSomeForOthers) {
   EXPECT_TRUE(places.check("third", 64).ok());
 }
 
+TEST(QueuePlaces, OneAloneKnowsHowManyItMayAskFor) {
+  for (size_t most = 1; most < 200; ++most) {
+    QueuePlaces places;
+    EXPECT_EQ(fill(places, "large", most), QueuePlaces::most_alone(most)) << most;
+  }
+}
+
 // However few places there are, one that has nothing in the queue may enter while any is free.
 TEST(QueuePlaces, AFewPlacesAreForAnybody) {
   QueuePlaces places;

@@ -143,6 +143,7 @@ bool RequestOutput::push(spec::RoundResult& result, bool decoded, int32_t drafte
   const bool stopped = append_text(event, result.ended, result);
   event.tokens = result.tokens;
   event.logprobs = std::move(result.logprobs);
+  if (result.tokens.empty()) drafted = 0;  // nothing was verified
   event.drafted = drafted;
   event.accepted = result.accepted;
   usage_.completion_tokens += static_cast<int32_t>(result.tokens.size());

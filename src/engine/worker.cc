@@ -80,12 +80,26 @@ Status Worker::submit(Admission admission) {
     if (!failure_.empty()) return Error{ErrorCode::kUnavailable, failure_};
     if (stopping_) return Error{ErrorCode::kUnavailable, "The engine is shutting down: send the request elsewhere."};
     VOLLEY_RETURN_IF_ERROR(queued_.check(admission.request.tenant, static_cast<size_t>(parts_.max_queue)));
-    queued_.add(admission.request.tenant);
-    admission.sink = open_.add(admission.id, std::move(admission.sink));
-    commands_.push_back(std::move(admission));
+    add(std::move(admission));
   }
   wake_.notify_all();
   return {};
+}
+
+// Where there is no memory for it, nothing of it stays. REQUIRES: mutex_.
+void Worker::add(Admission admission) {
+  commands_.emplace_back(Cancel{admission.id});  // its place
+  bool counted = false;
+  try {
+    queued_.add(admission.request.tenant);
+    counted = true;
+    admission.sink = open_.add(admission.id, std::move(admission.sink));
+  } catch (const std::bad_alloc&) {
+    if (counted) queued_.remove(admission.request.tenant);
+    commands_.pop_back();
+    throw;
+  }
+  commands_.back() = std::move(admission);
 }
 
 void Worker::cancel(RequestId id) {
@@ -340,7 +354,6 @@ void Worker::step() {
   bool started = true;
   while (started && std::ssize(flights_) < parts_.replica->depth()) started = start_step();
   if (!flights_.empty()) finish_step();
-  ++totals_.steps;
   const spec::PhaseTimes& times = parts_.replica->times();
   const spec::PhaseTimes& before = times_before_;
   totals_.draft_s = times.draft - before.draft;
@@ -370,12 +383,13 @@ bool Worker::start_step() {
   if (plan.empty()) return false;
   apply_plan(plan);
   if (!plan.started.empty()) count_queued();
-  segments_.clear();
+  segments_.clear();  // of a step that a fault ended
   for (const sched::PlannedSegment& planned : plan.segments) segments_.push_back(segment_of(planned));
   const Clock::time_point begin = Clock::now();
   enqueue(plan, verify);
   if (parts_.replica->depth() == 1) waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
   flights_.push_back({std::move(plan), std::move(verify), !segments_.empty()});
+  segments_.clear();  // of a request that ends, nothing but itself holds the grammar
   return true;
 }
 
@@ -426,6 +440,7 @@ void Worker::enqueue(sched::StepPlan& plan, VerifyStep& verify) {
       if (needs(segments_[i]) & without) refused.push_back(plan.segments[i].id);
     }
     segments_.swap(kept);
+    kept.clear();
     std::erase_if(plan.segments, [&](const auto& segment) { return std::ranges::count(refused, segment.id) > 0; });
     for (RequestId id : refused) end(id, FinishReason::kError, refusal.error());
     return;
@@ -439,6 +454,7 @@ void Worker::finish_step() {
   flights_.pop_front();
   spec::StepTimes times;
   if (flight.enqueued) {
+    ++totals_.steps;
     times = parts_.replica->wait(results_);
   } else {
     results_.clear();
@@ -537,9 +553,9 @@ void Worker::hand_out(const sched::StepPlan& plan, std::vector<spec::RoundResult
       ended.push_back(segment.id);
     }
     if (!results[i].tokens.empty()) count(segment.decodes, results[i]);
-    // A request that failed leaves no prefix to others. A grammar may end one without a token.
+    // A grammar may end one without a token.
     if (failed || results[i].tokens.empty()) {
-      scheduler_.remove(segment.id);
+      scheduler_.remove(segment.id, results[i].finite ? sched::Prefix::kKept : sched::Prefix::kDropped);
       continue;
     }
     if (segment.decodes) watch(request, results[i]);

@@ -69,7 +69,7 @@ class Worker {
 
   // Any thread. kResourceExhausted when the queue is full, kUnavailable while
   // ending and when the device has failed.
-  Status submit(Admission admission);
+  Status submit(Admission admission);  // std::bad_alloc: nothing was submitted
   void cancel(RequestId id);
   void drop_prefix_cache();
   void set_verify(const VerifyPolicy& policy);  // REQUIRES: WorkerParts::costs, for kAuto
@@ -115,6 +115,7 @@ class Worker {
   bool run_until_fault();  // true: the device was mended, and requests go on
   void run();              // until the engine ends, or throws DeviceFault
   bool take_commands();    // into pending_; waits while idle; false when the engine ends
+  void add(Admission admission);
   void handle(Command command);
   void handle(Admission admission);
   void end_late();  // whose deadline is over

@@ -109,10 +109,10 @@ class EndlessMatcher final : public text::Matcher {
   std::promise<void> stopped_;
 };
 
-// What it needs on the host cannot be had.
+// What it needs on the host cannot be had. `life` is as long as its own.
 class PoorMatcher final : public text::Matcher {
  public:
-  explicit PoorMatcher(int good) : good_(good) {}
+  explicit PoorMatcher(int good, std::shared_ptr<int> life = {}) : good_(good), life_(std::move(life)) {}
 
   Filled masks_along(std::span<const TokenId>, uint32_t* words, int32_t mask_words, text::TextEnd* ends) override {
     if (good_-- <= 0) throw std::bad_alloc();
@@ -125,7 +125,18 @@ class PoorMatcher final : public text::Matcher {
 
  private:
   int good_;  // masks that there is memory for, first
+  std::shared_ptr<int> life_;
 };
+
+// It may hold much, and others wait for what all of them hold.
+TEST_P(WorkerMemory, AGrammarEndsWithItsRequestAlsoWhereNoStepFollows) {
+  for (const int good : {0, 1000}) {
+    const auto life = std::make_shared<int>();
+    submit(request_of(3), std::make_unique<PoorMatcher>(good, life), nullptr).get();
+    for (int i = 0; i < 10'000 && life.use_count() > 1; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(life.use_count(), 1) << good;
+  }
+}
 
 TEST_P(WorkerMemory, WithoutThatOfTheHostForMasksOthersGoOn) {
   GenerateRequest plain = request_of(40);

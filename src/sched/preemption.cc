@@ -138,7 +138,13 @@ void Scheduler::State::restart() {
 // A running request gives back what it holds; the K and V that it computed stay cached as far as they fill pages, and
 // where there are recurrent layers to their end, with the state that the slot is left in. state_moved_on: a step that
 // is under way has taken that further than the tokens that are known.
-void Scheduler::State::vacate(Request& request, bool state_moved_on) {
+void Scheduler::State::vacate(Request& request, bool state_moved_on, Prefix prefix) {
+  if (prefix == Prefix::kKept) keep_prefix(request, state_moved_on);
+  running.erase(request.age());
+  request.stop();
+}
+
+void Scheduler::State::keep_prefix(Request& request, bool state_moved_on) {
   kv::Lease& pages = request.resources().pages;
   const auto save_end = [&] {
     const auto snapshot = cache.snapshot(pages, request.computed(), kv::SnapshotKind::kEnd, kv::SnapshotPlace::kWanted);
@@ -153,8 +159,6 @@ void Scheduler::State::vacate(Request& request, bool state_moved_on) {
   // Its own wanted ones may have been all there are. They are the cache's now, and the end is worth more than the first
   // of them.
   if (ends_anew && !saved && save_end()) cache.keep(request.space(), request.computed_tokens(), pages);
-  running.erase(request.age());
-  request.stop();
 }
 
 }  // namespace volley::sched

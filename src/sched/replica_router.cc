@@ -1,7 +1,9 @@
 #include "sched/replica_router.h"
 
 #include <algorithm>
+#include <new>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -21,11 +23,20 @@ size_t ReplicaRouter::add(Arrival arrival) {
             .rows = arrival.prompt - cached_rows(replica, arrival),
             .tokens = std::min(arrival.max_tokens, kMostExpected),
             .pages = std::move(arrival.pages)};
-  for (const uint64_t page : open.pages) ++replica.under_way[page];
-  replica.work += open.rows + open.tokens;
+  const auto [added, is_new] = open_.emplace(arrival.id, std::move(open));
+  VOLLEY_CHECK(is_new);
+  const std::span<const uint64_t> pages = added->second.pages;
+  size_t held = 0;
+  try {
+    for (; held < pages.size(); ++held) ++replica.under_way[pages[held]];
+  } catch (const std::bad_alloc&) {
+    release(replica, pages.first(held));
+    open_.erase(added);
+    throw;
+  }
+  replica.work += added->second.rows + added->second.tokens;
   ++replica.requests;
   ++replica.sent;
-  VOLLEY_CHECK(open_.emplace(arrival.id, std::move(open)).second);
   return chosen;
 }
 

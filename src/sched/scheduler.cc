@@ -56,12 +56,12 @@ Status Scheduler::add(RequestId id, const std::string& space, std::vector<TokenI
   return {};
 }
 
-bool Scheduler::remove(RequestId id) {
+bool Scheduler::remove(RequestId id, Prefix prefix) {
   State& s = *state_;
   Request* request = s.find(id);
   if (request == nullptr) return false;
   s.forget(id);
-  if (request->running()) s.vacate(*request, request->under_way());
+  if (request->running()) s.vacate(*request, request->under_way(), prefix);
   s.shares.remove(id);
   s.requests.erase(id);
   return true;

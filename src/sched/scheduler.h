@@ -123,6 +123,12 @@ struct StepResult {
   bool device_knows = false;    // so does the device: it does not go on in a step that is under way
 };
 
+// What becomes of what a request computed that is taken out.
+enum class Prefix {
+  kKept,     // others may go on from it
+  kDropped,  // it is wrong
+};
+
 struct SchedulerStats {
   int64_t waiting = 0, running = 0, preemptions = 0;
   std::vector<kv::Cache::Use> pages;  // by group, snapshots too
@@ -141,9 +147,10 @@ class Scheduler {
   Status add(RequestId id, const std::string& space, std::vector<TokenId> prompt, int32_t max_tokens,
              const RequestTraits& traits = {});
 
-  // Takes a request out, wherever it is, and returns its pages (full ones stay in the prefix tree). False: not known.
-  // After a step that failed it may be called between plan() and apply() too: that plan's segment then needs no result.
-  bool remove(RequestId id);
+  // Takes a request out, wherever it is, and returns its pages (full ones stay in the prefix tree, unless what they
+  // hold is of no use; those that went there before it ended do). False: not known. After a step that failed it may be
+  // called between plan() and apply() too: that plan's segment then needs no result.
+  bool remove(RequestId id, Prefix prefix = Prefix::kKept);
 
   // The next step; empty when nothing can run. Every segment's pages are reserved. Fewer tokens than `limit` says are
   // drafted where a request's remaining ones or max_model_len say so. Every decoding request gets a row, whatever the

@@ -342,6 +342,19 @@ TEST(SchedulerRemove, WorksInEveryState) {
   EXPECT_TRUE(scheduler.plan({}).empty());
 }
 
+// Whose numbers are wrong leaves nothing that others would go on from.
+TEST(SchedulerRemove, DropsAPrefixThatIsWrong) {
+  for (const Prefix prefix : {Prefix::kKept, Prefix::kDropped}) {
+    Scheduler scheduler(roomy());
+    ASSERT_TRUE(scheduler.add(1, "", counting(0, 40), 4).ok());
+    prefill(scheduler);  // a part of it
+    EXPECT_TRUE(scheduler.remove(1, prefix));
+    EXPECT_EQ(scheduler.stats().pages[0].used > 0, prefix == Prefix::kKept);
+    ASSERT_TRUE(scheduler.add(2, "", counting(0, 40), 4).ok());
+    EXPECT_EQ(scheduler.plan({}).started[0].start > 0, prefix == Prefix::kKept);
+  }
+}
+
 // A step that failed on the device: its requests go without results, and the next step is planned as usual.
 TEST(SchedulerRemove, TakesAPlannedSegmentOut) {
   Scheduler scheduler(roomy());

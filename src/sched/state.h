@@ -66,7 +66,8 @@ struct Scheduler::State {
   Request* next_to_start();  // null: nobody waits, but for a prompt that is being computed
   Request* who_gives_a_slot(const std::string& tenant);
   void preempt(Request& request, StepPlan& plan);
-  void vacate(Request& request, bool state_moved_on = false);
+  void vacate(Request& request, bool state_moved_on = false, Prefix prefix = Prefix::kKept);
+  void keep_prefix(Request& request, bool state_moved_on);
   void restart();
 
   // commit.cc

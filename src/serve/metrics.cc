@@ -130,7 +130,7 @@ double ratio(int64_t part, int64_t whole) {
 void add_requests(const EngineStats& stats, Snapshot& out) {
   out.gauge("volley:num_requests_running", "Requests that hold a slot.", static_cast<double>(stats.requests_running));
   out.gauge("volley:num_requests_waiting", "Requests in the queue.", static_cast<double>(stats.requests_waiting));
-  out.counter("volley:num_preemptions_total", "Requests sent back to the queue for want of pages.",
+  out.counter("volley:num_preemptions_total", "Requests sent back to the queue: others got their pages or slots.",
               static_cast<double>(stats.preemptions));
   out.counter("volley:prompt_tokens_total", "Prompt tokens, cached ones included.",
               static_cast<double>(stats.prompt_tokens));
@@ -165,8 +165,8 @@ void add_replicas(const std::vector<EngineStats>& replicas, Snapshot& out) {
        &S::cached_tokens);
   each(counter, "volley:replica_generation_tokens_total", "Tokens generated.", &S::generated_tokens);
   each(counter, "volley:replica_engine_steps_total", "Passes of the target model.", &S::steps);
-  each(counter, "volley:replica_num_preemptions_total", "Requests sent back to the queue for want of pages.",
-       &S::preemptions);
+  each(counter, "volley:replica_num_preemptions_total",
+       "Requests sent back to the queue: others got their pages or slots.", &S::preemptions);
   each(counter, "volley:replica_device_restarts_total", "Faults of the device that were mended.", &S::device_restarts);
 }
 
