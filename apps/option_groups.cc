@@ -314,7 +314,7 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
   app->add_option("--draft-attention-backend", base.draft_attention_backend, "CUDA: the same for the drafter")
       ->check(backends);
   app->add_option("--threads", base.threads, "threads that compute [the cores this process may use]")
-      ->check(between(1, 4096, "a number of threads from 1 to 4096"));
+      ->check(between(1, 1024, "a number of threads from 1 to 1024"));
   add_tensor_parallel_options(app, &base.tensor_parallel_size, &base.enable_expert_parallel);
   add_data_parallel_option(app, &base.data_parallel_size);
   add_node_options(app, &base);

@@ -19,7 +19,7 @@ class EngineWithDefaults final : public Engine {
   Result<RequestId> submit(GenerateRequest request, EventSink sink) override {
     return engine_->submit(std::move(request), std::move(sink));
   }
-  bool has_compiled(const GrammarSpec& grammar) const override { return engine_->has_compiled(grammar); }
+  bool compiles(const GrammarSpec& grammar) const override { return engine_->compiles(grammar); }
   void cancel(RequestId id) override { engine_->cancel(id); }
   Status set_verify(const VerifyPolicy& policy) override { return engine_->set_verify(policy); }
   void set_target_step_ms(int milliseconds) override { engine_->set_target_step_ms(milliseconds); }

@@ -246,6 +246,7 @@ struct GenerateRequest {
   // still waits. 0: no limit.
   double timeout_s = 0;
   const std::atomic<bool>* cancelled = nullptr;  // as in EncodeLimits, of submit(), which may compile a grammar
+  bool compiles_at_once = false;                 // or submit() answers kResourceExhausted: others compile theirs
 };
 
 enum class FinishReason { kStop, kLength, kTimeout, kCancelled, kError };
@@ -408,8 +409,8 @@ class Engine {
   // Checks and queues a request. If it returns an id, `sink` gets events until the one with `finish`, the first of them
   // possibly before submit() returns (Event::id says whose they are); if it returns an error, none.
   virtual Result<RequestId> submit(GenerateRequest request, EventSink sink) = 0;
-  // Whether submit() finds this grammar compiled. Another takes it a while, and it may have to wait for others.
-  virtual bool has_compiled(const GrammarSpec& grammar) const = 0;
+  // Whether submit() would have to compile this grammar, which takes a while, and may have to wait for others.
+  virtual bool compiles(const GrammarSpec& grammar) const = 0;
   // Ends a request at the next step; nothing happens if it has ended already.
   virtual void cancel(RequestId id) = 0;
   // From the next step on. Blocks are drafted in some lengths only, chosen at the start: another number of tokens is

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -67,10 +68,17 @@ HttpResponse unauthorized(bool sent_one) {
   return response;
 }
 
-// All choices of a request have the same grammar.
-bool compiles(const Engine& engine, const Generation::Plan& plan) {
-  const auto& grammar = plan.choices.front().grammar;
-  return grammar && !engine.has_compiled(*grammar);
+// Choices that have a grammar have the same.
+bool compiles(const Engine& engine, const std::vector<GenerateRequest>& choices) {
+  const auto found = std::ranges::find_if(choices, [](const auto& choice) { return choice.grammar.has_value(); });
+  return found != choices.end() && engine.compiles(*found->grammar);
+}
+
+// A request's own time began when it was there, not when the engine hears of it.
+void take_off(std::chrono::steady_clock::duration waited, GenerateRequest& choice) {
+  if (choice.timeout_s <= 0) return;
+  constexpr double kOver = 1e-9;  // 0 would be none
+  choice.timeout_s = std::max(choice.timeout_s - std::chrono::duration<double>(waited).count(), kOver);
 }
 
 HttpResponse loading() {
@@ -133,25 +141,22 @@ Status Api::attach(Engine& engine) {
   return {};
 }
 
-bool Api::takes_long(const HttpRequest& request) const {
+Wait Api::wait_of(const HttpRequest& request) const {
   const auto target = admit(request);  // to refuse takes no time
   const Route* found = std::get_if<Route>(&target);
-  return found && found->row->takes_long;
+  return found ? found->row->wait : Wait::kNothing;
 }
 
 // What a client sends may ask for more memory than there is: that must cost its request and nothing else.
 Api::Reply Api::handle(const HttpRequest& request, std::function<void()> wake, const std::atomic<bool>* cancelled,
-                       Rest* rest) {
-  return guarded({request, std::move(wake), cancelled, nullptr, rest});
+                       bool* compiles) {
+  return guarded({request, std::move(wake), cancelled, nullptr, compiles});
 }
 
 Api::Reply Api::guarded(Call call) {
-  return guarded(call.request, [&] { return dispatch(std::move(call)); });
-}
-
-Api::Reply Api::guarded(const HttpRequest& request, const Rest& work) {
+  const HttpRequest& request = call.request;
   try {
-    return work();
+    return dispatch(std::move(call));
   } catch (const std::bad_alloc&) {
     log_.error(request.method + " " + std::string(path_label(request)) + " failed: there is no memory left for it");
     return error_response(out_of_memory_error());
@@ -304,30 +309,24 @@ Api::Reply Api::generate(Prepared prepared, Call call) {
   }
   const OutputFormat& format = serving.format;
   if (!prepared.request.tools.tools.empty() && !format.tool_warning.empty()) warn_once(format.tool_warning);
+  const auto refuse = [&](const ApiError& error) {
+    return error_response(with_own_names(error, prepared.field_names));
+  };
   const PlanContext context{serving.engine, format, options_.max_response_bytes, call.cancelled};
   auto planned = plan_generation(context, std::move(prepared.request), std::move(prepared.id));
-  if (const auto* error = std::get_if<ApiError>(&planned)) {
-    return error_response(with_own_names(*error, prepared.field_names));
-  }
+  if (const auto* error = std::get_if<ApiError>(&planned)) return refuse(*error);
   auto& plan = std::get<Generation::Plan>(planned);
   plan.max_unsent_bytes = options_.max_unsent_bytes;
   plan.make_writer = std::move(prepared.make_writer);
   plan.holds_answer = prepared.holds_answer;
+  if (call.compiles && compiles(serving.engine, plan.choices)) {
+    *call.compiles = true;
+    return HttpResponse{};
+  }
   set_share(call, plan);
   log_prompts(call.request, plan);
-  if (!call.rest || !compiles(serving.engine, plan)) {
-    return start(std::move(plan), prepared.field_names, std::move(call.wake));
-  }
-  *call.rest = [this, &request = call.request, names = prepared.field_names, wake = std::move(call.wake),
-                plan = std::make_shared<Generation::Plan>(std::move(plan))] {
-    return guarded(request, [&] { return start(std::move(*plan), names, wake); });
-  };
-  return HttpResponse{};
-}
-
-Api::Reply Api::start(Generation::Plan plan, std::span<const FieldName> field_names, std::function<void()> wake) {
-  auto started = Generation::start(serving_.load()->engine, metrics_, std::move(plan), std::move(wake));
-  if (const auto* error = std::get_if<ApiError>(&started)) return error_response(with_own_names(*error, field_names));
+  auto started = Generation::start(serving.engine, metrics_, std::move(plan), std::move(call.wake));
+  if (const auto* error = std::get_if<ApiError>(&started)) return refuse(*error);
   return std::get<0>(std::move(started));
 }
 
@@ -348,7 +347,8 @@ std::string Api::tenant_of(const Call& call) const {
   return "key " + std::to_string(key == owners_.end() ? 0 : key->second);
 }
 
-// An API key is a tenant, an HTTP request a group. Alone it has no name: nobody needs a part of the queue kept free.
+// How the engine shares itself. An API key is a tenant, an HTTP request a group. Alone it has no name: nobody needs a
+// part of the queue kept free.
 void Api::set_share(const Call& call, Generation::Plan& plan) {
   const std::string tenant = options_.api_keys.size() > 1 ? tenant_of(call) : "";
   const uint64_t group = next_group_.fetch_add(1);
@@ -356,6 +356,8 @@ void Api::set_share(const Call& call, Generation::Plan& plan) {
     choice.tenant = tenant;
     choice.group = group;
     choice.priority = queue_priority(choice.priority, call.line_owner != nullptr);
+    choice.compiles_at_once = call.line_owner != nullptr;  // a batch has other lines to look after
+    if (call.request.arrived) take_off(std::chrono::steady_clock::now() - *call.request.arrived, choice);
   }
 }
 

@@ -33,7 +33,6 @@ namespace volley::serve {
 class Api {
  public:
   using Reply = std::variant<HttpResponse, std::shared_ptr<Generation>>;
-  using Rest = std::function<Reply()>;
 
   // Uses all options but the transport's. Until attach() there is no engine: it is alive and not ready.
   explicit Api(const ServerOptions& options);
@@ -47,15 +46,14 @@ class Api {
   // to ask before the body is there keeps bodies of those who are not let in out of memory.
   std::variant<Route, HttpResponse> admit(const HttpRequest& request) const;
 
-  // True if handle() may take long: it should not run on a thread that moves bytes.
-  bool takes_long(const HttpRequest& request) const;
+  // What handle() would wait for: the threads that move bytes are for kNothing alone.
+  Wait wait_of(const HttpRequest& request) const;
 
   // `wake` is handed to the generation, if there is one. Once `cancelled` is true, which may be null, the reply does
-  // not matter any more, and comes soon. Where the request has a grammar that is not compiled yet and `rest` is not
-  // null, that is left for `rest`, whose reply is the one that matters: once, on any thread; until then it borrows
-  // what was given here.
+  // not matter any more, and comes soon. Where the request's grammar has to be compiled and `compiles` is not null, it
+  // becomes true and nothing was done: to be called again without it, on a thread that may wait for others' grammars.
   Reply handle(const HttpRequest& request, std::function<void()> wake, const std::atomic<bool>* cancelled = nullptr,
-               Rest* rest = nullptr);
+               bool* compiles = nullptr);
 
   // The client's X-Request-Id if it is fit for a log and a header, else a new one.
   std::string request_id(const std::string& sent);
@@ -90,7 +88,7 @@ class Api {
     std::function<void()> wake;
     const std::atomic<bool>* cancelled = nullptr;
     const std::string* line_owner = nullptr;  // of a batch's line, which has no key of its own
-    Rest* rest = nullptr;                     // see handle()
+    bool* compiles = nullptr;                 // see handle()
   };
 
   // A body as its endpoint reads it, and how the answer is written.
@@ -121,11 +119,9 @@ class Api {
   std::string owner_of(const HttpRequest& request) const;
   std::string owner_of_key(size_t key) const;
   Reply guarded(Call call);
-  Reply guarded(const HttpRequest& request, const Rest& work);
   Reply message(Call call);
   HttpResponse count_message_tokens(Call call);
   Reply generate(Prepared prepared, Call call);
-  Reply start(Generation::Plan plan, std::span<const FieldName> field_names, std::function<void()> wake);
   RequestRules rules() const;
   HttpResponse models() const;
   HttpResponse model(const std::string& name) const;

@@ -36,6 +36,35 @@ TEST_F(ApiTest, SubmittingCanBeCancelled) {
   for (const GenerateRequest& request : engine.submitted()) EXPECT_EQ(request.cancelled, &cancelled);
 }
 
+// Whose grammar has to be compiled comes again, on a thread that may wait, and nothing has happened by then. A prompt
+// that is scored alone has no grammar; others beside it have.
+TEST_F(ApiTest, WhatHasToBeCompiledIsLeftForLater) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  json full = json::array();
+  for (int i = 0; i < engine.info().max_model_len; ++i) full.push_back(1);
+  for (const json& prompt : {json("x"), json::array({full, json::array({1})})}) {
+    const bool scored = prompt.is_array();
+    const json body = {{"prompt", prompt}, {"regex", "new"}, {"echo", scored}, {"max_tokens", scored ? 0 : 1}};
+    const HttpRequest request = post(kTextPath, body.dump());
+    bool compiles = false;
+    const size_t before = engine.submitted().size();
+    api.handle(
+        request, [] {}, nullptr, &compiles);
+    EXPECT_TRUE(compiles);
+    EXPECT_EQ(engine.submitted().size(), before);
+    EXPECT_EQ(answer(api, request).response->status, 200);
+    EXPECT_FALSE(engine.submitted().back().compiles_at_once);
+  }
+  for (const char* body : {R"({"prompt": "x"})", R"({"prompt": "x", "regex": "known"})"}) {
+    bool compiles = false;
+    auto reply = api.handle(
+        post(kTextPath, body), [] {}, nullptr, &compiles);
+    EXPECT_FALSE(compiles) << body;
+    std::get<std::shared_ptr<Generation>>(reply)->abandon();
+  }
+}
+
 TEST_F(ApiTest, EveryChoiceHasItsIndexAndTheSameSeed) {
   FakeEngine engine([](const GenerateRequest& request) {
     FakeScript script;
@@ -284,6 +313,19 @@ TEST_F(SlowReader, WithoutRoomForTheLastEventGetsAnError) {
   }));
   const std::string answer = output.response ? output.response->body : events;
   EXPECT_NE(answer.find("too slowly"), std::string::npos) << answer;
+}
+
+// What a request has waited for a thread counts.
+TEST_F(ApiTest, ATimeoutBeginsWhenTheRequestIsThere) {
+  FakeEngine engine;
+  Api api(engine, make_options());
+  for (const auto& [waited, least, most] : {std::tuple{2s, 1.0, 3.0}, {60s, 1e-9, 1e-9}}) {
+    HttpRequest request = post(kTextPath, R"({"prompt": "a", "timeout": 5})");
+    request.arrived = std::chrono::steady_clock::now() - waited;
+    answer(api, request);
+    EXPECT_GE(engine.submitted().back().timeout_s, least);
+    EXPECT_LE(engine.submitted().back().timeout_s, most);
+  }
 }
 
 // A timeout cuts an answer short as a length does; where there is nothing to cut the client learns that it got no

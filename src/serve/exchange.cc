@@ -29,6 +29,7 @@ HttpRequest Exchange::hand_over() {
   std::string body = std::exchange(request_.body, {});
   HttpRequest request = request_;
   request.body = std::move(body);
+  request.arrived = std::chrono::steady_clock::now();
   return request;
 }
 

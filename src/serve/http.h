@@ -1,6 +1,7 @@
 // HTTP messages as plain values and the bytes of a response. No sockets: server.cc moves the bytes.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <ctime>
 #include <memory>
@@ -29,6 +30,7 @@ struct HttpRequest {
   std::string request_id = {};         // X-Request-Id: the client's, or one of ours
   std::string api_key = {};            // X-Api-Key
   std::string host = {};               // that it is for, maybe with a port: of the request line, else of Host
+  std::optional<std::chrono::steady_clock::time_point> arrived = {};  // all of it, on a connection
 };
 
 struct HttpResponse {

@@ -124,11 +124,11 @@ TEST(Router, KnowsWhatNeedsAKey) {
 // Probes and scrapes are for the time when all is busy: they must not wait behind prompts and grammars.
 TEST(Router, WhatIsOnlyAskedForDoesNotQueueBehindWork) {
   for (const EndpointRow& row : endpoint_rows()) {
-    // What waits for the disk, or for a batch's state on its way there, must not keep the threads that move bytes.
-    const bool disk = row.endpoint == Endpoint::kDeleteFile || row.endpoint == Endpoint::kListFiles ||
-                      row.endpoint == Endpoint::kFileContent || row.endpoint == Endpoint::kListBatches ||
-                      row.endpoint == Endpoint::kGetBatch;
-    EXPECT_EQ(row.takes_long, row.method == "POST" || disk) << row.path;
+    // What waits for the disk, or for a batch's state on its way there, must not keep the threads that move bytes, nor
+    // those that work.
+    const bool files = row.path.starts_with("/v1/files") || row.path.starts_with("/v1/batches");
+    const bool disk = files && row.endpoint != Endpoint::kGetFile;
+    EXPECT_EQ(row.wait, disk ? Wait::kDisk : row.method == "POST" ? Wait::kWork : Wait::kNothing) << row.path;
   }
 }
 

@@ -40,7 +40,7 @@ class TemplateEngine final : public Engine {
   }
 
   Result<RequestId> submit(GenerateRequest, EventSink) override { return internal_error("not asked for"); }
-  bool has_compiled(const GrammarSpec&) const override { return true; }
+  bool compiles(const GrammarSpec&) const override { return false; }
   void cancel(RequestId) override {}
   Status set_verify(const VerifyPolicy&) override { return {}; }
   void set_target_step_ms(int) override {}

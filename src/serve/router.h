@@ -45,6 +45,13 @@ enum class Endpoint {
   kPage,
 };
 
+// What the work of a request waits for.
+enum class Wait {
+  kNothing,
+  kWork,  // of the processor: tokenising megabytes takes seconds
+  kDisk,
+};
+
 // A row of the table of endpoints.
 struct EndpointRow {
   // One that ends with "/" stands for everything below it, "/" itself aside; "*" for a segment.
@@ -53,7 +60,7 @@ struct EndpointRow {
   Endpoint endpoint;
   bool needs_key;     // what gives away the model's work or its name
   bool needs_engine;  // there is no answer before the engine is loaded
-  bool takes_long;    // may take long (tokenising megabytes): it should not run on a thread that moves bytes
+  Wait wait;
 };
 
 std::span<const EndpointRow> endpoint_rows();

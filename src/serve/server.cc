@@ -370,7 +370,7 @@ bool Server::Impl::wait() {
 }
 
 int good_worker_threads(int usable_cores) {
-  return std::clamp(usable_cores / 2, 2, 8);
+  return std::clamp(usable_cores / 2, 2, 8) + 4;
 }
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -384,8 +384,8 @@ Result<std::unique_ptr<Server>> Server::start(Engine& engine, ServerOptions opti
 
 Result<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   if (options.served_model_names.empty()) return invalid_argument("the server needs at least one model name to serve");
-  if (options.io_threads < 1 || options.worker_threads < 1 || options.grammar_threads < 1) {
-    return invalid_argument("the server needs at least one I/O thread and one worker thread");
+  if (std::min({options.io_threads, options.worker_threads, options.grammar_threads, options.disk_threads}) < 1) {
+    return invalid_argument("the server needs at least one thread of each kind");
   }
   try {
     auto impl = std::make_unique<Impl>(options);

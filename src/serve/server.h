@@ -78,11 +78,12 @@ struct ServerOptions {
   int io_threads = 2;  // move bytes
   // Parse, apply chat templates, tokenise: see good_worker_threads(). As many more are there for large requests alone.
   int worker_threads = 2;
-  int grammar_threads = 4;  // wait for the engine to compile one
+  int grammar_threads = 4;  // for requests whose grammar has to be compiled
+  int disk_threads = 4;     // for files and batches
 };
 
-// Where this process may use so many cores: half of them, but 2 to 8. A very long prompt takes a thread for seconds,
-// and other requests should not wait for it.
+// Where this process may use so many cores: half of them, but 2 to 8, as a very long prompt takes a thread for seconds
+// and other requests should not wait for it, and 4 that wait while few threads render chats.
 int good_worker_threads(int usable_cores);
 
 // Every function may be called from any thread, but not from a signal handler.

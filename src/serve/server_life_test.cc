@@ -51,10 +51,10 @@ bool ends_before_its_deadline(Server& server) {
 }
 
 TEST(ServerLife, WorkersByCores) {
-  EXPECT_EQ(good_worker_threads(1), 2);
-  EXPECT_EQ(good_worker_threads(4), 2);
-  EXPECT_EQ(good_worker_threads(12), 6);
-  EXPECT_EQ(good_worker_threads(128), 8);
+  EXPECT_EQ(good_worker_threads(1), 6);
+  EXPECT_EQ(good_worker_threads(4), 6);
+  EXPECT_EQ(good_worker_threads(12), 10);
+  EXPECT_EQ(good_worker_threads(128), 12);
 }
 
 // A client that asks for a name takes any of its addresses: of "localhost" often ::1 first.
@@ -358,7 +358,35 @@ TEST(ServerLife, GrammarsLeaveWorkersToOthers) {
   const auto response = waits.receive();
   ASSERT_TRUE(response);
   EXPECT_EQ(response->status, 200);
-  EXPECT_EQ(engine.compiling(), 0);
+  EXPECT_TRUE(eventually([&] { return engine.compiling() == 0; }));
+}
+
+// Who waits for others' grammars is told in time, and at a stop.
+TEST(ServerLife, NobodyWaitsForAGrammarLongerThanARequestMay) {
+  FakeEngine engine;
+  ServerOptions options = make_options();
+  options.grammar_threads = 1;
+  options.request_timeout = 100ms;
+  const std::string body = R"({"prompt": "x", "regex": "new, endless"})";
+  for (const bool stop : {false, true}) {
+    if (stop) options.request_timeout = 0ms;
+    const auto server = start_server(engine, options);
+    std::vector<std::unique_ptr<Client>> clients;
+    for (int i = 0; i < 3; ++i) {
+      clients.push_back(std::make_unique<Client>(server->port()));
+      ASSERT_TRUE(clients.back()->send(Client::post_text(kPath, body)));
+    }
+    if (stop) {
+      ASSERT_TRUE(eventually([&] { return engine.compiling() == 1; }));
+      server->drain(50ms);
+    }
+    for (const auto& client : clients) {
+      const auto response = client->receive();
+      ASSERT_TRUE(response);
+      EXPECT_EQ(response->status, stop ? 503 : 504);
+    }
+    ASSERT_TRUE(eventually([&] { return engine.compiling() == 0; }));
+  }
 }
 
 TEST(ServerLife, StopEndsEverythingAtOnce) {

@@ -46,7 +46,8 @@ inline asio::awaitable<Api::Reply> Session::handle(Exchange& exchange) {
       if (const auto self = weak.lock()) self->notify();
     });
   };
-  if (!shared_.api.takes_long(exchange.request())) {
+  const Wait wait = shared_.api.wait_of(exchange.request());
+  if (wait == Wait::kNothing) {
     auto reply = shared_.api.handle(exchange.request(), wake, nullptr);
     exchange.drop_body();
     body_share_.release();
@@ -67,30 +68,32 @@ inline asio::awaitable<Api::Reply> Session::handle(Exchange& exchange) {
     });
   };
   watch();
-  const auto lane = job->request.body.size() > kLargeBody ? Workers::kLarge : Workers::kUsual;
-  shared_.workers.post(lane, whose_, [job, end, wake, whose = whose_, &shared = shared_] {
-    bool over = true;
+  const auto lane = wait == Wait::kDisk                     ? Workers::kDisk
+                    : job->request.body.size() > kLargeBody ? Workers::kLarge
+                                                            : Workers::kUsual;
+  const auto work = [job, wake, &api = shared_.api](bool* compiles) {
     try {
-      Api::Rest rest;
       if (!job->cancelled && job->upload) {
         job->reply = job->upload->finish();
       } else if (!job->cancelled) {
-        job->reply = shared.api.handle(job->request, wake, &job->cancelled, &rest);
-      }
-      if (rest) {
-        job->reply.reset();
-        shared.workers.post(Workers::kGrammar, whose, [job, end, rest = std::move(rest)] {
-          try {
-            if (!job->cancelled) job->reply = rest();
-          } catch (const std::exception&) {  // as below
-          }
-          end();
-        });
-        over = false;
+        job->reply = api.handle(job->request, wake, &job->cancelled, compiles);
       }
     } catch (const std::exception&) {  // no memory even to say so: there is no reply
     }
-    if (over) end();
+  };
+  shared_.workers.post(lane, whose_, [job, end, work, whose = whose_, &workers = shared_.workers] {
+    bool compiles = false;
+    work(&compiles);
+    if (!compiles) return end();
+    job->reply.reset();
+    try {
+      workers.post(Workers::kGrammar, whose, [end, work] {
+        work(nullptr);
+        end();
+      });
+    } catch (const std::exception&) {  // as above
+      end();
+    }
   });
   while (!job->ready && !job->cancelled) co_await wait_signal();
   job_.reset();

@@ -176,7 +176,7 @@ asio::awaitable<void> Session::on_worker(Work work) {
     bool done = false;  // of the strand
   };
   const auto state = std::make_shared<State>();
-  shared_.workers.post(Workers::kLarge, whose_, [&work, state, weak = weak_from_this(), executor = executor()] {
+  shared_.workers.post(Workers::kDisk, whose_, [&work, state, weak = weak_from_this(), executor = executor()] {
     try {
       work();
     } catch (...) {

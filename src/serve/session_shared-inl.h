@@ -82,7 +82,7 @@ struct Shared {
       : options(server_options),
         api(options),
         bodies(options.max_total_body_bytes, options.max_body_bytes),
-        workers(options.worker_threads, options.grammar_threads) {}
+        workers({options.grammar_threads, options.disk_threads, options.worker_threads, options.worker_threads}) {}
 
   const ServerOptions options;
   std::shared_ptr<ssl::context> tls;  // null: plain HTTP; constant once the server listens

@@ -53,14 +53,18 @@ class Workers {
  public:
   enum Lane : size_t {
     kGrammar,  // compiles one: may take seconds
+    kDisk,     // waits for it
     kUsual,
     kLarge,  // requests whose bodies are
   };
+  struct Counts {
+    int grammar = 1, disk = 1, usual = 1, large = 1;
+  };
 
-  // `threads` for each lane, but the grammars'.
-  Workers(int threads, int grammar_threads) : lanes_{Threads(grammar_threads), Threads(threads), Threads(threads)} {}
+  explicit Workers(const Counts& threads)
+      : lanes_{Threads(threads.grammar), Threads(threads.disk), Threads(threads.usual), Threads(threads.large)} {}
 
-  // std::bad_alloc: `work` will not run. What `work` itself throws is lost. Work of a lane may post to one above it.
+  // std::bad_alloc: `work` will not run. What `work` itself throws is lost. It may post to a lane before its own.
   template <typename Work>
   void post(Lane lane, const std::string& whose, Work work) {
     std::function<void()> call = [work = std::make_shared<Work>(std::move(work))] { (*work)(); };
@@ -103,7 +107,7 @@ class Workers {
   std::mutex mutex_;
   std::condition_variable changed_;
   int pending_ = 0;               // guarded by mutex_
-  std::array<Threads, 3> lanes_;  // the last ends first
+  std::array<Threads, 4> lanes_;  // the last ends first
 };
 
 }  // namespace volley::serve::transport

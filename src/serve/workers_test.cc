@@ -7,14 +7,18 @@
 #include <future>
 #include <new>
 
+#include "serve/testing/server_helpers.h"
+
 namespace volley::serve::transport {
 namespace {
 
 using namespace std::chrono_literals;
 
+constexpr Workers::Lane kLanes[] = {Workers::kGrammar, Workers::kDisk, Workers::kUsual, Workers::kLarge};
+
 TEST(Workers, AClientWithManyRequestsDelaysAnotherByOne) {
-  for (const auto lane : {Workers::kGrammar, Workers::kUsual, Workers::kLarge}) {
-    Workers workers(1, 1);
+  for (const auto lane : kLanes) {
+    Workers workers({});
     std::promise<void> all_wait;
     const auto begin = all_wait.get_future().share();
     std::string ran;  // of the one thread of the lane
@@ -28,46 +32,48 @@ TEST(Workers, AClientWithManyRequestsDelaysAnotherByOne) {
 }
 
 TEST(Workers, ALaneWaitsForNoOther) {
-  Workers workers(1, 1);
-  std::promise<void> end;
-  for (const auto lane : {Workers::kGrammar, Workers::kLarge}) {
-    workers.post(lane, "a", [ended = end.get_future().share()] { ended.wait(); });
-    std::promise<void> ran;
-    workers.post(Workers::kUsual, "a", [&ran] { ran.set_value(); });
-    EXPECT_EQ(ran.get_future().wait_for(10s), std::future_status::ready);
+  Workers workers({});
+  for (const auto held : kLanes) {
+    std::promise<void> end;
+    workers.post(held, "a", [ended = end.get_future().share()] { ended.wait(); });
+    std::atomic<int> ran{0};
+    for (const auto lane : kLanes) {
+      if (lane != held) workers.post(lane, "a", [&ran] { ++ran; });
+    }
+    EXPECT_TRUE(eventually([&] { return ran == 3; })) << held;
     end.set_value();
-    end = {};
+    ASSERT_TRUE(workers.wait(10s));
   }
-  ASSERT_TRUE(workers.wait(10s));
 }
 
 TEST(Workers, WhatThrowsEndsNoThread) {
-  Workers workers(1, 1);
+  Workers workers({});
   std::atomic<int> ran{0};
-  for (const auto lane : {Workers::kGrammar, Workers::kUsual, Workers::kLarge}) {
+  for (const auto lane : kLanes) {
     for (int i = 0; i < 3; ++i) workers.post(lane, "a", [] { throw std::bad_alloc(); });
     workers.post(lane, "a", [&ran] { ++ran; });
   }
   ASSERT_TRUE(workers.wait(10s)) << "work that threw is over, too";
-  EXPECT_EQ(ran, 3);
+  EXPECT_EQ(ran, 4);
 }
 
-// What began in one lane goes on in one above it, also while the workers end.
-TEST(Workers, ALanePostsToOneAboveIt) {
-  std::atomic<int> ran{0};
+// What began in one lane goes on in one before it, also while the workers end.
+TEST(Workers, ALanePostsToOneBeforeIt) {
+  std::atomic<int> ran{0}, begun{0};
   {
-    Workers workers(1, 1);
+    Workers workers({});
     workers.post(Workers::kLarge, "a", [&] { workers.post(Workers::kGrammar, "a", [&ran] { ++ran; }); });
     ASSERT_TRUE(workers.wait(10s));
     EXPECT_EQ(ran, 1);
-    std::promise<void> begun;
     workers.post(Workers::kLarge, "a", [&] {
-      begun.set_value();
+      ++begun;
       std::this_thread::sleep_for(50ms);
       workers.post(Workers::kGrammar, "a", [] {});
+      ++begun;
     });
-    begun.get_future().wait();
+    EXPECT_TRUE(eventually([&] { return begun == 1; }));
   }
+  EXPECT_EQ(begun, 2) << "what had begun was not waited for";
 }
 
 }  // namespace

@@ -104,7 +104,8 @@ class TextkitGrammars final : public GrammarCompiler {
     const std::vector<textkit_view> choices = views(grammar.choices);
     textkit_matcher* matcher = nullptr;
     const textkit_grammar_limits given = {static_cast<uint64_t>(limits.memory_bytes),
-                                          static_cast<uint32_t>(limits.compile_ms), cancel_of(limits.cancelled)};
+                                          static_cast<uint32_t>(limits.compile_ms), limits.at_once,
+                                          cancel_of(limits.cancelled)};
     OwnedBytes error;
     const textkit_status status =
         textkit_grammars_compile(grammars, kind_of(grammar.kind), view(grammar.text), choices.data(), choices.size(),
@@ -114,19 +115,19 @@ class TextkitGrammars final : public GrammarCompiler {
     return std::unique_ptr<Matcher>(std::make_unique<TextkitMatcher>(matcher));
   }
 
-  bool has(const GrammarSpec& grammar) const override {
+  bool is_quick(const GrammarSpec& grammar) const override {
     const textkit_grammars* grammars = made_;
     if (grammars == nullptr) return false;
     const std::vector<textkit_view> choices = views(grammar.choices);
-    return textkit_grammars_has(grammars, kind_of(grammar.kind), view(grammar.text), choices.data(), choices.size(),
-                                view(grammar.lead));
+    return textkit_grammars_is_quick(grammars, kind_of(grammar.kind), view(grammar.text), choices.data(),
+                                     choices.size(), view(grammar.lead));
   }
 
   GrammarUsage usage() const override {
     const textkit_grammars* grammars = made_;
     if (grammars == nullptr) return {};
     const textkit_grammar_usage usage = textkit_grammars_usage(grammars);
-    return {static_cast<int64_t>(usage.bytes), static_cast<int64_t>(usage.grammars)};
+    return {static_cast<int64_t>(usage.bytes), static_cast<int64_t>(usage.grammars), static_cast<int>(usage.compiling)};
   }
 
  private:

@@ -45,6 +45,7 @@ class Matcher {
 struct GrammarLimits {
   int64_t memory_bytes = int64_t{1} << 30;       // of all compiled grammars and matchers of the compiler together
   int compile_ms = 2'000;                        // for one grammar
+  bool at_once = false;                          // kResourceExhausted rather than wait for others that compile
   const std::atomic<bool>* cancelled = nullptr;  // once true compile() soon answers kCancelled; borrowed for the call
 };
 
@@ -56,6 +57,7 @@ inline constexpr int kMostCompiling = 4;
 struct GrammarUsage {
   int64_t bytes = 0;     // compiled ones and matchers
   int64_t grammars = 0;  // compiled and kept
+  int compiling = 0;     // under way
 };
 
 // Grammars of one tokenizer. Any thread. The tokens' tree is built by the first call of compile (about a second for a
@@ -67,12 +69,13 @@ class GrammarCompiler {
   // A matcher at the start of the text. A `lead` that begins with the rule `whole` says what the whole output is: the
   // rule refers to the grammar's own text as `text`. kInvalidArgument says what is wrong with the grammar or which
   // limit it passes; kFailedPrecondition: a tokenizer whose tokens' bytes cannot be told. kResourceExhausted: matchers
-  // take all the memory that the limits give. Ends at the limits, and what it took by then is given back soon after.
+  // take all the memory that the limits give, or it was to be at once. Ends at the limits, and what it took by then is
+  // given back soon after.
   virtual Result<std::unique_ptr<Matcher>> compile(const GrammarSpec& grammar,
                                                    const GrammarLimits& limits = {}) const = 0;
 
-  // Whether compile() would find it compiled, and so neither compile nor wait.
-  virtual bool has(const GrammarSpec& grammar) const = 0;
+  // Whether compile() would neither compile nor wait: it finds the grammar, or refuses it by its size.
+  virtual bool is_quick(const GrammarSpec& grammar) const = 0;
 
   virtual GrammarUsage usage() const = 0;
 };

@@ -179,7 +179,7 @@ TEST_F(HostileGrammars, CompilingEndsWhenTheCallerHasLeft) {
   const GrammarCompiler& grammars = *tokenizer_->grammars();
   const int64_t before = grammars.usage().bytes;
   const std::atomic<bool> cancelled{true};
-  const auto made = grammars.compile(endless(100), {int64_t{8} << 30, 600'000, &cancelled});
+  const auto made = grammars.compile(endless(100), {int64_t{8} << 30, 600'000, false, &cancelled});
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.error().code, ErrorCode::kCancelled);
   expect_soon(grammars, before);
@@ -201,37 +201,39 @@ TEST_F(HostileGrammars, WhatEndsAtALimitSpoilsNothingForOthers) {
   EXPECT_TRUE(made.ok()) << made.error().message;
 }
 
-// Who finds all places taken waits for one, but not once the caller has left. Who asks for what is compiled does not.
+// Who finds all places taken waits for one, but not where it was told not to, and not once the caller has left. Who
+// asks for what is compiled does not wait.
 TEST_F(HostileGrammars, OthersWaitForAPlace) {
   const GrammarCompiler& grammars = *tokenizer_->grammars();
   const GrammarSpec known = regex("known[0-9]");
-  EXPECT_FALSE(grammars.has(known));
+  EXPECT_FALSE(grammars.is_quick(known));
   ASSERT_TRUE(grammars.compile(known, kLimits).ok());
-  EXPECT_TRUE(grammars.has(known));
+  EXPECT_TRUE(grammars.is_quick(known));
+  EXPECT_TRUE(grammars.is_quick(regex(std::string(300'000, 'a')))) << "is refused by its size";
 
   std::atomic<bool> hold_no_more{false};
-  std::atomic<int> held{0};
+  std::atomic<int> waited{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < kMostCompiling; ++i) {
     threads.emplace_back([&, i] {
-      ++held;
-      EXPECT_FALSE(grammars.compile(endless(200 + i), {int64_t{64} << 30, 600'000, &hold_no_more}).ok());
+      EXPECT_FALSE(grammars.compile(endless(200 + i), {int64_t{64} << 30, 600'000, false, &hold_no_more}).ok());
     });
   }
-  const auto compiling = [&] { return grammars.usage().bytes > int64_t{64} << 20; };  // each takes more and more
-  for (int i = 0; i < 10'000 && (held < kMostCompiling || !compiling()); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  while (grammars.usage().compiling < kMostCompiling) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   for (int i = 0; i < 2 * kMostCompiling; ++i) {
     threads.emplace_back([&, i] {
-      const auto made = grammars.compile(regex("waits[0-9]{" + std::to_string(i + 1) + "}"), kLimits);
+      const auto made = grammars.compile(regex("waits[0-9]{" + std::to_string(i / 2 + 1) + "}"), kLimits);
       EXPECT_TRUE(made.ok()) << made.error().message;
+      ++waited;
     });
   }
   EXPECT_TRUE(grammars.compile(known, kLimits).ok());
+  const auto error = [&](const GrammarLimits& limits) { return grammars.compile(regex("new"), limits).error().code; };
   const std::atomic<bool> left{true};
-  const auto gone = grammars.compile(endless(300), {kLimits.memory_bytes, kLimits.compile_ms, &left});
-  EXPECT_TRUE(!gone.ok() && gone.error().code == ErrorCode::kCancelled);
+  EXPECT_EQ(error({kLimits.memory_bytes, kLimits.compile_ms, false, &left}), ErrorCode::kCancelled);
+  EXPECT_EQ(error({kLimits.memory_bytes, kLimits.compile_ms, true}), ErrorCode::kResourceExhausted);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_EQ(waited, 0);
   hold_no_more = true;
   for (std::thread& thread : threads) thread.join();
 }

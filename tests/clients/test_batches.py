@@ -122,6 +122,20 @@ def test_a_batch_is_answered(one: OpenAI) -> None:
     assert one.batches.list(limit=1).data[0].id == batch.id
 
 
+def test_lines_may_have_grammars_of_their_own(one: OpenAI) -> None:
+    def schema_line(number: int) -> str:
+        schema = {"type": "object", "properties": {f"n{number}": {"enum": [number]}}, "required": [f"n{number}"]}
+        body = {"prompt": "x", "guided_json": schema, "max_tokens": 60, "seed": number}
+        return line(str(number), body, "/v1/completions")
+
+    batch = wait(one, create(one, "".join(map(schema_line, range(40))), "/v1/completions").id)
+    assert batch.request_counts.completed == 40
+    for result in results(one, batch.output_file_id):
+        number = int(result["custom_id"])
+        text = result["response"]["body"]["choices"][0]["text"]
+        assert json.loads(text) == {f"n{number}": number}
+
+
 @pytest.mark.parametrize("endpoint", ["/v1/completions", "/v1/responses"])
 def test_other_endpoints(one: OpenAI, endpoint: str) -> None:
     body = {"prompt": "x", "max_tokens": 4} if endpoint == "/v1/completions" else {"input": SORT, "temperature": 0}

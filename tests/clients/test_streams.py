@@ -59,6 +59,7 @@ class Crowd:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.opened = asyncio.Event()  # all are connected: now all ask at once
+        self.waiting = 0  # readers that do not read, and have begun
         self.over = asyncio.Event()  # the server has nothing left to do
 
     async def run(self) -> tuple[list[Result], int]:
@@ -72,7 +73,8 @@ class Crowd:
         while not all(stream.done() for stream in streams):
             await asyncio.sleep(0.2)
             highest = max(highest, self.server.resident_bytes())
-            if all(stream.done() for stream in others) and self._idle():
+            done = sum(stream.done() for stream in streams)
+            if all(stream.done() for stream in others) and done + self.waiting == STREAMS and self._idle():
                 self.over.set()
         return [stream.result() for stream in streams], highest
 
@@ -103,7 +105,9 @@ class Crowd:
                 if kind == "vanishing" and len(result.chunks) == 2:
                     break
                 if kind == "unread" and len(result.chunks) == 1:
+                    self.waiting += 1
                     await self.over.wait()
+                    self.waiting -= 1
         except ConnectionError:
             result.error = True
         finally:

@@ -165,16 +165,19 @@ typedef enum textkit_grammar_kind {
 typedef struct textkit_grammar_limits {
   uint64_t memory;
   uint32_t compile_ms;
+  bool at_once;          /* TEXTKIT_EXHAUSTED rather than wait for others that compile */
   textkit_cancel cancel; /* asked on the calling thread alone */
 } textkit_grammar_limits;
 
 /* Calls of textkit_grammars_compile that compile at once. Others that would have to wait for one of these to end. */
 #define TEXTKIT_MOST_COMPILING 4
 
-/* Bytes that compiled grammars, those being compiled and matchers take now, and compiled grammars that are kept. */
+/* Bytes that compiled grammars, those being compiled and matchers take now, compiled grammars that are kept, and
+ * compilations under way, those among them that end at a limit. */
 typedef struct textkit_grammar_usage {
   uint64_t bytes;
   uint64_t grammars;
+  uint64_t compiling;
 } textkit_grammar_usage;
 textkit_grammar_usage textkit_grammars_usage(const textkit_grammars* grammars);
 
@@ -187,9 +190,9 @@ textkit_status textkit_grammars_compile(const textkit_grammars* grammars, textki
                                         textkit_bytes* error);
 void textkit_matcher_free(textkit_matcher* matcher);
 
-/* Whether textkit_grammars_compile would find it compiled, and so neither compile nor wait. */
-bool textkit_grammars_has(const textkit_grammars* grammars, textkit_grammar_kind kind, textkit_view text,
-                          const textkit_view* choices, size_t choices_size, textkit_view lead);
+/* Whether textkit_grammars_compile would neither compile nor wait: it finds the grammar, or refuses it by its size. */
+bool textkit_grammars_is_quick(const textkit_grammars* grammars, textkit_grammar_kind kind, textkit_view text,
+                               const textkit_view* choices, size_t choices_size, textkit_view lead);
 
 /* Ends what runs on a matcher: any thread may call textkit_stop_now() at any time, also while a function of the matcher
  * runs. That call and all later ones on the matcher fail soon with TEXTKIT_INVALID_ARGUMENT. */

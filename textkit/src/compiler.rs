@@ -132,18 +132,27 @@ impl Compiler {
         self.running.load(Ordering::Relaxed)
     }
 
-    /// Waits for one, but not once the caller has left.
-    pub fn place(self: &Arc<Compiler>, cancel: Cancel) -> Result<Place, Failure> {
+    /// Compilations under way, those among them that unwind.
+    pub fn compiling(&self) -> usize {
+        *lock(&self.compiling)
+    }
+
+    /// Waits for one, where the limits let it and the caller has not left.
+    pub fn place(self: &Arc<Compiler>, limits: Limits) -> Result<Place, Failure> {
         let mut compiling = lock(&self.compiling);
         while *compiling >= MAX_COMPILING {
-            cancel.check()?;
+            if limits.at_once {
+                return Err(Failure::exhausted("Too many grammars are being compiled at once: try again later."));
+            }
+            limits.cancel.check()?;
             (compiling, _) = self.done.wait_timeout(compiling, LOOK).unwrap_or_else(PoisonError::into_inner);
         }
         *compiling += 1;
         Ok(Place(self.clone()))
     }
 
-    pub fn compile_in_time(place: Place, key: &Key, limits: Limits) -> Result<Arc<Compiled>, Failure> {
+    /// The place comes back with the grammar; at a limit it is kept until the work has unwound.
+    pub fn compile_in_time(place: Place, key: &Key, limits: Limits) -> Result<(Arc<Compiled>, Place), Failure> {
         let stop = Arc::new(Stop::default());
         let (sender, receiver) = sync_channel(1);
         let work = {
@@ -151,9 +160,9 @@ impl Compiler {
             let (memory, time) = (limits.memory, limits.time);
             move || {
                 let compiled = catch_unwind(AssertUnwindSafe(|| place.0.compile_now(&key, &stop, memory, time)));
-                drop(place);
                 let failed = || Err(Failure::internal("compiling the grammar failed"));
-                let _ = sender.send(compiled.unwrap_or_else(|_| failed()).map(Arc::new));
+                let compiled = compiled.unwrap_or_else(|_| failed());
+                let _ = sender.send(compiled.map(|compiled| (Arc::new(compiled), place)));
                 // nobody may wait any longer
             }
         };

@@ -52,6 +52,8 @@ pub struct Limits {
     /// Bytes of all grammars and matchers together.
     pub memory: isize,
     pub time: Duration,
+    /// Fails rather than wait for others that compile.
+    pub at_once: bool,
     pub cancel: Cancel,
 }
 
@@ -163,15 +165,16 @@ impl Grammars {
         Ok(Grammars { compiler, cache: Mutex::default(), uses: AtomicU64::new(0) })
     }
 
-    /// Bytes of everything that lives or is being compiled, and grammars in the cache.
-    pub fn usage(&self) -> (u64, u64) {
+    /// Bytes of everything that lives or is being compiled, grammars in the cache, and compilations under way.
+    pub fn usage(&self) -> (u64, u64, u64) {
         let bytes = self.compiler.total().load(Ordering::Relaxed) + self.compiler.running();
-        (u64::try_from(bytes).unwrap_or(0), lock(&self.cache).len() as u64)
+        (u64::try_from(bytes).unwrap_or(0), lock(&self.cache).len() as u64, self.compiler.compiling() as u64)
     }
 
-    /// Whether compile() would find it in the cache.
-    pub fn has(&self, kind: Kind, text: &str, choices: &[&str], lead: &str) -> bool {
-        lock(&self.cache).contains_key(&Key::new(kind, text, choices, lead))
+    /// Whether compile() neither compiles nor waits: it finds the grammar in the cache, or refuses it by its size.
+    pub fn is_quick(&self, kind: Kind, text: &str, choices: &[&str], lead: &str) -> bool {
+        let Ok(key) = Key::new(kind, text, choices, lead) else { return true };
+        lock(&self.cache).contains_key(&key)
     }
 
     pub fn compile(
@@ -182,27 +185,18 @@ impl Grammars {
         lead: &str,
         limits: Limits,
     ) -> Result<Matcher, Failure> {
-        let size = text.len() + lead.len() + choices.iter().map(|choice| choice.len()).sum::<usize>();
-        if size > MAX_TEXT {
-            return Err(Failure::invalid(format!("the grammar has {size} bytes: at most {MAX_TEXT} are accepted")));
-        }
-        if choices.len() > MAX_CHOICES {
-            let count = choices.len();
-            return Err(Failure::invalid(format!("there are {count} choices: at most {MAX_CHOICES} are accepted")));
-        }
-        let key = Key::new(kind, text, choices, lead);
+        let key = Key::new(kind, text, choices, lead)?;
+        let known = self.known(&key); // before the room is made, which what is held here is not dropped for
         self.make_room(limits.memory)?;
-        let known = lock(&self.cache).get(&key).cloned();
         let compiled = match known {
             Some(compiled) => compiled,
             None => {
-                let place = self.compiler.place(limits.cancel)?;
-                let since = lock(&self.cache).get(&key).cloned();
-                match since {
-                    Some(compiled) => compiled,
-                    // Two threads may have compiled the same text at once: the first one's is kept.
+                let place = self.compiler.place(limits)?;
+                match self.known(&key) {
+                    Some(compiled) => compiled, // since this call waited
                     None => {
-                        let compiled = Compiler::compile_in_time(place, &key, limits)?;
+                        // Whoever has waited for the place finds the grammar.
+                        let (compiled, _place) = Compiler::compile_in_time(place, &key, limits)?;
                         lock(&self.cache).entry(key).or_insert(compiled).clone()
                     }
                 }
@@ -215,6 +209,10 @@ impl Grammars {
             return Err(failure);
         }
         Ok(Matcher::new(compiled, first, limits.memory))
+    }
+
+    fn known(&self, key: &Key) -> Option<Arc<Compiled>> {
+        lock(&self.cache).get(key).cloned()
     }
 
     /// Drops grammars that nobody matches until half of the memory is free. What is in use stays, and no more comes to it
@@ -244,9 +242,18 @@ impl Grammars {
 }
 
 impl Key {
-    fn new(kind: Kind, text: &str, choices: &[&str], lead: &str) -> Key {
+    /// An error where it is larger than is accepted.
+    fn new(kind: Kind, text: &str, choices: &[&str], lead: &str) -> Result<Key, Failure> {
+        let size = text.len() + lead.len() + choices.iter().map(|choice| choice.len()).sum::<usize>();
+        if size > MAX_TEXT {
+            return Err(Failure::invalid(format!("the grammar has {size} bytes: at most {MAX_TEXT} are accepted")));
+        }
+        if choices.len() > MAX_CHOICES {
+            let count = choices.len();
+            return Err(Failure::invalid(format!("there are {count} choices: at most {MAX_CHOICES} are accepted")));
+        }
         let choices = choices.iter().map(|choice| choice.to_string()).collect();
-        Key { kind, text: text.into(), choices, lead: lead.into() }
+        Ok(Key { kind, text: text.into(), choices, lead: lead.into() })
     }
 
     pub fn bytes(&self) -> isize {

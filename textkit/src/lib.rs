@@ -230,6 +230,7 @@ pub unsafe extern "C" fn textkit_grammars_free(grammars: *mut Grammars) {
 pub struct GrammarLimits {
     memory: u64,
     compile_ms: u32,
+    at_once: bool,
     cancel: Cancel,
 }
 
@@ -237,14 +238,15 @@ pub struct GrammarLimits {
 pub struct GrammarUsage {
     bytes: u64,
     grammars: u64,
+    compiling: u64,
 }
 
 /// # Safety
 /// Pointers as textkit.h says.
 #[no_mangle]
 pub unsafe extern "C" fn textkit_grammars_usage(grammars: *const Grammars) -> GrammarUsage {
-    let (bytes, grammars) = unsafe { &*grammars }.usage();
-    GrammarUsage { bytes, grammars }
+    let (bytes, grammars, compiling) = unsafe { &*grammars }.usage();
+    GrammarUsage { bytes, grammars, compiling }
 }
 
 /// A grammar as its caller names it.
@@ -278,7 +280,7 @@ unsafe fn named<'a>(
 /// # Safety
 /// Pointers as textkit.h says.
 #[no_mangle]
-pub unsafe extern "C" fn textkit_grammars_has(
+pub unsafe extern "C" fn textkit_grammars_is_quick(
     grammars: *const Grammars,
     kind: i32,
     text: View,
@@ -286,8 +288,13 @@ pub unsafe extern "C" fn textkit_grammars_has(
     choices_size: usize,
     lead: View,
 ) -> bool {
-    let named = unsafe { named(kind, text, choices, choices_size, lead) };
-    named.is_ok_and(|named| unsafe { &*grammars }.has(named.kind, named.text, &named.choices, named.lead))
+    let mut quick = false;
+    guard(std::ptr::null_mut(), || {
+        let Named { kind, text, choices, lead } = unsafe { named(kind, text, choices, choices_size, lead) }?;
+        quick = unsafe { &*grammars }.is_quick(kind, text, &choices, lead);
+        Ok(())
+    });
+    quick
 }
 
 /// # Safety
@@ -310,6 +317,7 @@ pub unsafe extern "C" fn textkit_grammars_compile(
         let limits = Limits {
             memory: isize::try_from(limits.memory).unwrap_or(isize::MAX),
             time: Duration::from_millis(limits.compile_ms.into()),
+            at_once: limits.at_once,
             cancel: limits.cancel,
         };
         let matcher = unsafe { &*grammars }.compile(kind, text, &choices, lead, limits)?;

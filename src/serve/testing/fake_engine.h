@@ -40,7 +40,7 @@ class FakeEngine final : public Engine {
 
   // A grammar that holds "endless" takes until it is cancelled.
   Result<RequestId> submit(GenerateRequest request, EventSink sink) override;
-  bool has_compiled(const GrammarSpec& grammar) const override { return grammar.text.find("new") == std::string::npos; }
+  bool compiles(const GrammarSpec& grammar) const override { return grammar.text.find("new") != std::string::npos; }
   void cancel(RequestId id) override;
   Status set_verify(const VerifyPolicy&) override { return {}; }
   void set_target_step_ms(int) override {}

@@ -16,7 +16,7 @@ namespace {
 
 // Deciding takes some microseconds, so a decision stands until rounds of so many seconds in all have run.
 constexpr double kDecisionSeconds = 0.001;
-// A choice is kept until another is better by kClearly, or better at all for kPatience decisions in a row. When the
+// A choice is kept until another is better by kClearly, or by kSlightly for kPatience decisions in a row. When the
 // number of requests changes by more than a quarter, the best one is taken at once.
 constexpr double kClearly = 1.02, kSlightly = 1.002;
 constexpr int32_t kPatience = 16;
