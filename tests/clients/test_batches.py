@@ -124,8 +124,9 @@ def test_a_batch_is_answered(one: OpenAI) -> None:
 
 def test_lines_may_have_grammars_of_their_own(one: OpenAI) -> None:
     def schema_line(number: int) -> str:
-        schema = {"type": "object", "properties": {f"n{number}": {"enum": [number]}}, "required": [f"n{number}"]}
-        body = {"prompt": "x", "guided_json": schema, "max_tokens": 60, "seed": number}
+        name = f"n{number}"
+        schema = {"properties": {name: {"enum": [number]}}, "required": [name], "additionalProperties": False}
+        body = {"prompt": "x", "guided_json": {"type": "object", **schema}, "max_tokens": 60, "seed": number}
         return line(str(number), body, "/v1/completions")
 
     batch = wait(one, create(one, "".join(map(schema_line, range(40))), "/v1/completions").id)
