@@ -50,28 +50,37 @@ double PromptPace::for_decoding() const {
   return target_ > 0 ? kDecodingShare * target_ : std::numeric_limits<double>::infinity();
 }
 
-void PromptPace::observe(const sched::StepPlan& plan, double seconds) {
-  if (target_ <= 0 || seconds <= 0) return;
-  Vector parts = {};  // of the step as it was expected, which is also how its logarithm moves with those of the costs
-  if (plan.decode_rows > 0) parts[kBase] = costs_[kBase];
+PromptPace::Expected PromptPace::expect(const sched::StepPlan& plan) const {
+  Expected step;
+  if (plan.decode_rows > 0) step.parts[kBase] = costs_[kBase];
   for (const sched::PlannedSegment& segment : plan.segments) {
     if (segment.decodes) continue;
-    parts[kRow] += costs_[kRow] * segment.known;
-    parts[kPosition] += sched::PromptBudget{.position = costs_[kPosition]}.cost(segment.start, segment.known);
+    step.parts[kRow] += costs_[kRow] * segment.known;
+    step.parts[kPosition] += sched::PromptBudget{.position = costs_[kPosition]}.cost(segment.start, segment.known);
   }
-  const double expected = parts[kBase] + parts[kRow] + parts[kPosition];
-  if (expected <= 0) return;  // an empty step
-  for (double& part : parts) part /= expected;
+  step.seconds = step.parts[kBase] + step.parts[kRow] + step.parts[kPosition];
+  if (step.seconds <= 0) return step;  // an empty one
+  for (double& part : step.parts) part /= step.seconds;
+  step.variance = kNoise;
+  for (int i = 0; i < kCosts; ++i) {
+    for (int j = 0; j < kCosts; ++j) step.known[i] += covariance_[i][j] * step.parts[j];
+    step.variance += step.parts[i] * step.known[i];
+  }
+  return step;
+}
 
+double PromptPace::at_least(const sched::StepPlan& plan) const {
+  const Expected step = expect(plan);
+  return step.seconds * std::exp(-2 * std::sqrt(step.variance));
+}
+
+void PromptPace::observe(const sched::StepPlan& plan, double seconds) {
+  if (target_ <= 0 || seconds <= 0) return;
   for (int i = 0; i < kCosts; ++i) {
     if (covariance_[i][i] < kFirstSpread) covariance_[i][i] += kDrift[i];
   }
-  Vector known = {};  // covariance * parts
-  double variance = kNoise;
-  for (int i = 0; i < kCosts; ++i) {
-    for (int j = 0; j < kCosts; ++j) known[i] += covariance_[i][j] * parts[j];
-    variance += parts[i] * known[i];
-  }
+  const auto [expected, parts, known, variance] = expect(plan);
+  if (expected <= 0) return;
   const double most = kOutlier * std::sqrt(variance);
   double error = std::clamp(std::log(seconds / expected), -most, most);
   const double change =

@@ -24,12 +24,22 @@ class PromptPace {
   // What those who decode should take at most of a step in which prompts have to wait: drafts that take longer would
   // keep prompts from their part.
   double for_decoding() const;
+  // What the device takes for a step at least: two standard deviations less than is expected. 0: there is no target.
+  double at_least(const sched::StepPlan& plan) const;
   // A step that ran, alone on the device.
   void observe(const sched::StepPlan& plan, double seconds);
 
  private:
   enum { kBase, kRow, kPosition, kCosts };
   using Vector = std::array<double, kCosts>;
+  struct Expected {
+    double seconds = 0;
+    Vector parts = {};    // of the whole, which is also how its logarithm moves with those of the costs
+    Vector known = {};    // covariance * parts
+    double variance = 0;  // of the logarithm
+  };
+  Expected expect(const sched::StepPlan& plan) const;
+
   double target_;
   Vector costs_ = {};
   std::array<Vector, kCosts> covariance_ = {};  // of the costs' logarithms

@@ -78,6 +78,27 @@ TEST(PromptPace, KeepsStepsAtTheTarget) {
   }
 }
 
+// Nothing is said of what was not seen. Once steps with prompts and without have been, one in twenty is shorter, and
+// none takes much longer.
+TEST(PromptPace, KnowsWhatAStepTakesAtLeast) {
+  std::mt19937 random(7);
+  PromptPace pace(25e-3);
+  const Machine machine{.base = 8e-3, .row = 30e-6, .position = 0.7e-9, .noise = 0.03};
+  EXPECT_LT(pace.at_least(plan_of(64, 0, 0)), 1e-3) << "nothing was seen yet";
+  run(pace, machine, 8192, 100);
+  int shorter = 0;
+  for (int i = 0; i < 400; ++i) {
+    const int32_t rows = i % 3 == 0 ? 0 : 200 + i;
+    const sched::StepPlan plan = plan_of(64, 1000, rows);
+    const double at_least = pace.at_least(plan), seconds = machine.seconds(64, 1000, rows, random);
+    shorter += seconds < at_least ? 1 : 0;
+    if (i >= 3) EXPECT_GT(at_least, 0.6 * seconds) << i;
+    pace.observe(plan, seconds);
+  }
+  EXPECT_LE(shorter, 20);
+  EXPECT_EQ(PromptPace(0).at_least(plan_of(64, 0, 100)), 0);
+}
+
 // A step whose streams alone take longer than the target still computes prompts.
 TEST(PromptPace, LeavesPromptsTheirShare) {
   PromptPace pace(10e-3);

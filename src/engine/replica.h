@@ -42,6 +42,7 @@ class Replica final : public spec::StepExecutor {
   ~Replica() override;
 
   int ranks() const { return all_ranks_; }
+  bool spans_nodes() const { return leader_ != nullptr; }  // of the first node
   int32_t vocab() const;
   // Sums over all ranks, of node 0's; of another one's over its own.
   int threads() const;

@@ -216,6 +216,8 @@ bool Worker::take_commands() {
   std::unique_lock lock(mutex_);
   if (pending_.empty() && scheduler_.idle() && flights_.empty()) {
     wake_.wait(lock, [&] { return stopping_ || !commands_.empty() || lockstep_.behind(); });
+  } else if (const auto time = plan_time_.next()) {
+    wake_.wait_until(lock, *time, [&] { return stopping_; });
   }
   std::ranges::move(commands_, std::back_inserter(pending_));
   commands_.clear();
@@ -375,6 +377,7 @@ bool Worker::may_ask_for_masks() const {
 // are in.
 bool Worker::start_step() {
   if (!flights_.empty() && may_ask_for_masks()) return false;
+  const Clock::time_point planning = Clock::now();
   const sched::PromptBudget prompts = pace_.next();
   VerifyStep verify = verify_.next(scheduler_.decoding(prompts), pace_.for_decoding());
   sched::StepPlan plan = scheduler_.plan(verify.limit, prompts);
@@ -388,6 +391,7 @@ bool Worker::start_step() {
   const Clock::time_point begin = Clock::now();
   enqueue(plan, verify);
   if (parts_.replica->depth() == 1) waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
+  plan_time_.planned(planning, Clock::now(), waits_for_others() ? 0 : pace_.at_least(plan));
   flights_.push_back({std::move(plan), std::move(verify), !segments_.empty()});
   segments_.clear();  // of a request that ends, nothing but itself holds the grammar
   return true;
@@ -459,7 +463,9 @@ void Worker::finish_step() {
   } else {
     results_.clear();
   }
-  waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
+  const Clock::time_point end = Clock::now();
+  plan_time_.landed(begin, end);
+  waited_s_ += std::chrono::duration<double>(end - begin).count();
   if (flight.enqueued) observe(flight, times);
   hand_out(flight.plan, results_);
 }

@@ -16,6 +16,7 @@
 #include "engine/grammar_masks.h"
 #include "engine/models.h"
 #include "engine/open_requests.h"
+#include "engine/plan_time.h"
 #include "engine/prompt_pace.h"
 #include "engine/queue_places.h"
 #include "engine/replica.h"
@@ -114,7 +115,7 @@ class Worker {
   void loop();
   bool run_until_fault();  // true: the device was mended, and requests go on
   void run();              // until the engine ends, or throws DeviceFault
-  bool take_commands();    // into pending_; waits while idle; false when the engine ends
+  bool take_commands();    // into pending_; waits while idle, and for PlanTime; false when the engine ends
   void add(Admission admission);
   void handle(Command command);
   void handle(Admission admission);
@@ -123,6 +124,7 @@ class Worker {
   void take_part();          // in a pass of other replicas
   void follow_to_the_end();  // as long as others begin any
   bool may_ask_for_masks() const;
+  bool waits_for_others() const { return lockstep_ || parts_.replica->spans_nodes(); }  // in its steps
   bool start_step();   // plans and enqueues one; false when there is nothing to enqueue now
   void finish_step();  // waits for the oldest one
   void enqueue(sched::StepPlan& plan, VerifyStep& verify);
@@ -153,6 +155,7 @@ class Worker {
   sched::Scheduler scheduler_;
   VerifyControl verify_;
   PromptPace pace_;
+  PlanTime plan_time_;
   AcceptanceWatch acceptance_;
   const int32_t vocab_;
   Requests requests_;

@@ -46,6 +46,7 @@ void Worker::forget_device_state() {
   for (auto& [id, request] : requests_) request.slot.reset();
   running_grammars_ = 0;
   flights_.clear();
+  plan_time_ = {};
 }
 
 Status Worker::restart() {
