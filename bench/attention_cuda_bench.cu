@@ -2,7 +2,7 @@
 // after the other in a CUDA graph, against the GPU's read bandwidth in the same run. Pages of 64 positions in a
 // shuffled order. Prints one JSON object a line. --portable: the kernel for GPUs without wgmma; --fp8: a cache of e4m3
 // codes; --layers-apart: all pages of a layer together, instead of all layers of a page; --short: contexts up to 1040
-// alone.
+// alone; --long: the others.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -178,6 +178,9 @@ constexpr Case kCases[] = {
     {"verify", 32, 1, 1040, 36},    {"verify", 128, 4, 144, 36},    {"verify", 128, 4, 512, 36},
     {"verify", 128, 4, 2064, 12},   {"verify", 128, 1, 512, 36},    {"prefill", 1, 2048, 2048, 36},
     {"prefill", 1, 2048, 4096, 36}, {"prefill", 1, 2048, 8192, 36}, {"prefill", 1, 256, 8192, 36},
+    {"prefill", 1, 144, 30720, 36}, {"prefill", 1, 256, 30720, 36}, {"prefill", 1, 272, 30720, 36},
+    {"prefill", 1, 336, 30720, 36}, {"prefill", 1, 528, 30720, 36}, {"verify", 17, 16, 4096, 36},
+    {"verify", 24, 16, 4096, 36},   {"verify", 40, 16, 4096, 36},
 };
 
 }  // namespace
@@ -195,7 +198,7 @@ int main(int argc, char** argv) {
   const double bandwidth = bench::read_bandwidth();
   std::printf("{\"limit\": \"read\", \"TBps\": %.3f}\n", bandwidth * 1e-6);
   for (const Case& c : kCases) {
-    if (has("--short") && c.context > 1040) continue;
+    if (has(c.context > 1040 ? "--short" : "--long")) continue;
     Batch batch(device, c, has("--portable") ? ops::AttentionBackend::kPortable : ops::AttentionBackend::kAuto,
                 has("--fp8"), has("--layers-apart"));
     const int layers = 36;

@@ -393,6 +393,28 @@ TEST_P(AttentionCudaTiles, AnyNumberOfMultiprocessors) {
   }
 }
 
+// 19 long tiles and two short ones for each of 2 KV heads, on grids of 2 blocks a multiprocessor. Where the long ones
+// are a wave and a few more, these are cut finer than the others; where they are whole waves, none is cut. No bit
+// changes.
+TEST_P(AttentionCudaTiles, TheRestOfAWaveIsCut) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  AttentionWorld world(device, {GetParam(), 128, 8, 2, 64}, {9000, 300});
+  std::vector<Row> rows = causal(0, 8700, 300);
+  for (int i = 0; i < 20; ++i) rows.push_back({1, 0, 100 + i, i});
+  const auto want = world.run({rows[150]});
+  for (const auto backend : {AttentionBackend::kAuto, AttentionBackend::kPortable}) {
+    world.set_launch({.multiprocessors = 1});
+    const auto alone = world.run(rows, false, backend);
+    EXPECT_EQ(part(alone, rows.size(), 150, 1), want);
+    for (int count : {3, 4, 6, 9, 14, 18, 19}) {
+      world.set_launch({.multiprocessors = count, .calls = 2});
+      EXPECT_EQ(world.run(rows, false, backend), alone) << count;
+      if (count == 18) EXPECT_GT(world.last_items(), 21 + 8);
+      if (count == 19) EXPECT_EQ(world.last_items(), 21);
+    }
+  }
+}
+
 // Two devices of one GPU have streams of their own, so that blocks of one's kernels take the places of the other's.
 TEST_P(AttentionCudaTiles, TwoStreamsShareTheGpu) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(first);

@@ -23,6 +23,12 @@ constexpr int32_t kMinItem = 128;
 // What cutting a tile costs, in positions: partial results go to memory and come back.
 constexpr int32_t kSplitCost = 64;
 
+// Waves are evened out where a segment of the pass may have so many tiles, and from so many positions on that are a
+// block's share. With fewer tiles reading K and V bounds attention, and with fewer positions there is less to save than
+// it takes.
+constexpr int kLeastTiles = 4;
+constexpr int32_t kLeastShare = 2048;
+
 // Partial results for all KV heads together that there is room for, per block of the grid.
 constexpr int64_t kPartialsPerBlock = 12;
 
@@ -34,6 +40,7 @@ struct PlanArgs {
   int group, kv_heads, blocks;
   int max_tiles, max_items, max_partials;
   bool shared_tiles;
+  bool evened;  // a segment may have kLeastTiles
   WorkLists lists;
 };
 
@@ -204,6 +211,94 @@ __device__ int32_t choose_target(const PlanArgs& args, int tiles, int32_t share)
   return best < kThreads / 32 ? target_of(best) : least;
 }
 
+// The lengths of the items that tiles are cut into: `usual`, and `fine` for long tiles from number `fine_from` on.
+struct Lengths {
+  int32_t usual, fine_from, fine;
+};
+
+// REQUIRES: tile.cut.items is the tile's number among the long ones, or -1.
+__device__ TileCut cut_of(const TileInfo& tile, const Lengths& lengths) {
+  return count_items(tile, tile.cut.items >= lengths.fine_from ? lengths.fine : lengths.usual);
+}
+
+// What a way to cut costs: how long the last block takes, in positions; INT32_MAX: there is no room. By a warp.
+__device__ int32_t cost_of(const PlanArgs& args, int tiles, int32_t share, const Lengths& lengths) {
+  int32_t items = 0, partials = 0, usual_items = 0, usual_length = 0, fine_length = 0;
+  for (int t = static_cast<int>(threadIdx.x) % 32; t < tiles; t += 32) {
+    const TileInfo& tile = args.lists.tiles[t];
+    const TileCut cut = cut_of(tile, lengths);
+    items += cut.items, partials += cut.partials;
+    if (tile.cut.items < 0) continue;
+    const int32_t chunks = (chunks_of(tile) + cut.items - 1) / cut.items;
+    const int32_t length = min(tile.end - tile.begin, chunks << tile.shift);
+    if (tile.cut.items >= lengths.fine_from) {
+      fine_length = max(fine_length, length);
+    } else {
+      usual_length = max(usual_length, length), usual_items += cut.items;
+    }
+  }
+  items = __reduce_add_sync(0xffffffff, items), partials = __reduce_add_sync(0xffffffff, partials);
+  usual_items = __reduce_add_sync(0xffffffff, usual_items);
+  usual_length = __reduce_max_sync(0xffffffff, usual_length);
+  fine_length = __reduce_max_sync(0xffffffff, fine_length);
+  if (items > args.max_items || partials > args.max_partials) return INT32_MAX;
+  const int32_t waves = (usual_items * args.kv_heads + args.blocks - 1) / args.blocks;
+  const auto merging = static_cast<int32_t>(int64_t{partials} * args.kv_heads * kSplitCost / args.blocks);
+  return max(waves * usual_length, share) + fine_length + merging;
+}
+
+// If long tiles come to a little more than whole waves of the grid, most blocks wait for the last items. So as many
+// tiles as fill whole waves are cut into equal items, perhaps of a whole tile each, and the rest into so short ones
+// that all blocks get some. It is done where it saves an eighth of the time. Tiles must be about as long as the
+// longest, or so short that it does not matter where they go.
+__device__ Lengths choose_lengths(const PlanArgs& args, int tiles, int32_t share) {
+  constexpr int kFines = 4;
+  const Lengths plain = {choose_target(args, tiles, share), INT32_MAX, 0};
+  if (!args.evened || share < kLeastShare) return plain;
+  __shared__ int32_t longest, others;
+  __shared__ unsigned long long best;
+  if (threadIdx.x == 0) longest = others = 0, best = UINT64_MAX;
+  __syncthreads();
+  const int each = (tiles + kThreads - 1) / kThreads;
+  const int from = min(static_cast<int>(threadIdx.x) * each, tiles), to = min(from + each, tiles);
+  const auto length_of = [&](int t) { return args.lists.tiles[t].end - args.lists.tiles[t].begin; };
+  for (int t = from; t < to; ++t) atomicMax(&longest, length_of(t));
+  __syncthreads();
+  const auto is_long = [&](int t) { return length_of(t) > longest - longest / 8; };
+  int32_t mine = 0, long_tiles;
+  for (int t = from; t < to; ++t) {
+    mine += is_long(t) ? 1 : 0;
+    if (!is_long(t) && length_of(t) > longest / 4) atomicAdd(&others, 1);
+  }
+  int32_t number = scan<6>(mine, &long_tiles);
+  for (int t = from; t < to; ++t) args.lists.tiles[t].cut.items = is_long(t) ? number++ : -1;
+  __syncthreads();
+  if (others > long_tiles / 8) return plain;
+
+  // Each warp tries one: so many items a tile, and lengths of the short ones.
+  const int warp = threadIdx.x / 32, per_tile = warp / kFines + 1, fine = warp % kFines;
+  const auto lengths_of = [&](int32_t per_tile, int32_t fine) -> Lengths {
+    const int shift = chunk_shift(longest);
+    const int32_t usual = (((longest - 1) / per_tile >> shift) + 1) << shift;  // whole chunks, without windows
+    const int64_t units = int64_t{long_tiles} * per_tile;
+    const int64_t waves = units * args.kv_heads / args.blocks;
+    if (waves == 0) return {usual, INT32_MAX, 0};
+    const auto whole = static_cast<int32_t>(waves * args.blocks / args.kv_heads / per_tile);
+    const int64_t over = int64_t{long_tiles - whole} * longest * args.kv_heads / args.blocks;
+    return {usual, whole, max(static_cast<int32_t>(over / 4 * (fine + 1)), kMinItem)};
+  };
+  const int32_t cost = cost_of(args, tiles, share, lengths_of(per_tile, fine));
+  if (threadIdx.x % 32 == 0) {
+    atomicMin(&best, static_cast<unsigned long long>(cost) << 32 | static_cast<unsigned>(warp));
+  }
+  const int32_t plain_cost = cost_of(args, tiles, share, plain);
+  __syncthreads();
+  // Without room for all its partial results it leaves some tiles whole, which has no estimate.
+  if (plain_cost == INT32_MAX || static_cast<int64_t>(best >> 32) * 8 > int64_t{plain_cost} * 7) return plain;
+  const auto chosen = static_cast<int32_t>(best & 0xffffffff);
+  return lengths_of(chosen / kFines + 1, chosen % kFines);
+}
+
 // Four buckets for each doubling, the most expensive first.
 __device__ int bucket_of(int32_t positions) {
   const float tiles = static_cast<float>((positions + kTilePositions - 1) / kTilePositions);
@@ -225,11 +320,11 @@ __global__ void __launch_bounds__(kThreads, 1) plan_kernel(PlanArgs args) {
   for (int t = from; t < to; ++t) mine += (args.lists.tiles[t].end - args.lists.tiles[t].begin + 63) / 64;
   scan<2>(mine, &total);
   const auto share = static_cast<int32_t>(int64_t{total} * 64 * args.kv_heads / args.blocks) + 1;
-  const int32_t target = choose_target(args, tiles, share);
+  const Lengths lengths = choose_lengths(args, tiles, share);
   mine = 0;
   for (int t = from; t < to; ++t) {
     TileInfo& tile = args.lists.tiles[t];
-    tile.cut = count_items(tile, target);
+    tile.cut = lengths.fine_from < tiles ? cut_of(tile, lengths) : count_items(tile, lengths.usual);
     mine += tile.cut.partials;
   }
   const int32_t first_partial = scan<3>(mine, &total);
@@ -368,6 +463,7 @@ AttentionWork plan_attention_cuda(Stream& stream, const Rows& rows, const RowVie
   args.max_items = work.max_items;
   args.max_partials = work.max_partials;
   args.shared_tiles = work.max_tiles <= kSharedTiles;
+  args.evened = rows.max_segment_rows * args.group >= kLeastTiles * kTileRows;
   args.lists = work_lists(work, shape.kv_heads);
   cuda::Launch how;
   if (args.shared_tiles) how.shared_bytes = static_cast<size_t>(work.max_tiles) * sizeof(TileInfo);

@@ -117,6 +117,7 @@ class AttentionWorld {
   };
   void set_launch(const Launch& launch) { launch_ = launch; }
   int last_blocks() const { return blocks_; }  // of the last run()'s grid, as planned
+  int last_items() const { return items_; }    // that its plan has on a GPU; of a run() without `replay`
 
   int longest() const { return *std::max_element(lengths_.begin(), lengths_.end()); }
   const AttentionShape& shape() const { return shape_; }
@@ -254,7 +255,9 @@ class AttentionWorld {
     };
     if (replay == nullptr) {
       enqueue();
-      return out.read<std::byte>();
+      auto result = out.read<std::byte>();
+      if (args.work.lists != nullptr) device_.download(&items_, args.work.lists, sizeof(items_));  // WorkCounts::items
+      return result;
     }
     const std::unique_ptr<StepGraph> graph = device_.record(enqueue);
     for (int64_t i = 0; i < n; ++i) {
@@ -293,6 +296,7 @@ class AttentionWorld {
   std::unique_ptr<Arena> arena_;
   Launch launch_;
   int blocks_ = 0;
+  int32_t items_ = 0;
 };
 
 // The largest |out - oracle| / tolerance over all rows.
