@@ -12,7 +12,7 @@ using std::chrono::microseconds;
 // Planning must be over before the step that runs. Twice its usual time, and what a thread may be woken late.
 constexpr int kPlannings = 2;
 constexpr auto kWaking = microseconds(500);
-// Who waited for results less than this may have come late for them: then nobody knows when the next step began.
+// Who waited for results less than this may have come late for them, and the next step began who knows when.
 constexpr auto kWaited = microseconds(100);
 
 }  // namespace
@@ -23,11 +23,11 @@ void PlanTime::planned(Clock::time_point begin, Clock::time_point end, double le
   least_.push_back(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(least_s)));
 }
 
-void PlanTime::landed(Clock::time_point begin, Clock::time_point end) {
+void PlanTime::landed(Clock::time_point begin, Clock::time_point arrived) {
   VOLLEY_CHECK(!least_.empty());
   least_.pop_front();
   began_.reset();
-  if (end - begin > kWaited) began_ = end;
+  if (arrived - begin > kWaited) began_ = arrived;
 }
 
 std::optional<PlanTime::Clock::time_point> PlanTime::next() const {

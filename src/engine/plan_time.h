@@ -1,6 +1,6 @@
-// When to plan the next step while one runs on the device. A request that comes while a step runs would else wait for
-// two: so late that it is still in the next one, and early enough for the device not to wait for that. Arithmetic only:
-// times come in. Threads: one, the engine's.
+// When to plan the next step while one runs on the device: so late that requests that come meanwhile are in it, which
+// would else wait for two steps, and early enough for the device not to wait. Arithmetic only: times come in. Threads:
+// one, the engine's.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@ class PlanTime {
 
   // A step was planned and enqueued from `begin` to `end`. The device takes at least `least_s` for it; 0: not known.
   void planned(Clock::time_point begin, Clock::time_point end, double least_s);
-  // The results of the oldest step that was enqueued were waited for from `begin` to `end`.
-  void landed(Clock::time_point begin, Clock::time_point end);
+  // From `begin` on the results of the oldest step were waited for, and at `arrived` they were there.
+  void landed(Clock::time_point begin, Clock::time_point arrived);
 
   // Until when to wait with the next step; nothing: it can be planned at once.
   std::optional<Clock::time_point> next() const;

@@ -71,7 +71,12 @@ PromptPace::Expected PromptPace::expect(const sched::StepPlan& plan) const {
 }
 
 double PromptPace::at_least(const sched::StepPlan& plan) const {
-  const Expected step = expect(plan);
+  Expected step = expect(plan);
+  for (int i = 0; i < kCosts; ++i) step.variance += 2 * square(step.parts[i]) * kDrift[i];  // until it runs
+  if (plan.decode_rows < base_rows_) {
+    // When requests end together, the base falls faster than it is learned.
+    step.seconds *= 1 - step.parts[kBase] * (1 - static_cast<double>(plan.decode_rows) / base_rows_);
+  }
   return step.seconds * std::exp(-2 * std::sqrt(step.variance));
 }
 
@@ -82,6 +87,7 @@ void PromptPace::observe(const sched::StepPlan& plan, double seconds) {
   }
   const auto [expected, parts, known, variance] = expect(plan);
   if (expected <= 0) return;
+  if (plan.decode_rows > 0) base_rows_ = plan.decode_rows;
   const double most = kOutlier * std::sqrt(variance);
   double error = std::clamp(std::log(seconds / expected), -most, most);
   const double change =

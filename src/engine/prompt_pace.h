@@ -24,7 +24,8 @@ class PromptPace {
   // What those who decode should take at most of a step in which prompts have to wait: drafts that take longer would
   // keep prompts from their part.
   double for_decoding() const;
-  // What the device takes for a step at least: two standard deviations less than is expected. 0: there is no target.
+  // What the device takes at least for a step behind one that has not ended: two standard deviations less than is
+  // expected. 0: there is no target.
   double at_least(const sched::StepPlan& plan) const;
   // A step that ran, alone on the device.
   void observe(const sched::StepPlan& plan, double seconds);
@@ -43,6 +44,7 @@ class PromptPace {
   double target_;
   Vector costs_ = {};
   std::array<Vector, kCosts> covariance_ = {};  // of the costs' logarithms
+  int32_t base_rows_ = 0;                       // that decoded in the last step that tells of the base
 };
 
 }  // namespace volley::engine

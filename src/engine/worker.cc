@@ -217,7 +217,7 @@ bool Worker::take_commands() {
   if (pending_.empty() && scheduler_.idle() && flights_.empty()) {
     wake_.wait(lock, [&] { return stopping_ || !commands_.empty() || lockstep_.behind(); });
   } else if (const auto time = plan_time_.next()) {
-    wake_.wait_until(lock, *time, [&] { return stopping_; });
+    wake_.wait_until(lock, *time, [&] { return stopping_ || !commands_.empty(); });
   }
   std::ranges::move(commands_, std::back_inserter(pending_));
   commands_.clear();
@@ -348,14 +348,25 @@ void Worker::release_slot(Request& request) {
   if (const auto slot = take_slot(request)) parts_.replica->clear_slot(*slot);
 }
 
+bool Worker::plans_later() const {
+  const auto time = plan_time_.next();
+  return time && *time > Clock::now();
+}
+
 // As many steps as the device takes are under way; then the oldest one's results are handed out while the others run.
+// Until it is time for the last of them there is nothing to do but to take commands.
 void Worker::step() {
+  if (plans_later()) return;
   const Watchdog::Step watched(watchdog_);
   const Clock::time_point begin = Clock::now();
   const double waited = waited_s_;
   bool started = true;
-  while (started && std::ssize(flights_) < parts_.replica->depth()) started = start_step();
-  if (!flights_.empty()) finish_step();
+  bool later = false;
+  while (started && !later && std::ssize(flights_) < parts_.replica->depth()) {
+    started = start_step();
+    later = started && plans_later();
+  }
+  if (!flights_.empty() && !later) finish_step();
   const spec::PhaseTimes& times = parts_.replica->times();
   const spec::PhaseTimes& before = times_before_;
   totals_.draft_s = times.draft - before.draft;
@@ -391,7 +402,7 @@ bool Worker::start_step() {
   const Clock::time_point begin = Clock::now();
   enqueue(plan, verify);
   if (parts_.replica->depth() == 1) waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
-  plan_time_.planned(planning, Clock::now(), waits_for_others() ? 0 : pace_.at_least(plan));
+  plan_time_.planned(planning, Clock::now(), waits_for_others() || segments_.empty() ? 0 : pace_.at_least(plan));
   flights_.push_back({std::move(plan), std::move(verify), !segments_.empty()});
   segments_.clear();  // of a request that ends, nothing but itself holds the grammar
   return true;
@@ -461,11 +472,11 @@ void Worker::finish_step() {
     ++totals_.steps;
     times = parts_.replica->wait(results_);
   } else {
+    times.arrived = begin;
     results_.clear();
   }
-  const Clock::time_point end = Clock::now();
-  plan_time_.landed(begin, end);
-  waited_s_ += std::chrono::duration<double>(end - begin).count();
+  plan_time_.landed(begin, times.arrived);
+  waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
   if (flight.enqueued) observe(flight, times);
   hand_out(flight.plan, results_);
 }

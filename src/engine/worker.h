@@ -121,6 +121,7 @@ class Worker {
   void handle(Admission admission);
   void end_late();  // whose deadline is over
   void step();
+  bool plans_later() const;  // PlanTime says so
   void take_part();          // in a pass of other replicas
   void follow_to_the_end();  // as long as others begin any
   bool may_ask_for_masks() const;

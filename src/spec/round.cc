@@ -352,8 +352,8 @@ StepTimes Round::wait(std::vector<RoundResult>& results) {
   std::unique_ptr<Flight> flight = std::move(flights_.front());
   flights_.pop_front();
   flight->arrived->wait();
-  const StepTimes times = {flight->drafted->seconds_since(*flight->begin),
-                           flight->end->seconds_since(*flight->drafted)};
+  const StepTimes times = {flight->drafted->seconds_since(*flight->begin), flight->end->seconds_since(*flight->drafted),
+                           std::chrono::steady_clock::now()};
   count_times(*flight);
   const int32_t stride = memory_->stride;
   const auto* outcomes = static_cast<const ops::StepOutcome*>(flight->results.data());

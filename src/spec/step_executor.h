@@ -3,6 +3,7 @@
 // Threads: one at a time.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <span>
@@ -82,8 +83,9 @@ struct PhaseTimes {
 
 // Seconds of one step on the device.
 struct StepTimes {
-  double draft = 0;  // the drafter's pass
-  double rest = 0;   // everything after it
+  double draft = 0;                                    // the drafter's pass
+  double rest = 0;                                     // everything after it
+  std::chrono::steady_clock::time_point arrived = {};  // when the host saw its end
 };
 
 class StepExecutor {
