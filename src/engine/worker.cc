@@ -348,6 +348,11 @@ void Worker::release_slot(Request& request) {
   if (const auto slot = take_slot(request)) parts_.replica->clear_slot(*slot);
 }
 
+// On the CPU a step is over when it is enqueued; and nobody else's step waits for this one.
+bool Worker::plans_late() const {
+  return parts_.replica->depth() > 1 && !lockstep_ && !parts_.replica->spans_nodes();
+}
+
 bool Worker::plans_later() const {
   const auto time = plan_time_.next();
   return time && *time > Clock::now();
@@ -402,7 +407,7 @@ bool Worker::start_step() {
   const Clock::time_point begin = Clock::now();
   enqueue(plan, verify);
   if (parts_.replica->depth() == 1) waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
-  plan_time_.planned(planning, Clock::now(), waits_for_others() || segments_.empty() ? 0 : pace_.at_least(plan));
+  plan_time_.planned(planning, Clock::now(), plans_late() && !segments_.empty() ? pace_.at_least(plan) : 0);
   flights_.push_back({std::move(plan), std::move(verify), !segments_.empty()});
   segments_.clear();  // of a request that ends, nothing but itself holds the grammar
   return true;

@@ -121,11 +121,11 @@ class Worker {
   void handle(Admission admission);
   void end_late();  // whose deadline is over
   void step();
-  bool plans_later() const;  // PlanTime says so
+  bool plans_late() const;   // whether PlanTime has a say
+  bool plans_later() const;  // it says so now
   void take_part();          // in a pass of other replicas
   void follow_to_the_end();  // as long as others begin any
   bool may_ask_for_masks() const;
-  bool waits_for_others() const { return lockstep_ || parts_.replica->spans_nodes(); }  // in its steps
   bool start_step();   // plans and enqueues one; false when there is nothing to enqueue now
   void finish_step();  // waits for the oldest one
   void enqueue(sched::StepPlan& plan, VerifyStep& verify);
