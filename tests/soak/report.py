@@ -65,10 +65,11 @@ def _plot(path: Path, summary: dict[str, Any]) -> None:
     axes[1].set_ylabel("requests")
     axes[1].legend()
     for axis, name, label in ((axes[2], "waits", "first piece after, s"), (axes[3], "gaps", "longest gap, s")):
-        axis.plot([x for x, _ in summary[name]], [y for _, y in summary[name]], ".", markersize=2)
+        # Hundreds of thousands of dots as an image: as shapes they would be tens of megabytes.
+        axis.plot([x for x, _ in summary[name]], [y for _, y in summary[name]], ".", markersize=2, rasterized=True)
         axis.set_ylabel(label)
     axes[3].set_xlabel("seconds")
-    figure.savefig(path)
+    figure.savefig(path, dpi=150)
 
 
 def write(folder: Path, summary: dict[str, Any]) -> str:
