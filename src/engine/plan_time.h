@@ -13,8 +13,9 @@ class PlanTime {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // A step was planned and enqueued from `begin` to `end`. The device takes at least `least_s` for it; 0: not known.
-  void planned(Clock::time_point begin, Clock::time_point end, double least_s);
+  // A step was planned from `begin` on, and the device was given its work from `enqueue` to `end`: it begins with the
+  // first of it. It takes at least `least_s`; 0: not known.
+  void planned(Clock::time_point begin, Clock::time_point enqueue, Clock::time_point end, double least_s);
   // From `begin` on the results of the oldest step were waited for, and at `arrived` they were there.
   void landed(Clock::time_point begin, Clock::time_point arrived);
 
@@ -22,9 +23,13 @@ class PlanTime {
   std::optional<Clock::time_point> next() const;
 
  private:
-  std::deque<Clock::duration> least_;       // of the steps under way, the oldest first
-  std::optional<Clock::time_point> began_;  // when the device came to the oldest one, where that is known
-  Clock::duration planning_ = {};           // what planning takes: the longest of late, which fades
+  struct Step {
+    Clock::time_point begin;  // when the device came to it, at the earliest
+    Clock::duration least;
+  };
+  std::deque<Step> steps_;  // under way, the oldest first
+  // What planning takes until the device has enough to begin with: the longest of late, which fades.
+  Clock::duration planning_ = {};
 };
 
 }  // namespace volley::engine

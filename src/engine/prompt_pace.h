@@ -11,24 +11,27 @@ namespace volley::engine {
 
 // seconds = base + row * prompt rows + position * positions that they see
 //
-// base is what the step takes for those who decode; it moves with the load and with what is verified. An extended
-// Kalman filter follows the logarithms of the three, with their covariances: rows and positions of a long prompt grow
-// together, and it takes both its ends to tell what each of them costs. A target, not a bound: a step takes at least
-// PromptAllowance::kLeastRows rows of a prompt, and what it takes without prompts is not theirs to change.
+// base is what the step takes for those who decode; it moves with the load and with what is verified. Where a cost
+// model predicts it (spec/budget), only its factor is learned. An extended Kalman filter follows the logarithms of the
+// three, with their covariances: rows and positions of a long prompt grow together, and it takes both its ends to tell
+// what each of them costs. A target, not a bound: a step takes at least PromptAllowance::kLeastRows rows of a prompt,
+// and what it takes without prompts is not theirs to change.
+//
+// decoding_s: what those who decode are predicted to take; without predictions it is ignored.
 class PromptPace {
  public:
-  // target_seconds: 0: none, and prompts come in whole chunks.
-  explicit PromptPace(double target_seconds);
+  // target_seconds: 0: none, and prompts come in whole chunks. predicted: whether there are predictions.
+  explicit PromptPace(double target_seconds, bool predicted = false);
 
-  sched::PromptBudget next() const;
-  // What those who decode should take at most of a step in which prompts have to wait: drafts that take longer would
-  // keep prompts from their part.
-  double for_decoding() const;
+  sched::PromptBudget next(double decoding_s = 0) const;
+  // What those who decode should be predicted to take at most of a step with prompts that cost prompts_s by next():
+  // drafts that take longer would keep prompts from their part.
+  double for_decoding(double prompts_s) const;
   // What the device takes at least for a step behind one that has not ended: two standard deviations less than is
-  // expected. 0: there is no target.
-  double at_least(const sched::StepPlan& plan) const;
+  // expected, and for no more prompt rows and no longer decoding than were seen of late. 0: there is no target.
+  double at_least(const sched::StepPlan& plan, double decoding_s = 0) const;
   // A step that ran, alone on the device.
-  void observe(const sched::StepPlan& plan, double seconds);
+  void observe(const sched::StepPlan& plan, double seconds, double decoding_s = 0);
 
  private:
   enum { kBase, kRow, kPosition, kCosts };
@@ -39,12 +42,16 @@ class PromptPace {
     Vector known = {};    // covariance * parts
     double variance = 0;  // of the logarithm
   };
-  Expected expect(const sched::StepPlan& plan) const;
+  double base(double decoding_s) const { return costs_[kBase] * (predicted_ ? decoding_s : 1); }
+  Expected expect(const sched::StepPlan& plan, double decoding_s) const;
 
   double target_;
-  Vector costs_ = {};
+  bool predicted_;
+  Vector costs_ = {};  // of the base: its factor, where it is predicted
+  Vector drift_;
   std::array<Vector, kCosts> covariance_ = {};  // of the costs' logarithms
-  int32_t base_rows_ = 0;                       // that decoded in the last step that tells of the base
+  int32_t base_rows_ = 0;                       // that decoded in the last step that tells of a base that is learned
+  double prompt_rows_ = 0, decoding_s_ = 0;     // the most of a step of late
 };
 
 }  // namespace volley::engine

@@ -78,6 +78,15 @@ TEST(PromptPace, KeepsStepsAtTheTarget) {
   }
 }
 
+// Where a row costs many times what was guessed one step is too long, and no more.
+TEST(PromptPace, MendsAtOnceWhatTakesTooLong) {
+  PromptPace pace(0.1);
+  const Machine slow{.base = 45e-3, .row = 3e-3, .position = 0, .noise = 0.05};
+  const Steps steps = run(pace, slow, 4096, 30);
+  EXPECT_GT(steps.seconds[0], 0.3);
+  EXPECT_LT(*std::max_element(steps.seconds.begin() + 1, steps.seconds.end()), 0.13);
+}
+
 // Nothing is said of what was not seen. Once steps with prompts and without have been, one in twenty is shorter, and
 // none takes much longer.
 TEST(PromptPace, KnowsWhatAStepTakesAtLeast) {
@@ -101,6 +110,28 @@ TEST(PromptPace, KnowsWhatAStepTakesAtLeast) {
   EXPECT_EQ(PromptPace(0).at_least(plan_of(64, 0, 100)), 0);
 }
 
+// The weights are read once for few rows or many: how long one short prompt took says little of seven.
+TEST(PromptPace, IsNotSureOfMoreRowsThanItSaw) {
+  constexpr int32_t kPrompt = 128, kSeven = 7 * kPrompt;
+  sched::StepPlan one = plan_of(0, 0, kPrompt), seven = one;
+  for (int i = 1; i < 7; ++i) seven.segments.push_back(one.segments.front());
+  std::mt19937 random(7);
+  const Machine machine{.base = 0, .row = 30e-6, .position = 0, .free_rows = kSeven};
+  const auto seconds = [&](int32_t rows) { return 4e-3 + machine.seconds(0, 0, rows, random); };
+  PromptPace pace(25e-3);
+  const auto see_short_ones = [&] {
+    for (int i = 0; i < 40; ++i) pace.observe(one, seconds(kPrompt));
+  };
+  see_short_ones();
+  EXPECT_GT(pace.at_least(one), 0.7 * seconds(kPrompt));
+  EXPECT_LE(pace.at_least(seven), seconds(kSeven));
+  pace.observe(seven, seconds(kSeven));
+  see_short_ones();
+  EXPECT_LE(pace.at_least(seven), seconds(kSeven)) << "it was seen long ago";
+  for (int i = 0; i < 40; ++i) pace.observe(seven, seconds(kSeven));
+  EXPECT_GT(pace.at_least(seven), 0.7 * seconds(kSeven));
+}
+
 // A step whose streams alone take longer than the target still computes prompts.
 TEST(PromptPace, LeavesPromptsTheirShare) {
   PromptPace pace(10e-3);
@@ -121,12 +152,57 @@ TEST(PromptPace, FollowsTheLoad) {
   EXPECT_NEAR(last(), 50e-3, 7e-3);
 }
 
+// The streams' part jumps, as they draft in one step and not in the next, but somebody predicts it, if a little wrong.
+TEST(PromptPace, KnowsThePredictedPart) {
+  std::mt19937 random(7);
+  PromptPace pace(25e-3, true);
+  std::vector<double> later;
+  for (int i = 0; i < 300; ++i) {
+    const double predicted = i % 3 == 0 ? 12e-3 : 5e-3;
+    const Machine machine{.base = 1.1 * predicted, .row = 30e-6, .position = 0.7e-9, .noise = 0.03};
+    const int32_t rows = pace.next(predicted).rows_within(pace.next(predicted).seconds, 0, 2048);
+    const double seconds = machine.seconds(64, 0, rows, random);
+    pace.observe(plan_of(64, 0, rows), seconds, predicted);
+    if (i < 50) continue;
+    later.push_back(seconds);
+    EXPECT_NEAR(pace.at_least(plan_of(64, 0, rows), predicted), 0.8 * seconds, 0.2 * seconds) << i;
+  }
+  std::ranges::sort(later);
+  EXPECT_GT(later[later.size() / 20], 0.85 * 25e-3);
+  EXPECT_LT(later[later.size() * 19 / 20], 1.15 * 25e-3);
+}
+
+// Drafts may take what prompts leave, and where these leave nothing, their own small part.
+TEST(PromptPace, DraftsComeAfterPrompts) {
+  const PromptPace pace(0.1);
+  EXPECT_DOUBLE_EQ(pace.for_decoding(0.03), 0.07);
+  EXPECT_DOUBLE_EQ(pace.for_decoding(0.1), 0.015);
+}
+
+// The limit of what is predicted, where that is too little by a fifth.
+TEST(PromptPace, BoundsDraftsByWhatTheyReallyTake) {
+  PromptPace pace(0.1, true);
+  for (int i = 0; i < 200; ++i) pace.observe(plan_of(64, 0, 0), 1.2 * 0.02, 0.02);
+  EXPECT_NEAR(pace.for_decoding(0.04), 0.06 / 1.2, 1e-3);
+  EXPECT_NEAR(pace.next(0.05).seconds, 0.1 - 1.2 * 0.05, 1e-3);
+}
+
+// No longer decoding is relied on than was seen: the prediction may be wrong there.
+TEST(PromptPace, IsNotSureOfLongerDecodingThanItSaw) {
+  PromptPace pace(25e-3, true);
+  EXPECT_EQ(pace.at_least(plan_of(64, 0, 0), 20e-3), 0) << "nothing was seen yet";
+  for (int i = 0; i < 50; ++i) pace.observe(plan_of(64, 0, 0), 5e-3, 5e-3);
+  EXPECT_NEAR(pace.at_least(plan_of(64, 0, 0), 5e-3), 4.5e-3, 0.4e-3);
+  EXPECT_LE(pace.at_least(plan_of(64, 0, 0), 20e-3), 5e-3);
+  pace.observe(plan_of(64, 0, 0), 20e-3, 20e-3);
+  EXPECT_GT(pace.at_least(plan_of(64, 0, 0), 20e-3), 15e-3);
+}
+
 TEST(PromptPace, WithoutATargetThereIsNoBound) {
   PromptPace pace(0);
   pace.observe(plan_of(4, 0, 100), 1.0);
   EXPECT_EQ(pace.next().rows_within(pace.next().seconds, 0, 2048), 2048);
-  EXPECT_GT(pace.for_decoding(), 1e9);
-  EXPECT_LT(PromptPace(0.1).for_decoding(), 0.5 * 0.1) << "prompts have the larger part";
+  EXPECT_GT(pace.for_decoding(1), 1e9);
 }
 
 }  // namespace

@@ -56,24 +56,46 @@ void VerifyControl::set(const VerifyPolicy& policy) {
   if (policy_) policy_->set_fixed(fixed_of(policy, config_.max_draft));
 }
 
+double VerifyControl::predict(const spec::RoundShape& shape) const {
+  return policy_ && shape.requests > 0 ? policy_->predict(shape) : 0;
+}
+
+// Requests draft what they can use, and all together no more than there is room for.
+void VerifyControl::predict_fixed(const sched::DecodingOutlook& outlook, int32_t draft, VerifyStep& step) const {
+  const auto n = static_cast<int32_t>(outlook.requests.size());
+  int32_t rows = n, longest = 0;
+  for (const auto& entry : outlook.requests) {
+    rows += std::min(draft, entry.most_draft);
+    longest = std::max(longest, std::min(draft, entry.most_draft));
+  }
+  rows = std::clamp(rows, n, std::max(n, config_.max_rows - outlook.prompt_rows));
+  step.decoding_s = predict({n, rows > n ? longest : 0, rows, outlook.prompt_rows, outlook.positions});
+}
+
 VerifyStep VerifyControl::next(const sched::DecodingOutlook& outlook, double most_seconds) {
   VerifyStep step;
   // Without a table that says what survives there is nothing to share out by.
   if (policy_) step.limit.most_shared_rows = config_.most_shared_rows;
   step.shape.kv_tokens = outlook.positions;
+  const auto n = static_cast<int32_t>(outlook.requests.size());
+  plain_s_ = predict({n, 0, n, outlook.prompt_rows, outlook.positions});
   if (config_.max_draft == 0) return step;
   if (const auto fixed = fixed_of(config_.policy, config_.max_draft)) {
     step.limit.draft = *fixed;
+    predict_fixed(outlook, *fixed, step);
     return step;
   }
   if (outlook.requests.empty()) return step;  // who comes back from the queue begins with a plain step
   requests_.clear();
   for (const auto& entry : outlook.requests) requests_.push_back({entry.id, entry.most_draft});
   spec::PassPrompts prompts = {outlook.prompt_rows, outlook.prompts_ending};
-  if (outlook.prompts_wait) prompts.most_seconds = most_seconds;
+  // Where plain decoding takes longer, too, drafts are only in the way of prompts that wait.
+  const bool matters = outlook.prompts_wait || (outlook.prompt_rows > 0 && plain_s_ <= most_seconds);
+  if (matters) prompts.most_seconds = most_seconds;
   step.decision = policy_->decide(requests_, prompts, outlook.positions);
   step.limit.draft = step.decision->draft;
   step.limit.rows = step.decision->verify_rows;
+  step.decoding_s = predict({n, step.limit.draft, step.limit.rows, outlook.prompt_rows, outlook.positions});
   return step;
 }
 
@@ -96,6 +118,7 @@ spec::VerifyBudget VerifyControl::budget(const sched::StepPlan& plan, std::span<
   step.shape.draft = step.draft;
   step.shape.other_rows = plan.rows - plan.decode_rows;
   step.shape.verify_rows = step.rows;
+  step.decoding_s = predict(step.shape);
   spec::VerifyBudget budget;
   if (!plan.shared || step.rows == decoding + drafted) return budget;
   budget.rows = step.rows;

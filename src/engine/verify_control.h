@@ -37,7 +37,8 @@ struct VerifyStep {
   int32_t draft = 0;                       // tokens drafted for the request that gets most
   int32_t rows = 0;                        // of the target's pass for decoding requests
   bool waits_for_masks = false;            // its time holds the host's work
-  std::vector<float> simulated;            // of each decoding segment: its simulated acceptance, or -1
+  double decoding_s = 0;  // predicted for the decoding requests alone; 0: nobody decodes, or there is no cost model
+  std::vector<float> simulated;  // of each decoding segment: its simulated acceptance, or -1
 };
 
 // The last step's choice, for people. Words are made when somebody asks.
@@ -54,7 +55,10 @@ class VerifyControl {
 
   void set(const VerifyPolicy& policy);  // from the next step on. REQUIRES: VerifyConfig::costs, for kAuto
 
-  // most_seconds: what the decoding requests may take of a step that leaves prompts waiting (PromptPace).
+  bool predicts() const { return policy_ != nullptr; }  // whether there is a cost model
+  // What the last next() predicted for plain decoding of all. 0: nobody decoded, or there is no cost model.
+  double plain_s() const { return plain_s_; }
+  // most_seconds: what the decoding requests may take of a step with prompts (PromptPace).
   VerifyStep next(const sched::DecodingOutlook& outlook, double most_seconds = std::numeric_limits<double>::infinity());
   // The rows that the decoding segments of a planned step get. `segments` may be fewer than were planned.
   spec::VerifyBudget budget(const sched::StepPlan& plan, std::span<const spec::RoundSegment> segments,
@@ -70,8 +74,13 @@ class VerifyControl {
   const VerifyNews& news() const { return news_; }
 
  private:
+  // What the decoding requests take of such a step. 0: there is no cost model, or nobody decodes.
+  double predict(const spec::RoundShape& shape) const;
+  void predict_fixed(const sched::DecodingOutlook& outlook, int32_t draft, VerifyStep& step) const;
+
   VerifyConfig config_;
   std::unique_ptr<spec::BudgetPolicy> policy_;  // null: nothing was measured
+  double plain_s_ = 0;
   EngineStats::Verify stats_;
   VerifyNews news_;
   std::vector<spec::BudgetRequest> requests_;

@@ -74,11 +74,14 @@ TEST(VerifyControl, WithoutADrafterNothingIsDrafted) {
   EXPECT_EQ(step.limit.most_shared_rows, 0);
 }
 
-// Only where prompts wait for later steps are drafts in their way, and only automatic ones give way.
-TEST(VerifyControl, DraftsKeepToTheirPartWhilePromptsWait) {
+// Only where there are prompts are drafts in their way, and only automatic ones give way. Where plain decoding takes
+// longer than it should, too, they do so for prompts that wait.
+TEST(VerifyControl, DraftsKeepToTheirPartBesidePrompts) {
   sched::DecodingOutlook outlook = two_requests();
-  outlook.prompt_rows = 8;
   VerifyControl automatic(config_of({Kind::kAuto, 0}));
+  EXPECT_EQ(automatic.next(outlook, 10.05e-3).limit.draft, 3);
+  outlook.prompt_rows = 8;
+  EXPECT_EQ(automatic.next(outlook, 10.05e-3).limit.draft, 0) << "plain takes 10 ms, drafting 0.1 more";
   EXPECT_EQ(automatic.next(outlook, 1e-3).limit.draft, 3);
   outlook.prompts_wait = true;
   EXPECT_EQ(automatic.next(outlook, 1e-3).limit.draft, 0);
@@ -122,6 +125,33 @@ TEST(VerifyControl, CountsWhatCameOfAStep) {
   EXPECT_EQ(stats.survived_at, (std::vector<int64_t>{3, 1, 0}));
   EXPECT_DOUBLE_EQ(stats.expected_tokens, 2 * (1 + 0.5 + 0.25 + 0.125));
   EXPECT_EQ(in_words(control.news()), "3 drafted tokens a request, 8 rows for 2 requests, as asked for");
+}
+
+// A row costs 1 us, drafting 100 us, everything else 10 ms.
+TEST(VerifyControl, PredictsWhereThereIsACostModel) {
+  VerifyControl control(config_of({}));
+  EXPECT_TRUE(control.predicts());
+  VerifyStep step = control.next(two_requests());
+  EXPECT_NEAR(control.plain_s(), 10e-3 + 2e-6, 1e-9);
+  EXPECT_EQ(step.limit.draft, 3);
+  EXPECT_NEAR(step.decoding_s, 10.1e-3 + 8e-6, 1e-9);
+  Planned planned = plan_of(1, 4);
+  planned.plan.rows += 6;  // of a prompt
+  control.budget(planned.plan, planned.segments, step);
+  EXPECT_NEAR(step.decoding_s, 10.1e-3 + 4e-6, 1e-9) << "what was planned, without the prompt";
+  control.next({});
+  EXPECT_EQ(control.plain_s(), 0);
+  control.set({Kind::kFull, 0});
+  sched::DecodingOutlook mixed = two_requests();
+  mixed.requests[1].most_draft = 0;
+  EXPECT_NEAR(control.next(mixed).decoding_s, 10.1e-3 + 5e-6, 1e-9) << "one drafts";
+  mixed.prompt_rows = 61;
+  EXPECT_NEAR(control.next(mixed).decoding_s, 10.1e-3 + 3e-6, 1e-9) << "there is room for one drafted token";
+  mixed.requests[0].most_draft = 0;
+  EXPECT_NEAR(control.next(mixed).decoding_s, 10e-3 + 2e-6, 1e-9);
+  VerifyControl full(config_of({Kind::kFull, 0}));
+  EXPECT_FALSE(full.predicts());
+  EXPECT_EQ(full.next(two_requests()).decoding_s, 0);
 }
 
 TEST(VerifyControl, ThePolicyDecidesAndLearns) {

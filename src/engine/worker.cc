@@ -36,7 +36,7 @@ Worker::Worker(WorkerParts parts)
       lockstep_(parts_.replica->lockstep()),
       scheduler_(parts_.scheduler),
       verify_(verify_config(parts_)),
-      pace_(parts_.target_step_s),
+      pace_(parts_.target_step_s, predicts()),
       acceptance_(parts_.drafter),
       vocab_(parts_.replica->vocab()),
       times_before_(parts_.replica->times()),
@@ -229,7 +229,7 @@ void Worker::handle(Command command) {
   if (auto* cancel = std::get_if<Cancel>(&command)) return end(cancel->id, FinishReason::kCancelled, std::nullopt);
   if (const auto* policy = std::get_if<VerifyPolicy>(&command)) return verify_.set(*policy);
   if (const auto* target = std::get_if<TargetStep>(&command)) {
-    pace_ = PromptPace(target->seconds);
+    pace_ = PromptPace(target->seconds, predicts());
     return;
   }
   scheduler_.drop_prefix_cache();
@@ -348,6 +348,11 @@ void Worker::release_slot(Request& request) {
   if (const auto slot = take_slot(request)) parts_.replica->clear_slot(*slot);
 }
 
+// In lockstep a step takes as long as the slowest replica's, of which this one's cost model knows nothing.
+bool Worker::predicts() const {
+  return verify_.predicts() && !lockstep_;
+}
+
 // On the CPU a step is over when it is enqueued; and nobody else's step waits for this one.
 bool Worker::plans_late() const {
   return parts_.replica->depth() > 1 && !lockstep_ && !parts_.replica->spans_nodes();
@@ -394,9 +399,11 @@ bool Worker::may_ask_for_masks() const {
 bool Worker::start_step() {
   if (!flights_.empty() && may_ask_for_masks()) return false;
   const Clock::time_point planning = Clock::now();
-  const sched::PromptBudget prompts = pace_.next();
-  VerifyStep verify = verify_.next(scheduler_.decoding(prompts), pace_.for_decoding());
-  sched::StepPlan plan = scheduler_.plan(verify.limit, prompts);
+  // Prompts come before drafts, which may take what prompts and plain decoding leave. What that takes is the step
+  // before's.
+  const sched::DecodingOutlook outlook = scheduler_.decoding(pace_.next(verify_.plain_s()));
+  VerifyStep verify = verify_.next(outlook, pace_.for_decoding(outlook.prompts_s));
+  sched::StepPlan plan = scheduler_.plan(verify.limit, pace_.next(verify.decoding_s));
   VOLLEY_CHECK_MSG(!plan.empty() || !flights_.empty() || scheduler_.idle(),
                    "the scheduler has requests but plans nothing");
   if (plan.empty()) return false;
@@ -407,7 +414,8 @@ bool Worker::start_step() {
   const Clock::time_point begin = Clock::now();
   enqueue(plan, verify);
   if (parts_.replica->depth() == 1) waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
-  plan_time_.planned(planning, Clock::now(), plans_late() && !segments_.empty() ? pace_.at_least(plan) : 0);
+  const bool timed = plans_late() && !segments_.empty();
+  plan_time_.planned(planning, begin, Clock::now(), timed ? pace_.at_least(plan, verify.decoding_s) : 0);
   flights_.push_back({std::move(plan), std::move(verify), !segments_.empty()});
   segments_.clear();  // of a request that ends, nothing but itself holds the grammar
   return true;
@@ -493,7 +501,7 @@ void Worker::observe(const Flight& flight, const spec::StepTimes& times) {
     if (segment.decodes) decoded_.push_back(requests_.contains(segment.id) ? segment.id : 0);
   }
   verify_.observe(flight.verify, times, decoded_, std::span(results_).first(decoded_.size()));
-  if (!flight.verify.waits_for_masks) pace_.observe(flight.plan, times.draft + times.rest);
+  if (!flight.verify.waits_for_masks) pace_.observe(flight.plan, times.draft + times.rest, flight.verify.decoding_s);
 }
 
 Status Worker::start_slot(Request& request, const sched::PlannedSegment& started) {

@@ -121,6 +121,7 @@ class Worker {
   void handle(Admission admission);
   void end_late();  // whose deadline is over
   void step();
+  bool predicts() const;     // whether PromptPace gets predictions
   bool plans_late() const;   // whether PlanTime has a say
   bool plans_later() const;  // it says so now
   void take_part();          // in a pass of other replicas

@@ -76,6 +76,7 @@ DecodingOutlook Scheduler::State::decoding(const PromptBudget& prompts) const {
     const int32_t rows =
         allowance.take(request.next_row(), std::min({config.prefill_chunk, left, most - outlook.prompt_rows}));
     outlook.prompt_rows += rows;
+    outlook.prompts_s += prompts.cost(request.next_row(), rows);
     outlook.prompts_ending += request.next_row() + rows == request.prefill_length() ? 1 : 0;
     return rows;
   };

@@ -78,8 +78,10 @@ TEST(PromptBudgetInPlans, BoundsPromptsBesideStreams) {
   ASSERT_TRUE(scheduler.add(2, "", std::vector<TokenId>(90, 8), 4).ok());
   int32_t computed = 0, steps = 0;
   while (computed < 90) {
-    EXPECT_EQ(scheduler.decoding(budget).prompt_rows, std::min(20, 90 - computed)) << "what plan() will do";
-    EXPECT_EQ(scheduler.decoding(budget).prompts_wait, 90 - computed > 20);
+    const DecodingOutlook outlook = scheduler.decoding(budget);
+    EXPECT_EQ(outlook.prompt_rows, std::min(20, 90 - computed)) << "what plan() will do";
+    EXPECT_EQ(outlook.prompts_s, outlook.prompt_rows);
+    EXPECT_EQ(outlook.prompts_wait, 90 - computed > 20);
     const StepPlan plan = scheduler.plan({}, budget);
     ASSERT_LE(prompt_rows(plan), 20);
     ASSERT_GT(prompt_rows(plan), 0);

@@ -67,7 +67,8 @@ struct DecodingOutlook {
   int64_t positions = 0;        // that they attend to, in all
   int32_t prompt_rows = 0;      // of prompts in the same step, as many as drafts leave them
   int32_t prompts_ending = 0;   // of those, that would be computed to their end: about as many requests join
-  bool prompts_wait = false;    // the budget leaves rows of prompts to later steps
+  double prompts_s = 0;         // what those rows cost, by the budget
+  bool prompts_wait = false;    // it leaves rows of prompts to later steps
 };
 
 // Consecutive rows of one request in a step: known tokens whose K and V are not there yet, then drafted ones.

@@ -391,6 +391,14 @@ const ops::SurvivalTable& BudgetPolicy::table() const {
   return state_->calibrator.table();
 }
 
+double BudgetPolicy::predict(const RoundShape& asked) const {
+  const RoundToChoose round = {
+      .requests = asked.requests, .other_rows = asked.other_rows, .kv_tokens = asked.kv_tokens};
+  RoundShape shape = state_->options.shape(round, asked.draft, asked.verify_rows);
+  shape.other_rows = 0;
+  return state_->costs.predict(shape).total();
+}
+
 const CostModel& BudgetPolicy::costs() const {
   return state_->costs;
 }

@@ -89,6 +89,8 @@ class BudgetPolicy {
   float shift(RequestId id) const;  // its own log-odds shift; 0 when nothing is known
   const ops::SurvivalTable& table() const;
   const CostModel& costs() const;
+  // What the decoding requests take of a round of that shape, in the sizes that run.
+  double predict(const RoundShape& shape) const;
 
   // Predicted against actual survival by position, since the start: how often a verified position i was predicted to
   // survive (sum of chances), did survive, and was verified.
