@@ -119,13 +119,21 @@ class Worker {
   void add(Admission admission);
   void handle(Command command);
   void handle(Admission admission);
-  void end_late();  // whose deadline is over
+  void end_late();                                            // whose deadline is over
+  void take_part();                                           // in a pass of other replicas
+  void follow_to_the_end();                                   // as long as others begin any
+  void erase(std::span<const RequestId> ids);                 // REQUIRES: they are open
+  std::optional<int32_t> forget(Requests::iterator request);  // its slot, if it had one, for the caller to clear
+  void end(RequestId id, FinishReason reason, std::optional<Error> error);
+  std::optional<int32_t> take_slot(Request& request);
+  void release_slot(Request& request);
+  void publish_stats();
+  void count_queued();
+  // worker_step.cc
   void step();
   bool predicts() const;     // whether PromptPace gets predictions
   bool plans_late() const;   // whether PlanTime has a say
   bool plans_later() const;  // it says so now
-  void take_part();          // in a pass of other replicas
-  void follow_to_the_end();  // as long as others begin any
   bool may_ask_for_masks() const;
   bool start_step();   // plans and enqueues one; false when there is nothing to enqueue now
   void finish_step();  // waits for the oldest one
@@ -136,21 +144,14 @@ class Worker {
   Status start_slot(Request& request, const sched::PlannedSegment& started);
   void hand_out(const sched::StepPlan& plan, std::vector<spec::RoundResult>& results);
   void add_prompt_logprobs(const sched::PlannedSegment& segment, Request& request, spec::RoundResult& result);
-  void erase(std::span<const RequestId> ids);                 // REQUIRES: they are open
-  std::optional<int32_t> forget(Requests::iterator request);  // its slot, if it had one, for the caller to clear
-  void end(RequestId id, FinishReason reason, std::optional<Error> error);
-  std::optional<int32_t> take_slot(Request& request);
-  void release_slot(Request& request);
+  void count(bool decodes, const spec::RoundResult& result);
+  void watch(const Request& request, const spec::RoundResult& result);
   // worker_faults.cc
   bool recover(const std::string& fault);  // true: run() can go on
   Status restart();
   void forget_device_state();
   void end_all();
   std::optional<Error> device_failure() const;
-  void count(bool decodes, const spec::RoundResult& result);
-  void watch(const Request& request, const spec::RoundResult& result);
-  void publish_stats();
-  void count_queued();
 
   WorkerParts parts_;
   const LockstepPlace lockstep_;  // of parts_.replica
