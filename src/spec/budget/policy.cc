@@ -399,10 +399,6 @@ double BudgetPolicy::predict(const RoundShape& asked) const {
   return state_->costs.predict(shape).total();
 }
 
-const CostModel& BudgetPolicy::costs() const {
-  return state_->costs;
-}
-
 std::span<const BudgetPolicy::Calibration> BudgetPolicy::calibration() const {
   return state_->reliability;
 }

@@ -88,7 +88,6 @@ class BudgetPolicy {
   void forget(RequestId id);
   float shift(RequestId id) const;  // its own log-odds shift; 0 when nothing is known
   const ops::SurvivalTable& table() const;
-  const CostModel& costs() const;
   // What the decoding requests take of a round of that shape, in the sizes that run.
   double predict(const RoundShape& shape) const;
 
