@@ -128,6 +128,27 @@ TEST_F(HostileGrammars, MatchersInUseCount) {
   EXPECT_LE(grammars.usage().bytes, before + limits.memory_bytes / 2);
 }
 
+// What matchers learn is kept once, however many there were, and whoever comes later begins with it.
+TEST_F(HostileGrammars, WhatMatchersLearnIsKeptOnce) {
+  const GrammarCompiler& grammars = *tokenizer_->grammars();
+  const auto usage = [&] { return grammars.usage().bytes; };
+  const GrammarSpec words = regex("([a-z]{2,5}[0-9]? ){3,40}end");
+  auto first = matcher(words);
+  const int64_t at_the_start = usage();
+  ASSERT_TRUE(walk_blocks(*first, 40).ok());
+  const int64_t learned = usage() - at_the_start;
+  ASSERT_GT(learned, 0);
+  first = nullptr;
+  const int64_t kept = usage();
+  std::vector<std::unique_ptr<Matcher>> many;
+  for (int i = 0; i < 20; ++i) many.push_back(matcher(words));
+  const int64_t running = usage();
+  for (const auto& one : many) ASSERT_TRUE(walk_blocks(*one, 40).ok());
+  EXPECT_LT(usage() - running, std::ssize(many) * learned / 2) << "they learned it all again";
+  many.clear();
+  EXPECT_LE(usage(), kept);
+}
+
 TEST_F(HostileGrammars, CompilingHasALimitOfTime) {
   json large;
   for (int i = 0; i < 4'000; ++i) large["properties"]["property" + std::to_string(i)] = {{"type", "string"}};
@@ -246,6 +267,7 @@ TEST_F(HostileGrammars, OthersWaitForAPlace) {
 
 // A stopped matcher fails at once, and leaves others of its grammar as they are.
 TEST_F(HostileGrammars, AStoppedMatcherFailsAlone) {
+  ASSERT_TRUE(walk_blocks(*matcher(regex("[a-z]+")), 3).ok());  // which the others begin as copies of
   const auto stopped = matcher(regex("[a-z]+")), other = matcher(regex("[a-z]+"));
   const Row before = row(*other);
   stopped->stop();

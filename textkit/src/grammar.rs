@@ -20,10 +20,8 @@ use crate::meter;
 /// Bytes of a grammar's text, or of all choices together. Compiling takes seconds somewhere above.
 const MAX_TEXT: usize = 1 << 18;
 const MAX_CHOICES: usize = 1 << 13;
-/// Matchers kept warm for each grammar: a warm one has its lexer's states built.
-const MAX_IDLE: usize = 16;
-/// Lexer states above which a matcher is not kept (one takes one to two kilobytes).
-const MAX_IDLE_STATES: usize = 4_000;
+/// Bytes above which a parser is not kept for others to begin with: each of them takes as much.
+const MAX_WARM: isize = 2 << 20;
 /// What may stand between the tokens of JSON: a space or a line break. Without a bound a model can write spaces for ever
 /// and never break the schema, and with room for an indentation it wanders there. A schema may ask for more.
 const JSON_WHITESPACE: &str = r"[ ]|\r?\n";
@@ -63,12 +61,27 @@ pub struct Measured {
     pub bytes: isize,
 }
 
-/// A grammar ready to be matched, and matchers that have served before.
+/// A parser at the start of its text that has served before. Others begin as copies of it: they need not build the
+/// states of its lexer again, and of a grammar they are kept once.
+struct Warm {
+    parser: TokenParser,
+    states: usize,
+    bytes: isize, // in `total`
+    total: Arc<AtomicIsize>,
+}
+
+impl Drop for Warm {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A grammar ready to be matched.
 pub struct Compiled {
     prototype: TokenParser,
     rolls_back: bool,
     explains: bool,
-    idle: Mutex<Vec<Measured>>,
+    warm: Mutex<Option<Arc<Warm>>>, // the one with most states
     last_use: AtomicU64,
     bytes: isize,            // the prototype's, and the key's
     total: Arc<AtomicIsize>, // of everything that the Grammars made and that still lives
@@ -76,8 +89,7 @@ pub struct Compiled {
 
 impl Drop for Compiled {
     fn drop(&mut self) {
-        let idle: isize = lock(&self.idle).iter().map(|kept| kept.bytes).sum();
-        self.total.fetch_sub(self.bytes + idle, Ordering::Relaxed);
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -91,8 +103,8 @@ impl Compiled {
         total: Arc<AtomicIsize>,
     ) -> Compiled {
         total.fetch_add(bytes, Ordering::Relaxed);
-        let (idle, last_use) = (Mutex::default(), AtomicU64::new(0));
-        Compiled { prototype, rolls_back, explains, idle, last_use, bytes, total }
+        let (warm, last_use) = (Mutex::default(), AtomicU64::new(0));
+        Compiled { prototype, rolls_back, explains, warm, last_use, bytes, total }
     }
 
     pub fn rolls_back(&self) -> bool {
@@ -109,37 +121,41 @@ impl Compiled {
         &self.total
     }
 
-    /// A parser at the start of the text that shares nothing with others: matchers run in parallel.
-    fn take(&self) -> Measured {
-        let idle = lock(&self.idle).pop();
-        idle.unwrap_or_else(|| {
-            let before = meter::bytes();
-            let parser = self.fresh();
-            let bytes = meter::bytes() - before;
-            self.total.fetch_add(bytes, Ordering::Relaxed);
-            Measured { parser, bytes }
-        })
+    /// A parser at the start of the text that shares nothing with others: matchers run in parallel. `warm`: with the
+    /// states that others have built, and their bytes.
+    fn take(&self, warm: bool) -> Measured {
+        let from = lock(&self.warm).clone().filter(|_| warm);
+        let before = meter::bytes();
+        let parser = from.as_ref().map_or(&self.prototype, |from| &from.parser).deep_clone();
+        let bytes = meter::bytes() - before;
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+        Measured { parser, bytes }
     }
 
     pub fn fresh(&self) -> TokenParser {
         self.prototype.deep_clone()
     }
 
-    /// Keeps a parser that is at the start of its text again, and in `total`, or drops it.
-    pub fn give_back(&self, mut used: Measured) {
-        let states = used.parser.parser.lexer_stats().num_states;
-        let before = meter::bytes();
-        let kept = self.rolls_back && states <= MAX_IDLE_STATES && used.parser.reset().is_ok();
-        let freed = before - meter::bytes();
-        used.bytes -= freed;
-        self.total.fetch_sub(freed, Ordering::Relaxed);
-        let mut idle = lock(&self.idle);
-        if kept && idle.len() < MAX_IDLE {
-            idle.push(used);
-        } else {
-            drop(idle);
-            self.discard(used);
+    /// Keeps a parser for others to begin with, where it knows more states than the one that is kept, or drops it.
+    pub fn give_back(&self, used: Measured) {
+        let Measured { mut parser, mut bytes } = used;
+        let states = parser.parser.lexer_stats().num_states;
+        let knows_more = |warm: &Option<Arc<Warm>>| warm.as_ref().is_none_or(|warm| warm.states < states);
+        if self.rolls_back && knows_more(&lock(&self.warm)) {
+            let before = meter::bytes();
+            let is_reset = parser.reset().is_ok();
+            let freed = before - meter::bytes();
+            bytes -= freed;
+            self.total.fetch_sub(freed, Ordering::Relaxed);
+            let mut warm = lock(&self.warm);
+            if is_reset && bytes <= MAX_WARM && knows_more(&warm) {
+                let replaced = warm.replace(Arc::new(Warm { parser, states, bytes, total: self.total.clone() }));
+                drop(warm);
+                drop(replaced); // takes a while
+                return;
+            }
         }
+        self.discard(Measured { parser, bytes });
     }
 
     fn discard(&self, used: Measured) {
@@ -147,9 +163,9 @@ impl Compiled {
         self.total.fetch_sub(used.bytes, Ordering::Relaxed);
     }
 
-    fn discard_idle(&self) {
-        let idle = std::mem::take(&mut *lock(&self.idle));
-        idle.into_iter().for_each(|kept| self.discard(kept));
+    fn discard_warm(&self) {
+        let warm = lock(&self.warm).take();
+        drop(warm); // takes a while
     }
 }
 
@@ -203,7 +219,7 @@ impl Grammars {
             }
         };
         compiled.last_use.store(self.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-        let first = compiled.take();
+        let first = compiled.take(self.compiler.total().load(Ordering::Relaxed) <= limits.memory / 2);
         if let Err(failure) = self.make_room(limits.memory) {
             compiled.discard(first);
             return Err(failure);
@@ -230,7 +246,7 @@ impl Grammars {
         }
         if total() > memory {
             let used: Vec<_> = lock(&self.cache).values().cloned().collect();
-            used.iter().for_each(|compiled| compiled.discard_idle());
+            used.iter().for_each(|compiled| compiled.discard_warm());
         }
         if total() > memory {
             return Err(Failure::exhausted(
