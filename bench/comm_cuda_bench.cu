@@ -82,6 +82,14 @@ class Ranks {
       c.add_sum(stream, {partial, DType::kF32, {rows, n}}, {x, DType::kF32, {rows, n}});
     });
   }
+  // With the norm behind it: in bf16, of as much.
+  double norm_us(int64_t rows, int64_t n) {
+    return us(kCalls, [&](comm::Communicator& c, Stream& stream, float* partial, float* x) {
+      float* const y = x + rows * n;
+      const comm::NormAfter norm = {{y + rows * n, DType::kF32, {n}}, 1e-6f, TensorView(y, DType::kBF16, {rows, n})};
+      c.add_sum_and_norm(stream, {partial, DType::kF32, {rows, n}}, {x, DType::kF32, {rows, n}}, norm);
+    });
+  }
   double gather_us(int64_t rows) {
     const int64_t n = kVocab / std::ssize(group_);
     return us(4, [&](comm::Communicator& c, Stream& stream, float* mine, float* out) {
@@ -99,11 +107,12 @@ class Ranks {
 void measure(bool nccl, int ranks) {
   constexpr int kSumRows[] = {1, 4, 16, 32, 64, 128, 256, 512, 2048};
   const char* over = nccl ? "nccl" : "peers";
-  std::vector<double> us[3];  // chosen, whole, in parts: one group after the other, as GPUs bear one
+  std::vector<double> normed, us[3];  // chosen, whole, in parts: one group after the other, as GPUs bear one
   for (const auto& [way, in_parts_bytes] : {std::pair{0, int64_t{-1}}, {1, int64_t{1} << 60}, {2, int64_t{0}}}) {
     Ranks group(nccl, ranks, in_parts_bytes);
     for (const int rows : kSumRows) us[way].push_back(way < 2 || ranks > 2 ? group.sum_us(rows, 4096) : 0);
     if (way > 0) continue;
+    for (const int rows : kSumRows) normed.push_back(rows <= 256 ? group.norm_us(rows, 4096) : 0);
     for (const int rows : {1, 16, 64, 256}) {
       std::printf("{\"over\": \"%s\", \"ranks\": %d, \"rows\": %d, \"columns\": %d, \"gather_us\": %.2f}\n", over,
                   ranks, rows, static_cast<int>(kVocab), group.gather_us(rows));
@@ -113,8 +122,8 @@ void measure(bool nccl, int ranks) {
   for (size_t i = 0; i < std::size(kSumRows); ++i) {
     std::printf(
         "{\"over\": \"%s\", \"ranks\": %d, \"rows\": %d, \"columns\": 4096, \"sum_us\": %.2f, \"whole_us\": %.2f, "
-        "\"in_parts_us\": %.2f}\n",
-        over, ranks, kSumRows[i], us[0][i], us[1][i], us[2][i]);
+        "\"in_parts_us\": %.2f, \"with_norm_us\": %.2f}\n",
+        over, ranks, kSumRows[i], us[0][i], us[1][i], us[2][i], normed[i]);
   }
   std::fflush(stdout);
 }

@@ -17,10 +17,19 @@
 #include "device/device.h"
 #include "device/tensor.h"
 #include "net/connection.h"
+#include "ops/norm/norm.h"
 
 namespace volley::comm {
 
 inline constexpr int kMostGroupRanks = 8;
+
+// An RMSNorm of what a sum leaves in x: ops::rms_norm(stream, x, weight, eps, {}, y, copy).
+struct NormAfter {
+  TensorView weight;
+  float eps = 0;
+  ops::Input y;
+  ops::FeatureBlock copy = {};
+};
 
 // Threads: abort() and check() from any; everything else by the rank's own. On the CPU calls wait for the other ranks;
 // on GPUs their work does, in the stream's order. Calls throw DeviceFault ("Rank 1 of 4 is gone ...") instead, and from
@@ -42,6 +51,8 @@ class Communicator {
   // without gaps; x has the same values on all ranks before, and after. `partial` is free again on return; on a GPU in
   // the order of the stream.
   virtual void add_sum(Stream& stream, TensorView partial, TensorView x) = 0;
+  // The same and then the norm, with the bits of one after the other; where it can be, in one kernel.
+  void add_sum_and_norm(Stream& stream, TensorView partial, TensorView x, const NormAfter& norm);
   // out: the ranks' `mine` side by side in rank order. mine: [rows, its columns] fp32, of which a rank may have none;
   // `first`: the columns of the ranks before; `most`: those of the rank that has most, the same number on all ranks.
   // out: [rows, all columns]; on every rank. A NaN may come as another one.
@@ -52,6 +63,13 @@ class Communicator {
   virtual void check() const = 0;
   // This rank takes part no more: it has failed, or ends. Whoever waits for it, or comes later, gets a DeviceFault.
   virtual void abort() = 0;
+
+ private:
+  // In one kernel, if that can be; with the same answer on all ranks. Arguments are checked.
+  virtual bool try_sum_and_norm(Stream& /*stream*/, TensorView /*partial*/, TensorView /*x*/,
+                                const NormAfter& /*norm*/) {
+    return false;
+  }
 };
 
 using Group = std::vector<std::unique_ptr<Communicator>>;  // by rank, of this process's

@@ -276,6 +276,78 @@ TEST_P(CudaGroup, SumsHaveTheBitsOfTheCpusOnAllRanks) {
   }
 }
 
+// One kernel has the bits of two: of the sum, of the norm in every type, and of the copy; for rows of one kernel and of
+// more, and between other sums.
+TEST_P(CudaGroup, ASumAndItsNormAreThoseOfTwoKernels) {
+  struct Shape {
+    int64_t rows, n;
+  };
+  struct Type {
+    DType dtype;
+    bool in_groups, copies;
+  };
+  const std::vector<Shape> shapes = {{1, 64},    {1, 4096},  {3, 2880},   {16, 4096},  {15, 5120}, {7, 8192},
+                                     {64, 2048}, {33, 7168}, {128, 4096}, {129, 4096}, {2, 9216},  {0, 4096}};
+  const std::vector<Type> types = {{DType::kF32, false, true},
+                                   {DType::kBF16, false, true},
+                                   {DType::kBF16, false, false},
+                                   {DType::kF8E4M3, false, true},
+                                   {DType::kF8E4M3, true, false}};
+  const bool share = !examine_cuda_device(ranks() - 1).ok();
+  for (size_t s = 0; s < shapes.size(); ++s) {
+    const auto [rows, n] = shapes[s];
+    // Norms that are there early would take the room of sums that others wait for.
+    if (share && rows * ranks() > 128) continue;
+    run([&, rows = rows, n = n](const Rank& rank) {
+      const auto seed = static_cast<uint32_t>(100 * s);
+      Stream& stream = rank.device.stream();
+      float *const partial = rank.take(rows * n), *const weights = rank.take(n);
+      const TensorView p =
+          rank.put(partial, normals(rows * n, seed + static_cast<uint32_t>(rank.comm.rank())), rows, n);
+      rank.put(weights, normals(n, seed + 98), 1, n);
+      const std::vector<float> x = normals(rows * n, seed + 99);
+      const auto floats = [&](const TensorView& view) {
+        const auto bytes = static_cast<int64_t>(dtype_size(view.dtype)) * view.count();
+        return rank.get(static_cast<const float*>(view.data), (bytes + 3) / 4);
+      };
+      for (const Type& type : types) {
+        ArenaScope scope(rank.memory);
+        std::vector<float> results[2];
+        for (const bool together : {false, true}) {
+          const auto sum = rank.put(rank.take(rows * n), x, rows, n);
+          const TensorView features = rank.memory.take(DType::kBF16, {rows, 3 * n});
+          rank.device.upload(features.data, std::vector<uint16_t>(rows * 3 * n).data(), rows * 3 * n * 2);
+          const NormAfter norm = {{weights, DType::kF32, {n}},
+                                  1e-6f,
+                                  ops::take_rows(rank.memory, type.dtype, rows, n, type.in_groups),
+                                  type.copies ? ops::FeatureBlock{features, 1} : ops::FeatureBlock{}};
+          if (together) {
+            rank.comm.add_sum_and_norm(stream, p, sum, norm);
+          } else {
+            rank.comm.add_sum(stream, p, sum);
+            ops::rms_norm(stream, sum, norm.weight, norm.eps, {}, norm.y, norm.copy);
+          }
+          std::vector<float>& all = results[together ? 1 : 0];
+          for (const TensorView& view : {sum, norm.y.values, features}) {
+            const std::vector<float> values = floats(view);
+            all.insert(all.end(), values.begin(), values.end());
+          }
+          // Of scales in groups there are more than rows: those of rows that do not exist are nobody's.
+          if (type.dtype == DType::kF8E4M3 && rows > 0) {
+            const std::vector<float> scales = floats(norm.y.scales);
+            const int64_t stride = type.in_groups ? norm.y.scales.dim(1) : rows;
+            for (int64_t i = 0; i < std::ssize(scales); ++i) {
+              if (i % stride < rows) all.push_back(scales[static_cast<size_t>(i)]);
+            }
+          }
+        }
+        EXPECT_TRUE(same_bits(results[0], results[1]))
+            << rows << " x " << n << ", " << dtype_name(type.dtype) << ", rank " << rank.comm.rank();
+      }
+    });
+  }
+}
+
 // Addends that begin anywhere, as a part of a larger tensor does.
 TEST_P(CudaGroup, SumsNeedNoAlignment) {
   run([&](const Rank& rank) {

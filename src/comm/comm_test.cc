@@ -242,6 +242,9 @@ TEST(Group, OnADryGpuTakesItsMemoryAndCountsItsKernels) {
   EXPECT_EQ(dry.launches(), 5);
   group[1]->gather_columns(device.stream(), nothing(16, 75968), 75968, 75968, nothing(16, 151936));
   EXPECT_EQ(dry.launches(), 6);
+  const NormAfter norm = {{no_memory(), DType::kF32, {4096}}, 1e-6f, nothing(128, 4096)};
+  group[1]->add_sum_and_norm(device.stream(), nothing(128, 4096), nothing(128, 4096), norm);
+  EXPECT_EQ(dry.launches(), 7);
   DryDevice cpu(1);
   ASSERT_TRUE(group[0]->prepare(cpu).ok());
   EXPECT_EQ(cpu.bytes(), 0);

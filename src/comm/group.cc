@@ -41,6 +41,14 @@ class DryCommunicator final : public Communicator {
   void abort() override {}
 
  private:
+  bool try_sum_and_norm(Stream& stream, TensorView /*partial*/, TensorView x, const NormAfter& /*norm*/) override {
+    VOLLEY_CHECK(stream.dry());
+    if (stream.kind() == DeviceKind::kCpu || nccl_) return false;
+    const bool one_kernel = sums_and_norms(x.dim(0), x.dim(1), ranks_, stream.gpu().multiprocessors);
+    if (one_kernel) stream.skip_launch();
+    return one_kernel;
+  }
+
   const int rank_, ranks_;
   const int64_t cpu_bytes_;
   const bool nccl_;
@@ -67,6 +75,14 @@ Group make_dry_group(int ranks, int first, int local) {
     group.push_back(std::make_unique<DryCommunicator>(rank, ranks, bytes, local < ranks));
   }
   return group;
+}
+
+void Communicator::add_sum_and_norm(Stream& stream, TensorView partial, TensorView x, const NormAfter& norm) {
+  VOLLEY_CHECK(partial.dtype == DType::kF32 && partial.count() == x.count());
+  ops::check_rms_norm(stream, x, norm.weight, {}, norm.y, norm.copy);
+  if (try_sum_and_norm(stream, partial, x, norm)) return;
+  add_sum(stream, partial, x);
+  ops::rms_norm(stream, x, norm.weight, norm.eps, {}, norm.y, norm.copy);
 }
 
 Result<Group> make_group(DeviceKind device, int ranks, int first_gpu) {

@@ -6,6 +6,7 @@
 
 #include "comm/comm.h"
 #include "comm/peer_kernels.cuh"
+#include "comm/peer_norm.cuh"
 #include "comm/peer_shared_cuda.h"
 #include "comm/rank_dispatch.h"
 #include "device/cuda/launch.h"
@@ -18,8 +19,8 @@ constexpr PeerWords kRanks = {"Rank", "--tensor-parallel-size", "--data-parallel
 
 class PeerCommunicator final : public Communicator {
  public:
-  PeerCommunicator(std::shared_ptr<PeerShared> shared, int rank, int64_t in_parts_bytes)
-      : shared_(std::move(shared)), rank_(rank), in_parts_bytes_(in_parts_bytes) {}
+  PeerCommunicator(std::shared_ptr<PeerShared> shared, int rank, int64_t in_parts_bytes, int room)
+      : shared_(std::move(shared)), rank_(rank), in_parts_bytes_(in_parts_bytes), room_(room) {}
   ~PeerCommunicator() override { shared_->leave(rank_); }
 
   int rank() const override { return rank_; }
@@ -31,17 +32,19 @@ class PeerCommunicator final : public Communicator {
   void abort() override { shared_->abort(rank_); }
 
  private:
+  bool try_sum_and_norm(Stream& stream, TensorView partial, TensorView x, const NormAfter& norm) override;
   template <int kRanks, int V>
   void add(Stream& stream, const Peers& peers, const float* partial, float* x, int64_t count) const;
   template <int kRanks, int V>
   void gather(Stream& stream, const Peers& peers, TensorView mine, int64_t first, TensorView out) const;
-  cuda::Launch grid_for(const Stream& stream, int64_t packs) const;
+  cuda::Launch grid_for(int64_t packs) const;
   // Nobody but a dry run may find that there are no peers yet.
   Peers peers(const Stream& stream) const;
 
   const std::shared_ptr<PeerShared> shared_;
   const int rank_;
   const int64_t in_parts_bytes_;
+  const int room_;  // blocks of a kernel that run at once, on every rank's GPU
 };
 
 Status PeerCommunicator::prepare(Device& device) {
@@ -54,15 +57,11 @@ Status PeerCommunicator::prepare(Device& device) {
   return shared_->watch(rank_, device.stream());
 }
 
-// As many multiprocessors as there is work for. Of several ranks on a GPU each has its part, for a kernel and the next
-// one, which is there early: else those that wait could keep those that they wait for from having any.
-cuda::Launch PeerCommunicator::grid_for(const Stream& stream, int64_t packs) const {
+cuda::Launch PeerCommunicator::grid_for(int64_t packs) const {
   constexpr int kFewThreads = 128;
-  const int sharing = shared_->sharing(rank_);
-  const int most = std::clamp(stream.gpu().multiprocessors / (sharing > 1 ? 2 * sharing : 1), 1, kMostPeerBlocks);
-  const int threads = packs <= int64_t{most} * kFewThreads ? kFewThreads : kPeerThreads;
+  const int threads = packs <= int64_t{room_} * kFewThreads ? kFewThreads : kPeerThreads;
   cuda::Launch how;
-  how.grid = dim3(static_cast<unsigned>(std::min<int64_t>(most, divide_up(packs, threads))));
+  how.grid = dim3(static_cast<unsigned>(std::min<int64_t>(room_, divide_up(packs, threads))));
   how.block = dim3(static_cast<unsigned>(threads));
   how.early = true;
   return how;
@@ -83,7 +82,7 @@ void PeerCommunicator::add(Stream& stream, const Peers& peers, const float* part
   const SumCut cut = cut_sum(count, kRanks, in_parts_bytes_);
   for (int64_t begin = 0; begin < count; begin += cut.chunk) {
     const int64_t n = std::min(cut.chunk, count - begin);
-    const cuda::Launch how = grid_for(stream, n / V);
+    const cuda::Launch how = grid_for(n / V);
     if (kRanks > 2 && cut.in_parts) {
       cuda::launch(peer::sum_in_parts_kernel<kRanks, V>, how, stream, peers, partial + begin, x + begin,
                    static_cast<int>(n), static_cast<int>(SumCut::part(n, kRanks)));
@@ -101,13 +100,34 @@ void PeerCommunicator::add_sum(Stream& stream, TensorView partial, TensorView x)
                  [&]<int kRanks, int V>() { add<kRanks, V>(stream, all, partial.as<float>(), x.as<float>(), count); });
 }
 
+bool PeerCommunicator::try_sum_and_norm(Stream& stream, TensorView partial, TensorView x, const NormAfter& norm) {
+  const int64_t rows = x.dim(0), n = x.dim(1);
+  if (!sums_and_norms(rows, n, ranks(), room_)) return false;
+  VOLLEY_CHECK(in_fours(partial, n) && in_fours(x, n));
+  const Peers all = peers(stream);
+  const auto count = static_cast<int>(x.count());
+  const auto part = static_cast<int>(SumCut::part(count, ranks()));
+  cuda::Launch how;
+  how.grid = dim3(static_cast<unsigned>(std::max<int64_t>(rows, std::min(room_, peer::kNormHelpers))));
+  how.block = dim3(peer::kNormThreads);
+  how.early = true;
+  const ops::NormArgs args = ops::norm_args(x, norm.weight, norm.eps, norm.y, norm.copy);
+  dispatch_ranks(ranks(), true, [&]<int kRanks, int V>() {
+    if constexpr (kRanks > 1 && V == 4) {
+      cuda::launch(peer::sum_norm_kernel_for<kRanks>(n), how, stream, all, partial.as<float>(), x.as<float>(), count,
+                   part, args);
+    }
+  });
+  return true;
+}
+
 template <int kRanks, int V>
 void PeerCommunicator::gather(Stream& stream, const Peers& peers, TensorView mine, int64_t first,
                               TensorView out) const {
   const int64_t rows = out.dim(0), width = out.dim(1), columns = mine.dim(1), chunk = gathered_rows(width);
   for (int64_t row = 0; row < rows; row += chunk) {
     const int64_t n = std::min(chunk, rows - row);
-    cuda::launch(peer::gather_kernel<kRanks, V>, grid_for(stream, n * width / V), stream, peers,
+    cuda::launch(peer::gather_kernel<kRanks, V>, grid_for(n * width / V), stream, peers,
                  mine.as<float>() + row * columns, static_cast<int>(columns), static_cast<int>(first),
                  out.as<float>() + row * width, static_cast<int>(n), static_cast<int>(width));
   }
@@ -132,9 +152,18 @@ Result<Group> make_cuda_group(const std::vector<int>& gpus, const CudaGroupOptio
   VOLLEY_CHECK(ranks == 1 || ranks == 2 || ranks == 4 || ranks == kMostPeers);
   VOLLEY_ASSIGN(const std::shared_ptr<PeerShared> shared, PeerShared::make(gpus, kRanks));
   const int64_t in_parts = options.in_parts_bytes >= 0 ? options.in_parts_bytes : kInPartsBytes;
+  // Of several ranks on a GPU each has its part, for a kernel and the next one, which is there early: else those that
+  // wait could keep those that they wait for from having any.
+  int room = kMostPeerBlocks;
+  for (int rank = 0; rank < ranks; ++rank) {
+    int multiprocessors = 0;
+    VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, shared->gpu(rank)));
+    const int sharing = shared->sharing(rank);
+    room = std::max(1, std::min(room, multiprocessors / (sharing > 1 ? 2 * sharing : 1)));
+  }
   Group group;
   for (int rank = 0; rank < ranks; ++rank) {
-    group.push_back(std::make_unique<PeerCommunicator>(shared, rank, in_parts));
+    group.push_back(std::make_unique<PeerCommunicator>(shared, rank, in_parts, room));
   }
   return Result<Group>(std::move(group));
 }

@@ -109,6 +109,14 @@ __device__ inline bool whole(const Pack<V>& p) {
 }
 
 template <int V>
+__device__ inline Pack<V> empty() {
+  Pack<V> p;
+#pragma unroll
+  for (int i = 0; i < V; ++i) p.bits[i] = kEmpty;
+  return p;
+}
+
+template <int V>
 __device__ inline Pack<V> sum(const Pack<V>& a, const Pack<V>& b) {
   Pack<V> p;
 #pragma unroll
@@ -146,18 +154,27 @@ struct Turn {
     }
   }
 
-  // Looks until `from`, of which p was seen, is whole. A rank may be far behind, so there is no limit to it but abort.
-  template <int V>
-  __device__ Pack<V> await(const float* from, Pack<V> p) {
-    while (!gone && !whole(p)) {
-      p = look<V>(from);
+  // Looks at from(i) for each p[i] that is not whole, at all of them together, until all are. A rank may be far behind,
+  // so there is no limit to it but abort.
+  template <int V, int N, typename From>
+  __device__ void await(Pack<V> (&p)[N], const From& from) {
+    while (!gone) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        if (!whole(p[i])) p[i] = look<V>(from(i));
+      }
+      bool all = true;
+#pragma unroll
+      for (int i = 0; i < N; ++i) all = all && whole(p[i]);
+      if (all) return;
       if (++looks % 1024 == 0) look_up();
     }
-    return p;
   }
   template <int V>
   __device__ Pack<V> await(const float* from) {
-    return await<V>(from, look<V>(from));
+    Pack<V> p[1] = {empty<V>()};
+    await(p, [&](int) { return from; });
+    return p[0];
   }
 
   // The host's memory is far away: threads ask it seldom, and the first to learn tells the others.
@@ -179,6 +196,19 @@ struct Turn {
   }
 };
 
+// The sum of the ranks' addends of a pack, which lie `apart` in the mailbox from `from` on; the own one is not there.
+template <int kRanks, int V>
+__device__ inline Pack<V> sum_of_ranks(Turn& turn, int rank, const Pack<V>& own, const float* from, int apart) {
+  Pack<V> parts[kRanks];
+#pragma unroll
+  for (int r = 0; r < kRanks; ++r) parts[r] = r == rank ? own : empty<V>();
+  turn.await(parts, [&](int r) { return from + r * apart; });
+  Pack<V> all = parts[0];
+#pragma unroll
+  for (int r = 1; r < kRanks; ++r) all = sum(all, parts[r]);
+  return all;
+}
+
 // x[i] += the ranks' partial[i], i < count. All send all to all.
 template <int kRanks, int V>
 __global__ void __launch_bounds__(kPeerThreads)
@@ -196,18 +226,8 @@ __global__ void __launch_bounds__(kPeerThreads)
   turn.empty_last(peers);
   const float* box = turn.mailbox(peers, peers.rank);
   for (int i = first; i < count; i += step) {
-    const Pack<V> own = load<V>(partial + i), old = load<V>(x + i);
-    Pack<V> parts[kRanks];
-#pragma unroll
-    for (int r = 0; r < kRanks; ++r) parts[r] = r == peers.rank ? own : look<V>(box + r * count + i);
-#pragma unroll
-    for (int r = 0; r < kRanks; ++r) {
-      if (r != peers.rank) parts[r] = turn.await<V>(box + r * count + i, parts[r]);
-    }
-    Pack<V> all = parts[0];
-#pragma unroll
-    for (int r = 1; r < kRanks; ++r) all = sum(all, parts[r]);
-    store<V>(x + i, sum(old, all));
+    const Pack<V> own = sendable(load<V>(partial + i)), old = load<V>(x + i);
+    store<V>(x + i, sum(old, sum_of_ranks<kRanks>(turn, peers.rank, own, box + i, count)));
   }
   turn.end(int64_t{kRanks} * count);
 }
@@ -231,17 +251,8 @@ __global__ void __launch_bounds__(kPeerThreads)
   const float* box = turn.mailbox(peers, peers.rank);
   for (int j = first; j < part && mine + j < count; j += step) {
     const int i = mine + j;
-    const Pack<V> own = load<V>(partial + i), old = load<V>(x + i);
-    Pack<V> parts[kRanks];
-#pragma unroll
-    for (int r = 0; r < kRanks; ++r) parts[r] = r == peers.rank ? own : look<V>(box + r * part + j);
-#pragma unroll
-    for (int r = 0; r < kRanks; ++r) {
-      if (r != peers.rank) parts[r] = turn.await<V>(box + r * part + j, parts[r]);
-    }
-    Pack<V> all = parts[0];
-#pragma unroll
-    for (int r = 1; r < kRanks; ++r) all = sum(all, parts[r]);
+    const Pack<V> own = sendable(load<V>(partial + i)), old = load<V>(x + i);
+    const Pack<V> all = sum_of_ranks<kRanks>(turn, peers.rank, own, box + j, part);
     const Pack<V> sent = sendable(all);
     for (int r = 1; r < kRanks; ++r) send<V>(turn.mailbox(peers, (peers.rank + r) % kRanks) + sums + i, sent);
     store<V>(x + i, sum(old, all));

@@ -52,6 +52,15 @@ inline int64_t sum_kernels(int64_t count, int ranks, int64_t in_parts_bytes) {
   return divide_up(count, cut_sum(count, ranks, in_parts_bytes).chunk);
 }
 
+// Whether a sum of rows of n floats and the norm behind it are one kernel. A block has a row, and all must have room at
+// once: `room` is how many have.
+inline constexpr int64_t kMostNormedRows = 128, kLongestNormed = 8192;
+static_assert(2 * kMostNormedRows * kLongestNormed + 4 * kMostPeers <= kMailboxFloats);
+
+inline bool sums_and_norms(int64_t rows, int64_t n, int ranks, int64_t room) {
+  return ranks > 1 && rows > 0 && rows <= std::min(kMostNormedRows, room) && n % 4 == 0 && n <= kLongestNormed;
+}
+
 // Rows of `width` floats that a kernel gathers, with a float of each rank beside them. REQUIRES: at least one fits.
 inline int64_t gathered_rows(int64_t width) {
   return (kMailboxFloats - kMostPeers) / width;

@@ -1,5 +1,7 @@
 #include "model/network.h"
 
+#include <algorithm>
+
 #include "model/ffn/dense.h"
 #include "model/ffn/experts.h"
 #include "model/mixer/attention.h"
@@ -78,34 +80,59 @@ void Network::plan(Pass& pass) const {
   for (const Block& layer : layers_) layer.mixer->plan(pass);
 }
 
+// What each layer's mixer and ffn reads, all in one place: a block has read its input when it adds to the residual
+// stream, and the norm behind that writes the next one's.
+std::vector<ops::Input> Network::take_inputs(int64_t rows, Arena& scratch) const {
+  std::vector<ops::Input> inputs;
+  inputs.reserve(2 * layers_.size());
+  const size_t begin = scratch.mark();
+  size_t end = begin;
+  const auto take = [&](const ops::LinearWeight& reader) {
+    const ArenaScope scope(scratch);
+    inputs.push_back(ops::input_for(reader, activation(), rows, scratch));
+    end = std::max(end, scratch.mark());
+  };
+  for (const Block& layer : layers_) {
+    take(layer.mixer->input_weight());
+    take(layer.ffn->input_weight());
+  }
+  scratch.take(DType::kU8, {static_cast<int64_t>(end - begin)});
+  return inputs;
+}
+
 void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
-  const int64_t rows = pass.rows.rows;
-  const Residual residual = {x, group_};
-  ops::FeatureBlock next;  // which the next layer's norm takes, as it reads the same
+  if (layers_.empty()) return;
+  ArenaScope inputs_scope(pass.scratch);
+  const std::vector<ops::Input> inputs = take_inputs(pass.rows.rows, pass.scratch);
+  const auto normed = [&](const comm::NormAfter& norm) {
+    ops::rms_norm(pass.stream, x, norm.weight, norm.eps, {}, norm.y, norm.copy);
+  };
+  // A block, and the norm of what it leaves.
+  const auto run = [&](const auto& block, const ops::Input& h, const comm::NormAfter* next) {
+    ArenaScope scope(pass.scratch);
+    block.run(pass, h, {x, group_, group_ == nullptr ? nullptr : next});
+    if (group_ == nullptr && next != nullptr) normed(*next);
+  };
+  normed({layers_[0].input_norm.view, spec_.norm_eps, inputs[0]});
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Block& layer = layers_[i];
-    const auto normed = [&](const Vector& norm, const ops::LinearWeight& reader, const ops::FeatureBlock& copy) {
-      const ops::Input h = ops::input_for(reader, activation(), rows, pass.scratch);
-      ops::rms_norm(pass.stream, x, norm.view, spec_.norm_eps, {}, h, copy);
-      return h;
-    };
-    {
-      ArenaScope scope(pass.scratch);
-      layer.mixer->run(pass, normed(layer.input_norm, layer.mixer->input_weight(), next), residual);
-    }
-    {
-      ArenaScope scope(pass.scratch);
-      layer.ffn->run(pass, normed(layer.post_norm, layer.ffn->input_weight(), {}), residual);
-    }
-    next = {};
-    for (size_t column = 0; column < capture.layers.size(); ++column) {
-      if (capture.layers[column] != static_cast<int32_t>(i)) continue;
-      const auto index = static_cast<int64_t>(column);
-      if (i + 1 < layers_.size() && next.features.data == nullptr) {
-        next = {capture.features, index};
-      } else {
-        ops::capture_feature(pass.stream, x, index * spec_.hidden, capture.features);
+    const comm::NormAfter post = {layer.post_norm.view, spec_.norm_eps, inputs[2 * i + 1]};
+    run(*layer.mixer, inputs[2 * i], &post);
+    const auto first = capture.layers.begin(), end = capture.layers.end();
+    const auto captured_from = [&](auto from) { return std::find(from, end, static_cast<int32_t>(i)); };
+    auto column = captured_from(first);
+    if (i + 1 < layers_.size()) {
+      comm::NormAfter next = {layers_[i + 1].input_norm.view, spec_.norm_eps, inputs[2 * i + 2]};
+      if (column != end) {  // the norm reads what is captured, and copies it
+        next.copy = {capture.features, column - first};
+        column = captured_from(column + 1);
       }
+      run(*layer.ffn, inputs[2 * i + 1], &next);
+    } else {
+      run(*layer.ffn, inputs[2 * i + 1], nullptr);
+    }
+    for (; column != end; column = captured_from(column + 1)) {
+      ops::capture_feature(pass.stream, x, (column - first) * spec_.hidden, capture.features);
     }
   }
 }

@@ -71,6 +71,7 @@ class Network {
     std::unique_ptr<FfnBlock> ffn;
   };
   Network() = default;
+  std::vector<ops::Input> take_inputs(int64_t rows, Arena& scratch) const;
   Status load_layer(WeightLoader& loader, size_t index);
 
   std::shared_ptr<const weights::Checkpoint> checkpoint_;  // keeps the embedding table mapped

@@ -50,20 +50,28 @@ struct Pass {
 // The residual stream: [rows, hidden] fp32, the same on all ranks.
 struct Residual {
   TensorView x;
-  comm::Communicator* group = nullptr;  // null: this rank is the only one
+  comm::Communicator* group = nullptr;    // null: this rank is the only one
+  const comm::NormAfter* next = nullptr;  // of several ranks: the norm that reads x when the block has added, or null
   // x += w a + bias, summed over the ranks. a: [rows, w.k] in the activation dtype; bias: [hidden] fp32, or a null
   // view.
   void add(Pass& pass, const ops::LinearWeight& w, TensorView a, TensorView bias = {}) const;
+  // x += the ranks' partial; and the next norm: a block adds once. REQUIRES: a group
+  void sum(Pass& pass, TensorView partial) const;
   // A bias that one rank adds for all.
   TensorView once(TensorView bias) const { return group == nullptr || group->rank() == 0 ? bias : TensorView(); }
 };
+
+inline void Residual::sum(Pass& pass, TensorView partial) const {
+  if (next == nullptr) return group->add_sum(pass.stream, partial, x);
+  group->add_sum_and_norm(pass.stream, partial, x, *next);
+}
 
 inline void Residual::add(Pass& pass, const ops::LinearWeight& w, TensorView a, TensorView bias) const {
   if (group == nullptr) return ops::linear(pass.stream, w, a, x, {ops::EndKind::kAdd, bias}, pass.scratch);
   ArenaScope scope(pass.scratch);
   const TensorView partial = pass.scratch.take(DType::kF32, {x.dim(0), x.dim(1)});
   ops::linear(pass.stream, w, a, partial, {ops::EndKind::kStore, once(bias)}, pass.scratch);
-  group->add_sum(pass.stream, partial, x);
+  sum(pass, partial);
 }
 
 // Lets the positions of a sequence see one another. Threads: immutable; calls that share a stream or scratch memory by

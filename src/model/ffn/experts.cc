@@ -87,7 +87,7 @@ void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const
       .down_end = {ops::EndKind::kStore, setup_.spec.by_expert ? down_bias_.view : x.once(down_bias_.view)}};
   ops::experts_ffn(pass.stream, ffn, routing);
   if (setup_.spec.shared_inner > 0) add_shared(pass, h, own);
-  if (x.group != nullptr) x.group->add_sum(pass.stream, own.x, x.x);
+  if (x.group != nullptr) x.sum(pass, own.x);
 }
 
 // All replicas go through the same pieces of the rows that they have together; on GPUs there is one. Between begin()

@@ -4,8 +4,8 @@
 
 namespace volley::ops {
 
-void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const Input& rows,
-              const FeatureBlock& copy) {
+void check_rms_norm(const Stream& stream, TensorView x, TensorView weight, TensorView row_index, const Input& rows,
+                    const FeatureBlock& copy) {
   const TensorView y = rows.values;
   VOLLEY_CHECK(x.rank == 2 && y.rank == 2);
   VOLLEY_CHECK_GE(x.shape[1], 1);
@@ -34,7 +34,12 @@ void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, Tensor
     VOLLEY_CHECK_EQ(features.shape[1] % x.shape[1], 0);
     VOLLEY_CHECK(copy.index >= 0 && (copy.index + 1) * x.shape[1] <= features.shape[1]);
   }
-  if (y.shape[0] == 0) return;
+}
+
+void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const Input& rows,
+              const FeatureBlock& copy) {
+  check_rms_norm(stream, x, weight, row_index, rows, copy);
+  if (rows.values.shape[0] == 0) return;
   kernels_on<NormKernels>(stream).rms_norm(stream, x, weight, eps, row_index, rows, copy);
 }
 

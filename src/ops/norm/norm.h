@@ -20,5 +20,8 @@ struct FeatureBlock {
 // and features that overlap neither x nor y.
 void rms_norm(Stream& stream, TensorView x, TensorView weight, float eps, TensorView row_index, const Input& y,
               const FeatureBlock& copy = {});
+// Its checks, for kernels elsewhere that end in one.
+void check_rms_norm(const Stream& stream, TensorView x, TensorView weight, TensorView row_index, const Input& y,
+                    const FeatureBlock& copy);
 
 }  // namespace volley::ops

@@ -1,0 +1,94 @@
+// Sums of peer_kernels.cuh that end in a norm: a block has a whole row. Of more than two ranks blocks wait for what
+// others add, so all must have room at once.
+#pragma once
+
+#include "comm/peer_kernels.cuh"
+#include "ops/norm/norm_row.cuh"
+
+namespace volley::comm::peer {
+
+// As many as a row has chains: a thread holds few packs, and looks at all of them together.
+inline constexpr int kNormThreads = ops::kChains;
+// Blocks at least: those without a row help to empty the last mailbox, which a gather may have filled.
+inline constexpr int kNormHelpers = 64;
+
+// x += the ranks' partial, `count` floats in all, and then the norm. Of more than two ranks rank r adds the r-th part
+// of `part` floats and sends the sums, to itself, too: the block that has the row is not the one that adds.
+template <int kRanks, int kVectors>
+__global__ void __launch_bounds__(kNormThreads)
+    sum_norm_kernel(const __grid_constant__ Peers peers, const float* partial, float* x, int count, int part,
+                    const __grid_constant__ ops::NormArgs norm) {
+  constexpr bool kInParts = kRanks > 2;
+  const int row = static_cast<int>(blockIdx.x * norm.h), n = row < count ? static_cast<int>(norm.h) : 0;
+  const auto column = [](int j) { return 4 * (static_cast<int>(threadIdx.x) + j * kNormThreads); };
+  float4 weight[kVectors] = {}, old[kVectors] = {};  // no kernel writes weights: they come before the predecessor ends
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    if (column(j) < n) weight[j] = *reinterpret_cast<const float4*>(norm.weight + column(j));
+  }
+  cuda::wait_for_predecessors();
+  Turn turn(peers);
+  const int sums = kRanks * part, mine = peers.rank * part;
+  Pack<4> own[kVectors] = {};  // packs beyond the row are whole, and 0
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    if (column(j) < n) own[j] = sendable(load<4>(partial + row + column(j)));
+  }
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    if (column(j) >= n) break;
+    const int i = row + column(j);
+    if constexpr (kInParts) {
+      const int owner = i / part;
+      if (owner != peers.rank) send<4>(turn.mailbox(peers, owner) + mine + (i - owner * part), own[j]);
+    } else {
+      send<4>(turn.mailbox(peers, 1 - peers.rank) + peers.rank * count + i, own[j]);
+    }
+  }
+  cuda::launch_dependents();
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    if (column(j) < n) old[j] = *reinterpret_cast<const float4*>(x + row + column(j));
+  }
+  turn.empty_last(peers);
+  const float* const box = turn.mailbox(peers, peers.rank);
+  Pack<4> all[kVectors];
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) all[j] = column(j) < n ? empty<4>() : Pack<4>{};
+  if constexpr (kInParts) {
+    const int step = static_cast<int>(gridDim.x) * kNormThreads * 4;
+    for (int j = static_cast<int>(blockIdx.x * kNormThreads + threadIdx.x) * 4; j < part && mine + j < count;
+         j += step) {
+      const Pack<4> added =
+          sum_of_ranks<kRanks>(turn, peers.rank, sendable(load<4>(partial + mine + j)), box + j, part);
+      const Pack<4> sent = sendable(added);
+      for (int r = 1; r <= kRanks; ++r) {
+        send<4>(turn.mailbox(peers, (peers.rank + r) % kRanks) + sums + mine + j, sent);
+      }
+    }
+    turn.await(all, [&](int j) { return box + sums + row + column(j); });
+  } else {
+    turn.await(all, [&](int j) { return box + (1 - peers.rank) * count + row + column(j); });
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) all[j] = peers.rank == 0 ? sum(own[j], all[j]) : sum(all[j], own[j]);
+  }
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    const auto f = [&](int k) { return __uint_as_float(all[j].bits[k]); };
+    old[j] = {old[j].x + f(0), old[j].y + f(1), old[j].z + f(2), old[j].w + f(3)};
+    if (column(j) < n) *reinterpret_cast<float4*>(x + row + column(j)) = old[j];
+  }
+  turn.end(kInParts ? int64_t{sums} + count : int64_t{kRanks} * count);
+  if (n > 0) ops::norm_vectors<kNormThreads, kVectors>(norm, blockIdx.x, old, weight);
+}
+
+// For rows of n floats.
+template <int kRanks>
+auto sum_norm_kernel_for(int64_t n) {
+  if (n <= 4 * ops::kChains) return sum_norm_kernel<kRanks, 1>;
+  if (n <= 8 * ops::kChains) return sum_norm_kernel<kRanks, 2>;
+  if (n <= 12 * ops::kChains) return sum_norm_kernel<kRanks, 3>;
+  return sum_norm_kernel<kRanks, 4>;
+}
+
+}  // namespace volley::comm::peer
