@@ -149,6 +149,20 @@ TEST_F(HostileGrammars, WhatMatchersLearnIsKeptOnce) {
   EXPECT_LE(usage(), kept);
 }
 
+// A parser keeps memory of the longest text that it has read: nobody else begins with that.
+TEST_F(HostileGrammars, ALongTextIsNotKept) {
+  constexpr int64_t kLearned = int64_t{2} << 20;  // as textkit has it
+  const GrammarCompiler& grammars = *tokenizer_->grammars();
+  auto one = matcher(lark("start: (WORD \" \")*\nWORD: /[a-z]+/"));
+  const int64_t at_the_start = grammars.usage().bytes;
+  for (int i = 0; i < 1'000 && grammars.usage().bytes < at_the_start + 2 * kLearned; ++i) {
+    ASSERT_TRUE(walk_blocks(*one, 100).ok());
+  }
+  ASSERT_GE(grammars.usage().bytes, at_the_start + 2 * kLearned) << "the text was not long enough";
+  one = nullptr;
+  EXPECT_LE(grammars.usage().bytes, at_the_start + kLearned);
+}
+
 TEST_F(HostileGrammars, CompilingHasALimitOfTime) {
   json large;
   for (int i = 0; i < 4'000; ++i) large["properties"]["property" + std::to_string(i)] = {{"type", "string"}};

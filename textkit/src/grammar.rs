@@ -20,8 +20,8 @@ use crate::meter;
 /// Bytes of a grammar's text, or of all choices together. Compiling takes seconds somewhere above.
 const MAX_TEXT: usize = 1 << 18;
 const MAX_CHOICES: usize = 1 << 13;
-/// Bytes above which a parser is not kept for others to begin with: each of them takes as much.
-const MAX_WARM: isize = 2 << 20;
+/// Bytes by which a parser that is kept for others to begin with may be larger than a new one: each of them takes as much.
+const MAX_LEARNED: isize = 2 << 20;
 /// What may stand between the tokens of JSON: a space or a line break. Without a bound a model can write spaces for ever
 /// and never break the schema, and with room for an indentation it wanders there. A schema may ask for more.
 const JSON_WHITESPACE: &str = r"[ ]|\r?\n";
@@ -148,7 +148,7 @@ impl Compiled {
             bytes -= freed;
             self.total.fetch_sub(freed, Ordering::Relaxed);
             let mut warm = lock(&self.warm);
-            if is_reset && bytes <= MAX_WARM && knows_more(&warm) {
+            if is_reset && bytes - self.bytes <= MAX_LEARNED && knows_more(&warm) {
                 let replaced = warm.replace(Arc::new(Warm { parser, states, bytes, total: self.total.clone() }));
                 drop(warm);
                 drop(replaced); // takes a while
