@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -200,36 +201,66 @@ TEST(Cli, DefaultsOfSamplingAndTheTemplateCanBeReplaced) {
   EXPECT_NE(refused.err().find(broken.path()), std::string::npos) << refused.err();
 }
 
-// Weights that somebody cuts short in place while they are mapped, as `cp` over them does: a sentence, not a bare
-// signal. The pipe keeps the program running until its first answer is there.
-TEST(Cli, WeightsCutShortWhileTheyAreMappedAreNamed) {
-  const OwnModel model;
-  const TempFile pipe("cut_weights_pipe");
+struct Ended {
+  int status;
+  std::string out, err;
+};
+
+// A program that answers one prompt, and another one once its weights were changed: a pipe keeps it running.
+Ended with_weights_changed(const OwnModel& model, std::vector<std::string> options,
+                           const std::function<void()>& change) {
+  const TempFile pipe("changed_weights_pipe");
   fs::remove(pipe.path());
-  ASSERT_EQ(mkfifo(pipe.path().c_str(), 0600), 0);
+  EXPECT_EQ(mkfifo(pipe.path().c_str(), 0600), 0);
   const std::vector<std::string> arguments = {"generate", "--model",       model.path(), "--draft",
                                               "none",     "--input",       pipe.path(),  "--max-tokens",
                                               "2",        "--concurrency", "1"};
-  const auto run = [&](std::vector<std::string> more, int expected) {
-    more.insert(more.begin(), arguments.begin(), arguments.end());
-    // For reading as well: opening it does not wait for the program, which may have ended at once.
-    const int lines = open(pipe.path().c_str(), O_RDWR | O_CLOEXEC);
-    Program program(more);
-    const std::string first = "{\"prompt\": \"first\"}\n", second = "{\"prompt\": \"second, in other words\"}\n";
-    EXPECT_EQ(write(lines, first.data(), first.size()), static_cast<ssize_t>(first.size()));
-    EXPECT_TRUE(program.wait_for_output("\n")) << program.err();
-    const auto size = fs::file_size(model.weights());
+  options.insert(options.begin(), arguments.begin(), arguments.end());
+  // For reading as well: opening it does not wait for the program, which may have ended at once.
+  const int lines = open(pipe.path().c_str(), O_RDWR | O_CLOEXEC);
+  Program program(options);
+  const std::string first = "{\"prompt\": \"first\"}\n", second = "{\"prompt\": \"second, in other words\"}\n";
+  EXPECT_EQ(write(lines, first.data(), first.size()), static_cast<ssize_t>(first.size()));
+  EXPECT_TRUE(program.wait_for_output("\n")) << program.err();
+  change();
+  EXPECT_EQ(write(lines, second.data(), second.size()), static_cast<ssize_t>(second.size()));
+  close(lines);
+  const int status = program.status();
+  return {status, program.out(), program.err()};
+}
+
+// Weights that somebody cuts short in place while they are mapped, as `cp` over them does: a sentence, not a bare
+// signal.
+TEST(Cli, WeightsCutShortWhileTheyAreMappedAreNamed) {
+  const OwnModel model;
+  const auto size = fs::file_size(model.weights());
+  const Ended cut = with_weights_changed(model, {}, [&] {
     fs::resize_file(model.weights(), 0);
-    fs::resize_file(model.weights(), expected == 0 ? 0 : size / 1000);
-    EXPECT_EQ(write(lines, second.data(), second.size()), static_cast<ssize_t>(second.size()));
-    close(lines);
-    EXPECT_EQ(program.status(), expected) << program.err();
-    return program.err();
-  };
-  const std::string error = run({}, 3);
-  EXPECT_NE(error.find(model.weights() + " was cut short while it was in use"), std::string::npos) << error;
+    fs::resize_file(model.weights(), size / 1000);
+  });
+  EXPECT_EQ(cut.status, 3);
+  EXPECT_NE(cut.err.find(model.weights() + " was cut short while it was in use"), std::string::npos) << cut.err;
   fs::copy("models/pocket/model.safetensors", model.weights(), fs::copy_options::overwrite_existing);
-  EXPECT_EQ(run({"--no-mmap"}, 0).find("cut short"), std::string::npos);
+  const Ended read = with_weights_changed(model, {"--no-mmap"}, [&] { fs::resize_file(model.weights(), 0); });
+  EXPECT_EQ(read.status, 0) << read.err;
+}
+
+// Weights that are deleted, or replaced by a rename, stay what they were to the program that has them mapped.
+TEST(Cli, WeightsReplacedWhileTheyAreMappedStay) {
+  const OwnModel model;
+  const Ended whole = with_weights_changed(model, {}, [] {});
+  EXPECT_EQ(whole.status, 0) << whole.err;
+  const Ended replaced = with_weights_changed(model, {}, [&] {
+    const std::string other = model.weights() + ".new";
+    std::ofstream(other) << "no weights";
+    fs::rename(other, model.weights());
+  });
+  EXPECT_EQ(replaced.status, 0) << replaced.err;
+  EXPECT_EQ(replaced.out, whole.out);
+  fs::copy("models/pocket/model.safetensors", model.weights(), fs::copy_options::overwrite_existing);
+  const Ended deleted = with_weights_changed(model, {}, [&] { fs::remove(model.weights()); });
+  EXPECT_EQ(deleted.status, 0) << deleted.err;
+  EXPECT_EQ(deleted.out, whole.out);
 }
 
 // A template that came with the weights must not keep the program from starting or ending.

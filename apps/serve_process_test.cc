@@ -20,10 +20,12 @@
 namespace volley::serve {
 namespace {
 
-// `volley serve` on a free port, with stdout and stderr as pipes. Of stderr nothing is read unless a test does.
+// `volley serve` on a free port, with stdout and stderr as pipes. Of stderr nothing is read unless a test does. closed:
+// descriptors that it begins without.
 class ServeProcess {
  public:
-  explicit ServeProcess(std::vector<std::string> options = {}, const char* program = VOLLEY_PROGRAM) {
+  explicit ServeProcess(std::vector<std::string> options = {}, const char* program = VOLLEY_PROGRAM,
+                        const std::vector<int>& closed = {}) {
     std::array<int, 2> out{}, err{};
     EXPECT_EQ(::pipe2(out.data(), O_CLOEXEC), 0);
     EXPECT_EQ(::pipe2(err.data(), O_CLOEXEC), 0);
@@ -32,6 +34,7 @@ class ServeProcess {
     if (pid_ == 0) {
       ::dup2(out[1], STDOUT_FILENO);
       ::dup2(err[1], STDERR_FILENO);
+      for (const int descriptor : closed) ::close(descriptor);
       std::vector<char*> argv;
       for (std::string& option : options) argv.push_back(option.data());
       argv.push_back(nullptr);
@@ -111,6 +114,21 @@ TEST(ServeProcess, ALogThatNobodyReadsHangsNothing) {
   const auto answer = client.post(kPath, R"({"prompt": "Once", "max_tokens": 4})");
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->status, 200);
+  process.signal(SIGTERM);
+  EXPECT_EQ(process.status(), 0);
+}
+
+// What is opened first must not take the place of a stream that somebody writes to.
+TEST(ServeProcess, StartsWithoutStandardStreams) {
+  ServeProcess process({"--log-level", "debug"}, VOLLEY_PROGRAM, {STDIN_FILENO, STDERR_FILENO});
+  const uint16_t port = process.port();
+  ASSERT_NE(port, 0);
+  for (int i = 0; i < 20; ++i) {
+    Client client(port);
+    const auto answer = client.post(kPath, R"({"prompt": "Once", "max_tokens": 4})");
+    ASSERT_TRUE(answer) << "request " << i;
+    ASSERT_EQ(answer->status, 200);
+  }
   process.signal(SIGTERM);
   EXPECT_EQ(process.status(), 0);
 }

@@ -7,10 +7,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <deque>
 #include <future>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -275,11 +277,13 @@ TEST_F(WithProcess, EndsInOrder) {
 TEST_F(WithProcess, ThatIsKilledEndsEveryRequest) {
   std::vector<GenerateRequest> requests;
   for (int i = 0; i < 6; ++i) requests.push_back(endless());
-  bool killed = false;
+  std::optional<std::chrono::steady_clock::time_point> killed;
   const auto outputs = run_all(*engine_, std::move(requests), 6, [&](size_t, const Event& event) {
-    if (event.tokens.empty() || std::exchange(killed, true)) return;
+    if (event.tokens.empty() || killed) return;
+    killed = std::chrono::steady_clock::now();
     ::kill(other_, SIGKILL);
   });
+  if (!kSanitized) EXPECT_LT(std::chrono::steady_clock::now() - *killed, std::chrono::seconds(5));
   for (const Output& output : outputs) {
     EXPECT_LE(output.terminal_events, 1);
     ASSERT_TRUE(output.finish.error.has_value());

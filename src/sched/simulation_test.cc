@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "base/sanitized.h"
 #include "kv/cache_index.h"
 #include "kv/page_hash.h"
 #include "sched/reservation.h"
@@ -231,8 +232,8 @@ class Simulation {
     jobs_ = std::move(jobs);
     partitions_.resize(jobs_.size());
     size_t added = 0;
-    for (int step = 0; added < jobs_.size() || !scheduler_->idle() || !flights_.empty(); ++step) {
-      ASSERT_LT(step, 20000) << "no progress";
+    for (; added < jobs_.size() || !scheduler_->idle() || !flights_.empty(); ++steps_) {
+      ASSERT_LT(steps_, 20000) << "no progress";
       for (int n = below(3); n > 0 && added < jobs_.size(); --n, ++added) {
         const Job& job = jobs_[added];
         ASSERT_TRUE(scheduler_->add(added, job.space, job.prompt, job.max_tokens, job.traits).ok());
@@ -256,6 +257,7 @@ class Simulation {
     scheduler_.reset();  // counts its pages once more
   }
 
+  int64_t steps() const { return steps_; }
   int64_t preemptions() const { return preemptions_; }
   int64_t finished() const { return finished_; }
   int64_t cached_tokens() const { return cached_tokens_; }
@@ -559,7 +561,7 @@ class Simulation {
   std::array<int64_t, 3> events_ = {};
   size_t most_indexed_ = 0;
   std::pair<int64_t, int64_t> snapshot_hits_;
-  int64_t preemptions_ = 0, finished_ = 0, cached_tokens_ = 0, shared_steps_ = 0, shared_starts_ = 0;
+  int64_t steps_ = 0, preemptions_ = 0, finished_ = 0, cached_tokens_ = 0, shared_steps_ = 0, shared_starts_ = 0;
   int64_t without_context_ = 0;
 };
 
@@ -641,11 +643,12 @@ class AnyText : public ::testing::TestWithParam<Layers> {};
 
 TEST_P(AnyText, NeverDependsOnTheSchedule) {
   const auto [windows, states] = GetParam();
-  int64_t preemptions = 0, finished = 0, cached = 0, shared = 0, choices = 0, without_context = 0;
+  int64_t steps = 0, preemptions = 0, finished = 0, cached = 0, shared = 0, choices = 0, without_context = 0;
   size_t most_indexed = 0;
   std::array<int64_t, 3> events = {};
   std::pair<int64_t, int64_t> hits;
-  for (uint32_t seed = 0; seed < 100; ++seed) {
+  const uint32_t seeds = kSanitized ? 100 : 300;
+  for (uint32_t seed = 0; seed < seeds; ++seed) {
     std::mt19937 random(seed);
     SchedulerConfig config = any_config(random);
     add_windows(config, windows, seed);
@@ -662,6 +665,7 @@ TEST_P(AnyText, NeverDependsOnTheSchedule) {
     simulation.restart_one_in = seed % 2 == 0 ? 50 : 0;
     simulation.runs_ahead = config.reserve_rounds == 2 && seed % 4 < 3;
     ASSERT_NO_FATAL_FAILURE(simulation.run(jobs)) << "seed " << seed;
+    steps += simulation.steps();
     preemptions += simulation.preemptions();
     finished += simulation.finished();
     cached += simulation.cached_tokens();
@@ -675,6 +679,7 @@ TEST_P(AnyText, NeverDependsOnTheSchedule) {
       events[kind] += simulation.events_of(static_cast<CacheEvent::Kind>(kind));
     }
   }
+  if (!kSanitized) EXPECT_GT(steps, 170'000) << "a million with all layers";
   // The pressure was there: else the test would protect nothing.
   EXPECT_GT(preemptions, 1000);
   EXPECT_GT(finished, states ? 7500 : 8000);

@@ -32,7 +32,7 @@ POD = of_kind("Deployment")["spec"]["template"]
 CONTAINER = POD["spec"]["containers"][0]
 
 
-# A LeaderWorkerSet's schema is in no package index: of it only the pods, as a Deployment's.
+# A LeaderWorkerSet's schema is in no Python package: of it only the pods, as a Deployment's.
 GROUP = of_kind("LeaderWorkerSet", NODES)["spec"]["leaderWorkerTemplate"]
 LEADER, WORKER = GROUP["leaderTemplate"], GROUP["workerTemplate"]
 LEADERS, WORKERS = (
