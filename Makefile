@@ -9,7 +9,7 @@ export PATH := $(HOME)/.cargo/bin:$(if $(RUST),$(RUST):)$(PATH)
 SOURCES = $(shell find include src apps bench python tests textkit/include -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 JOBS := $(shell nproc)
 
-.PHONY: help setup demo build cuda test-cuda cuda-check cuda-toolkit test test-long test-web test-clients test-python \
+.PHONY: help setup demo build cuda test-cuda cuda-check cuda-toolkit test test-web test-clients test-python \
   suite soak neighbours fuzz asan tsan sbom format format-check clean
 
 help:  ## list the targets
@@ -46,10 +46,6 @@ cuda-toolkit:
 test: setup  ## every test, in a release build; then which were skipped
 	@mkdir -p build
 	@scripts/run_tests.sh cpu
-
-test-long: setup  ## the same, with the tests that take minutes
-	@mkdir -p build
-	@scripts/run_tests.sh cpu --long
 
 test-web: build  ## the web page in Chromium; installs Node.js and Chromium if they are missing
 	@scripts/run_web_tests.sh

@@ -9,8 +9,7 @@ packages=()
 python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
 scripts/install-packages.sh "Python 3 with venv" "${packages[@]}"
 python3 -m venv build/cuda-venv
-build/cuda-venv/bin/pip install --quiet nvidia-cuda-nvcc==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 \
-  nvidia-nvvm==13.0.88 nvidia-cuda-cccl==13.0.85 nvidia-cublas==13.1.0.3
+build/cuda-venv/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r scripts/requirements-cuda.txt
 root=$(echo "$PWD"/build/cuda-venv/lib/python3*/site-packages/nvidia/cu13)
 # The wheels lack what a toolkit has by habit: lib64, and library names without a version.
 ln -sfn lib "$root/lib64"

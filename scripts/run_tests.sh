@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Usage: run_tests.sh PRESET [--only REGEX | --long]
+# Usage: run_tests.sh PRESET [--only REGEX]
 #   --only REGEX  the tests whose name or label matches, and no others are built
-#   --long        also the tests labelled "long"
 # Builds and runs the tests of one CMake preset, then lists what was skipped and why. Appends "passed failed" to the
 # file that VOLLEY_TEST_TOTALS names, if any, so that a caller can add several runs up.
 set -euo pipefail
@@ -9,11 +8,7 @@ cd "$(dirname "$0")/.."
 
 preset=$1
 only=
-long=0
-case "${2:-}" in
-  --only) only=$3 ;;
-  --long) long=1 ;;
-esac
+if [ "${2:-}" = --only ]; then only=$3; fi
 build=build/$preset
 jobs=$(nproc)
 
@@ -23,8 +18,7 @@ cmake --preset "$preset" >"$build.configure.log" 2>&1 || {
   exit 1
 }
 
-select=(-LE '^long$')
-if [ "$long" -eq 1 ]; then select=(); fi
+select=()
 if [ -n "$only" ]; then
   list() { ctest --test-dir "$build" -N "$@" | sed -nE 's/^ *Test +#[0-9]+: (.*)$/\1/p'; }
   names=$({ list -L "$only"; list -R "$only"; } | sort -u)

@@ -19,7 +19,7 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 class Case:
     kind: str
     path: str
-    body: dict[str, Any]
+    body: dict[str, Any] | bytes
 
 
 @dataclass
@@ -108,4 +108,4 @@ def make_visit(rng: random.Random, cases: list[Case]) -> Visit:
         return Visit(case, stream, manner=Manner(half_close=True), label="half-closed")
     if roll < 0.97:
         return Visit(case, stream, timeout=rng.choice([0.02, 0.2, 2.0]), label="timeout")
-    return Visit(Case("broken", CHAT, {}), label="broken")
+    return Visit(Case("broken", CHAT, rng.choice(BROKEN)), label="broken")

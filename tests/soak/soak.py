@@ -30,12 +30,12 @@ from typing import Any
 
 import report
 from http_client import Lost, Manner, Reply, ask
-from plan import BROKEN, Case, Visit, make_cases, make_visit
+from plan import Case, Visit, make_cases, make_visit
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("VOLLEY_PROGRAM", ROOT / "build/cpu/bin/volley"))
 # Few slots and pages, so that requests wait, are preempted and evict one another.
-OPTIONS = "--max-num-seqs 8 --kv-pages 260 --max-queue 48 --max-model-len 1024 --log-level warning --grammar-mask-timeout-ms 600000"
+OPTIONS = "--max-num-seqs 8 --kv-pages 100 --max-queue 48 --max-model-len 1024 --log-level warning --grammar-mask-timeout-ms 600000"
 MOST_OPEN = 400  # clients at once
 PATIENCE = 120.0  # seconds for an answer; more is one lost
 GROWTH = 1.02  # of resident memory after the first tenth
@@ -166,10 +166,9 @@ class Soak:
         self.counts[f"sent {visit.label}"] += 1
         try:
             if visit.label == "broken":
-                body: Any = random.choice(BROKEN)
-                reply = await ask(self.server.port, "POST", visit.case.path, body, visit.manner, PATIENCE)
+                reply = await ask(self.server.port, "POST", visit.case.path, visit.case.body, visit.manner, PATIENCE)
                 if reply.status != 400:
-                    self.fault(f"{body!r} was answered with {reply.status}")
+                    self.fault(f"{visit.case.body!r} was answered with {reply.status}")
                 return
             sent = time.monotonic()
             reply = await ask(self.server.port, "POST", visit.case.path, self.body_of(visit), visit.manner, PATIENCE)
@@ -270,6 +269,8 @@ class Soak:
                 self.fault(f"{name} is {after[name]} when nothing runs")
         if after["http_connections"] > 1 or self.server.descriptors() > descriptors + 2:
             self.fault(f"{after['http_connections']} connections, {self.server.descriptors()} descriptors; before {descriptors}")
+        if after["num_preemptions_total"] == before["num_preemptions_total"]:
+            self.fault("nothing was preempted: --kv-pages behind -- must be few")
         growth = report.growth(self.samples)
         if growth > GROWTH:
             self.fault(f"resident memory grew to {growth:.3f} of what it was after the first tenth")
