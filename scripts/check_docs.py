@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Options of programs that are not of this repository.
 FOREIGN = {
     "ctest, cmake, gtest": {"--preset", "--install", "--prefix", "--gtest_filter"},
-    "docker": {"--rm", "--time", "--env-file", "--build-arg", "--gpus"},
+    "docker": {"--rm", "--time", "--env-file", "--build-arg", "--gpus", "--read-only", "--cap-drop", "--tmpfs"},
     "rsync, systemctl, mypy": {"--inplace", "--now", "--strict"},
     "node": {"--test"},
     "mpirun, srun": {"--bind-to", "--cpus-per-task", "--map-by", "--ntasks-per-node"},

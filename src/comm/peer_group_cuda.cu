@@ -156,10 +156,10 @@ Result<Group> make_cuda_group(const std::vector<int>& gpus, const CudaGroupOptio
   // wait could keep those that they wait for from having any.
   int room = kMostPeerBlocks;
   for (int rank = 0; rank < ranks; ++rank) {
-    int multiprocessors = 0;
-    VOLLEY_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, shared->gpu(rank)));
+    const cuda::OnGpu on(shared->gpu(rank));  // the thread's GPU stays what it was
+    VOLLEY_ASSIGN(const GpuFacts facts, examine_cuda_device(shared->gpu(rank)));
     const int sharing = shared->sharing(rank);
-    room = std::max(1, std::min(room, multiprocessors / (sharing > 1 ? 2 * sharing : 1)));
+    room = std::max(1, std::min(room, facts.info.multiprocessors / (sharing > 1 ? 2 * sharing : 1)));
   }
   Group group;
   for (int rank = 0; rank < ranks; ++rank) {
