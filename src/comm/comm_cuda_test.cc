@@ -332,7 +332,7 @@ TEST_P(CudaGroup, ASumAndItsNormAreThoseOfTwoKernels) {
             const std::vector<float> values = floats(view);
             all.insert(all.end(), values.begin(), values.end());
           }
-          // Of scales in groups there are more than rows: those of rows that do not exist are nobody's.
+          // Scales in groups are more than rows: those of rows that do not exist are nobody's.
           if (type.dtype == DType::kF8E4M3 && rows > 0) {
             const std::vector<float> scales = floats(norm.y.scales);
             const int64_t stride = type.in_groups ? norm.y.scales.dim(1) : rows;

@@ -152,7 +152,7 @@ Result<Group> make_cuda_group(const std::vector<int>& gpus, const CudaGroupOptio
   VOLLEY_CHECK(ranks == 1 || ranks == 2 || ranks == 4 || ranks == kMostPeers);
   VOLLEY_ASSIGN(const std::shared_ptr<PeerShared> shared, PeerShared::make(gpus, kRanks));
   const int64_t in_parts = options.in_parts_bytes >= 0 ? options.in_parts_bytes : kInPartsBytes;
-  // Of several ranks on a GPU each has its part, for a kernel and the next one, which is there early: else those that
+  // Ranks that share a GPU have a part of it each, for a kernel and the next one, which is there early: else those that
   // wait could keep those that they wait for from having any.
   int room = kMostPeerBlocks;
   for (int rank = 0; rank < ranks; ++rank) {

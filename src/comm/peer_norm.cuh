@@ -1,5 +1,5 @@
-// Sums of peer_kernels.cuh that end in a norm: a block has a whole row. Of more than two ranks blocks wait for what
-// others add, so all must have room at once.
+// Sums of peer_kernels.cuh that end in a norm: a block has a whole row. With more than two ranks blocks wait for
+// what others add, so all must have room at once.
 #pragma once
 
 #include "comm/peer_kernels.cuh"
@@ -12,8 +12,8 @@ inline constexpr int kNormThreads = ops::kChains;
 // Blocks at least: those without a row help to empty the last mailbox, which a gather may have filled.
 inline constexpr int kNormHelpers = 64;
 
-// x += the ranks' partial, `count` floats in all, and then the norm. Of more than two ranks rank r adds the r-th part
-// of `part` floats and sends the sums, to itself, too: the block that has the row is not the one that adds.
+// x += the ranks' partial, `count` floats in all, and then the norm. With more than two ranks, rank r adds the r-th
+// part of `part` floats and sends the sums, to itself, too: the block that has the row is not the one that adds.
 template <int kRanks, int kVectors>
 __global__ void __launch_bounds__(kNormThreads)
     sum_norm_kernel(const __grid_constant__ Peers peers, const float* partial, float* x, int count, int part,
