@@ -17,6 +17,7 @@
 #include "device/device.h"
 #include "device/tensor.h"
 #include "net/connection.h"
+#include "ops/linear/row_summaries.h"
 #include "ops/norm/norm.h"
 
 namespace volley::comm {
@@ -57,6 +58,14 @@ class Communicator {
   // `first`: the columns of the ranks before; `most`: those of the rank that has most, the same number on all ranks.
   // out: [rows, all columns]; on every rank. A NaN may come as another one.
   virtual void gather_columns(Stream& stream, TensorView mine, int64_t first, int64_t most, TensorView out) = 0;
+  // The same where linear() has made `mine` with `summaries`: of rows that it summarised the summaries, with outputs
+  // counted from the whole row's begin. REQUIRES: gathers_summaries(); parts of whole groups, but the last one; numbers
+  // of columns that are multiples of 4.
+  virtual void gather_logits(Stream& /*stream*/, TensorView /*mine*/, int64_t /*first*/, int64_t /*most*/,
+                             TensorView /*out*/, const ops::RowSummaries& /*summaries*/) {
+    VOLLEY_CHECK_MSG(false, "summaries are not gathered here");
+  }
+  virtual bool gathers_summaries() const { return false; }
 
   // Throws the DeviceFault of an aborted group. On a GPU, what was enqueued before then has no results: to be called
   // when they are there.

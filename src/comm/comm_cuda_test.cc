@@ -417,6 +417,50 @@ TEST_P(CudaGroup, GathersColumnsOfWhichARankMayHaveNone) {
   }
 }
 
+// Rows of logits, of which some are summaries: those come side by side, too, with outputs counted from the row's begin.
+TEST_P(CudaGroup, GathersSummariesOfLogits) {
+  run([&](const Rank& rank) {
+    if (!rank.comm.gathers_summaries()) return;
+    for (const auto& [rows, part, last] :
+         {std::array<int64_t, 3>{1, 64, 64}, {3, 128, 68}, {40, 640, 640}, {16, 37'888, 37'824}}) {
+      const int64_t width = part * (ranks() - 1) + last, n = rank.comm.rank() + 1 < ranks() ? part : last;
+      const int64_t first = rank.comm.rank() * part;
+      for (const int wholes : {0, 1, 2}) {  // no row, some, all
+        ArenaScope scope(rank.memory);
+        std::vector<uint8_t> whole(static_cast<size_t>(rows));
+        for (size_t row = 0; row < whole.size(); ++row)
+          whole[row] = wholes == 2 || (wholes == 1 && row % 3 == 1) ? 1 : 0;
+        // A float says where it stands in the whole row; of a summary's four the second is a number of an output.
+        std::vector<float> mine(static_cast<size_t>(rows * n)), want(static_cast<size_t>(rows * width), -1.0f);
+        for (int64_t row = 0; row < rows; ++row) {
+          const bool summary = whole[static_cast<size_t>(row)] == 0;
+          const int64_t floats = summary ? divide_up(width, 64) * 4 : width;
+          for (int64_t i = 0; i < floats; ++i) {
+            float value = static_cast<float>(row * 1000 + i % 997);
+            if (summary && i % 4 == 1) value = std::bit_cast<float>(static_cast<uint32_t>(i / 4 * 64 + row % 64));
+            want[static_cast<size_t>(row * width + i)] = value;
+            const int64_t begin = summary ? first / 16 : first, own = summary ? divide_up(n, 64) * 4 : n;
+            if (i < begin || i >= begin + own) continue;
+            if (summary && i % 4 == 1)
+              value = std::bit_cast<float>(std::bit_cast<uint32_t>(value) - static_cast<uint32_t>(first));
+            mine[static_cast<size_t>(row * n + i - begin)] = value;
+          }
+        }
+        const TensorView from = rank.put(rank.take(rows * n), mine, rows, n);
+        const TensorView out = rank.put(rank.take(rows * width), std::vector<float>(want.size(), -1.0f), rows, width);
+        const TensorView flags = rank.memory.take(DType::kU8, {rows});
+        rank.device.upload(flags.data, whole.data(), whole.size());
+        for (int again = 0; again < 4; ++again) {
+          rank.comm.gather_logits(rank.device.stream(), from, first, part, out,
+                                  {static_cast<const uint8_t*>(flags.data), false});
+        }
+        ASSERT_TRUE(same_bits(rank.get(out.as<float>(), rows * width), want))
+            << rows << " x " << width << ", rank " << rank.comm.rank() << ", " << wholes;
+      }
+    }
+  });
+}
+
 // A rank that is ahead must neither write what another one still reads, nor read what is not there yet. Ranks wait at
 // random; only one in some calls is looked at, so that several are under way.
 TEST_P(CudaGroup, TenThousandCallsOfRandomSizesStayApart) {

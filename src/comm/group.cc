@@ -37,6 +37,11 @@ class DryCommunicator final : public Communicator {
         nccl_ ? nccl_gather_launches(out.dim(0), most, ranks_) : divide_up(out.dim(0), gathered_rows(out.dim(1)));
     for (int64_t i = launches; i > 0; --i) stream.skip_launch();
   }
+  void gather_logits(Stream& stream, TensorView mine, int64_t first, int64_t most, TensorView out,
+                     const ops::RowSummaries& /*summaries*/) override {
+    gather_columns(stream, mine, first, most, out);
+  }
+  bool gathers_summaries() const override { return !nccl_; }
   void check() const override {}
   void abort() override {}
 

@@ -27,7 +27,12 @@ class PeerCommunicator final : public Communicator {
   int ranks() const override { return shared_->members(); }
   Status prepare(Device& device) override;
   void add_sum(Stream& stream, TensorView partial, TensorView x) override;
-  void gather_columns(Stream& stream, TensorView mine, int64_t first, int64_t most, TensorView out) override;
+  void gather_columns(Stream& stream, TensorView mine, int64_t first, int64_t most, TensorView out) override {
+    gather_logits(stream, mine, first, most, out, {});
+  }
+  void gather_logits(Stream& stream, TensorView mine, int64_t first, int64_t most, TensorView out,
+                     const ops::RowSummaries& summaries) override;
+  bool gathers_summaries() const override { return true; }
   void check() const override { shared_->check(); }
   void abort() override { shared_->abort(rank_); }
 
@@ -36,7 +41,8 @@ class PeerCommunicator final : public Communicator {
   template <int kRanks, int V>
   void add(Stream& stream, const Peers& peers, const float* partial, float* x, int64_t count) const;
   template <int kRanks, int V>
-  void gather(Stream& stream, const Peers& peers, TensorView mine, int64_t first, TensorView out) const;
+  void gather(Stream& stream, const Peers& peers, TensorView mine, int64_t first, TensorView out,
+              const uint8_t* whole) const;
   cuda::Launch grid_for(int64_t packs) const;
   // Nobody but a dry run may find that there are no peers yet.
   Peers peers(const Stream& stream) const;
@@ -122,18 +128,20 @@ bool PeerCommunicator::try_sum_and_norm(Stream& stream, TensorView partial, Tens
 }
 
 template <int kRanks, int V>
-void PeerCommunicator::gather(Stream& stream, const Peers& peers, TensorView mine, int64_t first,
-                              TensorView out) const {
+void PeerCommunicator::gather(Stream& stream, const Peers& peers, TensorView mine, int64_t first, TensorView out,
+                              const uint8_t* whole) const {
   const int64_t rows = out.dim(0), width = out.dim(1), columns = mine.dim(1), chunk = gathered_rows(width);
   for (int64_t row = 0; row < rows; row += chunk) {
     const int64_t n = std::min(chunk, rows - row);
     cuda::launch(peer::gather_kernel<kRanks, V>, grid_for(n * width / V), stream, peers,
                  mine.as<float>() + row * columns, static_cast<int>(columns), static_cast<int>(first),
-                 out.as<float>() + row * width, static_cast<int>(n), static_cast<int>(width));
+                 out.as<float>() + row * width, static_cast<int>(n), static_cast<int>(width),
+                 whole == nullptr ? nullptr : whole + row);
   }
 }
 
-void PeerCommunicator::gather_columns(Stream& stream, TensorView mine, int64_t first, int64_t most, TensorView out) {
+void PeerCommunicator::gather_logits(Stream& stream, TensorView mine, int64_t first, int64_t most, TensorView out,
+                                     const ops::RowSummaries& summaries) {
   VOLLEY_CHECK(mine.dtype == DType::kF32 && out.dtype == DType::kF32 && mine.rank == 2 && out.rank == 2);
   VOLLEY_CHECK_EQ(mine.dim(0), out.dim(0));
   const int64_t columns = mine.dim(1), width = out.dim(1);
@@ -142,7 +150,9 @@ void PeerCommunicator::gather_columns(Stream& stream, TensorView mine, int64_t f
   VOLLEY_CHECK_GE(gathered_rows(width), 1);
   const Peers all = peers(stream);
   const bool fours = in_fours(mine, columns) && in_fours(out, width) && first % 4 == 0;
-  dispatch_ranks(ranks(), fours, [&]<int kRanks, int V>() { gather<kRanks, V>(stream, all, mine, first, out); });
+  VOLLEY_CHECK(summaries.whole == nullptr || (fours && first % ops::kSummaryGroup == 0));
+  dispatch_ranks(ranks(), fours,
+                 [&]<int kRanks, int V>() { gather<kRanks, V>(stream, all, mine, first, out, summaries.whole); });
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 
 #include "comm/peer_layout.h"
 #include "device/cuda/dependent.cuh"
+#include "ops/linear/row_summaries.h"
 
 namespace volley::comm {
 
@@ -265,32 +266,54 @@ __global__ void __launch_bounds__(kPeerThreads)
   turn.end(int64_t{sums} + count);
 }
 
-// out[row, begin + c] = mine[row, c] of every rank, each with its own `begin` and number of columns. Who has none is
-// waited for, too: behind the rows a mailbox has a float of each rank.
+// Floats that summaries of so many outputs take.
+__device__ inline int summary_floats(int outputs) {
+  return (outputs + ops::kSummaryGroup - 1) / ops::kSummaryGroup * 4;
+}
+
+// out[row, begin + c] = mine[row, c] of every rank, each with its own `begin` and number of columns; of rows that are
+// not `whole` (null: all are) summaries. Who has none is waited for, too: behind the rows a mailbox has a float of each
+// rank.
 template <int kRanks, int V>
-__global__ void __launch_bounds__(kPeerThreads) gather_kernel(const __grid_constant__ Peers peers, const float* mine,
-                                                              int columns, int begin, float* out, int rows, int width) {
+__global__ void __launch_bounds__(kPeerThreads)
+    gather_kernel(const __grid_constant__ Peers peers, const float* mine, int columns, int begin, float* out, int rows,
+                  int width, const uint8_t* whole) {
   cuda::wait_for_predecessors();
   Turn turn(peers);
+  bool any_whole = whole == nullptr;
+  for (int row = 0; row < rows && !any_whole; ++row) any_whole = whole[row] != 0;
+  // Of a row, in the mailbox and to go through: where all are summaries, the rest does not exist.
+  const int span = any_whole ? width : summary_floats(width), own = any_whole ? columns : summary_floats(columns);
+  const auto summarised = [&](int row) { return whole != nullptr && whole[row] == 0; };
   const int first = (blockIdx.x * blockDim.x + threadIdx.x) * V, step = gridDim.x * blockDim.x * V;
-  for (int i = first; i < rows * columns; i += step) {
-    const int row = i / columns, at = row * width + begin + (i - row * columns);
-    const Pack<V> p = sendable(load<V>(mine + i));
-    for (int r = 1; r < kRanks; ++r) send<V>(turn.mailbox(peers, (peers.rank + r) % kRanks) + at, p);
-    store<V>(out + at, p);
+  for (int i = first; i < rows * own; i += step) {
+    const int row = i / own, c = i - row * own;
+    Pack<V> p = load<V>(mine + row * columns + c);
+    int at = begin + c;
+    if (summarised(row)) {
+      if (c >= summary_floats(columns)) continue;
+      if constexpr (V == 4) p.bits[1] += static_cast<uint32_t>(begin);  // GroupSummary::output
+      at = summary_floats(begin) + c;
+    }
+    p = sendable(p);
+    for (int r = 1; r < kRanks; ++r) send<V>(turn.mailbox(peers, (peers.rank + r) % kRanks) + row * span + at, p);
+    store<V>(out + row * width + at, p);
   }
   const int other = blockIdx.x == 0 && threadIdx.x < kRanks ? static_cast<int>(threadIdx.x) : peers.rank;
-  if (other != peers.rank) send<1>(turn.mailbox(peers, other) + rows * width + peers.rank, Pack<1>{{0}});
+  if (other != peers.rank) send<1>(turn.mailbox(peers, other) + rows * span + peers.rank, Pack<1>{{0}});
   cuda::launch_dependents();
   turn.empty_last(peers);
   const float* box = turn.mailbox(peers, peers.rank);
-  if (other != peers.rank) turn.await<1>(box + rows * width + other);
-  for (int i = first; i < rows * width; i += step) {
-    const int column = i % width - begin;
-    if (column >= 0 && column < columns) continue;
-    store<V>(out + i, turn.await<V>(box + i));
+  if (other != peers.rank) turn.await<1>(box + rows * span + other);
+  for (int i = first; i < rows * span; i += step) {
+    const int row = i / span, at = i - row * span;
+    const bool summary = summarised(row);
+    if (summary && at >= summary_floats(width)) continue;
+    const int column = at - (summary ? summary_floats(begin) : begin);
+    if (column >= 0 && column < (summary ? summary_floats(columns) : columns)) continue;
+    store<V>(out + row * width + at, turn.await<V>(box + row * span + at));
   }
-  turn.end(int64_t{rows} * width + kRanks);
+  turn.end(int64_t{rows} * span + kRanks);
 }
 
 }  // namespace peer

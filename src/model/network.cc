@@ -14,17 +14,31 @@ namespace volley::model {
 void head_logits(Stream& stream, const ops::LinearWeight& head, const ops::Input& h, TensorView logits,
                  const ops::RowSummaries& summaries, comm::Communicator* group, Arena& scratch) {
   if (group == nullptr) return ops::linear(stream, head, h, logits, {.summaries = summaries}, scratch);
-  VOLLEY_CHECK(summaries.whole == nullptr);
   ArenaScope scope(scratch);
   const TensorView mine = scratch.take(DType::kF32, {logits.dim(0), head.n});
-  ops::linear(stream, head, h, mine, {}, scratch);
+  ops::linear(stream, head, h, mine, {.summaries = summaries}, scratch);
   const auto [first, rows] = vocabulary_part(logits.dim(1), group->rank(), group->ranks());
   VOLLEY_CHECK_EQ(rows, head.n);
-  group->gather_columns(stream, mine, first, vocabulary_part(logits.dim(1), 0, group->ranks()).second, logits);
+  const int64_t most = vocabulary_part(logits.dim(1), 0, group->ranks()).second;
+  if (summaries.whole == nullptr) return group->gather_columns(stream, mine, first, most, logits);
+  group->gather_logits(stream, mine, first, most, logits, summaries);
 }
 
-bool head_summarises(const Stream& stream, const ops::LinearWeight& head, DType activation, comm::Communicator* group) {
-  return group == nullptr && ops::linear_summarises(stream, head, activation);
+// The same on all ranks: what they cannot have all, none has.
+bool head_summarises(const Stream& stream, const ops::LinearWeight& head, DType activation, int64_t vocab,
+                     comm::Communicator* group) {
+  if (group == nullptr) return ops::linear_summarises(stream, head, activation);
+  if (!group->gathers_summaries()) return false;
+  for (int rank = 0; rank < group->ranks(); ++rank) {
+    ops::LinearWeight part;  // without weights
+    part.k = head.k;
+    part.layout = head.layout;
+    part.format = head.format;
+    part.portable = head.portable;
+    part.n = vocabulary_part(vocab, rank, group->ranks()).second;
+    if (part.n == 0 || part.n % 4 != 0 || !ops::linear_summarises(stream, part, activation)) return false;
+  }
+  return true;
 }
 
 Result<std::unique_ptr<Network>> Network::load(WeightLoader& loader,

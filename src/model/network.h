@@ -20,8 +20,9 @@ struct Capture {
 // rank the whole rows. summaries: where head_summarises().
 void head_logits(Stream& stream, const ops::LinearWeight& head, const ops::Input& h, TensorView logits,
                  const ops::RowSummaries& summaries, comm::Communicator* group, Arena& scratch);
-// Not built: summaries of a head that several ranks have.
-bool head_summarises(const Stream& stream, const ops::LinearWeight& head, DType activation, comm::Communicator* group);
+// vocab: outputs of all ranks together.
+bool head_summarises(const Stream& stream, const ops::LinearWeight& head, DType activation, int64_t vocab,
+                     comm::Communicator* group);
 
 class Network {
  public:
@@ -52,7 +53,7 @@ class Network {
               const ops::RowSummaries& summaries = {}) const;
   const ops::LinearWeight& head() const { return head_; }  // of several ranks: this one's rows
   bool head_summarises(const Stream& stream) const {
-    return model::head_summarises(stream, head_, activation(), group_);
+    return model::head_summarises(stream, head_, activation(), spec_.vocab, group_);
   }
 
   const Decoder& spec() const { return spec_; }  // of several ranks: what this one computes

@@ -164,7 +164,7 @@ void Network::logits(Stream& stream, TensorView x, TensorView row_index, TensorV
 // A summary is of what the product itself gives.
 bool Network::head_summarises(const Stream& stream) const {
   if (facts_.draft_vocab > 0 || facts_.logit_softcap > 0) return false;
-  return model::head_summarises(stream, head(), activation(), body_->group());
+  return model::head_summarises(stream, head(), activation(), target_->spec().vocab, body_->group());
 }
 
 }  // namespace volley::spec::dflash
