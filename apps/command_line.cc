@@ -113,7 +113,8 @@ void add_inspect(CLI::App* root, InspectCommand* command) {
   CLI::App* app = root->add_subcommand("inspect", "what a model is, what memory it takes, and whether a drafter fits");
   add_model_options(app, &command->model, &command->draft);
   add_dtype_option(app, &command->dtype);
-  add_tensor_parallel_options(app, &command->tensor_parallel_size, &command->enable_expert_parallel);
+  add_tensor_parallel_options(app, &command->tensor_parallel_size, &command->tensor_parallel_parts,
+                              &command->enable_expert_parallel);
   add_data_parallel_option(app, &command->data_parallel_size);
   app->add_flag("--json", command->json, "one line of JSON instead of text");
 }

@@ -252,10 +252,15 @@ void add_text_options(CLI::App* app, EngineFlags* flags) {
       ->type_name("JSON");
 }
 
-void add_tensor_parallel_options(CLI::App* app, int* ranks, bool* by_expert) {
+void add_tensor_parallel_options(CLI::App* app, int* ranks, int* parts, bool* by_expert) {
   app->add_option("--tensor-parallel-size", *ranks,
                   "ranks that share every weight matrix and the KV heads: 1, 2, 4 or 8; on CUDA a GPU each, from "
                   "--device on; on the CPU they share --threads [1]")
+      ->check(between(1, 8, "1, 2, 4 or 8"))
+      ->check(CLI::IsMember({1, 2, 4, 8}));
+  app->add_option("--tensor-parallel-parts", *parts,
+                  "compute in so many parts, 1, 2, 4 or 8, whatever the ranks: with one number of parts tokens are the "
+                  "same on 1, 2 and more GPUs, at a cost [--tensor-parallel-size]")
       ->check(between(1, 8, "1, 2, 4 or 8"))
       ->check(CLI::IsMember({1, 2, 4, 8}));
   app->add_flag(
@@ -315,7 +320,8 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
       ->check(backends);
   app->add_option("--threads", base.threads, "threads that compute [the cores this process may use]")
       ->check(between(1, 1024, "a number of threads from 1 to 1024"));
-  add_tensor_parallel_options(app, &base.tensor_parallel_size, &base.enable_expert_parallel);
+  add_tensor_parallel_options(app, &base.tensor_parallel_size, &base.tensor_parallel_parts,
+                              &base.enable_expert_parallel);
   add_data_parallel_option(app, &base.data_parallel_size);
   add_node_options(app, &base);
   app->add_option("--draft-window", base.draft_window, "last context positions that the drafter sees [all]")

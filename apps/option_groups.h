@@ -58,7 +58,7 @@ void add_dtype_option(CLI::App* app, ComputeType* dtype);
 void add_main_options(CLI::App* app, EngineFlags* flags, const std::string& slots);
 // The chat template, and what is sampled where a request does not say.
 void add_text_options(CLI::App* app, EngineFlags* flags);
-void add_tensor_parallel_options(CLI::App* app, int* ranks, bool* by_expert);
+void add_tensor_parallel_options(CLI::App* app, int* ranks, int* parts, bool* by_expert);
 void add_data_parallel_option(CLI::App* app, int* replicas);
 // What else the engine takes.
 void add_engine_options(CLI::App* app, EngineFlags* flags);

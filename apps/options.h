@@ -103,7 +103,7 @@ struct BenchServingCommand {
 struct InspectCommand {
   std::optional<std::string> model, draft;
   ComputeType dtype = ComputeType::kAuto;
-  int tensor_parallel_size = 1;
+  int tensor_parallel_size = 1, tensor_parallel_parts = 0;
   bool enable_expert_parallel = false;
   int data_parallel_size = 1;
   bool json = false;

@@ -210,6 +210,7 @@ struct Setup {
   Quantization weights = Quantization::kNone;
   KvCacheType cache = KvCacheType::kAuto;
   int ranks = 1;
+  int parts = 0;           // of layers; plain decoding is on one rank then
   bool by_expert = false;  // ranks divide the experts among them, or, of one rank each, replicas
   int replicas = 1;
   bool whole = full_matrix();  // all requests
@@ -225,8 +226,9 @@ void check_target(const std::string& folder, const Setup& setup, std::span<const
     EngineOptions options = options_of(c, model, draft);
     options.quantization = setup.weights;
     options.kv_cache_dtype = setup.cache;
-    options.tensor_parallel_size = setup.ranks;
     const bool plain = draft.empty() && c.concurrency == 1;
+    options.tensor_parallel_size = plain && setup.parts > 0 ? 1 : setup.ranks;
+    options.tensor_parallel_parts = setup.parts;
     options.data_parallel_size = plain ? 1 : setup.replicas;
     options.enable_expert_parallel = setup.by_expert && !(plain && setup.replicas > 1);
     if (c.snapshots > 0) {
@@ -243,7 +245,8 @@ void check_target(const std::string& folder, const Setup& setup, std::span<const
     const Configuration plain_run = {"plain", 0, 0, 1, 512, 16, 1, false, {}, false, false};
     const auto plain = run_all(*run(plain_run, ""), requests, 1);
     drafter.record(requests, plain);
-    if (setup.ranks > 1) expect_same(run_all(*run(plain_run, ""), requests, 4), plain);  // another start, other threads
+    if (setup.ranks > 1 && setup.parts == 0)
+      expect_same(run_all(*run(plain_run, ""), requests, 4), plain);  // another start, other threads
     for (const Configuration& c : rows) {
       drafter.configure(c.accuracy);
       const auto engine = run(c, drafter.path());
@@ -323,6 +326,23 @@ TEST_P(TensorParallel, SpeculationAndEverythingElseIsInvisible) {
   if (!whole) rows = {rows[0], rows[2], rows[8]};
   if (!whole && by_expert) rows.erase(rows.begin());
   check_target("targets/" + target, {.ranks = ranks, .by_expert = by_expert, .whole = whole}, rows);
+}
+
+// With layers in four parts, one rank, two and four have the same tokens.
+TEST(FixedParts, TokensDoNotDependOnTheRanks) {
+  const std::vector<Configuration>& all = configurations();
+  std::vector<Configuration> rows = {all[0], all[2]};
+  if (full_matrix()) rows = all;
+  size_t models = 0;
+  for (const Divided& divided : divided_targets()) {
+    if (divided.ranks != 4) continue;
+    ++models;
+    for (const int ranks : {1, 2, 4}) {
+      if (!has_room_for(ranks)) continue;
+      check_target("targets/" + divided.target, {.ranks = ranks, .parts = 4, .by_expert = divided.by_expert}, rows);
+    }
+  }
+  if (!kSanitized) EXPECT_GE(models, 10u);
 }
 
 // Replicas that divide the experts among them have the tokens of one that has them all. The last row is measured before

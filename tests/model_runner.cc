@@ -47,15 +47,15 @@ std::unique_ptr<Device> make_device(const std::string& name, comm::Communicator*
 
 ModelRunner::ModelRunner(const std::string& target_dir, const std::string& draft_dir, ComputeType dtype,
                          int32_t max_positions, std::optional<uint64_t> dummy, const std::string& device,
-                         comm::Communicator* group, bool by_expert)
+                         comm::Communicator* group, bool by_expert, int parts)
     : device_(make_device(device, group)) {
   const int rank = group == nullptr ? 0 : group->rank(), ranks = group == nullptr ? 1 : group->ranks();
   families::TargetConfig config = must(families::read_target(target_dir));
   if (by_expert) config.decoder.divide_by_expert();
-  const model::Decoder spec = model::shard_of(config.decoder, rank, ranks);
+  const model::Decoder spec = model::shard_of(config.decoder, rank, ranks, parts);
   const auto checkpoint = open(target_dir, config.names, dummy);
   const model::Numerics numerics = model::resolve_numerics(dtype, checkpoint->main_dtype());
-  const std::vector<model::Param> params = model::shard(model::params(config.decoder), rank, ranks);
+  const std::vector<model::Param> params = model::shard(model::params(config.decoder), rank, ranks, parts);
   model::WeightLoader loader(*device_, *checkpoint, numerics, params);
   target_ = must(model::Network::load(loader, checkpoint, spec, numerics, max_positions, group));
   const DType kv = numerics.activation;

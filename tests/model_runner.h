@@ -17,10 +17,10 @@ class ModelRunner {
  public:
   // Aborts the test program with the error when a model cannot be loaded. draft_dir may be empty. dummy: seed of random
   // weights. group: this is one rank of several, on the CPU; the others make the same calls on threads of their own.
-  // by_expert: they divide the experts among them.
+  // by_expert: they divide the experts among them. parts: of layers (model::shard_of()).
   ModelRunner(const std::string& target_dir, const std::string& draft_dir, ComputeType dtype, int32_t max_positions,
               std::optional<uint64_t> dummy = std::nullopt, const std::string& device = kTestDevice,
-              comm::Communicator* group = nullptr, bool by_expert = false);
+              comm::Communicator* group = nullptr, bool by_expert = false, int parts = 0);
 
   // Logits after each of the ids, [ids][vocab], computed in passes of `chunk` rows.
   std::vector<std::vector<float>> logits(std::span<const TokenId> ids, int32_t chunk = 1 << 20);

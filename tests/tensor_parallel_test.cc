@@ -48,7 +48,7 @@ double relative_error(const Rows& a, const Rows& b) {
 // What each rank's runner makes of it, by rank.
 template <typename T>
 std::vector<T> on_ranks(int ranks, const std::string& target, const std::string& draft, ComputeType dtype,
-                        const std::function<T(ModelRunner&)>& ask, bool by_expert = false) {
+                        const std::function<T(ModelRunner&)>& ask, bool by_expert = false, int parts = 0) {
   auto made = comm::make_group(kOnCpu ? DeviceKind::kCpu : DeviceKind::kCuda, ranks, 0);
   VOLLEY_CHECK_MSG(made.ok(), made.error().message);
   comm::Group group = *std::move(made);
@@ -57,7 +57,7 @@ std::vector<T> on_ranks(int ranks, const std::string& target, const std::string&
   std::barrier all(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      ModelRunner runner(target, draft, dtype, 64, std::nullopt, kTestDevice, group[rank].get(), by_expert);
+      ModelRunner runner(target, draft, dtype, 64, std::nullopt, kTestDevice, group[rank].get(), by_expert, parts);
       all.arrive_and_wait();  // all are prepared
       answers[rank] = ask(runner);
       all.arrive_and_wait();  // nobody needs this one any more
@@ -112,6 +112,10 @@ struct Case {
   bool by_expert = false;  // mixtures alone, whose experts stay whole
 };
 
+std::string case_name(const ::testing::TestParamInfo<Case>& info) {
+  return info.param.folder + std::to_string(info.param.ranks) + (info.param.by_expert ? "WithWholeExperts" : "");
+}
+
 class TargetsOnRanks : public ::testing::TestWithParam<Case> {};
 
 TEST_P(TargetsOnRanks, HaveTheLogitsOfTheReference) {
@@ -154,10 +158,7 @@ INSTANTIATE_TEST_SUITE_P(All, TargetsOnRanks,
                                            Case{"quantised", 2, 12, 4}, Case{"quantised", 4, 2, 1},
                                            Case{"targets", 2, 4, 3, true}, Case{"targets", 4, 2, 1, true},
                                            Case{"quantised", 2, 3, 1, true}, Case{"quantised", 4, 2, 1, true}),
-                         [](const auto& info) {
-                           return std::string(info.param.folder) + std::to_string(info.param.ranks) +
-                                  (info.param.by_expert ? "WithWholeExperts" : "");
-                         });
+                         case_name);
 
 // Every entry is one rank's, and goes where the reference sends it.
 TEST(TargetsOnRanks, DivideTheExpertsOfTheReference) {
@@ -219,6 +220,45 @@ TEST(TargetsOnRanks, InBfloat16AreTheSameOnAllRanksInAnyChunks) {
   }
   EXPECT_GE(compared, 10);
 }
+
+// With layers in as many parts, one rank, two and four have the same bits in any chunks; without, other ones.
+class FixedParts : public ::testing::TestWithParam<Case> {};
+
+TEST_P(FixedParts, HaveTheSameBitsOnAnyRanks) {
+  const auto& [folder, parts, models, of_families, by_expert] = GetParam();
+  std::set<std::string> families;
+  size_t compared = 0;
+  int other_bits = 0;
+  for (const std::string& name : folders(folder)) {
+    const std::string dir = std::string("tests/data/") + folder + "/" + name;
+    if (!refusal(dir, parts, by_expert).empty()) continue;
+    const auto ids = Fixture(dir + "/expected").ids("prompt_ids", 40);
+    for (const ComputeType dtype : {ComputeType::kFloat32, ComputeType::kBFloat16}) {
+      const auto logits = [&](int ranks, int of_parts, int chunk) {
+        const auto ask = [&](ModelRunner& runner) { return runner.logits(ids, chunk); };
+        return on_ranks<Rows>(ranks, dir, "", dtype, ask, by_expert, of_parts)[0];
+      };
+      const Rows alone = logits(1, parts, 40);
+      for (int ranks = 1; ranks <= parts && has_devices(ranks); ranks *= 2) {
+        EXPECT_TRUE(logits(ranks, parts, 7) == alone) << name << ", " << ranks << " ranks";
+      }
+      other_bits += logits(1, 1, 40) != alone;
+    }
+    families.insert(families::read_target(dir)->decoder.family);
+    ++compared;
+  }
+  std::printf("%zu models of %zu families; without parts %d of %zu have other bits\n", compared, families.size(),
+              other_bits, 2 * compared);
+  EXPECT_GE(compared, models);
+  EXPECT_GE(families.size(), of_families);
+  EXPECT_GT(other_bits, static_cast<int>(compared)) << "or equal bits show nothing";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FixedParts,
+                         ::testing::Values(Case{"targets", 2, 20, 9}, Case{"targets", 4, 11, 6},
+                                           Case{"quantised", 2, 12, 4}, Case{"quantised", 4, 2, 1},
+                                           Case{"targets", 2, 4, 3, true}, Case{"targets", 4, 2, 1, true}),
+                         case_name);
 
 // All ranks send a row to the same experts, those of the reference.
 TEST(TargetsOnRanks, ChooseTheExpertsOfTheReference) {

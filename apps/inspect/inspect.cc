@@ -142,6 +142,7 @@ Result<Findings> examine(const InspectCommand& command) {
   flags.draft = command.draft;
   flags.base.dtype = command.dtype;
   flags.base.tensor_parallel_size = command.tensor_parallel_size;
+  flags.base.tensor_parallel_parts = command.tensor_parallel_parts;
   flags.base.enable_expert_parallel = command.enable_expert_parallel;
   flags.base.data_parallel_size = command.data_parallel_size;
   VOLLEY_ASSIGN(EngineSetup setup, resolve_engine(flags, 0));
@@ -253,9 +254,10 @@ std::optional<std::pair<int32_t, int32_t>> experts_of(const engine::ResolvedMode
     if (e != nullptr) return model::experts_part(e->router.experts, rank, plan.expert_replicas);
   }
   if (plan.ranks == 1 || !target.divides_by_expert()) return std::nullopt;
-  const model::Decoder shard = model::shard_of(target, rank, plan.ranks);
+  const model::Decoder shard = model::shard_of(target, rank, plan.ranks, plan.parts);
   for (size_t i = 0; i < shard.layers.size(); ++i) {
-    if (const model::Experts* e = shard.experts(i)) return std::pair(e->router.own_first, e->router.own());
+    if (const model::Experts* e = shard.experts(i))
+      return std::pair(e->router.own_first, shard.parts * e->router.own());
   }
   return std::nullopt;
 }

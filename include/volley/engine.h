@@ -75,6 +75,10 @@ struct EngineOptions {
   // Ranks that share every weight matrix and the KV heads among them: 1, 2, 4 or 8. Groups of threads; on CUDA a GPU
   // each, the device and those behind it: then nothing may have used CUDA before, as CUDA_MODULE_LOADING=EAGER is set.
   int tensor_parallel_size = 1;
+  // In how many parts the target's layers are computed, a multiple of these ranks that is 1, 2, 4 or 8; 0: as many.
+  // Engines with one number of parts have the same tokens and logprobs, whatever their ranks. More than ranks cost
+  // time.
+  int tensor_parallel_parts = 0;
   // Processes, as a rule one a machine, that have equal parts of these ranks. Each runs the same program with the same
   // models and options, but for node_rank, device, threads and what shares out memory. The engine is node 0's; the
   // others call Engine::follow(). master_addr is node 0's address, where it alone listens; whoever can connect to it is

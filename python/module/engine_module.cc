@@ -105,6 +105,7 @@ void bind_options(nb::module_& m) {
       .def_rw("draft_attention_backend", &EngineOptions::draft_attention_backend)
       .def_rw("threads", &EngineOptions::threads)
       .def_rw("tensor_parallel_size", &EngineOptions::tensor_parallel_size)
+      .def_rw("tensor_parallel_parts", &EngineOptions::tensor_parallel_parts)
       .def_rw("enable_expert_parallel", &EngineOptions::enable_expert_parallel)
       .def_rw("data_parallel_size", &EngineOptions::data_parallel_size)
       .def_rw("speculation", &EngineOptions::speculation)

@@ -4,8 +4,9 @@
 // Three kinds: threads on CPUs, over TCP where there are several processes; GPUs of one process that write into one
 // another's memory; GPUs of several processes, over NCCL.
 //
-// Batch invariance: every element is a sum in rank order in fp32, whatever lies around it, so its bits depend on the
-// ranks' addends alone, and are the same on all ranks.
+// Batch invariance: every element is a sum in one order in fp32, whatever lies around it, so its bits depend on the
+// ranks' addends alone, and are the same on all ranks. Neighbours are added, then neighbouring sums: a rank that makes
+// such a sum itself stands for two of half its size (model::PartSums).
 #pragma once
 
 #include <volley/result.h>
@@ -48,7 +49,7 @@ class Communicator {
   // throws DeviceFault once one is gone, and kUnavailable is what NCCL refuses.
   virtual Status prepare(Device& device) = 0;
 
-  // x += p0 + p1 + ..., in that order, p being the ranks' `partial`; the sum is added to x last. Both: [rows, n] fp32
+  // x += ((p0 + p1) + (p2 + p3)) + ..., p being the ranks' `partial`; the sum is added to x last. Both: [rows, n] fp32
   // without gaps; x has the same values on all ranks before, and after. `partial` is free again on return; on a GPU in
   // the order of the stream.
   virtual void add_sum(Stream& stream, TensorView partial, TensorView x) = 0;

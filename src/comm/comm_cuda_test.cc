@@ -26,6 +26,7 @@
 #include "comm/comm.h"
 #include "comm/nccl_layout.h"
 #include "comm/peer_layout.h"
+#include "comm/sum_for_test.h"
 #include "device/arena.h"
 #include "device/fault.h"
 
@@ -493,9 +494,8 @@ TEST_P(CudaGroup, TenThousandCallsOfRandomSizesStayApart) {
         rank.comm.add_sum(rank.device.stream(), {partial + begin, DType::kF32, {1, n}},
                           {x + begin, DType::kF32, {1, n}});
         for (int64_t i = begin; i < begin + n; ++i) {
-          float sum = partials[0][static_cast<size_t>(i)];
-          for (int r = 1; r < ranks(); ++r) sum += partials[static_cast<size_t>(r)][static_cast<size_t>(i)];
-          want[static_cast<size_t>(i)] += sum;
+          const auto addend = [&](int r) { return partials[static_cast<size_t>(r)][static_cast<size_t>(i)]; };
+          want[static_cast<size_t>(i)] += sum_in_pairs(addend, ranks());
         }
       }
       if (own() % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 300));

@@ -139,22 +139,23 @@ void CpuCommunicator::add_part(Stream& stream, int64_t begin, int64_t count) con
 
 // Elements [first, last) behind `begin`, where what others sent begins.
 void CpuCommunicator::add_elements(int64_t begin, int64_t first, int64_t last) const {
-  constexpr int64_t kBlock = 256;  // that stays in registers and the nearest cache
+  constexpr int64_t kBlock = 256;  // of which the nearest cache holds all ranks'
   const auto partial_of = [&](int rank, int64_t at) -> const float* {
     if (!is_here(rank)) return shared_->others->received(rank).data() + at;
     return shared_->posts[rank - shared_->first].from.as<float>() + begin + at;
   };
-  float sum[kBlock];
+  float sums[kMostGroupRanks][kBlock];
   for (int64_t at = first; at < last; at += kBlock) {
     const int64_t n = std::min(kBlock, last - at);
-    std::copy_n(partial_of(0, at), n, sum);
-    for (int r = 1; r < ranks(); ++r) {
-      const float* partial = partial_of(r, at);
-      for (int64_t i = 0; i < n; ++i) sum[i] += partial[i];
+    for (int r = 0; r < ranks(); ++r) std::copy_n(partial_of(r, at), n, sums[r]);
+    for (int step = 1; step < ranks(); step *= 2) {
+      for (int r = 0; r + step < ranks(); r += 2 * step) {
+        for (int64_t i = 0; i < n; ++i) sums[r][i] += sums[r + step][i];
+      }
     }
     const float* x = shared_->posts[place()].to.as<float>() + begin + at;
-    for (int64_t i = 0; i < n; ++i) sum[i] = x[i] + sum[i];
-    for (const Shared::Post& post : shared_->posts) std::copy_n(sum, n, post.to.as<float>() + begin + at);
+    for (int64_t i = 0; i < n; ++i) sums[0][i] = x[i] + sums[0][i];
+    for (const Shared::Post& post : shared_->posts) std::copy_n(sums[0], n, post.to.as<float>() + begin + at);
   }
 }
 

@@ -1,5 +1,5 @@
-// What is made of the floats that NCCL has brought: sums in rank order, and columns side by side. Nothing here waits
-// for another rank. Buffers begin at multiples of 16 bytes.
+// What is made of the floats that NCCL has brought: sums in the order of comm.h, and columns side by side. Nothing here
+// waits for another rank. Buffers begin at multiples of 16 bytes.
 #pragma once
 
 #include "comm/nccl_layout.h"
@@ -11,14 +11,11 @@ inline constexpr int kThreads = 256;  // of a block
 
 // The sum of the ranks' addends, part(r) being rank r's.
 template <int kRanks, int V, typename Part>
-__device__ inline peer::Pack<V> sum_in_order(const Part& part) {
+__device__ inline peer::Pack<V> sum_of(const Part& part) {
   peer::Pack<V> parts[kRanks];
 #pragma unroll
   for (int r = 0; r < kRanks; ++r) parts[r] = part(r);
-  peer::Pack<V> all = parts[0];
-#pragma unroll
-  for (int r = 1; r < kRanks; ++r) all = peer::sum(all, parts[r]);
-  return all;
+  return peer::sum_in_pairs(parts);
 }
 
 // x[i] += the ranks' addends; gathered: [kRanks, count].
@@ -27,7 +24,7 @@ __global__ void __launch_bounds__(kThreads) add_gathered_kernel(const float* gat
   const int first = (blockIdx.x * blockDim.x + threadIdx.x) * V, step = gridDim.x * blockDim.x * V;
   for (int i = first; i < count; i += step) {
     const peer::Pack<V> all =
-        sum_in_order<kRanks, V>([&](int r) { return peer::load<V>(gathered + int64_t{r} * count + i); });
+        sum_of<kRanks, V>([&](int r) { return peer::load<V>(gathered + int64_t{r} * count + i); });
     peer::store<V>(x + i, peer::sum(peer::load<V>(x + i), all));
   }
 }
@@ -38,7 +35,7 @@ __global__ void __launch_bounds__(kThreads)
     sum_part_kernel(const float* received, const float* own, float* sums, int count, int stride, int rank) {
   const int first = (blockIdx.x * blockDim.x + threadIdx.x) * V, step = gridDim.x * blockDim.x * V;
   for (int i = first; i < count; i += step) {
-    peer::store<V>(sums + i, sum_in_order<kRanks, V>([&](int r) {
+    peer::store<V>(sums + i, sum_of<kRanks, V>([&](int r) {
                      return peer::load<V>(r == rank ? own + i : received + int64_t{r} * stride + i);
                    }));
   }

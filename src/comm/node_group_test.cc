@@ -137,13 +137,13 @@ TEST(NodeGroup, HasTheBitsOfOneProcess) {
   }
 }
 
-// In fp32, 2^24 swallows 1 but not 1 + 1: a sum of each node's first would be 1. x comes last.
-TEST(NodeGroup, AddsInRankOrder) {
+// In fp32, 2^24 swallows 1 but not 1 + 1: one rank after the other would come to 0. x comes last.
+TEST(NodeGroup, AddsNeighboursThenTheirSums) {
   const std::vector<float> addends = {16777216, 1, 1, -16777216};
-  on_nodes({2, 2}, 1, [&](Communicator& c, Stream& stream) {
+  on_nodes({1, 1, 1, 1}, 1, [&](Communicator& c, Stream& stream) {
     std::vector<float> partial = {addends[c.rank()]}, x = {0.5f};
     c.add_sum(stream, view(partial, 1, 1), view(x, 1, 1));
-    EXPECT_EQ(x[0], 0.5f) << "rank " << c.rank();
+    EXPECT_EQ(x[0], 1.5f) << "rank " << c.rank();
   });
 }
 

@@ -125,6 +125,17 @@ __device__ inline Pack<V> sum(const Pack<V>& a, const Pack<V>& b) {
   return p;
 }
 
+// The sum of all: of neighbours, then of neighbouring sums (comm.h).
+template <int kRanks, int V>
+__device__ inline Pack<V> sum_in_pairs(Pack<V> (&parts)[kRanks]) {
+#pragma unroll
+  for (int step = 1; step < kRanks; step *= 2) {
+#pragma unroll
+    for (int r = 0; r + step < kRanks; r += 2 * step) parts[r] = sum(parts[r], parts[r + step]);
+  }
+  return parts[0];
+}
+
 // A kernel's turn, as one of its threads knows it.
 struct Turn {
   PeerHeader* header;
@@ -204,10 +215,7 @@ __device__ inline Pack<V> sum_of_ranks(Turn& turn, int rank, const Pack<V>& own,
 #pragma unroll
   for (int r = 0; r < kRanks; ++r) parts[r] = r == rank ? own : empty<V>();
   turn.await(parts, [&](int r) { return from + r * apart; });
-  Pack<V> all = parts[0];
-#pragma unroll
-  for (int r = 1; r < kRanks; ++r) all = sum(all, parts[r]);
-  return all;
+  return sum_in_pairs(parts);
 }
 
 // x[i] += the ranks' partial[i], i < count. All send all to all.

@@ -85,7 +85,7 @@ spec::MeasurePlan measure_plan(const ResolvedModels& models) {
   plan.page_size = models.page_size;
   plan.pages = models.memory.pages();
   plan.max_model_len = models.max_model_len;
-  const std::vector<model::KvShape> shapes = model::kv_shapes(model::shard_of(target, 0, models.ranks));
+  const std::vector<model::KvShape> shapes = model::kv_shapes(model::shard_of(target, 0, models.ranks, models.parts));
   // All ranks together, as the weights are; the memory plan is of one memory.
   const int64_t page = models.ranks * model::kv_page_bytes(shapes, models.page_size, models.kv_dtype);
   const int64_t both = models.ranks / models.ranks_sharing_memory() * models.memory.page_bytes();
@@ -121,6 +121,7 @@ std::string cost_key(const ResolvedModels& models, const EngineOptions& options,
   std::ostringstream key;
   key << "device " << info.device << " " << info.instruction_set << " threads " << info.threads << " ranks "
       << models.ranks << (models.nodes > 1 ? "/" + std::to_string(models.nodes) : "") << processor() << "\n";
+  if (models.parts > models.ranks) key << "layers in " << models.parts << " parts\n";
   if (models.expert_replicas > 1) key << "experts of " << models.expert_replicas << " replicas\n";
   const model::Decoder& target = models.target.decoder;
   describe(key, "target", target, model::params(target), models.target_numerics);

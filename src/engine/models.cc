@@ -135,9 +135,9 @@ bool fits_fp8_rows(std::span<const model::Param> params) {
 }
 
 // What all ranks together have of a list, each matrix in the shapes that it has there.
-std::vector<model::Param> on_all_ranks(const std::vector<model::Param>& list, int ranks) {
+std::vector<model::Param> on_all_ranks(const std::vector<model::Param>& list, int ranks, int parts = 0) {
   std::vector<model::Param> all;
-  for (int rank = 0; rank < ranks; ++rank) model::append(all, model::shard(list, rank, ranks));
+  for (int rank = 0; rank < ranks; ++rank) model::append(all, model::shard(list, rank, ranks, parts));
   return all;
 }
 
@@ -170,8 +170,8 @@ Result<ops::WeightFormat> target_storage(Quantization requested, const ResolvedM
     return unimplemented(
         "--quantization fp8 is not built for CUDA of models with recurrent layers so far: use none, or --device cpu.");
   }
-  VOLLEY_RETURN_IF_ERROR(
-      check_fp8_rows("--quantization", models.device, on_all_ranks(model::params(decoder), models.ranks), "none"));
+  VOLLEY_RETURN_IF_ERROR(check_fp8_rows("--quantization", models.device,
+                                        on_all_ranks(model::params(decoder), models.ranks, models.parts), "none"));
   return ops::kFp8Rows;
 }
 
@@ -215,8 +215,7 @@ void warn_of_widened(ResolvedModels& models) {
   };
   // Where a rank's rows begin decides, too.
   for (int rank = 0; rank < models.ranks; ++rank) {
-    warn("The target's weights in ", model::shard(model::params(models.target.decoder), rank, models.ranks),
-         *models.target_checkpoint, models.target_numerics);
+    warn("The target's weights in ", target_params(models, rank), *models.target_checkpoint, models.target_numerics);
     if (!models.draft_checkpoint) continue;
     warn("The drafter's weights in ", model::shard(models.draft->facts().params, rank, models.ranks),
          *models.draft_checkpoint, models.draft_numerics);
@@ -245,6 +244,7 @@ Status resolve_numerics(const EngineOptions& options, ResolvedModels& models) {
 
 Status resolve_ranks(const EngineOptions& options, ResolvedModels& models) {
   models.ranks = options.tensor_parallel_size;
+  models.parts = std::max(options.tensor_parallel_parts, models.ranks);
   models.nodes = options.nnodes;
   models.node = options.node_rank;
   DeviceChoice& device = models.device;
@@ -292,11 +292,11 @@ Status divide_experts(const EngineOptions& options, ResolvedModels& models) {
   if (!options.enable_expert_parallel) return {};
   model::Decoder divided = models.target.decoder;
   VOLLEY_RETURN_IF_ERROR(check_expert_parallel(options, models.device.kind, divided.divide_by_expert()));
-  if (models.ranks == 1 && options.data_parallel_size == 1) {
+  if (models.parts == 1 && options.data_parallel_size == 1) {
     models.warnings.push_back(
         "--enable-expert-parallel changes nothing with one rank: it goes with --tensor-parallel-size or "
         "--data-parallel-size.");
-  } else if (models.ranks == 1) {
+  } else if (models.ranks == 1 && options.data_parallel_size > 1) {
     models.expert_replicas = options.data_parallel_size;
     if (models.keeps_own_experts()) VOLLEY_RETURN_IF_ERROR(check_experts_of_gpus(models.target.decoder, options));
   } else {
@@ -307,14 +307,15 @@ Status divide_experts(const EngineOptions& options, ResolvedModels& models) {
 
 // Whether the models can be divided among the ranks.
 Status check_ranks(const ResolvedModels& models) {
-  VOLLEY_RETURN_IF_ERROR(model::check_ranks(models.target.decoder, models.ranks, "the target"));
+  const char* const option = models.parts > models.ranks ? "--tensor-parallel-parts" : "--tensor-parallel-size";
+  VOLLEY_RETURN_IF_ERROR(model::check_ranks(models.target.decoder, models.parts, "the target", option));
   if (!models.draft) return {};
   return model::check_ranks(models.draft->facts().decoder, models.ranks, "the drafter");
 }
 
 // The target that a rank computes. States and KV of a position take the same on all ranks.
 model::Decoder target_of_rank(const ResolvedModels& models, int rank) {
-  return model::shard_of(models.target.decoder, rank, models.ranks);
+  return model::shard_of(models.target.decoder, rank, models.ranks, models.parts);
 }
 
 Status resolve_attention(const EngineOptions& options, ResolvedModels& models) {
@@ -384,7 +385,7 @@ Result<std::vector<model::KvShape>> kv_shapes(const ResolvedModels& models) {
 void share_memory(const EngineOptions& options, ResolvedModels& models) {
   if (options.data_parallel_size == 1 || models.device.kind != DeviceKind::kCpu) return;
   if (models.ranks == 1) {
-    models.shared_weight_bytes = model::weight_bytes(model::params(models.target.decoder), models.target_numerics,
+    models.shared_weight_bytes = model::weight_bytes(target_params(models, 0), models.target_numerics,
                                                      *models.target_checkpoint, models.device.kind)
                                      .total();
   }
@@ -422,7 +423,8 @@ int32_t logit_rows(DeviceKind device) {
 }
 
 std::vector<model::Param> target_params(const ResolvedModels& models, int rank) {
-  std::vector<model::Param> params = model::shard(model::params(models.target.decoder), rank, models.ranks);
+  std::vector<model::Param> params =
+      model::shard(model::params(models.target.decoder), rank, models.ranks, models.parts);
   if (!models.keeps_own_experts()) return params;
   return model::keep_experts_of(std::move(params), models.expert_replica, models.expert_replicas);
 }

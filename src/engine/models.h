@@ -34,6 +34,7 @@ int32_t logit_rows(DeviceKind device);
 struct ResolvedModels {
   DeviceChoice device;
   int ranks = 1;            // of the tensor-parallel group
+  int parts = 1;            // of the target's layers, a multiple of ranks (model::shard_of())
   int nodes = 1, node = 0;  // processes that have equal parts of them, in order; which one this is
   families::TargetConfig target;
   SamplingParams default_sampling;                  // generation_config.json over the library's defaults

@@ -91,6 +91,7 @@ Result<std::vector<nodes::Fact>> node_facts(const EngineOptions& options, const 
   add("the version of Volley", VOLLEY_VERSION);
   add("--nnodes", models.nodes);
   add("--tensor-parallel-size", models.ranks);
+  add("--tensor-parallel-parts", models.parts);
   add("--enable-expert-parallel", options.enable_expert_parallel);
   add("--device", cpu ? "cpu" : "cuda");
   if (cpu) {

@@ -51,6 +51,13 @@ Status check_ranges(const EngineOptions& o) {
   if (const int ranks = o.tensor_parallel_size; ranks != 1 && ranks != 2 && ranks != 4 && ranks != 8) {
     return invalid_argument("--tensor-parallel-size is " + std::to_string(ranks) + ": use 1, 2, 4 or 8.");
   }
+  if (const int parts = o.tensor_parallel_parts; parts != 0) {
+    const bool power = parts == 1 || parts == 2 || parts == 4 || parts == 8;
+    if (!power || parts < o.tensor_parallel_size) {
+      return invalid_argument("--tensor-parallel-parts is " + std::to_string(parts) +
+                              ": use 1, 2, 4 or 8, and no fewer than --tensor-parallel-size.");
+    }
+  }
   VOLLEY_RETURN_IF_ERROR(check_nodes(o));
   if (!(o.memory_fraction >= 0 && o.memory_fraction <= 1)) {
     return invalid_argument("--memory-fraction must be between 0 and 1.");

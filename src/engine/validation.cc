@@ -223,6 +223,9 @@ Status check_expert_parallel(const EngineOptions& options, DeviceKind device, bo
     return unimplemented("More than " + std::to_string(comm::kMostGpuReplicas) + " GPUs are not built" + divided +
                          ": use fewer, or leave it out.");
   }
+  if (options.tensor_parallel_parts > 1) {
+    return unimplemented("--tensor-parallel-parts is not built" + divided + ": leave one of them out.");
+  }
   if (options.restart_on_device_error) {
     return unimplemented("--restart-on-device-error is not built" + divided + ": leave one of them out.");
   }

@@ -82,7 +82,10 @@ Result<float> read_scale(const weights::Checkpoint& checkpoint, const std::strin
 std::vector<KvShape> kv_shapes(const Decoder& spec) {
   std::vector<KvShape> shapes;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    if (const Attention* a = spec.attention(i)) shapes.push_back({a->kv_heads, a->head_dim, a->window});
+    const Attention* a = spec.attention(i);
+    for (int part = 0; a != nullptr && part < spec.parts; ++part) {
+      shapes.push_back({a->kv_heads, a->head_dim, a->window});
+    }
   }
   return shapes;
 }
@@ -93,10 +96,13 @@ Status read_kv_scales(const weights::Checkpoint& checkpoint, const weights::Quan
   size_t next = 0;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     if (spec.attention(i) == nullptr) continue;
-    KvShape& shape = shapes[next++];
     const std::string attention = "layers." + std::to_string(i) + ".self_attn.";
-    VOLLEY_ASSIGN(shape.k_scale, read_scale(checkpoint, kv_format, attention, "k"));
-    VOLLEY_ASSIGN(shape.v_scale, read_scale(checkpoint, kv_format, attention, "v"));
+    VOLLEY_ASSIGN(const float k_scale, read_scale(checkpoint, kv_format, attention, "k"));
+    VOLLEY_ASSIGN(const float v_scale, read_scale(checkpoint, kv_format, attention, "v"));
+    for (int part = 0; part < spec.parts; ++part, ++next) {
+      shapes[next].k_scale = k_scale;
+      shapes[next].v_scale = v_scale;
+    }
   }
   VOLLEY_CHECK_EQ(next, shapes.size());
   return {};
@@ -130,7 +136,8 @@ int64_t KvLayout::slot_bytes() const {
 
 void add_states(const Decoder& target, int32_t slots, int32_t tape_rows, DType activation, KvLayout& layout) {
   for (size_t i = 0; i < target.layers.size(); ++i) {
-    if (const GatedDelta* delta = target.delta(i)) layout.states.push_back(delta->shape);
+    if (const GatedDelta* delta = target.delta(i))
+      layout.states.insert(layout.states.end(), target.parts, delta->shape);
   }
   layout.slots = slots;
   layout.tape_rows = tape_rows;

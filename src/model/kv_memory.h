@@ -25,7 +25,7 @@ struct KvShape {
   float k_scale = 1, v_scale = 1;  // of a cache of codes (ops::KvLayer)
   bool drafts = false;             // the drafter's: no token of a text depends on it
 };
-// The layers that keep K and V, in order.
+// The layers that keep K and V, in order; of each its parts.
 std::vector<KvShape> kv_shapes(const Decoder& spec);
 
 // Sets the scales that the model's checkpoint has of its layers: tensors of one number beside each layer's projections,

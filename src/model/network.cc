@@ -35,6 +35,7 @@ bool head_summarises(const Stream& stream, const ops::LinearWeight& head, DType 
     part.layout = head.layout;
     part.format = head.format;
     part.portable = head.portable;
+    part.split_as = head.split_as;
     part.n = vocabulary_part(vocab, rank, group->ranks()).second;
     if (part.n == 0 || part.n % 4 != 0 || !ops::linear_summarises(stream, part, activation)) return false;
   }
@@ -61,6 +62,9 @@ Result<std::unique_ptr<Network>> Network::load(WeightLoader& loader,
   VOLLEY_ASSIGN(network->norm_, loader.vector("norm"));
   if (loader.has("head")) {
     VOLLEY_ASSIGN(network->head_, loader.linear("head"));
+    // However many ranks have the parts: the last one has fewer rows, and a rank of several parts more.
+    const int parts = spec.parts * (network->group_ == nullptr ? 1 : group->ranks());
+    if (parts > 1) network->head_.split_as = vocabulary_part(spec.vocab, 0, parts).second;
   }
   network->packed_bytes_ = loader.packed_bytes() - packed_before;
   return network;
@@ -68,30 +72,39 @@ Result<std::unique_ptr<Network>> Network::load(WeightLoader& loader,
 
 Status Network::load_layer(WeightLoader& loader, size_t index) {
   const std::string prefix = "layers." + std::to_string(index) + ".";
-  const Layer& layer = spec_.layers[index];
   Block block;
   VOLLEY_ASSIGN(block.input_norm, loader.vector(prefix + "input_norm"));
   VOLLEY_ASSIGN(block.post_norm, loader.vector(prefix + "post_norm"));
-  if (const Attention* attention = spec_.attention(index)) {
-    const AttentionSetup setup = {*attention, spec_.norm_eps, numerics_, rope(attention->rope), kv_layers_++};
-    VOLLEY_ASSIGN(block.mixer, AttentionBlock::load(loader, prefix, setup));
-  } else {
-    const auto& delta = std::get<GatedDelta>(layer.mixer);
-    VOLLEY_ASSIGN(block.mixer, GatedDeltaBlock::load(loader, prefix,
-                                                     {delta, spec_.norm_eps, numerics_.activation, delta_layers_++}));
-  }
-  if (const Experts* experts = spec_.experts(index)) {
-    VOLLEY_ASSIGN(block.ffn,
-                  ExpertsBlock::load(loader, prefix, {*experts, numerics_.activation, static_cast<uint32_t>(index)}));
-  } else {
-    VOLLEY_ASSIGN(block.ffn, DenseBlock::load(loader, prefix, numerics_.activation));
-  }
+  for (int part = 0; part < spec_.parts; ++part) VOLLEY_RETURN_IF_ERROR(load_part(loader, index, part, block));
   layers_.push_back(std::move(block));
   return {};
 }
 
+Status Network::load_part(WeightLoader& loader, size_t index, int part, Block& block) {
+  const std::string prefix = part_prefix("layers." + std::to_string(index) + ".", part);
+  auto& mixer = block.mixer.emplace_back();
+  auto& ffn = block.ffn.emplace_back();
+  if (const Attention* attention = spec_.attention(index)) {
+    const AttentionSetup setup = {*attention, spec_.norm_eps, numerics_, rope(attention->rope), kv_layers_++};
+    VOLLEY_ASSIGN(mixer, AttentionBlock::load(loader, prefix, setup));
+  } else {
+    const GatedDeltaBlock::Setup setup = {*spec_.delta(index), spec_.norm_eps, numerics_.activation, delta_layers_++};
+    VOLLEY_ASSIGN(mixer, GatedDeltaBlock::load(loader, prefix, setup));
+  }
+  if (spec_.experts(index) != nullptr) {
+    Experts experts = *spec_.experts(index);
+    if (experts.by_expert) experts.router.own_first += part * experts.router.own_count;
+    const bool counts = part == 0 || experts.by_expert;
+    VOLLEY_ASSIGN(
+        ffn, ExpertsBlock::load(loader, prefix, {experts, numerics_.activation, static_cast<uint32_t>(index), counts}));
+  } else {
+    VOLLEY_ASSIGN(ffn, DenseBlock::load(loader, prefix, numerics_.activation));
+  }
+  return {};
+}
+
 void Network::plan(Pass& pass) const {
-  for (const Block& layer : layers_) layer.mixer->plan(pass);
+  for (const Block& layer : layers_) layer.mixer[0]->plan(pass);
 }
 
 // What each layer's mixer and ffn reads, all in one place: a block has read its input when it adds to the residual
@@ -107,8 +120,8 @@ std::vector<ops::Input> Network::take_inputs(int64_t rows, Arena& scratch) const
     end = std::max(end, scratch.mark());
   };
   for (const Block& layer : layers_) {
-    take(layer.mixer->input_weight());
-    take(layer.ffn->input_weight());
+    take(layer.mixer[0]->input_weight());
+    take(layer.ffn[0]->input_weight());
   }
   scratch.take(DType::kU8, {static_cast<int64_t>(end - begin)});
   return inputs;
@@ -121,17 +134,22 @@ void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
   const auto normed = [&](const comm::NormAfter& norm) {
     ops::rms_norm(pass.stream, x, norm.weight, norm.eps, {}, norm.y, norm.copy);
   };
-  // A block, and the norm of what it leaves.
-  const auto run = [&](const auto& block, const ops::Input& h, const comm::NormAfter* next) {
-    ArenaScope scope(pass.scratch);
-    block.run(pass, h, {x, group_, group_ == nullptr ? nullptr : next});
+  std::optional<PartSums> sums;
+  if (spec_.parts > 1) sums.emplace(spec_.parts, pass.rows.rows, spec_.hidden, pass.scratch);
+  // A block, part by part, and the norm of what it leaves.
+  const auto run = [&](const auto& parts, const ops::Input& h, const comm::NormAfter* next) {
+    const Residual residual = {x, group_, group_ == nullptr ? nullptr : next, sums ? &*sums : nullptr};
+    for (const auto& block : parts) {
+      ArenaScope scope(pass.scratch);
+      block->run(pass, h, residual);
+    }
     if (group_ == nullptr && next != nullptr) normed(*next);
   };
   normed({layers_[0].input_norm.view, spec_.norm_eps, inputs[0]});
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Block& layer = layers_[i];
     const comm::NormAfter post = {layer.post_norm.view, spec_.norm_eps, inputs[2 * i + 1]};
-    run(*layer.mixer, inputs[2 * i], &post);
+    run(layer.mixer, inputs[2 * i], &post);
     const auto first = capture.layers.begin(), end = capture.layers.end();
     const auto captured_from = [&](auto from) { return std::find(from, end, static_cast<int32_t>(i)); };
     auto column = captured_from(first);
@@ -141,9 +159,9 @@ void Network::forward(Pass& pass, const Capture& capture, TensorView x) const {
         next.copy = {capture.features, column - first};
         column = captured_from(column + 1);
       }
-      run(*layer.ffn, inputs[2 * i + 1], &next);
+      run(layer.ffn, inputs[2 * i + 1], &next);
     } else {
-      run(*layer.ffn, inputs[2 * i + 1], nullptr);
+      run(layer.ffn, inputs[2 * i + 1], nullptr);
     }
     for (; column != end; column = captured_from(column + 1)) {
       ops::capture_feature(pass.stream, x, (column - first) * spec_.hidden, capture.features);
@@ -155,7 +173,7 @@ void Network::take_part(Pass& pass) const {
   VOLLEY_CHECK(pass.exchange != nullptr && pass.rows.rows == 0);
   const TensorView h(nullptr, activation(), {0, spec_.hidden}), x(nullptr, DType::kF32, {0, spec_.hidden});
   for (size_t i = 0; i < layers_.size(); ++i) {
-    if (spec_.experts(i) != nullptr) layers_[i].ffn->run(pass, h, {x});
+    if (spec_.experts(i) != nullptr) layers_[i].ffn[0]->run(pass, h, {x});
   }
 }
 

@@ -68,12 +68,13 @@ class Network {
  private:
   struct Block {
     Vector input_norm, post_norm;
-    std::unique_ptr<MixerBlock> mixer;
-    std::unique_ptr<FfnBlock> ffn;
+    std::vector<std::unique_ptr<MixerBlock>> mixer;  // by part
+    std::vector<std::unique_ptr<FfnBlock>> ffn;
   };
   Network() = default;
   std::vector<ops::Input> take_inputs(int64_t rows, Arena& scratch) const;
   Status load_layer(WeightLoader& loader, size_t index);
+  Status load_part(WeightLoader& loader, size_t index, int part, Block& block);
 
   std::shared_ptr<const weights::Checkpoint> checkpoint_;  // keeps the embedding table mapped
   Decoder spec_;

@@ -3,6 +3,7 @@
 // with the rows.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -47,32 +48,42 @@ struct Pass {
   comm::RowExchange* exchange = nullptr;
 };
 
+// What the parts of a layer add that a rank computes one after the other: sums of neighbours, then of neighbouring
+// sums, as a group of as many ranks adds (comm/comm.h).
+class PartSums {
+ public:
+  // parts: a power of 2. Takes its memory from `scratch`.
+  PartSums(int parts, int64_t rows, int64_t hidden, Arena& scratch);
+  // Whether the next part is the first one.
+  bool at_first() const { return done_ == 0; }
+  // Takes the next part's partial. Returns the sum of all if it was the last one, and begins anew; else nothing.
+  std::optional<TensorView> add(Stream& stream, TensorView partial);
+
+ private:
+  const int parts_;
+  int done_ = 0;
+  std::vector<TensorView> waiting_;  // sums that wait for their neighbours, of ever fewer parts
+};
+
 // The residual stream: [rows, hidden] fp32, the same on all ranks.
 struct Residual {
   TensorView x;
   comm::Communicator* group = nullptr;    // null: this rank is the only one
   const comm::NormAfter* next = nullptr;  // of several ranks: the norm that reads x when the block has added, or null
+  PartSums* parts = nullptr;              // null: a layer is of one part
+  // Whether what a block computes is a part of what is added.
+  bool in_parts() const { return group != nullptr || parts != nullptr; }
   // x += w a + bias, summed over the ranks. a: [rows, w.k] in the activation dtype; bias: [hidden] fp32, or a null
   // view.
   void add(Pass& pass, const ops::LinearWeight& w, TensorView a, TensorView bias = {}) const;
-  // x += the ranks' partial; and the next norm: a block adds once. REQUIRES: a group
+  // x += the partials of all parts and ranks; and the next norm: a block adds once. REQUIRES: in_parts()
   void sum(Pass& pass, TensorView partial) const;
-  // A bias that one rank adds for all.
-  TensorView once(TensorView bias) const { return group == nullptr || group->rank() == 0 ? bias : TensorView(); }
+  // A bias that one part adds for all.
+  TensorView once(TensorView bias) const {
+    const bool adds = (group == nullptr || group->rank() == 0) && (parts == nullptr || parts->at_first());
+    return adds ? bias : TensorView();
+  }
 };
-
-inline void Residual::sum(Pass& pass, TensorView partial) const {
-  if (next == nullptr) return group->add_sum(pass.stream, partial, x);
-  group->add_sum_and_norm(pass.stream, partial, x, *next);
-}
-
-inline void Residual::add(Pass& pass, const ops::LinearWeight& w, TensorView a, TensorView bias) const {
-  if (group == nullptr) return ops::linear(pass.stream, w, a, x, {ops::EndKind::kAdd, bias}, pass.scratch);
-  ArenaScope scope(pass.scratch);
-  const TensorView partial = pass.scratch.take(DType::kF32, {x.dim(0), x.dim(1)});
-  ops::linear(pass.stream, w, a, partial, {ops::EndKind::kStore, once(bias)}, pass.scratch);
-  sum(pass, partial);
-}
 
 // Lets the positions of a sequence see one another. Threads: immutable; calls that share a stream or scratch memory by
 // one thread at a time, here and below.

@@ -145,9 +145,16 @@ void shard_param(Param& param, int rank, int ranks) {
   }
 }
 
+// How much of a role names its layer, if the layer's parts have it each: all but what stands before mixer and
+// feed-forward network. 0: they do not.
+size_t layer_prefix(const std::string& role) {
+  if (!role.starts_with("layers.") || role.ends_with(".input_norm") || role.ends_with(".post_norm")) return 0;
+  return role.find('.', std::string("layers.").size()) + 1;
+}
+
 }  // namespace
 
-Status check_ranks(const Decoder& spec, int ranks, const std::string& whose) {
+Status check_ranks(const Decoder& spec, int ranks, const std::string& whose, const char* option) {
   const std::vector<Divided> list = divided(spec);
   const Divided* wrong = undivided(list, ranks);
   if (wrong == nullptr) return {};
@@ -155,15 +162,21 @@ Status check_ranks(const Decoder& spec, int ranks, const std::string& whose) {
   while (undivided(list, fits) != nullptr) fits /= 2;  // one rank fits
   const std::string n = std::to_string(ranks);
   const bool whole = wrong->experts > 0 && wrong->experts % ranks == 0;
-  return invalid_argument("--tensor-parallel-size " + n + " needs " + whose + "'s " + wrong->what +
-                          " to be a multiple of " + n + (wrong->shared ? " or a divisor of it" : "") + ", but it has " +
-                          std::to_string(wrong->n) + ": use " + std::to_string(fits) +
+  return invalid_argument(option + (" " + n) + " needs " + whose + "'s " + wrong->what + " to be a multiple of " + n +
+                          (wrong->shared ? " or a divisor of it" : "") + ", but it has " + std::to_string(wrong->n) +
+                          ": use " + std::to_string(fits) +
                           (whole                       ? ", or --enable-expert-parallel."
                            : cut_would_do(spec, ranks) ? ", or leave --enable-expert-parallel out."
                                                        : "."));
 }
 
-Decoder shard_of(const Decoder& spec, int rank, int ranks) {
+Decoder shard_of(const Decoder& spec, int rank, int ranks, int parts) {
+  if (parts > ranks) {
+    VOLLEY_CHECK_EQ(parts % ranks, 0);
+    Decoder shard = shard_of(spec, parts / ranks * rank, parts);
+    shard.parts = parts / ranks;
+    return shard;
+  }
   VOLLEY_CHECK(rank >= 0 && rank < ranks && check_ranks(spec, ranks, "it").ok());
   Decoder shard = spec;
   for (Layer& layer : shard.layers) {
@@ -190,11 +203,30 @@ Decoder shard_of(const Decoder& spec, int rank, int ranks) {
   return shard;
 }
 
-std::vector<Param> shard(std::vector<Param> list, int rank, int ranks) {
+std::vector<Param> shard(std::vector<Param> list, int rank, int ranks, int parts) {
   VOLLEY_CHECK(rank >= 0 && rank < ranks);
-  if (ranks == 1) return list;
-  for (Param& param : list) shard_param(param, rank, ranks);
-  return list;
+  const int own = std::max(1, parts / ranks);
+  if (ranks * own == 1) return list;
+  std::vector<Param> all;
+  for (Param& param : list) {
+    const size_t of_layer = own > 1 ? layer_prefix(param.role) : 0;
+    if (of_layer == 0) {
+      shard_param(param, rank, ranks);
+      all.push_back(std::move(param));
+      continue;
+    }
+    for (int part = 0; part < own; ++part) {
+      Param& copy = all.emplace_back(param);
+      copy.role = part_prefix(param.role.substr(0, of_layer), part) + param.role.substr(of_layer);
+      copy.again |= part > 0 && param.parts[0].split == Split::kNone;
+      shard_param(copy, rank * own + part, ranks * own);
+    }
+  }
+  return all;
+}
+
+std::string part_prefix(const std::string& layer, int part) {
+  return part == 0 ? layer : layer + "part" + std::to_string(part) + ".";
 }
 
 std::pair<int32_t, int32_t> experts_part(int32_t experts, int replica, int replicas) {

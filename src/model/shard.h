@@ -16,17 +16,24 @@
 namespace volley::model {
 
 // Whether the decoder can be divided among so many ranks. kInvalidArgument names what does not divide, and how many
-// ranks it would be for. whose: "the target", for the sentence.
-Status check_ranks(const Decoder& spec, int ranks, const std::string& whose);
+// ranks it would be for. whose: "the target", for the sentence, as `option` is.
+Status check_ranks(const Decoder& spec, int ranks, const std::string& whose,
+                   const char* option = "--tensor-parallel-size");
 
 // What a rank computes: the decoder with its heads, widths and experts (RouterRule::own_first); hidden size and
 // vocabulary are the whole model's. Ranks beyond the number of KV heads, or of key heads of a gated delta rule, share
 // them. REQUIRES: check_ranks(). For Network and kv_shapes(); its tensors are shard() of the whole decoder's list, not
 // params() of this one.
-Decoder shard_of(const Decoder& spec, int rank, int ranks);
+// parts: a multiple of ranks; 0: as many. With more, layers are divided among so many, and a rank computes
+// Decoder::parts of them, its own ones in order: each like a rank of that many, so all numbers of ranks up to `parts`
+// have the same bits. REQUIRES: check_ranks() of that many.
+Decoder shard_of(const Decoder& spec, int rank, int ranks, int parts = 0);
 
 // What a rank has of a decoder's list. Names and the checkpoint's shapes stay; rows, ranges and columns are the rank's.
-std::vector<Param> shard(std::vector<Param> list, int rank, int ranks);
+// Of the parts of a layer behind the first one the roles begin with part_prefix().
+std::vector<Param> shard(std::vector<Param> list, int rank, int ranks, int parts = 0);
+// layer: "layers.3."
+std::string part_prefix(const std::string& layer, int part);
 
 // Which rows of an output head a rank has, (first, number): whole groups of ops::kSummaryGroup, an equal number on each
 // rank but the last ones that have any. Ranks behind them have none.

@@ -79,6 +79,7 @@ struct Decoder {
   bool norms_above_one = false;  // checkpoints hold a norm's weight less 1; but for the one inside GatedDelta
   std::vector<RopeSpec> ropes;
   std::vector<Layer> layers;
+  int32_t parts = 1;  // of each layer, with weights of their own, that a rank computes one after the other (shard.h)
 
   // The attention of layer i, or null where it has another mixer; its experts, or null where it is dense.
   const Attention* attention(size_t i) const { return std::get_if<Attention>(&layers[i].mixer); }

@@ -56,7 +56,7 @@ ops::Routing ExpertsBlock::take_own_routing(Pass& pass) const {
 
 void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const {
   if (pass.exchange != nullptr) {
-    VOLLEY_CHECK(x.group == nullptr);
+    VOLLEY_CHECK(!x.in_parts());
     return run_with_others(pass, h, x.x);
   }
   const ops::RouterRule& rule = setup_.spec.router;
@@ -64,13 +64,13 @@ void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const
   ArenaScope scope(pass.scratch);
   const ops::Routing routing = take_own_routing(pass);
   ops::RouteCall call = route_call(pass);
-  call.touched_total = pass.routing.touched_total;
+  call.touched_total = setup_.counts ? pass.routing.touched_total : nullptr;
   const bool gain = ops::experts_gain_from_counters(rule, setup_.spec.inner, rows);
   const int64_t counters = gain ? ops::experts_counters(rule, rows) : 0;
-  // What a rank of several adds begins at 0, as counters do.
-  const int64_t sums = x.group != nullptr ? x.x.count() : 0;
+  // What one part of several adds begins at 0, as counters do.
+  const int64_t sums = x.in_parts() ? x.x.count() : 0;
   if (sums + counters > 0) call.zeroed = pass.scratch.take(DType::kI32, {sums + counters});
-  const Residual own = x.group != nullptr ? Residual{{call.zeroed.data, DType::kF32, {rows, down_.n}}} : x;
+  const Residual own = x.in_parts() ? Residual{{call.zeroed.data, DType::kF32, {rows, down_.n}}} : x;
   // Logits are made for simulated routing, too: it takes the place of their values, not of their cost.
   call.logits = pass.scratch.take(DType::kF32, {rows, rule.experts});
   ops::route_rows(pass.stream, rule, router_, h, call, routing, pass.scratch);
@@ -87,7 +87,7 @@ void ExpertsBlock::run(Pass& pass, const ops::Input& h, const Residual& x) const
       .down_end = {ops::EndKind::kStore, setup_.spec.by_expert ? down_bias_.view : x.once(down_bias_.view)}};
   ops::experts_ffn(pass.stream, ffn, routing);
   if (setup_.spec.shared_inner > 0) add_shared(pass, h, own);
-  if (x.group != nullptr) x.sum(pass, own.x);
+  if (x.in_parts()) x.sum(pass, own.x);
 }
 
 // All replicas go through the same pieces of the rows that they have together; on GPUs there is one. Between begin()

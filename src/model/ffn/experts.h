@@ -17,6 +17,7 @@ class ExpertsBlock final : public FfnBlock {
     Experts spec;
     DType activation = DType::kBF16;
     uint32_t layer = 0;  // its number: what made-up and recorded routing go by
+    bool counts = true;  // the experts touched: where parts of a layer route to the same ones, one does
   };
   // prefix: of the layer's roles, "layers.3.". Errors as WeightLoader, and ops::check_router()'s.
   static Result<std::unique_ptr<FfnBlock>> load(WeightLoader& loader, const std::string& prefix, const Setup& setup);

@@ -305,9 +305,8 @@ void linear_cuda(Stream& stream, const LinearWeight& w, const Input& x, TensorVi
   switch (linear_cuda_kernel(stream.gpu(), w, x.values.dtype)) {
     case LinearKernel::kTiles: {
       const bool biased = end.bias.data != nullptr;
-      return linear_tiles_cuda(
-          stream, w, x, y, end,
-          biased ? LinearCudaPlan::make_biased(w, rows) : LinearCudaPlan::make(w.n, w.k, w.layout, rows, w.format));
+      return linear_tiles_cuda(stream, w, x, y, end,
+                               biased ? LinearCudaPlan::make_biased(w, rows) : LinearCudaPlan::make(w, rows));
     }
     case LinearKernel::kPortable:
       return linear_portable_cuda(stream, w, x.values, y, end);

@@ -78,8 +78,10 @@ struct LinearCudaPlan {
   LinearTile tile;
   int64_t row_tiles = 0;
 
+  // split_as: LinearWeight's
   static LinearCudaPlan make(int64_t n, int64_t k, LinearLayout layout, int64_t rows,
-                             const WeightFormat& format = DType::kBF16);
+                             const WeightFormat& format = DType::kBF16, int64_t split_as = 0);
+  static LinearCudaPlan make(const LinearWeight& w, int64_t rows);
   // The same with a tile that summarises rows. REQUIRES: linear_cuda_summarises().
   static LinearCudaPlan make_summarising(const LinearWeight& w, int64_t rows);
   // The same with a tile that adds a bias.
@@ -97,7 +99,7 @@ struct LinearPortablePlan {
   int tile_rows = 0;
   int64_t row_tiles = 0;
 
-  static LinearPortablePlan make(int64_t n, int64_t k, LinearLayout layout, int64_t rows);
+  static LinearPortablePlan make(int64_t n, int64_t k, LinearLayout layout, int64_t rows, int64_t split_as = 0);
 };
 
 enum class LinearKernel {

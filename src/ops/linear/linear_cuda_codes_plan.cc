@@ -48,7 +48,7 @@ std::vector<LinearTile> linear_codes_tiles(LinearLayout layout, int split, bool 
 }
 
 LinearCudaPlan linear_codes_plan(const LinearWeight& w, int64_t rows, bool biased) {
-  LinearCudaPlan plan = LinearCudaPlan::make(w.n, w.k, w.layout, rows, DType::kBF16);
+  LinearCudaPlan plan = LinearCudaPlan::make(w.n, w.k, w.layout, rows, DType::kBF16, w.split_as);
   double best_time = 1e30;
   for (const LinearTile& tile : linear_codes_tiles(w.layout, plan.split, biased)) {
     if (!fits(tile, rows)) continue;

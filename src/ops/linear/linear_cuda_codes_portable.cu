@@ -167,7 +167,7 @@ void launch_portable(int warps, Stream& stream, const PortableArgs& args) {
 }  // namespace
 
 void linear_codes_portable_cuda(Stream& stream, const LinearWeight& w, TensorView x, TensorView y, const End& end) {
-  const LinearPortablePlan plan = LinearPortablePlan::make(w.n, w.k, w.layout, y.shape[0]);
+  const LinearPortablePlan plan = LinearPortablePlan::make(w.n, w.k, w.layout, y.shape[0], w.split_as);
   PortableArgs args;
   args.codes = CodeKind(w.format);
   args.weights = static_cast<const uint8_t*>(w.packed.data());

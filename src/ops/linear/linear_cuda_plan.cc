@@ -138,16 +138,20 @@ std::vector<LinearTile> LinearCudaPlan::tiles(LinearLayout layout, int split, co
   return tiles;
 }
 
-LinearCudaPlan LinearCudaPlan::make(int64_t n, int64_t k, LinearLayout layout, int64_t rows,
-                                    const WeightFormat& format) {
+LinearCudaPlan LinearCudaPlan::make(int64_t n, int64_t k, LinearLayout layout, int64_t rows, const WeightFormat& format,
+                                    int64_t split_as) {
   LinearCudaPlan plan;
   plan.halves = 2 * linear_cuda_panels(n, layout);
   plan.k_blocks = linear_cuda_k_blocks(k, format.code);
-  plan.split = best_split(plan.halves, plan.k_blocks, layout);
+  plan.split = best_split(split_as > 0 ? 2 * linear_cuda_panels(split_as, layout) : plan.halves, plan.k_blocks, layout);
   plan.tile = best_tile(plan.halves, plan.split, rows, tiles(layout, plan.split, format));
   if (rows <= kMostPairRows && !format.in_blocks() && comes_in_waves(plan)) plan.tile = pair_tile(rows);
   plan.row_tiles = divide_up(rows, plan.tile.rows);
   return plan;
+}
+
+LinearCudaPlan LinearCudaPlan::make(const LinearWeight& w, int64_t rows) {
+  return make(w.n, w.k, w.layout, rows, w.format, w.split_as);
 }
 
 std::vector<LinearTile> LinearCudaPlan::summary_tiles() {
@@ -157,7 +161,7 @@ std::vector<LinearTile> LinearCudaPlan::summary_tiles() {
 }
 
 LinearCudaPlan LinearCudaPlan::make_summarising(const LinearWeight& w, int64_t rows) {
-  LinearCudaPlan plan = make(w.n, w.k, w.layout, rows, w.format);
+  LinearCudaPlan plan = make(w, rows);
   plan.tile = best_tile(plan.halves, plan.split, rows, summary_tiles());
   plan.row_tiles = divide_up(rows, plan.tile.rows);
   return plan;
@@ -172,7 +176,7 @@ std::vector<LinearTile> LinearCudaPlan::bias_tiles() {
 }
 
 LinearCudaPlan LinearCudaPlan::make_biased(const LinearWeight& w, int64_t rows) {
-  LinearCudaPlan plan = make(w.n, w.k, w.layout, rows, w.format);
+  LinearCudaPlan plan = make(w, rows);
   plan.tile = best_tile(plan.halves, plan.split, rows, bias_tiles());
   plan.row_tiles = divide_up(rows, plan.tile.rows);
   return plan;
@@ -192,10 +196,11 @@ float* linear_cuda_scales(const LinearWeight& w) {
   return reinterpret_cast<float*>(static_cast<char*>(w.packed.data()) + blocks * kBlockBytes);
 }
 
-LinearPortablePlan LinearPortablePlan::make(int64_t n, int64_t k, LinearLayout layout, int64_t rows) {
+LinearPortablePlan LinearPortablePlan::make(int64_t n, int64_t k, LinearLayout layout, int64_t rows, int64_t split_as) {
   LinearPortablePlan plan;
   const int64_t panels = linear_cuda_panels(n, layout);
-  plan.split = best_split(2 * panels, linear_cuda_k_blocks(k), layout);
+  const int64_t split_panels = split_as > 0 ? linear_cuda_panels(split_as, layout) : panels;
+  plan.split = best_split(2 * split_panels, linear_cuda_k_blocks(k), layout);
   plan.tile_rows = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
   plan.row_tiles = divide_up(rows, plan.tile_rows);
   // Half panels where whole ones would leave multiprocessors idle; a pair of gate and up is a whole one.
@@ -213,8 +218,7 @@ LinearKernel linear_cuda_kernel(const GpuInfo& gpu, const LinearWeight& w, DType
 
 bool linear_cuda_summarises(const GpuInfo& gpu, const LinearWeight& w, DType x) {
   return w.layout == LinearLayout::kPlain && !w.format.in_blocks() &&
-         linear_cuda_kernel(gpu, w, x) == LinearKernel::kTiles &&
-         LinearCudaPlan::make(w.n, w.k, w.layout, 1, w.format).split == 1;
+         linear_cuda_kernel(gpu, w, x) == LinearKernel::kTiles && LinearCudaPlan::make(w, 1).split == 1;
 }
 
 bool linear_cuda_takes_fp8(const GpuInfo& gpu) {
