@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <future>
-#include <mutex>
 #include <new>
 #include <numeric>
 #include <string>
@@ -15,8 +14,7 @@
 #include "device/cpu/work_hook_for_test.h"
 #include "device/fault.h"
 #include "engine/device_testing.h"
-#include "engine/worker_for_test.h"
-#include "weights/fixtures_for_test.h"
+#include "engine/tiny_pair_for_test.h"
 
 namespace volley::engine {
 namespace {
@@ -31,7 +29,7 @@ constexpr bool kEach = true;
 #endif
 
 // A tiny pair on a device whose n-th piece of work (launch, copy, fence) or allocation goes wrong.
-class Fault : public WorkerTest, public ::testing::WithParamInterface<TestedRank> {
+class Fault : public TinyPairTest, public ::testing::WithParamInterface<TestedRank> {
  protected:
   enum class Kind { kNone, kWork, kMemory, kHostMemory, kHang };
 
@@ -43,19 +41,9 @@ class Fault : public WorkerTest, public ::testing::WithParamInterface<TestedRank
   }
 
   static EngineOptions tiny_options() {
-    EngineOptions options = plain_options();
-    options.model_dir = "tests/data/targets/" + weights::target_of_drafter("one_layer");
-    options.draft_dir = "tests/data/drafters/one_layer";
-    options.speculation = Speculation::kOn;
-    options.dummy_weights.reset();
-    options.skip_tokenizer = true;
-    options.verify = {VerifyPolicy::Kind::kFull};
+    EngineOptions options = tiny_pair();
     options.tensor_parallel_size = GetParam().ranks;
     options.threads = 2 * GetParam().ranks;  // regions with one thread do not call the hook
-    options.max_num_batched_tokens = 64;
-    options.prefill_chunk = 16;
-    options.max_model_len = 96;
-    options.kv_pages = 40;
     return options;
   }
 
@@ -85,10 +73,7 @@ class Fault : public WorkerTest, public ::testing::WithParamInterface<TestedRank
       }
     };
     parts.least_between_faults_s = 0;
-    parts.on_device_failure = [this](const std::string& failure) {
-      const std::lock_guard lock(mutex_);
-      failures_.push_back(failure);
-    };
+    keep_failures(parts);
     return parts;
   }
 
@@ -103,63 +88,6 @@ class Fault : public WorkerTest, public ::testing::WithParamInterface<TestedRank
   int64_t thrown() const { return thrown_; }
   void release() {
     if (!released_.exchange(true)) go_on_.set_value();
-  }
-
-  // One with a step's masks, one with a prompt's logprobs, one without either: all the memory that steps ask for.
-  std::vector<std::future<Finish>> submit_all(std::vector<std::vector<TokenId>>& tokens) {
-    tokens.assign(3, {});
-    std::vector<std::future<Finish>> ends;
-    for (int i = 0; i < 3; ++i) {
-      GenerateRequest request = request_of(12 + 9 * i);
-      for (size_t j = 0; j < request.prompt.size(); ++j) request.prompt[j] = static_cast<TokenId>(2 + (j * 7 + i) % 40);
-      request.max_tokens = 9;
-      request.sampling.temperature = i == 0 ? 0.0f : 0.9f;
-      request.sampling.presence_penalty = i == 1 ? 0.5f : 0.0f;
-      if (i == 1) request.bad_words = {{5, 6}, {9}};
-      if (i == 2) request.prompt_logprobs = 2;
-      ends.push_back(submit(std::move(request), nullptr, &tokens[static_cast<size_t>(i)]));
-    }
-    return ends;
-  }
-
-  std::vector<Finish> run_all(std::vector<std::vector<TokenId>>& tokens) {
-    worker_->drop_prefix_cache();  // each time as the first
-    auto ends = submit_all(tokens);
-    std::vector<Finish> finishes;
-    for (auto& end : ends) {
-      const bool ended = end.wait_for(300s) == std::future_status::ready;
-      EXPECT_TRUE(ended) << "a request hangs";
-      if (!ended) std::abort();  // nothing can be torn down
-      finishes.push_back(end.get());
-    }
-    return finishes;
-  }
-
-  // Some ended by the failure, with these words; others were faster.
-  static void expect_failures(const std::vector<Finish>& finishes, const std::string& words) {
-    int failed = 0;
-    for (const Finish& finish : finishes) {
-      if (finish.reason == FinishReason::kLength) continue;
-      ++failed;
-      ASSERT_TRUE(finish.error);
-      EXPECT_EQ(finish.error->code, ErrorCode::kUnavailable);
-      EXPECT_NE(finish.error->message.find(words), std::string::npos) << finish.error->message;
-    }
-    EXPECT_GT(failed, 0);
-  }
-
-  std::vector<std::string> failures() {
-    const std::lock_guard lock(mutex_);
-    return failures_;
-  }
-
-  void expect_nothing_held() {
-    for (int i = 0; i < 300'000 && worker_->stats().requests_running + worker_->stats().requests_waiting > 0; ++i) {
-      std::this_thread::sleep_for(1ms);
-    }
-    const EngineStats stats = worker_->stats();
-    EXPECT_EQ(stats.requests_running + stats.requests_waiting, 0);
-    EXPECT_EQ(stats.pages_used, stats.pages_cached);
   }
 
  private:
@@ -187,8 +115,6 @@ class Fault : public WorkerTest, public ::testing::WithParamInterface<TestedRank
     const bool others = std::this_thread::get_id() == threads_[1].load();
     if (others == (GetParam().rank == 1)) before(false);
   };
-  std::mutex mutex_;
-  std::vector<std::string> failures_;  // guarded by mutex_
 };
 
 constexpr int64_t kNever = 1'000'000;

@@ -11,7 +11,9 @@ namespace volley {
 namespace {
 
 Error cuda_error(cudaError_t error, const std::string& what) {
-  return {ErrorCode::kUnavailable, what + ": " + cudaGetErrorString(error) + "."};
+  const bool no_memory = error == cudaErrorMemoryAllocation;
+  return {no_memory ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
+          what + ": " + cudaGetErrorString(error) + "."};
 }
 
 // A ring of pinned pieces for edits of device state: a piece is reused when kPieces others have gone after it, which is
@@ -115,8 +117,7 @@ class CudaDevice final : public Device {
     VOLLEY_CUDA_CHECK(cudaSetDevice(ordinal_));
     const size_t size = std::max<size_t>(bytes, 64);
     void* p = nullptr;
-    if (const cudaError_t error = cudaMalloc(&p, size); error != cudaSuccess) {
-      cudaGetLastError();  // an allocation that failed must not fail the next launch's check
+    if (!has_memory(cudaMalloc(&p, size))) {
       return resource_exhausted("Cannot allocate " + std::to_string(bytes >> 20) +
                                 " MiB of GPU memory: use a smaller model, or lower --max-model-len, --max-num-seqs or "
                                 "--memory-fraction.");
@@ -132,8 +133,7 @@ class CudaDevice final : public Device {
   Result<Buffer> allocate_host(size_t bytes) override {
     const size_t size = std::max<size_t>(bytes, 64);
     void* p = nullptr;
-    if (const cudaError_t error = cudaMallocHost(&p, size); error != cudaSuccess) {
-      cudaGetLastError();
+    if (!has_memory(cudaMallocHost(&p, size))) {
       return resource_exhausted("Cannot pin " + std::to_string(bytes >> 20) + " MiB of host memory.");
     }
     std::memset(p, 0, size);
@@ -180,6 +180,17 @@ class CudaDevice final : public Device {
   std::string name() const override { return name_; }
 
  private:
+  // What an allocation returned. A fault from before shows at every call, and is no lack of memory.
+  bool has_memory(cudaError_t error) const {
+    if (error == cudaSuccess) return true;
+    const cudaError_t before = cudaStreamQuery(stream_handle_);
+    cudaGetLastError();  // an allocation that failed must not fail the next launch's check
+    if (before != cudaSuccess && before != cudaErrorNotReady) {
+      cuda::throw_fault(__FILE__, __LINE__, "cudaStreamQuery", before);
+    }
+    return false;
+  }
+
   int ordinal_ = 0;
   cudaStream_t stream_handle_ = nullptr;
   cudaStream_t recording_ = nullptr;  // graphs are recorded here, and run on the other
