@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 seconds=${1:-60}
 targets=("${@:2}")
-[ "${#targets[@]}" -gt 0 ] || targets=(http bodies safetensors config batch grammar tokenizer nodes)
+[ "${#targets[@]}" -gt 0 ] || targets=(http bodies safetensors config batch multipart grammar tokenizer nodes)
 
 # The clang++ of its version, if that can make a fuzz target.
 has_fuzzer() {

@@ -183,14 +183,17 @@ MultipartReader::Verdict MultipartReader::behind_delimiter(bool* more) {
 }
 
 MultipartReader::Verdict MultipartReader::headers(bool* more) {
-  const size_t found = buffer_.find("\r\n\r\n");
+  constexpr std::string_view kEmptyLine = "\r\n\r\n";
+  const size_t found = buffer_.find(kEmptyLine);
   *more = found != std::string::npos;
-  if (std::min(found, buffer_.size()) > kMaxHeaderBytes) return malformed("a part's headers are too long");
+  // The last bytes may be the begin of the empty line, which does not count.
+  const size_t least = *more ? found : buffer_.size() - std::min(buffer_.size(), kEmptyLine.size() - 1);
+  if (least > kMaxHeaderBytes) return malformed("a part's headers are too long");
   if (!*more) return std::nullopt;
   auto part = read_part(std::string_view(buffer_).substr(0, found + kLineEnd.size()));
   if (auto* error = std::get_if<ApiError>(&part)) return std::move(*error);
   if (auto refused = hooks_.begin(std::get<Part>(part))) return refused;
-  drop(found + 2 * kLineEnd.size());
+  drop(found + kEmptyLine.size());
   at_ = At::kData;
   return std::nullopt;
 }

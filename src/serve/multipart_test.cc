@@ -94,6 +94,17 @@ TEST(Multipart, RefusesWhatItCannotTellApart) {
   EXPECT_TRUE(take(many + kEnd, 100).error);
 }
 
+TEST(Multipart, HeadersOfTheMostBytesAreTakenHoweverTheyAreCut) {
+  const std::string disposition = "Content-Disposition: form-data; name=\"a\"\r\nX: ";
+  for (const size_t more : {size_t{0}, size_t{1}}) {
+    const std::string filler(MultipartReader::kMaxHeaderBytes - disposition.size() + more, 'x');
+    const std::string body = "--xyz\r\n" + disposition + filler + "\r\n\r\n1\r\n" + kEnd;
+    for (const size_t size : {size_t{1}, size_t{7}, body.size()}) {
+      EXPECT_EQ(take(body, size).error.has_value(), more > 0) << more << " past the most, in pieces of " << size;
+    }
+  }
+}
+
 TEST(Multipart, KeepsNothingOfWhatHasPassed) {
   size_t seen = 0, largest = 0;
   MultipartReader reader("xyz", {[](const MultipartReader::Part&) { return MultipartReader::Verdict(); },
