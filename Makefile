@@ -75,7 +75,7 @@ asan: setup  ## every test under AddressSanitizer and UndefinedBehaviorSanitizer
 
 tsan: setup  ## the tests of what has threads under ThreadSanitizer
 	@mkdir -p build
-	@scripts/run_tests.sh tsan --only '^(comm_test|device|dispatcher_test|engine_|lifecycle|net_test|nodes_|verify_test|server_)'
+	@scripts/run_tests.sh tsan --only '^(comm_test|data_parallel_test|device|dispatcher_test|engine_|lifecycle|lockstep_test|net_test|nodes_|tensor_parallel_test|verify_test|server_)'
 
 sbom:  ## lists of what a build is made of, and of licences: build/sbom (needs Node.js 20)
 	@scripts/make_sbom.sh
