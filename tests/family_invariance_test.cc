@@ -213,12 +213,13 @@ struct Setup {
   int parts = 0;           // of layers; plain decoding is on one rank then
   bool by_expert = false;  // ranks divide the experts among them, or, of one rank each, replicas
   int replicas = 1;
-  bool whole = full_matrix();  // all requests
+  bool whole = full_matrix();             // all requests
+  std::optional<uint64_t> dummy_weights;  // of a folder that has none
 };
 
-// Every configuration of `rows` against plain decoding of one request at a time, on one replica. folder: of tests/data.
-void check_target(const std::string& folder, const Setup& setup, std::span<const Configuration> rows) {
-  const std::string model = "tests/data/" + folder, name = fs::path(folder).filename();
+// Every configuration of `rows` against plain decoding of one request at a time, on one replica.
+void check_model(const std::string& model, const Setup& setup, std::span<const Configuration> rows) {
+  const std::string name = fs::path(model).filename();
   const auto target = families::read_target(model);
   ASSERT_TRUE(target.ok()) << target.error().message;
   const ReplayFolder drafter(name);
@@ -226,6 +227,7 @@ void check_target(const std::string& folder, const Setup& setup, std::span<const
     EngineOptions options = options_of(c, model, draft);
     options.quantization = setup.weights;
     options.kv_cache_dtype = setup.cache;
+    options.dummy_weights = setup.dummy_weights;
     const bool plain = draft.empty() && c.concurrency == 1;
     options.tensor_parallel_size = plain && setup.parts > 0 ? 1 : setup.ranks;
     options.tensor_parallel_parts = setup.parts;
@@ -272,6 +274,10 @@ void check_target(const std::string& folder, const Setup& setup, std::span<const
   }
 }
 
+void check_target(const std::string& folder, const Setup& setup, std::span<const Configuration> rows) {
+  check_model("tests/data/" + folder, setup, rows);
+}
+
 class FamilyInvariance : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(FamilyInvariance, SpeculationAndEverythingElseIsInvisible) {
@@ -296,19 +302,19 @@ struct Divided {
   bool by_expert = false;
 };
 
-// Targets whose heads and widths, or experts, two or four ranks can divide among them.
+// Targets whose heads and widths, or experts, two, four or eight ranks can divide among them.
 std::vector<Divided> divided_targets() {
   std::vector<Divided> list;
   for (const std::string& name : folders("targets")) {
     auto target = families::read_target("tests/data/targets/" + name);
     if (!target.ok()) continue;
-    for (const int ranks : {2, 4}) {
-      if (kSanitized && ranks == 4) continue;  // no other code than two
+    for (const int ranks : {2, 4, 8}) {
+      if (kSanitized && ranks > 2) continue;  // no other code than two
       if (model::check_ranks(target->decoder, ranks, name).ok()) list.push_back({name, ranks});
     }
     if (!target->decoder.divide_by_expert()) continue;
-    for (const int ranks : {2, 4}) {
-      if (kSanitized && ranks == 4) continue;
+    for (const int ranks : {2, 4, 8}) {
+      if (kSanitized && ranks > 2) continue;
       if (model::check_ranks(target->decoder, ranks, name).ok()) list.push_back({name, ranks, true});
     }
   }
@@ -343,6 +349,62 @@ TEST(FixedParts, TokensDoNotDependOnTheRanks) {
     }
   }
   if (!kSanitized) EXPECT_GE(models, 10u);
+}
+
+// A target of tests/data with other sizes, for random weights. It is removed with the object.
+class ResizedTarget {
+ public:
+  ResizedTarget(const std::string& name, const nlohmann::json& sizes)
+      : path_(fs::temp_directory_path() / ("volley-" + name + "-" + std::to_string(::getpid()))) {
+    std::ifstream file("tests/data/targets/" + name + "/config.json");
+    nlohmann::json config = nlohmann::json::parse(file);
+    (config.contains("text_config") ? config["text_config"] : config).update(sizes);
+    fs::create_directories(path_);
+    std::ofstream(path_ / "config.json") << config;
+  }
+  ~ResizedTarget() { fs::remove_all(path_); }
+
+  std::string path() const { return path_.string(); }
+
+ private:
+  fs::path path_;
+};
+
+struct Resized {
+  std::string name;  // of the target that it is like
+  nlohmann::json sizes;
+  int ranks = 0;
+  bool by_expert = false;
+};
+
+// Protects: as many ranks as there may be, of which several share a KV head, and dense and mixed hybrids on four, whose
+// key heads are shared, too. No target of tests/data has sizes for it, and what is compared needs no reference.
+TEST(ManyRanks, SpeculationAndEverythingElseIsInvisible) {
+  const nlohmann::json recurrent = {{"num_attention_heads", 8},
+                                    {"num_key_value_heads", 2},
+                                    {"linear_num_value_heads", 8},
+                                    {"linear_num_key_heads", 2}};
+  nlohmann::json dense = recurrent, mixed = recurrent;
+  dense["intermediate_size"] = 64;
+  mixed["num_experts"] = 8;
+  const std::vector<Resized> list = {
+      {"plain", {{"num_attention_heads", 8}, {"vocab_size", 131}}, 8},
+      {"hybrid_wide", dense, 4},
+      {"hybrid_wide", dense, 8},
+      {"hybrid_experts", mixed, 4},
+      {"hybrid_experts", mixed, 4, true},
+  };
+  std::vector<Configuration> rows = hybrid_configurations();
+  if (!full_matrix()) rows = {rows[0], rows[2], rows[8], rows[10]};
+  if (kSanitized) rows.resize(1);
+  int checked = 0;
+  for (const Resized& model : list) {
+    if (!has_room_for(model.ranks)) continue;
+    const ResizedTarget target(model.name, model.sizes);
+    check_model(target.path(), {.ranks = model.ranks, .by_expert = model.by_expert, .dummy_weights = 5}, rows);
+    ++checked;
+  }
+  if (checked == 0) GTEST_SKIP() << "needs 4 GPUs";
 }
 
 // Replicas that divide the experts among them have the tokens of one that has them all. The last row is measured before

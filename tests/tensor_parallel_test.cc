@@ -156,7 +156,8 @@ TEST_P(TargetsOnRanks, HaveTheLogitsOfTheReference) {
 INSTANTIATE_TEST_SUITE_P(All, TargetsOnRanks,
                          ::testing::Values(Case{"targets", 2, 20, 9}, Case{"targets", 4, 11, 6},
                                            Case{"quantised", 2, 12, 4}, Case{"quantised", 4, 2, 1},
-                                           Case{"targets", 2, 4, 3, true}, Case{"targets", 4, 2, 1, true},
+                                           Case{"targets", 8, 2, 1}, Case{"targets", 2, 4, 3, true},
+                                           Case{"targets", 4, 2, 1, true}, Case{"targets", 8, 2, 1, true},
                                            Case{"quantised", 2, 3, 1, true}, Case{"quantised", 4, 2, 1, true}),
                          case_name);
 
