@@ -673,6 +673,49 @@ TEST(Cli, InspectSaysHowACheckpointIsQuantised) {
   EXPECT_NE(program.out().find("48, all there"), std::string::npos) << program.out();
 }
 
+// What `inspect --json` says of memory. ranks: 0: nothing is said of them.
+Json inspected_memory(std::vector<std::string> arguments, int ranks) {
+  arguments.insert(arguments.begin(), {"inspect", "--json"});
+  if (ranks > 0) arguments.insert(arguments.end(), {"--tensor-parallel-size", std::to_string(ranks)});
+  Program program(arguments);
+  EXPECT_NE(program.status(), 2) << program.err();  // 3 where there is no tokenizer
+  return program.last_json()["memory"];
+}
+
+// Protects: the plan of ranks. They divide matrices, and each has all of the rest, which is embeddings and norms. Whole
+// on each are also the drafter's projection of features, and KV heads of which there are fewer than ranks.
+TEST(Cli, InspectSaysWhatARankTakes) {
+  struct Case {
+    std::vector<std::string> models;
+    int ranks;
+    int64_t more;  // bytes of matrices that are there more than once
+  };
+  const std::vector<Case> cases = {
+      {{}, 2, int64_t{2} * 256 * 256 * 2},  // features of two layers to one width, bf16
+      // K and V of two heads of 16 in two layers, once more
+      {{"--model", "tests/data/targets/plain"}, 4, int64_t{2} * 2 * 16 * 64 * 2 * 2},
+  };
+  for (const auto& [models, ranks, more] : cases) {
+    const Json whole = inspected_memory(models, 0), divided = inspected_memory(models, ranks);
+    ASSERT_EQ(whole["ranks"].size(), 1u);
+    EXPECT_EQ(whole["ranks"][0]["weight_bytes"], whole["weight_bytes"]);
+    ASSERT_EQ(divided["tensor_parallel_size"], ranks);
+    ASSERT_EQ(divided["ranks"].size(), static_cast<size_t>(ranks));
+    int64_t weights = 0, kv = 0;
+    for (const Json& rank : divided["ranks"]) {
+      EXPECT_LT(rank["weight_bytes"], whole["weight_bytes"]);
+      weights += rank["weight_bytes"].get<int64_t>();
+      kv += rank["kv_bytes_per_token"].get<int64_t>();
+    }
+    EXPECT_EQ(weights, divided["weight_bytes"]);
+    EXPECT_EQ(kv, divided["kv_bytes_per_token"]);
+    const auto matrices = [](const Json& memory) { return memory["matrix_bytes"]["bfloat16"].get<int64_t>(); };
+    const int64_t rest = whole["weight_bytes"].get<int64_t>() - matrices(whole);
+    EXPECT_EQ(matrices(divided), matrices(whole) + more);
+    EXPECT_EQ(weights, matrices(divided) + ranks * rest);
+  }
+}
+
 TEST(Cli, InspectSaysWhichExpertsARankHas) {
   const std::vector<std::string> arguments = {
       "inspect", "--model", "tests/data/targets/moe_single", "--tensor-parallel-size", "2", "--enable-expert-parallel"};
