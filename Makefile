@@ -77,7 +77,7 @@ tsan: setup  ## the tests of what has threads under ThreadSanitizer
 	@mkdir -p build
 	@scripts/run_tests.sh tsan --only '^(comm_test|data_parallel_test|device|dispatcher_test|engine_|lifecycle|lockstep_test|net_test|nodes_|tensor_parallel_test|verify_test|server_)'
 
-sbom:  ## lists of what a build is made of, and of licences: build/sbom (needs Node.js 20)
+sbom:  ## lists of what a build is made of, and of licences: build/sbom
 	@scripts/make_sbom.sh
 
 format: setup  ## rewrite the C++ sources in the project's style

