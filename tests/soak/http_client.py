@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import time
 from dataclasses import dataclass, field
@@ -35,11 +36,8 @@ class Reply:
         return json.loads(self.body)
 
     def events(self) -> list[str]:
-        """Payloads of a stream; Lost unless its last one is [DONE]."""
-        payloads = [line[6:] for line in self.body.decode().split("\n\n") if line.startswith("data: ")]
-        if not payloads or payloads[-1] != "[DONE]":
-            raise Lost(f"a stream without its end: {self.body[-200:]!r}")
-        return payloads[:-1]
+        """Payloads of a stream, [DONE] too."""
+        return re.findall(r"^data: (.*)$", self.body.decode(), re.MULTILINE)
 
 
 async def ask(port: int, method: str, path: str, body: Any, manner: Manner, timeout: float) -> Reply:

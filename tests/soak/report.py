@@ -34,7 +34,8 @@ def _text(summary: dict[str, Any]) -> str:
         f"# Soak: {summary['duration_s']:.0f} s at {summary['load']:g} × {summary['capacity_per_s']:.1f} answers a second, seed {summary['seed']}",
         "",
         *(f"- {name}: {count}" for name, count in summary["counts"].items()),
-        f"- preemptions: {summary['preemptions']}; steps: {summary['steps']}; stopped for {summary['stopped_s']:.1f} s in all",
+        f"- preemptions: {summary['preemptions']}; steps: {summary['steps']}",
+        f"- stops of the process: {len(summary['stops'])}, {sum(seconds for _, seconds in summary['stops']):.1f} s in all",
         f"- wait for the first piece of a stream: {_percentiles([wait for _, wait in summary['waits']])}",
         f"- longest gap of a stream: {_percentiles([gap for _, gap in summary['gaps']])}",
         f"- /metrics: {_percentiles([sample['metrics_s'] for sample in samples])}",
@@ -68,7 +69,10 @@ def _plot(path: Path, summary: dict[str, Any]) -> None:
         # Hundreds of thousands of dots as an image: as shapes they would be tens of megabytes.
         axis.plot([x for x, _ in summary[name]], [y for _, y in summary[name]], ".", markersize=2, rasterized=True)
         axis.set_ylabel(label)
-    axes[3].set_xlabel("seconds")
+    for axis in axes:
+        for since, seconds in summary["stops"]:
+            axis.axvspan(since, since + seconds, color="tab:red", alpha=0.3, linewidth=1)
+    axes[3].set_xlabel("seconds; red: the process is stopped")
     figure.savefig(path, dpi=150)
 
 

@@ -6,8 +6,9 @@
 Every case is run alone first. Then clients arrive at X times the rate that the server was seen to answer, each with a
 case and a manner of its own (plan.py), while the process is stopped and continued now and then. Every answer must be the
 case's lone one, to the byte; one that was cut by its own timeout the beginning of it. At the end slots, pages and
-descriptors must be back, and memory where it was. Writes report.json, report.md and, where matplotlib is there,
-soak.svg. Ends with 1 if anything was lost, different or not given back.
+descriptors must be back, and memory where it was. Waits are reported without what the process was stopped for. Writes
+report.json, report.md and, where matplotlib is there, soak.svg. Ends with 1 if anything was lost, different or not given
+back.
 """
 
 from __future__ import annotations
@@ -29,13 +30,18 @@ from pathlib import Path
 from typing import Any
 
 import report
+from answers import Choice, choices_of, is_cut
 from http_client import Lost, Manner, Reply, ask
-from plan import Case, Visit, make_cases, make_visit
+from plan import Case, Visit, make_cases, make_visit, stops
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("VOLLEY_PROGRAM", ROOT / "build/cpu/bin/volley"))
-# Few slots and pages, so that requests wait, are preempted and evict one another.
-OPTIONS = "--max-num-seqs 8 --kv-pages 100 --max-queue 48 --max-model-len 1024 --log-level warning --grammar-mask-timeout-ms 600000"
+# Few slots and pages, so that requests wait, are preempted and evict one another. Few kept responses, so that they are as
+# many as they may be before memory is compared.
+OPTIONS = (
+    "--max-num-seqs 8 --kv-pages 100 --max-queue 48 --max-model-len 1024 --max-stored-responses 40 --log-level warning"
+    " --grammar-mask-timeout-ms 600000"
+)
 MOST_OPEN = 400  # clients at once
 PATIENCE = 120.0  # seconds for an answer; more is one lost
 GROWTH = 1.02  # of resident memory after the first tenth
@@ -80,59 +86,18 @@ class Server:
         return values
 
 
-def choices_of(visit: Visit, reply: Reply) -> list[dict[str, Any]]:
-    """What must not depend on how it was asked: texts, calls and reasons, of each choice."""
-    if not visit.stream:
-        parts = [(c["index"], c.get("message", c), c) for c in reply.json()["choices"]]
-    else:
-        chunks = [json.loads(event) for event in reply.events()]
-        for chunk in chunks:
-            if "error" in chunk:
-                raise Lost(f"a stream failed: {chunk['error']}")
-        parts = [(c["index"], c.get("delta", c), c) for chunk in chunks for c in chunk["choices"]]
-    choices: dict[int, dict[str, Any]] = {}
-    for index, content, choice in parts:
-        one = choices.setdefault(index, {"text": "", "calls": {}, "finish_reason": None, "stop_reason": None})
-        one["text"] += content.get("content") or content.get("text") or ""
-        for position, call in enumerate(content.get("tool_calls") or []):
-            name, arguments = one["calls"].get(call.get("index", position), ("", ""))
-            function = call["function"]
-            one["calls"][call.get("index", position)] = (name + function.get("name", ""), arguments + function["arguments"])
-        if choice.get("finish_reason"):
-            one["finish_reason"], one["stop_reason"] = choice["finish_reason"], choice.get("stop_reason")
-    if any(one["finish_reason"] is None for one in choices.values()):
-        raise Lost("a choice without its end")
-    return [choices[i] for i in sorted(choices)]
-
-
-def is_cut(answer: list[dict[str, Any]], lone: list[dict[str, Any]]) -> bool:
-    """Each choice is the lone one, or its beginning up to a timeout."""
-
-    def begins(part: dict[str, Any], whole: dict[str, Any]) -> bool:
-        if part == whole:
-            return True
-        calls = {i: name + arguments for i, (name, arguments) in part["calls"].items()}
-        full = {i: name + arguments for i, (name, arguments) in whole["calls"].items()}
-        # A stop string that has begun is text still. A call that is cut short may stand there in the model's own form.
-        stop = whole["stop_reason"] if isinstance(whole["stop_reason"], str) else ""
-        text = (whole["text"] + stop).startswith(part["text"]) or bool(full)
-        return part["stop_reason"] == "timeout" and text and all(full.get(i, "").startswith(c) for i, c in calls.items())
-
-    return len(answer) == len(lone) and all(map(begins, answer, lone))
-
-
 class Soak:
     def __init__(self, server: Server, arguments: argparse.Namespace) -> None:
         self.server, self.arguments = server, arguments
         self.cases = make_cases(arguments.seed, arguments.cases)
-        self.lone: dict[int, list[dict[str, Any]]] = {}
+        self.lone: dict[int, list[Choice]] = {}
         self.counts: collections.Counter[str] = collections.Counter()
         self.faults: list[str] = []
         self.waits: list[tuple[float, float]] = []  # when, seconds to the first piece of a stream
         self.gaps: list[tuple[float, float]] = []  # when, longest between two pieces
         self.samples: list[dict[str, float]] = []
         self.begin = 0.0
-        self.stopped = 0.0  # seconds that the process was stopped
+        self.stops: list[tuple[float, float]] = []  # from when to when the process was stopped, time.monotonic()
 
     def body_of(self, visit: Visit) -> dict[str, Any]:
         body = {"model": "pocket", **visit.case.body, "stream": visit.stream}
@@ -155,6 +120,10 @@ class Soak:
 
         await asyncio.gather(*map(one, self.cases))
         return len(self.cases) / (time.monotonic() - began)
+
+    def running_s(self, begin: float, end: float) -> float:
+        """Between the two, less what the process was stopped for: nobody waits for the server meanwhile."""
+        return end - begin - sum(max(0.0, min(end, until) - max(begin, since)) for since, until in self.stops)
 
     def fault(self, what: str) -> None:
         self.counts["faults"] += 1
@@ -197,8 +166,8 @@ class Soak:
             self.fault(f"{visit.case.kind}, {visit.label}: {answer} instead of {lone}")
         if visit.label == "stream" and reply.arrivals:
             at = sent - self.begin
-            self.waits.append((at, reply.arrivals[0] - sent))
-            self.gaps.append((at, max([b - a for a, b in zip(reply.arrivals, reply.arrivals[1:])], default=0.0)))
+            self.waits.append((at, self.running_s(sent, reply.arrivals[0])))
+            self.gaps.append((at, max([self.running_s(a, b) for a, b in zip(reply.arrivals, reply.arrivals[1:])], default=0.0)))
 
     async def load(self, rate: float) -> None:
         """Clients arrive whatever the server does. None waits for another one."""
@@ -233,20 +202,21 @@ class Soak:
                     "descriptors": self.server.descriptors(),
                     "running": values["num_requests_running"],
                     "waiting": values["num_requests_waiting"],
-                    "metrics_s": now - asked,
+                    "metrics_s": self.running_s(asked, now),
                 }
             )
             await asyncio.sleep(max(0.25, self.arguments.duration / 2000))
 
     async def stop_and_continue(self) -> None:
-        rng = random.Random(self.arguments.seed + 2)
-        while True:
-            await asyncio.sleep(rng.uniform(10, 30))
+        for after, pause in stops(self.arguments.seed + 2):
+            await asyncio.sleep(after)
+            since = time.monotonic()
             self.server.process.send_signal(signal.SIGSTOP)
-            pause = rng.uniform(0.05, 0.5)
-            await asyncio.sleep(pause)
-            self.server.process.send_signal(signal.SIGCONT)
-            self.stopped += pause
+            try:
+                await asyncio.sleep(pause)
+            finally:
+                self.server.process.send_signal(signal.SIGCONT)
+                self.stops.append((since, time.monotonic()))
 
     async def run(self) -> dict[str, Any]:
         rate = await self.run_alone()
@@ -259,7 +229,6 @@ class Soak:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        self.server.process.send_signal(signal.SIGCONT)
         if self.server.process.poll() is not None:
             self.fault(f"the server ended with {self.server.process.returncode}: {self.server.said()}")
             return self.summary(rate, {})
@@ -285,7 +254,7 @@ class Soak:
             "duration_s": self.arguments.duration,
             "load": self.arguments.load,
             "capacity_per_s": rate,
-            "stopped_s": self.stopped,
+            "stops": [(since - self.begin, until - since) for since, until in self.stops],
             "counts": dict(sorted(self.counts.items())),
             "preemptions": totals.get("num_preemptions_total"),
             "steps": totals.get("engine_steps_total"),
@@ -302,7 +271,7 @@ def main() -> int:
     parser.add_argument("--duration", type=float, default=3600)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--load", type=float, default=3)
-    parser.add_argument("--cases", type=int, default=260)
+    parser.add_argument("--cases", type=int, default=420)
     parser.add_argument("--report", type=Path, default=ROOT / "build/soak")
     parser.add_argument("options", nargs="*", help="more options of volley serve, after --")
     arguments = parser.parse_args()
