@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ def words(size: int) -> str:
     return ("the quick brown fox, and so on; " * (size // 32 + 1))[:size]
 
 
+@lru_cache(maxsize=4)
 def members(size: int) -> dict[str, Any]:
     return {f"k{i:07}": 1 for i in range(size // 14)}
 
