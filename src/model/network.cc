@@ -36,6 +36,7 @@ bool head_summarises(const Stream& stream, const ops::LinearWeight& head, DType 
     part.format = head.format;
     part.portable = head.portable;
     part.split_as = head.split_as;
+    part.plain = head.plain;
     part.n = vocabulary_part(vocab, rank, group->ranks()).second;
     if (part.n == 0 || part.n % 4 != 0 || !ops::linear_summarises(stream, part, activation)) return false;
   }
@@ -65,6 +66,7 @@ Result<std::unique_ptr<Network>> Network::load(WeightLoader& loader,
     // However many ranks have the parts: the last one has fewer rows, and a rank of several parts more.
     const int parts = spec.parts * (network->group_ == nullptr ? 1 : group->ranks());
     if (parts > 1) network->head_.split_as = vocabulary_part(spec.vocab, 0, parts).second;
+    network->head_.plain = parts > 1 && spec.vocab % 4 != 0;  // as the last one
   }
   network->packed_bytes_ = loader.packed_bytes() - packed_before;
   return network;

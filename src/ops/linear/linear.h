@@ -92,8 +92,10 @@ struct LinearWeight {
   LinearLayout layout = LinearLayout::kPlain;
   Buffer packed;
   bool portable = false;  // CUDA: the kernel for GPUs without wgmma, on any GPU; the same bits
-  int64_t split_as =
-      0;  // CUDA: k is split as for so many outputs, and outputs have the bits that they have there; 0: n
+  // CUDA, for parts of a matrix, to have the bits of other parts: k is split as for so many outputs (0: n), and the
+  // kernel is the one that takes any shape.
+  int64_t split_as = 0;
+  bool plain = false;
 };
 
 // "bfloat16", or of codes with their groups: "int4/32"; with zero points "uint4/32".

@@ -163,8 +163,8 @@ __global__ void __launch_bounds__(kNarrowThreads) narrow_kernel(PlainArgs args) 
 
 // Whatever the number of rows is: the two kernels add in different orders.
 bool is_narrow(const LinearWeight& w, TensorView x, const End& end) {
-  return w.n <= kNarrowOutputs && w.layout == LinearLayout::kPlain && w.format.code == DType::kBF16 && w.k % 8 == 0 &&
-         x.dtype == DType::kBF16 && end.kind == EndKind::kStore && end.bias.data == nullptr;
+  return w.n <= kNarrowOutputs && !w.plain && w.layout == LinearLayout::kPlain && w.format.code == DType::kBF16 &&
+         w.k % 8 == 0 && x.dtype == DType::kBF16 && end.kind == EndKind::kStore && end.bias.data == nullptr;
 }
 
 Status check_fp8(const GpuInfo& gpu, std::span<const WeightRows> parts, int64_t k, LinearLayout layout) {

@@ -212,7 +212,7 @@ LinearKernel linear_cuda_kernel(const GpuInfo& gpu, const LinearWeight& w, DType
   const int64_t outputs = w.layout == LinearLayout::kGateUp ? w.n / 2 : w.n;
   if (w.format.code == DType::kF8E4M3) return LinearKernel::kTiles;
   const bool fits = x == DType::kBF16 && w.format.code == DType::kBF16 && w.k % 8 == 0 && outputs % 4 == 0;
-  if (!fits || !gpu.at_least(80)) return LinearKernel::kPlain;
+  if (!fits || w.plain || !gpu.at_least(80)) return LinearKernel::kPlain;
   return kBuiltForSm90a && gpu.is_hopper() && !w.portable ? LinearKernel::kTiles : LinearKernel::kPortable;
 }
 
