@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(kPeerThreads)
   Turn turn(peers);
   bool any_whole = whole == nullptr;
   for (int row = 0; row < rows && !any_whole; ++row) any_whole = whole[row] != 0;
-  // Of a row, in the mailbox and to go through: where all are summaries, the rest does not exist.
+  // A row's floats in the mailbox, and this rank's: where all rows are summaries, the rest does not exist.
   const int span = any_whole ? width : summary_floats(width), own = any_whole ? columns : summary_floats(columns);
   const auto summarised = [&](int row) { return whole != nullptr && whole[row] == 0; };
   const int first = (blockIdx.x * blockDim.x + threadIdx.x) * V, step = gridDim.x * blockDim.x * V;

@@ -155,8 +155,7 @@ EngineInfo describe(const ResolvedModels& models, const Replica& replica) {
   }
   info.max_num_seqs = models.max_num_seqs;
   info.tensor_parallel_size = replica.ranks();
-  info.expert_parallel =
-      models.expert_replicas > 1 || (models.parts > 1 && models.target.decoder.divides_by_expert());
+  info.expert_parallel = models.expert_replicas > 1 || (models.parts > 1 && models.target.decoder.divides_by_expert());
   info.threads = replica.threads();
   info.eos_token_ids = models.target.eos_ids;
   info.default_sampling = models.default_sampling;

@@ -136,8 +136,8 @@ int64_t KvLayout::slot_bytes() const {
 
 void add_states(const Decoder& target, int32_t slots, int32_t tape_rows, DType activation, KvLayout& layout) {
   for (size_t i = 0; i < target.layers.size(); ++i) {
-    if (const GatedDelta* delta = target.delta(i))
-      layout.states.insert(layout.states.end(), target.parts, delta->shape);
+    const GatedDelta* delta = target.delta(i);
+    for (int part = 0; delta != nullptr && part < target.parts; ++part) layout.states.push_back(delta->shape);
   }
   layout.slots = slots;
   layout.tape_rows = tape_rows;

@@ -30,7 +30,7 @@ Status check_ranks(const Decoder& spec, int ranks, const std::string& whose,
 Decoder shard_of(const Decoder& spec, int rank, int ranks, int parts = 0);
 
 // What a rank has of a decoder's list. Names and the checkpoint's shapes stay; rows, ranges and columns are the rank's.
-// Of the parts of a layer behind the first one the roles begin with part_prefix().
+// Roles of the second and later parts of a layer begin with part_prefix().
 std::vector<Param> shard(std::vector<Param> list, int rank, int ranks, int parts = 0);
 // layer: "layers.3."
 std::string part_prefix(const std::string& layer, int part);

@@ -24,6 +24,22 @@ number ::= "1 " | "2 "
   EXPECT_FALSE(accepts(query, "SELECT col_1  from table_2 "));
 }
 
+// However deep rules stand in one another when they are written out: a deep one is no regular expression any more.
+TEST_F(Ebnf, ChainsOfRules) {
+  for (const int rules : {1, 40, 41, 80, 200}) {
+    std::string grammar = "root ::= a0\n";
+    for (int i = 0; i < rules; ++i) {
+      grammar += "a" + std::to_string(i) + " ::= (\"x\" a" + std::to_string(i + 1) + ")? | \"b\"\n";
+    }
+    grammar += "a" + std::to_string(rules) + " ::= \"c\"";
+    const std::string all(static_cast<size_t>(rules), 'x');
+    EXPECT_TRUE(accepts(ebnf(grammar), all + "c")) << rules;
+    EXPECT_TRUE(accepts(ebnf(grammar), "b")) << rules;
+    EXPECT_FALSE(accepts(ebnf(grammar), all + "d")) << rules;
+    EXPECT_FALSE(accepts(ebnf(grammar), all + "xc")) << rules;
+  }
+}
+
 // There is no lexer that takes the longest match: a text counts if any way of reading it does.
 TEST_F(Ebnf, IsNotGreedy) {
   for (const std::string rule :

@@ -1,9 +1,8 @@
 """No field of a request may cost more than its size: the server's CPU time for texts of n, 8n, 64n and 512n bytes. FIELDS
 are what a field's worst texts look like, growing_fields.py has every field of openapi.json, a new one too.
 
-A step from one size to the next is judged where the larger text costs enough more than a small one: 15 ms in the last step,
-which every field does by its JSON alone, 60 ms in those before. What costs less does no harm: a quadratic field of less
-than that takes a second at the 10 MiB that the server reads. Sizes reach from below the limits of grammars (256 KiB) to
+A step from one size to the next is judged where the larger text costs 60 ms more than a small one. What costs less does no
+harm: a quadratic field of less than that takes half a second at the 10 MiB that the server reads. Sizes reach from below the limits of grammars (256 KiB) to
 above them, because what is refused costs little.
 """
 
@@ -33,9 +32,9 @@ STEP = 8  # from one size to the next
 LARGEST = 3 << 19
 LARGEST_OF_FIELDS = 7 << 19  # those of growing_fields.py are many
 MOST = 1.3  # the exponent: between linear and n log n on the one hand, and quadratic on the other
-# What each step begins with at least. The last: a request costs 0.4 to 3 ms whatever its size, give or take a fraction of
-# that. Those before: a byte of a text that fits into a core's caches costs half as much as one of a larger text.
-FLOORS_S = (0.004, 0.004, 0.001)
+# What a step begins with at least. A request costs 0.4 to 3 ms whatever its size, give or take a fraction of that; and a
+# byte of a text that fits into a core's caches costs a half or, beside a busy core, an eighth of one of a larger text.
+FLOOR_S = 0.004
 ROUNDS = 6
 # Compiling these is quadratic in the size. --grammar-compile-timeout-ms bounds it (2 s), and so all of such a request.
 COMPILED = {"schema's properties", "tool's parameters", "ebnf's rules"}
@@ -197,12 +196,12 @@ def cost(server: Server, path: str, data: bytes) -> Cost:
 def exponents(costs: list[Cost]) -> list[float]:
     """Of each step whose larger text costs enough to be judged."""
     found = []
-    for number, ((small, large), floor) in enumerate(zip(pairwise(costs), FLOORS_S)):
+    for number, (small, large) in enumerate(pairwise(costs)):
         # What a small text costs is no matter of size, if it had the same answer.
         fixed = costs[0].seconds if number > 0 and small.status == large.status == costs[0].status else 0.0
         # A difference of two costs is no better known than they are.
-        begin = max(small.seconds - fixed, small.seconds / 4, floor)
-        if large.seconds - fixed >= floor * STEP**MOST:
+        begin = max(small.seconds - fixed, small.seconds / 4, FLOOR_S)
+        if large.seconds - fixed >= FLOOR_S * STEP**MOST:
             found.append(math.log((large.seconds - fixed) / begin, STEP))
     return found
 

@@ -23,7 +23,7 @@ def _add_call(one: Choice, position: int, name: str, arguments: str) -> None:
 
 
 def _openai(visit: Visit, reply: Reply) -> list[Choice]:
-    """Of chats and completions."""
+    """As chats and completions answer."""
     if not visit.stream:
         parts = [(c["index"], c.get("message", c), c) for c in reply.json()["choices"]]
     else:

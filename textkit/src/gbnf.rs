@@ -18,6 +18,9 @@ pub enum Converted {
 /// Bytes of the regular expression above which a grammar stays a grammar: rules that use each other twice each grow
 /// exponentially when written out.
 const MAX_REGEX: usize = 1 << 15;
+/// Groups within one another, above which it does, too: parsers of regular expressions take 250 levels, and a group is
+/// up to three of them.
+const MAX_GROUPS: usize = 80;
 const MAX_NESTING: usize = 60;
 const MAX_REPEAT: usize = 1_000;
 
@@ -67,7 +70,8 @@ pub fn convert(text: &str) -> Result<Converted, Failure> {
     for rule in &rules {
         check_references(&rule.body, &index)?;
     }
-    let mut writer = RegexWriter { rules: &rules, index: &index, open: vec![false; rules.len()], regex: String::new() };
+    let mut writer =
+        RegexWriter { rules: &rules, index: &index, open: vec![false; rules.len()], groups: 0, regex: String::new() };
     if writer.rule(root).is_some() {
         return Ok(Converted::Regex(writer.regex));
     }
@@ -96,6 +100,7 @@ struct RegexWriter<'a> {
     rules: &'a [Rule],
     index: &'a HashMap<&'a str, usize>,
     open: Vec<bool>, // rules being written: meeting one again is recursion
+    groups: usize,   // being written
     regex: String,
 }
 
@@ -135,9 +140,14 @@ impl RegexWriter<'_> {
     }
 
     fn group(&mut self, body: impl FnOnce(&mut Self) -> Option<()>) -> Option<()> {
+        if self.groups == MAX_GROUPS {
+            return None;
+        }
+        self.groups += 1;
         self.regex.push_str("(?:");
         body(self)?;
         self.regex.push(')');
+        self.groups -= 1;
         Some(())
     }
 }
