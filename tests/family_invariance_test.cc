@@ -247,8 +247,9 @@ void check_model(const std::string& model, const Setup& setup, std::span<const C
     const Configuration plain_run = {"plain", 0, 0, 1, 512, 16, 1, false, {}, false, false};
     const auto plain = run_all(*run(plain_run, ""), requests, 1);
     drafter.record(requests, plain);
-    if (setup.ranks > 1 && setup.parts == 0)
-      expect_same(run_all(*run(plain_run, ""), requests, 4), plain);  // another start, other threads
+    if (setup.ranks > 1 && setup.parts == 0) {  // another start, other threads
+      expect_same(run_all(*run(plain_run, ""), requests, 4), plain);
+    }
     for (const Configuration& c : rows) {
       drafter.configure(c.accuracy);
       const auto engine = run(c, drafter.path());

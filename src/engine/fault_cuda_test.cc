@@ -115,28 +115,11 @@ TEST_F(CudaFault, ALostDeviceEndsEveryRequestOnceWithTheReason) {
 }
 
 TEST_F(CudaFault, EveryAllocationOfARoundFailingOnceEndsAtMostWhoNeedsIt) {
-  std::vector<std::vector<TokenId>> expected, tokens;
-  int64_t allocations = 0, refused = 0;
-  for (int64_t n = 0; n <= allocations; ++n) {
-    start_worker();  // which takes what is kept only once
-    cuda::inject(Fault::kNoMemory, n == 0 ? kNever : n);
-    const auto finishes = run_all(n == 0 ? expected : tokens);
-    if (n == 0) allocations = cuda::calls();
-    EXPECT_FALSE(finishes[0].error) << "it needs nothing";
-    for (size_t i = 0; i < finishes.size() && n > 0; ++i) {
-      if (finishes[i].error) {
-        ++refused;
-        EXPECT_EQ(finishes[i].error->code, ErrorCode::kResourceExhausted);
-      } else {
-        EXPECT_EQ(tokens[i], expected[i]) << "allocation " << n;
-      }
-    }
-    expect_nothing_held();
-    worker_.reset();
-  }
-  EXPECT_GE(allocations, 4);
-  EXPECT_GE(refused, 4);
-  EXPECT_TRUE(failures().empty());
+  const auto start = [&](int64_t n) {
+    start_worker();
+    cuda::inject(Fault::kNoMemory, n);
+  };
+  expect_lack_of_memory_ends_who_needs_it(start, cuda::calls);
 }
 
 TEST_F(CudaFault, AnAllocationOnALostDeviceIsAFaultAndNoLackOfMemory) {

@@ -164,28 +164,11 @@ TEST_P(Fault, WithoutARestartEveryRequestEndsOnceWithTheReason) {
 }
 
 TEST_P(Fault, EveryAllocationOfARoundFailingOnceEndsAtMostWhoNeedsIt) {
-  std::vector<std::vector<TokenId>> expected, tokens;
-  int64_t allocations = 0, refused = 0;
-  for (int64_t n = 0; n <= allocations; ++n) {
-    worker_ = std::make_unique<Worker>(tiny_parts());  // which takes what is kept only once
-    arm(Kind::kMemory, n == 0 ? kNever : n);
-    const auto finishes = run_all(n == 0 ? expected : tokens);
-    if (n == 0) allocations = seen();
-    EXPECT_FALSE(finishes[0].error) << "it needs nothing";
-    for (size_t i = 0; i < finishes.size() && n > 0; ++i) {
-      if (finishes[i].error) {
-        ++refused;
-        EXPECT_EQ(finishes[i].error->code, ErrorCode::kResourceExhausted);
-      } else {
-        EXPECT_EQ(tokens[i], expected[i]) << "allocation " << n;
-      }
-    }
-    expect_nothing_held();
-    worker_.reset();
-  }
-  EXPECT_GE(allocations, 4);
-  EXPECT_GE(refused, 4);
-  EXPECT_TRUE(failures().empty());
+  const auto start = [&](int64_t n) {
+    worker_ = std::make_unique<Worker>(tiny_parts());
+    arm(Kind::kMemory, n);
+  };
+  expect_lack_of_memory_ends_who_needs_it(start, [&] { return seen(); });
 }
 
 // The engine's thread cannot know what was half done, so it ends, and everybody hears why.

@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <future>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -91,6 +93,33 @@ class TinyPairTest : public WorkerTest {
     const EngineStats stats = worker_->stats();
     EXPECT_EQ(stats.requests_running + stats.requests_waiting, 0);
     EXPECT_EQ(stats.pages_used, stats.pages_cached);
+  }
+
+  // Each allocation of a round fails once. start(n): a new worker, which takes what is kept only once, and whose n-th
+  // allocation from then on fails; seen(): how many there were.
+  void expect_lack_of_memory_ends_who_needs_it(const std::function<void(int64_t)>& start,
+                                               const std::function<int64_t()>& seen) {
+    std::vector<std::vector<TokenId>> expected, tokens;
+    int64_t allocations = 0, refused = 0;
+    for (int64_t n = 0; n <= allocations; ++n) {
+      start(n == 0 ? std::numeric_limits<int64_t>::max() : n);
+      const auto finishes = run_all(n == 0 ? expected : tokens);
+      if (n == 0) allocations = seen();
+      EXPECT_FALSE(finishes[0].error) << "it needs nothing";
+      for (size_t i = 0; i < finishes.size() && n > 0; ++i) {
+        if (finishes[i].error) {
+          ++refused;
+          EXPECT_EQ(finishes[i].error->code, ErrorCode::kResourceExhausted);
+        } else {
+          EXPECT_EQ(tokens[i], expected[i]) << "allocation " << n;
+        }
+      }
+      expect_nothing_held();
+      worker_.reset();
+    }
+    EXPECT_GE(allocations, 4);
+    EXPECT_GE(refused, 4);
+    EXPECT_TRUE(failures().empty());
   }
 
   void keep_failures(WorkerParts& parts) {
