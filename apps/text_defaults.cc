@@ -20,7 +20,7 @@ class EngineWithDefaults final : public Engine {
     return engine_->submit(std::move(request), std::move(sink));
   }
   bool compiles(const GrammarSpec& grammar) const override { return engine_->compiles(grammar); }
-  void cancel(RequestId id) override { engine_->cancel(id); }
+  void cancel(RequestId id) noexcept override { engine_->cancel(id); }
   Status set_verify(const VerifyPolicy& policy) override { return engine_->set_verify(policy); }
   void set_target_step_ms(int milliseconds) override { engine_->set_target_step_ms(milliseconds); }
   void drop_prefix_cache() override { engine_->drop_prefix_cache(); }

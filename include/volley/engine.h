@@ -415,8 +415,9 @@ class Engine {
   virtual Result<RequestId> submit(GenerateRequest request, EventSink sink) = 0;
   // Whether submit() would have to compile this grammar, which takes a while, and may have to wait for others.
   virtual bool compiles(const GrammarSpec& grammar) const = 0;
-  // Ends a request at the next step; nothing happens if it has ended already.
-  virtual void cancel(RequestId id) = 0;
+  // Ends a request at the next step; nothing happens if it has ended already. Needs no memory: whoever gives up a
+  // request for the lack of it can.
+  virtual void cancel(RequestId id) noexcept = 0;
   // From the next step on. Blocks are drafted in some lengths only, chosen at the start: another number of tokens is
   // verified of the next longer block. kInvalidArgument: more tokens than a block drafts; kFailedPrecondition: there is
   // no drafter, or kAuto where the engine did not start with it (what a step costs is measured at the start).

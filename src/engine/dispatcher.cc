@@ -86,7 +86,7 @@ void Dispatcher::note(const Event& event) {
   if (event.finish) router_.ended(event.id);
 }
 
-void Dispatcher::cancel(RequestId id) {
+void Dispatcher::cancel(RequestId id) noexcept {
   if (alone()) return workers_[0]->cancel(id);
   size_t replica = 0;
   {

@@ -33,7 +33,7 @@ class Dispatcher {
 
   // As Worker has them; what is for no single request goes to all replicas.
   Status submit(Admission admission);
-  void cancel(RequestId id);
+  void cancel(RequestId id) noexcept;
   void drop_prefix_cache();
   void set_verify(const VerifyPolicy& policy);
   void set_target_step(double seconds);

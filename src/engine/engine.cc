@@ -63,7 +63,7 @@ class EngineImpl final : public Engine {
     const text::GrammarCompiler* grammars = text_.tokenizer->grammars();
     return grammars != nullptr && !grammars->is_quick(grammar);
   }
-  void cancel(RequestId id) override { dispatcher_.cancel(id); }
+  void cancel(RequestId id) noexcept override { dispatcher_.cancel(id); }
   void set_target_step_ms(int milliseconds) override { dispatcher_.set_target_step(milliseconds * 1e-3); }
   void drop_prefix_cache() override { dispatcher_.drop_prefix_cache(); }
   Status set_verify(const VerifyPolicy& policy) override {

@@ -1,7 +1,6 @@
 #include "engine/open_requests.h"
 
 #include <utility>
-#include <vector>
 
 namespace volley::engine {
 
@@ -15,8 +14,22 @@ EventSink OpenRequests::add(RequestId id, EventSink sink) {
     gates_.erase(event.id);
   };
   const std::lock_guard lock(mutex_);
+  const size_t places = cancelled_.size() + gates_.size() + 1;
+  if (cancelled_.capacity() < places) cancelled_.reserve(2 * places);
   gates_.emplace(id, std::move(gate));  // last: where there is no memory for it, nobody is open
   return outer;
+}
+
+void OpenRequests::cancel(RequestId id) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto gate = gates_.find(id);
+  if (gate == gates_.end() || std::exchange(gate->second->cancelled, true)) return;
+  cancelled_.push_back(id);
+}
+
+bool OpenRequests::any_cancelled() const {
+  const std::lock_guard lock(mutex_);
+  return !cancelled_.empty();
 }
 
 void OpenRequests::pass(Gate& gate, const Event& event) {

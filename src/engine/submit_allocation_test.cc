@@ -1,6 +1,10 @@
 // Refuses each allocation of a submission in turn: it throws, and nothing of it is left, neither a place in the queue,
-// nor work of a replica, nor somebody who would be told of an end.
+// nor work of a replica, nor somebody who would be told of an end. A cancellation does without any.
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <future>
+#include <vector>
 
 #include "base/operator_new_for_test-inl.h"
 #include "engine/open_requests.h"
@@ -9,9 +13,10 @@
 #include "sched/replica_router.h"
 
 static thread_local int refused = 0;  // the how many-th from now; 0: none
+static thread_local bool every_is_refused = false;
 
 static bool refuses_allocation(size_t) {
-  return refused > 0 && --refused == 0;
+  return every_is_refused || (refused > 0 && --refused == 0);
 }
 
 namespace volley::engine {
@@ -62,6 +67,42 @@ TEST_F(SubmitAllocation, LeavesNobodyWhoIsToldOfAnEnd) {
             1);
   open.fail({ErrorCode::kUnavailable, "the device failed"});
   EXPECT_EQ(events, 1);
+}
+
+// Whoever gives up a request because there is no memory must be able to.
+TEST_F(SubmitAllocation, CancellingNeedsNone) {
+  worker_ = std::make_unique<Worker>(make_parts(plain_options()));
+  std::vector<std::future<Finish>> ends;
+  for (int i = 0; i < 10; ++i) {
+    GenerateRequest request = request_of(20);
+    request.max_tokens = 1500;
+    ends.push_back(submit(std::move(request)));
+  }
+  every_is_refused = true;
+  for (RequestId id = 1; id <= last_id_; ++id) worker_->cancel(id), worker_->cancel(id);
+  every_is_refused = false;
+  for (auto& end : ends) EXPECT_EQ(end.get().reason, FinishReason::kCancelled);
+}
+
+// Its place in the list is taken when it is added, also beside others that ended and were not looked at yet.
+TEST_F(SubmitAllocation, EachThatIsOpenIsNotedOnceWhereItIsCancelled) {
+  OpenRequests open;
+  std::vector<RequestId> noted;
+  for (RequestId id = 1; id <= 100; ++id) {
+    const EventSink outer = open.add(id, [](const Event&) {});
+    every_is_refused = true;
+    open.cancel(id), open.cancel(id), open.cancel(id + 1);
+    every_is_refused = false;
+    if (id % 2 == 0) continue;
+    Event last;
+    last.id = id;
+    last.finish.emplace();
+    outer(last);
+  }
+  open.take_cancelled([&](RequestId id) { noted.push_back(id); });
+  std::ranges::sort(noted);
+  for (RequestId id = 1; id <= 100; ++id) EXPECT_EQ(noted.at(static_cast<size_t>(id) - 1), id);
+  EXPECT_FALSE(open.any_cancelled());
 }
 
 TEST_F(SubmitAllocation, LeavesNoWorkWithAReplica) {

@@ -98,10 +98,10 @@ void Worker::add(Admission admission) {
   commands_.back() = std::move(admission);
 }
 
-void Worker::cancel(RequestId id) {
+void Worker::cancel(RequestId id) noexcept {
   {
     std::lock_guard lock(mutex_);
-    commands_.push_back(Cancel{id});
+    open_.cancel(id);
   }
   wake_.notify_all();
 }
@@ -211,12 +211,14 @@ void Worker::follow_to_the_end() {
 bool Worker::take_commands() {
   std::unique_lock lock(mutex_);
   if (pending_.empty() && scheduler_.idle() && flights_.empty()) {
-    wake_.wait(lock, [&] { return stopping_ || !commands_.empty() || lockstep_.behind(); });
+    wake_.wait(lock, [&] { return stopping_ || has_news() || lockstep_.behind(); });
   } else if (const auto time = plan_time_.next()) {
-    wake_.wait_until(lock, *time, [&] { return stopping_ || !commands_.empty(); });
+    wake_.wait_until(lock, *time, [&] { return stopping_ || has_news(); });
   }
   std::ranges::move(commands_, std::back_inserter(pending_));
   commands_.clear();
+  // Behind the admissions: whoever is cancelled was submitted before.
+  open_.take_cancelled([this](RequestId id) { pending_.emplace_back(Cancel{id}); });
   return !stopping_;
 }
 

@@ -71,7 +71,7 @@ class Worker {
   // Any thread. kResourceExhausted when the queue is full, kUnavailable while
   // ending and when the device has failed.
   Status submit(Admission admission);  // std::bad_alloc: nothing was submitted
-  void cancel(RequestId id);
+  void cancel(RequestId id) noexcept;
   void drop_prefix_cache();
   void set_verify(const VerifyPolicy& policy);  // REQUIRES: WorkerParts::costs, for kAuto
   void set_target_step(double seconds);         // PromptPace
@@ -117,6 +117,7 @@ class Worker {
   void run();              // until the engine ends, or throws DeviceFault
   bool take_commands();    // into pending_; waits while idle, and for PlanTime; false when the engine ends
   void add(Admission admission);
+  bool has_news() const { return !commands_.empty() || open_.any_cancelled(); }  // REQUIRES: mutex_
   void handle(Command command);
   void handle(Admission admission);
   void end_late();                                            // whose deadline is over

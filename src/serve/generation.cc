@@ -184,7 +184,7 @@ bool Generation::running() const {
   return !done_ && !mailbox_->overflowed() && mailbox_->finished() < ids_.size();
 }
 
-void Generation::cancel() {
+void Generation::cancel() noexcept {
   for (const RequestId id : ids_) engine_.cancel(id);
 }
 
@@ -192,7 +192,7 @@ void Generation::expire() {
   expired_ = true;
 }
 
-void Generation::abandon() {
+void Generation::abandon() noexcept {
   mailbox_->close();
   cancel();
 }

@@ -54,12 +54,12 @@ class Generation {
   bool running() const;
 
   // Asks the engine to end all choices; the client still gets an answer. Any thread.
-  void cancel();
+  void cancel() noexcept;
   // The request has taken too long: what was generated so far and then an error is all that take() still gives. The
   // thread that takes.
   void expire();
   // The client is gone: cancels, and wake is never called again once this returns. Any thread.
-  void abandon();
+  void abandon() noexcept;
 
  private:
   Generation(Engine& engine, Plan& plan, std::function<void()> wake);

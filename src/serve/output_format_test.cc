@@ -41,7 +41,7 @@ class TemplateEngine final : public Engine {
 
   Result<RequestId> submit(GenerateRequest, EventSink) override { return internal_error("not asked for"); }
   bool compiles(const GrammarSpec&) const override { return false; }
-  void cancel(RequestId) override {}
+  void cancel(RequestId) noexcept override {}
   Status set_verify(const VerifyPolicy&) override { return {}; }
   void set_target_step_ms(int) override {}
   void drop_prefix_cache() override {}

@@ -90,20 +90,5 @@ TEST(ServerMemory, WithoutTheReserveNoBodyIsTaken) {
   EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
 }
 
-// What runs on a thread of the transport, but in no connection's coroutine.
-TEST(ServerMemory, AHandlerThatThrowsCostsItsConnectionAlone) {
-  FakeEngine engine([](const GenerateRequest&) { return endless_script(); }, 1ms);
-  const auto server = start_server(engine);
-  for (int i = 0; i < 4; ++i) {  // more than there are threads
-    engine.fail_next_cancel();
-    Client client(server->port());
-    ASSERT_TRUE(client.send(Client::post_text(kPath, kStream)));
-    ASSERT_TRUE(client.wait_for("word"));
-    client.close();
-    ASSERT_TRUE(eventually([&] { return engine.running() == 0; })) << "the connection ended what it ran";
-  }
-  EXPECT_EQ(Client(server->port()).get("/health")->status, 200);
-}
-
 }  // namespace
 }  // namespace volley::serve

@@ -41,7 +41,7 @@ class FakeEngine final : public Engine {
   // A grammar that holds "endless" takes until it is cancelled.
   Result<RequestId> submit(GenerateRequest request, EventSink sink) override;
   bool compiles(const GrammarSpec& grammar) const override { return grammar.text.find("new") != std::string::npos; }
-  void cancel(RequestId id) override;
+  void cancel(RequestId id) noexcept override;
   Status set_verify(const VerifyPolicy&) override { return {}; }
   void set_target_step_ms(int) override {}
   void drop_prefix_cache() override {}
@@ -65,9 +65,8 @@ class FakeEngine final : public Engine {
   int cancelled() const;
   size_t longest_encoded() const { return longest_encoded_; }  // bytes
   void release() { released_ = true; }
-  void fail_next_cancel() { cancel_fails_ = true; }  // it throws std::bad_alloc
-  int encoding() const { return encoding_; }         // endless texts, now
-  int compiling() const { return compiling_; }       // endless grammars, now
+  int encoding() const { return encoding_; }    // endless texts, now
+  int compiling() const { return compiling_; }  // endless grammars, now
 
  private:
   struct Running {
@@ -91,7 +90,6 @@ class FakeEngine final : public Engine {
   mutable std::atomic<int> encoding_{0};
   std::atomic<int> compiling_{0};
   std::atomic<bool> released_{false};
-  std::atomic<bool> cancel_fails_{false};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_:
