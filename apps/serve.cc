@@ -87,9 +87,9 @@ Result<serve::ServerOptions> server_options(const ServeCommand& command, const E
   options.worker_threads = serve::good_worker_threads(usable_cores());
   options.grammar_threads = text::kMostCompiling;
   VOLLEY_ASSIGN(options.api_keys, read_api_keys(command.api_key_file, env_api_keys(), command.api_keys));
-  // A key may not have all of the queue: more would be a 429 however often it is sent.
+  // Where clients are told apart none may have all of the queue: more would be a 429 however often it is sent.
   const size_t places = engine::QueuePlaces::most_alone(static_cast<size_t>(setup.options.max_queue));
-  if (options.api_keys.size() > 1) options.max_choices = std::min(options.max_choices, static_cast<int>(places));
+  if (options.api_keys.size() != 1) options.max_choices = std::min(options.max_choices, static_cast<int>(places));
   open_log(command, options);
   if (command.cache_events.enabled && !setup.options.prefix_cache) {
     return invalid_argument("--kv-events-config: without a prefix cache there are no events. Drop --no-prefix-cache.");
@@ -104,9 +104,6 @@ Result<serve::ServerOptions> server_options(const ServeCommand& command, const E
 // node 0's requests end first; a second one ends this process.
 int run_follower(const ServeCommand& command, EngineSetup& setup, InterruptWatch* interrupt, Console* console) {
   serve::ServerOptions options = command.server;
-  // A key may not have all of the queue: more would be a 429 however often it is sent.
-  const size_t places = engine::QueuePlaces::most_alone(static_cast<size_t>(setup.options.max_queue));
-  if (options.api_keys.size() > 1) options.max_choices = std::min(options.max_choices, static_cast<int>(places));
   open_log(command, options);
   const serve::ServerLog log(options.log, options.log_format);
   const std::string name = "Node " + std::to_string(setup.options.node_rank);

@@ -30,7 +30,7 @@ Status QueuePlaces::check(const std::string& tenant, size_t most) const {
   const size_t own = of(tenant);
   if (own > 0 && own >= kShare * (most - all_)) {
     return resource_exhausted("The queue is nearly full, and " + std::to_string(own) + " of the " +
-                              std::to_string(all_) + " requests that wait are this API key's" + later);
+                              std::to_string(all_) + " requests that wait are yours" + later);
   }
   return {};
 }

@@ -83,7 +83,14 @@ void FairShares::spend(RequestId id, int64_t rows) {
   VOLLEY_CHECK(entry.queue != &tenant.waiting);
   tenant.spent += rows;
   if (entry.queue != nullptr && entry.rank.fresh) tenant.clock.advance(rows);
-  raise_floor();
+}
+
+void FairShares::end_step() {
+  std::optional<int64_t> least;
+  for (const auto& [name, tenant] : tenants_) {
+    if (tenant.competes()) least = std::min(least.value_or(tenant.spent), tenant.spent);
+  }
+  floor_ = std::max(floor_, least.value_or(floor_));
 }
 
 FairShares::Tenant& FairShares::tenant_named(const std::string& name) {
@@ -110,14 +117,6 @@ void FairShares::leave(Entry& entry) {
   VOLLEY_CHECK_EQ(entry.queue->erase(entry.rank), size_t{1});
   entry.queue = nullptr;
   if (!tenant.competes()) tenant.clock.clear();
-}
-
-void FairShares::raise_floor() {
-  std::optional<int64_t> least;
-  for (const auto& [name, tenant] : tenants_) {
-    if (tenant.competes()) least = std::min(least.value_or(tenant.spent), tenant.spent);
-  }
-  floor_ = std::max(floor_, least.value_or(floor_));
 }
 
 FairShares::Turns::Turns(const FairShares& shares) {

@@ -59,6 +59,7 @@ class FairShares {
   void remove(RequestId id);
 
   void spend(RequestId id, int64_t rows);  // it gets these in a step. REQUIRES: it has a slot
+  void end_step();                         // after the last of them
 
   int64_t waiting() const { return waiting_; }
   void for_each_tenant(const std::function<void(const std::string& tenant, size_t waiting)>& tell) const {
@@ -118,7 +119,6 @@ class FairShares {
   Tenant& tenant_named(const std::string& name);
   void enter(RequestId id, Entry& entry, Ranks& queue);
   void leave(Entry& entry);
-  void raise_floor();
 
   const int64_t credit_;
   // What every tenant with something to compute has spent at least. It never falls; who comes is measured by it.

@@ -28,6 +28,7 @@ std::vector<RequestId> turns(const FairShares& shares, int count, int64_t rows =
 void serve(FairShares& shares, RequestId id, int64_t rows) {
   shares.start(id, rows);
   shares.spend(id, rows);
+  shares.end_step();
   shares.computed(id);
 }
 
@@ -105,7 +106,10 @@ TEST(FairShares, WhatDecodingSpentIsForgivenInTheEnd) {
   FairShares shares(1000);
   shares.add(1, of("a"), 10);
   serve(shares, 1, 10);
-  for (int step = 0; step < 100'000; ++step) shares.spend(1, 1);
+  for (int step = 0; step < 100'000; ++step) {
+    shares.spend(1, 1);
+    shares.end_step();
+  }
   for (RequestId id = 2; id < 30; ++id) shares.add(id, of("b"), 200);
   shares.add(30, of("a"), 10);
   int passed = 0;

@@ -49,6 +49,7 @@ StepPlan Scheduler::State::plan(const VerifyLimit& limit, const PromptBudget& pr
     known(segment.id).take_off(segment.decodes ? 0 : segment.known, segment.chooses);
     shares.spend(segment.id, segment.known);
   }
+  shares.end_step();
   flights.push_back(plan.segments);
   return plan;
 }

@@ -3,7 +3,9 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <iterator>
 
 namespace volley::serve {
 namespace {
@@ -76,6 +78,16 @@ bool AllowedHosts::allow(std::string_view host) const {
   const std::string bare = bare_host(host);
   return is_loopback(bare) || (addresses_ && is_address(bare)) ||
          std::find(names_.begin(), names_.end(), bare) != names_.end();
+}
+
+std::string network_of(const std::string& address) {
+  constexpr size_t kNetworkBytes = 8, kMappedBytes = 12;
+  in6_addr v6{};
+  if (inet_pton(AF_INET6, address.substr(0, address.find('%')).c_str(), &v6) != 1) return address;
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (IN6_IS_ADDR_V4MAPPED(&v6)) return inet_ntop(AF_INET, v6.s6_addr + kMappedBytes, text.data(), text.size());
+  if (!IN6_IS_ADDR_LOOPBACK(&v6)) std::fill(v6.s6_addr + kNetworkBytes, std::end(v6.s6_addr), 0);
+  return inet_ntop(AF_INET6, &v6, text.data(), text.size());
 }
 
 std::string Cors::allowed(const std::string& origin) const {

@@ -1,4 +1,5 @@
-// Who may ask: API keys, pages of other origins (CORS), and by which name of the server. Immutable; any thread.
+// Who asks, and who may: API keys, addresses, pages of other origins (CORS), and by which name of the server.
+// Immutable; any thread.
 #pragma once
 
 #include <optional>
@@ -40,6 +41,10 @@ class AllowedHosts {
   bool addresses_ = true;
   std::vector<std::string> names_;  // in lower case
 };
+
+// What stands for a client that sends no key: its address, of IPv6 the network's part of it (64 bits), as a client
+// chooses the rest. What is no address stays.
+std::string network_of(const std::string& address);
 
 class Cors {
  public:

@@ -45,5 +45,16 @@ TEST(AllowedHosts, OtherServersCheckOnlyWhatTheyAreAskedTo) {
   }
 }
 
+// Whoever has an IPv6 network has 2^64 addresses.
+TEST(NetworkOf, IsTheAddressOrItsNetwork) {
+  EXPECT_EQ(network_of("192.0.2.7"), "192.0.2.7");
+  EXPECT_EQ(network_of("::ffff:192.0.2.7"), "192.0.2.7");
+  EXPECT_EQ(network_of("::1"), "::1");
+  EXPECT_EQ(network_of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+  EXPECT_EQ(network_of("2001:db8:1:2::9"), "2001:db8:1:2::");
+  EXPECT_EQ(network_of("fe80::1:2:3:4%eth0"), "fe80::");
+  EXPECT_EQ(network_of(""), "");
+}
+
 }  // namespace
 }  // namespace volley::serve

@@ -347,10 +347,12 @@ std::string Api::tenant_of(const Call& call) const {
   return "key " + std::to_string(key == owners_.end() ? 0 : key->second);
 }
 
-// How the engine shares itself. An API key is a tenant, an HTTP request a group. Alone it has no name: nobody needs a
-// part of the queue kept free.
+// How the engine shares itself. An API key is a tenant, without keys a client is, and an HTTP request is a group. The
+// only key has no name: nobody needs a part of the queue kept free.
 void Api::set_share(const Call& call, Generation::Plan& plan) {
-  const std::string tenant = options_.api_keys.size() > 1 ? tenant_of(call) : "";
+  std::string tenant;
+  if (options_.api_keys.empty()) tenant = call.request.client;
+  if (options_.api_keys.size() > 1) tenant = tenant_of(call);
   const uint64_t group = next_group_.fetch_add(1);
   for (GenerateRequest& choice : plan.choices) {
     choice.tenant = tenant;

@@ -137,8 +137,9 @@ TEST_F(ApiEndpointsTest, KeysAndRequestsTakeShares) {
   EXPECT_NE(submitted[0].tenant, submitted[4].tenant);
 }
 
-// A part of the queue is kept free for others of a tenant that has a name.
-TEST_F(ApiEndpointsTest, ATenantAloneHasNoName) {
+// A part of the queue is kept free for others of a tenant that has a name: the only key has none. Without keys the
+// addresses are the tenants, so that nobody's many requests keep the slots from others.
+TEST_F(ApiEndpointsTest, WithoutKeysAddressesTakeShares) {
   for (const std::vector<std::string>& keys : {std::vector<std::string>{}, {"sesame"}}) {
     FakeEngine engine;
     ServerOptions options = make_options();
@@ -146,8 +147,9 @@ TEST_F(ApiEndpointsTest, ATenantAloneHasNoName) {
     Api api(engine, options);
     HttpRequest request = post(kTextPath, R"({"prompt": "x"})");
     request.authorization = "Bearer sesame";
+    request.client = "192.0.2.7";
     ASSERT_EQ(answer(api, request).response->status, 200);
-    EXPECT_EQ(engine.submitted().at(0).tenant, "");
+    EXPECT_EQ(engine.submitted().at(0).tenant, keys.empty() ? "192.0.2.7" : "");
   }
 }
 

@@ -126,7 +126,7 @@ HttpResponse Api::answer_files(const Route& found, const HttpRequest& request) {
     case Endpoint::kListFiles:
       return list_files(request, owner);
     case Endpoint::kCreateBatch:
-      return batch_response(batches_->create(owner, request.body));
+      return batch_response(batches_->create(owner, request));
     case Endpoint::kListBatches:
       return list_batches(request, owner);
     case Endpoint::kCancelBatch:

@@ -21,6 +21,10 @@ namespace volley::serve {
 using nlohmann::json;
 using namespace std::chrono_literals;
 
+inline std::string chat_with(const std::string& fields) {
+  return R"({"messages": [{"role": "user", "content": "hi"}], )" + fields + "}";
+}
+
 class ApiTest : public ::testing::Test {
  protected:
   static ServerOptions make_options() {

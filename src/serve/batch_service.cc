@@ -198,7 +198,8 @@ class BatchService::Turn {
 
   BatchRun::Hooks hooks(ResultFile* output, ResultFile* errors) {
     BatchRun::Hooks hooks;
-    hooks.ask = [this](const HttpRequest& request, std::function<void()> wake) {
+    hooks.ask = [this](HttpRequest request, std::function<void()> wake) {
+      request.client = batch_.client;
       return service_.ask_(request, batch_.owner, std::move(wake));
     };
     hooks.may_start = [this](size_t open) {
@@ -436,8 +437,8 @@ bool BatchService::make_room(const std::string& owner) {
   return true;
 }
 
-ApiResult<Batch> BatchService::create(const std::string& owner, const std::string& body) {
-  auto parsed = parse_batch(body);
+ApiResult<Batch> BatchService::create(const std::string& owner, const HttpRequest& request) {
+  auto parsed = parse_batch(request.body);
   if (std::holds_alternative<ApiError>(parsed)) return parsed;
   Batch& batch = std::get<Batch>(parsed);
   const std::lock_guard lock(mutex_);
@@ -451,6 +452,7 @@ ApiResult<Batch> BatchService::create(const std::string& owner, const std::strin
   }
   batch.id = FileStore::new_id("batch_");
   batch.owner = owner;
+  batch.client = request.client;
   batch.sequence = next_sequence_++;
   if (!write_whole(note_path(batch.id), batch_note(batch)).ok()) {
     return http_error(503, "The batch cannot be kept: the server's disk is full or broken.");

@@ -53,7 +53,7 @@ class BatchService {
   void stop();
 
   // `body`: of POST /v1/batches.
-  ApiResult<Batch> create(const std::string& owner, const std::string& body);
+  ApiResult<Batch> create(const std::string& owner, const HttpRequest& request);
   std::optional<Batch> find(std::string_view owner, const std::string& id) const;
   std::vector<Batch> list(std::string_view owner) const;  // the oldest first
   // Nothing: there is no such batch.

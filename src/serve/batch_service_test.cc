@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
@@ -44,8 +45,11 @@ class BatchServiceTest : public ::testing::Test {
     return std::get<StoredFile>(writer->keep(about));
   }
   ApiResult<Batch> create(const StoredFile& file) {
-    return service_->create(
-        file.owner, R"({"input_file_id":")" + file.id + R"(","endpoint":"/v1/completions","completion_window":"24h"})");
+    HttpRequest request{
+        "POST", "/v1/batches", "application/json",
+        R"({"input_file_id":")" + file.id + R"(","endpoint":"/v1/completions","completion_window":"24h"})"};
+    request.client = "192.0.2.7";
+    return service_->create(file.owner, request);
   }
   std::string add(const std::string& owner, const std::string& text = kLine) {
     return std::get<Batch>(create(upload(owner, text))).id;
@@ -124,6 +128,23 @@ TEST_F(BatchServiceTest, AFileThatABatchReadsIsNotDeleted) {
   EXPECT_EQ(wait_for_end("one", id).completed, 1);
   EXPECT_FALSE(service_->erase(file));
   EXPECT_FALSE(store_->find("one", file.id));
+}
+
+// Whose share of the engine they take, after a restart, too.
+TEST_F(BatchServiceTest, LinesAreOfTheClientThatMadeTheBatch) {
+  open();
+  const std::string id = add("one");
+  service_.reset();
+  store_.reset();
+  open();
+  std::atomic<int> of_it{0};
+  start([&](const HttpRequest& request, const std::string&, const std::function<void()>&) -> BatchReply {
+    of_it += request.client == "192.0.2.7" ? 1 : 0;
+    return done();
+  });
+  EXPECT_EQ(wait_for_end("one", id).completed, 1);
+  EXPECT_EQ(of_it, 1);
+  service_.reset();
 }
 
 TEST_F(BatchServiceTest, AnOwnersNewBatchPushesOutItsOwnFirst) {

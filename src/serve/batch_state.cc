@@ -96,6 +96,7 @@ std::string batch_json(const Batch& batch) {
 std::string batch_note(const Batch& batch) {
   Json json = to_json(batch);
   json["volley"] = {{"owner", batch.owner},
+                    {"client", batch.client},
                     {"sequence", batch.sequence},
                     {"outcome", batch_status_name(batch.outcome)},
                     {"over_at", batch.over_at},
@@ -114,6 +115,7 @@ std::optional<Batch> read_batch_note(std::string_view text) {
     Batch batch;
     batch.id = json.at("id");
     batch.owner = own.at("owner");
+    batch.client = own.value("client", "");
     batch.endpoint = json.at("endpoint");
     batch.input_file_id = json.at("input_file_id");
     batch.completion_window = json.at("completion_window");

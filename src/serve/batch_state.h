@@ -28,6 +28,7 @@ inline bool is_over(BatchStatus status) {
 
 struct Batch {
   std::string id, owner, endpoint, input_file_id, completion_window;
+  std::string client;             // HttpRequest::client of who made it
   std::string metadata = "null";  // JSON
   BatchStatus status = BatchStatus::kValidating;
   BatchStatus outcome = BatchStatus::kCompleted;  // of one that is finalizing

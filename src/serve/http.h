@@ -30,6 +30,7 @@ struct HttpRequest {
   std::string request_id = {};         // X-Request-Id: the client's, or one of ours
   std::string api_key = {};            // X-Api-Key
   std::string host = {};               // that it is for, maybe with a port: of the request line, else of Host
+  std::string client = {};             // network_of() the address that it came from, or its batch did; empty: from none
   std::optional<std::chrono::steady_clock::time_point> arrived = {};  // all of it, on a connection
 };
 

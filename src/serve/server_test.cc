@@ -37,6 +37,7 @@ TEST(Server, AnswersOnOneConnectionAgainAndAgain) {
     EXPECT_EQ(stream->headers.at("content-type"), "text/event-stream; charset=utf-8");
     EXPECT_EQ(streamed_text(stream->body), "Hello world|done");
   }
+  for (const GenerateRequest& asked : engine.submitted()) EXPECT_EQ(asked.tenant, "127.0.0.1") << "who shares";
   const auto metrics = client.get("/metrics");
   ASSERT_TRUE(metrics);
   EXPECT_NE(metrics->body.find("volley:http_requests_total{path=\"/v1/completions\",status=\"200\"} 10"),

@@ -87,7 +87,7 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::awaitable<void> close_with(Exchange exchange, HttpResponse response);
   asio::awaitable<bool> answer(Exchange& exchange);
   asio::awaitable<Api::Reply> handle(Exchange& exchange);
-  std::string whose(const HttpRequest& request);
+  std::string whose(const HttpRequest& request) const;
   void cancel_job();
   asio::awaitable<bool> send_response(Exchange& exchange, HttpResponse response);
   asio::awaitable<bool> send_generation(Exchange& exchange);

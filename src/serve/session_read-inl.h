@@ -62,6 +62,7 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
   if (head_known) {  // what the limit is, the head says
     request = request_head(parser.get());
     upload = shared_.api.takes_upload(request);
+    request.client = network_of(stream_.remote_address());
     whose_ = whose(request);
     body_share_.begin(whose_);
   }
@@ -99,10 +100,8 @@ inline asio::awaitable<std::optional<Exchange>> Session::read_request() {
 }
 
 // The client is who sent the key. Where there are no keys, the address stands for it.
-inline std::string Session::whose(const HttpRequest& request) {
-  if (!shared_.options.api_keys.empty()) return shared_.api.tenant_of(request);
-  error_code left;
-  return stream_.socket().remote_endpoint(left).address().to_string();
+inline std::string Session::whose(const HttpRequest& request) const {
+  return shared_.options.api_keys.empty() ? request.client : shared_.api.tenant_of(request);
 }
 
 // By the head alone. What is refused although its end is known and near is not refused here, but when it is handled:

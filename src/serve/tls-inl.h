@@ -123,6 +123,11 @@ class Stream {
 
   executor_type get_executor() { return socket_.get_executor(); }
   Socket& socket() { return socket_; }
+  std::string remote_address() const {  // empty: the client has left
+    boost::system::error_code left;
+    const auto remote = socket_.remote_endpoint(left);
+    return left ? std::string() : remote.address().to_string();
+  }
   bool encrypted() const { return tls_.has_value(); }
   ssl::stream<Socket&>& tls() { return *tls_; }  // REQUIRES: encrypted()
   // Not after the handshake failed: then nothing can be said in TLS.

@@ -117,7 +117,7 @@ class Crowd:
 
 @pytest.fixture
 def busy() -> Iterator[Server]:
-    limits = f"--max-connections {STREAMS + 50} --max-queue {STREAMS} --max-unsent-bytes {UNSENT}"
+    limits = f"--max-connections {STREAMS + 50} --max-queue {STREAMS * 8 // 7 + 1} --max-unsent-bytes {UNSENT}"
     with Server(f"--max-num-seqs {SLOTS} --kv-pages {KV_PAGES} {limits} --log-level error") as running:
         yield running
         assert running.stop() == 0

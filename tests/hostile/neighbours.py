@@ -3,8 +3,8 @@
 
     neighbours.py [--only REGEX] [--report FILE] [-- OPTIONS OF volley serve]
 
-Runs the corpus (tests/data/hostile) one attack after the other beside a canary in a process of its own: an endless
-stream, a request of one token and /health every 0.1 s. Ends with 1 if an attack holds the stream up for more than
+Runs the corpus (tests/data/hostile) one attack after the other beside a canary in a process of its own and from an
+address of its own: an endless stream, a request of one token and /health every 0.1 s. Ends with 1 if an attack holds the stream up for more than
 250 ms or a new request for more than 1 s, or if memory passes 2 GB, the server ends, or slots, pages and descriptors do
 not come back.
 
@@ -31,6 +31,7 @@ from server import ROOT, Server
 
 STREAM_GAP_S, WAIT_S = 0.25, 1.0
 EVERY_S = 0.1
+ADDRESS = "127.0.0.2"  # the attacks come from 127.0.0.1
 BASELINE_S = 15.0
 RUNS = 4
 MOST_MIB = 2048
@@ -68,7 +69,7 @@ class Canary:
         self.since[kind] = None
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, PATIENCE_S, source_address=(ADDRESS, 0))
         data = None if body is None else json.dumps(body)
         connection.request(method, path, data, {"Content-Type": "application/json", "Connection": "close"})
         return connection.getresponse()
