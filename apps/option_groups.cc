@@ -380,7 +380,7 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
       "read the weight files into memory instead of mapping them: for network disks, and files that others may change");
   app->add_option("--step-timeout", base.step_timeout_s,
                   "seconds that a step may take; a device that needs longer hangs, and the process ends; 0: no limit "
-                  "[1800; on CUDA 60]")
+                  "[1800; on CUDA 4 and more for what it computes, with --nnodes 60]")
       ->check(between(0, 1e6, "a number of seconds from 0 to 1000000"))
       ->type_name("SECONDS");
   app->add_flag("--restart-on-device-error", base.restart_on_device_error,

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "device/probe.h"
-#include "spec/proposer_spec.h"
+#include "spec/step_weights.h"
 
 namespace volley::apps {
 
@@ -32,18 +32,6 @@ struct WeightBytes {
   double head = 2;     // of output heads, which may stay as they are
 };
 
-// How many weights a step reads of each model.
-struct StepWeights {
-  int64_t target = 0, draft = 0;  // whatever the rows are, without output heads
-  int64_t head = 0;               // of both models, or of one that both use, twice
-  int64_t expert = 0;             // of one of the target's experts, of one layer
-  int64_t row_experts = 0;        // that a row goes through, over all layers
-};
-
-// Every matrix of the target but experts is read once a step and multiplied with each row; with a drafter its matrices
-// too, and the output head that it borrows a second time. Embeddings are looked up, not read. draft: null: none.
-StepWeights step_weights(const model::Decoder& target, const spec::ProposerFacts* draft);
-
 // What a request keeps.
 struct RequestBytes {
   int64_t kv = 0;     // of a position: a step reads those of the whole context
@@ -55,6 +43,6 @@ int64_t request_state_bytes(const model::Decoder& target, int64_t block, DType a
 
 // A step reads and writes what recurrent layers keep of each request once, however long its context. Arithmetic of
 // attention and of these layers is left out: at the lengths that are measured it is small.
-StepFloor step_floor(const StepWeights& weights, const StepShape& shape, WeightBytes bytes, RequestBytes request);
+StepFloor step_floor(const spec::StepWeights& weights, const StepShape& shape, WeightBytes bytes, RequestBytes request);
 
 }  // namespace volley::apps

@@ -16,8 +16,8 @@ TEST(StepFloor, ShapesOfAnEightBillionPair) {
   ASSERT_TRUE(target.ok() && draft.ok());
   const double layer = 4096.0 * (4096 + 2 * 1024) + 4096.0 * 4096 + 3 * 4096.0 * 12288;  // matrices
   const double head = 151936.0 * 4096;
-  const StepWeights alone = step_weights(target->decoder, nullptr);
-  const StepWeights both = step_weights(target->decoder, &(*draft)->facts());
+  const spec::StepWeights alone = spec::step_weights(target->decoder, nullptr);
+  const spec::StepWeights both = spec::step_weights(target->decoder, &(*draft)->facts());
   const StepFloor plain = step_floor(alone, {1, 1, 0}, {}, {});
   EXPECT_NEAR(plain.weight_bytes, 2 * (36 * layer + head), 1e-3 * plain.weight_bytes);
   const StepFloor drafted = step_floor(both, {1, 16, 0}, {}, {});
@@ -33,7 +33,7 @@ TEST(StepFloor, ShapesOfAnEightBillionPair) {
 
 // A mixture reads what its step touches, and computes top_k experts a row.
 TEST(StepFloor, CountsTheExpertsThatWereTouched) {
-  const StepWeights weights = {1000, 0, 0, 50, 8};
+  const spec::StepWeights weights = {1000, 0, 0, 50, 8};
   const StepFloor floor = step_floor(weights, {1, 4, 0, 20}, {}, {});
   EXPECT_DOUBLE_EQ(floor.weight_bytes, 2 * (1000 + 20 * 50));
   EXPECT_DOUBLE_EQ(floor.flops, 2 * 4 * (1000 + 8 * 50));

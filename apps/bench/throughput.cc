@@ -181,7 +181,7 @@ class ThroughputMeasurement {
         (static_cast<double>(summary.prompt_tokens) + static_cast<double>(summary.completion_tokens) / 2) / answered;
     const int open = std::min(row->concurrency, bench_requests(command_, row->concurrency));
     const int64_t state = request_state_bytes(target, info.block_size, bf16 ? DType::kBF16 : DType::kF32);
-    row->floor = step_floor(step_weights(target, draft), {open, info.block_size, context, row->experts()}, bytes,
+    row->floor = step_floor(spec::step_weights(target, draft), {open, info.block_size, context, row->experts()}, bytes,
                             {info.kv_bytes_per_token, state});
   }
 

@@ -40,7 +40,7 @@ class Replicas : public WorkerTest {
       parts.back().scheduler.cache_events = true;
       parts.back().remake = restarts ? slow_remake(parts.back().remake) : nullptr;
       parts.back().least_between_faults_s = 0;
-      parts.back().step_timeout_s = step_timeout_s_;
+      parts.back().step_timeout.least = step_timeout_s_;
     }
     DispatcherConfig config{.max_queue = max_queue,
                             .page_size = parts[0].scheduler.page_size,

@@ -196,7 +196,7 @@ Result<ReplicaParts> make_replica_parts(const EngineOptions& options, const Reso
   parts.target_step_s = models.target_step_s;
   parts.verify = options.verify;
   parts.simulate_acceptance = options.simulate_acceptance;
-  parts.step_timeout_s = step_timeout_s(options, models.device.kind);
+  parts.step_timeout = step_timeout(options, models);
   if (options.restart_on_device_error) {
     parts.remake = [options, models] { return make_replica(options, models, {}); };
   }

@@ -266,7 +266,7 @@ TEST_P(Fault, ADeviceThatFailsWhileItIsMadeAnewEndsTheEngine) {
 // free again nobody hears.
 TEST_P(Fault, AStepThatHangsEndsEveryRequestOnce) {
   WorkerParts parts = tiny_parts();
-  parts.step_timeout_s = 0.5;
+  parts.step_timeout.least = 0.5;
   worker_ = std::make_unique<Worker>(std::move(parts));
   std::vector<std::vector<TokenId>> tokens;
   arm(Kind::kHang, 60);

@@ -14,6 +14,7 @@
 #include "device/fault.h"
 #include "engine/node_setup.h"
 #include "engine/replica_options.h"
+#include "engine/step_timeout.h"
 #include "engine/watchdog.h"
 
 namespace volley::engine {
@@ -37,13 +38,13 @@ Error out_of_turn(const std::string& what) {
 // One call after the other. An error is node 0's, or means that it is gone.
 class Replay {
  public:
-  // on_hang: a call does not end in so many seconds, not even after node 0 is gone. On a thread of its own.
-  Replay(nodes::Follower& follower, Replica& replica, int32_t slots, double step_timeout_s,
-         std::function<void()> on_hang)
+  // on_hang: a call does not end within `timeout`, not even after node 0 is gone. On a thread of its own.
+  Replay(nodes::Follower& follower, Replica& replica, int32_t slots, Watchdog::Seconds timeout,
+         std::function<void(Watchdog::Seconds)> on_hang)
       : follower_(follower),
         replica_(replica),
         running_(static_cast<size_t>(slots)),
-        watchdog_(std::chrono::duration<double>(step_timeout_s), std::move(on_hang)) {
+        watchdog_(timeout, std::move(on_hang)) {
     follower_.set_hooks({[this](std::vector<uint32_t> words) { return take_masks(std::move(words)); },
                          [&replica] { replica.abort(); }});
   }
@@ -169,9 +170,9 @@ Status follow_links(const EngineOptions& options, const ResolvedModels& models, 
     Result<std::unique_ptr<Replica>> replica =
         Replica::create(options, models, progress, wrap, std::move(links), &follower);
     if (!replica.ok()) return fail(replica.error());
-    const double timeout_s = step_timeout_s(options, models.device.kind);
-    Replay replay(follower, **replica, models.max_num_seqs, timeout_s, [&] {
-      if (options.on_device_failure) options.on_device_failure(step_hangs(timeout_s));
+    const Watchdog::Seconds timeout(step_timeout(options, models).least);
+    Replay replay(follower, **replica, models.max_num_seqs, timeout, [&](Watchdog::Seconds limit) {
+      if (options.on_device_failure) options.on_device_failure(step_hangs(limit.count()));
     });
     VOLLEY_RETURN_IF_ERROR(follower.reply(ready_of(**replica)));
     if (started) started();

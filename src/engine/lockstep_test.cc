@@ -177,7 +177,7 @@ class ReplicasInLockstep : public ::testing::TestWithParam<Place> {
   }
 
   void start(double step_timeout_s = 0) {
-    for (WorkerParts& parts : parts_) parts.step_timeout_s = step_timeout_s;
+    for (WorkerParts& parts : parts_) parts.step_timeout.least = step_timeout_s;
     DispatcherConfig config{.max_queue = 100,
                             .page_size = parts_[0].scheduler.page_size,
                             .prefix_cache = false,

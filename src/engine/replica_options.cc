@@ -65,17 +65,6 @@ std::optional<std::string> bound_to_few_cores(const EngineOptions& options, Devi
   return bound_to_few_cores(options, device, CPU_COUNT(&set), static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
-double step_timeout_s(const EngineOptions& options, DeviceKind device) {
-  constexpr double kCpu = 1800, kGpu = 60;
-  if (options.step_timeout_s >= 0) return options.step_timeout_s;
-  return device == DeviceKind::kCpu ? kCpu : kGpu;
-}
-
-std::string step_hangs(double timeout_s) {
-  return "The device hangs: a step has taken more than " + std::to_string(static_cast<int64_t>(std::ceil(timeout_s))) +
-         " s (--step-timeout).";
-}
-
 EngineInfo describe_together(const std::vector<EngineInfo>& replicas, int64_t shared_weights) {
   EngineInfo all = replicas.front();
   all.data_parallel_size = static_cast<int>(replicas.size());

@@ -30,11 +30,6 @@ std::optional<std::string> bound_to_few_cores(const EngineOptions& options, Devi
 // The same of this process.
 std::optional<std::string> bound_to_few_cores(const EngineOptions& options, DeviceKind device);
 
-// How long a step may take; 0: no bound.
-double step_timeout_s(const EngineOptions& options, DeviceKind device);
-// That one has taken longer, in a sentence.
-std::string step_hangs(double timeout_s);
-
 // What the engine says of itself, from what its replicas do. shared_weights: bytes that all but one do not have.
 EngineInfo describe_together(const std::vector<EngineInfo>& replicas, int64_t shared_weights);
 

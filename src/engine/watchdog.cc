@@ -5,8 +5,7 @@
 
 namespace volley::engine {
 
-Watchdog::Watchdog(std::chrono::duration<double> limit, std::function<void()> late)
-    : limit_(limit), late_(std::move(late)) {
+Watchdog::Watchdog(Seconds limit, std::function<void(Seconds)> late) : limit_(limit), late_(std::move(late)) {
   if (limit_ > Seconds(0)) thread_ = std::thread([this] { watch(); });
 }
 
@@ -34,9 +33,10 @@ void Watchdog::watch() {
     const uint64_t bounds = bounds_.load(std::memory_order_relaxed);
     taken = bounds % 2 == 1 && bounds == seen ? taken + passed : Seconds(0);
     seen = bounds;
-    if (taken < limit_) continue;
+    const Seconds limit = limit_ + Seconds(more_.load(std::memory_order_relaxed));
+    if (taken < limit) continue;
     lock.unlock();
-    return late_();
+    return late_(limit);
   }
 }
 

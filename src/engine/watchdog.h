@@ -13,12 +13,17 @@ namespace volley::engine {
 
 class Watchdog {
  public:
-  // `late` is called once, when a step has taken `limit`. Time in which the process was stopped, or the machine asleep,
-  // does not count. limit 0: never, and there is no thread.
-  Watchdog(std::chrono::duration<double> limit, std::function<void()> late);
+  using Seconds = std::chrono::duration<double>;
+
+  // `late` is called once, when a step has taken `limit` and what allow() said last, with their sum. Time in which the
+  // process was stopped, or the machine asleep, does not count. limit 0: never, and there is no thread.
+  Watchdog(Seconds limit, std::function<void(Seconds limit)> late);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
+
+  // Steps from now on may take so much longer. Any thread.
+  void allow(Seconds more) { more_.store(more.count(), std::memory_order_relaxed); }
 
   // A step, from its begin to its end.
   class Step {
@@ -33,12 +38,11 @@ class Watchdog {
   };
 
  private:
-  using Seconds = std::chrono::duration<double>;
-
   void watch();
 
   const Seconds limit_;
-  const std::function<void()> late_;
+  const std::function<void(Seconds)> late_;
+  std::atomic<double> more_{0};      // seconds
   std::atomic<uint64_t> bounds_{0};  // begins and ends of steps so far: odd while one runs
   std::mutex mutex_;
   std::condition_variable wake_;

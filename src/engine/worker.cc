@@ -36,8 +36,8 @@ Worker::Worker(WorkerParts parts)
       acceptance_(parts_.drafter),
       vocab_(parts_.replica->vocab()),
       times_before_(parts_.replica->times()),
-      watchdog_(std::chrono::duration<double>(parts_.step_timeout_s),
-                [this] { give_up(step_hangs(parts_.step_timeout_s)); }) {
+      watchdog_(std::chrono::duration<double>(parts_.step_timeout.least),
+                [this](std::chrono::duration<double> limit) { give_up(step_hangs(limit.count())); }) {
   totals_.accepted_at.resize(parts_.scheduler.block_size - 1);
   totals_.drafted_at.resize(parts_.scheduler.block_size - 1);
   publish_stats();

@@ -21,6 +21,7 @@
 #include "engine/queue_places.h"
 #include "engine/replica.h"
 #include "engine/request_output.h"
+#include "engine/step_timeout.h"
 #include "engine/verify_control.h"
 #include "engine/watchdog.h"
 #include "sched/scheduler.h"
@@ -40,7 +41,7 @@ struct WorkerParts {
   std::optional<SimulatedAcceptance> simulate_acceptance;  // of requests that bring none
   DrafterTraits drafter;
   std::function<void(const std::string&)> on_warning;  // or empty
-  double step_timeout_s = 0;                           // 0: none
+  StepTimeout step_timeout;
   // Makes `replica` anew after a fault, with as many pages; empty: a fault ends the engine. As EngineOptions has it.
   std::function<Result<std::unique_ptr<Replica>>()> remake;
   double least_between_faults_s = 60;  // from one that was mended; the next within that ends the engine
@@ -109,6 +110,7 @@ class Worker {
     sched::StepPlan plan;
     VerifyStep verify;
     bool enqueued = true;  // false: nobody was left in it
+    double timeout = 0;    // what it may take beside the least
   };
 
   // Below: the engine's thread only.

@@ -78,12 +78,16 @@ bool Worker::start_step() {
   if (!plan.started.empty()) count_queued();
   segments_.clear();  // of a step that a fault ended
   for (const sched::PlannedSegment& planned : plan.segments) segments_.push_back(segment_of(planned));
+  const double timeout = parts_.step_timeout.more(plan);
+  double under_way = timeout;
+  for (const Flight& flight : flights_) under_way += flight.timeout;
+  watchdog_.allow(std::chrono::duration<double>(under_way));
   const Clock::time_point begin = Clock::now();
   enqueue(plan, verify);
   if (parts_.replica->depth() == 1) waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
   const bool timed = plans_late() && !segments_.empty();
   plan_time_.planned(planning, begin, Clock::now(), timed ? pace_.at_least(plan, verify.decoding_s) : 0);
-  flights_.push_back({std::move(plan), std::move(verify), !segments_.empty()});
+  flights_.push_back({std::move(plan), std::move(verify), !segments_.empty(), timeout});
   segments_.clear();  // of a request that ends, nothing but itself holds the grammar
   return true;
 }

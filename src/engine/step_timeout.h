@@ -1,0 +1,29 @@
+// How long a step may take before the device is held to hang.
+#pragma once
+
+#include <string>
+
+#include "engine/models.h"
+#include "sched/scheduler.h"
+
+namespace volley::engine {
+
+// For a step: `least`, and what its rows add, and the positions that they see. Seconds.
+struct StepTimeout {
+  double least = 0;  // 0: there is no bound
+  double row = 0, position = 0;
+
+  double more(const sched::StepPlan& plan) const;  // than `least`
+};
+
+// EngineOptions::step_timeout_s. Where that leaves it open: on the CPU half an hour. A GPU whose steps depend on no
+// other replica and no other node has kLeast and the time of the step's arithmetic at a rate that a GPU exceeds at
+// least tenfold (5 TFLOP/s, with fp32 0.5), so that a hang ends every request within seconds and a long prompt is none.
+// Any other GPU has a minute.
+StepTimeout step_timeout(const EngineOptions& options, const ResolvedModels& models);
+inline constexpr double kLeastStepTimeout = 4;
+
+// That a step has taken longer than so many seconds, in a sentence.
+std::string step_hangs(double seconds);
+
+}  // namespace volley::engine
