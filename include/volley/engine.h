@@ -144,9 +144,9 @@ struct EngineOptions {
   // Folder of the file that keeps what a round costs, so that the next start need not measure it; empty: do not keep
   // it.
   std::string cost_cache_dir;
-  // How long a step may take before the device is held to hang. 0: no bound; negative: 1800 on the CPU; on CUDA 4 and
-  // the time of its arithmetic at 5 TFLOP/s (0.5 with fp32), with several nodes and where replicas share the experts
-  // 60. Time in which the process is stopped does not count.
+  // How long a step may take before the device is held to hang. 0: no bound; negative: 1800 on the CPU; on CUDA 4,
+  // grammar_mask_timeout_ms and the time of its arithmetic at 5 TFLOP/s (0.5 with fp32), with several nodes and where
+  // replicas share the experts 60. Time in which the process is stopped does not count.
   int step_timeout_s = -1;
   // CPU: after a fault of the device the models are loaded again, and every request goes on where it was, with the same
   // tokens. A second fault within a minute, and a device that hangs, end the engine all the same.

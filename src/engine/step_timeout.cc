@@ -38,7 +38,8 @@ StepTimeout step_timeout(const EngineOptions& options, const ResolvedModels& mod
   const model::Decoder& target = models.target.decoder;
   const spec::ProposerFacts* draft = models.draft ? &models.draft->facts() : nullptr;
   const double positions = flops_of_position(target) + (draft != nullptr ? flops_of_position(draft->decoder) : 0);
-  return {kLeastStepTimeout, 2.0 * static_cast<double>(spec::step_weights(target, draft).multiplied()) / rate,
+  const double masks = options.grammar_mask_timeout_ms * 1e-3;
+  return {kLeastStepTimeout + masks, 2.0 * static_cast<double>(spec::step_weights(target, draft).multiplied()) / rate,
           positions / rate};
 }
 

@@ -17,9 +17,9 @@ struct StepTimeout {
 };
 
 // EngineOptions::step_timeout_s. Where that leaves it open: on the CPU half an hour. A GPU whose steps depend on no
-// other replica and no other node has kLeast and the time of the step's arithmetic at a rate that a GPU exceeds at
-// least tenfold (5 TFLOP/s, with fp32 0.5), so that a hang ends every request within seconds and a long prompt is none.
-// Any other GPU has a minute.
+// other replica and no other node has kLeastStepTimeout, the time that a step may wait for grammar masks, and the time
+// of the step's arithmetic at a rate that a GPU exceeds at least tenfold (5 TFLOP/s, with fp32 0.5): so a hang ends
+// every request within seconds, and a long prompt is none. Any other GPU has a minute.
 StepTimeout step_timeout(const EngineOptions& options, const ResolvedModels& models);
 inline constexpr double kLeastStepTimeout = 4;
 

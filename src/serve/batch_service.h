@@ -52,7 +52,7 @@ class BatchService {
   // Gives up the lines that are open; the next start answers them. Returns at once.
   void stop();
 
-  // `body`: of POST /v1/batches.
+  // `request`: POST /v1/batches.
   ApiResult<Batch> create(const std::string& owner, const HttpRequest& request);
   std::optional<Batch> find(std::string_view owner, const std::string& id) const;
   std::vector<Batch> list(std::string_view owner) const;  // the oldest first
