@@ -134,7 +134,8 @@ TEST_P(InvarianceAt, SpeculationAndEverythingElseIsInvisible) {
     const bool finds = c.prefix_cache && c.page_size == 16 && !c.tight_pool;
     if (finds && static_cast<size_t>(c.concurrency) < plain.size()) EXPECT_GT(cached, 0) << c.name;
     EXPECT_EQ(different, 0) << c.name;
-    if (c.tight_pool && c.concurrency > 1) {
+    // Pieces of prompts decide how many requests run together, so paced ones may find room on a fast device.
+    if (c.tight_pool && c.concurrency > 1 && !c.paced) {
       EXPECT_GT(stats.preemptions, 0) << c.name << ": the pool was not small enough to show anything";
     }
   }

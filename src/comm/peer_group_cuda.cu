@@ -130,13 +130,13 @@ bool PeerCommunicator::try_sum_and_norm(Stream& stream, TensorView partial, Tens
 template <int kRanks, int V>
 void PeerCommunicator::gather(Stream& stream, const Peers& peers, TensorView mine, int64_t first, TensorView out,
                               const uint8_t* whole) const {
-  const int64_t rows = out.dim(0), width = out.dim(1), columns = mine.dim(1), chunk = gathered_rows(width);
-  for (int64_t row = 0; row < rows; row += chunk) {
-    const int64_t n = std::min(chunk, rows - row);
-    cuda::launch(peer::gather_kernel<kRanks, V>, grid_for(n * width / V), stream, peers,
-                 mine.as<float>() + row * columns, static_cast<int>(columns), static_cast<int>(first),
-                 out.as<float>() + row * width, static_cast<int>(n), static_cast<int>(width),
-                 whole == nullptr ? nullptr : whole + row);
+  const auto rows = static_cast<int>(out.dim(0)), width = static_cast<int>(out.dim(1));
+  const int64_t most = gathered_rows(width);
+  const int64_t most_summaries = gathered_rows(ops::summary_groups(width) * int64_t{sizeof(ops::GroupSummary) / 4});
+  for (int part = 0; part * most < rows; ++part) {
+    cuda::launch(peer::gather_kernel<kRanks, V>, grid_for(std::min<int64_t>(most, rows) * width / V), stream, peers,
+                 mine.as<float>(), static_cast<int>(mine.dim(1)), static_cast<int>(first), out.as<float>(), rows, width,
+                 whole, part, static_cast<int>(most), static_cast<int>(most_summaries));
   }
 }
 

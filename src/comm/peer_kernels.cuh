@@ -279,19 +279,36 @@ __device__ inline int summary_floats(int outputs) {
   return (outputs + ops::kSummaryGroup - 1) / ops::kSummaryGroup * 4;
 }
 
+// Whether any of so many rows is whole; null: all are. For all threads of a block together.
+__device__ inline bool any_whole(const uint8_t* whole, int rows) {
+  bool any = whole == nullptr;
+  for (int row = threadIdx.x; row < rows && !any; row += blockDim.x) any = whole[row] != 0;
+  return __syncthreads_or(any) != 0;
+}
+
 // out[row, begin + c] = mine[row, c] of every rank, each with its own `begin` and number of columns; of rows that are
 // not `whole` (null: all are) summaries. Who has none is waited for, too: behind the rows a mailbox has a float of each
 // rank.
+//
+// A call is cut into kernels for whole rows, as `whole` is not known before they run: this one is number `part`, and
+// gathers `most_whole` rows, or `most_summaries` if the call has no others. If none are left for it, it takes no turn,
+// on any rank; but it waits for the kernel before, which the one behind does not know.
 template <int kRanks, int V>
 __global__ void __launch_bounds__(kPeerThreads)
     gather_kernel(const __grid_constant__ Peers peers, const float* mine, int columns, int begin, float* out, int rows,
-                  int width, const uint8_t* whole) {
+                  int width, const uint8_t* whole, int part, int most_whole, int most_summaries) {
   cuda::wait_for_predecessors();
+  const int most = any_whole(whole, rows) ? most_whole : most_summaries;
+  const int64_t skipped = int64_t{part} * most;
+  if (skipped >= rows) return;
+  rows = min(most, rows - static_cast<int>(skipped));
+  mine += skipped * columns;
+  out += skipped * width;
+  if (whole != nullptr) whole += skipped;
   Turn turn(peers);
-  bool any_whole = whole == nullptr;
-  for (int row = 0; row < rows && !any_whole; ++row) any_whole = whole[row] != 0;
+  const bool wide = any_whole(whole, rows);
   // A row's floats in the mailbox, and this rank's: where all rows are summaries, the rest does not exist.
-  const int span = any_whole ? width : summary_floats(width), own = any_whole ? columns : summary_floats(columns);
+  const int span = wide ? width : summary_floats(width), own = wide ? columns : summary_floats(columns);
   const auto summarised = [&](int row) { return whole != nullptr && whole[row] == 0; };
   const int first = (blockIdx.x * blockDim.x + threadIdx.x) * V, step = gridDim.x * blockDim.x * V;
   for (int i = first; i < rows * own; i += step) {

@@ -61,9 +61,10 @@ inline bool sums_and_norms(int64_t rows, int64_t n, int ranks, int64_t room) {
   return ranks > 1 && rows > 0 && rows <= std::min(kMostNormedRows, room) && n % 4 == 0 && n <= kLongestNormed;
 }
 
-// Rows of `width` floats that a kernel gathers, with a float of each rank beside them. REQUIRES: at least one fits.
-inline int64_t gathered_rows(int64_t width) {
-  return (kMailboxFloats - kMostPeers) / width;
+// Rows of `floats` that a kernel gathers, with a float of each rank beside them. REQUIRES: at least one fits. There are
+// as many kernels as whole rows need; where all rows are summaries, the first ones gather them, and the others nothing.
+inline int64_t gathered_rows(int64_t floats) {
+  return (kMailboxFloats - kMostPeers) / floats;
 }
 
 }  // namespace volley::comm

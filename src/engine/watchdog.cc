@@ -21,7 +21,7 @@ Watchdog::~Watchdog() {
 // A look counts for little more than the time between looks: who was stopped looks again only after that.
 void Watchdog::watch() {
   using Clock = std::chrono::steady_clock;
-  const Seconds between = std::min(limit_ / 8, Seconds(1));
+  const Seconds between = std::min(limit_ / 32, Seconds(1));
   uint64_t seen = 0;
   Seconds taken(0);
   Clock::time_point last = Clock::now();
