@@ -1,6 +1,8 @@
 #include "apps/device_failure.h"
 
+#include <cstdio>
 #include <cstdlib>
+#include <new>
 #include <utility>
 
 #include "apps/exit_codes.h"
@@ -34,7 +36,11 @@ void DeviceFailure::leave() {
 }
 
 void DeviceFailure::end_process() const {
-  console_.error(failure_);
+  try {
+    console_.error(failure_);
+  } catch (const std::bad_alloc&) {  // it may be what failed
+    std::fprintf(stderr, "volley: %s\n", failure_.c_str());
+  }
   std::_Exit(kExitDevice);
 }
 

@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "apps/exit_codes.h"
+#include "base/allocation_retry.h"
 #include "base/check.h"
 
 namespace volley::apps {
@@ -20,6 +22,9 @@ namespace {
 int status_of(int signal) {
   return signal == SIGTERM ? kExitTerminated : kExitInterrupted;
 }
+
+// How long a signal waits for memory to end in order.
+constexpr std::chrono::seconds kMemoryPatience{1};
 
 }  // namespace
 
@@ -70,12 +75,12 @@ void InterruptWatch::watch() {
     const int signal = static_cast<int>(info.ssi_signo);
     const std::lock_guard lock(mutex_);
     if (signal == SIGINT && ctrl_c_handler_) {
-      ctrl_c_handler_();
+      (void)retry_allocation(ctrl_c_handler_, kMemoryPatience);
       continue;
     }
     if (!handler_ || interrupted()) _exit(status_of(signal));
     signal_.store(signal, std::memory_order_release);
-    handler_();
+    if (!retry_allocation(handler_, kMemoryPatience)) _exit(status_of(signal));
   }
 }
 

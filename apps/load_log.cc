@@ -56,23 +56,18 @@ std::string load_line(const EngineStats& before, const EngineStats& now, double 
 
 LoadLog::LoadLog(const Engine& engine, std::chrono::milliseconds interval, Say say)
     : engine_(engine),
-      interval_(interval),
       say_(std::move(say)),
-      thread_([this](const std::stop_token& stop) { run(stop); }) {}
+      before_(engine.stats()),
+      last_(std::chrono::steady_clock::now()),
+      ticker_(interval, [this] { tick(); }) {}
 
-void LoadLog::run(const std::stop_token& stop) {
-  using Clock = std::chrono::steady_clock;
-  std::unique_lock lock(mutex_);
-  EngineStats before = engine_.stats();
-  Clock::time_point last = Clock::now();
-  while (!changed_.wait_for(lock, stop, interval_, [] { return false; }) && !stop.stop_requested()) {
-    EngineStats now = engine_.stats();
-    const Clock::time_point time = Clock::now();
-    const std::string line = load_line(before, now, std::chrono::duration<double>(time - last).count());
-    if (!line.empty()) say_(line);
-    before = std::move(now);
-    last = time;
-  }
+void LoadLog::tick() {
+  EngineStats now = engine_.stats();
+  const auto time = std::chrono::steady_clock::now();
+  const std::string line = load_line(before_, now, std::chrono::duration<double>(time - last_).count());
+  before_ = std::move(now);
+  last_ = time;
+  if (!line.empty()) say_(line);
 }
 
 }  // namespace volley::apps

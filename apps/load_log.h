@@ -4,11 +4,10 @@
 #include <volley/engine.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <string>
-#include <thread>
+
+#include "apps/ticker.h"
 
 namespace volley::apps {
 
@@ -31,14 +30,13 @@ class LoadLog {
   LoadLog(const Engine& engine, std::chrono::milliseconds interval, Say say);
 
  private:
-  void run(const std::stop_token& stop);
+  void tick();
 
   const Engine& engine_;
-  const std::chrono::milliseconds interval_;
   const Say say_;
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::jthread thread_;  // last: starts when everything above exists
+  EngineStats before_;
+  std::chrono::steady_clock::time_point last_;
+  Ticker ticker_;  // last: it uses the others
 };
 
 }  // namespace volley::apps

@@ -1,5 +1,6 @@
 // The program `volley`: parses the command line and hands over to one subcommand.
 #include <cstdio>
+#include <new>
 #include <variant>
 
 #include "apps/batch/batch.h"
@@ -64,5 +65,10 @@ int run(int argc, char** argv) {
 }  // namespace volley::apps
 
 int main(int argc, char** argv) {
-  return volley::apps::run(argc, argv);
+  try {
+    return volley::apps::run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fputs("volley: The process has no memory left: give it more.\n", stderr);
+    return volley::apps::kExitModel;
+  }
 }

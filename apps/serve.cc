@@ -5,19 +5,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
 #include <optional>
-#include <stop_token>
-#include <thread>
+#include <utility>
 
 #include "apps/api_keys.h"
 #include "apps/device_failure.h"
 #include "apps/engine_setup.h"
 #include "apps/exit_codes.h"
 #include "apps/load_log.h"
+#include "apps/ticker.h"
 #include "base/environment.h"
 #include "base/memory_reserve.h"
 #include "device/device.h"
@@ -61,23 +59,19 @@ void raise_file_limit(const serve::ServerOptions& options, const serve::ServerLo
 class DecisionLog {
  public:
   DecisionLog(const Engine& engine, const serve::ServerLog& log, bool wanted) {
-    if (wanted) thread_ = std::jthread([this, &engine, &log](const std::stop_token& stop) { run(engine, log, stop); });
+    if (wanted) ticker_.emplace(std::chrono::seconds(1), [this, &engine, &log] { tick(engine, log); });
   }
 
  private:
-  void run(const Engine& engine, const serve::ServerLog& log, const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
-    for (int64_t steps = 0; !changed_.wait_for(lock, stop, std::chrono::seconds(1), [] { return false; });) {
-      if (stop.stop_requested()) return;
-      const EngineStats::Verify verify = engine.stats().verify;
-      if (verify.steps != steps && !verify.last.empty()) log.debug("verify budget: " + verify.last);
-      steps = verify.steps;
+  void tick(const Engine& engine, const serve::ServerLog& log) {
+    const EngineStats::Verify verify = engine.stats().verify;
+    if (verify.steps != std::exchange(steps_, verify.steps) && !verify.last.empty()) {
+      log.debug("verify budget: " + verify.last);
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::jthread thread_;
+  int64_t steps_ = 0;
+  std::optional<Ticker> ticker_;
 };
 
 Result<serve::ServerOptions> server_options(const ServeCommand& command, const EngineSetup& setup) {

@@ -12,6 +12,10 @@ namespace {
 
 using Clock = RequestOutput::Clock;
 
+// Made while there is memory.
+const std::string kNoMemory =
+    "The process has no memory left for the engine: give it more, or run fewer requests at once.";
+
 VerifyConfig verify_config(WorkerParts& parts) {
   const spec::StepExecutor& round = *parts.replica;
   VerifyConfig config;
@@ -153,7 +157,7 @@ void Worker::loop() {
   } catch (const std::bad_alloc&) {
     // Wherever it was, a change may be half done, so nothing goes on from here. Clients hear it, whom a process that
     // ends at once would leave without a word.
-    give_up("The process has no memory left for the engine: give it more, or run fewer requests at once.");
+    give_up(kNoMemory);
   }
 }
 

@@ -1,6 +1,7 @@
 // What becomes of requests when the device fails. Their state is with the host: tokens in the scheduler, committed ones
 // in matchers, text in outputs. So a fault is a preemption of all of them, on a device that is made anew. Everything
 // here leaves the old one alone.
+#include "base/allocation_retry.h"
 #include "device/fault.h"
 #include "engine/worker.h"
 
@@ -8,6 +9,8 @@ namespace volley::engine {
 namespace {
 
 using Clock = RequestOutput::Clock;
+
+constexpr std::chrono::seconds kMemoryPatience{1};
 
 // `before` so that `now - before` goes on from where `old - old_before` ended.
 void carry(double now, double old, double& before) {
@@ -73,11 +76,15 @@ void Worker::give_up(const std::string& failure) {
   {
     const std::lock_guard lock(mutex_);
     if (!failure_.empty()) return;
-    failure_ = failure + " The server ends: send the request again when it is back, or elsewhere.";
+    const auto say = [&] {
+      failure_ = failure + " The server ends: send the request again when it is back, or elsewhere.";
+    };
+    if (!retry_allocation(say, kMemoryPatience)) failure_ = "No memory left.";  // a string keeps it in itself
     stopping_ = true;
   }
   wake_.notify_all();
-  open_.fail({ErrorCode::kUnavailable, failure_});  // nobody changes it any more
+  // Nobody changes failure_ any more, and nobody hears a last word twice.
+  (void)retry_allocation([this] { open_.fail({ErrorCode::kUnavailable, failure_}); }, kMemoryPatience);
   if (parts_.on_device_failure) parts_.on_device_failure(failure);
   // Last: by then the others' requests have this cause, not that a replica is gone.
   if (lockstep_) lockstep_.with->abort(lockstep_.replica);

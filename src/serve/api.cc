@@ -122,6 +122,7 @@ Api::Api(const ServerOptions& options)
       started_(std::time(nullptr)),
       id_prefix_(random_prefix()),
       responses_(std::make_shared<ResponseStore>(options.max_stored_responses, options.max_stored_bytes)) {
+  (void)out_of_memory_response();
   if (!options_.file_store) return;
   for (size_t key = 0; key < std::max<size_t>(options_.api_keys.size(), 1); ++key) owners_[owner_of_key(key)] = key;
   if (owners_.size() > 1) options_.file_store->share();
@@ -159,7 +160,7 @@ Api::Reply Api::guarded(Call call) {
     return dispatch(std::move(call));
   } catch (const std::bad_alloc&) {
     log_.error(request.method + " " + std::string(path_label(request)) + " failed: there is no memory left for it");
-    return error_response(out_of_memory_error());
+    return out_of_memory_response();
   } catch (const std::exception& error) {
     log_.error(for_log(request.method, 32) + " " + std::string(path_label(request)) + " failed: " + error.what());
     return error_response(http_error(500, "The server failed on this request; its log says why."));
@@ -175,7 +176,7 @@ std::variant<Route, HttpResponse> Api::admit(const HttpRequest& request) const {
     return unauthorized(!request.authorization.empty() || !request.api_key.empty());
   }
   // Asked whatever comes: who asks takes the reserve back. A body could end what little there is.
-  if (!has_memory_reserve() && found.row->method == "POST") return error_response(out_of_memory_error());
+  if (!has_memory_reserve() && found.row->method == "POST") return out_of_memory_response();
   if (found.row->needs_engine && !serving_.load()) return loading();
   if (found.row->endpoint == Endpoint::kUploadFile) {
     if (auto refused = refuse_form(request, cors_)) return std::move(*refused);

@@ -171,8 +171,12 @@ TEST_F(ApiResponsesTest, EventsBuildTheResponse) {
         EXPECT_EQ(event.at("item_id"), items.back().at("id"));
         texts.back() += event.at("delta").get<std::string>();
       }
-      if (type.ends_with("text.done")) EXPECT_EQ(event.at("text"), texts.back());
-      if (type.ends_with("arguments.done")) EXPECT_EQ(event.at("arguments"), texts.back());
+      if (type.ends_with("text.done")) {
+        EXPECT_EQ(event.at("text"), texts.back());
+      }
+      if (type.ends_with("arguments.done")) {
+        EXPECT_EQ(event.at("arguments"), texts.back());
+      }
       if (type == "response.output_item.done") {
         EXPECT_EQ(event.at("item").at("id"), items.back().at("id"));
         items.back() = event.at("item");

@@ -373,27 +373,36 @@ void BatchService::stop() {
 void BatchService::loop() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    Record* record = next();
-    if (record == nullptr) {
-      changed_.wait(lock);
-      continue;
-    }
-    record->running = true;
-    ++running_;
-    Turn turn(this, record);
-    lock.unlock();
+    Record* record = nullptr;
     try {
+      record = next();
+      if (record == nullptr) {
+        changed_.wait(lock);
+        continue;
+      }
+      Turn turn(this, record);
+      record->running = true;
+      ++running_;
+      lock.unlock();
       turn.run();
-      lock.lock();
     } catch (const std::exception& error) {
-      log_.error("batch " + record->batch.id + " was interrupted: " + error.what());
-      lock.lock();
-      ++record->interruptions;
+      if (record != nullptr) log_interruption(record->batch.id, error.what());
+      if (!lock.owns_lock()) lock.lock();
+      if (record != nullptr) ++record->interruptions;
       changed_.wait_for(lock, kAfterInterruption, [this] { return stopping_.load(); });
     }
+    if (!lock.owns_lock()) lock.lock();
+    if (record == nullptr || !record->running) continue;
     --running_;
     record->running = false;
     changed_.notify_all();
+  }
+}
+
+void BatchService::log_interruption(const std::string& id, const char* why) const noexcept {
+  try {
+    log_.error("batch " + id + " was interrupted: " + why);
+  } catch (const std::bad_alloc&) {  // no memory to say so
   }
 }
 

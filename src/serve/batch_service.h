@@ -73,6 +73,7 @@ class BatchService {
 
   void load();
   void loop();
+  void log_interruption(const std::string& id, const char* why) const noexcept;
   Record* next();  // REQUIRES: mutex_
   std::string note_path(const std::string& id) const { return store_.batch_folder() + "/" + id + ".json"; }
   void save(const Batch& batch) const;

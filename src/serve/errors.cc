@@ -141,4 +141,10 @@ HttpResponse error_response(const ApiError& error) {
   return response;
 }
 
+// The library of JSON cannot be used here: its destructors allocate, and end the process where they cannot.
+HttpResponse out_of_memory_response() {
+  static const HttpResponse response = error_response(out_of_memory_error());
+  return response;
+}
+
 }  // namespace volley::serve

@@ -55,5 +55,7 @@ ApiError out_of_memory_error();
 std::string error_json(const ApiError& error);
 // With Retry-After for 429 and 503. What it says to the log quotes no prompt.
 HttpResponse error_response(const ApiError& error);
+// That of out_of_memory_error(). The first call makes it, for which there should still be memory; the others copy it.
+HttpResponse out_of_memory_response();
 
 }  // namespace volley::serve

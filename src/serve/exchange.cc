@@ -59,7 +59,7 @@ std::string Exchange::whole(HttpResponse response, bool draining) {
   try {
     bytes.reserve(kHeadBytes + (has_body ? response.body.size() : 0));
   } catch (const std::bad_alloc&) {
-    response = error_response(out_of_memory_error());
+    response = out_of_memory_response();
   }
   bytes += head(response, framing(false, draining));
   if (has_body) bytes += response.body;

@@ -93,7 +93,7 @@ HttpResponse FileUpload::finish() {
   try {
     return keep();
   } catch (const std::bad_alloc&) {
-    return error_response(out_of_memory_error());
+    return out_of_memory_response();
   }
 }
 

@@ -128,7 +128,10 @@ class Server::Impl {
   void refuse(tcp::socket socket);
   void say_who_may_ask() const;
   void stop_accepting();
+  // Calls it once on the control strand, unless timer_ is cancelled or set again.
+  void after(Milliseconds time, const std::function<void()>& call);
   void log_failure(std::exception_ptr failure) const noexcept;
+  void forget_expired();  // sessions
   // Runs `action` for each session, on the session's strand.
   void for_sessions(void (Session::*action)());
 
@@ -247,7 +250,7 @@ asio::awaitable<bool> Server::Impl::accept_one(tcp::acceptor& acceptor) {
   (void)has_memory_reserve();  // takes it back if it can
   const auto most = static_cast<size_t>(shared_.options.max_connections);
   // Without memory the end of a connection may have failed to take it out.
-  if (sessions_.size() >= most) std::erase_if(sessions_, [](const auto& session) { return session.second.expired(); });
+  if (sessions_.size() >= most) forget_expired();
   if (sessions_.size() >= most) {
     refuse(std::move(socket));
   } else {
@@ -320,10 +323,14 @@ void Server::Impl::log_failure(std::exception_ptr failure) const noexcept {
   }
 }
 
+void Server::Impl::forget_expired() {
+  std::erase_if(sessions_, [](const auto& session) { return session.second.expired(); });
+}
+
 void Server::Impl::for_sessions(void (Session::*action)()) {
   for (const auto& [id, weak] : sessions_) {
     const auto session = weak.lock();
-    if (session) asio::post(session->executor(), [session, action] { ((*session).*action)(); });
+    if (session) post_surely(session->executor(), [session, action] { ((*session).*action)(); });
   }
 }
 
@@ -336,25 +343,32 @@ void Server::Impl::stop_accepting() {
 
 void Server::Impl::drain(Milliseconds deadline) {
   asio::post(control_, [this, deadline] {
-    shared_.api.log().info("Draining: running requests may end; a second signal stops at once.");
-    stop_accepting();
+    retry_allocation([this] {
+      shared_.api.log().info("Draining: running requests may end; a second signal stops at once.");
+      stop_accepting();
+    });
+    forget_expired();  // whoever ended without memory is still listed
     for_sessions(&Session::drain);
     if (sessions_.empty()) return;
-    timer_.expires_after(deadline);
-    timer_.async_wait([this](error_code error) {
-      if (error) return;
+    after(deadline, [this] {
       for_sessions(&Session::cancel_generation);
-      timer_.expires_after(kCancelGrace);
-      timer_.async_wait([this](error_code grace_error) {
-        if (!grace_error) for_sessions(&Session::stop);
-      });
+      after(kCancelGrace, [this] { for_sessions(&Session::stop); });
+    });
+  });
+}
+
+void Server::Impl::after(Milliseconds time, const std::function<void()>& call) {
+  retry_allocation([&] {
+    timer_.expires_after(time);
+    timer_.async_wait([call](error_code error) {
+      if (!error) call();
     });
   });
 }
 
 void Server::Impl::stop() {
   asio::post(control_, [this] {
-    stop_accepting();
+    retry_allocation([this] { stop_accepting(); });
     timer_.cancel();
     for_sessions(&Session::stop);
   });

@@ -99,7 +99,7 @@ inline asio::awaitable<Api::Reply> Session::handle(Exchange& exchange) {
   job_.reset();
   if (over_time_) co_return error_response(timeout_error());
   if (job->cancelled) co_return stopping_response();
-  if (!job->reply) co_return error_response(out_of_memory_error());
+  if (!job->reply) co_return out_of_memory_response();
   co_return std::move(*job->reply);
 }
 

@@ -205,7 +205,7 @@ inline asio::awaitable<void> Session::refuse(Exchange exchange, error_code error
   } else if (timed_out_) {
     response = error_response(http_error(408, "The request did not arrive in time. Send it again."));
   } else if (error == TextBody::no_memory()) {
-    response = error_response(out_of_memory_error());
+    response = out_of_memory_response();
   } else if (error == http::error::body_limit) {
     response = error_response(http_error(413, "The body is larger than " + std::to_string(body_limit) + " bytes."));
   } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {

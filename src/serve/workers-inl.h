@@ -10,12 +10,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 
+#include "base/allocation_retry.h"
 #include "serve/api.h"
 #include "serve/turns.h"
 
@@ -34,17 +33,10 @@ struct Job {
   bool ready = false;                  // of the strand
 };
 
-// A call that somebody waits for, who would wait for ever if it never came: without memory for it, tries again.
+// A call that somebody waits for, who would wait for ever if it never came.
 template <typename Executor, typename Handler>
 void post_surely(const Executor& executor, const Handler& handler) {
-  for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
-    try {
-      asio::post(executor, handler);
-      return;
-    } catch (const std::bad_alloc&) {
-      continue;
-    }
-  }
+  retry_allocation([&] { asio::post(executor, handler); });
 }
 
 // Threads for what takes long, in lanes that do not wait for each other. In each lane those whose work it is take
