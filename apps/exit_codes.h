@@ -8,7 +8,7 @@ enum ExitCode : int {
   kExitRequestsFailed = 1,  // the run went through, and some of its requests failed
   kExitUsage = 2,           // an option, an input file or an output is wrong
   kExitModel = 3,           // the models could not be loaded
-  kExitDevice = 4,          // the device failed or hangs, or another node is gone
+  kExitDevice = 4,          // the device failed or hangs, another node is gone, or there is no memory left
   kExitInterrupted = 130,   // Ctrl-C
   kExitTerminated = 143,    // SIGTERM
 };

@@ -69,6 +69,6 @@ int main(int argc, char** argv) {
     return volley::apps::run(argc, argv);
   } catch (const std::bad_alloc&) {
     std::fputs("volley: The process has no memory left: give it more.\n", stderr);
-    return volley::apps::kExitModel;
+    return volley::apps::kExitDevice;
   }
 }
