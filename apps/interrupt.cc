@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <utility>
 
 #include "apps/exit_codes.h"
@@ -22,9 +21,6 @@ namespace {
 int status_of(int signal) {
   return signal == SIGTERM ? kExitTerminated : kExitInterrupted;
 }
-
-// How long a signal waits for memory to end in order.
-constexpr std::chrono::seconds kMemoryPatience{1};
 
 }  // namespace
 

@@ -12,7 +12,8 @@ namespace volley::apps {
 
 inline constexpr const char* kExitCodes =
     "Exit status: 0 all went well, for serve also after a signal; 1 some requests failed; 2 an option, an input or an "
-    "output is wrong; 3 the models could not be loaded; 4 the device failed; 130 ended by Ctrl-C, 143 by SIGTERM. The "
+    "output is wrong; 3 the models could not be loaded; 4 the device failed or memory ran out; 130 ended by Ctrl-C, "
+    "143 by SIGTERM. The "
     "first signal lets the program end in order (serve: running requests too), a second one ends it at once.";
 
 inline constexpr const char* kOptionSources =

@@ -7,6 +7,9 @@
 
 namespace volley {
 
+// The patience of those who end the process at last.
+inline constexpr std::chrono::seconds kMemoryPatience{1};
+
 // Calls `call`, and again from its begin while it throws std::bad_alloc, for so long. False: there was no memory.
 template <typename Call>
 bool retry_allocation(const Call& call, std::chrono::milliseconds patience = std::chrono::milliseconds::max()) {

@@ -10,8 +10,6 @@ namespace {
 
 using Clock = RequestOutput::Clock;
 
-constexpr std::chrono::seconds kMemoryPatience{1};
-
 // `before` so that `now - before` goes on from where `old - old_before` ended.
 void carry(double now, double old, double& before) {
   before = now - (old - before);

@@ -141,7 +141,7 @@ HttpResponse error_response(const ApiError& error) {
   return response;
 }
 
-// The library of JSON cannot be used here: its destructors allocate, and end the process where they cannot.
+// Made once, while there is memory: the library of JSON allocates in destructors, and ends the process where it cannot.
 HttpResponse out_of_memory_response() {
   static const HttpResponse response = error_response(out_of_memory_error());
   return response;
