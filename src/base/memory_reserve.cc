@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <thread>
 
 namespace volley {
 namespace {
@@ -49,14 +50,18 @@ void on_failed_allocation() {
 void keep_memory_reserve() {
   constexpr rlim_t kShare = 16;  // of the limit
   most_bytes = kMemoryReserveBytes;
+  // What is free in one heap is of no use to threads of another. Of the eight a core that there may be, each comes to
+  // hold the most that its threads ever needed.
+  int heaps = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
     constexpr rlim_t kPage = 4096;
     const rlim_t share = std::max(limit.rlim_cur / kShare / kPage * kPage, kPage);
     most_bytes = static_cast<size_t>(std::min<rlim_t>(share, kMemoryReserveBytes));
     // A heap of a thread's own is 64 MiB of address space at once: it would swallow what is given back.
-    mallopt(M_ARENA_MAX, 1);
+    heaps = 1;
   }
+  mallopt(M_ARENA_MAX, heaps);
   state = take() ? State::kHeld : State::kGiven;
   std::set_new_handler(on_failed_allocation);
 }

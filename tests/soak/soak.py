@@ -38,19 +38,27 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("VOLLEY_PROGRAM", ROOT / "build/cpu/bin/volley"))
 # Few slots and pages, so that requests wait, are preempted and evict one another. Few kept responses, so that they are as
 # many as they may be before memory is compared.
-OPTIONS = (
+OPTIONS = shlex.split(
     "--max-num-seqs 8 --kv-pages 100 --max-queue 48 --max-model-len 1024 --max-stored-responses 40 --log-level warning"
     " --grammar-mask-timeout-ms 600000"
 )
+
 MOST_OPEN = 400  # clients at once
 PATIENCE = 120.0  # seconds for an answer; more is one lost
 GROWTH = 1.02  # of resident memory after the first tenth
 
 
+def options_with(others: list[str]) -> list[str]:
+    """OPTIONS, less those that the others set."""
+    names = {option.split("=")[0] for option in others}
+    pairs = zip(OPTIONS[::2], OPTIONS[1::2])
+    return [word for name, value in pairs if name not in names for word in (name, value)] + others
+
+
 class Server:
     def __init__(self, options: list[str]) -> None:
         self.log = tempfile.TemporaryFile(mode="w+")
-        command = [str(PROGRAM), "serve", "--port", "0", *shlex.split(OPTIONS), *options]
+        command = [str(PROGRAM), "serve", "--port", "0", *options_with(options)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
         assert self.process.stdout is not None
         found = re.search(r"http://\S+:(\d+)", self.process.stdout.readline())
@@ -239,7 +247,7 @@ class Soak:
         if after["http_connections"] > 1 or self.server.descriptors() > descriptors + 2:
             self.fault(f"{after['http_connections']} connections, {self.server.descriptors()} descriptors; before {descriptors}")
         if after["num_preemptions_total"] == before["num_preemptions_total"]:
-            self.fault("nothing was preempted: --kv-pages behind -- must be few")
+            self.fault("nothing was preempted: behind -- give --kv-pages fewer")
         growth = report.growth(self.samples)
         if growth > GROWTH:
             self.fault(f"resident memory grew to {growth:.3f} of what it was after the first tenth")
@@ -273,7 +281,7 @@ def main() -> int:
     parser.add_argument("--load", type=float, default=3)
     parser.add_argument("--cases", type=int, default=420)
     parser.add_argument("--report", type=Path, default=ROOT / "build/soak")
-    parser.add_argument("options", nargs="*", help="more options of volley serve, after --")
+    parser.add_argument("options", nargs="*", help="of volley serve, after --: more, or in place of the few pages and slots")
     arguments = parser.parse_args()
     server = Server(arguments.options)
     try:
