@@ -71,6 +71,8 @@ class Api {
   void stop_batches() {
     if (batches_) batches_->stop();
   }
+  // After that. False: work on a line is not over after this time.
+  bool wait_for_batches(std::chrono::milliseconds patience) { return !batches_ || batches_->wait(patience); }
 
   Metrics& metrics() { return *metrics_; }
   const ServerLog& log() const { return log_; }

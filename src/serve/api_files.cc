@@ -87,12 +87,12 @@ void Api::start_batches(const Engine& engine) {
   for (const auto& [owner, key] : owners_) options.owners.insert(owner);
   options.max_open_lines =
       options_.batch_concurrency > 0 ? options_.batch_concurrency : std::max(1, engine.info().max_num_seqs / 2);
-  batches_->start(std::move(options),
-                  [this](const HttpRequest& request, const std::string& owner, std::function<void()> wake) {
-                    Call call{request, std::move(wake)};
-                    call.line_owner = &owner;
-                    return guarded(std::move(call));
-                  });
+  batches_->start(std::move(options), [this](const HttpRequest& request, const std::string& owner,
+                                             std::function<void()> wake, const std::atomic<bool>* given_up) {
+    Call call{request, std::move(wake), given_up};
+    call.line_owner = &owner;
+    return guarded(std::move(call));
+  });
 }
 
 bool Api::takes_upload(const HttpRequest& request) const {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "serve/api.h"
+#include "serve/json_text.h"
 #include "serve/responses_request.h"
 #include "serve/responses_writer.h"
 

@@ -141,6 +141,7 @@ bool BatchRun::start() {
     doorbell_.ring(number);  // its end may have come before it was in `open_`
     open_.emplace(number, std::move(line));
   } else {
+    if (hooks_.stopped()) return false;  // it may be what came of giving up
     const auto& response = std::get<HttpResponse>(reply);
     if (response.status == kBusy && (!open_.empty() || options_.shares_engine)) {
       if (open_.empty()) pause_end_ = std::chrono::steady_clock::now() + kPause;

@@ -24,25 +24,9 @@ constexpr int kInterruptions = 3;   // of one batch, then it has failed
 constexpr int kRetries = 5;         // of a line that gets a 503
 constexpr std::chrono::seconds kAfterInterruption{1};
 constexpr size_t kMaxNoteBytes = size_t{1} << 20;
-constexpr size_t kMaxMetadata = 16, kMaxMetadataKey = 64, kMaxMetadataValue = 512;
 
 int64_t now() {
   return static_cast<int64_t>(std::time(nullptr));
-}
-
-std::optional<ApiError> check_metadata(const nlohmann::json* metadata) {
-  if (metadata == nullptr) return std::nullopt;
-  bool good = metadata->is_object() && metadata->size() <= kMaxMetadata;
-  if (good) {
-    for (const auto& [key, value] : metadata->items()) {
-      good = good && count_code_points(key) <= kMaxMetadataKey && value.is_string() &&
-             count_code_points(value.get<std::string>()) <= kMaxMetadataValue;
-    }
-  }
-  if (good) return std::nullopt;
-  return invalid_field("metadata",
-                       "\"metadata\" must be an object of at most 16 texts, each up to 512 characters long and named "
-                       "with up to 64.");
 }
 
 // What POST /v1/batches asks for; its file has not been looked up.
@@ -200,7 +184,7 @@ class BatchService::Turn {
     BatchRun::Hooks hooks;
     hooks.ask = [this](HttpRequest request, std::function<void()> wake) {
       request.client = batch_.client;
-      return service_.ask_(request, batch_.owner, std::move(wake));
+      return service_.ask_(request, batch_.owner, std::move(wake), &record_.given_up);
     };
     hooks.may_start = [this](size_t open) {
       const int share = std::max(1, service_.options_.max_open_lines / std::max(1, service_.running_.load()));
@@ -366,12 +350,19 @@ void BatchService::stop() {
   stopping_ = true;
   changed_.notify_all();
   for (const auto& [id, record] : records_) {
+    record->given_up = true;
     if (record->run) record->run->wake();
   }
 }
 
+bool BatchService::wait(std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, patience, [this] { return runs_ == 0; });
+}
+
 void BatchService::loop() {
   std::unique_lock lock(mutex_);
+  ++runs_;
   while (!stopping_) {
     Record* record = nullptr;
     try {
@@ -397,6 +388,8 @@ void BatchService::loop() {
     record->running = false;
     changed_.notify_all();
   }
+  --runs_;
+  changed_.notify_all();
 }
 
 void BatchService::log_interruption(const std::string& id, const char* why) const noexcept {
@@ -508,6 +501,7 @@ std::optional<ApiResult<Batch>> BatchService::cancel(std::string_view owner, con
     batch.status = BatchStatus::kCancelling;
     batch.cancelling_at = now();
     save(batch);
+    record.given_up = true;
     if (record.run) record.run->wake();
     changed_.notify_all();
   }

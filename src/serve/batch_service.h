@@ -36,8 +36,9 @@ inline constexpr int64_t kMaxBatchLines = 1'000'000;
 // Any thread.
 class BatchService {
  public:
-  // Asks a line for an owner; see BatchRun::Hooks.
-  using Ask = std::function<BatchReply(const HttpRequest&, const std::string& owner, std::function<void()> wake)>;
+  // Asks a line for an owner; see BatchRun::Hooks. Once `given_up` is true the reply does not matter, and comes soon.
+  using Ask = std::function<BatchReply(const HttpRequest&, const std::string& owner, std::function<void()> wake,
+                                       const std::atomic<bool>* given_up)>;
   struct Options {
     std::set<std::string> owners;  // whose batches may run; those of others wait until a key of theirs is back
     int max_open_lines = 1;        // of all batches together, but at least one of each that runs
@@ -51,6 +52,8 @@ class BatchService {
   void start(Options options, Ask ask);
   // Gives up the lines that are open; the next start answers them. Returns at once.
   void stop();
+  // After stop(). False: a line still keeps a runner busy after this time, and so would the destructor.
+  bool wait(std::chrono::milliseconds patience);
 
   // `request`: POST /v1/batches.
   ApiResult<Batch> create(const std::string& owner, const HttpRequest& request);
@@ -67,6 +70,7 @@ class BatchService {
     bool running = false;
     int interruptions = 0;    // turns that an exception ended
     BatchRun* run = nullptr;  // to wake
+    std::atomic<bool> given_up{false};
   };
   // One batch in a runner's hands.
   class Turn;
@@ -90,6 +94,7 @@ class BatchService {
   std::map<std::string, std::unique_ptr<Record>> records_;  // guarded by mutex_; by id
   int64_t next_sequence_ = 1;                               // guarded by mutex_
   std::vector<std::thread> runners_;
+  size_t runs_ = 0;  // of runners; guarded by mutex_
 };
 
 }  // namespace volley::serve

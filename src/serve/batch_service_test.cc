@@ -82,7 +82,8 @@ TEST_F(BatchServiceTest, OneOwnersBatchesKeepNobodyWaiting) {
   std::set<std::string> asked;
   bool released = false;
   for (int i = 0; i < 6; ++i) add("one");
-  start([&](const HttpRequest&, const std::string& owner, const std::function<void()>&) -> BatchReply {
+  start([&](const HttpRequest&, const std::string& owner, const std::function<void()>&,
+            const std::atomic<bool>*) -> BatchReply {
     std::unique_lock lock(mutex);
     asked.insert(owner);
     changed.notify_all();
@@ -109,13 +110,34 @@ TEST_F(BatchServiceTest, OneOwnersBatchesKeepNobodyWaiting) {
 TEST_F(BatchServiceTest, ABatchThatIsInterruptedAgainAndAgainHasFailed) {
   open();
   const std::string id = add("one");
-  start([](const HttpRequest&, const std::string&, const std::function<void()>&) -> BatchReply {
-    throw std::runtime_error("an engine's bug");
-  });
+  start([](const HttpRequest&, const std::string&, const std::function<void()>&,
+           const std::atomic<bool>*) -> BatchReply { throw std::runtime_error("an engine's bug"); });
   const Batch batch = wait_for_end("one", id);
   EXPECT_EQ(batch.status, BatchStatus::kFailed);
   ASSERT_EQ(batch.errors.size(), 1u);
   EXPECT_EQ(batch.errors[0].code, "internal_error");
+}
+
+// A line may take long before the engine has it.
+TEST_F(BatchServiceTest, WorkOnALineIsGivenUpAndNoResult) {
+  open();
+  const std::string first = add("one"), second = add("two");
+  std::atomic<int> asked{0};
+  start([&](const HttpRequest&, const std::string&, const std::function<void()>&,
+            const std::atomic<bool>* given_up) -> BatchReply {
+    ++asked;
+    while (!*given_up) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return error_response(http_error(400, "It was given up."));
+  });
+  while (asked < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_FALSE(service_->wait(std::chrono::milliseconds(1)));
+  ASSERT_TRUE(service_->cancel("one", first));
+  EXPECT_EQ(wait_for_end("one", first).status, BatchStatus::kCancelled);
+  service_->stop();
+  EXPECT_TRUE(service_->wait(std::chrono::seconds(300)));
+  const auto left = service_->find("two", second);
+  EXPECT_FALSE(is_over(left->status));
+  EXPECT_EQ(left->failed, 0);
 }
 
 TEST_F(BatchServiceTest, AFileThatABatchReadsIsNotDeleted) {
@@ -124,7 +146,8 @@ TEST_F(BatchServiceTest, AFileThatABatchReadsIsNotDeleted) {
   const std::string id = std::get<Batch>(create(file)).id;
   EXPECT_EQ(service_->erase(file), id);
   EXPECT_TRUE(store_->find("one", file.id));
-  start([](const HttpRequest&, const std::string&, const std::function<void()>&) -> BatchReply { return done(); });
+  start([](const HttpRequest&, const std::string&, const std::function<void()>&,
+           const std::atomic<bool>*) -> BatchReply { return done(); });
   EXPECT_EQ(wait_for_end("one", id).completed, 1);
   EXPECT_FALSE(service_->erase(file));
   EXPECT_FALSE(store_->find("one", file.id));
@@ -138,7 +161,8 @@ TEST_F(BatchServiceTest, LinesAreOfTheClientThatMadeTheBatch) {
   store_.reset();
   open();
   std::atomic<int> of_it{0};
-  start([&](const HttpRequest& request, const std::string&, const std::function<void()>&) -> BatchReply {
+  start([&](const HttpRequest& request, const std::string&, const std::function<void()>&,
+            const std::atomic<bool>*) -> BatchReply {
     of_it += request.client == "192.0.2.7" ? 1 : 0;
     return done();
   });
@@ -152,7 +176,8 @@ TEST_F(BatchServiceTest, AnOwnersNewBatchPushesOutItsOwnFirst) {
   const StoredFile of_one = upload("one", "no request"), of_two = upload("two", "no request");
   std::vector<std::string> ids;
   for (const StoredFile& file : {of_two, of_one, of_one, of_one}) {
-    start([](const HttpRequest&, const std::string&, const std::function<void()>&) -> BatchReply { return done(); });
+    start([](const HttpRequest&, const std::string&, const std::function<void()>&,
+             const std::atomic<bool>*) -> BatchReply { return done(); });
     ids.push_back(std::get<Batch>(create(file)).id);
     EXPECT_EQ(wait_for_end(file.owner, ids.back()).status, BatchStatus::kFailed);
     service_.reset();  // its runner has let go of it
@@ -188,7 +213,8 @@ TEST_F(BatchServiceTest, ResultsPastAKeysQuotaEndItsBatch) {
   const std::string input = std::string(kLine) + "\n" + second;
   open({.max_owner_bytes = FileStore::kLeastBytes + 200});
   const std::string of_one = add("one", input), of_two = add("two");
-  start([](const HttpRequest& request, const std::string& owner, const std::function<void()>&) -> BatchReply {
+  start([](const HttpRequest& request, const std::string& owner, const std::function<void()>&,
+           const std::atomic<bool>*) -> BatchReply {
     HttpResponse response;
     response.body = owner == "one" ? R"({"text":")" + std::string(150, 'x') + "\"}" : "{}";
     return response;

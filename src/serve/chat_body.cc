@@ -43,10 +43,6 @@ void refuse_fields(FieldReader& in, std::span<const ChatOnlyField> fields) {
   }
 }
 
-std::string json_quote(std::string_view text) {
-  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
 void ChatTurns::system(std::string_view text) {
   end_turn();
   if (!at_start_) {
@@ -55,13 +51,17 @@ void ChatTurns::system(std::string_view text) {
   }
   if (!system_.empty()) system_ += "\n\n";
   system_ += text;
-  messages_.clear();
-  add("system", system_);
+  has_system_ = true;
+}
+
+void ChatTurns::end_start() {
+  if (!std::exchange(at_start_, false)) return;
+  if (has_system_) add("system", system_);
 }
 
 void ChatTurns::user(std::string_view text) {
   end_turn();
-  at_start_ = false;
+  end_start();
   add("user", text);
 }
 
@@ -87,7 +87,7 @@ void ChatTurns::called(std::string_view id, std::string_view name, std::string_v
 
 void ChatTurns::tool_result(std::string_view call_id, std::string_view text) {
   end_turn();
-  at_start_ = false;
+  end_start();
   add("tool", text, R"(,"tool_call_id":)" + json_quote(call_id));
 }
 
@@ -98,7 +98,7 @@ void ChatTurns::add(std::string_view role, std::string_view text, std::string_vi
 
 void ChatTurns::end_turn() {
   if (!speaking_) return;
-  at_start_ = false;
+  end_start();
   std::string more;
   if (!reasoning_.empty()) more += R"(,"reasoning_content":)" + json_quote(reasoning_);
   if (!calls_.empty()) {
@@ -115,6 +115,7 @@ void ChatTurns::end_turn() {
 
 std::string ChatTurns::take() {
   end_turn();
+  end_start();
   std::string text = "[";
   for (const std::string& message : messages_) text.append(text.size() > 1 ? "," : "").append(message);
   messages_.clear();

@@ -30,9 +30,6 @@ struct ChatOnlyField {
 
 void refuse_fields(FieldReader& in, std::span<const ChatOnlyField> fields);
 
-// `text` as a JSON string.
-std::string json_quote(std::string_view text);
-
 // A conversation, turn by turn. What the assistant thinks, says and calls without anything in between is one message;
 // so are the first messages of the system, because many templates take one only, at the start.
 class ChatTurns {
@@ -44,17 +41,19 @@ class ChatTurns {
   void called(std::string_view id, std::string_view name, std::string_view arguments);
   void tool_result(std::string_view call_id, std::string_view text);
 
-  bool empty() const { return messages_.empty() && !speaking_; }
+  bool empty() const { return messages_.empty() && !speaking_ && !has_system_; }
   bool ends_with_text() const { return speaking_ && spoke_ && calls_.empty(); }  // of the assistant
   // The messages as a JSON array. Last.
   std::string take();
 
  private:
+  void end_start();
   void end_turn();
   void add(std::string_view role, std::string_view text, std::string_view more = {});
 
   std::vector<std::string> messages_;  // as JSON
-  std::string system_;                 // of the first message
+  std::string system_;                 // of the first message, once the start has ended
+  bool has_system_ = false;            // it has said so
   bool at_start_ = true;               // nothing but the system has spoken
   // The assistant's message that is being put together:
   bool speaking_ = false, spoke_ = false;

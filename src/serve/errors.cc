@@ -4,6 +4,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "serve/json_text.h"
+
 namespace volley::serve {
 namespace {
 
@@ -30,10 +32,6 @@ constexpr Row kTable[] = {
     {ErrorCode::kUnavailable, 503, kServerError, "unavailable"},
     {ErrorCode::kInternal, 500, kServerError, nullptr},
 };
-
-nlohmann::ordered_json or_null(const std::optional<std::string>& text) {
-  return text ? nlohmann::ordered_json(*text) : nlohmann::ordered_json(nullptr);
-}
 
 // Up to where a message quotes a text of the request, which may be a prompt: that is for the client alone.
 std::string without_quotes(const std::string& message) {
@@ -120,14 +118,11 @@ ApiError out_of_memory_error() {
   return error;
 }
 
+// As text: an object of the library of JSON allocates in its destructor, and ends the process where it cannot.
 std::string error_json(const ApiError& error) {
-  const nlohmann::ordered_json body = {{"error",
-                                        {{"message", error.message},
-                                         {"type", error.type},
-                                         {"param", or_null(error.param)},
-                                         {"code", or_null(error.code)}}}};
-  // Messages quote what clients sent; a cut in the middle of a character must not throw here.
-  return body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  const auto or_null = [](const std::optional<std::string>& text) { return text ? json_quote(*text) : "null"; };
+  return R"({"error":{"message":)" + json_quote(error.message) + R"(,"type":)" + json_quote(error.type) +
+         R"(,"param":)" + or_null(error.param) + R"(,"code":)" + or_null(error.code) + "}}";
 }
 
 HttpResponse error_response(const ApiError& error) {
@@ -141,7 +136,7 @@ HttpResponse error_response(const ApiError& error) {
   return response;
 }
 
-// Made once, while there is memory: the library of JSON allocates in destructors, and ends the process where it cannot.
+// Made once, while there is memory.
 HttpResponse out_of_memory_response() {
   static const HttpResponse response = error_response(out_of_memory_error());
   return response;

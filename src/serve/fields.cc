@@ -5,6 +5,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "serve/json_text.h"
+
 namespace volley::serve {
 namespace {
 
@@ -139,6 +141,22 @@ std::vector<std::string> FieldReader::unread() const {
   names.insert(names.end(), unread_inside_.begin(), unread_inside_.end());
   if (names.size() > kMaxNames) names.resize(kMaxNames);
   return names;
+}
+
+std::optional<ApiError> check_metadata(const nlohmann::json* metadata) {
+  constexpr size_t kMost = 16, kMostOfKey = 64, kMostOfValue = 512;
+  if (metadata == nullptr) return std::nullopt;
+  bool good = metadata->is_object() && metadata->size() <= kMost;
+  if (good) {
+    for (const auto& [key, value] : metadata->items()) {
+      good = good && count_code_points(key) <= kMostOfKey && value.is_string() &&
+             count_code_points(value.get<std::string>()) <= kMostOfValue;
+    }
+  }
+  if (good) return std::nullopt;
+  return invalid_field("metadata",
+                       "\"metadata\" must be an object of at most 16 texts, each up to 512 characters long and named "
+                       "with up to 64.");
 }
 
 }  // namespace volley::serve

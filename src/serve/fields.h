@@ -53,4 +53,7 @@ class FieldReader {
   std::optional<ApiError> error_;
 };
 
+// What is wrong with the field "metadata" of a request, which null leaves out.
+std::optional<ApiError> check_metadata(const nlohmann::json* metadata);
+
 }  // namespace volley::serve

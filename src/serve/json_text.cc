@@ -257,6 +257,10 @@ OwnedJson read_json(std::string_view text) {
   return builder.complaint().empty() ? builder.take() : OwnedJson();
 }
 
+std::string json_quote(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 std::vector<std::pair<std::string, std::string_view>> object_members(std::string_view object) {
   std::vector<std::pair<std::string, std::string_view>> members;
   for (const std::string_view item : split_items(object)) {

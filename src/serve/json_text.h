@@ -58,4 +58,7 @@ std::vector<std::string_view> array_elements(std::string_view array);
 // The last member of that name; empty if there is none.
 std::string_view find_member(std::string_view object, std::string_view name);
 
+// `text` as a JSON string; U+FFFD for what is no UTF-8.
+std::string json_quote(std::string_view text);
+
 }  // namespace volley::serve

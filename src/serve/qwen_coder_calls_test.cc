@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "serve/chat_body.h"
+#include "serve/json_text.h"
 #include "serve/output_parser_for_test.h"
 
 namespace volley::serve {

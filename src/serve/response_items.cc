@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "serve/chat_body.h"
+#include "serve/json_text.h"
 
 namespace volley::serve {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <utility>
 
 namespace volley::serve {
@@ -136,18 +137,27 @@ std::shared_ptr<const StoredTurn> ResponseStore::find(std::string_view tenant, c
   return (*entry)->turn;
 }
 
-// An item's id is its kind's prefix, what follows its response's, and a number.
+// An item's id is its kind's prefix, what follows its response's, and a number, of input with "in" before it. A
+// response may have much input, and a request many references.
 std::optional<ResponseItem> ResponseStore::find_item(std::string_view tenant, const std::string& item_id) {
   const size_t begin = item_id.find('_'), end = item_id.rfind('_');
   if (begin == std::string::npos || end <= begin) return std::nullopt;
   const auto turn = find(tenant, std::string(kResponsePrefix) + item_id.substr(begin + 1, end - begin - 1));
   if (!turn) return std::nullopt;
-  for (const auto* items : {&turn->output(), &turn->input()}) {
-    for (const ResponseItem& item : *items) {
-      if (item.id == item_id) return item;
+  constexpr std::string_view kInput = "in";
+  std::string_view number = std::string_view(item_id).substr(end + 1);
+  if (number.starts_with(kInput)) {
+    number.remove_prefix(kInput.size());
+    size_t index = 0;
+    const auto [rest, error] = std::from_chars(number.data(), number.data() + number.size(), index);
+    if (error != std::errc() || rest != number.data() + number.size() || index >= turn->input().size() ||
+        turn->input()[index].id != item_id) {
+      return std::nullopt;
     }
+    return turn->input()[index];
   }
-  return std::nullopt;
+  const auto item = std::ranges::find(turn->output(), item_id, &ResponseItem::id);
+  return item != turn->output().end() ? std::optional(*item) : std::nullopt;
 }
 
 bool ResponseStore::erase(std::string_view tenant, const std::string& id) {

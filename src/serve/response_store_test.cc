@@ -43,7 +43,8 @@ TEST(ResponseStore, OneTenantSeesNothingOfAnother) {
   EXPECT_FALSE(store.erase("key 1", "resp_a"));
   EXPECT_EQ(store.find_item("key 0", "msg_a_0")->text, "y");
   EXPECT_EQ(store.find_item("key 0", "msg_a_in0")->text, "xxxx");
-  for (const char* id : {"msg_a_1", "msg_b_0", "a", "_", "", "msg_a"}) {
+  for (const char* id :
+       {"msg_a_1", "msg_b_0", "msg_a_in1", "msg_a_in", "msg_a_in0x", "fc_a_in0", "a", "_", "", "msg_a"}) {
     EXPECT_FALSE(store.find_item("key 0", id)) << id;
   }
 }

@@ -306,16 +306,9 @@ class Translator {
 
   // What the answer repeats, for the client alone.
   void read_bookkeeping() {
-    constexpr size_t kMaxPairs = 16;
     constexpr size_t kMaxText = 512;
     const json* metadata = in_.get("metadata");
-    const auto fits = [&](const json& value) {
-      return value.is_string() && count_code_points(value.get_ref<const std::string&>()) <= kMaxText;
-    };
-    if (metadata && (!metadata->is_object() || metadata->size() > kMaxPairs ||
-                     !std::all_of(metadata->begin(), metadata->end(), fits))) {
-      in_.fail(invalid_field("metadata", "\"metadata\" must be an object of at most 16 texts of 512 characters."));
-    }
+    if (auto error = check_metadata(metadata)) in_.fail(*std::move(error));
     echo("metadata", metadata ? find_member(body_, "metadata") : "{}");
     for (const char* name : {"user", "safety_identifier", "prompt_cache_key"}) {
       std::string text;
@@ -369,8 +362,15 @@ class Translator {
       }
     }
     echo("previous_response_id", id.empty() ? "null" : json_quote(id));
-    input_ = read_input(in_, context_.id_suffix,
-                        [&](const std::string& item) { return context_.store.find_item(context_.tenant, item); });
+    size_t brought = previous_ ? previous_->conversation_bytes() : 0;
+    input_ = read_input(in_, context_.id_suffix, [&](const std::string& name) {
+      auto item = context_.store.find_item(context_.tenant, name);
+      if (item) brought += item->bytes();
+      if (item && brought > context_.max_conversation_bytes) {
+        in_.fail(context_too_long("input", "The items that \"input\" refers to are too long together."));
+      }
+      return item;
+    });
     add_turns(input_, turns);
     chat_.add("messages", turns.take());
   }

@@ -26,7 +26,7 @@ struct ResponsesContext {
   ResponseStore& store;
   std::string tenant;
   std::string id_suffix;              // of the response's id and of its items'
-  size_t max_conversation_bytes = 0;  // of what previous_response_id brings
+  size_t max_conversation_bytes = 0;  // of what previous_response_id and references bring
 };
 
 ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const ResponsesContext& context);

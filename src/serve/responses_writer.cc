@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "serve/answer_blocks.h"
+#include "serve/json_text.h"
 
 namespace volley::serve {
 namespace {

@@ -380,7 +380,8 @@ bool Server::Impl::wait() {
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
-  return shared_.workers.wait(kWorkerGrace);
+  const bool idle = shared_.workers.wait(kWorkerGrace);
+  return shared_.api.wait_for_batches(kWorkerGrace) && idle;
 }
 
 int good_worker_threads(int usable_cores) {
