@@ -334,14 +334,15 @@ class GrammarWriter {
       const ToolParameter& parameter = parameters.listed[i];
       const std::string rule = "parameter_" + index + "_" + std::to_string(i);
       body += " " + rule + (parameter.required ? "" : "?");
-      write_parameter(parameter, rule);
+      write_parameter(parameter, tool.parameters_json, rule);
     }
     if (parameters.any_other) body += " any_parameter*";
     rules_ += "tool_" + index + ": " + body + " \"</function>\"\n";
   }
 
-  void write_parameter(const ToolParameter& parameter, const std::string& rule) {
+  void write_parameter(const ToolParameter& parameter, std::string_view parameters, const std::string& rule) {
     static constexpr std::string_view kEnd = "\n</parameter>\n";
+    static constexpr size_t kTooManyRules = size_t{1} << 20;
     rules_ += rule + ": " + json_string("<parameter=" + parameter.name + ">\n");
     if (!parameter.texts.empty()) {
       for (size_t i = 0; i < parameter.texts.size(); ++i) {
@@ -351,9 +352,12 @@ class GrammarWriter {
     } else if (parameter.is_text()) {
       rules_ += R"( text_value "\n")"
                 "\n";
+    } else if (rules_.size() > kTooManyRules) {
+      rules_ += "\n";  // the grammar is refused for its size: definitions need not stand in every other rule
     } else {
       rules_ += " value_" + rule + " " + json_string(kEnd) + "\n";
-      rules_ += "value_" + rule + ": %json " + with_separators(parameter.schema_json, "") + "\n";
+      rules_ += "value_" + rule + ": %json " +
+                with_separators(with_definitions(parameter.schema_json, parameters), "") + "\n";
     }
   }
 

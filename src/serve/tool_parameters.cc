@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <unordered_map>
 
 #include "serve/json_text.h"
 #include "serve/tool_call_scanner.h"
@@ -52,50 +54,65 @@ const json* follow(const json* schema, const json& root) {
   return nullptr;
 }
 
-unsigned types_of(const json& schema, const json& root, int depth = 0);
-
-// The types that "anyOf" or "oneOf" allows. An alternative that may be anything may be a string.
-unsigned types_of_any(const json& list, const json& root, int depth) {
-  unsigned types = kNoJsonType;
-  for (const json& one : list) {
-    const unsigned own = types_of(one, root, depth + 1);
-    types |= own == kNoJsonType ? unsigned{kJsonString} : own;
-  }
-  return types;
-}
-
 unsigned types_of_values(const json& list) {
   unsigned types = kNoJsonType;
   for (const json& value : list) types |= type_of_value(value);
   return types;
 }
 
-unsigned types_of(const json& written, const json& root, int depth) {
-  const json* schema = follow(&written, root);
-  if (!schema || depth > kMaxReferences) return kNoJsonType;
-  const auto member = [&](const char* name, json::value_t type) -> const json* {
-    const auto found = schema->find(name);
-    return found != schema->end() && (type == json::value_t::discarded || found->type() == type) ? &*found : nullptr;
-  };
-  if (const json* type = member("type", json::value_t::string)) return type_of_name(*type);
-  if (const json* list = member("type", json::value_t::array)) {
+// The types that schemas of `root` allow. It looks at each schema once, however many refer to it.
+class TypeReader {
+ public:
+  explicit TypeReader(const json& root) : root_(root) {}
+
+  unsigned types_of(const json& written, int depth = 0) {
+    if (depth > kMaxReferences) return kNoJsonType;
+    const auto [known, is_new] = known_.try_emplace(&written, kNoJsonType);  // of one that is looked at: nothing yet
+    if (!is_new) return known->second;
+    const json* schema = follow(&written, root_);
+    const unsigned types = schema ? read(*schema, depth) : unsigned{kNoJsonType};
+    return known_[&written] = types;
+  }
+
+ private:
+  unsigned read(const json& schema, int depth) {
+    const auto member = [&](const char* name, json::value_t type) -> const json* {
+      const auto found = schema.find(name);
+      return found != schema.end() && (type == json::value_t::discarded || found->type() == type) ? &*found : nullptr;
+    };
+    if (const json* type = member("type", json::value_t::string)) return type_of_name(*type);
+    if (const json* list = member("type", json::value_t::array)) {
+      unsigned types = kNoJsonType;
+      for (const json& name : *list) types |= type_of_name(name);
+      return types;
+    }
+    if (const json* value = member("const", json::value_t::discarded)) return type_of_value(*value);
+    if (const json* values = member("enum", json::value_t::array)) return types_of_values(*values);
+    for (const char* any : {"anyOf", "oneOf"}) {
+      if (const json* list = member(any, json::value_t::array)) return types_of_any(*list, depth);
+    }
+    if (const json* all = member("allOf", json::value_t::array)) {
+      for (const json& one : *all) {
+        if (const unsigned types = types_of(one, depth + 1)) return types;
+      }
+    }
+    if (schema.contains("properties")) return kJsonObject;
+    return schema.contains("items") ? unsigned{kJsonArray} : unsigned{kNoJsonType};
+  }
+
+  // What "anyOf" or "oneOf" allows. An alternative that may be anything may be a string.
+  unsigned types_of_any(const json& list, int depth) {
     unsigned types = kNoJsonType;
-    for (const json& name : *list) types |= type_of_name(name);
+    for (const json& one : list) {
+      const unsigned own = types_of(one, depth + 1);
+      types |= own == kNoJsonType ? unsigned{kJsonString} : own;
+    }
     return types;
   }
-  if (const json* value = member("const", json::value_t::discarded)) return type_of_value(*value);
-  if (const json* values = member("enum", json::value_t::array)) return types_of_values(*values);
-  for (const char* any : {"anyOf", "oneOf"}) {
-    if (const json* list = member(any, json::value_t::array)) return types_of_any(*list, root, depth);
-  }
-  if (const json* all = member("allOf", json::value_t::array)) {
-    for (const json& one : *all) {
-      if (const unsigned types = types_of(one, root, depth + 1)) return types;
-    }
-  }
-  if (schema->contains("properties")) return kJsonObject;
-  return schema->contains("items") ? unsigned{kJsonArray} : unsigned{kNoJsonType};
-}
+
+  const json& root_;
+  std::unordered_map<const json*, unsigned> known_;
+};
 
 // The values of a string's "enum" or "const".
 std::vector<std::string> texts_of(const json& written, const json& root) {
@@ -108,21 +125,6 @@ std::vector<std::string> texts_of(const json& written, const json& root) {
     if (value.is_string()) texts.push_back(value.get<std::string>());
   }
   return texts;
-}
-
-// References in a parameter's schema are to the tool's definitions.
-std::string with_definitions(std::string_view schema, std::string_view parameters) {
-  std::string text;
-  const auto add = [&](std::string_view key, std::string_view value) {
-    text.append(text.empty() ? "{" : ", ").append(json(std::string(key)).dump()).append(": ").append(value);
-  };
-  for (const auto& [key, value] : object_members(schema)) {
-    if (key != "$defs" && key != "definitions") add(key, value);
-  }
-  for (const auto& [key, value] : object_members(parameters)) {
-    if (key == "$defs" || key == "definitions") add(key, value);
-  }
-  return text.empty() ? "{}" : text + "}";
 }
 
 std::string_view trim(std::string_view text) {
@@ -148,20 +150,39 @@ ToolParameters tool_parameters(std::string_view parameters_json) {
     parameters.any_other = root.value("additionalProperties", json()) != false;
     return parameters;
   }
-  const auto listed = root.find("required");
-  const json none;
-  const json& required = listed != root.end() ? *listed : none;
+  std::set<std::string_view> required;
+  if (const auto listed = root.find("required"); listed != root.end() && listed->is_array()) {
+    for (const json& name : *listed) {
+      if (name.is_string()) required.insert(name.get_ref<const std::string&>());
+    }
+  }
+  TypeReader types(root);
   for (const auto& [name, schema] : object_members(properties)) {
-    const json parsed = json::parse(schema);
+    const json& parsed = root.at("properties").at(name);
     ToolParameter parameter;
     parameter.name = name;
-    parameter.required = required.is_array() && std::find(required.begin(), required.end(), name) != required.end();
-    parameter.types = types_of(parsed, root);
+    parameter.required = required.contains(name);
+    parameter.types = types.types_of(parsed);
     if (parameter.types == kJsonString) parameter.texts = texts_of(parsed, root);
-    parameter.schema_json = parsed.is_object() ? with_definitions(schema, parameters_json) : std::string(schema);
+    parameter.schema_json = schema;
     parameters.listed.push_back(std::move(parameter));
   }
   return parameters;
+}
+
+std::string with_definitions(std::string_view schema, std::string_view parameters) {
+  if (!schema.starts_with('{')) return std::string(schema);
+  std::string text;
+  const auto add = [&](std::string_view key, std::string_view value) {
+    text.append(text.empty() ? "{" : ", ").append(json(std::string(key)).dump()).append(": ").append(value);
+  };
+  for (const auto& [key, value] : object_members(schema)) {
+    if (key != "$defs" && key != "definitions") add(key, value);
+  }
+  for (const auto& [key, value] : object_members(parameters)) {
+    if (key == "$defs" || key == "definitions") add(key, value);
+  }
+  return text.empty() ? "{}" : text + "}";
 }
 
 std::string json_of_bare_value(std::string_view text, unsigned types) {

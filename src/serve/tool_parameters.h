@@ -27,8 +27,7 @@ struct ToolParameter {
   bool required = false;
   unsigned types = kNoJsonType;    // a union of JsonTypes
   std::vector<std::string> texts;  // of a string with an "enum" or a "const": the values it may have
-  // The value's own schema, as the client wrote it, with the definitions of the tool beside it.
-  std::string schema_json;
+  std::string_view schema_json;    // the value's own, as the client wrote it: a part of the tool's
 
   // The value is text; else it is JSON.
   bool is_text() const { return types == kNoJsonType || (types & kJsonString) != 0; }
@@ -39,8 +38,11 @@ struct ToolParameters {
   bool any_other = false;             // the schema lists none and does not forbid any
 };
 
-// `parameters_json` must be JSON of an object.
+// `parameters_json` must be JSON of an object, which must live as long.
 ToolParameters tool_parameters(std::string_view parameters_json);
+
+// A parameter's schema with the tool's definitions in it, to which its references are.
+std::string with_definitions(std::string_view schema_json, std::string_view parameters_json);
 
 // The types of each tool's parameters, by the tool's name.
 using ToolTypes = std::map<std::string, std::map<std::string, unsigned>>;

@@ -9,11 +9,14 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
+const std::string kDefinitions = R"("$defs": {"n": {"type": "integer"}, "s": {"$ref": "#/$defs/t"},
+                                 "t": {"enum": ["a", "b"]}, "loop": {"$ref": "#/$defs/loop"}})";
+
 ToolParameter only(const std::string& schema) {
-  const ToolParameters all = tool_parameters(R"({"type": "object", "properties": {"p": )" + schema +
-                                             R"(}, "$defs": {"n": {"type": "integer"}, "s": {"$ref": "#/$defs/t"},
-                                             "t": {"enum": ["a", "b"]}, "loop": {"$ref": "#/$defs/loop"}}})");
+  ToolParameters all =
+      tool_parameters(R"({"type": "object", "properties": {"p": )" + schema + "}, " + kDefinitions + "}");
   EXPECT_EQ(all.listed.size(), 1u);
+  all.listed.at(0).schema_json = {};  // of a text that is gone
   return all.listed.at(0);
 }
 
@@ -36,8 +39,24 @@ TEST(ToolParameters, TextsAndDefinitions) {
   const ToolParameter letter = only(R"({"$ref": "#/$defs/s"})");
   EXPECT_EQ(letter.types, kJsonString);
   EXPECT_THAT(letter.texts, ElementsAre("a", "b"));
-  EXPECT_THAT(letter.schema_json, testing::StartsWith(R"({"$ref": "#/$defs/s", "$defs": {"n")"));
+  const std::string tool = R"({"properties": {"p": {"$ref": "#/$defs/s"}}, )" + kDefinitions + "}";
+  const ToolParameters all = tool_parameters(tool);
+  EXPECT_THAT(with_definitions(all.listed.at(0).schema_json, tool),
+              testing::StartsWith(R"({"$ref": "#/$defs/s", "$defs": {"n")"));
+  EXPECT_EQ(with_definitions("true", tool), "true");
   EXPECT_THAT(only(R"({"enum": ["a", 1]})").texts, IsEmpty()) << "1 is not held to be text";
+}
+
+// Each schema is looked at once: else alternatives that refer to themselves take the breadth to the power of the depth.
+TEST(ToolParameters, SchemasThatReferToThemselvesEnd) {
+  std::string alternatives;
+  for (int i = 0; i < 50; ++i) alternatives += std::string(i == 0 ? "" : ", ") + R"({"$ref": "#/$defs/A"})";
+  const ToolParameters all = tool_parameters(R"({"properties": {"p": {"$ref": "#/$defs/A"}, "q": {"$ref": "#/$defs/B"}},
+      "$defs": {"A": {"anyOf": [)" + alternatives +
+                                             R"(]}, "B": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/A"}]}}})");
+  ASSERT_EQ(all.listed.size(), 2u);
+  EXPECT_TRUE(all.listed[0].is_text());
+  EXPECT_EQ(all.listed[1].types, kJsonNull | kJsonString);
 }
 
 TEST(ToolParameters, OrderAndWhichAreRequired) {
