@@ -7,6 +7,7 @@
 
 #include "apps/exit_codes.h"
 #include "apps/standard_streams.h"
+#include "base/allocation_retry.h"
 
 namespace volley::apps {
 
@@ -17,7 +18,7 @@ void DeviceFailure::set_handler(std::function<void(const std::string&)> handler)
 
 void DeviceFailure::operator()(const std::string& failure) {
   const std::lock_guard lock(mutex_);
-  failure_ = failure;
+  if (!retry_allocation([&] { failure_ = failure; }, kMemoryPatience)) failure_ = "No memory left.";
   if (leaving_) end_process();
   if (handler_) handler_(failure);
 }

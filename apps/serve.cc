@@ -20,6 +20,7 @@
 #include "base/memory_reserve.h"
 #include "device/device.h"
 #include "engine/queue_places.h"
+#include "engine/validation.h"
 #include "serve/cache_event_publisher.h"
 #include "serve/log_sink.h"
 #include "serve/server.h"
@@ -105,6 +106,10 @@ int run_follower(const ServeCommand& command, EngineSetup& setup, InterruptWatch
     console->error(folders.error().message);
     return kExitModel;
   }
+  if (const Status nodes = engine::check_nodes(setup.options); !nodes.ok()) {
+    console->error(nodes.error().message);
+    return kExitUsage;
+  }
   for (const std::string& note : setup.notes) console->note(note);
   setup.options.on_warning = [log](const std::string& warning) { log.warn(warning); };
   log.info(name + " looks for node 0 at " + setup.options.master_addr + ", port " +
@@ -143,8 +148,8 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
     console->error(setup.error().message);
     return setup.error().code == ErrorCode::kNotFound ? kExitModel : kExitUsage;
   }
-  if (setup->options.node_rank > 0) return run_follower(command, *setup, interrupt, console);
   keep_memory_reserve();
+  if (setup->options.node_rank > 0) return run_follower(command, *setup, interrupt, console);
   auto options = server_options(command, *setup);
   if (!options.ok()) {
     console->error(options.error().message);
@@ -184,7 +189,7 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
     log.error(failure);
     running.drain(kLastWords);
   });
-  if (setup->options.nnodes > 1) {
+  if (setup->options.nnodes > 1 && engine::check_nodes(setup->options).ok()) {
     log.info("Node 0 of " + std::to_string(setup->options.nnodes) + " waits for the others at " +
              setup->options.master_addr + ", port " + std::to_string(setup->options.master_port) + ".");
   }

@@ -3,6 +3,7 @@
 #include <new>
 #include <utility>
 
+#include "base/allocation_retry.h"
 #include "engine/stats_sum.h"
 #include "kv/page_hash.h"
 
@@ -136,7 +137,7 @@ void Dispatcher::fail(const std::string& failure) {
   {
     const std::lock_guard lock(mutex_);
     first = failure_.empty();
-    if (first) failure_ = failure;
+    if (first && !retry_allocation([&] { failure_ = failure; }, kMemoryPatience)) failure_ = "No memory left.";
   }
   if (first) {
     const std::lock_guard lock(life_mutex_);

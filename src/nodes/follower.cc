@@ -2,6 +2,7 @@
 
 #include <new>
 
+#include "base/allocation_retry.h"
 #include "nodes/meeting.h"
 
 namespace volley::nodes {
@@ -55,13 +56,15 @@ void Follower::listen() {
       connected = frame.ok();
       heard = connected ? hear(*frame, ended) : Status(frame.error());
     } catch (const std::bad_alloc&) {
-      heard = Error{ErrorCode::kResourceExhausted, "there is no memory for what it says"};
+      heard = Error{ErrorCode::kResourceExhausted, "no memory"};
     }
     if (heard.ok()) continue;
-    if (connected) (void)send(Failed{heard.error().message});  // node 0 cannot know else
+    if (connected) {  // node 0 cannot know else
+      (void)retry_allocation([&] { (void)send(Failed{heard.error().message}); }, kMemoryPatience);
+    }
     {
       const std::lock_guard lock(mutex_);
-      lost_ = heard.error().message;
+      if (!retry_allocation([&] { lost_ = heard.error().message; }, kMemoryPatience)) lost_ = "no memory";
       changed_.notify_all();
     }
     leader_->shut_down();

@@ -3,6 +3,7 @@
 #include <new>
 #include <system_error>
 
+#include "base/allocation_retry.h"
 #include "device/fault.h"
 #include "nodes/meeting.h"
 
@@ -89,10 +90,10 @@ void Leader::listen(size_t node) {
     try {
       why = hear(node);
     } catch (const std::bad_alloc&) {
-      why = "no memory for it";
+      why = "no memory";  // a string keeps it in itself
     }
   } while (why.empty());
-  lose(node, why);
+  (void)retry_allocation([&] { lose(node, why); }, kMemoryPatience);
   const std::lock_guard lock(mutex_);
   nodes_[node].listens = false;
   changed_.notify_all();
@@ -113,8 +114,8 @@ void Leader::lose(size_t node, const std::string& why) {
   nodes_[node].connection->shut_down();
   const std::lock_guard lock(watch_mutex_);
   if (!on_lost_ || told_) return;
-  told_ = true;
   on_lost_(lost);
+  told_ = true;
 }
 
 template <typename T>

@@ -79,13 +79,19 @@ void ReplicaRouter::progressed(RequestId id, int64_t tokens) {
   open.tokens -= std::max<int64_t>(0, made);
 }
 
-void ReplicaRouter::ended(RequestId id) {
+void ReplicaRouter::ended(RequestId id) noexcept {
   const auto found = open_.find(id);
   if (found == open_.end()) return;
   Replica& replica = replicas_[found->second.replica];
   replica.work -= found->second.rows + found->second.tokens;
   --replica.requests;
-  if (!found->second.pages.empty()) replica.ended.push_back(std::move(found->second.pages));
+  if (!found->second.pages.empty()) {
+    try {
+      replica.ended.push_back(std::move(found->second.pages));
+    } catch (const std::bad_alloc&) {  // which has moved nothing
+      release(replica, found->second.pages);
+    }
+  }
   open_.erase(found);
 }
 

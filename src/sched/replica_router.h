@@ -47,7 +47,7 @@ class ReplicaRouter {
   size_t add(Arrival arrival);
   // The request committed tokens: its prompt is computed. Ids that are not open are ignored, here and below.
   void progressed(RequestId id, int64_t tokens);
-  void ended(RequestId id);
+  void ended(RequestId id) noexcept;
   // What the replica's prefix cache became, including that of every request that ended before.
   void published(size_t replica, std::span<const CacheEvent> events);
   void set_available(size_t replica, bool available);

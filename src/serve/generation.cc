@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "base/allocation_retry.h"
 #include "serve/answer_size.h"
 
 namespace volley::serve {
@@ -55,8 +56,8 @@ ApiError too_slow_error(size_t limit) {
 }
 
 ApiError too_large_error(size_t limit) {
-  ApiError error = http_error(400, "The answer has grown past " + std::to_string(limit >> 20) +
-                                       " MiB, the most that this server keeps for a request. Ask for fewer tokens, " +
+  ApiError error = http_error(400, "The answer has grown past " + std::to_string(limit) +
+                                       " bytes, the most that this server keeps for a request. Ask for fewer tokens, " +
                                        "choices or log-probabilities, or stream a chat.");
   error.code = "response_too_large";
   return error;
@@ -112,7 +113,8 @@ Generation::Output Generation::take() {
   } catch (const std::bad_alloc&) {
     out = {};
     if (!stream_) writer_.reset();  // what there is of the answer: its memory is what the error's needs
-    fail_with(out_of_memory_error(), out);
+    const auto fail = [&] { fail_with(out_of_memory_error(), out); };
+    if (!retry_allocation(fail, kMemoryPatience)) throw;
   }
   return out;
 }
