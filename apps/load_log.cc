@@ -30,8 +30,8 @@ std::string start_line(const EngineInfo& info, const ServedModel& served) {
   line += served.draft_name.empty()
               ? "no drafter"
               : "drafter " + served.draft_name + " in blocks of " + std::to_string(info.block_size);
-  line += ", " + memory(positions * info.kv_bytes_per_token) + " of KV memory for " + std::to_string(positions) +
-          " tokens, " + std::to_string(info.max_num_seqs) + " requests at once, ";
+  line += ", " + memory(info.kv_bytes) + " of KV memory for " + std::to_string(positions) + " tokens, " +
+          std::to_string(info.max_num_seqs) + " requests at once, ";
   return line + (served.api_keys == 0   ? "no API key needed"
                  : served.api_keys == 1 ? "1 API key"
                                         : std::to_string(served.api_keys) + " API keys");

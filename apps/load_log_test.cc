@@ -16,13 +16,14 @@ TEST(LoadLog, TheStartSaysWhatServesWhere) {
   info.block_size = 16;
   info.page_size = 64;
   info.kv_pages = 1000;
-  info.kv_bytes_per_token = 150'000;
+  info.kv_bytes = 9'600'000'000;
   info.max_num_seqs = 128;
   EXPECT_EQ(
       start_line(info, {"qwen", "qwen-dflash", "http://h:1", 2}),
       "Serving qwen on cuda:0 at http://h:1 (API and page): bfloat16, drafter qwen-dflash in blocks of 16, 8.9 GiB "
       "of KV memory for 64000 tokens, 128 requests at once, 2 API keys");
   info.kv_pages = 10;
+  info.kv_bytes = 96'000'000;
   const std::string plain = start_line(info, {"qwen", "", "http://h:1", 0});
   EXPECT_NE(plain.find("bfloat16, no drafter, 92 MiB of KV memory for 640 tokens"), std::string::npos) << plain;
   EXPECT_TRUE(plain.ends_with("no API key needed")) << plain;

@@ -23,7 +23,9 @@ std::string cache_folder(const std::string& hub_name) {
 }
 
 std::string name_of_folder(const std::string& dir) {
-  fs::path path = fs::path(dir).lexically_normal();
+  std::error_code error;  // then the name is all there is
+  fs::path path = fs::absolute(dir, error).lexically_normal();
+  if (error) path = dir;
   if (!path.has_filename()) path = path.parent_path();
   const std::string repository = path.parent_path().parent_path().filename().string();
   if (path.parent_path().filename() == "snapshots" && repository.starts_with(kModelFolder)) {

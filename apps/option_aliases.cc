@@ -46,6 +46,17 @@ constexpr Alias kAliases[] = {
 // SGLang's: a number of ranks, which none has here.
 constexpr std::string_view kExpertSizes[] = {"--ep-size", "--ep", "--expert-parallel-size"};
 
+// Theirs that mean something else, or take another value, here.
+constexpr Alias kCounterparts[] = {
+    {"--load-format", "use --dummy-weights SEED for random weights, and nothing for a checkpoint's"},
+    {"--speculative-config", "use --draft DRAFTER, or --draft auto"},
+    {"--speculative-algorithm", "use --draft DRAFTER, or --draft auto"},
+    {"--num-speculative-tokens", "use --verify N for a fixed number; without it each step has its own"},
+    {"--speculative-num-draft-tokens", "use --verify N for a fixed number; without it each step has its own"},
+    {"--allowed-origins", "use --cors-origin ORIGIN"},
+    {"--max-prefill-tokens", "use --max-num-batched-tokens N"},
+};
+
 // Letters to insert, delete, replace or swap with the next (optimal string alignment).
 size_t edits(std::string_view a, std::string_view b) {
   std::vector<size_t> before(b.size() + 1), last(b.size() + 1), now(b.size() + 1);
@@ -128,6 +139,8 @@ std::string_view instead_of(std::string_view option) {
     return "use --enable-expert-parallel, which divides experts among all ranks of --tensor-parallel-size, or for 1 "
            "nothing";
   }
+  const auto counterpart = std::ranges::find(kCounterparts, option, &Alias::theirs);
+  if (counterpart != std::end(kCounterparts)) return counterpart->ours;
   const auto alias = std::ranges::find(kAliases, option, &Alias::theirs);
   return alias != std::end(kAliases) && alias->ours.empty() ? "what it asks for is always so, leave it out" : "";
 }

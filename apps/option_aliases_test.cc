@@ -49,6 +49,8 @@ TEST(OptionAliases, NamesWithoutACounterpartSayWhatToDo) {
   for (const char* theirs : {"--ep-size", "--ep", "--expert-parallel-size"}) {
     EXPECT_TRUE(instead_of(theirs).starts_with("use --enable-expert-parallel")) << theirs;
   }
+  EXPECT_TRUE(instead_of("--load-format").starts_with("use --dummy-weights"));
+  EXPECT_TRUE(instead_of("--max-prefill-tokens").starts_with("use --max-num-batched-tokens"));
   EXPECT_EQ(instead_of("--page-size"), "");
 }
 

@@ -86,8 +86,9 @@ class FileRun {
     }
     for (const std::string& field : parsed.ignored) {
       if (ignored_.size() < kReportedFields && ignored_.insert(field).second) {
-        console_.note("line " + std::to_string(line.number) + ": a request has no field \"" + field +
-                      "\": it is ignored, here and in later lines.");
+        console_.note(
+            "line " + std::to_string(line.number) + ": \"" + field +
+            "\" is ignored, here and in later lines: requests have no such field, or there is a more exact prompt.");
       }
     }
     const std::string id = parsed.id_json.value_or(std::to_string(line.number));

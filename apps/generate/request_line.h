@@ -25,7 +25,7 @@ struct RequestLine {
   std::optional<std::string> id_json;  // as the line gave it: a JSON string or number
   Result<Prompt> prompt = invalid_argument("");
   RequestSettings settings;
-  std::vector<std::string> ignored;  // names of fields that a request does not have
+  std::vector<std::string> ignored;  // names of fields
 };
 
 // Never fails as a whole: what is wrong with the line is in `prompt`, so that the answer can still carry its id.

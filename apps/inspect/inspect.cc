@@ -208,10 +208,9 @@ std::string shape_text(const model::Decoder& s) {
   return text;
 }
 
-int64_t rank_page_bytes(const engine::ResolvedModels& plan) {
-  int64_t bytes = 0;
-  for (const kv::Group& group : plan.kv.groups) bytes += group.bytes;
-  return bytes;
+// Of a position, in layers without a sliding window.
+int64_t rank_kept_bytes(const engine::ResolvedModels& plan) {
+  return plan.kv.groups.front().bytes / plan.page_size;
 }
 
 void print_weights(const Weights& weights) {
@@ -241,7 +240,7 @@ void print_ranks(const engine::ResolvedModels& plan) {
   int64_t most = 0;
   for (const model::WeightBytes& weights : plan.rank_weights) most = std::max(most, weights.total());
   std::printf("  a rank       of %d: weights %s, KV %s a token", plan.ranks, format_bytes(most).c_str(),
-              format_bytes(rank_page_bytes(plan) / plan.page_size).c_str());
+              format_bytes(rank_kept_bytes(plan)).c_str());
   if (plan.kv.state_bytes() > 0) std::printf(", states %s", format_bytes(plan.kv.state_bytes()).c_str());
   std::printf("\n");
 }
@@ -329,7 +328,7 @@ void print_text(const Findings& found) {
               each ? "each GPU, and this is what it takes:" : device_name(device).c_str());
   std::printf("  weights      %s as %s\n", format_bytes(memory.weight_bytes).c_str(),
               list_types(by_name(found.plan->weights.matrices)).c_str());
-  std::printf("  KV           %s a token%s, as %s\n", format_bytes(memory.page_bytes() / page_size).c_str(),
+  std::printf("  KV           %s a token%s, as %s\n", format_bytes(memory.kept_bytes(page_size)).c_str(),
               found.draft ? " (target and drafter)" : "", dtype_name(found.plan->kv_dtype));
   if (found.plan->ranks > 1 && !each) print_ranks(*found.plan);
   print_replicas(*found.plan, found.replicas);
@@ -432,7 +431,7 @@ Json json_of(const Findings& found) {
                       {"snapshots", memory.snapshots},
                       {"snapshot_bytes", memory.snapshot_bytes},
                       {"snapshot_tokens", memory.state_bytes > 0 ? found.plan->snapshot_tokens : 0},
-                      {"kv_bytes_per_token", memory.page_bytes() / found.plan->page_size},
+                      {"kv_bytes_per_token", memory.kept_bytes(found.plan->page_size)},
                       {"kv_dtype", dtype_name(found.plan->kv_dtype)},
                       {"pages", memory.pages()},
                       {"kv_bytes", memory.kv_bytes()},
@@ -450,7 +449,7 @@ Json json_of(const Findings& found) {
     }
     for (int rank = 0; rank < found.plan->ranks; ++rank) {
       Json part = {{"weight_bytes", found.plan->rank_weights[static_cast<size_t>(rank)].total()},
-                   {"kv_bytes_per_token", rank_page_bytes(*found.plan) / found.plan->page_size},
+                   {"kv_bytes_per_token", rank_kept_bytes(*found.plan)},
                    {"state_bytes", found.plan->kv.state_bytes()}};
       if (const auto own = experts_of(*found.plan, rank); own && found.plan->ranks > 1) {
         part["first_expert"] = own->first;

@@ -314,7 +314,8 @@ struct EngineInfo {
   int page_size = 0;
   int data_parallel_size = 1;  // of as many replicas pages, weights, sequences and threads are the sums
   int64_t kv_pages = 0;
-  int64_t kv_bytes_per_token = 0;  // target and drafter
+  int64_t kv_bytes = 0;            // of all pages, those of sliding windows included
+  int64_t kv_bytes_per_token = 0;  // target and drafter; of layers without a sliding window
   int64_t weight_bytes = 0;        // packed, target and drafter; what replicas share counts once
   std::string quantization;        // of the target's weights: "none", "fp8" or "int4", or what its files call it
   std::string draft_quantization;  // of the drafter's, likewise; empty without one

@@ -147,7 +147,8 @@ EngineInfo describe(const ResolvedModels& models, const Replica& replica) {
   info.page_size = models.page_size;
   info.kv_pages = models.memory.pages();
   const int apart = models.ranks / models.ranks_sharing_memory();  // the plan is of one memory
-  info.kv_bytes_per_token = apart * models.memory.page_bytes() / models.page_size;
+  info.kv_bytes_per_token = apart * models.memory.kept_bytes(models.page_size);
+  info.kv_bytes = apart * models.memory.kv_bytes();
   info.weight_bytes = replica.weight_bytes();
   info.quantization = quantization_name(models.target_numerics.storage, *models.target_checkpoint);
   if (models.draft_checkpoint) {

@@ -49,6 +49,7 @@ struct MemoryPlan {
 
   int64_t pages() const { return groups.front().pages; }
   int64_t page_bytes() const;  // of a page of every group: what page_size new positions take
+  int64_t kept_bytes(int64_t page_size) const { return groups.front().bytes / page_size; }  // of a position, for good
   int64_t kv_bytes() const;
 };
 

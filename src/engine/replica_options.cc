@@ -73,6 +73,7 @@ EngineInfo describe_together(const std::vector<EngineInfo>& replicas, int64_t sh
     if (more.device != all.device) all.device += ", " + more.device;
     all.max_model_len = std::min(all.max_model_len, more.max_model_len);
     all.kv_pages += more.kv_pages;
+    all.kv_bytes += more.kv_bytes;
     all.weight_bytes += more.weight_bytes - shared_weights;
     all.max_num_seqs += more.max_num_seqs;
     all.threads += more.threads;

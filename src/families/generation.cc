@@ -45,12 +45,12 @@ Status read_sampling(const ConfigFields& fields, SamplingParams& sampling) {
   constexpr NumberRange kProbability{.min = 0, .max = 1};
   constexpr NumberRange kPositiveProbability{.min = 0, .max = 1, .min_excluded = true};
   VOLLEY_ASSIGN(const bool do_sample, fields.boolean("do_sample", true));
-  VOLLEY_ASSIGN(const double temperature, fields.number("temperature", {.min = 0, .max = 1e6}, sampling.temperature));
+  VOLLEY_ASSIGN(const double temperature, fields.number("temperature", {.min = 0, .max = 100}, sampling.temperature));
   VOLLEY_ASSIGN(const double top_p, fields.number("top_p", kPositiveProbability, sampling.top_p));
   VOLLEY_ASSIGN(sampling.top_k, fields.integer("top_k", -1, INT32_MAX, sampling.top_k));
   VOLLEY_ASSIGN(const double min_p, fields.number("min_p", kProbability, sampling.min_p));
   VOLLEY_ASSIGN(const double repetition,
-                fields.number("repetition_penalty", {.min = 0.01, .max = 1e6}, sampling.repetition_penalty));
+                fields.number("repetition_penalty", {.min = 0.01, .max = 100}, sampling.repetition_penalty));
   sampling.temperature = do_sample ? static_cast<float>(temperature) : 0.0f;
   sampling.top_p = static_cast<float>(top_p);
   sampling.min_p = static_cast<float>(min_p);

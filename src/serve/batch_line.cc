@@ -46,7 +46,8 @@ Result<std::string> read_custom_id(std::string_view line) {
   if (!json.is_object()) return invalid_argument("The line is not a JSON object.");
   std::string id = text_of(json, "custom_id");
   if (id.empty()) {
-    return invalid_argument("The line has no \"custom_id\": give each line a text of its own, such as \"request-1\".");
+    return invalid_argument(
+        "The line has no \"custom_id\" that is a text: give each line one of its own, such as \"request-1\".");
   }
   return id;
 }

@@ -186,6 +186,38 @@ constexpr UnbuiltField kUnbuilt[] = {
     {"enable_thinking", kNever, "put it into \"chat_template_kwargs\""},
 };
 
+constexpr std::string_view kMessages = "send it as one of \"messages\"";
+constexpr std::string_view kChats = "only /v1/chat/completions has it";
+
+constexpr UnbuiltField kNotInChats[] = {
+    // of completions
+    {"prompt", kNever, "use \"messages\""},
+    // of responses
+    {"input", kNever, "use \"messages\""},
+    {"instructions", kBlank, kMessages},
+    {"max_output_tokens", kNever, "use \"max_completion_tokens\""},
+    {"previous_response_id", kNever, "send all earlier \"messages\""},
+    {"text", kEmpty, "use \"response_format\""},
+    // of messages
+    {"system", kEmpty, kMessages},
+    {"stop_sequences", kEmpty, "use \"stop\""},
+    {"output_format", kEmpty, "use \"response_format\""},
+};
+
+constexpr UnbuiltField kNotInCompletions[] = {
+    // of chats
+    {"messages", kEmpty, kChats},
+    {"tools", kEmpty, kChats},
+    {"chat_template_kwargs", kEmpty, kChats},
+    {"reasoning_effort", kNever, kChats},
+    {"max_completion_tokens", kNever, "use \"max_tokens\""},
+    {"top_logprobs", kZero, "use \"logprobs\", a number"},
+    // of responses and messages
+    {"input", kNever, "use \"prompt\""},
+    {"max_output_tokens", kNever, "use \"max_tokens\""},
+    {"stop_sequences", kEmpty, "use \"stop\""},
+};
+
 }  // namespace
 
 std::span<const InertField> inert_fields() {
@@ -196,14 +228,24 @@ std::span<const UnbuiltField> unbuilt_fields() {
   return kUnbuilt;
 }
 
-std::vector<std::string> refuse_unbuilt_fields(FieldReader& in) {
-  for (const UnbuiltField& field : kUnbuilt) {
-    const json* value = in.get(field.name);
-    if (!value) continue;
-    const json neutral = json::parse(field.neutral);
-    if (std::find(neutral.begin(), neutral.end(), *value) != neutral.end()) continue;
-    in.fail(unsupported_field(field.name,
-                              in_quotes(field.name) + " is not supported: " + std::string(field.instead) + "."));
+std::span<const UnbuiltField> not_in_chats() {
+  return kNotInChats;
+}
+
+std::span<const UnbuiltField> not_in_completions() {
+  return kNotInCompletions;
+}
+
+std::vector<std::string> refuse_unbuilt_fields(FieldReader& in, std::span<const UnbuiltField> elsewhere) {
+  for (const auto& fields : {unbuilt_fields(), elsewhere}) {
+    for (const UnbuiltField& field : fields) {
+      const json* value = in.get(field.name);
+      if (!value) continue;
+      const json neutral = json::parse(field.neutral);
+      if (std::find(neutral.begin(), neutral.end(), *value) != neutral.end()) continue;
+      in.fail(unsupported_field(field.name,
+                                in_quotes(field.name) + " is not supported: " + std::string(field.instead) + "."));
+    }
   }
   std::vector<std::string> inert;
   for (const InertField& field : kInert) {

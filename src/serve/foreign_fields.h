@@ -25,7 +25,12 @@ struct UnbuiltField {
 std::span<const InertField> inert_fields();
 std::span<const UnbuiltField> unbuilt_fields();
 
-// Fails for unbuilt fields whose value asks for something. Returns the names of the inert ones that were sent.
-std::vector<std::string> refuse_unbuilt_fields(FieldReader& in);
+// Fields of this server's other endpoints, by the one that has not got them.
+std::span<const UnbuiltField> not_in_chats();
+std::span<const UnbuiltField> not_in_completions();
+
+// Fails for unbuilt fields, and those of `elsewhere`, whose value asks for something. Returns the names of the inert
+// ones that were sent.
+std::vector<std::string> refuse_unbuilt_fields(FieldReader& in, std::span<const UnbuiltField> elsewhere);
 
 }  // namespace volley::serve

@@ -442,5 +442,24 @@ TEST_F(ForeignFields, TheOthersAreRefusedByNameUnlessTheyAskForNothing) {
   }
 }
 
+// Each endpoint names the field that it has instead of another one's: what was asked for must not be lost.
+TEST_F(ForeignFields, FieldsOfOtherEndpointsAreRefusedByName) {
+  for (const ApiKind kind : {ApiKind::kChat, ApiKind::kCompletion}) {
+    for (const UnbuiltField& field : kind == ApiKind::kChat ? not_in_chats() : not_in_completions()) {
+      const std::string name(field.name);
+      const auto result = parse(kind, member(name, "7"));
+      const auto* error = std::get_if<ApiError>(&result);
+      ASSERT_TRUE(error) << name << " was accepted";
+      EXPECT_EQ(error->param, name);
+      EXPECT_EQ(error->code, "unsupported_parameter") << name;
+      for (const json& neutral : json::parse(field.neutral)) {
+        EXPECT_TRUE(std::holds_alternative<ApiRequest>(parse(kind, member(name, neutral.dump())))) << name;
+      }
+    }
+  }
+  const auto result = parse(ApiKind::kChat, member("max_output_tokens", "7"));
+  EXPECT_NE(std::get<ApiError>(result).message.find("max_completion_tokens"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace volley::serve

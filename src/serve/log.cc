@@ -48,8 +48,8 @@ bool is_probe(std::string_view path) {
 std::string access_text(const AccessRecord& record) {
   std::array<char, 32> seconds{};
   std::snprintf(seconds.data(), seconds.size(), "%.3f s", record.seconds);
-  std::string text = record.method.empty() ? "unreadable request" : for_log(record.method, kMaxMethod) + " ";
-  text.append(record.path).append(" ").append(record.status == 0 ? "-" : std::to_string(record.status));
+  std::string text = record.method.empty() ? "unreadable request" : for_log(record.method, kMaxMethod);
+  text.append(" ").append(record.path).append(" ").append(record.status == 0 ? "-" : std::to_string(record.status));
   text.append(" ").append(seconds.data()).append(" id=").append(record.request_id);
   if (record.tokens) {
     text += " prompt=" + std::to_string(record.tokens->prompt) + " cached=" + std::to_string(record.tokens->cached) +

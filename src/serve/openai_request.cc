@@ -14,8 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-ApiResult<ApiRequest> finish(FieldReader& in, ApiRequest request) {
-  request.ignored_fields = refuse_unbuilt_fields(in);
+ApiResult<ApiRequest> finish(FieldReader& in, ApiRequest request, std::span<const UnbuiltField> elsewhere) {
+  request.ignored_fields = refuse_unbuilt_fields(in, elsewhere);
   if (in.error()) return *in.error();
   const auto unread = in.unread();
   request.ignored_fields.insert(request.ignored_fields.end(), unread.begin(), unread.end());
@@ -89,7 +89,7 @@ ApiResult<ApiRequest> read_chat(FieldReader& in, std::string_view body, const Re
   if (bool echo = false; in.boolean("echo", echo) && echo) {
     in.fail(unsupported_field("echo", "\"echo\" is for /v1/completions only: leave it out."));
   }
-  return finish(in, std::move(request));
+  return finish(in, std::move(request), not_in_chats());
 }
 
 ApiResult<ApiRequest> read_completion(FieldReader& in, std::string_view body, const RequestRules& rules) {
@@ -100,7 +100,7 @@ ApiResult<ApiRequest> read_completion(FieldReader& in, std::string_view body, co
   in.boolean("echo", request.echo);
   read_common_fields(in, body, rules, request);
   read_completion_logprobs(in, request);
-  return finish(in, std::move(request));
+  return finish(in, std::move(request), not_in_completions());
 }
 
 using Reader = ApiResult<ApiRequest> (*)(FieldReader&, std::string_view, const RequestRules&);

@@ -1,6 +1,7 @@
 #include "serve/openapi.h"
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 
 #include "serve/foreign_fields.h"
@@ -10,25 +11,26 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-void add_foreign_fields(Json& properties) {
+void add_foreign_fields(Json& properties, std::span<const UnbuiltField> elsewhere) {
   for (const InertField& field : inert_fields()) {
     properties[std::string(field.name)] = {
         {"description", "Accepted and ignored, which the log says once: " + std::string(field.reason) + "."}};
   }
-  for (const UnbuiltField& field : unbuilt_fields()) {
-    Json values = Json::parse(field.neutral);
-    values.push_back(nullptr);
-    properties[std::string(field.name)] = {{"description", "Not supported: " + std::string(field.instead) + "."},
-                                           {"enum", std::move(values)}};
+  for (const auto& fields : {unbuilt_fields(), elsewhere}) {
+    for (const UnbuiltField& field : fields) {
+      Json values = Json::parse(field.neutral);
+      values.push_back(nullptr);
+      properties[std::string(field.name)] = {{"description", "Not supported: " + std::string(field.instead) + "."},
+                                             {"enum", std::move(values)}};
+    }
   }
 }
 
 std::string make_document() {
   Json document = Json::parse(openapi_text());
   Json& schemas = document.at("components").at("schemas");
-  for (const char* request : {"ChatCompletionRequest", "CompletionRequest"}) {
-    add_foreign_fields(schemas.at(request).at("properties"));
-  }
+  add_foreign_fields(schemas.at("ChatCompletionRequest").at("properties"), not_in_chats());
+  add_foreign_fields(schemas.at("CompletionRequest").at("properties"), not_in_completions());
   return document.dump(2);
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use crate::abi::Failure;
 
 /// Characters that a text must have at least, in one regular expression or one constant: no output is that long.
-pub const MAX_SHORTEST: usize = 1 << 15;
+pub const MAX_SHORTEST: usize = 28 << 10;
 /// Size of a regular expression when its repetitions are written out.
 const MAX_WRITTEN: usize = 1 << 20;
 
