@@ -208,7 +208,7 @@ std::string shape_text(const model::Decoder& s) {
   return text;
 }
 
-// Of a position, in layers without a sliding window.
+// What a position takes in layers without a sliding window.
 int64_t rank_kept_bytes(const engine::ResolvedModels& plan) {
   return plan.kv.groups.front().bytes / plan.page_size;
 }
