@@ -16,6 +16,7 @@
 #include "apps/exit_codes.h"
 #include "apps/load_log.h"
 #include "apps/ticker.h"
+#include "base/allocation_retry.h"
 #include "base/environment.h"
 #include "base/memory_reserve.h"
 #include "device/device.h"
@@ -186,7 +187,7 @@ int run_serve(const ServeCommand& command, InterruptWatch* interrupt, Console* c
   // Every request knows it by then, and the server has only to say so and to end.
   device.set_handler([&running, &log](const std::string& failure) {
     constexpr std::chrono::milliseconds kLastWords{1000};  // for answers on their way
-    log.error(failure);
+    (void)retry_allocation([&] { log.error(failure); }, kMemoryPatience);
     running.drain(kLastWords);
   });
   if (setup->options.nnodes > 1 && engine::check_nodes(setup->options).ok()) {
