@@ -32,17 +32,6 @@ ApiError with_own_names(ApiError error, std::span<const FieldName> names) {
   return error;
 }
 
-void refuse_fields(FieldReader& in, std::span<const ChatOnlyField> fields) {
-  for (const ChatOnlyField& field : fields) {
-    const json* value = in.get(field.name);
-    if (!value) continue;
-    const json neutral = json::parse(field.neutral);
-    if (std::find(neutral.begin(), neutral.end(), *value) != neutral.end()) continue;
-    in.fail(unsupported_field(field.name,
-                              in_quotes(field.name) + " is not supported here: " + std::string(field.instead) + "."));
-  }
-}
-
 void ChatTurns::system(std::string_view text) {
   end_turn();
   if (!at_start_) {

@@ -22,14 +22,6 @@ struct FieldName {
 // quotes a name.
 ApiError with_own_names(ApiError error, std::span<const FieldName> names);
 
-// A field of chat completions that another API does not have. `neutral`: as UnbuiltField has it. `instead`: what to
-// send there, the end of a sentence.
-struct ChatOnlyField {
-  std::string_view name, neutral, instead;
-};
-
-void refuse_fields(FieldReader& in, std::span<const ChatOnlyField> fields);
-
 // A conversation, turn by turn. What the assistant thinks, says and calls without anything in between is one message;
 // so are the first messages of the system, because many templates take one only, at the start.
 class ChatTurns {

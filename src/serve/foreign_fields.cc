@@ -236,17 +236,18 @@ std::span<const UnbuiltField> not_in_completions() {
   return kNotInCompletions;
 }
 
-std::vector<std::string> refuse_unbuilt_fields(FieldReader& in, std::span<const UnbuiltField> elsewhere) {
-  for (const auto& fields : {unbuilt_fields(), elsewhere}) {
-    for (const UnbuiltField& field : fields) {
-      const json* value = in.get(field.name);
-      if (!value) continue;
-      const json neutral = json::parse(field.neutral);
-      if (std::find(neutral.begin(), neutral.end(), *value) != neutral.end()) continue;
-      in.fail(unsupported_field(field.name,
-                                in_quotes(field.name) + " is not supported: " + std::string(field.instead) + "."));
-    }
+void refuse_fields(FieldReader& in, std::span<const UnbuiltField> fields) {
+  for (const UnbuiltField& field : fields) {
+    const json* value = in.get(field.name);
+    if (!value) continue;
+    const json neutral = json::parse(field.neutral);
+    if (std::find(neutral.begin(), neutral.end(), *value) != neutral.end()) continue;
+    in.fail(unsupported_field(field.name,
+                              in_quotes(field.name) + " is not supported: " + std::string(field.instead) + "."));
   }
+}
+
+std::vector<std::string> read_inert_fields(FieldReader& in) {
   std::vector<std::string> inert;
   for (const InertField& field : kInert) {
     if (in.get(field.name)) inert.emplace_back(field.name);

@@ -29,8 +29,10 @@ std::span<const UnbuiltField> unbuilt_fields();
 std::span<const UnbuiltField> not_in_chats();
 std::span<const UnbuiltField> not_in_completions();
 
-// Fails for unbuilt fields, and those of `elsewhere`, whose value asks for something. Returns the names of the inert
-// ones that were sent.
-std::vector<std::string> refuse_unbuilt_fields(FieldReader& in, std::span<const UnbuiltField> elsewhere);
+// Fails for those of these fields whose value asks for something.
+void refuse_fields(FieldReader& in, std::span<const UnbuiltField> fields);
+
+// The names of the inert fields that were sent.
+std::vector<std::string> read_inert_fields(FieldReader& in);
 
 }  // namespace volley::serve

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "serve/foreign_fields.h"
 #include "serve/json_text.h"
 
 namespace volley::serve {
@@ -24,7 +25,7 @@ constexpr FieldName kNames[] = {
 constexpr std::string_view kOneAnswer = "a message is one answer, without what belongs to its prompt";
 constexpr std::string_view kNoTokens = "messages have no token ids and no log-probabilities";
 
-constexpr ChatOnlyField kChatOnly[] = {
+constexpr UnbuiltField kChatOnly[] = {
     {"stop", "[[]]", "use \"stop_sequences\""},
     {"max_completion_tokens", "[]", "use \"max_tokens\""},
     {"response_format", R"([{"type": "text"}])", "use \"output_config\" with a \"format\""},

@@ -15,7 +15,9 @@ namespace {
 using nlohmann::json;
 
 ApiResult<ApiRequest> finish(FieldReader& in, ApiRequest request, std::span<const UnbuiltField> elsewhere) {
-  request.ignored_fields = refuse_unbuilt_fields(in, elsewhere);
+  refuse_fields(in, unbuilt_fields());
+  refuse_fields(in, elsewhere);
+  request.ignored_fields = read_inert_fields(in);
   if (in.error()) return *in.error();
   const auto unread = in.unread();
   request.ignored_fields.insert(request.ignored_fields.end(), unread.begin(), unread.end());

@@ -11,19 +11,22 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+void add_unbuilt_fields(Json& properties, std::span<const UnbuiltField> fields) {
+  for (const UnbuiltField& field : fields) {
+    Json values = Json::parse(field.neutral);
+    values.push_back(nullptr);
+    properties[std::string(field.name)] = {{"description", "Not supported: " + std::string(field.instead) + "."},
+                                           {"enum", std::move(values)}};
+  }
+}
+
 void add_foreign_fields(Json& properties, std::span<const UnbuiltField> elsewhere) {
   for (const InertField& field : inert_fields()) {
     properties[std::string(field.name)] = {
         {"description", "Accepted and ignored, which the log says once: " + std::string(field.reason) + "."}};
   }
-  for (const auto& fields : {unbuilt_fields(), elsewhere}) {
-    for (const UnbuiltField& field : fields) {
-      Json values = Json::parse(field.neutral);
-      values.push_back(nullptr);
-      properties[std::string(field.name)] = {{"description", "Not supported: " + std::string(field.instead) + "."},
-                                             {"enum", std::move(values)}};
-    }
-  }
+  add_unbuilt_fields(properties, unbuilt_fields());
+  add_unbuilt_fields(properties, elsewhere);
 }
 
 std::string make_document() {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "serve/foreign_fields.h"
 #include "serve/json_text.h"
 #include "serve/request_fields.h"
 
@@ -29,7 +30,7 @@ constexpr FieldName kNames[] = {
 constexpr std::string_view kOneAnswer = "a response is one answer, without what belongs to its prompt";
 constexpr std::string_view kNoTokens = "responses have no token ids";
 
-constexpr ChatOnlyField kChatOnly[] = {
+constexpr UnbuiltField kChatOnly[] = {
     {"messages", "[]", "use \"input\""},
     {"max_tokens", "[]", "use \"max_output_tokens\""},
     {"max_completion_tokens", "[]", "use \"max_output_tokens\""},
