@@ -45,6 +45,9 @@ void add_limits(CLI::App* app, ServeCommand* command) {
   count("--max-body-bytes", server.max_body_bytes, "of a request; more is a 413 [10485760]");
   count("--max-total-body-bytes", server.max_total_body_bytes,
         "of all bodies that are arriving, at least --max-body-bytes; half for one client; more is a 503 [268435456]");
+  count("--max-total-response-bytes", server.max_total_response_bytes,
+        "of all whole answers that wait to be read, at least --max-response-bytes; half for one client; more is a 503 "
+        "[268435456]");
   count("--max-header-bytes", server.max_header_bytes, "of a request; more is a 431 [16384]");
   count("--max-connections", server.max_connections, "open at once; one more gets a 503 [1024]");
   count("--max-unsent-bytes", server.max_unsent_bytes,

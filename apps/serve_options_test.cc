@@ -55,6 +55,8 @@ TEST(ServeOptions, ReachTheServer) {
                              "1000",
                              "--max-total-body-bytes",
                              "5000",
+                             "--max-total-response-bytes",
+                             "6000",
                              "--request-timeout",
                              "5",
                              "--receive-timeout",
@@ -82,6 +84,7 @@ TEST(ServeOptions, ReachTheServer) {
   EXPECT_EQ(server.max_stored_bytes, 3000u);
   EXPECT_EQ(server.max_body_bytes, 1000u);
   EXPECT_EQ(server.max_total_body_bytes, 5000u);
+  EXPECT_EQ(server.max_total_response_bytes, 6000u);
   EXPECT_EQ(server.request_timeout, 5s);
   EXPECT_EQ(server.receive_timeout, 6s);
   EXPECT_EQ(server.idle_timeout, 8s);

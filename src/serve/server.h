@@ -60,6 +60,9 @@ struct ServerOptions {
   int max_choices = 1024;                      // prompts × n of one request
   // An answer as JSON: one that is certain to be larger is refused, a whole one that grows past it is given up.
   size_t max_response_bytes = size_t{64} << 20;
+  // What all connections together may hold of whole answers that their clients have not read; one more is a 503
+  // instead. At least max_response_bytes; of a client as above. Answers up to 64 KiB are not counted.
+  size_t max_total_response_bytes = size_t{256} << 20;
   // Answers of /v1/responses that are kept, to go on from; the least recently used goes first. 0: none.
   size_t max_stored_responses = 1000;
   size_t max_stored_bytes = size_t{64} << 20;  // with the conversations before them
@@ -74,6 +77,7 @@ struct ServerOptions {
   std::chrono::milliseconds request_timeout{0};       // from there to the answer's end, else a 504; 0: no limit
   std::chrono::milliseconds idle_timeout{75'000};     // between requests of a connection
   std::chrono::milliseconds write_timeout{30'000};    // for every 64 KiB a client has to take
+  size_t least_read_rate = size_t{16} << 10;          // bytes a second of an answer, beside write_timeout for all of it
 
   int io_threads = 2;  // move bytes
   // Parse, apply chat templates, tokenise: see good_worker_threads(). As many more are there for large requests alone.

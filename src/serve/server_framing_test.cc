@@ -244,6 +244,57 @@ TEST(ServerFraming, SmallBodiesAlwaysHaveRoom) {
   }
 }
 
+FakeScript script_of(size_t bytes) {
+  FakeScript script;
+  script.pieces = {std::string(bytes, 'x')};
+  return script;
+}
+
+TEST(ServerFraming, WholeAnswersThatNobodyReadsAreBounded) {
+  constexpr size_t kBytes = 4'000'000;
+  FakeEngine engine([](const GenerateRequest&) { return script_of(kBytes); });
+  ServerOptions options = make_options();
+  options.max_response_bytes = kBytes + 100'000;
+  options.max_total_response_bytes = 10'000'000;
+  options.api_keys = {"a", "b"};
+  const auto server = start_server(engine, options);
+  const auto ask = [&](Client& client, const std::string& key) {
+    return client.send(
+        post_head("Authorization: Bearer " + key + "\r\nContent-Length: " + std::to_string(kWhole.size()) + "\r\n") +
+        kWhole);
+  };
+  Client first(server->port(), 4096), other(server->port(), 4096);
+  ASSERT_TRUE(ask(first, "a") && first.wait_for("HTTP/1.1 200 "));
+  const auto refused = post_with_key(*server, "a", kWhole);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->status, 503);
+  EXPECT_EQ(refused->headers.at("retry-after"), "1");
+  EXPECT_NE(refused->body.find("answers wait to be read"), std::string::npos);
+  ASSERT_TRUE(ask(other, "b") && other.wait_for("HTTP/1.1 200 ")) << "half is left to others";
+  EXPECT_EQ(Client(server->port()).get("/health")->status, 200) << "a small one depends on nothing";
+  const auto read = first.receive();
+  ASSERT_TRUE(read);
+  EXPECT_GT(read->body.size(), kBytes);
+  EXPECT_TRUE(eventually([&] { return post_with_key(*server, "a", kWhole)->status == 200; })) << "given back";
+}
+
+TEST(ServerFraming, AWholeAnswerIsReadAtTheLeastRate) {
+  FakeEngine engine([](const GenerateRequest&) { return script_of(4'000'000); });
+  ServerOptions options = make_options();
+  options.write_timeout = 300ms;
+  const auto read_slowly = [&](size_t least_rate) {
+    options.least_read_rate = least_rate;
+    const auto server = start_server(engine, options);
+    Client client(server->port(), 4096);
+    client.send(post_head("Connection: close\r\nContent-Length: " + std::to_string(kWhole.size()) + "\r\n") + kWhole);
+    // 16 KiB at a time: some 250 times, each of which is well within the time of 64 KiB.
+    while (client.fill()) std::this_thread::sleep_for(5ms);
+    return client.receive().has_value();
+  };
+  EXPECT_FALSE(read_slowly(100'000'000));
+  EXPECT_TRUE(read_slowly(100'000));
+}
+
 // It would end the process, and every other request with it.
 TEST(ServerFraming, ABodyThatNoMemoryCanHoldIsRefused) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

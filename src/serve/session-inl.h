@@ -89,6 +89,7 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::awaitable<Api::Reply> handle(Exchange& exchange);
   std::string whose(const HttpRequest& request) const;
   void cancel_job();
+  void take_room(HttpResponse& response, BytePot::Share& share) const;
   asio::awaitable<bool> send_response(Exchange& exchange, HttpResponse response);
   asio::awaitable<bool> send_generation(Exchange& exchange);
   void limit_time();

@@ -109,7 +109,16 @@ inline void Session::cancel_job() {
   notify();
 }
 
+// Takes the room that a whole answer needs until its client has read it. Where there is none, it becomes a 503.
+inline void Session::take_room(HttpResponse& response, BytePot::Share& share) const {
+  if (response.body.size() <= kSmallBytes || share.grow_to(whose_, response.body.size())) return;
+  response = error_response(
+      http_error(503, "Too many large answers wait to be read. Read those, or send the request again in a moment."));
+}
+
 inline asio::awaitable<bool> Session::send_response(Exchange& exchange, HttpResponse response) {
+  BytePot::Share share(shared_.answers);
+  take_room(response, share);
   const auto file = exchange.request().method == "HEAD" ? nullptr : response.file;
   const std::string bytes = exchange.whole(std::move(response), shared_.draining);
   bool written = co_await write(bytes);
@@ -138,6 +147,8 @@ inline asio::awaitable<bool> Session::send_generation(Exchange& exchange) {
   while (!gone_) {
     Generation::Output output = generation_->take();
     const bool done = output.done;
+    BytePot::Share share(shared_.answers);
+    if (output.response) take_room(*output.response, share);
     const std::string bytes = exchange.piece(std::move(output), shared_.draining);
     if (!co_await write(bytes)) co_return false;
     if (done) co_return true;
@@ -162,7 +173,8 @@ inline void Session::limit_time() {
   });
 }
 
-// In slices, so that a slow but steady reader of a large answer has time in proportion to its size.
+// In slices, so that a slow but steady reader of a large answer has time in proportion to its size. All of them at the
+// least rate, as a large answer holds memory.
 // True: the kernel has taken all of it, whatever became of the client since then.
 inline asio::awaitable<bool> Session::write(std::string_view bytes) {
   error_code error;
@@ -174,9 +186,13 @@ inline asio::awaitable<bool> Session::write(std::string_view bytes) {
   }
   writing_ = true;
   if (!bytes.empty()) answer_begun_ = true;
+  const Milliseconds timeout = shared_.options.write_timeout;
+  const auto all_by =
+      Clock::now() + timeout + Milliseconds(bytes.size() * 1000 / std::max<size_t>(shared_.options.least_read_rate, 1));
   while (!bytes.empty() && !error && !gone_) {
     size_t slice = std::min(bytes.size(), kWriteBytes);
-    arm(shared_.options.write_timeout, kDrainWrite);
+    const auto left = std::chrono::duration_cast<Milliseconds>(all_by - Clock::now());
+    arm(std::clamp(left, Milliseconds(0), timeout), kDrainWrite);
     while (slice > 0 && !error && !gone_) {
       const size_t size = co_await stream_.async_write_some(asio::buffer(bytes.data(), slice), token(error));
       bytes.remove_prefix(size);

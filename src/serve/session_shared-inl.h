@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "serve/api.h"
-#include "serve/body_pot.h"
+#include "serve/byte_pot.h"
 #include "serve/exchange.h"
 #include "serve/request_head.h"
 #include "serve/tls-inl.h"
@@ -31,7 +31,8 @@ using Clock = asio::steady_timer::clock_type;
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr size_t kReadBytes = size_t{64} << 10;
-constexpr size_t kSmallBody = size_t{64} << 10;  // has room however many large ones there are
+// A body or an answer of that size has room however many large ones there are.
+constexpr size_t kSmallBytes = size_t{64} << 10;
 
 // All but the body.
 template <typename Message>
@@ -82,6 +83,7 @@ struct Shared {
       : options(server_options),
         api(options),
         bodies(options.max_total_body_bytes, options.max_body_bytes),
+        answers(options.max_total_response_bytes, options.max_response_bytes),
         workers({options.grammar_threads, options.disk_threads, options.worker_threads, options.worker_threads}) {}
 
   const ServerOptions options;
@@ -89,20 +91,21 @@ struct Shared {
   Api api;
   AllowedHosts hosts;  // constant once the server listens
   std::atomic<bool> draining{false};
-  BodyPot bodies;   // see ServerOptions::max_total_body_bytes
+  BytePot bodies;   // see ServerOptions::max_total_body_bytes
+  BytePot answers;  // see ServerOptions::max_total_response_bytes
   Workers workers;  // last: what they still do uses the rest
 };
 
 // What one connection holds of a body, counted among all. Goes with the body to the worker that reads it.
 class BodyShare {
  public:
-  explicit BodyShare(Shared& shared) : shared_(shared) {}
+  explicit BodyShare(Shared& shared) : shared_(shared), share_(shared.bodies) {}
   ~BodyShare() { release(); }
   BodyShare(BodyShare&& other) noexcept
       : shared_(other.shared_),
         whose_(std::move(other.whose_)),
-        size_(std::exchange(other.size_, 0)),
-        held_(std::exchange(other.held_, 0)) {}
+        share_(std::move(other.share_)),
+        size_(std::exchange(other.size_, 0)) {}
   BodyShare& operator=(BodyShare&&) = delete;
 
   // REQUIRES: nothing is held.
@@ -110,12 +113,9 @@ class BodyShare {
   // False: all connections together, or all of this client's, would hold too much. The share is given back then: the
   // body is to be dropped.
   bool grow_to(size_t size) {
-    if (size > kSmallBody) {
-      if (!shared_.bodies.take(whose_, size - held_)) {
-        release();
-        return false;
-      }
-      held_ = size;
+    if (size > kSmallBytes && !share_.grow_to(whose_, size)) {
+      release();
+      return false;
     }
     shared_.api.metrics().count_body_bytes(static_cast<int64_t>(size - size_));
     size_ = size;
@@ -123,14 +123,14 @@ class BodyShare {
   }
   void release() {
     if (size_ > 0) shared_.api.metrics().count_body_bytes(-static_cast<int64_t>(std::exchange(size_, 0)));
-    if (held_ > 0) shared_.bodies.give_back(whose_, std::exchange(held_, 0));
+    share_.release();
   }
 
  private:
   Shared& shared_;
   std::string whose_;
+  BytePot::Share share_;
   size_t size_ = 0;
-  size_t held_ = 0;  // in the pot
 };
 
 }  // namespace volley::serve::transport

@@ -1,13 +1,13 @@
-// Protects the bound of memory that bodies take, and that no client takes all of it.
-#include "serve/body_pot.h"
+// Protects the bound of memory that bodies and answers take, and that no client takes all of it.
+#include "serve/byte_pot.h"
 
 #include <gtest/gtest.h>
 
 namespace volley::serve {
 namespace {
 
-TEST(BodyPot, AClientHasHalfAndAllHaveTheWhole) {
-  BodyPot pot(100, 10);
+TEST(BytePot, AClientHasHalfAndAllHaveTheWhole) {
+  BytePot pot(100, 10);
   EXPECT_TRUE(pot.take("a", 30));
   EXPECT_TRUE(pot.take("a", 20));
   EXPECT_FALSE(pot.take("a", 1));
@@ -24,14 +24,29 @@ TEST(BodyPot, AClientHasHalfAndAllHaveTheWhole) {
   EXPECT_TRUE(pot.take("e", 50));
 }
 
-TEST(BodyPot, TheLargestBodyFitsAlone) {
-  BodyPot small(1, 10);
+TEST(BytePot, TheLargestFitsAlone) {
+  BytePot small(1, 10);
   EXPECT_TRUE(small.take("a", 10));
   EXPECT_FALSE(small.take("b", 1));
-  BodyPot tight(15, 10);
+  BytePot tight(15, 10);
   EXPECT_TRUE(tight.take("a", 10)) << "more than half";
   EXPECT_FALSE(tight.take("a", 1));
   EXPECT_TRUE(tight.take("b", 5));
+}
+
+TEST(BytePot, AShareGivesBackWhatItHolds) {
+  BytePot pot(100, 10);
+  {
+    BytePot::Share share(pot);
+    EXPECT_TRUE(share.grow_to("a", 20));
+    EXPECT_TRUE(share.grow_to("a", 50));
+    EXPECT_FALSE(share.grow_to("a", 51));
+    EXPECT_TRUE(BytePot::Share(pot).grow_to("a", 50)) << "what did not fit holds nothing";
+    EXPECT_TRUE(share.grow_to("a", 50));
+    const BytePot::Share moved = std::move(share);
+    EXPECT_FALSE(pot.take("a", 1)) << "held once more";
+  }
+  EXPECT_TRUE(pot.take("a", 50));
 }
 
 }  // namespace
