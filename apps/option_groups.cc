@@ -393,7 +393,7 @@ void add_engine_options(CLI::App* app, EngineFlags* flags) {
          "megabytes that grammars may take, kept ones and those of running requests [1024]")
       ->check(between(1, 1e6, "megabytes from 1 to 1000000"));
   app->add_option("--grammar-mask-timeout-ms", base.grammar_mask_timeout_ms,
-                  "milliseconds that a step waits for grammars to say which tokens may follow [250]")
+                  "milliseconds that a grammar may compute in a step to say which tokens may follow [250]")
       ->check(between(1, 3'600'000, "milliseconds from 1 to 3600000"));
   app->add_option("--max-num-batched-tokens", base.max_num_batched_tokens,
                   "rows of one target pass [every slot's block and a prefill chunk]")

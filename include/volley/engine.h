@@ -126,7 +126,8 @@ struct EngineOptions {
   // weights, states and a step leave.
   int64_t state_snapshot_memory_bytes = 0;
   bool mmap = true;  // map weight files, which must then not be cut short while the engine lives; false: read them
-  // How long a step waits for the masks of grammars; a request whose masks are not there by then ends with an error.
+  // What the mask of a grammar may take to compute in a step; a request whose mask takes longer ends with an error.
+  // Where other work keeps the processors, a step waits up to twice as long, and the error is kUnavailable.
   int grammar_mask_timeout_ms = 250;
   // For compiling one grammar: kInvalidArgument after that.
   int grammar_compile_timeout_ms = 2000;
@@ -144,9 +145,9 @@ struct EngineOptions {
   // Folder of the file that keeps what a round costs, so that the next start need not measure it; empty: do not keep
   // it.
   std::string cost_cache_dir;
-  // How long a step may take before the device is held to hang. 0: no bound; negative: 1800 on the CPU; on CUDA 4,
-  // grammar_mask_timeout_ms and the time of its arithmetic at 5 TFLOP/s (0.5 with fp32), with several nodes and where
-  // replicas share the experts 60. Time in which the process is stopped does not count.
+  // How long a step may take before the device is held to hang. 0: no bound; negative: 1800 on the CPU; on CUDA 3.5,
+  // twice grammar_mask_timeout_ms and the time of its arithmetic at 5 TFLOP/s (0.5 with fp32), with several nodes and
+  // where replicas share the experts 60. Time in which the process is stopped does not count.
   int step_timeout_s = -1;
   // CPU: after a fault of the device the models are loaded again, and every request goes on where it was, with the same
   // tokens. A second fault within a minute, and a device that hangs, end the engine all the same.

@@ -101,6 +101,11 @@ Result<bool> GrammarMasks::commit(spec::RoundResult& result) {
     if (*given_up_ == Why::kNoMemory) {
       return resource_exhausted("The process has no memory left to say which tokens may follow: give it more.");
     }
+    if (*given_up_ == Why::kBusy) {
+      return Error{ErrorCode::kUnavailable,
+                   "The machine was too busy to say in time which tokens may follow: send the request again, or start "
+                   "the server with a larger --grammar-mask-timeout-ms."};
+    }
     return invalid_argument(
         "The grammar took too long to say which tokens may follow: make it simpler, or start the server with a larger "
         "--grammar-mask-timeout-ms.");

@@ -35,8 +35,8 @@ class GrammarMasks final : public spec::MaskSource {
 
   // Takes in what the step of the last fill() committed. True: the grammar ended the request. kInvalidArgument: the
   // grammar grew too complex on this text, nothing is left to choose, or fill() was late and given up, and the request
-  // cannot go on. kResourceExhausted: fill() had no memory. In all these cases `result` keeps the tokens before that
-  // alone, and is finite.
+  // cannot go on. kUnavailable: no processor was free for it. kResourceExhausted: fill() had no memory. In all these
+  // cases `result` keeps the tokens before that alone, and is finite.
   Result<bool> commit(spec::RoundResult& result);
 
  private:

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "spec/mask_threads.h"
 #include "spec/step_weights.h"
 
 namespace volley::engine {
@@ -38,7 +39,7 @@ StepTimeout step_timeout(const EngineOptions& options, const ResolvedModels& mod
   const model::Decoder& target = models.target.decoder;
   const spec::ProposerFacts* draft = models.draft ? &models.draft->facts() : nullptr;
   const double positions = flops_of_position(target) + (draft != nullptr ? flops_of_position(draft->decoder) : 0);
-  const double masks = options.grammar_mask_timeout_ms * 1e-3;
+  const double masks = spec::kMaskPatience * options.grammar_mask_timeout_ms * 1e-3;
   return {kLeastStepTimeout + masks, 2.0 * static_cast<double>(spec::step_weights(target, draft).multiplied()) / rate,
           positions / rate};
 }

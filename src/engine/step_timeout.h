@@ -21,7 +21,7 @@ struct StepTimeout {
 // of the step's arithmetic at a rate that a GPU exceeds at least tenfold (5 TFLOP/s, with fp32 0.5): so a hang ends
 // every request within seconds, and a long prompt is none. Any other GPU has a minute.
 StepTimeout step_timeout(const EngineOptions& options, const ResolvedModels& models);
-inline constexpr double kLeastStepTimeout = 4;
+inline constexpr double kLeastStepTimeout = 3.5;
 
 // That a step has taken longer than so many seconds, in a sentence.
 std::string step_hangs(double seconds);

@@ -23,7 +23,11 @@ class MaskSource {
   // The step goes on without the masks of fill(), which may be running, or threw std::bad_alloc: what it fills is
   // thrown away, what the step commits means nothing, and fill() should return soon. On the thread of the step; no
   // other call follows.
-  enum class Why { kLate, kNoMemory };
+  enum class Why {
+    kLate,  // it took the time
+    kBusy,  // the machine had no processor for it in time
+    kNoMemory,
+  };
   virtual void give_up(Why why) = 0;
 
   // What the last fill() took; MaskThreads keeps it here.

@@ -1,6 +1,9 @@
 #include "spec/mask_threads.h"
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <ctime>
 #include <new>
 #include <system_error>
 
@@ -11,6 +14,14 @@ using Clock = std::chrono::steady_clock;
 
 // Threads beyond the width, for those that late jobs hold. Masks are cancelled, so few are ever held at once.
 constexpr int kMostLate = 8;
+// How often a step looks again at those that wait for a processor, in a limit.
+constexpr int kLooks = 8;
+
+std::chrono::nanoseconds computed(clockid_t thread) {
+  timespec time{};
+  clock_gettime(thread, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
 
 }  // namespace
 
@@ -22,8 +33,11 @@ struct MaskThreads::Job {
   std::vector<uint32_t> words;  // its own: the step's are gone when a late job comes to its end
   uint32_t* destination = nullptr;
   int32_t mask_words = 0;
-  State state = State::kOpen;  // guarded by MaskThreads::mutex_, as the next
+  State state = State::kOpen;  // guarded by MaskThreads::mutex_, as all below
   bool running = false;
+  clockid_t thread{};                // running: what its thread computes
+  std::chrono::nanoseconds begin{};  // on that clock
+  MaskSource::Why why{};             // kGivenUp
 };
 
 MaskThreads::MaskThreads(int threads, std::chrono::milliseconds limit) : width_(threads), limit_(limit) {
@@ -43,6 +57,16 @@ void MaskThreads::start_thread() {
   threads_.emplace_back([this] { work(); });
 }
 
+// With mutex_. As many as have work, beside those that late jobs hold.
+void MaskThreads::start_threads(size_t jobs) {
+  const int useful = std::min(width_, static_cast<int>(jobs)) + std::min(late_, kMostLate);
+  try {
+    while (std::ssize(threads_) < useful) start_thread();
+  } catch (const std::system_error&) {
+    // The threads that are there do it.
+  }
+}
+
 void MaskThreads::fill(std::span<const Task> tasks, int32_t mask_words) {
   std::vector<std::shared_ptr<Job>> jobs;
   for (const Task& task : tasks) {
@@ -57,37 +81,50 @@ void MaskThreads::fill(std::span<const Task> tasks, int32_t mask_words) {
   std::deque<std::shared_ptr<Job>> waiting(jobs.begin(), jobs.end());  // nothing may throw once threads have jobs
   std::vector<MaskSource*> sources;  // the tasks keep them: late jobs drop theirs when they like
   for (const auto& job : jobs) sources.push_back(job->source.get());
-  const auto deadline = Clock::now() + limit_;
+  const auto begin = Clock::now(), end = begin + kMaskPatience * limit_;
   std::unique_lock lock(mutex_);
-  const int useful = std::min(width_, static_cast<int>(jobs.size())) + std::min(late_, kMostLate);
-  try {
-    while (std::ssize(threads_) < useful) start_thread();
-  } catch (const std::system_error&) {
-    // The threads that are there do it.
-  }
+  start_threads(jobs.size());
   waiting_.swap(waiting);
   open_ = jobs.size();
   wake_.notify_all();
-  finished_.wait_until(lock, deadline, [&] { return open_ == 0; });
-  waiting_.clear();
-  for (const auto& job : jobs) {
-    if (job->state != Job::State::kOpen) continue;
-    job->state = Job::State::kGivenUp;
-    --open_;
-    if (job->running) {
-      --running_;
-      ++late_;
-    }
+  const auto all_done = [&] { return open_ == 0; };
+  for (Clock::time_point next = begin + limit_; !finished_.wait_until(lock, next, all_done);
+       next += std::chrono::nanoseconds(limit_) / kLooks) {
+    if (give_up_late(jobs, Clock::now() >= end)) break;
+    start_threads(jobs.size());  // for those that wait behind the late
+    wake_.notify_all();
   }
+  waiting_.clear();
   finished_.wait(lock, [&] { return open_ == 0; });  // what is being copied
   lock.unlock();
   for (size_t i = 0; i < jobs.size(); ++i) {
     const Job& job = *jobs[i];
     const bool no_memory = job.state == Job::State::kNoMemory;
     if (!no_memory && job.state != Job::State::kGivenUp) continue;
-    sources[i]->give_up(no_memory ? MaskSource::Why::kNoMemory : MaskSource::Why::kLate);
+    sources[i]->give_up(no_memory ? MaskSource::Why::kNoMemory : job.why);
     std::fill_n(job.destination, (job.drafted.size() + 1) * static_cast<size_t>(mask_words), ~0u);
   }
+}
+
+// With mutex_. True: no job is open any more that has not found its masks.
+bool MaskThreads::give_up_late(std::span<const std::shared_ptr<Job>> jobs, bool all) {
+  bool none_left = true;
+  for (const auto& job : jobs) {
+    if (job->state != Job::State::kOpen) continue;
+    const bool late = job->running && computed(job->thread) - job->begin >= limit_;
+    if (!late && !all) {
+      none_left = false;
+      continue;
+    }
+    job->state = Job::State::kGivenUp;
+    job->why = late ? MaskSource::Why::kLate : MaskSource::Why::kBusy;
+    --open_;
+    if (job->running) {
+      --running_;
+      ++late_;
+    }
+  }
+  return none_left;
 }
 
 void MaskThreads::discard(std::shared_ptr<MaskSource> source) {
@@ -119,6 +156,8 @@ void MaskThreads::work() {
 }
 
 void MaskThreads::run(const std::shared_ptr<Job>& job, std::unique_lock<std::mutex>& lock) {
+  pthread_getcpuclockid(pthread_self(), &job->thread);
+  job->begin = computed(job->thread);
   job->running = true;
   ++running_;
   lock.unlock();

@@ -14,6 +14,9 @@
 
 namespace volley::spec {
 
+// The time that a step waits for masks, in limits, where other work keeps the processors.
+inline constexpr int kMaskPatience = 2;
+
 // fill() and discard(): one thread, the engine's.
 class MaskThreads {
  public:
@@ -29,9 +32,9 @@ class MaskThreads {
   MaskThreads(const MaskThreads&) = delete;
   MaskThreads& operator=(const MaskThreads&) = delete;
 
-  // Returns when every task's words are filled, or after `limit`: sources that are not done by then, or had no memory,
-  // are given up, and their words allow everything. Who was quick last time goes first, so that a slow source is late
-  // alone.
+  // Returns when every task's words are filled. A source that has computed for `limit` is given up then, and its words
+  // allow everything; so is one that had no memory. One that waits for a processor may take kMaskPatience times that by
+  // the clock. Who was quick last time goes first, so that a slow source is late alone.
   void fill(std::span<const Task> tasks, int32_t mask_words);
 
   // Drops the reference on one of the threads: what a grammar leaves behind takes a while to free.
@@ -41,6 +44,8 @@ class MaskThreads {
   struct Job;
 
   void start_thread();
+  void start_threads(size_t jobs);
+  bool give_up_late(std::span<const std::shared_ptr<Job>> jobs, bool all);
   void work();
   void run(const std::shared_ptr<Job>& job, std::unique_lock<std::mutex>& lock);
 

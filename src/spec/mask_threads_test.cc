@@ -6,6 +6,8 @@
 #include <atomic>
 #include <future>
 #include <new>
+#include <optional>
+#include <thread>
 
 namespace volley::spec {
 namespace {
@@ -24,13 +26,14 @@ class Counting : public MaskSource {
   }
   void give_up(Why why) override {
     given_up = true;
-    no_memory = why == Why::kNoMemory;
+    reason = why;
   }
 
-  bool given_up = false, no_memory = false;
+  bool given_up = false;
+  std::optional<Why> reason;
 };
 
-// Does not come to an end before it is told to.
+// Does not come to an end before it is told to, and computes nothing.
 class Endless final : public Counting {
  public:
   explicit Endless(std::atomic<int>* destroyed) : destroyed_(destroyed) {}
@@ -87,6 +90,73 @@ TEST(MaskThreads, GivesUpWhoeverIsLateAlone) {
   EXPECT_EQ(quick->given_up, quick_step.words == kAll);  // on a machine that stood still for so long
 }
 
+// Computes until it is told to stop.
+class Computing final : public Counting {
+ public:
+  void fill(std::span<const TokenId>, uint32_t*, int32_t) override {
+    while (!stop_) {
+    }
+  }
+  void give_up(Why why) override {
+    Counting::give_up(why);
+    stop_ = true;
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+};
+
+// A machine that does other work is no reason to refuse a grammar: time counts in which it was computed.
+TEST(MaskThreads, WhoComputesIsLateAndWhoWaitsIsNot) {
+  class Waiting final : public Counting {
+   public:
+    void fill(std::span<const TokenId> drafted, uint32_t* words, int32_t mask_words) override {
+      std::this_thread::sleep_for(milliseconds(2200));
+      Counting::fill(drafted, words, mask_words);
+    }
+  };
+  MaskThreads threads(1, milliseconds(2000));
+  auto waiting = std::make_shared<Waiting>();
+  Step step;
+  const MaskThreads::Task task = step.task(waiting);
+  threads.fill({&task, 1}, 2);
+  EXPECT_FALSE(waiting->given_up);
+  EXPECT_EQ(step.words, kCounted);
+
+  std::atomic<int> destroyed = 0;
+  auto endless = std::make_shared<Endless>(&destroyed);
+  MaskThreads quick(1, milliseconds(20));
+  const MaskThreads::Task blocked = step.task(endless);
+  quick.fill({&blocked, 1}, 2);
+  EXPECT_EQ(endless->reason, MaskSource::Why::kBusy) << "but not without end";
+
+  std::optional<MaskSource::Why> reason;
+  for (int i = 0; i < 100 && reason != MaskSource::Why::kLate; ++i) {  // a machine may have no processor for it
+    auto computing = std::make_shared<Computing>();
+    const MaskThreads::Task late = step.task(computing);
+    quick.fill({&late, 1}, 2);
+    EXPECT_EQ(step.words, kAll);
+    reason = computing->reason;
+  }
+  EXPECT_EQ(reason, MaskSource::Why::kLate);
+}
+
+TEST(MaskThreads, WhoWaitsBehindTheLateGetsAThread) {
+  bool both = false;
+  for (int i = 0; i < 100 && !both; ++i) {  // a machine may have no processor for it
+    MaskThreads threads(1, milliseconds(100));
+    auto late = std::make_shared<Computing>();
+    auto behind = std::make_shared<Counting>();
+    late->last_time = std::chrono::nanoseconds(1);
+    Step late_step, step;
+    const MaskThreads::Task tasks[] = {late_step.task(late), step.task(behind)};
+    threads.fill(tasks, 2);
+    EXPECT_EQ(step.words, behind->given_up ? kAll : kCounted);
+    both = late->reason == MaskSource::Why::kLate && !behind->given_up;
+  }
+  EXPECT_TRUE(both);
+}
+
 // As who is late: alone, in time or not.
 TEST(MaskThreads, GivesUpWhoeverHasNoMemoryAlone) {
   class Poor final : public Counting {
@@ -100,7 +170,8 @@ TEST(MaskThreads, GivesUpWhoeverHasNoMemoryAlone) {
     Step poor_step, other_step, rich_step;
     const MaskThreads::Task tasks[] = {poor_step.task(poor), rich_step.task(rich), other_step.task(other)};
     threads.fill(tasks, 2);
-    EXPECT_TRUE(poor->no_memory && other->no_memory);
+    EXPECT_EQ(poor->reason, MaskSource::Why::kNoMemory);
+    EXPECT_EQ(other->reason, MaskSource::Why::kNoMemory);
     EXPECT_EQ(poor_step.words, kAll);
     EXPECT_EQ(other_step.words, kAll);
     EXPECT_FALSE(rich->given_up);
