@@ -62,7 +62,7 @@ class Workers {
     std::function<void()> call = [work = std::make_shared<Work>(std::move(work))] { (*work)(); };
     Threads& to = lanes_[lane];
     const std::lock_guard lock(mutex_);
-    asio::post(to.threads, [this, &to] { run(next(to)); });  // not before this lock is open
+    asio::post(to.threads, [this, &to] { run(to); });  // not before this lock is open
     to.turns.add(whose, std::move(call));
     ++pending_;
   }
@@ -75,25 +75,26 @@ class Workers {
 
  private:
   struct Threads {
-    explicit Threads(int count) : threads(static_cast<size_t>(count)) {}
+    explicit Threads(int count) : turns(count), threads(static_cast<size_t>(count) + 1) {}
     Turns turns;  // guarded by mutex_
     asio::thread_pool threads;
   };
 
-  std::function<void()> next(Threads& lane) {
-    const std::lock_guard lock(mutex_);
-    return lane.turns.next();
-  }
-  // Nothing to call: there was no memory to add it.
-  void run(const std::function<void()>& call) {
-    if (!call) return;
-    try {
-      call();
-    } catch (const std::exception&) {  // would end the process
+  // What may run now, and after it what may run then.
+  void run(Threads& lane) {
+    std::unique_lock lock(mutex_);
+    for (Turns::Turn turn = lane.turns.next(); turn.work; turn = lane.turns.next()) {
+      lock.unlock();
+      try {
+        turn.work();
+      } catch (const std::exception&) {  // would end the process
+      }
+      turn.work = nullptr;  // what it holds goes without the lock
+      lock.lock();
+      lane.turns.done(turn);
+      --pending_;
+      changed_.notify_all();
     }
-    const std::lock_guard lock(mutex_);
-    --pending_;
-    changed_.notify_all();
   }
 
   std::mutex mutex_;
