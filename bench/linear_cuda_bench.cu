@@ -29,10 +29,16 @@ struct Shape {
   ops::EndKind kind;
   DType y;
 };
-constexpr Shape kShapes[] = {{"qkv", 6144, 4096, ops::EndKind::kStore, DType::kF32},
-                             {"o", 4096, 4096, ops::EndKind::kAdd, DType::kF32},
-                             {"gate_up", 24576, 4096, ops::EndKind::kSwiGlu, DType::kBF16},
-                             {"down", 4096, 12288, ops::EndKind::kAdd, DType::kF32}};
+Shape shapes[] = {{"qkv", 6144, 4096, ops::EndKind::kStore, DType::kF32},
+                  {"o", 4096, 4096, ops::EndKind::kAdd, DType::kF32},
+                  {"gate_up", 24576, 4096, ops::EndKind::kSwiGlu, DType::kBF16},
+                  {"down", 4096, 12288, ops::EndKind::kAdd, DType::kF32}};
+
+// Of one rank of a tensor-parallel group.
+void divide_shapes(int ranks) {
+  for (Shape& s : shapes) (s.kind == ops::EndKind::kAdd ? s.k : s.n) /= ranks;
+}
+
 constexpr int kRows[] = {1, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512};
 constexpr int64_t kMaxRows = 512, kMaxWidth = 24576;
 
@@ -51,7 +57,7 @@ struct Model {
       : x(allocate(device, kMaxRows * kMaxWidth * 2)), y(allocate(device, kMaxRows * kMaxWidth * 4)) {
     bench::fill_bf16(device, x.data(), kMaxRows * kMaxWidth, 7, 1.0f);
     for (int layer = 0; layer < kLayers; ++layer) {
-      for (const Shape& s : kShapes) {
+      for (const Shape& s : shapes) {
         ops::LinearWeight w;
         w.n = s.n;
         w.k = s.k;
@@ -74,8 +80,8 @@ using Time = std::function<double(const std::function<void()>&)>;  // of what a 
 void run_volley(Device& device, Model& model, int rows, int only) {
   Arena none{Buffer()};
   for (size_t i = 0; i < model.weights.size(); ++i) {
-    const Shape& s = kShapes[i % std::size(kShapes)];
-    if (only >= 0 && static_cast<int>(i % std::size(kShapes)) != only) continue;
+    const Shape& s = shapes[i % std::size(shapes)];
+    if (only >= 0 && static_cast<int>(i % std::size(shapes)) != only) continue;
     const int64_t width = s.kind == ops::EndKind::kSwiGlu ? s.n / 2 : s.n;
     ops::linear(device.stream(), model.weights[i], TensorView(model.x.data(), DType::kBF16, {rows, s.k}),
                 {model.y.data(), s.y, {rows, width}}, {s.kind}, none);
@@ -139,10 +145,10 @@ void print_chain(const char* library, const char* what, int rows, double us, siz
 double time_blas(const Time& time, Device& device, const Model& model, const Blas& blas, int rows, int only,
                  bool same_y) {
   std::vector<BlasProduct> products;
-  for (const Shape& shape : kShapes) products.emplace_back(blas.handle, rows, shape, same_y, blas.workspace.bytes());
+  for (const Shape& shape : shapes) products.emplace_back(blas.handle, rows, shape, same_y, blas.workspace.bytes());
   return time([&] {
     for (size_t i = 0; i < model.weights.size(); ++i) {
-      const int shape = static_cast<int>(i % std::size(kShapes));
+      const int shape = static_cast<int>(i % std::size(shapes));
       if (only >= 0 && shape != only) continue;
       products[shape].run(cuda::native(device.stream()), model.weights[i].packed.data(), model.x.data(), model.y.data(),
                           blas.workspace.data(), blas.workspace.bytes());
@@ -151,7 +157,7 @@ double time_blas(const Time& time, Device& device, const Model& model, const Bla
 }
 
 void run_tile(Device& device, const Model& model, int rows, size_t product, const ops::LinearCudaPlan& plan) {
-  const Shape& s = kShapes[product % std::size(kShapes)];
+  const Shape& s = shapes[product % std::size(shapes)];
   const int64_t width = s.kind == ops::EndKind::kSwiGlu ? s.n / 2 : s.n;
   ops::linear_tiles_cuda(device.stream(), model.weights[product], TensorView(model.x.data(), DType::kBF16, {rows, s.k}),
                          {model.y.data(), s.y, {rows, width}}, {s.kind}, plan);
@@ -160,10 +166,10 @@ void run_tile(Device& device, const Model& model, int rows, size_t product, cons
 // A product of all layers with one tile: by itself, or among the others, which have theirs from the plan.
 double time_tile(const Time& time, Device& device, const Model& model, int rows, size_t shape, ops::LinearTile tile,
                  bool chain) {
-  constexpr size_t kCount = std::size(kShapes);
+  constexpr size_t kCount = std::size(shapes);
   std::vector<ops::LinearCudaPlan> plans;
   for (size_t i = 0; i < kCount; ++i) {
-    plans.push_back(ops::LinearCudaPlan::make(kShapes[i].n, kShapes[i].k, model.weights[i].layout, rows));
+    plans.push_back(ops::LinearCudaPlan::make(shapes[i].n, shapes[i].k, model.weights[i].layout, rows));
   }
   plans[shape].tile = tile;
   plans[shape].row_tiles = (rows + tile.rows - 1) / tile.rows;
@@ -177,8 +183,8 @@ double time_tile(const Time& time, Device& device, const Model& model, int rows,
 // Each product of all layers with cuBLASLt and with each tile that reads neither much padding nor the weights very
 // often, µs of a layer; and all products with that tile in place, if it is among the best.
 void print_tiles(const Time& time, Device& device, const Model& model, const Blas& blas, int rows) {
-  for (size_t shape = 0; shape < std::size(kShapes); ++shape) {
-    const Shape& s = kShapes[shape];
+  for (size_t shape = 0; shape < std::size(shapes); ++shape) {
+    const Shape& s = shapes[shape];
     const ops::LinearLayout layout = model.weights[shape].layout;
     const ops::LinearCudaPlan planned = ops::LinearCudaPlan::make(s.n, s.k, layout, rows);
     std::printf("{\"what\": \"%s\", \"rows\": %d, \"cublasLt\": %.1f}\n", s.name, rows,
@@ -318,6 +324,8 @@ int main(int argc, char** argv) {
   const bool quick = asked("--quick"), rested = asked("--rested");
   char** const rows_at = asked("--rows");
   const int only_rows = rows_at && rows_at[1] ? std::atoi(rows_at[1]) : 0;
+  char** const ranks_at = asked("--ranks");
+  if (ranks_at && ranks_at[1]) divide_shapes(std::atoi(ranks_at[1]));
   auto made = make_cuda_device(0);
   if (!made.ok()) {
     std::fprintf(stderr, "%s\n", made.error().message.c_str());
@@ -349,11 +357,11 @@ int main(int argc, char** argv) {
       if (rows >= 64) print_tiles(time, device, model, blas, rows);
       continue;
     }
-    constexpr int kAll = std::size(kShapes);
+    constexpr int kAll = std::size(shapes);
     for (int what = quick ? kAll : 0; what <= kAll; ++what) {
       const int only = what == kAll ? -1 : what;
-      const char* name = what == kAll ? "chain" : kShapes[what].name;
-      const size_t bytes = what == kAll ? model.weight_bytes : kShapes[what].n * kShapes[what].k * 2 * kLayers;
+      const char* name = what == kAll ? "chain" : shapes[what].name;
+      const size_t bytes = what == kAll ? model.weight_bytes : shapes[what].n * shapes[what].k * 2 * kLayers;
       print_chain("volley", name, rows, time([&] { run_volley(device, model, rows, only); }), bytes, bandwidth);
       for (bool same_y : {false, true}) {
         print_chain(same_y ? "cublasLt, same y" : "cublasLt", name, rows,

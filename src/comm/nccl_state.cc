@@ -3,6 +3,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/allocation_retry.h"
 #include "comm/gone.h"
 #include "device/cuda/launch.h"
 
@@ -178,7 +179,7 @@ void NcclState::run(int rank) {
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kBetweenLooks, [this] { return gone() >= 0; })) {
     lock.unlock();
-    look(rank);
+    retry_allocation([&] { look(rank); });
     lock.lock();
   }
   lock.unlock();
