@@ -423,20 +423,62 @@ void BatchService::save(const Batch& batch) const {
   if (!written.ok()) log_.error("batch " + batch.id + ": its state cannot be kept: " + written.error().message);
 }
 
-// The oldest that is over is forgotten, but first of those of the owner who needs the room; its files stay.
-bool BatchService::make_room(const std::string& owner) {
-  if (records_.size() < store_.limits().max_files) return true;
-  auto oldest = records_.end();
-  const auto rank = [&](const Record& record) { return std::pair(record.batch.owner != owner, record.batch.sequence); };
-  for (auto it = records_.begin(); it != records_.end(); ++it) {
-    if (!is_over(it->second->batch.status) || it->second->running) continue;
-    if (oldest == records_.end() || rank(*it->second) < rank(*oldest->second)) oldest = it;
+// Forgets batches that are over until there is room for this one; their files stay. The oldest of its owner go first,
+// then the oldest of owners who keep more. An error: there is no room.
+std::optional<ApiError> BatchService::make_room(const Batch& batch) {
+  struct Kept {
+    size_t records = 0, bytes = 0;
+  };
+  const size_t bytes = batch_bytes(batch), most = store_.limits().max_files;
+  const bool shared = store_.shared();
+  std::map<std::string, Kept> kept;
+  Kept all;
+  std::vector<const Record*> over;
+  for (const auto& [id, record] : records_) {
+    for (Kept* of : {&kept[record->batch.owner], &all}) {
+      ++of->records;
+      of->bytes += batch_bytes(record->batch);
+    }
+    if (is_over(record->batch.status) && !record->running) over.push_back(record.get());
   }
-  if (oldest == records_.end()) return false;
-  std::error_code error;
-  fs::remove(note_path(oldest->first), error);
-  records_.erase(oldest);
-  return true;
+  const Kept& own = kept[batch.owner];
+  const auto is_full = [&] { return all.records + 1 > most || all.bytes + bytes > kMaxBatchRecordBytes; };
+  // Of several owners one keeps no more than is left for the others.
+  const auto has_share = [&] {
+    return !shared ||
+           (all.records + own.records + 2 <= most && all.bytes + own.bytes + 2 * bytes <= kMaxBatchRecordBytes);
+  };
+  std::sort(over.begin(), over.end(), [&](const Record* a, const Record* b) {
+    const auto rank = [&](const Record* record) {
+      return std::pair(record->batch.owner != batch.owner, record->batch.sequence);
+    };
+    return rank(a) < rank(b);
+  });
+  std::vector<std::string> forgotten;
+  for (const Record* record : over) {
+    if (!is_full() && has_share()) break;
+    Kept& its = kept[record->batch.owner];
+    if (&its != &own && its.bytes <= own.bytes + bytes) continue;
+    for (Kept* of : {&its, &all}) {
+      --of->records;
+      of->bytes -= batch_bytes(record->batch);
+    }
+    forgotten.push_back(record->batch.id);
+  }
+  if (is_full()) {
+    return api_error({ErrorCode::kResourceExhausted, "Too many batches are waiting. Try again when one is over."});
+  }
+  if (!has_share()) {
+    return api_error({ErrorCode::kResourceExhausted,
+                      "Too many batches of this API key are waiting: other keys have what room is left. Try again when "
+                      "one is over."});
+  }
+  for (const std::string& id : forgotten) {
+    std::error_code error;
+    fs::remove(note_path(id), error);
+    records_.erase(id);
+  }
+  return std::nullopt;
 }
 
 ApiResult<Batch> BatchService::create(const std::string& owner, const HttpRequest& request) {
@@ -449,12 +491,10 @@ ApiResult<Batch> BatchService::create(const std::string& owner, const HttpReques
   if (!file) {
     return invalid_field("input_file_id", "\"input_file_id\" names no file: upload one, POST /v1/files.");
   }
-  if (!make_room(owner)) {
-    return api_error({ErrorCode::kResourceExhausted, "Too many batches are waiting. Try again when one is over."});
-  }
   batch.id = FileStore::new_id("batch_");
   batch.owner = owner;
   batch.client = request.client;
+  if (auto error = make_room(batch)) return *std::move(error);
   batch.sequence = next_sequence_++;
   if (!write_whole(note_path(batch.id), batch_note(batch)).ok()) {
     return http_error(503, "The batch cannot be kept: the server's disk is full or broken.");

@@ -32,6 +32,8 @@ class ResultFile;
 // A file of more lines is no batch: the index of one that runs is in memory, 16 bytes and a bit a line, for up to 16
 // batches at a time.
 inline constexpr int64_t kMaxBatchLines = 1'000'000;
+// All batches that are known are in memory, those that are over too. There are no more of them than files.
+inline constexpr size_t kMaxBatchRecordBytes = size_t{32} << 20;
 
 // Any thread.
 class BatchService {
@@ -81,7 +83,7 @@ class BatchService {
   Record* next();  // REQUIRES: mutex_
   std::string note_path(const std::string& id) const { return store_.batch_folder() + "/" + id + ".json"; }
   void save(const Batch& batch) const;
-  bool make_room(const std::string& owner);  // REQUIRES: mutex_
+  std::optional<ApiError> make_room(const Batch& batch);  // REQUIRES: mutex_
 
   FileStore& store_;
   const ServerLog log_;

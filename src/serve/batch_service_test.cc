@@ -44,10 +44,10 @@ class BatchServiceTest : public ::testing::Test {
     about.purpose = "batch";
     return std::get<StoredFile>(writer->keep(about));
   }
-  ApiResult<Batch> create(const StoredFile& file) {
-    HttpRequest request{
-        "POST", "/v1/batches", "application/json",
-        R"({"input_file_id":")" + file.id + R"(","endpoint":"/v1/completions","completion_window":"24h"})"};
+  ApiResult<Batch> create(const StoredFile& file, const std::string& metadata = "null") {
+    HttpRequest request{"POST", "/v1/batches", "application/json",
+                        R"({"input_file_id":")" + file.id +
+                            R"(","endpoint":"/v1/completions","completion_window":"24h","metadata":)" + metadata + "}"};
     request.client = "192.0.2.7";
     return service_->create(file.owner, request);
   }
@@ -187,6 +187,63 @@ TEST_F(BatchServiceTest, AnOwnersNewBatchPushesOutItsOwnFirst) {
   EXPECT_TRUE(service_->find("two", ids[0]));
   EXPECT_FALSE(service_->find("one", ids[1]));
   EXPECT_TRUE(service_->find("one", ids[3]));
+}
+
+TEST_F(BatchServiceTest, AnOwnerWhoKeepsMoreMakesRoom) {
+  open({.max_files = 3});
+  const StoredFile of_one = upload("one", "no request"), of_two = upload("two", "no request");
+  std::vector<std::string> ids;
+  for (const StoredFile& file : {of_one, of_one, of_one, of_two}) {
+    start([](const HttpRequest&, const std::string&, const std::function<void()>&,
+             const std::atomic<bool>*) -> BatchReply { return done(); });
+    ids.push_back(std::get<Batch>(create(file)).id);
+    wait_for_end(file.owner, ids.back());
+    service_.reset();  // its runner has let go of it
+    store_.reset();
+    open({.max_files = 3});
+  }
+  EXPECT_FALSE(service_->find("one", ids[0]));
+  EXPECT_TRUE(service_->find("one", ids[1]));
+  EXPECT_TRUE(service_->find("two", ids[3]));
+}
+
+TEST_F(BatchServiceTest, OneOwnersWaitingBatchesLeaveRoomForOthers) {
+  open({.max_files = 10});
+  store_->share();
+  const StoredFile of_one = upload("one", kLine), of_two = upload("two", kLine);
+  const auto add_all = [&](const StoredFile& file) {
+    int added = 0;
+    for (;; ++added) {
+      const auto batch = create(file);
+      if (const auto* error = std::get_if<ApiError>(&batch)) {
+        EXPECT_EQ(error->status, 429);
+        EXPECT_NE(error->message.find("of this API key"), std::string::npos) << error->message;
+        return added;
+      }
+    }
+  };
+  EXPECT_EQ(add_all(of_one), 5);
+  EXPECT_EQ(add_all(of_two), 2);
+}
+
+// Each is in memory for as long as it is known.
+TEST_F(BatchServiceTest, RecordsAreBoundedInBytes) {
+  open();
+  const StoredFile file = upload("one", kLine);
+  std::string metadata, value;
+  for (int i = 0; i < 512; ++i) value += "\\u0001";  // six bytes a character
+  for (int i = 0; i < 16; ++i) metadata += (i > 0 ? ",\"" : "{\"") + std::to_string(i) + "\":\"" + value + '"';
+  metadata += '}';
+  size_t added = 0;
+  const size_t most = kMaxBatchRecordBytes / metadata.size();
+  while (added <= most && std::holds_alternative<Batch>(create(file, metadata))) ++added;
+  EXPECT_LE(added, most);
+  EXPECT_GT(added, most * 9 / 10);
+}
+
+TEST_F(BatchServiceTest, AWindowIsAShortText) {
+  EXPECT_EQ(read_window("0024h"), 24 * 3600);
+  EXPECT_FALSE(read_window(std::string(1000, '0') + "24h"));
 }
 
 // Else their release would make room that is not there, or none at all.

@@ -13,6 +13,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kNames[] = {"validating", "in_progress", "finalizing", "cancelling",
                                        "completed",  "failed",      "expired",    "cancelled"};
 constexpr int64_t kMaxWindow = 30 * 24 * 3600;
+constexpr size_t kMaxWindowText = 16;
 
 Json or_null(const std::optional<std::string>& text) {
   return text ? Json(*text) : Json(nullptr);
@@ -89,6 +90,16 @@ std::string_view batch_status_name(BatchStatus status) {
   return kNames[static_cast<size_t>(status)];
 }
 
+size_t batch_bytes(const Batch& batch) {
+  size_t bytes = sizeof(Batch);
+  for (const auto* text : {&batch.id, &batch.owner, &batch.endpoint, &batch.input_file_id, &batch.completion_window,
+                           &batch.client, &batch.metadata}) {
+    bytes += text->size();
+  }
+  for (const LineProblem& error : batch.errors) bytes += sizeof(error) + error.code.size() + error.message.size();
+  return bytes;
+}
+
 std::string batch_json(const Batch& batch) {
   return dump(to_json(batch));
 }
@@ -120,6 +131,7 @@ std::optional<Batch> read_batch_note(std::string_view text) {
     batch.input_file_id = json.at("input_file_id");
     batch.completion_window = json.at("completion_window");
     batch.metadata = dump(json.at("metadata"));
+    batch.metadata.shrink_to_fit();
     batch.status = *status;
     batch.outcome = *outcome;
     batch.output_file_id = text_of(own.at("output_file_id"));
@@ -142,6 +154,8 @@ std::optional<Batch> read_batch_note(std::string_view text) {
 }
 
 std::optional<int64_t> read_window(std::string_view text) {
+  // The text is kept with its batch: zeros before the number must not make it long.
+  if (text.size() > kMaxWindowText) return std::nullopt;
   int64_t count = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
   if (error != std::errc() || end + 1 != text.data() + text.size() || count < 1 || count > kMaxWindow) {

@@ -1,6 +1,7 @@
 // A batch as /v1/batches shows it and as its folder keeps it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -39,6 +40,9 @@ struct Batch {
   int64_t total = 0, completed = 0, failed = 0;  // lines
   int64_t sequence = 0;                          // grows with every batch
 };
+
+// What it takes in memory, about.
+size_t batch_bytes(const Batch& batch);
 
 std::string batch_json(const Batch& batch);
 // What the folder keeps: the same and what clients do not see.

@@ -364,6 +364,11 @@ void FileStore::share() {
   shared_ = true;
 }
 
+bool FileStore::shared() const {
+  const std::lock_guard lock(mutex_);
+  return shared_;
+}
+
 FileStore::Room FileStore::reserve(const std::string& owner, size_t bytes) {
   return reserve(owner, bytes, bytes);
 }

@@ -51,6 +51,7 @@ class FileStore {
   const Limits& limits() const { return limits_; }
   // Several owners use it from now on: one may keep no more files, and no more bytes, than are left for the others.
   void share();
+  bool shared() const;
   std::string batch_folder() const { return folder_ + "/batches"; }
   // Where the bytes of a file are.
   std::string path(const std::string& id) const { return folder_ + "/files/" + id; }
