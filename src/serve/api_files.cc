@@ -34,37 +34,34 @@ HttpResponse not_found(std::string_view what, const std::string& id) {
   return error_response(error);
 }
 
-// One page of what is listed with the oldest first: {"object", "data", "first_id", "last_id", "has_more"}.
-template <typename Item>
-HttpResponse page_of(const HttpRequest& request, std::vector<Item> items, size_t usual, size_t most,
-                     std::string (*json_of)(const Item&)) {
+// `usual`: what a page holds unless the request says otherwise.
+ApiResult<PageQuery> page_query(const HttpRequest& request, size_t usual, size_t most) {
   const std::string order = query_value(request, "order");
   if (!order.empty() && order != "asc" && order != "desc") {
-    return error_response(invalid_field("order", "\"order\" must be \"asc\" or \"desc\"."));
+    return invalid_field("order", "\"order\" must be \"asc\" or \"desc\".");
   }
-  if (order != "asc") std::reverse(items.begin(), items.end());
-  auto begin = items.begin();
-  if (const std::string after = query_value(request, "after"); !after.empty()) {
-    begin = std::find_if(begin, items.end(), [&](const Item& item) { return item.id == after; });
-    if (begin == items.end()) return error_response(invalid_field("after", "\"after\" names nothing in this list."));
-    ++begin;
-  }
-  size_t limit = usual;
+  PageQuery query{order == "asc", query_value(request, "after"), usual};
   if (const std::string text = query_value(request, "limit"); !text.empty()) {
     const bool digits = text.size() <= 5 && text.find_first_not_of("0123456789") == std::string::npos;
-    limit = digits ? std::stoul(text) : 0;
-    if (limit < 1 || limit > most) {
-      return error_response(
-          invalid_field("limit", "\"limit\" must be an integer from 1 to " + std::to_string(most) + "."));
+    query.limit = digits ? std::stoul(text) : 0;
+    if (query.limit < 1 || query.limit > most) {
+      return invalid_field("limit", "\"limit\" must be an integer from 1 to " + std::to_string(most) + ".");
     }
   }
-  const auto end = begin + std::min<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(limit), items.end() - begin);
+  return query;
+}
+
+// {"object", "data", "first_id", "last_id", "has_more"}.
+template <typename Item>
+HttpResponse page_response(const std::optional<Page<Item>>& page, std::string (*json_of)(const Item&)) {
+  if (!page) return error_response(invalid_field("after", "\"after\" names nothing in this list."));
+  const auto& items = page->items;
   std::string data;
-  for (auto item = begin; item != end; ++item) data.append(data.empty() ? "" : ",").append(json_of(*item));
-  const auto id_of = [&](auto item) { return begin == end ? std::string("null") : Json(item->id).dump(); };
-  return json_text(R"({"object":"list","data":[)" + data + R"(],"first_id":)" + id_of(begin) + R"(,"last_id":)" +
-                   id_of(begin == end ? begin : end - 1) + R"(,"has_more":)" + (end != items.end() ? "true" : "false") +
-                   "}");
+  for (const Item& item : items) data.append(data.empty() ? "" : ",").append(json_of(item));
+  const auto id_of = [&](auto item) { return items.empty() ? std::string("null") : Json(item->id).dump(); };
+  return json_text(R"({"object":"list","data":[)" + data + R"(],"first_id":)" + id_of(items.begin()) +
+                   R"(,"last_id":)" + id_of(items.empty() ? items.begin() : items.end() - 1) + R"(,"has_more":)" +
+                   (page->more ? "true" : "false") + "}");
 }
 
 HttpResponse batch_response(const ApiResult<Batch>& batch) {
@@ -146,15 +143,21 @@ HttpResponse Api::answer_files(const Route& found, const HttpRequest& request) {
 }
 
 HttpResponse Api::list_files(const HttpRequest& request, const std::string& owner) const {
-  auto files = options_.file_store->list(owner);
-  if (const std::string purpose = query_value(request, "purpose"); !purpose.empty()) {
-    std::erase_if(files, [&](const StoredFile& file) { return file.purpose != purpose; });
+  const auto query = page_query(request, 10000, 10000);
+  if (const auto* error = std::get_if<ApiError>(&query)) return error_response(*error);
+  const std::string purpose = query_value(request, "purpose");
+  const auto files = options_.file_store->list(owner);
+  std::vector<const StoredFile*> wanted;
+  for (const StoredFile& file : files) {
+    if (purpose.empty() || file.purpose == purpose) wanted.push_back(&file);
   }
-  return page_of(request, std::move(files), 10000, 10000, file_json);
+  return page_response(page_of(std::move(wanted), std::get<PageQuery>(query)), file_json);
 }
 
 HttpResponse Api::list_batches(const HttpRequest& request, const std::string& owner) const {
-  return page_of(request, batches_->list(owner), 20, 100, batch_json);
+  const auto query = page_query(request, 20, 100);
+  if (const auto* error = std::get_if<ApiError>(&query)) return error_response(*error);
+  return page_response(batches_->list(owner, std::get<PageQuery>(query)), batch_json);
 }
 
 HttpResponse Api::file_content(const StoredFile& file) const {

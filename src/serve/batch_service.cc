@@ -513,16 +513,13 @@ std::optional<Batch> BatchService::find(std::string_view owner, const std::strin
   return found->second->batch;
 }
 
-std::vector<Batch> BatchService::list(std::string_view owner) const {
-  std::vector<Batch> batches;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [id, record] : records_) {
-      if (record->batch.owner == owner) batches.push_back(record->batch);
-    }
+std::optional<Page<Batch>> BatchService::list(std::string_view owner, const PageQuery& query) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<const Batch*> batches;
+  for (const auto& [id, record] : records_) {
+    if (record->batch.owner == owner) batches.push_back(&record->batch);
   }
-  std::sort(batches.begin(), batches.end(), [](const auto& a, const auto& b) { return a.sequence < b.sequence; });
-  return batches;
+  return page_of(std::move(batches), query);
 }
 
 std::optional<ApiResult<Batch>> BatchService::cancel(std::string_view owner, const std::string& id) {

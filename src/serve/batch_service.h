@@ -24,6 +24,7 @@
 #include "serve/batch_state.h"
 #include "serve/file_store.h"
 #include "serve/log.h"
+#include "serve/page.h"
 
 namespace volley::serve {
 
@@ -60,7 +61,8 @@ class BatchService {
   // `request`: POST /v1/batches.
   ApiResult<Batch> create(const std::string& owner, const HttpRequest& request);
   std::optional<Batch> find(std::string_view owner, const std::string& id) const;
-  std::vector<Batch> list(std::string_view owner) const;  // the oldest first
+  // Nothing: the query's `after` is none of the owner's.
+  std::optional<Page<Batch>> list(std::string_view owner, const PageQuery& query) const;
   // Nothing: there is no such batch.
   std::optional<ApiResult<Batch>> cancel(std::string_view owner, const std::string& id);
   // Deletes the file unless a batch that is not over reads it: then that one's id.

@@ -241,6 +241,33 @@ TEST_F(BatchServiceTest, RecordsAreBoundedInBytes) {
   EXPECT_GT(added, most * 9 / 10);
 }
 
+// An owner's list may hold thousands.
+TEST_F(BatchServiceTest, AListIsReadInPages) {
+  open();
+  const StoredFile file = upload("one", kLine);
+  std::vector<std::string> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(std::get<Batch>(create(file)).id);
+  add("two");
+  const auto ids_of = [](const Page<Batch>& page) {
+    std::vector<std::string> found;
+    for (const Batch& batch : page.items) found.push_back(batch.id);
+    return found;
+  };
+  const auto first = service_->list("one", {.limit = 2});
+  ASSERT_TRUE(first);
+  EXPECT_EQ(ids_of(*first), (std::vector{ids[0], ids[1]}));
+  EXPECT_TRUE(first->more);
+  const auto last = service_->list("one", {.after = ids[1], .limit = 3});
+  ASSERT_TRUE(last);
+  EXPECT_EQ(ids_of(*last), (std::vector{ids[2], ids[3], ids[4]}));
+  EXPECT_FALSE(last->more);
+  const auto newest = service_->list("one", {.oldest_first = false, .after = ids[4], .limit = 1});
+  ASSERT_TRUE(newest);
+  EXPECT_EQ(ids_of(*newest), std::vector{ids[3]});
+  EXPECT_FALSE(service_->list("two", {.after = ids[0], .limit = 1}));
+  EXPECT_TRUE(service_->list("three", {.limit = 1})->items.empty());
+}
+
 TEST_F(BatchServiceTest, AWindowIsAShortText) {
   EXPECT_EQ(read_window("0024h"), 24 * 3600);
   EXPECT_FALSE(read_window(std::string(1000, '0') + "24h"));
