@@ -1,5 +1,4 @@
 // /v1/files and /v1/batches.
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 

@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 // Batches that run at once, which share the lines that are open; beyond these only an owner who has none.
 constexpr int kRunners = 4;
 constexpr size_t kMaxRunners = 16;  // each holds the index of its input
-constexpr int kInterruptions = 3;   // of one batch, then it has failed
-constexpr int kRetries = 5;         // of a line that gets a 503
+constexpr int kAttempts = 3;  // without a new result, ended by an exception or with the server: then it has failed
+constexpr int kRetries = 5;   // of a line that gets a 503
 constexpr std::chrono::seconds kAfterInterruption{1};
 constexpr size_t kMaxNoteBytes = size_t{1} << 20;
 
@@ -65,16 +65,17 @@ ApiResult<Batch> parse_batch(const std::string& body) {
 // Works on a copy of the batch, which the record gets at every change.
 class BatchService::Turn {
  public:
-  Turn(BatchService* service, Record* record)
-      : service_(*service), record_(*record), batch_(record->batch), interruptions_(record->interruptions) {}
+  Turn(BatchService* service, Record* record) : service_(*service), record_(*record), batch_(record->batch) {}
 
   void run() {
     if (batch_.status == BatchStatus::kFinalizing) return finalize();
-    if (interruptions_ >= kInterruptions) return abandon();
+    look_back();
+    if (batch_.attempts > kAttempts) return abandon();
     if (batch_.status == BatchStatus::kCancelling && batch_.in_progress_at == 0) {
       batch_.outcome = BatchStatus::kCancelled;
       return end();
     }
+    publish();  // the attempt counts, whatever comes
     std::vector<LineProblem> problems;
     auto index = BatchIndex::read(service_.store_.path(batch_.input_file_id), {}, &problems, kMaxBatchLines);
     if (index.ok() && index->lines() == 0)
@@ -90,8 +91,9 @@ class BatchService::Turn {
     if (batch_.status == BatchStatus::kValidating) batch_.status = BatchStatus::kInProgress;
     publish();
     answer(&*index);
-    if (left_ || batch_.status != BatchStatus::kFinalizing) return;
-    finalize();
+    if (!left_) return finalize();
+    batch_.attempts = 0;
+    publish();
   }
 
  private:
@@ -99,6 +101,20 @@ class BatchService::Turn {
   std::string error_path() const { return path("errors"); }
   std::string path(const char* kind) const {
     return service_.store_.batch_folder() + "/" + batch_.id + "." + kind + ".jsonl";
+  }
+
+  // What the last turn left. If it was interrupted, one of the lines that were open may have ended the server: they are
+  // asked one by one, so that it is found without a new result for others each time.
+  void look_back() {
+    if (batch_.attempts > 1) careful_lines_ = service_.options_.max_open_lines;
+    int64_t bytes = 0;
+    for (const std::string& path : {output_path(), error_path()}) {
+      std::error_code error;
+      const auto size = fs::file_size(path, error);
+      if (!error) bytes += static_cast<int64_t>(size);
+    }
+    if (bytes > batch_.result_bytes) batch_.attempts = 1;
+    batch_.result_bytes = bytes;
   }
 
   // A cancellation may have come meanwhile.
@@ -188,7 +204,7 @@ class BatchService::Turn {
     };
     hooks.may_start = [this](size_t open) {
       const int share = std::max(1, service_.options_.max_open_lines / std::max(1, service_.running_.load()));
-      return static_cast<int>(open) < share;
+      return static_cast<int>(open) < (careful_lines_ > 0 ? 1 : share);
     };
     hooks.write = [this, output, errors](std::string line, bool failed) -> Status {
       const size_t bytes = line.size() + 1;
@@ -200,6 +216,8 @@ class BatchService::Turn {
         return written;
       }
       ++(failed ? batch_.failed : batch_.completed);
+      has_new_result_ = true;
+      --careful_lines_;
       return {};
     };
     hooks.beat = [this, output, errors](size_t) -> Status {
@@ -207,6 +225,11 @@ class BatchService::Turn {
         const std::lock_guard lock(service_.mutex_);
         record_.batch.completed = batch_.completed;
         record_.batch.failed = batch_.failed;
+      }
+      if (batch_.attempts > 1 && has_new_result_) {
+        batch_.attempts = 1;
+        publish();
+        service_.changed_.notify_all();  // another one's last attempt may begin
       }
       VOLLEY_RETURN_IF_ERROR(output->sync_if_due());
       return errors->sync_if_due();
@@ -238,9 +261,11 @@ class BatchService::Turn {
     finish(BatchStatus::kFailed);
   }
 
-  // What it stumbles over would stop it again, and a runner with it. Its results so far are kept.
+  // What it stumbles over would stop it again, and a runner or the server with it. Its results so far are kept.
   void abandon() {
-    batch_.errors.push_back({0, "internal_error", "The server failed on this batch; its log says why."});
+    const std::string times = std::to_string(kAttempts) + " times without a new result";
+    service_.log_.error("batch " + batch_.id + " failed: its work was interrupted " + times);
+    batch_.errors.push_back({0, "internal_error", "The server ended or failed on this batch " + times + "."});
     finish(BatchStatus::kFailed);
     finalize();
   }
@@ -294,7 +319,8 @@ class BatchService::Turn {
   BatchService& service_;
   Record& record_;
   Batch batch_;
-  const int interruptions_;
+  int careful_lines_ = 0;  // to be asked one by one
+  bool has_new_result_ = false;
   FileStore::Room room_ = FileStore::Room::kThere;  // for the last line
   bool left_ = false;
 };
@@ -371,6 +397,7 @@ void BatchService::loop() {
         changed_.wait(lock);
         continue;
       }
+      ++record->batch.attempts;
       Turn turn(this, record);
       record->running = true;
       ++running_;
@@ -379,7 +406,6 @@ void BatchService::loop() {
     } catch (const std::exception& error) {
       if (record != nullptr) log_interruption(record->batch.id, error.what());
       if (!lock.owns_lock()) lock.lock();
-      if (record != nullptr) ++record->interruptions;
       changed_.wait_for(lock, kAfterInterruption, [this] { return stopping_.load(); });
     }
     if (!lock.owns_lock()) lock.lock();
@@ -400,10 +426,14 @@ void BatchService::log_interruption(const std::string& id, const char* why) cons
 }
 
 // The oldest, but first of those whose owners have none that runs: nobody waits for the batches of one other owner.
+// Batches have their last attempt one by one: one that kills the server would fail those beside it, too.
 BatchService::Record* BatchService::next() {
   std::set<std::string> busy;
+  bool last_attempt_runs = false;
   for (const auto& [id, record] : records_) {
-    if (record->running) busy.insert(record->batch.owner);
+    if (!record->running) continue;
+    busy.insert(record->batch.owner);
+    last_attempt_runs = last_attempt_runs || record->batch.attempts == kAttempts;
   }
   Record* best = nullptr;
   const auto rank = [&](const Record& record) {
@@ -411,6 +441,7 @@ BatchService::Record* BatchService::next() {
   };
   for (const auto& [id, record] : records_) {
     if (record->running || is_over(record->batch.status) || !options_.owners.contains(record->batch.owner)) continue;
+    if (last_attempt_runs && record->batch.attempts == kAttempts - 1) continue;
     if (running_ >= kRunners && busy.contains(record->batch.owner)) continue;
     if (best == nullptr || rank(*record) < rank(*best)) best = record.get();
   }

@@ -72,7 +72,6 @@ class BatchService {
   struct Record {
     Batch batch;
     bool running = false;
-    int interruptions = 0;    // turns that an exception ended
     BatchRun* run = nullptr;  // to wake
     std::atomic<bool> given_up{false};
   };

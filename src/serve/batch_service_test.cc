@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -13,6 +14,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "serve/testing/fake_engine.h"
+
 namespace volley::serve {
 namespace {
 
@@ -20,6 +23,11 @@ namespace fs = std::filesystem;
 
 constexpr const char* kLine =
     R"({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}})";
+
+std::string line_of(const std::string& id) {
+  return R"({"custom_id": ")" + id + R"(", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}})" +
+         "\n";
+}
 
 class BatchServiceTest : public ::testing::Test {
  protected:
@@ -116,6 +124,156 @@ TEST_F(BatchServiceTest, ABatchThatIsInterruptedAgainAndAgainHasFailed) {
   EXPECT_EQ(batch.status, BatchStatus::kFailed);
   ASSERT_EQ(batch.errors.size(), 1u);
   EXPECT_EQ(batch.errors[0].code, "internal_error");
+}
+
+// A server that is killed leaves the note of the last attempt. These play it: the note is put back after a clean end.
+class KilledServerTest : public BatchServiceTest {
+ protected:
+  // Runs until `id` is asked one more line than it `answers`, and ends as if killed then. False: the batch was over
+  // instead.
+  bool run_and_kill(const std::string& id, int answers = 0) {
+    std::atomic<bool> asked{false};
+    start([&](const HttpRequest&, const std::string&, const std::function<void()>&,
+              const std::atomic<bool>* given_up) -> BatchReply {
+      if (answers-- > 0) return done();
+      asked = true;
+      while (!*given_up) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return error_response(http_error(503, "It was given up."));
+    });
+    bool over = false;
+    while (!asked && !over) {
+      over = is_over(service_->find("one", id)->status);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    const std::string note = read(id);
+    service_.reset();
+    store_.reset();
+    if (!over) std::ofstream(path(id)) << note;
+    open();
+    return !over;
+  }
+  std::string path(const std::string& id) const { return (folder_ / "batches" / (id + ".json")).string(); }
+  std::string read(const std::string& id) const {
+    std::ifstream file(path(id));
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+};
+
+TEST_F(KilledServerTest, ABatchThatIsThereThreeTimesWithoutAResultHasFailed) {
+  open();
+  const std::string id = add("one");
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(run_and_kill(id)) << i;
+  EXPECT_FALSE(run_and_kill(id));
+  const Batch batch = *service_->find("one", id);
+  EXPECT_EQ(batch.status, BatchStatus::kFailed);
+  ASSERT_EQ(batch.errors.size(), 1u);
+  EXPECT_EQ(batch.errors[0].code, "internal_error");
+}
+
+TEST_F(KilledServerTest, ACleanEndBeginsTheCountAnew) {
+  open();
+  const std::string id = add("one");
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(run_and_kill(id));
+  std::atomic<bool> asked{false};
+  start([&](const HttpRequest&, const std::string&, const std::function<void()>&,
+            const std::atomic<bool>* given_up) -> BatchReply {
+    asked = true;
+    while (!*given_up) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return error_response(http_error(503, "It was given up."));
+  });
+  while (!asked) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  service_.reset();
+  store_.reset();
+  open();
+  EXPECT_EQ(service_->find("one", id)->attempts, 0);
+}
+
+TEST_F(KilledServerTest, ANewResultBeginsTheCountAnew) {
+  open();
+  std::string input;
+  for (int i = 0; i < 10; ++i) input += line_of(std::to_string(i));
+  const std::string id = add("one", input);
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(run_and_kill(id, 1)) << i;
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(run_and_kill(id)) << i;
+  ASSERT_TRUE(run_and_kill(id, 1)) << "its last attempt";
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(run_and_kill(id)) << i;
+  start([](const HttpRequest&, const std::string&, const std::function<void()>&,
+           const std::atomic<bool>*) -> BatchReply { return done(); });
+  EXPECT_EQ(wait_for_end("one", id).completed, 10);
+}
+
+// The one of them that ended the server would else give others' results their time, and the next start no end.
+TEST_F(KilledServerTest, LinesThatMayHaveBeenOpenAreAskedOneByOne) {
+  FakeEngine engine([](const GenerateRequest&) { return FakeScript{std::vector<std::string>(20, "a")}; },
+                    std::chrono::milliseconds(2));
+  const auto metrics = std::make_shared<Metrics>("m");
+  open();
+  std::string input;
+  for (int i = 0; i < 12; ++i) input += line_of(std::to_string(i));
+  for (const bool killed : {false, true}) {
+    const std::string id = add("one", input);
+    if (killed) {
+      ASSERT_TRUE(run_and_kill(id));
+    }
+    std::vector<int> open_lines;  // when each was asked
+    start([&](const HttpRequest&, const std::string&, std::function<void()> wake,
+              const std::atomic<bool>*) -> BatchReply {
+      open_lines.push_back(engine.running());
+      Generation::Plan plan;
+      plan.choices.resize(1);
+      plan.info.prompts.resize(1);
+      plan.max_response_bytes = 1 << 20;
+      return std::get<0>(Generation::start(engine, metrics, std::move(plan), std::move(wake)));
+    });
+    EXPECT_EQ(wait_for_end("one", id).completed, 12);
+    service_.reset();
+    store_.reset();
+    open();
+    ASSERT_EQ(open_lines.size(), 12u);
+    const auto careful = open_lines.begin() + 4;  // of 4 that may be open
+    EXPECT_EQ(*std::max_element(open_lines.begin(), careful) == 0, killed);
+    EXPECT_GT(*std::max_element(careful, open_lines.end()), 0);
+  }
+}
+
+// The server was killed twice while both ran: only one of them is there the third time.
+TEST_F(KilledServerTest, LastAttemptsAreMadeOneByOne) {
+  open();
+  const std::string first = add("one"), second = add("two");
+  service_.reset();
+  store_.reset();
+  for (const std::string& id : {first, second}) {
+    std::string note = read(id);
+    const size_t at = note.find("\"attempts\":0");
+    ASSERT_NE(at, std::string::npos);
+    std::ofstream(path(id)) << note.replace(at, 12, "\"attempts\":2");
+  }
+  open();
+  std::mutex mutex;
+  std::set<std::string> asked;
+  std::atomic<bool> released{false};
+  start([&](const HttpRequest&, const std::string& owner, const std::function<void()>&,
+            const std::atomic<bool>*) -> BatchReply {
+    {
+      const std::lock_guard lock(mutex);
+      asked.insert(owner);
+    }
+    while (!released) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return done();
+  });
+  const std::string third = add("three");
+  const auto has = [&](const char* owner) {
+    const std::lock_guard lock(mutex);
+    return asked.contains(owner);
+  };
+  while (!has("one") || !has("three")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_FALSE(has("two"));
+  released = true;
+  EXPECT_EQ(wait_for_end("two", second).completed, 1);
+  wait_for_end("one", first);
+  wait_for_end("three", third);
+  service_.reset();
 }
 
 // A line may take long before the engine has it.

@@ -111,6 +111,8 @@ std::string batch_note(const Batch& batch) {
                     {"sequence", batch.sequence},
                     {"outcome", batch_status_name(batch.outcome)},
                     {"over_at", batch.over_at},
+                    {"attempts", batch.attempts},
+                    {"result_bytes", batch.result_bytes},
                     {"output_file_id", or_null(batch.output_file_id)},
                     {"error_file_id", or_null(batch.error_file_id)}};
   return dump(json);
@@ -147,6 +149,8 @@ std::optional<Batch> read_batch_note(std::string_view text) {
     batch.completed = counts.at("completed");
     batch.failed = counts.at("failed");
     batch.sequence = own.at("sequence");
+    batch.attempts = own.value("attempts", 0);
+    batch.result_bytes = own.value("result_bytes", int64_t{0});
     return batch;
   } catch (const Json::exception&) {
     return std::nullopt;

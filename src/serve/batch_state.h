@@ -39,6 +39,10 @@ struct Batch {
   int64_t created_at = 0, expires_at = 0, in_progress_at = 0, finalizing_at = 0, cancelling_at = 0, over_at = 0;
   int64_t total = 0, completed = 0, failed = 0;  // lines
   int64_t sequence = 0;                          // grows with every batch
+  // How often it was taken up since it last had a new result or was left in order. After the server was killed this
+  // tells what may have killed it.
+  int attempts = 0;
+  int64_t result_bytes = 0;  // of its two files of results when it was last taken up
 };
 
 // What it takes in memory, about.
