@@ -390,7 +390,7 @@ HttpHeaders Api::common_headers(const HttpRequest& request) const {
   if (request.request_id.empty()) return headers;
   headers.emplace_back("X-Request-Id", request.request_id);
   // What Anthropic's clients call it.
-  if (is_messages_path(path_label(request))) headers.emplace_back("Request-Id", request.request_id);
+  if (is_messages_path(request.target)) headers.emplace_back("Request-Id", request.request_id);
   return headers;
 }
 

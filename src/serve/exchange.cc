@@ -54,7 +54,7 @@ std::string Exchange::head(HttpResponse& response, const Framing& how) {
 
 std::string Exchange::whole(HttpResponse response, bool draining) {
   const bool has_body = request_.method != "HEAD";
-  if (!response.error.empty() && is_messages_path(path_label_)) write_messages_error(request_.request_id, response);
+  if (!response.error.empty() && is_messages_path(request_.target)) write_messages_error(request_.request_id, response);
   std::string bytes;
   try {
     bytes.reserve(kHeadBytes + (has_body ? response.body.size() : 0));

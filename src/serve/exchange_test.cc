@@ -132,6 +132,29 @@ TEST_F(ExchangeTest, LogsWhyARequestFailed) {
   EXPECT_FALSE(json::parse(log_.str()).contains("reason"));
 }
 
+// Paths of that API that this server lacks, too: its clients read no other errors.
+TEST_F(ExchangeTest, ErrorsHaveTheFormOfTheirApi) {
+  const auto body_of = [&](const std::string& target) {
+    HttpRequest asked = request("POST", "id-1");
+    asked.target = target;
+    Exchange exchange(*api_, std::move(asked), false, true);
+    const std::string bytes = exchange.whole(error_response(http_error(404, "There is no such path.")), false);
+    EXPECT_EQ(bytes.find("\r\nRequest-Id: id-1\r\n") != std::string::npos, target.starts_with("/v1/messages"))
+        << target;
+    return json::parse(bytes.substr(bytes.find("\r\n\r\n")));
+  };
+  for (const char* target : {"/v1/messages", "/v1/messages?beta=true", "/v1/messages/batches",
+                             "/v1/messages/batches/b/results", "/v1/messages/batches?limit=1"}) {
+    const json body = body_of(target);
+    EXPECT_EQ(body.at("type"), "error") << target;
+    EXPECT_EQ(body.at("error").at("type"), "not_found_error") << target;
+    EXPECT_EQ(body.at("request_id"), "id-1") << target;
+  }
+  for (const char* target : {"/v1/chat/completions", "/v1/message", "/x?/v1/messages/"}) {
+    EXPECT_FALSE(body_of(target).contains("type")) << target;
+  }
+}
+
 TEST_F(ExchangeTest, TextLinesHoldNothingThatSteersATerminal) {
   ServerOptions options = make_options();
   options.log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log_));

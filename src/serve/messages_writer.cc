@@ -165,8 +165,9 @@ std::unique_ptr<ResponseWriter> messages_writer(ResponseInfo info, bool stream) 
   return std::make_unique<MessagesWriter>(std::move(info), stream);
 }
 
-bool is_messages_path(std::string_view path_label) {
-  return path_label.starts_with("/v1/messages");
+bool is_messages_path(std::string_view target) {
+  const std::string_view path = target.substr(0, target.find_first_of("?#"));
+  return path == "/v1/messages" || path.starts_with("/v1/messages/");
 }
 
 void write_messages_error(const std::string& request_id, HttpResponse& response) {

@@ -13,8 +13,9 @@ namespace volley::serve {
 
 std::unique_ptr<ResponseWriter> messages_writer(ResponseInfo info, bool stream);
 
-// Whether requests of this path, as its label says it, are answered in the form of the Messages API, errors too.
-bool is_messages_path(std::string_view path_label);
+// Whether requests for this target are answered in the form of the Messages API, errors too. Paths of that API that
+// this server does not have are among them.
+bool is_messages_path(std::string_view target);
 // An error_response() in that form.
 void write_messages_error(const std::string& request_id, HttpResponse& response);
 
