@@ -17,12 +17,12 @@ using Clock = std::chrono::steady_clock;
 class ChoiceSink {
  public:
   ChoiceSink(Engine& engine, std::shared_ptr<Metrics> metrics, std::shared_ptr<Mailbox> mailbox, int choice,
-             size_t prompt_tokens)
+             std::shared_ptr<const Metrics::OpenRequest> request, size_t prompt_tokens)
       : engine_(&engine),
         metrics_(std::move(metrics)),
         mailbox_(std::move(mailbox)),
         choice_(choice),
-        open_(std::make_shared<Metrics::OpenRequest>(metrics_, static_cast<int64_t>(prompt_tokens))) {}
+        open_(std::make_shared<Metrics::OpenChoice>(std::move(request), static_cast<int64_t>(prompt_tokens))) {}
 
   void operator()(const Event& event) {
     std::optional<double> gap_s;
@@ -43,7 +43,7 @@ class ChoiceSink {
   std::shared_ptr<Mailbox> mailbox_;
   int choice_;
   std::optional<Clock::time_point> last_tokens_;
-  std::shared_ptr<Metrics::OpenRequest> open_;  // shared with no one but copies of this that are not called
+  std::shared_ptr<Metrics::OpenChoice> open_;  // shared with no one but copies of this that are not called
 };
 
 ApiError cancelled_error() {
@@ -86,10 +86,11 @@ Generation::Generation(Engine& engine, Plan& plan, std::function<void()> wake)
 ApiResult<std::shared_ptr<Generation>> Generation::start(Engine& engine, std::shared_ptr<Metrics> metrics, Plan plan,
                                                          std::function<void()> wake) {
   std::shared_ptr<Generation> generation(new Generation(engine, plan, std::move(wake)));
+  const auto open = std::make_shared<const Metrics::OpenRequest>(metrics);
   for (size_t i = 0; i < plan.choices.size(); ++i) {
     const size_t prompt_tokens = plan.choices[i].prompt.size();
-    auto id = engine.submit(std::move(plan.choices[i]),
-                            ChoiceSink(engine, metrics, generation->mailbox_, static_cast<int>(i), prompt_tokens));
+    auto id = engine.submit(std::move(plan.choices[i]), ChoiceSink(engine, metrics, generation->mailbox_,
+                                                                   static_cast<int>(i), open, prompt_tokens));
     // All else that can be wrong with a request was looked at before.
     if (!id.ok()) return api_error(id.error(), plan.grammar_field);
     generation->ids_.push_back(*id);

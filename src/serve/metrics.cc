@@ -420,20 +420,28 @@ void Metrics::count_body_bytes(int64_t change) {
   state_->body_bytes.Increment(static_cast<double>(change));
 }
 
-Metrics::OpenRequest::OpenRequest(std::shared_ptr<Metrics> metrics, int64_t prompt_tokens)
-    : metrics_(std::move(metrics)) {
+Metrics::OpenRequest::OpenRequest(std::shared_ptr<Metrics> metrics) : metrics_(std::move(metrics)) {
   metrics_->open_requests_.fetch_add(1);
-  add_tokens(prompt_tokens);
 }
 
 Metrics::OpenRequest::~OpenRequest() {
   metrics_->open_requests_.fetch_sub(1);
-  metrics_->open_tokens_.fetch_sub(tokens_);
 }
 
-void Metrics::OpenRequest::add_tokens(int64_t count) {
+Metrics::OpenChoice::OpenChoice(std::shared_ptr<const OpenRequest> request, int64_t prompt_tokens)
+    : request_(std::move(request)) {
+  request_->metrics_->open_choices_.fetch_add(1);
+  add_tokens(prompt_tokens);
+}
+
+Metrics::OpenChoice::~OpenChoice() {
+  request_->metrics_->open_choices_.fetch_sub(1);
+  request_->metrics_->open_tokens_.fetch_sub(tokens_);
+}
+
+void Metrics::OpenChoice::add_tokens(int64_t count) {
   tokens_ += count;
-  metrics_->open_tokens_.fetch_add(count);
+  request_->metrics_->open_tokens_.fetch_add(count);
 }
 
 std::string Metrics::text(const EngineInfo& info, const EngineStats& stats, const OtherCounts& others) const {

@@ -16,10 +16,10 @@
 
 namespace volley::serve {
 
-// What a router weighs a server by: requests that have been submitted and have not had their last event, and tokens of
-// their prompts and of what they have produced.
+// What a router weighs a server by. A choice is open from its submission to its last event, a client's request for as
+// long as one of its choices is. The tokens are those of the open choices' prompts and what they have produced.
 struct Load {
-  int64_t requests = 0, tokens = 0;
+  int64_t requests = 0, choices = 0, tokens = 0;
 };
 
 // What others have counted since the start.
@@ -30,17 +30,30 @@ struct OtherCounts {
 
 class Metrics {
  public:
-  // One request, open for as long as this lives. One thread at a time.
+  class OpenChoice;
+  // One request of a client, open for as long as this lives. Any thread.
   class OpenRequest {
    public:
-    OpenRequest(std::shared_ptr<Metrics> metrics, int64_t prompt_tokens);
+    explicit OpenRequest(std::shared_ptr<Metrics> metrics);
     ~OpenRequest();
     OpenRequest(const OpenRequest&) = delete;
     OpenRequest& operator=(const OpenRequest&) = delete;
+
+   private:
+    friend class Metrics::OpenChoice;
+    const std::shared_ptr<Metrics> metrics_;
+  };
+  // One of its choices, likewise. One thread at a time.
+  class OpenChoice {
+   public:
+    OpenChoice(std::shared_ptr<const OpenRequest> request, int64_t prompt_tokens);
+    ~OpenChoice();
+    OpenChoice(const OpenChoice&) = delete;
+    OpenChoice& operator=(const OpenChoice&) = delete;
     void add_tokens(int64_t count);
 
    private:
-    const std::shared_ptr<Metrics> metrics_;
+    const std::shared_ptr<const OpenRequest> request_;
     int64_t tokens_ = 0;
   };
 
@@ -54,12 +67,12 @@ class Metrics {
   void count_connections(int change);
   void count_body_bytes(int64_t change);  // received of bodies that no endpoint has read yet
 
-  Load load() const { return {open_requests_.load(), open_tokens_.load()}; }
+  Load load() const { return {open_requests_.load(), open_choices_.load(), open_tokens_.load()}; }
 
   std::string text(const EngineInfo& info, const EngineStats& stats, const OtherCounts& others = {}) const;
 
  private:
-  std::atomic<int64_t> open_requests_{0}, open_tokens_{0};
+  std::atomic<int64_t> open_requests_{0}, open_choices_{0}, open_tokens_{0};
   struct State;
   std::unique_ptr<State> state_;
 };

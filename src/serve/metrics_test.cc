@@ -7,6 +7,7 @@
 #include <iterator>
 #include <regex>
 #include <set>
+#include <utility>
 
 namespace volley::serve {
 namespace {
@@ -241,14 +242,19 @@ TEST(Metrics, ShowsWhatBecameOfCacheEvents) {
 
 TEST(Metrics, OpenRequestsAreTheLoad) {
   const auto metrics = std::make_shared<Metrics>("m");
-  auto first = std::make_unique<Metrics::OpenRequest>(metrics, 100);
-  Metrics::OpenRequest second(metrics, 7);
+  auto request = std::make_shared<const Metrics::OpenRequest>(metrics);
+  auto first = std::make_unique<Metrics::OpenChoice>(request, 100);
+  auto second = std::make_unique<Metrics::OpenChoice>(std::exchange(request, nullptr), 7);
   first->add_tokens(16);
-  EXPECT_EQ(metrics->load().requests, 2);
+  EXPECT_EQ(metrics->load().requests, 1);
+  EXPECT_EQ(metrics->load().choices, 2);
   EXPECT_EQ(metrics->load().tokens, 123);
   first.reset();
   EXPECT_EQ(metrics->load().requests, 1);
+  EXPECT_EQ(metrics->load().choices, 1);
   EXPECT_EQ(metrics->load().tokens, 7);
+  second.reset();
+  EXPECT_EQ(metrics->load().requests, 0);
 }
 
 TEST(Metrics, CountsHttp) {

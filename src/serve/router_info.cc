@@ -10,7 +10,7 @@ Json load_json(const Load& load) {
 
 Json replica_loads_json(const Load& load, const EngineStats& stats) {
   return Json::array({Json{{"dp_rank", 0},
-                           {"num_reqs", load.requests},
+                           {"num_reqs", load.choices},
                            {"num_waiting_reqs", stats.requests_waiting},
                            {"num_tokens", load.tokens}}});
 }
