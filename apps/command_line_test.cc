@@ -294,18 +294,30 @@ TEST(CommandLine, NamesTheUnknownWordAndTheNearestOne) {
   }
 }
 
+TEST(CommandLine, RefusesOriginsAndHostsThatNobodySends) {
+  const auto origin = parse({"serve", "--cors-origin", "https://a.example/"});
+  ASSERT_FALSE(origin.ok());
+  EXPECT_TRUE(origin.error().message.starts_with("--cors-origin: \"https://a.example/\" is no origin"))
+      << origin.error().message;
+  const auto host = parse({"serve", "--allowed-hosts", "a.example,http://b.example"});
+  ASSERT_FALSE(host.ok());
+  EXPECT_TRUE(host.error().message.starts_with("--allowed-hosts: \"http://b.example\" is no name of a host"))
+      << host.error().message;
+}
+
 TEST(CommandLine, TextsKeepTheirBrackets) {
   const auto generate = parse({"generate", "--prompt", "a", "--stop", "[/INST]", "--stop=[a, b]", "--stop", "]["});
   ASSERT_TRUE(generate.ok()) << generate.error().message;
   EXPECT_EQ(std::get<GenerateCommand>(*generate).settings.stop, (std::vector<std::string>{"[/INST]", "[a, b]", "]["}));
-  const auto serve = parse({"serve", "--api-key", "[k]", "--api-key=[k,l]", "--allowed-hosts", "[::1],[::2]",
-                            "--served-model-name", "[m]", "n", "--served-model-name", "o", "--cors-origin", "[x]"});
+  const auto serve =
+      parse({"serve", "--api-key", "[k]", "--api-key=[k,l]", "--allowed-hosts", "[::1],[::2]", "--served-model-name",
+             "[m]", "n", "--served-model-name", "o", "--cors-origin", "http://[::1]:3000"});
   ASSERT_TRUE(serve.ok()) << serve.error().message;
   const auto& command = std::get<ServeCommand>(*serve);
   EXPECT_EQ(command.api_keys, (std::vector<std::string>{"[k]", "[k,l]"}));
   EXPECT_EQ(command.server.allowed_hosts, (std::vector<std::string>{"[::1]", "[::2]"}));
   EXPECT_EQ(command.server.served_model_names, (std::vector<std::string>{"[m]", "n", "o"}));
-  EXPECT_EQ(command.server.cors_origins, (std::vector<std::string>{"[x]"}));
+  EXPECT_EQ(command.server.cors_origins, (std::vector<std::string>{"http://[::1]:3000"}));
 }
 
 // CLI11 reads 0100 as 64.

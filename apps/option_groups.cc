@@ -7,6 +7,7 @@
 
 #include "apps/option_aliases.h"
 #include "families/generation.h"
+#include "serve/access.h"
 #include "serve/json_text.h"
 
 namespace volley::apps {
@@ -58,6 +59,16 @@ const CLI::Validator& seed() {
 const CLI::Validator& not_empty() {
   static const CLI::Validator validator([](std::string& text) { return text.empty() ? "it must not be empty" : ""; },
                                         "");
+  return validator;
+}
+
+const CLI::Validator& web_origin() {
+  static const CLI::Validator validator([](std::string& text) { return serve::origin_problem(text); }, "");
+  return validator;
+}
+
+const CLI::Validator& host_name() {
+  static const CLI::Validator validator([](std::string& text) { return serve::host_problem(text); }, "");
   return validator;
 }
 

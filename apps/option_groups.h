@@ -28,6 +28,8 @@ const CLI::Validator& positive();      // whole numbers of 32 bits, from 1
 const CLI::Validator& not_negative();  // from 0
 const CLI::Validator& seed();          // of 64 bits, which a double does not hold
 const CLI::Validator& not_empty();     // CLI11 takes an empty text for an option that was not given
+const CLI::Validator& web_origin();    // as browsers send it
+const CLI::Validator& host_name();     // as requests call the server
 const CLI::Validator& some_text();     // for the model to read: not empty, and UTF-8
 
 // Each time this option is given it has one value, as it is written: of options with lists CLI11 takes the words that

@@ -127,13 +127,13 @@ void add_server_options(CLI::App* app, ServeCommand* command) {
   values_as_written(
       app->add_option("--cors-origin", server.cors_origins,
                       "origin whose web pages may read answers, or * for all; may be given several times [none]"))
-      ->check(not_empty())
+      ->check(web_origin())
       ->type_name("ORIGIN");
   one_value_each(
       app->add_option("--allowed-hosts", server.allowed_hosts,
                       "names by which requests may call the server, beside those of this machine, separated by commas; "
                       "* for any [any, but where --host is a loopback address none]"))
-      ->check(not_empty())
+      ->check(host_name())
       ->delimiter(',')
       ->type_name("HOST");
   app->add_option_function<std::string>(

@@ -6,6 +6,7 @@
 #include <array>
 #include <cctype>
 #include <iterator>
+#include <utility>
 
 namespace volley::serve {
 namespace {
@@ -47,6 +48,29 @@ bool is_loopback(const std::string& host) {
   return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
+bool is_digit(unsigned char c) {
+  return std::isdigit(c) != 0;
+}
+
+// What a browser may send behind "://" and before a port, or as a host. It writes names in lower case, those of other
+// scripts as xn--…
+bool is_sent_host(std::string_view host) {
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  return !host.empty() && !host.starts_with('.') && std::all_of(host.begin(), host.end(), [](unsigned char c) {
+    return c > ' ' && c < 0x7f && std::string_view("/\\?#@*[]").find(static_cast<char>(c)) == std::string_view::npos;
+  });
+}
+
+// A host and what is a port behind it, without the colon.
+std::pair<std::string_view, std::optional<std::string_view>> split_port(std::string_view host) {
+  const size_t colon = host.rfind(':');
+  const size_t bracket = host.rfind(']');
+  if (colon == std::string_view::npos || (bracket != std::string_view::npos && bracket > colon)) {
+    return {host, std::nullopt};
+  }
+  return {host.substr(0, colon), host.substr(colon + 1)};
+}
+
 bool is_bearer(std::string_view scheme) {
   constexpr std::string_view kBearer = "bearer ";
   return scheme.size() == kBearer.size() && std::equal(scheme.begin(), scheme.end(), kBearer.begin(),
@@ -65,6 +89,31 @@ std::optional<size_t> ApiKeys::find(std::string_view authorization) const {
     if (equal_in_constant_time(authorization, keys_[i])) found = i;
   }
   return found;
+}
+
+std::string origin_problem(std::string_view origin) {
+  if (origin == "*" || origin == "null") return "";
+  const size_t end = origin.find("://");
+  if (end != std::string_view::npos && end > 0) {
+    const std::string_view scheme = origin.substr(0, end);
+    const auto [host, port] = split_port(origin.substr(end + 3));
+    const bool lower = std::none_of(origin.begin(), origin.end(), [](unsigned char c) { return std::isupper(c); });
+    const bool sent_port = !port || (!port->empty() && std::all_of(port->begin(), port->end(), is_digit) &&
+                                     *port != (scheme == "http"    ? "80"
+                                               : scheme == "https" ? "443"
+                                                                   : ""));
+    if (lower && sent_port && is_sent_host(host)) return "";
+  }
+  return "\"" + std::string(origin) +
+         "\" is no origin that a browser sends: write https://HOST or https://HOST:PORT, in lower case, without a path "
+         "and without the scheme's own port";
+}
+
+std::string host_problem(std::string_view host) {
+  const bool has_port = std::count(host.begin(), host.end(), ':') == 1 || host.find("]:") != std::string_view::npos;
+  if (host == "*" || (is_sent_host(host) && !has_port)) return "";
+  return "\"" + std::string(host) +
+         "\" is no name of a host: write it in full, without a scheme, a port or a path, such as llm.example";
 }
 
 AllowedHosts::AllowedHosts(const std::vector<std::string>& names, bool loopback)

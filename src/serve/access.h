@@ -23,6 +23,11 @@ class ApiKeys {
   std::vector<std::string> keys_;
 };
 
+// What is wrong with an origin or a host of the options, as a sentence that says what to write; empty: nothing. Without
+// this a value that no browser sends would let nobody in, and nobody would learn why.
+std::string origin_problem(std::string_view origin);
+std::string host_problem(std::string_view host);
+
 // Which hosts a request may be for. A page of a name that its owner points to 127.0.0.1 (DNS rebinding) belongs to the
 // same origin as a server there: all that tells its requests from those of the machine's user is that name.
 class AllowedHosts {

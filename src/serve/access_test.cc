@@ -45,6 +45,30 @@ TEST(AllowedHosts, OtherServersCheckOnlyWhatTheyAreAskedTo) {
   }
 }
 
+TEST(HostProblem, NamesWhatNoRequestIsFor) {
+  for (const char* host : {"*", "llm.example", "LLM.example.", "10.0.0.5", "::1", "[::1]", "2001:db8::1"}) {
+    EXPECT_EQ(host_problem(host), "") << host;
+  }
+  for (const char* host : {"https://llm.example", "llm.example:8000", "llm.example/v1", "[::1]:8000", "*.example",
+                           ".example", "a b", "b\xc3\xbc.example", ""}) {
+    EXPECT_NE(host_problem(host).find("without a scheme, a port or a path"), std::string::npos) << host;
+  }
+}
+
+TEST(OriginProblem, NamesWhatNoBrowserSends) {
+  for (const char* origin : {"*", "null", "https://a.example", "http://localhost:3000", "http://[::1]:3000",
+                             "https://a.example:80", "chrome-extension://abc", "https://xn--bcher-kva.example"}) {
+    EXPECT_EQ(origin_problem(origin), "") << origin;
+  }
+  for (const char* origin :
+       {"a.example", "https://a.example/", "https://a.example/page", "https://A.example", "HTTPS://a.example",
+        "https://a.example:443", "http://a.example:80", "https://a.example:", "https://a.example:x", "https://",
+        "https://*.example", "https://a.example,https://b.example", "https://me@a.example", "https://b\xc3\xbc.example",
+        "://a.example", ""}) {
+    EXPECT_NE(origin_problem(origin).find("write https://HOST"), std::string::npos) << origin;
+  }
+}
+
 // Whoever has an IPv6 network has 2^64 addresses.
 TEST(NetworkOf, IsTheAddressOrItsNetwork) {
   EXPECT_EQ(network_of("192.0.2.7"), "192.0.2.7");
