@@ -148,6 +148,13 @@ void read_template_fields(FieldReader& in, std::string_view body, ChatMessages& 
                             "\"chat_template_kwargs\" must be an object, not " + excerpt(*kwargs) + "."));
       return;
     }
+    // Else the error would come of the template, which knows no fields.
+    for (const char* name : {"messages", "tools", "add_generation_prompt", "strftime_now"}) {
+      if (!kwargs->contains(name)) continue;
+      in.fail(invalid_field("chat_template_kwargs", "\"chat_template_kwargs\" cannot set " + in_quotes(name) +
+                                                        ", which the server gives to the template: leave it out."));
+      return;
+    }
     const std::string_view raw = find_member(body, "chat_template_kwargs");
     if (variables.empty()) {
       chat.template_kwargs_json = raw;

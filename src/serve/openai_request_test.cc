@@ -487,6 +487,9 @@ TEST_F(OpenAiRequest, GivesVariablesToTheTemplate) {
       R"({"documents":[{"b": 1.0, "a": 2}],"x":[1]})");
   EXPECT_EQ(good(chat(R"("chat_template_kwargs": {"x": 1.0})")).chat.template_kwargs_json, R"({"x": 1.0})");
   EXPECT_EQ(bad(chat(R"("documents": {})")).param, "documents");
+  for (const char* wrong : {"5", "\"x\"", "[]", R"({"messages": []})", R"({"a": 1, "add_generation_prompt": true})"}) {
+    EXPECT_EQ(bad(chat(R"("chat_template_kwargs": )" + std::string(wrong))).param, "chat_template_kwargs") << wrong;
+  }
 }
 
 TEST_F(OpenAiRequest, ReportsFieldsThatChangeNothing) {
