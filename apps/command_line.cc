@@ -223,16 +223,24 @@ Error unexpected(const CLI::App& root, const CLI::App& app, const std::string& n
                      name);
 }
 
-// A word that is unknown comes first, for what else is wrong may follow from it. CLI11's messages are sentences but for
-// the end, and some have several lines.
+// CLI11's messages are sentences but for the end, and some have several lines. Of an option that was given twice it
+// says "--prompt: At Most 1 required but received 2".
+std::string sentence_of(std::string message) {
+  std::ranges::replace(message, '\n', ' ');
+  while (!message.empty() && (message.back() == ' ' || message.back() == '.')) message.pop_back();
+  constexpr std::string_view kTooMany = ": At Most 1 required but received ";
+  const size_t at = message.find(kTooMany);
+  if (at == std::string::npos) return message;
+  return message.substr(0, at) + " takes one value and got " + message.substr(at + kTooMany.size()) + ": give it once";
+}
+
+// A word that is unknown comes first, for what else is wrong may follow from it.
 Error parse_error(const CLI::App& root, std::string message) {
   std::string name;
   const CLI::App& app = innermost(root, &name);
   if (const auto words = app.remaining(); !words.empty()) return unexpected(root, app, name, words);
   if (const auto words = root.remaining(); !words.empty()) return unexpected(root, root, "volley", words);
-  std::ranges::replace(message, '\n', ' ');
-  while (!message.empty() && (message.back() == ' ' || message.back() == '.')) message.pop_back();
-  return usage_error(message, name);
+  return usage_error(sentence_of(std::move(message)), name);
 }
 
 Status check_command(const CLI::App& root, const std::vector<std::string>& words) {

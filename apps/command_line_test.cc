@@ -284,6 +284,8 @@ TEST(CommandLine, NamesTheUnknownWordAndTheNearestOne) {
             "volley serve --help");
   EXPECT_EQ(message({"bench", "--prompt-tokens", "2147483647", "--output-tokens", "2"}),
             "--prompt-tokens 2147483647 and --output-tokens 2 are more than 2147483647 together: lower one of them");
+  EXPECT_EQ(message({"generate", "--prompt", "a", "--prompt", "b"}),
+            "--prompt takes one value and got 2: give it once; see volley generate --help");
   // A key that is one by mistake would open the server.
   for (const std::vector<const char*>& swallowed :
        std::vector<std::vector<const char*>>{{"serve", "--api-key", "sk-long", "8000"},
