@@ -15,15 +15,16 @@ using Kind = GrammarSpec::Kind;
 
 constexpr size_t kMaxChoices = 4096;
 
-// In the schema's own text, whose order of properties is kept. A schema that brings options of its own keeps them.
-void with_any_whitespace(GrammarSpec& grammar) {
+// Between the tokens of JSON any white space or none. In the schema's own text, whose order of properties is kept. A
+// schema that brings options of its own keeps them.
+void set_whitespace(GrammarSpec& grammar, bool any) {
   if (grammar.kind != Kind::kJsonObject && grammar.kind != Kind::kJsonSchema) return;
   if (grammar.kind == Kind::kJsonObject) grammar = {Kind::kJsonSchema, R"({"type":"object"})", {}};
   const auto parsed = parse_json(grammar.text);
   const OwnedJson* schema = std::get_if<OwnedJson>(&parsed);
   if (!schema || !(*schema)->is_object() || (*schema)->contains("x-guidance")) return;
-  const std::string option =
-      std::string(R"("x-guidance":{"whitespace_flexible":true})") + ((*schema)->empty() ? "" : ",");
+  const std::string option = std::string(R"("x-guidance":{"whitespace_flexible":)") + (any ? "true}" : "false}") +
+                             ((*schema)->empty() ? "" : ",");
   grammar.text.insert(grammar.text.find('{') + 1, option);
 }
 
@@ -33,21 +34,21 @@ class Collector {
   void add(std::string field, Kind kind, std::string text, std::vector<std::string> choices = {}) {
     found_.emplace_back(std::move(field), GrammarSpec{kind, std::move(text), std::move(choices)});
   }
-  void allow_any_whitespace() { any_whitespace_ = true; }
+  void want_whitespace(bool any) { any_whitespace_ = any; }
   std::string finish(FieldReader& in, std::optional<GrammarSpec>& out) {
     if (found_.size() > 1) {
       in.fail(invalid_field(found_[1].first, in_quotes(found_[0].first) + " and " + in_quotes(found_[1].first) +
                                                  " both constrain the output: send one of them."));
     } else if (!found_.empty()) {
       out = std::move(found_.front().second);
-      if (any_whitespace_) with_any_whitespace(*out);
+      if (any_whitespace_) set_whitespace(*out, *any_whitespace_);
     }
     return found_.empty() ? "" : found_.front().first;
   }
 
  private:
   std::vector<std::pair<std::string, GrammarSpec>> found_;
-  bool any_whitespace_ = false;
+  std::optional<bool> any_whitespace_;  // nothing: a bounded one
 };
 
 // A schema as an object, or as JSON text in a string. `object`: the text that `in` reads.
@@ -151,8 +152,7 @@ void read_structured_outputs(FieldReader& in, std::string_view body, Collector& 
     read_json_object(outputs, "json_object", path + "json_object", to);
     // vLLM's choice of an implementation: there is one here, and nothing to fall back to.
     for (const char* name : {"disable_fallback", "_backend", "_backend_was_auto"}) outputs.know(name);
-    bool compact = true;
-    if (outputs.boolean("disable_any_whitespace", compact) && !compact) to.allow_any_whitespace();
+    if (bool none = false; outputs.boolean("disable_any_whitespace", none)) to.want_whitespace(!none);
     constexpr const char* kClosed = "disable_additional_properties";
     if (bool wanted = false; outputs.boolean(kClosed, wanted) && wanted) {
       outputs.fail(unsupported_field(kClosed, in_quotes(path + kClosed) + " is not supported: say it in the schema."));

@@ -118,7 +118,7 @@ TEST(StructuredOutput, NamesWhatIsWrong) {
 }
 
 // White space is bounded unless a request says otherwise, beside a constraint under any name.
-TEST(StructuredOutput, FreeWhiteSpaceIsAnOptionOfTheSchema) {
+TEST(StructuredOutput, WhiteSpaceIsAnOptionOfTheSchema) {
   const std::string option = R"("x-guidance":{"whitespace_flexible":true})",
                     free = R"({"disable_any_whitespace": false)";
   const std::string schema = R"({"z": {},"a": 1.0})";
@@ -132,7 +132,12 @@ TEST(StructuredOutput, FreeWhiteSpaceIsAnOptionOfTheSchema) {
   EXPECT_EQ(text_of(R"({"regex": "{", "structured_outputs": )" + free + "}}"), "{") << "only JSON has any";
   const std::string own = R"({"x-guidance": {"whitespace_pattern": "[ ]"}})";
   EXPECT_EQ(text_of(R"({"guided_json": )" + own + R"(, "structured_outputs": )" + free + "}}"), own);
-  EXPECT_EQ(text_of(R"({"guided_json": {}, "structured_outputs": {"disable_any_whitespace": true}})"), "{}");
+  const std::string none = R"("x-guidance":{"whitespace_flexible":false})";
+  EXPECT_EQ(text_of(R"({"guided_json": {}, "structured_outputs": {"disable_any_whitespace": true}})"),
+            "{" + none + "}");
+  EXPECT_EQ(text_of(R"({"structured_outputs": {"json_object": true, "disable_any_whitespace": true}})"),
+            "{" + none + R"(,"type":"object"})");
+  EXPECT_EQ(text_of(R"({"guided_json": {}, "structured_outputs": {"disable_any_whitespace": null}})"), "{}");
 }
 
 // vLLM's clients send along which implementation they chose.

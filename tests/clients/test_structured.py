@@ -69,6 +69,9 @@ def test_any_object(ask: Asker, fields: dict[str, Any]) -> None:
 def test_white_space_is_bounded_unless_it_is_asked_for(ask: Asker) -> None:
     compact = ask.chat(JSON_FACTS, max_tokens=200, response_format={"type": "json_object"}).text
     assert not re.search(r"\s\s", re.sub(r'"(\\.|[^"\\])*"', '""', compact)), compact
+    none = {"structured_outputs": {"json_object": True, "disable_any_whitespace": True}}
+    text = ask.chat(JSON_FACTS, max_tokens=200, extra_body=none).text
+    assert not re.search(r"\s", re.sub(r'"(\\.|[^"\\])*"', '""', text)), text
     wide = {"structured_outputs": {"regex": "a", "disable_any_whitespace": False}}
     assert ask.chat(STORY, max_tokens=5, extra_body=wide).text == "a"
 
