@@ -1,5 +1,6 @@
 // Sums and gathers among GPUs: 72 sums one after the other in a CUDA graph, as many as Qwen3-8B has in a pass, but with
-// nothing between them. Microseconds of one, on the slowest rank: each way of summing, and the one that is chosen.
+// nothing between them. Microseconds of one, on the slowest rank: each way of summing, and the one that is chosen; and
+// with the product in front, which sends its sums itself or does not.
 // First of GPUs that write into one another's memory, then, where there is NCCL, of the same GPUs over it.
 #include <algorithm>
 #include <barrier>
@@ -10,6 +11,7 @@
 #include "base/environment.h"
 #include "comm/comm.h"
 #include "device/cuda/launch.h"
+#include "ops/linear/linear.h"
 
 namespace {
 
@@ -90,6 +92,30 @@ class Ranks {
       c.add_sum_and_norm(stream, {partial, DType::kF32, {rows, n}}, {x, DType::kF32, {rows, n}}, norm);
     });
   }
+  // A product with k columns of each rank in front of that; sends: it sends its sums, if it can.
+  double product_us(int64_t rows, int64_t n, int64_t k, bool sends) {
+    std::vector<ops::LinearWeight> weights;
+    const std::vector<uint16_t> zeros(static_cast<size_t>(n * k));
+    for (const auto& device : devices_) {
+      device->attach_thread();
+      const ops::WeightRows part = {zeros.data(), DType::kBF16, n};
+      weights.push_back(std::move(ops::pack_linear(*device, {&part, 1}, k, DType::kBF16)).value());
+    }
+    return us(kCalls, [&](comm::Communicator& c, Stream& stream, float* partial, float* x) {
+      float* const y = x + rows * n;
+      const comm::NormAfter norm = {{y + rows * n, DType::kF32, {n}}, 1e-6f, TensorView(y, DType::kBF16, {rows, n})};
+      const TensorView input(partial + rows * n, DType::kBF16, {rows, k}), sums(partial, DType::kF32, {rows, n}),
+          to(x, DType::kF32, {rows, n});
+      const ops::LinearWeight& w = weights[static_cast<size_t>(c.rank())];
+      ops::End end;
+      if (sends && ops::linear_sends(stream, w, DType::kBF16, rows)) {
+        end.sent = c.sent_sums(stream, to).value_or(ops::SentSums());
+      }
+      Arena none{Buffer()};
+      ops::linear(stream, w, input, sums, end, none);
+      c.add_sum_and_norm(stream, sums, to, norm, end.sent.turns != nullptr);
+    });
+  }
   double gather_us(int64_t rows) {
     const int64_t n = kVocab / std::ssize(group_);
     return us(4, [&](comm::Communicator& c, Stream& stream, float* mine, float* out) {
@@ -113,6 +139,16 @@ void measure(bool nccl, int ranks) {
     for (const int rows : kSumRows) us[way].push_back(way < 2 || ranks > 2 ? group.sum_us(rows, 4096) : 0);
     if (way > 0) continue;
     for (const int rows : kSumRows) normed.push_back(rows <= 256 ? group.norm_us(rows, 4096) : 0);
+    for (const int rows : {1, 16, 32, 64, 96, 128}) {
+      if (nccl || ranks == 1) break;
+      for (const int k : {4096 / ranks, 12288 / ranks}) {
+        std::printf(
+            "{\"over\": \"%s\", \"ranks\": %d, \"rows\": %d, \"columns\": 4096, \"k\": %d, \"product_us\": %.2f, "
+            "\"sending_us\": %.2f}\n",
+            over, ranks, rows, k, group.product_us(rows, 4096, k, false), group.product_us(rows, 4096, k, true));
+        std::fflush(stdout);
+      }
+    }
     for (const int rows : {1, 16, 64, 256}) {
       std::printf("{\"over\": \"%s\", \"ranks\": %d, \"rows\": %d, \"columns\": %d, \"gather_us\": %.2f}\n", over,
                   ranks, rows, static_cast<int>(kVocab), group.gather_us(rows));

@@ -12,6 +12,7 @@
 #include <volley/result.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "device/tensor.h"
 #include "net/connection.h"
 #include "ops/linear/row_summaries.h"
+#include "ops/linear/sent_sums.h"
 #include "ops/norm/norm.h"
 
 namespace volley::comm {
@@ -53,8 +55,12 @@ class Communicator {
   // without gaps; x has the same values on all ranks before, and after. `partial` is free again on return; on a GPU in
   // the order of the stream.
   virtual void add_sum(Stream& stream, TensorView partial, TensorView x) = 0;
-  // The same and then the norm, with the bits of one after the other; where it can be, in one kernel.
-  void add_sum_and_norm(Stream& stream, TensorView partial, TensorView x, const NormAfter& norm);
+  // The same and then the norm, with the bits of one after the other; where it can be, in one kernel. sent: the product
+  // that made `partial` has sent it to where sent_sums() said.
+  void add_sum_and_norm(Stream& stream, TensorView partial, TensorView x, const NormAfter& norm, bool sent = false);
+  // Where a product may send the partial of the next call, which must be add_sum_and_norm() to x (ops::End::sent). A
+  // rank may do so whatever the others do. Nothing where there is no such place.
+  virtual std::optional<ops::SentSums> sent_sums(const Stream& /*stream*/, TensorView /*x*/) { return std::nullopt; }
   // out: the ranks' `mine` side by side in rank order. mine: [rows, its columns] fp32, of which a rank may have none;
   // `first`: the columns of the ranks before; `most`: those of the rank that has most, the same number on all ranks.
   // out: [rows, all columns]; on every rank. A NaN may come as another one.
@@ -76,8 +82,8 @@ class Communicator {
 
  private:
   // In one kernel, if that can be; with the same answer on all ranks. Arguments are checked.
-  virtual bool try_sum_and_norm(Stream& /*stream*/, TensorView /*partial*/, TensorView /*x*/,
-                                const NormAfter& /*norm*/) {
+  virtual bool try_sum_and_norm(Stream& /*stream*/, TensorView /*partial*/, TensorView /*x*/, const NormAfter& /*norm*/,
+                                bool /*sent*/) {
     return false;
   }
 };

@@ -29,6 +29,7 @@
 #include "comm/sum_for_test.h"
 #include "device/arena.h"
 #include "device/fault.h"
+#include "ops/linear/linear.h"
 
 namespace volley::comm {
 namespace {
@@ -346,6 +347,118 @@ TEST_P(CudaGroup, ASumAndItsNormAreThoseOfTwoKernels) {
             << rows << " x " << n << ", " << dtype_name(type.dtype) << ", rank " << rank.comm.rank();
       }
     });
+  }
+}
+
+// A rank's product, and what it is added to.
+struct Products {
+  static constexpr int kInputs = 5, kTurns = 15;  // other inputs each time a mailbox is used again
+
+  int64_t rows, n;
+  ops::LinearWeight w;
+  std::vector<TensorView> inputs;
+  TensorView partial, x, weights, y, side_by_side;
+  std::vector<float> start;
+  std::unique_ptr<StepGraph> graph;
+  int sent = 0;
+
+  Products(const Rank& rank, int64_t rows, int64_t n, int64_t k) : rows(rows), n(n) {
+    const auto me = static_cast<uint32_t>(rank.comm.rank());
+    const std::vector<float> values = normals(n * k, me);
+    const ops::WeightRows part = {values.data(), DType::kF32, n};
+    w = std::move(ops::pack_linear(rank.device, {&part, 1}, k, DType::kBF16)).value();
+    for (uint32_t i = 0; i < kInputs; ++i) {
+      const std::vector<float> of = normals(rows * k, 100 * i + me);
+      std::vector<uint16_t> bits;
+      for (const float value : of) bits.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+      if (i + 1 == kInputs) bits[static_cast<size_t>(rows * k - 1)] = 0xffff;  // a row that ends as NaNs
+      inputs.push_back(rank.memory.take(DType::kBF16, {rows, k}));
+      rank.device.upload(inputs.back().data, bits.data(), bits.size() * 2);
+    }
+    partial = rank.memory.take(DType::kF32, {rows, n});
+    x = rank.memory.take(DType::kF32, {rows, n});
+    weights = rank.memory.take(DType::kF32, {n});
+    y = rank.memory.take(DType::kF32, {rows, n});
+    side_by_side = rank.memory.take(DType::kF32, {rows, rank.comm.ranks() * n});
+    rank.put(weights.as<float>(), normals(n, 98), 1, n);
+    start = normals(rows * n, 99);
+  }
+  // Sums of products with their norms, and other calls in between. sends(turn): whether the product does.
+  void enqueue(const Rank& rank, const std::function<bool(int)>& sends) {
+    Stream& stream = rank.device.stream();
+    Arena none{Buffer()};
+    for (int turn = 0; turn < kTurns; ++turn) {
+      ops::End end;
+      const TensorView& input = inputs[static_cast<size_t>(turn % kInputs)];
+      if (sends(turn) && ops::linear_sends(stream, w, input.dtype, rows)) {
+        end.sent = rank.comm.sent_sums(stream, x).value_or(ops::SentSums());
+      }
+      const bool is_sent = end.sent.turns != nullptr;
+      sent += is_sent ? 1 : 0;
+      ops::linear(stream, w, input, partial, end, none);
+      rank.comm.add_sum_and_norm(stream, partial, x, {weights, 1e-6f, y}, is_sent);
+      const int64_t few = 100;
+      if (turn % 3 == 1) rank.comm.add_sum(stream, {y.data, DType::kF32, {1, few}}, {x.data, DType::kF32, {1, few}});
+      if (turn % 4 == 2) rank.comm.gather_columns(stream, x, rank.comm.rank() * n, n, side_by_side);
+    }
+  }
+  void begin(const Rank& rank) const { rank.put(x.as<float>(), start, rows, n); }
+  std::vector<float> results(const Rank& rank) const {
+    std::vector<float> all;
+    for (const TensorView& view : {x, y, side_by_side}) {
+      const std::vector<float> values = rank.get(view.as<float>(), view.count());
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  }
+};
+
+// Sums have the same bits whether the products or the kernels of the sums send them, on all ranks or on some, one by
+// one or in a recorded graph.
+TEST_P(CudaGroup, ProductsThatSendMakeTheSameSums) {
+  const bool share = !examine_cuda_device(ranks() - 1).ok();
+  struct Shape {
+    int64_t n, k;
+  };
+  // Of one and two slices of k. On a GPU in common all ranks' products, and those that are there early, must have room.
+  const std::vector<Shape> shapes =
+      share ? std::vector<Shape>{{256, 1024}, {256, 512}} : std::vector<Shape>{{4096, 2048}, {2048, 512}};
+  for (const auto& [n, k] : shapes) {
+    for (const int64_t rows : {1, 8, 16, 33, 64, 96, 128}) {
+      if (share && rows * ranks() > 128) continue;
+      std::vector<std::unique_ptr<Products>> all(static_cast<size_t>(ranks()));
+      run([&, n = n, k = k](const Rank& rank) {  // before anybody waits for anybody: it takes memory
+        auto& products = all[static_cast<size_t>(rank.comm.rank())];
+        products = std::make_unique<Products>(rank, rows, n, k);
+        products->graph = rank.device.record([&] { products->enqueue(rank, [](int) { return true; }); });
+        ASSERT_NE(products->graph, nullptr);
+        // Room for all sums' blocks: half of a GPU's, by the ranks that share it.
+        if (GetParam().kind == Kind::kPeers && ranks() > 1 && (!share || rows * ranks() <= 64) &&
+            ops::linear_sends(rank.device.stream(), products->w, DType::kBF16, rows)) {
+          EXPECT_EQ(products->sent, Products::kTurns);
+        }
+      });
+      run([&, n = n](const Rank& rank) {
+        const int me = rank.comm.rank();
+        Products& products = *all[static_cast<size_t>(me)];
+        const auto with = [&](const std::function<void()>& enqueue) {
+          products.begin(rank);
+          enqueue();
+          return products.results(rank);
+        };
+        const auto enqueued = [&](const std::function<bool(int)>& sends) {
+          return with([&] { products.enqueue(rank, sends); });
+        };
+        const std::vector<float> want = enqueued([](int) { return false; });
+        for (int again = 0; again < 3; ++again) {
+          EXPECT_TRUE(same_bits(enqueued([](int) { return true; }), want)) << rows << " x " << n << ", rank " << me;
+          EXPECT_TRUE(same_bits(enqueued([&](int turn) { return (turn * 5 + me * 3 + again) % 7 < 4; }), want))
+              << rows << " x " << n << ", rank " << me << ", of some";
+          EXPECT_TRUE(same_bits(with([&] { products.graph->launch(); }), want))
+              << rows << " x " << n << ", rank " << me << ", recorded";
+        }
+      });
+    }
   }
 }
 

@@ -241,6 +241,7 @@ TEST(Group, OnADryGpuTakesItsMemoryAndCountsItsKernels) {
   group[1]->gather_columns(device.stream(), nothing(16, 75968), 75968, 75968, nothing(16, 151936));
   EXPECT_EQ(dry.launches(), 6);
   const NormAfter norm = {{no_memory(), DType::kF32, {4096}}, 1e-6f, nothing(128, 4096)};
+  EXPECT_FALSE(group[1]->sent_sums(device.stream(), nothing(128, 4096)));
   group[1]->add_sum_and_norm(device.stream(), nothing(128, 4096), nothing(128, 4096), norm);
   EXPECT_EQ(dry.launches(), 7);
   DryDevice cpu(1);

@@ -46,7 +46,8 @@ class DryCommunicator final : public Communicator {
   void abort() override {}
 
  private:
-  bool try_sum_and_norm(Stream& stream, TensorView /*partial*/, TensorView x, const NormAfter& /*norm*/) override {
+  bool try_sum_and_norm(Stream& stream, TensorView /*partial*/, TensorView x, const NormAfter& /*norm*/,
+                        bool /*sent*/) override {
     VOLLEY_CHECK(stream.dry());
     if (stream.kind() == DeviceKind::kCpu || nccl_) return false;
     const bool one_kernel = sums_and_norms(x.dim(0), x.dim(1), ranks_, stream.gpu().multiprocessors);
@@ -82,10 +83,12 @@ Group make_dry_group(int ranks, int first, int local) {
   return group;
 }
 
-void Communicator::add_sum_and_norm(Stream& stream, TensorView partial, TensorView x, const NormAfter& norm) {
+void Communicator::add_sum_and_norm(Stream& stream, TensorView partial, TensorView x, const NormAfter& norm,
+                                    bool sent) {
   VOLLEY_CHECK(partial.dtype == DType::kF32 && partial.count() == x.count());
   ops::check_rms_norm(stream, x, norm.weight, {}, norm.y, norm.copy);
-  if (try_sum_and_norm(stream, partial, x, norm)) return;
+  if (try_sum_and_norm(stream, partial, x, norm, sent)) return;
+  VOLLEY_CHECK(!sent);
   add_sum(stream, partial, x);
   ops::rms_norm(stream, x, norm.weight, norm.eps, {}, norm.y, norm.copy);
 }

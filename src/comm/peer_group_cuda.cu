@@ -33,11 +33,12 @@ class PeerCommunicator final : public Communicator {
   void gather_logits(Stream& stream, TensorView mine, int64_t first, int64_t most, TensorView out,
                      const ops::RowSummaries& summaries) override;
   bool gathers_summaries() const override { return true; }
+  std::optional<ops::SentSums> sent_sums(const Stream& stream, TensorView x) override;
   void check() const override { shared_->check(); }
   void abort() override { shared_->abort(rank_); }
 
  private:
-  bool try_sum_and_norm(Stream& stream, TensorView partial, TensorView x, const NormAfter& norm) override;
+  bool try_sum_and_norm(Stream& stream, TensorView partial, TensorView x, const NormAfter& norm, bool sent) override;
   template <int kRanks, int V>
   void add(Stream& stream, const Peers& peers, const float* partial, float* x, int64_t count) const;
   template <int kRanks, int V>
@@ -106,7 +107,27 @@ void PeerCommunicator::add_sum(Stream& stream, TensorView partial, TensorView x)
                  [&]<int kRanks, int V>() { add<kRanks, V>(stream, all, partial.as<float>(), x.as<float>(), count); });
 }
 
-bool PeerCommunicator::try_sum_and_norm(Stream& stream, TensorView partial, TensorView x, const NormAfter& norm) {
+// With two ranks all goes to the other one; else each part to the rank that adds it.
+std::optional<ops::SentSums> PeerCommunicator::sent_sums(const Stream& stream, TensorView x) {
+  if (stream.dry() || !sums_and_norms(x.dim(0), x.dim(1), ranks(), room_)) return std::nullopt;
+  const Peers all = peers(stream);
+  const auto mailbox = [&](int rank) { return reinterpret_cast<float*>(all.memory[rank] + sizeof(PeerHeader)); };
+  ops::SentSums sent;
+  sent.turns = &reinterpret_cast<const PeerHeader*>(all.memory[rank_])->blocks[0].kernels;
+  if (ranks() == 2) {
+    sent.to[0] = mailbox(1 - rank_) + rank_ * x.count();
+    return sent;
+  }
+  const int64_t part = SumCut::part(x.count(), ranks());
+  sent.part = static_cast<uint32_t>(part);
+  for (int owner = 0; owner < ranks(); ++owner) {
+    if (owner != rank_) sent.to[owner] = mailbox(owner) + (rank_ - owner) * part;
+  }
+  return sent;
+}
+
+bool PeerCommunicator::try_sum_and_norm(Stream& stream, TensorView partial, TensorView x, const NormAfter& norm,
+                                        bool sent) {
   const int64_t rows = x.dim(0), n = x.dim(1);
   if (!sums_and_norms(rows, n, ranks(), room_)) return false;
   VOLLEY_CHECK(in_fours(partial, n) && in_fours(x, n));
@@ -117,11 +138,12 @@ bool PeerCommunicator::try_sum_and_norm(Stream& stream, TensorView partial, Tens
   how.grid = dim3(static_cast<unsigned>(std::max<int64_t>(rows, std::min(room_, peer::kNormHelpers))));
   how.block = dim3(peer::kNormThreads);
   how.early = true;
+  const ops::SentSums to = sent ? ops::SentSums() : sent_sums(stream, x).value_or(ops::SentSums());
   const ops::NormArgs args = ops::norm_args(x, norm.weight, norm.eps, norm.y, norm.copy);
   dispatch_ranks(ranks(), true, [&]<int kRanks, int V>() {
     if constexpr (kRanks > 1 && V == 4) {
       cuda::launch(peer::sum_norm_kernel_for<kRanks>(n), how, stream, all, partial.as<float>(), x.as<float>(), count,
-                   part, args);
+                   part, to, args);
     }
   });
   return true;

@@ -3,13 +3,17 @@
 // there are neither flags nor fences: one trip over the link and no more.
 //
 // A mailbox must be empty when a kernel's messages arrive. Say kernel n of each rank uses mailbox n % 3. In kernel n, A
-// empties its mailbox of kernel n - 1, which it has read to the end, for messages of kernel n + 2. B sends those in its
-// kernel n + 2, which begins when its kernel n + 1 has ended; that one waited for A's messages of kernel n + 1, and A
-// sent them when its kernel n, with the emptying, had ended. So B's messages come after it. And none of kernel n - 1
-// comes late: A has read all of them. This needs that no rank ends a kernel before all have begun it, which messages
-// from each to each see to, or from each to one and from that one to each; and that a kernel touches nothing before the
-// kernels before it in its stream have ended. It needs nothing of grids and blocks: they may differ from kernel to
-// kernel and from rank to rank.
+// empties its mailbox of kernel n - 1, which it has read to the end, for messages of kernel n + 2. B sends those when
+// its kernel n + 1 has ended; that one waited for A's messages of kernel n + 1, and A sent them when its kernel n, with
+// the emptying, had ended. So B's messages come after it. And none of kernel n - 1 comes late: A has read all of them.
+// This needs that no rank ends a kernel before all have ended the one before, which messages from each to each see to,
+// or from each to one and from that one to each; and that a kernel touches nothing before the kernels before it in its
+// stream have ended. It needs nothing of grids and blocks: they may differ from kernel to kernel and from rank to rank.
+//
+// So a product that runs between kernel n and kernel n + 1 may send messages of kernel n + 1 itself (ops::SentSums): it
+// sends when kernel n has ended, as kernel n + 1 would. What it asks for its mailbox, the number of kernels so far,
+// does not change meanwhile: kernel n + 1 counts itself when the product has ended. Whether a rank's product or its
+// kernel sends, no other rank can tell.
 //
 // All threads send before they wait, so nobody waits for blocks that have no room: but a rank's own blocks must have it
 // while others wait. Grids are at most as large as the GPU.
@@ -17,6 +21,7 @@
 
 #include "comm/peer_layout.h"
 #include "device/cuda/dependent.cuh"
+#include "device/cuda/messages.cuh"
 #include "ops/linear/row_summaries.h"
 
 namespace volley::comm {
@@ -32,14 +37,7 @@ inline constexpr int kPeerThreads = 512;  // of a block, at most
 
 namespace peer {
 
-// A NaN that no arithmetic gives.
-inline constexpr uint32_t kEmpty = 0xffffffff, kOtherNan = 0x7fffffff;
-
-// What a thread moves at once: 1 float or 4.
-template <int V>
-struct Pack {
-  uint32_t bits[V];
-};
+using cuda::kEmpty, cuda::Pack, cuda::send, cuda::sendable;
 
 template <int V>
 __device__ inline Pack<V> load(const float* from) {
@@ -59,27 +57,6 @@ __device__ inline void store(float* to, const Pack<V>& p) {
     *reinterpret_cast<uint4*>(to) = make_uint4(p.bits[0], p.bits[1], p.bits[2], p.bits[3]);
   } else {
     *to = __uint_as_float(p.bits[0]);
-  }
-}
-
-template <int V>
-__device__ inline Pack<V> sendable(Pack<V> p) {
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    if (p.bits[i] == kEmpty) p.bits[i] = kOtherNan;
-  }
-  return p;
-}
-
-// Each float arrives whole; the four of a pack may arrive one after the other.
-template <int V>
-__device__ inline void send(float* to, const Pack<V>& p) {
-  if constexpr (V == 4) {
-    asm volatile("st.relaxed.sys.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
-                 "r"(p.bits[0]), "r"(p.bits[1]), "r"(p.bits[2]), "r"(p.bits[3])
-                 : "memory");
-  } else {
-    asm volatile("st.relaxed.sys.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "r"(p.bits[0]) : "memory");
   }
 }
 

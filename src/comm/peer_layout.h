@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 #include "base/math.h"
+#include "ops/linear/sent_sums.h"
 
 namespace volley::comm {
 
@@ -13,9 +15,7 @@ inline constexpr int kMostPeers = 8;
 inline constexpr int kMostPeerBlocks = 256;  // of a kernel's grid
 
 // Mailboxes, used in turn: one is written, one may still be read by a rank that is behind, one is being emptied.
-inline constexpr int kMailboxes = 3;
-inline constexpr int64_t kMailboxBytes = int64_t{16} << 20;
-inline constexpr int64_t kMailboxFloats = kMailboxBytes / 4;
+using ops::kMailboxBytes, ops::kMailboxes, ops::kMailboxFloats;
 
 // What a block of the kernels knows from the kernel before.
 struct PeerBlock {
@@ -56,6 +56,7 @@ inline int64_t sum_kernels(int64_t count, int ranks, int64_t in_parts_bytes) {
 // once: `room` is how many have.
 inline constexpr int64_t kMostNormedRows = 128, kLongestNormed = 8192;
 static_assert(2 * kMostNormedRows * kLongestNormed + 4 * kMostPeers <= kMailboxFloats);
+static_assert(std::size(ops::SentSums{}.to) == kMostPeers);
 
 inline bool sums_and_norms(int64_t rows, int64_t n, int ranks, int64_t room) {
   return ranks > 1 && rows > 0 && rows <= std::min(kMostNormedRows, room) && n % 4 == 0 && n <= kLongestNormed;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "comm/peer_kernels.cuh"
+#include "ops/linear/sent_sums.cuh"
 #include "ops/norm/norm_row.cuh"
 
 namespace volley::comm::peer {
@@ -13,11 +14,12 @@ inline constexpr int kNormThreads = ops::kChains;
 inline constexpr int kNormHelpers = 64;
 
 // x += the ranks' partial, `count` floats in all, and then the norm. With more than two ranks, rank r adds the r-th
-// part of `part` floats and sends the sums, to itself, too: the block that has the row is not the one that adds.
+// part of `part` floats and sends the sums, to itself, too: the block that has the row is not the one that adds. sent:
+// where `partial` goes; nowhere if the product that made it has sent it.
 template <int kRanks, int kVectors>
 __global__ void __launch_bounds__(kNormThreads)
     sum_norm_kernel(const __grid_constant__ Peers peers, const float* partial, float* x, int count, int part,
-                    const __grid_constant__ ops::NormArgs norm) {
+                    const __grid_constant__ ops::SentSums sent, const __grid_constant__ ops::NormArgs norm) {
   constexpr bool kInParts = kRanks > 2;
   const int row = static_cast<int>(blockIdx.x * norm.h), n = row < count ? static_cast<int>(norm.h) : 0;
   const auto column = [](int j) { return 4 * (static_cast<int>(threadIdx.x) + j * kNormThreads); };
@@ -29,20 +31,18 @@ __global__ void __launch_bounds__(kNormThreads)
   cuda::wait_for_predecessors();
   Turn turn(peers);
   const int sums = kRanks * part, mine = peers.rank * part;
+  const bool sends = sent.turns != nullptr;
   Pack<4> own[kVectors] = {};  // packs beyond the row are whole, and 0
+  if (sends || !kInParts) {
 #pragma unroll
-  for (int j = 0; j < kVectors; ++j) {
-    if (column(j) < n) own[j] = sendable(load<4>(partial + row + column(j)));
+    for (int j = 0; j < kVectors; ++j) {
+      if (column(j) < n) own[j] = load<4>(partial + row + column(j));
+    }
   }
+  if (sends) {
 #pragma unroll
-  for (int j = 0; j < kVectors; ++j) {
-    if (column(j) >= n) break;
-    const int i = row + column(j);
-    if constexpr (kInParts) {
-      const int owner = i / part;
-      if (owner != peers.rank) send<4>(turn.mailbox(peers, owner) + mine + (i - owner * part), own[j]);
-    } else {
-      send<4>(turn.mailbox(peers, 1 - peers.rank) + peers.rank * count + i, own[j]);
+    for (int j = 0; j < kVectors; ++j) {
+      if (column(j) < n) ops::send_sums<4>(sent, turn.before.kernels, row + column(j), own[j]);
     }
   }
   cuda::launch_dependents();
@@ -61,16 +61,19 @@ __global__ void __launch_bounds__(kNormThreads)
          j += step) {
       const Pack<4> added =
           sum_of_ranks<kRanks>(turn, peers.rank, sendable(load<4>(partial + mine + j)), box + j, part);
-      const Pack<4> sent = sendable(added);
+      const Pack<4> message = sendable(added);
       for (int r = 1; r <= kRanks; ++r) {
-        send<4>(turn.mailbox(peers, (peers.rank + r) % kRanks) + sums + mine + j, sent);
+        send<4>(turn.mailbox(peers, (peers.rank + r) % kRanks) + sums + mine + j, message);
       }
     }
     turn.await(all, [&](int j) { return box + sums + row + column(j); });
   } else {
     turn.await(all, [&](int j) { return box + (1 - peers.rank) * count + row + column(j); });
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) all[j] = peers.rank == 0 ? sum(own[j], all[j]) : sum(all[j], own[j]);
+    for (int j = 0; j < kVectors; ++j) {
+      const Pack<4> addend = sendable(own[j]);
+      all[j] = peers.rank == 0 ? sum(addend, all[j]) : sum(all[j], addend);
+    }
   }
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {

@@ -76,8 +76,9 @@ struct Residual {
   // x += w a + bias, summed over the ranks. a: [rows, w.k] in the activation dtype; bias: [hidden] fp32, or a null
   // view.
   void add(Pass& pass, const ops::LinearWeight& w, TensorView a, TensorView bias = {}) const;
-  // x += the partials of all parts and ranks; and the next norm: a block adds once. REQUIRES: in_parts()
-  void sum(Pass& pass, TensorView partial) const;
+  // x += the partials of all parts and ranks; and the next norm: a block adds once. sent: as add_sum_and_norm() has it.
+  // REQUIRES: in_parts()
+  void sum(Pass& pass, TensorView partial, bool sent = false) const;
   // A bias that one part adds for all.
   TensorView once(TensorView bias) const {
     const bool adds = (group == nullptr || group->rank() == 0) && (parts == nullptr || parts->at_first());

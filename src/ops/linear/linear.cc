@@ -95,6 +95,9 @@ void check_end(const Stream& stream, const LinearWeight& w, const Input& x, cons
   const bool summarises = end.summaries.whole != nullptr;
   VOLLEY_CHECK(!summarises ||
                (end.kind == EndKind::kStore && y.dtype == DType::kF32 && linear_summarises(stream, w, x.values.dtype)));
+  const bool sends = end.sent.turns != nullptr;
+  VOLLEY_CHECK(!sends || (end.kind == EndKind::kStore && y.dtype == DType::kF32 && !summarises &&
+                          end.bias.data == nullptr && linear_sends(stream, w, x.values.dtype, y.shape[0])));
   if (end.bias.data == nullptr) return;
   VOLLEY_CHECK(end.kind != EndKind::kSwiGlu && !summarises);
   VOLLEY_CHECK(end.bias.dtype == DType::kF32 && end.bias.count() == w.n);
@@ -117,6 +120,11 @@ void multiply(Stream& stream, const LinearWeight& w, const Input& x, TensorView 
 bool linear_summarises(const Stream& stream, const LinearWeight& w, DType activation) {
   const auto summarises = kernels_on<LinearKernels>(stream).summarises;
   return summarises != nullptr && summarises(stream.gpu(), w, activation);
+}
+
+bool linear_sends(const Stream& stream, const LinearWeight& w, DType activation, int64_t rows) {
+  const auto sends = kernels_on<LinearKernels>(stream).sends;
+  return sends != nullptr && sends(stream.gpu(), w, activation, rows);
 }
 
 void linear(Stream& stream, const LinearWeight& w, const Input& x, TensorView y, const End& end, Arena& scratch) {

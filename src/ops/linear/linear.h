@@ -16,6 +16,7 @@
 #include "device/device.h"
 #include "device/tensor.h"
 #include "ops/linear/row_summaries.h"
+#include "ops/linear/sent_sums.h"
 #include "ops/quantise/quantise.h"
 
 namespace volley::ops {
@@ -141,6 +142,7 @@ struct End {
   TensorView bias = {};         // [n] fp32; or a null view. REQUIRES: not kSwiGlu, no summaries
   RowSummaries summaries = {};  // rows of y that are summarised instead. REQUIRES: kStore, fp32 y, linear_summarises()
   SwiGluClamp clamp = {};
+  SentSums sent = {};  // where sums go besides y. REQUIRES: kStore, fp32 y, no bias, no summaries, linear_sends()
 };
 
 // x: [rows, k]. bf16 x with bf16 weights: products of bf16, sums in fp32. Where either is fp32, products and sums are.
@@ -161,5 +163,9 @@ Input input_for(const LinearWeight& w, DType activation, int64_t rows, Arena& sc
 // where both are bf16, or w is kFp8Rows; w is kPlain, not portable and not so small that its k is cut, and n is a
 // multiple of 4.
 bool linear_summarises(const Stream& stream, const LinearWeight& w, DType activation);
+
+// Whether a product of w with so many rows of `activation` can send its sums. On CUDA: up to kMostSentRows, on sm_90,
+// where both are bf16, or w is kFp8Rows or kFp8Blocks; w is kPlain and not portable, and n is a multiple of 4.
+bool linear_sends(const Stream& stream, const LinearWeight& w, DType activation, int64_t rows);
 
 }  // namespace volley::ops

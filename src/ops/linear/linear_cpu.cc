@@ -227,6 +227,6 @@ void linear_cpu(Stream& stream, const LinearWeight& w, const Input& input, Tenso
 
 }  // namespace
 
-const LinearKernels LinearKernels::kCpu = {pack_linear_cpu, packed_bytes_cpu, linear_cpu, nullptr, nullptr};
+const LinearKernels LinearKernels::kCpu = {pack_linear_cpu, packed_bytes_cpu, linear_cpu, nullptr, nullptr, nullptr};
 
 }  // namespace volley::ops

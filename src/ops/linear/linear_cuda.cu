@@ -330,7 +330,7 @@ int64_t weight_bytes(int64_t n, int64_t k, const WeightFormat& format, LinearLay
 
 }  // namespace
 
-const LinearKernels LinearKernels::kCuda = {pack_weights, weight_bytes, linear_cuda, linear_cuda_takes_fp8,
-                                            linear_cuda_summarises};
+const LinearKernels LinearKernels::kCuda = {pack_weights,          weight_bytes,           linear_cuda,
+                                            linear_cuda_takes_fp8, linear_cuda_summarises, linear_cuda_sends};
 
 }  // namespace volley::ops

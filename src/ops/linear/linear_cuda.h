@@ -116,6 +116,8 @@ bool linear_cuda_takes_fp8(const GpuInfo& gpu);
 LinearKernel linear_cuda_kernel(const GpuInfo& gpu, const LinearWeight& w, DType x);
 // Whether such a call can summarise rows: by tiles, with k in one slice.
 bool linear_cuda_summarises(const GpuInfo& gpu, const LinearWeight& w, DType x);
+// linear_sends()
+bool linear_cuda_sends(const GpuInfo& gpu, const LinearWeight& w, DType x, int64_t rows);
 
 Result<LinearWeight> pack_linear_cuda(Device& device, std::span<const WeightRows> parts, int64_t k,
                                       const WeightFormat& format, LinearLayout layout);

@@ -21,6 +21,7 @@ struct CodeTileShape : TileShape<kHalves_, kRows_, kShared_, DType::kBF16, false
   static constexpr int kNSideAt = kWeightBytes;
   static constexpr int kStageBytes = kWeightBytes + kRows_ * 128;
   static constexpr int kSpareBytes = 0;  // a group with rows to spare reads on in its own stage
+  static constexpr bool kSends = false;
   // Teams that take chunks of k in turn (linear_cuda_codes_teams.cuh), as many as have the registers.
   static constexpr int kTeams = kRows_ > 64 ? 1 : Base::kGroups == 1 ? 3 : Base::kGroups == 2 ? 2 : 1;
   static constexpr int kChunk = Base::kGroups == 1 ? (kRows_ <= 32 ? 4 : 2) : kRows_ <= 32 ? 2 : 1;

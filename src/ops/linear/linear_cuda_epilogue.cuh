@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 
 #include "ops/linear/linear_cuda.h"
+#include "ops/linear/sent_sums.cuh"
 
 namespace volley::ops {
 

@@ -221,6 +221,12 @@ bool linear_cuda_summarises(const GpuInfo& gpu, const LinearWeight& w, DType x) 
          linear_cuda_kernel(gpu, w, x) == LinearKernel::kTiles && LinearCudaPlan::make(w, 1).split == 1;
 }
 
+bool linear_cuda_sends(const GpuInfo& gpu, const LinearWeight& w, DType x, int64_t rows) {
+  return w.layout == LinearLayout::kPlain && rows <= kMostSentRows &&
+         linear_cuda_kernel(gpu, w, x) == LinearKernel::kTiles &&
+         LinearCudaPlan::make(w, rows).tile.rows <= kMostSentRows;
+}
+
 bool linear_cuda_takes_fp8(const GpuInfo& gpu) {
   return kBuiltForSm90a && gpu.is_hopper();
 }

@@ -25,6 +25,7 @@ struct TileArgs {
   bool summary_weights = false;
   const float* bias = nullptr;  // of outputs, for tiles that add one
   int row_scales_stride = 0;    // a multiple of 4
+  SentSums sent = {};           // End::sent
 };
 
 // What two blocks of a cluster copy to both of them, half each: rows of x or weights that they have in common.

@@ -51,6 +51,7 @@ struct OwnPairs {
   const TileArgs& args;
   int row, output;  // of the first pair
   float2 before[kCount];
+  uint64_t turns = 0;  // of what is sent
 
   __device__ OwnPairs(const TileArgs& a, int tile_row, int half, int rank) : args(a) {
     const int t = threadIdx.x;
@@ -63,8 +64,9 @@ struct OwnPairs {
   __device__ int64_t place(int pair) const {
     return static_cast<int64_t>(row_of(pair)) * args.outputs + output_of(pair);
   }
-  // What sums are added to, if they are.
+  // What sums are added to, or where they go besides y, if they are.
   __device__ void read_before() {
+    if (args.sent.turns != nullptr) turns = turns_so_far(args.sent);
     if (args.kind != EndKind::kAdd) return;
 #pragma unroll
     for (int pair = 0; pair < kCount; ++pair) {
@@ -72,7 +74,16 @@ struct OwnPairs {
       before[pair] = *reinterpret_cast<const float2*>(static_cast<const float*>(args.y) + place(pair));
     }
   }
+  __device__ void send_and_store(const float2 (&sums)[kCount]) const {
+#pragma unroll
+    for (int pair = 0; pair < kCount; ++pair) {
+      if (!exists(pair)) continue;
+      send_sums(args.sent, turns, static_cast<int>(place(pair)), sums[pair]);
+      store2(args.y, false, place(pair), sums[pair]);
+    }
+  }
   __device__ void store(const float2 (&sums)[kCount]) const {
+    if (args.sent.turns != nullptr) return send_and_store(sums);
 #pragma unroll
     for (int pair = 0; pair < kCount; ++pair) {
       if (!exists(pair)) continue;

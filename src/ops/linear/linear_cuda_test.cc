@@ -322,6 +322,92 @@ void check_rows_independent(Device& device, const Case& c, std::initializer_list
   }
 }
 
+// Where a product sends `parts` parts in turn 4, which has the second mailbox. The second part is its own.
+struct Mailboxes {
+  const DeviceTensor turns, places;
+  const int64_t count;
+  SentSums sent;
+
+  Mailboxes(Device& device, int64_t count, int parts)
+      : turns(device, std::vector<uint64_t>{4}), places(device, static_cast<size_t>(parts * count * 4)), count(count) {
+    sent.turns = static_cast<const uint64_t*>(turns.view(DType::kU8, {8}).data);
+    sent.part = parts == 1 ? 0 : static_cast<uint32_t>((count + 4 * parts - 1) / (4 * parts) * 4);
+    for (int p = 0; p < parts; ++p) {
+      if (p != 1) sent.to[p] = places.view(DType::kF32, {parts * count}).as<float>() + p * count - kMailboxFloats;
+    }
+  }
+  // What there must be: sums where they belong, and nothing anywhere else.
+  std::vector<uint32_t> expected(const std::vector<uint32_t>& y) const {
+    std::vector<uint32_t> all(places.read<uint32_t>().size(), 0xffffffff);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t p = sent.part == 0 ? 0 : i / sent.part;
+      if (p != 1) all[p * count + i] = y[i];
+    }
+    return all;
+  }
+};
+
+// Every tile of a plan that sends, with one and two slices of k: y has the same bits, and the messages have them, too.
+TEST(LinearCuda, TilesSendWhatTheyStore) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  for (const Case& c : {Case{61, 200, 1032, DType::kBF16, DType::kBF16, DType::kF32, EndKind::kStore},
+                        Case{128, 200, 520, DType::kBF16, DType::kBF16, DType::kF32, EndKind::kStore},
+                        Case{3, 2000, 1032, DType::kBF16, DType::kBF16, DType::kF32, EndKind::kStore}}) {
+    const Weights w(device, c.n, c.k, c.weights, layout_of(c));
+    if (!linear_sends(device.stream(), w.packed, c.x, c.rows)) GTEST_SKIP() << "needs sm_90a";
+    std::vector<float> x = random_values(c.rows * c.k, 3, true);
+    x[5] = std::nanf("");
+    const std::vector<char> want = run(device, w, c, x, 0, c.rows, {});
+    const DeviceTensor x_device(device, encode(x, c.x));
+    LinearCudaPlan plan = LinearCudaPlan::make(c.n, c.k, layout_of(c), c.rows);
+    for (const LinearTile& tile : LinearCudaPlan::tiles(layout_of(c), plan.split)) {
+      if (tile.rows > kMostSentRows) continue;
+      plan.tile = tile;
+      plan.row_tiles = (c.rows + tile.rows - 1) / tile.rows;
+      for (const int parts : {1, 4, 8}) {
+        const DeviceTensor y_device(device, want.size());
+        const Mailboxes boxes(device, c.rows * c.n, parts);
+        End end;
+        end.sent = boxes.sent;
+        linear_tiles_cuda(device.stream(), w.packed, x_device.view(c.x, {c.rows, c.k}),
+                          y_device.view(c.y, {c.rows, c.n}), end, plan);
+        const std::string name = std::to_string(tile.halves) + " x " + std::to_string(tile.rows) +
+                                 (tile.by_rows ? " by rows" : "") + (tile.in_pairs ? " in pairs" : "");
+        ASSERT_EQ(y_device.read<char>(), want) << name;
+        ASSERT_EQ(boxes.places.read<uint32_t>(), boxes.expected(y_device.read<uint32_t>())) << name << ", " << parts;
+      }
+    }
+  }
+}
+
+TEST(LinearCuda, ProductsOfCodesSendWhatTheyStore) {
+  VOLLEY_CUDA_DEVICE_OR_SKIP(device);
+  if (!linear_takes_fp8(DeviceKind::kCuda, device.stream().gpu())) GTEST_SKIP() << "needs sm_90a";
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{200, 2064}, {200, 528}}) {
+    const std::vector<char> bytes = encode(random_values(n * k, 11, true), DType::kBF16);
+    const WeightRows part = {bytes.data(), DType::kBF16, n};
+    const LinearWeight w = std::move(pack_linear(device, {&part, 1}, k, kFp8Rows)).value();
+    for (const int64_t rows : {1, 16, 61, 128}) {
+      ASSERT_TRUE(linear_sends(device.stream(), w, DType::kBF16, rows));
+      const DeviceTensor x(device, encode(random_values(rows * k, 3, true), DType::kBF16));
+      Arena scratch(std::move(device.allocate(1 << 20)).value());
+      std::vector<std::vector<uint32_t>> results;
+      for (const int parts : {0, 1, 4}) {
+        const DeviceTensor y(device, static_cast<size_t>(rows * n * 4));
+        const Mailboxes boxes(device, rows * n, std::max(parts, 1));
+        End end;
+        if (parts > 0) end.sent = boxes.sent;
+        linear(device.stream(), w, x.view(DType::kBF16, {rows, k}), y.view(DType::kF32, {rows, n}), end, scratch);
+        results.push_back(y.read<uint32_t>());
+        ASSERT_EQ(results.back(), results[0]);
+        if (parts > 0) {
+          ASSERT_EQ(boxes.places.read<uint32_t>(), boxes.expected(results.back())) << rows << ", " << parts;
+        }
+      }
+    }
+  }
+}
+
 // The shapes of an 8B model, where the split along k is in use, and ones that no tile divides.
 TEST(LinearCuda, RowsAreIndependent) {
   VOLLEY_CUDA_DEVICE_OR_SKIP(device);
@@ -423,6 +509,40 @@ TEST(LinearCudaPlan, ChoosesTheKernel) {
   EXPECT_EQ(linear_cuda_kernel({.compute_capability = 90}, w, DType::kBF16), LinearKernel::kPortable);
   w.k = 60;
   EXPECT_EQ(linear_cuda_kernel({.compute_capability = 90}, w, DType::kBF16), LinearKernel::kPlain);
+}
+
+TEST(LinearCudaPlan, SendsFromTilesOfFewRows) {
+  const GpuInfo hopper = {.compute_capability = 90};
+  const auto sends = [&](const LinearWeight& w, int64_t rows) {
+    return linear_cuda_sends(hopper, w, DType::kBF16, rows);
+  };
+  LinearWeight w;
+  // o and down of Qwen3-8B on 1, 2, 4 and 8 ranks, and of Qwen3-32B.
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{4096, 4096},
+                             {4096, 2048},
+                             {4096, 1024},
+                             {4096, 512},
+                             {4096, 6144},
+                             {4096, 1536},
+                             {5120, 4096},
+                             {5120, 12800}}) {
+    w.n = n;
+    w.k = k;
+    const bool built = linear_cuda_kernel(hopper, w, DType::kBF16) == LinearKernel::kTiles;
+    for (int64_t rows = 1; rows <= kMostSentRows; ++rows) ASSERT_EQ(sends(w, rows), built) << rows;
+    EXPECT_FALSE(sends(w, kMostSentRows + 1));
+  }
+  EXPECT_FALSE(linear_cuda_sends({.compute_capability = 80}, w, DType::kBF16, 16));
+  EXPECT_FALSE(linear_cuda_sends(hopper, w, DType::kF32, 16));
+  w.portable = true;
+  EXPECT_FALSE(sends(w, 16));
+  w.portable = false;
+  w.format = kInt4Weights;
+  EXPECT_FALSE(sends(w, 16));
+  w.format = kFp8Rows;
+  EXPECT_TRUE(sends(w, 16));
+  w.layout = LinearLayout::kGateUp;
+  EXPECT_FALSE(sends(w, 16));
 }
 
 // A bias moves neither the split nor, by it, a bit.

@@ -42,6 +42,10 @@ struct TileShape {
   // sums in the place of their own ring, and the other block fetches half of them.
   static constexpr int kExchangeBytes = kConsumers * kRows;
   static constexpr bool kExchangeOutsideRing = !kShared && kHalves <= 3 && kRows <= 64;
+  // Whether sums can be sent. What is exchanged leaves in pieces of 32 bytes, and what is fetched in ones of 256, which
+  // a link takes faster: many rows are fetched.
+  static constexpr bool kSends = kRows <= kMostSentRows && !kSummarises && !kBiased;
+  static constexpr bool kExchangesSent = kRows <= 32;
   static constexpr int kOtherBytes = 1024 + kSpareBytes + (kExchangeOutsideRing ? kExchangeBytes : 0);
   static constexpr int kBlocks = kBlocks_;
   static constexpr int kMemory = (kBlocks == 2 ? 112 : 225) << 10;

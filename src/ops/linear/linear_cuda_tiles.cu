@@ -42,8 +42,10 @@ void linear_tiles_cuda(Stream& stream, const LinearWeight& w, const Input& x, Te
   args.y_bf16 = y.dtype == DType::kBF16;
   args.whole = end.summaries.whole;
   args.summary_weights = end.summaries.weights;
+  args.sent = end.sent;
   const bool summarises = args.whole != nullptr, biased = args.bias != nullptr;
   VOLLEY_CHECK(!summarises || (plan.split == 1 && plan.tile.halves == kSummaryHalves));
+  VOLLEY_CHECK(args.sent.turns == nullptr || plan.tile.rows <= kMostSentRows);
   VOLLEY_CHECK(!biased || (plan.tile.halves == kBiasHalves && !plan.tile.by_rows));
   if (stream.dry()) return stream.skip_launch();  // without a driver there are no tensor maps
   const int box_rows = plan.tile.rows / (plan.tile.shares_x() ? 2 : 1);

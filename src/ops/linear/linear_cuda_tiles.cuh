@@ -54,6 +54,8 @@ __device__ void finish(const TileArgs& args, const float* group_sums, int rank, 
   if constexpr (Shape::kBiased) {
     if (exists) bias = *reinterpret_cast<const float4*>(args.bias + output);
   }
+  const bool sends = Shape::kSends && !kPairs && args.sent.turns != nullptr;
+  const uint64_t turns = sends ? turns_so_far(args.sent) : 0;
   int from = 0;
   const auto for_rows = [&](const auto& use) {  // use(i, which of the thread's rows)
 #pragma unroll
@@ -90,6 +92,14 @@ __device__ void finish(const TileArgs& args, const float* group_sums, int rank, 
   for (; from < kPasses && from * kStep < rows; from += kBatch) {
     if (from > 0) read_before();
     if constexpr (kFetches) for_rows([&](int i, int r) { other[i] = others(r, 0); });
+    if (sends) {
+      for_rows([&](int i, int r) {
+        const float4 v = scale(kFetches ? add(own(r, 0), other[i]) : own(r, 0), i, 0);
+        send_sums(args.sent, turns, static_cast<int>(place_in_y(r)), v);
+        store4(args.y, false, place_in_y(r), v);
+      });
+      continue;
+    }
     for_rows([&](int i, int r) {
       float4 v;
       if constexpr (kPairs) {
@@ -145,6 +155,8 @@ __device__ void exchange_and_finish(const Ring& ring, const TileArgs& args, cons
       if (valid && first_row + r < args.rows) use(i, at + r * args.outputs);
     }
   };
+  const bool sends = Shape::kSends && Shape::kExchangesSent && args.sent.turns != nullptr;
+  const uint64_t turns = sends ? turns_so_far(args.sent) : 0;
   float before[2 * kPairs], row_scale[2 * kPairs] = {}, weight_scale = 1, bias = 0;
   if constexpr (Shape::kBiased) {
     if (valid) bias = args.bias[output];
@@ -163,9 +175,19 @@ __device__ void exchange_and_finish(const Ring& ring, const TileArgs& args, cons
     const float2 other = place[j * Shape::kConsumers];
     kept[j] = {kept[j].x + other.x, kept[j].y + other.y};
   }
+  const auto sum = [&](int i) {
+    const float v = i % 2 == 0 ? kept[i / 2].x : kept[i / 2].y;
+    return Shape::kScalesSums ? scaled(v, weight_scale, row_scale[i]) : v;
+  };
+  if (sends) {
+    return for_values([&](int i, int64_t to) {
+      const float v = sum(i);
+      send_sums(args.sent, turns, static_cast<int>(to), v);
+      static_cast<float*>(args.y)[to] = v;
+    });
+  }
   for_values([&](int i, int64_t to) {
-    float v = i % 2 == 0 ? kept[i / 2].x : kept[i / 2].y;
-    if constexpr (Shape::kScalesSums) v = scaled(v, weight_scale, row_scale[i]);
+    float v = sum(i);
     if constexpr (Shape::kBiased) v += bias;
     if (args.kind == EndKind::kAdd) v += before[i];
     if (args.y_bf16) {
@@ -178,7 +200,8 @@ __device__ void exchange_and_finish(const Ring& ring, const TileArgs& args, cons
 
 template <typename Shape>
 __device__ void consume_and_finish(const Ring& ring, const TileArgs& args, Slice slice, int rank, int half, int row) {
-  const bool exchanges = args.split == 2 && args.kind != EndKind::kSwiGlu;
+  const bool exchanges = args.split == 2 && args.kind != EndKind::kSwiGlu &&
+                         (!Shape::kSends || Shape::kExchangesSent || args.sent.turns == nullptr);
   // The other block must have begun before anything is sent there.
   if (Shape::kExchangeOutsideRing && exchanges) hopper::cluster_arrive();
   // They are wanted last, and read from memory.
