@@ -55,11 +55,12 @@ class Communicator {
   // without gaps; x has the same values on all ranks before, and after. `partial` is free again on return; on a GPU in
   // the order of the stream.
   virtual void add_sum(Stream& stream, TensorView partial, TensorView x) = 0;
-  // The same and then the norm, with the bits of one after the other; where it can be, in one kernel. sent: the product
-  // that made `partial` has sent it to where sent_sums() said.
+  // The same and then the norm, with the bits of one after the other; where it can be, in one kernel. sent: `partial`
+  // is not there, but was sent to where sent_sums() said by a product, the call before this one on the stream.
   void add_sum_and_norm(Stream& stream, TensorView partial, TensorView x, const NormAfter& norm, bool sent = false);
-  // Where a product may send the partial of the next call, which must be add_sum_and_norm() to x (ops::End::sent). A
-  // rank may do so whatever the others do. Nothing where there is no such place.
+  // Where a product may send the partial of the next call, which must be add_sum_and_norm() to x (ops::End::sent). They
+  // run side by side: the product must read nothing that the other one writes. A rank may do so whatever the others do.
+  // Nothing where there is no such place.
   virtual std::optional<ops::SentSums> sent_sums(const Stream& /*stream*/, TensorView /*x*/) { return std::nullopt; }
   // out: the ranks' `mine` side by side in rank order. mine: [rows, its columns] fp32, of which a rank may have none;
   // `first`: the columns of the ranks before; `most`: those of the rank that has most, the same number on all ranks.

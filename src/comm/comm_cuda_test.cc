@@ -368,10 +368,10 @@ struct Products {
     const ops::WeightRows part = {values.data(), DType::kF32, n};
     w = std::move(ops::pack_linear(rank.device, {&part, 1}, k, DType::kBF16)).value();
     for (uint32_t i = 0; i < kInputs; ++i) {
-      const std::vector<float> of = normals(rows * k, 100 * i + me);
+      const std::vector<float> of = normals(rows * k, 100 * i + 10 + me);
       std::vector<uint16_t> bits;
       for (const float value : of) bits.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
-      if (i + 1 == kInputs) bits[static_cast<size_t>(rows * k - 1)] = 0xffff;  // a row that ends as NaNs
+      if (i + 1 == kInputs && rows > 1) bits.back() = 0xffff;  // the last row ends as NaNs
       inputs.push_back(rank.memory.take(DType::kBF16, {rows, k}));
       rank.device.upload(inputs.back().data, bits.data(), bits.size() * 2);
     }
@@ -484,12 +484,20 @@ TEST_P(CudaGroup, NothingThatIsAddedHoldsTheOthersUp) {
   const std::vector<float> odd = {std::bit_cast<float>(0xffffffffu), std::bit_cast<float>(0x7fffffffu),
                                   std::numeric_limits<float>::infinity(), -0.0f};
   run([&](const Rank& rank) {
-    float *const partial = rank.take(4), *const x = rank.take(4);
-    const TensorView p = rank.put(partial, odd, 1, 4), to = rank.put(x, {1, 1, 1, -0.0f}, 1, 4);
-    rank.comm.add_sum(rank.device.stream(), p, to);
-    const std::vector<float> got = rank.get(x, 4);
-    EXPECT_TRUE(std::isnan(got[0]) && std::isnan(got[1]) && std::isinf(got[2]));
-    EXPECT_TRUE(got[3] == 0 && std::signbit(got[3])) << "every addend is -0";
+    float *const partial = rank.take(4), *const x = rank.take(4), *const weights = rank.take(4);
+    const NormAfter norm = {{weights, DType::kF32, {4}}, 1e-6f, TensorView(rank.take(4), DType::kF32, {1, 4})};
+    rank.put(weights, {1, 1, 1, 1}, 1, 4);
+    for (const bool with_norm : {false, true}) {
+      const TensorView p = rank.put(partial, odd, 1, 4), to = rank.put(x, {1, 1, 1, -0.0f}, 1, 4);
+      if (with_norm) {
+        rank.comm.add_sum_and_norm(rank.device.stream(), p, to, norm);
+      } else {
+        rank.comm.add_sum(rank.device.stream(), p, to);
+      }
+      const std::vector<float> got = rank.get(x, 4);
+      EXPECT_TRUE(std::isnan(got[0]) && std::isnan(got[1]) && std::isinf(got[2]));
+      EXPECT_TRUE(got[3] == 0 && std::signbit(got[3])) << "every addend is -0";
+    }
   });
 }
 

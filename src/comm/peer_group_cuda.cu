@@ -107,7 +107,7 @@ void PeerCommunicator::add_sum(Stream& stream, TensorView partial, TensorView x)
                  [&]<int kRanks, int V>() { add<kRanks, V>(stream, all, partial.as<float>(), x.as<float>(), count); });
 }
 
-// With two ranks all goes to the other one; else each part to the rank that adds it.
+// With two ranks all goes to both, the farther one first; else each part to the rank that adds it.
 std::optional<ops::SentSums> PeerCommunicator::sent_sums(const Stream& stream, TensorView x) {
   if (stream.dry() || !sums_and_norms(x.dim(0), x.dim(1), ranks(), room_)) return std::nullopt;
   const Peers all = peers(stream);
@@ -116,13 +116,12 @@ std::optional<ops::SentSums> PeerCommunicator::sent_sums(const Stream& stream, T
   sent.turns = &reinterpret_cast<const PeerHeader*>(all.memory[rank_])->blocks[0].kernels;
   if (ranks() == 2) {
     sent.to[0] = mailbox(1 - rank_) + rank_ * x.count();
+    sent.to[1] = mailbox(rank_) + rank_ * x.count();
     return sent;
   }
   const int64_t part = SumCut::part(x.count(), ranks());
   sent.part = static_cast<uint32_t>(part);
-  for (int owner = 0; owner < ranks(); ++owner) {
-    if (owner != rank_) sent.to[owner] = mailbox(owner) + (rank_ - owner) * part;
-  }
+  for (int owner = 0; owner < ranks(); ++owner) sent.to[owner] = mailbox(owner) + (rank_ - owner) * part;
   return sent;
 }
 

@@ -11,9 +11,9 @@
 // stream have ended. It needs nothing of grids and blocks: they may differ from kernel to kernel and from rank to rank.
 //
 // So a product that runs between kernel n and kernel n + 1 may send messages of kernel n + 1 itself (ops::SentSums): it
-// sends when kernel n has ended, as kernel n + 1 would. What it asks for its mailbox, the number of kernels so far,
-// does not change meanwhile: kernel n + 1 counts itself when the product has ended. Whether a rank's product or its
-// kernel sends, no other rank can tell.
+// does when kernel n has ended, as kernel n + 1 would. Kernel n + 1 then starts beside the product, also when kernel n
+// has ended. It counts itself when the product has ended, which finds the same number of kernels throughout. Whether a
+// rank's product or its kernel sends, no other rank can tell.
 //
 // All threads send before they wait, so nobody waits for blocks that have no room: but a rank's own blocks must have it
 // while others wait. Grids are at most as large as the GPU.
@@ -121,12 +121,17 @@ struct Turn {
   bool gone;  // nobody waits any more, and results mean nothing
   uint32_t looks = 0;
 
-  // After wait_for_predecessors().
+  // When the turn before has ended.
   __device__ explicit Turn(const Peers& peers)
       : header(reinterpret_cast<PeerHeader*>(peers.memory[peers.rank])),
         aborted(peers.aborted),
-        before(header->blocks[blockIdx.x]),
+        before(read_past_cache(header->blocks + blockIdx.x)),
         gone(*static_cast<volatile uint32_t*>(&header->gone) != 0) {}
+
+  __device__ static PeerBlock read_past_cache(const PeerBlock* from) {
+    const longlong2 bits = __ldcg(reinterpret_cast<const longlong2*>(from));
+    return {static_cast<uint64_t>(bits.x), bits.y};
+  }
 
   // A rank's mailbox of this turn, or that of `later` ones.
   __device__ float* mailbox(const Peers& peers, int rank, int later = 0) const {

@@ -18,7 +18,7 @@ inline constexpr int kMostPeerBlocks = 256;  // of a kernel's grid
 using ops::kMailboxBytes, ops::kMailboxes, ops::kMailboxFloats;
 
 // What a block of the kernels knows from the kernel before.
-struct PeerBlock {
+struct alignas(16) PeerBlock {
   uint64_t kernels = 0;  // so far: the next one uses mailbox kernels % kMailboxes
   int64_t used = 0;      // floats of a mailbox, from its begin on, that the last one used
 };

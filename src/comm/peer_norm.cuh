@@ -13,9 +13,10 @@ inline constexpr int kNormThreads = ops::kChains;
 // Blocks at least: those without a row help to empty the last mailbox, which a gather may have filled.
 inline constexpr int kNormHelpers = 64;
 
-// x += the ranks' partial, `count` floats in all, and then the norm. With more than two ranks, rank r adds the r-th
-// part of `part` floats and sends the sums, to itself, too: the block that has the row is not the one that adds. sent:
-// where `partial` goes; nowhere if the product that made it has sent it.
+// x += the ranks' partial, `count` floats in all, and then the norm. A rank sends to itself, too: the block that has
+// the row is not always the one that adds. With more than two ranks, rank r adds the r-th part of `part` floats and
+// sends the sums. sent: where `partial` goes; nowhere if a product has sent it. The product may still run then. What is
+// older has ended, but this kernel has not waited for it, so it reads past the multiprocessor's cache.
 template <int kRanks, int kVectors>
 __global__ void __launch_bounds__(kNormThreads)
     sum_norm_kernel(const __grid_constant__ Peers peers, const float* partial, float* x, int count, int part,
@@ -28,18 +29,15 @@ __global__ void __launch_bounds__(kNormThreads)
   for (int j = 0; j < kVectors; ++j) {
     if (column(j) < n) weight[j] = *reinterpret_cast<const float4*>(norm.weight + column(j));
   }
-  cuda::wait_for_predecessors();
-  Turn turn(peers);
-  const int sums = kRanks * part, mine = peers.rank * part;
   const bool sends = sent.turns != nullptr;
-  Pack<4> own[kVectors] = {};  // packs beyond the row are whole, and 0
-  if (sends || !kInParts) {
+  if (sends) cuda::wait_for_predecessors();
+  Turn turn(peers);
+  if (sends) {
+    Pack<4> own[kVectors] = {};
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
       if (column(j) < n) own[j] = load<4>(partial + row + column(j));
     }
-  }
-  if (sends) {
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
       if (column(j) < n) ops::send_sums<4>(sent, turn.before.kernels, row + column(j), own[j]);
@@ -48,32 +46,32 @@ __global__ void __launch_bounds__(kNormThreads)
   cuda::launch_dependents();
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {
-    if (column(j) < n) old[j] = *reinterpret_cast<const float4*>(x + row + column(j));
+    if (column(j) < n) old[j] = __ldcg(reinterpret_cast<const float4*>(x + row + column(j)));
   }
   turn.empty_last(peers);
   const float* const box = turn.mailbox(peers, peers.rank);
+  const auto awaited = [&](int j) { return column(j) < n ? empty<4>() : Pack<4>{}; };  // those beyond the row are 0
   Pack<4> all[kVectors];
-#pragma unroll
-  for (int j = 0; j < kVectors; ++j) all[j] = column(j) < n ? empty<4>() : Pack<4>{};
   if constexpr (kInParts) {
+    const int sums = kRanks * part, mine = peers.rank * part;
     const int step = static_cast<int>(gridDim.x) * kNormThreads * 4;
     for (int j = static_cast<int>(blockIdx.x * kNormThreads + threadIdx.x) * 4; j < part && mine + j < count;
          j += step) {
-      const Pack<4> added =
-          sum_of_ranks<kRanks>(turn, peers.rank, sendable(load<4>(partial + mine + j)), box + j, part);
-      const Pack<4> message = sendable(added);
+      const Pack<4> message = sendable(sum_of_ranks<kRanks>(turn, peers.rank, empty<4>(), box + j, part));
       for (int r = 1; r <= kRanks; ++r) {
         send<4>(turn.mailbox(peers, (peers.rank + r) % kRanks) + sums + mine + j, message);
       }
     }
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) all[j] = awaited(j);
     turn.await(all, [&](int j) { return box + sums + row + column(j); });
   } else {
-    turn.await(all, [&](int j) { return box + (1 - peers.rank) * count + row + column(j); });
+    Pack<4> addends[2 * kVectors];  // of both ranks
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      const Pack<4> addend = sendable(own[j]);
-      all[j] = peers.rank == 0 ? sum(addend, all[j]) : sum(all[j], addend);
-    }
+    for (int j = 0; j < 2 * kVectors; ++j) addends[j] = awaited(j / 2);
+    turn.await(addends, [&](int j) { return box + j % 2 * count + row + column(j / 2); });
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) all[j] = sum(addends[2 * j], addends[2 * j + 1]);
   }
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {
@@ -81,8 +79,9 @@ __global__ void __launch_bounds__(kNormThreads)
     old[j] = {old[j].x + f(0), old[j].y + f(1), old[j].z + f(2), old[j].w + f(3)};
     if (column(j) < n) *reinterpret_cast<float4*>(x + row + column(j)) = old[j];
   }
-  turn.end(kInParts ? int64_t{sums} + count : int64_t{kRanks} * count);
   if (n > 0) ops::norm_vectors<kNormThreads, kVectors>(norm, blockIdx.x, old, weight);
+  cuda::wait_for_predecessors();  // the product has read which turn it is, and does not outlast this kernel
+  turn.end(kInParts ? int64_t{kRanks} * part + count : int64_t{kRanks} * count);
 }
 
 // For rows of n floats.

@@ -142,7 +142,8 @@ struct End {
   TensorView bias = {};         // [n] fp32; or a null view. REQUIRES: not kSwiGlu, no summaries
   RowSummaries summaries = {};  // rows of y that are summarised instead. REQUIRES: kStore, fp32 y, linear_summarises()
   SwiGluClamp clamp = {};
-  SentSums sent = {};  // where sums go besides y. REQUIRES: kStore, fp32 y, no bias, no summaries, linear_sends()
+  // Where sums go instead of to y, if anywhere. REQUIRES: kStore, fp32 y, no bias, no summaries, linear_sends()
+  SentSums sent = {};
 };
 
 // x: [rows, k]. bf16 x with bf16 weights: products of bf16, sums in fp32. Where either is fp32, products and sums are.

@@ -64,7 +64,7 @@ struct OwnPairs {
   __device__ int64_t place(int pair) const {
     return static_cast<int64_t>(row_of(pair)) * args.outputs + output_of(pair);
   }
-  // What sums are added to, or where they go besides y, if they are.
+  // What sums are added to, or where they go, if they are.
   __device__ void read_before() {
     if (args.sent.turns != nullptr) turns = turns_so_far(args.sent);
     if (args.kind != EndKind::kAdd) return;
@@ -74,16 +74,14 @@ struct OwnPairs {
       before[pair] = *reinterpret_cast<const float2*>(static_cast<const float*>(args.y) + place(pair));
     }
   }
-  __device__ void send_and_store(const float2 (&sums)[kCount]) const {
+  __device__ void send(const float2 (&sums)[kCount]) const {
 #pragma unroll
     for (int pair = 0; pair < kCount; ++pair) {
-      if (!exists(pair)) continue;
-      send_sums(args.sent, turns, static_cast<int>(place(pair)), sums[pair]);
-      store2(args.y, false, place(pair), sums[pair]);
+      if (exists(pair)) send_sums(args.sent, turns, static_cast<int>(place(pair)), sums[pair]);
     }
   }
   __device__ void store(const float2 (&sums)[kCount]) const {
-    if (args.sent.turns != nullptr) return send_and_store(sums);
+    if (args.sent.turns != nullptr) return send(sums);
 #pragma unroll
     for (int pair = 0; pair < kCount; ++pair) {
       if (!exists(pair)) continue;
@@ -103,6 +101,7 @@ __device__ void consume_both(const Ring& ring, const TileArgs& args, OwnPairs<Sh
   float first[Shape::kColumns / 2] = {}, second[Shape::kColumns / 2] = {};
   consume<Shape>(ring, reader, args.k_blocks / 2, first);
   consume<Shape>(ring, reader, args.k_blocks - args.k_blocks / 2, second);
+  if (args.sent.turns != nullptr) let_sums_start();
   hopper::cluster_arrive_relaxed();
   cuda::wait_for_predecessors();
   float2 sums[Own::kCount];
@@ -124,6 +123,7 @@ __device__ void consume_one(const Ring& ring, OwnPairs<Shape>& own, int blocks, 
   RingReader reader;
   float registers[Shape::kColumns / 2] = {};
   consume<Shape>(ring, reader, blocks, registers);
+  if (own.args.sent.turns != nullptr) let_sums_start();
   const auto* place = reinterpret_cast<const float4*>(ring.stages + Shape::kStages * Shape::kStageBytes) + threadIdx.x;
   const uint32_t there = shared_address_in(place, 1 - rank), arrived_there = shared_address_in(arrived, 1 - rank);
   float2 sums[Own::kAcross];
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     if constexpr (!Shape::kShared) barrier_expect(&arrived, Shape::kExchangeBytes);
   }
   cluster_sync();  // the other block writes to here
-  cuda::launch_dependents();
+  if (args.sent.turns == nullptr) cuda::launch_dependents();
 
   if (threadIdx.x >= Shape::kConsumers) {
     registers_shrink_to<Shape::kProducerRegisters>();

@@ -96,7 +96,6 @@ __device__ void finish(const TileArgs& args, const float* group_sums, int rank, 
       for_rows([&](int i, int r) {
         const float4 v = scale(kFetches ? add(own(r, 0), other[i]) : own(r, 0), i, 0);
         send_sums(args.sent, turns, static_cast<int>(place_in_y(r)), v);
-        store4(args.y, false, place_in_y(r), v);
       });
       continue;
     }
@@ -180,11 +179,7 @@ __device__ void exchange_and_finish(const Ring& ring, const TileArgs& args, cons
     return Shape::kScalesSums ? scaled(v, weight_scale, row_scale[i]) : v;
   };
   if (sends) {
-    return for_values([&](int i, int64_t to) {
-      const float v = sum(i);
-      send_sums(args.sent, turns, static_cast<int>(to), v);
-      static_cast<float*>(args.y)[to] = v;
-    });
+    return for_values([&](int i, int64_t to) { send_sums(args.sent, turns, static_cast<int>(to), sum(i)); });
   }
   for_values([&](int i, int64_t to) {
     float v = sum(i);
@@ -215,6 +210,7 @@ __device__ void consume_and_finish(const Ring& ring, const TileArgs& args, Slice
     RingReader reader;
     consume<Shape>(ring, reader, slice.count, registers);
   }
+  if (Shape::kSends && args.sent.turns != nullptr) let_sums_start();
   if constexpr (Shape::kExchangeOutsideRing) {
     if (exchanges) return exchange_and_finish<Shape>(ring, args, registers, rank, half, row);
   }
@@ -267,7 +263,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   } else {
     __syncthreads();
   }
-  cuda::launch_dependents();
+  if (!Shape::kSends || args.sent.turns == nullptr) cuda::launch_dependents();
 
   if (threadIdx.x >= Shape::kConsumers) {
     if constexpr (Shape::kUnevenRegisters) registers_shrink_to<32>();

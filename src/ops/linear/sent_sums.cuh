@@ -1,23 +1,32 @@
 // How kernels send sums to where SentSums says.
 #pragma once
 
+#include "device/cuda/dependent.cuh"
 #include "device/cuda/messages.cuh"
 #include "ops/linear/sent_sums.h"
 
 namespace volley::ops {
 
-// After wait_for_predecessors(): the kernel that ends a turn runs before the sender, or after it. REQUIRES: sums are
-// sent.
+// After wait_for_predecessors(): the turns before have ended then, and the coming one does not end before the sender.
 __device__ inline uint64_t turns_so_far(const SentSums& sent) {
   return *static_cast<const volatile uint64_t*>(sent.turns);
+}
+
+// For a product that sends, when it is about to: what adds its sums is there when they come. Not sooner, as it would
+// look for them all the while.
+__device__ inline void let_sums_start() {
+  cuda::wait_for_predecessors();
+  cuda::launch_dependents();
 }
 
 // V neighbouring sums, the first of them number i.
 template <int V>
 __device__ inline void send_sums(const SentSums& sent, uint64_t turns, int i, const cuda::Pack<V>& sums) {
-  float* const to = sent.to[sent.part == 0 ? 0 : static_cast<uint32_t>(i) / sent.part];
-  if (to == nullptr) return;
-  cuda::send<V>(to + static_cast<int64_t>(turns % kMailboxes) * kMailboxFloats + i, cuda::sendable(sums));
+  const int64_t at = static_cast<int64_t>(turns % kMailboxes) * kMailboxFloats + i;
+  const cuda::Pack<V> messages = cuda::sendable(sums);
+  if (sent.part > 0) return cuda::send<V>(sent.to[static_cast<uint32_t>(i) / sent.part] + at, messages);
+  cuda::send<V>(sent.to[0] + at, messages);
+  cuda::send<V>(sent.to[1] + at, messages);
 }
 __device__ inline void send_sums(const SentSums& sent, uint64_t turns, int i, float4 v) {
   send_sums<4>(sent, turns, i,
