@@ -108,6 +108,8 @@ Group make_node_group(int ranks, int first, int local, std::vector<NodeLink> lin
 struct CudaGroupOptions {
   // From where on sums are made in parts (peer_layout.h, nccl_layout.h); negative: as is best.
   int64_t in_parts_bytes = -1;
+  // Whether products send for ranks that share a GPU, too: three kernels of each must have room there.
+  bool shared_gpus_send = false;
 };
 // Ranks that are threads of this process, each on the GPU of that number; there may be 1, 2, 4 or 8. Several on one GPU
 // are for tests: with few kernels beside them on it. kUnavailable where GPUs cannot reach each other's memory;

@@ -19,8 +19,12 @@ constexpr PeerWords kRanks = {"Rank", "--tensor-parallel-size", "--data-parallel
 
 class PeerCommunicator final : public Communicator {
  public:
-  PeerCommunicator(std::shared_ptr<PeerShared> shared, int rank, int64_t in_parts_bytes, int room)
-      : shared_(std::move(shared)), rank_(rank), in_parts_bytes_(in_parts_bytes), room_(room) {}
+  PeerCommunicator(std::shared_ptr<PeerShared> shared, int rank, int64_t in_parts_bytes, int room, bool products_send)
+      : shared_(std::move(shared)),
+        rank_(rank),
+        in_parts_bytes_(in_parts_bytes),
+        room_(room),
+        products_send_(products_send) {}
   ~PeerCommunicator() override { shared_->leave(rank_); }
 
   int rank() const override { return rank_; }
@@ -44,6 +48,8 @@ class PeerCommunicator final : public Communicator {
   template <int kRanks, int V>
   void gather(Stream& stream, const Peers& peers, TensorView mine, int64_t first, TensorView out,
               const uint8_t* whole) const;
+  // REQUIRES: sums_and_norms()
+  ops::SentSums places(const Stream& stream, TensorView x) const;
   cuda::Launch grid_for(int64_t packs) const;
   // Nobody but a dry run may find that there are no peers yet.
   Peers peers(const Stream& stream) const;
@@ -52,6 +58,7 @@ class PeerCommunicator final : public Communicator {
   const int rank_;
   const int64_t in_parts_bytes_;
   const int room_;  // blocks of a kernel that run at once, on every rank's GPU
+  const bool products_send_;
 };
 
 Status PeerCommunicator::prepare(Device& device) {
@@ -107,9 +114,14 @@ void PeerCommunicator::add_sum(Stream& stream, TensorView partial, TensorView x)
                  [&]<int kRanks, int V>() { add<kRanks, V>(stream, all, partial.as<float>(), x.as<float>(), count); });
 }
 
-// With two ranks all goes to both, the farther one first; else each part to the rank that adds it.
 std::optional<ops::SentSums> PeerCommunicator::sent_sums(const Stream& stream, TensorView x) {
-  if (stream.dry() || !sums_and_norms(x.dim(0), x.dim(1), ranks(), room_)) return std::nullopt;
+  if (stream.dry() || !products_send_ || !sums_and_norms(x.dim(0), x.dim(1), ranks(), room_)) return std::nullopt;
+  return places(stream, x);
+}
+
+// With two ranks all goes to both, the farther one first; else each part to the rank that adds it.
+ops::SentSums PeerCommunicator::places(const Stream& stream, TensorView x) const {
+  if (stream.dry()) return {};
   const Peers all = peers(stream);
   const auto mailbox = [&](int rank) { return reinterpret_cast<float*>(all.memory[rank] + sizeof(PeerHeader)); };
   ops::SentSums sent;
@@ -137,7 +149,7 @@ bool PeerCommunicator::try_sum_and_norm(Stream& stream, TensorView partial, Tens
   how.grid = dim3(static_cast<unsigned>(std::max<int64_t>(rows, std::min(room_, peer::kNormHelpers))));
   how.block = dim3(peer::kNormThreads);
   how.early = true;
-  const ops::SentSums to = sent ? ops::SentSums() : sent_sums(stream, x).value_or(ops::SentSums());
+  const ops::SentSums to = sent ? ops::SentSums() : places(stream, x);
   const ops::NormArgs args = ops::norm_args(x, norm.weight, norm.eps, norm.y, norm.copy);
   dispatch_ranks(ranks(), true, [&]<int kRanks, int V>() {
     if constexpr (kRanks > 1 && V == 4) {
@@ -186,15 +198,17 @@ Result<Group> make_cuda_group(const std::vector<int>& gpus, const CudaGroupOptio
   // Ranks that share a GPU have a part of it each, for a kernel and the next one, which is there early: else those that
   // wait could keep those that they wait for from having any.
   int room = kMostPeerBlocks;
+  bool products_send = true;
   for (int rank = 0; rank < ranks; ++rank) {
     const cuda::OnGpu on(shared->gpu(rank));  // the thread's GPU stays what it was
     VOLLEY_ASSIGN(const GpuFacts facts, examine_cuda_device(shared->gpu(rank)));
     const int sharing = shared->sharing(rank);
+    products_send = products_send && (sharing == 1 || options.shared_gpus_send);
     room = std::max(1, std::min(room, facts.info.multiprocessors / (sharing > 1 ? 2 * sharing : 1)));
   }
   Group group;
   for (int rank = 0; rank < ranks; ++rank) {
-    group.push_back(std::make_unique<PeerCommunicator>(shared, rank, in_parts, room));
+    group.push_back(std::make_unique<PeerCommunicator>(shared, rank, in_parts, room, products_send));
   }
   return Result<Group>(std::move(group));
 }
