@@ -48,8 +48,6 @@ class PeerCommunicator final : public Communicator {
   template <int kRanks, int V>
   void gather(Stream& stream, const Peers& peers, TensorView mine, int64_t first, TensorView out,
               const uint8_t* whole) const;
-  // REQUIRES: sums_and_norms()
-  ops::SentSums places(const Stream& stream, TensorView x) const;
   cuda::Launch grid_for(int64_t packs) const;
   // Nobody but a dry run may find that there are no peers yet.
   Peers peers(const Stream& stream) const;
@@ -116,12 +114,7 @@ void PeerCommunicator::add_sum(Stream& stream, TensorView partial, TensorView x)
 
 std::optional<ops::SentSums> PeerCommunicator::sent_sums(const Stream& stream, TensorView x) {
   if (stream.dry() || !products_send_ || !sums_and_norms(x.dim(0), x.dim(1), ranks(), room_)) return std::nullopt;
-  return places(stream, x);
-}
-
-// With two ranks all goes to both, the farther one first; else each part to the rank that adds it.
-ops::SentSums PeerCommunicator::places(const Stream& stream, TensorView x) const {
-  if (stream.dry()) return {};
+  // With two ranks all goes to both, the farther one first; else each part to the rank that adds it.
   const Peers all = peers(stream);
   const auto mailbox = [&](int rank) { return reinterpret_cast<float*>(all.memory[rank] + sizeof(PeerHeader)); };
   ops::SentSums sent;
@@ -149,12 +142,12 @@ bool PeerCommunicator::try_sum_and_norm(Stream& stream, TensorView partial, Tens
   how.grid = dim3(static_cast<unsigned>(std::max<int64_t>(rows, std::min(room_, peer::kNormHelpers))));
   how.block = dim3(peer::kNormThreads);
   how.early = true;
-  const ops::SentSums to = sent ? ops::SentSums() : places(stream, x);
   const ops::NormArgs args = ops::norm_args(x, norm.weight, norm.eps, norm.y, norm.copy);
   dispatch_ranks(ranks(), true, [&]<int kRanks, int V>() {
     if constexpr (kRanks > 1 && V == 4) {
-      cuda::launch(peer::sum_norm_kernel_for<kRanks>(n), how, stream, all, partial.as<float>(), x.as<float>(), count,
-                   part, to, args);
+      const auto kernel =
+          sent ? peer::sum_norm_kernel_for<kRanks, true>(n) : peer::sum_norm_kernel_for<kRanks, false>(n);
+      cuda::launch(kernel, how, stream, all, partial.as<float>(), x.as<float>(), count, part, args);
     }
   });
   return true;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "comm/peer_kernels.cuh"
-#include "ops/linear/sent_sums.cuh"
 #include "ops/norm/norm_row.cuh"
 
 namespace volley::comm::peer {
@@ -13,14 +12,15 @@ inline constexpr int kNormThreads = ops::kChains;
 // Blocks at least: those without a row help to empty the last mailbox, which a gather may have filled.
 inline constexpr int kNormHelpers = 64;
 
-// x += the ranks' partial, `count` floats in all, and then the norm. A rank sends to itself, too: the block that has
-// the row is not always the one that adds. With more than two ranks, rank r adds the r-th part of `part` floats and
-// sends the sums. sent: where `partial` goes; nowhere if a product has sent it. The product may still run then. What is
-// older has ended, but this kernel has not waited for it, so it reads past the multiprocessor's cache.
-template <int kRanks, int kVectors>
+// x += the ranks' partial, `count` floats in all, and then the norm. With more than two ranks, rank r adds the r-th
+// part of `part` floats and sends the sums, to itself, too: the block that has the row is not the one that adds.
+//
+// kSent: a product has sent `partial`, to this rank, too, and may still run. What is older has ended, but this kernel
+// has not waited for it, so it reads past the multiprocessor's cache.
+template <int kRanks, int kVectors, bool kSent>
 __global__ void __launch_bounds__(kNormThreads)
     sum_norm_kernel(const __grid_constant__ Peers peers, const float* partial, float* x, int count, int part,
-                    const __grid_constant__ ops::SentSums sent, const __grid_constant__ ops::NormArgs norm) {
+                    const __grid_constant__ ops::NormArgs norm) {
   constexpr bool kInParts = kRanks > 2;
   const int row = static_cast<int>(blockIdx.x * norm.h), n = row < count ? static_cast<int>(norm.h) : 0;
   const auto column = [](int j) { return 4 * (static_cast<int>(threadIdx.x) + j * kNormThreads); };
@@ -29,18 +29,25 @@ __global__ void __launch_bounds__(kNormThreads)
   for (int j = 0; j < kVectors; ++j) {
     if (column(j) < n) weight[j] = *reinterpret_cast<const float4*>(norm.weight + column(j));
   }
-  const bool sends = sent.turns != nullptr;
-  if (sends) cuda::wait_for_predecessors();
+  if constexpr (!kSent) cuda::wait_for_predecessors();
   Turn turn(peers);
-  if (sends) {
-    Pack<4> own[kVectors] = {};
+  const int sums = kRanks * part, mine = peers.rank * part;
+  Pack<4> own[kVectors] = {};  // packs beyond the row are whole, and 0
+  if constexpr (!kSent) {
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
-      if (column(j) < n) own[j] = load<4>(partial + row + column(j));
+      if (column(j) < n) own[j] = sendable(load<4>(partial + row + column(j)));
     }
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
-      if (column(j) < n) ops::send_sums<4>(sent, turn.before.kernels, row + column(j), own[j]);
+      if (column(j) >= n) break;
+      const int i = row + column(j);
+      if constexpr (kInParts) {
+        const int owner = i / part;
+        if (owner != peers.rank) send<4>(turn.mailbox(peers, owner) + mine + (i - owner * part), own[j]);
+      } else {
+        send<4>(turn.mailbox(peers, 1 - peers.rank) + peers.rank * count + i, own[j]);
+      }
     }
   }
   cuda::launch_dependents();
@@ -50,14 +57,14 @@ __global__ void __launch_bounds__(kNormThreads)
   }
   turn.empty_last(peers);
   const float* const box = turn.mailbox(peers, peers.rank);
-  const auto awaited = [&](int j) { return column(j) < n ? empty<4>() : Pack<4>{}; };  // those beyond the row are 0
+  const auto awaited = [&](int j) { return column(j) < n ? empty<4>() : Pack<4>{}; };
   Pack<4> all[kVectors];
   if constexpr (kInParts) {
-    const int sums = kRanks * part, mine = peers.rank * part;
     const int step = static_cast<int>(gridDim.x) * kNormThreads * 4;
     for (int j = static_cast<int>(blockIdx.x * kNormThreads + threadIdx.x) * 4; j < part && mine + j < count;
          j += step) {
-      const Pack<4> message = sendable(sum_of_ranks<kRanks>(turn, peers.rank, empty<4>(), box + j, part));
+      const Pack<4> addend = kSent ? empty<4>() : sendable(load<4>(partial + mine + j));
+      const Pack<4> message = sendable(sum_of_ranks<kRanks>(turn, peers.rank, addend, box + j, part));
       for (int r = 1; r <= kRanks; ++r) {
         send<4>(turn.mailbox(peers, (peers.rank + r) % kRanks) + sums + mine + j, message);
       }
@@ -68,7 +75,7 @@ __global__ void __launch_bounds__(kNormThreads)
   } else {
     Pack<4> addends[2 * kVectors];  // of both ranks
 #pragma unroll
-    for (int j = 0; j < 2 * kVectors; ++j) addends[j] = awaited(j / 2);
+    for (int j = 0; j < 2 * kVectors; ++j) addends[j] = !kSent && j % 2 == peers.rank ? own[j / 2] : awaited(j / 2);
     turn.await(addends, [&](int j) { return box + j % 2 * count + row + column(j / 2); });
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) all[j] = sum(addends[2 * j], addends[2 * j + 1]);
@@ -80,17 +87,18 @@ __global__ void __launch_bounds__(kNormThreads)
     if (column(j) < n) *reinterpret_cast<float4*>(x + row + column(j)) = old[j];
   }
   if (n > 0) ops::norm_vectors<kNormThreads, kVectors>(norm, blockIdx.x, old, weight);
-  cuda::wait_for_predecessors();  // the product has read which turn it is, and does not outlast this kernel
-  turn.end(kInParts ? int64_t{kRanks} * part + count : int64_t{kRanks} * count);
+  // The product has read which turn it is, and does not outlast this kernel.
+  if constexpr (kSent) cuda::wait_for_predecessors();
+  turn.end(kInParts ? int64_t{sums} + count : int64_t{kRanks} * count);
 }
 
 // For rows of n floats.
-template <int kRanks>
+template <int kRanks, bool kSent>
 auto sum_norm_kernel_for(int64_t n) {
-  if (n <= 4 * ops::kChains) return sum_norm_kernel<kRanks, 1>;
-  if (n <= 8 * ops::kChains) return sum_norm_kernel<kRanks, 2>;
-  if (n <= 12 * ops::kChains) return sum_norm_kernel<kRanks, 3>;
-  return sum_norm_kernel<kRanks, 4>;
+  if (n <= 4 * ops::kChains) return sum_norm_kernel<kRanks, 1, kSent>;
+  if (n <= 8 * ops::kChains) return sum_norm_kernel<kRanks, 2, kSent>;
+  if (n <= 12 * ops::kChains) return sum_norm_kernel<kRanks, 3, kSent>;
+  return sum_norm_kernel<kRanks, 4, kSent>;
 }
 
 }  // namespace volley::comm::peer
