@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <ctime>
+#include <exception>
 #include <new>
-#include <system_error>
 
 namespace volley::spec {
 namespace {
@@ -62,7 +62,7 @@ void MaskThreads::start_threads(size_t jobs) {
   const int useful = std::min(width_, static_cast<int>(jobs)) + std::min(late_, kMostLate);
   try {
     while (std::ssize(threads_) < useful) start_thread();
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     // The threads that are there do it.
   }
 }
