@@ -44,11 +44,9 @@ class Turns {
   }
 
   // The oldest of whoever has waited longest for a turn. Allocates nothing. Where there is none, it is to be called
-  // again after the next done() or add().
+  // again after the next done() or add(), after which there may be several.
   Turn next() {
-    const auto first = std::find_if(queues_.begin(), queues_.end(), [&](const Queue& q) {
-      return !q.waiting.empty() && (running_ < usual_ || (running_ == usual_ && q.running == 0));
-    });
+    const auto first = find_next();
     if (first == queues_.end()) return {};
     Turn turn = {std::move(first->waiting.front()), first};
     first->waiting.pop_front();
@@ -58,12 +56,20 @@ class Turns {
     return turn;
   }
 
+  bool has_next() { return find_next() != queues_.end(); }
+
   void done(const Turn& turn) {
     --running_;
     if (--turn.place->running == 0 && turn.place->waiting.empty()) queues_.erase(turn.place);
   }
 
  private:
+  std::list<Queue>::iterator find_next() {
+    return std::find_if(queues_.begin(), queues_.end(), [&](const Queue& q) {
+      return !q.waiting.empty() && (running_ < usual_ || (running_ == usual_ && q.running == 0));
+    });
+  }
+
   const int usual_;
   int running_ = 0;
   std::list<Queue> queues_;  // the next turn first

@@ -44,7 +44,9 @@ TEST(Turns, OneMoreThreadIsForThoseWhoHaveNoneRunning) {
   turns.done(a);
   turns.done(b);
   EXPECT_EQ(turns.next().place->whose, "a");
+  EXPECT_TRUE(turns.has_next()) << "an end made room for two";
   EXPECT_EQ(turns.next().place->whose, "b") << "none of whose runs any more";
+  EXPECT_FALSE(turns.has_next());
   EXPECT_FALSE(turns.next().work);
 }
 

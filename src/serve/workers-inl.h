@@ -80,11 +80,14 @@ class Workers {
     asio::thread_pool threads;
   };
 
-  // What may run now, and after it what may run then.
+  // What may run now, and after it what may run then. Where that is more than this thread can take, another one is
+  // called: one end may make room for two, and the other threads may all have found nothing before.
   void run(Threads& lane) {
     std::unique_lock lock(mutex_);
     for (Turns::Turn turn = lane.turns.next(); turn.work; turn = lane.turns.next()) {
+      const bool more = lane.turns.has_next();
       lock.unlock();
+      if (more) post_surely(lane.threads.get_executor(), [this, &lane] { run(lane); });
       try {
         turn.work();
       } catch (const std::exception&) {  // would end the process

@@ -7,6 +7,7 @@
 #include <future>
 #include <mutex>
 #include <new>
+#include <thread>
 
 #include "serve/testing/server_helpers.h"
 
@@ -55,6 +56,35 @@ TEST(Workers, NobodyTakesAllThreadsOfALane) {
     end.set_value();
     ASSERT_TRUE(workers.wait(10s));
     EXPECT_EQ(begun, 5);
+  }
+}
+
+// Of two that one end made room for, the thread that ended takes one; the others had found nothing before.
+TEST(Workers, AnEndThatMakesRoomForTwoStartsBoth) {
+  Workers workers({2, 2, 2, 2});
+  for (const auto lane : kLanes) {
+    std::promise<void> first_end, all_end;
+    const auto ended = first_end.get_future().share(), all_ended = all_end.get_future().share();
+    std::atomic<int> begun{0}, others{0};
+    const auto hold = [&](const char* whose, const std::shared_future<void>& until) {
+      workers.post(lane, whose, [&begun, until] {
+        ++begun;
+        until.wait();
+      });
+    };
+    hold("a", all_ended);
+    ASSERT_TRUE(eventually([&] { return begun == 1; }));
+    hold("b", ended);
+    ASSERT_TRUE(eventually([&] { return begun == 2; }));
+    workers.post(lane, "c", [&others] { ++others; });
+    ASSERT_TRUE(eventually([&] { return others == 1; }));
+    hold("a", all_ended);
+    workers.post(lane, "b", [&others] { ++others; });
+    std::this_thread::sleep_for(20ms);  // for the third thread to look and find nothing
+    first_end.set_value();
+    EXPECT_TRUE(eventually([&] { return begun == 3 && others == 2; }));
+    all_end.set_value();
+    ASSERT_TRUE(workers.wait(10s));
   }
 }
 
